@@ -1,0 +1,2 @@
+//! The `ah` command line.
+fn main() {}

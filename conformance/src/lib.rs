@@ -1,0 +1,1 @@
+//! The provider contract as tests that run against any provider.

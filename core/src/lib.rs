@@ -1,0 +1,1 @@
+//! Timelines, sessions, restore, leases, retention: everything but the terminal.

@@ -1,0 +1,1 @@
+//! Finds, trusts and loads provider plugins.

@@ -1,0 +1,131 @@
+//! The one error type of the contract.
+//!
+//! A kind says what the *caller may do*; the message is for people and no code branches on it. Errors of a provider's
+//! own are translated to this type at its edge, in one exhaustive `match`.
+
+use serde::{Deserialize, Serialize};
+
+/// Shorthand for a result of the contract.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+open_enum! {
+    /// What the caller may do about an [`Error`].
+    ///
+    /// The set is open: a kind that this side does not know reads as [`ErrorKind::Unknown`].
+    pub enum ErrorKind {
+        /// The request itself is wrong; repeating it will not help.
+        InvalidArgument = "invalid-argument",
+        /// The thing named does not exist.
+        NotFound = "not-found",
+        /// The thing to be made exists already.
+        AlreadyExists = "already-exists",
+        /// This user may not do that; another might.
+        PermissionDenied = "permission-denied",
+        /// The system is not in the state the operation needs; the hint says how to bring it there.
+        FailedPrecondition = "failed-precondition",
+        /// Somebody else's change got in the way; look again, then repeat.
+        Conflict = "conflict",
+        /// Something holds the thing; repeat later, or end the holder named in the message.
+        Busy = "busy",
+        /// This provider, or this version of it, cannot do that; take another way.
+        Unsupported = "unsupported",
+        /// Out of space, descriptors, quota or the like.
+        ResourceExhausted = "resource-exhausted",
+        /// The provider cannot be reached or does not answer; another provider may.
+        Unavailable = "unavailable",
+        /// The caller asked for the operation to stop.
+        Cancelled = "cancelled",
+        /// Stored data is damaged or gone.
+        DataLoss = "data-loss",
+        /// A defect in the provider, a panic included.
+        Internal = "internal",
+    }
+}
+
+/// An error of the contract, the same on every side of every boundary.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[error("{message}")]
+pub struct Error {
+    /// What the caller may do.
+    pub kind: ErrorKind,
+    /// One sentence for a person, without the causes.
+    pub message: String,
+    /// What to do next; a command that can be run where there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hint: Option<String>,
+    /// Causes, the nearest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub causes: Vec<String>,
+    /// The operating system's error number, where there was one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub errno: Option<i32>,
+}
+
+impl Error {
+    /// An error of `kind` with a message for a person.
+    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        Self { kind, message: message.into(), hint: None, causes: Vec::new(), errno: None }
+    }
+
+    /// Adds what to do next.
+    #[must_use]
+    pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+
+    /// Adds `error` and everything behind it to the causes.
+    #[must_use]
+    pub fn with_cause(mut self, error: &(dyn std::error::Error + 'static)) -> Self {
+        let mut next = Some(error);
+        while let Some(cause) = next {
+            self.causes.push(cause.to_string());
+            next = cause.source();
+        }
+        self
+    }
+
+    /// An operating system error while doing what `message` says; the kind follows from the error.
+    pub fn from_io(message: impl Into<String>, error: &std::io::Error) -> Self {
+        let mut this = Self::new(ErrorKind::of_io(error), message);
+        this.errno = error.raw_os_error();
+        this.causes.push(error.to_string());
+        if this.kind == ErrorKind::ResourceExhausted {
+            this.hint = Some("free some space, then repeat; `ah agent fs prune` removes old snapshots".into());
+        }
+        this
+    }
+
+    /// Puts what was being done in front; the former message becomes the first cause.
+    #[must_use]
+    pub fn context(mut self, message: impl Into<String>) -> Self {
+        let former = std::mem::replace(&mut self.message, message.into());
+        self.causes.insert(0, former);
+        self
+    }
+}
+
+impl ErrorKind {
+    /// The kind an operating system error amounts to.
+    #[must_use]
+    pub fn of_io(error: &std::io::Error) -> Self {
+        use std::io::ErrorKind as Io;
+        match error.kind() {
+            Io::NotFound => Self::NotFound,
+            Io::AlreadyExists => Self::AlreadyExists,
+            Io::PermissionDenied | Io::ReadOnlyFilesystem => Self::PermissionDenied,
+            Io::ResourceBusy | Io::WouldBlock => Self::Busy,
+            Io::StorageFull | Io::QuotaExceeded | Io::OutOfMemory => Self::ResourceExhausted,
+            Io::Unsupported => Self::Unsupported,
+            Io::InvalidInput | Io::InvalidFilename | Io::NotADirectory | Io::IsADirectory => Self::InvalidArgument,
+            Io::DirectoryNotEmpty => Self::Conflict,
+            Io::InvalidData | Io::UnexpectedEof => Self::DataLoss,
+            Io::ConnectionRefused | Io::ConnectionReset | Io::BrokenPipe | Io::TimedOut | Io::NotConnected => {
+                Self::Unavailable
+            }
+            // EMFILE and ENFILE have no kind of their own in std.
+            _ if matches!(error.raw_os_error(), Some(23 | 24)) => Self::ResourceExhausted,
+            _ => Self::Internal,
+        }
+    }
+}

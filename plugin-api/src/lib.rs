@@ -1,0 +1,28 @@
+//! The contract between `ah` and its snapshot providers.
+//!
+//! - [`Provider`] is the contract itself; start there.
+//! - [`types`] and [`request`] are its nouns and its messages, declared once for all ways of travelling.
+//! - [`Error`] is its error, [`Context`] what runs beside an operation, [`Place`] where it works.
+//! - [`wire`] turns calls into messages and back; `abi` carries them into a shared library, `ipc` over a socket.
+//!
+//! Not here: finding and loading libraries (`ah-host`), and anything that a particular provider needs.
+
+#[macro_use]
+mod open_enum;
+
+pub mod context;
+mod error;
+mod path;
+mod place;
+mod provider;
+pub mod request;
+pub mod types;
+pub mod wire;
+
+pub use context::{Context, LogLevel, Observer, Progress, Quiet};
+pub use error::{Error, ErrorKind, Result};
+pub use path::{FileName, RelPath};
+pub use place::{Dir, Place};
+pub use provider::Provider;
+pub use request::*;
+pub use types::*;

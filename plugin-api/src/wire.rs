@@ -1,0 +1,225 @@
+//! The contract as messages: one encoding (CBOR) and one dispatch for both adapters.
+//!
+//! [`serve`] turns a message into a call of a [`Provider`]; [`Remote`] turns a call into a message for a [`Caller`]. The adapters in
+//! `abi` and `ipc` only carry what these two produce; a new operation is added here, in the trait and in the ABI table.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::context::Context;
+use crate::error::{Error, ErrorKind, Result};
+use crate::place::{Dir, Place};
+use crate::provider::Provider;
+use crate::request as rq;
+use crate::types as ty;
+
+/// Declares the operations once: the enumeration, the dispatch and the caller's side.
+macro_rules! operations {
+    ($($variant:ident $method:ident ($request:ty) -> $response:ty;)+) => {
+        open_enum! {
+            /// The operations of the contract, `describe` apart.
+            pub enum Op {
+                $(
+                    #[doc = concat!("[`Provider::", stringify!($method), "`]")]
+                    $variant = stringify!($method),
+                )+
+            }
+        }
+
+        fn dispatch(
+            provider: &dyn Provider, op: Op, place: &Place<'_>, request: &[u8], cx: &Context<'_>,
+        ) -> Result<Vec<u8>> {
+            match op {
+                $(Op::$variant => {
+                    let request: Request<$request> = decode(request)?;
+                    encode(&provider.$method(place, &request.request, cx)?)
+                })+
+                Op::Unknown => Err(Error::new(ErrorKind::Unsupported, "this provider does not know that operation")),
+            }
+        }
+
+        impl<C: Caller> Provider for Remote<C> {
+            fn describe(&self) -> ty::Description {
+                self.description.clone()
+            }
+
+            $(fn $method(&self, place: &Place<'_>, request: &$request, cx: &Context<'_>) -> Result<$response> {
+                self.call(Op::$variant, place, request, cx)
+            })+
+        }
+    };
+}
+
+operations! {
+    Probe probe(rq::ProbeRequest) -> ty::Probe;
+    Snapshot snapshot(rq::SnapshotRequest) -> ty::Snapshot;
+    Sync sync(rq::SnapshotRef) -> rq::Done;
+    List list(rq::ListRequest) -> Vec<ty::Snapshot>;
+    Stat stat(rq::SnapshotRef) -> ty::Snapshot;
+    Destroy destroy(rq::DestroyRequest) -> rq::Done;
+    Mount mount(rq::MountRequest) -> ty::View;
+    Unmount unmount(rq::UnmountRequest) -> rq::Done;
+    Clone clone_snapshot(rq::CloneRequest) -> ty::WritableClone;
+    Diff diff(rq::DiffRequest) -> ty::Changes;
+    ReadDir read_dir(rq::ReadDirRequest) -> Vec<ty::Entry>;
+    Read read(rq::ReadRequest) -> ty::Entry;
+    Lookup lookup(rq::LookupRequest) -> Vec<Option<ty::Entry>>;
+    Usage usage(rq::UsageRequest) -> ty::Usage;
+    Reclaim reclaim(rq::ReclaimRequest) -> ty::Reclaimed;
+}
+
+/// The paths of a place; the descriptors travel beside the message, in this order, one for each that is there.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+pub struct Paths {
+    #[serde(with = "crate::path::abs")]
+    store: PathBuf,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    workspace: Option<AbsPath>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    target: Option<AbsPath>,
+    #[serde(default)]
+    output: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+struct AbsPath(#[serde(with = "crate::path::abs")] PathBuf);
+
+#[derive(Deserialize)]
+struct Request<R> {
+    request: R,
+}
+
+#[derive(Serialize)]
+struct RequestOut<'a, R> {
+    paths: Paths,
+    request: &'a R,
+}
+
+#[derive(Deserialize)]
+struct PathsOnly {
+    paths: Paths,
+}
+
+/// Encodes a message.
+///
+/// # Errors
+/// `Internal`; only a defect can make this fail.
+pub fn encode<T: Serialize>(value: &T) -> Result<Vec<u8>> {
+    let mut bytes = Vec::with_capacity(256);
+    ciborium::into_writer(value, &mut bytes)
+        .map_err(|e| Error::new(ErrorKind::Internal, "a message cannot be encoded").with_cause(&e))?;
+    Ok(bytes)
+}
+
+/// Decodes a message; unknown fields are ignored.
+///
+/// # Errors
+/// `InvalidArgument` if the bytes are not such a message.
+pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T> {
+    ciborium::from_reader(bytes)
+        .map_err(|e| Error::new(ErrorKind::InvalidArgument, "a message cannot be read").with_cause(&e))
+}
+
+/// The most descriptors that travel with one message.
+pub const MAX_FDS: usize = 4;
+
+/// Answers one message: decodes it, calls the provider, encodes its answer. A panic comes back as `Internal`.
+///
+/// # Errors
+/// What the provider answers, or `InvalidArgument` for a message or descriptors that do not fit.
+pub fn serve(provider: &dyn Provider, op: Op, request: &[u8], fds: Vec<OwnedFd>, cx: &Context<'_>) -> Result<Vec<u8>> {
+    guard(|| {
+        let paths: PathsOnly = decode(request)?;
+        let paths = paths.paths;
+        let mut fds = fds.into_iter();
+        let missing = || Error::new(ErrorKind::InvalidArgument, "a message came without one of its descriptors");
+        let store = Dir::from_fd(fds.next().ok_or_else(missing)?, paths.store);
+        let mut dir = |path: Option<AbsPath>| -> Result<Option<Dir>> {
+            path.map(|path| Ok(Dir::from_fd(fds.next().ok_or_else(missing)?, path.0))).transpose()
+        };
+        let workspace = dir(paths.workspace)?;
+        let target = dir(paths.target)?;
+        let output = if paths.output { Some(fds.next().ok_or_else(missing)?) } else { None };
+        if fds.next().is_some() {
+            return Err(Error::new(ErrorKind::InvalidArgument, "a message came with too many descriptors"));
+        }
+        let place = Place {
+            store: &store,
+            workspace: workspace.as_ref(),
+            target: target.as_ref(),
+            output: output.as_ref().map(AsFd::as_fd),
+        };
+        dispatch(provider, op, &place, request, cx)
+    })
+}
+
+/// Runs `call`, turning a panic into `Internal`.
+///
+/// # Errors
+/// What `call` returns.
+pub fn guard<T>(call: impl FnOnce() -> Result<T>) -> Result<T> {
+    catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|panic| {
+        let text = panic
+            .downcast_ref::<&str>()
+            .map(|text| (*text).to_owned())
+            .or_else(|| panic.downcast_ref::<String>().cloned())
+            .unwrap_or_else(|| "no message".to_owned());
+        // Dropping a payload may panic again; it is a few bytes once.
+        std::mem::forget(panic);
+        Err(Error::new(ErrorKind::Internal, format!("the provider panicked: {text}"))
+            .with_hint("this is a defect of the provider; please report it"))
+    })
+}
+
+/// Carries messages to a provider somewhere else.
+pub trait Caller: Send + Sync {
+    /// Sends one message with its descriptors and waits for the answer.
+    ///
+    /// # Errors
+    /// What the other side answers, or `Unavailable` if it cannot be reached.
+    fn call(&self, op: Op, request: &[u8], fds: &[BorrowedFd<'_>], cx: &Context<'_>) -> Result<Vec<u8>>;
+}
+
+/// A provider on the other side of a [`Caller`].
+pub struct Remote<C> {
+    caller: C,
+    description: ty::Description,
+}
+
+impl<C: Caller> Remote<C> {
+    /// A provider that says of itself what `description` says.
+    pub fn new(caller: C, description: ty::Description) -> Self {
+        Self { caller, description }
+    }
+
+    fn call<Q: Serialize, A: DeserializeOwned>(
+        &self,
+        op: Op,
+        place: &Place<'_>,
+        request: &Q,
+        cx: &Context<'_>,
+    ) -> Result<A> {
+        let path = |dir: Option<&Dir>| dir.map(|dir| AbsPath(dir.path().to_owned()));
+        let paths = Paths {
+            store: place.store.path().to_owned(),
+            workspace: path(place.workspace),
+            target: path(place.target),
+            output: place.output.is_some(),
+        };
+        let mut fds = vec![place.store.as_fd()];
+        fds.extend(place.workspace.map(AsFd::as_fd));
+        fds.extend(place.target.map(AsFd::as_fd));
+        fds.extend(place.output);
+        let answer = self.caller.call(op, &encode(&RequestOut { paths, request })?, &fds, cx)?;
+        decode(&answer).map_err(|e| {
+            let name = &self.description.name;
+            Error { kind: ErrorKind::Internal, ..e }
+                .context(format!("the provider {name} gave an answer that cannot be read"))
+        })
+    }
+}

@@ -1,0 +1,1 @@
+//! Snapshots of any directory in a private Git object store.

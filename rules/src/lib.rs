@@ -1,0 +1,1 @@
+//! Which files of a workspace are ignored, and which of those are captured all the same.

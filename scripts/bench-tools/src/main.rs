@@ -1,0 +1,2 @@
+//! Generators and baselines for `scripts/bench`.
+fn main() {}

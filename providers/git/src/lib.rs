@@ -1,1 +1,25 @@
 //! Snapshots of any directory in a private Git object store.
+//!
+//! - [`GitProvider`] is the way in: it implements the contract and holds no logic of its own.
+//! - Capture: `scan` finds what changed against the private `index`, `capture` builds trees and `meta`, `repository`
+//!   records where the user's repository stands and keeps the objects that it names.
+//! - Store: `store` holds objects, packs and refs, and puts them in order.
+//! - Reading: `tree` reads a snapshot, `diff` compares, `view` shows one read-only, `clone` makes a writable copy.
+//!
+//! Not here: ignore rules (`ah-rules`), and exporting all this as a plugin (`plugin/`).
+
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+mod capture;
+mod clone;
+mod diff;
+mod index;
+mod meta;
+mod provider;
+mod repository;
+mod scan;
+mod store;
+mod tree;
+mod view;
+
+pub use provider::GitProvider;

@@ -1,0 +1,1 @@
+//! Turning a scan into trees, metadata and a snapshot commit.

@@ -1,0 +1,1 @@
+//! Differences between two snapshots, or a snapshot and the workspace.

@@ -1,0 +1,1 @@
+//! The private index: what the last scan saw of each file. A cache, nothing else.

@@ -1,0 +1,1 @@
+//! Where the user's repository stands, and keeping the objects that it names.

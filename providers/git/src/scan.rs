@@ -1,0 +1,1 @@
+//! Finding what changed in a workspace since the private index was written.

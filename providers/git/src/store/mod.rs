@@ -1,0 +1,1 @@
+//! The store: objects, packs, refs, and keeping them in order.

@@ -1,0 +1,1 @@
+//! Reading a snapshot: its manifest, directories, entries and file contents.

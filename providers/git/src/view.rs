@@ -1,0 +1,1 @@
+//! Read-only views of a snapshot: making them and taking them away.

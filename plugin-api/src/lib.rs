@@ -26,3 +26,4 @@ pub use place::{Dir, Place};
 pub use provider::Provider;
 pub use request::*;
 pub use types::*;
+pub use wire::Op;

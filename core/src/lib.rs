@@ -1,1 +1,76 @@
 //! Timelines, sessions, restore, leases, retention: everything but the terminal.
+//!
+//! - [`Engine`] and [`Workspace`] are the facade; start in `engine.rs` and `workspace.rs`. Each operation has a module of its own
+//!   that adds its method to [`Workspace`] (`snapshot.rs`, `seek.rs`, `restore/`, …), with its options and its result beside it.
+//! - `timeline/` is the event log, `state.rs` what it amounts to, `refs/` how a person names a point in it.
+//! - `home.rs`, `registry/`, `session.rs`, `fsio.rs`, `lock.rs` are the files under `$AH_HOME`.
+//! - `providers.rs` and `select.rs` are where providers come from and which one serves.
+//!
+//! Nothing here prints, reads the environment or names a provider: all of it is passed in by [`Settings`].
+
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+mod branch;
+pub mod carry;
+mod cat;
+mod config;
+mod diff;
+mod edit;
+mod engine;
+pub mod exec;
+mod fsio;
+mod gc;
+mod home;
+mod ids;
+mod list;
+mod lock;
+mod notice;
+mod providers;
+mod prune;
+mod record;
+mod refs;
+mod registry;
+pub mod restore;
+mod rm;
+mod seek;
+mod select;
+mod session;
+mod settings;
+mod snapshot;
+mod state;
+mod status;
+pub mod text;
+mod timeline;
+pub mod walk;
+mod workspace;
+
+pub use ah_plugin_api::{
+    DiffMethod, Durability, EntryKind, Error, ErrorKind, Mode, Observer, OmitReason, ProviderName, Quiet, Reference,
+    RelPath, Result, SnapshotId, Timestamp,
+};
+pub use branch::{BranchOptions, BranchRecord, BranchRemoved, BranchState};
+pub use carry::{Carry, CarryOptions, CarryReport};
+pub use config::{ConfigEntry, ConfigKey, ConfigLayer, ConfigValues, TrustReport};
+pub use diff::{DiffOptions, DiffReport, DiffSide};
+pub use edit::EditOptions;
+pub use engine::{Access, Engine};
+pub use exec::ExecOptions;
+pub use gc::{GcOptions, GcReport};
+pub use ids::{BranchId, LeaseId, SessionName, WorkspaceId};
+pub use list::{SnapshotDetails, SnapshotFilter};
+pub use notice::{Notice, NoticeKind};
+pub use providers::{ProviderSet, ProviderSource, RefusedPlugin, ServedProvider};
+pub use prune::{PruneOptions, PruneReport, PruneVerdict};
+pub use record::{ChangeRecord, EntryRecord, OmittedRecord, SnapshotKind, SnapshotRecord, VersionRecord};
+pub use restore::{
+    InterruptedRestore, LeftAlone, RestoreBegin, RestoreEnd, RestoreOptions, RestoreReport, UndoOptions,
+};
+pub use rm::{RmOptions, RmReport};
+pub use seek::{LeaseRecord, Release, SeekOptions};
+pub use select::Candidate;
+pub use session::SessionRecord;
+pub use settings::{Background, Clock, IdSource, Settings};
+pub use snapshot::SnapshotOptions;
+pub use status::Status;
+pub use timeline::{Event, EventBody, TimelineFault, TimelineFilter, TimelineReport};
+pub use workspace::Workspace;

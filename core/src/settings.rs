@@ -1,0 +1,137 @@
+//! What the caller decides: where state lives, which configuration layers there are, clock, ids, providers, who watches.
+//!
+//! Core reads no environment variable and no clock but through this. Files of configuration are read in `config/`.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use ah_plugin_api::{Observer, Quiet, Timestamp};
+
+use crate::config::ConfigValues;
+use crate::ids::SessionName;
+use crate::providers::ProviderSource;
+
+/// Everything that [`crate::Engine::open`] needs to know.
+#[derive(Clone)]
+pub struct Settings {
+    /// `$AH_HOME`, absolute; made (0700) if it is not there.
+    pub home: PathBuf,
+    /// The user's home directory, for the guard against capturing all of it.
+    pub user_home: Option<PathBuf>,
+    /// The system's configuration file (`/etc/ah/config.json`); it need not exist.
+    pub system_config: Option<PathBuf>,
+    /// Files in `.gitignore` syntax that hold everywhere (git's `core.excludesFile`), the weakest first; they need not exist.
+    pub global_ignore: Vec<PathBuf>,
+    /// Configuration from environment variables, by key.
+    pub environment: ConfigValues,
+    /// Configuration from flags, by key (`provider`, `mode`, …); the strongest layer.
+    pub flags: ConfigValues,
+    /// `--session`: reading, REFs and writing are limited to it.
+    pub session: Option<SessionName>,
+    /// `$AH_SESSION`, set inside an agent's session: `@` and writing mean it.
+    pub agent_session: Option<SessionName>,
+    /// Where providers come from.
+    pub providers: ProviderSource,
+    /// The command that does work in the background; none: it is left for the next `gc`.
+    pub background: Option<Background>,
+    /// What time it is.
+    pub clock: Clock,
+    /// Where random ids come from.
+    pub ids: IdSource,
+    /// Who watches long operations, and can stop them.
+    pub observer: Arc<dyn Observer + Send + Sync>,
+}
+
+impl Settings {
+    /// Settings with state below `home`, and nothing else but defaults: system clock, random ids, no background work.
+    #[must_use]
+    pub fn new(home: impl Into<PathBuf>, providers: ProviderSource) -> Self {
+        Self {
+            home: home.into(),
+            user_home: None,
+            system_config: None,
+            global_ignore: Vec::new(),
+            environment: ConfigValues::default(),
+            flags: ConfigValues::default(),
+            session: None,
+            agent_session: None,
+            providers,
+            background: None,
+            clock: Clock::system(),
+            ids: IdSource::random(),
+            observer: Arc::new(Quiet),
+        }
+    }
+}
+
+/// A command that core starts detached (own session, no terminal, output to nowhere) with `-C <workspace>` added at its end,
+/// and never waits for.
+#[derive(Debug, Clone)]
+pub struct Background {
+    /// The program, absolute: `ah` itself.
+    pub program: PathBuf,
+    /// Its arguments: `agent fs gc --auto`.
+    pub args: Vec<OsString>,
+    /// Its whole environment; `AH_HOME` must be in it where it is not the default.
+    pub env: Vec<(OsString, OsString)>,
+}
+
+/// Where the time comes from.
+#[derive(Clone)]
+pub struct Clock(Arc<dyn Fn() -> Timestamp + Send + Sync>);
+
+impl Clock {
+    /// The system's clock.
+    #[must_use]
+    pub fn system() -> Self {
+        Self(Arc::new(Timestamp::now))
+    }
+
+    /// A clock that stands still; for tests.
+    #[must_use]
+    pub fn fixed(at: Timestamp) -> Self {
+        Self(Arc::new(move || at))
+    }
+
+    /// Any function; for tests.
+    pub fn from_fn(now: impl Fn() -> Timestamp + Send + Sync + 'static) -> Self {
+        Self(Arc::new(now))
+    }
+
+    /// The time by this clock.
+    #[must_use]
+    pub fn now(&self) -> Timestamp {
+        (self.0)()
+    }
+}
+
+/// Where ids come from.
+#[derive(Clone)]
+pub struct IdSource(Arc<dyn Fn() -> u64 + Send + Sync>);
+
+impl IdSource {
+    /// The operating system's random numbers.
+    #[must_use]
+    pub fn random() -> Self {
+        Self(Arc::new(|| {
+            getrandom::u64().unwrap_or_else(|_| {
+                // Only a kernel without getrandom(2) and without /dev/urandom comes here; ids need to differ, not to be secret.
+                let now = Timestamp::now();
+                (u64::from(std::process::id()) << 32) ^ now.secs.cast_unsigned() ^ (u64::from(now.nanos) << 16)
+            })
+        }))
+    }
+
+    /// 1, 2, 3, …, spread over the letters; for tests.
+    #[must_use]
+    pub fn counting() -> Self {
+        let next = Arc::new(AtomicU64::new(0));
+        Self(Arc::new(move || next.fetch_add(1, Ordering::Relaxed).wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15)))
+    }
+
+    pub(crate) fn next(&self) -> u64 {
+        (self.0)()
+    }
+}

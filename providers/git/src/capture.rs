@@ -1,1 +1,0 @@
-//! Turning a scan into trees, metadata and a snapshot commit.

@@ -10,6 +10,7 @@
 #[macro_use]
 mod open_enum;
 
+pub mod abi;
 pub mod context;
 mod error;
 mod path;

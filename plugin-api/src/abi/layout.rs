@@ -1,0 +1,40 @@
+//! Whether the table of a library is an edition of ours.
+//!
+//! The ABI library's own check refuses a library whose table is shorter than the host's, that is every plugin that is one
+//! operation behind, and one whose package differs in its minor version below 1.0. Editions of one ABI major version only ever
+//! append, so it is enough that the *older* of the two tables is a beginning of the newer one, whichever side has it.
+
+use abi_stable::abi_stability::abi_checking::{AbiInstability, AbiInstabilityErrors, check_layout_compatibility};
+use abi_stable::type_layout::TypeLayout;
+
+/// Checks the layouts of two tables against each other; the error is one sentence.
+pub(crate) fn check(ours: &'static TypeLayout, theirs: &'static TypeLayout) -> Result<(), String> {
+    // Theirs is as long as ours, or longer.
+    let Err(first) = compatible(ours, theirs) else { return Ok(()) };
+    // Theirs is shorter.
+    compatible(theirs, ours).map_err(|_| first)
+}
+
+fn compatible(interface: &'static TypeLayout, implementation: &'static TypeLayout) -> Result<(), String> {
+    match check_layout_compatibility(interface, implementation) {
+        Ok(()) => Ok(()),
+        Err(errors) => summary(&errors).map_or(Ok(()), Err),
+    }
+}
+
+/// The differences that matter, if any. Versions of packages do not: the ABI has a version of its own, and that of the ABI
+/// library's types was compared before.
+fn summary(errors: &AbiInstabilityErrors) -> Option<String> {
+    let all = errors.errors.iter().flat_map(|error| {
+        let at = error.stack_trace.last().map_or_else(|| "the table".to_owned(), |at| at.found.to_string());
+        error.errs.iter().map(move |what| (at.clone(), what))
+    });
+    let mut all = all.filter(|(_, what)| !matches!(what, AbiInstability::PackageVersion(_)));
+    let (at, what) = all.next()?;
+    let what: String = format!("{what:?}").chars().take_while(|c| c.is_alphanumeric()).collect();
+    let at: String = at.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(120).collect();
+    Some(match all.count() {
+        0 => format!("{what} at {at}"),
+        more => format!("{what} at {at}, and {more} more differences"),
+    })
+}

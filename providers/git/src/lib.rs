@@ -11,9 +11,12 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod capture;
+mod checkout;
 mod clone;
 mod diff;
 mod index;
+mod made;
+mod manifest;
 mod meta;
 mod provider;
 mod repository;

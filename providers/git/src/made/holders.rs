@@ -1,0 +1,59 @@
+//! Which processes use a directory tree: a courtesy to the person who is told `Busy`.
+
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// Processes, other than this one, whose working directory, root, program or open files lie at or below `dir`: `pid (name)`
+/// each. As far as this user may see them; empty also where `/proc` is not there.
+pub(crate) fn holders_of(dir: impl AsFd) -> Vec<String> {
+    let Ok(top) = std::fs::read_link(format!("/proc/self/fd/{}", dir.as_fd().as_raw_fd())) else { return Vec::new() };
+    let Ok(processes) = std::fs::read_dir("/proc") else { return Vec::new() };
+    let own = std::process::id();
+    let mut found = Vec::new();
+    for process in processes.flatten() {
+        let Some(pid) = process.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
+        if pid != own && uses(&process.path(), &top) {
+            let name = std::fs::read_to_string(process.path().join("comm")).unwrap_or_default();
+            found.push(format!("{pid} ({})", name.trim_end()));
+        }
+    }
+    found
+}
+
+fn uses(process: &Path, top: &Path) -> bool {
+    let below = |link: PathBuf| std::fs::read_link(link).is_ok_and(|path| is_below(&path, top));
+    if ["cwd", "root", "exe"].into_iter().any(|link| below(process.join(link))) {
+        return true;
+    }
+    let Ok(open) = std::fs::read_dir(process.join("fd")) else { return false };
+    open.flatten().any(|fd| below(fd.path()))
+}
+
+fn is_below(path: &Path, top: &Path) -> bool {
+    let (path, top) = (path.as_os_str().as_bytes(), top.as_os_str().as_bytes());
+    path.starts_with(top) && matches!(path.get(top.len()), None | Some(b'/'))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Stdio};
+
+    use super::holders_of;
+
+    #[test]
+    fn finds_a_process_by_its_working_directory_only() {
+        let dir = tempfile::tempdir().unwrap();
+        let (inside, beside) = (dir.path().join("v/deep"), dir.path().join("v2"));
+        std::fs::create_dir_all(&inside).unwrap();
+        std::fs::create_dir_all(&beside).unwrap();
+        let mut child = Command::new("sleep").arg("60").current_dir(&inside).stdin(Stdio::null()).spawn().unwrap();
+        let top = std::fs::File::open(dir.path().join("v")).unwrap();
+        let other = std::fs::File::open(&beside).unwrap();
+        let (found, none) = (holders_of(&top), holders_of(&other));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(found.iter().any(|holder| holder.starts_with(&format!("{} (", child.id()))), "{found:?}");
+        assert_eq!(none, Vec::<String>::new());
+    }
+}

@@ -1,0 +1,149 @@
+//! One file of ignore patterns, and matching a path against it.
+
+use std::sync::Arc;
+
+use bstr::{BStr, ByteSlice};
+use gix_ignore::glob::pattern::{Case, Mode};
+use gix_ignore::glob::{Pattern, wildmatch};
+
+/// The patterns of one file, weakest first as they stand in it.
+#[derive(Debug, Default)]
+pub(crate) struct Patterns {
+    patterns: Vec<(Pattern, usize)>,
+    /// Where they come from, for people.
+    source: String,
+}
+
+impl Patterns {
+    /// Parses a file in `.gitignore` syntax.
+    pub(crate) fn parse(bytes: &[u8], source: impl Into<String>) -> Self {
+        let patterns = gix_ignore::parse(bytes, false).map(|(pattern, line, _kind)| (pattern, line)).collect();
+        Self { patterns, source: source.into() }
+    }
+
+    /// Parses patterns that were given one by one.
+    pub(crate) fn of_lines(lines: &[String], source: &str) -> Self {
+        let mut this = Self { patterns: Vec::new(), source: source.to_owned() };
+        for (number, line) in lines.iter().enumerate() {
+            let parsed = gix_ignore::parse(line.as_bytes(), false).next();
+            this.patterns.extend(parsed.map(|(pattern, _, _)| (pattern, number + 1)));
+        }
+        this
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.patterns.is_empty()
+    }
+
+    /// The last pattern that matches `path` (relative to the file's directory), negative ones included.
+    pub(crate) fn last_match(&self, path: &BStr, is_dir: bool) -> Option<Hit<'_>> {
+        if self.patterns.is_empty() {
+            return None;
+        }
+        let basename = path.rfind_byte(b'/').map(|at| at + 1);
+        let mode = wildmatch::Mode::NO_MATCH_SLASH_LITERAL;
+        self.patterns
+            .iter()
+            .rev()
+            .find(|(pattern, _)| {
+                pattern.matches_repo_relative_path(path, basename, Some(is_dir), Case::Sensitive, mode)
+            })
+            .map(|(pattern, line)| Hit { pattern, line: *line, source: &self.source })
+    }
+
+    /// Whether `path` itself is matched by a pattern that is not negative.
+    pub(crate) fn matches(&self, path: &BStr, is_dir: bool) -> Option<Hit<'_>> {
+        self.last_match(path, is_dir).filter(|hit| !hit.pattern.is_negative())
+    }
+
+    /// Whether something below the directory `path` could match. Errs towards yes.
+    pub(crate) fn could_match_below(&self, path: &BStr) -> bool {
+        self.patterns.iter().any(|(pattern, _)| !pattern.is_negative() && could_match_below(pattern, path))
+    }
+}
+
+fn could_match_below(pattern: &Pattern, dir: &BStr) -> bool {
+    let text = pattern.text.as_bstr();
+    if pattern.mode.contains(Mode::NO_SUB_DIR) {
+        // Without a slash a pattern matches in every directory; with a leading one only in the root.
+        return !pattern.mode.contains(Mode::ABSOLUTE) || dir.is_empty();
+    }
+    let slashes = |text: &BStr| text.iter().filter(|&&byte| byte == b'/').count();
+    if !text.contains_str("**") && slashes(dir) >= slashes(text) {
+        return false;
+    }
+    let literal = &text[..pattern.first_wildcard_pos.unwrap_or(text.len())];
+    let head = literal.len().min(dir.len());
+    literal[..head] == dir[..head] && (literal.len() <= dir.len() || literal[head] == b'/')
+}
+
+/// A pattern that matched.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Hit<'a> {
+    pub(crate) pattern: &'a Pattern,
+    line: usize,
+    source: &'a str,
+}
+
+impl Hit<'_> {
+    /// The rule for a person: `target/ (.gitignore:3)`.
+    pub(crate) fn rule(&self) -> String {
+        if self.source.is_empty() {
+            return self.pattern.to_string();
+        }
+        format!("{} ({}:{})", self.pattern, self.source, self.line)
+    }
+}
+
+/// A chain of pattern files, the strongest first, each with the length of its directory's path (with its slash).
+#[derive(Debug)]
+pub(crate) struct Chain {
+    pub(crate) patterns: Patterns,
+    pub(crate) base: usize,
+    pub(crate) weaker: Option<Arc<Chain>>,
+}
+
+impl Chain {
+    /// Puts a stronger file on top of a chain; one without patterns is left away.
+    pub(crate) fn push(weaker: Option<Arc<Chain>>, patterns: Patterns, base: usize) -> Option<Arc<Chain>> {
+        if patterns.is_empty() { weaker } else { Some(Arc::new(Self { patterns, base, weaker })) }
+    }
+
+    /// The pattern that decides on `path`, if it says "ignored".
+    pub(crate) fn ignored_by<'a>(chain: Option<&'a Arc<Chain>>, path: &BStr, is_dir: bool) -> Option<Hit<'a>> {
+        let mut next = chain;
+        while let Some(link) = next {
+            if let Some(hit) = link.patterns.last_match(path[link.base..].as_bstr(), is_dir) {
+                return (!hit.pattern.is_negative()).then_some(hit);
+            }
+            next = link.weaker.as_ref();
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Patterns;
+
+    fn below(pattern: &str, dir: &str) -> bool {
+        Patterns::of_lines(&[pattern.to_owned()], "").could_match_below(dir.into())
+    }
+
+    #[test]
+    fn where_a_pattern_could_match() {
+        assert!(below("*.log", "a/b"));
+        assert!(below("/build/keep.txt", "build"));
+        assert!(!below("/build/keep.txt", "other"));
+        assert!(!below("/build/keep.txt", "build/sub"));
+        assert!(!below("/build/keep.txt", "buil"));
+        assert!(below("build/*/x", "build/sub"));
+        assert!(!below("build/*/x", "build/sub/deeper"));
+        assert!(below("build/**/x", "build/sub/deeper"));
+        assert!(below("**/x", "anything/at/all"));
+        assert!(below("a/b*/c", "a/bcd"));
+        assert!(!below("a/b*/c", "a/x"));
+        assert!(!below("/top", "dir"));
+        assert!(!below("!*.log", "dir"));
+    }
+}

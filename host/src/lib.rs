@@ -1,1 +1,33 @@
 //! Finds, trusts and loads provider plugins.
+//!
+//! [`load`] looks through the folders of a [`Search`], and gives a [`Host`]: the plugins that can be used, and a [`Report`] for
+//! every file that was looked at. [`load_file`] does the same for one file.
+//!
+//! A file is loaded in these steps, each of which can end in a [`Fault`] of its own, and none of which can take another file's
+//! plugin down:
+//!
+//! 1. `trust`: nobody but root and the user can have put it there or can change it;
+//! 2. `elf`: it is a whole shared library for this machine, with our symbol in it — before any of its code runs;
+//! 3. `trial`: a file that was never loaded before is loaded in a child process first, because a library that crashes or
+//!    hangs in its constructor cannot be survived in one's own;
+//! 4. [`ah_plugin_api::abi::open`]: version, layout, initialiser, description.
+//!
+//! Not here: which provider serves a workspace (`ah-core`), how calls cross the boundary (`ah_plugin_api::abi`).
+
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+mod elf;
+mod load;
+mod report;
+mod search;
+#[allow(unsafe_code)]
+mod sys;
+mod trial;
+mod trust;
+mod watch;
+
+pub use load::{Host, Options, Plugin, load, load_file};
+pub use report::{Fault, Outcome, Report};
+pub use search::{Origin, Search};
+pub use trust::{Untrusted, Why, open_trusted};
+pub use watch::Watched;

@@ -1,0 +1,176 @@
+//! From places to plugins: one file after the other, with a report for each.
+
+use std::fmt;
+use std::fs::File;
+use std::os::fd::{AsRawFd, IntoRawFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use ah_plugin_api::abi::{self, AbiVersion, Library, OpenError};
+use ah_plugin_api::wire::Remote;
+use ah_plugin_api::{Description, Provider, ProviderName};
+
+use crate::elf;
+use crate::report::{Fault, Outcome, Report};
+use crate::search::{Origin, Place, Search, name_of};
+use crate::trial::Memory;
+use crate::trust;
+use crate::watch::Watched;
+
+/// How to load.
+#[derive(Debug, Clone, Default)]
+pub struct Options {
+    /// Where to look.
+    pub search: Search,
+    /// An existing folder of the user's own in which to remember which files were tried. Without it each file is tried in a child
+    /// process every time, at the cost of some milliseconds.
+    pub state: Option<PathBuf>,
+    /// A call that gives no sign of life for so long is given up; see [`Watched`]. None: calls are waited for for ever.
+    pub limit: Option<Duration>,
+}
+
+/// A plugin in use. Cheap to clone.
+#[derive(Clone)]
+pub struct Plugin {
+    /// What its provider says of itself.
+    pub description: Description,
+    /// Its file, without symlinks.
+    pub path: PathBuf,
+    /// What it was built for.
+    pub abi: AbiVersion,
+    /// The provider.
+    pub provider: Arc<dyn Provider>,
+}
+
+impl fmt::Debug for Plugin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Plugin").field("name", &self.description.name).field("path", &self.path).finish_non_exhaustive()
+    }
+}
+
+/// What was found.
+#[derive(Debug, Default)]
+pub struct Host {
+    /// The plugins in use, in the order of the search.
+    pub plugins: Vec<Plugin>,
+    /// One for each file that was looked at, and for each place that the user named and that could not be looked at.
+    pub report: Vec<Report>,
+}
+
+impl Host {
+    /// The plugin of a provider.
+    #[must_use]
+    pub fn get(&self, name: &ProviderName) -> Option<&Plugin> {
+        self.plugins.iter().find(|plugin| plugin.description.name == *name)
+    }
+}
+
+/// Loads everything that the search finds. To be called before the program starts threads; see the crate's page.
+///
+/// Cost: the files' constructors and some dozen system calls for each; a file that was not loaded before, a child process.
+#[must_use]
+pub fn load(options: &Options) -> Host {
+    let mut memory = Memory::read(options.state.as_deref());
+    let mut host = Host::default();
+    for place in options.search.places() {
+        for (path, name) in files(&place, &mut host.report) {
+            let outcome = match host.plugins.iter().find(|plugin| Some(&plugin.description.name) == name.as_ref()) {
+                Some(first) => Outcome::Failed(Fault::Duplicate { of: first.path.clone() }),
+                None => match load_one(&path, name.as_ref(), options.limit, &mut memory) {
+                    Ok(plugin) => host.take(plugin),
+                    Err(fault) => Outcome::Failed(fault),
+                },
+            };
+            host.report.push(Report { path, origin: place.origin, outcome });
+        }
+    }
+    memory.write();
+    host
+}
+
+impl Host {
+    fn take(&mut self, plugin: Plugin) -> Outcome {
+        let Description { name, version, .. } = plugin.description.clone();
+        // Only a single file that the user named can get here with a name that is taken.
+        if let Some(first) = self.get(&name) {
+            return Outcome::Failed(Fault::Duplicate { of: first.path.clone() });
+        }
+        let abi = plugin.abi;
+        self.plugins.push(plugin);
+        Outcome::Loaded { name, version, abi }
+    }
+}
+
+/// Loads the file at `path`, whatever its name, without looking anywhere else.
+///
+/// # Errors
+/// Why it cannot be used.
+pub fn load_file(path: &Path, options: &Options) -> Result<Plugin, Fault> {
+    let mut memory = Memory::read(options.state.as_deref());
+    let loaded = load_one(path, None, options.limit, &mut memory);
+    memory.write();
+    loaded
+}
+
+/// The files of a place that count, by name; the provider that the name promises, if the file was found by its name.
+fn files(place: &Place, report: &mut Vec<Report>) -> Vec<(PathBuf, Option<ProviderName>)> {
+    let Place { path, origin } = place;
+    let explicit = *origin == Origin::Explicit;
+    if explicit && path.is_file() {
+        return vec![(path.clone(), None)];
+    }
+    let mut files = Vec::new();
+    match std::fs::read_dir(path) {
+        Ok(entries) => {
+            let names = entries.flatten().map(|entry| entry.file_name());
+            files.extend(names.filter_map(|file| name_of(&file).map(|name| (path.join(&file), Some(name)))));
+            files.sort();
+        }
+        // That a usual place is not there is usual.
+        Err(_) if !explicit => {}
+        Err(e) => {
+            let missing = e.kind() == std::io::ErrorKind::NotFound;
+            let fault = if missing { Fault::Missing } else { Fault::Unreadable(e) };
+            report.push(Report { path: path.clone(), origin: *origin, outcome: Outcome::Failed(fault) });
+        }
+    }
+    files
+}
+
+fn load_one(
+    path: &Path,
+    promised: Option<&ProviderName>,
+    limit: Option<Duration>,
+    memory: &mut Memory,
+) -> Result<Plugin, Fault> {
+    let (file, real) = trust::open_trusted(path)?;
+    elf::check(&file)?;
+    let name = name_for_loader(&file, &real);
+    memory.try_out(&file, || {
+        let _ = abi::open(&name);
+    })?;
+    let opened = abi::open(&name);
+    if !matches!(opened, Err(OpenError::NotALibrary(_))) {
+        // The system's loader takes equal names for equal libraries, so the number in this one's name must not be used again.
+        let _ = file.into_raw_fd();
+    }
+    let Library { description, abi, caller } = opened?;
+    if promised.is_some_and(|promised| *promised != description.name) {
+        return Err(Fault::OtherName { says: description.name });
+    }
+    let provider: Arc<dyn Provider> = match limit {
+        Some(limit) => {
+            let what = format!("the provider {} ({})", description.name, real.display());
+            Arc::new(Remote::new(Watched::new(caller, what, limit), description.clone()))
+        }
+        None => Arc::new(Remote::new(caller, description.clone())),
+    };
+    Ok(Plugin { description, path: real, abi, provider })
+}
+
+/// A name by which the system's loader opens the very file that was judged; the file's own name where there is no `/proc`.
+fn name_for_loader(file: &File, real: &Path) -> PathBuf {
+    let by_number = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
+    if by_number.exists() { by_number } else { real.to_owned() }
+}

@@ -1,0 +1,202 @@
+//! What became of each file: loaded, or why not.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use ah_plugin_api::abi::{AbiVersion, OpenError};
+use ah_plugin_api::{Error, ErrorKind, ProviderName};
+
+use crate::search::Origin;
+use crate::trust::Untrusted;
+
+/// What became of one file, or of a folder that could not be looked through.
+#[derive(Debug)]
+pub struct Report {
+    /// The file or folder, as it was found.
+    pub path: PathBuf,
+    /// Why it was looked at.
+    pub origin: Origin,
+    /// What became of it.
+    pub outcome: Outcome,
+}
+
+/// What became of a file.
+#[derive(Debug)]
+pub enum Outcome {
+    /// It is in use.
+    Loaded {
+        /// The provider's name.
+        name: ProviderName,
+        /// The provider's version.
+        version: String,
+        /// What the library was built for.
+        abi: AbiVersion,
+    },
+    /// It is not.
+    Failed(Fault),
+}
+
+/// Why a file is not in use.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Fault {
+    /// There is no such file or folder.
+    #[error("it does not exist")]
+    Missing,
+    /// It cannot be looked at.
+    #[error("it cannot be read: {0}")]
+    Unreadable(std::io::Error),
+    /// Others could have put it there, or could change it.
+    #[error("it is not to be trusted: {0}")]
+    NotTrusted(Untrusted),
+    /// Not a shared library of this machine, or not a whole one.
+    #[error("it is not a shared library that can be loaded: {0}")]
+    NotALibrary(String),
+    /// A shared library of something else.
+    #[error("it is a shared library, but not a provider plugin")]
+    NotOurs,
+    /// Built for another version of the ABI.
+    #[error("it is built for version {found} of the plugin ABI, this program has {expected}")]
+    OtherAbi {
+        /// What the library says.
+        found: String,
+        /// What this program has.
+        expected: AbiVersion,
+    },
+    /// Its table has another shape than its version promises.
+    #[error("its table has another layout than its ABI version promises: {0}")]
+    OtherLayout(String),
+    /// Its initialiser answered with an error.
+    #[error("its initialiser failed: {0}")]
+    InitFailed(Error),
+    /// Its initialiser panicked.
+    #[error("its initialiser panicked: {0}")]
+    InitPanicked(Error),
+    /// It does not say properly what it is.
+    #[error("it does not describe itself: {0}")]
+    Undescribed(Error),
+    /// Its file is named for another provider than it is.
+    #[error("its file name promises another provider than the one in it, {says}")]
+    OtherName {
+        /// What the library says.
+        says: ProviderName,
+    },
+    /// It crashes while it is loaded.
+    #[error("it crashes while it is loaded ({signal})")]
+    Crashes {
+        /// The name of the signal.
+        signal: String,
+    },
+    /// It ends the process that loads it.
+    #[error("it ends the process that loads it, with exit code {code}")]
+    Exits {
+        /// The exit code.
+        code: i32,
+    },
+    /// Loading it does not come to an end.
+    #[error("loading it does not come to an end (given up after {} s)", .0.as_secs_f32())]
+    Hangs(Duration),
+    /// Another file of that name came first.
+    #[error("{} came first", .of.display())]
+    Duplicate {
+        /// The file in use.
+        of: PathBuf,
+    },
+}
+
+impl Fault {
+    /// One word for it, for messages that programs read.
+    #[must_use]
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::Missing => "missing",
+            Self::Unreadable(_) => "unreadable",
+            Self::NotTrusted(_) => "not-trusted",
+            Self::NotALibrary(_) => "not-a-library",
+            Self::NotOurs => "not-ours",
+            Self::OtherAbi { .. } => "other-abi",
+            Self::OtherLayout(_) => "other-layout",
+            Self::InitFailed(_) => "init-failed",
+            Self::InitPanicked(_) => "init-panicked",
+            Self::Undescribed(_) => "undescribed",
+            Self::OtherName { .. } => "other-name",
+            Self::Crashes { .. } => "crashes",
+            Self::Exits { .. } => "exits",
+            Self::Hangs(_) => "hangs",
+            Self::Duplicate { .. } => "duplicate",
+        }
+    }
+
+    /// What can be done about it, where something can.
+    #[must_use]
+    pub fn hint(&self, path: &Path) -> Option<String> {
+        let path = path.display();
+        match self {
+            Self::NotTrusted(untrusted) => Some(untrusted.hint()),
+            Self::OtherAbi { .. } | Self::OtherLayout(_) => {
+                Some(format!("install the build of {path} that belongs to this version of ah"))
+            }
+            Self::Crashes { .. } | Self::Exits { .. } | Self::Hangs(_) => {
+                Some(format!("remove or replace {path}; after `touch {path}` it is tried again"))
+            }
+            Self::InitFailed(error) => error.hint.clone(),
+            Self::OtherName { says } => Some(format!("name the file libah_provider_{says}.so")),
+            Self::InitPanicked(_) | Self::Undescribed(_) => {
+                Some(format!("this is a defect of {path}; please report it to its authors"))
+            }
+            Self::Missing | Self::Unreadable(_) | Self::NotALibrary(_) | Self::NotOurs | Self::Duplicate { .. } => None,
+        }
+    }
+
+    /// The fault as an error of the contract, naming the file.
+    #[must_use]
+    pub fn to_error(&self, path: &Path) -> Error {
+        let kind = match self {
+            Self::Missing => ErrorKind::NotFound,
+            Self::NotTrusted(_) => ErrorKind::PermissionDenied,
+            Self::Unreadable(e) => ErrorKind::of_io(e),
+            Self::NotALibrary(_) | Self::NotOurs | Self::OtherName { .. } => ErrorKind::InvalidArgument,
+            Self::Duplicate { .. } => ErrorKind::AlreadyExists,
+            Self::OtherAbi { .. } | Self::OtherLayout(_) => ErrorKind::Unsupported,
+            Self::InitFailed(e) => e.kind,
+            Self::InitPanicked(_) | Self::Undescribed(_) => ErrorKind::Internal,
+            Self::Crashes { .. } | Self::Exits { .. } | Self::Hangs(_) => ErrorKind::Unavailable,
+        };
+        let mut error = Error::new(kind, format!("cannot use the plugin {}: {self}", path.display()));
+        error.hint = self.hint(path);
+        if let Self::InitFailed(inner) | Self::InitPanicked(inner) | Self::Undescribed(inner) = self {
+            error.causes.clone_from(&inner.causes);
+            error.errno = inner.errno;
+        }
+        error
+    }
+}
+
+impl From<OpenError> for Fault {
+    fn from(error: OpenError) -> Self {
+        match error {
+            OpenError::NotALibrary(why) => Self::NotALibrary(why),
+            OpenError::NotOurs => Self::NotOurs,
+            OpenError::OtherAbi { found, expected } => Self::OtherAbi { found, expected },
+            OpenError::OtherLayout(why) => Self::OtherLayout(why),
+            OpenError::InitFailed(error) => Self::InitFailed(error),
+            OpenError::InitPanicked(error) => Self::InitPanicked(error),
+            OpenError::Undescribed(error) => Self::Undescribed(error),
+            // The enumeration is open for other crates only; this one is its neighbour.
+            other => Self::NotALibrary(other.to_string()),
+        }
+    }
+}
+
+impl From<Untrusted> for Fault {
+    fn from(untrusted: Untrusted) -> Self {
+        use crate::trust::Why;
+        match untrusted.why {
+            Why::Unreachable(e) if e.kind() == std::io::ErrorKind::NotFound => Self::Missing,
+            Why::Unreachable(e) => Self::Unreadable(e),
+            Why::Owner(_) | Why::WritableByGroup(_) | Why::WritableByAll | Why::Sticky | Why::Kind => {
+                Self::NotTrusted(untrusted)
+            }
+        }
+    }
+}

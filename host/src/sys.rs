@@ -1,0 +1,137 @@
+//! The one place of this crate with `unsafe`: running something in a child process that may crash.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::AsFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::{Duration, Instant};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{WaitStatus, waitpid};
+use nix::unistd::{ForkResult, Pid};
+
+/// How it went.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ending {
+    /// It came to its end.
+    Finished,
+    /// A signal ended the process.
+    Signal(Signal),
+    /// It ended the process itself.
+    Exit(i32),
+    /// It was stopped after the limit.
+    TimedOut,
+}
+
+/// Runs `work` in a copy of this process, for at most `limit`.
+///
+/// The copy has only the calling thread. `work` must not depend on locks that another thread may have held, which is why this is done before
+/// threads are started; should it block all the same, the limit ends it. It reads and writes no terminal, leaves no core file, and
+/// ends with its parent.
+pub(crate) fn in_child(limit: Duration, work: impl FnOnce()) -> io::Result<Ending> {
+    let (mut said, mut says) = io::pipe()?;
+    let null = File::options().read(true).write(true).open("/dev/null")?;
+    let parent = nix::unistd::getpid();
+    // SAFETY: the child runs `work` and `_exit`s without returning from here. glibc keeps its allocator usable in the
+    // child of a process with threads; other locks are the caller's matter, as said above.
+    match unsafe { nix::unistd::fork() }? {
+        ForkResult::Child => {
+            drop(said);
+            let _ = catch_unwind(AssertUnwindSafe(|| {
+                prepare(parent, &null);
+                work();
+                let _ = says.write_all(b".");
+            }));
+            // SAFETY: ends the process at once; neither this program's nor the library's exit handlers run.
+            unsafe { nix::libc::_exit(0) }
+        }
+        ForkResult::Parent { child } => {
+            drop(says);
+            let finished = wait_readable(&said, limit) && said.read(&mut [0]).is_ok_and(|read| read == 1);
+            // Also when it has finished: threads that the library started may be running in it.
+            let timed_out = !finished && !ended(child);
+            let _ = kill(child, Signal::SIGKILL);
+            let status = wait(child);
+            Ok(match status {
+                _ if finished => Ending::Finished,
+                _ if timed_out => Ending::TimedOut,
+                Some(WaitStatus::Signaled(_, signal, _)) => Ending::Signal(signal),
+                Some(WaitStatus::Exited(_, code)) => Ending::Exit(code),
+                // Somebody else of this process waits for all children; how it ended is lost.
+                _ => Ending::Exit(-1),
+            })
+        }
+    }
+}
+
+fn prepare(parent: Pid, null: &File) {
+    use rustix::process::{Resource, Rlimit, Signal, set_parent_process_death_signal, setrlimit};
+    let _ = set_parent_process_death_signal(Some(Signal::KILL));
+    let _ = setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) });
+    let _ = rustix::stdio::dup2_stdin(null);
+    let _ = rustix::stdio::dup2_stdout(null);
+    let _ = rustix::stdio::dup2_stderr(null);
+    // The parent may have ended before its death signal was asked for.
+    if nix::unistd::getppid() != parent {
+        std::process::abort();
+    }
+}
+
+/// Waits until `fd` has something to say, or is closed on the other side.
+fn wait_readable(fd: &impl AsFd, limit: Duration) -> bool {
+    let end = Instant::now() + limit;
+    loop {
+        let left = end.saturating_duration_since(Instant::now());
+        let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
+        match poll(&mut [PollFd::new(fd.as_fd(), PollFlags::POLLIN)], timeout) {
+            Ok(0) if left.is_zero() => return false,
+            Ok(0) | Err(nix::errno::Errno::EINTR) => {}
+            Ok(_) => return true,
+            Err(_) => return false,
+        }
+    }
+}
+
+/// Whether the child has ended, or is ending; it is not waited for yet.
+fn ended(child: Pid) -> bool {
+    use nix::sys::wait::{Id, WaitPidFlag, waitid};
+    // The pipe is closed a little before the process can be waited for.
+    for _ in 0..100 {
+        let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+        match waitid(Id::Pid(child), flags) {
+            Ok(WaitStatus::StillAlive) => std::thread::sleep(Duration::from_millis(1)),
+            Ok(_) | Err(_) => return true,
+        }
+    }
+    false
+}
+
+fn wait(child: Pid) -> Option<WaitStatus> {
+    loop {
+        match waitpid(child, None) {
+            Err(nix::errno::Errno::EINTR) => {}
+            status => return status.ok(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_ending_is_told_from_the_others() {
+        let limit = Duration::from_secs(20);
+        assert_eq!(in_child(limit, || {}).unwrap(), Ending::Finished);
+        assert_eq!(in_child(limit, || std::process::abort()).unwrap(), Ending::Signal(Signal::SIGABRT));
+        assert_eq!(in_child(limit, || std::process::exit(7)).unwrap(), Ending::Exit(7));
+        let forever = || std::thread::sleep(Duration::from_secs(3600));
+        assert_eq!(in_child(Duration::from_millis(50), forever).unwrap(), Ending::TimedOut);
+    }
+
+    #[test]
+    fn a_panic_ends_the_child_only() {
+        assert_eq!(in_child(Duration::from_secs(20), || panic!("here")).unwrap(), Ending::Exit(0));
+    }
+}

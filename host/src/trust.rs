@@ -1,0 +1,255 @@
+//! Whether anybody but root and the user could have put a file where it is, or can change it.
+//!
+//! The way from `/` to the file is walked one component at a time on open descriptors, symlinks included, and the file is opened at
+//! the end of that walk: what was judged is what is opened, whatever happens to the names meanwhile. On the way,
+//!
+//! - every folder, symlink and the file itself must belong to root or to the user;
+//! - nobody else may write to a folder or to the file. Two things that look like it are let pass: a group that is the user's
+//!   own (named like the user, with nobody else in it), since many distributions give new files to such a group, writable; and a
+//!   *sticky* folder like `/tmp` on the way, because nobody can replace there what belongs to somebody else. The folder that
+//!   holds the file itself may not be sticky and writable by others: others could add to it.
+//!
+//! In a user namespace, owners that it does not map are shown as one overflow id. `ah agent fs exec` makes such namespaces for
+//! ordinary users, in which root itself is not mapped. There the overflow id counts as root; others' files cannot be told
+//! from root's then, but the places where plugins are looked for were the same outside.
+
+use std::collections::VecDeque;
+use std::ffi::{OsStr, OsString};
+use std::fmt;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Component, Path, PathBuf};
+
+use rustix::fs::{FileType, Mode, OFlags, Stat};
+
+/// The kernel's own limit.
+const MAX_SYMLINKS: u32 = 40;
+
+/// What is not to be trusted, and why.
+#[derive(Debug)]
+pub struct Untrusted {
+    /// The file, or the folder or symlink on its way.
+    pub path: PathBuf,
+    /// Why.
+    pub why: Why,
+}
+
+/// Why something is not to be trusted, or cannot be judged.
+#[derive(Debug)]
+pub enum Why {
+    /// It belongs to this user id.
+    Owner(u32),
+    /// The members of this group can write to it.
+    WritableByGroup(u32),
+    /// Everybody can write to it.
+    WritableByAll,
+    /// Everybody can add files to it.
+    Sticky,
+    /// It is no regular file (or no folder, on the way).
+    Kind,
+    /// It cannot be looked at.
+    Unreachable(io::Error),
+}
+
+impl fmt::Display for Untrusted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let path = self.path.display();
+        match &self.why {
+            Why::Owner(uid) => write!(f, "{path} belongs to user {uid}, neither root nor you"),
+            Why::WritableByGroup(gid) => write!(f, "the members of group {gid} can write to {path}"),
+            Why::WritableByAll => write!(f, "everybody can write to {path}"),
+            Why::Sticky => write!(f, "everybody can put files into {path}"),
+            Why::Kind => write!(f, "{path} is not a regular file"),
+            Why::Unreachable(error) => write!(f, "{path}: {error}"),
+        }
+    }
+}
+
+impl Untrusted {
+    /// A command, or what else to do.
+    pub(crate) fn hint(&self) -> String {
+        let path = self.path.display();
+        match self.why {
+            Why::Owner(_) => format!("if you trust it: sudo chown root {path}"),
+            Why::WritableByGroup(_) | Why::WritableByAll => format!("if its contents are yours: chmod go-w {path}"),
+            Why::Sticky | Why::Kind | Why::Unreachable(_) => "put the plugin into a folder of your own".to_owned(),
+        }
+    }
+}
+
+/// Opens the regular file at `path` for reading if it and the way to it are to be trusted; also gives its path without
+/// symlinks. Never waits: a FIFO is refused, not opened.
+///
+/// # Errors
+/// The first thing on the way that is not to be trusted, or cannot be reached.
+pub fn open_trusted(path: &Path) -> Result<(File, PathBuf), Untrusted> {
+    let absolute =
+        std::path::absolute(path).map_err(|e| Untrusted { path: path.to_owned(), why: Why::Unreachable(e) })?;
+    let mut walk = Walk::from_root(names(&absolute))?;
+    let mut links = 0;
+    while let Some(name) = walk.todo.pop_front() {
+        let (fd, stat) = walk.look(&name)?;
+        match FileType::from_raw_mode(stat.st_mode) {
+            FileType::Symlink => {
+                links += 1;
+                if links > MAX_SYMLINKS {
+                    return Err(walk.fail(&name, Why::Unreachable(io::Error::from_raw_os_error(ELOOP))));
+                }
+                walk.follow(&name, &fd)?;
+            }
+            FileType::Directory => walk.enter(&name, fd, &stat)?,
+            FileType::RegularFile if walk.todo.is_empty() => return walk.open(&name),
+            _ if walk.todo.is_empty() => return Err(walk.fail(&name, Why::Kind)),
+            _ => return Err(walk.fail(&name, Why::Unreachable(io::Error::from_raw_os_error(ENOTDIR)))),
+        }
+    }
+    Err(Untrusted { path: walk.real, why: Why::Kind })
+}
+
+const ELOOP: i32 = 40;
+const ENOTDIR: i32 = 20;
+
+/// A walk that has come as far as `folder`.
+struct Walk {
+    folder: OwnedFd,
+    /// The name of `folder`, without symlinks.
+    real: PathBuf,
+    /// Whether others can add files to `folder`.
+    open_to_others: bool,
+    todo: VecDeque<OsString>,
+}
+
+impl Walk {
+    fn from_root(todo: VecDeque<OsString>) -> Result<Self, Untrusted> {
+        let real = PathBuf::from("/");
+        let unreachable = |e: rustix::io::Errno| Untrusted { path: "/".into(), why: Why::Unreachable(e.into()) };
+        let folder = rustix::fs::open("/", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+            .map_err(unreachable)?;
+        let stat = rustix::fs::fstat(&folder).map_err(unreachable)?;
+        let open_to_others = judge(&folder, &stat).map_err(|why| Untrusted { path: real.clone(), why })?;
+        Ok(Self { folder, real, open_to_others, todo })
+    }
+
+    fn fail(&self, name: &OsStr, why: Why) -> Untrusted {
+        Untrusted { path: self.real.join(name), why }
+    }
+
+    /// Opens the next thing without following, entering or reading it.
+    fn look(&self, name: &OsStr) -> Result<(OwnedFd, Stat), Untrusted> {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let open = rustix::fs::openat(&self.folder, name, flags, Mode::empty());
+        open.and_then(|fd| rustix::fs::fstat(&fd).map(|stat| (fd, stat)))
+            .map_err(|e| self.fail(name, Why::Unreachable(e.into())))
+    }
+
+    fn enter(&mut self, name: &OsStr, fd: OwnedFd, stat: &Stat) -> Result<(), Untrusted> {
+        self.open_to_others = judge(&fd, stat).map_err(|why| self.fail(name, why))?;
+        if name == ".." {
+            self.real.pop();
+        } else {
+            self.real.push(name);
+        }
+        self.folder = fd;
+        Ok(())
+    }
+
+    fn follow(&mut self, name: &OsStr, fd: &OwnedFd) -> Result<(), Untrusted> {
+        let fail = |e: rustix::io::Errno| self.fail(name, Why::Unreachable(e.into()));
+        let stat = rustix::fs::fstat(fd).map_err(fail)?;
+        if !trusted_owner(stat.st_uid) {
+            return Err(self.fail(name, Why::Owner(stat.st_uid)));
+        }
+        let target = rustix::fs::readlinkat(fd, "", Vec::new()).map_err(fail)?;
+        let target = PathBuf::from(OsString::from_vec(target.into_bytes()));
+        let mut todo = names(&target);
+        todo.append(&mut self.todo);
+        if target.is_absolute() {
+            *self = Self::from_root(todo)?;
+        } else {
+            self.todo = todo;
+        }
+        Ok(())
+    }
+
+    /// Opens the file at the end of the way, and judges what was opened.
+    fn open(self, name: &OsStr) -> Result<(File, PathBuf), Untrusted> {
+        let fail = |e: rustix::io::Errno| self.fail(name, Why::Unreachable(e.into()));
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let fd = rustix::fs::openat(&self.folder, name, flags, Mode::empty()).map_err(fail)?;
+        let stat = rustix::fs::fstat(&fd).map_err(fail)?;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+            return Err(self.fail(name, Why::Kind));
+        }
+        judge(&fd, &stat).map_err(|why| self.fail(name, why))?;
+        if self.open_to_others {
+            return Err(Untrusted { path: self.real, why: Why::Sticky });
+        }
+        Ok((fd.into(), self.real.join(name)))
+    }
+}
+
+fn names(path: &Path) -> VecDeque<OsString> {
+    let name = |component| match component {
+        Component::Normal(name) => Some(name.to_owned()),
+        Component::ParentDir => Some("..".into()),
+        Component::RootDir | Component::CurDir | Component::Prefix(_) => None,
+    };
+    path.components().filter_map(name).collect()
+}
+
+/// Judges a folder or a file. `true`: others can add to it (a sticky folder), but not change what is there.
+fn judge(fd: &OwnedFd, stat: &Stat) -> Result<bool, Why> {
+    if !trusted_owner(stat.st_uid) {
+        return Err(Why::Owner(stat.st_uid));
+    }
+    let mode = Mode::from_raw_mode(stat.st_mode);
+    let by_all = mode.contains(Mode::WOTH);
+    let by_group = mode.contains(Mode::WGRP) && !own_group(fd, stat);
+    let sticky = FileType::from_raw_mode(stat.st_mode) == FileType::Directory && mode.contains(Mode::SVTX);
+    match (by_all, by_group) {
+        (false, false) => Ok(false),
+        _ if sticky => Ok(true),
+        (true, _) => Err(Why::WritableByAll),
+        (false, true) => Err(Why::WritableByGroup(stat.st_gid)),
+    }
+}
+
+fn trusted_owner(uid: u32) -> bool {
+    uid == 0 || uid == rustix::process::geteuid().as_raw() || (!root_is_mapped() && uid == overflow_uid())
+}
+
+/// Whether only the owner is in the group that may write. An ACL could name others behind the same mode bits, so there must be none.
+fn own_group(fd: &OwnedFd, stat: &Stat) -> bool {
+    let (Ok(Some(owner)), Ok(Some(group))) = (
+        nix::unistd::User::from_uid(nix::unistd::Uid::from_raw(stat.st_uid)),
+        nix::unistd::Group::from_gid(nix::unistd::Gid::from_raw(stat.st_gid)),
+    ) else {
+        return false;
+    };
+    owner.gid == group.gid
+        && owner.name == group.name
+        && group.mem.iter().all(|member| *member == owner.name)
+        && has_no_acl(fd)
+}
+
+fn has_no_acl(fd: &OwnedFd) -> bool {
+    // An O_PATH descriptor has no attributes of its own; the name under /proc has.
+    let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
+    let mut none: [u8; 0] = [];
+    let size = rustix::fs::getxattr(path, "system.posix_acl_access", &mut none);
+    matches!(size, Err(rustix::io::Errno::NODATA | rustix::io::Errno::OPNOTSUPP))
+}
+
+/// Whether the user namespace of this process knows the root user of the system. Unreadable maps count as the system's own.
+fn root_is_mapped() -> bool {
+    let Ok(map) = std::fs::read_to_string("/proc/self/uid_map") else { return true };
+    // Lines of: first id inside, first id outside, how many.
+    map.lines().any(|line| line.split_whitespace().nth(1) == Some("0"))
+}
+
+fn overflow_uid() -> u32 {
+    let text = std::fs::read_to_string("/proc/sys/kernel/overflowuid").unwrap_or_default();
+    text.trim().parse().unwrap_or(65534)
+}

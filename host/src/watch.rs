@@ -1,0 +1,179 @@
+//! Names a call that hangs, instead of hanging with it.
+//!
+//! A call into a library cannot be stopped from outside. So each runs on a thread of its own, and the caller waits for it only as long as it
+//! gives a sign of life: progress, a log line, or a look at whether it shall stop. A call that is given up stays on its thread until
+//! the program ends; its provider is not called again.
+
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use ah_plugin_api::wire::{Caller, Op, guard};
+use ah_plugin_api::{Context, Error, ErrorKind, LogLevel, Observer, Progress, Result};
+
+/// How often the caller's wish to stop is looked at.
+const TICK: Duration = Duration::from_millis(20);
+/// The stack that a main thread usually has; a provider may need more than a thread's usual 2 MiB.
+const STACK: usize = 8 << 20;
+/// Idle threads that are kept for the next calls.
+const MAX_IDLE: usize = 8;
+
+/// A [`Caller`] whose calls are given up when they give no sign of life.
+pub struct Watched<C> {
+    caller: Arc<C>,
+    what: String,
+    limit: Duration,
+    /// The operation that hung, once one did.
+    hung: Mutex<Option<Op>>,
+    idle: Mutex<Vec<SyncSender<Job>>>,
+}
+
+struct Job {
+    op: Op,
+    request: Vec<u8>,
+    fds: Vec<OwnedFd>,
+    life: Arc<Life>,
+}
+
+/// What both sides of a running call see.
+struct Life {
+    events: SyncSender<Event>,
+    cancelled: AtomicBool,
+    /// Counts signs of life.
+    signs: AtomicU64,
+}
+
+enum Event {
+    Progress(Progress),
+    Log(LogLevel, String),
+    Done(Result<Vec<u8>>),
+}
+
+impl<C: Caller + 'static> Watched<C> {
+    /// Watches `caller`. `what` names it in errors, as in "*what* does not answer".
+    pub fn new(caller: C, what: String, limit: Duration) -> Self {
+        Self { caller: Arc::new(caller), what, limit, hung: Mutex::new(None), idle: Mutex::new(Vec::new()) }
+    }
+
+    fn unavailable(&self, op: Op, again: bool) -> Error {
+        let (what, limit) = (&self.what, self.limit.as_secs_f32());
+        let message = if again {
+            format!("{what} is not asked any more: its operation {op} did not come to an end before")
+        } else {
+            format!("{what} hangs: its operation {op} gave no sign of life for {limit} s")
+        };
+        Error::new(ErrorKind::Unavailable, message)
+            .with_hint("repeat with another provider (`--provider NAME`); `ah agent fs status` lists them")
+    }
+
+    /// Hands `job` to an idle thread, or to a new one.
+    fn start(&self, mut job: Job) -> Result<SyncSender<Job>> {
+        loop {
+            let idle = lock(&self.idle).pop();
+            let worker = match idle {
+                Some(worker) => worker,
+                None => self.worker()?,
+            };
+            match worker.send(job) {
+                Ok(()) => return Ok(worker),
+                Err(returned) => job = returned.0,
+            }
+        }
+    }
+
+    fn worker(&self) -> Result<SyncSender<Job>> {
+        let caller = Arc::clone(&self.caller);
+        let (sender, jobs) = sync_channel::<Job>(1);
+        let work = move || {
+            for Job { op, request, fds, life } in jobs {
+                let borrowed: Vec<BorrowedFd<'_>> = fds.iter().map(std::os::fd::AsFd::as_fd).collect();
+                let result = guard(|| caller.call(op, &request, &borrowed, &Context::new(&*life)));
+                let _ = life.events.send(Event::Done(result));
+            }
+        };
+        let thread = std::thread::Builder::new().name("provider".to_owned()).stack_size(STACK).spawn(work);
+        thread.map_err(|e| Error::from_io("cannot start a thread for a provider", &e))?;
+        Ok(sender)
+    }
+
+    /// Passes events on until the call is done, or gives no sign of life for too long.
+    fn wait(&self, op: Op, events: &Receiver<Event>, life: &Life, cx: &Context<'_>) -> Result<Vec<u8>> {
+        let observer = cx.observer();
+        // Time is counted in ticks, so that a program that was stopped (Ctrl-Z) is not taken for one that hangs.
+        let (mut seen, mut silent, mut before) = (0, Duration::ZERO, Instant::now());
+        loop {
+            match events.recv_timeout(TICK.min(self.limit)) {
+                Ok(Event::Progress(progress)) => observer.progress(&progress),
+                Ok(Event::Log(level, message)) => observer.log(level, &message),
+                Ok(Event::Done(result)) => return result,
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => {
+                    return Err(Error::new(ErrorKind::Internal, format!("{} ended its thread", self.what)));
+                }
+            }
+            if observer.cancelled() {
+                life.cancelled.store(true, Ordering::Relaxed);
+            }
+            let now = Instant::now();
+            silent += now.duration_since(before).min(2 * TICK);
+            before = now;
+            let signs = life.signs.load(Ordering::Relaxed);
+            if signs != seen {
+                (seen, silent) = (signs, Duration::ZERO);
+            } else if silent >= self.limit {
+                life.cancelled.store(true, Ordering::Relaxed);
+                *lock(&self.hung) = Some(op);
+                return Err(self.unavailable(op, false));
+            }
+        }
+    }
+}
+
+impl<C: Caller + 'static> Caller for Watched<C> {
+    fn call(&self, op: Op, request: &[u8], fds: &[BorrowedFd<'_>], cx: &Context<'_>) -> Result<Vec<u8>> {
+        if let Some(hung) = *lock(&self.hung) {
+            return Err(self.unavailable(hung, true));
+        }
+        let duplicate = |fd: &BorrowedFd<'_>| fd.try_clone_to_owned();
+        let fds = fds.iter().map(duplicate).collect::<std::io::Result<Vec<_>>>();
+        let fds = fds.map_err(|e| Error::from_io("cannot duplicate a descriptor", &e))?;
+        // Room for a burst of events; a provider that is faster waits for its caller.
+        let (sender, events) = sync_channel(256);
+        let cancelled = AtomicBool::new(cx.observer().cancelled());
+        let life = Arc::new(Life { events: sender, cancelled, signs: AtomicU64::new(0) });
+        let worker = self.start(Job { op, request: request.to_owned(), fds, life: Arc::clone(&life) })?;
+        let result = self.wait(op, &events, &life, cx);
+        if lock(&self.hung).is_none() {
+            let mut idle = lock(&self.idle);
+            if idle.len() < MAX_IDLE {
+                idle.push(worker);
+            }
+        }
+        result
+    }
+}
+
+/// The worker's observer.
+impl Observer for Life {
+    fn progress(&self, progress: &Progress) {
+        self.signs.fetch_add(1, Ordering::Relaxed);
+        // The next progress says more; a full channel drops this one.
+        let _ = self.events.try_send(Event::Progress(progress.clone()));
+    }
+
+    fn cancelled(&self) -> bool {
+        self.signs.fetch_add(1, Ordering::Relaxed);
+        self.cancelled.load(Ordering::Relaxed)
+    }
+
+    fn log(&self, level: LogLevel, message: &str) {
+        self.signs.fetch_add(1, Ordering::Relaxed);
+        let _ = self.events.send(Event::Log(level, message.to_owned()));
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -7,8 +7,10 @@ use ah_test_plugins::Trivial;
 fn make() -> Trivial {
     let mut provider = Trivial::new("hangs");
     provider.before = |operation, _| {
-        while operation == "snapshot" {
-            std::thread::sleep(Duration::from_secs(1));
+        if operation == "snapshot" {
+            loop {
+                std::thread::sleep(Duration::from_secs(1));
+            }
         }
     };
     provider

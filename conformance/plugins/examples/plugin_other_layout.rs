@@ -1,5 +1,7 @@
 //! Says that it is built for this version of the ABI, but its table is not.
 
+#![allow(dead_code, missing_docs, non_camel_case_types, reason = "the ABI library's macros")]
+
 use abi_stable::StableAbi;
 use abi_stable::library::RootModule;
 use abi_stable::prefix_type::PrefixTypeTrait;

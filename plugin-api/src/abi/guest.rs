@@ -23,6 +23,10 @@ use crate::wire::{self, Op};
 #[macro_export]
 macro_rules! export_provider {
     ($constructor:expr) => {
+        $crate::export_provider!(@with $crate::abi::exported::header, $constructor);
+    };
+    // With another edition of the table; for tests of the ABI itself.
+    (@with $header:path, $constructor:expr) => {
         const _: () = {
             struct Exported;
 
@@ -38,8 +42,11 @@ macro_rules! export_provider {
             }
 
             // SAFETY: the name is the ABI library's own, and a `cdylib` with one provider exports it once.
-            #[unsafe(export_name = "_as_0lib_1header_0root_bmodule_bloader")]
-            pub static HEADER: $crate::abi::exported::LibHeader = $crate::abi::exported::header::<Exported>();
+            #[unsafe(export_name = "_1as_0lib_1header_0root_bmodule_bloader")]
+            pub static HEADER: $crate::abi::exported::LibHeader = {
+                use $header as header;
+                header::<Exported>()
+            };
         };
     };
 }

@@ -25,6 +25,7 @@ mod layout;
 mod table;
 
 #[doc(hidden)]
+#[allow(non_camel_case_types, dead_code, reason = "the ABI library's names, and accessors that nobody calls")]
 pub mod frozen;
 
 pub use guest::{Export, IntoProvider, Slot};
@@ -48,7 +49,7 @@ const ABI_VERSION: &str = "1.0.0";
 
 /// The symbol that every plugin exports. Fixed by the ABI library (a test compares), repeated here because an attribute takes
 /// a literal only.
-pub const SYMBOL: &str = "_as_0lib_1header_0root_bmodule_bloader";
+pub const SYMBOL: &str = "_1as_0lib_1header_0root_bmodule_bloader";
 
 /// The version of the ABI that a library was built for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,0 +1,286 @@
+//! Real plugins, good and bad, from files.
+
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use ah_host::{Fault, Host, Options, Outcome, Search, load, load_file};
+use ah_plugin_api::{
+    Context, Dir, Durability, Error, ErrorKind, ListRequest, LogLevel, Observer, Place, ProbeRequest, Progress,
+    ProviderName, ReadRequest, ReclaimRequest, RelPath, SnapshotId, SnapshotRequest, Timestamp,
+};
+use ah_test_plugins::{folder, library};
+
+fn options(explicit: &[&Path]) -> Options {
+    let explicit = explicit.iter().map(|path| (*path).to_owned()).collect();
+    Options { search: Search { explicit, ..Search::default() }, state: None, limit: None }
+}
+
+fn name(name: &str) -> ProviderName {
+    ProviderName::new(name).unwrap()
+}
+
+/// The code of each file's outcome, by file name.
+fn outcomes(host: &Host) -> Vec<(String, &'static str)> {
+    let code = |outcome: &Outcome| match outcome {
+        Outcome::Loaded { .. } => "loaded",
+        Outcome::Failed(fault) => fault.code(),
+    };
+    let file = |path: &Path| path.file_name().unwrap().to_str().unwrap().to_owned();
+    host.report.iter().map(|report| (file(&report.path), code(&report.outcome))).collect()
+}
+
+fn request(id: &str) -> SnapshotRequest {
+    SnapshotRequest {
+        id: SnapshotId::new(id).unwrap(),
+        created: Timestamp { secs: 1_700_000_000, nanos: 5 },
+        label: Some("a label".into()),
+        attributes: [("k".to_owned(), "v".to_owned())].into(),
+        durability: Durability::Durable,
+        policy: ah_plugin_api::CapturePolicy::default(),
+    }
+}
+
+struct Scene {
+    _dir: tempfile::TempDir,
+    store: Dir,
+    workspace: Dir,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let open = |name: &str| {
+            std::fs::create_dir(dir.path().join(name)).unwrap();
+            Dir::open(dir.path().join(name)).unwrap()
+        };
+        let (store, workspace) = (open("store"), open("workspace"));
+        std::fs::write(workspace.path().join("a.txt"), "hello").unwrap();
+        Self { _dir: dir, store, workspace }
+    }
+
+    fn place(&self) -> Place<'_> {
+        Place::new(&self.store).with_workspace(&self.workspace)
+    }
+}
+
+#[derive(Default)]
+struct Notes {
+    progress: Mutex<Vec<Progress>>,
+    log: Mutex<Vec<(LogLevel, String)>>,
+    cancel: bool,
+}
+
+impl Observer for Notes {
+    fn progress(&self, progress: &Progress) {
+        self.progress.lock().unwrap().push(progress.clone());
+    }
+
+    fn cancelled(&self) -> bool {
+        self.cancel
+    }
+
+    fn log(&self, level: LogLevel, message: &str) {
+        self.log.lock().unwrap().push((level, message.to_owned()));
+    }
+}
+
+#[test]
+fn every_fault_is_named_and_the_good_one_works() {
+    let bad = ["not_ours", "other_abi", "other_layout", "init_fails", "init_panics", "crashes", "exits"];
+    let dir = folder(&bad);
+    let path = |name: &str| dir.path().join(format!("libah_provider_{name}.so"));
+    std::fs::copy(library("good"), path("good")).unwrap();
+    std::fs::copy(library("good"), path("misnamed")).unwrap();
+    std::fs::write(path("text"), "not a library\n").unwrap();
+    std::fs::write(path("empty"), "").unwrap();
+    let mut cut_off = std::fs::read(library("good")).unwrap();
+    cut_off.truncate(cut_off.len() / 10);
+    std::fs::write(path("cut_off"), cut_off).unwrap();
+    std::fs::copy(library("good"), path("writable")).unwrap();
+    std::fs::set_permissions(path("writable"), Permissions::from_mode(0o777)).unwrap();
+    std::fs::create_dir(path("folder")).unwrap();
+    std::fs::write(dir.path().join("README"), "not looked at").unwrap();
+    std::os::unix::fs::symlink("/nowhere", path("dangling")).unwrap();
+    rustix::fs::mknodat(rustix::fs::CWD, path("fifo"), rustix::fs::FileType::Fifo, 0o644.into(), 0).unwrap();
+
+    let host = load(&options(&[dir.path()]));
+    let mut expected = vec![
+        ("crashes", "crashes"),
+        ("cut_off", "not-a-library"),
+        ("dangling", "missing"),
+        ("empty", "not-a-library"),
+        ("exits", "exits"),
+        ("fifo", "not-trusted"),
+        ("folder", "not-trusted"),
+        ("good", "loaded"),
+        ("init_fails", "init-failed"),
+        ("init_panics", "init-panicked"),
+        ("misnamed", "other-name"),
+        ("not_ours", "not-ours"),
+        ("other_abi", "other-abi"),
+        ("other_layout", "other-layout"),
+        ("text", "not-a-library"),
+        ("writable", "not-trusted"),
+    ];
+    expected.sort_unstable();
+    let expected: Vec<_> = expected.iter().map(|(n, code)| (format!("libah_provider_{n}.so"), *code)).collect();
+    assert_eq!(outcomes(&host), expected);
+    for report in &host.report {
+        if let Outcome::Failed(fault) = &report.outcome {
+            let error = fault.to_error(&report.path);
+            assert!(error.message.contains(report.path.to_str().unwrap()), "{error}");
+            assert!(!error.message.contains('\n'), "{error}");
+        }
+    }
+
+    let good = host.get(&name("good")).unwrap();
+    assert_eq!(good.description.version, "0.1.0");
+    assert_eq!(good.abi.major, 1);
+    let scene = Scene::new();
+    let notes = Notes::default();
+    let cx = Context::new(&notes);
+    assert!(good.provider.probe(&scene.place(), &ProbeRequest::default(), &cx).unwrap().usable);
+    let snapshot = good.provider.snapshot(&scene.place(), &request("one"), &cx).unwrap();
+    assert_eq!(snapshot.label.as_deref(), Some("a label"));
+    assert_eq!(notes.progress.lock().unwrap()[0].stage, "reading");
+    assert_eq!(*notes.log.lock().unwrap(), [(LogLevel::Info, "kept 1 files".to_owned())]);
+    assert_eq!(good.provider.list(&scene.place(), &ListRequest {}, &cx).unwrap(), [snapshot.clone()]);
+    let again = good.provider.snapshot(&scene.place(), &request("one"), &cx).unwrap_err();
+    assert_eq!(again.kind, ErrorKind::AlreadyExists);
+
+    let output = tempfile::tempfile().unwrap();
+    let read = ReadRequest { snapshot: snapshot.reference, path: RelPath::new("a.txt").unwrap() };
+    let place = Place::new(&scene.store).with_output(std::os::fd::AsFd::as_fd(&output));
+    assert_eq!(good.provider.read(&place, &read, &cx).unwrap().size, 5);
+    assert_eq!(rustix::fs::fstat(&output).unwrap().st_size, 5);
+
+    let cancelled = Notes { cancel: true, ..Notes::default() };
+    let stopped = good.provider.snapshot(&scene.place(), &request("two"), &Context::new(&cancelled)).unwrap_err();
+    assert_eq!(stopped.kind, ErrorKind::Cancelled);
+}
+
+#[test]
+fn what_fails_says_why() {
+    let fault = |name: &str| load_file(&library(name), &options(&[])).unwrap_err();
+    let Fault::InitFailed(Error { kind, message, hint, .. }) = fault("init_fails") else { panic!() };
+    assert_eq!(
+        (kind, message.as_str(), hint.as_deref()),
+        (ErrorKind::FailedPrecondition, "the moon is not full", Some("wait"),)
+    );
+    let Fault::InitPanicked(error) = fault("init_panics") else { panic!() };
+    assert!(error.message.contains("no moon at all"), "{error}");
+    let Fault::OtherAbi { found, .. } = fault("other_abi") else { panic!() };
+    assert_eq!(found, "2.0.0");
+    let Fault::Crashes { signal } = fault("crashes") else { panic!() };
+    assert_eq!(signal, "SIGSEGV");
+    let Fault::Exits { code } = fault("exits") else { panic!() };
+    assert_eq!(code, 3);
+    let fault = load_file(Path::new("/nowhere/libx.so"), &options(&[])).unwrap_err();
+    assert_eq!(fault.to_error(Path::new("/nowhere/libx.so")).kind, ErrorKind::NotFound);
+}
+
+#[test]
+fn a_plugin_of_one_operation_ago_works_but_for_that_operation() {
+    let plugin = load_file(&library("older"), &options(&[])).unwrap();
+    let scene = Scene::new();
+    let cx = Context::quiet();
+    let snapshot = plugin.provider.snapshot(&scene.place(), &request("one"), &cx).unwrap();
+    assert_eq!(snapshot.id.as_str(), "one");
+    let missing = plugin.provider.reclaim(&scene.place(), &ReclaimRequest::default(), &cx).unwrap_err();
+    assert_eq!(missing.kind, ErrorKind::Unsupported);
+}
+
+#[test]
+fn a_panic_comes_back_and_the_plugin_goes_on() {
+    let plugin = load_file(&library("panics"), &options(&[])).unwrap();
+    let scene = Scene::new();
+    let cx = Context::quiet();
+    let error = plugin.provider.snapshot(&scene.place(), &request("one"), &cx).unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Internal);
+    assert!(error.message.contains("as it was told to"), "{error}");
+    assert!(plugin.provider.list(&scene.place(), &ListRequest {}, &cx).unwrap().is_empty());
+}
+
+#[test]
+fn a_call_that_hangs_is_named_and_not_repeated() {
+    let options = Options { limit: Some(Duration::from_millis(200)), ..options(&[]) };
+    let plugin = load_file(&library("hangs"), &options).unwrap();
+    let scene = Scene::new();
+    let cx = Context::quiet();
+    assert!(plugin.provider.probe(&scene.place(), &ProbeRequest::default(), &cx).unwrap().usable);
+    let began = Instant::now();
+    let error = plugin.provider.snapshot(&scene.place(), &request("one"), &cx).unwrap_err();
+    assert!(began.elapsed() >= Duration::from_millis(200));
+    assert_eq!(error.kind, ErrorKind::Unavailable);
+    for part in ["hangs", "snapshot", "libplugin_hangs.so"] {
+        assert!(error.message.contains(part), "{error}");
+    }
+    let began = Instant::now();
+    let error = plugin.provider.list(&scene.place(), &ListRequest {}, &cx).unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Unavailable);
+    assert!(began.elapsed() < Duration::from_millis(200));
+}
+
+#[test]
+fn of_two_plugins_of_one_name_the_first_is_used() {
+    let (first, second) = (folder(&["good", "init_fails"]), folder(&["good"]));
+    std::fs::copy(library("good"), second.path().join("libah_provider_init_fails.so")).unwrap();
+    let host = load(&options(&[first.path(), second.path(), first.path()]));
+    assert_eq!(host.plugins.len(), 1);
+    assert!(host.plugins[0].path.starts_with(first.path().canonicalize().unwrap()));
+    let faults: Vec<_> = outcomes(&host).into_iter().map(|(_, code)| code).collect();
+    // The second folder's other file gets its chance, since the first one's failed; it is misnamed, though.
+    assert_eq!(faults, ["loaded", "init-failed", "duplicate", "other-name"]);
+    let Outcome::Failed(Fault::Duplicate { of }) = &host.report[2].outcome else { panic!() };
+    assert_eq!(*of, host.plugins[0].path);
+}
+
+#[test]
+fn a_place_that_the_user_named_must_be_there() {
+    let host = load(&options(&[Path::new("/nowhere/at/all")]));
+    assert_eq!(outcomes(&host), [("all".to_owned(), "missing")]);
+}
+
+#[test]
+fn a_single_file_can_be_named() {
+    let host = load(&options(&[&library("good")]));
+    assert_eq!(outcomes(&host), [("libplugin_good.so".to_owned(), "loaded")]);
+}
+
+#[test]
+fn outcomes_are_remembered_until_the_file_changes() {
+    let dir = folder(&["good", "crashes"]);
+    let state = tempfile::tempdir().unwrap();
+    let options = Options { state: Some(state.path().to_owned()), ..options(&[dir.path()]) };
+    let expected = |host: &Host| {
+        let codes: Vec<_> = outcomes(host).into_iter().map(|(_, code)| code).collect();
+        assert_eq!(codes, ["crashes", "loaded"]);
+    };
+    expected(&load(&options));
+    let tried = state.path().join("plugins.tried");
+    let text = std::fs::read_to_string(&tried).unwrap();
+    assert!(text.contains("SIGSEGV ") && text.contains("fine "), "{text}");
+    expected(&load(&options));
+    assert_eq!(std::fs::read_to_string(&tried).unwrap(), text, "nothing was tried again");
+
+    // Another outcome for the same identity is believed: the cache was asked.
+    std::fs::write(&tried, text.replace("SIGSEGV", "SIGBUS")).unwrap();
+    let host = load(&options);
+    let Outcome::Failed(Fault::Crashes { signal }) = &host.report[0].outcome else { panic!() };
+    assert_eq!(signal, "SIGBUS");
+
+    // A new file is tried again, and so is everything when the memory is damaged.
+    let file = dir.path().join("libah_provider_crashes.so");
+    std::fs::remove_file(&file).unwrap();
+    std::fs::copy(library("crashes"), &file).unwrap();
+    expected(&load(&options));
+    std::fs::write(&tried, b"\xff\xfe garbage\n\n").unwrap();
+    expected(&load(&options));
+    let left: Vec<PathBuf> = std::fs::read_dir(state.path()).unwrap().map(|entry| entry.unwrap().path()).collect();
+    assert_eq!(left, [tried]);
+}

@@ -10,12 +10,15 @@
 //!
 //! Not here: what is in a view or clone (`view`, `clone`, `checkout`).
 
+mod build;
 mod holders;
 mod identity;
+pub(crate) mod mounts;
 mod record;
 mod remove;
+mod undo;
 
-pub(crate) use holders::holders_of;
+pub(crate) use build::Build;
 pub(crate) use identity::Identity;
-pub(crate) use record::{Kind, Making, Record, Records};
-pub(crate) use remove::remove_tree;
+pub(crate) use record::Kind;
+pub(crate) use undo::{reclaim, take_away};

@@ -1,5 +1,6 @@
-//! The records of what was made: one file each, JSON lines, appended and synced, held by `flock` while worked on.
+//! The records of what was made: one file each, JSON lines, only ever appended to, held by `flock` while worked on.
 
+use std::ffi::CString;
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -122,22 +123,26 @@ impl Records {
             }
             let dir = self.dir.try_clone().map_err(|e| Error::from_io("cannot keep a folder open", &e))?;
             let mut record = Record { dir, file, id, making: making.clone(), directory: None, state: State::Making };
-            record.append(&Line::Making(making)).and_then(|()| record.sync_folder()).inspect_err(|_| {
-                let _ = rustix::fs::unlinkat(&self.dir, &*record.id, AtFlags::empty());
-            })?;
+            record
+                .append(&Line::Making(making))
+                .and_then(|()| record.sync())
+                .and_then(|()| record.sync_folder())
+                .inspect_err(|_| {
+                    let _ = rustix::fs::unlinkat(&self.dir, &*record.id, AtFlags::empty());
+                })?;
             return Ok(record);
         }
         Err(Error::new(ErrorKind::Internal, "no free name for a record"))
     }
 
-    /// The record of that reference, held; none if there is none (any more).
+    /// The record of that reference, held; none if there is none (any more), or can be none.
     ///
     /// # Errors
-    /// `InvalidArgument` for a reference that cannot be ours; `Busy` while another process holds it.
+    /// `Busy` while another process holds it.
     pub(crate) fn find(&self, reference: &Reference) -> Result<Option<Record>> {
         let id = reference.as_str();
         if !is_id(id) {
-            return Err(Error::new(ErrorKind::InvalidArgument, format!("{id:?} is not a reference of this provider")));
+            return Ok(None);
         }
         match self.hold(id)? {
             Held::Record(record) => Ok(Some(*record)),
@@ -225,17 +230,20 @@ impl Record {
     }
 
     /// The name the directory bears while it is made or removed.
-    pub(crate) fn temporary(&self) -> Result<FileName> {
-        FileName::new(format!(".ah-{}", self.id))
+    pub(crate) fn temporary(&self) -> CString {
+        // An id has no NUL.
+        CString::new(format!(".ah-{}", self.id)).unwrap_or_default()
     }
 
     /// Records that the directory is there under its temporary name.
     pub(crate) fn directory_made(&mut self, identity: Identity) -> Result<()> {
         self.directory = Some(identity);
-        self.append(&Line::Directory(identity))
+        self.append(&Line::Directory(identity))?;
+        self.sync()
     }
 
-    /// Records that the thing is whole.
+    /// Records that the thing is whole. Not synced: on many filesystems that would write out all that was just made, and what
+    /// bears its final name counts as whole anyway.
     pub(crate) fn ready(&mut self) -> Result<()> {
         self.state = State::Ready;
         self.append(&Line::Ready)
@@ -278,10 +286,11 @@ impl Record {
         let mut text = serde_json::to_vec(line)
             .map_err(|e| Error::new(ErrorKind::Internal, "cannot encode a record").with_cause(&e))?;
         text.push(b'\n');
-        self.file
-            .write_all(&text)
-            .and_then(|()| self.file.sync_data())
-            .map_err(|e| Error::from_io("cannot write the record of a view or clone", &e))
+        self.file.write_all(&text).map_err(|e| Error::from_io("cannot write the record of a view or clone", &e))
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.file.sync_data().map_err(|e| Error::from_io("cannot write the record of a view or clone", &e))
     }
 
     fn sync_folder(&self) -> Result<()> {
@@ -379,8 +388,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let records = Records::open(&Dir::open(dir.path()).unwrap()).unwrap();
         for bad in ["../../x", "a", "kkkkkkkkkkkkkkk/", "AAAAAAAAAAAAAAAA"] {
-            let error = records.find(&Reference::new(bad).unwrap()).err().unwrap();
-            assert_eq!(error.kind, ErrorKind::InvalidArgument);
+            assert!(records.find(&Reference::new(bad).unwrap()).unwrap().is_none());
         }
     }
 }

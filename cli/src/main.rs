@@ -1,2 +1,41 @@
-//! The `ah` command line.
-fn main() {}
+//! The `ah` command line: arguments in, data on stdout, everything else on stderr, an exit code.
+//!
+//! - [`args`] is the tree of commands and the options that all of them take; each command's own options are in its file
+//!   in [`commands`], next to what it does.
+//! - [`env`] is the only place that reads the environment, [`app`] turns both into the settings of `ah-core`.
+//! - [`output`] renders: JSON shapes, tables, times, patches, progress. [`failure`] renders errors and knows exit codes.
+//!
+//! Not here: anything that decides what happens to files. That is `ah-core`, which neither prints nor reads the environment.
+
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+mod app;
+mod args;
+mod commands;
+mod contents;
+mod env;
+mod failure;
+mod generate;
+mod interrupt;
+mod output;
+
+use std::process::ExitCode;
+
+use ah_plugin_api::{Error, ErrorKind};
+
+use crate::failure::{Failure, Report};
+
+fn main() -> ExitCode {
+    let env = env::Env::read();
+    let arguments: Vec<_> = std::env::args_os().collect();
+    let cli = match args::parse(&arguments, &env) {
+        Ok(cli) => cli,
+        Err(code) => return code,
+    };
+    let report = Report::new(&cli.globals, &env);
+    // A panic in this process is a defect; it is told like every other error, in JSON too, after the hook's message.
+    let outcome = std::panic::catch_unwind(|| commands::run(cli, env)).unwrap_or_else(|_| {
+        Err(Failure::Failed(Error::new(ErrorKind::Internal, "a defect in ah; the lines above say where")))
+    });
+    report.finish(outcome)
+}

@@ -1,0 +1,180 @@
+//! One run of the program: arguments and environment turned into core's settings, and what all commands share.
+
+use std::cell::OnceCell;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use ah_core::{
+    Access, Background, ConfigValues, Engine, Notice, ProviderSource, SessionName, Settings, Timestamp, Workspace, text,
+};
+use ah_plugin_api::{Error, ErrorKind, RelPath, Result};
+use serde::Serialize;
+
+use crate::args::{Globals, WorkMode};
+use crate::env::Env;
+use crate::failure::Failure;
+use crate::output::Ui;
+use crate::output::progress::Watcher;
+
+/// The system's configuration folder, compiled in by `scripts/install`.
+const SYSCONFDIR: &str = match option_env!("AH_SYSCONFDIR") {
+    Some(directory) => directory,
+    None => "/etc",
+};
+
+/// One run of the program.
+pub(crate) struct App {
+    /// Where output goes.
+    pub(crate) ui: Ui,
+    /// The current directory, after `-C`.
+    pub(crate) cwd: PathBuf,
+    globals: Globals,
+    env: Env,
+    interrupted: Arc<AtomicBool>,
+    engine: OnceCell<Engine>,
+}
+
+/// The JSON of every command that works on a workspace: its own members, and these two.
+#[derive(Serialize)]
+struct Answer<'a, T> {
+    #[serde(with = "text::abs")]
+    workspace: &'a Path,
+    #[serde(flatten)]
+    data: &'a T,
+    notices: Vec<Notice>,
+}
+
+impl App {
+    /// Goes where `-C` says.
+    pub(crate) fn new(globals: Globals, env: Env, interrupted: Arc<AtomicBool>) -> Result<Self> {
+        if let Some(directory) = &globals.directory {
+            std::env::set_current_dir(directory).map_err(|error| {
+                Error::from_io(format!("cannot go to the directory {}", directory.display()), &error)
+                    .with_hint("-C takes a directory that is there and can be entered; `ls -ld` shows who may")
+            })?;
+        }
+        let cwd = std::env::current_dir().map_err(|error| {
+            Error::from_io("the current directory is not there any more", &error)
+                .with_hint("go to one that is, or name it with `-C DIR`")
+        })?;
+        let ui = Ui::new(&globals, &env);
+        Ok(Self { ui, cwd, globals, env, interrupted, engine: OnceCell::new() })
+    }
+
+    /// The engine, opened at the first need.
+    pub(crate) fn engine(&self) -> Result<&Engine> {
+        if let Some(engine) = self.engine.get() {
+            return Ok(engine);
+        }
+        let engine = Engine::open(self.settings()?)?;
+        Ok(self.engine.get_or_init(|| engine))
+    }
+
+    /// The workspace of the current directory; said on stderr where that is not the directory itself.
+    pub(crate) fn workspace(&self, access: Access) -> Result<Workspace> {
+        let workspace = self.engine()?.workspace(&self.cwd, access)?;
+        if workspace.root() != self.cwd && !self.ui.json {
+            self.ui.note(&format!("workspace {}", workspace.root().display()));
+        }
+        Ok(workspace)
+    }
+
+    /// The paths inside `workspace` that arguments mean.
+    pub(crate) fn paths(&self, workspace: &Workspace, arguments: &[OsString]) -> Result<Vec<RelPath>> {
+        arguments.iter().map(|argument| workspace.rel_path(&self.cwd, Path::new(argument))).collect()
+    }
+
+    /// The present time by the engine's clock.
+    pub(crate) fn now(&self) -> Timestamp {
+        self.engine.get().map_or_else(Timestamp::now, |engine| engine.settings().clock.now())
+    }
+
+    /// Prints the JSON of a command on `workspace`.
+    pub(crate) fn answer<T: Serialize>(&self, workspace: &Path, data: &T) -> Result<(), Failure> {
+        let notices = self.engine.get().map(Engine::take_notices).unwrap_or_default();
+        self.ui.json(&Answer { workspace, data, notices })
+    }
+
+    /// Tells on stderr what has come up and was not in an answer.
+    pub(crate) fn tell_notices(&self) {
+        for notice in self.engine.get().map(Engine::take_notices).unwrap_or_default() {
+            self.ui.warning(&notice.message, notice.hint.as_deref());
+        }
+    }
+
+    /// The folders in which provider libraries are looked for, first to last.
+    pub(crate) fn provider_folders(&self) -> Vec<PathBuf> {
+        let named = self.globals.provider_path.iter().chain(&self.env.provider_path);
+        // A folder that cannot be made absolute is one that is not there.
+        named.filter_map(|folder| std::path::absolute(self.cwd.join(folder)).ok()).collect()
+    }
+
+    fn settings(&self) -> Result<Settings> {
+        let home = self.home()?;
+        let mut settings = Settings::new(home, ProviderSource::Plugins(self.provider_folders()));
+        settings.background = self.background(&settings.home);
+        settings.user_home.clone_from(&self.env.user_home);
+        settings.system_config = Some(Path::new(SYSCONFDIR).join("ah/config.json"));
+        settings.global_ignore = self.git_ignore_file().into_iter().collect();
+        settings.flags = self.flags();
+        settings.session = self.globals.session.clone().map(SessionName::new).transpose()?;
+        settings.agent_session = self.agent_session()?;
+        settings.observer = Arc::new(Watcher::new(self.ui.clone(), Arc::clone(&self.interrupted)));
+        Ok(settings)
+    }
+
+    fn home(&self) -> Result<PathBuf> {
+        if let Some(home) = &self.env.ah_home {
+            return Ok(home.clone());
+        }
+        let user_home = self.env.user_home.as_ref().ok_or_else(|| {
+            Error::new(ErrorKind::FailedPrecondition, "there is no home directory to keep the state in")
+                .with_hint("export AH_HOME=/some/directory")
+        })?;
+        Ok(user_home.join(".ah"))
+    }
+
+    fn agent_session(&self) -> Result<Option<SessionName>> {
+        let Some(name) = &self.env.session else { return Ok(None) };
+        let name = name.to_str().map(SessionName::new).unwrap_or_else(|| {
+            Err(Error::new(ErrorKind::InvalidArgument, format!("{} is not a session's name", name.display())))
+        });
+        name.map(Some).map_err(|error| error.context("AH_SESSION is wrong").with_hint("unset AH_SESSION"))
+    }
+
+    fn flags(&self) -> ConfigValues {
+        let mode = self.globals.mode.map(|mode| match mode {
+            WorkMode::Auto => "auto",
+            WorkMode::InPlace => "in-place",
+            WorkMode::Worktree => "worktree",
+            WorkMode::CowOverlay => "cow-overlay",
+        });
+        let provider = self.globals.provider.as_deref();
+        let flags = [("provider", provider), ("mode", mode)];
+        flags.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?.into()))).collect()
+    }
+
+    /// Git's own place for the user's ignore file.
+    fn git_ignore_file(&self) -> Option<PathBuf> {
+        let config = self.env.xdg_config_home.clone().or_else(|| Some(self.env.user_home.as_ref()?.join(".config")))?;
+        Some(config.join("git/ignore"))
+    }
+
+    /// How this program is started again for work that nobody waits for.
+    fn background(&self, home: &Path) -> Option<Background> {
+        let program = std::env::current_exe().ok()?;
+        let mut args: Vec<OsString> = ["agent", "fs", "gc", "--auto", "--quiet"].map(OsString::from).into();
+        for folder in self.provider_folders() {
+            args.extend(["--provider-path".into(), folder.into_os_string()]);
+        }
+        let mut env: Vec<(OsString, OsString)> = vec![("AH_HOME".into(), home.into())];
+        for (name, value) in [("HOME", &self.env.user_home), ("XDG_CONFIG_HOME", &self.env.xdg_config_home)] {
+            if let Some(value) = value {
+                env.push((name.into(), value.into()));
+            }
+        }
+        Some(Background { program, args, env })
+    }
+}

@@ -1,0 +1,221 @@
+//! The tree of commands and the options that all of them take. What a command takes itself stands in its own file.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
+
+use crate::commands;
+use crate::env::Env;
+use crate::failure;
+
+/// Undo for a coding agent's work: snapshots of any directory, and every file back.
+///
+/// Without a command: the state of this workspace, and what makes sense next.
+#[derive(Debug, Parser)]
+#[command(name = "ah", version, max_term_width = 100, after_help = AFTER_HELP, disable_help_subcommand = true)]
+pub(crate) struct Cli {
+    /// Options of every command.
+    #[command(flatten)]
+    pub(crate) globals: Globals,
+    /// What to do; without it, the state of this workspace.
+    #[command(subcommand)]
+    pub(crate) command: Option<Command>,
+}
+
+const AFTER_HELP: &str = "\
+Examples:
+  ah agent fs snapshot -m 'before the refactoring'   capture this workspace
+  ah timeline                                        what happened here
+  ah agent fs diff @                                 what changed since the latest snapshot
+  ah agent fs restore @                              put every file back, safely
+  ah agent fs undo                                   take the restore back
+
+REF, wherever one is asked for: @ (the latest), @{2} (two back), an id or the beginning of one, a label,
+or a time (5m-ago, 2026-11-21T09:30:00Z), which means the nearest snapshot at or before it.
+
+Exit codes: 0 done, 1 failed, 2 usage, 3 not found, 4 refused, 5 no provider could serve, 130 interrupted.";
+
+/// When to colour.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub(crate) enum Color {
+    /// On a terminal, unless NO_COLOR is set.
+    #[default]
+    Auto,
+    /// Always.
+    Always,
+    /// Never.
+    Never,
+}
+
+/// How a workspace is given to an agent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum WorkMode {
+    /// Whatever the chosen provider serves best.
+    Auto,
+    /// Snapshot the directory where it is.
+    InPlace,
+    /// A separate checkout.
+    Worktree,
+    /// A copy-on-write view that keeps the original path.
+    CowOverlay,
+}
+
+/// Options of every command.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Options of every command")]
+pub(crate) struct Globals {
+    /// Work as if started in DIR.
+    #[arg(short = 'C', value_name = "DIR", global = true)]
+    pub(crate) directory: Option<PathBuf>,
+    /// The session to read or to write; without it, reading covers all sessions and writing goes to $AH_SESSION or `main`.
+    #[arg(long, value_name = "SESSION", global = true)]
+    pub(crate) session: Option<String>,
+    /// The provider that new snapshots use, instead of the best one.
+    #[arg(long, value_name = "NAME", global = true)]
+    pub(crate) provider: Option<String>,
+    /// The mode of work.
+    #[arg(long, value_name = "MODE", value_enum, global = true, hide_possible_values = true)]
+    pub(crate) mode: Option<WorkMode>,
+    /// A folder with provider libraries, looked at first; may be repeated.
+    #[arg(long, value_name = "DIR", global = true)]
+    pub(crate) provider_path: Vec<PathBuf>,
+    /// Print JSON, errors too; docs/json.md has the shapes.
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+    /// Print no notes, warnings or progress.
+    #[arg(short, long, global = true)]
+    pub(crate) quiet: bool,
+    /// When to colour: auto, always or never.
+    #[arg(
+        long,
+        value_name = "WHEN",
+        value_enum,
+        default_value_t,
+        global = true,
+        hide_possible_values = true,
+        hide_default_value = true
+    )]
+    pub(crate) color: Color,
+}
+
+/// The commands at the top.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// What agents do, and what can be done about it.
+    #[command(subcommand)]
+    Agent(Agent),
+    /// Moments, snapshots, branches and restores of this workspace, in order.
+    Timeline(commands::timeline::TimelineArgs),
+    /// Sessions of this workspace.
+    #[command(subcommand)]
+    Session(commands::session::Session),
+    /// Read and change the configuration.
+    #[command(subcommand)]
+    Config(commands::config::Config),
+    /// Writes completions or man pages.
+    #[command(name = "__generate", hide = true)]
+    Generate(crate::generate::GenerateArgs),
+    /// The child of `ah agent fs check` in which the library under test runs.
+    #[command(name = "__check-child", hide = true)]
+    CheckChild(commands::check::ChildArgs),
+}
+
+/// `ah agent …`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Agent {
+    /// Snapshots of a workspace's files: take, look at, go back, branch off.
+    #[command(subcommand)]
+    Fs(Fs),
+}
+
+/// `ah agent fs …`, in the order in which help shows them.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Fs {
+    /// Which provider serves this workspace, and each candidate's verdict.
+    Status(commands::status::StatusArgs),
+    /// Capture the workspace; prints the snapshot's id.
+    Snapshot(commands::snapshot::SnapshotArgs),
+    /// List the snapshots, newest first.
+    Snapshots(commands::snapshots::SnapshotsArgs),
+    /// Everything known about a snapshot or moment.
+    Show(commands::show::ShowArgs),
+    /// What differs between two snapshots, or a snapshot and the workspace.
+    Diff(commands::diff::DiffArgs),
+    /// Show a snapshot as a read-only directory; prints its path.
+    Seek(commands::seek::SeekArgs),
+    /// Give the directory of a `seek` back.
+    Release(commands::release::ReleaseArgs),
+    /// Print a file as it was.
+    Cat(commands::cat::CatArgs),
+    /// The distinct versions of a file over time.
+    Versions(commands::versions::VersionsArgs),
+    /// Make a writable copy that starts from a snapshot; prints its path.
+    Branch(commands::branch::BranchArgs),
+    /// List the branches.
+    Branches(commands::branches::BranchesArgs),
+    /// Run a command that sees a branch at the workspace's own path.
+    Exec(commands::exec::ExecArgs),
+    /// Put files back; saves the present state first and prints its id.
+    Restore(commands::restore::RestoreArgs),
+    /// Take the latest restore back.
+    Undo(commands::undo::UndoArgs),
+    /// Relabel or pin a snapshot.
+    Edit(commands::edit::EditArgs),
+    /// Take over the history of a workspace that was moved here.
+    Adopt(commands::adopt::AdoptArgs),
+    /// Remove snapshots.
+    Rm(commands::rm::RmArgs),
+    /// Remove old snapshots by a policy.
+    Prune(commands::prune::PruneArgs),
+    /// Reclaim what crashes and removals left.
+    Gc(commands::gc::GcArgs),
+    /// List the provider libraries and what came of loading each.
+    Providers(commands::providers::ProvidersArgs),
+    /// Run the conformance suite on a provider library.
+    Check(commands::check::CheckArgs),
+}
+
+/// Reads a REF. One may begin with a hyphen only as a time does (`-5m`), so that a mistyped option is not taken for one.
+pub(crate) fn reference(text: &str) -> Result<String, String> {
+    if text.is_empty() {
+        return Err("a REF cannot be empty; `@` is the latest snapshot".to_owned());
+    }
+    match text.strip_prefix('-').map(|rest| rest.starts_with(|c: char| c.is_ascii_digit())) {
+        Some(false) => Err("there is no such option, and no REF begins with a hyphen but a time (-5m)".to_owned()),
+        _ => Ok(text.to_owned()),
+    }
+}
+
+/// Reads the command line. On the other way out the message has been printed already.
+pub(crate) fn parse(arguments: &[OsString], env: &Env) -> Result<Cli, ExitCode> {
+    let color = if env.no_color { clap::ColorChoice::Never } else { clap::ColorChoice::Auto };
+    let parsed = Cli::command().color(color).try_get_matches_from(arguments);
+    parsed.and_then(|matches| Cli::from_arg_matches(&matches)).map_err(|error| failure::usage(&error, arguments))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_tree_of_commands_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_visible_command_has_an_example() {
+        fn visit(command: &clap::Command) {
+            for sub in command.get_subcommands().filter(|sub| !sub.is_hide_set()) {
+                if sub.has_subcommands() {
+                    visit(sub);
+                } else {
+                    let help = sub.get_after_help().map(ToString::to_string).unwrap_or_default();
+                    assert!(help.contains("Examples:\n  ah "), "{} has no example", sub.get_name());
+                }
+            }
+        }
+        visit(&Cli::command());
+    }
+}

@@ -1,0 +1,86 @@
+//! One file a command: its options, what it asks of core, how the answer looks.
+
+pub(crate) mod adopt;
+pub(crate) mod branch;
+pub(crate) mod branches;
+pub(crate) mod cat;
+pub(crate) mod check;
+pub(crate) mod config;
+pub(crate) mod diff;
+pub(crate) mod edit;
+pub(crate) mod exec;
+pub(crate) mod gc;
+pub(crate) mod overview;
+pub(crate) mod providers;
+pub(crate) mod prune;
+pub(crate) mod release;
+pub(crate) mod restore;
+pub(crate) mod rm;
+pub(crate) mod seek;
+pub(crate) mod session;
+pub(crate) mod show;
+pub(crate) mod snapshot;
+pub(crate) mod snapshots;
+pub(crate) mod status;
+pub(crate) mod timeline;
+pub(crate) mod undo;
+pub(crate) mod versions;
+
+use crate::app::App;
+use crate::args::{Agent, Cli, Command, Fs};
+use crate::env::Env;
+use crate::failure::Outcome;
+use crate::{generate, interrupt};
+
+/// Runs the command that `cli` names.
+pub(crate) fn run(cli: Cli, env: Env) -> Outcome {
+    let Cli { globals, command } = cli;
+    // These two stand outside of everything else: no workspace, no state, no signals of ours.
+    match &command {
+        Some(Command::Generate(args)) => return generate::run(args),
+        Some(Command::CheckChild(args)) => return check::child(args),
+        _ => {}
+    }
+    let app = App::new(globals, env, interrupt::listen())?;
+    let outcome = dispatch(&app, command.as_ref());
+    app.tell_notices();
+    outcome
+}
+
+fn dispatch(app: &App, command: Option<&Command>) -> Outcome {
+    match command {
+        None => overview::run(app),
+        Some(Command::Agent(Agent::Fs(command))) => fs(app, command),
+        Some(Command::Timeline(args)) => timeline::run(app, args),
+        Some(Command::Session(command)) => session::run(app, command),
+        Some(Command::Config(command)) => config::run(app, command),
+        Some(Command::Generate(args)) => generate::run(args),
+        Some(Command::CheckChild(args)) => check::child(args),
+    }
+}
+
+fn fs(app: &App, command: &Fs) -> Outcome {
+    match command {
+        Fs::Status(args) => status::run(app, args),
+        Fs::Snapshot(args) => snapshot::run(app, args),
+        Fs::Snapshots(args) => snapshots::run(app, args),
+        Fs::Show(args) => show::run(app, args),
+        Fs::Diff(args) => diff::run(app, args),
+        Fs::Seek(args) => seek::run(app, args),
+        Fs::Release(args) => release::run(app, args),
+        Fs::Cat(args) => cat::run(app, args),
+        Fs::Versions(args) => versions::run(app, args),
+        Fs::Branch(args) => branch::run(app, args),
+        Fs::Branches(args) => branches::run(app, args),
+        Fs::Exec(args) => exec::run(app, args),
+        Fs::Restore(args) => restore::run(app, args),
+        Fs::Undo(args) => undo::run(app, args),
+        Fs::Edit(args) => edit::run(app, args),
+        Fs::Adopt(args) => adopt::run(app, args),
+        Fs::Rm(args) => rm::run(app, args),
+        Fs::Prune(args) => prune::run(app, args),
+        Fs::Gc(args) => gc::run(app, args),
+        Fs::Providers(args) => providers::run(app, args),
+        Fs::Check(args) => check::run(app, args),
+    }
+}

@@ -1,0 +1,95 @@
+//! `ah agent fs branch`: a writable copy to go on working in.
+
+use std::path::PathBuf;
+
+use ah_core::{Access, BranchOptions, BranchRecord, Carry, Workspace};
+use clap::{Args, ValueEnum};
+use serde::Serialize;
+
+use crate::app::App;
+use crate::args::reference;
+use crate::failure::{Exit, Outcome};
+use crate::output::{size, text};
+
+/// Options of `ah agent fs branch`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Prints the path of the copy, alone. It is a workspace of its own, and a repository of its own if the origin is one; the
+origin never changes. Without REF it starts from the present state.
+
+Examples:
+  ah agent fs branch @{1} --name retry
+  ah agent fs branch --at ../experiment
+  cd \"$(ah agent fs branch before)\"")]
+pub(crate) struct BranchArgs {
+    /// The snapshot to start from; left out: the present state.
+    #[arg(value_name = "REF", value_parser = reference, allow_hyphen_values = true)]
+    reference: Option<String>,
+    /// The branch's name; made up if left out.
+    #[arg(long)]
+    name: Option<String>,
+    /// Where to make it: a path that is not there yet.
+    #[arg(long, value_name = "DIR")]
+    at: Option<PathBuf>,
+    /// Whether ignored files that work needs (node_modules, .venv, target) come along: auto or none.
+    #[arg(long, value_name = "WHICH", value_enum, hide_possible_values = true)]
+    carry: Option<CarryArg>,
+}
+
+/// Whether ignored files come along.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum CarryArg {
+    /// By reflink, else copied up to a limit, else listed.
+    Auto,
+    /// Not at all.
+    None,
+}
+
+#[derive(Serialize)]
+struct Shape<'a> {
+    branch: &'a BranchRecord,
+}
+
+/// Makes the branch, prints its path.
+pub(crate) fn run(app: &App, args: &BranchArgs) -> Outcome {
+    let workspace = app.workspace(if args.reference.is_some() { Access::Existing } else { Access::Create })?;
+    let options = BranchOptions {
+        from: args.reference.clone(),
+        name: args.name.clone(),
+        at: args.at.as_ref().map(|path| app.cwd.join(path)),
+        carry: args.carry.map(|carry| match carry {
+            CarryArg::Auto => Carry::Auto,
+            CarryArg::None => Carry::None,
+        }),
+    };
+    let branch = make(app, &workspace, &options)?;
+    if app.ui.json {
+        app.answer(workspace.root(), &Shape { branch: &branch })?;
+    } else {
+        app.ui.path(&branch.path)?;
+    }
+    Ok(Exit::Done)
+}
+
+/// Makes a branch, and tells what a person should know of it.
+pub(crate) fn make(app: &App, workspace: &Workspace, options: &BranchOptions) -> ah_core::Result<BranchRecord> {
+    let branch = workspace.branch(options)?;
+    if app.ui.json {
+        return Ok(branch);
+    }
+    for note in &branch.notes {
+        app.ui.note(note);
+    }
+    if let Some(carried) = &branch.carried {
+        if !carried.carried.is_empty() {
+            let paths = text::count(carried.carried.len() as u64, "ignored path", "ignored paths");
+            let (copied, shared) = (size::human(carried.copied), size::human(carried.shared));
+            app.ui.note(&format!("{paths} came along ({shared} shared, {copied} copied)"));
+        }
+        for left in &carried.left {
+            let why = left.detail.as_deref().unwrap_or(left.reason.as_str());
+            app.ui.note(&format!("left behind: {} ({why})", left.path));
+        }
+    }
+    Ok(branch)
+}

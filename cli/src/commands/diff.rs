@@ -1,0 +1,138 @@
+//! `ah agent fs diff`: what differs.
+
+use std::ffi::OsString;
+
+use ah_core::{Access, ChangeRecord, DiffOptions, DiffReport, DiffSide, EntryKind, EntryRecord, Workspace};
+use ah_plugin_api::{Dir, Result};
+use clap::Args;
+use serde::Serialize;
+
+use crate::app::App;
+use crate::args::reference;
+use crate::contents;
+use crate::failure::{Exit, Outcome};
+use crate::output::style::Painter;
+use crate::output::{changes, patch, stat};
+
+/// Options of `ah agent fs diff`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+From the first REF to the second, or to the workspace as it is now. The letters of --name-status: A added, D deleted,
+M modified, P permissions alone, T another type. A patch can be given to `git apply`.
+
+Examples:
+  ah agent fs diff @
+  ah agent fs diff @{1} @ --stat
+  ah agent fs diff before --patch -- src | less -R")]
+pub(crate) struct DiffArgs {
+    /// The older side.
+    #[arg(value_name = "REF", value_parser = reference, allow_hyphen_values = true)]
+    from: String,
+    /// The newer side; left out: the workspace as it is now.
+    #[arg(value_name = "REF", value_parser = reference, allow_hyphen_values = true)]
+    to: Option<String>,
+    /// One line a path, with a letter that says what happened to it; the default.
+    #[arg(long, group = "form")]
+    name_status: bool,
+    /// How many lines came and went, path by path.
+    #[arg(long, group = "form")]
+    stat: bool,
+    /// The whole difference as a unified diff.
+    #[arg(short, long, group = "form")]
+    patch: bool,
+    /// Count a file as different also when only its modification time is.
+    #[arg(long)]
+    times: bool,
+    /// Only these paths and what is below them.
+    #[arg(value_name = "PATH", last = true)]
+    paths: Vec<OsString>,
+}
+
+#[derive(Serialize)]
+struct Shape<'a> {
+    diff: &'a DiffReport,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stat: Option<Vec<stat::FileStat>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    patch: Option<String>,
+}
+
+/// Prints the differences.
+pub(crate) fn run(app: &App, args: &DiffArgs) -> Outcome {
+    let workspace = app.workspace(Access::Existing)?;
+    let options = DiffOptions { paths: app.paths(&workspace, &args.paths)?, times: args.times };
+    let report = workspace.diff(&args.from, args.to.as_deref(), &options)?;
+    let sides = Sides::new(&workspace, &report)?;
+    if app.ui.json {
+        let stat = args.stat.then(|| sides.stat(&report.changes)).transpose()?;
+        let patch = args.patch.then(|| sides.patch(&report.changes)).transpose()?;
+        app.answer(workspace.root(), &Shape { diff: &report, stat, patch })?;
+    } else if args.patch {
+        for change in &report.changes {
+            let (before, after) = sides.versions(change)?;
+            app.ui
+                .stdout(|out| patch::write(out, app.ui.out, change.path.as_bytes(), before.as_ref(), after.as_ref()))?;
+        }
+    } else if args.stat {
+        let files = sides.stat(&report.changes)?;
+        app.ui.stdout(|out| stat::write(out, app.ui.out, &files))?;
+    } else {
+        app.ui.stdout(|out| changes::write(out, app.ui.out, &report.changes))?;
+    }
+    Ok(Exit::Done)
+}
+
+/// Where contents come from.
+struct Sides<'a> {
+    workspace: &'a Workspace,
+    report: &'a DiffReport,
+    root: Dir,
+}
+
+impl<'a> Sides<'a> {
+    fn new(workspace: &'a Workspace, report: &'a DiffReport) -> Result<Self> {
+        Ok(Self { workspace, report, root: Dir::open(workspace.root())? })
+    }
+
+    /// Both sides of a change, with their contents as far as they are files or symlinks and not too large.
+    fn versions(&self, change: &ChangeRecord) -> Result<(Option<patch::Version>, Option<patch::Version>)> {
+        let before = self.version(&self.report.from, change, change.before.as_ref())?;
+        let after = self.version(&self.report.to, change, change.after.as_ref())?;
+        Ok((before, after))
+    }
+
+    fn version(
+        &self,
+        side: &DiffSide,
+        change: &ChangeRecord,
+        entry: Option<&EntryRecord>,
+    ) -> Result<Option<patch::Version>> {
+        let Some(entry) = entry.filter(|entry| matches!(entry.kind, EntryKind::File | EntryKind::Symlink)) else {
+            return Ok(None);
+        };
+        let content = match side {
+            _ if entry.size > patch::MAX_TEXT => None,
+            DiffSide::Snapshot(snapshot) => Some(contents::then(self.workspace, snapshot, &change.path)?.1),
+            DiffSide::Workspace => Some(contents::now(&self.root, &change.path, entry.kind)?),
+        };
+        Ok(Some(patch::Version { kind: entry.kind, mode: entry.mode, size: entry.size, content }))
+    }
+
+    fn stat(&self, changes: &[ChangeRecord]) -> Result<Vec<stat::FileStat>> {
+        let file = |change: &ChangeRecord| {
+            let (before, after) = self.versions(change)?;
+            Ok(stat::FileStat::of(change, before.as_ref(), after.as_ref()))
+        };
+        changes.iter().map(file).collect()
+    }
+
+    fn patch(&self, changes: &[ChangeRecord]) -> Result<String> {
+        let mut out = Vec::new();
+        for change in changes {
+            let (before, after) = self.versions(change)?;
+            // Writing to memory cannot fail.
+            let _ = patch::write(&mut out, Painter::plain(), change.path.as_bytes(), before.as_ref(), after.as_ref());
+        }
+        Ok(String::from_utf8_lossy(&out).into_owned())
+    }
+}

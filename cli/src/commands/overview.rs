@@ -1,0 +1,110 @@
+//! Bare `ah`: the state of this workspace, and the three commands that make sense next.
+
+use ah_core::Status;
+use serde::Serialize;
+
+use crate::app::App;
+use crate::failure::{Exit, Failure, Outcome};
+use crate::output::style::Style;
+use crate::output::{text, time};
+
+#[derive(Serialize)]
+struct Shape<'a> {
+    status: &'a Status,
+    next: &'a [Next],
+}
+
+/// A command that makes sense, and why.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+struct Next {
+    command: String,
+    purpose: &'static str,
+}
+
+/// Prints the overview.
+pub(crate) fn run(app: &App) -> Outcome {
+    let status = app.engine()?.status(&app.cwd)?;
+    let next = next(&status);
+    if app.ui.json {
+        app.answer(&status.root, &Shape { status: &status, next: &next })?;
+    } else {
+        write(app, &status, &next)?;
+    }
+    Ok(Exit::Done)
+}
+
+fn write(app: &App, status: &Status, next: &[Next]) -> Result<(), Failure> {
+    let painter = app.ui.out;
+    app.ui.stdout(|out| {
+        use std::io::Write;
+        let provider = status.provider.as_ref().map_or_else(
+            || painter.paint("no provider can serve here", Style::Error),
+            |name| format!("provider {}", painter.paint(name.as_str(), Style::Bold)),
+        );
+        writeln!(out, "{} ({provider})", painter.paint(&text::path(&status.root), Style::Bold))?;
+        if let Some(branch) = &status.branch {
+            writeln!(out, "branch {} of {}", text::line(&branch.name), text::path(&branch.origin_path))?;
+        }
+        let counts = [
+            (status.snapshots, "snapshot", "snapshots"),
+            (status.branches.len() as u64, "branch", "branches"),
+            (status.leases.len() as u64, "view", "views"),
+        ];
+        let counts: Vec<String> = counts
+            .iter()
+            .filter(|(number, one, _)| *number > 0 || *one == "snapshot")
+            .map(|(number, one, many)| text::count(*number, one, many))
+            .collect();
+        writeln!(out, "{}", counts.join(", "))?;
+        if let Some(latest) = &status.latest {
+            let id = painter.paint(latest.id.as_str(), Style::Id);
+            let label = text::line(latest.label.as_deref().unwrap_or_default());
+            writeln!(out, "latest {id} {} {label}", time::relative(latest.time, app.now()))?;
+        }
+        if let Some(interrupted) = &status.interrupted {
+            let began = time::relative(interrupted.began, app.now());
+            let warning = painter.paint("a restore was interrupted", Style::Warning);
+            writeln!(out, "{warning}: of {}, begun {began}", interrupted.target)?;
+        }
+        if let Some(degraded) = &status.degraded {
+            writeln!(out, "{}: {}", painter.paint("degraded", Style::Warning), text::line(degraded))?;
+        }
+        writeln!(out)?;
+        let width = next.iter().map(|next| next.command.len()).max().unwrap_or(0);
+        for Next { command, purpose } in next {
+            writeln!(out, "  {}  {}", painter.paint(&format!("{command:width$}"), Style::Hint), purpose)?;
+        }
+        Ok(())
+    })
+}
+
+/// The three commands.
+fn next(status: &Status) -> [Next; 3] {
+    let next = |command: &str, purpose| Next { command: command.to_owned(), purpose };
+    if let Some(interrupted) = &status.interrupted {
+        return [
+            next(&format!("ah agent fs restore {}", interrupted.target), "finish the restore"),
+            next("ah agent fs undo", "go back to the state before it"),
+            next("ah timeline", "what happened here"),
+        ];
+    }
+    if status.provider.is_none() {
+        return [
+            next("ah agent fs status", "why no provider can serve"),
+            next("ah agent fs providers", "which libraries there are"),
+            next("ah --help", "everything else"),
+        ];
+    }
+    if status.snapshots == 0 {
+        return [
+            next("ah agent fs snapshot -m start", "capture this workspace"),
+            next("ah agent fs status", "which provider serves, and why"),
+            next("ah --help", "everything else"),
+        ];
+    }
+    [
+        next("ah agent fs diff @", "what changed since the latest snapshot"),
+        next("ah timeline", "what happened here"),
+        next("ah agent fs restore @ --dry-run", "what bringing it back would do"),
+    ]
+}

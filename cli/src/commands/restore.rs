@@ -1,0 +1,137 @@
+//! `ah agent fs restore`: put files back. What it may touch is decided in core.
+
+use std::ffi::OsString;
+
+use ah_core::{Access, LeftAlone, RestoreOptions, RestoreReport};
+use clap::{Args, ValueEnum};
+use serde::Serialize;
+
+use crate::app::App;
+use crate::args::reference;
+use crate::failure::{Exit, Outcome};
+use crate::output::{changes, text};
+
+/// Options of `ah agent fs restore`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Saves the present state first and prints that safety snapshot's id, alone; `ah agent fs undo` takes the restore back.
+Prints nothing if nothing differs. Equal files are left untouched. Ignored files come back when they are missing, are
+overwritten only with --ignored, and are never deleted; nor is anything that the snapshot left out.
+Refuses, with exit code 4, where it would destroy what the safety snapshot cannot keep.
+
+Examples:
+  ah agent fs restore @ --dry-run
+  ah agent fs restore before
+  ah agent fs restore 10m-ago -- src Cargo.toml")]
+pub(crate) struct RestoreArgs {
+    /// The snapshot.
+    #[arg(value_name = "REF", value_parser = reference, allow_hyphen_values = true)]
+    reference: String,
+    /// Print what would be done, in the form of `diff --name-status`, and do nothing.
+    #[arg(long)]
+    dry_run: bool,
+    /// Overwrite ignored files too.
+    #[arg(long)]
+    ignored: bool,
+    #[command(flatten)]
+    how: How,
+    /// Only these paths and what is below them.
+    #[arg(value_name = "PATH", last = true)]
+    paths: Vec<OsString>,
+}
+
+/// What `restore` and `undo` have in common.
+#[derive(Debug, Args)]
+pub(crate) struct How {
+    /// Modification times of what is put back: touch (now, so that build tools see the change) or exact (as captured).
+    #[arg(long, value_name = "TIMES", value_enum, default_value_t = Times::Touch, hide_possible_values = true)]
+    times: Times,
+    /// Go on also where something is lost that the safety snapshot cannot keep.
+    #[arg(long)]
+    pub(crate) force: bool,
+}
+
+impl How {
+    /// Whether captured times are wanted.
+    pub(crate) fn exact_times(&self) -> bool {
+        self.times == Times::Exact
+    }
+}
+
+/// Which times files get that are put back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Times {
+    /// The present time.
+    Touch,
+    /// The captured one.
+    Exact,
+}
+
+#[derive(Serialize)]
+struct Shape<'a> {
+    restore: &'a RestoreReport,
+}
+
+/// Puts files back.
+pub(crate) fn run(app: &App, args: &RestoreArgs) -> Outcome {
+    let workspace = app.workspace(Access::Existing)?;
+    let options = RestoreOptions {
+        paths: app.paths(&workspace, &args.paths)?,
+        dry_run: args.dry_run,
+        ignored: args.ignored,
+        exact_times: args.how.exact_times(),
+        force: args.how.force,
+    };
+    let report = workspace.restore(&args.reference, &options)?;
+    tell(app, workspace.root(), &report, args.how.force)
+}
+
+/// Tells what a restore or an undo did, or would do.
+pub(crate) fn tell(app: &App, root: &std::path::Path, report: &RestoreReport, force: bool) -> Outcome {
+    let refused = !report.conflicts.is_empty() && !force;
+    let exit = if report.dry_run && refused { Exit::Code(4) } else { Exit::Done };
+    if app.ui.json {
+        app.answer(root, &Shape { restore: report })?;
+        return Ok(exit);
+    }
+    if report.dry_run {
+        app.ui.stdout(|out| changes::write(out, app.ui.out, &report.changes))?;
+    } else if let Some(safety) = &report.safety {
+        app.ui.line(safety.id.as_str())?;
+    }
+    aside(app, report, refused);
+    Ok(exit)
+}
+
+/// What there is to say beside the result.
+fn aside(app: &App, report: &RestoreReport, refused: bool) {
+    let target = &report.target;
+    let name = target.label.as_ref().map_or_else(|| target.id.to_string(), |label| format!("{} ({label})", target.id));
+    let done = if report.dry_run { "would restore" } else { "restored" };
+    app.ui.note(&match report.changes.is_empty() {
+        true => format!("everything is as in {name} already"),
+        false => format!("{done} {name}: {}", changes::summary(&report.changes)),
+    });
+    list(app, "left alone", &report.left);
+    list(app, "in the way", &report.conflicts);
+    for note in &report.notes {
+        app.ui.note(note);
+    }
+    if report.dry_run && refused {
+        app.ui.warning("this restore would be refused", Some("move what is in the way aside, or add --force"));
+    } else if report.safety.is_some() {
+        app.ui.note("`ah agent fs undo` takes it back");
+    }
+}
+
+/// A few of them; `--json` has them all.
+fn list(app: &App, what: &str, paths: &[LeftAlone]) {
+    const SHOWN: usize = 10;
+    for path in paths.iter().take(SHOWN) {
+        app.ui.note(&format!("{what}: {} ({})", path.path, path.reason));
+    }
+    if paths.len() > SHOWN {
+        let more = text::count((paths.len() - SHOWN) as u64, "path", "paths");
+        app.ui.note(&format!("{what}: {more} more; --json lists them all"));
+    }
+}

@@ -1,0 +1,91 @@
+//! `ah agent fs rm`: snapshots and branches, by name.
+
+use ah_core::{Access, BranchRecord, RmOptions, RmReport, Workspace};
+use ah_plugin_api::{Error, ErrorKind, Result};
+use clap::Args;
+use serde::Serialize;
+
+use crate::app::App;
+use crate::args::reference;
+use crate::failure::{Exit, Outcome};
+
+/// Options of `ah agent fs rm`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Removes snapshots, and branches with everything in them; prints the id or the path of each. If one of the names is wrong,
+or names something that is pinned or in use, nothing is removed.
+
+Examples:
+  ah agent fs rm @{3}
+  ah agent fs rm --dry-run before 'tests pass'
+  ah agent fs rm retry")]
+pub(crate) struct RmArgs {
+    /// Snapshots, and branches by name, id or path.
+    #[arg(value_name = "REF|BRANCH", value_parser = reference, allow_hyphen_values = true, required = true)]
+    names: Vec<String>,
+    /// Say what would be removed, and do nothing.
+    #[arg(long)]
+    dry_run: bool,
+    /// Remove a branch also if it has changed since its latest snapshot.
+    #[arg(long)]
+    force: bool,
+}
+
+#[derive(Serialize)]
+struct Shape<'a> {
+    rm: &'a RmReport,
+    branches: &'a [BranchRecord],
+}
+
+/// Removes.
+pub(crate) fn run(app: &App, args: &RmArgs) -> Outcome {
+    let workspace = app.workspace(Access::Existing)?;
+    let (branches, references) = sort(&workspace, &args.names)?;
+    // Snapshots first: they are checked all together before the first one goes.
+    let report = if references.is_empty() {
+        RmReport { removed: Vec::new(), dry_run: args.dry_run }
+    } else {
+        workspace.rm(&references, &RmOptions { dry_run: args.dry_run })?
+    };
+    if !args.dry_run {
+        for branch in &branches {
+            workspace.remove_branch(branch.id.as_str(), args.force)?;
+        }
+    }
+    if app.ui.json {
+        app.answer(workspace.root(), &Shape { rm: &report, branches: &branches })?;
+        return Ok(Exit::Done);
+    }
+    for snapshot in &report.removed {
+        app.ui.line(snapshot.id.as_str())?;
+    }
+    for branch in &branches {
+        app.ui.path(&branch.path)?;
+    }
+    Ok(Exit::Done)
+}
+
+/// Branches and REFs apart.
+fn sort(workspace: &Workspace, names: &[String]) -> Result<(Vec<BranchRecord>, Vec<String>)> {
+    let (mut branches, mut references) = (Vec::new(), Vec::new());
+    for name in names {
+        let branch = match workspace.find_branch(name) {
+            Ok(branch) => Some(branch),
+            Err(error) if error.kind == ErrorKind::NotFound => None,
+            Err(error) => return Err(error),
+        };
+        match (branch, workspace.resolve(name)) {
+            (Some(branch), Ok(snapshot)) => {
+                return Err(Error::new(ErrorKind::InvalidArgument, format!("{name} is a branch and a snapshot"))
+                    .with_hint(format!(
+                        "ah agent fs rm {} removes the branch, {} the snapshot",
+                        branch.id, snapshot.id
+                    )));
+            }
+            (Some(branch), Err(_)) => branches.push(branch),
+            (None, Ok(_)) => references.push(name.clone()),
+            (None, Err(error)) => return Err(error),
+        }
+    }
+    Ok((branches, references))
+}

@@ -1,0 +1,48 @@
+//! `ah agent fs seek`: a snapshot as a read-only directory.
+
+use std::ffi::OsString;
+
+use ah_core::{Access, LeaseRecord, SeekOptions};
+use clap::Args;
+use serde::Serialize;
+
+use crate::app::App;
+use crate::args::reference;
+use crate::failure::{Exit, Outcome};
+
+/// Options of `ah agent fs seek`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Prints the path of a directory that shows the snapshot, alone. Nothing can be written there. It stays until it is
+given back with `ah agent fs release`.
+
+Examples:
+  ah agent fs seek @{2}
+  ah agent fs seek before -- src Cargo.toml
+  cd \"$(ah agent fs seek 5m-ago)\"")]
+pub(crate) struct SeekArgs {
+    /// The snapshot.
+    #[arg(value_name = "REF", value_parser = reference, allow_hyphen_values = true)]
+    reference: String,
+    /// Only these paths, which is quicker.
+    #[arg(value_name = "PATH", last = true)]
+    paths: Vec<OsString>,
+}
+
+#[derive(Serialize)]
+struct Shape<'a> {
+    lease: &'a LeaseRecord,
+}
+
+/// Makes the view, prints its path.
+pub(crate) fn run(app: &App, args: &SeekArgs) -> Outcome {
+    let workspace = app.workspace(Access::Existing)?;
+    let options = SeekOptions { paths: app.paths(&workspace, &args.paths)?, ..SeekOptions::default() };
+    let lease = workspace.seek(&args.reference, &options)?;
+    if app.ui.json {
+        app.answer(workspace.root(), &Shape { lease: &lease })?;
+    } else {
+        app.ui.path(&lease.path)?;
+    }
+    Ok(Exit::Done)
+}

@@ -1,0 +1,65 @@
+//! `ah agent fs snapshot`: capture the workspace.
+
+use ah_core::{Access, Durability, SnapshotOptions, SnapshotRecord};
+use clap::Args;
+use serde::Serialize;
+
+use crate::app::App;
+use crate::failure::{Exit, Outcome};
+use crate::output::text;
+
+/// Options of `ah agent fs snapshot`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Prints the snapshot's id, alone. What was left out, and why, `ah agent fs show` lists.
+
+Examples:
+  ah agent fs snapshot
+  ah agent fs snapshot -m 'before the refactoring'
+  before=$(ah agent fs snapshot --keep -m release)")]
+pub(crate) struct SnapshotArgs {
+    /// A label to find it by.
+    #[arg(short = 'm', long = "message", value_name = "LABEL")]
+    label: Option<String>,
+    /// Pin it: neither `rm` nor `prune` takes it.
+    #[arg(long)]
+    keep: bool,
+    /// Return before it is safe from a power cut; a background process makes it so within a second.
+    #[arg(long)]
+    instant: bool,
+    /// Capture also a home directory, `/`, or more files than the guard allows.
+    #[arg(long)]
+    force: bool,
+}
+
+/// The JSON of one snapshot.
+#[derive(Serialize)]
+pub(crate) struct SnapshotShape<'a> {
+    /// The snapshot.
+    pub(crate) snapshot: &'a SnapshotRecord,
+}
+
+/// Takes the snapshot, prints its id.
+pub(crate) fn run(app: &App, args: &SnapshotArgs) -> Outcome {
+    let workspace = app.workspace(if args.force { Access::CreateForced } else { Access::Create })?;
+    let options = SnapshotOptions {
+        label: args.label.clone(),
+        keep: args.keep,
+        force: args.force,
+        durability: Some(if args.instant { Durability::Instant } else { Durability::Durable }),
+        ..SnapshotOptions::default()
+    };
+    let snapshot = workspace.snapshot(&options)?;
+    if app.ui.json {
+        app.answer(workspace.root(), &SnapshotShape { snapshot: &snapshot })?;
+        return Ok(Exit::Done);
+    }
+    app.ui.line(snapshot.id.as_str())?;
+    if let Some(equal) = &snapshot.equal_to {
+        app.ui.note(&format!("nothing has changed since {equal}"));
+    }
+    if let Some(reason) = snapshot.repository.as_ref().and_then(|repository| repository.not_kept.as_ref()) {
+        app.ui.warning(&format!("the repository's objects are not kept with it: {}", text::line(reason)), None);
+    }
+    Ok(Exit::Done)
+}

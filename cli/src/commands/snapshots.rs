@@ -1,0 +1,69 @@
+//! `ah agent fs snapshots`: the list.
+
+use ah_core::{Access, SnapshotFilter, SnapshotKind, SnapshotRecord};
+use clap::Args;
+use serde::Serialize;
+
+use crate::app::App;
+use crate::failure::{Exit, Outcome};
+use crate::output::style::Style;
+use crate::output::table::{Cell, Table};
+use crate::output::time;
+
+/// Options of `ah agent fs snapshots`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The newest is first. REF is what names a snapshot shortest; `@` passes over safety snapshots.
+
+Examples:
+  ah agent fs snapshots
+  ah agent fs snapshots -n 5
+  ah agent fs snapshots --json | jq -r '.snapshots[].id'")]
+pub(crate) struct SnapshotsArgs {
+    /// At most N, the newest.
+    #[arg(short = 'n', long, value_name = "N")]
+    limit: Option<usize>,
+}
+
+#[derive(Serialize)]
+struct Shape<'a> {
+    snapshots: &'a [SnapshotRecord],
+}
+
+/// Prints the list.
+pub(crate) fn run(app: &App, args: &SnapshotsArgs) -> Outcome {
+    let workspace = app.workspace(Access::Existing)?;
+    let mut snapshots = workspace.snapshots(&SnapshotFilter { limit: args.limit, ..SnapshotFilter::default() })?;
+    snapshots.reverse();
+    if app.ui.json {
+        app.answer(workspace.root(), &Shape { snapshots: &snapshots })?;
+        return Ok(Exit::Done);
+    }
+    app.ui.stdout(|out| table(&snapshots, app).write(out, app.ui.out))?;
+    Ok(Exit::Done)
+}
+
+fn table(snapshots: &[SnapshotRecord], app: &App) -> Table {
+    let now = app.now();
+    let mut table = Table::new(&["ID", "REF", "TAKEN", "SESSION", "KIND", "LABEL"]);
+    let mut back = 0;
+    for snapshot in snapshots {
+        let reference = match (snapshot.kind, back) {
+            (SnapshotKind::Safety, _) => String::new(),
+            (_, 0) => "@".to_owned(),
+            (_, back) => format!("@{{{back}}}"),
+        };
+        back += usize::from(snapshot.kind != SnapshotKind::Safety);
+        let kind = if snapshot.kept { format!("{}, kept", snapshot.kind) } else { snapshot.kind.to_string() };
+        let style = if snapshot.kind == SnapshotKind::Safety { Style::Dim } else { Style::Id };
+        table.row([
+            Cell::new(snapshot.id.as_str(), style),
+            Cell::from(reference),
+            Cell::from(time::relative(snapshot.time, now)),
+            Cell::from(snapshot.session.as_str()),
+            Cell::from(kind),
+            Cell::from(snapshot.label.as_deref().unwrap_or_default()),
+        ]);
+    }
+    table
+}

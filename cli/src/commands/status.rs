@@ -1,0 +1,105 @@
+//! `ah agent fs status`: which provider serves, and why not another one.
+
+use std::path::PathBuf;
+
+use ah_core::{Candidate, Status};
+use clap::Args;
+
+use crate::app::App;
+use crate::failure::{Exit, Failure, Outcome};
+use crate::output::style::Style;
+use crate::output::table::{Cell, Table};
+use crate::output::{text, time};
+
+/// Options of `ah agent fs status`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Prints each provider's verdict on the workspace, and libraries that were not loaded.
+Ends with 5 if no provider can serve. Changes nothing.
+
+Examples:
+  ah agent fs status
+  ah agent fs status ~/project --json")]
+pub(crate) struct StatusArgs {
+    /// A directory in the workspace; the current one if left out.
+    path: Option<PathBuf>,
+}
+
+/// Prints the verdicts.
+pub(crate) fn run(app: &App, args: &StatusArgs) -> Outcome {
+    let path = args.path.as_ref().map_or_else(|| app.cwd.clone(), |path| app.cwd.join(path));
+    let status = app.engine()?.status(&path)?;
+    if app.ui.json {
+        app.answer(&status.root, &status)?;
+    } else {
+        write(app, &status)?;
+    }
+    Ok(exit(&status))
+}
+
+/// 5 if no provider can serve.
+pub(crate) fn exit(status: &Status) -> Exit {
+    if status.provider.is_some() { Exit::Done } else { Exit::Code(5) }
+}
+
+fn write(app: &App, status: &Status) -> Result<(), Failure> {
+    let painter = app.ui.out;
+    app.ui.stdout(|out| {
+        use std::io::Write;
+        writeln!(out, "{} {}", painter.paint("workspace", Style::Dim), text::path(&status.root))?;
+        let provider = match &status.provider {
+            Some(name) => painter.paint(name.as_str(), Style::Bold),
+            None => painter.paint("none can serve", Style::Error),
+        };
+        writeln!(out, "{}  {provider}", painter.paint("provider", Style::Dim))?;
+        if let Some(degraded) = &status.degraded {
+            writeln!(out, "{}  {}", painter.paint("degraded", Style::Warning), text::line(degraded))?;
+        }
+        if let Some(latest) = &status.latest {
+            let when = time::relative(latest.time, app.now());
+            writeln!(
+                out,
+                "{} {}, the latest {} {when}",
+                painter.paint("snapshots", Style::Dim),
+                status.snapshots,
+                painter.paint(latest.id.as_str(), Style::Id),
+            )?;
+        }
+        writeln!(out)?;
+        verdicts(&status.candidates).write(out, painter)?;
+        for plugin in &status.refused {
+            let reason = text::line(&plugin.reason);
+            writeln!(out, "{} {}: {reason}", painter.paint("not loaded", Style::Warning), text::path(&plugin.path))?;
+        }
+        Ok(())
+    })?;
+    let remedies = status.candidates.iter().filter(|candidate| !candidate.usable);
+    for (name, remedy) in remedies.filter_map(|candidate| Some((&candidate.name, candidate.remedy.as_ref()?))) {
+        app.ui.note(&format!("{name}: {remedy}"));
+    }
+    for (path, remedy) in status.refused.iter().filter_map(|plugin| Some((&plugin.path, plugin.remedy.as_ref()?))) {
+        app.ui.note(&format!("{}: {remedy}", text::path(path)));
+    }
+    Ok(())
+}
+
+/// A table of verdicts.
+pub(crate) fn verdicts(candidates: &[Candidate]) -> Table {
+    let mut table = Table::new(&["", "PROVIDER", "RANK", "VERSION", "VERDICT"]);
+    for candidate in candidates {
+        let (mark, style) = match (candidate.chosen, candidate.usable) {
+            (true, _) => ("*", Style::Added),
+            (false, true) => ("+", Style::Added),
+            (false, false) => ("-", Style::Deleted),
+        };
+        let rank = candidate.rank.map_or_else(|| "by name".to_owned(), |rank| rank.to_string());
+        table.row([
+            Cell::new(mark, style),
+            Cell::new(candidate.name.as_str(), Style::Bold),
+            Cell::from(rank),
+            Cell::from(&candidate.version),
+            Cell::from(&candidate.reason),
+        ]);
+    }
+    table
+}

@@ -1,0 +1,64 @@
+//! `ah agent fs versions`: one file over time.
+
+use std::ffi::OsString;
+use std::path::Path;
+
+use ah_core::{Access, VersionRecord};
+use clap::Args;
+use serde::Serialize;
+
+use crate::app::App;
+use crate::failure::{Exit, Outcome};
+use crate::output::style::Style;
+use crate::output::table::{Cell, Table};
+use crate::output::{size, time};
+
+/// Options of `ah agent fs versions`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The newest is first; a file that is deleted by now has versions too. Print one with `ah agent fs cat`.
+
+Examples:
+  ah agent fs versions src/main.rs
+  ah agent fs versions .env --json")]
+pub(crate) struct VersionsArgs {
+    /// The file.
+    path: OsString,
+}
+
+#[derive(Serialize)]
+struct Shape<'a> {
+    versions: &'a [VersionRecord],
+}
+
+/// Prints the versions.
+pub(crate) fn run(app: &App, args: &VersionsArgs) -> Outcome {
+    let workspace = app.workspace(Access::Existing)?;
+    let path = workspace.rel_path(&app.cwd, Path::new(&args.path))?;
+    let mut versions = workspace.versions(&path)?;
+    versions.reverse();
+    if app.ui.json {
+        app.answer(workspace.root(), &Shape { versions: &versions })?;
+        return Ok(Exit::Done);
+    }
+    let mut table = Table::new(&["SINCE", "TAKEN", "SNAPSHOTS", "MODE", "SIZE", "MODIFIED", "LABEL"]);
+    for version in &versions {
+        let (mode, bytes, modified) = match &version.entry {
+            Some(entry) => {
+                (format!("{:04o}", entry.mode), size::human(entry.size), time::relative(entry.mtime, app.now()))
+            }
+            None => (String::new(), "not there".to_owned(), String::new()),
+        };
+        table.row([
+            Cell::new(version.snapshot.as_str(), Style::Id),
+            Cell::from(time::relative(version.time, app.now())),
+            Cell::from(version.snapshots.to_string()),
+            Cell::from(mode),
+            Cell::from(bytes),
+            Cell::from(modified),
+            Cell::from(version.label.as_deref().unwrap_or_default()),
+        ]);
+    }
+    app.ui.stdout(|out| table.write(out, app.ui.out))?;
+    Ok(Exit::Done)
+}

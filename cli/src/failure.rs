@@ -1,0 +1,144 @@
+//! How a command ends: exit codes, and errors for people and for programs. What went wrong is the contract's
+//! [`Error`] in every case; its kind alone decides the exit code.
+
+use std::ffi::OsString;
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use ah_plugin_api::{Error, ErrorKind};
+use serde::Serialize;
+
+use crate::args::Globals;
+use crate::env::Env;
+use crate::output::style::{Painter, Style};
+use crate::output::text;
+
+/// What a command comes to.
+pub(crate) type Outcome = Result<Exit, Failure>;
+
+/// How a command that did not fail ends the process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Exit {
+    /// Done.
+    Done,
+    /// Done, and the answer is no: a report with failures in it, a command run by `exec` that failed.
+    Code(u8),
+}
+
+/// Why a command stops.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// The command failed.
+    Failed(Error),
+    /// stdout could not be written to. A pipe that was closed is not an error: who reads has seen enough.
+    Output(io::Error),
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+/// `{"error": …}` on stdout.
+#[derive(Serialize)]
+struct ErrorShape<'a> {
+    error: ErrorBody<'a>,
+}
+
+#[derive(Serialize)]
+struct ErrorBody<'a> {
+    kind: &'a str,
+    message: &'a str,
+    hint: Option<&'a str>,
+    causes: &'a [String],
+}
+
+/// Tells how a command ended.
+pub(crate) struct Report {
+    json: bool,
+    painter: Painter,
+}
+
+impl Report {
+    /// A report in the form that the options ask for.
+    pub(crate) fn new(globals: &Globals, env: &Env) -> Self {
+        Self { json: globals.json, painter: Painter::stderr(globals.color, env) }
+    }
+
+    /// Tells, and gives the process's exit code.
+    pub(crate) fn finish(&self, outcome: Outcome) -> ExitCode {
+        match outcome {
+            Ok(Exit::Done) => ExitCode::SUCCESS,
+            Ok(Exit::Code(code)) => ExitCode::from(code),
+            Err(Failure::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+            Err(Failure::Output(error)) => {
+                self.to_stderr(&Error::from_io("cannot write to standard output", &error));
+                ExitCode::FAILURE
+            }
+            Err(Failure::Failed(error)) => {
+                if self.json {
+                    to_stdout(&error);
+                } else {
+                    self.to_stderr(&error);
+                }
+                ExitCode::from(exit_code(error.kind))
+            }
+        }
+    }
+
+    fn to_stderr(&self, error: &Error) {
+        let mut shown = format!("{} {}\n", self.painter.paint("error:", Style::Error), text::lines(&error.message));
+        for cause in &error.causes {
+            shown.push_str(&format!("  {} {}\n", self.painter.paint("caused by:", Style::Dim), text::lines(cause)));
+        }
+        if let Some(hint) = &error.hint {
+            shown.push_str(&format!("{} {}\n", self.painter.paint("hint:", Style::Hint), text::lines(hint)));
+        }
+        // Nobody is left to tell when stderr is closed too.
+        let _ = io::stderr().lock().write_all(shown.as_bytes());
+    }
+}
+
+fn to_stdout(error: &Error) {
+    let Error { kind, message, hint, causes, errno: _ } = error;
+    let body = ErrorBody { kind: kind.as_str(), message, hint: hint.as_deref(), causes };
+    if let Ok(mut json) = serde_json::to_vec(&ErrorShape { error: body }) {
+        json.push(b'\n');
+        let _ = io::stdout().lock().write_all(&json);
+    }
+}
+
+/// The exit code that stands for a kind of error.
+fn exit_code(kind: ErrorKind) -> u8 {
+    match kind {
+        ErrorKind::InvalidArgument => 2,
+        ErrorKind::NotFound => 3,
+        ErrorKind::AlreadyExists | ErrorKind::Conflict | ErrorKind::FailedPrecondition | ErrorKind::Busy => 4,
+        ErrorKind::Unavailable | ErrorKind::Unsupported => 5,
+        ErrorKind::Cancelled => 130,
+        ErrorKind::PermissionDenied | ErrorKind::ResourceExhausted | ErrorKind::DataLoss | ErrorKind::Internal => 1,
+        // Kinds are an open set: one that this side does not know says no more than that it failed.
+        _ => 1,
+    }
+}
+
+/// Tells what is wrong with a command line, or prints the help that was asked for.
+pub(crate) fn usage(error: &clap::Error, arguments: &[OsString]) -> ExitCode {
+    let asked_for = !error.use_stderr();
+    // The options could not be read, so whether JSON is wanted has to be seen from the words themselves.
+    let json = arguments.iter().take_while(|word| *word != "--").any(|word| word == "--json");
+    if asked_for || !json {
+        let _ = error.print();
+    } else {
+        let rendered = error.render().to_string();
+        let first = rendered.lines().next().unwrap_or_default();
+        let message = first.strip_prefix("error: ").unwrap_or(first);
+        let hint = rendered
+            .lines()
+            .find_map(|line| line.trim().strip_prefix("tip: ").map(str::to_owned))
+            .unwrap_or_else(|| "see `ah --help`".to_owned());
+        to_stdout(&Error::new(ErrorKind::InvalidArgument, message).with_hint(hint));
+    }
+    if asked_for { ExitCode::SUCCESS } else { ExitCode::from(2) }
+}

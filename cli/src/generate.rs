@@ -1,0 +1,80 @@
+//! Completions and man pages, written by `scripts/install` through the hidden command `ah __generate`.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use ah_plugin_api::Error;
+use clap::{Args, CommandFactory, ValueEnum};
+use clap_complete::Shell;
+
+use crate::args::Cli;
+use crate::failure::{Exit, Outcome};
+
+/// What to write, and where.
+#[derive(Debug, Args)]
+pub(crate) struct GenerateArgs {
+    /// What to write.
+    what: What,
+    /// The folder to write to; made if missing.
+    directory: PathBuf,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum What {
+    /// `ah.bash`, `_ah`, `ah.fish`.
+    Completions,
+    /// `ah.1`, `ah-agent-fs-snapshot.1`, …
+    Man,
+}
+
+/// Writes the files.
+pub(crate) fn run(args: &GenerateArgs) -> Outcome {
+    let directory = &args.directory;
+    let failed = |error: std::io::Error| Error::from_io(format!("cannot write to {}", directory.display()), &error);
+    fs::create_dir_all(directory).map_err(failed)?;
+    match args.what {
+        What::Completions => completions(directory),
+        What::Man => man(directory),
+    }
+    .map_err(failed)?;
+    Ok(Exit::Done)
+}
+
+fn completions(directory: &Path) -> std::io::Result<()> {
+    let mut command = without_hidden(&Cli::command());
+    for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
+        clap_complete::generate_to(shell, &mut command, "ah", directory)?;
+    }
+    Ok(())
+}
+
+fn man(directory: &Path) -> std::io::Result<()> {
+    let mut command = Cli::command();
+    command.build();
+    pages(&command, "ah", directory)
+}
+
+/// One page for each command that is shown, named after its whole path, as Git does.
+fn pages(command: &clap::Command, name: &str, directory: &Path) -> std::io::Result<()> {
+    let page = command.clone().name(name.to_owned()).bin_name(name.replace('-', " "));
+    let mut text = Vec::new();
+    clap_mangen::Man::new(page).title(name.to_uppercase()).render(&mut text)?;
+    fs::write(directory.join(format!("{name}.1")), text)?;
+    for sub in command.get_subcommands().filter(|sub| !sub.is_hide_set() && sub.get_name() != "help") {
+        pages(sub, &format!("{name}-{}", sub.get_name()), directory)?;
+    }
+    Ok(())
+}
+
+/// The tree without its hidden commands: completion scripts would offer them otherwise.
+fn without_hidden(command: &clap::Command) -> clap::Command {
+    let mut bare = clap::Command::new(command.get_name().to_owned()).disable_help_subcommand(true);
+    if let Some(about) = command.get_about() {
+        bare = bare.about(about.clone());
+    }
+    if command.get_version().is_some() {
+        bare = bare.version(env!("CARGO_PKG_VERSION"));
+    }
+    bare.args(command.get_arguments().filter(|argument| !argument.is_hide_set()).cloned())
+        .subcommands(command.get_subcommands().filter(|sub| !sub.is_hide_set()).map(without_hidden))
+}

@@ -1,0 +1,19 @@
+//! Ctrl-C: the first asks the operation to stop and clean up, a second one ends the process at once.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+/// Starts listening; the flag is true from the first signal on. No thread is involved, so `exec` may still
+/// unshare afterwards, and an `execve` gives the signals their defaults back.
+pub(crate) fn listen() -> Arc<AtomicBool> {
+    let flag = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        // The order matters: the first of the two looks whether a signal came before, the second takes note of this one.
+        // Failing leaves the default action, which ends the process: restores and snapshots are safe against that too.
+        let _ = signal_hook::flag::register_conditional_shutdown(signal, 130, Arc::clone(&flag));
+        let _ = signal_hook::flag::register(signal, Arc::clone(&flag));
+    }
+    flag
+}

@@ -1,0 +1,119 @@
+//! How results look. One module a matter; none of them knows a command.
+//!
+//! - [`style`]: colour, or none. [`text`]: bytes and words made safe for a terminal.
+//! - [`time`]: times and spans for people. [`size`]: bytes for people.
+//! - [`changes`]: lists of differences. [`table`]: columns. [`patch`]: unified diffs. [`stat`]: how large they are. [`progress`]: bars, and the way Ctrl-C reaches an operation.
+//! - [`Ui`]: where all of it goes.
+
+pub(crate) mod changes;
+pub(crate) mod patch;
+pub(crate) mod progress;
+pub(crate) mod size;
+pub(crate) mod stat;
+pub(crate) mod style;
+pub(crate) mod table;
+pub(crate) mod text;
+pub(crate) mod time;
+
+use std::io::{self, BufWriter, StdoutLock, Write};
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use indicatif::ProgressBar;
+use serde::Serialize;
+
+use crate::args::Globals;
+use crate::env::Env;
+use crate::failure::Failure;
+use crate::output::style::{Painter, Style};
+
+/// Where output goes, and in which form.
+#[derive(Debug, Clone)]
+pub(crate) struct Ui {
+    /// JSON is wanted.
+    pub(crate) json: bool,
+    /// No notes, warnings or progress.
+    pub(crate) quiet: bool,
+    /// Paints what goes to stdout.
+    pub(crate) out: Painter,
+    /// Paints what goes to stderr.
+    pub(crate) err: Painter,
+    /// Whether stderr is a terminal, so that progress may be shown.
+    pub(crate) stderr_terminal: bool,
+    /// The progress bar, while there is one; it goes before anything is printed.
+    bar: Arc<Mutex<Option<ProgressBar>>>,
+}
+
+impl Ui {
+    /// The form that the options ask for.
+    pub(crate) fn new(globals: &Globals, env: &Env) -> Self {
+        Self {
+            json: globals.json,
+            quiet: globals.quiet,
+            out: Painter::stdout(globals.color, env),
+            err: Painter::stderr(globals.color, env),
+            stderr_terminal: env.stderr_terminal,
+            bar: Arc::default(),
+        }
+    }
+
+    /// stdout, buffered; what is written goes out at the end of `write`.
+    pub(crate) fn stdout(
+        &self,
+        write: impl FnOnce(&mut BufWriter<StdoutLock<'static>>) -> io::Result<()>,
+    ) -> Result<(), Failure> {
+        self.clear();
+        let mut out = BufWriter::new(io::stdout().lock());
+        write(&mut out).and_then(|()| out.flush()).map_err(Failure::Output)
+    }
+
+    /// One line on stdout, alone.
+    pub(crate) fn line(&self, text: &str) -> Result<(), Failure> {
+        self.stdout(|out| writeln!(out, "{text}"))
+    }
+
+    /// A path on stdout, alone and byte for byte.
+    pub(crate) fn path(&self, path: &Path) -> Result<(), Failure> {
+        use std::os::unix::ffi::OsStrExt;
+        self.stdout(|out| {
+            out.write_all(path.as_os_str().as_bytes())?;
+            out.write_all(b"\n")
+        })
+    }
+
+    /// One JSON document on one line.
+    pub(crate) fn json<T: Serialize>(&self, shape: &T) -> Result<(), Failure> {
+        self.stdout(|out| {
+            serde_json::to_writer(&mut *out, shape)?;
+            out.write_all(b"\n")
+        })
+    }
+
+    /// A warning, and what to do about it.
+    pub(crate) fn warning(&self, message: &str, hint: Option<&str>) {
+        let mut shown = format!("{} {}", self.err.paint("warning:", Style::Warning), text::lines(message));
+        if let Some(hint) = hint {
+            shown.push_str(&format!("\n{} {}", self.err.paint("hint:", Style::Hint), text::lines(hint)));
+        }
+        self.to_stderr(&shown);
+    }
+
+    /// Something that is good to know beside the result.
+    pub(crate) fn note(&self, message: &str) {
+        self.to_stderr(&self.err.paint(&text::lines(message), Style::Dim));
+    }
+
+    fn clear(&self) {
+        if let Some(bar) = self.bar.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            bar.finish_and_clear();
+        }
+    }
+
+    fn to_stderr(&self, shown: &str) {
+        if !self.quiet {
+            self.clear();
+            // Nobody is left to tell when stderr is closed.
+            let _ = writeln!(io::stderr().lock(), "{shown}");
+        }
+    }
+}

@@ -1,0 +1,254 @@
+//! Unified diffs with Git's headers. What is text in them can be given to `git apply` or `patch -p1`.
+//!
+//! Directories have no place in such a patch, nor have permission bits other than "executable"; `--name-status` has them.
+
+use std::io::{self, Write};
+use std::time::Duration;
+
+use ah_plugin_api::EntryKind;
+use similar::{Algorithm, ChangeTag, TextDiff, TextDiffConfig};
+
+use crate::output::style::{Painter, Style};
+use crate::output::text;
+
+/// Files above this size are treated as binary: nobody reads a patch of that length, and a diff costs memory.
+pub(crate) const MAX_TEXT: u64 = 16 << 20;
+
+/// A diff that takes longer comes out coarser.
+const DEADLINE: Duration = Duration::from_secs(2);
+
+/// One side of a file.
+#[derive(Debug, Clone)]
+pub(crate) struct Version {
+    /// A file or a symlink.
+    pub(crate) kind: EntryKind,
+    /// Permission bits.
+    pub(crate) mode: u32,
+    /// Bytes.
+    pub(crate) size: u64,
+    /// The contents, or the symlink's target; none where they are too large to show.
+    pub(crate) content: Option<Vec<u8>>,
+}
+
+impl Version {
+    /// The mode that Git has for it.
+    fn git_mode(&self) -> &'static str {
+        match (self.kind, self.mode & 0o100) {
+            (EntryKind::Symlink, _) => "120000",
+            (_, 0) => "100644",
+            _ => "100755",
+        }
+    }
+
+    /// The contents, if they are text.
+    pub(crate) fn text(&self) -> Option<&[u8]> {
+        self.content.as_deref().filter(|bytes| !bytes[..bytes.len().min(8000)].contains(&0))
+    }
+}
+
+/// The lines of a text, each with its end. `similar` would end one at a lone carriage return too, which no tool that reads
+/// patches does.
+pub(crate) fn lines(text: &[u8]) -> Vec<&[u8]> {
+    text.split_inclusive(|&byte| byte == b'\n').collect()
+}
+
+/// How lines are compared.
+pub(crate) fn config() -> TextDiffConfig {
+    let mut config = TextDiff::configure();
+    config.algorithm(Algorithm::Myers).timeout(DEADLINE);
+    config
+}
+
+/// Writes the patch of one path.
+pub(crate) fn write(
+    out: &mut impl Write,
+    painter: Painter,
+    path: &[u8],
+    before: Option<&Version>,
+    after: Option<&Version>,
+) -> io::Result<()> {
+    match (before, after) {
+        // Git takes a file and the symlink that replaced it for two things, and so does `git apply`.
+        (Some(old), Some(new)) if old.kind != new.kind => {
+            write(out, painter, path, before, None)?;
+            write(out, painter, path, None, after)
+        }
+        (None, None) => Ok(()),
+        _ => one(out, painter, path, before, after),
+    }
+}
+
+fn one(
+    out: &mut impl Write,
+    painter: Painter,
+    path: &[u8],
+    before: Option<&Version>,
+    after: Option<&Version>,
+) -> io::Result<()> {
+    let mut head = Vec::new();
+    match (before, after) {
+        (None, Some(new)) => writeln!(head, "new file mode {}", new.git_mode())?,
+        (Some(old), None) => writeln!(head, "deleted file mode {}", old.git_mode())?,
+        (Some(old), Some(new)) if old.git_mode() != new.git_mode() => {
+            writeln!(head, "old mode {}\nnew mode {}", old.git_mode(), new.git_mode())?;
+        }
+        _ => {}
+    }
+    let body = body(path, before, after)?;
+    if head.is_empty() && body.is_empty() {
+        return Ok(());
+    }
+    let mut first = b"diff --git ".to_vec();
+    first.extend_from_slice(&prefixed(b"a/", path));
+    first.push(b' ');
+    first.extend_from_slice(&prefixed(b"b/", path));
+    first.push(b'\n');
+    first.extend_from_slice(&head);
+    paint(out, painter, &first, &body)
+}
+
+/// What follows the head; empty if the contents are equal.
+fn body(path: &[u8], before: Option<&Version>, after: Option<&Version>) -> io::Result<Vec<u8>> {
+    let nothing = || Some(&b""[..]);
+    let texts = (before.map_or_else(nothing, Version::text), after.map_or_else(nothing, Version::text));
+    let name = |prefix: &[u8], there: bool| if there { prefixed(prefix, path) } else { b"/dev/null".to_vec() };
+    let (old_name, new_name) = (name(b"a/", before.is_some()), name(b"b/", after.is_some()));
+    let mut body = Vec::new();
+    let (Some(old), Some(new)) = texts else {
+        let contents = |version: Option<&Version>| version.and_then(|version| version.content.clone());
+        if before.is_none() || after.is_none() || contents(before).is_none() || contents(before) != contents(after) {
+            body.extend_from_slice(b"Binary files ");
+            body.extend_from_slice(&old_name);
+            body.extend_from_slice(b" and ");
+            body.extend_from_slice(&new_name);
+            body.extend_from_slice(b" differ\n");
+        }
+        return Ok(body);
+    };
+    if old == new {
+        return Ok(body);
+    }
+    // A name with a space ends at a tab, or `patch` would cut it off.
+    let tab: &[u8] = if path.contains(&b' ') { b"\t" } else { b"" };
+    for (mark, name) in [(&b"--- "[..], &old_name), (b"+++ ", &new_name)] {
+        body.extend_from_slice(mark);
+        body.extend_from_slice(name);
+        if name != b"/dev/null" {
+            body.extend_from_slice(tab);
+        }
+        body.push(b'\n');
+    }
+    hunks(&mut body, old, new)?;
+    Ok(body)
+}
+
+fn hunks(out: &mut Vec<u8>, old: &[u8], new: &[u8]) -> io::Result<()> {
+    let (old, new) = (lines(old), lines(new));
+    let diff = config().diff_slices(&old, &new);
+    for hunk in diff.unified_diff().context_radius(3).iter_hunks() {
+        writeln!(out, "{}", hunk.header())?;
+        for change in hunk.iter_changes() {
+            out.extend_from_slice(match change.tag() {
+                ChangeTag::Equal => b" ",
+                ChangeTag::Delete => b"-",
+                ChangeTag::Insert => b"+",
+            });
+            out.extend_from_slice(change.value());
+            if !change.value().ends_with(b"\n") {
+                out.extend_from_slice(b"\n\\ No newline at end of file\n");
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A name with its prefix, quoted as a whole if it must be.
+fn prefixed(prefix: &[u8], path: &[u8]) -> Vec<u8> {
+    text::quoted(&[prefix, path].concat()).into_owned()
+}
+
+fn paint(out: &mut impl Write, painter: Painter, head: &[u8], body: &[u8]) -> io::Result<()> {
+    if !painter.is_on() {
+        out.write_all(head)?;
+        return out.write_all(body);
+    }
+    let mut in_hunk = false;
+    for (is_head, line) in head
+        .split_inclusive(|&b| b == b'\n')
+        .map(|l| (true, l))
+        .chain(body.split_inclusive(|&b| b == b'\n').map(|l| (false, l)))
+    {
+        in_hunk |= line.starts_with(b"@@");
+        let style = match line.first() {
+            _ if is_head || !in_hunk => Some(Style::Bold),
+            Some(b'@') => Some(Style::Hint),
+            Some(b'+') => Some(Style::Added),
+            Some(b'-') => Some(Style::Deleted),
+            _ => None,
+        };
+        let bare = line.strip_suffix(b"\n").unwrap_or(line);
+        match (style, str::from_utf8(bare)) {
+            (Some(style), Ok(text)) => writeln!(out, "{}", painter.paint(text, style))?,
+            _ => out.write_all(line)?,
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(content: &[u8]) -> Version {
+        Version { kind: EntryKind::File, mode: 0o644, size: content.len() as u64, content: Some(content.to_vec()) }
+    }
+
+    fn patch(path: &[u8], before: Option<&Version>, after: Option<&Version>) -> String {
+        let mut out = Vec::new();
+        write(&mut out, Painter::plain(), path, before, after).unwrap();
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn a_changed_file() {
+        let shown = patch(b"a", Some(&file(b"1\n2\n3")), Some(&file(b"1\nzwei\n3")));
+        assert_eq!(
+            shown,
+            "diff --git a/a b/a\n--- a/a\n+++ b/a\n@@ -1,3 +1,3 @@\n 1\n-2\n+zwei\n 3\n\\ No newline at end of file\n"
+        );
+    }
+
+    #[test]
+    fn added_deleted_and_executable() {
+        assert!(patch(b"a b", None, Some(&file(b"x\n"))).contains("--- /dev/null\n+++ b/a b\t\n@@ -0,0 +1 @@\n+x\n"));
+        assert!(patch(b"a", Some(&file(b"x\n")), None).contains("deleted file mode 100644\n--- a/a\n+++ /dev/null\n"));
+        let executable = Version { mode: 0o755, ..file(b"x") };
+        assert_eq!(
+            patch(b"a", Some(&file(b"x")), Some(&executable)),
+            "diff --git a/a b/a\nold mode 100644\nnew mode 100755\n"
+        );
+        assert_eq!(patch(b"a", Some(&file(b"x")), Some(&Version { mode: 0o600, ..file(b"x") })), "");
+        assert_eq!(patch(b"empty", None, Some(&file(b""))), "diff --git a/empty b/empty\nnew file mode 100644\n");
+    }
+
+    #[test]
+    fn a_carriage_return_alone_ends_no_line() {
+        let shown = patch(b"a", Some(&file(b"x\ry\n")), Some(&file(b"x\rz\r")));
+        assert!(shown.ends_with("@@ -1 +1 @@\n-x\ry\n+x\rz\r\n\\ No newline at end of file\n"), "{shown:?}");
+    }
+
+    #[test]
+    fn binary_and_too_large() {
+        let shown = patch(b"a", Some(&file(b"\0")), Some(&file(b"x")));
+        assert_eq!(shown, "diff --git a/a b/a\nBinary files a/a and b/a differ\n");
+        let large = Version { content: None, ..file(b"") };
+        assert!(patch(b"a", Some(&large), Some(&large)).contains("Binary files"));
+    }
+
+    #[test]
+    fn a_file_that_became_a_symlink_is_two_things() {
+        let link = Version { kind: EntryKind::Symlink, mode: 0o777, size: 6, content: Some(b"target".to_vec()) };
+        let shown = patch(b"a", Some(&file(b"x\n")), Some(&link));
+        assert!(shown.contains("deleted file mode 100644") && shown.contains("new file mode 120000"), "{shown}");
+    }
+}

@@ -1,0 +1,88 @@
+//! Words and bytes made safe for a terminal: a file name or a label must not be able to move the cursor.
+
+use std::borrow::Cow;
+use std::io::{self, Write};
+use std::path::Path;
+
+/// `text` on one line: control characters show as escapes.
+pub(crate) fn line(text: &str) -> Cow<'_, str> {
+    escape(text, |_| false)
+}
+
+/// `text` on any number of lines: other control characters show as escapes.
+pub(crate) fn lines(text: &str) -> Cow<'_, str> {
+    escape(text, |c| c == '\n')
+}
+
+fn escape(text: &str, keep: impl Fn(char) -> bool) -> Cow<'_, str> {
+    let bad = |c: char| c.is_control() && !keep(c);
+    if !text.contains(bad) {
+        return Cow::Borrowed(text);
+    }
+    let mut safe = String::with_capacity(text.len() + 8);
+    for c in text.chars() {
+        if bad(c) { safe.extend(c.escape_default()) } else { safe.push(c) }
+    }
+    Cow::Owned(safe)
+}
+
+/// A path for a message.
+pub(crate) fn path(path: &Path) -> String {
+    line(&path.to_string_lossy()).into_owned()
+}
+
+/// A path in a list of paths, as Git writes it: byte for byte, but in double quotes with C escapes if a control character,
+/// a quote or a backslash is in it.
+pub(crate) fn quoted(path: &[u8]) -> Cow<'_, [u8]> {
+    let special = |byte: &u8| *byte < 0x20 || *byte == 0x7f || *byte == b'"' || *byte == b'\\';
+    if !path.iter().any(special) {
+        return Cow::Borrowed(path);
+    }
+    let mut out = vec![b'"'];
+    for &byte in path {
+        match byte {
+            b'"' | b'\\' => out.extend([b'\\', byte]),
+            b'\n' => out.extend(b"\\n"),
+            b'\t' => out.extend(b"\\t"),
+            b'\r' => out.extend(b"\\r"),
+            // Inside quotes the rest goes as octal too, so that the whole can be pasted.
+            0x20..=0x7e => out.push(byte),
+            _ => {
+                // Writing to a vector cannot fail.
+                let _ = write!(out, "\\{byte:03o}");
+            }
+        }
+    }
+    out.push(b'"');
+    Cow::Owned(out)
+}
+
+/// Writes a path of a list of paths.
+pub(crate) fn write_path(out: &mut impl Write, path: &[u8]) -> io::Result<()> {
+    out.write_all(&quoted(if path.is_empty() { b"." } else { path }))
+}
+
+/// `1 file`, `2 files`.
+pub(crate) fn count(number: u64, one: &str, many: &str) -> String {
+    if number == 1 { format!("1 {one}") } else { format!("{number} {many}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_moves_the_cursor() {
+        assert_eq!(line("a\x1b[2Jb\nc"), "a\\u{1b}[2Jb\\nc");
+        assert_eq!(lines("a\nb\r"), "a\nb\\r");
+        assert_eq!(line("plain äöü"), "plain äöü");
+    }
+
+    #[test]
+    fn paths_are_quoted_as_git_does() {
+        assert_eq!(&*quoted(b"with space"), b"with space");
+        assert_eq!(&*quoted(b"caf\xe9"), b"caf\xe9");
+        assert_eq!(&*quoted(b"a\nb\xe9"), b"\"a\\nb\\351\"");
+        assert_eq!(&*quoted(b"a\"b\\"), b"\"a\\\"b\\\\\"");
+    }
+}

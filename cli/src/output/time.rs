@@ -1,0 +1,54 @@
+//! Times for people: relative, then local. For programs they are RFC 3339, which `ah_core::text` writes.
+
+use ah_plugin_api::Timestamp;
+use jiff::tz::TimeZone;
+
+/// `2026-11-21 09:30:00` in the local time zone.
+pub(crate) fn local(time: Timestamp) -> String {
+    match instant(time) {
+        Some(instant) => instant.to_zoned(TimeZone::system()).strftime("%Y-%m-%d %H:%M:%S").to_string(),
+        None => ah_core::text::format_time(time),
+    }
+}
+
+/// `just now`, `5 min ago`, `3 h ago`, then the local date.
+pub(crate) fn relative(time: Timestamp, now: Timestamp) -> String {
+    match now.secs.saturating_sub(time.secs) {
+        // A clock that was set back is no reason to speak of the future for a few seconds.
+        -5..=4 => "just now".to_owned(),
+        seconds @ 5..60 => format!("{seconds} s ago"),
+        seconds @ 60..3_600 => format!("{} min ago", seconds / 60),
+        seconds @ 3_600..86_400 => format!("{} h ago", seconds / 3_600),
+        seconds @ 86_400..604_800 => format!("{} d ago", seconds / 86_400),
+        _ => local(time),
+    }
+}
+
+/// `2026-11-21 09:30:00 (5 min ago)`.
+pub(crate) fn both(time: Timestamp, now: Timestamp) -> String {
+    let (local, relative) = (local(time), relative(time, now));
+    if local == relative { local } else { format!("{local} ({relative})") }
+}
+
+fn instant(time: Timestamp) -> Option<jiff::Timestamp> {
+    jiff::Timestamp::new(time.secs, i32::try_from(time.nanos).ok()?).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(secs: i64) -> Timestamp {
+        Timestamp { secs, nanos: 0 }
+    }
+
+    #[test]
+    fn relative_times() {
+        let now = at(1_000_000);
+        assert_eq!(relative(at(1_000_003), now), "just now");
+        assert_eq!(relative(at(999_990), now), "10 s ago");
+        assert_eq!(relative(at(999_700), now), "5 min ago");
+        assert_eq!(relative(at(992_800), now), "2 h ago");
+        assert_eq!(relative(at(800_000), now), "2 d ago");
+    }
+}

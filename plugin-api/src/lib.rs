@@ -3,7 +3,7 @@
 //! - [`Provider`] is the contract itself; start there.
 //! - [`types`] and [`request`] are its nouns and its messages, declared once for all ways of travelling.
 //! - [`Error`] is its error, [`Context`] what runs beside an operation, [`Place`] where it works.
-//! - [`wire`] turns calls into messages and back; `abi` carries them into a shared library, `ipc` over a socket.
+//! - [`wire`] turns calls into messages and back; [`abi`] carries them into a shared library, [`ipc`] over a socket.
 //!
 //! Not here: finding and loading libraries (`ah-host`), and anything that a particular provider needs.
 
@@ -13,6 +13,7 @@ mod open_enum;
 pub mod abi;
 pub mod context;
 mod error;
+pub mod ipc;
 mod path;
 mod place;
 mod provider;

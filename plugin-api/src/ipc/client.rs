@@ -1,0 +1,198 @@
+//! The caller's end of a socket.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use nix::poll::PollFlags;
+
+use super::frame::{self, Frame, FrameError, Kind};
+use super::{CallOut, Cancel, Hello, Log, MAX_ANSWER, MAX_REQUEST, VERSION};
+use crate::context::{Context, Progress};
+use crate::error::{Error, ErrorKind, Result};
+use crate::wire::{self, Caller, Op, Remote};
+
+/// How often the caller's wish to stop is looked at.
+const TICK: Duration = Duration::from_millis(20);
+
+/// A [`Caller`] at the other end of a socket. Calls from several threads take turns.
+pub struct Client {
+    /// Names the other side in errors.
+    what: String,
+    /// How long the other side may be silent while a call runs.
+    limit: Duration,
+    turn: Mutex<Turn>,
+    free: Condvar,
+}
+
+struct Turn {
+    /// Gone once the connection has failed.
+    stream: Option<UnixStream>,
+    busy: bool,
+    number: u64,
+}
+
+/// Says hello to the provider at the other end of `stream`.
+///
+/// `what` names it in errors, as in "*what* does not answer". While a call runs, it is given up after `limit` without a sign of life;
+/// the connection is of no use then.
+///
+/// # Errors
+/// `Unavailable` if nobody answers; `Unsupported` if the other side speaks another version of the protocol.
+pub fn connect(stream: UnixStream, what: impl Into<String>, limit: Duration) -> Result<Remote<Client>> {
+    let what = what.into();
+    let context = |e: FrameError| Error::from(e).context(format!("cannot talk to {what}"));
+    let hello = wire::encode(&Hello { version: VERSION, description: None })?;
+    // A failed write is no reason to stop: the other side may have said why it does not want to talk.
+    let written = frame::write(stream.as_fd(), Kind::Hello, &hello, &[]);
+    let answer =
+        frame::read(stream.as_fd(), MAX_ANSWER, Some(limit)).map_err(|e| context(written.err().unwrap_or(e)))?;
+    let hello: Hello = match answer.kind {
+        Kind::Hello => wire::decode(&answer.payload)?,
+        Kind::Error => return Err(wire::decode::<Error>(&answer.payload)?),
+        _ => return Err(Error::new(ErrorKind::Unavailable, format!("{what} does not speak this protocol"))),
+    };
+    if hello.version != VERSION {
+        let message = format!("{what} speaks version {} of the protocol, this program {VERSION}", hello.version);
+        return Err(Error::new(ErrorKind::Unsupported, message));
+    }
+    let description = hello
+        .description
+        .ok_or_else(|| Error::new(ErrorKind::Unavailable, format!("{what} does not say what it is")))?;
+    let turn = Mutex::new(Turn { stream: Some(stream), busy: false, number: 0 });
+    Ok(Remote::new(Client { what, limit, turn, free: Condvar::new() }, description))
+}
+
+impl Client {
+    fn lock(&self) -> MutexGuard<'_, Turn> {
+        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for this thread's turn.
+    fn begin(&self, cx: &Context<'_>) -> Result<(UnixStream, u64)> {
+        let mut turn = self.lock();
+        while turn.busy {
+            turn = self.free.wait_timeout(turn, TICK).unwrap_or_else(PoisonError::into_inner).0;
+            cx.check_cancelled()?;
+        }
+        let gone = || Error::new(ErrorKind::Unavailable, format!("the connection to {} has failed before", self.what));
+        let stream = turn.stream.take().ok_or_else(gone)?;
+        turn.busy = true;
+        turn.number += 1;
+        Ok((stream, turn.number))
+    }
+
+    /// Ends this thread's turn; `stream` only if it can be used again.
+    fn end(&self, stream: Option<UnixStream>) {
+        let mut turn = self.lock();
+        turn.stream = stream;
+        turn.busy = false;
+        self.free.notify_one();
+    }
+
+    /// The outcome of a call, or what broke the connection.
+    fn talk(
+        &self,
+        socket: BorrowedFd<'_>,
+        number: u64,
+        call: &[u8],
+        fds: &[BorrowedFd<'_>],
+        cx: &Context<'_>,
+    ) -> Result<Result<Vec<u8>>, FrameError> {
+        let observer = cx.observer();
+        // If the other side refuses the call it may have said why, and closed before it was read to the end.
+        let written = frame::write(socket, Kind::Call, call, fds);
+        if let Err(e) = written {
+            return match frame::read(socket, MAX_ANSWER, Some(TICK)) {
+                Ok(Frame { kind: Kind::Error, payload, .. }) => Ok(Err(failure(&payload))),
+                Ok(_) | Err(_) => Err(e),
+            };
+        }
+        let mut cancelled = false;
+        // Time is counted in ticks, so that a program that was stopped (Ctrl-Z) does not blame the other side.
+        let (mut silent, mut before) = (Duration::ZERO, Instant::now());
+        loop {
+            if !cancelled && observer.cancelled() {
+                cancelled = true;
+                let cancel = wire::encode(&Cancel { number }).unwrap_or_default();
+                frame::write(socket, Kind::Cancel, &cancel, &[])?;
+            }
+            if !frame::ready(socket, PollFlags::POLLIN, Some(TICK))? {
+                let now = Instant::now();
+                silent += now.duration_since(before).min(2 * TICK);
+                before = now;
+                if silent >= self.limit {
+                    return Err(FrameError::Waited);
+                }
+                continue;
+            }
+            let frame = frame::read(socket, MAX_ANSWER, None)?;
+            (silent, before) = (Duration::ZERO, Instant::now());
+            match frame.kind {
+                Kind::Answer => return Ok(Ok(frame.payload)),
+                Kind::Error => return Ok(Err(failure(&frame.payload))),
+                Kind::Progress => {
+                    if let Ok(progress) = wire::decode::<Progress>(&frame.payload) {
+                        observer.progress(&progress);
+                    }
+                }
+                Kind::Log => {
+                    if let Ok(Log { level, message }) = wire::decode(&frame.payload) {
+                        observer.log(level, &message);
+                    }
+                }
+                Kind::Alive | Kind::Unknown(_) => {}
+                Kind::Hello | Kind::Call | Kind::Cancel => return Err(FrameError::Header),
+            }
+        }
+    }
+}
+
+impl Caller for Client {
+    fn call(&self, op: Op, request: &[u8], fds: &[BorrowedFd<'_>], cx: &Context<'_>) -> Result<Vec<u8>> {
+        let (stream, number) = self.begin(cx)?;
+        let call = match wire::encode(&CallOut { number, op: op.as_str(), request }) {
+            Ok(call) if frame::fits(&call, MAX_REQUEST).is_ok() => call,
+            refused => {
+                self.end(Some(stream));
+                refused?;
+                let message = format!("the request is too large for {} (limit {MAX_REQUEST} bytes)", self.what);
+                return Err(Error::new(ErrorKind::ResourceExhausted, message).with_hint("ask for fewer paths at once"));
+            }
+        };
+        match self.talk(stream.as_fd(), number, &call, fds, cx) {
+            Ok(result) => {
+                self.end(Some(stream));
+                result
+            }
+            Err(error) => {
+                drop(stream);
+                self.end(None);
+                let what = &self.what;
+                let context = match error {
+                    FrameError::Waited => {
+                        let limit = self.limit.as_secs_f32();
+                        format!("{what} hangs: its operation {op} gave no sign of life for {limit} s")
+                    }
+                    FrameError::Closed | FrameError::CutOff => format!("{what} ended during its operation {op}"),
+                    FrameError::Paused
+                    | FrameError::TooLarge { .. }
+                    | FrameError::Descriptors
+                    | FrameError::Header
+                    | FrameError::Socket(_) => format!("the connection to {what} failed during its operation {op}"),
+                };
+                let kind = match &error {
+                    FrameError::TooLarge { .. } => ErrorKind::ResourceExhausted,
+                    _ => ErrorKind::Unavailable,
+                };
+                Err(Error { kind, ..Error::from(error).context(context) })
+            }
+        }
+    }
+}
+
+fn failure(payload: &[u8]) -> Error {
+    wire::decode(payload)
+        .unwrap_or_else(|_| Error::new(ErrorKind::Internal, "the provider failed without a readable error"))
+}

@@ -1,0 +1,202 @@
+//! The provider's end of a socket.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::frame::{self, Frame, FrameError, Kind};
+use super::{CallIn, Cancel, Hello, Log, MAX_ANSWER, MAX_REQUEST, PAUSE, VERSION};
+use crate::context::{Context, LogLevel, Observer, Progress};
+use crate::error::{Error, ErrorKind, Result};
+use crate::provider::Provider;
+use crate::wire::{self, Op};
+
+/// How often a running call that gives no other sign says that it is alive.
+const ALIVE: Duration = Duration::from_secs(1);
+/// Longer log lines are cut.
+const MAX_LOG: usize = 4096;
+
+/// Serves `provider` to the client at the other end of `stream` until it goes away.
+///
+/// Calls run on the calling thread, one after the other. If the client goes away during a call, the call is cancelled.
+///
+/// # Errors
+/// What the client did that is against the protocol. That it went away is none.
+pub fn serve(stream: &UnixStream, provider: &dyn Provider) -> Result<()> {
+    let socket = stream.as_fd();
+    match greet(socket, provider) {
+        Ok(true) => {}
+        Ok(false) => return Ok(()),
+        Err(error) => return refuse(socket, error),
+    }
+    let connection = &Connection {
+        socket,
+        writing: Mutex::new(()),
+        began: Instant::now(),
+        last_write: AtomicU64::new(0),
+        gone: AtomicBool::new(false),
+        busy: AtomicBool::new(false),
+        cancelled: AtomicU64::new(0),
+    };
+    let (sender, calls) = sync_channel(1);
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(move || {
+            // Ends with `sender`, and that ends the loop below.
+            let end = connection.listen(&sender);
+            connection.gone.store(true, Ordering::Relaxed);
+            end
+        });
+        for (call, fds) in calls {
+            if connection.answer(provider, &call, fds).is_err() {
+                break;
+            }
+        }
+        // Wakes the reader if it is not the one who ended.
+        let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Read);
+        match reader.join() {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(error)) => refuse(socket, error),
+            Err(_) => refuse(socket, Error::new(ErrorKind::Internal, "reading from a client panicked")),
+        }
+    })
+}
+
+/// `false` if the client went away without a word.
+fn greet(socket: BorrowedFd<'_>, provider: &dyn Provider) -> Result<bool> {
+    let first = match frame::read(socket, MAX_REQUEST, Some(PAUSE)) {
+        Err(FrameError::Closed) => return Ok(false),
+        other => other?,
+    };
+    let hello: Hello = match first.kind {
+        Kind::Hello => wire::decode(&first.payload)?,
+        _ => return Err(Error::new(ErrorKind::InvalidArgument, "a client must say hello first")),
+    };
+    if hello.version != VERSION {
+        let message = format!("this server speaks version {VERSION} of the protocol, the client {}", hello.version);
+        return Err(Error::new(ErrorKind::Unsupported, message));
+    }
+    let description = Some(wire::guard(|| Ok(provider.describe()))?);
+    let answer = wire::encode(&Hello { version: VERSION, description })?;
+    frame::write(socket, Kind::Hello, &answer, &[])?;
+    Ok(true)
+}
+
+/// Tells the client why the connection ends.
+fn refuse(socket: BorrowedFd<'_>, error: Error) -> Result<()> {
+    if let Ok(payload) = wire::encode(&error) {
+        let _ = frame::try_write(socket, Kind::Error, &payload);
+    }
+    Err(error)
+}
+
+struct Connection<'a> {
+    socket: BorrowedFd<'a>,
+    /// Held while a frame is written.
+    writing: Mutex<()>,
+    began: Instant,
+    /// Milliseconds after `began`.
+    last_write: AtomicU64,
+    gone: AtomicBool,
+    /// Whether a call runs.
+    busy: AtomicBool,
+    /// Calls up to this number shall stop.
+    cancelled: AtomicU64,
+}
+
+impl Connection<'_> {
+    /// Reads until the client goes away or breaks the protocol.
+    fn listen(&self, calls: &SyncSender<(CallIn, Vec<OwnedFd>)>) -> Result<()> {
+        loop {
+            let Frame { kind, payload, fds } = match frame::read(self.socket, MAX_REQUEST, None) {
+                Err(FrameError::Closed | FrameError::CutOff | FrameError::Socket(_)) => return Ok(()),
+                other => other?,
+            };
+            match kind {
+                Kind::Call => {
+                    let call = wire::decode::<CallIn>(&payload)?;
+                    if self.busy.swap(true, Ordering::AcqRel) {
+                        return Err(Error::new(ErrorKind::InvalidArgument, "one call after the other"));
+                    }
+                    if calls.send((call, fds)).is_err() {
+                        return Ok(());
+                    }
+                }
+                Kind::Cancel => {
+                    let Cancel { number } = wire::decode(&payload)?;
+                    self.cancelled.fetch_max(number, Ordering::Relaxed);
+                }
+                Kind::Unknown(_) => {}
+                Kind::Hello | Kind::Progress | Kind::Log | Kind::Alive | Kind::Answer | Kind::Error => {
+                    return Err(Error::new(ErrorKind::InvalidArgument, "a client does not say that"));
+                }
+            }
+        }
+    }
+
+    fn answer(&self, provider: &dyn Provider, call: &CallIn, fds: Vec<OwnedFd>) -> Result<(), FrameError> {
+        let observer = CallObserver { connection: self, number: call.number };
+        let op = Op::from_text(&call.op);
+        let result = wire::serve(provider, op, &call.request, fds, &Context::new(&observer));
+        let result = result.and_then(|answer| match frame::fits(&answer, MAX_ANSWER) {
+            Ok(_) => Ok(answer),
+            Err(e) => Err(Error::from(e).context(format!("the answer to {op} is too large"))),
+        });
+        // The client may call again as soon as it has the answer.
+        self.busy.store(false, Ordering::Release);
+        let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        match result {
+            Ok(answer) => frame::write(self.socket, Kind::Answer, &answer, &[]),
+            Err(error) => frame::write(self.socket, Kind::Error, &wire::encode(&error).unwrap_or_default(), &[]),
+        }
+    }
+
+    fn now(&self) -> u64 {
+        u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// Says something while a call runs, if it can be said at once.
+    fn say(&self, kind: Kind, payload: &[u8]) {
+        self.last_write.store(self.now(), Ordering::Relaxed);
+        let Ok(_writing) = self.writing.try_lock() else { return };
+        if frame::try_write(self.socket, kind, payload).is_err() {
+            self.gone.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Passes on what a running call reports.
+struct CallObserver<'a> {
+    connection: &'a Connection<'a>,
+    number: u64,
+}
+
+impl Observer for CallObserver<'_> {
+    fn progress(&self, progress: &Progress) {
+        if let Ok(payload) = wire::encode(progress) {
+            self.connection.say(Kind::Progress, &payload);
+        }
+    }
+
+    fn cancelled(&self) -> bool {
+        let connection = self.connection;
+        let silent = connection.now().saturating_sub(connection.last_write.load(Ordering::Relaxed));
+        if u128::from(silent) >= ALIVE.as_millis() {
+            connection.say(Kind::Alive, &[]);
+        }
+        connection.gone.load(Ordering::Relaxed) || connection.cancelled.load(Ordering::Relaxed) >= self.number
+    }
+
+    fn log(&self, level: LogLevel, message: &str) {
+        let end = (0..=message.len().min(MAX_LOG)).rev().find(|&end| message.is_char_boundary(end)).unwrap_or(0);
+        let message = message[..end].to_owned();
+        if let Ok(payload) = wire::encode(&Log { level, message }) {
+            let _writing = self.connection.writing.lock().unwrap_or_else(PoisonError::into_inner);
+            if frame::write(self.connection.socket, Kind::Log, &payload, &[]).is_err() {
+                self.connection.gone.store(true, Ordering::Relaxed);
+            }
+        }
+    }
+}

@@ -1,0 +1,381 @@
+//! The contract over a socket: the same answers, progress and cancellation on the way, and no harm from a bad other side.
+
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use std::io::{Read, Seek, Write};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use ah_plugin_api::ipc::{self, Client, connect, serve};
+use ah_plugin_api::wire::{Remote, encode};
+use ah_plugin_api::{
+    CapturePolicy, Context, Dir, Durability, Error, ErrorKind, ListRequest, LogLevel, LookupRequest, Observer, Place,
+    ProbeRequest, Progress, Provider, ReadRequest, RelPath, Result, SnapshotId, SnapshotRequest, Timestamp,
+    UsageRequest,
+};
+use ah_test_plugins::Trivial;
+
+const LIMIT: Duration = Duration::from_secs(20);
+
+struct Scene {
+    _dir: tempfile::TempDir,
+    store: Dir,
+    workspace: Dir,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let open = |name: &str| {
+            std::fs::create_dir(dir.path().join(name)).unwrap();
+            Dir::open(dir.path().join(name)).unwrap()
+        };
+        let (store, workspace) = (open("store"), open("workspace"));
+        std::fs::write(workspace.path().join("a.txt"), "hello").unwrap();
+        Self { _dir: dir, store, workspace }
+    }
+
+    fn place(&self) -> Place<'_> {
+        Place::new(&self.store).with_workspace(&self.workspace)
+    }
+}
+
+fn request(id: &str) -> SnapshotRequest {
+    SnapshotRequest {
+        id: SnapshotId::new(id).unwrap(),
+        created: Timestamp { secs: 1, nanos: 2 },
+        label: None,
+        attributes: std::collections::BTreeMap::new(),
+        durability: Durability::Instant,
+        policy: CapturePolicy::default(),
+    }
+}
+
+/// Runs `test` with a client of `provider`; gives what the server says at the end.
+fn with_client(provider: &dyn Provider, limit: Duration, test: impl FnOnce(Remote<Client>)) -> Result<()> {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    std::thread::scope(|scope| {
+        let server = scope.spawn(move || serve(&theirs, provider));
+        test(connect(ours, "the test server", limit).unwrap());
+        server.join().unwrap()
+    })
+}
+
+#[derive(Default)]
+struct Notes {
+    progress: Mutex<Vec<Progress>>,
+    log: Mutex<Vec<(LogLevel, String)>>,
+    cancel: AtomicBool,
+}
+
+impl Observer for Notes {
+    fn progress(&self, progress: &Progress) {
+        self.progress.lock().unwrap().push(progress.clone());
+    }
+
+    fn cancelled(&self) -> bool {
+        self.cancel.load(Ordering::Relaxed)
+    }
+
+    fn log(&self, level: LogLevel, message: &str) {
+        self.log.lock().unwrap().push((level, message.to_owned()));
+    }
+}
+
+#[test]
+fn a_provider_answers_as_if_it_were_here() {
+    let scene = Scene::new();
+    let trivial = Trivial::new("trivial");
+    with_client(&trivial, LIMIT, |remote| {
+        let notes = Notes::default();
+        let cx = Context::new(&notes);
+        assert_eq!(remote.describe(), trivial.describe());
+        assert!(remote.probe(&scene.place(), &ProbeRequest::default(), &cx).unwrap().usable);
+        let snapshot = remote.snapshot(&scene.place(), &request("one"), &cx).unwrap();
+        assert_eq!(notes.progress.lock().unwrap().len(), 1);
+        assert_eq!(*notes.log.lock().unwrap(), [(LogLevel::Info, "kept 1 files".to_owned())]);
+        assert_eq!(trivial.list(&scene.place(), &ListRequest {}, &cx).unwrap(), std::slice::from_ref(&snapshot));
+
+        let mut output = tempfile::tempfile().unwrap();
+        let read = ReadRequest { snapshot: snapshot.reference.clone(), path: RelPath::new("a.txt").unwrap() };
+        remote.read(&Place::new(&scene.store).with_output(output.as_fd()), &read, &cx).unwrap();
+        let mut text = String::new();
+        output.rewind().unwrap();
+        output.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "hello");
+
+        let missing = ReadRequest { path: RelPath::new("b").unwrap(), ..read };
+        let place = Place::new(&scene.store).with_output(output.as_fd());
+        let (here, there) = (trivial.read(&place, &missing, &cx), remote.read(&place, &missing, &cx));
+        assert_eq!(here, there);
+        assert_eq!(there.unwrap_err().kind, ErrorKind::NotFound);
+        assert_eq!(remote.usage(&place, &UsageRequest::default(), &cx).unwrap_err().kind, ErrorKind::Unsupported);
+    })
+    .unwrap();
+}
+
+/// Runs until it is told to stop, saying so in between.
+fn until_cancelled(_: &str, cx: &Context<'_>) {
+    let began = Instant::now();
+    for step in 0.. {
+        cx.progress("waiting", step, None);
+        if cx.check_cancelled().is_err() {
+            return;
+        }
+        assert!(began.elapsed() < LIMIT, "nobody told it to stop");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn a_running_call_can_be_cancelled_and_the_next_one_works() {
+    let scene = Scene::new();
+    let mut provider = Trivial::new("trivial");
+    provider.before = |operation, cx| {
+        if operation == "snapshot" {
+            until_cancelled(operation, cx);
+        }
+    };
+    with_client(&provider, LIMIT, |remote| {
+        let notes = Notes::default();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while notes.progress.lock().unwrap().len() < 3 {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                notes.cancel.store(true, Ordering::Relaxed);
+            });
+            let stopped = remote.snapshot(&scene.place(), &request("one"), &Context::new(&notes)).unwrap_err();
+            assert_eq!(stopped.kind, ErrorKind::Cancelled);
+        });
+        assert!(remote.list(&scene.place(), &ListRequest {}, &Context::quiet()).unwrap().is_empty());
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_panic_is_an_error_and_the_connection_goes_on() {
+    let scene = Scene::new();
+    let mut provider = Trivial::new("trivial");
+    provider.before = |operation, _| assert!(operation != "list", "told to");
+    with_client(&provider, LIMIT, |remote| {
+        let error = remote.list(&scene.place(), &ListRequest {}, &Context::quiet()).unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Internal);
+        remote.snapshot(&scene.place(), &request("one"), &Context::quiet()).unwrap();
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_call_without_a_sign_of_life_is_given_up() {
+    static STOP: AtomicBool = AtomicBool::new(false);
+    let scene = Scene::new();
+    let mut provider = Trivial::new("trivial");
+    provider.before = |_, _| {
+        while !STOP.load(Ordering::Relaxed) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    };
+    with_client(&provider, Duration::from_millis(100), |remote| {
+        let error = remote.list(&scene.place(), &ListRequest {}, &Context::quiet()).unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Unavailable);
+        assert!(error.message.contains("the test server hangs: its operation list"), "{error}");
+        let error = remote.list(&scene.place(), &ListRequest {}, &Context::quiet()).unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Unavailable);
+        STOP.store(true, Ordering::Relaxed);
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_call_that_looks_whether_it_shall_stop_is_alive() {
+    let scene = Scene::new();
+    let mut provider = Trivial::new("trivial");
+    provider.before = |_, cx| {
+        for _ in 0..260 {
+            cx.check_cancelled().unwrap();
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    };
+    with_client(&provider, Duration::from_millis(1500), |remote| {
+        remote.list(&scene.place(), &ListRequest {}, &Context::quiet()).unwrap();
+    })
+    .unwrap();
+}
+
+#[test]
+fn threads_take_turns() {
+    static RUNNING: AtomicU32 = AtomicU32::new(0);
+    let scene = Scene::new();
+    let mut provider = Trivial::new("trivial");
+    provider.before = |_, _| {
+        assert_eq!(RUNNING.fetch_add(1, Ordering::SeqCst), 0);
+        std::thread::sleep(Duration::from_millis(1));
+        RUNNING.fetch_sub(1, Ordering::SeqCst);
+    };
+    with_client(&provider, LIMIT, |remote| {
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                let (remote, scene) = (&remote, &scene);
+                scope.spawn(move || {
+                    for step in 0..10 {
+                        let request = request(&format!("{thread}-{step}"));
+                        remote.snapshot(&scene.place(), &request, &Context::quiet()).unwrap();
+                    }
+                });
+            }
+        });
+        assert_eq!(remote.list(&scene.place(), &ListRequest {}, &Context::quiet()).unwrap().len(), 40);
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_client_that_dies_in_the_middle_stops_the_call() {
+    let scene = Scene::new();
+    let mut provider = Trivial::new("trivial");
+    provider.before = until_cancelled;
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let also_ours = ours.try_clone().unwrap();
+    std::thread::scope(|scope| {
+        let server = scope.spawn(|| serve(&theirs, &provider));
+        let remote = connect(ours, "the test server", LIMIT).unwrap();
+        let killer = scope.spawn(move || {
+            std::thread::sleep(Duration::from_millis(50));
+            also_ours.shutdown(std::net::Shutdown::Both).unwrap();
+        });
+        let error = remote.list(&scene.place(), &ListRequest {}, &Context::quiet()).unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Unavailable);
+        killer.join().unwrap();
+        server.join().unwrap().unwrap();
+    });
+}
+
+#[test]
+fn a_server_that_dies_in_the_middle_is_named() {
+    let scene = Scene::new();
+    let provider = Trivial::new("trivial");
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    std::thread::scope(|scope| {
+        let server = scope.spawn(|| serve(&theirs, &provider));
+        let remote = connect(ours, "the test server", LIMIT).unwrap();
+        theirs.shutdown(std::net::Shutdown::Both).unwrap();
+        server.join().unwrap().unwrap();
+        let error = remote.list(&scene.place(), &ListRequest {}, &Context::quiet()).unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Unavailable);
+        assert!(error.message.contains("the test server ended"), "{error}");
+    });
+}
+
+#[test]
+fn a_request_that_is_too_large_is_refused_here_and_harms_nothing() {
+    let scene = Scene::new();
+    with_client(&Trivial::new("trivial"), LIMIT, |remote| {
+        let snapshots = vec![ah_plugin_api::Reference::new("x".repeat(4000)).unwrap(); 1100];
+        let lookup = LookupRequest { snapshots, path: RelPath::root() };
+        let error = remote.lookup(&scene.place(), &lookup, &Context::quiet()).unwrap_err();
+        assert_eq!(error.kind, ErrorKind::ResourceExhausted);
+        remote.list(&scene.place(), &ListRequest {}, &Context::quiet()).unwrap();
+    })
+    .unwrap();
+}
+
+fn frame(kind: u8, payload: &[u8]) -> Vec<u8> {
+    let mut bytes = u32::try_from(payload.len()).unwrap().to_le_bytes().to_vec();
+    bytes.extend([kind, 0, 0, 0]);
+    bytes.extend(payload);
+    bytes
+}
+
+/// What a server says to a client that says `bytes` and then closes its side.
+fn converse(bytes: &[u8]) -> (Result<()>, Vec<u8>) {
+    let (mut ours, theirs) = UnixStream::pair().unwrap();
+    std::thread::scope(|scope| {
+        let server = scope.spawn(move || serve(&theirs, &Trivial::new("trivial")));
+        let _ = ours.write_all(bytes);
+        let _ = ours.shutdown(std::net::Shutdown::Write);
+        let mut said = Vec::new();
+        let _ = ours.read_to_end(&mut said);
+        (server.join().unwrap(), said)
+    })
+}
+
+#[derive(serde::Serialize)]
+struct Hello {
+    version: u32,
+    from_the_future: &'static str,
+}
+
+#[test]
+fn a_client_that_breaks_the_protocol_is_told_and_left() {
+    let hello = frame(1, &encode(&Hello { version: ipc::VERSION, from_the_future: "x" }).unwrap());
+    let other = frame(1, &encode(&Hello { version: 77, from_the_future: "x" }).unwrap());
+    let with_hello = |bytes: &[u8]| [&hello, bytes].concat();
+
+    // Going away is no offence, at any point, nor is a kind of frame that is not known.
+    converse(b"").0.unwrap();
+    converse(&hello).0.unwrap();
+    converse(&with_hello(&hello[..5])).0.unwrap();
+    converse(&with_hello(&frame(99, b"whatever"))).0.unwrap();
+
+    let offences: [(Vec<u8>, ErrorKind); 8] = [
+        (other, ErrorKind::Unsupported),
+        (frame(2, b""), ErrorKind::InvalidArgument),
+        (frame(1, b"\xff\xff"), ErrorKind::InvalidArgument),
+        (with_hello(&frame(2, b"no call")), ErrorKind::InvalidArgument),
+        (with_hello(&frame(7, b"")), ErrorKind::InvalidArgument),
+        (with_hello(&[255, 255, 255, 255, 2, 0, 0, 0]), ErrorKind::ResourceExhausted),
+        (with_hello(&[0, 0, 0, 0, 2, 3, 0, 0]), ErrorKind::InvalidArgument),
+        (with_hello(&[0, 0, 0, 0, 2, 0, 0, 1]), ErrorKind::InvalidArgument),
+    ];
+    for (bytes, kind) in offences {
+        let (ended, said) = converse(&bytes);
+        assert_eq!(ended.unwrap_err().kind, kind, "{bytes:?}");
+        let said = String::from_utf8_lossy(&said);
+        assert!(said.contains(kind.as_str()), "{bytes:?}: the client was told nothing but {said:?}");
+    }
+}
+
+#[test]
+fn a_server_that_is_none_is_noticed() {
+    let talk = |bytes: &'static [u8]| {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let server = std::thread::spawn(move || {
+            let _ = theirs.write_all(bytes);
+        });
+        let outcome = connect(ours, "the test server", Duration::from_secs(5));
+        server.join().unwrap();
+        outcome.err().unwrap()
+    };
+    for bytes in [b"".as_slice(), b"SSH-2.0-OpenSSH_9.2p1 Debian\r\n", b"\x00\x00\x00\x00\x07\x00\x00\x00"] {
+        let error: Error = talk(bytes);
+        let kinds = [ErrorKind::Unavailable, ErrorKind::InvalidArgument, ErrorKind::ResourceExhausted];
+        assert!(kinds.contains(&error.kind), "{error:?}");
+    }
+}
+
+#[test]
+fn nothing_is_left_open() {
+    // Alone in its process under nextest; with other tests beside it, only the trend can be looked at.
+    let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+    let scene = Scene::new();
+    let provider = Trivial::new("trivial");
+    let round = |id: &str| {
+        with_client(&provider, LIMIT, |remote| {
+            for step in 0..20 {
+                remote.snapshot(&scene.place(), &request(&format!("{id}-{step}")), &Context::quiet()).unwrap();
+                remote.snapshot(&scene.place(), &request(&format!("{id}-{step}")), &Context::quiet()).unwrap_err();
+            }
+        })
+        .unwrap();
+    };
+    round("a");
+    let before = open();
+    for id in ["b", "c", "d", "e"] {
+        round(id);
+    }
+    assert!(open() < before + 40, "{before} → {}", open());
+}

@@ -114,6 +114,7 @@ impl DirRules {
             return Class::omitted(OmitReason::Excluded, Some(hit.rule()));
         }
         let class = match &self.state {
+            State::Kept if self.is_tracked(name) => Class::Tracked,
             State::Kept => Class::Kept,
             State::Ignored(rule) => self.ignored(name, is_dir, size, || rule.to_string()),
             State::Open if self.chain.is_none() => Class::Captured,
@@ -165,6 +166,11 @@ impl DirRules {
             return Class::Kept;
         }
         Class::Omitted { reason: OmitReason::Ignored, detail: Some(rule()), by_size: in_the_open && limit > 0 }
+    }
+
+    fn is_tracked(&self, name: &[u8]) -> bool {
+        let path = [&self.git_path, name].concat();
+        self.repo.as_ref().is_some_and(|repo| repo.tracked().contains(&path))
     }
 
     fn is_path(&self, whole: &[u8], name: &[u8]) -> bool {

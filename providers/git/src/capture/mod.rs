@@ -3,14 +3,28 @@
 //! [`snapshot`] writes one into the store, [`live`] makes the same trees in memory to compare a workspace with a snapshot.
 //! Not here: finding what changed (`scan`), the format of the parts (`meta`, `manifest`), objects and packs (`store`).
 
-use std::collections::HashMap;
+mod build;
+mod sink;
+#[cfg(test)]
+mod tests;
+
+use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use ah_plugin_api::{CapturePolicy, Context, Dir, Error, ErrorKind, Omission, Result, Snapshot, SnapshotRequest};
+use ah_plugin_api::{
+    CapturePolicy, ContentId, Context, Dir, Durability, Error, ErrorKind, LogLevel, Omission, Reference,
+    RepositoryState, Result, Snapshot, SnapshotId, SnapshotRequest,
+};
 use gix::objs::Kind;
 use gix::{ObjectId, oid};
 
-use crate::store::Store;
+use crate::index::{self, Header, Index};
+use crate::manifest::{self, Manifest};
+use crate::repository::Repository;
+use crate::scan::{self, Sink, null};
+use crate::store::{Batch, KEPT, Kept, Store};
+use build::Tree;
+use sink::{Memory, Objects};
 
 /// Captures the workspace into the store, as [`ah_plugin_api::Provider::snapshot`] promises.
 ///
@@ -19,12 +33,181 @@ use crate::store::Store;
 /// # Errors
 /// `AlreadyExists` for a taken id, `FailedPrecondition` for too many entries, `Busy`, `Cancelled`, and what the store says.
 pub(crate) fn snapshot(
-    _store: &Store,
-    _workspace: &Dir,
-    _request: &SnapshotRequest,
-    _cx: &Context<'_>,
+    store: &Store,
+    workspace: &Dir,
+    request: &SnapshotRequest,
+    cx: &Context<'_>,
 ) -> Result<Snapshot> {
-    Err(Error::new(ErrorKind::Internal, "not written yet"))
+    let guard = store.lock(cx)?;
+    if store.snapshot(&request.id)?.is_some() {
+        let message = format!("there is a snapshot {} already", request.id);
+        return Err(Error::new(ErrorKind::AlreadyExists, message));
+    }
+    let (index, certain) = load_index(store);
+    let batch = store.begin(&guard)?;
+    let mut scan = scan::scan(workspace.as_fd(), &request.policy, index, store, certain, cx)?;
+    scan::read_contents(workspace.as_fd(), &mut scan, &batch, cx)?;
+    let tree = build::build(scan, &batch, cx)?;
+    let root = tree.root();
+    if root.entries > request.policy.max_entries {
+        return Err(scan::too_many(request.policy.max_entries));
+    }
+    let former = tree.scan.index.as_ref().filter(|_| certain).map(Index::header);
+    let repository = record_repository(store, &batch, workspace, former, &tree, cx)?;
+    let omitted = tree.omitted();
+    let state = repository.as_ref().map(|recorded| recorded.state.clone());
+    let manifest = Manifest {
+        version: manifest::VERSION,
+        id: request.id.clone(),
+        created: request.created,
+        label: request.label.clone(),
+        attributes: request.attributes.clone(),
+        entries: root.entries,
+        omitted_total: omitted.len() as u64,
+        repository: state.clone(),
+        index_written: repository.as_ref().and_then(|recorded| recorded.index).map(|_| tree.scan.user_index_written()),
+    };
+    let commit = write_commit(&batch, &tree, &manifest, &omitted, repository.as_ref())?;
+    cx.check_cancelled()?;
+    batch.publish(&request.id, commit, request.durability)?;
+
+    let user_index_blob = repository.and_then(|recorded| recorded.index).unwrap_or_else(null);
+    save_index(store, &tree, &request.id, user_index_blob, cx);
+    Ok(Snapshot {
+        id: request.id.clone(),
+        reference: Reference::new(request.id.as_str())?,
+        created: request.created,
+        label: request.label.clone(),
+        attributes: request.attributes.clone(),
+        durability: if store.is_durable(&request.id) { Durability::Durable } else { Durability::Instant },
+        tree: Some(tree_id(&root.tree, &root.meta)),
+        entries: Some(root.entries),
+        omitted_total: manifest.omitted_total,
+        omitted,
+        repository: state,
+    })
+}
+
+/// What [`Snapshot::tree`] is of a data tree and its metadata.
+pub(crate) fn tree_id(tree: &oid, meta: &oid) -> ContentId {
+    ContentId([tree.as_bytes(), meta.as_bytes()].concat())
+}
+
+/// The index, and whether the store has all that it names.
+fn load_index(store: &Store) -> (Option<Index>, bool) {
+    let index = Index::load(store.folder());
+    let certain = index.as_ref().is_some_and(|index| {
+        let id = SnapshotId::new(index.header().snapshot.as_str());
+        id.is_ok_and(|id| matches!(store.snapshot(&id), Ok(Some(_))))
+    });
+    (index, certain)
+}
+
+/// What was found of the user's repository.
+struct Recorded {
+    state: RepositoryState,
+    index: Option<ObjectId>,
+    kept: Option<ObjectId>,
+}
+
+fn record_repository(
+    store: &Store,
+    batch: &Batch<'_>,
+    workspace: &Dir,
+    former: Option<&Header>,
+    tree: &Tree,
+    cx: &Context<'_>,
+) -> Result<Option<Recorded>> {
+    // A directory inside a repository is no place to put a repository of its own.
+    let Some(repository) = Repository::discover(workspace)?.filter(|repository| repository.prefix.is_empty()) else {
+        return Ok(None);
+    };
+    let mut state = repository.state.clone();
+    let same = former.filter(|former| {
+        former.user_index == tree.scan.user_index && !former.user_index_blob.is_null() && tree.scan.user_index_settled()
+    });
+    let index = match same {
+        Some(former) => Some(former.user_index_blob),
+        None => match repository.index()? {
+            Some((file, size)) => {
+                let replaces = former.map(|former| former.user_index_blob).filter(|id| !id.is_null());
+                // Git replaces the file; it does not change it. If someone does, it is nothing that could be used.
+                batch.blob_from(file.as_fd(), size, replaces.as_deref())?
+            }
+            None => None,
+        },
+    };
+    let kept = match store.keep(batch, &repository, cx)? {
+        Kept::List(id) => Some(id),
+        Kept::Not(why) => {
+            state.not_kept = Some(why);
+            None
+        }
+    };
+    Ok(Some(Recorded { state, index, kept }))
+}
+
+fn write_commit(
+    batch: &Batch<'_>,
+    tree: &Tree,
+    manifest: &Manifest,
+    omitted: &[Omission],
+    repository: Option<&Recorded>,
+) -> Result<ObjectId> {
+    let root = tree.root();
+    let internal = |error: serde_json::Error| Error::new(ErrorKind::Internal, "cannot write a manifest").with_cause(&error);
+    let json = serde_json::to_vec(manifest).map_err(internal)?;
+    let manifest_id = batch.object(Kind::Blob, &json, None)?;
+    let mut entries = vec![
+        (manifest::TREE, "40000", root.tree),
+        (manifest::META, if root.meta_is_tree { "40000" } else { "100644" }, root.meta),
+        (manifest::MANIFEST, "100644", manifest_id),
+    ];
+    if !omitted.is_empty() {
+        let mut lines = Vec::new();
+        for omission in omitted {
+            serde_json::to_writer(&mut lines, omission).map_err(internal)?;
+            lines.push(b'\n');
+        }
+        entries.push((manifest::OMITTED, "100644", batch.object(Kind::Blob, &lines, None)?));
+    }
+    if let Some(recorded) = repository {
+        entries.extend(recorded.index.map(|id| (manifest::INDEX, "100644", id)));
+        entries.extend(recorded.kept.map(|id| (KEPT.as_bytes(), "100644", id)));
+    }
+    let top = build::write_top(entries, batch)?;
+    let secs = manifest.created.secs;
+    let message = manifest.label.as_deref().unwrap_or(manifest.id.as_str());
+    let commit = format!(
+        "tree {top}\nauthor ah <ah@localhost> {secs} +0000\ncommitter ah <ah@localhost> {secs} +0000\n\n{message}\n"
+    );
+    batch.object(Kind::Commit, commit.as_bytes(), None)
+}
+
+/// Saves what the scan saw for the next one. That may fail: then the next one sees for itself.
+fn save_index(store: &Store, tree: &Tree, id: &SnapshotId, user_index_blob: ObjectId, cx: &Context<'_>) {
+    let scan = &tree.scan;
+    let header = Header {
+        started: scan.started,
+        device: scan.device,
+        rules: scan.rules.fingerprint(),
+        user_index: scan.user_index,
+        user_index_blob,
+        snapshot: id.as_str().to_owned(),
+    };
+    let result = match &scan.index {
+        // What an older scan settled stays settled: its time is the one that counts.
+        Some(index) if tree.is_same() => {
+            index::rewrite_header(store.folder(), index, &Header { started: index.header().started, ..header })
+        }
+        _ => match tree.index(&header) {
+            Some(bytes) => index::replace(store.folder(), &bytes),
+            None => return cx.log(LogLevel::Warn, "the workspace is too large for an index; each snapshot reads it whole"),
+        },
+    };
+    if let Err(error) = result {
+        cx.log(LogLevel::Warn, &format!("cannot save the index, the next snapshot takes longer: {error}"));
+    }
 }
 
 /// A workspace as it is now, in the form of a snapshot that nobody keeps.
@@ -44,7 +227,7 @@ pub(crate) struct Live {
     pub(crate) omitted: Vec<Omission>,
     /// Captured entries, the root not counted.
     pub(crate) entries: u64,
-    objects: HashMap<ObjectId, (Kind, Arc<[u8]>)>,
+    objects: Objects,
 }
 
 impl Live {
@@ -59,6 +242,23 @@ impl Live {
 ///
 /// # Errors
 /// Those of [`snapshot`], but for the store's lock.
-pub(crate) fn live(_store: &Store, _workspace: &Dir, _policy: &CapturePolicy, _cx: &Context<'_>) -> Result<Live> {
-    Err(Error::new(ErrorKind::Internal, "not written yet"))
+pub(crate) fn live(store: &Store, workspace: &Dir, policy: &CapturePolicy, cx: &Context<'_>) -> Result<Live> {
+    let (index, certain) = load_index(store);
+    let mut memory = Memory::default();
+    let mut scan = scan::scan(workspace.as_fd(), policy, index, store, certain, cx)?;
+    scan::read_contents(workspace.as_fd(), &mut scan, &memory, cx)?;
+    memory.keep_blobs();
+    let tree = build::build(scan, &memory as &dyn Sink, cx)?;
+    let root = tree.root();
+    if root.entries > policy.max_entries {
+        return Err(scan::too_many(policy.max_entries));
+    }
+    Ok(Live {
+        tree: root.tree,
+        meta: root.meta,
+        meta_is_tree: root.meta_is_tree,
+        omitted: tree.omitted(),
+        entries: root.entries,
+        objects: memory.into_objects(),
+    })
 }

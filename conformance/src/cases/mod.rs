@@ -1,0 +1,55 @@
+//! The cases, a file for each part of the contract.
+
+mod answers;
+mod cancel;
+mod changed;
+mod clones;
+mod concurrency;
+mod diff;
+mod exact;
+mod failure;
+mod hands_off;
+mod immutable;
+mod policy;
+mod process;
+mod reading;
+mod repository;
+mod views;
+
+use crate::case::Case;
+
+/// Every case, those of one part together, the plain ones first.
+pub(crate) fn all() -> impl Iterator<Item = &'static Case> {
+    let parts: [&'static [Case]; 15] = [
+        answers::CASES,
+        exact::CASES,
+        changed::CASES,
+        immutable::CASES,
+        reading::CASES,
+        diff::CASES,
+        views::CASES,
+        clones::CASES,
+        hands_off::CASES,
+        policy::CASES,
+        repository::CASES,
+        cancel::CASES,
+        failure::CASES,
+        concurrency::CASES,
+        process::CASES,
+    ];
+    parts.into_iter().flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn ids_are_unique_and_every_case_quotes_the_contract() {
+        let mut seen = BTreeSet::new();
+        for case in super::all() {
+            assert!(seen.insert(case.id), "{} is there twice", case.id);
+            assert!(!case.clauses.is_empty(), "{} checks nothing", case.id);
+        }
+    }
+}

@@ -1,0 +1,342 @@
+//! What a case works with: a workspace, a store, a target folder, and the provider with its witness.
+
+use std::collections::BTreeMap;
+use std::io::{Read, Seek};
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use ah_plugin_api::{
+    Capability, CapturePolicy, Changes, CloneRequest, Context, DestroyRequest, DiffRequest, Dir, Durability, Entry,
+    EntryKind, Error, FileName, ListRequest, LookupRequest, MountRequest, Omission, OmitReason, Place, Provider,
+    ReadDirRequest, ReadRequest, ReclaimRequest, Reference, RelPath, Side, Snapshot, SnapshotId, SnapshotRef,
+    SnapshotRequest, Timestamp, UnmountRequest, View, WritableClone,
+};
+
+use crate::case::{Check, Trouble, ensure, same};
+use crate::editor::Editor;
+use crate::target::Target;
+use crate::tree::{Modes, Node, Tree, digest};
+use crate::witness::Witness;
+
+/// All witnesses of a case, shared with the runner.
+pub(crate) type Witnesses = Arc<Mutex<Vec<Arc<Witness>>>>;
+
+/// One case's surroundings.
+pub struct Fixture {
+    /// The workspace, to be changed as a user would.
+    pub(crate) ws: Editor,
+    root: PathBuf,
+    workspace: Dir,
+    store: Dir,
+    folder: Dir,
+    target: Arc<dyn Target>,
+    provider: Arc<Witness>,
+    witnesses: Witnesses,
+    git: Option<PathBuf>,
+    clock: Arc<AtomicI64>,
+}
+
+/// A snapshot with the tree that it should show.
+#[derive(Debug, Clone)]
+pub(crate) struct Taken {
+    pub(crate) snapshot: Snapshot,
+    pub(crate) tree: Tree,
+}
+
+impl Taken {
+    pub(crate) fn reference(&self) -> Reference {
+        self.snapshot.reference.clone()
+    }
+}
+
+impl Fixture {
+    /// Makes the directories below `root` and opens the provider.
+    pub(crate) fn new(target: Arc<dyn Target>, root: &Path, witnesses: Witnesses, git: Option<PathBuf>) -> Check<Self> {
+        use std::os::unix::fs::DirBuilderExt;
+        target.make_workspace(&root.join("workspace"))?;
+        std::fs::DirBuilder::new().mode(0o700).create(root.join("store"))?;
+        std::fs::create_dir(root.join("target"))?;
+        // Stands for all that is none of the provider's business; nothing ever changes in it.
+        let outside = Editor::new(root.join("outside"));
+        outside.write("precious/file", "precious\n")?;
+        Self::open(target, root, witnesses, git, Arc::default())
+    }
+
+    fn open(
+        target: Arc<dyn Target>,
+        root: &Path,
+        witnesses: Witnesses,
+        git: Option<PathBuf>,
+        clock: Arc<AtomicI64>,
+    ) -> Check<Self> {
+        let instance = target.open().map_err(|error| Trouble::from(error.context("the provider cannot be opened")))?;
+        let workspace = root.join("workspace");
+        let provider = Arc::new(Witness::new(instance, workspace.clone()));
+        witnesses.lock().unwrap_or_else(PoisonError::into_inner).push(provider.clone());
+        Ok(Self {
+            ws: Editor::new(&workspace),
+            workspace: Dir::open(workspace)?,
+            store: Dir::open(root.join("store"))?,
+            folder: Dir::open(root.join("target"))?,
+            root: root.to_owned(),
+            target,
+            provider,
+            witnesses,
+            git,
+            clock,
+        })
+    }
+
+    /// The same directories with another instance of the provider, in another process where that can be had.
+    pub(crate) fn another(&self) -> Check<Self> {
+        let (target, witnesses) = (self.target.clone(), self.witnesses.clone());
+        let other = Self::open(target, &self.root, witnesses, self.git.clone(), self.clock.clone())?;
+        Ok(other)
+    }
+
+    pub(crate) fn provider(&self) -> &Witness {
+        &self.provider
+    }
+
+    pub(crate) fn has(&self, capability: Capability) -> bool {
+        self.provider.describe().capabilities.contains(&capability)
+    }
+
+    /// The program; cases that use it say that they need it.
+    pub(crate) fn git(&self) -> Check<&Path> {
+        self.git.as_deref().ok_or_else(|| Trouble::Skip("no git program was found".to_owned()))
+    }
+
+    /// The place with all directories.
+    pub(crate) fn place(&self) -> Place<'_> {
+        Place::new(&self.store).with_workspace(&self.workspace).with_target(&self.folder)
+    }
+
+    /// The place without a workspace: it may be gone, and nothing but `snapshot`, `probe` and `diff` with it needs it.
+    pub(crate) fn place_without_workspace(&self) -> Place<'_> {
+        Place::new(&self.store).with_target(&self.folder)
+    }
+
+    pub(crate) fn store(&self) -> &Dir {
+        &self.store
+    }
+
+    pub(crate) fn workspace(&self) -> &Dir {
+        &self.workspace
+    }
+
+    pub(crate) fn folder(&self) -> &Dir {
+        &self.folder
+    }
+
+    /// A path beside the workspace, the store and the target.
+    pub(crate) fn beside(&self, name: &str) -> PathBuf {
+        self.root.join(name)
+    }
+
+    /// A request with the next second of the case's own clock.
+    pub(crate) fn request(&self, id: &str) -> SnapshotRequest {
+        let second = self.clock.fetch_add(1, Ordering::Relaxed);
+        SnapshotRequest {
+            id: id_of(id),
+            created: Timestamp { secs: 1_700_000_000 + second, nanos: 500 },
+            label: None,
+            attributes: BTreeMap::new(),
+            durability: Durability::Instant,
+            policy: CapturePolicy::default(),
+        }
+    }
+
+    /// Takes a snapshot from which nothing may be missing.
+    pub(crate) fn take(&self, id: &str) -> Check<Taken> {
+        self.take_with(&self.request(id), &[])
+    }
+
+    /// Takes a snapshot from which only things may be missing for which there is one of `reasons`.
+    pub(crate) fn take_with(&self, request: &SnapshotRequest, reasons: &[OmitReason]) -> Check<Taken> {
+        let tree = Tree::walk(self.ws.root())?;
+        let snapshot = self.provider.snapshot(&self.place(), request, &Context::quiet())?;
+        let allowed = |o: &&Omission| o.reason == OmitReason::GitDir || reasons.contains(&o.reason);
+        if let Some(omission) = snapshot.omitted.iter().find(|o| !allowed(o)) {
+            return Err(Trouble::Failed(format!(
+                "{:?} was omitted as {} ({}), for no good reason",
+                omission.path,
+                omission.reason,
+                omission.detail.as_deref().unwrap_or("no detail")
+            )));
+        }
+        Ok(Taken { snapshot, tree })
+    }
+
+    /// The tree that a snapshot has to show: the one captured, without what it says it omitted.
+    pub(crate) fn expected(&self, taken: &Taken) -> Tree {
+        let policy = self.has(Capability::AppliesPolicy);
+        let omitted = |path: &RelPath| {
+            taken.snapshot.omitted.iter().any(|o| o.path == *path)
+                || policy && path.file_name().is_some_and(|name| name == b".git")
+        };
+        taken.tree.clone().without(omitted)
+    }
+
+    /// Fails unless the snapshot shows the tree it was taken of, by a view and, where that can be had, by reading.
+    pub(crate) fn shows(&self, taken: &Taken) -> Check {
+        let expected = self.expected(taken);
+        let view = self.mount(taken, "view-of-shows", &[])?;
+        let shown = Tree::walk(&view.path)?;
+        self.unmount(&view)?;
+        let what = format!("the view of snapshot {}", taken.snapshot.id);
+        same(&what, &expected.differences(&shown, view_modes(&view)))?;
+        if self.has(Capability::ReadWithoutMount) {
+            let read = self.tree_by_reading(&taken.snapshot.reference)?;
+            same(
+                &format!("snapshot {} as it is read without a view", taken.snapshot.id),
+                &expected.differences(&read, Modes::Exact),
+            )?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn mount(&self, taken: &Taken, name: &str, paths: &[&str]) -> Check<View> {
+        Ok(self.try_mount(&taken.snapshot.reference, name, paths)?)
+    }
+
+    pub(crate) fn try_mount(&self, snapshot: &Reference, name: &str, paths: &[&str]) -> Result<View, Error> {
+        let paths = paths.iter().map(|path| RelPath::new(*path)).collect::<Result<_, _>>()?;
+        let request = MountRequest { snapshot: snapshot.clone(), name: FileName::new(name)?, paths };
+        self.provider.mount(&self.place_without_workspace(), &request, &Context::quiet())
+    }
+
+    pub(crate) fn unmount(&self, view: &View) -> Check {
+        let request = UnmountRequest { view: view.reference.clone() };
+        self.provider.unmount(&self.place_without_workspace(), &request, &Context::quiet())?;
+        Ok(())
+    }
+
+    pub(crate) fn try_clone(&self, snapshot: &Reference, name: &str) -> Result<WritableClone, Error> {
+        let request = CloneRequest { snapshot: snapshot.clone(), name: FileName::new(name)? };
+        self.provider.clone_snapshot(&self.place(), &request, &Context::quiet())
+    }
+
+    pub(crate) fn destroy(&self, taken: &Taken) -> Check {
+        let request = DestroyRequest::Snapshot(taken.reference());
+        self.provider.destroy(&self.place_without_workspace(), &request, &Context::quiet())?;
+        Ok(())
+    }
+
+    pub(crate) fn destroy_clone(&self, clone: &WritableClone) -> Check {
+        let request = DestroyRequest::Clone(clone.reference.clone());
+        self.provider.destroy(&self.place_without_workspace(), &request, &Context::quiet())?;
+        Ok(())
+    }
+
+    pub(crate) fn reclaim(&self) -> Check {
+        self.provider.reclaim(&self.place_without_workspace(), &ReclaimRequest::default(), &Context::quiet())?;
+        Ok(())
+    }
+
+    pub(crate) fn list(&self) -> Check<Vec<Snapshot>> {
+        Ok(self.provider.list(&self.place_without_workspace(), &ListRequest {}, &Context::quiet())?)
+    }
+
+    /// The ids that `list` gives, in its order.
+    pub(crate) fn ids(&self) -> Check<Vec<String>> {
+        Ok(self.list()?.into_iter().map(|snapshot| snapshot.id.to_string()).collect())
+    }
+
+    pub(crate) fn stat(&self, snapshot: &Reference) -> Result<Snapshot, Error> {
+        let request = SnapshotRef { snapshot: snapshot.clone() };
+        self.provider.stat(&self.place_without_workspace(), &request, &Context::quiet())
+    }
+
+    pub(crate) fn diff(&self, from: Side, to: Side, paths: &[&str], times: bool) -> Check<Changes> {
+        let paths = paths.iter().map(|path| RelPath::new(*path)).collect::<Result<_, _>>()?;
+        let request = DiffRequest { from, to, paths, times, policy: CapturePolicy::default() };
+        Ok(self.provider.diff(&self.place(), &request, &Context::quiet())?)
+    }
+
+    pub(crate) fn read_dir(&self, snapshot: &Reference, path: &RelPath) -> Result<Vec<Entry>, Error> {
+        let request = ReadDirRequest { snapshot: snapshot.clone(), path: path.clone() };
+        self.provider.read_dir(&self.place_without_workspace(), &request, &Context::quiet())
+    }
+
+    pub(crate) fn lookup(&self, snapshots: &[&Taken], path: &RelPath) -> Result<Vec<Option<Entry>>, Error> {
+        let snapshots = snapshots.iter().map(|taken| taken.reference()).collect();
+        let request = LookupRequest { snapshots, path: path.clone() };
+        self.provider.lookup(&self.place_without_workspace(), &request, &Context::quiet())
+    }
+
+    /// Reads a file, or a symlink's target.
+    pub(crate) fn read(&self, snapshot: &Reference, path: &RelPath) -> Check<Result<(Entry, Vec<u8>), Error>> {
+        let mut output = tempfile::tempfile_in(&self.root)?;
+        let request = ReadRequest { snapshot: snapshot.clone(), path: path.clone() };
+        let place = self.place_without_workspace().with_output(output.as_fd());
+        match self.provider.read(&place, &request, &Context::quiet()) {
+            Err(error) => Ok(Err(error)),
+            Ok(entry) => {
+                let mut bytes = Vec::new();
+                output.rewind()?;
+                output.read_to_end(&mut bytes)?;
+                Ok(Ok((entry, bytes)))
+            }
+        }
+    }
+
+    /// The snapshot's tree from `lookup` of the root, `read_dir` and `read`.
+    pub(crate) fn tree_by_reading(&self, snapshot: &Reference) -> Check<Tree> {
+        let request = LookupRequest { snapshots: vec![snapshot.clone()], path: RelPath::root() };
+        let root = self.provider.lookup(&self.place_without_workspace(), &request, &Context::quiet())?;
+        let Some(Some(root)) = root.into_iter().next() else {
+            return Err(Trouble::Failed("lookup does not find the root".to_owned()));
+        };
+        ensure!(root.name.is_empty(), "the root has a name");
+        let mut tree = Tree::default();
+        tree.0.insert(RelPath::root(), node_of(&root, None));
+        let mut pending = vec![RelPath::root()];
+        while let Some(dir) = pending.pop() {
+            for entry in self.read_dir(snapshot, &dir)? {
+                let path = dir.join(&entry.name)?;
+                let contents = match entry.kind {
+                    EntryKind::Dir => {
+                        pending.push(path.clone());
+                        None
+                    }
+                    EntryKind::File | EntryKind::Symlink => {
+                        let (again, bytes) = self.read(snapshot, &path)??;
+                        ensure!(again == entry, "read and read_dir disagree on {path:?}: {again:?}, {entry:?}");
+                        ensure!(
+                            bytes.len() as u64 == entry.size,
+                            "read of {path:?} gave {} bytes, its entry says {}",
+                            bytes.len(),
+                            entry.size
+                        );
+                        Some(digest(&bytes))
+                    }
+                    _ => None,
+                };
+                tree.0.insert(path, node_of(&entry, contents));
+            }
+        }
+        Ok(tree)
+    }
+}
+
+/// What the permission bits in a view are compared by.
+pub(crate) fn view_modes(view: &View) -> Modes {
+    if view.read_only_mount { Modes::Exact } else { Modes::WithoutWrite }
+}
+
+/// An id from a text that the suite itself wrote.
+pub(crate) fn id_of(text: &str) -> SnapshotId {
+    SnapshotId::new(text).unwrap_or_else(|error| panic!("the suite's own id: {error}"))
+}
+
+/// A path from a text that the suite itself wrote.
+pub(crate) fn path(text: impl AsRef<[u8]>) -> RelPath {
+    RelPath::new(text.as_ref()).unwrap_or_else(|error| panic!("the suite's own path: {error}"))
+}
+
+fn node_of(entry: &Entry, digest: Option<u64>) -> Node {
+    Node { kind: entry.kind, mode: entry.mode, size: entry.size, mtime: entry.mtime, digest, inode: None }
+}

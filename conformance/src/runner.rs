@@ -1,0 +1,268 @@
+//! Runs the cases, one after the other, each with a time limit, in a directory of its own.
+//!
+//! A provider in a process of its own is killed when a case takes too long, and the next case starts another. One in
+//! this process cannot be: its thread is left behind, and after a few of those the rest is not tried.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, PoisonError, mpsc};
+use std::time::{Duration, Instant};
+
+use ah_plugin_api::{Context, ErrorKind, ProbeRequest, Provider, UnmountRequest};
+
+use crate::case::{Case, Check, Need, Trouble, describe};
+use crate::cases;
+use crate::fixture::{Fixture, Witnesses};
+use crate::report::{CaseReport, Outcome, Report};
+use crate::scratch::{Scratch, mounts_below};
+use crate::target::Target;
+
+/// How to run the suite.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Where the cases make their directories. A provider for one filesystem only needs a place on it.
+    pub scratch: PathBuf,
+    /// Only cases whose id contains one of these; empty: all.
+    pub only: Vec<String>,
+    /// The longest that a case may take.
+    pub limit: Duration,
+    /// After this many cases that took too long, the rest is not tried.
+    pub max_hangs: usize,
+    /// Cases that will fail, and why.
+    pub expected: Vec<Expected>,
+    /// Whether something that this machine lacks counts as a failure.
+    pub strict: bool,
+    /// The `git` program, for cases about what the user's own git does.
+    pub git: Option<PathBuf>,
+}
+
+/// A failure that is known.
+#[derive(Debug, Clone)]
+pub struct Expected {
+    /// The case's id.
+    pub case: String,
+    /// Why it fails.
+    pub reason: String,
+}
+
+impl Options {
+    /// The usual options, with test directories below `scratch`.
+    pub fn new(scratch: impl Into<PathBuf>) -> Self {
+        let git = ["/usr/bin/git", "/usr/local/bin/git", "/bin/git"].into_iter().map(PathBuf::from);
+        Self {
+            scratch: scratch.into(),
+            only: Vec::new(),
+            limit: Duration::from_secs(60),
+            max_hangs: 3,
+            expected: Vec::new(),
+            strict: false,
+            git: git.into_iter().find(|path| path.is_file()),
+        }
+    }
+
+    /// Adds a failure that is known.
+    #[must_use]
+    pub fn expect_failure(mut self, case: &str, reason: &str) -> Self {
+        self.expected.push(Expected { case: case.to_owned(), reason: reason.to_owned() });
+        self
+    }
+}
+
+/// Runs the suite. `each` is called after each case, for progress.
+pub fn run(target: &Arc<dyn Target>, options: &Options, each: &mut dyn FnMut(&CaseReport)) -> Report {
+    let mut report = Report::new(target.name(), target.way());
+    if let Some(expected) = options.expected.iter().find(|e| !cases::all().any(|case| case.id == e.case)) {
+        report.fault = Some(format!("a failure is expected of {:?}, but there is no such case", expected.case));
+        return report.close(options.strict);
+    }
+    let description = match with_limit(target, options, first_look) {
+        Ended::Passed(description) => description,
+        Ended::Troubled(Trouble::Failed(message) | Trouble::Skip(message), _) => {
+            report.fault = Some(message);
+            return report.close(options.strict);
+        }
+        Ended::Hung(message) => {
+            report.fault = Some(message);
+            return report.close(options.strict);
+        }
+    };
+    let has = |capability| description.capabilities.contains(&capability);
+    let root = rustix::process::geteuid().is_root();
+    let lacking = |need: &Need| match *need {
+        Need::Has(capability) => (!has(capability)).then_some(false),
+        Need::Lacks(capability) => has(capability).then_some(false),
+        Need::Root => (!root).then_some(true),
+        Need::User => root.then_some(true),
+        Need::Git => options.git.is_none().then_some(true),
+        // Not the machine's fault either: it is the way that was chosen.
+        Need::OwnProcess => (target.way() != crate::Way::Socket).then_some(false),
+    };
+    report.provider = Some(description.clone().into());
+    let mut hangs = 0;
+    for case in cases::all() {
+        if !options.only.is_empty() && !options.only.iter().any(|part| case.id.contains(part.as_str())) {
+            continue;
+        }
+        let expected = options.expected.iter().find(|expected| expected.case == case.id);
+        let start = Instant::now();
+        let missing = case.needs.iter().find_map(|need| lacking(need).map(|prerequisite| (need, prerequisite)));
+        let outcome = if let Some((need, prerequisite)) = missing {
+            Outcome::Skipped { reason: need.to_string(), prerequisite }
+        } else if hangs >= options.max_hangs {
+            Outcome::Failed { message: "not tried, after so many that took too long".to_owned(), trace: Vec::new() }
+        } else {
+            match (with_limit(target, options, case.run), expected) {
+                (Ended::Passed(()), None) => Outcome::Passed,
+                (Ended::Passed(()), Some(expected)) => Outcome::UnexpectedPass { reason: expected.reason.clone() },
+                (Ended::Troubled(Trouble::Skip(reason), _), _) => Outcome::Skipped { reason, prerequisite: true },
+                (Ended::Troubled(Trouble::Failed(message), _), Some(expected)) => {
+                    Outcome::ExpectedFailure { reason: expected.reason.clone(), message }
+                }
+                (Ended::Troubled(Trouble::Failed(message), trace), None) => Outcome::Failed { message, trace },
+                // Never expected: nobody can live with a call that does not return.
+                (Ended::Hung(message), _) => {
+                    hangs += 1;
+                    Outcome::Failed { message, trace: Vec::new() }
+                }
+            }
+        };
+        let case = CaseReport { id: case.id, clauses: case.clauses, outcome, took: start.elapsed() };
+        each(&case);
+        report.cases.push(case);
+    }
+    report.close(options.strict)
+}
+
+/// All cases, for a list.
+pub fn all_cases() -> impl Iterator<Item = &'static Case> {
+    cases::all()
+}
+
+/// Opens the provider and asks whether it can serve here at all; otherwise every case would fail for one reason.
+fn first_look(f: &Fixture) -> Check<ah_plugin_api::Description> {
+    let description = f.provider().describe();
+    let probe = f.provider().probe(&f.place(), &ProbeRequest::default(), &Context::quiet())?;
+    if !probe.usable {
+        let remedy = probe.remedy.map(|remedy| format!("; {remedy}")).unwrap_or_default();
+        return Err(Trouble::Failed(format!(
+            "the provider {} cannot serve a directory like {}: {}{remedy}",
+            description.name,
+            f.ws.root().display(),
+            probe.reason
+        )));
+    }
+    Ok(description)
+}
+
+enum Ended<T> {
+    Passed(T),
+    Troubled(Trouble, Vec<String>),
+    Hung(String),
+}
+
+/// Runs `body` in a thread and a directory of its own, and clears up behind it.
+fn with_limit<T: Send + 'static>(
+    target: &Arc<dyn Target>,
+    options: &Options,
+    body: fn(&Fixture) -> Check<T>,
+) -> Ended<T> {
+    let scratch = match Scratch::new(&options.scratch) {
+        Ok(scratch) => scratch,
+        Err(error) => {
+            let message = format!("no directory for tests can be made in {}: {error}", options.scratch.display());
+            return Ended::Troubled(Trouble::Failed(message), Vec::new());
+        }
+    };
+    let witnesses = Witnesses::default();
+    let (sender, receiver) = mpsc::channel();
+    let thread = {
+        let (target, witnesses) = (target.clone(), witnesses.clone());
+        let (root, git) = (scratch.path().to_owned(), options.git.clone());
+        std::thread::spawn(move || {
+            let ended = catch_unwind(AssertUnwindSafe(|| {
+                let fixture = Fixture::new(target, &root, witnesses, git)?;
+                let result = body(&fixture)?;
+                finish(&fixture)?;
+                Ok(result)
+            }));
+            let ended = ended.unwrap_or_else(|panic| {
+                let text = panic.downcast_ref::<String>().cloned();
+                let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
+                Err(Trouble::Failed(format!("the case panicked: {}", text.unwrap_or_default())))
+            });
+            // Nobody listens any more if it took too long.
+            let _ = sender.send(ended);
+        })
+    };
+    let received = receiver.recv_timeout(options.limit);
+    let seen: Vec<_> = witnesses.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let ended = match received {
+        Ok(Ok(result)) => judge(&seen)
+            .map_or(Ended::Passed(result), |message| Ended::Troubled(Trouble::Failed(message), trace(&seen))),
+        Ok(Err(Trouble::Failed(message))) => {
+            // What the witness saw is nearer to the cause than what came of it.
+            let message = judge(&seen).map_or(message.clone(), |cause| format!("{message}; {cause}"));
+            Ended::Troubled(Trouble::Failed(message), trace(&seen))
+        }
+        Ok(Err(skip)) => Ended::Troubled(skip, Vec::new()),
+        Err(_) => {
+            let running: Vec<_> = seen.iter().flat_map(|witness| witness.running()).collect();
+            let what = running.first().map_or_else(
+                || "the case".to_owned(),
+                |(name, since)| format!("{name}, called {:.0} s ago,", since.as_secs_f64()),
+            );
+            Ended::Hung(format!("{what} did not return within the case's {} s", options.limit.as_secs_f64()))
+        }
+    };
+    for witness in &seen {
+        if let (Ended::Hung(_), Some(process)) = (&ended, &witness.instance().process) {
+            process.kill();
+        }
+    }
+    if !matches!(ended, Ended::Hung(_)) {
+        // Its result has arrived, so it is as good as done.
+        let _ = thread.join();
+    }
+    drop(seen);
+    match (scratch.clear(), ended) {
+        (Err(error), Ended::Passed(_)) => {
+            let message = format!("what the case made could not be removed afterwards: {error}");
+            Ended::Troubled(Trouble::Failed(message), Vec::new())
+        }
+        (_, ended) => ended,
+    }
+}
+
+/// Gives back what a case has mounted, and fails if mounts stay all the same.
+fn finish(f: &Fixture) -> Check {
+    for view in f.provider().views() {
+        let request = UnmountRequest { view };
+        match f.provider().unmount(&f.place_without_workspace(), &request, &Context::quiet()) {
+            Ok(_) => {}
+            Err(error) if error.kind == ErrorKind::NotFound => {}
+            Err(error) => return Err(Trouble::Failed(format!("at the end of the case: {}", describe(&error)))),
+        }
+    }
+    let left: Vec<_> = mounts_below(&f.beside("target")).iter().map(|path| path.display().to_string()).collect();
+    crate::case::ensure!(left.is_empty(), "mounts are left behind: {}", left.join(", "));
+    untouched_outside(&f.beside("outside"))
+}
+
+fn untouched_outside(outside: &Path) -> Check {
+    let intact = std::fs::read(outside.join("precious/file")).is_ok_and(|bytes| bytes == b"precious\n")
+        && std::fs::read_dir(outside)?.count() == 1
+        && std::fs::read_dir(outside.join("precious"))?.count() == 1;
+    crate::case::ensure!(intact, "a directory that is none of the provider's business was changed");
+    Ok(())
+}
+
+fn judge(seen: &[Arc<crate::witness::Witness>]) -> Option<String> {
+    let died = seen.iter().filter_map(|witness| witness.died());
+    let mut found: Vec<String> = died.chain(seen.iter().flat_map(|witness| witness.violations())).collect();
+    found.truncate(4);
+    (!found.is_empty()).then(|| found.join("; "))
+}
+
+fn trace(seen: &[Arc<crate::witness::Witness>]) -> Vec<String> {
+    seen.iter().flat_map(|witness| witness.trace()).collect()
+}

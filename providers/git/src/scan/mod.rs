@@ -162,12 +162,12 @@ pub(crate) struct Scan {
     pub(crate) tick: u64,
 }
 
+impl Scan {
     /// When the user's index file was last written.
     pub(crate) fn user_index_written(&self) -> Timestamp {
         Timestamp { secs: self.user_index[2], nanos: u32::try_from(self.user_index[3]).unwrap_or_default() }
     }
 
-impl Scan {
     /// Whether the user's index was last changed long enough before the scan that its stamp tells all.
     pub(crate) fn user_index_settled(&self) -> bool {
         let limit = stat::before(self.started, self.tick);

@@ -55,4 +55,8 @@ pub(crate) struct Manifest {
     /// Where the user's repository stood; none if the workspace was not the top of a work tree.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) repository: Option<RepositoryState>,
+    /// When the user's index file was last written. A file of the workspace with that time or a later one may have changed
+    /// without the index showing it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) index_written: Option<Timestamp>,
 }

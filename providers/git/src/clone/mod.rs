@@ -1,0 +1,57 @@
+//! Writable copies of a snapshot, with a repository of their own where one was recorded.
+//!
+//! A clone is the captured tree with its exact modes and times. If the workspace was the top of a work tree, it gets a `.git`
+//! ([`git_dir`]): HEAD, branch and index as captured, all objects from the store's keep, the harmless part of the configuration
+//! ([`config`]). It depends on nothing outside: no alternates, no gitdir elsewhere.
+//!
+//! A workspace that was only a subdirectory of a work tree gives a plain directory: a repository whose top is elsewhere
+//! would show everything else as deleted, and one cut to the subdirectory would have other paths than its history.
+
+mod config;
+mod git_dir;
+mod index;
+
+use std::os::fd::AsFd;
+
+use ah_plugin_api::{CloneRequest, Context, Dir, Error, LogLevel, Place, Result, WritableClone};
+
+use crate::checkout::{Options, checkout};
+use crate::made::{Build, Kind};
+use crate::repository::Repository;
+use crate::store::Store;
+use crate::tree::{self, Head};
+
+/// Makes a copy, as [`ah_plugin_api::Provider::clone_snapshot`] promises.
+pub(crate) fn clone_snapshot(
+    store: &Store, place: &Place<'_>, target: &Dir, request: &CloneRequest, cx: &Context<'_>,
+) -> Result<WritableClone> {
+    let head = tree::open(store, &request.snapshot)?;
+    let at = (target, &request.name);
+    let ((path, notes), reference) = Build::run(place.store, Kind::Clone, &head.manifest.id, at, cx, |build| {
+        let options = Options { paths: &[], without: 0, total: Some(head.manifest.entries) };
+        let into = build.dir().try_clone().map_err(|e| Error::from_io("cannot keep a folder open", &e))?;
+        let settle = checkout(store, &head.root, into, options, cx)?;
+        let notes = repository(store, &head, place.workspace, build, cx)?;
+        settle.apply(build.dir())?;
+        build.install()?;
+        Ok((build.path(), notes))
+    })?;
+    Ok(WritableClone { path, reference, notes })
+}
+
+/// Gives the clone its `.git`, if it is to have one.
+fn repository(
+    store: &Store, head: &Head, workspace: Option<&Dir>, build: &Build<'_>, cx: &Context<'_>,
+) -> Result<Vec<String>> {
+    let Some(state) = &head.manifest.repository else { return Ok(Vec::new()) };
+    let Some(kept) = &head.kept else {
+        let why = state.not_kept.as_deref().unwrap_or("its objects were not kept");
+        return Ok(vec![format!("the clone is a plain directory without .git: {why}")]);
+    };
+    let theirs = workspace.map(Repository::discover).transpose().unwrap_or_else(|error| {
+        cx.log(LogLevel::Info, &format!("the workspace's repository cannot be read: {error}"));
+        None
+    });
+    let theirs = theirs.flatten().filter(|theirs| theirs.prefix.is_empty());
+    git_dir::make(store, head, (state, kept), build.dir().as_fd(), theirs.as_ref(), cx)
+}

@@ -1,12 +1,52 @@
-//! Putting files back in place, and taking that back. (H7's; the shapes that the command line needs are settled.)
+//! Putting files back in place, and taking that back: one implementation for all providers.
+//!
+//! A restore saves the present state in a *safety snapshot*, finds out what differs between that and the snapshot wanted, looks
+//! at each such path on disk, and refuses if anything would be lost that the safety snapshot does not hold. Then it writes its
+//! journal and changes files. An undo is a restore of the paths that a restore touched, from its safety snapshot, and so can
+//! be undone itself.
+//!
+//! - `facade.rs`: the order of all this, with the timeline; what is done about an interrupted one.
+//! - `scope.rs`, `ignores.rs`: what a restore may touch. `plan.rs`: what it will do. `journal.rs`: what it says about that on disk.
+//! - `apply/`: doing it. `clean.rs`: what a killed one left. `at.rs`: work relative to a directory, safe from symlinks.
+//!
+//! # Times
+//!
+//! A file whose contents change gets the present time, because build tools compare times; with `exact_times` the captured one.
+//! Equal files keep theirs. A directory's time changes only if a name comes or goes in it; with `exact_times` it is the captured one
+//! or, where that does not differ, the one it had.
+//!
+//! # Durability
+//!
+//! Snapshots and journal are synced before the first change. Restored files are not waited for: writing them to disk is
+//! begun before they are put in place, so that after a power cut each is the old or the new one. What is then missing, the
+//! same restore puts in place.
+//!
+//! # What is not kept
+//!
+//! A file that is replaced is a new file: hard links to the old one keep the old contents, and extended attributes go. Owner and group
+//! stay where the user may set them.
 
-use ah_plugin_api::{Error, ErrorKind, RelPath, Result, SnapshotId, Timestamp};
+pub(crate) mod at;
+
+mod apply;
+mod clean;
+mod facade;
+mod ignores;
+mod journal;
+mod plan;
+mod scope;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use ignores::Ignores;
+pub(crate) use scope::STAGING_PREFIX;
+
+use ah_plugin_api::{RelPath, SnapshotId, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use crate::ids::SessionName;
 use crate::record::{ChangeRecord, SnapshotRecord};
 use crate::text::{self, text_enum};
-use crate::workspace::Workspace;
 
 text_enum! {
     /// Which times restored files get.
@@ -61,14 +101,17 @@ pub struct RestoreReport {
     pub changes: Vec<ChangeRecord>,
     /// Differences that were left alone, and why.
     pub left: Vec<LeftAlone>,
-    /// What stands in the way; not empty means refused (in a dry run) unless forced.
+    /// What stands in the way; not empty means that it would be refused. Only in a dry run: otherwise it is refused.
     pub conflicts: Vec<LeftAlone>,
+    /// Paths that could not be changed, and why. Not empty means that the restore is not complete (exit code 4): what is in
+    /// `changes` beside these has been done.
+    pub failed: Vec<LeftAlone>,
     /// Anything a person should know: HEAD differs now, say.
     pub notes: Vec<String>,
 }
 
 /// A path that was left as it is.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct LeftAlone {
     /// The path.
     #[serde(with = "text::rel")]
@@ -91,35 +134,6 @@ pub struct InterruptedRestore {
     /// When it began.
     #[serde(with = "text::time")]
     pub began: Timestamp,
-}
-
-impl Workspace {
-    /// Puts files back as they were in a snapshot; the present state is saved first.
-    ///
-    /// # Errors
-    /// As [`Workspace::resolve`]; `Conflict` where something would be lost that the safety snapshot cannot keep, or where a file
-    /// changed meanwhile; the provider's.
-    pub fn restore(&self, reference: &str, options: &RestoreOptions) -> Result<RestoreReport> {
-        let _ = (reference, options);
-        Err(Error::new(ErrorKind::Unsupported, "not written yet"))
-    }
-
-    /// Takes the last restore (or undo) back.
-    ///
-    /// # Errors
-    /// `NotFound` if there was none; otherwise as [`Workspace::restore`].
-    pub fn undo(&self, options: &UndoOptions) -> Result<RestoreReport> {
-        let _ = options;
-        Err(Error::new(ErrorKind::Unsupported, "not written yet"))
-    }
-
-    /// The restore that did not come to its end, if there is one. Cost: one look for a file.
-    ///
-    /// # Errors
-    /// If its record is there and cannot be read.
-    pub fn interrupted(&self) -> Result<Option<InterruptedRestore>> {
-        Ok(None)
-    }
 }
 
 /// Event: a restore (or undo) begins; its plan is on disk. Comes before the first change.
@@ -147,6 +161,6 @@ pub struct RestoreBegin {
 pub struct RestoreEnd {
     /// Its id.
     pub restore: String,
-    /// `done`, `abandoned` (another one took over), `failed`.
+    /// `done`, `partial` (some paths could not be changed), `abandoned` (interrupted, and another one took over).
     pub outcome: String,
 }

@@ -1,0 +1,271 @@
+//! Carrying a plan out.
+//!
+//! 1. *Stage*: every file and symlink that is to appear is made, whole, in a folder of ours at the top of the workspace. A full
+//!    disk, a damaged store or a wish to stop end the restore here, with nothing changed.
+//! 2. *Commit*: only renames, `mkdir`, `rmdir`, `chmod`. A file that is replaced is exchanged with the new one in one step, so
+//!    that the old one, now in our folder, can be looked at: if someone wrote to it in the last instant, it goes back.
+//!    What one path fails with is reported; the others go on, since stopping half-way would help nobody.
+//! 3. *Finish*: our folder goes, modes and times of directories are set, the deepest first.
+//!
+//! A kill at any point leaves a tree in which each path is either as before or as wanted, and a journal that says which paths
+//! these are. `clean.rs` removes what is left in our folder then.
+
+mod commit;
+mod stage;
+
+use std::collections::{HashMap, HashSet};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use ah_plugin_api::{Context, EntryKind, RelPath, Result, Timestamp};
+use rustix::fs::{AtFlags, Mode};
+use rustix::io::Errno;
+
+use super::LeftAlone;
+use super::at::{self, Tree, io};
+use super::journal::Journal;
+use super::plan::{Ground, Plan, Step};
+use crate::crash;
+use crate::walk::Source;
+
+/// What came of it.
+#[derive(Debug, Default)]
+pub(crate) struct Applied {
+    /// Paths that could not be changed, and why.
+    pub(crate) failed: Vec<LeftAlone>,
+    /// Anything a person should know.
+    pub(crate) notes: Vec<String>,
+}
+
+/// How many threads make files, and subfolders the staging folder has: one for each, so that they do not wait for each other.
+pub(crate) fn lanes() -> u64 {
+    std::thread::available_parallelism().map_or(2, |n| n.get().clamp(1, 4) as u64)
+}
+
+/// Does what the plan says. `journal` was made of it and is on disk.
+///
+/// # Errors
+/// Whatever happens before the first change; then nothing has been changed.
+pub(crate) fn apply(
+    ground: &Ground<'_>,
+    plan: &Plan,
+    journal: &Journal,
+    target: &Source<'_>,
+    exact_times: bool,
+    cx: &Context<'_>,
+) -> Result<Applied> {
+    let tree = Tree::new(ground.workspace.as_fd())?;
+    let slots: Vec<Option<u64>> = journal.steps.iter().map(|step| step.slot).collect();
+    let work = Work { tree, plan, target, exact_times, cx, outcome: Mutex::default() };
+    let staged = work.unlock().and_then(|()| {
+        let staging = Staging::make(tree, &journal.staging, journal.lanes)?;
+        work.stage(&staging, &slots)?;
+        Ok(staging)
+    });
+    let staging = match staged {
+        Ok(staging) => staging,
+        Err(error) => {
+            sweep(tree, &journal.staging, &HashSet::new());
+            work.finish(false);
+            return Err(error);
+        }
+    };
+    let kept = work.commit(&staging, &slots);
+    drop(staging);
+    if !sweep(tree, &journal.staging, &kept) {
+        work.note(format!("the folder {} could not be removed; it is no longer needed", journal.staging));
+    }
+    work.finish(true);
+    Ok(work.outcome.into_inner().unwrap_or_else(PoisonError::into_inner))
+}
+
+struct Work<'a> {
+    tree: Tree<'a>,
+    plan: &'a Plan,
+    target: &'a Source<'a>,
+    exact_times: bool,
+    cx: &'a Context<'a>,
+    outcome: Mutex<Applied>,
+}
+
+impl Work<'_> {
+    fn fail(&self, path: &RelPath, reason: impl Into<String>) {
+        let failed = LeftAlone { path: path.clone(), reason: reason.into() };
+        self.outcome.lock().unwrap_or_else(PoisonError::into_inner).failed.push(failed);
+    }
+
+    fn note(&self, note: String) {
+        self.outcome.lock().unwrap_or_else(PoisonError::into_inner).notes.push(note);
+    }
+
+    /// Makes directories writable whose owner took that from himself.
+    fn unlock(&self) -> Result<()> {
+        for (path, mode) in &self.plan.unlock {
+            let fail = |e| io(format!("cannot make the directory {path} writable"), e);
+            crash::point("restore-unlock").map_err(|e| ah_plugin_api::Error::from_io("cannot change a mode", &e))?;
+            set_mode(self.tree, path, mode | 0o700).map_err(fail)?;
+        }
+        Ok(())
+    }
+
+    /// Sets modes and times of directories and of files of which nothing else changes, the deepest first. After a failed
+    /// start only what the start itself has changed is set back.
+    fn finish(&self, changed: bool) {
+        let mut last: HashMap<&RelPath, (Option<u32>, Option<Timestamp>)> = HashMap::new();
+        let named = self.named_in();
+        let gone: HashSet<&RelPath> = if changed {
+            self.plan.clear.iter().chain(&self.plan.removals).map(|step| &step.path).collect()
+        } else {
+            HashSet::new()
+        };
+        for (path, was) in self.plan.parents.iter().filter(|(path, _)| !gone.contains(path)) {
+            // Exchanging files in it, or our folder, touches a directory's time though no name has come or gone.
+            if !changed || self.exact_times || !named.contains(path) {
+                last.entry(path).or_default().1 = Some(*was);
+            }
+        }
+        let is_dir = |path| self.tree.stat(path).is_ok_and(|found| found.is_some_and(|found| found.kind == EntryKind::Dir));
+        // One that was to go and could not is locked again.
+        for (path, mode) in self.plan.unlock.iter().filter(|(path, _)| !gone.contains(path) || is_dir(path)) {
+            last.entry(path).or_default().0 = Some(*mode);
+        }
+        if changed {
+            for step in self.plan.dirs.iter().chain(&self.plan.attributes) {
+                let Some(after) = &step.after else { continue };
+                let slot = last.entry(&step.path).or_default();
+                slot.0 = (after.kind != EntryKind::Symlink).then_some(after.mode);
+                if self.exact_times {
+                    slot.1 = Some(after.mtime);
+                }
+            }
+        }
+        let mut last: Vec<_> = last.into_iter().collect();
+        last.sort_by(|a, b| b.0.cmp(a.0));
+        for (path, (mode, mtime)) in last {
+            let done = crash::point("restore-attributes").map_err(|_| Errno::IO).and_then(|()| {
+                mode.map_or(Ok(()), |mode| set_mode(self.tree, path, mode))?;
+                mtime.map_or(Ok(()), |mtime| set_time(self.tree, path, mtime))
+            });
+            match done {
+                // A directory that was taken away has no attributes left to set.
+                Ok(()) | Err(Errno::NOENT) => {}
+                Err(error) => self.fail(path, format!("its attributes could not be set ({error})")),
+            }
+        }
+    }
+
+    /// Directories in which a name comes or goes.
+    fn named_in(&self) -> HashSet<RelPath> {
+        let plan = self.plan;
+        let new = plan.puts.iter().filter(|step| step.found.is_none());
+        let named = plan.clear.iter().chain(&plan.dirs).chain(&plan.removals).chain(new);
+        named.filter_map(|step| step.path.parent()).collect()
+    }
+}
+
+fn set_mode(tree: Tree<'_>, path: &RelPath, mode: u32) -> Result<(), Errno> {
+    let parent = tree.dir(&path.parent().unwrap_or_default())?;
+    let name = path.file_name().unwrap_or(b".");
+    match at::stat(parent.as_fd(), name)? {
+        Some(found) if found.mode == mode => Ok(()),
+        Some(_) => at::chmod(parent.as_fd(), name, mode),
+        None => Err(Errno::NOENT),
+    }
+}
+
+fn set_time(tree: Tree<'_>, path: &RelPath, mtime: Timestamp) -> Result<(), Errno> {
+    let parent = tree.dir(&path.parent().unwrap_or_default())?;
+    at::set_mtime(parent.as_fd(), path.file_name().unwrap_or(b"."), mtime)
+}
+
+/// The folder in which files are prepared and put aside.
+struct Staging {
+    lanes: Vec<OwnedFd>,
+}
+
+impl Staging {
+    fn make(tree: Tree<'_>, path: &RelPath, lanes: u64) -> Result<Self> {
+        let fail = |e| io(format!("cannot make the folder {path} in the workspace"), e);
+        crash::point("restore-staging").map_err(|e| ah_plugin_api::Error::from_io("cannot make a folder", &e))?;
+        let top = tree.dir(&RelPath::root()).map_err(fail)?;
+        rustix::fs::mkdirat(&top, path.as_bytes(), Mode::RWXU).map_err(fail)?;
+        let own = tree.dir(path).map_err(fail)?;
+        let mut made = Vec::new();
+        for lane in 0..lanes {
+            let name = lane.to_string();
+            rustix::fs::mkdirat(&own, name.as_bytes(), Mode::RWXU).map_err(fail)?;
+            made.push(tree.dir(&path.join(name.as_bytes())?).map_err(fail)?);
+        }
+        Ok(Self { lanes: made })
+    }
+
+    /// Where a slot is.
+    fn slot(&self, slot: u64) -> (BorrowedFd<'_>, String) {
+        let lane = usize::try_from(slot).unwrap_or(0) % self.lanes.len();
+        (self.lanes[lane].as_fd(), slot.to_string())
+    }
+}
+
+/// Removes the staging folder and what is in it, but for the slots in `keep`. False if something is left.
+pub(super) fn sweep(tree: Tree<'_>, path: &RelPath, keep: &HashSet<u64>) -> bool {
+    let Ok(names) = tree.names(path) else {
+        return matches!(tree.stat(path), Ok(None));
+    };
+    for lane in names {
+        let Ok(lane_path) = path.join(&lane) else { continue };
+        let (Ok(dir), Ok(files)) = (tree.dir(&lane_path), tree.names(&lane_path)) else { continue };
+        for file in files {
+            let slot = std::str::from_utf8(&file).ok().and_then(|text| text.parse::<u64>().ok());
+            if slot.is_none_or(|slot| !keep.contains(&slot)) {
+                let _ = rustix::fs::unlinkat(&dir, file, AtFlags::empty());
+            }
+        }
+        if let Ok(own) = tree.dir(path) {
+            let _ = rustix::fs::unlinkat(&own, lane, AtFlags::REMOVEDIR);
+        }
+    }
+    let top = tree.dir(&RelPath::root());
+    top.is_ok_and(|top| rustix::fs::unlinkat(&top, path.as_bytes(), AtFlags::REMOVEDIR).is_ok())
+}
+
+/// Runs `each` on all items on some threads. After the first error no more are begun.
+fn on_threads<T: Sync>(threads: u64, items: &[T], each: impl Fn(&T) -> Result<()> + Sync) -> Result<()> {
+    const CHUNK: usize = 8;
+    let next = AtomicUsize::new(0);
+    let failure = Mutex::new(None);
+    let work = || {
+        loop {
+            let from = next.fetch_add(CHUNK, Ordering::Relaxed);
+            let Some(rest) = items.get(from..) else { return };
+            for item in rest.iter().take(CHUNK) {
+                if let Err(error) = each(item) {
+                    next.store(items.len(), Ordering::Relaxed);
+                    failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+                    return;
+                }
+            }
+            if rest.is_empty() {
+                return;
+            }
+        }
+    };
+    if items.len() <= CHUNK {
+        work();
+    } else {
+        std::thread::scope(|scope| {
+            for _ in 1..threads {
+                scope.spawn(work);
+            }
+            work();
+        });
+    }
+    failure.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
+}
+
+/// A step with its slot.
+#[derive(Clone, Copy)]
+struct Slotted<'a> {
+    step: &'a Step,
+    slot: Option<u64>,
+}

@@ -1,0 +1,92 @@
+//! Making files and symlinks ready in the staging folder. Nothing that was there is touched.
+
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use ah_plugin_api::{Entry, EntryKind, Error, ErrorKind, Result};
+use rustix::fs::{Advice, AtFlags, Gid, Mode, OFlags, Uid};
+
+use super::{Slotted, Staging, Work, lanes, on_threads};
+use crate::crash;
+use crate::restore::at::{self, io};
+use crate::restore::plan::Step;
+
+impl Work<'_> {
+    /// Makes all files and symlinks of the plan.
+    pub(super) fn stage(&self, staging: &Staging, slots: &[Option<u64>]) -> Result<()> {
+        let offset = self.plan.clear.len() + self.plan.dirs.len();
+        let puts: Vec<Slotted<'_>> =
+            self.plan.puts.iter().zip(&slots[offset..]).map(|(step, &slot)| Slotted { step, slot }).collect();
+        let done = AtomicU64::new(0);
+        on_threads(lanes(), &puts, |put| {
+            self.cx.check_cancelled()?;
+            let count = done.fetch_add(1, Ordering::Relaxed);
+            if count.is_multiple_of(256) {
+                self.cx.progress("preparing files", count, Some(puts.len() as u64));
+            }
+            match (put.slot, &put.step.after) {
+                (Some(slot), Some(after)) => self.prepare(staging, put.step, after, slot),
+                _ => Err(Error::new(ErrorKind::Internal, "a file has no place in the plan")),
+            }
+        })
+    }
+
+    fn prepare(&self, staging: &Staging, step: &Step, after: &Entry, slot: u64) -> Result<()> {
+        let path = &step.path;
+        let fail = |e| io(format!("cannot prepare {path}"), e);
+        let (dir, name) = staging.slot(slot);
+        crash::point("restore-stage").map_err(|e| Error::from_io(format!("cannot prepare {path}"), &e))?;
+        let (uid, gid) = self.owner(step);
+        if after.kind == EntryKind::Symlink {
+            let target = self.target.link_target(path, self.cx)?;
+            rustix::fs::symlinkat(target, dir, name.as_str()).map_err(fail)?;
+            if uid.is_some() || gid.is_some() {
+                let _ = rustix::fs::chownat(dir, name.as_str(), uid, gid, AtFlags::SYMLINK_NOFOLLOW);
+            }
+            return Ok(());
+        }
+        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = rustix::fs::openat(dir, name.as_str(), flags, Mode::RUSR | Mode::WUSR).map_err(fail)?;
+        self.target.read(path, file.as_fd(), self.cx).map_err(|e| e.context(format!("cannot read {path} from the snapshot")))?;
+        let size = at::stat(file.as_fd(), b"").map_err(fail)?.map_or(0, |found| found.size);
+        if size != after.size {
+            let message = format!("the snapshot gave {size} bytes of {path}, not {}", after.size);
+            return Err(Error::new(ErrorKind::DataLoss, message));
+        }
+        if uid.is_some() || gid.is_some() {
+            // Not everyone may give files away, and not every filesystem knows owners; contents matter more.
+            let _ = rustix::fs::fchown(&file, uid, gid);
+        }
+        rustix::fs::fchmod(&file, Mode::from_raw_mode(after.mode)).map_err(fail)?;
+        // Starts writing to disk without waiting for it, so that the rename that follows cannot reach the disk long before the
+        // contents do: after a power cut a file is the old or the new one, not an empty one.
+        let _ = rustix::fs::fadvise(&file, 0, None, Advice::DontNeed);
+        Ok(())
+    }
+
+    /// Whose the new file is, where that is not a matter of course: the owner of the file it replaces, else root makes files for
+    /// the owner of their directory, and a set-group-id directory gives its group.
+    fn owner(&self, step: &Step) -> (Option<Uid>, Option<Gid>) {
+        let (me, my_group) = (rustix::process::geteuid(), rustix::process::getegid());
+        let parent = || {
+            let mut above = step.path.parent();
+            while let Some(dir) = above {
+                match self.tree.stat(&dir) {
+                    Ok(Some(found)) => return Some(found),
+                    _ => above = dir.parent(),
+                }
+            }
+            None
+        };
+        let (uid, gid) = match step.found {
+            Some(old) => (old.uid, old.gid),
+            None => match parent() {
+                Some(dir) if me.is_root() => (dir.uid, dir.gid),
+                Some(dir) if dir.mode & 0o2000 != 0 => (me.as_raw(), dir.gid),
+                _ => return (None, None),
+            },
+        };
+        let uid = (me.is_root() && uid != me.as_raw()).then(|| Uid::from_raw(uid));
+        (uid, (gid != my_group.as_raw()).then(|| Gid::from_raw(gid)))
+    }
+}

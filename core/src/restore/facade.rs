@@ -1,0 +1,408 @@
+//! The order of a restore: lock, safety snapshot, plan, journal, timeline, changes, timeline. And of an undo.
+
+use std::collections::{BTreeMap, HashSet};
+
+use ah_plugin_api::{
+    Capability, Change, Context, Durability, Error, ErrorKind, Place, RelPath, Result, Snapshot, SnapshotRef, SnapshotRequest,
+};
+
+use super::apply::{apply, lanes};
+use super::clean::clean;
+use super::journal::{Journal, Journals, Named, OpenJournal, Unlocked};
+use super::plan::{Ground, Plan, Wish, plan};
+use super::scope::Scope;
+use super::{
+    Ignores, InterruptedRestore, LeftAlone, RestoreBegin, RestoreEnd, RestoreOptions, RestoreReport, UndoOptions,
+};
+use crate::background;
+use crate::ids;
+use crate::record::{ChangeRecord, SnapshotKind, SnapshotRecord};
+use crate::timeline::{Event, EventBody};
+use crate::walk::Shelf;
+use crate::workspace::{Served, Workspace};
+
+/// So many conflicts are named in an error; a dry run lists all.
+const NAMED: usize = 20;
+
+/// What restore and undo have in common.
+struct Job {
+    target: SnapshotRecord,
+    scope: Scope,
+    paths: Vec<RelPath>,
+    ignored: bool,
+    delete_ignored: bool,
+    exact_times: bool,
+    dry_run: bool,
+    undoes: Option<String>,
+    /// Interrupted restores that this one takes over.
+    taken_over: Vec<OpenJournal>,
+    /// Whether an undo shall go back to the state before those, rather than to the one after.
+    finishes: bool,
+}
+
+impl Workspace {
+    /// Puts files back as they were in a snapshot; the present state is saved first.
+    ///
+    /// Finishes an interrupted restore of the same snapshot: an undo then takes back both parts.
+    ///
+    /// # Errors
+    /// As [`Workspace::resolve`]; `Conflict` where something would be lost that the safety snapshot cannot keep, or where a file
+    /// changed meanwhile; the provider's. Whatever the error, nothing has been changed.
+    pub fn restore(&self, reference: &str, options: &RestoreOptions) -> Result<RestoreReport> {
+        let _lock = self.lock("restore")?;
+        let target = self.resolve(reference)?;
+        let covers = |journal: &Journal| {
+            options.paths.is_empty()
+                || (!journal.paths.is_empty()
+                    && journal.paths.iter().all(|path| options.paths.iter().any(|top| path.starts_with(top))))
+        };
+        let (taken_over, others): (Vec<_>, Vec<_>) =
+            self.interrupted_journals()?.into_iter().partition(|open| covers(&open.journal));
+        drop(others);
+        let finishes = taken_over.iter().any(|open| open.journal.target.id == target.id);
+        let scope = if options.paths.is_empty() { Scope::Everything } else { Scope::Below(options.paths.clone()) };
+        self.put_back(&Job {
+            target,
+            scope,
+            paths: options.paths.clone(),
+            ignored: options.ignored,
+            delete_ignored: false,
+            exact_times: options.exact_times,
+            dry_run: options.dry_run,
+            undoes: None,
+            taken_over,
+            finishes,
+        })
+    }
+
+    /// Takes the last restore (or undo) back: an interrupted one if there is one, else the latest of the session, or of all
+    /// sessions without one.
+    ///
+    /// # Errors
+    /// `NotFound` if there was none; otherwise as [`Workspace::restore`].
+    pub fn undo(&self, options: &UndoOptions) -> Result<RestoreReport> {
+        let _lock = self.lock("restore")?;
+        let mut interrupted = self.interrupted_journals()?;
+        interrupted.retain(|open| self.session_counts(&open.journal.session));
+        let (journal, taken_over) = match interrupted.pop() {
+            Some(open) => (open.journal.clone(), vec![open]),
+            None => (self.last_ended()?, Vec::new()),
+        };
+        drop(interrupted);
+        let gone = || {
+            Error::new(ErrorKind::NotFound, format!("the snapshot {} that undo goes back to is gone", journal.back.id))
+        };
+        let target = self.state()?.snapshots.into_iter().find(|record| record.id == journal.back.id).ok_or_else(gone)?;
+        let touched: HashSet<RelPath> = journal.touched().cloned().collect();
+        self.put_back(&Job {
+            target,
+            scope: Scope::Exactly(touched),
+            paths: journal.paths,
+            ignored: true,
+            delete_ignored: true,
+            exact_times: options.exact_times,
+            dry_run: options.dry_run,
+            undoes: Some(journal.restore),
+            taken_over,
+            finishes: false,
+        })
+    }
+
+    /// The restore that did not come to its end, if there is one. Cost: one look for a file.
+    ///
+    /// # Errors
+    /// If its record is there and cannot be read.
+    pub fn interrupted(&self) -> Result<Option<InterruptedRestore>> {
+        let mut open = self.interrupted_journals()?;
+        Ok(open.pop().map(|OpenJournal { journal, .. }| InterruptedRestore {
+            restore: journal.restore,
+            target: journal.target.id,
+            safety: journal.back.id,
+            session: journal.session,
+            began: journal.began,
+        }))
+    }
+
+    fn journals(&self) -> Journals {
+        Journals::new(self.folder())
+    }
+
+    /// Journals of interrupted restores, the oldest first. Files those away that only their last step was missing for.
+    fn interrupted_journals(&self) -> Result<Vec<OpenJournal>> {
+        let journals = self.journals();
+        let open = journals.interrupted()?;
+        if open.is_empty() {
+            return Ok(open);
+        }
+        let events = self.state()?.events;
+        let ended: HashSet<&str> = events.iter().filter_map(ended).collect();
+        let (ended, open): (Vec<_>, Vec<_>) =
+            open.into_iter().partition(|open| ended.contains(open.journal.restore.as_str()));
+        for open in ended {
+            journals.end(&open)?;
+        }
+        Ok(open)
+    }
+
+    /// The journal of the latest restore that came to its end.
+    fn last_ended(&self) -> Result<Journal> {
+        let events = self.state()?.events;
+        let undoable = |end: &RestoreEnd| end.outcome == "done" || end.outcome == "partial";
+        let ended: HashSet<&str> = events
+            .iter()
+            .filter_map(|event| match &event.body {
+                EventBody::RestoreEnd(end) if undoable(end) => Some(end.restore.as_str()),
+                _ => None,
+            })
+            .collect();
+        let last = events.iter().rev().find_map(|event| match &event.body {
+            EventBody::RestoreBegin(begin) if ended.contains(begin.restore.as_str()) && self.session_counts(&event.session) => {
+                Some((&event.session, begin))
+            }
+            _ => None,
+        });
+        let (session, begin) = last.ok_or_else(|| {
+            Error::new(ErrorKind::NotFound, "there is no restore to take back").with_hint("`ah timeline` shows what happened")
+        })?;
+        self.journals().ended_one(session, &begin.restore)
+    }
+
+    /// Whether a session is among those that this call is about.
+    fn session_counts(&self, session: &ids::SessionName) -> bool {
+        let settings = self.engine.settings();
+        settings.session.as_ref().or(settings.agent_session.as_ref()).is_none_or(|own| own == session)
+    }
+
+    fn put_back(&self, job: &Job) -> Result<RestoreReport> {
+        let cx = self.context();
+        let served = self.serve(&job.target.provider)?;
+        let (workspace, scratch, policy) = (self.open_dir()?, self.mounts_dir()?, self.policy()?);
+        let ignores = if served.can(Capability::AppliesPolicy) {
+            None
+        } else {
+            Some(Ignores::open(self.open_dir()?, &policy)?)
+        };
+        let shelf = Shelf { provider: &*served.provider, store: &served.store, scratch: &scratch };
+        let own_state = &policy.own_state;
+        let ground = Ground { workspace: &workspace, shelf, own_state, ignores: ignores.as_ref() };
+
+        let target_ref = SnapshotRef { snapshot: job.target.reference.clone() };
+        let target = served.provider.stat(&served.place(), &target_ref, &cx)?;
+        // Until the safety snapshot is on the timeline, gc must not take it for an orphan.
+        let making = self.lock_as("orphans", false)?;
+        let safety = self.safety(&served, &Place::new(&served.store).with_workspace(&workspace), &policy, &cx)?;
+        // Until it is on the timeline it is nobody's, and goes away again if nothing comes of it.
+        let unused = |safety: &Snapshot| {
+            let request = ah_plugin_api::DestroyRequest::Snapshot(safety.reference.clone());
+            // gc finds it otherwise.
+            let _ = served.provider.destroy(&served.place(), &request, &cx);
+        };
+        let wish = Wish {
+            safety: &safety,
+            target: &target,
+            scope: job.scope.clone(),
+            ignored: job.ignored,
+            delete_ignored: job.delete_ignored,
+            exact_times: job.exact_times,
+        };
+        let source = shelf.open(&target.reference, &cx)?;
+        let planned = plan(&ground, &wish, &source, &cx).and_then(|plan| self.known_paths(job, plan));
+        let plan = match planned {
+            Ok(plan) if job.dry_run => {
+                unused(&safety);
+                return Ok(report(job, plan, head_note(&target, &safety)));
+            }
+            Ok(plan) if !plan.conflicts.is_empty() => {
+                unused(&safety);
+                return Err(refusal(&plan.conflicts));
+            }
+            Ok(plan) => plan,
+            Err(error) => {
+                unused(&safety);
+                return Err(error);
+            }
+        };
+        let mut notes = head_note(&target, &safety);
+        for open in &job.taken_over {
+            for (path, aside) in clean(&ground, &open.journal, &cx)? {
+                notes.push(format!("{path} was being changed when the restore was interrupted; that state is in {aside}"));
+            }
+        }
+        if plan.is_empty() {
+            unused(&safety);
+            // All of it had been done, or taken back, but for saying so.
+            for open in &job.taken_over {
+                self.end_journal(open, if job.finishes { "done" } else { "abandoned" })?;
+            }
+            return Ok(report(job, plan, notes));
+        }
+
+        let session = self.writing_session();
+        let mut record = SnapshotRecord::of(&safety, &served.name, SnapshotKind::Safety, &session);
+        record.seq = self.append(&session, EventBody::Snapshot { snapshot: Box::new(record.clone()) }, Durability::Durable)?.seq;
+        drop(making);
+        let open = self.journals().begin(self.journal(job, &plan, &record)?)?;
+        let begin = RestoreBegin {
+            restore: open.journal.restore.clone(),
+            target: job.target.id.clone(),
+            safety: record.id.clone(),
+            undoes: job.undoes.clone(),
+            paths: job.paths.clone(),
+            changes: open.journal.steps.len() as u64,
+        };
+        let begun = self.append(&session, EventBody::RestoreBegin(begin), Durability::Durable);
+        if let Err(error) = begun {
+            let _ = self.journals().forget(&open);
+            return Err(error);
+        }
+        let applied = match apply(&ground, &plan, &open.journal, &source, job.exact_times, &cx) {
+            Ok(applied) => applied,
+            Err(error) => {
+                // Nothing has been changed; a state before this one may still be half-way.
+                self.end_journal(&open, "failed")?;
+                return Err(error);
+            }
+        };
+        self.end_journal(&open, if applied.failed.is_empty() { "done" } else { "partial" })?;
+        for interrupted in &job.taken_over {
+            self.end_journal(interrupted, "abandoned")?;
+        }
+        background::after_snapshot(self, &record);
+        notes.extend(applied.notes);
+        let mut report = report(job, plan, notes);
+        report.restore = Some(open.journal.restore.clone());
+        report.safety = Some(record);
+        report.failed = applied.failed;
+        Ok(report)
+    }
+
+    /// Says on the timeline that a restore came to its end, and files its journal away.
+    fn end_journal(&self, open: &OpenJournal, outcome: &str) -> Result<()> {
+        let end = RestoreEnd { restore: open.journal.restore.clone(), outcome: outcome.to_owned() };
+        self.append(&open.journal.session, EventBody::RestoreEnd(end), Durability::Durable)?;
+        self.journals().end(open)
+    }
+
+    fn safety(
+        &self,
+        served: &Served,
+        place: &Place<'_>,
+        policy: &ah_plugin_api::CapturePolicy,
+        cx: &Context<'_>,
+    ) -> Result<Snapshot> {
+        let settings = self.engine.settings();
+        let attributes = BTreeMap::from([
+            ("kind".to_owned(), SnapshotKind::Safety.as_str().to_owned()),
+            ("session".to_owned(), self.writing_session().as_str().to_owned()),
+            ("workspace".to_owned(), self.id.as_str().to_owned()),
+        ]);
+        let request = SnapshotRequest {
+            id: ids::snapshot_id(&settings.ids)?,
+            created: settings.clock.now(),
+            label: None,
+            attributes,
+            durability: Durability::Durable,
+            // Whoever took the snapshot to be restored had this many, too.
+            policy: ah_plugin_api::CapturePolicy { max_entries: u64::MAX, ..policy.clone() },
+        };
+        let taken = served.provider.snapshot(place, &request, cx);
+        taken.map_err(|e| e.context("the present state could not be saved, so nothing was changed"))
+    }
+
+    fn journal(&self, job: &Job, plan: &Plan, safety: &SnapshotRecord) -> Result<Journal> {
+        let settings = self.engine.settings();
+        let named = |record: &SnapshotRecord| Named { id: record.id.clone(), reference: record.reference.clone() };
+        let restore = ids::letters(&settings.ids);
+        let first = job.taken_over.iter().find(|open| open.journal.target.id == job.target.id && job.finishes);
+        let back_paths: HashSet<RelPath> = match first {
+            Some(_) => job.taken_over.iter().flat_map(|open| open.journal.touched().cloned()).collect(),
+            None => HashSet::new(),
+        };
+        let mut back_paths: Vec<RelPath> = back_paths.into_iter().collect();
+        back_paths.sort();
+        Ok(Journal {
+            version: 1,
+            session: self.writing_session(),
+            began: settings.clock.now(),
+            provider: job.target.provider.clone(),
+            target: named(&job.target),
+            safety: named(safety),
+            back: first.map_or_else(|| named(safety), |open| open.journal.back.clone()),
+            back_paths,
+            undoes: job.undoes.clone(),
+            paths: job.paths.clone(),
+            staging: Journal::staging_of(&restore)?,
+            lanes: lanes(),
+            unlocked: plan.unlock.iter().map(|(path, mode)| Unlocked { path: path.clone(), mode: *mode }).collect(),
+            steps: Journal::steps_of(plan),
+            restore,
+        })
+    }
+
+    /// A path that was asked for by name must be somewhere: then, or now.
+    fn known_paths(&self, job: &Job, plan: Plan) -> Result<Plan> {
+        if job.undoes.is_some() || !plan.is_empty() || !plan.left.is_empty() || !plan.conflicts.is_empty() {
+            return Ok(plan);
+        }
+        for path in &job.paths {
+            let served = self.serve(&job.target.provider)?;
+            let shelf = Shelf { provider: &*served.provider, store: &served.store, scratch: &self.mounts_dir()? };
+            let then = shelf.open(&job.target.reference, &self.context())?.entry(path, &self.context())?;
+            if then.is_none() && !self.root.join(path.as_path()).exists() {
+                let message = format!("{path} is neither in the snapshot nor in the workspace");
+                let hint = format!("`ah agent fs versions {path}` shows when it was there");
+                return Err(Error::new(ErrorKind::NotFound, message).with_hint(hint));
+            }
+        }
+        Ok(plan)
+    }
+}
+
+fn ended(event: &Event) -> Option<&str> {
+    match &event.body {
+        EventBody::RestoreEnd(end) => Some(&end.restore),
+        _ => None,
+    }
+}
+
+fn report(job: &Job, plan: Plan, notes: Vec<String>) -> RestoreReport {
+    RestoreReport {
+        restore: None,
+        target: job.target.clone(),
+        safety: None,
+        dry_run: job.dry_run,
+        changes: plan.changes().iter().map(|change: &Change| ChangeRecord::from(change)).collect(),
+        left: plan.left,
+        conflicts: plan.conflicts,
+        failed: Vec::new(),
+        notes,
+    }
+}
+
+fn refusal(conflicts: &[LeftAlone]) -> Error {
+    let count = conflicts.len();
+    let paths = if count == 1 { "1 path stands".to_owned() } else { format!("{count} paths stand") };
+    let mut error = Error::new(ErrorKind::Conflict, format!("{paths} in the way, so nothing was changed"));
+    error.causes = conflicts.iter().take(NAMED).map(|conflict| format!("{}: {}", conflict.path, conflict.reason)).collect();
+    if count > NAMED {
+        error.causes.push(format!("… and {} more", count - NAMED));
+    }
+    error.with_hint("move these out of the way, or name the paths to restore after `--`; `--dry-run` lists everything")
+}
+
+/// Restore does not move HEAD; whoever expects it to should hear so.
+fn head_note(target: &Snapshot, safety: &Snapshot) -> Vec<String> {
+    let (Some(then), Some(now)) = (&target.repository, &safety.repository) else { return Vec::new() };
+    if (&then.head, &then.branch) == (&now.head, &now.branch) {
+        return Vec::new();
+    }
+    let name = |state: &ah_plugin_api::RepositoryState| {
+        let short = |head: &String| head.chars().take(10).collect::<String>();
+        let head = state.head.as_ref().map_or_else(|| "no commit".to_owned(), short);
+        match &state.branch {
+            Some(branch) => format!("{head} on {}", branch.strip_prefix("refs/heads/").unwrap_or(branch)),
+            None => format!("{head}, detached"),
+        }
+    };
+    vec![format!("HEAD was {} at that moment and is {} now; restore leaves it where it is", name(then), name(now))]
+}

@@ -1,0 +1,105 @@
+//! Which paths are ignored now, for providers whose snapshots hold ignored files without saying so.
+//!
+//! The rules themselves are `ah-rules`'. Here is only the memory of the directories that were asked about.
+
+use std::collections::HashMap;
+use std::os::fd::AsFd;
+use std::sync::{Mutex, PoisonError};
+
+use ah_plugin_api::{CapturePolicy, Dir, EntryKind, OmitReason, RelPath, Result};
+use ah_rules::{Class, DirRules, Present, Rules};
+
+use super::at::Tree;
+
+/// Answers for one workspace, as its ignore files are now.
+pub(crate) struct Ignores {
+    top: Dir,
+    rules: Rules,
+    known: Mutex<HashMap<RelPath, Inside>>,
+}
+
+/// What holds inside a directory.
+#[derive(Clone)]
+enum Inside {
+    /// All of it is ignored.
+    Ignored,
+    /// Its rules say.
+    Rules(Box<DirRules>),
+}
+
+impl Ignores {
+    /// The rules of the workspace that `top` has open.
+    pub(crate) fn open(top: Dir, policy: &CapturePolicy) -> Result<Self> {
+        let rules = Rules::open(top.as_fd(), policy);
+        Ok(Self { top, rules, known: Mutex::default() })
+    }
+
+    /// Whether a path is ignored, or excluded by configuration.
+    pub(crate) fn ignored(&self, path: &RelPath, is_dir: bool) -> bool {
+        let Some(name) = path.file_name() else { return false };
+        match self.inside(&path.parent().unwrap_or_default()) {
+            Inside::Ignored => true,
+            Inside::Rules(rules) => {
+                let kind = if is_dir { EntryKind::Dir } else { EntryKind::File };
+                left_out(&rules.classify(name, kind, 0))
+            }
+        }
+    }
+
+    fn inside(&self, dir: &RelPath) -> Inside {
+        if let Some(known) = self.known.lock().unwrap_or_else(PoisonError::into_inner).get(dir) {
+            return known.clone();
+        }
+        let inside = match (dir.parent(), dir.file_name()) {
+            (Some(parent), Some(name)) => match self.inside(&parent) {
+                Inside::Ignored => Inside::Ignored,
+                Inside::Rules(rules) => self.enter(dir, name, &rules),
+            },
+            _ => Inside::Rules(Box::new(self.rules.root(self.top.as_fd()))),
+        };
+        self.known.lock().unwrap_or_else(PoisonError::into_inner).insert(dir.clone(), inside.clone());
+        inside
+    }
+
+    fn enter(&self, dir: &RelPath, name: &[u8], rules: &DirRules) -> Inside {
+        let class = rules.classify(name, EntryKind::Dir, 0);
+        if left_out(&class) && !matches!(class, Class::Through { .. }) {
+            return Inside::Ignored;
+        }
+        let opened = Tree::new(self.top.as_fd()).ok().and_then(|tree| tree.dir(dir).ok());
+        Inside::Rules(Box::new(match &opened {
+            Some(fd) => rules.enter(name, &class, fd.as_fd(), None),
+            // Not there now: nothing in it has a say, what is above has.
+            None => rules.enter(name, &class, self.top.as_fd(), Some(Present { git: false, gitignore: false })),
+        }))
+    }
+}
+
+fn left_out(class: &Class) -> bool {
+    class.is_ignored() || matches!(class, Class::Omitted { reason: OmitReason::Excluded, .. })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn present_and_missing_paths() {
+        let tmp = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(tmp.path().join(".git")).unwrap();
+        std::fs::write(tmp.path().join(".git/HEAD"), "ref: refs/heads/main\n").unwrap();
+        std::fs::create_dir_all(tmp.path().join(".git/objects")).unwrap();
+        std::fs::create_dir_all(tmp.path().join(".git/refs")).unwrap();
+        std::fs::create_dir_all(tmp.path().join("src")).unwrap();
+        std::fs::write(tmp.path().join(".gitignore"), "target/\n*.log\n").unwrap();
+        std::fs::write(tmp.path().join("src/.gitignore"), "gen\n").unwrap();
+        let ignores = Ignores::open(Dir::open(tmp.path()).unwrap(), &CapturePolicy::default()).unwrap();
+        let ignored = |text: &str, is_dir| ignores.ignored(&RelPath::new(text).unwrap(), is_dir);
+        for (path, is_dir) in [("target", true), ("target/debug/x", false), ("a.log", false), ("gone/b.log", false), ("src/gen", false)] {
+            assert!(ignored(path, is_dir), "{path}");
+        }
+        for (path, is_dir) in [("src", true), ("src/main.rs", false), ("gone/main.rs", false), ("gen", false), ("", true)] {
+            assert!(!ignored(path, is_dir), "{path}");
+        }
+    }
+}

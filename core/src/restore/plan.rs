@@ -1,0 +1,531 @@
+//! From two snapshots to a list of steps: the present state (the safety snapshot) and the one to go back to.
+//!
+//! Each difference between them is looked at on disk before anything is changed. It becomes a step, or is left alone (with the
+//! reason), or stands in the way (a conflict; then nothing at all is done). What may be touched is in `scope.rs`, how steps are
+//! carried out in `apply/`.
+
+use std::cell::OnceCell;
+use std::collections::HashSet;
+use std::os::fd::AsFd;
+
+use ah_plugin_api::{
+    Change, Context, Dir, Entry, EntryKind, Error, ErrorKind, OmitReason, RelPath, Result, Snapshot, Timestamp,
+};
+use rustix::io::Errno;
+
+use super::at::{Found, Tree, io};
+use super::scope::{Omissions, Scope, by_rule, untouchable};
+use super::{Ignores, LeftAlone};
+use crate::walk::{Shelf, Source, same_contents};
+
+/// A change time this close before the safety snapshot, or later, says nothing: filesystems stamp with a clock that ticks every
+/// 1 to 10 ms. Then contents are compared.
+const DOUBT: i64 = 100_000_000;
+
+/// Where a restore works.
+#[derive(Clone, Copy)]
+pub(crate) struct Ground<'a> {
+    pub(crate) workspace: &'a Dir,
+    pub(crate) shelf: Shelf<'a>,
+    /// Directories of our own state inside the workspace.
+    pub(crate) own_state: &'a [RelPath],
+    /// For providers that capture ignored files and do not say which they are.
+    pub(crate) ignores: Option<&'a Ignores>,
+}
+
+/// What is wanted.
+pub(crate) struct Wish<'a> {
+    pub(crate) safety: &'a Snapshot,
+    pub(crate) target: &'a Snapshot,
+    pub(crate) scope: Scope,
+    /// Overwrite ignored files, too.
+    pub(crate) ignored: bool,
+    /// Delete ignored files, too: only for what a restore itself has made.
+    pub(crate) delete_ignored: bool,
+    pub(crate) exact_times: bool,
+}
+
+/// One path that changes.
+#[derive(Debug, Clone)]
+pub(crate) struct Step {
+    pub(crate) path: RelPath,
+    /// What the safety snapshot holds.
+    pub(crate) before: Option<Entry>,
+    /// What the target snapshot holds.
+    pub(crate) after: Option<Entry>,
+    /// What is on disk, looked at while planning.
+    pub(crate) found: Option<Found>,
+}
+
+/// The steps, in the order of their lists.
+#[derive(Debug, Default)]
+pub(crate) struct Plan {
+    /// Taken away to make room for another kind of thing at the same path, the deepest first.
+    pub(crate) clear: Vec<Step>,
+    /// Directories to be made, the topmost first.
+    pub(crate) dirs: Vec<Step>,
+    /// Files and symlinks to be put in place.
+    pub(crate) puts: Vec<Step>,
+    /// Taken away for good, the deepest first.
+    pub(crate) removals: Vec<Step>,
+    /// Mode or time alone, the deepest first.
+    pub(crate) attributes: Vec<Step>,
+    /// Directories that have to be made writable for a while, with the mode they have.
+    pub(crate) unlock: Vec<(RelPath, u32)>,
+    /// Directories in which something changes, with the time they had; only those that are there already.
+    pub(crate) parents: Vec<(RelPath, Timestamp)>,
+    /// Left alone, and why.
+    pub(crate) left: Vec<LeftAlone>,
+    /// In the way, and why.
+    pub(crate) conflicts: Vec<LeftAlone>,
+}
+
+impl Plan {
+    /// All steps. A path whose kind changes is there twice.
+    pub(crate) fn steps(&self) -> impl Iterator<Item = &Step> {
+        self.clear.iter().chain(&self.dirs).chain(&self.puts).chain(&self.removals).chain(&self.attributes)
+    }
+
+    /// Whether there is nothing to do.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.steps().next().is_none()
+    }
+
+    /// What changes, one for each path, in order.
+    pub(crate) fn changes(&self) -> Vec<Change> {
+        let change = |step: &Step| Change { path: step.path.clone(), before: step.before.clone(), after: step.after.clone() };
+        let mut changes: Vec<Change> = self.steps().map(change).collect();
+        changes.sort_by(|a, b| a.path.cmp(&b.path));
+        changes.dedup_by(|a, b| a.path == b.path);
+        changes
+    }
+}
+
+/// Finds out what is to be done. Changes nothing.
+pub(crate) fn plan(ground: &Ground<'_>, wish: &Wish<'_>, target: &Source<'_>, cx: &Context<'_>) -> Result<Plan> {
+    let same_tree = wish.safety.tree.is_some() && wish.safety.tree == wish.target.tree;
+    let changes = if same_tree && !wish.exact_times {
+        Vec::new()
+    } else {
+        let (from, to) = (&wish.safety.reference, &wish.target.reference);
+        ground.shelf.diff(from, to, &wish.scope.tops(), wish.exact_times, cx)?.changes
+    };
+    let mut planner = Planner {
+        ground,
+        wish,
+        target,
+        cx,
+        safety: OnceCell::new(),
+        tree: Tree::new(ground.workspace.as_fd())?,
+        kept_by_safety: Omissions::of(wish.safety),
+        kept_by_target: Omissions::of(wish.target),
+        swapped: HashSet::new(),
+        becoming: HashSet::new(),
+        there: HashSet::new(),
+        plan: Plan::default(),
+    };
+    for (done, change) in changes.iter().enumerate() {
+        if done.is_multiple_of(256) {
+            cx.check_cancelled()?;
+            cx.progress("planning", done as u64, Some(changes.len() as u64));
+        }
+        planner.one(change)?;
+    }
+    planner.finish()
+}
+
+/// What the disk says about a path of which the safety snapshot holds something.
+enum Seen {
+    /// It is still that.
+    Same(Found),
+    /// Nothing is there any more.
+    Gone,
+    /// It is what it shall become already, or it is in the way and listed as such.
+    Done,
+}
+
+struct Planner<'a> {
+    ground: &'a Ground<'a>,
+    wish: &'a Wish<'a>,
+    target: &'a Source<'a>,
+    cx: &'a Context<'a>,
+    /// Opened when contents have to be compared.
+    safety: OnceCell<Source<'a>>,
+    tree: Tree<'a>,
+    kept_by_safety: Omissions<'a>,
+    kept_by_target: Omissions<'a>,
+    /// Directories that make room for something that is none.
+    swapped: HashSet<RelPath>,
+    /// Directories that will be made.
+    becoming: HashSet<RelPath>,
+    /// Directories that are known to be there.
+    there: HashSet<RelPath>,
+    plan: Plan,
+}
+
+impl<'a> Planner<'a> {
+    fn one(&mut self, change: &Change) -> Result<()> {
+        let path = &change.path;
+        if untouchable(path, self.ground.own_state) {
+            return Ok(());
+        }
+        let makes_room = self.makes_room(path);
+        if !makes_room && !self.wish.scope.holds(path) {
+            return Ok(());
+        }
+        match (&change.before, &change.after) {
+            (Some(before), None) => self.removed(path, before, makes_room),
+            (None, Some(after)) => self.added(path, after),
+            (Some(before), Some(after)) => self.changed(path, before, after),
+            (None, None) => Ok(()),
+        }
+    }
+
+    /// Whether `path` is in a directory that makes room for something else.
+    fn makes_room(&self, path: &RelPath) -> bool {
+        !self.swapped.is_empty()
+            && std::iter::successors(path.parent(), RelPath::parent).any(|above| self.swapped.contains(&above))
+    }
+
+    fn removed(&mut self, path: &RelPath, before: &Entry, makes_room: bool) -> Result<()> {
+        let ignored = self.ignored(path, before) && !self.wish.delete_ignored;
+        let why = if before.kind == EntryKind::Special {
+            Some("it is a special file, which could not be made again".to_owned())
+        } else if ignored {
+            Some("it is ignored, and ignored files are never deleted".to_owned())
+        } else if let Some(omission) = self.kept_by_target.cover(path).filter(|_| !makes_room) {
+            Some(format!("the snapshot left it out ({})", omission.reason))
+        } else {
+            None
+        };
+        if let Some(why) = why {
+            if makes_room {
+                self.conflict(path, why);
+            } else {
+                self.leave(path, why);
+            }
+            return Ok(());
+        }
+        let Seen::Same(found) = self.look(path, before, None)? else { return Ok(()) };
+        let step = Step { path: path.clone(), before: Some(before.clone()), after: None, found: Some(found) };
+        if makes_room { &mut self.plan.clear } else { &mut self.plan.removals }.push(step);
+        Ok(())
+    }
+
+    fn added(&mut self, path: &RelPath, after: &Entry) -> Result<()> {
+        if after.kind == EntryKind::Special {
+            self.leave(path, "special files cannot be made again");
+            return Ok(());
+        }
+        let parent = path.parent().unwrap_or_default();
+        if !self.becoming.contains(&parent) {
+            match self.tree.stat(path) {
+                Ok(None) | Err(Errno::NOTDIR | Errno::LOOP) => {}
+                Ok(Some(found)) => return self.taken(path, after, found),
+                Err(error) => {
+                    self.conflict(path, format!("it cannot be looked at ({error})"));
+                    return Ok(());
+                }
+            }
+            if !self.way_to(path)? {
+                return Ok(());
+            }
+        }
+        self.make(Step { path: path.clone(), before: None, after: Some(after.clone()), found: None });
+        Ok(())
+    }
+
+    /// Something is where the safety snapshot holds nothing.
+    fn taken(&mut self, path: &RelPath, after: &Entry, found: Found) -> Result<()> {
+        let present = found.entry(path.file_name().unwrap_or_default());
+        if found.kind == EntryKind::Dir && after.kind == EntryKind::Dir {
+            return Ok(());
+        }
+        let reason = self.kept_by_safety.cover(path).map(|omission| omission.reason);
+        let readable = reason != Some(OmitReason::Unreadable);
+        if readable && found.kind == after.kind && self.on_disk_equals(path, &present, after)? {
+            return Ok(());
+        }
+        match reason {
+            Some(OmitReason::GitDir | OmitReason::OwnState) => {}
+            Some(reason) if by_rule(reason) && !self.wish.ignored => {
+                self.leave(path, format!("it is there and {reason}: only missing ones are brought back"));
+            }
+            Some(reason) => {
+                self.conflict(path, format!("it would be overwritten, and the snapshot of the present state does not hold it ({reason})"));
+            }
+            None => self.conflict(path, "it was made after the present state was saved"),
+        }
+        Ok(())
+    }
+
+    fn changed(&mut self, path: &RelPath, before: &Entry, after: &Entry) -> Result<()> {
+        let (was_dir, becomes_dir) = (before.kind == EntryKind::Dir, after.kind == EntryKind::Dir);
+        if after.kind == EntryKind::Special {
+            if before.kind != EntryKind::Special {
+                self.leave(path, "special files cannot be made again");
+            }
+            return Ok(());
+        }
+        if before.kind == EntryKind::Special {
+            self.conflict(path, "it is a special file, which could not be made again");
+            return Ok(());
+        }
+        if !self.wish.ignored && (self.ignored(path, before) || after.ignored) {
+            self.leave(path, "it is ignored: only missing ones are brought back");
+            return Ok(());
+        }
+        let step = |found| Step { path: path.clone(), before: Some(before.clone()), after: Some(after.clone()), found };
+        if was_dir && becomes_dir {
+            return match self.tree.stat(path) {
+                Ok(Some(found)) if found.kind == EntryKind::Dir => {
+                    let mode_differs = found.mode != after.mode;
+                    if mode_differs && found.mode != before.mode {
+                        self.conflict(path, "its mode was changed after the present state was saved");
+                    } else if mode_differs || (self.wish.exact_times && found.mtime != after.mtime) {
+                        self.plan.attributes.push(step(Some(found)));
+                    }
+                    Ok(())
+                }
+                // Gone or replaced meanwhile, while nothing in it matters here: what does matter says so itself.
+                _ => self.added(path, after),
+            };
+        }
+        let found = match self.look(path, before, Some(after))? {
+            Seen::Same(found) => found,
+            // Nothing is lost by making it again.
+            Seen::Gone => return self.added(path, after),
+            Seen::Done => return Ok(()),
+        };
+        if self.same_contents(path, before, after)? {
+            self.plan.attributes.push(step(Some(found)));
+        } else if was_dir {
+            self.swapped.insert(path.clone());
+            self.plan.clear.push(step(Some(found)));
+            self.plan.puts.push(step(None));
+        } else if becomes_dir {
+            self.becoming.insert(path.clone());
+            self.plan.clear.push(step(Some(found)));
+            self.plan.dirs.push(step(None));
+        } else {
+            self.plan.puts.push(step(Some(found)));
+        }
+        Ok(())
+    }
+
+    /// Looks whether the disk still has what the safety snapshot holds.
+    fn look(&mut self, path: &RelPath, before: &Entry, after: Option<&Entry>) -> Result<Seen> {
+        let found = match self.tree.stat(path) {
+            Ok(None) => return Ok(Seen::Gone),
+            Ok(Some(found)) => found,
+            Err(error) => {
+                self.conflict(path, format!("it cannot be looked at ({error})"));
+                return Ok(Seen::Done);
+            }
+        };
+        let doubt = nanos(found.ctime) >= nanos(self.wish.safety.created) - i128::from(DOUBT);
+        if found.is_still(before) && (found.kind == EntryKind::Dir || !doubt || self.held(path, before)?) {
+            return Ok(Seen::Same(found));
+        }
+        let present = found.entry(path.file_name().unwrap_or_default());
+        if let Some(after) = after.filter(|after| after.kind == found.kind && after.kind != EntryKind::Dir) {
+            if self.on_disk_equals(path, &present, after)? && (found.mode == after.mode || found.kind == EntryKind::Symlink) {
+                return Ok(Seen::Done);
+            }
+        }
+        self.conflict(path, "it changed after the present state was saved");
+        Ok(Seen::Done)
+    }
+
+    /// Whether the safety snapshot holds the very bytes that are on disk.
+    fn held(&self, path: &RelPath, before: &Entry) -> Result<bool> {
+        let disk = Source::Directory { root: self.ground.workspace, skip: &|_, _| false };
+        let present = Entry { content: None, ..before.clone() };
+        unreadable_is_different(same_contents((&disk, path, &present), (self.safety()?, path, before), self.cx))
+    }
+
+    fn on_disk_equals(&self, path: &RelPath, present: &Entry, after: &Entry) -> Result<bool> {
+        let disk = Source::Directory { root: self.ground.workspace, skip: &|_, _| false };
+        unreadable_is_different(same_contents((&disk, path, present), (self.target, path, after), self.cx))
+    }
+
+    fn same_contents(&self, path: &RelPath, before: &Entry, after: &Entry) -> Result<bool> {
+        if before.kind != after.kind || before.size != after.size {
+            return Ok(false);
+        }
+        match (&before.content, &after.content) {
+            (Some(before), Some(after)) => Ok(before == after),
+            _ => same_contents((self.safety()?, path, before), (self.target, path, after), self.cx),
+        }
+    }
+
+    fn safety(&self) -> Result<&Source<'a>> {
+        if self.safety.get().is_none() {
+            let source = self.ground.shelf.open(&self.wish.safety.reference, self.cx)?;
+            let _ = self.safety.set(source);
+        }
+        self.safety.get().ok_or_else(|| Error::new(ErrorKind::Internal, "the safety snapshot was not opened"))
+    }
+
+    /// Makes sure that the directories above `path` are there or will be made; else it is a conflict.
+    fn way_to(&mut self, path: &RelPath) -> Result<bool> {
+        let mut missing = Vec::new();
+        let mut above = path.parent();
+        while let Some(dir) = above {
+            if dir.is_root() || self.there.contains(&dir) || self.becoming.contains(&dir) {
+                break;
+            }
+            match self.tree.stat(&dir) {
+                Ok(Some(found)) if found.kind == EntryKind::Dir => {
+                    self.there.insert(dir);
+                    break;
+                }
+                Ok(Some(_)) => {
+                    self.conflict(path, format!("{dir} is not a directory now; restore that, too"));
+                    return Ok(false);
+                }
+                Ok(None) | Err(Errno::NOTDIR | Errno::LOOP) => {
+                    above = dir.parent();
+                    missing.push(dir);
+                }
+                Err(error) => {
+                    self.conflict(path, format!("{dir} cannot be looked at ({error})"));
+                    return Ok(false);
+                }
+            }
+        }
+        for dir in missing.into_iter().rev() {
+            let entry = self.target.entry(&dir, self.cx)?.filter(|entry| entry.kind == EntryKind::Dir);
+            let entry = entry.ok_or_else(|| Error::new(ErrorKind::DataLoss, format!("the snapshot has no directory {dir}")))?;
+            self.make(Step { path: dir, before: None, after: Some(entry), found: None });
+        }
+        Ok(true)
+    }
+
+    fn make(&mut self, step: Step) {
+        if step.after.as_ref().is_some_and(|after| after.kind == EntryKind::Dir) {
+            // The way to something else may have made it already.
+            if self.becoming.insert(step.path.clone()) {
+                self.plan.dirs.push(step);
+            }
+        } else {
+            self.plan.puts.push(step);
+        }
+    }
+
+    fn ignored(&self, path: &RelPath, entry: &Entry) -> bool {
+        entry.ignored || self.ground.ignores.is_some_and(|ignores| ignores.ignored(path, entry.kind == EntryKind::Dir))
+    }
+
+    fn leave(&mut self, path: &RelPath, reason: impl Into<String>) {
+        self.plan.left.push(LeftAlone { path: path.clone(), reason: reason.into() });
+    }
+
+    fn conflict(&mut self, path: &RelPath, reason: impl Into<String>) {
+        self.plan.conflicts.push(LeftAlone { path: path.clone(), reason: reason.into() });
+    }
+
+    fn finish(mut self) -> Result<Plan> {
+        let deepest_first = |a: &Step, b: &Step| b.path.cmp(&a.path);
+        self.plan.clear.sort_by(deepest_first);
+        self.plan.removals.sort_by(deepest_first);
+        self.plan.attributes.sort_by(deepest_first);
+        self.plan.dirs.sort_by(|a, b| a.path.cmp(&b.path));
+        self.plan.puts.sort_by(|a, b| a.path.cmp(&b.path));
+        self.only_what_is_held_makes_room()?;
+        self.only_empty_directories_go();
+        self.doors();
+        Ok(self.plan)
+    }
+
+    /// A directory that becomes something else may hold nothing but what the safety snapshot holds and this plan takes away.
+    fn only_what_is_held_makes_room(&mut self) -> Result<()> {
+        let cleared: HashSet<RelPath> = self.plan.clear.iter().map(|step| step.path.clone()).collect();
+        for step in &self.plan.clear {
+            if step.before.as_ref().is_none_or(|before| before.kind != EntryKind::Dir) {
+                continue;
+            }
+            let names = self.tree.names(&step.path).map_err(|e| io(format!("cannot list {}", step.path), e))?;
+            for name in names {
+                let child = step.path.join(&name)?;
+                if !cleared.contains(&child) {
+                    let reason = "a file takes the place of its directory, and the snapshot of the present state does not hold it";
+                    self.plan.conflicts.push(LeftAlone { path: child, reason: reason.to_owned() });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A directory that has something left in it stays.
+    fn only_empty_directories_go(&mut self) {
+        let mut going: HashSet<RelPath> = HashSet::new();
+        let mut left = Vec::new();
+        self.plan.removals.retain(|step| {
+            // The deepest come first, so whatever is below has been decided.
+            let stays = step.before.as_ref().is_some_and(|before| before.kind == EntryKind::Dir)
+                && self.tree.names(&step.path).is_ok_and(|names| {
+                    names.iter().any(|name| step.path.join(name).is_ok_and(|child| !going.contains(&child)))
+                });
+            if stays {
+                let reason = "it is not empty: something in it is left alone".to_owned();
+                left.push(LeftAlone { path: step.path.clone(), reason });
+            } else {
+                going.insert(step.path.clone());
+            }
+            !stays
+        });
+        self.plan.left.extend(left);
+    }
+
+    /// The directories in which names come and go: their times, and which of them their owner has to open first.
+    fn doors(&mut self) {
+        let mut seen: HashSet<RelPath> = HashSet::new();
+        let (me, mut unlock, mut parents, mut shut) = (rustix::process::geteuid(), Vec::new(), Vec::new(), Vec::new());
+        // The top is among them: that is where files are prepared.
+        let mut doors = vec![RelPath::root()];
+        let moving = self.plan.clear.iter().chain(&self.plan.dirs).chain(&self.plan.puts).chain(&self.plan.removals);
+        doors.extend(moving.filter_map(|step| step.path.parent()));
+        for door in doors {
+            if self.becoming.contains(&door) || !seen.insert(door.clone()) {
+                continue;
+            }
+            let Ok(Some(found)) = self.tree.stat(&door) else { continue };
+            parents.push((door.clone(), found.mtime));
+            if me.is_root() || found.mode & 0o300 == 0o300 && found.uid == me.as_raw() {
+                continue;
+            }
+            if found.uid == me.as_raw() {
+                unlock.push((door, found.mode));
+            } else if !may_write(&self.tree, &door) {
+                shut.push(LeftAlone { path: door, reason: "you may not write to this directory".to_owned() });
+            }
+        }
+        self.plan.conflicts.extend(shut);
+        unlock.sort();
+        self.plan.unlock = unlock;
+        self.plan.parents = parents;
+    }
+}
+
+fn may_write(tree: &Tree<'_>, dir: &RelPath) -> bool {
+    use rustix::fs::{Access, AtFlags};
+    let access = Access::WRITE_OK | Access::EXEC_OK;
+    let answer = tree.dir(dir).and_then(|fd| rustix::fs::accessat(&fd, ".", access, AtFlags::EACCESS));
+    // Only a clear no counts; an old kernel that cannot be asked leaves it to the attempt.
+    !matches!(answer, Err(Errno::ACCESS | Errno::ROFS))
+}
+
+/// What cannot be read cannot be held either.
+fn unreadable_is_different(answer: Result<bool>) -> Result<bool> {
+    match answer {
+        Err(error) if matches!(error.kind, ErrorKind::PermissionDenied | ErrorKind::NotFound | ErrorKind::InvalidArgument) => {
+            Ok(false)
+        }
+        other => other,
+    }
+}
+
+fn nanos(time: Timestamp) -> i128 {
+    i128::from(time.secs) * 1_000_000_000 + i128::from(time.nanos)
+}

@@ -2,10 +2,14 @@
 
 use std::os::fd::BorrowedFd;
 
-use ah_plugin_api::{RelPath, Result};
+use ah_plugin_api::{
+    Capability, Entry, EntryKind, Error, ErrorKind, LookupRequest, ProviderName, ReadRequest, Reference, RelPath,
+    Result,
+};
 
 use crate::record::{EntryRecord, SnapshotRecord, VersionRecord};
-use crate::workspace::Workspace;
+use crate::walk::{Shelf, Source};
+use crate::workspace::{Served, Workspace};
 
 impl Workspace {
     /// Writes a file's contents (or a symlink's target) as of a snapshot to `out`.
@@ -21,8 +25,29 @@ impl Workspace {
     /// # Errors
     /// `NotFound` if the path was not there; `InvalidArgument` for a directory; the provider's.
     pub fn cat_from(&self, snapshot: &SnapshotRecord, path: &RelPath, out: BorrowedFd<'_>) -> Result<EntryRecord> {
-        let _ = (snapshot, path, out);
-        Err(ah_plugin_api::Error::new(ah_plugin_api::ErrorKind::Unsupported, "not written yet"))
+        let served = self.serve(&snapshot.provider)?;
+        let cx = self.context();
+        let explain = |error: Error| {
+            if error.kind == ErrorKind::NotFound {
+                return not_there(path, snapshot);
+            }
+            error
+        };
+        if served.can(Capability::ReadWithoutMount) {
+            let request = ReadRequest { snapshot: snapshot.reference.clone(), path: path.clone() };
+            let entry = served.provider.read(&served.place().with_output(out), &request, &cx).map_err(explain)?;
+            return Ok(EntryRecord::from(&entry));
+        }
+        let scratch = self.mounts_dir()?;
+        let shelf = Shelf { provider: &*served.provider, store: &served.store, scratch: &scratch };
+        let source = shelf.open(&snapshot.reference, &cx)?;
+        let entry = source.entry(path, &cx).map_err(explain)?.ok_or_else(|| not_there(path, snapshot))?;
+        if !matches!(entry.kind, EntryKind::File | EntryKind::Symlink) {
+            let message = format!("{path} is a {} in {}, which has no contents", entry.kind, snapshot.id);
+            return Err(Error::new(ErrorKind::InvalidArgument, message));
+        }
+        source.read(path, out, &cx)?;
+        Ok(EntryRecord::from(&entry))
     }
 
     /// The distinct versions of a path over all snapshots, oldest first; times when it was not there included, but for those
@@ -31,7 +56,107 @@ impl Workspace {
     /// # Errors
     /// `NotFound` if no snapshot has the path.
     pub fn versions(&self, path: &RelPath) -> Result<Vec<VersionRecord>> {
-        let _ = path;
-        Err(ah_plugin_api::Error::new(ah_plugin_api::ErrorKind::Unsupported, "not written yet"))
+        let session = self.reading_session(None)?;
+        let mut snapshots = self.state()?.snapshots;
+        snapshots.retain(|snapshot| session.as_ref().is_none_or(|session| *session == snapshot.session));
+        let entries = self.entries(&snapshots, path)?;
+        let mut versions: Vec<(VersionRecord, Option<ProviderName>)> = Vec::new();
+        for (snapshot, entry) in snapshots.iter().zip(entries) {
+            // One that cannot be read says nothing about the path.
+            let Ok(entry) = entry else { continue };
+            let entry = entry.as_ref().map(EntryRecord::from);
+            if let Some((last, provider)) = versions.last_mut()
+                && same(last.entry.as_ref(), entry.as_ref(), provider.as_ref() == Some(&snapshot.provider))
+            {
+                last.last = snapshot.id.clone();
+                last.snapshots += 1;
+                continue;
+            }
+            if versions.is_empty() && entry.is_none() {
+                continue;
+            }
+            let version = VersionRecord {
+                snapshot: snapshot.id.clone(),
+                time: snapshot.time,
+                session: snapshot.session.clone(),
+                label: snapshot.label.clone(),
+                last: snapshot.id.clone(),
+                snapshots: 1,
+                entry,
+            };
+            versions.push((version, Some(snapshot.provider.clone())));
+        }
+        if versions.is_empty() {
+            return Err(
+                Error::new(ErrorKind::NotFound, format!("no snapshot has {path}")).with_hint("ah agent fs snapshots")
+            );
+        }
+        Ok(versions.into_iter().map(|(version, _)| version).collect())
     }
+
+    /// The path's entry in each snapshot, in their order; one question to each provider.
+    fn entries(&self, snapshots: &[SnapshotRecord], path: &RelPath) -> Result<Vec<Result<Option<Entry>>>> {
+        let mut answers: Vec<Result<Option<Entry>>> = snapshots.iter().map(|_| Ok(None)).collect();
+        let mut providers: Vec<&ProviderName> = snapshots.iter().map(|snapshot| &snapshot.provider).collect();
+        providers.sort_unstable();
+        providers.dedup();
+        for name in providers {
+            let (at, references): (Vec<usize>, Vec<Reference>) = snapshots
+                .iter()
+                .enumerate()
+                .filter(|(_, snapshot)| snapshot.provider == *name)
+                .map(|(at, snapshot)| (at, snapshot.reference.clone()))
+                .unzip();
+            let served = self.serve(name)?;
+            for (at, answer) in at.into_iter().zip(self.lookup(&served, references, path)?) {
+                answers[at] = answer;
+            }
+        }
+        Ok(answers)
+    }
+
+    fn lookup(&self, served: &Served, snapshots: Vec<Reference>, path: &RelPath) -> Result<Vec<Result<Option<Entry>>>> {
+        let cx = self.context();
+        if !served.can(Capability::ReadWithoutMount) {
+            let scratch = self.mounts_dir()?;
+            let shelf = Shelf { provider: &*served.provider, store: &served.store, scratch: &scratch };
+            let one = |snapshot: &Reference| {
+                cx.check_cancelled()?;
+                let source: Source<'_> = shelf.open(snapshot, &cx)?;
+                source.entry(path, &cx)
+            };
+            return Ok(snapshots.iter().map(one).collect());
+        }
+        let request = LookupRequest { snapshots, path: path.clone() };
+        match served.provider.lookup(&served.place(), &request, &cx) {
+            Ok(entries) => Ok(entries.into_iter().map(Ok).collect()),
+            Err(error) if error.kind == ErrorKind::Cancelled => Err(error),
+            // One of them is lost: ask for each.
+            Err(_) => Ok(request
+                .snapshots
+                .into_iter()
+                .map(|snapshot| {
+                    let request = LookupRequest { snapshots: vec![snapshot], path: path.clone() };
+                    Ok(served.provider.lookup(&served.place(), &request, &cx)?.pop().flatten())
+                })
+                .collect()),
+        }
+    }
+}
+
+/// Whether two entries are one version: by contents where these are known, else by size and time.
+fn same(a: Option<&EntryRecord>, b: Option<&EntryRecord>, one_provider: bool) -> bool {
+    match (a, b) {
+        (None, None) => true,
+        (Some(a), Some(b)) if a.kind == b.kind && a.mode == b.mode => match (&a.content, &b.content) {
+            (Some(a), Some(b)) if one_provider => a == b,
+            _ => a.kind == EntryKind::Dir || (a.size == b.size && a.mtime == b.mtime),
+        },
+        _ => false,
+    }
+}
+
+fn not_there(path: &RelPath, snapshot: &SnapshotRecord) -> Error {
+    Error::new(ErrorKind::NotFound, format!("{path} is not in the snapshot {}", snapshot.id))
+        .with_hint(format!("ah agent fs versions {path}"))
 }

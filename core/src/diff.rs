@@ -1,10 +1,15 @@
 //! Differences between two snapshots, or a snapshot and the workspace. Comparing by walking is in `walk`.
 
-use ah_plugin_api::{DiffMethod, RelPath, Result};
+use ah_plugin_api::{
+    Capability, CapturePolicy, Changes, DiffMethod, DiffRequest, Dir, Entry, EntryKind, Error, ErrorKind, RelPath,
+    Result, Side,
+};
 use serde::Serialize;
 
 use crate::record::{ChangeRecord, SnapshotRecord};
-use crate::workspace::Workspace;
+use crate::restore::Ignores;
+use crate::walk::{self, Shelf, Source};
+use crate::workspace::{Served, Workspace};
 
 /// What can be said about a diff.
 #[derive(Debug, Clone, Default)]
@@ -42,9 +47,74 @@ impl Workspace {
     /// What differs from `from` to `to` (none: the workspace as it is now).
     ///
     /// # Errors
-    /// As [`Workspace::resolve`]; the provider's.
+    /// As [`Workspace::resolve`]; `FailedPrecondition` for snapshots of two providers; the provider's.
     pub fn diff(&self, from: &str, to: Option<&str>, options: &DiffOptions) -> Result<DiffReport> {
-        let _ = (from, to, options);
-        Err(ah_plugin_api::Error::new(ah_plugin_api::ErrorKind::Unsupported, "not written yet"))
+        let state = self.state()?;
+        let from = self.resolve_in(&state, from)?;
+        let to = to.map(|to| self.resolve_in(&state, to)).transpose()?;
+        if let Some(to) = &to
+            && to.provider != from.provider
+        {
+            let message = format!("{} is held by {}, {} by {}", from.id, from.provider, to.id, to.provider);
+            return Err(Error::new(ErrorKind::FailedPrecondition, message)
+                .with_hint("compare each with the workspace, or seek both and use diff -r"));
+        }
+        let served = self.serve(&from.provider)?;
+        let policy = if to.is_none() { self.policy()? } else { CapturePolicy::default() };
+        let request = DiffRequest {
+            from: Side::Snapshot(from.reference.clone()),
+            to: to.as_ref().map_or(Side::Workspace, |to| Side::Snapshot(to.reference.clone())),
+            paths: options.paths.clone(),
+            times: options.times,
+            policy,
+        };
+        let changes = self.changes(&served, &request)?;
+        Ok(DiffReport {
+            from: DiffSide::Snapshot(Box::new(from)),
+            to: to.map_or(DiffSide::Workspace, |to| DiffSide::Snapshot(Box::new(to))),
+            method: changes.method,
+            changes: changes.changes.iter().map(ChangeRecord::from).collect(),
+        })
+    }
+
+    /// Differences by the provider's own knowledge where it has one, else by walking both sides.
+    pub(crate) fn changes(&self, served: &Served, request: &DiffRequest) -> Result<Changes> {
+        let with_workspace = request.from == Side::Workspace || request.to == Side::Workspace;
+        let dir = with_workspace.then(|| self.open_dir()).transpose()?;
+        let mut place = served.place();
+        if let Some(dir) = &dir {
+            place = place.with_workspace(dir);
+        }
+        let cx = self.context();
+        if served.can(Capability::Diff) {
+            match served.provider.diff(&place, request, &cx) {
+                Err(error) if error.kind == ErrorKind::Unsupported => {}
+                answer => return answer,
+            }
+        }
+        self.walked(served, request, dir.as_ref())
+    }
+
+    /// Differences by walking. Ignored files, which a provider may have captured all the same, are no differences.
+    pub(crate) fn walked(&self, served: &Served, request: &DiffRequest, dir: Option<&Dir>) -> Result<Changes> {
+        let cx = self.context();
+        let scratch = self.mounts_dir()?;
+        let shelf = Shelf { provider: &*served.provider, store: &served.store, scratch: &scratch };
+        let ignores = dir.map(|_| Ignores::open(self.open_dir()?, &request.policy)).transpose()?;
+        let skip = |path: &RelPath, is_dir: bool| {
+            path.components().any(|name| name == b".git")
+                || request.policy.own_state.iter().any(|own| path.starts_with(own))
+                || ignores.as_ref().is_some_and(|ignores| ignores.ignored(path, is_dir))
+        };
+        let source = |side: &Side| match (side, dir) {
+            (Side::Snapshot(snapshot), _) => shelf.open(snapshot, &cx),
+            (Side::Workspace, Some(root)) => Ok(Source::Directory { root, skip: &skip }),
+            (Side::Workspace, None) => Err(Error::new(ErrorKind::Internal, "a diff without the workspace it needs")),
+        };
+        let mut changes =
+            walk::diff(&source(&request.from)?, &source(&request.to)?, &request.paths, request.times, &cx)?;
+        let is_dir = |entry: &Option<Entry>| entry.as_ref().is_some_and(|entry| entry.kind == EntryKind::Dir);
+        changes.changes.retain(|change| !skip(&change.path, is_dir(&change.before) || is_dir(&change.after)));
+        Ok(changes)
     }
 }

@@ -1,8 +1,10 @@
 //! Relabelling and pinning.
 
-use ah_plugin_api::Result;
+use ah_plugin_api::{Durability, Error, ErrorKind, Result};
 
 use crate::record::SnapshotRecord;
+use crate::snapshot::check_label;
+use crate::timeline::EventBody;
 use crate::workspace::Workspace;
 
 /// What is to change.
@@ -20,7 +22,18 @@ impl Workspace {
     /// # Errors
     /// As [`Workspace::resolve`]; `InvalidArgument` if nothing is to change.
     pub fn edit(&self, reference: &str, options: &EditOptions) -> Result<SnapshotRecord> {
-        let _ = (reference, options);
-        Err(ah_plugin_api::Error::new(ah_plugin_api::ErrorKind::Unsupported, "not written yet"))
+        if options.label.is_none() && options.keep.is_none() {
+            return Err(Error::new(ErrorKind::InvalidArgument, "nothing is to change")
+                .with_hint("ah agent fs edit REF -m LABEL, or --keep"));
+        }
+        check_label(options.label.as_deref().filter(|label| !label.is_empty()))?;
+        let mut record = self.resolve(reference)?;
+        let body = EventBody::Edit { snapshot: record.id.clone(), label: options.label.clone(), kept: options.keep };
+        self.append(&self.writing_session(), body, Durability::Durable)?;
+        if let Some(label) = &options.label {
+            record.label = Some(label.clone()).filter(|label| !label.is_empty());
+        }
+        record.kept = options.keep.unwrap_or(record.kept);
+        Ok(record)
     }
 }

@@ -1,15 +1,16 @@
 //! The engine: one `$AH_HOME` with everything that is needed to work on it.
+//!
+//! What it does with paths is in `open.rs`, with configuration in `config/`, with providers in `providers.rs` and `select.rs`.
 
-use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use ah_plugin_api::Result;
 
-use crate::config::{ConfigEntry, ConfigLayer, TrustReport};
-use crate::notice::Notice;
+use crate::config::Config;
+use crate::home::Home;
+use crate::notice::{Notice, NoticeKind};
+use crate::providers::ProviderSet;
 use crate::settings::Settings;
-use crate::status::Status;
-use crate::workspace::Workspace;
 
 /// Whether a path that is no workspace yet may become one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,10 +31,9 @@ pub struct Engine {
 
 pub(crate) struct Inner {
     pub(crate) settings: Settings,
-}
-
-fn unfinished<T>() -> Result<T> {
-    Err(ah_plugin_api::Error::new(ah_plugin_api::ErrorKind::Unsupported, "not written yet"))
+    pub(crate) home: Home,
+    pub(crate) providers: OnceLock<ProviderSet>,
+    notices: Mutex<Vec<Notice>>,
 }
 
 impl Engine {
@@ -42,7 +42,9 @@ impl Engine {
     /// # Errors
     /// If it cannot be made, read or written, or belongs to somebody else.
     pub fn open(settings: Settings) -> Result<Self> {
-        Ok(Self { inner: Arc::new(Inner { settings }) })
+        let home = Home::open(&settings.home)?;
+        let inner = Inner { settings, home, providers: OnceLock::new(), notices: Mutex::default() };
+        Ok(Self { inner: Arc::new(inner) })
     }
 
     /// The settings it was opened with.
@@ -51,76 +53,30 @@ impl Engine {
         &self.inner.settings
     }
 
-    /// The workspace of `path`: the nearest ancestor that is registered or the top of a Git work tree, else the directory itself.
-    /// Takes care of one that was moved, copied or made anew, with a notice.
-    ///
-    /// # Errors
-    /// `NotFound` if the path is not there, or not registered with [`Access::Existing`]; `FailedPrecondition` inside `$AH_HOME`,
-    /// a view, or for `$HOME` and `/`.
-    pub fn workspace(&self, path: &Path, access: Access) -> Result<Workspace> {
-        let _ = (path, access);
-        unfinished()
+    pub(crate) fn home(&self) -> &Home {
+        &self.inner.home
     }
 
-    /// Makes the timeline of the workspace that was at `old_path` that of the one at `path`, after a move that was not noticed.
-    ///
-    /// # Errors
-    /// `NotFound` if no workspace was at `old_path`; `Conflict` if `path` has a timeline of its own with snapshots on it, or the
-    /// old directory is still there.
-    pub fn adopt(&self, path: &Path, old_path: &Path) -> Result<Workspace> {
-        let _ = (path, old_path);
-        unfinished()
+    /// Configuration in force at a workspace's root, or outside any workspace.
+    pub(crate) fn config(&self, root: Option<&std::path::Path>) -> Result<Config> {
+        let config = Config::load(self.settings(), self.home(), root)?;
+        for warning in config.warnings() {
+            self.notify(Notice::new(NoticeKind::Config, warning.clone()));
+        }
+        Ok(config)
     }
 
-    /// What can be said of `path`, registered or not: provider and candidates, sessions, last snapshot, notices. Changes nothing
-    /// in the workspace and registers nothing.
-    ///
-    /// # Errors
-    /// `NotFound` if the path is not there; `FailedPrecondition` inside `$AH_HOME` or a view.
-    pub fn status(&self, path: &Path) -> Result<Status> {
-        let _ = path;
-        unfinished()
-    }
-
-    /// All configuration in force at `path` (none: outside any workspace), with the layer each value comes from.
-    ///
-    /// # Errors
-    /// If a configuration file is there and cannot be read.
-    pub fn config_list(&self, path: Option<&Path>) -> Result<Vec<ConfigEntry>> {
-        let _ = path;
-        unfinished()
-    }
-
-    /// One key's value in force at `path`.
-    ///
-    /// # Errors
-    /// `InvalidArgument` for an unknown key.
-    pub fn config_get(&self, path: Option<&Path>, key: &str) -> Result<ConfigEntry> {
-        let _ = (path, key);
-        unfinished()
-    }
-
-    /// Sets (or with no value: takes away) a key in a layer's file. `value` is JSON, or taken as text where that is not JSON.
-    ///
-    /// # Errors
-    /// `InvalidArgument` for an unknown key, a wrong value or a layer without a file.
-    pub fn config_set(&self, path: Option<&Path>, layer: ConfigLayer, key: &str, value: Option<&str>) -> Result<()> {
-        let _ = (path, layer, key, value);
-        unfinished()
-    }
-
-    /// Trusts the project's configuration file at `path` as it is now, or with `revoke` no longer.
-    ///
-    /// # Errors
-    /// `NotFound` if there is none.
-    pub fn config_trust(&self, path: &Path, revoke: bool) -> Result<TrustReport> {
-        let _ = (path, revoke);
-        unfinished()
+    /// Tells a person something, once.
+    pub(crate) fn notify(&self, notice: Notice) {
+        let mut notices = self.inner.notices.lock().unwrap_or_else(PoisonError::into_inner);
+        if !notices.contains(&notice) {
+            notices.push(notice);
+        }
     }
 
     /// What a person should hear by now; each notice is given once.
     #[must_use]
     pub fn take_notices(&self) -> Vec<Notice> {
-        Vec::new()
+        std::mem::take(&mut *self.inner.notices.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }

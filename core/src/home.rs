@@ -1,1 +1,134 @@
-//! To come.
+//! The layout of `$AH_HOME`, and the check that it is ours and can be used.
+//!
+//! ```text
+//! home.json      {"version":1}           config.json    the user's configuration     trust.json   trusted project files
+//! index.json     a cache (registry/)     lock           held while the registry changes
+//! workspaces/<id>/                       registry/, session.rs, timeline/
+//! leases/<id>.json   mounts/<id>         seek/
+//! branches/<id>.json branches/<name>/    branch/
+//! trash/  tmp/  logs/                    emptied by gc
+//! ```
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use ah_plugin_api::{Durability, Error, ErrorKind, Result};
+use serde::{Deserialize, Serialize};
+
+use crate::fsio;
+
+const VERSION: u32 = 1;
+
+/// An `$AH_HOME` that can be used.
+#[derive(Debug, Clone)]
+pub(crate) struct Home {
+    path: PathBuf,
+}
+
+#[derive(Serialize, Deserialize)]
+struct HomeFile {
+    version: u32,
+}
+
+impl Home {
+    /// Makes it if it is not there, and checks it.
+    pub(crate) fn open(path: &Path) -> Result<Self> {
+        if !path.is_absolute() {
+            return Err(Error::new(ErrorKind::InvalidArgument, format!("AH_HOME {} is not absolute", path.display()))
+                .with_hint("set AH_HOME to an absolute path, or unset it for ~/.ah"));
+        }
+        let made = fsio::make_dir(path).map_err(|e| unusable(path, e))?;
+        // One spelling of it, so that paths below it can be compared with canonical ones.
+        let path = fs::canonicalize(path).map_err(|e| unusable(path, fsio::failed("open", path, &e)))?;
+        let meta = fs::metadata(&path).map_err(|e| unusable(&path, fsio::failed("open", &path, &e)))?;
+        let me = rustix::process::geteuid().as_raw();
+        if meta.uid() != me {
+            let message = format!("AH_HOME {} belongs to user {}, not to user {me}", path.display(), meta.uid());
+            return Err(Error::new(ErrorKind::PermissionDenied, message)
+                .with_hint("run this as its owner, or set AH_HOME to a directory of your own"));
+        }
+        if meta.permissions().mode() & 0o077 != 0 {
+            fs::set_permissions(&path, fs::Permissions::from_mode(fsio::DIR_MODE))
+                .map_err(|e| unusable(&path, fsio::failed("make private", &path, &e)))?;
+        }
+        let writable = rustix::fs::access(&path, rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK);
+        writable.map_err(|e| unusable(&path, fsio::failed("write to", &path, &e.into())))?;
+        let home = Self { path };
+        home.check_version(made)?;
+        Ok(home)
+    }
+
+    fn check_version(&self, made: bool) -> Result<()> {
+        let file = self.path.join("home.json");
+        let found = if made { None } else { fsio::read(&file).map_err(|e| unusable(&self.path, e))? };
+        match found.map(|bytes| serde_json::from_slice::<HomeFile>(&bytes)) {
+            Some(Ok(found)) if found.version > VERSION => Err(Error::new(
+                ErrorKind::FailedPrecondition,
+                format!("AH_HOME {} was made by a newer version of ah", self.path.display()),
+            )
+            .with_hint("use that version, or set AH_HOME to another directory")),
+            Some(Ok(_)) => Ok(()),
+            // Missing or damaged: it holds nothing else, so it is written anew.
+            Some(Err(_)) | None => {
+                let bytes = format!("{{\"version\":{VERSION}}}\n");
+                fsio::replace(&file, bytes.as_bytes(), Durability::Durable).map_err(|e| unusable(&self.path, e))
+            }
+        }
+    }
+
+    /// The folder itself, canonical.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// A file or folder in it.
+    pub(crate) fn join(&self, name: &str) -> PathBuf {
+        self.path.join(name)
+    }
+
+    /// The folder of a workspace.
+    pub(crate) fn workspace(&self, id: &str) -> PathBuf {
+        self.path.join("workspaces").join(id)
+    }
+}
+
+fn unusable(path: &Path, error: Error) -> Error {
+    let hint = error.hint.clone();
+    let error = error.context(format!("AH_HOME {} cannot be used", path.display()));
+    error.with_hint(hint.unwrap_or_else(|| "set AH_HOME to a directory that you can write to".to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Home;
+    use ah_plugin_api::ErrorKind;
+    use std::os::unix::fs::PermissionsExt;
+    use std::path::Path;
+
+    #[test]
+    fn is_made_private_and_opened_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("deep/home");
+        Home::open(&path).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        Home::open(&path).unwrap();
+        assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o700);
+    }
+
+    #[test]
+    fn bad_homes_are_refused_with_a_hint() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(Home::open(Path::new("relative")).unwrap_err().kind, ErrorKind::InvalidArgument);
+        let file = dir.path().join("file");
+        std::fs::write(&file, "").unwrap();
+        let error = Home::open(&file.join("home")).unwrap_err();
+        assert!(error.hint.is_some(), "{error:?}");
+        let newer = dir.path().join("newer");
+        std::fs::create_dir(&newer).unwrap();
+        std::fs::write(newer.join("home.json"), "{\"version\":99}").unwrap();
+        assert_eq!(Home::open(&newer).unwrap_err().kind, ErrorKind::FailedPrecondition);
+        std::fs::write(newer.join("home.json"), "garb").unwrap();
+        Home::open(&newer).unwrap();
+    }
+}

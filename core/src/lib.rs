@@ -10,10 +10,12 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod background;
 mod branch;
 pub mod carry;
 mod cat;
 mod config;
+pub mod crash;
 mod diff;
 mod edit;
 mod engine;
@@ -25,6 +27,7 @@ mod ids;
 mod list;
 mod lock;
 mod notice;
+mod open;
 mod providers;
 mod prune;
 mod record;
@@ -41,6 +44,7 @@ mod state;
 mod status;
 pub mod text;
 mod timeline;
+mod versioned;
 pub mod walk;
 mod workspace;
 
@@ -72,5 +76,5 @@ pub use session::SessionRecord;
 pub use settings::{Background, Clock, IdSource, Settings};
 pub use snapshot::SnapshotOptions;
 pub use status::Status;
-pub use timeline::{Event, EventBody, TimelineFault, TimelineFilter, TimelineReport};
+pub use timeline::{Event, EventBody, TimelineFault, TimelineFilter, TimelineReport, WorkspaceChange};
 pub use workspace::Workspace;

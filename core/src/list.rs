@@ -1,6 +1,6 @@
 //! Looking at what there is: `snapshots`, `show`.
 
-use ah_plugin_api::Result;
+use ah_plugin_api::{Capability, Durability, Result, SnapshotRef, UsageRequest};
 use serde::Serialize;
 
 use crate::ids::{BranchId, LeaseId, SessionName};
@@ -25,7 +25,7 @@ pub struct SnapshotDetails {
     #[serde(flatten)]
     pub record: SnapshotRecord,
     /// What it survives by now.
-    pub durability_now: ah_plugin_api::Durability,
+    pub durability_now: Durability,
     /// What was left out, and why.
     pub omitted: Vec<OmittedRecord>,
     /// Bytes that removing it alone would free, where that is known.
@@ -41,10 +41,18 @@ impl Workspace {
     /// The snapshots, oldest first.
     ///
     /// # Errors
-    /// If a timeline cannot be read at all; damaged lines are a notice.
+    /// `NotFound` for a session that is not there; if a timeline cannot be read at all. Damaged lines are a notice.
     pub fn snapshots(&self, filter: &SnapshotFilter) -> Result<Vec<SnapshotRecord>> {
-        let _ = filter;
-        Err(ah_plugin_api::Error::new(ah_plugin_api::ErrorKind::Unsupported, "not written yet"))
+        let session = self.reading_session(filter.session.as_ref())?;
+        let mut snapshots = self.state()?.snapshots;
+        snapshots.retain(|snapshot| {
+            session.as_ref().is_none_or(|session| *session == snapshot.session)
+                && (filter.kinds.is_empty() || filter.kinds.contains(&snapshot.kind))
+        });
+        if let Some(limit) = filter.limit {
+            snapshots.drain(..snapshots.len().saturating_sub(limit));
+        }
+        Ok(snapshots)
     }
 
     /// Everything about one snapshot.
@@ -52,7 +60,26 @@ impl Workspace {
     /// # Errors
     /// As [`Workspace::resolve`]; the provider's.
     pub fn show(&self, reference: &str) -> Result<SnapshotDetails> {
-        let _ = reference;
-        Err(ah_plugin_api::Error::new(ah_plugin_api::ErrorKind::Unsupported, "not written yet"))
+        let record = self.resolve(reference)?;
+        let served = self.serve(&record.provider)?;
+        let request = SnapshotRef { snapshot: record.reference.clone() };
+        let snapshot = served.provider.stat(&served.place(), &request, &self.context())?;
+        let exclusive_bytes = served
+            .can(Capability::Usage)
+            .then(|| {
+                let request = UsageRequest { snapshot: Some(record.reference.clone()) };
+                served.provider.usage(&served.place(), &request, &self.context()).ok()?.exclusive
+            })
+            .flatten();
+        let leases = self.leases()?.into_iter().filter(|lease| lease.snapshot == record.id);
+        let branches = self.branches()?.into_iter().filter(|branch| branch.snapshot == record.id);
+        Ok(SnapshotDetails {
+            durability_now: snapshot.durability,
+            omitted: snapshot.omitted.into_iter().map(OmittedRecord::from).collect(),
+            exclusive_bytes,
+            leases: leases.map(|lease| lease.id).collect(),
+            branches: branches.map(|branch| branch.id).collect(),
+            record,
+        })
     }
 }

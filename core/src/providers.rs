@@ -1,12 +1,19 @@
-//! Where providers come from: loaded plugins (by `ah-host`), or given by the caller.
+//! Where providers come from: plugins (loaded by `ah-host`), or given by the caller.
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
-use ah_plugin_api::{Provider, ProviderName};
+use ah_plugin_api::{Error, ErrorKind, Provider, ProviderName, Result};
 use serde::Serialize;
 
+use crate::engine::Engine;
+use crate::fsio;
+use crate::notice::{Notice, NoticeKind};
 use crate::text;
+
+/// A provider's call that gives no sign of life for so long is given up.
+const HANG: Duration = Duration::from_secs(120);
 
 /// A plugin that was not loaded.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -14,6 +21,8 @@ pub struct RefusedPlugin {
     /// The file.
     #[serde(with = "text::abs")]
     pub path: PathBuf,
+    /// What kind of fault it is, in one word.
+    pub code: String,
     /// Why not.
     pub reason: String,
     /// What would make it load.
@@ -44,7 +53,8 @@ pub struct ProviderSet {
 /// Where providers come from. Nothing is loaded before somebody is needed.
 #[derive(Clone)]
 pub enum ProviderSource {
-    /// Plugins, looked for in these folders in this order (after those of the configuration).
+    /// Plugins: looked for in these folders first, then in those of the configuration (`provider-path`), beside the program
+    /// ([`crate::Settings::exe_dir`]) and in the system's.
     Plugins(Vec<PathBuf>),
     /// Providers of the caller's; for tests.
     Given(ProviderSet),
@@ -59,5 +69,75 @@ impl ProviderSet {
             .map(|provider| ServedProvider { name: provider.describe().name, provider, path: None })
             .collect();
         Self { providers, refused: Vec::new() }
+    }
+}
+
+impl Engine {
+    /// All providers at hand, loaded the first time that somebody asks. `config_path` are the folders that the configuration names.
+    pub(crate) fn providers(&self, config_path: impl FnOnce() -> Vec<PathBuf>) -> &ProviderSet {
+        self.inner.providers.get_or_init(|| match &self.settings().providers {
+            ProviderSource::Given(set) => set.clone(),
+            ProviderSource::Plugins(folders) => {
+                let mut explicit = folders.clone();
+                explicit.extend(config_path());
+                self.load_plugins(explicit)
+            }
+        })
+    }
+
+    fn load_plugins(&self, explicit: Vec<PathBuf>) -> ProviderSet {
+        let state = self.home().join("plugins");
+        let options = ah_host::Options {
+            search: ah_host::Search { explicit, exe_dir: self.settings().exe_dir.clone(), system: true },
+            state: fsio::make_dir(&state).is_ok().then_some(state),
+            limit: Some(HANG),
+        };
+        let host = ah_host::load(&options);
+        let providers = host.plugins.into_iter().map(|plugin| ServedProvider {
+            name: plugin.description.name,
+            provider: plugin.provider,
+            path: Some(plugin.path),
+        });
+        let refused = host.report.into_iter().filter_map(|report| match report.outcome {
+            ah_host::Outcome::Loaded { .. } => None,
+            ah_host::Outcome::Failed(fault) => Some(RefusedPlugin {
+                code: fault.code().to_owned(),
+                reason: fault.to_string(),
+                remedy: fault.hint(&report.path),
+                path: report.path,
+            }),
+        });
+        let set = ProviderSet { providers: providers.collect(), refused: refused.collect() };
+        for refused in &set.refused {
+            let message = format!("the plugin {} is not used: {}", refused.path.display(), refused.reason);
+            let mut notice = Notice::new(NoticeKind::Plugin, message);
+            notice.hint.clone_from(&refused.remedy);
+            self.notify(notice);
+        }
+        set
+    }
+
+    /// The providers at hand when no workspace's configuration counts.
+    ///
+    /// # Errors
+    /// If the configuration cannot be read.
+    pub fn all_providers(&self) -> Result<&ProviderSet> {
+        let config = self.config(None)?;
+        Ok(self.providers(|| config.provider_path()))
+    }
+
+    /// The provider of that name.
+    pub(crate) fn provider(&self, name: &ProviderName) -> Result<Arc<dyn Provider>> {
+        let set = self.all_providers()?;
+        if let Some(served) = set.providers.iter().find(|served| served.name == *name) {
+            return Ok(Arc::clone(&served.provider));
+        }
+        let mut error = Error::new(ErrorKind::Unavailable, format!("the provider {name} is not there"));
+        let file = format!("libah_provider_{name}.so");
+        for refused in set.refused.iter().filter(|refused| refused.path.ends_with(&file)) {
+            error.causes.push(format!("{}: {}", refused.path.display(), refused.reason));
+        }
+        Err(error
+            .with_hint("ah agent fs providers lists what was found, and where; `--provider-path DIR` adds a folder"))
     }
 }

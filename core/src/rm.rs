@@ -1,9 +1,15 @@
 //! Removing snapshots by name. By rule: `prune/`.
+//!
+//! First the timeline says that they are removed, then the provider removes them: what a killed process leaves, `gc` removes.
 
-use ah_plugin_api::Result;
+use std::collections::BTreeMap;
+
+use ah_plugin_api::{DestroyRequest, Durability, Error, ErrorKind, Result, SnapshotId};
 use serde::Serialize;
 
+use crate::background;
 use crate::record::SnapshotRecord;
+use crate::timeline::EventBody;
 use crate::workspace::Workspace;
 
 /// What can be said about a removal.
@@ -29,7 +35,94 @@ impl Workspace {
     /// As [`Workspace::resolve`]; `FailedPrecondition` if one is pinned, is needed by an interrupted restore, or is shown by a
     /// lease; the provider's.
     pub fn rm(&self, references: &[String], options: &RmOptions) -> Result<RmReport> {
-        let _ = (references, options);
-        Err(ah_plugin_api::Error::new(ah_plugin_api::ErrorKind::Unsupported, "not written yet"))
+        let state = self.state()?;
+        let mut removed: Vec<SnapshotRecord> = Vec::new();
+        for reference in references {
+            let record = self.resolve_in(&state, reference)?;
+            if !removed.contains(&record) {
+                removed.push(record);
+            }
+        }
+        let needed = self.needed()?;
+        for record in &removed {
+            if record.kept {
+                return Err(Error::new(ErrorKind::FailedPrecondition, format!("the snapshot {} is pinned", record.id))
+                    .with_hint(format!("ah agent fs edit {} --no-keep", record.id)));
+            }
+            if let Some(need) = needed.get(&record.id) {
+                return Err(need.refusal(&record.id));
+            }
+        }
+        if !options.dry_run && !removed.is_empty() {
+            self.remove_all(&removed, "rm")?;
+        }
+        Ok(RmReport { removed, dry_run: options.dry_run })
+    }
+
+    /// What views and interrupted restores need.
+    pub(crate) fn needed(&self) -> Result<BTreeMap<SnapshotId, Need>> {
+        let mut needed = BTreeMap::new();
+        if let Some(restore) = self.interrupted()? {
+            needed.insert(restore.target, Need::Restore);
+            needed.insert(restore.safety, Need::Restore);
+        }
+        for lease in crate::seek::all(self.engine.home())? {
+            if lease.workspace == self.id && !lease.is_stale() {
+                let path = lease.shown.map_or_else(String::new, |shown| shown.path.display().to_string());
+                needed.insert(lease.snapshot, Need::Lease(path));
+            }
+        }
+        Ok(needed)
+    }
+
+    /// Removes snapshots that nobody objects to.
+    pub(crate) fn remove_all(&self, snapshots: &[SnapshotRecord], by: &str) -> Result<()> {
+        let ids = snapshots.iter().map(|snapshot| snapshot.id.clone()).collect();
+        let body = EventBody::Remove { snapshots: ids, by: by.to_owned() };
+        self.append(&self.writing_session(), body, Durability::Durable)?;
+        let mut first_error = None;
+        for snapshot in snapshots {
+            if let Err(error) = self.destroy(snapshot) {
+                first_error.get_or_insert(error.context(format!(
+                    "{} is off the timeline, but {} could not remove it yet; gc tries again",
+                    snapshot.id, snapshot.provider
+                )));
+            }
+        }
+        first_error.map_or(Ok(()), |error| Err(error.with_hint("ah agent fs gc")))
+    }
+
+    fn destroy(&self, snapshot: &SnapshotRecord) -> Result<()> {
+        let served = self.serve(&snapshot.provider)?;
+        let request = DestroyRequest::Snapshot(snapshot.reference.clone());
+        served.provider.destroy(&served.place(), &request, &self.context())?;
+        background::forget_unsynced(self, &snapshot.id)
+    }
+}
+
+/// Why a snapshot cannot go.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Need {
+    /// A view at that path shows it.
+    Lease(String),
+    /// An interrupted restore goes on to it, or back to it.
+    Restore,
+}
+
+impl Need {
+    fn refusal(&self, id: &SnapshotId) -> Error {
+        match self {
+            Self::Lease(path) if path.is_empty() => {
+                Error::new(ErrorKind::Busy, format!("a view of the snapshot {id} is being made"))
+            }
+            Self::Lease(path) => {
+                Error::new(ErrorKind::FailedPrecondition, format!("the view {path} shows the snapshot {id}"))
+                    .with_hint(format!("ah agent fs release {path}"))
+            }
+            Self::Restore => {
+                Error::new(ErrorKind::FailedPrecondition, format!("an interrupted restore needs the snapshot {id}"))
+                    .with_hint(format!("finish it with `ah agent fs restore {id}`, or go back with `ah agent fs undo`"))
+            }
+        }
     }
 }

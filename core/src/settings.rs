@@ -34,6 +34,8 @@ pub struct Settings {
     pub agent_session: Option<SessionName>,
     /// Where providers come from.
     pub providers: ProviderSource,
+    /// The folder of the running program, symlinks resolved: plugins are looked for beside it.
+    pub exe_dir: Option<PathBuf>,
     /// The command that does work in the background; none: it is left for the next `gc`.
     pub background: Option<Background>,
     /// What time it is.
@@ -58,6 +60,7 @@ impl Settings {
             session: None,
             agent_session: None,
             providers,
+            exe_dir: None,
             background: None,
             clock: Clock::system(),
             ids: IdSource::random(),

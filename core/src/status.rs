@@ -1,19 +1,23 @@
 //! The state of a workspace at a glance.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use ah_plugin_api::ProviderName;
+use ah_plugin_api::{Dir, ErrorKind, ProviderName, Result};
 use serde::Serialize;
 
-use crate::branch::BranchRecord;
+use crate::branch::{self, BranchRecord};
+use crate::engine::{Access, Engine};
 use crate::ids::WorkspaceId;
+use crate::notice::{Notice, NoticeKind};
 use crate::providers::RefusedPlugin;
-use crate::record::SnapshotRecord;
+use crate::record::{SnapshotKind, SnapshotRecord};
 use crate::restore::InterruptedRestore;
 use crate::seek::LeaseRecord;
 use crate::select::Candidate;
-use crate::session::SessionRecord;
+use crate::session::{self, SessionRecord};
 use crate::text;
+use crate::timeline::EventBody;
+use crate::workspace::Workspace;
 
 /// The state of a workspace.
 #[derive(Debug, Clone, Serialize)]
@@ -51,4 +55,82 @@ pub struct Status {
     /// The last time that the chosen provider failed, and who took over.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub degraded: Option<String>,
+}
+
+impl Engine {
+    /// What can be said of `path`, registered or not: provider and candidates, sessions, last snapshot, notices. Changes nothing
+    /// in the workspace and registers nothing.
+    ///
+    /// # Errors
+    /// `NotFound` if the path is not there; `FailedPrecondition` inside `$AH_HOME` or a view.
+    pub fn status(&self, path: &Path) -> Result<Status> {
+        let workspace = match self.workspace(path, Access::Existing) {
+            Ok(workspace) => Some(workspace),
+            Err(error) if error.kind == ErrorKind::NotFound => None,
+            Err(error) => return Err(error),
+        };
+        let root = match &workspace {
+            Some(workspace) => workspace.root().to_owned(),
+            None => self.find(path)?.0,
+        };
+        let config = self.config(Some(&root))?;
+        let dir = Dir::open(&root)?;
+        let candidates = self.verdicts(&config, &dir, |name| {
+            let store = workspace.as_ref().map(|workspace| workspace.store_path(name)).filter(|path| path.is_dir());
+            store.map_or_else(|| self.scratch_store(), Dir::open)
+        })?;
+        let chosen = candidates.iter().find(|candidate| candidate.chosen).map(|candidate| candidate.name.clone());
+        let refused = self.providers(Vec::new).refused.clone();
+        let mut status = Status {
+            root,
+            workspace: None,
+            branch: None,
+            provider: chosen,
+            candidates,
+            refused,
+            sessions: Vec::new(),
+            snapshots: 0,
+            latest: None,
+            branches: Vec::new(),
+            leases: Vec::new(),
+            interrupted: None,
+            degraded: None,
+        };
+        if let Some(workspace) = workspace {
+            status.add(&workspace)?;
+        }
+        Ok(status)
+    }
+}
+
+impl Status {
+    fn add(&mut self, workspace: &Workspace) -> Result<()> {
+        let state = workspace.state()?;
+        self.workspace = Some(workspace.id().clone());
+        if let Some(id) = &workspace.record.branch {
+            let all = branch::all(workspace.engine.home())?.into_iter();
+            self.branch = all.map(|file| file.record).find(|branch| branch.id == *id);
+        }
+        self.sessions = session::list(&workspace.folder())?;
+        self.snapshots = state.snapshots.len() as u64;
+        self.latest = state.snapshots.iter().rev().find(|snapshot| snapshot.kind != SnapshotKind::Safety).cloned();
+        self.branches = workspace.branches()?;
+        self.leases = workspace.leases()?;
+        self.interrupted = workspace.interrupted()?;
+        // Only as long as the present provider is not the one that failed and has worked since.
+        self.degraded = state.events.iter().rev().find_map(|event| match &event.body {
+            EventBody::Degraded { provider, reason, next } => {
+                Some(format!("{} {provider} failed and {next} took over: {reason}", crate::open::when(event.time)))
+            }
+            _ => None,
+        });
+        if let Some(interrupted) = &self.interrupted {
+            let message = format!("the restore {} of {} was interrupted", interrupted.restore, interrupted.target);
+            workspace.engine.notify(Notice::new(NoticeKind::InterruptedRestore, message).with_hint(format!(
+                "finish it with `ah agent fs restore {}`, or go back with `ah agent fs undo`",
+                interrupted.target
+            )));
+        }
+        Ok(())
+    }
 }

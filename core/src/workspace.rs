@@ -1,26 +1,33 @@
-//! A workspace that is open: the handle that all operations hang on.
+//! A workspace that is open: the handle that all operations hang on, and what they share.
 
-use std::path::{Path, PathBuf};
-
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
 use ah_plugin_api::{
     Capability, CapturePolicy, Context, Dir, Durability, Error, ErrorKind, Place, Provider, ProviderName, RelPath,
-    Result,
+    Result, Timestamp,
 };
 
+use crate::config::Config;
 use crate::engine::Engine;
+use crate::fsio;
 use crate::ids::{SessionName, WorkspaceId};
-use crate::lock::Lock;
+use crate::lock::{Lock, PATIENCE};
+use crate::notice::{Notice, NoticeKind};
 use crate::record::SnapshotRecord;
+use crate::refs::Resolver;
+use crate::registry::{Identity, WorkspaceRecord};
+use crate::session;
 use crate::state::State;
-use crate::timeline::{Event, EventBody};
+use crate::timeline::{Event, EventBody, Head, Log};
 
 /// A registered workspace.
 pub struct Workspace {
     pub(crate) engine: Engine,
     pub(crate) id: WorkspaceId,
     pub(crate) root: PathBuf,
+    pub(crate) record: WorkspaceRecord,
 }
 
 impl Workspace {
@@ -47,8 +54,29 @@ impl Workspace {
     /// # Errors
     /// `InvalidArgument` if it is outside the workspace.
     pub fn rel_path(&self, cwd: &Path, path: &Path) -> Result<RelPath> {
-        let _ = (cwd, path);
-        Err(Error::new(ErrorKind::Unsupported, "not written yet"))
+        let mut full = PathBuf::new();
+        for part in cwd.join(path).components() {
+            match part {
+                Component::ParentDir => drop(full.pop()),
+                Component::CurDir => {}
+                part => full.push(part),
+            }
+        }
+        // What is above the named thing may be spelled through symlinks (`/tmp` on some systems); the thing itself is not followed.
+        let spelled = full.parent().zip(full.file_name()).and_then(|(above, name)| {
+            let there = above.ancestors().find_map(|dir| Some((std::fs::canonicalize(dir).ok()?, dir)))?;
+            Some(there.0.join(above.strip_prefix(there.1).ok()?).join(name))
+        });
+        let inside = full.strip_prefix(&self.root).ok().map(Path::to_owned).or_else(|| {
+            let spelled = spelled.unwrap_or_else(|| full.clone());
+            let same = || std::fs::canonicalize(&full).is_ok_and(|full| full == self.root);
+            spelled.strip_prefix(&self.root).ok().map(Path::to_owned).or_else(|| same().then(PathBuf::new))
+        });
+        let inside = inside.ok_or_else(|| {
+            let message = format!("{} is outside the workspace {}", path.display(), self.root.display());
+            Error::new(ErrorKind::InvalidArgument, message)
+        })?;
+        RelPath::new(inside.as_os_str().as_bytes())
     }
 
     /// The snapshot that a REF names (DESIGN §7): `@`, `@{2}`, an id or a beginning of one, a label, a time.
@@ -56,8 +84,26 @@ impl Workspace {
     /// # Errors
     /// `InvalidArgument` if it is ambiguous, with the candidates in the hint, or not well-formed; `NotFound` if it names nothing.
     pub fn resolve(&self, reference: &str) -> Result<SnapshotRecord> {
-        let _ = reference;
-        Err(Error::new(ErrorKind::Unsupported, "not written yet"))
+        self.resolve_in(&self.state()?, reference)
+    }
+
+    pub(crate) fn resolve_in(&self, state: &State, reference: &str) -> Result<SnapshotRecord> {
+        let settings = self.engine.settings();
+        let own = settings.session.as_ref().or(settings.agent_session.as_ref());
+        let resolver = Resolver {
+            state,
+            only: settings.session.as_ref(),
+            own,
+            began: self.began(&self.writing_session()),
+            now: settings.clock.now(),
+        };
+        resolver.resolve(reference)
+    }
+
+    fn began(&self, session: &SessionName) -> Option<Timestamp> {
+        let file = self.folder().join("sessions").join(session.as_str()).join("session.json");
+        let doc = crate::versioned::Doc::<session::SessionRecord>::load(&file).ok().flatten();
+        doc.map(|doc| doc.value.created).or_else(|| self.log().began(session))
     }
 }
 
@@ -88,33 +134,60 @@ impl Served {
 impl Workspace {
     /// The workspace's directory, opened; `FailedPrecondition` if it is not the registered one any more.
     pub(crate) fn open_dir(&self) -> Result<Dir> {
-        Err(Error::new(ErrorKind::Unsupported, "not written yet"))
+        let dir = Dir::open(&self.root)?;
+        if Identity::of_fd(&dir)?.same(&self.record.identity) {
+            return Ok(dir);
+        }
+        let message = format!("{} is another directory now than when it was looked for", self.root.display());
+        Err(Error::new(ErrorKind::Conflict, message).with_hint("repeat the command"))
     }
 
     /// `$AH_HOME/workspaces/<id>`.
     pub(crate) fn folder(&self) -> PathBuf {
-        self.engine.settings().home.join("workspaces").join(self.id.as_str())
+        self.engine.home().workspace(self.id.as_str())
     }
 
     /// `$AH_HOME/mounts`, opened: the target of views.
     pub(crate) fn mounts_dir(&self) -> Result<Dir> {
-        Err(Error::new(ErrorKind::Unsupported, "not written yet"))
+        fsio::open_made(&self.engine.home().join("mounts"))
+    }
+
+    /// The folder of a provider's store for this workspace.
+    pub(crate) fn store_path(&self, name: &ProviderName) -> PathBuf {
+        self.folder().join("providers").join(name.as_str())
     }
 
     /// The provider of that name, to serve what it made.
     pub(crate) fn serve(&self, name: &ProviderName) -> Result<Served> {
-        let _ = name;
-        Err(Error::new(ErrorKind::Unsupported, "not written yet"))
+        let provider = self.engine.provider(name)?;
+        let store = Arc::new(fsio::open_made(&self.store_path(name))?);
+        Ok(Served { name: name.clone(), provider, store })
     }
 
-    /// The provider that serves new snapshots.
-    pub(crate) fn chosen(&self) -> Result<Served> {
-        Err(Error::new(ErrorKind::Unsupported, "not written yet"))
+    /// Configuration in force here.
+    pub(crate) fn config(&self) -> Result<Config> {
+        self.engine.config(Some(&self.root))
     }
 
-    /// What is captured here: configuration, the user's global ignore file, our own state.
+    /// What is captured here: configuration, the user's global ignore files, our own state.
     pub(crate) fn policy(&self) -> Result<CapturePolicy> {
-        Err(Error::new(ErrorKind::Unsupported, "not written yet"))
+        self.policy_of(&self.config()?)
+    }
+
+    pub(crate) fn policy_of(&self, config: &Config) -> Result<CapturePolicy> {
+        let mut policy = config.capture_policy();
+        for file in &self.engine.settings().global_ignore {
+            // A global ignore file may be a symlink of the user's, into a dotfiles repository for instance.
+            let file = std::fs::canonicalize(file).unwrap_or_else(|_| file.clone());
+            if let Some(bytes) = fsio::read(&file).ok().flatten() {
+                policy.global_ignore.extend_from_slice(&bytes);
+                policy.global_ignore.push(b'\n');
+            }
+        }
+        if let Ok(own) = self.engine.home().path().strip_prefix(&self.root) {
+            policy.own_state.push(RelPath::new(own.as_os_str().as_bytes())?);
+        }
+        Ok(policy)
     }
 
     /// What provider calls run beside.
@@ -128,20 +201,81 @@ impl Workspace {
         settings.session.clone().or_else(|| settings.agent_session.clone()).unwrap_or_else(SessionName::main)
     }
 
-    /// All sessions' timelines, and what they amount to.
+    /// The session that reading is limited to: the one asked for, else the one of the settings. `main` is always there.
+    pub(crate) fn reading_session(&self, asked: Option<&SessionName>) -> Result<Option<SessionName>> {
+        let Some(session) = asked.or(self.engine.settings().session.as_ref()) else { return Ok(None) };
+        if *session == SessionName::main() || session::names(&self.folder())?.contains(session) {
+            return Ok(Some(session.clone()));
+        }
+        Err(Error::new(
+            ErrorKind::NotFound,
+            format!("there is no session {session:?} in this workspace", session = session.as_str()),
+        )
+        .with_hint("ah timeline"))
+    }
+
+    /// All sessions' timelines, and what they amount to. What is damaged is a notice.
     pub(crate) fn state(&self) -> Result<State> {
-        Err(Error::new(ErrorKind::Unsupported, "not written yet"))
+        let (report, torn) = self.log().read(None)?;
+        self.tell_repaired(torn);
+        if let Some(fault) = report.faults.first() {
+            let message = format!(
+                "{} damaged line(s) of the timeline are passed over; the first is line {} of session {}: {}",
+                report.faults.len(),
+                fault.line,
+                fault.session,
+                fault.reason
+            );
+            self.engine.notify(
+                Notice::new(NoticeKind::TimelineDamaged, message)
+                    .with_hint("ah agent fs gc lists again snapshots that were lost with them"),
+            );
+        }
+        Ok(State::of(report))
     }
 
     /// Puts an event on a session's timeline. With `Durable` it survives a power cut when this returns.
     pub(crate) fn append(&self, session: &SessionName, body: EventBody, durability: Durability) -> Result<Event> {
-        let _ = (session, body, durability);
-        Err(Error::new(ErrorKind::Unsupported, "not written yet"))
+        let mut events = self.append_with(session, durability, |_| vec![body])?;
+        events.pop().ok_or_else(|| Error::new(ErrorKind::Internal, "an event was not written"))
     }
 
-    /// Takes the lock of that name in this workspace (`restore`, `timeline`, …), waiting briefly for another process.
+    /// As [`Workspace::append`], with events that depend on what is last on the timeline.
+    pub(crate) fn append_with(
+        &self,
+        session: &SessionName,
+        durability: Durability,
+        make: impl FnOnce(&Head) -> Vec<EventBody>,
+    ) -> Result<Vec<Event>> {
+        let appended = self.log().append(session, durability, make)?;
+        self.tell_repaired(appended.torn);
+        Ok(appended.events)
+    }
+
+    fn tell_repaired(&self, torn: u64) {
+        if torn > 0 {
+            let message = format!(
+                "the timeline's last line was torn by a crash; {torn} bytes were cut off and kept in timeline.torn"
+            );
+            self.engine.notify(
+                Notice::new(NoticeKind::TimelineRepaired, message)
+                    .with_hint("ah agent fs gc lists again a snapshot that was lost with it"),
+            );
+        }
+    }
+
+    pub(crate) fn log(&self) -> Log<'_> {
+        let settings = self.engine.settings();
+        Log { folder: self.folder(), clock: &settings.clock, observer: &*settings.observer }
+    }
+
+    /// Takes the lock of that name in this workspace (`restore`, `orphans`, …), waiting briefly for another process.
     pub(crate) fn lock(&self, name: &str) -> Result<Lock> {
-        let _ = name;
-        Err(Error::new(ErrorKind::Unsupported, "not written yet"))
+        self.lock_as(name, true)
+    }
+
+    /// As [`Workspace::lock`], alone or shared.
+    pub(crate) fn lock_as(&self, name: &str, alone: bool) -> Result<Lock> {
+        Lock::take(&self.folder().join(format!("{name}.lock")), alone, PATIENCE, &*self.engine.settings().observer)
     }
 }

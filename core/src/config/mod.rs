@@ -1,16 +1,31 @@
-//! Configuration: system, user, project, environment, flags; the later wins.
+//! Configuration: built in, system, user, project, environment, flags; the later wins, key by key.
 //!
-//! A project's file may set labels, includes, excludes and caps only, unless it is trusted as it is.
+//! A project's file may set labels, includes, excludes and caps only, unless a person has trusted it as it is: a cloned repository must
+//! not be able to choose what runs or is loaded. Keys are in `keys`, files in `file`, trust in `trust`; commands in `commands`.
+
+mod commands;
+mod file;
+mod keys;
+#[cfg(test)]
+mod tests;
+mod trust;
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use ah_plugin_api::{CapturePolicy, Error, ErrorKind, Mode, ProviderName, Result};
 use serde::Serialize;
+use serde_json::Value;
 
+use crate::home::Home;
+use crate::settings::Settings;
 use crate::text::{self, text_enum};
 
+pub use keys::ConfigKey;
+pub(crate) use keys::parse_size;
+
 /// Values by key: `provider`, `capture.exclude`, ….
-pub type ConfigValues = BTreeMap<String, serde_json::Value>;
+pub type ConfigValues = BTreeMap<String, Value>;
 
 text_enum! {
     /// Where a value comes from, the weakest first.
@@ -30,24 +45,13 @@ text_enum! {
     }
 }
 
-/// A key that there is.
-#[derive(Debug, Clone, Copy, Serialize)]
-pub struct ConfigKey {
-    /// Its name.
-    pub name: &'static str,
-    /// What it is for, one sentence.
-    pub help: &'static str,
-    /// Whether an untrusted project may set it.
-    pub project: bool,
-}
-
 /// A value in force.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ConfigEntry {
     /// Its key.
     pub key: String,
     /// The value; null: none.
-    pub value: serde_json::Value,
+    pub value: Value,
     /// The layer that it comes from.
     pub layer: ConfigLayer,
     /// The file that it comes from.
@@ -67,4 +71,173 @@ pub struct TrustReport {
     pub trusted: bool,
     /// The keys it sets that count only when it is trusted.
     pub restricted: Vec<String>,
+}
+
+/// The configuration in force at one place.
+#[derive(Debug, Clone)]
+pub(crate) struct Config {
+    values: BTreeMap<&'static str, (Value, ConfigLayer, Option<PathBuf>)>,
+    warnings: Vec<String>,
+}
+
+impl Config {
+    /// Reads all layers for a workspace's root, or for no workspace.
+    pub(crate) fn load(settings: &Settings, home: &Home, root: Option<&Path>) -> Result<Self> {
+        let mut config = Self { values: BTreeMap::new(), warnings: Vec::new() };
+        let user = home.join("config.json");
+        let system = settings.system_config.as_deref().map(|path| (path, ConfigLayer::System));
+        for (path, layer) in system.into_iter().chain([(user.as_path(), ConfigLayer::User)]) {
+            if let Some(fields) = file::read(path)? {
+                config.add(&file::flatten(&fields), layer, Some(path), true);
+            }
+        }
+        if let Some(root) = root {
+            config.add_project(home, root);
+        }
+        config.add(&settings.environment, ConfigLayer::Environment, None, true);
+        config.add(&settings.flags, ConfigLayer::Flags, None, true);
+        Ok(config)
+    }
+
+    /// What stands wrong in the files, one sentence each.
+    pub(crate) fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+
+    /// A stranger's file is no reason to fail: what is wrong with it is a warning.
+    fn add_project(&mut self, home: &Home, root: &Path) {
+        let path = project_file(root);
+        let bytes = match file::read_project(root) {
+            Ok(Some(bytes)) => bytes,
+            Ok(None) => return,
+            Err(e) => return self.warnings.push(format!("{} is ignored: {e}", path.display())),
+        };
+        match file::parse(&bytes) {
+            Ok(fields) => {
+                let trusted = trust::is_trusted(home, &path, &bytes);
+                self.add(&file::flatten(&fields), ConfigLayer::Project, Some(&path), trusted);
+            }
+            Err(reason) => self.warnings.push(format!("{} is ignored: {reason}", path.display())),
+        }
+    }
+
+    fn add(&mut self, values: &ConfigValues, layer: ConfigLayer, path: Option<&Path>, trusted: bool) {
+        let place = path.map_or_else(|| layer.to_string(), |path| path.display().to_string());
+        for (name, value) in values {
+            let Some(key) = ConfigKey::find(name) else {
+                self.warnings.push(format!("{place} sets {name}, which is not known"));
+                continue;
+            };
+            if value.is_null() {
+                continue;
+            }
+            if !key.project && !trusted {
+                self.warnings.push(format!(
+                    "{place} sets {name}, which does not count in a project that is not trusted (`ah config trust`)"
+                ));
+                continue;
+            }
+            if let Err(reason) = key.check(value) {
+                self.warnings.push(format!("{place} sets {name} wrong: {reason}"));
+                continue;
+            }
+            self.values.insert(key.name, (value.clone(), layer, path.map(Path::to_owned)));
+        }
+    }
+
+    fn get(&self, key: &str) -> Option<&Value> {
+        self.values.get(key).map(|(value, ..)| value)
+    }
+
+    fn text(&self, key: &str) -> Option<&str> {
+        self.get(key).and_then(Value::as_str)
+    }
+
+    fn texts(&self, key: &str) -> Vec<String> {
+        let list = self.get(key).and_then(Value::as_array);
+        list.into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
+    }
+
+    fn size(&self, key: &str) -> Option<u64> {
+        self.get(key).and_then(keys::size)
+    }
+
+    /// The provider that shall serve, whatever its rank.
+    pub(crate) fn provider(&self) -> Result<Option<ProviderName>> {
+        self.text("provider").map(ProviderName::new).transpose()
+    }
+
+    /// Folders in which plugins are looked for first.
+    pub(crate) fn provider_path(&self) -> Vec<PathBuf> {
+        self.texts("provider-path").into_iter().map(PathBuf::from).collect()
+    }
+
+    /// The mode of work; none: `auto`.
+    pub(crate) fn mode(&self) -> Option<Mode> {
+        self.text("mode").map(Mode::from_text).filter(|mode| *mode != Mode::Unknown)
+    }
+
+    /// Attributes for every snapshot.
+    pub(crate) fn labels(&self) -> BTreeMap<String, String> {
+        let map = self.get("labels").and_then(Value::as_object);
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        map.into_iter().flatten().map(|(key, value)| (key.clone(), text(value))).collect()
+    }
+
+    /// Whether ignored files come along into a branch.
+    pub(crate) fn carry(&self) -> crate::carry::Carry {
+        self.text("branch.carry").map_or(crate::carry::Carry::Auto, crate::carry::Carry::from_text)
+    }
+
+    /// How much is copied into a branch at most.
+    pub(crate) fn carry_limit(&self) -> u64 {
+        self.size("branch.carry-limit").unwrap_or(2 << 30)
+    }
+
+    /// The retention policy of `prune` without one.
+    pub(crate) fn prune_policy(&self) -> Option<&str> {
+        self.text("prune.policy")
+    }
+
+    /// What is captured, but for what depends on the place.
+    pub(crate) fn capture_policy(&self) -> CapturePolicy {
+        let default = CapturePolicy::default();
+        CapturePolicy {
+            include: self.texts("capture.include"),
+            exclude: self.texts("capture.exclude"),
+            max_file_size: self.size("capture.max-file-size").unwrap_or(default.max_file_size),
+            max_ignored_size: self.size("capture.max-ignored-size").unwrap_or(default.max_ignored_size),
+            max_entries: self.get("capture.max-entries").and_then(Value::as_u64).unwrap_or(default.max_entries),
+            ..default
+        }
+    }
+
+    fn entry(&self, key: &ConfigKey) -> ConfigEntry {
+        let (value, layer, file) =
+            self.values.get(key.name).cloned().unwrap_or_else(|| (built_in(key.name), ConfigLayer::Default, None));
+        ConfigEntry { key: key.name.to_owned(), value, layer, file, help: key.help.to_owned() }
+    }
+}
+
+fn built_in(key: &str) -> Value {
+    let policy = CapturePolicy::default();
+    match key {
+        "branch.carry" | "mode" => Value::from("auto"),
+        "branch.carry-limit" => Value::from(2u64 << 30),
+        "capture.exclude" | "capture.include" | "provider-path" => Value::Array(Vec::new()),
+        "capture.max-entries" => Value::from(policy.max_entries),
+        "capture.max-file-size" => Value::from(policy.max_file_size),
+        "capture.max-ignored-size" => Value::from(policy.max_ignored_size),
+        "labels" => Value::Object(serde_json::Map::new()),
+        _ => Value::Null,
+    }
+}
+
+/// Where a project's file is.
+pub(crate) fn project_file(root: &Path) -> PathBuf {
+    root.join(".ah/config.json")
+}
+
+fn unknown_key(key: &str) -> Error {
+    Error::new(ErrorKind::InvalidArgument, format!("there is no configuration key {key:?}")).with_hint("ah config list")
 }

@@ -1,1 +1,7 @@
-//! To come.
+//! REFs: how a person names a snapshot. `parse` is the text alone, `resolve` what it names among what there is.
+
+mod parse;
+mod resolve;
+
+pub(crate) use parse::parse_duration;
+pub(crate) use resolve::Resolver;

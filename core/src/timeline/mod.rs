@@ -1,53 +1,21 @@
-//! The event log of a session.
+//! The event log: one append-only file for each session, `sessions/<session>/timeline.jsonl`.
+//!
+//! - `event` is what can stand on it, `line` one event as text, `file` the file, `log` all of a workspace's files with their one order.
+//! - Not here: what the events amount to (`state`), and how a person names a point (`refs`).
 
-use std::collections::BTreeMap;
+mod event;
+mod file;
+mod line;
+mod log;
 
-use ah_plugin_api::{Result, SnapshotId, Timestamp};
-use serde::{Deserialize, Serialize};
+use ah_plugin_api::Result;
+use serde::Serialize;
 
 use crate::ids::SessionName;
-use crate::record::SnapshotRecord;
-use crate::restore::{RestoreBegin, RestoreEnd};
-use crate::text;
 use crate::workspace::Workspace;
 
-/// One event, with its place in the order.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Event {
-    /// Its place in the order of all events of the workspace.
-    pub seq: u64,
-    /// When, by the clock of the machine; the order is `seq`'s.
-    #[serde(with = "text::time")]
-    pub time: Timestamp,
-    /// The session it belongs to.
-    pub session: SessionName,
-    /// What happened.
-    #[serde(flatten)]
-    pub body: EventBody,
-}
-
-/// What happened. The set is open: what this version does not know is kept as it is.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "type", rename_all = "kebab-case")]
-#[non_exhaustive]
-pub enum EventBody {
-    /// A snapshot was taken. It is a moment, too.
-    Snapshot(Box<SnapshotRecord>),
-    /// Snapshots are removed; comes before they are.
-    Remove {
-        /// Which.
-        snapshots: Vec<SnapshotId>,
-        /// By whom: `rm`, `prune`.
-        by: String,
-    },
-    /// A restore or undo begins.
-    RestoreBegin(RestoreBegin),
-    /// A restore or undo came to its end.
-    RestoreEnd(RestoreEnd),
-    /// An event of a newer version.
-    #[serde(untagged)]
-    Other(BTreeMap<String, serde_json::Value>),
-}
+pub use event::{Event, EventBody, WorkspaceChange};
+pub(crate) use log::{Head, Log};
 
 /// Which events are asked for.
 #[derive(Debug, Clone, Default)]
@@ -82,9 +50,19 @@ impl Workspace {
     /// The events of the workspace, in order.
     ///
     /// # Errors
-    /// If a timeline cannot be read at all; damaged lines are in the report.
+    /// `NotFound` for a session that is not there; if a timeline cannot be read at all. Damaged lines are in the report.
     pub fn timeline(&self, filter: &TimelineFilter) -> Result<TimelineReport> {
-        let _ = filter;
-        Err(ah_plugin_api::Error::new(ah_plugin_api::ErrorKind::Unsupported, "not written yet"))
+        let state = self.state()?;
+        let session = self.reading_session(filter.session.as_ref())?;
+        let mut events = state.events;
+        let mut faults = state.faults;
+        if let Some(session) = session {
+            events.retain(|event| event.session == session);
+            faults.retain(|fault| fault.session == session);
+        }
+        if let Some(limit) = filter.limit {
+            events.drain(..events.len().saturating_sub(limit));
+        }
+        Ok(TimelineReport { events, faults })
     }
 }

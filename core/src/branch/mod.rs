@@ -1,0 +1,287 @@
+//! Branches: writable workspaces grown from a snapshot. Which ignored files come along is `carry`'s.
+//!
+//! First the branch is written down as `making`, then the provider makes it, then files are carried, then it is registered as a workspace of
+//! its own and written down as `ready`. What a killed process leaves `making`, `gc` takes away. Removing goes the other way.
+
+mod record;
+mod remove;
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use ah_plugin_api::{
+    CloneRequest, DestroyRequest, Dir, Durability, Error, ErrorKind, FileName, Result, SnapshotRef, WritableClone,
+};
+
+use crate::carry::{self, Carry, CarryOptions, CarryReport};
+use crate::fsio;
+use crate::ids::{BranchId, letters};
+use crate::lock::Holder;
+use crate::record::{OmittedRecord, SnapshotKind, SnapshotRecord};
+use crate::registry::Identity;
+use crate::snapshot::SnapshotOptions;
+use crate::timeline::EventBody;
+use crate::workspace::{Served, Workspace};
+
+pub(crate) use record::{BranchFile, all};
+pub use record::{BranchRecord, BranchState};
+pub use remove::BranchRemoved;
+pub(crate) use remove::finish;
+
+/// What can be said about a branch to be made.
+#[derive(Debug, Clone, Default)]
+pub struct BranchOptions {
+    /// The REF to grow from; none: the present state, of which a snapshot is taken.
+    pub from: Option<String>,
+    /// Its name; none: made from the workspace's name.
+    pub name: Option<String>,
+    /// Where it is made: a path that does not exist yet; none: `$AH_HOME/branches/<name>`.
+    pub at: Option<PathBuf>,
+    /// Whether ignored files that work needs come along; none: as configured.
+    pub carry: Option<Carry>,
+}
+
+impl Workspace {
+    /// Makes a writable workspace from a snapshot; the origin does not change.
+    ///
+    /// # Errors
+    /// As [`Workspace::resolve`]; `AlreadyExists` if the name or the path is taken; the provider's.
+    pub fn branch(&self, options: &BranchOptions) -> Result<BranchRecord> {
+        // What can be refused is refused before a snapshot is taken for it.
+        let id = BranchId::new(letters(&self.engine.settings().ids))?;
+        let name = match &options.name {
+            Some(name) => checked_name(name)?,
+            None => self.default_name(&id),
+        };
+        let place = self.branch_place(&name, options.at.as_deref())?;
+        let snapshot = match &options.from {
+            Some(from) => self.resolve(from)?,
+            None => {
+                let options = SnapshotOptions {
+                    kind: SnapshotKind::Branch,
+                    label: Some(format!("branch {name}")),
+                    ..SnapshotOptions::default()
+                };
+                self.snapshot(&options)?
+            }
+        };
+        let served = self.serve(&snapshot.provider)?;
+        let mut file = self.claim(id, name, &place, &snapshot)?;
+        match self.grow(&mut file, &served, &place, &snapshot, options) {
+            Ok(()) => Ok(file.record),
+            Err(error) => {
+                // Best effort: what is left, gc finds by the record.
+                if remove::take_away(&self.engine, &file, &served).is_ok() {
+                    let _ = file.forget(self.engine.home());
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Writes down that the branch is being made, if neither name nor path is taken.
+    fn claim(&self, id: BranchId, name: String, place: &Place, snapshot: &SnapshotRecord) -> Result<BranchFile> {
+        let home = self.engine.home();
+        let _lock = self.engine.lock_registry()?;
+        let path = place.path();
+        let taken = all(home)?.iter().any(|other| other.record.name == name || other.record.path == path);
+        if taken || std::fs::symlink_metadata(&path).is_ok() {
+            let what = if taken { format!("a branch {name}") } else { path.display().to_string() };
+            return Err(Error::new(ErrorKind::AlreadyExists, format!("{what} exists already"))
+                .with_hint("give another name (`--name`) or place (`--at`)"));
+        }
+        let record = BranchRecord {
+            id,
+            name,
+            state: BranchState::Making,
+            path,
+            origin: self.id.clone(),
+            origin_path: self.root.clone(),
+            snapshot: snapshot.id.clone(),
+            workspace: None,
+            provider: snapshot.provider.clone(),
+            reference: None,
+            created: self.engine.settings().clock.now(),
+            notes: Vec::new(),
+            carried: None,
+        };
+        let file = BranchFile { record, maker: Holder::me(), target: place.target.clone() };
+        file.save(home)?;
+        Ok(file)
+    }
+
+    fn grow(
+        &self,
+        file: &mut BranchFile,
+        served: &Served,
+        place: &Place,
+        snapshot: &SnapshotRecord,
+        options: &BranchOptions,
+    ) -> Result<()> {
+        let home = self.engine.home();
+        let target = if place.ours { fsio::open_made(&place.target)? } else { Dir::open(&place.target)? };
+        // A deleted workspace does not keep its snapshots from being worked in.
+        let workspace = self.open_dir().ok();
+        let mut at = served.place().with_target(&target);
+        if let Some(workspace) = &workspace {
+            at = at.with_workspace(workspace);
+        }
+        let request = CloneRequest { snapshot: snapshot.reference.clone(), name: place.name.clone() };
+        let WritableClone { path, reference, notes } =
+            served.provider.clone_snapshot(&at, &request, &self.context())?;
+        file.record.path = path;
+        file.record.reference = Some(reference);
+        file.record.notes = notes;
+        file.save(home)?;
+
+        let branch = Dir::open(&file.record.path)?;
+        file.record.carried = match &workspace {
+            Some(workspace) => self.carry_along(served, snapshot, workspace, &branch, options)?,
+            None => None,
+        };
+        let identity = Identity::of_fd(&branch)?;
+        {
+            let _lock = self.engine.lock_registry()?;
+            let own = self.engine.register(&file.record.path, identity, Some(file.record.id.clone()))?;
+            file.record.workspace = Some(own.id);
+        }
+        file.record.state = BranchState::Ready;
+        file.save(home)?;
+        let body = EventBody::Branch {
+            branch: file.record.id.clone(),
+            name: file.record.name.clone(),
+            snapshot: snapshot.id.clone(),
+            path: file.record.path.clone(),
+        };
+        self.append(&self.writing_session(), body, Durability::Durable)?;
+        Ok(())
+    }
+
+    fn carry_along(
+        &self,
+        served: &Served,
+        snapshot: &SnapshotRecord,
+        workspace: &Dir,
+        branch: &Dir,
+        options: &BranchOptions,
+    ) -> Result<Option<CarryReport>> {
+        let config = self.config()?;
+        if options.carry.unwrap_or_else(|| config.carry()) == Carry::None {
+            return Ok(None);
+        }
+        let request = SnapshotRef { snapshot: snapshot.reference.clone() };
+        let omitted = served.provider.stat(&served.place(), &request, &self.context())?.omitted;
+        if omitted.is_empty() {
+            return Ok(None);
+        }
+        let options = CarryOptions {
+            omitted: omitted.into_iter().map(OmittedRecord::from).collect(),
+            limit: config.carry_limit(),
+        };
+        carry::carry(workspace, branch, &options, &self.context()).map(Some)
+    }
+
+    /// The branches that grew from this workspace, oldest first.
+    ///
+    /// # Errors
+    /// If the folder of branches cannot be read.
+    pub fn branches(&self) -> Result<Vec<BranchRecord>> {
+        let mine = all(self.engine.home())?.into_iter().filter(|branch| branch.record.origin == self.id);
+        Ok(mine.map(|branch| branch.record).collect())
+    }
+
+    /// The branch of that name, id or path, grown from this workspace.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    pub fn find_branch(&self, name: &str) -> Result<BranchRecord> {
+        self.branch_file(name).map(|branch| branch.record)
+    }
+
+    fn branch_file(&self, name: &str) -> Result<BranchFile> {
+        let there = std::fs::canonicalize(name).ok();
+        let is_it = |branch: &&BranchFile| {
+            let record = &branch.record;
+            record.name == name
+                || record.id.as_str() == name
+                || there.as_ref().is_some_and(|there| *there == record.path)
+        };
+        let mine: Vec<_> =
+            all(self.engine.home())?.into_iter().filter(|branch| branch.record.origin == self.id).collect();
+        mine.iter().find(is_it).cloned().ok_or_else(|| {
+            Error::new(ErrorKind::NotFound, format!("there is no branch {name:?} of this workspace"))
+                .with_hint("ah agent fs branches")
+        })
+    }
+
+    fn default_name(&self, id: &BranchId) -> String {
+        let own = self.root.file_name().unwrap_or_default().to_string_lossy();
+        let own: String =
+            own.chars().map(|c| if c.is_ascii_alphanumeric() || c == '_' { c } else { '-' }).take(40).collect();
+        let short = id.as_str().get(..4).unwrap_or_default();
+        let own = own.trim_matches('-');
+        if own.is_empty() { format!("branch-{short}") } else { format!("{own}-{short}") }
+    }
+
+    /// Where a branch is to be made.
+    fn branch_place(&self, name: &str, at: Option<&Path>) -> Result<Place> {
+        let Some(at) = at else {
+            let target = self.engine.home().join("branches");
+            return Ok(Place { target, name: FileName::new(name)?, ours: true });
+        };
+        let bad = |why: String| Error::new(ErrorKind::InvalidArgument, why);
+        let at = std::path::absolute(at).map_err(|e| fsio::failed("use", at, &e))?;
+        let (Some(parent), Some(last)) = (at.parent(), at.file_name()) else {
+            return Err(bad(format!("{} cannot be a branch", at.display())));
+        };
+        let target = std::fs::canonicalize(parent).map_err(|e| fsio::failed("use the folder", parent, &e))?;
+        if target.starts_with(&self.root) {
+            return Err(bad(format!("{} is inside the workspace that the branch grows from", at.display()))
+                .with_hint("choose a place beside it"));
+        }
+        if target.starts_with(self.engine.home().path()) {
+            return Err(bad(format!("{} is inside AH_HOME", at.display()))
+                .with_hint("leave `--at` out, or choose another place"));
+        }
+        if crate::seek::view_paths(self.engine.home())?.iter().any(|view| target.starts_with(view)) {
+            return Err(bad(format!("{} is inside a read-only view", at.display())));
+        }
+        Ok(Place { target, name: FileName::new(last.as_bytes())?, ours: false })
+    }
+}
+
+/// Where a branch is made.
+struct Place {
+    target: PathBuf,
+    name: FileName,
+    /// Whether the target is a folder of ours, which is made if need be.
+    ours: bool,
+}
+
+impl Place {
+    fn path(&self) -> PathBuf {
+        self.target.join(OsString::from(self.name.as_os_str()))
+    }
+}
+
+fn checked_name(name: &str) -> Result<String> {
+    let bad = |c: char| c.is_control() || c == '/';
+    if name.is_empty()
+        || name.len() > 100
+        || name.starts_with(['.', '-'])
+        || name.contains(bad)
+        || name.ends_with(".json")
+    {
+        let message = format!(
+            "{name:?} cannot be a branch's name: up to 100 bytes, no slash, not beginning with . or -, not ending with .json"
+        );
+        return Err(Error::new(ErrorKind::InvalidArgument, message));
+    }
+    Ok(name.to_owned())
+}
+
+/// The request that takes a branch's directory away.
+pub(crate) fn destroy_request(file: &BranchFile) -> Option<DestroyRequest> {
+    file.record.reference.clone().map(DestroyRequest::Clone)
+}

@@ -1,0 +1,121 @@
+//! What is written down of a branch: `branches/<id>.json`.
+
+use std::path::PathBuf;
+
+use ah_plugin_api::{ProviderName, Reference, Result, SnapshotId, Timestamp};
+use serde::{Deserialize, Serialize};
+
+use crate::carry::CarryReport;
+use crate::fsio;
+use crate::home::Home;
+use crate::ids::{BranchId, WorkspaceId};
+use crate::lock::Holder;
+use crate::registry;
+use crate::text::{self, text_enum};
+use crate::versioned::{Doc, Versioned};
+
+text_enum! {
+    /// How far a branch is.
+    pub enum BranchState {
+        /// It is being made, or was when its maker died; then `gc` takes it away.
+        Making = "making",
+        /// It can be worked in.
+        Ready = "ready",
+        /// It is being taken away.
+        Removing = "removing",
+    }
+}
+
+/// A branch.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BranchRecord {
+    /// Its id.
+    pub id: BranchId,
+    /// Its name, unique in `$AH_HOME`.
+    pub name: String,
+    /// How far it is.
+    pub state: BranchState,
+    /// Where it is.
+    #[serde(with = "text::abs")]
+    pub path: PathBuf,
+    /// The workspace it grew from.
+    pub origin: WorkspaceId,
+    /// Where that was when the branch was made.
+    #[serde(with = "text::abs")]
+    pub origin_path: PathBuf,
+    /// The snapshot it grew from.
+    pub snapshot: SnapshotId,
+    /// The workspace that it is itself; none before it is ready.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workspace: Option<WorkspaceId>,
+    /// Who made it.
+    pub provider: ProviderName,
+    /// The provider's name for it; none before it is ready.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reference: Option<Reference>,
+    /// When.
+    #[serde(with = "text::time")]
+    pub created: Timestamp,
+    /// What a person should know of it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
+    /// What came along from the workspace.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub carried: Option<CarryReport>,
+}
+
+/// A branch as it is written down.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct BranchFile {
+    #[serde(flatten)]
+    pub(crate) record: BranchRecord,
+    /// Who makes it, or takes it away.
+    pub(crate) maker: Holder,
+    /// The folder in which the provider made it.
+    #[serde(with = "text::abs")]
+    pub(crate) target: PathBuf,
+}
+
+impl Versioned for BranchFile {
+    const VERSION: u64 = 1;
+}
+
+impl BranchFile {
+    fn path(home: &Home, id: &BranchId) -> PathBuf {
+        home.join("branches").join(format!("{id}.json"))
+    }
+
+    pub(crate) fn save(&self, home: &Home) -> Result<()> {
+        fsio::make_dir(&home.join("branches"))?;
+        let path = Self::path(home, &self.record.id);
+        let mut doc = Doc::load(&path)?.unwrap_or_else(|| Doc::new(self.clone()));
+        doc.value = self.clone();
+        doc.save_plain(&path)
+    }
+
+    pub(crate) fn forget(&self, home: &Home) -> Result<()> {
+        fsio::remove_file(&Self::path(home, &self.record.id))
+    }
+}
+
+/// All branches of all workspaces, oldest first, each where it is now. A file that cannot be read is passed over here; `gc` reports it.
+pub(crate) fn all(home: &Home) -> Result<Vec<BranchFile>> {
+    let folder = home.join("branches");
+    let mut branches = Vec::new();
+    for name in fsio::names(&folder)? {
+        if !name.ends_with(".json") || !folder.join(&name).is_file() {
+            continue;
+        }
+        let Ok(Some(doc)) = Doc::<BranchFile>::load(&folder.join(&name)) else { continue };
+        let mut branch = doc.value;
+        // A person may have moved it; then its own workspace knows where it is.
+        if let Some(workspace) = &branch.record.workspace
+            && let Ok(Some(own)) = registry::load(home, workspace.as_str())
+        {
+            branch.record.path = own.value.path;
+        }
+        branches.push(branch);
+    }
+    branches.sort_by(|a, b| (a.record.created, &a.record.id).cmp(&(b.record.created, &b.record.id)));
+    Ok(branches)
+}

@@ -1,0 +1,107 @@
+//! What a person does with configuration: list, get, set, trust.
+
+use std::path::{Path, PathBuf};
+
+use ah_plugin_api::{Durability, Error, ErrorKind, Result};
+use serde_json::Map;
+
+use crate::config::{ConfigEntry, ConfigLayer, TrustReport, file, keys, project_file, trust, unknown_key};
+use crate::engine::Engine;
+use crate::fsio;
+
+use super::ConfigKey;
+
+impl Engine {
+    /// All configuration in force at `path` (none: outside any workspace), with the layer each value comes from.
+    ///
+    /// # Errors
+    /// If a configuration file is there and cannot be read.
+    pub fn config_list(&self, path: Option<&Path>) -> Result<Vec<ConfigEntry>> {
+        let root = self.config_root(path)?;
+        let config = self.config(root.as_deref())?;
+        Ok(keys::KEYS.iter().map(|key| config.entry(key)).collect())
+    }
+
+    /// One key's value in force at `path`.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for an unknown key.
+    pub fn config_get(&self, path: Option<&Path>, key: &str) -> Result<ConfigEntry> {
+        let key = ConfigKey::find(key).ok_or_else(|| unknown_key(key))?;
+        let root = self.config_root(path)?;
+        Ok(self.config(root.as_deref())?.entry(key))
+    }
+
+    /// Sets (or with no value: takes away) a key in a layer's file. `value` is JSON, or taken as text where that is not JSON.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for an unknown key, a wrong value or a layer without a file.
+    pub fn config_set(&self, path: Option<&Path>, layer: ConfigLayer, key: &str, value: Option<&str>) -> Result<()> {
+        let key = ConfigKey::find(key).ok_or_else(|| unknown_key(key))?;
+        let value = value.map(|text| key.from_text(text));
+        if let Some(value) = &value
+            && let Err(reason) = key.check(value)
+        {
+            return Err(Error::new(ErrorKind::InvalidArgument, format!("{} cannot be {value}: {reason}", key.name)));
+        }
+        let (target, mut fields) = match layer {
+            ConfigLayer::User => {
+                let target = self.home().join("config.json");
+                let fields = file::read(&target)?;
+                (target, fields)
+            }
+            ConfigLayer::Project => {
+                let root = self.config_root(path)?.ok_or_else(|| {
+                    Error::new(ErrorKind::InvalidArgument, "a project's configuration needs a directory")
+                })?;
+                let target = project_file(&root);
+                let bytes =
+                    file::read_project(&root).map_err(|e| e.context(format!("cannot change {}", target.display())))?;
+                let fields = bytes.map(|bytes| file::parse(&bytes)).transpose().map_err(|reason| {
+                    Error::new(ErrorKind::InvalidArgument, format!("{} cannot be read: {reason}", target.display()))
+                })?;
+                (target, fields)
+            }
+            _ => {
+                return Err(Error::new(ErrorKind::InvalidArgument, format!("the layer {layer} has no file to change"))
+                    .with_hint("use `--user` or `--project`"));
+            }
+        };
+        let fields = fields.get_or_insert_with(Map::new);
+        file::set(fields, key.name, value);
+        let mut bytes = serde_json::to_vec_pretty(fields).unwrap_or_default();
+        bytes.push(b'\n');
+        if layer == ConfigLayer::Project {
+            // An ordinary file of the project, made as the user's umask says.
+            let folder = target.parent().unwrap_or(Path::new("/"));
+            let run = || -> std::io::Result<()> {
+                std::fs::create_dir_all(folder)?;
+                std::fs::write(&target, &bytes)
+            };
+            return run().map_err(|e| fsio::failed("write", &target, &e));
+        }
+        fsio::replace(&target, &bytes, Durability::Durable)
+    }
+
+    /// Trusts the project's configuration file at `path` as it is now, or with `revoke` no longer.
+    ///
+    /// # Errors
+    /// `NotFound` if there is none.
+    pub fn config_trust(&self, path: &Path, revoke: bool) -> Result<TrustReport> {
+        let root = self.config_root(Some(path))?.unwrap_or_default();
+        let target = project_file(&root);
+        let bytes = file::read_project(&root)
+            .map_err(|e| e.context(format!("{} cannot be trusted", target.display())))?
+            .ok_or_else(|| Error::new(ErrorKind::NotFound, format!("there is no {}", target.display())))?;
+        let fields = file::parse(&bytes)
+            .map_err(|e| Error::new(ErrorKind::InvalidArgument, format!("{} cannot be read: {e}", target.display())))?;
+        trust::set(self.home(), &target, (!revoke).then_some(&bytes))?;
+        let restricted = |name: &String| ConfigKey::find(name).is_some_and(|key| !key.project);
+        let restricted = file::flatten(&fields).into_keys().filter(restricted).collect();
+        Ok(TrustReport { file: target, trusted: !revoke, restricted })
+    }
+
+    fn config_root(&self, path: Option<&Path>) -> Result<Option<PathBuf>> {
+        path.map(|path| self.find(path).map(|(root, ..)| root)).transpose()
+    }
+}

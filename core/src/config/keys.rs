@@ -1,0 +1,195 @@
+//! The keys that there are, and what may stand in them.
+
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::prune::Policy;
+
+/// A key that there is.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct ConfigKey {
+    /// Its name.
+    pub name: &'static str,
+    /// What it is for, one sentence.
+    pub help: &'static str,
+    /// Whether an untrusted project may set it: labels, includes, excludes and caps only.
+    pub project: bool,
+    #[serde(skip)]
+    kind: Kind,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Kind {
+    Text,
+    Texts,
+    Labels,
+    Size,
+    Count,
+    OneOf(&'static [&'static str]),
+    Policy,
+}
+
+const fn key(name: &'static str, project: bool, kind: Kind, help: &'static str) -> ConfigKey {
+    ConfigKey { name, help, project, kind }
+}
+
+/// All keys, by name.
+pub(crate) const KEYS: &[ConfigKey] = &[
+    key(
+        "branch.carry",
+        false,
+        Kind::OneOf(&["auto", "none"]),
+        "whether ignored files that work needs come along into a branch",
+    ),
+    key("branch.carry-limit", true, Kind::Size, "copy at most so much into a branch where files cannot be shared"),
+    key("capture.exclude", true, Kind::Texts, "patterns (as in .gitignore) of what is left out"),
+    key(
+        "capture.include",
+        true,
+        Kind::Texts,
+        "patterns (as in .gitignore) of ignored files that are captured all the same",
+    ),
+    key("capture.max-entries", true, Kind::Count, "refuse to capture more files and directories than this"),
+    key("capture.max-file-size", true, Kind::Size, "larger files are left out"),
+    key(
+        "capture.max-ignored-size",
+        true,
+        Kind::Size,
+        "ignored files outside ignored directories are captured up to this size",
+    ),
+    key("labels", true, Kind::Labels, "attributes that are put on every snapshot"),
+    key(
+        "mode",
+        false,
+        Kind::OneOf(&["auto", "in-place", "worktree", "cow-overlay"]),
+        "how a workspace is given to an agent",
+    ),
+    key("provider", false, Kind::Text, "the provider that takes snapshots, whatever its rank"),
+    key("provider-path", false, Kind::Texts, "folders in which plugins are looked for first"),
+    key("prune.policy", false, Kind::Policy, "the retention policy of `prune` without one"),
+];
+
+impl ConfigKey {
+    /// The key of that name.
+    #[must_use]
+    pub fn find(name: &str) -> Option<&'static Self> {
+        KEYS.iter().find(|key| key.name == name)
+    }
+
+    /// All keys there are, by name.
+    #[must_use]
+    pub fn all() -> &'static [Self] {
+        KEYS
+    }
+
+    /// Whether its value is an object, so that what is below it are no keys.
+    pub(crate) fn is_object(&self) -> bool {
+        matches!(self.kind, Kind::Labels)
+    }
+
+    /// What a command line's text means for it, where that is not JSON for it: a list is split at commas.
+    pub(crate) fn from_text(&self, text: &str) -> Value {
+        if let Ok(value) = serde_json::from_str::<Value>(text)
+            && self.check(&value).is_ok()
+        {
+            return value;
+        }
+        match self.kind {
+            Kind::Texts => text.split(',').filter(|part| !part.is_empty()).map(Value::from).collect(),
+            _ => Value::from(text),
+        }
+    }
+
+    /// Whether a value may stand there; the error says what may.
+    pub(crate) fn check(&self, value: &Value) -> Result<(), String> {
+        let texts = |value: &Value| value.as_array().is_some_and(|list| list.iter().all(Value::is_string));
+        let (ok, wanted) = match self.kind {
+            Kind::Text => (value.is_string(), "text".to_owned()),
+            Kind::Texts => (texts(value), "a list of texts".to_owned()),
+            Kind::Labels => (
+                value.as_object().is_some_and(|map| map.values().all(Value::is_string)),
+                "an object of texts".to_owned(),
+            ),
+            Kind::Size => (size(value).is_some(), "a size (a number of bytes, or like \"256MiB\")".to_owned()),
+            Kind::Count => (value.is_u64(), "a number".to_owned()),
+            Kind::OneOf(those) => {
+                (value.as_str().is_some_and(|text| those.contains(&text)), format!("one of {}", those.join(", ")))
+            }
+            Kind::Policy => match value.as_str().map(Policy::parse) {
+                Some(Ok(_)) => (true, String::new()),
+                Some(Err(error)) => return Err(error.message),
+                None => (false, "a retention policy".to_owned()),
+            },
+        };
+        if ok { Ok(()) } else { Err(format!("it must be {wanted}")) }
+    }
+}
+
+/// A size in bytes: a number, or text as [`parse_size`] reads it.
+pub(crate) fn size(value: &Value) -> Option<u64> {
+    value.as_u64().or_else(|| parse_size(value.as_str()?))
+}
+
+/// `1000`, `64K`, `64KiB`, `64kB`, `1.5G`: with or without `i` and `B`, steps of 1024.
+pub(crate) fn parse_size(text: &str) -> Option<u64> {
+    let text = text.trim();
+    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let unit = unit.trim().to_ascii_lowercase();
+    let unit = unit.strip_suffix('b').unwrap_or(&unit);
+    let shift = match unit.strip_suffix('i').unwrap_or(unit) {
+        "" => 0,
+        "k" => 10,
+        "m" => 20,
+        "g" => 30,
+        "t" => 40,
+        _ => return None,
+    };
+    if let Ok(whole) = number.parse::<u64>() {
+        return whole.checked_mul(1 << shift);
+    }
+    let (whole, part) = number.split_once('.')?;
+    if part.is_empty() || part.len() > 6 || !part.bytes().all(|b| b.is_ascii_digit()) {
+        return None;
+    }
+    let whole: u64 = if whole.is_empty() { 0 } else { whole.parse().ok()? };
+    let part = part.parse::<u64>().ok()?.checked_mul(1 << shift)? / 10u64.pow(u32::try_from(part.len()).ok()?);
+    whole.checked_mul(1 << shift)?.checked_add(part)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{ConfigKey, KEYS, parse_size};
+    use serde_json::json;
+
+    #[test]
+    fn sizes_are_read() {
+        for (text, size) in [("0", 0), ("64k", 65536), ("1MiB", 1 << 20), ("1.5 GB", 3 << 29), (".5K", 512)] {
+            assert_eq!(parse_size(text), Some(size), "{text}");
+        }
+        for text in ["", "x", "-1", "1x", "1.", "99999999999999999999", "99999999T", "1.2.3"] {
+            assert_eq!(parse_size(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn values_are_checked() {
+        let key = |name| ConfigKey::find(name).unwrap();
+        assert!(key("mode").check(&json!("auto")).is_ok() && key("mode").check(&json!("fast")).is_err());
+        assert!(
+            key("capture.exclude").check(&json!(["a"])).is_ok() && key("capture.exclude").check(&json!("a")).is_err()
+        );
+        assert_eq!(key("capture.exclude").from_text("a,b"), json!(["a", "b"]));
+        assert_eq!(key("capture.max-entries").from_text("5"), json!(5));
+        assert_eq!(key("provider").from_text("git"), json!("git"));
+        assert!(key("prune.policy").check(&json!("keep-last=x")).is_err());
+        assert!(KEYS.is_sorted_by_key(|key| key.name));
+    }
+
+    #[test]
+    fn no_key_that_runs_or_loads_something_is_a_projects() {
+        for name in ["provider", "provider-path", "mode", "prune.policy"] {
+            assert!(!ConfigKey::find(name).unwrap().project);
+        }
+    }
+}

@@ -1,0 +1,112 @@
+use super::{ConfigLayer, project_file};
+use crate::engine::Engine;
+use crate::providers::{ProviderSet, ProviderSource};
+use crate::settings::Settings;
+use ah_plugin_api::ErrorKind;
+use serde_json::json;
+use std::path::PathBuf;
+
+struct Fixture {
+    _dir: tempfile::TempDir,
+    settings: Settings,
+    project: PathBuf,
+}
+
+fn fixture() -> Fixture {
+    let dir = tempfile::tempdir().unwrap();
+    let project = dir.path().canonicalize().unwrap().join("project");
+    std::fs::create_dir_all(project.join(".ah")).unwrap();
+    let mut settings = Settings::new(dir.path().join("home"), ProviderSource::Given(ProviderSet::default()));
+    settings.system_config = Some(dir.path().join("system.json"));
+    Fixture { settings, project, _dir: dir }
+}
+
+impl Fixture {
+    fn engine(&self) -> Engine {
+        Engine::open(self.settings.clone()).unwrap()
+    }
+}
+
+#[test]
+fn the_later_layer_wins() {
+    let mut f = fixture();
+    let get = |f: &Fixture| {
+        let entry = f.engine().config_get(Some(&f.project), "capture.max-entries").unwrap();
+        (entry.value, entry.layer)
+    };
+    assert_eq!(get(&f), (json!(1_000_000), ConfigLayer::Default));
+    std::fs::write(f.settings.system_config.as_ref().unwrap(), r#"{"capture.max-entries": 1}"#).unwrap();
+    assert_eq!(get(&f), (json!(1), ConfigLayer::System));
+    f.engine().config_set(None, ConfigLayer::User, "capture.max-entries", Some("2")).unwrap();
+    assert_eq!(get(&f), (json!(2), ConfigLayer::User));
+    f.engine().config_set(Some(&f.project), ConfigLayer::Project, "capture.max-entries", Some("3")).unwrap();
+    assert_eq!(get(&f), (json!(3), ConfigLayer::Project));
+    f.settings.environment.insert("capture.max-entries".into(), json!(4));
+    assert_eq!(get(&f), (json!(4), ConfigLayer::Environment));
+    f.settings.flags.insert("capture.max-entries".into(), json!(5));
+    assert_eq!(get(&f), (json!(5), ConfigLayer::Flags));
+    f.settings.flags.clear();
+    f.settings.environment.clear();
+    f.engine().config_set(Some(&f.project), ConfigLayer::Project, "capture.max-entries", None).unwrap();
+    assert_eq!(get(&f), (json!(2), ConfigLayer::User));
+}
+
+#[test]
+fn a_project_cannot_choose_what_is_loaded_unless_trusted_as_it_is() {
+    let f = fixture();
+    let file = project_file(&f.project);
+    std::fs::write(&file, r#"{"provider": "evil", "provider-path": ["/tmp"], "capture": {"exclude": ["x"]}}"#).unwrap();
+    let engine = f.engine();
+    let provider = |engine: &Engine| engine.config_get(Some(&f.project), "provider").unwrap().value;
+    assert_eq!(provider(&engine), json!(null));
+    assert_eq!(engine.config_get(Some(&f.project), "capture.exclude").unwrap().value, json!(["x"]));
+    let notices = engine.take_notices();
+    assert_eq!(notices.len(), 2, "{notices:?}");
+    let report = engine.config_trust(&f.project, false).unwrap();
+    assert_eq!(report.restricted, ["provider", "provider-path"]);
+    assert_eq!(provider(&engine), json!("evil"));
+    std::fs::write(&file, r#"{"provider": "worse"}"#).unwrap();
+    assert_eq!(provider(&engine), json!(null));
+    std::fs::write(&file, r#"{"provider": "evil", "provider-path": ["/tmp"], "capture": {"exclude": ["x"]}}"#).unwrap();
+    assert_eq!(provider(&engine), json!("evil"));
+    engine.config_trust(&f.project, true).unwrap();
+    assert_eq!(provider(&engine), json!(null));
+}
+
+#[test]
+fn odd_project_files_are_passed_over_with_a_notice() {
+    let f = fixture();
+    let file = project_file(&f.project);
+    let engine = f.engine();
+    nix::unistd::mkfifo(&file, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    engine.config_list(Some(&f.project)).unwrap();
+    assert_eq!(engine.take_notices().len(), 1);
+    std::fs::remove_file(&file).unwrap();
+    std::os::unix::fs::symlink("/etc/passwd", &file).unwrap();
+    engine.config_list(Some(&f.project)).unwrap();
+    assert_eq!(engine.take_notices().len(), 1);
+    assert!(engine.config_set(Some(&f.project), ConfigLayer::Project, "labels", Some("{}")).is_err());
+    std::fs::remove_file(&file).unwrap();
+    std::fs::write(&file, "{\"a\": ").unwrap();
+    engine.config_list(Some(&f.project)).unwrap();
+    assert_eq!(engine.take_notices().len(), 1);
+    std::fs::write(&file, "{\"nonsense\": 1, \"mode\": 7, \"labels\": {\"a\": 3}}").unwrap();
+    engine.config_list(Some(&f.project)).unwrap();
+    assert_eq!(engine.take_notices().len(), 3);
+}
+
+#[test]
+fn wrong_keys_and_values_are_refused() {
+    let f = fixture();
+    let engine = f.engine();
+    for (layer, key, value) in [
+        (ConfigLayer::User, "nonsense", "1"),
+        (ConfigLayer::User, "mode", "fast"),
+        (ConfigLayer::System, "mode", "auto"),
+    ] {
+        let error = engine.config_set(None, layer, key, Some(value)).unwrap_err();
+        assert_eq!(error.kind, ErrorKind::InvalidArgument, "{key}");
+    }
+    std::fs::write(f.settings.home.join("config.json"), "{").unwrap();
+    assert_eq!(engine.config_list(None).unwrap_err().kind, ErrorKind::InvalidArgument);
+}

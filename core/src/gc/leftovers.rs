@@ -1,0 +1,159 @@
+//! Leases, views, branches and files that nobody holds any more.
+
+use std::path::Path;
+
+use ah_plugin_api::{Error, ErrorKind, Result};
+
+use crate::branch::{self, BranchState};
+use crate::fsio;
+use crate::gc::GcReport;
+use crate::home::Home;
+use crate::registry::{self, Index};
+use crate::seek;
+use crate::workspace::Workspace;
+
+impl Workspace {
+    /// Gives back the views of processes that have ended, and those that the machine's restart took away.
+    pub(super) fn give_back_stale_leases(&self, report: &mut GcReport) -> Result<()> {
+        let home = self.engine.home();
+        let _lock = self.engine.lock_leases()?;
+        for lease in seek::all(home)? {
+            if lease.workspace != self.id || !lease.is_stale() {
+                continue;
+            }
+            if lease.is_settled() {
+                let outcome = self.engine.give_back(&lease).map(|_| ());
+                let failed = outcome.is_err();
+                report.note(&format!("giving back the view {}", lease.id), outcome)?;
+                if failed {
+                    continue;
+                }
+            } else {
+                // Its view, if the provider began one, is reclaimed after this.
+                lease.remove(home)?;
+            }
+            report.did(format!("gave back the view {}, which nobody held any more", lease.id));
+        }
+        Ok(())
+    }
+
+    /// Takes away branches whose makers or removers were killed.
+    pub(super) fn finish_branches(&self, report: &mut GcReport) -> Result<()> {
+        for file in branch::all(self.engine.home())? {
+            let open = matches!(file.record.state, BranchState::Making | BranchState::Removing);
+            if file.record.origin != self.id || !open || file.maker.alive() {
+                continue;
+            }
+            let served = self.serve(&file.record.provider)?;
+            let outcome = branch::finish(&self.engine, &file, &served);
+            let failed = outcome.is_err();
+            report.note(&format!("taking away the branch {}", file.record.name), outcome)?;
+            if !failed {
+                report.did(format!(
+                    "took away the branch {}, which was {}",
+                    file.record.name,
+                    unfinished(file.record.state)
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Views without a lease, trash, temporary files, folders without a record, the index.
+    pub(super) fn sweep(&self, report: &mut GcReport) -> Result<()> {
+        let home = self.engine.home();
+        let outcome = sweep_views(home, &self.engine, report);
+        report.note("sweeping views", outcome)?;
+        let trash = home.join("trash");
+        for name in fsio::names(&trash)? {
+            let outcome = fsio::remove_tree(&trash.join(&name));
+            report.note("emptying the trash", outcome)?;
+        }
+        let folder = self.folder();
+        for place in [home.path().to_owned(), home.join("leases"), home.join("branches"), folder.clone()] {
+            sweep_temps(&place, report)?;
+        }
+        for session in fsio::names(&folder.join("sessions"))? {
+            let session = folder.join("sessions").join(session);
+            sweep_temps(&session, report)?;
+            // Only an empty one can be removed so: its maker was killed before it wrote anything.
+            let _ = std::fs::remove_dir(session);
+        }
+        let _lock = self.engine.lock_registry()?;
+        for id in fsio::names(&home.join("workspaces"))? {
+            let orphan = home.workspace(&id);
+            match registry::load(home, &id) {
+                Ok(None) if fsio::names(&orphan)?.iter().all(|name| fsio::is_temp(name)) => {
+                    fsio::remove_tree(&orphan)?;
+                    report.did(format!("removed the workspace {id}, which was never finished"));
+                }
+                Ok(Some(_)) => {}
+                Ok(None) => {
+                    report.failures.push(format!("the workspace folder {} has no workspace.json", orphan.display()))
+                }
+                Err(error) => report.failures.push(super::with_causes(&error)),
+            }
+        }
+        Index::refresh(home)?;
+        Ok(())
+    }
+}
+
+fn unfinished(state: BranchState) -> &'static str {
+    match state {
+        BranchState::Removing => "being removed by a killed process",
+        _ => "being made by a killed process",
+    }
+}
+
+/// Folders in `mounts/` that no lease names and no living process uses for itself.
+fn sweep_views(home: &Home, engine: &crate::engine::Engine, report: &mut GcReport) -> Result<()> {
+    let _lock = engine.lock_leases()?;
+    let leases = seek::all(home)?;
+    let mounts = home.join("mounts");
+    for name in fsio::names(&mounts)? {
+        let path = mounts.join(&name);
+        let leased = leases.iter().any(|lease| {
+            lease.id.as_str() == name || lease.shown.as_ref().is_some_and(|shown| shown.path.starts_with(&path))
+        });
+        // `walk` names its views `walk-<pid>-<n>`.
+        let in_use = name.split('-').nth(1).and_then(|pid| pid.parse::<u32>().ok()).is_some_and(runs);
+        if leased || in_use || home.join("leases").join(format!("{name}.json")).exists() {
+            continue;
+        }
+        let outcome = remove_view_folder(&path, home);
+        let failed = outcome.is_err();
+        report.note(&format!("removing the view {name}"), outcome)?;
+        if !failed {
+            report.did(format!("removed the view {name}, which nobody held any more"));
+        }
+    }
+    Ok(())
+}
+
+/// Takes a view away without its provider: unmounts what is mounted there, removes what is left.
+pub(crate) fn remove_view_folder(path: &Path, home: &Home) -> Result<()> {
+    if !path.starts_with(home.join("mounts")) {
+        let message = format!("{} is not in AH_HOME, so only its provider could take it away", path.display());
+        return Err(Error::new(ErrorKind::FailedPrecondition, message));
+    }
+    // Not a mount point, or not root: then the removal says what is the matter.
+    let _ = nix::mount::umount(path);
+    fsio::remove_tree(path)
+}
+
+/// Temporary files of processes that have ended.
+fn sweep_temps(folder: &Path, report: &mut GcReport) -> Result<()> {
+    for name in fsio::names(folder)? {
+        let pid = name.rsplit_once(".tmp-").and_then(|(_, rest)| rest.split('-').next()?.parse::<u32>().ok());
+        if fsio::is_temp(&name) && pid.is_some_and(|pid| !runs(pid)) {
+            fsio::remove_file(&folder.join(&name))?;
+            report.did(format!("removed the temporary file {name}"));
+        }
+    }
+    Ok(())
+}
+
+fn runs(pid: u32) -> bool {
+    Path::new("/proc").join(pid.to_string()).exists()
+}

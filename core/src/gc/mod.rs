@@ -1,0 +1,133 @@
+//! Reclaiming what crashes left, and background work.
+//!
+//! - `orphans`: timeline and providers' stores brought into agreement; instant snapshots made durable.
+//! - `leftovers`: leases, views, branches and files that nobody holds any more.
+//!
+//! Each step stands alone: what one cannot do is reported, and the next is done. An interrupted restore is not gc's: a person decides.
+
+mod leftovers;
+mod orphans;
+
+use ah_plugin_api::{Dir, Error, ErrorKind, ProviderName, ReclaimRequest, Result};
+use serde::Serialize;
+
+use crate::fsio;
+use crate::lock::Lock;
+use crate::workspace::Workspace;
+
+pub(crate) use leftovers::remove_view_folder;
+
+/// What can be said about a gc.
+#[derive(Debug, Clone, Default)]
+pub struct GcOptions {
+    /// Only what is due and cheap: the background work after a snapshot.
+    pub auto: bool,
+}
+
+/// What a gc did.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct GcReport {
+    /// One sentence for each thing that was finished or undone.
+    pub actions: Vec<String>,
+    /// What could not be done, one sentence each.
+    pub failures: Vec<String>,
+    /// Bytes given back.
+    pub bytes: u64,
+}
+
+impl GcReport {
+    fn did(&mut self, what: impl Into<String>) {
+        self.actions.push(what.into());
+    }
+
+    /// Takes note of a step's failure; only a wish to stop stops everything.
+    fn note(&mut self, what: &str, outcome: Result<()>) -> Result<()> {
+        match outcome {
+            Err(error) if error.kind == ErrorKind::Cancelled => Err(error),
+            Err(error) => {
+                self.failures.push(format!("{what}: {}", with_causes(&error)));
+                Ok(())
+            }
+            Ok(()) => Ok(()),
+        }
+    }
+}
+
+fn with_causes(error: &Error) -> String {
+    error.causes.iter().fold(error.message.clone(), |text, cause| format!("{text}: {cause}"))
+}
+
+impl Workspace {
+    /// Brings timeline and providers' stores into agreement, finishes or undoes what crashes left, gives space back. Safe at any
+    /// time, beside any other process.
+    ///
+    /// # Errors
+    /// Only if nothing could be done at all; the rest is in the report.
+    pub fn gc(&self, options: &GcOptions) -> Result<GcReport> {
+        let mut report = GcReport::default();
+        let lock = self.folder().join("gc.lock");
+        let _lock = if options.auto {
+            match Lock::try_take(&lock, true)? {
+                Some(lock) => lock,
+                // Another one is at it, and finds what is due now; what comes later starts its own.
+                None => return Ok(report),
+            }
+        } else {
+            self.lock("gc")?
+        };
+        let synced = self.make_durable(options.auto, &mut report);
+        report.note("making snapshots durable", synced)?;
+        if !options.auto {
+            let outcome = self.give_back_stale_leases(&mut report);
+            report.note("giving back stale views", outcome)?;
+            let outcome = self.finish_branches(&mut report);
+            report.note("finishing branches", outcome)?;
+        }
+        for name in self.stores()? {
+            if !options.auto {
+                let outcome = self.reconcile(&name, &mut report);
+                report.note(&format!("reconciling with {name}"), outcome)?;
+            }
+            let outcome = self.reclaim(&name, options.auto, &mut report);
+            report.note(&format!("reclaiming in {name}"), outcome)?;
+        }
+        if !options.auto {
+            let outcome = self.sweep(&mut report);
+            report.note("sweeping", outcome)?;
+        }
+        Ok(report)
+    }
+
+    /// The providers that have a store here.
+    pub(crate) fn stores(&self) -> Result<Vec<ProviderName>> {
+        let names = fsio::names(&self.folder().join("providers"))?;
+        Ok(names.into_iter().filter_map(|name| ProviderName::new(name).ok()).collect())
+    }
+
+    /// Lets a provider finish or undo what crashes left, in its store and in each folder where it makes things.
+    fn reclaim(&self, name: &ProviderName, auto: bool, report: &mut GcReport) -> Result<()> {
+        let served = self.serve(name)?;
+        let mut targets = vec![self.mounts_dir()?];
+        if !auto {
+            targets.push(fsio::open_made(&self.engine.home().join("branches"))?);
+        }
+        for target in &targets {
+            self.reclaim_in(&served, target, auto, report)?;
+        }
+        Ok(())
+    }
+
+    fn reclaim_in(
+        &self,
+        served: &crate::workspace::Served,
+        target: &Dir,
+        auto: bool,
+        report: &mut GcReport,
+    ) -> Result<()> {
+        let place = served.place().with_target(target);
+        let reclaimed = served.provider.reclaim(&place, &ReclaimRequest { auto }, &self.context())?;
+        report.actions.extend(reclaimed.actions);
+        report.bytes += reclaimed.bytes;
+        Ok(())
+    }
+}

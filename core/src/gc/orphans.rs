@@ -1,0 +1,109 @@
+//! Timeline and providers' stores brought into agreement.
+
+use std::collections::BTreeSet;
+
+use ah_plugin_api::{
+    DestroyRequest, Durability, ErrorKind, ListRequest, ProviderName, Result, Snapshot, SnapshotId, SnapshotRef,
+};
+
+use crate::background;
+use crate::gc::GcReport;
+use crate::ids::SessionName;
+use crate::record::{SnapshotKind, SnapshotRecord};
+use crate::timeline::EventBody;
+use crate::workspace::Workspace;
+
+impl Workspace {
+    /// Makes instant snapshots survive a power cut: those marked, or with a full gc all that are not durable.
+    pub(super) fn make_durable(&self, auto: bool, report: &mut GcReport) -> Result<()> {
+        let marked = background::unsynced_ids(self)?;
+        if auto && marked.is_empty() {
+            return Ok(());
+        }
+        let state = self.state()?;
+        let mut synced = 0u64;
+        for snapshot in &state.snapshots {
+            let marked = marked.contains(&snapshot.id);
+            if !marked && (auto || snapshot.durability != Durability::Instant) {
+                continue;
+            }
+            let served = self.serve(&snapshot.provider)?;
+            let request = SnapshotRef { snapshot: snapshot.reference.clone() };
+            let already = !marked
+                && served
+                    .provider
+                    .stat(&served.place(), &request, &self.context())
+                    .is_ok_and(|s| s.durability == Durability::Durable);
+            if already {
+                continue;
+            }
+            match served.provider.sync(&served.place(), &request, &self.context()) {
+                Ok(_) => synced += 1,
+                // Reconciling says that it is gone.
+                Err(error) if error.kind == ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
+            }
+        }
+        self.log().sync()?;
+        for id in &marked {
+            background::forget_unsynced(self, id)?;
+        }
+        if synced > 0 {
+            report.did(format!("made {synced} snapshot(s) durable"));
+        }
+        Ok(())
+    }
+
+    /// Lists again complete snapshots that the timeline does not know, removes those that it says are removed, and reports those
+    /// that it knows and the provider has lost.
+    pub(super) fn reconcile(&self, name: &ProviderName, report: &mut GcReport) -> Result<()> {
+        // Alone: nobody is between making a snapshot and listing it.
+        let _lock = self.lock("orphans")?;
+        let served = self.serve(name)?;
+        let held = served.provider.list(&served.place(), &ListRequest {}, &self.context())?;
+        let state = self.state()?;
+        let mut known: BTreeSet<&SnapshotId> = BTreeSet::new();
+        for event in &state.events {
+            if let EventBody::Snapshot { snapshot } | EventBody::Recovered { snapshot } = &event.body {
+                known.insert(&snapshot.id);
+            }
+        }
+        let mine = |snapshot: &&Snapshot| {
+            snapshot.attributes.get("workspace").is_none_or(|workspace| *workspace == self.id.as_str())
+        };
+        for snapshot in held.iter().filter(mine) {
+            if state.removed.contains(&snapshot.id) {
+                let request = DestroyRequest::Snapshot(snapshot.reference.clone());
+                served.provider.destroy(&served.place(), &request, &self.context())?;
+                report.did(format!("removed the snapshot {}, which a killed process had begun to remove", snapshot.id));
+            } else if !known.contains(&snapshot.id) {
+                self.list_again(snapshot, name)?;
+                report.did(format!("listed again the snapshot {}, whose maker was killed", snapshot.id));
+            }
+        }
+        let held: BTreeSet<&SnapshotId> = held.iter().map(|snapshot| &snapshot.id).collect();
+        for snapshot in state.snapshots.iter().filter(|snapshot| snapshot.provider == *name) {
+            if !held.contains(&snapshot.id) {
+                report.failures.push(format!(
+                    "the snapshot {} is on the timeline, but {name} does not have it any more; `ah agent fs rm {}` takes it off",
+                    snapshot.id, snapshot.id
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn list_again(&self, snapshot: &Snapshot, provider: &ProviderName) -> Result<()> {
+        let attribute = |key: &str| snapshot.attributes.get(key).cloned();
+        let session =
+            attribute("session").and_then(|name| SessionName::new(name).ok()).unwrap_or_else(SessionName::main);
+        let kind = attribute("kind").map_or(SnapshotKind::Auto, |kind| SnapshotKind::from_text(&kind));
+        let mut record = SnapshotRecord::of(snapshot, provider, kind, &session);
+        record.kept = attribute("kept").is_some_and(|kept| kept == "true");
+        let labels = snapshot.attributes.iter();
+        let labels = labels.filter_map(|(key, value)| Some((key.strip_prefix("label.")?.to_owned(), value.clone())));
+        record.attributes = labels.collect();
+        self.append(&session, EventBody::Recovered { snapshot: Box::new(record) }, Durability::Durable)?;
+        Ok(())
+    }
+}

@@ -1,0 +1,218 @@
+//! Opening the workspace of a path: found, registered, followed when it moved, adopted.
+
+use std::path::{Path, PathBuf};
+
+use ah_plugin_api::{Durability, Error, ErrorKind, Result};
+
+use crate::engine::{Access, Engine};
+use crate::fsio;
+use crate::ids::{BranchId, WorkspaceId, letters};
+use crate::lock::{Lock, PATIENCE};
+use crate::notice::{Notice, NoticeKind};
+use crate::registry::{self, Finder, Found, Identity, Index, WorkspaceRecord};
+use crate::seek;
+use crate::text;
+use crate::timeline::{EventBody, WorkspaceChange};
+use crate::versioned::Doc;
+use crate::workspace::Workspace;
+
+impl Engine {
+    /// The workspace of `path`: the nearest ancestor that is registered or the top of a Git work tree, else the directory itself.
+    /// Takes care of one that was moved, copied or made anew, with a notice.
+    ///
+    /// # Errors
+    /// `NotFound` if the path is not there, or not registered with [`Access::Existing`]; `FailedPrecondition` inside `$AH_HOME`,
+    /// a view, or for `$HOME` and `/`.
+    pub fn workspace(&self, path: &Path, access: Access) -> Result<Workspace> {
+        let (root, identity, found) = self.find(path)?;
+        if let Found::Same(record) | Found::Elsewhere(record) = found {
+            return Ok(self.handle(record, root));
+        }
+        if let (Found::New, Access::Existing) = (&found, access) {
+            let message = format!("{} has no snapshots", root.display());
+            return Err(Error::new(ErrorKind::NotFound, message).with_hint("ah agent fs snapshot"));
+        }
+        // Something is to be written down: look again with the registry locked, as another process may have done it by now.
+        let _lock = self.lock_registry()?;
+        let (root, identity, found) = if Identity::of_path(&root).is_some_and(|now| now.same(&identity)) {
+            self.find(path)?
+        } else {
+            return Err(Error::new(ErrorKind::Conflict, format!("{} was replaced this moment", root.display())));
+        };
+        match found {
+            Found::Same(record) | Found::Elsewhere(record) => Ok(self.handle(record, root)),
+            Found::Renumbered(record) => {
+                let record = self.relocate(&record, &root, identity)?;
+                Ok(self.handle(record, root))
+            }
+            Found::Moved(former) => {
+                let record = self.relocate(&former, &root, identity)?;
+                self.moved(record, &former.path, root, WorkspaceChange::Moved)
+            }
+            Found::MadeAnew(former) => {
+                let record = self.relocate(&former, &root, identity)?;
+                self.moved(record, &former.path, root, WorkspaceChange::MadeAnew)
+            }
+            Found::New => {
+                self.guard(&root, access)?;
+                let record = self.register(&root, identity, None)?;
+                Ok(self.handle(record, root))
+            }
+        }
+    }
+
+    /// Makes the timeline of the workspace that was at `old_path` that of the one at `path`, after a move that was not noticed.
+    ///
+    /// # Errors
+    /// `NotFound` if no workspace was at `old_path`; `Conflict` if `path` has a timeline of its own with snapshots on it, or the
+    /// old directory is still there.
+    pub fn adopt(&self, path: &Path, old_path: &Path) -> Result<Workspace> {
+        let lock = self.lock_registry()?;
+        let (index, _) = Index::load(self.home())?;
+        let old_path = absolute(old_path);
+        let former = index.workspaces.iter().map(|workspace| &workspace.record).find(|record| record.path == old_path);
+        let former = former.cloned().ok_or_else(|| {
+            Error::new(ErrorKind::NotFound, format!("no workspace was at {}", old_path.display()))
+                .with_hint("name the directory by its full path, as it was")
+        })?;
+        if Identity::of_path(&former.path).is_some_and(|there| there.same(&former.identity)) {
+            let message = format!("the workspace is still at {}", former.path.display());
+            return Err(Error::new(ErrorKind::Conflict, message)
+                .with_hint("to copy files out of its snapshots, use `ah agent fs seek` there"));
+        }
+        let (root, identity, found) = self.find(path)?;
+        match found {
+            Found::New | Found::MadeAnew(_) | Found::Moved(_) | Found::Renumbered(_) => {}
+            Found::Same(record) | Found::Elsewhere(record) if record.id == former.id => {
+                return Ok(self.handle(record, root));
+            }
+            Found::Same(record) | Found::Elsewhere(record) => {
+                let own = self.handle(record.clone(), root.clone());
+                if !own.state()?.snapshots.is_empty() || record.branch.is_some() {
+                    let message = format!("{} has a timeline of its own", root.display());
+                    return Err(Error::new(ErrorKind::Conflict, message).with_hint(
+                        "ah agent fs snapshots shows it; `ah agent fs rm` its snapshots first to give it up",
+                    ));
+                }
+                let trash = self.home().join("trash");
+                fsio::make_dir(&trash)?;
+                let aside = trash.join(format!("workspace-{}-{}", record.id, letters(&self.settings().ids)));
+                let folder = self.home().workspace(record.id.as_str());
+                std::fs::rename(&folder, &aside).map_err(|e| fsio::failed("move away", &folder, &e))?;
+            }
+        }
+        let record = self.relocate(&former, &root, identity)?;
+        drop(lock);
+        self.moved(record, &former.path, root, WorkspaceChange::Adopted)
+    }
+
+    /// The root, its identity, and what is known of it. Writes nothing but caches.
+    pub(crate) fn find(&self, path: &Path) -> Result<(PathBuf, Identity, Found)> {
+        let canonical = std::fs::canonicalize(path)
+            .map_err(|e| fsio::failed("find", path, &e).with_hint("name an existing directory with `-C DIR`"))?;
+        let dir = if canonical.is_dir() { canonical } else { canonical.parent().unwrap_or(Path::new("/")).to_owned() };
+        // Permission is asked for now, so that the message names what the person said.
+        ah_plugin_api::Dir::open(&dir)?;
+        let (index, damaged) = Index::load(self.home())?;
+        if damaged {
+            self.notify(Notice::new(NoticeKind::Rebuilt, "the index of workspaces was damaged and has been rebuilt"));
+        }
+        let views = seek::view_paths(self.home())?;
+        Finder { home: self.home(), index: &index, views: &views }.find(&dir)
+    }
+
+    pub(crate) fn handle(&self, record: WorkspaceRecord, root: PathBuf) -> Workspace {
+        Workspace { engine: self.clone(), id: record.id.clone(), root, record }
+    }
+
+    /// The handle of a registered workspace by its id.
+    pub(crate) fn workspace_by_id(&self, id: &WorkspaceId) -> Result<Option<Workspace>> {
+        let doc = registry::load(self.home(), id.as_str())?;
+        Ok(doc.map(|doc| {
+            let root = doc.value.path.clone();
+            self.handle(doc.value, root)
+        }))
+    }
+
+    pub(crate) fn lock_registry(&self) -> Result<Lock> {
+        Lock::take(&self.home().join("lock"), true, PATIENCE, &*self.settings().observer)
+    }
+
+    /// Registers a directory. The registry is locked.
+    pub(crate) fn register(
+        &self,
+        root: &Path,
+        identity: Identity,
+        branch: Option<BranchId>,
+    ) -> Result<WorkspaceRecord> {
+        let id = WorkspaceId::new(letters(&self.settings().ids))?;
+        let created = self.settings().clock.now();
+        let record = WorkspaceRecord { id, path: root.to_owned(), identity, created, branch };
+        let folder = self.home().workspace(record.id.as_str());
+        if !fsio::make_dir(&folder)? {
+            return Err(Error::new(ErrorKind::Internal, format!("the id {} is taken already", record.id)));
+        }
+        registry::save(self.home(), &Doc::new(record.clone()))?;
+        Index::refresh(self.home())?;
+        Ok(record)
+    }
+
+    /// Writes down where a workspace is now. The registry is locked.
+    fn relocate(&self, former: &WorkspaceRecord, root: &Path, identity: Identity) -> Result<WorkspaceRecord> {
+        let Some(mut doc) = registry::load(self.home(), former.id.as_str())? else {
+            return Err(Error::new(ErrorKind::Conflict, "the workspace was removed this moment"));
+        };
+        root.clone_into(&mut doc.value.path);
+        doc.value.identity = identity;
+        registry::save(self.home(), &doc)?;
+        Index::refresh(self.home())?;
+        Ok(doc.value)
+    }
+
+    fn moved(&self, record: WorkspaceRecord, from: &Path, to: PathBuf, change: WorkspaceChange) -> Result<Workspace> {
+        let notice = match change {
+            WorkspaceChange::MadeAnew => Notice::new(
+                NoticeKind::WorkspaceMadeAnew,
+                format!("{} was deleted and made again since; its timeline goes on", to.display()),
+            ),
+            _ => Notice::new(
+                NoticeKind::WorkspaceMoved,
+                format!("this workspace was at {}; its timeline goes on here", from.display()),
+            ),
+        };
+        self.notify(notice);
+        let workspace = self.handle(record, to.clone());
+        let body = EventBody::Workspace { change, from: from.to_owned(), to };
+        workspace.append(&workspace.writing_session(), body, Durability::Durable)?;
+        Ok(workspace)
+    }
+
+    /// Refuses what nobody means to capture whole.
+    fn guard(&self, root: &Path, access: Access) -> Result<()> {
+        let user_home = self.settings().user_home.as_deref().and_then(|home| std::fs::canonicalize(home).ok());
+        let whole_home = user_home.is_some_and(|home| home.starts_with(root));
+        if (whole_home || root == Path::new("/")) && access != Access::CreateForced {
+            let message =
+                format!("{} is too much for a workspace: it holds your whole home directory or system", root.display());
+            return Err(Error::new(ErrorKind::FailedPrecondition, message)
+                .with_hint("go to a project's directory, or insist with `ah agent fs snapshot --force`"));
+        }
+        Ok(())
+    }
+}
+
+/// The path made absolute and without symlinks as far as it still exists: its last part may be gone.
+fn absolute(path: &Path) -> PathBuf {
+    let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    for ancestor in path.ancestors() {
+        if let (Ok(there), Ok(rest)) = (std::fs::canonicalize(ancestor), path.strip_prefix(ancestor)) {
+            return if rest.as_os_str().is_empty() { there } else { there.join(rest) };
+        }
+    }
+    path
+}
+
+/// Names a time for people.
+pub(crate) fn when(time: ah_plugin_api::Timestamp) -> String {
+    text::format_time(ah_plugin_api::Timestamp { nanos: 0, ..time })
+}

@@ -1,0 +1,109 @@
+//! From a path to its workspace.
+//!
+//! Upwards from the path, the first directory counts that is registered or the top of a Git work tree. A registered one is known
+//!
+//! 1. by identity (device, inode, time of birth), also at another path: a branch that `exec` shows at the workspace's path, or a
+//!    workspace that was moved; it has moved if its old path does not lead to it any more;
+//! 2. else by path: the directory was deleted and made anew (or its filesystem mounted anew), and its timeline goes on.
+//!
+//! A copy has neither, so it is new; and so is a second clone, as nothing of a repository's contents counts.
+
+use std::path::{Path, PathBuf};
+
+use ah_plugin_api::{Error, ErrorKind, Result};
+
+use crate::home::Home;
+use crate::registry::{Identity, Index, IndexedWorkspace, WorkspaceRecord};
+
+/// What a path leads to.
+#[derive(Debug)]
+pub(crate) enum Found {
+    /// A registered workspace, as it was registered.
+    Same(WorkspaceRecord),
+    /// A registered workspace seen at another path on purpose (`exec`); nothing is to be written down.
+    Elsewhere(WorkspaceRecord),
+    /// A registered workspace that was moved here.
+    Moved(WorkspaceRecord),
+    /// A registered workspace whose directory is another one now.
+    MadeAnew(WorkspaceRecord),
+    /// The same directory under another device number.
+    Renumbered(WorkspaceRecord),
+    /// Nothing that is registered; this would be it.
+    New,
+}
+
+/// Finds workspaces.
+pub(crate) struct Finder<'a> {
+    pub(crate) home: &'a Home,
+    pub(crate) index: &'a Index,
+    /// Paths of views.
+    pub(crate) views: &'a [PathBuf],
+}
+
+impl Finder<'_> {
+    /// The root, its identity, and what it is. `path` is canonical and a directory.
+    pub(crate) fn find(&self, path: &Path) -> Result<(PathBuf, Identity, Found)> {
+        self.refuse_own_places(path)?;
+        let mut nearest_git = None;
+        for dir in path.ancestors() {
+            let Some(identity) = Identity::of_path(dir) else { continue };
+            if let Some(found) = self.registered(dir, &identity) {
+                // A Git work tree that lies deeper than what is registered is a workspace of its own.
+                if let Some((git, identity)) = nearest_git {
+                    return Ok((git, identity, Found::New));
+                }
+                return Ok((dir.to_owned(), identity, found));
+            }
+            if nearest_git.is_none() && std::fs::symlink_metadata(dir.join(".git")).is_ok() {
+                nearest_git = Some((dir.to_owned(), identity));
+            }
+        }
+        match nearest_git {
+            Some((git, identity)) => Ok((git, identity, Found::New)),
+            None => {
+                let identity = Identity::of_path(path).ok_or_else(|| {
+                    Error::new(ErrorKind::NotFound, format!("{} cannot be looked at", path.display()))
+                })?;
+                Ok((path.to_owned(), identity, Found::New))
+            }
+        }
+    }
+
+    fn registered(&self, dir: &Path, identity: &Identity) -> Option<Found> {
+        let all = || self.index.workspaces.iter().map(|IndexedWorkspace { record, .. }| record);
+        let mut alike: Vec<&WorkspaceRecord> = all().filter(|record| record.identity.same(identity)).collect();
+        // Without a time of birth an inode that was used again could look alike: the one of this path comes first.
+        alike.sort_by_key(|record| record.path != dir);
+        if let Some(record) = alike.first() {
+            if record.path == dir {
+                return Some(Found::Same((*record).clone()));
+            }
+            return match Identity::of_path(&record.path) {
+                Some(there) if there.same(identity) => Some(Found::Elsewhere((*record).clone())),
+                _ => Some(Found::Moved((*record).clone())),
+            };
+        }
+        let record = all().find(|record| record.path == dir)?;
+        if record.identity.same_but_for_device(identity) {
+            return Some(Found::Renumbered(record.clone()));
+        }
+        Some(Found::MadeAnew(record.clone()))
+    }
+
+    fn refuse_own_places(&self, path: &Path) -> Result<()> {
+        let branches = self.home.join("branches");
+        let in_branch = path.strip_prefix(&branches).is_ok_and(|rest| rest.components().next().is_some());
+        if path.starts_with(self.home.path()) && !in_branch {
+            let message = format!("{} is inside AH_HOME, which is not captured", path.display());
+            return Err(
+                Error::new(ErrorKind::FailedPrecondition, message).with_hint("work in another directory (`-C DIR`)")
+            );
+        }
+        if let Some(view) = self.views.iter().find(|view| path.starts_with(view)) {
+            let message = format!("{} is inside the read-only view {}", path.display(), view.display());
+            return Err(Error::new(ErrorKind::FailedPrecondition, message)
+                .with_hint("work in the workspace itself, or in a branch: `ah agent fs branch`"));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,85 @@
+//! `index.json`: all workspaces with their sessions in one file, so that finding one costs one read.
+//!
+//! A cache. It is rebuilt from `workspaces/` when it is missing, damaged, or does not name exactly the folders that are there. What it says
+//! of one workspace is checked against that workspace's own record before anything is done with it.
+
+use std::collections::BTreeSet;
+
+use ah_plugin_api::{Durability, Result};
+use serde::{Deserialize, Serialize};
+
+use crate::fsio;
+use crate::home::Home;
+use crate::registry::record::{WorkspaceRecord, load};
+use crate::session::{self, SessionRecord};
+
+const VERSION: u64 = 1;
+
+/// All workspaces.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Index {
+    version: u64,
+    pub(crate) workspaces: Vec<IndexedWorkspace>,
+    /// Folders without a record, so that they do not make the index look out of date each time.
+    #[serde(default)]
+    empty: Vec<String>,
+}
+
+/// One workspace with its sessions.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct IndexedWorkspace {
+    #[serde(flatten)]
+    pub(crate) record: WorkspaceRecord,
+    #[serde(default)]
+    pub(crate) sessions: Vec<SessionRecord>,
+}
+
+impl Index {
+    /// Reads it, or rebuilds it if it is not sound; true if it was damaged.
+    pub(crate) fn load(home: &Home) -> Result<(Self, bool)> {
+        let folders: BTreeSet<String> = fsio::names(&home.join("workspaces"))?.into_iter().collect();
+        let bytes = fsio::read(&home.join("index.json"))?;
+        let damaged = match bytes.as_deref().map(serde_json::from_slice::<Self>) {
+            Some(Ok(index)) if index.version == VERSION && index.folders() == folders => return Ok((index, false)),
+            Some(Err(_)) => true,
+            Some(Ok(_)) | None => false,
+        };
+        let index = Self::rebuild(home, &folders)?;
+        index.save(home);
+        Ok((index, damaged))
+    }
+
+    /// Reads everything anew.
+    pub(crate) fn refresh(home: &Home) -> Result<Self> {
+        let folders = fsio::names(&home.join("workspaces"))?.into_iter().collect();
+        let index = Self::rebuild(home, &folders)?;
+        index.save(home);
+        Ok(index)
+    }
+
+    fn rebuild(home: &Home, folders: &BTreeSet<String>) -> Result<Self> {
+        let mut index = Self { version: VERSION, workspaces: Vec::new(), empty: Vec::new() };
+        for folder in folders {
+            // One workspace whose record is lost must not hide the others.
+            match load(home, folder) {
+                Ok(Some(doc)) if doc.value.id.as_str() == folder => {
+                    let sessions = session::list(&home.workspace(folder))?;
+                    index.workspaces.push(IndexedWorkspace { record: doc.value, sessions });
+                }
+                _ => index.empty.push(folder.clone()),
+            }
+        }
+        Ok(index)
+    }
+
+    fn folders(&self) -> BTreeSet<String> {
+        let known = self.workspaces.iter().map(|workspace| workspace.record.id.as_str().to_owned());
+        known.chain(self.empty.iter().cloned()).collect()
+    }
+
+    /// Writes it. It is only a cache: what cannot be written is rebuilt the next time.
+    fn save(&self, home: &Home) {
+        let bytes = serde_json::to_vec_pretty(self).unwrap_or_default();
+        let _ = fsio::replace(&home.join("index.json"), &bytes, Durability::Instant);
+    }
+}

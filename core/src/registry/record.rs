@@ -1,0 +1,45 @@
+//! `workspaces/<id>/workspace.json`.
+
+use std::path::PathBuf;
+
+use ah_plugin_api::{Result, Timestamp};
+use serde::{Deserialize, Serialize};
+
+use crate::home::Home;
+use crate::ids::{BranchId, WorkspaceId};
+use crate::registry::Identity;
+use crate::text;
+use crate::versioned::{Doc, Versioned};
+
+/// A workspace as it is registered.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct WorkspaceRecord {
+    /// Random; never changes.
+    pub(crate) id: WorkspaceId,
+    /// Where it was last seen, canonical.
+    #[serde(with = "text::abs")]
+    pub(crate) path: PathBuf,
+    /// What its directory is known by.
+    #[serde(flatten)]
+    pub(crate) identity: Identity,
+    /// When it was registered.
+    #[serde(with = "text::time")]
+    pub(crate) created: Timestamp,
+    /// The branch that it is, if it is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) branch: Option<BranchId>,
+}
+
+impl Versioned for WorkspaceRecord {
+    const VERSION: u64 = 1;
+}
+
+/// Reads a workspace's record; none if its folder has none (its maker was killed, or `gc` is at it).
+pub(crate) fn load(home: &Home, id: &str) -> Result<Option<Doc<WorkspaceRecord>>> {
+    Doc::load(&home.workspace(id).join("workspace.json"))
+}
+
+/// Writes a workspace's record.
+pub(crate) fn save(home: &Home, doc: &Doc<WorkspaceRecord>) -> Result<()> {
+    doc.save(&home.workspace(doc.value.id.as_str()).join("workspace.json"))
+}

@@ -1,0 +1,134 @@
+//! The file of a lease.
+
+use std::path::PathBuf;
+
+use ah_plugin_api::{ProviderName, Reference, RelPath, Result, SnapshotId, Timestamp};
+use serde::{Deserialize, Serialize};
+
+use crate::fsio;
+use crate::home::Home;
+use crate::ids::{LeaseId, WorkspaceId};
+use crate::lock::{Holder, boot_id};
+use crate::seek::{LeaseRecord, is_there};
+use crate::text;
+use crate::versioned::{Doc, Versioned};
+
+/// A lease as it is written down.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct LeaseFile {
+    pub(crate) id: LeaseId,
+    pub(crate) workspace: WorkspaceId,
+    pub(crate) snapshot: SnapshotId,
+    pub(crate) provider: ProviderName,
+    #[serde(default, with = "text::rels", skip_serializing_if = "Vec::is_empty")]
+    pub(crate) paths: Vec<RelPath>,
+    #[serde(with = "text::time")]
+    pub(crate) created: Timestamp,
+    /// Who asked for it.
+    pub(crate) maker: Holder,
+    /// Whether it ends with that process.
+    #[serde(default)]
+    pub(crate) bound: bool,
+    /// Whether it shows another lease's view.
+    #[serde(default)]
+    pub(crate) shared: bool,
+    /// The view; none: it is being made, or was when its maker died.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) shown: Option<Shown>,
+}
+
+/// A view that is there.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Shown {
+    #[serde(with = "text::abs")]
+    pub(crate) path: PathBuf,
+    pub(crate) view: Reference,
+    pub(crate) read_only_mount: bool,
+    /// The run of the machine in which it was made: a mount does not outlive it.
+    pub(crate) boot: String,
+}
+
+impl Versioned for LeaseFile {
+    const VERSION: u64 = 1;
+}
+
+impl Shown {
+    /// Whether it still shows what it showed.
+    pub(crate) fn stands(&self) -> bool {
+        (!self.read_only_mount || self.boot == boot_id()) && is_there(&self.path)
+    }
+}
+
+impl LeaseFile {
+    fn path(home: &Home, id: &LeaseId) -> PathBuf {
+        home.join("leases").join(format!("{id}.json"))
+    }
+
+    pub(crate) fn save(&self, home: &Home) -> Result<()> {
+        fsio::make_dir(&home.join("leases"))?;
+        // Written at most twice and gone soon: no backups.
+        Doc::new(self.clone()).save_plain(&Self::path(home, &self.id))
+    }
+
+    pub(crate) fn remove(&self, home: &Home) -> Result<()> {
+        fsio::remove_file(&Self::path(home, &self.id))
+    }
+
+    /// Whether it has a view, or its maker died before it had.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.shown.is_some()
+    }
+
+    /// Whether nobody holds it any more.
+    pub(crate) fn is_stale(&self) -> bool {
+        match &self.shown {
+            None => !self.maker.alive(),
+            Some(shown) => (self.bound && !self.maker.alive()) || !shown.stands(),
+        }
+    }
+
+    /// Whether its view can be shared by another lease of the whole snapshot.
+    pub(crate) fn shows_all_of(&self, workspace: &WorkspaceId, snapshot: &SnapshotId) -> bool {
+        self.workspace == *workspace
+            && self.snapshot == *snapshot
+            && self.paths.is_empty()
+            && self.shown.as_ref().is_some_and(Shown::stands)
+    }
+
+    /// What others are told of it, once it has a view.
+    pub(crate) fn record(&self) -> Option<LeaseRecord> {
+        let shown = self.shown.clone()?;
+        Some(LeaseRecord {
+            id: self.id.clone(),
+            workspace: self.workspace.clone(),
+            snapshot: self.snapshot.clone(),
+            path: shown.path,
+            read_only_mount: shown.read_only_mount,
+            paths: self.paths.clone(),
+            shared: self.shared,
+            created: self.created,
+            provider: self.provider.clone(),
+            view: shown.view,
+        })
+    }
+}
+
+/// All leases, oldest first. A file that cannot be read is passed over here; `gc` reports it.
+pub(crate) fn all(home: &Home) -> Result<Vec<LeaseFile>> {
+    let folder = home.join("leases");
+    let mut leases = Vec::new();
+    for name in fsio::names(&folder)? {
+        if name.ends_with(".json")
+            && let Ok(Some(doc)) = Doc::<LeaseFile>::load(&folder.join(&name))
+        {
+            leases.push(doc.value);
+        }
+    }
+    leases.sort_by(|a, b| (a.created, &a.id).cmp(&(b.created, &b.id)));
+    Ok(leases)
+}
+
+/// Where views are.
+pub(crate) fn view_paths(home: &Home) -> Result<Vec<PathBuf>> {
+    Ok(all(home)?.into_iter().filter_map(|lease| lease.shown).map(|shown| shown.path).collect())
+}

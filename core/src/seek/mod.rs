@@ -1,0 +1,239 @@
+//! Views of snapshots, and the leases under which they are held.
+//!
+//! A lease is a file, `leases/<id>.json`; its view is in `mounts/`, under the id of the lease that first asked for it. The file
+//! comes before the view and goes after it, so that a killed process leaves a file without a view, which `gc` takes away, never a view without a
+//! file. Leases of one whole snapshot share one view.
+
+mod lease;
+
+use std::path::{Path, PathBuf};
+
+use ah_plugin_api::{
+    Error, ErrorKind, FileName, MountRequest, ProviderName, Reference, RelPath, Result, SnapshotId, Timestamp,
+    UnmountRequest,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::engine::Engine;
+use crate::ids::{LeaseId, WorkspaceId, letters};
+use crate::lock::{Holder, Lock, PATIENCE, boot_id};
+use crate::record::SnapshotRecord;
+use crate::text;
+use crate::workspace::Workspace;
+
+pub(crate) use lease::{LeaseFile, Shown, all, view_paths};
+
+/// What can be said about a seek.
+#[derive(Debug, Clone, Default)]
+pub struct SeekOptions {
+    /// Show at least these paths and what is below them; empty: everything.
+    pub paths: Vec<RelPath>,
+    /// Give it back by itself when this process has ended; for views that a program uses itself.
+    pub while_process_lives: bool,
+}
+
+/// A view that somebody holds.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeaseRecord {
+    /// Its id.
+    pub id: LeaseId,
+    /// The workspace.
+    pub workspace: WorkspaceId,
+    /// The snapshot that it shows.
+    pub snapshot: SnapshotId,
+    /// Where the view is.
+    #[serde(with = "text::abs")]
+    pub path: PathBuf,
+    /// Whether it is read-only for root too.
+    pub read_only_mount: bool,
+    /// The paths it was asked for; empty: everything.
+    #[serde(default, with = "text::rels", skip_serializing_if = "Vec::is_empty")]
+    pub paths: Vec<RelPath>,
+    /// Whether another lease's view is shown.
+    #[serde(default)]
+    pub shared: bool,
+    /// Since when.
+    #[serde(with = "text::time")]
+    pub created: Timestamp,
+    /// Who holds the snapshot.
+    pub provider: ProviderName,
+    /// The provider's name for the view.
+    pub view: Reference,
+}
+
+/// Which views are given back.
+#[derive(Debug, Clone)]
+pub enum Release {
+    /// The one at this path, or around it.
+    Path(PathBuf),
+    /// The lease of this id.
+    Id(LeaseId),
+    /// All of this workspace.
+    All,
+}
+
+impl Workspace {
+    /// Shows a snapshot at a path, read-only, until it is released.
+    ///
+    /// # Errors
+    /// As [`Workspace::resolve`]; `NotFound` if one of the paths was not there; the provider's.
+    pub fn seek(&self, reference: &str, options: &SeekOptions) -> Result<LeaseRecord> {
+        self.seek_to(&self.resolve(reference)?, options)
+    }
+
+    /// As [`Workspace::seek`], to a snapshot that was resolved before.
+    ///
+    /// # Errors
+    /// `NotFound` if one of the paths was not there; the provider's.
+    pub fn seek_to(&self, snapshot: &SnapshotRecord, options: &SeekOptions) -> Result<LeaseRecord> {
+        let home = self.engine.home();
+        let mut lease = LeaseFile {
+            id: LeaseId::new(letters(&self.engine.settings().ids))?,
+            workspace: self.id.clone(),
+            snapshot: snapshot.id.clone(),
+            provider: snapshot.provider.clone(),
+            paths: options.paths.clone(),
+            created: self.engine.settings().clock.now(),
+            maker: Holder::me(),
+            bound: options.while_process_lives,
+            shared: false,
+            shown: None,
+        };
+        {
+            let _lock = self.engine.lock_leases()?;
+            if options.paths.is_empty()
+                && let Some(other) = all(home)?.into_iter().find(|other| other.shows_all_of(&self.id, &snapshot.id))
+            {
+                lease.shown = other.shown;
+                lease.shared = true;
+            }
+            lease.save(home)?;
+        }
+        if lease.shown.is_none() {
+            match self.mount(snapshot, &lease) {
+                Ok(shown) => lease.shown = Some(shown),
+                Err(error) => {
+                    // The provider left nothing behind that its own reclaim does not find.
+                    lease.remove(home)?;
+                    return Err(error);
+                }
+            }
+            let _lock = self.engine.lock_leases()?;
+            lease.save(home)?;
+        }
+        lease.record().ok_or_else(|| Error::new(ErrorKind::Internal, "a view was made without a path"))
+    }
+
+    fn mount(&self, snapshot: &SnapshotRecord, lease: &LeaseFile) -> Result<Shown> {
+        let served = self.serve(&snapshot.provider)?;
+        let mounts = self.mounts_dir()?;
+        let request = MountRequest {
+            snapshot: snapshot.reference.clone(),
+            name: FileName::new(lease.id.as_str())?,
+            paths: lease.paths.clone(),
+        };
+        let view = served.provider.mount(&served.place().with_target(&mounts), &request, &self.context())?;
+        Ok(Shown { path: view.path, view: view.reference, read_only_mount: view.read_only_mount, boot: boot_id() })
+    }
+
+    /// Gives views back; answers which. A view goes when its last lease does.
+    ///
+    /// # Errors
+    /// `NotFound` if there is none such; `Busy` while a process uses the view.
+    pub fn release(&self, which: &Release) -> Result<Vec<LeaseRecord>> {
+        match which {
+            Release::All => {
+                let _lock = self.engine.lock_leases()?;
+                let mine: Vec<_> =
+                    all(self.engine.home())?.into_iter().filter(|lease| lease.workspace == self.id).collect();
+                mine.into_iter().filter(LeaseFile::is_settled).map(|lease| self.engine.give_back(&lease)).collect()
+            }
+            Release::Path(_) | Release::Id(_) => self.engine.release(which),
+        }
+    }
+
+    /// All leases of this workspace, oldest first.
+    ///
+    /// # Errors
+    /// If the folder of leases cannot be read.
+    pub fn leases(&self) -> Result<Vec<LeaseRecord>> {
+        let all = all(self.engine.home())?.into_iter().filter(|lease| lease.workspace == self.id);
+        Ok(all.filter_map(|lease| lease.record()).collect())
+    }
+}
+
+impl Engine {
+    /// Gives views back, whichever workspace they are of; [`Release::All`] those of all workspaces.
+    ///
+    /// # Errors
+    /// `NotFound` if there is none such; `Busy` while a process uses the view.
+    pub fn release(&self, which: &Release) -> Result<Vec<LeaseRecord>> {
+        let _lock = self.lock_leases()?;
+        let settled = all(self.home())?.into_iter().filter(LeaseFile::is_settled);
+        let (chosen, named): (Vec<LeaseFile>, String) = match which {
+            Release::All => (settled.collect(), String::new()),
+            Release::Id(id) => (settled.filter(|lease| lease.id == *id).collect(), id.to_string()),
+            Release::Path(path) => {
+                let there = std::fs::canonicalize(path).unwrap_or_else(|_| path.clone());
+                let around =
+                    |lease: &LeaseFile| lease.shown.as_ref().is_some_and(|shown| there.starts_with(&shown.path));
+                // Of several leases of one view a person gives back their own first, the oldest.
+                let mut around: Vec<LeaseFile> = settled.filter(around).collect();
+                around.sort_by_key(|lease| (lease.bound, lease.created));
+                around.truncate(1);
+                (around, path.display().to_string())
+            }
+        };
+        if chosen.is_empty() && !matches!(which, Release::All) {
+            return Err(Error::new(ErrorKind::NotFound, format!("{named} is no view that is held"))
+                .with_hint("ah agent fs status lists views"));
+        }
+        chosen.iter().map(|lease| self.give_back(lease)).collect()
+    }
+
+    pub(crate) fn lock_leases(&self) -> Result<Lock> {
+        Lock::take(&self.home().join("leases.lock"), true, PATIENCE, &*self.settings().observer)
+    }
+
+    /// Takes a lease away, and its view if nobody else holds it. The leases are locked.
+    pub(crate) fn give_back(&self, lease: &LeaseFile) -> Result<LeaseRecord> {
+        let record = lease.record();
+        if let Some(shown) = &lease.shown {
+            let same_view = |other: &LeaseFile| {
+                other.id != lease.id
+                    && other.shown.as_ref().is_some_and(|o| o.view == shown.view && o.path == shown.path)
+            };
+            if !all(self.home())?.iter().any(same_view) {
+                self.unmount(lease, shown)?;
+            }
+        }
+        lease.remove(self.home())?;
+        record.ok_or_else(|| Error::new(ErrorKind::Internal, "a lease without a view was released"))
+    }
+
+    fn unmount(&self, lease: &LeaseFile, shown: &Shown) -> Result<()> {
+        let Some(workspace) = self.workspace_by_id(&lease.workspace)? else {
+            // Its workspace's state is gone, and with it whoever knew the view.
+            return crate::gc::remove_view_folder(&shown.path, self.home());
+        };
+        let served = workspace.serve(&lease.provider)?;
+        let mounts = workspace.mounts_dir()?;
+        let request = UnmountRequest { view: shown.view.clone() };
+        served
+            .provider
+            .unmount(&served.place().with_target(&mounts), &request, &workspace.context())
+            .map(|_| ())
+            .map_err(|error| {
+                if error.kind == ErrorKind::Busy && error.hint.is_none() {
+                    let hint = format!("leave {} (also with other shells), then repeat", shown.path.display());
+                    return error.with_hint(hint);
+                }
+                error
+            })
+    }
+}
+
+/// Whether a path is a mount point or anything else that is there.
+pub(crate) fn is_there(path: &Path) -> bool {
+    std::fs::symlink_metadata(path).is_ok()
+}

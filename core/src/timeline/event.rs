@@ -1,0 +1,156 @@
+//! What can stand on a timeline.
+
+use std::path::PathBuf;
+
+use ah_plugin_api::{ProviderName, SnapshotId, Timestamp};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::ids::{BranchId, SessionName};
+use crate::record::SnapshotRecord;
+use crate::restore::{RestoreBegin, RestoreEnd};
+use crate::text::{self, text_enum};
+
+text_enum! {
+    /// What became of a workspace's directory.
+    pub enum WorkspaceChange {
+        /// It was found at another path.
+        Moved = "moved",
+        /// It was deleted and made again at the same path.
+        MadeAnew = "made-anew",
+        /// A person said that it is the one that was at another path.
+        Adopted = "adopted",
+    }
+}
+
+/// One event, with its place in the order.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Event {
+    /// Its place in the order of all events of the workspace.
+    pub seq: u64,
+    /// When, by the clock of the machine; the order is `seq`'s.
+    #[serde(with = "text::time")]
+    pub time: Timestamp,
+    /// The session it belongs to.
+    pub session: SessionName,
+    /// What happened.
+    #[serde(flatten)]
+    pub body: EventBody,
+}
+
+/// What happened. The set is open: what this version does not know is kept as it is.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum EventBody {
+    /// A snapshot was taken. It is a moment, too.
+    Snapshot {
+        /// The snapshot.
+        snapshot: Box<SnapshotRecord>,
+    },
+    /// A complete snapshot that the timeline did not know, as its maker was killed, was found again.
+    Recovered {
+        /// The snapshot.
+        snapshot: Box<SnapshotRecord>,
+    },
+    /// A labelled point without a snapshot of its own.
+    Moment {
+        /// Its id.
+        id: SnapshotId,
+        /// What it marks: `prompt`, `tool`, ….
+        kind: String,
+        /// Its label.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        label: Option<String>,
+        /// The snapshot that shows the workspace at this point; none: the nearest before it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        snapshot: Option<SnapshotId>,
+    },
+    /// A snapshot was relabelled, pinned or let go.
+    Edit {
+        /// Which.
+        snapshot: SnapshotId,
+        /// The new label, empty: none; absent: as it was.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        label: Option<String>,
+        /// Whether it is pinned; absent: as it was.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        kept: Option<bool>,
+    },
+    /// Snapshots are removed; comes before they are.
+    Remove {
+        /// Which.
+        snapshots: Vec<SnapshotId>,
+        /// By what: `rm`, `prune`.
+        by: String,
+    },
+    /// A branch was made.
+    Branch {
+        /// Its id.
+        branch: BranchId,
+        /// Its name.
+        name: String,
+        /// The snapshot it grew from.
+        snapshot: SnapshotId,
+        /// Where it is.
+        #[serde(with = "text::abs")]
+        path: PathBuf,
+    },
+    /// A branch was taken away.
+    BranchRemoved {
+        /// Its id.
+        branch: BranchId,
+        /// Its name.
+        name: String,
+    },
+    /// A restore or undo begins.
+    RestoreBegin(RestoreBegin),
+    /// A restore or undo came to its end.
+    RestoreEnd(RestoreEnd),
+    /// The provider of choice failed, and another took over.
+    Degraded {
+        /// Who failed.
+        provider: ProviderName,
+        /// What it said.
+        reason: String,
+        /// Who took over.
+        next: ProviderName,
+    },
+    /// A torn last line was cut off; it is kept beside the timeline, in `timeline.torn`.
+    Repaired {
+        /// How many bytes.
+        bytes: u64,
+    },
+    /// The workspace's directory is another one now, or elsewhere.
+    Workspace {
+        /// What became of it.
+        change: WorkspaceChange,
+        /// Where it was.
+        #[serde(with = "text::abs")]
+        from: PathBuf,
+        /// Where it is.
+        #[serde(with = "text::abs")]
+        to: PathBuf,
+    },
+    /// An event of a newer version, as it stands in the file.
+    #[serde(untagged)]
+    Other(Map<String, Value>),
+}
+
+impl EventBody {
+    /// The types that this version knows. One of these that reads as [`EventBody::Other`] is damaged.
+    pub(crate) const KNOWN: &[&str] = &[
+        "snapshot",
+        "recovered",
+        "moment",
+        "edit",
+        "remove",
+        "branch",
+        "branch-removed",
+        "restore-begin",
+        "restore-end",
+        "degraded",
+        "repaired",
+        "workspace",
+    ];
+}

@@ -1,0 +1,187 @@
+//! The file of one session's timeline: appended to under a lock, mended when a crash tore its end, read without a lock.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use ah_plugin_api::{Durability, Result, Timestamp};
+
+use crate::crash;
+use crate::fsio::{self, FILE_MODE, NOFOLLOW_NONBLOCK, failed};
+use crate::ids::SessionName;
+use crate::timeline::event::Event;
+use crate::timeline::{TimelineFault, line};
+
+const BLOCK: u64 = 4096;
+
+/// A timeline opened for appending. Whoever has one holds the workspace's timeline lock.
+pub(super) struct TimelineFile {
+    file: File,
+    path: PathBuf,
+    len: u64,
+}
+
+/// What was found at the end of a timeline.
+pub(super) struct Tail {
+    /// The number of its last sound line; none: there is none.
+    pub(super) last_seq: Option<u64>,
+    /// Bytes of a torn last line that were cut off.
+    pub(super) torn: u64,
+}
+
+impl TimelineFile {
+    /// Opens or makes the file, and mends its end.
+    pub(super) fn open(path: &Path) -> Result<(Self, Tail)> {
+        let run = || -> io::Result<(Self, Tail)> {
+            let file = OpenOptions::new()
+                .read(true)
+                .append(true)
+                .create(true)
+                .mode(FILE_MODE)
+                .custom_flags(NOFOLLOW_NONBLOCK)
+                .open(path)?;
+            let len = file.metadata()?.len();
+            let mut this = Self { file, path: path.to_owned(), len };
+            let tail = this.mend()?;
+            Ok((this, tail))
+        };
+        run().map_err(|e| failed("open the timeline", path, &e))
+    }
+
+    /// Appends one event: one write. A short or failed one is taken back.
+    pub(super) fn append(&mut self, event: &Event) -> Result<()> {
+        let bytes = line::encode(event)?;
+        let mut run = || -> io::Result<()> {
+            crash::point("timeline.append")?;
+            self.file.write_all(&bytes)
+        };
+        if let Err(e) = run() {
+            // If even that fails, the next one to open it finds a torn line.
+            let _ = self.file.set_len(self.len);
+            return Err(failed("append to the timeline", &self.path, &e));
+        }
+        self.len += bytes.len() as u64;
+        Ok(())
+    }
+
+    /// Makes what was appended survive a power cut.
+    pub(super) fn sync(&mut self) -> Result<()> {
+        let run = || -> io::Result<()> {
+            crash::point("timeline.sync")?;
+            self.file.sync_data()
+        };
+        run().map_err(|e| failed("sync the timeline", &self.path, &e))
+    }
+
+    /// Cuts a torn last line off and keeps it in `timeline.torn`. One that is whole but for its newline is completed.
+    fn mend(&mut self) -> io::Result<Tail> {
+        let mut end = self.len;
+        let mut bytes = self.back_to_newline(end)?;
+        let mut torn = 0;
+        if !bytes.is_empty() {
+            if line::seq_of(&bytes).is_some() {
+                crash::point("timeline.mend")?;
+                self.file.write_all(b"\n")?;
+                self.len += 1;
+                return Ok(Tail { last_seq: line::seq_of(&bytes), torn: 0 });
+            }
+            torn = bytes.len() as u64;
+            end -= torn;
+            let aside = self.path.with_extension("torn");
+            let mut kept = OpenOptions::new().append(true).create(true).mode(FILE_MODE).open(aside)?;
+            kept.write_all(&bytes)?;
+            kept.write_all(b"\n")?;
+            crash::point("timeline.mend")?;
+            self.file.set_len(end)?;
+            self.len = end;
+        }
+        // Damaged lines at the end are passed over, to the last sound one.
+        while end > 0 {
+            bytes = self.back_to_newline(end - 1)?;
+            if let Some(seq) = line::seq_of(&bytes) {
+                return Ok(Tail { last_seq: Some(seq), torn });
+            }
+            end -= 1 + bytes.len() as u64;
+        }
+        Ok(Tail { last_seq: None, torn })
+    }
+
+    /// The bytes between the newline before `end` (or the beginning) and `end`.
+    fn back_to_newline(&self, end: u64) -> io::Result<Vec<u8>> {
+        let mut start = end;
+        let mut bytes: Vec<u8> = Vec::new();
+        while start > 0 {
+            let from = start.saturating_sub(BLOCK.max(end - start));
+            let mut block = vec![0; usize::try_from(start - from).map_err(io::Error::other)?];
+            self.file.read_exact_at(&mut block, from)?;
+            if let Some(at) = block.iter().rposition(|&b| b == b'\n') {
+                block.drain(..=at);
+                block.extend_from_slice(&bytes);
+                return Ok(block);
+            }
+            block.extend_from_slice(&bytes);
+            bytes = block;
+            start = from;
+        }
+        Ok(bytes)
+    }
+}
+
+/// What a timeline's file holds.
+#[derive(Default)]
+pub(super) struct Contents {
+    pub(super) events: Vec<Event>,
+    pub(super) faults: Vec<TimelineFault>,
+    /// Whether the last line has no newline: torn, or being written this moment.
+    pub(super) torn: bool,
+}
+
+/// Reads a timeline whole; a file that is not there is an empty one.
+pub(super) fn read(path: &Path, session: &SessionName) -> Result<Contents> {
+    let bytes = fsio::read(path)?.unwrap_or_default();
+    let mut contents = Contents::default();
+    let mut lines: Vec<&[u8]> = bytes.split(|&b| b == b'\n').collect();
+    contents.torn = lines.pop().is_some_and(|last| !last.is_empty());
+    for (number, line) in (1..).zip(lines) {
+        match line::decode(line, session) {
+            Ok(event) => contents.events.push(event),
+            Err(reason) => contents.faults.push(TimelineFault { session: session.clone(), line: number, reason }),
+        }
+    }
+    Ok(contents)
+}
+
+/// The time of the first sound line, without reading the rest.
+pub(super) fn first_time(path: &Path) -> Option<Timestamp> {
+    use std::io::{BufRead, BufReader};
+    let file = File::open(path).ok()?;
+    BufReader::new(file).split(b'\n').take(100).find_map(|line| line::time_of(&line.ok()?))
+}
+
+/// The number of the last sound line, without changing anything.
+pub(super) fn last_seq(path: &Path) -> Option<u64> {
+    let file = File::open(path).ok()?;
+    let len = file.metadata().ok()?.len();
+    let this = TimelineFile { file, path: path.to_owned(), len };
+    let mut end = len;
+    while end > 0 {
+        let bytes = this.back_to_newline(end).ok()?;
+        if let Some(seq) = line::seq_of(&bytes) {
+            return Some(seq);
+        }
+        end = end.checked_sub(1 + bytes.len() as u64)?;
+    }
+    None
+}
+
+/// Makes a timeline survive a power cut, for those who appended without.
+pub(super) fn sync(path: &Path, durability: Durability) -> Result<()> {
+    if durability != Durability::Durable {
+        return Ok(());
+    }
+    match File::open(path).and_then(|file| file.sync_data()) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(failed("sync the timeline", path, &e)),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,189 @@
+//! All timelines of a workspace: one order for their events, kept under one short lock.
+//!
+//! Each event bears a number. The next one is the greater of what `head` says and of the last line of the session that is written to,
+//! plus one: `head` is a small cache, written without sync, and rebuilt from the ends of all timelines when it is lost.
+
+use std::path::PathBuf;
+
+use ah_plugin_api::{ContentId, Durability, Observer, ProviderName, Result, SnapshotId, Timestamp};
+use serde::{Deserialize, Serialize};
+
+use crate::fsio;
+use crate::ids::SessionName;
+use crate::lock::{Lock, PATIENCE};
+use crate::session;
+use crate::settings::Clock;
+use crate::text;
+use crate::timeline::event::{Event, EventBody};
+use crate::timeline::file::{self, TimelineFile};
+use crate::timeline::{TimelineFault, TimelineReport};
+
+/// The timelines of one workspace.
+pub(crate) struct Log<'a> {
+    /// `$AH_HOME/workspaces/<id>`.
+    pub(crate) folder: PathBuf,
+    pub(crate) clock: &'a Clock,
+    pub(crate) observer: &'a dyn Observer,
+}
+
+/// What the last events amount to; a cache.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Head {
+    /// The last number given.
+    pub(crate) seq: u64,
+    /// The last snapshot, to see whether the next one is equal to it.
+    #[serde(default)]
+    pub(crate) snapshot: Option<HeadSnapshot>,
+}
+
+/// The last snapshot.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct HeadSnapshot {
+    pub(crate) id: SnapshotId,
+    pub(crate) provider: ProviderName,
+    pub(crate) tree: String,
+}
+
+impl HeadSnapshot {
+    /// Whether a snapshot of that provider with that tree is equal to this one.
+    pub(crate) fn equals(&self, provider: &ProviderName, tree: Option<&ContentId>) -> bool {
+        self.provider == *provider && tree.is_some_and(|ContentId(bytes)| text::hex(bytes) == self.tree)
+    }
+}
+
+/// What an append did beside appending.
+pub(crate) struct Appended {
+    pub(crate) events: Vec<Event>,
+    /// Bytes of a torn last line that were cut off first.
+    pub(crate) torn: u64,
+}
+
+impl Log<'_> {
+    fn path(&self, session: &SessionName) -> PathBuf {
+        self.folder.join("sessions").join(session.as_str()).join("timeline.jsonl")
+    }
+
+    /// Puts events on a session's timeline. `make` gets the present head and says which; with `Durable` they survive a power cut
+    /// when this returns.
+    pub(crate) fn append(
+        &self,
+        session: &SessionName,
+        durability: Durability,
+        make: impl FnOnce(&Head) -> Vec<EventBody>,
+    ) -> Result<Appended> {
+        let _lock = Lock::take(&self.folder.join("timeline.lock"), true, PATIENCE, self.observer)?;
+        session::ensure(&self.folder, session, self.clock.now())?;
+        let path = self.path(session);
+        let new = !path.exists();
+        let (mut timeline, tail) = TimelineFile::open(&path)?;
+        let mut head = self.head();
+        head.seq = head.seq.max(tail.last_seq.unwrap_or(0));
+        let mut bodies = make(&head);
+        if tail.torn > 0 {
+            bodies.insert(0, EventBody::Repaired { bytes: tail.torn });
+        }
+        let mut events = Vec::with_capacity(bodies.len());
+        for mut body in bodies {
+            head.seq += 1;
+            if let EventBody::Snapshot { snapshot } | EventBody::Recovered { snapshot } = &mut body {
+                snapshot.seq = head.seq;
+                snapshot.session = session.clone();
+            }
+            let event = Event { seq: head.seq, time: self.clock.now(), session: session.clone(), body };
+            timeline.append(&event)?;
+            head.note(&event);
+            events.push(event);
+        }
+        if durability == Durability::Durable && !events.is_empty() {
+            timeline.sync()?;
+            if new {
+                let folder = path.parent().unwrap_or(&self.folder);
+                fsio::sync_dir(folder).map_err(|e| fsio::failed("sync", folder, &e))?;
+            }
+        }
+        self.write_head(&head);
+        Ok(Appended { events, torn: tail.torn })
+    }
+
+    /// Reads all timelines, or one. Torn ends are mended first; how many bytes that cut off comes beside.
+    pub(crate) fn read(&self, only: Option<&SessionName>) -> Result<(TimelineReport, u64)> {
+        let mut report = TimelineReport::default();
+        let mut torn = 0;
+        for session in session::names(&self.folder)? {
+            if only.is_some_and(|only| *only != session) {
+                continue;
+            }
+            let path = self.path(&session);
+            let mut contents = file::read(&path, &session)?;
+            if contents.torn {
+                // Torn for good, or a line that another process is writing: under the lock it is one or the other.
+                match self.append(&session, Durability::Durable, |_| Vec::new()) {
+                    Ok(appended) => {
+                        torn += appended.torn;
+                        contents = file::read(&path, &session)?;
+                    }
+                    Err(e) => contents.faults.push(TimelineFault {
+                        session: session.clone(),
+                        line: u64::try_from(contents.events.len() + contents.faults.len()).unwrap_or(0) + 1,
+                        reason: format!("the last line is torn and cannot be mended: {e}"),
+                    }),
+                }
+            }
+            report.events.append(&mut contents.events);
+            report.faults.append(&mut contents.faults);
+        }
+        report.events.sort_by(|a, b| (a.seq, a.time, &a.session).cmp(&(b.seq, b.time, &b.session)));
+        Ok((report, torn))
+    }
+
+    /// Makes all timelines survive a power cut.
+    pub(crate) fn sync(&self) -> Result<()> {
+        for session in session::names(&self.folder)? {
+            file::sync(&self.path(&session), Durability::Durable)?;
+        }
+        Ok(())
+    }
+
+    /// When a session began, by its first event.
+    pub(crate) fn began(&self, session: &SessionName) -> Option<Timestamp> {
+        file::first_time(&self.path(session))
+    }
+
+    /// The cache, or what the ends of all timelines say.
+    fn head(&self) -> Head {
+        let cached = fsio::read(&self.folder.join("head")).ok().flatten();
+        cached.and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_else(|| {
+            let sessions = session::names(&self.folder).unwrap_or_default();
+            let seq = sessions.iter().filter_map(|session| file::last_seq(&self.path(session))).max();
+            Head { seq: seq.unwrap_or(0), snapshot: None }
+        })
+    }
+
+    /// Only a cache: if it cannot be written it is taken away, so that it never says what is not so.
+    fn write_head(&self, head: &Head) {
+        let path = self.folder.join("head");
+        let bytes = serde_json::to_vec(head).unwrap_or_default();
+        if fsio::replace(&path, &bytes, Durability::Instant).is_err() {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+impl Head {
+    fn note(&mut self, event: &Event) {
+        match &event.body {
+            EventBody::Snapshot { snapshot } => {
+                let tree = snapshot.tree.clone();
+                self.snapshot = tree.map(|tree| HeadSnapshot {
+                    id: snapshot.id.clone(),
+                    provider: snapshot.provider.clone(),
+                    tree,
+                });
+            }
+            EventBody::Remove { snapshots, .. } => {
+                self.snapshot = self.snapshot.take().filter(|last| !snapshots.contains(&last.id));
+            }
+            _ => {}
+        }
+    }
+}

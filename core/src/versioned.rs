@@ -1,0 +1,207 @@
+//! JSON files with a version: what a newer version added survives a rewrite, an older file is migrated with a backup.
+//!
+//! A damaged file is read from its newest readable backup. Up to five backups (`<file>.bak1`, the newest, to `.bak5`) are kept.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use ah_plugin_api::{Durability, Error, ErrorKind, Result};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
+
+use crate::fsio;
+
+const BACKUPS: u32 = 5;
+
+/// What can be kept in such a file. It must serialise to an object without a field `version`.
+pub(crate) trait Versioned: Serialize + DeserializeOwned {
+    /// The version that this program writes.
+    const VERSION: u64;
+
+    /// Brings the fields of an older version up to date.
+    fn migrate(fields: Map<String, Value>, from: u64) -> Map<String, Value> {
+        let _ = from;
+        fields
+    }
+}
+
+/// A value with what else stood in its file.
+#[derive(Debug, Clone)]
+pub(crate) struct Doc<T> {
+    pub(crate) value: T,
+    extra: Map<String, Value>,
+    version: u64,
+}
+
+impl<T: Versioned> Doc<T> {
+    /// A value for a new file.
+    pub(crate) fn new(value: T) -> Self {
+        Self { value, extra: Map::new(), version: T::VERSION }
+    }
+
+    /// Reads a file, or its newest readable backup; none if there is neither.
+    pub(crate) fn load(path: &Path) -> Result<Option<Self>> {
+        let Some(bytes) = fsio::read(path)? else { return Ok(None) };
+        let error = match Self::parse(&bytes) {
+            Ok((doc, None)) => return Ok(Some(doc)),
+            Ok((doc, Some(older))) => {
+                let backup = suffixed(path, &format!("v{older}"));
+                if !backup.exists() {
+                    fsio::replace(&backup, &bytes, Durability::Durable)?;
+                }
+                fsio::replace(path, &doc.render()?, Durability::Durable)?;
+                return Ok(Some(doc));
+            }
+            Err(error) => error,
+        };
+        for n in 1..=BACKUPS {
+            if let Some(bytes) = fsio::read(&suffixed(path, &format!("bak{n}")))?
+                && let Ok((doc, _)) = Self::parse(&bytes)
+            {
+                return Ok(Some(doc));
+            }
+        }
+        Err(Error::new(ErrorKind::DataLoss, format!("{} is damaged, and no backup of it can be read", path.display()))
+            .with_cause(&error))
+    }
+
+    /// Writes the file, keeping the former one as a backup.
+    pub(crate) fn save(&self, path: &Path) -> Result<()> {
+        self.writable(path)?;
+        if path.exists() {
+            rotate(path);
+        }
+        fsio::replace(path, &self.render()?, Durability::Durable)
+    }
+
+    /// Writes the file without backups.
+    pub(crate) fn save_plain(&self, path: &Path) -> Result<()> {
+        self.writable(path)?;
+        fsio::replace(path, &self.render()?, Durability::Durable)
+    }
+
+    fn writable(&self, path: &Path) -> Result<()> {
+        if self.version > T::VERSION {
+            let message = format!("{} was written by a newer version of ah", path.display());
+            return Err(Error::new(ErrorKind::FailedPrecondition, message).with_hint("use that version"));
+        }
+        Ok(())
+    }
+
+    fn render(&self) -> Result<Vec<u8>> {
+        let mut fields = Map::new();
+        fields.insert("version".to_owned(), Value::from(self.version));
+        match serde_json::to_value(&self.value) {
+            Ok(Value::Object(own)) => fields.extend(own),
+            Ok(_) => return Err(Error::new(ErrorKind::Internal, "a file's value is not an object")),
+            Err(e) => return Err(Error::new(ErrorKind::Internal, "a file's value cannot be written").with_cause(&e)),
+        }
+        fields.extend(self.extra.clone());
+        let mut bytes = serde_json::to_vec_pretty(&Value::Object(fields)).unwrap_or_default();
+        bytes.push(b'\n');
+        Ok(bytes)
+    }
+
+    /// The document, and its version if that is an older one.
+    fn parse(bytes: &[u8]) -> serde_json::Result<(Self, Option<u64>)> {
+        let mut fields: Map<String, Value> = serde_json::from_slice(bytes)?;
+        let version = fields.remove("version").and_then(|v| v.as_u64()).unwrap_or(0);
+        if version < T::VERSION {
+            fields = T::migrate(fields, version);
+        }
+        let value: T = serde_json::from_value(Value::Object(fields.clone()))?;
+        if let Value::Object(own) = serde_json::to_value(&value)? {
+            fields.retain(|key, _| !own.contains_key(key));
+        }
+        let older = (version < T::VERSION).then_some(version);
+        Ok((Self { value, extra: fields, version: version.max(T::VERSION) }, older))
+    }
+}
+
+fn suffixed(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(".");
+    name.push(suffix);
+    path.with_file_name(name)
+}
+
+/// Backups are a convenience: what fails here fails silently, as the file itself is replaced atomically.
+fn rotate(path: &Path) {
+    for n in (1..BACKUPS).rev() {
+        let _ = fs::rename(suffixed(path, &format!("bak{n}")), suffixed(path, &format!("bak{}", n + 1)));
+    }
+    let _ = fs::hard_link(path, suffixed(path, "bak1"));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Doc, Map, Value, Versioned, suffixed};
+    use serde::{Deserialize, Serialize};
+
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    struct Two {
+        name: String,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        note: Option<String>,
+    }
+
+    impl Versioned for Two {
+        const VERSION: u64 = 2;
+        fn migrate(mut fields: Map<String, Value>, from: u64) -> Map<String, Value> {
+            if from < 2
+                && let Some(title) = fields.remove("title")
+            {
+                fields.insert("name".into(), title);
+            }
+            fields
+        }
+    }
+
+    #[test]
+    fn unknown_fields_survive_and_known_ones_can_go() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("f.json");
+        std::fs::write(&path, r#"{"version":2,"name":"a","note":"n","later":{"x":[1]}}"#).unwrap();
+        let mut doc = Doc::<Two>::load(&path).unwrap().unwrap();
+        doc.value.note = None;
+        doc.value.name = "b".into();
+        doc.save(&path).unwrap();
+        let value: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+        assert_eq!(value, serde_json::json!({"version":2,"name":"b","later":{"x":[1]}}));
+    }
+
+    #[test]
+    fn an_older_file_is_migrated_with_a_backup() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("f.json");
+        let old = r#"{"version":1,"title":"a","x":1}"#;
+        std::fs::write(&path, old).unwrap();
+        assert_eq!(Doc::<Two>::load(&path).unwrap().unwrap().value.name, "a");
+        assert_eq!(std::fs::read_to_string(suffixed(&path, "v1")).unwrap(), old);
+        let value: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+        assert_eq!(value, serde_json::json!({"version":2,"name":"a","x":1}));
+    }
+
+    #[test]
+    fn a_damaged_file_is_read_from_its_backup_and_five_are_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("f.json");
+        for n in 0..9 {
+            Doc::new(Two { name: n.to_string(), note: None }).save(&path).unwrap();
+        }
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 6);
+        std::fs::write(&path, "{").unwrap();
+        assert_eq!(Doc::<Two>::load(&path).unwrap().unwrap().value.name, "7");
+    }
+
+    #[test]
+    fn a_newer_file_is_read_but_not_written() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("f.json");
+        std::fs::write(&path, r#"{"version":3,"name":"a"}"#).unwrap();
+        let doc = Doc::<Two>::load(&path).unwrap().unwrap();
+        assert_eq!(doc.value.name, "a");
+        assert!(doc.save(&path).is_err());
+    }
+}

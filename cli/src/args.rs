@@ -32,7 +32,7 @@ Examples:
   ah agent fs restore @                              put every file back, safely
   ah agent fs undo                                   take the restore back
 
-REF, wherever one is asked for: @ (the latest), @{2} (two back), an id or the beginning of one, a label,
+REF, wherever one is asked for: @ (the latest), @{2} (two back), an id or the beginning of one, a label, \
 or a time (5m-ago, 2026-11-21T09:30:00Z), which means the nearest snapshot at or before it.
 
 Exit codes: 0 done, 1 failed, 2 usage, 3 not found, 4 refused, 5 no provider could serve, 130 interrupted.";
@@ -191,8 +191,10 @@ pub(crate) fn reference(text: &str) -> Result<String, String> {
 /// Reads the command line. On the other way out the message has been printed already.
 pub(crate) fn parse(arguments: &[OsString], env: &Env) -> Result<Cli, ExitCode> {
     let color = if env.no_color { clap::ColorChoice::Never } else { clap::ColorChoice::Auto };
+    let colour = env.stderr_terminal && !env.no_color;
     let parsed = Cli::command().color(color).try_get_matches_from(arguments);
-    parsed.and_then(|matches| Cli::from_arg_matches(&matches)).map_err(|error| failure::usage(&error, arguments))
+    let parsed = parsed.and_then(|matches| Cli::from_arg_matches(&matches));
+    parsed.map_err(|error| failure::usage(&error, arguments, colour))
 }
 
 #[cfg(test)]

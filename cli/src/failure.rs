@@ -6,9 +6,10 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use ah_plugin_api::{Error, ErrorKind};
+use clap::CommandFactory;
 use serde::Serialize;
 
-use crate::args::Globals;
+use crate::args::{Cli, Globals};
 use crate::env::Env;
 use crate::output::style::{Painter, Style};
 use crate::output::text;
@@ -124,21 +125,40 @@ fn exit_code(kind: ErrorKind) -> u8 {
 }
 
 /// Tells what is wrong with a command line, or prints the help that was asked for.
-pub(crate) fn usage(error: &clap::Error, arguments: &[OsString]) -> ExitCode {
-    let asked_for = !error.use_stderr();
-    // The options could not be read, so whether JSON is wanted has to be seen from the words themselves.
-    let json = arguments.iter().take_while(|word| *word != "--").any(|word| word == "--json");
-    if asked_for || !json {
+pub(crate) fn usage(error: &clap::Error, arguments: &[OsString], colour: bool) -> ExitCode {
+    if !error.use_stderr() {
+        // Help and version, asked for.
         let _ = error.print();
-    } else {
+        return ExitCode::SUCCESS;
+    }
+    let hint = format!("{} --help", command_named(arguments));
+    // The options could not be read, so whether JSON is wanted has to be seen from the words themselves.
+    if arguments.iter().take_while(|word| *word != "--").any(|word| word == "--json") {
         let rendered = error.render().to_string();
         let first = rendered.lines().next().unwrap_or_default();
-        let message = first.strip_prefix("error: ").unwrap_or(first);
-        let hint = rendered
-            .lines()
-            .find_map(|line| line.trim().strip_prefix("tip: ").map(str::to_owned))
-            .unwrap_or_else(|| "see `ah --help`".to_owned());
+        let message = first.strip_prefix("error: ").unwrap_or("a command is missing");
         to_stdout(&Error::new(ErrorKind::InvalidArgument, message).with_hint(hint));
+    } else if error.kind() == clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        // `ah agent fs`: the help is the answer, and there was no command to run.
+        let _ = error.print();
+    } else {
+        let rendered = if colour { error.render().ansi().to_string() } else { error.render().to_string() };
+        let told = rendered.lines().take_while(|line| !line.starts_with("For more information"));
+        let told = told.collect::<Vec<_>>().join("\n");
+        let _ = writeln!(io::stderr().lock(), "{}\nhint: {hint}", told.trim_end());
     }
-    if asked_for { ExitCode::SUCCESS } else { ExitCode::from(2) }
+    ExitCode::from(2)
+}
+
+/// The command that the words begin to name: `ah agent fs diff`.
+fn command_named(arguments: &[OsString]) -> String {
+    let mut command = Cli::command();
+    let mut name = String::from("ah");
+    for word in arguments.iter().skip(1).take_while(|word| *word != "--") {
+        if let Some(sub) = command.find_subcommand(word) {
+            name = format!("{name} {}", sub.get_name());
+            command = sub.clone();
+        }
+    }
+    name
 }

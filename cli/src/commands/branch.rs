@@ -14,7 +14,7 @@ use crate::output::{size, text};
 /// Options of `ah agent fs branch`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Prints the path of the copy, alone. It is a workspace of its own, and a repository of its own if the origin is one; the
+Prints the path of the copy, alone. It is a workspace of its own, and a repository of its own if the origin is one; the \
 origin never changes. Without REF it starts from the present state.
 
 Examples:

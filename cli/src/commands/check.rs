@@ -12,7 +12,7 @@ use crate::failure::Outcome;
 /// Options of `ah agent fs check`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The library runs in a process of its own, so that nothing it does can harm this one. Ends with 1 if it does not keep the
+The library runs in a process of its own, so that nothing it does can harm this one. Ends with 1 if it does not keep the \
 contract.
 
 Examples:

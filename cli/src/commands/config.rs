@@ -82,7 +82,7 @@ pub(crate) struct ListArgs {}
 /// Options of `ah config trust`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-A project's file, .ah/config.json, may set labels, includes, excludes and caps; anything that runs or loads something
+A project's file, .ah/config.json, may set labels, includes, excludes and caps; anything that runs or loads something \
 counts only once it is trusted, and no longer when the file changes. Read it first.
 
 Examples:

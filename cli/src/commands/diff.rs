@@ -17,7 +17,7 @@ use crate::output::{changes, patch, stat};
 /// Options of `ah agent fs diff`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-From the first REF to the second, or to the workspace as it is now. The letters of --name-status: A added, D deleted,
+From the first REF to the second, or to the workspace as it is now. The letters of --name-status: A added, D deleted, \
 M modified, P permissions alone, T another type. A patch can be given to `git apply`.
 
 Examples:

@@ -14,7 +14,7 @@ use crate::failure::{Exit, Outcome};
 /// Options of `ah agent fs exec`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-CMD and everything it starts see the branch where the workspace is; everybody else sees the workspace. Without BRANCH a
+CMD and everything it starts see the branch where the workspace is; everybody else sees the workspace. Without BRANCH a \
 new one is made from the present state. Ends as CMD ends; 128 + N if signal N ended it.
 
 Examples:

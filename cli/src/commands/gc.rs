@@ -11,7 +11,7 @@ use crate::output::{size, text};
 /// Options of `ah agent fs gc`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Finishes or undoes what crashes left, and gives space back. Safe at any time, beside anything.
+Finishes or undoes what crashes left, and gives space back. Safe at any time, beside anything. \
 Prints one line for each thing that was done; ends with 1 if something could not be.
 
 Examples:

@@ -13,7 +13,7 @@ use crate::output::text;
 /// Options of `ah agent fs providers`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Libraries are looked for in --provider-path and $AH_PROVIDER_PATH, beside the program, then in the system's folder.
+Libraries are looked for in --provider-path and $AH_PROVIDER_PATH, beside the program, then in the system's folder. \
 Whether one can serve a workspace, `ah agent fs status` says.
 
 Examples:

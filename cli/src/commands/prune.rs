@@ -13,8 +13,8 @@ use crate::output::{size, text, time};
 /// Options of `ah agent fs prune`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-POLICY is a list of rules, each of which keeps snapshots; what none keeps is removed. Pinned snapshots, and those that an
-undo, a branch or a view needs, always stay. Without POLICY the configured one applies.
+POLICY is a list of rules, each of which keeps snapshots; what none keeps is removed. Pinned snapshots, and those that an \
+undo, a branch or a view needs, always stay. Without POLICY the configured one applies. \
 Prints the verdict on each snapshot.
 
 Examples:

@@ -14,9 +14,9 @@ use crate::output::{changes, text};
 /// Options of `ah agent fs restore`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Saves the present state first and prints that safety snapshot's id, alone; `ah agent fs undo` takes the restore back.
-Prints nothing if nothing differs. Equal files are left untouched. Ignored files come back when they are missing, are
-overwritten only with --ignored, and are never deleted; nor is anything that the snapshot left out.
+Saves the present state first and prints that safety snapshot's id, alone; `ah agent fs undo` takes the restore back. \
+Prints nothing if nothing differs. Equal files are left untouched. Ignored files come back when they are missing, are \
+overwritten only with --ignored, and are never deleted; nor is anything that the snapshot left out. \
 Refuses, with exit code 4, where it would destroy what the safety snapshot cannot keep.
 
 Examples:
@@ -89,7 +89,8 @@ pub(crate) fn run(app: &App, args: &RestoreArgs) -> Outcome {
 /// Tells what a restore or an undo did, or would do.
 pub(crate) fn tell(app: &App, root: &std::path::Path, report: &RestoreReport, force: bool) -> Outcome {
     let refused = !report.conflicts.is_empty() && !force;
-    let exit = if report.dry_run && refused { Exit::Code(4) } else { Exit::Done };
+    let incomplete = (report.dry_run && refused) || !report.failed.is_empty();
+    let exit = if incomplete { Exit::Code(4) } else { Exit::Done };
     if app.ui.json {
         app.answer(root, &Shape { restore: report })?;
         return Ok(exit);
@@ -114,11 +115,14 @@ fn aside(app: &App, report: &RestoreReport, refused: bool) {
     });
     list(app, "left alone", &report.left);
     list(app, "in the way", &report.conflicts);
+    list(app, "could not be changed", &report.failed);
     for note in &report.notes {
         app.ui.note(note);
     }
     if report.dry_run && refused {
         app.ui.warning("this restore would be refused", Some("move what is in the way aside, or add --force"));
+    } else if !report.failed.is_empty() {
+        app.ui.warning("the restore is not complete", Some("make the paths above writable, then repeat it"));
     } else if report.safety.is_some() {
         app.ui.note("`ah agent fs undo` takes it back");
     }

@@ -12,7 +12,7 @@ use crate::failure::{Exit, Outcome};
 /// Options of `ah agent fs rm`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Removes snapshots, and branches with everything in them; prints the id or the path of each. If one of the names is wrong,
+Removes snapshots, and branches with everything in them; prints the id or the path of each. If one of the names is wrong, \
 or names something that is pinned or in use, nothing is removed.
 
 Examples:

@@ -13,7 +13,7 @@ use crate::failure::{Exit, Outcome};
 /// Options of `ah agent fs seek`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Prints the path of a directory that shows the snapshot, alone. Nothing can be written there. It stays until it is
+Prints the path of a directory that shows the snapshot, alone. Nothing can be written there. It stays until it is \
 given back with `ah agent fs release`.
 
 Examples:

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use ah_core::{Candidate, Status};
 use clap::Args;
+use serde::Serialize;
 
 use crate::app::App;
 use crate::failure::{Exit, Failure, Outcome};
@@ -14,7 +15,7 @@ use crate::output::{text, time};
 /// Options of `ah agent fs status`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Prints each provider's verdict on the workspace, and libraries that were not loaded.
+Prints each provider's verdict on the workspace, and libraries that were not loaded. \
 Ends with 5 if no provider can serve. Changes nothing.
 
 Examples:
@@ -25,12 +26,17 @@ pub(crate) struct StatusArgs {
     path: Option<PathBuf>,
 }
 
+#[derive(Serialize)]
+struct Shape<'a> {
+    status: &'a Status,
+}
+
 /// Prints the verdicts.
 pub(crate) fn run(app: &App, args: &StatusArgs) -> Outcome {
     let path = args.path.as_ref().map_or_else(|| app.cwd.clone(), |path| app.cwd.join(path));
     let status = app.engine()?.status(&path)?;
     if app.ui.json {
-        app.answer(&status.root, &status)?;
+        app.answer(&status.root, &Shape { status: &status })?;
     } else {
         write(app, &status)?;
     }

@@ -1,13 +1,13 @@
 //! `ah timeline`: what happened here, in order.
 
-use ah_core::{Access, Event, EventBody, SnapshotKind, TimelineFilter, TimelineReport};
+use ah_core::{Access, Event, EventBody, SnapshotKind, SnapshotRecord, TimelineFilter, TimelineReport};
 use clap::Args;
 
 use crate::app::App;
 use crate::failure::{Exit, Outcome};
 use crate::output::style::Style;
 use crate::output::table::{Cell, Table};
-use crate::output::time;
+use crate::output::{text, time};
 
 /// Options of `ah timeline`.
 #[derive(Debug, Args)]
@@ -58,23 +58,62 @@ fn table(report: &TimelineReport, app: &App) -> Table {
 
 /// An event's name, the id that it is about, and the rest for a person.
 fn row(event: &Event) -> (Cell, String, String) {
+    let plain = |name: &str, id: &str, what: String| (Cell::from(name), id.to_owned(), what);
     match &event.body {
-        EventBody::Snapshot(snapshot) => {
-            let label = snapshot.label.clone().unwrap_or_default();
+        EventBody::Snapshot { snapshot } => {
             let name = match snapshot.kind {
                 SnapshotKind::Safety => Cell::new("safety", Style::Dim),
                 _ => Cell::new("snapshot", Style::Bold),
             };
-            (name, snapshot.id.to_string(), label)
+            (name, snapshot.id.to_string(), label(snapshot))
+        }
+        EventBody::Recovered { snapshot } => plain("recovered", snapshot.id.as_str(), label(snapshot)),
+        EventBody::Moment { id, kind, label, .. } => {
+            plain(kind, id.as_str(), label.as_deref().unwrap_or_default().to_owned())
+        }
+        EventBody::Edit { snapshot, label, kept } => {
+            let label = label.as_ref().map(|label| format!("label {label:?}"));
+            let kept = kept.map(|kept| if kept { "kept" } else { "no longer kept" }.to_owned());
+            let what: Vec<String> = label.into_iter().chain(kept).collect();
+            plain("edit", snapshot.as_str(), what.join(", "))
         }
         EventBody::Remove { snapshots, by } => {
-            let ids: Vec<&str> = snapshots.iter().map(ah_core::SnapshotId::as_str).collect();
-            (Cell::from("remove"), ids.first().copied().unwrap_or_default().to_owned(), format!("by {by}"))
+            let first = snapshots.first().map_or("", |id| id.as_str());
+            let more = match snapshots.len() {
+                0 | 1 => String::new(),
+                several => format!(", with {} more", several - 1),
+            };
+            plain("remove", first, format!("by {by}{more}"))
+        }
+        EventBody::Branch { name, snapshot, path, .. } => {
+            plain("branch", snapshot.as_str(), format!("{name} at {}", path.display()))
+        }
+        EventBody::BranchRemoved { name, .. } => plain("branch removed", "", name.clone()),
+        EventBody::RestoreBegin(begin) => {
+            let name = if begin.undoes.is_some() { "undo" } else { "restore" };
+            let paths = text::count(begin.changes, "path", "paths");
+            (Cell::new(name, Style::Changed), begin.target.to_string(), format!("{paths}, saved in {}", begin.safety))
+        }
+        EventBody::RestoreEnd(end) => plain("restore end", "", end.outcome.clone()),
+        EventBody::Degraded { provider, reason, next } => (
+            Cell::new("degraded", Style::Warning),
+            String::new(),
+            format!("{provider} failed, {next} took over: {reason}"),
+        ),
+        EventBody::Repaired { bytes } => {
+            plain("repaired", "", format!("a torn last line of {bytes} bytes was cut off"))
+        }
+        EventBody::Workspace { change, from, to } => {
+            plain("workspace", "", format!("{change}: {} -> {}", from.display(), to.display()))
         }
         EventBody::Other(fields) => {
             let name = fields.get("type").and_then(|name| name.as_str()).unwrap_or("unknown");
             (Cell::new(name, Style::Dim), String::new(), String::new())
         }
-        _ => (Cell::new("unknown", Style::Dim), String::new(), String::new()),
+        _ => plain("unknown", "", String::new()),
     }
+}
+
+fn label(snapshot: &SnapshotRecord) -> String {
+    snapshot.label.clone().unwrap_or_default()
 }

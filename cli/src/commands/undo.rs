@@ -10,7 +10,7 @@ use crate::failure::Outcome;
 /// Options of `ah agent fs undo`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Puts the paths that the latest restore touched back to its safety snapshot. It saves the present state first too, and
+Puts the paths that the latest restore touched back to its safety snapshot. It saves the present state first too, and \
 prints that snapshot's id, alone; so a second undo takes the first one back.
 
 Examples:

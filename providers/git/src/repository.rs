@@ -1,11 +1,19 @@
 //! Where the user's repository stands, read without trusting it.
 //!
 //! Nothing that a repository contains makes this do more than open directories and regular files for reading: a `.git` file
-//! may point anywhere, a name may be a FIFO. Not here: keeping its objects (`store::keep`), its ignore rules (`scan`).
+//! may point anywhere, a name may be a FIFO or a symlink. What cannot be understood is said in [`RepositoryState::not_kept`], and
+//! is never an error: a snapshot of the files is always possible.
+//!
+//! Not here: keeping its objects (`store::keep`), its ignore rules (`scan`).
 
-use std::os::fd::OwnedFd;
+use std::ffi::OsStr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
-use ah_plugin_api::{Dir, RepositoryState, Result};
+use ah_plugin_api::{Dir, Error, RepositoryState, Result};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
+use rustix::io::Errno;
 
 /// The user's repository as it was found from a workspace.
 #[derive(Debug)]
@@ -22,22 +30,411 @@ pub(crate) struct Repository {
     pub(crate) state: RepositoryState,
     /// The objects folders, the repository's own first, then those of alternates.
     pub(crate) objects: Vec<OwnedFd>,
+    /// The `shallow` file, if the history is cut off.
+    pub(crate) shallow: Option<Vec<u8>>,
 }
+
+/// Refs, HEAD, `.git` files: larger ones are none.
+const SMALL: u64 = 64 << 10;
+const CONFIG_LIMIT: u64 = 4 << 20;
+const PACKED_LIMIT: u64 = 256 << 20;
+/// Alternates of alternates; Git itself follows five.
+const DEPTH: usize = 5;
 
 impl Repository {
     /// Finds the repository that the workspace is in: its `.git`, else that of the nearest directory above on the same
     /// filesystem. None if there is none.
-    pub(crate) fn discover(_workspace: &Dir) -> Result<Option<Self>> {
-        Ok(None)
+    ///
+    /// # Errors
+    /// Only if the workspace itself cannot be looked at.
+    pub(crate) fn discover(workspace: &Dir) -> Result<Option<Self>> {
+        let failed = |errno: Errno| {
+            Error::from_io(format!("cannot look at the directory {}", workspace.path().display()), &errno.into())
+        };
+        let mut here = open_dir(workspace, b".").map_err(failed)?;
+        let mut stat = rustix::fs::fstat(&here).map_err(failed)?;
+        let mut names: Vec<Vec<u8>> = Vec::new();
+        let mut hint: Option<&Path> = Some(workspace.path());
+        loop {
+            match git_dir(&here) {
+                Found::Directory(git_dir) => {
+                    names.reverse();
+                    return Ok(Self::open(here, names.join(&b'/'), git_dir));
+                }
+                // Git does not look further up behind a broken `.git` file, and would find another repository there.
+                Found::Broken => return Ok(None),
+                Found::Nothing => {}
+            }
+            let Ok(above) = open_dir(&here, b"..") else { return Ok(None) };
+            let above_stat = rustix::fs::fstat(&above).map_err(failed)?;
+            if same(&stat, &above_stat) || stat.st_dev != above_stat.st_dev {
+                return Ok(None);
+            }
+            let Some(name) = name_of(&above, &stat, hint.and_then(Path::file_name)) else { return Ok(None) };
+            names.push(name);
+            hint = hint.and_then(Path::parent);
+            (here, stat) = (above, above_stat);
+        }
+    }
+
+    fn open(top: OwnedFd, prefix: Vec<u8>, git_dir: OwnedFd) -> Option<Self> {
+        let common_dir = match read_file(&git_dir, "commondir", SMALL) {
+            Ok(Some(path)) => open_dir(&git_dir, path.trim_ascii_end()).ok()?,
+            _ => git_dir.try_clone().ok()?,
+        };
+        let mut this = Self {
+            top,
+            prefix,
+            git_dir,
+            common_dir,
+            state: RepositoryState::default(),
+            objects: Vec::new(),
+            shallow: None,
+        };
+        this.shallow = this.common_file("shallow", CONFIG_LIMIT).ok().flatten().filter(|text| !text.is_empty());
+        if let Err(why) = this.read_head().and_then(|()| this.open_objects()).and_then(|()| this.check_config()) {
+            this.state.not_kept = Some(why);
+        }
+        Some(this)
     }
 
     /// The user's index file, opened for reading, with its size; none if there is none (or it is no regular file).
+    ///
+    /// # Errors
+    /// Those of the system.
     pub(crate) fn index(&self) -> Result<Option<(OwnedFd, u64)>> {
-        Ok(None)
+        open_file(&self.git_dir, "index").map_err(|errno| Error::from_io("cannot open the repository's index", &errno.into()))
     }
 
-    /// A regular file of the common directory (`info/exclude`, `config`), whole, at most `limit` bytes; none if there is none.
-    pub(crate) fn common_file(&self, _name: &str, _limit: u64) -> Result<Option<Vec<u8>>> {
-        Ok(None)
+    /// A regular file of the common directory (`info/exclude`, `config`), whole; none if there is none or it is larger than
+    /// `limit` bytes.
+    ///
+    /// # Errors
+    /// Those of the system.
+    pub(crate) fn common_file(&self, name: &str, limit: u64) -> Result<Option<Vec<u8>>> {
+        read_file(&self.common_dir, name, limit)
+            .map_err(|errno| Error::from_io(format!("cannot read {name} of the repository"), &errno.into()))
+    }
+
+    fn read_head(&mut self) -> Result<(), String> {
+        let head = read_file(&self.git_dir, "HEAD", SMALL).map_err(|e| format!("its HEAD cannot be read: {e}"))?;
+        let head = head.ok_or("its HEAD cannot be read")?;
+        let mut value = head.trim_ascii_end().to_vec();
+        for step in 0..DEPTH {
+            let Some(name) = value.strip_prefix(b"ref: ") else { break };
+            let name = String::from_utf8(name.to_vec()).map_err(|_| "its branch has a name that is not UTF-8")?;
+            if step == 0 {
+                if name == "refs/heads/.invalid" {
+                    return Err("its refs are in a reftable".into());
+                }
+                self.state.branch = Some(name.clone());
+            }
+            match self.read_ref(&name) {
+                Some(next) => value = next,
+                None => return Ok(()), // A branch without commits.
+            }
+        }
+        let hex = String::from_utf8(value).unwrap_or_default();
+        if matches!(hex.len(), 40 | 64) && hex.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+            self.state.head = Some(hex);
+            return Ok(());
+        }
+        Err("its HEAD is damaged".into())
+    }
+
+    fn read_ref(&self, name: &str) -> Option<Vec<u8>> {
+        if !name.starts_with("refs/") || name.split('/').any(|part| matches!(part, "" | "." | "..")) {
+            return None;
+        }
+        if let Ok(Some(text)) = read_file(&self.common_dir, name, SMALL) {
+            return Some(text.trim_ascii_end().to_vec());
+        }
+        let packed = read_file(&self.common_dir, "packed-refs", PACKED_LIMIT).ok().flatten()?;
+        let mut lines = packed.split(|&byte| byte == b'\n');
+        let line = lines.find(|line| {
+            let (_, rest) = line.split_at(line.iter().position(|&byte| byte == b' ').unwrap_or(line.len()));
+            rest.strip_prefix(b" ") == Some(name.as_bytes())
+        })?;
+        line.split(|&byte| byte == b' ').next().map(<[u8]>::to_vec)
+    }
+
+    fn open_objects(&mut self) -> Result<(), String> {
+        let own = open_dir(&self.common_dir, b"objects").map_err(|e| format!("its objects cannot be read: {e}"))?;
+        let mut seen = Vec::new();
+        let mut todo = vec![(own, 0)];
+        while let Some((dir, depth)) = todo.pop() {
+            let stat = rustix::fs::fstat(&dir).map_err(|e| format!("its objects cannot be read: {e}"))?;
+            if seen.iter().any(|other| same(other, &stat)) {
+                continue;
+            }
+            seen.push(stat);
+            let alternates = read_file(&dir, "info/alternates", CONFIG_LIMIT).unwrap_or(None).unwrap_or_default();
+            for line in alternates.split(|&byte| byte == b'\n').filter(|line| !line.is_empty() && line[0] != b'#') {
+                let next = open_dir(&dir, line).map_err(|e| {
+                    format!("it borrows objects from {}, which cannot be read: {e}", String::from_utf8_lossy(line))
+                })?;
+                if depth < DEPTH {
+                    todo.push((next, depth + 1));
+                }
+            }
+            self.objects.push(dir);
+        }
+        Ok(())
+    }
+
+    fn check_config(&self) -> Result<(), String> {
+        let config = self.common_file("config", CONFIG_LIMIT).ok().flatten().unwrap_or_default();
+        for (key, value) in extensions(&config) {
+            match &*key {
+                "objectformat" if value != "sha1" => return Err(format!("it is a {value} repository")),
+                "refstorage" if value != "files" => return Err(format!("its refs are in a {value}")),
+                "partialclone" => return Err("it is a partial clone: not all of its objects are there".into()),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The keys of `[extensions]`, both sides in lower case.
+fn extensions(config: &[u8]) -> Vec<(String, String)> {
+    let mut inside = false;
+    let mut out = Vec::new();
+    for line in String::from_utf8_lossy(config).lines() {
+        let mut line = line.trim();
+        if let Some(rest) = line.strip_prefix('[') {
+            let Some((section, rest)) = rest.split_once(']') else { continue };
+            inside = section.trim().eq_ignore_ascii_case("extensions");
+            line = rest.trim();
+        }
+        if let Some((key, value)) = line.split_once('=').filter(|_| inside) {
+            let value = value.split(['#', ';']).next().unwrap_or_default().trim().trim_matches('"');
+            out.push((key.trim().to_ascii_lowercase(), value.to_ascii_lowercase()));
+        }
+    }
+    out
+}
+
+enum Found {
+    Directory(OwnedFd),
+    Broken,
+    Nothing,
+}
+
+/// The git directory that `.git` in `dir` is or names.
+fn git_dir(dir: &OwnedFd) -> Found {
+    match open_dir(dir, b".git") {
+        Ok(git_dir) if is_git_dir(&git_dir) => return Found::Directory(git_dir),
+        // Git passes over a directory of that name that is none.
+        Ok(_) => return Found::Nothing,
+        Err(Errno::NOENT) => return Found::Nothing,
+        Err(_) => {}
+    }
+    let Ok(Some(text)) = read_file(dir, ".git", SMALL) else { return Found::Broken };
+    let Some(path) = text.strip_prefix(b"gitdir:").map(<[u8]>::trim_ascii) else { return Found::Broken };
+    match open_dir(dir, path) {
+        Ok(git_dir) if is_git_dir(&git_dir) => Found::Directory(git_dir),
+        _ => Found::Broken,
+    }
+}
+
+fn is_git_dir(dir: &OwnedFd) -> bool {
+    let there = |name| rustix::fs::accessat(dir, name, rustix::fs::Access::EXISTS, AtFlags::empty()).is_ok();
+    // A dangling symlink is a HEAD too, of old.
+    let head = rustix::fs::statat(dir, "HEAD", AtFlags::SYMLINK_NOFOLLOW).is_ok();
+    head && (there("commondir") || there("objects") && there("refs"))
+}
+
+fn same(a: &Stat, b: &Stat) -> bool {
+    (a.st_dev, a.st_ino) == (b.st_dev, b.st_ino)
+}
+
+/// The name that the directory with `stat` has in `above`. `hint` is where it was said to be; that may be out of date.
+fn name_of(above: &OwnedFd, stat: &Stat, hint: Option<&OsStr>) -> Option<Vec<u8>> {
+    let is =
+        |name: &[u8]| rustix::fs::statat(above, name, AtFlags::SYMLINK_NOFOLLOW).is_ok_and(|found| same(&found, stat));
+    if let Some(name) = hint.map(OsStrExt::as_bytes).filter(|name| is(name)) {
+        return Some(name.to_vec());
+    }
+    let entries = rustix::fs::Dir::read_from(above).ok()?;
+    entries.flatten().map(|entry| entry.file_name().to_bytes().to_vec()).find(|name| {
+        !matches!(&name[..], b"." | b"..") && is(name)
+    })
+}
+
+/// Opens a directory, wherever the path leads.
+fn open_dir(at: impl AsFd, path: &[u8]) -> rustix::io::Result<OwnedFd> {
+    rustix::fs::openat(at, path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+}
+
+/// Opens a regular file; none if there is nothing, or something else, of that name.
+fn open_file(at: impl AsFd, name: &str) -> rustix::io::Result<Option<(OwnedFd, u64)>> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let fd = match rustix::fs::openat(at, name, flags, Mode::empty()) {
+        Ok(fd) => fd,
+        // No such name, a directory on the way that is none, a symlink, a socket.
+        Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::NXIO) => return Ok(None),
+        Err(errno) => return Err(errno),
+    };
+    let stat = rustix::fs::fstat(&fd)?;
+    let regular = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+    Ok(regular.then(|| (fd, u64::try_from(stat.st_size).unwrap_or(0))))
+}
+
+fn read_file(at: impl AsFd, name: &str, limit: u64) -> rustix::io::Result<Option<Vec<u8>>> {
+    let Some((fd, size)) = open_file(at, name)? else { return Ok(None) };
+    if size > limit {
+        return Ok(None);
+    }
+    let mut out = Vec::with_capacity(usize::try_from(size).unwrap_or(0) + 1);
+    loop {
+        let start = out.len();
+        out.resize(start + 4096.max(out.capacity() - start), 0);
+        let read = match rustix::io::read(&fd, &mut out[start..]) {
+            Ok(read) => read,
+            Err(Errno::INTR) => {
+                out.truncate(start);
+                continue;
+            }
+            Err(errno) => return Err(errno),
+        };
+        out.truncate(start + read);
+        if read == 0 {
+            return Ok(Some(out));
+        }
+        if out.len() as u64 > limit {
+            return Ok(None);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+    use std::path::Path;
+    use std::process::Command;
+
+    use ah_plugin_api::Dir;
+
+    use super::{Repository, extensions};
+
+    fn git(dir: &Path, args: &[&str]) -> String {
+        let output = Command::new("git")
+            .current_dir(dir)
+            .args(["-c", "user.name=a", "-c", "user.email=a@b", "-c", "protocol.file.allow=always"])
+            .args(args)
+            .env_clear()
+            .env("PATH", std::env::var_os("PATH").unwrap())
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap().trim().to_owned()
+    }
+
+    fn discover(path: &Path) -> Option<Repository> {
+        Repository::discover(&Dir::open(path).unwrap()).unwrap()
+    }
+
+    fn inode(fd: impl AsFd) -> u64 {
+        rustix::fs::fstat(fd).unwrap().st_ino
+    }
+
+    fn inode_of(path: &Path) -> u64 {
+        std::os::unix::fs::MetadataExt::ino(&std::fs::metadata(path).unwrap())
+    }
+
+    #[test]
+    fn every_kind_of_repository_is_found() {
+        let temp = tempfile::tempdir().unwrap();
+        let main = temp.path().join("main");
+        std::fs::create_dir(&main).unwrap();
+        assert!(discover(&main).is_none());
+        git(&main, &["init", "-q", "-b", "trunk"]);
+        let unborn = discover(&main).unwrap();
+        assert_eq!(unborn.state.branch.as_deref(), Some("refs/heads/trunk"));
+        assert_eq!((unborn.state.head, unborn.state.not_kept), (None, None));
+        assert!(unborn.shallow.is_none());
+
+        std::fs::create_dir_all(main.join("a/b")).unwrap();
+        std::fs::write(main.join("a/b/file"), "x").unwrap();
+        git(&main, &["add", "."]);
+        git(&main, &["commit", "-q", "-m", "one"]);
+        let head = git(&main, &["rev-parse", "HEAD"]);
+        let below = discover(&main.join("a/b")).unwrap();
+        assert_eq!(below.prefix, b"a/b");
+        assert_eq!(inode(&below.top), inode_of(&main));
+        assert_eq!(below.state.head, Some(head.clone()));
+        assert!(below.index().unwrap().unwrap().1 > 0);
+        // The path given is wrong: the name is found all the same.
+        let fd = Dir::open(main.join("a/b")).unwrap();
+        let lost = Dir::from_fd(fd.as_fd().try_clone_to_owned().unwrap(), "/nowhere/else".into());
+        assert_eq!(Repository::discover(&lost).unwrap().unwrap().prefix, b"a/b");
+
+        git(&main, &["pack-refs", "--all"]);
+        assert_eq!(discover(&main).unwrap().state.head, Some(head.clone()));
+        git(&main, &["worktree", "add", "-q", "../linked", "-b", "other"]);
+        let linked = discover(&temp.path().join("linked")).unwrap();
+        assert_eq!(linked.state.branch.as_deref(), Some("refs/heads/other"));
+        assert_eq!(linked.state.head, Some(head.clone()));
+        assert_eq!(inode(&linked.common_dir), inode_of(&main.join(".git")));
+        assert_eq!(inode(&linked.objects[0]), inode_of(&main.join(".git/objects")));
+        git(&main, &["checkout", "-q", "--detach"]);
+        let detached = discover(&main).unwrap();
+        assert_eq!((detached.state.head, detached.state.branch), (Some(head), None));
+
+        let url = format!("file://{}", main.display());
+        git(temp.path(), &["clone", "-q", "--shared", "main", "borrower"]);
+        let borrower = discover(&temp.path().join("borrower")).unwrap();
+        assert_eq!(borrower.objects.len(), 2);
+        assert_eq!(inode(&borrower.objects[1]), inode_of(&main.join(".git/objects")));
+        git(&main, &["commit", "-q", "--allow-empty", "-m", "two"]);
+        git(temp.path(), &["clone", "-q", "--depth=1", &url, "shallow"]);
+        assert!(discover(&temp.path().join("shallow")).unwrap().shallow.is_some());
+        git(temp.path(), &["init", "-q", "--object-format=sha256", "long"]);
+        let long = discover(&temp.path().join("long")).unwrap();
+        assert_eq!(long.state.not_kept.as_deref(), Some("it is a sha256 repository"));
+    }
+
+    #[test]
+    fn a_hostile_repository_is_harmless() {
+        let temp = tempfile::tempdir().unwrap();
+        let dot_git = temp.path().join(".git");
+        let mkfifo = |path: &Path| assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
+        mkfifo(&dot_git);
+        assert!(discover(temp.path()).is_none());
+        std::fs::remove_file(&dot_git).unwrap();
+        for text in ["", "gitdir:", "gitdir: /nowhere", "gitdir: /dev/null", "gitdir: .", "nonsense"] {
+            std::fs::write(&dot_git, text).unwrap();
+            assert!(discover(temp.path()).is_none(), "{text}");
+        }
+        std::fs::remove_file(&dot_git).unwrap();
+        std::os::unix::fs::symlink(".git", &dot_git).unwrap();
+        assert!(discover(temp.path()).is_none());
+        std::fs::remove_file(&dot_git).unwrap();
+
+        std::fs::create_dir_all(dot_git.join("objects/info")).unwrap();
+        std::fs::create_dir_all(dot_git.join("refs/heads")).unwrap();
+        mkfifo(&dot_git.join("index"));
+        mkfifo(&dot_git.join("shallow"));
+        mkfifo(&dot_git.join("packed-refs"));
+        mkfifo(&dot_git.join("refs/heads/fifo"));
+        for head in ["ref: refs/heads/fifo", "ref: ../../../etc/passwd", "ref: /etc/passwd", "ref: HEAD", "junk", ""] {
+            std::fs::write(dot_git.join("HEAD"), head).unwrap();
+            let found = discover(temp.path()).unwrap();
+            assert!(found.state.head.is_none());
+            assert!(found.index().unwrap().is_none());
+        }
+        std::fs::write(dot_git.join("objects/info/alternates"), "/nowhere\n").unwrap();
+        std::fs::write(dot_git.join("HEAD"), "ref: refs/heads/main\n").unwrap();
+        assert!(discover(temp.path()).unwrap().state.not_kept.unwrap().contains("/nowhere"));
+        std::fs::write(dot_git.join("objects/info/alternates"), ".\n../objects\n").unwrap();
+        assert_eq!(discover(temp.path()).unwrap().objects.len(), 1);
+    }
+
+    #[test]
+    fn extensions_are_read_as_git_reads_them() {
+        let config = b"[core]\n\tx = y\n[Extensions] objectFormat = \"SHA256\" ; why\n\tpartialClone=origin\n[other]\nobjectformat = no\n";
+        let expected = [("objectformat", "sha256"), ("partialclone", "origin")];
+        assert_eq!(extensions(config), expected.map(|(key, value)| (key.to_owned(), value.to_owned())));
     }
 }

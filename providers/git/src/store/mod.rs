@@ -7,34 +7,96 @@
 //! | `format` | `{"version":1}`, checked when the store is opened |
 //! | `lock` | held (`flock`) by whoever writes; readers need no lock |
 //! | `git/` | a bare repository that stock git can read: `objects/`, `refs/ah/snapshots/<id>` |
-//! | `hints/` | beside each pack: which object replaced which, for delta packing; may be lost without harm |
-//! | `unsynced/` | empty files that name what is not yet known to be on disk |
-//! | `sweep` | one byte for each thing that may have left garbage; gone after a full reclaim |
-//! | `keep/` | links to (else copies of) objects of the user's repository |
+//! | `hints/` | one file for each pack that was not merged yet: which object replaced which; may be lost without harm |
+//! | `tmp/` | what is being written; emptied by the next writer |
+//! | `unsynced/` | empty files that name what is not yet known to be on disk, see [`sync`] |
+//! | `garbage` | one byte for each thing that may have left garbage; gone after a sweep |
+//! | `writing` | there while a pack may be in place whose ref is not yet |
+//! | `merge/` | packs that are being put together; emptied by the next who does that |
+//! | `epoch` | changes whenever objects are dropped |
+//! | `keep/` | links to (else copies of) objects of the user's repository, see [`keep`] |
 //!
 //! A snapshot exists if and only if its ref exists. Everything it needs is written before the ref is, and removed only after
 //! the ref is gone, so that a process killed at any point leaves either a whole snapshot or garbage that
 //! [`Store::reclaim`] finds.
+//!
+//! Writing: [`batch`]. Formats: [`pack`], [`delta`], [`loose`], [`refs`], [`layout`]. Order: [`reclaim`], [`merge`], [`usage`].
+//! Not here: what the objects mean (`capture`, `tree`).
 
-use std::os::fd::BorrowedFd;
-use std::sync::Arc;
+mod batch;
+mod delta;
+mod files;
+mod keep;
+mod layout;
+mod lock;
+mod loose;
+mod merge;
+mod pack;
+mod reclaim;
+mod refs;
+mod sync;
+#[cfg(test)]
+mod tests;
+mod usage;
 
-use ah_plugin_api::{Context, Dir, Durability, Error, ErrorKind, Reclaimed, Result, SnapshotId};
+use std::collections::HashSet;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use ah_plugin_api::{Context, Dir, Error, Reclaimed, Result, SnapshotId};
 use gix::objs::Kind;
 use gix::{ObjectId, oid};
+use sha1::{Digest, Sha1};
+
+pub(crate) use batch::Batch;
+pub(crate) use keep::{KEPT, Kept, Populated};
+pub(crate) use lock::WriteGuard;
 
 use crate::repository::Repository;
+use files::Doing;
+use layout::Folders;
+use pack::{Bases, Pack, Scratch};
 
 /// A store. Cheap to keep open; safe to use from many threads, and beside other processes that use the same folder.
 #[derive(Debug)]
-pub(crate) struct Store {}
+pub(crate) struct Store {
+    folders: Folders,
+    packs: RwLock<Arc<Packs>>,
+    numbers: AtomicU32,
+    scratches: Mutex<Vec<Scratch>>,
+    bases: Bases,
+}
 
-/// The exclusive right to write to a store; given back when dropped.
-#[derive(Debug)]
-pub(crate) struct WriteGuard {}
+/// The packs that were there at the last look.
+#[derive(Debug, Default)]
+struct Packs {
+    /// The largest first: most objects are there.
+    packs: Vec<Arc<Pack>>,
+    /// What could not be opened, and why.
+    bad: Vec<(String, String)>,
+}
 
-fn unready<T>() -> Result<T> {
-    Err(Error::new(ErrorKind::Internal, "not written yet"))
+impl Packs {
+    fn find(&self, id: &oid) -> Option<(&Arc<Pack>, u64)> {
+        self.packs.iter().find_map(|pack| Some((pack, pack.index.find(id)?)))
+    }
+}
+
+/// What an object's hash begins with.
+fn object_header(kind: Kind, size: u64) -> Vec<u8> {
+    let mut out = Vec::with_capacity(32);
+    out.extend_from_slice(kind.as_bytes());
+    out.extend_from_slice(format!(" {size}\0").as_bytes());
+    out
+}
+
+/// The id that an object has or would have.
+pub(crate) fn hash(kind: Kind, data: &[u8]) -> ObjectId {
+    let mut hash = Sha1::new();
+    hash.update(object_header(kind, data.len() as u64));
+    hash.update(data);
+    ObjectId::Sha1(hash.finalize().into())
 }
 
 impl Store {
@@ -42,95 +104,269 @@ impl Store {
     ///
     /// # Errors
     /// `FailedPrecondition` if a newer version of the program made it, `DataLoss` if it is damaged beyond reading.
-    pub(crate) fn open(_dir: &Dir) -> Result<Arc<Self>> {
-        unready()
+    pub(crate) fn open(dir: &Dir) -> Result<Arc<Self>> {
+        let folders = layout::open(dir.as_fd())
+            .map_err(|error| error.context(format!("cannot open the store {}", dir.path().display())))?;
+        let store = Self {
+            folders,
+            packs: RwLock::default(),
+            numbers: AtomicU32::new(0),
+            scratches: Mutex::default(),
+            bases: Bases::default(),
+        };
+        store.refresh()?;
+        Ok(Arc::new(store))
     }
 
-    /// Takes the store for writing. Waits up to 30 s for another process.
+    /// The store's folder, for the private index beside the objects.
+    pub(crate) fn folder(&self) -> BorrowedFd<'_> {
+        self.folders.store.as_fd()
+    }
+
+    /// Takes the store for writing. Waits up to 30 s for another process, then cleans up after one that was killed.
     ///
     /// # Errors
     /// `Busy` after that time, `Cancelled`.
-    pub(crate) fn lock(&self, _cx: &Context<'_>) -> Result<WriteGuard> {
-        unready()
+    pub(crate) fn lock(&self, cx: &Context<'_>) -> Result<WriteGuard> {
+        let guard = lock::take(&self.folders.store, cx)?;
+        reclaim::find_unfinished(self)?;
+        sync::tidy(self)?;
+        sync::recover(self, cx)?;
+        Ok(guard)
+    }
+
+    fn packs(&self) -> Arc<Packs> {
+        Arc::clone(&self.packs.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Looks which packs there are now.
+    fn refresh(&self) -> Result<()> {
+        let names = files::names(&self.folders.packs)?;
+        let present: HashSet<&str> = names.iter().filter_map(|name| name.strip_suffix(".idx")).collect();
+        let mut slot = self.packs.write().unwrap_or_else(PoisonError::into_inner);
+        let mut packs: Vec<_> = slot.packs.iter().filter(|pack| present.contains(&*pack.name)).cloned().collect();
+        let known: HashSet<String> = packs.iter().map(|pack| pack.name.clone()).collect();
+        let mut bad = Vec::new();
+        for name in present.into_iter().filter(|name| !known.contains(*name)) {
+            let number = self.numbers.fetch_add(1, Ordering::Relaxed);
+            match Pack::open(self.folders.packs.as_fd(), name, number) {
+                Ok(pack) => packs.push(Arc::new(pack)),
+                Err(why) => bad.push((name.to_owned(), why)),
+            }
+        }
+        packs.sort_by_key(|pack| std::cmp::Reverse(pack.size));
+        *slot = Arc::new(Packs { packs, bad });
+        Ok(())
+    }
+
+    fn with_scratch<T>(&self, work: impl FnOnce(&mut Scratch) -> T) -> T {
+        let pool = || self.scratches.lock().unwrap_or_else(PoisonError::into_inner);
+        let scratch = pool().pop();
+        let mut scratch = scratch.unwrap_or_default();
+        let out = work(&mut scratch);
+        pool().push(scratch);
+        out
+    }
+
+    /// Calls `get` with every place that may have the object, until it likes one; looks for new packs in between.
+    fn search<T>(&self, id: &oid, mut get: impl FnMut(&Pack, u64) -> Result<T, String>) -> Result<Option<T>> {
+        let mut faults = Vec::new();
+        let mut tried = HashSet::new();
+        for look in 0..2 {
+            if look > 0 {
+                self.refresh()?;
+            }
+            let packs = self.packs();
+            for pack in &packs.packs {
+                let Some(at) = pack.index.find(id) else { continue };
+                if !tried.insert(pack.number) {
+                    continue;
+                }
+                match get(pack, at) {
+                    Ok(out) => return Ok(Some(out)),
+                    Err(why) => faults.push(format!("{}.pack: {why}", pack.name)),
+                }
+            }
+            if look > 0 && !packs.bad.is_empty() {
+                faults.extend(packs.bad.iter().map(|(name, why)| format!("{name}.pack: {why}")));
+            }
+        }
+        if faults.is_empty() {
+            return Ok(None);
+        }
+        let mut error = files::damaged(format!("object {id} of the store is damaged or missing"));
+        error.causes = faults;
+        Err(error)
     }
 
     /// Reads an object whole into `out` (cleared first). Its hash is checked.
     ///
     /// # Errors
-    /// `DataLoss` if it is missing or damaged, with the pack's name. `out` may hold anything then.
-    pub(crate) fn read(&self, _id: &oid, _out: &mut Vec<u8>) -> Result<Kind> {
-        unready()
+    /// `DataLoss` if it is missing or damaged, with the pack's name as a cause. `out` may hold anything then.
+    pub(crate) fn read(&self, id: &oid, out: &mut Vec<u8>) -> Result<Kind> {
+        let found = self.with_scratch(|scratch| {
+            self.search(id, |pack, at| {
+                let kind = pack.read(at, scratch, &self.bases, out)?;
+                if *hash(kind, out) == *id { Ok(kind) } else { Err(format!("another object lies at offset {at}")) }
+            })
+        });
+        match found {
+            Ok(Some(kind)) => Ok(kind),
+            Ok(None) => self.read_loose(id, out)?.ok_or_else(|| missing(id)),
+            // A loose one may stand in for a damaged one.
+            Err(error) => self.read_loose(id, out).ok().flatten().ok_or(error),
+        }
+    }
+
+    fn read_loose(&self, id: &oid, out: &mut Vec<u8>) -> Result<Option<Kind>> {
+        match loose::read(self.folders.objects.as_fd(), id, out)? {
+            Some(kind) if *hash(kind, out) == *id => Ok(Some(kind)),
+            Some(_) => Err(files::damaged(format!("the loose object {id} of the store is damaged"))),
+            None => Ok(None),
+        }
     }
 
     /// Writes an object's data to `out`, with bounded memory however large it is. Gives the number of bytes.
     ///
-    /// Its hash is checked on the way: on `DataLoss` wrong bytes may have been written.
-    pub(crate) fn read_to(&self, _id: &oid, _out: BorrowedFd<'_>) -> Result<u64> {
-        unready()
+    /// # Errors
+    /// `DataLoss` if it is missing or damaged; wrong bytes may have been written then. Errors of writing as the system says.
+    pub(crate) fn read_to(&self, id: &oid, out: BorrowedFd<'_>) -> Result<u64> {
+        // An error of `out` is not one of the store: no other copy is tried then.
+        let mut failed = None;
+        let mut started = false;
+        let streamed = self.with_scratch(|scratch| {
+            self.search(id, |pack, at| {
+                if started {
+                    return Err("not tried: part of another copy was written".to_owned());
+                }
+                let mut sum = Sha1::new();
+                let (hashed, failed, started) = (&mut sum, &mut failed, &mut started);
+                let streamed = pack.stream(at, scratch, |kind, size| {
+                    hashed.update(object_header(kind, size));
+                    move |data: &[u8]| {
+                        hashed.update(data);
+                        *started = *started || !data.is_empty();
+                        files::write_all(out, data).map_err(|errno| {
+                            *failed = Some(errno);
+                            String::new()
+                        })
+                    }
+                })?;
+                match streamed {
+                    Some((_, size)) if sum.finalize()[..] == *id.as_bytes() => Ok(Some(size)),
+                    Some(_) => Err(format!("another object lies at offset {at}")),
+                    None => Ok(None),
+                }
+            })
+        });
+        if let Some(errno) = failed {
+            return Err(errno).doing(|| "write out an object".to_owned());
+        }
+        match streamed {
+            Ok(Some(Some(size))) => Ok(size),
+            Err(error) if started => Err(error),
+            // A delta (never of a large object), loose, or damaged.
+            _ => {
+                let mut data = Vec::new();
+                self.read(id, &mut data)?;
+                files::write_all(out, &data).doing(|| "write out an object".to_owned())?;
+                Ok(data.len() as u64)
+            }
+        }
     }
 
     /// Kind and size of an object, without reading it whole.
-    pub(crate) fn header(&self, _id: &oid) -> Result<(Kind, u64)> {
-        unready()
+    ///
+    /// # Errors
+    /// `DataLoss` if it is missing or damaged.
+    pub(crate) fn header(&self, id: &oid) -> Result<(Kind, u64)> {
+        if let Ok(Some(found)) = self.with_scratch(|s| self.search(id, |pack, at| pack.header(at, s))) {
+            return Ok(found);
+        }
+        let mut data = Vec::new();
+        let kind = self.read(id, &mut data)?;
+        Ok((kind, data.len() as u64))
     }
 
-    /// Whether the store has an object. Damage counts as not having it.
-    pub(crate) fn contains(&self, _id: &oid) -> bool {
-        false
+    /// Whether the store has an object, as far as its indexes tell.
+    pub(crate) fn contains(&self, id: &oid) -> bool {
+        self.has_packed(id)
+            || (self.refresh().is_ok() && self.has_packed(id))
+            || self.read_loose(id, &mut Vec::new()).is_ok_and(|found| found.is_some())
+    }
+
+    fn has_packed(&self, id: &oid) -> bool {
+        self.packs().find(id).is_some()
     }
 
     /// Where an object lies: a key to sort by, so that reading many objects in that order reads packs front to back.
     /// Objects that are not there sort last.
-    pub(crate) fn location(&self, _id: &oid) -> (u32, u64) {
-        (0, 0)
+    pub(crate) fn location(&self, id: &oid) -> (u32, u64) {
+        self.packs().find(id).map_or((u32::MAX, 0), |(pack, at)| (pack.number, at))
     }
 
     /// Begins to write one snapshot's objects. Dropping the batch without publishing leaves nothing that counts.
-    pub(crate) fn begin<'a>(&'a self, _guard: &'a WriteGuard) -> Result<Batch<'a>> {
-        unready()
+    pub(crate) fn begin<'a>(&'a self, guard: &'a WriteGuard) -> Result<Batch<'a>> {
+        Batch::new(self, guard)
     }
 
     /// All snapshots with their commits, ordered by id. A damaged ref is left out and logged.
-    pub(crate) fn snapshots(&self, _cx: &Context<'_>) -> Result<Vec<(SnapshotId, ObjectId)>> {
-        unready()
+    pub(crate) fn snapshots(&self, cx: &Context<'_>) -> Result<Vec<(SnapshotId, ObjectId)>> {
+        refs::all(&self.folders, cx)
     }
 
     /// The commit of one snapshot; none if there is no such snapshot.
     ///
     /// # Errors
     /// `DataLoss` if its ref is damaged.
-    pub(crate) fn snapshot(&self, _id: &SnapshotId) -> Result<Option<ObjectId>> {
-        unready()
+    pub(crate) fn snapshot(&self, id: &SnapshotId) -> Result<Option<ObjectId>> {
+        refs::one(&self.folders, id)
     }
 
     /// Takes a snapshot away, for good even after a power cut; space comes back in [`Store::reclaim`]. Whether there was one.
-    pub(crate) fn remove_snapshot(&self, _guard: &WriteGuard, _id: &SnapshotId) -> Result<bool> {
-        unready()
+    pub(crate) fn remove_snapshot(&self, _guard: &WriteGuard, id: &SnapshotId) -> Result<bool> {
+        reclaim::note_garbage(self)?;
+        refs::remove(&self.folders, id)
     }
 
     /// Whether a snapshot is known to survive a power cut.
-    pub(crate) fn is_durable(&self, _id: &SnapshotId) -> bool {
-        true
+    pub(crate) fn is_durable(&self, id: &SnapshotId) -> bool {
+        !sync::is_marked(self, id)
     }
 
-    /// Makes all that was published so far survive a power cut. Needs no lock.
-    pub(crate) fn sync(&self) -> Result<()> {
-        unready()
+    /// Makes all that was published so far survive a power cut. Takes the lock if there is anything to do.
+    ///
+    /// # Errors
+    /// `Busy`, `Cancelled`, and those of the disk.
+    pub(crate) fn sync(&self, cx: &Context<'_>) -> Result<()> {
+        if !sync::is_due(self)? {
+            return Ok(());
+        }
+        let _guard = self.lock(cx)?;
+        sync::pending(self)
     }
 
     /// Finishes or undoes what crashes left, drops what no snapshot needs, merges packs. With `auto` only what is due.
-    pub(crate) fn reclaim(&self, _guard: &WriteGuard, _auto: bool, _cx: &Context<'_>) -> Result<Reclaimed> {
-        unready()
+    ///
+    /// Must be called without the lock: it takes it itself, and never for long.
+    pub(crate) fn reclaim(&self, auto: bool, cx: &Context<'_>) -> Result<Reclaimed> {
+        reclaim::run(self, auto, cx)
     }
 
-    /// Bytes on disk of the whole store, the kept objects that nobody else holds included.
+    /// Changes whenever objects are dropped. Who remembers ids of objects (the private index) remembers this too, read under
+    /// the lock; if it differs, each id must be asked for with [`Store::contains`] before it is used again.
+    pub(crate) fn epoch(&self) -> Result<u64> {
+        reclaim::epoch(self)
+    }
+
+    /// Bytes on disk of the whole store; of kept objects, those that nobody else holds.
     pub(crate) fn disk_usage(&self) -> Result<u64> {
-        unready()
+        usage::disk(self)
     }
 
-    /// Bytes of all that one snapshot refers to, and of what it alone refers to, both compressed.
-    pub(crate) fn snapshot_usage(&self, _id: &SnapshotId, _cx: &Context<'_>) -> Result<(u64, u64)> {
-        unready()
+    /// Bytes of all that one snapshot refers to, and of what it alone refers to, both compressed. Looks at every snapshot.
+    pub(crate) fn snapshot_usage(&self, id: &SnapshotId, cx: &Context<'_>) -> Result<(u64, u64)> {
+        usage::snapshot(self, id, cx)
     }
 
     /// Keeps what the user's repository has now: links its packs and loose objects, and writes the list of them as a blob
@@ -138,78 +374,19 @@ impl Store {
     /// HEAD, index and refs are as they were the last time.
     ///
     /// Never fails for what the repository is like; that is [`Kept::Not`].
-    pub(crate) fn keep(&self, _batch: &Batch<'_>, _repository: &Repository, _cx: &Context<'_>) -> Result<Kept> {
-        unready()
+    pub(crate) fn keep(&self, batch: &Batch<'_>, repository: &Repository, cx: &Context<'_>) -> Result<Kept> {
+        keep::keep(self, batch, repository, cx)
     }
 
     /// Fills `objects` (the open, empty `objects` folder of a new repository) with what the list `kept` names.
     ///
     /// # Errors
     /// `DataLoss` if something on the list is gone.
-    pub(crate) fn populate(&self, _kept: &oid, _objects: BorrowedFd<'_>, _cx: &Context<'_>) -> Result<Populated> {
-        unready()
+    pub(crate) fn populate(&self, kept: &oid, objects: BorrowedFd<'_>, cx: &Context<'_>) -> Result<Populated> {
+        keep::populate(self, kept, objects, cx)
     }
 }
 
-/// Name of the list of kept objects in a snapshot's tree. The sweep looks for it there.
-pub(crate) const KEPT: &str = "kept";
-
-/// What became of the objects of the user's repository.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Kept {
-    /// They are kept; the blob lists them.
-    List(ObjectId),
-    /// They are not kept; why, for a person.
-    Not(String),
-}
-
-/// How the objects folder of a clone was filled.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Populated {
-    /// Files that share their data with the store (hard links, reflinks).
-    pub(crate) shared: u64,
-    /// Files that had to be copied.
-    pub(crate) copied: u64,
-}
-
-/// The objects of one snapshot on their way into a pack. `Sync`: several threads may write at once.
-#[derive(Debug)]
-pub(crate) struct Batch<'a> {
-    _store: &'a Store,
-}
-
-impl Batch<'_> {
-    /// Adds an object unless the store has it. `replaces` is the object that stood in its place before (the same path's former
-    /// content), for delta packing later; a wrong one costs space and nothing else.
-    ///
-    /// May be read back with [`Store::read`] only after `publish`.
-    pub(crate) fn object(&self, _kind: Kind, _data: &[u8], _replaces: Option<&oid>) -> Result<ObjectId> {
-        unready()
-    }
-
-    /// Adds the contents of `file` (read with `pread` from 0; its offset stays), with bounded memory.
-    ///
-    /// None if it had more or fewer than `size` bytes: it changed meanwhile, nothing is added. The caller compares its
-    /// attributes before and after for changes that keep the size.
-    pub(crate) fn blob_from(
-        &self,
-        _file: BorrowedFd<'_>,
-        _size: u64,
-        _replaces: Option<&oid>,
-    ) -> Result<Option<ObjectId>> {
-        unready()
-    }
-
-    /// Writes the pack, then the ref that makes the snapshot exist.
-    ///
-    /// # Errors
-    /// `AlreadyExists` if there is a snapshot of that id. After any error there is no new snapshot.
-    pub(crate) fn publish(self, _id: &SnapshotId, _commit: ObjectId, _durability: Durability) -> Result<()> {
-        unready()
-    }
-}
-
-/// The id that an object has or would have.
-pub(crate) fn hash(_kind: Kind, _data: &[u8]) -> ObjectId {
-    ObjectId::null(gix::hash::Kind::Sha1)
+fn missing(id: &oid) -> Error {
+    files::damaged(format!("object {id} of the store is missing"))
 }

@@ -1,0 +1,403 @@
+//! A pack on disk.
+//!
+//! Read with `pread` through a small window, so that objects read in the order of their offsets cost one system call for
+//! many. Nothing in a pack is believed: sizes do not reserve memory, bases lie before what builds on them, streams must end where
+//! they say.
+
+use std::collections::HashMap;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use flate2::{Decompress, FlushDecompress, Status};
+use gix::objs::Kind;
+use gix::oid;
+
+use super::entry::LONGEST;
+use super::{Body, Entry, HEADER, Index, TRAILER};
+use crate::store::{delta, files};
+
+/// What is wrong with a pack, for a person.
+pub(in crate::store) type Bad = String;
+
+/// An open pack with its index.
+#[derive(Debug)]
+pub(in crate::store) struct Pack {
+    /// Its name without an ending: `pack-<checksum>`.
+    pub(in crate::store) name: String,
+    /// Unlike that of any other pack that this store opened.
+    pub(in crate::store) number: u32,
+    /// Where its objects are.
+    pub(in crate::store) index: Index,
+    /// Bytes of the pack file.
+    pub(in crate::store) size: u64,
+    file: OwnedFd,
+}
+
+/// More deltas on top of each other than any tool makes: a loop would pass it.
+const DEEPEST: usize = 5000;
+/// Bytes of a window, and of a piece when an object is streamed.
+const WINDOW: usize = 8 << 10;
+const PIECE: usize = 64 << 10;
+
+/// What reading needs: tables of zlib, buffers. One for each thread that reads.
+pub(in crate::store) struct Scratch {
+    zlib: Decompress,
+    window: Box<[u8; WINDOW]>,
+    /// Pack number and offset of the window's first byte, and how much of it is filled.
+    held: (u32, u64, usize),
+    delta: Vec<u8>,
+    other: Vec<u8>,
+}
+
+impl std::fmt::Debug for Scratch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Scratch").finish_non_exhaustive()
+    }
+}
+
+impl Default for Scratch {
+    fn default() -> Self {
+        Self {
+            zlib: Decompress::new(true),
+            window: Box::new([0; WINDOW]),
+            held: (u32::MAX, 0, 0),
+            delta: Vec::new(),
+            other: Vec::new(),
+        }
+    }
+}
+
+/// Objects that others are deltas of, in two generations: what was not asked for while the younger one filled is dropped.
+#[derive(Debug, Default)]
+pub(in crate::store) struct Bases {
+    inner: Mutex<Generations>,
+}
+
+#[derive(Debug, Default)]
+struct Generations {
+    young: HashMap<(u32, u64), Arc<(Kind, Vec<u8>)>>,
+    old: HashMap<(u32, u64), Arc<(Kind, Vec<u8>)>>,
+    bytes: usize,
+}
+
+impl Bases {
+    /// Bytes in one generation.
+    const ROOM: usize = 6 << 20;
+
+    fn get(&self, key: (u32, u64)) -> Option<Arc<(Kind, Vec<u8>)>> {
+        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(found) = inner.young.get(&key) {
+            return Some(Arc::clone(found));
+        }
+        let found = inner.old.remove(&key)?;
+        inner.add(key, Arc::clone(&found));
+        Some(found)
+    }
+
+    fn put(&self, key: (u32, u64), kind: Kind, data: &[u8]) {
+        if data.len() <= Self::ROOM / 8 {
+            let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+            inner.add(key, Arc::new((kind, data.to_vec())));
+        }
+    }
+}
+
+impl Generations {
+    fn add(&mut self, key: (u32, u64), base: Arc<(Kind, Vec<u8>)>) {
+        self.bytes += base.1.len() + 100;
+        if self.bytes > Bases::ROOM {
+            self.old = std::mem::take(&mut self.young);
+            self.bytes = base.1.len() + 100;
+        }
+        self.young.insert(key, base);
+    }
+}
+
+impl Pack {
+    /// Opens a pack; the message says what is wrong with it. Costs a few system calls; the content is not looked at.
+    pub(in crate::store) fn open(packs: BorrowedFd<'_>, name: &str, number: u32) -> Result<Self, Bad> {
+        let open = |ending: &str| match files::open_file(packs, &format!("{name}{ending}")) {
+            Ok(Some(found)) => Ok(found),
+            Ok(None) => Err(format!("there is no {name}{ending}")),
+            Err(error) => Err(error.causes.first().map_or_else(|| error.to_string(), |why| format!("{error}: {why}"))),
+        };
+        let (index, index_size) = open(".idx")?;
+        let (file, size) = open(".pack")?;
+        let index = Index::open(index, index_size)?;
+        let mut head = [0; HEADER as usize];
+        let read = files::pread_full(&file, &mut head, 0).map_err(|e| e.to_string())?;
+        let count = u64::from(u32::from_be_bytes([head[8], head[9], head[10], head[11]]));
+        if read < head.len() || &head[..8] != b"PACK\0\0\0\x02" || size < HEADER + TRAILER {
+            return Err("it is not a pack of version 2".into());
+        }
+        if count != index.count() {
+            return Err(format!("it has {count} objects, its index {}", index.count()));
+        }
+        Ok(Self { name: name.to_owned(), number, index, size, file })
+    }
+
+    /// What lies in the pack from `at` on: at least a header's length, or up to the pack's end.
+    fn window<'s>(&self, at: u64, scratch: &'s mut Scratch) -> Result<&'s [u8], Bad> {
+        let end = self.size - TRAILER;
+        let (number, start, filled) = scratch.held;
+        if number == self.number && at >= start {
+            let skip = usize::try_from(at - start).unwrap_or(usize::MAX);
+            if skip < filled && (filled - skip >= LONGEST || start + filled as u64 == end) {
+                return Ok(&scratch.window[skip..filled]);
+            }
+        }
+        if at < HEADER || at >= end {
+            return Err(format!("offset {at} lies outside of it"));
+        }
+        let want = usize::try_from(end - at).unwrap_or(WINDOW).min(WINDOW);
+        scratch.held.2 = 0;
+        let read = files::pread_full(&self.file, &mut scratch.window[..want], at).map_err(|e| e.to_string())?;
+        if read < want {
+            return Err("it is shorter than it was".into());
+        }
+        scratch.held = (self.number, at, want);
+        Ok(&scratch.window[..want])
+    }
+
+    fn entry(&self, at: u64, scratch: &mut Scratch) -> Result<Entry, Bad> {
+        Entry::parse(self.window(at, scratch)?).ok_or_else(|| format!("there is no object at offset {at}"))
+    }
+
+    /// Inflates what begins at `at`, `size` bytes, in pieces to `sink`.
+    fn inflate(
+        &self,
+        at: u64,
+        size: u64,
+        scratch: &mut Scratch,
+        out: &mut Vec<u8>,
+        mut sink: impl FnMut(&mut Vec<u8>) -> Result<(), Bad>,
+    ) -> Result<(), Bad> {
+        scratch.zlib.reset(true);
+        let (mut at, mut made) = (at, 0_u64);
+        loop {
+            self.window(at, scratch)?;
+            let skip = (at - scratch.held.1) as usize;
+            let input = &scratch.window[skip..scratch.held.2];
+            let (before_in, before_out) = (scratch.zlib.total_in(), out.len());
+            let status = scratch
+                .zlib
+                .decompress_vec(input, out, FlushDecompress::None)
+                .map_err(|e| format!("a damaged zlib stream at offset {at}: {e}"))?;
+            let eaten = scratch.zlib.total_in() - before_in;
+            at += eaten;
+            made += (out.len() - before_out) as u64;
+            if made > size {
+                return Err(format!("the object before offset {at} is longer than it says"));
+            }
+            if status == Status::StreamEnd {
+                break;
+            }
+            if out.len() == out.capacity() {
+                sink(out)?;
+            } else if eaten == 0 && out.len() == before_out {
+                return Err(format!("a zlib stream that does not go on at offset {at}"));
+            }
+        }
+        if made == size { Ok(()) } else { Err(format!("the object before offset {at} is shorter than it says")) }
+    }
+
+    /// Inflates what begins at `at` into `out`.
+    fn inflate_whole(&self, at: u64, size: u64, scratch: &mut Scratch, out: &mut Vec<u8>) -> Result<(), Bad> {
+        out.clear();
+        out.reserve(usize::try_from(size).unwrap_or(usize::MAX).min(1 << 20) + 1);
+        self.inflate(at, size, scratch, out, |out| {
+            out.reserve(out.len());
+            Ok(())
+        })
+    }
+
+    /// Where the base of the entry at `at` lies; none if the entry is whole.
+    fn base(&self, at: u64, entry: &Entry) -> Result<Option<u64>, Bad> {
+        match entry.body {
+            Body::Whole(_) => Ok(None),
+            Body::Before(back) => match at.checked_sub(back).filter(|base| back > 0 && *base >= HEADER) {
+                Some(base) => Ok(Some(base)),
+                None => Err(format!("the delta at offset {at} has no base")),
+            },
+            Body::Against(id) => match self.index.find(oid::from_bytes_unchecked(&id)) {
+                Some(base) => Ok(Some(base)),
+                None => Err(format!("the base of the delta at offset {at} is missing")),
+            },
+        }
+    }
+
+    /// Reads the object at `at` whole into `out`.
+    pub(in crate::store) fn read(
+        &self,
+        at: u64,
+        scratch: &mut Scratch,
+        bases: &Bases,
+        out: &mut Vec<u8>,
+    ) -> Result<Kind, Bad> {
+        let mut deltas: Vec<(u64, Entry)> = Vec::new();
+        let mut place = at;
+        let kind = loop {
+            if !deltas.is_empty() {
+                if let Some(base) = bases.get((self.number, place)) {
+                    out.clear();
+                    out.extend_from_slice(&base.1);
+                    break base.0;
+                }
+            }
+            let entry = self.entry(place, scratch)?;
+            if let Body::Whole(kind) = entry.body {
+                self.inflate_whole(place + entry.len as u64, entry.size, scratch, out)?;
+                if !deltas.is_empty() {
+                    bases.put((self.number, place), kind, out);
+                }
+                break kind;
+            }
+            deltas.push((place, entry));
+            if deltas.len() > DEEPEST {
+                return Err(format!("the deltas at offset {at} have no end"));
+            }
+            if let Some(base) = self.base(place, &entry)? {
+                place = base;
+            }
+        };
+        while let Some((place, entry)) = deltas.pop() {
+            let mut delta = std::mem::take(&mut scratch.delta);
+            let inflated = self.inflate_whole(place + entry.len as u64, entry.size, scratch, &mut delta);
+            scratch.delta = delta;
+            inflated?;
+            delta::apply(out, &scratch.delta, &mut scratch.other).map_err(|e| format!("{e} at offset {place}"))?;
+            std::mem::swap(out, &mut scratch.other);
+            bases.put((self.number, place), kind, out);
+        }
+        if scratch.other.capacity() > 1 << 20 {
+            scratch.other = Vec::new();
+        }
+        if scratch.delta.capacity() > 1 << 20 {
+            scratch.delta = Vec::new();
+        }
+        Ok(kind)
+    }
+
+    /// Kind and size of the object at `at`, without reading it whole.
+    pub(in crate::store) fn header(&self, at: u64, scratch: &mut Scratch) -> Result<(Kind, u64), Bad> {
+        let (mut place, mut size, mut steps) = (at, None, 0);
+        loop {
+            let entry = self.entry(place, scratch)?;
+            if let Body::Whole(kind) = entry.body {
+                return Ok((kind, size.unwrap_or(entry.size)));
+            }
+            if size.is_none() {
+                let mut head = Vec::with_capacity(32);
+                scratch.zlib.reset(true);
+                self.window(place + entry.len as u64, scratch)?;
+                let skip = (place + entry.len as u64 - scratch.held.1) as usize;
+                let input = &scratch.window[skip..scratch.held.2];
+                scratch
+                    .zlib
+                    .decompress_vec(input, &mut head, FlushDecompress::None)
+                    .map_err(|e| format!("a damaged zlib stream at offset {place}: {e}"))?;
+                size = Some(delta::sizes(&head).map_err(|e| format!("{e} at offset {place}"))?.1);
+            }
+            steps += 1;
+            if steps > DEEPEST {
+                return Err(format!("the deltas at offset {at} have no end"));
+            }
+            if let Some(base) = self.base(place, &entry)? {
+                place = base;
+            }
+        }
+    }
+
+    /// If the object at `at` is not a delta, gives its kind and size, and streams its data to the sink that `begin` makes.
+    pub(in crate::store) fn stream<S: FnMut(&[u8]) -> Result<(), Bad>>(
+        &self,
+        at: u64,
+        scratch: &mut Scratch,
+        begin: impl FnOnce(Kind, u64) -> S,
+    ) -> Result<Option<(Kind, u64)>, Bad> {
+        let entry = self.entry(at, scratch)?;
+        let Body::Whole(kind) = entry.body else { return Ok(None) };
+        let mut sink = begin(kind, entry.size);
+        let mut out = Vec::with_capacity(PIECE);
+        self.inflate(at + entry.len as u64, entry.size, scratch, &mut out, |out| {
+            sink(out)?;
+            out.clear();
+            Ok(())
+        })?;
+        sink(&out)?;
+        Ok(Some((kind, entry.size)))
+    }
+
+    /// The entry at `at` as it is on disk, up to the next one at `end`, checked against its CRC; and its header.
+    pub(in crate::store) fn raw(&self, at: u64, end: u64, crc: u32, out: &mut Vec<u8>) -> Result<Entry, Bad> {
+        if at < HEADER || end > self.size - TRAILER || at >= end {
+            return Err(format!("offset {at} lies outside of it"));
+        }
+        out.resize(usize::try_from(end - at).map_err(|_| "an entry is too large".to_owned())?, 0);
+        let read = files::pread_full(&self.file, out, at).map_err(|e| e.to_string())?;
+        if read < out.len() || crc32fast::hash(out) != crc {
+            return Err(format!("the object at offset {at} is damaged"));
+        }
+        Entry::parse(out).ok_or_else(|| format!("there is no object at offset {at}"))
+    }
+
+    /// Hands the entry at `at` over as it is on disk, piece by piece, and checks its CRC at the end.
+    pub(in crate::store) fn copy(
+        &self,
+        at: u64,
+        end: u64,
+        crc: u32,
+        mut sink: impl FnMut(&[u8]) -> Result<(), Bad>,
+    ) -> Result<(), Bad> {
+        let mut hash = crc32fast::Hasher::new();
+        let mut piece = vec![0; usize::try_from(end.saturating_sub(at)).unwrap_or(PIECE).min(PIECE)];
+        let mut place = at;
+        while place < end {
+            let want = usize::try_from(end - place).unwrap_or(PIECE).min(PIECE);
+            let read = files::pread_full(&self.file, &mut piece[..want], place).map_err(|e| e.to_string())?;
+            if read < want {
+                return Err("it is shorter than it was".into());
+            }
+            hash.update(&piece[..want]);
+            sink(&piece[..want])?;
+            place += want as u64;
+        }
+        if hash.finalize() == crc { Ok(()) } else { Err(format!("the object at offset {at} is damaged")) }
+    }
+
+    /// Where the last entry ends.
+    pub(in crate::store) fn end(&self) -> u64 {
+        self.size - TRAILER
+    }
+
+    /// When its file was written; of two packs, which is the older.
+    pub(in crate::store) fn made(&self) -> (i64, i64) {
+        rustix::fs::fstat(&self.file).map_or((0, 0), |stat| (stat.st_mtime, stat.st_mtime_nsec as i64))
+    }
+
+    /// Where the entry at `at` has its base, if it is a delta.
+    pub(in crate::store) fn base_of(&self, at: u64, scratch: &mut Scratch) -> Result<Option<u64>, Bad> {
+        let entry = self.entry(at, scratch)?;
+        self.base(at, &entry)
+    }
+
+    /// Whether pack and index are, to the last bit, what was once written. Reads everything.
+    pub(in crate::store) fn is_sound(&self) -> bool {
+        use sha1::{Digest, Sha1};
+        let mut hash = Sha1::new();
+        let mut chunk = vec![0; PIECE];
+        let mut at = 0;
+        while at < self.size - TRAILER {
+            let want = usize::try_from(self.size - TRAILER - at).unwrap_or(PIECE).min(PIECE);
+            match files::pread_full(&self.file, &mut chunk[..want], at) {
+                Ok(read) if read == want => hash.update(&chunk[..want]),
+                _ => return false,
+            }
+            at += want as u64;
+        }
+        let mut sum = [0; TRAILER as usize];
+        files::pread_full(&self.file, &mut sum, at).is_ok_and(|n| n == sum.len())
+            && hash.finalize()[..] == sum[..]
+            && self.index.is_sound()
+    }
+}

@@ -1,0 +1,384 @@
+//! Finding out what is needed, and dropping the rest.
+//!
+//! What takes long is done without the store's lock, so that no snapshot waits for it: packs never change, and what was
+//! published meanwhile is looked at again, under the lock, before anything is dropped. A lock of its own, `merge/lock`, keeps
+//! two processes from doing the same work.
+//!
+//! Safety before space: as long as anything cannot be read, nothing is dropped.
+
+use std::collections::HashSet as StdSet;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use ah_plugin_api::{Context, LogLevel, Reclaimed, Result};
+use gix::ObjectId;
+use gix::hashtable::HashSet;
+use gix::objs::{CommitRefIter, Kind, TreeRefIter};
+
+use super::files::Doing;
+use super::merge::Merge;
+use super::pack::Pack;
+use super::{Store, files, keep, lock, refs, sync};
+
+const GARBAGE: &str = "garbage";
+const WRITING: &str = "writing";
+/// Packs that were not merged yet: more than this is due.
+const FRESH: usize = 24;
+/// Packs whose objects are larger than this on average are merged among themselves, and seldom.
+const BULKY: u64 = 256 << 10;
+
+/// Notes that something may have become garbage: a byte at the end of a file, which no crash can tear.
+pub(super) fn note_garbage(store: &Store) -> Result<()> {
+    use rustix::fs::{Mode, OFlags};
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::APPEND | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    files::step()
+        .and_then(|()| rustix::fs::openat(&store.folders.store, GARBAGE, flags, Mode::from_raw_mode(0o600)))
+        .and_then(|file| files::write_all(file, b"x"))
+        .doing(|| "note garbage in the store".to_owned())
+}
+
+fn garbage(store: &Store) -> Result<u64> {
+    Ok(files::open_file(&store.folders.store, GARBAGE)?.map_or(0, |(_, size)| size))
+}
+
+/// Takes back `seen` notes; later ones stay. The caller has the lock.
+fn settle_garbage(store: &Store, seen: u64) -> Result<()> {
+    let now = garbage(store)?;
+    if now > seen {
+        let rest = vec![b'x'; usize::try_from(now - seen).unwrap_or(1)];
+        let tmp = store.folders.tmp.as_fd();
+        return files::put(tmp, store.folders.store.as_fd(), GARBAGE, &rest, 0o600, false);
+    }
+    files::remove(&store.folders.store, GARBAGE).map(drop)
+}
+
+/// Notes that a pack is about to appear whose ref is not there yet. The caller has the lock.
+pub(super) fn note_writing(store: &Store) -> Result<()> {
+    match files::create_new(&store.folders.store, WRITING, 0o600) {
+        Err(error) if error.kind == ah_plugin_api::ErrorKind::AlreadyExists => Ok(()),
+        other => other.map(drop),
+    }
+}
+
+/// The ref is there. Should this fail, a sweep will be made for nothing.
+pub(super) fn forget_writing(store: &Store) {
+    let _ = files::remove(&store.folders.store, WRITING);
+}
+
+/// Whether a writer was killed between its pack and its ref; then that pack is noted as garbage. The caller has the lock.
+pub(super) fn find_unfinished(store: &Store) -> Result<()> {
+    if files::open_file(&store.folders.store, WRITING)?.is_some() {
+        note_garbage(store)?;
+        files::remove(&store.folders.store, WRITING)?;
+    }
+    Ok(())
+}
+
+/// Adds all that a commit refers to, and the commit, to `live`, but for what is `known`; what is in either already is not
+/// looked at again. Gives the list of kept objects, if the commit has one.
+///
+/// # Errors
+/// `DataLoss` if a commit or tree cannot be read. Blobs are not looked at.
+pub(super) fn mark(
+    store: &Store,
+    commit: ObjectId,
+    known: &HashSet<ObjectId>,
+    live: &mut HashSet<ObjectId>,
+    cx: &Context<'_>,
+) -> Result<Option<ObjectId>> {
+    let mut data = Vec::new();
+    let bad = |id: ObjectId| files::damaged(format!("object {id} of the store is not what it should be"));
+    if store.read(&commit, &mut data)? != Kind::Commit {
+        return Err(bad(commit));
+    }
+    let root = CommitRefIter::from_bytes(&data, gix::hash::Kind::Sha1).tree_id().map_err(|_| bad(commit))?;
+    live.insert(commit);
+    let mut kept = None;
+    let mut todo = vec![root];
+    while let Some(tree) = todo.pop() {
+        if tree != root && (known.contains(&tree) || !live.insert(tree)) {
+            continue;
+        }
+        cx.check_cancelled()?;
+        if store.read(&tree, &mut data)? != Kind::Tree {
+            return Err(bad(tree));
+        }
+        for entry in TreeRefIter::from_bytes(&data, gix::hash::Kind::Sha1) {
+            let entry = entry.map_err(|_| bad(tree))?;
+            if entry.mode.is_tree() {
+                todo.push(entry.oid.to_owned());
+            } else if !entry.mode.is_commit() && !known.contains(entry.oid) {
+                live.insert(entry.oid.to_owned());
+            }
+            if tree == root && entry.filename == keep::KEPT.as_bytes() {
+                kept = Some(entry.oid.to_owned());
+            }
+        }
+    }
+    if !known.contains(&root) {
+        live.insert(root);
+    }
+    Ok(kept)
+}
+
+/// Whether everything that a commit refers to can be found. Trees are read, blobs looked up.
+pub(super) fn is_whole(store: &Store, commit: ObjectId, cx: &Context<'_>) -> Result<bool> {
+    let mut live = HashSet::default();
+    match mark(store, commit, &HashSet::default(), &mut live, cx) {
+        Ok(_) => Ok(live.iter().all(|id| store.contains(id))),
+        Err(error) if error.kind == ah_plugin_api::ErrorKind::DataLoss => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// What all snapshots need.
+struct Needed {
+    commits: StdSet<ObjectId>,
+    live: HashSet<ObjectId>,
+    /// Lists of kept objects of the user's repositories.
+    kept: StdSet<ObjectId>,
+}
+
+/// None if something cannot be read: then everything may be needed.
+fn needed(store: &Store, cx: &Context<'_>) -> Result<Option<Needed>> {
+    let snapshots = refs::all(&store.folders, cx)?;
+    let mut out = Needed { commits: StdSet::new(), live: HashSet::default(), kept: StdSet::new() };
+    for (done, (id, commit)) in snapshots.iter().enumerate() {
+        cx.progress("looking", done as u64, Some(snapshots.len() as u64));
+        if !out.commits.insert(*commit) {
+            continue;
+        }
+        match mark(store, *commit, &HashSet::default(), &mut out.live, cx) {
+            Ok(kept) => out.kept.extend(kept),
+            Err(error) if error.kind == ah_plugin_api::ErrorKind::DataLoss => {
+                cx.log(LogLevel::Warn, &format!("snapshot {id} is damaged, so nothing is dropped: {error}"));
+                return Ok(None);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(Some(out))
+}
+
+/// See [`Store::reclaim`].
+pub(super) fn run(store: &Store, auto: bool, cx: &Context<'_>) -> Result<Reclaimed> {
+    let merging = &store.folders.merge;
+    let Some(_turn) = (if auto { lock::take_if_free(merging)? } else { Some(lock::take(merging, cx)?) }) else {
+        return Ok(Reclaimed::default());
+    };
+    let mut out = Reclaimed::default();
+    for name in files::names(merging)?.iter().filter(|name| *name != "lock") {
+        files::remove(merging, name)?;
+        out.actions.push("removed a pack that was not finished".into());
+    }
+    let seen = {
+        let _guard = store.lock(cx)?;
+        tidy(store, &mut out)?;
+        sync::pending(store)?;
+        store.refresh()?;
+        garbage(store)?
+    };
+    let snapshots = refs::all(&store.folders, cx)?.len() as u64;
+    let sweep = if auto { seen >= 16 && seen >= snapshots / 4 } else { seen > 0 };
+    // Whoever publishes meanwhile may need what this does not know of; then it is looked at once more.
+    for _ in 0..3 {
+        let needed = if sweep { needed(store, cx)? } else { None };
+        let mut settled = true;
+        for group in plan(store, auto, needed.as_ref(), cx)? {
+            settled &= replace(store, group, needed.as_ref(), &mut out, cx)?;
+        }
+        if !settled {
+            continue;
+        }
+        if let Some(needed) = &needed {
+            let _guard = store.lock(cx)?;
+            if fresh_needs(store, needed, cx)?.is_some() {
+                keep::sweep(store, &needed.kept, &mut out)?;
+                settle_garbage(store, seen)?;
+            }
+        }
+        break;
+    }
+    Ok(out)
+}
+
+/// Removes what belongs to nothing: hints of packs that are gone, packs without an index. The caller has the lock.
+fn tidy(store: &Store, out: &mut Reclaimed) -> Result<()> {
+    let folders = &store.folders;
+    let names: StdSet<String> = files::names(&folders.packs)?.into_iter().collect();
+    for hint in files::names(&folders.hints)? {
+        if !names.contains(&format!("{hint}.idx")) {
+            files::remove(&folders.hints, &hint)?;
+        }
+    }
+    let is_orphan = |name: &str| {
+        let stem = name.strip_suffix(".pack").filter(|stem| stem.starts_with("pack-"));
+        stem.is_some_and(|stem| !names.contains(&format!("{stem}.idx")))
+    };
+    let orphans: Vec<_> = names.iter().filter(|name| is_orphan(name)).collect();
+    if !orphans.is_empty() {
+        // A git that is working here gives a pack its name a moment before its index.
+        std::thread::sleep(std::time::Duration::from_millis(200));
+        let now: StdSet<String> = files::names(&folders.packs)?.into_iter().collect();
+        for orphan in orphans {
+            if !now.contains(&orphan.replace(".pack", ".idx")) && files::remove(&folders.packs, orphan)? {
+                out.actions.push(format!("removed {orphan}, which had no index"));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Packs to be merged into one.
+struct Group {
+    packs: Vec<Arc<Pack>>,
+    fresh: Vec<bool>,
+}
+
+/// Decides what is merged. Without `auto`, everything small into one.
+///
+/// With `auto`, cost is amortised: packs that were never merged go together once there are more than [`FRESH`], and take a merged
+/// one along only if it is at most four times as large as what is merged anyway. So each byte is written again a number of times
+/// that grows with the logarithm of the whole.
+fn plan(store: &Store, auto: bool, needed: Option<&Needed>, cx: &Context<'_>) -> Result<Vec<Group>> {
+    let hinted: StdSet<String> = files::names(&store.folders.hints)?.into_iter().collect();
+    let packs = store.packs();
+    let mut groups = Vec::new();
+    for bulky in [false, true] {
+        let class: Vec<_> =
+            packs.packs.iter().filter(|pack| (pack.size / pack.index.count().max(1) > BULKY) == bulky).collect();
+        let mut chosen: Vec<bool> = vec![false; class.len()];
+        let fresh: Vec<bool> = class.iter().map(|pack| hinted.contains(&pack.name)).collect();
+        let fresh_count = fresh.iter().filter(|fresh| **fresh).count();
+        if !auto && !bulky {
+            chosen.fill(fresh_count > 0 || class.len() > 1);
+        } else if fresh_count > FRESH || class.len() > 2 * FRESH {
+            chosen.clone_from(&fresh);
+            if fresh_count <= FRESH {
+                chosen.fill(true);
+            }
+            let mut bytes: u64 = class.iter().zip(&chosen).filter(|(_, chosen)| **chosen).map(|(p, _)| p.size).sum();
+            // The packs come largest first.
+            for at in (0..class.len()).rev().filter(|at| !fresh[*at]) {
+                if class[at].size / 4 > bytes {
+                    break;
+                }
+                chosen[at] = true;
+                bytes += class[at].size;
+            }
+        }
+        if let Some(needed) = needed {
+            for (at, pack) in class.iter().enumerate() {
+                cx.check_cancelled()?;
+                let dead = dead_bytes(pack, &needed.live);
+                let worth = if auto { pack.size / 4 } else { pack.size / 20 };
+                chosen[at] |= dead > worth;
+            }
+        }
+        let mut group = Group { packs: Vec::new(), fresh: Vec::new() };
+        for (at, pack) in class.into_iter().enumerate().filter(|(at, _)| chosen[*at]) {
+            group.packs.push(Arc::clone(pack));
+            group.fresh.push(fresh[at]);
+        }
+        if !group.packs.is_empty() {
+            groups.push(group);
+        }
+    }
+    Ok(groups)
+}
+
+/// Bytes of a pack that no snapshot needs. All of it counts as needed if its index cannot be read.
+fn dead_bytes(pack: &Pack, live: &HashSet<ObjectId>) -> u64 {
+    let Some(mut entries) = pack.index.entries() else { return 0 };
+    entries.sort_unstable_by_key(|entry| entry.offset);
+    let ends = entries.iter().skip(1).map(|entry| entry.offset).chain([pack.size]);
+    entries.iter().zip(ends).filter(|(entry, _)| !live.contains(&entry.id)).map(|(entry, end)| end - entry.offset).sum()
+}
+
+/// What was published since `needed` was found out, and what it needs beyond that. None if that cannot be told.
+fn fresh_needs(store: &Store, needed: &Needed, cx: &Context<'_>) -> Result<Option<HashSet<ObjectId>>> {
+    let mut live = HashSet::default();
+    for (_, commit) in refs::all(&store.folders, cx)? {
+        if needed.commits.contains(&commit) {
+            continue;
+        }
+        match mark(store, commit, &needed.live, &mut live, cx) {
+            Ok(None) => {}
+            // It may need kept objects that are unknown here. The next sweep will know.
+            Ok(Some(kept)) if needed.kept.contains(&kept) => {}
+            Ok(Some(_)) => return Ok(None),
+            Err(error) if error.kind == ah_plugin_api::ErrorKind::DataLoss => return Ok(None),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(Some(live))
+}
+
+/// Writes one pack in place of several. Whether it could be done; if not, nothing changed.
+fn replace(
+    store: &Store,
+    group: Group,
+    needed: Option<&Needed>,
+    out: &mut Reclaimed,
+    cx: &Context<'_>,
+) -> Result<bool> {
+    let before: u64 = group.packs.iter().map(|pack| pack.size + pack.index.count() * 28).sum();
+    let (count, names): (usize, Vec<_>) = (group.packs.len(), group.packs.iter().map(|p| p.name.clone()).collect());
+    let merge = Merge::new(store, group.packs.clone(), group.fresh, needed.map(|needed| &needed.live))?;
+    let merged = merge.write(cx)?;
+    let folders = &store.folders;
+    let _guard = store.lock(cx)?;
+    if let Some(needed) = needed {
+        let Some(more) = fresh_needs(store, needed, cx)? else { return Ok(false) };
+        store.refresh()?;
+        let packs = store.packs();
+        let stays = |id: &ObjectId| packs.packs.iter().any(|p| !names.contains(&p.name) && p.index.find(id).is_some());
+        if !more.iter().all(stays) {
+            return Ok(false);
+        }
+        if group.packs.iter().any(|pack| dead_bytes(pack, &needed.live) > 0) {
+            change_epoch(store)?;
+        }
+    }
+    let mut after = 0;
+    if let Some(merged) = &merged {
+        after = merged.size;
+        merged.install(folders.merge.as_fd(), &folders.packs)?;
+        files::sync(&folders.packs, "git/objects/pack")?;
+    }
+    for name in names.iter().filter(|name| merged.as_ref().is_none_or(|merged| merged.name != **name)) {
+        // The index first: readers go by it.
+        for ending in [".idx", ".pack", ".rev", ".bitmap", ".mtimes"] {
+            files::remove(&folders.packs, &format!("{name}{ending}"))?;
+        }
+        files::remove(&folders.hints, name)?;
+    }
+    if let Some(merged) = &merged {
+        // Merging may have made the very same pack again.
+        files::remove(&folders.hints, &merged.name)?;
+    }
+    store.refresh()?;
+    out.bytes += before.saturating_sub(after);
+    out.actions.push(match (count, merged) {
+        (1, Some(_)) => "wrote a pack anew".into(),
+        (1, None) => "removed a pack that nothing needs".into(),
+        (n, None) => format!("removed {n} packs that nothing needs"),
+        (n, Some(_)) => format!("merged {n} packs into one"),
+    });
+    Ok(true)
+}
+
+const EPOCH: &str = "epoch";
+
+/// Says that objects are about to be dropped: whoever remembers ids must ask for them again. The caller has the lock.
+fn change_epoch(store: &Store) -> Result<()> {
+    let text = files::temp_name("")?;
+    let tmp = store.folders.tmp.as_fd();
+    files::put(tmp, store.folders.store.as_fd(), EPOCH, text.trim_end_matches('-').as_bytes(), 0o600, true)
+}
+
+/// See [`Store::epoch`].
+pub(super) fn epoch(store: &Store) -> Result<u64> {
+    let text = files::read_file(&store.folders.store, EPOCH, 64)?.unwrap_or_default();
+    Ok(std::str::from_utf8(&text).ok().and_then(|text| u64::from_str_radix(text, 16).ok()).unwrap_or(0))
+}

@@ -1,10 +1,20 @@
-//! Running a command that sees a branch at the workspace's own path. (H7's.)
+//! Running a command that sees a branch at the workspace's own path.
+//!
+//! This process itself goes into a mount namespace of its own, puts the branch over the workspace there, and becomes the command:
+//! no child, so that terminal, process group, signals, descriptors and exit status are the caller's without any work, and
+//! everything that the command starts sees the same. Nobody else sees anything of it. The kernel's part is in `namespace.rs`.
+//!
+//! An ordinary user needs a user namespace for that, in which only this user is known: programs that change to another user
+//! (`sudo`) do not work there. Root needs none.
+
+mod namespace;
 
 use std::ffi::OsString;
-use std::path::PathBuf;
-use std::process::ExitStatus;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus};
 
-use ah_plugin_api::{Error, ErrorKind, Result};
+use ah_plugin_api::{Dir, Error, ErrorKind, Result};
 
 use crate::branch::BranchRecord;
 use crate::workspace::Workspace;
@@ -14,19 +24,63 @@ use crate::workspace::Workspace;
 pub struct ExecOptions {
     /// The command and its arguments.
     pub command: Vec<OsString>,
-    /// The directory to run it in, as seen outside; none: the workspace's root.
+    /// The directory to run it in, as seen outside; none: the workspace's root. One that the branch does not have becomes the
+    /// nearest above that it has.
     pub cwd: Option<PathBuf>,
     /// Added to the environment of the caller.
     pub env: Vec<(OsString, OsString)>,
 }
 
 impl Workspace {
-    /// Runs a command in namespaces of its own, in which the branch is at the workspace's path.
+    /// Becomes a command that sees the branch at the workspace's path. Returns only if that fails. Needs a process without
+    /// other threads.
     ///
     /// # Errors
-    /// `FailedPrecondition` if the kernel does not allow it; `NotFound` if the command is not there.
+    /// `FailedPrecondition` if the kernel does not allow it, or the workspace's path is gone; `NotFound` if the command is not
+    /// there. After most of them this process is in another namespace: there is nothing left to do but to end.
     pub fn exec(&self, branch: &BranchRecord, options: &ExecOptions) -> Result<ExitStatus> {
-        let _ = (branch, options);
-        Err(Error::new(ErrorKind::Unsupported, "not written yet"))
+        Err(become_command(&branch.path, self.root(), options))
     }
+}
+
+/// Becomes the command; gives why it could not.
+fn become_command(branch: &Path, workspace: &Path, options: &ExecOptions) -> Error {
+    let Some((program, arguments)) = options.command.split_first() else {
+        return Error::new(ErrorKind::InvalidArgument, "there is no command to run");
+    };
+    let cwd = match enter(branch, workspace, options.cwd.as_deref()) {
+        Ok(cwd) => cwd,
+        Err(error) => return error,
+    };
+    let mut command = Command::new(program);
+    command.args(arguments).envs(options.env.iter().map(|(name, value)| (name, value))).env("PWD", &cwd);
+    let error = command.exec();
+    let name = Path::new(program).display();
+    let mut failed = Error::from_io(format!("cannot run {name}"), &error);
+    if failed.kind == ErrorKind::NotFound {
+        failed = failed.with_hint(format!("what is there to run can differ in the branch; `ls {}` shows it", branch.display()));
+    }
+    failed
+}
+
+/// Puts the branch over the workspace, for this process and what it becomes; gives the directory it is in then.
+fn enter(branch: &Path, workspace: &Path, cwd: Option<&Path>) -> Result<PathBuf> {
+    let shown = branch.display();
+    let over = Dir::open(branch).map_err(|e| e.context(format!("the branch at {shown} cannot be opened")))?;
+    let under = Dir::open(workspace).map_err(|e| match e.kind {
+        ErrorKind::NotFound => {
+            Error::new(ErrorKind::FailedPrecondition, format!("there is nothing at {} any more", workspace.display()))
+                .with_hint(format!("mkdir -p {}; or work in the branch itself: cd {shown}", workspace.display()))
+        }
+        _ => e,
+    })?;
+    namespace::put_over(&over, &under)?;
+    let below = cwd.and_then(|cwd| cwd.strip_prefix(workspace).ok()).unwrap_or(Path::new(""));
+    for below in below.ancestors() {
+        let cwd = if below == Path::new("") { workspace.to_owned() } else { workspace.join(below) };
+        if std::env::set_current_dir(&cwd).is_ok() {
+            return Ok(cwd);
+        }
+    }
+    Err(Error::new(ErrorKind::Internal, format!("the branch does not show at {}", workspace.display())))
 }

@@ -114,6 +114,7 @@ impl App {
     fn settings(&self) -> Result<Settings> {
         let home = self.home()?;
         let mut settings = Settings::new(home, ProviderSource::Plugins(self.provider_folders()));
+        settings.exe_dir = exe_dir();
         settings.background = self.background(&settings.home);
         settings.user_home.clone_from(&self.env.user_home);
         settings.system_config = Some(Path::new(SYSCONFDIR).join("ah/config.json"));
@@ -177,4 +178,10 @@ impl App {
         }
         Some(Background { program, args, env })
     }
+}
+
+/// The folder of this program, without symlinks.
+fn exe_dir() -> Option<PathBuf> {
+    let program = std::env::current_exe().ok()?.canonicalize().ok()?;
+    program.parent().map(Path::to_owned)
 }

@@ -1,6 +1,9 @@
 //! `ah agent fs providers`: the libraries, and what came of loading each.
 
-use ah_core::{Candidate, RefusedPlugin};
+use std::path::PathBuf;
+
+use ah_core::RefusedPlugin;
+use ah_plugin_api::Description;
 use clap::Args;
 use serde::Serialize;
 
@@ -23,29 +26,44 @@ pub(crate) struct ProvidersArgs {}
 
 #[derive(Serialize)]
 struct Shape<'a> {
-    providers: &'a [Candidate],
+    providers: Vec<ProviderShape<'a>>,
     refused: &'a [RefusedPlugin],
+}
+
+#[derive(Serialize)]
+struct ProviderShape<'a> {
+    #[serde(flatten)]
+    description: Description,
+    #[serde(with = "ah_core::text::abs_option", skip_serializing_if = "Option::is_none")]
+    path: &'a Option<PathBuf>,
 }
 
 /// Prints the list.
 pub(crate) fn run(app: &App, _args: &ProvidersArgs) -> Outcome {
-    let status = app.engine()?.status(&app.cwd)?;
-    let shape = Shape { providers: &status.candidates, refused: &status.refused };
+    let set = app.engine()?.all_providers()?;
+    // What is wrong with a library stands in the answer.
+    let _ = app.engine()?.take_notices();
+    let mut providers: Vec<ProviderShape<'_>> = set
+        .providers
+        .iter()
+        .map(|served| ProviderShape { description: served.provider.describe(), path: &served.path })
+        .collect();
+    providers.sort_by_key(|provider| std::cmp::Reverse(provider.description.rank));
     if app.ui.json {
-        app.answer(&status.root, &shape)?;
+        app.ui.json(&Shape { providers, refused: &set.refused })?;
         return Ok(Exit::Done);
     }
     let mut table = Table::new(&["PROVIDER", "RANK", "VERSION", "LIBRARY"]);
-    for provider in shape.providers {
+    for ProviderShape { description, path } in &providers {
         table.row([
-            Cell::new(provider.name.as_str(), Style::Bold),
-            Cell::from(provider.rank.map_or_else(|| "by name".to_owned(), |rank| rank.to_string())),
-            Cell::from(&provider.version),
-            Cell::from(provider.path.as_ref().map(|path| text::path(path)).unwrap_or_default()),
+            Cell::new(description.name.as_str(), Style::Bold),
+            Cell::from(description.rank.map_or_else(|| "by name".to_owned(), |rank| rank.to_string())),
+            Cell::from(&description.version),
+            Cell::from(path.as_ref().map(|path| text::path(path)).unwrap_or_default()),
         ]);
     }
     app.ui.stdout(|out| table.write(out, app.ui.out))?;
-    for plugin in shape.refused {
+    for plugin in &set.refused {
         let message = format!("{} is not loaded: {}", plugin.path.display(), plugin.reason);
         app.ui.warning(&message, plugin.remedy.as_deref());
     }

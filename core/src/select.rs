@@ -191,11 +191,4 @@ impl Workspace {
         let waiting = wanted.order(&set.providers).into();
         Ok(Choices { workspace: self, dir: self.open_dir()?, wanted, waiting, verdicts: Vec::new() })
     }
-
-    /// The provider that serves new snapshots.
-    pub(crate) fn chosen(&self) -> Result<Served> {
-        let mut choices = self.choices(&self.config()?)?;
-        let next = choices.next_usable()?;
-        next.ok_or_else(|| choices.nobody())
-    }
 }

@@ -10,15 +10,13 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use ah_plugin_api::{
-    CloneRequest, DestroyRequest, Dir, Durability, Error, ErrorKind, FileName, Result, SnapshotRef, WritableClone,
-};
+use ah_plugin_api::{CloneRequest, DestroyRequest, Dir, Durability, Error, ErrorKind, FileName, Result, WritableClone};
 
-use crate::carry::{self, Carry, CarryOptions, CarryReport};
+use crate::carry::{Carry, CarryOptions, CarryReport};
 use crate::fsio;
 use crate::ids::{BranchId, letters};
 use crate::lock::Holder;
-use crate::record::{OmittedRecord, SnapshotKind, SnapshotRecord};
+use crate::record::{SnapshotKind, SnapshotRecord};
 use crate::registry::Identity;
 use crate::snapshot::SnapshotOptions;
 use crate::timeline::EventBody;
@@ -170,16 +168,8 @@ impl Workspace {
         if options.carry.unwrap_or_else(|| config.carry()) == Carry::None {
             return Ok(None);
         }
-        let request = SnapshotRef { snapshot: snapshot.reference.clone() };
-        let omitted = served.provider.stat(&served.place(), &request, &self.context())?.omitted;
-        if omitted.is_empty() {
-            return Ok(None);
-        }
-        let options = CarryOptions {
-            omitted: omitted.into_iter().map(OmittedRecord::from).collect(),
-            limit: config.carry_limit(),
-        };
-        carry::carry(workspace, branch, &options, &self.context()).map(Some)
+        let options = CarryOptions { limit: config.carry_limit() };
+        self.bring_along(served, snapshot, workspace, branch, &options)
     }
 
     /// The branches that grew from this workspace, oldest first.

@@ -1,0 +1,64 @@
+use crate::lab::Lab;
+use ah_core::{GcOptions, RmOptions, SnapshotFilter};
+use std::fs;
+
+fn gc(lab: &Lab) -> ah_core::GcReport {
+    lab.open().gc(&GcOptions::default()).unwrap()
+}
+
+#[test]
+fn a_snapshot_whose_line_was_never_written_is_listed_again() {
+    let lab = Lab::new();
+    let first = lab.step("a", "1");
+    let before = fs::read(lab.timeline_file()).unwrap();
+    let second = lab.step("a", "2");
+    fs::write(lab.timeline_file(), before).unwrap();
+    assert_eq!(lab.open().snapshots(&SnapshotFilter::default()).unwrap(), [first.clone()]);
+    let report = gc(&lab);
+    assert_eq!(report.actions.len(), 1, "{report:?}");
+    let listed = lab.open().snapshots(&SnapshotFilter::default()).unwrap();
+    assert_eq!(listed.len(), 2);
+    assert_eq!((&listed[1].id, listed[1].time, listed[1].kind), (&second.id, second.time, second.kind));
+    assert!(gc(&lab).actions.is_empty());
+}
+
+#[test]
+fn a_removal_that_was_cut_short_is_finished() {
+    let lab = Lab::new();
+    lab.step("a", "1");
+    let workspace = lab.open();
+    // The provider's copy is brought back by hand: a store that shows it again is what a kill before `destroy` leaves.
+    let removed = workspace.resolve("@").unwrap();
+    let before = fs::read(lab.timeline_file()).unwrap();
+    workspace.rm(&["@".into()], &RmOptions::default()).unwrap();
+    let after = fs::read(lab.timeline_file()).unwrap();
+    assert!(after.starts_with(&before) && after.len() > before.len());
+    assert!(gc(&lab).actions.is_empty());
+    // Off the provider, on the timeline: reported, and rm takes it off.
+    fs::write(lab.timeline_file(), &before).unwrap();
+    let report = gc(&lab);
+    assert!(report.failures.iter().any(|failure| failure.contains(removed.id.as_str())), "{report:?}");
+    lab.open().rm(&["@".into()], &RmOptions::default()).unwrap();
+    assert!(gc(&lab).failures.is_empty());
+}
+
+#[test]
+fn files_of_dead_processes_go_and_those_of_living_ones_stay() {
+    let lab = Lab::new();
+    lab.step("a", "1");
+    let mut child = std::process::Command::new("true").spawn().unwrap();
+    let dead = child.id();
+    child.wait().unwrap();
+    let home = &lab.settings.home;
+    let (old, new) =
+        (home.join(format!(".index.json.tmp-{dead}-0")), home.join(format!(".x.tmp-{}-0", std::process::id())));
+    fs::write(&old, "").unwrap();
+    fs::write(&new, "").unwrap();
+    fs::create_dir_all(home.join("trash/thing/deep")).unwrap();
+    fs::create_dir_all(home.join("workspaces/neverdone")).unwrap();
+    let report = gc(&lab);
+    assert!(report.failures.is_empty(), "{report:?}");
+    assert!(!old.exists() && new.exists() && !home.join("trash/thing").exists());
+    assert!(!home.join("workspaces/neverdone").exists());
+    assert!(gc(&lab).actions.is_empty());
+}

@@ -1,0 +1,174 @@
+//! A home, a workspace and providers for one test.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use ah_conformance::MemoryProvider;
+use ah_core::{
+    Access, Clock, Engine, IdSource, Notice, NoticeKind, ProviderSet, ProviderSource, Settings, SnapshotOptions,
+    SnapshotRecord, Timestamp, Workspace,
+};
+use ah_plugin_api::{
+    Changes, CloneRequest, Context, Description, DestroyRequest, DiffRequest, Done, Entry, Error, ListRequest,
+    LookupRequest, MountRequest, Place, Probe, ProbeRequest, Provider, ProviderName, ReadDirRequest, ReadRequest,
+    ReclaimRequest, Reclaimed, Result, Snapshot, SnapshotRef, SnapshotRequest, UnmountRequest, Usage, UsageRequest,
+    View, WritableClone,
+};
+
+/// The in-memory provider under a name and a rank, made to fail when a test wants it to.
+#[derive(Clone)]
+pub(crate) struct Fake {
+    inner: MemoryProvider,
+    name: &'static str,
+    rank: Option<u32>,
+    /// What the next snapshots fail with.
+    pub(crate) fails: Arc<Mutex<Option<Error>>>,
+    /// What `probe` says.
+    pub(crate) probe: Arc<Mutex<Option<Probe>>>,
+    pub(crate) syncs: Arc<AtomicI64>,
+}
+
+impl Fake {
+    pub(crate) fn new(name: &'static str, rank: Option<u32>) -> Self {
+        Self {
+            inner: MemoryProvider::default(),
+            name,
+            rank,
+            fails: Arc::default(),
+            probe: Arc::default(),
+            syncs: Arc::default(),
+        }
+    }
+}
+
+macro_rules! forward {
+    ($($method:ident($request:ty) -> $answer:ty;)+) => {
+        $(fn $method(&self, place: &Place<'_>, request: &$request, cx: &Context<'_>) -> Result<$answer> {
+            self.inner.$method(place, request, cx)
+        })+
+    };
+}
+
+impl Provider for Fake {
+    fn describe(&self) -> Description {
+        Description { name: ProviderName::new(self.name).unwrap(), rank: self.rank, ..self.inner.describe() }
+    }
+
+    fn probe(&self, place: &Place<'_>, request: &ProbeRequest, cx: &Context<'_>) -> Result<Probe> {
+        match &*self.probe.lock().unwrap() {
+            Some(probe) => Ok(probe.clone()),
+            None => self.inner.probe(place, request, cx),
+        }
+    }
+
+    fn snapshot(&self, place: &Place<'_>, request: &SnapshotRequest, cx: &Context<'_>) -> Result<Snapshot> {
+        match &*self.fails.lock().unwrap() {
+            Some(error) => Err(error.clone()),
+            None => self.inner.snapshot(place, request, cx),
+        }
+    }
+
+    fn sync(&self, place: &Place<'_>, request: &SnapshotRef, cx: &Context<'_>) -> Result<Done> {
+        self.syncs.fetch_add(1, Ordering::Relaxed);
+        self.inner.sync(place, request, cx)
+    }
+
+    forward! {
+        list(ListRequest) -> Vec<Snapshot>;
+        stat(SnapshotRef) -> Snapshot;
+        destroy(DestroyRequest) -> Done;
+        mount(MountRequest) -> View;
+        unmount(UnmountRequest) -> Done;
+        clone_snapshot(CloneRequest) -> WritableClone;
+        diff(DiffRequest) -> Changes;
+        read_dir(ReadDirRequest) -> Vec<Entry>;
+        read(ReadRequest) -> Entry;
+        lookup(LookupRequest) -> Vec<Option<Entry>>;
+        usage(UsageRequest) -> Usage;
+        reclaim(ReclaimRequest) -> Reclaimed;
+    }
+}
+
+/// Everything that a test needs.
+pub(crate) struct Lab {
+    _dir: tempfile::TempDir,
+    /// A folder for workspaces.
+    pub(crate) top: PathBuf,
+    pub(crate) settings: Settings,
+    pub(crate) fake: Fake,
+    now: Arc<AtomicI64>,
+}
+
+/// When every lab's time begins.
+pub(crate) const BEGIN: i64 = 1_800_000_000;
+
+impl Lab {
+    pub(crate) fn new() -> Self {
+        let fake = Fake::new("fake", Some(50));
+        Self::with(vec![fake.clone()], fake)
+    }
+
+    pub(crate) fn with(fakes: Vec<Fake>, fake: Fake) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let top = dir.path().canonicalize().unwrap();
+        let providers = fakes.into_iter().map(|fake| Arc::new(fake) as Arc<dyn Provider>).collect();
+        let mut settings = Settings::new(top.join("home"), ProviderSource::Given(ProviderSet::of(providers)));
+        let now = Arc::new(AtomicI64::new(BEGIN));
+        let clock = Arc::clone(&now);
+        settings.clock = Clock::from_fn(move || Timestamp { secs: clock.load(Ordering::Relaxed), nanos: 0 });
+        settings.ids = IdSource::counting();
+        std::fs::create_dir(top.join("ws")).unwrap();
+        Self { _dir: dir, top, settings, fake, now }
+    }
+
+    pub(crate) fn engine(&self) -> Engine {
+        Engine::open(self.settings.clone()).unwrap()
+    }
+
+    /// Lets time pass.
+    pub(crate) fn wait(&self, secs: i64) {
+        self.now.fetch_add(secs, Ordering::Relaxed);
+    }
+
+    pub(crate) fn path(&self) -> PathBuf {
+        self.top.join("ws")
+    }
+
+    pub(crate) fn open(&self) -> Workspace {
+        self.engine().workspace(&self.path(), Access::Create).unwrap()
+    }
+
+    pub(crate) fn write(&self, name: &str, text: &str) {
+        write(&self.path().join(name), text);
+    }
+
+    /// Writes a file and takes a snapshot, one minute later.
+    pub(crate) fn step(&self, name: &str, text: &str) -> SnapshotRecord {
+        self.wait(60);
+        self.write(name, text);
+        self.open().snapshot(&SnapshotOptions::default()).unwrap()
+    }
+
+    /// The folder of the only workspace.
+    pub(crate) fn folder(&self) -> PathBuf {
+        self.settings.home.join("workspaces").join(self.open().id().as_str())
+    }
+
+    pub(crate) fn timeline_file(&self) -> PathBuf {
+        self.folder().join("sessions/main/timeline.jsonl")
+    }
+}
+
+pub(crate) fn write(path: &Path, text: &str) {
+    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+    std::fs::write(path, text).unwrap();
+}
+
+pub(crate) fn labelled(label: &str) -> SnapshotOptions {
+    SnapshotOptions { label: Some(label.to_owned()), ..SnapshotOptions::default() }
+}
+
+pub(crate) fn kinds(notices: &[Notice]) -> Vec<NoticeKind> {
+    notices.iter().map(|notice| notice.kind).collect()
+}

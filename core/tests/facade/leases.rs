@@ -1,0 +1,83 @@
+use crate::lab::Lab;
+use ah_core::{Access, ErrorKind, GcOptions, RelPath, Release, RmOptions, SeekOptions};
+use std::fs;
+
+#[test]
+fn a_view_is_shown_shared_and_given_back() {
+    let lab = Lab::new();
+    lab.step("a", "1");
+    lab.step("a", "2");
+    let workspace = lab.open();
+    let lease = workspace.seek("@{1}", &SeekOptions::default()).unwrap();
+    assert_eq!(fs::read_to_string(lease.path.join("a")).unwrap(), "1");
+    lab.wait(1);
+    let second = workspace.seek("@{1}", &SeekOptions::default()).unwrap();
+    assert_eq!((second.path.clone(), second.shared), (lease.path.clone(), true));
+    assert_ne!(second.id, lease.id);
+    let error = workspace.rm(&["@{1}".into()], &RmOptions::default()).unwrap_err();
+    assert_eq!(error.kind, ErrorKind::FailedPrecondition);
+    assert!(error.hint.unwrap().starts_with("ah agent fs release "));
+
+    assert_eq!(workspace.release(&Release::Path(lease.path.join("sub"))).unwrap()[0].id, lease.id);
+    assert!(lease.path.join("a").exists(), "the other one holds it");
+    assert_eq!(workspace.release(&Release::Id(second.id)).unwrap().len(), 1);
+    assert!(!lease.path.exists());
+    assert!(workspace.leases().unwrap().is_empty());
+    let error = workspace.release(&Release::Path(lease.path)).unwrap_err();
+    assert_eq!(error.kind, ErrorKind::NotFound);
+    workspace.rm(&["@{1}".into()], &RmOptions::default()).unwrap();
+}
+
+#[test]
+fn some_paths_have_a_view_of_their_own() {
+    let lab = Lab::new();
+    lab.write("b", "b");
+    lab.step("a", "1");
+    let workspace = lab.open();
+    let whole = workspace.seek("@", &SeekOptions::default()).unwrap();
+    let some = SeekOptions { paths: vec![RelPath::new("a").unwrap()], ..SeekOptions::default() };
+    let part = workspace.seek("@", &some).unwrap();
+    assert_ne!(part.path, whole.path);
+    assert!(part.path.join("a").exists());
+    let missing = SeekOptions { paths: vec![RelPath::new("none").unwrap()], ..SeekOptions::default() };
+    assert_eq!(workspace.seek("@", &missing).unwrap_err().kind, ErrorKind::NotFound);
+    assert_eq!(workspace.leases().unwrap().len(), 2);
+    assert_eq!(workspace.release(&Release::All).unwrap().len(), 2);
+    assert!(workspace.release(&Release::All).unwrap().is_empty());
+}
+
+#[test]
+fn inside_a_view_there_is_no_workspace() {
+    let lab = Lab::new();
+    lab.step("a", "1");
+    let lease = lab.open().seek("@", &SeekOptions::default()).unwrap();
+    let error = lab.engine().workspace(&lease.path, Access::Create).err().unwrap();
+    assert_eq!(error.kind, ErrorKind::FailedPrecondition);
+    assert!(error.hint.is_some());
+    lab.open().release(&Release::All).unwrap();
+}
+
+#[test]
+fn gc_gives_back_what_nobody_holds() {
+    let lab = Lab::new();
+    lab.step("a", "1");
+    let workspace = lab.open();
+    let lease = workspace.seek("@", &SeekOptions { while_process_lives: true, ..SeekOptions::default() }).unwrap();
+    let file = lab.settings.home.join(format!("leases/{}.json", lease.id));
+    assert!(workspace.gc(&GcOptions::default()).unwrap().actions.is_empty());
+    assert!(file.exists(), "this process lives");
+
+    let mut value: serde_json::Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+    value["maker"]["start"] = 1.into();
+    fs::write(&file, serde_json::to_vec(&value).unwrap()).unwrap();
+    assert_eq!(workspace.gc(&GcOptions::default()).unwrap().actions.len(), 1);
+    assert!(!file.exists() && !lease.path.exists());
+
+    // Killed between writing the lease down and making the view.
+    value["shown"] = serde_json::Value::Null;
+    fs::write(&file, serde_json::to_vec(&value).unwrap()).unwrap();
+    fs::create_dir_all(&lease.path).unwrap();
+    workspace.gc(&GcOptions::default()).unwrap();
+    assert!(!file.exists() && !lease.path.exists());
+    assert!(workspace.gc(&GcOptions::default()).unwrap().actions.is_empty());
+}

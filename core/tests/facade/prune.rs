@@ -1,0 +1,65 @@
+use crate::lab::Lab;
+use ah_core::{BranchOptions, EditOptions, ErrorKind, PruneOptions, SeekOptions, SnapshotFilter};
+
+fn prune(lab: &Lab, policy: &str, dry_run: bool) -> Vec<(usize, String)> {
+    let options = PruneOptions { policy: Some(policy.into()), dry_run };
+    let report = lab.open().prune(&options).unwrap();
+    let verdicts = report.verdicts.iter().enumerate();
+    verdicts.filter(|(_, verdict)| verdict.stays).map(|(at, verdict)| (at, verdict.reason.clone())).collect()
+}
+
+fn count(lab: &Lab) -> usize {
+    lab.open().snapshots(&SnapshotFilter::default()).unwrap().len()
+}
+
+#[test]
+fn keeps_what_the_rules_say() {
+    let lab = Lab::new();
+    (0..6).for_each(|n| drop(lab.step("a", &n.to_string())));
+    let stays = |policy: &str| prune(&lab, policy, true).into_iter().map(|(at, _)| at).collect::<Vec<_>>();
+    assert_eq!(stays("keep-last=2"), [4, 5]);
+    assert_eq!(stays("keep-within=150s"), [3, 4, 5]);
+    assert_eq!(stays("keep-last=1,keep-within=1m"), [4, 5]);
+    assert_eq!(stays("keep-hourly=5"), [5]);
+    assert_eq!(stays("keep-manual"), [0, 1, 2, 3, 4, 5]);
+    assert!(stays("keep-last=0").is_empty());
+    assert_eq!(count(&lab), 6, "nothing was removed by looking");
+    prune(&lab, "keep-last=2", false);
+    assert_eq!(count(&lab), 2);
+}
+
+#[test]
+fn never_takes_what_is_pinned_or_needed() {
+    let lab = Lab::new();
+    (0..5).for_each(|n| drop(lab.step("a", &n.to_string())));
+    let workspace = lab.open();
+    workspace.edit("@{4}", &EditOptions { keep: Some(true), label: None }).unwrap();
+    workspace.seek("@{3}", &SeekOptions::default()).unwrap();
+    let branch = BranchOptions { from: Some("@{2}".into()), name: Some("b".into()), ..BranchOptions::default() };
+    workspace.branch(&branch).unwrap();
+    let stays: Vec<usize> = prune(&lab, "keep-last=0", false).into_iter().map(|(at, _)| at).collect();
+    assert_eq!(stays, [0, 1, 2]);
+    assert_eq!(count(&lab), 3);
+    workspace.release(&ah_core::Release::All).unwrap();
+}
+
+#[test]
+fn a_size_takes_the_oldest_but_never_the_newest() {
+    let lab = Lab::new();
+    (0..4).for_each(|n| drop(lab.step("a", &"x".repeat(1000 + n))));
+    assert_eq!(prune(&lab, "max-size=1T", false).len(), 4);
+    prune(&lab, "max-size=1", false);
+    assert_eq!(count(&lab), 1);
+}
+
+#[test]
+fn a_policy_is_asked_for_or_configured() {
+    let mut lab = Lab::new();
+    lab.step("a", "1");
+    let none = PruneOptions { policy: None, dry_run: true };
+    assert_eq!(lab.open().prune(&none).unwrap_err().kind, ErrorKind::InvalidArgument);
+    let bad = PruneOptions { policy: Some("keep-everything".into()), dry_run: true };
+    assert_eq!(lab.open().prune(&bad).unwrap_err().kind, ErrorKind::InvalidArgument);
+    lab.settings.environment.insert("prune.policy".into(), "keep-last=3".into());
+    assert_eq!(lab.open().prune(&none).unwrap().policy, "keep-last=3");
+}

@@ -1,0 +1,250 @@
+use crate::lab::{Fake, Lab, kinds, labelled, write};
+use ah_core::{
+    DiffOptions, DiffSide, Durability, EditOptions, EntryKind, Error, ErrorKind, EventBody, Mode, NoticeKind, RelPath,
+    RmOptions, SessionName, SnapshotFilter, SnapshotKind, SnapshotOptions, TimelineFilter,
+};
+use ah_plugin_api::Probe;
+use std::os::fd::AsFd;
+
+fn rel(path: &str) -> RelPath {
+    RelPath::new(path).unwrap()
+}
+
+fn automatic() -> SnapshotOptions {
+    SnapshotOptions { kind: SnapshotKind::Auto, ..SnapshotOptions::default() }
+}
+
+#[test]
+fn is_listed_named_and_shown() {
+    let lab = Lab::new();
+    lab.write("a", "1");
+    let workspace = lab.open();
+    let first = workspace.snapshot(&labelled("before")).unwrap();
+    lab.wait(60);
+    lab.write("a", "2");
+    let second = workspace.snapshot(&SnapshotOptions::default()).unwrap();
+    assert!(first.id.as_str().len() == 12 && first.id.as_str().bytes().all(|b| (b'k'..=b'z').contains(&b)));
+    assert_eq!(workspace.snapshots(&SnapshotFilter::default()).unwrap(), [first.clone(), second.clone()]);
+    for (name, wanted) in [("@", &second), ("@{1}", &first), ("before", &first), ("1m-ago", &first)] {
+        assert_eq!(workspace.resolve(name).unwrap(), *wanted, "{name}");
+    }
+    assert_eq!(workspace.resolve(&second.id.as_str()[..11]).unwrap(), second);
+    let details = workspace.show("@").unwrap();
+    assert_eq!(details.record, second);
+    let json = serde_json::to_value(&details).unwrap();
+    assert_eq!(json["id"], second.id.as_str());
+    assert_eq!(json["time"], "2027-01-15T08:01:00Z");
+    let error = workspace.resolve("zzzz").unwrap_err();
+    assert_eq!((error.kind, error.hint.as_deref()), (ErrorKind::NotFound, Some("ah agent fs snapshots")));
+}
+
+#[test]
+fn says_when_nothing_has_changed() {
+    let lab = Lab::new();
+    let first = lab.step("a", "1");
+    assert_eq!(first.equal_to, None);
+    let workspace = lab.open();
+    if first.tree.is_some() {
+        let second = workspace.snapshot(&SnapshotOptions::default()).unwrap();
+        assert_eq!(second.equal_to, Some(first.id));
+        workspace.rm(&[second.id.to_string()], &RmOptions::default()).unwrap();
+        assert_eq!(workspace.snapshot(&SnapshotOptions::default()).unwrap().equal_to, None);
+    }
+    assert_eq!(lab.step("a", "2").equal_to, None);
+}
+
+#[test]
+fn one_file_is_had_without_a_view() {
+    let lab = Lab::new();
+    let (first, _, third) = (lab.step("a", "one"), lab.step("b", "x"), lab.step("a", "two"));
+    std::fs::remove_file(lab.path().join("a")).unwrap();
+    let fourth = lab.step("b", "y");
+    let workspace = lab.open();
+    let out = tempfile::NamedTempFile::new().unwrap();
+    let entry = workspace.cat("@{3}", &rel("a"), out.as_file().as_fd()).unwrap();
+    assert_eq!((entry.kind, entry.size), (EntryKind::File, 3));
+    assert_eq!(std::fs::read_to_string(out.path()).unwrap(), "one");
+    assert_eq!(workspace.cat("@", &rel("a"), out.as_file().as_fd()).unwrap_err().kind, ErrorKind::NotFound);
+    let root = workspace.cat("@", &RelPath::root(), out.as_file().as_fd());
+    assert_eq!(root.unwrap_err().kind, ErrorKind::InvalidArgument);
+
+    let versions = workspace.versions(&rel("a")).unwrap();
+    let shown: Vec<_> = versions.iter().map(|v| (v.snapshot.clone(), v.snapshots, v.entry.is_some())).collect();
+    assert_eq!(shown, [(first.id, 2, true), (third.id, 1, true), (fourth.id, 1, false)]);
+    assert_eq!(workspace.versions(&rel("never")).unwrap_err().kind, ErrorKind::NotFound);
+}
+
+#[test]
+fn differences_are_listed() {
+    let lab = Lab::new();
+    lab.step("a", "1");
+    lab.step("b", "1");
+    lab.write("c", "1");
+    let workspace = lab.open();
+    let paths = |from: &str, to: Option<&str>| {
+        let report = workspace.diff(from, to, &DiffOptions::default()).unwrap();
+        assert_eq!(matches!(report.to, DiffSide::Workspace), to.is_none());
+        report.changes.iter().map(|change| change.path.to_string()).filter(|path| path != ".").collect::<Vec<_>>()
+    };
+    assert_eq!(paths("@{1}", Some("@")), ["b"]);
+    assert_eq!(paths("@{1}", None), ["b", "c"]);
+    let only = DiffOptions { paths: vec![rel("c")], times: false };
+    assert_eq!(workspace.diff("@{1}", None, &only).unwrap().changes.len(), 1);
+}
+
+#[test]
+fn labels_and_pins_change() {
+    let lab = Lab::new();
+    let first = lab.step("a", "1");
+    let workspace = lab.open();
+    let edit = |label: Option<&str>, keep| EditOptions { label: label.map(str::to_owned), keep };
+    assert_eq!(workspace.edit("@", &edit(None, None)).unwrap_err().kind, ErrorKind::InvalidArgument);
+    assert_eq!(workspace.edit("@", &edit(Some("a\nb"), None)).unwrap_err().kind, ErrorKind::InvalidArgument);
+    assert_eq!(workspace.edit("@", &edit(Some("good"), Some(true))).unwrap().label.as_deref(), Some("good"));
+    let now = workspace.resolve("good").unwrap();
+    assert!(now.kept && now.id == first.id);
+    let error = workspace.rm(&["good".into()], &RmOptions::default()).unwrap_err();
+    assert_eq!(error.kind, ErrorKind::FailedPrecondition);
+    assert!(error.hint.unwrap().contains("--no-keep"));
+    workspace.edit("good", &edit(Some(""), Some(false))).unwrap();
+    assert_eq!(workspace.resolve("@").unwrap(), first);
+}
+
+#[test]
+fn removal_is_all_or_nothing() {
+    let lab = Lab::new();
+    let (first, second) = (lab.step("a", "1"), lab.step("a", "2"));
+    let workspace = lab.open();
+    let ask = |names: &[&str], dry_run| {
+        let names: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
+        workspace.rm(&names, &RmOptions { dry_run })
+    };
+    assert_eq!(ask(&["@", "nothing"], false).unwrap_err().kind, ErrorKind::NotFound);
+    assert_eq!(ask(&["@", second.id.as_str()], true).unwrap().removed, [second.clone()]);
+    assert_eq!(workspace.snapshots(&SnapshotFilter::default()).unwrap().len(), 2);
+    assert_eq!(ask(&["@{1}", "@"], false).unwrap().removed, [first, second]);
+    assert!(workspace.snapshots(&SnapshotFilter::default()).unwrap().is_empty());
+    assert!(workspace.gc(&ah_core::GcOptions::default()).unwrap().actions.is_empty());
+}
+
+#[test]
+fn sessions_do_not_mix() {
+    let mut lab = Lab::new();
+    let own = lab.step("a", "1");
+    let agent = SessionName::new("agent-1").unwrap();
+    lab.settings.agent_session = Some(agent.clone());
+    let of_agent = lab.step("a", "2");
+    assert_eq!((own.session, of_agent.session.clone()), (SessionName::main(), agent.clone()));
+    lab.settings.agent_session = None;
+    let last = lab.step("a", "3");
+    lab.settings.agent_session = Some(agent.clone());
+    let inside = lab.open();
+    assert_eq!(inside.resolve("@").unwrap(), of_agent);
+    assert_eq!(inside.resolve("@{1}").unwrap_err().kind, ErrorKind::NotFound);
+    assert_eq!(inside.snapshots(&SnapshotFilter::default()).unwrap().len(), 3);
+    lab.settings.agent_session = None;
+    assert_eq!(lab.open().resolve("@").unwrap(), last);
+    lab.settings.session = Some(agent);
+    assert_eq!(lab.open().snapshots(&SnapshotFilter::default()).unwrap(), [of_agent]);
+    lab.settings.session = Some(SessionName::new("nobody").unwrap());
+    assert_eq!(lab.open().snapshots(&SnapshotFilter::default()).unwrap_err().kind, ErrorKind::NotFound);
+}
+
+fn broken() -> Error {
+    Error::new(ErrorKind::Unavailable, "the pool is gone")
+}
+
+fn two() -> (Lab, Fake, Fake) {
+    let (better, other) = (Fake::new("better", Some(300)), Fake::new("other", Some(100)));
+    (Lab::with(vec![other.clone(), better.clone()], better.clone()), better, other)
+}
+
+#[test]
+fn the_best_that_can_serves() {
+    let (mut lab, better, _) = two();
+    assert_eq!(lab.step("a", "1").provider.as_str(), "better");
+    let no = |reason: &str| Probe {
+        usable: false,
+        reason: reason.into(),
+        remedy: Some("ah agent fs fix".into()),
+        modes: [].into(),
+        can_delete: true,
+    };
+    *better.probe.lock().unwrap() = Some(no("not that filesystem"));
+    assert_eq!(lab.step("a", "2").provider.as_str(), "other");
+    *better.probe.lock().unwrap() = Some(Probe { usable: true, can_delete: false, ..no("fine") });
+    let status = lab.engine().status(&lab.path()).unwrap();
+    let verdicts: Vec<_> = status.candidates.iter().map(|c| (c.name.as_str(), c.usable, c.chosen)).collect();
+    assert_eq!(verdicts, [("better", false, false), ("other", true, true)]);
+    assert!(status.candidates[0].reason.contains("delete"));
+    *better.probe.lock().unwrap() =
+        Some(Probe { usable: true, can_delete: true, modes: [Mode::CowOverlay].into(), ..no("overlay only") });
+    assert_eq!(lab.step("a", "3").provider.as_str(), "other");
+    // What it made, it still serves.
+    assert_eq!(lab.open().show("@{2}").unwrap().record.provider.as_str(), "better");
+
+    lab.settings.flags.insert("provider".into(), "better".into());
+    let error = lab.open().snapshot(&SnapshotOptions::default()).unwrap_err();
+    assert_eq!((error.kind, error.hint.as_deref()), (ErrorKind::Unavailable, Some("ah agent fs fix")));
+    lab.settings.flags.insert("provider".into(), "nowhere".into());
+    assert_eq!(lab.open().snapshot(&SnapshotOptions::default()).unwrap_err().kind, ErrorKind::Unavailable);
+    lab.settings.flags.insert("provider".into(), "No Name".into());
+    assert_eq!(lab.open().snapshot(&SnapshotOptions::default()).unwrap_err().kind, ErrorKind::InvalidArgument);
+}
+
+#[test]
+fn when_the_best_fails_a_person_is_offered_the_next() {
+    let (lab, better, _) = two();
+    *better.fails.lock().unwrap() = Some(broken());
+    let error = lab.open().snapshot(&SnapshotOptions::default()).unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Unavailable);
+    assert!(error.hint.unwrap().contains("--provider other"));
+    assert!(lab.open().snapshots(&SnapshotFilter::default()).unwrap().is_empty());
+}
+
+#[test]
+fn when_the_best_fails_an_automatic_one_is_taken_with_the_next() {
+    let (lab, better, _) = two();
+    *better.fails.lock().unwrap() = Some(broken());
+    let workspace = lab.open();
+    assert_eq!(workspace.snapshot(&automatic()).unwrap().provider.as_str(), "other");
+    assert_eq!(kinds(&workspace.engine().take_notices()), [NoticeKind::Degraded]);
+    let events = workspace.timeline(&TimelineFilter::default()).unwrap().events;
+    assert!(matches!(&events[0].body, EventBody::Degraded { provider, .. } if provider.as_str() == "better"));
+    assert!(lab.engine().status(&lab.path()).unwrap().degraded.unwrap().contains("the pool is gone"));
+    *better.fails.lock().unwrap() = Some(Error::new(ErrorKind::FailedPrecondition, "too many"));
+    assert_eq!(workspace.snapshot(&automatic()).unwrap_err().kind, ErrorKind::FailedPrecondition);
+}
+
+#[test]
+fn automatic_ones_are_instant_and_made_durable_later() {
+    let lab = Lab::new();
+    let workspace = lab.open();
+    let auto = ah_core::GcOptions { auto: true };
+    workspace.gc(&auto).unwrap();
+    let record = workspace.snapshot(&automatic()).unwrap();
+    let syncs = || lab.fake.syncs.load(std::sync::atomic::Ordering::Relaxed);
+    assert_eq!(syncs(), 0);
+    workspace.gc(&auto).unwrap();
+    assert_eq!(syncs(), i64::from(record.durability == Durability::Instant));
+    workspace.gc(&auto).unwrap();
+    assert_eq!(syncs(), i64::from(record.durability == Durability::Instant));
+}
+
+#[test]
+fn our_own_state_is_left_out_of_what_surrounds_it() {
+    let lab = Lab::new();
+    let engine = lab.engine();
+    let workspace = engine.workspace(&lab.top, ah_core::Access::Create).unwrap();
+    write(&lab.top.join("file"), "x");
+    // The in-memory provider applies no policy; that it is asked for is seen in the request of one that does (the Git provider's tests).
+    workspace.snapshot(&SnapshotOptions::default()).unwrap();
+    assert_eq!(engine.workspace(&lab.top, ah_core::Access::Existing).unwrap().id(), workspace.id());
+}
+
+#[test]
+fn labels_of_the_configuration_are_put_on() {
+    let mut lab = Lab::new();
+    lab.settings.environment.insert("labels".into(), serde_json::json!({"team": "blue"}));
+    assert_eq!(lab.step("a", "1").attributes["team"], "blue");
+}

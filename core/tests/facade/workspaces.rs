@@ -1,0 +1,203 @@
+use crate::lab::{Lab, kinds, write};
+use ah_core::{Access, Engine, ErrorKind, EventBody, NoticeKind, SnapshotOptions, TimelineFilter, WorkspaceChange};
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+fn id(engine: &Engine, path: &Path) -> String {
+    engine.workspace(path, Access::Create).unwrap().id().to_string()
+}
+
+#[test]
+fn is_found_from_below_and_through_symlinks() {
+    let lab = Lab::new();
+    let engine = lab.engine();
+    write(&lab.path().join("a/b/file"), "x");
+    let own = id(&engine, &lab.path());
+    assert_eq!(id(&engine, &lab.path().join("a/b")), own);
+    assert_eq!(id(&engine, &lab.path().join("a/b/file")), own);
+    symlink(lab.path().join("a"), lab.top.join("link")).unwrap();
+    assert_eq!(id(&engine, &lab.top.join("link")), own);
+    assert_eq!(engine.workspace(&lab.path().join("a"), Access::Existing).unwrap().root(), lab.path());
+}
+
+#[test]
+fn the_top_of_a_git_work_tree_is_one() {
+    let lab = Lab::new();
+    let engine = lab.engine();
+    fs::create_dir_all(lab.path().join(".git")).unwrap();
+    fs::create_dir_all(lab.path().join("sub/deep")).unwrap();
+    let workspace = engine.workspace(&lab.path().join("sub/deep"), Access::Create).unwrap();
+    assert_eq!(workspace.root(), lab.path());
+    // A linked worktree or a submodule has a file there.
+    write(&lab.path().join("sub/.git"), "gitdir: /nowhere");
+    let nested = engine.workspace(&lab.path().join("sub/deep"), Access::Create).unwrap();
+    assert_eq!(nested.root(), lab.path().join("sub"));
+    assert_ne!(nested.id(), workspace.id());
+}
+
+#[test]
+fn an_unknown_directory_is_not_registered_by_looking() {
+    let lab = Lab::new();
+    let error = lab.engine().workspace(&lab.path(), Access::Existing).err().unwrap();
+    assert_eq!((error.kind, error.hint.as_deref()), (ErrorKind::NotFound, Some("ah agent fs snapshot")));
+    assert!(lab.engine().status(&lab.path()).unwrap().workspace.is_none());
+    assert!(!lab.settings.home.join("workspaces").exists());
+    let error = lab.engine().workspace(&lab.top.join("nowhere"), Access::Create).err().unwrap();
+    assert_eq!(error.kind, ErrorKind::NotFound);
+    assert!(error.hint.is_some());
+}
+
+#[test]
+fn a_moved_one_is_followed_with_a_notice() {
+    let lab = Lab::new();
+    let own = id(&lab.engine(), &lab.path());
+    lab.step("a", "1");
+    let elsewhere = lab.top.join("elsewhere");
+    fs::rename(lab.path(), &elsewhere).unwrap();
+    let engine = lab.engine();
+    let workspace = engine.workspace(&elsewhere, Access::Existing).unwrap();
+    assert_eq!(workspace.id().to_string(), own);
+    assert_eq!(kinds(&engine.take_notices()), [NoticeKind::WorkspaceMoved]);
+    let events = workspace.timeline(&TimelineFilter::default()).unwrap().events;
+    assert!(matches!(&events.last().unwrap().body,
+        EventBody::Workspace { change: WorkspaceChange::Moved, from, to } if *from == lab.path() && *to == elsewhere));
+    assert!(engine.take_notices().is_empty());
+    assert_eq!(id(&engine, &elsewhere), own);
+    assert!(engine.take_notices().is_empty());
+}
+
+#[test]
+fn one_that_was_made_anew_goes_on_with_a_notice() {
+    let lab = Lab::new();
+    let own = id(&lab.engine(), &lab.path());
+    fs::rename(lab.path(), lab.top.join("old")).unwrap();
+    fs::remove_dir_all(lab.top.join("old")).unwrap();
+    fs::create_dir(lab.path()).unwrap();
+    let engine = lab.engine();
+    assert_eq!(id(&engine, &lab.path()), own);
+    assert_eq!(kinds(&engine.take_notices()), [NoticeKind::WorkspaceMadeAnew]);
+    assert_eq!(id(&engine, &lab.path()), own);
+    assert!(engine.take_notices().is_empty());
+}
+
+#[test]
+fn two_that_changed_places_are_told_apart() {
+    let lab = Lab::new();
+    let (a, b) = (lab.path(), lab.top.join("b"));
+    fs::create_dir(&b).unwrap();
+    let (id_a, id_b) = (id(&lab.engine(), &a), id(&lab.engine(), &b));
+    fs::rename(&a, lab.top.join("t")).unwrap();
+    fs::rename(&b, &a).unwrap();
+    fs::rename(lab.top.join("t"), &b).unwrap();
+    assert_eq!(id(&lab.engine(), &a), id_b);
+    assert_eq!(id(&lab.engine(), &b), id_a);
+}
+
+#[test]
+fn copies_and_second_clones_are_new() {
+    let lab = Lab::new();
+    write(&lab.path().join(".git/HEAD"), "ref: refs/heads/main\n");
+    let own = id(&lab.engine(), &lab.path());
+    let copy = lab.top.join("copy");
+    assert!(std::process::Command::new("cp").arg("-a").arg(lab.path()).arg(&copy).status().unwrap().success());
+    assert_ne!(id(&lab.engine(), &copy), own);
+    assert_eq!(id(&lab.engine(), &lab.path()), own);
+}
+
+#[test]
+fn adopt_brings_a_timeline_to_a_copy() {
+    let lab = Lab::new();
+    let first = lab.step("a", "1");
+    let copy = lab.top.join("copy");
+    assert!(std::process::Command::new("cp").arg("-a").arg(lab.path()).arg(&copy).status().unwrap().success());
+    let engine = lab.engine();
+    let error = engine.adopt(&copy, &lab.path()).err().unwrap();
+    assert_eq!(error.kind, ErrorKind::Conflict, "the old one is still there");
+    fs::remove_dir_all(lab.path()).unwrap();
+    // Looking at it registers it; that is no obstacle as long as nothing was captured.
+    engine.workspace(&copy, Access::Create).unwrap();
+    let workspace = engine.adopt(&copy, &lab.path()).unwrap();
+    assert_eq!(workspace.resolve("@").unwrap().id, first.id);
+    assert_eq!(engine.workspace(&copy, Access::Existing).unwrap().resolve("@").unwrap().id, first.id);
+    assert_eq!(engine.adopt(&copy, Path::new("/never/was")).err().unwrap().kind, ErrorKind::NotFound);
+
+    let other = lab.top.join("other");
+    fs::create_dir(&other).unwrap();
+    engine.workspace(&other, Access::Create).unwrap().snapshot(&SnapshotOptions::default()).unwrap();
+    fs::remove_dir_all(&copy).unwrap();
+    assert_eq!(engine.adopt(&other, &copy).err().unwrap().kind, ErrorKind::Conflict);
+}
+
+#[test]
+fn own_places_and_too_much_are_refused() {
+    let mut lab = Lab::new();
+    lab.settings.user_home = Some(lab.path());
+    let engine = lab.engine();
+    for path in [lab.settings.home.clone(), lab.settings.home.join("workspaces"), lab.settings.home.join("branches")] {
+        fs::create_dir_all(&path).unwrap();
+        let error = engine.workspace(&path, Access::CreateForced).err().unwrap();
+        assert_eq!(error.kind, ErrorKind::FailedPrecondition, "{}", path.display());
+        assert!(error.hint.is_some());
+    }
+    for path in [lab.path(), lab.top.clone(), Path::new("/").to_owned()] {
+        let error = engine.workspace(&path, Access::Create).err().unwrap();
+        assert_eq!(error.kind, ErrorKind::FailedPrecondition, "{}", path.display());
+    }
+    engine.workspace(&lab.path(), Access::CreateForced).unwrap();
+    engine.workspace(&lab.path(), Access::Create).unwrap();
+}
+
+#[test]
+fn a_lost_or_damaged_index_is_rebuilt() {
+    let lab = Lab::new();
+    let own = id(&lab.engine(), &lab.path());
+    let index = lab.settings.home.join("index.json");
+    fs::remove_file(&index).unwrap();
+    assert_eq!(id(&lab.engine(), &lab.path()), own);
+    for damage in ["", "{", "{\"version\":1,\"workspaces\":[]}", "{\"version\":7}"] {
+        fs::write(&index, damage).unwrap();
+        assert_eq!(id(&lab.engine(), &lab.path()), own, "{damage}");
+    }
+    assert!(fs::read_to_string(&index).unwrap().contains(&own));
+}
+
+#[test]
+fn a_lost_record_hides_no_other_and_is_reported() {
+    let lab = Lab::new();
+    let other = lab.top.join("other");
+    fs::create_dir(&other).unwrap();
+    lab.step("a", "1");
+    let own = id(&lab.engine(), &lab.path());
+    let lost = id(&lab.engine(), &other);
+    lab.engine().workspace(&other, Access::Create).unwrap().snapshot(&SnapshotOptions::default()).unwrap();
+    let folder = lab.settings.home.join("workspaces").join(&lost);
+    for file in fs::read_dir(&folder).unwrap() {
+        let file = file.unwrap().path();
+        if file.file_name().unwrap().to_str().unwrap().starts_with("workspace.json") {
+            fs::remove_file(file).unwrap();
+        }
+    }
+    assert_eq!(id(&lab.engine(), &lab.path()), own);
+    let report = lab.open().gc(&ah_core::GcOptions::default()).unwrap();
+    assert!(report.failures.iter().any(|failure| failure.contains(&lost)), "{report:?}");
+}
+
+#[test]
+fn paths_are_taken_as_they_are_said() {
+    let lab = Lab::new();
+    let workspace = lab.open();
+    write(&lab.path().join("sub/file"), "x");
+    let rel = |cwd: &Path, path: &str| workspace.rel_path(cwd, Path::new(path)).map(|path| path.to_string());
+    let sub = lab.path().join("sub");
+    assert_eq!(rel(&sub, "file").unwrap(), "sub/file");
+    assert_eq!(rel(&sub, "../gone/x").unwrap(), "gone/x");
+    assert_eq!(rel(&sub, "..").unwrap(), ".");
+    assert_eq!(rel(&lab.path(), ".").unwrap(), ".");
+    assert_eq!(rel(Path::new("/"), sub.to_str().unwrap()).unwrap(), "sub");
+    symlink(lab.path(), lab.top.join("link")).unwrap();
+    assert_eq!(rel(&lab.top.join("link/sub"), "file").unwrap(), "sub/file");
+    symlink("/etc", lab.path().join("away")).unwrap();
+    assert_eq!(rel(&lab.path(), "away").unwrap(), "away");
+    assert_eq!(rel(&lab.path(), "../other").unwrap_err().kind, ErrorKind::InvalidArgument);
+}

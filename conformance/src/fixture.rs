@@ -189,7 +189,8 @@ impl Fixture {
         let what = format!("the view of snapshot {}", taken.snapshot.id);
         same(&what, &expected.differences(&shown, view_modes(&view)))?;
         if self.has(Capability::ReadWithoutMount) {
-            let read = self.tree_by_reading(&taken.snapshot.reference)?;
+            let what = "lookup, read_dir or read";
+            let read = self.provider.together(what, || self.tree_by_reading(&taken.snapshot.reference))?;
             same(
                 &format!("snapshot {} as it is read without a view", taken.snapshot.id),
                 &expected.differences(&read, Modes::Exact),

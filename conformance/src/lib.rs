@@ -12,6 +12,7 @@
 
 mod case;
 mod cases;
+mod child;
 mod editor;
 mod fixture;
 mod memory;
@@ -23,6 +24,7 @@ mod tree;
 mod witness;
 
 pub use case::{Case, Check, Need, Trouble};
+pub use child::{ChildCommand, ChildTarget, check, child_main};
 pub use editor::Editor;
 pub use fixture::Fixture;
 pub use memory::MemoryProvider;

@@ -1,12 +1,12 @@
 //! How the suite reaches a provider: the three ways, behind one trait.
 //!
 //! [`InProcess`] is straight through the trait, [`Library`] a `.so` in this process; a library in a process of its own is in
-//! [`crate::child`].
+//! [`crate::ChildTarget`].
 
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use ah_plugin_api::{Error, Provider};
 use serde::Serialize;
@@ -60,7 +60,7 @@ pub trait Target: Send + Sync {
 /// An open provider.
 pub struct Instance {
     /// The provider.
-    pub provider: Box<dyn Provider>,
+    pub provider: Arc<dyn Provider>,
     /// The process it runs in, if that is its own.
     pub process: Option<Arc<dyn Process>>,
 }
@@ -100,19 +100,45 @@ impl<P: Provider + 'static, F: Fn() -> P + Send + Sync> Target for InProcess<F> 
     }
 
     fn open(&self) -> Result<Instance, Error> {
-        Ok(Instance { provider: Box::new((self.make)()), process: None })
+        Ok(Instance { provider: Arc::new((self.make)()), process: None })
     }
 }
 
 /// A plugin's library, loaded into this process. One that aborts takes the process with it: for a library that is not trusted
-/// to behave, use [`crate::child::ChildTarget`].
+/// to behave, use [`crate::ChildTarget`].
+///
+/// Its instances share what the library keeps in memory, because a library is loaded once.
 pub struct Library {
     path: PathBuf,
+    loaded: Mutex<Option<Arc<dyn Provider>>>,
 }
 
 impl Library {
     /// The library at `path`.
     pub fn new(path: impl Into<PathBuf>) -> Self {
-        Self { path: path.into() }
+        Self { path: path.into(), loaded: Mutex::new(None) }
+    }
+}
+
+impl Target for Library {
+    fn name(&self) -> String {
+        self.path.display().to_string()
+    }
+
+    fn way(&self) -> Way {
+        Way::Library
+    }
+
+    fn open(&self) -> Result<Instance, Error> {
+        let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
+        let provider = match &*loaded {
+            Some(provider) => provider.clone(),
+            None => {
+                let plugin = ah_host::load_file(&self.path, &ah_host::Options::default());
+                plugin.map_err(|fault| fault.to_error(&self.path))?.provider
+            }
+        };
+        *loaded = Some(provider.clone());
+        Ok(Instance { provider, process: None })
     }
 }

@@ -53,6 +53,23 @@ impl Witness {
         self.watching.store(false, Ordering::Relaxed);
     }
 
+    /// Runs several calls with one fingerprint before all and one after all, because many small calls would cost as many.
+    pub(crate) fn together<T>(&self, what: &str, calls: impl FnOnce() -> T) -> T {
+        let watch = self.watching.swap(false, Ordering::Relaxed);
+        let before = if watch { Tree::walk(&self.workspace).ok() } else { None };
+        let result = calls();
+        if let Some(before) = before
+            && let Ok(after) = Tree::walk(&self.workspace)
+        {
+            before
+                .touched(&after)
+                .iter()
+                .for_each(|change| self.object(format!("{what} changed the workspace: {change}")));
+        }
+        self.watching.store(watch, Ordering::Relaxed);
+        result
+    }
+
     pub(crate) fn instance(&self) -> &Instance {
         &self.instance
     }
@@ -117,9 +134,10 @@ impl Witness {
             && self.watching.load(Ordering::Relaxed)
             && let Ok(after) = Tree::walk(&self.workspace)
         {
-            for change in before.touched(&after) {
-                self.object(format!("{name} changed the workspace: {change}"));
-            }
+            before
+                .touched(&after)
+                .iter()
+                .for_each(|change| self.object(format!("{name} changed the workspace: {change}")));
         }
         if let Err(error) = &result {
             self.judge(name, optional, error);

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use ah_plugin_api::{Capability, Context, DestroyRequest, ErrorKind, FileName, MountRequest, Place, Provider, View};
 
-use crate::case::{Case, Check, Need, Trouble, describe, ensure, refused};
+use crate::case::{Case, Check, Need, describe, ensure, refused};
 use crate::editor::Editor;
 use crate::fixture::{Fixture, view_modes};
 use crate::tree::{Modes, Tree};

@@ -1,0 +1,224 @@
+//! The store's folder: what lies where in it, and how it changes in one step.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::SystemTime;
+
+use ah_plugin_api::{
+    Context, Dir, Durability, Error, ErrorKind, FileName, LogLevel, Reference, Result, Snapshot, SnapshotId,
+};
+use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+
+use crate::tree::{self, failed};
+
+/// How the store is locked.
+pub enum Lock {
+    /// Something is being made.
+    Shared,
+    /// Nothing is being made.
+    Exclusive,
+}
+
+/// An open store.
+pub struct Store {
+    root: OwnedFd,
+    tmp: OwnedFd,
+    snapshots: OwnedFd,
+    made: OwnedFd,
+}
+
+impl Store {
+    /// Opens the store's directories, making them on first use.
+    pub fn open(store: &Dir) -> Result<Self> {
+        let dir = |name: &[u8]| match tree::open_dir(store.as_fd(), name) {
+            Err(error) if error.kind == ErrorKind::NotFound => {
+                match rustix::fs::mkdirat(store, name, Mode::RWXU) {
+                    // Somebody else may use it for the first time, too.
+                    Ok(()) | Err(Errno::EXIST) => tree::open_dir(store.as_fd(), name),
+                    Err(errno) => Err(failed("cannot make a directory in the store", errno)),
+                }
+            }
+            other => other,
+        };
+        let root = tree::open_dir(store.as_fd(), b".")?;
+        Ok(Self { root, tmp: dir(b"tmp")?, snapshots: dir(b"snapshots")?, made: dir(b"made")? })
+    }
+
+    /// Locks the store until the answer is dropped, or this process ends in whatever way.
+    pub fn lock(&self, lock: Lock) -> Result<OwnedFd> {
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
+        let file = rustix::fs::openat(&self.root, "lock", flags, Mode::RUSR | Mode::WUSR)
+            .map_err(|e| failed("cannot open the store's lock", e))?;
+        let operation = match lock {
+            Lock::Shared => FlockOperation::LockShared,
+            Lock::Exclusive => FlockOperation::NonBlockingLockExclusive,
+        };
+        rustix::fs::flock(&file, operation).map_err(|e| failed("cannot lock the store", e))?;
+        Ok(file)
+    }
+
+    /// Whether there is a snapshot of that id.
+    pub fn has(&self, id: &SnapshotId) -> Result<bool> {
+        match rustix::fs::statat(&self.snapshots, id.as_str(), AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(_) => Ok(true),
+            Err(Errno::NOENT) => Ok(false),
+            Err(errno) => Err(failed("cannot look for a snapshot", errno)),
+        }
+    }
+
+    /// The directory of a snapshot.
+    pub fn snapshot(&self, reference: &Reference) -> Result<OwnedFd> {
+        let nothing = || Error::new(ErrorKind::NotFound, format!("there is no snapshot {reference}"));
+        // A reference comes from outside; one that is no id must not become a path.
+        let id = SnapshotId::new(reference.as_str()).map_err(|_| nothing())?;
+        tree::open_dir(self.snapshots.as_fd(), id.as_str().as_bytes())
+            .map_err(|error| if error.kind == ErrorKind::NotFound { nothing() } else { error })
+    }
+
+    /// Runs `fill` on a new directory, then makes that the directory of the snapshot which `fill` gives, in one step.
+    pub fn in_tmp(&self, fill: impl FnOnce(BorrowedFd<'_>) -> Result<Snapshot>) -> Result<Snapshot> {
+        let name = unique();
+        rustix::fs::mkdirat(&self.tmp, &name, Mode::RWXU).map_err(|e| failed("cannot make a snapshot", e))?;
+        let done =
+            tree::open_dir(self.tmp.as_fd(), name.as_bytes()).and_then(|dir| fill(dir.as_fd())).and_then(|snapshot| {
+                let id = snapshot.id.as_str().as_bytes();
+                tree::rename(self.tmp.as_fd(), name.as_bytes(), self.snapshots.as_fd(), id)?;
+                rustix::fs::fsync(&self.snapshots).map_err(|e| failed("cannot make the snapshot durable", e))?;
+                Ok(snapshot)
+            });
+        if done.is_err() {
+            tree::remove(self.tmp.as_fd(), name.as_bytes())?;
+        }
+        done
+    }
+
+    /// Writes what is known of a snapshot, and makes it and its tree as durable as it says.
+    pub fn write(&self, dir: BorrowedFd<'_>, snapshot: &Snapshot) -> Result<()> {
+        let broken = |e: &std::io::Error| Error::from_io("cannot write what is known of the snapshot", e);
+        let bytes = serde_json::to_vec(snapshot).map_err(|e| broken(&e.into()))?;
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC;
+        let new = unique();
+        let file = rustix::fs::openat(dir, &new, flags, Mode::RUSR | Mode::WUSR).map_err(|e| broken(&e.into()))?;
+        File::from(file).write_all(&bytes).map_err(|e| broken(&e))?;
+        if snapshot.durability == Durability::Durable {
+            // One call for everything, instead of one for each file.
+            rustix::fs::syncfs(dir).map_err(|e| broken(&e.into()))?;
+        }
+        rustix::fs::renameat(dir, &new, dir, "snapshot.json").map_err(|e| broken(&e.into()))?;
+        rustix::fs::fsync(dir).map_err(|e| broken(&e.into()))
+    }
+
+    /// What is known of a snapshot.
+    pub fn read(&self, reference: &Reference) -> Result<Snapshot> {
+        let dir = self.snapshot(reference)?;
+        let damaged = |why: &dyn std::fmt::Display| {
+            Error::new(ErrorKind::DataLoss, format!("the snapshot {reference} is damaged: {why}"))
+        };
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = rustix::fs::openat(dir, "snapshot.json", flags, Mode::empty()).map_err(|e| damaged(&e))?;
+        let snapshot: Snapshot =
+            serde_json::from_reader(std::io::BufReader::new(File::from(file))).map_err(|e| damaged(&e))?;
+        if snapshot.id.as_str() == reference.as_str() { Ok(snapshot) } else { Err(damaged(&"it bears another id")) }
+    }
+
+    /// What is known of all snapshots that are not damaged.
+    pub fn read_all(&self, cx: &Context<'_>) -> Result<Vec<Snapshot>> {
+        let mut all = Vec::new();
+        for name in tree::names(self.snapshots.as_fd())? {
+            let Some(reference) = String::from_utf8(name).ok().and_then(|name| Reference::new(name).ok()) else {
+                continue;
+            };
+            match self.read(&reference) {
+                Ok(snapshot) => all.push(snapshot),
+                // Somebody destroyed it meanwhile, or it is a file that is none of ours.
+                Err(error) if matches!(error.kind, ErrorKind::NotFound | ErrorKind::InvalidArgument) => {}
+                Err(error) => cx.log(LogLevel::Warn, &error.message),
+            }
+        }
+        Ok(all)
+    }
+
+    /// Removes a snapshot: from the list in one step, then from the disk.
+    pub fn remove(&self, reference: &Reference) -> Result<()> {
+        let Ok(id) = SnapshotId::new(reference.as_str()) else { return Ok(()) };
+        let name = unique();
+        match rustix::fs::renameat(&self.snapshots, id.as_str(), &self.tmp, &name) {
+            Ok(()) => tree::remove(self.tmp.as_fd(), name.as_bytes()),
+            Err(Errno::NOENT) => Ok(()),
+            Err(errno) => Err(failed("cannot remove the snapshot", errno)),
+        }
+    }
+
+    /// Records that `name` is about to be made in a target folder; gives its reference, and what it is called until it is whole.
+    pub fn record(&self, kind: &str, name: &FileName) -> Result<(Reference, String)> {
+        let reference = Reference::new(format!("{kind}-{}", unique()))?;
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        let file = rustix::fs::openat(&self.made, reference.as_str(), flags, Mode::RUSR | Mode::WUSR);
+        file.map_err(std::io::Error::from)
+            .and_then(|file| File::from(file).write_all(name.as_bytes()))
+            .map_err(|e| Error::from_io("cannot record what is made", &e))?;
+        let half = format!(".ah-minimal-{reference}");
+        Ok((reference, half))
+    }
+
+    /// The name recorded under a reference, if there is such a record.
+    pub fn recorded(&self, kind: &str, reference: &Reference) -> Result<Option<FileName>> {
+        let text = reference.as_str();
+        let ours = |rest: &str| rest.bytes().all(|b| b.is_ascii_digit() || b == b'-');
+        if !text.strip_prefix(kind).is_some_and(ours) {
+            return Ok(None);
+        }
+        let file = match rustix::fs::openat(
+            &self.made,
+            text,
+            OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC,
+            Mode::empty(),
+        ) {
+            Ok(file) => file,
+            Err(Errno::NOENT | Errno::NAMETOOLONG) => return Ok(None),
+            Err(errno) => return Err(failed("cannot read a record", errno)),
+        };
+        let mut name = Vec::new();
+        File::from(file).read_to_end(&mut name).map_err(|e| Error::from_io("cannot read a record", &e))?;
+        FileName::new(name).map(Some).map_err(|_| Error::new(ErrorKind::DataLoss, "a record is damaged"))
+    }
+
+    /// Removes a record.
+    pub fn forget(&self, reference: &Reference) -> Result<()> {
+        match rustix::fs::unlinkat(&self.made, reference.as_str(), AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => Ok(()),
+            Err(errno) => Err(failed("cannot remove a record", errno)),
+        }
+    }
+
+    /// Removes what processes that ended in the middle have left. Only with the exclusive lock.
+    pub fn clear(&self, target: Option<&Dir>, cx: &Context<'_>) -> Result<Vec<String>> {
+        let mut actions = Vec::new();
+        for name in tree::names(self.tmp.as_fd())? {
+            cx.check_cancelled()?;
+            tree::remove(self.tmp.as_fd(), &name)?;
+            actions.push("removed a snapshot that was half made or half removed".to_owned());
+        }
+        for name in tree::names(self.made.as_fd())? {
+            let half = [b".ah-minimal-".as_slice(), &name].concat();
+            if let (Some(target), Ok(reference)) = (target, Reference::new(String::from_utf8_lossy(&name)))
+                && tree::must_not_exist(target.as_fd(), &half).is_err()
+            {
+                tree::remove(target.as_fd(), &half)?;
+                self.forget(&reference)?;
+                actions.push("removed a view or a clone that was half made".to_owned());
+            }
+        }
+        Ok(actions)
+    }
+}
+
+/// A name that nobody else uses: digits and `-`.
+fn unique() -> String {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_nanos();
+    format!("{}-{now}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed))
+}

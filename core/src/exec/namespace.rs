@@ -90,10 +90,13 @@ fn refusal(doing: &str, error: Errno, branch: &Path) -> Error {
              sudo sysctl kernel.apparmor_restrict_unprivileged_userns=0; {way_out}"
         )
     } else {
-        format!("in a container, start it with the capability SYS_ADMIN, or with a seccomp profile that lets unshare and mount through; {way_out}")
+        format!(
+            "in a container, start it with the capability SYS_ADMIN, or with a seccomp profile that lets unshare and mount through; {way_out}"
+        )
     };
     let cause = io::Error::from_raw_os_error(error as i32);
-    let mut this = Error::from_io(format!("cannot {doing}, which showing the branch at the workspace's path needs"), &cause);
+    let mut this =
+        Error::from_io(format!("cannot {doing}, which showing the branch at the workspace's path needs"), &cause);
     if matches!(error, Errno::EPERM | Errno::EACCES | Errno::ENOSPC | Errno::EUSERS | Errno::EINVAL | Errno::ENOSYS) {
         this.kind = ErrorKind::FailedPrecondition;
         this = this.with_hint(hint);

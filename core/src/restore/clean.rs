@@ -55,6 +55,8 @@ fn made_for(tree: &Tree<'_>, at: &Result<RelPath>, step: &JournalStep, target: &
     let Ok(file) = tree.file(at) else { return false };
     let Ok(memory) = rustix::fs::memfd_create("ah-compare", rustix::fs::MemfdFlags::CLOEXEC) else { return false };
     // Whole contents in memory, once, for the file or two that a kill caught half-made.
-    let (Ok(()), Ok(made)) = (target.read(&step.path, memory.as_fd(), cx), read_all(file.as_fd())) else { return false };
+    let (Ok(()), Ok(made)) = (target.read(&step.path, memory.as_fd(), cx), read_all(file.as_fd())) else {
+        return false;
+    };
     read_all(memory.as_fd()).is_ok_and(|wanted| wanted.starts_with(&made))
 }

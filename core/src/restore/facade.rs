@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, HashSet};
 
 use ah_plugin_api::{
-    Capability, Change, Context, Durability, Error, ErrorKind, Place, RelPath, Result, Snapshot, SnapshotRef, SnapshotRequest,
+    Capability, Change, Context, Durability, Error, ErrorKind, Place, RelPath, Result, Snapshot, SnapshotRef,
+    SnapshotRequest,
 };
 
 use super::apply::{apply, lanes};
@@ -92,7 +93,8 @@ impl Workspace {
         let gone = || {
             Error::new(ErrorKind::NotFound, format!("the snapshot {} that undo goes back to is gone", journal.back.id))
         };
-        let target = self.state()?.snapshots.into_iter().find(|record| record.id == journal.back.id).ok_or_else(gone)?;
+        let target =
+            self.state()?.snapshots.into_iter().find(|record| record.id == journal.back.id).ok_or_else(gone)?;
         let touched: HashSet<RelPath> = journal.touched().cloned().collect();
         self.put_back(&Job {
             target,
@@ -156,13 +158,16 @@ impl Workspace {
             })
             .collect();
         let last = events.iter().rev().find_map(|event| match &event.body {
-            EventBody::RestoreBegin(begin) if ended.contains(begin.restore.as_str()) && self.session_counts(&event.session) => {
+            EventBody::RestoreBegin(begin)
+                if ended.contains(begin.restore.as_str()) && self.session_counts(&event.session) =>
+            {
                 Some((&event.session, begin))
             }
             _ => None,
         });
         let (session, begin) = last.ok_or_else(|| {
-            Error::new(ErrorKind::NotFound, "there is no restore to take back").with_hint("`ah timeline` shows what happened")
+            Error::new(ErrorKind::NotFound, "there is no restore to take back")
+                .with_hint("`ah timeline` shows what happened")
         })?;
         self.journals().ended_one(session, &begin.restore)
     }
@@ -177,11 +182,8 @@ impl Workspace {
         let cx = self.context();
         let served = self.serve(&job.target.provider)?;
         let (workspace, scratch, policy) = (self.open_dir()?, self.mounts_dir()?, self.policy()?);
-        let ignores = if served.can(Capability::AppliesPolicy) {
-            None
-        } else {
-            Some(Ignores::open(self.open_dir()?, &policy)?)
-        };
+        let ignores =
+            if served.can(Capability::AppliesPolicy) { None } else { Some(Ignores::open(self.open_dir()?, &policy)?) };
         let shelf = Shelf { provider: &*served.provider, store: &served.store, scratch: &scratch };
         let own_state = &policy.own_state;
         let ground = Ground { workspace: &workspace, shelf, own_state, ignores: ignores.as_ref() };
@@ -225,7 +227,9 @@ impl Workspace {
         let mut notes = head_note(&target, &safety);
         for open in &job.taken_over {
             for (path, aside) in clean(&ground, &open.journal, &cx)? {
-                notes.push(format!("{path} was being changed when the restore was interrupted; that state is in {aside}"));
+                notes.push(format!(
+                    "{path} was being changed when the restore was interrupted; that state is in {aside}"
+                ));
             }
         }
         if plan.is_empty() {
@@ -239,7 +243,8 @@ impl Workspace {
 
         let session = self.writing_session();
         let mut record = SnapshotRecord::of(&safety, &served.name, SnapshotKind::Safety, &session);
-        record.seq = self.append(&session, EventBody::Snapshot { snapshot: Box::new(record.clone()) }, Durability::Durable)?.seq;
+        record.seq =
+            self.append(&session, EventBody::Snapshot { snapshot: Box::new(record.clone()) }, Durability::Durable)?.seq;
         drop(making);
         let open = self.journals().begin(self.journal(job, &plan, &record)?)?;
         let begin = RestoreBegin {
@@ -383,7 +388,8 @@ fn refusal(conflicts: &[LeftAlone]) -> Error {
     let count = conflicts.len();
     let paths = if count == 1 { "1 path stands".to_owned() } else { format!("{count} paths stand") };
     let mut error = Error::new(ErrorKind::Conflict, format!("{paths} in the way, so nothing was changed"));
-    error.causes = conflicts.iter().take(NAMED).map(|conflict| format!("{}: {}", conflict.path, conflict.reason)).collect();
+    error.causes =
+        conflicts.iter().take(NAMED).map(|conflict| format!("{}: {}", conflict.path, conflict.reason)).collect();
     if count > NAMED {
         error.causes.push(format!("… and {} more", count - NAMED));
     }

@@ -95,10 +95,14 @@ mod tests {
         std::fs::write(tmp.path().join("src/.gitignore"), "gen\n").unwrap();
         let ignores = Ignores::open(Dir::open(tmp.path()).unwrap(), &CapturePolicy::default()).unwrap();
         let ignored = |text: &str, is_dir| ignores.ignored(&RelPath::new(text).unwrap(), is_dir);
-        for (path, is_dir) in [("target", true), ("target/debug/x", false), ("a.log", false), ("gone/b.log", false), ("src/gen", false)] {
+        for (path, is_dir) in
+            [("target", true), ("target/debug/x", false), ("a.log", false), ("gone/b.log", false), ("src/gen", false)]
+        {
             assert!(ignored(path, is_dir), "{path}");
         }
-        for (path, is_dir) in [("src", true), ("src/main.rs", false), ("gone/main.rs", false), ("gen", false), ("", true)] {
+        for (path, is_dir) in
+            [("src", true), ("src/main.rs", false), ("gone/main.rs", false), ("gen", false), ("", true)]
+        {
             assert!(!ignored(path, is_dir), "{path}");
         }
     }

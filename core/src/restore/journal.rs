@@ -10,7 +10,9 @@ use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use ah_plugin_api::{Error, ErrorKind, ProviderName, Reference, RelPath, Result, SnapshotId, Timestamp};
+use ah_plugin_api::{
+    Entry, EntryKind, Error, ErrorKind, ProviderName, Reference, RelPath, Result, SnapshotId, Timestamp,
+};
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
@@ -101,32 +103,20 @@ impl Journal {
     /// The steps of `plan`, with a slot for each file that passes through the staging folder, in the order of
     /// [`Plan::steps`].
     pub(crate) fn steps_of(plan: &Plan) -> Vec<JournalStep> {
-        let is_dir = |step: &Step, which: fn(&Step) -> Option<&ah_plugin_api::Entry>| {
-            which(step).is_some_and(|entry| entry.kind == ah_plugin_api::EntryKind::Dir)
+        let file = |entry: &Option<Entry>| entry.as_ref().is_some_and(|entry| entry.kind != EntryKind::Dir);
+        let taken = |steps: &[Step]| steps.iter().map(|step| file(&step.before)).collect::<Vec<bool>>();
+        let none = |steps: &[Step]| vec![false; steps.len()];
+        let made = |steps: &[Step]| vec![true; steps.len()];
+        let staged =
+            [taken(&plan.clear), none(&plan.dirs), made(&plan.puts), taken(&plan.removals), none(&plan.attributes)];
+        let mut slots = 0u64..;
+        let step = |(step, staged): (&Step, bool)| JournalStep {
+            path: step.path.clone(),
+            slot: staged.then(|| slots.next()).flatten(),
+            before: step.before.as_ref().map(EntryRecord::from),
+            after: step.after.as_ref().map(EntryRecord::from),
         };
-        let taken = |step: &Step| !is_dir(step, |step| step.before.as_ref());
-        let made = |step: &Step| !is_dir(step, |step| step.after.as_ref());
-        let none = |_: &Step| false;
-        let lists: [(&[Step], &dyn Fn(&Step) -> bool); 5] = [
-            (&plan.clear, &taken),
-            (&plan.dirs, &none),
-            (&plan.puts, &made),
-            (&plan.removals, &taken),
-            (&plan.attributes, &none),
-        ];
-        let mut next = 0;
-        let mut steps = Vec::new();
-        for (list, staged) in lists {
-            for step in list {
-                let slot = staged(step).then(|| {
-                    next += 1;
-                    next - 1
-                });
-                let (before, after) = (step.before.as_ref().map(EntryRecord::from), step.after.as_ref().map(EntryRecord::from));
-                steps.push(JournalStep { path: step.path.clone(), slot, before, after });
-            }
-        }
-        steps
+        plan.steps().zip(staged.concat()).map(step).collect()
     }
 
     /// The staging folder of a restore.
@@ -259,7 +249,8 @@ fn rustix_nofollow() -> i32 {
 
 fn read(path: &Path) -> Result<Journal> {
     let shown = path.display();
-    let bytes = fs::read(path).map_err(|e| Error::from_io(format!("cannot read the plan of a restore, {shown}"), &e))?;
+    let bytes =
+        fs::read(path).map_err(|e| Error::from_io(format!("cannot read the plan of a restore, {shown}"), &e))?;
     let damaged = |e: &serde_json::Error| {
         Error::new(ErrorKind::DataLoss, format!("the plan of a restore is damaged: {shown}"))
             .with_cause(e)

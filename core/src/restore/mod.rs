@@ -38,8 +38,8 @@ mod scope;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use apply::{lanes, on_threads};
 pub(crate) use ignores::Ignores;
-pub(crate) use scope::STAGING_PREFIX;
 
 use ah_plugin_api::{RelPath, SnapshotId, Timestamp};
 use serde::{Deserialize, Serialize};

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use ah_plugin_api::{
     Capability, Change, Changes, Context, DiffMethod, DiffRequest, Dir, Entry, EntryKind, Error, ErrorKind, FileName,
-    LookupRequest, MountRequest, Place, Provider, ReadDirRequest, ReadRequest, Reference, RelPath, Result, Side, UnmountRequest,
-    View,
+    LookupRequest, MountRequest, Place, Provider, ReadDirRequest, ReadRequest, Reference, RelPath, Result, Side,
+    UnmountRequest, View,
 };
 use rustix::fs::{MemfdFlags, Mode, OFlags};
 use rustix::io::Errno;
@@ -213,7 +213,7 @@ impl Source<'_> {
             Some(EntryKind::Symlink) => {
                 write_all(out, &at::read_link(parent.as_fd(), name).map_err(fail)?).map_err(fail)
             }
-            _ => copy_contents(at::open_file(parent.as_fd(), name).map_err(fail)?.as_fd(), out).map_err(fail),
+            _ => copy_contents(at::open_file(parent.as_fd(), name).map_err(fail)?.as_fd(), out).map(drop).map_err(fail),
         }
     }
 
@@ -286,7 +286,13 @@ pub(crate) fn same_contents(
 ///
 /// # Errors
 /// Those of both sources.
-pub(crate) fn diff(from: &Source<'_>, to: &Source<'_>, paths: &[RelPath], times: bool, cx: &Context<'_>) -> Result<Changes> {
+pub(crate) fn diff(
+    from: &Source<'_>,
+    to: &Source<'_>,
+    paths: &[RelPath],
+    times: bool,
+    cx: &Context<'_>,
+) -> Result<Changes> {
     let mut walk = Walk { from, to, times, cx, changes: Vec::new(), seen: 0 };
     let mut tops: Vec<&RelPath> = paths.iter().collect();
     tops.sort();
@@ -390,10 +396,11 @@ pub(crate) fn read_all(fd: BorrowedFd<'_>) -> Result<Vec<u8>, Errno> {
     }
 }
 
-/// Copies a file's contents to `out`: by reflink, in the kernel, or by hand, whichever this pair of files can.
-pub(crate) fn copy_contents(from: BorrowedFd<'_>, out: BorrowedFd<'_>) -> Result<(), Errno> {
+/// Copies a file's contents to `out`, from its start: by reflink (then the answer is true), in the kernel, or by hand,
+/// whichever this pair of files can.
+pub(crate) fn copy_contents(from: BorrowedFd<'_>, out: BorrowedFd<'_>) -> Result<bool, Errno> {
     if rustix::fs::ioctl_ficlone(out, from).is_ok() {
-        return Ok(());
+        return Ok(true);
     }
     loop {
         match rustix::fs::copy_file_range(from, None, out, None, 1 << 30) {
@@ -409,7 +416,7 @@ pub(crate) fn copy_contents(from: BorrowedFd<'_>, out: BorrowedFd<'_>) -> Result
     let mut chunk = vec![0; 128 << 10];
     loop {
         match rustix::io::read(from, &mut chunk) {
-            Ok(0) => return Ok(()),
+            Ok(0) => return Ok(false),
             Ok(n) => write_all(out, &chunk[..n])?,
             Err(Errno::INTR) => {}
             Err(error) => return Err(error),

@@ -54,7 +54,7 @@ impl Work<'_> {
             let mut dirs = LastDir::new(self.tree);
             for put in *chunk {
                 let done = self.put(staging, &mut dirs, put);
-                self.settle(&put.step.path, put.slot, done, &kept);
+                self.settle(&put.step.path, put.slot, &done, &kept);
             }
             Ok(())
         });
@@ -64,7 +64,7 @@ impl Work<'_> {
         kept.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn settle(&self, path: &RelPath, slot: Option<u64>, done: Result<(), Trouble>, kept: &Mutex<HashSet<u64>>) {
+    fn settle(&self, path: &RelPath, slot: Option<u64>, done: &Result<(), Trouble>, kept: &Mutex<HashSet<u64>>) {
         let reason = match done {
             Ok(()) => return,
             Err(Trouble::Changed) => "it was changed in the last instant, and is left as it is".to_owned(),
@@ -85,7 +85,9 @@ impl Work<'_> {
             let made = step_point("restore-mkdir").and_then(|()| dirs.parent(&step.path)).and_then(|(parent, name)| {
                 // Closed to others until its mode is set at the end.
                 match rustix::fs::mkdirat(parent, name, Mode::RWXU) {
-                    Err(Errno::EXIST) if at::stat(parent, name)?.is_some_and(|found| found.kind == EntryKind::Dir) => Ok(()),
+                    Err(Errno::EXIST) if at::stat(parent, name)?.is_some_and(|found| found.kind == EntryKind::Dir) => {
+                        Ok(())
+                    }
                     Err(error) => Err(error),
                     Ok(()) => give_to_parents_owner(parent, name),
                 }
@@ -133,7 +135,7 @@ impl Work<'_> {
         let mut dirs = LastDir::new(self.tree);
         for (step, &slot) in steps.iter().zip(slots) {
             let done = take(staging, &mut dirs, step, slot);
-            self.settle(&step.path, slot, done, kept);
+            self.settle(&step.path, slot, &done, kept);
         }
     }
 }

@@ -125,7 +125,8 @@ impl Work<'_> {
                 last.entry(path).or_default().1 = Some(*was);
             }
         }
-        let is_dir = |path| self.tree.stat(path).is_ok_and(|found| found.is_some_and(|found| found.kind == EntryKind::Dir));
+        let is_dir =
+            |path| self.tree.stat(path).is_ok_and(|found| found.is_some_and(|found| found.kind == EntryKind::Dir));
         // One that was to go and could not is locked again.
         for (path, mode) in self.plan.unlock.iter().filter(|(path, _)| !gone.contains(path) || is_dir(path)) {
             last.entry(path).or_default().0 = Some(*mode);
@@ -230,7 +231,7 @@ pub(super) fn sweep(tree: Tree<'_>, path: &RelPath, keep: &HashSet<u64>) -> bool
 }
 
 /// Runs `each` on all items on some threads. After the first error no more are begun.
-fn on_threads<T: Sync>(threads: u64, items: &[T], each: impl Fn(&T) -> Result<()> + Sync) -> Result<()> {
+pub(crate) fn on_threads<T: Sync>(threads: u64, items: &[T], each: impl Fn(&T) -> Result<()> + Sync) -> Result<()> {
     const CHUNK: usize = 8;
     let next = AtomicUsize::new(0);
     let failure = Mutex::new(None);

@@ -47,7 +47,9 @@ impl Work<'_> {
         }
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = rustix::fs::openat(dir, name.as_str(), flags, Mode::RUSR | Mode::WUSR).map_err(fail)?;
-        self.target.read(path, file.as_fd(), self.cx).map_err(|e| e.context(format!("cannot read {path} from the snapshot")))?;
+        self.target
+            .read(path, file.as_fd(), self.cx)
+            .map_err(|e| e.context(format!("cannot read {path} from the snapshot")))?;
         let size = at::stat(file.as_fd(), b"").map_err(fail)?.map_or(0, |found| found.size);
         if size != after.size {
             let message = format!("the snapshot gave {size} bytes of {path}, not {}", after.size);

@@ -7,10 +7,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use ah_plugin_api::{
-    Capability, CapturePolicy, Change, Changes, ContentId, Context, DestroyRequest, Description, DiffMethod, DiffRequest, Dir,
-    Done, Durability, Entry, EntryKind, Error, ErrorKind, ListRequest, LookupRequest, MountRequest, Omission, OmitReason, Place,
-    Probe, ProbeRequest, Provider, ProviderName, ReadDirRequest, ReadRequest, ReclaimRequest, Reclaimed, Reference, RelPath,
-    Result, Side, Snapshot, SnapshotId, SnapshotRef, SnapshotRequest, Timestamp, UnmountRequest, View,
+    Capability, CapturePolicy, Change, Changes, ContentId, Context, Description, DestroyRequest, DiffMethod,
+    DiffRequest, Dir, Done, Durability, Entry, EntryKind, Error, ErrorKind, ListRequest, LookupRequest, MountRequest,
+    Omission, OmitReason, Place, Probe, ProbeRequest, Provider, ProviderName, ReadDirRequest, ReadRequest,
+    ReclaimRequest, Reclaimed, Reference, RelPath, Result, Side, Snapshot, SnapshotId, SnapshotRef, SnapshotRequest,
+    Timestamp, UnmountRequest, View,
 };
 use ah_rules::{DirRules, Rules};
 
@@ -362,7 +363,10 @@ impl Lab {
     /// Takes a restore back.
     pub(super) fn undo(&self, safety: &Snapshot, outcome: &Outcome) -> (Snapshot, Outcome) {
         let touched = outcome.journal.touched().cloned().collect();
-        self.restore(safety, &Ask { scope: Scope::Exactly(touched), ignored: true, delete_ignored: true, exact_times: false })
+        self.restore(
+            safety,
+            &Ask { scope: Scope::Exactly(touched), ignored: true, delete_ignored: true, exact_times: false },
+        )
     }
 
     /// Everything in the workspace but `.git`; of directories no times.

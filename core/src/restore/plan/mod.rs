@@ -4,6 +4,8 @@
 //! reason), or stands in the way (a conflict; then nothing at all is done). What may be touched is in `scope.rs`, how steps are
 //! carried out in `apply/`.
 
+mod finish;
+
 use std::cell::OnceCell;
 use std::collections::HashSet;
 use std::os::fd::AsFd;
@@ -13,7 +15,7 @@ use ah_plugin_api::{
 };
 use rustix::io::Errno;
 
-use super::at::{Found, Tree, io};
+use super::at::{Found, Tree};
 use super::scope::{Omissions, Scope, by_rule, untouchable};
 use super::{Ignores, LeftAlone};
 use crate::walk::{Shelf, Source, same_contents};
@@ -93,7 +95,8 @@ impl Plan {
 
     /// What changes, one for each path, in order.
     pub(crate) fn changes(&self) -> Vec<Change> {
-        let change = |step: &Step| Change { path: step.path.clone(), before: step.before.clone(), after: step.after.clone() };
+        let change =
+            |step: &Step| Change { path: step.path.clone(), before: step.before.clone(), after: step.after.clone() };
         let mut changes: Vec<Change> = self.steps().map(change).collect();
         changes.sort_by(|a, b| a.path.cmp(&b.path));
         changes.dedup_by(|a, b| a.path == b.path);
@@ -193,10 +196,9 @@ impl<'a> Planner<'a> {
             Some("it is a special file, which could not be made again".to_owned())
         } else if ignored {
             Some("it is ignored, and ignored files are never deleted".to_owned())
-        } else if let Some(omission) = self.kept_by_target.cover(path).filter(|_| !makes_room) {
-            Some(format!("the snapshot left it out ({})", omission.reason))
         } else {
-            None
+            let omission = self.kept_by_target.cover(path).filter(|_| !makes_room);
+            omission.map(|omission| format!("the snapshot left it out ({})", omission.reason))
         };
         if let Some(why) = why {
             if makes_room {
@@ -252,7 +254,12 @@ impl<'a> Planner<'a> {
                 self.leave(path, format!("it is there and {reason}: only missing ones are brought back"));
             }
             Some(reason) => {
-                self.conflict(path, format!("it would be overwritten, and the snapshot of the present state does not hold it ({reason})"));
+                self.conflict(
+                    path,
+                    format!(
+                        "it would be overwritten, and the snapshot of the present state does not hold it ({reason})"
+                    ),
+                );
             }
             None => self.conflict(path, "it was made after the present state was saved"),
         }
@@ -328,10 +335,11 @@ impl<'a> Planner<'a> {
             return Ok(Seen::Same(found));
         }
         let present = found.entry(path.file_name().unwrap_or_default());
-        if let Some(after) = after.filter(|after| after.kind == found.kind && after.kind != EntryKind::Dir) {
-            if self.on_disk_equals(path, &present, after)? && (found.mode == after.mode || found.kind == EntryKind::Symlink) {
-                return Ok(Seen::Done);
-            }
+        if let Some(after) = after.filter(|after| after.kind == found.kind && after.kind != EntryKind::Dir)
+            && (found.mode == after.mode || found.kind == EntryKind::Symlink)
+            && self.on_disk_equals(path, &present, after)?
+        {
+            return Ok(Seen::Done);
         }
         self.conflict(path, "it changed after the present state was saved");
         Ok(Seen::Done)
@@ -396,7 +404,8 @@ impl<'a> Planner<'a> {
         }
         for dir in missing.into_iter().rev() {
             let entry = self.target.entry(&dir, self.cx)?.filter(|entry| entry.kind == EntryKind::Dir);
-            let entry = entry.ok_or_else(|| Error::new(ErrorKind::DataLoss, format!("the snapshot has no directory {dir}")))?;
+            let entry =
+                entry.ok_or_else(|| Error::new(ErrorKind::DataLoss, format!("the snapshot has no directory {dir}")))?;
             self.make(Step { path: dir, before: None, after: Some(entry), found: None });
         }
         Ok(true)
@@ -424,102 +433,14 @@ impl<'a> Planner<'a> {
     fn conflict(&mut self, path: &RelPath, reason: impl Into<String>) {
         self.plan.conflicts.push(LeftAlone { path: path.clone(), reason: reason.into() });
     }
-
-    fn finish(mut self) -> Result<Plan> {
-        let deepest_first = |a: &Step, b: &Step| b.path.cmp(&a.path);
-        self.plan.clear.sort_by(deepest_first);
-        self.plan.removals.sort_by(deepest_first);
-        self.plan.attributes.sort_by(deepest_first);
-        self.plan.dirs.sort_by(|a, b| a.path.cmp(&b.path));
-        self.plan.puts.sort_by(|a, b| a.path.cmp(&b.path));
-        self.only_what_is_held_makes_room()?;
-        self.only_empty_directories_go();
-        self.doors();
-        Ok(self.plan)
-    }
-
-    /// A directory that becomes something else may hold nothing but what the safety snapshot holds and this plan takes away.
-    fn only_what_is_held_makes_room(&mut self) -> Result<()> {
-        let cleared: HashSet<RelPath> = self.plan.clear.iter().map(|step| step.path.clone()).collect();
-        for step in &self.plan.clear {
-            if step.before.as_ref().is_none_or(|before| before.kind != EntryKind::Dir) {
-                continue;
-            }
-            let names = self.tree.names(&step.path).map_err(|e| io(format!("cannot list {}", step.path), e))?;
-            for name in names {
-                let child = step.path.join(&name)?;
-                if !cleared.contains(&child) {
-                    let reason = "a file takes the place of its directory, and the snapshot of the present state does not hold it";
-                    self.plan.conflicts.push(LeftAlone { path: child, reason: reason.to_owned() });
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// A directory that has something left in it stays.
-    fn only_empty_directories_go(&mut self) {
-        let mut going: HashSet<RelPath> = HashSet::new();
-        let mut left = Vec::new();
-        self.plan.removals.retain(|step| {
-            // The deepest come first, so whatever is below has been decided.
-            let stays = step.before.as_ref().is_some_and(|before| before.kind == EntryKind::Dir)
-                && self.tree.names(&step.path).is_ok_and(|names| {
-                    names.iter().any(|name| step.path.join(name).is_ok_and(|child| !going.contains(&child)))
-                });
-            if stays {
-                let reason = "it is not empty: something in it is left alone".to_owned();
-                left.push(LeftAlone { path: step.path.clone(), reason });
-            } else {
-                going.insert(step.path.clone());
-            }
-            !stays
-        });
-        self.plan.left.extend(left);
-    }
-
-    /// The directories in which names come and go: their times, and which of them their owner has to open first.
-    fn doors(&mut self) {
-        let mut seen: HashSet<RelPath> = HashSet::new();
-        let (me, mut unlock, mut parents, mut shut) = (rustix::process::geteuid(), Vec::new(), Vec::new(), Vec::new());
-        // The top is among them: that is where files are prepared.
-        let mut doors = vec![RelPath::root()];
-        let moving = self.plan.clear.iter().chain(&self.plan.dirs).chain(&self.plan.puts).chain(&self.plan.removals);
-        doors.extend(moving.filter_map(|step| step.path.parent()));
-        for door in doors {
-            if self.becoming.contains(&door) || !seen.insert(door.clone()) {
-                continue;
-            }
-            let Ok(Some(found)) = self.tree.stat(&door) else { continue };
-            parents.push((door.clone(), found.mtime));
-            if me.is_root() || found.mode & 0o300 == 0o300 && found.uid == me.as_raw() {
-                continue;
-            }
-            if found.uid == me.as_raw() {
-                unlock.push((door, found.mode));
-            } else if !may_write(&self.tree, &door) {
-                shut.push(LeftAlone { path: door, reason: "you may not write to this directory".to_owned() });
-            }
-        }
-        self.plan.conflicts.extend(shut);
-        unlock.sort();
-        self.plan.unlock = unlock;
-        self.plan.parents = parents;
-    }
-}
-
-fn may_write(tree: &Tree<'_>, dir: &RelPath) -> bool {
-    use rustix::fs::{Access, AtFlags};
-    let access = Access::WRITE_OK | Access::EXEC_OK;
-    let answer = tree.dir(dir).and_then(|fd| rustix::fs::accessat(&fd, ".", access, AtFlags::EACCESS));
-    // Only a clear no counts; an old kernel that cannot be asked leaves it to the attempt.
-    !matches!(answer, Err(Errno::ACCESS | Errno::ROFS))
 }
 
 /// What cannot be read cannot be held either.
 fn unreadable_is_different(answer: Result<bool>) -> Result<bool> {
     match answer {
-        Err(error) if matches!(error.kind, ErrorKind::PermissionDenied | ErrorKind::NotFound | ErrorKind::InvalidArgument) => {
+        Err(error)
+            if matches!(error.kind, ErrorKind::PermissionDenied | ErrorKind::NotFound | ErrorKind::InvalidArgument) =>
+        {
             Ok(false)
         }
         other => other,

@@ -104,6 +104,10 @@ impl DirRules {
         if name == b".git" {
             return Class::omitted(OmitReason::GitDir, None);
         }
+        // The folder in which a restore prepares files, at the top of the workspace.
+        if self.path.is_empty() && name.starts_with(b".ah-restore-") {
+            return Class::omitted(OmitReason::OwnState, None);
+        }
         if self.shared.own_state.iter().any(|own| self.is_path(own.as_bytes(), name)) {
             return Class::omitted(OmitReason::OwnState, None);
         }

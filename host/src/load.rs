@@ -150,11 +150,14 @@ fn load_one(
     memory.try_out(&file, || {
         let _ = abi::open(&name);
     })?;
-    let opened = abi::open(&name);
-    if !matches!(opened, Err(OpenError::NotALibrary(_))) {
-        // The system's loader takes equal names for equal libraries, so the number in this one's name must not be used again.
-        let _ = file.into_raw_fd();
-    }
+    let opened = match abi::open(&name) {
+        Err(OpenError::NotALibrary(why)) => {
+            return Err(Fault::NotALibrary(why.replace(&*name.to_string_lossy(), &real.to_string_lossy())));
+        }
+        opened => opened,
+    };
+    // The system's loader takes equal names for equal libraries, so the number in this one's name must not be used again.
+    let _ = file.into_raw_fd();
     let Library { description, abi, caller } = opened?;
     if promised.is_some_and(|promised| *promised != description.name) {
         return Err(Fault::OtherName { says: description.name });

@@ -12,8 +12,8 @@ use ah_plugin_api::abi::ABI_MAJOR;
 pub struct Search {
     /// Folders, or single files, that the user named.
     pub explicit: Vec<PathBuf>,
-    /// The folder of the running program, with all symlinks resolved: `../lib/ah/providers/N` from there, and the folder itself if
-    /// it is a build folder of cargo's.
+    /// The folder of the running program, with all symlinks resolved: `../lib/ah/providers/N` (and `lib64`, and the
+    /// multiarch folder) from there, and the folder itself if it is a build folder of cargo's.
     pub exe_dir: Option<PathBuf>,
     /// The system's library folders.
     pub system: bool,
@@ -63,8 +63,8 @@ impl Search {
             add(path.clone(), Origin::Explicit);
         }
         if let Some(exe) = &self.exe_dir {
-            if let Some(prefix) = exe.parent() {
-                add(below(&prefix.join("lib")), Origin::BesideProgram);
+            for libdir in exe.parent().into_iter().flat_map(|prefix| LIBDIRS.map(|libdir| prefix.join(libdir))) {
+                add(below(&libdir), Origin::BesideProgram);
             }
             if let Some(build) = build_folder(exe) {
                 add(build.to_owned(), Origin::Build);
@@ -72,7 +72,7 @@ impl Search {
         }
         if self.system {
             for libdir in system_libdirs() {
-                add(below(Path::new(libdir)), Origin::System);
+                add(below(&libdir), Origin::System);
             }
         }
         places
@@ -91,17 +91,27 @@ fn build_folder(exe: &Path) -> Option<&Path> {
     folder.ancestors().skip(1).take(2).any(marked).then_some(folder)
 }
 
-/// What the packager compiled in, then the usual places: multiarch, lib64, lib.
-fn system_libdirs() -> impl Iterator<Item = &'static str> {
-    let multiarch = match std::env::consts::ARCH {
-        "x86_64" => "/usr/lib/x86_64-linux-gnu",
-        "aarch64" => "/usr/lib/aarch64-linux-gnu",
-        "riscv64" => "/usr/lib/riscv64-linux-gnu",
-        "s390x" => "/usr/lib/s390x-linux-gnu",
-        "powerpc64" => "/usr/lib/powerpc64le-linux-gnu",
-        _ => "/usr/lib",
-    };
-    option_env!("AH_LIBDIR").into_iter().chain([multiarch, "/usr/lib64", "/usr/lib"])
+/// Where distributions keep libraries, below `/usr` or another prefix.
+const LIBDIRS: [&str; 3] = ["lib", "lib64", MULTIARCH];
+
+const MULTIARCH: &str = if cfg!(target_arch = "x86_64") {
+    "lib/x86_64-linux-gnu"
+} else if cfg!(target_arch = "aarch64") {
+    "lib/aarch64-linux-gnu"
+} else if cfg!(target_arch = "riscv64") {
+    "lib/riscv64-linux-gnu"
+} else if cfg!(target_arch = "powerpc64") {
+    "lib/powerpc64le-linux-gnu"
+} else if cfg!(target_arch = "s390x") {
+    "lib/s390x-linux-gnu"
+} else {
+    "lib"
+};
+
+/// What the packager compiled in (`AH_LIBDIR` in the environment of the build), then the usual places.
+fn system_libdirs() -> impl Iterator<Item = PathBuf> {
+    let compiled_in = option_env!("AH_LIBDIR").map(PathBuf::from);
+    compiled_in.into_iter().chain(LIBDIRS.map(|libdir| Path::new("/usr").join(libdir)))
 }
 
 /// The provider that a file name promises: `libah_provider_<name>.so`.

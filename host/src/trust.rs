@@ -205,13 +205,14 @@ fn judge(fd: &OwnedFd, stat: &Stat) -> Result<bool, Why> {
         return Err(Why::Owner(stat.st_uid));
     }
     let mode = Mode::from_raw_mode(stat.st_mode);
-    let by_all = mode.contains(Mode::WOTH);
-    let by_group = mode.contains(Mode::WGRP) && !own_group(fd, stat);
+    let (by_all, by_group) = (mode.contains(Mode::WOTH), mode.contains(Mode::WGRP));
     let sticky = FileType::from_raw_mode(stat.st_mode) == FileType::Directory && mode.contains(Mode::SVTX);
     match (by_all, by_group) {
         (false, false) => Ok(false),
         _ if sticky => Ok(true),
         (true, _) => Err(Why::WritableByAll),
+        // Asked last: it may read the user database.
+        (false, true) if own_group(fd, stat) => Ok(false),
         (false, true) => Err(Why::WritableByGroup(stat.st_gid)),
     }
 }
@@ -244,12 +245,129 @@ fn has_no_acl(fd: &OwnedFd) -> bool {
 
 /// Whether the user namespace of this process knows the root user of the system. Unreadable maps count as the system's own.
 fn root_is_mapped() -> bool {
-    let Ok(map) = std::fs::read_to_string("/proc/self/uid_map") else { return true };
-    // Lines of: first id inside, first id outside, how many.
+    std::fs::read_to_string("/proc/self/uid_map").map_or(true, |map| maps_root(&map))
+}
+
+/// Lines of: first id inside, first id outside, how many.
+fn maps_root(map: &str) -> bool {
     map.lines().any(|line| line.split_whitespace().nth(1) == Some("0"))
 }
 
 fn overflow_uid() -> u32 {
     let text = std::fs::read_to_string("/proc/sys/kernel/overflowuid").unwrap_or_default();
     text.trim().parse().unwrap_or(65534)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::{PermissionsExt, chown, symlink};
+
+    use super::*;
+
+    fn mode(path: &Path, mode: u32) {
+        fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+    }
+
+    /// A folder with `lib.so` in it.
+    fn scene() -> (tempfile::TempDir, PathBuf) {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().canonicalize().unwrap().join("lib.so");
+        fs::write(&file, "x").unwrap();
+        mode(&file, 0o755);
+        (dir, file)
+    }
+
+    #[test]
+    fn what_only_the_user_can_change_is_opened_by_its_real_path() {
+        let (dir, file) = scene();
+        assert_eq!(open_trusted(&file).unwrap().1, file);
+        let below = dir.path().join("a/b");
+        fs::create_dir_all(&below).unwrap();
+        symlink("../../lib.so", below.join("relative")).unwrap();
+        symlink(&below, dir.path().join("absolute")).unwrap();
+        assert_eq!(open_trusted(&dir.path().join("absolute/relative")).unwrap().1, file);
+        assert_eq!(open_trusted(&dir.path().join("a/./b/../../lib.so")).unwrap().1, file);
+    }
+
+    #[test]
+    fn what_others_can_write_to_is_refused_wherever_it_is_on_the_way() {
+        let (dir, file) = scene();
+        mode(&file, 0o757);
+        let error = open_trusted(&file).unwrap_err();
+        assert!(matches!(error.why, Why::WritableByAll) && error.path == file, "{error}");
+        mode(&file, 0o755);
+        let middle = dir.path().canonicalize().unwrap().join("middle");
+        fs::create_dir_all(middle.join("inner")).unwrap();
+        fs::copy(&file, middle.join("inner/lib.so")).unwrap();
+        mode(&middle, 0o777);
+        symlink(middle.join("inner"), dir.path().join("link")).unwrap();
+        for way in [middle.join("inner/lib.so"), dir.path().join("link/lib.so")] {
+            let error = open_trusted(&way).unwrap_err();
+            assert!(matches!(error.why, Why::WritableByAll) && error.path == middle, "{error}");
+        }
+        // A sticky folder on the way is no harm; but nothing is loaded straight out of one.
+        mode(&middle, 0o1777);
+        open_trusted(&middle.join("inner/lib.so")).unwrap();
+        fs::copy(&file, middle.join("lib.so")).unwrap();
+        let error = open_trusted(&middle.join("lib.so")).unwrap_err();
+        assert!(matches!(error.why, Why::Sticky) && error.path == middle, "{error}");
+    }
+
+    #[test]
+    fn a_group_counts_as_others_unless_it_is_the_users_own() {
+        let (_dir, file) = scene();
+        mode(&file, 0o775);
+        let group = nix::unistd::Group::from_gid(nix::unistd::getegid()).unwrap();
+        let user = nix::unistd::User::from_uid(nix::unistd::geteuid()).unwrap();
+        let (Some(group), Some(user)) = (group, user) else { return };
+        let own = group.name == user.name && group.mem.iter().all(|member| *member == user.name);
+        assert_eq!(open_trusted(&file).is_ok(), own);
+        if user.uid.is_root() {
+            chown(&file, None, Some(12345)).unwrap();
+            let error = open_trusted(&file).unwrap_err();
+            assert!(matches!(error.why, Why::WritableByGroup(12345)), "{error}");
+        }
+    }
+
+    #[test]
+    fn what_belongs_to_somebody_else_is_refused() {
+        if !nix::unistd::geteuid().is_root() {
+            eprintln!("skipped: only root can give files away");
+            return;
+        }
+        let (dir, file) = scene();
+        chown(&file, Some(12345), None).unwrap();
+        assert!(matches!(open_trusted(&file).unwrap_err().why, Why::Owner(12345)));
+        chown(&file, Some(0), None).unwrap();
+        let link = dir.path().join("link");
+        symlink(&file, &link).unwrap();
+        std::os::unix::fs::lchown(&link, Some(12345), None).unwrap();
+        assert!(matches!(open_trusted(&link).unwrap_err().why, Why::Owner(12345)));
+        chown(dir.path(), Some(12345), None).unwrap();
+        assert!(matches!(open_trusted(&file).unwrap_err().why, Why::Owner(12345)));
+    }
+
+    #[test]
+    fn what_is_no_file_is_refused_without_waiting() {
+        let (dir, file) = scene();
+        let fifo = dir.path().join("fifo");
+        rustix::fs::mknodat(rustix::fs::CWD, &fifo, FileType::Fifo, Mode::RWXU, 0).unwrap();
+        for path in [fifo, dir.path().to_owned(), "/dev/null".into(), "/".into()] {
+            assert!(matches!(open_trusted(&path).unwrap_err().why, Why::Kind), "{}", path.display());
+        }
+        let loops = dir.path().join("loop");
+        symlink("loop", &loops).unwrap();
+        for path in [loops, dir.path().join("missing"), file.join("below")] {
+            assert!(matches!(open_trusted(&path).unwrap_err().why, Why::Unreachable(_)), "{}", path.display());
+        }
+    }
+
+    #[test]
+    fn maps_of_namespaces_are_read() {
+        assert!(maps_root("         0          0 4294967295\n"));
+        assert!(maps_root("0 100000 65536\n65536 0 1\n"));
+        assert!(!maps_root("      1000       1000          1\n"));
+        assert!(!maps_root("         0       1000          1\n"));
+    }
 }

@@ -177,3 +177,117 @@ impl Observer for Life {
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::os::fd::AsFd;
+    use std::sync::atomic::AtomicU32;
+
+    use super::*;
+
+    /// Does what a request says.
+    struct Obedient;
+
+    impl Caller for Obedient {
+        fn call(&self, op: Op, request: &[u8], fds: &[BorrowedFd<'_>], cx: &Context<'_>) -> Result<Vec<u8>> {
+            match request {
+                b"echo" => Ok(op.as_str().into()),
+                b"panic" => panic!("told to"),
+                b"report" => {
+                    for done in 0..10 {
+                        cx.progress("reporting", done, Some(10));
+                    }
+                    cx.log(LogLevel::Warn, "done");
+                    Ok(Vec::new())
+                }
+                b"write" => {
+                    let mut file = std::fs::File::from(fds[0].try_clone_to_owned().unwrap());
+                    file.write_all(b"written").unwrap();
+                    Ok(Vec::new())
+                }
+                b"wait" => loop {
+                    cx.check_cancelled()?;
+                    std::thread::sleep(Duration::from_millis(2));
+                },
+                _ => loop {
+                    std::thread::sleep(Duration::from_secs(60));
+                },
+            }
+        }
+    }
+
+    #[derive(Default)]
+    struct Notes {
+        progress: AtomicU32,
+        log: Mutex<Vec<String>>,
+        cancel: AtomicBool,
+    }
+
+    impl Observer for Notes {
+        fn progress(&self, _: &Progress) {
+            self.progress.fetch_add(1, Ordering::Relaxed);
+        }
+
+        fn cancelled(&self) -> bool {
+            self.cancel.load(Ordering::Relaxed)
+        }
+
+        fn log(&self, _: LogLevel, message: &str) {
+            lock(&self.log).push(message.to_owned());
+        }
+    }
+
+    fn watched(limit: Duration) -> Watched<Obedient> {
+        Watched::new(Obedient, "the obedient one".to_owned(), limit)
+    }
+
+    #[test]
+    fn everything_passes_through() {
+        let watched = watched(Duration::from_secs(20));
+        let notes = Notes::default();
+        let cx = Context::new(&notes);
+        assert_eq!(watched.call(Op::Stat, b"echo", &[], &cx).unwrap(), b"stat");
+        watched.call(Op::Stat, b"report", &[], &cx).unwrap();
+        assert_eq!((notes.progress.load(Ordering::Relaxed), lock(&notes.log).len()), (10, 1));
+        let (mut reader, writer) = std::io::pipe().unwrap();
+        watched.call(Op::Read, b"write", &[writer.as_fd()], &cx).unwrap();
+        drop(writer);
+        let mut text = String::new();
+        // Ends only if the copy of the descriptor is closed as well.
+        reader.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "written");
+        let error = watched.call(Op::Stat, b"panic", &[], &cx).unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Internal);
+        assert_eq!(lock(&watched.idle).len(), 1, "one thread served them all");
+    }
+
+    #[test]
+    fn a_call_that_looks_whether_it_shall_stop_is_not_given_up_and_stops() {
+        let watched = watched(Duration::from_millis(60));
+        let notes = Notes::default();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(Duration::from_millis(300));
+                notes.cancel.store(true, Ordering::Relaxed);
+            });
+            let error = watched.call(Op::Snapshot, b"wait", &[], &Context::new(&notes)).unwrap_err();
+            assert_eq!(error.kind, ErrorKind::Cancelled);
+        });
+        assert_eq!(watched.call(Op::Stat, b"echo", &[], &Context::quiet()).unwrap(), b"stat");
+    }
+
+    #[test]
+    fn a_call_that_hangs_does_not_take_others_with_it() {
+        let watched = watched(Duration::from_millis(300));
+        std::thread::scope(|scope| {
+            let hanging = scope.spawn(|| watched.call(Op::Snapshot, b"hang", &[], &Context::quiet()));
+            std::thread::sleep(Duration::from_millis(50));
+            assert_eq!(watched.call(Op::Stat, b"echo", &[], &Context::quiet()).unwrap(), b"stat");
+            let error = hanging.join().unwrap().unwrap_err();
+            assert_eq!(error.kind, ErrorKind::Unavailable);
+            assert!(error.message.contains("the obedient one") && error.message.contains("snapshot"), "{error}");
+        });
+        assert_eq!(watched.call(Op::Stat, b"echo", &[], &Context::quiet()).unwrap_err().kind, ErrorKind::Unavailable);
+    }
+}

@@ -3,7 +3,6 @@
 //! The plugins are the examples of this package. [`library`] builds them (once a process) and gives the file of one; [`folder`]
 //! copies some into a new folder under names that `ah` looks for. What is wrong with each is in its `examples/` file.
 
-#![cfg_attr(test, allow(clippy::unwrap_used))]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a helper of tests, which may fail loudly")]
 
 mod trivial;

@@ -20,7 +20,7 @@ use crate::wire::Op;
 #[derive(StableAbi)]
 #[sabi(kind(Prefix(prefix_ref = Table_Ref, prefix_fields = Table_Prefix)))]
 #[sabi(missing_field(option))]
-struct Table {
+pub(crate) struct Table {
     start: extern "C" fn() -> Answer,
     #[sabi(last_prefix_field)]
     describe: extern "C" fn() -> Answer,

@@ -38,3 +38,25 @@ fn summary(errors: &AbiInstabilityErrors) -> Option<String> {
         more => format!("{what} at {at}, and {more} more differences"),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use abi_stable::StableAbi;
+
+    use super::check;
+    use crate::abi::{context, frozen, table};
+
+    #[test]
+    fn an_edition_fits_whichever_side_is_older() {
+        let (now, then) = (table::Table_Ref::LAYOUT, frozen::Table_Ref::LAYOUT);
+        check(now, now).unwrap();
+        check(now, then).unwrap();
+        check(then, now).unwrap();
+    }
+
+    #[test]
+    fn what_is_no_edition_is_told_in_a_sentence() {
+        let why = check(table::Table_Ref::LAYOUT, context::Callbacks_Ref::LAYOUT).unwrap_err();
+        assert!(why.starts_with("Name") && !why.contains('\n') && why.len() < 300, "{why}");
+    }
+}

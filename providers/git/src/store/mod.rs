@@ -13,7 +13,6 @@
 //! | `garbage` | one byte for each thing that may have left garbage; gone after a sweep |
 //! | `writing` | there while a pack may be in place whose ref is not yet |
 //! | `merge/` | packs that are being put together; emptied by the next who does that |
-//! | `epoch` | changes whenever objects are dropped |
 //! | `keep/` | links to (else copies of) objects of the user's repository, see [`keep`] |
 //!
 //! A snapshot exists if and only if its ref exists. Everything it needs is written before the ref is, and removed only after
@@ -351,12 +350,6 @@ impl Store {
     /// Must be called without the lock: it takes it itself, and never for long.
     pub(crate) fn reclaim(&self, auto: bool, cx: &Context<'_>) -> Result<Reclaimed> {
         reclaim::run(self, auto, cx)
-    }
-
-    /// Changes whenever objects are dropped. Who remembers ids of objects (the private index) remembers this too, read under
-    /// the lock; if it differs, each id must be asked for with [`Store::contains`] before it is used again.
-    pub(crate) fn epoch(&self) -> Result<u64> {
-        reclaim::epoch(self)
     }
 
     /// Bytes on disk of the whole store; of kept objects, those that nobody else holds.

@@ -336,9 +336,6 @@ fn replace(
         if !more.iter().all(stays) {
             return Ok(false);
         }
-        if group.packs.iter().any(|pack| dead_bytes(pack, &needed.live) > 0) {
-            change_epoch(store)?;
-        }
     }
     let mut after = 0;
     if let Some(merged) = &merged {
@@ -366,19 +363,4 @@ fn replace(
         (n, Some(_)) => format!("merged {n} packs into one"),
     });
     Ok(true)
-}
-
-const EPOCH: &str = "epoch";
-
-/// Says that objects are about to be dropped: whoever remembers ids must ask for them again. The caller has the lock.
-fn change_epoch(store: &Store) -> Result<()> {
-    let text = files::temp_name("")?;
-    let tmp = store.folders.tmp.as_fd();
-    files::put(tmp, store.folders.store.as_fd(), EPOCH, text.trim_end_matches('-').as_bytes(), 0o600, true)
-}
-
-/// See [`Store::epoch`].
-pub(super) fn epoch(store: &Store) -> Result<u64> {
-    let text = files::read_file(&store.folders.store, EPOCH, 64)?.unwrap_or_default();
-    Ok(std::str::from_utf8(&text).ok().and_then(|text| u64::from_str_radix(text, 16).ok()).unwrap_or(0))
 }

@@ -7,7 +7,7 @@
 
 use std::os::fd::AsFd;
 
-use ah_plugin_api::{Context, LogLevel, Result, SnapshotId};
+use ah_plugin_api::{Context, ErrorKind, LogLevel, Result, SnapshotId};
 
 use super::files::{self, Doing};
 use super::{Store, keep, reclaim, refs};
@@ -21,7 +21,17 @@ fn boot() -> String {
 
 /// Notes that `what` (`pack-…`, `ref-…`, `keep-…`) is about to appear without waiting for the disk.
 pub(super) fn mark(store: &Store, what: &str) -> Result<()> {
-    files::create_new(&store.folders.unsynced, &format!("{what}@{}", boot()), 0o600).map(drop)
+    mark_with(store, what, b"")
+}
+
+/// Like [`mark`], with more about it, which is of use only until the machine stops.
+pub(super) fn mark_with(store: &Store, what: &str, content: &[u8]) -> Result<()> {
+    let file = match files::create_new(&store.folders.unsynced, &format!("{what}@{}", boot()), 0o600) {
+        // Left by a snapshot of the same id that was destroyed before it was synced, or by one that was killed.
+        Err(error) if error.kind == ErrorKind::AlreadyExists => return Ok(()),
+        other => other?,
+    };
+    files::write_all(file, content).doing(|| "note what is not on disk".to_owned())
 }
 
 /// Whether a snapshot's ref is marked.
@@ -66,8 +76,8 @@ pub(super) fn pending(store: &Store) -> Result<()> {
     if named("pack-").next().is_some() {
         files::sync(&folders.packs, "git/objects/pack")?;
     }
-    if named("keep-").next().is_some() {
-        keep::sync(store)?;
+    for (_, _, name) in markers.iter().filter(|(what, ..)| what.starts_with("keep-")) {
+        keep::sync(store, name)?;
     }
     if named("ref-").next().is_some() {
         refs::sync(folders, named("ref-"))?;
@@ -106,6 +116,9 @@ pub(super) fn recover(store: &Store, cx: &Context<'_>) -> Result<()> {
             refs::remove(folders, &id)?;
             reclaim::note_garbage(store)?;
         }
+    }
+    if markers.iter().any(|(what, ..)| what.starts_with("keep-")) {
+        keep::recover(store)?;
     }
     files::sync(&folders.packs, "git/objects/pack")?;
     for (_, _, name) in &markers {

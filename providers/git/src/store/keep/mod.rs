@@ -1,0 +1,430 @@
+//! Keeping the objects of the user's repository, so that a clone of a snapshot is a repository too, whatever became of theirs.
+//!
+//! A hard link to a pack or a loose object costs nothing and survives their `git gc`, `rebase` and `rm -rf .git`: Git never
+//! changes such a file, it only unlinks it. All packs and loose objects are linked, not only those that HEAD and index reach:
+//! finding out which these are would cost more than the links.
+//!
+//! `keep/packs/` and `keep/loose/xx/` hold the links of all snapshots. Which of them a snapshot needs is a [`List`] in its tree,
+//! one blob for all snapshots between two changes of the repository. `keep/state` remembers the last list and what the
+//! repository looked like then; it is a cache.
+
+mod link;
+mod list;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeSet, HashSet};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use ah_plugin_api::{Context, Error, ErrorKind, Reclaimed, Result};
+use gix::objs::Kind;
+use gix::{ObjectId, oid};
+use rustix::fs::FileType;
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+
+use super::files::{self, Doing};
+use super::{Batch, Store, sync};
+use crate::repository::Repository;
+use link::{Linker, Way};
+use list::List;
+
+/// Name of the list of kept objects in a snapshot's tree. The sweep looks for it there.
+pub(crate) const KEPT: &str = "kept";
+
+/// More than this is not copied where links cannot be had, bytes.
+const COPY_LIMIT: u64 = 2 << 30;
+/// How often a repository that changes while it is looked at is looked at again.
+const ATTEMPTS: usize = 4;
+/// An index that was written this short a time ago may be written again without looking different, nanoseconds.
+const TICK: u128 = 50_000_000;
+const PACKS: &str = "packs";
+const LOOSE: &str = "loose";
+const STATE: &str = "state";
+
+/// What became of the objects of the user's repository.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Kept {
+    /// They are kept; the blob lists them.
+    List(ObjectId),
+    /// They are not kept; why, for a person.
+    Not(String),
+}
+
+/// How the objects folder of a clone was filled.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Populated {
+    /// Files that share their data with the store (hard links, reflinks).
+    pub(crate) shared: u64,
+    /// Files that had to be copied.
+    pub(crate) copied: u64,
+    /// What belongs into the clone's `shallow` file, if its history is cut off.
+    pub(crate) shallow: Option<Vec<u8>>,
+}
+
+/// What the repository looked like when it was last kept.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct State {
+    stamp: String,
+    list: String,
+}
+
+/// What changes whenever HEAD or index name something new; none if that cannot be told.
+fn stamp(repository: &Repository) -> Option<String> {
+    use std::fmt::Write;
+    let mut out = format!("{:?} {:?}", repository.state.head, repository.shallow);
+    for dir in &repository.objects {
+        let stat = rustix::fs::fstat(dir).ok()?;
+        write!(out, " {}:{}", stat.st_dev, stat.st_ino).ok()?;
+    }
+    if let Some((index, _)) = repository.index().ok()? {
+        let stat = rustix::fs::fstat(&index).ok()?;
+        let (secs, nanos) = (stat.st_ctime, stat.st_ctime_nsec);
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).ok()?.as_nanos();
+        let changed = u128::try_from(secs).ok()? * 1_000_000_000 + u128::from(nanos);
+        if changed + TICK > now {
+            return None;
+        }
+        write!(out, " {} {} {}.{secs}.{nanos}", stat.st_ino, stat.st_size, stat.st_mtime).ok()?;
+    }
+    Some(out)
+}
+
+fn state(store: &Store) -> Option<State> {
+    serde_json::from_slice(&files::read_file(&store.folders.keep, STATE, 1 << 20).ok()??).ok()
+}
+
+/// See [`Store::keep`].
+pub(super) fn keep(store: &Store, batch: &Batch<'_>, repository: &Repository, cx: &Context<'_>) -> Result<Kept> {
+    if let Some(why) = &repository.state.not_kept {
+        return Ok(Kept::Not(why.clone()));
+    }
+    let stamp = stamp(repository);
+    let last = state(store);
+    let last_list = last.as_ref().and_then(|last| ObjectId::from_hex(last.list.as_bytes()).ok());
+    if let (Some(last), Some(list)) = (&last, last_list) {
+        // The list is one of the store only if the snapshot it was made for was published and is still there.
+        if Some(&last.stamp) == stamp.as_ref() && store.has_packed(&list) {
+            return Ok(Kept::List(list));
+        }
+    }
+    let list = match collect(store, repository, cx) {
+        Ok(Ok(list)) => list,
+        Ok(Err(why)) => return Ok(Kept::Not(why)),
+        Err(error) if matches!(error.kind, ErrorKind::Cancelled | ErrorKind::ResourceExhausted) => return Err(error),
+        Err(error) => {
+            let why = error.causes.first().map_or_else(|| error.message.clone(), |why| format!("{}: {why}", error.message));
+            return Ok(Kept::Not(why));
+        }
+    };
+    let id = batch.object(Kind::Blob, &list.encode(), last_list.as_deref())?;
+    if let Some(stamp) = stamp {
+        let state = State { stamp, list: id.to_string() };
+        let text = serde_json::to_vec(&state)
+            .map_err(|e| Error::new(ErrorKind::Internal, "cannot write what was kept").with_cause(&e))?;
+        files::put(store.folders.tmp.as_fd(), store.folders.keep.as_fd(), STATE, &text, 0o600, false)?;
+    }
+    Ok(Kept::List(id))
+}
+
+/// Links everything; or says why it cannot be.
+fn collect(store: &Store, repository: &Repository, cx: &Context<'_>) -> Result<Result<List, String>> {
+    for name in [PACKS, LOOSE] {
+        files::make_dir(&store.folders.keep, name)?;
+    }
+    let packs = files::open_dir(&store.folders.keep, PACKS)?;
+    let loose = files::open_dir(&store.folders.keep, LOOSE)?;
+    let mut linker = Linker::new(store, Some(COPY_LIMIT));
+    for _ in 0..ATTEMPTS {
+        let mut list = List { shallow: shallow(repository), ..List::default() };
+        let mut vanished = false;
+        // Objects move from loose files into packs, never the other way while they are needed. So in this order none is
+        // missed when somebody packs meanwhile.
+        for dir in &repository.objects {
+            cx.check_cancelled()?;
+            match keep_loose(dir, &loose, &mut list, &mut linker, cx)? {
+                Outcome::Done => {}
+                Outcome::Vanished => vanished = true,
+                Outcome::Not(why) => return Ok(Err(why)),
+            }
+        }
+        for dir in &repository.objects {
+            match keep_packs(dir, &packs, &mut list, &mut linker, cx)? {
+                Outcome::Done => {}
+                Outcome::Vanished => vanished = true,
+                Outcome::Not(why) => return Ok(Err(why)),
+            }
+        }
+        if !vanished {
+            linker.note_unsynced()?;
+            return Ok(Ok(list));
+        }
+    }
+    linker.note_unsynced()?;
+    Ok(Err("its objects changed all the time while they were read".into()))
+}
+
+/// The commits that a `shallow` file names; what is not one is left out.
+fn shallow(repository: &Repository) -> BTreeSet<ObjectId> {
+    let text = repository.shallow.as_deref().unwrap_or_default();
+    text.split(|&byte| byte == b'\n').filter_map(|line| ObjectId::from_hex(line.trim_ascii()).ok()).collect()
+}
+
+enum Outcome {
+    Done,
+    /// Something was there when it was listed, and then was not: look again.
+    Vanished,
+    Not(String),
+}
+
+/// The names in a directory of theirs; none if there is no such directory.
+fn their_names(dir: &OwnedFd, name: &str) -> Result<Option<(OwnedFd, Vec<String>)>> {
+    use rustix::fs::{Mode, OFlags};
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let sub = match rustix::fs::openat(dir, name, flags, Mode::empty()) {
+        Ok(sub) => sub,
+        Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
+        Err(errno) => return Err(errno).doing(|| format!("open objects/{name} of the repository")),
+    };
+    let mut names = Vec::new();
+    files::each_name(&sub, |name, _| names.extend(name.to_str().ok().map(str::to_owned)))
+        .doing(|| format!("list objects/{name} of the repository"))?;
+    Ok(Some((sub, names)))
+}
+
+fn is_hex(text: &str, len: usize) -> bool {
+    text.len() == len && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+}
+
+fn keep_loose(
+    objects: &OwnedFd,
+    keep: &OwnedFd,
+    list: &mut List,
+    linker: &mut Linker<'_>,
+    cx: &Context<'_>,
+) -> Result<Outcome> {
+    let Some((_, folders)) = their_names(objects, ".")? else { return Ok(Outcome::Done) };
+    for folder in folders.iter().filter(|name| is_hex(name, 2)) {
+        cx.check_cancelled()?;
+        let Some((theirs, names)) = their_names(objects, folder)? else { continue };
+        let names: Vec<_> = names.into_iter().filter(|name| is_hex(name, 38)).collect();
+        if names.is_empty() {
+            continue;
+        }
+        files::make_dir(keep, folder)?;
+        let ours = files::open_dir(keep, folder)?;
+        let present: HashSet<String> = files::names(&ours)?.into_iter().collect();
+        for name in names {
+            let Ok(id) = ObjectId::from_hex(format!("{folder}{name}").as_bytes()) else { continue };
+            if !list.loose.insert(id) || present.contains(&name) {
+                continue;
+            }
+            match linker.link(&theirs, &name, &ours, &name, &format!("{LOOSE}/{folder}"))? {
+                Way::Shared | Way::Copied => {}
+                Way::Gone => return Ok(Outcome::Vanished),
+                Way::Special => {
+                    list.loose.remove(&id);
+                }
+                Way::TooMuch => return Ok(Outcome::Not(too_much())),
+            }
+        }
+    }
+    Ok(Outcome::Done)
+}
+
+fn too_much() -> String {
+    format!("it is on another filesystem than the store, and has more than {} GiB of objects", COPY_LIMIT >> 30)
+}
+
+fn keep_packs(
+    objects: &OwnedFd,
+    keep: &OwnedFd,
+    list: &mut List,
+    linker: &mut Linker<'_>,
+    cx: &Context<'_>,
+) -> Result<Outcome> {
+    let Some((theirs, names)) = their_names(objects, "pack")? else { return Ok(Outcome::Done) };
+    let present: HashSet<String> = files::names(keep)?.into_iter().collect();
+    let all: HashSet<&str> = names.iter().map(String::as_str).collect();
+    for name in &names {
+        let Some(stem) = name.strip_suffix(".idx").filter(|stem| list::is_pack_name(stem)) else { continue };
+        cx.check_cancelled()?;
+        if all.contains(&*format!("{stem}.promisor")) {
+            return Ok(Outcome::Not("it is a partial clone: not all of its objects are there".into()));
+        }
+        let pack = format!("{stem}.pack");
+        let size = match rustix::fs::statat(&theirs, &pack, rustix::fs::AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile => stat.st_size.cast_unsigned(),
+            Ok(_) => continue,
+            Err(Errno::NOENT) => return Ok(Outcome::Vanished),
+            Err(errno) => return Err(errno).doing(|| format!("look at {pack} of the repository")),
+        };
+        for file in [&pack, name] {
+            if present.contains(file) {
+                continue;
+            }
+            match linker.link(&theirs, file, keep, file, PACKS)? {
+                Way::Shared | Way::Copied => {}
+                Way::Gone => return Ok(Outcome::Vanished),
+                Way::Special => return Ok(Outcome::Not(format!("its {file} is not a regular file"))),
+                Way::TooMuch => return Ok(Outcome::Not(too_much())),
+            }
+        }
+        list.packs.insert(stem.to_owned(), size);
+    }
+    Ok(Outcome::Done)
+}
+
+/// See [`Store::populate`].
+pub(super) fn populate(store: &Store, kept: &oid, objects: BorrowedFd<'_>, cx: &Context<'_>) -> Result<Populated> {
+    let list = read_list(store, kept)?;
+    for name in ["info", "pack"] {
+        files::make_dir(objects, name)?;
+    }
+    let mut linker = Linker::new(store, None);
+    let gone = |name: &str| files::damaged(format!("{name}, kept from the user's repository, is gone or damaged"));
+    let mut check = |way: Way, name: &str| match way {
+        Way::Shared | Way::Copied => Ok(()),
+        Way::Gone | Way::Special | Way::TooMuch => Err(gone(name)),
+    };
+    if !list.packs.is_empty() {
+        let ours = files::open_dir(&store.folders.keep, PACKS)?;
+        let theirs = files::open_dir(objects, "pack")?;
+        for (stem, size) in &list.packs {
+            cx.check_cancelled()?;
+            let pack = format!("{stem}.pack");
+            if !files::open_file(&ours, &pack)?.is_some_and(|(_, now)| now == *size) {
+                return Err(gone(&pack));
+            }
+            for file in [pack, format!("{stem}.idx")] {
+                check(linker.link(&ours, &file, &theirs, &file, "")?, &file)?;
+            }
+        }
+    }
+    let mut folder: Option<(String, OwnedFd, OwnedFd)> = None;
+    for (done, id) in list.loose.iter().enumerate() {
+        if done % 256 == 0 {
+            cx.check_cancelled()?;
+        }
+        let hex = id.to_string();
+        let (first, rest) = hex.split_at(2);
+        if folder.as_ref().is_none_or(|(name, ..)| name != first) {
+            files::make_dir(objects, first)?;
+            let ours = files::open_dir(&store.folders.keep, &format!("{LOOSE}/{first}")).map_err(|_| gone(&hex))?;
+            folder = Some((first.to_owned(), ours, files::open_dir(objects, first)?));
+        }
+        if let Some((_, ours, theirs)) = &folder {
+            check(linker.link(ours, rest, theirs, rest, "")?, &hex)?;
+        }
+    }
+    let mut shallow = Vec::new();
+    list.shallow.iter().for_each(|id| shallow.extend_from_slice(format!("{id}\n").as_bytes()));
+    let shallow = (!shallow.is_empty()).then_some(shallow);
+    Ok(Populated { shared: linker.shared, copied: linker.copied, shallow })
+}
+
+fn read_list(store: &Store, kept: &oid) -> Result<List> {
+    let mut data = Vec::new();
+    store.read(kept, &mut data)?;
+    List::decode(&data).ok_or_else(|| files::damaged(format!("the list {kept} of kept objects is damaged")))
+}
+
+/// Removes what is on none of the lists `kept`. The caller has the lock.
+pub(super) fn sweep(store: &Store, kept: &HashSet<ObjectId>, out: &mut Reclaimed) -> Result<()> {
+    let keep = &store.folders.keep;
+    let mut needed = List::default();
+    for id in kept {
+        // A list that cannot be read may name anything: then nothing is removed.
+        let Ok(list) = read_list(store, id) else { return Ok(()) };
+        needed.packs.extend(list.packs);
+        needed.loose.extend(list.loose);
+    }
+    files::remove(keep, STATE)?;
+    let mut removed = 0_u64;
+    let mut remove = |dir: &OwnedFd, name: &str, out: &mut Reclaimed| -> Result<()> {
+        let stat = rustix::fs::statat(dir, name, rustix::fs::AtFlags::SYMLINK_NOFOLLOW);
+        if let Ok(stat) = stat {
+            out.bytes += if stat.st_nlink == 1 { stat.st_blocks.cast_unsigned() * 512 } else { 0 };
+        }
+        removed += 1;
+        files::remove(dir, name).map(drop)
+    };
+    if let Ok(packs) = files::open_dir(keep, PACKS) {
+        for name in files::names(&packs)? {
+            if !name.rsplit_once('.').is_some_and(|(stem, _)| needed.packs.contains_key(stem)) {
+                remove(&packs, &name, out)?;
+            }
+        }
+    }
+    if let Ok(loose) = files::open_dir(keep, LOOSE) {
+        for folder in files::names(&loose)? {
+            let dir = files::open_dir(&loose, &folder)?;
+            for name in files::names(&dir)? {
+                let id = ObjectId::from_hex(format!("{folder}{name}").as_bytes());
+                if !id.is_ok_and(|id| needed.loose.contains(&id)) {
+                    remove(&dir, &name, out)?;
+                }
+            }
+        }
+    }
+    if removed > 0 {
+        out.actions.push(format!("gave up {removed} files kept from the user's repository"));
+    }
+    Ok(())
+}
+
+/// Brings what the unsynced marker `name` lists to disk. The caller has the lock.
+pub(super) fn sync(store: &Store, name: &str) -> Result<()> {
+    let keep = &store.folders.keep;
+    let text = files::read_file(&store.folders.unsynced, name, 1 << 20)?.unwrap_or_default();
+    let text = String::from_utf8_lossy(&text);
+    if text.lines().next_back() != Some("end") {
+        return files::step().and_then(|()| rustix::fs::syncfs(keep)).doing(|| "bring the store to disk".to_owned());
+    }
+    for line in text.lines() {
+        if let Some(name) = line.strip_prefix("f ") {
+            if let Some((file, _)) = files::open_file(keep, name)? {
+                files::sync(&file, name)?;
+            }
+        } else if let Some(name) = line.strip_prefix("d ") {
+            if let Ok(dir) = files::open_dir(keep, name) {
+                files::sync(&dir, name)?;
+            }
+        }
+    }
+    for name in [LOOSE, PACKS, "."] {
+        if let Ok(dir) = files::open_dir(keep, name) {
+            files::sync(&dir, name)?;
+        }
+    }
+    Ok(())
+}
+
+/// After a power cut: what was being kept may be there in name only. The caller has the lock.
+pub(super) fn recover(store: &Store) -> Result<()> {
+    let keep = &store.folders.keep;
+    files::remove(keep, STATE)?;
+    let drop_empty = |dir: &OwnedFd| -> Result<()> {
+        for name in files::names(dir)? {
+            if files::open_file(dir, &name).is_ok_and(|found| found.is_some_and(|(_, size)| size == 0)) {
+                files::remove(dir, &name)?;
+            }
+        }
+        Ok(())
+    };
+    if let Ok(packs) = files::open_dir(keep, PACKS) {
+        drop_empty(&packs)?;
+    }
+    if let Ok(loose) = files::open_dir(keep, LOOSE) {
+        for folder in files::names(&loose)? {
+            drop_empty(&files::open_dir(&loose, &folder)?)?;
+        }
+    }
+    Ok(())
+}
+
+/// The marker under which something new in `keep/` is noted until it is on disk; its content says what.
+fn mark(store: &Store, content: &[u8]) -> Result<()> {
+    sync::mark_with(store, &format!("keep-{}", files::temp_name("list")?), content)
+}

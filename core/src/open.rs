@@ -24,21 +24,20 @@ impl Engine {
     /// `NotFound` if the path is not there, or not registered with [`Access::Existing`]; `FailedPrecondition` inside `$AH_HOME`,
     /// a view, or for `$HOME` and `/`.
     pub fn workspace(&self, path: &Path, access: Access) -> Result<Workspace> {
-        let (root, identity, found) = self.find(path)?;
+        let workspace = self.find_or_register(path, access)?;
+        workspace.tell_interrupted()?;
+        Ok(workspace)
+    }
+
+    fn find_or_register(&self, path: &Path, access: Access) -> Result<Workspace> {
+        let (root, _, found) = self.find(path)?;
         if let Found::Same(record) | Found::Elsewhere(record) = found {
             return Ok(self.handle(record, root));
         }
-        if let (Found::New, Access::Existing) = (&found, access) {
-            let message = format!("{} has no snapshots", root.display());
-            return Err(Error::new(ErrorKind::NotFound, message).with_hint("ah agent fs snapshot"));
-        }
-        // Something is to be written down: look again with the registry locked, as another process may have done it by now.
+        // Something is to be written down, or was not found: look again with the registry locked and read anew, as another process
+        // may have written it down by now.
         let _lock = self.lock_registry()?;
-        let (root, identity, found) = if Identity::of_path(&root).is_some_and(|now| now.same(&identity)) {
-            self.find(path)?
-        } else {
-            return Err(Error::new(ErrorKind::Conflict, format!("{} was replaced this moment", root.display())));
-        };
+        let (root, identity, found) = self.find_in(path, &Index::refresh(self.home())?)?;
         match found {
             Found::Same(record) | Found::Elsewhere(record) => Ok(self.handle(record, root)),
             Found::Renumbered(record) => {
@@ -52,6 +51,10 @@ impl Engine {
             Found::MadeAnew(former) => {
                 let record = self.relocate(&former, &root, identity)?;
                 self.moved(record, &former.path, root, WorkspaceChange::MadeAnew)
+            }
+            Found::New if access == Access::Existing => {
+                let message = format!("{} has no snapshots", root.display());
+                Err(Error::new(ErrorKind::NotFound, message).with_hint("ah agent fs snapshot"))
             }
             Found::New => {
                 self.guard(&root, access)?;
@@ -68,7 +71,7 @@ impl Engine {
     /// old directory is still there.
     pub fn adopt(&self, path: &Path, old_path: &Path) -> Result<Workspace> {
         let lock = self.lock_registry()?;
-        let (index, _) = Index::load(self.home())?;
+        let index = Index::refresh(self.home())?;
         let old_path = absolute(old_path);
         let former = index.workspaces.iter().map(|workspace| &workspace.record).find(|record| record.path == old_path);
         let former = former.cloned().ok_or_else(|| {
@@ -80,7 +83,7 @@ impl Engine {
             return Err(Error::new(ErrorKind::Conflict, message)
                 .with_hint("to copy files out of its snapshots, use `ah agent fs seek` there"));
         }
-        let (root, identity, found) = self.find(path)?;
+        let (root, identity, found) = self.find_in(path, &index)?;
         match found {
             Found::New | Found::MadeAnew(_) | Found::Moved(_) | Found::Renumbered(_) => {}
             Found::Same(record) | Found::Elsewhere(record) if record.id == former.id => {
@@ -108,17 +111,21 @@ impl Engine {
 
     /// The root, its identity, and what is known of it. Writes nothing but caches.
     pub(crate) fn find(&self, path: &Path) -> Result<(PathBuf, Identity, Found)> {
+        let (index, damaged) = Index::load(self.home())?;
+        if damaged {
+            self.notify(Notice::new(NoticeKind::Rebuilt, "the index of workspaces was damaged and has been rebuilt"));
+        }
+        self.find_in(path, &index)
+    }
+
+    fn find_in(&self, path: &Path, index: &Index) -> Result<(PathBuf, Identity, Found)> {
         let canonical = std::fs::canonicalize(path)
             .map_err(|e| fsio::failed("find", path, &e).with_hint("name an existing directory with `-C DIR`"))?;
         let dir = if canonical.is_dir() { canonical } else { canonical.parent().unwrap_or(Path::new("/")).to_owned() };
         // Permission is asked for now, so that the message names what the person said.
         ah_plugin_api::Dir::open(&dir)?;
-        let (index, damaged) = Index::load(self.home())?;
-        if damaged {
-            self.notify(Notice::new(NoticeKind::Rebuilt, "the index of workspaces was damaged and has been rebuilt"));
-        }
         let views = seek::view_paths(self.home())?;
-        Finder { home: self.home(), index: &index, views: &views }.find(&dir)
+        Finder { home: self.home(), index, views: &views }.find(&dir)
     }
 
     pub(crate) fn handle(&self, record: WorkspaceRecord, root: PathBuf) -> Workspace {

@@ -1,5 +1,6 @@
 //! Sessions and their `sessions/<name>/session.json`. `main` is there without being asked for.
 
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use ah_plugin_api::{Result, Timestamp};
@@ -35,6 +36,10 @@ pub(crate) fn ensure(folder: &Path, session: &SessionName, now: Timestamp) -> Re
         return Ok(());
     }
     fsio::make_dir(&folder)?;
+    // Made before the folder is synced, so that whoever syncs a line later needs not think of the folder.
+    let timeline = folder.join("timeline.jsonl");
+    let made = std::fs::OpenOptions::new().append(true).create(true).mode(fsio::FILE_MODE).open(&timeline);
+    made.map_err(|e| fsio::failed("make", &timeline, &e))?;
     Doc::new(SessionRecord { name: session.clone(), created: now, title: None }).save(&file)
 }
 

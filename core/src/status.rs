@@ -8,7 +8,6 @@ use serde::Serialize;
 use crate::branch::{self, BranchRecord};
 use crate::engine::{Access, Engine};
 use crate::ids::WorkspaceId;
-use crate::notice::{Notice, NoticeKind};
 use crate::providers::RefusedPlugin;
 use crate::record::{SnapshotKind, SnapshotRecord};
 use crate::restore::InterruptedRestore;
@@ -124,13 +123,6 @@ impl Status {
             }
             _ => None,
         });
-        if let Some(interrupted) = &self.interrupted {
-            let message = format!("the restore {} of {} was interrupted", interrupted.restore, interrupted.target);
-            workspace.engine.notify(Notice::new(NoticeKind::InterruptedRestore, message).with_hint(format!(
-                "finish it with `ah agent fs restore {}`, or go back with `ah agent fs undo`",
-                interrupted.target
-            )));
-        }
         Ok(())
     }
 }

@@ -159,6 +159,7 @@ impl Workspace {
 
     /// The provider of that name, to serve what it made.
     pub(crate) fn serve(&self, name: &ProviderName) -> Result<Served> {
+        self.engine.providers(|| self.config().map(|config| config.provider_path()).unwrap_or_default());
         let provider = self.engine.provider(name)?;
         let store = Arc::new(fsio::open_made(&self.store_path(name))?);
         Ok(Served { name: name.clone(), provider, store })
@@ -250,6 +251,18 @@ impl Workspace {
         let appended = self.log().append(session, durability, make)?;
         self.tell_repaired(appended.torn);
         Ok(appended.events)
+    }
+
+    /// A restore that was cut short is a person's to decide about, so each command says so.
+    pub(crate) fn tell_interrupted(&self) -> Result<()> {
+        if let Some(interrupted) = self.interrupted()? {
+            let message = format!("the restore {} of {} was interrupted", interrupted.restore, interrupted.target);
+            self.engine.notify(Notice::new(NoticeKind::InterruptedRestore, message).with_hint(format!(
+                "finish it with `ah agent fs restore {}`, or go back with `ah agent fs undo`",
+                interrupted.target
+            )));
+        }
+        Ok(())
     }
 
     fn tell_repaired(&self, torn: u64) {

@@ -38,7 +38,7 @@ impl Engine {
     /// `InvalidArgument` for an unknown key, a wrong value or a layer without a file.
     pub fn config_set(&self, path: Option<&Path>, layer: ConfigLayer, key: &str, value: Option<&str>) -> Result<()> {
         let key = ConfigKey::find(key).ok_or_else(|| unknown_key(key))?;
-        let value = value.map(|text| key.from_text(text));
+        let value = value.map(|text| key.value_of(text));
         if let Some(value) = &value
             && let Err(reason) = key.check(value)
         {
@@ -46,7 +46,7 @@ impl Engine {
         }
         let (target, mut fields) = match layer {
             ConfigLayer::User => {
-                let target = self.home().join("config.json");
+                let target = file::real(&self.home().join("config.json"));
                 let fields = file::read(&target)?;
                 (target, fields)
             }

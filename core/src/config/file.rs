@@ -6,7 +6,7 @@
 
 use std::io::Read;
 use std::os::fd::AsFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use ah_plugin_api::{Dir, Error, ErrorKind, Result};
 use rustix::fs::{FileType, Mode, OFlags};
@@ -21,11 +21,16 @@ pub(super) const MAX: u64 = 1 << 20;
 
 /// Reads a file of ours or the system's; none if it is not there.
 pub(super) fn read(path: &Path) -> Result<Option<Map<String, Value>>> {
-    let Some(bytes) = fsio::read(path)? else { return Ok(None) };
+    let Some(bytes) = fsio::read(&real(path))? else { return Ok(None) };
     parse(&bytes).map(Some).map_err(|reason| {
         Error::new(ErrorKind::InvalidArgument, format!("the configuration {} cannot be read: {reason}", path.display()))
             .with_hint(format!("correct {}", path.display()))
     })
+}
+
+/// Where a file of the user's own really is: many people keep theirs elsewhere, behind a symlink.
+pub(super) fn real(path: &Path) -> PathBuf {
+    std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned())
 }
 
 /// Reads a project's file, which a stranger may have written: no symlink is followed, nothing but a plain file is opened for good.
@@ -65,7 +70,7 @@ pub(super) fn flatten(fields: &Map<String, Value>) -> ConfigValues {
             let key = if prefix.is_empty() { name.clone() } else { format!("{prefix}.{name}") };
             match value {
                 Value::Object(inner) if !ConfigKey::find(&key).is_some_and(ConfigKey::is_object) => {
-                    walk(&key, inner, flat)
+                    walk(&key, inner, flat);
                 }
                 _ => drop(flat.insert(key, value.clone())),
             }

@@ -88,7 +88,7 @@ impl ConfigKey {
     }
 
     /// What a command line's text means for it, where that is not JSON for it: a list is split at commas.
-    pub(crate) fn from_text(&self, text: &str) -> Value {
+    pub(crate) fn value_of(&self, text: &str) -> Value {
         if let Ok(value) = serde_json::from_str::<Value>(text)
             && self.check(&value).is_ok()
         {
@@ -179,9 +179,9 @@ mod tests {
         assert!(
             key("capture.exclude").check(&json!(["a"])).is_ok() && key("capture.exclude").check(&json!("a")).is_err()
         );
-        assert_eq!(key("capture.exclude").from_text("a,b"), json!(["a", "b"]));
-        assert_eq!(key("capture.max-entries").from_text("5"), json!(5));
-        assert_eq!(key("provider").from_text("git"), json!("git"));
+        assert_eq!(key("capture.exclude").value_of("a,b"), json!(["a", "b"]));
+        assert_eq!(key("capture.max-entries").value_of("5"), json!(5));
+        assert_eq!(key("provider").value_of("git"), json!("git"));
         assert!(key("prune.policy").check(&json!("keep-last=x")).is_err());
         assert!(KEYS.is_sorted_by_key(|key| key.name));
     }

@@ -89,7 +89,7 @@ impl Workspace {
                 }
                 Ok(Some(_)) => {}
                 Ok(None) => {
-                    report.failures.push(format!("the workspace folder {} has no workspace.json", orphan.display()))
+                    report.failures.push(format!("the workspace folder {} has no workspace.json", orphan.display()));
                 }
                 Err(error) => report.failures.push(super::with_causes(&error)),
             }

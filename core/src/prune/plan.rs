@@ -22,11 +22,10 @@ pub(super) fn plan(
         reasons[at].get_or_insert_with(|| reason.to_owned());
     };
     let since = policy.within.map(|within| nanos(now) - within);
-    let mut kept_last = 0;
     let mut hours = Slots::new(policy.hourly, 3_600);
     let mut days = Slots::new(policy.daily, 86_400);
     let mut weeks = Slots::new(policy.weekly, 604_800);
-    for (at, snapshot) in snapshots.iter().enumerate().rev() {
+    for (back, (at, snapshot)) in (0u64..).zip(snapshots.iter().enumerate().rev()) {
         if let Some(reason) = protected.get(&snapshot.id) {
             keep(at, reason);
         }
@@ -36,10 +35,9 @@ pub(super) fn plan(
         if !policy.keeps_by_rule() {
             keep(at, "no rule says otherwise");
         }
-        if policy.last.is_some_and(|last| kept_last < last) {
+        if policy.last.is_some_and(|last| back < last) {
             keep(at, "keep-last");
         }
-        kept_last += 1;
         // A time in the future, after the clock was set back, is recent.
         if since.is_some_and(|since| nanos(snapshot.time) >= since) {
             keep(at, "keep-within");

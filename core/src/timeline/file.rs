@@ -185,3 +185,78 @@ pub(super) fn sync(path: &Path, durability: Durability) -> Result<()> {
         _ => Ok(()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{Event, SessionName, TimelineFile, Timestamp, read};
+    use crate::timeline::event::EventBody;
+    use proptest::collection::vec;
+    use proptest::prelude::{Just, Strategy, any, prop_oneof, proptest};
+
+    fn event(seq: u64) -> Event {
+        Event {
+            seq,
+            time: Timestamp::default(),
+            session: SessionName::main(),
+            body: EventBody::Repaired { bytes: seq },
+        }
+    }
+
+    #[derive(Debug, Clone)]
+    enum Harm {
+        Cut(usize),
+        Flip(usize, u8),
+        Insert(usize, Vec<u8>),
+        Zero(usize, usize),
+        Remove(usize, usize),
+    }
+
+    fn harm() -> impl Strategy<Value = Harm> {
+        prop_oneof![
+            any::<usize>().prop_map(Harm::Cut),
+            (any::<usize>(), 1u8..).prop_map(|(at, bits)| Harm::Flip(at, bits)),
+            (any::<usize>(), vec(prop_oneof![any::<u8>(), Just(b'\n')], 0..200))
+                .prop_map(|(at, b)| Harm::Insert(at, b)),
+            (any::<usize>(), 0usize..5000).prop_map(|(at, n)| Harm::Zero(at, n)),
+            (any::<usize>(), 0usize..300).prop_map(|(at, n)| Harm::Remove(at, n)),
+        ]
+    }
+
+    fn apply(bytes: &mut Vec<u8>, harm: Harm) {
+        let len = bytes.len();
+        let inside = |at: usize| at % (len + 1);
+        match harm {
+            Harm::Cut(at) => bytes.truncate(inside(at)),
+            Harm::Flip(at, bits) if len > 0 => bytes[at % len] ^= bits,
+            Harm::Flip(..) => {}
+            Harm::Insert(at, more) => drop(bytes.splice(inside(at)..inside(at), more)),
+            Harm::Zero(at, n) => bytes.iter_mut().skip(inside(at)).take(n).for_each(|b| *b = 0),
+            Harm::Remove(at, n) => drop(bytes.drain(inside(at)..(inside(at) + n).min(len))),
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_happens_to_the_file_sound_lines_are_read_and_more_can_be_written(
+            count in 0u64..30, harms in vec(harm(), 0..4),
+        ) {
+            let dir = tempfile::tempdir().unwrap();
+            let path = dir.path().join("t.jsonl");
+            let mut bytes: Vec<u8> = (1..=count).flat_map(|seq| super::line::encode(&event(seq)).unwrap()).collect();
+            harms.into_iter().for_each(|harm| apply(&mut bytes, harm));
+            std::fs::write(&path, &bytes).unwrap();
+            let before = read(&path, &SessionName::main()).unwrap();
+            for event_read in &before.events {
+                assert_eq!(*event_read, event(event_read.seq), "only what was written is read");
+            }
+            let (mut file, tail) = TimelineFile::open(&path).unwrap();
+            let next = before.events.last().map_or(0, |event| event.seq).max(tail.last_seq.unwrap_or(0)) + 1;
+            file.append(&event(next)).unwrap();
+            let after = read(&path, &SessionName::main()).unwrap();
+            assert!(!after.torn);
+            assert_eq!(after.events.last(), Some(&event(next)));
+            assert!(after.events.len() > before.events.len());
+            assert_eq!(super::last_seq(&path), Some(next));
+        }
+    }
+}

@@ -74,7 +74,6 @@ impl Log<'_> {
         let _lock = Lock::take(&self.folder.join("timeline.lock"), true, PATIENCE, self.observer)?;
         session::ensure(&self.folder, session, self.clock.now())?;
         let path = self.path(session);
-        let new = !path.exists();
         let (mut timeline, tail) = TimelineFile::open(&path)?;
         let mut head = self.head();
         head.seq = head.seq.max(tail.last_seq.unwrap_or(0));
@@ -96,10 +95,6 @@ impl Log<'_> {
         }
         if durability == Durability::Durable && !events.is_empty() {
             timeline.sync()?;
-            if new {
-                let folder = path.parent().unwrap_or(&self.folder);
-                fsio::sync_dir(folder).map_err(|e| fsio::failed("sync", folder, &e))?;
-            }
         }
         self.write_head(&head);
         Ok(Appended { events, torn: tail.torn })

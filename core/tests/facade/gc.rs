@@ -13,7 +13,7 @@ fn a_snapshot_whose_line_was_never_written_is_listed_again() {
     let before = fs::read(lab.timeline_file()).unwrap();
     let second = lab.step("a", "2");
     fs::write(lab.timeline_file(), before).unwrap();
-    assert_eq!(lab.open().snapshots(&SnapshotFilter::default()).unwrap(), [first.clone()]);
+    assert_eq!(lab.open().snapshots(&SnapshotFilter::default()).unwrap(), std::slice::from_ref(&first));
     let report = gc(&lab);
     assert_eq!(report.actions.len(), 1, "{report:?}");
     let listed = lab.open().snapshots(&SnapshotFilter::default()).unwrap();

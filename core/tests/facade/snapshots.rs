@@ -120,7 +120,7 @@ fn removal_is_all_or_nothing() {
         workspace.rm(&names, &RmOptions { dry_run })
     };
     assert_eq!(ask(&["@", "nothing"], false).unwrap_err().kind, ErrorKind::NotFound);
-    assert_eq!(ask(&["@", second.id.as_str()], true).unwrap().removed, [second.clone()]);
+    assert_eq!(ask(&["@", second.id.as_str()], true).unwrap().removed, std::slice::from_ref(&second));
     assert_eq!(workspace.snapshots(&SnapshotFilter::default()).unwrap().len(), 2);
     assert_eq!(ask(&["@{1}", "@"], false).unwrap().removed, [first, second]);
     assert!(workspace.snapshots(&SnapshotFilter::default()).unwrap().is_empty());

@@ -14,7 +14,7 @@ fn a_torn_line_is_cut_off_kept_aside_and_reported() {
         let first = lab.step("a", "1");
         append(&lab, torn);
         let workspace = lab.open();
-        assert_eq!(workspace.snapshots(&SnapshotFilter::default()).unwrap(), [first.clone()]);
+        assert_eq!(workspace.snapshots(&SnapshotFilter::default()).unwrap(), std::slice::from_ref(&first));
         assert_eq!(kinds(&workspace.engine().take_notices()), [NoticeKind::TimelineRepaired]);
         let aside = fs::read(lab.timeline_file().with_extension("torn")).unwrap();
         assert_eq!(aside.strip_suffix(b"\n").unwrap(), torn);

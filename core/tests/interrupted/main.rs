@@ -1,0 +1,175 @@
+//! Every durable step of core fails, or is the last thing that its process does, one after the other.
+//!
+//! A kill is a panic that is caught outside: nothing after it runs but destructors. (Real kills of the real binary are the command
+//! line's tests.) After each, what is listed can be read, and after a gc nothing unlisted is left.
+
+#![allow(clippy::unwrap_used, missing_docs)]
+
+#[path = "../facade/lab.rs"]
+#[allow(dead_code)]
+mod lab;
+
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::sync::Mutex;
+
+use ah_core::{
+    Access, BranchOptions, EditOptions, Engine, Error, ErrorKind, GcOptions, RelPath, Release, RmOptions, SeekOptions,
+    SnapshotFilter, SnapshotOptions, crash,
+};
+use lab::Lab;
+use std::os::fd::AsFd;
+
+/// What happens at the step of a number, counted down.
+#[derive(Clone, Copy, PartialEq)]
+enum Plan {
+    Nothing,
+    Fail(u64),
+    Die(u64),
+}
+
+static PLAN: Mutex<Plan> = Mutex::new(Plan::Nothing);
+
+fn hook(_name: &str) -> io::Result<()> {
+    let mut plan = PLAN.lock().unwrap();
+    match *plan {
+        Plan::Nothing => Ok(()),
+        Plan::Fail(0) => {
+            *plan = Plan::Nothing;
+            Err(io::Error::from_raw_os_error(28))
+        }
+        Plan::Die(0) => {
+            *plan = Plan::Nothing;
+            drop(plan);
+            std::panic::resume_unwind(Box::new("killed"))
+        }
+        Plan::Fail(n) => {
+            *plan = Plan::Fail(n - 1);
+            Ok(())
+        }
+        Plan::Die(n) => {
+            *plan = Plan::Die(n - 1);
+            Ok(())
+        }
+    }
+}
+
+type Job = fn(&Engine, &Path) -> Result<(), Error>;
+
+fn open(engine: &Engine, path: &Path) -> Result<ah_core::Workspace, Error> {
+    engine.workspace(path, Access::Create)
+}
+
+const JOBS: &[(&str, Job)] = &[
+    ("snapshot", |engine, path| open(engine, path)?.snapshot(&SnapshotOptions::default()).map(drop)),
+    ("edit", |engine, path| {
+        let options = EditOptions { label: Some("new".into()), keep: None };
+        open(engine, path)?.edit("@", &options).map(drop)
+    }),
+    ("rm", |engine, path| open(engine, path)?.rm(&["@{1}".into()], &RmOptions::default()).map(drop)),
+    ("gc", |engine, path| open(engine, path)?.gc(&GcOptions::default()).map(drop)),
+    ("seek", |engine, path| {
+        let workspace = open(engine, path)?;
+        let lease = workspace.seek("@", &SeekOptions { while_process_lives: true, ..SeekOptions::default() })?;
+        workspace.release(&Release::Id(lease.id)).map(drop)
+    }),
+    ("branch", |engine, path| {
+        let workspace = open(engine, path)?;
+        workspace.branch(&BranchOptions { name: Some("b".into()), ..BranchOptions::default() })?;
+        workspace.remove_branch("b", true).map(drop)
+    }),
+    ("move", |engine, path| {
+        let elsewhere = path.with_file_name("elsewhere");
+        std::fs::rename(path, &elsewhere).unwrap();
+        let outcome = open(engine, &elsewhere).map(drop);
+        std::fs::rename(&elsewhere, path).unwrap();
+        outcome
+    }),
+];
+
+/// What must hold, whatever happened.
+fn check(lab: &Lab, what: &str) {
+    let engine = Engine::open(lab.settings.clone()).unwrap();
+    // What a dead process wrote down as its own: this one lives on, so it is made to look dead.
+    for folder in ["leases", "branches"] {
+        for file in std::fs::read_dir(lab.settings.home.join(folder)).into_iter().flatten() {
+            let file = file.unwrap().path();
+            if file.extension().is_some_and(|ext| ext == "json") {
+                let text = std::fs::read_to_string(&file).unwrap();
+                let pid = format!("\"pid\": {}", std::process::id());
+                std::fs::write(&file, text.replace(&pid, "\"pid\": 4194305")).unwrap();
+            }
+        }
+    }
+    let workspace = open(&engine, &lab.path()).unwrap();
+    let readable = |when: &str| {
+        let out = tempfile::tempfile().unwrap();
+        for snapshot in workspace.snapshots(&SnapshotFilter::default()).unwrap() {
+            let read = workspace.cat_from(&snapshot, &RelPath::new("a").unwrap(), out.as_fd());
+            assert!(read.is_ok(), "{what}, {when}: {} cannot be read: {read:?}", snapshot.id);
+        }
+    };
+    // A removal that was begun is off the timeline; one that was not is whole.
+    readable("before gc");
+    let report = workspace.gc(&GcOptions::default()).unwrap();
+    assert!(report.failures.is_empty(), "{what}: {report:?}");
+    readable("after gc");
+    let again = workspace.gc(&GcOptions::default()).unwrap();
+    assert!(again.actions.is_empty() && again.failures.is_empty(), "{what}: {again:?}");
+    assert!(workspace.snapshots(&SnapshotFilter::default()).unwrap().len() >= 2, "{what}");
+    for folder in ["leases", "mounts", "branches", "trash"] {
+        let left: Vec<_> = std::fs::read_dir(lab.settings.home.join(folder)).into_iter().flatten().flatten().collect();
+        let unfinished = left.iter().filter(|entry| !is_finished_branch(&workspace, &entry.path()));
+        assert_eq!(unfinished.count(), 0, "{what}: {left:?} are left in {folder}");
+    }
+    let faults = workspace.timeline(&ah_core::TimelineFilter::default()).unwrap().faults;
+    assert!(faults.is_empty(), "{what}: {faults:?}");
+    workspace.snapshot(&SnapshotOptions::default()).unwrap();
+}
+
+/// A branch that came to be before its maker was killed stays, with its record.
+fn is_finished_branch(workspace: &ah_core::Workspace, path: &Path) -> bool {
+    let branches = workspace.branches().unwrap();
+    branches.iter().any(|branch| branch.path == path || path.file_stem().is_some_and(|stem| stem == branch.id.as_str()))
+}
+
+fn rounds(name: &str, job: Job, plan: fn(u64) -> Plan, kind: &str) {
+    for step in 0.. {
+        let lab = Lab::new();
+        (0..2).for_each(|n| drop(lab.step("a", &n.to_string())));
+        lab.write("a", "2");
+        let engine = lab.engine();
+        *PLAN.lock().unwrap() = plan(step);
+        let outcome = catch_unwind(AssertUnwindSafe(|| job(&engine, &lab.path())));
+        let reached = std::mem::replace(&mut *PLAN.lock().unwrap(), Plan::Nothing) == Plan::Nothing;
+        if name == "move" && !lab.path().exists() {
+            std::fs::rename(lab.top.join("elsewhere"), lab.path()).unwrap();
+        }
+        let what = format!("{name}, {kind} at step {step}");
+        if let Ok(Err(error)) = &outcome {
+            assert!(reached, "{what}: {error:?}");
+            assert!(error.hint.is_some() || error.kind != ErrorKind::ResourceExhausted, "{what}: {error:?}");
+        }
+        if !reached {
+            assert!(matches!(outcome, Ok(Ok(()))), "{what}: {outcome:?}");
+            assert!(step > 0, "{name} has no durable step");
+            return;
+        }
+        check(&lab, &what);
+    }
+}
+
+#[test]
+fn any_step_may_fail_or_be_the_last() {
+    assert!(crash::set_hook(hook));
+    std::panic::set_hook(Box::new(|info| {
+        if info.payload().downcast_ref::<&str>() != Some(&"killed") {
+            eprintln!("{info}");
+        }
+    }));
+    for (name, job) in JOBS {
+        rounds(name, *job, Plan::Fail, "failing");
+        rounds(name, *job, Plan::Die, "killed");
+    }
+}

@@ -6,6 +6,8 @@
 
 mod copy;
 mod find;
+#[cfg(test)]
+mod tests;
 mod times;
 
 use ah_plugin_api::{DiffRequest, Dir, OmitReason, RelPath, Result, Side};

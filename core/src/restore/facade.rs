@@ -33,6 +33,7 @@ struct Job {
     ignored: bool,
     delete_ignored: bool,
     exact_times: bool,
+    force: bool,
     dry_run: bool,
     undoes: Option<String>,
     /// Interrupted restores that this one takes over.
@@ -69,6 +70,7 @@ impl Workspace {
             ignored: options.ignored,
             delete_ignored: false,
             exact_times: options.exact_times,
+            force: options.force,
             dry_run: options.dry_run,
             undoes: None,
             taken_over,
@@ -103,6 +105,7 @@ impl Workspace {
             ignored: true,
             delete_ignored: true,
             exact_times: options.exact_times,
+            force: options.force,
             dry_run: options.dry_run,
             undoes: Some(journal.restore),
             taken_over,
@@ -206,6 +209,7 @@ impl Workspace {
             ignored: job.ignored,
             delete_ignored: job.delete_ignored,
             exact_times: job.exact_times,
+            force: job.force,
         };
         let source = shelf.open(&target.reference, &cx)?;
         let planned = plan(&ground, &wish, &source, &cx).and_then(|plan| self.known_paths(job, plan));
@@ -393,7 +397,7 @@ fn refusal(conflicts: &[LeftAlone]) -> Error {
     if count > NAMED {
         error.causes.push(format!("… and {} more", count - NAMED));
     }
-    error.with_hint("move these out of the way, or name the paths to restore after `--`; `--dry-run` lists everything")
+    error.with_hint("move these out of the way, or name the paths to restore after `--`, or lose them: `--force`; `--dry-run` lists everything")
 }
 
 /// Restore does not move HEAD; whoever expects it to should hear so.

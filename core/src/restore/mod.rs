@@ -69,7 +69,8 @@ pub struct RestoreOptions {
     pub ignored: bool,
     /// Give files their captured times (`--times=exact`).
     pub exact_times: bool,
-    /// Go on also where something would be lost that the safety snapshot cannot keep.
+    /// Go on also where a file would be lost that the safety snapshot does not hold. Directories that hold such files, and
+    /// special files, stay in the way.
     pub force: bool,
 }
 

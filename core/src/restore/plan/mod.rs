@@ -45,6 +45,8 @@ pub(crate) struct Wish<'a> {
     /// Delete ignored files, too: only for what a restore itself has made.
     pub(crate) delete_ignored: bool,
     pub(crate) exact_times: bool,
+    /// Replace files also where nothing holds what is lost. Directories are never lost so.
+    pub(crate) force: bool,
 }
 
 /// One path that changes.
@@ -253,14 +255,14 @@ impl<'a> Planner<'a> {
             Some(reason) if by_rule(reason) && !self.wish.ignored => {
                 self.leave(path, format!("it is there and {reason}: only missing ones are brought back"));
             }
-            Some(reason) => {
-                self.conflict(
-                    path,
-                    format!(
-                        "it would be overwritten, and the snapshot of the present state does not hold it ({reason})"
-                    ),
-                );
+            _ if self.wish.force && found.kind != EntryKind::Dir && after.kind != EntryKind::Dir => {
+                let step = Step { path: path.clone(), before: None, after: Some(after.clone()), found: Some(found) };
+                self.plan.puts.push(step);
             }
+            Some(reason) => self.conflict(
+                path,
+                format!("it would be overwritten, and the snapshot of the present state does not hold it ({reason})"),
+            ),
             None => self.conflict(path, "it was made after the present state was saved"),
         }
         Ok(())
@@ -340,6 +342,9 @@ impl<'a> Planner<'a> {
             && self.on_disk_equals(path, &present, after)?
         {
             return Ok(Seen::Done);
+        }
+        if self.wish.force && found.kind != EntryKind::Dir && found.kind != EntryKind::Special {
+            return Ok(Seen::Same(found));
         }
         self.conflict(path, "it changed after the present state was saved");
         Ok(Seen::Done)

@@ -212,11 +212,12 @@ pub(super) struct Ask {
     pub(super) ignored: bool,
     pub(super) delete_ignored: bool,
     pub(super) exact_times: bool,
+    pub(super) force: bool,
 }
 
 impl Default for Ask {
     fn default() -> Self {
-        Self { scope: Scope::Everything, ignored: false, delete_ignored: false, exact_times: false }
+        Self { scope: Scope::Everything, ignored: false, delete_ignored: false, exact_times: false, force: false }
     }
 }
 
@@ -311,6 +312,7 @@ impl Lab {
             ignored: ask.ignored,
             delete_ignored: ask.delete_ignored,
             exact_times: ask.exact_times,
+            force: ask.force,
         };
         self.ground(|ground| {
             let source = ground.shelf.open(&target.reference, &Context::quiet()).unwrap();
@@ -365,7 +367,7 @@ impl Lab {
         let touched = outcome.journal.touched().cloned().collect();
         self.restore(
             safety,
-            &Ask { scope: Scope::Exactly(touched), ignored: true, delete_ignored: true, exact_times: false },
+            &Ask { scope: Scope::Exactly(touched), ignored: true, delete_ignored: true, ..Ask::default() },
         )
     }
 

@@ -245,6 +245,11 @@ fn what_the_safety_snapshot_does_not_hold_is_not_overwritten() {
     lab.write("becomes-dir/big", &"big".repeat(1000));
     let plan = lab.plan(&lab.snapshot(), &target, &Ask::default());
     assert_eq!(paths(&plan.conflicts), set(&["f", "becomes-dir/big"]));
+    let force = Ask { force: true, ..Ask::default() };
+    assert_eq!(paths(&lab.plan(&lab.snapshot(), &target, &force).conflicts), set(&["becomes-dir/big"]));
+    let scope = Scope::Below(vec![path("f")]);
+    lab.restore(&target, &Ask { scope, force: true, ..Ask::default() });
+    assert_eq!(lab.text("f"), "small");
     // Equal contents are no conflict, though nobody holds them.
     let scope = || Scope::Below(vec![path("g")]);
     lab.restore(&target, &Ask { scope: scope(), ..Ask::default() });
@@ -396,7 +401,7 @@ fn what_a_kill_left_is_cleared_away_but_for_what_nobody_holds() {
     lab.restore(&target, &Ask::default());
     assert_eq!([lab.text("a"), lab.text("b"), lab.text("c")], ["old a", "old b", "old c"]);
     let touched = Scope::Exactly(journal.touched().cloned().collect());
-    lab.restore(&safety, &Ask { scope: touched, ignored: true, delete_ignored: true, exact_times: false });
+    lab.restore(&safety, &Ask { scope: touched, ignored: true, delete_ignored: true, ..Ask::default() });
     assert_eq!([lab.text("a"), lab.text("b"), lab.text("c")], ["newer a", "newer b", "newer c"]);
 }
 

@@ -11,7 +11,7 @@ use ah_plugin_api::{
     SnapshotRef, SnapshotRequest, UnmountRequest, Usage, UsageRequest, View, WritableClone,
 };
 
-use crate::made::{self, Identity, Kind, mounts};
+use crate::made::{self, Identity, Kind, MountId, mounts};
 use crate::store::Store;
 use crate::tree::{self, Head};
 use crate::{capture, clone, diff, probe, read, view};
@@ -19,8 +19,8 @@ use crate::{capture, clone, diff, probe, read, view};
 /// Snapshots of any directory in a private Git object store.
 #[derive(Default)]
 pub struct GitProvider {
-    /// The stores in use, the latest last.
-    open: Mutex<Vec<(Identity, Arc<Store>)>>,
+    /// The stores in use, the latest last, with the mount they were reached by: it may be read-only where another is not.
+    open: Mutex<Vec<(Identity, MountId, Arc<Store>)>>,
 }
 
 /// Stores kept open: a process works on one workspace, rarely on a few.
@@ -34,16 +34,16 @@ impl GitProvider {
     }
 
     fn store(&self, dir: &Dir) -> Result<Arc<Store>> {
-        let identity = Identity::of(dir)?;
+        let (identity, mount) = (Identity::of(dir)?, MountId::of(dir)?);
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, store)) = open.iter().find(|(known, _)| known.is(&identity)) {
+        if let Some((.., store)) = open.iter().find(|(known, by, _)| known.is(&identity) && *by == mount) {
             return Ok(Arc::clone(store));
         }
         let store = Store::open(dir)?;
         if open.len() >= OPEN_AT_MOST {
             open.remove(0);
         }
-        open.push((identity, Arc::clone(&store)));
+        open.push((identity, mount, Arc::clone(&store)));
         Ok(store)
     }
 }

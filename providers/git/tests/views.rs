@@ -137,7 +137,10 @@ fn looking_without_mounting() {
     };
     let names: Vec<_> =
         read_dir("").unwrap().iter().map(|entry| String::from_utf8_lossy(&entry.name).into_owned()).collect();
-    assert_eq!(names, ["a.txt", "dangling", "dir", "dir-x", "empty", "empty file", "link", "odd \u{fffd}\n name", "run.sh"]);
+    assert_eq!(
+        names,
+        ["a.txt", "dangling", "dir", "dir-x", "empty", "empty file", "link", "odd \u{fffd}\n name", "run.sh"]
+    );
     let deep = &read_dir("dir").unwrap()[1];
     assert_eq!((deep.kind, deep.mode, deep.name.as_slice()), (EntryKind::Dir, 0o711, b"deep".as_slice()));
     assert_eq!(read_dir("a.txt").err().unwrap().kind, ErrorKind::InvalidArgument);
@@ -152,7 +155,15 @@ fn looking_without_mounting() {
     let entry = read("dir/b.txt").unwrap();
     assert_eq!((entry.size, entry.mtime.secs, entry.mtime.nanos), (4, 1_000_000_000, 123_456_789));
     read("link").unwrap();
-    assert_eq!(std::io::read_to_string({ use std::io::Seek; (&out).rewind().unwrap(); &out }).unwrap(), "betadir/b.txt");
+    assert_eq!(
+        std::io::read_to_string({
+            use std::io::Seek;
+            (&out).rewind().unwrap();
+            &out
+        })
+        .unwrap(),
+        "betadir/b.txt"
+    );
     assert_eq!(read("dir").err().unwrap().kind, ErrorKind::InvalidArgument);
 
     let lookup = |path: &str| {
@@ -186,7 +197,15 @@ fn differences_are_complete_ordered_and_only_real() {
     let later = SystemTime::UNIX_EPOCH + Duration::new(1_100_000_000, 1);
     std::fs::File::open(bench.work("run.sh")).unwrap().set_modified(later).unwrap();
     let expected = [
-        "M a.txt", "T dir/deep", "D dir/deep/er", "D dir/deep/er/c", "M empty", "D link", "A new", "A new-y", "A new/x",
+        "M a.txt",
+        "T dir/deep",
+        "D dir/deep/er",
+        "D dir/deep/er/c",
+        "M empty",
+        "D link",
+        "A new",
+        "A new-y",
+        "A new/x",
         "A new/x/y",
     ];
     assert_eq!(bench.diff(side(&first), Side::Workspace, &[], false), expected);
@@ -195,9 +214,10 @@ fn differences_are_complete_ordered_and_only_real() {
     let with_times = bench.diff(side(&first), side(&second), &[], true);
     assert_eq!(with_times.len(), expected.len() + 1);
     assert!(with_times.contains(&"M run.sh".to_owned()));
-    assert_eq!(bench.diff(side(&second), side(&first), &["new", "link"], false), [
-        "A link", "D new", "D new/x", "D new/x/y"
-    ]);
+    assert_eq!(
+        bench.diff(side(&second), side(&first), &["new", "link"], false),
+        ["A link", "D new", "D new/x", "D new/x/y"]
+    );
     assert_eq!(bench.diff(side(&second), side(&first), &["dir/deep/er"], false), ["A dir/deep/er", "A dir/deep/er/c"]);
 }
 

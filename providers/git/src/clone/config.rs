@@ -11,9 +11,22 @@ const PLAIN: &[(&str, &[&str])] = &[
     (
         "core",
         &[
-            "abbrev", "autocrlf", "bigfilethreshold", "checkstat", "commentchar", "compression", "eol", "ignorecase",
-            "precomposeunicode", "quotepath", "safecrlf", "sparsecheckout", "sparsecheckoutcone", "symlinks",
-            "trustctime", "whitespace",
+            "abbrev",
+            "autocrlf",
+            "bigfilethreshold",
+            "checkstat",
+            "commentchar",
+            "compression",
+            "eol",
+            "ignorecase",
+            "precomposeunicode",
+            "quotepath",
+            "safecrlf",
+            "sparsecheckout",
+            "sparsecheckoutcone",
+            "symlinks",
+            "trustctime",
+            "whitespace",
         ],
     ),
     ("user", &["email", "name", "signingkey", "useconfigonly"]),
@@ -38,8 +51,18 @@ const NAMED: &[(&str, &[&str])] = &[
     (
         "remote",
         &[
-            "fetch", "followremotehead", "mirror", "partialclonefilter", "promisor", "prune", "prunetags", "push", "pushurl",
-            "skipfetchall", "tagopt", "url",
+            "fetch",
+            "followremotehead",
+            "mirror",
+            "partialclonefilter",
+            "promisor",
+            "prune",
+            "prunetags",
+            "push",
+            "pushurl",
+            "skipfetchall",
+            "tagopt",
+            "url",
         ],
     ),
     ("branch", &["description", "merge", "mergeoptions", "pushremote", "rebase", "remote"]),
@@ -59,7 +82,8 @@ pub(super) fn config(texts: &[Vec<u8>]) -> Config {
     let (mut body, mut notes, mut extended) = (Vec::new(), Vec::new(), false);
     for text in texts {
         let meta = gix::config::file::Metadata::from(gix::config::Source::Local);
-        let Ok(file) = gix::config::File::from_bytes_no_includes(text, meta, gix::config::file::init::Options::default())
+        let Ok(file) =
+            gix::config::File::from_bytes_no_includes(text, meta, gix::config::file::init::Options::default())
         else {
             notes.push("the repository's configuration cannot be read, so none of it was taken along".to_owned());
             continue;
@@ -72,7 +96,8 @@ pub(super) fn config(texts: &[Vec<u8>]) -> Config {
                 notes.push(format!("the filter {filter:?} was not taken along: it names programs"));
             }
             if name.starts_with("include") {
-                notes.push("the repository's configuration includes other files, which were not taken along".to_owned());
+                notes
+                    .push("the repository's configuration includes other files, which were not taken along".to_owned());
             }
             let table = if subsection.is_some() { NAMED } else { PLAIN };
             let Some((_, safe)) = table.iter().find(|(section, _)| *section == name) else { continue };
@@ -159,7 +184,11 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("config"), &ours.text).unwrap();
         let get = |key: &str| {
-            let out = Command::new("git").args(["config", "--file"]).arg(dir.path().join("config")).args(["--get-all", key]).output();
+            let out = Command::new("git")
+                .args(["config", "--file"])
+                .arg(dir.path().join("config"))
+                .args(["--get-all", key])
+                .output();
             String::from_utf8(out.unwrap().stdout).unwrap()
         };
         assert_eq!(get("user.name"), "A \"B\" \\ C # not a comment\n");

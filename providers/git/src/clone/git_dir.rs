@@ -35,7 +35,10 @@ pub(super) fn make(
     let refs = make_dir(git.as_fd(), "refs")?;
     make_dir(refs.as_fd(), "heads")?;
     make_dir(refs.as_fd(), "tags")?;
-    store.populate(kept, objects.as_fd(), cx)?;
+    let populated = store.populate(kept, objects.as_fd(), cx)?;
+    if let Some(shallow) = &populated.shallow {
+        put(git.as_fd(), "shallow", shallow)?;
+    }
 
     let mut texts = Vec::new();
     match theirs {
@@ -48,7 +51,8 @@ pub(super) fn make(
             }
         }
         None => notes.push(
-            "the workspace's repository is not there any more: its settings and remotes were not taken along".to_owned(),
+            "the workspace's repository is not there any more: its settings and remotes were not taken along"
+                .to_owned(),
         ),
     }
     let config = config(&texts);
@@ -77,7 +81,9 @@ fn index(store: &Store, head: &Head, clone: BorrowedFd<'_>, git: BorrowedFd<'_>)
     let mut files = Files { reader: Reader::new(store), root: head.root, clone, written: head.manifest.index_written };
     match adapt(data, &mut files)? {
         Ok(adapted) => put(git, "index", &adapted).map(|()| None),
-        Err(bad) => Ok(Some(format!("the index was not taken along: {bad}; `git reset` in the clone makes one from HEAD"))),
+        Err(bad) => {
+            Ok(Some(format!("the index was not taken along: {bad}; `git reset` in the clone makes one from HEAD")))
+        }
     }
 }
 
@@ -122,7 +128,15 @@ mod tests {
     #[test]
     fn no_ref_leads_out() {
         assert!(is_ref("refs/heads/main") && is_ref("refs/heads/a/b"));
-        for bad in ["refs/heads/../../x", "refs/heads/.x", "HEAD", "/refs/heads/x", "refs/heads/x.lock", "refs//x", "refs/heads/"] {
+        for bad in [
+            "refs/heads/../../x",
+            "refs/heads/.x",
+            "HEAD",
+            "/refs/heads/x",
+            "refs/heads/x.lock",
+            "refs//x",
+            "refs/heads/",
+        ] {
             assert!(!is_ref(bad), "{bad}");
         }
     }

@@ -206,7 +206,9 @@ impl Walk<'_, '_> {
             Some(at) => (&path[..at], &path[at + 1..]),
             None => (&path[..0], path),
         };
-        let covers = |at: &[u8]| at.is_empty() || dir.strip_prefix(at).is_some_and(|rest| matches!(rest.first(), None | Some(b'/')));
+        let covers = |at: &[u8]| {
+            at.is_empty() || dir.strip_prefix(at).is_some_and(|rest| matches!(rest.first(), None | Some(b'/')))
+        };
         while self.stack.last().is_some_and(|(at, _)| !covers(at)) {
             self.stack.pop();
         }

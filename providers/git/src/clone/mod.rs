@@ -23,7 +23,11 @@ use crate::tree::{self, Head};
 
 /// Makes a copy, as [`ah_plugin_api::Provider::clone_snapshot`] promises.
 pub(crate) fn clone_snapshot(
-    store: &Store, place: &Place<'_>, target: &Dir, request: &CloneRequest, cx: &Context<'_>,
+    store: &Store,
+    place: &Place<'_>,
+    target: &Dir,
+    request: &CloneRequest,
+    cx: &Context<'_>,
 ) -> Result<WritableClone> {
     let head = tree::open(store, &request.snapshot)?;
     let at = (target, &request.name);
@@ -41,7 +45,11 @@ pub(crate) fn clone_snapshot(
 
 /// Gives the clone its `.git`, if it is to have one.
 fn repository(
-    store: &Store, head: &Head, workspace: Option<&Dir>, build: &Build<'_>, cx: &Context<'_>,
+    store: &Store,
+    head: &Head,
+    workspace: Option<&Dir>,
+    build: &Build<'_>,
+    cx: &Context<'_>,
 ) -> Result<Vec<String>> {
     let Some(state) = &head.manifest.repository else { return Ok(Vec::new()) };
     let Some(kept) = &head.kept else {

@@ -54,10 +54,23 @@ pub(crate) fn stat(fd: impl AsFd) -> rustix::io::Result<Statx> {
     rustix::fs::statx(fd, c"", AtFlags::EMPTY_PATH, MASK)
 }
 
-/// Device and mount of a `statx` answer: equal for a directory and one below it unless a mount lies between.
-pub(crate) fn mount_of(stat: &Statx) -> (u32, u32, u64) {
-    let known = StatxFlags::from_bits_retain(stat.stx_mask).contains(StatxFlags::MNT_ID);
-    (stat.stx_dev_major, stat.stx_dev_minor, if known { stat.stx_mnt_id } else { 0 })
+/// Device and mount that something was reached by: equal for a directory and one below it unless a mount lies between.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct MountId((u32, u32), u64);
+
+impl MountId {
+    /// Of what is open.
+    pub(crate) fn of(fd: impl AsFd) -> Result<Self> {
+        stat(fd)
+            .map(|stat| Self::from_statx(&stat))
+            .map_err(|e| Error::from_io("cannot look at a directory", &e.into()))
+    }
+
+    /// From an answer of `statx` that was asked for [`MASK`].
+    pub(crate) fn from_statx(stat: &Statx) -> Self {
+        let known = StatxFlags::from_bits_retain(stat.stx_mask).contains(StatxFlags::MNT_ID);
+        Self((stat.stx_dev_major, stat.stx_dev_minor), if known { stat.stx_mnt_id } else { 0 })
+    }
 }
 
 #[cfg(test)]

@@ -19,6 +19,6 @@ mod remove;
 mod undo;
 
 pub(crate) use build::Build;
-pub(crate) use identity::Identity;
+pub(crate) use identity::{Identity, MountId};
 pub(crate) use record::Kind;
 pub(crate) use undo::{reclaim, take_away};

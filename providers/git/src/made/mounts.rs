@@ -11,7 +11,7 @@ use rustix::fs::{Mode, OFlags, StatVfsMountFlags};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
 
-use super::identity::{mount_of, stat};
+use super::identity::{MountId, stat};
 
 /// Whether this process may mount in a namespace that outlives it: it has CAP_SYS_ADMIN, not only in a user namespace of
 /// its own, whose mounts vanish with it and leave a writable directory behind. Asked once.
@@ -57,7 +57,7 @@ pub(crate) fn mount_read_only(target: BorrowedFd<'_>, name: &CStr, dir: Borrowed
     let restrict = || {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let top = rustix::fs::openat(target, name, flags, Mode::empty())?;
-        if mount_of(&stat(&top)?) == mount_of(&stat(dir)?) {
+        if MountId::from_statx(&stat(&top)?) == MountId::from_statx(&stat(dir)?) {
             return Err(Errno::STALE);
         }
         // A remount sets all flags anew: what the filesystem around forbids stays forbidden.

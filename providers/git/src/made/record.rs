@@ -5,6 +5,7 @@ use std::io::{Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use ah_plugin_api::{Context, Dir, Error, ErrorKind, FileName, Reference, Result, SnapshotId, Timestamp};
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
@@ -84,6 +85,16 @@ pub(crate) struct Record {
 }
 
 const FOLDER: &std::ffi::CStr = c"views";
+/// How long one who works on a thing is waited for.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+impl Drop for Record {
+    fn drop(&mut self) {
+        // Closing is not enough at once: a child that another thread is just starting has the descriptor too, until it
+        // becomes another program.
+        let _ = rustix::fs::flock(&self.file, FlockOperation::Unlock);
+    }
+}
 
 impl Records {
     /// Opens the folder; makes it if it is not there.
@@ -137,18 +148,27 @@ impl Records {
 
     /// The record of that reference, held; none if there is none (any more), or can be none.
     ///
+    /// Waits a second for whoever holds it.
+    ///
     /// # Errors
-    /// `Busy` while another process holds it.
-    pub(crate) fn find(&self, reference: &Reference) -> Result<Option<Record>> {
+    /// `Busy` after that, `Cancelled`.
+    pub(crate) fn find(&self, reference: &Reference, cx: &Context<'_>) -> Result<Option<Record>> {
         let id = reference.as_str();
         if !is_id(id) {
             return Ok(None);
         }
-        match self.hold(id)? {
-            Held::Record(record) => Ok(Some(*record)),
-            Held::Gone | Held::Garbage => Ok(None),
-            Held::ByOther => Err(Error::new(ErrorKind::Busy, "another process is working on it at this moment")
-                .with_hint("repeat when it has finished")),
+        let start = Instant::now();
+        loop {
+            match self.hold(id)? {
+                Held::Record(record) => return Ok(Some(*record)),
+                Held::Gone | Held::Garbage => return Ok(None),
+                Held::ByOther if start.elapsed() > PATIENCE => {
+                    return Err(Error::new(ErrorKind::Busy, "another process is working on it at this moment")
+                        .with_hint("repeat when it has finished"));
+                }
+                Held::ByOther => cx.check_cancelled()?,
+            }
+            std::thread::sleep(Duration::from_millis(5));
         }
     }
 
@@ -341,7 +361,7 @@ mod tests {
         let made = making(&store);
         let mut record = records.create(made.clone()).unwrap();
         let reference = record.reference().unwrap();
-        assert_eq!(records.find(&reference).err().unwrap().kind, ErrorKind::Busy);
+        assert_eq!(records.find(&reference, &Context::quiet()).err().unwrap().kind, ErrorKind::Busy);
         let mut seen = 0;
         records
             .for_each_free(&Context::quiet(), |_| {
@@ -353,12 +373,12 @@ mod tests {
         record.directory_made(Identity::of(&store).unwrap()).unwrap();
         record.ready().unwrap();
         drop(record);
-        let found = records.find(&reference).unwrap().unwrap();
+        let found = records.find(&reference, &Context::quiet()).unwrap().unwrap();
         assert_eq!((found.state, &found.making), (State::Ready, &made));
         assert!(found.directory.unwrap().is(&Identity::of(&store).unwrap()));
         assert!(found.target(None).unwrap().is_some());
         found.remove().unwrap();
-        assert!(records.find(&reference).unwrap().is_none());
+        assert!(records.find(&reference, &Context::quiet()).unwrap().is_none());
     }
 
     #[test]
@@ -373,13 +393,13 @@ mod tests {
         let mut text = std::fs::read(&path).unwrap();
         text.extend_from_slice(b"\"rea");
         std::fs::write(&path, &text).unwrap();
-        let mut record = records.find(&reference).unwrap().unwrap();
+        let mut record = records.find(&reference, &Context::quiet()).unwrap().unwrap();
         assert_eq!(record.state, State::Making);
         record.ready().unwrap();
         drop(record);
-        assert_eq!(records.find(&reference).unwrap().unwrap().state, State::Ready);
+        assert_eq!(records.find(&reference, &Context::quiet()).unwrap().unwrap().state, State::Ready);
         std::fs::write(&path, &text[..20]).unwrap();
-        assert!(records.find(&reference).unwrap().is_none());
+        assert!(records.find(&reference, &Context::quiet()).unwrap().is_none());
         assert!(!path.exists());
     }
 
@@ -388,7 +408,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let records = Records::open(&Dir::open(dir.path()).unwrap()).unwrap();
         for bad in ["../../x", "a", "kkkkkkkkkkkkkkk/", "AAAAAAAAAAAAAAAA"] {
-            assert!(records.find(&Reference::new(bad).unwrap()).unwrap().is_none());
+            assert!(records.find(&Reference::new(bad).unwrap(), &Context::quiet()).unwrap().is_none());
         }
     }
 }

@@ -8,7 +8,7 @@ use ah_plugin_api::{Context, Error, ErrorKind, Result};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir, RenameFlags};
 use rustix::io::Errno;
 
-use super::identity::{Identity, mount_of, stat};
+use super::identity::{Identity, MountId, stat};
 
 /// Directories this deep are first moved up to the top, so that no depth runs out of descriptors or stack.
 const DEEP: usize = 48;
@@ -28,7 +28,7 @@ pub(crate) fn remove_tree(parent: BorrowedFd<'_>, name: &CStr, expected: &Identi
     if !Identity::from_statx(&looked).is(expected) {
         return Ok(false);
     }
-    let mut removal = Removal { top: top.as_fd(), mount: mount_of(&looked), moved: 0, done: 0, cx };
+    let mut removal = Removal { top: top.as_fd(), mount: MountId::from_statx(&looked), moved: 0, done: 0, cx };
     own(&top, looked.stx_mode).map_err(|e| failed(name, e))?;
     removal.empty(top.as_fd(), 0)?;
     match rustix::fs::unlinkat(parent, name, AtFlags::REMOVEDIR) {
@@ -39,7 +39,7 @@ pub(crate) fn remove_tree(parent: BorrowedFd<'_>, name: &CStr, expected: &Identi
 
 struct Removal<'a> {
     top: BorrowedFd<'a>,
-    mount: (u32, u32, u64),
+    mount: MountId,
     moved: u64,
     done: u64,
     cx: &'a Context<'a>,
@@ -112,7 +112,7 @@ impl Removal<'_> {
         }
         let dir = open_dir(parent, name).map_err(|e| failed(name, e))?;
         let looked = stat(&dir).map_err(|e| failed(name, e))?;
-        if mount_of(&looked) != self.mount {
+        if MountId::from_statx(&looked) != self.mount {
             return Err(mounted(name));
         }
         own(&dir, looked.stx_mode).map_err(|e| failed(name, e))?;

@@ -9,7 +9,7 @@ use rustix::io::Errno;
 
 use super::build::c_name;
 use super::holders::{holders_of, mounts_below};
-use super::identity::{Identity, mount_of, stat};
+use super::identity::{Identity, MountId, stat};
 use super::mounts;
 use super::record::{Kind, Record, Records, State};
 use super::remove::remove_tree;
@@ -26,7 +26,7 @@ pub(crate) fn take_away(
     cx: &Context<'_>,
 ) -> Result<()> {
     let Some(records) = Records::open_existing(store)? else { return Ok(()) };
-    let Some(record) = records.find(reference)? else { return Ok(()) };
+    let Some(record) = records.find(reference, cx)? else { return Ok(()) };
     if record.making.kind != kind {
         return Err(Error::new(ErrorKind::InvalidArgument, format!("{reference:?} names something of another kind")));
     }
@@ -134,11 +134,11 @@ fn undo(mut record: Record, target: BorrowedFd<'_>, cx: &Context<'_>) -> Result<
 
 /// Takes off our own mounts on it. A mount of somebody else's on top makes it busy.
 fn unmount(target: BorrowedFd<'_>, name: &CStr, identity: &Identity) -> Result<()> {
-    let outside = mount_of(&stat(target).map_err(|e| failed(name, e))?);
+    let outside = MountId::from_statx(&stat(target).map_err(|e| failed(name, e))?);
     loop {
         let Some(top) = open_path(target, name)? else { return Ok(()) };
         let looked = stat(&top).map_err(|e| failed(name, e))?;
-        if mount_of(&looked) == outside {
+        if MountId::from_statx(&looked) == outside {
             return Ok(());
         }
         if !Identity::from_statx(&looked).is(identity) {

@@ -163,20 +163,39 @@ fn list_into(root: &Path, dir: &Path, out: &mut BTreeMap<Vec<u8>, String>) {
     out.insert(key, line);
 }
 
-/// Every file below a directory with contents, mode and time, whatever it is called; for "nothing was touched".
+/// Every file below a directory with contents (their hash), mode and time, whatever it is called; for "nothing was touched".
 pub fn fingerprint(root: &Path) -> Vec<String> {
     let mut out = Vec::new();
     let mut todo = vec![root.to_owned()];
     while let Some(path) = todo.pop() {
         let meta = std::fs::symlink_metadata(&path).unwrap();
-        let contents = if meta.is_file() { std::fs::read(&path).unwrap() } else { Vec::new() };
-        out.push(format!("{} {:o} {} {} {:?}", path.display(), meta.mode(), meta.mtime(), meta.mtime_nsec(), contents));
+        let mut hash = std::hash::DefaultHasher::new();
+        if meta.is_file() {
+            std::hash::Hash::hash(&std::fs::read(&path).unwrap(), &mut hash);
+        }
+        let hash = std::hash::Hasher::finish(&hash);
+        out.push(format!("{} {:o} {hash:x} {}.{}", path.display(), meta.mode(), meta.mtime(), meta.mtime_nsec()));
         if meta.is_dir() {
             todo.extend(std::fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
         }
     }
     out.sort();
     out
+}
+
+/// Panics with what differs between two [`fingerprint`]s. With `object_times_too` false, times below `.git/objects` may differ: Git
+/// renews the time of an object that it would otherwise have to write again, also where it is a link that both sides have.
+pub fn assert_untouched(before: &[String], after: &[String], object_times_too: bool) {
+    let lines = |lines: &[String]| -> std::collections::BTreeSet<String> {
+        let cut = |line: &String| match line.rsplit_once(' ') {
+            Some((rest, _)) if !object_times_too && line.contains("/.git/objects") => rest.to_owned(),
+            _ => line.clone(),
+        };
+        lines.iter().map(cut).collect()
+    };
+    let (before, after) = (lines(before), lines(after));
+    let changed: Vec<_> = before.symmetric_difference(&after).collect();
+    assert!(changed.is_empty(), "{changed:#?}");
 }
 
 /// Runs git in a directory, without any configuration of this machine. Gives its output; panics if it fails.
@@ -200,4 +219,25 @@ pub fn try_git(dir: &Path, args: &[&str]) -> std::process::Output {
         .env("GIT_COMMITTER_EMAIL", "t@t")
         .output()
         .unwrap()
+}
+
+/// Runs the test of that name once more as an ordinary user, if this process is root. Whether the caller is to run the body:
+/// it is that second process, or was an ordinary user's from the start.
+pub fn as_ordinary_user(test: &str) -> bool {
+    const MARK: &str = "AH_TEST_ORDINARY_USER";
+    if std::env::var_os(MARK).is_some() || !rustix::process::geteuid().is_root() {
+        return true;
+    }
+    let out = Command::new("setpriv")
+        .args(["--reuid=65534", "--regid=65534", "--clear-groups", "--"])
+        .arg(std::env::current_exe().unwrap())
+        .args(["--exact", test, "--nocapture"])
+        .env(MARK, "1")
+        .env("HOME", "/nonexistent")
+        .current_dir("/")
+        .output()
+        .expect("setpriv (util-linux) is needed to test what an ordinary user gets");
+    let text = String::from_utf8_lossy(&out.stdout);
+    assert!(out.status.success() && text.contains("1 passed"), "{text}{}", String::from_utf8_lossy(&out.stderr));
+    false
 }

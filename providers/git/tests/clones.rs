@@ -1,0 +1,341 @@
+//! Writable clones, with and without a repository, against what real Git says of them.
+
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
+use std::process::Command;
+
+use ah_plugin_api::{Context, DestroyRequest, Dir, ErrorKind, Provider, ReclaimRequest};
+use common::{Bench, as_ordinary_user, assert_untouched, fingerprint, git, listing, try_git};
+
+/// A repository with a history, a file each staged, changed, deleted, untracked and ignored.
+fn repository(bench: &Bench) {
+    let work = bench.workspace.path();
+    git(work, &["init", "-q", "-b", "main"]);
+    git(work, &["config", "user.name", "Local \"Name\""]);
+    git(work, &["config", "alias.st", "!touch /tmp/never"]);
+    git(work, &["remote", "add", "origin", "https://example.invalid/x.git"]);
+    bench.write(".gitignore", "*.log\n/target/\n");
+    for file in ["kept", "changed", "deleted", "staged", "dir/inner"] {
+        bench.write(file, format!("{file} 1\n"));
+    }
+    git(work, &["add", "."]);
+    git(work, &["commit", "-q", "-m", "first"]);
+    bench.write("kept2", "second\n");
+    git(work, &["add", "."]);
+    git(work, &["commit", "-q", "-m", "second"]);
+    git(work, &["checkout", "-q", "-b", "feature/x"]);
+    bench.write("changed", "changed 2\n");
+    bench.write("staged", "staged 2\n");
+    git(work, &["add", "staged"]);
+    bench.write("staged", "staged 3\n");
+    std::fs::remove_file(bench.work("deleted")).unwrap();
+    bench.write("untracked", "u\n");
+    bench.write("target/big", "ignored\n");
+    bench.write(".git/info/exclude", "*.tmp\n");
+}
+
+fn status(dir: &Path) -> String {
+    git(dir, &["status", "--porcelain=v2", "--branch", "--untracked-files=all"])
+}
+
+#[test]
+fn a_plain_clone_is_exact_writable_and_on_its_own() {
+    let bench = Bench::new();
+    bench.write("a/b", "1");
+    bench.write("c", "2");
+    std::fs::set_permissions(bench.work("c"), std::fs::Permissions::from_mode(0o4755)).unwrap();
+    let before = listing(bench.workspace.path());
+    let snapshot = bench.snapshot();
+    let clone = bench.clone(&snapshot, "c1");
+    assert_eq!(listing(&clone.path), before);
+    assert!(!clone.path.join(".git").exists());
+    std::fs::write(clone.path.join("a/b"), "changed in the clone").unwrap();
+    assert_eq!(listing(bench.workspace.path()), before);
+    let view = bench.mount(&snapshot, "v");
+    assert_eq!(std::fs::read(view.path.join("a/b")).unwrap(), b"1");
+    assert_eq!(bench.try_clone(&snapshot, "c1").err().unwrap().kind, ErrorKind::AlreadyExists);
+
+    // A clone outlives its snapshot.
+    bench.destroy(&DestroyRequest::Snapshot(snapshot.reference)).unwrap();
+    bench.provider.reclaim(&bench.place(), &ReclaimRequest::default(), &Context::quiet()).unwrap();
+    assert_eq!(std::fs::read(clone.path.join("a/b")).unwrap(), b"changed in the clone");
+    let gone = DestroyRequest::Clone(clone.reference.clone());
+    bench.destroy(&gone).unwrap();
+    assert!(!clone.path.exists());
+    bench.destroy(&gone).unwrap();
+    std::fs::create_dir(&clone.path).unwrap();
+    bench.destroy(&gone).unwrap();
+    assert!(clone.path.exists());
+}
+
+#[test]
+fn a_clone_that_was_replaced_by_somebody_is_left_alone() {
+    let bench = Bench::new();
+    bench.write("a", "1");
+    let clone = bench.clone(&bench.snapshot(), "c");
+    std::fs::rename(&clone.path, bench.target.path().join("moved")).unwrap();
+    std::fs::create_dir(&clone.path).unwrap();
+    std::fs::write(clone.path.join("precious"), "x").unwrap();
+    bench.destroy(&DestroyRequest::Clone(clone.reference)).unwrap();
+    assert!(clone.path.join("precious").exists());
+    assert!(bench.target.path().join("moved/a").exists());
+}
+
+#[test]
+fn git_sees_in_the_clone_what_it_saw_in_the_workspace() {
+    let bench = Bench::new();
+    repository(&bench);
+    let work = bench.workspace.path();
+    let (seen, log) = (status(work), git(work, &["log", "--format=%H %s", "HEAD"]));
+    let staged = git(work, &["diff", "--cached"]);
+    let untouched = fingerprint(work);
+    let snapshot = bench.snapshot();
+    let clone = bench.clone(&snapshot, "c");
+    assert_untouched(&untouched, &fingerprint(work), true);
+
+    assert_eq!(status(&clone.path), seen);
+    assert_eq!(git(&clone.path, &["log", "--format=%H %s", "HEAD"]), log);
+    assert_eq!(git(&clone.path, &["diff", "--cached"]), staged);
+    assert_eq!(git(&clone.path, &["symbolic-ref", "HEAD"]), "refs/heads/feature/x\n");
+    assert_eq!(git(&clone.path, &["config", "user.name"]), "Local \"Name\"\n");
+    assert_eq!(git(&clone.path, &["remote", "get-url", "origin"]), "https://example.invalid/x.git\n");
+    assert!(!try_git(&clone.path, &["config", "alias.st"]).status.success());
+    assert_eq!(std::fs::read_to_string(clone.path.join(".git/info/exclude")).unwrap(), "*.tmp\n");
+    assert!(!clone.path.join(".git/objects/info/alternates").exists());
+    git(&clone.path, &["fsck", "--strict", "--no-dangling"]);
+
+    // Work goes on in it, and the user's repository does not notice.
+    git(&clone.path, &["add", "-A"]);
+    git(&clone.path, &["commit", "-q", "-m", "in the clone"]);
+    git(&clone.path, &["gc", "-q", "--prune=now"]);
+    git(&clone.path, &["fsck", "--strict"]);
+    git(&clone.path, &["checkout", "-q", "HEAD~2"]);
+    assert_untouched(&untouched, &fingerprint(work), false);
+    git(work, &["fsck", "--strict"]);
+}
+
+#[test]
+fn a_clone_outlives_the_users_repository() {
+    let bench = Bench::new();
+    repository(&bench);
+    let work = bench.workspace.path();
+    let seen = status(work);
+    let snapshot = bench.snapshot();
+    git(work, &["commit", "-q", "-a", "-m", "third"]);
+    git(work, &["checkout", "-q", "--orphan", "other"]);
+    git(work, &["branch", "-q", "-D", "feature/x", "main"]);
+    git(work, &["reflog", "expire", "--expire=now", "--all"]);
+    git(work, &["gc", "-q", "--prune=now"]);
+    let first = bench.clone(&snapshot, "first");
+    assert_eq!(status(&first.path), seen);
+    std::fs::remove_dir_all(bench.work(".git")).unwrap();
+    let second = bench.clone(&snapshot, "second");
+    assert_eq!(status(&second.path), seen);
+    assert!(!second.notes.is_empty());
+    git(&second.path, &["fsck", "--strict", "--no-dangling"]);
+}
+
+#[test]
+fn unchanged_files_are_not_read_again_and_changed_ones_are_seen() {
+    let bench = Bench::new();
+    repository(&bench);
+    let clone = bench.clone(&bench.snapshot(), "c");
+    // As Git itself has it: nothing to refresh for files in step, everything for the others.
+    let out = try_git(&clone.path, &["diff-files", "--name-only"]);
+    let names = String::from_utf8(out.stdout).unwrap();
+    assert_eq!(names, "changed\ndeleted\nstaged\n");
+}
+
+#[test]
+fn line_ends_that_git_converts_are_no_change() {
+    let bench = Bench::new();
+    let work = bench.workspace.path();
+    git(work, &["init", "-q"]);
+    git(work, &["config", "core.autocrlf", "true"]);
+    bench.write("text", "one\ntwo\n");
+    git(work, &["add", "."]);
+    git(work, &["commit", "-q", "-m", "first"]);
+    std::fs::remove_file(bench.work("text")).unwrap();
+    git(work, &["checkout", "-q", "."]);
+    assert_eq!(std::fs::read(bench.work("text")).unwrap(), b"one\r\ntwo\r\n");
+    let clone = bench.clone(&bench.snapshot(), "c");
+    assert_eq!(std::fs::read(clone.path.join("text")).unwrap(), b"one\r\ntwo\r\n");
+    assert_eq!(git(&clone.path, &["status", "--porcelain"]), "");
+}
+
+#[test]
+fn heads_of_every_kind() {
+    // Unborn.
+    let bench = Bench::new();
+    git(bench.workspace.path(), &["init", "-q", "-b", "trunk"]);
+    bench.write("f", "1");
+    git(bench.workspace.path(), &["add", "f"]);
+    let clone = bench.clone(&bench.snapshot(), "unborn");
+    assert_eq!(status(&clone.path), status(bench.workspace.path()));
+    git(&clone.path, &["commit", "-q", "-m", "first in the clone"]);
+
+    // Detached.
+    git(bench.workspace.path(), &["commit", "-q", "-m", "first"]);
+    git(bench.workspace.path(), &["checkout", "-q", "--detach"]);
+    let clone = bench.clone(&bench.snapshot(), "detached");
+    assert_eq!(status(&clone.path), status(bench.workspace.path()));
+    assert!(!try_git(&clone.path, &["symbolic-ref", "-q", "HEAD"]).status.success());
+
+    // In the middle of a merge with a conflict.
+    let work = bench.workspace.path();
+    git(work, &["checkout", "-q", "-b", "one"]);
+    bench.write("f", "one");
+    git(work, &["commit", "-q", "-am", "one"]);
+    git(work, &["checkout", "-q", "-b", "two", "HEAD~1"]);
+    bench.write("f", "two");
+    git(work, &["commit", "-q", "-am", "two"]);
+    assert!(!try_git(work, &["merge", "one"]).status.success());
+    let clone = bench.clone(&bench.snapshot(), "conflict");
+    assert_eq!(git(&clone.path, &["ls-files", "-s"]), git(work, &["ls-files", "-s"]));
+    assert_eq!(status(&clone.path), status(work));
+}
+
+#[test]
+fn index_formats_and_flags() {
+    for version in ["2", "3", "4"] {
+        let bench = Bench::new();
+        repository(&bench);
+        let work = bench.workspace.path();
+        git(work, &["update-index", "--assume-unchanged", "kept"]);
+        git(work, &["update-index", "--skip-worktree", "kept2"]);
+        bench.write("later", "x");
+        git(work, &["add", "--intent-to-add", "later"]);
+        git(work, &["update-index", "--index-version", version]);
+        git(work, &["config", "core.untrackedCache", "true"]);
+        git(work, &["update-index", "--untracked-cache"]);
+        status(work);
+        let clone = bench.clone(&bench.snapshot(), "c");
+        assert_eq!(status(&clone.path), status(work), "version {version}");
+        assert_eq!(git(&clone.path, &["ls-files", "-t", "-v"]), git(work, &["ls-files", "-t", "-v"]));
+        git(&clone.path, &["fsck", "--strict", "--no-dangling"]);
+    }
+}
+
+#[test]
+fn a_linked_worktree_gives_a_repository_of_its_own() {
+    let bench = Bench::new();
+    let main = bench.temp.path().join("main");
+    std::fs::create_dir(&main).unwrap();
+    git(&main, &["init", "-q", "-b", "main"]);
+    std::fs::write(main.join("f"), "1").unwrap();
+    git(&main, &["add", "."]);
+    git(&main, &["commit", "-q", "-m", "first"]);
+    std::fs::remove_dir(bench.workspace.path()).unwrap();
+    git(&main, &["worktree", "add", "-q", "-b", "linked", bench.workspace.path().to_str().unwrap()]);
+    let workspace = Dir::open(bench.workspace.path()).unwrap();
+    let mut bench = bench;
+    bench.workspace = workspace;
+    bench.write("f", "2");
+    let clone = bench.clone(&bench.snapshot(), "c");
+    assert_eq!(status(&clone.path), status(bench.workspace.path()));
+    assert!(clone.path.join(".git").is_dir());
+    git(&clone.path, &["commit", "-q", "-am", "in the clone"]);
+    assert_eq!(git(bench.workspace.path(), &["log", "--format=%s", "linked"]), "first\n");
+}
+
+#[test]
+fn a_shallow_repository_stays_shallow() {
+    let bench = Bench::new();
+    let origin = bench.temp.path().join("origin");
+    std::fs::create_dir(&origin).unwrap();
+    git(&origin, &["init", "-q", "-b", "main"]);
+    for text in ["1", "2", "3"] {
+        std::fs::write(origin.join("f"), text).unwrap();
+        git(&origin, &["add", "."]);
+        git(&origin, &["commit", "-q", "-m", text]);
+    }
+    std::fs::remove_dir(bench.workspace.path()).unwrap();
+    let url = format!("file://{}", origin.display());
+    git(bench.temp.path(), &["clone", "-q", "--depth=2", &url, "work"]);
+    let workspace = Dir::open(bench.workspace.path()).unwrap();
+    let mut bench = bench;
+    bench.workspace = workspace;
+    let snapshot = bench.snapshot();
+    git(bench.workspace.path(), &["fetch", "-q", "--unshallow"]);
+    let clone = bench.clone(&snapshot, "c");
+    assert_eq!(git(&clone.path, &["log", "--format=%s"]), "3\n2\n");
+    git(&clone.path, &["fsck", "--strict", "--no-dangling"]);
+}
+
+#[test]
+fn a_subdirectory_of_a_repository_gives_a_plain_clone() {
+    let bench = Bench::new();
+    git(bench.temp.path(), &["init", "-q"]);
+    bench.write("f", "1");
+    let snapshot = bench.snapshot();
+    let clone = bench.clone(&snapshot, "c");
+    assert!(!clone.path.join(".git").exists());
+    assert_eq!(std::fs::read(clone.path.join("f")).unwrap(), b"1");
+}
+
+#[test]
+fn make_builds_again_what_changed_and_the_right_program_runs() {
+    let bench = Bench::new();
+    bench.write("Makefile", "prog: part.o main.o\n\tcat part.o main.o > prog\n%.o: %.in\n\tcp $< $@\n");
+    bench.write("part.in", "#!/bin/sh\necho part 1\n");
+    bench.write("main.in", "echo main 1\n");
+    let make = |dir: &Path| {
+        let out = Command::new("make").current_dir(dir).output().unwrap();
+        assert!(out.status.success(), "{out:?}");
+        String::from_utf8(out.stdout).unwrap()
+    };
+    let run = |dir: &Path| {
+        String::from_utf8(Command::new("sh").arg("prog").current_dir(dir).output().unwrap().stdout).unwrap()
+    };
+    let pause = || std::thread::sleep(std::time::Duration::from_millis(20));
+    make(bench.workspace.path());
+    let first = bench.snapshot();
+    pause();
+    bench.write("part.in", "#!/bin/sh\necho part 2\n");
+    make(bench.workspace.path());
+    assert_eq!(run(bench.workspace.path()), "part 2\nmain 1\n");
+    let clone = bench.clone(&first, "c");
+    assert!(make(&clone.path).contains("up to date"));
+    assert_eq!(run(&clone.path), "part 1\nmain 1\n");
+    pause();
+    std::fs::write(clone.path.join("main.in"), "echo main 3\n").unwrap();
+    assert!(!make(&clone.path).contains("cp part.in"));
+    assert_eq!(run(&clone.path), "part 1\nmain 3\n");
+}
+
+#[test]
+fn an_ordinary_user_gets_views_without_write_bits_and_exact_clones() {
+    if !as_ordinary_user("an_ordinary_user_gets_views_without_write_bits_and_exact_clones") {
+        return;
+    }
+    let bench = Bench::new();
+    bench.write("d/e/f", "1");
+    bench.write("x", "1");
+    let set = |path: &str, mode: u32| {
+        std::fs::set_permissions(bench.work(path), std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    set("x", 0o755);
+    set("d/e", 0o555);
+    let before = listing(bench.workspace.path());
+    let snapshot = bench.snapshot();
+    let view = bench.mount(&snapshot, "v");
+    assert!(!view.read_only_mount);
+    for (path, line) in listing(&view.path) {
+        let path = view.path.join(std::str::from_utf8(&path).unwrap());
+        assert_eq!(std::fs::symlink_metadata(&path).unwrap().mode() & 0o222, 0, "{path:?} {line}");
+    }
+    assert_eq!(std::fs::metadata(view.path.join("x")).unwrap().mode() & 0o7777, 0o555);
+    assert!(std::fs::write(view.path.join("d/new"), "x").is_err());
+    assert!(std::fs::write(view.path.join("x"), "x").is_err());
+    bench.unmount(&view).unwrap();
+    assert!(!view.path.exists());
+    let clone = bench.clone(&snapshot, "c");
+    assert_eq!(listing(&clone.path), before);
+    bench.destroy(&DestroyRequest::Clone(clone.reference)).unwrap();
+    assert!(!clone.path.exists());
+    set("d/e", 0o755);
+}

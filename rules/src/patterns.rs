@@ -1,5 +1,6 @@
 //! One file of ignore patterns, and matching a path against it.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use bstr::{BStr, ByteSlice};
@@ -17,7 +18,9 @@ pub(crate) struct Patterns {
 impl Patterns {
     /// Parses a file in `.gitignore` syntax.
     pub(crate) fn parse(bytes: &[u8], source: impl Into<String>) -> Self {
-        let patterns = gix_ignore::parse(bytes, false).map(|(pattern, line, _kind)| (pattern, line)).collect();
+        // Git ends the last line itself, which matters to one that ends with a carriage return.
+        let ended = if bytes.ends_with(b"\n") { Cow::Borrowed(bytes) } else { [bytes, b"\n"].concat().into() };
+        let patterns = gix_ignore::parse(&ended, false).map(|(pattern, line, _kind)| (pattern, line)).collect();
         Self { patterns, source: source.into() }
     }
 

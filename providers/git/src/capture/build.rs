@@ -1,15 +1,18 @@
 //! Trees and meta objects of a scan, from the leaves up; what did not change is taken over.
 
+use std::os::fd::BorrowedFd;
+
 use ah_plugin_api::{Context, Omission, RelPath, Result};
 use gix::ObjectId;
 use gix::objs::Kind;
+use rustix::io::Errno;
 
 use crate::index::{
-    DIR_CAPTURED, DIR_KEPT, DIR_OMITS, DIR_THROUGH, Header, ITEM_DIR, ITEM_IGNORED, ITEM_RECHECK, Index, NewDir, What,
-    Writer,
+    DIR_CAPTURED, DIR_KEPT, DIR_OMITS, DIR_THROUGH, Header, ITEM_DIR, ITEM_IGNORED, ITEM_RECHECK, Index, ItemRecord,
+    NewDir, Patch, What, Writer,
 };
 use crate::meta::{self, DirMeta, FileMeta};
-use crate::scan::{Item, Listed, Scan, Sink, State, Sub, null};
+use crate::scan::{Item, Listed, Scan, Sink, Stat, State, Sub, null};
 
 /// A directory with its objects.
 #[derive(Debug, Clone, Copy)]
@@ -301,8 +304,69 @@ impl Tree {
         out
     }
 
-    /// The index that says what was found; none if it would not fit the format.
-    pub(super) fn index(&self, header: &Header) -> Option<Vec<u8>> {
+    /// Saves what was found for the next scan, with as little writing as can be.
+    ///
+    /// # Errors
+    /// Of the system. The index may be broken then, and counts as absent.
+    pub(super) fn save_index(&mut self, store: BorrowedFd<'_>, header: &Header) -> Result<(), Errno> {
+        if let Some(patch) = self.patch()
+            && let Some(index) = &mut self.scan.index
+            && patch.write(store, index, header).is_ok()
+        {
+            return Ok(());
+        }
+        self.writer().write(store, header)
+    }
+
+    /// The changes to the index that the scan rests on; none if it has to be written anew.
+    fn patch(&self) -> Option<Patch> {
+        let index = self.scan.index.as_ref().filter(|index| index.len() == self.scan.nodes.len())?;
+        let mut patch = Patch::default();
+        for (at, node) in self.scan.nodes.iter().enumerate() {
+            let built = self.built[at]?;
+            if node.old != Some(at) || patch.is_large(index) {
+                return None;
+            }
+            if built.same {
+                continue;
+            }
+            let dir = |stat| self.new_dir(at, index.dir(at).parent as usize, stat);
+            let fits = match &node.state {
+                State::Same => {
+                    let items: Option<std::iter::Empty<ItemRecord<'_>>> = None;
+                    patch.dir(index, at, &dir(index.dir(at).stat)?, items)
+                }
+                State::Listed(listed) => {
+                    nested_of(index, at) == listed.nested
+                        && index.children(at).eq(listed.subs.iter().map(|sub| sub.node))
+                        && patch.dir(index, at, &dir(listed.stat)?, Some(listed.items.iter().map(Item::as_record)))
+                }
+                State::Gone | State::Omitted(..) => false,
+            };
+            if !fits {
+                return None;
+            }
+        }
+        Some(patch)
+    }
+
+    fn new_dir(&self, at: usize, parent: usize, stat: Stat) -> Option<NewDir<'_>> {
+        let (node, built) = (&self.scan.nodes[at], self.built[at]?);
+        Some(NewDir {
+            path: &node.path,
+            rule: node.rule.as_bytes(),
+            parent,
+            flags: node.flags | if built.captured { DIR_CAPTURED } else { 0 },
+            entries: built.entries,
+            stat,
+            tree: built.tree,
+            meta: built.meta,
+            meta_is_tree: built.meta_is_tree,
+        })
+    }
+
+    /// The index that says what was found.
+    fn writer(&self) -> Writer {
         enum Step {
             Open(usize, usize),
             Close(usize),
@@ -318,24 +382,15 @@ impl Tree {
                 }
                 Step::Open(at, parent) => (at, parent),
             };
-            let (node, Some(built)) = (&self.scan.nodes[at], self.built[at]) else { continue };
+            let node = &self.scan.nodes[at];
             let old = self.scan.index.as_ref().zip(node.old);
             let (stat, nested) = match (&node.state, old) {
                 (State::Listed(listed), _) => (listed.stat, listed.nested),
                 (_, Some((index, old))) => (index.dir(old).stat, nested_of(index, old)),
                 (_, None) => continue,
             };
-            let number = writer.open(&NewDir {
-                path: &node.path,
-                rule: node.rule.as_bytes(),
-                parent,
-                flags: node.flags | if built.captured { DIR_CAPTURED } else { 0 },
-                entries: built.entries,
-                stat,
-                tree: built.tree,
-                meta: built.meta,
-                meta_is_tree: built.meta_is_tree,
-            });
+            let Some(dir) = self.new_dir(at, parent, stat) else { continue };
+            let number = writer.open(&dir);
             match (&node.state, old) {
                 (State::Listed(listed), _) => listed.items.iter().for_each(|item| writer.item(&item.as_record())),
                 (_, Some((index, old))) => writer.copy_items(index, old),
@@ -349,7 +404,7 @@ impl Tree {
             each_sub(&self.scan, at, |sub| stack.push(Step::Open(sub, number)));
             stack[first..].reverse();
         }
-        writer.finish(header)
+        writer
     }
 }
 
@@ -357,13 +412,7 @@ fn nested_of(index: &Index, old: usize) -> Option<[u8; 20]> {
     index.nested().find(|(at, _)| *at == old).map(|(_, stamp)| stamp)
 }
 
-fn push(
-    out: &mut Vec<Omission>,
-    dir: &[u8],
-    name: &[u8],
-    reason: ah_plugin_api::OmitReason,
-    detail: Option<String>,
-) {
+fn push(out: &mut Vec<Omission>, dir: &[u8], name: &[u8], reason: ah_plugin_api::OmitReason, detail: Option<String>) {
     let path = match (dir.is_empty(), name.is_empty()) {
         (true, _) => name.to_vec(),
         (_, true) => dir.to_vec(),

@@ -18,7 +18,7 @@ use ah_plugin_api::{
 use gix::objs::Kind;
 use gix::{ObjectId, oid};
 
-use crate::index::{self, Header, Index};
+use crate::index::{Header, Index};
 use crate::manifest::{self, Manifest};
 use crate::repository::Repository;
 use crate::scan::{self, Sink, null};
@@ -72,7 +72,7 @@ pub(crate) fn snapshot(
     batch.publish(&request.id, commit, request.durability)?;
 
     let user_index_blob = repository.and_then(|recorded| recorded.index).unwrap_or_else(null);
-    save_index(store, &tree, &request.id, user_index_blob, cx);
+    save_index(store, tree, &request.id, user_index_blob, cx);
     Ok(Snapshot {
         id: request.id.clone(),
         reference: Reference::new(request.id.as_str())?,
@@ -128,14 +128,10 @@ fn record_repository(
     });
     let index = match same {
         Some(former) => Some(former.user_index_blob),
-        None => match repository.index()? {
-            Some((file, size)) => {
-                let replaces = former.map(|former| former.user_index_blob).filter(|id| !id.is_null());
-                // Git replaces the file; it does not change it. If someone does, it is nothing that could be used.
-                batch.blob_from(file.as_fd(), size, replaces.as_deref())?
-            }
-            None => None,
-        },
+        None => {
+            let replaces = former.map(|former| former.user_index_blob).filter(|id| !id.is_null());
+            read_user_index(&repository, batch, replaces, cx)?
+        }
     };
     let kept = match store.keep(batch, &repository, cx)? {
         Kept::List(id) => Some(id),
@@ -147,6 +143,30 @@ fn record_repository(
     Ok(Some(Recorded { state, index, kept }))
 }
 
+/// The user's index file as a blob; none if there is none that could be used.
+fn read_user_index(
+    repository: &Repository,
+    batch: &Batch<'_>,
+    replaces: Option<ObjectId>,
+    cx: &Context<'_>,
+) -> Result<Option<ObjectId>> {
+    // Git puts a new file in place of the old one, so what was opened stays as it is; others may write into it.
+    for _ in 0..3 {
+        let (file, size) = match repository.index() {
+            Ok(Some(opened)) => opened,
+            Ok(None) => return Ok(None),
+            Err(error) => {
+                cx.log(LogLevel::Warn, &format!("the repository's index is not in the snapshot: {}", error.message));
+                return Ok(None);
+            }
+        };
+        if let Some(id) = batch.blob_from(file.as_fd(), size, replaces.as_deref())? {
+            return Ok(Some(id));
+        }
+    }
+    Ok(None)
+}
+
 fn write_commit(
     batch: &Batch<'_>,
     tree: &Tree,
@@ -155,7 +175,8 @@ fn write_commit(
     repository: Option<&Recorded>,
 ) -> Result<ObjectId> {
     let root = tree.root();
-    let internal = |error: serde_json::Error| Error::new(ErrorKind::Internal, "cannot write a manifest").with_cause(&error);
+    let internal =
+        |error: serde_json::Error| Error::new(ErrorKind::Internal, "cannot write a manifest").with_cause(&error);
     let json = serde_json::to_vec(manifest).map_err(internal)?;
     let manifest_id = batch.object(Kind::Blob, &json, None)?;
     let mut entries = vec![
@@ -185,7 +206,7 @@ fn write_commit(
 }
 
 /// Saves what the scan saw for the next one. That may fail: then the next one sees for itself.
-fn save_index(store: &Store, tree: &Tree, id: &SnapshotId, user_index_blob: ObjectId, cx: &Context<'_>) {
+fn save_index(store: &Store, mut tree: Tree, id: &SnapshotId, user_index_blob: ObjectId, cx: &Context<'_>) {
     let scan = &tree.scan;
     let header = Header {
         started: scan.started,
@@ -195,16 +216,7 @@ fn save_index(store: &Store, tree: &Tree, id: &SnapshotId, user_index_blob: Obje
         user_index_blob,
         snapshot: id.as_str().to_owned(),
     };
-    let result = match &scan.index {
-        // What an older scan settled stays settled: its time is the one that counts.
-        Some(index) if tree.is_same() => {
-            index::rewrite_header(store.folder(), index, &Header { started: index.header().started, ..header })
-        }
-        _ => match tree.index(&header) {
-            Some(bytes) => index::replace(store.folder(), &bytes),
-            None => return cx.log(LogLevel::Warn, "the workspace is too large for an index; each snapshot reads it whole"),
-        },
-    };
+    let result = tree.save_index(store.folder(), &header);
     if let Err(error) = result {
         cx.log(LogLevel::Warn, &format!("cannot save the index, the next snapshot takes longer: {error}"));
     }

@@ -309,14 +309,8 @@ fn ignored_things_and_the_policy() {
     bench.write("x.secret", "x");
     bench.write("out/put", "x");
     bench.write("state/ah/db", "x");
-    rustix::fs::mknodat(
-        rustix::fs::CWD,
-        bench.path("fifo"),
-        rustix::fs::FileType::Fifo,
-        rustix::fs::Mode::RUSR,
-        0,
-    )
-    .unwrap();
+    rustix::fs::mknodat(rustix::fs::CWD, bench.path("fifo"), rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR, 0)
+        .unwrap();
     let expected = [
         ("fifo", OmitReason::SpecialFile),
         ("huge", OmitReason::TooLarge),

@@ -17,14 +17,16 @@
 //! The index belongs to a snapshot: it may be relied on to name objects that the store has only as long as that snapshot
 //! exists ([`Header::snapshot`]); the caller asks.
 
+mod patch;
 mod read;
 mod record;
 mod write;
 
+pub(crate) use patch::Patch;
 pub(crate) use read::Index;
-pub(crate) use record::{DIR_CAPTURED, DIR_KEPT, DIR_MARKED, DIR_OMITS, DIR_THROUGH, DirRecord, Header};
+pub(crate) use record::{DIR_CAPTURED, DIR_KEPT, DIR_MARKED, DIR_OMITS, DIR_THROUGH, Header};
 pub(crate) use record::{ITEM_DIR, ITEM_IGNORED, ITEM_RECHECK, ITEM_TRACKED, ItemRecord, What};
-pub(crate) use write::{NewDir, Writer, replace, rewrite_header};
+pub(crate) use write::{NewDir, Writer};
 
 /// Name of the file in the store.
 pub(crate) const FILE: &str = "index";

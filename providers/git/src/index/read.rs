@@ -29,6 +29,8 @@ impl Index {
         if seen.stat.size > LARGEST {
             return None;
         }
+        // Against seeing half of a patch; whoever patches does not wait for us, so it is never long.
+        rustix::fs::flock(&fd, rustix::fs::FlockOperation::LockShared).ok()?;
         let mut bytes = Vec::with_capacity(usize::try_from(seen.stat.size).ok()? + 1);
         File::from(fd).take(LARGEST).read_to_end(&mut bytes).ok()?;
         Self::parse(bytes)
@@ -94,6 +96,20 @@ impl Index {
 
     pub(super) fn seal(&self) -> (u32, [u32; 4]) {
         self.seal
+    }
+
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// Whoever changes anything may not touch what [`Index::parse`] checked.
+    pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes
+    }
+
+    /// The seal that the body should have.
+    pub(super) fn body_seal(&self) -> u32 {
+        crc32fast::hash(&self.bytes[HEADER..])
     }
 
     /// Number of directories. Number 0 is the root.

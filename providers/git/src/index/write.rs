@@ -2,14 +2,12 @@
 
 use std::os::fd::BorrowedFd;
 
-use ah_plugin_api::OmitReason;
 use gix::ObjectId;
-use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 
-use super::record::{
-    DIR_MARKED, DIR_META_TREE, DIR_OMITS, Header, ITEM_IGNORED, ITEM_TRACKED, ItemRecord, Put, What,
-};
+use super::patch::{dir_flags, item_flags, item_tail, pwrite_all};
+use super::record::{DIR_MARKED, DIR_OMITS, Header, ItemRecord, Put};
 use super::{FILE, Index};
 use crate::scan::Stat;
 
@@ -73,9 +71,7 @@ impl Writer {
         self.names_at = self.names.len();
         let (parent, items_at, names_at) =
             (self.small(dir.parent), self.small(self.counts[1]), self.small(self.names_at));
-        // What only the items can say is said by them.
-        let flags = dir.flags & !(DIR_META_TREE | DIR_MARKED | DIR_OMITS);
-        let flags = flags | if dir.meta_is_tree { DIR_META_TREE } else { 0 };
+        let flags = dir_flags(dir);
         let entries = self.small(usize::try_from(dir.entries).unwrap_or(usize::MAX));
         let mut put = Put(&mut self.dirs);
         put.u32(path_at).u32(path_len).u32(rule_len).u32(0).u32(parent);
@@ -91,13 +87,10 @@ impl Writer {
         let (name_len, detail_len) = (self.small(item.name.len()), self.small(item.detail.len()));
         self.names.extend_from_slice(item.name);
         self.names.extend_from_slice(item.detail);
-        let mut put = Put(&mut self.items);
-        put.u32(name_at).u32(name_len).u32(detail_len).bytes(&[item.what.number(), item.flags, 0, 0]);
-        put.stat(&item.stat).id(&item.id);
+        Put(&mut self.items).u32(name_at).u32(name_len).u32(detail_len);
+        item_tail(&mut self.items, item);
         self.counts[1] += 1;
-        let marked = item.flags & (ITEM_IGNORED | ITEM_TRACKED) != 0 || item.what == What::Omitted(OmitReason::Ignored);
-        let omits = matches!(item.what, What::Omitted(_));
-        self.add_items(1, if marked { DIR_MARKED } else { 0 } | if omits { DIR_OMITS } else { 0 });
+        self.add_items(1, item_flags(item));
     }
 
     /// Adds all items of a directory of another index to the directory that was opened last, which has none yet.
@@ -135,54 +128,43 @@ impl Writer {
         self.dirs[field..field + 4].copy_from_slice(&end.to_le_bytes());
     }
 
-    /// The whole file; none if it does not fit the format (more than four billion of something).
-    pub(crate) fn finish(mut self, header: &Header) -> Option<Vec<u8>> {
+    /// Puts it in place of the store's index. Not made durable: a damaged index is found out by its seals.
+    ///
+    /// # Errors
+    /// Of the system; `OVERFLOW` if it does not fit the format (more than four billion of something).
+    pub(crate) fn write(mut self, store: BorrowedFd<'_>, header: &Header) -> Result<(), Errno> {
         let [dirs, items, nested] = self.counts.map(|count| self.small(count));
         let names = self.small(self.names.len());
         if self.overflow {
-            return None;
+            return Err(Errno::OVERFLOW);
         }
         let mut crc = crc32fast::Hasher::new();
         let parts = [&self.dirs, &self.items, &self.nested, &self.names];
         parts.iter().for_each(|part| crc.update(part));
-        let mut out = header.encode(crc.finalize(), [dirs, items, nested, names])?;
-        out.reserve_exact(parts.iter().map(|part| part.len()).sum());
-        parts.iter().for_each(|part| out.extend_from_slice(part));
-        Some(out)
-    }
-}
-
-/// Puts `bytes` in place of the store's index. Not made durable: a damaged index is found out by its seals.
-pub(crate) fn replace(store: BorrowedFd<'_>, bytes: &[u8]) -> Result<(), Errno> {
-    let temporary = "index.new";
-    // The store's lock is held, so whatever bears the name is what a killed process left.
-    let _ = rustix::fs::unlinkat(store, temporary, AtFlags::empty());
-    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let fd = rustix::fs::openat(store, temporary, flags, Mode::RUSR | Mode::WUSR)?;
-    let result = write_all(&fd, bytes).and_then(|()| rustix::fs::renameat(store, temporary, store, FILE));
-    if result.is_err() {
+        let header = header.encode(crc.finalize(), [dirs, items, nested, names]).ok_or(Errno::OVERFLOW)?;
+        let temporary = "index.new";
+        // The store's lock is held, so whatever bears the name is what a killed process left.
         let _ = rustix::fs::unlinkat(store, temporary, AtFlags::empty());
-    }
-    result
-}
-
-/// Writes a new header over the old one: the body stays as it is.
-pub(crate) fn rewrite_header(store: BorrowedFd<'_>, index: &Index, header: &Header) -> Result<(), Errno> {
-    let (body, counts) = index.seal();
-    let Some(bytes) = header.encode(body, counts) else { return Ok(()) };
-    let flags = OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let fd = rustix::fs::openat(store, FILE, flags, Mode::empty())?;
-    rustix::io::pwrite(&fd, &bytes, 0).map(|_| ())
-}
-
-fn write_all(fd: &rustix::fd::OwnedFd, mut bytes: &[u8]) -> Result<(), Errno> {
-    while !bytes.is_empty() {
-        match rustix::io::write(fd, bytes) {
-            Ok(0) => return Err(Errno::IO),
-            Ok(count) => bytes = &bytes[count..],
-            Err(Errno::INTR) => {}
-            Err(error) => return Err(error),
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let fd = rustix::fs::openat(store, temporary, flags, Mode::RUSR | Mode::WUSR)?;
+        let mut at = 0;
+        let mut result = Ok(());
+        for part in std::iter::once(&header).chain(parts) {
+            result = result.and_then(|()| pwrite_all(&fd, part, at));
+            at += part.len() as u64;
         }
+        let result = result.and_then(|()| take_place(store, temporary));
+        let _ = rustix::fs::unlinkat(store, temporary, AtFlags::empty());
+        result
     }
-    Ok(())
+}
+
+/// Puts the new file in the old one's place. By exchange, because replacing a file makes ext4 write the new one out at once,
+/// which nobody needs here; the old one, under the new one's name then, is removed by the caller.
+fn take_place(store: BorrowedFd<'_>, temporary: &str) -> Result<(), Errno> {
+    match rustix::fs::renameat_with(store, temporary, store, FILE, RenameFlags::EXCHANGE) {
+        Ok(()) => Ok(()),
+        // There is no old one, or the filesystem cannot exchange.
+        Err(_) => rustix::fs::renameat(store, temporary, store, FILE),
+    }
 }

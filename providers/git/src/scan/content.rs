@@ -123,8 +123,9 @@ fn read_unit(
     for &number in unit {
         cx.check_cancelled()?;
         let item = &items[number];
-        let outcome = read_item(dir.as_fd(), item, rules, sink, &mut buffer)
-            .map_err(|error| error.context(format!("cannot capture {}", String::from_utf8_lossy(&below(path, &item.name)))))?;
+        let outcome = read_item(dir.as_fd(), item, rules, sink, &mut buffer).map_err(|error| {
+            error.context(format!("cannot capture {}", String::from_utf8_lossy(&below(path, &item.name))))
+        })?;
         result(number, outcome);
     }
     Ok(())
@@ -213,13 +214,7 @@ fn read_file(
     Ok(Ok(id.filter(|_| after == stat).map(|id| Outcome::Captured(What::File, flags, stat, id))))
 }
 
-fn read_link(
-    dir: BorrowedFd<'_>,
-    item: &Item,
-    rules: &DirRules,
-    sink: &dyn Sink,
-    former: Option<&oid>,
-) -> Result<Try> {
+fn read_link(dir: BorrowedFd<'_>, item: &Item, rules: &DirRules, sink: &dyn Sink, former: Option<&oid>) -> Result<Try> {
     let look = || stat_at(dir, &*item.name).map(|seen| seen.stat);
     let (before, target, after) = match (look(), rustix::fs::readlinkat(dir, &*item.name, Vec::new()), look()) {
         (Ok(before), Ok(target), Ok(after)) => (before, target, after),
@@ -265,4 +260,3 @@ fn read_whole(file: BorrowedFd<'_>, size: usize, buffer: &mut Vec<u8>) -> Result
     buffer.truncate(filled);
     Ok(filled == size)
 }
-

@@ -61,7 +61,8 @@ pub(super) fn decide(
     let mut dirs = Vec::new();
     let known = env.index.zip(old);
     let mut old_items = known.map(|(index, at)| index.items(at).peekable());
-    let mut old_dirs = known.map(|(index, at)| index.children(at).map(move |child| (index.name(child), child)).peekable());
+    let mut old_dirs =
+        known.map(|(index, at)| index.children(at).map(move |child| (index.name(child), child)).peekable());
     for (name, file_type) in names {
         let old_item = old_items.as_mut().and_then(|items| advance(items, &name, |item: &ItemRecord<'_>| item.name));
         let old_dir = old_dirs.as_mut().and_then(|dirs| advance(dirs, &name, |dir: &(&[u8], usize)| dir.0));

@@ -243,9 +243,8 @@ impl Env<'_> {
 
     /// The rules inside directory `at` of the index.
     fn rules_in(&self, index: &Index, at: usize) -> Result<Arc<DirRules>> {
-        let known = |at: usize| {
-            self.known_rules.lock().unwrap_or_else(PoisonError::into_inner).get(&at).map(Arc::clone)
-        };
+        let known =
+            |at: usize| self.known_rules.lock().unwrap_or_else(PoisonError::into_inner).get(&at).map(Arc::clone);
         // Up to the nearest one that is known, and down again: no recursion, for paths may be very deep.
         let mut way = vec![at];
         let mut rules = loop {
@@ -264,8 +263,7 @@ impl Env<'_> {
         };
         while let Some(next) = way.pop() {
             let path = index.path(next);
-            let dir = open_dir(self.root, path)
-                .map_err(|error| io_error("cannot open", path, error))?;
+            let dir = open_dir(self.root, path).map_err(|error| io_error("cannot open", path, error))?;
             let class = dir_class(index, next);
             rules = Arc::new(rules.enter(index.name(next), &class, std::os::fd::AsFd::as_fd(&dir), None));
             self.remember(next, &rules);

@@ -109,8 +109,8 @@ fn tracked_changed(env: &Env<'_>, index: &Index, stamp: IndexStamp) -> bool {
         }
         let base = path.len();
         for item in index.items(at) {
-            let ignored = item.flags & super::super::index::ITEM_IGNORED != 0
-                || item.what == What::Omitted(OmitReason::Ignored);
+            let ignored =
+                item.flags & super::super::index::ITEM_IGNORED != 0 || item.what == What::Omitted(OmitReason::Ignored);
             if !ignored && item.flags & ITEM_TRACKED == 0 {
                 continue;
             }
@@ -310,13 +310,7 @@ fn class_changed(index: &Index, dir: &FoundDir) -> bool {
 }
 
 /// The items of a directory whose names did not change, with those decided anew that differ. None if that is not enough.
-fn patch(
-    env: &Env<'_>,
-    index: &Index,
-    at: usize,
-    dirty: &Dirty,
-    rules: &ah_rules::DirRules,
-) -> Option<Vec<Item>> {
+fn patch(env: &Env<'_>, index: &Index, at: usize, dirty: &Dirty, rules: &ah_rules::DirRules) -> Option<Vec<Item>> {
     let mut changes = dirty.items_of(at).iter().peekable();
     let mut items = Vec::with_capacity(index.dir(at).items_len as usize);
     for (number, record) in index.items(at).enumerate() {

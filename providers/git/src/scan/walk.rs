@@ -10,7 +10,7 @@ use rustix::io::Errno;
 
 use super::list::{self, FoundDir};
 use super::stat::{Seen, open_dir, stat_at, stat_of};
-use super::{Env, Listed, Node, State, Stat, Sub, dir_flags, io_error, pool};
+use super::{Env, Listed, Node, Stat, State, Sub, dir_flags, io_error, pool};
 
 /// A directory that is to be listed.
 #[derive(Debug)]
@@ -35,8 +35,7 @@ pub(super) fn from_root(env: &Env<'_>, seen: &Seen) -> Result<Vec<Node>> {
     let mut jobs = Vec::new();
     let subs = jobs_for(dirs, b"", &rules, &next, &mut jobs);
     let listed = Listed { stat: seen.stat, rules: list::rules_if_pending(&items, &rules), items, subs, nested: None };
-    let root =
-        Node { path: Box::default(), old, flags: 0, rule: "".into(), state: State::Listed(Box::new(listed)) };
+    let root = Node { path: Box::default(), old, flags: 0, rule: "".into(), state: State::Listed(Box::new(listed)) };
     let mut nodes = run(env, jobs, &next)?;
     nodes.push((0, root));
     nodes.sort_unstable_by_key(|(at, _)| *at);

@@ -12,6 +12,8 @@
 //!    hangs in its constructor cannot be survived in one's own;
 //! 4. [`ah_plugin_api::abi::open`]: version, layout, initialiser, description.
 //!
+//! A plugin's provider is then called through [`Watched`], if the caller sets a limit, so that a call that hangs is named.
+//!
 //! Not here: which provider serves a workspace (`ah-core`), how calls cross the boundary (`ah_plugin_api::abi`).
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]

@@ -4,7 +4,7 @@ use std::fmt;
 use std::fs::File;
 use std::os::fd::{AsRawFd, IntoRawFd};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use ah_plugin_api::abi::{self, AbiVersion, Library, OpenError};
@@ -66,7 +66,10 @@ impl Host {
     }
 }
 
-/// Loads everything that the search finds. To be called before the program starts threads; see the crate's page.
+/// One file at a time in this process: the child in which one is tried (`trial`) would inherit the locks of a loader at work.
+static LOADING: Mutex<()> = Mutex::new(());
+
+/// Loads everything that the search finds. Best called before the program starts threads, for the same reason.
 ///
 /// Cost: the files' constructors and some dozen system calls for each; a file that was not loaded before, a child process.
 #[must_use]
@@ -144,6 +147,7 @@ fn load_one(
     limit: Option<Duration>,
     memory: &mut Memory,
 ) -> Result<Plugin, Fault> {
+    let _alone = LOADING.lock().unwrap_or_else(PoisonError::into_inner);
     let (file, real) = trust::open_trusted(path)?;
     elf::check(&file)?;
     let name = name_for_loader(&file, &real);

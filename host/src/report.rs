@@ -70,7 +70,7 @@ pub enum Fault {
     #[error("its initialiser failed: {0}")]
     InitFailed(Error),
     /// Its initialiser panicked.
-    #[error("its initialiser panicked: {0}")]
+    #[error("in its initialiser, {0}")]
     InitPanicked(Error),
     /// It does not say properly what it is.
     #[error("it does not describe itself: {0}")]

@@ -18,8 +18,8 @@ use crate::wire::{self, Op};
 /// Makes a plugin of a provider: `export_provider!(MyProvider::new())`, once in a `cdylib` crate that has nothing else in it.
 ///
 /// The expression gives the provider, or a `Result` of it and [`crate::Error`]. It runs once, when the library is loaded; if it
-/// fails or panics, the host reports that and goes on without the library. Like every operation it must be quick, and must not change
-/// the process (cwd, umask, environment, signal handlers).
+/// fails or panics, the host reports that and goes on without the library. It must be quick, and like every operation it must not
+/// change the process (cwd, umask, environment, signal handlers).
 #[macro_export]
 macro_rules! export_provider {
     ($constructor:expr) => {
@@ -27,6 +27,9 @@ macro_rules! export_provider {
     };
     // With another edition of the table; for tests of the ABI itself.
     (@with $header:path, $constructor:expr) => {
+        #[cfg(panic = "abort")]
+        compile_error!("a plugin must be built with `panic = \"unwind\"`, or its panics end the program that uses it");
+
         const _: () = {
             struct Exported;
 

@@ -62,7 +62,7 @@ pub enum OpenError {
     #[error("its initialiser failed: {0}")]
     InitFailed(Error),
     /// Its provider's constructor panicked.
-    #[error("its initialiser panicked: {0}")]
+    #[error("in its initialiser, {0}")]
     InitPanicked(Error),
     /// It does not say properly what it is.
     #[error("it does not describe itself: {0}")]

@@ -44,7 +44,8 @@ mod tests {
     use abi_stable::StableAbi;
 
     use super::check;
-    use crate::abi::{context, frozen, table};
+    use crate::abi::{ABI_MINOR, context, frozen, table};
+    use crate::wire::Op;
 
     #[test]
     fn an_edition_fits_whichever_side_is_older() {
@@ -52,6 +53,14 @@ mod tests {
         check(now, now).unwrap();
         check(now, then).unwrap();
         check(then, now).unwrap();
+    }
+
+    #[test]
+    fn the_frozen_table_is_one_operation_behind_and_the_version_counts_operations() {
+        let entry = size_of::<extern "C" fn()>();
+        assert_eq!(size_of::<frozen::Table>() + entry, size_of::<table::Table>());
+        // The first edition, 1.0, had 15 operations. New callbacks count as well.
+        assert!(Op::ALL.len() <= 15 + ABI_MINOR as usize, "raise ABI_MINOR and ABI_VERSION");
     }
 
     #[test]

@@ -182,10 +182,8 @@ impl Caller for Client {
                     | FrameError::Header
                     | FrameError::Socket(_) => format!("the connection to {what} failed during its operation {op}"),
                 };
-                let kind = match &error {
-                    FrameError::TooLarge { .. } => ErrorKind::ResourceExhausted,
-                    _ => ErrorKind::Unavailable,
-                };
+                let too_large = matches!(error, FrameError::TooLarge { .. });
+                let kind = if too_large { ErrorKind::ResourceExhausted } else { ErrorKind::Unavailable };
                 Err(Error { kind, ..Error::from(error).context(context) })
             }
         }

@@ -1,10 +1,13 @@
 //! `ah agent fs exec`: run a command that sees a branch at the workspace's own path.
 
 use std::ffi::OsString;
-use std::os::unix::process::ExitStatusExt;
-use std::process::ExitStatus;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus};
 
+use ah_core::exec::{alone, become_command};
 use ah_core::{Access, BranchOptions, ExecOptions};
+use ah_plugin_api::Error;
 use clap::Args;
 
 use crate::app::App;
@@ -23,6 +26,9 @@ Examples:
 pub(crate) struct ExecArgs {
     /// The branch's name, id or path.
     branch: Option<String>,
+    /// Given by `ah` itself when it starts itself anew: the branch's path and the workspace's.
+    #[arg(long, hide = true, num_args = 2, conflicts_with = "branch")]
+    over: Vec<PathBuf>,
     /// The command and its arguments.
     #[arg(value_name = "CMD", last = true, required = true)]
     command: Vec<OsString>,
@@ -30,6 +36,13 @@ pub(crate) struct ExecArgs {
 
 /// Runs the command.
 pub(crate) fn run(app: &App, args: &ExecArgs) -> Outcome {
+    let options = |root: &Path| {
+        let cwd = app.cwd.starts_with(root).then(|| app.cwd.clone());
+        ExecOptions { command: args.command.clone(), cwd, env: Vec::new() }
+    };
+    if let [branch, root] = args.over.as_slice() {
+        return Err(become_command(branch, root, &options(root)).into());
+    }
     let workspace = app.workspace(if args.branch.is_some() { Access::Existing } else { Access::Create })?;
     let branch = match &args.branch {
         Some(name) => workspace.find_branch(name)?,
@@ -40,9 +53,22 @@ pub(crate) fn run(app: &App, args: &ExecArgs) -> Outcome {
         }
     };
     app.tell_notices();
-    let cwd = app.cwd.starts_with(workspace.root()).then(|| app.cwd.clone());
-    let options = ExecOptions { command: args.command.clone(), cwd, env: Vec::new() };
-    Ok(exit(workspace.exec(&branch, &options)?))
+    if !alone() {
+        return Err(anew(app.ui.json, &branch.path, workspace.root(), &args.command).into());
+    }
+    Ok(exit(workspace.exec(&branch, &options(workspace.root()))?))
+}
+
+/// Starts this program anew in this process, to be rid of the threads of providers; gives why that failed.
+fn anew(json: bool, branch: &Path, root: &Path, command: &[OsString]) -> Error {
+    let error = std::env::current_exe().map(|program| {
+        let mut again = Command::new(program);
+        again.args(["agent", "fs", "exec", "--over"]).arg(branch).arg(root);
+        again.args(json.then_some("--json")).arg("--").args(command);
+        again.exec()
+    });
+    let (Ok(error) | Err(error)) = error;
+    Error::from_io("ah cannot start itself anew", &error).with_hint("name the branch: `ah agent fs exec BRANCH -- CMD`")
 }
 
 fn exit(status: ExitStatus) -> Exit {

@@ -32,8 +32,8 @@ pub struct ExecOptions {
 }
 
 impl Workspace {
-    /// Becomes a command that sees the branch at the workspace's path. Returns only if that fails. Needs a process without
-    /// other threads.
+    /// Becomes a command that sees the branch at the workspace's path. Returns only if that fails. Needs a process that is
+    /// [`alone`].
     ///
     /// # Errors
     /// `FailedPrecondition` if the kernel does not allow it, or the workspace's path is gone; `NotFound` if the command is not
@@ -43,8 +43,18 @@ impl Workspace {
     }
 }
 
-/// Becomes the command; gives why it could not.
-fn become_command(branch: &Path, workspace: &Path, options: &ExecOptions) -> Error {
+/// Whether this process has no other thread: the kernel lets only such a one into a user namespace. Providers may have
+/// started some; then the program starts itself anew (`exec`) and calls [`become_command`] before it loads any.
+#[must_use]
+pub fn alone() -> bool {
+    // Without /proc the attempt itself tells.
+    std::fs::read_dir("/proc/self/task").map_or(true, |threads| threads.count() < 2)
+}
+
+/// Becomes a command that sees `branch` at the path `workspace`; gives why it could not. [`Workspace::exec`] once both paths
+/// are known.
+#[must_use]
+pub fn become_command(branch: &Path, workspace: &Path, options: &ExecOptions) -> Error {
     let Some((program, arguments)) = options.command.split_first() else {
         return Error::new(ErrorKind::InvalidArgument, "there is no command to run");
     };

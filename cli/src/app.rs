@@ -104,8 +104,13 @@ impl App {
         }
     }
 
+    /// Where temporary files go.
+    pub(crate) fn temp(&self) -> &Path {
+        &self.env.temp
+    }
+
     /// The folders in which provider libraries are looked for, first to last.
-    pub(crate) fn provider_folders(&self) -> Vec<PathBuf> {
+    fn provider_folders(&self) -> Vec<PathBuf> {
         let named = self.globals.provider_path.iter().chain(&self.env.provider_path);
         // A folder that cannot be made absolute is one that is not there.
         named.filter_map(|folder| std::path::absolute(self.cwd.join(folder)).ok()).collect()

@@ -29,17 +29,15 @@ pub(crate) mod versions;
 use crate::app::App;
 use crate::args::{Agent, Cli, Command, Fs};
 use crate::env::Env;
-use crate::failure::Outcome;
+use crate::failure::{Exit, Outcome};
 use crate::{generate, interrupt};
 
 /// Runs the command that `cli` names.
 pub(crate) fn run(cli: Cli, env: Env) -> Outcome {
     let Cli { globals, command } = cli;
-    // These two stand outside of everything else: no workspace, no state, no signals of ours.
-    match &command {
-        Some(Command::Generate(args)) => return generate::run(args),
-        Some(Command::CheckChild(args)) => return check::child(args),
-        _ => {}
+    // This one stands outside of everything else: no workspace, no state, no signals of ours.
+    if let Some(Command::Generate(args)) = &command {
+        return generate::run(args);
     }
     let app = App::new(globals, env, interrupt::listen())?;
     let outcome = dispatch(&app, command.as_ref());
@@ -55,7 +53,8 @@ fn dispatch(app: &App, command: Option<&Command>) -> Outcome {
         Some(Command::Session(command)) => session::run(app, command),
         Some(Command::Config(command)) => config::run(app, command),
         Some(Command::Generate(args)) => generate::run(args),
-        Some(Command::CheckChild(args)) => check::child(args),
+        // `main` has seen to it.
+        Some(Command::CheckChild(_)) => Ok(Exit::Done),
     }
 }
 

@@ -17,6 +17,8 @@ pub(crate) struct Env {
     pub(crate) user_home: Option<PathBuf>,
     /// `XDG_CONFIG_HOME`, where Git keeps the user's ignore file.
     pub(crate) xdg_config_home: Option<PathBuf>,
+    /// Where temporary files go: `TMPDIR`, else `/tmp`.
+    pub(crate) temp: PathBuf,
     /// Whether colour is unwanted: `NO_COLOR` is set and not empty, or `TERM` is `dumb`.
     pub(crate) no_color: bool,
     /// Whether stdout is a terminal.
@@ -38,6 +40,7 @@ impl Env {
                 .unwrap_or_default(),
             user_home: std::env::home_dir().filter(|path| path.is_absolute()),
             xdg_config_home: set("XDG_CONFIG_HOME").map(PathBuf::from).filter(|path| path.is_absolute()),
+            temp: std::env::temp_dir(),
             no_color: set("NO_COLOR").is_some() || set("TERM").is_some_and(|term| term == "dumb"),
             stdout_terminal: std::io::stdout().is_terminal(),
             stderr_terminal: std::io::stderr().is_terminal(),

@@ -58,13 +58,15 @@ struct ErrorBody<'a> {
 /// Tells how a command ended.
 pub(crate) struct Report {
     json: bool,
+    command: String,
     painter: Painter,
 }
 
 impl Report {
     /// A report in the form that the options ask for.
-    pub(crate) fn new(globals: &Globals, env: &Env) -> Self {
-        Self { json: globals.json, painter: Painter::stderr(globals.color, env) }
+    pub(crate) fn new(globals: &Globals, env: &Env, arguments: &[OsString]) -> Self {
+        let command = command_named(arguments);
+        Self { json: globals.json, command, painter: Painter::stderr(globals.color, env) }
     }
 
     /// Tells, and gives the process's exit code.
@@ -77,7 +79,8 @@ impl Report {
                 self.to_stderr(&Error::from_io("cannot write to standard output", &error));
                 ExitCode::FAILURE
             }
-            Err(Failure::Failed(error)) => {
+            Err(Failure::Failed(mut error)) => {
+                error.hint = error.hint.or_else(|| self.usual_hint(error.kind));
                 if self.json {
                     to_stdout(&error);
                 } else {
@@ -86,6 +89,26 @@ impl Report {
                 ExitCode::from(exit_code(error.kind))
             }
         }
+    }
+
+    /// What helps with most errors of a kind, where whoever made this one knew nothing better.
+    fn usual_hint(&self, kind: ErrorKind) -> Option<String> {
+        let command = &self.command;
+        Some(match kind {
+            ErrorKind::InvalidArgument => format!("{command} --help"),
+            ErrorKind::NotFound => "`ah` shows where you are; `ah timeline` what there is".to_owned(),
+            ErrorKind::AlreadyExists => "choose another name".to_owned(),
+            ErrorKind::PermissionDenied => "`id` and `ls -ld` show who may; repeat it as the owner".to_owned(),
+            ErrorKind::FailedPrecondition | ErrorKind::Unsupported => "ah agent fs status".to_owned(),
+            ErrorKind::Conflict | ErrorKind::Busy => format!("wait a moment, then repeat `{command}`"),
+            ErrorKind::ResourceExhausted => "free some space: `ah agent fs prune keep-last=20 --dry-run`".to_owned(),
+            ErrorKind::Unavailable => "ah agent fs providers".to_owned(),
+            ErrorKind::DataLoss => {
+                "`ah agent fs snapshots` lists the others; a new one captures everything again".to_owned()
+            }
+            ErrorKind::Cancelled => format!("nothing half is left; `{command}` starts again"),
+            _ => "`ah agent fs gc` puts things in order; then repeat it".to_owned(),
+        })
     }
 
     fn to_stderr(&self, error: &Error) {

@@ -32,7 +32,11 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(code) => return code,
     };
-    let report = Report::new(&cli.globals, &env);
+    // A stranger's library runs in this one: nothing before, nothing after.
+    if let Some(args::Command::CheckChild(child)) = &cli.command {
+        return commands::check::child(child);
+    }
+    let report = Report::new(&cli.globals, &env, &arguments);
     // A panic in this process is a defect; it is told like every other error, in JSON too, after the hook's message.
     let outcome = std::panic::catch_unwind(|| commands::run(cli, env)).unwrap_or_else(|_| {
         Err(Failure::Failed(Error::new(ErrorKind::Internal, "a defect in ah; the lines above say where")))

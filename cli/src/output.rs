@@ -103,6 +103,16 @@ impl Ui {
         self.to_stderr(&self.err.paint(&text::lines(message), Style::Dim));
     }
 
+    /// Shows on a terminal what is being done, until the next thing is.
+    pub(crate) fn passing(&self, what: &str) {
+        if self.quiet || self.json || !self.stderr_terminal {
+            return;
+        }
+        let mut held = self.bar.lock().unwrap_or_else(PoisonError::into_inner);
+        held.get_or_insert_with(ProgressBar::new_spinner).set_message(what.to_owned());
+        held.as_ref().inspect(|bar| bar.tick());
+    }
+
     fn clear(&self) {
         if let Some(bar) = self.bar.lock().unwrap_or_else(PoisonError::into_inner).take() {
             bar.finish_and_clear();

@@ -1,44 +1,103 @@
 //! `ah agent fs check`: the conformance suite on any provider library.
 
-use std::ffi::OsString;
 use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
 
-use ah_plugin_api::{Error, ErrorKind};
+use ah_conformance::{CaseReport, ChildCommand, Options};
+use ah_plugin_api::{Error, ErrorKind, Result};
 use clap::Args;
 
 use crate::app::App;
-use crate::failure::Outcome;
+use crate::failure::{Exit, Outcome};
+use crate::output::text;
 
 /// Options of `ah agent fs check`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 The library runs in a process of its own, so that nothing it does can harm this one. Ends with 1 if it does not keep the \
-contract.
+contract. A case whose failure was expected does not count; one that passes all the same does.
 
 Examples:
   ah agent fs check ./target/release/libah_provider_minimal.so
-  ah agent fs check ./libah_provider_mine.so --json")]
+  ah agent fs check ./libah_provider_mine.so --only exact --all
+  ah agent fs check ./libah_provider_mine.so --expect-failure 'exact.mtimes=whole seconds only' --json")]
 pub(crate) struct CheckArgs {
     /// The library.
     #[arg(value_name = "LIB")]
     library: PathBuf,
+    /// Only cases whose name contains TEXT; may be repeated.
+    #[arg(long, value_name = "TEXT")]
+    only: Vec<String>,
+    /// A failure that is known, and why; may be repeated.
+    #[arg(long, value_name = "CASE=REASON", value_parser = expectation)]
+    expect_failure: Vec<(String, String)>,
+    /// Where test directories are made: on the filesystem that the provider is for.
+    #[arg(long, value_name = "DIR")]
+    scratch: Option<PathBuf>,
+    /// The longest that a case may take.
+    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    limit: u64,
+    /// What this machine lacks counts as a failure.
+    #[arg(long)]
+    strict: bool,
+    /// List passed cases too.
+    #[arg(long)]
+    all: bool,
 }
 
 /// What the parent hands to the child.
 #[derive(Debug, Args)]
 pub(crate) struct ChildArgs {
-    #[arg(allow_hyphen_values = true, trailing_var_arg = true)]
-    arguments: Vec<OsString>,
+    library: PathBuf,
+}
+
+fn expectation(text: &str) -> Result<(String, String), String> {
+    let (case, reason) = text.split_once('=').ok_or("a case and a reason are wanted: CASE=REASON")?;
+    Ok((case.to_owned(), reason.to_owned()))
 }
 
 /// Runs the suite, prints the report.
 pub(crate) fn run(app: &App, args: &CheckArgs) -> Outcome {
-    let _ = (app, &args.library);
-    Err(Error::new(ErrorKind::Unsupported, "not connected yet").into())
+    let library = app.cwd.join(&args.library);
+    if !library.is_file() {
+        let message = format!("there is no library {}", library.display());
+        return Err(Error::new(ErrorKind::NotFound, message)
+            .with_hint("ah agent fs providers lists those that are installed")
+            .into());
+    }
+    let scratch = args.scratch.as_ref().map_or_else(|| app.temp().to_owned(), |folder| app.cwd.join(folder));
+    let mut options = Options::new(scratch);
+    options.only.clone_from(&args.only);
+    options.limit = Duration::from_secs(args.limit);
+    options.strict = args.strict;
+    for (case, reason) in &args.expect_failure {
+        options = options.expect_failure(case, reason);
+    }
+    let mut progress = |case: &CaseReport| app.ui.passing(case.id);
+    let report = ah_conformance::check(child_command()?, &library, &options, &mut progress);
+    if app.ui.json {
+        app.ui.json(&report)?;
+    } else {
+        let told = report.to_text(args.all);
+        app.ui.stdout(|out| std::io::Write::write_all(out, text::lines(&told).as_bytes()))?;
+    }
+    Ok(match report.exit_status() {
+        0 => Exit::Done,
+        code => Exit::Code(code),
+    })
 }
 
-/// Is the child.
-pub(crate) fn child(args: &ChildArgs) -> Outcome {
-    let _ = &args.arguments;
-    Err(Error::new(ErrorKind::Unsupported, "not connected yet").into())
+fn child_command() -> Result<ChildCommand> {
+    let program = std::env::current_exe().map_err(|error| Error::from_io("cannot find this program", &error))?;
+    Ok(ChildCommand { program, args: vec!["__check-child".into()] })
+}
+
+/// Is the child: standard input is the socket over which calls come.
+pub(crate) fn child(args: &ChildArgs) -> ExitCode {
+    use std::os::fd::AsFd;
+    match std::io::stdin().as_fd().try_clone_to_owned() {
+        Ok(socket) => ah_conformance::child_main(&args.library, socket),
+        Err(_) => ExitCode::FAILURE,
+    }
 }

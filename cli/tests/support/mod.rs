@@ -6,21 +6,21 @@
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::os::unix::ffi::OsStringExt;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
 
 use serde_json::Value;
 
-pub mod schema;
+pub(crate) mod schema;
 
 /// The user that tests run as when root is too much.
 const NOBODY: u32 = 65534;
 
 /// Who runs `ah` in a test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum User {
+pub(crate) enum User {
     /// Whoever runs the tests.
     Me,
     /// An ordinary user; tests run by root only.
@@ -28,19 +28,20 @@ pub enum User {
 }
 
 /// A world of its own: `$AH_HOME`, a home directory and a workspace, all gone at the end.
-pub struct World {
-    pub user: User,
+pub(crate) struct World {
+    pub(crate) user: User,
     temp: tempfile::TempDir,
 }
 
 impl World {
     /// A world for whoever runs the tests.
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self::of(User::Me)
     }
 
     /// A world for `user`, with an empty workspace `w`.
-    pub fn of(user: User) -> Self {
+    pub(crate) fn of(user: User) -> Self {
+        need_library();
         let temp = tempfile::Builder::new().prefix("ah-cli-").tempdir().unwrap();
         let world = Self { user, temp };
         for folder in ["home", "w"] {
@@ -51,7 +52,7 @@ impl World {
     }
 
     /// Once for each user that the tests can run as: always me, and an ordinary user where I am root.
-    pub fn each(test: impl Fn(&Self)) {
+    pub(crate) fn each(test: impl Fn(&Self)) {
         test(&Self::new());
         if nix::unistd::geteuid().is_root() {
             test(&Self::of(User::Ordinary));
@@ -59,17 +60,17 @@ impl World {
     }
 
     /// A path in this world.
-    pub fn path(&self, name: impl AsRef<Path>) -> PathBuf {
+    pub(crate) fn path(&self, name: impl AsRef<Path>) -> PathBuf {
         self.temp.path().canonicalize().unwrap().join(name)
     }
 
     /// The workspace.
-    pub fn root(&self) -> PathBuf {
+    pub(crate) fn root(&self) -> PathBuf {
         self.path("w")
     }
 
     /// Writes a file of the workspace, with the folders above it.
-    pub fn write(&self, name: impl AsRef<Path>, content: impl AsRef<[u8]>) {
+    pub(crate) fn write(&self, name: impl AsRef<Path>, content: impl AsRef<[u8]>) {
         let path = self.root().join(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(&path, content).unwrap();
@@ -77,12 +78,12 @@ impl World {
     }
 
     /// The text of a file of the workspace; none if it is not there.
-    pub fn read(&self, name: impl AsRef<Path>) -> Option<String> {
+    pub(crate) fn read(&self, name: impl AsRef<Path>) -> Option<String> {
         fs::read_to_string(self.root().join(name)).ok()
     }
 
     /// Hands everything to the user that `ah` runs as.
-    pub fn give_away(&self) {
+    pub(crate) fn give_away(&self) {
         if self.user == User::Ordinary {
             let owner = format!("{NOBODY}:{NOBODY}");
             let status = Command::new("chown").args(["-hR", &owner]).arg(self.temp.path()).status().unwrap();
@@ -91,7 +92,7 @@ impl World {
     }
 
     /// `ah` with arguments, in the workspace, with nothing in its environment but what it needs.
-    pub fn command<S: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = S>) -> Command {
+    pub(crate) fn command<S: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = S>) -> Command {
         let mut command = match self.user {
             User::Me => Command::new(ah()),
             User::Ordinary => {
@@ -105,7 +106,6 @@ impl World {
             .args(arguments)
             .env_clear()
             .env("AH_HOME", self.path("state"))
-            .env("AH_PROVIDER_PATH", libraries())
             .env("HOME", self.path("home"))
             .env("PATH", "/usr/local/bin:/usr/bin:/bin")
             .env("TZ", "UTC")
@@ -115,12 +115,12 @@ impl World {
     }
 
     /// Runs `ah`, whatever comes of it.
-    pub fn run<S: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = S>) -> Ran {
+    pub(crate) fn run<S: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = S>) -> Ran {
         Ran::of(&mut self.command(arguments))
     }
 
     /// Runs `ah agent fs …`, which must succeed; gives stdout without the last newline.
-    pub fn fs<S: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = S>) -> String {
+    pub(crate) fn fs<S: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = S>) -> String {
         let words = ["agent", "fs"].into_iter().map(OsString::from);
         let all = words.chain(arguments.into_iter().map(|argument| argument.as_ref().to_owned()));
         let ran = self.run(all);
@@ -129,7 +129,7 @@ impl World {
     }
 
     /// Runs `ah … --json`, which must succeed and keep the shape of that name.
-    pub fn json(&self, shape: &str, arguments: &[&str]) -> Value {
+    pub(crate) fn json(&self, shape: &str, arguments: &[&str]) -> Value {
         let ran = self.run(arguments.iter().chain(&["--json"]));
         assert_eq!(ran.code, 0, "{ran:?}");
         let value: Value = serde_json::from_str(&ran.stdout).unwrap_or_else(|error| panic!("{error}: {ran:?}"));
@@ -138,7 +138,7 @@ impl World {
     }
 
     /// Runs a command that must fail with `code`, first for people, then with JSON; gives the error's `kind`.
-    pub fn refused(&self, code: i32, arguments: &[&str]) -> String {
+    pub(crate) fn refused(&self, code: i32, arguments: &[&str]) -> String {
         let ran = self.run(arguments);
         assert_eq!(ran.code, code, "{arguments:?}: {ran:?}");
         assert!(ran.stderr.contains("error: "), "{ran:?}");
@@ -155,7 +155,7 @@ impl World {
 
     /// Every path below `folder` with kind, permission bits, modification time and contents: equal before and after means
     /// that nothing was touched.
-    pub fn picture(&self, folder: impl AsRef<Path>) -> Vec<String> {
+    pub(crate) fn picture(&self, folder: impl AsRef<Path>) -> Vec<String> {
         let mut lines = Vec::new();
         let top = self.path(folder);
         look(&top, &top, &mut lines);
@@ -200,19 +200,19 @@ fn look(top: &Path, path: &Path, lines: &mut Vec<String>) {
 
 /// What a run of `ah` came to.
 #[derive(Debug)]
-pub struct Ran {
-    pub code: i32,
-    pub stdout: String,
-    pub stderr: String,
-    pub raw: Vec<u8>,
+pub(crate) struct Ran {
+    pub(crate) code: i32,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+    pub(crate) raw: Vec<u8>,
 }
 
 impl Ran {
     /// Runs `command` to its end.
-    pub fn of(command: &mut Command) -> Self {
+    pub(crate) fn of(command: &mut Command) -> Self {
         let Output { status, stdout, stderr } = command.output().unwrap();
         Self {
-            code: status.code().unwrap_or(-1),
+            code: status.code().or_else(|| Some(128 + status.signal()?)).unwrap_or(-1),
             stdout: String::from_utf8_lossy(&stdout).into_owned(),
             stderr: String::from_utf8_lossy(&stderr).into_owned(),
             raw: stdout,
@@ -221,36 +221,26 @@ impl Ran {
 }
 
 /// The binary under test.
-pub fn ah() -> &'static Path {
+pub(crate) fn ah() -> &'static Path {
     Path::new(env!("CARGO_BIN_EXE_ah"))
 }
 
-/// A folder with the Git provider's library, and nothing else. `cargo test` builds no library that nothing links to, so it is
-/// built here; a no-op after `cargo build`.
-pub fn libraries() -> &'static Path {
-    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
-    FOLDER.get_or_init(|| {
-        let built = ah().parent().unwrap().join("libah_provider_git.so");
+/// Builds the Git provider's library beside the binary, where that looks for it: `cargo test` builds none that nothing links
+/// to. A no-op after `cargo build`.
+pub(crate) fn need_library() {
+    static BUILT: OnceLock<()> = OnceLock::new();
+    BUILT.get_or_init(|| {
         let mut cargo = Command::new(env!("CARGO"));
         cargo.args(["build", "--quiet", "--offline", "-p", "ah-provider-git-plugin"]);
         if ah().parent().is_some_and(|folder| folder.ends_with("release")) {
             cargo.arg("--release");
         }
         let status = cargo.current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/..")).status().unwrap();
-        assert!(status.success() && built.is_file(), "the Git provider's library could not be built");
-        let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("providers");
-        fs::create_dir_all(&folder).unwrap();
-        fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).unwrap();
-        // Several test binaries come here at once: each puts a whole file in place.
-        let copy = folder.join(format!(".{}", std::process::id()));
-        fs::copy(&built, &copy).unwrap();
-        fs::set_permissions(&copy, fs::Permissions::from_mode(0o755)).unwrap();
-        let library = folder.join("libah_provider_git.so");
-        if fs::read(&library).ok() == fs::read(&copy).ok() {
-            fs::remove_file(&copy).unwrap();
-        } else {
-            fs::rename(&copy, library).unwrap();
-        }
-        folder
-    })
+        assert!(status.success() && library().is_file(), "the Git provider's library could not be built");
+    });
+}
+
+/// The Git provider's library.
+pub(crate) fn library() -> PathBuf {
+    ah().parent().unwrap().join("libah_provider_git.so")
 }

@@ -8,7 +8,7 @@ use serde_json::Value;
 const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/schema");
 
 /// Fails the test unless `value` keeps the shape in `docs/schema/<shape>.json`.
-pub fn check(shape: &str, value: &Value) {
+pub(crate) fn check(shape: &str, value: &Value) {
     let read = |name: &str| -> Value {
         let path = Path::new(FOLDER).join(name);
         let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));

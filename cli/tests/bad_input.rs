@@ -1,0 +1,483 @@
+//! What goes wrong from outside, as the issue lists it: for each a clear error with a hint, the exit code that the design
+//! promises, and nothing changed. What the words are is nobody's business here.
+
+mod support;
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+use support::{Ran, User, World};
+
+/// A workspace with one snapshot.
+fn world() -> World {
+    with_snapshot(World::new())
+}
+
+fn with_snapshot(world: World) -> World {
+    world.write("f", "one\n");
+    world.fs(["snapshot", "-m", "first"]);
+    world.write("f", "two\n");
+    world
+}
+
+fn is_root() -> bool {
+    nix::unistd::geteuid().is_root()
+}
+
+/// Says that a test had nothing to do here, and why; in CI that is a failure.
+fn skip(reason: &str) {
+    assert!(std::env::var_os("CI").is_none(), "skipped: {reason}");
+    eprintln!("skipped: {reason}");
+}
+
+fn kind(ran: &Ran) -> String {
+    let value: Value = serde_json::from_str(&ran.stdout).unwrap_or_else(|error| panic!("{error}: {ran:?}"));
+    support::schema::check("error", &value);
+    value["error"]["kind"].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn a_reference_that_names_nothing() {
+    let world = world();
+    let before = world.picture("w");
+    for command in ["show", "restore", "seek", "branch", "edit --keep", "rm", "diff"] {
+        let words: Vec<&str> = command.split(' ').collect();
+        let arguments = [&["agent", "fs"], words.as_slice(), &["nothing-of-that-name"]].concat();
+        assert_eq!(world.refused(3, &arguments), "not-found");
+    }
+    assert_eq!(world.refused(3, &["agent", "fs", "show", "@{7}"]), "not-found");
+    assert_eq!(world.refused(3, &["agent", "fs", "cat", "@", "no/such/file"]), "not-found");
+    assert_eq!(world.refused(3, &["agent", "fs", "versions", "no/such/file"]), "not-found");
+    assert_eq!(world.refused(3, &["agent", "fs", "show", "2001-01-01T00:00:00Z"]), "not-found");
+    assert_eq!(world.refused(3, &["agent", "fs", "exec", "no-such-branch", "--", "true"]), "not-found");
+    assert_eq!(world.refused(3, &["agent", "fs", "release", "/nowhere"]), "not-found");
+    assert_eq!(world.refused(2, &["agent", "fs", "show", ""]), "invalid-argument");
+    assert_eq!(world.refused(2, &["agent", "fs", "show", "@{x}"]), "invalid-argument");
+    assert_eq!(world.picture("w"), before);
+}
+
+#[test]
+fn a_reference_that_is_ambiguous() {
+    let world = world();
+    // 17 snapshots have ids that begin with 16 letters: two begin with the same one.
+    let mut ids = vec![world.fs(["snapshot"])];
+    let shared = loop {
+        world.write("f", ids.len().to_string());
+        ids.push(world.fs(["snapshot", "--instant"]));
+        let first = &ids[ids.len() - 1][..1];
+        if ids[..ids.len() - 1].iter().any(|id| id.starts_with(first)) {
+            break first.to_owned();
+        }
+    };
+    let before = world.picture("w");
+    assert_eq!(world.refused(2, &["agent", "fs", "restore", &shared]), "invalid-argument");
+    assert_eq!(world.picture("w"), before);
+    let whole = ids.last().unwrap();
+    assert_eq!(world.json("show", &["agent", "fs", "show", whole])["snapshot"]["id"], whole.as_str());
+}
+
+#[test]
+fn a_directory_that_is_not_there_or_is_none() {
+    let world = world();
+    assert_eq!(world.refused(3, &["-C", "/no/such/directory", "agent", "fs", "snapshot"]), "not-found");
+    assert_eq!(world.refused(3, &["agent", "fs", "status", "/no/such/directory"]), "not-found");
+    world.write("file", "");
+    assert_eq!(world.refused(2, &["-C", "file", "agent", "fs", "snapshot"]), "invalid-argument");
+    // Nothing was ever captured there, and nothing is registered by asking.
+    fs::create_dir(world.path("other")).unwrap();
+    for command in ["snapshots", "gc", "branches", "undo"] {
+        assert_eq!(world.refused(3, &["-C", "../other", "agent", "fs", command]), "not-found");
+    }
+    // The current directory was deleted.
+    let gone = world.path("gone");
+    fs::create_dir(&gone).unwrap();
+    let script =
+        format!("cd {0} && rmdir {0} && exec {1} agent fs status --json", gone.display(), support::ah().display());
+    let ran = Ran::of(Command::new("sh").args(["-c", &script]).env("AH_HOME", world.path("state")));
+    assert_eq!((ran.code, kind(&ran).as_str()), (3, "not-found"));
+}
+
+#[test]
+fn a_directory_that_cannot_be_read() {
+    if !is_root() {
+        return skip("needs root, to act as an ordinary user");
+    }
+    let world = with_snapshot(World::of(User::Ordinary));
+    let closed = world.path("closed");
+    fs::create_dir(&closed).unwrap();
+    fs::set_permissions(&closed, fs::Permissions::from_mode(0o700)).unwrap();
+    std::os::unix::fs::chown(&closed, Some(0), Some(0)).unwrap();
+    assert_eq!(world.refused(1, &["-C", closed.to_str().unwrap(), "agent", "fs", "snapshot"]), "permission-denied");
+    // One that is inside is left out, with the reason.
+    world.write("secret/f", "x");
+    fs::set_permissions(world.root().join("secret"), fs::Permissions::from_mode(0o000)).unwrap();
+    world.fs(["snapshot"]);
+    let show = world.json("show", &["agent", "fs", "show", "@"]);
+    let omitted = show["snapshot"]["omitted"].as_array().unwrap();
+    assert!(omitted.iter().any(|omitted| omitted["path"] == "secret" && omitted["reason"] == "unreadable"), "{show}");
+}
+
+#[test]
+fn a_directory_that_is_read_only() {
+    if !is_root() {
+        return skip("needs root, to mount");
+    }
+    let world = world();
+    let root = world.root();
+    let mount = |flags: nix::mount::MsFlags| {
+        nix::mount::mount(Some(&root), &root, None::<&str>, flags, None::<&str>).unwrap();
+    };
+    mount(nix::mount::MsFlags::MS_BIND);
+    mount(nix::mount::MsFlags::MS_BIND | nix::mount::MsFlags::MS_REMOUNT | nix::mount::MsFlags::MS_RDONLY);
+    let before = world.picture("w");
+    // To look and to capture needs no writing.
+    let snapshot = world.run(["agent", "fs", "snapshot", "--json"]);
+    let restore = world.run(["agent", "fs", "restore", "first", "--json"]);
+    let after = world.picture("w");
+    nix::mount::umount(&root).unwrap();
+    assert_eq!(snapshot.code, 0, "{snapshot:?}");
+    assert!([1, 4].contains(&restore.code), "{restore:?}");
+    assert_eq!(after, before);
+    // And works once it is writable.
+    world.fs(["restore", "first"]);
+    assert_eq!(world.read("f").unwrap(), "one\n");
+}
+
+#[test]
+fn a_disk_that_is_full() {
+    if !is_root() {
+        return skip("needs root, to mount");
+    }
+    let world = World::new();
+    let state = world.path("state");
+    fs::create_dir(&state).unwrap();
+    let size = Some("size=4m,mode=700");
+    nix::mount::mount(Some("tmpfs"), &state, Some("tmpfs"), nix::mount::MsFlags::empty(), size).unwrap();
+    world.write("small", "one\n");
+    let first = world.fs(["snapshot"]);
+    let noise: Vec<u8> = (0..6_000_000_u64).map(|i| (i.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56) as u8).collect();
+    world.write("large", &noise);
+    let before = world.picture("w");
+    let ran = world.run(["agent", "fs", "snapshot", "--json"]);
+    assert_eq!((ran.code, kind(&ran).as_str()), (1, "resource-exhausted"), "{ran:?}");
+    assert_eq!(world.picture("w"), before);
+    // What was there is there, complete; what failed is not.
+    fs::remove_file(world.root().join("large")).unwrap();
+    fs::remove_file(world.root().join("small")).unwrap();
+    world.fs(["restore", &first]);
+    assert_eq!(world.read("small").unwrap(), "one\n");
+    let list = world.json("snapshots", &["agent", "fs", "snapshots"]);
+    let manual = list["snapshots"].as_array().unwrap().iter().filter(|snapshot| snapshot["kind"] == "manual").count();
+    assert_eq!(manual, 1, "{list}");
+}
+
+#[test]
+fn state_on_another_filesystem() {
+    let shm = Path::new("/dev/shm");
+    let world = World::new();
+    if !shm.is_dir() || fs::metadata(shm).unwrap().dev() == fs::metadata(world.root()).unwrap().dev() {
+        return skip("needs a second filesystem at /dev/shm");
+    }
+    let state = tempfile::Builder::new().prefix("ah-cli-").tempdir_in(shm).unwrap();
+    let ah = |arguments: &[&str]| {
+        let ran = Ran::of(world.command(arguments).env("AH_HOME", state.path()));
+        assert_eq!(ran.code, 0, "{ran:?}");
+        ran.stdout.trim_end().to_owned()
+    };
+    let git = Command::new("git").args(["init", "-q"]).current_dir(world.root()).status();
+    assert!(git.unwrap().success());
+    world.write("f", "one\n");
+    ah(&["agent", "fs", "snapshot"]);
+    world.write("f", "two\n");
+    let view = PathBuf::from(ah(&["agent", "fs", "seek", "@"]));
+    assert_eq!(fs::read_to_string(view.join("f")).unwrap(), "one\n");
+    ah(&["agent", "fs", "release", "--all"]);
+    let branch = PathBuf::from(ah(&["agent", "fs", "branch", "@"]));
+    assert_eq!(fs::read_to_string(branch.join("f")).unwrap(), "one\n");
+    ah(&["agent", "fs", "restore", "@"]);
+    assert_eq!(world.read("f").unwrap(), "one\n");
+}
+
+#[test]
+fn state_that_cannot_be_written() {
+    if !is_root() {
+        return skip("needs root, to act as an ordinary user");
+    }
+    let world = World::of(User::Ordinary);
+    world.write("f", "one\n");
+    let before = world.picture("w");
+    for home in ["/proc/ah", "/root/ah", "/dev/null/ah"] {
+        let ran = Ran::of(world.command(["agent", "fs", "snapshot", "--json"]).env("AH_HOME", home));
+        assert!(ran.code == 1 || ran.code == 3 || ran.code == 2, "{ran:?}");
+        kind(&ran);
+    }
+    // Made by somebody else, who could read or change everything in it.
+    let foreign = world.path("foreign");
+    fs::create_dir(&foreign).unwrap();
+    std::os::unix::fs::chown(&foreign, Some(0), Some(0)).unwrap();
+    let ran = Ran::of(world.command(["agent", "fs", "snapshot", "--json"]).env("AH_HOME", &foreign));
+    assert!([1, 4].contains(&ran.code), "{ran:?}");
+    kind(&ran);
+    assert_eq!(world.picture("w"), before);
+}
+
+/// All files below the state's folder whose name satisfies `wanted`.
+fn state_files(world: &World, wanted: impl Fn(&Path) -> bool) -> Vec<PathBuf> {
+    fn walk(folder: &Path, found: &mut Vec<PathBuf>) {
+        for entry in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+            if entry.is_dir() && !entry.is_symlink() { walk(&entry, found) } else { found.push(entry) }
+        }
+    }
+    let mut found = Vec::new();
+    walk(&world.path("state/workspaces"), &mut found);
+    found.retain(|path| wanted(path));
+    found
+}
+
+fn overwrite(path: &Path, at: usize, with: &[u8]) {
+    let mut bytes = fs::read(path).unwrap();
+    let end = (at + with.len()).min(bytes.len());
+    bytes.splice(at.min(end)..end, with.iter().copied());
+    fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap();
+    fs::write(path, bytes).unwrap();
+}
+
+#[test]
+fn a_timeline_that_is_damaged() {
+    let world = world();
+    let second = world.fs(["snapshot"]);
+    let timelines = state_files(&world, |path| path.ends_with("timeline.jsonl"));
+    let text = fs::read_to_string(&timelines[0]).unwrap();
+    let lines: Vec<&str> = text.lines().collect();
+
+    // A torn last line, as a power cut leaves it: repaired, and said.
+    fs::write(&timelines[0], format!("{}\n{}", lines[..lines.len() - 1].join("\n"), &lines[lines.len() - 1][..20]))
+        .unwrap();
+    let ran = world.run(["agent", "fs", "snapshots"]);
+    assert!(ran.code == 0 && ran.stdout.contains("first"), "{ran:?}");
+    // The snapshot is still with its provider, and gc puts it back on the timeline.
+    world.run(["agent", "fs", "gc"]);
+    world.fs(["show", &second]);
+
+    // Garbage in the middle: told, and the rest is as before.
+    let text = fs::read_to_string(&timelines[0]).unwrap();
+    fs::write(&timelines[0], format!("{{\"garbage\n{text}")).unwrap();
+    let ran = world.run(["timeline"]);
+    assert_eq!(ran.code, 0, "{ran:?}");
+    assert!(ran.stderr.contains("warning: "), "{ran:?}");
+    let report = world.json("timeline", &["timeline"]);
+    assert_eq!(report["faults"].as_array().unwrap().len(), 1, "{report}");
+    world.fs(["restore", "first"]);
+    assert_eq!(world.read("f").unwrap(), "one\n");
+}
+
+#[test]
+fn an_index_that_is_damaged() {
+    let world = world();
+    let indexes = state_files(&world, |path| path.ends_with("git/index") || path.ends_with("providers/git/index"));
+    assert!(!indexes.is_empty());
+    for damage in [&b""[..], b"garbage", &[0xff; 4096]] {
+        overwrite(&indexes[0], if damage.is_empty() { 0 } else { 40 }, damage);
+        world.write("f", format!("{damage:?}"));
+        let id = world.fs(["snapshot"]);
+        assert_eq!(world.fs(["cat", &id, "f"]), format!("{damage:?}"));
+    }
+}
+
+#[test]
+fn a_pack_that_is_damaged() {
+    let world = world();
+    let packs = state_files(&world, |path| path.extension().is_some_and(|extension| extension == "pack"));
+    assert!(!packs.is_empty());
+    for pack in &packs {
+        overwrite(pack, 12, b"this is no object");
+    }
+    let before = world.picture("w");
+    assert_eq!(world.refused(1, &["agent", "fs", "restore", "first"]), "data-loss");
+    assert_eq!(world.refused(1, &["agent", "fs", "cat", "first", "f"]), "data-loss");
+    assert_eq!(world.picture("w"), before);
+    // What comes after is captured whole.
+    world.fs(["snapshot", "-m", "after"]);
+    world.write("f", "three\n");
+    world.fs(["restore", "after"]);
+    assert_eq!(world.read("f").unwrap(), "two\n");
+}
+
+/// The binary where no provider is beside it.
+fn alone(world: &World) -> PathBuf {
+    let folder = world.path("bin");
+    fs::create_dir_all(&folder).unwrap();
+    let program = folder.join("ah");
+    fs::copy(support::ah(), &program).unwrap();
+    program
+}
+
+fn run_alone(world: &World, program: &Path, arguments: &[&str]) -> Ran {
+    let mut command = Command::new(program);
+    command.args(arguments).env_clear().env("AH_HOME", world.path("state")).env("HOME", world.path("home"));
+    Ran::of(command.current_dir(world.root()))
+}
+
+#[test]
+fn no_provider_that_can_serve() {
+    let world = World::new();
+    world.write("f", "one\n");
+    let program = alone(&world);
+    let ran = run_alone(&world, &program, &["agent", "fs", "snapshot", "--json"]);
+    assert_eq!(ran.code, 5, "{ran:?}");
+    kind(&ran);
+    assert_eq!(run_alone(&world, &program, &["agent", "fs", "status"]).code, 5);
+    assert_eq!(run_alone(&world, &program, &["agent", "fs", "providers"]).code, 0);
+    assert_eq!(run_alone(&world, &program, &[]).code, 0);
+    // Nor one of a name that is not there.
+    assert_eq!(world.refused(5, &["agent", "fs", "snapshot", "--provider", "nonsense"]), "unavailable");
+    // Nor, later, the one that holds the snapshots.
+    world.fs(["snapshot"]);
+    assert_eq!(run_alone(&world, &program, &["agent", "fs", "restore", "@"]).code, 5);
+}
+
+#[test]
+fn libraries_that_cannot_be_used() {
+    let world = World::new();
+    world.write("f", "one\n");
+    let program = alone(&world);
+    let (good, bad) = (world.path("good"), world.path("bad"));
+    for folder in [&good, &bad] {
+        fs::create_dir(folder).unwrap();
+    }
+    fs::copy(support::library(), good.join("libah_provider_git.so")).unwrap();
+    fs::write(bad.join("libah_provider_broken.so"), "not a library").unwrap();
+    // Two of one name: the first serves.
+    fs::copy(support::library(), bad.join("libah_provider_git.so")).unwrap();
+    let path = [good.to_str().unwrap(), bad.to_str().unwrap()];
+    let folders = ["--provider-path", path[0], "--provider-path", path[1]];
+    let ran = run_alone(&world, &program, &[&folders[..], &["agent", "fs", "providers", "--json"]].concat());
+    let report: Value = serde_json::from_str(&ran.stdout).unwrap();
+    support::schema::check("providers", &report);
+    assert_eq!(report["providers"].as_array().unwrap().len(), 1, "{report}");
+    let named = |file: &str| {
+        let refused = report["refused"].as_array().unwrap().iter();
+        refused.clone().any(|refused| refused["path"].as_str().is_some_and(|path| path.ends_with(file)))
+    };
+    assert!(named("bad/libah_provider_broken.so") && named("bad/libah_provider_git.so"), "{report}");
+    let ran = run_alone(&world, &program, &[&folders[..], &["agent", "fs", "snapshot"]].concat());
+    assert_eq!(ran.code, 0, "{ran:?}");
+    // One that others can write to is refused.
+    fs::set_permissions(good.join("libah_provider_git.so"), fs::Permissions::from_mode(0o777)).unwrap();
+    let ran = run_alone(&world, &program, &["--provider-path", path[0], "agent", "fs", "snapshot"]);
+    assert_eq!(ran.code, 5, "{ran:?}");
+}
+
+#[test]
+fn a_workspace_where_none_may_be() {
+    let world = world();
+    let view = PathBuf::from(world.fs(["seek", "@"]));
+    for inside in [view, world.path("state"), world.path("state/workspaces")] {
+        let inside = inside.to_str().unwrap();
+        assert_eq!(world.refused(4, &["-C", inside, "agent", "fs", "snapshot"]), "failed-precondition");
+    }
+    world.fs(["release", "--all"]);
+    let home = world.path("home");
+    for whole in ["/", home.to_str().unwrap()] {
+        assert_eq!(world.refused(4, &["-C", whole, "agent", "fs", "snapshot"]), "failed-precondition");
+    }
+    // A home directory may be captured by force.
+    let ran = world.run(["-C", home.to_str().unwrap(), "agent", "fs", "snapshot", "--force"]);
+    assert_eq!(ran.code, 0, "{ran:?}");
+}
+
+#[test]
+fn a_workspace_that_was_moved_copied_or_made_anew() {
+    let world = world();
+    let cat = |folder: &Path, reference: &str| {
+        Ran::of(world.command(["agent", "fs", "cat", reference, "f"]).current_dir(folder))
+    };
+    // Moved: found again.
+    let moved = world.path("moved");
+    fs::rename(world.root(), &moved).unwrap();
+    assert_eq!(cat(&moved, "first").stdout, "one\n");
+    // Copied: a workspace of its own, which has no history.
+    let copy = world.path("copy");
+    assert!(Command::new("cp").arg("-a").args([&moved, &copy]).status().unwrap().success());
+    assert_eq!(cat(&copy, "first").code, 3);
+    assert_eq!(cat(&moved, "first").stdout, "one\n");
+    // Deleted and made anew at the same path: the history goes on, so that everything can be brought back.
+    fs::remove_dir_all(&moved).unwrap();
+    fs::create_dir(&moved).unwrap();
+    let ran = Ran::of(world.command(["agent", "fs", "restore", "first"]).current_dir(&moved));
+    assert_eq!(ran.code, 0, "{ran:?}");
+    assert_eq!(fs::read_to_string(moved.join("f")).unwrap(), "one\n");
+}
+
+#[test]
+fn two_clones_of_one_repository_never_mix() {
+    let world = World::new();
+    let script = "git init -q a && cd a && git -c user.name=x -c user.email=x@x commit -q --allow-empty -m x && cd .. && git clone -q a b";
+    let git = Command::new("sh").args(["-c", script]).current_dir(world.path("home")).status();
+    assert!(git.unwrap().success());
+    for clone in ["a", "b"] {
+        let folder = world.path("home").join(clone);
+        fs::write(folder.join("f"), clone).unwrap();
+        let ran = Ran::of(world.command(["agent", "fs", "snapshot", "-m", "same"]).current_dir(&folder));
+        assert_eq!(ran.code, 0, "{ran:?}");
+    }
+    for clone in ["a", "b"] {
+        let folder = world.path("home").join(clone);
+        assert_eq!(Ran::of(world.command(["agent", "fs", "cat", "same", "f"]).current_dir(&folder)).stdout, clone);
+        let list = Ran::of(world.command(["agent", "fs", "snapshots"]).current_dir(&folder)).stdout;
+        assert_eq!(list.lines().count(), 2, "{list}");
+    }
+}
+
+#[test]
+fn a_project_that_wants_to_load_something() {
+    let world = World::new();
+    let planted = world.path("w/plugins");
+    fs::create_dir(&planted).unwrap();
+    fs::write(planted.join("libah_provider_git.so"), "evil").unwrap();
+    let config =
+        format!(r#"{{"provider-path": [{planted:?}], "provider": "evil", "capture": {{"exclude": ["*.log"]}}}}"#);
+    world.write(".ah/config.json", config);
+    world.write("a.log", "x");
+    world.write("f", "one\n");
+    // What loads something does not count, and that is said; what only leaves files out does.
+    let ran = world.run(["agent", "fs", "snapshot"]);
+    assert_eq!(ran.code, 0, "{ran:?}");
+    assert_eq!(ran.stderr.matches("warning: ").count(), 2, "{ran:?}");
+    let value =
+        |key: &str| world.json("config", &["config", "get", key])["config"]["layer"].as_str().unwrap().to_owned();
+    assert_eq!((value("provider").as_str(), value("provider-path").as_str()), ("default", "default"));
+    let show = world.json("show", &["agent", "fs", "show", "@"]);
+    assert!(show["snapshot"]["omitted"].as_array().unwrap().iter().any(|omitted| omitted["path"] == "a.log"), "{show}");
+    // Trusted, it counts; changed afterwards, it does not any more.
+    world.json("config-trust", &["config", "trust"]);
+    assert_eq!(value("provider"), "project");
+    world.write(".ah/config.json", r#"{"provider": "evil2"}"#);
+    assert_eq!(value("provider"), "default");
+}
+
+#[test]
+fn words_that_are_no_command() {
+    let world = World::new();
+    for arguments in [
+        &["frobnicate"][..],
+        &["agent", "fs", "restore"],
+        &["agent", "fs", "diff", "@", "--stat", "--patch"],
+        &["agent", "fs", "restore", "@", "--dryrun"],
+        &["agent", "fs", "snapshot", "--mode", "nonsense"],
+        &["agent", "fs", "exec", "b"],
+        &["agent", "fs", "release"],
+        &["agent", "fs", "edit", "@"],
+    ] {
+        assert_eq!(world.refused(2, arguments), "invalid-argument");
+    }
+    assert_eq!(world.refused(2, &["--session", "no/good", "timeline"]), "invalid-argument");
+    assert_eq!(world.refused(2, &["config", "set", "no.such.key", "1"]), "invalid-argument");
+    assert_eq!(world.refused(2, &["config", "get", "no.such.key"]), "invalid-argument");
+    assert!(
+        !world.path("state/workspaces").exists() || fs::read_dir(world.path("state/workspaces")).unwrap().count() == 0
+    );
+}

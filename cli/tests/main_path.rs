@@ -1,0 +1,216 @@
+//! The way of an afternoon's work: snapshot, mess, look, restore, undo, branch; as root and as an ordinary user.
+
+mod support;
+
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::PathBuf;
+
+use support::World;
+
+fn fill(world: &World) {
+    world.write("src/main.rs", "fn main() {}\n");
+    world.write("src/lib.rs", "");
+    world.write("run.sh", "#!/bin/sh\n");
+    fs::set_permissions(world.root().join("run.sh"), fs::Permissions::from_mode(0o755)).unwrap();
+    fs::create_dir(world.root().join("empty")).unwrap();
+    symlink("src/main.rs", world.root().join("link")).unwrap();
+    world.give_away();
+}
+
+fn mess(world: &World) {
+    fs::remove_dir_all(world.root().join("src")).unwrap();
+    fs::remove_dir(world.root().join("empty")).unwrap();
+    fs::remove_file(world.root().join("link")).unwrap();
+    world.write("src", "now a file");
+    world.write("new/file", "new");
+    fs::set_permissions(world.root().join("run.sh"), fs::Permissions::from_mode(0o600)).unwrap();
+}
+
+/// Names, kinds, modes and contents, without times: restored files get new ones.
+fn without_times(picture: Vec<String>) -> Vec<String> {
+    let strip = |line: &String| {
+        let mut words: Vec<&str> = line.splitn(4, ' ').collect();
+        words.remove(2);
+        words.join(" ")
+    };
+    picture.iter().map(strip).collect()
+}
+
+#[test]
+fn snapshot_restore_undo_undo() {
+    World::each(|world| {
+        fill(world);
+        let before = without_times(world.picture("w"));
+        let id = world.fs(["snapshot", "-m", "before"]);
+        assert_eq!(id.len(), 12, "{id}");
+        mess(world);
+        let after = without_times(world.picture("w"));
+
+        let untouched = world.picture("w");
+        let plan = world.fs(["restore", "before", "--dry-run"]);
+        assert!(plan.lines().any(|line| line == "A\tsrc/main.rs"), "{plan}");
+        assert_eq!(world.picture("w"), untouched, "a dry run changed something");
+
+        let safety = world.fs(["restore", "before"]);
+        assert_eq!(safety.len(), 12, "the id of the safety snapshot, alone: {safety}");
+        assert_eq!(without_times(world.picture("w")), before);
+        world.fs(["undo"]);
+        assert_eq!(without_times(world.picture("w")), after);
+        world.fs(["undo"]);
+        assert_eq!(without_times(world.picture("w")), before);
+
+        let list = world.fs(["snapshots"]);
+        assert!(list.contains(&id) && list.contains(&safety), "{list}");
+        assert_eq!(world.fs(["restore", &id]), "", "nothing differs, so there is nothing to save");
+    });
+}
+
+#[test]
+fn only_the_paths_asked_for() {
+    World::each(|world| {
+        world.write("a/file", "1");
+        world.write("b/file", "1");
+        world.fs(["snapshot"]);
+        world.write("a/file", "2");
+        world.write("b/file", "2");
+        world.write("a/new", "2");
+        // From a subdirectory, where the same name means another path.
+        let mut command = world.command(["agent", "fs", "restore", "@", "--", "file"]);
+        let ran = support::Ran::of(command.current_dir(world.root().join("a")));
+        assert_eq!(ran.code, 0, "{ran:?}");
+        assert!(ran.stderr.contains("workspace "), "the workspace is named: {ran:?}");
+        assert_eq!(world.read("a/file").unwrap(), "1");
+        assert_eq!(world.read("b/file").unwrap(), "2");
+        assert_eq!(world.read("a/new").unwrap(), "2");
+    });
+}
+
+#[test]
+fn seek_shows_what_was_and_cannot_be_written_to() {
+    World::each(|world| {
+        fill(world);
+        world.fs(["snapshot"]);
+        mess(world);
+        let view = PathBuf::from(world.fs(["seek", "@"]));
+        assert_eq!(fs::read_to_string(view.join("src/main.rs")).unwrap(), "fn main() {}\n");
+        assert!(view.join("empty").is_dir() && view.join("link").is_symlink() && !view.join("new").exists());
+        if world.user == support::User::Ordinary {
+            assert_eq!(fs::metadata(view.join("src/main.rs")).unwrap().permissions().mode() & 0o222, 0);
+        } else if nix::unistd::geteuid().is_root() {
+            assert!(fs::write(view.join("src/main.rs"), "x").is_err());
+        }
+        let released = world.fs([std::ffi::OsStr::new("release"), view.as_os_str()]);
+        assert_eq!(released.as_bytes(), view.as_os_str().as_bytes());
+        assert!(!view.exists());
+        // Only some paths, and all views at once.
+        let view = PathBuf::from(world.fs(["seek", "@", "--", "src"]));
+        assert!(view.join("src/lib.rs").exists());
+        world.fs(["release", "--all"]);
+        assert!(!view.exists());
+    });
+}
+
+#[test]
+fn one_file_then() {
+    World::each(|world| {
+        world.write("f", "one\n");
+        world.fs(["snapshot"]);
+        world.write("f", "two\n");
+        world.fs(["snapshot"]);
+        fs::remove_file(world.root().join("f")).unwrap();
+        assert_eq!(world.fs(["cat", "@{1}", "f"]), "one");
+        assert_eq!(world.fs(["cat", "@", "f"]), "two");
+        let json = world.json("versions", &["agent", "fs", "versions", "f"]);
+        assert_eq!(json["versions"].as_array().unwrap().len(), 2);
+    });
+}
+
+#[test]
+fn a_branch_is_a_place_to_work_in() {
+    World::each(|world| {
+        fill(world);
+        world.fs(["snapshot"]);
+        mess(world);
+        let branch = PathBuf::from(world.fs(["branch", "@", "--name", "retry"]));
+        assert_eq!(fs::read_to_string(branch.join("src/main.rs")).unwrap(), "fn main() {}\n");
+        let untouched = world.picture("w");
+        fs::write(branch.join("src/main.rs"), "changed").unwrap();
+        assert_eq!(world.picture("w"), untouched);
+        assert!(world.fs(["branches"]).contains("retry"));
+        // Changed since it was made, so that it goes only by force.
+        let removed = world.fs(["rm", "--force", "retry"]);
+        assert_eq!(PathBuf::from(removed), branch);
+        assert!(!branch.exists());
+    });
+}
+
+#[test]
+fn exec_shows_the_branch_at_the_path_of_the_workspace() {
+    World::each(|world| {
+        world.write("f", "branch\n");
+        world.fs(["snapshot"]);
+        world.fs(["branch", "@", "--name", "b"]);
+        world.write("f", "workspace\n");
+        let ran = world.run(["agent", "fs", "exec", "b", "--", "sh", "-c", "pwd; cat f; echo done > g; exit 7"]);
+        assert_eq!(ran.code, 7, "{ran:?}");
+        assert_eq!(ran.stdout, format!("{}\nbranch\n", world.root().display()));
+        assert_eq!(world.read("g"), None);
+        let ran = world.run(["agent", "fs", "exec", "b", "--", "sh", "-c", "kill -TERM $$"]);
+        assert_eq!(ran.code, 128 + 15, "{ran:?}");
+    });
+}
+
+#[test]
+fn labels_pins_and_removal() {
+    World::each(|world| {
+        world.write("f", "1");
+        let first = world.fs(["snapshot", "--keep"]);
+        world.write("f", "2");
+        let second = world.fs(["snapshot"]);
+        assert_eq!(world.fs(["edit", &second, "-m", "better"]), second);
+        assert_eq!(world.fs(["show", "better", "--json"]).contains(&second), true);
+        world.refused(4, &["agent", "fs", "rm", &first]);
+        // All or nothing.
+        world.refused(4, &["agent", "fs", "rm", &second, &first]);
+        assert_eq!(world.fs(["rm", "--dry-run", "better"]), second);
+        assert_eq!(world.fs(["rm", "better"]), second);
+        world.refused(3, &["agent", "fs", "show", "better"]);
+        world.fs(["edit", &first, "--no-keep"]);
+        world.fs(["rm", &first]);
+        assert_eq!(world.fs(["snapshots"]), "");
+        world.fs(["gc"]);
+    });
+}
+
+#[test]
+fn prune_by_rule() {
+    World::each(|world| {
+        for content in ["1", "2", "3", "4"] {
+            world.write("f", content);
+            world.fs(["snapshot"]);
+        }
+        world.fs(["prune", "keep-last=2", "--dry-run"]);
+        assert_eq!(world.json("snapshots", &["agent", "fs", "snapshots"])["snapshots"].as_array().unwrap().len(), 4);
+        world.fs(["prune", "keep-last=2"]);
+        assert_eq!(world.json("snapshots", &["agent", "fs", "snapshots"])["snapshots"].as_array().unwrap().len(), 2);
+        world.refused(2, &["agent", "fs", "prune", "keep-nonsense=1"]);
+    });
+}
+
+#[test]
+fn sessions_do_not_mix() {
+    World::each(|world| {
+        world.write("f", "1");
+        world.fs(["snapshot", "--session", "one"]);
+        world.write("f", "2");
+        world.fs(["snapshot", "--session", "two"]);
+        let latest = |session: &str| world.fs(["cat", "@", "f", "--session", session]);
+        assert_eq!((latest("one"), latest("two"), world.fs(["cat", "@", "f"])), ("1".into(), "2".into(), "2".into()));
+        let mut command = world.command(["agent", "fs", "cat", "@", "f"]);
+        assert_eq!(support::Ran::of(command.env("AH_SESSION", "one")).stdout, "1");
+        let sessions = world.json("session-list", &["session", "list"]);
+        assert_eq!(sessions["sessions"].as_array().unwrap().len(), 2, "{sessions}");
+    });
+}

@@ -1,0 +1,152 @@
+//! Every command's JSON, checked against the shape that `docs/schema` documents, with names that are not UTF-8 in it.
+
+mod support;
+
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+
+use serde_json::json;
+use support::World;
+
+/// A workspace with everything in it that has a shape of its own.
+fn world() -> World {
+    let world = World::new();
+    world.write("f", "one\n");
+    world.write(OsStr::from_bytes(b"caf\xe9"), "not UTF-8 in the name\n");
+    world.write("binary", b"\xff\0");
+    world.write(".gitignore", "target\n");
+    world.write("target/large", "built");
+    world.fs(["snapshot", "-m", "first"]);
+    world.write("f", "two\n");
+    fs::remove_file(world.root().join(OsStr::from_bytes(b"caf\xe9"))).unwrap();
+    world
+}
+
+#[test]
+fn status_and_overview() {
+    let world = world();
+    world.fs(["seek", "@"]);
+    world.fs(["branch", "@", "--name", "b"]);
+    let status = &world.json("status", &["agent", "fs", "status"])["status"];
+    assert_eq!(status["provider"], "git");
+    assert_eq!(status["latest"]["label"], "first");
+    assert_eq!(status["leases"].as_array().unwrap().len(), 1);
+    let overview = world.json("overview", &[]);
+    assert_eq!(overview["next"].as_array().unwrap().len(), 3);
+    // The commands that it names are there.
+    for next in overview["next"].as_array().unwrap() {
+        let words = next["command"].as_str().unwrap().split(' ').skip(1).take_while(|word| !word.contains('@'));
+        let ran = world.run(words.chain(["--help"]));
+        assert_eq!(ran.code, 0, "{next}");
+    }
+    world.fs(["release", "--all"]);
+}
+
+#[test]
+fn snapshots() {
+    let world = world();
+    let taken = world.json("snapshot", &["agent", "fs", "snapshot", "-m", "second"]);
+    assert_eq!(taken["workspace"], world.root().to_str().unwrap());
+    let same = world.json("snapshot", &["agent", "fs", "snapshot", "--instant"]);
+    assert_eq!(same["snapshot"]["equal_to"], taken["snapshot"]["id"]);
+    let list = world.json("snapshots", &["agent", "fs", "snapshots", "-n", "2"]);
+    assert_eq!(list["snapshots"].as_array().unwrap().len(), 2);
+    assert_eq!(list["snapshots"][0]["id"], same["snapshot"]["id"], "the newest first");
+    let show = world.json("show", &["agent", "fs", "show", "second"]);
+    assert!(
+        show["snapshot"]["omitted"].as_array().unwrap().iter().any(|omitted| omitted["path"] == "target"),
+        "{show}"
+    );
+    world.json("snapshot", &["agent", "fs", "edit", "second", "--keep", "-m", "renamed"]);
+    world.json("rm", &["agent", "fs", "rm", "--dry-run", "first"]);
+    world.json("prune", &["agent", "fs", "prune", "keep-last=1", "--dry-run"]);
+    world.json("gc", &["agent", "fs", "gc"]);
+    world.json("timeline", &["timeline"]);
+    world.json("session-list", &["session", "list"]);
+}
+
+#[test]
+fn differences() {
+    let world = world();
+    let diff = world.json("diff", &["agent", "fs", "diff", "@", "--stat"]);
+    let changes = diff["diff"]["changes"].as_array().unwrap();
+    assert_eq!(changes[0]["path"], json!({"bytes": "636166e9", "text": "caf\u{fffd}"}));
+    assert_eq!(diff["stat"][1], json!({"path": "f", "added": 1, "deleted": 1}));
+    assert_eq!(diff["diff"]["to"], "workspace");
+    let patch = world.json("diff", &["agent", "fs", "diff", "@", "--patch"]);
+    assert!(patch["patch"].as_str().unwrap().contains("-one\n+two\n"), "{patch}");
+    world.json("diff", &["agent", "fs", "diff", "@", "@"]);
+}
+
+#[test]
+fn views_and_files() {
+    let world = world();
+    let seek = world.json("seek", &["agent", "fs", "seek", "@"]);
+    assert!(seek["lease"]["path"].as_str().unwrap().starts_with(world.path("state").to_str().unwrap()));
+    world.json("release", &["agent", "fs", "release", "--all"]);
+    assert_eq!(world.json("cat", &["agent", "fs", "cat", "@", "f"])["text"], "one\n");
+    assert_eq!(world.json("cat", &["agent", "fs", "cat", "@", "binary"])["bytes"], "ff00");
+    let versions = world.json("versions", &["agent", "fs", "versions", "f"]);
+    assert_eq!(versions["versions"].as_array().unwrap().len(), 1);
+}
+
+#[test]
+fn restore_and_undo() {
+    let world = world();
+    let plan = world.json("restore", &["agent", "fs", "restore", "@", "--dry-run"]);
+    assert!(plan["restore"]["safety"].is_null() && plan["restore"]["dry_run"] == true, "{plan}");
+    let done = world.json("restore", &["agent", "fs", "restore", "@"]);
+    assert_eq!(done["restore"]["safety"]["kind"], "safety");
+    world.json("restore", &["agent", "fs", "undo"]);
+    world.json("timeline", &["timeline"]);
+}
+
+#[test]
+fn branches() {
+    let world = world();
+    let made = world.json("branch", &["agent", "fs", "branch", "@", "--name", "b"]);
+    assert_eq!(made["branch"]["state"], "ready");
+    world.json("branches", &["agent", "fs", "branches"]);
+    let removed = world.json("rm", &["agent", "fs", "rm", "--force", "b"]);
+    assert_eq!(removed["branches"][0]["name"], "b");
+}
+
+#[test]
+fn configuration_and_providers() {
+    let world = world();
+    world.json("config", &["config", "set", "provider", "git"]);
+    assert_eq!(world.json("config", &["config", "get", "provider"])["config"]["value"], "git");
+    assert_eq!(world.json("config", &["config", "unset", "provider"])["config"]["layer"], "default");
+    world.json("config-list", &["config", "list"]);
+    world.write(".ah/config.json", r#"{"provider": "nonsense"}"#);
+    assert_eq!(world.json("config-trust", &["config", "trust"])["trust"]["trusted"], true);
+    assert_eq!(world.json("config-trust", &["config", "trust", "--revoke"])["trust"]["trusted"], false);
+    let providers = world.json("providers", &["agent", "fs", "providers"]);
+    assert!(providers["providers"].as_array().unwrap().iter().any(|provider| provider["name"] == "git"));
+}
+
+#[test]
+fn conformance_report() {
+    let world = World::new();
+    let library = support::library();
+    let report =
+        world.json("check", &["agent", "fs", "check", library.to_str().unwrap(), "--only", "answers.describe"]);
+    assert_eq!(report["provider"]["name"], "git");
+}
+
+#[test]
+fn a_workspace_that_was_adopted() {
+    let world = world();
+    // What a move to another filesystem amounts to: another directory, and the old one is gone.
+    let (old, new) = (world.root(), world.path("copy"));
+    let copied = std::process::Command::new("cp").arg("-a").args([&old, &new]).status();
+    assert!(copied.unwrap().success());
+    fs::remove_dir_all(&old).unwrap();
+    let ran =
+        support::Ran::of(world.command(["agent", "fs", "adopt", "--json", old.to_str().unwrap()]).current_dir(&new));
+    assert_eq!(ran.code, 0, "{ran:?}");
+    support::schema::check("adopt", &serde_json::from_str(&ran.stdout).unwrap());
+    let ran = support::Ran::of(world.command(["agent", "fs", "cat", "first", "f"]).current_dir(&new));
+    assert_eq!(ran.stdout, "one\n", "{ran:?}");
+}

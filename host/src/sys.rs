@@ -66,9 +66,10 @@ pub(crate) fn in_child(limit: Duration, work: impl FnOnce()) -> io::Result<Endin
 }
 
 fn prepare(parent: Pid, null: &File) {
-    use rustix::process::{Resource, Rlimit, Signal, set_parent_process_death_signal, setrlimit};
+    use rustix::process::{DumpableBehavior, Signal, set_dumpable_behavior, set_parent_process_death_signal};
     let _ = set_parent_process_death_signal(Some(Signal::KILL));
-    let _ = setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) });
+    // A limit on core files would not keep the crash from a handler that the system pipes core files to.
+    let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
     let _ = rustix::stdio::dup2_stdin(null);
     let _ = rustix::stdio::dup2_stdout(null);
     let _ = rustix::stdio::dup2_stderr(null);

@@ -4,7 +4,7 @@
 //! let rules = Rules::open(workspace, &policy)?;      // reads what lies outside the tree: exclude files, parents' .gitignore
 //! let root = rules.root(workspace);                  // the rules as they hold in the workspace's own directory
 //! let class = root.classify(b"target", EntryKind::Dir, 0);
-//! if class.descend() { let below = root.enter(b"target", &class, fd_of_target, None); … }
+//! if class.is_captured() { let below = root.enter(b"target", &class, fd_of_target, None); … }
 //! ```
 //!
 //! # Model

@@ -90,7 +90,8 @@ impl Found {
             if parent_device != device || (seen.st_dev, seen.st_ino) != (device, inode) {
                 return None;
             }
-            let git_dir = GitDir::of(parent.as_fd());
+            // As Git does, no rules are taken from a stranger's repository further up: in /tmp, say.
+            let git_dir = GitDir::of(parent.as_fd()).filter(|found| is_trusted(found, start));
             above.push((rustix::io::fcntl_dupfd_cloexec(&parent, 0).ok()?, name));
             if let Some(git_dir) = git_dir {
                 above.reverse();
@@ -101,6 +102,14 @@ impl Found {
         }
         None
     }
+}
+
+/// Whether a repository belongs to whoever runs this, to the workspace's owner, or to root.
+fn is_trusted(git_dir: &GitDir, workspace: BorrowedFd<'_>) -> bool {
+    let owner = |fd: BorrowedFd<'_>| rustix::fs::fstat(fd).map(|stat| stat.st_uid).ok();
+    owner(git_dir.git_dir.as_fd()).is_some_and(|uid| {
+        uid == 0 || uid == rustix::process::geteuid().as_raw() || Some(uid) == owner(workspace)
+    })
 }
 
 fn raw(fd: BorrowedFd<'_>) -> i32 {

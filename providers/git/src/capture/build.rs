@@ -97,7 +97,7 @@ fn listed_of(index: &Index, old: usize) -> Listed {
         stat: index.dir(old).stat,
         items: index.items(old).map(|record| Item::of_record(&record)).collect(),
         subs: index.children(old).map(|child| Sub { name: index.name(child).into(), node: child }).collect(),
-        nested: index.nested().find(|(at, _)| *at == old).map(|(_, stamp)| stamp),
+        nested: nested_of(index, old),
         rules: None,
     }
 }
@@ -133,9 +133,12 @@ struct Entry<'a> {
 fn build_one(scan: &Scan, built: &[Option<Built>], at: usize, sink: &dyn Sink) -> Result<Built> {
     let node = &scan.nodes[at];
     let old = scan.index.as_ref().zip(node.old);
-    if let (State::Same, Some((index, old))) = (&node.state, old)
-        && index.children(old).all(|child| built[child].is_some_and(|built| built.same))
-    {
+    let same = match (&node.state, old) {
+        (State::Same, Some((index, old))) => index.children(old).all(|child| is_built_same(built, child)),
+        (State::Listed(listed), Some((index, old))) => scan.certain && is_same(scan, at, listed, index, old, built),
+        _ => false,
+    };
+    if let Some((index, old)) = old.filter(|_| same) {
         let dir = index.dir(old);
         return Ok(Built {
             tree: dir.tree,
@@ -187,8 +190,7 @@ fn build_one(scan: &Scan, built: &[Option<Built>], at: usize, sink: &dyn Sink) -
     }
     if entries.is_empty() && subs.is_empty() && node.flags & DIR_THROUGH != 0 {
         // It stays in the index, so that what may come to be captured in it is seen.
-        let same = old.is_some_and(|(index, old)| index.dir(old).flags & DIR_CAPTURED == 0);
-        return Ok(Built { same: same && is_same(listed, old, built), ..nothing() });
+        return Ok(nothing());
     }
     let count = entries.len() + subs.len();
     entries.extend(subs.iter().map(|(name, built)| Entry { name, mode: "40000", id: built.tree }));
@@ -210,23 +212,26 @@ fn build_one(scan: &Scan, built: &[Option<Built>], at: usize, sink: &dyn Sink) -
         write_tree(&mut entries, former_meta, sink)?
     };
     let below: u64 = subs.iter().map(|(_, built)| built.entries).sum();
-    let same = former.is_some_and(|dir| {
-        (dir.tree, dir.meta) == (tree, meta) && dir.flags & DIR_CAPTURED != 0 && is_same(listed, old, built)
-    });
-    Ok(Built { tree, meta, meta_is_tree: !subs.is_empty(), entries: count as u64 + below, captured: true, same })
+    Ok(Built { tree, meta, meta_is_tree: !subs.is_empty(), entries: count as u64 + below, captured: true, same: false })
 }
 
 fn nothing() -> Built {
     Built { tree: null(), meta: null(), meta_is_tree: false, entries: 0, captured: false, same: false }
 }
 
+fn is_built_same(built: &[Option<Built>], node: usize) -> bool {
+    built[node].is_some_and(|built| built.same)
+}
+
 /// Whether a directory is as in the index, with all that the index keeps of it.
-fn is_same(listed: &Listed, old: Option<(&Index, usize)>, built: &[Option<Built>]) -> bool {
-    let Some((index, old)) = old else { return false };
-    index.dir(old).stat == listed.stat
-        && index.nested().find(|(at, _)| *at == old).map(|(_, stamp)| stamp) == listed.nested
-        && listed.subs.iter().all(|sub| built[sub.node].is_some_and(|built| built.same))
-        && index.children(old).eq(listed.subs.iter().map(|sub| sub.node))
+fn is_same(scan: &Scan, at: usize, listed: &Listed, index: &Index, old: usize, built: &[Option<Built>]) -> bool {
+    let (node, dir) = (&scan.nodes[at], index.dir(old));
+    let subs = listed.subs.iter().map(|sub| scan.nodes[sub.node].old);
+    dir.stat == listed.stat
+        && (dir.flags & (DIR_KEPT | DIR_THROUGH), index.rule(old)) == (node.flags, node.rule.as_bytes())
+        && nested_of(index, old) == listed.nested
+        && listed.subs.iter().all(|sub| is_built_same(built, sub.node))
+        && index.children(old).map(Some).eq(subs)
         && index.items(old).eq(listed.items.iter().map(Item::as_record))
 }
 

@@ -160,6 +160,8 @@ pub(crate) struct Scan {
     pub(crate) user_index: [i64; 6],
     /// How close to `started` a change may be and still get an older time, nanoseconds.
     pub(crate) tick: u64,
+    /// Whether the store has every object that the index names.
+    pub(crate) certain: bool,
 }
 
 impl Scan {
@@ -172,12 +174,6 @@ impl Scan {
     pub(crate) fn user_index_settled(&self) -> bool {
         let limit = stat::before(self.started, self.tick);
         (self.user_index[4], self.user_index[5]) < (limit.secs, i64::from(limit.nanos))
-    }
-
-    /// Whether nothing has to be read and every directory is as the index has it.
-    #[cfg(test)]
-    pub(crate) fn is_untouched(&self) -> bool {
-        self.nodes.iter().all(|node| matches!(node.state, State::Same))
     }
 }
 
@@ -301,6 +297,10 @@ pub(crate) fn scan(
 ) -> Result<Scan> {
     let started = Timestamp::now();
     let seen = stat_of(root).map_err(|error| io_error("cannot look at", b"", error))?;
+    if rustix::fs::fstat(root).is_ok_and(|stat| stat.st_nlink == 0) {
+        // Its descriptor would show an empty directory.
+        return Err(Error::new(ErrorKind::NotFound, "the workspace was deleted"));
+    }
     let rules = Rules::open(root, policy);
     let user_index = rules.index_stamp();
     let filesystem = Filesystem::of(root);
@@ -337,5 +337,5 @@ pub(crate) fn scan(
         }
     };
     let tick = filesystem.tick;
-    Ok(Scan { index, nodes, started, device: seen.device, rules, user_index: user_index.fields, tick })
+    Ok(Scan { index, nodes, started, device: seen.device, rules, user_index: user_index.fields, tick, certain })
 }

@@ -20,6 +20,9 @@ use crate::target::Target;
 use crate::tree::{Modes, Node, Tree, digest};
 use crate::witness::Witness;
 
+/// A name that is nowhere else on any machine: a case may hand it to a provider that takes it literally.
+const OUTSIDE: &str = "ah-conformance-outside";
+
 /// All witnesses of a case, shared with the runner.
 pub(crate) type Witnesses = Arc<Mutex<Vec<Arc<Witness>>>>;
 
@@ -59,7 +62,7 @@ impl Fixture {
         std::fs::DirBuilder::new().mode(0o700).create(root.join("store"))?;
         std::fs::create_dir(root.join("target"))?;
         // Stands for all that is none of the provider's business; nothing ever changes in it.
-        let outside = Editor::new(root.join("outside"));
+        let outside = Editor::new(root.join(OUTSIDE));
         outside.write("precious/file", "precious\n")?;
         Self::open(target, root, witnesses, git, Arc::default())
     }
@@ -134,6 +137,11 @@ impl Fixture {
     /// A path beside the workspace, the store and the target.
     pub(crate) fn beside(&self, name: &str) -> PathBuf {
         self.root.join(name)
+    }
+
+    /// A directory that is none of the provider's business.
+    pub(crate) fn outside(&self) -> PathBuf {
+        self.beside(OUTSIDE)
     }
 
     /// A request with the next second of the case's own clock.

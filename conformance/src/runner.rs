@@ -245,7 +245,7 @@ fn finish(f: &Fixture) -> Check {
     }
     let left: Vec<_> = mounts_below(&f.beside("target")).iter().map(|path| path.display().to_string()).collect();
     crate::case::ensure!(left.is_empty(), "mounts are left behind: {}", left.join(", "));
-    untouched_outside(&f.beside("outside"))
+    untouched_outside(&f.outside())
 }
 
 fn untouched_outside(outside: &Path) -> Check {

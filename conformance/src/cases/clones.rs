@@ -99,7 +99,7 @@ fn destroy(f: &Fixture) -> Check {
     let stays = f.try_clone(&taken.reference(), "stays")?;
     // What an agent may leave behind: ways out, closed doors, a FIFO that blocks whoever opens it.
     let fork = Editor::new(&clone.path);
-    fork.symlink(f.beside("outside").display().to_string(), "to-outside")?;
+    fork.symlink(f.outside().display().to_string(), "to-outside")?;
     fork.write("closed/deep/in", "x")?;
     fork.chmod("closed/deep", 0)?;
     fork.chmod("closed", 0o555)?;

@@ -242,7 +242,7 @@ fn modes(f: &Fixture) -> Check {
 fn symlinks(f: &Fixture) -> Check {
     f.ws.write("file", "x")?;
     f.ws.write("dir/in", "x")?;
-    let outside = f.beside("outside/precious/file").display().to_string();
+    let outside = f.outside().join("precious/file").display().to_string();
     let long = "t/".repeat(2000);
     for (i, target) in (0..).zip([
         b"file".as_slice(),
@@ -251,10 +251,9 @@ fn symlinks(f: &Fixture) -> Check {
         b"dir/",
         b"../workspace/file",
         b"nowhere",
-        b"/",
+        b"/nonexistent/ah-conformance",
         b".",
         b"..",
-        b"/etc/passwd",
         b"link 0",
         b"self",
         b"\xff\xfe not utf-8",
@@ -423,7 +422,7 @@ fn other_filesystem(f: &Fixture) -> Check {
 /// it while that goes on, and does not notice, has a beginning and an end that were never there together.
 fn changing(f: &Fixture) -> Check {
     use std::os::unix::fs::FileExt;
-    const SIZE: u64 = 24 << 20;
+    const SIZE: u64 = 8 << 20;
     f.provider().look_away();
     f.ws.write("still", "still")?;
     let file = std::fs::File::create(f.ws.at("busy"))?;
@@ -442,7 +441,7 @@ fn changing(f: &Fixture) -> Check {
             }
             Ok(())
         });
-        let result = (0..4).try_for_each(|i| captured_while_changing(f, &format!("s{i}"), SIZE));
+        let result = (0..3).try_for_each(|i| captured_while_changing(f, &format!("s{i}"), SIZE));
         stop.store(true, Ordering::Relaxed);
         let _ = writer.join();
         result

@@ -97,7 +97,7 @@ impl Drop for ReadOnly {
 
 /// Bytes that do not compress.
 fn noise(seed: u64, len: usize) -> Vec<u8> {
-    let mut state = seed | 1;
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut next = || {
         state ^= state << 13;
         state ^= state >> 7;

@@ -161,7 +161,7 @@ fn reclaim(f: &Fixture) -> Check {
         f.ws.write("README.md", format!("version {i}"))?;
         taken.push(f.take(&format!("s{i:02}"))?);
     }
-    let request = ah_plugin_api::ReclaimRequest { auto: true };
+    let request = ah_plugin_api::ReclaimRequest { auto: true, ..Default::default() };
     for _ in 0..2 {
         let cx = ah_plugin_api::Context::quiet();
         ah_plugin_api::Provider::reclaim(f.provider(), &f.place_without_workspace(), &request, &cx)?;

@@ -1,4 +1,8 @@
 //! The cases, a file for each part of the contract.
+//!
+//! A provider under test may be anything, and may run as root. So whatever a case hands it that is meant to lead it astray (a
+//! reference that looks like a path, a symlink) names something inside the case's own directory, or nothing at all, however
+//! it is taken: never `/`, `..`, or a file of the machine.
 
 mod answers;
 mod cancel;

@@ -272,8 +272,8 @@ fn state(f: &Fixture) -> Check {
     git(f, &ws, &["init", "-q", "-b", "main"])?;
     let main = Some("refs/heads/main".to_owned());
     ensure!(of("unborn")? == (None, main.clone()), "a repository without commits is told as {:?}", of("unborn-2")?);
-    f.ws.remove(".git")?;
-    repository(f)?;
+    git(f, &ws, &["add", "-A"])?;
+    git(f, &ws, &["commit", "-q", "-m", "first"])?;
     let head = Some(git(f, &ws, &["rev-parse", "HEAD"])?);
     ensure!(of("born")? == (head.clone(), main), "the state is told as {:?}", of("born-2")?);
     git(f, &ws, &["checkout", "-q", "--detach"])?;

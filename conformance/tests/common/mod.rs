@@ -37,6 +37,9 @@ pub(crate) fn build(manifest: &str, name: &str) -> PathBuf {
 /// The options of these tests: on the usual temporary folder, strict where the environment says that nothing may be missing.
 pub(crate) fn options() -> Options {
     let mut options = Options::new(std::env::temp_dir());
+    // To run some cases only: AH_TEST_CASES=exact.,views.names
+    let only = std::env::var("AH_TEST_CASES").unwrap_or_default();
+    options.only = only.split(',').filter(|part| !part.is_empty()).map(ToOwned::to_owned).collect();
     options.strict = std::env::var_os("AH_TEST_STRICT").is_some_and(|value| value == "1");
     options
 }

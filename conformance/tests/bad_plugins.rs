@@ -1,0 +1,124 @@
+//! `check` against plugins that are bad, each in its own way: it survives all of them, and names the fault.
+
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use ah_conformance::{Options, Outcome, Report, check};
+use ah_test_plugins::library;
+
+fn checked(name: &str, only: &[&str]) -> Report {
+    let mut options = Options { limit: Duration::from_secs(5), ..common::options() };
+    options.only = only.iter().map(|&part| part.to_owned()).collect();
+    let report = check(common::child(), &library(name), &options, &mut |_| {});
+    println!("{}", report.to_text(false));
+    assert!(!report.ok, "{name} is bad, but passed");
+    assert_eq!(report.exit_status(), 1);
+    report
+}
+
+/// The plugin cannot be used at all; the report says why, in these words, and names the file.
+fn must_not_load(name: &str, why: &str) {
+    let report = checked(name, &[]);
+    let fault = report.fault.expect("a fault");
+    assert!(fault.contains(why), "{fault:?} does not say {why:?}");
+    assert!(fault.contains(&format!("plugin_{name}")), "{fault:?} does not name the file");
+    assert!(report.cases.is_empty());
+}
+
+#[test]
+fn what_fails_at_loading_is_named() {
+    must_not_load("crashes", "crashes while it is loaded");
+    must_not_load("exits", "ends the process that loads it");
+    must_not_load("not_ours", "not a provider plugin");
+    must_not_load("other_abi", "of the plugin ABI");
+    must_not_load("other_layout", "another layout");
+    must_not_load("init_fails", "initialiser failed");
+    must_not_load("init_panics", "initialiser panicked");
+}
+
+#[test]
+fn no_library_at_all() {
+    let dir = tempfile::tempdir().unwrap();
+    let text = dir.path().join("plugin_text.so");
+    std::fs::write(&text, "not a library").unwrap();
+    for path in [text, dir.path().join("plugin_missing.so"), dir.path().to_owned()] {
+        let report = check(common::child(), &path, &common::options(), &mut |_| {});
+        let fault = report.fault.clone().expect("a fault");
+        assert!(!report.ok && fault.contains(&*path.to_string_lossy()), "{fault}");
+    }
+}
+
+#[test]
+fn a_panic_is_a_defect() {
+    let report = checked("panics", &["answers.given-back", "answers.describe"]);
+    for case in &report.cases {
+        let Outcome::Failed { message, .. } = &case.outcome else { panic!("{case:?} should fail") };
+        assert!(message.contains("panicked"), "{message}");
+    }
+}
+
+#[test]
+fn a_hang_is_killed_and_the_rest_not_waited_for() {
+    let start = Instant::now();
+    let report = checked("hangs", &["exact.", "immutable."]);
+    // Three hangs at five seconds each, and nothing for the rest.
+    assert!(start.elapsed() < Duration::from_secs(40), "it took {:?}", start.elapsed());
+    let messages: Vec<_> = report
+        .cases
+        .iter()
+        .filter_map(|case| match &case.outcome {
+            Outcome::Failed { message, .. } => Some(message.as_str()),
+            _ => None,
+        })
+        .collect();
+    assert!(messages[0].contains("snapshot, called") && messages[0].contains("did not return"), "{}", messages[0]);
+    assert!(messages.last().unwrap().contains("not tried"), "{messages:?}");
+    assert_eq!(children(), 0, "a child is left behind");
+}
+
+#[test]
+fn a_lie_is_found() {
+    let report = checked("lies", &["exact.contents", "exact.names"]);
+    for case in &report.cases {
+        assert!(matches!(case.outcome, Outcome::Failed { .. }), "{case:?} should fail");
+    }
+}
+
+/// One operation older: what it has is tested, what it lacks is named.
+#[test]
+fn an_older_plugin_is_used() {
+    let report = checked("older", &["answers.describe", "immutable.reclaim"]);
+    let outcome = |id: &str| report.cases.iter().find(|case| case.id == id).map(|case| case.outcome.clone()).unwrap();
+    assert_eq!(outcome("answers.describe"), Outcome::Passed);
+    let Outcome::Failed { message, .. } = outcome("immutable.reclaim") else { panic!("it lacks reclaim") };
+    assert!(message.contains("reclaim answered unsupported"), "{message}");
+}
+
+/// Whole runs, to see that nothing a plugin does in some later case brings the suite down.
+#[test]
+fn whole_runs_end() {
+    for name in ["good", "lies", "panics"] {
+        let report = checked(name, &[]);
+        assert!(report.fault.is_none() && report.cases.len() > 100, "{:?}", report.summary);
+    }
+}
+
+/// Processes started by this one that have not been waited for.
+fn children() -> usize {
+    let own = std::process::id().to_string();
+    let parent = |stat: String| stat.rsplit(") ").next().and_then(|rest| rest.split(' ').nth(1).map(ToOwned::to_owned));
+    let child = |dir: std::fs::DirEntry| {
+        let stat = std::fs::read_to_string(dir.path().join("stat")).ok()?;
+        (stat.contains("(conformance-c") && parent(stat)? == own).then_some(())
+    };
+    // Other tests of this file run at the same time, each with at most a few.
+    let count = || std::fs::read_dir("/proc").unwrap().flatten().filter_map(child).count();
+    let start = Instant::now();
+    while count() > 0 && start.elapsed() < Duration::from_secs(60) {
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    count()
+}

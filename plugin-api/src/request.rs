@@ -189,6 +189,10 @@ pub struct ReclaimRequest {
     /// Only what is due and cheap; for the background work after a snapshot.
     #[serde(default)]
     pub auto: bool,
+    /// Names in the place's target of views and clones that are to go although they are whole: their caller was killed before it could
+    /// write down the reference that it was given. Names of anything else that is there do nothing.
+    #[serde(default)]
+    pub forgotten: Vec<FileName>,
 }
 
 /// An answer without contents.

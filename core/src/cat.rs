@@ -4,7 +4,7 @@ use std::os::fd::BorrowedFd;
 
 use ah_plugin_api::{
     Capability, Entry, EntryKind, Error, ErrorKind, LookupRequest, ProviderName, ReadRequest, Reference, RelPath,
-    Result,
+    Result, SnapshotRef,
 };
 
 use crate::record::{EntryRecord, SnapshotRecord, VersionRecord};
@@ -27,11 +27,9 @@ impl Workspace {
     pub fn cat_from(&self, snapshot: &SnapshotRecord, path: &RelPath, out: BorrowedFd<'_>) -> Result<EntryRecord> {
         let served = self.serve(&snapshot.provider)?;
         let cx = self.context();
-        let explain = |error: Error| {
-            if error.kind == ErrorKind::NotFound {
-                return not_there(path, snapshot);
-            }
-            error
+        let explain = |error: Error| match error.kind {
+            ErrorKind::NotFound => self.not_there(&served, path, snapshot),
+            _ => error,
         };
         if served.can(Capability::ReadWithoutMount) {
             let request = ReadRequest { snapshot: snapshot.reference.clone(), path: path.clone() };
@@ -41,13 +39,25 @@ impl Workspace {
         let scratch = self.mounts_dir()?;
         let shelf = Shelf { provider: &*served.provider, store: &served.store, scratch: &scratch };
         let source = shelf.open(&snapshot.reference, &cx)?;
-        let entry = source.entry(path, &cx).map_err(explain)?.ok_or_else(|| not_there(path, snapshot))?;
+        let entry = source.entry(path, &cx).map_err(explain)?.ok_or_else(|| self.not_there(&served, path, snapshot))?;
         if !matches!(entry.kind, EntryKind::File | EntryKind::Symlink) {
             let message = format!("{path} is a {} in {}, which has no contents", entry.kind, snapshot.id);
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         }
         source.read(path, out, &cx)?;
         Ok(EntryRecord::from(&entry))
+    }
+
+    /// Either the path or the whole snapshot is gone.
+    fn not_there(&self, served: &Served, path: &RelPath, snapshot: &SnapshotRecord) -> Error {
+        let request = SnapshotRef { snapshot: snapshot.reference.clone() };
+        if let Err(error) = served.provider.stat(&served.place(), &request, &self.context()) {
+            return Error { kind: ErrorKind::DataLoss, ..error }
+                .context(format!("the snapshot {} cannot be read", snapshot.id))
+                .with_hint("ah agent fs gc");
+        }
+        Error::new(ErrorKind::NotFound, format!("{path} is not in the snapshot {}", snapshot.id))
+            .with_hint(format!("ah agent fs versions {path}"))
     }
 
     /// The distinct versions of a path over all snapshots, oldest first; times when it was not there included, but for those
@@ -154,9 +164,4 @@ fn same(a: Option<&EntryRecord>, b: Option<&EntryRecord>, one_provider: bool) ->
         },
         _ => false,
     }
-}
-
-fn not_there(path: &RelPath, snapshot: &SnapshotRecord) -> Error {
-    Error::new(ErrorKind::NotFound, format!("{path} is not in the snapshot {}", snapshot.id))
-        .with_hint(format!("ah agent fs versions {path}"))
 }

@@ -69,8 +69,8 @@ impl Workspace {
         match self.grow(&mut file, &served, &place, &snapshot, options) {
             Ok(()) => Ok(file.record),
             Err(error) => {
-                // Best effort: what is left, gc finds by the record.
-                if remove::take_away(&self.engine, &file, &served).is_ok() {
+                // A provider that failed left nothing behind. What is left of the rest, gc finds by the record.
+                if file.record.reference.is_none() || remove::take_away(&self.engine, &file, &served).is_ok() {
                     let _ = file.forget(self.engine.home());
                 }
                 Err(error)

@@ -1,6 +1,10 @@
 //! Taking branches away, finished or not.
 
-use ah_plugin_api::{CapturePolicy, DestroyRequest, Dir, Durability, Error, ErrorKind, ReclaimRequest, Result, Side};
+use std::os::unix::ffi::OsStrExt;
+
+use ah_plugin_api::{
+    CapturePolicy, DestroyRequest, Dir, Durability, Error, ErrorKind, FileName, ReclaimRequest, Result, Side,
+};
 use serde::Serialize;
 
 use crate::branch::{BranchFile, BranchRecord, BranchState, destroy_request};
@@ -95,11 +99,22 @@ pub(crate) fn take_away(engine: &Engine, file: &BranchFile, served: &Served) -> 
     let Ok(target) = Dir::open(&file.target) else { return Ok(()) };
     let place = served.place().with_target(&target);
     let cx = ah_plugin_api::Context::new(&*engine.settings().observer);
-    match destroy_request(file) {
-        Some(request) => served.provider.destroy(&place, &request, &cx).map(|_| ()),
-        // The provider never said what it is called: it has its own record of what it began.
-        None => served.provider.reclaim(&place, &ReclaimRequest { auto: false }, &cx).map(|_| ()),
+    if let Some(request) = destroy_request(file) {
+        return served.provider.destroy(&place, &request, &cx).map(|_| ());
     }
+    // Its maker died before the provider's reference was written down: whole or not, the provider knows it by its name.
+    let path = &file.record.path;
+    let name = FileName::new(path.file_name().unwrap_or_default().as_bytes())?;
+    let request = ReclaimRequest { auto: false, forgotten: vec![name] };
+    served.provider.reclaim(&place, &request, &cx)?;
+    if std::fs::symlink_metadata(path).is_err() {
+        return Ok(());
+    }
+    if file.target == engine.home().join("branches") {
+        return fsio::remove_tree(path);
+    }
+    let message = format!("{} may be what a killed process left of the branch {}", path.display(), file.record.name);
+    Err(Error::new(ErrorKind::FailedPrecondition, message).with_hint("look at it, and remove it or move it away"))
 }
 
 /// Takes away a workspace's state with all its snapshots.

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use ah_plugin_api::{Error, ErrorKind, Result};
+use ah_plugin_api::{Error, ErrorKind, FileName, ReclaimRequest, Result};
 
 use crate::branch::{self, BranchState};
 use crate::fsio;
@@ -29,12 +29,21 @@ impl Workspace {
                     continue;
                 }
             } else {
-                // Its view, if the provider began one, is reclaimed after this.
+                // Its view, if the provider made one, has its name; what the provider does not know, is swept.
+                let outcome = self.forget_view(&lease);
+                report.note(&format!("taking away the view {}", lease.id), outcome)?;
                 lease.remove(home)?;
             }
             report.did(format!("gave back the view {}, which nobody held any more", lease.id));
         }
         Ok(())
+    }
+
+    fn forget_view(&self, lease: &seek::LeaseFile) -> Result<()> {
+        let served = self.serve(&lease.provider)?;
+        let mounts = self.mounts_dir()?;
+        let request = ReclaimRequest { auto: false, forgotten: vec![FileName::new(lease.id.as_str())?] };
+        served.provider.reclaim(&served.place().with_target(&mounts), &request, &self.context()).map(|_| ())
     }
 
     /// Takes away branches whose makers or removers were killed.

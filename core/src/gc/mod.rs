@@ -125,7 +125,8 @@ impl Workspace {
         report: &mut GcReport,
     ) -> Result<()> {
         let place = served.place().with_target(target);
-        let reclaimed = served.provider.reclaim(&place, &ReclaimRequest { auto }, &self.context())?;
+        let reclaimed =
+            served.provider.reclaim(&place, &ReclaimRequest { auto, ..ReclaimRequest::default() }, &self.context())?;
         report.actions.extend(reclaimed.actions);
         report.bytes += reclaimed.bytes;
         Ok(())

@@ -184,7 +184,7 @@ impl Workspace {
             let served = self.serve(&name)?;
             let mounts = self.mounts_dir()?;
             let place = served.place().with_target(&mounts);
-            served.provider.reclaim(&place, &ReclaimRequest { auto: false }, &self.context())?;
+            served.provider.reclaim(&place, &ReclaimRequest::default(), &self.context())?;
         }
         Ok(())
     }

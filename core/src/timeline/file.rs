@@ -49,20 +49,28 @@ impl TimelineFile {
         run().map_err(|e| failed("open the timeline", path, &e))
     }
 
-    /// Appends one event: one write. A short or failed one is taken back.
+    /// Appends one event: one write.
     pub(super) fn append(&mut self, event: &Event) -> Result<()> {
         let bytes = line::encode(event)?;
         let mut run = || -> io::Result<()> {
             crash::point("timeline.append")?;
             self.file.write_all(&bytes)
         };
-        if let Err(e) = run() {
-            // If even that fails, the next one to open it finds a torn line.
-            let _ = self.file.set_len(self.len);
-            return Err(failed("append to the timeline", &self.path, &e));
-        }
+        run().map_err(|e| failed("append to the timeline", &self.path, &e))?;
         self.len += bytes.len() as u64;
         Ok(())
+    }
+
+    /// How long it is now, for [`Self::take_back`].
+    pub(super) fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Takes back what was appended since it was `len` long: whoever is told of a failure must not find it done all the same.
+    pub(super) fn take_back(&mut self, len: u64) {
+        // If even that fails, a torn line is mended by the next one to open the file.
+        let _ = self.file.set_len(len);
+        self.len = len;
     }
 
     /// Makes what was appended survive a power cut.

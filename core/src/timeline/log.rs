@@ -81,6 +81,21 @@ impl Log<'_> {
         if tail.torn > 0 {
             bodies.insert(0, EventBody::Repaired { bytes: tail.torn });
         }
+        let len = timeline.len();
+        let events = self.append_all(&mut timeline, session, durability, &mut head, bodies);
+        let events = events.inspect_err(|_| timeline.take_back(len))?;
+        self.write_head(&head);
+        Ok(Appended { events, torn: tail.torn })
+    }
+
+    fn append_all(
+        &self,
+        timeline: &mut TimelineFile,
+        session: &SessionName,
+        durability: Durability,
+        head: &mut Head,
+        bodies: Vec<EventBody>,
+    ) -> Result<Vec<Event>> {
         let mut events = Vec::with_capacity(bodies.len());
         for mut body in bodies {
             head.seq += 1;
@@ -96,8 +111,7 @@ impl Log<'_> {
         if durability == Durability::Durable && !events.is_empty() {
             timeline.sync()?;
         }
-        self.write_head(&head);
-        Ok(Appended { events, torn: tail.torn })
+        Ok(events)
     }
 
     /// Reads all timelines, or one. Torn ends are mended first; how many bytes that cut off comes beside.

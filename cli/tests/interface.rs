@@ -1,0 +1,231 @@
+//! What holds for every command: where output goes, what help, completions and man pages there are, closed pipes, colour,
+//! names that are not UTF-8, Ctrl-C.
+
+mod support;
+
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::symlink;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use support::{Ran, World};
+
+const LATIN: &[u8] = b"caf\xe9";
+
+#[test]
+fn names_that_are_not_utf8_come_out_byte_for_byte() {
+    World::each(|world| {
+        let root = world.root().join(OsStr::from_bytes(LATIN));
+        fs::create_dir(&root).unwrap();
+        world.give_away();
+        let ah = |arguments: &[&OsStr]| {
+            let ran = Ran::of(world.command(arguments).current_dir(&root));
+            assert_eq!(ran.code, 0, "{ran:?}");
+            OsString::from_vec(ran.raw.strip_suffix(b"\n").unwrap_or(&ran.raw).to_vec())
+        };
+        let words = |text: &'static str| text.split(' ').map(OsStr::new).collect::<Vec<_>>();
+        fs::write(root.join(OsStr::from_bytes(b"\xff")), "one").unwrap();
+        world.give_away();
+        ah(&words("agent fs snapshot"));
+        assert_eq!(ah(&[words("agent fs cat @"), vec![OsStr::from_bytes(b"\xff")]].concat()), "one");
+        let at = root.with_file_name(OsStr::from_bytes(b"branch\xe9"));
+        let branch = ah(&[words("agent fs branch @ --at"), vec![at.as_os_str()]].concat());
+        assert_eq!(branch.as_bytes(), at.as_os_str().as_bytes());
+        assert_eq!(fs::read(PathBuf::from(branch).join(OsStr::from_bytes(b"\xff"))).unwrap(), b"one");
+        fs::write(root.join(OsStr::from_bytes(b"\xff")), "two").unwrap();
+        assert_eq!(ah(&words("agent fs diff @")).as_bytes(), b"M\t\xff");
+    });
+}
+
+#[test]
+fn names_that_would_move_the_cursor_are_quoted() {
+    let world = World::new();
+    world.write("a\x1b[2J\nb", "one");
+    world.fs(["snapshot", "-m", "label\x1b[2J"]);
+    world.write("a\x1b[2J\nb", "two");
+    assert_eq!(world.fs(["diff", "@"]), "M\t\"a\\033[2J\\nb\"");
+    for command in ["snapshots", "show"] {
+        let ran = world.run(["agent", "fs", command].into_iter().chain((command == "show").then_some("@")));
+        assert!(!ran.stdout.contains('\x1b'), "{ran:?}");
+    }
+    let ran = world.run(["agent", "fs", "show", "no\x1b[2Jsuch"]);
+    assert!(!ran.stderr.contains('\x1b'), "{ran:?}");
+}
+
+#[test]
+fn patches_apply() {
+    let world = World::new();
+    let git = |arguments: &[&str], folder: PathBuf| {
+        let ran = Ran::of(Command::new("git").args(arguments).current_dir(folder));
+        assert_eq!(ran.code, 0, "{ran:?}");
+    };
+    world.write("changed", "1\n2\n3\n4\n5\n6\n7\n8\n9\n10\n");
+    world.write("no newline", "a\nb");
+    world.write("carriage", "x\ry\n");
+    world.write("deleted", "gone\n");
+    world.write("mode", "#!/bin/sh\n");
+    world.write("becomes-link", "file\n");
+    world.write(OsStr::from_bytes(LATIN), "latin\n");
+    world.write("quo\"te\\d", "q\n");
+    world.fs(["snapshot"]);
+    let old = PathBuf::from(world.fs(["branch", "@", "--name", "old", "--carry", "none"]));
+    world.write("changed", "1\n2\nzwei-einhalb\n3\n4\n5\n6\n7\n8\n9\nzehn\n");
+    world.write("no newline", "a\nc");
+    world.write("carriage", "x\rz\r");
+    world.write("new/deep/file", "new\n");
+    world.write("new/empty", "");
+    world.write(OsStr::from_bytes(LATIN), "ISO\n");
+    world.write("quo\"te\\d", "Q\n");
+    for gone in ["deleted", "becomes-link"] {
+        fs::remove_file(world.root().join(gone)).unwrap();
+    }
+    symlink("changed", world.root().join("becomes-link")).unwrap();
+    Command::new("chmod").arg("+x").arg(world.root().join("mode")).status().unwrap();
+    let ran = world.run(["agent", "fs", "diff", "@", "--patch"]);
+    assert_eq!(ran.code, 0, "{ran:?}");
+    let patch = world.path("patch");
+    fs::write(&patch, &ran.raw).unwrap();
+    git(&["apply", "--whitespace=nowarn", patch.to_str().unwrap()], old.clone());
+    let same = Command::new("diff").args(["-r", "--no-dereference"]).args([&old, &world.root()]).output().unwrap();
+    assert!(same.status.success(), "{}", String::from_utf8_lossy(&same.stdout));
+}
+
+#[test]
+fn a_pipe_that_is_closed_is_no_error() {
+    let world = World::new();
+    for number in 0..3000 {
+        fs::write(world.root().join(format!("a-rather-long-name-of-a-file-{number}")), "x").unwrap();
+    }
+    world.fs(["snapshot", "-m", "many"]);
+    world.write("large", vec![b'x'; 4 << 20]);
+    world.fs(["snapshot"]);
+    for arguments in ["diff many @ --patch", "show @ --json", "cat @ large", "diff many --json"] {
+        let words = ["agent", "fs"].into_iter().chain(arguments.split(' '));
+        let mut child = world.command(words).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut first = [0];
+        let mut stdout = child.stdout.take().unwrap();
+        let _ = stdout.read(&mut first);
+        drop(stdout);
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{arguments}: {output:?}");
+        assert!(output.stderr.is_empty(), "{arguments}: {output:?}");
+    }
+    // One that cannot be written to is.
+    let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let output = world.command(["agent", "fs", "snapshots"]).stdout(full).stderr(Stdio::piped()).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(!output.stderr.is_empty());
+}
+
+#[test]
+fn colour_only_where_it_is_wanted() {
+    let world = World::new();
+    world.write("f", "1");
+    world.fs(["snapshot"]);
+    let ran = world.run(["agent", "fs", "snapshots"]);
+    assert!(!ran.stdout.contains('\x1b'), "not a terminal: {ran:?}");
+    let ran = world.run(["agent", "fs", "snapshots", "--color", "always"]);
+    assert!(ran.stdout.contains('\x1b'), "{ran:?}");
+    let ran = Ran::of(world.command(["agent", "fs", "snapshots", "--color", "never"]).env("CLICOLOR_FORCE", "1"));
+    assert!(!ran.stdout.contains('\x1b'), "{ran:?}");
+}
+
+#[test]
+fn quiet_leaves_errors_and_results() {
+    let world = World::new();
+    world.write("sub/f", "1");
+    let mut command = world.command(["agent", "fs", "snapshot"]);
+    let talkative = Ran::of(command.current_dir(world.root()));
+    assert_eq!(talkative.code, 0);
+    let quiet = |arguments: &[&str]| Ran::of(world.command(arguments).current_dir(world.root().join("sub")));
+    let ran = quiet(&["agent", "fs", "snapshot", "--quiet"]);
+    assert!(ran.stderr.is_empty() && ran.stdout.len() == 13, "{ran:?}");
+    assert!(!quiet(&["agent", "fs", "snapshot"]).stderr.is_empty());
+    assert!(!quiet(&["agent", "fs", "show", "nothing", "-q"]).stderr.is_empty());
+}
+
+#[test]
+fn help_completions_and_man_pages() {
+    let world = World::new();
+    let ran = world.run(["--help"]);
+    assert!(ran.code == 0 && ran.stderr.is_empty(), "{ran:?}");
+    assert!(!ran.stdout.contains("__"), "hidden commands are hidden: {}", ran.stdout);
+    assert_eq!(world.run(["--version"]).code, 0);
+    assert_eq!(world.run(["agent", "fs"]).code, 2, "no command is no help that was asked for");
+    let folder = world.path("generated");
+    for what in ["completions", "man"] {
+        let ran = world.run([OsStr::new("__generate"), OsStr::new(what), folder.as_os_str()]);
+        assert_eq!(ran.code, 0, "{ran:?}");
+    }
+    let read = |name: &str| fs::read_to_string(folder.join(name)).unwrap_or_else(|error| panic!("{name}: {error}"));
+    for shell in ["ah.bash", "_ah", "ah.fish"] {
+        let script = read(shell);
+        assert!(script.contains("snapshot") && script.contains("dry-run"), "{shell}");
+        assert!(!script.contains("__generate") && !script.contains("__check"), "{shell} offers hidden commands");
+    }
+    let bash = Command::new("bash").arg("-n").arg(folder.join("ah.bash")).status().unwrap();
+    assert!(bash.success());
+    for page in ["ah.1", "ah-agent-fs-snapshot.1", "ah-timeline.1", "ah-config-set.1"] {
+        assert!(read(page).contains(".TH "), "{page}");
+    }
+    assert!(read("ah-agent-fs-restore.1").contains("ah agent fs restore before"), "examples are in the page");
+    assert!(!folder.join("ah-__generate.1").exists());
+}
+
+#[test]
+fn ctrl_c_stops_and_cleans_up() {
+    let world = World::new();
+    for number in 0..20_000 {
+        fs::write(world.root().join(format!("{number}")), format!("{number}")).unwrap();
+    }
+    let before = world.picture("w");
+    let mut interrupted = 0;
+    for delay in [5, 20, 60, 120, 250, 500] {
+        let mut child =
+            world.command(["agent", "fs", "snapshot"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        std::thread::sleep(Duration::from_millis(delay));
+        let pid = nix::unistd::Pid::from_raw(child.id().cast_signed());
+        let sent = Instant::now();
+        nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGINT).unwrap();
+        let status = child.wait().unwrap();
+        // Before the handlers stand, the signal itself ends the process.
+        let ended = status.code();
+        assert!(matches!(ended, Some(0 | 130) | None), "{status:?}");
+        interrupted += u32::from(ended == Some(130));
+        assert!(sent.elapsed() < Duration::from_secs(30));
+        if ended == Some(0) {
+            break;
+        }
+    }
+    assert!(interrupted > 0, "no run was caught");
+    assert_eq!(world.picture("w"), before);
+    // Nothing half is listed, and nothing is in the way.
+    let id = world.fs(["snapshot"]);
+    fs::remove_file(world.root().join("77")).unwrap();
+    world.fs(["restore", &id, "--", "77"]);
+    assert_eq!(world.read("77").unwrap(), "77");
+}
+
+#[test]
+fn no_question_is_ever_asked() {
+    // With stdin open and silent, every command ends by itself.
+    let world = World::new();
+    world.write("f", "1");
+    let commands: &[&[&str]] =
+        &[&[], &["agent", "fs", "snapshot"], &["agent", "fs", "restore", "@"], &["agent", "fs", "gc"]];
+    for arguments in commands {
+        let mut child = world.command(*arguments).stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+        let mut stdin = child.stdin.take().unwrap();
+        let _ = stdin.flush();
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while child.try_wait().unwrap().is_none() {
+            assert!(Instant::now() < deadline, "{arguments:?} waits for something");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        drop(stdin);
+    }
+}

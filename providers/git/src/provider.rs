@@ -193,7 +193,7 @@ impl Provider for GitProvider {
     }
 
     fn reclaim(&self, place: &Place<'_>, request: &ReclaimRequest, cx: &Context<'_>) -> Result<Reclaimed> {
-        let actions = made::reclaim(place.store, place.target, cx)?;
+        let actions = made::reclaim(place.store, place.target, &request.forgotten, cx)?;
         let store = self.store(place.store)?;
         let mut reclaimed = store.reclaim(request.auto, cx)?;
         reclaimed.actions.splice(0..0, actions);

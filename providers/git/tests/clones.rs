@@ -8,8 +8,26 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::Command;
 
-use ah_plugin_api::{Context, DestroyRequest, Dir, ErrorKind, Provider, ReclaimRequest};
+use ah_plugin_api::{Context, DestroyRequest, Dir, ErrorKind, FileName, Provider, ReclaimRequest};
 use common::{Bench, as_ordinary_user, assert_untouched, fingerprint, git, listing, try_git};
+
+#[test]
+fn what_its_caller_did_not_live_to_hear_of_goes_by_its_name() {
+    let bench = Bench::new();
+    bench.write("a", "1");
+    let snapshot = bench.snapshot();
+    let (clone, kept) = (bench.clone(&snapshot, "c1"), bench.clone(&snapshot, "c2"));
+    let (view, shown) = (bench.mount(&snapshot, "v1"), bench.mount(&snapshot, "v2"));
+    std::fs::create_dir(bench.target.path().join("someone-elses")).unwrap();
+    let names = ["c1", "v1", "someone-elses", "nothing"].map(|name| FileName::new(name).unwrap());
+    let request = ReclaimRequest { auto: false, forgotten: names.to_vec() };
+    let place = bench.place().with_target(&bench.target);
+    let done = bench.provider.reclaim(&place, &request, &Context::quiet()).unwrap();
+    assert!(!clone.path.exists() && !view.path.exists(), "{done:?}");
+    assert!(kept.path.join("a").exists() && shown.path.join("a").exists());
+    assert!(bench.target.path().join("someone-elses").exists());
+    bench.unmount(&shown).unwrap();
+}
 
 /// A repository with a history, a file each staged, changed, deleted, untracked and ignored.
 fn repository(bench: &Bench) {

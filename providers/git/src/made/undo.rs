@@ -3,7 +3,7 @@
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use ah_plugin_api::{Context, Dir, Error, ErrorKind, LogLevel, Reference, Result};
+use ah_plugin_api::{Context, Dir, Error, ErrorKind, FileName, LogLevel, Reference, Result};
 use rustix::fs::{Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 
@@ -37,24 +37,33 @@ pub(crate) fn take_away(
     }
 }
 
-/// Takes away what crashes left of things half made or half removed. One sentence for each.
+/// Takes away what crashes left of things half made or half removed, and whole ones in the target whose names are `forgotten`. One
+/// sentence for each.
 ///
 /// # Errors
 /// What cannot be taken away now is logged and left for the next time.
-pub(crate) fn reclaim(store: &Dir, target: Option<&Dir>, cx: &Context<'_>) -> Result<Vec<String>> {
+pub(crate) fn reclaim(
+    store: &Dir,
+    target: Option<&Dir>,
+    forgotten: &[FileName],
+    cx: &Context<'_>,
+) -> Result<Vec<String>> {
     let mut actions = Vec::new();
     let Some(records) = Records::open_existing(store)? else { return Ok(actions) };
     records.for_each_free(cx, |record| {
+        let is_forgotten = is_forgotten(&record, target, forgotten)?;
         let sentence = match (record.making.kind, record.state) {
             (Kind::View, State::Making) => "removed a half-made view",
             (Kind::View, State::Removing) => "finished removing a view",
             (Kind::Clone, State::Making) => "removed a half-made clone",
             (Kind::Clone, State::Removing) => "finished removing a clone",
+            (Kind::View, State::Ready) if is_forgotten => "removed a view that its maker did not live to hear of",
+            (Kind::Clone, State::Ready) if is_forgotten => "removed a clone that its maker did not live to hear of",
             (Kind::View, State::Ready) | (Kind::Clone, State::Ready) => {
                 "dropped the record of what was not there any more"
             }
         };
-        match leftover(record, target, cx) {
+        match leftover(record, target, is_forgotten, cx) {
             Ok(true) => actions.push(sentence.to_owned()),
             Ok(false) => {}
             Err(error) if error.kind == ErrorKind::Cancelled => return Err(error),
@@ -65,8 +74,14 @@ pub(crate) fn reclaim(store: &Dir, target: Option<&Dir>, cx: &Context<'_>) -> Re
     Ok(actions)
 }
 
+/// Whether the record is of something in that very target under one of those names.
+fn is_forgotten(record: &Record, target: Option<&Dir>, forgotten: &[FileName]) -> Result<bool> {
+    let Some(target) = target.filter(|_| forgotten.contains(&record.making.name)) else { return Ok(false) };
+    Ok(Identity::of(target)?.is(&record.making.target))
+}
+
 /// Whether the record's thing was left by a crash; if so it is gone now.
-fn leftover(record: Record, target: Option<&Dir>, cx: &Context<'_>) -> Result<bool> {
+fn leftover(record: Record, target: Option<&Dir>, is_forgotten: bool, cx: &Context<'_>) -> Result<bool> {
     let Some(target) = record.target(target)? else {
         // A folder that cannot be found may come back, with what is in it.
         return Ok(false);
@@ -80,7 +95,7 @@ fn leftover(record: Record, target: Option<&Dir>, cx: &Context<'_>) -> Result<bo
     };
     // A clone that was whole and is not there was moved away by someone; should it come back, it is still ours.
     let moved = record.making.kind == Kind::Clone && record.state == State::Ready && at.is_none();
-    if whole || moved {
+    if (whole || moved) && !is_forgotten {
         return Ok(false);
     }
     undo(record, target.as_fd(), cx)?;

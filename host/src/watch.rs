@@ -1,8 +1,8 @@
 //! Names a call that hangs, instead of hanging with it.
 //!
 //! A call into a library cannot be stopped from outside. So each runs on a thread of its own, and the caller waits for it only as long as it
-//! gives a sign of life: progress, a log line, or a look at whether it shall stop. A call that is given up stays on its thread until
-//! the program ends; its provider is not called again.
+//! gives a sign of life: progress, a log line, or a look at whether it shall stop. Who wants to stop waits less long. A call that is
+//! given up stays on its thread until the program ends; its provider is not called again.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -15,6 +15,8 @@ use ah_plugin_api::{Context, Error, ErrorKind, LogLevel, Observer, Progress, Res
 
 /// How often the caller's wish to stop is looked at.
 const TICK: Duration = Duration::from_millis(20);
+/// How long a call may be silent once it shall stop. The contract wants a look at that every 100 ms.
+const GRACE: Duration = Duration::from_secs(3);
 /// The stack that a main thread usually has; a provider may need more than a thread's usual 2 MiB.
 const STACK: usize = 8 << 20;
 /// Idle threads that are kept for the next calls.
@@ -113,19 +115,24 @@ impl<C: Caller + 'static> Watched<C> {
                     return Err(Error::new(ErrorKind::Internal, format!("{} ended its thread", self.what)));
                 }
             }
-            if observer.cancelled() {
-                life.cancelled.store(true, Ordering::Relaxed);
-            }
+            let stop = observer.cancelled();
+            life.cancelled.store(stop, Ordering::Relaxed);
+            let limit = if stop { self.limit.min(GRACE) } else { self.limit };
             let now = Instant::now();
             silent += now.duration_since(before).min(2 * TICK);
             before = now;
             let signs = life.signs.load(Ordering::Relaxed);
             if signs != seen {
                 (seen, silent) = (signs, Duration::ZERO);
-            } else if silent >= self.limit {
+            } else if silent >= limit {
                 life.cancelled.store(true, Ordering::Relaxed);
                 *lock(&self.hung) = Some(op);
-                return Err(self.unavailable(op, false));
+                return Err(if stop {
+                    let cause = format!("{} hangs: its operation {op} did not react", self.what);
+                    Error { causes: vec![cause], ..Error::new(ErrorKind::Cancelled, "cancelled") }
+                } else {
+                    self.unavailable(op, false)
+                });
             }
         }
     }

@@ -174,6 +174,7 @@ fn what_fails_says_why() {
     );
     let Fault::InitPanicked(error) = fault("init_panics") else { panic!() };
     assert!(error.message.contains("no moon at all"), "{error}");
+    assert!(error.causes.iter().any(|cause| cause.contains("plugin_init_panics.rs:")), "{error:?}");
     let Fault::OtherAbi { found, .. } = fault("other_abi") else { panic!() };
     assert_eq!(found, "2.0.0");
     let Fault::Crashes { signal } = fault("crashes") else { panic!() };
@@ -203,6 +204,7 @@ fn a_panic_comes_back_and_the_plugin_goes_on() {
     let error = plugin.provider.snapshot(&scene.place(), &request("one"), &cx).unwrap_err();
     assert_eq!(error.kind, ErrorKind::Internal);
     assert!(error.message.contains("as it was told to"), "{error}");
+    assert!(error.causes.iter().any(|cause| cause.contains("plugin_panics.rs:")), "{error:?}");
     assert!(plugin.provider.list(&scene.place(), &ListRequest {}, &cx).unwrap().is_empty());
 }
 
@@ -224,6 +226,17 @@ fn a_call_that_hangs_is_named_and_not_repeated() {
     let error = plugin.provider.list(&scene.place(), &ListRequest {}, &cx).unwrap_err();
     assert_eq!(error.kind, ErrorKind::Unavailable);
     assert!(began.elapsed() < Duration::from_millis(200));
+}
+
+#[test]
+fn whoever_wants_to_stop_does_not_wait_for_a_call_that_hangs() {
+    let options = Options { limit: Some(Duration::from_secs(3600)), ..options(&[]) };
+    let plugin = load_file(&library("hangs"), &options).unwrap();
+    let scene = Scene::new();
+    let cancelled = Notes { cancel: true, ..Notes::default() };
+    let error = plugin.provider.snapshot(&scene.place(), &request("one"), &Context::new(&cancelled)).unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Cancelled);
+    assert!(error.causes.iter().any(|cause| cause.contains("hangs")), "{error:?}");
 }
 
 #[test]

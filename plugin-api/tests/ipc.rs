@@ -191,6 +191,28 @@ fn a_call_without_a_sign_of_life_is_given_up() {
 }
 
 #[test]
+fn whoever_wants_to_stop_does_not_wait_for_a_call_that_hangs() {
+    static STOP: AtomicBool = AtomicBool::new(false);
+    let scene = Scene::new();
+    let mut provider = Trivial::new("trivial");
+    provider.before = |_, _| {
+        while !STOP.load(Ordering::Relaxed) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    };
+    with_client(&provider, Duration::from_secs(3600), |remote| {
+        let notes = Notes { cancel: AtomicBool::new(true), ..Notes::default() };
+        let error = remote.list(&scene.place(), &ListRequest {}, &Context::new(&notes)).unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Cancelled);
+        // The answer may still come; nobody must take it for that of another call.
+        let error = remote.list(&scene.place(), &ListRequest {}, &Context::quiet()).unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Unavailable);
+        STOP.store(true, Ordering::Relaxed);
+    })
+    .unwrap();
+}
+
+#[test]
 fn a_call_that_looks_whether_it_shall_stop_is_alive() {
     let scene = Scene::new();
     let mut provider = Trivial::new("trivial");

@@ -9,6 +9,7 @@ use abi_stable::std_types::{RResult, RSlice};
 use serde::{Deserialize, Serialize};
 
 use super::context::RawContext;
+use super::panics;
 use super::table::{Answer, Table, Table_Ref};
 use crate::context::Context;
 use crate::error::{Error, ErrorKind, Result};
@@ -123,7 +124,7 @@ pub(crate) extern "C" fn start<E: Export>() -> Answer {
         return RResult::ROk(Vec::new().into());
     }
     // The inner result is the constructor's, the outer one tells a panic from an error.
-    let (panicked, error) = match wire::guard(|| Ok(E::construct())) {
+    let (panicked, error) = match panics::guard(|| Ok(E::construct())) {
         Ok(Ok(provider)) => {
             *slot = Some(Box::leak(provider));
             return RResult::ROk(Vec::new().into());
@@ -136,7 +137,7 @@ pub(crate) extern "C" fn start<E: Export>() -> Answer {
 
 /// Answers what the provider says of itself.
 pub(crate) extern "C" fn describe<E: Export>() -> Answer {
-    answer(wire::guard(|| wire::encode(&E::slot().get()?.describe())))
+    answer(panics::guard(|| wire::encode(&E::slot().get()?.describe())))
 }
 
 /// Answers one operation, number `OP` of [`Op::ALL`].
@@ -145,7 +146,7 @@ pub(crate) extern "C" fn call<E: Export, const OP: usize>(
     fds: RSlice<'_, i32>,
     cx: &RawContext<'_>,
 ) -> Answer {
-    answer(wire::guard(|| {
+    answer(panics::guard(|| {
         let provider = E::slot().get()?;
         let fds = fds.iter().map(|&fd| duplicate(fd)).collect::<Result<Vec<_>>>()?;
         wire::serve(provider, Op::ALL[OP], request.as_slice(), fds, &Context::new(cx))

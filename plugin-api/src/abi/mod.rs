@@ -21,6 +21,7 @@ mod context;
 mod guest;
 mod host;
 mod layout;
+mod panics;
 #[allow(non_camel_case_types, reason = "the ABI library's names")]
 mod table;
 

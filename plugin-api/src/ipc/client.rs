@@ -16,6 +16,9 @@ use crate::wire::{self, Caller, Op, Remote};
 /// How often the caller's wish to stop is looked at.
 const TICK: Duration = Duration::from_millis(20);
 
+/// How long the other side may be silent once a call shall stop. The contract wants a look at that every 100 ms.
+const GRACE: Duration = Duration::from_secs(3);
+
 /// A [`Caller`] at the other end of a socket. Calls from several threads take turns.
 pub struct Client {
     /// Names the other side in errors.
@@ -122,7 +125,7 @@ impl Client {
                 let now = Instant::now();
                 silent += now.duration_since(before).min(2 * TICK);
                 before = now;
-                if silent >= self.limit {
+                if silent >= if cancelled { self.limit.min(GRACE) } else { self.limit } {
                     return Err(FrameError::Waited);
                 }
                 continue;
@@ -170,6 +173,10 @@ impl Caller for Client {
                 drop(stream);
                 self.end(None);
                 let what = &self.what;
+                if matches!(error, FrameError::Waited) && cx.observer().cancelled() {
+                    let cause = format!("{what} hangs: its operation {op} did not react");
+                    return Err(Error { causes: vec![cause], ..Error::new(ErrorKind::Cancelled, "cancelled") });
+                }
                 let context = match error {
                     FrameError::Waited => {
                         let limit = self.limit.as_secs_f32();

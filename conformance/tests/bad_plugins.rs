@@ -36,7 +36,7 @@ fn what_fails_at_loading_is_named() {
     must_not_load("other_abi", "of the plugin ABI");
     must_not_load("other_layout", "another layout");
     must_not_load("init_fails", "initialiser failed");
-    must_not_load("init_panics", "initialiser panicked");
+    must_not_load("init_panics", "the provider panicked: no moon at all");
 }
 
 #[test]
@@ -76,7 +76,7 @@ fn a_hang_is_killed_and_the_rest_not_waited_for() {
         .collect();
     assert!(messages[0].contains("snapshot, called") && messages[0].contains("did not return"), "{}", messages[0]);
     assert!(messages.last().unwrap().contains("not tried"), "{messages:?}");
-    assert_eq!(children(), 0, "a child is left behind");
+    assert_eq!(children_of("plugin_hangs.so"), 0, "a child is left behind");
 }
 
 #[test]
@@ -100,25 +100,22 @@ fn an_older_plugin_is_used() {
 /// Whole runs, to see that nothing a plugin does in some later case brings the suite down.
 #[test]
 fn whole_runs_end() {
-    for name in ["good", "lies", "panics"] {
+    for name in ["lies", "panics"] {
         let report = checked(name, &[]);
         assert!(report.fault.is_none() && report.cases.len() > 100, "{:?}", report.summary);
     }
 }
 
-/// Processes started by this one that have not been waited for.
-fn children() -> usize {
-    let own = std::process::id().to_string();
-    let parent = |stat: String| stat.rsplit(") ").next().and_then(|rest| rest.split(' ').nth(1).map(ToOwned::to_owned));
-    let child = |dir: std::fs::DirEntry| {
-        let stat = std::fs::read_to_string(dir.path().join("stat")).ok()?;
-        (stat.contains("(conformance-c") && parent(stat)? == own).then_some(())
+/// Processes that have loaded this library, within the few seconds in which they end by themselves.
+fn children_of(library: &str) -> usize {
+    let loads = |dir: &std::fs::DirEntry| {
+        let arguments = std::fs::read(dir.path().join("cmdline")).unwrap_or_default();
+        String::from_utf8_lossy(&arguments).contains(library)
     };
-    // Other tests of this file run at the same time, each with at most a few.
-    let count = || std::fs::read_dir("/proc").unwrap().flatten().filter_map(child).count();
+    let count = || std::fs::read_dir("/proc").unwrap().flatten().filter(loads).count();
     let start = Instant::now();
-    while count() > 0 && start.elapsed() < Duration::from_secs(60) {
-        std::thread::sleep(Duration::from_millis(200));
+    while count() > 0 && start.elapsed() < Duration::from_secs(5) {
+        std::thread::sleep(Duration::from_millis(100));
     }
     count()
 }

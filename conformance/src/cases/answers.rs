@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use ah_plugin_api::{
-    Capability, Context, DestroyRequest, Durability, ErrorKind, Place, ProbeRequest, Provider, Reference, SnapshotRef,
-    Timestamp, Usage, UsageRequest,
+    Capability, CapturePolicy, Context, DestroyRequest, DiffRequest, Durability, ErrorKind, Place, ProbeRequest,
+    Provider, Reference, Side, SnapshotRef, Timestamp, Usage, UsageRequest,
 };
 
 use crate::case::{Case, Check, Need, ensure, refused};
@@ -118,7 +118,13 @@ pub(super) const CASES: &[Case] = &[
     },
     Case {
         id: "answers.unsupported",
-        clauses: &["A method whose default says so may be left out; it answers `Unsupported`"],
+        clauses: &[
+            "A method whose default says so may be left out; it answers `Unsupported`",
+            "`Unsupported` (the default) without [`crate::Capability::Clone`].",
+            "`Unsupported` (the default) without [`crate::Capability::Diff`]: the caller walks both sides.",
+            "`Unsupported` (the default) without [`crate::Capability::ReadWithoutMount`].",
+            "`Unsupported` (the default) without [`crate::Capability::Usage`].",
+        ],
         needs: &[],
         run: unsupported,
     },
@@ -432,6 +438,11 @@ fn unsupported(f: &Fixture) -> Check {
         let usage = f.provider().usage(&f.place(), &UsageRequest::default(), &Context::quiet());
         refused(usage, &kinds, "usage without its capability")?;
     }
-    // A provider may answer diff without the capability, which only says that it is cheap.
+    if !f.has(Capability::Diff) {
+        let (from, to) = (Side::Snapshot(reference.clone()), Side::Snapshot(reference));
+        let request = DiffRequest { from, to, paths: Vec::new(), times: false, policy: CapturePolicy::default() };
+        let diff = f.provider().diff(&f.place(), &request, &Context::quiet());
+        refused(diff, &kinds, "diff without its capability")?;
+    }
     Ok(())
 }

@@ -40,7 +40,7 @@ pub(super) const CASES: &[Case] = &[
         id: "immutable.reclaim",
         clauses: &[
             "Never touches a complete snapshot",
-            "It may come at any time",
+            "`reclaim` may come at any time.",
             "Calling it again goes on where it stopped.",
         ],
         needs: &[],

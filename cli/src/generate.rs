@@ -1,6 +1,7 @@
 //! Completions and man pages, written by `scripts/install` through the hidden command `ah __generate`.
 
 use std::fs;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use ah_plugin_api::Error;
@@ -44,6 +45,31 @@ fn completions(directory: &Path) -> std::io::Result<()> {
     let mut command = without_hidden(&Cli::command());
     for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
         clap_complete::generate_to(shell, &mut command, "ah", directory)?;
+    }
+    // The fish generator stops at the second level of commands; the options of `ah agent fs …` are on the third.
+    let mut fish = fs::OpenOptions::new().append(true).open(directory.join("ah.fish"))?;
+    deep_fish(&command, &mut Vec::new(), &mut fish)
+}
+
+/// fish's lines for the options of commands below the second level.
+fn deep_fish<'a>(command: &'a clap::Command, above: &mut Vec<&'a str>, out: &mut impl Write) -> std::io::Result<()> {
+    for argument in command.get_arguments().filter(|_| above.len() > 2) {
+        let Some(long) = argument.get_long().filter(|_| !argument.is_hide_set()) else { continue };
+        let seen: Vec<String> = above.iter().map(|word| format!("__fish_seen_subcommand_from {word}")).collect();
+        write!(out, "complete -c ah -n \"{}\" -l {long}", seen.join("; and "))?;
+        if let Some(short) = argument.get_short() {
+            write!(out, " -s {short}")?;
+        }
+        if argument.get_action().takes_values() {
+            write!(out, " -r")?;
+        }
+        let help = argument.get_help().map(|help| help.to_string().replace('\'', "\\'")).unwrap_or_default();
+        writeln!(out, " -d '{help}'")?;
+    }
+    for sub in command.get_subcommands() {
+        above.push(sub.get_name());
+        deep_fish(sub, above, out)?;
+        above.pop();
     }
     Ok(())
 }

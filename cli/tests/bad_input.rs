@@ -27,9 +27,9 @@ fn is_root() -> bool {
     nix::unistd::geteuid().is_root()
 }
 
-/// Says that a test had nothing to do here, and why; in CI that is a failure.
+/// Says that a test had nothing to do here, and why; where all is required that is a failure.
 fn skip(reason: &str) {
-    assert!(std::env::var_os("CI").is_none(), "skipped: {reason}");
+    assert!(std::env::var_os("AH_TEST_REQUIRE_ALL").is_none(), "skipped: {reason}");
     eprintln!("skipped: {reason}");
 }
 
@@ -158,7 +158,8 @@ fn a_disk_that_is_full() {
     nix::mount::mount(Some("tmpfs"), &state, Some("tmpfs"), nix::mount::MsFlags::empty(), size).unwrap();
     world.write("small", "one\n");
     let first = world.fs(["snapshot"]);
-    let noise: Vec<u8> = (0..6_000_000_u64).map(|i| (i.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56) as u8).collect();
+    let mut noise = vec![0; 8 << 20];
+    std::io::Read::read_exact(&mut fs::File::open("/dev/urandom").unwrap(), &mut noise).unwrap();
     world.write("large", &noise);
     let before = world.picture("w");
     let ran = world.run(["agent", "fs", "snapshot", "--json"]);
@@ -311,7 +312,8 @@ fn alone(world: &World) -> PathBuf {
     let folder = world.path("bin");
     fs::create_dir_all(&folder).unwrap();
     let program = folder.join("ah");
-    fs::copy(support::ah(), &program).unwrap();
+    // By another process: a file that some thread here has open for writing cannot be run while another one forks.
+    assert!(Command::new("cp").arg(support::ah()).arg(&program).status().unwrap().success());
     program
 }
 

@@ -21,7 +21,7 @@ Examples:
   ah agent fs rm retry")]
 pub(crate) struct RmArgs {
     /// Snapshots, and branches by name, id or path.
-    #[arg(value_name = "REF|BRANCH", value_parser = reference, allow_hyphen_values = true, required = true)]
+    #[arg(value_name = "REF|BRANCH", value_parser = reference, required = true)]
     names: Vec<String>,
     /// Say what would be removed, and do nothing.
     #[arg(long)]

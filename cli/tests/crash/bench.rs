@@ -20,17 +20,20 @@ pub(crate) const DURABLE: [&str; 27] = [
     "ftruncate", "copy_file_range", "mount", "umount2",
 ];
 
+/// What the folders in which restores prepare files are called.
+const OURS: &str = ".ah-restore-";
+
 /// What a tree holds: path to kind, execute bit and contents. Times are not part of it.
 pub(crate) type Picture = BTreeMap<PathBuf, String>;
 
-/// Takes a picture of a tree; `.git` is nobody's.
+/// Takes a picture of a tree. `.git` is nobody's; what a killed restore left at the top is looked for elsewhere.
 pub(crate) fn picture(top: &Path) -> Picture {
     fn look(top: &Path, dir: &Path, picture: &mut Picture) {
         for entry in fs::read_dir(dir).unwrap() {
             let path = entry.unwrap().path();
             let found = path.symlink_metadata().unwrap();
             let rel = path.strip_prefix(top).unwrap().to_owned();
-            if rel == Path::new(".git") {
+            if rel == Path::new(".git") || (dir == top && rel.to_string_lossy().starts_with(OURS)) {
                 continue;
             }
             let shown = if found.is_dir() {
@@ -40,7 +43,9 @@ pub(crate) fn picture(top: &Path) -> Picture {
                 format!("-> {}", fs::read_link(&path).unwrap().display())
             } else {
                 let runs = if found.permissions().mode() & 0o100 == 0 { ' ' } else { 'x' };
-                format!("{runs} {}", String::from_utf8_lossy(&fs::read(&path).unwrap()))
+                let contents = fs::read_to_string(&path).unwrap();
+                // Rounds differ at the beginning and in length.
+                format!("{runs} {:.24} ({} bytes)", contents, contents.len())
             };
             picture.insert(rel, shown);
         }
@@ -72,6 +77,8 @@ pub(crate) enum Strike {
 pub(crate) struct Bench {
     pub(crate) world: World,
     known: BTreeMap<String, Picture>,
+    /// What the workspace was like at each run since the last check: what snapshots that come to light may hold.
+    recent: Vec<Picture>,
     round: u32,
 }
 
@@ -80,7 +87,7 @@ impl Bench {
         let world = World::new();
         assert!(Command::new("git").args(["init", "-q"]).current_dir(world.root()).status().unwrap().success());
         fs::write(world.root().join(".gitignore"), "ignored\n").unwrap();
-        let mut this = Self { world, known: BTreeMap::new(), round: 0 };
+        let mut this = Self { world, known: BTreeMap::new(), recent: Vec::new(), round: 0 };
         this.change();
         this
     }
@@ -122,14 +129,22 @@ impl Bench {
 
     /// Runs `ah agent fs …`, which must succeed; whatever snapshot it takes must hold what the workspace held before.
     pub(crate) fn fs(&mut self, arguments: &[&str]) -> String {
-        let before = self.now();
+        self.remember();
         let out = self.world.fs(arguments);
-        self.learn(&before);
+        self.learn();
         out
     }
 
+    fn remember(&mut self) {
+        let now = self.now();
+        if !self.recent.contains(&now) {
+            self.recent.push(now);
+        }
+    }
+
     /// Runs it with a strike at a point. The answer is none if the process was killed.
-    pub(crate) fn struck(&self, arguments: &[&str], point: Point, strike: Strike) -> Option<Ran> {
+    pub(crate) fn struck(&mut self, arguments: &[&str], point: Point, strike: Strike) -> Option<Ran> {
+        self.remember();
         let Point { call, nth } = point;
         let inject = match strike {
             Strike::Kill => format!("inject={call}:signal=SIGKILL:when={nth}"),
@@ -138,16 +153,19 @@ impl Bench {
         };
         let trace = format!("trace={call}");
         let ran = Ran::of(&mut self.strace(&["-e", &trace, "-e", &inject], arguments, Path::new("/dev/null")));
+        self.learn();
         (ran.code != 137).then_some(ran)
     }
 
     /// How often each thread at most makes each durable call.
-    pub(crate) fn points(&self, arguments: &[&str]) -> Vec<Point> {
+    pub(crate) fn points(&mut self, arguments: &[&str]) -> Vec<Point> {
+        self.remember();
         let log = self.world.path("strace.log");
         let trace = format!("trace={}", DURABLE.join(","));
         let ran = Ran::of(&mut self.strace(&["-e", &trace], arguments, &log));
         assert_eq!(ran.code, 0, "{ran:?}");
         let mut counts: BTreeMap<(&str, &'static str), usize> = BTreeMap::new();
+        self.learn();
         let text = fs::read_to_string(log).unwrap();
         for line in text.lines() {
             let mut words = line.split_whitespace();
@@ -190,12 +208,13 @@ impl Bench {
         all.iter().map(|snapshot| snapshot["id"].as_str().unwrap().to_owned()).collect()
     }
 
-    /// Takes note of new snapshots, which must hold `expected`.
-    pub(crate) fn learn(&mut self, expected: &Picture) {
+    /// Takes note of new snapshots: each must hold what the workspace was like at one of the latest runs.
+    fn learn(&mut self) {
         for id in self.listed() {
             if !self.known.contains_key(&id) {
-                self.check_one(&id, expected);
-                self.known.insert(id, expected.clone());
+                let shown = self.shown(&id);
+                assert!(self.recent.contains(&shown), "{id} holds what never was: {shown:#?}\nbut not {:#?}", self.recent);
+                self.known.insert(id, shown);
             }
         }
     }
@@ -206,19 +225,20 @@ impl Bench {
         !answer["status"]["interrupted"].is_null()
     }
 
-    fn check_one(&self, id: &str, expected: &Picture) {
+    fn shown(&self, id: &str) -> Picture {
         let view = self.world.fs(["seek", id]);
         let shown = picture(Path::new(&view));
         self.world.fs(["release", &view]);
-        assert_eq!(&shown, expected, "snapshot {id} does not hold what it was taken of");
+        shown
     }
 
     /// What must hold after whatever happened: gc has nothing to complain about, every snapshot that was there is there
-    /// (but for `removed`) and holds what it held, and nothing is left that is not listed. `expected` is what new ones hold.
-    pub(crate) fn check(&mut self, expected: &Picture, removed: &[String], all: bool) {
+    /// (but for `removed`) and holds what it held, and nothing is left that is not listed.
+    pub(crate) fn check(&mut self, removed: &[String], all: bool) {
         let gc = self.json(&["gc"]);
         assert_eq!(gc["gc"]["failures"].as_array().map(Vec::len), Some(0), "{gc}");
-        self.learn(expected);
+        self.learn();
+        self.recent.clear();
         let listed = self.listed();
         self.known.retain(|id, _| {
             let there = listed.contains(id);
@@ -227,10 +247,9 @@ impl Bench {
         });
         let look_at = if all { listed.len() } else { 1 };
         for id in &listed[..look_at.min(listed.len())] {
-            self.check_one(id, &self.known[id]);
+            assert_eq!(self.shown(id), self.known[id], "snapshot {id} changed");
         }
-        let mut held = self.refs();
-        let mut wanted = listed.clone();
+        let (mut held, mut wanted) = (self.refs(), listed);
         held.sort();
         wanted.sort();
         assert_eq!(held, wanted, "the store holds what is not listed");
@@ -248,8 +267,8 @@ impl Bench {
 
     /// No folder of ours is in the workspace.
     pub(crate) fn nothing_of_ours_in_the_workspace(&self) {
-        let names = self.now();
-        let ours: Vec<_> = names.keys().filter(|path| path.to_string_lossy().starts_with(".ah-")).collect();
+        let names = fs::read_dir(self.world.root()).unwrap().map(|entry| entry.unwrap().file_name());
+        let ours: Vec<_> = names.filter(|name| name.to_string_lossy().starts_with(OURS)).collect();
         assert!(ours.is_empty(), "{ours:?}");
     }
 }

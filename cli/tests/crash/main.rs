@@ -46,14 +46,13 @@ fn snapshot() {
     bench.fs(&["snapshot"]);
     bench.change();
     let points = bench.points(&["snapshot"]);
-    bench.learn(&bench.now());
     let points = sample(points, SAMPLE);
     let count = points.len();
     for (at, point) in points.into_iter().enumerate() {
         bench.change();
-        let ran = bench.struck(&["snapshot"], point, Strike::Kill);
         let now = bench.now();
-        bench.check(&now, &[], at + 1 == count);
+        let ran = bench.struck(&["snapshot"], point, Strike::Kill);
+        bench.check(&[], at + 1 == count);
         if let Some(ran) = ran {
             assert_eq!(ran.code, 0, "{point:?}: {ran:?}");
             assert!(bench.listed().contains(&ran.stdout.trim().to_owned()), "{point:?}: {ran:?}");
@@ -71,10 +70,8 @@ fn restore_and_undo() {
     let target = bench.fs(&["snapshot"]);
     let wanted = bench.now();
     bench.change();
-    let present = bench.now();
     let points = bench.points(&["restore", &target]);
     assert_eq!(bench.now(), wanted);
-    bench.learn(&present);
     let points = sample(points, 2 * SAMPLE);
     let count = points.len();
     let (mut resumed, mut undone) = (0, 0);
@@ -82,7 +79,6 @@ fn restore_and_undo() {
         bench.change();
         let present = bench.now();
         bench.struck(&["restore", &target], point, Strike::Kill);
-        bench.learn(&present);
         let interrupted = bench.interrupted();
         if at.is_multiple_of(2) {
             bench.fs(&["restore", &target]);
@@ -103,8 +99,7 @@ fn restore_and_undo() {
             assert_eq!(bench.now(), present, "{point:?}: half a restore that nobody reports");
         }
         bench.nothing_of_ours_in_the_workspace();
-        let now = bench.now();
-        bench.check(&now, &[], at + 1 == count);
+        bench.check(&[], at + 1 == count);
     }
     assert!(resumed > 3 && undone > 3, "{resumed} and {undone}: hardly anything was interrupted");
 }
@@ -120,13 +115,11 @@ fn undo_interrupted() {
     bench.change();
     bench.fs(&["restore", &target]);
     let points = bench.points(&["undo"]);
-    bench.learn(&wanted);
     for point in sample(points, SAMPLE / 2) {
         bench.change();
         let present = bench.now();
         bench.fs(&["restore", &target]);
         bench.struck(&["undo"], point, Strike::Kill);
-        bench.learn(&wanted);
         // Whatever it came to, the snapshot before the restore is there, and leads back.
         if bench.interrupted() {
             bench.fs(&["undo"]);
@@ -135,7 +128,7 @@ fn undo_interrupted() {
         bench.nothing_of_ours_in_the_workspace();
         let now = bench.now();
         assert!(now == wanted || now == present, "{point:?}: half an undo that nobody reports");
-        bench.check(&now, &[], false);
+        bench.check(&[], false);
     }
 }
 
@@ -149,17 +142,16 @@ fn rm() {
     bench.change();
     let first = bench.fs(&["snapshot"]);
     let points = bench.points(&["rm", &first]);
-    bench.check(&bench.now(), &[first], false);
+    bench.check(&[first], false);
     for point in sample(points, SAMPLE) {
         bench.change();
         let doomed = bench.fs(&["snapshot"]);
         bench.change();
         bench.fs(&["snapshot"]);
         bench.struck(&["rm", &doomed], point, Strike::Kill);
-        let now = bench.now();
-        bench.check(&now, &[doomed], false);
+        bench.check(&[doomed], false);
     }
-    bench.check(&bench.now(), &[], true);
+    bench.check(&[], true);
 }
 
 #[test]
@@ -186,15 +178,13 @@ fn gc() {
     };
     let removed = mess(&mut bench);
     let points = bench.points(&["gc"]);
-    let now = bench.now();
-    bench.check(&now, &removed, false);
+    bench.check(&removed, false);
     let points = sample(points, SAMPLE);
     let count = points.len();
     for (at, point) in points.into_iter().enumerate() {
         let removed = mess(&mut bench);
         bench.struck(&["gc"], point, Strike::Kill);
-        let now = bench.now();
-        bench.check(&now, &removed, at + 1 == count);
+        bench.check(&removed, at + 1 == count);
     }
 }
 
@@ -208,28 +198,24 @@ fn failing_calls() {
     let wanted = bench.now();
     bench.change();
     let points = bench.points(&["restore", &target]);
-    bench.learn(&bench.now());
     let strikes = [Strike::Fail("EIO"), Strike::FailFromThenOn("ENOSPC"), Strike::Fail("ENOSPC")];
     for (at, point) in sample(points, 2 * SAMPLE).into_iter().enumerate() {
         let strike = strikes[at % strikes.len()];
         bench.change();
         let present = bench.now();
         let snapshot = bench.struck(&["snapshot"], point, strike);
-        bench.learn(&present);
         assert_eq!(bench.now(), present, "{point:?} {strike:?}");
         if let Some(ran) = snapshot.filter(|ran| ran.code == 0) {
             assert!(bench.listed().contains(&ran.stdout.trim().to_owned()), "{point:?} {strike:?}: {ran:?}");
         }
         let restore = bench.struck(&["restore", &target], point, strike);
-        bench.learn(&present);
         let told = restore.is_some_and(|ran| ran.code != 0);
         let half = bench.now() != wanted && bench.now() != present;
         assert!(!half || told || bench.interrupted(), "{point:?} {strike:?}: half a restore, and nobody says so");
         bench.fs(&["restore", &target]);
         assert_eq!(bench.now(), wanted, "{point:?} {strike:?}");
         bench.nothing_of_ours_in_the_workspace();
-        let now = bench.now();
-        bench.check(&now, &[], false);
+        bench.check(&[], false);
     }
-    bench.check(&bench.now(), &[], true);
+    bench.check(&[], true);
 }

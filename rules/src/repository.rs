@@ -70,14 +70,13 @@ impl Found {
         }
         // The names can only be had from a path, and a path may have changed since: each is checked against its inode.
         let path = rustix::fs::readlink(format!("/proc/self/fd/{}", raw(start)), Vec::new()).ok()?;
-        let mut names: Vec<Vec<u8>> =
-            std::path::Path::new(std::ffi::OsStr::from_bytes(path.as_bytes()))
-                .components()
-                .filter_map(|component| match component {
-                    std::path::Component::Normal(name) => Some(name.as_bytes().to_vec()),
-                    _ => None,
-                })
-                .collect();
+        let mut names: Vec<Vec<u8>> = std::path::Path::new(std::ffi::OsStr::from_bytes(path.as_bytes()))
+            .components()
+            .filter_map(|component| match component {
+                std::path::Component::Normal(name) => Some(name.as_bytes().to_vec()),
+                _ => None,
+            })
+            .collect();
         let (device, mut inode) = open::identity(start)?;
         let mut above = Vec::new();
         let mut at: Option<OwnedFd> = None;
@@ -107,9 +106,8 @@ impl Found {
 /// Whether a repository belongs to whoever runs this, to the workspace's owner, or to root.
 fn is_trusted(git_dir: &GitDir, workspace: BorrowedFd<'_>) -> bool {
     let owner = |fd: BorrowedFd<'_>| rustix::fs::fstat(fd).map(|stat| stat.st_uid).ok();
-    owner(git_dir.git_dir.as_fd()).is_some_and(|uid| {
-        uid == 0 || uid == rustix::process::geteuid().as_raw() || Some(uid) == owner(workspace)
-    })
+    owner(git_dir.git_dir.as_fd())
+        .is_some_and(|uid| uid == 0 || uid == rustix::process::geteuid().as_raw() || Some(uid) == owner(workspace))
 }
 
 fn raw(fd: BorrowedFd<'_>) -> i32 {

@@ -72,9 +72,8 @@ impl Rules {
             own_state: policy.own_state.clone(),
         });
         let plain = Self { shared, outer: global, repo: None, prefix: Vec::new(), fingerprint: [0; 20] };
-        let mut this = Found::discover(workspace)
-            .and_then(|found| plain.clone().inside(found, &mut digest))
-            .unwrap_or(plain);
+        let mut this =
+            Found::discover(workspace).and_then(|found| plain.clone().inside(found, &mut digest)).unwrap_or(plain);
         this.fingerprint = digest.finalize().into();
         this
     }
@@ -145,13 +144,7 @@ impl Rules {
     /// The rules inside the workspace's own directory, which `workspace` has open.
     #[must_use]
     pub fn root(&self, workspace: BorrowedFd<'_>) -> DirRules {
-        DirRules::root(
-            Arc::clone(&self.shared),
-            self.outer.clone(),
-            self.repo.clone(),
-            self.prefix.clone(),
-            workspace,
-        )
+        DirRules::root(Arc::clone(&self.shared), self.outer.clone(), self.repo.clone(), self.prefix.clone(), workspace)
     }
 
     /// The class of one path, with the directories on the way looked at. For many paths, walk with [`DirRules`].
@@ -198,15 +191,8 @@ impl Present {
 
 fn digest_policy(digest: &mut Sha1, policy: &CapturePolicy) {
     // Every field is named, so that a new one cannot be forgotten here. `max_entries` changes no class.
-    let CapturePolicy {
-        global_ignore,
-        include,
-        exclude,
-        max_file_size,
-        max_ignored_size,
-        max_entries: _,
-        own_state,
-    } = policy;
+    let CapturePolicy { global_ignore, include, exclude, max_file_size, max_ignored_size, max_entries: _, own_state } =
+        policy;
     digest_bytes(digest, global_ignore);
     for list in [include, exclude] {
         digest.update((list.len() as u64).to_le_bytes());

@@ -16,20 +16,159 @@ use proptest::sample::{select, subsequence};
 
 /// Patterns with something special about each.
 const PATTERNS: &[&str] = &[
-    "*.log", "!keep.log", "build", "build/", "/build", "/build/", "a/b", "/a/b", "a/b/", "a/*", "a/**", "**/b", "**/b/", "a/**/c",
-    "a/**/", "*", "!*/", "!*.c", "*/c", "**", "/*", "!/a", "#comment", "\\#hash", "\\!bang", "!\\!bang", "trailing   ",
-    "trailing\\ ", "sp ace", "[abc]", "[!abc]", "[a-c].c", "?.c", "x\\*", "x*", "*.", ".*", "!.gitignore", "foo//bar", "//a", "a//",
-    "/", "", " ", "  ", "\t", "c\r", "[", "[]", "[]a]", "a[", "\\", "a\\", "**a", "a**", "***", "a/***/c", "/**", "**/",
-    "/**/", "!", "!!", "!!a", "[[:alpha:]].c", "[[:digit:]]*", "b/c", "./a", "../a", "a/../b", "B", "é", "$x", "!$x", "\u{feff}a",
-    "d/**/", "d/**", "!d/e/", "!d/e/f", "d/*", "!d/e", "deep/*/*", "!deep/x/", "[\\]]", "[\\a]", "a\\b", "\\a", "\\*.c", "*\\.c",
-    "f[^0-9]", "[a-", "[--0]", "{a,b}", "~", "a b", "\"a\"",
+    "*.log",
+    "!keep.log",
+    "build",
+    "build/",
+    "/build",
+    "/build/",
+    "a/b",
+    "/a/b",
+    "a/b/",
+    "a/*",
+    "a/**",
+    "**/b",
+    "**/b/",
+    "a/**/c",
+    "a/**/",
+    "*",
+    "!*/",
+    "!*.c",
+    "*/c",
+    "**",
+    "/*",
+    "!/a",
+    "#comment",
+    "\\#hash",
+    "\\!bang",
+    "!\\!bang",
+    "trailing   ",
+    "trailing\\ ",
+    "sp ace",
+    "[abc]",
+    "[!abc]",
+    "[a-c].c",
+    "?.c",
+    "x\\*",
+    "x*",
+    "*.",
+    ".*",
+    "!.gitignore",
+    "foo//bar",
+    "//a",
+    "a//",
+    "/",
+    "",
+    " ",
+    "  ",
+    "\t",
+    "c\r",
+    "[",
+    "[]",
+    "[]a]",
+    "a[",
+    "\\",
+    "a\\",
+    "**a",
+    "a**",
+    "***",
+    "a/***/c",
+    "/**",
+    "**/",
+    "/**/",
+    "!",
+    "!!",
+    "!!a",
+    "[[:alpha:]].c",
+    "[[:digit:]]*",
+    "b/c",
+    "./a",
+    "../a",
+    "a/../b",
+    "B",
+    "é",
+    "$x",
+    "!$x",
+    "\u{feff}a",
+    "d/**/",
+    "d/**",
+    "!d/e/",
+    "!d/e/f",
+    "d/*",
+    "!d/e",
+    "deep/*/*",
+    "!deep/x/",
+    "[\\]]",
+    "[\\a]",
+    "a\\b",
+    "\\a",
+    "\\*.c",
+    "*\\.c",
+    "f[^0-9]",
+    "[a-",
+    "[--0]",
+    "{a,b}",
+    "~",
+    "a b",
+    "\"a\"",
 ];
 
 const FILES: &[&str] = &[
-    "a/b/c", "a/b/x.c", "a/c", "a/x.log", "b/c", "b/b/b", "build/out.o", "sub/build/out.o", "keep.log", "x.log", "sub/keep.log",
-    "a.c", "b.c", "z.c", "x*", "xy", "#hash", "#comment", "!bang", "trailing", "trailing ", "trailing   ", "sp ace", "c", "sub/c",
-    ".hidden", "sub/.hidden", "d/e/f", "d/e/g", "d/h", "deep/x/y/z", "deep/y/x/z", "file.", "[", "[]", "]", "\\", "a[", "foo/bar", "B",
-    "\u{e9}", "$x", "\u{feff}a", "3d", "sub/3d", "deep/a/b/c", "f1", "fa", "-", "{a,b}", "~", "\"a\"", "c\r", "sub/d/e/f", "sub/a/b/c",
+    "a/b/c",
+    "a/b/x.c",
+    "a/c",
+    "a/x.log",
+    "b/c",
+    "b/b/b",
+    "build/out.o",
+    "sub/build/out.o",
+    "keep.log",
+    "x.log",
+    "sub/keep.log",
+    "a.c",
+    "b.c",
+    "z.c",
+    "x*",
+    "xy",
+    "#hash",
+    "#comment",
+    "!bang",
+    "trailing",
+    "trailing ",
+    "trailing   ",
+    "sp ace",
+    "c",
+    "sub/c",
+    ".hidden",
+    "sub/.hidden",
+    "d/e/f",
+    "d/e/g",
+    "d/h",
+    "deep/x/y/z",
+    "deep/y/x/z",
+    "file.",
+    "[",
+    "[]",
+    "]",
+    "\\",
+    "a[",
+    "foo/bar",
+    "B",
+    "\u{e9}",
+    "$x",
+    "\u{feff}a",
+    "3d",
+    "sub/3d",
+    "deep/a/b/c",
+    "f1",
+    "fa",
+    "-",
+    "{a,b}",
+    "~",
+    "\"a\"",
+    "c\r",
+    "sub/d/e/f",
+    "sub/a/b/c",
 ];
 
 fn git(dir: &Path, args: &[&str]) -> Vec<u8> {
@@ -66,7 +205,9 @@ fn ours(root: &Path, policy: &CapturePolicy) -> BTreeSet<Vec<u8>> {
             if is_dir {
                 let fd = fs::File::open(entry.path()).unwrap();
                 let below = match (rules, &class) {
-                    (Some(rules), Some(class)) if class.is_captured() => Some(rules.enter(&name, class, fd.as_fd(), None)),
+                    (Some(rules), Some(class)) if class.is_captured() => {
+                        Some(rules.enter(&name, class, fd.as_fd(), None))
+                    }
                     _ => None,
                 };
                 go(out, root, &path, below.as_ref());
@@ -112,7 +253,9 @@ fn each_pattern_alone() {
     let dir = tempfile::tempdir().unwrap();
     build(dir.path());
     for pattern in PATTERNS {
-        for (text, sub) in [(format!("{pattern}\n"), false), ((*pattern).to_owned(), false), (format!("{pattern}\r\n"), true)] {
+        for (text, sub) in
+            [(format!("{pattern}\n"), false), ((*pattern).to_owned(), false), (format!("{pattern}\r\n"), true)]
+        {
             let file = dir.path().join(if sub { "sub/.gitignore" } else { ".gitignore" });
             fs::write(&file, text).unwrap();
             let (ours, theirs) = compare(dir.path(), &CapturePolicy::default());
@@ -167,7 +310,8 @@ fn one_path_by_itself() {
     let fd = fs::File::open(dir.path()).unwrap();
     let policy = CapturePolicy { max_ignored_size: 10, ..CapturePolicy::default() };
     let rules = Rules::open(fd.as_fd(), &policy);
-    let class = |path: &str, size| rules.classify(fd.as_fd(), &RelPath::new(path).unwrap(), EntryKind::File, size).unwrap();
+    let class =
+        |path: &str, size| rules.classify(fd.as_fd(), &RelPath::new(path).unwrap(), EntryKind::File, size).unwrap();
     assert_eq!(class("a/b/c", 1), Class::Captured);
     assert_eq!(class("x.log", 10), Class::Kept);
     assert!(matches!(class("x.log", 11), Class::Omitted { by_size: true, .. }));

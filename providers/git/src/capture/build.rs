@@ -268,11 +268,6 @@ impl Tree {
         self.built[0].unwrap_or_else(nothing)
     }
 
-    /// Whether everything is as in the index, so that it need not be written anew.
-    pub(super) fn is_same(&self) -> bool {
-        self.root().same
-    }
-
     /// What is not captured, ordered by path.
     pub(super) fn omitted(&self) -> Vec<Omission> {
         let mut out = Vec::new();

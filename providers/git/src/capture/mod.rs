@@ -224,7 +224,7 @@ fn save_index(store: &Store, mut tree: Tree, id: &SnapshotId, user_index_blob: O
 
 /// A workspace as it is now, in the form of a snapshot that nobody keeps.
 ///
-/// `tree` and `meta` are what a snapshot taken now would have. Directories that did not change since the last
+/// `tree` and `meta` are what a snapshot taken now would have, so what is not captured now is not in them. Directories that did not change since the last
 /// snapshot are objects of the store, all others are in `objects`; contents of files that changed are in neither (only
 /// their ids are known). So a reader asks [`Live::get`] first, then the store.
 #[derive(Debug)]
@@ -233,12 +233,6 @@ pub(crate) struct Live {
     pub(crate) tree: ObjectId,
     /// The metadata beside it: a blob or a tree, see [`crate::meta`].
     pub(crate) meta: ObjectId,
-    /// Whether `meta` is a tree (there are subdirectories) or a blob.
-    pub(crate) meta_is_tree: bool,
-    /// What is not captured, and why; ordered by path.
-    pub(crate) omitted: Vec<Omission>,
-    /// Captured entries, the root not counted.
-    pub(crate) entries: u64,
     objects: Objects,
 }
 
@@ -265,12 +259,5 @@ pub(crate) fn live(store: &Store, workspace: &Dir, policy: &CapturePolicy, cx: &
     if root.entries > policy.max_entries {
         return Err(scan::too_many(policy.max_entries));
     }
-    Ok(Live {
-        tree: root.tree,
-        meta: root.meta,
-        meta_is_tree: root.meta_is_tree,
-        omitted: tree.omitted(),
-        entries: root.entries,
-        objects: memory.into_objects(),
-    })
+    Ok(Live { tree: root.tree, meta: root.meta, objects: memory.into_objects() })
 }

@@ -91,7 +91,6 @@ impl Bench {
         assert_eq!(captured, there);
         assert_eq!(taken.entries, Some(captured.len() as u64 - 1));
         assert_eq!(super::tree_id(&live.tree, &live.meta), taken.tree.clone().unwrap());
-        assert_eq!(live.omitted, taken.omitted);
         taken
     }
 
@@ -453,4 +452,290 @@ fn the_limit_of_entries() {
     let request = SnapshotRequest { id: SnapshotId::new("s1").unwrap(), ..bench.request() };
     let taken = snapshot(&bench.store, &bench.workspace(), &request, &Context::quiet()).unwrap_err();
     assert_eq!(taken.kind, ErrorKind::AlreadyExists);
+}
+
+/// A change to the workspace.
+#[derive(Debug, Clone)]
+enum Op {
+    Write(&'static str, u8),
+    Remove(&'static str),
+    Rename(&'static str, &'static str),
+    MakeDir(&'static str),
+    Link(&'static str),
+    Chmod(&'static str, u32),
+    Touch(&'static str),
+    Ignore(&'static str, &'static str),
+    Track(&'static str),
+    Repository(&'static str),
+    Settle,
+}
+
+fn op() -> impl proptest::strategy::Strategy<Value = Op> {
+    use proptest::prelude::{Just, Strategy, any, prop_oneof};
+    use proptest::sample::select;
+    const PATHS: &[&str] =
+        &["a", "a/b", "a/b/c", "a/d", "e", "e/f", "e/f/g", "e/b", "h.log", "a/h.log", "e/f/h.log", "build", "build/x"];
+    const RULES: &[&str] = &["*.log\n", "build/\n", "e/\n!e/f\n", "/a/b\n", "\n", "b\n"];
+    let path = || select(PATHS);
+    prop_oneof![
+        4 => (path(), any::<u8>()).prop_map(|(path, byte)| Op::Write(path, byte)),
+        2 => path().prop_map(Op::Remove),
+        2 => (path(), path()).prop_map(|(from, to)| Op::Rename(from, to)),
+        2 => path().prop_map(Op::MakeDir),
+        1 => path().prop_map(Op::Link),
+        1 => (path(), select(&[0o600, 0o755, 0o711][..])).prop_map(|(path, mode)| Op::Chmod(path, mode)),
+        1 => path().prop_map(Op::Touch),
+        2 => (select(&["", "a/", "e/f/"][..]), select(RULES)).prop_map(|(dir, rules)| Op::Ignore(dir, rules)),
+        1 => path().prop_map(Op::Track),
+        1 => select(&["a", "e/f"][..]).prop_map(Op::Repository),
+        1 => Just(Op::Settle),
+    ]
+}
+
+impl Bench {
+    /// Does what can be done of it.
+    fn apply(&self, op: &Op) {
+        let _ = match op {
+            Op::Write(path, byte) => {
+                let _ = fs::create_dir_all(self.path(path).parent().unwrap());
+                fs::write(self.path(path), vec![*byte; usize::from(*byte % 40)])
+            }
+            Op::Remove(path) => fs::remove_file(self.path(path)).or_else(|_| fs::remove_dir_all(self.path(path))),
+            Op::Rename(from, to) => fs::rename(self.path(from), self.path(to)),
+            Op::MakeDir(path) => fs::create_dir_all(self.path(path)),
+            Op::Link(path) => symlink("some/where", self.path(path)),
+            Op::Chmod(path, mode) => fs::set_permissions(self.path(path), fs::Permissions::from_mode(*mode)),
+            Op::Touch(path) => {
+                fs::File::open(self.path(path)).and_then(|file| file.set_modified(std::time::UNIX_EPOCH))
+            }
+            Op::Ignore(dir, rules) => fs::write(self.path(dir).join(".gitignore"), rules),
+            Op::Track(path) => {
+                if self.path(path).is_file() {
+                    let _ = Command::new("git")
+                        .args(["add", "-f", path])
+                        .current_dir(self.path(""))
+                        .stderr(std::process::Stdio::null())
+                        .status();
+                }
+                Ok(())
+            }
+            Op::Repository(path) => {
+                if self.path(path).is_dir() {
+                    self.git(&["init", "-q", path]);
+                }
+                Ok(())
+            }
+            Op::Settle => {
+                self.settle();
+                Ok(())
+            }
+        };
+    }
+}
+
+/// So many cases, unless `PROPTEST_CASES` says otherwise.
+fn config(cases: u32) -> proptest::prelude::ProptestConfig {
+    let usual = proptest::prelude::ProptestConfig { max_shrink_iters: 200, ..Default::default() };
+    if std::env::var_os("PROPTEST_CASES").is_some() {
+        usual
+    } else {
+        proptest::prelude::ProptestConfig { cases, ..usual }
+    }
+}
+
+proptest::proptest! {
+    #![proptest_config(config(24))]
+
+    /// A scan by the index comes to the same as one that knows nothing.
+    #[test]
+    fn what_the_index_knows_changes_no_result(steps in proptest::collection::vec(proptest::collection::vec(op(), 0..5), 1..8), caps in proptest::prelude::any::<bool>()) {
+        let mut bench = Bench::new();
+        if caps {
+            bench.policy.max_file_size = 30;
+            bench.policy.max_ignored_size = 10;
+            bench.policy.include = vec!["/e/f/".into()];
+        }
+        bench.git(&["init", "-q"]);
+        for step in steps {
+            step.iter().for_each(|op| bench.apply(op));
+            let (live, taken) = (bench.live(), bench.take());
+            let store = tempfile::tempdir().unwrap();
+            let fresh = Store::open(&Dir::open(store.path()).unwrap()).unwrap();
+            let scratch = snapshot(&fresh, &bench.workspace(), &bench.request(), &Context::quiet()).unwrap();
+            proptest::prop_assert_eq!(&taken.omitted, &scratch.omitted);
+            proptest::prop_assert_eq!(&taken.tree, &scratch.tree);
+            proptest::prop_assert_eq!(taken.entries, scratch.entries);
+            proptest::prop_assert_eq!(Some(super::tree_id(&live.tree, &live.meta)), taken.tree.clone());
+            // Everything can be read back.
+            let _ = bench.listing(&taken);
+        }
+    }
+}
+
+/// Runs a test of this binary, that is ignored otherwise, in a process of its own.
+fn rerun(name: &str, command: &mut Command) -> bool {
+    let args = ["--exact", name, "--ignored", "--nocapture"];
+    command.args(args).env("RUST_TEST_THREADS", "1").status().unwrap().success()
+}
+
+#[test]
+fn unreadable_things_are_omitted() {
+    use std::os::unix::process::CommandExt;
+    let exe = std::env::current_exe().unwrap();
+    let mut command = Command::new(exe);
+    if rustix::process::geteuid().is_root() {
+        // Root reads everything.
+        command.uid(65534).gid(65534);
+    }
+    assert!(rerun("capture::tests::unreadable_things_are_omitted_by_an_ordinary_user", &mut command));
+}
+
+#[test]
+#[ignore = "run by unreadable_things_are_omitted"]
+fn unreadable_things_are_omitted_by_an_ordinary_user() {
+    let bench = Bench::new();
+    bench.write("file", "x");
+    bench.write("dir/file", "x");
+    bench.write("fine/file", "x");
+    let chmod = |path, mode| fs::set_permissions(bench.path(path), fs::Permissions::from_mode(mode)).unwrap();
+    chmod("file", 0);
+    chmod("dir", 0);
+    let expected = [("dir", OmitReason::Unreadable), ("file", OmitReason::Unreadable)]
+        .map(|(path, reason)| (path.to_owned(), reason));
+    for _ in 0..3 {
+        assert_eq!(reasons(&bench.take()), expected);
+        bench.settle();
+    }
+    chmod("file", 0o644);
+    chmod("dir", 0o755);
+    assert_eq!(reasons(&bench.take_and_compare()), []);
+    bench.settle();
+    // Readable, but nothing in it can be reached.
+    chmod("dir", 0o644);
+    let taken = bench.take();
+    assert!(!bench.listing(&taken).contains_key(Path::new("dir/file")));
+    chmod("dir", 0);
+    assert_eq!(reasons(&bench.take()), [("dir".to_owned(), OmitReason::Unreadable)]);
+    chmod("dir", 0o755);
+    bench.take_and_compare();
+}
+
+#[test]
+fn other_filesystems_are_left_out() {
+    let exe = std::env::current_exe().unwrap();
+    let mut command = Command::new("unshare");
+    command.args(["--user", "--map-root-user", "--mount"]).arg(exe);
+    assert!(rerun("capture::tests::other_filesystems_are_left_out_in_a_namespace", &mut command));
+}
+
+#[test]
+#[ignore = "run by other_filesystems_are_left_out"]
+fn other_filesystems_are_left_out_in_a_namespace() {
+    use nix::mount::{MsFlags, mount, umount};
+    let bench = Bench::new();
+    bench.write("mnt/under", "x");
+    bench.write("bind/under", "x");
+    bench.write("file", "x");
+    bench.write("other", "y");
+    bench.take_and_compare();
+    bench.settle();
+    let none: Option<&str> = None;
+    mount(Some("tmpfs"), &bench.path("mnt"), Some("tmpfs"), MsFlags::empty(), none).unwrap();
+    mount(Some(&bench.path("mnt")), &bench.path("bind"), none, MsFlags::MS_BIND, none).unwrap();
+    mount(Some(&bench.path("other")), &bench.path("file"), none, MsFlags::MS_BIND, none).unwrap();
+    let other = OmitReason::OtherFilesystem;
+    let expected = [("bind", other), ("file", other), ("mnt", other)].map(|(path, reason)| (path.to_owned(), reason));
+    for _ in 0..2 {
+        assert_eq!(reasons(&bench.take()), expected);
+        let live = bench.live();
+        assert_eq!(bench.take().tree, Some(super::tree_id(&live.tree, &live.meta)));
+        bench.write("mnt/changes", "z");
+        bench.settle();
+    }
+    for path in ["mnt", "bind", "file"] {
+        umount(&bench.path(path)).unwrap();
+    }
+    assert_eq!(reasons(&bench.take_and_compare()), []);
+}
+
+#[test]
+fn a_file_that_never_stands_still_is_omitted_or_whole() {
+    let bench = Bench::new();
+    bench.write("still", "still");
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // Each state of the file is one letter throughout.
+            let file = fs::File::create(bench.dir.path().join("ws/busy")).unwrap();
+            for letter in (b'a'..=b'z').cycle() {
+                use std::os::unix::fs::FileExt;
+                file.write_all_at(&vec![letter; 1 << 16], 0).unwrap();
+                if stop.load(std::sync::atomic::Ordering::Relaxed) {
+                    break;
+                }
+            }
+        });
+        let store = Arc::clone(&bench.store);
+        for at in 0..30 {
+            let request = SnapshotRequest { id: SnapshotId::new(format!("x{at}")).unwrap(), ..base_request() };
+            let workspace = Dir::open(bench.dir.path().join("ws")).unwrap();
+            let taken = snapshot(&store, &workspace, &request, &Context::quiet()).unwrap();
+            assert!(reasons(&taken).iter().all(|(path, reason)| path == "busy" && *reason == OmitReason::Changing));
+        }
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+    bench.settle();
+    assert_eq!(reasons(&bench.take_and_compare()), []);
+}
+
+#[test]
+fn a_tree_that_changes_all_the_time_is_captured_all_the_same() {
+    let bench = Bench::new();
+    for at in 0..40 {
+        bench.write(&format!("d{}/f{at}", at % 4), "x");
+    }
+    let root = bench.path("");
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    let outside = bench.dir.path().join("outside");
+    fs::create_dir(&outside).unwrap();
+    fs::write(outside.join("secret"), "secret").unwrap();
+    std::thread::scope(|scope| {
+        let (stop, outside) = (&stop, &outside);
+        scope.spawn(move || {
+            for at in (0..4).cycle() {
+                // A directory goes away and comes back, with a link to the outside in its place meanwhile; others are swapped with files.
+                let (dir, away) = (root.join(format!("d{at}")), root.join("away"));
+                let _ = fs::rename(&dir, &away);
+                let _ = symlink(outside, &dir);
+                let _ = fs::remove_file(&dir);
+                let _ = fs::write(&dir, "a file");
+                let _ = fs::remove_file(&dir);
+                let _ = fs::rename(&away, &dir);
+                if stop.load(std::sync::atomic::Ordering::Relaxed) {
+                    break;
+                }
+            }
+        });
+        for at in 0..60 {
+            let request = SnapshotRequest { id: SnapshotId::new(format!("x{at}")).unwrap(), ..base_request() };
+            let workspace = Dir::open(bench.dir.path().join("ws")).unwrap();
+            let taken = snapshot(&bench.store, &workspace, &request, &Context::quiet()).unwrap();
+            let listing = bench.listing(&taken);
+            assert!(!listing.keys().any(|path| path.ends_with("secret")));
+            assert!(listing.values().all(|seen| seen.data != b"secret"));
+        }
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+    bench.take_and_compare();
+}
+
+fn base_request() -> SnapshotRequest {
+    SnapshotRequest {
+        id: SnapshotId::new("x").unwrap(),
+        created: Timestamp::default(),
+        label: None,
+        attributes: BTreeMap::new(),
+        durability: Durability::Instant,
+        policy: CapturePolicy::default(),
+    }
 }

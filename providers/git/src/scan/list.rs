@@ -141,7 +141,7 @@ pub(super) fn decide_one(
     item.pending = true;
     if let Some(old) = old
         && old.what == item.what
-        && env.unchanged(&old.stat, &stat)
+        && env.settled(&old.stat, &stat)
         && env.doubted.is_none_or(|store| store.contains(&old.id))
     {
         item.id = old.id;

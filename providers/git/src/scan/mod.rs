@@ -10,8 +10,8 @@
 //! [`read_contents`] then reads what differs. Between the two, the number of entries is known and nothing large has been done.
 //!
 //! A file counts as unchanged if its type, permissions, size, inode, mtime and ctime are, and its ctime is older than the scan
-//! that saw it by more than the clock's tick: a later change within the same tick would look the same. The ctime decides
-//! because nobody can set it; `touch -d`, `mv`, `cp -p` all change it.
+//! that saw it by more than a second: a later change within the same tick of the clock would look the same, and a `write` that
+//! was under way then too. The ctime decides because nobody can set it; `touch -d`, `mv`, `cp -p` all change it.
 //!
 //! Not here: what is ignored (`ah-rules`), the index's form (`index`), trees and snapshots (`capture`).
 
@@ -177,6 +177,10 @@ impl Scan {
     }
 }
 
+/// A `write` sets a file's times when it begins, and may go on for a while: a file that was changed this short before it was
+/// read is read once more by the next scan. Nanoseconds; tests cannot wait that long.
+const UNDER_WAY: u64 = if cfg!(test) { 1 } else { 1_000_000_000 };
+
 /// The id that stands for none.
 pub(crate) fn null() -> ObjectId {
     ObjectId::null(gix::hash::Kind::Sha1)
@@ -210,6 +214,8 @@ struct Env<'a> {
     rules: &'a Rules,
     /// Entries of the index with a ctime from here on may have changed without looking so.
     racy_from: Timestamp,
+    /// Likewise for contents, see [`UNDER_WAY`].
+    settled_until: Timestamp,
     device: (u32, u32),
     filesystem: Filesystem,
     /// Where to ask for objects that the index names, if it cannot be relied on for that.
@@ -222,9 +228,14 @@ struct Env<'a> {
 }
 
 impl Env<'_> {
-    /// Whether what the index says of contents with these attributes still holds.
+    /// Whether what the index says of names or rules with these attributes still holds.
     fn unchanged(&self, before: &Stat, now: &Stat) -> bool {
         before == now && before.ctime < self.racy_from
+    }
+
+    /// Whether what the index says of contents with these attributes still holds.
+    fn settled(&self, before: &Stat, now: &Stat) -> bool {
+        before == now && before.ctime < self.settled_until
     }
 
     /// Takes note of captured entries, and refuses too many.
@@ -314,6 +325,7 @@ pub(crate) fn scan(
             index: index.as_ref(),
             rules: &rules,
             racy_from: stat::before(seen_until, filesystem.tick),
+            settled_until: stat::before(seen_until, UNDER_WAY.max(filesystem.tick)),
             device: seen.device,
             filesystem,
             doubted: (!certain).then_some(store),

@@ -10,7 +10,9 @@ use super::list::{self, Decision, FoundDir};
 use super::stat::{Seen, open_dir, stat_at, stat_of};
 use super::walk::{self, Job, cannot_list};
 use super::{Env, Item, Listed, Node, State, Sub, dir_class, pool};
-use crate::index::{DIR_KEPT, DIR_MARKED, DIR_THROUGH, ITEM_DIR, ITEM_RECHECK, ITEM_TRACKED, Index, What};
+use crate::index::{
+    DIR_KEPT, DIR_MARKED, DIR_THROUGH, ITEM_DIR, ITEM_IGNORED, ITEM_RECHECK, ITEM_TRACKED, Index, What,
+};
 
 /// How many files are looked at before a thread asks for more work.
 const UNIT: usize = 512;
@@ -32,7 +34,7 @@ pub(super) fn refresh(env: &Env<'_>, index: &Index, user_index: IndexStamp) -> R
     }
     let findings = look(env, index)?;
     let mut dirty = Dirty::of(findings, index.len());
-    if dirty.rules_changed(index) {
+    if dirty.rules_changed(env, index) {
         return Ok(None);
     }
     let jobs: Vec<usize> = (0..index.len()).filter(|&at| dirty.is(at)).collect();
@@ -109,8 +111,7 @@ fn tracked_changed(env: &Env<'_>, index: &Index, stamp: IndexStamp) -> bool {
         }
         let base = path.len();
         for item in index.items(at) {
-            let ignored =
-                item.flags & super::super::index::ITEM_IGNORED != 0 || item.what == What::Omitted(OmitReason::Ignored);
+            let ignored = item.flags & ITEM_IGNORED != 0 || item.what == What::Omitted(OmitReason::Ignored);
             if !ignored && item.flags & ITEM_TRACKED == 0 {
                 continue;
             }
@@ -201,7 +202,7 @@ fn look_at(
         };
         let seen = stat_at(dir.as_fd(), item.name).ok();
         let fine = seen.is_some_and(|seen| {
-            if by_contents { env.unchanged(&item.stat, &seen.stat) && !seen.mount } else { item.stat == seen.stat }
+            if by_contents { env.settled(&item.stat, &seen.stat) && !seen.mount } else { item.stat == seen.stat }
         });
         if !fine {
             out.push(Finding::Item(at, number, seen));
@@ -253,8 +254,11 @@ impl Dirty {
         &self.items[start..end]
     }
 
-    fn rules_changed(&self, index: &Index) -> bool {
-        self.items.iter().any(|(at, item, _)| index.item(*at, *item).is_some_and(|item| item.name == b".gitignore"))
+    fn rules_changed(&self, env: &Env<'_>, index: &Index) -> bool {
+        self.items.iter().any(|(at, item, seen)| {
+            let rule_file = index.item(*at, *item).filter(|item| item.name == b".gitignore");
+            rule_file.is_some_and(|item| seen.is_none_or(|seen| !env.unchanged(&item.stat, &seen.stat)))
+        })
     }
 }
 

@@ -25,17 +25,20 @@ pub(crate) struct Cli {
 }
 
 const AFTER_HELP: &str = "\
+REF, wherever one is asked for: @ (the latest), @{2} (two back), an id or the beginning of one, a label, \
+or a time (5m-ago, 2026-11-21T09:30:00Z), which means the nearest snapshot at or before it.
+
+Exit codes: 0 done, 1 failed, 2 usage, 3 not found, 4 refused, 5 no provider could serve, 130 interrupted.
+
+Environment: AH_HOME (the state, ~/.ah), AH_SESSION (the session to write to), AH_PROVIDER_PATH (folders of \
+provider libraries), NO_COLOR.
+
 Examples:
   ah agent fs snapshot -m 'before the refactoring'   capture this workspace
   ah timeline                                        what happened here
   ah agent fs diff @                                 what changed since the latest snapshot
   ah agent fs restore @                              put every file back, safely
-  ah agent fs undo                                   take the restore back
-
-REF, wherever one is asked for: @ (the latest), @{2} (two back), an id or the beginning of one, a label, \
-or a time (5m-ago, 2026-11-21T09:30:00Z), which means the nearest snapshot at or before it.
-
-Exit codes: 0 done, 1 failed, 2 usage, 3 not found, 4 refused, 5 no provider could serve, 130 interrupted.";
+  ah agent fs undo                                   take the restore back";
 
 /// When to colour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]

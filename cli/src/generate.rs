@@ -53,8 +53,9 @@ fn completions(directory: &Path) -> std::io::Result<()> {
 
 /// fish's lines for the options of commands below the second level.
 fn deep_fish<'a>(command: &'a clap::Command, above: &mut Vec<&'a str>, out: &mut impl Write) -> std::io::Result<()> {
-    for argument in command.get_arguments().filter(|_| above.len() > 2) {
-        let Some(long) = argument.get_long().filter(|_| !argument.is_hide_set()) else { continue };
+    let own = |argument: &&clap::Arg| above.len() > 2 && !argument.is_global_set() && !argument.is_hide_set();
+    for argument in command.get_arguments().filter(own) {
+        let Some(long) = argument.get_long() else { continue };
         let seen: Vec<String> = above.iter().map(|word| format!("__fish_seen_subcommand_from {word}")).collect();
         write!(out, "complete -c ah -n \"{}\" -l {long}", seen.join("; and "))?;
         if let Some(short) = argument.get_short() {
@@ -84,12 +85,21 @@ fn man(directory: &Path) -> std::io::Result<()> {
 fn pages(command: &clap::Command, name: &str, directory: &Path) -> std::io::Result<()> {
     let page = command.clone().name(name.to_owned()).bin_name(name.replace('-', " "));
     let mut text = Vec::new();
-    clap_mangen::Man::new(page).title(name.to_uppercase()).render(&mut text)?;
-    fs::write(directory.join(format!("{name}.1")), text)?;
+    clap_mangen::Man::new(page).title(name.to_uppercase()).manual("ah").render(&mut text)?;
+    fs::write(directory.join(format!("{name}.1")), with_sections(&String::from_utf8_lossy(&text)))?;
     for sub in command.get_subcommands().filter(|sub| !sub.is_hide_set() && sub.get_name() != "help") {
         pages(sub, &format!("{name}-{}", sub.get_name()), directory)?;
     }
     Ok(())
+}
+
+/// What stands after a command's options is one section called "extra" to the generator; here it is notes, then examples,
+/// whose lines stay as they are.
+fn with_sections(page: &str) -> String {
+    page.replace(".SH EXTRA\nExamples:\n", ".SH EXAMPLES\n.nf\n")
+        .replace(".SH EXTRA\n", ".SH NOTES\n")
+        .replace("\nExamples:\n", "\n.SH EXAMPLES\n.nf\n")
+        .replace("\n.SH VERSION\n", "\n.fi\n.SH VERSION\n")
 }
 
 /// The tree without its hidden commands: completion scripts would offer them otherwise.

@@ -1,6 +1,8 @@
 //! What goes wrong from outside, as the issue lists it: for each a clear error with a hint, the exit code that the design
 //! promises, and nothing changed. What the words are is nobody's business here.
 
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
 mod support;
 
 use std::fs;

@@ -1,6 +1,8 @@
 //! What holds for every command: where output goes, what help, completions and man pages there are, closed pipes, colour,
 //! names that are not UTF-8, Ctrl-C.
 
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
 mod support;
 
 use std::ffi::{OsStr, OsString};

@@ -1,5 +1,7 @@
 //! The way of an afternoon's work: snapshot, mess, look, restore, undo, branch; as root and as an ordinary user.
 
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
 mod support;
 
 use std::fs;
@@ -159,6 +161,19 @@ fn exec_shows_the_branch_at_the_path_of_the_workspace() {
         assert_eq!(world.read("g"), None);
         let ran = world.run(["agent", "fs", "exec", "b", "--", "sh", "-c", "kill -TERM $$"]);
         assert_eq!(ran.code, 128 + 15, "{ran:?}");
+    });
+}
+
+#[test]
+fn exec_without_a_branch_starts_from_the_present_state() {
+    World::each(|world| {
+        world.write("sub/f", "present\n");
+        let script = "cat f; echo changed > f; cat f; exit 3";
+        let mut command = world.command(["agent", "fs", "exec", "--", "sh", "-c", script]);
+        let ran = support::Ran::of(command.current_dir(world.root().join("sub")));
+        assert_eq!((ran.code, ran.stdout.as_str()), (3, "present\nchanged\n"), "{ran:?}");
+        assert_eq!(world.read("sub/f").unwrap(), "present\n");
+        assert_eq!(world.json("branches", &["agent", "fs", "branches"])["branches"].as_array().unwrap().len(), 1);
     });
 }
 

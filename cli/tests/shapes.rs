@@ -1,5 +1,7 @@
 //! Every command's JSON, checked against the shape that `docs/schema` documents, with names that are not UTF-8 in it.
 
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
 mod support;
 
 use std::ffi::OsStr;

@@ -1,9 +1,9 @@
 //! `ah agent fs exec`: run a command that sees a branch at the workspace's own path.
 
 use std::ffi::OsString;
-use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitStatus};
+use std::process::Command;
 
 use ah_core::exec::{alone, become_command};
 use ah_core::{Access, BranchOptions, ExecOptions};
@@ -56,7 +56,9 @@ pub(crate) fn run(app: &App, args: &ExecArgs) -> Outcome {
     if !alone() {
         return Err(anew(app.ui.json, &branch.path, workspace.root(), &args.command).into());
     }
-    Ok(exit(workspace.exec(&branch, &options(workspace.root()))?))
+    // Gives an answer only if this process could not become the command.
+    workspace.exec(&branch, &options(workspace.root()))?;
+    Ok(Exit::Done)
 }
 
 /// Starts this program anew in this process, to be rid of the threads of providers; gives why that failed.
@@ -69,13 +71,4 @@ fn anew(json: bool, branch: &Path, root: &Path, command: &[OsString]) -> Error {
     });
     let (Ok(error) | Err(error)) = error;
     Error::from_io("ah cannot start itself anew", &error).with_hint("name the branch: `ah agent fs exec BRANCH -- CMD`")
-}
-
-fn exit(status: ExitStatus) -> Exit {
-    let code = status.code().or_else(|| Some(128 + status.signal()?)).and_then(|code| u8::try_from(code).ok());
-    match code {
-        Some(0) => Exit::Done,
-        Some(code) => Exit::Code(code),
-        None => Exit::Code(1),
-    }
 }

@@ -17,7 +17,7 @@ use std::process::Command;
 use bench::{Bench, Point, Strike};
 
 /// So many places are tried of each operation, unless all are.
-const SAMPLE: usize = 24;
+const SAMPLE: usize = 16;
 
 /// strace is needed; without it this fails where nothing may be skipped.
 fn strace() -> bool {
@@ -199,7 +199,7 @@ fn failing_calls() {
     bench.change();
     let points = bench.points(&["restore", &target]);
     let strikes = [Strike::Fail("EIO"), Strike::FailFromThenOn("ENOSPC"), Strike::Fail("ENOSPC")];
-    for (at, point) in sample(points, 2 * SAMPLE).into_iter().enumerate() {
+    for (at, point) in sample(points, SAMPLE).into_iter().enumerate() {
         let strike = strikes[at % strikes.len()];
         bench.change();
         let present = bench.now();

@@ -82,6 +82,8 @@ impl Workspace {
             report.note("giving back stale views", outcome)?;
             let outcome = self.finish_branches(&mut report);
             report.note("finishing branches", outcome)?;
+            let outcome = self.tidy_restores().map(|done| report.actions.extend(done));
+            report.note("clearing up after restores", outcome)?;
         }
         for name in self.stores()? {
             if !options.auto {

@@ -128,7 +128,7 @@ impl Workspace {
         }))
     }
 
-    fn journals(&self) -> Journals {
+    pub(super) fn journals(&self) -> Journals {
         Journals::new(self.folder())
     }
 
@@ -172,7 +172,13 @@ impl Workspace {
             Error::new(ErrorKind::NotFound, "there is no restore to take back")
                 .with_hint("`ah timeline` shows what happened")
         })?;
-        self.journals().ended_one(session, &begin.restore)
+        self.journals().ended_one(session, &begin.restore).map_err(|error| match error.kind {
+            ErrorKind::NotFound => {
+                Error::new(ErrorKind::NotFound, "the snapshot that undo would go back to was removed")
+                    .with_hint("`ah agent fs snapshots` lists those that are there")
+            }
+            _ => error,
+        })
     }
 
     /// Whether a session is among those that this call is about.
@@ -236,6 +242,7 @@ impl Workspace {
                 ));
             }
         }
+        self.clear_ended(&workspace, &scratch, &self.journals(), &cx)?;
         if plan.is_empty() {
             unused(&safety);
             // All of it had been done, or taken back, but for saying so.
@@ -272,7 +279,8 @@ impl Workspace {
                 return Err(error);
             }
         };
-        self.end_journal(&open, if applied.failed.is_empty() { "done" } else { "partial" })?;
+        self.end_journal(&open, if applied.failed.is_empty() { "done" } else { "partial" })
+            .map_err(|e| e.context("the files were restored, but that could not be put on the timeline"))?;
         for interrupted in &job.taken_over {
             self.end_journal(interrupted, "abandoned")?;
         }

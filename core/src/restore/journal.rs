@@ -214,6 +214,42 @@ impl Journals {
         read(&self.ended(session).join(format!("{restore}.json")))
     }
 
+    /// Every journal of a restore that came to its end, by file.
+    fn all_ended(&self) -> Result<Vec<PathBuf>> {
+        let fail = |e: &io::Error| Error::from_io("cannot look for the plans of restores", e);
+        let list = |folder: &Path| match fs::read_dir(folder) {
+            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+                Ok(Vec::new())
+            }
+            other => other
+                .and_then(|entries| entries.map(|entry| Ok(entry?.path())).collect::<io::Result<Vec<PathBuf>>>())
+                .map_err(|e| fail(&e)),
+        };
+        let mut found = Vec::new();
+        for session in list(&self.folder.join("sessions"))? {
+            found.extend(list(&session.join("restores"))?);
+        }
+        Ok(found)
+    }
+
+    /// The journal of the restore with that id, if it came to its end and can be read.
+    pub(crate) fn find_ended(&self, restore: &str) -> Result<Option<Journal>> {
+        let name = format!("{restore}.json");
+        let found = self.all_ended()?.into_iter().find(|path| path.file_name().is_some_and(|own| *own == *name));
+        Ok(found.and_then(|path| read(&path).ok()))
+    }
+
+    /// Removes the journals of ended restores that `keep` does not want; gives how many.
+    pub(crate) fn forget_ended(&self, keep: impl Fn(&Journal) -> bool) -> Result<u64> {
+        let mut count = 0;
+        for path in self.all_ended()? {
+            if read(&path).is_ok_and(|journal| !keep(&journal)) && fs::remove_file(path).is_ok() {
+                count += 1;
+            }
+        }
+        Ok(count)
+    }
+
     /// Files a journal away: its restore came to its end.
     pub(crate) fn end(&self, open: &OpenJournal) -> Result<()> {
         let folder = self.ended(&open.journal.session);

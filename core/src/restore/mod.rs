@@ -7,7 +7,7 @@
 //!
 //! - `facade.rs`: the order of all this, with the timeline; what is done about an interrupted one.
 //! - `scope.rs`, `ignores.rs`: what a restore may touch. `plan.rs`: what it will do. `journal.rs`: what it says about that on disk.
-//! - `apply/`: doing it. `clean.rs`: what a killed one left. `at.rs`: work relative to a directory, safe from symlinks.
+//! - `apply/`: doing it. `clean.rs`: what a killed one left; `tidy.rs`: what ended ones left. `at.rs`: work relative to a directory, safe from symlinks.
 //!
 //! # Times
 //!
@@ -37,6 +37,7 @@ mod plan;
 mod scope;
 #[cfg(test)]
 mod tests;
+mod tidy;
 
 pub(crate) use apply::{lanes, on_threads};
 pub(crate) use ignores::Ignores;

@@ -18,9 +18,7 @@ use rustix::io::Errno;
 /// The user's repository as it was found from a workspace.
 #[derive(Debug)]
 pub(crate) struct Repository {
-    /// The top of the work tree: the directory that has the `.git`.
-    pub(crate) top: OwnedFd,
-    /// The workspace's path below `top`; empty if it is the top, else without a slash at either end.
+    /// The workspace's path below the top of the work tree; empty if it is the top, else without a slash at either end.
     pub(crate) prefix: Vec<u8>,
     /// The git directory (`.git`, or `.git/worktrees/<name>`): HEAD and index are here.
     pub(crate) git_dir: OwnedFd,
@@ -59,7 +57,7 @@ impl Repository {
             match git_dir(&here) {
                 Found::Directory(git_dir) => {
                     names.reverse();
-                    return Ok(Self::open(here, names.join(&b'/'), git_dir));
+                    return Ok(Self::open(names.join(&b'/'), git_dir));
                 }
                 // Git does not look further up behind a broken `.git` file, and would find another repository there.
                 Found::Broken => return Ok(None),
@@ -77,20 +75,13 @@ impl Repository {
         }
     }
 
-    fn open(top: OwnedFd, prefix: Vec<u8>, git_dir: OwnedFd) -> Option<Self> {
+    fn open(prefix: Vec<u8>, git_dir: OwnedFd) -> Option<Self> {
         let common_dir = match read_file(&git_dir, "commondir", SMALL) {
             Ok(Some(path)) => open_dir(&git_dir, path.trim_ascii_end()).ok()?,
             _ => git_dir.try_clone().ok()?,
         };
-        let mut this = Self {
-            top,
-            prefix,
-            git_dir,
-            common_dir,
-            state: RepositoryState::default(),
-            objects: Vec::new(),
-            shallow: None,
-        };
+        let mut this =
+            Self { prefix, git_dir, common_dir, state: RepositoryState::default(), objects: Vec::new(), shallow: None };
         this.shallow = this.common_file("shallow", CONFIG_LIMIT).ok().flatten().filter(|text| !text.is_empty());
         if let Err(why) = this.read_head().and_then(|()| this.open_objects()).and_then(|()| this.check_config()) {
             this.state.not_kept = Some(why);
@@ -103,7 +94,8 @@ impl Repository {
     /// # Errors
     /// Those of the system.
     pub(crate) fn index(&self) -> Result<Option<(OwnedFd, u64)>> {
-        open_file(&self.git_dir, "index").map_err(|errno| Error::from_io("cannot open the repository's index", &errno.into()))
+        open_file(&self.git_dir, "index")
+            .map_err(|errno| Error::from_io("cannot open the repository's index", &errno.into()))
     }
 
     /// A regular file of the common directory (`info/exclude`, `config`), whole; none if there is none or it is larger than
@@ -257,9 +249,10 @@ fn name_of(above: &OwnedFd, stat: &Stat, hint: Option<&OsStr>) -> Option<Vec<u8>
         return Some(name.to_vec());
     }
     let entries = rustix::fs::Dir::read_from(above).ok()?;
-    entries.flatten().map(|entry| entry.file_name().to_bytes().to_vec()).find(|name| {
-        !matches!(&name[..], b"." | b"..") && is(name)
-    })
+    entries
+        .flatten()
+        .map(|entry| entry.file_name().to_bytes().to_vec())
+        .find(|name| !matches!(&name[..], b"." | b"..") && is(name))
 }
 
 /// Opens a directory, wherever the path leads.
@@ -362,7 +355,6 @@ mod tests {
         let head = git(&main, &["rev-parse", "HEAD"]);
         let below = discover(&main.join("a/b")).unwrap();
         assert_eq!(below.prefix, b"a/b");
-        assert_eq!(inode(&below.top), inode_of(&main));
         assert_eq!(below.state.head, Some(head.clone()));
         assert!(below.index().unwrap().unwrap().1 > 0);
         // The path given is wrong: the name is found all the same.

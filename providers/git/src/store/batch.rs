@@ -172,11 +172,9 @@ impl<'a> Batch<'a> {
                 pieces(file, size, &mut buffer, |data, last| worker.deflater.piece(data, last, |out| writer.piece(out)))
             })
         });
-        if let Ok(Some(second)) = &written {
-            if *second == id {
-                writer.close(id);
-                return Ok(Some(id));
-            }
+        if written.as_ref().is_ok_and(|second| *second == Some(id)) {
+            writer.close(id);
+            return Ok(Some(id));
         }
         locked(&self.small).seen.remove(&id);
         writer.abandon()?;

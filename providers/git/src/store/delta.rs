@@ -300,8 +300,8 @@ mod tests {
 
     #[test]
     fn a_limit_is_kept() {
-        let base = vec![1; 1000];
-        let target: Vec<u8> = (0..1000_u32).map(|n| (n * n >> 3) as u8).collect();
+        let base = [1; 1000];
+        let target: Vec<u8> = (0..1000_u32).map(|n| ((n * n) >> 3) as u8).collect();
         let full = Base::new(&base).encode(&target, usize::MAX).unwrap().len();
         assert!(Base::new(&base).encode(&target, full).is_none());
         assert!(Base::new(&base).encode(&target, full + 1).is_some());

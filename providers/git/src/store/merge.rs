@@ -108,8 +108,8 @@ impl<'s> Merge<'s> {
     /// `DataLoss` if an index cannot be read.
     pub(super) fn new(
         store: &'s Store,
-        packs: Vec<Arc<Pack>>,
-        fresh: Vec<bool>,
+        packs: &[Arc<Pack>],
+        fresh: &[bool],
         live: Option<&'s HashSet<ObjectId>>,
     ) -> Result<Self> {
         let mut order: Vec<usize> = (0..packs.len()).collect();
@@ -133,7 +133,8 @@ impl<'s> Merge<'s> {
             if fresh[number] {
                 let pairs = files::read_file(&store.folders.hints, &pack.name, 1 << 30).ok().flatten();
                 for pair in pairs.unwrap_or_default().chunks_exact(40) {
-                    hints.insert(ObjectId::from_bytes_or_panic(&pair[..20]), ObjectId::from_bytes_or_panic(&pair[20..]));
+                    hints
+                        .insert(ObjectId::from_bytes_or_panic(&pair[..20]), ObjectId::from_bytes_or_panic(&pair[20..]));
                 }
             }
         }
@@ -210,7 +211,9 @@ impl<'s> Merge<'s> {
             }
             match self.base_of(next)? {
                 Some(base) if self.is_live(base) => {
-                    chain.last_mut().map(|link| link.1 = Some(base));
+                    if let Some(link) = chain.last_mut() {
+                        link.1 = Some(base);
+                    }
                     if chain.len() > 5000 {
                         return Err(self.damaged(at, "the deltas have no end"));
                     }

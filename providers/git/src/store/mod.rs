@@ -274,19 +274,6 @@ impl Store {
         }
     }
 
-    /// Kind and size of an object, without reading it whole.
-    ///
-    /// # Errors
-    /// `DataLoss` if it is missing or damaged.
-    pub(crate) fn header(&self, id: &oid) -> Result<(Kind, u64)> {
-        if let Ok(Some(found)) = self.with_scratch(|s| self.search(id, |pack, at| pack.header(at, s))) {
-            return Ok(found);
-        }
-        let mut data = Vec::new();
-        let kind = self.read(id, &mut data)?;
-        Ok((kind, data.len() as u64))
-    }
-
     /// Whether the store has an object, as far as its indexes tell.
     pub(crate) fn contains(&self, id: &oid) -> bool {
         self.has_packed(id)
@@ -296,12 +283,6 @@ impl Store {
 
     fn has_packed(&self, id: &oid) -> bool {
         self.packs().find(id).is_some()
-    }
-
-    /// Where an object lies: a key to sort by, so that reading many objects in that order reads packs front to back.
-    /// Objects that are not there sort last.
-    pub(crate) fn location(&self, id: &oid) -> (u32, u64) {
-        self.packs().find(id).map_or((u32::MAX, 0), |(pack, at)| (pack.number, at))
     }
 
     /// Begins to write one snapshot's objects. Dropping the batch without publishing leaves nothing that counts.

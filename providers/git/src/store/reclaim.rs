@@ -185,7 +185,7 @@ pub(super) fn run(store: &Store, auto: bool, cx: &Context<'_>) -> Result<Reclaim
         let needed = if sweep { needed(store, cx)? } else { None };
         let mut settled = true;
         for group in plan(store, auto, needed.as_ref(), cx)? {
-            settled &= replace(store, group, needed.as_ref(), &mut out, cx)?;
+            settled &= replace(store, &group, needed.as_ref(), &mut out, cx)?;
         }
         if !settled {
             continue;
@@ -317,14 +317,14 @@ fn fresh_needs(store: &Store, needed: &Needed, cx: &Context<'_>) -> Result<Optio
 /// Writes one pack in place of several. Whether it could be done; if not, nothing changed.
 fn replace(
     store: &Store,
-    group: Group,
+    group: &Group,
     needed: Option<&Needed>,
     out: &mut Reclaimed,
     cx: &Context<'_>,
 ) -> Result<bool> {
     let before: u64 = group.packs.iter().map(|pack| pack.size + pack.index.count() * 28).sum();
     let (count, names): (usize, Vec<_>) = (group.packs.len(), group.packs.iter().map(|p| p.name.clone()).collect());
-    let merge = Merge::new(store, group.packs.clone(), group.fresh, needed.map(|needed| &needed.live))?;
+    let merge = Merge::new(store, &group.packs, &group.fresh, needed.map(|needed| &needed.live))?;
     let merged = merge.write(cx)?;
     let folders = &store.folders;
     let _guard = store.lock(cx)?;

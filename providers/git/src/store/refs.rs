@@ -86,10 +86,10 @@ pub(super) fn all(folders: &Folders, cx: &Context<'_>) -> Result<Vec<(SnapshotId
 /// One snapshot's commit.
 pub(super) fn one(folders: &Folders, id: &SnapshotId) -> Result<Option<ObjectId>> {
     for _ in 0..2 {
-        if let Some(dir) = folder(folders)? {
-            if let Some(found) = read_loose(&dir, id.as_str())? {
-                return Ok(Some(found));
-            }
+        if let Some(dir) = folder(folders)?
+            && let Some(found) = read_loose(&dir, id.as_str())?
+        {
+            return Ok(Some(found));
         }
         match read_packed(folders)? {
             Some(packed) if packed.contains_key(id.as_str()) => return Ok(packed.get(id.as_str()).copied()),
@@ -104,14 +104,15 @@ pub(super) fn one(folders: &Folders, id: &SnapshotId) -> Result<Option<ObjectId>
 pub(super) fn write(folders: &Folders, id: &SnapshotId, commit: ObjectId, durable: bool) -> Result<()> {
     let dir = folder_for_writing(folders)?;
     files::put(folders.tmp.as_fd(), dir.as_fd(), id.as_str(), format!("{commit}\n").as_bytes(), 0o600, durable)?;
-    if durable {
-        if let Err(error) = files::sync(&dir, SNAPSHOTS) {
-            // The caller is told that there is no snapshot; so there must be none.
-            let _ = files::remove(&dir, id.as_str());
-            return Err(error);
-        }
+    if !durable {
+        return Ok(());
     }
-    Ok(())
+    let synced = files::sync(&dir, SNAPSHOTS);
+    if synced.is_err() {
+        // The caller is told that there is no snapshot; so there must be none.
+        let _ = files::remove(&dir, id.as_str());
+    }
+    synced
 }
 
 /// Removes a snapshot's ref for good; whether there was one.

@@ -29,10 +29,11 @@ pub(super) fn disk(store: &Store) -> Result<u64> {
             if is_dir || stat.st_nlink == 1 {
                 total += stat.st_blocks.cast_unsigned() * 512;
             }
-            if is_dir && depth < DEEPEST {
-                if let Some(sub) = name.to_str().ok().and_then(|name| files::open_dir(dir.as_fd(), name).ok()) {
-                    todo.push((sub, depth + 1));
-                }
+            if is_dir
+                && depth < DEEPEST
+                && let Some(sub) = name.to_str().ok().and_then(|name| files::open_dir(dir.as_fd(), name).ok())
+            {
+                todo.push((sub, depth + 1));
             }
         }
     }

@@ -127,8 +127,7 @@ impl<'s> Linker<'s> {
         loop {
             let read = files::pread_full(source, &mut buffer, at)
                 .doing(|| "read an object of the user's repository".to_owned())?;
-            files::write_all(target, &buffer[..read])
-                .doing(|| "copy an object of the user's repository".to_owned())?;
+            files::write_all(target, &buffer[..read]).doing(|| "copy an object of the user's repository".to_owned())?;
             at += read as u64;
             if read < buffer.len() {
                 return Ok(Way::Copied);

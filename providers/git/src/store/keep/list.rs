@@ -22,9 +22,8 @@ pub(super) struct List {
 
 /// Whether `stem` is what Git calls a pack: nothing in it can lead out of a folder.
 pub(super) fn is_pack_name(stem: &str) -> bool {
-    stem.strip_prefix("pack-").is_some_and(|hex| {
-        (1..=64).contains(&hex.len()) && hex.bytes().all(|byte| byte.is_ascii_alphanumeric())
-    })
+    stem.strip_prefix("pack-")
+        .is_some_and(|hex| (1..=64).contains(&hex.len()) && hex.bytes().all(|byte| byte.is_ascii_alphanumeric()))
 }
 
 impl List {

@@ -114,7 +114,8 @@ pub(super) fn keep(store: &Store, batch: &Batch<'_>, repository: &Repository, cx
         Ok(Err(why)) => return Ok(Kept::Not(why)),
         Err(error) if matches!(error.kind, ErrorKind::Cancelled | ErrorKind::ResourceExhausted) => return Err(error),
         Err(error) => {
-            let why = error.causes.first().map_or_else(|| error.message.clone(), |why| format!("{}: {why}", error.message));
+            let why =
+                error.causes.first().map_or_else(|| error.message.clone(), |why| format!("{}: {why}", error.message));
             return Ok(Kept::Not(why));
         }
     };
@@ -284,7 +285,7 @@ pub(super) fn populate(store: &Store, kept: &oid, objects: BorrowedFd<'_>, cx: &
     }
     let mut linker = Linker::new(store, None);
     let gone = |name: &str| files::damaged(format!("{name}, kept from the user's repository, is gone or damaged"));
-    let mut check = |way: Way, name: &str| match way {
+    let check = |way: Way, name: &str| match way {
         Way::Shared | Way::Copied => Ok(()),
         Way::Gone | Way::Special | Way::TooMuch => Err(gone(name)),
     };
@@ -294,7 +295,7 @@ pub(super) fn populate(store: &Store, kept: &oid, objects: BorrowedFd<'_>, cx: &
         for (stem, size) in &list.packs {
             cx.check_cancelled()?;
             let pack = format!("{stem}.pack");
-            if !files::open_file(&ours, &pack)?.is_some_and(|(_, now)| now == *size) {
+            if files::open_file(&ours, &pack)?.is_none_or(|(_, now)| now != *size) {
                 return Err(gone(&pack));
             }
             for file in [pack, format!("{stem}.idx")] {
@@ -352,7 +353,7 @@ pub(super) fn sweep(store: &Store, kept: &HashSet<ObjectId>, out: &mut Reclaimed
     };
     if let Ok(packs) = files::open_dir(keep, PACKS) {
         for name in files::names(&packs)? {
-            if !name.rsplit_once('.').is_some_and(|(stem, _)| needed.packs.contains_key(stem)) {
+            if name.rsplit_once('.').is_none_or(|(stem, _)| !needed.packs.contains_key(stem)) {
                 remove(&packs, &name, out)?;
             }
         }
@@ -387,10 +388,10 @@ pub(super) fn sync(store: &Store, name: &str) -> Result<()> {
             if let Some((file, _)) = files::open_file(keep, name)? {
                 files::sync(&file, name)?;
             }
-        } else if let Some(name) = line.strip_prefix("d ") {
-            if let Ok(dir) = files::open_dir(keep, name) {
-                files::sync(&dir, name)?;
-            }
+        } else if let Some(name) = line.strip_prefix("d ")
+            && let Ok(dir) = files::open_dir(keep, name)
+        {
+            files::sync(&dir, name)?;
         }
     }
     for name in [LOOSE, PACKS, "."] {

@@ -131,7 +131,11 @@ fn a_snapshot_outlives_whatever_is_done_to_the_repository() {
     assert_eq!(again.unwrap_err().kind, ah_plugin_api::ErrorKind::DataLoss);
     bench.remove("one");
     bench.store.reclaim(false, &Context::quiet()).unwrap();
-    assert!(crate::store::files::names(crate::store::files::open_dir(&bench.store.folders.keep, "packs").unwrap()).unwrap().is_empty());
+    assert!(
+        crate::store::files::names(crate::store::files::open_dir(&bench.store.folders.keep, "packs").unwrap())
+            .unwrap()
+            .is_empty()
+    );
 }
 
 #[test]
@@ -145,7 +149,17 @@ fn borrowed_shallow_and_linked_repositories_are_kept() {
     git(parent, &["clone", "-q", "--shared", "repository", "borrower"]);
     git(&bench.repository, &["worktree", "add", "-q", "../linked", "-b", "other"]);
     git(parent, &["clone", "-q", "--depth=1", &format!("file://{}", bench.repository.display()), "shallow"]);
-    git(parent, &["clone", "-q", "--filter=blob:none", "--no-checkout", &format!("file://{}", bench.repository.display()), "partial"]);
+    git(
+        parent,
+        &[
+            "clone",
+            "-q",
+            "--filter=blob:none",
+            "--no-checkout",
+            &format!("file://{}", bench.repository.display()),
+            "partial",
+        ],
+    );
     let lists = ["borrower", "linked", "shallow"].map(|name| bench.snapshot(name, &parent.join(name)).unwrap());
     let why = bench.snapshot("partial", &parent.join("partial")).unwrap_err();
     assert!(why.contains("partial"), "{why}");

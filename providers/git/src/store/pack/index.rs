@@ -78,7 +78,7 @@ impl Index {
         }
         let this = Self { file, size, fanout, whole, asked: AtomicU32::new(0) };
         let least = this.large_offsets() + 40;
-        if size < least || (size - least) % 8 != 0 {
+        if size < least || !(size - least).is_multiple_of(8) {
             return Err("its index has the wrong size".into());
         }
         Ok(this)

@@ -13,7 +13,7 @@ mod read;
 mod write;
 
 pub(super) use entry::{Body, Entry};
-pub(super) use index::{Index, IndexEntry};
+pub(super) use index::Index;
 pub(super) use read::{Bases, Pack, Scratch};
 pub(super) use write::{Deflater, Finished, PackWriter, header};
 

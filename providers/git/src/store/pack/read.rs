@@ -73,10 +73,13 @@ pub(in crate::store) struct Bases {
     inner: Mutex<Generations>,
 }
 
+/// Objects by pack number and offset.
+type Generation = HashMap<(u32, u64), Arc<(Kind, Vec<u8>)>>;
+
 #[derive(Debug, Default)]
 struct Generations {
-    young: HashMap<(u32, u64), Arc<(Kind, Vec<u8>)>>,
-    old: HashMap<(u32, u64), Arc<(Kind, Vec<u8>)>>,
+    young: Generation,
+    old: Generation,
     bytes: usize,
 }
 
@@ -237,12 +240,12 @@ impl Pack {
         let mut deltas: Vec<(u64, Entry)> = Vec::new();
         let mut place = at;
         let kind = loop {
-            if !deltas.is_empty() {
-                if let Some(base) = bases.get((self.number, place)) {
-                    out.clear();
-                    out.extend_from_slice(&base.1);
-                    break base.0;
-                }
+            if !deltas.is_empty()
+                && let Some(base) = bases.get((self.number, place))
+            {
+                out.clear();
+                out.extend_from_slice(&base.1);
+                break base.0;
             }
             let entry = self.entry(place, scratch)?;
             if let Body::Whole(kind) = entry.body {

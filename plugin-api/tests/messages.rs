@@ -151,12 +151,7 @@ impl Provider for Echo {
     fn destroy(&self, _: &Place<'_>, _: &ah_plugin_api::DestroyRequest, _: &Context<'_>) -> Result<Done> {
         Ok(Done {})
     }
-    fn mount(
-        &self,
-        _: &Place<'_>,
-        _: &ah_plugin_api::MountRequest,
-        _: &Context<'_>,
-    ) -> Result<ah_plugin_api::View> {
+    fn mount(&self, _: &Place<'_>, _: &ah_plugin_api::MountRequest, _: &Context<'_>) -> Result<ah_plugin_api::View> {
         Err(Error::new(ErrorKind::NotFound, "none"))
     }
     fn unmount(&self, _: &Place<'_>, _: &ah_plugin_api::UnmountRequest, _: &Context<'_>) -> Result<Done> {
@@ -176,13 +171,7 @@ impl Provider for Echo {
 struct Loopback;
 
 impl wire::Caller for Loopback {
-    fn call(
-        &self,
-        op: Op,
-        request: &[u8],
-        fds: &[std::os::fd::BorrowedFd<'_>],
-        cx: &Context<'_>,
-    ) -> Result<Vec<u8>> {
+    fn call(&self, op: Op, request: &[u8], fds: &[std::os::fd::BorrowedFd<'_>], cx: &Context<'_>) -> Result<Vec<u8>> {
         let fds = fds.iter().map(|fd| fd.try_clone_to_owned().unwrap()).collect();
         wire::serve(&Echo, op, request, fds, cx)
     }

@@ -1,0 +1,130 @@
+//! Disks that are full, and directories that do not want to be written to.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
+
+use crate::support::{User, World};
+
+/// Mounts a small filesystem; false (and a message) if the tests may not.
+fn small_disk(at: &Path, megabytes: u32) -> bool {
+    if !nix::unistd::geteuid().is_root() {
+        eprintln!("skipped: only root mounts");
+        return false;
+    }
+    fs::create_dir_all(at).unwrap();
+    let size = format!("size={megabytes}m");
+    let status = Command::new("mount").args(["-t", "tmpfs", "-o", &size, "tmpfs"]).arg(at).status().unwrap();
+    assert!(status.success());
+    true
+}
+
+fn bytes(fill: u8) -> Vec<u8> {
+    // Not compressible, and different for each `fill`.
+    let mut state = u32::from(fill) + 1;
+    std::iter::repeat_with(|| {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        state.to_le_bytes()[3]
+    })
+    .take(2_500_000)
+    .collect()
+}
+
+#[test]
+fn a_restore_that_does_not_fit_changes_nothing() {
+    let world = World::new();
+    if !small_disk(&world.root(), 4) {
+        return;
+    }
+    world.write("big", bytes(1));
+    world.write("small", "old");
+    let first = world.fs(["snapshot"]);
+    world.write("big", bytes(2));
+    world.write("small", "new");
+    world.write("added", "new");
+    let before = world.picture("w");
+    let ran = world.run(["agent", "fs", "restore", &first]);
+    assert_eq!(ran.code, 1, "{ran:?}");
+    assert!(ran.stderr.contains("No space left"), "{ran:?}");
+    assert_eq!(world.picture("w"), before);
+    // What fits is done.
+    world.fs(["restore", &first, "--", "small", "added"]);
+    assert_eq!((world.read("small").as_deref(), world.read("added")), (Some("old"), None));
+    // With room, all of it.
+    fs::remove_file(world.root().join("big")).unwrap();
+    world.fs(["restore", &first]);
+    assert_eq!(fs::read(world.root().join("big")).unwrap(), bytes(1));
+}
+
+#[test]
+fn without_room_for_the_safety_snapshot_nothing_is_changed() {
+    let world = World::new();
+    if !small_disk(&world.path("state"), 4) {
+        return;
+    }
+    world.write("big", bytes(1));
+    let first = world.fs(["snapshot"]);
+    world.write("big", bytes(2));
+    let before = world.picture("w");
+    for words in [&["agent", "fs", "restore", &first][..], &["agent", "fs", "snapshot"]] {
+        let ran = world.run(words);
+        assert_eq!(ran.code, 1, "{ran:?}");
+    }
+    assert_eq!(world.picture("w"), before);
+    world.write("big", "small now");
+    world.fs(["gc"]);
+    world.fs(["restore", &first]);
+    assert_eq!(fs::read(world.root().join("big")).unwrap(), bytes(1));
+    world.fs(["undo"]);
+    assert_eq!(world.read("big").as_deref(), Some("small now"));
+}
+
+#[test]
+fn read_only_directories_of_ones_own() {
+    World::each(|world| {
+        let chmod = |path: &str, mode| {
+            fs::set_permissions(world.root().join(path), fs::Permissions::from_mode(mode)).unwrap();
+        };
+        let mode = |path: &str| fs::metadata(world.root().join(path)).unwrap().permissions().mode() & 0o7777;
+        for name in ["shut/edited", "shut/deleted", "shut/in/deep"] {
+            world.write(name, "old");
+        }
+        ["shut/in", "shut", "."].into_iter().for_each(|path| chmod(path, 0o555));
+        let first = world.fs(["snapshot"]);
+        [".", "shut", "shut/in"].into_iter().for_each(|path| chmod(path, 0o755));
+        world.write("shut/edited", "new");
+        world.write("shut/added", "new");
+        world.write("shut/in/deep", "new");
+        fs::remove_file(world.root().join("shut/deleted")).unwrap();
+        ["shut/in", "shut", "."].into_iter().for_each(|path| chmod(path, 0o555));
+        world.fs(["restore", &first]);
+        for name in ["shut/edited", "shut/deleted", "shut/in/deep"] {
+            assert_eq!(world.read(name).as_deref(), Some("old"), "{name}");
+        }
+        assert!(!world.root().join("shut/added").exists());
+        assert_eq!([mode("."), mode("shut"), mode("shut/in")], [0o555; 3]);
+        world.fs(["undo"]);
+        assert_eq!(world.read("shut/edited").as_deref(), Some("new"));
+        assert!(world.root().join("shut/added").exists() && !world.root().join("shut/deleted").exists());
+        assert_eq!([mode("."), mode("shut"), mode("shut/in")], [0o555; 3]);
+    });
+}
+
+#[test]
+fn a_directory_of_somebody_else_is_refused_with_nothing_changed() {
+    if !nix::unistd::geteuid().is_root() {
+        return;
+    }
+    let world = World::of(User::Ordinary);
+    world.write("theirs/f", "old");
+    world.write("mine", "old");
+    let first = world.fs(["snapshot"]);
+    world.write("theirs/f", "new");
+    world.write("mine", "new");
+    std::os::unix::fs::chown(world.root().join("theirs"), Some(0), Some(0)).unwrap();
+    let ran = world.run(["agent", "fs", "restore", &first]);
+    assert_eq!(ran.code, 4, "{ran:?}");
+    assert!(ran.stderr.contains("theirs"), "{ran:?}");
+    assert_eq!([world.read("theirs/f").as_deref(), world.read("mine").as_deref()], [Some("new"); 2]);
+}

@@ -1,0 +1,113 @@
+//! `exec`: a branch at the workspace's own path, for one command and what it starts.
+
+use std::fs;
+use std::process::Command;
+
+use crate::support::{Ran, User, World};
+
+fn sh(world: &World, branch: &str, script: &str) -> Ran {
+    world.run(["agent", "fs", "exec", branch, "--", "sh", "-c", script])
+}
+
+fn branch(world: &World) -> String {
+    world.write("f", "outside");
+    world.write("sub/deep/g", "g");
+    world.fs(["snapshot"]);
+    world.fs(["branch", "--name", "b"])
+}
+
+#[test]
+fn the_command_and_its_children_see_the_branch_and_nobody_else() {
+    World::each(|world| {
+        let path = branch(world);
+        let ran = sh(world, "b", "pwd; echo inside >f; sh -c 'sh -c \"cat f; pwd\"'; echo new >new");
+        let root = world.root().display().to_string();
+        assert_eq!(ran.code, 0, "{ran:?}");
+        assert_eq!(ran.stdout, format!("{root}\ninside\n{root}\n"));
+        assert_eq!(world.read("f").as_deref(), Some("outside"));
+        assert!(!world.root().join("new").exists());
+        assert_eq!(fs::read_to_string(format!("{path}/f")).unwrap(), "inside\n");
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        assert!(!mounts.contains(&root), "nothing of it is to be seen outside");
+    });
+}
+
+#[test]
+fn it_starts_in_the_same_directory() {
+    World::each(|world| {
+        branch(world);
+        let here = world.root().join("sub/deep");
+        let words = ["agent", "fs", "exec", "b", "--", "sh", "-c", "pwd; echo $PWD; ls"];
+        let ran = Ran::of(world.command(words).current_dir(&here));
+        let shown = here.display();
+        assert_eq!(ran.stdout, format!("{shown}\n{shown}\ng\n"), "{ran:?}");
+        // One that the branch does not have: the nearest above.
+        fs::create_dir_all(world.root().join("only/here")).unwrap();
+        world.give_away();
+        let ran = Ran::of(world.command(words).current_dir(world.root().join("only/here")));
+        assert!(ran.stdout.starts_with(&format!("{}\n", world.root().display())), "{ran:?}");
+    });
+}
+
+#[test]
+fn status_and_signals_are_the_commands() {
+    World::each(|world| {
+        branch(world);
+        assert_eq!(sh(world, "b", "exit 37").code, 37);
+        let killed = sh(world, "b", "kill -TERM $$");
+        assert_eq!(killed.code, 128 + 15, "{killed:?}");
+        assert_eq!(world.run(["agent", "fs", "exec", "b", "--", "no-such-command"]).code, 3);
+    });
+}
+
+#[test]
+fn without_a_branch_one_is_made_of_the_present() {
+    World::each(|world| {
+        world.write("f", "present");
+        let words = ["agent", "fs", "exec", "--", "sh", "-c", "cat f; echo changed >f"];
+        let ran = world.run(words);
+        assert_eq!((ran.code, ran.stdout.as_str()), (0, "present"), "{ran:?}");
+        assert_eq!(world.read("f").as_deref(), Some("present"));
+    });
+}
+
+#[test]
+fn ah_inside_knows_the_branch() {
+    World::each(|world| {
+        branch(world);
+        let ah = crate::support::ah().display();
+        let ran = sh(world, "b", &format!("echo 1 >f; {ah} agent fs snapshot >/dev/null && {ah} agent fs snapshots | wc -l"));
+        assert_eq!(ran.code, 0, "{ran:?}");
+        // The workspace's own timeline does not have it: the snapshot that was asked for, and the branch's.
+        assert_eq!(world.json("snapshots", &["agent", "fs", "snapshots"])["snapshots"].as_array().unwrap().len(), 2);
+    });
+}
+
+#[test]
+fn an_ordinary_user_stays_one() {
+    if !nix::unistd::geteuid().is_root() {
+        return;
+    }
+    let world = World::of(User::Ordinary);
+    branch(&world);
+    let ran = sh(&world, "b", "id -u; id -g; grep CapEff /proc/self/status; cat /etc/shadow 2>/dev/null || echo refused");
+    let lines: Vec<&str> = ran.stdout.lines().collect();
+    assert_eq!(lines, ["65534", "65534", "CapEff:\t0000000000000000", "refused"], "{ran:?}");
+    // Nor can it take the branch away from over the workspace.
+    let ran = sh(&world, "b", "umount . 2>/dev/null && echo gone || echo stays");
+    assert_eq!(ran.stdout, "stays\n");
+}
+
+#[test]
+fn a_workspace_that_is_gone_is_told() {
+    let world = World::new();
+    let path = branch(&world);
+    // From the branch itself its origin cannot be found any more, so the command is given as ah gives it to itself.
+    fs::remove_dir_all(world.root()).unwrap();
+    let mut command = Command::new(crate::support::ah());
+    let root = world.root();
+    command.args(["agent", "fs", "exec", "--over"]).arg(&path).arg(&root).args(["--", "true"]);
+    let ran = Ran::of(command.current_dir(world.path("home")).env("AH_HOME", world.path("state")));
+    assert_eq!(ran.code, 4, "{ran:?}");
+    assert!(ran.stderr.contains("hint: mkdir -p"), "{ran:?}");
+}

@@ -1,0 +1,11 @@
+//! Going back, as a person does it with the real binary: build tools afterwards, `exec`, odd permissions, full disks, several
+//! processes at once. Kills are `crash`'s.
+
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+mod builds;
+mod disks;
+mod exec;
+#[path = "../support/mod.rs"]
+mod support;
+mod together;

@@ -97,7 +97,7 @@ fn listed_of(index: &Index, old: usize) -> Listed {
         stat: index.dir(old).stat,
         items: index.items(old).map(|record| Item::of_record(&record)).collect(),
         subs: index.children(old).map(|child| Sub { name: index.name(child).into(), node: child }).collect(),
-        nested: nested_of(index, old),
+        nested: index.nested_of(old),
         rules: None,
     }
 }
@@ -229,7 +229,7 @@ fn is_same(scan: &Scan, at: usize, listed: &Listed, index: &Index, old: usize, b
     let subs = listed.subs.iter().map(|sub| scan.nodes[sub.node].old);
     dir.stat == listed.stat
         && (dir.flags & (DIR_KEPT | DIR_THROUGH), index.rule(old)) == (node.flags, node.rule.as_bytes())
-        && nested_of(index, old) == listed.nested
+        && index.nested_of(old) == listed.nested
         && listed.subs.iter().all(|sub| is_built_same(built, sub.node))
         && index.children(old).map(Some).eq(subs)
         && index.items(old).eq(listed.items.iter().map(Item::as_record))
@@ -337,7 +337,7 @@ impl Tree {
                     patch.dir(index, at, &dir(index.dir(at).stat)?, items)
                 }
                 State::Listed(listed) => {
-                    nested_of(index, at) == listed.nested
+                    index.nested_of(at) == listed.nested
                         && index.children(at).eq(listed.subs.iter().map(|sub| sub.node))
                         && patch.dir(index, at, &dir(listed.stat)?, Some(listed.items.iter().map(Item::as_record)))
                 }
@@ -386,7 +386,7 @@ impl Tree {
             let old = self.scan.index.as_ref().zip(node.old);
             let (stat, nested) = match (&node.state, old) {
                 (State::Listed(listed), _) => (listed.stat, listed.nested),
-                (_, Some((index, old))) => (index.dir(old).stat, nested_of(index, old)),
+                (_, Some((index, old))) => (index.dir(old).stat, index.nested_of(old)),
                 (_, None) => continue,
             };
             let Some(dir) = self.new_dir(at, parent, stat) else { continue };
@@ -406,10 +406,6 @@ impl Tree {
         }
         writer
     }
-}
-
-fn nested_of(index: &Index, old: usize) -> Option<[u8; 20]> {
-    index.nested().find(|(at, _)| *at == old).map(|(_, stamp)| stamp)
 }
 
 fn push(out: &mut Vec<Omission>, dir: &[u8], name: &[u8], reason: ah_plugin_api::OmitReason, detail: Option<String>) {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
@@ -452,6 +453,119 @@ fn the_limit_of_entries() {
     let request = SnapshotRequest { id: SnapshotId::new("s1").unwrap(), ..bench.request() };
     let taken = snapshot(&bench.store, &bench.workspace(), &request, &Context::quiet()).unwrap_err();
     assert_eq!(taken.kind, ErrorKind::AlreadyExists);
+}
+
+/// Everything below a directory, with all attributes but access times.
+fn everything(dir: &Path) -> BTreeMap<PathBuf, (Vec<u8>, u64, u32, i64, i64, i64, i64)> {
+    let mut out = BTreeMap::new();
+    let mut todo = vec![dir.to_owned()];
+    while let Some(path) = todo.pop() {
+        let stat = fs::symlink_metadata(&path).unwrap();
+        let data = if stat.is_dir() {
+            todo.extend(fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
+            Vec::new()
+        } else {
+            fs::read(&path).unwrap()
+        };
+        let times = (stat.mtime(), stat.mtime_nsec(), stat.ctime(), stat.ctime_nsec());
+        // Keeping objects may add a link to them, which is a ctime.
+        let (ctime, ctime_nsec) =
+            if path.components().any(|part| part.as_os_str() == "objects") { (0, 0) } else { (times.2, times.3) };
+        out.insert(path, (data, stat.ino(), stat.mode(), times.0, times.1, ctime, ctime_nsec));
+    }
+    out
+}
+
+fn rev_parse(dir: &Path, what: &str) -> String {
+    let output = Command::new("git").args(["rev-parse", what]).current_dir(dir).output().unwrap();
+    String::from_utf8(output.stdout).unwrap().trim().to_owned()
+}
+
+#[test]
+fn the_repository_is_recorded_and_not_touched() {
+    let bench = Bench::new();
+    bench.write("file", "one");
+    assert_eq!(bench.take_and_compare().repository, None);
+    bench.git(&["init", "-q", "-b", "trunk"]);
+    let unborn = bench.take_and_compare().repository.unwrap();
+    assert_eq!((unborn.head, unborn.branch.as_deref()), (None, Some("refs/heads/trunk")));
+    bench.git(&["add", "file"]);
+    bench.git(&["commit", "-q", "-m", "m"]);
+    let index = |taken: &Snapshot| bench.entry(&bench.top(taken), b"index").map(|(_, id)| bench.object(&id).1);
+    let before = everything(&bench.path(".git"));
+    let taken = bench.take_and_compare();
+    assert_eq!(everything(&bench.path(".git")), before);
+    let state = taken.repository.clone().unwrap();
+    assert_eq!(state.head, Some(rev_parse(&bench.path(""), "HEAD")));
+    assert_eq!((state.branch.as_deref(), state.not_kept.clone()), (Some("refs/heads/trunk"), None));
+    assert_eq!(index(&taken), Some(fs::read(bench.path(".git/index")).unwrap()));
+    // The index changes, and only the index.
+    bench.settle();
+    bench.take();
+    bench.git(&["rm", "-q", "--cached", "file"]);
+    assert_eq!(index(&bench.take_and_compare()), Some(fs::read(bench.path(".git/index")).unwrap()));
+    bench.git(&["reset", "-q", "--hard"]);
+
+    // A linked worktree has a HEAD and an index of its own.
+    bench.git(&["worktree", "add", "-q", "-b", "side", "../linked"]);
+    let linked = Bench::new();
+    fs::remove_dir(linked.path("")).unwrap();
+    fs::rename(bench.dir.path().join("linked"), linked.path("")).unwrap();
+    let taken = linked.take();
+    assert_eq!(taken.repository.as_ref().unwrap().branch.as_deref(), Some("refs/heads/side"));
+    assert_eq!(reasons(&taken), []);
+    assert!(linked.listing(&taken).contains_key(Path::new("file")));
+
+    // A directory inside a repository has its rules, and is none.
+    bench.write(".gitignore", "*.tmp\n");
+    bench.write("inner/x.tmp", &"x".repeat(2 << 20));
+    bench.write("inner/y", "y");
+    let inner = Dir::open(bench.path("inner")).unwrap();
+    let store = tempfile::tempdir().unwrap();
+    let store = Store::open(&Dir::open(store.path()).unwrap()).unwrap();
+    let taken = snapshot(&store, &inner, &base_request(), &Context::quiet()).unwrap();
+    assert_eq!(taken.repository, None);
+    assert_eq!(reasons(&taken), [("x.tmp".to_owned(), OmitReason::Ignored)]);
+
+    // Nothing of it is needed any more.
+    fs::remove_dir_all(bench.path(".git")).unwrap();
+    assert_eq!(bench.take_and_compare().repository, None);
+    fs::write(bench.path(".git"), "gitdir: /nowhere/at/all").unwrap();
+    assert_eq!(bench.take_and_compare().repository, None);
+    fs::remove_file(bench.path(".git")).unwrap();
+    rustix::fs::mknodat(rustix::fs::CWD, bench.path(".git"), rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR, 0)
+        .unwrap();
+    assert_eq!(bench.take_and_compare().repository, None);
+}
+
+#[test]
+fn a_deleted_workspace_is_not_an_empty_one() {
+    let bench = Bench::new();
+    let workspace = bench.workspace();
+    fs::remove_dir(bench.path("")).unwrap();
+    let refused = snapshot(&bench.store, &workspace, &bench.request(), &Context::quiet()).unwrap_err();
+    assert_eq!(refused.kind, ErrorKind::NotFound);
+}
+
+#[test]
+fn a_clock_that_went_back() {
+    let bench = Bench::new();
+    bench.write("d/f", "one");
+    bench.settle();
+    bench.take();
+    // As if that scan had taken place tomorrow.
+    let path = bench.dir.path().join("store");
+    let fd = fs::File::open(&path).unwrap();
+    let mut index = crate::index::Index::load(fd.as_fd()).unwrap();
+    let mut header = index.header().clone();
+    header.started.secs += 86_400;
+    crate::index::Patch::default().write(fd.as_fd(), &mut index, &header).unwrap();
+    let time = fs::metadata(bench.path("d/f")).unwrap().modified().unwrap();
+    bench.write("d/f", "two");
+    fs::File::open(bench.path("d/f")).unwrap().set_modified(time).unwrap();
+    bench.take_and_compare();
+    bench.write("d/g", "new");
+    bench.take_and_compare();
 }
 
 /// A change to the workspace.

@@ -87,7 +87,8 @@ impl Index {
                 }
             }
         }
-        items == self.items && (0..self.nested).all(|at| self.raw_nested(at).0 < self.dirs)
+        let nested: Vec<usize> = self.nested().map(|(at, _)| at).collect();
+        items == self.items && nested.is_sorted() && nested.last().is_none_or(|&last| last < self.dirs)
     }
 
     pub(crate) fn header(&self) -> &Header {
@@ -203,6 +204,21 @@ impl Index {
     /// Directories that have a `.git`, with the stamp of its say.
     pub(crate) fn nested(&self) -> impl Iterator<Item = (usize, [u8; 20])> + '_ {
         (0..self.nested).map(|at| self.raw_nested(at))
+    }
+
+    /// The stamp of a directory's `.git`; none if it has none.
+    pub(crate) fn nested_of(&self, at: usize) -> Option<[u8; 20]> {
+        let (mut low, mut high) = (0, self.nested);
+        while low < high {
+            let middle = low.midpoint(high);
+            let (found, stamp) = self.raw_nested(middle);
+            match found.cmp(&at) {
+                std::cmp::Ordering::Equal => return Some(stamp),
+                std::cmp::Ordering::Less => low = middle + 1,
+                std::cmp::Ordering::Greater => high = middle,
+            }
+        }
+        None
     }
 
     /// The records of a directory's items, as they are in the file.

@@ -281,7 +281,7 @@ fn list_again(
         // Something on the way down went away: the walk will see what.
         Err(_) => return Ok(None),
     };
-    let nested = index.nested().find(|(nested, _)| *nested == at).map(|(_, stamp)| stamp);
+    let nested = index.nested_of(at);
     if !dirty.listed[at] && seen.stat == index.dir(at).stat {
         let patched = patch(env, index, at, dirty, &rules);
         if let Some(items) = patched {

@@ -15,9 +15,33 @@ use crate::support::{Ran, World};
 
 /// The calls that change something on disk.
 pub(crate) const DURABLE: [&str; 27] = [
-    "write", "pwrite64", "writev", "fsync", "fdatasync", "syncfs", "rename", "renameat", "renameat2", "link", "linkat", "unlink",
-    "unlinkat", "mkdir", "mkdirat", "rmdir", "symlink", "symlinkat", "chmod", "fchmod", "fchmodat", "fchown", "utimensat",
-    "ftruncate", "copy_file_range", "mount", "umount2",
+    "write",
+    "pwrite64",
+    "writev",
+    "fsync",
+    "fdatasync",
+    "syncfs",
+    "rename",
+    "renameat",
+    "renameat2",
+    "link",
+    "linkat",
+    "unlink",
+    "unlinkat",
+    "mkdir",
+    "mkdirat",
+    "rmdir",
+    "symlink",
+    "symlinkat",
+    "chmod",
+    "fchmod",
+    "fchmodat",
+    "fchown",
+    "utimensat",
+    "ftruncate",
+    "copy_file_range",
+    "mount",
+    "umount2",
 ];
 
 /// What the folders in which restores prepare files are called.
@@ -109,7 +133,7 @@ impl Bench {
         fs::create_dir_all(root.join("sub/deep")).unwrap();
         fs::write(root.join("sub/deep/file"), format!("round {round}").repeat(500)).unwrap();
         fs::write(root.join("sub/run"), "#!/bin/sh\n").unwrap();
-        fs::set_permissions(root.join("sub/run"), fs::Permissions::from_mode(0o644 | (round % 2) * 0o111)).unwrap();
+        fs::set_permissions(root.join("sub/run"), fs::Permissions::from_mode(0o644 | ((round % 2) * 0o111))).unwrap();
         std::os::unix::fs::symlink(format!("round-{round}"), root.join("link")).unwrap();
         fs::create_dir(root.join(format!("empty-{}", round % 3))).ok();
         fs::remove_dir(root.join(format!("empty-{}", (round + 1) % 3))).ok();
@@ -170,12 +194,14 @@ impl Bench {
         for line in text.lines() {
             let mut words = line.split_whitespace();
             let (Some(thread), Some(rest)) = (words.next(), words.next()) else { continue };
-            let made = DURABLE.into_iter().find(|call| rest.strip_prefix(call).is_some_and(|rest| rest.starts_with('(')));
+            let made =
+                DURABLE.into_iter().find(|call| rest.strip_prefix(call).is_some_and(|rest| rest.starts_with('(')));
             if let Some(call) = made {
                 *counts.entry((thread, call)).or_default() += 1;
             }
         }
-        let most = |call| counts.iter().filter(|((_, other), _)| *other == call).map(|(_, count)| *count).max().unwrap_or(0);
+        let most =
+            |call| counts.iter().filter(|((_, other), _)| *other == call).map(|(_, count)| *count).max().unwrap_or(0);
         DURABLE.into_iter().flat_map(|call| (1..=most(call)).map(move |nth| Point { call, nth })).collect()
     }
 
@@ -213,7 +239,11 @@ impl Bench {
         for id in self.listed() {
             if !self.known.contains_key(&id) {
                 let shown = self.shown(&id);
-                assert!(self.recent.contains(&shown), "{id} holds what never was: {shown:#?}\nbut not {:#?}", self.recent);
+                assert!(
+                    self.recent.contains(&shown),
+                    "{id} holds what never was: {shown:#?}\nbut not {:#?}",
+                    self.recent
+                );
                 self.known.insert(id, shown);
             }
         }

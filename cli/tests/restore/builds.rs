@@ -121,7 +121,11 @@ fn cargo_after_restore_undo_and_in_a_branch() {
             .command(["agent", "fs", "exec", "again", "--"])
             .args([env!("CARGO"), "run", "--quiet", "--offline"])
             .env("PATH", std::env::var_os("PATH").unwrap())
-            .envs(["HOME", "CARGO_HOME", "RUSTUP_HOME"].into_iter().filter_map(|name| Some((name, std::env::var_os(name)?)))),
+            .envs(
+                ["HOME", "CARGO_HOME", "RUSTUP_HOME"]
+                    .into_iter()
+                    .filter_map(|name| Some((name, std::env::var_os(name)?))),
+            ),
     );
     assert_eq!((ran.code, ran.stdout.trim_end()), (0, "v1"), "{ran:?}");
     assert_eq!(cargo(&world.root()), "v2");

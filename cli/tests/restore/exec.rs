@@ -76,7 +76,8 @@ fn ah_inside_knows_the_branch() {
     World::each(|world| {
         branch(world);
         let ah = crate::support::ah().display();
-        let ran = sh(world, "b", &format!("echo 1 >f; {ah} agent fs snapshot >/dev/null && {ah} agent fs snapshots | wc -l"));
+        let ran =
+            sh(world, "b", &format!("echo 1 >f; {ah} agent fs snapshot >/dev/null && {ah} agent fs snapshots | wc -l"));
         assert_eq!(ran.code, 0, "{ran:?}");
         // The workspace's own timeline does not have it: the snapshot that was asked for, and the branch's.
         assert_eq!(world.json("snapshots", &["agent", "fs", "snapshots"])["snapshots"].as_array().unwrap().len(), 2);
@@ -90,7 +91,8 @@ fn an_ordinary_user_stays_one() {
     }
     let world = World::of(User::Ordinary);
     branch(&world);
-    let ran = sh(&world, "b", "id -u; id -g; grep CapEff /proc/self/status; cat /etc/shadow 2>/dev/null || echo refused");
+    let ran =
+        sh(&world, "b", "id -u; id -g; grep CapEff /proc/self/status; cat /etc/shadow 2>/dev/null || echo refused");
     let lines: Vec<&str> = ran.stdout.lines().collect();
     assert_eq!(lines, ["65534", "65534", "CapEff:\t0000000000000000", "refused"], "{ran:?}");
     // Nor can it take the branch away from over the workspace.

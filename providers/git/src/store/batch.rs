@@ -128,7 +128,7 @@ impl<'a> Batch<'a> {
         replaces: Option<&oid>,
     ) -> Result<Option<ObjectId>> {
         if size > WHOLE {
-            return self.stream(file, size);
+            return self.stream(file, size, replaces);
         }
         self.with_worker(|worker| {
             // One byte more than there should be: the same call that reads all tells that there is no more.
@@ -150,7 +150,7 @@ impl<'a> Batch<'a> {
     }
 
     /// Reads twice: once for the id, which may show that there is nothing to do, once to write.
-    fn stream(&self, file: BorrowedFd<'_>, size: u64) -> Result<Option<ObjectId>> {
+    fn stream(&self, file: BorrowedFd<'_>, size: u64, replaces: Option<&oid>) -> Result<Option<ObjectId>> {
         let mut buffer = vec![0; PIECE];
         let Some(id) = pieces(file, size, &mut buffer, |_, _| Ok(()))? else { return Ok(None) };
         if self.store.has_packed(&id) {
@@ -174,6 +174,7 @@ impl<'a> Batch<'a> {
         });
         if written.as_ref().is_ok_and(|second| *second == Some(id)) {
             writer.close(id);
+            locked(&self.small).replaced.extend(replaces.map(|replaces| (id, replaces.to_owned())));
             return Ok(Some(id));
         }
         locked(&self.small).seen.remove(&id);
@@ -206,15 +207,16 @@ impl<'a> Batch<'a> {
                 packs.push(writer.finish(durable)?);
             }
         }
-        if let Some(first) = packs.first() {
+        if !packs.is_empty() {
             let mut hints = Vec::with_capacity(small.replaced.len() * 40);
             for (new, old) in &small.replaced {
                 hints.extend_from_slice(new.as_slice());
                 hints.extend_from_slice(old.as_slice());
             }
-            files::put(tmp, folders.hints.as_fd(), &first.name, &hints, 0o600, false)?;
-        }
-        if !packs.is_empty() {
+            // An empty file says something too: that this pack was never merged.
+            for pack in &packs {
+                files::put(tmp, folders.hints.as_fd(), &pack.name, &hints, 0o600, false)?;
+            }
             super::reclaim::note_writing(store)?;
         }
         for pack in &packs {

@@ -10,8 +10,8 @@
 const BLOCK: usize = 16;
 /// At most so many blocks of one hash are looked at: what keeps repetitive bases from costing quadratic time.
 const CHAIN: usize = 16;
-/// Objects beyond this are not made deltas of; offsets of copies have 32 bits, and time and memory grow with size.
-pub(super) const MAX_SIZE: usize = 32 << 20;
+/// Objects beyond this are not made deltas of: several of this size are in memory then.
+pub(super) const MAX_SIZE: usize = 12 << 20;
 
 /// A delta that cannot be applied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

@@ -18,9 +18,12 @@ const CONFIG: &str = "\
 \tfilemode = true
 \tbare = true
 \tbigFileThreshold = 16m
+\tcommitGraph = false
+\tmultiPackIndex = false
 [gc]
 \tauto = 0
 \tpackRefs = false
+\twriteCommitGraph = false
 \tpruneExpire = never
 [maintenance]
 \tauto = false

@@ -10,7 +10,7 @@ use std::collections::HashSet as StdSet;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use ah_plugin_api::{Context, LogLevel, Reclaimed, Result};
+use ah_plugin_api::{Context, ErrorKind, LogLevel, Reclaimed, Result};
 use gix::ObjectId;
 use gix::hashtable::HashSet;
 use gix::objs::{CommitRefIter, Kind, TreeRefIter};
@@ -55,7 +55,7 @@ fn settle_garbage(store: &Store, seen: u64) -> Result<()> {
 /// Notes that a pack is about to appear whose ref is not there yet. The caller has the lock.
 pub(super) fn note_writing(store: &Store) -> Result<()> {
     match files::create_new(&store.folders.store, WRITING, 0o600) {
-        Err(error) if error.kind == ah_plugin_api::ErrorKind::AlreadyExists => Ok(()),
+        Err(error) if error.kind == ErrorKind::AlreadyExists => Ok(()),
         other => other.map(drop),
     }
 }
@@ -126,7 +126,7 @@ pub(super) fn is_whole(store: &Store, commit: ObjectId, cx: &Context<'_>) -> Res
     let mut live = HashSet::default();
     match mark(store, commit, &HashSet::default(), &mut live, cx) {
         Ok(_) => Ok(live.iter().all(|id| store.contains(id))),
-        Err(error) if error.kind == ah_plugin_api::ErrorKind::DataLoss => Ok(false),
+        Err(error) if error.kind == ErrorKind::DataLoss => Ok(false),
         Err(error) => Err(error),
     }
 }
@@ -150,7 +150,7 @@ fn needed(store: &Store, cx: &Context<'_>) -> Result<Option<Needed>> {
         }
         match mark(store, *commit, &HashSet::default(), &mut out.live, cx) {
             Ok(kept) => out.kept.extend(kept),
-            Err(error) if error.kind == ah_plugin_api::ErrorKind::DataLoss => {
+            Err(error) if error.kind == ErrorKind::DataLoss => {
                 cx.log(LogLevel::Warn, &format!("snapshot {id} is damaged, so nothing is dropped: {error}"));
                 return Ok(None);
             }
@@ -184,8 +184,14 @@ pub(super) fn run(store: &Store, auto: bool, cx: &Context<'_>) -> Result<Reclaim
     for _ in 0..3 {
         let needed = if sweep { needed(store, cx)? } else { None };
         let mut settled = true;
-        for group in plan(store, auto, needed.as_ref(), cx)? {
-            settled &= replace(store, &group, needed.as_ref(), &mut out, cx)?;
+        for mut group in plan(store, auto, needed.as_ref(), cx)? {
+            let mut replaced = replace(store, &group, needed.as_ref(), &mut out, cx);
+            if replaced.as_ref().is_err_and(|error| error.kind == ErrorKind::DataLoss) {
+                // A damaged pack stays as it is: most of it can be read. The others need not wait for it.
+                group.leave_damaged(cx)?;
+                replaced = replace(store, &group, needed.as_ref(), &mut out, cx);
+            }
+            settled &= replaced?;
         }
         if !settled {
             continue;
@@ -235,6 +241,24 @@ struct Group {
     fresh: Vec<bool>,
 }
 
+impl Group {
+    /// Leaves packs out that are not as they were written.
+    fn leave_damaged(&mut self, cx: &Context<'_>) -> Result<()> {
+        let mut sound = Vec::with_capacity(self.packs.len());
+        for pack in &self.packs {
+            cx.check_cancelled()?;
+            sound.push(pack.is_sound());
+            if sound.last() == Some(&false) {
+                cx.log(LogLevel::Warn, &format!("{}.pack of the store is damaged; it is left as it is", pack.name));
+            }
+        }
+        let (mut packs, mut fresh) = (sound.iter(), sound.iter());
+        self.packs.retain(|_| packs.next() == Some(&true));
+        self.fresh.retain(|_| fresh.next() == Some(&true));
+        Ok(())
+    }
+}
+
 /// Decides what is merged. Without `auto`, everything small into one.
 ///
 /// With `auto`, cost is amortised: packs that were never merged go together once there are more than [`FRESH`], and take a merged
@@ -252,9 +276,9 @@ fn plan(store: &Store, auto: bool, needed: Option<&Needed>, cx: &Context<'_>) ->
         let fresh_count = fresh.iter().filter(|fresh| **fresh).count();
         if !auto && !bulky {
             chosen.fill(fresh_count > 0 || class.len() > 1);
-        } else if fresh_count > FRESH || class.len() > 2 * FRESH {
+        } else if fresh_count > FRESH || class.len() > 2 * FRESH || !auto && fresh_count > 1 {
             chosen.clone_from(&fresh);
-            if fresh_count <= FRESH {
+            if class.len() > 2 * FRESH {
                 chosen.fill(true);
             }
             let mut bytes: u64 = class.iter().zip(&chosen).filter(|(_, chosen)| **chosen).map(|(p, _)| p.size).sum();
@@ -307,7 +331,7 @@ fn fresh_needs(store: &Store, needed: &Needed, cx: &Context<'_>) -> Result<Optio
             // It may need kept objects that are unknown here. The next sweep will know.
             Ok(Some(kept)) if needed.kept.contains(&kept) => {}
             Ok(Some(_)) => return Ok(None),
-            Err(error) if error.kind == ah_plugin_api::ErrorKind::DataLoss => return Ok(None),
+            Err(error) if error.kind == ErrorKind::DataLoss => return Ok(None),
             Err(error) => return Err(error),
         }
     }
@@ -322,6 +346,9 @@ fn replace(
     out: &mut Reclaimed,
     cx: &Context<'_>,
 ) -> Result<bool> {
+    if group.packs.is_empty() {
+        return Ok(true);
+    }
     let before: u64 = group.packs.iter().map(|pack| pack.size + pack.index.count() * 28).sum();
     let (count, names): (usize, Vec<_>) = (group.packs.len(), group.packs.iter().map(|p| p.name.clone()).collect());
     let merge = Merge::new(store, &group.packs, &group.fresh, needed.map(|needed| &needed.live))?;
@@ -343,6 +370,9 @@ fn replace(
         merged.install(folders.merge.as_fd(), &folders.packs)?;
         files::sync(&folders.packs, "git/objects/pack")?;
     }
+    // Git's own shortcuts, should a person have made them, would name what is gone.
+    files::remove(&folders.packs, "multi-pack-index")?;
+    files::remove(&folders.objects, "info/commit-graph")?;
     for name in names.iter().filter(|name| merged.as_ref().is_none_or(|merged| merged.name != **name)) {
         // The index first: readers go by it.
         for ending in [".idx", ".pack", ".rev", ".bitmap", ".mtimes"] {

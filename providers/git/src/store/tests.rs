@@ -436,6 +436,66 @@ fn a_disk_that_fails_while_merging_or_sweeping_loses_nothing() {
 }
 
 #[test]
+fn a_damaged_pack_does_not_keep_the_others_from_being_merged() {
+    let f = fixture();
+    let mut before = Vec::new();
+    let mut all = Vec::new();
+    for n in 0..6 {
+        let files = some_files(4, n);
+        let present = pack_files(f.temp.path(), "pack");
+        before = publish(&f.store, &format!("s{n}"), &files, &before, Durability::Durable).unwrap();
+        let new = pack_files(f.temp.path(), "pack").into_iter().find(|path| !present.contains(path)).unwrap();
+        all.push((files, before.clone(), new));
+    }
+    let victim = &all[2].2;
+    let mut bytes = std::fs::read(victim).unwrap();
+    std::fs::set_permissions(victim, std::os::unix::fs::PermissionsExt::from_mode(0o644)).unwrap();
+    bytes[40] ^= 1;
+    std::fs::write(victim, bytes).unwrap();
+    f.store.remove_snapshot(&f.store.lock(&Context::quiet()).unwrap(), &id("s5")).unwrap();
+    let store = open(f.temp.path());
+    store.reclaim(false, &Context::quiet()).unwrap();
+    assert_eq!(pack_files(f.temp.path(), "pack").len(), 2);
+    for n in [0, 1, 3, 4] {
+        check(&store, &format!("s{n}"), &all[n].0, &all[n].1);
+    }
+    assert!(all[2].1.iter().any(|(_, id)| store.read(id, &mut Vec::new()).is_err()));
+    store.remove_snapshot(&store.lock(&Context::quiet()).unwrap(), &id("s2")).unwrap();
+    store.reclaim(false, &Context::quiet()).unwrap();
+    store.reclaim(false, &Context::quiet()).unwrap();
+    fsck(f.temp.path());
+}
+
+#[test]
+fn large_files_that_change_a_little_are_merged_into_little() {
+    let f = fixture();
+    let path = f.temp.path().join("large");
+    let mut data: Vec<u8> =
+        (0..6_000_000_u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 13) as u8 ^ (n >> 7) as u8).collect();
+    let mut blobs: Vec<ObjectId> = Vec::new();
+    for n in 0..4 {
+        data[n * 1_000_000] ^= 1;
+        std::fs::write(&path, &data).unwrap();
+        let guard = f.store.lock(&Context::quiet()).unwrap();
+        let batch = f.store.begin(&guard).unwrap();
+        let file = std::fs::File::open(&path).unwrap();
+        let blob = batch.blob_from(file.as_fd(), data.len() as u64, blobs.last().map(|id| &**id)).unwrap().unwrap();
+        let root = batch.object(Kind::Tree, &tree(&[("large".into(), blob)]), None).unwrap();
+        let commit = batch.object(Kind::Commit, &commit(root, "x"), None).unwrap();
+        batch.publish(&id(&format!("l{n}")), commit, Durability::Durable).unwrap();
+        blobs.push(blob);
+    }
+    let before = f.store.disk_usage().unwrap();
+    f.store.reclaim(false, &Context::quiet()).unwrap();
+    let after = f.store.disk_usage().unwrap();
+    assert!(after < before / 2, "{after} {before}");
+    for blob in blobs {
+        f.store.read(&blob, &mut Vec::new()).unwrap();
+    }
+    fsck(f.temp.path());
+}
+
+#[test]
 fn writers_readers_and_merging_at_once() {
     let temp = tempfile::tempdir().unwrap();
     open(temp.path());

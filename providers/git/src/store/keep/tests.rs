@@ -189,6 +189,35 @@ fn a_hostile_repository_is_harmless() {
 }
 
 #[test]
+fn a_disk_that_fails_while_keeping_leaves_nothing_half() {
+    use crate::store::files::faults::{Fault, arm, disarm};
+    for fault in [Fault::NoSpace, Fault::Killed] {
+        for step in 0.. {
+            let bench = bench();
+            bench.commit("one");
+            git(&bench.repository, &["repack", "-q", "-a", "-d"]);
+            bench.commit("two");
+            let head = git(&bench.repository, &["rev-parse", "HEAD"]);
+            let repository = Repository::discover(&Dir::open(&bench.repository).unwrap()).unwrap().unwrap();
+            let guard = bench.store.lock(&Context::quiet()).unwrap();
+            let batch = bench.store.begin(&guard).unwrap();
+            arm(fault, step);
+            let outcome = bench.store.keep(&batch, &repository, &Context::quiet());
+            let missed = disarm();
+            drop(batch);
+            drop(guard);
+            let list = bench.snapshot("one", &bench.repository).unwrap();
+            std::fs::remove_dir_all(bench.repository.join(".git")).unwrap();
+            bench.check(list, &head);
+            if missed {
+                assert!(matches!(outcome, Ok(Kept::List(_))), "{outcome:?}");
+                break;
+            }
+        }
+    }
+}
+
+#[test]
 fn on_another_filesystem_objects_are_copied() {
     let bench = bench();
     bench.commit("one");

@@ -62,10 +62,8 @@ impl Workspace {
     /// What views and interrupted restores need.
     pub(crate) fn needed(&self) -> Result<BTreeMap<SnapshotId, Need>> {
         let mut needed = BTreeMap::new();
-        if let Some(restore) = self.interrupted()? {
-            needed.insert(restore.target, Need::Restore);
-            needed.insert(restore.safety, Need::Restore);
-        }
+        let interrupted = self.restores_need(&[])?.into_keys();
+        needed.extend(interrupted.map(|id| (id, Need::Restore)));
         for lease in crate::seek::all(self.engine.home())? {
             if lease.workspace == self.id && !lease.is_stale() {
                 let path = lease.shown.map_or_else(String::new, |shown| shown.path.display().to_string());

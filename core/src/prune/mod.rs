@@ -8,7 +8,6 @@ use serde::Serialize;
 
 use crate::record::{SnapshotKind, SnapshotRecord};
 use crate::state::State;
-use crate::timeline::EventBody;
 use crate::workspace::Workspace;
 
 use plan::Protected;
@@ -110,12 +109,8 @@ impl Workspace {
         for branch in self.branches()? {
             protected.insert(branch.snapshot, "a branch grew from it");
         }
-        let last_restore = state.events.iter().rev().find_map(|event| match &event.body {
-            EventBody::RestoreBegin(begin) => Some(begin.safety.clone()),
-            _ => None,
-        });
-        if let Some(safety) = last_restore {
-            protected.insert(safety, "undo of the last restore needs it");
+        for id in self.restores_need(&state.events)?.into_keys() {
+            protected.entry(id).or_insert("undo of the last restore needs it");
         }
         Ok(protected)
     }

@@ -91,18 +91,19 @@ impl Finder<'_> {
     }
 
     fn refuse_own_places(&self, path: &Path) -> Result<()> {
+        let refused =
+            |message: String, hint: &str| Err(Error::new(ErrorKind::FailedPrecondition, message).with_hint(hint));
+        let mounts = self.home.join("mounts");
+        let view = self.views.iter().find(|view| path.starts_with(view)).map(PathBuf::as_path);
+        if let Some(view) = view.or_else(|| path.starts_with(&mounts).then_some(path)) {
+            let message = format!("{} is inside the read-only view {}", path.display(), view.display());
+            return refused(message, "work in the workspace itself, or in a branch: `ah agent fs branch`");
+        }
         let branches = self.home.join("branches");
         let in_branch = path.strip_prefix(&branches).is_ok_and(|rest| rest.components().next().is_some());
         if path.starts_with(self.home.path()) && !in_branch {
             let message = format!("{} is inside AH_HOME, which is not captured", path.display());
-            return Err(
-                Error::new(ErrorKind::FailedPrecondition, message).with_hint("work in another directory (`-C DIR`)")
-            );
-        }
-        if let Some(view) = self.views.iter().find(|view| path.starts_with(view)) {
-            let message = format!("{} is inside the read-only view {}", path.display(), view.display());
-            return Err(Error::new(ErrorKind::FailedPrecondition, message)
-                .with_hint("work in the workspace itself, or in a branch: `ah agent fs branch`"));
+            return refused(message, "work in another directory (`-C DIR`)");
         }
         Ok(())
     }

@@ -106,7 +106,7 @@ impl Report {
             ErrorKind::DataLoss => {
                 "`ah agent fs snapshots` lists the others; a new one captures everything again".to_owned()
             }
-            ErrorKind::Cancelled => format!("nothing half is left; `{command}` starts again"),
+            ErrorKind::Cancelled => format!("`ah` shows how things stand; `{command}` starts again"),
             _ => "`ah agent fs gc` puts things in order; then repeat it".to_owned(),
         })
     }

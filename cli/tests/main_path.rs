@@ -103,8 +103,10 @@ fn seek_shows_what_was_and_cannot_be_written_to() {
         } else if nix::unistd::geteuid().is_root() {
             assert!(fs::write(view.join("src/main.rs"), "x").is_err());
         }
-        let released = world.fs([std::ffi::OsStr::new("release"), view.as_os_str()]);
-        assert_eq!(released.as_bytes(), view.as_os_str().as_bytes());
+        // From anywhere.
+        let mut command = world.command(["agent", "fs", "release"]);
+        let ran = support::Ran::of(command.arg(&view).current_dir("/"));
+        assert_eq!(ran.raw.strip_suffix(b"\n"), Some(view.as_os_str().as_bytes()), "{ran:?}");
         assert!(!view.exists());
         // Only some paths, and all views at once.
         let view = PathBuf::from(world.fs(["seek", "@", "--", "src"]));
@@ -167,6 +169,7 @@ fn exec_shows_the_branch_at_the_path_of_the_workspace() {
 #[test]
 fn exec_without_a_branch_starts_from_the_present_state() {
     World::each(|world| {
+        world.fs(["snapshot"]);
         world.write("sub/f", "present\n");
         let script = "cat f; echo changed > f; cat f; exit 3";
         let mut command = world.command(["agent", "fs", "exec", "--", "sh", "-c", script]);

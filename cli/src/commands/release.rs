@@ -33,11 +33,13 @@ struct Shape<'a> {
 
 /// Gives views back.
 pub(crate) fn run(app: &App, args: &ReleaseArgs) -> Outcome {
-    let workspace = app.workspace(Access::Existing)?;
-    let which = args.path.as_ref().map_or(Release::All, |path| Release::Path(app.cwd.join(path)));
-    let released = workspace.release(&which)?;
+    let released = match &args.path {
+        // A view is found wherever one stands.
+        Some(path) => app.engine()?.release(&Release::Path(app.cwd.join(path)))?,
+        None => app.workspace(Access::Existing)?.release(&Release::All)?,
+    };
     if app.ui.json {
-        app.answer(workspace.root(), &Shape { released: &released })?;
+        app.ui.json(&Shape { released: &released })?;
         return Ok(Exit::Done);
     }
     for lease in &released {

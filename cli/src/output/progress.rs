@@ -35,11 +35,8 @@ impl Observer for Watcher {
         let Ok(mut held) = self.ui.bar.try_lock() else { return };
         let bar = held.get_or_insert_with(new_bar);
         if bar.message() != progress.stage || bar.length() != progress.total {
-            let template = if progress.total.is_some() {
-                "{msg} {wide_bar:.dim} {human_pos}/{human_len}"
-            } else {
-                "{msg} {human_pos}"
-            };
+            let template =
+                if progress.total.is_some() { "{msg} {wide_bar} {human_pos}/{human_len}" } else { "{msg} {human_pos}" };
             bar.set_style(ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()));
             bar.set_message(progress.stage.clone());
             match progress.total {

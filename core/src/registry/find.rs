@@ -58,6 +58,10 @@ impl Finder<'_> {
                 nearest_git = Some((dir.to_owned(), identity));
             }
         }
+        // What lies in `branches/` and in no branch is what a killed process left of one.
+        if path.starts_with(self.home.path()) {
+            return Err(inside_home(path));
+        }
         match nearest_git {
             Some((git, identity)) => Ok((git, identity, Found::New)),
             None => {
@@ -91,20 +95,20 @@ impl Finder<'_> {
     }
 
     fn refuse_own_places(&self, path: &Path) -> Result<()> {
-        let refused =
-            |message: String, hint: &str| Err(Error::new(ErrorKind::FailedPrecondition, message).with_hint(hint));
         let mounts = self.home.join("mounts");
         let view = self.views.iter().find(|view| path.starts_with(view)).map(PathBuf::as_path);
         if let Some(view) = view.or_else(|| path.starts_with(&mounts).then_some(path)) {
             let message = format!("{} is inside the read-only view {}", path.display(), view.display());
-            return refused(message, "work in the workspace itself, or in a branch: `ah agent fs branch`");
+            return Err(Error::new(ErrorKind::FailedPrecondition, message)
+                .with_hint("work in the workspace itself, or in a branch: `ah agent fs branch`"));
         }
         let branches = self.home.join("branches");
         let in_branch = path.strip_prefix(&branches).is_ok_and(|rest| rest.components().next().is_some());
-        if path.starts_with(self.home.path()) && !in_branch {
-            let message = format!("{} is inside AH_HOME, which is not captured", path.display());
-            return refused(message, "work in another directory (`-C DIR`)");
-        }
-        Ok(())
+        if path.starts_with(self.home.path()) && !in_branch { Err(inside_home(path)) } else { Ok(()) }
     }
+}
+
+fn inside_home(path: &Path) -> Error {
+    let message = format!("{} is inside AH_HOME, which is not captured", path.display());
+    Error::new(ErrorKind::FailedPrecondition, message).with_hint("work in another directory (`-C DIR`)")
 }

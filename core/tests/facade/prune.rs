@@ -1,5 +1,7 @@
 use crate::lab::Lab;
-use ah_core::{BranchOptions, EditOptions, ErrorKind, PruneOptions, SeekOptions, SnapshotFilter};
+use ah_core::{
+    BranchOptions, EditOptions, ErrorKind, PruneOptions, RestoreOptions, SeekOptions, SnapshotFilter, UndoOptions,
+};
 
 fn prune(lab: &Lab, policy: &str, dry_run: bool) -> Vec<(usize, String)> {
     let options = PruneOptions { policy: Some(policy.into()), dry_run };
@@ -41,6 +43,22 @@ fn never_takes_what_is_pinned_or_needed() {
     assert_eq!(stays, [0, 1, 2]);
     assert_eq!(count(&lab), 3);
     workspace.release(&ah_core::Release::All).unwrap();
+}
+
+#[test]
+fn undo_of_the_last_restore_stays_possible() {
+    let lab = Lab::new();
+    (0..3).for_each(|n| drop(lab.step("a", &n.to_string())));
+    lab.write("a", "unsaved");
+    let workspace = lab.open();
+    let report = workspace.restore("@{2}", &RestoreOptions::default()).unwrap();
+    assert_eq!(std::fs::read_to_string(lab.path().join("a")).unwrap(), "0");
+    let stays = prune(&lab, "keep-last=0", false);
+    assert_eq!(stays.len(), 1);
+    let left = workspace.snapshots(&SnapshotFilter::default()).unwrap();
+    assert_eq!(left[0].id, report.safety.unwrap().id);
+    workspace.undo(&UndoOptions::default()).unwrap();
+    assert_eq!(std::fs::read_to_string(lab.path().join("a")).unwrap(), "unsaved");
 }
 
 #[test]

@@ -134,7 +134,8 @@ fn own_places_and_too_much_are_refused() {
     let mut lab = Lab::new();
     lab.settings.user_home = Some(lab.path());
     let engine = lab.engine();
-    for path in [lab.settings.home.clone(), lab.settings.home.join("workspaces"), lab.settings.home.join("branches")] {
+    for path in [lab.settings.home.clone(), lab.settings.home.join("branches"), lab.settings.home.join("branches/left")]
+    {
         fs::create_dir_all(&path).unwrap();
         let error = engine.workspace(&path, Access::CreateForced).err().unwrap();
         assert_eq!(error.kind, ErrorKind::FailedPrecondition, "{}", path.display());

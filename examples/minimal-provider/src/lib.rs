@@ -25,7 +25,7 @@ use ah_plugin_api::{
 };
 
 use store::{Lock, Store};
-use tree::Copy;
+use tree::Copier;
 
 ah_plugin_api::export_provider!(Minimal);
 
@@ -57,13 +57,13 @@ impl Provider for Minimal {
     fn snapshot(&self, place: &Place<'_>, request: &SnapshotRequest, cx: &Context<'_>) -> Result<Snapshot> {
         let workspace = place.need_workspace()?;
         let store = Store::open(place.store)?;
-        let _lock = store.lock(Lock::Shared)?;
+        let _lock = store.lock(Lock::Shared, cx)?;
         if store.has(&request.id)? {
             return Err(Error::new(ErrorKind::AlreadyExists, format!("there is a snapshot {} already", request.id)));
         }
         store.in_tmp(|tmp| {
-            let mut copy = Copy::of_workspace(workspace.as_fd(), place.store.as_fd(), cx)?;
-            copy.run(workspace.as_fd(), tmp, b"tree")?;
+            let mut copier = Copier::of_workspace(workspace.as_fd(), place.store.as_fd(), cx)?;
+            copier.run(workspace.as_fd(), tmp, b"tree")?;
             let snapshot = Snapshot {
                 id: request.id.clone(),
                 reference: Reference::new(request.id.as_str())?,
@@ -72,9 +72,9 @@ impl Provider for Minimal {
                 attributes: request.attributes.clone(),
                 durability: request.durability,
                 tree: None,
-                entries: Some(copy.entries),
-                omitted_total: copy.omitted.len() as u64,
-                omitted: copy.omitted,
+                entries: Some(copier.entries),
+                omitted_total: copier.omitted.len() as u64,
+                omitted: copier.omitted,
                 repository: None,
             };
             store.write(tmp, &snapshot)?;
@@ -103,11 +103,11 @@ impl Provider for Minimal {
         Store::open(place.store)?.read(&request.snapshot)
     }
 
-    fn destroy(&self, place: &Place<'_>, request: &DestroyRequest, _cx: &Context<'_>) -> Result<Done> {
+    fn destroy(&self, place: &Place<'_>, request: &DestroyRequest, cx: &Context<'_>) -> Result<Done> {
         match request {
             DestroyRequest::Snapshot(reference) => {
                 let store = Store::open(place.store)?;
-                let _lock = store.lock(Lock::Shared)?;
+                let _lock = store.lock(Lock::Shared, cx)?;
                 store.remove(reference)?;
             }
             DestroyRequest::Clone(reference) => take_away(place, "clone", reference)?,
@@ -133,7 +133,10 @@ impl Provider for Minimal {
     fn reclaim(&self, place: &Place<'_>, _request: &ReclaimRequest, cx: &Context<'_>) -> Result<Reclaimed> {
         let store = Store::open(place.store)?;
         // Whoever makes something holds the lock. If it cannot be had, what is in `tmp` may be theirs.
-        let Ok(_lock) = store.lock(Lock::Exclusive) else { return Ok(Reclaimed::default()) };
+        let _lock = match store.lock(Lock::Exclusive, cx) {
+            Err(error) if error.kind == ErrorKind::Busy => return Ok(Reclaimed::default()),
+            lock => lock?,
+        };
         let actions = store.clear(place.target, cx)?;
         Ok(Reclaimed { actions, bytes: 0 })
     }
@@ -150,7 +153,7 @@ fn make(
 ) -> Result<(PathBuf, Reference)> {
     let target = place.need_target()?;
     let store = Store::open(place.store)?;
-    let _lock = store.lock(Lock::Shared)?;
+    let _lock = store.lock(Lock::Shared, cx)?;
     let from = tree::open_dir(store.snapshot(snapshot)?.as_fd(), b"tree")?;
     for path in paths {
         tree::find(from.as_fd(), path)?;
@@ -158,13 +161,13 @@ fn make(
     tree::must_not_exist(target.as_fd(), name.as_bytes())?;
     // The record comes first: should this process end in the middle, `reclaim` finds the half by it.
     let (reference, half) = store.record(kind, name)?;
-    let mut copy = Copy::of_snapshot(kind == "view", cx);
-    let made = copy
+    let mut copier = Copier::of_snapshot(kind == "view", cx);
+    let made = copier
         .run(from.as_fd(), target.as_fd(), half.as_bytes())
         .and_then(|()| tree::rename(target.as_fd(), half.as_bytes(), target.as_fd(), name.as_bytes()));
     if let Err(error) = made {
-        tree::remove(target.as_fd(), half.as_bytes())?;
-        store.forget(&reference)?;
+        // Should that fail too, `reclaim` finds it; the error at hand is the one to tell.
+        let _ = tree::remove(target.as_fd(), half.as_bytes()).and_then(|()| store.forget(&reference));
         return Err(error);
     }
     Ok((target.path().join(name.as_os_str()), reference))

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use ah_plugin_api::{
     Context, Dir, Durability, Error, ErrorKind, FileName, LogLevel, Reference, Result, Snapshot, SnapshotId,
@@ -48,16 +48,24 @@ impl Store {
     }
 
     /// Locks the store until the answer is dropped, or this process ends in whatever way.
-    pub fn lock(&self, lock: Lock) -> Result<OwnedFd> {
+    pub fn lock(&self, lock: Lock, cx: &Context<'_>) -> Result<OwnedFd> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
         let file = rustix::fs::openat(&self.root, "lock", flags, Mode::RUSR | Mode::WUSR)
             .map_err(|e| failed("cannot open the store's lock", e))?;
-        let operation = match lock {
-            Lock::Shared => FlockOperation::LockShared,
-            Lock::Exclusive => FlockOperation::NonBlockingLockExclusive,
+        // `reclaim` does not wait; the others wait for `reclaim`, for ten seconds.
+        let (operation, mut tries) = match lock {
+            Lock::Exclusive => (FlockOperation::NonBlockingLockExclusive, 1),
+            Lock::Shared => (FlockOperation::NonBlockingLockShared, 1000),
         };
-        rustix::fs::flock(&file, operation).map_err(|e| failed("cannot lock the store", e))?;
-        Ok(file)
+        loop {
+            tries -= 1;
+            match rustix::fs::flock(&file, operation) {
+                Ok(()) => return Ok(file),
+                Err(Errno::WOULDBLOCK) if tries > 0 => std::thread::sleep(Duration::from_millis(10)),
+                Err(errno) => return Err(failed("cannot lock the store", errno)),
+            }
+            cx.check_cancelled()?;
+        }
     }
 
     /// Whether there is a snapshot of that id.
@@ -82,15 +90,20 @@ impl Store {
     pub fn in_tmp(&self, fill: impl FnOnce(BorrowedFd<'_>) -> Result<Snapshot>) -> Result<Snapshot> {
         let name = unique();
         rustix::fs::mkdirat(&self.tmp, &name, Mode::RWXU).map_err(|e| failed("cannot make a snapshot", e))?;
-        let done =
-            tree::open_dir(self.tmp.as_fd(), name.as_bytes()).and_then(|dir| fill(dir.as_fd())).and_then(|snapshot| {
-                let id = snapshot.id.as_str().as_bytes();
-                tree::rename(self.tmp.as_fd(), name.as_bytes(), self.snapshots.as_fd(), id)?;
-                rustix::fs::fsync(&self.snapshots).map_err(|e| failed("cannot make the snapshot durable", e))?;
-                Ok(snapshot)
-            });
+        let filled = tree::open_dir(self.tmp.as_fd(), name.as_bytes()).and_then(|dir| fill(dir.as_fd()));
+        let done = filled.and_then(|snapshot| {
+            let id = snapshot.id.as_str().as_bytes();
+            tree::rename(self.tmp.as_fd(), name.as_bytes(), self.snapshots.as_fd(), id)?;
+            if let Err(errno) = rustix::fs::fsync(&self.snapshots) {
+                // It is there, but not for sure; the caller hears that it is not.
+                self.remove(&snapshot.reference)?;
+                return Err(failed("cannot make the snapshot durable", errno));
+            }
+            Ok(snapshot)
+        });
         if done.is_err() {
-            tree::remove(self.tmp.as_fd(), name.as_bytes())?;
+            // Should that fail too, `reclaim` finds it; the error at hand is the one to tell.
+            let _ = tree::remove(self.tmp.as_fd(), name.as_bytes());
         }
         done
     }

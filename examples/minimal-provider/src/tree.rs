@@ -8,8 +8,8 @@ use ah_plugin_api::{Context, Error, ErrorKind, Omission, OmitReason, RelPath, Re
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, RenameFlags, ResolveFlags, Stat, Timespec, Timestamps};
 use rustix::io::Errno;
 
-/// A copy in progress.
-pub struct Copy<'a> {
+/// Copies one tree.
+pub struct Copier<'a> {
     cx: &'a Context<'a>,
     /// Permission bits that the copy keeps.
     keep: u32,
@@ -29,7 +29,7 @@ enum Outcome {
     Omitted(OmitReason),
 }
 
-impl<'a> Copy<'a> {
+impl<'a> Copier<'a> {
     /// A copy of a workspace.
     pub fn of_workspace(workspace: BorrowedFd<'_>, store: BorrowedFd<'_>, cx: &'a Context<'a>) -> Result<Self> {
         let device = rustix::fs::fstat(workspace).map_err(|e| failed("cannot look at the workspace", e))?.st_dev;

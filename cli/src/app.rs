@@ -1,13 +1,14 @@
 //! One run of the program: arguments and environment turned into core's settings, and what all commands share.
 
-use std::cell::OnceCell;
+use std::cell::{OnceCell, RefCell};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use ah_core::{
-    Access, Background, ConfigValues, Engine, Notice, ProviderSource, SessionName, Settings, Timestamp, Workspace, text,
+    Access, Background, ConfigValues, Engine, Notice, NoticeKind, ProviderSource, SessionName, Settings, Timestamp,
+    Workspace, text,
 };
 use ah_plugin_api::{Error, ErrorKind, RelPath, Result};
 use serde::Serialize;
@@ -34,6 +35,8 @@ pub(crate) struct App {
     env: Env,
     interrupted: Arc<AtomicBool>,
     engine: OnceCell<Engine>,
+    /// Kinds of notices whose matter the answer itself tells.
+    told: RefCell<Vec<NoticeKind>>,
 }
 
 /// The JSON of every command that works on a workspace: its own members, and these two.
@@ -60,7 +63,7 @@ impl App {
                 .with_hint("go to one that is, or name it with `-C DIR`")
         })?;
         let ui = Ui::new(&globals, &env);
-        Ok(Self { ui, cwd, globals, env, interrupted, engine: OnceCell::new() })
+        Ok(Self { ui, cwd, globals, env, interrupted, engine: OnceCell::new(), told: RefCell::default() })
     }
 
     /// The engine, opened at the first need.
@@ -97,9 +100,15 @@ impl App {
         self.ui.json(&Answer { workspace, data, notices })
     }
 
+    /// Says that the command's answer tells itself what notices of this kind would.
+    pub(crate) fn answer_tells(&self, kind: NoticeKind) {
+        self.told.borrow_mut().push(kind);
+    }
+
     /// Tells on stderr what has come up and was not in an answer.
     pub(crate) fn tell_notices(&self) {
-        for notice in self.engine.get().map(Engine::take_notices).unwrap_or_default() {
+        let notices = self.engine.get().map(Engine::take_notices).unwrap_or_default();
+        for notice in notices.iter().filter(|notice| !self.told.borrow().contains(&notice.kind)) {
             self.ui.warning(&notice.message, notice.hint.as_deref());
         }
     }

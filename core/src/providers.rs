@@ -108,7 +108,8 @@ impl Engine {
             }),
         });
         let set = ProviderSet { providers: providers.collect(), refused: refused.collect() };
-        for refused in &set.refused {
+        // One that another of its name came before is what `--provider-path` is for, and listed where plugins are.
+        for refused in set.refused.iter().filter(|refused| refused.code != "duplicate") {
             let message = format!("the plugin {} is not used: {}", refused.path.display(), refused.reason);
             let mut notice = Notice::new(NoticeKind::Plugin, message);
             notice.hint.clone_from(&refused.remedy);

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use ah_core::RefusedPlugin;
+use ah_core::{NoticeKind, RefusedPlugin};
 use ah_plugin_api::Description;
 use clap::Args;
 use serde::Serialize;
@@ -41,8 +41,7 @@ struct ProviderShape<'a> {
 /// Prints the list.
 pub(crate) fn run(app: &App, _args: &ProvidersArgs) -> Outcome {
     let set = app.engine()?.all_providers()?;
-    // What is wrong with a library stands in the answer.
-    let _ = app.engine()?.take_notices();
+    app.answer_tells(NoticeKind::Plugin);
     let mut providers: Vec<ProviderShape<'_>> = set
         .providers
         .iter()

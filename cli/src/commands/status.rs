@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use ah_core::{Candidate, Status};
+use ah_core::{Candidate, NoticeKind, Status};
 use clap::Args;
 use serde::Serialize;
 
@@ -38,6 +38,7 @@ pub(crate) fn run(app: &App, args: &StatusArgs) -> Outcome {
     if app.ui.json {
         app.answer(&status.root, &Shape { status: &status })?;
     } else {
+        app.answer_tells(NoticeKind::Plugin);
         write(app, &status)?;
     }
     Ok(exit(&status))

@@ -16,7 +16,7 @@ mod stage;
 use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use ah_plugin_api::{Context, EntryKind, RelPath, Result, Timestamp};
 use rustix::fs::{AtFlags, Mode};
@@ -57,7 +57,7 @@ pub(crate) fn apply(
 ) -> Result<Applied> {
     let tree = Tree::new(ground.workspace.as_fd())?;
     let slots: Vec<Option<u64>> = journal.steps.iter().map(|step| step.slot).collect();
-    let work = Work { tree, plan, target, exact_times, cx, outcome: Mutex::default() };
+    let work = Work { tree, plan, target, exact_times, cx, outcome: Mutex::default(), has_proc: OnceLock::new() };
     let staged = work.unlock().and_then(|()| {
         let staging = Staging::make(tree, &journal.staging, journal.lanes)?;
         work.stage(&staging, &slots)?;
@@ -87,6 +87,7 @@ struct Work<'a> {
     exact_times: bool,
     cx: &'a Context<'a>,
     outcome: Mutex<Applied>,
+    has_proc: OnceLock<bool>,
 }
 
 impl Work<'_> {

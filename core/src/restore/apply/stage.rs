@@ -1,10 +1,11 @@
 //! Making files and symlinks ready in the staging folder. Nothing that was there is touched.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use ah_plugin_api::{Entry, EntryKind, Error, ErrorKind, Result};
-use rustix::fs::{Advice, AtFlags, Gid, Mode, OFlags, Uid};
+use ah_plugin_api::{Entry, EntryKind, Error, ErrorKind, RelPath, Result};
+use rustix::fs::{Advice, AtFlags, CWD, Gid, Mode, OFlags, Uid};
+use rustix::io::Errno;
 
 use super::{Slotted, Staging, Work, lanes, on_threads};
 use crate::crash;
@@ -45,8 +46,7 @@ impl Work<'_> {
             }
             return Ok(());
         }
-        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let file = rustix::fs::openat(dir, name.as_str(), flags, Mode::RUSR | Mode::WUSR).map_err(fail)?;
+        let (file, named) = self.new_file(path, dir, &name).map_err(fail)?;
         self.target
             .read(path, file.as_fd(), self.cx)
             .map_err(|e| e.context(format!("cannot read {path} from the snapshot")))?;
@@ -63,7 +63,31 @@ impl Work<'_> {
         // Starts writing to disk without waiting for it, so that the rename that follows cannot reach the disk long before the
         // contents do: after a power cut a file is the old or the new one, not an empty one.
         let _ = rustix::fs::fadvise(&file, 0, None, Advice::DontNeed);
-        Ok(())
+        if named {
+            return Ok(());
+        }
+        let unnamed = at::proc_name(file.as_fd());
+        rustix::fs::linkat(CWD, unnamed.as_str(), dir, name.as_str(), AtFlags::SYMLINK_FOLLOW).map_err(fail)
+    }
+
+    /// A new file, without a name (then false) or in its slot.
+    ///
+    /// Unnamed files can be made in the directory where the file will be, so that the filesystem places it there, and it gets
+    /// that directory's default ACL and label. ext4 does not like it otherwise: it puts the files of a directory side by
+    /// side, and looks long for a free inode where many were given back of late, as by one restore after the other.
+    fn new_file(&self, path: &RelPath, dir: BorrowedFd<'_>, name: &str) -> Result<(OwnedFd, bool), Errno> {
+        let mode = Mode::RUSR | Mode::WUSR;
+        // An unnamed file gets its name by way of `/proc`.
+        if *self.has_proc.get_or_init(|| std::path::Path::new("/proc/self/fd").exists()) {
+            let unnamed = self.tree.dir(&path.parent().unwrap_or_default()).and_then(|parent| {
+                rustix::fs::openat(&parent, ".", OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC, mode)
+            });
+            if let Ok(file) = unnamed {
+                return Ok((file, false));
+            }
+        }
+        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        Ok((rustix::fs::openat(dir, name, flags, mode)?, true))
     }
 
     /// Whose the new file is, where that is not a matter of course: the owner of the file it replaces, else root makes files for

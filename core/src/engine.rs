@@ -8,7 +8,7 @@ use ah_plugin_api::Result;
 
 use crate::config::Config;
 use crate::home::Home;
-use crate::notice::{Notice, NoticeKind};
+use crate::notice::Notice;
 use crate::providers::ProviderSet;
 use crate::settings::Settings;
 
@@ -61,7 +61,7 @@ impl Engine {
     pub(crate) fn config(&self, root: Option<&std::path::Path>) -> Result<Config> {
         let config = Config::load(self.settings(), self.home(), root)?;
         for warning in config.warnings() {
-            self.notify(Notice::new(NoticeKind::Config, warning.clone()));
+            self.notify(warning.clone());
         }
         Ok(config)
     }

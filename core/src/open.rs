@@ -123,7 +123,7 @@ impl Engine {
             .map_err(|e| fsio::failed("find", path, &e).with_hint("name an existing directory with `-C DIR`"))?;
         let dir = if canonical.is_dir() { canonical } else { canonical.parent().unwrap_or(Path::new("/")).to_owned() };
         // Permission is asked for now, so that the message names what the person said.
-        ah_plugin_api::Dir::open(&dir)?;
+        ah_plugin_api::Dir::open(&dir).map_err(|e| e.with_hint("name a directory that you may read with `-C DIR`"))?;
         let views = seek::view_paths(self.home())?;
         Finder { home: self.home(), index, views: &views }.find(&dir)
     }

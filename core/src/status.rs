@@ -1,5 +1,6 @@
 //! The state of a workspace at a glance.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use ah_plugin_api::{Dir, ErrorKind, ProviderName, Result};
@@ -15,7 +16,7 @@ use crate::seek::LeaseRecord;
 use crate::select::Candidate;
 use crate::session::{self, SessionRecord};
 use crate::text;
-use crate::timeline::EventBody;
+use crate::timeline::{Event, EventBody};
 use crate::workspace::Workspace;
 
 /// The state of a workspace.
@@ -116,13 +117,24 @@ impl Status {
         self.branches = workspace.branches()?;
         self.leases = workspace.leases()?;
         self.interrupted = workspace.interrupted()?;
-        // Only as long as the present provider is not the one that failed and has worked since.
-        self.degraded = state.events.iter().rev().find_map(|event| match &event.body {
-            EventBody::Degraded { provider, reason, next } => {
-                Some(format!("{} {provider} failed and {next} took over: {reason}", crate::open::when(event.time)))
-            }
-            _ => None,
-        });
+        self.degraded = degraded(&state.events);
         Ok(())
     }
+}
+
+/// The last failure of a provider, unless it has worked since.
+fn degraded(events: &[Event]) -> Option<String> {
+    let mut worked = BTreeSet::new();
+    for event in events.iter().rev() {
+        match &event.body {
+            EventBody::Snapshot { snapshot } => drop(worked.insert(&snapshot.provider)),
+            EventBody::Degraded { provider, .. } if worked.contains(provider) => return None,
+            EventBody::Degraded { provider, reason, next } => {
+                let time = crate::open::when(event.time);
+                return Some(format!("{time}: {provider} failed and {next} took over: {reason}"));
+            }
+            _ => {}
+        }
+    }
+    None
 }

@@ -98,7 +98,8 @@ impl<T: Versioned> Doc<T> {
             Err(e) => return Err(Error::new(ErrorKind::Internal, "a file's value cannot be written").with_cause(&e)),
         }
         fields.extend(self.extra.clone());
-        let mut bytes = serde_json::to_vec_pretty(&Value::Object(fields)).unwrap_or_default();
+        let mut bytes = serde_json::to_vec_pretty(&Value::Object(fields))
+            .map_err(|e| Error::new(ErrorKind::Internal, "a file's value cannot be written").with_cause(&e))?;
         bytes.push(b'\n');
         Ok(bytes)
     }

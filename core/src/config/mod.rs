@@ -18,6 +18,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::home::Home;
+use crate::notice::{Notice, NoticeKind};
 use crate::settings::Settings;
 use crate::text::{self, text_enum};
 
@@ -77,7 +78,7 @@ pub struct TrustReport {
 #[derive(Debug, Clone)]
 pub(crate) struct Config {
     values: BTreeMap<&'static str, (Value, ConfigLayer, Option<PathBuf>)>,
-    warnings: Vec<String>,
+    warnings: Vec<Notice>,
 }
 
 impl Config {
@@ -99,9 +100,13 @@ impl Config {
         Ok(config)
     }
 
-    /// What stands wrong in the files, one sentence each.
-    pub(crate) fn warnings(&self) -> &[String] {
+    /// What stands wrong in the files.
+    pub(crate) fn warnings(&self) -> &[Notice] {
         &self.warnings
+    }
+
+    fn warn(&mut self, message: String) {
+        self.warnings.push(Notice::new(NoticeKind::Config, message));
     }
 
     /// A stranger's file is no reason to fail: what is wrong with it is a warning.
@@ -110,14 +115,14 @@ impl Config {
         let bytes = match file::read_project(root) {
             Ok(Some(bytes)) => bytes,
             Ok(None) => return,
-            Err(e) => return self.warnings.push(format!("{} is ignored: {e}", path.display())),
+            Err(e) => return self.warn(format!("{} is ignored: {e}", path.display())),
         };
         match file::parse(&bytes) {
             Ok(fields) => {
                 let trusted = trust::is_trusted(home, &path, &bytes);
                 self.add(&file::flatten(&fields), ConfigLayer::Project, Some(&path), trusted);
             }
-            Err(reason) => self.warnings.push(format!("{} is ignored: {reason}", path.display())),
+            Err(reason) => self.warn(format!("{} is ignored: {reason}", path.display())),
         }
     }
 
@@ -125,20 +130,20 @@ impl Config {
         let place = path.map_or_else(|| layer.to_string(), |path| path.display().to_string());
         for (name, value) in values {
             let Some(key) = ConfigKey::find(name) else {
-                self.warnings.push(format!("{place} sets {name}, which is not known"));
+                self.warn(format!("{place} sets {name}, which is not known"));
                 continue;
             };
             if value.is_null() {
                 continue;
             }
             if !key.project && !trusted {
-                self.warnings.push(format!(
-                    "{place} sets {name}, which does not count in a project that is not trusted (`ah config trust`)"
-                ));
+                let message = format!("{place} sets {name}, which does not count in a project that is not trusted");
+                let hint = "look at the file; if you trust it as it is, `ah config trust`";
+                self.warnings.push(Notice::new(NoticeKind::Config, message).with_hint(hint));
                 continue;
             }
             if let Err(reason) = key.check(value) {
-                self.warnings.push(format!("{place} sets {name} wrong: {reason}"));
+                self.warn(format!("{place} sets {name} wrong: {reason}"));
                 continue;
             }
             self.values.insert(key.name, (value.clone(), layer, path.map(Path::to_owned)));

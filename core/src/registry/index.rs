@@ -79,7 +79,8 @@ impl Index {
 
     /// Writes it. It is only a cache: what cannot be written is rebuilt the next time.
     fn save(&self, home: &Home) {
-        let bytes = serde_json::to_vec_pretty(self).unwrap_or_default();
-        let _ = fsio::replace(&home.join("index.json"), &bytes, Durability::Instant);
+        if let Ok(bytes) = serde_json::to_vec_pretty(self) {
+            let _ = fsio::replace(&home.join("index.json"), &bytes, Durability::Instant);
+        }
     }
 }

@@ -1,0 +1,184 @@
+//! Files of our own under `$AH_HOME`: read whole, replaced whole, folders made and synced.
+//!
+//! Files of the user's workspace are not opened here, but relative to descriptors, where they are used.
+
+mod remove;
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use ah_plugin_api::{Dir, Durability, Error, Result};
+
+use crate::crash;
+
+pub(crate) use remove::remove_tree;
+
+/// The mode of every file of ours.
+pub(crate) const FILE_MODE: u32 = 0o600;
+/// The mode of every folder of ours.
+pub(crate) const DIR_MODE: u32 = 0o700;
+/// No file that is read whole is larger; timelines are the largest.
+const MAX_READ: u64 = 1 << 30;
+
+/// An I/O error with what was being done and to what.
+pub(crate) fn failed(what: &str, path: &Path, error: &io::Error) -> Error {
+    Error::from_io(format!("cannot {what} {}", path.display()), error)
+}
+
+/// Reads a file whole; none if it is not there.
+pub(crate) fn read(path: &Path) -> Result<Option<Vec<u8>>> {
+    let run = || -> io::Result<Vec<u8>> {
+        let mut file = OpenOptions::new().read(true).custom_flags(NOFOLLOW_NONBLOCK).open(path)?;
+        let meta = file.metadata()?;
+        if !meta.is_file() || meta.len() > MAX_READ {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "not a file of ours"));
+        }
+        let mut bytes = Vec::with_capacity(usize::try_from(meta.len()).unwrap_or(0) + 1);
+        file.read_to_end(&mut bytes)?;
+        Ok(bytes)
+    };
+    match run() {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(e) => Err(failed("read", path, &e)),
+    }
+}
+
+/// `O_NOFOLLOW | O_NONBLOCK`: neither a symlink nor a FIFO put in our place can lead us astray.
+pub(crate) const NOFOLLOW_NONBLOCK: i32 =
+    (rustix::fs::OFlags::NOFOLLOW.bits() | rustix::fs::OFlags::NONBLOCK.bits()).cast_signed();
+
+/// A name beside `path` that no other process uses. `gc` removes those left behind.
+pub(crate) fn temp_beside(path: &Path) -> PathBuf {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let unique = NEXT.fetch_add(1, Ordering::Relaxed);
+    path.with_file_name(format!(".{name}.tmp-{}-{unique}", std::process::id()))
+}
+
+/// Whether a file name is one that [`temp_beside`] gave.
+pub(crate) fn is_temp(name: &str) -> bool {
+    name.starts_with('.') && name.contains(".tmp-")
+}
+
+/// Replaces a file whole: written beside it, synced if `Durable`, renamed. Who reads sees the old contents or the new.
+pub(crate) fn replace(path: &Path, bytes: &[u8], durability: Durability) -> Result<()> {
+    let temp = temp_beside(path);
+    let run = || -> io::Result<()> {
+        crash::point("replace.create")?;
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(FILE_MODE).open(&temp)?;
+        crash::point("replace.write")?;
+        file.write_all(bytes)?;
+        if durability == Durability::Durable {
+            crash::point("replace.sync")?;
+            file.sync_all()?;
+        }
+        crash::point("replace.rename")?;
+        fs::rename(&temp, path)?;
+        if durability == Durability::Durable {
+            crash::point("replace.sync-dir")?;
+            sync_dir(path.parent().unwrap_or(Path::new("/")))?;
+        }
+        Ok(())
+    };
+    run().map_err(|e| {
+        let _ = fs::remove_file(&temp);
+        failed("write", path, &e)
+    })
+}
+
+/// Makes a folder's entries survive a power cut.
+pub(crate) fn sync_dir(path: &Path) -> io::Result<()> {
+    File::open(path)?.sync_all()
+}
+
+/// Makes a folder of ours, with those above it; true if it was not there before. Synced, as what is in it is worth no less.
+pub(crate) fn make_dir(path: &Path) -> Result<bool> {
+    if path.is_dir() {
+        return Ok(false);
+    }
+    let run = || -> io::Result<bool> {
+        crash::point("make-dir")?;
+        let made = match DirBuilder::new().mode(DIR_MODE).create(path) {
+            Ok(()) => true,
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => false,
+            Err(e) => return Err(e),
+        };
+        sync_dir(path.parent().unwrap_or(Path::new("/")))?;
+        Ok(made)
+    };
+    if let Some(parent) = path.parent()
+        && !parent.exists()
+    {
+        make_dir(parent)?;
+    }
+    run().map_err(|e| failed("make the folder", path, &e))
+}
+
+/// Opens a folder of ours, making it if need be.
+pub(crate) fn open_made(path: &Path) -> Result<Dir> {
+    make_dir(path)?;
+    Dir::open(path)
+}
+
+/// The names in a folder, in order; none if it is not there. Names that are not UTF-8 are not ours.
+pub(crate) fn names(path: &Path) -> Result<Vec<String>> {
+    let entries = match fs::read_dir(path) {
+        Ok(entries) => entries,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(e) => return Err(failed("read the folder", path, &e)),
+    };
+    let mut names = Vec::new();
+    for entry in entries {
+        let entry = entry.map_err(|e| failed("read the folder", path, &e))?;
+        names.extend(entry.file_name().into_string());
+    }
+    names.sort_unstable();
+    Ok(names)
+}
+
+/// Removes a file; one that is gone already is no error.
+pub(crate) fn remove_file(path: &Path) -> Result<()> {
+    let run = || -> io::Result<()> {
+        crash::point("remove-file")?;
+        fs::remove_file(path)
+    };
+    match run() {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(failed("remove", path, &e)),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Durability, is_temp, make_dir, names, read, replace, temp_beside};
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn replaces_whole_and_privately() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a/b/file.json");
+        make_dir(path.parent().unwrap()).unwrap();
+        assert_eq!(read(&path).unwrap(), None);
+        for text in [&b"one"[..], b"two"] {
+            replace(&path, text, Durability::Durable).unwrap();
+            assert_eq!(read(&path).unwrap().as_deref(), Some(text));
+        }
+        assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(path.parent().unwrap().metadata().unwrap().permissions().mode() & 0o777, 0o700);
+        assert_eq!(names(path.parent().unwrap()).unwrap(), ["file.json"]);
+        let temp = temp_beside(&path);
+        assert!(is_temp(temp.file_name().unwrap().to_str().unwrap()) && !is_temp("file.json"));
+    }
+
+    #[test]
+    fn a_fifo_in_the_place_of_a_file_does_not_hang() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("fifo");
+        nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        assert!(read(&path).is_err());
+    }
+}

@@ -1,9 +1,6 @@
 //! What a run found, for people and for programs.
 //!
-//! The JSON shape: `{"version":1, "target", "way", "provider":{name,version,rank?,capabilities}?, "fault"?,
-//! "cases":[{id, status, seconds, clauses, message?, reason?, trace?}], "summary":{passed, failed, skipped,
-//! expectedFailures, unexpectedPasses}, "ok"}`, with `status` one of `passed`, `failed`, `skipped`, `expected-failure`,
-//! `unexpected-pass`. Fields are added, never taken away or changed within a version.
+//! The JSON shape is in `docs/schema/check.json`. Fields are added, never taken away or changed within a version.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -66,7 +63,6 @@ pub struct CaseReport {
 
 /// How many cases ended how.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
-#[serde(rename_all = "camelCase")]
 pub struct Summary {
     /// Passed.
     pub passed: usize,

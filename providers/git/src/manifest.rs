@@ -9,6 +9,8 @@
 //! | `manifest` | blob: [`Manifest`] as JSON |
 //! | `omitted` | blob: one [`ah_plugin_api::Omission`] in JSON a line; only if something was omitted |
 //! | `index` | blob: the user's index file; only if the workspace was a repository |
+//! | `refs` | blob: its refs ([`crate::repository::refs`]); likewise, and only if its objects are kept |
+//! | `kept` | blob: the list of kept objects of the repository ([`crate::store::KEPT`]) |
 //!
 //! Written by `capture`, read by `tree`. Unknown fields of the manifest are ignored, a higher version is refused.
 
@@ -30,6 +32,9 @@ pub(crate) const MANIFEST: &[u8] = b"manifest";
 pub(crate) const OMITTED: &[u8] = b"omitted";
 /// Entry of a snapshot's tree: the user's index file.
 pub(crate) const INDEX: &[u8] = b"index";
+
+/// Entry of a snapshot's tree: the user's refs.
+pub(crate) const REFS: &[u8] = b"refs";
 
 /// What is known of a snapshot as a whole.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -6,6 +6,8 @@
 //!
 //! Not here: keeping its objects (`store::keep`), its ignore rules (`scan`).
 
+pub(crate) mod refs;
+
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -30,6 +32,8 @@ pub(crate) struct Repository {
     pub(crate) objects: Vec<OwnedFd>,
     /// The `shallow` file, if the history is cut off.
     pub(crate) shallow: Option<Vec<u8>>,
+    /// Branches, tags and remote-tracking refs, in the form of [`refs`]; none if there are too many.
+    pub(crate) refs: Option<Vec<u8>>,
 }
 
 /// Refs, HEAD, `.git` files: larger ones are none.
@@ -80,8 +84,9 @@ impl Repository {
             Ok(Some(path)) => open_dir(&git_dir, path.trim_ascii_end()).ok()?,
             _ => git_dir.try_clone().ok()?,
         };
-        let mut this =
-            Self { prefix, git_dir, common_dir, state: RepositoryState::default(), objects: Vec::new(), shallow: None };
+        let refs = refs::read(common_dir.as_fd());
+        let state = RepositoryState::default();
+        let mut this = Self { prefix, git_dir, common_dir, state, objects: Vec::new(), shallow: None, refs };
         this.shallow = this.common_file("shallow", CONFIG_LIMIT).ok().flatten().filter(|text| !text.is_empty());
         if let Err(why) = this.read_head().and_then(|()| this.open_objects()).and_then(|()| this.check_config()) {
             this.state.not_kept = Some(why);

@@ -9,7 +9,7 @@ use gix::ObjectId;
 use gix::objs::{Kind, TreeRefIter, tree};
 
 use crate::capture::Live;
-use crate::manifest::{INDEX, MANIFEST, META, Manifest, OMITTED, TREE, VERSION};
+use crate::manifest::{INDEX, MANIFEST, META, Manifest, OMITTED, REFS, TREE, VERSION};
 use crate::meta::{DirMeta, FileMeta, OWN};
 use crate::store::{KEPT, Store};
 
@@ -24,6 +24,8 @@ pub(crate) struct Head {
     pub(crate) index: Option<ObjectId>,
     /// The list of objects kept of the user's repository.
     pub(crate) kept: Option<ObjectId>,
+    /// Its refs.
+    pub(crate) refs: Option<ObjectId>,
     omitted: Option<ObjectId>,
 }
 
@@ -88,8 +90,8 @@ pub(crate) fn head(store: &Store, id: &SnapshotId, commit: &ObjectId) -> Result<
         .tree_id()
         .map_err(|e| damaged("its commit cannot be read").context(e.to_string()))?;
     expect(store, &tree, Kind::Tree, &mut data)?;
-    let (mut parts, mut found) = ([None; 6], 0);
-    let names = [TREE, META, MANIFEST, OMITTED, INDEX, KEPT.as_bytes()];
+    let (mut parts, mut found) = ([None; 7], 0);
+    let names = [TREE, META, MANIFEST, OMITTED, INDEX, KEPT.as_bytes(), REFS];
     for entry in TreeRefIter::from_bytes(&data, gix::hash::Kind::Sha1) {
         let entry = entry.map_err(|_| damaged("its top tree cannot be read"))?;
         if let Some(at) = names.iter().position(|name| entry.filename == *name) {
@@ -97,7 +99,7 @@ pub(crate) fn head(store: &Store, id: &SnapshotId, commit: &ObjectId) -> Result<
             found += 1;
         }
     }
-    let [Some(tree), Some(meta), Some(manifest), omitted, index, kept] = parts else {
+    let [Some(tree), Some(meta), Some(manifest), omitted, index, kept, refs] = parts else {
         return Err(damaged(&format!("only {found} parts of it are there")));
     };
     expect(store, &manifest, Kind::Blob, &mut data)?;
@@ -112,7 +114,7 @@ pub(crate) fn head(store: &Store, id: &SnapshotId, commit: &ObjectId) -> Result<
     if manifest.id != *id {
         return Err(damaged("its manifest is another snapshot's"));
     }
-    Ok(Head { manifest, root: Directory { tree, meta }, index, kept, omitted })
+    Ok(Head { manifest, root: Directory { tree, meta }, index, kept, refs, omitted })
 }
 
 #[derive(serde::Deserialize)]

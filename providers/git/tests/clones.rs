@@ -45,6 +45,9 @@ fn repository(bench: &Bench) {
     bench.write("kept2", "second\n");
     git(work, &["add", "."]);
     git(work, &["commit", "-q", "-m", "second"]);
+    git(work, &["tag", "-a", "v1", "-m", "one"]);
+    git(work, &["update-ref", "refs/remotes/origin/main", "HEAD~1"]);
+    git(work, &["symbolic-ref", "refs/remotes/origin/HEAD", "refs/remotes/origin/main"]);
     git(work, &["checkout", "-q", "-b", "feature/x"]);
     bench.write("changed", "changed 2\n");
     bench.write("staged", "staged 2\n");
@@ -119,6 +122,7 @@ fn git_sees_in_the_clone_what_it_saw_in_the_workspace() {
     assert_eq!(git(&clone.path, &["log", "--format=%H %s", "HEAD"]), log);
     assert_eq!(git(&clone.path, &["diff", "--cached"]), staged);
     assert_eq!(git(&clone.path, &["symbolic-ref", "HEAD"]), "refs/heads/feature/x\n");
+    assert_eq!(git(&clone.path, &["for-each-ref"]), git(work, &["for-each-ref"]));
     assert_eq!(git(&clone.path, &["config", "user.name"]), "Local \"Name\"\n");
     assert_eq!(git(&clone.path, &["remote", "get-url", "origin"]), "https://example.invalid/x.git\n");
     assert!(!try_git(&clone.path, &["config", "alias.st"]).status.success());
@@ -150,11 +154,28 @@ fn a_clone_outlives_the_users_repository() {
     git(work, &["gc", "-q", "--prune=now"]);
     let first = bench.clone(&snapshot, "first");
     assert_eq!(status(&first.path), seen);
+    assert_eq!(git(&first.path, &["log", "--format=%s", "main"]), "second\nfirst\n");
     std::fs::remove_dir_all(bench.work(".git")).unwrap();
     let second = bench.clone(&snapshot, "second");
     assert_eq!(status(&second.path), seen);
     assert!(!second.notes.is_empty());
     git(&second.path, &["fsck", "--strict", "--no-dangling"]);
+}
+
+#[test]
+fn refs_that_moved_without_head_are_kept_too() {
+    let bench = Bench::new();
+    repository(&bench);
+    let work = bench.workspace.path();
+    std::thread::sleep(std::time::Duration::from_millis(60));
+    bench.snapshot();
+    // As a fetch does it: new objects and refs, HEAD and index as before.
+    let tree = git(work, &["rev-parse", "HEAD^{tree}"]);
+    let commit = git(work, &["commit-tree", "-m", "theirs", "-p", "HEAD", tree.trim()]);
+    git(work, &["update-ref", "refs/remotes/origin/main", commit.trim()]);
+    let clone = bench.clone(&bench.snapshot(), "c");
+    assert_eq!(git(&clone.path, &["log", "-1", "--format=%s", "origin/main"]), "theirs\n");
+    git(&clone.path, &["fsck", "--strict", "--no-dangling"]);
 }
 
 #[test]

@@ -36,7 +36,6 @@ const PLAIN: &[(&str, &[&str])] = &[
     ("commit", &["gpgsign"]),
     ("tag", &["gpgsign", "sort"]),
     ("gpg", &["format"]),
-    ("extensions", &["partialclone"]),
     ("i18n", &["commitencoding", "logoutputencoding"]),
     ("index", &["sparse"]),
     ("merge", &["conflictstyle", "ff"]),
@@ -54,8 +53,6 @@ const NAMED: &[(&str, &[&str])] = &[
             "fetch",
             "followremotehead",
             "mirror",
-            "partialclonefilter",
-            "promisor",
             "prune",
             "prunetags",
             "push",
@@ -79,7 +76,7 @@ pub(super) struct Config {
 
 /// Makes the clone's configuration of the texts of the user's (the repository's own, then the work tree's).
 pub(super) fn config(texts: &[Vec<u8>]) -> Config {
-    let (mut body, mut notes, mut extended) = (Vec::new(), Vec::new(), false);
+    let (mut body, mut notes) = (Vec::new(), Vec::new());
     for text in texts {
         let meta = gix::config::file::Metadata::from(gix::config::Source::Local);
         let Ok(file) =
@@ -108,7 +105,6 @@ pub(super) fn config(texts: &[Vec<u8>]) -> Config {
             if keys.is_empty() {
                 continue;
             }
-            extended |= name == "extensions";
             heading(&mut body, &name, subsection);
             for key in &keys {
                 let values = section.values(key);
@@ -126,10 +122,7 @@ pub(super) fn config(texts: &[Vec<u8>]) -> Config {
     }
     notes.sort();
     notes.dedup();
-    let version = u8::from(extended);
-    let head = format!(
-        "[core]\n\trepositoryformatversion = {version}\n\tfilemode = true\n\tbare = false\n\tlogallrefupdates = true\n"
-    );
+    let head = "[core]\n\trepositoryformatversion = 0\n\tfilemode = true\n\tbare = false\n\tlogallrefupdates = true\n";
     Config { text: [head.as_bytes(), &body].concat(), notes }
 }
 

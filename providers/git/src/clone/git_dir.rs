@@ -11,6 +11,7 @@ use super::config::config;
 use super::index::{Files, adapt};
 use crate::checkout::write_all;
 use crate::repository::Repository;
+use crate::repository::refs::{self, Target};
 use crate::store::Store;
 use crate::tree::{Head, Reader, expect};
 
@@ -32,9 +33,9 @@ pub(super) fn make(
     let git = make_dir(clone, ".git")?;
     let objects = make_dir(git.as_fd(), "objects")?;
     let info = make_dir(git.as_fd(), "info")?;
-    let refs = make_dir(git.as_fd(), "refs")?;
-    make_dir(refs.as_fd(), "heads")?;
-    make_dir(refs.as_fd(), "tags")?;
+    let refs_dir = make_dir(git.as_fd(), "refs")?;
+    make_dir(refs_dir.as_fd(), "heads")?;
+    make_dir(refs_dir.as_fd(), "tags")?;
     let populated = store.populate(kept, objects.as_fd(), cx)?;
     if let Some(shallow) = &populated.shallow {
         put(git.as_fd(), "shallow", shallow)?;
@@ -70,6 +71,11 @@ pub(super) fn make(
         (None, None) => "ref: refs/heads/main\n".to_owned(),
     };
     put(git.as_fd(), "HEAD", head_text.as_bytes())?;
+    if let Some(id) = &head.refs {
+        let mut text = Vec::new();
+        expect(store, id, Kind::Blob, &mut text)?;
+        put_refs(git.as_fd(), &text)?;
+    }
     notes.extend(index(store, head, clone, git.as_fd())?);
     Ok(notes)
 }
@@ -92,13 +98,25 @@ fn is_ref(name: &str) -> bool {
     name.starts_with("refs/") && gix::validate::reference::name(name.into()).is_ok()
 }
 
-fn put_ref(git: BorrowedFd<'_>, name: &str, commit: &str) -> Result<()> {
+/// Writes the recorded refs: those of objects together, as Git packs them, symbolic ones each in its file.
+fn put_refs(git: BorrowedFd<'_>, recorded: &[u8]) -> Result<()> {
+    let mut packed = b"# pack-refs with: sorted \n".to_vec();
+    for (name, target) in refs::parse(recorded) {
+        match target {
+            Target::Object(id) => packed.extend_from_slice(format!("{id} {name}\n").as_bytes()),
+            Target::Ref(target) => put_ref(git, &name, &format!("ref: {target}"))?,
+        }
+    }
+    put(git, "packed-refs", &packed)
+}
+
+fn put_ref(git: BorrowedFd<'_>, name: &str, value: &str) -> Result<()> {
     let (dirs, file) = name.rsplit_once('/').unwrap_or(("", name));
     let mut at: Option<OwnedFd> = None;
     for dir in dirs.split('/').filter(|dir| !dir.is_empty()) {
         at = Some(make_dir(at.as_ref().map_or(git, |fd| fd.as_fd()), dir)?);
     }
-    put(at.as_ref().map_or(git, |fd| fd.as_fd()), file, format!("{commit}\n").as_bytes())
+    put(at.as_ref().map_or(git, |fd| fd.as_fd()), file, format!("{value}\n").as_bytes())
 }
 
 /// Makes a directory, or opens the one that is there.

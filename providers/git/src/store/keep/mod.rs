@@ -73,7 +73,8 @@ struct State {
 /// What changes whenever HEAD or index name something new; none if that cannot be told.
 fn stamp(repository: &Repository) -> Option<String> {
     use std::fmt::Write;
-    let mut out = format!("{:?} {:?}", repository.state.head, repository.shallow);
+    let refs = super::hash(Kind::Blob, repository.refs.as_deref().unwrap_or_default());
+    let mut out = format!("{:?} {:?} {refs}", repository.state.head, repository.shallow);
     for dir in &repository.objects {
         let stat = rustix::fs::fstat(dir).ok()?;
         write!(out, " {}:{}", stat.st_dev, stat.st_ino).ok()?;

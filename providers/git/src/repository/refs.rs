@@ -1,0 +1,151 @@
+//! Branches, tags and remote-tracking refs as they stand, so that a clone of a snapshot knows `main` and `origin/main` too.
+//!
+//! A text of one line each, ordered by name: `<commit> <name>`, or `ref:<target> <name>` for a symbolic one. Where there are
+//! very many, none are recorded: each snapshot would pay for reading them.
+
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use gix::ObjectId;
+use gix::bstr::ByteSlice;
+use rustix::fs::FileType;
+
+use super::{SMALL, open_dir, read_file};
+
+/// The kinds that are recorded. Not the stash, whose log is not; nor what a rebase or bisection keeps for itself.
+const KINDS: &[&str] = &["heads", "tags", "remotes"];
+/// More bytes of packed refs, or more files, are too many.
+const PACKED_LIMIT: u64 = 4 << 20;
+const FILES_LIMIT: usize = 10_000;
+const DEPTH: usize = 32;
+
+/// What a ref holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Target {
+    /// A commit or tag.
+    Object(ObjectId),
+    /// Another ref.
+    Ref(String),
+}
+
+/// Reads them; none if there are too many, or they cannot be read.
+pub(super) fn read(common_dir: BorrowedFd<'_>) -> Option<Vec<u8>> {
+    let mut found = BTreeMap::new();
+    // A ref that moves from its file into the packed ones meanwhile is seen in one of the two looks at those.
+    packed(common_dir, &mut found)?;
+    let mut loose = BTreeMap::new();
+    let mut room = FILES_LIMIT;
+    for kind in KINDS {
+        files(common_dir, &format!("refs/{kind}"), &mut loose, &mut room, DEPTH)?;
+    }
+    packed(common_dir, &mut found)?;
+    found.append(&mut loose);
+    let mut out = Vec::new();
+    for (name, target) in found {
+        match target {
+            Target::Object(id) => out.extend_from_slice(format!("{id} {name}\n").as_bytes()),
+            Target::Ref(target) => out.extend_from_slice(format!("ref:{target} {name}\n").as_bytes()),
+        }
+    }
+    Some(out)
+}
+
+/// Reads what [`read`] wrote; leaves out what no ref can be.
+pub(crate) fn parse(text: &[u8]) -> impl Iterator<Item = (String, Target)> {
+    text.lines().filter_map(|line| {
+        let (target, name) = line.split_once_str(" ")?;
+        let target = match target.strip_prefix(b"ref:") {
+            Some(target) => Target::Ref(valid(target)?),
+            None => Target::Object(ObjectId::from_hex(target).ok()?),
+        };
+        Some((valid(name)?, target))
+    })
+}
+
+fn valid(name: &[u8]) -> Option<String> {
+    let kind = name.strip_prefix(b"refs/")?.split_once_str("/")?.0;
+    let known = KINDS.iter().any(|known| known.as_bytes() == kind);
+    let name = gix::validate::reference::name(name.as_bstr()).ok().filter(|_| known)?;
+    name.to_str().ok().map(str::to_owned)
+}
+
+fn packed(common_dir: BorrowedFd<'_>, found: &mut BTreeMap<String, Target>) -> Option<()> {
+    // A file that is too large reads as one that is not there; so its size is asked for first.
+    if let Ok(stat) = rustix::fs::statat(common_dir, "packed-refs", rustix::fs::AtFlags::SYMLINK_NOFOLLOW)
+        && u64::try_from(stat.st_size).unwrap_or(u64::MAX) > PACKED_LIMIT
+    {
+        return None;
+    }
+    let text = read_file(common_dir, "packed-refs", PACKED_LIMIT).ok()?.unwrap_or_default();
+    // Comments begin with `#`, what a tag leads to with `^`: neither is a line of this form.
+    found.extend(parse(&text).filter(|(_, target)| matches!(target, Target::Object(_))));
+    Some(())
+}
+
+fn files(
+    common_dir: BorrowedFd<'_>,
+    path: &str,
+    found: &mut BTreeMap<String, Target>,
+    room: &mut usize,
+    depth: usize,
+) -> Option<()> {
+    let Ok(dir) = open_dir(common_dir, path.as_bytes()) else { return Some(()) };
+    for entry in rustix::fs::Dir::read_from(dir.as_fd()).ok()? {
+        let entry = entry.ok()?;
+        let Ok(name) = entry.file_name().to_str() else { continue };
+        if name.starts_with('.') {
+            continue;
+        }
+        *room = room.checked_sub(1)?;
+        let below = format!("{path}/{name}");
+        if entry.file_type() == FileType::Directory {
+            files(common_dir, &below, found, room, depth.checked_sub(1)?)?;
+        } else if let (Some(name), Ok(Some(text))) = (valid(below.as_bytes()), read_file(dir.as_fd(), name, SMALL)) {
+            let text = text.trim_ascii_end();
+            let target = match text.strip_prefix(b"ref:") {
+                Some(target) => valid(target.trim_ascii()).map(Target::Ref),
+                None => ObjectId::from_hex(text).ok().map(Target::Object),
+            };
+            found.extend(target.map(|target| (name, target)));
+        }
+    }
+    Some(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use super::{Target, parse, read};
+
+    #[test]
+    fn files_win_over_packed_refs_and_only_refs_are_taken() {
+        let dir = tempfile::tempdir().unwrap();
+        let (old, new) = ("1".repeat(40), "2".repeat(40));
+        let put = |path: &str, text: &str| {
+            let path = dir.path().join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        };
+        put(
+            "packed-refs",
+            &format!("# pack-refs with: peeled\n{old} refs/heads/main\n{old} refs/tags/v1\n^{new}\n{old} refs/stash\n"),
+        );
+        put("refs/heads/main", &format!("{new}\n"));
+        put("refs/heads/a/b", &format!("{new}\n"));
+        put("refs/heads/main.lock", "x");
+        put("refs/heads/torn", "22");
+        put("refs/remotes/origin/HEAD", "ref: refs/remotes/origin/main\n");
+        put("refs/bisect/bad", &format!("{new}\n"));
+        std::os::unix::fs::symlink("/dev/zero", dir.path().join("refs/heads/link")).unwrap();
+        let text = read(std::fs::File::open(dir.path()).unwrap().as_fd()).unwrap();
+        let expected = format!(
+            "{new} refs/heads/a/b\n{new} refs/heads/main\nref:refs/remotes/origin/main refs/remotes/origin/HEAD\n\
+             {old} refs/tags/v1\n"
+        );
+        assert_eq!(String::from_utf8_lossy(&text), expected);
+        assert_eq!(parse(&text).count(), 4);
+        assert!(parse(b"ref:refs/heads/../x refs/heads/y\nzz refs/heads/z\n").next().is_none());
+        assert!(matches!(parse(&text).nth(2), Some((_, Target::Ref(_)))));
+    }
+}

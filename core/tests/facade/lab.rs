@@ -109,8 +109,19 @@ impl Lab {
         Self::with(vec![fake.clone()], fake)
     }
 
+    #[allow(dead_code)]
+    /// In memory where there is such a place: for tests of very many steps, which wait for the disk otherwise.
+    pub(crate) fn in_memory() -> Self {
+        let fake = Fake::new("fake", Some(50));
+        let dir = tempfile::tempdir_in("/dev/shm").unwrap_or_else(|_| tempfile::tempdir().unwrap());
+        Self::at(dir, vec![fake.clone()], fake)
+    }
+
     pub(crate) fn with(fakes: Vec<Fake>, fake: Fake) -> Self {
-        let dir = tempfile::tempdir().unwrap();
+        Self::at(tempfile::tempdir().unwrap(), fakes, fake)
+    }
+
+    fn at(dir: tempfile::TempDir, fakes: Vec<Fake>, fake: Fake) -> Self {
         let top = dir.path().canonicalize().unwrap();
         let providers = fakes.into_iter().map(|fake| Arc::new(fake) as Arc<dyn Provider>).collect();
         let mut settings = Settings::new(top.join("home"), ProviderSource::Given(ProviderSet::of(providers)));

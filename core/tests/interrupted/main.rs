@@ -139,7 +139,7 @@ fn is_finished_branch(workspace: &ah_core::Workspace, path: &Path) -> bool {
 
 fn rounds(name: &str, job: Job, plan: fn(u64) -> Plan, kind: &str) {
     for step in 0.. {
-        let lab = Lab::new();
+        let lab = Lab::in_memory();
         (0..3).for_each(|n| drop(lab.step("a", &n.to_string())));
         lab.write("a", "3");
         let engine = lab.engine();

@@ -14,8 +14,8 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags, openat, statx};
 
 const FILES_A_DIR: usize = 100;
 const WORDS: [&str; 16] = [
-    "snapshot", "branch", "seek", "tree", "entry", "return", "match", "value", "agent", "moment", "fn", "let", "impl", "mount",
-    "clone", "lease",
+    "snapshot", "branch", "seek", "tree", "entry", "return", "match", "value", "agent", "moment", "fn", "let", "impl",
+    "mount", "clone", "lease",
 ];
 
 fn main() -> Result<()> {

@@ -14,7 +14,7 @@ use crate::failure;
 ///
 /// Without a command: the state of this workspace, and what makes sense next.
 #[derive(Debug, Parser)]
-#[command(name = "ah", version, max_term_width = 100, after_help = AFTER_HELP, disable_help_subcommand = true)]
+#[command(name = "ah", version, max_term_width = 100, after_help = AFTER_HELP)]
 pub(crate) struct Cli {
     /// Options of every command.
     #[command(flatten)]
@@ -168,7 +168,7 @@ pub(crate) enum Fs {
     Edit(commands::edit::EditArgs),
     /// Take over the history of a workspace that was moved here.
     Adopt(commands::adopt::AdoptArgs),
-    /// Remove snapshots.
+    /// Remove snapshots and branches.
     Rm(commands::rm::RmArgs),
     /// Remove old snapshots by a policy.
     Prune(commands::prune::PruneArgs),

@@ -9,11 +9,23 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 /// unshare afterwards, and an `execve` gives the signals their defaults back.
 pub(crate) fn listen() -> Arc<AtomicBool> {
     let flag = Arc::new(AtomicBool::new(false));
+    let ignored = ignored();
     for signal in [SIGINT, SIGTERM, SIGHUP] {
+        // `nohup`, and shells that run a script's background job, mean it.
+        if ignored & (1 << (signal - 1)) != 0 {
+            continue;
+        }
         // The order matters: the first of the two looks whether a signal came before, the second takes note of this one.
         // Failing leaves the default action, which ends the process: restores and snapshots are safe against that too.
         let _ = signal_hook::flag::register_conditional_shutdown(signal, 130, Arc::clone(&flag));
         let _ = signal_hook::flag::register(signal, Arc::clone(&flag));
     }
     flag
+}
+
+/// The signals that whoever started this process had it ignore, as a bit each; none where `/proc` is missing.
+fn ignored() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
 }

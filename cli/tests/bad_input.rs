@@ -369,6 +369,10 @@ fn libraries_that_cannot_be_used() {
     assert!(named("bad/libah_provider_broken.so") && named("bad/libah_provider_git.so"), "{report}");
     let ran = run_alone(&world, &program, &[&folders[..], &["agent", "fs", "snapshot"]].concat());
     assert_eq!(ran.code, 0, "{ran:?}");
+    let mut command = Command::new(&program);
+    command.args(["agent", "fs", "status"]).env_clear().env("AH_HOME", world.path("state"));
+    let named = std::env::join_paths([&bad, &good]).unwrap();
+    assert_eq!(Ran::of(command.env("AH_PROVIDER_PATH", named).current_dir(world.root())).code, 0);
     // One that others can write to is refused.
     fs::set_permissions(good.join("libah_provider_git.so"), fs::Permissions::from_mode(0o777)).unwrap();
     let ran = run_alone(&world, &program, &["--provider-path", path[0], "agent", "fs", "snapshot"]);

@@ -182,12 +182,12 @@ fn help_completions_and_man_pages() {
 #[test]
 fn ctrl_c_stops_and_cleans_up() {
     let world = World::new();
-    for number in 0..20_000 {
+    for number in 0..8_000 {
         fs::write(world.root().join(format!("{number}")), format!("{number}")).unwrap();
     }
     let before = world.picture("w");
     let mut interrupted = 0;
-    for delay in [5, 20, 60, 120, 250, 500] {
+    for delay in [5, 20, 40, 80, 160, 320] {
         let mut child =
             world.command(["agent", "fs", "snapshot"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         std::thread::sleep(Duration::from_millis(delay));
@@ -211,6 +211,30 @@ fn ctrl_c_stops_and_cleans_up() {
     fs::remove_file(world.root().join("77")).unwrap();
     world.fs(["restore", &id, "--", "77"]);
     assert_eq!(world.read("77").unwrap(), "77");
+}
+
+#[test]
+fn a_signal_that_is_ignored_stays_so() {
+    let world = World::new();
+    for number in 0..5_000 {
+        fs::write(world.root().join(format!("{number}")), "x").unwrap();
+    }
+    // `exec` keeps the process: what the shell ignores, `ah` is started with.
+    let script = format!("trap '' HUP INT; echo ready; exec {} agent fs snapshot", support::ah().display());
+    let mut command = Command::new("sh");
+    command.args(["-c", &script]).env("AH_HOME", world.path("state")).env("HOME", world.path("home"));
+    let mut child = command.current_dir(world.root()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let pid = nix::unistd::Pid::from_raw(child.id().cast_signed());
+    child.stdout.as_mut().unwrap().read_exact(&mut [0; 6]).unwrap();
+    for _ in 0..20 {
+        for signal in [nix::sys::signal::Signal::SIGHUP, nix::sys::signal::Signal::SIGINT] {
+            // It may have come to its end by now.
+            let _ = nix::sys::signal::kill(pid, signal);
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{output:?}");
 }
 
 #[test]

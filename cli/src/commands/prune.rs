@@ -13,9 +13,10 @@ use crate::output::{size, text, time};
 /// Options of `ah agent fs prune`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-POLICY is a list of rules, each of which keeps snapshots; what none keeps is removed. Pinned snapshots, and those that an \
-undo, a branch or a view needs, always stay. Without POLICY the configured one applies. \
-Prints the verdict on each snapshot.
+POLICY is a list of rules, each of which keeps snapshots; what none keeps is removed: keep-last=N, keep-within=7d, \
+keep-hourly=N, keep-daily=N, keep-weekly=N, keep-labelled, keep-manual. Beside these, max-size=5G removes the oldest \
+until no more is used. Pinned snapshots, and those that an undo, a branch or a view needs, always stay. Without POLICY \
+the configured one (`prune.policy`) applies. Prints the verdict on each snapshot.
 
 Examples:
   ah agent fs prune keep-last=50,keep-within=7d --dry-run

@@ -66,7 +66,9 @@ impl DirRules {
         match class {
             Class::Kept => below.state = State::Kept,
             Class::Through { rule } => below.state = State::Ignored(rule.as_str().into()),
-            Class::Captured | Class::Tracked | Class::Omitted { .. } => {}
+            // A submodule: what is said of it stops at its door.
+            Class::Tracked => below.state = State::Open,
+            Class::Captured | Class::Omitted { .. } => {}
         }
         if present.git
             && let Some(git_dir) = GitDir::of(dir)

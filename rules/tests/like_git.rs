@@ -265,8 +265,14 @@ fn each_pattern_alone() {
     }
 }
 
+/// So many cases, unless `PROPTEST_CASES` says otherwise.
+fn config(cases: u32) -> ProptestConfig {
+    let usual = ProptestConfig::default();
+    if std::env::var_os("PROPTEST_CASES").is_some() { usual } else { ProptestConfig { cases, ..usual } }
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 120, ..ProptestConfig::default() })]
+    #![proptest_config(config(60))]
     #[test]
     fn many_patterns_in_many_places(
         top in patterns(6), a in patterns(4), d in patterns(4), sub in patterns(4), exclude in patterns(3), global in patterns(3),

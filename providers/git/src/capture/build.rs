@@ -1,18 +1,14 @@
 //! Trees and meta objects of a scan, from the leaves up; what did not change is taken over.
 
-use std::os::fd::BorrowedFd;
-
 use ah_plugin_api::{Context, Omission, RelPath, Result};
 use gix::ObjectId;
 use gix::objs::Kind;
-use rustix::io::Errno;
 
 use crate::index::{
-    DIR_CAPTURED, DIR_KEPT, DIR_OMITS, DIR_THROUGH, Header, ITEM_DIR, ITEM_IGNORED, ITEM_RECHECK, Index, ItemRecord,
-    NewDir, Patch, What, Writer,
+    DIR_CAPTURED, DIR_CLASS, DIR_KEPT, DIR_OMITS, DIR_THROUGH, ITEM_DIR, ITEM_IGNORED, ITEM_RECHECK, Index, What,
 };
 use crate::meta::{self, DirMeta, FileMeta};
-use crate::scan::{Item, Listed, Scan, Sink, Stat, State, Sub, null};
+use crate::scan::{Item, Listed, Scan, Sink, State, Sub, null};
 
 /// A directory with its objects.
 #[derive(Debug, Clone, Copy)]
@@ -23,9 +19,9 @@ pub(super) struct Built {
     /// Captured entries at any depth below it.
     pub(super) entries: u64,
     /// Whether it is captured: all are, but those that were only looked through and had nothing.
-    captured: bool,
+    pub(super) captured: bool,
     /// Whether it is in every respect as in the index.
-    same: bool,
+    pub(super) same: bool,
 }
 
 /// A scan with its objects.
@@ -33,7 +29,7 @@ pub(super) struct Built {
 pub(super) struct Tree {
     pub(super) scan: Scan,
     /// By node; none for what is not part of the tree.
-    built: Vec<Option<Built>>,
+    pub(super) built: Vec<Option<Built>>,
 }
 
 /// Writes the objects of all directories that changed.
@@ -114,7 +110,7 @@ fn reachable(scan: &Scan) -> Vec<bool> {
 }
 
 /// The nodes of a directory's subdirectories, by name.
-fn each_sub(scan: &Scan, at: usize, mut call: impl FnMut(usize)) {
+pub(super) fn each_sub(scan: &Scan, at: usize, mut call: impl FnMut(usize)) {
     let node = &scan.nodes[at];
     match (&node.state, &scan.index, node.old) {
         (State::Listed(listed), _, _) => listed.subs.iter().for_each(|sub| call(sub.node)),
@@ -228,7 +224,7 @@ fn is_same(scan: &Scan, at: usize, listed: &Listed, index: &Index, old: usize, b
     let (node, dir) = (&scan.nodes[at], index.dir(old));
     let subs = listed.subs.iter().map(|sub| scan.nodes[sub.node].old);
     dir.stat == listed.stat
-        && (dir.flags & (DIR_KEPT | DIR_THROUGH), index.rule(old)) == (node.flags, node.rule.as_bytes())
+        && (dir.flags & DIR_CLASS, index.rule(old)) == (node.flags, node.rule.as_bytes())
         && index.nested_of(old) == listed.nested
         && listed.subs.iter().all(|sub| is_built_same(built, sub.node))
         && index.children(old).map(Some).eq(subs)
@@ -302,109 +298,6 @@ impl Tree {
         }
         out.sort_by(|a, b| a.path.cmp(&b.path));
         out
-    }
-
-    /// Saves what was found for the next scan, with as little writing as can be.
-    ///
-    /// # Errors
-    /// Of the system. The index may be broken then, and counts as absent.
-    pub(super) fn save_index(&mut self, store: BorrowedFd<'_>, header: &Header) -> Result<(), Errno> {
-        if let Some(patch) = self.patch()
-            && let Some(index) = &mut self.scan.index
-            && patch.write(store, index, header).is_ok()
-        {
-            return Ok(());
-        }
-        self.writer().write(store, header)
-    }
-
-    /// The changes to the index that the scan rests on; none if it has to be written anew.
-    fn patch(&self) -> Option<Patch> {
-        let index = self.scan.index.as_ref().filter(|index| index.len() == self.scan.nodes.len())?;
-        let mut patch = Patch::default();
-        for (at, node) in self.scan.nodes.iter().enumerate() {
-            let built = self.built[at]?;
-            if node.old != Some(at) || patch.is_large(index) {
-                return None;
-            }
-            if built.same {
-                continue;
-            }
-            let dir = |stat| self.new_dir(at, index.dir(at).parent as usize, stat);
-            let fits = match &node.state {
-                State::Same => {
-                    let items: Option<std::iter::Empty<ItemRecord<'_>>> = None;
-                    patch.dir(index, at, &dir(index.dir(at).stat)?, items)
-                }
-                State::Listed(listed) => {
-                    index.nested_of(at) == listed.nested
-                        && index.children(at).eq(listed.subs.iter().map(|sub| sub.node))
-                        && patch.dir(index, at, &dir(listed.stat)?, Some(listed.items.iter().map(Item::as_record)))
-                }
-                State::Gone | State::Omitted(..) => false,
-            };
-            if !fits {
-                return None;
-            }
-        }
-        Some(patch)
-    }
-
-    fn new_dir(&self, at: usize, parent: usize, stat: Stat) -> Option<NewDir<'_>> {
-        let (node, built) = (&self.scan.nodes[at], self.built[at]?);
-        Some(NewDir {
-            path: &node.path,
-            rule: node.rule.as_bytes(),
-            parent,
-            flags: node.flags | if built.captured { DIR_CAPTURED } else { 0 },
-            entries: built.entries,
-            stat,
-            tree: built.tree,
-            meta: built.meta,
-            meta_is_tree: built.meta_is_tree,
-        })
-    }
-
-    /// The index that says what was found.
-    fn writer(&self) -> Writer {
-        enum Step {
-            Open(usize, usize),
-            Close(usize),
-        }
-        let items = self.scan.index.as_ref().map_or(1024, Index::items_len);
-        let mut writer = Writer::with_capacity(self.scan.nodes.len(), items);
-        let mut stack = vec![Step::Open(0, 0)];
-        while let Some(step) = stack.pop() {
-            let (at, parent) = match step {
-                Step::Close(number) => {
-                    writer.close(number);
-                    continue;
-                }
-                Step::Open(at, parent) => (at, parent),
-            };
-            let node = &self.scan.nodes[at];
-            let old = self.scan.index.as_ref().zip(node.old);
-            let (stat, nested) = match (&node.state, old) {
-                (State::Listed(listed), _) => (listed.stat, listed.nested),
-                (_, Some((index, old))) => (index.dir(old).stat, index.nested_of(old)),
-                (_, None) => continue,
-            };
-            let Some(dir) = self.new_dir(at, parent, stat) else { continue };
-            let number = writer.open(&dir);
-            match (&node.state, old) {
-                (State::Listed(listed), _) => listed.items.iter().for_each(|item| writer.item(&item.as_record())),
-                (_, Some((index, old))) => writer.copy_items(index, old),
-                (_, None) => {}
-            }
-            if let Some(stamp) = nested {
-                writer.nested(number, &stamp);
-            }
-            stack.push(Step::Close(number));
-            let first = stack.len();
-            each_sub(&self.scan, at, |sub| stack.push(Step::Open(sub, number)));
-            stack[first..].reverse();
-        }
-        writer
     }
 }
 

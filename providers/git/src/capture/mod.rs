@@ -4,6 +4,7 @@
 //! Not here: finding what changed (`scan`), the format of the parts (`meta`, `manifest`), objects and packs (`store`).
 
 mod build;
+mod save;
 mod sink;
 #[cfg(test)]
 mod tests;
@@ -108,6 +109,7 @@ struct Recorded {
     state: RepositoryState,
     index: Option<ObjectId>,
     kept: Option<ObjectId>,
+    refs: Option<ObjectId>,
 }
 
 fn record_repository(
@@ -140,7 +142,9 @@ fn record_repository(
             None
         }
     };
-    Ok(Some(Recorded { state, index, kept }))
+    let refs = repository.refs.as_deref().filter(|_| kept.is_some());
+    let refs = refs.map(|refs| batch.object(Kind::Blob, refs, None)).transpose()?;
+    Ok(Some(Recorded { state, index, kept, refs }))
 }
 
 /// The user's index file as a blob; none if there is none that could be used.
@@ -195,6 +199,7 @@ fn write_commit(
     if let Some(recorded) = repository {
         entries.extend(recorded.index.map(|id| (manifest::INDEX, "100644", id)));
         entries.extend(recorded.kept.map(|id| (KEPT.as_bytes(), "100644", id)));
+        entries.extend(recorded.refs.map(|id| (manifest::REFS, "100644", id)));
     }
     let top = build::write_top(entries, batch)?;
     let secs = manifest.created.secs;

@@ -455,8 +455,11 @@ fn the_limit_of_entries() {
     assert_eq!(taken.kind, ErrorKind::AlreadyExists);
 }
 
+/// Contents, inode, mode and times.
+type Attributes = (Vec<u8>, u64, u32, [i64; 4]);
+
 /// Everything below a directory, with all attributes but access times.
-fn everything(dir: &Path) -> BTreeMap<PathBuf, (Vec<u8>, u64, u32, i64, i64, i64, i64)> {
+fn everything(dir: &Path) -> BTreeMap<PathBuf, Attributes> {
     let mut out = BTreeMap::new();
     let mut todo = vec![dir.to_owned()];
     while let Some(path) = todo.pop() {
@@ -467,11 +470,11 @@ fn everything(dir: &Path) -> BTreeMap<PathBuf, (Vec<u8>, u64, u32, i64, i64, i64
         } else {
             fs::read(&path).unwrap()
         };
-        let times = (stat.mtime(), stat.mtime_nsec(), stat.ctime(), stat.ctime_nsec());
         // Keeping objects may add a link to them, which is a ctime.
-        let (ctime, ctime_nsec) =
-            if path.components().any(|part| part.as_os_str() == "objects") { (0, 0) } else { (times.2, times.3) };
-        out.insert(path, (data, stat.ino(), stat.mode(), times.0, times.1, ctime, ctime_nsec));
+        let linked = path.components().any(|part| part.as_os_str() == "objects");
+        let ctime = if linked { (0, 0) } else { (stat.ctime(), stat.ctime_nsec()) };
+        let times = [stat.mtime(), stat.mtime_nsec(), ctime.0, ctime.1];
+        out.insert(path, (data, stat.ino(), stat.mode(), times));
     }
     out
 }
@@ -536,6 +539,52 @@ fn the_repository_is_recorded_and_not_touched() {
     rustix::fs::mknodat(rustix::fs::CWD, bench.path(".git"), rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR, 0)
         .unwrap();
     assert_eq!(bench.take_and_compare().repository, None);
+}
+
+#[test]
+fn a_submodule_in_an_ignored_place() {
+    let bench = Bench::new();
+    bench.git(&["init", "-q"]);
+    bench.write(".gitignore", "vendor/\n");
+    bench.git(&["init", "-q", "vendor/lib"]);
+    bench.write("vendor/lib/file", "x");
+    bench.write("vendor/other", "x");
+    assert_eq!(reasons(&bench.take_and_compare()), [("vendor".to_owned(), OmitReason::Ignored)]);
+    bench.settle();
+    let commit =
+        ["-C", "vendor/lib", "-c", "user.name=t", "-c", "user.email=t@t", "commit", "-q", "--allow-empty", "-m", "m"];
+    bench.git(&commit);
+    bench.git(&["-c", "advice.addEmbeddedRepo=false", "add", "-f", "vendor/lib"]);
+    let expected = [("vendor/lib/.git", OmitReason::GitDir), ("vendor/other", OmitReason::Ignored)];
+    let expected = expected.map(|(path, reason)| (path.to_owned(), reason));
+    for _ in 0..3 {
+        let taken = bench.take_and_compare();
+        assert_eq!(reasons(&taken), expected);
+        assert!(bench.listing(&taken).contains_key(Path::new("vendor/lib/file")));
+        bench.settle();
+    }
+    bench.git(&["update-index", "--force-remove", "vendor/lib"]);
+    assert_eq!(reasons(&bench.take_and_compare()), [("vendor".to_owned(), OmitReason::Ignored)]);
+}
+
+#[test]
+fn paths_longer_than_the_system_takes_at_once() {
+    let bench = Bench::new();
+    let name = "a-name-of-some-length".repeat(4);
+    let mut at: std::os::fd::OwnedFd = fs::File::open(bench.path("")).unwrap().into();
+    for _ in 0..60 {
+        rustix::fs::mkdirat(&at, &name, rustix::fs::Mode::RWXU).unwrap();
+        let flags = rustix::fs::OFlags::DIRECTORY | rustix::fs::OFlags::RDONLY;
+        at = rustix::fs::openat(&at, &name, flags, rustix::fs::Mode::empty()).unwrap();
+    }
+    let flags = rustix::fs::OFlags::CREATE | rustix::fs::OFlags::WRONLY;
+    rustix::fs::openat(&at, "file", flags, rustix::fs::Mode::RWXU).unwrap();
+    let first = bench.take();
+    assert_eq!((first.entries, first.omitted_total), (Some(61), 0));
+    bench.settle();
+    assert_eq!(bench.take().tree, first.tree);
+    rustix::fs::openat(&at, "other", flags, rustix::fs::Mode::RWXU).unwrap();
+    assert_eq!(bench.take().entries, Some(62));
 }
 
 #[test]

@@ -24,7 +24,7 @@ mod write;
 
 pub(crate) use patch::Patch;
 pub(crate) use read::Index;
-pub(crate) use record::{DIR_CAPTURED, DIR_KEPT, DIR_MARKED, DIR_OMITS, DIR_THROUGH, Header};
+pub(crate) use record::{DIR_CAPTURED, DIR_CLASS, DIR_KEPT, DIR_MARKED, DIR_OMITS, DIR_THROUGH, DIR_TRACKED, Header};
 pub(crate) use record::{ITEM_DIR, ITEM_IGNORED, ITEM_RECHECK, ITEM_TRACKED, ItemRecord, What};
 pub(crate) use write::{NewDir, Writer};
 

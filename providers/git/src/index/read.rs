@@ -29,8 +29,9 @@ impl Index {
         if seen.stat.size > LARGEST {
             return None;
         }
-        // Against seeing half of a patch; whoever patches does not wait for us, so it is never long.
-        rustix::fs::flock(&fd, rustix::fs::FlockOperation::LockShared).ok()?;
+        // Against seeing half of a patch; whoever patches does not wait for us, so it is never long. Where there are no
+        // locks, nobody patches.
+        let _ = rustix::fs::flock(&fd, rustix::fs::FlockOperation::LockShared);
         let mut bytes = Vec::with_capacity(usize::try_from(seen.stat.size).ok()? + 1);
         File::from(fd).take(LARGEST).read_to_end(&mut bytes).ok()?;
         Self::parse(bytes)

@@ -27,6 +27,10 @@ pub(crate) const DIR_META_TREE: u32 = 8;
 pub(crate) const DIR_MARKED: u32 = 16;
 /// Some item of it is omitted.
 pub(crate) const DIR_OMITS: u32 = 32;
+/// Matched by an ignore rule, but in the user's index itself: a submodule.
+pub(crate) const DIR_TRACKED: u32 = 64;
+/// What the rules said of the directory.
+pub(crate) const DIR_CLASS: u32 = DIR_KEPT | DIR_THROUGH | DIR_TRACKED;
 
 /// Captured although ignored.
 pub(crate) const ITEM_IGNORED: u8 = 1;

@@ -31,7 +31,7 @@ use ah_plugin_api::{CapturePolicy, Context, Error, ErrorKind, OmitReason, Result
 use ah_rules::{Class, DirRules, Rules};
 use gix::ObjectId;
 
-use crate::index::{DIR_KEPT, DIR_THROUGH, Index, ItemRecord, What};
+use crate::index::{DIR_KEPT, DIR_THROUGH, DIR_TRACKED, Index, ItemRecord, What};
 use crate::store::Store;
 
 pub(crate) use content::{Sink, read_contents};
@@ -139,7 +139,7 @@ pub(crate) struct Node {
     pub(crate) path: Box<[u8]>,
     /// Its number in the index.
     pub(crate) old: Option<usize>,
-    /// `DIR_KEPT` or `DIR_THROUGH` of the index, or 0.
+    /// What the rules said of it: some of `DIR_CLASS` of the index.
     pub(crate) flags: u32,
     /// The rule that ignores it.
     pub(crate) rule: Box<str>,
@@ -191,7 +191,8 @@ fn dir_flags(class: &Class) -> (u32, Box<str>) {
     match class {
         Class::Kept => (DIR_KEPT, "".into()),
         Class::Through { rule } => (DIR_THROUGH, rule.as_str().into()),
-        Class::Captured | Class::Tracked | Class::Omitted { .. } => (0, "".into()),
+        Class::Tracked => (DIR_TRACKED, "".into()),
+        Class::Captured | Class::Omitted { .. } => (0, "".into()),
     }
 }
 
@@ -202,6 +203,8 @@ fn dir_class(index: &Index, at: usize) -> Class {
         Class::Kept
     } else if flags & DIR_THROUGH != 0 {
         Class::Through { rule: String::from_utf8_lossy(index.rule(at)).into_owned() }
+    } else if flags & DIR_TRACKED != 0 {
+        Class::Tracked
     } else {
         Class::Captured
     }

@@ -103,7 +103,9 @@ fn in_threads<T: Send>(count: usize, run: impl Fn() -> Result<Vec<T>> + Sync) ->
         return run();
     }
     std::thread::scope(|scope| {
-        let others: Vec<_> = (1..count).map(|_| scope.spawn(&run)).collect();
+        // Where no more threads are to be had, fewer do the same.
+        let others: Vec<_> =
+            (1..count).map_while(|_| std::thread::Builder::new().spawn_scoped(scope, &run).ok()).collect();
         let mut all = run();
         for other in others {
             let more = match other.join() {

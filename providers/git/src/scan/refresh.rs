@@ -11,7 +11,7 @@ use super::stat::{Seen, open_dir, stat_at, stat_of};
 use super::walk::{self, Job, cannot_list};
 use super::{Env, Item, Listed, Node, State, Sub, dir_class, pool};
 use crate::index::{
-    DIR_KEPT, DIR_MARKED, DIR_THROUGH, ITEM_DIR, ITEM_IGNORED, ITEM_RECHECK, ITEM_TRACKED, Index, What,
+    DIR_CLASS, DIR_MARKED, DIR_THROUGH, DIR_TRACKED, ITEM_DIR, ITEM_IGNORED, ITEM_RECHECK, ITEM_TRACKED, Index, What,
 };
 
 /// How many files are looked at before a thread asks for more work.
@@ -71,7 +71,7 @@ fn same(index: &Index, at: usize) -> Node {
     Node {
         path: index.path(at).into(),
         old: Some(at),
-        flags: index.dir(at).flags & (DIR_KEPT | DIR_THROUGH),
+        flags: index.dir(at).flags & DIR_CLASS,
         rule: String::from_utf8_lossy(index.rule(at)).into(),
         state: State::Same,
     }
@@ -95,13 +95,16 @@ fn tracked_changed(env: &Env<'_>, index: &Index, stamp: IndexStamp) -> bool {
     let Some((tracked, prefix)) = env.rules.tracked() else { return false };
     // What is below a nested repository is not the outer index's business.
     let nested: Vec<_> = index.nested().map(|(at, _)| at..index.dir(at).end as usize).collect();
-    let outer = |at: usize| !nested.iter().any(|range| range.contains(&at));
+    let outer = |at: usize| !nested.iter().any(|range| range.start < at && range.contains(&at));
     for at in (0..index.len()).filter(|&at| outer(at)) {
         let flags = index.dir(at).flags;
-        if flags & (DIR_MARKED | DIR_THROUGH) == 0 {
+        if flags & (DIR_MARKED | DIR_THROUGH | DIR_TRACKED) == 0 {
             continue;
         }
         let mut path = [prefix, index.path(at)].concat();
+        if flags & DIR_TRACKED != 0 && !tracked.contains(&path) {
+            return true;
+        }
         if at != 0 {
             path.push(b'/');
         }
@@ -110,7 +113,9 @@ fn tracked_changed(env: &Env<'_>, index: &Index, stamp: IndexStamp) -> bool {
             return true;
         }
         let base = path.len();
-        for item in index.items(at) {
+        // A nested repository's directory is the outer index's business, what is in it is not.
+        let items = index.items(at).take(if index.nested_of(at).is_some() && at != 0 { 0 } else { usize::MAX });
+        for item in items {
             let ignored = item.flags & ITEM_IGNORED != 0 || item.what == What::Omitted(OmitReason::Ignored);
             if !ignored && item.flags & ITEM_TRACKED == 0 {
                 continue;

@@ -1,16 +1,17 @@
 //! What restores leave that came to their end: folders in the workspace that could not be removed then, and journals that no
 //! undo can need any more. Interrupted restores are not touched: a person decides about those.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::os::fd::AsFd;
 
-use ah_plugin_api::{Context, Dir, RelPath, Result};
+use ah_plugin_api::{Context, Dir, RelPath, Result, SnapshotId};
 
 use super::at::Tree;
 use super::clean::clean;
-use super::journal::Journals;
+use super::journal::{Journals, OpenJournal};
 use super::plan::Ground;
 use super::scope::STAGING_PREFIX;
+use crate::timeline::{Event, EventBody};
 use crate::walk::Shelf;
 use crate::workspace::Workspace;
 
@@ -33,6 +34,38 @@ impl Workspace {
             done.push(format!("removed {count} plans of restores whose snapshots are gone"));
         }
         Ok(done)
+    }
+
+    /// Snapshots that restores need: true for those of interrupted ones, false for those that the undo of each session's last one goes
+    /// back to.
+    pub(crate) fn restores_need(&self, events: &[Event]) -> Result<BTreeMap<SnapshotId, bool>> {
+        let journals = self.journals();
+        let mut needed = BTreeMap::new();
+        let mut ended = HashSet::new();
+        let mut sessions = HashSet::new();
+        for event in events.iter().rev() {
+            if let EventBody::RestoreEnd(end) = &event.body
+                && end.outcome != "abandoned"
+            {
+                ended.insert(&end.restore);
+            }
+            if let EventBody::RestoreBegin(begin) = &event.body
+                && !sessions.contains(&event.session)
+            {
+                // An abandoned one is not the last: undo passes over it.
+                if ended.contains(&begin.restore) {
+                    sessions.insert(&event.session);
+                }
+                needed.insert(begin.safety.clone(), false);
+                if let Ok(journal) = journals.ended_one(&event.session, &begin.restore) {
+                    needed.insert(journal.back.id, false);
+                }
+            }
+        }
+        for OpenJournal { journal, .. } in journals.interrupted()? {
+            needed.extend([journal.target, journal.safety, journal.back].map(|snapshot| (snapshot.id, true)));
+        }
+        Ok(needed)
     }
 
     /// Removes the staging folders of restores that have ended. Needs the restore lock: then none of them is in use.

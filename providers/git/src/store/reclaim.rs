@@ -24,6 +24,10 @@ const GARBAGE: &str = "garbage";
 const WRITING: &str = "writing";
 /// Packs that were not merged yet: more than this is due.
 const FRESH: usize = 24;
+/// So many of them are due when they make up a tenth of the whole.
+const FEW: usize = 8;
+/// A merged pack is merged again with what is at least this fraction of it.
+const FACTOR: u64 = 10;
 /// Packs whose objects are larger than this on average are merged among themselves, and seldom.
 const BULKY: u64 = 256 << 10;
 
@@ -261,9 +265,9 @@ impl Group {
 
 /// Decides what is merged. Without `auto`, everything small into one.
 ///
-/// With `auto`, cost is amortised: packs that were never merged go together once there are more than [`FRESH`], and take a merged
-/// one along only if it is at most four times as large as what is merged anyway. So each byte is written again a number of times
-/// that grows with the logarithm of the whole.
+/// With `auto`, cost is amortised: packs that were never merged go together once they are a tenth of the whole, or more than
+/// [`FRESH`], and take a merged one along only if it is at most [`FACTOR`] times as large as what is merged anyway. So each byte is
+/// written again a number of times that grows with the logarithm of the whole.
 fn plan(store: &Store, auto: bool, needed: Option<&Needed>, cx: &Context<'_>) -> Result<Vec<Group>> {
     let hinted: StdSet<String> = files::names(&store.folders.hints)?.into_iter().collect();
     let packs = store.packs();
@@ -274,9 +278,13 @@ fn plan(store: &Store, auto: bool, needed: Option<&Needed>, cx: &Context<'_>) ->
         let mut chosen: Vec<bool> = vec![false; class.len()];
         let fresh: Vec<bool> = class.iter().map(|pack| hinted.contains(&pack.name)).collect();
         let fresh_count = fresh.iter().filter(|fresh| **fresh).count();
+        let size_of = |wanted: bool| -> u64 {
+            class.iter().zip(&fresh).filter(|(_, fresh)| **fresh == wanted).map(|(pack, _)| pack.size).sum()
+        };
+        let many = fresh_count > FEW && !bulky && size_of(true) * FACTOR > size_of(false);
         if !auto && !bulky {
             chosen.fill(fresh_count > 0 || class.len() > 1);
-        } else if fresh_count > FRESH || class.len() > 2 * FRESH || !auto && fresh_count > 1 {
+        } else if many || fresh_count > FRESH || class.len() > 2 * FRESH || !auto && fresh_count > 1 {
             chosen.clone_from(&fresh);
             if class.len() > 2 * FRESH {
                 chosen.fill(true);
@@ -284,7 +292,7 @@ fn plan(store: &Store, auto: bool, needed: Option<&Needed>, cx: &Context<'_>) ->
             let mut bytes: u64 = class.iter().zip(&chosen).filter(|(_, chosen)| **chosen).map(|(p, _)| p.size).sum();
             // The packs come largest first.
             for at in (0..class.len()).rev().filter(|at| !fresh[*at]) {
-                if class[at].size / 4 > bytes {
+                if class[at].size / FACTOR > bytes {
                     break;
                 }
                 chosen[at] = true;

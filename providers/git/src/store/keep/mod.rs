@@ -70,7 +70,7 @@ struct State {
     list: String,
 }
 
-/// What changes whenever HEAD or index name something new; none if that cannot be told.
+/// What changes whenever HEAD, the recorded refs or the index name something new; none if that cannot be told.
 fn stamp(repository: &Repository) -> Option<String> {
     use std::fmt::Write;
     let refs = super::hash(Kind::Blob, repository.refs.as_deref().unwrap_or_default());

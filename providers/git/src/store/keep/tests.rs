@@ -110,6 +110,13 @@ fn a_snapshot_outlives_whatever_is_done_to_the_repository() {
     let third = bench.snapshot("three", &bench.repository).unwrap();
     assert_eq!(bench.snapshot("four", &bench.repository).unwrap(), third);
 
+    // Nothing but another branch.
+    git(&bench.repository, &["branch", "elsewhere", &git(&bench.repository, &["commit-tree", "-m", "x", &staged])]);
+    let other = git(&bench.repository, &["rev-parse", "elsewhere"]);
+    let fifth = bench.snapshot("five", &bench.repository).unwrap();
+    assert_ne!(fifth, third);
+    git(&bench.repository, &["branch", "-q", "-D", "elsewhere"]);
+
     git(&bench.repository, &["reset", "-q", "--hard", "HEAD~1"]);
     git(&bench.repository, &["reflog", "expire", "--expire=now", "--all"]);
     git(&bench.repository, &["gc", "-q", "--prune=now"]);
@@ -120,9 +127,9 @@ fn a_snapshot_outlives_whatever_is_done_to_the_repository() {
     assert!(populated.shared > 0 && populated.copied == 0);
     git(&bench.clones.join("2"), &["cat-file", "-e", &two]);
     bench.check(first, &one);
-    assert!(!staged.is_empty());
+    bench.check(fifth, &other);
 
-    for id in ["two", "three", "four"] {
+    for id in ["two", "three", "four", "five"] {
         bench.remove(id);
     }
     bench.store.reclaim(false, &Context::quiet()).unwrap();

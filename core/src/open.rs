@@ -9,7 +9,7 @@ use crate::fsio;
 use crate::ids::{BranchId, WorkspaceId, letters};
 use crate::lock::{Lock, PATIENCE};
 use crate::notice::{Notice, NoticeKind};
-use crate::registry::{self, Finder, Found, Identity, Index, WorkspaceRecord};
+use crate::registry::{self, Finder, Found, Identity, Index, WorkspaceRecord, too_much};
 use crate::seek;
 use crate::text;
 use crate::timeline::{EventBody, WorkspaceChange};
@@ -125,7 +125,12 @@ impl Engine {
         // Permission is asked for now, so that the message names what the person said.
         ah_plugin_api::Dir::open(&dir).map_err(|e| e.with_hint("name a directory that you may read with `-C DIR`"))?;
         let views = seek::view_paths(self.home())?;
-        Finder { home: self.home(), index, views: &views }.find(&dir)
+        let user_home = self.user_home();
+        Finder { home: self.home(), index, views: &views, user_home: user_home.as_deref() }.find(&dir)
+    }
+
+    fn user_home(&self) -> Option<PathBuf> {
+        self.settings().user_home.as_deref().and_then(|home| std::fs::canonicalize(home).ok())
     }
 
     pub(crate) fn handle(&self, record: WorkspaceRecord, root: PathBuf) -> Workspace {
@@ -196,9 +201,7 @@ impl Engine {
 
     /// Refuses what nobody means to capture whole.
     fn guard(&self, root: &Path, access: Access) -> Result<()> {
-        let user_home = self.settings().user_home.as_deref().and_then(|home| std::fs::canonicalize(home).ok());
-        let whole_home = user_home.is_some_and(|home| home.starts_with(root));
-        if (whole_home || root == Path::new("/")) && access != Access::CreateForced {
+        if too_much(root, self.user_home().as_deref()) && access != Access::CreateForced {
             let message =
                 format!("{} is too much for a workspace: it holds your whole home directory or system", root.display());
             return Err(Error::new(ErrorKind::FailedPrecondition, message)

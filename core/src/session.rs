@@ -28,19 +28,20 @@ impl Versioned for SessionRecord {
     const VERSION: u64 = 1;
 }
 
-/// Makes a session if it is not there. Whoever calls holds the workspace's timeline lock.
-pub(crate) fn ensure(folder: &Path, session: &SessionName, now: Timestamp) -> Result<()> {
+/// Makes a session if it is not there; true if it was not. Whoever calls holds the workspace's timeline lock.
+pub(crate) fn ensure(folder: &Path, session: &SessionName, now: Timestamp) -> Result<bool> {
     let folder = folder.join("sessions").join(session.as_str());
     let file = folder.join("session.json");
     if file.exists() {
-        return Ok(());
+        return Ok(false);
     }
     fsio::make_dir(&folder)?;
     // Made before the folder is synced, so that whoever syncs a line later needs not think of the folder.
     let timeline = folder.join("timeline.jsonl");
     let made = std::fs::OpenOptions::new().append(true).create(true).mode(fsio::FILE_MODE).open(&timeline);
     made.map_err(|e| fsio::failed("make", &timeline, &e))?;
-    Doc::new(SessionRecord { name: session.clone(), created: now, title: None }).save(&file)
+    Doc::new(SessionRecord { name: session.clone(), created: now, title: None }).save(&file)?;
+    Ok(true)
 }
 
 /// The names of a workspace's sessions.

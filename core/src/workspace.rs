@@ -17,7 +17,7 @@ use crate::lock::{Lock, PATIENCE};
 use crate::notice::{Notice, NoticeKind};
 use crate::record::SnapshotRecord;
 use crate::refs::Resolver;
-use crate::registry::{Identity, WorkspaceRecord};
+use crate::registry::{Identity, Index, WorkspaceRecord};
 use crate::session;
 use crate::state::State;
 use crate::timeline::{Event, EventBody, Head, Log};
@@ -161,6 +161,11 @@ impl Workspace {
     pub(crate) fn serve(&self, name: &ProviderName) -> Result<Served> {
         self.engine.providers(|| self.config().map(|config| config.provider_path()).unwrap_or_default());
         let provider = self.engine.provider(name)?;
+        // Somebody who takes the workspace's state away must not find a new beginning of it.
+        if !self.folder().is_dir() {
+            let message = format!("the state of the workspace {} was removed this moment", self.root.display());
+            return Err(Error::new(ErrorKind::Conflict, message).with_hint("repeat the command"));
+        }
         let store = Arc::new(fsio::open_made(&self.store_path(name))?);
         Ok(Served { name: name.clone(), provider, store })
     }
@@ -250,6 +255,10 @@ impl Workspace {
     ) -> Result<Vec<Event>> {
         let appended = self.log().append(session, durability, make)?;
         self.tell_repaired(appended.torn);
+        if appended.new_session {
+            // Only a cache: if it cannot be renewed now, the next gc does it.
+            let _ = Index::refresh(self.engine.home());
+        }
         Ok(appended.events)
     }
 

@@ -38,6 +38,8 @@ pub(crate) struct Finder<'a> {
     pub(crate) index: &'a Index,
     /// Paths of views.
     pub(crate) views: &'a [PathBuf],
+    /// The user's home directory.
+    pub(crate) user_home: Option<&'a Path>,
 }
 
 impl Finder<'_> {
@@ -54,7 +56,9 @@ impl Finder<'_> {
                 }
                 return Ok((dir.to_owned(), identity, found));
             }
-            if nearest_git.is_none() && std::fs::symlink_metadata(dir.join(".git")).is_ok() {
+            // Who keeps their home directory in Git does not mean all of it in each directory below.
+            let passed_over = dir != path && too_much(dir, self.user_home);
+            if nearest_git.is_none() && !passed_over && std::fs::symlink_metadata(dir.join(".git")).is_ok() {
                 nearest_git = Some((dir.to_owned(), identity));
             }
         }
@@ -111,4 +115,9 @@ impl Finder<'_> {
 fn inside_home(path: &Path) -> Error {
     let message = format!("{} is inside AH_HOME, which is not captured", path.display());
     Error::new(ErrorKind::FailedPrecondition, message).with_hint("work in another directory (`-C DIR`)")
+}
+
+/// Whether a directory holds the user's whole home directory, or the system.
+pub(crate) fn too_much(dir: &Path, user_home: Option<&Path>) -> bool {
+    dir == Path::new("/") || user_home.is_some_and(|home| home.starts_with(dir))
 }

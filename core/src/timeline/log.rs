@@ -56,6 +56,8 @@ pub(crate) struct Appended {
     pub(crate) events: Vec<Event>,
     /// Bytes of a torn last line that were cut off first.
     pub(crate) torn: u64,
+    /// Whether the session was made for it.
+    pub(crate) new_session: bool,
 }
 
 impl Log<'_> {
@@ -72,7 +74,7 @@ impl Log<'_> {
         make: impl FnOnce(&Head) -> Vec<EventBody>,
     ) -> Result<Appended> {
         let _lock = Lock::take(&self.folder.join("timeline.lock"), true, PATIENCE, self.observer)?;
-        session::ensure(&self.folder, session, self.clock.now())?;
+        let new_session = session::ensure(&self.folder, session, self.clock.now())?;
         let path = self.path(session);
         let (mut timeline, tail) = TimelineFile::open(&path)?;
         let mut head = self.head();
@@ -85,7 +87,7 @@ impl Log<'_> {
         let events = self.append_all(&mut timeline, session, durability, &mut head, bodies);
         let events = events.inspect_err(|_| timeline.take_back(len))?;
         self.write_head(&head);
-        Ok(Appended { events, torn: tail.torn })
+        Ok(Appended { events, torn: tail.torn, new_session })
     }
 
     fn append_all(

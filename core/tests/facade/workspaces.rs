@@ -150,6 +150,30 @@ fn own_places_and_too_much_are_refused() {
 }
 
 #[test]
+fn a_home_directory_in_git_does_not_swallow_what_is_below() {
+    let mut lab = Lab::new();
+    lab.settings.user_home = Some(lab.path());
+    fs::create_dir_all(lab.path().join(".git")).unwrap();
+    fs::create_dir_all(lab.path().join("notes/deep")).unwrap();
+    let engine = lab.engine();
+    let error = engine.workspace(&lab.path(), Access::Create).err().unwrap();
+    assert_eq!(error.kind, ErrorKind::FailedPrecondition);
+    let notes = lab.path().join("notes");
+    assert_eq!(engine.workspace(&notes, Access::Create).unwrap().root(), notes);
+    assert_eq!(engine.workspace(&notes.join("deep"), Access::Create).unwrap().root(), notes);
+}
+
+#[test]
+fn the_index_names_sessions_too() {
+    let mut lab = Lab::new();
+    lab.step("a", "1");
+    lab.settings.session = Some(ah_core::SessionName::new("second").unwrap());
+    lab.step("a", "2");
+    let index = fs::read_to_string(lab.settings.home.join("index.json")).unwrap();
+    assert!(index.contains("\"second\"") && index.contains("\"main\""), "{index}");
+}
+
+#[test]
 fn a_lost_or_damaged_index_is_rebuilt() {
     let lab = Lab::new();
     let own = id(&lab.engine(), &lab.path());

@@ -27,7 +27,8 @@ impl Editor {
 
     /// The whole path of `path`.
     pub fn at(&self, path: impl AsRef<[u8]>) -> PathBuf {
-        self.0.join(OsStr::from_bytes(path.as_ref()))
+        // Joined with nothing it would end in a slash, which follows a symlink and refuses a file.
+        if path.as_ref().is_empty() { self.0.clone() } else { self.0.join(OsStr::from_bytes(path.as_ref())) }
     }
 
     /// Writes a file, over the one that is there, making the directories above it.

@@ -5,6 +5,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
@@ -34,6 +35,8 @@ pub struct Options {
     pub strict: bool,
     /// The `git` program, for cases about what the user's own git does.
     pub git: Option<PathBuf>,
+    /// Once true, no further case is begun, and the report says so.
+    pub stop: Option<Arc<AtomicBool>>,
 }
 
 /// A failure that is known.
@@ -57,6 +60,7 @@ impl Options {
             expected: Vec::new(),
             strict: false,
             git: git.into_iter().find(|path| path.is_file()),
+            stop: None,
         }
     }
 
@@ -92,7 +96,8 @@ pub fn run(target: &Arc<dyn Target>, options: &Options, each: &mut dyn FnMut(&Ca
         Need::Has(capability) => (!has(capability)).then_some(false),
         Need::Lacks(capability) => has(capability).then_some(false),
         Need::Root => (!root).then_some(true),
-        Need::User => root.then_some(true),
+        // Root is the one with more cases; the few for an ordinary user need another run.
+        Need::User => root.then_some(false),
         Need::Git => options.git.is_none().then_some(true),
         // Not the machine's fault either: it is the way that was chosen.
         Need::OwnProcess => (target.way() != crate::Way::Socket).then_some(false),
@@ -102,6 +107,10 @@ pub fn run(target: &Arc<dyn Target>, options: &Options, each: &mut dyn FnMut(&Ca
     for case in cases::all() {
         if !options.only.is_empty() && !options.only.iter().any(|part| case.id.contains(part.as_str())) {
             continue;
+        }
+        if options.stop.as_ref().is_some_and(|stop| stop.load(Ordering::Relaxed)) {
+            report.fault = Some("interrupted".to_owned());
+            break;
         }
         let expected = options.expected.iter().find(|expected| expected.case == case.id);
         let start = Instant::now();

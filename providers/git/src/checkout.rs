@@ -20,6 +20,7 @@ use rustix::io::Errno;
 
 use crate::meta::FileMeta;
 use crate::paths::Part;
+use crate::share::Share;
 use crate::store::Store;
 use crate::tree::{Directory, Item, Reader, What, damaged};
 
@@ -32,6 +33,8 @@ pub(crate) struct Options<'a> {
     pub(crate) without: u32,
     /// How many entries there are, for the progress bar.
     pub(crate) total: Option<u64>,
+    /// Where the same files may lie already.
+    pub(crate) share: Option<&'a Share<'a>>,
 }
 
 /// Mode and time that a directory gets when nothing will be made in it any more.
@@ -65,6 +68,7 @@ pub(crate) fn checkout(
         store,
         without: options.without,
         total: options.total,
+        share: options.share,
         cx,
         queue: Mutex::new(Queue { jobs: Vec::new(), working: 0, failed: None }),
         wake: Condvar::new(),
@@ -72,7 +76,7 @@ pub(crate) fn checkout(
     };
     let mut reader = Reader::new(store);
     let own = reader.own(root)?;
-    let at = At::Open(into);
+    let at = At::Open(into, Vec::new());
     lock(&work.queue).jobs.push(Job::Dir { at, root: true, node: *root, part: Part::of(options.paths) });
     let threads = std::thread::available_parallelism().map_or(2, |n| n.get().clamp(2, 8));
     std::thread::scope(|scope| {
@@ -97,6 +101,7 @@ struct Work<'a> {
     store: &'a Store,
     without: u32,
     total: Option<u64>,
+    share: Option<&'a Share<'a>>,
     cx: &'a Context<'a>,
     queue: Mutex<Queue>,
     wake: Condvar,
@@ -119,7 +124,7 @@ enum Job {
 /// Where a directory is.
 enum At {
     /// Open already.
-    Open(OwnedFd),
+    Open(OwnedFd, Vec<u8>),
     /// There, to be opened: most wait in this form, so that descriptors do not run out.
     Below(Arc<Opened>, Vec<u8>),
 }
@@ -127,6 +132,8 @@ enum At {
 /// A directory in which entries are being made.
 struct Opened {
     fd: OwnedFd,
+    /// Below the root; empty for the root.
+    path: Vec<u8>,
     /// None for the root, which the caller settles.
     settle: Option<Settle>,
     /// Jobs that still make entries in it.
@@ -134,6 +141,11 @@ struct Opened {
 }
 
 impl Opened {
+    /// The path of an entry, below the root.
+    fn join(&self, name: &[u8]) -> Vec<u8> {
+        if self.path.is_empty() { name.to_vec() } else { [&self.path, b"/".as_slice(), name].concat() }
+    }
+
     fn finish_one(&self) -> Result<()> {
         match &self.settle {
             Some(settle) if self.pending.fetch_sub(1, Ordering::AcqRel) == 1 => settle.apply(&self.fd),
@@ -203,7 +215,7 @@ impl Work<'_> {
             Job::Files { dir, items, from } => {
                 let to = items.len().min(from + CHUNK);
                 for item in &items[from..to] {
-                    self.leaf(dir.fd.as_fd(), item, buffer)?;
+                    self.leaf(&dir, item, buffer)?;
                 }
                 self.count(to - from);
                 dir.finish_one()
@@ -220,9 +232,9 @@ impl Work<'_> {
         reader: &mut Reader<'_>,
         buffer: &mut Vec<u8>,
     ) -> Result<()> {
-        let fd = match at {
-            At::Open(fd) => fd,
-            At::Below(parent, name) => open_dir(parent.fd.as_fd(), &name)?,
+        let (fd, path) = match at {
+            At::Open(fd, path) => (fd, path),
+            At::Below(parent, name) => (open_dir(parent.fd.as_fd(), &name)?, parent.join(&name)),
         };
         let listing = reader.list(node)?;
         let settle = Settle { mode: listing.own.mode & !self.without, mtime: listing.own.mtime };
@@ -236,7 +248,8 @@ impl Work<'_> {
             }
         }
         let chunks = if leaves.len() > 2 * CHUNK { leaves.len().div_ceil(CHUNK) } else { 0 };
-        let opened = Arc::new(Opened { fd, settle: (!root).then_some(settle), pending: AtomicUsize::new(1 + chunks) });
+        let opened =
+            Arc::new(Opened { fd, path, settle: (!root).then_some(settle), pending: AtomicUsize::new(1 + chunks) });
         let mut jobs = Vec::with_capacity(dirs.len() + chunks);
         // Once this directory is settled its children can still be opened, unless its mode forbids that.
         let open_now = settle.mode & 0o100 == 0;
@@ -244,7 +257,7 @@ impl Work<'_> {
         for (name, node, part) in dirs {
             rustix::fs::mkdirat(&opened.fd, name.as_slice(), Mode::RWXU).map_err(|e| failed("make", &name, e))?;
             let at = if open_now {
-                At::Open(open_dir(opened.fd.as_fd(), &name)?)
+                At::Open(open_dir(opened.fd.as_fd(), &name)?, opened.join(&name))
             } else {
                 At::Below(Arc::clone(&opened), name)
             };
@@ -253,7 +266,7 @@ impl Work<'_> {
         if chunks == 0 {
             self.push(jobs);
             for item in &leaves {
-                self.leaf(opened.fd.as_fd(), item, buffer)?;
+                self.leaf(&opened, item, buffer)?;
             }
             self.count(leaves.len());
         } else {
@@ -268,26 +281,27 @@ impl Work<'_> {
         opened.finish_one()
     }
 
-    fn leaf(&self, dir: BorrowedFd<'_>, item: &Item, buffer: &mut Vec<u8>) -> Result<()> {
+    fn leaf(&self, dir: &Opened, item: &Item, buffer: &mut Vec<u8>) -> Result<()> {
         match &item.what {
             What::File(id, meta) => self.file(dir, &item.name, id, meta, buffer),
-            What::Symlink(id, meta) => self.symlink(dir, &item.name, id, meta, buffer),
+            What::Symlink(id, meta) => self.symlink(dir.fd.as_fd(), &item.name, id, meta, buffer),
             What::Dir(_) => Ok(()),
         }
     }
 
-    fn file(
-        &self,
-        dir: BorrowedFd<'_>,
-        name: &[u8],
-        id: &ObjectId,
-        meta: &FileMeta,
-        buffer: &mut Vec<u8>,
-    ) -> Result<()> {
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    fn file(&self, dir: &Opened, name: &[u8], id: &ObjectId, meta: &FileMeta, buffer: &mut Vec<u8>) -> Result<()> {
+        let share = self.share.filter(|share| share.is_for(meta.size));
+        let access = if share.is_some() { OFlags::RDWR } else { OFlags::WRONLY };
+        let flags = access | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file =
-            rustix::fs::openat(dir, name, flags, Mode::RUSR | Mode::WUSR).map_err(|e| failed("make", name, e))?;
-        let size = if meta.size <= SMALL {
+            rustix::fs::openat(&dir.fd, name, flags, Mode::RUSR | Mode::WUSR).map_err(|e| failed("make", name, e))?;
+        let shared = match share {
+            Some(share) => share.fill(file.as_fd(), &dir.join(name), (id, meta), self.cx)?,
+            None => false,
+        };
+        let size = if shared {
+            meta.size
+        } else if meta.size <= SMALL {
             if self.store.read(id, buffer)? != Kind::Blob {
                 return Err(damaged(format!("the object {id} is no file")));
             }
@@ -298,11 +312,8 @@ impl Work<'_> {
             self.store.read_to(id, file.as_fd())?
         };
         if size != meta.size {
-            return Err(damaged(format!(
-                "{} is {size} bytes long instead of {}",
-                String::from_utf8_lossy(name),
-                meta.size
-            )));
+            let name = String::from_utf8_lossy(name);
+            return Err(damaged(format!("{name} is {size} bytes long instead of {}", meta.size)));
         }
         rustix::fs::fchmod(&file, mode(meta.mode & !self.without))
             .and_then(|()| rustix::fs::futimens(&file, &times(meta.mtime)))

@@ -24,6 +24,7 @@ mod provider;
 mod read;
 mod repository;
 mod scan;
+mod share;
 mod store;
 mod tree;
 mod view;

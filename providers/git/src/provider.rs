@@ -153,7 +153,7 @@ impl Provider for GitProvider {
 
     fn mount(&self, place: &Place<'_>, request: &MountRequest, cx: &Context<'_>) -> Result<View> {
         let target = place.need_target()?;
-        view::mount(&*self.store(place.store)?, place.store, target, request, cx)
+        view::mount(&*self.store(place.store)?, place, target, request, cx)
     }
 
     fn unmount(&self, place: &Place<'_>, request: &UnmountRequest, cx: &Context<'_>) -> Result<Done> {

@@ -140,6 +140,9 @@ impl Head {
     }
 }
 
+/// What represents each subdirectory in the meta hierarchy, sorted by name.
+type Subdirectories = Vec<(Vec<u8>, ObjectId)>;
+
 /// Reads directories, of a snapshot or of a workspace as it is now. Keeps its buffers; one a thread.
 pub(crate) struct Reader<'a> {
     store: &'a Store,
@@ -173,8 +176,8 @@ impl<'a> Reader<'a> {
         Ok(self.meta(&directory.meta)?.0)
     }
 
-    /// The decoded meta blob, and what represents each subdirectory, sorted by name.
-    fn meta(&mut self, id: &ObjectId) -> Result<(DirMeta, Vec<(Vec<u8>, ObjectId)>)> {
+    /// The decoded meta blob, and the subdirectories.
+    fn meta(&mut self, id: &ObjectId) -> Result<(DirMeta, Subdirectories)> {
         let mut beside = std::mem::take(&mut self.beside);
         let mut kind = self.load(id, &mut beside)?;
         let mut subs = Vec::new();

@@ -6,18 +6,19 @@
 
 use std::os::fd::AsFd;
 
-use ah_plugin_api::{Context, Dir, Error, MountRequest, Result, View};
+use ah_plugin_api::{Context, Dir, Error, MountRequest, Place, Result, View};
 
 use crate::checkout::{Options, checkout};
 use crate::made::{Build, Kind, mounts};
 use crate::provider::no_such_path;
+use crate::share::Share;
 use crate::store::Store;
 use crate::tree::{self, Reader};
 
 /// Shows a snapshot, as [`ah_plugin_api::Provider::mount`] promises.
 pub(crate) fn mount(
     store: &Store,
-    store_dir: &Dir,
+    place: &Place<'_>,
     target: &Dir,
     request: &MountRequest,
     cx: &Context<'_>,
@@ -29,14 +30,16 @@ pub(crate) fn mount(
             return Err(no_such_path(path));
         }
     }
-    let place = (target, &request.name);
+    let at = (target, &request.name);
     let ((path, read_only_mount), reference) =
-        Build::run(store_dir, Kind::View, &head.manifest.id, place, cx, |build| {
+        Build::run(place.store, Kind::View, &head.manifest.id, at, cx, |build| {
             let by_mount = mounts::allowed() && mounts::work(target.as_fd(), &build.temporary(), build.dir().as_fd());
+            let share = place.workspace.map(Share::new);
             let options = Options {
                 paths: &request.paths,
                 without: if by_mount { 0 } else { 0o222 },
                 total: request.paths.is_empty().then_some(head.manifest.entries),
+                share: share.as_ref(),
             };
             let into = build.dir().try_clone().map_err(|e| Error::from_io("cannot keep a folder open", &e))?;
             let settle = checkout(store, &head.root, into, options, cx)?;

@@ -246,3 +246,33 @@ fn snapshots_are_listed_found_and_taken_away() {
     let view = bench.mount(&second, "v");
     assert_eq!(std::fs::read(view.path.join("f")).unwrap(), b"1");
 }
+
+#[test]
+fn files_of_every_size_come_back() {
+    let bench = Bench::new();
+    let mut state = 7_u64;
+    let mut noise = |len: usize| -> Vec<u8> {
+        let mut next = || {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state as u8
+        };
+        (0..len).map(|_| next()).collect()
+    };
+    // Around every buffer on the way: windows, pieces, what is streamed instead of read whole.
+    let edges =
+        [0, 1, 4 << 10, 8 << 10, 16 << 10, 64 << 10, 128 << 10, 140_000, 256 << 10, 512 << 10, 1 << 20, 3 << 20];
+    for edge in edges {
+        for size in [edge, edge + 1, edge.saturating_sub(1)] {
+            bench.write(&format!("{edge}/{size}"), noise(size));
+        }
+        // One snapshot with each, so that each is the first of a pack, too.
+        let before = listing(bench.workspace.path());
+        let snapshot = bench.snapshot();
+        let view = bench.mount(&snapshot, "v");
+        let after = listing(&view.path);
+        assert!(after.keys().eq(before.keys()) && (!view.read_only_mount || after == before), "{edge}");
+        bench.unmount(&view).unwrap();
+    }
+}

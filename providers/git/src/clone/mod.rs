@@ -18,6 +18,7 @@ use ah_plugin_api::{CloneRequest, Context, Dir, Error, LogLevel, Place, Result, 
 use crate::checkout::{Options, checkout};
 use crate::made::{Build, Kind};
 use crate::repository::Repository;
+use crate::share::Share;
 use crate::store::Store;
 use crate::tree::{self, Head};
 
@@ -32,7 +33,8 @@ pub(crate) fn clone_snapshot(
     let head = tree::open(store, &request.snapshot)?;
     let at = (target, &request.name);
     let ((path, notes), reference) = Build::run(place.store, Kind::Clone, &head.manifest.id, at, cx, |build| {
-        let options = Options { paths: &[], without: 0, total: Some(head.manifest.entries) };
+        let share = place.workspace.map(Share::new);
+        let options = Options { paths: &[], without: 0, total: Some(head.manifest.entries), share: share.as_ref() };
         let into = build.dir().try_clone().map_err(|e| Error::from_io("cannot keep a folder open", &e))?;
         let settle = checkout(store, &head.root, into, options, cx)?;
         let notes = repository(store, &head, place.workspace, build, cx)?;

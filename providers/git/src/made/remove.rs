@@ -184,7 +184,7 @@ mod tests {
         std::fs::create_dir(dir.path().join("outside")).unwrap();
         std::fs::write(dir.path().join("outside/f"), "keep").unwrap();
         symlink("../outside", top.join("link")).unwrap();
-        std::fs::set_permissions(top.join("a/b"), std::fs::Permissions::from_mode(0)).unwrap();
+        std::fs::set_permissions(top.join("a/b"), std::fs::Permissions::from_mode(0o000)).unwrap();
         std::fs::set_permissions(top.join("a"), std::fs::Permissions::from_mode(0o555)).unwrap();
         let expected = identity(&top);
         assert!(remove(dir.path(), c"v", &expected).unwrap());

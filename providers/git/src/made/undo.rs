@@ -123,7 +123,7 @@ fn find(record: &Record, target: BorrowedFd<'_>) -> Result<Option<Found>> {
 fn undo(mut record: Record, target: BorrowedFd<'_>, cx: &Context<'_>) -> Result<()> {
     let Some(identity) = record.directory else {
         // It died between making the directory and recording which one it is; nothing can be in it.
-        return match rustix::fs::unlinkat(target, &record.temporary(), rustix::fs::AtFlags::REMOVEDIR) {
+        return match rustix::fs::unlinkat(target, record.temporary(), rustix::fs::AtFlags::REMOVEDIR) {
             Ok(()) | Err(Errno::NOENT | Errno::NOTDIR | Errno::NOTEMPTY) => record.remove(),
             Err(e) => Err(failed(&record.temporary(), e)),
         };

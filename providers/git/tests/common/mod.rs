@@ -28,7 +28,12 @@ pub struct Bench {
 
 impl Bench {
     pub fn new() -> Self {
-        let temp = tempfile::tempdir().unwrap();
+        Self::on(std::env::temp_dir().as_path())
+    }
+
+    /// Everything below that folder.
+    pub fn on(folder: &Path) -> Self {
+        let temp = tempfile::tempdir_in(folder).unwrap();
         let dir = |name: &str| {
             std::fs::create_dir(temp.path().join(name)).unwrap();
             Dir::open(temp.path().join(name)).unwrap()

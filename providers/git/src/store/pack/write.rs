@@ -106,10 +106,12 @@ impl<'a> PackWriter<'a> {
 
     fn put(&mut self, data: &[u8]) -> Result<()> {
         self.offset += data.len() as u64;
-        if self.buffer.len() + data.len() > BUFFER {
+        let direct = data.len() > BUFFER / 2;
+        // What is in the buffer comes before what passes it by.
+        if direct || self.buffer.len() + data.len() > BUFFER {
             self.flush()?;
         }
-        if data.len() > BUFFER / 2 {
+        if direct {
             return files::write_all(&self.file, data).doing(|| "write a pack of the store".to_owned());
         }
         self.buffer.extend_from_slice(data);
@@ -270,4 +272,32 @@ pub(in crate::store) fn header(kind: Kind, size: u64) -> Vec<u8> {
     let mut out = Vec::with_capacity(12);
     Entry::write(Body::Whole(kind), size, &mut out);
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use gix::ObjectId;
+
+    use super::{BUFFER, PackWriter};
+
+    /// An entry a little larger than half the buffer once went in front of the header that was still in it.
+    #[test]
+    fn everything_stands_where_it_was_put() {
+        let dir = tempfile::tempdir().unwrap();
+        let tmp = std::fs::File::open(dir.path()).unwrap();
+        let mut pack = PackWriter::new(tmp.as_fd()).unwrap();
+        let mut expected = b"PACK\0\0\0\x02\0\0\0\x07".to_vec();
+        for (n, size) in [BUFFER / 2 + 1, 5, BUFFER / 2, BUFFER - 1, 3 * BUFFER, BUFFER, 1].into_iter().enumerate() {
+            let data = vec![n as u8; size];
+            let id = ObjectId::from_bytes_or_panic(&[n as u8; 20]);
+            assert_eq!(pack.append(id, &[&data]).unwrap(), expected.len() as u64);
+            expected.extend_from_slice(&data);
+        }
+        let finished = pack.finish(false).unwrap();
+        finished.install(tmp.as_fd(), &tmp).unwrap();
+        let written = std::fs::read(dir.path().join(format!("{}.pack", finished.name))).unwrap();
+        assert!(written[..written.len() - 20] == expected);
+    }
 }

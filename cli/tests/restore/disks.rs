@@ -128,3 +128,54 @@ fn a_directory_of_somebody_else_is_refused_with_nothing_changed() {
     assert!(ran.stderr.contains("theirs"), "{ran:?}");
     assert_eq!([world.read("theirs/f").as_deref(), world.read("mine").as_deref()], [Some("new"); 2]);
 }
+
+#[test]
+fn older_kernels_and_lesser_filesystems_do() {
+    let traced = Command::new("strace").args(["-o", "/dev/null", "true"]).status();
+    if !traced.is_ok_and(|status| status.success()) {
+        assert!(std::env::var_os("AH_TEST_REQUIRE_ALL").is_none(), "strace is missing: apt-get install strace");
+        eprintln!("skipped: strace is missing, or may not trace");
+        return;
+    }
+    let lacks = [
+        ("renameat2", "EINVAL"),
+        ("openat2", "ENOSYS"),
+        ("openat2", "EPERM"),
+        ("copy_file_range", "EXDEV"),
+        ("linkat", "EXDEV"),
+        ("fadvise64", "EINVAL"),
+    ];
+    for (call, error) in lacks {
+        let world = World::new();
+        for name in ["edited", "deleted", "swap/file"] {
+            world.write(name, "old");
+        }
+        let before = world.fs(["snapshot"]);
+        world.write("edited", "new!");
+        world.write("added", "new");
+        fs::remove_file(world.root().join("deleted")).unwrap();
+        fs::remove_dir_all(world.root().join("swap")).unwrap();
+        world.write("swap", "a file");
+        let ah = world.command(["agent", "fs", "restore", &before]);
+        let mut strace = Command::new("strace");
+        strace.args(["-f", "-qq", "-o"]).arg(world.path("log"));
+        strace.args(["-e", &format!("trace={call}"), "-e", &format!("inject={call}:error={error}")]);
+        strace.arg("--").arg(ah.get_program()).args(ah.get_args()).env_clear().current_dir(world.root());
+        strace.envs(ah.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        let ran = crate::support::Ran::of(&mut strace);
+        assert_eq!(ran.code, 0, "{call} {error}: {ran:?}");
+        let contents = ["edited", "deleted", "swap/file"].map(|name| world.read(name));
+        assert_eq!(contents, ["old"; 3].map(|text| Some(text.to_owned())), "{call} {error}");
+        assert!(!world.root().join("added").exists(), "{call} {error}");
+    }
+}
+
+#[test]
+fn paths_that_no_restore_touches_are_refused() {
+    let world = World::new();
+    world.write("f", "x");
+    fs::create_dir(world.root().join(".git")).unwrap();
+    world.fs(["snapshot"]);
+    assert_eq!(world.refused(2, &["agent", "fs", "restore", "@", "--", ".git/config"]), "invalid-argument");
+    assert_eq!(world.refused(3, &["agent", "fs", "restore", "@", "--", "nowhere"]), "not-found");
+}

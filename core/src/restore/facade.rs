@@ -11,7 +11,7 @@ use super::apply::{apply, lanes};
 use super::clean::clean;
 use super::journal::{Journal, Journals, Named, OpenJournal, Unlocked};
 use super::plan::{Ground, Plan, Wish, plan};
-use super::scope::Scope;
+use super::scope::{Omissions, Scope, untouchable};
 use super::{
     Ignores, InterruptedRestore, LeftAlone, RestoreBegin, RestoreEnd, RestoreOptions, RestoreReport, UndoOptions,
 };
@@ -51,6 +51,7 @@ impl Workspace {
     /// As [`Workspace::resolve`]; `Conflict` where something would be lost that the safety snapshot cannot keep, or where a file
     /// changed meanwhile; the provider's. Whatever the error, nothing has been changed.
     pub fn restore(&self, reference: &str, options: &RestoreOptions) -> Result<RestoreReport> {
+        self.reachable(&options.paths)?;
         let _lock = self.lock("restore")?;
         let target = self.resolve(reference)?;
         let covers = |journal: &Journal| {
@@ -218,7 +219,7 @@ impl Workspace {
             force: job.force,
         };
         let source = shelf.open(&target.reference, &cx)?;
-        let planned = plan(&ground, &wish, &source, &cx).and_then(|plan| self.known_paths(job, plan));
+        let planned = plan(&ground, &wish, &source, &cx).and_then(|plan| self.known_paths(job, &target, plan));
         let plan = match planned {
             Ok(plan) if job.dry_run => {
                 unused(&safety);
@@ -356,8 +357,27 @@ impl Workspace {
         })
     }
 
-    /// A path that was asked for by name must be somewhere: then, or now.
-    fn known_paths(&self, job: &Job, plan: Plan) -> Result<Plan> {
+    /// What no restore touches is not asked for in vain without a word.
+    fn reachable(&self, paths: &[RelPath]) -> Result<()> {
+        let own_state = self.policy()?.own_state;
+        match paths.iter().find(|path| untouchable(path, &own_state)) {
+            None => Ok(()),
+            Some(path) => Err(Error::new(ErrorKind::InvalidArgument, format!("restore never touches {path}"))
+                .with_hint("repositories and the state of ah are not in snapshots; name other paths")),
+        }
+    }
+
+    /// A path that was asked for by name must be somewhere: then, or now. If the snapshot left it out, that is said.
+    fn known_paths(&self, job: &Job, target: &Snapshot, mut plan: Plan) -> Result<Plan> {
+        let omissions = Omissions::of(target);
+        for path in job.paths.iter().filter(|_| job.undoes.is_none()) {
+            if let Some(omission) = omissions.cover(path)
+                && !plan.left.iter().any(|left| left.path.starts_with(path))
+            {
+                let reason = format!("the snapshot left it out ({})", omission.reason);
+                plan.left.push(LeftAlone { path: path.clone(), reason });
+            }
+        }
         if job.undoes.is_some() || !plan.is_empty() || !plan.left.is_empty() || !plan.conflicts.is_empty() {
             return Ok(plan);
         }

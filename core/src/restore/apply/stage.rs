@@ -1,6 +1,6 @@
 //! Making files and symlinks ready in the staging folder. Nothing that was there is touched.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use ah_plugin_api::{Entry, EntryKind, Error, ErrorKind, RelPath, Result};
@@ -37,8 +37,8 @@ impl Work<'_> {
         let fail = |e| io(format!("cannot prepare {path}"), e);
         let (dir, name) = staging.slot(slot);
         crash::point("restore-stage").map_err(|e| Error::from_io(format!("cannot prepare {path}"), &e))?;
-        let (uid, gid) = self.owner(step);
         if after.kind == EntryKind::Symlink {
+            let (uid, gid) = self.owner(step);
             let target = self.target.link_target(path, self.cx)?;
             rustix::fs::symlinkat(target, dir, name.as_str()).map_err(fail)?;
             if uid.is_some() || gid.is_some() {
@@ -46,48 +46,54 @@ impl Work<'_> {
             }
             return Ok(());
         }
-        let (file, named) = self.new_file(path, dir, &name).map_err(fail)?;
-        self.target
-            .read(path, file.as_fd(), self.cx)
-            .map_err(|e| e.context(format!("cannot read {path} from the snapshot")))?;
+        if let Some(file) = self.unnamed(path) {
+            self.fill(&file, step, after)?;
+            let unnamed = at::proc_name(file.as_fd());
+            match rustix::fs::linkat(CWD, unnamed.as_str(), dir, name.as_str(), AtFlags::SYMLINK_FOLLOW) {
+                // Between projects with quotas of their own, say.
+                Err(Errno::XDEV | Errno::PERM | Errno::NOENT | Errno::OPNOTSUPP) => {}
+                other => return other.map_err(fail),
+            }
+        }
+        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = rustix::fs::openat(dir, name.as_str(), flags, Mode::RUSR | Mode::WUSR).map_err(fail)?;
+        self.fill(&file, step, after)
+    }
+
+    /// Gives a new file its contents, owner and mode.
+    fn fill(&self, file: &OwnedFd, step: &Step, after: &Entry) -> Result<()> {
+        let path = &step.path;
+        let fail = |e| io(format!("cannot prepare {path}"), e);
+        let read = self.target.read(path, file.as_fd(), self.cx);
+        read.map_err(|e| e.context(format!("cannot read {path} from the snapshot")))?;
         let size = at::stat(file.as_fd(), b"").map_err(fail)?.map_or(0, |found| found.size);
         if size != after.size {
             let message = format!("the snapshot gave {size} bytes of {path}, not {}", after.size);
             return Err(Error::new(ErrorKind::DataLoss, message));
         }
+        let (uid, gid) = self.owner(step);
         if uid.is_some() || gid.is_some() {
             // Not everyone may give files away, and not every filesystem knows owners; contents matter more.
-            let _ = rustix::fs::fchown(&file, uid, gid);
+            let _ = rustix::fs::fchown(file, uid, gid);
         }
-        rustix::fs::fchmod(&file, Mode::from_raw_mode(after.mode)).map_err(fail)?;
+        rustix::fs::fchmod(file, Mode::from_raw_mode(after.mode)).map_err(fail)?;
         // Starts writing to disk without waiting for it, so that the rename that follows cannot reach the disk long before the
         // contents do: after a power cut a file is the old or the new one, not an empty one.
-        let _ = rustix::fs::fadvise(&file, 0, None, Advice::DontNeed);
-        if named {
-            return Ok(());
-        }
-        let unnamed = at::proc_name(file.as_fd());
-        rustix::fs::linkat(CWD, unnamed.as_str(), dir, name.as_str(), AtFlags::SYMLINK_FOLLOW).map_err(fail)
+        let _ = rustix::fs::fadvise(file, 0, None, Advice::DontNeed);
+        Ok(())
     }
 
-    /// A new file, without a name (then false) or in its slot.
+    /// A new file without a name, where these are to be had.
     ///
-    /// Unnamed files can be made in the directory where the file will be, so that the filesystem places it there, and it gets
-    /// that directory's default ACL and label. ext4 does not like it otherwise: it puts the files of a directory side by
-    /// side, and looks long for a free inode where many were given back of late, as by one restore after the other.
-    fn new_file(&self, path: &RelPath, dir: BorrowedFd<'_>, name: &str) -> Result<(OwnedFd, bool), Errno> {
-        let mode = Mode::RUSR | Mode::WUSR;
-        // An unnamed file gets its name by way of `/proc`.
-        if *self.has_proc.get_or_init(|| std::path::Path::new("/proc/self/fd").exists()) {
-            let unnamed = self.tree.dir(&path.parent().unwrap_or_default()).and_then(|parent| {
-                rustix::fs::openat(&parent, ".", OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC, mode)
-            });
-            if let Ok(file) = unnamed {
-                return Ok((file, false));
-            }
-        }
-        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        Ok((rustix::fs::openat(dir, name, flags, mode)?, true))
+    /// It is made in the directory where it will be, so that the filesystem places it there, and it gets that directory's
+    /// default ACL and label. ext4 does not like it otherwise: it puts the files of a directory side by side, and looks long
+    /// for a free inode where many were given back of late, as by one restore after the other.
+    fn unnamed(&self, path: &RelPath) -> Option<OwnedFd> {
+        // Its name comes by way of `/proc` later.
+        let has_proc = *self.has_proc.get_or_init(|| std::path::Path::new("/proc/self/fd").exists());
+        let parent = has_proc.then(|| self.tree.dir(&path.parent().unwrap_or_default()).ok()).flatten()?;
+        let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+        rustix::fs::openat(&parent, ".", flags, Mode::RUSR | Mode::WUSR).ok()
     }
 
     /// Whose the new file is, where that is not a matter of course: the owner of the file it replaces, else root makes files for

@@ -113,6 +113,11 @@ impl App {
         }
     }
 
+    /// True once the user wants it all to stop.
+    pub(crate) fn interrupted(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.interrupted)
+    }
+
     /// Where temporary files go.
     pub(crate) fn temp(&self) -> &Path {
         &self.env.temp

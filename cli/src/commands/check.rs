@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use ah_conformance::{CaseReport, ChildCommand, Options};
@@ -71,11 +72,15 @@ pub(crate) fn run(app: &App, args: &CheckArgs) -> Outcome {
     options.only.clone_from(&args.only);
     options.limit = Duration::from_secs(args.limit);
     options.strict = args.strict;
+    options.stop = Some(app.interrupted());
     for (case, reason) in &args.expect_failure {
         options = options.expect_failure(case, reason);
     }
     let mut progress = |case: &CaseReport| app.ui.passing(case.id);
     let report = ah_conformance::check(child_command()?, &library, &options, &mut progress);
+    if app.interrupted().load(Ordering::Relaxed) {
+        return Err(Error::new(ErrorKind::Cancelled, "the check was interrupted").into());
+    }
     if app.ui.json {
         app.ui.json(&report)?;
     } else {

@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use crate::support::{User, World};
 
@@ -178,4 +178,56 @@ fn paths_that_no_restore_touches_are_refused() {
     world.fs(["snapshot"]);
     assert_eq!(world.refused(2, &["agent", "fs", "restore", "@", "--", ".git/config"]), "invalid-argument");
     assert_eq!(world.refused(3, &["agent", "fs", "restore", "@", "--", "nowhere"]), "not-found");
+}
+
+/// A filesystem of that kind in a file, mounted; none (and a message) if the tests may not.
+fn filesystem(world: &World, kind: &str) -> Option<std::path::PathBuf> {
+    if !nix::unistd::geteuid().is_root() {
+        eprintln!("skipped: only root mounts");
+        return None;
+    }
+    let (image, at) = (world.path("image"), world.path("disk"));
+    fs::File::create(&image).unwrap().set_len(400 << 20).unwrap();
+    let made = Command::new(format!("mkfs.{kind}")).arg("-q").arg(&image).stdout(Stdio::null()).status();
+    if !made.is_ok_and(|status| status.success()) {
+        assert!(std::env::var_os("AH_TEST_REQUIRE_ALL").is_none(), "mkfs.{kind} is missing");
+        eprintln!("skipped: mkfs.{kind} is missing");
+        return None;
+    }
+    fs::create_dir(&at).unwrap();
+    let status = Command::new("mount").args(["-t", kind, "-o", "loop"]).arg(&image).arg(&at).status().unwrap();
+    assert!(status.success(), "{kind} cannot be mounted");
+    Some(at)
+}
+
+#[test]
+fn filesystems_with_reflinks_share_what_is_carried() {
+    for kind in ["btrfs", "xfs"] {
+        let world = World::new();
+        let Some(disk) = filesystem(&world, kind) else { return };
+        let root = disk.join("w");
+        fs::create_dir_all(root.join("node_modules/pkg")).unwrap();
+        fs::write(root.join("node_modules/pkg/big"), bytes(3)).unwrap();
+        fs::write(root.join(".gitignore"), "node_modules/\n").unwrap();
+        fs::write(root.join("f"), "old").unwrap();
+        assert!(Command::new("git").args(["init", "-q"]).current_dir(&root).status().unwrap().success());
+        let ah = |words: &[&str]| {
+            let all = ["agent", "fs"].iter().chain(words);
+            let ran = crate::support::Ran::of(world.command(all).current_dir(&root).env("AH_HOME", disk.join("state")));
+            assert_eq!(ran.code, 0, "{kind}: {ran:?}");
+            ran.stdout.trim_end().to_owned()
+        };
+        let first = ah(&["snapshot"]);
+        let branch: serde_json::Value = serde_json::from_str(&ah(&["branch", "--name", "b", "--json"])).unwrap();
+        let carried = &branch["branch"]["carried"];
+        assert_eq!(carried["copied"], 0, "{kind}: {branch}");
+        assert_eq!(carried["shared"], 2_500_000, "{kind}: {branch}");
+        let there = disk.join("state/branches/b/node_modules/pkg/big");
+        assert_eq!(fs::read(there).unwrap(), bytes(3));
+        fs::write(root.join("f"), "new").unwrap();
+        ah(&["restore", &first]);
+        assert_eq!(fs::read_to_string(root.join("f")).unwrap(), "old");
+        ah(&["undo"]);
+        assert_eq!(fs::read_to_string(root.join("f")).unwrap(), "new");
+    }
 }

@@ -95,7 +95,9 @@ impl Home {
 
 fn unusable(path: &Path, error: Error) -> Error {
     let hint = error.hint.clone();
-    let error = error.context(format!("AH_HOME {} cannot be used", path.display()));
+    // That a folder above it is not there says nothing about what the person asked for.
+    let kind = if error.kind == ErrorKind::NotFound { ErrorKind::FailedPrecondition } else { error.kind };
+    let error = Error { kind, ..error }.context(format!("AH_HOME {} cannot be used", path.display()));
     error.with_hint(hint.unwrap_or_else(|| "set AH_HOME to a directory that you can write to".to_owned()))
 }
 

@@ -37,7 +37,8 @@ impl Engine {
         // Something is to be written down, or was not found: look again with the registry locked and read anew, as another process
         // may have written it down by now.
         let _lock = self.lock_registry()?;
-        let (root, identity, found) = self.find_in(path, &Index::refresh(self.home())?)?;
+        let index = Index::refresh(self.home())?;
+        let (root, identity, found) = self.find_in(path, &index)?;
         match found {
             Found::Same(record) | Found::Elsewhere(record) => Ok(self.handle(record, root)),
             Found::Renumbered(record) => {
@@ -54,7 +55,16 @@ impl Engine {
             }
             Found::New if access == Access::Existing => {
                 let message = format!("{} has no snapshots", root.display());
-                Err(Error::new(ErrorKind::NotFound, message).with_hint("ah agent fs snapshot"))
+                // A move to another filesystem is a copy to all appearance; the name often stays.
+                let named_alike = |old: &PathBuf| old.file_name() == root.file_name() && !seek::is_there(old);
+                let mut paths = index.workspaces.into_iter().map(|workspace| workspace.record.path);
+                let hint = match paths.find(named_alike) {
+                    Some(old) => {
+                        format!("ah agent fs snapshot; or, if it was moved here: ah agent fs adopt {}", old.display())
+                    }
+                    None => "ah agent fs snapshot".to_owned(),
+                };
+                Err(Error::new(ErrorKind::NotFound, message).with_hint(hint))
             }
             Found::New => {
                 self.guard(&root, access)?;

@@ -115,6 +115,10 @@ fn adopt_brings_a_timeline_to_a_copy() {
     let error = engine.adopt(&copy, &lab.path()).err().unwrap();
     assert_eq!(error.kind, ErrorKind::Conflict, "the old one is still there");
     fs::remove_dir_all(lab.path()).unwrap();
+    let moved = lab.top.join("sub/ws");
+    fs::create_dir_all(&moved).unwrap();
+    let hint = engine.workspace(&moved, Access::Existing).err().unwrap().hint.unwrap();
+    assert!(hint.ends_with(&format!("adopt {}", lab.path().display())), "{hint}");
     // Looking at it registers it; that is no obstacle as long as nothing was captured.
     engine.workspace(&copy, Access::Create).unwrap();
     let workspace = engine.adopt(&copy, &lab.path()).unwrap();

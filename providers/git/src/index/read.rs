@@ -180,8 +180,20 @@ impl Index {
 
     /// The items of a directory, by name.
     pub(crate) fn items(&self, at: usize) -> impl ExactSizeIterator<Item = ItemRecord<'_>> + '_ {
+        self.some_items(at, 0..usize::MAX)
+    }
+
+    /// Those items of a directory whose numbers are in `range`.
+    pub(crate) fn some_items(
+        &self,
+        at: usize,
+        range: std::ops::Range<usize>,
+    ) -> impl ExactSizeIterator<Item = ItemRecord<'_>> + '_ {
         let names = &self.names()[self.dir(at).names_at as usize..];
-        self.raw_items(at).chunks_exact(ITEM).map(move |raw| {
+        let raw = self.raw_items(at);
+        let count = raw.len() / ITEM;
+        let (start, end) = (range.start.min(count), range.end.min(count));
+        raw[start * ITEM..end.max(start) * ITEM].chunks_exact(ITEM).map(move |raw| {
             let mut take = Take(raw);
             let (name_at, name_len, detail_len) = (take.u32() as usize, take.u32() as usize, take.u32() as usize);
             let (what, flags) = (take.bytes(1)[0], take.bytes(1)[0]);
@@ -199,7 +211,7 @@ impl Index {
 
     /// Item number `item` of a directory.
     pub(crate) fn item(&self, at: usize, item: usize) -> Option<ItemRecord<'_>> {
-        self.items(at).nth(item)
+        self.some_items(at, item..item.saturating_add(1)).next()
     }
 
     /// Directories that have a `.git`, with the stamp of its say.

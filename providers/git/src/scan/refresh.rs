@@ -194,8 +194,7 @@ fn look_at(
             out.push(Finding::Dir(at));
         }
     }
-    let items = index.items(at).enumerate().skip(range.start).take(range.end - range.start);
-    for (number, item) in items {
+    for (number, item) in (range.start..).zip(index.some_items(at, range.clone())) {
         let by_contents = match item.what {
             What::File | What::Symlink => true,
             What::Omitted(OmitReason::Changing) => {

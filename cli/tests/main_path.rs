@@ -31,7 +31,7 @@ fn mess(world: &World) {
 }
 
 /// Names, kinds, modes and contents, without times: restored files get new ones.
-fn without_times(picture: Vec<String>) -> Vec<String> {
+fn without_times(picture: &[String]) -> Vec<String> {
     let strip = |line: &String| {
         let mut words: Vec<&str> = line.splitn(4, ' ').collect();
         words.remove(2);
@@ -44,11 +44,11 @@ fn without_times(picture: Vec<String>) -> Vec<String> {
 fn snapshot_restore_undo_undo() {
     World::each(|world| {
         fill(world);
-        let before = without_times(world.picture("w"));
+        let before = without_times(&world.picture("w"));
         let id = world.fs(["snapshot", "-m", "before"]);
         assert_eq!(id.len(), 12, "{id}");
         mess(world);
-        let after = without_times(world.picture("w"));
+        let after = without_times(&world.picture("w"));
 
         let untouched = world.picture("w");
         let plan = world.fs(["restore", "before", "--dry-run"]);
@@ -57,11 +57,11 @@ fn snapshot_restore_undo_undo() {
 
         let safety = world.fs(["restore", "before"]);
         assert_eq!(safety.len(), 12, "the id of the safety snapshot, alone: {safety}");
-        assert_eq!(without_times(world.picture("w")), before);
+        assert_eq!(without_times(&world.picture("w")), before);
         world.fs(["undo"]);
-        assert_eq!(without_times(world.picture("w")), after);
+        assert_eq!(without_times(&world.picture("w")), after);
         world.fs(["undo"]);
-        assert_eq!(without_times(world.picture("w")), before);
+        assert_eq!(without_times(&world.picture("w")), before);
 
         let list = world.fs(["snapshots"]);
         assert!(list.contains(&id) && list.contains(&safety), "{list}");
@@ -143,10 +143,14 @@ fn a_branch_is_a_place_to_work_in() {
         fs::write(branch.join("src/main.rs"), "changed").unwrap();
         assert_eq!(world.picture("w"), untouched);
         assert!(world.fs(["branches"]).contains("retry"));
-        // Changed since it was made, so that it goes only by force.
-        let removed = world.fs(["rm", "--force", "retry"]);
-        assert_eq!(PathBuf::from(removed), branch);
+        // Changed since it was made, so that it goes only by force; and nothing else that is named with it goes before.
+        let origin = world.fs(["snapshots"]);
+        world.refused(4, &["agent", "fs", "rm", "@", "retry"]);
+        assert_eq!(world.fs(["snapshots"]), origin);
+        let removed = world.fs(["rm", "--force", "retry", "@"]);
+        assert!(removed.ends_with(branch.to_str().unwrap()), "{removed}");
         assert!(!branch.exists());
+        assert_eq!(world.fs(["snapshots"]), "");
     });
 }
 
@@ -188,7 +192,7 @@ fn labels_pins_and_removal() {
         world.write("f", "2");
         let second = world.fs(["snapshot"]);
         assert_eq!(world.fs(["edit", &second, "-m", "better"]), second);
-        assert_eq!(world.fs(["show", "better", "--json"]).contains(&second), true);
+        assert!(world.fs(["show", "better", "--json"]).contains(&second));
         world.refused(4, &["agent", "fs", "rm", &first]);
         // All or nothing.
         world.refused(4, &["agent", "fs", "rm", &second, &first]);

@@ -41,16 +41,22 @@ struct Shape<'a> {
 pub(crate) fn run(app: &App, args: &RmArgs) -> Outcome {
     let workspace = app.workspace(Access::Existing)?;
     let (branches, references) = sort(&workspace, &args.names)?;
-    // Snapshots first: they are checked all together before the first one goes.
-    let report = if references.is_empty() {
-        RmReport { removed: Vec::new(), dry_run: args.dry_run }
-    } else {
-        workspace.rm(&references, &RmOptions { dry_run: args.dry_run })?
+    // All is checked before the first thing goes. Branches go first: a branch is compared with the snapshot it grew from.
+    for branch in &branches {
+        workspace.may_remove_branch(branch.id.as_str(), args.force)?;
+    }
+    let snapshots = |dry_run| {
+        if references.is_empty() {
+            return Ok(RmReport { removed: Vec::new(), dry_run });
+        }
+        workspace.rm(&references, &RmOptions { dry_run })
     };
+    let mut report = snapshots(true)?;
     if !args.dry_run {
         for branch in &branches {
             workspace.remove_branch(branch.id.as_str(), args.force)?;
         }
+        report = snapshots(false)?;
     }
     if app.ui.json {
         app.answer(workspace.root(), &Shape { rm: &report, branches: &branches })?;

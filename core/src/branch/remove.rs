@@ -30,13 +30,7 @@ impl Workspace {
     /// # Errors
     /// `NotFound`; `FailedPrecondition` if it has changed since its last snapshot and `force` is not given; the provider's.
     pub fn remove_branch(&self, name: &str, force: bool) -> Result<BranchRemoved> {
-        let mut file = self.branch_file(name)?;
-        if file.record.state == BranchState::Making && file.maker.alive() {
-            return Err(Error::new(ErrorKind::Busy, format!("process {} is making the branch {name}", file.maker.pid)));
-        }
-        if !force && file.record.state == BranchState::Ready && file.record.path.is_dir() {
-            self.refuse_unsaved(&file)?;
-        }
+        let mut file = self.removable(name, force)?;
         let served = self.serve(&file.record.provider)?;
         file.record.state = BranchState::Removing;
         file.maker = Holder::me();
@@ -45,6 +39,25 @@ impl Workspace {
         let body = EventBody::BranchRemoved { branch: file.record.id.clone(), name: file.record.name.clone() };
         self.append(&self.writing_session(), body, Durability::Durable)?;
         Ok(BranchRemoved { branch: file.record })
+    }
+
+    /// Whether [`Workspace::remove_branch`] would begin; for who removes several things, all or none.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn may_remove_branch(&self, name: &str, force: bool) -> Result<()> {
+        self.removable(name, force).map(|_| ())
+    }
+
+    fn removable(&self, name: &str, force: bool) -> Result<BranchFile> {
+        let file = self.branch_file(name)?;
+        if file.record.state == BranchState::Making && file.maker.alive() {
+            return Err(Error::new(ErrorKind::Busy, format!("process {} is making the branch {name}", file.maker.pid)));
+        }
+        if !force && file.record.state == BranchState::Ready && file.record.path.is_dir() {
+            self.refuse_unsaved(&file)?;
+        }
+        Ok(file)
     }
 
     fn refuse_unsaved(&self, file: &BranchFile) -> Result<()> {

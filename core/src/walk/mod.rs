@@ -1,7 +1,7 @@
 //! Reading trees entry by entry: a snapshot through its provider, a mounted view of it, or the workspace; and the difference of
 //! two of them, for providers that cannot tell it cheaper.
 //!
-//! Cost of [`diff`] grows with what is there: one listing for each directory of both sides, and a read of both files where size
+//! Cost of `diff` grows with what is there: one listing for each directory of both sides, and a read of both files where size
 //! and time leave it open whether they are equal. Which differences matter to a restore is decided in `restore/`.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

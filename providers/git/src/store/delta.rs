@@ -295,7 +295,7 @@ mod tests {
             round_trip(base.as_bytes(), target.as_bytes());
         }
         round_trip(&vec![0; 300_000], &vec![0; 200_001]);
-        round_trip(&vec![b'x'; 100], &vec![b'x'; 1 << 20]);
+        round_trip(&[b'x'; 100], &vec![b'x'; 1 << 20]);
     }
 
     #[test]

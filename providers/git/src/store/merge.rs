@@ -8,13 +8,13 @@
 //! Every delta is applied again before it is used, every object hashed again before it is changed. Not here: which packs are
 //! merged and when (`reclaim`).
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use ah_plugin_api::{Context, Result};
 use gix::ObjectId;
-use gix::hashtable::HashSet;
+use gix::hashtable::{HashMap, HashSet};
 use gix::objs::Kind;
 
 use super::delta::{self, Base};
@@ -64,6 +64,8 @@ pub(super) struct Merge<'s> {
     hints: HashMap<ObjectId, ObjectId>,
     live: Option<&'s HashSet<ObjectId>>,
     items: Vec<Item>,
+    /// Where the items of each pack begin, and the last ones end.
+    starts: Vec<usize>,
     by_id: HashMap<ObjectId, u32>,
     written: Vec<Written>,
     scratch: Scratch,
@@ -118,13 +120,15 @@ impl<'s> Merge<'s> {
         order.sort_by_key(|&at| (fresh[at], if fresh[at] { packs[at].made() } else { Default::default() }));
         let packs: Vec<_> = order.iter().map(|&at| Arc::clone(&packs[at])).collect();
         let fresh: Vec<_> = order.iter().map(|&at| fresh[at]).collect();
-        let mut hints = HashMap::new();
+        let mut hints = HashMap::default();
         let mut items = Vec::new();
-        let mut by_id = HashMap::new();
+        let mut by_id = HashMap::default();
+        let mut starts = Vec::with_capacity(packs.len() + 1);
         for (number, pack) in packs.iter().enumerate() {
             let unreadable = || files::damaged(format!("the index of {} in the store cannot be read", pack.name));
             let mut entries = pack.index.entries().ok_or_else(unreadable)?;
             entries.sort_unstable_by_key(|entry| entry.offset);
+            starts.push(items.len());
             let ends = entries.iter().skip(1).map(|entry| entry.offset).chain([pack.end()]);
             for (entry, end) in entries.iter().zip(ends) {
                 let at = items.len() as u32;
@@ -139,6 +143,7 @@ impl<'s> Merge<'s> {
                 }
             }
         }
+        starts.push(items.len());
         let written = vec![Written { offset: 0, base: NONE, depth: 0 }; items.len()];
         Ok(Self {
             store,
@@ -147,6 +152,7 @@ impl<'s> Merge<'s> {
             hints,
             live,
             items,
+            starts,
             by_id,
             written,
             scratch: Scratch::default(),
@@ -188,9 +194,7 @@ impl<'s> Merge<'s> {
         let item = self.items[at as usize];
         let found = self.packs[item.pack as usize].base_of(item.at, &mut self.scratch);
         let Some(place) = found.map_err(|why| self.damaged(at, &why))? else { return Ok(None) };
-        let start = self.items.partition_point(|other| other.pack < item.pack);
-        let end = self.items.partition_point(|other| other.pack <= item.pack);
-        let of_pack = &self.items[start..end];
+        let of_pack = &self.items[self.starts[item.pack as usize]..self.starts[item.pack as usize + 1]];
         let found = of_pack.binary_search_by_key(&place, |other| other.at).ok();
         let base = found.and_then(|found| self.by_id.get(&of_pack[found].id).copied());
         base.map(Some).ok_or_else(|| self.damaged(at, "a delta has no base"))

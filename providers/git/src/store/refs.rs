@@ -145,9 +145,15 @@ pub(super) fn unpack(folders: &Folders) -> Result<()> {
     }
     // Git's own way to keep others from writing it.
     let lock = format!("{PACKED}.lock");
+    if is_stale(folders, &lock) {
+        files::remove(&folders.git, &lock)?;
+    }
     let fd = files::create_new(&folders.git, &lock, 0o600).map_err(|error| {
+        if error.kind != ErrorKind::AlreadyExists {
+            return error;
+        }
         Error::new(ErrorKind::Busy, "somebody is packing the refs of the store's repository")
-            .with_hint("if no git is running there, remove git/packed-refs.lock in the store")
+            .with_hint("repeat when that is done; a lock that is older than a minute is removed")
             .with_cause(&error)
     })?;
     let done = (|| {
@@ -170,6 +176,14 @@ pub(super) fn unpack(folders: &Folders) -> Result<()> {
         let _ = files::remove(&folders.git, &lock);
     }
     done
+}
+
+/// Whether a lock was left by a process that was killed, ours or a git: nobody holds this one longer than a moment.
+fn is_stale(folders: &Folders, lock: &str) -> bool {
+    let Ok(stat) = rustix::fs::statat(&folders.git, lock, rustix::fs::AtFlags::SYMLINK_NOFOLLOW) else { return false };
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime).tv_sec;
+    // A clock that was set back must not make it last for ever.
+    !(0..60).contains(&(now - stat.st_mtime))
 }
 
 fn without_snapshots(text: &[u8]) -> Vec<u8> {

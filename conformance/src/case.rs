@@ -34,6 +34,8 @@ pub enum Need {
     Git,
     /// The provider runs in a process of its own, which can be killed.
     OwnProcess,
+    /// Nothing else runs at the same time.
+    Quiet,
 }
 
 impl fmt::Display for Need {
@@ -45,6 +47,7 @@ impl fmt::Display for Need {
             Self::User => f.write_str("needs to run as an ordinary user"),
             Self::Git => f.write_str("needs a git program"),
             Self::OwnProcess => f.write_str("needs the provider in a process of its own"),
+            Self::Quiet => f.write_str("needs that nothing else runs at the same time"),
         }
     }
 }

@@ -1,15 +1,15 @@
-//! Runs the cases, one after the other, each with a time limit, in a directory of its own.
+//! Runs the cases, each with a time limit, in a directory of its own.
 //!
 //! A provider in a process of its own is killed when a case takes too long, and the next case starts another. One in
 //! this process cannot be: its thread is left behind, and after a few of those the rest is not tried.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
-use ah_plugin_api::{Context, ErrorKind, ProbeRequest, Provider, UnmountRequest};
+use ah_plugin_api::{Context, Description, ErrorKind, ProbeRequest, Provider, UnmountRequest};
 
 use crate::case::{Case, Check, Need, Trouble, describe};
 use crate::cases;
@@ -35,6 +35,8 @@ pub struct Options {
     pub strict: bool,
     /// The `git` program, for cases about what the user's own git does.
     pub git: Option<PathBuf>,
+    /// How many cases run at the same time. Most of their time is spent waiting for the disk.
+    pub jobs: usize,
     /// Once true, no further case is begun, and the report says so.
     pub stop: Option<Arc<AtomicBool>>,
 }
@@ -60,6 +62,7 @@ impl Options {
             expected: Vec::new(),
             strict: false,
             git: git.into_iter().find(|path| path.is_file()),
+            jobs: std::thread::available_parallelism().map_or(1, |n| n.get().min(4)),
             stop: None,
         }
     }
@@ -90,56 +93,104 @@ pub fn run(target: &Arc<dyn Target>, options: &Options, each: &mut dyn FnMut(&Ca
             return report.close(options.strict);
         }
     };
-    let has = |capability| description.capabilities.contains(&capability);
-    let root = rustix::process::geteuid().is_root();
-    let lacking = |need: &Need| match *need {
-        Need::Has(capability) => (!has(capability)).then_some(false),
-        Need::Lacks(capability) => has(capability).then_some(false),
-        Need::Root => (!root).then_some(true),
-        // Root is the one with more cases; the few for an ordinary user need another run.
-        Need::User => root.then_some(false),
-        Need::Git => options.git.is_none().then_some(true),
-        // Not the machine's fault either: it is the way that was chosen.
-        Need::OwnProcess => (target.way() != crate::Way::Socket).then_some(false),
-    };
     report.provider = Some(description.clone().into());
-    let mut hangs = 0;
-    for case in cases::all() {
-        if !options.only.is_empty() && !options.only.iter().any(|part| case.id.contains(part.as_str())) {
-            continue;
-        }
-        if options.stop.as_ref().is_some_and(|stop| stop.load(Ordering::Relaxed)) {
-            report.fault = Some("interrupted".to_owned());
-            break;
-        }
-        let expected = options.expected.iter().find(|expected| expected.case == case.id);
-        let start = Instant::now();
-        let missing = case.needs.iter().find_map(|need| lacking(need).map(|prerequisite| (need, prerequisite)));
-        let outcome = if let Some((need, prerequisite)) = missing {
-            Outcome::Skipped { reason: need.to_string(), prerequisite }
-        } else if hangs >= options.max_hangs {
-            Outcome::Failed { message: "not tried, after so many that took too long".to_owned(), trace: Vec::new() }
-        } else {
-            match (with_limit(target, options, case.run), expected) {
-                (Ended::Passed(()), None) => Outcome::Passed,
-                (Ended::Passed(()), Some(expected)) => Outcome::UnexpectedPass { reason: expected.reason.clone() },
-                (Ended::Troubled(Trouble::Skip(reason), _), _) => Outcome::Skipped { reason, prerequisite: true },
-                (Ended::Troubled(Trouble::Failed(message), _), Some(expected)) => {
-                    Outcome::ExpectedFailure { reason: expected.reason.clone(), message }
-                }
-                (Ended::Troubled(Trouble::Failed(message), trace), None) => Outcome::Failed { message, trace },
-                // Never expected: nobody can live with a call that does not return.
-                (Ended::Hung(message), _) => {
-                    hangs += 1;
-                    Outcome::Failed { message, trace: Vec::new() }
-                }
+    let wanted =
+        |case: &&Case| options.only.is_empty() || options.only.iter().any(|part| case.id.contains(part.as_str()));
+    let cases: Vec<&'static Case> = cases::all().filter(wanted).collect();
+    let run = Run { target, options, description, hangs: AtomicUsize::new(0) };
+    let mut done: Vec<Option<CaseReport>> = cases.iter().map(|_| None).collect();
+    let (alone, together): (Vec<usize>, Vec<usize>) =
+        (0..cases.len()).partition(|&i| cases[i].needs.contains(&Need::Quiet));
+    for (jobs, indices) in [(options.jobs.max(1), together), (1, alone)] {
+        let (cases, indices, run) = (&cases, &indices, &run);
+        let next = AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            let (sender, receiver) = mpsc::channel();
+            for _ in 0..jobs {
+                let (sender, next) = (sender.clone(), &next);
+                scope.spawn(move || {
+                    while let Some(&i) = indices.get(next.fetch_add(1, Ordering::Relaxed)) {
+                        // The receiver is there for as long as this scope.
+                        if run.stopped() || sender.send((i, run.case(cases[i]))).is_err() {
+                            break;
+                        }
+                    }
+                });
             }
-        };
-        let case = CaseReport { id: case.id, clauses: case.clauses, outcome, took: start.elapsed() };
-        each(&case);
-        report.cases.push(case);
+            drop(sender);
+            for (i, case) in receiver {
+                each(&case);
+                done[i] = Some(case);
+            }
+        });
     }
+    if run.stopped() {
+        report.fault = Some("interrupted".to_owned());
+    }
+    report.cases = done.into_iter().flatten().collect();
     report.close(options.strict)
+}
+
+/// What the cases of a run share.
+struct Run<'a> {
+    target: &'a Arc<dyn Target>,
+    options: &'a Options,
+    description: Description,
+    hangs: AtomicUsize,
+}
+
+impl Run<'_> {
+    fn stopped(&self) -> bool {
+        self.options.stop.as_ref().is_some_and(|stop| stop.load(Ordering::Relaxed))
+    }
+
+    /// Whether a need is lacking; if so, whether it is the machine that lacks it.
+    fn lacking(&self, need: &Need) -> Option<bool> {
+        let has = |capability| self.description.capabilities.contains(&capability);
+        let root = rustix::process::geteuid().is_root();
+        match *need {
+            Need::Has(capability) => (!has(capability)).then_some(false),
+            Need::Lacks(capability) => has(capability).then_some(false),
+            Need::Root => (!root).then_some(true),
+            // Root is the one with more cases; the few for an ordinary user need another run.
+            Need::User => root.then_some(false),
+            Need::Git => self.options.git.is_none().then_some(true),
+            // Not the machine's fault either: it is the way that was chosen.
+            Need::OwnProcess => (self.target.way() != crate::Way::Socket).then_some(false),
+            Need::Quiet => None,
+        }
+    }
+
+    fn case(&self, case: &'static Case) -> CaseReport {
+        let start = Instant::now();
+        let outcome = self.outcome(case);
+        CaseReport { id: case.id, clauses: case.clauses, outcome, took: start.elapsed() }
+    }
+
+    fn outcome(&self, case: &Case) -> Outcome {
+        if let Some((need, prerequisite)) = case.needs.iter().find_map(|need| Some((need, self.lacking(need)?))) {
+            return Outcome::Skipped { reason: need.to_string(), prerequisite };
+        }
+        if self.hangs.load(Ordering::Relaxed) >= self.options.max_hangs {
+            let message = "not tried, after so many that took too long".to_owned();
+            return Outcome::Failed { message, trace: Vec::new() };
+        }
+        let expected = self.options.expected.iter().find(|expected| expected.case == case.id);
+        match (with_limit(self.target, self.options, case.run), expected) {
+            (Ended::Passed(()), None) => Outcome::Passed,
+            (Ended::Passed(()), Some(expected)) => Outcome::UnexpectedPass { reason: expected.reason.clone() },
+            (Ended::Troubled(Trouble::Skip(reason), _), _) => Outcome::Skipped { reason, prerequisite: true },
+            (Ended::Troubled(Trouble::Failed(message), _), Some(expected)) => {
+                Outcome::ExpectedFailure { reason: expected.reason.clone(), message }
+            }
+            (Ended::Troubled(Trouble::Failed(message), trace), None) => Outcome::Failed { message, trace },
+            // Never expected: nobody can live with a call that does not return.
+            (Ended::Hung(message), _) => {
+                self.hangs.fetch_add(1, Ordering::Relaxed);
+                Outcome::Failed { message, trace: Vec::new() }
+            }
+        }
+    }
 }
 
 /// All cases, for a list.

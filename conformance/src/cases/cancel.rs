@@ -28,7 +28,7 @@ pub(super) const CASES: &[Case] = &[
     Case {
         id: "cancel.prompt",
         clauses: &["Providers call this at least every 100 ms of work."],
-        needs: &[],
+        needs: &[Need::Quiet],
         run: prompt,
     },
     Case { id: "cancel.progress", clauses: &["Units done.", "Units in all, where known."], needs: &[], run: progress },

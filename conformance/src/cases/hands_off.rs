@@ -30,7 +30,7 @@ pub(super) const CASES: &[Case] = &[
     Case {
         id: "hands-off.process",
         clauses: &["It never changes the process's cwd, umask, environment or signal handlers."],
-        needs: &[],
+        needs: &[Need::Quiet],
         run: process,
     },
     Case {
@@ -50,7 +50,7 @@ pub(super) const CASES: &[Case] = &[
     Case {
         id: "hands-off.descriptors",
         clauses: &["Nothing of the user's is changed by any operation"],
-        needs: &[],
+        needs: &[Need::Quiet],
         run: descriptors,
     },
 ];

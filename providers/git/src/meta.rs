@@ -218,8 +218,12 @@ mod tests {
     }
 
     fn file() -> impl Strategy<Value = FileMeta> {
-        (0..0o10000_u32, any::<u64>(), time(), any::<bool>())
-            .prop_map(|(mode, size, mtime, ignored)| FileMeta { mode, size, mtime, ignored })
+        (0..0o10000_u32, any::<u64>(), time(), any::<bool>()).prop_map(|(mode, size, mtime, ignored)| FileMeta {
+            mode,
+            size,
+            mtime,
+            ignored,
+        })
     }
 
     fn dir() -> impl Strategy<Value = DirMeta> {
@@ -261,7 +265,12 @@ mod tests {
     #[test]
     fn a_usual_directory_is_small() {
         let files = (0..100)
-            .map(|i| FileMeta { mode: 0o644, size: 40 + i, mtime: Timestamp { secs: 1_700_000_000, nanos: 7 }, ignored: false })
+            .map(|i| FileMeta {
+                mode: 0o644,
+                size: 40 + i,
+                mtime: Timestamp { secs: 1_700_000_000, nanos: 7 },
+                ignored: false,
+            })
             .collect();
         let dir = DirMeta { mode: 0o755, mtime: Timestamp::default(), ignored: false, files };
         assert!(encoded(&dir).len() < 700, "{}", encoded(&dir).len());

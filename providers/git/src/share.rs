@@ -54,7 +54,7 @@ impl<'a> Share<'a> {
         let Ok(stat) = rustix::fs::fstat(&from) else { return Ok(false) };
         let same = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
             && u64::try_from(stat.st_size) == Ok(meta.size)
-            && (stat.st_mtime, stat.st_mtime_nsec as u64) == (meta.mtime.secs, meta.mtime.nanos.into());
+            && (stat.st_mtime, stat.st_mtime_nsec) == (meta.mtime.secs, meta.mtime.nanos.into());
         if !same {
             return Ok(false);
         }

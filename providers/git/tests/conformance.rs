@@ -1,6 +1,8 @@
-//! The conformance suite against this provider, straight through the trait.
+//! The conformance suite as an ordinary user. As whoever runs the tests, and all three ways, it is in `ah-conformance`.
 
 #![allow(clippy::unwrap_used)]
+
+mod common;
 
 use std::sync::Arc;
 
@@ -8,7 +10,10 @@ use ah_conformance::{InProcess, Options, Target, run};
 use ah_provider_git::GitProvider;
 
 #[test]
-fn git_keeps_the_contract() {
+fn git_keeps_the_contract_for_an_ordinary_user() {
+    if !common::as_ordinary_user("git_keeps_the_contract_for_an_ordinary_user") {
+        return;
+    }
     let target: Arc<dyn Target> = Arc::new(InProcess::new("git", GitProvider::new));
     let report = run(&target, &Options::new(std::env::temp_dir()), &mut |_| {});
     println!("{}", report.to_text(true));

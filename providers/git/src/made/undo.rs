@@ -2,6 +2,7 @@
 
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
 
 use ah_plugin_api::{Context, Dir, Error, ErrorKind, FileName, LogLevel, Reference, Result};
 use rustix::fs::{Mode, OFlags, RenameFlags};
@@ -147,9 +148,15 @@ fn undo(mut record: Record, target: BorrowedFd<'_>, cx: &Context<'_>) -> Result<
     record.remove()
 }
 
+/// How long something that is in use is waited for. A process that is just being started has, for a moment, every descriptor
+/// of the one that starts it.
+const PATIENCE: Duration = Duration::from_millis(400);
+const PAUSE: Duration = Duration::from_millis(10);
+
 /// Takes off our own mounts on it. A mount of somebody else's on top makes it busy.
 fn unmount(target: BorrowedFd<'_>, name: &CStr, identity: &Identity) -> Result<()> {
     let outside = MountId::from_statx(&stat(target).map_err(|e| failed(name, e))?);
+    let start = Instant::now();
     loop {
         let Some(top) = open_path(target, name)? else { return Ok(()) };
         let looked = stat(&top).map_err(|e| failed(name, e))?;
@@ -163,6 +170,7 @@ fn unmount(target: BorrowedFd<'_>, name: &CStr, identity: &Identity) -> Result<(
         drop(top);
         match mounts::unmount(target, name) {
             Ok(()) => {}
+            Err(Errno::BUSY) if start.elapsed() < PATIENCE => std::thread::sleep(PAUSE),
             Err(Errno::BUSY) => {
                 let holders = open_path(target, name)?.map(holders_of).unwrap_or_default();
                 return Err(busy(name, &by(&holders)));
@@ -177,7 +185,14 @@ fn refuse_if_used(record: &Record, dir: &OwnedFd, name: &CStr) -> Result<()> {
         return Err(busy(name, &format!("something is mounted at {mount}")));
     }
     // A clone is removed when its owner says so; a view only when nobody looks at it.
-    let holders = if record.making.kind == Kind::View { holders_of(dir) } else { Vec::new() };
+    let start = Instant::now();
+    let holders = loop {
+        let holders = if record.making.kind == Kind::View { holders_of(dir) } else { Vec::new() };
+        if holders.is_empty() || start.elapsed() >= PATIENCE {
+            break holders;
+        }
+        std::thread::sleep(PAUSE);
+    };
     if holders.is_empty() { Ok(()) } else { Err(busy(name, &by(&holders))) }
 }
 

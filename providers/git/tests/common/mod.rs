@@ -163,7 +163,11 @@ fn list_into(root: &Path, dir: &Path, out: &mut BTreeMap<Vec<u8>, String>) {
     } else if kind.is_symlink() {
         format!("link {time} {:?}", std::fs::read_link(dir).unwrap())
     } else {
-        format!("file {mode:o} {time} {:?}", String::from_utf8_lossy(&std::fs::read(dir).unwrap()))
+        let contents = std::fs::read(dir).unwrap();
+        let shown = String::from_utf8_lossy(&contents[..contents.len().min(60)]).into_owned();
+        let mut hash = std::hash::DefaultHasher::new();
+        std::hash::Hash::hash(&contents, &mut hash);
+        format!("file {mode:o} {time} {} {:x} {shown:?}", contents.len(), std::hash::Hasher::finish(&hash))
     };
     out.insert(key, line);
 }

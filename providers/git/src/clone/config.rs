@@ -167,7 +167,7 @@ mod tests {
         let theirs = b"[core]\n\tworktree = /elsewhere\n\tfsmonitor = evil\n\tautocrlf = input\n\tsshCommand = evil\n\
             [include]\n\tpath = evil\n[alias]\n\tst = !evil\n[filter \"lfs\"]\n\tclean = evil\n\
             [user]\n\tname = \"A \\\"B\\\" \\\\ C # not a comment\"\n\temail = a@b\n\
-            [remote \"or\\\"igin\"]\n\turl = https://x/y;z\n\tuploadpack = evil\n\tfetch = +a:b\n\tfetch = +c:d\n\
+            [remote \"or\\\"igin\"]\n\turl = \"https://x/y;z\"\n\tuploadpack = evil\n\tfetch = +a:b\n\tfetch = +c:d\n\
             [branch \"feat/x\"]\n\tremote = origin\n\tmerge = refs/heads/feat/x\n[commit]\n\tgpgsign\n";
         let ours = config(&[theirs.to_vec()]);
         let text = String::from_utf8(ours.text.clone()).unwrap();

@@ -145,7 +145,10 @@ struct Needed {
 
 /// None if something cannot be read: then everything may be needed.
 fn needed(store: &Store, cx: &Context<'_>) -> Result<Option<Needed>> {
-    let snapshots = refs::all(&store.folders, cx)?;
+    let mut snapshots = refs::all(&store.folders, cx)?;
+    // As they were written: then each is mostly a small step from the one before.
+    let packs = store.packs();
+    snapshots.sort_by_key(|(_, commit)| packs.find(commit).map(|(pack, at)| (std::cmp::Reverse(pack.size), at)));
     let mut out = Needed { commits: StdSet::new(), live: HashSet::default(), kept: StdSet::new() };
     for (done, (id, commit)) in snapshots.iter().enumerate() {
         cx.progress("looking", done as u64, Some(snapshots.len() as u64));

@@ -263,6 +263,7 @@ impl Pack {
                 place = base;
             }
         };
+        let is_delta = !deltas.is_empty();
         while let Some((place, entry)) = deltas.pop() {
             let mut delta = std::mem::take(&mut scratch.delta);
             let inflated = self.inflate_whole(place + entry.len as u64, entry.size, scratch, &mut delta);
@@ -270,7 +271,14 @@ impl Pack {
             inflated?;
             delta::apply(out, &scratch.delta, &mut scratch.other).map_err(|e| format!("{e} at offset {place}"))?;
             std::mem::swap(out, &mut scratch.other);
-            bases.put((self.number, place), kind, out);
+            // Who is asked for next is mostly a neighbour of the last one. Keeping all of a long chain would drive out the
+            // last ones of others.
+            if deltas.len() == 1 {
+                bases.put((self.number, place), kind, out);
+            }
+        }
+        if is_delta || kind == Kind::Tree {
+            bases.put((self.number, at), kind, out);
         }
         if scratch.other.capacity() > 1 << 20 {
             scratch.other = Vec::new();

@@ -154,7 +154,7 @@ fn within_a_tick(f: &Fixture) -> Check {
         f.ws.write("src/main.rs", format!("fn main() {{ {i:06} }}\n"))?;
         taken.push(f.take(&format!("s{i}"))?);
     }
-    for snapshot in taken.iter().step_by(7).chain(taken.last()) {
+    for snapshot in taken.iter().step_by(15).chain(taken.last()) {
         f.shows(snapshot)?;
     }
     // And each of them, at the file that changed.

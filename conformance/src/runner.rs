@@ -279,7 +279,13 @@ fn with_limit<T: Send + 'static>(
             process.kill();
         }
     }
-    if !matches!(ended, Ended::Hung(_)) {
+    if matches!(ended, Ended::Hung(_)) {
+        // What it may still be writing would be in the way of clearing up. One that hangs in a call never ends.
+        let start = Instant::now();
+        while !thread.is_finished() && start.elapsed() < Duration::from_secs(3) {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    } else {
         // Its result has arrived, so it is as good as done.
         let _ = thread.join();
     }

@@ -172,6 +172,13 @@ impl Drop for World {
             let _ = nix::mount::umount2(mount, nix::mount::MntFlags::MNT_DETACH);
         }
         let _ = Command::new("chmod").args(["-R", "u+rwX"]).arg(self.temp.path()).stderr(Stdio::null()).status();
+        // Background work that a command left may still be writing.
+        for _ in 0..100 {
+            if fs::remove_dir_all(self.temp.path()).is_ok_and(|()| !self.temp.path().exists()) {
+                break;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(100));
+        }
     }
 }
 

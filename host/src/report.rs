@@ -96,6 +96,9 @@ pub enum Fault {
     /// Loading it does not come to an end.
     #[error("loading it does not come to an end (given up after {} s)", .0.as_secs_f32())]
     Hangs(Duration),
+    /// It was never loaded before, and no child process could be made to try that in.
+    #[error("no process can be made to try it in: {0}")]
+    Untried(std::io::Error),
     /// Another file of that name came first.
     #[error("{} came first", .of.display())]
     Duplicate {
@@ -123,6 +126,7 @@ impl Fault {
             Self::Crashes { .. } => "crashes",
             Self::Exits { .. } => "exits",
             Self::Hangs(_) => "hangs",
+            Self::Untried(_) => "untried",
             Self::Duplicate { .. } => "duplicate",
         }
     }
@@ -144,7 +148,12 @@ impl Fault {
             Self::InitPanicked(_) | Self::Undescribed(_) => {
                 Some(format!("this is a defect of {path}; please report it to its authors"))
             }
-            Self::Missing | Self::Unreadable(_) | Self::NotALibrary(_) | Self::NotOurs | Self::Duplicate { .. } => None,
+            Self::Missing
+            | Self::Unreadable(_)
+            | Self::NotALibrary(_)
+            | Self::NotOurs
+            | Self::Untried(_)
+            | Self::Duplicate { .. } => None,
         }
     }
 
@@ -155,6 +164,7 @@ impl Fault {
             Self::Missing => ErrorKind::NotFound,
             Self::NotTrusted(_) => ErrorKind::PermissionDenied,
             Self::Unreadable(e) => ErrorKind::of_io(e),
+            Self::Untried(_) => ErrorKind::ResourceExhausted,
             Self::NotALibrary(_) | Self::NotOurs | Self::OtherName { .. } => ErrorKind::InvalidArgument,
             Self::Duplicate { .. } => ErrorKind::AlreadyExists,
             Self::OtherAbi { .. } | Self::OtherLayout(_) => ErrorKind::Unsupported,

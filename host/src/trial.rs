@@ -59,8 +59,7 @@ impl Memory {
         let ending = match known {
             Some(ending) => ending,
             None => {
-                // Where no process can be made now, this one takes the risk; nearly all libraries are good.
-                let Ok(ending) = sys::in_child(LIMIT, load) else { return Ok(()) };
+                let ending = sys::in_child(LIMIT, load).map_err(Fault::Untried)?;
                 self.lines.retain(|(id, _)| *id != identity);
                 self.lines.push((identity, print(ending)));
                 self.changed = true;

@@ -153,6 +153,8 @@ open_enum! {
         AppliesPolicy = "applies-policy",
         /// Clones of a repository come with a `.git` of their own.
         RepositoryClones = "repository-clones",
+        /// What is read is checked against what was captured: damage of the store reads as `DataLoss`, never as other contents.
+        FindsDamage = "finds-damage",
     }
 }
 

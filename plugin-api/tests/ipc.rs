@@ -169,6 +169,36 @@ fn a_panic_is_an_error_and_the_connection_goes_on() {
     .unwrap();
 }
 
+/// Panics as soon as something is said to it.
+struct Jumpy;
+
+impl Observer for Jumpy {
+    fn progress(&self, _: &Progress) {
+        panic!("told to");
+    }
+
+    fn cancelled(&self) -> bool {
+        false
+    }
+
+    fn log(&self, _: LogLevel, _: &str) {}
+}
+
+#[test]
+fn after_a_panic_of_the_caller_nobody_waits_for_ever() {
+    let scene = Scene::new();
+    let provider = Trivial::new("trivial");
+    // The server's answer finds nobody any more, so how it ends does not matter.
+    let _ = with_client(&provider, LIMIT, |remote| {
+        let call = || remote.snapshot(&scene.place(), &request("one"), &Context::new(&Jumpy));
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(call)).unwrap_err();
+        let began = Instant::now();
+        let error = remote.list(&scene.place(), &ListRequest {}, &Context::quiet()).unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Unavailable);
+        assert!(began.elapsed() < LIMIT);
+    });
+}
+
 #[test]
 fn a_call_without_a_sign_of_life_is_given_up() {
     static STOP: AtomicBool = AtomicBool::new(false);

@@ -73,7 +73,7 @@ impl Client {
     }
 
     /// Waits for this thread's turn.
-    fn begin(&self, cx: &Context<'_>) -> Result<(UnixStream, u64)> {
+    fn begin(&self, cx: &Context<'_>) -> Result<Ongoing<'_>> {
         let mut turn = self.lock();
         while turn.busy {
             turn = self.free.wait_timeout(turn, TICK).unwrap_or_else(PoisonError::into_inner).0;
@@ -83,27 +83,19 @@ impl Client {
         let stream = turn.stream.take().ok_or_else(gone)?;
         turn.busy = true;
         turn.number += 1;
-        Ok((stream, turn.number))
-    }
-
-    /// Ends this thread's turn; `stream` only if it can be used again.
-    fn end(&self, stream: Option<UnixStream>) {
-        let mut turn = self.lock();
-        turn.stream = stream;
-        turn.busy = false;
-        self.free.notify_one();
+        Ok(Ongoing { client: self, stream: Some(stream), number: turn.number, reusable: false })
     }
 
     /// The outcome of a call, or what broke the connection.
     fn talk(
         &self,
-        socket: BorrowedFd<'_>,
-        number: u64,
+        turn: &Ongoing<'_>,
         call: &[u8],
         fds: &[BorrowedFd<'_>],
         cx: &Context<'_>,
     ) -> Result<Result<Vec<u8>>, FrameError> {
         let observer = cx.observer();
+        let socket = turn.stream.as_ref().map(AsFd::as_fd).ok_or(FrameError::Closed)?;
         // If the other side refuses the call it may have said why, and closed before it was read to the end.
         let written = frame::write(socket, Kind::Call, call, fds);
         if let Err(e) = written {
@@ -118,7 +110,7 @@ impl Client {
         loop {
             if !cancelled && observer.cancelled() {
                 cancelled = true;
-                let cancel = wire::encode(&Cancel { number }).unwrap_or_default();
+                let cancel = wire::encode(&Cancel { number: turn.number }).unwrap_or_default();
                 frame::write(socket, Kind::Cancel, &cancel, &[])?;
             }
             if !frame::ready(socket, PollFlags::POLLIN, Some(TICK))? {
@@ -152,26 +144,44 @@ impl Client {
     }
 }
 
+/// This thread's turn. It ends when this is dropped, also when an observer panics.
+struct Ongoing<'a> {
+    client: &'a Client,
+    stream: Option<UnixStream>,
+    number: u64,
+    /// Whether nothing of this call is left in the connection, so that the next one can use it.
+    reusable: bool,
+}
+
+impl Drop for Ongoing<'_> {
+    fn drop(&mut self) {
+        let stream = self.stream.take().filter(|_| self.reusable);
+        let mut turn = self.client.lock();
+        turn.stream = stream;
+        turn.busy = false;
+        self.client.free.notify_one();
+    }
+}
+
 impl Caller for Client {
     fn call(&self, op: Op, request: &[u8], fds: &[BorrowedFd<'_>], cx: &Context<'_>) -> Result<Vec<u8>> {
-        let (stream, number) = self.begin(cx)?;
-        let call = match wire::encode(&CallOut { number, op: op.as_str(), request }) {
+        let mut turn = self.begin(cx)?;
+        let call = match wire::encode(&CallOut { number: turn.number, op: op.as_str(), request }) {
             Ok(call) if frame::fits(&call, MAX_REQUEST).is_ok() => call,
             refused => {
-                self.end(Some(stream));
+                turn.reusable = true;
                 refused?;
                 let message = format!("the request is too large for {} (limit {MAX_REQUEST} bytes)", self.what);
                 return Err(Error::new(ErrorKind::ResourceExhausted, message).with_hint("ask for fewer paths at once"));
             }
         };
-        match self.talk(stream.as_fd(), number, &call, fds, cx) {
+        match self.talk(&turn, &call, fds, cx) {
             Ok(result) => {
-                self.end(Some(stream));
+                turn.reusable = true;
                 result
             }
             Err(error) => {
-                drop(stream);
-                self.end(None);
+                drop(turn);
                 let what = &self.what;
                 if matches!(error, FrameError::Waited) && cx.observer().cancelled() {
                     let cause = format!("{what} hangs: its operation {op} did not react");

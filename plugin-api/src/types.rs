@@ -259,6 +259,10 @@ pub struct RepositoryState {
     /// The branch that HEAD is on (`refs/heads/main`); none when detached.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub branch: Option<String>,
+    /// The root commit that first parents lead to from HEAD, in full hex: the same in every clone of a repository, so that
+    /// workspaces can be grouped by it. None without commits, in a shallow repository, or where an object cannot be read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first_commit: Option<String>,
     /// Why the objects that HEAD and the index name are not kept with the snapshot, where they are not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_kept: Option<String>,

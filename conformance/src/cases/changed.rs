@@ -32,9 +32,9 @@ const OLD: Timestamp = Timestamp { secs: 1_600_000_000, nanos: 5 };
 fn noticed(f: &Fixture, prepare: Step, change: Step) -> Check {
     f.ws.sample()?;
     prepare(f)?;
-    // Longer than a clock tick, and than the resolution of any filesystem's times that is in use: what is to be noticed here is
-    // noticed by attributes, and `within-a-tick` is for the rest.
-    std::thread::sleep(Duration::from_millis(30));
+    // Longer than a provider may hold a file for one that is still being written, and read it again for that alone: what is to
+    // be noticed here is noticed by attributes, and `within-a-tick` is for the rest.
+    std::thread::sleep(Duration::from_millis(1200));
     let before = f.take("before")?;
     // A second look at an unchanged tree, so that whatever is remembered of it is what is used.
     f.take("still")?;

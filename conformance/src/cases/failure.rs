@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use ah_plugin_api::{Capability, Context, ErrorKind, ListRequest, Place, Provider, RelPath};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
-use crate::case::{Case, Check, Need, Trouble, describe, ensure, refused};
-use crate::fixture::Fixture;
-use crate::tree::Tree;
+use crate::case::{Case, Check, Need, Trouble, describe, ensure, refused, same};
+use crate::fixture::{Fixture, view_modes};
+use crate::tree::{Tree, digest};
 
 const NOTHING_HALF: &str = "An operation that fails leaves nothing behind that `reclaim` does not remove, and no snapshot that `list` shows is incomplete.";
 
@@ -33,7 +33,11 @@ pub(super) const CASES: &[Case] = &[
     },
     Case {
         id: "failure.damage",
-        clauses: &["`DataLoss` for damaged data", "One damaged snapshot is left out and logged."],
+        clauses: &[
+            "`DataLoss` for damaged data",
+            "One damaged snapshot is left out and logged.",
+            "damage of the store reads as `DataLoss`, never as other contents.",
+        ],
         needs: &[],
         run: damage,
     },
@@ -237,12 +241,12 @@ fn forbidden_store(f: &Fixture) -> Check {
 }
 
 /// Each file of the store in turn is damaged. What is asked then is answered or refused; it does not panic, hang, or call
-/// damage a defect (the witness sees to that), and what was not damaged goes on.
+/// damage a defect (the witness sees to that). Who says that damage is found answers with what was captured, or not at all.
 fn damage(f: &Fixture) -> Check {
     f.ws.sample()?;
     let a = f.take("a")?;
     f.ws.write("README.md", "later")?;
-    f.take("b")?;
+    let b = f.take("b")?;
     let files: Vec<RelPath> = {
         let tree = Tree::walk(f.store().path())?;
         tree.0
@@ -265,13 +269,22 @@ fn damage(f: &Fixture) -> Check {
             std::fs::remove_file(&at)?;
             std::fs::write(&at, bytes)?;
             // A new instance, which has nothing of it in memory.
-            look_around(&f.another()?, &a)?;
+            let other = f.another()?;
+            look_around(&other, &a)?;
+            look_around(&other, &b)?;
         }
         std::fs::remove_file(&at)?;
         std::fs::write(&at, &whole)?;
         std::fs::set_permissions(&at, mode)?;
     }
-    Ok(())
+    // The damage is undone, and nothing that was done meanwhile was based on it. Who keeps files as they are, with their times,
+    // has had those changed above.
+    if !f.has(Capability::FindsDamage) {
+        return Ok(());
+    }
+    let other = f.another()?;
+    other.shows(&a)?;
+    other.shows(&b)
 }
 
 fn look_around(f: &Fixture, taken: &crate::fixture::Taken) -> Check {
@@ -291,12 +304,25 @@ fn look_around(f: &Fixture, taken: &crate::fixture::Taken) -> Check {
     allow("list", f.provider().list(&place, &ListRequest {}, &cx).err())?;
     allow("stat", f.stat(&taken.reference()).err())?;
     match f.try_mount(&taken.reference(), "v", &[]) {
-        Ok(view) => f.unmount(&view)?,
+        Ok(view) => {
+            let shown = Tree::walk(&view.path)?;
+            f.unmount(&view)?;
+            if f.has(Capability::FindsDamage) {
+                same("a view from a damaged store", &f.expected(taken).differences(&shown, view_modes(&view)))?;
+            }
+        }
         Err(error) => allow("mount", Some(error))?,
     }
     if f.has(Capability::ReadWithoutMount) {
         allow("read_dir", f.read_dir(&taken.reference(), &RelPath::root()).err())?;
-        allow("read", f.read(&taken.reference(), &crate::fixture::path("src/main.rs"))?.err())?;
+        let path = crate::fixture::path("src/main.rs");
+        match f.read(&taken.reference(), &path)? {
+            Ok((_, bytes)) if f.has(Capability::FindsDamage) => {
+                let captured = taken.tree.0.get(&path).and_then(|node| node.digest);
+                ensure!(captured == Some(digest(&bytes)), "a damaged store gave other contents of {path:?}");
+            }
+            answer => allow("read", answer.err())?,
+        }
     }
     Ok(())
 }

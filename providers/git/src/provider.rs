@@ -82,6 +82,7 @@ impl Provider for GitProvider {
             Capability::ReadWithoutMount,
             Capability::AppliesPolicy,
             Capability::RepositoryClones,
+            Capability::FindsDamage,
         ]);
         if mounts::allowed() {
             capabilities.insert(Capability::ExactViewModes);

@@ -1,6 +1,6 @@
 //! One run of the program: arguments and environment turned into core's settings, and what all commands share.
 
-use std::cell::{OnceCell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -35,6 +35,8 @@ pub(crate) struct App {
     env: Env,
     interrupted: Arc<AtomicBool>,
     engine: OnceCell<Engine>,
+    /// Whether this is the background's child itself, which starts none.
+    in_background: Cell<bool>,
     /// Kinds of notices whose matter the answer itself tells.
     told: RefCell<Vec<NoticeKind>>,
 }
@@ -63,7 +65,21 @@ impl App {
                 .with_hint("go to one that is, or name it with `-C DIR`")
         })?;
         let ui = Ui::new(&globals, &env);
-        Ok(Self { ui, cwd, globals, env, interrupted, engine: OnceCell::new(), told: RefCell::default() })
+        Ok(Self {
+            ui,
+            cwd,
+            globals,
+            env,
+            interrupted,
+            engine: OnceCell::new(),
+            in_background: Cell::new(false),
+            told: RefCell::default(),
+        })
+    }
+
+    /// Says that this is work that another command left for the background.
+    pub(crate) fn work_in_background(&self) {
+        self.in_background.set(true);
     }
 
     /// The engine, opened at the first need.
@@ -134,7 +150,7 @@ impl App {
         let home = self.home()?;
         let mut settings = Settings::new(home, ProviderSource::Plugins(self.provider_folders()));
         settings.exe_dir = exe_dir();
-        settings.background = self.background(&settings.home);
+        settings.background = self.background(&settings.home).filter(|_| !self.in_background.get());
         settings.user_home.clone_from(&self.env.user_home);
         settings.system_config = Some(Path::new(SYSCONFDIR).join("ah/config.json"));
         settings.global_ignore = self.git_ignore_file().into_iter().collect();

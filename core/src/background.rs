@@ -1,5 +1,8 @@
-//! Work that nobody waits for: making instant snapshots durable, keeping stores in order. Done by `gc --auto` in a child of its own.
+//! Work that nobody waits for: making instant snapshots durable, and what restores have put in place; keeping stores in order. Done
+//! by `gc --auto` in a child of its own. What that did not live to do, the next command starts anew.
 
+use std::fs::OpenOptions;
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -7,6 +10,7 @@ use std::process::{Command, Stdio};
 use ah_plugin_api::{Durability, Result, SnapshotId};
 
 use crate::fsio;
+use crate::lock::Lock;
 use crate::record::SnapshotRecord;
 use crate::workspace::Workspace;
 
@@ -20,6 +24,26 @@ pub(crate) fn after_snapshot(workspace: &Workspace, record: &SnapshotRecord) {
         let _ = mark_unsynced(workspace, &record.id);
     }
     if instant || record.seq.is_multiple_of(EVERY) {
+        start(workspace);
+    }
+}
+
+/// As [`after_snapshot`], after a restore with the safety snapshot `record`: there always is something to do.
+pub(crate) fn after_restore(workspace: &Workspace, record: &SnapshotRecord) {
+    if record.durability == Durability::Instant {
+        let _ = mark_unsynced(workspace, &record.id);
+    }
+    start(workspace);
+}
+
+/// Starts the background's child if an earlier one left something undone and none is at work.
+pub(crate) fn resume(workspace: &Workspace) {
+    if workspace.engine.settings().background.is_none() {
+        return;
+    }
+    let marked = unsynced_ids(workspace).is_ok_and(|ids| !ids.is_empty());
+    let idle = || matches!(Lock::try_take(&workspace.sync_lock(), false), Ok(Some(_)));
+    if (marked || workspace.has_unsettled_restores()) && idle() {
         start(workspace);
     }
 }
@@ -47,7 +71,8 @@ fn mark_unsynced(workspace: &Workspace, id: &SnapshotId) -> Result<()> {
     let folder = unsynced(workspace);
     fsio::make_dir(&folder)?;
     let file = folder.join(id.as_str());
-    std::fs::write(&file, b"").map_err(|e| fsio::failed("write", &file, &e))
+    let made = OpenOptions::new().write(true).create(true).truncate(true).mode(fsio::FILE_MODE).open(&file);
+    made.map(drop).map_err(|e| fsio::failed("write", &file, &e))
 }
 
 /// The snapshots that are to be made durable.

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use ah_plugin_api::{Durability, Error, ErrorKind, Result};
 
+use crate::background;
 use crate::engine::{Access, Engine};
 use crate::fsio;
 use crate::ids::{BranchId, WorkspaceId, letters};
@@ -26,6 +27,7 @@ impl Engine {
     pub fn workspace(&self, path: &Path, access: Access) -> Result<Workspace> {
         let workspace = self.find_or_register(path, access)?;
         workspace.tell_interrupted()?;
+        background::resume(&workspace);
         Ok(workspace)
     }
 
@@ -94,29 +96,39 @@ impl Engine {
                 .with_hint("to copy files out of its snapshots, use `ah agent fs seek` there"));
         }
         let (root, identity, found) = self.find_in(path, &index)?;
-        match found {
-            Found::New | Found::MadeAnew(_) | Found::Moved(_) | Found::Renumbered(_) => {}
+        self.guard(&root, Access::Existing)?;
+        let known = match found {
             Found::Same(record) | Found::Elsewhere(record) if record.id == former.id => {
                 return Ok(self.handle(record, root));
             }
-            Found::Same(record) | Found::Elsewhere(record) => {
-                let own = self.handle(record.clone(), root.clone());
-                if !own.state()?.snapshots.is_empty() || record.branch.is_some() {
-                    let message = format!("{} has a timeline of its own", root.display());
-                    return Err(Error::new(ErrorKind::Conflict, message).with_hint(
-                        "ah agent fs snapshots shows it; `ah agent fs rm` its snapshots first to give it up",
-                    ));
-                }
-                let trash = self.home().join("trash");
-                fsio::make_dir(&trash)?;
-                let aside = trash.join(format!("workspace-{}-{}", record.id, letters(&self.settings().ids)));
-                let folder = self.home().workspace(record.id.as_str());
-                std::fs::rename(&folder, &aside).map_err(|e| fsio::failed("move away", &folder, &e))?;
-            }
+            Found::Same(record)
+            | Found::Elsewhere(record)
+            | Found::Moved(record)
+            | Found::MadeAnew(record)
+            | Found::Renumbered(record) => Some(record).filter(|record| record.id != former.id),
+            Found::New => None,
+        };
+        if let Some(record) = known {
+            self.give_up(record, &root)?;
         }
         let record = self.relocate(&former, &root, identity)?;
         drop(lock);
         self.moved(record, &former.path, root, WorkspaceChange::Adopted)
+    }
+
+    /// Puts away a workspace that another one's timeline is to take the place of, if it has nothing to lose.
+    fn give_up(&self, record: WorkspaceRecord, root: &Path) -> Result<()> {
+        let (id, is_branch) = (record.id.clone(), record.branch.is_some());
+        if is_branch || !self.handle(record, root.to_owned()).state()?.snapshots.is_empty() {
+            let message = format!("{} has a timeline of its own", root.display());
+            return Err(Error::new(ErrorKind::Conflict, message)
+                .with_hint("ah agent fs snapshots shows it; `ah agent fs rm` its snapshots first to give it up"));
+        }
+        let trash = self.home().join("trash");
+        fsio::make_dir(&trash)?;
+        let aside = trash.join(format!("workspace-{id}-{}", letters(&self.settings().ids)));
+        let folder = self.home().workspace(id.as_str());
+        std::fs::rename(&folder, &aside).map_err(|e| fsio::failed("move away", &folder, &e))
     }
 
     /// The root, its identity, and what is known of it. Writes nothing but caches.

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::background;
 use crate::record::SnapshotRecord;
-use crate::timeline::EventBody;
+use crate::timeline::{Event, EventBody};
 use crate::workspace::Workspace;
 
 /// What can be said about a removal.
@@ -43,7 +43,7 @@ impl Workspace {
                 removed.push(record);
             }
         }
-        let needed = self.needed()?;
+        let needed = self.needed(&state.events)?;
         for record in &removed {
             if record.kept {
                 return Err(Error::new(ErrorKind::FailedPrecondition, format!("the snapshot {} is pinned", record.id))
@@ -59,11 +59,11 @@ impl Workspace {
         Ok(RmReport { removed, dry_run: options.dry_run })
     }
 
-    /// What views and interrupted restores need.
-    pub(crate) fn needed(&self) -> Result<BTreeMap<SnapshotId, Need>> {
+    /// What views, and running and interrupted restores need.
+    pub(crate) fn needed(&self, events: &[Event]) -> Result<BTreeMap<SnapshotId, Need>> {
         let mut needed = BTreeMap::new();
-        let interrupted = self.restores_need(&[])?.into_keys();
-        needed.extend(interrupted.map(|id| (id, Need::Restore)));
+        let open = self.restores_need(events)?.into_iter().filter(|(_, open)| *open);
+        needed.extend(open.map(|(id, _)| (id, Need::Restore)));
         for lease in crate::seek::all(self.engine.home())? {
             if lease.workspace == self.id && !lease.is_stale() {
                 let path = lease.shown.map_or_else(String::new, |shown| shown.path.display().to_string());
@@ -103,7 +103,7 @@ impl Workspace {
 pub(crate) enum Need {
     /// A view at that path shows it.
     Lease(String),
-    /// An interrupted restore goes on to it, or back to it.
+    /// A running or interrupted restore goes on to it, or back to it.
     Restore,
 }
 
@@ -117,10 +117,11 @@ impl Need {
                 Error::new(ErrorKind::FailedPrecondition, format!("the view {path} shows the snapshot {id}"))
                     .with_hint(format!("ah agent fs release {path}"))
             }
-            Self::Restore => {
-                Error::new(ErrorKind::FailedPrecondition, format!("an interrupted restore needs the snapshot {id}"))
-                    .with_hint(format!("finish it with `ah agent fs restore {id}`, or go back with `ah agent fs undo`"))
-            }
+            Self::Restore => Error::new(
+                ErrorKind::FailedPrecondition,
+                format!("a restore that has not come to its end needs the snapshot {id}"),
+            )
+            .with_hint(format!("finish it with `ah agent fs restore {id}`, or go back with `ah agent fs undo`")),
         }
     }
 }

@@ -262,18 +262,6 @@ impl Workspace {
         Ok(appended.events)
     }
 
-    /// A restore that was cut short is a person's to decide about, so each command says so.
-    pub(crate) fn tell_interrupted(&self) -> Result<()> {
-        if let Some(interrupted) = self.interrupted()? {
-            let message = format!("the restore {} of {} was interrupted", interrupted.restore, interrupted.target);
-            self.engine.notify(Notice::new(NoticeKind::InterruptedRestore, message).with_hint(format!(
-                "finish it with `ah agent fs restore {}`, or go back with `ah agent fs undo`",
-                interrupted.target
-            )));
-        }
-        Ok(())
-    }
-
     fn tell_repaired(&self, torn: u64) {
         if torn > 0 {
             let message = format!(
@@ -284,6 +272,11 @@ impl Workspace {
                     .with_hint("ah agent fs gc lists again a snapshot that was lost with it"),
             );
         }
+    }
+
+    /// Held by the one that makes snapshots durable.
+    pub(crate) fn sync_lock(&self) -> PathBuf {
+        self.folder().join("sync.lock")
     }
 
     pub(crate) fn log(&self) -> Log<'_> {

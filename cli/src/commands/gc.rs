@@ -30,6 +30,9 @@ struct Shape<'a> {
 
 /// Reclaims.
 pub(crate) fn run(app: &App, args: &GcArgs) -> Outcome {
+    if args.auto {
+        app.work_in_background();
+    }
     let workspace = app.workspace(Access::Existing)?;
     let report = workspace.gc(&GcOptions { auto: args.auto })?;
     if app.ui.json {

@@ -65,6 +65,11 @@ impl Workspace {
     /// Only if nothing could be done at all; the rest is in the report.
     pub fn gc(&self, options: &GcOptions) -> Result<GcReport> {
         let mut report = GcReport::default();
+        // Before the lock, which another one may hold for long.
+        let synced = self.make_durable(options.auto, &mut report);
+        report.note("making snapshots durable", synced)?;
+        let settled = self.settle_restores();
+        report.note("making restored files durable", settled)?;
         let lock = self.folder().join("gc.lock");
         let _lock = if options.auto {
             match Lock::try_take(&lock, true)? {
@@ -75,14 +80,15 @@ impl Workspace {
         } else {
             self.lock("gc")?
         };
-        let synced = self.make_durable(options.auto, &mut report);
-        report.note("making snapshots durable", synced)?;
         if !options.auto {
             let outcome = self.give_back_stale_leases(&mut report);
             report.note("giving back stale views", outcome)?;
             let outcome = self.finish_branches(&mut report);
             report.note("finishing branches", outcome)?;
-            let outcome = self.tidy_restores().map(|done| report.actions.extend(done));
+            let outcome = self.tidy_restores().map(|(done, failures)| {
+                report.actions.extend(done);
+                report.failures.extend(failures);
+            });
             report.note("clearing up after restores", outcome)?;
         }
         for name in self.stores()? {

@@ -9,17 +9,28 @@ use ah_plugin_api::{
 use crate::background;
 use crate::gc::GcReport;
 use crate::ids::SessionName;
+use crate::lock::{Lock, PATIENCE};
 use crate::record::{SnapshotKind, SnapshotRecord};
 use crate::timeline::EventBody;
 use crate::workspace::Workspace;
 
 impl Workspace {
-    /// Makes instant snapshots survive a power cut: those marked, or with a full gc all that are not durable.
+    /// Makes instant snapshots survive a power cut: those marked, also while it is at work, or with a full gc all that are not
+    /// durable.
     pub(super) fn make_durable(&self, auto: bool, report: &mut GcReport) -> Result<()> {
-        let marked = background::unsynced_ids(self)?;
-        if auto && marked.is_empty() {
-            return Ok(());
+        let _lock = Lock::take(&self.sync_lock(), true, PATIENCE, &*self.engine.settings().observer)?;
+        let mut auto = auto;
+        loop {
+            let marked = background::unsynced_ids(self)?;
+            if auto && marked.is_empty() {
+                return Ok(());
+            }
+            self.make_these_durable(&marked, auto, report)?;
+            auto = true;
         }
+    }
+
+    fn make_these_durable(&self, marked: &[SnapshotId], auto: bool, report: &mut GcReport) -> Result<()> {
         let state = self.state()?;
         let mut synced = 0u64;
         for snapshot in &state.snapshots {
@@ -45,7 +56,7 @@ impl Workspace {
             }
         }
         self.log().sync()?;
-        for id in &marked {
+        for id in marked {
             background::forget_unsynced(self, id)?;
         }
         if synced > 0 {

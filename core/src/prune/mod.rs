@@ -103,8 +103,8 @@ impl Workspace {
     /// What stays whatever the policy says.
     fn protected(&self, state: &State) -> Result<Protected> {
         let mut protected = Protected::new();
-        for id in self.needed()?.into_keys() {
-            protected.insert(id, "a view or an interrupted restore needs it");
+        for id in self.needed(&state.events)?.into_keys() {
+            protected.insert(id, "a view, or a restore that has not come to its end, needs it");
         }
         for branch in self.branches()? {
             protected.insert(branch.snapshot, "a branch grew from it");

@@ -54,6 +54,10 @@ pub(super) fn plan(
             keep(at, "keep-manual");
         }
     }
+    // No policy takes all there is: a clock that jumped ahead makes everything old.
+    if let Some(newest) = snapshots.iter().rposition(|snapshot| snapshot.kind != SnapshotKind::Safety) {
+        keep(newest, "the newest");
+    }
     reasons
 }
 

@@ -9,16 +9,16 @@ use ah_plugin_api::{
 
 use super::apply::{apply, lanes};
 use super::clean::clean;
-use super::journal::{Journal, Journals, Named, OpenJournal, Unlocked};
+use super::journal::{Journal, Named, Unlocked};
 use super::plan::{Ground, Plan, Wish, plan};
 use super::scope::{Omissions, Scope, untouchable};
-use super::{
-    Ignores, InterruptedRestore, LeftAlone, RestoreBegin, RestoreEnd, RestoreOptions, RestoreReport, UndoOptions,
-};
+use super::standing::Outcomes;
+use super::{Ignores, LeftAlone, RestoreBegin, RestoreEnd, RestoreOptions, RestoreReport, UndoOptions};
 use crate::background;
 use crate::ids;
+use crate::lock::boot_id;
 use crate::record::{ChangeRecord, SnapshotKind, SnapshotRecord};
-use crate::timeline::{Event, EventBody};
+use crate::timeline::EventBody;
 use crate::walk::Shelf;
 use crate::workspace::{Served, Workspace};
 
@@ -37,9 +37,11 @@ struct Job {
     dry_run: bool,
     undoes: Option<String>,
     /// Interrupted restores that this one takes over.
-    taken_over: Vec<OpenJournal>,
+    taken_over: Vec<Journal>,
     /// Whether an undo shall go back to the state before those, rather than to the one after.
     finishes: bool,
+    /// What came up before the work began.
+    notes: Vec<String>,
 }
 
 impl Workspace {
@@ -54,15 +56,15 @@ impl Workspace {
         self.reachable(&options.paths)?;
         let _lock = self.lock("restore")?;
         let target = self.resolve(reference)?;
-        let covers = |journal: &Journal| {
+        let covers = |journal: &Journal| -> bool {
             options.paths.is_empty()
                 || (!journal.paths.is_empty()
                     && journal.paths.iter().all(|path| options.paths.iter().any(|top| path.starts_with(top))))
         };
-        let (taken_over, others): (Vec<_>, Vec<_>) =
-            self.interrupted_journals()?.into_iter().partition(|open| covers(&open.journal));
-        drop(others);
-        let finishes = taken_over.iter().any(|open| open.journal.target.id == target.id);
+        let mut notes = Vec::new();
+        let mut taken_over = self.interrupted_journals(&mut notes)?;
+        taken_over.retain(covers);
+        let finishes = taken_over.iter().any(|journal| journal.target.id == target.id);
         let scope = if options.paths.is_empty() { Scope::Everything } else { Scope::Below(options.paths.clone()) };
         self.put_back(&Job {
             target,
@@ -76,6 +78,7 @@ impl Workspace {
             undoes: None,
             taken_over,
             finishes,
+            notes,
         })
     }
 
@@ -86,13 +89,12 @@ impl Workspace {
     /// `NotFound` if there was none; otherwise as [`Workspace::restore`].
     pub fn undo(&self, options: &UndoOptions) -> Result<RestoreReport> {
         let _lock = self.lock("restore")?;
-        let mut interrupted = self.interrupted_journals()?;
-        interrupted.retain(|open| self.session_counts(&open.journal.session));
-        let (journal, taken_over) = match interrupted.pop() {
-            Some(open) => (open.journal.clone(), vec![open]),
+        let mut notes = Vec::new();
+        // Whatever the session: nothing else makes sense on a tree that is half one state and half another.
+        let (journal, taken_over) = match self.interrupted_journals(&mut notes)?.pop() {
+            Some(journal) => (journal.clone(), vec![journal]),
             None => (self.last_ended()?, Vec::new()),
         };
-        drop(interrupted);
         let gone = || {
             Error::new(ErrorKind::NotFound, format!("the snapshot {} that undo goes back to is gone", journal.back.id))
         };
@@ -111,59 +113,17 @@ impl Workspace {
             undoes: Some(journal.restore),
             taken_over,
             finishes: false,
+            notes,
         })
-    }
-
-    /// The restore that did not come to its end, if there is one. Cost: one look for a file.
-    ///
-    /// # Errors
-    /// If its record is there and cannot be read.
-    pub fn interrupted(&self) -> Result<Option<InterruptedRestore>> {
-        let mut open = self.interrupted_journals()?;
-        Ok(open.pop().map(|OpenJournal { journal, .. }| InterruptedRestore {
-            restore: journal.restore,
-            target: journal.target.id,
-            safety: journal.back.id,
-            session: journal.session,
-            began: journal.began,
-        }))
-    }
-
-    pub(super) fn journals(&self) -> Journals {
-        Journals::new(self.folder())
-    }
-
-    /// Journals of interrupted restores, the oldest first. Files those away that only their last step was missing for.
-    fn interrupted_journals(&self) -> Result<Vec<OpenJournal>> {
-        let journals = self.journals();
-        let open = journals.interrupted()?;
-        if open.is_empty() {
-            return Ok(open);
-        }
-        let events = self.state()?.events;
-        let ended: HashSet<&str> = events.iter().filter_map(ended).collect();
-        let (ended, open): (Vec<_>, Vec<_>) =
-            open.into_iter().partition(|open| ended.contains(open.journal.restore.as_str()));
-        for open in ended {
-            journals.end(&open)?;
-        }
-        Ok(open)
     }
 
     /// The journal of the latest restore that came to its end.
     fn last_ended(&self) -> Result<Journal> {
         let events = self.state()?.events;
-        let undoable = |end: &RestoreEnd| end.outcome == "done" || end.outcome == "partial";
-        let ended: HashSet<&str> = events
-            .iter()
-            .filter_map(|event| match &event.body {
-                EventBody::RestoreEnd(end) if undoable(end) => Some(end.restore.as_str()),
-                _ => None,
-            })
-            .collect();
+        let outcomes = Outcomes::of(&events);
         let last = events.iter().rev().find_map(|event| match &event.body {
             EventBody::RestoreBegin(begin)
-                if ended.contains(begin.restore.as_str()) && self.session_counts(&event.session) =>
+                if outcomes.undoable(&begin.restore) && self.session_counts(&event.session) =>
             {
                 Some((&event.session, begin))
             }
@@ -173,19 +133,10 @@ impl Workspace {
             Error::new(ErrorKind::NotFound, "there is no restore to take back")
                 .with_hint("`ah timeline` shows what happened")
         })?;
-        self.journals().ended_one(session, &begin.restore).map_err(|error| match error.kind {
-            ErrorKind::NotFound => {
-                Error::new(ErrorKind::NotFound, "the snapshot that undo would go back to was removed")
-                    .with_hint("`ah agent fs snapshots` lists those that are there")
-            }
-            _ => error,
+        self.journals().of(session, &begin.restore)?.ok_or_else(|| {
+            Error::new(ErrorKind::NotFound, "the snapshot that undo would go back to was removed")
+                .with_hint("`ah agent fs snapshots` lists those that are there")
         })
-    }
-
-    /// Whether a session is among those that this call is about.
-    fn session_counts(&self, session: &ids::SessionName) -> bool {
-        let settings = self.engine.settings();
-        settings.session.as_ref().or(settings.agent_session.as_ref()).is_none_or(|own| own == session)
     }
 
     fn put_back(&self, job: &Job) -> Result<RestoreReport> {
@@ -235,20 +186,25 @@ impl Workspace {
                 return Err(error);
             }
         };
-        let mut notes = head_note(&target, &safety);
-        for open in &job.taken_over {
-            for (path, aside) in clean(&ground, &open.journal, &cx)? {
-                notes.push(format!(
-                    "{path} was being changed when the restore was interrupted; that state is in {aside}"
-                ));
+        let mut notes = job.notes.clone();
+        notes.extend(head_note(&target, &safety));
+        for journal in &job.taken_over {
+            // What is left in a folder of ours keeps nobody from restoring.
+            match clean(&ground, journal, &cx) {
+                Ok(kept) => notes.extend(kept.into_iter().map(|(path, aside)| {
+                    format!("{path} was being changed when the restore was interrupted; that state is in {aside}")
+                })),
+                Err(error) => notes.push(format!("the folder {} could not be cleared: {error}", journal.staging)),
             }
         }
-        self.clear_ended(&workspace, &scratch, &self.journals(), &cx)?;
+        notes.extend(self.clear_ended(&workspace, &scratch, &cx).1);
         if plan.is_empty() {
             unused(&safety);
             // All of it had been done, or taken back, but for saying so.
-            for open in &job.taken_over {
-                self.end_journal(open, if job.finishes { "done" } else { "abandoned" })?;
+            for journal in &job.taken_over {
+                self.say_ended(journal, if job.finishes { "done" } else { "abandoned" })?;
+                // What an earlier run of the machine wrote and can still be read is on disk.
+                self.journals().end(journal)?;
             }
             return Ok(report(job, plan, notes));
         }
@@ -258,47 +214,50 @@ impl Workspace {
         record.seq =
             self.append(&session, EventBody::Snapshot { snapshot: Box::new(record.clone()) }, Durability::Durable)?.seq;
         drop(making);
-        let open = self.journals().begin(self.journal(job, &plan, &record)?)?;
+        let journal = self.journal(job, &plan, &record)?;
+        self.journals().begin(&journal)?;
         let begin = RestoreBegin {
-            restore: open.journal.restore.clone(),
+            restore: journal.restore.clone(),
             target: job.target.id.clone(),
             safety: record.id.clone(),
             undoes: job.undoes.clone(),
             paths: job.paths.clone(),
-            changes: open.journal.steps.len() as u64,
+            changes: journal.steps.len() as u64,
         };
         let begun = self.append(&session, EventBody::RestoreBegin(begin), Durability::Durable);
         if let Err(error) = begun {
-            let _ = self.journals().forget(&open);
+            let _ = self.journals().forget(&journal);
             return Err(error);
         }
-        let applied = match apply(&ground, &plan, &open.journal, &source, job.exact_times, &cx) {
+        let applied = match apply(&ground, &plan, &journal, &source, job.exact_times, &cx) {
             Ok(applied) => applied,
             Err(error) => {
                 // Nothing has been changed; a state before this one may still be half-way.
-                self.end_journal(&open, "failed")?;
+                self.say_ended(&journal, "failed")?;
+                self.journals().end(&journal)?;
                 return Err(error);
             }
         };
-        self.end_journal(&open, if applied.failed.is_empty() { "done" } else { "partial" })
+        self.say_ended(&journal, if applied.failed.is_empty() { "done" } else { "partial" })
             .map_err(|e| e.context("the files were restored, but that could not be put on the timeline"))?;
         for interrupted in &job.taken_over {
-            self.end_journal(interrupted, "abandoned")?;
+            self.say_ended(interrupted, "abandoned")?;
+            self.journals().end(interrupted)?;
         }
-        background::after_snapshot(self, &record);
+        // Its journal stays open until the background has put everything on disk.
+        background::after_restore(self, &record);
         notes.extend(applied.notes);
         let mut report = report(job, plan, notes);
-        report.restore = Some(open.journal.restore.clone());
+        report.restore = Some(journal.restore);
         report.safety = Some(record);
         report.failed = applied.failed;
         Ok(report)
     }
 
-    /// Says on the timeline that a restore came to its end, and files its journal away.
-    fn end_journal(&self, open: &OpenJournal, outcome: &str) -> Result<()> {
-        let end = RestoreEnd { restore: open.journal.restore.clone(), outcome: outcome.to_owned() };
-        self.append(&open.journal.session, EventBody::RestoreEnd(end), Durability::Durable)?;
-        self.journals().end(open)
+    /// Says on the timeline that a restore came to its end.
+    fn say_ended(&self, journal: &Journal, outcome: &str) -> Result<()> {
+        let end = RestoreEnd { restore: journal.restore.clone(), outcome: outcome.to_owned() };
+        self.append(&journal.session, EventBody::RestoreEnd(end), Durability::Durable).map(drop)
     }
 
     fn safety(
@@ -331,9 +290,9 @@ impl Workspace {
         let settings = self.engine.settings();
         let named = |record: &SnapshotRecord| Named { id: record.id.clone(), reference: record.reference.clone() };
         let restore = ids::letters(&settings.ids);
-        let first = job.taken_over.iter().find(|open| open.journal.target.id == job.target.id && job.finishes);
+        let first = job.taken_over.iter().find(|journal| journal.target.id == job.target.id && job.finishes);
         let back_paths: HashSet<RelPath> = match first {
-            Some(_) => job.taken_over.iter().flat_map(|open| open.journal.touched().cloned()).collect(),
+            Some(_) => job.taken_over.iter().flat_map(|journal| journal.touched().cloned()).collect(),
             None => HashSet::new(),
         };
         let mut back_paths: Vec<RelPath> = back_paths.into_iter().collect();
@@ -342,10 +301,11 @@ impl Workspace {
             version: 1,
             session: self.writing_session(),
             began: settings.clock.now(),
+            boot: boot_id(),
             provider: job.target.provider.clone(),
             target: named(&job.target),
             safety: named(safety),
-            back: first.map_or_else(|| named(safety), |open| open.journal.back.clone()),
+            back: first.map_or_else(|| named(safety), |journal| journal.back.clone()),
             back_paths,
             undoes: job.undoes.clone(),
             paths: job.paths.clone(),
@@ -392,13 +352,6 @@ impl Workspace {
             }
         }
         Ok(plan)
-    }
-}
-
-fn ended(event: &Event) -> Option<&str> {
-    match &event.body {
-        EventBody::RestoreEnd(end) => Some(&end.restore),
-        _ => None,
     }
 }
 

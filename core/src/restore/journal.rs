@@ -1,23 +1,23 @@
 //! The record of a restore, on disk before the first change: what finishes it, takes it back, or cleans up after it.
 //!
-//! While a restore runs, or after it was killed, its journal is `workspaces/<id>/restoring/<restore>.json`; when it came to its
-//! end, `workspaces/<id>/sessions/<session>/restores/<restore>.json`. The process that works on it holds a flock on the file.
+//! Until what a restore has put in place is known to be on disk, its journal is `workspaces/<id>/restoring/<restore>.json`; then
+//! `workspaces/<id>/sessions/<session>/restores/<restore>.json`. Files come, move and go only under the workspace's lock
+//! `restore`; whoever has that lock knows that nobody works on any of them. How far a restore is, is in `standing.rs`.
 //!
 //! Format, version 1 (JSON; unknown fields are ignored): see [`Journal`]. Paths and times as in [`crate::text`].
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use ah_plugin_api::{
-    Entry, EntryKind, Error, ErrorKind, ProviderName, Reference, RelPath, Result, SnapshotId, Timestamp,
+    Durability, Entry, EntryKind, Error, ErrorKind, ProviderName, Reference, RelPath, Result, SnapshotId, Timestamp,
 };
-use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
 use super::plan::{Plan, Step};
 use super::scope::STAGING_PREFIX;
+use crate::crash;
+use crate::fsio;
 use crate::ids::SessionName;
 use crate::record::EntryRecord;
 use crate::text;
@@ -70,6 +70,9 @@ pub(crate) struct Journal {
     /// When it began.
     #[serde(with = "text::time")]
     pub(crate) began: Timestamp,
+    /// The run of the machine in which it began: what it has written may be lost with that.
+    #[serde(default)]
+    pub(crate) boot: String,
     /// Who holds the snapshots.
     pub(crate) provider: ProviderName,
     /// What is restored.
@@ -134,13 +137,8 @@ impl Journal {
     }
 }
 
-/// A journal in work: its file, locked.
-#[derive(Debug)]
-pub(crate) struct OpenJournal {
-    pub(crate) journal: Journal,
-    path: PathBuf,
-    _locked: File,
-}
+/// A journal that cannot be read, and why.
+pub(crate) type Unreadable = (PathBuf, Error);
 
 /// The folders of a workspace's journals.
 #[derive(Debug, Clone)]
@@ -154,143 +152,118 @@ impl Journals {
         Self { folder }
     }
 
-    fn running(&self) -> PathBuf {
+    fn open_folder(&self) -> PathBuf {
         self.folder.join("restoring")
     }
 
-    fn ended(&self, session: &SessionName) -> PathBuf {
+    fn open_path(&self, restore: &str) -> PathBuf {
+        self.open_folder().join(format!("{restore}.json"))
+    }
+
+    fn ended_folder(&self, session: &SessionName) -> PathBuf {
         self.folder.join("sessions").join(session.as_str()).join("restores")
     }
 
-    /// Puts a journal on disk, to survive a power cut, and locks it.
-    pub(crate) fn begin(&self, journal: Journal) -> Result<OpenJournal> {
-        let folder = self.running();
-        let path = folder.join(format!("{}.json", journal.restore));
-        let write = || -> io::Result<File> {
-            make_dir(&folder)?;
-            let temp = folder.join(format!(".{}.tmp", journal.restore));
-            let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temp)?;
-            flock(&file, FlockOperation::NonBlockingLockExclusive)?;
-            let done = serde_json::to_vec(&journal)
-                .map_err(io::Error::from)
-                .and_then(|bytes| file.write_all(&bytes))
-                .and_then(|()| file.sync_all())
-                .and_then(|()| fs::rename(&temp, &path));
-            if let Err(error) = done {
-                let _ = fs::remove_file(&temp);
-                return Err(error);
-            }
-            File::open(&folder)?.sync_all()?;
-            Ok(file)
-        };
-        let locked = write().map_err(|e| Error::from_io("cannot write the plan of the restore", &e))?;
-        Ok(OpenJournal { journal, path, _locked: locked })
+    /// Puts a journal on disk, to survive a power cut.
+    pub(crate) fn begin(&self, journal: &Journal) -> Result<()> {
+        let bytes = serde_json::to_vec(journal)
+            .map_err(|e| Error::new(ErrorKind::Internal, "the plan of the restore cannot be written").with_cause(&e))?;
+        fsio::make_dir(&self.open_folder())?;
+        fsio::replace(&self.open_path(&journal.restore), &bytes, Durability::Durable)
     }
 
-    /// Journals of restores that nobody works on any more though they did not come to their end, the oldest first. Each is
-    /// locked until it is dropped. Also clears away what never became a journal.
-    pub(crate) fn interrupted(&self) -> Result<Vec<OpenJournal>> {
-        let entries = match fs::read_dir(self.running()) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            other => other.map_err(|e| Error::from_io("cannot look for interrupted restores", &e))?,
-        };
-        let mut found = Vec::new();
-        for entry in entries {
-            let path = entry.map_err(|e| Error::from_io("cannot look for interrupted restores", &e))?.path();
-            let Some(file) = lock(&path) else { continue };
-            if path.extension().is_some_and(|ending| ending == "json") {
-                found.push(OpenJournal { journal: read(&path)?, path, _locked: file });
-            } else {
-                // Not yet renamed to a journal, and nobody is at it: nothing has been changed by its plan.
-                let _ = fs::remove_file(&path);
+    /// The journals that are not filed away, the oldest first, and those that cannot be read.
+    pub(crate) fn open(&self) -> Result<(Vec<Journal>, Vec<Unreadable>)> {
+        let (mut found, mut unreadable) = (Vec::new(), Vec::new());
+        for name in fsio::names(&self.open_folder())? {
+            if fsio::is_temp(&name) || !name.ends_with(".json") {
+                continue;
+            }
+            let path = self.open_folder().join(name);
+            match read(&path) {
+                Ok(Some(journal)) => found.push(journal),
+                // Filed away between the listing and the look.
+                Ok(None) => {}
+                Err(error) => unreadable.push((path, error)),
             }
         }
-        found.sort_by(|a, b| (a.journal.began, &a.journal.restore).cmp(&(b.journal.began, &b.journal.restore)));
-        Ok(found)
+        found.sort_by(|a, b| (a.began, &a.restore).cmp(&(b.began, &b.restore)));
+        Ok((found, unreadable))
     }
 
-    /// The journal of a restore that came to its end.
-    pub(crate) fn ended_one(&self, session: &SessionName, restore: &str) -> Result<Journal> {
-        read(&self.ended(session).join(format!("{restore}.json")))
+    /// The journal of a restore of that session, filed away or not.
+    pub(crate) fn of(&self, session: &SessionName, restore: &str) -> Result<Option<Journal>> {
+        // In this order: it may be filed away between the two looks.
+        match read(&self.open_path(restore))? {
+            Some(journal) => Ok(Some(journal)),
+            None => read(&self.ended_folder(session).join(format!("{restore}.json"))),
+        }
     }
 
-    /// Every journal of a restore that came to its end, by file.
+    /// Every journal that was filed away, by file.
     fn all_ended(&self) -> Result<Vec<PathBuf>> {
-        let fail = |e: &io::Error| Error::from_io("cannot look for the plans of restores", e);
-        let list = |folder: &Path| match fs::read_dir(folder) {
-            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
-                Ok(Vec::new())
-            }
-            other => other
-                .and_then(|entries| entries.map(|entry| Ok(entry?.path())).collect::<io::Result<Vec<PathBuf>>>())
-                .map_err(|e| fail(&e)),
-        };
         let mut found = Vec::new();
-        for session in list(&self.folder.join("sessions"))? {
-            found.extend(list(&session.join("restores"))?);
+        for session in crate::session::names(&self.folder)? {
+            let folder = self.ended_folder(&session);
+            let names = fsio::names(&folder)?.into_iter().filter(|name| !fsio::is_temp(name));
+            found.extend(names.map(|name| folder.join(name)));
         }
         Ok(found)
     }
 
-    /// The journal of the restore with that id, if it came to its end and can be read.
+    /// The journal of the restore with that id, if it was filed away and can be read.
     pub(crate) fn find_ended(&self, restore: &str) -> Result<Option<Journal>> {
         let name = format!("{restore}.json");
         let found = self.all_ended()?.into_iter().find(|path| path.file_name().is_some_and(|own| *own == *name));
-        Ok(found.and_then(|path| read(&path).ok()))
+        Ok(found.and_then(|path| read(&path).ok().flatten()))
     }
 
     /// Removes the journals of ended restores that `keep` does not want; gives how many.
     pub(crate) fn forget_ended(&self, keep: impl Fn(&Journal) -> bool) -> Result<u64> {
         let mut count = 0;
         for path in self.all_ended()? {
-            if read(&path).is_ok_and(|journal| !keep(&journal)) && fs::remove_file(path).is_ok() {
+            if matches!(read(&path), Ok(Some(journal)) if !keep(&journal)) {
+                fsio::remove_file(&path)?;
                 count += 1;
             }
         }
         Ok(count)
     }
 
-    /// Files a journal away: its restore came to its end.
-    pub(crate) fn end(&self, open: &OpenJournal) -> Result<()> {
-        let folder = self.ended(&open.journal.session);
-        let file = || -> io::Result<()> {
-            make_dir(&folder)?;
-            fs::rename(&open.path, folder.join(format!("{}.json", open.journal.restore)))?;
-            File::open(&folder)?.sync_all()
+    /// Files a journal away.
+    pub(crate) fn end(&self, journal: &Journal) -> Result<()> {
+        let (from, folder) = (self.open_path(&journal.restore), self.ended_folder(&journal.session));
+        fsio::make_dir(&folder)?;
+        let run = || -> std::io::Result<()> {
+            crash::point("journal.end")?;
+            fs::rename(&from, folder.join(format!("{}.json", journal.restore)))?;
+            fsio::sync_dir(&folder)?;
+            fsio::sync_dir(&self.open_folder())
         };
-        file().map_err(|e| Error::from_io("cannot file the plan of the restore away", &e))
+        run().map_err(|e| Error::from_io("cannot file the plan of the restore away", &e))
     }
 
     /// Takes a journal away whose restore has changed nothing.
-    pub(crate) fn forget(&self, open: &OpenJournal) -> Result<()> {
-        fs::remove_file(&open.path).map_err(|e| Error::from_io("cannot remove the plan of the restore", &e))
+    pub(crate) fn forget(&self, journal: &Journal) -> Result<()> {
+        fsio::remove_file(&self.open_path(&journal.restore))
+    }
+
+    /// Puts a damaged journal where nobody looks for one; gives its new path.
+    pub(crate) fn set_aside(&self, path: &Path) -> Result<PathBuf> {
+        let aside = path.with_extension("damaged");
+        fs::rename(path, &aside).map_err(|e| fsio::failed("set aside", path, &e))?;
+        Ok(aside)
     }
 }
 
-fn make_dir(path: &Path) -> io::Result<()> {
-    fs::DirBuilder::new().recursive(true).mode(0o700).create(path)
-}
-
-/// Locks a journal; none if somebody works on it, or it is gone.
-fn lock(path: &Path) -> Option<File> {
-    let file = OpenOptions::new().read(true).custom_flags(rustix_nofollow()).open(path).ok()?;
-    flock(&file, FlockOperation::NonBlockingLockExclusive).ok()?;
-    // Its owner may have ended it, and unlocked it, between the listing and the lock.
-    path.exists().then_some(file)
-}
-
-fn rustix_nofollow() -> i32 {
-    rustix::fs::OFlags::NOFOLLOW.bits().cast_signed()
-}
-
-fn read(path: &Path) -> Result<Journal> {
+/// Reads a journal; none if it is not there.
+fn read(path: &Path) -> Result<Option<Journal>> {
     let shown = path.display();
-    let bytes =
-        fs::read(path).map_err(|e| Error::from_io(format!("cannot read the plan of a restore, {shown}"), &e))?;
+    let Some(bytes) = fsio::read(path)? else { return Ok(None) };
     let damaged = |e: &serde_json::Error| {
         Error::new(ErrorKind::DataLoss, format!("the plan of a restore is damaged: {shown}"))
             .with_cause(e)
-            .with_hint(format!("what it was to do can be done again with `ah agent fs restore`; then remove {shown}"))
+            .with_hint("do the restore again: `ah agent fs restore REF`; `ah timeline` shows which it was")
     };
     #[derive(Deserialize)]
     struct Head {
@@ -301,5 +274,5 @@ fn read(path: &Path) -> Result<Journal> {
         let message = format!("the plan of a restore was written by a newer version: {shown}");
         return Err(Error::new(ErrorKind::FailedPrecondition, message).with_hint("update ah"));
     }
-    serde_json::from_slice(&bytes).map_err(|e| damaged(&e))
+    serde_json::from_slice(&bytes).map(Some).map_err(|e| damaged(&e))
 }

@@ -5,7 +5,7 @@
 //! journal and changes files. An undo is a restore of the paths that a restore touched, from its safety snapshot, and so can
 //! be undone itself.
 //!
-//! - `facade.rs`: the order of all this, with the timeline; what is done about an interrupted one.
+//! - `facade.rs`: the order of all this, with the timeline. `standing.rs`: which are interrupted, and which are on disk.
 //! - `scope.rs`, `ignores.rs`: what a restore may touch. `plan.rs`: what it will do. `journal.rs`: what it says about that on disk.
 //! - `apply/`: doing it. `clean.rs`: what a killed one left; `tidy.rs`: what ended ones left. `at.rs`: work relative to a directory, safe from symlinks.
 //!
@@ -17,9 +17,10 @@
 //!
 //! # Durability
 //!
-//! Snapshots and journal are synced before the first change. Restored files are not waited for: writing them to disk is
-//! begun before they are put in place, so that after a power cut each is the old or the new one. What is then missing, the
-//! same restore puts in place.
+//! Snapshots and journal are synced before the first change. Restored files are not waited for: writing them to disk is begun
+//! before they are put in place, and finished in the background. Where the filesystem orders data before renames each file is
+//! the old or the new one after a power cut. If the machine restarts before the background is done, the restore counts as
+//! interrupted: done again, it compares contents and puts in place what is missing.
 //!
 //! # What is not kept
 //!
@@ -35,6 +36,7 @@ mod ignores;
 mod journal;
 mod plan;
 mod scope;
+mod standing;
 #[cfg(test)]
 mod tests;
 mod tidy;
@@ -163,6 +165,7 @@ pub struct RestoreBegin {
 pub struct RestoreEnd {
     /// Its id.
     pub restore: String,
-    /// `done`, `partial` (some paths could not be changed), `abandoned` (interrupted, and another one took over).
+    /// `done`, `partial` (some paths could not be changed), `failed` (nothing was changed), `abandoned` (interrupted, and
+    /// another one took over). If there are two of one restore, the later one counts.
     pub outcome: String,
 }

@@ -1,7 +1,7 @@
 //! A home, a workspace and providers for one test.
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use ah_conformance::MemoryProvider;
@@ -27,6 +27,8 @@ pub(crate) struct Fake {
     /// What `probe` says.
     pub(crate) probe: Arc<Mutex<Option<Probe>>>,
     pub(crate) syncs: Arc<AtomicI64>,
+    /// Whether reading a file of a snapshot fails.
+    pub(crate) reads_fail: Arc<AtomicBool>,
 }
 
 impl Fake {
@@ -38,6 +40,7 @@ impl Fake {
             fails: Arc::default(),
             probe: Arc::default(),
             syncs: Arc::default(),
+            reads_fail: Arc::default(),
         }
     }
 }
@@ -74,6 +77,13 @@ impl Provider for Fake {
         self.inner.sync(place, request, cx)
     }
 
+    fn read(&self, place: &Place<'_>, request: &ReadRequest, cx: &Context<'_>) -> Result<Entry> {
+        if self.reads_fail.load(Ordering::Relaxed) {
+            return Err(Error::new(ah_core::ErrorKind::DataLoss, "made to fail"));
+        }
+        self.inner.read(place, request, cx)
+    }
+
     forward! {
         list(ListRequest) -> Vec<Snapshot>;
         stat(SnapshotRef) -> Snapshot;
@@ -83,7 +93,6 @@ impl Provider for Fake {
         clone_snapshot(CloneRequest) -> WritableClone;
         diff(DiffRequest) -> Changes;
         read_dir(ReadDirRequest) -> Vec<Entry>;
-        read(ReadRequest) -> Entry;
         lookup(LookupRequest) -> Vec<Option<Entry>>;
         usage(UsageRequest) -> Usage;
         reclaim(ReclaimRequest) -> Reclaimed;

@@ -7,6 +7,7 @@ mod gc;
 mod lab;
 mod leases;
 mod prune;
+mod restores;
 mod snapshots;
 mod timeline;
 mod together;

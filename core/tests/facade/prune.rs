@@ -1,3 +1,5 @@
+use std::sync::atomic::Ordering;
+
 use crate::lab::Lab;
 use ah_core::{
     BranchOptions, EditOptions, ErrorKind, PruneOptions, RestoreOptions, SeekOptions, SnapshotFilter, UndoOptions,
@@ -24,7 +26,10 @@ fn keeps_what_the_rules_say() {
     assert_eq!(stays("keep-last=1,keep-within=1m"), [4, 5]);
     assert_eq!(stays("keep-hourly=5"), [5]);
     assert_eq!(stays("keep-manual"), [0, 1, 2, 3, 4, 5]);
-    assert!(stays("keep-last=0").is_empty());
+    // Whatever the rule and the clock say, the newest stays.
+    assert_eq!(stays("keep-last=0"), [5]);
+    lab.wait(1_000_000_000);
+    assert_eq!(stays("keep-within=7d"), [5]);
     assert_eq!(count(&lab), 6, "nothing was removed by looking");
     prune(&lab, "keep-last=2", false);
     assert_eq!(count(&lab), 2);
@@ -40,8 +45,8 @@ fn never_takes_what_is_pinned_or_needed() {
     let branch = BranchOptions { from: Some("@{2}".into()), name: Some("b".into()), ..BranchOptions::default() };
     workspace.branch(&branch).unwrap();
     let stays: Vec<usize> = prune(&lab, "keep-last=0", false).into_iter().map(|(at, _)| at).collect();
-    assert_eq!(stays, [0, 1, 2]);
-    assert_eq!(count(&lab), 3);
+    assert_eq!(stays, [0, 1, 2, 4]);
+    assert_eq!(count(&lab), 4);
     workspace.release(&ah_core::Release::All).unwrap();
 }
 
@@ -53,10 +58,17 @@ fn undo_of_the_last_restore_stays_possible() {
     let workspace = lab.open();
     let report = workspace.restore("@{2}", &RestoreOptions::default()).unwrap();
     assert_eq!(std::fs::read_to_string(lab.path().join("a")).unwrap(), "0");
-    let stays = prune(&lab, "keep-last=0", false);
-    assert_eq!(stays.len(), 1);
+    // A later one that failed changes nothing about what undo takes back.
+    lab.fake.reads_fail.store(true, Ordering::Relaxed);
+    lab.write("a", "longer than before");
+    workspace.restore("@{1}", &RestoreOptions::default()).unwrap_err();
+    lab.fake.reads_fail.store(false, Ordering::Relaxed);
+    lab.write("a", "0");
+    prune(&lab, "keep-last=0", false);
     let left = workspace.snapshots(&SnapshotFilter::default()).unwrap();
-    assert_eq!(left[0].id, report.safety.unwrap().id);
+    let left: Vec<_> = left.into_iter().map(|snapshot| snapshot.id).collect();
+    assert_eq!(left.len(), 2, "that, and the newest");
+    assert!(left.contains(&report.safety.unwrap().id));
     workspace.undo(&UndoOptions::default()).unwrap();
     assert_eq!(std::fs::read_to_string(lab.path().join("a")).unwrap(), "unsaved");
 }

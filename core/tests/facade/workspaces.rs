@@ -1,5 +1,7 @@
 use crate::lab::{Lab, kinds, write};
-use ah_core::{Access, Engine, ErrorKind, EventBody, NoticeKind, SnapshotOptions, TimelineFilter, WorkspaceChange};
+use ah_core::{
+    Access, Engine, ErrorKind, EventBody, NoticeKind, SnapshotFilter, SnapshotOptions, TimelineFilter, WorkspaceChange,
+};
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
@@ -131,6 +133,37 @@ fn adopt_brings_a_timeline_to_a_copy() {
     engine.workspace(&other, Access::Create).unwrap().snapshot(&SnapshotOptions::default()).unwrap();
     fs::remove_dir_all(&copy).unwrap();
     assert_eq!(engine.adopt(&other, &copy).err().unwrap().kind, ErrorKind::Conflict);
+}
+
+#[test]
+fn adopt_gives_up_no_other_timeline_however_it_is_found() {
+    let lab = Lab::new();
+    let engine = lab.engine();
+    lab.step("a", "1");
+    fs::remove_dir_all(lab.path()).unwrap();
+    let (other, moved) = (lab.top.join("other"), lab.top.join("moved"));
+    let make = || {
+        fs::create_dir(&other).unwrap();
+        fs::write(other.join("f"), "x").unwrap();
+    };
+    make();
+    engine.workspace(&other, Access::Create).unwrap().snapshot(&SnapshotOptions::default()).unwrap();
+    // Moved, and not looked at since.
+    fs::rename(&other, &moved).unwrap();
+    assert_eq!(engine.adopt(&moved, &lab.path()).err().unwrap().kind, ErrorKind::Conflict);
+    fs::rename(&moved, &other).unwrap();
+    // Made anew.
+    fs::rename(&other, lab.top.join("gone")).unwrap();
+    fs::remove_dir_all(lab.top.join("gone")).unwrap();
+    make();
+    assert_eq!(engine.adopt(&other, &lab.path()).err().unwrap().kind, ErrorKind::Conflict);
+    let own = engine.workspace(&other, Access::Existing).unwrap();
+    assert_eq!(own.snapshots(&SnapshotFilter::default()).unwrap().len(), 1);
+
+    let mut lab = lab;
+    lab.settings.user_home = Some(other);
+    let error = lab.engine().adopt(&lab.top, &lab.path()).err().unwrap();
+    assert_eq!(error.kind, ErrorKind::FailedPrecondition, "{error:?}");
 }
 
 #[test]

@@ -162,7 +162,8 @@ fn take(staging: &Staging, dirs: &mut LastDir<'_>, step: &Step, slot: Option<u64
         Err(Errno::NOENT) => return Ok(()),
         other => other?,
     }
-    let taken = at::stat(aside.0, aside.1)?;
+    // From here on whatever goes wrong must not cost what was taken.
+    let taken = at::stat(aside.0, aside.1).map_err(|_| Trouble::Aside)?;
     if step.found.is_some_and(|found| taken.is_some_and(|taken| taken.same_file(&found))) {
         return Ok(());
     }
@@ -178,16 +179,16 @@ fn check_or_put_back(
     place: (BorrowedFd<'_>, &[u8]),
     found: &Found,
 ) -> Result<(), Trouble> {
-    let Some(old) = at::stat(slot.0, slot.1)? else { return Err(Errno::NOENT.into()) };
+    // What cannot be looked at now may be somebody's newer file, which must not be swept away.
+    let look = |(dir, name): (BorrowedFd<'_>, &[u8])| at::stat(dir, name).map_err(|_| Trouble::Aside);
+    let Some(old) = look(slot)? else { return Err(Errno::NOENT.into()) };
     if old.same_file(found) {
         return Ok(());
     }
-    let ours = at::stat(place.0, place.1)?;
+    let ours = look(place)?;
     match at::exchange(slot, place) {
         // What comes back out must be the file that was made; if even that was replaced meanwhile, both stay.
-        Ok(true) if at::stat(slot.0, slot.1)?.zip(ours).is_some_and(|(now, ours)| now.same_file(&ours)) => {
-            Err(Trouble::Changed)
-        }
+        Ok(true) if look(slot)?.zip(ours).is_some_and(|(now, ours)| now.same_file(&ours)) => Err(Trouble::Changed),
         _ => Err(Trouble::Aside),
     }
 }

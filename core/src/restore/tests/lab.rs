@@ -327,6 +327,7 @@ impl Lab {
             version: 1,
             session: crate::ids::SessionName::main(),
             began: Timestamp::now(),
+            boot: String::new(),
             provider: ProviderName::new("memory").unwrap(),
             target: named(target),
             safety: named(safety),

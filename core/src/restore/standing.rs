@@ -1,0 +1,185 @@
+//! How far each restore is: running or interrupted, in place but perhaps not on disk, ended.
+//!
+//! A restore does not wait until what it has put in place is on disk. So its journal stays open until a process in the background
+//! (`gc --auto`) has synced the workspace's filesystem. If the machine restarts before that, the restore counts as interrupted,
+//! whatever its timeline says: a file may be there without its contents.
+
+use std::collections::{HashMap, HashSet};
+use std::os::fd::AsFd;
+
+use ah_plugin_api::{Dir, ErrorKind, Result};
+
+use super::InterruptedRestore;
+use super::journal::{Journal, Journals};
+use crate::ids::SessionName;
+use crate::lock::{Lock, boot_id};
+use crate::notice::{Notice, NoticeKind};
+use crate::timeline::{Event, EventBody};
+use crate::workspace::Workspace;
+
+/// How a restore ended that an undo can take back.
+const APPLIED: [&str; 2] = ["done", "partial"];
+
+/// What the timeline says of each restore's end; the last word counts.
+pub(super) struct Outcomes<'a>(HashMap<&'a str, &'a str>);
+
+impl<'a> Outcomes<'a> {
+    /// Those on a timeline.
+    pub(super) fn of(events: &'a [Event]) -> Self {
+        let ends = events.iter().filter_map(|event| match &event.body {
+            EventBody::RestoreEnd(end) => Some((end.restore.as_str(), end.outcome.as_str())),
+            _ => None,
+        });
+        Self(ends.collect())
+    }
+
+    /// Whether an undo can take it back.
+    pub(super) fn undoable(&self, restore: &str) -> bool {
+        self.0.get(restore).is_some_and(|outcome| APPLIED.contains(outcome))
+    }
+
+    /// Whether a restore is running, or was interrupted.
+    pub(super) fn is_open(&self, journal: &Journal) -> bool {
+        self.standing(journal, &boot_id()) == Standing::Interrupted
+    }
+
+    /// How far the restore of an open journal is, if nobody works on it.
+    fn standing(&self, journal: &Journal, boot: &str) -> Standing {
+        match self.0.get(journal.restore.as_str()) {
+            None => Standing::Interrupted,
+            Some(outcome) if !APPLIED.contains(outcome) => Standing::Ended,
+            Some(_) if journal.boot == boot => Standing::Applied,
+            Some(_) => Standing::Interrupted,
+        }
+    }
+}
+
+/// How far the restore of an open journal is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Standing {
+    /// It was killed, or the machine restarted before all of it was on disk.
+    Interrupted,
+    /// It came to its end, and what it has put in place may not be on disk yet.
+    Applied,
+    /// Only filing it away is missing.
+    Ended,
+}
+
+impl Workspace {
+    pub(super) fn journals(&self) -> Journals {
+        Journals::new(self.folder())
+    }
+
+    /// Interrupted restores, the oldest first. Files those away that only their last step was missing for, and sets aside what
+    /// cannot be read, with a sentence for each. Needs the lock `restore`.
+    pub(super) fn interrupted_journals(&self, notes: &mut Vec<String>) -> Result<Vec<Journal>> {
+        let journals = self.journals();
+        let (open, unreadable) = journals.open()?;
+        for (path, error) in unreadable {
+            // One of a newer version is nobody's to touch.
+            if error.kind != ErrorKind::DataLoss {
+                return Err(error);
+            }
+            let aside = journals.set_aside(&path)?;
+            notes.push(format!("the damaged plan of an interrupted restore was put aside: {}", aside.display()));
+        }
+        if open.is_empty() {
+            return Ok(open);
+        }
+        let (events, boot) = (self.state()?.events, boot_id());
+        let outcomes = Outcomes::of(&events);
+        let mut interrupted = Vec::new();
+        for journal in open {
+            match outcomes.standing(&journal, &boot) {
+                Standing::Interrupted => interrupted.push(journal),
+                Standing::Applied => {}
+                Standing::Ended => journals.end(&journal)?,
+            }
+        }
+        Ok(interrupted)
+    }
+
+    /// The restore that did not come to its end, if there is one; none while one runs. Cost: one look for a file.
+    ///
+    /// # Errors
+    /// If the folder of its records cannot be read. A record that cannot be read is passed over.
+    pub fn interrupted(&self) -> Result<Option<InterruptedRestore>> {
+        let (mut open, _) = self.journals().open()?;
+        if open.is_empty() {
+            return Ok(None);
+        }
+        // Shared, and never waited for: who has it alone is restoring.
+        let Some(_lock) = Lock::try_take(&self.folder().join("restore.lock"), false)? else { return Ok(None) };
+        let (events, boot) = (self.state()?.events, boot_id());
+        let outcomes = Outcomes::of(&events);
+        open.retain(|journal| outcomes.standing(journal, &boot) == Standing::Interrupted);
+        Ok(open.pop().map(|journal| InterruptedRestore {
+            restore: journal.restore,
+            target: journal.target.id,
+            safety: journal.back.id,
+            session: journal.session,
+            began: journal.began,
+        }))
+    }
+
+    /// A restore that was cut short is a person's to decide about, so each command says so.
+    pub(crate) fn tell_interrupted(&self) -> Result<()> {
+        let (_, unreadable) = self.journals().open()?;
+        for (_, error) in unreadable {
+            let mut notice = Notice::new(NoticeKind::InterruptedRestore, error.message);
+            notice.hint = error.hint;
+            self.engine.notify(notice);
+        }
+        if let Some(interrupted) = self.interrupted()? {
+            let message = format!("the restore {} of {} was interrupted", interrupted.restore, interrupted.target);
+            self.engine.notify(Notice::new(NoticeKind::InterruptedRestore, message).with_hint(format!(
+                "finish it with `ah agent fs restore {}`, or go back with `ah agent fs undo`",
+                interrupted.target
+            )));
+        }
+        Ok(())
+    }
+
+    /// Whether there are restores that [`Self::settle_restores`] has something to do for.
+    pub(crate) fn has_unsettled_restores(&self) -> bool {
+        let Ok((open, _)) = self.journals().open() else { return false };
+        !open.is_empty() && self.applied(open).is_ok_and(|applied| !applied.is_empty())
+    }
+
+    fn applied(&self, mut open: Vec<Journal>) -> Result<Vec<Journal>> {
+        let (events, boot) = (self.state()?.events, boot_id());
+        let outcomes = Outcomes::of(&events);
+        open.retain(|journal| outcomes.standing(journal, &boot) == Standing::Applied);
+        Ok(open)
+    }
+
+    /// Waits until what restores have put in place is on disk, and files their journals away. No restore waits for that.
+    pub(crate) fn settle_restores(&self) -> Result<()> {
+        let journals = self.journals();
+        let open = journals.open()?.0;
+        let applied = if open.is_empty() { open } else { self.applied(open)? };
+        if applied.is_empty() {
+            return Ok(());
+        }
+        // Where the directory is another one now, there is nothing of it left to be synced.
+        if let Ok(dir) = self.open_dir() {
+            sync_filesystem(&dir)?;
+        }
+        let _lock = self.lock("restore")?;
+        // An undo that began meanwhile has a journal of its own.
+        let still: HashSet<String> = journals.open()?.0.into_iter().map(|journal| journal.restore).collect();
+        applied.iter().filter(|journal| still.contains(&journal.restore)).try_for_each(|journal| journals.end(journal))
+    }
+
+    /// Whether a session is among those that this call is about.
+    pub(super) fn session_counts(&self, session: &SessionName) -> bool {
+        let settings = self.engine.settings();
+        settings.session.as_ref().or(settings.agent_session.as_ref()).is_none_or(|own| own == session)
+    }
+}
+
+fn sync_filesystem(dir: &Dir) -> Result<()> {
+    crate::crash::point("restore-sync")
+        .and_then(|()| rustix::fs::syncfs(dir.as_fd()).map_err(std::io::Error::from))
+        .map_err(|e| crate::fsio::failed("sync the filesystem of", dir.path(), &e))
+}

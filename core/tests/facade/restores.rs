@@ -1,0 +1,221 @@
+//! What is written down of restores, and what other processes make of it.
+
+use std::fs;
+use std::path::PathBuf;
+
+use crate::lab::{Lab, kinds};
+use ah_core::{
+    Background, ErrorKind, GcOptions, NoticeKind, RestoreOptions, RmOptions, SessionName, SnapshotFilter, SnapshotKind,
+    SnapshotOptions, UndoOptions,
+};
+use rustix::fs::{FlockOperation, flock};
+
+const AUTO: GcOptions = GcOptions { auto: true };
+
+/// A workspace with a restore that came to its end and may not be on disk yet; its journal.
+fn restored(lab: &Lab) -> PathBuf {
+    lab.step("a", "one");
+    lab.step("a", "second");
+    let report = lab.open().restore("@{1}", &RestoreOptions::default()).unwrap();
+    lab.folder().join(format!("restoring/{}.json", report.restore.unwrap()))
+}
+
+fn text(lab: &Lab) -> String {
+    fs::read_to_string(lab.path().join("a")).unwrap()
+}
+
+/// As if the machine had restarted since.
+fn reboot(journal: &PathBuf) {
+    let mut value: serde_json::Value = serde_json::from_slice(&fs::read(journal).unwrap()).unwrap();
+    assert!(!value["boot"].as_str().unwrap().is_empty());
+    value["boot"] = "another".into();
+    fs::write(journal, serde_json::to_vec(&value).unwrap()).unwrap();
+}
+
+fn notices(lab: &Lab) -> Vec<NoticeKind> {
+    let workspace = lab.open();
+    kinds(&workspace.engine().take_notices())
+}
+
+#[test]
+fn the_background_puts_it_on_disk() {
+    let lab = Lab::new();
+    let journal = restored(&lab);
+    assert!(journal.exists());
+    assert!(lab.open().interrupted().unwrap().is_none() && notices(&lab).is_empty());
+    lab.open().gc(&AUTO).unwrap();
+    assert!(!journal.exists());
+    assert!(lab.folder().join("sessions/main/restores").join(journal.file_name().unwrap()).exists());
+    lab.open().undo(&UndoOptions::default()).unwrap();
+    assert_eq!(text(&lab), "second");
+}
+
+#[test]
+fn before_that_it_can_be_undone_as_well() {
+    let lab = Lab::new();
+    restored(&lab);
+    lab.open().undo(&UndoOptions::default()).unwrap();
+    assert_eq!(text(&lab), "second");
+    lab.open().undo(&UndoOptions::default()).unwrap();
+    assert_eq!(text(&lab), "one");
+    // Nothing is needed that a person may want to remove.
+    lab.open().rm(&["@{1}".into()], &RmOptions::default()).unwrap();
+    lab.open().gc(&AUTO).unwrap();
+    assert_eq!(fs::read_dir(lab.folder().join("restoring")).unwrap().count(), 0);
+}
+
+#[test]
+fn after_a_restart_of_the_machine_it_counts_as_interrupted() {
+    let lab = Lab::new();
+    let journal = restored(&lab);
+    reboot(&journal);
+    assert_eq!(notices(&lab), [NoticeKind::InterruptedRestore]);
+    assert_eq!(lab.open().gc(&AUTO).unwrap().failures, [""; 0]);
+    assert!(journal.exists(), "a person decides");
+    assert_eq!(lab.open().rm(&["@{1}".into()], &RmOptions::default()).unwrap_err().kind, ErrorKind::FailedPrecondition);
+    // The disk lost what was in the file.
+    lab.write("a", "");
+    let report = lab.open().restore("@{1}", &RestoreOptions::default()).unwrap();
+    assert_eq!((text(&lab).as_str(), report.changes.len()), ("one", 1));
+    assert!(notices(&lab).is_empty() && !journal.exists());
+    lab.open().undo(&UndoOptions::default()).unwrap();
+    assert_eq!(text(&lab), "second", "both parts are taken back");
+}
+
+#[test]
+fn after_a_restart_it_can_be_taken_back_or_found_whole() {
+    let lab = Lab::new();
+    reboot(&restored(&lab));
+    lab.open().undo(&UndoOptions::default()).unwrap();
+    assert_eq!(text(&lab), "second");
+    assert!(notices(&lab).is_empty());
+
+    let lab = Lab::new();
+    reboot(&restored(&lab));
+    lab.open().restore("@{1}", &RestoreOptions::default()).unwrap();
+    assert!(notices(&lab).is_empty(), "nothing was missing");
+    lab.open().undo(&UndoOptions::default()).unwrap();
+    assert_eq!(text(&lab), "second");
+}
+
+#[test]
+fn an_interrupted_one_comes_first_whatever_the_session() {
+    let mut lab = Lab::new();
+    lab.settings.agent_session = Some(SessionName::new("a").unwrap());
+    restored(&lab);
+    lab.open().gc(&AUTO).unwrap();
+    lab.settings.agent_session = None;
+    lab.step("a", "third one");
+    let half = lab.open().restore("@{1}", &RestoreOptions::default()).unwrap();
+    reboot(&lab.folder().join(format!("restoring/{}.json", half.restore.unwrap())));
+    lab.settings.agent_session = Some(SessionName::new("a").unwrap());
+    let undone = lab.open().undo(&UndoOptions::default()).unwrap();
+    assert_eq!(undone.target.id, half.safety.unwrap().id);
+    assert_eq!(text(&lab), "third one");
+}
+
+#[test]
+fn one_that_runs_is_not_interrupted_and_keeps_its_snapshots() {
+    let lab = Lab::new();
+    let journal = restored(&lab);
+    reboot(&journal);
+    let lock = fs::File::open(lab.folder().join("restore.lock")).unwrap();
+    flock(&lock, FlockOperation::NonBlockingLockExclusive).unwrap();
+    let temp = journal.with_file_name(format!(".x.json.tmp-{}-0", std::process::id()));
+    fs::write(&temp, "").unwrap();
+    assert!(notices(&lab).is_empty());
+    for reference in ["@{1}", lab.open().snapshots(&SnapshotFilter::default()).unwrap()[2].id.as_str()] {
+        let error = lab.open().rm(&[reference.into()], &RmOptions::default()).unwrap_err();
+        assert_eq!(error.kind, ErrorKind::FailedPrecondition);
+    }
+    assert!(temp.exists() && journal.exists(), "who only looks removes nothing");
+}
+
+#[test]
+fn looking_keeps_nobody_from_restoring() {
+    let lab = Lab::new();
+    reboot(&restored(&lab));
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| (0..200).for_each(|_| drop(lab.engine().status(&lab.path()).unwrap())));
+        }
+        for round in 0..20 {
+            lab.open().restore(["@", "@{1}"][round % 2], &RestoreOptions::default()).unwrap();
+        }
+    });
+}
+
+#[test]
+fn a_damaged_record_blocks_nothing() {
+    let lab = Lab::new();
+    let journal = restored(&lab);
+    fs::write(&journal, "{").unwrap();
+    assert_eq!(notices(&lab), [NoticeKind::InterruptedRestore]);
+    lab.step("a", "more");
+    // Nobody knows what it needs.
+    assert_eq!(lab.open().rm(&["@".into()], &RmOptions::default()).unwrap_err().kind, ErrorKind::DataLoss);
+    let report = lab.open().restore("@{1}", &RestoreOptions::default()).unwrap();
+    assert_eq!(report.notes.len(), 1, "{report:?}");
+    assert!(journal.with_extension("damaged").exists() && !journal.exists());
+    assert!(notices(&lab).is_empty());
+    lab.open().rm(&["@".into()], &RmOptions::default()).unwrap();
+}
+
+#[test]
+fn what_cannot_be_cleared_keeps_nobody_from_restoring() {
+    let lab = Lab::new();
+    let journal = restored(&lab);
+    lab.open().gc(&AUTO).unwrap();
+    let ended = lab.folder().join("sessions/main/restores").join(journal.file_name().unwrap());
+    let mut value: serde_json::Value = serde_json::from_slice(&fs::read(&ended).unwrap()).unwrap();
+    value["provider"] = "gone".into();
+    fs::write(&ended, serde_json::to_vec(&value).unwrap()).unwrap();
+    let folder = format!(".ah-restore-{}", journal.file_stem().unwrap().to_str().unwrap());
+    fs::create_dir(lab.path().join(&folder)).unwrap();
+    let report = lab.open().restore("@", &RestoreOptions::default()).unwrap();
+    assert!(report.notes.iter().any(|note| note.contains(&folder)), "{report:?}");
+    assert_eq!(text(&lab), "second");
+    let report = lab.open().gc(&GcOptions::default()).unwrap();
+    assert!(report.failures.iter().any(|failure| failure.contains(&folder)), "{report:?}");
+}
+
+#[test]
+fn instant_snapshots_do_not_wait_for_a_gc_at_work() {
+    let lab = Lab::new();
+    lab.step("a", "1");
+    let lock = fs::File::create(lab.folder().join("gc.lock")).unwrap();
+    flock(&lock, FlockOperation::NonBlockingLockExclusive).unwrap();
+    let auto = SnapshotOptions { kind: SnapshotKind::Auto, ..SnapshotOptions::default() };
+    lab.open().snapshot(&auto).unwrap();
+    let marks = || fs::read_dir(lab.folder().join("unsynced")).unwrap().count();
+    assert_eq!(marks(), 1);
+    lab.open().gc(&AUTO).unwrap();
+    assert_eq!(marks(), 0);
+}
+
+#[test]
+fn the_next_command_starts_what_the_background_left() {
+    let mut lab = Lab::new();
+    lab.step("a", "1");
+    let auto = SnapshotOptions { kind: SnapshotKind::Auto, ..SnapshotOptions::default() };
+    lab.open().snapshot(&auto).unwrap();
+    let (trace, lock) = (lab.top.join("started"), lab.folder().join("sync.lock"));
+    lab.settings.background = Some(Background {
+        program: "/bin/sh".into(),
+        args: vec!["-c".into(), format!("echo >{}", trace.display()).into()],
+        env: Vec::new(),
+    });
+    let started = || {
+        lab.open();
+        (0..100).any(|_| {
+            std::thread::sleep(std::time::Duration::from_millis(10));
+            trace.exists()
+        })
+    };
+    assert!(started());
+    // Another one is at it.
+    fs::remove_file(&trace).unwrap();
+    let lock = fs::File::create(lock).unwrap();
+    flock(&lock, FlockOperation::NonBlockingLockExclusive).unwrap();
+    assert!(!started());
+}

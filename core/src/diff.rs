@@ -95,16 +95,17 @@ impl Workspace {
         self.walked(served, request, dir.as_ref())
     }
 
-    /// Differences by walking. Ignored files, which a provider may have captured all the same, are no differences.
+    /// Differences by walking. What is left out of snapshots now, and a provider may have captured all the same, is no difference;
+    /// ignored files that are captured by policy are.
     pub(crate) fn walked(&self, served: &Served, request: &DiffRequest, dir: Option<&Dir>) -> Result<Changes> {
         let cx = self.context();
         let scratch = self.mounts_dir()?;
         let shelf = Shelf { provider: &*served.provider, store: &served.store, scratch: &scratch };
         let ignores = dir.map(|_| Ignores::open(self.open_dir()?, &request.policy)).transpose()?;
-        let skip = |path: &RelPath, is_dir: bool| {
+        let skip = |path: &RelPath, kind: EntryKind, size: u64| {
             path.components().any(|name| name == b".git")
                 || request.policy.own_state.iter().any(|own| path.starts_with(own))
-                || ignores.as_ref().is_some_and(|ignores| ignores.ignored(path, is_dir))
+                || ignores.as_ref().is_some_and(|ignores| ignores.left_out(path, kind, size))
         };
         let source = |side: &Side| match (side, dir) {
             (Side::Snapshot(snapshot), _) => shelf.open(snapshot, &cx),
@@ -113,8 +114,12 @@ impl Workspace {
         };
         let mut changes =
             walk::diff(&source(&request.from)?, &source(&request.to)?, &request.paths, request.times, &cx)?;
-        let is_dir = |entry: &Option<Entry>| entry.as_ref().is_some_and(|entry| entry.kind == EntryKind::Dir);
-        changes.changes.retain(|change| !skip(&change.path, is_dir(&change.before) || is_dir(&change.after)));
+        let skipped = |path: &RelPath, entry: &Entry| skip(path, entry.kind, entry.size);
+        changes.changes.retain(|change| {
+            // One that was captured then and would not be now, or the other way round, is told.
+            let sides = [&change.before, &change.after];
+            sides.into_iter().flatten().any(|entry| !skipped(&change.path, entry))
+        });
         Ok(changes)
     }
 }

@@ -12,7 +12,7 @@ use clap::Args;
 
 use crate::app::App;
 use crate::commands::branch;
-use crate::failure::{Exit, Outcome};
+use crate::failure::Outcome;
 
 /// Options of `ah agent fs exec`.
 #[derive(Debug, Args)]
@@ -38,14 +38,14 @@ pub(crate) struct ExecArgs {
 pub(crate) fn run(app: &App, args: &ExecArgs) -> Outcome {
     let options = |root: &Path| {
         let cwd = app.cwd.starts_with(root).then(|| app.cwd.clone());
-        ExecOptions { command: args.command.clone(), cwd, env: Vec::new() }
+        ExecOptions { command: args.command.clone(), cwd }
     };
     if let [branch, root] = args.over.as_slice() {
         return Err(become_command(branch, root, &options(root)).into());
     }
     let workspace = app.workspace(if args.branch.is_some() { Access::Existing } else { Access::Create })?;
     let branch = match &args.branch {
-        Some(name) => workspace.find_branch(name)?,
+        Some(name) => workspace.find_ready_branch(name)?,
         None => {
             let made = branch::make(app, &workspace, &BranchOptions::default())?;
             app.ui.note(&format!("branch {} at {}", made.name, made.path.display()));
@@ -56,9 +56,8 @@ pub(crate) fn run(app: &App, args: &ExecArgs) -> Outcome {
     if !alone() {
         return Err(anew(app.ui.json, &branch.path, workspace.root(), &args.command).into());
     }
-    // Gives an answer only if this process could not become the command.
-    workspace.exec(&branch, &options(workspace.root()))?;
-    Ok(Exit::Done)
+    // Only if this process could not become the command is there anything to say.
+    Err(workspace.exec(&branch, &options(workspace.root())).into())
 }
 
 /// Starts this program anew in this process, to be rid of the threads of providers; gives why that failed.

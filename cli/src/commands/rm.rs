@@ -13,7 +13,8 @@ use crate::failure::{Exit, Outcome};
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Removes snapshots, and branches with everything in them; prints the id or the path of each. If one of the names is wrong, \
-or names something that is pinned or in use, nothing is removed.
+or names something that is pinned or in use, nothing is removed. So it is if a branch holds what is nowhere else: \
+files that differ from the snapshot it grew from, snapshots of its own, commits.
 
 Examples:
   ah agent fs rm @{3}
@@ -26,7 +27,7 @@ pub(crate) struct RmArgs {
     /// Say what would be removed, and do nothing.
     #[arg(long)]
     dry_run: bool,
-    /// Remove a branch also if it has changed since its latest snapshot.
+    /// Remove a branch also if it holds what is nowhere else, or its directory is not where it was made.
     #[arg(long)]
     force: bool,
 }

@@ -2,9 +2,13 @@
 //!
 //! First the branch is written down as `making`, then the provider makes it, then files are carried, then it is registered as a workspace of
 //! its own and written down as `ready`. What a killed process leaves `making`, `gc` takes away. Removing goes the other way.
+//!
+//! Taken away is only what holds nothing that is nowhere else (`held.rs`, `repository.rs`), unless it is forced.
 
+mod held;
 mod record;
 mod remove;
+mod repository;
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
@@ -25,7 +29,8 @@ use crate::workspace::{Served, Workspace};
 pub(crate) use record::{BranchFile, all};
 pub use record::{BranchRecord, BranchState};
 pub use remove::BranchRemoved;
-pub(crate) use remove::finish;
+pub(crate) use remove::{finish, prepare};
+use repository::RepositoryMark;
 
 /// What can be said about a branch to be made.
 #[derive(Debug, Clone, Default)]
@@ -70,9 +75,10 @@ impl Workspace {
             Ok(()) => Ok(file.record),
             Err(error) => {
                 // A provider that failed left nothing behind. What is left of the rest, gc finds by the record.
-                if file.record.reference.is_none() || remove::take_away(&self.engine, &file, &served).is_ok() {
-                    let _ = file.forget(self.engine.home());
-                }
+                let _ = match file.record.reference {
+                    None => file.forget(self.engine.home()),
+                    Some(_) => remove::finish(&self.engine, &file, &served),
+                };
                 Err(error)
             }
         }
@@ -93,7 +99,7 @@ impl Workspace {
             id,
             name,
             state: BranchState::Making,
-            path,
+            path: path.clone(),
             origin: self.id.clone(),
             origin_path: self.root.clone(),
             snapshot: snapshot.id.clone(),
@@ -104,7 +110,8 @@ impl Workspace {
             notes: Vec::new(),
             carried: None,
         };
-        let file = BranchFile { record, maker: Holder::me(), target: place.target.clone() };
+        let file =
+            BranchFile { record, maker: Holder::me(), target: place.target.clone(), repository: None, made_at: path };
         file.save(home)?;
         Ok(file)
     }
@@ -128,6 +135,7 @@ impl Workspace {
         let request = CloneRequest { snapshot: snapshot.reference.clone(), name: place.name.clone() };
         let WritableClone { path, reference, notes } =
             served.provider.clone_snapshot(&at, &request, &self.context())?;
+        file.made_at.clone_from(&path);
         file.record.path = path;
         file.record.reference = Some(reference);
         file.record.notes = notes;
@@ -138,6 +146,7 @@ impl Workspace {
             Some(workspace) => self.carry_along(served, snapshot, workspace, &branch, options)?,
             None => None,
         };
+        file.repository = RepositoryMark::of(&branch)?;
         let identity = Identity::of_fd(&branch)?;
         {
             let _lock = self.engine.lock_registry()?;
@@ -187,6 +196,19 @@ impl Workspace {
     /// `NotFound`.
     pub fn find_branch(&self, name: &str) -> Result<BranchRecord> {
         self.branch_file(name).map(|branch| branch.record)
+    }
+
+    /// As [`Workspace::find_branch`], of one that can be worked in.
+    ///
+    /// # Errors
+    /// `NotFound`; `FailedPrecondition` if it is being made or taken away.
+    pub fn find_ready_branch(&self, name: &str) -> Result<BranchRecord> {
+        let branch = self.find_branch(name)?;
+        match branch.state {
+            BranchState::Ready => Ok(branch),
+            state => Err(Error::new(ErrorKind::FailedPrecondition, format!("the branch {name} is not ready: {state}"))
+                .with_hint("ah agent fs branches; `ah agent fs gc` clears up what a killed process left")),
+        }
     }
 
     fn branch_file(&self, name: &str) -> Result<BranchFile> {

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use ah_plugin_api::{ProviderName, Reference, Result, SnapshotId, Timestamp};
 use serde::{Deserialize, Serialize};
 
+use crate::branch::repository::RepositoryMark;
 use crate::carry::CarryReport;
 use crate::fsio;
 use crate::home::Home;
@@ -74,6 +75,12 @@ pub(crate) struct BranchFile {
     /// The folder in which the provider made it.
     #[serde(with = "text::abs")]
     pub(crate) target: PathBuf,
+    /// What its repository named when it was made; none: it was none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) repository: Option<RepositoryMark>,
+    /// Where it was made: the path in the file, whatever became of it since.
+    #[serde(skip)]
+    pub(crate) made_at: PathBuf,
 }
 
 impl Versioned for BranchFile {
@@ -90,6 +97,7 @@ impl BranchFile {
         let path = Self::path(home, &self.record.id);
         let mut doc = Doc::load(&path)?.unwrap_or_else(|| Doc::new(self.clone()));
         doc.value = self.clone();
+        doc.value.record.path.clone_from(&self.made_at);
         doc.save_plain(&path)
     }
 
@@ -108,6 +116,7 @@ pub(crate) fn all(home: &Home) -> Result<Vec<BranchFile>> {
         }
         let Ok(Some(doc)) = Doc::<BranchFile>::load(&folder.join(&name)) else { continue };
         let mut branch = doc.value;
+        branch.made_at.clone_from(&branch.record.path);
         // A person may have moved it; then its own workspace knows where it is.
         if let Some(workspace) = &branch.record.workspace
             && let Ok(Some(own)) = registry::load(home, workspace.as_str())

@@ -2,11 +2,10 @@
 
 use std::os::unix::ffi::OsStrExt;
 
-use ah_plugin_api::{
-    CapturePolicy, DestroyRequest, Dir, Durability, Error, ErrorKind, FileName, ReclaimRequest, Result, Side,
-};
+use ah_plugin_api::{DestroyRequest, Dir, Durability, Error, ErrorKind, FileName, ReclaimRequest, Result};
 use serde::Serialize;
 
+use crate::branch::held::{Whereabouts, mount_below};
 use crate::branch::{BranchFile, BranchRecord, BranchState, destroy_request};
 use crate::engine::Engine;
 use crate::fsio;
@@ -25,17 +24,23 @@ pub struct BranchRemoved {
 }
 
 impl Workspace {
-    /// Takes a branch away with everything in it, its own snapshots too.
+    /// Takes a branch away with everything in it, its own snapshots too. If that fails, the branch stays what it was.
     ///
     /// # Errors
-    /// `NotFound`; `FailedPrecondition` if it has changed since its last snapshot and `force` is not given; the provider's.
+    /// `NotFound`; `FailedPrecondition` if it holds something that is nowhere else, or is not where it was made, and `force` is not
+    /// given; `Busy` while a view of one of its snapshots is used, or something is mounted in it; the provider's.
     pub fn remove_branch(&self, name: &str, force: bool) -> Result<BranchRemoved> {
         let mut file = self.removable(name, force)?;
         let served = self.serve(&file.record.provider)?;
+        let before = (file.record.state, file.maker.clone());
+        prepare(&self.engine, &file)?;
         file.record.state = BranchState::Removing;
         file.maker = Holder::me();
         file.save(self.engine.home())?;
-        finish(&self.engine, &file, &served)?;
+        if let Err(error) = finish(&self.engine, &file, &served) {
+            self.take_back(file, before);
+            return Err(error);
+        }
         let body = EventBody::BranchRemoved { branch: file.record.id.clone(), name: file.record.name.clone() };
         self.append(&self.writing_session(), body, Durability::Durable)?;
         Ok(BranchRemoved { branch: file.record })
@@ -51,64 +56,69 @@ impl Workspace {
 
     fn removable(&self, name: &str, force: bool) -> Result<BranchFile> {
         let file = self.branch_file(name)?;
-        if file.record.state == BranchState::Making && file.maker.alive() {
-            return Err(Error::new(ErrorKind::Busy, format!("process {} is making the branch {name}", file.maker.pid)));
-        }
-        if !force && file.record.state == BranchState::Ready && file.record.path.is_dir() {
-            self.refuse_unsaved(&file)?;
+        let (pid, alive) = (file.maker.pid, file.maker.alive());
+        match file.record.state {
+            BranchState::Making if alive => {
+                return Err(Error::new(ErrorKind::Busy, format!("process {pid} is making the branch {name}"))
+                    .with_hint("wait for it to end, then repeat"));
+            }
+            BranchState::Removing if alive && file.maker != Holder::me() => {
+                return Err(Error::new(ErrorKind::Busy, format!("process {pid} is removing the branch {name}"))
+                    .with_hint("wait for it to end, then repeat"));
+            }
+            // Nobody was ever given it.
+            BranchState::Making => {}
+            BranchState::Ready | BranchState::Removing | BranchState::Unknown if force => {}
+            BranchState::Ready | BranchState::Removing | BranchState::Unknown => self.refuse_held(&file)?,
         }
         Ok(file)
     }
 
-    fn refuse_unsaved(&self, file: &BranchFile) -> Result<()> {
-        let Some(own) = file.record.workspace.as_ref() else { return Ok(()) };
-        let Some(own) = self.engine.workspace_by_id(own)? else { return Ok(()) };
-        let last = own.state()?.snapshots.pop();
-        let (holder, last) = match last {
-            Some(last) => (&own, last),
-            None => match self.state()?.snapshot(&file.record.snapshot) {
-                Some(origin) => (self, origin.clone()),
-                // What it grew from is gone, so nothing says what is new in it.
-                None => return Err(unsaved(file, "nothing is left to compare it with")),
-            },
-        };
-        let served = holder.serve(&last.provider)?;
-        let changes = own.walked_against(&served, Side::Snapshot(last.reference))?;
-        match changes.changes.len() {
-            0 => Ok(()),
-            count => Err(unsaved(file, &format!("{count} path(s) have changed"))),
+    /// After a removal that failed: as long as the directory is there, the branch is one that can be worked in.
+    pub(crate) fn take_back(&self, mut file: BranchFile, (state, maker): (BranchState, Holder)) {
+        let own = file.own_workspace(&self.engine).ok().flatten();
+        if own.is_none() || file.whereabouts(own.as_ref()) != Whereabouts::InPlace {
+            return;
+        }
+        file.record.state = if state == BranchState::Making { state } else { BranchState::Ready };
+        file.maker = maker;
+        // If this fails too, gc finds it removing, and looks before it goes on.
+        let _ = file.save(self.engine.home());
+    }
+}
+
+/// Does away with what would stop a removal half-way, or refuses: views of the branch's snapshots, and mounts in it.
+pub(crate) fn prepare(engine: &Engine, file: &BranchFile) -> Result<()> {
+    if let Some(own) = file.own_workspace(engine)? {
+        let _lock = engine.lock_leases()?;
+        for lease in crate::seek::all(engine.home())?.iter().filter(|lease| lease.workspace == own.id) {
+            if lease.is_settled() {
+                engine.give_back(lease)?;
+            }
         }
     }
-
-    /// How this workspace differs from a snapshot that another workspace's store may hold.
-    fn walked_against(&self, served: &Served, from: Side) -> Result<ah_plugin_api::Changes> {
-        let dir = self.open_dir()?;
-        let policy: CapturePolicy = self.policy()?;
-        let request = ah_plugin_api::DiffRequest { from, to: Side::Workspace, paths: Vec::new(), times: false, policy };
-        self.walked(served, &request, Some(&dir))
+    match mount_below(&file.made_at) {
+        None => Ok(()),
+        Some(point) => Err(Error::new(ErrorKind::Busy, format!("something is mounted at {}", point.display()))
+            .with_hint(format!("umount {}", point.display()))),
     }
 }
 
-fn unsaved(file: &BranchFile, what: &str) -> Error {
-    let message = format!("the branch {} is not saved: {what} since its last snapshot", file.record.name);
-    let path = file.record.path.display();
-    Error::new(ErrorKind::FailedPrecondition, message)
-        .with_hint(format!("`ah agent fs snapshot -C {path}` saves it; repeat with --force to lose it"))
-}
-
-/// Takes away everything that a branch is, and its record last.
+/// Takes away everything that a branch is: its directory, its own history, and its record last.
 pub(crate) fn finish(engine: &Engine, file: &BranchFile, served: &Served) -> Result<()> {
-    if let Some(own) = &file.record.workspace
-        && let Some(own) = engine.workspace_by_id(own)?
-    {
+    let own = file.own_workspace(engine)?;
+    // What is there in its place is not ours.
+    if file.whereabouts(own.as_ref()) != Whereabouts::Replaced {
+        take_away(engine, file, served)?;
+    }
+    if let Some(own) = own {
         forget_workspace(engine, &own)?;
     }
-    take_away(engine, file, served)?;
     file.forget(engine.home())
 }
 
 /// Takes the branch's directory away, also one that was never finished.
-pub(crate) fn take_away(engine: &Engine, file: &BranchFile, served: &Served) -> Result<()> {
+fn take_away(engine: &Engine, file: &BranchFile, served: &Served) -> Result<()> {
     let Ok(target) = Dir::open(&file.target) else { return Ok(()) };
     let place = served.place().with_target(&target);
     let cx = ah_plugin_api::Context::new(&*engine.settings().observer);
@@ -116,7 +126,7 @@ pub(crate) fn take_away(engine: &Engine, file: &BranchFile, served: &Served) -> 
         return served.provider.destroy(&place, &request, &cx).map(|_| ());
     }
     // Its maker died before the provider's reference was written down: whole or not, the provider knows it by its name.
-    let path = &file.record.path;
+    let path = &file.made_at;
     let name = FileName::new(path.file_name().unwrap_or_default().as_bytes())?;
     let request = ReclaimRequest { auto: false, forgotten: vec![name] };
     served.provider.reclaim(&place, &request, &cx)?;
@@ -132,14 +142,6 @@ pub(crate) fn take_away(engine: &Engine, file: &BranchFile, served: &Served) -> 
 
 /// Takes away a workspace's state with all its snapshots.
 fn forget_workspace(engine: &Engine, workspace: &Workspace) -> Result<()> {
-    let leases: Vec<_> =
-        crate::seek::all(engine.home())?.into_iter().filter(|lease| lease.workspace == workspace.id).collect();
-    if !leases.is_empty() {
-        let _lock = engine.lock_leases()?;
-        for lease in leases.iter().filter(|lease| lease.is_settled()) {
-            engine.give_back(lease)?;
-        }
-    }
     for snapshot in workspace.state()?.snapshots {
         let served = workspace.serve(&snapshot.provider)?;
         let request = DestroyRequest::Snapshot(snapshot.reference);

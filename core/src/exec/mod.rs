@@ -12,7 +12,7 @@ mod namespace;
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitStatus};
+use std::process::Command;
 
 use ah_plugin_api::{Dir, Error, ErrorKind, Result};
 
@@ -27,19 +27,17 @@ pub struct ExecOptions {
     /// The directory to run it in, as seen outside; none: the workspace's root. One that the branch does not have becomes the
     /// nearest above that it has.
     pub cwd: Option<PathBuf>,
-    /// Added to the environment of the caller.
-    pub env: Vec<(OsString, OsString)>,
 }
 
 impl Workspace {
-    /// Becomes a command that sees the branch at the workspace's path. Returns only if that fails. Needs a process that is
+    /// Becomes a command that sees the branch at the workspace's path; gives why it could not. Needs a process that is
     /// [`alone`].
     ///
-    /// # Errors
     /// `FailedPrecondition` if the kernel does not allow it, or the workspace's path is gone; `NotFound` if the command is not
     /// there. After most of them this process is in another namespace: there is nothing left to do but to end.
-    pub fn exec(&self, branch: &BranchRecord, options: &ExecOptions) -> Result<ExitStatus> {
-        Err(become_command(&branch.path, self.root(), options))
+    #[must_use]
+    pub fn exec(&self, branch: &BranchRecord, options: &ExecOptions) -> Error {
+        become_command(&branch.path, self.root(), options)
     }
 }
 
@@ -63,7 +61,7 @@ pub fn become_command(branch: &Path, workspace: &Path, options: &ExecOptions) ->
         Err(error) => return error,
     };
     let mut command = Command::new(program);
-    command.args(arguments).envs(options.env.iter().map(|(name, value)| (name, value))).env("PWD", &cwd);
+    command.args(arguments).env("PWD", &cwd);
     let error = command.exec();
     let name = Path::new(program).display();
     let mut failed = Error::from_io(format!("cannot run {name}"), &error);

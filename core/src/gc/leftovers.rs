@@ -53,8 +53,22 @@ impl Workspace {
             if file.record.origin != self.id || !open || file.maker.alive() {
                 continue;
             }
+            // Somebody may have worked in it since its removal was cut short.
+            if file.record.state == BranchState::Removing
+                && let Err(error) = self.refuse_held(&file)
+            {
+                if error.kind == ErrorKind::FailedPrecondition {
+                    report.did(format!("kept the branch {}, whose removal was cut short: {error}", file.record.name));
+                    let maker = file.maker.clone();
+                    self.take_back(file, (BranchState::Ready, maker));
+                } else {
+                    report.note(&format!("looking at the branch {}", file.record.name), Err(error))?;
+                }
+                continue;
+            }
             let served = self.serve(&file.record.provider)?;
-            let outcome = branch::finish(&self.engine, &file, &served);
+            let outcome =
+                branch::prepare(&self.engine, &file).and_then(|()| branch::finish(&self.engine, &file, &served));
             let failed = outcome.is_err();
             report.note(&format!("taking away the branch {}", file.record.name), outcome)?;
             if !failed {

@@ -46,6 +46,18 @@ impl Ignores {
         }
     }
 
+    /// Whether a path is left out of snapshots by a rule: not what is ignored and captured all the same, nor what is only too large.
+    pub(crate) fn left_out(&self, path: &RelPath, kind: EntryKind, size: u64) -> bool {
+        let Some(name) = path.file_name() else { return false };
+        match self.inside(&path.parent().unwrap_or_default()) {
+            Inside::Ignored => true,
+            Inside::Rules(rules) => {
+                let by_rule = [OmitReason::Ignored, OmitReason::Excluded, OmitReason::GitDir, OmitReason::OwnState];
+                matches!(rules.classify(name, kind, size), Class::Omitted { reason, .. } if by_rule.contains(&reason))
+            }
+        }
+    }
+
     fn inside(&self, dir: &RelPath) -> Inside {
         if let Some(known) = self.known.lock().unwrap_or_else(PoisonError::into_inner).get(dir) {
             return known.clone();
@@ -63,7 +75,7 @@ impl Ignores {
 
     fn enter(&self, dir: &RelPath, name: &[u8], rules: &DirRules) -> Inside {
         let class = rules.classify(name, EntryKind::Dir, 0);
-        if left_out(&class) && !matches!(class, Class::Through { .. }) {
+        if left_out(&class) && !class.is_captured() {
             return Inside::Ignored;
         }
         let opened = Tree::new(self.top.as_fd()).ok().and_then(|tree| tree.dir(dir).ok());

@@ -136,8 +136,8 @@ pub(crate) enum Source<'a> {
     Directory {
         /// The directory.
         root: &'a Dir,
-        /// Says of a path and whether it is a directory if it is left out, with all below it.
-        skip: &'a (dyn Fn(&RelPath, bool) -> bool + Sync),
+        /// Says of a path with its kind and size if it is left out, with all below it.
+        skip: &'a (dyn Fn(&RelPath, EntryKind, u64) -> bool + Sync),
     },
 }
 
@@ -187,7 +187,10 @@ impl Source<'_> {
             let Some(found) = at::stat(dir.as_fd(), &name).map_err(fail)? else { continue };
             let is_dir = found.kind == EntryKind::Dir;
             let elsewhere = is_dir && found.dev != tree.dev();
-            if elsewhere || matches!(self, Source::Directory { skip, .. } if skip(&path.join(&name)?, is_dir)) {
+            let left_out = |skip: &dyn Fn(&RelPath, EntryKind, u64) -> bool| -> Result<bool> {
+                Ok(skip(&path.join(&name)?, found.kind, found.size))
+            };
+            if elsewhere || matches!(self, Source::Directory { skip, .. } if left_out(skip)?) {
                 continue;
             }
             entries.push(self.shown(found.entry(&name)));

@@ -1,6 +1,9 @@
 use crate::lab::{Lab, write};
+use std::sync::atomic::Ordering;
+
 use ah_core::{
-    Access, BranchOptions, BranchState, ErrorKind, GcOptions, SnapshotFilter, SnapshotKind, SnapshotOptions,
+    Access, BranchOptions, BranchRecord, BranchState, ErrorKind, GcOptions, SnapshotFilter, SnapshotKind,
+    SnapshotOptions,
 };
 use std::fs;
 use std::path::PathBuf;
@@ -87,18 +90,28 @@ fn one_elsewhere_that_is_moved_is_still_known() {
 }
 
 #[test]
-fn is_taken_away_only_when_saved_or_forced() {
+fn is_taken_away_only_with_nothing_in_it_or_by_force() {
     let lab = Lab::new();
     lab.step("a", "1");
     let workspace = lab.open();
     let branch = workspace.branch(&named("b")).unwrap();
     write(&branch.path.join("new"), "work");
-    let error = workspace.remove_branch("b", false).unwrap_err();
-    assert_eq!(error.kind, ErrorKind::FailedPrecondition);
+    let refused = || {
+        let error = workspace.remove_branch("b", false).unwrap_err();
+        assert_eq!(error.kind, ErrorKind::FailedPrecondition, "{error:?}");
+        assert!(error.hint.unwrap().contains("--force b"));
+        assert_eq!(workspace.find_branch("b").unwrap().state, BranchState::Ready);
+        error.message
+    };
+    assert!(refused().ends_with(": 1 changed file"));
     assert!(branch.path.join("new").exists());
     let own = lab.engine().workspace(&branch.path, Access::Existing).unwrap();
     own.snapshot(&SnapshotOptions::default()).unwrap();
-    workspace.remove_branch("b", false).unwrap();
+    // Its snapshots go with it, so that saves nothing.
+    assert!(refused().ends_with(": 1 changed file, 1 snapshot of its own"));
+    fs::remove_file(branch.path.join("new")).unwrap();
+    assert!(refused().ends_with(": 1 snapshot of its own"));
+    workspace.remove_branch("b", true).unwrap();
     assert!(!branch.path.exists());
     assert!(workspace.branches().unwrap().is_empty());
     assert!(!lab.settings.home.join("workspaces").join(own.id().as_str()).exists());
@@ -126,4 +139,151 @@ fn gc_takes_away_what_a_killed_process_was_making() {
     let report = workspace.gc(&GcOptions::default()).unwrap();
     assert!(report.failures.is_empty() && !report.actions.is_empty(), "{report:?}");
     assert!(!file.exists() && !branch.path.exists());
+}
+
+/// What is written down of a branch.
+fn record(lab: &Lab, branch: &BranchRecord) -> PathBuf {
+    lab.settings.home.join(format!("branches/{}.json", branch.id))
+}
+
+/// As if a process had been killed while it made or removed the branch.
+fn killed(lab: &Lab, branch: &BranchRecord, state: &str) {
+    let file = record(lab, branch);
+    let mut value: serde_json::Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+    value["state"] = state.into();
+    value["maker"]["start"] = 1.into();
+    fs::write(&file, serde_json::to_vec(&value).unwrap()).unwrap();
+}
+
+/// A workspace that is a repository as far as one looks at its files, with `.env` and `target/` ignored.
+fn repository(lab: &Lab) -> ah_core::Workspace {
+    lab.write(".gitignore", ".env*\ntarget/\n");
+    lab.write(".git/HEAD", "ref: refs/heads/main\n");
+    lab.write(".git/refs/heads/main", "1111111111111111111111111111111111111111\n");
+    fs::create_dir_all(lab.path().join(".git/objects")).unwrap();
+    lab.write(".env", "SECRET=1");
+    lab.step("a", "1");
+    lab.open()
+}
+
+#[test]
+fn one_that_was_only_looked_at_or_built_in_goes() {
+    let lab = Lab::new();
+    let workspace = repository(&lab);
+    lab.write("target/out", "from the workspace");
+    lab.write(".env.local", "since the snapshot");
+    let options = BranchOptions { from: Some("@".into()), ..named("b") };
+    let branch = workspace.branch(&options).unwrap();
+    assert_eq!(fs::read_to_string(branch.path.join("target/out")).unwrap(), "from the workspace");
+    assert_eq!(fs::read_to_string(branch.path.join(".env.local")).unwrap(), "since the snapshot");
+    write(&branch.path.join("target/out"), "built");
+    write(&branch.path.join("target/more"), "built");
+    workspace.remove_branch("b", false).unwrap();
+
+    let branch = workspace.branch(&options).unwrap();
+    write(&branch.path.join(".env.local"), "edited in the branch");
+    assert_eq!(workspace.remove_branch("b", false).unwrap_err().kind, ErrorKind::FailedPrecondition);
+    write(&branch.path.join(".env.local"), "since the snapshot");
+    write(&branch.path.join(".env"), "SECRET=2");
+    assert_eq!(workspace.remove_branch("b", false).unwrap_err().kind, ErrorKind::FailedPrecondition);
+    write(&branch.path.join(".env"), "SECRET=1");
+    workspace.remove_branch("b", false).unwrap();
+}
+
+#[test]
+fn a_removal_that_failed_leaves_a_branch_to_work_in() {
+    let lab = Lab::new();
+    lab.step("a", "1");
+    let workspace = lab.open();
+    let branch = workspace.branch(&named("b")).unwrap();
+    let own = lab.engine().workspace(&branch.path, Access::Existing).unwrap();
+    own.snapshot(&SnapshotOptions::default()).unwrap();
+    lab.fake.destroys_fail.store(true, Ordering::Relaxed);
+    workspace.remove_branch("b", true).unwrap_err();
+    lab.fake.destroys_fail.store(false, Ordering::Relaxed);
+    assert_eq!(workspace.find_ready_branch("b").unwrap().state, BranchState::Ready);
+    write(&branch.path.join("work"), "new");
+    assert!(workspace.gc(&GcOptions::default()).unwrap().actions.is_empty());
+    assert!(branch.path.join("work").exists());
+    assert_eq!(own.snapshots(&SnapshotFilter::default()).unwrap().len(), 1, "its history is there as well");
+    assert_eq!(workspace.remove_branch("b", false).unwrap_err().kind, ErrorKind::FailedPrecondition);
+}
+
+#[test]
+fn gc_finishes_a_removal_only_if_nobody_worked_there_since() {
+    let lab = Lab::new();
+    lab.step("a", "1");
+    let workspace = lab.open();
+    let branch = workspace.branch(&named("b")).unwrap();
+    killed(&lab, &branch, "removing");
+    write(&branch.path.join("work"), "new");
+    assert_eq!(workspace.remove_branch("b", false).unwrap_err().kind, ErrorKind::FailedPrecondition);
+    let report = workspace.gc(&GcOptions::default()).unwrap();
+    assert!(report.failures.is_empty() && report.actions.len() == 1, "{report:?}");
+    assert!(branch.path.join("work").exists());
+    assert_eq!(workspace.find_branch("b").unwrap().state, BranchState::Ready);
+
+    // What the killed process took away itself is nothing to lose.
+    fs::remove_file(branch.path.join("work")).unwrap();
+    fs::remove_file(branch.path.join("a")).unwrap();
+    killed(&lab, &branch, "removing");
+    let report = workspace.gc(&GcOptions::default()).unwrap();
+    assert!(report.failures.is_empty() && report.actions.len() == 1, "{report:?}");
+    assert!(!branch.path.exists() && !record(&lab, &branch).exists());
+}
+
+#[test]
+fn one_that_is_not_where_it_was_made_keeps_its_history() {
+    let lab = Lab::new();
+    lab.step("a", "1");
+    let workspace = lab.open();
+    let branch = workspace.branch(&BranchOptions { at: Some(lab.top.join("beside")), ..named("b") }).unwrap();
+    let own = lab.engine().workspace(&branch.path, Access::Existing).unwrap();
+    own.snapshot(&SnapshotOptions::default()).unwrap();
+    let (folder, moved) = (lab.settings.home.join("workspaces").join(own.id().as_str()), lab.top.join("moved"));
+    fs::rename(&branch.path, &moved).unwrap();
+    for noticed in [false, true] {
+        if noticed {
+            lab.engine().workspace(&moved, Access::Existing).unwrap();
+        }
+        let error = workspace.remove_branch("b", false).unwrap_err();
+        assert_eq!(error.kind, ErrorKind::FailedPrecondition, "{noticed}");
+    }
+    // Somebody else's things in its place.
+    write(&branch.path.join("precious"), "x");
+    assert_eq!(workspace.remove_branch("b", false).unwrap_err().kind, ErrorKind::FailedPrecondition);
+    assert!(folder.exists());
+    workspace.remove_branch("b", true).unwrap();
+    assert!(!folder.exists());
+    assert!(branch.path.join("precious").exists() && moved.join("a").exists());
+}
+
+#[test]
+fn exec_takes_only_one_that_is_ready() {
+    let lab = Lab::new();
+    lab.step("a", "1");
+    let workspace = lab.open();
+    let branch = workspace.branch(&named("b")).unwrap();
+    workspace.find_ready_branch("b").unwrap();
+    for state in ["making", "removing"] {
+        killed(&lab, &branch, state);
+        assert_eq!(workspace.find_ready_branch("b").unwrap_err().kind, ErrorKind::FailedPrecondition);
+    }
+}
+
+#[test]
+fn nothing_of_a_branch_that_was_never_finished_stays_registered() {
+    let lab = Lab::new();
+    lab.step("a", "1");
+    let workspace = lab.open();
+    let branch = workspace.branch(&named("b")).unwrap();
+    killed(&lab, &branch, "making");
+    let file = record(&lab, &branch);
+    let mut value: serde_json::Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+    value.as_object_mut().unwrap().remove("workspace").unwrap();
+    fs::write(&file, serde_json::to_vec(&value).unwrap()).unwrap();
+    let report = workspace.gc(&GcOptions::default()).unwrap();
+    assert!(report.failures.is_empty(), "{report:?}");
+    assert!(!branch.path.exists() && !file.exists());
+    assert_eq!(fs::read_dir(lab.settings.home.join("workspaces")).unwrap().count(), 1);
 }

@@ -29,6 +29,8 @@ pub(crate) struct Fake {
     pub(crate) syncs: Arc<AtomicI64>,
     /// Whether reading a file of a snapshot fails.
     pub(crate) reads_fail: Arc<AtomicBool>,
+    /// Whether taking anything away fails.
+    pub(crate) destroys_fail: Arc<AtomicBool>,
 }
 
 impl Fake {
@@ -41,6 +43,7 @@ impl Fake {
             probe: Arc::default(),
             syncs: Arc::default(),
             reads_fail: Arc::default(),
+            destroys_fail: Arc::default(),
         }
     }
 }
@@ -84,10 +87,16 @@ impl Provider for Fake {
         self.inner.read(place, request, cx)
     }
 
+    fn destroy(&self, place: &Place<'_>, request: &DestroyRequest, cx: &Context<'_>) -> Result<Done> {
+        if self.destroys_fail.load(Ordering::Relaxed) {
+            return Err(Error::new(ah_core::ErrorKind::Busy, "made to fail"));
+        }
+        self.inner.destroy(place, request, cx)
+    }
+
     forward! {
         list(ListRequest) -> Vec<Snapshot>;
         stat(SnapshotRef) -> Snapshot;
-        destroy(DestroyRequest) -> Done;
         mount(MountRequest) -> View;
         unmount(UnmountRequest) -> Done;
         clone_snapshot(CloneRequest) -> WritableClone;

@@ -352,13 +352,13 @@ impl<'a> Planner<'a> {
 
     /// Whether the safety snapshot holds the very bytes that are on disk.
     fn held(&self, path: &RelPath, before: &Entry) -> Result<bool> {
-        let disk = Source::Directory { root: self.ground.workspace, skip: &|_, _| false };
+        let disk = Source::Directory { root: self.ground.workspace, skip: &|_, _, _| false };
         let present = Entry { content: None, ..before.clone() };
         unreadable_is_different(same_contents((&disk, path, &present), (self.safety()?, path, before), self.cx))
     }
 
     fn on_disk_equals(&self, path: &RelPath, present: &Entry, after: &Entry) -> Result<bool> {
-        let disk = Source::Directory { root: self.ground.workspace, skip: &|_, _| false };
+        let disk = Source::Directory { root: self.ground.workspace, skip: &|_, _, _| false };
         unreadable_is_different(same_contents((&disk, path, present), (self.target, path, after), self.cx))
     }
 

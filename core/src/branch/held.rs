@@ -1,0 +1,180 @@
+//! What a branch holds that is nowhere else, so that it is not taken away by mistake.
+
+use std::path::PathBuf;
+
+use ah_plugin_api::{CapturePolicy, Change, DiffRequest, Dir, EntryKind, Error, ErrorKind, RelPath, Result, Side};
+
+use crate::branch::repository::RepositoryMark;
+use crate::branch::{BranchFile, BranchState};
+use crate::engine::Engine;
+use crate::registry::{Identity, Index};
+use crate::walk::{self, Source};
+use crate::workspace::{Served, Workspace};
+
+/// Where a branch's directory is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Whereabouts {
+    /// Where it was made.
+    InPlace,
+    /// Not there.
+    Gone,
+    /// Not there, but something else is.
+    Replaced,
+}
+
+impl BranchFile {
+    /// The workspace that the branch is, also if its maker did not live to write that down.
+    pub(super) fn own_workspace(&self, engine: &Engine) -> Result<Option<Workspace>> {
+        if let Some(id) = &self.record.workspace {
+            return engine.workspace_by_id(id);
+        }
+        let index = Index::refresh(engine.home())?;
+        let own = index.workspaces.into_iter().map(|workspace| workspace.record);
+        let own = own.into_iter().find(|record| record.branch.as_ref() == Some(&self.record.id));
+        own.map_or(Ok(None), |record| engine.workspace_by_id(&record.id))
+    }
+
+    /// Where its directory is, by what the workspace `own` is known by.
+    pub(super) fn whereabouts(&self, own: Option<&Workspace>) -> Whereabouts {
+        let Some(there) = Identity::of_path(&self.made_at) else { return Whereabouts::Gone };
+        let same = |own: &Workspace| {
+            let known = &own.record.identity;
+            known.same(&there) || known.same_but_for_device(&there)
+        };
+        if own.is_none_or(same) { Whereabouts::InPlace } else { Whereabouts::Replaced }
+    }
+}
+
+impl Workspace {
+    /// Refuses if a branch of this workspace holds something that is nowhere else, or is not where it was made.
+    pub(crate) fn refuse_held(&self, file: &BranchFile) -> Result<()> {
+        let name = &file.record.name;
+        let own = file.own_workspace(&self.engine)?;
+        match (file.whereabouts(own.as_ref()), file.record.state) {
+            // The rest of a removal that was cut short.
+            (Whereabouts::Gone, BranchState::Removing) => return Ok(()),
+            (Whereabouts::InPlace, _) => {}
+            (Whereabouts::Gone | Whereabouts::Replaced, _) => {
+                let place = file.made_at.display();
+                let message =
+                    format!("the branch {name} is not at {place} any more: only its history could be removed");
+                return Err(Error::new(ErrorKind::FailedPrecondition, message).with_hint(format!(
+                    "bring it back there; or `ah agent fs rm --force {name}`, which leaves its files wherever they are"
+                )));
+            }
+        }
+        let held = self.held(file, own.as_ref())?;
+        if held.is_empty() {
+            return Ok(());
+        }
+        let message = format!("the branch {name} holds what is nowhere else: {}", held.join(", "));
+        let place = file.record.path.display();
+        Err(Error::new(ErrorKind::FailedPrecondition, message).with_hint(format!(
+            "copy what is needed out of {place} (`cp`, `git fetch {place}`); or lose it: `ah agent fs rm --force {name}`"
+        )))
+    }
+
+    /// What a branch holds that is nowhere else, a few words for each kind.
+    fn held(&self, file: &BranchFile, own: Option<&Workspace>) -> Result<Vec<String>> {
+        let Some(own) = own else { return Ok(Vec::new()) };
+        let mut held = Vec::new();
+        let count = |number: usize, one: &str, many: &str| format!("{number} {}", if number == 1 { one } else { many });
+        match self.state()?.snapshot(&file.record.snapshot) {
+            Some(origin) => {
+                let served = self.serve(&origin.provider)?;
+                match self.changed_files(file, own, &served, Side::Snapshot(origin.reference.clone()))? {
+                    0 => {}
+                    changed => held.push(count(changed, "changed file", "changed files")),
+                }
+            }
+            None => held.push("perhaps changed files (the snapshot it grew from is gone)".to_owned()),
+        }
+        match own.state()?.snapshots.len() {
+            0 => {}
+            snapshots => held.push(count(snapshots, "snapshot of its own", "snapshots of its own")),
+        }
+        let now = RepositoryMark::of(&own.open_dir()?)?;
+        match (&file.repository, &now) {
+            // What is half taken away already has no HEAD.
+            (_, None) => {}
+            (None, Some(_)) => held.push("a repository of its own".to_owned()),
+            (Some(then), Some(now)) if then.head != now.head => held.push("HEAD moved".to_owned()),
+            (Some(then), Some(now)) if then != now => held.push("references moved".to_owned()),
+            (Some(_), Some(_)) => {}
+        }
+        Ok(held)
+    }
+
+    /// How many files of a branch are not as in the snapshot it grew from, nor came along from this workspace as they are here.
+    fn changed_files(&self, file: &BranchFile, own: &Workspace, served: &Served, from: Side) -> Result<usize> {
+        let (branch, policy): (Dir, CapturePolicy) = (own.open_dir()?, own.policy()?);
+        let request = DiffRequest { from, to: Side::Workspace, paths: Vec::new(), times: false, policy };
+        let changes = own.walked(served, &request, Some(&branch))?.changes;
+        let carried = file.record.carried.as_ref().map(|report| report.carried.as_slice()).unwrap_or_default();
+        let here = self.open_dir().ok();
+        let mut count = 0;
+        for change in &changes {
+            let is_file = |entry: &ah_plugin_api::Entry| entry.kind != EntryKind::Dir;
+            let there = change.after.as_ref().is_some_and(is_file);
+            let was = change.before.as_ref().is_some_and(is_file);
+            // A removal that was cut short has taken files away itself.
+            let counts = there || (was && file.record.state != BranchState::Removing);
+            let came_along = change.before.is_none() && carried.iter().any(|top| change.path.starts_with(top));
+            if counts && !(came_along && here.as_ref().is_some_and(|here| self.is_here(here, &branch, change))) {
+                count += 1;
+            }
+        }
+        Ok(count)
+    }
+
+    /// Whether a file that came along into a branch is in this workspace with the same contents. In doubt, it is not.
+    fn is_here(&self, here: &Dir, branch: &Dir, change: &Change) -> bool {
+        let none = |_: &RelPath, _: EntryKind, _: u64| false;
+        let (here, there) =
+            (Source::Directory { root: here, skip: &none }, Source::Directory { root: branch, skip: &none });
+        let (path, cx) = (&change.path, self.context());
+        let entry = here.entry(path, &cx).ok().flatten();
+        entry.zip(change.after.as_ref()).is_some_and(|(entry, after)| {
+            walk::same_contents((&here, path, &entry), (&there, path, after), &cx).unwrap_or(false)
+        })
+    }
+}
+
+/// The topmost mount point below a directory, if there is one.
+pub(super) fn mount_below(dir: &std::path::Path) -> Option<PathBuf> {
+    use std::os::unix::ffi::OsStringExt;
+    let mounts = std::fs::read("/proc/self/mountinfo").ok()?;
+    let points = mounts.split(|&b| b == b'\n').filter_map(|line| line.split(|&b| b == b' ').nth(4));
+    let points = points.map(|point| PathBuf::from(std::ffi::OsString::from_vec(unescaped(point))));
+    points.filter(|point| point.starts_with(dir)).min()
+}
+
+/// The kernel writes space, tab, newline and backslash as three octal digits.
+fn unescaped(text: &[u8]) -> Vec<u8> {
+    let (mut bytes, mut rest) = (Vec::new(), text);
+    while let Some((&first, after)) = rest.split_first() {
+        let code = after.get(..3).filter(|_| first == b'\\').and_then(|code| std::str::from_utf8(code).ok());
+        match code.and_then(|code| u8::from_str_radix(code, 8).ok()) {
+            Some(byte) => {
+                bytes.push(byte);
+                rest = &after[3..];
+            }
+            None => {
+                bytes.push(first);
+                rest = after;
+            }
+        }
+    }
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn mount_points_are_read_as_the_kernel_writes_them() {
+        assert_eq!(super::unescaped(b"/a\\040b\\134c\\"), b"/a b\\c\\");
+        assert!(super::mount_below(std::path::Path::new("/")).is_some());
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(super::mount_below(dir.path()), None);
+    }
+}

@@ -1,0 +1,78 @@
+//! What the repository of a branch names: whether commits were made in it, without asking Git.
+//!
+//! Only that something changed is told, not what: a mark of all references is written down when the branch is made, and compared
+//! with the present one. References that `git gc` packs keep their values, and so the mark.
+
+use std::collections::BTreeMap;
+use std::io::Read;
+use std::os::fd::AsFd;
+
+use ah_plugin_api::{Dir, EntryKind, RelPath, Result};
+use serde::{Deserialize, Serialize};
+
+use crate::restore::at::Tree;
+
+/// More of one file is not read: a repository with so many packed references has a mark of the first ones.
+const MAX: u64 = 64 << 20;
+
+/// The references of a repository at one time.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct RepositoryMark {
+    /// `HEAD`, and what it leads to.
+    pub(super) head: String,
+    /// CRC-32 of all references with their values, by name.
+    refs: u32,
+    /// How many they are.
+    count: u64,
+}
+
+impl RepositoryMark {
+    /// The mark of the repository at the top of a branch; none if there is none.
+    pub(crate) fn of(branch: &Dir) -> Result<Option<Self>> {
+        let tree = Tree::new(branch.as_fd())?;
+        let Some(head) = text(tree, &RelPath::new(".git/HEAD")?) else { return Ok(None) };
+        let mut refs = BTreeMap::new();
+        for line in text(tree, &RelPath::new(".git/packed-refs")?).unwrap_or_default().lines() {
+            if let Some((value, name)) = line.split_once(' ').filter(|_| !line.starts_with(['#', '^'])) {
+                refs.insert(name.to_owned(), value.to_owned());
+            }
+        }
+        loose(tree, &RelPath::new(".git/refs")?, &mut refs)?;
+        // Another form of storage has a file that changes with every reference.
+        if let Some(tables) = text(tree, &RelPath::new(".git/reftable/tables.list")?) {
+            refs.insert("tables".to_owned(), tables);
+        }
+        let target = head.strip_prefix("ref: ").and_then(|name| refs.get(name));
+        let head = format!("{head} {}", target.map_or("", String::as_str));
+        let mut sum = crc32fast::Hasher::new();
+        for (name, value) in &refs {
+            sum.update(format!("{name} {value}\n").as_bytes());
+        }
+        Ok(Some(Self { head, refs: sum.finalize(), count: refs.len() as u64 }))
+    }
+}
+
+/// Adds the references below a directory that have files of their own.
+fn loose(tree: Tree<'_>, dir: &RelPath, refs: &mut BTreeMap<String, String>) -> Result<()> {
+    for name in tree.names(dir).unwrap_or_default() {
+        let path = dir.join(&name)?;
+        match tree.stat(&path).ok().flatten().map(|found| found.kind) {
+            Some(EntryKind::Dir) => loose(tree, &path, refs)?,
+            Some(EntryKind::File) if !name.ends_with(b".lock") => {
+                let shown = path.to_string();
+                let name = shown.strip_prefix(".git/").unwrap_or(&shown);
+                refs.insert(name.to_owned(), text(tree, &path).unwrap_or_default());
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// The text of a small file without the space around it; none if it cannot be read.
+fn text(tree: Tree<'_>, path: &RelPath) -> Option<String> {
+    let file = std::fs::File::from(tree.file(path).ok()?);
+    let mut bytes = Vec::new();
+    file.take(MAX).read_to_end(&mut bytes).ok()?;
+    Some(String::from_utf8_lossy(&bytes).trim().to_owned())
+}

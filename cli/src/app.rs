@@ -5,6 +5,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 use ah_core::{
     Access, Background, ConfigValues, Engine, Notice, NoticeKind, ProviderSource, SessionName, Settings, Timestamp,
@@ -151,6 +152,9 @@ impl App {
         let mut settings = Settings::new(home, ProviderSource::Plugins(self.provider_folders()));
         settings.exe_dir = exe_dir();
         settings.background = self.background(&settings.home).filter(|_| !self.in_background.get());
+        if let Some(seconds) = self.globals.hang_limit {
+            settings.hang = Duration::from_secs(seconds.into());
+        }
         settings.user_home.clone_from(&self.env.user_home);
         settings.system_config = Some(Path::new(SYSCONFDIR).join("ah/config.json"));
         settings.global_ignore = self.git_ignore_file().into_iter().collect();

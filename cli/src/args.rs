@@ -84,6 +84,9 @@ pub(crate) struct Globals {
     /// A folder with provider libraries, looked at first; may be repeated.
     #[arg(long, value_name = "DIR", global = true)]
     pub(crate) provider_path: Vec<PathBuf>,
+    /// Give up a provider's call that gives no sign of life for so many seconds; for tests.
+    #[arg(long, value_name = "SECONDS", global = true, hide = true)]
+    pub(crate) hang_limit: Option<u16>,
     /// Print JSON, errors too; docs/json.md has the shapes.
     #[arg(long, global = true)]
     pub(crate) json: bool,

@@ -4,9 +4,10 @@ use std::fs::File;
 use std::io::{Read, Seek};
 use std::os::fd::{AsFd, OwnedFd};
 
+use ah_core::beneath::{self, Mounts};
 use ah_core::{EntryRecord, RelPath, SnapshotRecord, Workspace};
 use ah_plugin_api::{Dir, EntryKind, Error, ErrorKind, Result};
-use rustix::fs::{MemfdFlags, Mode, OFlags, ResolveFlags};
+use rustix::fs::{MemfdFlags, OFlags};
 use rustix::io::Errno;
 
 /// A file's contents, or a symlink's target, in a snapshot.
@@ -45,11 +46,5 @@ pub(crate) fn now(root: &Dir, path: &RelPath, kind: EntryKind) -> Result<Vec<u8>
 
 fn open(root: &Dir, path: &RelPath, flags: OFlags) -> Result<OwnedFd, Errno> {
     let name = if path.is_root() { b"." } else { path.as_bytes() };
-    let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-    match rustix::fs::openat2(root, name, flags, Mode::empty(), resolve) {
-        // Kernels before 5.6, and sandboxes that know no newer one.
-        Err(Errno::NOSYS | Errno::PERM) => rustix::fs::openat(root, name, flags, Mode::empty()),
-        opened => opened,
-    }
+    beneath::open(root.as_fd(), name, flags, Mounts::Enter)
 }

@@ -6,7 +6,7 @@
 //! workspaces/<id>/                       registry/, session.rs, timeline/
 //! leases/<id>.json   mounts/<id>         seek/
 //! branches/<id>.json branches/<name>/    branch/
-//! trash/  tmp/  logs/                    emptied by gc
+//! trash/                                 emptied by gc
 //! ```
 
 use std::fs;

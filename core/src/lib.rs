@@ -11,6 +11,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod background;
+pub mod beneath;
 mod branch;
 pub mod carry;
 mod cat;
@@ -75,6 +76,6 @@ pub use select::Candidate;
 pub use session::SessionRecord;
 pub use settings::{Background, Clock, IdSource, Settings};
 pub use snapshot::SnapshotOptions;
-pub use status::Status;
+pub use status::{MissingWorkspace, Status};
 pub use timeline::{Event, EventBody, TimelineFault, TimelineFilter, TimelineReport, WorkspaceChange};
 pub use workspace::Workspace;

@@ -112,19 +112,26 @@ pub(crate) struct Holder {
     /// The kernel's id of this run of the machine.
     #[serde(default)]
     pub(crate) boot: String,
+    /// The namespace in which `pid` means that process: a container has one of its own.
+    #[serde(default)]
+    pub(crate) namespace: u64,
 }
 
 impl Holder {
     /// This process.
     pub(crate) fn me() -> Self {
         let pid = std::process::id();
-        Self { pid, start: start_time(pid).unwrap_or(0), boot: boot_id() }
+        Self { pid, start: start_time(pid).unwrap_or(0), boot: boot_id(), namespace: namespace() }
     }
 
     /// Whether that process still runs. In doubt, it does.
     pub(crate) fn alive(&self) -> bool {
         if self.boot != boot_id() {
             return false;
+        }
+        // What runs in another namespace cannot be seen from here.
+        if self.namespace != 0 && self.namespace != namespace() {
+            return true;
         }
         match start_time(self.pid) {
             Some(start) => self.start == 0 || start == self.start,
@@ -137,6 +144,24 @@ impl Holder {
 /// The kernel's id of this run of the machine; empty where there is none.
 pub(crate) fn boot_id() -> String {
     std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
+}
+
+/// The inode that stands for this process's namespace of pids; 0: not known.
+fn namespace() -> u64 {
+    use std::os::unix::fs::MetadataExt;
+    std::fs::metadata("/proc/self/ns/pid").map_or(0, |at| at.ino())
+}
+
+/// What a name of ours says of the process that made it: `<pid>.<namespace>`.
+pub(crate) fn me_in_a_name() -> String {
+    format!("{}.{}", std::process::id(), namespace())
+}
+
+/// Whether the process that is named so may still run. One of another namespace cannot be seen from here, so it may.
+pub(crate) fn may_run(name: &str) -> bool {
+    let (pid, space) = name.split_once('.').unwrap_or((name, "0"));
+    let elsewhere = space.parse::<u64>().is_ok_and(|space| space != 0 && space != namespace());
+    elsewhere || pid.parse::<u32>().is_ok_and(|pid| Path::new("/proc").join(pid.to_string()).exists())
 }
 
 /// Field 22 of `/proc/PID/stat`, counted after the name, which may hold spaces and parentheses. A zombie has ended.
@@ -153,7 +178,7 @@ fn start_time(pid: u32) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Holder, Lock};
+    use super::{Holder, Lock, may_run, me_in_a_name};
     use ah_plugin_api::{ErrorKind, Quiet};
     use std::time::Duration;
 
@@ -179,9 +204,14 @@ mod tests {
         assert!(me.start > 0 && me.alive());
         assert!(!Holder { start: me.start + 1, ..me.clone() }.alive());
         assert!(!Holder { boot: "another".into(), ..me.clone() }.alive());
+        // A container's, say.
+        assert!(Holder { start: me.start + 1, namespace: me.namespace + 1, ..me.clone() }.alive());
+        assert!(may_run(&me_in_a_name()) && may_run(&me.pid.to_string()));
         let mut child = std::process::Command::new("true").spawn().unwrap();
         let pid = child.id();
         child.wait().unwrap();
+        assert!(!may_run(&pid.to_string()) && !may_run(&format!("{pid}.{}", me.namespace)));
+        assert!(may_run(&format!("{pid}.{}", me.namespace + 1)) && !may_run("x"));
         assert!(!Holder { pid, ..me }.alive());
     }
 }

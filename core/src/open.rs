@@ -181,7 +181,7 @@ impl Engine {
     ) -> Result<WorkspaceRecord> {
         let id = WorkspaceId::new(letters(&self.settings().ids))?;
         let created = self.settings().clock.now();
-        let record = WorkspaceRecord { id, path: root.to_owned(), identity, created, branch };
+        let record = WorkspaceRecord { id, path: root.to_owned(), identity, created, branch, first_commit: None };
         let folder = self.home().workspace(record.id.as_str());
         if !fsio::make_dir(&folder)? {
             return Err(Error::new(ErrorKind::Internal, format!("the id {} is taken already", record.id)));
@@ -193,11 +193,23 @@ impl Engine {
 
     /// Writes down where a workspace is now. The registry is locked.
     fn relocate(&self, former: &WorkspaceRecord, root: &Path, identity: Identity) -> Result<WorkspaceRecord> {
-        let Some(mut doc) = registry::load(self.home(), former.id.as_str())? else {
+        self.rewrite(&former.id, |record| {
+            root.clone_into(&mut record.path);
+            record.identity = identity;
+        })
+    }
+
+    /// Writes down a workspace's repository by its first commit.
+    pub(crate) fn note_first_commit(&self, id: &WorkspaceId, first: &str) -> Result<()> {
+        let _lock = self.lock_registry()?;
+        self.rewrite(id, |record| record.first_commit = Some(first.to_owned())).map(drop)
+    }
+
+    fn rewrite(&self, id: &WorkspaceId, change: impl FnOnce(&mut WorkspaceRecord)) -> Result<WorkspaceRecord> {
+        let Some(mut doc) = registry::load(self.home(), id.as_str())? else {
             return Err(Error::new(ErrorKind::Conflict, "the workspace was removed this moment"));
         };
-        root.clone_into(&mut doc.value.path);
-        doc.value.identity = identity;
+        change(&mut doc.value);
         registry::save(self.home(), &doc)?;
         Index::refresh(self.home())?;
         Ok(doc.value)

@@ -2,7 +2,6 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 use ah_plugin_api::{Error, ErrorKind, Provider, ProviderName, Result};
 use serde::Serialize;
@@ -11,9 +10,6 @@ use crate::engine::Engine;
 use crate::fsio;
 use crate::notice::{Notice, NoticeKind};
 use crate::text;
-
-/// A provider's call that gives no sign of life for so long is given up.
-const HANG: Duration = Duration::from_secs(120);
 
 /// A plugin that was not loaded.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -90,7 +86,7 @@ impl Engine {
         let options = ah_host::Options {
             search: ah_host::Search { explicit, exe_dir: self.settings().exe_dir.clone(), system: true },
             state: fsio::make_dir(&state).is_ok().then_some(state),
-            limit: Some(HANG),
+            limit: Some(self.settings().hang),
         };
         let host = ah_host::load(&options);
         let providers = host.plugins.into_iter().map(|plugin| ServedProvider {

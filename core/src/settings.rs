@@ -6,6 +6,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use ah_plugin_api::{Observer, Quiet, Timestamp};
 
@@ -38,6 +39,8 @@ pub struct Settings {
     pub exe_dir: Option<PathBuf>,
     /// The command that does work in the background; none: it is left for the next `gc`.
     pub background: Option<Background>,
+    /// A provider's call that gives no sign of life for so long is given up.
+    pub hang: Duration,
     /// What time it is.
     pub clock: Clock,
     /// Where random ids come from.
@@ -62,6 +65,7 @@ impl Settings {
             providers,
             exe_dir: None,
             background: None,
+            hang: Duration::from_secs(120),
             clock: Clock::system(),
             ids: IdSource::random(),
             observer: Arc::new(Quiet),

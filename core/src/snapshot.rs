@@ -158,6 +158,7 @@ impl Taking<'_> {
         record.attributes = self.attributes();
         match self.list(before, record, &snapshot) {
             Ok(record) => {
+                self.note_first_commit(&snapshot);
                 background::after_snapshot(workspace, &record);
                 Ok((record, snapshot))
             }
@@ -192,6 +193,16 @@ impl Taking<'_> {
             _ => None,
         });
         last.ok_or_else(|| Error::new(ErrorKind::Internal, "a snapshot was not listed"))
+    }
+
+    /// Once for a repository. Only an attribute: what cannot be written now, a later snapshot writes.
+    fn note_first_commit(&self, snapshot: &Snapshot) {
+        let first = snapshot.repository.as_ref().and_then(|repository| repository.first_commit.as_deref());
+        let first = first.map(|first| first.get(..12).unwrap_or(first));
+        let record = &self.workspace.record;
+        if let Some(first) = first.filter(|first| record.first_commit.as_deref() != Some(*first)) {
+            let _ = self.workspace.engine.note_first_commit(&record.id, first);
+        }
     }
 
     fn request(&self, served: &Served) -> Result<SnapshotRequest> {

@@ -11,6 +11,7 @@ use crate::engine::{Access, Engine};
 use crate::ids::WorkspaceId;
 use crate::providers::RefusedPlugin;
 use crate::record::{SnapshotKind, SnapshotRecord};
+use crate::registry::{Identity, Index, WorkspaceRecord};
 use crate::restore::InterruptedRestore;
 use crate::seek::LeaseRecord;
 use crate::select::Candidate;
@@ -28,6 +29,9 @@ pub struct Status {
     /// Its id; none: nothing was ever captured here.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub workspace: Option<WorkspaceId>,
+    /// The first twelve digits of its repository's first commit, the same in every clone; none: not known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub first_commit: Option<String>,
     /// The branch that it is, if it is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub branch: Option<BranchRecord>,
@@ -55,6 +59,19 @@ pub struct Status {
     /// The last time that the chosen provider failed, and who took over.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub degraded: Option<String>,
+    /// Other workspaces whose directories are not where they were.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub missing: Vec<MissingWorkspace>,
+}
+
+/// A workspace whose directory is not there.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct MissingWorkspace {
+    /// Its id.
+    pub id: WorkspaceId,
+    /// Where it was.
+    #[serde(with = "text::abs")]
+    pub path: PathBuf,
 }
 
 impl Engine {
@@ -84,6 +101,7 @@ impl Engine {
         let mut status = Status {
             root,
             workspace: None,
+            first_commit: None,
             branch: None,
             provider: chosen,
             candidates,
@@ -95,6 +113,11 @@ impl Engine {
             leases: Vec::new(),
             interrupted: None,
             degraded: None,
+            missing: self
+                .missing()?
+                .into_iter()
+                .map(|record| MissingWorkspace { id: record.id, path: record.path })
+                .collect(),
         };
         if let Some(workspace) = workspace {
             status.add(&workspace)?;
@@ -103,10 +126,19 @@ impl Engine {
     }
 }
 
+impl Engine {
+    /// The registered workspaces whose directories are not there.
+    pub(crate) fn missing(&self) -> Result<Vec<WorkspaceRecord>> {
+        let records = Index::load(self.home())?.0.workspaces.into_iter().map(|workspace| workspace.record);
+        Ok(records.filter(|record| Identity::of_path(&record.path).is_none()).collect())
+    }
+}
+
 impl Status {
     fn add(&mut self, workspace: &Workspace) -> Result<()> {
         let state = workspace.state()?;
         self.workspace = Some(workspace.id().clone());
+        self.first_commit.clone_from(&workspace.record.first_commit);
         if let Some(id) = &workspace.record.branch {
             let all = branch::all(workspace.engine.home())?.into_iter();
             self.branch = all.map(|file| file.record).find(|branch| branch.id == *id);

@@ -5,7 +5,7 @@
 //! on a good file is loaded at once and a bad one is refused at once. The system's linker cache is part of the identity: when other
 //! libraries are installed, everything is tried again.
 //!
-//! What is remembered is a cache. Without a folder for it, or with a damaged file, everything is tried again.
+//! What may be the machine's fault (too slow, killed for want of memory) is not remembered. What is remembered is a cache. Without a folder for it, or with a damaged file, everything is tried again.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -60,9 +60,7 @@ impl Memory {
             Some(ending) => ending,
             None => {
                 let ending = sys::in_child(LIMIT, load).map_err(Fault::Untried)?;
-                self.lines.retain(|(id, _)| *id != identity);
-                self.lines.push((identity, print(ending)));
-                self.changed = true;
+                self.note(identity, ending);
                 ending
             }
         };
@@ -72,6 +70,16 @@ impl Memory {
             Ending::Exit(code) => Err(Fault::Exits { code }),
             Ending::TimedOut => Err(Fault::Hangs(LIMIT)),
         }
+    }
+
+    /// Remembers an outcome, unless the machine may be the reason: too busy, or short of memory.
+    fn note(&mut self, identity: String, ending: Ending) {
+        if matches!(ending, Ending::TimedOut | Ending::Signal(Signal::SIGKILL)) {
+            return;
+        }
+        self.lines.retain(|(id, _)| *id != identity);
+        self.lines.push((identity, print(ending)));
+        self.changed = true;
     }
 
     /// Writes down what is new. Best effort: what is not remembered is tried again.
@@ -111,6 +119,7 @@ fn print(ending: Ending) -> String {
         Ending::Finished => "fine".to_owned(),
         Ending::Signal(signal) => signal.as_str().to_owned(),
         Ending::Exit(code) => code.to_string(),
+        // Never written down; read, it would mean nothing.
         Ending::TimedOut => "hangs".to_owned(),
     }
 }
@@ -118,7 +127,22 @@ fn print(ending: Ending) -> String {
 fn parse(outcome: &str) -> Option<Ending> {
     match outcome {
         "fine" => Some(Ending::Finished),
-        "hangs" => Some(Ending::TimedOut),
         other => Signal::from_str(other).map(Ending::Signal).ok().or_else(|| other.parse().ok().map(Ending::Exit)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Ending, Memory, Signal};
+
+    #[test]
+    fn accidents_are_not_remembered() {
+        let mut memory = Memory::read(None);
+        memory.note("a".into(), Ending::TimedOut);
+        memory.note("a".into(), Ending::Signal(Signal::SIGKILL));
+        assert!(memory.lines.is_empty() && !memory.changed);
+        memory.note("a".into(), Ending::Signal(Signal::SIGSEGV));
+        memory.note("b".into(), Ending::Finished);
+        assert!(memory.lines.len() == 2 && memory.changed);
     }
 }

@@ -5,6 +5,7 @@ use clap::Args;
 use serde::Serialize;
 
 use crate::app::App;
+use crate::commands::status::tell_missing;
 use crate::failure::{Exit, Outcome};
 use crate::output::{size, text};
 
@@ -45,6 +46,7 @@ pub(crate) fn run(app: &App, args: &GcArgs) -> Outcome {
         for failure in &report.failures {
             app.ui.warning(failure, None);
         }
+        tell_missing(app, &report.missing);
         if report.bytes > 0 {
             app.ui.note(&format!("{} given back", size::human(report.bytes)));
         }

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use ah_core::{Candidate, NoticeKind, Status};
+use ah_core::{Candidate, MissingWorkspace, NoticeKind, Status};
 use clap::Args;
 use serde::Serialize;
 
@@ -87,7 +87,18 @@ fn write(app: &App, status: &Status) -> Result<(), Failure> {
     for (path, remedy) in status.refused.iter().filter_map(|plugin| Some((&plugin.path, plugin.remedy.as_ref()?))) {
         app.ui.note(&format!("{}: {remedy}", text::path(path)));
     }
+    tell_missing(app, &status.missing);
     Ok(())
+}
+
+/// Names workspaces whose directories are not there: nobody else does, and their snapshots take room.
+pub(crate) fn tell_missing(app: &App, missing: &[MissingWorkspace]) {
+    for workspace in missing {
+        let path = text::path(&workspace.path);
+        app.ui.note(&format!(
+            "the workspace {path} is not there; its snapshots are kept. If it was moved: `ah agent fs adopt {path}` in its new place"
+        ));
+    }
 }
 
 /// A table of verdicts.

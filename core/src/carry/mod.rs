@@ -84,7 +84,7 @@ impl Workspace {
                 policy,
             };
             let changes = self.changes(served, &request)?;
-            times::fit(workspace, branch, &changes.changes, &cx)?;
+            times::fit(workspace, branch, &changes.changes, self.engine.settings().clock.now(), &cx)?;
         }
         Ok(Some(report))
     }

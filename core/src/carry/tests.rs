@@ -5,7 +5,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use ah_plugin_api::{CapturePolicy, Change, Context, Dir, RelPath};
+use ah_plugin_api::{CapturePolicy, Change, Context, Dir, RelPath, Timestamp};
 
 use super::CarryReport;
 use super::copy::copy;
@@ -165,7 +165,8 @@ fn equal_files_get_the_present_time_and_others_now() {
         after: entry(&two.workspace, name),
     };
     let began = SystemTime::now() - Duration::from_secs(1);
-    fit(&two.workspace, &two.branch, &["differs", "equal", "gone"].map(change), &Context::quiet()).unwrap();
+    fit(&two.workspace, &two.branch, &["differs", "equal", "gone"].map(change), Timestamp::now(), &Context::quiet())
+        .unwrap();
     let time = |path: &str| two.at(path).metadata().unwrap().modified().unwrap();
     assert_eq!(time("branch/equal"), time("ws/equal"));
     assert!(time("branch/differs") > began && time("branch/gone") > began);

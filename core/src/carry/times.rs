@@ -12,9 +12,9 @@ use rustix::io::Errno;
 use crate::restore::at::{LastDir, Tree, io, set_mtime};
 use crate::walk::same_bytes;
 
-/// Sets times in `branch`. `changes` are the differences from what the branch was grown from to the workspace, times included.
-pub(super) fn fit(workspace: &Dir, branch: &Dir, changes: &[Change], cx: &Context<'_>) -> Result<()> {
-    let (now, here, there) = (Timestamp::now(), Tree::new(workspace.as_fd())?, Tree::new(branch.as_fd())?);
+/// Sets times in `branch`. `changes` are the differences from what the branch was grown from to the workspace, times included; `now` is the present moment.
+pub(super) fn fit(workspace: &Dir, branch: &Dir, changes: &[Change], now: Timestamp, cx: &Context<'_>) -> Result<()> {
+    let (here, there) = (Tree::new(workspace.as_fd())?, Tree::new(branch.as_fd())?);
     let mut dirs = LastDir::new(there);
     for (done, change) in changes.iter().enumerate() {
         if done.is_multiple_of(256) {

@@ -1,5 +1,6 @@
 //! What a person does with configuration: list, get, set, trust.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use ah_plugin_api::{Durability, Error, ErrorKind, Result};
@@ -42,8 +43,11 @@ impl Engine {
         if let Some(value) = &value
             && let Err(reason) = key.check(value)
         {
-            return Err(Error::new(ErrorKind::InvalidArgument, format!("{} cannot be {value}: {reason}", key.name)));
+            return Err(Error::new(ErrorKind::InvalidArgument, format!("{} cannot be {value}: {reason}", key.name))
+                .with_hint("ah config list"));
         }
+        // From reading to writing nobody else may change it.
+        let _lock = self.lock_registry()?;
         let (target, mut fields) = match layer {
             ConfigLayer::User => {
                 let target = file::real(&self.home().join("config.json"));
@@ -72,13 +76,7 @@ impl Engine {
         let mut bytes = serde_json::to_vec_pretty(fields).unwrap_or_default();
         bytes.push(b'\n');
         if layer == ConfigLayer::Project {
-            // An ordinary file of the project, made as the user's umask says.
-            let folder = target.parent().unwrap_or(Path::new("/"));
-            let run = || -> std::io::Result<()> {
-                std::fs::create_dir_all(folder)?;
-                std::fs::write(&target, &bytes)
-            };
-            return run().map_err(|e| fsio::failed("write", &target, &e));
+            return replace_project_file(&target, &bytes).map_err(|e| fsio::failed("write", &target, &e));
         }
         fsio::replace(&target, &bytes, Durability::Durable)
     }
@@ -95,6 +93,7 @@ impl Engine {
             .ok_or_else(|| Error::new(ErrorKind::NotFound, format!("there is no {}", target.display())))?;
         let fields = file::parse(&bytes)
             .map_err(|e| Error::new(ErrorKind::InvalidArgument, format!("{} cannot be read: {e}", target.display())))?;
+        let _lock = self.lock_registry()?;
         trust::set(self.home(), &target, (!revoke).then_some(&bytes))?;
         let restricted = |name: &String| ConfigKey::find(name).is_some_and(|key| !key.project);
         let restricted = file::flatten(&fields).into_keys().filter(restricted).collect();
@@ -104,4 +103,20 @@ impl Engine {
     fn config_root(&self, path: Option<&Path>) -> Result<Option<PathBuf>> {
         path.map(|path| self.find(path).map(|(root, ..)| root)).transpose()
     }
+}
+
+/// Replaces an ordinary file of the project whole, with the mode that it has or the user's umask says.
+fn replace_project_file(target: &Path, bytes: &[u8]) -> std::io::Result<()> {
+    std::fs::create_dir_all(target.parent().unwrap_or(Path::new("/")))?;
+    let temp = fsio::temp_beside(target);
+    let write = || -> std::io::Result<()> {
+        let mut file = std::fs::OpenOptions::new().write(true).create_new(true).open(&temp)?;
+        if let Ok(former) = std::fs::symlink_metadata(target) {
+            file.set_permissions(former.permissions())?;
+        }
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        std::fs::rename(&temp, target)
+    };
+    write().inspect_err(|_| drop(std::fs::remove_file(&temp)))
 }

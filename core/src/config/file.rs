@@ -35,7 +35,11 @@ pub(super) fn real(path: &Path) -> PathBuf {
 
 /// Reads a project's file, which a stranger may have written: no symlink is followed, nothing but a plain file is opened for good.
 pub(super) fn read_project(root: &Path) -> Result<Option<Vec<u8>>> {
-    let root = Dir::open(root)?;
+    // A workspace whose directory is not there has no file.
+    let root = match Dir::open(root) {
+        Err(error) if error.kind == ErrorKind::NotFound => return Ok(None),
+        root => root?,
+    };
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let open = || -> rustix::io::Result<Option<std::fs::File>> {
         let folder = rustix::fs::openat(root.as_fd(), ".ah", flags | OFlags::DIRECTORY, Mode::empty())?;

@@ -22,6 +22,7 @@ pub struct ConfigKey {
 enum Kind {
     Text,
     Texts,
+    Folders,
     Labels,
     Size,
     Count,
@@ -65,7 +66,7 @@ pub(crate) const KEYS: &[ConfigKey] = &[
         "how a workspace is given to an agent",
     ),
     key("provider", false, Kind::Text, "the provider that takes snapshots, whatever its rank"),
-    key("provider-path", false, Kind::Texts, "folders in which plugins are looked for first"),
+    key("provider-path", false, Kind::Folders, "folders in which plugins are looked for first"),
     key("prune.policy", false, Kind::Policy, "the retention policy of `prune` without one"),
 ];
 
@@ -95,7 +96,7 @@ impl ConfigKey {
             return value;
         }
         match self.kind {
-            Kind::Texts => text.split(',').filter(|part| !part.is_empty()).map(Value::from).collect(),
+            Kind::Texts | Kind::Folders => text.split(',').filter(|part| !part.is_empty()).map(Value::from).collect(),
             _ => Value::from(text),
         }
     }
@@ -106,6 +107,11 @@ impl ConfigKey {
         let (ok, wanted) = match self.kind {
             Kind::Text => (value.is_string(), "text".to_owned()),
             Kind::Texts => (texts(value), "a list of texts".to_owned()),
+            // A relative one would mean another folder in each directory that `ah` is used in.
+            Kind::Folders => (
+                texts(value) && value.as_array().into_iter().flatten().all(|one| one.as_str().is_some_and(is_absolute)),
+                "a list of absolute paths".to_owned(),
+            ),
             Kind::Labels => (
                 value.as_object().is_some_and(|map| map.values().all(Value::is_string)),
                 "an object of texts".to_owned(),
@@ -123,6 +129,10 @@ impl ConfigKey {
         };
         if ok { Ok(()) } else { Err(format!("it must be {wanted}")) }
     }
+}
+
+fn is_absolute(path: &str) -> bool {
+    std::path::Path::new(path).is_absolute()
 }
 
 /// A size in bytes: a number, or text as [`parse_size`] reads it.
@@ -182,6 +192,8 @@ mod tests {
         assert_eq!(key("capture.exclude").value_of("a,b"), json!(["a", "b"]));
         assert_eq!(key("capture.max-entries").value_of("5"), json!(5));
         assert_eq!(key("provider").value_of("git"), json!("git"));
+        assert_eq!(key("provider-path").value_of("/a,/b"), json!(["/a", "/b"]));
+        assert!(key("provider-path").check(&json!(["/a", "lib/ah"])).is_err());
         assert!(key("prune.policy").check(&json!("keep-last=x")).is_err());
         assert!(KEYS.is_sorted_by_key(|key| key.name));
     }

@@ -110,3 +110,37 @@ fn wrong_keys_and_values_are_refused() {
     std::fs::write(f.settings.home.join("config.json"), "{").unwrap();
     assert_eq!(engine.config_list(None).unwrap_err().kind, ErrorKind::InvalidArgument);
 }
+
+#[test]
+fn several_at_once_lose_nothing() {
+    let f = fixture();
+    let engine = f.engine();
+    let keys = ["capture.max-entries", "capture.max-file-size", "capture.max-ignored-size", "branch.carry-limit"];
+    for layer in [ConfigLayer::User, ConfigLayer::Project] {
+        for round in 1..20u64 {
+            std::thread::scope(|scope| {
+                for key in keys {
+                    let set = || engine.config_set(Some(&f.project), layer, key, Some(&round.to_string())).unwrap();
+                    scope.spawn(set);
+                }
+            });
+            for key in keys {
+                let entry = engine.config_get(Some(&f.project), key).unwrap();
+                assert_eq!((entry.value, entry.layer), (json!(round), layer), "{key}");
+            }
+        }
+    }
+    let names: Vec<_> = std::fs::read_dir(f.project.join(".ah")).unwrap().map(|e| e.unwrap().file_name()).collect();
+    assert_eq!(names, ["config.json"]);
+}
+
+#[test]
+fn a_relative_folder_of_plugins_counts_nowhere() {
+    let f = fixture();
+    let error = f.engine().config_set(None, ConfigLayer::User, "provider-path", Some("lib")).unwrap_err();
+    assert_eq!(error.kind, ErrorKind::InvalidArgument);
+    std::fs::write(f.settings.home.join("config.json"), r#"{"provider-path": ["lib"]}"#).unwrap();
+    let engine = f.engine();
+    assert_eq!(engine.config_get(None, "provider-path").unwrap().layer, ConfigLayer::Default);
+    assert_eq!(engine.take_notices().len(), 1);
+}

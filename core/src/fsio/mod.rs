@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use ah_plugin_api::{Dir, Durability, Error, Result};
 
 use crate::crash;
+use crate::lock::me_in_a_name;
 
 pub(crate) use remove::remove_tree;
 
@@ -56,7 +57,7 @@ pub(crate) fn temp_beside(path: &Path) -> PathBuf {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let unique = NEXT.fetch_add(1, Ordering::Relaxed);
-    path.with_file_name(format!(".{name}.tmp-{}-{unique}", std::process::id()))
+    path.with_file_name(format!(".{name}.tmp-{}-{unique}", me_in_a_name()))
 }
 
 /// Whether a file name is one that [`temp_beside`] gave.

@@ -8,6 +8,7 @@ use crate::branch::{self, BranchState};
 use crate::fsio;
 use crate::gc::GcReport;
 use crate::home::Home;
+use crate::lock::may_run;
 use crate::registry::{self, Index};
 use crate::seek;
 use crate::workspace::Workspace;
@@ -93,7 +94,8 @@ impl Workspace {
             report.note("emptying the trash", outcome)?;
         }
         let folder = self.folder();
-        for place in [home.path().to_owned(), home.join("leases"), home.join("branches"), folder.clone()] {
+        let restoring = folder.join("restoring");
+        for place in [home.path().to_owned(), home.join("leases"), home.join("branches"), folder.clone(), restoring] {
             sweep_temps(&place, report)?;
         }
         for session in fsio::names(&folder.join("sessions"))? {
@@ -139,8 +141,8 @@ fn sweep_views(home: &Home, engine: &crate::engine::Engine, report: &mut GcRepor
         let leased = leases.iter().any(|lease| {
             lease.id.as_str() == name || lease.shown.as_ref().is_some_and(|shown| shown.path.starts_with(&path))
         });
-        // `walk` names its views `walk-<pid>-<n>`.
-        let in_use = name.split('-').nth(1).and_then(|pid| pid.parse::<u32>().ok()).is_some_and(runs);
+        // `walk` names its views `walk-<process>-<n>`.
+        let in_use = name.split('-').nth(1).is_some_and(may_run);
         if leased || in_use || home.join("leases").join(format!("{name}.json")).exists() {
             continue;
         }
@@ -168,15 +170,11 @@ pub(crate) fn remove_view_folder(path: &Path, home: &Home) -> Result<()> {
 /// Temporary files of processes that have ended.
 fn sweep_temps(folder: &Path, report: &mut GcReport) -> Result<()> {
     for name in fsio::names(folder)? {
-        let pid = name.rsplit_once(".tmp-").and_then(|(_, rest)| rest.split('-').next()?.parse::<u32>().ok());
-        if fsio::is_temp(&name) && pid.is_some_and(|pid| !runs(pid)) {
+        let maker = name.rsplit_once(".tmp-").and_then(|(_, rest)| rest.split('-').next());
+        if fsio::is_temp(&name) && maker.is_some_and(|maker| !may_run(maker)) {
             fsio::remove_file(&folder.join(&name))?;
             report.did(format!("removed the temporary file {name}"));
         }
     }
     Ok(())
-}
-
-fn runs(pid: u32) -> bool {
-    Path::new("/proc").join(pid.to_string()).exists()
 }

@@ -13,6 +13,7 @@ use serde::Serialize;
 
 use crate::fsio;
 use crate::lock::Lock;
+use crate::status::MissingWorkspace;
 use crate::workspace::Workspace;
 
 pub(crate) use leftovers::remove_view_folder;
@@ -33,6 +34,9 @@ pub struct GcReport {
     pub failures: Vec<String>,
     /// Bytes given back.
     pub bytes: u64,
+    /// Other workspaces whose directories are not where they were; their snapshots stay.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub missing: Vec<MissingWorkspace>,
 }
 
 impl GcReport {
@@ -100,10 +104,26 @@ impl Workspace {
             report.note(&format!("reclaiming in {name}"), outcome)?;
         }
         if !options.auto {
+            let outcome = self.reclaim_missing(&mut report);
+            report.note("reclaiming of workspaces that are not there", outcome)?;
             let outcome = self.sweep(&mut report);
             report.note("sweeping", outcome)?;
         }
         Ok(report)
+    }
+
+    /// Lets providers reclaim what other workspaces need no more whose directories are not there: no `gc` is run in those.
+    fn reclaim_missing(&self, report: &mut GcReport) -> Result<()> {
+        for record in self.engine.missing()? {
+            let (id, path) = (record.id.clone(), record.path.clone());
+            report.missing.push(MissingWorkspace { id, path: path.clone() });
+            let workspace = self.engine.handle(record, path);
+            for name in workspace.stores()? {
+                let outcome = workspace.reclaim(&name, false, report);
+                report.note(&format!("reclaiming in {name} of {}", workspace.root().display()), outcome)?;
+            }
+        }
+        Ok(())
     }
 
     /// The providers that have a store here.

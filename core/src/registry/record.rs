@@ -28,6 +28,9 @@ pub(crate) struct WorkspaceRecord {
     /// The branch that it is, if it is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) branch: Option<BranchId>,
+    /// The first twelve digits of its repository's first commit: the same in every clone, to group workspaces by. Never a key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) first_commit: Option<String>,
 }
 
 impl Versioned for WorkspaceRecord {

@@ -1,16 +1,14 @@
 //! Work in a tree relative to an open directory, so that no symlink that someone swaps in leads out of it.
 //!
-//! A path is opened component by component by the kernel (`openat2` with `BENEATH` and `NO_SYMLINKS`); where the kernel or a
-//! sandbox has no `openat2`, the same is done by hand with `O_NOFOLLOW`. Used by restore, walk and carry. What any of them
-//! decides is not here.
+//! How a path is opened is `beneath.rs`'s. Used by restore, walk and carry. What any of them decides is not here.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use ah_plugin_api::{Entry, EntryKind, Error, RelPath, Result, Timestamp};
-use rustix::fs::{
-    AtFlags, FileType, Mode, OFlags, RenameFlags, ResolveFlags, Statx, StatxFlags, Timespec, Timestamps, UTIME_OMIT,
-};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, Statx, StatxFlags, Timespec, Timestamps, UTIME_OMIT};
 use rustix::io::Errno;
+
+use crate::beneath::{self, Mounts};
 
 /// What `statx` says of one entry.
 #[derive(Debug, Clone, Copy)]
@@ -130,27 +128,11 @@ impl<'a> Tree<'a> {
         if path.is_root() {
             return rustix::fs::openat(self.top, ".", flags, Mode::empty());
         }
-        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-        let opened = match rustix::fs::openat2(self.top, path.as_bytes(), flags, Mode::empty(), resolve) {
-            // Old kernels have no openat2; some sandboxes answer EPERM to what they do not know.
-            Err(Errno::NOSYS | Errno::PERM) => self.open_by_hand(path, flags)?,
-            // Raced with a rename somewhere up the tree: the kernel asks to be asked again.
-            Err(Errno::AGAIN) => self.open_by_hand(path, flags)?,
-            other => other?,
-        };
+        let opened = beneath::open(self.top, path.as_bytes(), flags, Mounts::Enter)?;
         match stat(opened.as_fd(), b"")? {
             Some(found) if found.dev == self.dev => Ok(opened),
             _ => Err(Errno::XDEV),
         }
-    }
-
-    fn open_by_hand(&self, path: &RelPath, flags: OFlags) -> Result<OwnedFd, Errno> {
-        let step = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let mut at = rustix::fs::openat(self.top, ".", step, Mode::empty())?;
-        for name in path.parent().unwrap_or_default().components() {
-            at = rustix::fs::openat(&at, name, step, Mode::empty())?;
-        }
-        rustix::fs::openat(&at, path.file_name().unwrap_or_default(), flags, Mode::empty())
     }
 
     /// Attributes of a path. `None` if it, or a directory on the way, is not there. `ELOOP`, `ENOTDIR`, `EXDEV` as
@@ -326,7 +308,6 @@ mod tests {
         assert!(tree.dir(&path("real")).is_ok());
         for flags in [OFlags::PATH | OFlags::DIRECTORY, OFlags::RDONLY | OFlags::DIRECTORY] {
             assert!(tree.open(&path("link"), flags).is_err());
-            assert!(tree.open_by_hand(&path("link"), flags | OFlags::NOFOLLOW).is_err());
         }
         assert!(tree.stat(&path("link/secret")).is_err());
         assert_eq!(tree.stat(&path("link")).unwrap().unwrap().kind, EntryKind::Symlink);

@@ -136,18 +136,15 @@ impl Workspace {
         Ok(Shown { path: view.path, view: view.reference, read_only_mount: view.read_only_mount, boot: boot_id() })
     }
 
-    /// Gives views back; answers which. A view goes when its last lease does.
+    /// Gives views back; answers which. A view goes when its last lease does. Of several, one that cannot be given back keeps none
+    /// of the others.
     ///
     /// # Errors
     /// `NotFound` if there is none such; `Busy` while a process uses the view.
     pub fn release(&self, which: &Release) -> Result<Vec<LeaseRecord>> {
         match which {
-            Release::All => {
-                let _lock = self.engine.lock_leases()?;
-                let mine: Vec<_> =
-                    all(self.engine.home())?.into_iter().filter(|lease| lease.workspace == self.id).collect();
-                mine.into_iter().filter(LeaseFile::is_settled).map(|lease| self.engine.give_back(&lease)).collect()
-            }
+            Release::All => self.engine.release_of(which, Some(&self.id)),
+            // A view is found wherever one stands.
             Release::Path(_) | Release::Id(_) => self.engine.release(which),
         }
     }
@@ -168,8 +165,14 @@ impl Engine {
     /// # Errors
     /// `NotFound` if there is none such; `Busy` while a process uses the view.
     pub fn release(&self, which: &Release) -> Result<Vec<LeaseRecord>> {
+        self.release_of(which, None)
+    }
+
+    fn release_of(&self, which: &Release, workspace: Option<&WorkspaceId>) -> Result<Vec<LeaseRecord>> {
         let _lock = self.lock_leases()?;
-        let settled = all(self.home())?.into_iter().filter(LeaseFile::is_settled);
+        let mut settled = all(self.home())?;
+        settled.retain(|lease| lease.is_settled() && workspace.is_none_or(|id| lease.workspace == *id));
+        let settled = settled.into_iter();
         let (chosen, named): (Vec<LeaseFile>, String) = match which {
             Release::All => (settled.collect(), String::new()),
             Release::Id(id) => (settled.filter(|lease| lease.id == *id).collect(), id.to_string()),
@@ -188,7 +191,21 @@ impl Engine {
             return Err(Error::new(ErrorKind::NotFound, format!("{named} is no view that is held"))
                 .with_hint("ah agent fs status lists views"));
         }
-        chosen.iter().map(|lease| self.give_back(lease)).collect()
+        let (mut released, mut first_error) = (Vec::new(), None);
+        for lease in &chosen {
+            match self.give_back(lease) {
+                Ok(record) => released.push(record),
+                Err(error) => drop(first_error.get_or_insert(error)),
+            }
+        }
+        match first_error {
+            None => Ok(released),
+            Some(error) if chosen.len() == 1 => Err(error),
+            Some(error) => {
+                let (done, all) = (released.len(), chosen.len());
+                Err(error.context(format!("{done} of {all} views were given back")))
+            }
+        }
     }
 
     pub(crate) fn lock_leases(&self) -> Result<Lock> {

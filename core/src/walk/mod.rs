@@ -15,6 +15,7 @@ use ah_plugin_api::{
 use rustix::fs::{MemfdFlags, Mode, OFlags};
 use rustix::io::Errno;
 
+use crate::lock::me_in_a_name;
 use crate::restore::at::{self, Tree, io};
 
 /// Larger contents are compared by way of a file, not of memory.
@@ -47,7 +48,7 @@ impl<'a> Shelf<'a> {
             return Ok(Source::Snapshot { shelf: *self, snapshot: snapshot.clone() });
         }
         static NEXT: AtomicU64 = AtomicU64::new(0);
-        let name = format!("walk-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let name = format!("walk-{}-{}", me_in_a_name(), NEXT.fetch_add(1, Ordering::Relaxed));
         let request = MountRequest { snapshot: snapshot.clone(), name: FileName::new(name)?, paths: Vec::new() };
         let place = Place::new(self.store).with_target(self.scratch);
         let view = self.provider.mount(&place, &request, cx)?;

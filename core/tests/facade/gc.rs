@@ -1,6 +1,7 @@
 use crate::lab::Lab;
-use ah_core::{GcOptions, RmOptions, SnapshotFilter};
+use ah_core::{Access, GcOptions, RmOptions, SnapshotFilter, SnapshotOptions};
 use std::fs;
+use std::sync::atomic::Ordering;
 
 fn gc(lab: &Lab) -> ah_core::GcReport {
     lab.open().gc(&GcOptions::default()).unwrap()
@@ -61,4 +62,27 @@ fn files_of_dead_processes_go_and_those_of_living_ones_stay() {
     assert!(!old.exists() && new.exists() && !home.join("trash/thing").exists());
     assert!(!home.join("workspaces/neverdone").exists());
     assert!(gc(&lab).actions.is_empty());
+}
+
+#[test]
+fn workspaces_that_are_not_there_are_named_and_reclaimed_in() {
+    let lab = Lab::new();
+    lab.step("a", "1");
+    let other = lab.top.join("other");
+    fs::create_dir(&other).unwrap();
+    let gone = lab.engine().workspace(&other, Access::Create).unwrap();
+    gone.snapshot(&SnapshotOptions::default()).unwrap();
+    let status = || lab.engine().status(&lab.path()).unwrap();
+    assert!(status().missing.is_empty() && gc(&lab).missing.is_empty());
+    fs::remove_dir_all(&other).unwrap();
+    let before = lab.fake.reclaims.load(Ordering::Relaxed);
+    let report = gc(&lab);
+    assert!(report.failures.is_empty() && lab.open().engine().take_notices().is_empty(), "{report:?}");
+    assert_eq!(lab.fake.reclaims.load(Ordering::Relaxed) - before, 4, "two folders in each of two stores");
+    assert_eq!((&report.missing[0].id, &report.missing[0].path), (gone.id(), &other));
+    assert_eq!(status().missing, report.missing);
+    // Its snapshots are all there still.
+    fs::create_dir(&other).unwrap();
+    lab.engine().workspace(&other, Access::Existing).unwrap().resolve("@").unwrap();
+    assert!(gc(&lab).missing.is_empty());
 }

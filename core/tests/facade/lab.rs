@@ -12,8 +12,8 @@ use ah_core::{
 use ah_plugin_api::{
     Changes, CloneRequest, Context, Description, DestroyRequest, DiffRequest, Done, Entry, Error, ListRequest,
     LookupRequest, MountRequest, Place, Probe, ProbeRequest, Provider, ProviderName, ReadDirRequest, ReadRequest,
-    ReclaimRequest, Reclaimed, Result, Snapshot, SnapshotRef, SnapshotRequest, UnmountRequest, Usage, UsageRequest,
-    View, WritableClone,
+    ReclaimRequest, Reclaimed, Reference, RepositoryState, Result, Snapshot, SnapshotRef, SnapshotRequest,
+    UnmountRequest, Usage, UsageRequest, View, WritableClone,
 };
 
 /// The in-memory provider under a name and a rank, made to fail when a test wants it to.
@@ -27,6 +27,11 @@ pub(crate) struct Fake {
     /// What `probe` says.
     pub(crate) probe: Arc<Mutex<Option<Probe>>>,
     pub(crate) syncs: Arc<AtomicI64>,
+    pub(crate) reclaims: Arc<AtomicI64>,
+    /// What the next snapshots say of the repository.
+    pub(crate) repository: Arc<Mutex<Option<RepositoryState>>>,
+    /// A view that cannot be given back.
+    pub(crate) stuck: Arc<Mutex<Option<Reference>>>,
     /// Whether reading a file of a snapshot fails.
     pub(crate) reads_fail: Arc<AtomicBool>,
     /// Whether taking anything away fails.
@@ -42,6 +47,9 @@ impl Fake {
             fails: Arc::default(),
             probe: Arc::default(),
             syncs: Arc::default(),
+            reclaims: Arc::default(),
+            repository: Arc::default(),
+            stuck: Arc::default(),
             reads_fail: Arc::default(),
             destroys_fail: Arc::default(),
         }
@@ -71,7 +79,11 @@ impl Provider for Fake {
     fn snapshot(&self, place: &Place<'_>, request: &SnapshotRequest, cx: &Context<'_>) -> Result<Snapshot> {
         match &*self.fails.lock().unwrap() {
             Some(error) => Err(error.clone()),
-            None => self.inner.snapshot(place, request, cx),
+            None => {
+                let mut snapshot = self.inner.snapshot(place, request, cx)?;
+                snapshot.repository = self.repository.lock().unwrap().clone().or(snapshot.repository);
+                Ok(snapshot)
+            }
         }
     }
 
@@ -87,6 +99,18 @@ impl Provider for Fake {
         self.inner.read(place, request, cx)
     }
 
+    fn reclaim(&self, place: &Place<'_>, request: &ReclaimRequest, cx: &Context<'_>) -> Result<Reclaimed> {
+        self.reclaims.fetch_add(1, Ordering::Relaxed);
+        self.inner.reclaim(place, request, cx)
+    }
+
+    fn unmount(&self, place: &Place<'_>, request: &UnmountRequest, cx: &Context<'_>) -> Result<Done> {
+        if self.stuck.lock().unwrap().as_ref() == Some(&request.view) {
+            return Err(Error::new(ah_core::ErrorKind::Busy, "made to fail"));
+        }
+        self.inner.unmount(place, request, cx)
+    }
+
     fn destroy(&self, place: &Place<'_>, request: &DestroyRequest, cx: &Context<'_>) -> Result<Done> {
         if self.destroys_fail.load(Ordering::Relaxed) {
             return Err(Error::new(ah_core::ErrorKind::Busy, "made to fail"));
@@ -98,13 +122,11 @@ impl Provider for Fake {
         list(ListRequest) -> Vec<Snapshot>;
         stat(SnapshotRef) -> Snapshot;
         mount(MountRequest) -> View;
-        unmount(UnmountRequest) -> Done;
         clone_snapshot(CloneRequest) -> WritableClone;
         diff(DiffRequest) -> Changes;
         read_dir(ReadDirRequest) -> Vec<Entry>;
         lookup(LookupRequest) -> Vec<Option<Entry>>;
         usage(UsageRequest) -> Usage;
-        reclaim(ReclaimRequest) -> Reclaimed;
     }
 }
 

@@ -81,3 +81,20 @@ fn gc_gives_back_what_nobody_holds() {
     assert!(!file.exists() && !lease.path.exists());
     assert!(workspace.gc(&GcOptions::default()).unwrap().actions.is_empty());
 }
+
+#[test]
+fn one_that_is_in_use_keeps_no_other() {
+    let lab = Lab::new();
+    (0..3).for_each(|n| drop(lab.step("a", &n.to_string())));
+    let workspace = lab.open();
+    let seek = |reference| workspace.seek(reference, &SeekOptions::default()).unwrap();
+    let leases = ["@", "@{1}", "@{2}"].map(seek);
+    *lab.fake.stuck.lock().unwrap() = Some(leases[0].view.clone());
+    let error = workspace.release(&Release::All).unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Busy);
+    assert!(error.message.contains("2 of 3"), "{error}");
+    let left: Vec<_> = workspace.leases().unwrap().into_iter().map(|lease| lease.id).collect();
+    assert_eq!(left, [leases[0].id.clone()]);
+    *lab.fake.stuck.lock().unwrap() = None;
+    assert_eq!(lab.engine().release(&Release::All).unwrap().len(), 1);
+}

@@ -248,3 +248,21 @@ fn labels_of_the_configuration_are_put_on() {
     lab.settings.environment.insert("labels".into(), serde_json::json!({"team": "blue"}));
     assert_eq!(lab.step("a", "1").attributes["team"], "blue");
 }
+
+#[test]
+fn a_workspace_bears_its_repositorys_first_commit() {
+    let lab = Lab::new();
+    let first_commit = || lab.engine().status(&lab.path()).unwrap().first_commit;
+    lab.step("a", "1");
+    assert_eq!(first_commit(), None);
+    for digit in ["1", "1", "2"] {
+        let state = ah_plugin_api::RepositoryState { first_commit: Some(digit.repeat(40)), ..Default::default() };
+        *lab.fake.repository.lock().unwrap() = Some(state);
+        lab.step("a", digit);
+        assert_eq!(first_commit(), Some(digit.repeat(12)));
+    }
+    // One in which it is not known takes nothing away.
+    *lab.fake.repository.lock().unwrap() = Some(ah_plugin_api::RepositoryState::default());
+    lab.step("a", "3");
+    assert_eq!(first_commit(), Some("2".repeat(12)));
+}

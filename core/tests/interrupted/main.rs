@@ -121,7 +121,7 @@ fn check(lab: &Lab, what: &str) {
     for folder in ["leases", "mounts", "branches", "trash"] {
         let left: Vec<_> = std::fs::read_dir(lab.settings.home.join(folder)).into_iter().flatten().flatten().collect();
         // Temporary files bear the pid of this process, which lives on; that a dead one's go is tested beside the facade.
-        let own_temp = |path: &Path| path.to_string_lossy().contains(&format!(".tmp-{}-", std::process::id()));
+        let own_temp = |path: &Path| path.to_string_lossy().contains(&format!(".tmp-{}.", std::process::id()));
         let unfinished =
             left.iter().filter(|entry| !own_temp(&entry.path()) && !is_finished_branch(&workspace, &entry.path()));
         assert_eq!(unfinished.count(), 0, "{what}: {left:?} are left in {folder}");

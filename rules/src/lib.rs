@@ -36,5 +36,6 @@ mod tracked;
 
 pub use class::Class;
 pub use dir_rules::{DirRules, Present};
+pub use repository::GitDir;
 pub use rules::Rules;
 pub use tracked::{IndexStamp, Tracked};

@@ -1,4 +1,6 @@
 //! Finding the repository whose rules hold, by descriptors and without trusting what it says.
+//!
+//! [`GitDir`] is for others too: whoever looks into a repository finds it by the same reading of `.git` and `commondir`.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -10,16 +12,17 @@ use crate::open::{self, Links};
 
 /// Where a work tree's own data is: `.git`, or what a `.git` file names.
 #[derive(Debug)]
-pub(crate) struct GitDir {
+pub struct GitDir {
     /// HEAD and index are here.
-    pub(crate) git_dir: OwnedFd,
+    pub git_dir: OwnedFd,
     /// `info/exclude` is here; none if it is `git_dir`.
     common_dir: Option<OwnedFd>,
 }
 
 impl GitDir {
     /// The repository whose work tree's top is `dir`; none if `dir` has no `.git`, or one that is no repository.
-    pub(crate) fn of(dir: BorrowedFd<'_>) -> Option<Self> {
+    #[must_use]
+    pub fn of(dir: BorrowedFd<'_>) -> Option<Self> {
         // Git follows a `.git` that is a symlink to a directory.
         let git_dir = match open::directory(dir, c".git", Links::Follow) {
             Some(fd) => fd,
@@ -44,7 +47,9 @@ impl GitDir {
         Some(this)
     }
 
-    fn common(&self) -> BorrowedFd<'_> {
+    /// Where config, `info/exclude`, refs and objects are: shared by all linked work trees.
+    #[must_use]
+    pub fn common(&self) -> BorrowedFd<'_> {
         self.common_dir.as_ref().unwrap_or(&self.git_dir).as_fd()
     }
 

@@ -3,11 +3,10 @@
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, OnceLock};
 
-use ah_plugin_api::{CapturePolicy, EntryKind, Error, ErrorKind, RelPath, Result};
+use ah_plugin_api::{CapturePolicy, RelPath};
 use bstr::ByteSlice;
 use sha1::{Digest, Sha1};
 
-use crate::class::Class;
 use crate::dir_rules::{DirRules, Present};
 use crate::open::{self, Links};
 use crate::patterns::{Chain, Patterns};
@@ -145,35 +144,6 @@ impl Rules {
     #[must_use]
     pub fn root(&self, workspace: BorrowedFd<'_>) -> DirRules {
         DirRules::root(Arc::clone(&self.shared), self.outer.clone(), self.repo.clone(), self.prefix.clone(), workspace)
-    }
-
-    /// The class of one path, with the directories on the way looked at. For many paths, walk with [`DirRules`].
-    ///
-    /// # Errors
-    /// `InvalidArgument` for the root itself; `NotFound` or what else the system says of a directory on the way.
-    pub fn classify(&self, workspace: BorrowedFd<'_>, path: &RelPath, kind: EntryKind, size: u64) -> Result<Class> {
-        let name = path
-            .file_name()
-            .ok_or_else(|| Error::new(ErrorKind::InvalidArgument, "the workspace itself has no class"))?;
-        let mut rules = self.root(workspace);
-        let mut at = None;
-        let above = path.parent().unwrap_or_default();
-        for component in above.components() {
-            let class = rules.classify(component, EntryKind::Dir, 0);
-            if !class.is_captured() {
-                return Ok(class);
-            }
-            let from = at.as_ref().map_or(workspace, AsFd::as_fd);
-            let flags = rustix::fs::OFlags::PATH
-                | rustix::fs::OFlags::DIRECTORY
-                | rustix::fs::OFlags::NOFOLLOW
-                | rustix::fs::OFlags::CLOEXEC;
-            let next = rustix::fs::openat(from, component, flags, rustix::fs::Mode::empty())
-                .map_err(|error| Error::from_io(format!("cannot open the directory {above}"), &error.into()))?;
-            rules = rules.enter(component, &class, next.as_fd(), None);
-            at = Some(next);
-        }
-        Ok(rules.classify(name, kind, size))
     }
 }
 

@@ -21,7 +21,7 @@ use rustix::io::Errno;
 use crate::meta::FileMeta;
 use crate::paths::Part;
 use crate::share::Share;
-use crate::store::Store;
+use crate::store::{Store, write_all};
 use crate::tree::{Directory, Item, Reader, What, damaged};
 
 /// How a tree is written.
@@ -308,8 +308,7 @@ impl Work<'_> {
             write_all(file.as_fd(), buffer).map_err(|e| failed("write", name, e))?;
             buffer.len() as u64
         } else {
-            self.cx.check_cancelled()?;
-            self.store.read_to(id, file.as_fd())?
+            self.store.read_to(id, file.as_fd(), self.cx)?
         };
         if size != meta.size {
             let name = String::from_utf8_lossy(name);
@@ -347,19 +346,6 @@ impl Work<'_> {
 fn open_dir(parent: BorrowedFd<'_>, name: &[u8]) -> Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     rustix::fs::openat(parent, name, flags, Mode::empty()).map_err(|e| failed("open", name, e))
-}
-
-/// Writes all of `data` at the descriptor's offset.
-pub(crate) fn write_all(file: BorrowedFd<'_>, mut data: &[u8]) -> rustix::io::Result<()> {
-    while !data.is_empty() {
-        match rustix::io::write(file, data) {
-            Ok(0) => return Err(Errno::IO),
-            Ok(count) => data = &data[count..],
-            Err(Errno::INTR) => {}
-            Err(e) => return Err(e),
-        }
-    }
-    Ok(())
 }
 
 fn mode(bits: u32) -> Mode {

@@ -106,6 +106,8 @@ impl Provider for GitProvider {
         let head = tree::open(&store, &request.snapshot)?;
         if !store.is_durable(&head.manifest.id) {
             store.sync(cx)?;
+            // After a power cut, this finds out whether it survived.
+            tree::open(&store, &request.snapshot)?;
         }
         Ok(Done {})
     }
@@ -175,8 +177,8 @@ impl Provider for GitProvider {
         read::read_dir(&*self.store(place.store)?, request)
     }
 
-    fn read(&self, place: &Place<'_>, request: &ReadRequest, _cx: &Context<'_>) -> Result<Entry> {
-        read::read(&*self.store(place.store)?, request, place.need_output()?)
+    fn read(&self, place: &Place<'_>, request: &ReadRequest, cx: &Context<'_>) -> Result<Entry> {
+        read::read(&*self.store(place.store)?, request, place.need_output()?, cx)
     }
 
     fn lookup(&self, place: &Place<'_>, request: &LookupRequest, cx: &Context<'_>) -> Result<Vec<Option<Entry>>> {

@@ -26,14 +26,14 @@ pub(crate) fn read_dir(store: &Store, request: &ReadDirRequest) -> Result<Vec<En
 }
 
 /// Answers [`ah_plugin_api::Provider::read`].
-pub(crate) fn read(store: &Store, request: &ReadRequest, output: BorrowedFd<'_>) -> Result<Entry> {
+pub(crate) fn read(store: &Store, request: &ReadRequest, output: BorrowedFd<'_>, cx: &Context<'_>) -> Result<Entry> {
     let head = tree::open(store, &request.snapshot)?;
     let mut reader = Reader::new(store);
     let what = reader.find(&head.root, &request.path)?.ok_or_else(|| no_such_path(&request.path))?;
     let (What::File(id, meta) | What::Symlink(id, meta)) = what else {
         return Err(Error::new(ErrorKind::InvalidArgument, format!("{} is a directory", request.path)));
     };
-    let written = store.read_to(&id, output)?;
+    let written = store.read_to(&id, output, cx)?;
     if written != meta.size {
         return Err(damaged(format!("{} is {written} bytes long instead of {}", request.path, meta.size)));
     }

@@ -4,28 +4,22 @@
 //! may point anywhere, a name may be a FIFO or a symlink. What cannot be understood is said in [`RepositoryState::not_kept`], and
 //! is never an error: a snapshot of the files is always possible.
 //!
-//! Not here: keeping its objects (`store::keep`), its ignore rules (`scan`).
+//! Not here: finding it ([`GitDir`]), keeping its objects (`store::keep`), its ignore rules (`scan`).
 
 pub(crate) mod refs;
 
-use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
 
 use ah_plugin_api::{Dir, Error, RepositoryState, Result};
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
+use ah_rules::GitDir;
+use rustix::fs::{FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
 /// The user's repository as it was found from a workspace.
 #[derive(Debug)]
 pub(crate) struct Repository {
-    /// The workspace's path below the top of the work tree; empty if it is the top, else without a slash at either end.
-    pub(crate) prefix: Vec<u8>,
-    /// The git directory (`.git`, or `.git/worktrees/<name>`): HEAD and index are here.
-    pub(crate) git_dir: OwnedFd,
-    /// The common directory: config, `info/exclude`, refs and objects are here.
-    pub(crate) common_dir: OwnedFd,
+    /// The git directory and the common directory.
+    git: GitDir,
     /// HEAD: the commit in hex and the branch, where known; and why objects cannot be kept, if so.
     pub(crate) state: RepositoryState,
     /// The objects folders, the repository's own first, then those of alternates.
@@ -44,49 +38,13 @@ const PACKED_LIMIT: u64 = 256 << 20;
 const DEPTH: usize = 5;
 
 impl Repository {
-    /// Finds the repository that the workspace is in: its `.git`, else that of the nearest directory above on the same
-    /// filesystem. None if there is none.
-    ///
-    /// # Errors
-    /// Only if the workspace itself cannot be looked at.
-    pub(crate) fn discover(workspace: &Dir) -> Result<Option<Self>> {
-        let failed = |errno: Errno| {
-            Error::from_io(format!("cannot look at the directory {}", workspace.path().display()), &errno.into())
-        };
-        let mut here = open_dir(workspace, b".").map_err(failed)?;
-        let mut stat = rustix::fs::fstat(&here).map_err(failed)?;
-        let mut names: Vec<Vec<u8>> = Vec::new();
-        let mut hint: Option<&Path> = Some(workspace.path());
-        loop {
-            match git_dir(&here) {
-                Found::Directory(git_dir) => {
-                    names.reverse();
-                    return Ok(Self::open(names.join(&b'/'), git_dir));
-                }
-                // Git does not look further up behind a broken `.git` file, and would find another repository there.
-                Found::Broken => return Ok(None),
-                Found::Nothing => {}
-            }
-            let Ok(above) = open_dir(&here, b"..") else { return Ok(None) };
-            let above_stat = rustix::fs::fstat(&above).map_err(failed)?;
-            if same(&stat, &above_stat) || stat.st_dev != above_stat.st_dev {
-                return Ok(None);
-            }
-            let Some(name) = name_of(&above, &stat, hint.and_then(Path::file_name)) else { return Ok(None) };
-            names.push(name);
-            hint = hint.and_then(Path::parent);
-            (here, stat) = (above, above_stat);
-        }
-    }
-
-    fn open(prefix: Vec<u8>, git_dir: OwnedFd) -> Option<Self> {
-        let common_dir = match read_file(&git_dir, "commondir", SMALL) {
-            Ok(Some(path)) => open_dir(&git_dir, path.trim_ascii_end()).ok()?,
-            _ => git_dir.try_clone().ok()?,
-        };
-        let refs = refs::read(common_dir.as_fd());
+    /// The repository whose work tree's top the workspace is; none if it is none's. A directory inside of a repository has none: it is no
+    /// place to put a repository of its own.
+    pub(crate) fn of(workspace: &Dir) -> Option<Self> {
+        let git = GitDir::of(workspace.as_fd())?;
+        let refs = refs::read(git.common());
         let state = RepositoryState::default();
-        let mut this = Self { prefix, git_dir, common_dir, state, objects: Vec::new(), shallow: None, refs };
+        let mut this = Self { git, state, objects: Vec::new(), shallow: None, refs };
         this.shallow = this.common_file("shallow", CONFIG_LIMIT).ok().flatten().filter(|text| !text.is_empty());
         if let Err(why) = this.read_head().and_then(|()| this.open_objects()).and_then(|()| this.check_config()) {
             this.state.not_kept = Some(why);
@@ -99,7 +57,7 @@ impl Repository {
     /// # Errors
     /// Those of the system.
     pub(crate) fn index(&self) -> Result<Option<(OwnedFd, u64)>> {
-        open_file(&self.git_dir, "index")
+        open_file(&self.git.git_dir, "index")
             .map_err(|errno| Error::from_io("cannot open the repository's index", &errno.into()))
     }
 
@@ -109,12 +67,12 @@ impl Repository {
     /// # Errors
     /// Those of the system.
     pub(crate) fn common_file(&self, name: &str, limit: u64) -> Result<Option<Vec<u8>>> {
-        read_file(&self.common_dir, name, limit)
+        read_file(self.git.common(), name, limit)
             .map_err(|errno| Error::from_io(format!("cannot read {name} of the repository"), &errno.into()))
     }
 
     fn read_head(&mut self) -> Result<(), String> {
-        let head = read_file(&self.git_dir, "HEAD", SMALL).map_err(|e| format!("its HEAD cannot be read: {e}"))?;
+        let head = read_file(&self.git.git_dir, "HEAD", SMALL).map_err(|e| format!("its HEAD cannot be read: {e}"))?;
         let head = head.ok_or("its HEAD cannot be read")?;
         let mut value = head.trim_ascii_end().to_vec();
         for step in 0..DEPTH {
@@ -143,10 +101,10 @@ impl Repository {
         if !name.starts_with("refs/") || name.split('/').any(|part| matches!(part, "" | "." | "..")) {
             return None;
         }
-        if let Ok(Some(text)) = read_file(&self.common_dir, name, SMALL) {
+        if let Ok(Some(text)) = read_file(self.git.common(), name, SMALL) {
             return Some(text.trim_ascii_end().to_vec());
         }
-        let packed = read_file(&self.common_dir, "packed-refs", PACKED_LIMIT).ok().flatten()?;
+        let packed = read_file(self.git.common(), "packed-refs", PACKED_LIMIT).ok().flatten()?;
         let mut lines = packed.split(|&byte| byte == b'\n');
         let line = lines.find(|line| {
             let (_, rest) = line.split_at(line.iter().position(|&byte| byte == b' ').unwrap_or(line.len()));
@@ -156,7 +114,7 @@ impl Repository {
     }
 
     fn open_objects(&mut self) -> Result<(), String> {
-        let own = open_dir(&self.common_dir, b"objects").map_err(|e| format!("its objects cannot be read: {e}"))?;
+        let own = open_dir(self.git.common(), b"objects").map_err(|e| format!("its objects cannot be read: {e}"))?;
         let mut seen = Vec::new();
         let mut todo = vec![(own, 0)];
         while let Some((dir, depth)) = todo.pop() {
@@ -212,52 +170,8 @@ fn extensions(config: &[u8]) -> Vec<(String, String)> {
     out
 }
 
-enum Found {
-    Directory(OwnedFd),
-    Broken,
-    Nothing,
-}
-
-/// The git directory that `.git` in `dir` is or names.
-fn git_dir(dir: &OwnedFd) -> Found {
-    match open_dir(dir, b".git") {
-        Ok(git_dir) if is_git_dir(&git_dir) => return Found::Directory(git_dir),
-        // Git passes over a directory of that name that is none.
-        Ok(_) => return Found::Nothing,
-        Err(Errno::NOENT) => return Found::Nothing,
-        Err(_) => {}
-    }
-    let Ok(Some(text)) = read_file(dir, ".git", SMALL) else { return Found::Broken };
-    let Some(path) = text.strip_prefix(b"gitdir:").map(<[u8]>::trim_ascii) else { return Found::Broken };
-    match open_dir(dir, path) {
-        Ok(git_dir) if is_git_dir(&git_dir) => Found::Directory(git_dir),
-        _ => Found::Broken,
-    }
-}
-
-fn is_git_dir(dir: &OwnedFd) -> bool {
-    let there = |name| rustix::fs::accessat(dir, name, rustix::fs::Access::EXISTS, AtFlags::empty()).is_ok();
-    // A dangling symlink is a HEAD too, of old.
-    let head = rustix::fs::statat(dir, "HEAD", AtFlags::SYMLINK_NOFOLLOW).is_ok();
-    head && (there("commondir") || there("objects") && there("refs"))
-}
-
 fn same(a: &Stat, b: &Stat) -> bool {
     (a.st_dev, a.st_ino) == (b.st_dev, b.st_ino)
-}
-
-/// The name that the directory with `stat` has in `above`. `hint` is where it was said to be; that may be out of date.
-fn name_of(above: &OwnedFd, stat: &Stat, hint: Option<&OsStr>) -> Option<Vec<u8>> {
-    let is =
-        |name: &[u8]| rustix::fs::statat(above, name, AtFlags::SYMLINK_NOFOLLOW).is_ok_and(|found| same(&found, stat));
-    if let Some(name) = hint.map(OsStrExt::as_bytes).filter(|name| is(name)) {
-        return Some(name.to_vec());
-    }
-    let entries = rustix::fs::Dir::read_from(above).ok()?;
-    entries
-        .flatten()
-        .map(|entry| entry.file_name().to_bytes().to_vec())
-        .find(|name| !matches!(&name[..], b"." | b"..") && is(name))
 }
 
 /// Opens a directory, wherever the path leads.
@@ -330,7 +244,7 @@ mod tests {
     }
 
     fn discover(path: &Path) -> Option<Repository> {
-        Repository::discover(&Dir::open(path).unwrap()).unwrap()
+        Repository::of(&Dir::open(path).unwrap())
     }
 
     fn inode(fd: impl AsFd) -> u64 {
@@ -358,14 +272,10 @@ mod tests {
         git(&main, &["add", "."]);
         git(&main, &["commit", "-q", "-m", "one"]);
         let head = git(&main, &["rev-parse", "HEAD"]);
-        let below = discover(&main.join("a/b")).unwrap();
-        assert_eq!(below.prefix, b"a/b");
-        assert_eq!(below.state.head, Some(head.clone()));
-        assert!(below.index().unwrap().unwrap().1 > 0);
-        // The path given is wrong: the name is found all the same.
-        let fd = Dir::open(main.join("a/b")).unwrap();
-        let lost = Dir::from_fd(fd.as_fd().try_clone_to_owned().unwrap(), "/nowhere/else".into());
-        assert_eq!(Repository::discover(&lost).unwrap().unwrap().prefix, b"a/b");
+        assert!(discover(&main.join("a/b")).is_none());
+        let found = discover(&main).unwrap();
+        assert_eq!(found.state.head, Some(head.clone()));
+        assert!(found.index().unwrap().unwrap().1 > 0);
 
         git(&main, &["pack-refs", "--all"]);
         assert_eq!(discover(&main).unwrap().state.head, Some(head.clone()));
@@ -373,7 +283,7 @@ mod tests {
         let linked = discover(&temp.path().join("linked")).unwrap();
         assert_eq!(linked.state.branch.as_deref(), Some("refs/heads/other"));
         assert_eq!(linked.state.head, Some(head.clone()));
-        assert_eq!(inode(&linked.common_dir), inode_of(&main.join(".git")));
+        assert_eq!(inode(linked.git.common()), inode_of(&main.join(".git")));
         assert_eq!(inode(&linked.objects[0]), inode_of(&main.join(".git/objects")));
         git(&main, &["checkout", "-q", "--detach"]);
         let detached = discover(&main).unwrap();

@@ -10,13 +10,12 @@ use ah_plugin_api::{Context, Result};
 use gix::ObjectId;
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
-use sha1::{Digest, Sha1};
 
 use crate::meta::FileMeta;
+use crate::store::hash_file;
 
 /// Smaller files are written: many filesystems keep them beside their attributes, where nothing can be shared.
 const LEAST: u64 = 16 << 10;
-const PIECE: usize = 128 << 10;
 
 /// The workspace as a place to share data with.
 #[derive(Debug)]
@@ -77,22 +76,7 @@ impl<'a> Share<'a> {
 
 /// Whether a file holds exactly the blob `id`.
 fn content_is(file: BorrowedFd<'_>, id: &ObjectId, size: u64, cx: &Context<'_>) -> Result<bool> {
-    let mut hash = Sha1::new();
-    hash.update(format!("blob {size}\0").as_bytes());
-    let mut piece = vec![0; PIECE];
-    let mut at = 0;
-    loop {
-        match rustix::io::pread(file, &mut piece, at) {
-            Ok(0) => return Ok(hash.finalize()[..] == *id.as_slice()),
-            Ok(count) => {
-                hash.update(&piece[..count]);
-                at += count as u64;
-            }
-            Err(Errno::INTR) => {}
-            Err(_) => return Ok(false),
-        }
-        cx.check_cancelled()?;
-    }
+    Ok(hash_file(file, size, cx)? == Ok(Some(*id)))
 }
 
 #[cfg(test)]

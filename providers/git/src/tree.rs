@@ -168,7 +168,7 @@ impl<'a> Reader<'a> {
             out.extend_from_slice(&data);
             return Ok(kind);
         }
-        self.store.read(id, out)
+        self.store.read_again(id, out)
     }
 
     /// A directory's own mode, time and flag, without its entries.
@@ -288,7 +288,7 @@ fn leaf(name: &[u8], kind: EntryKind, id: &ObjectId, meta: &FileMeta) -> Entry {
 
 /// Reads an object that must be of that kind.
 pub(crate) fn expect(store: &Store, id: &ObjectId, kind: Kind, out: &mut Vec<u8>) -> Result<()> {
-    let found = store.read(id, out)?;
+    let found = store.read_again(id, out)?;
     if found == kind { Ok(()) } else { Err(damaged(format!("the object {id} is a {found}, not a {kind}"))) }
 }
 

@@ -120,10 +120,7 @@ fn record_repository(
     tree: &Tree,
     cx: &Context<'_>,
 ) -> Result<Option<Recorded>> {
-    // A directory inside a repository is no place to put a repository of its own.
-    let Some(repository) = Repository::discover(workspace)?.filter(|repository| repository.prefix.is_empty()) else {
-        return Ok(None);
-    };
+    let Some(repository) = Repository::of(workspace) else { return Ok(None) };
     let mut state = repository.state.clone();
     let same = former.filter(|former| {
         former.user_index == tree.scan.user_index && !former.user_index_blob.is_null() && tree.scan.user_index_settled()
@@ -164,8 +161,13 @@ fn read_user_index(
                 return Ok(None);
             }
         };
-        if let Some(id) = batch.blob_from(file.as_fd(), size, replaces.as_deref())? {
-            return Ok(Some(id));
+        match batch.blob_from(file.as_fd(), size, replaces.as_deref(), cx)? {
+            Ok(Some(id)) => return Ok(Some(id)),
+            Ok(None) => {}
+            Err(errno) => {
+                cx.log(LogLevel::Warn, &format!("the repository's index is not in the snapshot: {errno}"));
+                return Ok(None);
+            }
         }
     }
     Ok(None)

@@ -9,10 +9,9 @@ use rustix::fs::{Mode, OFlags};
 
 use super::config::config;
 use super::index::{Files, adapt};
-use crate::checkout::write_all;
 use crate::repository::Repository;
 use crate::repository::refs::{self, Target};
-use crate::store::Store;
+use crate::store::{Store, write_all};
 use crate::tree::{Head, Reader, expect};
 
 /// Files of the user's repository larger than this are not taken for what they should be.
@@ -36,9 +35,8 @@ pub(super) fn make(
     let refs_dir = make_dir(git.as_fd(), "refs")?;
     make_dir(refs_dir.as_fd(), "heads")?;
     make_dir(refs_dir.as_fd(), "tags")?;
-    let populated = store.populate(kept, objects.as_fd(), cx)?;
-    if let Some(shallow) = &populated.shallow {
-        put(git.as_fd(), "shallow", shallow)?;
+    if let Some(shallow) = store.populate(kept, objects.as_fd(), cx)? {
+        put(git.as_fd(), "shallow", &shallow)?;
     }
 
     let mut texts = Vec::new();

@@ -13,7 +13,7 @@ mod index;
 
 use std::os::fd::AsFd;
 
-use ah_plugin_api::{CloneRequest, Context, Dir, Error, LogLevel, Place, Result, WritableClone};
+use ah_plugin_api::{CloneRequest, Context, Dir, Error, Place, Result, WritableClone};
 
 use crate::checkout::{Options, checkout};
 use crate::made::{Build, Kind};
@@ -58,10 +58,6 @@ fn repository(
         let why = state.not_kept.as_deref().unwrap_or("its objects were not kept");
         return Ok(vec![format!("the clone is a plain directory without .git: {why}")]);
     };
-    let theirs = workspace.map(Repository::discover).transpose().unwrap_or_else(|error| {
-        cx.log(LogLevel::Info, &format!("the workspace's repository cannot be read: {error}"));
-        None
-    });
-    let theirs = theirs.flatten().filter(|theirs| theirs.prefix.is_empty());
+    let theirs = workspace.and_then(Repository::of);
     git_dir::make(store, head, (state, kept), build.dir().as_fd(), theirs.as_ref(), cx)
 }

@@ -14,6 +14,7 @@ use super::record::{
 };
 use super::write::NewDir;
 use super::{FILE, Index};
+use crate::store::pwrite_all;
 
 /// Changes to an index, to be written together.
 #[derive(Debug, Default)]
@@ -120,19 +121,4 @@ pub(super) fn dir_flags(dir: &NewDir<'_>) -> u32 {
 /// An item's record after the place of its name.
 pub(super) fn item_tail(out: &mut Vec<u8>, item: &ItemRecord<'_>) {
     Put(out).bytes(&[item.what.number(), item.flags, 0, 0]).stat(&item.stat).id(&item.id);
-}
-
-pub(super) fn pwrite_all(fd: &rustix::fd::OwnedFd, mut bytes: &[u8], mut at: u64) -> Result<(), Errno> {
-    while !bytes.is_empty() {
-        match rustix::io::pwrite(fd, bytes, at) {
-            Ok(0) => return Err(Errno::IO),
-            Ok(count) => {
-                bytes = &bytes[count..];
-                at += count as u64;
-            }
-            Err(Errno::INTR) => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(())
 }

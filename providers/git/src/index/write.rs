@@ -6,10 +6,11 @@ use gix::ObjectId;
 use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 
-use super::patch::{dir_flags, item_flags, item_tail, pwrite_all};
+use super::patch::{dir_flags, item_flags, item_tail};
 use super::record::{DIR_MARKED, DIR_OMITS, Header, ItemRecord, Put};
 use super::{FILE, Index};
 use crate::scan::Stat;
+use crate::store::pwrite_all;
 
 /// What a directory's record is made of, its items apart.
 #[derive(Debug, Clone, Copy)]

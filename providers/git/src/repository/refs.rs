@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use gix::ObjectId;
 use gix::bstr::ByteSlice;
-use rustix::fs::FileType;
+use rustix::fs::{AtFlags, FileType};
 
 use super::{SMALL, open_dir, read_file};
 
@@ -98,7 +98,13 @@ fn files(
         }
         *room = room.checked_sub(1)?;
         let below = format!("{path}/{name}");
-        if entry.file_type() == FileType::Directory {
+        // Some filesystems do not say the kind in the listing.
+        let is_dir = match entry.file_type() {
+            FileType::Unknown => rustix::fs::statat(&dir, entry.file_name(), AtFlags::SYMLINK_NOFOLLOW)
+                .is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Directory),
+            kind => kind == FileType::Directory,
+        };
+        if is_dir {
             files(common_dir, &below, found, room, depth.checked_sub(1)?)?;
         } else if let (Some(name), Ok(Some(text))) = (valid(below.as_bytes()), read_file(dir.as_fd(), name, SMALL)) {
             let text = text.trim_ascii_end();

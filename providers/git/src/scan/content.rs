@@ -13,14 +13,15 @@ use super::stat::{Stat, open_dir, open_file, stat_at, stat_of};
 use super::walk::below;
 use super::{Item, Scan, State, io_error, pool};
 use crate::index::{ITEM_IGNORED, ITEM_RECHECK, ITEM_TRACKED, What};
+use crate::store::Taken;
 
 /// Where contents and trees go.
 pub(crate) trait Sink: Sync {
     /// Takes an object; gives its id. `replaces` is what stood in its place before.
     fn object(&self, kind: Kind, data: &[u8], replaces: Option<&oid>) -> Result<ObjectId>;
 
-    /// Takes the contents of a file of `size` bytes; none if it turned out to have more or fewer.
-    fn blob_from(&self, file: BorrowedFd<'_>, size: u64, replaces: Option<&oid>) -> Result<Option<ObjectId>>;
+    /// Takes the contents of a file of `size` bytes.
+    fn blob_from(&self, file: BorrowedFd<'_>, size: u64, replaces: Option<&oid>, cx: &Context<'_>) -> Result<Taken>;
 }
 
 /// Files up to this size are read at once.
@@ -123,7 +124,7 @@ fn read_unit(
     for &number in unit {
         cx.check_cancelled()?;
         let item = &items[number];
-        let outcome = read_item(dir.as_fd(), item, rules, sink, &mut buffer).map_err(|error| {
+        let outcome = read_item(dir.as_fd(), item, rules, sink, &mut buffer, cx).map_err(|error| {
             error.context(format!("cannot capture {}", String::from_utf8_lossy(&below(path, &item.name))))
         })?;
         result(number, outcome);
@@ -141,13 +142,14 @@ fn read_item(
     rules: &DirRules,
     sink: &dyn Sink,
     buffer: &mut Vec<u8>,
+    cx: &Context<'_>,
 ) -> Result<Outcome> {
     let former = item.former.as_deref();
     let mut what = item.what;
     for _ in 0..TRIES {
         let tried = match what {
             What::Symlink => read_link(dir, item, rules, sink, former)?,
-            _ => read_file(dir, item, rules, sink, former, buffer)?,
+            _ => read_file(dir, item, rules, sink, former, buffer, cx)?,
         };
         match tried {
             Ok(Some(outcome)) => return Ok(outcome),
@@ -185,6 +187,7 @@ fn read_file(
     sink: &dyn Sink,
     former: Option<&oid>,
     buffer: &mut Vec<u8>,
+    cx: &Context<'_>,
 ) -> Result<Try> {
     let (file, before) = match open_file(dir, &*item.name) {
         Ok(opened) => opened,
@@ -205,7 +208,10 @@ fn read_file(
             Err(error) => return Ok(Err(error)),
         }
     } else {
-        sink.blob_from(file.as_fd(), stat.size, former)?
+        match sink.blob_from(file.as_fd(), stat.size, former, cx)? {
+            Ok(id) => id,
+            Err(error) => return Ok(Err(error)),
+        }
     };
     let after = match stat_of(&file) {
         Ok(after) => after.stat,

@@ -61,6 +61,10 @@ pub(super) fn refresh(env: &Env<'_>, index: &Index, user_index: IndexStamp) -> R
     for (at, state) in dirty.lost.drain(..) {
         nodes[at].state = state;
     }
+    if matches!(nodes[0].state, State::Gone | State::Omitted(..)) {
+        // Nothing stands above the root that could show it as lost: the walk says why it cannot be listed.
+        return Ok(None);
+    }
     let mut new = walk::run(env, new_dirs, &next)?;
     new.sort_unstable_by_key(|(at, _)| *at);
     nodes.extend(new.into_iter().map(|(_, node)| node));
@@ -192,6 +196,10 @@ fn look_at(
         };
         if !env.filesystem.dir_times || !env.unchanged(&index.dir(at).stat, &seen.stat) {
             out.push(Finding::Dir(at));
+            // Listing it looks at each of its items; of a large one, other units may be at the rest already.
+            if range.end == usize::MAX {
+                return Ok(());
+            }
         }
     }
     for (number, item) in (range.start..).zip(index.some_items(at, range.clone())) {

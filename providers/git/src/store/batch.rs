@@ -7,20 +7,18 @@
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use ah_plugin_api::{Durability, Error, ErrorKind, Result, SnapshotId};
+use ah_plugin_api::{Context, Durability, Error, ErrorKind, Result, SnapshotId};
 use gix::hashtable::HashSet;
 use gix::objs::Kind;
 use gix::{ObjectId, oid};
-use sha1::{Digest, Sha1};
 
-use super::files::{self, Doing};
+use super::blob::{Taken, each_piece, hash_file};
+use super::files;
 use super::pack::{Deflater, Finished, PackWriter, header};
-use super::{Store, WriteGuard, object_header, refs, sync};
+use super::{Store, WriteGuard, refs, sync};
 
 /// Files up to this size are read whole; larger ones are streamed. Two threads hold two of them, and what they become.
 const WHOLE: u64 = 4 << 20;
-/// Bytes of a piece when a file is streamed.
-const PIECE: usize = 256 << 10;
 /// Speed counts while the user waits; merging packs compresses again.
 const LEVEL: u32 = 1;
 
@@ -116,19 +114,20 @@ impl<'a> Batch<'a> {
 
     /// Adds the contents of `file` (read with `pread` from 0; its offset stays), with bounded memory.
     ///
-    /// None if it had more or fewer than `size` bytes: it changed meanwhile, nothing is added. The caller compares its
+    /// If it had more or fewer than `size` bytes, it changed meanwhile, and nothing is added. The caller compares its
     /// attributes before and after for changes that keep the size.
     ///
     /// # Errors
-    /// Of reading the file: with the system's error number. Of writing: those of the store.
+    /// Of writing: those of the store; `Cancelled`. Of reading the file: not an error but an answer.
     pub(crate) fn blob_from(
         &self,
         file: BorrowedFd<'_>,
         size: u64,
         replaces: Option<&oid>,
-    ) -> Result<Option<ObjectId>> {
+        cx: &Context<'_>,
+    ) -> Result<Taken> {
         if size > WHOLE {
-            return self.stream(file, size, replaces);
+            return self.stream(file, size, replaces, cx);
         }
         self.with_worker(|worker| {
             // One byte more than there should be: the same call that reads all tells that there is no more.
@@ -136,30 +135,33 @@ impl<'a> Batch<'a> {
             if worker.buffer.len() < want {
                 worker.buffer.resize(want.next_power_of_two(), 0);
             }
-            let read = files::pread_full(file, &mut worker.buffer[..want], 0).doing(|| "read a file".to_owned())?;
-            if read as u64 != size {
-                return Ok(None);
-            }
+            let read = match files::pread_full(file, &mut worker.buffer[..want], 0) {
+                Ok(read) if read as u64 == size => read,
+                Ok(_) => return Ok(Ok(None)),
+                Err(errno) => return Ok(Err(errno)),
+            };
             let data = &worker.buffer[..read];
             let id = super::hash(Kind::Blob, data);
             if self.claim(id) {
                 self.add(id, Kind::Blob, data, replaces, &mut worker.deflater)?;
             }
-            Ok(Some(id))
+            Ok(Ok(Some(id)))
         })
     }
 
     /// Reads twice: once for the id, which may show that there is nothing to do, once to write.
-    fn stream(&self, file: BorrowedFd<'_>, size: u64, replaces: Option<&oid>) -> Result<Option<ObjectId>> {
-        let mut buffer = vec![0; PIECE];
-        let Some(id) = pieces(file, size, &mut buffer, |_, _| Ok(()))? else { return Ok(None) };
+    fn stream(&self, file: BorrowedFd<'_>, size: u64, replaces: Option<&oid>, cx: &Context<'_>) -> Result<Taken> {
+        let id = match hash_file(file, size, cx)? {
+            Ok(Some(id)) => id,
+            other => return Ok(other),
+        };
         if self.store.has_packed(&id) {
-            return Ok(Some(id));
+            return Ok(Ok(Some(id)));
         }
         let mut large = locked(&self.large);
         // Under this lock, so that a second one of equal content waits and then finds the first.
         if !locked(&self.small).seen.insert(id) {
-            return Ok(Some(id));
+            return Ok(Ok(Some(id)));
         }
         let writer = match &mut *large {
             Some(writer) => writer,
@@ -169,17 +171,18 @@ impl<'a> Batch<'a> {
         let written = writer.piece(&header(Kind::Blob, size)).and_then(|()| {
             self.with_worker(|worker| {
                 worker.deflater.begin();
-                pieces(file, size, &mut buffer, |data, last| worker.deflater.piece(data, last, |out| writer.piece(out)))
+                each_piece(file, size, cx, |data, last| worker.deflater.piece(data, last, |out| writer.piece(out)))
             })
         });
-        if written.as_ref().is_ok_and(|second| *second == Some(id)) {
+        if written.as_ref().is_ok_and(|second| *second == Ok(Some(id))) {
             writer.close(id);
             locked(&self.small).replaced.extend(replaces.map(|replaces| (id, replaces.to_owned())));
-            return Ok(Some(id));
+            return Ok(Ok(Some(id)));
         }
         locked(&self.small).seen.remove(&id);
         writer.abandon()?;
-        written.map(|_| None)
+        // Other contents the second time: it changed.
+        written.map(|second| second.map(|_| None))
     }
 
     /// Writes the pack, then the ref that makes the snapshot exist.
@@ -235,29 +238,4 @@ impl<'a> Batch<'a> {
         super::reclaim::forget_writing(store);
         Ok(())
     }
-}
-
-/// Hashes `size` bytes of `file` as a blob, and hands them over piece by piece, the last one marked. None if the file has more
-/// or fewer.
-fn pieces(
-    file: BorrowedFd<'_>,
-    size: u64,
-    buffer: &mut [u8],
-    mut each: impl FnMut(&[u8], bool) -> Result<()>,
-) -> Result<Option<ObjectId>> {
-    let mut hash = Sha1::new();
-    hash.update(object_header(Kind::Blob, size));
-    let mut at = 0;
-    while at < size {
-        let want = usize::try_from(size - at).unwrap_or(usize::MAX).min(buffer.len());
-        let read = files::pread_full(file, &mut buffer[..want], at).doing(|| "read a file".to_owned())?;
-        if read < want {
-            return Ok(None);
-        }
-        at += read as u64;
-        hash.update(&buffer[..read]);
-        each(&buffer[..read], at == size)?;
-    }
-    let more = files::pread_full(file, &mut buffer[..1], size).doing(|| "read a file".to_owned())?;
-    Ok((more == 0).then(|| ObjectId::Sha1(hash.finalize().into())))
 }

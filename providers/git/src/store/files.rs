@@ -74,7 +74,8 @@ pub(super) fn pread_full(fd: impl AsFd, buf: &mut [u8], offset: u64) -> rustix::
 }
 
 /// Writes all of `buf` at the descriptor's offset.
-pub(super) fn write_all(fd: impl AsFd, mut buf: &[u8]) -> rustix::io::Result<()> {
+pub(crate) fn write_all(fd: impl AsFd, mut buf: &[u8]) -> rustix::io::Result<()> {
+    changed(&fd);
     while !buf.is_empty() {
         step()?;
         match rustix::io::write(&fd, short(buf)) {
@@ -88,7 +89,8 @@ pub(super) fn write_all(fd: impl AsFd, mut buf: &[u8]) -> rustix::io::Result<()>
 }
 
 /// Writes all of `buf` at `offset`.
-pub(super) fn pwrite_all(fd: impl AsFd, mut buf: &[u8], mut offset: u64) -> rustix::io::Result<()> {
+pub(crate) fn pwrite_all(fd: impl AsFd, mut buf: &[u8], mut offset: u64) -> rustix::io::Result<()> {
+    changed(&fd);
     while !buf.is_empty() {
         step()?;
         match rustix::io::pwrite(&fd, short(buf), offset) {
@@ -107,21 +109,28 @@ pub(super) fn pwrite_all(fd: impl AsFd, mut buf: &[u8], mut offset: u64) -> rust
 /// Creates a file that must not exist, for reading and writing.
 pub(super) fn create_new(parent: impl AsFd, name: &str, mode: u32) -> Result<OwnedFd> {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    changed(&parent);
     step()
         .and_then(|()| rustix::fs::openat(parent, name, flags, Mode::from_raw_mode(mode)))
+        .inspect(|file| changed(file))
         .doing(|| format!("create {name} in the store"))
 }
 
 /// Makes a directory; one that is there already is success.
 pub(super) fn make_dir(parent: impl AsFd, name: &str) -> Result<()> {
-    match step().and_then(|()| rustix::fs::mkdirat(parent, name, Mode::from_raw_mode(0o700))) {
-        Ok(()) | Err(Errno::EXIST) => Ok(()),
+    match step().and_then(|()| rustix::fs::mkdirat(&parent, name, Mode::from_raw_mode(0o700))) {
+        Ok(()) => {
+            changed(&parent);
+            Ok(())
+        }
+        Err(Errno::EXIST) => Ok(()),
         Err(errno) => Err(errno).doing(|| format!("make the directory {name} in the store")),
     }
 }
 
 /// Renames, replacing what is there.
 pub(super) fn rename(from: impl AsFd, old: &str, to: impl AsFd, new: &str) -> Result<()> {
+    changed(&to);
     step()
         .and_then(|()| rustix::fs::renameat(from, old, to, new))
         .doing(|| format!("rename {old} to {new} in the store"))
@@ -138,7 +147,14 @@ pub(super) fn remove(parent: impl AsFd, name: &str) -> Result<bool> {
 
 /// Brings a file or directory to disk.
 pub(super) fn sync(fd: impl AsFd, name: &str) -> Result<()> {
+    synced(&fd);
     step().and_then(|()| rustix::fs::fsync(fd)).doing(|| format!("bring {name} of the store to disk"))
+}
+
+/// Brings everything on the file system of `fd` to disk.
+pub(super) fn sync_all(fd: impl AsFd) -> Result<()> {
+    synced_all();
+    step().and_then(|()| rustix::fs::syncfs(fd)).doing(|| "bring the store to disk".to_owned())
 }
 
 /// Writes a small file in one go: a new file in `tmp`, to disk if `durable`, renamed to its place.
@@ -175,6 +191,11 @@ fn random() -> Result<u64> {
     Ok(u64::from_le_bytes(bytes))
 }
 
+/// Whether there is anything of that name. If that cannot be told, there is.
+pub(super) fn exists(parent: impl AsFd, name: &str) -> bool {
+    !matches!(rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW), Err(Errno::NOENT))
+}
+
 /// The names in a directory, `.` and `..` excepted, in no order. Names that are not UTF-8 are not the store's: left out.
 pub(super) fn names(dir: impl AsFd) -> Result<Vec<String>> {
     let mut out = Vec::new();
@@ -198,72 +219,42 @@ pub(super) fn each_name(dir: impl AsFd, mut each: impl FnMut(&CStr, FileType)) -
     Ok(())
 }
 
+/// Where tests step in; nothing at all otherwise.
 #[cfg(not(test))]
-#[inline]
-#[allow(clippy::unnecessary_wraps, reason = "in tests it fails on demand")]
-pub(super) fn step() -> rustix::io::Result<()> {
-    Ok(())
-}
+mod hooks {
+    use std::os::fd::AsFd;
 
-#[cfg(not(test))]
-#[inline]
-fn short(buf: &[u8]) -> &[u8] {
-    buf
-}
-
-#[cfg(test)]
-pub(super) use faults::{short, step};
-
-/// Failing on demand: the n-th change to the disk that this thread makes.
-#[cfg(test)]
-pub(crate) mod faults {
-    use std::cell::Cell;
-
-    use rustix::io::Errno;
-
-    /// How the disk behaves from a step on.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub(crate) enum Fault {
-        /// That one step fails for want of space; the program goes on.
-        NoSpace,
-        /// Nothing reaches the disk any more: what a killed process leaves.
-        Killed,
-        /// Every write writes one byte less than asked for, if more than one was.
-        Short,
-    }
-
-    thread_local! {
-        static FAULT: Cell<Option<(Fault, u64)>> = const { Cell::new(None) };
-    }
-
-    /// Lets the `nth` step from now (0 is the next one) and, but for `NoSpace`, all after it behave like `fault`.
-    pub(crate) fn arm(fault: Fault, nth: u64) {
-        FAULT.set(Some((fault, nth)));
-    }
-
-    /// Back to a good disk; whether the fault's step was not reached.
-    pub(crate) fn disarm() -> bool {
-        FAULT.take().is_some_and(|(_, left)| left > 0)
-    }
-
+    #[inline]
+    #[allow(clippy::unnecessary_wraps, reason = "in tests it fails on demand")]
     pub(crate) fn step() -> rustix::io::Result<()> {
-        match FAULT.get() {
-            Some((fault, left)) if left > 0 => FAULT.set(Some((fault, left - 1))),
-            Some((Fault::NoSpace, _)) => {
-                // Shows to `disarm` that it was reached, and lets all later steps pass.
-                FAULT.set(None);
-                return Err(Errno::NOSPC);
-            }
-            Some((Fault::Killed, _)) => return Err(Errno::IO),
-            Some((Fault::Short, _)) | None => {}
-        }
         Ok(())
     }
 
-    pub(crate) fn short(buf: &[u8]) -> &[u8] {
-        match FAULT.get() {
-            Some((Fault::Short, 0)) if buf.len() > 1 => &buf[..buf.len() - 1],
-            _ => buf,
-        }
+    #[inline]
+    pub(super) fn short(buf: &[u8]) -> &[u8] {
+        buf
     }
+
+    #[inline]
+    pub(crate) fn listed() {}
+
+    #[inline]
+    pub(crate) fn changed(_fd: impl AsFd) {}
+
+    #[inline]
+    pub(crate) fn changed_inode(_stat: &rustix::fs::Stat) {}
+
+    #[inline]
+    pub(super) fn synced(_fd: impl AsFd) {}
+
+    #[inline]
+    pub(super) fn synced_all() {}
 }
+
+#[cfg(test)]
+pub(crate) mod faults;
+#[cfg(test)]
+use faults as hooks;
+
+pub(super) use hooks::{changed, changed_inode, listed, step};
+use hooks::{short, synced, synced_all};

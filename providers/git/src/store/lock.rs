@@ -18,7 +18,15 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// The exclusive right to write to a store; given back when dropped.
 #[derive(Debug)]
 pub(crate) struct WriteGuard {
-    _file: OwnedFd,
+    file: OwnedFd,
+}
+
+impl Drop for WriteGuard {
+    fn drop(&mut self) {
+        // Closing is not enough at once: a child that another thread is just starting has the descriptor too, until it
+        // becomes another program.
+        let _ = rustix::fs::flock(&self.file, FlockOperation::Unlock);
+    }
 }
 
 /// Takes the lock; waits up to 30 s.
@@ -28,7 +36,7 @@ pub(super) fn take(store: impl AsFd, cx: &Context<'_>) -> Result<WriteGuard> {
     let mut pause = Duration::from_millis(1);
     loop {
         if attempt(&file)?.is_some() {
-            return Ok(WriteGuard { _file: file });
+            return Ok(WriteGuard { file });
         }
         cx.check_cancelled()?;
         if start.elapsed() > PATIENCE {
@@ -42,7 +50,7 @@ pub(super) fn take(store: impl AsFd, cx: &Context<'_>) -> Result<WriteGuard> {
 /// Takes the lock if nobody has it.
 pub(super) fn take_if_free(store: impl AsFd) -> Result<Option<WriteGuard>> {
     let file = open(&store)?;
-    Ok(attempt(&file)?.map(|()| WriteGuard { _file: file }))
+    Ok(attempt(&file)?.map(|()| WriteGuard { file }))
 }
 
 fn open(store: impl AsFd) -> Result<OwnedFd> {

@@ -176,13 +176,13 @@ impl<'s> Merge<'s> {
             }
             let first = self.by_id.get(&self.items[at as usize].id) == Some(&at);
             if first && self.is_live(at) {
-                self.emit(at, &mut out)?;
+                self.emit(at, &mut out, cx)?;
             }
         }
         if out.count() == 0 { Ok(None) } else { out.finish(true).map(Some) }
     }
 
-    fn damaged(&self, at: u32, why: &str) -> ah_plugin_api::Error {
+    fn damaged(&self, at: u32, why: impl std::fmt::Display) -> ah_plugin_api::Error {
         let item = &self.items[at as usize];
         let mut error = files::damaged(format!("object {} of the store is damaged", item.id));
         error.causes.push(format!("{}.pack: {why}", self.packs[item.pack as usize].name));
@@ -193,7 +193,7 @@ impl<'s> Merge<'s> {
     fn base_of(&mut self, at: u32) -> Result<Option<u32>> {
         let item = self.items[at as usize];
         let found = self.packs[item.pack as usize].base_of(item.at, &mut self.scratch);
-        let Some(place) = found.map_err(|why| self.damaged(at, &why))? else { return Ok(None) };
+        let Some(place) = found.map_err(|why| self.damaged(at, why))? else { return Ok(None) };
         let of_pack = &self.items[self.starts[item.pack as usize]..self.starts[item.pack as usize + 1]];
         let found = of_pack.binary_search_by_key(&place, |other| other.at).ok();
         let base = found.and_then(|found| self.by_id.get(&of_pack[found].id).copied());
@@ -201,7 +201,7 @@ impl<'s> Merge<'s> {
     }
 
     /// Writes the object at `at`, and before it what it builds on.
-    fn emit(&mut self, at: u32, out: &mut PackWriter<'_>) -> Result<()> {
+    fn emit(&mut self, at: u32, out: &mut PackWriter<'_>, cx: &Context<'_>) -> Result<()> {
         let mut chain = vec![(at, None)];
         while let Some((next, base)) = chain.last_mut() {
             let next = *next;
@@ -229,7 +229,7 @@ impl<'s> Merge<'s> {
                     chain.pop();
                 }
                 None => {
-                    self.copy_whole(next, out)?;
+                    self.copy_whole(next, out, cx)?;
                     chain.pop();
                 }
             }
@@ -247,7 +247,7 @@ impl<'s> Merge<'s> {
         let item = self.items[at as usize];
         let mut raw = Vec::new();
         let entry = self.packs[item.pack as usize].raw(item.at, item.end, item.crc, &mut raw);
-        let entry = entry.map_err(|why| self.damaged(at, &why))?;
+        let entry = entry.map_err(|why| self.damaged(at, why))?;
         let mut head = Vec::new();
         Entry::write(Body::Before(out.offset() - self.written[base as usize].offset), entry.size, &mut head);
         let offset = out.append(item.id, &[&head, &raw[entry.len..]])?;
@@ -255,11 +255,11 @@ impl<'s> Merge<'s> {
         Ok(())
     }
 
-    fn copy_whole(&mut self, at: u32, out: &mut PackWriter<'_>) -> Result<()> {
+    fn copy_whole(&mut self, at: u32, out: &mut PackWriter<'_>, cx: &Context<'_>) -> Result<()> {
         let item = self.items[at as usize];
         if self.fresh[item.pack as usize] {
             let header = self.packs[item.pack as usize].header(item.at, &mut self.scratch);
-            let (_, size) = header.map_err(|why| self.damaged(at, &why))?;
+            let (_, size) = header.map_err(|why| self.damaged(at, why))?;
             if size <= delta::MAX_SIZE as u64 {
                 return self.improve(at, out);
             }
@@ -269,15 +269,15 @@ impl<'s> Merge<'s> {
         let pack = Arc::clone(&self.packs[item.pack as usize]);
         let mut failed = None;
         let copied = pack.copy(item.at, item.end, item.crc, |piece| {
-            out.piece(piece).map_err(|error| {
+            cx.check_cancelled().and_then(|()| out.piece(piece)).map_err(|error| {
                 failed = Some(error);
-                String::new()
+                "".into()
             })
         });
         if let Some(error) = failed {
             return Err(error);
         }
-        copied.map_err(|why| self.damaged(at, &why))?;
+        copied.map_err(|why| self.damaged(at, why))?;
         out.close(item.id);
         self.note(at, offset, NONE);
         Ok(())
@@ -288,7 +288,7 @@ impl<'s> Merge<'s> {
         let mut data = Vec::new();
         let pack = &self.packs[item.pack as usize];
         let kind = pack.read(item.at, &mut self.scratch, &self.store.bases, &mut data);
-        let kind = kind.map_err(|why| self.damaged(at, &why))?;
+        let kind = kind.map_err(|why| self.damaged(at, why))?;
         if hash(kind, &data) != item.id {
             return Err(self.damaged(at, "its content is not what its id says"));
         }

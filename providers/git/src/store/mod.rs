@@ -12,8 +12,10 @@
 //! | `unsynced/` | empty files that name what is not yet known to be on disk, see [`sync`] |
 //! | `garbage` | one byte for each thing that may have left garbage; gone after a sweep |
 //! | `writing` | there while a pack may be in place whose ref is not yet |
-//! | `merge/` | packs that are being put together; emptied by the next who does that |
+//! | `merge/` | packs that are being put together; emptied by the next who does that. `merge/lock`: held by whoever does |
 //! | `keep/` | links to (else copies of) objects of the user's repository, see [`keep`] |
+//! | `index` | what each file of the workspace looked like when it was last read; see `crate::index` |
+//! | `views/` | one record for each view and clone that was made; see `crate::made` |
 //!
 //! A snapshot exists if and only if its ref exists. Everything it needs is written before the ref is, and removed only after
 //! the ref is gone, so that a process killed at any point leaves either a whole snapshot or garbage that
@@ -23,6 +25,7 @@
 //! Not here: what the objects mean (`capture`, `tree`).
 
 mod batch;
+mod blob;
 mod delta;
 mod files;
 mod keep;
@@ -31,6 +34,7 @@ mod lock;
 mod loose;
 mod merge;
 mod pack;
+mod recent;
 mod reclaim;
 mod refs;
 mod sync;
@@ -43,19 +47,24 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
-use ah_plugin_api::{Context, Dir, Error, Reclaimed, Result, SnapshotId};
+use ah_plugin_api::{Context, Dir, Error, ErrorKind, Reclaimed, Result, SnapshotId};
 use gix::objs::Kind;
 use gix::{ObjectId, oid};
 use sha1::{Digest, Sha1};
 
 pub(crate) use batch::Batch;
-pub(crate) use keep::{KEPT, Kept, Populated};
+pub(crate) use blob::{Taken, hash_file};
+pub(crate) use files::{pwrite_all, write_all};
+pub(crate) use keep::{KEPT, Kept};
 pub(crate) use lock::WriteGuard;
 
 use crate::repository::Repository;
 use files::Doing;
 use layout::Folders;
-use pack::{Bases, Pack, Scratch};
+use pack::{Bad, Bases, Pack, Scratch};
+
+/// How often the packs are looked at again that others merge meanwhile.
+const LOOKS: usize = 8;
 
 /// A store. Cheap to keep open; safe to use from many threads, and beside other processes that use the same folder.
 #[derive(Debug)]
@@ -65,6 +74,7 @@ pub(crate) struct Store {
     numbers: AtomicU32,
     scratches: Mutex<Vec<Scratch>>,
     bases: Bases,
+    recent: recent::Recent,
 }
 
 /// The packs that were there at the last look.
@@ -73,7 +83,7 @@ struct Packs {
     /// The largest first: most objects are there.
     packs: Vec<Arc<Pack>>,
     /// What could not be opened, and why.
-    bad: Vec<(String, String)>,
+    bad: Vec<(String, Bad)>,
 }
 
 impl Packs {
@@ -112,8 +122,16 @@ impl Store {
             numbers: AtomicU32::new(0),
             scratches: Mutex::default(),
             bases: Bases::default(),
+            recent: recent::Recent::default(),
         };
         store.refresh()?;
+        // What a power cut took must not be shown. Where this cannot be done now (somebody else is at it, a disk that cannot be
+        // written), the next writer does it, or says why not; until then, what is in doubt counts as `instant`.
+        if sync::needs_recovery(&store)?
+            && let Ok(Some(_guard)) = lock::take_if_free(&store.folders.store)
+        {
+            let _ = sync::recover(&store, &Context::quiet());
+        }
         Ok(Arc::new(store))
     }
 
@@ -140,21 +158,29 @@ impl Store {
 
     /// Looks which packs there are now.
     fn refresh(&self) -> Result<()> {
-        let names = files::names(&self.folders.packs)?;
-        let present: HashSet<&str> = names.iter().filter_map(|name| name.strip_suffix(".idx")).collect();
-        let mut slot = self.packs.write().unwrap_or_else(PoisonError::into_inner);
-        let mut packs: Vec<_> = slot.packs.iter().filter(|pack| present.contains(&*pack.name)).cloned().collect();
-        let known: HashSet<String> = packs.iter().map(|pack| pack.name.clone()).collect();
-        let mut bad = Vec::new();
-        for name in present.into_iter().filter(|name| !known.contains(*name)) {
-            let number = self.numbers.fetch_add(1, Ordering::Relaxed);
-            match Pack::open(self.folders.packs.as_fd(), name, number) {
-                Ok(pack) => packs.push(Arc::new(pack)),
-                Err(why) => bad.push((name.to_owned(), why)),
+        for _ in 0..LOOKS {
+            let names = files::names(&self.folders.packs)?;
+            let present: HashSet<&str> = names.iter().filter_map(|name| name.strip_suffix(".idx")).collect();
+            files::listed();
+            let mut slot = self.packs.write().unwrap_or_else(PoisonError::into_inner);
+            let mut packs: Vec<_> = slot.packs.iter().filter(|pack| present.contains(&*pack.name)).cloned().collect();
+            let known: HashSet<String> = packs.iter().map(|pack| pack.name.clone()).collect();
+            let mut bad = Vec::new();
+            for name in present.into_iter().filter(|name| !known.contains(*name)) {
+                let number = self.numbers.fetch_add(1, Ordering::Relaxed);
+                match Pack::open(self.folders.packs.as_fd(), name, number) {
+                    Ok(pack) => packs.push(Arc::new(pack)),
+                    Err(why) => bad.push((name.to_owned(), why)),
+                }
+            }
+            packs.sort_by_key(|pack| std::cmp::Reverse(pack.size));
+            // Merged into another one since the names were read, which is not among them.
+            let merged = bad.iter().any(|(name, _)| !files::exists(&self.folders.packs, &format!("{name}.idx")));
+            *slot = Arc::new(Packs { packs, bad });
+            if !merged {
+                break;
             }
         }
-        packs.sort_by_key(|pack| std::cmp::Reverse(pack.size));
-        *slot = Arc::new(Packs { packs, bad });
         Ok(())
     }
 
@@ -168,7 +194,7 @@ impl Store {
     }
 
     /// Calls `get` with every place that may have the object, until it likes one; looks for new packs in between.
-    fn search<T>(&self, id: &oid, mut get: impl FnMut(&Pack, u64) -> Result<T, String>) -> Result<Option<T>> {
+    fn search<T>(&self, id: &oid, mut get: impl FnMut(&Pack, u64) -> Result<T, Bad>) -> Result<Option<T>> {
         let mut faults = Vec::new();
         let mut tried = HashSet::new();
         for look in 0..2 {
@@ -183,19 +209,29 @@ impl Store {
                 }
                 match get(pack, at) {
                     Ok(out) => return Ok(Some(out)),
-                    Err(why) => faults.push(format!("{}.pack: {why}", pack.name)),
+                    Err(why) => faults.push((pack.name.clone(), why)),
                 }
             }
-            if look > 0 && !packs.bad.is_empty() {
-                faults.extend(packs.bad.iter().map(|(name, why)| format!("{name}.pack: {why}")));
-            }
         }
+        faults.extend(self.unreadable());
         if faults.is_empty() {
             return Ok(None);
         }
-        let mut error = files::damaged(format!("object {id} of the store is damaged or missing"));
-        error.causes = faults;
+        let causes = faults.iter().map(|(name, why)| format!("{name}.pack: {why}")).collect();
+        // What cannot be read at this moment is not lost: nobody may conclude that from this error.
+        let mut error = match faults.iter().find_map(|(_, why)| why.errno) {
+            Some(errno) => Error::from_io(format!("object {id} of the store cannot be read"), &errno.into()),
+            None => files::damaged(format!("object {id} of the store is damaged or missing")),
+        };
+        error.causes = causes;
         Err(error)
+    }
+
+    /// Packs that may have objects which were not found.
+    fn unreadable(&self) -> Vec<(String, Bad)> {
+        let packs = self.packs();
+        let trouble = packs.packs.iter().filter_map(|pack| Some((pack.name.clone(), pack.index.trouble()?.into())));
+        packs.bad.iter().cloned().chain(trouble).collect()
     }
 
     /// Reads an object whole into `out` (cleared first). Its hash is checked.
@@ -206,7 +242,11 @@ impl Store {
         let found = self.with_scratch(|scratch| {
             self.search(id, |pack, at| {
                 let kind = pack.read(at, scratch, &self.bases, out)?;
-                if *hash(kind, out) == *id { Ok(kind) } else { Err(format!("another object lies at offset {at}")) }
+                if *hash(kind, out) == *id {
+                    Ok(kind)
+                } else {
+                    Err(format!("another object lies at offset {at}").into())
+                }
             })
         });
         match found {
@@ -215,6 +255,21 @@ impl Store {
             // A loose one may stand in for a damaged one.
             Err(error) => self.read_loose(id, out).ok().flatten().ok_or(error),
         }
+    }
+
+    /// As [`Store::read`], for objects that are soon asked for again: directories and heads, not files.
+    ///
+    /// # Errors
+    /// As [`Store::read`].
+    pub(crate) fn read_again(&self, id: &oid, out: &mut Vec<u8>) -> Result<Kind> {
+        if let Some((kind, data)) = self.recent.get(id) {
+            out.clear();
+            out.extend_from_slice(&data);
+            return Ok(kind);
+        }
+        let kind = self.read(id, out)?;
+        self.recent.put(id, kind, out);
+        Ok(kind)
     }
 
     fn read_loose(&self, id: &oid, out: &mut Vec<u8>) -> Result<Option<Kind>> {
@@ -228,15 +283,16 @@ impl Store {
     /// Writes an object's data to `out`, with bounded memory however large it is. Gives the number of bytes.
     ///
     /// # Errors
-    /// `DataLoss` if it is missing or damaged; wrong bytes may have been written then. Errors of writing as the system says.
-    pub(crate) fn read_to(&self, id: &oid, out: BorrowedFd<'_>) -> Result<u64> {
+    /// `DataLoss` if it is missing or damaged; wrong bytes may have been written then. `Cancelled`. Errors of writing as the
+    /// system says.
+    pub(crate) fn read_to(&self, id: &oid, out: BorrowedFd<'_>, cx: &Context<'_>) -> Result<u64> {
         // An error of `out` is not one of the store: no other copy is tried then.
         let mut failed = None;
         let mut started = false;
         let streamed = self.with_scratch(|scratch| {
             self.search(id, |pack, at| {
                 if started {
-                    return Err("not tried: part of another copy was written".to_owned());
+                    return Err("not tried: part of another copy was written".into());
                 }
                 let mut sum = Sha1::new();
                 let (hashed, failed, started) = (&mut sum, &mut failed, &mut started);
@@ -245,21 +301,24 @@ impl Store {
                     move |data: &[u8]| {
                         hashed.update(data);
                         *started = *started || !data.is_empty();
-                        files::write_all(out, data).map_err(|errno| {
-                            *failed = Some(errno);
-                            String::new()
+                        let written = cx
+                            .check_cancelled()
+                            .and_then(|()| files::write_all(out, data).doing(|| "write out an object".to_owned()));
+                        written.map_err(|error| {
+                            *failed = Some(error);
+                            "".into()
                         })
                     }
                 })?;
                 match streamed {
                     Some((_, size)) if sum.finalize()[..] == *id.as_bytes() => Ok(Some(size)),
-                    Some(_) => Err(format!("another object lies at offset {at}")),
+                    Some(_) => Err(format!("another object lies at offset {at}").into()),
                     None => Ok(None),
                 }
             })
         });
-        if let Some(errno) = failed {
-            return Err(errno).doing(|| "write out an object".to_owned());
+        if let Some(error) = failed {
+            return Err(error);
         }
         match streamed {
             Ok(Some(Some(size))) => Ok(size),
@@ -276,9 +335,28 @@ impl Store {
 
     /// Whether the store has an object, as far as its indexes tell.
     pub(crate) fn contains(&self, id: &oid) -> bool {
-        self.has_packed(id)
-            || (self.refresh().is_ok() && self.has_packed(id))
-            || self.read_loose(id, &mut Vec::new()).is_ok_and(|found| found.is_some())
+        self.look_for(id).unwrap_or(false)
+    }
+
+    /// Like [`Store::contains`], but an error where that cannot be told at this moment.
+    fn look_for(&self, id: &oid) -> Result<bool> {
+        if self.has_packed(id) {
+            return Ok(true);
+        }
+        self.refresh()?;
+        if self.has_packed(id) {
+            return Ok(true);
+        }
+        match self.read_loose(id, &mut Vec::new()) {
+            Ok(Some(_)) => return Ok(true),
+            Ok(None) => {}
+            Err(error) if error.kind == ErrorKind::DataLoss => {}
+            Err(error) => return Err(error),
+        }
+        match self.unreadable().into_iter().find_map(|(_, why)| why.errno) {
+            Some(errno) => Err(errno).doing(|| format!("look for the object {id} of the store")),
+            None => Ok(false),
+        }
     }
 
     fn has_packed(&self, id: &oid) -> bool {
@@ -292,7 +370,7 @@ impl Store {
 
     /// All snapshots with their commits, ordered by id. A damaged ref is left out and logged.
     pub(crate) fn snapshots(&self, cx: &Context<'_>) -> Result<Vec<(SnapshotId, ObjectId)>> {
-        refs::all(&self.folders, cx)
+        refs::all(&self.folders, cx).map(|all| all.snapshots)
     }
 
     /// The commit of one snapshot; none if there is no such snapshot.
@@ -352,11 +430,12 @@ impl Store {
         keep::keep(self, batch, repository, cx)
     }
 
-    /// Fills `objects` (the open, empty `objects` folder of a new repository) with what the list `kept` names.
+    /// Fills `objects` (the open, empty `objects` folder of a new repository) with what the list `kept` names. Gives what belongs
+    /// into the repository's `shallow` file, if its history is cut off.
     ///
     /// # Errors
     /// `DataLoss` if something on the list is gone.
-    pub(crate) fn populate(&self, kept: &oid, objects: BorrowedFd<'_>, cx: &Context<'_>) -> Result<Populated> {
+    pub(crate) fn populate(&self, kept: &oid, objects: BorrowedFd<'_>, cx: &Context<'_>) -> Result<Option<Vec<u8>>> {
         keep::populate(self, kept, objects, cx)
     }
 }

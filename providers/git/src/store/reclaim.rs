@@ -129,7 +129,14 @@ pub(super) fn mark(
 pub(super) fn is_whole(store: &Store, commit: ObjectId, cx: &Context<'_>) -> Result<bool> {
     let mut live = HashSet::default();
     match mark(store, commit, &HashSet::default(), &mut live, cx) {
-        Ok(_) => Ok(live.iter().all(|id| store.contains(id))),
+        Ok(_) => {
+            for id in &live {
+                if !store.look_for(id)? {
+                    return Ok(false);
+                }
+            }
+            Ok(true)
+        }
         Err(error) if error.kind == ErrorKind::DataLoss => Ok(false),
         Err(error) => Err(error),
     }
@@ -145,7 +152,11 @@ struct Needed {
 
 /// None if something cannot be read: then everything may be needed.
 fn needed(store: &Store, cx: &Context<'_>) -> Result<Option<Needed>> {
-    let mut snapshots = refs::all(&store.folders, cx)?;
+    let refs::All { mut snapshots, unreadable } = refs::all(&store.folders, cx)?;
+    if unreadable {
+        cx.log(LogLevel::Warn, "a snapshot's ref cannot be read, so nothing is dropped");
+        return Ok(None);
+    }
     // As they were written: then each is mostly a small step from the one before.
     let packs = store.packs();
     snapshots.sort_by_key(|(_, commit)| packs.find(commit).map(|(pack, at)| (std::cmp::Reverse(pack.size), at)));
@@ -157,11 +168,11 @@ fn needed(store: &Store, cx: &Context<'_>) -> Result<Option<Needed>> {
         }
         match mark(store, *commit, &HashSet::default(), &mut out.live, cx) {
             Ok(kept) => out.kept.extend(kept),
-            Err(error) if error.kind == ErrorKind::DataLoss => {
-                cx.log(LogLevel::Warn, &format!("snapshot {id} is damaged, so nothing is dropped: {error}"));
+            Err(error) if error.kind == ErrorKind::Cancelled => return Err(error),
+            Err(error) => {
+                cx.log(LogLevel::Warn, &format!("snapshot {id} cannot be read, so nothing is dropped: {error}"));
                 return Ok(None);
             }
-            Err(error) => return Err(error),
         }
     }
     Ok(Some(out))
@@ -185,7 +196,7 @@ pub(super) fn run(store: &Store, auto: bool, cx: &Context<'_>) -> Result<Reclaim
         store.refresh()?;
         garbage(store)?
     };
-    let snapshots = refs::all(&store.folders, cx)?.len() as u64;
+    let snapshots = refs::all(&store.folders, cx)?.snapshots.len() as u64;
     let sweep = if auto { seen >= 16 && seen >= snapshots / 4 } else { seen > 0 };
     // Whoever publishes meanwhile may need what this does not know of; then it is looked at once more.
     for _ in 0..3 {
@@ -253,11 +264,14 @@ impl Group {
     fn leave_damaged(&mut self, cx: &Context<'_>) -> Result<()> {
         let mut sound = Vec::with_capacity(self.packs.len());
         for pack in &self.packs {
-            cx.check_cancelled()?;
-            sound.push(pack.is_sound());
-            if sound.last() == Some(&false) {
+            let is_sound = match pack.is_sound(cx) {
+                Err(error) if error.kind == ErrorKind::Cancelled => return Err(error),
+                other => other.unwrap_or(false),
+            };
+            if !is_sound {
                 cx.log(LogLevel::Warn, &format!("{}.pack of the store is damaged; it is left as it is", pack.name));
             }
+            sound.push(is_sound);
         }
         let (mut packs, mut fresh) = (sound.iter(), sound.iter());
         self.packs.retain(|_| packs.next() == Some(&true));
@@ -327,13 +341,22 @@ fn dead_bytes(pack: &Pack, live: &HashSet<ObjectId>) -> u64 {
     let Some(mut entries) = pack.index.entries() else { return 0 };
     entries.sort_unstable_by_key(|entry| entry.offset);
     let ends = entries.iter().skip(1).map(|entry| entry.offset).chain([pack.size]);
-    entries.iter().zip(ends).filter(|(entry, _)| !live.contains(&entry.id)).map(|(entry, end)| end - entry.offset).sum()
+    entries
+        .iter()
+        .zip(ends)
+        .filter(|(entry, _)| !live.contains(&entry.id))
+        .map(|(entry, end)| end.saturating_sub(entry.offset))
+        .sum()
 }
 
 /// What was published since `needed` was found out, and what it needs beyond that. None if that cannot be told.
 fn fresh_needs(store: &Store, needed: &Needed, cx: &Context<'_>) -> Result<Option<HashSet<ObjectId>>> {
     let mut live = HashSet::default();
-    for (_, commit) in refs::all(&store.folders, cx)? {
+    let all = refs::all(&store.folders, cx)?;
+    if all.unreadable {
+        return Ok(None);
+    }
+    for (_, commit) in all.snapshots {
         if needed.commits.contains(&commit) {
             continue;
         }
@@ -342,8 +365,8 @@ fn fresh_needs(store: &Store, needed: &Needed, cx: &Context<'_>) -> Result<Optio
             // It may need kept objects that are unknown here. The next sweep will know.
             Ok(Some(kept)) if needed.kept.contains(&kept) => {}
             Ok(Some(_)) => return Ok(None),
-            Err(error) if error.kind == ErrorKind::DataLoss => return Ok(None),
-            Err(error) => return Err(error),
+            Err(error) if error.kind == ErrorKind::Cancelled => return Err(error),
+            Err(_) => return Ok(None),
         }
     }
     Ok(Some(live))

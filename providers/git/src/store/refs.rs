@@ -8,12 +8,15 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use ah_plugin_api::{Context, Error, ErrorKind, LogLevel, Result, SnapshotId};
 use gix::ObjectId;
+use gix::bstr::ByteSlice;
 
 use super::files;
 use super::layout::Folders;
 
 const SNAPSHOTS: &str = "refs/ah/snapshots";
 const PACKED: &str = "packed-refs";
+/// What follows the commit in a packed ref of ours.
+const OURS: &[u8] = b" refs/ah/snapshots/";
 /// A ref is 41 bytes; a file of packed refs may hold many.
 const REF_LIMIT: u64 = 4096;
 const PACKED_LIMIT: u64 = 1 << 30;
@@ -47,40 +50,52 @@ fn read_loose(dir: &OwnedFd, name: &str) -> Result<Option<ObjectId>> {
     parse(&text).map(Some).ok_or_else(|| files::damaged(format!("the ref {SNAPSHOTS}/{name} is damaged")))
 }
 
-/// The snapshots among the packed refs; none if there is no such file.
-fn read_packed(folders: &Folders) -> Result<Option<BTreeMap<String, ObjectId>>> {
+/// The snapshots among the packed refs; none if there is no such file. A line that cannot be read gives a name without a commit.
+fn read_packed(folders: &Folders) -> Result<Option<BTreeMap<String, Option<ObjectId>>>> {
     let Some(text) = files::read_file(&folders.git, PACKED, PACKED_LIMIT)? else { return Ok(None) };
     let mut out = BTreeMap::new();
-    for line in text.split(|&byte| byte == b'\n') {
-        let Some((id, name)) = line.split_at_checked(40) else { continue };
-        let name = name.strip_prefix(b" refs/ah/snapshots/").and_then(|name| std::str::from_utf8(name).ok());
-        if let (Some(id), Some(name)) = (parse(id), name) {
-            out.insert(name.to_owned(), id);
-        }
+    for line in text.split(|&byte| byte == b'\n').filter(|line| !line.starts_with(b"#")) {
+        let Some(at) = line.find(OURS) else { continue };
+        let name = String::from_utf8_lossy(&line[at + OURS.len()..]).into_owned();
+        out.insert(name, parse(&line[..at]));
     }
     Ok(Some(out))
 }
 
-/// All snapshots, ordered by id.
-pub(super) fn all(folders: &Folders, cx: &Context<'_>) -> Result<Vec<(SnapshotId, ObjectId)>> {
+/// All snapshots that can be read.
+pub(super) struct All {
+    /// Ordered by id.
+    pub(super) snapshots: Vec<(SnapshotId, ObjectId)>,
+    /// There is at least one more, and what it needs cannot be told.
+    pub(super) unreadable: bool,
+}
+
+/// All snapshots.
+pub(super) fn all(folders: &Folders, cx: &Context<'_>) -> Result<All> {
     // A ref may move between files and packed refs while this looks. Packing writes the packed one first, unpacking the
     // file: whichever way it goes, one of these three looks sees it.
     let mut found = read_packed(folders)?.unwrap_or_default();
+    let mut unreadable = false;
     if let Some(dir) = folder(folders)? {
         for name in files::names(&dir)? {
             match read_loose(&dir, &name) {
                 Ok(Some(id)) => {
-                    found.insert(name, id);
+                    found.insert(name, Some(id));
                 }
                 Ok(None) => {}
-                Err(error) => cx.log(LogLevel::Warn, &format!("{error}; snapshot {name} is left out")),
+                Err(error) => {
+                    unreadable = true;
+                    cx.log(LogLevel::Warn, &format!("{error}; snapshot {name} is left out"));
+                }
             }
         }
     }
     for (name, id) in read_packed(folders)?.unwrap_or_default() {
         found.entry(name).or_insert(id);
     }
-    Ok(found.into_iter().filter_map(|(name, id)| Some((SnapshotId::new(name).ok()?, id))).collect())
+    unreadable |= found.values().any(Option::is_none);
+    let snapshots = found.into_iter().filter_map(|(name, id)| Some((SnapshotId::new(name).ok()?, id?))).collect();
+    Ok(All { snapshots, unreadable })
 }
 
 /// One snapshot's commit.
@@ -92,7 +107,10 @@ pub(super) fn one(folders: &Folders, id: &SnapshotId) -> Result<Option<ObjectId>
             return Ok(Some(found));
         }
         match read_packed(folders)? {
-            Some(packed) if packed.contains_key(id.as_str()) => return Ok(packed.get(id.as_str()).copied()),
+            Some(packed) if packed.contains_key(id.as_str()) => {
+                let commit = packed.get(id.as_str()).copied().flatten();
+                return commit.map(Some).ok_or_else(|| files::damaged(format!("the packed ref of {id} is damaged")));
+            }
             Some(_) => {} // It may just have been unpacked: look once more.
             None => return Ok(None),
         }
@@ -117,7 +135,7 @@ pub(super) fn write(folders: &Folders, id: &SnapshotId, commit: ObjectId, durabl
 
 /// Removes a snapshot's ref for good; whether there was one.
 pub(super) fn remove(folders: &Folders, id: &SnapshotId) -> Result<bool> {
-    unpack(folders)?;
+    unpack(folders, Some(id.as_str()))?;
     let Some(dir) = folder(folders)? else { return Ok(false) };
     let removed = files::remove(&dir, id.as_str())?;
     if removed {
@@ -137,8 +155,9 @@ pub(super) fn sync<'a>(folders: &Folders, ids: impl Iterator<Item = &'a str>) ->
     files::sync(&dir, SNAPSHOTS)
 }
 
-/// Turns packed refs of snapshots back into files. Other refs in that file, a person's own, stay.
-pub(super) fn unpack(folders: &Folders) -> Result<()> {
+/// Turns packed refs of snapshots back into files; that of `removed` need not be readable. Other refs in that file, a person's own,
+/// stay.
+fn unpack(folders: &Folders, removed: Option<&str>) -> Result<()> {
     let Some(packed) = read_packed(folders)? else { return Ok(()) };
     if packed.is_empty() {
         return Ok(());
@@ -160,13 +179,14 @@ pub(super) fn unpack(folders: &Folders) -> Result<()> {
         let dir = folder_for_writing(folders)?;
         let present = read_packed(folders)?.unwrap_or_default();
         for (name, id) in &present {
+            let Some(id) = id else { continue };
             if read_loose(&dir, name).ok().flatten().is_none() {
                 files::put(folders.tmp.as_fd(), dir.as_fd(), name, format!("{id}\n").as_bytes(), 0o600, true)?;
             }
         }
         files::sync(&dir, SNAPSHOTS)?;
         let text = files::read_file(&folders.git, PACKED, PACKED_LIMIT)?.unwrap_or_default();
-        let rest = without_snapshots(&text);
+        let rest = without_snapshots(&text, removed);
         files::write_all(&fd, &rest).map_err(|e| Error::from_io("cannot write packed-refs", &e.into()))?;
         files::sync(&fd, PACKED)?;
         files::rename(&folders.git, &lock, &folders.git, PACKED)?;
@@ -186,13 +206,18 @@ fn is_stale(folders: &Folders, lock: &str) -> bool {
     !(0..60).contains(&(now - stat.st_mtime))
 }
 
-fn without_snapshots(text: &[u8]) -> Vec<u8> {
+/// The packed refs but for those of snapshots. One that is damaged stays, since it is all that is left of a snapshot, unless it is
+/// that of `removed`.
+fn without_snapshots(text: &[u8], removed: Option<&str>) -> Vec<u8> {
     let mut out = Vec::with_capacity(text.len());
     let mut ours = false;
     for line in text.split_inclusive(|&byte| byte == b'\n') {
         // A line with `^` belongs to the ref before it.
         if line.first() != Some(&b'^') {
-            ours = line.get(40..).is_some_and(|name| name.starts_with(b" refs/ah/snapshots/"));
+            ours = line.find(OURS).is_some_and(|at| {
+                let name = line[at + OURS.len()..].trim_end_with(|end| end == '\n');
+                parse(&line[..at]).is_some() || removed.is_some_and(|removed| removed.as_bytes() == name)
+            });
         }
         if !ours {
             out.extend_from_slice(line);
@@ -211,14 +236,14 @@ mod tests {
         let a = "a".repeat(40);
         let text = format!("# pack-refs with: peeled\n{a} refs/ah/snapshots/x\n^{a}\n{a} refs/heads/mine\n^{a}\n");
         let rest = format!("# pack-refs with: peeled\n{a} refs/heads/mine\n^{a}\n");
-        assert_eq!(super::without_snapshots(text.as_bytes()), rest.as_bytes());
+        assert_eq!(super::without_snapshots(text.as_bytes(), None), rest.as_bytes());
     }
 
     proptest! {
         #[test]
         fn any_bytes_are_a_ref_or_none(text in vec(any::<u8>(), 0..80)) {
             let _ = super::parse(&text);
-            let _ = super::without_snapshots(&text);
+            let _ = super::without_snapshots(&text, Some("x"));
         }
     }
 }

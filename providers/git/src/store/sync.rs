@@ -19,26 +19,26 @@ fn boot() -> String {
     if id.is_empty() { "0".to_owned() } else { id }
 }
 
-/// Notes that `what` (`pack-…`, `ref-…`, `keep-…`) is about to appear without waiting for the disk.
-pub(super) fn mark(store: &Store, what: &str) -> Result<()> {
-    mark_with(store, what, b"")
-}
-
-/// Like [`mark`], with more about it, which is of use only until the machine stops.
-pub(super) fn mark_with(store: &Store, what: &str, content: &[u8]) -> Result<()> {
-    let file = match files::create_new(&store.folders.unsynced, &format!("{what}@{}", boot()), 0o600) {
+/// Notes that `what` (`pack-…`, `ref-…`, `keep-…`) is about to appear without waiting for the disk; gives the marker's name.
+pub(super) fn mark(store: &Store, what: &str) -> Result<String> {
+    let name = format!("{what}@{}", boot());
+    match files::create_new(&store.folders.unsynced, &name, 0o600) {
         // Left by a snapshot of the same id that was destroyed before it was synced, or by one that was killed.
-        Err(error) if error.kind == ErrorKind::AlreadyExists => return Ok(()),
-        other => other?,
-    };
-    files::write_all(file, content).doing(|| "note what is not on disk".to_owned())
+        Err(error) if error.kind == ErrorKind::AlreadyExists => Ok(name),
+        made => made.map(|_| name),
+    }
 }
 
-/// Whether a snapshot's ref is marked.
+/// Whether a snapshot's ref is marked, in this boot or another: after a power cut nobody has looked at it yet. If that cannot be
+/// told, it is.
 pub(super) fn is_marked(store: &Store, id: &SnapshotId) -> bool {
-    let name = format!("ref-{id}@{}", boot());
-    rustix::fs::accessat(&store.folders.unsynced, &name, rustix::fs::Access::EXISTS, rustix::fs::AtFlags::empty())
-        .is_ok()
+    !markers(store).is_ok_and(|all| all.iter().all(|(what, ..)| what.strip_prefix("ref-") != Some(id.as_str())))
+}
+
+/// Whether there are markers of another boot than this one.
+pub(super) fn needs_recovery(store: &Store) -> Result<bool> {
+    let boot = boot();
+    Ok(markers(store)?.iter().any(|(_, of, _)| *of != boot))
 }
 
 fn markers(store: &Store) -> Result<Vec<(String, String, String)>> {
@@ -89,6 +89,9 @@ pub(super) fn pending(store: &Store) -> Result<()> {
 }
 
 /// After a power cut: drops what did not survive. The caller has the lock.
+///
+/// # Errors
+/// Where something cannot be read at this moment. Then nothing of it is dropped, and the markers stay.
 pub(super) fn recover(store: &Store, cx: &Context<'_>) -> Result<()> {
     let boot = boot();
     let markers: Vec<_> = markers(store)?.into_iter().filter(|(_, of, _)| *of != boot).collect();
@@ -98,7 +101,7 @@ pub(super) fn recover(store: &Store, cx: &Context<'_>) -> Result<()> {
     store.refresh()?;
     let folders = &store.folders;
     for (what, ..) in &markers {
-        if what.starts_with("pack-") && !store.packs().packs.iter().any(|pack| pack.name == *what && pack.is_sound()) {
+        if what.starts_with("pack-") && !survived(store, what, cx)? {
             files::remove(&folders.packs, &format!("{what}.idx"))?;
             files::remove(&folders.packs, &format!("{what}.pack"))?;
         }
@@ -109,7 +112,8 @@ pub(super) fn recover(store: &Store, cx: &Context<'_>) -> Result<()> {
         let whole = match refs::one(folders, &id) {
             Ok(None) => continue,
             Ok(Some(commit)) => reclaim::is_whole(store, commit, cx)?,
-            Err(_) => false,
+            Err(error) if error.kind == ErrorKind::DataLoss => false,
+            Err(error) => return Err(error),
         };
         if !whole {
             cx.log(LogLevel::Warn, &format!("snapshot {id} was not yet on disk when the machine stopped; it is gone"));
@@ -127,12 +131,23 @@ pub(super) fn recover(store: &Store, cx: &Context<'_>) -> Result<()> {
     Ok(())
 }
 
+/// Whether a pack is, to the last bit, what was written.
+fn survived(store: &Store, name: &str, cx: &Context<'_>) -> Result<bool> {
+    let packs = store.packs();
+    if let Some(pack) = packs.packs.iter().find(|pack| pack.name == name) {
+        return pack.is_sound(cx);
+    }
+    match packs.bad.iter().find(|(bad, _)| bad == name).and_then(|(_, why)| why.errno) {
+        Some(errno) => Err(errno).doing(|| format!("read {name}.pack of the store")),
+        None => Ok(false),
+    }
+}
+
 /// Removes what a killed writer left in `tmp`, and the half of a pack that it had put in place. The caller has the lock, so
 /// nobody else is writing there.
-pub(super) fn tidy(store: &Store) -> Result<bool> {
+pub(super) fn tidy(store: &Store) -> Result<()> {
     let folders = &store.folders;
-    let left = files::names(&folders.tmp)?;
-    for name in &left {
+    for name in files::names(&folders.tmp)? {
         if let Some(pack) = name.strip_suffix(".idx").filter(|name| name.starts_with("pack-")) {
             let index = rustix::fs::accessat(
                 folders.packs.as_fd(),
@@ -148,7 +163,7 @@ pub(super) fn tidy(store: &Store) -> Result<bool> {
                 Err(errno) => return Err(errno).doing(|| "look for an index of the store".to_owned()),
             }
         }
-        files::remove(&folders.tmp, name)?;
+        files::remove(&folders.tmp, &name)?;
     }
-    Ok(!left.is_empty())
+    Ok(())
 }

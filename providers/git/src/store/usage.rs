@@ -49,7 +49,7 @@ pub(super) fn snapshot(store: &Store, id: &SnapshotId, cx: &Context<'_>) -> Resu
     let mut own = HashSet::default();
     reclaim::mark(store, commit, &none, &mut own, cx)?;
     let mut others = HashSet::default();
-    for (other, commit) in refs::all(&store.folders, cx)? {
+    for (other, commit) in refs::all(&store.folders, cx)?.snapshots {
         // A damaged one has no claim that could be told.
         if other != *id && reclaim::mark(store, commit, &none, &mut others, cx).is_err() {
             cx.check_cancelled()?;

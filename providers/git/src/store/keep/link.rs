@@ -2,20 +2,18 @@
 
 use std::os::fd::OwnedFd;
 
-use ah_plugin_api::Result;
+use ah_plugin_api::{Context, Result};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::store::Store;
+use super::unsynced::Unsynced;
 use crate::store::files::{self, Doing};
 
 /// What came of linking a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Way {
-    /// It shares its data: hard link or reflink. Or it was there already.
-    Shared,
-    /// It was copied.
-    Copied,
+    /// It is there: linked, copied, or there already.
+    Done,
     /// There is no such file.
     Gone,
     /// It is not a regular file.
@@ -25,29 +23,43 @@ pub(super) enum Way {
 }
 
 /// Links files, and remembers what must be brought to disk.
-pub(super) struct Linker<'s> {
-    store: &'s Store,
+pub(super) struct Linker<'a> {
+    cx: &'a Context<'a>,
+    /// None for a clone, which is not brought to disk.
+    unsynced: Option<Unsynced<'a>>,
     /// Bytes that may still be copied.
     budget: Option<u64>,
     /// Whether hard links were found not to work.
     no_links: bool,
     /// Whether reflinks were found not to work.
     no_clones: bool,
-    changed: Vec<String>,
-    pub(super) shared: u64,
-    pub(super) copied: u64,
 }
 
-/// More changes than this are brought to disk with the whole file system.
-const MANY: usize = 128;
+impl<'a> Linker<'a> {
+    /// Links into `keep/`: hard links first, which cost nothing and need nobody's leave to stay as they are.
+    pub(super) fn keeping(unsynced: Unsynced<'a>, budget: u64, cx: &'a Context<'a>) -> Self {
+        Self { cx, unsynced: Some(unsynced), budget: Some(budget), no_links: false, no_clones: false }
+    }
 
-impl<'s> Linker<'s> {
-    pub(super) fn new(store: &'s Store, budget: Option<u64>) -> Self {
-        Self { store, budget, no_links: false, no_clones: false, changed: Vec::new(), shared: 0, copied: 0 }
+    /// Links into a clone: reflinks first, so that whoever writes into the clone's files writes into no others.
+    pub(super) fn filling(cx: &'a Context<'a>) -> Self {
+        Self { cx, unsynced: None, budget: None, no_links: false, no_clones: false }
+    }
+
+    /// What was noted of new files.
+    pub(super) fn unsynced(self) -> Option<Unsynced<'a>> {
+        self.unsynced
     }
 
     /// Makes `to/new` the same as `from/old`. `folder` is what `to` is called inside of `keep`.
     pub(super) fn link(&mut self, from: &OwnedFd, old: &str, to: &OwnedFd, new: &str, folder: &str) -> Result<Way> {
+        if let Some(unsynced) = &mut self.unsynced {
+            unsynced.begin()?;
+        } else if !self.no_clones
+            && let Some(way) = self.copy(from, old, to, new, false)?
+        {
+            return Ok(way);
+        }
         if !self.no_links {
             // Not following: a symlink would become a link to the symlink, seen and removed below.
             match files::step().and_then(|()| rustix::fs::linkat(from, old, to, new, AtFlags::empty())) {
@@ -58,11 +70,12 @@ impl<'s> Linker<'s> {
                         files::remove(to, new)?;
                         return Ok(Way::Special);
                     }
-                    self.note(folder, None);
-                    self.shared += 1;
-                    return Ok(Way::Shared);
+                    files::changed(to);
+                    files::changed_inode(&stat);
+                    self.note(folder, new);
+                    return Ok(Way::Done);
                 }
-                Err(Errno::EXIST) => return Ok(Way::Shared),
+                Err(Errno::EXIST) => return Ok(Way::Done),
                 Err(Errno::NOENT) => return Ok(Way::Gone),
                 Err(Errno::XDEV | Errno::OPNOTSUPP | Errno::NOSYS) => self.no_links = true,
                 // Of this file alone: not ours and protected, too many links.
@@ -70,91 +83,77 @@ impl<'s> Linker<'s> {
                 Err(errno) => return Err(errno).doing(|| format!("link {old} into the store")),
             }
         }
-        self.copy(from, old, to, new, folder)
+        let way = self.copy(from, old, to, new, true)?.unwrap_or(Way::TooMuch);
+        if way == Way::Done {
+            self.note(folder, new);
+        }
+        Ok(way)
     }
 
-    fn copy(&mut self, from: &OwnedFd, old: &str, to: &OwnedFd, new: &str, folder: &str) -> Result<Way> {
+    fn note(&mut self, folder: &str, file: &str) {
+        if let Some(unsynced) = &mut self.unsynced {
+            unsynced.note(folder, file);
+        }
+    }
+
+    /// Makes a second file, by a reflink if that works, else, with `bytewise`, by copying. None if neither is to be had.
+    fn copy(&mut self, from: &OwnedFd, old: &str, to: &OwnedFd, new: &str, bytewise: bool) -> Result<Option<Way>> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         let source = match rustix::fs::openat(from, old, flags, Mode::empty()) {
             Ok(source) => source,
-            Err(Errno::NOENT) => return Ok(Way::Gone),
-            Err(Errno::LOOP | Errno::NXIO) => return Ok(Way::Special),
+            Err(Errno::NOENT) => return Ok(Some(Way::Gone)),
+            Err(Errno::LOOP | Errno::NXIO) => return Ok(Some(Way::Special)),
             Err(errno) => return Err(errno).doing(|| format!("open {old} of the user's repository")),
         };
         let stat = rustix::fs::fstat(&source).doing(|| format!("look at {old} of the user's repository"))?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-            return Ok(Way::Special);
+            return Ok(Some(Way::Special));
         }
         // Under another name first: a name that is there is whole.
         let temp = files::temp_name("kept")?;
         let target = files::create_new(to, &temp, 0o444)?;
-        let way = self.fill(&source, &target, stat.st_size.cast_unsigned());
+        let way = self.fill(&source, &target, stat.st_size.cast_unsigned(), bytewise);
         let way = way.and_then(|way| match way {
-            Way::Shared | Way::Copied => files::rename(to, &temp, to, new).map(|()| way),
-            Way::Gone | Way::Special | Way::TooMuch => files::remove(to, &temp).map(|_| way),
+            Some(Way::Done) => files::rename(to, &temp, to, new).map(|()| way),
+            _ => files::remove(to, &temp).map(|_| way),
         });
         if way.is_err() {
             let _ = files::remove(to, &temp);
         }
-        let way = way?;
-        match way {
-            Way::Shared => self.shared += 1,
-            Way::Copied => self.copied += 1,
-            Way::Gone | Way::Special | Way::TooMuch => return Ok(way),
-        }
-        self.note(folder, Some(new));
-        Ok(way)
+        way
     }
 
-    fn fill(&mut self, source: &OwnedFd, target: &OwnedFd, size: u64) -> Result<Way> {
+    fn fill(&mut self, source: &OwnedFd, target: &OwnedFd, size: u64, bytewise: bool) -> Result<Option<Way>> {
         if !self.no_clones {
+            files::changed(target);
             match files::step().and_then(|()| rustix::fs::ioctl_ficlone(target, source)) {
-                Ok(()) => return Ok(Way::Shared),
+                Ok(()) => return Ok(Some(Way::Done)),
                 Err(Errno::NOSPC | Errno::DQUOT) => {
                     return Err(Errno::NOSPC).doing(|| "copy an object of the user's repository".to_owned());
                 }
                 Err(_) => self.no_clones = true,
             }
         }
+        if !bytewise {
+            return Ok(None);
+        }
         if let Some(budget) = &mut self.budget {
             match budget.checked_sub(size) {
                 Some(left) => *budget = left,
-                None => return Ok(Way::TooMuch),
+                None => return Ok(Some(Way::TooMuch)),
             }
         }
         let mut buffer = vec![0; 256 << 10];
         let mut at = 0;
         loop {
+            self.cx.check_cancelled()?;
             let read = files::pread_full(source, &mut buffer, at)
                 .doing(|| "read an object of the user's repository".to_owned())?;
             files::write_all(target, &buffer[..read]).doing(|| "copy an object of the user's repository".to_owned())?;
             at += read as u64;
             if read < buffer.len() {
-                return Ok(Way::Copied);
+                return Ok(Some(Way::Done));
             }
         }
-    }
-
-    fn note(&mut self, folder: &str, file: Option<&str>) {
-        if self.changed.len() <= MANY {
-            let dir = format!("d {folder}\n");
-            if self.changed.last() != Some(&dir) {
-                self.changed.extend(file.map(|file| format!("f {folder}/{file}\n")));
-                self.changed.push(dir);
-            }
-        }
-    }
-
-    /// Notes what is not yet on disk, if anything.
-    pub(super) fn note_unsynced(&mut self) -> Result<()> {
-        if self.changed.is_empty() {
-            return Ok(());
-        }
-        let mut content = String::new();
-        if self.changed.len() <= MANY {
-            self.changed.iter().for_each(|line| content += line);
-            content += "end\n";
-        }
-        super::mark(self.store, content.as_bytes())
     }
 }

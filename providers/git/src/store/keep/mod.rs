@@ -1,7 +1,8 @@
 //! Keeping the objects of the user's repository, so that a clone of a snapshot is a repository too, whatever became of theirs.
 //!
 //! A hard link to a pack or a loose object costs nothing and survives their `git gc`, `rebase` and `rm -rf .git`: Git never
-//! changes such a file, it only unlinks it. All packs and loose objects are linked, not only those that HEAD and index reach:
+//! changes such a file, it only unlinks it. A clone gets reflinks where the file system can, since somebody may write into its files all the
+//! same; else hard links too. All packs and loose objects are linked, not only those that HEAD and index reach:
 //! finding out which these are would cost more than the links.
 //!
 //! `keep/packs/` and `keep/loose/xx/` hold the links of all snapshots. Which of them a snapshot needs is a [`List`] in its tree,
@@ -12,6 +13,7 @@ mod link;
 mod list;
 #[cfg(test)]
 mod tests;
+mod unsynced;
 
 use std::collections::{BTreeSet, HashSet};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -20,15 +22,17 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use ah_plugin_api::{Context, Error, ErrorKind, Reclaimed, Result};
 use gix::objs::Kind;
 use gix::{ObjectId, oid};
-use rustix::fs::FileType;
+use rustix::fs::{AtFlags, FileType};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use super::files::{self, Doing};
-use super::{Batch, Store, sync};
+use super::{Batch, Store, reclaim};
 use crate::repository::Repository;
 use link::{Linker, Way};
 use list::List;
+use unsynced::Unsynced;
+pub(super) use unsynced::{recover, sync};
 
 /// Name of the list of kept objects in a snapshot's tree. The sweep looks for it there.
 pub(crate) const KEPT: &str = "kept";
@@ -50,17 +54,6 @@ pub(crate) enum Kept {
     List(ObjectId),
     /// They are not kept; why, for a person.
     Not(String),
-}
-
-/// How the objects folder of a clone was filled.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Populated {
-    /// Files that share their data with the store (hard links, reflinks).
-    pub(crate) shared: u64,
-    /// Files that had to be copied.
-    pub(crate) copied: u64,
-    /// What belongs into the clone's `shallow` file, if its history is cut off.
-    pub(crate) shallow: Option<Vec<u8>>,
 }
 
 /// What the repository looked like when it was last kept.
@@ -135,9 +128,26 @@ fn collect(store: &Store, repository: &Repository, cx: &Context<'_>) -> Result<R
     for name in [PACKS, LOOSE] {
         files::make_dir(&store.folders.keep, name)?;
     }
+    let mut linker = Linker::keeping(Unsynced::new(store), COPY_LIMIT, cx);
+    let collected = collect_with(&mut linker, store, repository, cx);
+    let unsynced = linker.unsynced();
+    match (&collected, unsynced) {
+        (Ok(Ok(_)), Some(unsynced)) => unsynced.finish()?,
+        // No snapshot will need what was linked so far.
+        (_, Some(unsynced)) if unsynced.began() => reclaim::note_garbage(store)?,
+        _ => {}
+    }
+    collected
+}
+
+fn collect_with(
+    linker: &mut Linker<'_>,
+    store: &Store,
+    repository: &Repository,
+    cx: &Context<'_>,
+) -> Result<Result<List, String>> {
     let packs = files::open_dir(&store.folders.keep, PACKS)?;
     let loose = files::open_dir(&store.folders.keep, LOOSE)?;
-    let mut linker = Linker::new(store, Some(COPY_LIMIT));
     for _ in 0..ATTEMPTS {
         let mut list = List { shallow: shallow(repository), ..List::default() };
         let mut vanished = false;
@@ -145,25 +155,23 @@ fn collect(store: &Store, repository: &Repository, cx: &Context<'_>) -> Result<R
         // missed when somebody packs meanwhile.
         for dir in &repository.objects {
             cx.check_cancelled()?;
-            match keep_loose(dir, &loose, &mut list, &mut linker, cx)? {
+            match keep_loose(dir, &loose, &mut list, linker, cx)? {
                 Outcome::Done => {}
                 Outcome::Vanished => vanished = true,
                 Outcome::Not(why) => return Ok(Err(why)),
             }
         }
         for dir in &repository.objects {
-            match keep_packs(dir, &packs, &mut list, &mut linker, cx)? {
+            match keep_packs(dir, &packs, &mut list, linker, cx)? {
                 Outcome::Done => {}
                 Outcome::Vanished => vanished = true,
                 Outcome::Not(why) => return Ok(Err(why)),
             }
         }
         if !vanished {
-            linker.note_unsynced()?;
             return Ok(Ok(list));
         }
     }
-    linker.note_unsynced()?;
     Ok(Err("its objects changed all the time while they were read".into()))
 }
 
@@ -223,7 +231,7 @@ fn keep_loose(
                 continue;
             }
             match linker.link(&theirs, &name, &ours, &name, &format!("{LOOSE}/{folder}"))? {
-                Way::Shared | Way::Copied => {}
+                Way::Done => {}
                 Way::Gone => return Ok(Outcome::Vanished),
                 Way::Special => {
                     list.loose.remove(&id);
@@ -256,18 +264,23 @@ fn keep_packs(
             return Ok(Outcome::Not("it is a partial clone: not all of its objects are there".into()));
         }
         let pack = format!("{stem}.pack");
-        let size = match rustix::fs::statat(&theirs, &pack, rustix::fs::AtFlags::SYMLINK_NOFOLLOW) {
+        // Some tools name packs by their objects alone: what is kept under this name may be another file than theirs. Then ours
+        // is as good, pack and index together.
+        let ours = present.contains(&pack) && present.contains(name);
+        let looked = rustix::fs::statat(if ours { keep } else { &theirs }, &pack, AtFlags::SYMLINK_NOFOLLOW);
+        let size = match looked {
             Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile => stat.st_size.cast_unsigned(),
             Ok(_) => continue,
             Err(Errno::NOENT) => return Ok(Outcome::Vanished),
             Err(errno) => return Err(errno).doing(|| format!("look at {pack} of the repository")),
         };
-        for file in [&pack, name] {
+        for file in [&pack, name].into_iter().filter(|_| !ours) {
             if present.contains(file) {
-                continue;
+                // Half of what a keeper that was killed was about to link.
+                files::remove(keep, file)?;
             }
             match linker.link(&theirs, file, keep, file, PACKS)? {
-                Way::Shared | Way::Copied => {}
+                Way::Done => {}
                 Way::Gone => return Ok(Outcome::Vanished),
                 Way::Special => return Ok(Outcome::Not(format!("its {file} is not a regular file"))),
                 Way::TooMuch => return Ok(Outcome::Not(too_much())),
@@ -279,15 +292,20 @@ fn keep_packs(
 }
 
 /// See [`Store::populate`].
-pub(super) fn populate(store: &Store, kept: &oid, objects: BorrowedFd<'_>, cx: &Context<'_>) -> Result<Populated> {
+pub(super) fn populate(
+    store: &Store,
+    kept: &oid,
+    objects: BorrowedFd<'_>,
+    cx: &Context<'_>,
+) -> Result<Option<Vec<u8>>> {
     let list = read_list(store, kept)?;
     for name in ["info", "pack"] {
         files::make_dir(objects, name)?;
     }
-    let mut linker = Linker::new(store, None);
+    let mut linker = Linker::filling(cx);
     let gone = |name: &str| files::damaged(format!("{name}, kept from the user's repository, is gone or damaged"));
     let check = |way: Way, name: &str| match way {
-        Way::Shared | Way::Copied => Ok(()),
+        Way::Done => Ok(()),
         Way::Gone | Way::Special | Way::TooMuch => Err(gone(name)),
     };
     if !list.packs.is_empty() {
@@ -322,8 +340,7 @@ pub(super) fn populate(store: &Store, kept: &oid, objects: BorrowedFd<'_>, cx: &
     }
     let mut shallow = Vec::new();
     list.shallow.iter().for_each(|id| shallow.extend_from_slice(format!("{id}\n").as_bytes()));
-    let shallow = (!shallow.is_empty()).then_some(shallow);
-    Ok(Populated { shared: linker.shared, copied: linker.copied, shallow })
+    Ok((!shallow.is_empty()).then_some(shallow))
 }
 
 fn read_list(store: &Store, kept: &oid) -> Result<List> {
@@ -345,7 +362,7 @@ pub(super) fn sweep(store: &Store, kept: &HashSet<ObjectId>, out: &mut Reclaimed
     files::remove(keep, STATE)?;
     let mut removed = 0_u64;
     let mut remove = |dir: &OwnedFd, name: &str, out: &mut Reclaimed| -> Result<()> {
-        let stat = rustix::fs::statat(dir, name, rustix::fs::AtFlags::SYMLINK_NOFOLLOW);
+        let stat = rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW);
         if let Ok(stat) = stat {
             out.bytes += if stat.st_nlink == 1 { stat.st_blocks.cast_unsigned() * 512 } else { 0 };
         }
@@ -374,59 +391,4 @@ pub(super) fn sweep(store: &Store, kept: &HashSet<ObjectId>, out: &mut Reclaimed
         out.actions.push(format!("gave up {removed} files kept from the user's repository"));
     }
     Ok(())
-}
-
-/// Brings what the unsynced marker `name` lists to disk. The caller has the lock.
-pub(super) fn sync(store: &Store, name: &str) -> Result<()> {
-    let keep = &store.folders.keep;
-    let text = files::read_file(&store.folders.unsynced, name, 1 << 20)?.unwrap_or_default();
-    let text = String::from_utf8_lossy(&text);
-    if text.lines().next_back() != Some("end") {
-        return files::step().and_then(|()| rustix::fs::syncfs(keep)).doing(|| "bring the store to disk".to_owned());
-    }
-    for line in text.lines() {
-        if let Some(name) = line.strip_prefix("f ") {
-            if let Some((file, _)) = files::open_file(keep, name)? {
-                files::sync(&file, name)?;
-            }
-        } else if let Some(name) = line.strip_prefix("d ")
-            && let Ok(dir) = files::open_dir(keep, name)
-        {
-            files::sync(&dir, name)?;
-        }
-    }
-    for name in [LOOSE, PACKS, "."] {
-        if let Ok(dir) = files::open_dir(keep, name) {
-            files::sync(&dir, name)?;
-        }
-    }
-    Ok(())
-}
-
-/// After a power cut: what was being kept may be there in name only. The caller has the lock.
-pub(super) fn recover(store: &Store) -> Result<()> {
-    let keep = &store.folders.keep;
-    files::remove(keep, STATE)?;
-    let drop_empty = |dir: &OwnedFd| -> Result<()> {
-        for name in files::names(dir)? {
-            if files::open_file(dir, &name).is_ok_and(|found| found.is_some_and(|(_, size)| size == 0)) {
-                files::remove(dir, &name)?;
-            }
-        }
-        Ok(())
-    };
-    if let Ok(packs) = files::open_dir(keep, PACKS) {
-        drop_empty(&packs)?;
-    }
-    if let Ok(loose) = files::open_dir(keep, LOOSE) {
-        for folder in files::names(&loose)? {
-            drop_empty(&files::open_dir(&loose, &folder)?)?;
-        }
-    }
-    Ok(())
-}
-
-/// The marker under which something new in `keep/` is noted until it is on disk; its content says what.
-fn mark(store: &Store, content: &[u8]) -> Result<()> {
-    sync::mark_with(store, &format!("keep-{}", files::temp_name("list")?), content)
 }

@@ -5,11 +5,13 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
 use gix::{ObjectId, oid};
+use rustix::io::Errno;
 use sha1::{Digest, Sha1};
 
+use super::bad::Bad;
 use crate::store::files;
 
 const MAGIC: [u8; 8] = [0xff, b't', b'O', b'c', 0, 0, 0, 2];
@@ -23,13 +25,16 @@ const WINDOW: u64 = 204;
 /// An index file, open.
 #[derive(Debug)]
 pub(in crate::store) struct Index {
-    file: OwnedFd,
+    /// None where all of it was read at once: a store has many small packs, and descriptors are few.
+    file: Option<OwnedFd>,
     size: u64,
     fanout: Box<[u32; 256]>,
     /// All of it, once that pays.
     whole: OnceLock<Vec<u8>>,
     /// Look-ups that went to the file.
     asked: AtomicU32,
+    /// The error number of the last read that failed; 0: none did.
+    trouble: AtomicI32,
 }
 
 /// One line of an index.
@@ -49,19 +54,19 @@ fn be32(data: &[u8], at: usize) -> Option<u32> {
 
 impl Index {
     /// Checks the form of an index file; the message says what is wrong with it.
-    pub(in crate::store) fn open(file: OwnedFd, size: u64) -> Result<Self, String> {
+    pub(in crate::store) fn open(file: OwnedFd, size: u64) -> Result<Self, Bad> {
         let mut head = vec![0; IDS as usize];
         let mut whole = OnceLock::new();
         if size <= SMALL {
             let mut all = vec![0; size as usize];
-            let read = files::pread_full(&file, &mut all, 0).map_err(|e| e.to_string())?;
+            let read = files::pread_full(&file, &mut all, 0)?;
             if read < head.len() {
                 return Err("its index is too short".into());
             }
             all.truncate(read);
             head.copy_from_slice(&all[..IDS as usize]);
             whole = OnceLock::from(all);
-        } else if files::pread_full(&file, &mut head, 0).map_err(|e| e.to_string())? < head.len() {
+        } else if files::pread_full(&file, &mut head, 0)? < head.len() {
             return Err("its index is too short".into());
         }
         if head[..8] != MAGIC {
@@ -76,7 +81,8 @@ impl Index {
             }
             (*slot, last) = (count, count);
         }
-        let this = Self { file, size, fanout, whole, asked: AtomicU32::new(0) };
+        let file = whole.get().is_none().then_some(file);
+        let this = Self { file, size, fanout, whole, asked: AtomicU32::new(0), trouble: AtomicI32::new(0) };
         let least = this.large_offsets() + 40;
         if size < least || !(size - least).is_multiple_of(8) {
             return Err("its index has the wrong size".into());
@@ -107,8 +113,20 @@ impl Index {
             let range = usize::try_from(at).ok().and_then(|at| whole.get(at..at.checked_add(buf.len())?));
             range.map(|range| buf.copy_from_slice(range)).is_some()
         } else {
-            files::pread_full(&self.file, buf, at).is_ok_and(|n| n == buf.len())
+            self.read(at, buf) == Some(buf.len())
         }
+    }
+
+    /// Reads from the file; none if that fails.
+    fn read(&self, at: u64, buf: &mut [u8]) -> Option<usize> {
+        let read = files::pread_full(self.file.as_ref()?, buf, at);
+        read.inspect_err(|errno| self.trouble.store(errno.raw_os_error(), Ordering::Relaxed)).ok()
+    }
+
+    /// The error of a read that failed. What was not found then may be there all the same.
+    pub(in crate::store) fn trouble(&self) -> Option<Errno> {
+        let errno = self.trouble.load(Ordering::Relaxed);
+        (errno != 0).then(|| Errno::from_raw_os_error(errno))
     }
 
     /// Reads the whole file once so many look-ups were made that it is cheaper than going on one by one.
@@ -122,12 +140,13 @@ impl Index {
     }
 
     fn load(&self) {
-        self.whole.get_or_init(|| {
+        if self.whole.get().is_none() {
             let mut all = vec![0; usize::try_from(self.size).unwrap_or(0)];
-            let read = files::pread_full(&self.file, &mut all, 0).unwrap_or(0);
-            all.truncate(read);
-            all
-        });
+            if let Some(read) = self.read(0, &mut all) {
+                all.truncate(read);
+                let _ = self.whole.set(all);
+            }
+        }
     }
 
     /// Where in the pack the object lies; none if it is not in it.
@@ -208,10 +227,14 @@ impl Index {
     }
 
     /// Whether the file is what was once written: its own checksum.
-    pub(in crate::store) fn is_sound(&self) -> bool {
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub(in crate::store) fn is_sound(&self) -> rustix::io::Result<bool> {
         self.load();
-        let Some((body, sum)) = self.whole.get().and_then(|whole| whole.split_last_chunk::<20>()) else { return false };
-        self.size == body.len() as u64 + 20 && Sha1::digest(body)[..] == sum[..]
+        let Some(whole) = self.whole.get() else { return Err(self.trouble().unwrap_or(Errno::IO)) };
+        let Some((body, sum)) = whole.split_last_chunk::<20>() else { return Ok(false) };
+        Ok(self.size == body.len() as u64 + 20 && Sha1::digest(body)[..] == sum[..])
     }
 }
 
@@ -250,9 +273,9 @@ mod tests {
     use proptest::collection::vec;
     use proptest::prelude::{any, prop_assert, prop_assert_eq, proptest};
 
-    use super::{Index, IndexEntry, encode};
+    use super::{Bad, Index, IndexEntry, encode};
 
-    fn open(bytes: &[u8]) -> Result<Index, String> {
+    fn open(bytes: &[u8]) -> Result<Index, Bad> {
         let file = tempfile::tempfile().unwrap();
         std::io::Write::write_all(&mut &file, bytes).unwrap();
         Index::open(OwnedFd::from(file), bytes.len() as u64)
@@ -283,7 +306,7 @@ mod tests {
                 assert_eq!(open(&bytes).unwrap().find(&other), None);
             }
             assert_eq!(index.entries().unwrap(), wanted);
-            assert!(index.is_sound());
+            assert!(index.is_sound().unwrap());
         }
     }
 
@@ -297,7 +320,7 @@ mod tests {
             let mut bad = good.clone();
             bad[at] ^= 0x81;
             if let Ok(index) = open(&bad) {
-                assert!(!index.is_sound());
+                assert!(!index.is_sound().unwrap());
                 for entry in entries(3) {
                     let _ = index.find(&entry.id);
                 }

@@ -8,16 +8,16 @@ use std::collections::HashMap;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use ah_plugin_api::{Context, Error, Result};
 use flate2::{Decompress, FlushDecompress, Status};
 use gix::objs::Kind;
 use gix::oid;
+use rustix::io::Errno;
 
+use super::bad::Bad;
 use super::entry::LONGEST;
 use super::{Body, Entry, HEADER, Index, TRAILER};
 use crate::store::{delta, files};
-
-/// What is wrong with a pack, for a person.
-pub(in crate::store) type Bad = String;
 
 /// An open pack with its index.
 #[derive(Debug)]
@@ -121,20 +121,20 @@ impl Pack {
     pub(in crate::store) fn open(packs: BorrowedFd<'_>, name: &str, number: u32) -> Result<Self, Bad> {
         let open = |ending: &str| match files::open_file(packs, &format!("{name}{ending}")) {
             Ok(Some(found)) => Ok(found),
-            Ok(None) => Err(format!("there is no {name}{ending}")),
-            Err(error) => Err(error.causes.first().map_or_else(|| error.to_string(), |why| format!("{error}: {why}"))),
+            Ok(None) => Err(format!("there is no {name}{ending}").into()),
+            Err(error) => Err(Bad::from(error)),
         };
         let (index, index_size) = open(".idx")?;
         let (file, size) = open(".pack")?;
         let index = Index::open(index, index_size)?;
         let mut head = [0; HEADER as usize];
-        let read = files::pread_full(&file, &mut head, 0).map_err(|e| e.to_string())?;
+        let read = files::pread_full(&file, &mut head, 0)?;
         let count = u64::from(u32::from_be_bytes([head[8], head[9], head[10], head[11]]));
         if read < head.len() || &head[..8] != b"PACK\0\0\0\x02" || size < HEADER + TRAILER {
             return Err("it is not a pack of version 2".into());
         }
         if count != index.count() {
-            return Err(format!("it has {count} objects, its index {}", index.count()));
+            return Err(format!("it has {count} objects, its index {}", index.count()).into());
         }
         Ok(Self { name: name.to_owned(), number, index, size, file })
     }
@@ -150,11 +150,11 @@ impl Pack {
             }
         }
         if at < HEADER || at >= end {
-            return Err(format!("offset {at} lies outside of it"));
+            return Err(format!("offset {at} lies outside of it").into());
         }
         let want = usize::try_from(end - at).unwrap_or(WINDOW).min(WINDOW);
         scratch.held.2 = 0;
-        let read = files::pread_full(&self.file, &mut scratch.window[..want], at).map_err(|e| e.to_string())?;
+        let read = files::pread_full(&self.file, &mut scratch.window[..want], at)?;
         if read < want {
             return Err("it is shorter than it was".into());
         }
@@ -163,7 +163,7 @@ impl Pack {
     }
 
     fn entry(&self, at: u64, scratch: &mut Scratch) -> Result<Entry, Bad> {
-        Entry::parse(self.window(at, scratch)?).ok_or_else(|| format!("there is no object at offset {at}"))
+        Entry::parse(self.window(at, scratch)?).ok_or_else(|| format!("there is no object at offset {at}").into())
     }
 
     /// Inflates what begins at `at`, `size` bytes, in pieces to `sink`.
@@ -190,7 +190,7 @@ impl Pack {
             at += eaten;
             made += (out.len() - before_out) as u64;
             if made > size {
-                return Err(format!("the object before offset {at} is longer than it says"));
+                return Err(format!("the object before offset {at} is longer than it says").into());
             }
             if status == Status::StreamEnd {
                 break;
@@ -198,10 +198,10 @@ impl Pack {
             if out.len() == out.capacity() {
                 sink(out)?;
             } else if eaten == 0 && out.len() == before_out {
-                return Err(format!("a zlib stream that does not go on at offset {at}"));
+                return Err(format!("a zlib stream that does not go on at offset {at}").into());
             }
         }
-        if made == size { Ok(()) } else { Err(format!("the object before offset {at} is shorter than it says")) }
+        if made == size { Ok(()) } else { Err(format!("the object before offset {at} is shorter than it says").into()) }
     }
 
     /// Inflates what begins at `at` into `out`.
@@ -220,11 +220,14 @@ impl Pack {
             Body::Whole(_) => Ok(None),
             Body::Before(back) => match at.checked_sub(back).filter(|base| back > 0 && *base >= HEADER) {
                 Some(base) => Ok(Some(base)),
-                None => Err(format!("the delta at offset {at} has no base")),
+                None => Err(format!("the delta at offset {at} has no base").into()),
             },
             Body::Against(id) => match self.index.find(oid::from_bytes_unchecked(&id)) {
                 Some(base) => Ok(Some(base)),
-                None => Err(format!("the base of the delta at offset {at} is missing")),
+                None => Err(self
+                    .index
+                    .trouble()
+                    .map_or_else(|| format!("the base of the delta at offset {at} is missing").into(), Bad::from)),
             },
         }
     }
@@ -257,7 +260,7 @@ impl Pack {
             }
             deltas.push((place, entry));
             if deltas.len() > DEEPEST {
-                return Err(format!("the deltas at offset {at} have no end"));
+                return Err(format!("the deltas at offset {at} have no end").into());
             }
             if let Some(base) = self.base(place, &entry)? {
                 place = base;
@@ -311,7 +314,7 @@ impl Pack {
             }
             steps += 1;
             if steps > DEEPEST {
-                return Err(format!("the deltas at offset {at} have no end"));
+                return Err(format!("the deltas at offset {at} have no end").into());
             }
             if let Some(base) = self.base(place, &entry)? {
                 place = base;
@@ -342,14 +345,14 @@ impl Pack {
     /// The entry at `at` as it is on disk, up to the next one at `end`, checked against its CRC; and its header.
     pub(in crate::store) fn raw(&self, at: u64, end: u64, crc: u32, out: &mut Vec<u8>) -> Result<Entry, Bad> {
         if at < HEADER || end > self.size - TRAILER || at >= end {
-            return Err(format!("offset {at} lies outside of it"));
+            return Err(format!("offset {at} lies outside of it").into());
         }
         out.resize(usize::try_from(end - at).map_err(|_| "an entry is too large".to_owned())?, 0);
-        let read = files::pread_full(&self.file, out, at).map_err(|e| e.to_string())?;
+        let read = files::pread_full(&self.file, out, at)?;
         if read < out.len() || crc32fast::hash(out) != crc {
-            return Err(format!("the object at offset {at} is damaged"));
+            return Err(format!("the object at offset {at} is damaged").into());
         }
-        Entry::parse(out).ok_or_else(|| format!("there is no object at offset {at}"))
+        Entry::parse(out).ok_or_else(|| format!("there is no object at offset {at}").into())
     }
 
     /// Hands the entry at `at` over as it is on disk, piece by piece, and checks its CRC at the end.
@@ -365,7 +368,7 @@ impl Pack {
         let mut place = at;
         while place < end {
             let want = usize::try_from(end - place).unwrap_or(PIECE).min(PIECE);
-            let read = files::pread_full(&self.file, &mut piece[..want], place).map_err(|e| e.to_string())?;
+            let read = files::pread_full(&self.file, &mut piece[..want], place)?;
             if read < want {
                 return Err("it is shorter than it was".into());
             }
@@ -373,7 +376,7 @@ impl Pack {
             sink(&piece[..want])?;
             place += want as u64;
         }
-        if hash.finalize() == crc { Ok(()) } else { Err(format!("the object at offset {at} is damaged")) }
+        if hash.finalize() == crc { Ok(()) } else { Err(format!("the object at offset {at} is damaged").into()) }
     }
 
     /// Where the last entry ends.
@@ -393,22 +396,28 @@ impl Pack {
     }
 
     /// Whether pack and index are, to the last bit, what was once written. Reads everything.
-    pub(in crate::store) fn is_sound(&self) -> bool {
+    ///
+    /// # Errors
+    /// If it cannot be read at this moment, which says nothing about it; `Cancelled`.
+    pub(in crate::store) fn is_sound(&self, cx: &Context<'_>) -> Result<bool> {
         use sha1::{Digest, Sha1};
+        let failed =
+            |errno: Errno| Error::from_io(format!("cannot read {}.pack of the store", self.name), &errno.into());
         let mut hash = Sha1::new();
         let mut chunk = vec![0; PIECE];
         let mut at = 0;
         while at < self.size - TRAILER {
+            cx.check_cancelled()?;
             let want = usize::try_from(self.size - TRAILER - at).unwrap_or(PIECE).min(PIECE);
-            match files::pread_full(&self.file, &mut chunk[..want], at) {
-                Ok(read) if read == want => hash.update(&chunk[..want]),
-                _ => return false,
+            if files::pread_full(&self.file, &mut chunk[..want], at).map_err(failed)? < want {
+                return Ok(false);
             }
+            hash.update(&chunk[..want]);
             at += want as u64;
         }
         let mut sum = [0; TRAILER as usize];
-        files::pread_full(&self.file, &mut sum, at).is_ok_and(|n| n == sum.len())
-            && hash.finalize()[..] == sum[..]
-            && self.index.is_sound()
+        let read = files::pread_full(&self.file, &mut sum, at).map_err(failed)?;
+        let sound = read == sum.len() && hash.finalize()[..] == sum[..];
+        Ok(sound && self.index.is_sound().map_err(failed)?)
     }
 }

@@ -202,6 +202,8 @@ impl Finished {
 /// Makes zlib streams; keeps its tables between them.
 pub(in crate::store) struct Deflater {
     state: Compress,
+    /// Whether a stream was begun and not brought to its end.
+    unfinished: bool,
     level: u32,
     out: Vec<u8>,
 }
@@ -219,19 +221,31 @@ fn zlib(error: &dyn std::error::Error) -> Error {
 impl Deflater {
     /// Compresses at `level`, 1 to 9.
     pub(in crate::store) fn new(level: u32) -> Self {
-        Self { state: Compress::new(Compression::new(level), true), level, out: Vec::new() }
+        Self { state: Compress::new(Compression::new(level), true), unfinished: false, level, out: Vec::new() }
+    }
+
+    fn reset(&mut self) {
+        // A reset in the middle of a stream leaves something of it behind with this backend: the next one would be damaged.
+        if std::mem::replace(&mut self.unfinished, true) {
+            self.state = Compress::new(Compression::new(self.level), true);
+        } else {
+            self.state.reset();
+        }
     }
 
     /// Compresses `data` whole.
     pub(in crate::store) fn whole(&mut self, data: &[u8]) -> Result<&[u8]> {
-        self.state.reset();
+        self.reset();
         self.out.clear();
         // deflateBound: with this much room, one call does it.
         self.out.reserve(data.len() + (data.len() >> 9) + 64);
         loop {
             let done = usize::try_from(self.state.total_in()).unwrap_or(usize::MAX);
             match self.state.compress_vec(&data[done..], &mut self.out, FlushCompress::Finish).map_err(|e| zlib(&e))? {
-                Status::StreamEnd => return Ok(&self.out),
+                Status::StreamEnd => {
+                    self.unfinished = false;
+                    return Ok(&self.out);
+                }
                 Status::Ok | Status::BufError => self.out.reserve(4096 + data.len() / 8),
             }
         }
@@ -239,7 +253,7 @@ impl Deflater {
 
     /// Begins a stream of pieces.
     pub(in crate::store) fn begin(&mut self) {
-        self.state.reset();
+        self.reset();
         self.out.clear();
         self.out.reserve(128 << 10);
     }
@@ -260,7 +274,8 @@ impl Deflater {
                 sink(&self.out)?;
                 self.out.clear();
             }
-            if status == Status::StreamEnd || (!last && data.is_empty()) {
+            self.unfinished = status != Status::StreamEnd;
+            if !self.unfinished || (!last && data.is_empty()) {
                 return Ok(());
             }
         }

@@ -1,7 +1,7 @@
 //! Points at which a test can kill the process or make a write fail.
 //!
-//! Every durable step calls [`point`] with its name just before it. In ordinary use that costs one relaxed load. Only tests set a hook, once a
-//! process: the command line does it when a test asks for it.
+//! Every durable step calls [`point`] with its name just before it. In ordinary use that costs one relaxed load. Only tests of this crate
+//! set a hook, once a process; the command line's tests kill the real program from outside.
 
 use std::io;
 use std::sync::OnceLock;

@@ -9,14 +9,16 @@
 #[allow(dead_code)]
 mod lab;
 
+use std::collections::BTreeSet;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use ah_core::{
-    Access, BranchOptions, EditOptions, Engine, Error, ErrorKind, GcOptions, RelPath, Release, RmOptions, SeekOptions,
-    SnapshotFilter, SnapshotOptions, crash,
+    Access, BranchOptions, EditOptions, Engine, Error, ErrorKind, GcOptions, PruneOptions, RelPath, Release,
+    RestoreOptions, RmOptions, SeekOptions, SnapshotFilter, SnapshotOptions, UndoOptions, crash,
 };
 use lab::Lab;
 use std::os::fd::AsFd;
@@ -31,7 +33,14 @@ enum Plan {
 
 static PLAN: Mutex<Plan> = Mutex::new(Plan::Nothing);
 
-fn hook(_name: &str) -> io::Result<()> {
+/// How many rounds left a restore for a person to decide about.
+static INTERRUPTED: AtomicU64 = AtomicU64::new(0);
+
+/// Names of the steps that were come by.
+static SEEN: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+
+fn hook(name: &str) -> io::Result<()> {
+    SEEN.lock().unwrap().insert(name.to_owned());
     let mut plan = PLAN.lock().unwrap();
     match *plan {
         Plan::Nothing => Ok(()),
@@ -79,6 +88,27 @@ const JOBS: &[(&str, Job)] = &[
         workspace.branch(&BranchOptions { name: Some("b".into()), ..BranchOptions::default() })?;
         workspace.remove_branch("b", true).map(drop)
     }),
+    ("restore", |engine, path| {
+        std::fs::write(path.join("added"), "x").unwrap();
+        open(engine, path)?.restore("@{1}", &RestoreOptions::default()).map(drop)
+    }),
+    ("undo", |engine, path| open(engine, path)?.undo(&UndoOptions::default()).map(drop)),
+    ("settle", |engine, path| open(engine, path)?.gc(&GcOptions { auto: true }).map(drop)),
+    ("prune", |engine, path| {
+        let options = PruneOptions { policy: Some("keep-last=2".into()), dry_run: false };
+        open(engine, path)?.prune(&options).map(drop)
+    }),
+    ("adopt", |engine, path| {
+        let copy = path.with_file_name("copy");
+        std::fs::create_dir_all(&copy).unwrap();
+        std::fs::write(copy.join("a"), "3").unwrap();
+        engine.workspace(&copy, Access::Create)?;
+        let aside = path.with_file_name("elsewhere");
+        std::fs::rename(path, &aside).unwrap();
+        let outcome = engine.adopt(&copy, path).map(drop);
+        std::fs::rename(&aside, path).unwrap();
+        outcome
+    }),
     ("move", |engine, path| {
         let elsewhere = path.with_file_name("elsewhere");
         std::fs::rename(path, &elsewhere).unwrap();
@@ -102,7 +132,11 @@ fn check(lab: &Lab, what: &str) {
             }
         }
     }
-    let workspace = open(&engine, &lab.path()).unwrap();
+    // `adopt` has come to its end or it has not: its snapshots are at the one place or the other.
+    let copy = lab.top.join("copy");
+    let adopted = engine.workspace(&copy, Access::Existing).and_then(|copy| copy.resolve("@")).is_ok();
+    let root = if adopted { copy } else { lab.path() };
+    let workspace = open(&engine, &root).unwrap();
     let readable = |when: &str| {
         let out = tempfile::tempfile().unwrap();
         for snapshot in workspace.snapshots(&SnapshotFilter::default()).unwrap() {
@@ -115,6 +149,19 @@ fn check(lab: &Lab, what: &str) {
     let report = workspace.gc(&GcOptions::default()).unwrap();
     assert!(report.failures.is_empty(), "{what}: {report:?}");
     readable("after gc");
+    // An interrupted restore is a person's to decide about: taken back, each path is as it was.
+    let text = || std::fs::read_to_string(root.join("a")).unwrap();
+    assert!(["0", "1", "2", "3"].contains(&text().as_str()), "{what}: half a file");
+    if let Some(interrupted) = workspace.interrupted().unwrap() {
+        INTERRUPTED.fetch_add(1, Ordering::Relaxed);
+        let undone = workspace.undo(&UndoOptions::default()).unwrap();
+        assert_eq!(undone.target.id, interrupted.safety, "{what}");
+        assert!(workspace.interrupted().unwrap().is_none(), "{what}");
+        workspace.gc(&GcOptions::default()).unwrap();
+    }
+    let staged = std::fs::read_dir(&root).unwrap().flatten();
+    let staged = staged.filter(|entry| entry.file_name().to_string_lossy().starts_with(".ah-")).count();
+    assert_eq!(staged, 0, "{what}: something of ours is left in the workspace");
     let again = workspace.gc(&GcOptions::default()).unwrap();
     assert!(again.actions.is_empty() && again.failures.is_empty(), "{what}: {again:?}");
     assert!(workspace.snapshots(&SnapshotFilter::default()).unwrap().len() >= 2, "{what}");
@@ -125,6 +172,14 @@ fn check(lab: &Lab, what: &str) {
         let unfinished =
             left.iter().filter(|entry| !own_temp(&entry.path()) && !is_finished_branch(&workspace, &entry.path()));
         assert_eq!(unfinished.count(), 0, "{what}: {left:?} are left in {folder}");
+    }
+    // No workspace stays registered for a branch that came to nothing.
+    let branches: Vec<_> = workspace.branches().unwrap().into_iter().filter_map(|branch| branch.workspace).collect();
+    for entry in std::fs::read_dir(lab.settings.home.join("workspaces")).unwrap().flatten() {
+        let id = entry.file_name().into_string().unwrap();
+        let record = std::fs::read_to_string(entry.path().join("workspace.json")).unwrap();
+        let is_branch = record.contains("\"branch\":");
+        assert!(!is_branch || branches.iter().any(|branch| branch.as_str() == id), "{what}: {record}");
     }
     let faults = workspace.timeline(&ah_core::TimelineFilter::default()).unwrap().faults;
     assert!(faults.is_empty(), "{what}: {faults:?}");
@@ -143,10 +198,13 @@ fn rounds(name: &str, job: Job, plan: fn(u64) -> Plan, kind: &str) {
         (0..3).for_each(|n| drop(lab.step("a", &n.to_string())));
         lab.write("a", "3");
         let engine = lab.engine();
+        if ["undo", "settle"].contains(&name) {
+            open(&engine, &lab.path()).unwrap().restore("@", &RestoreOptions::default()).unwrap();
+        }
         *PLAN.lock().unwrap() = plan(step);
         let outcome = catch_unwind(AssertUnwindSafe(|| job(&engine, &lab.path())));
         let reached = std::mem::replace(&mut *PLAN.lock().unwrap(), Plan::Nothing) == Plan::Nothing;
-        if name == "move" && !lab.path().exists() {
+        if ["move", "adopt"].contains(&name) && !lab.path().exists() {
             std::fs::rename(lab.top.join("elsewhere"), lab.path()).unwrap();
         }
         let what = format!("{name}, {kind} at step {step}");
@@ -174,5 +232,10 @@ fn any_step_may_fail_or_be_the_last() {
     for (name, job) in JOBS {
         rounds(name, *job, Plan::Fail, "failing");
         rounds(name, *job, Plan::Die, "killed");
+    }
+    assert!(INTERRUPTED.load(Ordering::Relaxed) > 10, "nothing was interrupted");
+    let seen = SEEN.lock().unwrap();
+    for step in ["journal.end", "restore-staging", "restore-stage", "restore-put", "restore-remove", "restore-sync"] {
+        assert!(seen.contains(step), "{step} is never come by: {seen:?}");
     }
 }

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::Value;
-use support::{Ran, User, World};
+use support::{Ran, User, World, is_root, skip};
 
 /// A workspace with one snapshot.
 fn world() -> World {
@@ -23,16 +23,6 @@ fn with_snapshot(world: World) -> World {
     world.fs(["snapshot", "-m", "first"]);
     world.write("f", "two\n");
     world
-}
-
-fn is_root() -> bool {
-    nix::unistd::geteuid().is_root()
-}
-
-/// Says that a test had nothing to do here, and why; where all is required that is a failure.
-fn skip(reason: &str) {
-    assert!(std::env::var_os("AH_TEST_REQUIRE_ALL").is_none(), "skipped: {reason}");
-    eprintln!("skipped: {reason}");
 }
 
 fn kind(ran: &Ran) -> String {

@@ -5,12 +5,12 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::support::{User, World};
+use crate::support::{User, World, is_root, skip};
 
 /// Mounts a small filesystem; false (and a message) if the tests may not.
 fn small_disk(at: &Path, megabytes: u32) -> bool {
-    if !nix::unistd::geteuid().is_root() {
-        eprintln!("skipped: only root mounts");
+    if !is_root() {
+        skip("needs root, to mount");
         return false;
     }
     fs::create_dir_all(at).unwrap();
@@ -113,8 +113,8 @@ fn read_only_directories_of_ones_own() {
 
 #[test]
 fn a_directory_of_somebody_else_is_refused_with_nothing_changed() {
-    if !nix::unistd::geteuid().is_root() {
-        return;
+    if !is_root() {
+        return skip("needs root, to act as an ordinary user");
     }
     let world = World::of(User::Ordinary);
     world.write("theirs/f", "old");
@@ -129,13 +129,21 @@ fn a_directory_of_somebody_else_is_refused_with_nothing_changed() {
     assert_eq!([world.read("theirs/f").as_deref(), world.read("mine").as_deref()], [Some("new"); 2]);
 }
 
+/// A command under strace, which makes a system call fail.
+fn under_strace(world: &World, ah: &Command, call: &str, error: &str) -> Command {
+    let mut strace = Command::new("strace");
+    strace.args(["-f", "-qq", "-o"]).arg(world.path("log"));
+    strace.args(["-e", &format!("trace={call}"), "-e", &format!("inject={call}:error={error}")]);
+    strace.arg("--").arg(ah.get_program()).args(ah.get_args()).env_clear().current_dir(world.root());
+    strace.envs(ah.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    strace
+}
+
 #[test]
 fn older_kernels_and_lesser_filesystems_do() {
     let traced = Command::new("strace").args(["-o", "/dev/null", "true"]).status();
     if !traced.is_ok_and(|status| status.success()) {
-        assert!(std::env::var_os("AH_TEST_REQUIRE_ALL").is_none(), "strace is missing: apt-get install strace");
-        eprintln!("skipped: strace is missing, or may not trace");
-        return;
+        return skip("needs strace (apt-get install strace), and to be allowed to trace");
     }
     let lacks = [
         ("renameat2", "EINVAL"),
@@ -157,16 +165,17 @@ fn older_kernels_and_lesser_filesystems_do() {
         fs::remove_dir_all(world.root().join("swap")).unwrap();
         world.write("swap", "a file");
         let ah = world.command(["agent", "fs", "restore", &before]);
-        let mut strace = Command::new("strace");
-        strace.args(["-f", "-qq", "-o"]).arg(world.path("log"));
-        strace.args(["-e", &format!("trace={call}"), "-e", &format!("inject={call}:error={error}")]);
-        strace.arg("--").arg(ah.get_program()).args(ah.get_args()).env_clear().current_dir(world.root());
-        strace.envs(ah.get_envs().filter_map(|(name, value)| Some((name, value?))));
-        let ran = crate::support::Ran::of(&mut strace);
+        let ran = crate::support::Ran::of(&mut under_strace(&world, &ah, call, error));
         assert_eq!(ran.code, 0, "{call} {error}: {ran:?}");
         let contents = ["edited", "deleted", "swap/file"].map(|name| world.read(name));
         assert_eq!(contents, ["old"; 3].map(|text| Some(text.to_owned())), "{call} {error}");
         assert!(!world.root().join("added").exists(), "{call} {error}");
+        // Removing trees goes other ways.
+        let branch = world.fs(["branch", "--name", "b"]);
+        let ah = world.command(["agent", "fs", "rm", "b"]);
+        let ran = crate::support::Ran::of(&mut under_strace(&world, &ah, call, error));
+        assert_eq!(ran.code, 0, "{call} {error}: {ran:?}");
+        assert!(!Path::new(&branch).exists(), "{call} {error}");
     }
 }
 
@@ -182,16 +191,15 @@ fn paths_that_no_restore_touches_are_refused() {
 
 /// A filesystem of that kind in a file, mounted; none (and a message) if the tests may not.
 fn filesystem(world: &World, kind: &str) -> Option<std::path::PathBuf> {
-    if !nix::unistd::geteuid().is_root() {
-        eprintln!("skipped: only root mounts");
+    if !is_root() {
+        skip("needs root, to mount");
         return None;
     }
     let (image, at) = (world.path("image"), world.path("disk"));
     fs::File::create(&image).unwrap().set_len(400 << 20).unwrap();
     let made = Command::new(format!("mkfs.{kind}")).arg("-q").arg(&image).stdout(Stdio::null()).status();
     if !made.is_ok_and(|status| status.success()) {
-        assert!(std::env::var_os("AH_TEST_REQUIRE_ALL").is_none(), "mkfs.{kind} is missing");
-        eprintln!("skipped: mkfs.{kind} is missing");
+        skip(&format!("needs mkfs.{kind}"));
         return None;
     }
     fs::create_dir(&at).unwrap();

@@ -3,7 +3,7 @@
 use std::fs;
 use std::process::Command;
 
-use crate::support::{Ran, User, World};
+use crate::support::{Ran, User, World, is_root, skip};
 
 fn sh(world: &World, branch: &str, script: &str) -> Ran {
     world.run(["agent", "fs", "exec", branch, "--", "sh", "-c", script])
@@ -86,8 +86,8 @@ fn ah_inside_knows_the_branch() {
 
 #[test]
 fn an_ordinary_user_stays_one() {
-    if !nix::unistd::geteuid().is_root() {
-        return;
+    if !is_root() {
+        return skip("needs root, to act as an ordinary user");
     }
     let world = World::of(User::Ordinary);
     branch(&world);

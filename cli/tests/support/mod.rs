@@ -18,6 +18,17 @@ pub(crate) mod schema;
 /// The user that tests run as when root is too much.
 const NOBODY: u32 = 65534;
 
+/// Says that a test had nothing to do here, and why; where all is required that is a failure.
+pub(crate) fn skip(reason: &str) {
+    assert!(std::env::var_os("AH_TEST_REQUIRE_ALL").is_none(), "skipped: {reason}");
+    eprintln!("skipped: {reason}");
+}
+
+/// Whether root runs the tests.
+pub(crate) fn is_root() -> bool {
+    nix::unistd::geteuid().is_root()
+}
+
 /// Who runs `ah` in a test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum User {
@@ -54,8 +65,10 @@ impl World {
     /// Once for each user that the tests can run as: always me, and an ordinary user where I am root.
     pub(crate) fn each(test: impl Fn(&Self)) {
         test(&Self::new());
-        if nix::unistd::geteuid().is_root() {
+        if is_root() {
             test(&Self::of(User::Ordinary));
+        } else {
+            skip("needs root, to act as an ordinary user as well");
         }
     }
 

@@ -1,0 +1,126 @@
+//! Taking branches away: what is nowhere else stays unless it is forced, and what fails changes nothing.
+
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+mod support;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use support::{World, is_root, skip};
+
+fn git(at: &Path, words: &[&str]) {
+    let mut git = Command::new("git");
+    git.args(["-c", "user.name=n", "-c", "user.email=e@x", "-c", "commit.gpgsign=false"]).args(words);
+    let output = git.current_dir(at).env("GIT_CONFIG_GLOBAL", "/dev/null").output().unwrap();
+    assert!(output.status.success(), "git {words:?}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// A repository with a commit, a snapshot and a branch `b`; where that is.
+fn branched(world: &World) -> PathBuf {
+    world.write("f", "one");
+    world.write(".gitignore", "out/\n");
+    git(&world.root(), &["init", "-q", "-b", "main"]);
+    git(&world.root(), &["add", "."]);
+    git(&world.root(), &["commit", "-q", "-m", "first"]);
+    world.write("out/build", "x");
+    world.fs(["snapshot"]);
+    world.fs(["branch", "@", "--name", "b"]).into()
+}
+
+fn refused(world: &World, part: &str) {
+    assert_eq!(world.refused(4, &["agent", "fs", "rm", "b"]), "failed-precondition");
+    let ran = world.run(["agent", "fs", "rm", "b"]);
+    assert!(ran.stderr.contains(part) && ran.stderr.contains("rm --force b"), "{ran:?}");
+}
+
+#[test]
+fn one_that_was_built_in_goes() {
+    let world = World::new();
+    let branch = branched(&world);
+    fs::write(branch.join("out/build"), "y").unwrap();
+    fs::write(branch.join("out/more"), "z").unwrap();
+    git(&branch, &["status"]);
+    git(&branch, &["gc", "-q"]);
+    world.fs(["rm", "b"]);
+    assert!(!branch.exists());
+}
+
+#[test]
+fn commits_and_references_are_work() {
+    let world = World::new();
+    let branch = branched(&world);
+    git(&branch, &["commit", "-q", "--allow-empty", "-m", "second"]);
+    refused(&world, "HEAD moved");
+    git(&branch, &["branch", "kept"]);
+    git(&branch, &["reset", "-q", "--hard", "HEAD~1"]);
+    refused(&world, "references moved");
+    git(&branch, &["branch", "-q", "-D", "kept"]);
+    git(&branch, &["checkout", "-q", "-b", "other"]);
+    refused(&world, "HEAD moved");
+    git(&branch, &["checkout", "-q", "main"]);
+    git(&branch, &["branch", "-q", "-D", "other"]);
+    fs::write(branch.join("f"), "two").unwrap();
+    git(&branch, &["stash", "-q"]);
+    refused(&world, "references moved");
+    world.fs(["rm", "--force", "b"]);
+    assert!(!branch.exists());
+}
+
+#[test]
+fn files_and_snapshots_of_its_own_are_counted() {
+    let world = World::new();
+    let branch = branched(&world);
+    fs::write(branch.join("f"), "two").unwrap();
+    fs::create_dir(branch.join("new")).unwrap();
+    fs::write(branch.join("new/g"), "g").unwrap();
+    refused(&world, "2 changed files");
+    let place = branch.to_str().unwrap();
+    world.fs(["-C", place, "snapshot"]);
+    refused(&world, "2 changed files, 1 snapshot of its own");
+    world.fs(["rm", "--force", "b"]);
+    assert!(!branch.exists());
+}
+
+#[test]
+fn what_is_in_use_stays_whole() {
+    if !is_root() {
+        return skip("needs root, to mount");
+    }
+    let world = World::new();
+    let branch = branched(&world);
+    let place = branch.to_str().unwrap();
+    world.fs(["-C", place, "snapshot"]);
+    let before = world.picture("state/branches/b");
+    let whole = || {
+        let ran = world.run(["agent", "fs", "rm", "--force", "b"]);
+        assert_eq!(ran.code, 4, "{ran:?}");
+        assert_eq!(world.picture("state/branches/b"), before);
+        world.fs(["gc"]);
+        assert_eq!(world.picture("state/branches/b"), before);
+        let listed = world.json("branches", &["agent", "fs", "branches"]);
+        assert_eq!(listed["branches"][0]["state"], "ready");
+        world.fs(["-C", place, "show", "@"]);
+    };
+    // A process in a view of one of its snapshots.
+    let view = world.fs(["-C", place, "seek", "@"]);
+    let mut inside = Command::new("sleep").arg("60").current_dir(&view).spawn().unwrap();
+    whole();
+    inside.kill().unwrap();
+    inside.wait().unwrap();
+    // Something mounted in it.
+    let point = branch.join("out");
+    let none = None::<&str>;
+    nix::mount::mount(Some(&world.path("home")), &point, none, nix::mount::MsFlags::MS_BIND, none).unwrap();
+    let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        let ran = world.run(["agent", "fs", "rm", "--force", "b"]);
+        assert_eq!(ran.code, 4, "{ran:?}");
+        world.fs(["gc"]);
+        assert!(branch.join("f").exists());
+    }));
+    nix::mount::umount(&point).unwrap();
+    outcome.unwrap();
+    world.fs(["rm", "--force", "b"]);
+    assert!(!branch.exists());
+}

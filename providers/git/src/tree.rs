@@ -4,6 +4,9 @@
 //! Everything read is checked for being what a snapshot can hold: a damaged or forged store ends in `DataLoss`, not in a
 //! name with a slash. Not here: writing it to disk (`checkout`), comparing (`diff`).
 
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
 use ah_plugin_api::{ContentId, Entry, EntryKind, Error, ErrorKind, Omission, Reference, RelPath, Result, SnapshotId};
 use gix::ObjectId;
 use gix::objs::{Kind, TreeRefIter, tree};
@@ -47,6 +50,25 @@ pub(crate) struct Listing {
     pub(crate) items: Vec<Item>,
 }
 
+impl Listing {
+    /// What bears that name.
+    fn get(&self, name: &[u8]) -> Option<What> {
+        let find = |dir| self.items.binary_search_by(|item| item.key().cmp(key(name, dir))).ok();
+        find(false).or_else(|| find(true)).map(|at| self.items[at].what)
+    }
+}
+
+impl Item {
+    fn key(&self) -> impl Iterator<Item = u8> {
+        key(&self.name, matches!(self.what, What::Dir(_)))
+    }
+}
+
+/// What Git trees are in the order of: a directory stands where its name and a slash would.
+fn key(name: &[u8], dir: bool) -> impl Iterator<Item = u8> {
+    name.iter().copied().chain(dir.then_some(b'/'))
+}
+
 /// An entry of a directory.
 #[derive(Debug, Clone)]
 pub(crate) struct Item {
@@ -84,6 +106,9 @@ pub(crate) fn open(store: &Store, reference: &Reference) -> Result<Head> {
 /// `DataLoss` if it is damaged, `Unsupported` if a newer version of this provider made it.
 pub(crate) fn head(store: &Store, id: &SnapshotId, commit: &ObjectId) -> Result<Head> {
     let damaged = |what: &str| damaged(format!("the snapshot {id} is damaged: {what}"));
+    if let Some(known) = store.known.head(commit).filter(|known| known.manifest.id == *id) {
+        return Ok(Head::clone(&known));
+    }
     let mut data = Vec::new();
     expect(store, commit, Kind::Commit, &mut data)?;
     let tree = gix::objs::CommitRefIter::from_bytes(&data, gix::hash::Kind::Sha1)
@@ -114,7 +139,9 @@ pub(crate) fn head(store: &Store, id: &SnapshotId, commit: &ObjectId) -> Result<
     if manifest.id != *id {
         return Err(damaged("its manifest is another snapshot's"));
     }
-    Ok(Head { manifest, root: Directory { tree, meta }, index, kept, refs, omitted })
+    let head = Head { manifest, root: Directory { tree, meta }, index, kept, refs, omitted };
+    store.known.keep_head(commit, &head);
+    Ok(head)
 }
 
 #[derive(serde::Deserialize)]
@@ -137,6 +164,60 @@ impl Head {
     /// What identifies the whole tree, times included.
     pub(crate) fn content(&self) -> ContentId {
         ContentId([self.root.tree.as_slice(), self.root.meta.as_slice()].concat())
+    }
+}
+
+/// Heads and directories that paths led through: who reads a thousand files one by one passes the same few each time.
+///
+/// All are named by what they hold, so what is remembered is never out of date.
+#[derive(Debug, Default)]
+pub(crate) struct Known(Mutex<Remembered>);
+
+#[derive(Debug, Default)]
+struct Remembered {
+    /// By their commits.
+    heads: HashMap<ObjectId, Arc<Head>>,
+    directories: HashMap<Directory, Arc<Listing>>,
+    /// Entries of all these directories.
+    entries: usize,
+}
+
+impl Known {
+    /// The most heads, and the most entries, that are remembered; then all is forgotten, and begins anew. Some 15 MB.
+    const HEADS: usize = 64;
+    const ENTRIES: usize = 100_000;
+
+    fn with<T>(&self, work: impl FnOnce(&mut Remembered) -> T) -> T {
+        work(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn head(&self, commit: &ObjectId) -> Option<Arc<Head>> {
+        self.with(|known| known.heads.get(commit).cloned())
+    }
+
+    fn keep_head(&self, commit: &ObjectId, head: &Head) {
+        self.with(|known| {
+            if known.heads.len() >= Self::HEADS {
+                known.heads.clear();
+            }
+            known.heads.insert(*commit, Arc::new(head.clone()));
+        });
+    }
+
+    fn directory(&self, directory: &Directory) -> Option<Arc<Listing>> {
+        self.with(|known| known.directories.get(directory).cloned())
+    }
+
+    fn keep_directory(&self, directory: &Directory, listing: &Arc<Listing>) {
+        self.with(|known| {
+            if known.entries + listing.items.len() > Self::ENTRIES {
+                known.directories.clear();
+                known.entries = 0;
+            }
+            if known.directories.insert(*directory, Arc::clone(listing)).is_none() {
+                known.entries += listing.items.len();
+            }
+        });
     }
 }
 
@@ -168,7 +249,7 @@ impl<'a> Reader<'a> {
             out.extend_from_slice(&data);
             return Ok(kind);
         }
-        self.store.read_again(id, out)
+        self.store.read(id, out)
     }
 
     /// A directory's own mode, time and flag, without its entries.
@@ -230,7 +311,11 @@ impl<'a> Reader<'a> {
                 tree::EntryKind::Link => What::Symlink(id, file()?),
                 tree::EntryKind::Commit => return Err(damaged("a directory holds a commit")),
             };
-            items.push(Item { name, what });
+            let item = Item { name, what };
+            if items.last().is_some_and(|last: &Item| last.key().ge(item.key())) {
+                return Err(damaged("a directory is out of order"));
+            }
+            items.push(item);
         }
         if files.next().is_some() {
             return Err(damaged("a directory and its metadata do not match"));
@@ -244,11 +329,23 @@ impl<'a> Reader<'a> {
         let mut at = What::Dir(*root);
         for name in path.components() {
             let What::Dir(directory) = at else { return Ok(None) };
-            let listing = self.list(&directory)?;
-            let Some(item) = listing.items.into_iter().find(|item| item.name == name) else { return Ok(None) };
-            at = item.what;
+            let Some(what) = self.known(&directory)?.get(name) else { return Ok(None) };
+            at = what;
         }
         Ok(Some(at))
+    }
+
+    /// As [`Reader::list`], for directories that are soon asked for again.
+    fn known(&mut self, directory: &Directory) -> Result<Arc<Listing>> {
+        if let Some(known) = self.store.known.directory(directory) {
+            return Ok(known);
+        }
+        let listing = Arc::new(self.list(directory)?);
+        // What only `live` has is not there for others.
+        if self.live.is_none() {
+            self.store.known.keep_directory(directory, &listing);
+        }
+        Ok(listing)
     }
 
     /// The contract's entry for something of that name.
@@ -288,7 +385,7 @@ fn leaf(name: &[u8], kind: EntryKind, id: &ObjectId, meta: &FileMeta) -> Entry {
 
 /// Reads an object that must be of that kind.
 pub(crate) fn expect(store: &Store, id: &ObjectId, kind: Kind, out: &mut Vec<u8>) -> Result<()> {
-    let found = store.read_again(id, out)?;
+    let found = store.read(id, out)?;
     if found == kind { Ok(()) } else { Err(damaged(format!("the object {id} is a {found}, not a {kind}"))) }
 }
 

@@ -8,7 +8,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::Command;
 
-use ah_plugin_api::{Context, DestroyRequest, Dir, ErrorKind, FileName, Provider, ReclaimRequest};
+use ah_plugin_api::{Context, DestroyRequest, Dir, ErrorKind, FileName, Place, Provider, ReclaimRequest};
 use common::{Bench, as_ordinary_user, assert_untouched, fingerprint, git, listing, try_git};
 
 #[test]
@@ -91,6 +91,33 @@ fn a_plain_clone_is_exact_writable_and_on_its_own() {
     std::fs::create_dir(&clone.path).unwrap();
     bench.destroy(&gone).unwrap();
     assert!(clone.path.exists());
+}
+
+#[test]
+fn a_clone_whose_folder_is_elsewhere_is_not_forgotten() {
+    let bench = Bench::new();
+    bench.write("f", "x");
+    let clone = bench.clone(&bench.snapshot(), "c");
+    let gone = DestroyRequest::Clone(clone.reference.clone());
+    let destroy = || bench.provider.destroy(&Place::new(&bench.store), &gone, &Context::quiet());
+    // Another folder is there instead, as below the mount point of a disk that is not mounted.
+    let (target, aside) = (bench.target.path().to_owned(), bench.temp.path().join("aside"));
+    std::fs::rename(&target, &aside).unwrap();
+    std::fs::create_dir(&target).unwrap();
+    let refused = destroy().unwrap_err();
+    assert_eq!(refused.kind, ErrorKind::FailedPrecondition);
+    assert!(refused.hint.is_some());
+    std::fs::remove_dir(&target).unwrap();
+    std::fs::rename(&aside, &target).unwrap();
+    destroy().unwrap();
+    assert!(!clone.path.exists());
+
+    // Really gone.
+    let clone = bench.clone(&bench.snapshot(), "d");
+    std::fs::rename(&target, &aside).unwrap();
+    let gone = DestroyRequest::Clone(clone.reference);
+    bench.provider.destroy(&Place::new(&bench.store), &gone, &Context::quiet()).unwrap();
+    std::fs::rename(&aside, &target).unwrap();
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! The conformance suite as an ordinary user. As whoever runs the tests, and all three ways, it is in `ah-conformance`.
+//! The conformance suite as an ordinary user, where the tests run as root. As whoever runs them, and all three ways, it is in
+//! `ah-conformance`, which has no second user.
 
 #![allow(clippy::unwrap_used)]
 

@@ -9,13 +9,24 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, SystemTime};
 
-use common::{Bench, listing};
+use common::{Bench, git, listing};
 
 /// A small Btrfs, unmounted when it goes.
 struct Btrfs(tempfile::TempDir);
 
 impl Btrfs {
+    /// None: skipped.
     fn mount() -> Option<Self> {
+        let mounted = Self::try_mount();
+        if mounted.is_none() {
+            let why = "needs root, mkfs.btrfs and loop devices";
+            assert!(std::env::var_os("AH_TEST_REQUIRE_ALL").is_none(), "{why}");
+            println!("skipped: {why}");
+        }
+        mounted
+    }
+
+    fn try_mount() -> Option<Self> {
         if !rustix::process::geteuid().is_root() {
             return None;
         }
@@ -49,10 +60,7 @@ fn is_shared(path: &Path) -> bool {
 
 #[test]
 fn large_files_are_shared_and_never_wrong() {
-    let Some(disk) = Btrfs::mount() else {
-        println!("skipped: needs root, mkfs.btrfs and loop devices");
-        return;
-    };
+    let Some(disk) = Btrfs::mount() else { return };
     let bench = Bench::on(&disk.at());
     let noise = |seed: u64| -> Vec<u8> {
         let mut state = seed;
@@ -92,4 +100,33 @@ fn large_files_are_shared_and_never_wrong() {
     std::fs::OpenOptions::new().write(true).open(bench.work("d/same")).unwrap().write_all_at(b"x", 0).unwrap();
     assert_eq!(listing(&clone.path), expected);
     bench.unmount(&view).unwrap();
+}
+
+#[test]
+fn who_writes_into_a_clones_objects_writes_into_no_others() {
+    let Some(disk) = Btrfs::mount() else { return };
+    let bench = Bench::on(&disk.at());
+    bench.write("f", "x");
+    for args in [&["init", "-q"][..], &["add", "."], &["commit", "-q", "-m", "one"], &["repack", "-q", "-a", "-d"]] {
+        git(bench.workspace.path(), args);
+    }
+    bench.write("f", "y");
+    git(bench.workspace.path(), &["commit", "-q", "-a", "-m", "two"]);
+    let clone = bench.clone(&bench.snapshot(), "c");
+    let mut todo = vec![clone.path.join(".git/objects")];
+    let mut spoilt = 0;
+    while let Some(path) = todo.pop() {
+        let meta = std::fs::metadata(&path).unwrap();
+        if meta.is_dir() {
+            todo.extend(std::fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
+            continue;
+        }
+        std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o644)).unwrap();
+        std::fs::OpenOptions::new().write(true).open(&path).unwrap().write_all_at(b"spoilt", 0).unwrap();
+        spoilt += 1;
+    }
+    assert!(spoilt >= 5);
+    git(bench.workspace.path(), &["fsck", "--full", "--strict"]);
+    let second = bench.clone(&bench.snapshot(), "d");
+    git(&second.path, &["fsck", "--full", "--strict"]);
 }

@@ -139,6 +139,7 @@ fn record_repository(
             None
         }
     };
+    state.first_commit = store.first_commit(&repository, cx)?;
     let refs = repository.refs.as_deref().filter(|_| kept.is_some());
     let refs = refs.map(|refs| batch.object(Kind::Blob, refs, None)).transpose()?;
     Ok(Some(Recorded { state, index, kept, refs }))

@@ -1,7 +1,8 @@
 //! Making a thing in a target folder: under a temporary name first, then, when it is whole, under its own.
 //!
-//! So whatever bears its final name is whole, and what bears a temporary one is garbage once nobody holds its record. That
-//! rule holds after a power cut too, where the record's last lines may be lost.
+//! So whatever bears its final name is whole, whenever its maker is killed, and what bears a temporary one is garbage once nobody
+//! holds its record. Not so after a power cut: the files are not brought to disk, so a thing may have its name and lack contents.
+//! Views and clones can be made again.
 
 use std::ffi::CString;
 use std::os::fd::{AsFd, OwnedFd};

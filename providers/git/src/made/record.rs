@@ -66,6 +66,16 @@ pub(crate) enum State {
     Removing,
 }
 
+/// Where the folder is that a thing was made in.
+pub(crate) enum Target {
+    /// Here it is.
+    Here(OwnedFd),
+    /// There is nothing at its path any more.
+    Gone,
+    /// Something else is at its path: it was moved away, or its disk is not mounted.
+    Elsewhere(PathBuf),
+}
+
 /// The `views/` folder of a store.
 pub(crate) struct Records {
     dir: OwnedFd,
@@ -284,20 +294,22 @@ impl Record {
     }
 
     /// The target folder: the one given if it is the one, else the one at the recorded path if that is the one.
-    pub(crate) fn target(&self, given: Option<&Dir>) -> Result<Option<OwnedFd>> {
+    pub(crate) fn target(&self, given: Option<&Dir>) -> Result<Target> {
+        let here = |dir: &Dir| {
+            let fd = dir.as_fd().try_clone_to_owned();
+            fd.map(Target::Here).map_err(|e| Error::from_io("cannot keep a folder open", &e))
+        };
         if let Some(given) = given
             && Identity::of(given)?.is(&self.making.target)
         {
-            let fd = given.as_fd().try_clone_to_owned();
-            return fd.map(Some).map_err(|e| Error::from_io("cannot keep a folder open", &e));
+            return here(given);
         }
         let path = PathBuf::from(std::ffi::OsStr::from_bytes(&self.making.target_path));
-        match Dir::open(path) {
-            Ok(dir) if Identity::of(&dir)?.is(&self.making.target) => {
-                Ok(Some(dir.as_fd().try_clone_to_owned().map_err(|e| Error::from_io("cannot keep a folder open", &e))?))
-            }
-            Ok(_) => Ok(None),
-            Err(e) if matches!(e.kind, ErrorKind::NotFound | ErrorKind::InvalidArgument) => Ok(None),
+        match Dir::open(path.clone()) {
+            Ok(dir) if Identity::of(&dir)?.is(&self.making.target) => here(&dir),
+            Ok(_) => Ok(Target::Elsewhere(path)),
+            Err(e) if e.kind == ErrorKind::NotFound => Ok(Target::Gone),
+            Err(e) if e.kind == ErrorKind::InvalidArgument => Ok(Target::Elsewhere(path)),
             Err(e) => Err(e),
         }
     }
@@ -337,7 +349,7 @@ fn failed(what: &str, e: Errno) -> Error {
 
 #[cfg(test)]
 mod tests {
-    use super::{Kind, Making, Records, State};
+    use super::{Kind, Making, Records, State, Target};
     use crate::made::Identity;
     use ah_plugin_api::{Context, Dir, ErrorKind, FileName, Reference, SnapshotId, Timestamp};
 
@@ -376,7 +388,7 @@ mod tests {
         let found = records.find(&reference, &Context::quiet()).unwrap().unwrap();
         assert_eq!((found.state, &found.making), (State::Ready, &made));
         assert!(found.directory.unwrap().is(&Identity::of(&store).unwrap()));
-        assert!(found.target(None).unwrap().is_some());
+        assert!(matches!(found.target(None).unwrap(), Target::Here(_)));
         found.remove().unwrap();
         assert!(records.find(&reference, &Context::quiet()).unwrap().is_none());
     }

@@ -12,13 +12,13 @@ use super::build::c_name;
 use super::holders::{holders_of, mounts_below};
 use super::identity::{Identity, MountId, stat};
 use super::mounts;
-use super::record::{Kind, Record, Records, State};
+use super::record::{Kind, Record, Records, State, Target};
 use super::remove::remove_tree;
 
 /// Takes away the thing of that reference. What is gone already is success.
 ///
 /// # Errors
-/// `InvalidArgument` if it is of another kind; `Busy` while it is used.
+/// `InvalidArgument` if it is of another kind; `Busy` while it is used; `FailedPrecondition` if the folder it is in cannot be found.
 pub(crate) fn take_away(
     store: &Dir,
     target: Option<&Dir>,
@@ -32,9 +32,16 @@ pub(crate) fn take_away(
         return Err(Error::new(ErrorKind::InvalidArgument, format!("{reference:?} names something of another kind")));
     }
     match record.target(target)? {
-        Some(target) => undo(record, target.as_fd(), cx),
+        Target::Here(target) => undo(record, target.as_fd(), cx),
         // The whole folder is gone, and the thing with it.
-        None => record.remove(),
+        Target::Gone => record.remove(),
+        // It may come back, with the thing in it, which nobody would know of then.
+        Target::Elsewhere(path) => {
+            let message = format!("the folder that it was made in is not at {} any more", path.display());
+            Err(Error::new(ErrorKind::FailedPrecondition, message).with_hint(
+                "mount its disk or move it back, then repeat; if it is gone for good, remove what is at that path first",
+            ))
+        }
     }
 }
 
@@ -83,7 +90,7 @@ fn is_forgotten(record: &Record, target: Option<&Dir>, forgotten: &[FileName]) -
 
 /// Whether the record's thing was left by a crash; if so it is gone now.
 fn leftover(record: Record, target: Option<&Dir>, is_forgotten: bool, cx: &Context<'_>) -> Result<bool> {
-    let Some(target) = record.target(target)? else {
+    let Target::Here(target) = record.target(target)? else {
         // A folder that cannot be found may come back, with what is in it.
         return Ok(false);
     };

@@ -13,6 +13,11 @@
 //! that saw it by more than a second: a later change within the same tick of the clock would look the same, and a `write` that
 //! was under way then too. The ctime decides because nobody can set it; `touch -d`, `mv`, `cp -p` all change it.
 //!
+//! A limit: stores into a shared mapping. The kernel changes the times when a page is written to for the first time since it was
+//! last brought to disk, not at each store; so one into a page that was dirty already shows only after that, or with the next change, and on
+//! tmpfs never. The contents that were captured are some that the file had; a later snapshot may miss later stores. Programs that end with
+//! `msync`, `munmap` and a `close` of a file they wrote to as well are seen, databases that keep a mapping open may not be.
+//!
 //! Not here: what is ignored (`ah-rules`), the index's form (`index`), trees and snapshots (`capture`).
 
 mod content;

@@ -10,17 +10,17 @@ use gix::oid;
 
 use super::files;
 
-/// Larger ones are not read: nothing that the store wrote becomes one without its owner's doing.
-const LIMIT: u64 = 1 << 32;
+/// Larger ones are not read from the store: nothing that it wrote becomes one without its owner's doing.
+pub(super) const LIMIT: u64 = 1 << 32;
 
-/// Reads a loose object into `out`; none if there is none.
-pub(super) fn read(objects: BorrowedFd<'_>, id: &oid, out: &mut Vec<u8>) -> Result<Option<Kind>> {
+/// Reads a loose object of at most `limit` bytes, header included, into `out`; none if there is none.
+pub(super) fn read(objects: BorrowedFd<'_>, id: &oid, limit: u64, out: &mut Vec<u8>) -> Result<Option<Kind>> {
     let hex = id.to_hex().to_string();
     let name = format!("{}/{}", &hex[..2], &hex[2..]);
     let Some((file, _)) = files::open_file(objects, &name)? else { return Ok(None) };
     let bad = || files::damaged(format!("the loose object {hex} of the store is damaged"));
     out.clear();
-    let mut stream = ZlibDecoder::new(std::fs::File::from(file)).take(LIMIT);
+    let mut stream = ZlibDecoder::new(std::fs::File::from(file)).take(limit);
     stream.read_to_end(out).map_err(|_| bad())?;
     let end = out.iter().take(40).position(|&byte| byte == 0).ok_or_else(bad)?;
     let head = std::str::from_utf8(&out[..end]).map_err(|_| bad())?;

@@ -34,7 +34,6 @@ mod lock;
 mod loose;
 mod merge;
 mod pack;
-mod recent;
 mod reclaim;
 mod refs;
 mod sync;
@@ -59,6 +58,7 @@ pub(crate) use keep::{KEPT, Kept};
 pub(crate) use lock::WriteGuard;
 
 use crate::repository::Repository;
+use crate::tree::Known;
 use files::Doing;
 use layout::Folders;
 use pack::{Bad, Bases, Pack, Scratch};
@@ -74,7 +74,8 @@ pub(crate) struct Store {
     numbers: AtomicU32,
     scratches: Mutex<Vec<Scratch>>,
     bases: Bases,
-    recent: recent::Recent,
+    /// What those who look for paths in snapshots have seen.
+    pub(crate) known: Known,
 }
 
 /// The packs that were there at the last look.
@@ -122,7 +123,7 @@ impl Store {
             numbers: AtomicU32::new(0),
             scratches: Mutex::default(),
             bases: Bases::default(),
-            recent: recent::Recent::default(),
+            known: Known::default(),
         };
         store.refresh()?;
         // What a power cut took must not be shown. Where this cannot be done now (somebody else is at it, a disk that cannot be
@@ -257,23 +258,8 @@ impl Store {
         }
     }
 
-    /// As [`Store::read`], for objects that are soon asked for again: directories and heads, not files.
-    ///
-    /// # Errors
-    /// As [`Store::read`].
-    pub(crate) fn read_again(&self, id: &oid, out: &mut Vec<u8>) -> Result<Kind> {
-        if let Some((kind, data)) = self.recent.get(id) {
-            out.clear();
-            out.extend_from_slice(&data);
-            return Ok(kind);
-        }
-        let kind = self.read(id, out)?;
-        self.recent.put(id, kind, out);
-        Ok(kind)
-    }
-
     fn read_loose(&self, id: &oid, out: &mut Vec<u8>) -> Result<Option<Kind>> {
-        match loose::read(self.folders.objects.as_fd(), id, out)? {
+        match loose::read(self.folders.objects.as_fd(), id, loose::LIMIT, out)? {
             Some(kind) if *hash(kind, out) == *id => Ok(Some(kind)),
             Some(_) => Err(files::damaged(format!("the loose object {id} of the store is damaged"))),
             None => Ok(None),
@@ -428,6 +414,15 @@ impl Store {
     /// Never fails for what the repository is like; that is [`Kept::Not`].
     pub(crate) fn keep(&self, batch: &Batch<'_>, repository: &Repository, cx: &Context<'_>) -> Result<Kept> {
         keep::keep(self, batch, repository, cx)
+    }
+
+    /// The root commit that first parents lead to from the HEAD of the user's repository. Walks there once, then remembers. None in
+    /// a shallow repository, without a commit, or where an object cannot be read.
+    ///
+    /// # Errors
+    /// `Cancelled`, and those of noting it.
+    pub(crate) fn first_commit(&self, repository: &Repository, cx: &Context<'_>) -> Result<Option<String>> {
+        keep::first_commit(self, repository, cx)
     }
 
     /// Fills `objects` (the open, empty `objects` folder of a new repository) with what the list `kept` names. Gives what belongs

@@ -7,8 +7,9 @@
 //!
 //! `keep/packs/` and `keep/loose/xx/` hold the links of all snapshots. Which of them a snapshot needs is a [`List`] in its tree,
 //! one blob for all snapshots between two changes of the repository. `keep/state` remembers the last list and what the
-//! repository looked like then; it is a cache.
+//! repository looked like then; it is a cache. So is `keep/first`, see [`first`].
 
+mod first;
 mod link;
 mod list;
 #[cfg(test)]
@@ -29,6 +30,7 @@ use serde::{Deserialize, Serialize};
 use super::files::{self, Doing};
 use super::{Batch, Store, reclaim};
 use crate::repository::Repository;
+pub(super) use first::first_commit;
 use link::{Linker, Way};
 use list::List;
 use unsynced::Unsynced;

@@ -36,14 +36,14 @@ pub(crate) fn after_restore(workspace: &Workspace, record: &SnapshotRecord) {
     start(workspace);
 }
 
-/// Starts the background's child if an earlier one left something undone and none is at work.
-pub(crate) fn resume(workspace: &Workspace) {
+/// Starts the background's child if an earlier one left something undone (of restores: `unsettled`) and none is at work.
+pub(crate) fn resume(workspace: &Workspace, unsettled: bool) {
     if workspace.engine.settings().background.is_none() {
         return;
     }
     let marked = unsynced_ids(workspace).is_ok_and(|ids| !ids.is_empty());
     let idle = || matches!(Lock::try_take(&workspace.sync_lock(), false), Ok(Some(_)));
-    if (marked || workspace.has_unsettled_restores()) && idle() {
+    if (marked || unsettled) && idle() {
         start(workspace);
     }
 }

@@ -25,23 +25,29 @@ pub(super) enum Whereabouts {
 impl BranchFile {
     /// The workspace that the branch is, also if its maker did not live to write that down.
     pub(super) fn own_workspace(&self, engine: &Engine) -> Result<Option<Workspace>> {
-        if let Some(id) = &self.record.workspace {
-            return engine.workspace_by_id(id);
+        let mut id = self.record.workspace.clone();
+        if id.is_none() {
+            let mut records = Index::refresh(engine.home())?.workspaces.into_iter().map(|workspace| workspace.record);
+            id = records.find(|record| record.branch.as_ref() == Some(&self.record.id)).map(|record| record.id);
         }
-        let index = Index::refresh(engine.home())?;
-        let own = index.workspaces.into_iter().map(|workspace| workspace.record);
-        let own = own.into_iter().find(|record| record.branch.as_ref() == Some(&self.record.id));
-        own.map_or(Ok(None), |record| engine.workspace_by_id(&record.id))
+        let Some(mut own) = id.map_or(Ok(None), |id| engine.workspace_by_id(&id))? else { return Ok(None) };
+        // A filesystem that was mounted anew may have another number.
+        if let Some(there) = Identity::of_path(&own.root)
+            && own.record.identity.same_but_for_device(&there)
+        {
+            own.record.identity = there;
+        }
+        Ok(Some(own))
     }
 
     /// Where its directory is, by what the workspace `own` is known by.
     pub(super) fn whereabouts(&self, own: Option<&Workspace>) -> Whereabouts {
         let Some(there) = Identity::of_path(&self.made_at) else { return Whereabouts::Gone };
-        let same = |own: &Workspace| {
-            let known = &own.record.identity;
-            known.same(&there) || known.same_but_for_device(&there)
-        };
-        if own.is_none_or(same) { Whereabouts::InPlace } else { Whereabouts::Replaced }
+        if own.is_none_or(|own| own.record.identity.same(&there)) {
+            Whereabouts::InPlace
+        } else {
+            Whereabouts::Replaced
+        }
     }
 }
 

@@ -204,7 +204,7 @@ impl Workspace {
             for journal in &job.taken_over {
                 self.say_ended(journal, if job.finishes { "done" } else { "abandoned" })?;
                 // What an earlier run of the machine wrote and can still be read is on disk.
-                self.journals().end(journal)?;
+                self.journals().end(&journal.session, &journal.restore)?;
             }
             return Ok(report(job, plan, notes));
         }
@@ -234,7 +234,7 @@ impl Workspace {
             Err(error) => {
                 // Nothing has been changed; a state before this one may still be half-way.
                 self.say_ended(&journal, "failed")?;
-                self.journals().end(&journal)?;
+                self.journals().end(&journal.session, &journal.restore)?;
                 return Err(error);
             }
         };
@@ -242,7 +242,7 @@ impl Workspace {
             .map_err(|e| e.context("the files were restored, but that could not be put on the timeline"))?;
         for interrupted in &job.taken_over {
             self.say_ended(interrupted, "abandoned")?;
-            self.journals().end(interrupted)?;
+            self.journals().end(&interrupted.session, &interrupted.restore)?;
         }
         // Its journal stays open until the background has put everything on disk.
         background::after_restore(self, &record);

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use ah_plugin_api::{
     Durability, Entry, EntryKind, Error, ErrorKind, ProviderName, Reference, RelPath, Result, SnapshotId, Timestamp,
 };
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::plan::{Plan, Step};
@@ -137,6 +138,20 @@ impl Journal {
     }
 }
 
+/// What a journal says but for its steps, which may be very many: enough for who only looks.
+#[derive(Debug, Clone, Deserialize)]
+pub(crate) struct Head {
+    pub(crate) restore: String,
+    pub(crate) session: SessionName,
+    #[serde(with = "text::time")]
+    pub(crate) began: Timestamp,
+    #[serde(default)]
+    pub(crate) boot: String,
+    pub(crate) target: Named,
+    pub(crate) safety: Named,
+    pub(crate) back: Named,
+}
+
 /// A journal that cannot be read, and why.
 pub(crate) type Unreadable = (PathBuf, Error);
 
@@ -173,15 +188,15 @@ impl Journals {
     }
 
     /// The journals that are not filed away, the oldest first, and those that cannot be read.
-    pub(crate) fn open(&self) -> Result<(Vec<Journal>, Vec<Unreadable>)> {
+    pub(crate) fn open(&self) -> Result<(Vec<Head>, Vec<Unreadable>)> {
         let (mut found, mut unreadable) = (Vec::new(), Vec::new());
         for name in fsio::names(&self.open_folder())? {
             if fsio::is_temp(&name) || !name.ends_with(".json") {
                 continue;
             }
             let path = self.open_folder().join(name);
-            match read(&path) {
-                Ok(Some(journal)) => found.push(journal),
+            match read::<Head>(&path) {
+                Ok(Some(head)) => found.push(head),
                 // Filed away between the listing and the look.
                 Ok(None) => {}
                 Err(error) => unreadable.push((path, error)),
@@ -194,7 +209,7 @@ impl Journals {
     /// The journal of a restore of that session, filed away or not.
     pub(crate) fn of(&self, session: &SessionName, restore: &str) -> Result<Option<Journal>> {
         // In this order: it may be filed away between the two looks.
-        match read(&self.open_path(restore))? {
+        match read::<Journal>(&self.open_path(restore))? {
             Some(journal) => Ok(Some(journal)),
             None => read(&self.ended_folder(session).join(format!("{restore}.json"))),
         }
@@ -215,14 +230,14 @@ impl Journals {
     pub(crate) fn find_ended(&self, restore: &str) -> Result<Option<Journal>> {
         let name = format!("{restore}.json");
         let found = self.all_ended()?.into_iter().find(|path| path.file_name().is_some_and(|own| *own == *name));
-        Ok(found.and_then(|path| read(&path).ok().flatten()))
+        Ok(found.and_then(|path| read::<Journal>(&path).ok().flatten()))
     }
 
     /// Removes the journals of ended restores that `keep` does not want; gives how many.
-    pub(crate) fn forget_ended(&self, keep: impl Fn(&Journal) -> bool) -> Result<u64> {
+    pub(crate) fn forget_ended(&self, keep: impl Fn(&Head) -> bool) -> Result<u64> {
         let mut count = 0;
         for path in self.all_ended()? {
-            if matches!(read(&path), Ok(Some(journal)) if !keep(&journal)) {
+            if matches!(read::<Head>(&path), Ok(Some(head)) if !keep(&head)) {
                 fsio::remove_file(&path)?;
                 count += 1;
             }
@@ -230,13 +245,13 @@ impl Journals {
         Ok(count)
     }
 
-    /// Files a journal away.
-    pub(crate) fn end(&self, journal: &Journal) -> Result<()> {
-        let (from, folder) = (self.open_path(&journal.restore), self.ended_folder(&journal.session));
+    /// Files the journal of a session's restore away.
+    pub(crate) fn end(&self, session: &SessionName, restore: &str) -> Result<()> {
+        let (from, folder) = (self.open_path(restore), self.ended_folder(session));
         fsio::make_dir(&folder)?;
         let run = || -> std::io::Result<()> {
             crash::point("journal.end")?;
-            fs::rename(&from, folder.join(format!("{}.json", journal.restore)))?;
+            fs::rename(&from, folder.join(format!("{restore}.json")))?;
             fsio::sync_dir(&folder)?;
             fsio::sync_dir(&self.open_folder())
         };
@@ -257,7 +272,7 @@ impl Journals {
 }
 
 /// Reads a journal; none if it is not there.
-fn read(path: &Path) -> Result<Option<Journal>> {
+fn read<T: DeserializeOwned>(path: &Path) -> Result<Option<T>> {
     let shown = path.display();
     let Some(bytes) = fsio::read(path)? else { return Ok(None) };
     let damaged = |e: &serde_json::Error| {
@@ -266,11 +281,11 @@ fn read(path: &Path) -> Result<Option<Journal>> {
             .with_hint("do the restore again: `ah agent fs restore REF`; `ah timeline` shows which it was")
     };
     #[derive(Deserialize)]
-    struct Head {
+    struct Version {
         version: u32,
     }
-    let head: Head = serde_json::from_slice(&bytes).map_err(|e| damaged(&e))?;
-    if head.version > VERSION {
+    let found: Version = serde_json::from_slice(&bytes).map_err(|e| damaged(&e))?;
+    if found.version > VERSION {
         let message = format!("the plan of a restore was written by a newer version: {shown}");
         return Err(Error::new(ErrorKind::FailedPrecondition, message).with_hint("update ah"));
     }

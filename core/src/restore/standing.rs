@@ -10,7 +10,7 @@ use std::os::fd::AsFd;
 use ah_plugin_api::{Dir, ErrorKind, Result};
 
 use super::InterruptedRestore;
-use super::journal::{Journal, Journals};
+use super::journal::{Head, Journal, Journals};
 use crate::ids::SessionName;
 use crate::lock::{Lock, boot_id};
 use crate::notice::{Notice, NoticeKind};
@@ -39,12 +39,12 @@ impl<'a> Outcomes<'a> {
     }
 
     /// Whether a restore is running, or was interrupted.
-    pub(super) fn is_open(&self, journal: &Journal) -> bool {
+    pub(super) fn is_open(&self, journal: &Head) -> bool {
         self.standing(journal, &boot_id()) == Standing::Interrupted
     }
 
     /// How far the restore of an open journal is, if nobody works on it.
-    fn standing(&self, journal: &Journal, boot: &str) -> Standing {
+    fn standing(&self, journal: &Head, boot: &str) -> Standing {
         match self.0.get(journal.restore.as_str()) {
             None => Standing::Interrupted,
             Some(outcome) if !APPLIED.contains(outcome) => Standing::Ended,
@@ -84,16 +84,16 @@ impl Workspace {
             notes.push(format!("the damaged plan of an interrupted restore was put aside: {}", aside.display()));
         }
         if open.is_empty() {
-            return Ok(open);
+            return Ok(Vec::new());
         }
         let (events, boot) = (self.state()?.events, boot_id());
         let outcomes = Outcomes::of(&events);
         let mut interrupted = Vec::new();
         for journal in open {
             match outcomes.standing(&journal, &boot) {
-                Standing::Interrupted => interrupted.push(journal),
+                Standing::Interrupted => interrupted.extend(journals.of(&journal.session, &journal.restore)?),
                 Standing::Applied => {}
-                Standing::Ended => journals.end(&journal)?,
+                Standing::Ended => journals.end(&journal.session, &journal.restore)?,
             }
         }
         Ok(interrupted)
@@ -104,60 +104,63 @@ impl Workspace {
     /// # Errors
     /// If the folder of its records cannot be read. A record that cannot be read is passed over.
     pub fn interrupted(&self) -> Result<Option<InterruptedRestore>> {
-        let (mut open, _) = self.journals().open()?;
-        if open.is_empty() {
+        let (open, _) = self.journals().open()?;
+        self.interrupted_among(&self.with_standing(open)?)
+    }
+
+    fn interrupted_among(&self, open: &[(Head, Standing)]) -> Result<Option<InterruptedRestore>> {
+        let Some((head, _)) = open.iter().rfind(|(_, standing)| *standing == Standing::Interrupted) else {
             return Ok(None);
-        }
+        };
         // Shared, and never waited for: who has it alone is restoring.
-        let Some(_lock) = Lock::try_take(&self.folder().join("restore.lock"), false)? else { return Ok(None) };
-        let (events, boot) = (self.state()?.events, boot_id());
-        let outcomes = Outcomes::of(&events);
-        open.retain(|journal| outcomes.standing(journal, &boot) == Standing::Interrupted);
-        Ok(open.pop().map(|journal| InterruptedRestore {
-            restore: journal.restore,
-            target: journal.target.id,
-            safety: journal.back.id,
-            session: journal.session,
-            began: journal.began,
+        let idle = Lock::try_take(&self.folder().join("restore.lock"), false)?.is_some();
+        Ok(idle.then(|| InterruptedRestore {
+            restore: head.restore.clone(),
+            target: head.target.id.clone(),
+            safety: head.back.id.clone(),
+            session: head.session.clone(),
+            began: head.began,
         }))
     }
 
-    /// A restore that was cut short is a person's to decide about, so each command says so.
-    pub(crate) fn tell_interrupted(&self) -> Result<()> {
-        let (_, unreadable) = self.journals().open()?;
+    fn with_standing(&self, open: Vec<Head>) -> Result<Vec<(Head, Standing)>> {
+        if open.is_empty() {
+            return Ok(Vec::new());
+        }
+        let (events, boot) = (self.state()?.events, boot_id());
+        let outcomes = Outcomes::of(&events);
+        let with = |head: Head| {
+            let standing = outcomes.standing(&head, &boot);
+            (head, standing)
+        };
+        Ok(open.into_iter().map(with).collect())
+    }
+
+    /// A restore that was cut short is a person's to decide about, so each command says so. True if there is something for
+    /// [`Self::settle_restores`] to do.
+    pub(crate) fn look_at_restores(&self) -> Result<bool> {
+        let (open, unreadable) = self.journals().open()?;
         for (_, error) in unreadable {
             let mut notice = Notice::new(NoticeKind::InterruptedRestore, error.message);
             notice.hint = error.hint;
             self.engine.notify(notice);
         }
-        if let Some(interrupted) = self.interrupted()? {
+        let open = self.with_standing(open)?;
+        if let Some(interrupted) = self.interrupted_among(&open)? {
             let message = format!("the restore {} of {} was interrupted", interrupted.restore, interrupted.target);
             self.engine.notify(Notice::new(NoticeKind::InterruptedRestore, message).with_hint(format!(
                 "finish it with `ah agent fs restore {}`, or go back with `ah agent fs undo`",
                 interrupted.target
             )));
         }
-        Ok(())
-    }
-
-    /// Whether there are restores that [`Self::settle_restores`] has something to do for.
-    pub(crate) fn has_unsettled_restores(&self) -> bool {
-        let Ok((open, _)) = self.journals().open() else { return false };
-        !open.is_empty() && self.applied(open).is_ok_and(|applied| !applied.is_empty())
-    }
-
-    fn applied(&self, mut open: Vec<Journal>) -> Result<Vec<Journal>> {
-        let (events, boot) = (self.state()?.events, boot_id());
-        let outcomes = Outcomes::of(&events);
-        open.retain(|journal| outcomes.standing(journal, &boot) == Standing::Applied);
-        Ok(open)
+        Ok(open.iter().any(|(_, standing)| *standing == Standing::Applied))
     }
 
     /// Waits until what restores have put in place is on disk, and files their journals away. No restore waits for that.
     pub(crate) fn settle_restores(&self) -> Result<()> {
         let journals = self.journals();
-        let open = journals.open()?.0;
-        let applied = if open.is_empty() { open } else { self.applied(open)? };
+        let mut applied = self.with_standing(journals.open()?.0)?;
+        applied.retain(|(_, standing)| *standing == Standing::Applied);
         if applied.is_empty() {
             return Ok(());
         }
@@ -168,7 +171,8 @@ impl Workspace {
         let _lock = self.lock("restore")?;
         // An undo that began meanwhile has a journal of its own.
         let still: HashSet<String> = journals.open()?.0.into_iter().map(|journal| journal.restore).collect();
-        applied.iter().filter(|journal| still.contains(&journal.restore)).try_for_each(|journal| journals.end(journal))
+        let mut filed = applied.iter().map(|(head, _)| head).filter(|head| still.contains(&head.restore));
+        filed.try_for_each(|head| journals.end(&head.session, &head.restore))
     }
 
     /// Whether a session is among those that this call is about.

@@ -32,9 +32,10 @@ pub(crate) const MANIFEST: &[u8] = b"manifest";
 pub(crate) const OMITTED: &[u8] = b"omitted";
 /// Entry of a snapshot's tree: the user's index file.
 pub(crate) const INDEX: &[u8] = b"index";
-
 /// Entry of a snapshot's tree: the user's refs.
 pub(crate) const REFS: &[u8] = b"refs";
+/// Entry of a snapshot's tree: the tree of the files of a merge that was in progress, or the like.
+pub(crate) const PROGRESS: &[u8] = b"progress";
 
 /// What is known of a snapshot as a whole.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

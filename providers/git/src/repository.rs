@@ -6,6 +6,7 @@
 //!
 //! Not here: finding it ([`GitDir`]), keeping its objects (`store::keep`), its ignore rules (`scan`).
 
+pub(crate) mod progress;
 pub(crate) mod refs;
 
 use std::os::fd::{AsFd, OwnedFd};
@@ -59,6 +60,11 @@ impl Repository {
     pub(crate) fn index(&self) -> Result<Option<(OwnedFd, u64)>> {
         open_file(&self.git.git_dir, "index")
             .map_err(|errno| Error::from_io("cannot open the repository's index", &errno.into()))
+    }
+
+    /// What is in progress: names of files in the git directory with their contents, see [`progress`].
+    pub(crate) fn progress(&self) -> Vec<(&'static str, Vec<u8>)> {
+        progress::read(&self.git.git_dir)
     }
 
     /// A regular file of the common directory (`info/exclude`, `config`), whole; none if there is none or it is larger than

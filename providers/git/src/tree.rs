@@ -12,7 +12,7 @@ use gix::ObjectId;
 use gix::objs::{Kind, TreeRefIter, tree};
 
 use crate::capture::Live;
-use crate::manifest::{INDEX, MANIFEST, META, Manifest, OMITTED, REFS, TREE, VERSION};
+use crate::manifest::{INDEX, MANIFEST, META, Manifest, OMITTED, PROGRESS, REFS, TREE, VERSION};
 use crate::meta::{DirMeta, FileMeta, OWN};
 use crate::store::{KEPT, Store};
 
@@ -29,6 +29,8 @@ pub(crate) struct Head {
     pub(crate) kept: Option<ObjectId>,
     /// Its refs.
     pub(crate) refs: Option<ObjectId>,
+    /// The tree of what was in progress in it.
+    pub(crate) progress: Option<ObjectId>,
     omitted: Option<ObjectId>,
 }
 
@@ -115,8 +117,8 @@ pub(crate) fn head(store: &Store, id: &SnapshotId, commit: &ObjectId) -> Result<
         .tree_id()
         .map_err(|e| damaged("its commit cannot be read").context(e.to_string()))?;
     expect(store, &tree, Kind::Tree, &mut data)?;
-    let (mut parts, mut found) = ([None; 7], 0);
-    let names = [TREE, META, MANIFEST, OMITTED, INDEX, KEPT.as_bytes(), REFS];
+    let (mut parts, mut found) = ([None; 8], 0);
+    let names = [TREE, META, MANIFEST, OMITTED, INDEX, KEPT.as_bytes(), REFS, PROGRESS];
     for entry in TreeRefIter::from_bytes(&data, gix::hash::Kind::Sha1) {
         let entry = entry.map_err(|_| damaged("its top tree cannot be read"))?;
         if let Some(at) = names.iter().position(|name| entry.filename == *name) {
@@ -124,7 +126,7 @@ pub(crate) fn head(store: &Store, id: &SnapshotId, commit: &ObjectId) -> Result<
             found += 1;
         }
     }
-    let [Some(tree), Some(meta), Some(manifest), omitted, index, kept, refs] = parts else {
+    let [Some(tree), Some(meta), Some(manifest), omitted, index, kept, refs, progress] = parts else {
         return Err(damaged(&format!("only {found} parts of it are there")));
     };
     expect(store, &manifest, Kind::Blob, &mut data)?;
@@ -139,7 +141,7 @@ pub(crate) fn head(store: &Store, id: &SnapshotId, commit: &ObjectId) -> Result<
     if manifest.id != *id {
         return Err(damaged("its manifest is another snapshot's"));
     }
-    let head = Head { manifest, root: Directory { tree, meta }, index, kept, refs, omitted };
+    let head = Head { manifest, root: Directory { tree, meta }, index, kept, refs, progress, omitted };
     store.known.keep_head(commit, &head);
     Ok(head)
 }

@@ -121,6 +121,44 @@ fn a_clone_whose_folder_is_elsewhere_is_not_forgotten() {
 }
 
 #[test]
+fn what_was_in_progress_goes_on_in_the_clone_or_is_said() {
+    let bench = Bench::new();
+    let work = bench.workspace.path();
+    bench.write("f", "base\n");
+    for args in [&["init", "-q", "-b", "main"][..], &["add", "."], &["commit", "-q", "-m", "base"]] {
+        git(work, args);
+    }
+    git(work, &["checkout", "-q", "-b", "side"]);
+    bench.write("f", "side\n");
+    git(work, &["commit", "-q", "-a", "-m", "side"]);
+    git(work, &["checkout", "-q", "main"]);
+    bench.write("f", "main\n");
+    git(work, &["commit", "-q", "-a", "-m", "main"]);
+
+    assert!(!try_git(work, &["merge", "side"]).status.success());
+    let clone = bench.clone(&bench.snapshot(), "merge");
+    assert_eq!(git(&clone.path, &["status"]), git(work, &["status"]));
+    assert_eq!(clone.notes, Vec::<String>::new());
+    std::fs::write(clone.path.join("f"), "both\n").unwrap();
+    git(&clone.path, &["commit", "-q", "-a", "--no-edit"]);
+    assert_eq!(git(&clone.path, &["rev-list", "--parents", "-n", "1", "HEAD"]).split_whitespace().count(), 3);
+    git(work, &["merge", "--abort"]);
+
+    assert!(!try_git(work, &["cherry-pick", "side"]).status.success());
+    let clone = bench.clone(&bench.snapshot(), "pick");
+    assert_eq!(git(&clone.path, &["status"]), git(work, &["status"]));
+    git(&clone.path, &["cherry-pick", "--abort"]);
+    git(work, &["cherry-pick", "--abort"]);
+
+    assert!(!try_git(work, &["rebase", "side"]).status.success());
+    let clone = bench.clone(&bench.snapshot(), "rebase");
+    assert_eq!(clone.notes.len(), 1, "{:?}", clone.notes);
+    assert!(clone.notes[0].contains("a rebase"));
+    git(work, &["rebase", "--abort"]);
+    assert_eq!(bench.clone(&bench.snapshot(), "done").notes, Vec::<String>::new());
+}
+
+#[test]
 fn a_clone_that_was_replaced_by_somebody_is_left_alone() {
     let bench = Bench::new();
     bench.write("a", "1");

@@ -110,6 +110,7 @@ struct Recorded {
     index: Option<ObjectId>,
     kept: Option<ObjectId>,
     refs: Option<ObjectId>,
+    progress: Option<ObjectId>,
 }
 
 fn record_repository(
@@ -142,7 +143,12 @@ fn record_repository(
     state.first_commit = store.first_commit(&repository, cx)?;
     let refs = repository.refs.as_deref().filter(|_| kept.is_some());
     let refs = refs.map(|refs| batch.object(Kind::Blob, refs, None)).transpose()?;
-    Ok(Some(Recorded { state, index, kept, refs }))
+    let mut progress = Vec::new();
+    for (name, text) in &repository.progress() {
+        progress.push((name.as_bytes(), "100644", batch.object(Kind::Blob, text, None)?));
+    }
+    let progress = (!progress.is_empty()).then(|| build::write_top(progress, batch)).transpose()?;
+    Ok(Some(Recorded { state, index, kept, refs, progress }))
 }
 
 /// The user's index file as a blob; none if there is none that could be used.
@@ -203,6 +209,7 @@ fn write_commit(
         entries.extend(recorded.index.map(|id| (manifest::INDEX, "100644", id)));
         entries.extend(recorded.kept.map(|id| (KEPT.as_bytes(), "100644", id)));
         entries.extend(recorded.refs.map(|id| (manifest::REFS, "100644", id)));
+        entries.extend(recorded.progress.map(|id| (manifest::PROGRESS, "40000", id)));
     }
     let top = build::write_top(entries, batch)?;
     let secs = manifest.created.secs;

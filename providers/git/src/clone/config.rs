@@ -1,5 +1,7 @@
 //! The parts of a repository's configuration that a clone gets: facts and preferences, nothing that names a program.
 //!
+//! Not `core.ignoreCase` and the like either: they say what the filesystem does, and the clone may lie on another.
+//!
 //! A list of what is safe, not of what is not: a key that Git learns tomorrow stays out. Hooks, filters, includes, aliases,
 //! `core.worktree`, `core.fsmonitor`, `core.sshCommand`, `remote.*.uploadpack` and the like can run something or lead out of
 //! the clone, and are not on it.
@@ -18,8 +20,6 @@ const PLAIN: &[(&str, &[&str])] = &[
             "commentchar",
             "compression",
             "eol",
-            "ignorecase",
-            "precomposeunicode",
             "quotepath",
             "safecrlf",
             "sparsecheckout",
@@ -74,8 +74,9 @@ pub(super) struct Config {
     pub(super) notes: Vec<String>,
 }
 
-/// Makes the clone's configuration of the texts of the user's (the repository's own, then the work tree's).
-pub(super) fn config(texts: &[Vec<u8>]) -> Config {
+/// Makes the clone's configuration of the texts of the user's (the repository's own, then the work tree's). `ignores_case`: what the
+/// clone's own filesystem does.
+pub(super) fn config(texts: &[Vec<u8>], ignores_case: bool) -> Config {
     let (mut body, mut notes) = (Vec::new(), Vec::new());
     for text in texts {
         let meta = gix::config::file::Metadata::from(gix::config::Source::Local);
@@ -123,7 +124,8 @@ pub(super) fn config(texts: &[Vec<u8>]) -> Config {
     notes.sort();
     notes.dedup();
     let head = "[core]\n\trepositoryformatversion = 0\n\tfilemode = true\n\tbare = false\n\tlogallrefupdates = true\n";
-    Config { text: [head.as_bytes(), &body].concat(), notes }
+    let case = if ignores_case { "\tignorecase = true\n" } else { "" };
+    Config { text: [head.as_bytes(), case.as_bytes(), &body].concat(), notes }
 }
 
 fn heading(out: &mut Vec<u8>, name: &str, subsection: Option<&BStr>) {
@@ -164,12 +166,12 @@ mod tests {
 
     #[test]
     fn takes_facts_and_leaves_programs() {
-        let theirs = b"[core]\n\tworktree = /elsewhere\n\tfsmonitor = evil\n\tautocrlf = input\n\tsshCommand = evil\n\
+        let theirs = b"[core]\n\tworktree = /elsewhere\n\tfsmonitor = evil\n\tautocrlf = input\n\tignoreCase = true\n\tsshCommand = evil\n\
             [include]\n\tpath = evil\n[alias]\n\tst = !evil\n[filter \"lfs\"]\n\tclean = evil\n\
             [user]\n\tname = \"A \\\"B\\\" \\\\ C # not a comment\"\n\temail = a@b\n\
             [remote \"or\\\"igin\"]\n\turl = \"https://x/y;z\"\n\tuploadpack = evil\n\tfetch = +a:b\n\tfetch = +c:d\n\
             [branch \"feat/x\"]\n\tremote = origin\n\tmerge = refs/heads/feat/x\n[commit]\n\tgpgsign\n";
-        let ours = config(&[theirs.to_vec()]);
+        let ours = config(&[theirs.to_vec()], false);
         let text = String::from_utf8(ours.text.clone()).unwrap();
         assert!(!text.contains("evil") && !text.contains("elsewhere"), "{text}");
         assert_eq!(ours.notes.len(), 2, "{:?}", ours.notes);
@@ -190,12 +192,15 @@ mod tests {
         assert_eq!(get("branch.feat/x.merge"), "refs/heads/feat/x\n");
         assert_eq!(get("core.autocrlf"), "input\n");
         assert_eq!(get("core.bare"), "false\n");
+        assert_eq!(get("core.ignorecase"), "");
+        std::fs::write(dir.path().join("config"), &config(&[theirs.to_vec()], true).text).unwrap();
+        assert_eq!(get("core.ignorecase"), "true\n");
         assert!(text.contains("\tgpgsign\n"), "{text}");
     }
 
     #[test]
     fn what_cannot_be_read_gives_a_plain_configuration_and_a_note() {
-        let ours = config(&[b"[core\nx".to_vec()]);
+        let ours = config(&[b"[core\nx".to_vec()], false);
         assert!(ours.text.starts_with(b"[core]\n\trepositoryformatversion = 0\n"));
         assert_eq!(ours.notes.len(), 1);
     }

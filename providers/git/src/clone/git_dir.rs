@@ -4,15 +4,16 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use ah_plugin_api::{Context, Error, RepositoryState, Result};
 use gix::ObjectId;
-use gix::objs::Kind;
+use gix::objs::{Kind, TreeRefIter};
 use rustix::fs::{Mode, OFlags};
 
 use super::config::config;
 use super::index::{Files, adapt};
 use crate::repository::Repository;
+use crate::repository::progress;
 use crate::repository::refs::{self, Target};
 use crate::store::{Store, write_all};
-use crate::tree::{Head, Reader, expect};
+use crate::tree::{Head, Reader, damaged, expect};
 
 /// Files of the user's repository larger than this are not taken for what they should be.
 const LIMIT: u64 = 16 << 20;
@@ -54,7 +55,9 @@ pub(super) fn make(
                 .to_owned(),
         ),
     }
-    let config = config(&texts);
+    // As Git itself finds out.
+    let ignores_case = rustix::fs::statat(&git, "rEfS", rustix::fs::AtFlags::empty()).is_ok();
+    let config = config(&texts, ignores_case);
     put(git.as_fd(), "config", &config.text)?;
     notes.extend(config.notes);
 
@@ -75,6 +78,27 @@ pub(super) fn make(
         put_refs(git.as_fd(), &text)?;
     }
     notes.extend(index(store, head, clone, git.as_fd())?);
+    if let Some(id) = &head.progress {
+        notes.extend(put_progress(store, id, git.as_fd())?);
+    }
+    Ok(notes)
+}
+
+/// Writes what was in progress, and says what of it does not come along.
+fn put_progress(store: &Store, id: &ObjectId, git: BorrowedFd<'_>) -> Result<Vec<String>> {
+    let (mut tree, mut text, mut notes) = (Vec::new(), Vec::new(), Vec::new());
+    expect(store, id, Kind::Tree, &mut tree)?;
+    for entry in TreeRefIter::from_bytes(&tree, gix::hash::Kind::Sha1) {
+        let entry = entry.map_err(|_| damaged("what was in progress in the repository cannot be read".to_owned()))?;
+        if let Some(name) = progress::is_taken(entry.filename) {
+            expect(store, &entry.oid.to_owned(), Kind::Blob, &mut text)?;
+            put(git, name, &text)?;
+        } else if let Some(what) = progress::what_is_left(entry.filename) {
+            notes.push(format!(
+                "{what} was in progress: the clone has its files, HEAD and index, but cannot continue or abort it"
+            ));
+        }
+    }
     Ok(notes)
 }
 

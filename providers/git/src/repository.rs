@@ -8,6 +8,7 @@
 
 pub(crate) mod progress;
 pub(crate) mod refs;
+mod split;
 
 use std::os::fd::{AsFd, OwnedFd};
 

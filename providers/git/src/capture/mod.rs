@@ -158,6 +158,12 @@ fn read_user_index(
     replaces: Option<ObjectId>,
     cx: &Context<'_>,
 ) -> Result<Option<ObjectId>> {
+    match repository.whole_index(batch.scratch_folder()) {
+        Ok(Some(whole)) => return batch.object(Kind::Blob, &whole, replaces.as_deref()).map(Some),
+        Ok(None) => {}
+        // Recorded as it is, so that the clone says why it has none.
+        Err(error) => cx.log(LogLevel::Warn, &format!("the repository's index is in the snapshot as it is: {error}")),
+    }
     // Git puts a new file in place of the old one, so what was opened stays as it is; others may write into it.
     for _ in 0..3 {
         let (file, size) = match repository.index() {

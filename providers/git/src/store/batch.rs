@@ -26,7 +26,7 @@ const LEVEL: u32 = 1;
 #[derive(Debug)]
 pub(crate) struct Batch<'a> {
     store: &'a Store,
-    _guard: &'a WriteGuard,
+    guard: &'a WriteGuard,
     small: Mutex<Growing<'a>>,
     large: Mutex<Option<PackWriter<'a>>>,
     workers: Mutex<Vec<Worker>>,
@@ -57,11 +57,16 @@ impl<'a> Batch<'a> {
         store.refresh()?;
         Ok(Self {
             store,
-            _guard: guard,
+            guard,
             small: Mutex::new(Growing { writer: None, seen: HashSet::default(), replaced: Vec::new() }),
             large: Mutex::new(None),
             workers: Mutex::default(),
         })
+    }
+
+    /// See [`Store::scratch_folder`].
+    pub(crate) fn scratch_folder(&self) -> BorrowedFd<'_> {
+        self.store.scratch_folder(self.guard)
     }
 
     fn with_worker<T>(&self, work: impl FnOnce(&mut Worker) -> T) -> T {

@@ -153,6 +153,11 @@ impl Store {
         Ok(guard)
     }
 
+    /// A folder for what is needed for a moment; the next writer empties it. Only for who has the lock.
+    pub(crate) fn scratch_folder(&self, _guard: &WriteGuard) -> BorrowedFd<'_> {
+        self.folders.tmp.as_fd()
+    }
+
     fn packs(&self) -> Arc<Packs> {
         Arc::clone(&self.packs.read().unwrap_or_else(PoisonError::into_inner))
     }

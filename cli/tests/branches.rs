@@ -124,3 +124,14 @@ fn what_is_in_use_stays_whole() {
     world.fs(["rm", "--force", "b"]);
     assert!(!branch.exists());
 }
+
+#[test]
+fn a_workspace_bears_the_first_commit_of_its_repository() {
+    let world = World::new();
+    branched(&world);
+    let output = Command::new("git").args(["rev-list", "--max-parents=0", "HEAD"]).current_dir(world.root()).output();
+    let first = String::from_utf8(output.unwrap().stdout).unwrap();
+    let status = world.json("status", &["agent", "fs", "status"]);
+    assert_eq!(status["status"]["first_commit"], first[..12]);
+    world.json("snapshots", &["agent", "fs", "snapshots"]);
+}

@@ -17,6 +17,7 @@ mod checkout;
 mod clone;
 mod diff;
 mod index;
+mod leb128;
 mod made;
 mod manifest;
 mod meta;

@@ -30,6 +30,8 @@
 
 use ah_plugin_api::Timestamp;
 
+use crate::leb128::{self, put};
+
 /// Name of a directory's own meta blob in its meta tree.
 pub(crate) const OWN: &[u8] = b"m";
 
@@ -158,14 +160,6 @@ fn unzigzag(value: u64) -> i64 {
     (value >> 1).cast_signed() ^ -(value & 1).cast_signed()
 }
 
-fn put(out: &mut Vec<u8>, mut value: u64) {
-    while value >= 0x80 {
-        out.push((value & 0x7f) as u8 | 0x80);
-        value >>= 7;
-    }
-    out.push(value as u8);
-}
-
 struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
@@ -176,19 +170,10 @@ impl<'a> Reader<'a> {
     }
 
     fn varint(&mut self) -> Result<u64, BadMeta> {
-        let mut value = 0_u64;
-        for shift in (0..64).step_by(7) {
-            let byte = self.take(1)?[0];
-            let part = u64::from(byte & 0x7f);
-            if shift == 63 && part > 1 {
-                break;
-            }
-            value |= part << shift;
-            if byte < 0x80 {
-                return Ok(value);
-            }
-        }
-        Err(BadMeta("a number that is too large"))
+        leb128::take(&mut self.0).map_err(|bad| match bad {
+            leb128::Bad::CutShort => BadMeta("cut short"),
+            leb128::Bad::TooLarge => BadMeta("a number that is too large"),
+        })
     }
 
     fn bits(&mut self) -> Result<(u32, bool), BadMeta> {

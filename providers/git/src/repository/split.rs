@@ -63,7 +63,7 @@ fn shared_names(git_dir: BorrowedFd<'_>) -> Vec<String> {
 
 /// Whether an index names that second file in its `link` extension.
 fn links_to(index: &[u8], name: &str) -> bool {
-    let Ok(id) = gix::ObjectId::from_hex(name[PREFIX.len()..].as_bytes()) else { return false };
+    let Ok(id) = gix::ObjectId::from_hex(&name.as_bytes()[PREFIX.len()..]) else { return false };
     // Four bytes of name, four of size, then the id.
     index.windows(28).any(|at| at.starts_with(b"link") && at[8..] == *id.as_bytes())
 }

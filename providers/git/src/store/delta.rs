@@ -6,6 +6,8 @@
 //! [`encode`] indexes the base in blocks of 16 bytes by a hash, rolls the same hash over the target, and extends every hit
 //! both ways. Not here: choosing the base (`merge`).
 
+use crate::leb128;
+
 /// Bytes of a block of the base's index. Shorter matches than this are found only at the ends of longer ones.
 const BLOCK: usize = 16;
 /// At most so many blocks of one hash are looked at: what keeps repetitive bases from costing quadratic time.
@@ -18,26 +20,11 @@ pub(super) const MAX_SIZE: usize = 12 << 20;
 #[error("damaged delta: {0}")]
 pub(super) struct BadDelta(&'static str);
 
-/// Reads a little-endian base-128 number, and moves `data` behind it.
 fn varint(data: &mut &[u8]) -> Result<u64, BadDelta> {
-    let mut value = 0_u64;
-    for shift in (0..63).step_by(7) {
-        let (&byte, rest) = data.split_first().ok_or(BadDelta("it ends within a size"))?;
-        *data = rest;
-        value |= u64::from(byte & 0x7f) << shift;
-        if byte & 0x80 == 0 {
-            return Ok(value);
-        }
-    }
-    Err(BadDelta("a size has too many digits"))
-}
-
-fn put_varint(out: &mut Vec<u8>, mut value: u64) {
-    while value >= 0x80 {
-        out.push((value & 0x7f) as u8 | 0x80);
-        value >>= 7;
-    }
-    out.push(value as u8);
+    leb128::take(data).map_err(|bad| match bad {
+        leb128::Bad::CutShort => BadDelta("it ends within a size"),
+        leb128::Bad::TooLarge => BadDelta("a size has too many digits"),
+    })
 }
 
 /// The sizes of base and result that a delta begins with. Needs its first 20 bytes at most.
@@ -151,8 +138,8 @@ impl<'a> Base<'a> {
             return None;
         }
         let mut out = Vec::with_capacity(limit.min(256));
-        put_varint(&mut out, self.data.len() as u64);
-        put_varint(&mut out, target.len() as u64);
+        leb128::put(&mut out, self.data.len() as u64);
+        leb128::put(&mut out, target.len() as u64);
         // Equal beginnings and ends are the usual case, and no block boundary gets in their way here.
         let head = common(self.data, target);
         let mut at = 0;

@@ -6,7 +6,7 @@
 //! workspaces/<id>/                       registry/, session.rs, timeline/
 //! leases/<id>.json   mounts/<id>         seek/
 //! branches/<id>.json branches/<name>/    branch/
-//! trash/                                 emptied by gc
+//! trash/                                 emptied by gc        reserve  room for a removal on a full disk
 //! ```
 
 use std::fs;
@@ -19,6 +19,8 @@ use serde::{Deserialize, Serialize};
 use crate::fsio;
 
 const VERSION: u32 = 1;
+/// Bytes of the file `reserve`: a few blocks, for a few lines and small files.
+const RESERVE: usize = 64 << 10;
 
 /// An `$AH_HOME` that can be used.
 #[derive(Debug, Clone)]
@@ -75,6 +77,19 @@ impl Home {
                 fsio::replace(&file, bytes.as_bytes(), Durability::Durable).map_err(|e| unusable(&self.path, e))
             }
         }
+    }
+
+    /// Keeps room for removals and gc, should the disk be full then. Best effort.
+    pub(crate) fn keep_reserve(&self) {
+        let path = self.path.join("reserve");
+        if !path.exists() {
+            let _ = fsio::replace(&path, &[0x20; RESERVE], Durability::Instant);
+        }
+    }
+
+    /// Gives that room up; false if there was none.
+    pub(crate) fn give_up_reserve(&self) -> bool {
+        fs::remove_file(self.path.join("reserve")).is_ok()
     }
 
     /// The folder itself, canonical.

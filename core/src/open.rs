@@ -187,6 +187,7 @@ impl Engine {
             return Err(Error::new(ErrorKind::Internal, format!("the id {} is taken already", record.id)));
         }
         registry::save(self.home(), &Doc::new(record.clone()))?;
+        self.home().keep_reserve();
         Index::refresh(self.home())?;
         Ok(record)
     }

@@ -1,6 +1,7 @@
 //! Disks that are full, and directories that do not want to be written to.
 
 use std::fs;
+use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -78,6 +79,29 @@ fn without_room_for_the_safety_snapshot_nothing_is_changed() {
     assert_eq!(fs::read(world.root().join("big")).unwrap(), bytes(1));
     world.fs(["undo"]);
     assert_eq!(world.read("big").as_deref(), Some("small now"));
+}
+
+#[test]
+fn what_frees_a_full_disk_can_be_done_on_it() {
+    let world = World::new();
+    if !small_disk(&world.path("state"), 4) {
+        return;
+    }
+    world.write("big", bytes(1));
+    let first = world.fs(["snapshot"]);
+    world.write("big", "small now");
+    world.fs(["snapshot"]);
+    // Not a byte is left, nor anything in the last block of a file.
+    let mut filler = fs::File::create(world.path("state/filler")).unwrap();
+    for size in [1 << 16, 1 << 12, 1] {
+        while filler.write_all(&vec![1; size]).is_ok() {}
+    }
+    drop(filler);
+    assert_eq!(world.run(["agent", "fs", "snapshot", "-m", &"x".repeat(4000)]).code, 1);
+    assert_eq!(world.fs(["rm", &first]), first);
+    world.fs(["gc"]);
+    world.write("big", "another small one");
+    world.fs(["snapshot"]);
 }
 
 #[test]

@@ -108,6 +108,7 @@ impl Workspace {
             report.note("reclaiming of workspaces that are not there", outcome)?;
             let outcome = self.sweep(&mut report);
             report.note("sweeping", outcome)?;
+            self.engine.home().keep_reserve();
         }
         Ok(report)
     }
@@ -153,8 +154,12 @@ impl Workspace {
         report: &mut GcReport,
     ) -> Result<()> {
         let place = served.place().with_target(target);
-        let reclaimed =
-            served.provider.reclaim(&place, &ReclaimRequest { auto, ..ReclaimRequest::default() }, &self.context())?;
+        let request = ReclaimRequest { auto, ..ReclaimRequest::default() };
+        let run = || served.provider.reclaim(&place, &request, &self.context());
+        let reclaimed = match run() {
+            Err(error) if error.kind == ErrorKind::ResourceExhausted && self.engine.home().give_up_reserve() => run()?,
+            answer => answer?,
+        };
         report.actions.extend(reclaimed.actions);
         report.bytes += reclaimed.bytes;
         Ok(())

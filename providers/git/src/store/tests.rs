@@ -743,3 +743,23 @@ fn a_file_that_cannot_be_read_is_no_fault_of_the_store() {
         assert_eq!(taken, Err(rustix::io::Errno::BADF));
     }
 }
+
+#[test]
+fn an_index_that_points_past_its_pack_loses_nothing() {
+    let f = fixture();
+    let kept = publish(&f.store, "kept", &some_files(3, 0), &[], Durability::Durable).unwrap();
+    let first = pack_files(f.temp.path(), "idx");
+    publish(&f.store, "gone", &some_files(3, 1), &kept, Durability::Durable).unwrap();
+    for path in pack_files(f.temp.path(), "idx").into_iter().filter(|path| !first.contains(path)) {
+        let mut bytes = std::fs::read(&path).unwrap();
+        let count = u32::from_be_bytes(bytes[1028..1032].try_into().unwrap()) as usize;
+        // The first of the offsets, behind names and checksums.
+        bytes[1032 + count * 24..][..4].copy_from_slice(&0x7fff_ffff_u32.to_be_bytes());
+        std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o644)).unwrap();
+        std::fs::write(&path, bytes).unwrap();
+    }
+    let store = open(f.temp.path());
+    store.remove_snapshot(&store.lock(&Context::quiet()).unwrap(), &id("gone")).unwrap();
+    store.reclaim(false, &Context::quiet()).unwrap();
+    check(&store, "kept", &some_files(3, 0), &kept);
+}

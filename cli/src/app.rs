@@ -101,6 +101,19 @@ impl App {
         Ok(workspace)
     }
 
+    /// The workspace of the current directory for a command that lists what there is. Where nothing was ever captured that is
+    /// an answer too, said on stderr; then there is only the root.
+    pub(crate) fn history(&self) -> Result<(PathBuf, Option<Workspace>)> {
+        let hint = match self.workspace(Access::Existing) {
+            Ok(workspace) => return Ok((workspace.root().to_owned(), Some(workspace))),
+            Err(Error { kind: ErrorKind::NotFound, hint, .. }) => hint.unwrap_or_default(),
+            Err(error) => return Err(error),
+        };
+        let root = self.engine()?.root_of(&self.cwd)?;
+        self.ui.note(&format!("no snapshots yet: {hint}"));
+        Ok((root, None))
+    }
+
     /// The paths inside `workspace` that arguments mean.
     pub(crate) fn paths(&self, workspace: &Workspace, arguments: &[OsString]) -> Result<Vec<RelPath>> {
         arguments.iter().map(|argument| workspace.rel_path(&self.cwd, Path::new(argument))).collect()
@@ -113,8 +126,7 @@ impl App {
 
     /// Prints the JSON of a command on `workspace`.
     pub(crate) fn answer<T: Serialize>(&self, workspace: &Path, data: &T) -> Result<(), Failure> {
-        let notices = self.engine.get().map(Engine::take_notices).unwrap_or_default();
-        self.ui.json(&Answer { workspace, data, notices })
+        self.ui.json(&Answer { workspace, data, notices: self.take_notices() })
     }
 
     /// Says that the command's answer tells itself what notices of this kind would.
@@ -124,10 +136,15 @@ impl App {
 
     /// Tells on stderr what has come up and was not in an answer.
     pub(crate) fn tell_notices(&self) {
-        let notices = self.engine.get().map(Engine::take_notices).unwrap_or_default();
-        for notice in notices.iter().filter(|notice| !self.told.borrow().contains(&notice.kind)) {
+        for notice in self.take_notices() {
             self.ui.warning(&notice.message, notice.hint.as_deref());
         }
+    }
+
+    fn take_notices(&self) -> Vec<Notice> {
+        let mut notices = self.engine.get().map(Engine::take_notices).unwrap_or_default();
+        notices.retain(|notice| !self.told.borrow().contains(&notice.kind));
+        notices
     }
 
     /// True once the user wants it all to stop.

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 
 use crate::commands;
@@ -192,6 +193,14 @@ pub(crate) fn reference(text: &str) -> Result<String, String> {
         Some(false) => Err("there is no such option, and no REF begins with a hyphen but a time (-5m)".to_owned()),
         _ => Ok(text.to_owned()),
     }
+}
+
+/// Reads a path in a workspace. An empty one, which a script's unset variable makes, shall not mean all of it.
+pub(crate) fn path() -> impl TypedValueParser<Value = OsString> {
+    OsStringValueParser::new().try_map(|path| match path.is_empty() {
+        true => Err("an empty path names nothing; `.` is the whole workspace"),
+        false => Ok(path),
+    })
 }
 
 /// Reads the command line. On the other way out the message has been printed already.

@@ -80,8 +80,9 @@ fn a_directory_that_is_not_there_or_is_none() {
     assert_eq!(world.refused(2, &["-C", "file", "agent", "fs", "snapshot"]), "invalid-argument");
     // Nothing was ever captured there, and nothing is registered by asking.
     fs::create_dir(world.path("other")).unwrap();
-    for command in ["snapshots", "gc", "branches", "undo"] {
-        assert_eq!(world.refused(3, &["-C", "../other", "agent", "fs", command]), "not-found");
+    for command in ["undo", "show @", "restore @"] {
+        let words: Vec<&str> = ["-C", "../other", "agent", "fs"].into_iter().chain(command.split(' ')).collect();
+        assert_eq!(world.refused(3, &words), "not-found");
     }
     // The current directory was deleted.
     let gone = world.path("gone");
@@ -90,6 +91,45 @@ fn a_directory_that_is_not_there_or_is_none() {
         format!("cd {0} && rmdir {0} && exec {1} agent fs status --json", gone.display(), support::ah().display());
     let ran = Ran::of(Command::new("sh").args(["-c", &script]).env("AH_HOME", world.path("state")));
     assert_eq!((ran.code, kind(&ran).as_str()), (3, "not-found"));
+}
+
+#[test]
+fn lists_where_nothing_was_ever_captured_are_empty() {
+    let world = World::new();
+    for (shape, list) in [
+        ("snapshots", &["agent", "fs", "snapshots"][..]),
+        ("timeline", &["timeline"]),
+        ("branches", &["agent", "fs", "branches"]),
+        ("gc", &["agent", "fs", "gc"]),
+        ("prune", &["agent", "fs", "prune", "keep-last=1"]),
+        ("release", &["agent", "fs", "release", "--all"]),
+    ] {
+        let ran = world.run(list);
+        assert_eq!((ran.code, ran.stdout.as_str()), (0, ""), "{ran:?}");
+        assert_eq!(ran.stderr, "no snapshots yet: `ah agent fs snapshot`\n", "{list:?}");
+        world.json(shape, list);
+    }
+    assert!(!world.path("state/workspaces").exists(), "nothing is registered by asking");
+}
+
+#[test]
+fn an_empty_path_is_not_the_whole_workspace() {
+    let world = world();
+    let before = world.picture("w");
+    for arguments in [
+        &["restore", "@", "--", ""][..],
+        &["restore", "@", "--", "f", ""],
+        &["diff", "@", "--", ""],
+        &["seek", "@", "--", ""],
+        &["cat", "@", ""],
+        &["versions", ""],
+        &["release", ""],
+    ] {
+        assert_eq!(world.refused(2, &[&["agent", "fs"], arguments].concat()), "invalid-argument");
+    }
+    assert_eq!(world.picture("w"), before);
+    world.fs(["restore", "@", "--", "."]);
+    assert_eq!(world.read("f").unwrap(), "one\n");
 }
 
 #[test]

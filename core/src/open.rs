@@ -31,6 +31,14 @@ impl Engine {
         Ok(workspace)
     }
 
+    /// The root that the workspace of `path` has, or would have once it is registered.
+    ///
+    /// # Errors
+    /// As [`Engine::workspace`].
+    pub fn root_of(&self, path: &Path) -> Result<PathBuf> {
+        self.find(path).map(|(root, ..)| root)
+    }
+
     fn find_or_register(&self, path: &Path, access: Access) -> Result<Workspace> {
         let (root, _, found) = self.find(path)?;
         if let Found::Same(record) | Found::Elsewhere(record) = found {
@@ -62,9 +70,10 @@ impl Engine {
                 let mut paths = index.workspaces.into_iter().map(|workspace| workspace.record.path);
                 let hint = match paths.find(named_alike) {
                     Some(old) => {
-                        format!("ah agent fs snapshot; or, if it was moved here: ah agent fs adopt {}", old.display())
+                        let old = text::shell(old.as_os_str());
+                        format!("`ah agent fs snapshot`; or, if it was moved here: `ah agent fs adopt {old}`")
                     }
-                    None => "ah agent fs snapshot".to_owned(),
+                    None => "`ah agent fs snapshot`".to_owned(),
                 };
                 Err(Error::new(ErrorKind::NotFound, message).with_hint(hint))
             }
@@ -146,7 +155,7 @@ impl Engine {
         let dir = if canonical.is_dir() { canonical } else { canonical.parent().unwrap_or(Path::new("/")).to_owned() };
         // Permission is asked for now, so that the message names what the person said.
         ah_plugin_api::Dir::open(&dir).map_err(|e| e.with_hint("name a directory that you may read with `-C DIR`"))?;
-        let views = seek::view_paths(self.home())?;
+        let views = seek::all(self.home())?;
         let user_home = self.user_home();
         Finder { home: self.home(), index, views: &views, user_home: user_home.as_deref() }.find(&dir)
     }

@@ -1,6 +1,6 @@
 //! `ah agent fs branches`: the list.
 
-use ah_core::{Access, BranchRecord};
+use ah_core::BranchRecord;
 use clap::Args;
 use serde::Serialize;
 
@@ -27,10 +27,10 @@ struct Shape<'a> {
 
 /// Prints the list.
 pub(crate) fn run(app: &App, _args: &BranchesArgs) -> Outcome {
-    let workspace = app.workspace(Access::Existing)?;
-    let branches = workspace.branches()?;
+    let (root, workspace) = app.history()?;
+    let branches = workspace.map_or_else(|| Ok(Vec::new()), |workspace| workspace.branches())?;
     if app.ui.json {
-        app.answer(workspace.root(), &Shape { branches: &branches })?;
+        app.answer(&root, &Shape { branches: &branches })?;
         return Ok(Exit::Done);
     }
     let mut table = Table::new(&["NAME", "SNAPSHOT", "MADE", "STATE", "PATH"]);

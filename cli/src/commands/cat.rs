@@ -10,7 +10,7 @@ use clap::Args;
 use serde::Serialize;
 
 use crate::app::App;
-use crate::args::reference;
+use crate::args::{path, reference};
 use crate::contents;
 use crate::failure::{Exit, Failure, Outcome};
 
@@ -27,6 +27,7 @@ pub(crate) struct CatArgs {
     #[arg(value_name = "REF", value_parser = reference, allow_hyphen_values = true)]
     reference: String,
     /// The file.
+    #[arg(value_parser = path())]
     path: OsString,
 }
 

@@ -8,7 +8,7 @@ use clap::Args;
 use serde::Serialize;
 
 use crate::app::App;
-use crate::args::reference;
+use crate::args::{path, reference};
 use crate::contents;
 use crate::failure::{Exit, Outcome};
 use crate::output::style::Painter;
@@ -44,7 +44,7 @@ pub(crate) struct DiffArgs {
     #[arg(long)]
     times: bool,
     /// Only these paths and what is below them.
-    #[arg(value_name = "PATH", last = true)]
+    #[arg(value_name = "PATH", value_parser = path(), last = true)]
     paths: Vec<OsString>,
 }
 

@@ -1,6 +1,6 @@
 //! `ah agent fs gc`: what crashes and removals left.
 
-use ah_core::{Access, GcOptions, GcReport};
+use ah_core::{GcOptions, GcReport};
 use clap::Args;
 use serde::Serialize;
 
@@ -34,10 +34,11 @@ pub(crate) fn run(app: &App, args: &GcArgs) -> Outcome {
     if args.auto {
         app.work_in_background();
     }
-    let workspace = app.workspace(Access::Existing)?;
-    let report = workspace.gc(&GcOptions { auto: args.auto })?;
+    let (root, workspace) = app.history()?;
+    let options = GcOptions { auto: args.auto };
+    let report = workspace.map_or_else(|| Ok(GcReport::default()), |workspace| workspace.gc(&options))?;
     if app.ui.json {
-        app.answer(workspace.root(), &Shape { gc: &report })?;
+        app.answer(&root, &Shape { gc: &report })?;
     } else {
         app.ui.stdout(|out| {
             use std::io::Write;

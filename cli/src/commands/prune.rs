@@ -1,6 +1,6 @@
 //! `ah agent fs prune`: removal by rule.
 
-use ah_core::{Access, PruneOptions, PruneReport};
+use ah_core::{PruneOptions, PruneReport};
 use clap::Args;
 use serde::Serialize;
 
@@ -36,10 +36,18 @@ struct Shape<'a> {
 
 /// Applies the policy.
 pub(crate) fn run(app: &App, args: &PruneArgs) -> Outcome {
-    let workspace = app.workspace(Access::Existing)?;
+    let (root, workspace) = app.history()?;
+    let Some(workspace) = workspace else {
+        let policy = args.policy.clone().unwrap_or_default();
+        let none = PruneReport { policy, dry_run: args.dry_run, verdicts: Vec::new(), removed: 0, bytes: None };
+        if app.ui.json {
+            app.answer(&root, &Shape { prune: &none })?;
+        }
+        return Ok(Exit::Done);
+    };
     let report = workspace.prune(&PruneOptions { policy: args.policy.clone(), dry_run: args.dry_run })?;
     if app.ui.json {
-        app.answer(workspace.root(), &Shape { prune: &report })?;
+        app.answer(&root, &Shape { prune: &report })?;
         return Ok(Exit::Done);
     }
     let mut table = Table::new(&["VERDICT", "ID", "TAKEN", "REASON", "LABEL"]);

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use ah_core::{Access, LeaseRecord, Release};
+use ah_core::{ErrorKind, LeaseRecord, Release, text};
 use clap::Args;
 use serde::Serialize;
 
@@ -33,11 +33,25 @@ struct Shape<'a> {
 
 /// Gives views back.
 pub(crate) fn run(app: &App, args: &ReleaseArgs) -> Outcome {
-    let released = match &args.path {
+    let engine = app.engine()?;
+    // Who stands in a view means the workspace that it is a view of; and this process must not be what keeps it busy.
+    let inside = engine.workspace_of_view(&app.cwd)?;
+    if let Some(workspace) = &inside {
+        let _ = std::env::set_current_dir(workspace.root());
+    }
+    let released = match (&args.path, &inside) {
         // A view is found wherever one stands.
-        Some(path) => app.engine()?.release(&Release::Path(app.cwd.join(path)))?,
-        None => app.workspace(Access::Existing)?.release(&Release::All)?,
+        (Some(path), _) => engine.release(&Release::Path(app.cwd.join(path))),
+        (None, Some(workspace)) => workspace.release(&Release::All),
+        (None, None) => app.history()?.1.map_or_else(|| Ok(Vec::new()), |workspace| workspace.release(&Release::All)),
     };
+    let released = released.map_err(|error| match inside {
+        Some(workspace) if error.kind == ErrorKind::Busy => {
+            let root = text::shell(workspace.root().as_os_str());
+            error.with_hint(format!("leave the view first: `cd {root}`; then repeat it there"))
+        }
+        _ => error,
+    })?;
     if app.ui.json {
         app.ui.json(&Shape { released: &released })?;
         return Ok(Exit::Done);

@@ -7,7 +7,7 @@ use clap::Args;
 use serde::Serialize;
 
 use crate::app::App;
-use crate::args::reference;
+use crate::args::{path, reference};
 use crate::failure::{Exit, Outcome};
 
 /// Options of `ah agent fs seek`.
@@ -19,13 +19,13 @@ given back with `ah agent fs release`.
 Examples:
   ah agent fs seek @{2}
   ah agent fs seek before -- src Cargo.toml
-  cd \"$(ah agent fs seek 5m-ago)\"")]
+  view=$(ah agent fs seek 5m-ago)")]
 pub(crate) struct SeekArgs {
     /// The snapshot.
     #[arg(value_name = "REF", value_parser = reference, allow_hyphen_values = true)]
     reference: String,
     /// Only these paths, which is quicker.
-    #[arg(value_name = "PATH", last = true)]
+    #[arg(value_name = "PATH", value_parser = path(), last = true)]
     paths: Vec<OsString>,
 }
 

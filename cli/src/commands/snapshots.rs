@@ -1,6 +1,6 @@
 //! `ah agent fs snapshots`: the list.
 
-use ah_core::{Access, SnapshotFilter, SnapshotKind, SnapshotRecord};
+use ah_core::{SnapshotFilter, SnapshotKind, SnapshotRecord};
 use clap::Args;
 use serde::Serialize;
 
@@ -32,11 +32,12 @@ struct Shape<'a> {
 
 /// Prints the list.
 pub(crate) fn run(app: &App, args: &SnapshotsArgs) -> Outcome {
-    let workspace = app.workspace(Access::Existing)?;
-    let mut snapshots = workspace.snapshots(&SnapshotFilter { limit: args.limit, ..SnapshotFilter::default() })?;
+    let (root, workspace) = app.history()?;
+    let filter = SnapshotFilter { limit: args.limit, ..SnapshotFilter::default() };
+    let mut snapshots = workspace.map_or_else(|| Ok(Vec::new()), |workspace| workspace.snapshots(&filter))?;
     snapshots.reverse();
     if app.ui.json {
-        app.answer(workspace.root(), &Shape { snapshots: &snapshots })?;
+        app.answer(&root, &Shape { snapshots: &snapshots })?;
         return Ok(Exit::Done);
     }
     app.ui.stdout(|out| table(&snapshots, app).write(out, app.ui.out))?;

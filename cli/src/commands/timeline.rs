@@ -1,6 +1,6 @@
 //! `ah timeline`: what happened here, in order.
 
-use ah_core::{Access, Event, EventBody, SnapshotKind, SnapshotRecord, TimelineFilter, TimelineReport};
+use ah_core::{Event, EventBody, SnapshotKind, SnapshotRecord, TimelineFilter, TimelineReport};
 use clap::Args;
 
 use crate::app::App;
@@ -26,10 +26,11 @@ pub(crate) struct TimelineArgs {
 
 /// Prints the events.
 pub(crate) fn run(app: &App, args: &TimelineArgs) -> Outcome {
-    let workspace = app.workspace(Access::Existing)?;
-    let report = workspace.timeline(&TimelineFilter { limit: args.limit, ..TimelineFilter::default() })?;
+    let (root, workspace) = app.history()?;
+    let filter = TimelineFilter { limit: args.limit, ..TimelineFilter::default() };
+    let report = workspace.map_or_else(|| Ok(TimelineReport::default()), |workspace| workspace.timeline(&filter))?;
     if app.ui.json {
-        app.answer(workspace.root(), &report)?;
+        app.answer(&root, &report)?;
         return Ok(Exit::Done);
     }
     app.ui.stdout(|out| table(&report, app).write(out, app.ui.out))?;

@@ -8,6 +8,7 @@ use clap::Args;
 use serde::Serialize;
 
 use crate::app::App;
+use crate::args::path;
 use crate::failure::{Exit, Outcome};
 use crate::output::style::Style;
 use crate::output::table::{Cell, Table};
@@ -23,6 +24,7 @@ Examples:
   ah agent fs versions .env --json")]
 pub(crate) struct VersionsArgs {
     /// The file.
+    #[arg(value_parser = path())]
     path: OsString,
 }
 

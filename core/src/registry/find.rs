@@ -14,6 +14,8 @@ use ah_plugin_api::{Error, ErrorKind, Result};
 
 use crate::home::Home;
 use crate::registry::{Identity, Index, IndexedWorkspace, WorkspaceRecord};
+use crate::seek::LeaseFile;
+use crate::text;
 
 /// What a path leads to.
 #[derive(Debug)]
@@ -36,8 +38,8 @@ pub(crate) enum Found {
 pub(crate) struct Finder<'a> {
     pub(crate) home: &'a Home,
     pub(crate) index: &'a Index,
-    /// Paths of views.
-    pub(crate) views: &'a [PathBuf],
+    /// Views, each under its lease.
+    pub(crate) views: &'a [LeaseFile],
     /// The user's home directory.
     pub(crate) user_home: Option<&'a Path>,
 }
@@ -100,11 +102,15 @@ impl Finder<'_> {
 
     fn refuse_own_places(&self, path: &Path) -> Result<()> {
         let mounts = self.home.join("mounts");
-        let view = self.views.iter().find(|view| path.starts_with(view)).map(PathBuf::as_path);
-        if let Some(view) = view.or_else(|| path.starts_with(&mounts).then_some(path)) {
-            let message = format!("{} is inside the read-only view {}", path.display(), view.display());
-            return Err(Error::new(ErrorKind::FailedPrecondition, message)
-                .with_hint("work in the workspace itself, or in a branch: `ah agent fs branch`"));
+        let around = self.views.iter().find(|lease| lease.is_around(path));
+        if around.is_some() || path.starts_with(&mounts) {
+            let shown = around.and_then(|lease| lease.shown.as_ref()).map_or(path, |shown| &shown.path);
+            let message = format!("{} is inside the read-only view {}", path.display(), shown.display());
+            let hint = match around.and_then(|lease| self.index.by_id(&lease.workspace)) {
+                Some(workspace) => format!("cd {}", text::shell(workspace.path.as_os_str())),
+                None => "go to the workspace itself".to_owned(),
+            };
+            return Err(Error::new(ErrorKind::FailedPrecondition, message).with_hint(hint));
         }
         let branches = self.home.join("branches");
         let in_branch = path.strip_prefix(&branches).is_ok_and(|rest| rest.components().next().is_some());

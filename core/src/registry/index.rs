@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::fsio;
 use crate::home::Home;
+use crate::ids::WorkspaceId;
 use crate::registry::record::{WorkspaceRecord, load};
 use crate::session::{self, SessionRecord};
 
@@ -70,6 +71,11 @@ impl Index {
             }
         }
         Ok(index)
+    }
+
+    /// The workspace of that id.
+    pub(crate) fn by_id(&self, id: &WorkspaceId) -> Option<&WorkspaceRecord> {
+        self.workspaces.iter().map(|workspace| &workspace.record).find(|record| record.id == *id)
     }
 
     fn folders(&self) -> BTreeSet<String> {

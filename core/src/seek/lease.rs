@@ -1,6 +1,6 @@
 //! The file of a lease.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use ah_plugin_api::{ProviderName, Reference, RelPath, Result, SnapshotId, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -72,6 +72,11 @@ impl LeaseFile {
 
     pub(crate) fn remove(&self, home: &Home) -> Result<()> {
         fsio::remove_file(&Self::path(home, &self.id))
+    }
+
+    /// Whether `path` is its view or lies in it.
+    pub(crate) fn is_around(&self, path: &Path) -> bool {
+        self.shown.as_ref().is_some_and(|shown| path.starts_with(&shown.path))
     }
 
     /// Whether it has a view, or its maker died before it had.

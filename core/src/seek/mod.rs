@@ -168,6 +168,18 @@ impl Engine {
         self.release_of(which, None)
     }
 
+    /// The workspace of which a view is shown at or around `path`; none if no view is.
+    ///
+    /// # Errors
+    /// If the folder of leases cannot be read.
+    pub fn workspace_of_view(&self, path: &Path) -> Result<Option<Workspace>> {
+        let there = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+        match all(self.home())?.into_iter().find(|lease| lease.is_around(&there)) {
+            Some(lease) => self.workspace_by_id(&lease.workspace),
+            None => Ok(None),
+        }
+    }
+
     fn release_of(&self, which: &Release, workspace: Option<&WorkspaceId>) -> Result<Vec<LeaseRecord>> {
         let _lock = self.lock_leases()?;
         let mut settled = all(self.home())?;
@@ -178,10 +190,8 @@ impl Engine {
             Release::Id(id) => (settled.filter(|lease| lease.id == *id).collect(), id.to_string()),
             Release::Path(path) => {
                 let there = std::fs::canonicalize(path).unwrap_or_else(|_| path.clone());
-                let around =
-                    |lease: &LeaseFile| lease.shown.as_ref().is_some_and(|shown| there.starts_with(&shown.path));
                 // Of several leases of one view a person gives back their own first, the oldest.
-                let mut around: Vec<LeaseFile> = settled.filter(around).collect();
+                let mut around: Vec<LeaseFile> = settled.filter(|lease| lease.is_around(&there)).collect();
                 around.sort_by_key(|lease| (lease.bound, lease.created));
                 around.truncate(1);
                 (around, path.display().to_string())

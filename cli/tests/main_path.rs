@@ -117,6 +117,41 @@ fn seek_shows_what_was_and_cannot_be_written_to() {
 }
 
 #[test]
+fn who_stands_in_a_view_finds_the_way_out() {
+    World::each(|world| {
+        world.write("sub/f", "1");
+        world.fs(["snapshot"]);
+        let view = PathBuf::from(world.fs(["seek", "@"]));
+        let inside = |arguments: &[&str]| support::Ran::of(world.command(arguments).current_dir(view.join("sub")));
+        for arguments in [&[][..], &["timeline"], &["agent", "fs", "snapshot"]] {
+            let ran = inside(arguments);
+            assert_eq!(ran.code, 4, "{ran:?}");
+            assert!(ran.stderr.ends_with(&format!("hint: cd {}\n", world.root().display())), "{ran:?}");
+        }
+        let ran = inside(&["agent", "fs", "release", "--all"]);
+        assert_eq!((ran.code, ran.stdout), (0, format!("{}\n", view.display())));
+        assert!(!view.exists());
+    });
+}
+
+#[test]
+fn what_nobody_asked_to_leave_out_is_said() {
+    let world = World::new();
+    world.write(".gitignore", "ignored\n");
+    world.write("ignored", "x");
+    assert!(!world.run(["agent", "fs", "snapshot"]).stderr.contains("left out"));
+    world.fs(["snapshot"]);
+    world.run(["config", "set", "capture.max-file-size", "10"]);
+    for name in ["a", "b", "c", "d", "e"] {
+        world.write(name, "more than ten bytes");
+    }
+    let ran = world.run(["agent", "fs", "snapshot"]);
+    assert!(ran.stderr.contains("left out: a (too-large), b (too-large), c (too-large), and 2 more; "), "{ran:?}");
+    let id = ran.stdout.trim_end();
+    assert!(ran.stderr.contains(&format!("`ah agent fs show {id}`")) && !ran.stderr.contains("ignored"), "{ran:?}");
+}
+
+#[test]
 fn one_file_then() {
     World::each(|world| {
         world.write("f", "one\n");

@@ -13,7 +13,7 @@ use crate::background;
 use crate::config::Config;
 use crate::ids::{SessionName, snapshot_id};
 use crate::notice::{Notice, NoticeKind};
-use crate::record::{SnapshotKind, SnapshotRecord};
+use crate::record::{OmittedRecord, SnapshotKind, SnapshotRecord};
 use crate::timeline::{EventBody, Head};
 use crate::workspace::{Served, Workspace};
 
@@ -61,6 +61,15 @@ impl Workspace {
     /// provider's.
     pub fn snapshot(&self, options: &SnapshotOptions) -> Result<SnapshotRecord> {
         self.snapshot_of(options, None).map(|(record, _)| record)
+    }
+
+    /// As [`Workspace::snapshot`], with what was left out and why.
+    ///
+    /// # Errors
+    /// As [`Workspace::snapshot`].
+    pub fn snapshot_and_omitted(&self, options: &SnapshotOptions) -> Result<(SnapshotRecord, Vec<OmittedRecord>)> {
+        let (record, snapshot) = self.snapshot_of(options, None)?;
+        Ok((record, snapshot.omitted.into_iter().map(OmittedRecord::from).collect()))
     }
 
     /// As [`Workspace::snapshot`], with what the provider said, omissions included. `only` is the provider that must do it.

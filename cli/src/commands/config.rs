@@ -32,7 +32,7 @@ pub(crate) enum Config {
 #[command(after_help = "\
 Examples:
   ah config get provider
-  ah config get capture.max_file_size --json")]
+  ah config get capture.max-file-size --json")]
 pub(crate) struct GetArgs {
     /// The key.
     key: String,

@@ -1,6 +1,6 @@
 //! `ah agent fs snapshot`: capture the workspace.
 
-use ah_core::{Access, Durability, SnapshotOptions, SnapshotRecord};
+use ah_core::{Access, Durability, OmitReason, OmittedRecord, SnapshotOptions, SnapshotRecord};
 use clap::Args;
 use serde::Serialize;
 
@@ -39,6 +39,21 @@ pub(crate) struct SnapshotShape<'a> {
     pub(crate) snapshot: &'a SnapshotRecord,
 }
 
+/// Names what was left out though nobody asked for that.
+fn unasked(omitted: &[OmittedRecord]) -> Option<String> {
+    const NAMED: usize = 3;
+    let asked = |reason| match reason {
+        // The first two are the person's own rules; the others are never captured.
+        OmitReason::Ignored | OmitReason::Excluded | OmitReason::GitDir | OmitReason::OwnState => true,
+        _ => false,
+    };
+    let unasked: Vec<&OmittedRecord> = omitted.iter().filter(|omitted| !asked(omitted.reason)).collect();
+    let named = unasked.iter().take(NAMED).map(|omitted| format!("{} ({})", omitted.path, omitted.reason));
+    let more = unasked.len().saturating_sub(NAMED);
+    let parts: Vec<String> = named.chain((more > 0).then(|| format!("and {more} more"))).collect();
+    (!parts.is_empty()).then(|| format!("left out: {}", parts.join(", ")))
+}
+
 /// Takes the snapshot, prints its id.
 pub(crate) fn run(app: &App, args: &SnapshotArgs) -> Outcome {
     let workspace = app.workspace(if args.force { Access::CreateForced } else { Access::Create })?;
@@ -49,7 +64,7 @@ pub(crate) fn run(app: &App, args: &SnapshotArgs) -> Outcome {
         durability: Some(if args.instant { Durability::Instant } else { Durability::Durable }),
         ..SnapshotOptions::default()
     };
-    let snapshot = workspace.snapshot(&options)?;
+    let (snapshot, omitted) = workspace.snapshot_and_omitted(&options)?;
     if app.ui.json {
         app.answer(workspace.root(), &SnapshotShape { snapshot: &snapshot })?;
         return Ok(Exit::Done);
@@ -57,6 +72,9 @@ pub(crate) fn run(app: &App, args: &SnapshotArgs) -> Outcome {
     app.ui.line(snapshot.id.as_str())?;
     if let Some(equal) = &snapshot.equal_to {
         app.ui.note(&format!("nothing has changed since {equal}"));
+    }
+    if let Some(line) = unasked(&omitted) {
+        app.ui.note(&format!("{line}; `ah agent fs show {}` lists them", snapshot.id));
     }
     if let Some(reason) = snapshot.repository.as_ref().and_then(|repository| repository.not_kept.as_ref()) {
         app.ui.warning(&format!("the repository's objects are not kept with it: {}", text::line(reason)), None);

@@ -3,8 +3,10 @@
 
 use std::ffi::OsString;
 use std::io::{self, Write};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
+use ah_core::text as words;
 use ah_plugin_api::{Error, ErrorKind};
 use clap::CommandFactory;
 use serde::Serialize;
@@ -58,15 +60,25 @@ struct ErrorBody<'a> {
 /// Tells how a command ended.
 pub(crate) struct Report {
     json: bool,
+    /// The command's name, `ah agent fs diff`.
     command: String,
+    /// All of it, so that it can be run again.
+    whole: String,
+    /// Where `-C` went.
+    directory: Option<PathBuf>,
     painter: Painter,
 }
 
 impl Report {
     /// A report in the form that the options ask for.
     pub(crate) fn new(globals: &Globals, env: &Env, arguments: &[OsString]) -> Self {
-        let command = command_named(arguments);
-        Self { json: globals.json, command, painter: Painter::stderr(globals.color, env) }
+        Self {
+            json: globals.json,
+            command: command_named(arguments),
+            whole: line_of(arguments),
+            directory: globals.directory.clone(),
+            painter: Painter::stderr(globals.color, env),
+        }
     }
 
     /// Tells, and gives the process's exit code.
@@ -80,7 +92,7 @@ impl Report {
                 ExitCode::FAILURE
             }
             Err(Failure::Failed(mut error)) => {
-                error.hint = error.hint.or_else(|| self.usual_hint(error.kind));
+                error.hint = error.hint.or_else(|| self.usual_hint(error.kind)).map(|hint| self.in_place(hint));
                 if self.json {
                     to_stdout(&error);
                 } else {
@@ -93,22 +105,34 @@ impl Report {
 
     /// What helps with most errors of a kind, where whoever made this one knew nothing better.
     fn usual_hint(&self, kind: ErrorKind) -> Option<String> {
-        let command = &self.command;
+        let Self { command, whole, .. } = self;
         Some(match kind {
             ErrorKind::InvalidArgument => format!("{command} --help"),
             ErrorKind::NotFound => "`ah` shows where you are; `ah timeline` what there is".to_owned(),
             ErrorKind::AlreadyExists => "choose another name".to_owned(),
             ErrorKind::PermissionDenied => "`id` and `ls -ld` show who may; repeat it as the owner".to_owned(),
             ErrorKind::FailedPrecondition | ErrorKind::Unsupported => "ah agent fs status".to_owned(),
-            ErrorKind::Conflict | ErrorKind::Busy => format!("wait a moment, then repeat `{command}`"),
+            ErrorKind::Conflict | ErrorKind::Busy => format!("wait a moment, then repeat `{whole}`"),
             ErrorKind::ResourceExhausted => "free some space: `ah agent fs prune keep-last=20 --dry-run`".to_owned(),
             ErrorKind::Unavailable => "ah agent fs providers".to_owned(),
             ErrorKind::DataLoss => {
                 "`ah agent fs snapshots` lists the others; a new one captures everything again".to_owned()
             }
-            ErrorKind::Cancelled => format!("`ah` shows how things stand; `{command}` starts again"),
+            ErrorKind::Cancelled => format!("`ah` shows how things stand; `{whole}` starts again"),
             _ => "`ah agent fs gc` puts things in order; then repeat it".to_owned(),
         })
+    }
+
+    /// The hint with `-C` in its commands, where that is how the command came to its directory.
+    fn in_place(&self, hint: String) -> String {
+        match &self.directory {
+            Some(directory) if !hint.contains(" -C ") => {
+                let ah = format!("ah -C {} ", words::shell(directory.as_os_str()));
+                let hint = hint.replace("`ah ", &format!("`{ah}")).replace("`ah`", &format!("`{}`", ah.trim_end()));
+                hint.strip_prefix("ah ").map_or_else(|| hint.clone(), |rest| format!("{ah}{rest}"))
+            }
+            _ => hint,
+        }
     }
 
     fn to_stderr(&self, error: &Error) {
@@ -171,6 +195,12 @@ pub(crate) fn usage(error: &clap::Error, arguments: &[OsString], colour: bool) -
         let _ = writeln!(io::stderr().lock(), "{}\nhint: {hint}", told.trim_end());
     }
     ExitCode::from(2)
+}
+
+/// A command line that does the same again.
+fn line_of(arguments: &[OsString]) -> String {
+    let words = arguments.iter().skip(1).map(|word| words::shell(word));
+    std::iter::once("ah".to_owned()).chain(words).collect::<Vec<_>>().join(" ")
 }
 
 /// The command that the words begin to name: `ah agent fs diff`.

@@ -55,6 +55,15 @@ fn names_that_would_move_the_cursor_are_quoted() {
         let ran = world.run(["agent", "fs", command].into_iter().chain((command == "show").then_some("@")));
         assert!(!ran.stdout.contains('\x1b'), "{ran:?}");
     }
+    // Nor do those beyond ASCII, or what turns the direction of writing.
+    world.write("x\u{9b}2J", "");
+    world.write("\u{202e}y", "");
+    world.fs(["snapshot", "-m", "\u{2066}label"]);
+    assert_eq!(world.fs(["diff", "@{1}", "@", "--", "x\u{9b}2J"]), "A\t\"x\\302\\2332J\"");
+    for command in [&["agent", "fs", "diff", "@{1}", "@"][..], &["agent", "fs", "snapshots"]] {
+        let ran = world.run(command);
+        assert!(!ran.stdout.contains(['\u{9b}', '\u{202e}', '\u{2066}']), "{ran:?}");
+    }
     let ran = world.run(["agent", "fs", "show", "no\x1b[2Jsuch"]);
     assert!(!ran.stderr.contains('\x1b'), "{ran:?}");
 }

@@ -2,12 +2,12 @@
 
 use std::ffi::OsString;
 
-use ah_core::{Access, LeftAlone, RestoreOptions, RestoreReport};
+use ah_core::{Access, LeftAlone, NoticeKind, RestoreOptions, RestoreReport, Workspace};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 
 use crate::app::App;
-use crate::args::reference;
+use crate::args::{path, reference};
 use crate::failure::{Exit, Outcome};
 use crate::output::{changes, text};
 
@@ -36,7 +36,7 @@ pub(crate) struct RestoreArgs {
     #[command(flatten)]
     how: How,
     /// Only these paths and what is below them.
-    #[arg(value_name = "PATH", last = true)]
+    #[arg(value_name = "PATH", value_parser = path(), last = true)]
     paths: Vec<OsString>,
 }
 
@@ -83,16 +83,20 @@ pub(crate) fn run(app: &App, args: &RestoreArgs) -> Outcome {
         force: args.how.force,
     };
     let report = workspace.restore(&args.reference, &options)?;
-    tell(app, workspace.root(), &report, args.how.force)
+    tell(app, &workspace, &report, args.how.force)
 }
 
 /// Tells what a restore or an undo did, or would do.
-pub(crate) fn tell(app: &App, root: &std::path::Path, report: &RestoreReport, force: bool) -> Outcome {
+pub(crate) fn tell(app: &App, workspace: &Workspace, report: &RestoreReport, force: bool) -> Outcome {
+    // What was interrupted before is settled now, unless it was of other paths.
+    if !report.dry_run && workspace.interrupted()?.is_none() {
+        app.answer_tells(NoticeKind::InterruptedRestore);
+    }
     let refused = !report.conflicts.is_empty() && !force;
     let incomplete = (report.dry_run && refused) || !report.failed.is_empty();
     let exit = if incomplete { Exit::Code(4) } else { Exit::Done };
     if app.ui.json {
-        app.answer(root, &Shape { restore: report })?;
+        app.answer(workspace.root(), &Shape { restore: report })?;
         return Ok(exit);
     }
     if report.dry_run {
@@ -109,10 +113,13 @@ fn aside(app: &App, report: &RestoreReport, refused: bool) {
     let target = &report.target;
     let name = target.label.as_ref().map_or_else(|| target.id.to_string(), |label| format!("{} ({label})", target.id));
     let done = if report.dry_run { "would restore" } else { "restored" };
-    app.ui.note(&match report.changes.is_empty() {
-        true => format!("everything is as in {name} already"),
-        false => format!("{done} {name}: {}", changes::summary(&report.changes)),
-    });
+    match report.changes.is_empty() {
+        // Nothing would be done, however much differs.
+        _ if report.dry_run && refused => {}
+        true if report.left.is_empty() => app.ui.note(&format!("everything is as in {name} already")),
+        true => app.ui.note(&format!("what differs from {name} is left alone")),
+        false => app.ui.note(&format!("{done} {name}: {}", changes::summary(&report.changes))),
+    }
     list(app, "left alone", &report.left);
     list(app, "in the way", &report.conflicts);
     list(app, "could not be changed", &report.failed);

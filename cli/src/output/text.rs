@@ -15,7 +15,7 @@ pub(crate) fn lines(text: &str) -> Cow<'_, str> {
 }
 
 fn escape(text: &str, keep: impl Fn(char) -> bool) -> Cow<'_, str> {
-    let bad = |c: char| c.is_control() && !keep(c);
+    let bad = |c: char| misleads(c) && !keep(c);
     if !text.contains(bad) {
         return Cow::Borrowed(text);
     }
@@ -26,16 +26,23 @@ fn escape(text: &str, keep: impl Fn(char) -> bool) -> Cow<'_, str> {
     Cow::Owned(safe)
 }
 
+/// Whether a character moves the cursor, or makes what stands beside it appear in another order.
+fn misleads(c: char) -> bool {
+    let turns =
+        |c| matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    c.is_control() || turns(c)
+}
+
 /// A path for a message.
 pub(crate) fn path(path: &Path) -> String {
     line(&path.to_string_lossy()).into_owned()
 }
 
-/// A path in a list of paths, as Git writes it: byte for byte, but in double quotes with C escapes if a control character,
-/// a quote or a backslash is in it.
+/// A path in a list of paths, as Git writes it: byte for byte, but in double quotes with C escapes if something that would
+/// mislead, a quote or a backslash is in it.
 pub(crate) fn quoted(path: &[u8]) -> Cow<'_, [u8]> {
-    let special = |byte: &u8| *byte < 0x20 || *byte == 0x7f || *byte == b'"' || *byte == b'\\';
-    if !path.iter().any(special) {
+    let special = |c: char| misleads(c) || c == '"' || c == '\\';
+    if !path.utf8_chunks().any(|chunk| chunk.valid().contains(special)) {
         return Cow::Borrowed(path);
     }
     let mut out = vec![b'"'];
@@ -76,6 +83,7 @@ mod tests {
         assert_eq!(line("a\x1b[2Jb\nc"), "a\\u{1b}[2Jb\\nc");
         assert_eq!(lines("a\nb\r"), "a\nb\\r");
         assert_eq!(line("plain äöü"), "plain äöü");
+        assert_eq!(line("\u{9b}2J \u{202e}txt.exe"), "\\u{9b}2J \\u{202e}txt.exe");
     }
 
     #[test]
@@ -83,6 +91,8 @@ mod tests {
         assert_eq!(&*quoted(b"with space"), b"with space");
         assert_eq!(&*quoted(b"caf\xe9"), b"caf\xe9");
         assert_eq!(&*quoted(b"a\nb\xe9"), b"\"a\\nb\\351\"");
+        assert_eq!(&*quoted("ä\u{202e}".as_bytes()), b"\"\\303\\244\\342\\200\\256\"");
+        assert_eq!(&*quoted("x\u{9b}".as_bytes()), b"\"x\\302\\233\"");
         assert_eq!(&*quoted(b"a\"b\\"), b"\"a\\\"b\\\\\"");
     }
 }

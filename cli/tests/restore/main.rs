@@ -9,3 +9,4 @@ mod exec;
 #[path = "../support/mod.rs"]
 mod support;
 mod together;
+mod told;

@@ -1,0 +1,104 @@
+//! What restore says beside its result: of dry runs, of Ctrl-C, of a restore that was interrupted.
+
+use std::fs;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::support::{Ran, World, skip};
+
+/// `ah agent fs …` under strace, which tampers with a system call; none (and a message) if the tests may not. The process that
+/// is started is `ah` itself, not strace.
+fn tampered(world: &World, how: &str, arguments: &[&str]) -> Option<Command> {
+    let traced = Command::new("strace").args(["-o", "/dev/null", "true"]).status();
+    if !traced.is_ok_and(|status| status.success()) {
+        skip("needs strace (apt-get install strace), and to be allowed to trace");
+        return None;
+    }
+    let ah = world.command(["agent", "fs"].iter().chain(arguments));
+    let call = how.split(':').next().unwrap();
+    let mut strace = Command::new("strace");
+    strace.args(["-D", "-f", "-qq", "-o"]).arg(world.path("log"));
+    strace.args(["-e", &format!("trace={call}"), "-e", &format!("inject={how}"), "--"]);
+    strace.arg(ah.get_program()).args(ah.get_args()).env_clear().current_dir(world.root());
+    strace.envs(ah.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    strace.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    Some(strace)
+}
+
+/// A workspace with a snapshot `first` from which five files differ.
+fn changed() -> World {
+    let world = World::new();
+    let write = |text: &str| (0..5).for_each(|number| world.write(format!("f{number}"), format!("{text} {number}")));
+    write("old");
+    world.fs(["snapshot", "-m", "first"]);
+    write("newer");
+    world
+}
+
+fn olds(world: &World) -> usize {
+    (0..5).filter(|number| world.read(format!("f{number}")).is_some_and(|text| text.starts_with("old"))).count()
+}
+
+fn interrupt_once(mut child: Child, there: impl Fn() -> bool) -> (i32, String) {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while !there() {
+        assert!(Instant::now() < deadline && child.try_wait().unwrap().is_none(), "it never came to that");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let pid = nix::unistd::Pid::from_raw(child.id().cast_signed());
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGINT).unwrap();
+    let output = child.wait_with_output().unwrap();
+    (output.status.code().unwrap_or(-1), String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+#[test]
+fn ctrl_c_while_files_change_is_answered() {
+    let world = changed();
+    let Some(mut ah) = tampered(&world, "renameat2:delay_enter=200000", &["restore", "first"]) else { return };
+    let (code, stderr) = interrupt_once(ah.spawn().unwrap(), || olds(&world) > 0);
+    assert_eq!((code, olds(&world)), (0, 5), "{stderr}");
+    assert_eq!(stderr.matches("finishing: ").count(), 1, "{stderr}");
+}
+
+#[test]
+fn ctrl_c_before_that_names_the_command_that_starts_again() {
+    let world = changed();
+    let Some(mut ah) = tampered(&world, "linkat:delay_enter=200000", &["restore", "first"]) else { return };
+    let names = || fs::read_dir(world.root()).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let (code, stderr) = interrupt_once(ah.spawn().unwrap(), || names().any(|name| name.starts_with(".ah-")));
+    assert_eq!((code, olds(&world)), (130, 0), "{stderr}");
+    assert!(stderr.contains("`ah agent fs restore first` starts again"), "{stderr}");
+}
+
+#[test]
+fn who_resolves_an_interruption_is_not_warned_of_it() {
+    for resolve in [&["restore", "first"][..], &["undo"], &["restore", "first", "--json"]] {
+        let world = changed();
+        let Some(mut ah) = tampered(&world, "renameat2:signal=KILL:when=3", &["restore", "first"]) else { return };
+        assert_eq!(Ran::of(&mut ah).code, 128 + 9);
+        let looked = world.run(["agent", "fs", "snapshots"]);
+        assert!(looked.stderr.contains("interrupted"), "{looked:?}");
+        let dry = world.run(["agent", "fs"].iter().chain(&["undo", "--dry-run"]));
+        assert!(dry.stderr.contains("interrupted"), "nothing is resolved yet: {dry:?}");
+        let ran = world.run(["agent", "fs"].iter().chain(resolve));
+        assert_eq!(ran.code, 0, "{ran:?}");
+        assert!(!ran.stderr.contains("interrupted") && !ran.stdout.contains("interrupted-restore"), "{ran:?}");
+    }
+}
+
+#[test]
+fn a_dry_run_that_would_be_refused_says_only_that() {
+    let world = World::new();
+    world.write("f", "a file");
+    world.fs(["snapshot"]);
+    fs::remove_file(world.root().join("f")).unwrap();
+    // A socket cannot be saved, so that it would be lost.
+    let _socket = std::os::unix::net::UnixListener::bind(world.root().join("f")).unwrap();
+    let ran = world.run(["agent", "fs", "restore", "@", "--dry-run"]);
+    assert_eq!(ran.code, 4, "{ran:?}");
+    assert!(ran.stderr.contains("in the way: f") && ran.stderr.contains("refused"), "{ran:?}");
+    assert!(!ran.stderr.contains("everything is as in") && !ran.stderr.contains("would restore"), "{ran:?}");
+    fs::remove_file(world.root().join("f")).unwrap();
+    world.write("f", "a file");
+    assert!(world.run(["agent", "fs", "restore", "@", "--dry-run"]).stderr.contains("everything is as in"));
+}

@@ -83,6 +83,11 @@ fn patches_apply() {
     world.write("becomes-link", "file\n");
     world.write(OsStr::from_bytes(LATIN), "latin\n");
     world.write("quo\"te\\d", "q\n");
+    // What is not text is passed over, wherever it stands between the others.
+    for name in ["aa", "deleted.bin", "mode.bin", "zz"] {
+        world.write(name, b"\0one");
+    }
+    world.write("binary-becomes-link", b"\0");
     world.fs(["snapshot"]);
     let old = PathBuf::from(world.fs(["branch", "@", "--name", "old", "--carry", "none"]));
     world.write("changed", "1\n2\nzwei-einhalb\n3\n4\n5\n6\n7\n8\n9\nzehn\n");
@@ -97,12 +102,21 @@ fn patches_apply() {
     }
     symlink("changed", world.root().join("becomes-link")).unwrap();
     Command::new("chmod").arg("+x").arg(world.root().join("mode")).status().unwrap();
-    let ran = world.run(["agent", "fs", "diff", "@", "--patch"]);
+    let texts = PathBuf::from(world.fs(["branch", "--name", "texts", "--carry", "none"]));
+    for name in ["aa", "mode.bin", "new/empty.bin", "zz"] {
+        world.write(name, b"\0two");
+    }
+    fs::remove_file(world.root().join("deleted.bin")).unwrap();
+    fs::remove_file(world.root().join("binary-becomes-link")).unwrap();
+    symlink("changed", world.root().join("binary-becomes-link")).unwrap();
+    Command::new("chmod").arg("+x").arg(world.root().join("mode.bin")).status().unwrap();
+    let ran = world.run(["agent", "fs", "diff", "@{1}", "--patch"]);
     assert_eq!(ran.code, 0, "{ran:?}");
+    assert_eq!(ran.stdout.matches("Binary files ").count(), 6, "{ran:?}");
     let patch = world.path("patch");
     fs::write(&patch, &ran.raw).unwrap();
     git(&["apply", "--whitespace=nowarn", patch.to_str().unwrap()], old.clone());
-    let same = Command::new("diff").args(["-r", "--no-dereference"]).args([&old, &world.root()]).output().unwrap();
+    let same = Command::new("diff").args(["-r", "--no-dereference"]).args([&old, &texts]).output().unwrap();
     assert!(same.status.success(), "{}", String::from_utf8_lossy(&same.stdout));
 }
 

@@ -18,7 +18,8 @@ use crate::output::{changes, patch, stat};
 #[derive(Debug, Args)]
 #[command(after_help = "\
 From the first REF to the second, or to the workspace as it is now. The letters of --name-status: A added, D deleted, \
-M modified, P permissions alone, T another type. A patch can be given to `git apply`.
+M modified, P permissions alone, T another type. A patch can be given to `git apply`; \
+files that are not text are only named in it, and stay as they are.
 
 Examples:
   ah agent fs diff @

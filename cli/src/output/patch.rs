@@ -1,5 +1,7 @@
 //! Unified diffs with Git's headers. What is text in them can be given to `git apply` or `patch -p1`.
 //!
+//! Of what is not text there is one line that says that it differs. It stands outside of any patch, so that `git apply` passes over it.
+//!
 //! Directories have no place in such a patch, nor have permission bits other than "executable"; `--name-status` has them.
 
 use std::io::{self, Write};
@@ -69,7 +71,7 @@ pub(crate) fn write(
 ) -> io::Result<()> {
     match (before, after) {
         // Git takes a file and the symlink that replaced it for two things, and so does `git apply`.
-        (Some(old), Some(new)) if old.kind != new.kind => {
+        (Some(old), Some(new)) if old.kind != new.kind && old.text().is_some() && new.text().is_some() => {
             write(out, painter, path, before, None)?;
             write(out, painter, path, None, after)
         }
@@ -85,6 +87,10 @@ fn one(
     before: Option<&Version>,
     after: Option<&Version>,
 ) -> io::Result<()> {
+    let body = match body(path, before, after)? {
+        Body::Lines(lines) => lines,
+        Body::Binary(line) => return paint(out, painter, &line, b""),
+    };
     let mut head = Vec::new();
     match (before, after) {
         (None, Some(new)) => writeln!(head, "new file mode {}", new.git_mode())?,
@@ -94,7 +100,6 @@ fn one(
         }
         _ => {}
     }
-    let body = body(path, before, after)?;
     if head.is_empty() && body.is_empty() {
         return Ok(());
     }
@@ -104,11 +109,22 @@ fn one(
     first.extend_from_slice(&prefixed(b"b/", path));
     first.push(b'\n');
     first.extend_from_slice(&head);
+    if body.is_empty() {
+        // Git would take a line on a binary file that follows at once for this one's contents.
+        first.push(b'\n');
+    }
     paint(out, painter, &first, &body)
 }
 
-/// What follows the head; empty if the contents are equal.
-fn body(path: &[u8], before: Option<&Version>, after: Option<&Version>) -> io::Result<Vec<u8>> {
+/// What there is to say of the contents.
+enum Body {
+    /// What follows the head; empty if the contents are equal.
+    Lines(Vec<u8>),
+    /// They are not text and differ: one line instead of a patch.
+    Binary(Vec<u8>),
+}
+
+fn body(path: &[u8], before: Option<&Version>, after: Option<&Version>) -> io::Result<Body> {
     let nothing = || Some(&b""[..]);
     let texts = (before.map_or_else(nothing, Version::text), after.map_or_else(nothing, Version::text));
     let name = |prefix: &[u8], there: bool| if there { prefixed(prefix, path) } else { b"/dev/null".to_vec() };
@@ -122,11 +138,12 @@ fn body(path: &[u8], before: Option<&Version>, after: Option<&Version>) -> io::R
             body.extend_from_slice(b" and ");
             body.extend_from_slice(&new_name);
             body.extend_from_slice(b" differ\n");
+            return Ok(Body::Binary(body));
         }
-        return Ok(body);
+        return Ok(Body::Lines(body));
     };
     if old == new {
-        return Ok(body);
+        return Ok(Body::Lines(body));
     }
     // A name with a space ends at a tab, or `patch` would cut it off.
     let tab: &[u8] = if path.contains(&b' ') { b"\t" } else { b"" };
@@ -139,7 +156,7 @@ fn body(path: &[u8], before: Option<&Version>, after: Option<&Version>) -> io::R
         body.push(b'\n');
     }
     hunks(&mut body, old, new)?;
-    Ok(body)
+    Ok(Body::Lines(body))
 }
 
 fn hunks(out: &mut Vec<u8>, old: &[u8], new: &[u8]) -> io::Result<()> {
@@ -225,10 +242,10 @@ mod tests {
         let executable = Version { mode: 0o755, ..file(b"x") };
         assert_eq!(
             patch(b"a", Some(&file(b"x")), Some(&executable)),
-            "diff --git a/a b/a\nold mode 100644\nnew mode 100755\n"
+            "diff --git a/a b/a\nold mode 100644\nnew mode 100755\n\n"
         );
         assert_eq!(patch(b"a", Some(&file(b"x")), Some(&Version { mode: 0o600, ..file(b"x") })), "");
-        assert_eq!(patch(b"empty", None, Some(&file(b""))), "diff --git a/empty b/empty\nnew file mode 100644\n");
+        assert_eq!(patch(b"empty", None, Some(&file(b""))), "diff --git a/empty b/empty\nnew file mode 100644\n\n");
     }
 
     #[test]
@@ -240,7 +257,7 @@ mod tests {
     #[test]
     fn binary_and_too_large() {
         let shown = patch(b"a", Some(&file(b"\0")), Some(&file(b"x")));
-        assert_eq!(shown, "diff --git a/a b/a\nBinary files a/a and b/a differ\n");
+        assert_eq!(shown, "Binary files a/a and b/a differ\n");
         let large = Version { content: None, ..file(b"") };
         assert!(patch(b"a", Some(&large), Some(&large)).contains("Binary files"));
     }

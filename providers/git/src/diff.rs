@@ -64,12 +64,13 @@ impl Walk<'_> {
         if before == after {
             return Ok(());
         }
-        let before = before.map(|directory| self.reader.list(&directory)).transpose()?;
-        let after = after.map(|directory| self.reader.list(&directory)).transpose()?;
+        // Whoever asks for differences is likely to ask for the files next.
+        let before = before.map(|directory| self.reader.known(&directory)).transpose()?;
+        let after = after.map(|directory| self.reader.known(&directory)).transpose()?;
         if part.is_whole() {
-            self.own(&path, before.as_ref(), after.as_ref());
+            self.own(&path, before.as_deref(), after.as_deref());
         }
-        let (before, after) = (sorted(before), sorted(after));
+        let (before, after) = (sorted(before.as_deref()), sorted(after.as_deref()));
         let (mut before, mut after) = (before.into_iter().peekable(), after.into_iter().peekable());
         loop {
             let order = match (before.peek(), after.peek()) {
@@ -80,9 +81,13 @@ impl Walk<'_> {
             };
             let a = order.is_le().then(|| before.next()).flatten();
             let b = order.is_ge().then(|| after.next()).flatten();
-            let Some(name) = a.as_ref().or(b.as_ref()).map(|item| item.name.clone()) else { return Ok(()) };
-            if let Some(part) = part.enter(&name) {
-                self.entry(&path.join(&name)?, &name, a.map(|item| item.what), b.map(|item| item.what), part)?;
+            let (before, after) = (a.map(|item| item.what), b.map(|item| item.what));
+            if before == after {
+                continue;
+            }
+            let Some(name) = a.or(b).map(|item| item.name.as_slice()) else { return Ok(()) };
+            if let Some(part) = part.enter(name) {
+                self.entry(&path.join(name)?, name, before, after, part)?;
             }
         }
     }
@@ -131,8 +136,8 @@ fn differs(before: Option<&Entry>, after: Option<&Entry>, times: bool) -> bool {
     a.kind != b.kind || a.mode != b.mode || a.content != b.content || (times && a.mtime != b.mtime)
 }
 
-fn sorted(listing: Option<Listing>) -> Vec<Item> {
-    let mut items = listing.map(|listing| listing.items).unwrap_or_default();
+fn sorted(listing: Option<&Listing>) -> Vec<&Item> {
+    let mut items: Vec<&Item> = listing.iter().flat_map(|listing| &listing.items).collect();
     // Git orders a directory as if its name ended in a slash, so one name may stand at two places.
     items.sort_unstable_by(|a, b| a.name.cmp(&b.name));
     items

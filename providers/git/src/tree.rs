@@ -185,9 +185,9 @@ struct Remembered {
 }
 
 impl Known {
-    /// The most heads, and the most entries, that are remembered; then all is forgotten, and begins anew. Some 15 MB.
+    /// The most heads, and the most entries, that are remembered; then all is forgotten, and begins anew. Some 30 MB.
     const HEADS: usize = 64;
-    const ENTRIES: usize = 100_000;
+    const ENTRIES: usize = 250_000;
 
     fn with<T>(&self, work: impl FnOnce(&mut Remembered) -> T) -> T {
         work(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
@@ -338,7 +338,7 @@ impl<'a> Reader<'a> {
     }
 
     /// As [`Reader::list`], for directories that are soon asked for again.
-    fn known(&mut self, directory: &Directory) -> Result<Arc<Listing>> {
+    pub(crate) fn known(&mut self, directory: &Directory) -> Result<Arc<Listing>> {
         if let Some(known) = self.store.known.directory(directory) {
             return Ok(known);
         }

@@ -9,6 +9,7 @@ use std::process::ExitCode;
 use ah_core::text as words;
 use ah_plugin_api::{Error, ErrorKind};
 use clap::CommandFactory;
+use clap::error::{ContextKind, ContextValue};
 use serde::Serialize;
 
 use crate::args::{Cli, Globals};
@@ -88,7 +89,9 @@ impl Report {
             Ok(Exit::Code(code)) => ExitCode::from(code),
             Err(Failure::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
             Err(Failure::Output(error)) => {
-                self.to_stderr(&Error::from_io("cannot write to standard output", &error));
+                // Where that leads is not ours: removing snapshots would free nothing there.
+                let error = Error::from_io("cannot write to standard output", &error);
+                self.to_stderr(&error.with_hint("give it another place to go, or make room there"));
                 ExitCode::FAILURE
             }
             Err(Failure::Failed(mut error)) => {
@@ -108,7 +111,7 @@ impl Report {
         let Self { command, whole, .. } = self;
         Some(match kind {
             ErrorKind::InvalidArgument => format!("{command} --help"),
-            ErrorKind::NotFound => "`ah` shows where you are; `ah timeline` what there is".to_owned(),
+            ErrorKind::NotFound => return None,
             ErrorKind::AlreadyExists => "choose another name".to_owned(),
             ErrorKind::PermissionDenied => "`id` and `ls -ld` show who may; repeat it as the owner".to_owned(),
             ErrorKind::FailedPrecondition | ErrorKind::Unsupported => "ah agent fs status".to_owned(),
@@ -178,11 +181,12 @@ pub(crate) fn usage(error: &clap::Error, arguments: &[OsString], colour: bool) -
         let _ = error.print();
         return ExitCode::SUCCESS;
     }
-    let hint = format!("{} --help", command_named(arguments));
+    let hint = meant(error, arguments).unwrap_or_else(|| format!("{} --help", command_named(arguments)));
     // The options could not be read, so whether JSON is wanted has to be seen from the words themselves.
     if arguments.iter().take_while(|word| *word != "--").any(|word| word == "--json") {
         let rendered = error.render().to_string();
-        let first = rendered.lines().next().unwrap_or_default();
+        // The first paragraph; some errors name the arguments on lines of their own.
+        let first = rendered.lines().take_while(|line| !line.is_empty()).map(str::trim).collect::<Vec<_>>().join(" ");
         let message = first.strip_prefix("error: ").unwrap_or("a command is missing");
         to_stdout(&Error::new(ErrorKind::InvalidArgument, message).with_hint(hint));
     } else if error.kind() == clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
@@ -195,6 +199,36 @@ pub(crate) fn usage(error: &clap::Error, arguments: &[OsString], colour: bool) -
         let _ = writeln!(io::stderr().lock(), "{}\nhint: {hint}", told.trim_end());
     }
     ExitCode::from(2)
+}
+
+/// What was probably meant: a command by the last part of its name, or a path that `--` was forgotten before.
+fn meant(error: &clap::Error, arguments: &[OsString]) -> Option<String> {
+    let word = |kind| match error.get(kind) {
+        Some(ContextValue::String(word)) => Some(word.as_str()),
+        _ => None,
+    };
+    match error.kind() {
+        clap::error::ErrorKind::InvalidSubcommand => {
+            let path = path_of(&Cli::command(), word(ContextKind::InvalidSubcommand)?)?;
+            Some(format!("did you mean `{path}`?"))
+        }
+        clap::error::ErrorKind::UnknownArgument => {
+            let word = word(ContextKind::InvalidArg).filter(|word| !word.starts_with('-'))?;
+            let places = (1..arguments.len()).filter(|at| arguments[*at] == word);
+            let mut tries = places.map(|at| [&arguments[..at], &["--".into()], &arguments[at..]].concat());
+            let right = tries.find(|words| Cli::command().try_get_matches_from(words).is_ok())?;
+            Some(format!("paths go after `--`: `{}`", line_of(&right)))
+        }
+        _ => None,
+    }
+}
+
+/// The whole name of the command whose last word is `name`, somewhere below `command`.
+fn path_of(command: &clap::Command, name: &str) -> Option<String> {
+    let own = command.get_name();
+    let mut subs = command.get_subcommands().filter(|sub| !sub.is_hide_set());
+    subs.find_map(|sub| if sub.get_name() == name { Some(name.to_owned()) } else { path_of(sub, name) })
+        .map(|path| format!("{own} {path}"))
 }
 
 /// A command line that does the same again.

@@ -133,6 +133,26 @@ fn an_empty_path_is_not_the_whole_workspace() {
 }
 
 #[test]
+fn errors_on_paths_say_what_helps() {
+    let world = world();
+    let ends = |words: &[&str], code: i32, message: &str, hint: &str| {
+        world.refused(code, words);
+        let ran = world.run(words);
+        assert!(ran.stderr.contains(message) && ran.stderr.contains(&format!("hint: {hint}")), "{words:?}: {ran:?}");
+    };
+    fs::create_dir(world.path("there")).unwrap();
+    let there = world.path("there").display().to_string();
+    ends(&["agent", "fs", "branch", "@", "--at", "../there"], 4, &there, "choose a place");
+    let branch = world.path("b").display().to_string();
+    world.fs(["branch", "@", "--name", "taken", "--at", &branch]);
+    ends(&["agent", "fs", "branch", "@", "--at", "../b"], 4, &branch, "choose a place");
+    ends(&["agent", "fs", "branch", "@", "--name", "taken"], 4, "a branch taken", "choose another name");
+    ends(&["agent", "fs", "branch", "@", "--at", "/nonexistent/a b/c"], 3, "", "mkdir -p '/nonexistent/a b'\n");
+    ends(&["config", "trust"], 3, ".ah/config.json", "only a project");
+    ends(&["agent", "fs", "seek", "@", "--", "no pe"], 3, "no pe", "ah agent fs versions 'no pe'\n");
+}
+
+#[test]
 fn a_directory_that_cannot_be_read() {
     if !is_root() {
         return skip("needs root, to act as an ordinary user");
@@ -516,6 +536,18 @@ fn words_that_are_no_command() {
         &["agent", "fs", "edit", "@"],
     ] {
         assert_eq!(world.refused(2, arguments), "invalid-argument");
+    }
+    // What was probably meant is in the hint.
+    for (words, meant) in [
+        (&["undo"][..], "did you mean `ah agent fs undo`?"),
+        (&["restore", "@"], "did you mean `ah agent fs restore`?"),
+        (&["agent", "fs", "timeline"], "did you mean `ah timeline`?"),
+        (&["agent", "fs", "restore", "a b", "a"], "paths go after `--`: `ah agent fs restore 'a b' -- a`"),
+        (&["agent", "fs", "restore", "a", "a"], "paths go after `--`: `ah agent fs restore a -- a`"),
+    ] {
+        assert_eq!(world.refused(2, words), "invalid-argument");
+        let ran = world.run(words);
+        assert!(ran.stderr.ends_with(&format!("hint: {meant}\n")), "{ran:?}");
     }
     assert_eq!(world.refused(2, &["--session", "no/good", "timeline"]), "invalid-argument");
     assert_eq!(world.refused(2, &["config", "set", "no.such.key", "1"]), "invalid-argument");

@@ -142,9 +142,13 @@ fn a_pipe_that_is_closed_is_no_error() {
     }
     // One that cannot be written to is.
     let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
-    let output = world.command(["agent", "fs", "snapshots"]).stdout(full).stderr(Stdio::piped()).output().unwrap();
-    assert_eq!(output.status.code(), Some(1), "{output:?}");
-    assert!(!output.stderr.is_empty());
+    for command in [&["snapshots"][..], &["cat", "@", "large"]] {
+        let mut ah = world.command(["agent", "fs"].iter().chain(command));
+        let output = ah.stdout(full.try_clone().unwrap()).stderr(Stdio::piped()).output().unwrap();
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        assert!(stderr.contains("hint: ") && !stderr.contains("prune"), "{stderr}");
+    }
 }
 
 #[test]

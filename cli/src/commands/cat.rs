@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::path::Path;
 
-use ah_core::{Access, EntryRecord, RelPath, SnapshotRecord, Workspace, text};
+use ah_core::{Access, EntryRecord, ErrorKind, RelPath, SnapshotRecord, Workspace, text};
 use clap::Args;
 use serde::Serialize;
 
@@ -56,6 +56,9 @@ pub(crate) fn run(app: &App, args: &CatArgs) -> Outcome {
         // The provider writes by itself; a pipe that nobody reads any more comes back as its error.
         Err(error) if error.errno == Some(rustix::io::Errno::PIPE.raw_os_error()) => {
             Err(Failure::Output(io::ErrorKind::BrokenPipe.into()))
+        }
+        Err(error) if error.kind == ErrorKind::ResourceExhausted => {
+            Err(error.with_hint("free some space where standard output goes").into())
         }
         Err(error) => Err(error.into()),
     }

@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 
-use ah_core::{Access, LeaseRecord, SeekOptions};
+use ah_core::{Access, ErrorKind, LeaseRecord, SeekOptions, text};
 use clap::Args;
 use serde::Serialize;
 
@@ -38,7 +38,12 @@ struct Shape<'a> {
 pub(crate) fn run(app: &App, args: &SeekArgs) -> Outcome {
     let workspace = app.workspace(Access::Existing)?;
     let options = SeekOptions { paths: app.paths(&workspace, &args.paths)?, ..SeekOptions::default() };
-    let lease = workspace.seek(&args.reference, &options)?;
+    let lease = workspace.seek(&args.reference, &options).map_err(|error| match args.paths.as_slice() {
+        [path] if error.kind == ErrorKind::NotFound && error.hint.is_none() => {
+            error.with_hint(format!("ah agent fs versions {}", text::shell(path)))
+        }
+        _ => error,
+    })?;
     if app.ui.json {
         app.answer(workspace.root(), &Shape { lease: &lease })?;
     } else {

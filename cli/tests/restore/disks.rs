@@ -48,6 +48,10 @@ fn a_restore_that_does_not_fit_changes_nothing() {
     let ran = world.run(["agent", "fs", "restore", &first]);
     assert_eq!(ran.code, 1, "{ran:?}");
     assert!(ran.stderr.contains("No space left"), "{ran:?}");
+    // Removing snapshots would free nothing there.
+    let root = world.root().display().to_string();
+    let hint = ran.stderr.lines().find(|line| line.starts_with("hint: ")).unwrap();
+    assert!(hint.contains(&root) && !hint.contains("prune"), "{hint}");
     assert_eq!(world.picture("w"), before);
     // What fits is done.
     world.fs(["restore", &first, "--", "small", "added"]);

@@ -23,6 +23,7 @@ use crate::lock::Holder;
 use crate::record::{SnapshotKind, SnapshotRecord};
 use crate::registry::Identity;
 use crate::snapshot::SnapshotOptions;
+use crate::text;
 use crate::timeline::EventBody;
 use crate::workspace::{Served, Workspace};
 
@@ -89,11 +90,15 @@ impl Workspace {
         let home = self.engine.home();
         let _lock = self.engine.lock_registry()?;
         let path = place.path();
-        let taken = all(home)?.iter().any(|other| other.record.name == name || other.record.path == path);
-        if taken || std::fs::symlink_metadata(&path).is_ok() {
-            let what = if taken { format!("a branch {name}") } else { path.display().to_string() };
-            return Err(Error::new(ErrorKind::AlreadyExists, format!("{what} exists already"))
-                .with_hint("give another name (`--name`) or place (`--at`)"));
+        let others = all(home)?;
+        let exists = |what: String, hint| {
+            Err(Error::new(ErrorKind::AlreadyExists, format!("{what} exists already")).with_hint(hint))
+        };
+        if others.iter().any(|other| other.record.name == name) {
+            return exists(format!("a branch {name}"), "choose another name: `--name`");
+        }
+        if others.iter().any(|other| other.record.path == path) || std::fs::symlink_metadata(&path).is_ok() {
+            return exists(path.display().to_string(), "choose a place that is not there yet: `--at`");
         }
         let record = BranchRecord {
             id,
@@ -247,7 +252,13 @@ impl Workspace {
         let (Some(parent), Some(last)) = (at.parent(), at.file_name()) else {
             return Err(bad(format!("{} cannot be a branch", at.display())));
         };
-        let target = std::fs::canonicalize(parent).map_err(|e| fsio::failed("use the folder", parent, &e))?;
+        let target = std::fs::canonicalize(parent).map_err(|e| {
+            let failed = fsio::failed("use the folder", parent, &e);
+            match failed.kind {
+                ErrorKind::NotFound => failed.with_hint(format!("mkdir -p {}", text::shell(parent.as_os_str()))),
+                _ => failed,
+            }
+        })?;
         if target.starts_with(&self.root) {
             return Err(bad(format!("{} is inside the workspace that the branch grows from", at.display()))
                 .with_hint("choose a place beside it"));

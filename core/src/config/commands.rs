@@ -90,7 +90,11 @@ impl Engine {
         let target = project_file(&root);
         let bytes = file::read_project(&root)
             .map_err(|e| e.context(format!("{} cannot be trusted", target.display())))?
-            .ok_or_else(|| Error::new(ErrorKind::NotFound, format!("there is no {}", target.display())))?;
+            .ok_or_else(|| {
+                Error::new(ErrorKind::NotFound, format!("there is no {}", target.display())).with_hint(
+                    "only a project that has this file needs trust; `ah config set KEY VALUE --project` makes it",
+                )
+            })?;
         let fields = file::parse(&bytes)
             .map_err(|e| Error::new(ErrorKind::InvalidArgument, format!("{} cannot be read: {e}", target.display())))?;
         let _lock = self.lock_registry()?;

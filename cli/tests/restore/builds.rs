@@ -57,6 +57,32 @@ fn make_after_restore_and_undo() {
 }
 
 #[test]
+fn make_rebuilds_a_captured_output_that_was_out_of_date() {
+    let world = World::new();
+    world.write(".gitignore", "*.o\nlog\n");
+    world.write("Makefile", "a.o: a.c a.h\n\t@cat a.h >a.o\n\t@echo a.o >>log\n");
+    world.write("a.c", "c");
+    world.write("a.h", "v1");
+    let make = || output(Command::new("make").arg("-s").current_dir(world.root()));
+    make();
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    world.write("a.h", "v2");
+    let stale = world.fs(["snapshot"]);
+    fs::remove_file(world.root().join("a.o")).unwrap();
+    world.fs(["restore", &stale]);
+    assert_eq!(fs::read_to_string(world.root().join("a.o")).unwrap(), "v1");
+    make();
+    assert_eq!(fs::read_to_string(world.root().join("a.o")).unwrap(), "v2");
+    // Source and output come back together: neither looks newer than it was.
+    let built = world.fs(["snapshot"]);
+    fs::remove_file(world.root().join("a.o")).unwrap();
+    world.write("a.h", "v3");
+    world.fs(["restore", &built]);
+    make();
+    assert_eq!(fs::read_to_string(world.root().join("a.o")).unwrap(), "v2");
+}
+
+#[test]
 fn make_in_a_branch() {
     let world = World::new();
     make_project(&world);

@@ -5,7 +5,9 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use ah_plugin_api::{Entry, EntryKind, Error, RelPath, Result, Timestamp};
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, Statx, StatxFlags, Timespec, Timestamps, UTIME_OMIT};
+use rustix::fs::{
+    AtFlags, FileType, Mode, OFlags, RenameFlags, Statx, StatxAttributes, StatxFlags, Timespec, Timestamps, UTIME_OMIT,
+};
 use rustix::io::Errno;
 
 use crate::beneath::{self, Mounts};
@@ -24,6 +26,8 @@ pub(crate) struct Found {
     pub(crate) nlink: u32,
     pub(crate) uid: u32,
     pub(crate) gid: u32,
+    /// Whether something is mounted there, this filesystem itself perhaps.
+    pub(crate) mounted: bool,
 }
 
 impl Found {
@@ -46,6 +50,7 @@ impl Found {
             nlink: stat.stx_nlink,
             uid: stat.stx_uid,
             gid: stat.stx_gid,
+            mounted: stat.stx_attributes.contains(StatxAttributes::MOUNT_ROOT),
         }
     }
 
@@ -78,6 +83,11 @@ impl Found {
         (self.dev, self.ino, self.kind, self.size, self.mtime)
             == (other.dev, other.ino, other.kind, other.size, other.mtime)
     }
+
+    /// Whether nothing at all has happened to it since another look.
+    pub(crate) fn untouched_since(&self, other: &Self) -> bool {
+        self.same_file(other) && (self.ctime, self.mode) == (other.ctime, other.mode)
+    }
 }
 
 /// Attributes of `name` in `dir`, itself if `name` is empty; never follows a symlink. `None` if there is nothing.
@@ -107,7 +117,7 @@ impl<'a> Tree<'a> {
 
     /// Opens a directory for work relative to it (`O_PATH`).
     ///
-    /// `ELOOP` or `ENOTDIR` if a component is a symlink or a file, `EXDEV` if it is on another filesystem.
+    /// `ELOOP` or `ENOTDIR` if a component is a symlink or a file, `EXDEV` if something is mounted on the way.
     pub(crate) fn dir(&self, path: &RelPath) -> Result<OwnedFd, Errno> {
         self.open(path, OFlags::PATH | OFlags::DIRECTORY)
     }
@@ -128,7 +138,8 @@ impl<'a> Tree<'a> {
         if path.is_root() {
             return rustix::fs::openat(self.top, ".", flags, Mode::empty());
         }
-        let opened = beneath::open(self.top, path.as_bytes(), flags, Mounts::Enter)?;
+        // Not through a bind mount either: what is behind it is no part of the workspace, though the device is the same.
+        let opened = beneath::open(self.top, path.as_bytes(), flags, Mounts::Stay)?;
         match stat(opened.as_fd(), b"")? {
             Some(found) if found.dev == self.dev => Ok(opened),
             _ => Err(Errno::XDEV),

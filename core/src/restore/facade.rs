@@ -11,6 +11,7 @@ use super::apply::{apply, lanes};
 use super::clean::clean;
 use super::journal::{Journal, Named, Unlocked};
 use super::plan::{Ground, Plan, Wish, plan};
+use super::read_back::read_back;
 use super::scope::{Omissions, Scope, untouchable};
 use super::standing::Outcomes;
 use super::{Ignores, LeftAlone, RestoreBegin, RestoreEnd, RestoreOptions, RestoreReport, UndoOptions};
@@ -170,11 +171,23 @@ impl Workspace {
             force: job.force,
         };
         let source = shelf.open(&target.reference, &cx)?;
-        let planned = plan(&ground, &wish, &source, &cx).and_then(|plan| self.known_paths(job, &target, plan));
+        let mut notes = job.notes.clone();
+        let planned = plan(&ground, &wish, &source, &cx)
+            .and_then(|plan| self.known_paths(job, &target, plan))
+            .and_then(|mut plan| {
+                let lost = read_back(&ground, &plan, &safety.reference, &cx)?;
+                if job.force {
+                    notes.extend(lost.into_iter().map(|lost| format!("{} is lost: {}", lost.path, lost.reason)));
+                } else {
+                    plan.conflicts.extend(lost);
+                }
+                Ok(plan)
+            });
+        notes.extend(head_note(&target, &safety));
         let plan = match planned {
             Ok(plan) if job.dry_run => {
                 unused(&safety);
-                return Ok(report(job, plan, head_note(&target, &safety)));
+                return Ok(report(job, plan, notes));
             }
             Ok(plan) if !plan.conflicts.is_empty() => {
                 unused(&safety);
@@ -186,8 +199,6 @@ impl Workspace {
                 return Err(error);
             }
         };
-        let mut notes = job.notes.clone();
-        notes.extend(head_note(&target, &safety));
         for journal in &job.taken_over {
             // What is left in a folder of ours keeps nobody from restoring.
             match clean(&ground, journal, &cx) {

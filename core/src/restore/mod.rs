@@ -7,12 +7,14 @@
 //!
 //! - `facade.rs`: the order of all this, with the timeline. `standing.rs`: which are interrupted, and which are on disk.
 //! - `scope.rs`, `ignores.rs`: what a restore may touch. `plan.rs`: what it will do. `journal.rs`: what it says about that on disk.
+//! - `read_back.rs`: whether the safety snapshot really gives back what will be lost.
 //! - `apply/`: doing it. `clean.rs`: what a killed one left; `tidy.rs`: what ended ones left. `at.rs`: work relative to a directory, safe from symlinks.
 //!
 //! # Times
 //!
 //! A file whose contents change gets the present time, because build tools compare times; with `exact_times` the captured one.
-//! Equal files keep theirs. A directory's time changes only if a name comes or goes in it; with `exact_times` it is the captured one
+//! Files put back together keep the order of their captured times, some nanoseconds apart. Ignored files (what builds make)
+//! always get the captured time: none may look newer than the source it was not made of. Equal files keep theirs. A directory's time changes only if a name comes or goes in it; with `exact_times` it is the captured one
 //! or, where that does not differ, the one it had.
 //!
 //! # Durability
@@ -25,7 +27,7 @@
 //! # What is not kept
 //!
 //! A file that is replaced is a new file: hard links to the old one keep the old contents, and extended attributes go. Owner and group
-//! stay where the user may set them.
+//! stay; where they cannot be set the file stays closed to others, and is listed as failed. What root brings back is root's, and gets no set-id bits.
 
 pub(crate) mod at;
 
@@ -35,6 +37,7 @@ mod facade;
 mod ignores;
 mod journal;
 mod plan;
+mod read_back;
 mod scope;
 mod standing;
 #[cfg(test)]

@@ -10,9 +10,9 @@ use ah_core::{
     SnapshotRecord, Timestamp, Workspace,
 };
 use ah_plugin_api::{
-    Changes, CloneRequest, Context, Description, DestroyRequest, DiffRequest, Done, Entry, Error, ListRequest,
-    LookupRequest, MountRequest, Place, Probe, ProbeRequest, Provider, ProviderName, ReadDirRequest, ReadRequest,
-    ReclaimRequest, Reclaimed, Reference, RepositoryState, Result, Snapshot, SnapshotRef, SnapshotRequest,
+    Capability, Changes, CloneRequest, Context, Description, DestroyRequest, DiffRequest, Done, Entry, Error,
+    ListRequest, LookupRequest, MountRequest, Place, Probe, ProbeRequest, Provider, ProviderName, ReadDirRequest,
+    ReadRequest, ReclaimRequest, Reclaimed, Reference, RepositoryState, Result, Snapshot, SnapshotRef, SnapshotRequest,
     UnmountRequest, Usage, UsageRequest, View, WritableClone,
 };
 
@@ -66,7 +66,9 @@ macro_rules! forward {
 
 impl Provider for Fake {
     fn describe(&self) -> Description {
-        Description { name: ProviderName::new(self.name).unwrap(), rank: self.rank, ..self.inner.describe() }
+        let mut inner = self.inner.describe();
+        inner.capabilities.insert(Capability::FindsDamage);
+        Description { name: ProviderName::new(self.name).unwrap(), rank: self.rank, ..inner }
     }
 
     fn probe(&self, place: &Place<'_>, request: &ProbeRequest, cx: &Context<'_>) -> Result<Probe> {

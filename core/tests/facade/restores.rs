@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::PathBuf;
+use std::sync::atomic::Ordering;
 
 use crate::lab::{Lab, kinds};
 use ah_core::{
@@ -218,4 +219,20 @@ fn the_next_command_starts_what_the_background_left() {
     let lock = fs::File::create(lock).unwrap();
     flock(&lock, FlockOperation::NonBlockingLockExclusive).unwrap();
     assert!(!started());
+}
+
+#[test]
+fn what_cannot_be_read_back_is_not_destroyed() {
+    let lab = Lab::new();
+    lab.step("a", "one");
+    lab.write("extra", "the only good copy");
+    lab.fake.reads_fail.store(true, Ordering::Relaxed);
+    let error = lab.open().restore("@", &RestoreOptions::default()).unwrap_err();
+    assert_eq!((error.kind, lab.path().join("extra").exists()), (ErrorKind::Conflict, true));
+    assert!(error.causes[0].starts_with("extra: "), "{error:?}");
+    assert_eq!(lab.open().snapshots(&SnapshotFilter::default()).unwrap().len(), 1);
+    let dry = lab.open().restore("@", &RestoreOptions { dry_run: true, ..RestoreOptions::default() }).unwrap();
+    assert_eq!(dry.conflicts.len(), 1);
+    let forced = lab.open().restore("@", &RestoreOptions { force: true, ..RestoreOptions::default() }).unwrap();
+    assert!(!lab.path().join("extra").exists() && forced.notes.len() == 1, "{forced:?}");
 }

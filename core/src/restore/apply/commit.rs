@@ -1,17 +1,19 @@
 //! Putting what was made in place: renames and the like, nothing that reads or writes contents.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::os::fd::BorrowedFd;
 use std::sync::{Mutex, PoisonError};
 
 use ah_plugin_api::{EntryKind, Error, RelPath, Result, Timestamp};
-use rustix::fs::{AtFlags, Mode, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT};
+use rustix::fs::{AtFlags, Mode};
 use rustix::io::Errno;
 
 use super::{Slotted, Staging, Work, lanes, on_threads};
 use crate::crash;
 use crate::restore::at::{self, Found, LastDir};
-use crate::restore::plan::Step;
+use crate::restore::plan::{Plan, Step};
+
+const SECOND: i128 = 1_000_000_000;
 
 /// Why a path could not be changed.
 enum Trouble {
@@ -45,21 +47,23 @@ impl Work<'_> {
         let total = (plan.clear.len() + plan.dirs.len() + plan.puts.len() + plan.removals.len()) as u64;
         self.cx.progress("changing files", 0, Some(total));
 
-        self.take_all(staging, &plan.clear, &clear, &kept);
+        let twins = twins(plan);
+        self.take_all(staging, &plan.clear, &clear, &twins, &kept);
         self.make_dirs();
+        let times = self.times();
         let puts: Vec<Slotted<'_>> = plan.puts.iter().zip(puts).map(|(step, slot)| Slotted { step, slot }).collect();
         // Neighbours share a directory, so each thread remembers the one it was in last.
         let chunks: Vec<&[Slotted<'_>]> = puts.chunks(64).collect();
         let placed = on_threads(lanes(), &chunks, |chunk| {
             let mut dirs = LastDir::new(self.tree);
             for put in *chunk {
-                let done = self.put(staging, &mut dirs, put);
+                let done = self.put(staging, &mut dirs, put, &twins, &times);
                 self.settle(&put.step.path, put.slot, &done, &kept);
             }
             Ok(())
         });
         debug_assert!(placed.is_ok(), "each path's trouble is settled where it arises");
-        self.take_all(staging, &plan.removals, &removals, &kept);
+        self.take_all(staging, &plan.removals, &removals, &twins, &kept);
         self.cx.progress("changing files", total, Some(total));
         kept.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
@@ -88,8 +92,7 @@ impl Work<'_> {
                     Err(Errno::EXIST) if at::stat(parent, name)?.is_some_and(|found| found.kind == EntryKind::Dir) => {
                         Ok(())
                     }
-                    Err(error) => Err(error),
-                    Ok(()) => give_to_parents_owner(parent, name),
+                    made => made,
                 }
             });
             if let Err(error) = made {
@@ -98,50 +101,104 @@ impl Work<'_> {
         }
     }
 
-    fn put(&self, staging: &Staging, dirs: &mut LastDir<'_>, put: &Slotted<'_>) -> Result<(), Trouble> {
+    /// The modification times that files get: the captured one where that is wanted, and for ignored ones, so that what a build
+    /// made never looks newer than what it was made of. The others get the present time, and keep their order among themselves.
+    fn times(&self) -> HashMap<&RelPath, Timestamp> {
+        let captured = |step: &Step| step.after.as_ref().map(|after| after.mtime).unwrap_or_default();
+        let keeps = |step: &Step| self.exact_times || step.after.as_ref().is_some_and(|after| after.ignored);
+        let mut order: Vec<Timestamp> = self.plan.puts.iter().filter(|step| !keeps(step)).map(captured).collect();
+        order.sort_unstable();
+        order.dedup();
+        // The clock by which the kernel stamps: what is written right after this must not look older.
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
+        let now = i128::from(now.tv_sec) * SECOND + i128::from(now.tv_nsec);
+        let present = |captured: Timestamp| {
+            let later = order.len() - order.partition_point(|time| *time <= captured);
+            let nanos = now - i128::try_from(later).unwrap_or(0);
+            Timestamp {
+                secs: i64::try_from(nanos.div_euclid(SECOND)).unwrap_or(0),
+                nanos: u32::try_from(nanos.rem_euclid(SECOND)).unwrap_or(0),
+            }
+        };
+        let time = |step: &Step| if keeps(step) { captured(step) } else { present(captured(step)) };
+        self.plan.puts.iter().map(|step| (&step.path, time(step))).collect()
+    }
+
+    fn put(
+        &self,
+        staging: &Staging,
+        dirs: &mut LastDir<'_>,
+        put: &Slotted<'_>,
+        twins: &Twins,
+        times: &HashMap<&RelPath, Timestamp>,
+    ) -> Result<(), Trouble> {
         let slot = put.slot.ok_or(Errno::INVAL)?;
         let (lane, name) = staging.slot(slot);
         let made = (lane, name.as_bytes());
         step_point("restore-put")?;
-        // Now, not when it was made: a build that ended meanwhile must not look newer than its source.
-        let mtime = put.step.after.as_ref().filter(|_| self.exact_times).map(|after| after.mtime);
-        rustix::fs::utimensat(lane, made.1, &times(mtime), AtFlags::SYMLINK_NOFOLLOW)?;
+        let time = times.get(&put.step.path).copied().ok_or(Errno::INVAL)?;
+        rustix::fs::utimensat(lane, made.1, &at::times(time), AtFlags::SYMLINK_NOFOLLOW)?;
         let (dir, name) = dirs.parent(&put.step.path)?;
         let place = (dir, name);
-        let Some(found) = put.step.found else {
-            return at::rename_new(made, place).map_err(|error| match error {
+        let new = || {
+            at::rename_new(made, place).map_err(|error| match error {
                 Errno::EXIST => Trouble::Changed,
                 error => error.into(),
-            });
+            })
         };
+        let Some(found) = put.step.found else { return new() };
+        match at::stat(dir, name)? {
+            None => return new(),
+            Some(now) if !is_still(&now, &found, twins) => return Err(Trouble::Changed),
+            Some(_) => {}
+        }
         match at::exchange(made, place) {
             Ok(true) => check_or_put_back(made, place, &found),
-            Ok(false) => {
-                // A plain rename is what this filesystem has: a last look, then it is done.
-                if at::stat(dir, name)?.is_none_or(|now| !now.same_file(&found)) {
-                    return Err(Trouble::Changed);
-                }
-                Ok(rustix::fs::renameat(lane, made.1, dir, name)?)
-            }
-            Err(Errno::NOENT) => at::rename_new(made, place).map_err(|error| match error {
-                Errno::EXIST => Trouble::Changed,
-                error => error.into(),
-            }),
+            // A plain rename is what this filesystem has.
+            Ok(false) => Ok(rustix::fs::renameat(lane, made.1, dir, name)?),
+            Err(Errno::NOENT) => new(),
             Err(error) => Err(error.into()),
         }
     }
 
-    fn take_all(&self, staging: &Staging, steps: &[Step], slots: &[Option<u64>], kept: &Mutex<HashSet<u64>>) {
+    fn take_all(
+        &self,
+        staging: &Staging,
+        steps: &[Step],
+        slots: &[Option<u64>],
+        twins: &Twins,
+        kept: &Mutex<HashSet<u64>>,
+    ) {
         let mut dirs = LastDir::new(self.tree);
         for (step, &slot) in steps.iter().zip(slots) {
-            let done = take(staging, &mut dirs, step, slot);
+            let done = take(staging, &mut dirs, step, slot, twins);
             self.settle(&step.path, slot, &done, kept);
         }
     }
 }
 
+/// Files that this restore itself touches under more than one name, which changes what the second look at them shows.
+type Twins = HashSet<((u32, u32), u64)>;
+
+fn twins(plan: &Plan) -> Twins {
+    let mut seen = HashSet::new();
+    let linked = plan.steps().filter_map(|step| step.found).filter(|found| found.nlink > 1);
+    linked.map(|found| (found.dev, found.ino)).filter(|file| !seen.insert(*file)).collect()
+}
+
+/// Whether the last look before a change shows what the plan saw. Not the size and time alone: those can be set.
+fn is_still(now: &Found, planned: &Found, twins: &Twins) -> bool {
+    now.untouched_since(planned) || (twins.contains(&(planned.dev, planned.ino)) && now.same_file(planned))
+}
+
 /// Takes away what is at a path: a file goes to its slot, to be looked at; a directory must be empty.
-fn take(staging: &Staging, dirs: &mut LastDir<'_>, step: &Step, slot: Option<u64>) -> Result<(), Trouble> {
+fn take(
+    staging: &Staging,
+    dirs: &mut LastDir<'_>,
+    step: &Step,
+    slot: Option<u64>,
+    twins: &Twins,
+) -> Result<(), Trouble> {
     step_point("restore-remove")?;
     let (dir, name) = match dirs.parent(&step.path) {
         Err(Errno::NOENT) => return Ok(()),
@@ -158,6 +215,9 @@ fn take(staging: &Staging, dirs: &mut LastDir<'_>, step: &Step, slot: Option<u64
     };
     let (lane, aside) = staging.slot(slot);
     let aside = (lane, aside.as_bytes());
+    if at::stat(dir, name)?.zip(step.found).is_some_and(|(now, found)| !is_still(&now, &found, twins)) {
+        return Err(Trouble::Changed);
+    }
     match at::rename_new((dir, name), aside) {
         Err(Errno::NOENT) => return Ok(()),
         other => other?,
@@ -190,29 +250,6 @@ fn check_or_put_back(
         // What comes back out must be the file that was made; if even that was replaced meanwhile, both stay.
         Ok(true) if look(slot)?.zip(ours).is_some_and(|(now, ours)| now.same_file(&ours)) => Err(Trouble::Changed),
         _ => Err(Trouble::Aside),
-    }
-}
-
-fn give_to_parents_owner(parent: BorrowedFd<'_>, name: &[u8]) -> Result<(), Errno> {
-    use rustix::fs::{Gid, Uid};
-    if rustix::process::geteuid().is_root()
-        && let Some(above) = at::stat(parent, b"")?
-        && (above.uid, above.gid) != (0, 0)
-    {
-        let (uid, gid) = (Uid::from_raw(above.uid), Gid::from_raw(above.gid));
-        // Where owners are not kept there is nothing to give.
-        let _ = rustix::fs::chownat(parent, name, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW);
-    }
-    Ok(())
-}
-
-fn times(mtime: Option<Timestamp>) -> Timestamps {
-    match mtime {
-        Some(mtime) => at::times(mtime),
-        None => Timestamps {
-            last_access: Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
-            last_modification: Timespec { tv_sec: 0, tv_nsec: UTIME_NOW },
-        },
     }
 }
 

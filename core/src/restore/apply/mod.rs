@@ -100,6 +100,20 @@ impl Work<'_> {
         self.outcome.lock().unwrap_or_else(PoisonError::into_inner).notes.push(note);
     }
 
+    /// The mode that what a step makes may get. Root gives the set-id bits only to what has them already: a program of one user's
+    /// making must not run as another, or as root.
+    fn allowed_mode(&self, step: &Step, mode: u32) -> u32 {
+        let set_id = mode & 0o6000;
+        if set_id == 0 || !rustix::process::geteuid().is_root() {
+            return mode;
+        }
+        let has = step.found.map_or(0, |found| found.mode & 0o6000);
+        if set_id & !has != 0 {
+            self.note(format!("{} comes back without its set-id bits, as root restores it", step.path));
+        }
+        mode & !(set_id & !has)
+    }
+
     /// Makes directories writable whose owner took that from himself.
     fn unlock(&self) -> Result<()> {
         for (path, mode) in &self.plan.unlock {
@@ -136,7 +150,7 @@ impl Work<'_> {
             for step in self.plan.dirs.iter().chain(&self.plan.attributes) {
                 let Some(after) = &step.after else { continue };
                 let slot = last.entry(&step.path).or_default();
-                slot.0 = (after.kind != EntryKind::Symlink).then_some(after.mode);
+                slot.0 = (after.kind != EntryKind::Symlink).then(|| self.allowed_mode(step, after.mode));
                 if self.exact_times {
                     slot.1 = Some(after.mtime);
                 }
@@ -214,21 +228,30 @@ pub(super) fn sweep(tree: Tree<'_>, path: &RelPath, keep: &HashSet<u64>) -> bool
     let Ok(names) = tree.names(path) else {
         return matches!(tree.stat(path), Ok(None));
     };
-    for lane in names {
-        let Ok(lane_path) = path.join(&lane) else { continue };
-        let (Ok(dir), Ok(files)) = (tree.dir(&lane_path), tree.names(&lane_path)) else { continue };
-        for file in files {
-            let slot = std::str::from_utf8(&file).ok().and_then(|text| text.parse::<u64>().ok());
-            if slot.is_none_or(|slot| !keep.contains(&slot)) {
-                let _ = rustix::fs::unlinkat(&dir, file, AtFlags::empty());
+    // A thread for each lane: taking files away costs as much as making them.
+    for lanes in names.chunks(lanes() as usize) {
+        std::thread::scope(|scope| {
+            for lane in lanes {
+                scope.spawn(|| sweep_lane(tree, path, lane, keep));
             }
-        }
-        if let Ok(own) = tree.dir(path) {
-            let _ = rustix::fs::unlinkat(&own, lane, AtFlags::REMOVEDIR);
-        }
+        });
     }
     let top = tree.dir(&RelPath::root());
     top.is_ok_and(|top| rustix::fs::unlinkat(&top, path.as_bytes(), AtFlags::REMOVEDIR).is_ok())
+}
+
+fn sweep_lane(tree: Tree<'_>, path: &RelPath, lane: &[u8], keep: &HashSet<u64>) {
+    let Ok(lane_path) = path.join(lane) else { return };
+    let (Ok(dir), Ok(files)) = (tree.dir(&lane_path), tree.names(&lane_path)) else { return };
+    for file in files {
+        let slot = std::str::from_utf8(&file).ok().and_then(|text| text.parse::<u64>().ok());
+        if slot.is_none_or(|slot| !keep.contains(&slot)) {
+            let _ = rustix::fs::unlinkat(&dir, file, AtFlags::empty());
+        }
+    }
+    if let Ok(own) = tree.dir(path) {
+        let _ = rustix::fs::unlinkat(&own, lane, AtFlags::REMOVEDIR);
+    }
 }
 
 /// Runs `each` on all items on some threads. After the first error no more are begun.

@@ -72,11 +72,17 @@ impl Work<'_> {
             return Err(Error::new(ErrorKind::DataLoss, message));
         }
         let (uid, gid) = self.owner(step);
-        if uid.is_some() || gid.is_some() {
-            // Not everyone may give files away, and not every filesystem knows owners; contents matter more.
-            let _ = rustix::fs::fchown(file, uid, gid);
+        let given = if uid.is_some() || gid.is_some() { rustix::fs::fchown(file, uid, gid) } else { Ok(()) };
+        match given {
+            Ok(()) => {
+                let mode = self.allowed_mode(step, after.mode);
+                rustix::fs::fchmod(file, Mode::from_raw_mode(mode)).map_err(fail)?;
+            }
+            // It stays as closed as it was made: its mode was meant for another owner.
+            Err(error) => {
+                self.fail(path, format!("its owner could not be set, so only you can read its contents now ({error})"));
+            }
         }
-        rustix::fs::fchmod(file, Mode::from_raw_mode(after.mode)).map_err(fail)?;
         // Starts writing to disk without waiting for it, so that the rename that follows cannot reach the disk long before the
         // contents do: after a power cut a file is the old or the new one, not an empty one.
         let _ = rustix::fs::fadvise(file, 0, None, Advice::DontNeed);
@@ -96,24 +102,14 @@ impl Work<'_> {
         rustix::fs::openat(&parent, ".", flags, Mode::RUSR | Mode::WUSR).ok()
     }
 
-    /// Whose the new file is, where that is not a matter of course: the owner of the file it replaces, else root makes files for
-    /// the owner of their directory, and a set-group-id directory gives its group.
+    /// Whose the new file is, where that is not a matter of course: the owner of the file it replaces; a set-group-id directory
+    /// gives its group. One that was missing stays root's if root brings it back, as it may be nobody else's to read.
     fn owner(&self, step: &Step) -> (Option<Uid>, Option<Gid>) {
         let (me, my_group) = (rustix::process::geteuid(), rustix::process::getegid());
-        let parent = || {
-            let mut above = step.path.parent();
-            while let Some(dir) = above {
-                match self.tree.stat(&dir) {
-                    Ok(Some(found)) => return Some(found),
-                    _ => above = dir.parent(),
-                }
-            }
-            None
-        };
+        let parent = || self.tree.stat(&step.path.parent()?).ok().flatten();
         let (uid, gid) = match step.found {
             Some(old) => (old.uid, old.gid),
             None => match parent() {
-                Some(dir) if me.is_root() => (dir.uid, dir.gid),
                 Some(dir) if dir.mode & 0o2000 != 0 => (me.as_raw(), dir.gid),
                 _ => return (None, None),
             },

@@ -257,7 +257,7 @@ impl<'a> Planner<'a> {
             }
             _ if self.wish.force && found.kind != EntryKind::Dir && after.kind != EntryKind::Dir => {
                 let step = Step { path: path.clone(), before: None, after: Some(after.clone()), found: Some(found) };
-                self.plan.puts.push(step);
+                self.put(step);
             }
             Some(reason) => self.conflict(
                 path,
@@ -311,13 +311,13 @@ impl<'a> Planner<'a> {
         } else if was_dir {
             self.swapped.insert(path.clone());
             self.plan.clear.push(step(Some(found)));
-            self.plan.puts.push(step(None));
+            self.put(step(None));
         } else if becomes_dir {
             self.becoming.insert(path.clone());
             self.plan.clear.push(step(Some(found)));
             self.plan.dirs.push(step(None));
         } else {
-            self.plan.puts.push(step(Some(found)));
+            self.put(step(Some(found)));
         }
         Ok(())
     }
@@ -416,6 +416,15 @@ impl<'a> Planner<'a> {
         Ok(true)
     }
 
+    /// A file or symlink is to be put in place. Ignored ones are known by that, whoever says so.
+    fn put(&mut self, mut step: Step) {
+        if let Some(after) = &step.after {
+            let ignored = self.ignored(&step.path, after);
+            step.after = step.after.map(|after| Entry { ignored, ..after });
+        }
+        self.plan.puts.push(step);
+    }
+
     fn make(&mut self, step: Step) {
         if step.after.as_ref().is_some_and(|after| after.kind == EntryKind::Dir) {
             // The way to something else may have made it already.
@@ -423,7 +432,7 @@ impl<'a> Planner<'a> {
                 self.plan.dirs.push(step);
             }
         } else {
-            self.plan.puts.push(step);
+            self.put(step);
         }
     }
 

@@ -296,6 +296,20 @@ impl Lab {
         self.memory.snapshot(&place, &request, &Context::quiet()).unwrap()
     }
 
+    /// A snapshot that left out what is below a directory at the top, as a provider does where something is mounted.
+    pub(super) fn snapshot_without(&self, name: &str) -> Snapshot {
+        let mut snapshots = self.memory.snapshots.lock().unwrap();
+        let (id, held) = (snapshots.len().to_string(), snapshots.values().next().unwrap().clone());
+        let mut held = held;
+        held.0.id = SnapshotId::new(format!("w{id}")).unwrap();
+        held.0.reference = Reference::new(held.0.id.as_str()).unwrap();
+        let top = RelPath::new(name).unwrap();
+        held.1.retain(|path, _| *path == top || !path.starts_with(&top));
+        held.0.omitted.push(Omission { path: top, reason: OmitReason::OtherFilesystem, detail: None });
+        snapshots.insert(held.0.id.as_str().to_owned(), held.clone());
+        held.0
+    }
+
     pub(super) fn ground<T>(&self, with: impl FnOnce(&Ground<'_>) -> T) -> T {
         let policy = CapturePolicy::default();
         let everything = !self.memory.capabilities.contains(&Capability::AppliesPolicy);

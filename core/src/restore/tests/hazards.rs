@@ -1,0 +1,167 @@
+//! What somebody else does, or did, to a workspace must cost no contents and give nobody what is not theirs.
+
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::time::{Duration, SystemTime};
+
+use super::lab::{Ask, Lab};
+use super::{age, chmod, paths, set};
+
+/// Whether this is root; anybody else may only skip where skipping is allowed.
+fn root() -> bool {
+    let root = rustix::process::geteuid().is_root();
+    assert!(root || std::env::var_os("AH_TEST_REQUIRE_ALL").is_none(), "skipped: needs root");
+    if !root {
+        eprintln!("skipped: needs root");
+    }
+    root
+}
+
+#[test]
+fn root_makes_no_set_id_programs() {
+    if !root() {
+        return;
+    }
+    let lab = Lab::like_git();
+    for name in ["missing", "edited", "kept", "mode"] {
+        lab.write(name, "old");
+        chown(lab.at(name), Some(1234), Some(1234)).unwrap();
+        chmod(&lab.at(name), 0o6755);
+    }
+    std::fs::create_dir(lab.at("dir")).unwrap();
+    chmod(&lab.at("dir"), 0o2775);
+    let target = lab.snapshot();
+    for name in ["edited", "kept"] {
+        std::fs::write(lab.at(name), "newer").unwrap();
+    }
+    for (name, mode) in [("edited", 0o755), ("kept", 0o6755), ("mode", 0o700)] {
+        chmod(&lab.at(name), mode);
+    }
+    std::fs::remove_file(lab.at("missing")).unwrap();
+    std::fs::remove_dir(lab.at("dir")).unwrap();
+    let (_, outcome) = lab.restore(&target, &Ask::default());
+    let shown = |name: &str| {
+        let meta = lab.at(name).metadata().unwrap();
+        (meta.permissions().mode() & 0o7777, meta.uid())
+    };
+    assert_eq!(
+        ["missing", "edited", "kept", "mode"].map(shown),
+        [(0o755, 0), (0o755, 1234), (0o6755, 1234), (0o755, 1234)]
+    );
+    assert_eq!(shown("dir").0, 0o775);
+    assert_eq!(outcome.applied.notes.len(), 4, "{:?}", outcome.applied.notes);
+}
+
+#[test]
+fn what_root_brings_back_is_not_the_directorys_owners_to_read() {
+    if !root() {
+        return;
+    }
+    let lab = Lab::like_git();
+    lab.write("theirs/secret", "root's");
+    lab.write("theirs/dir/file", "root's");
+    chmod(&lab.at("theirs/secret"), 0o600);
+    chmod(&lab.at("theirs/dir"), 0o700);
+    let target = lab.snapshot();
+    std::fs::remove_file(lab.at("theirs/secret")).unwrap();
+    std::fs::remove_dir_all(lab.at("theirs/dir")).unwrap();
+    chown(lab.at("theirs"), Some(1234), Some(1234)).unwrap();
+    lab.restore(&target, &Ask::default());
+    for name in ["theirs/secret", "theirs/dir", "theirs/dir/file"] {
+        let meta = lab.at(name).metadata().unwrap();
+        assert_eq!((meta.uid(), meta.gid()), (0, 0), "{name}");
+    }
+}
+
+#[test]
+fn a_change_that_hides_its_size_and_time_survives() {
+    let lab = Lab::like_git();
+    for name in ["replaced", "chmodded", "twin"] {
+        lab.write(name, "old");
+    }
+    let target = lab.snapshot();
+    for name in ["replaced", "chmodded", "removed", "twin"] {
+        lab.write(name, "new!");
+    }
+    std::fs::hard_link(lab.at("twin"), lab.at("other")).unwrap();
+    let safety = lab.snapshot();
+    let plan = lab.plan(&safety, &target, &Ask::default());
+    let top = lab.at("");
+    *lab.memory.on_read.lock().unwrap() = Some(Box::new(move |_| {
+        // Longer than a tick of the clock that stamps change times.
+        std::thread::sleep(Duration::from_millis(20));
+        for name in ["replaced", "removed"] {
+            let stamp = top.join(name).metadata().unwrap().modified().unwrap();
+            std::fs::write(top.join(name), "NEW!").unwrap();
+            std::fs::File::options().write(true).open(top.join(name)).unwrap().set_modified(stamp).unwrap();
+        }
+        chmod(&top.join("chmodded"), 0o600);
+    }));
+    let outcome = lab.apply(plan, &safety, &target, false).unwrap();
+    assert_eq!(paths(&outcome.applied.failed), set(&["replaced", "chmodded", "removed"]));
+    assert_eq!(["replaced", "removed", "chmodded"].map(|name| lab.text(name)), ["NEW!", "NEW!", "new!"]);
+    // What the restore itself does to a file under one name is no change under the other.
+    assert_eq!((lab.text("twin").as_str(), lab.at("other").exists()), ("old", false));
+}
+
+#[test]
+fn nothing_is_written_through_a_bind_mount() {
+    use nix::mount::{MsFlags, mount};
+    use nix::sched::{CloneFlags, unshare};
+    if !root() {
+        return;
+    }
+    // Of this thread alone, so that nothing outlives it.
+    let apart = || {
+        unshare(CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_FS).unwrap();
+        let none: Option<&str> = None;
+        mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none).unwrap();
+        let lab = Lab::like_git();
+        lab.write("shared/f", "old");
+        lab.write("shared/gone", "old");
+        let target = lab.snapshot();
+        let outside = tempfile::tempdir_in(lab.at("").parent().unwrap()).unwrap();
+        std::fs::write(outside.path().join("f"), "theirs").unwrap();
+        mount(Some(outside.path()), &lab.at("shared"), none, MsFlags::MS_BIND, none).unwrap();
+        // Mounted before the plan: in the way. Mounted after it: left alone.
+        let plan = lab.plan(&lab.snapshot_without("shared"), &target, &Ask::default());
+        assert_eq!(paths(&plan.conflicts), set(&["shared/f", "shared/gone"]));
+        nix::mount::umount(&lab.at("shared")).unwrap();
+        std::fs::remove_file(lab.at("shared/gone")).unwrap();
+        drop(plan);
+        let safety = lab.snapshot();
+        let plan = lab.plan(&safety, &target, &Ask::default());
+        mount(Some(outside.path()), &lab.at("shared"), none, MsFlags::MS_BIND, none).unwrap();
+        let outcome = lab.apply(plan, &safety, &target, false).unwrap();
+        assert_eq!(paths(&outcome.applied.failed), set(&["shared/gone"]));
+        assert_eq!(std::fs::read_dir(outside.path()).unwrap().count(), 1);
+        nix::mount::umount(&lab.at("shared")).unwrap();
+    };
+    std::thread::spawn(apart).join().unwrap();
+}
+
+#[test]
+fn files_put_back_together_keep_their_order_and_what_builds_make_its_time() {
+    let lab = Lab::like_git();
+    lab.write(".gitignore", "*.o\n");
+    for (name, old) in [("b.c", 900), ("a.c", 800), ("c.c", 700), ("d.c", 700), ("a.o", 850)] {
+        lab.write(name, "old");
+        let file = std::fs::File::open(lab.at(name)).unwrap();
+        file.set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000 - old)).unwrap();
+    }
+    let target = lab.snapshot();
+    for name in ["a.c", "b.c", "c.c", "d.c", "a.o"] {
+        lab.write(name, "newer");
+    }
+    let time = |name: &str| lab.at(name).metadata().unwrap().modified().unwrap();
+    lab.restore(&target, &Ask { ignored: true, ..Ask::default() });
+    assert_eq!(time("a.o"), SystemTime::UNIX_EPOCH + Duration::from_secs(999_150));
+    assert!(time("b.c") < time("a.c") && time("a.c") < time("c.c") && time("c.c") == time("d.c"));
+    assert!(age(&lab.at("b.c")) < Duration::from_secs(100));
+    // Right after it, what is written is newer.
+    lab.write("a.o", "built");
+    assert!(time("a.o") >= time("c.c"));
+    // One that was missing alike.
+    std::fs::remove_file(lab.at("a.o")).unwrap();
+    lab.restore(&target, &Ask::default());
+    assert_eq!(time("a.o"), SystemTime::UNIX_EPOCH + Duration::from_secs(999_150));
+}

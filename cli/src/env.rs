@@ -7,7 +7,7 @@ use std::path::PathBuf;
 /// What of the environment matters.
 #[derive(Debug, Clone)]
 pub(crate) struct Env {
-    /// `AH_HOME`: where the state is.
+    /// `AH_HOME`: where the state is, as it stands there; a relative one is refused.
     pub(crate) ah_home: Option<PathBuf>,
     /// `AH_SESSION`: the session that writing goes to.
     pub(crate) session: Option<OsString>,
@@ -31,9 +31,8 @@ impl Env {
     /// Reads it.
     pub(crate) fn read() -> Self {
         let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
-        let absolute = |path: OsString| std::path::absolute(path).ok();
         Self {
-            ah_home: set("AH_HOME").and_then(absolute),
+            ah_home: set("AH_HOME").map(PathBuf::from),
             session: set("AH_SESSION"),
             provider_path: set("AH_PROVIDER_PATH")
                 .map(|paths| std::env::split_paths(&paths).filter(|path| !path.as_os_str().is_empty()).collect())

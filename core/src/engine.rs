@@ -42,7 +42,7 @@ impl Engine {
     /// # Errors
     /// If it cannot be made, read or written, or belongs to somebody else.
     pub fn open(settings: Settings) -> Result<Self> {
-        let home = Home::open(&settings.home)?;
+        let home = Home::open(&settings.home, settings.user_home.as_deref())?;
         let inner = Inner { settings, home, providers: OnceLock::new(), notices: Mutex::default() };
         Ok(Self { inner: Arc::new(inner) })
     }

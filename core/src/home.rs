@@ -34,21 +34,30 @@ struct HomeFile {
 }
 
 impl Home {
-    /// Makes it if it is not there, and checks it.
-    pub(crate) fn open(path: &Path) -> Result<Self> {
+    /// Makes it if it is not there, and checks it. `user_home` is the user's home directory.
+    ///
+    /// An existing directory is used, and made private, only if it is an `$AH_HOME` already, or there is nothing of anybody's in it.
+    pub(crate) fn open(path: &Path, user_home: Option<&Path>) -> Result<Self> {
         if !path.is_absolute() {
             return Err(Error::new(ErrorKind::InvalidArgument, format!("AH_HOME {} is not absolute", path.display()))
                 .with_hint("set AH_HOME to an absolute path, or unset it for ~/.ah"));
+        }
+        let me = rustix::process::geteuid().as_raw();
+        let is_home = path.join("home.json").exists();
+        if !is_home {
+            refuse_anothers(path, user_home, me)?;
         }
         let made = fsio::make_dir(path).map_err(|e| unusable(path, e))?;
         // One spelling of it, so that paths below it can be compared with canonical ones.
         let path = fs::canonicalize(path).map_err(|e| unusable(path, fsio::failed("open", path, &e)))?;
         let meta = fs::metadata(&path).map_err(|e| unusable(&path, fsio::failed("open", &path, &e)))?;
-        let me = rustix::process::geteuid().as_raw();
         if meta.uid() != me {
             let message = format!("AH_HOME {} belongs to user {}, not to user {me}", path.display(), meta.uid());
             return Err(Error::new(ErrorKind::PermissionDenied, message)
                 .with_hint("run this as its owner, or set AH_HOME to a directory of your own"));
+        }
+        if !made && !is_home {
+            refuse_full(&path)?;
         }
         if meta.permissions().mode() & 0o077 != 0 {
             fs::set_permissions(&path, fs::Permissions::from_mode(fsio::DIR_MODE))
@@ -108,6 +117,41 @@ impl Home {
     }
 }
 
+/// Refuses what somebody else may have put where a new `$AH_HOME` would be: a symlink; and for root, who runs `sudo`, `~/.ah` in
+/// another user's home directory, which that user could not use any more.
+fn refuse_anothers(path: &Path, user_home: Option<&Path>, me: u32) -> Result<()> {
+    let link = fs::symlink_metadata(path).ok();
+    let owner = match (&link, user_home) {
+        (Some(meta), _) if meta.is_symlink() => Some(meta.uid()).filter(|&uid| uid != 0),
+        (None, Some(home)) if me == 0 && path == home.join(".ah") => fs::metadata(home).ok().map(|meta| meta.uid()),
+        _ => None,
+    };
+    let Some(owner) = owner.filter(|&owner| owner != me) else { return Ok(()) };
+    let what = if link.is_some() { "is a symlink of" } else { "would be in the home directory of" };
+    Err(Error::new(ErrorKind::PermissionDenied, format!("AH_HOME {} {what} user {owner}", path.display()))
+        .with_hint("run without sudo, or set AH_HOME"))
+}
+
+/// Refuses a directory that holds what is not ours. Configuration may be there before the first use.
+fn refuse_full(path: &Path) -> Result<()> {
+    let ours = |name: &std::ffi::OsStr| {
+        name.to_str().is_some_and(|name| ["config.json", "trust.json"].contains(&name) || fsio::is_temp(name))
+    };
+    let mut names = fs::read_dir(path).map_err(|e| unusable(path, fsio::failed("read", path, &e)))?;
+    if names.all(|entry| entry.is_ok_and(|entry| ours(&entry.file_name()))) {
+        return Ok(());
+    }
+    let message = format!("AH_HOME {} is a directory with other things in it", path.display());
+    let hint = match path.join("workspaces").is_dir() {
+        true => format!(
+            "if it is one that lost its `home.json`: echo '{{\"version\":{VERSION}}}' >{}/home.json",
+            path.display()
+        ),
+        false => "set AH_HOME to a directory that is not there yet, or unset it for ~/.ah".to_owned(),
+    };
+    Err(Error::new(ErrorKind::FailedPrecondition, message).with_hint(hint))
+}
+
 fn unusable(path: &Path, error: Error) -> Error {
     let hint = error.hint.clone();
     // That a folder above it is not there says nothing about what the person asked for.
@@ -121,31 +165,83 @@ mod tests {
     use super::Home;
     use ah_plugin_api::ErrorKind;
     use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::fs::symlink;
     use std::path::Path;
+
+    fn open(path: &Path) -> ah_plugin_api::Result<Home> {
+        Home::open(path, None)
+    }
+
+    fn mode(path: &Path) -> u32 {
+        path.metadata().unwrap().permissions().mode() & 0o7777
+    }
+
+    #[test]
+    fn an_existing_directory_is_not_taken_over() {
+        let dir = tempfile::tempdir().unwrap();
+        let (full, link) = (dir.path().join("full"), dir.path().join("link"));
+        std::fs::create_dir(&full).unwrap();
+        std::fs::write(full.join("mine"), "").unwrap();
+        std::fs::set_permissions(&full, std::fs::Permissions::from_mode(0o1777)).unwrap();
+        symlink(&full, &link).unwrap();
+        for path in [&full, &link] {
+            let error = open(path).unwrap_err();
+            assert_eq!((error.kind, error.hint.is_some()), (ErrorKind::FailedPrecondition, true));
+        }
+        assert_eq!((mode(&full), std::fs::read_dir(&full).unwrap().count()), (0o1777, 1));
+        // Empty but for configuration: that is what it is for.
+        std::fs::rename(full.join("mine"), full.join("config.json")).unwrap();
+        open(&full).unwrap();
+        assert_eq!(mode(&full), 0o700);
+        open(&link).unwrap();
+    }
+
+    #[test]
+    fn root_does_not_settle_in_anothers_home() {
+        if !rustix::process::geteuid().is_root() {
+            assert!(std::env::var_os("AH_TEST_REQUIRE_ALL").is_none(), "skipped: needs root");
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let (user, empty) = (dir.path().join("user"), dir.path().join("empty"));
+        std::fs::create_dir(&user).unwrap();
+        std::fs::create_dir(&empty).unwrap();
+        std::os::unix::fs::chown(&user, Some(1234), None).unwrap();
+        let home = user.join(".ah");
+        assert_eq!(Home::open(&home, Some(&user)).unwrap_err().kind, ErrorKind::PermissionDenied);
+        assert!(!home.exists());
+        symlink(&empty, &home).unwrap();
+        std::os::unix::fs::lchown(&home, Some(1234), None).unwrap();
+        assert_eq!(Home::open(&home, Some(&user)).unwrap_err().kind, ErrorKind::PermissionDenied);
+        assert_eq!(std::fs::read_dir(&empty).unwrap().count(), 0);
+        std::fs::remove_file(&home).unwrap();
+        // Asked for by name it is nobody else's matter.
+        Home::open(&user.join("root"), Some(&user)).unwrap();
+    }
 
     #[test]
     fn is_made_private_and_opened_again() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("deep/home");
-        Home::open(&path).unwrap();
+        open(&path).unwrap();
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
-        Home::open(&path).unwrap();
+        open(&path).unwrap();
         assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o700);
     }
 
     #[test]
     fn bad_homes_are_refused_with_a_hint() {
         let dir = tempfile::tempdir().unwrap();
-        assert_eq!(Home::open(Path::new("relative")).unwrap_err().kind, ErrorKind::InvalidArgument);
+        assert_eq!(open(Path::new("relative")).unwrap_err().kind, ErrorKind::InvalidArgument);
         let file = dir.path().join("file");
         std::fs::write(&file, "").unwrap();
-        let error = Home::open(&file.join("home")).unwrap_err();
+        let error = open(&file.join("home")).unwrap_err();
         assert!(error.hint.is_some(), "{error:?}");
         let newer = dir.path().join("newer");
         std::fs::create_dir(&newer).unwrap();
         std::fs::write(newer.join("home.json"), "{\"version\":99}").unwrap();
-        assert_eq!(Home::open(&newer).unwrap_err().kind, ErrorKind::FailedPrecondition);
+        assert_eq!(open(&newer).unwrap_err().kind, ErrorKind::FailedPrecondition);
         std::fs::write(newer.join("home.json"), "garb").unwrap();
-        Home::open(&newer).unwrap();
+        open(&newer).unwrap();
     }
 }

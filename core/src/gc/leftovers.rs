@@ -13,6 +13,9 @@ use crate::registry::{self, Index};
 use crate::seek;
 use crate::workspace::Workspace;
 
+/// What the names begin with that providers give to what is not finished.
+const PROVIDERS_OWN: &str = ".ah-";
+
 impl Workspace {
     /// Gives back the views of processes that have ended, and those that the machine's restart took away.
     pub(super) fn give_back_stale_leases(&self, report: &mut GcReport) -> Result<()> {
@@ -137,6 +140,10 @@ fn sweep_views(home: &Home, engine: &crate::engine::Engine, report: &mut GcRepor
     let leases = seek::all(home)?;
     let mounts = home.join("mounts");
     for name in fsio::names(&mounts)? {
+        // What a provider is making, or takes down; it knows whether its maker lives, and `reclaim` has asked it.
+        if name.starts_with(PROVIDERS_OWN) {
+            continue;
+        }
         let path = mounts.join(&name);
         let leased = leases.iter().any(|lease| {
             lease.id.as_str() == name || lease.shown.as_ref().is_some_and(|shown| shown.path.starts_with(&path))

@@ -98,3 +98,13 @@ fn one_that_is_in_use_keeps_no_other() {
     *lab.fake.stuck.lock().unwrap() = None;
     assert_eq!(lab.engine().release(&Release::All).unwrap().len(), 1);
 }
+
+#[test]
+fn gc_leaves_a_view_to_its_provider_while_that_makes_it() {
+    let lab = Lab::new();
+    lab.step("a", "1");
+    let making = lab.settings.home.join("mounts/.ah-kkkkkkkkkkkk");
+    fs::create_dir_all(&making).unwrap();
+    assert!(lab.open().gc(&GcOptions::default()).unwrap().actions.is_empty());
+    assert!(making.exists());
+}

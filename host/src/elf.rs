@@ -6,7 +6,7 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-use ah_plugin_api::abi::SYMBOL;
+use ah_plugin_api::abi::{OpenError, SYMBOL};
 
 use crate::report::Fault;
 
@@ -18,7 +18,7 @@ const MAX_NAMES: u64 = 16 << 20;
 
 /// Refuses what need not be loaded to be refused.
 pub(crate) fn check(file: &File) -> Result<(), Fault> {
-    let bad = |why: &str| Fault::NotALibrary(why.to_owned());
+    let bad = |why: &str| Fault::Open(OpenError::NotALibrary(why.to_owned()));
     let size = file.metadata().map_err(Fault::Unreadable)?.len();
     let mut header = [0_u8; 64];
     file.read_exact_at(&mut header, 0).map_err(|_| bad("it is too short to be one"))?;
@@ -40,7 +40,7 @@ pub(crate) fn check(file: &File) -> Result<(), Fault> {
     }
     whole(file, &header, size).ok_or_else(|| bad("it is cut off"))?;
     match names(file, &header, size) {
-        Some(names) if !contains(&names, SYMBOL.as_bytes()) => Err(Fault::NotOurs),
+        Some(names) if !contains(&names, SYMBOL.as_bytes()) => Err(OpenError::NotOurs.into()),
         // Without section headers there is nothing to look into.
         Some(_) | None => Ok(()),
     }

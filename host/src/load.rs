@@ -156,7 +156,8 @@ fn load_one(
     })?;
     let opened = match abi::open(&name) {
         Err(OpenError::NotALibrary(why)) => {
-            return Err(Fault::NotALibrary(why.replace(&*name.to_string_lossy(), &real.to_string_lossy())));
+            let why = why.replace(&*name.to_string_lossy(), &real.to_string_lossy());
+            return Err(OpenError::NotALibrary(why).into());
         }
         opened => opened,
     };

@@ -49,32 +49,9 @@ pub enum Fault {
     /// Others could have put it there, or could change it.
     #[error("it is not to be trusted: {0}")]
     NotTrusted(Untrusted),
-    /// Not a shared library of this machine, or not a whole one.
-    #[error("it is not a shared library that can be loaded: {0}")]
-    NotALibrary(String),
-    /// A shared library of something else.
-    #[error("it is a shared library, but not a provider plugin")]
-    NotOurs,
-    /// Built for another version of the ABI.
-    #[error("it is built for version {found} of the plugin ABI, this program has {expected}")]
-    OtherAbi {
-        /// What the library says.
-        found: String,
-        /// What this program has.
-        expected: AbiVersion,
-    },
-    /// Its table has another shape than its version promises.
-    #[error("its table has another layout than its ABI version promises: {0}")]
-    OtherLayout(String),
-    /// Its initialiser answered with an error.
-    #[error("its initialiser failed: {0}")]
-    InitFailed(Error),
-    /// Its initialiser panicked.
-    #[error("in its initialiser, {0}")]
-    InitPanicked(Error),
-    /// It does not say properly what it is.
-    #[error("it does not describe itself: {0}")]
-    Undescribed(Error),
+    /// It cannot be opened as a plugin.
+    #[error(transparent)]
+    Open(#[from] OpenError),
     /// Its file is named for another provider than it is.
     #[error("its file name promises another provider than the one in it, {says}")]
     OtherName {
@@ -115,13 +92,7 @@ impl Fault {
             Self::Missing => "missing",
             Self::Unreadable(_) => "unreadable",
             Self::NotTrusted(_) => "not-trusted",
-            Self::NotALibrary(_) => "not-a-library",
-            Self::NotOurs => "not-ours",
-            Self::OtherAbi { .. } => "other-abi",
-            Self::OtherLayout(_) => "other-layout",
-            Self::InitFailed(_) => "init-failed",
-            Self::InitPanicked(_) => "init-panicked",
-            Self::Undescribed(_) => "undescribed",
+            Self::Open(error) => error.code(),
             Self::OtherName { .. } => "other-name",
             Self::Crashes { .. } => "crashes",
             Self::Exits { .. } => "exits",
@@ -137,23 +108,18 @@ impl Fault {
         let path = path.display();
         match self {
             Self::NotTrusted(untrusted) => Some(untrusted.hint()),
-            Self::OtherAbi { .. } | Self::OtherLayout(_) => {
+            Self::Open(OpenError::OtherAbi { .. } | OpenError::OtherLayout(_)) => {
                 Some(format!("install the build of {path} that belongs to this version of ah"))
             }
             Self::Crashes { .. } | Self::Exits { .. } | Self::Hangs(_) => {
                 Some(format!("remove or replace {path}; after `touch {path}` it is tried again"))
             }
-            Self::InitFailed(error) => error.hint.clone(),
+            Self::Open(OpenError::InitFailed(error)) => error.hint.clone(),
             Self::OtherName { says } => Some(format!("name the file libah_provider_{says}.so")),
-            Self::InitPanicked(_) | Self::Undescribed(_) => {
+            Self::Open(OpenError::InitPanicked(_) | OpenError::Undescribed(_)) => {
                 Some(format!("this is a defect of {path}; please report it to its authors"))
             }
-            Self::Missing
-            | Self::Unreadable(_)
-            | Self::NotALibrary(_)
-            | Self::NotOurs
-            | Self::Untried(_)
-            | Self::Duplicate { .. } => None,
+            Self::Missing | Self::Unreadable(_) | Self::Open(_) | Self::Untried(_) | Self::Duplicate { .. } => None,
         }
     }
 
@@ -165,36 +131,20 @@ impl Fault {
             Self::NotTrusted(_) => ErrorKind::PermissionDenied,
             Self::Unreadable(e) => ErrorKind::of_io(e),
             Self::Untried(_) => ErrorKind::ResourceExhausted,
-            Self::NotALibrary(_) | Self::NotOurs | Self::OtherName { .. } => ErrorKind::InvalidArgument,
+            Self::Open(error) => error.kind(),
+            Self::OtherName { .. } => ErrorKind::InvalidArgument,
             Self::Duplicate { .. } => ErrorKind::AlreadyExists,
-            Self::OtherAbi { .. } | Self::OtherLayout(_) => ErrorKind::Unsupported,
-            Self::InitFailed(e) => e.kind,
-            Self::InitPanicked(_) | Self::Undescribed(_) => ErrorKind::Internal,
             Self::Crashes { .. } | Self::Exits { .. } | Self::Hangs(_) => ErrorKind::Unavailable,
         };
         let mut error = Error::new(kind, format!("cannot use the plugin {}: {self}", path.display()));
         error.hint = self.hint(path);
-        if let Self::InitFailed(inner) | Self::InitPanicked(inner) | Self::Undescribed(inner) = self {
+        if let Self::Open(open) = self
+            && let Some(inner) = open.inner()
+        {
             error.causes.clone_from(&inner.causes);
             error.errno = inner.errno;
         }
         error
-    }
-}
-
-impl From<OpenError> for Fault {
-    fn from(error: OpenError) -> Self {
-        match error {
-            OpenError::NotALibrary(why) => Self::NotALibrary(why),
-            OpenError::NotOurs => Self::NotOurs,
-            OpenError::OtherAbi { found, expected } => Self::OtherAbi { found, expected },
-            OpenError::OtherLayout(why) => Self::OtherLayout(why),
-            OpenError::InitFailed(error) => Self::InitFailed(error),
-            OpenError::InitPanicked(error) => Self::InitPanicked(error),
-            OpenError::Undescribed(error) => Self::Undescribed(error),
-            // The enumeration is open for other crates only; this one is its neighbour.
-            other => Self::NotALibrary(other.to_string()),
-        }
     }
 }
 

@@ -5,15 +5,23 @@
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use ah_host::{Fault, Host, Options, Outcome, Search, load, load_file};
+use ah_plugin_api::abi::OpenError;
 use ah_plugin_api::{
     Context, Dir, Durability, Error, ErrorKind, ListRequest, LogLevel, Observer, Place, ProbeRequest, Progress,
     ProviderName, ReadRequest, ReclaimRequest, RelPath, SnapshotId, SnapshotRequest, Timestamp,
 };
 use ah_test_plugins::{folder, library};
+
+/// The tests run one after the other: a file is tried in a copy of this process, in which a lock that another thread held
+/// at that moment (to print a backtrace, say) would never be given back.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 fn options(explicit: &[&Path]) -> Options {
     let explicit = explicit.iter().map(|path| (*path).to_owned()).collect();
@@ -91,6 +99,7 @@ impl Observer for Notes {
 
 #[test]
 fn every_fault_is_named_and_the_good_one_works() {
+    let _alone = alone();
     let bad = ["not_ours", "other_abi", "other_layout", "init_fails", "init_panics", "crashes", "exits"];
     let dir = folder(&bad);
     let path = |name: &str| dir.path().join(format!("libah_provider_{name}.so"));
@@ -166,16 +175,17 @@ fn every_fault_is_named_and_the_good_one_works() {
 
 #[test]
 fn what_fails_says_why() {
+    let _alone = alone();
     let fault = |name: &str| load_file(&library(name), &options(&[])).unwrap_err();
-    let Fault::InitFailed(Error { kind, message, hint, .. }) = fault("init_fails") else { panic!() };
+    let Fault::Open(OpenError::InitFailed(Error { kind, message, hint, .. })) = fault("init_fails") else { panic!() };
     assert_eq!(
         (kind, message.as_str(), hint.as_deref()),
         (ErrorKind::FailedPrecondition, "the moon is not full", Some("wait"),)
     );
-    let Fault::InitPanicked(error) = fault("init_panics") else { panic!() };
+    let Fault::Open(OpenError::InitPanicked(error)) = fault("init_panics") else { panic!() };
     assert!(error.message.contains("no moon at all"), "{error}");
     assert!(error.causes.iter().any(|cause| cause.contains("plugin_init_panics.rs:")), "{error:?}");
-    let Fault::OtherAbi { found, .. } = fault("other_abi") else { panic!() };
+    let Fault::Open(OpenError::OtherAbi { found, .. }) = fault("other_abi") else { panic!() };
     assert_eq!(found, "2.0.0");
     let Fault::Crashes { signal } = fault("crashes") else { panic!() };
     assert_eq!(signal, "SIGSEGV");
@@ -187,6 +197,7 @@ fn what_fails_says_why() {
 
 #[test]
 fn a_plugin_of_one_operation_ago_works_but_for_that_operation() {
+    let _alone = alone();
     let plugin = load_file(&library("older"), &options(&[])).unwrap();
     let scene = Scene::new();
     let cx = Context::quiet();
@@ -198,6 +209,7 @@ fn a_plugin_of_one_operation_ago_works_but_for_that_operation() {
 
 #[test]
 fn a_panic_comes_back_and_the_plugin_goes_on() {
+    let _alone = alone();
     let plugin = load_file(&library("panics"), &options(&[])).unwrap();
     let scene = Scene::new();
     let cx = Context::quiet();
@@ -210,6 +222,7 @@ fn a_panic_comes_back_and_the_plugin_goes_on() {
 
 #[test]
 fn a_call_that_hangs_is_named_and_not_repeated() {
+    let _alone = alone();
     let options = Options { limit: Some(Duration::from_millis(200)), ..options(&[]) };
     let plugin = load_file(&library("hangs"), &options).unwrap();
     let scene = Scene::new();
@@ -230,6 +243,7 @@ fn a_call_that_hangs_is_named_and_not_repeated() {
 
 #[test]
 fn whoever_wants_to_stop_does_not_wait_for_a_call_that_hangs() {
+    let _alone = alone();
     let options = Options { limit: Some(Duration::from_secs(3600)), ..options(&[]) };
     let plugin = load_file(&library("hangs"), &options).unwrap();
     let scene = Scene::new();
@@ -241,6 +255,7 @@ fn whoever_wants_to_stop_does_not_wait_for_a_call_that_hangs() {
 
 #[test]
 fn of_two_plugins_of_one_name_the_first_is_used() {
+    let _alone = alone();
     let (first, second) = (folder(&["good", "init_fails"]), folder(&["good"]));
     std::fs::copy(library("good"), second.path().join("libah_provider_init_fails.so")).unwrap();
     let host = load(&options(&[first.path(), second.path(), first.path()]));
@@ -255,18 +270,21 @@ fn of_two_plugins_of_one_name_the_first_is_used() {
 
 #[test]
 fn a_place_that_the_user_named_must_be_there() {
+    let _alone = alone();
     let host = load(&options(&[Path::new("/nowhere/at/all")]));
     assert_eq!(outcomes(&host), [("all".to_owned(), "missing")]);
 }
 
 #[test]
 fn a_single_file_can_be_named() {
+    let _alone = alone();
     let host = load(&options(&[&library("good")]));
     assert_eq!(outcomes(&host), [("libplugin_good.so".to_owned(), "loaded")]);
 }
 
 #[test]
 fn outcomes_are_remembered_until_the_file_changes() {
+    let _alone = alone();
     let dir = folder(&["good", "crashes"]);
     let state = tempfile::tempdir().unwrap();
     let options = Options { state: Some(state.path().to_owned()), ..options(&[dir.path()]) };

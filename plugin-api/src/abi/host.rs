@@ -39,10 +39,9 @@ impl Library {
 
 /// Why a library could not be opened.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum OpenError {
-    /// The system's loader refuses it.
-    #[error("the system cannot load it as a shared library: {0}")]
+    /// Not a shared library of this machine, or not a whole one.
+    #[error("it is not a shared library that can be loaded: {0}")]
     NotALibrary(String),
     /// A shared library, but without our table.
     #[error("it is a shared library, but not a provider plugin")]
@@ -67,6 +66,42 @@ pub enum OpenError {
     /// It does not say properly what it is.
     #[error("it does not describe itself: {0}")]
     Undescribed(Error),
+}
+
+impl OpenError {
+    /// One word for it, for messages that programs read.
+    #[must_use]
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::NotALibrary(_) => "not-a-library",
+            Self::NotOurs => "not-ours",
+            Self::OtherAbi { .. } => "other-abi",
+            Self::OtherLayout(_) => "other-layout",
+            Self::InitFailed(_) => "init-failed",
+            Self::InitPanicked(_) => "init-panicked",
+            Self::Undescribed(_) => "undescribed",
+        }
+    }
+
+    /// What the caller may do about it.
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::NotALibrary(_) | Self::NotOurs => ErrorKind::InvalidArgument,
+            Self::OtherAbi { .. } | Self::OtherLayout(_) => ErrorKind::Unsupported,
+            Self::InitFailed(error) => error.kind,
+            Self::InitPanicked(_) | Self::Undescribed(_) => ErrorKind::Internal,
+        }
+    }
+
+    /// What the library itself said.
+    #[must_use]
+    pub fn inner(&self) -> Option<&Error> {
+        match self {
+            Self::InitFailed(error) | Self::InitPanicked(error) | Self::Undescribed(error) => Some(error),
+            Self::NotALibrary(_) | Self::NotOurs | Self::OtherAbi { .. } | Self::OtherLayout(_) => None,
+        }
+    }
 }
 
 /// Opens the library at `path` and makes its provider.

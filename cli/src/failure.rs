@@ -34,6 +34,8 @@ pub(crate) enum Exit {
 pub(crate) enum Failure {
     /// The command failed.
     Failed(Error),
+    /// The command that was to be run cannot be; the exit code is what shells have for that.
+    Command(Error, u8),
     /// stdout could not be written to. A pipe that was closed is not an error: who reads has seen enough.
     Output(io::Error),
 }
@@ -94,16 +96,22 @@ impl Report {
                 self.to_stderr(&error.with_hint("give it another place to go, or make room there"));
                 ExitCode::FAILURE
             }
-            Err(Failure::Failed(mut error)) => {
-                error.hint = error.hint.or_else(|| self.usual_hint(error.kind)).map(|hint| self.in_place(hint));
-                if self.json {
-                    to_stdout(&error);
-                } else {
-                    self.to_stderr(&error);
-                }
-                ExitCode::from(exit_code(error.kind))
+            Err(Failure::Failed(error)) => {
+                let code = exit_code(error.kind);
+                self.failed(error, code)
             }
+            Err(Failure::Command(error, code)) => self.failed(error, code),
         }
+    }
+
+    fn failed(&self, mut error: Error, code: u8) -> ExitCode {
+        error.hint = error.hint.or_else(|| self.usual_hint(error.kind)).map(|hint| self.in_place(hint));
+        if self.json {
+            to_stdout(&error);
+        } else {
+            self.to_stderr(&error);
+        }
+        ExitCode::from(code)
     }
 
     /// What helps with most errors of a kind, where whoever made this one knew nothing better.

@@ -59,7 +59,7 @@ pub use config::{ConfigEntry, ConfigKey, ConfigLayer, ConfigValues, TrustReport}
 pub use diff::{DiffOptions, DiffReport, DiffSide};
 pub use edit::EditOptions;
 pub use engine::{Access, Engine};
-pub use exec::ExecOptions;
+pub use exec::{ExecError, ExecOptions};
 pub use gc::{GcOptions, GcReport};
 pub use ids::{BranchId, LeaseId, SessionName, WorkspaceId};
 pub use list::{SnapshotDetails, SnapshotFilter};

@@ -6,19 +6,20 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use ah_core::exec::{alone, become_command};
-use ah_core::{Access, BranchOptions, ExecOptions};
-use ah_plugin_api::Error;
+use ah_core::{Access, BranchOptions, ExecError, ExecOptions};
+use ah_plugin_api::{Error, ErrorKind};
 use clap::Args;
 
 use crate::app::App;
 use crate::commands::branch;
-use crate::failure::Outcome;
+use crate::failure::{Failure, Outcome};
 
 /// Options of `ah agent fs exec`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 CMD and everything it starts see the branch where the workspace is; everybody else sees the workspace. Without BRANCH a \
-new one is made from the present state. Ends as CMD ends; 128 + N if signal N ended it.
+new one is made from the present state. Ends as CMD ends; 128 + N if signal N ended it, 127 if there is no CMD, 126 if it \
+cannot be run. With --json, errors before CMD starts are JSON; afterwards stdout is CMD's.
 
 Examples:
   ah agent fs exec retry -- make test
@@ -41,7 +42,7 @@ pub(crate) fn run(app: &App, args: &ExecArgs) -> Outcome {
         ExecOptions { command: args.command.clone(), cwd }
     };
     if let [branch, root] = args.over.as_slice() {
-        return Err(become_command(branch, root, &options(root)).into());
+        return Err(failed(become_command(branch, root, &options(root))));
     }
     let workspace = app.workspace(if args.branch.is_some() { Access::Existing } else { Access::Create })?;
     let branch = match &args.branch {
@@ -57,7 +58,16 @@ pub(crate) fn run(app: &App, args: &ExecArgs) -> Outcome {
         return Err(anew(app.ui.json, &branch.path, workspace.root(), &args.command).into());
     }
     // Only if this process could not become the command is there anything to say.
-    Err(workspace.exec(&branch, &options(workspace.root())).into())
+    Err(failed(workspace.exec(&branch, &options(workspace.root()))))
+}
+
+/// A command that cannot be run ends this as it ends a shell.
+fn failed(error: ExecError) -> Failure {
+    match error {
+        ExecError::Place(error) => error.into(),
+        ExecError::Command(error) if error.kind == ErrorKind::NotFound => Failure::Command(error, 127),
+        ExecError::Command(error) => Failure::Command(error, 126),
+    }
 }
 
 /// Starts this program anew in this process, to be rid of the threads of providers; gives why that failed.

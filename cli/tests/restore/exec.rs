@@ -56,7 +56,18 @@ fn status_and_signals_are_the_commands() {
         assert_eq!(sh(world, "b", "exit 37").code, 37);
         let killed = sh(world, "b", "kill -TERM $$");
         assert_eq!(killed.code, 128 + 15, "{killed:?}");
-        assert_eq!(world.run(["agent", "fs", "exec", "b", "--", "no-such-command"]).code, 3);
+        for (command, code) in [("no-such-command", 127), ("./f", 126), ("./sub", 126)] {
+            let ran = world.run(["agent", "fs", "exec", "b", "--json", "--", command]);
+            assert_eq!(ran.code, code, "{ran:?}");
+            crate::support::schema::check("error", &serde_json::from_str(&ran.stdout).unwrap());
+        }
+        // Without the branch there is no question of a command.
+        for words in [&["exec", "no-such-branch", "--json", "--", "true"][..], &["exec", "--json", "nonsense", "true"]]
+        {
+            let ran = world.run(["agent", "fs"].iter().chain(words));
+            assert!([2, 3].contains(&ran.code), "{ran:?}");
+            crate::support::schema::check("error", &serde_json::from_str(&ran.stdout).unwrap());
+        }
     });
 }
 

@@ -29,14 +29,22 @@ pub struct ExecOptions {
     pub cwd: Option<PathBuf>,
 }
 
+/// Why a process did not become a command.
+#[derive(Debug)]
+pub enum ExecError {
+    /// The branch could not be shown.
+    Place(Error),
+    /// It is shown, and the command there cannot be run: `NotFound` if there is none of that name.
+    Command(Error),
+}
+
 impl Workspace {
     /// Becomes a command that sees the branch at the workspace's path; gives why it could not. Needs a process that is
     /// [`alone`].
     ///
-    /// `FailedPrecondition` if the kernel does not allow it, or the workspace's path is gone; `NotFound` if the command is not
-    /// there. After most of them this process is in another namespace: there is nothing left to do but to end.
+    /// `FailedPrecondition` if the kernel does not allow it, or the workspace's path is gone. After most of them this process is in another namespace: there is nothing left to do but to end.
     #[must_use]
-    pub fn exec(&self, branch: &BranchRecord, options: &ExecOptions) -> Error {
+    pub fn exec(&self, branch: &BranchRecord, options: &ExecOptions) -> ExecError {
         become_command(&branch.path, self.root(), options)
     }
 }
@@ -52,13 +60,13 @@ pub fn alone() -> bool {
 /// Becomes a command that sees `branch` at the path `workspace`; gives why it could not. [`Workspace::exec`] once both paths
 /// are known.
 #[must_use]
-pub fn become_command(branch: &Path, workspace: &Path, options: &ExecOptions) -> Error {
+pub fn become_command(branch: &Path, workspace: &Path, options: &ExecOptions) -> ExecError {
     let Some((program, arguments)) = options.command.split_first() else {
-        return Error::new(ErrorKind::InvalidArgument, "there is no command to run");
+        return ExecError::Place(Error::new(ErrorKind::InvalidArgument, "there is no command to run"));
     };
     let cwd = match enter(branch, workspace, options.cwd.as_deref()) {
         Ok(cwd) => cwd,
-        Err(error) => return error,
+        Err(error) => return ExecError::Place(error),
     };
     let mut command = Command::new(program);
     command.args(arguments).env("PWD", &cwd);
@@ -69,7 +77,7 @@ pub fn become_command(branch: &Path, workspace: &Path, options: &ExecOptions) ->
         failed = failed
             .with_hint(format!("what is there to run can differ in the branch; `ls {}` shows it", branch.display()));
     }
-    failed
+    ExecError::Command(failed)
 }
 
 /// Puts the branch over the workspace, for this process and what it becomes; gives the directory it is in then.

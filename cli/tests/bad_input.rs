@@ -446,6 +446,10 @@ fn a_workspace_where_none_may_be() {
     let home = world.path("home");
     for whole in ["/", home.to_str().unwrap()] {
         assert_eq!(world.refused(4, &["-C", whole, "agent", "fs", "snapshot"]), "failed-precondition");
+        let ran = world.run(["-C", whole, "agent", "fs", "snapshot"]);
+        assert!(ran.stderr.contains(&format!("`ah -C {whole} agent fs snapshot --force`")), "{ran:?}");
+        let next = &world.json("overview", &["-C", whole])["next"];
+        assert!(next[0]["command"] == "cd PROJECT" && !next.to_string().contains("snapshot"), "{next}");
     }
     // A home directory may be captured by force.
     let ran = world.run(["-C", home.to_str().unwrap(), "agent", "fs", "snapshot", "--force"]);

@@ -108,6 +108,14 @@ fn seek_shows_what_was_and_cannot_be_written_to() {
         let ran = support::Ran::of(command.arg(&view).current_dir("/"));
         assert_eq!(ran.raw.strip_suffix(b"\n"), Some(view.as_os_str().as_bytes()), "{ran:?}");
         assert!(!view.exists());
+        // Twice the same is one view, which status lists.
+        let view = world.fs(["seek", "@"]);
+        assert_eq!(world.fs(["seek", "@"]), view);
+        let id = world.fs(["snapshots"]).lines().nth(1).unwrap()[..12].to_owned();
+        let status = world.fs(["status"]);
+        assert_eq!(status.matches(&format!("  {view} ({id})\n")).count(), 1, "{status}");
+        assert_eq!(world.fs(["release", "--all"]), view);
+        assert!(!world.fs(["status"]).contains("views"));
         // Only some paths, and all views at once.
         let view = PathBuf::from(world.fs(["seek", "@", "--", "src"]));
         assert!(view.join("src/lib.rs").exists());

@@ -34,6 +34,7 @@ fn status_and_overview() {
     assert_eq!(status["provider"], "git");
     assert_eq!(status["latest"]["label"], "first");
     assert_eq!(status["leases"].as_array().unwrap().len(), 1);
+    assert_eq!(status["leases"][0]["snapshot"], status["latest"]["id"]);
     let overview = world.json("overview", &[]);
     assert_eq!(overview["next"].as_array().unwrap().len(), 3);
     // The commands that it names are there.

@@ -39,6 +39,12 @@ impl Engine {
         self.find(path).map(|(root, ..)| root)
     }
 
+    /// Whether `root` holds the whole home directory or system, so that it becomes a workspace only by force.
+    #[must_use]
+    pub fn is_too_much(&self, root: &Path) -> bool {
+        too_much(root, self.user_home().as_deref())
+    }
+
     fn find_or_register(&self, path: &Path, access: Access) -> Result<Workspace> {
         let (root, _, found) = self.find(path)?;
         if let Found::Same(record) | Found::Elsewhere(record) = found {
@@ -245,7 +251,7 @@ impl Engine {
 
     /// Refuses what nobody means to capture whole.
     fn guard(&self, root: &Path, access: Access) -> Result<()> {
-        if too_much(root, self.user_home().as_deref()) && access != Access::CreateForced {
+        if self.is_too_much(root) && access != Access::CreateForced {
             let message =
                 format!("{} is too much for a workspace: it holds your whole home directory or system", root.display());
             return Err(Error::new(ErrorKind::FailedPrecondition, message)

@@ -24,7 +24,11 @@ struct Next {
 /// Prints the overview.
 pub(crate) fn run(app: &App) -> Outcome {
     let status = app.engine()?.status(&app.cwd)?;
-    let next = next(&status);
+    let next = if status.workspace.is_none() && app.engine()?.is_too_much(&status.root) {
+        ELSEWHERE.map(|(command, purpose)| Next { command: command.to_owned(), purpose })
+    } else {
+        next(&status)
+    };
     if app.ui.json {
         app.answer(&status.root, &Shape { status: &status, next: &next })?;
     } else {
@@ -32,6 +36,13 @@ pub(crate) fn run(app: &App) -> Outcome {
     }
     Ok(Exit::Done)
 }
+
+/// What makes sense where no workspace is to be.
+const ELSEWHERE: [(&str, &str); 3] = [
+    ("cd PROJECT", "go into a project first: this directory holds too much to be captured as one workspace"),
+    ("ah agent fs status", "which provider serves, and why"),
+    ("ah --help", "everything else"),
+];
 
 fn write(app: &App, status: &Status, next: &[Next]) -> Result<(), Failure> {
     let painter = app.ui.out;

@@ -7,6 +7,7 @@ use clap::Args;
 use serde::Serialize;
 
 use crate::app::App;
+use crate::commands::status::views;
 use crate::failure::{Exit, Outcome};
 
 /// Options of `ah agent fs release`.
@@ -56,7 +57,7 @@ pub(crate) fn run(app: &App, args: &ReleaseArgs) -> Outcome {
         app.ui.json(&Shape { released: &released })?;
         return Ok(Exit::Done);
     }
-    for lease in &released {
+    for lease in views(&released) {
         app.ui.path(&lease.path)?;
     }
     Ok(Exit::Done)

@@ -55,7 +55,9 @@ fn write(out: &mut impl Write, app: &App, details: &SnapshotDetails) -> io::Resu
     field("taken", &time::both(record.time, app.now()))?;
     field("session", record.session.as_str())?;
     field("kind", &if record.kept { format!("{}, kept", record.kind) } else { record.kind.to_string() })?;
-    field("provider", &format!("{} ({})", record.provider, record.reference))?;
+    let own = record.reference.as_str();
+    let own = if own == record.id.as_str() { String::new() } else { format!(" ({own})") };
+    field("provider", &format!("{}{own}", record.provider))?;
     field("durability", details.durability_now.as_str())?;
     if let Some(entries) = record.entries {
         field("entries", &entries.to_string())?;

@@ -1,8 +1,9 @@
 //! `ah agent fs status`: which provider serves, and why not another one.
 
+use std::collections::HashSet;
 use std::path::PathBuf;
 
-use ah_core::{Candidate, MissingWorkspace, NoticeKind, Status};
+use ah_core::{Candidate, LeaseRecord, MissingWorkspace, NoticeKind, Status};
 use clap::Args;
 use serde::Serialize;
 
@@ -15,7 +16,7 @@ use crate::output::{text, time};
 /// Options of `ah agent fs status`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Prints each provider's verdict on the workspace, and libraries that were not loaded. \
+Prints the views that are held, each provider's verdict on the workspace, and libraries that were not loaded. \
 Ends with 5 if no provider can serve. Changes nothing.
 
 Examples:
@@ -72,6 +73,16 @@ fn write(app: &App, status: &Status) -> Result<(), Failure> {
                 painter.paint(latest.id.as_str(), Style::Id),
             )?;
         }
+        let mut views = views(&status.leases).peekable();
+        if views.peek().is_some() {
+            let heading = painter.paint("views", Style::Dim);
+            writeln!(out, "{heading}     `ah agent fs release PATH` gives one back")?;
+        }
+        for view in views {
+            let paths = text::count(view.paths.len() as u64, "path", "paths");
+            let part = if view.paths.is_empty() { String::new() } else { format!(", {paths} of it") };
+            writeln!(out, "  {} ({}{part})", text::path(&view.path), painter.paint(view.snapshot.as_str(), Style::Id))?;
+        }
         writeln!(out)?;
         verdicts(&status.candidates).write(out, painter)?;
         for plugin in &status.refused {
@@ -89,6 +100,12 @@ fn write(app: &App, status: &Status) -> Result<(), Failure> {
     }
     tell_missing(app, &status.missing);
     Ok(())
+}
+
+/// Each view once, by whichever lease it is held first.
+pub(crate) fn views(leases: &[LeaseRecord]) -> impl Iterator<Item = &LeaseRecord> {
+    let mut seen = HashSet::new();
+    leases.iter().filter(move |lease| seen.insert(&lease.path))
 }
 
 /// Names workspaces whose directories are not there: nobody else does, and their snapshots take room.

@@ -199,7 +199,7 @@ impl Engine {
         };
         if chosen.is_empty() && !matches!(which, Release::All) {
             return Err(Error::new(ErrorKind::NotFound, format!("{named} is no view that is held"))
-                .with_hint("ah agent fs status lists views"));
+                .with_hint("`ah agent fs status` lists the views of a workspace"));
         }
         let (mut released, mut first_error) = (Vec::new(), None);
         for lease in &chosen {

@@ -97,6 +97,15 @@ impl SnapshotRecord {
     }
 }
 
+impl SnapshotRecord {
+    /// Whether `@`, `@{n}`, times and retention rules count it: somebody took it for its own sake, not a restore to be undone or
+    /// a branch to grow from.
+    #[must_use]
+    pub fn counts(&self) -> bool {
+        !matches!(self.kind, SnapshotKind::Safety | SnapshotKind::Branch)
+    }
+}
+
 /// Something that a snapshot does not hold.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OmittedRecord {

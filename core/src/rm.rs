@@ -8,7 +8,10 @@ use ah_plugin_api::{DestroyRequest, Durability, Error, ErrorKind, Result, Snapsh
 use serde::Serialize;
 
 use crate::background;
+use crate::branch::BranchRecord;
+use crate::ids::BranchId;
 use crate::record::SnapshotRecord;
+use crate::text;
 use crate::timeline::{Event, EventBody};
 use crate::workspace::Workspace;
 
@@ -17,6 +20,10 @@ use crate::workspace::Workspace;
 pub struct RmOptions {
     /// Say what would be removed, and do nothing.
     pub dry_run: bool,
+    /// Also what a branch grew from, with which that is compared before it is removed.
+    pub force: bool,
+    /// Branches that are removed as well, and so need nothing.
+    pub branches: Vec<BranchId>,
 }
 
 /// What was removed.
@@ -32,8 +39,8 @@ impl Workspace {
     /// Removes snapshots: all of those named, or with an error none of them.
     ///
     /// # Errors
-    /// As [`Workspace::resolve`]; `FailedPrecondition` if one is pinned, is needed by an interrupted restore, or is shown by a
-    /// lease; the provider's.
+    /// As [`Workspace::resolve`]; `FailedPrecondition` if one is pinned, is needed by an interrupted restore or, without
+    /// `force`, by a branch, or is shown by a lease; the provider's.
     pub fn rm(&self, references: &[String], options: &RmOptions) -> Result<RmReport> {
         let state = self.state()?;
         let mut removed: Vec<SnapshotRecord> = Vec::new();
@@ -43,7 +50,7 @@ impl Workspace {
                 removed.push(record);
             }
         }
-        let needed = self.needed(&state.events)?;
+        let (needed, branches) = (self.needed(&state.events)?, self.branches()?);
         for record in &removed {
             if record.kept {
                 return Err(Error::new(ErrorKind::FailedPrecondition, format!("the snapshot {} is pinned", record.id))
@@ -51,6 +58,15 @@ impl Workspace {
             }
             if let Some(need) = needed.get(&record.id) {
                 return Err(need.refusal(&record.id));
+            }
+            let grown = |branch: &&BranchRecord| branch.snapshot == record.id && !options.branches.contains(&branch.id);
+            if let Some(branch) = branches.iter().find(grown).filter(|_| !options.force) {
+                let message = format!("the branch {} grew from the snapshot {}", branch.name, record.id);
+                let name = text::shell(branch.name.as_ref());
+                return Err(Error::new(ErrorKind::FailedPrecondition, message).with_hint(format!(
+                    "ah agent fs rm {} {name} removes both, with `--force` the snapshot alone",
+                    record.id
+                )));
             }
         }
         if !options.dry_run && !removed.is_empty() {

@@ -10,7 +10,7 @@ use crate::branch::{self, BranchRecord};
 use crate::engine::{Access, Engine};
 use crate::ids::WorkspaceId;
 use crate::providers::RefusedPlugin;
-use crate::record::{SnapshotKind, SnapshotRecord};
+use crate::record::SnapshotRecord;
 use crate::registry::{Identity, Index, WorkspaceRecord};
 use crate::restore::InterruptedRestore;
 use crate::seek::LeaseRecord;
@@ -145,7 +145,7 @@ impl Status {
         }
         self.sessions = session::list(&workspace.folder())?;
         self.snapshots = state.snapshots.len() as u64;
-        self.latest = state.snapshots.iter().rev().find(|snapshot| snapshot.kind != SnapshotKind::Safety).cloned();
+        self.latest = state.snapshots.iter().rev().find(|snapshot| snapshot.counts()).cloned();
         self.branches = workspace.branches()?;
         self.leases = workspace.leases()?;
         self.interrupted = workspace.interrupted()?;

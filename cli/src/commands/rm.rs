@@ -27,7 +27,8 @@ pub(crate) struct RmArgs {
     /// Say what would be removed, and do nothing.
     #[arg(long)]
     dry_run: bool,
-    /// Remove a branch also if it holds what is nowhere else, or its directory is not where it was made.
+    /// Remove a branch also if it holds what is nowhere else, or its directory is not where it was made; a snapshot also if a
+    /// branch grew from it.
     #[arg(long)]
     force: bool,
 }
@@ -50,7 +51,8 @@ pub(crate) fn run(app: &App, args: &RmArgs) -> Outcome {
         if references.is_empty() {
             return Ok(RmReport { removed: Vec::new(), dry_run });
         }
-        workspace.rm(&references, &RmOptions { dry_run })
+        let branches = branches.iter().map(|branch| branch.id.clone()).collect();
+        workspace.rm(&references, &RmOptions { dry_run, force: args.force, branches })
     };
     let mut report = snapshots(true)?;
     if !args.dry_run {

@@ -49,12 +49,12 @@ fn table(snapshots: &[SnapshotRecord], app: &App) -> Table {
     let mut table = Table::new(&["ID", "REF", "TAKEN", "SESSION", "KIND", "LABEL"]);
     let mut back = 0;
     for snapshot in snapshots {
-        let reference = match (snapshot.kind, back) {
-            (SnapshotKind::Safety, _) => String::new(),
-            (_, 0) => "@".to_owned(),
-            (_, back) => format!("@{{{back}}}"),
+        let reference = match (snapshot.counts(), back) {
+            (false, _) => String::new(),
+            (true, 0) => "@".to_owned(),
+            (true, back) => format!("@{{{back}}}"),
         };
-        back += usize::from(snapshot.kind != SnapshotKind::Safety);
+        back += usize::from(snapshot.counts());
         let kind = if snapshot.kept { format!("{}, kept", snapshot.kind) } else { snapshot.kind.to_string() };
         let style = if snapshot.kind == SnapshotKind::Safety { Style::Dim } else { Style::Id };
         table.row([

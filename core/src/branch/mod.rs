@@ -59,20 +59,35 @@ impl Workspace {
             None => self.default_name(&id),
         };
         let place = self.branch_place(&name, options.at.as_deref())?;
-        let snapshot = match &options.from {
-            Some(from) => self.resolve(from)?,
-            None => {
-                let options = SnapshotOptions {
-                    kind: SnapshotKind::Branch,
-                    label: Some(format!("branch {name}")),
-                    ..SnapshotOptions::default()
-                };
-                self.snapshot(&options)?
-            }
+        refuse_taken(&all(self.engine.home())?, &name, &place.path())?;
+        if let Some(from) = &options.from {
+            return self.branch_from(&self.resolve(from)?, id, name, &place, options);
+        }
+        let base = SnapshotOptions {
+            kind: SnapshotKind::Branch,
+            label: Some(format!("branch {name}")),
+            ..SnapshotOptions::default()
         };
+        let snapshot = self.snapshot(&base)?;
+        let made = self.branch_from(&snapshot, id, name, &place, options);
+        if made.is_err() {
+            // It was taken for the branch alone. What cannot be taken back now, prune finds.
+            let _ = self.remove_all(&[snapshot], "branch");
+        }
+        made
+    }
+
+    fn branch_from(
+        &self,
+        snapshot: &SnapshotRecord,
+        id: BranchId,
+        name: String,
+        place: &Place,
+        options: &BranchOptions,
+    ) -> Result<BranchRecord> {
         let served = self.serve(&snapshot.provider)?;
-        let mut file = self.claim(id, name, &place, &snapshot)?;
-        match self.grow(&mut file, &served, &place, &snapshot, options) {
+        let mut file = self.claim(id, name, place, snapshot)?;
+        match self.grow(&mut file, &served, place, snapshot, options) {
             Ok(()) => Ok(file.record),
             Err(error) => {
                 // A provider that failed left nothing behind. What is left of the rest, gc finds by the record.
@@ -90,16 +105,7 @@ impl Workspace {
         let home = self.engine.home();
         let _lock = self.engine.lock_registry()?;
         let path = place.path();
-        let others = all(home)?;
-        let exists = |what: String, hint| {
-            Err(Error::new(ErrorKind::AlreadyExists, format!("{what} exists already")).with_hint(hint))
-        };
-        if others.iter().any(|other| other.record.name == name) {
-            return exists(format!("a branch {name}"), "choose another name: `--name`");
-        }
-        if others.iter().any(|other| other.record.path == path) || std::fs::symlink_metadata(&path).is_ok() {
-            return exists(path.display().to_string(), "choose a place that is not there yet: `--at`");
-        }
+        refuse_taken(&all(home)?, &name, &path)?;
         let record = BranchRecord {
             id,
             name,
@@ -286,6 +292,19 @@ impl Place {
     fn path(&self) -> PathBuf {
         self.target.join(OsString::from(self.name.as_os_str()))
     }
+}
+
+fn refuse_taken(others: &[BranchFile], name: &str, path: &Path) -> Result<()> {
+    let exists = |what: String, hint| {
+        Err(Error::new(ErrorKind::AlreadyExists, format!("{what} exists already")).with_hint(hint))
+    };
+    if others.iter().any(|other| other.record.name == name) {
+        return exists(format!("a branch {name}"), "choose another name: `--name`");
+    }
+    if others.iter().any(|other| other.record.path == path) || std::fs::symlink_metadata(path).is_ok() {
+        return exists(path.display().to_string(), "choose a place that is not there yet: `--at`");
+    }
+    Ok(())
 }
 
 fn checked_name(name: &str) -> Result<String> {

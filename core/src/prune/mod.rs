@@ -6,7 +6,7 @@ mod policy;
 use ah_plugin_api::{Capability, Error, ErrorKind, ReclaimRequest, Result, UsageRequest};
 use serde::Serialize;
 
-use crate::record::{SnapshotKind, SnapshotRecord};
+use crate::record::SnapshotRecord;
 use crate::state::State;
 use crate::workspace::Workspace;
 
@@ -121,7 +121,7 @@ impl Workspace {
             return Err(Error::new(ErrorKind::Unsupported, "max-size needs a provider that says how much it stores")
                 .with_hint("use keep-last or keep-within"));
         };
-        let newest = verdicts.iter().rposition(|verdict| verdict.snapshot.kind != SnapshotKind::Safety);
+        let newest = verdicts.iter().rposition(|verdict| verdict.snapshot.counts());
         while total > max {
             // A batch whose own bytes make up what is too much, at least one; shared bytes are seen when they are given back.
             let (mut over, mut batch) = (total - max, Vec::new());

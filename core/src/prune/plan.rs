@@ -25,7 +25,8 @@ pub(super) fn plan(
     let mut hours = Slots::new(policy.hourly, 3_600);
     let mut days = Slots::new(policy.daily, 86_400);
     let mut weeks = Slots::new(policy.weekly, 604_800);
-    for (back, (at, snapshot)) in (0u64..).zip(snapshots.iter().enumerate().rev()) {
+    let mut back = 0u64;
+    for (at, snapshot) in snapshots.iter().enumerate().rev() {
         if let Some(reason) = protected.get(&snapshot.id) {
             keep(at, reason);
         }
@@ -35,19 +36,24 @@ pub(super) fn plan(
         if !policy.keeps_by_rule() {
             keep(at, "no rule says otherwise");
         }
-        if policy.last.is_some_and(|last| back < last) {
-            keep(at, "keep-last");
-        }
         // A time in the future, after the clock was set back, is recent.
         if since.is_some_and(|since| nanos(snapshot.time) >= since) {
             keep(at, "keep-within");
         }
+        // What a restore or a branch took for itself must not take the place of what somebody took.
+        if !snapshot.counts() {
+            continue;
+        }
+        if policy.last.is_some_and(|last| back < last) {
+            keep(at, "keep-last");
+        }
+        back += 1;
         for (slots, reason) in [(&mut hours, "keep-hourly"), (&mut days, "keep-daily"), (&mut weeks, "keep-weekly")] {
             if slots.take(snapshot.time) {
                 keep(at, reason);
             }
         }
-        if policy.labelled && snapshot.label.is_some() && snapshot.kind != SnapshotKind::Branch {
+        if policy.labelled && snapshot.label.is_some() {
             keep(at, "keep-labelled");
         }
         if policy.manual && snapshot.kind == SnapshotKind::Manual {
@@ -55,7 +61,7 @@ pub(super) fn plan(
         }
     }
     // No policy takes all there is: a clock that jumped ahead makes everything old.
-    if let Some(newest) = snapshots.iter().rposition(|snapshot| snapshot.kind != SnapshotKind::Safety) {
+    if let Some(newest) = snapshots.iter().rposition(SnapshotRecord::counts) {
         keep(newest, "the newest");
     }
     reasons

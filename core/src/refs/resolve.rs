@@ -1,7 +1,8 @@
 //! What a REF names among what there is.
 //!
 //! In order of precedence: `@…`; a full snapshot or moment id; a label (the newest that bears it); a time (the nearest snapshot at or
-//! before it); an unambiguous prefix of an id. `@…` and times pass over safety snapshots, ids and labels do not.
+//! before it); an unambiguous prefix of an id. `@…` and times pass over snapshots that
+//! a restore or a branch took for itself; ids and labels do not.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +10,7 @@ use ah_plugin_api::{Error, ErrorKind, Result, SnapshotId, Timestamp};
 
 use crate::ids::{SessionName, looks_like_id};
 use crate::open::when;
-use crate::record::{SnapshotKind, SnapshotRecord};
+use crate::record::SnapshotRecord;
 use crate::refs::parse::{Parsed, When, parse};
 use crate::state::State;
 use crate::timeline::EventBody;
@@ -24,6 +25,8 @@ pub(crate) struct Resolver<'a> {
     /// The session whose beginning `12.5s` counts from, and when that was.
     pub(crate) began: Option<Timestamp>,
     pub(crate) now: Timestamp,
+    /// Reads a time without an offset.
+    pub(crate) local: fn(&str) -> Option<Timestamp>,
 }
 
 impl Resolver<'_> {
@@ -35,7 +38,7 @@ impl Resolver<'_> {
             Parsed::Text { time } => {
                 if let Some(found) = self.by_id(text).or_else(|| self.by_label(text)) {
                     found
-                } else if let Some(time) = time {
+                } else if let Some(time) = time.or_else(|| (self.local)(text).map(When::At)) {
                     self.by_time(time, text)?
                 } else {
                     self.by_prefix(text)?
@@ -56,7 +59,7 @@ impl Resolver<'_> {
     /// What `@…` and times choose from.
     fn moments(&self) -> impl DoubleEndedIterator<Item = &SnapshotRecord> {
         let own = |snapshot: &&SnapshotRecord| self.own.is_none_or(|own| *own == snapshot.session);
-        self.snapshots().filter(|snapshot| snapshot.kind != SnapshotKind::Safety).filter(own)
+        self.snapshots().filter(|snapshot| snapshot.counts()).filter(own)
     }
 
     fn back(&self, count: u64, text: &str) -> Result<&SnapshotRecord> {
@@ -247,6 +250,7 @@ mod tests {
             record("mmmmmmmmmmmm", 20, Some("start"), manual, "agent", 4),
             prompt("ppppzzzzzzzz", 5, 25),
             record("ssssssssssss", 30, None, SnapshotKind::Safety, "main", 6),
+            record("tttttttttttt", 35, Some("branch b"), SnapshotKind::Branch, "main", 7),
         ];
         State::of(TimelineReport { events, faults: Vec::new() })
     }
@@ -254,8 +258,14 @@ mod tests {
     fn ask(text: &str, only: Option<&str>, own: Option<&str>) -> Result<String, ErrorKind> {
         let state = state();
         let (only, own) = (only.map(|s| SessionName::new(s).unwrap()), own.map(|s| SessionName::new(s).unwrap()));
-        let resolver =
-            Resolver { state: &state, only: only.as_ref(), own: own.as_ref(), began: Some(at(0)), now: at(40) };
+        let resolver = Resolver {
+            state: &state,
+            only: only.as_ref(),
+            own: own.as_ref(),
+            began: Some(at(0)),
+            now: at(40),
+            local: |_| None,
+        };
         resolver.resolve(text).map(|snapshot| snapshot.id.to_string()).map_err(|e| {
             assert!(e.hint.is_some(), "{e:?}");
             e.kind
@@ -272,6 +282,7 @@ mod tests {
             ("kkkkkkkkkkkk", "kkkkkkkkkkkk"),
             ("ppppkkkkkkkk", "kkkkkkkkkkkk"),
             ("ssssssssssss", "ssssssssssss"),
+            ("branch b", "tttttttttttt"),
             ("start", "mmmmmmmmmmmm"),
             ("5m-ago", "kkkkzzzzzzzz"),
             ("-5s", "mmmmmmmmmmmm"),
@@ -310,14 +321,14 @@ mod tests {
         #[test]
         fn any_text_is_no_panic(text in any::<String>()) {
             let state = state();
-            let _ = Resolver { state: &state, only: None, own: None, began: Some(at(0)), now: at(40) }.resolve(&text);
+            let _ = Resolver { state: &state, only: None, own: None, began: Some(at(0)), now: at(40), local: |_| None }.resolve(&text);
         }
 
         #[test]
         fn any_number_of_seconds_is_no_panic(text in "-?[0-9]{0,30}(\\.[0-9]{0,12})?[smhdw](-ago)?") {
             let state = state();
             let extreme = Timestamp { secs: i64::MIN, nanos: 0 };
-            let _ = Resolver { state: &state, only: None, own: None, began: Some(extreme), now: extreme }.resolve(&text);
+            let _ = Resolver { state: &state, only: None, own: None, began: Some(extreme), now: extreme, local: |_| None }.resolve(&text);
         }
     }
 }

@@ -35,6 +35,11 @@ impl Scope {
         }
     }
 
+    /// Whether `path` itself was asked for, rather than a directory that it is in.
+    pub(crate) fn names(&self, path: &RelPath) -> bool {
+        matches!(self, Scope::Below(tops) if tops.contains(path))
+    }
+
     /// What to ask a diff for. Many single paths are not worth asking for one by one.
     pub(crate) fn tops(&self) -> Vec<RelPath> {
         match self {

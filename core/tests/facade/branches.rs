@@ -2,7 +2,7 @@ use crate::lab::{Lab, write};
 use std::sync::atomic::Ordering;
 
 use ah_core::{
-    Access, BranchOptions, BranchRecord, BranchState, ErrorKind, GcOptions, SnapshotFilter, SnapshotKind,
+    Access, BranchOptions, BranchRecord, BranchState, ErrorKind, GcOptions, RmOptions, SnapshotFilter, SnapshotKind,
     SnapshotOptions,
 };
 use std::fs;
@@ -286,4 +286,51 @@ fn nothing_of_a_branch_that_was_never_finished_stays_registered() {
     assert!(report.failures.is_empty(), "{report:?}");
     assert!(!branch.path.exists() && !file.exists());
     assert_eq!(fs::read_dir(lab.settings.home.join("workspaces")).unwrap().count(), 1);
+}
+
+#[test]
+fn one_that_fails_leaves_no_snapshot_and_none_is_counted() {
+    let lab = Lab::new();
+    let taken = lab.step("a", "1");
+    let workspace = lab.open();
+    let count = || workspace.snapshots(&SnapshotFilter::default()).unwrap().len();
+    fs::create_dir(lab.top.join("there")).unwrap();
+    for at in ["there", "ws/inside", "none/there"] {
+        let options = BranchOptions { at: Some(lab.top.join(at)), ..BranchOptions::default() };
+        workspace.branch(&options).unwrap_err();
+        assert_eq!(count(), 1, "{at}");
+    }
+    // One that the provider cannot make.
+    let from_now = BranchOptions { at: Some(lab.top.join("new")), ..BranchOptions::default() };
+    lab.fake.clones_fail.store(true, Ordering::Relaxed);
+    workspace.branch(&from_now).unwrap_err();
+    assert_eq!(count(), 1);
+    lab.fake.clones_fail.store(false, Ordering::Relaxed);
+    workspace.branch(&from_now).unwrap();
+    assert_eq!((count(), workspace.resolve("@").unwrap().id), (2, taken.id));
+}
+
+#[test]
+fn what_it_grew_from_goes_only_with_it_or_by_force() {
+    let lab = Lab::new();
+    (0..3).for_each(|n| drop(lab.step("a", &n.to_string())));
+    let workspace = lab.open();
+    let grow = |from: &str| {
+        let options = BranchOptions {
+            from: Some(from.into()),
+            name: Some(format!("b{}", from.len())),
+            ..BranchOptions::default()
+        };
+        workspace.branch(&options).unwrap()
+    };
+    let (first, second) = (grow("@"), grow("@{1}"));
+    let names = ["@".to_owned(), "@{2}".to_owned()];
+    let error = workspace.rm(&names, &RmOptions::default()).unwrap_err();
+    assert_eq!(error.kind, ErrorKind::FailedPrecondition);
+    assert!(error.message.contains(&first.name), "{error:?}");
+    assert_eq!(workspace.snapshots(&SnapshotFilter::default()).unwrap().len(), 3, "nothing was removed");
+    let with = RmOptions { branches: vec![first.id], ..RmOptions::default() };
+    workspace.rm(&["@".into()], &with).unwrap();
+    workspace.rm(&[second.snapshot.to_string()], &RmOptions { force: true, ..RmOptions::default() }).unwrap();
+    assert_eq!(workspace.snapshots(&SnapshotFilter::default()).unwrap().len(), 1);
 }

@@ -34,6 +34,8 @@ pub(crate) struct Fake {
     pub(crate) stuck: Arc<Mutex<Option<Reference>>>,
     /// Whether reading a file of a snapshot fails.
     pub(crate) reads_fail: Arc<AtomicBool>,
+    /// Whether making a branch fails.
+    pub(crate) clones_fail: Arc<AtomicBool>,
     /// Whether taking anything away fails.
     pub(crate) destroys_fail: Arc<AtomicBool>,
 }
@@ -51,6 +53,7 @@ impl Fake {
             repository: Arc::default(),
             stuck: Arc::default(),
             reads_fail: Arc::default(),
+            clones_fail: Arc::default(),
             destroys_fail: Arc::default(),
         }
     }
@@ -120,11 +123,17 @@ impl Provider for Fake {
         self.inner.destroy(place, request, cx)
     }
 
+    fn clone_snapshot(&self, place: &Place<'_>, request: &CloneRequest, cx: &Context<'_>) -> Result<WritableClone> {
+        if self.clones_fail.load(Ordering::Relaxed) {
+            return Err(Error::new(ah_core::ErrorKind::Unavailable, "made to fail"));
+        }
+        self.inner.clone_snapshot(place, request, cx)
+    }
+
     forward! {
         list(ListRequest) -> Vec<Snapshot>;
         stat(SnapshotRef) -> Snapshot;
         mount(MountRequest) -> View;
-        clone_snapshot(CloneRequest) -> WritableClone;
         diff(DiffRequest) -> Changes;
         read_dir(ReadDirRequest) -> Vec<Entry>;
         lookup(LookupRequest) -> Vec<Option<Entry>>;

@@ -93,3 +93,23 @@ fn a_policy_is_asked_for_or_configured() {
     lab.settings.environment.insert("prune.policy".into(), "keep-last=3".into());
     assert_eq!(lab.open().prune(&none).unwrap().policy, "keep-last=3");
 }
+
+#[test]
+fn what_restores_and_branches_took_does_not_push_out_what_somebody_took() {
+    let lab = Lab::new();
+    (0..2).for_each(|n| drop(lab.step("a", &n.to_string())));
+    let workspace = lab.open();
+    for n in 0..4 {
+        lab.wait(60);
+        lab.write("a", &format!("edited {n}"));
+        workspace.restore("@", &RestoreOptions::default()).unwrap();
+    }
+    let branch = workspace.branch(&BranchOptions::default()).unwrap();
+    workspace.remove_branch(&branch.name, false).unwrap();
+    assert_eq!(count(&lab), 7);
+    let stays = |policy: &str| prune(&lab, policy, true).into_iter().map(|(at, _)| at).collect::<Vec<_>>();
+    // The last restore's undo needs its own.
+    assert_eq!(stays("keep-last=2"), [0, 1, 5]);
+    assert_eq!(stays("keep-daily=1"), [1, 5]);
+    assert_eq!(stays("keep-last=1,keep-within=90s"), [1, 4, 5, 6]);
+}

@@ -117,7 +117,7 @@ fn removal_is_all_or_nothing() {
     let workspace = lab.open();
     let ask = |names: &[&str], dry_run| {
         let names: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
-        workspace.rm(&names, &RmOptions { dry_run })
+        workspace.rm(&names, &RmOptions { dry_run, ..RmOptions::default() })
     };
     assert_eq!(ask(&["@", "nothing"], false).unwrap_err().kind, ErrorKind::NotFound);
     assert_eq!(ask(&["@", second.id.as_str()], true).unwrap().removed, std::slice::from_ref(&second));

@@ -42,7 +42,7 @@ fn the_top_of_a_git_work_tree_is_one() {
 fn an_unknown_directory_is_not_registered_by_looking() {
     let lab = Lab::new();
     let error = lab.engine().workspace(&lab.path(), Access::Existing).err().unwrap();
-    assert_eq!((error.kind, error.hint.as_deref()), (ErrorKind::NotFound, Some("ah agent fs snapshot")));
+    assert_eq!((error.kind, error.hint.as_deref()), (ErrorKind::NotFound, Some("`ah agent fs snapshot`")));
     assert!(lab.engine().status(&lab.path()).unwrap().workspace.is_none());
     assert!(!lab.settings.home.join("workspaces").exists());
     let error = lab.engine().workspace(&lab.top.join("nowhere"), Access::Create).err().unwrap();
@@ -120,7 +120,7 @@ fn adopt_brings_a_timeline_to_a_copy() {
     let moved = lab.top.join("sub/ws");
     fs::create_dir_all(&moved).unwrap();
     let hint = engine.workspace(&moved, Access::Existing).err().unwrap().hint.unwrap();
-    assert!(hint.ends_with(&format!("adopt {}", lab.path().display())), "{hint}");
+    assert!(hint.ends_with(&format!("adopt {}`", lab.path().display())), "{hint}");
     // Looking at it registers it; that is no obstacle as long as nothing was captured.
     engine.workspace(&copy, Access::Create).unwrap();
     let workspace = engine.adopt(&copy, &lab.path()).unwrap();

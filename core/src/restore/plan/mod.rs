@@ -252,7 +252,7 @@ impl<'a> Planner<'a> {
         }
         match reason {
             Some(OmitReason::GitDir | OmitReason::OwnState) => {}
-            Some(reason) if by_rule(reason) && !self.wish.ignored => {
+            Some(reason) if by_rule(reason) && !self.asked_for(path, after) => {
                 self.leave(path, format!("it is there and {reason}: only missing ones are brought back"));
             }
             _ if self.wish.force && found.kind != EntryKind::Dir && after.kind != EntryKind::Dir => {
@@ -280,8 +280,8 @@ impl<'a> Planner<'a> {
             self.conflict(path, "it is a special file, which could not be made again");
             return Ok(());
         }
-        if !self.wish.ignored && (self.ignored(path, before) || after.ignored) {
-            self.leave(path, "it is ignored: only missing ones are brought back");
+        if !self.asked_for(path, after) && (self.ignored(path, before) || after.ignored) {
+            self.leave(path, "ignored: `--ignored` overwrites it");
             return Ok(());
         }
         let step = |found| Step { path: path.clone(), before: Some(before.clone()), after: Some(after.clone()), found };
@@ -434,6 +434,11 @@ impl<'a> Planner<'a> {
         } else {
             self.put(step);
         }
+    }
+
+    /// Whether an ignored file may be overwritten: all are asked for, or it is named itself.
+    fn asked_for(&self, path: &RelPath, after: &Entry) -> bool {
+        self.wish.ignored || (after.kind != EntryKind::Dir && self.wish.scope.names(path))
     }
 
     fn ignored(&self, path: &RelPath, entry: &Entry) -> bool {

@@ -446,3 +446,21 @@ fn owner_and_hard_links() {
     }
     assert_eq!(lab.text("other-name"), "new!");
 }
+
+#[test]
+fn an_ignored_file_that_is_named_itself_is_overwritten() {
+    let lab = Lab::like_git();
+    lab.write(".gitignore", "*.env\n");
+    for name in ["d/.env", "d/other.env"] {
+        lab.write(name, "old");
+    }
+    let target = lab.snapshot();
+    for name in ["d/.env", "d/other.env"] {
+        lab.write(name, "newer");
+    }
+    let below = |name| Ask { scope: Scope::Below(vec![path(name)]), ..Ask::default() };
+    let (_, outcome) = lab.restore(&target, &below("d"));
+    assert_eq!(outcome.plan.left[0].reason, "ignored: `--ignored` overwrites it");
+    lab.restore(&target, &below("d/.env"));
+    assert_eq!([lab.text("d/.env"), lab.text("d/other.env")], ["old", "newer"]);
+}

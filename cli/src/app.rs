@@ -19,6 +19,7 @@ use crate::env::Env;
 use crate::failure::Failure;
 use crate::output::Ui;
 use crate::output::progress::Watcher;
+use crate::output::time;
 
 /// The system's configuration folder, compiled in by `scripts/install`.
 const SYSCONFDIR: &str = match option_env!("AH_SYSCONFDIR") {
@@ -172,6 +173,7 @@ impl App {
         if let Some(seconds) = self.globals.hang_limit {
             settings.hang = Duration::from_secs(seconds.into());
         }
+        settings.local_time = time::read_local;
         settings.user_home.clone_from(&self.env.user_home);
         settings.system_config = Some(Path::new(SYSCONFDIR).join("ah/config.json"));
         settings.global_ignore = self.git_ignore_file().into_iter().collect();

@@ -26,9 +26,6 @@ pub(crate) struct Cli {
 }
 
 const AFTER_HELP: &str = "\
-REF, wherever one is asked for: @ (the latest), @{2} (two back), an id or the beginning of one, a label, \
-or a time (5m-ago, 2026-11-21T09:30:00Z), which means the nearest snapshot at or before it.
-
 Exit codes: 0 done, 1 failed, 2 usage, 3 not found, 4 refused, 5 no provider could serve, 130 interrupted.
 
 Environment: AH_HOME (the state, ~/.ah), AH_SESSION (the session to write to), AH_PROVIDER_PATH (folders of \
@@ -40,6 +37,22 @@ Examples:
   ah agent fs diff @                                 what changed since the latest snapshot
   ah agent fs restore @                              put every file back, safely
   ah agent fs undo                                   take the restore back";
+
+/// What every command says that takes a REF.
+const REF_HELP: &str = "\
+REF, in order of precedence:
+  @  @{2}                    the latest snapshot; two back
+  @prompt  @prompt{2}        before an agent's last prompt; its last but one
+  knxwqqvrmlpz               the id of a snapshot or a moment
+  'before the refactoring'   a label: the newest snapshot that bears it
+  5m-ago  -5m  1h30m-ago     so long ago
+  5m  12.5s                  so long INTO the session, from its start
+  2026-11-21T09:30:00Z       a time; with an offset instead of Z too
+  '2026-11-21 09:30:00'      a local time, as `show` prints it, or with a T
+  2026-11-21                 the first moment of that day, local time
+  knx                        the beginning of an id that no other begins with
+A time means the nearest snapshot at or before it. @ and times pass over
+snapshots that a restore or a branch took for itself.";
 
 /// When to colour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
@@ -79,7 +92,7 @@ pub(crate) struct Globals {
     /// The provider that new snapshots use, instead of the best one.
     #[arg(long, value_name = "NAME", global = true)]
     pub(crate) provider: Option<String>,
-    /// The mode of work.
+    /// The mode of work: auto, in-place, worktree or cow-overlay.
     #[arg(long, value_name = "MODE", value_enum, global = true, hide_possible_values = true)]
     pub(crate) mode: Option<WorkMode>,
     /// A folder with provider libraries, looked at first; may be repeated.
@@ -88,7 +101,7 @@ pub(crate) struct Globals {
     /// Give up a provider's call that gives no sign of life for so many seconds; for tests.
     #[arg(long, value_name = "SECONDS", global = true, hide = true)]
     pub(crate) hang_limit: Option<u16>,
-    /// Print JSON, errors too; docs/json.md has the shapes.
+    /// Print one JSON document, errors too.
     #[arg(long, global = true)]
     pub(crate) json: bool,
     /// Print no notes, warnings or progress.
@@ -203,11 +216,28 @@ pub(crate) fn path() -> impl TypedValueParser<Value = OsString> {
     })
 }
 
+/// The tree of commands. Those that take a REF say what one can be.
+pub(crate) fn command() -> clap::Command {
+    fn explain(command: clap::Command) -> clap::Command {
+        let is_ref = |argument: &clap::Arg| {
+            argument.get_value_names().unwrap_or_default().iter().any(|name| name.starts_with("REF"))
+        };
+        let takes_ref = command.get_name() == "ah" || command.get_arguments().any(is_ref);
+        let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+        let command = match help.split_once("Examples:\n").filter(|_| takes_ref) {
+            Some((notes, examples)) => command.after_help(format!("{notes}{REF_HELP}\n\nExamples:\n{examples}")),
+            None => command,
+        };
+        command.mut_subcommands(explain)
+    }
+    explain(Cli::command())
+}
+
 /// Reads the command line. On the other way out the message has been printed already.
 pub(crate) fn parse(arguments: &[OsString], env: &Env) -> Result<Cli, ExitCode> {
     let color = if env.no_color { clap::ColorChoice::Never } else { clap::ColorChoice::Auto };
     let colour = env.stderr_terminal && !env.no_color;
-    let parsed = Cli::command().color(color).try_get_matches_from(arguments);
+    let parsed = command().color(color).try_get_matches_from(arguments);
     let parsed = parsed.and_then(|matches| Cli::from_arg_matches(&matches));
     parsed.map_err(|error| failure::usage(&error, arguments, colour))
 }
@@ -218,7 +248,7 @@ mod tests {
 
     #[test]
     fn the_tree_of_commands_is_sound() {
-        Cli::command().debug_assert();
+        command().debug_assert();
     }
 
     #[test]
@@ -233,6 +263,6 @@ mod tests {
                 }
             }
         }
-        visit(&Cli::command());
+        visit(&command());
     }
 }

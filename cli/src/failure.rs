@@ -8,11 +8,10 @@ use std::process::ExitCode;
 
 use ah_core::text as words;
 use ah_plugin_api::{Error, ErrorKind};
-use clap::CommandFactory;
 use clap::error::{ContextKind, ContextValue};
 use serde::Serialize;
 
-use crate::args::{Cli, Globals};
+use crate::args::{self, Globals};
 use crate::env::Env;
 use crate::output::style::{Painter, Style};
 use crate::output::text;
@@ -217,14 +216,14 @@ fn meant(error: &clap::Error, arguments: &[OsString]) -> Option<String> {
     };
     match error.kind() {
         clap::error::ErrorKind::InvalidSubcommand => {
-            let path = path_of(&Cli::command(), word(ContextKind::InvalidSubcommand)?)?;
+            let path = path_of(&args::command(), word(ContextKind::InvalidSubcommand)?)?;
             Some(format!("did you mean `{path}`?"))
         }
         clap::error::ErrorKind::UnknownArgument => {
             let word = word(ContextKind::InvalidArg).filter(|word| !word.starts_with('-'))?;
             let places = (1..arguments.len()).filter(|at| arguments[*at] == word);
             let mut tries = places.map(|at| [&arguments[..at], &["--".into()], &arguments[at..]].concat());
-            let right = tries.find(|words| Cli::command().try_get_matches_from(words).is_ok())?;
+            let right = tries.find(|words| args::command().try_get_matches_from(words).is_ok())?;
             Some(format!("paths go after `--`: `{}`", line_of(&right)))
         }
         _ => None,
@@ -247,7 +246,7 @@ fn line_of(arguments: &[OsString]) -> String {
 
 /// The command that the words begin to name: `ah agent fs diff`.
 fn command_named(arguments: &[OsString]) -> String {
-    let mut command = Cli::command();
+    let mut command = args::command();
     let mut name = String::from("ah");
     for word in arguments.iter().skip(1).take_while(|word| *word != "--") {
         if let Some(sub) = command.find_subcommand(word) {

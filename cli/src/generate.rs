@@ -5,10 +5,10 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use ah_plugin_api::Error;
-use clap::{Args, CommandFactory, ValueEnum};
+use clap::{Args, ValueEnum};
 use clap_complete::Shell;
 
-use crate::args::Cli;
+use crate::args;
 use crate::failure::{Exit, Outcome};
 
 /// What to write, and where.
@@ -42,7 +42,7 @@ pub(crate) fn run(args: &GenerateArgs) -> Outcome {
 }
 
 fn completions(directory: &Path) -> std::io::Result<()> {
-    let mut command = without_hidden(&Cli::command());
+    let mut command = without_hidden(&args::command());
     for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
         clap_complete::generate_to(shell, &mut command, "ah", directory)?;
     }
@@ -76,7 +76,11 @@ fn deep_fish<'a>(command: &'a clap::Command, above: &mut Vec<&'a str>, out: &mut
 }
 
 fn man(directory: &Path) -> std::io::Result<()> {
-    let mut command = Cli::command();
+    // There is no page for the command `help`, so none is named.
+    fn helpless(command: clap::Command) -> clap::Command {
+        command.disable_help_subcommand(true).mut_subcommands(helpless)
+    }
+    let mut command = helpless(args::command());
     command.build();
     pages(&command, "ah", directory)
 }
@@ -86,19 +90,32 @@ fn pages(command: &clap::Command, name: &str, directory: &Path) -> std::io::Resu
     let page = command.clone().name(name.to_owned()).bin_name(name.replace('-', " "));
     let mut text = Vec::new();
     clap_mangen::Man::new(page).title(name.to_uppercase()).manual("ah").render(&mut text)?;
-    fs::write(directory.join(format!("{name}.1")), with_sections(&String::from_utf8_lossy(&text)))?;
-    for sub in command.get_subcommands().filter(|sub| !sub.is_hide_set() && sub.get_name() != "help") {
+    let text = with_synopsis(command, &with_sections(&String::from_utf8_lossy(&text)));
+    fs::write(directory.join(format!("{name}.1")), text)?;
+    for sub in command.get_subcommands().filter(|sub| !sub.is_hide_set()) {
         pages(sub, &format!("{name}-{}", sub.get_name()), directory)?;
     }
     Ok(())
 }
 
-/// What stands after a command's options is one section called "extra" to the generator; here it is notes, then examples,
-/// whose lines stay as they are.
+/// The generator leaves out the value of `-C`, and the `--` before what only comes after it.
+fn with_synopsis(command: &clap::Command, page: &str) -> String {
+    let page = page.replacen(r"[\fB\-C \fR]", r"[\fB\-C\fR \fIDIR\fR]", 1);
+    let last = command.get_positionals().find(|argument| argument.is_last_set());
+    let Some(name) = last.and_then(|last| last.get_value_names()?.first()) else { return page };
+    let word = format!(r"\-\- \fI{name}\fR...");
+    page.replacen(&format!(r"[\fI{name}\fR]"), &format!("[{word}]"), 1).replacen(&format!(r"<\fI{name}\fR>"), &word, 1)
+}
+
+/// What stands after a command's options is one section called "extra" to the generator; here it is notes, then what a REF
+/// can be, then examples. The lines of these two stay as they are.
 fn with_sections(page: &str) -> String {
-    page.replace(".SH EXTRA\nExamples:\n", ".SH EXAMPLES\n.nf\n")
+    let reference = "REF, in order of precedence:\n";
+    page.replace(&format!(".SH EXTRA\n{reference}"), ".SH REF\nIn order of precedence:\n.nf\n")
+        .replace(reference, ".fi\n.SH REF\nIn order of precedence:\n.nf\n")
+        .replace(".SH EXTRA\nExamples:\n", ".SH EXAMPLES\n.nf\n")
         .replace(".SH EXTRA\n", ".SH NOTES\n")
-        .replace("\nExamples:\n", "\n.SH EXAMPLES\n.nf\n")
+        .replace("\nExamples:\n", "\n.fi\n.SH EXAMPLES\n.nf\n")
         .replace("\n.SH VERSION\n", "\n.fi\n.SH VERSION\n")
 }
 

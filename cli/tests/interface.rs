@@ -152,6 +152,26 @@ fn a_pipe_that_is_closed_is_no_error() {
 }
 
 #[test]
+fn the_times_that_are_shown_are_times_that_can_be_said() {
+    let world = World::new();
+    world.write("f", "1");
+    let id = world.fs(["snapshot"]);
+    world.write("f", "2");
+    // In another second: the time that is shown has no fractions.
+    std::thread::sleep(Duration::from_millis(1100));
+    world.fs(["snapshot", "-m", "2001-01-01"]);
+    let zone = |arguments: &[&str]| Ran::of(world.command(arguments).env("TZ", "Asia/Tokyo"));
+    let shown = zone(&["agent", "fs", "show", &id]).stdout;
+    let taken = shown.lines().find_map(|line| line.strip_prefix("taken")).unwrap().trim()[..19].to_owned();
+    for time in [taken.clone(), taken.replace(' ', "T")] {
+        assert_eq!(zone(&["agent", "fs", "cat", &time, "f"]).stdout, "1", "{time}");
+    }
+    assert_eq!(zone(&["agent", "fs", "show", "2001-01-02"]).code, 3, "nothing was there by then");
+    assert_eq!(zone(&["agent", "fs", "cat", "2099-01-01", "f"]).stdout, "2");
+    assert_eq!(zone(&["agent", "fs", "cat", "2001-01-01", "f"]).stdout, "2", "labels come first");
+}
+
+#[test]
 fn colour_only_where_it_is_wanted() {
     let world = World::new();
     world.write("f", "1");
@@ -202,7 +222,21 @@ fn help_completions_and_man_pages() {
     for page in ["ah.1", "ah-agent-fs-snapshot.1", "ah-timeline.1", "ah-config-set.1"] {
         assert!(read(page).contains(".TH "), "{page}");
     }
-    assert!(read("ah-agent-fs-restore.1").contains("ah agent fs restore before"), "examples are in the page");
+    let page = read("ah-agent-fs-restore.1");
+    assert!(page.contains("ah agent fs restore before"), "examples are in the page");
+    assert!(page.contains(r"[\fB\-C\fR \fIDIR\fR]") && page.contains(r"[\-\- \fIPATH\fR...]"), "{page}");
+    assert!(page.contains("cow\\-overlay"), "the values of --mode: {page}");
+    for entry in fs::read_dir(&folder).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        let text = read(&name);
+        // Nothing that is not installed is referred to.
+        assert!(!text.contains("help(1)") && !text.contains("docs/"), "{name}");
+    }
+    // Whoever takes a REF says what one can be.
+    for command in ["show", "diff", "seek", "cat", "branch", "restore", "edit", "rm"] {
+        let ran = world.run(["agent", "fs", command, "--help"]);
+        assert!(ran.stdout.contains("INTO the session") && ran.stdout.contains("@prompt{2}"), "{ran:?}");
+    }
     assert!(!folder.join("ah-__generate.1").exists());
 }
 

@@ -43,6 +43,8 @@ pub struct Settings {
     pub hang: Duration,
     /// What time it is.
     pub clock: Clock,
+    /// Reads a REF that is a time without an offset, in the user's time zone; none: it is no such time.
+    pub local_time: fn(&str) -> Option<Timestamp>,
     /// Where random ids come from.
     pub ids: IdSource,
     /// Who watches long operations, and can stop them.
@@ -67,6 +69,7 @@ impl Settings {
             background: None,
             hang: Duration::from_secs(120),
             clock: Clock::system(),
+            local_time: |_| None,
             ids: IdSource::random(),
             observer: Arc::new(Quiet),
         }

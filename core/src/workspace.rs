@@ -96,6 +96,7 @@ impl Workspace {
             own,
             began: self.began(&self.writing_session()),
             now: settings.clock.now(),
+            local: settings.local_time,
         };
         resolver.resolve(reference)
     }

@@ -1,6 +1,7 @@
 //! Times for people: relative, then local. For programs they are RFC 3339, which `ah_core::text` writes.
 
 use ah_plugin_api::Timestamp;
+use jiff::civil::{Date, DateTime};
 use jiff::tz::TimeZone;
 
 /// `2026-11-21 09:30:00` in the local time zone.
@@ -9,6 +10,18 @@ pub(crate) fn local(time: Timestamp) -> String {
         Some(instant) => instant.to_zoned(TimeZone::system()).strftime("%Y-%m-%d %H:%M:%S").to_string(),
         None => ah_core::text::format_time(time),
     }
+}
+
+/// Reads what [`local`] writes, also with a `T` in it, and a date alone. A second counts to its end, so that the time that is
+/// shown for a snapshot names that snapshot; a date is its first moment.
+pub(crate) fn read_local(text: &str) -> Option<Timestamp> {
+    let second = ["%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M:%S"].iter().find_map(|form| DateTime::strptime(form, text).ok());
+    let (time, nanos) = match second {
+        Some(time) => (time, 999_999_999),
+        None => (Date::strptime("%Y-%m-%d", text).ok()?.to_datetime(jiff::civil::Time::midnight()), 0),
+    };
+    let secs = time.to_zoned(TimeZone::system()).ok()?.timestamp().as_second();
+    Some(Timestamp { secs, nanos })
 }
 
 /// `just now`, `5 min ago`, `3 h ago`, then the local date.
@@ -40,6 +53,19 @@ mod tests {
 
     fn at(secs: i64) -> Timestamp {
         Timestamp { secs, nanos: 0 }
+    }
+
+    #[test]
+    fn local_times_are_read_as_they_are_written() {
+        let read = |text: &str| read_local(text).map(|time| (time.secs, time.nanos));
+        let (secs, nanos) = read(&local(at(1_000_000))).unwrap();
+        assert_eq!((secs, nanos), (1_000_000, 999_999_999));
+        assert_eq!(read("2026-11-21T11:18:00"), read("2026-11-21 11:18:00"));
+        assert_eq!(local(read_local("2026-11-21").unwrap()), "2026-11-21 00:00:00");
+        for other in ["", "2026-11-21 ", "2026-13-01", "2026-11-21x", "20", "before 2026-11-21", "2026-11-21 25:00:00"]
+        {
+            assert_eq!(read(other), None, "{other:?}");
+        }
     }
 
     #[test]

@@ -541,6 +541,9 @@ fn words_that_are_no_command() {
     ] {
         assert_eq!(world.refused(2, arguments), "invalid-argument");
     }
+    // Each of several options would do, and each is named.
+    let ran = world.run(["agent", "fs", "edit", "@", "--json"]);
+    assert!(["--message", "--keep", "--no-keep"].iter().all(|name| ran.stdout.contains(name)), "{ran:?}");
     // What was probably meant is in the hint.
     for (words, meant) in [
         (&["undo"][..], "did you mean `ah agent fs undo`?"),

@@ -171,6 +171,13 @@ fn one_file_then() {
         assert_eq!(world.fs(["cat", "@", "f"]), "two");
         let json = world.json("versions", &["agent", "fs", "versions", "f"]);
         assert_eq!(json["versions"].as_array().unwrap().len(), 2);
+        // A content that came back is known by its id.
+        world.write("f", "one\n");
+        world.fs(["snapshot"]);
+        let table = world.fs(["versions", "f"]);
+        let at = table.find("CONTENT").unwrap();
+        let ids: Vec<&str> = table.lines().skip(1).map(|row| &row[at..at + 10]).collect();
+        assert!(ids.len() == 3 && ids[0] == ids[2] && ids[0] != ids[1], "{table}");
     });
 }
 

@@ -1,7 +1,7 @@
 //! `ah agent fs edit`: relabel, pin.
 
 use ah_core::{Access, EditOptions};
-use clap::Args;
+use clap::{ArgGroup, Args};
 
 use crate::app::App;
 use crate::args::reference;
@@ -10,7 +10,7 @@ use crate::failure::{Exit, Outcome};
 
 /// Options of `ah agent fs edit`.
 #[derive(Debug, Args)]
-#[command(after_help = "\
+#[command(group = ArgGroup::new("change").args(["label", "keep", "no_keep"]).required(true).multiple(true), after_help = "\
 Examples:
   ah agent fs edit @ -m 'tests pass'
   ah agent fs edit before --keep
@@ -20,7 +20,7 @@ pub(crate) struct EditArgs {
     #[arg(value_name = "REF", value_parser = reference, allow_hyphen_values = true)]
     reference: String,
     /// The new label; an empty one takes it away.
-    #[arg(short = 'm', long = "message", value_name = "LABEL", required_unless_present_any = ["keep", "no_keep"])]
+    #[arg(short = 'm', long = "message", value_name = "LABEL")]
     label: Option<String>,
     /// Pin it: neither `rm` nor `prune` takes it.
     #[arg(long)]

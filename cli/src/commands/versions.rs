@@ -17,7 +17,8 @@ use crate::output::{size, time};
 /// Options of `ah agent fs versions`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The newest is first; a file that is deleted by now has versions too. Print one with `ah agent fs cat`.
+The newest is first; a file that is deleted by now has versions too. Rows with the same CONTENT hold the same bytes. \
+Print one with `ah agent fs cat SNAPSHOT FILE`.
 
 Examples:
   ah agent fs versions src/main.rs
@@ -27,6 +28,9 @@ pub(crate) struct VersionsArgs {
     #[arg(value_parser = path())]
     path: OsString,
 }
+
+/// So much of a content's id as tells those of one file apart.
+const CONTENT_DIGITS: usize = 10;
 
 #[derive(Serialize)]
 struct Shape<'a> {
@@ -43,18 +47,23 @@ pub(crate) fn run(app: &App, args: &VersionsArgs) -> Outcome {
         app.answer(workspace.root(), &Shape { versions: &versions })?;
         return Ok(Exit::Done);
     }
-    let mut table = Table::new(&["SINCE", "TAKEN", "SNAPSHOTS", "MODE", "SIZE", "MODIFIED", "LABEL"]);
+    let mut table =
+        Table::new(&["FIRST SNAPSHOT", "TAKEN", "IN A ROW", "CONTENT", "MODE", "SIZE", "MODIFIED", "LABEL"]);
     for version in &versions {
-        let (mode, bytes, modified) = match &version.entry {
-            Some(entry) => {
-                (format!("{:04o}", entry.mode), size::human(entry.size), time::relative(entry.mtime, app.now()))
-            }
-            None => (String::new(), "not there".to_owned(), String::new()),
+        let [content, mode, bytes, modified] = match &version.entry {
+            Some(entry) => [
+                entry.content.as_deref().map(|id| id.chars().take(CONTENT_DIGITS).collect()).unwrap_or_default(),
+                format!("{:04o}", entry.mode),
+                size::human(entry.size),
+                time::relative(entry.mtime, app.now()),
+            ],
+            None => ["not there".to_owned(), String::new(), String::new(), String::new()],
         };
         table.row([
             Cell::new(version.snapshot.as_str(), Style::Id),
             Cell::from(time::relative(version.time, app.now())),
             Cell::from(version.snapshots.to_string()),
+            Cell::from(content),
             Cell::from(mode),
             Cell::from(bytes),
             Cell::from(modified),

@@ -92,12 +92,13 @@ impl LeaseFile {
         }
     }
 
-    /// Whether its view can be shared by another lease of the whole snapshot.
+    /// Whether its view can be shared by another lease of the whole snapshot. Not one that is protected by modes alone: its
+    /// holder may have changed something in it.
     pub(crate) fn shows_all_of(&self, workspace: &WorkspaceId, snapshot: &SnapshotId) -> bool {
         self.workspace == *workspace
             && self.snapshot == *snapshot
             && self.paths.is_empty()
-            && self.shown.as_ref().is_some_and(Shown::stands)
+            && self.shown.as_ref().is_some_and(|shown| shown.read_only_mount && shown.stands())
     }
 
     /// What others are told of it, once it has a view.

@@ -2,7 +2,8 @@
 //!
 //! A lease is a file, `leases/<id>.json`; its view is in `mounts/`, under the id of the lease that first asked for it. The file
 //! comes before the view and goes after it, so that a killed process leaves a file without a view, which `gc` takes away, never a view without a
-//! file. Leases of one whole snapshot share one view.
+//! file. Leases of one whole snapshot share one view where that is a
+//! read-only mount.
 
 mod lease;
 

@@ -34,6 +34,8 @@ pub(crate) struct Fake {
     pub(crate) stuck: Arc<Mutex<Option<Reference>>>,
     /// Whether reading a file of a snapshot fails.
     pub(crate) reads_fail: Arc<AtomicBool>,
+    /// Whether views say that they are read-only mounts.
+    pub(crate) read_only: Arc<AtomicBool>,
     /// Whether making a branch fails.
     pub(crate) clones_fail: Arc<AtomicBool>,
     /// Whether taking anything away fails.
@@ -53,6 +55,7 @@ impl Fake {
             repository: Arc::default(),
             stuck: Arc::default(),
             reads_fail: Arc::default(),
+            read_only: Arc::default(),
             clones_fail: Arc::default(),
             destroys_fail: Arc::default(),
         }
@@ -123,6 +126,11 @@ impl Provider for Fake {
         self.inner.destroy(place, request, cx)
     }
 
+    fn mount(&self, place: &Place<'_>, request: &MountRequest, cx: &Context<'_>) -> Result<View> {
+        let read_only_mount = self.read_only.load(Ordering::Relaxed);
+        Ok(View { read_only_mount, ..self.inner.mount(place, request, cx)? })
+    }
+
     fn clone_snapshot(&self, place: &Place<'_>, request: &CloneRequest, cx: &Context<'_>) -> Result<WritableClone> {
         if self.clones_fail.load(Ordering::Relaxed) {
             return Err(Error::new(ah_core::ErrorKind::Unavailable, "made to fail"));
@@ -133,7 +141,6 @@ impl Provider for Fake {
     forward! {
         list(ListRequest) -> Vec<Snapshot>;
         stat(SnapshotRef) -> Snapshot;
-        mount(MountRequest) -> View;
         diff(DiffRequest) -> Changes;
         read_dir(ReadDirRequest) -> Vec<Entry>;
         lookup(LookupRequest) -> Vec<Option<Entry>>;

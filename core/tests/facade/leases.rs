@@ -1,6 +1,7 @@
 use crate::lab::Lab;
 use ah_core::{Access, ErrorKind, GcOptions, RelPath, Release, RmOptions, SeekOptions};
 use std::fs;
+use std::sync::atomic::Ordering;
 
 #[test]
 fn a_view_is_shown_shared_and_given_back() {
@@ -8,6 +9,10 @@ fn a_view_is_shown_shared_and_given_back() {
     lab.step("a", "1");
     lab.step("a", "2");
     let workspace = lab.open();
+    let own = [(); 2].map(|()| workspace.seek("@{1}", &SeekOptions::default()).unwrap());
+    assert!(own[0].path != own[1].path && !own[1].shared, "somebody may have written into the other");
+    workspace.release(&Release::All).unwrap();
+    lab.fake.read_only.store(true, Ordering::Relaxed);
     let lease = workspace.seek("@{1}", &SeekOptions::default()).unwrap();
     assert_eq!(fs::read_to_string(lease.path.join("a")).unwrap(), "1");
     lab.wait(1);

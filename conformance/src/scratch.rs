@@ -3,6 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use nix::mount::{MntFlags, umount2};
@@ -14,7 +15,9 @@ pub(crate) struct Scratch(PathBuf);
 
 impl Scratch {
     pub(crate) fn new(parent: &Path) -> io::Result<Self> {
-        let dir = tempfile::Builder::new().prefix("ah-conformance-").tempdir_in(parent)?;
+        // Closed to others: set-user-id files come to lie in it, and a provider may leave those bits out where anybody could run them.
+        let closed = std::fs::Permissions::from_mode(0o700);
+        let dir = tempfile::Builder::new().prefix("ah-conformance-").permissions(closed).tempdir_in(parent)?;
         // Canonical, because mounts are looked for by path.
         Ok(Self(dir.keep().canonicalize()?))
     }

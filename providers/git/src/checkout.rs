@@ -31,11 +31,22 @@ pub(crate) struct Options<'a> {
     pub(crate) paths: &'a [RelPath],
     /// Permission bits that are taken off everything.
     pub(crate) without: u32,
+    /// Whether files keep their set-user-id and set-group-id bits, see [`gives_set_id`].
+    pub(crate) set_id: bool,
     /// How many entries there are, for the progress bar.
     pub(crate) total: Option<u64>,
     /// Where the same files may lie already.
     pub(crate) share: Option<&'a Share<'a>>,
 }
+
+/// Whether set-user-id and set-group-id bits may be given to files where anybody can reach them. Not by root: whoever the file
+/// belonged to when it was captured, the copy belongs to root, and would run as root for everybody.
+pub(crate) fn gives_set_id() -> bool {
+    !rustix::process::geteuid().is_root()
+}
+
+/// Both bits.
+const SET_ID: u32 = 0o6000;
 
 /// Mode and time that a directory gets when nothing will be made in it any more.
 #[derive(Debug, Clone, Copy)]
@@ -67,6 +78,7 @@ pub(crate) fn checkout(
     let work = Work {
         store,
         without: options.without,
+        without_of_files: options.without | if options.set_id { 0 } else { SET_ID },
         total: options.total,
         share: options.share,
         cx,
@@ -100,6 +112,7 @@ const SMALL: u64 = 1 << 20;
 struct Work<'a> {
     store: &'a Store,
     without: u32,
+    without_of_files: u32,
     total: Option<u64>,
     share: Option<&'a Share<'a>>,
     cx: &'a Context<'a>,
@@ -314,7 +327,7 @@ impl Work<'_> {
             let name = String::from_utf8_lossy(name);
             return Err(damaged(format!("{name} is {size} bytes long instead of {}", meta.size)));
         }
-        rustix::fs::fchmod(&file, mode(meta.mode & !self.without))
+        rustix::fs::fchmod(&file, mode(meta.mode & !self.without_of_files))
             .and_then(|()| rustix::fs::futimens(&file, &times(meta.mtime)))
             .map_err(|e| failed("set mode and time of", name, e))
     }

@@ -8,7 +8,7 @@ use std::os::fd::AsFd;
 
 use ah_plugin_api::{Context, Dir, Error, MountRequest, Place, Result, View};
 
-use crate::checkout::{Options, checkout};
+use crate::checkout::{Options, checkout, gives_set_id};
 use crate::made::{Build, Kind, mounts};
 use crate::provider::no_such_path;
 use crate::share::Share;
@@ -38,6 +38,8 @@ pub(crate) fn mount(
             let options = Options {
                 paths: &request.paths,
                 without: if by_mount { 0 } else { 0o222 },
+                // The mount runs nothing as another user; but the folder below it is there before it, and after a reboot.
+                set_id: gives_set_id() || (by_mount && mounts::is_private(target.as_fd())),
                 total: request.paths.is_empty().then_some(head.manifest.entries),
                 share: share.as_ref(),
             };

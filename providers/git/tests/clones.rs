@@ -5,7 +5,7 @@
 mod common;
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use ah_plugin_api::{Context, DestroyRequest, Dir, ErrorKind, FileName, Place, Provider, ReclaimRequest};
@@ -68,7 +68,7 @@ fn a_plain_clone_is_exact_writable_and_on_its_own() {
     let bench = Bench::new();
     bench.write("a/b", "1");
     bench.write("c", "2");
-    std::fs::set_permissions(bench.work("c"), std::fs::Permissions::from_mode(0o4755)).unwrap();
+    std::fs::set_permissions(bench.work("c"), std::fs::Permissions::from_mode(0o1755)).unwrap();
     let before = listing(bench.workspace.path());
     let snapshot = bench.snapshot();
     let clone = bench.clone(&snapshot, "c1");
@@ -91,6 +91,40 @@ fn a_plain_clone_is_exact_writable_and_on_its_own() {
     std::fs::create_dir(&clone.path).unwrap();
     bench.destroy(&gone).unwrap();
     assert!(clone.path.exists());
+}
+
+/// A file of anybody's with these bits, copied by root, would run as root for whoever reaches the copy.
+#[test]
+fn root_makes_no_set_id_programs() {
+    let bench = Bench::new();
+    let is_root = rustix::process::geteuid().is_root();
+    let set = |path: &str, mode: u32| {
+        std::fs::set_permissions(bench.work(path), std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    for (name, mode) in [("u", 0o4755), ("g", 0o2755), ("both", 0o6711), ("sticky", 0o1755)] {
+        bench.write(name, "x");
+        set(name, mode);
+    }
+    bench.write("d/x", "x");
+    set("d", 0o2755);
+    let mode = |path: PathBuf| std::fs::metadata(path).unwrap().permissions().mode() & 0o7777;
+    let snapshot = bench.snapshot();
+    let clone = bench.clone(&snapshot, "c");
+    let without = if is_root { 0o6000 } else { 0 };
+    for name in ["u", "g", "both", "sticky"] {
+        assert_eq!(mode(clone.path.join(name)), mode(bench.work(name)) & !without, "{name}");
+    }
+    assert_eq!(mode(clone.path.join("d")), 0o2755);
+
+    // A view behind a closed door, and under a mount, has the exact modes; one that others can reach without it has not.
+    std::fs::set_permissions(bench.temp.path(), std::fs::Permissions::from_mode(0o700)).unwrap();
+    let view = bench.mount(&snapshot, "private");
+    let as_captured = if view.read_only_mount { 0 } else { without | 0o222 };
+    assert_eq!(mode(view.path.join("both")), 0o6711 & !as_captured);
+    std::fs::set_permissions(bench.temp.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let view = bench.mount(&snapshot, "open");
+    let taken_off = without | if view.read_only_mount { 0 } else { 0o222 };
+    assert_eq!(mode(view.path.join("both")), 0o6711 & !taken_off);
 }
 
 #[test]

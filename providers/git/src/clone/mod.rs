@@ -1,6 +1,6 @@
 //! Writable copies of a snapshot, with a repository of their own where one was recorded.
 //!
-//! A clone is the captured tree with its exact modes and times. If the workspace was the top of a work tree, it gets a `.git`
+//! A clone is the captured tree with its exact modes and times; made by root, without set-user-id and set-group-id bits of files. If the workspace was the top of a work tree, it gets a `.git`
 //! ([`git_dir`]): HEAD, branch and index as captured, all objects from the store's keep, the harmless part of the configuration
 //! ([`config`]). It depends on nothing outside: no alternates, no gitdir elsewhere.
 //!
@@ -15,7 +15,7 @@ use std::os::fd::AsFd;
 
 use ah_plugin_api::{CloneRequest, Context, Dir, Error, Place, Result, WritableClone};
 
-use crate::checkout::{Options, checkout};
+use crate::checkout::{Options, checkout, gives_set_id};
 use crate::made::{Build, Kind};
 use crate::repository::Repository;
 use crate::share::Share;
@@ -34,7 +34,13 @@ pub(crate) fn clone_snapshot(
     let at = (target, &request.name);
     let ((path, notes), reference) = Build::run(place.store, Kind::Clone, &head.manifest.id, at, cx, |build| {
         let share = place.workspace.map(Share::new);
-        let options = Options { paths: &[], without: 0, total: Some(head.manifest.entries), share: share.as_ref() };
+        let options = Options {
+            paths: &[],
+            without: 0,
+            set_id: gives_set_id(),
+            total: Some(head.manifest.entries),
+            share: share.as_ref(),
+        };
         let into = build.dir().try_clone().map_err(|e| Error::from_io("cannot keep a folder open", &e))?;
         let settle = checkout(store, &head.root, into, options, cx)?;
         let notes = repository(store, &head, place.workspace, build, cx)?;

@@ -38,6 +38,26 @@ pub(crate) fn work(target: BorrowedFd<'_>, name: &CStr, dir: BorrowedFd<'_>) -> 
     *WORK.get_or_init(|| bind(dir).is_ok() && unmount(target, name).is_ok())
 }
 
+/// Whether nobody but this user can come to what is in `target`: some directory on the way to it is closed to all others. False if
+/// that cannot be told.
+pub(crate) fn is_private(target: BorrowedFd<'_>) -> bool {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let mut at = rustix::fs::openat(target, c".", flags, Mode::empty());
+    while let Ok(dir) = at {
+        let Ok(stat) = rustix::fs::fstat(&dir) else { return false };
+        // With an access control list, the group's bits are the most that anybody on it gets.
+        if stat.st_mode & 0o011 == 0 && stat.st_uid == rustix::process::geteuid().as_raw() {
+            return true;
+        }
+        at = rustix::fs::openat(&dir, c"..", flags, Mode::empty());
+        let Some(Ok(above)) = at.as_ref().ok().map(rustix::fs::fstat) else { return false };
+        if (above.st_dev, above.st_ino) == (stat.st_dev, stat.st_ino) {
+            return false;
+        }
+    }
+    false
+}
+
 fn bind(dir: BorrowedFd<'_>) -> rustix::io::Result<()> {
     let path = format!("/proc/self/fd/{}", dir.as_raw_fd());
     rustix::mount::mount_bind(path.as_str(), path.as_str())

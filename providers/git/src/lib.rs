@@ -29,6 +29,8 @@ mod repository;
 mod scan;
 mod share;
 mod store;
+#[allow(unsafe_code)]
+mod sys;
 mod tree;
 mod view;
 

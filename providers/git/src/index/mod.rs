@@ -25,7 +25,7 @@ mod write;
 pub(crate) use patch::Patch;
 pub(crate) use read::Index;
 pub(crate) use record::{DIR_CAPTURED, DIR_CLASS, DIR_KEPT, DIR_MARKED, DIR_OMITS, DIR_THROUGH, DIR_TRACKED, Header};
-pub(crate) use record::{ITEM_DIR, ITEM_IGNORED, ITEM_RECHECK, ITEM_TRACKED, ItemRecord, What};
+pub(crate) use record::{ITEM_DIR, ITEM_IGNORED, ITEM_RECHECK, ITEM_TRACKED, ITEM_WRITTEN, ItemRecord, What};
 pub(crate) use write::{NewDir, Writer};
 
 /// Name of the file in the store.

@@ -5,7 +5,7 @@ use gix::ObjectId;
 
 use crate::scan::Stat;
 
-pub(super) const MAGIC: &[u8; 8] = b"ahindex1";
+pub(super) const MAGIC: &[u8; 8] = b"ahindex2";
 /// Bytes of the header.
 pub(super) const HEADER: usize = 320;
 /// Bytes of a directory's record.
@@ -40,6 +40,8 @@ pub(crate) const ITEM_TRACKED: u8 = 2;
 pub(crate) const ITEM_RECHECK: u8 = 4;
 /// Omitted, and it is a directory.
 pub(crate) const ITEM_DIR: u8 = 8;
+/// Somebody may have been writing to it when it was read, so that it can have changed without new times.
+pub(crate) const ITEM_WRITTEN: u8 = 16;
 
 /// What became of an item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use ah_plugin_api::{Context, EntryKind, OmitReason, Result};
+use ah_plugin_api::{Context, EntryKind, OmitReason, Result, Timestamp};
 use ah_rules::{Class, DirRules};
 use gix::objs::Kind;
 use gix::{ObjectId, oid};
@@ -12,8 +12,9 @@ use rustix::io::Errno;
 use super::stat::{Stat, open_dir, open_file, stat_at, stat_of};
 use super::walk::below;
 use super::{Item, Scan, State, io_error, pool};
-use crate::index::{ITEM_IGNORED, ITEM_RECHECK, ITEM_TRACKED, What};
+use crate::index::{ITEM_IGNORED, ITEM_RECHECK, ITEM_TRACKED, ITEM_WRITTEN, What};
 use crate::store::Taken;
+use crate::sys::may_have_writer;
 
 /// Where contents and trees go.
 pub(crate) trait Sink: Sync {
@@ -30,6 +31,14 @@ const AT_ONCE: u64 = 1 << 20;
 const TRIES: usize = 3;
 /// How many files one thread reads before it asks for more work.
 const UNIT: usize = 32;
+
+/// What all that read need.
+struct Reading<'a> {
+    sink: &'a dyn Sink,
+    /// See [`Scan::writers_from`].
+    writers_from: Timestamp,
+    cx: &'a Context<'a>,
+}
 
 /// What became of an item.
 enum Outcome {
@@ -55,12 +64,13 @@ pub(crate) fn read_contents(root: BorrowedFd<'_>, scan: &mut Scan, sink: &dyn Si
     let total = units.iter().map(|(_, items)| items.len() as u64).sum();
     let done = AtomicU64::new(0);
     let nodes = &scan.nodes;
+    let reading = Reading { sink, writers_from: scan.writers_from, cx };
     let outcomes = pool::each(units.len(), cx, |unit, out| {
         let (at, items) = &units[unit];
         let node = &nodes[*at];
         let State::Listed(listed) = &node.state else { return Ok(()) };
         let Some(rules) = &listed.rules else { return Ok(()) };
-        read_unit(root, &node.path, &listed.items, items, rules, sink, cx, |item, outcome| {
+        read_unit(root, &node.path, &listed.items, items, rules, &reading, |item, outcome| {
             out.push((*at, item, outcome));
         })?;
         let before = done.fetch_add(items.len() as u64, Ordering::Relaxed);
@@ -97,15 +107,13 @@ fn apply(item: &mut Item, outcome: Outcome) {
     }
 }
 
-#[allow(clippy::too_many_arguments)]
 fn read_unit(
     root: BorrowedFd<'_>,
     path: &[u8],
     items: &[Item],
     unit: &[usize],
     rules: &DirRules,
-    sink: &dyn Sink,
-    cx: &Context<'_>,
+    reading: &Reading<'_>,
     mut result: impl FnMut(usize, Outcome),
 ) -> Result<()> {
     let dir = match open_dir(root, path) {
@@ -122,9 +130,9 @@ fn read_unit(
     };
     let mut buffer = Vec::new();
     for &number in unit {
-        cx.check_cancelled()?;
+        reading.cx.check_cancelled()?;
         let item = &items[number];
-        let outcome = read_item(dir.as_fd(), item, rules, sink, &mut buffer, cx).map_err(|error| {
+        let outcome = read_item(dir.as_fd(), item, rules, reading, &mut buffer).map_err(|error| {
             error.context(format!("cannot capture {}", String::from_utf8_lossy(&below(path, &item.name))))
         })?;
         result(number, outcome);
@@ -140,16 +148,15 @@ fn read_item(
     dir: BorrowedFd<'_>,
     item: &Item,
     rules: &DirRules,
-    sink: &dyn Sink,
+    reading: &Reading<'_>,
     buffer: &mut Vec<u8>,
-    cx: &Context<'_>,
 ) -> Result<Outcome> {
     let former = item.former.as_deref();
     let mut what = item.what;
     for _ in 0..TRIES {
         let tried = match what {
-            What::Symlink => read_link(dir, item, rules, sink, former)?,
-            _ => read_file(dir, item, rules, sink, former, buffer, cx)?,
+            What::Symlink => read_link(dir, item, rules, reading.sink, former)?,
+            _ => read_file(dir, item, rules, reading, former, buffer)?,
         };
         match tried {
             Ok(Some(outcome)) => return Ok(outcome),
@@ -184,10 +191,9 @@ fn read_file(
     dir: BorrowedFd<'_>,
     item: &Item,
     rules: &DirRules,
-    sink: &dyn Sink,
+    reading: &Reading<'_>,
     former: Option<&oid>,
     buffer: &mut Vec<u8>,
-    cx: &Context<'_>,
 ) -> Result<Try> {
     let (file, before) = match open_file(dir, &*item.name) {
         Ok(opened) => opened,
@@ -201,14 +207,17 @@ fn read_file(
         Ok(flags) => flags,
         Err(outcome) => return Ok(Ok(Some(outcome))),
     };
+    // Asked before it is read: who opens it later changes its times with the first thing he writes.
+    let written = stat.ctime >= reading.writers_from && may_have_writer(file.as_fd());
+    let flags = flags | if written { ITEM_WRITTEN } else { 0 };
     let id = if stat.size <= AT_ONCE {
         match read_whole(file.as_fd(), stat.size as usize, buffer) {
-            Ok(true) => Some(sink.object(Kind::Blob, buffer, former)?),
+            Ok(true) => Some(reading.sink.object(Kind::Blob, buffer, former)?),
             Ok(false) => None,
             Err(error) => return Ok(Err(error)),
         }
     } else {
-        match sink.blob_from(file.as_fd(), stat.size, former, cx)? {
+        match reading.sink.blob_from(file.as_fd(), stat.size, former, reading.cx)? {
             Ok(id) => id,
             Err(error) => return Ok(Err(error)),
         }

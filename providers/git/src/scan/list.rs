@@ -141,7 +141,7 @@ pub(super) fn decide_one(
     item.pending = true;
     if let Some(old) = old
         && old.what == item.what
-        && env.settled(&old.stat, &stat)
+        && env.settled(old, &stat)
         && env.doubted.is_none_or(|store| store.contains(&old.id))
     {
         item.id = old.id;
@@ -156,14 +156,14 @@ pub(super) fn rules_changed(env: &Env<'_>, index: &Index, at: usize, items: &[It
     let (mut had_ignore, mut had_git) = (None, false);
     for item in index.items(at) {
         match item.name {
-            b".gitignore" => had_ignore = Some(item.stat),
+            b".gitignore" => had_ignore = Some(item),
             b".git" => had_git = true,
             _ => {}
         }
     }
     let ignore_differs = match (had_ignore, find(b".gitignore")) {
         (None, None) => false,
-        (Some(before), Some(now)) => !env.unchanged(&before, &now.stat),
+        (Some(before), Some(now)) => !env.same_rules(&before, &now.stat),
         (Some(_), None) | (None, Some(_)) => true,
     };
     // The root's own `.git` is part of the rules' fingerprint.

@@ -13,10 +13,13 @@
 //! that saw it by more than a second: a later change within the same tick of the clock would look the same, and a `write` that
 //! was under way then too. The ctime decides because nobody can set it; `touch -d`, `mv`, `cp -p` all change it.
 //!
-//! A limit: stores into a shared mapping. The kernel changes the times when a page is written to for the first time since it was
-//! last brought to disk, not at each store; so one into a page that was dirty already shows only after that, or with the next change, and on
-//! tmpfs never. The contents that were captured are some that the file had; a later snapshot may miss later stores. Programs that end with
-//! `msync`, `munmap` and a `close` of a file they wrote to as well are seen, databases that keep a mapping open may not be.
+//! Writers that go on without new times: a `write` that takes long, and stores into a shared mapping, which change the times only
+//! at the first one into a page since that was last brought to disk ([`DIRTY`]). So a file that changed a short while ago is asked
+//! when it is read whether somebody has it open for writing ([`crate::sys`]). If so, the next scan reads it again, whatever its
+//! times say.
+//!
+//! A limit: on tmpfs pages are never brought to disk. There every file that is read is asked; but a mapping that is made after that, of
+//! a file whose page was written to before, changes no time, and what is stored through it stays unseen until the file changes otherwise.
 //!
 //! Not here: what is ignored (`ah-rules`), the index's form (`index`), trees and snapshots (`capture`).
 
@@ -36,7 +39,7 @@ use ah_plugin_api::{CapturePolicy, Context, Error, ErrorKind, OmitReason, Result
 use ah_rules::{Class, DirRules, Rules};
 use gix::ObjectId;
 
-use crate::index::{DIR_KEPT, DIR_THROUGH, DIR_TRACKED, Index, ItemRecord, What};
+use crate::index::{DIR_KEPT, DIR_THROUGH, DIR_TRACKED, ITEM_WRITTEN, Index, ItemRecord, What};
 use crate::store::Store;
 
 pub(crate) use content::{Sink, read_contents};
@@ -165,6 +168,8 @@ pub(crate) struct Scan {
     pub(crate) user_index: [i64; 6],
     /// How close to `started` a change may be and still get an older time, nanoseconds.
     pub(crate) tick: u64,
+    /// Files with a ctime from here on may change without a new one, by who has them open for writing.
+    pub(crate) writers_from: Timestamp,
     /// Whether the store has every object that the index names.
     pub(crate) certain: bool,
 }
@@ -185,6 +190,10 @@ impl Scan {
 /// A `write` sets a file's times when it begins, and may go on for a while: a file that was changed this short before it was
 /// read is read once more by the next scan. Nanoseconds; tests cannot wait that long.
 const UNDER_WAY: u64 = if cfg!(test) { 1 } else { 1_000_000_000 };
+
+/// A page that was written to through a mapping is on disk after this long, by the kernel's usual settings (5 s between two looks
+/// for pages that are 30 s old), and the next store into it changes the file's times again. Nanoseconds, with some room.
+const DIRTY: u64 = 40_000_000_000;
 
 /// The id that stands for none.
 pub(crate) fn null() -> ObjectId {
@@ -242,8 +251,13 @@ impl Env<'_> {
     }
 
     /// Whether what the index says of contents with these attributes still holds.
-    fn settled(&self, before: &Stat, now: &Stat) -> bool {
-        before == now && before.ctime < self.settled_until
+    fn settled(&self, before: &ItemRecord<'_>, now: &Stat) -> bool {
+        before.stat == *now && before.stat.ctime < self.settled_until && before.flags & ITEM_WRITTEN == 0
+    }
+
+    /// Whether the rules of a rule file that had been seen like that still hold.
+    fn same_rules(&self, before: &ItemRecord<'_>, now: &Stat) -> bool {
+        self.unchanged(&before.stat, now) && before.flags & ITEM_WRITTEN == 0
     }
 
     /// Takes note of captured entries, and refuses too many.
@@ -357,5 +371,8 @@ pub(crate) fn scan(
         }
     };
     let tick = filesystem.tick;
-    Ok(Scan { index, nodes, started, device: seen.device, rules, user_index: user_index.fields, tick, certain })
+    let writers_from =
+        if filesystem.memory { Timestamp { secs: i64::MIN, nanos: 0 } } else { stat::before(started, DIRTY) };
+    let (device, user_index) = (seen.device, user_index.fields);
+    Ok(Scan { index, nodes, started, device, rules, user_index, tick, writers_from, certain })
 }

@@ -214,7 +214,7 @@ fn look_at(
         };
         let seen = stat_at(dir.as_fd(), item.name).ok();
         let fine = seen.is_some_and(|seen| {
-            if by_contents { env.settled(&item.stat, &seen.stat) && !seen.mount } else { item.stat == seen.stat }
+            if by_contents { env.settled(&item, &seen.stat) && !seen.mount } else { item.stat == seen.stat }
         });
         if !fine {
             out.push(Finding::Item(at, number, seen));
@@ -269,7 +269,7 @@ impl Dirty {
     fn rules_changed(&self, env: &Env<'_>, index: &Index) -> bool {
         self.items.iter().any(|(at, item, seen)| {
             let rule_file = index.item(*at, *item).filter(|item| item.name == b".gitignore");
-            rule_file.is_some_and(|item| seen.is_none_or(|seen| !env.unchanged(&item.stat, &seen.stat)))
+            rule_file.is_some_and(|item| seen.is_none_or(|seen| !env.same_rules(&item, &seen.stat)))
         })
     }
 }

@@ -122,6 +122,8 @@ pub(crate) struct Filesystem {
     pub(crate) dir_times: bool,
     /// How close to a scan's start a change may be and still get an older time, nanoseconds.
     pub(crate) tick: u64,
+    /// Files are in memory only: their pages never become clean, so stores through a mapping never change the times again.
+    pub(crate) memory: bool,
 }
 
 impl Filesystem {
@@ -130,12 +132,14 @@ impl Filesystem {
         const LOCAL: [u64; 8] =
             [0xEF53, 0x5846_5342, 0x9123_683E, 0x0102_1994, 0x2FC1_2FC1, 0xF2F5_2010, 0x794C_7630, 0xCA45_1A4E];
         let kind = rustix::fs::fstatfs(root).map_or(0, |statfs| statfs.f_type as u64 & 0xFFFF_FFFF);
+        // tmpfs, ramfs.
+        let memory = [0x0102_1994, 0x8584_58F6].contains(&kind);
         if LOCAL.contains(&kind) {
             // Kernel clocks tick every 10 ms at the slowest; twice that.
-            Self { dir_times: true, tick: 20_000_000 }
+            Self { dir_times: true, tick: 20_000_000, memory }
         } else {
             // Another machine's clock, or FAT's two seconds.
-            Self { dir_times: false, tick: 3_000_000_000 }
+            Self { dir_times: false, tick: 3_000_000_000, memory }
         }
     }
 }

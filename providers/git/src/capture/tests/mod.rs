@@ -45,7 +45,10 @@ struct Bench {
 
 impl Bench {
     fn new() -> Self {
-        let dir = tempfile::tempdir().unwrap();
+        Self::of(tempfile::tempdir().unwrap())
+    }
+
+    fn of(dir: tempfile::TempDir) -> Self {
         fs::create_dir(dir.path().join("ws")).unwrap();
         fs::create_dir(dir.path().join("store")).unwrap();
         let store = Store::open(&Dir::open(dir.path().join("store")).unwrap()).unwrap();

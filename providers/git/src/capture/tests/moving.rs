@@ -1,13 +1,17 @@
 //! Files that change while they are read.
 
 use std::fs;
-use std::os::unix::fs::symlink;
+use std::os::fd::AsFd;
+use std::os::unix::fs::{MetadataExt, symlink};
 use std::sync::Arc;
 
 use ah_plugin_api::{Context, Dir, OmitReason, SnapshotId, SnapshotRequest};
 
 use super::{Bench, base_request, reasons};
 use crate::capture::snapshot;
+use crate::index::Index;
+use crate::scan::{State, scan};
+use crate::sys::tests::Mapping;
 
 #[test]
 fn a_file_that_never_stands_still_is_omitted_or_whole() {
@@ -78,4 +82,81 @@ fn a_tree_that_changes_all_the_time_is_captured_all_the_same() {
         stop.store(true, std::sync::atomic::Ordering::Relaxed);
     });
     bench.take_and_compare();
+}
+
+/// How many files the next scan would read.
+fn to_be_read(bench: &Bench) -> usize {
+    let index = Index::load(bench.store.folder());
+    let scan = scan(bench.workspace().as_fd(), &bench.policy, index, &bench.store, true, &Context::quiet()).unwrap();
+    let pending = |node: &crate::scan::Node| match &node.state {
+        State::Listed(listed) => listed.items.iter().filter(|item| item.pending).count(),
+        _ => 0,
+    };
+    scan.nodes.iter().map(pending).sum()
+}
+
+/// A page that is dirty already takes stores without a new time.
+fn stores_through_a_mapping_are_seen(bench: &Bench) {
+    bench.write("still", "still");
+    fs::write(bench.path("mapped"), [b'a'; 4096]).unwrap();
+    let file = fs::File::options().read(true).write(true).open(bench.path("mapped")).unwrap();
+    let mapping = Mapping::new(&file);
+    drop(file);
+    mapping.store(0, b'b');
+    bench.settle();
+    bench.take_and_compare();
+    let before = fs::metadata(bench.path("mapped")).unwrap();
+    mapping.store(0, b'c');
+    let after = fs::metadata(bench.path("mapped")).unwrap();
+    assert_eq!((before.ctime(), before.ctime_nsec()), (after.ctime(), after.ctime_nsec()), "nothing to test");
+    bench.settle();
+    bench.take_and_compare();
+    // Until it is gone, and then once more for the last stores.
+    mapping.store(1, b'd');
+    drop(mapping);
+    assert_eq!(to_be_read(bench), 1);
+    bench.take_and_compare();
+    assert_eq!(to_be_read(bench), 0);
+}
+
+#[test]
+fn a_mapping_that_goes_on_is_seen() {
+    stores_through_a_mapping_are_seen(&Bench::new());
+}
+
+#[test]
+fn a_mapping_that_goes_on_is_seen_where_nothing_is_ever_written_out() {
+    let bench = Bench::of(tempfile::tempdir_in("/dev/shm").unwrap());
+    stores_through_a_mapping_are_seen(&bench);
+}
+
+/// A `write` that takes long sets the times when it begins: as long as somebody could be at it, the file counts as changed.
+#[test]
+fn what_has_a_writer_is_read_again_and_nothing_else() {
+    let bench = Bench::new();
+    for at in 0..200 {
+        bench.write(&format!("d{}/f{at}", at % 4), &format!("content {at}"));
+    }
+    let writer = fs::File::options().write(true).open(bench.path("d1/f1")).unwrap();
+    bench.settle();
+    bench.take_and_compare();
+    assert_eq!(to_be_read(&bench), 1);
+    bench.take_and_compare();
+    assert_eq!(to_be_read(&bench), 1);
+    {
+        use std::io::Write;
+        (&writer).write_all(b"changed").unwrap();
+    }
+    bench.take_and_compare();
+    drop(writer);
+    bench.settle();
+    bench.take_and_compare();
+    assert_eq!(to_be_read(&bench), 0);
+    bench.write("d2/.gitignore", "f2\n");
+    let rules = fs::File::options().write(true).open(bench.path("d2/.gitignore")).unwrap();
+    bench.settle();
+    bench.take_and_compare();
+    drop(rules);
+    bench.take_and_compare();
+    assert_eq!(to_be_read(&bench), 0);
 }

@@ -14,7 +14,6 @@ use crate::registry::{self, Finder, Found, Identity, Index, WorkspaceRecord, too
 use crate::seek;
 use crate::text;
 use crate::timeline::{EventBody, WorkspaceChange};
-use crate::versioned::Doc;
 use crate::workspace::Workspace;
 
 impl Engine {
@@ -201,7 +200,7 @@ impl Engine {
         if !fsio::make_dir(&folder)? {
             return Err(Error::new(ErrorKind::Internal, format!("the id {} is taken already", record.id)));
         }
-        registry::save(self.home(), &Doc::new(record.clone()))?;
+        registry::save_new(self.home(), &record)?;
         self.home().keep_reserve();
         Index::refresh(self.home())?;
         Ok(record)

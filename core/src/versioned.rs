@@ -55,6 +55,15 @@ impl<T: Versioned> Doc<T> {
             }
             Err(error) => error,
         };
+        if let Some(doc) = Self::newest_backup(path)? {
+            return Ok(Some(doc));
+        }
+        Err(Error::new(ErrorKind::DataLoss, format!("{} is damaged, and no backup of it can be read", path.display()))
+            .with_cause(&error))
+    }
+
+    /// The newest backup that can be read, for a file that is never taken away by itself and yet is gone.
+    pub(crate) fn newest_backup(path: &Path) -> Result<Option<Self>> {
         for n in 1..=BACKUPS {
             if let Some(bytes) = fsio::read(&suffixed(path, &format!("bak{n}")))?
                 && let Ok((doc, _)) = Self::parse(&bytes)
@@ -62,8 +71,13 @@ impl<T: Versioned> Doc<T> {
                 return Ok(Some(doc));
             }
         }
-        Err(Error::new(ErrorKind::DataLoss, format!("{} is damaged, and no backup of it can be read", path.display()))
-            .with_cause(&error))
+        Ok(None)
+    }
+
+    /// Writes a new file with a backup, of which there would be none before it is first changed.
+    pub(crate) fn save_new(&self, path: &Path) -> Result<()> {
+        fsio::replace(&suffixed(path, "bak1"), &self.render()?, Durability::Durable)?;
+        self.save_plain(path)
     }
 
     /// Writes the file, keeping the former one as a backup.

@@ -108,6 +108,8 @@ impl Workspace {
             let _ = std::fs::remove_dir(session);
         }
         let _lock = self.engine.lock_registry()?;
+        // Writes anew what is lost and still known, before it is taken for something that was never finished.
+        Index::refresh(home)?;
         for id in fsio::names(&home.join("workspaces"))? {
             let orphan = home.workspace(&id);
             match registry::load(home, &id) {

@@ -1,17 +1,18 @@
 //! `index.json`: all workspaces with their sessions in one file, so that finding one costs one read.
 //!
-//! A cache. It is rebuilt from `workspaces/` when it is missing, damaged, or does not name exactly the folders that are there. What it says
+//! A cache. It is rebuilt from `workspaces/` when it is missing, damaged, or does not name exactly the folders that are there; and the other
+//! way round, a workspace's record that is lost or damaged, with its backups, is written anew from here. What it says
 //! of one workspace is checked against that workspace's own record before anything is done with it.
 
 use std::collections::BTreeSet;
 
-use ah_plugin_api::{Durability, Result};
+use ah_plugin_api::{Durability, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
 
 use crate::fsio;
 use crate::home::Home;
 use crate::ids::WorkspaceId;
-use crate::registry::record::{WorkspaceRecord, load};
+use crate::registry::record::{WorkspaceRecord, load, save_new};
 use crate::session::{self, SessionRecord};
 
 const VERSION: u64 = 1;
@@ -59,15 +60,27 @@ impl Index {
     }
 
     fn rebuild(home: &Home, folders: &BTreeSet<String>) -> Result<Self> {
+        let former = fsio::read(&home.join("index.json")).ok().flatten();
+        let former = former.and_then(|bytes| serde_json::from_slice::<Self>(&bytes).ok());
+        let known = |folder: &str| {
+            let former = former.iter().flat_map(|index| &index.workspaces);
+            former.map(|workspace| &workspace.record).find(|record| record.id.as_str() == folder)
+        };
         let mut index = Self { version: VERSION, workspaces: Vec::new(), empty: Vec::new() };
         for folder in folders {
+            let record = match load(home, folder) {
+                Ok(Some(doc)) if doc.value.id.as_str() == folder => Some(doc.value),
+                Err(error) if error.kind != ErrorKind::DataLoss => None,
+                // What was lost there is known here still: its history must not begin anew.
+                _ => known(folder).filter(|record| save_new(home, record).is_ok()).cloned(),
+            };
             // One workspace whose record is lost must not hide the others.
-            match load(home, folder) {
-                Ok(Some(doc)) if doc.value.id.as_str() == folder => {
+            match record {
+                Some(record) => {
                     let sessions = session::list(&home.workspace(folder))?;
-                    index.workspaces.push(IndexedWorkspace { record: doc.value, sessions });
+                    index.workspaces.push(IndexedWorkspace { record, sessions });
                 }
-                _ => index.empty.push(folder.clone()),
+                None => index.empty.push(folder.clone()),
             }
         }
         Ok(index)

@@ -11,4 +11,4 @@ mod record;
 pub(crate) use find::{Finder, Found, too_much};
 pub(crate) use identity::Identity;
 pub(crate) use index::{Index, IndexedWorkspace};
-pub(crate) use record::{WorkspaceRecord, load, save};
+pub(crate) use record::{WorkspaceRecord, load, save, save_new};

@@ -39,7 +39,16 @@ impl Versioned for WorkspaceRecord {
 
 /// Reads a workspace's record; none if its folder has none (its maker was killed, or `gc` is at it).
 pub(crate) fn load(home: &Home, id: &str) -> Result<Option<Doc<WorkspaceRecord>>> {
-    Doc::load(&home.workspace(id).join("workspace.json"))
+    let path = home.workspace(id).join("workspace.json");
+    match Doc::load(&path)? {
+        Some(doc) => Ok(Some(doc)),
+        None => Doc::newest_backup(&path),
+    }
+}
+
+/// Writes a new workspace's record.
+pub(crate) fn save_new(home: &Home, record: &WorkspaceRecord) -> Result<()> {
+    Doc::new(record.clone()).save_new(&home.workspace(record.id.as_str()).join("workspace.json"))
 }
 
 /// Writes a workspace's record.

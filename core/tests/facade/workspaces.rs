@@ -1,6 +1,7 @@
 use crate::lab::{Lab, kinds, write};
 use ah_core::{
-    Access, Engine, ErrorKind, EventBody, NoticeKind, SnapshotFilter, SnapshotOptions, TimelineFilter, WorkspaceChange,
+    Access, Engine, ErrorKind, EventBody, GcOptions, NoticeKind, SnapshotFilter, SnapshotOptions, TimelineFilter,
+    WorkspaceChange,
 };
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -240,6 +241,7 @@ fn a_lost_record_hides_no_other_and_is_reported() {
             fs::remove_file(file).unwrap();
         }
     }
+    fs::remove_file(lab.settings.home.join("index.json")).unwrap();
     assert_eq!(id(&lab.engine(), &lab.path()), own);
     let report = lab.open().gc(&ah_core::GcOptions::default()).unwrap();
     assert!(report.failures.iter().any(|failure| failure.contains(&lost)), "{report:?}");
@@ -262,4 +264,31 @@ fn paths_are_taken_as_they_are_said() {
     symlink("/etc", lab.path().join("away")).unwrap();
     assert_eq!(rel(&lab.path(), "away").unwrap(), "away");
     assert_eq!(rel(&lab.path(), "../other").unwrap_err().kind, ErrorKind::InvalidArgument);
+}
+
+#[test]
+fn a_record_that_is_lost_is_written_anew() {
+    let lab = Lab::new();
+    lab.step("a", "1");
+    let (folder, id) = (lab.folder(), lab.open().id().clone());
+    let damage: [&dyn Fn(&std::path::Path); 2] =
+        [&|path| fs::remove_file(path).unwrap(), &|path| fs::write(path, "{").unwrap()];
+    for damage in damage {
+        for backup_too in [false, true] {
+            for entry in fs::read_dir(&folder).unwrap() {
+                let path = entry.unwrap().path();
+                let name = path.file_name().unwrap().to_string_lossy().into_owned();
+                if name == "workspace.json" || (backup_too && name.starts_with("workspace.json.bak")) {
+                    damage(&path);
+                }
+            }
+            if !backup_too {
+                fs::remove_file(lab.settings.home.join("index.json")).unwrap();
+            }
+            lab.open().gc(&GcOptions::default()).unwrap();
+            let workspace = lab.open();
+            assert_eq!(*workspace.id(), id);
+            assert_eq!(workspace.snapshots(&SnapshotFilter::default()).unwrap().len(), 1);
+        }
+    }
 }

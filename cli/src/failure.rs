@@ -6,13 +6,12 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use ah_core::text as words;
 use ah_plugin_api::{Error, ErrorKind};
-use clap::error::{ContextKind, ContextValue};
 use serde::Serialize;
 
-use crate::args::{self, Globals};
+use crate::args::Globals;
 use crate::env::Env;
+use crate::hint;
 use crate::output::style::{Painter, Style};
 use crate::output::text;
 
@@ -76,8 +75,8 @@ impl Report {
     pub(crate) fn new(globals: &Globals, env: &Env, arguments: &[OsString]) -> Self {
         Self {
             json: globals.json,
-            command: command_named(arguments),
-            whole: line_of(arguments),
+            command: hint::command_named(arguments),
+            whole: hint::line_of(arguments),
             directory: globals.directory.clone(),
             painter: Painter::stderr(globals.color, env),
         }
@@ -104,7 +103,10 @@ impl Report {
     }
 
     fn failed(&self, mut error: Error, code: u8) -> ExitCode {
-        error.hint = error.hint.or_else(|| self.usual_hint(error.kind)).map(|hint| self.in_place(hint));
+        error.hint = error
+            .hint
+            .or_else(|| self.usual_hint(error.kind))
+            .map(|hint| hint::in_place(self.directory.as_deref(), &hint));
         if self.json {
             to_stdout(&error);
         } else {
@@ -131,18 +133,6 @@ impl Report {
             ErrorKind::Cancelled => format!("`ah` shows how things stand; `{whole}` starts again"),
             _ => "`ah agent fs gc` puts things in order; then repeat it".to_owned(),
         })
-    }
-
-    /// The hint with `-C` in its commands, where that is how the command came to its directory.
-    fn in_place(&self, hint: String) -> String {
-        match &self.directory {
-            Some(directory) if !hint.contains(" -C ") => {
-                let ah = format!("ah -C {} ", words::shell(directory.as_os_str()));
-                let hint = hint.replace("`ah ", &format!("`{ah}")).replace("`ah`", &format!("`{}`", ah.trim_end()));
-                hint.strip_prefix("ah ").map_or_else(|| hint.clone(), |rest| format!("{ah}{rest}"))
-            }
-            _ => hint,
-        }
     }
 
     fn to_stderr(&self, error: &Error) {
@@ -188,7 +178,7 @@ pub(crate) fn usage(error: &clap::Error, arguments: &[OsString], colour: bool) -
         let _ = error.print();
         return ExitCode::SUCCESS;
     }
-    let hint = meant(error, arguments).unwrap_or_else(|| format!("{} --help", command_named(arguments)));
+    let hint = hint::meant(error, arguments).unwrap_or_else(|| format!("{} --help", hint::command_named(arguments)));
     // The options could not be read, so whether JSON is wanted has to be seen from the words themselves.
     if arguments.iter().take_while(|word| *word != "--").any(|word| word == "--json") {
         let rendered = error.render().to_string();
@@ -206,53 +196,4 @@ pub(crate) fn usage(error: &clap::Error, arguments: &[OsString], colour: bool) -
         let _ = writeln!(io::stderr().lock(), "{}\nhint: {hint}", told.trim_end());
     }
     ExitCode::from(2)
-}
-
-/// What was probably meant: a command by the last part of its name, or a path that `--` was forgotten before.
-fn meant(error: &clap::Error, arguments: &[OsString]) -> Option<String> {
-    let word = |kind| match error.get(kind) {
-        Some(ContextValue::String(word)) => Some(word.as_str()),
-        _ => None,
-    };
-    match error.kind() {
-        clap::error::ErrorKind::InvalidSubcommand => {
-            let path = path_of(&args::command(), word(ContextKind::InvalidSubcommand)?)?;
-            Some(format!("did you mean `{path}`?"))
-        }
-        clap::error::ErrorKind::UnknownArgument => {
-            let word = word(ContextKind::InvalidArg).filter(|word| !word.starts_with('-'))?;
-            let places = (1..arguments.len()).filter(|at| arguments[*at] == word);
-            let mut tries = places.map(|at| [&arguments[..at], &["--".into()], &arguments[at..]].concat());
-            let right = tries.find(|words| args::command().try_get_matches_from(words).is_ok())?;
-            Some(format!("paths go after `--`: `{}`", line_of(&right)))
-        }
-        _ => None,
-    }
-}
-
-/// The whole name of the command whose last word is `name`, somewhere below `command`.
-fn path_of(command: &clap::Command, name: &str) -> Option<String> {
-    let own = command.get_name();
-    let mut subs = command.get_subcommands().filter(|sub| !sub.is_hide_set());
-    subs.find_map(|sub| if sub.get_name() == name { Some(name.to_owned()) } else { path_of(sub, name) })
-        .map(|path| format!("{own} {path}"))
-}
-
-/// A command line that does the same again.
-fn line_of(arguments: &[OsString]) -> String {
-    let words = arguments.iter().skip(1).map(|word| words::shell(word));
-    std::iter::once("ah".to_owned()).chain(words).collect::<Vec<_>>().join(" ")
-}
-
-/// The command that the words begin to name: `ah agent fs diff`.
-fn command_named(arguments: &[OsString]) -> String {
-    let mut command = args::command();
-    let mut name = String::from("ah");
-    for word in arguments.iter().skip(1).take_while(|word| *word != "--") {
-        if let Some(sub) = command.find_subcommand(word) {
-            name = format!("{name} {}", sub.get_name());
-            command = sub.clone();
-        }
-    }
-    name
 }

@@ -3,7 +3,7 @@
 //! - [`args`] is the tree of commands and the options that all of them take; each command's own options are in its file
 //!   in [`commands`], next to what it does.
 //! - [`env`] is the only place that reads the environment, [`app`] turns both into the settings of `ah-core`.
-//! - [`output`] renders: JSON shapes, tables, times, patches, progress. [`failure`] renders errors and knows exit codes.
+//! - [`output`] renders: JSON shapes, tables, times, patches, progress. [`failure`] renders errors and knows exit codes, [`hint`] the commands in them.
 //!
 //! Not here: anything that decides what happens to files. That is `ah-core`, which neither prints nor reads the environment.
 
@@ -16,6 +16,7 @@ mod contents;
 mod env;
 mod failure;
 mod generate;
+mod hint;
 mod interrupt;
 mod output;
 

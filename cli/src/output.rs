@@ -16,7 +16,7 @@ pub(crate) mod text;
 pub(crate) mod time;
 
 use std::io::{self, BufWriter, StdoutLock, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use indicatif::ProgressBar;
@@ -25,6 +25,7 @@ use serde::Serialize;
 use crate::args::Globals;
 use crate::env::Env;
 use crate::failure::Failure;
+use crate::hint;
 use crate::output::style::{Painter, Style};
 
 /// Where output goes, and in which form.
@@ -40,6 +41,8 @@ pub(crate) struct Ui {
     pub(crate) err: Painter,
     /// Whether stderr is a terminal, so that progress may be shown.
     pub(crate) stderr_terminal: bool,
+    /// Where `-C` went.
+    directory: Option<PathBuf>,
     /// The progress bar, while there is one; it goes before anything is printed.
     bar: Arc<Mutex<Option<ProgressBar>>>,
 }
@@ -53,6 +56,7 @@ impl Ui {
             out: Painter::stdout(globals.color, env),
             err: Painter::stderr(globals.color, env),
             stderr_terminal: env.stderr_terminal,
+            directory: globals.directory.clone(),
             bar: Arc::default(),
         }
     }
@@ -93,14 +97,23 @@ impl Ui {
     pub(crate) fn warning(&self, message: &str, hint: Option<&str>) {
         let mut shown = format!("{} {}", self.err.paint("warning:", Style::Warning), text::lines(message));
         if let Some(hint) = hint {
-            shown.push_str(&format!("\n{} {}", self.err.paint("hint:", Style::Hint), text::lines(hint)));
+            shown.push_str(&format!(
+                "\n{} {}",
+                self.err.paint("hint:", Style::Hint),
+                text::lines(&self.in_place(hint))
+            ));
         }
         self.to_stderr(&shown);
     }
 
+    /// A text with `-C` in its commands, where this one has it.
+    pub(crate) fn in_place(&self, text: &str) -> String {
+        hint::in_place(self.directory.as_deref(), text)
+    }
+
     /// Something that is good to know beside the result.
     pub(crate) fn note(&self, message: &str) {
-        self.to_stderr(&self.err.paint(&text::lines(message), Style::Dim));
+        self.to_stderr(&self.err.paint(&text::lines(&self.in_place(message)), Style::Dim));
     }
 
     /// Shows on a terminal what is being done, until the next thing is.

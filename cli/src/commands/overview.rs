@@ -24,11 +24,14 @@ struct Next {
 /// Prints the overview.
 pub(crate) fn run(app: &App) -> Outcome {
     let status = app.engine()?.status(&app.cwd)?;
-    let next = if status.workspace.is_none() && app.engine()?.is_too_much(&status.root) {
+    let mut next = if status.workspace.is_none() && app.engine()?.is_too_much(&status.root) {
         ELSEWHERE.map(|(command, purpose)| Next { command: command.to_owned(), purpose })
     } else {
         next(&status)
     };
+    for next in &mut next {
+        next.command = app.ui.in_place(&next.command);
+    }
     if app.ui.json {
         app.answer(&status.root, &Shape { status: &status, next: &next })?;
     } else {

@@ -1,0 +1,84 @@
+//! Commands in hints: as they have to be typed where the person is, and what was probably meant.
+
+use std::ffi::OsString;
+use std::path::Path;
+
+use ah_core::text::shell;
+use clap::error::{ContextKind, ContextValue};
+
+use crate::args;
+
+/// A text with `-C` in its commands, if that is how this one came to its directory.
+pub(crate) fn in_place(directory: Option<&Path>, text: &str) -> String {
+    let Some(directory) = directory.filter(|_| !text.contains(" -C ")) else { return text.to_owned() };
+    let ah = format!("ah -C {}", shell(directory.as_os_str()));
+    let text = text.replace("`ah ", &format!("`{ah} ")).replace("`ah`", &format!("`{ah}`"));
+    match text.strip_prefix("ah ") {
+        Some(rest) => format!("{ah} {rest}"),
+        None => text,
+    }
+}
+
+/// What was probably meant: a command by the last part of its name, or a path that `--` was forgotten before.
+pub(crate) fn meant(error: &clap::Error, arguments: &[OsString]) -> Option<String> {
+    let word = |kind| match error.get(kind) {
+        Some(ContextValue::String(word)) => Some(word.as_str()),
+        _ => None,
+    };
+    match error.kind() {
+        clap::error::ErrorKind::InvalidSubcommand => {
+            let path = path_of(&args::command(), word(ContextKind::InvalidSubcommand)?)?;
+            Some(format!("did you mean `{path}`?"))
+        }
+        clap::error::ErrorKind::UnknownArgument => {
+            let word = word(ContextKind::InvalidArg).filter(|word| !word.starts_with('-'))?;
+            let places = (1..arguments.len()).filter(|at| arguments[*at] == word);
+            let mut tries = places.map(|at| [&arguments[..at], &["--".into()], &arguments[at..]].concat());
+            let right = tries.find(|words| args::command().try_get_matches_from(words).is_ok())?;
+            Some(format!("paths go after `--`: `{}`", line_of(&right)))
+        }
+        _ => None,
+    }
+}
+
+/// The whole name of the command whose last word is `name`, somewhere below `command`.
+fn path_of(command: &clap::Command, name: &str) -> Option<String> {
+    let own = command.get_name();
+    let mut subs = command.get_subcommands().filter(|sub| !sub.is_hide_set());
+    subs.find_map(|sub| if sub.get_name() == name { Some(name.to_owned()) } else { path_of(sub, name) })
+        .map(|path| format!("{own} {path}"))
+}
+
+/// A command line that does the same again.
+pub(crate) fn line_of(arguments: &[OsString]) -> String {
+    let words = arguments.iter().skip(1).map(|word| shell(word));
+    std::iter::once("ah".to_owned()).chain(words).collect::<Vec<_>>().join(" ")
+}
+
+/// The command that the words begin to name: `ah agent fs diff`.
+pub(crate) fn command_named(arguments: &[OsString]) -> String {
+    let mut command = args::command();
+    let mut name = String::from("ah");
+    for word in arguments.iter().skip(1).take_while(|word| *word != "--") {
+        if let Some(sub) = command.find_subcommand(word) {
+            name = format!("{name} {}", sub.get_name());
+            command = sub.clone();
+        }
+    }
+    name
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_stay_in_their_directory() {
+        let there = |text| in_place(Some(Path::new("a b")), text);
+        assert_eq!(there("ah agent fs gc"), "ah -C 'a b' agent fs gc");
+        assert_eq!(there("see `ah`, or `ah timeline`"), "see `ah -C 'a b'`, or `ah -C 'a b' timeline`");
+        assert_eq!(there("name it with `-C DIR`"), "name it with `-C DIR`");
+        assert_eq!(there("`ah -C x timeline` again"), "`ah -C x timeline` again");
+        assert_eq!(in_place(None, "ah agent fs gc"), "ah agent fs gc");
+    }
+}

@@ -13,13 +13,12 @@ use super::journal::{Journal, Named, Unlocked};
 use super::plan::{Ground, Plan, Wish, plan};
 use super::read_back::read_back;
 use super::scope::{Omissions, Scope, untouchable};
-use super::standing::Outcomes;
 use super::{Ignores, LeftAlone, RestoreBegin, RestoreEnd, RestoreOptions, RestoreReport, UndoOptions};
 use crate::background;
 use crate::ids;
 use crate::lock::boot_id;
 use crate::record::{ChangeRecord, SnapshotKind, SnapshotRecord};
-use crate::timeline::EventBody;
+use crate::timeline::{Event, EventBody};
 use crate::walk::Shelf;
 use crate::workspace::{Served, Workspace};
 
@@ -83,18 +82,21 @@ impl Workspace {
         })
     }
 
-    /// Takes the last restore (or undo) back: an interrupted one if there is one, else the latest of the session, or of all
-    /// sessions without one.
+    /// Takes the last restore (or undo) back: the one that began last of the session, or of all sessions without one. An
+    /// interrupted one counts whatever its session.
     ///
     /// # Errors
     /// `NotFound` if there was none; otherwise as [`Workspace::restore`].
     pub fn undo(&self, options: &UndoOptions) -> Result<RestoreReport> {
         let _lock = self.lock("restore")?;
         let mut notes = Vec::new();
-        // Whatever the session: nothing else makes sense on a tree that is half one state and half another.
-        let (journal, taken_over) = match self.interrupted_journals(&mut notes)?.pop() {
+        let interrupted = self.interrupted_journals(&mut notes)?.pop();
+        let events = self.state()?.events;
+        // Whatever the session, as a tree that is half one state and half another is everybody's. But what a later one put in
+        // place, and what was done since, must not be lost to it.
+        let (journal, taken_over) = match interrupted.filter(|journal| self.is_latest(&journal.restore, &events)) {
             Some(journal) => (journal.clone(), vec![journal]),
-            None => (self.last_ended()?, Vec::new()),
+            None => (self.last_ended(&events)?, Vec::new()),
         };
         let gone = || {
             Error::new(ErrorKind::NotFound, format!("the snapshot {} that undo goes back to is gone", journal.back.id))
@@ -119,18 +121,8 @@ impl Workspace {
     }
 
     /// The journal of the latest restore that came to its end.
-    fn last_ended(&self) -> Result<Journal> {
-        let events = self.state()?.events;
-        let outcomes = Outcomes::of(&events);
-        let last = events.iter().rev().find_map(|event| match &event.body {
-            EventBody::RestoreBegin(begin)
-                if outcomes.undoable(&begin.restore) && self.session_counts(&event.session) =>
-            {
-                Some((&event.session, begin))
-            }
-            _ => None,
-        });
-        let (session, begin) = last.ok_or_else(|| {
+    fn last_ended(&self, events: &[Event]) -> Result<Journal> {
+        let (session, begin) = self.last_begun(events).ok_or_else(|| {
             Error::new(ErrorKind::NotFound, "there is no restore to take back")
                 .with_hint("`ah timeline` shows what happened")
         })?;

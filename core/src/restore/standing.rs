@@ -9,8 +9,8 @@ use std::os::fd::AsFd;
 
 use ah_plugin_api::{Dir, ErrorKind, Result};
 
-use super::InterruptedRestore;
 use super::journal::{Head, Journal, Journals};
+use super::{InterruptedRestore, RestoreBegin};
 use crate::ids::SessionName;
 use crate::lock::{Lock, boot_id};
 use crate::notice::{Notice, NoticeKind};
@@ -148,8 +148,12 @@ impl Workspace {
         let open = self.with_standing(open)?;
         if let Some(interrupted) = self.interrupted_among(&open)? {
             let message = format!("the restore {} of {} was interrupted", interrupted.restore, interrupted.target);
+            let back = match self.is_latest(&interrupted.restore, &self.state()?.events) {
+                true => "undo".to_owned(),
+                false => format!("restore {}", interrupted.safety),
+            };
             self.engine.notify(Notice::new(NoticeKind::InterruptedRestore, message).with_hint(format!(
-                "finish it with `ah agent fs restore {}`, or go back with `ah agent fs undo`",
+                "finish it with `ah agent fs restore {}`, or go back with `ah agent fs {back}`",
                 interrupted.target
             )));
         }
@@ -173,6 +177,29 @@ impl Workspace {
         let still: HashSet<String> = journals.open()?.0.into_iter().map(|journal| journal.restore).collect();
         let mut filed = applied.iter().map(|(head, _)| head).filter(|head| still.contains(&head.restore));
         filed.try_for_each(|head| journals.end(&head.session, &head.restore))
+    }
+
+    /// The latest restore of the sessions that count which an undo can take back.
+    pub(super) fn last_begun<'a>(&self, events: &'a [Event]) -> Option<(&'a SessionName, &'a RestoreBegin)> {
+        let outcomes = Outcomes::of(events);
+        events.iter().rev().find_map(|event| match &event.body {
+            EventBody::RestoreBegin(begin)
+                if outcomes.undoable(&begin.restore) && self.session_counts(&event.session) =>
+            {
+                Some((&event.session, begin))
+            }
+            _ => None,
+        })
+    }
+
+    /// Whether no restore that an undo can take back began after an interrupted one. One that is not on the timeline was
+    /// killed before it changed anything.
+    pub(super) fn is_latest(&self, restore: &str, events: &[Event]) -> bool {
+        let began = |restore: &str| {
+            events.iter().position(|event| matches!(&event.body, EventBody::RestoreBegin(it) if it.restore == restore))
+        };
+        let other = self.last_begun(events).and_then(|(_, begin)| began(&begin.restore));
+        other.is_none() || began(restore) >= other
     }
 
     /// Whether a session is among those that this call is about.

@@ -6,8 +6,8 @@ use std::sync::atomic::Ordering;
 
 use crate::lab::{Lab, kinds};
 use ah_core::{
-    Background, ErrorKind, GcOptions, NoticeKind, RestoreOptions, RmOptions, SessionName, SnapshotFilter, SnapshotKind,
-    SnapshotOptions, UndoOptions,
+    Background, ErrorKind, GcOptions, NoticeKind, RelPath, RestoreOptions, RmOptions, SessionName, SnapshotFilter,
+    SnapshotKind, SnapshotOptions, UndoOptions,
 };
 use rustix::fs::{FlockOperation, flock};
 
@@ -235,4 +235,24 @@ fn what_cannot_be_read_back_is_not_destroyed() {
     assert_eq!(dry.conflicts.len(), 1);
     let forced = lab.open().restore("@", &RestoreOptions { force: true, ..RestoreOptions::default() }).unwrap();
     assert!(!lab.path().join("extra").exists() && forced.notes.len() == 1, "{forced:?}");
+}
+
+#[test]
+fn an_interrupted_one_does_not_come_before_a_later_one() {
+    let lab = Lab::new();
+    lab.write("b", "b one");
+    let journal = restored(&lab);
+    reboot(&journal);
+    lab.write("b", "b edited");
+    let named = RestoreOptions { paths: vec![RelPath::new("b").unwrap()], ..RestoreOptions::default() };
+    let later = lab.open().restore("@{1}", &named).unwrap();
+    lab.write("a", "work since the interruption");
+    let workspace = lab.open();
+    let notice = workspace.engine().take_notices().remove(0);
+    assert!(!notice.hint.unwrap().contains("undo"), "that takes back the later one");
+    let undone = workspace.undo(&UndoOptions::default()).unwrap();
+    assert_eq!(undone.target.id, later.safety.unwrap().id);
+    assert_eq!(text(&lab), "work since the interruption");
+    assert_eq!(fs::read_to_string(lab.path().join("b")).unwrap(), "b edited");
+    assert!(workspace.interrupted().unwrap().is_some(), "a person decides");
 }

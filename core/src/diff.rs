@@ -1,13 +1,17 @@
 //! Differences between two snapshots, or a snapshot and the workspace. Comparing by walking is in `walk`.
 
+use std::os::fd::AsFd;
+
 use ah_plugin_api::{
-    Capability, CapturePolicy, Changes, DiffMethod, DiffRequest, Dir, Entry, EntryKind, Error, ErrorKind, RelPath,
-    Result, Side,
+    Capability, CapturePolicy, Change, Changes, DiffMethod, DiffRequest, Dir, Entry, EntryKind, Error, ErrorKind,
+    RelPath, Result, Side,
 };
 use serde::Serialize;
 
 use crate::record::{ChangeRecord, SnapshotRecord};
 use crate::restore::Ignores;
+use crate::restore::at::Tree;
+use crate::text;
 use crate::walk::{self, Shelf, Source};
 use crate::workspace::{Served, Workspace};
 
@@ -41,6 +45,9 @@ pub struct DiffReport {
     pub method: DiffMethod,
     /// One for each path that differs, ordered by path bytes.
     pub changes: Vec<ChangeRecord>,
+    /// Paths of the older side that are there now and may not be read, and so are not compared.
+    #[serde(with = "text::rels", skip_serializing_if = "Vec::is_empty")]
+    pub unreadable: Vec<RelPath>,
 }
 
 impl Workspace {
@@ -68,13 +75,30 @@ impl Workspace {
             times: options.times,
             policy,
         };
-        let changes = self.changes(&served, &request)?;
+        let mut changes = self.changes(&served, &request)?;
+        let unreadable = if to.is_none() { self.take_unreadable(&mut changes.changes)? } else { Vec::new() };
         Ok(DiffReport {
             from: DiffSide::Snapshot(Box::new(from)),
             to: to.map_or(DiffSide::Workspace, |to| DiffSide::Snapshot(Box::new(to))),
             method: changes.method,
             changes: changes.changes.iter().map(ChangeRecord::from).collect(),
+            unreadable,
         })
+    }
+
+    /// Takes out what only seems to be gone, because this user may not look at it.
+    fn take_unreadable(&self, changes: &mut Vec<Change>) -> Result<Vec<RelPath>> {
+        let dir = self.open_dir()?;
+        let tree = Tree::new(dir.as_fd())?;
+        let mut taken = Vec::new();
+        changes.retain(|change| {
+            let there = change.after.is_some() || !tree.is_unreadable(&change.path);
+            if !there {
+                taken.push(change.path.clone());
+            }
+            there
+        });
+        Ok(taken)
     }
 
     /// Differences by the provider's own knowledge where it has one, else by walking both sides.

@@ -64,6 +64,9 @@ pub(crate) fn run(app: &App, args: &DiffArgs) -> Outcome {
     let options = DiffOptions { paths: app.paths(&workspace, &args.paths)?, times: args.times };
     let report = workspace.diff(&args.from, args.to.as_deref(), &options)?;
     let sides = Sides::new(&workspace, &report)?;
+    for path in &report.unreadable {
+        app.ui.note(&format!("not compared: {path} (unreadable)"));
+    }
     if app.ui.json {
         let stat = args.stat.then(|| sides.stat(&report.changes)).transpose()?;
         let patch = args.patch.then(|| sides.patch(&report.changes)).transpose()?;

@@ -1,10 +1,11 @@
 //! What restore says beside its result: of dry runs, of Ctrl-C, of a restore that was interrupted.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::support::{Ran, World, skip};
+use crate::support::{Ran, User, World, is_root, skip};
 
 /// `ah agent fs …` under strace, which tampers with a system call; none (and a message) if the tests may not. The process that
 /// is started is `ah` itself, not strace.
@@ -101,4 +102,24 @@ fn a_dry_run_that_would_be_refused_says_only_that() {
     fs::remove_file(world.root().join("f")).unwrap();
     world.write("f", "a file");
     assert!(world.run(["agent", "fs", "restore", "@", "--dry-run"]).stderr.contains("everything is as in"));
+}
+
+#[test]
+fn what_may_not_be_looked_at_is_neither_gone_nor_undone() {
+    if !is_root() {
+        return skip("needs root, to act as an ordinary user");
+    }
+    let world = World::of(User::Ordinary);
+    world.write("a", "a");
+    world.write("locked/f", "f");
+    world.fs(["snapshot"]);
+    fs::remove_dir_all(world.root().join("locked")).unwrap();
+    world.fs(["restore", "@"]);
+    fs::set_permissions(world.root().join("locked"), fs::Permissions::from_mode(0o000)).unwrap();
+    let diff = world.json("diff", &["agent", "fs", "diff", "@"]);
+    assert_eq!(diff["diff"]["changes"], serde_json::json!([]), "{diff}");
+    assert_eq!(diff["diff"]["unreadable"][0], "locked");
+    let ran = world.run(["agent", "fs", "undo"]);
+    assert!(ran.code == 4 && ran.stderr.contains("locked"), "{ran:?}");
+    fs::set_permissions(world.root().join("locked"), fs::Permissions::from_mode(0o755)).unwrap();
 }

@@ -157,6 +157,24 @@ impl<'a> Tree<'a> {
         }
     }
 
+    /// Whether something is there, or may be, that this user may not look at: a file's contents, a directory's names.
+    pub(crate) fn is_unreadable(&self, path: &RelPath) -> bool {
+        use rustix::fs::Access;
+        let found = match self.stat(path) {
+            Ok(Some(found)) => found,
+            other => return matches!(other, Err(Errno::ACCESS)),
+        };
+        let (Some(name), Ok(parent)) = (path.file_name(), self.dir(&path.parent().unwrap_or_default())) else {
+            return false;
+        };
+        let wanted = match found.kind {
+            EntryKind::File => Access::READ_OK,
+            EntryKind::Dir => Access::READ_OK | Access::EXEC_OK,
+            _ => return false,
+        };
+        matches!(rustix::fs::accessat(&parent, name, wanted, AtFlags::EACCESS), Err(Errno::ACCESS))
+    }
+
     /// Names in a directory, without `.` and `..`, in byte order.
     pub(crate) fn names(&self, path: &RelPath) -> Result<Vec<Vec<u8>>, Errno> {
         names(self.listing(path)?.as_fd())

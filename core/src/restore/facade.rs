@@ -241,7 +241,8 @@ impl Workspace {
                 return Err(error);
             }
         };
-        self.say_ended(&journal, if applied.failed.is_empty() { "done" } else { "partial" })
+        let complete = applied.failed.is_empty() && plan.beyond.is_empty();
+        self.say_ended(&journal, if complete { "done" } else { "partial" })
             .map_err(|e| e.context("the files were restored, but that could not be put on the timeline"))?;
         for interrupted in &job.taken_over {
             self.say_ended(interrupted, "abandoned")?;
@@ -253,7 +254,7 @@ impl Workspace {
         let mut report = report(job, plan, notes);
         report.restore = Some(journal.restore);
         report.safety = Some(record);
-        report.failed = applied.failed;
+        report.failed.extend(applied.failed);
         Ok(report)
     }
 
@@ -367,7 +368,7 @@ fn report(job: &Job, plan: Plan, notes: Vec<String>) -> RestoreReport {
         changes: plan.changes().iter().map(|change: &Change| ChangeRecord::from(change)).collect(),
         left: plan.left,
         conflicts: plan.conflicts,
-        failed: Vec::new(),
+        failed: plan.beyond,
         notes,
     }
 }

@@ -82,6 +82,8 @@ pub(crate) struct Plan {
     pub(crate) left: Vec<LeftAlone>,
     /// In the way, and why.
     pub(crate) conflicts: Vec<LeftAlone>,
+    /// What an undo would have to take away and cannot even look at. It keeps nothing else from being done.
+    pub(crate) beyond: Vec<LeftAlone>,
 }
 
 impl Plan {
@@ -136,6 +138,7 @@ pub(crate) fn plan(ground: &Ground<'_>, wish: &Wish<'_>, target: &Source<'_>, cx
         }
         planner.one(change)?;
     }
+    planner.beyond_reach()?;
     planner.finish()
 }
 
@@ -184,6 +187,25 @@ impl<'a> Planner<'a> {
             (Some(before), Some(after)) => self.changed(path, before, after),
             (None, None) => Ok(()),
         }
+    }
+
+    /// Paths of an undo that the safety snapshot left out as unreadable: no diff shows them, and they stay as they are.
+    fn beyond_reach(&mut self) -> Result<()> {
+        let Scope::Exactly(paths) = &self.wish.scope else { return Ok(()) };
+        let unread = |path: &&RelPath| {
+            self.kept_by_safety.cover(path).is_some_and(|it| it.reason == OmitReason::Unreadable)
+                && self.tree.is_unreadable(path)
+        };
+        let mut beyond: Vec<&RelPath> = paths.iter().filter(unread).collect();
+        beyond.sort();
+        beyond.dedup_by(|below, above| below.starts_with(above));
+        for path in beyond {
+            if self.target.entry(path, self.cx)?.is_none() && !self.plan.steps().any(|step| step.path == *path) {
+                let reason = "it should go, and you may not look into it".to_owned();
+                self.plan.beyond.push(LeftAlone { path: path.clone(), reason });
+            }
+        }
+        Ok(())
     }
 
     /// Whether `path` is in a directory that makes room for something else.

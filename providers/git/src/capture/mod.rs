@@ -73,7 +73,11 @@ pub(crate) fn snapshot(
     batch.publish(&request.id, commit, request.durability)?;
 
     let user_index_blob = repository.and_then(|recorded| recorded.index).unwrap_or_else(null);
-    save_index(store, tree, &request.id, user_index_blob, cx);
+    if save_index(store, tree, &request.id, user_index_blob, cx)
+        && let Err(error) = store.index_written(&guard)
+    {
+        cx.log(LogLevel::Warn, &format!("the next snapshot takes longer: {error}"));
+    }
     Ok(Snapshot {
         id: request.id.clone(),
         reference: Reference::new(request.id.as_str())?,
@@ -99,7 +103,7 @@ fn load_index(store: &Store) -> (Option<Index>, bool) {
     let index = Index::load(store.folder());
     let certain = index.as_ref().is_some_and(|index| {
         let id = SnapshotId::new(index.header().snapshot.as_str());
-        id.is_ok_and(|id| matches!(store.snapshot(&id), Ok(Some(_))))
+        id.is_ok_and(|id| matches!(store.snapshot(&id), Ok(Some(_)))) && store.index_holds()
     });
     (index, certain)
 }
@@ -226,8 +230,8 @@ fn write_commit(
     batch.object(Kind::Commit, commit.as_bytes(), None)
 }
 
-/// Saves what the scan saw for the next one. That may fail: then the next one sees for itself.
-fn save_index(store: &Store, mut tree: Tree, id: &SnapshotId, user_index_blob: ObjectId, cx: &Context<'_>) {
+/// Saves what the scan saw for the next one. That may fail: then the next one sees for itself. Whether it was saved.
+fn save_index(store: &Store, mut tree: Tree, id: &SnapshotId, user_index_blob: ObjectId, cx: &Context<'_>) -> bool {
     let scan = &tree.scan;
     let header = Header {
         started: scan.started,
@@ -241,6 +245,7 @@ fn save_index(store: &Store, mut tree: Tree, id: &SnapshotId, user_index_blob: O
     if let Err(error) = result {
         cx.log(LogLevel::Warn, &format!("cannot save the index, the next snapshot takes longer: {error}"));
     }
+    result.is_ok()
 }
 
 /// A workspace as it is now, in the form of a snapshot that nobody keeps.

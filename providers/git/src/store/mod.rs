@@ -6,6 +6,7 @@
 //! |---|---|
 //! | `format` | `{"version":1}`, checked when the store is opened |
 //! | `lock` | held (`flock`) by whoever writes; readers need no lock |
+//! | `index-packs` | names of the packs that `index` rests on, see [`damage`] |
 //! | `git/` | a bare repository that stock git can read: `objects/`, `refs/ah/snapshots/<id>` |
 //! | `hints/` | one file for each pack that was not merged yet: which object replaced which; may be lost without harm |
 //! | `tmp/` | what is being written; emptied by the next writer |
@@ -26,6 +27,7 @@
 
 mod batch;
 mod blob;
+mod damage;
 mod delta;
 mod files;
 mod keep;
@@ -74,6 +76,7 @@ pub(crate) struct Store {
     numbers: AtomicU32,
     scratches: Mutex<Vec<Scratch>>,
     bases: Bases,
+    suspects: Mutex<damage::Suspects>,
     /// What those who look for paths in snapshots have seen.
     pub(crate) known: Known,
 }
@@ -83,6 +86,8 @@ pub(crate) struct Store {
 struct Packs {
     /// The largest first: most objects are there.
     packs: Vec<Arc<Pack>>,
+    /// What is damaged: read last, counted on never.
+    aside: Vec<Arc<Pack>>,
     /// What could not be opened, and why.
     bad: Vec<(String, Bad)>,
 }
@@ -123,6 +128,7 @@ impl Store {
             numbers: AtomicU32::new(0),
             scratches: Mutex::default(),
             bases: Bases::default(),
+            suspects: Mutex::default(),
             known: Known::default(),
         };
         store.refresh()?;
@@ -150,6 +156,8 @@ impl Store {
         reclaim::find_unfinished(self)?;
         sync::tidy(self)?;
         sync::recover(self, cx)?;
+        // If that fails, this process still does not count on them.
+        let _ = damage::set_aside(self, &guard);
         Ok(guard)
     }
 
@@ -160,6 +168,11 @@ impl Store {
 
     fn packs(&self) -> Arc<Packs> {
         Arc::clone(&self.packs.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// A number for one more pack.
+    fn number(&self) -> u32 {
+        self.numbers.fetch_add(1, Ordering::Relaxed)
     }
 
     /// Looks which packs there are now.
@@ -173,16 +186,17 @@ impl Store {
             let known: HashSet<String> = packs.iter().map(|pack| pack.name.clone()).collect();
             let mut bad = Vec::new();
             for name in present.into_iter().filter(|name| !known.contains(*name)) {
-                let number = self.numbers.fetch_add(1, Ordering::Relaxed);
-                match Pack::open(self.folders.packs.as_fd(), name, number) {
+                match Pack::open(self.folders.packs.as_fd(), name, self.number()) {
                     Ok(pack) => packs.push(Arc::new(pack)),
                     Err(why) => bad.push((name.to_owned(), why)),
                 }
             }
             packs.sort_by_key(|pack| std::cmp::Reverse(pack.size));
+            let mut aside = damage::open_aside(self, &names, &slot);
+            aside.extend(packs.extract_if(.., |pack| damage::is_noted(self, &pack.name)));
             // Merged into another one since the names were read, which is not among them.
             let merged = bad.iter().any(|(name, _)| !files::exists(&self.folders.packs, &format!("{name}.idx")));
-            *slot = Arc::new(Packs { packs, bad });
+            *slot = Arc::new(Packs { packs, aside, bad });
             if !merged {
                 break;
             }
@@ -208,17 +222,23 @@ impl Store {
                 self.refresh()?;
             }
             let packs = self.packs();
-            for pack in &packs.packs {
+            for pack in packs.packs.iter().chain(&packs.aside) {
                 let Some(at) = pack.index.find(id) else { continue };
                 if !tried.insert(pack.number) {
                     continue;
                 }
                 match get(pack, at) {
-                    Ok(out) => return Ok(Some(out)),
-                    Err(why) => faults.push((pack.name.clone(), why)),
+                    Ok(out) => {
+                        damage::suspect(self, &faults);
+                        return Ok(Some(out));
+                    }
+                    Err(why) => faults.push((Arc::clone(pack), why)),
                 }
             }
         }
+        damage::suspect(self, &faults);
+        let name = |pack: &Pack| pack.name.strip_suffix(damage::ENDING).unwrap_or(&pack.name).to_owned();
+        let mut faults: Vec<_> = faults.into_iter().map(|(pack, why)| (name(&pack), why)).collect();
         faults.extend(self.unreadable());
         if faults.is_empty() {
             return Ok(None);
@@ -352,6 +372,16 @@ impl Store {
 
     fn has_packed(&self, id: &oid) -> bool {
         self.packs().find(id).is_some()
+    }
+
+    /// Whether the objects are there that the private index names, as far as the packs tell that it rests on.
+    pub(crate) fn index_holds(&self) -> bool {
+        damage::index_holds(self)
+    }
+
+    /// Notes that the private index was just written, and rests on the packs that are there now.
+    pub(crate) fn index_written(&self, _guard: &WriteGuard) -> Result<()> {
+        damage::list_packs(self)
     }
 
     /// Begins to write one snapshot's objects. Dropping the batch without publishing leaves nothing that counts.

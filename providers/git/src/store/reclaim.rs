@@ -18,7 +18,7 @@ use gix::objs::{CommitRefIter, Kind, TreeRefIter};
 use super::files::Doing;
 use super::merge::Merge;
 use super::pack::Pack;
-use super::{Store, files, keep, lock, refs, sync};
+use super::{Store, damage, files, keep, lock, refs, sync};
 
 const GARBAGE: &str = "garbage";
 const WRITING: &str = "writing";
@@ -130,9 +130,16 @@ pub(super) fn is_whole(store: &Store, commit: ObjectId, cx: &Context<'_>) -> Res
     let mut live = HashSet::default();
     match mark(store, commit, &HashSet::default(), &mut live, cx) {
         Ok(_) => {
+            let mut data = Vec::new();
             for id in &live {
-                if !store.look_for(id)? {
-                    return Ok(false);
+                if store.look_for(id)? {
+                    continue;
+                }
+                // It may be whole in a damaged pack.
+                match store.read(id, &mut data) {
+                    Ok(_) => {}
+                    Err(error) if error.kind == ErrorKind::DataLoss => return Ok(false),
+                    Err(error) => return Err(error),
                 }
             }
             Ok(true)
@@ -205,8 +212,9 @@ pub(super) fn run(store: &Store, auto: bool, cx: &Context<'_>) -> Result<Reclaim
         for mut group in plan(store, auto, needed.as_ref(), cx)? {
             let mut replaced = replace(store, &group, needed.as_ref(), &mut out, cx);
             if replaced.as_ref().is_err_and(|error| error.kind == ErrorKind::DataLoss) {
-                // A damaged pack stays as it is: most of it can be read. The others need not wait for it.
-                group.leave_damaged(cx)?;
+                // Most of a damaged pack can be read: it is set aside. The others need not wait for it.
+                group.leave_damaged(store, cx)?;
+                damage::set_aside(store, &store.lock(cx)?)?;
                 replaced = replace(store, &group, needed.as_ref(), &mut out, cx);
             }
             settled &= replaced?;
@@ -228,6 +236,7 @@ pub(super) fn run(store: &Store, auto: bool, cx: &Context<'_>) -> Result<Reclaim
 
 /// Removes what belongs to nothing: hints of packs that are gone, packs without an index. The caller has the lock.
 fn tidy(store: &Store, out: &mut Reclaimed) -> Result<()> {
+    damage::tidy(store)?;
     let folders = &store.folders;
     let names: StdSet<String> = files::names(&folders.packs)?.into_iter().collect();
     for hint in files::names(&folders.hints)? {
@@ -261,17 +270,21 @@ struct Group {
 
 impl Group {
     /// Leaves packs out that are not as they were written.
-    fn leave_damaged(&mut self, cx: &Context<'_>) -> Result<()> {
+    fn leave_damaged(&mut self, store: &Store, cx: &Context<'_>) -> Result<()> {
         let mut sound = Vec::with_capacity(self.packs.len());
         for pack in &self.packs {
-            let is_sound = match pack.is_sound(cx) {
-                Err(error) if error.kind == ErrorKind::Cancelled => return Err(error),
-                other => other.unwrap_or(false),
-            };
-            if !is_sound {
-                cx.log(LogLevel::Warn, &format!("{}.pack of the store is damaged; it is left as it is", pack.name));
+            let is_sound = pack.is_sound(cx);
+            match &is_sound {
+                Err(error) if error.kind == ErrorKind::Cancelled => return is_sound.map(drop),
+                Err(error) => cx.log(LogLevel::Warn, &format!("it is left as it is: {error}")),
+                Ok(true) => {}
+                Ok(false) => {
+                    damage::note(store, &pack.name);
+                    let what = "is damaged; it is set aside, and the next snapshot captures everything again";
+                    cx.log(LogLevel::Warn, &format!("{}.pack of the store {what}", pack.name));
+                }
             }
-            sound.push(is_sound);
+            sound.push(is_sound.unwrap_or(false));
         }
         let (mut packs, mut fresh) = (sound.iter(), sound.iter());
         self.packs.retain(|_| packs.next() == Some(&true));
@@ -404,6 +417,9 @@ fn replace(
         merged.install(folders.merge.as_fd(), &folders.packs)?;
         files::sync(&folders.packs, "git/objects/pack")?;
     }
+    store.refresh()?;
+    let gone: Vec<_> = names.iter().filter(|name| merged.as_ref().is_none_or(|m| m.name != **name)).cloned().collect();
+    damage::unlist(store, &gone);
     // Git's own shortcuts, should a person have made them, would name what is gone.
     files::remove(&folders.packs, "multi-pack-index")?;
     files::remove(&folders.objects, "info/commit-graph")?;

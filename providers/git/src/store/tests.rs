@@ -246,11 +246,21 @@ fn damage_is_named_and_harms_nothing_else() {
     let mine = pack_files(f.temp.path(), "pack").remove(0);
     let second = publish(&f.store, "two", &some_files(2, 9), &first, Durability::Durable).unwrap();
     let good = std::fs::read(&mine).unwrap();
-    std::fs::set_permissions(&mine, std::os::unix::fs::PermissionsExt::from_mode(0o644)).unwrap();
+    let index = std::fs::read(mine.with_extension("idx")).unwrap();
+    let put = |bytes: &[u8]| {
+        for (ending, bytes) in [("pack", bytes), ("idx", &index)] {
+            let path = mine.with_extension(ending);
+            // It may have been set aside.
+            for path in [path.clone(), mine.with_extension(format!("{ending}.damaged"))] {
+                let _ = std::fs::remove_file(path);
+            }
+            std::fs::write(path, bytes).unwrap();
+        }
+    };
     for at in 0..good.len() - 20 {
         let mut bad = good.clone();
         bad[at] ^= 0x55;
-        std::fs::write(&mine, &bad).unwrap();
+        put(&bad);
         let store = open(f.temp.path());
         let mut data = Vec::new();
         for ((_, id), (_, wanted)) in first.iter().zip(some_files(2, 0)) {
@@ -266,7 +276,7 @@ fn damage_is_named_and_harms_nothing_else() {
         check(&store, "two", &some_files(2, 9), &second);
     }
     for cut in 0..good.len() {
-        std::fs::write(&mine, &good[..cut]).unwrap();
+        put(&good[..cut]);
         let store = open(f.temp.path());
         for (_, id) in &first {
             if let Err(error) = store.read(id, &mut Vec::new()) {
@@ -474,7 +484,7 @@ fn a_damaged_pack_does_not_keep_the_others_from_being_merged() {
     f.store.remove_snapshot(&f.store.lock(&Context::quiet()).unwrap(), &id("s5")).unwrap();
     let store = open(f.temp.path());
     store.reclaim(false, &Context::quiet()).unwrap();
-    assert_eq!(pack_files(f.temp.path(), "pack").len(), 2);
+    assert_eq!((pack_files(f.temp.path(), "pack").len(), pack_files(f.temp.path(), "damaged").len()), (1, 2));
     for n in [0, 1, 3, 4] {
         check(&store, &format!("s{n}"), &all[n].0, &all[n].1);
     }

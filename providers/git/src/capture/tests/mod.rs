@@ -1,5 +1,6 @@
 //! Captures of real directories, read back from the store and compared with the directories.
 
+mod damage;
 mod index;
 mod moving;
 mod places;

@@ -119,9 +119,14 @@ impl Generations {
 impl Pack {
     /// Opens a pack; the message says what is wrong with it. Costs a few system calls; the content is not looked at.
     pub(in crate::store) fn open(packs: BorrowedFd<'_>, name: &str, number: u32) -> Result<Self, Bad> {
-        let open = |ending: &str| match files::open_file(packs, &format!("{name}{ending}")) {
+        Self::open_as(packs, name, "", number)
+    }
+
+    /// Like [`Pack::open`], where the names of both files have one more ending. The pack's name has it too.
+    pub(in crate::store) fn open_as(packs: BorrowedFd<'_>, name: &str, more: &str, number: u32) -> Result<Self, Bad> {
+        let open = |ending: &str| match files::open_file(packs, &format!("{name}{ending}{more}")) {
             Ok(Some(found)) => Ok(found),
-            Ok(None) => Err(format!("there is no {name}{ending}").into()),
+            Ok(None) => Err(format!("there is no {name}{ending}{more}").into()),
             Err(error) => Err(Bad::from(error)),
         };
         let (index, index_size) = open(".idx")?;
@@ -136,7 +141,7 @@ impl Pack {
         if count != index.count() {
             return Err(format!("it has {count} objects, its index {}", index.count()).into());
         }
-        Ok(Self { name: name.to_owned(), number, index, size, file })
+        Ok(Self { name: format!("{name}{more}"), number, index, size, file })
     }
 
     /// What lies in the pack from `at` on: at least a header's length, or up to the pack's end.

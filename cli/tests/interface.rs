@@ -110,7 +110,7 @@ fn patches_apply() {
     fs::remove_file(world.root().join("binary-becomes-link")).unwrap();
     symlink("changed", world.root().join("binary-becomes-link")).unwrap();
     Command::new("chmod").arg("+x").arg(world.root().join("mode.bin")).status().unwrap();
-    let ran = world.run(["agent", "fs", "diff", "@{1}", "--patch"]);
+    let ran = world.run(["agent", "fs", "diff", "@", "--patch"]);
     assert_eq!(ran.code, 0, "{ran:?}");
     assert_eq!(ran.stdout.matches("Binary files ").count(), 6, "{ran:?}");
     let patch = world.path("patch");

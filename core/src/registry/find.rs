@@ -105,7 +105,10 @@ impl Finder<'_> {
         let around = self.views.iter().find(|lease| lease.is_around(path));
         if around.is_some() || path.starts_with(&mounts) {
             let shown = around.and_then(|lease| lease.shown.as_ref()).map_or(path, |shown| &shown.path);
-            let message = format!("{} is inside the read-only view {}", path.display(), shown.display());
+            let message = match path == shown {
+                true => format!("{} is a read-only view", path.display()),
+                false => format!("{} is inside the read-only view {}", path.display(), shown.display()),
+            };
             let hint = match around.and_then(|lease| self.index.by_id(&lease.workspace)) {
                 Some(workspace) => format!("cd {}", text::shell(workspace.path.as_os_str())),
                 None => "go to the workspace itself".to_owned(),

@@ -10,6 +10,7 @@ use crate::class::Class;
 use crate::patterns::{Chain, Patterns};
 use crate::repository::GitDir;
 use crate::rules::{Repo, Shared, read_gitignore};
+use crate::staging::is_staging;
 
 /// What a caller that has listed a directory knows of it; saves looking.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -107,7 +108,7 @@ impl DirRules {
             return Class::omitted(OmitReason::GitDir, None);
         }
         // The folder in which a restore prepares files, at the top of the workspace.
-        if self.path.is_empty() && name.starts_with(b".ah-restore-") {
+        if self.path.is_empty() && is_staging(name) {
             return Class::omitted(OmitReason::OwnState, None);
         }
         if self.shared.own_state.iter().any(|own| self.is_path(own.as_bytes(), name)) {

@@ -32,10 +32,12 @@ mod open;
 mod patterns;
 mod repository;
 mod rules;
+mod staging;
 mod tracked;
 
 pub use class::Class;
 pub use dir_rules::{DirRules, Present};
 pub use repository::GitDir;
 pub use rules::Rules;
-pub use tracked::{IndexStamp, Tracked};
+pub use staging::{STAGING_PREFIX, is_staging};
+pub use tracked::{IndexStamp, LARGEST_INDEX, Tracked};

@@ -37,7 +37,10 @@ pub(crate) fn read(dir: BorrowedFd<'_>, name: impl Arg, links: Links, limit: u64
 
 /// Reads an open file of at most `limit` bytes; `size` is a hint.
 pub(crate) fn read_open(fd: OwnedFd, size: u64, limit: u64) -> io::Result<Vec<u8>> {
-    let mut out = Vec::with_capacity(usize::try_from(size.min(limit)).unwrap_or(0) + 1);
+    if size > limit {
+        return Err(io::ErrorKind::FileTooLarge.into());
+    }
+    let mut out = Vec::with_capacity(usize::try_from(size).unwrap_or(0) + 1);
     File::from(fd).take(limit + 1).read_to_end(&mut out)?;
     if out.len() as u64 > limit { Err(io::ErrorKind::FileTooLarge.into()) } else { Ok(out) }
 }

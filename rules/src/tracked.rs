@@ -38,8 +38,8 @@ pub struct Tracked {
     ends: Vec<usize>,
 }
 
-/// Larger indexes are not read: some ten million entries.
-const LARGEST_INDEX: u64 = 2 << 30;
+/// Larger index files are not read: some five million entries.
+pub const LARGEST_INDEX: u64 = 512 << 20;
 
 impl Tracked {
     /// Reads the index of a git directory. One that is missing or damaged has no paths.

@@ -48,7 +48,12 @@ impl Repository {
         let state = RepositoryState::default();
         let mut this = Self { git, state, objects: Vec::new(), shallow: None, refs };
         this.shallow = this.common_file("shallow", CONFIG_LIMIT).ok().flatten().filter(|text| !text.is_empty());
-        if let Err(why) = this.read_head().and_then(|()| this.open_objects()).and_then(|()| this.check_config()) {
+        if let Err(why) = this
+            .read_head()
+            .and_then(|()| this.open_objects())
+            .and_then(|()| this.check_config())
+            .and_then(|()| this.check_index())
+        {
             this.state.not_kept = Some(why);
         }
         Some(this)
@@ -140,6 +145,16 @@ impl Repository {
                 }
             }
             self.objects.push(dir);
+        }
+        Ok(())
+    }
+
+    /// A file can say that it is larger than any disk; nobody is to wait for it to be read.
+    fn check_index(&self) -> Result<(), String> {
+        let flags = rustix::fs::AtFlags::SYMLINK_NOFOLLOW;
+        let size = rustix::fs::statat(&self.git.git_dir, "index", flags).map_or(0, |stat| stat.st_size);
+        if size.cast_unsigned() > ah_rules::LARGEST_INDEX {
+            return Err(format!("its index is larger than {} MiB", ah_rules::LARGEST_INDEX >> 20));
         }
         Ok(())
     }

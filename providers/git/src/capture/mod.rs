@@ -171,6 +171,10 @@ fn read_user_index(
     // Git puts a new file in place of the old one, so what was opened stays as it is; others may write into it.
     for _ in 0..3 {
         let (file, size) = match repository.index() {
+            Ok(Some((_, size))) if size > ah_rules::LARGEST_INDEX => {
+                cx.log(LogLevel::Warn, "the repository's index is not in the snapshot: it is too large");
+                return Ok(None);
+            }
             Ok(Some(opened)) => opened,
             Ok(None) => return Ok(None),
             Err(error) => {

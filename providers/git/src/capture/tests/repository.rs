@@ -123,3 +123,15 @@ fn a_submodule_in_an_ignored_place() {
     bench.git(&["update-index", "--force-remove", "vendor/lib"]);
     assert_eq!(reasons(&bench.take_and_compare()), [("vendor".to_owned(), OmitReason::Ignored)]);
 }
+
+#[test]
+fn an_index_of_any_size_holds_nothing_up() {
+    let bench = Bench::new();
+    bench.write("file", "one");
+    bench.git(&["init", "-q"]);
+    fs::File::create(bench.path(".git/index")).unwrap().set_len(1 << 40).unwrap();
+    let start = std::time::Instant::now();
+    let recorded = bench.take().repository.unwrap();
+    assert_eq!(recorded.not_kept.as_deref(), Some("its index is larger than 512 MiB"));
+    assert!(start.elapsed() < std::time::Duration::from_secs(20), "{:?}", start.elapsed());
+}

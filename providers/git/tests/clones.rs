@@ -93,6 +93,35 @@ fn a_plain_clone_is_exact_writable_and_on_its_own() {
     assert!(clone.path.exists());
 }
 
+/// Its remover was killed before anything happened to it.
+#[test]
+fn a_clone_that_bears_its_name_is_whole_though_its_removal_began() {
+    let bench = Bench::new();
+    bench.write("a", "1");
+    let snapshot = bench.snapshot();
+    let clone = bench.clone(&snapshot, "c1");
+    std::fs::write(clone.path.join("work"), "not saved anywhere").unwrap();
+    let record = bench.store.path().join("views").join(clone.reference.as_str());
+    let mut lines = std::fs::read_to_string(&record).unwrap();
+    lines.push_str("\"removing\"\n");
+    std::fs::write(&record, lines).unwrap();
+    let reclaim = |forgotten: Vec<FileName>| {
+        let request = ReclaimRequest { forgotten, ..ReclaimRequest::default() };
+        bench.provider.reclaim(&bench.place(), &request, &Context::quiet()).unwrap().actions
+    };
+    // What it does to packs is not looked at.
+    let reclaim =
+        |forgotten| -> Vec<_> { reclaim(forgotten).into_iter().filter(|done| done.contains("clone")).collect() };
+    assert_eq!(reclaim(Vec::new()), Vec::<String>::new());
+    assert_eq!(std::fs::read(clone.path.join("work")).unwrap(), b"not saved anywhere");
+    // It can still be taken away by its reference, and by its name where its maker never heard of it.
+    let other = bench.clone(&snapshot, "c2");
+    bench.destroy(&DestroyRequest::Clone(clone.reference)).unwrap();
+    assert!(!clone.path.exists());
+    assert_eq!(reclaim(vec![FileName::new("c2").unwrap()]).len(), 1);
+    assert!(!other.path.exists());
+}
+
 /// A file of anybody's with these bits, copied by root, would run as root for whoever reaches the copy.
 #[test]
 fn root_makes_no_set_id_programs() {

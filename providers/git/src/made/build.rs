@@ -134,6 +134,13 @@ impl<'a> Build<'a> {
         // What was cancelled is cleaned up all the same: nobody is asked any more.
         let undone = record.removing().and_then(|()| {
             let names = [record.temporary(), c_name(&name)];
+            // What bears its final name counts as whole: so not under that one.
+            let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            if let Ok(made) = rustix::fs::openat(target, names[1].as_c_str(), flags, Mode::empty())
+                && Identity::of(&made)?.is(&identity)
+            {
+                let _ = rustix::fs::renameat_with(target, &names[1], target, &names[0], RenameFlags::NOREPLACE);
+            }
             for name in names {
                 remove_tree(target.as_fd(), &name, &identity, &Context::quiet())?;
             }

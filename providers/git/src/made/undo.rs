@@ -96,10 +96,11 @@ fn leftover(record: Record, target: Option<&Dir>, is_forgotten: bool, cx: &Conte
     };
     let at = find(&record, target.as_fd())?;
     let whole = match (record.making.kind, record.state) {
-        // What bears its final name is whole, whether its last line reached the disk or not.
-        (Kind::Clone, State::Making | State::Ready) => at.as_ref().is_some_and(|at| !at.temporary),
+        // What bears its final name is whole, whether its last line reached the disk or not. So is what was to be removed and was not
+        // even renamed: its owner was never told that it is gone, and may have found since that there is work in it.
+        (Kind::Clone, _) => at.as_ref().is_some_and(|at| !at.temporary),
         (Kind::View, State::Ready) => at.is_some(),
-        (Kind::View, State::Making) | (_, State::Removing) => false,
+        (Kind::View, State::Making | State::Removing) => false,
     };
     // A clone that was whole and is not there was moved away by someone; should it come back, it is still ours.
     let moved = record.making.kind == Kind::Clone && record.state == State::Ready && at.is_none();

@@ -123,3 +123,27 @@ fn what_may_not_be_looked_at_is_neither_gone_nor_undone() {
     assert!(ran.code == 4 && ran.stderr.contains("locked"), "{ran:?}");
     fs::set_permissions(world.root().join("locked"), fs::Permissions::from_mode(0o755)).unwrap();
 }
+
+#[test]
+fn what_cannot_come_back_is_named() {
+    let world = World::new();
+    world.write("a", "a");
+    for n in 0..7 {
+        world.write(format!("data{n}"), "x".repeat(2000));
+    }
+    world.write(".ah-restore-notes", "mine");
+    world.run(["config", "set", "capture.max-file-size", "1000"]);
+    world.fs(["snapshot"]);
+    fs::remove_file(world.root().join(".ah-restore-notes")).unwrap();
+    let missing = |names: std::ops::Range<u32>| {
+        names.for_each(|n| drop(fs::remove_file(world.root().join(format!("data{n}")))));
+        let ran = world.run(["agent", "fs", "restore", "@", "--dry-run"]);
+        ran.stderr.lines().filter(|line| line.contains("missing now")).map(str::to_owned).collect::<Vec<String>>()
+    };
+    assert_eq!(missing(0..0), [""; 0]);
+    let two = missing(0..2);
+    assert!(two.len() == 2 && two[0].contains("data0 (too-large)"), "{two:?}");
+    assert_eq!(missing(2..7).len(), 6);
+    world.fs(["restore", "@"]);
+    assert_eq!(world.read(".ah-restore-notes").as_deref(), Some("mine"));
+}

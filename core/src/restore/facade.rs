@@ -1,18 +1,20 @@
 //! The order of a restore: lock, safety snapshot, plan, journal, timeline, changes, timeline. And of an undo.
 
 use std::collections::{BTreeMap, HashSet};
+use std::os::fd::AsFd;
 
 use ah_plugin_api::{
-    Capability, Change, Context, Durability, Error, ErrorKind, Place, RelPath, Result, Snapshot, SnapshotRef,
-    SnapshotRequest,
+    Capability, Change, Context, Dir, Durability, Error, ErrorKind, Omission, Place, RelPath, Result, Snapshot,
+    SnapshotRef, SnapshotRequest,
 };
 
 use super::apply::{apply, lanes};
+use super::at::Tree;
 use super::clean::clean;
 use super::journal::{Journal, Named, Unlocked};
 use super::plan::{Ground, Plan, Wish, plan};
 use super::read_back::read_back;
-use super::scope::{Omissions, Scope, untouchable};
+use super::scope::{Omissions, Scope, by_rule, untouchable};
 use super::{Ignores, LeftAlone, RestoreBegin, RestoreEnd, RestoreOptions, RestoreReport, UndoOptions};
 use crate::background;
 use crate::ids;
@@ -24,6 +26,9 @@ use crate::workspace::{Served, Workspace};
 
 /// So many conflicts are named in an error; a dry run lists all.
 const NAMED: usize = 20;
+
+/// So many things that cannot come back are named.
+const MISSING_NAMED: usize = 5;
 
 /// What restore and undo have in common.
 struct Job {
@@ -164,6 +169,7 @@ impl Workspace {
         };
         let source = shelf.open(&target.reference, &cx)?;
         let mut notes = job.notes.clone();
+        notes.extend(missing_notes(&target, &job.scope, &workspace));
         let planned = plan(&ground, &wish, &source, &cx)
             .and_then(|plan| self.known_paths(job, &target, plan))
             .and_then(|mut plan| {
@@ -171,6 +177,7 @@ impl Workspace {
                 if job.force {
                     notes.extend(lost.into_iter().map(|lost| format!("{} is lost: {}", lost.path, lost.reason)));
                 } else {
+                    plan.forcible += lost.len();
                     plan.conflicts.extend(lost);
                 }
                 Ok(plan)
@@ -183,7 +190,7 @@ impl Workspace {
             }
             Ok(plan) if !plan.conflicts.is_empty() => {
                 unused(&safety);
-                return Err(refusal(&plan.conflicts));
+                return Err(refusal(&plan.conflicts, plan.forcible == plan.conflicts.len()));
             }
             Ok(plan) => plan,
             Err(error) => {
@@ -373,7 +380,7 @@ fn report(job: &Job, plan: Plan, notes: Vec<String>) -> RestoreReport {
     }
 }
 
-fn refusal(conflicts: &[LeftAlone]) -> Error {
+fn refusal(conflicts: &[LeftAlone], forcible: bool) -> Error {
     let count = conflicts.len();
     let paths = if count == 1 { "1 path stands".to_owned() } else { format!("{count} paths stand") };
     let mut error = Error::new(ErrorKind::Conflict, format!("{paths} in the way, so nothing was changed"));
@@ -382,7 +389,29 @@ fn refusal(conflicts: &[LeftAlone]) -> Error {
     if count > NAMED {
         error.causes.push(format!("… and {} more", count - NAMED));
     }
-    error.with_hint("move these out of the way, or name the paths to restore after `--`, or lose them: `--force`; `--dry-run` lists everything")
+    let force = if forcible { ", or lose them: `--force`" } else { "" };
+    error.with_hint(format!(
+        "move these out of the way, or name the paths to restore after `--`{force}; `--dry-run` lists everything"
+    ))
+}
+
+/// What the snapshot does not hold, and nobody has any more, cannot come back: whoever expects it should hear so.
+fn missing_notes(target: &Snapshot, scope: &Scope, workspace: &Dir) -> Vec<String> {
+    let Ok(tree) = Tree::new(workspace.as_fd()) else { return Vec::new() };
+    let wanted = |omission: &&Omission| !by_rule(omission.reason) && scope.holds(&omission.path);
+    let missing = target.omitted.iter().filter(wanted).filter(|omission| matches!(tree.stat(&omission.path), Ok(None)));
+    let mut notes: Vec<String> = missing
+        .map(|omission| format!("not in the snapshot and missing now: {} ({})", omission.path, omission.reason))
+        .collect();
+    let more = notes.len().saturating_sub(MISSING_NAMED);
+    notes.truncate(MISSING_NAMED);
+    if more > 0 {
+        notes.push(format!(
+            "not in the snapshot and missing now: {more} more; `ah agent fs show {}` lists them",
+            target.id
+        ));
+    }
+    notes
 }
 
 /// Restore does not move HEAD; whoever expects it to should hear so.

@@ -10,9 +10,7 @@ use std::collections::HashMap;
 
 use ah_plugin_api::{Omission, OmitReason, RelPath, Snapshot};
 
-/// What names of our own in a workspace begin with: the folder in which a restore prepares files. Providers leave it out of
-/// what they capture.
-pub(crate) const STAGING_PREFIX: &str = ".ah-restore-";
+pub(crate) use ah_rules::STAGING_PREFIX;
 
 /// Which paths a restore is about.
 #[derive(Debug, Clone)]
@@ -53,7 +51,8 @@ impl Scope {
 
 /// Whether `path` is out of reach for every restore.
 pub(crate) fn untouchable(path: &RelPath, own_state: &[RelPath]) -> bool {
-    path.components().any(|name| name == b".git" || name.starts_with(STAGING_PREFIX.as_bytes()))
+    path.components().any(|name| name == b".git")
+        || path.components().next().is_some_and(ah_rules::is_staging)
         || own_state.iter().any(|own| path.starts_with(own))
 }
 
@@ -92,10 +91,12 @@ mod tests {
 
     #[test]
     fn git_and_our_own_are_out_of_reach() {
-        for out in [".git", ".git/config", "sub/.git", "sub/.git/HEAD", ".ah-restore-kkk", "state/x"] {
+        for out in [".git", ".git/config", "sub/.git", "sub/.git/HEAD", ".ah-restore-kkkkzzzzkkkk/0/1", "state/x"] {
             assert!(untouchable(&path(out), &[path("state")]), "{out}");
         }
-        for within in [".gitignore", "git", "statement", "x.git/y", ".github/w"] {
+        for within in
+            [".gitignore", "git", "statement", "x.git/y", ".github/w", ".ah-restore-notes", ".ah-restore-kkkkzzzzkkkkk"]
+        {
             assert!(!untouchable(&path(within), &[path("state")]), "{within}");
         }
     }

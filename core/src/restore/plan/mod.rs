@@ -82,6 +82,8 @@ pub(crate) struct Plan {
     pub(crate) left: Vec<LeftAlone>,
     /// In the way, and why.
     pub(crate) conflicts: Vec<LeftAlone>,
+    /// How many of these would not be in the way with `force`.
+    pub(crate) forcible: usize,
     /// What an undo would have to take away and cannot even look at. It keeps nothing else from being done.
     pub(crate) beyond: Vec<LeftAlone>,
 }
@@ -281,11 +283,16 @@ impl<'a> Planner<'a> {
                 let step = Step { path: path.clone(), before: None, after: Some(after.clone()), found: Some(found) };
                 self.put(step);
             }
-            Some(reason) => self.conflict(
-                path,
-                format!("it would be overwritten, and the snapshot of the present state does not hold it ({reason})"),
-            ),
-            None => self.conflict(path, "it was made after the present state was saved"),
+            reason => {
+                self.plan.forcible += usize::from(found.kind != EntryKind::Dir && after.kind != EntryKind::Dir);
+                let why = match reason {
+                    Some(reason) => format!(
+                        "it would be overwritten, and the snapshot of the present state does not hold it ({reason})"
+                    ),
+                    None => "it was made after the present state was saved".to_owned(),
+                };
+                self.conflict(path, why);
+            }
         }
         Ok(())
     }
@@ -368,6 +375,7 @@ impl<'a> Planner<'a> {
         if self.wish.force && found.kind != EntryKind::Dir && found.kind != EntryKind::Special {
             return Ok(Seen::Same(found));
         }
+        self.plan.forcible += usize::from(found.kind != EntryKind::Dir && found.kind != EntryKind::Special);
         self.conflict(path, "it changed after the present state was saved");
         Ok(Seen::Done)
     }

@@ -464,3 +464,26 @@ fn an_ignored_file_that_is_named_itself_is_overwritten() {
     lab.restore(&target, &below("d/.env"));
     assert_eq!([lab.text("d/.env"), lab.text("d/other.env")], ["old", "newer"]);
 }
+
+#[test]
+fn force_counts_where_it_would_help() {
+    let lab = Lab::like_git();
+    lab.write("file", "old");
+    lab.write("dir/f", "old");
+    let target = lab.snapshot();
+    std::fs::remove_file(lab.at("file")).unwrap();
+    std::fs::remove_dir_all(lab.at("dir")).unwrap();
+    for name in ["file", "dir"] {
+        nix::unistd::mkfifo(&lab.at(name), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    }
+    let below = |name| Ask { scope: Scope::Below(vec![path(name)]), ..Ask::default() };
+    let counts = |ask: &Ask| {
+        let plan = lab.plan(&lab.snapshot(), &target, ask);
+        (plan.conflicts.len(), plan.forcible)
+    };
+    assert_eq!(counts(&below("file")), (1, 1));
+    assert_eq!(counts(&Ask { force: true, ..below("file") }).0, 0);
+    let (conflicts, forcible) = counts(&below("dir"));
+    assert!(conflicts > 0 && forcible == 0);
+    assert!(counts(&Ask { force: true, ..below("dir") }).0 > 0);
+}

@@ -33,13 +33,11 @@ mod patterns;
 mod repository;
 mod rules;
 mod staging;
-mod staging;
 mod tracked;
 
 pub use class::Class;
 pub use dir_rules::{DirRules, Present};
 pub use repository::GitDir;
 pub use rules::Rules;
-pub use staging::{STAGING_PREFIX, is_staging};
 pub use staging::{STAGING_PREFIX, is_staging};
 pub use tracked::{IndexStamp, LARGEST_INDEX, Tracked};

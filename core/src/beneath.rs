@@ -31,7 +31,8 @@ pub fn open(top: BorrowedFd<'_>, path: &[u8], flags: OFlags, mounts: Mounts) -> 
     match rustix::fs::openat2(top, path, flags, Mode::empty(), resolve) {
         // Kernels before 5.6 have no openat2; some sandboxes answer EPERM to what they do not know. EAGAIN: raced with a rename
         // somewhere up the tree.
-        Err(Errno::NOSYS | Errno::PERM | Errno::AGAIN) => by_hand(top, path, flags, mounts),
+        // ENAMETOOLONG: the way is longer than the system takes at once.
+        Err(Errno::NOSYS | Errno::PERM | Errno::AGAIN | Errno::NAMETOOLONG) => by_hand(top, path, flags, mounts),
         opened => opened,
     }
 }

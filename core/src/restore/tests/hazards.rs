@@ -165,3 +165,22 @@ fn files_put_back_together_keep_their_order_and_what_builds_make_its_time() {
     lab.restore(&target, &Ask::default());
     assert_eq!(time("a.o"), SystemTime::UNIX_EPOCH + Duration::from_secs(999_150));
 }
+
+#[test]
+fn a_path_longer_than_the_system_takes_at_once_comes_back() {
+    use rustix::fs::{AtFlags, Mode, OFlags, mkdirat, openat, unlinkat};
+    let lab = Lab::like_git();
+    let name = "d".repeat(200);
+    let mut deepest = std::fs::File::open(lab.at("")).unwrap();
+    for _ in 0..25 {
+        mkdirat(&deepest, &name, Mode::RWXU).unwrap();
+        deepest = openat(&deepest, &name, OFlags::RDONLY, Mode::empty()).unwrap().into();
+    }
+    drop(openat(&deepest, "f", OFlags::CREATE | OFlags::WRONLY, Mode::RWXU).unwrap());
+    let target = lab.snapshot();
+    unlinkat(&deepest, "f", AtFlags::empty()).unwrap();
+    let (safety, outcome) = lab.restore(&target, &Ask::default());
+    openat(&deepest, "f", OFlags::RDONLY, Mode::empty()).unwrap();
+    lab.undo(&safety, &outcome);
+    openat(&deepest, "f", OFlags::RDONLY, Mode::empty()).unwrap_err();
+}

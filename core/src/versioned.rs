@@ -74,10 +74,11 @@ impl<T: Versioned> Doc<T> {
         Ok(None)
     }
 
-    /// Writes a new file with a backup, of which there would be none before it is first changed.
+    /// Writes a new file and, if that can be, a backup, of which there would be none before it is first changed.
     pub(crate) fn save_new(&self, path: &Path) -> Result<()> {
-        fsio::replace(&suffixed(path, "bak1"), &self.render()?, Durability::Durable)?;
-        self.save_plain(path)
+        self.save_plain(path)?;
+        let _ = fsio::replace(&suffixed(path, "bak1"), &self.render()?, Durability::Durable);
+        Ok(())
     }
 
     /// Writes the file, keeping the former one as a backup.

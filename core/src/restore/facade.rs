@@ -99,7 +99,8 @@ impl Workspace {
         let events = self.state()?.events;
         // Whatever the session, as a tree that is half one state and half another is everybody's. But what a later one put in
         // place, and what was done since, must not be lost to it.
-        let (journal, taken_over) = match interrupted.filter(|journal| self.is_latest(&journal.restore, &events)) {
+        let latest = |journal: &Journal| self.is_latest(&journal.restore, journal.began, &events);
+        let (journal, taken_over) = match interrupted.filter(latest) {
             Some(journal) => (journal.clone(), vec![journal]),
             None => (self.last_ended(&events)?, Vec::new()),
         };

@@ -7,7 +7,7 @@
 use std::collections::{HashMap, HashSet};
 use std::os::fd::AsFd;
 
-use ah_plugin_api::{Dir, ErrorKind, Result};
+use ah_plugin_api::{Dir, ErrorKind, Result, Timestamp};
 
 use super::journal::{Head, Journal, Journals};
 use super::{InterruptedRestore, RestoreBegin};
@@ -148,7 +148,7 @@ impl Workspace {
         let open = self.with_standing(open)?;
         if let Some(interrupted) = self.interrupted_among(&open)? {
             let message = format!("the restore {} of {} was interrupted", interrupted.restore, interrupted.target);
-            let back = match self.is_latest(&interrupted.restore, &self.state()?.events) {
+            let back = match self.is_latest(&interrupted.restore, interrupted.began, &self.state()?.events) {
                 true => "undo".to_owned(),
                 false => format!("restore {}", interrupted.safety),
             };
@@ -192,14 +192,14 @@ impl Workspace {
         })
     }
 
-    /// Whether no restore that an undo can take back began after an interrupted one. One that is not on the timeline was
-    /// killed before it changed anything.
-    pub(super) fn is_latest(&self, restore: &str, events: &[Event]) -> bool {
+    /// Whether no restore that an undo can take back began after an interrupted one. One that was killed before its line was on
+    /// the timeline is placed by its time.
+    pub(super) fn is_latest(&self, restore: &str, since: Timestamp, events: &[Event]) -> bool {
         let began = |restore: &str| {
             events.iter().position(|event| matches!(&event.body, EventBody::RestoreBegin(it) if it.restore == restore))
         };
         let other = self.last_begun(events).and_then(|(_, begin)| began(&begin.restore));
-        other.is_none() || began(restore) >= other
+        other.is_none_or(|other| began(restore).map_or(since >= events[other].time, |own| own >= other))
     }
 
     /// Whether a session is among those that this call is about.

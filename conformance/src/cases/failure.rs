@@ -247,13 +247,24 @@ fn damage(f: &Fixture) -> Check {
     let a = f.take("a")?;
     f.ws.write("README.md", "later")?;
     let b = f.take("b")?;
-    let files: Vec<RelPath> = {
-        let tree = Tree::walk(f.store().path())?;
-        tree.0
-            .into_iter()
-            .filter(|(_, node)| node.kind == ah_plugin_api::EntryKind::File)
-            .map(|(path, _)| path)
-            .collect()
+    let files = store_files(f)?;
+    let mut all = Vec::with_capacity(files.len());
+    for file in &files {
+        let at = f.store().path().join(file.as_path());
+        all.push((std::fs::read(&at)?, at.metadata()?.permissions()));
+    }
+    // A provider may set aside what it finds damaged: all files are put back as they were.
+    let put_back = || -> Check {
+        let now = store_files(f)?;
+        for file in now.iter().filter(|file| !files.contains(file)) {
+            std::fs::remove_file(f.store().path().join(file.as_path()))?;
+        }
+        for (file, (bytes, mode)) in files.iter().zip(&all).filter(|(file, _)| !now.contains(file)) {
+            let at = f.store().path().join(file.as_path());
+            std::fs::write(&at, bytes)?;
+            std::fs::set_permissions(&at, mode.clone())?;
+        }
+        Ok(())
     };
     // Some providers keep a file for each captured one; a sample of them does.
     let step = (files.len() / 24).max(1);
@@ -272,6 +283,7 @@ fn damage(f: &Fixture) -> Check {
             let other = f.another()?;
             look_around(&other, &a)?;
             look_around(&other, &b)?;
+            put_back()?;
         }
         std::fs::remove_file(&at)?;
         std::fs::write(&at, &whole)?;
@@ -285,6 +297,13 @@ fn damage(f: &Fixture) -> Check {
     let other = f.another()?;
     other.shows(&a)?;
     other.shows(&b)
+}
+
+/// Every file of the store.
+fn store_files(f: &Fixture) -> Check<Vec<RelPath>> {
+    let tree = Tree::walk(f.store().path())?;
+    let files = tree.0.into_iter().filter(|(_, node)| node.kind == ah_plugin_api::EntryKind::File);
+    Ok(files.map(|(path, _)| path).collect())
 }
 
 fn look_around(f: &Fixture, taken: &crate::fixture::Taken) -> Check {

@@ -16,8 +16,8 @@ use crate::output::{size, text, time};
 POLICY is a list of rules, each of which keeps snapshots; what none keeps is removed: keep-last=N, keep-within=7d, \
 keep-hourly=N, keep-daily=N, keep-weekly=N, keep-labelled, keep-manual. Beside these, max-size=5G removes the oldest \
 until no more is used. Only your own snapshots are counted, the newest of which always stays; what restores and \
-branches took for themselves goes when nothing needs it. Pinned snapshots, and those that an undo, a branch or a view needs, always stay. Without POLICY \
-the configured one (`prune.policy`) applies. Prints the verdict on each snapshot.
+branches took for themselves goes when nothing needs it. Pinned snapshots, and those that an undo, a branch or a view \
+needs, always stay. Without POLICY the configured one (`prune.policy`) applies. Prints the verdict on each snapshot.
 
 Examples:
   ah agent fs prune keep-last=50,keep-within=7d --dry-run

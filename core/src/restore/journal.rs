@@ -138,7 +138,8 @@ impl Journal {
     }
 }
 
-/// What a journal says but for its steps, which may be very many: enough for who only looks.
+/// What a journal says but for its steps, which may be very many: enough for who only looks. Not a flattened part of [`Journal`]: for that,
+/// serde would hold all of the steps in memory twice.
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct Head {
     pub(crate) restore: String,

@@ -12,10 +12,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use ah_plugin_api::{
-    Capability, Change, Changes, CloneRequest, Context, Description, DestroyRequest, DiffRequest, Done, Entry, Error,
-    ErrorKind, ListRequest, LookupRequest, MountRequest, Place, Probe, ProbeRequest, Provider, ReadDirRequest,
-    ReadRequest, ReclaimRequest, Reclaimed, Reference, Result, Snapshot, SnapshotRef, SnapshotRequest, Timestamp,
-    UnmountRequest, Usage, UsageRequest, View, WritableClone,
+    Capability, Change, Changes, CloneRequest, Context, ConvertRequest, Converted, Description, DestroyRequest,
+    DiffRequest, Done, Entry, Error, ErrorKind, ListRequest, LookupRequest, MountRequest, Place, Probe, ProbeRequest,
+    Provider, ReadDirRequest, ReadRequest, ReclaimRequest, Reclaimed, Reference, Result, Snapshot, SnapshotRef,
+    SnapshotRequest, Timestamp, UnmountRequest, Usage, UsageRequest, View, WritableClone,
 };
 
 use crate::case::describe;
@@ -316,5 +316,14 @@ impl Provider for Witness {
 
     fn reclaim(&self, place: &Place<'_>, request: &ReclaimRequest, cx: &Context<'_>) -> Result<Reclaimed> {
         self.call("reclaim", None, || self.instance.provider.reclaim(place, request, cx))
+    }
+
+    fn convert(&self, place: &Place<'_>, request: &ConvertRequest, cx: &Context<'_>) -> Result<Converted> {
+        let call = || self.instance.provider.convert(place, request, cx);
+        let converted = self.call("convert", Some(Capability::Convert), call)?;
+        if converted.notes.iter().any(|note| note.trim().is_empty()) {
+            self.object("convert gave an empty note".to_owned());
+        }
+        Ok(converted)
     }
 }

@@ -31,7 +31,9 @@ const NOT_CHECKED: &[(&str, &str)] = &[
     ("Only when the question itself", "cannot be brought about from outside"),
     ("Cost grows with what changed", "cost is measured, not tested (scripts/bench)"),
     ("`DataLoss` if the store cannot be read.", "depends on how a store is made; `failure.damage` damages each"),
+    ("It is at the request's name in the target, or wherever", "allows something"),
     ("Those of all methods.", "a pointer"),
+    ("Killed anywhere, the old one", "a provider's own tests kill it where it matters"),
 ];
 
 #[test]

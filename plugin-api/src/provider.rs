@@ -4,10 +4,11 @@ use crate::context::Context;
 use crate::error::{Error, ErrorKind, Result};
 use crate::place::Place;
 use crate::request::{
-    CloneRequest, DestroyRequest, DiffRequest, Done, ListRequest, LookupRequest, MountRequest, ProbeRequest,
-    ReadDirRequest, ReadRequest, ReclaimRequest, SnapshotRef, SnapshotRequest, UnmountRequest, UsageRequest,
+    CloneRequest, ConvertRequest, DestroyRequest, DiffRequest, Done, ListRequest, LookupRequest, MountRequest,
+    ProbeRequest, ReadDirRequest, ReadRequest, ReclaimRequest, SnapshotRef, SnapshotRequest, UnmountRequest,
+    UsageRequest,
 };
-use crate::types::{Changes, Description, Entry, Probe, Reclaimed, Snapshot, Usage, View, WritableClone};
+use crate::types::{Changes, Converted, Description, Entry, Probe, Reclaimed, Snapshot, Usage, View, WritableClone};
 
 /// A mechanism that captures a directory tree and gives it back.
 ///
@@ -124,6 +125,8 @@ pub trait Provider: Send + Sync {
 
     /// Shows a snapshot read-only. Needs a target.
     ///
+    /// It is at the request's name in the target, or wherever the provider shows the snapshot anyway.
+    ///
     /// The view outlives this process. No write through it succeeds; where even root's cannot be stopped,
     /// `read_only_mount` is false and write bits are taken off instead.
     ///
@@ -138,6 +141,8 @@ pub trait Provider: Send + Sync {
     fn unmount(&self, place: &Place<'_>, request: &UnmountRequest, cx: &Context<'_>) -> Result<Done>;
 
     /// Makes a writable copy with the captured times. Needs a target; a workspace is used where it is there.
+    ///
+    /// The copy is at the request's name in the target, or below it where more than the workspace had to be cloned.
     ///
     /// With [`crate::Capability::RepositoryClones`]: if the workspace was a repository, so is the clone, with a `.git` of its
     /// own (HEAD, branch and index as captured) that depends on nothing outside it.
@@ -196,6 +201,19 @@ pub trait Provider: Send + Sync {
     /// # Errors
     /// Those of all methods. Calling it again goes on where it stopped.
     fn reclaim(&self, place: &Place<'_>, request: &ReclaimRequest, cx: &Context<'_>) -> Result<Reclaimed>;
+
+    /// Makes the workspace a unit of its own (a subvolume, say), so that snapshots hold it and nothing else. Needs a workspace.
+    ///
+    /// Another directory is at the workspace's path afterwards, with the same contents, names, permissions, owners and times. The
+    /// exchange is atomic: whoever looks sees the old directory or the new one, whole. Killed anywhere, the old one or the new one
+    /// is there, and `reclaim` takes the other away.
+    ///
+    /// # Errors
+    /// `Busy` while a process has something in it open, with the process named; `FailedPrecondition` if it cannot be one here (a mount
+    /// point, say); `Unsupported` (the default) without [`crate::Capability::Convert`].
+    fn convert(&self, _place: &Place<'_>, _request: &ConvertRequest, _cx: &Context<'_>) -> Result<Converted> {
+        Err(unsupported("convert"))
+    }
 }
 
 fn unsupported(operation: &str) -> Error {

@@ -195,6 +195,10 @@ pub struct ReclaimRequest {
     pub forgotten: Vec<FileName>,
 }
 
+/// Asks for the workspace to become a unit that the provider can capture by itself.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+pub struct ConvertRequest {}
+
 /// An answer without contents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
 pub struct Done {}

@@ -153,6 +153,8 @@ open_enum! {
         AppliesPolicy = "applies-policy",
         /// Clones of a repository come with a `.git` of their own.
         RepositoryClones = "repository-clones",
+        /// `convert` makes the workspace a unit of its own.
+        Convert = "convert",
         /// What is read is checked against what was captured: damage of the store reads as `DataLoss`, never as other contents.
         FindsDamage = "finds-damage",
     }
@@ -300,6 +302,9 @@ pub struct Snapshot {
     /// Where the user's repository stood.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repository: Option<RepositoryState>,
+    /// What the snapshot holds the space of beyond the workspace, for a person ("the subvolume /home"); none: nothing else.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pins: Option<String>,
 }
 
 /// What a provider says of itself.
@@ -331,6 +336,9 @@ pub struct Probe {
     pub modes: BTreeSet<Mode>,
     /// Whether this user can delete again what the provider makes here.
     pub can_delete: bool,
+    /// What `convert` would make better here, one sentence; none: nothing, or it cannot be done.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub convertible: Option<String>,
 }
 
 /// A read-only view of a snapshot.
@@ -397,6 +405,16 @@ pub struct Usage {
     /// What removing the snapshot alone would free, where known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exclusive: Option<u64>,
+}
+
+/// What `convert` did.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+pub struct Converted {
+    /// Whether anything was done; false: the workspace was such a unit already.
+    pub changed: bool,
+    /// Anything a person should know, a sentence each.
+    #[serde(default)]
+    pub notes: Vec<String>,
 }
 
 /// What `reclaim` did.

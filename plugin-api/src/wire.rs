@@ -70,6 +70,7 @@ operations! {
     Lookup lookup(rq::LookupRequest) -> Vec<Option<ty::Entry>>;
     Usage usage(rq::UsageRequest) -> ty::Usage;
     Reclaim reclaim(rq::ReclaimRequest) -> ty::Reclaimed;
+    Convert convert(rq::ConvertRequest) -> ty::Converted;
 }
 
 /// The paths of a place; the descriptors travel beside the message, in this order, one for each that is there.

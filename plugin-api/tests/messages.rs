@@ -134,7 +134,14 @@ impl Provider for Echo {
         let workspace = place.need_workspace()?;
         let names = rustix::fs::Dir::read_from(workspace).unwrap().flatten().count();
         let reason = format!("{} has {names} entries", workspace.path().display());
-        Ok(Probe { usable: true, reason, remedy: None, modes: [].into(), can_delete: place.output.is_some() })
+        Ok(Probe {
+            usable: true,
+            reason,
+            remedy: None,
+            modes: [].into(),
+            can_delete: place.output.is_some(),
+            convertible: None,
+        })
     }
     fn snapshot(&self, _: &Place<'_>, _: &ah_plugin_api::SnapshotRequest, _: &Context<'_>) -> Result<Snapshot> {
         Err(Error::new(ErrorKind::Busy, "busy"))

@@ -73,6 +73,7 @@ impl Provider for Trivial {
             remedy: None,
             modes,
             can_delete: true,
+            convertible: None,
         })
     }
 
@@ -119,6 +120,7 @@ impl Provider for Trivial {
             omitted_total: omitted.len() as u64,
             omitted,
             repository: None,
+            pins: None,
         };
         let kept = Kept { snapshot: snapshot.clone(), files, root: entry(Vec::new(), EntryKind::Dir, 0, &own) };
         let mut snapshots = self.snapshots.lock().unwrap();

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use ah_plugin_api::{
-    Capability, CapturePolicy, Context, DestroyRequest, DiffRequest, Durability, ErrorKind, Place, ProbeRequest,
-    Provider, Reference, Side, SnapshotRef, Timestamp, Usage, UsageRequest,
+    Capability, CapturePolicy, Context, ConvertRequest, DestroyRequest, DiffRequest, Durability, ErrorKind, Place,
+    ProbeRequest, Provider, Reference, Side, SnapshotRef, Timestamp, Usage, UsageRequest,
 };
 
 use crate::case::{Case, Check, Need, ensure, refused};
@@ -124,6 +124,7 @@ pub(super) const CASES: &[Case] = &[
             "`Unsupported` (the default) without [`crate::Capability::Diff`]: the caller walks both sides.",
             "`Unsupported` (the default) without [`crate::Capability::ReadWithoutMount`].",
             "`Unsupported` (the default) without [`crate::Capability::Usage`].",
+            "`Unsupported` (the default) without [`crate::Capability::Convert`].",
         ],
         needs: &[],
         run: unsupported,
@@ -437,6 +438,10 @@ fn unsupported(f: &Fixture) -> Check {
     if !f.has(Capability::Usage) {
         let usage = f.provider().usage(&f.place(), &UsageRequest::default(), &Context::quiet());
         refused(usage, &kinds, "usage without its capability")?;
+    }
+    if !f.has(Capability::Convert) {
+        let convert = f.provider().convert(&f.place(), &ConvertRequest::default(), &Context::quiet());
+        refused(convert, &kinds, "convert without its capability")?;
     }
     if !f.has(Capability::Diff) {
         let (from, to) = (Side::Snapshot(reference.clone()), Side::Snapshot(reference));

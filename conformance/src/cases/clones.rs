@@ -10,7 +10,15 @@ use crate::tree::{Modes, Tree};
 const NEEDS: &[Need] = &[Need::Has(Capability::Clone)];
 
 pub(super) const CASES: &[Case] = &[
-    Case { id: "clones.exact", clauses: &["Makes a writable copy with the captured times."], needs: NEEDS, run: exact },
+    Case {
+        id: "clones.exact",
+        clauses: &[
+            "Makes a writable copy with the captured times.",
+            "The copy is at the request's name in the target, or below it where more than the workspace had to be cloned.",
+        ],
+        needs: NEEDS,
+        run: exact,
+    },
     Case {
         id: "clones.outlive",
         clauses: &["It outlives the snapshot it came from.", "Clones and other snapshots stay as they are."],
@@ -44,6 +52,7 @@ fn exact(f: &Fixture) -> Check {
     f.ws.chmod("closed", 0o555)?;
     let taken = f.take("a")?;
     let clone = f.try_clone(&taken.reference(), "fork")?;
+    ensure!(clone.path.starts_with(f.folder().path().join("fork")), "the clone is at {}", clone.path.display());
     same_as(f, &taken, &clone)?;
     // Writable, each as its bits say.
     let fork = Editor::new(&clone.path);

@@ -9,6 +9,7 @@ mod cancel;
 mod changed;
 mod clones;
 mod concurrency;
+mod convert;
 mod diff;
 mod exact;
 mod failure;
@@ -24,7 +25,7 @@ use crate::case::Case;
 
 /// Every case, those of one part together, the plain ones first.
 pub(crate) fn all() -> impl Iterator<Item = &'static Case> {
-    let parts: [&'static [Case]; 15] = [
+    let parts: [&'static [Case]; 16] = [
         answers::CASES,
         exact::CASES,
         changed::CASES,
@@ -33,6 +34,7 @@ pub(crate) fn all() -> impl Iterator<Item = &'static Case> {
         diff::CASES,
         views::CASES,
         clones::CASES,
+        convert::CASES,
         hands_off::CASES,
         policy::CASES,
         repository::CASES,

@@ -146,7 +146,7 @@ impl Provider for MemoryProvider {
         let usable = request.mode.is_none_or(|mode| mode == Mode::InPlace);
         let reason = if usable { "memory takes any directory" } else { "only in-place work is served" };
         let modes = BTreeSet::from([Mode::InPlace]);
-        Ok(Probe { usable, reason: reason.to_owned(), remedy: None, modes, can_delete: true })
+        Ok(Probe { usable, reason: reason.to_owned(), remedy: None, modes, can_delete: true, convertible: None })
     }
 
     fn snapshot(&self, place: &Place<'_>, request: &SnapshotRequest, cx: &Context<'_>) -> Result<Snapshot> {
@@ -168,6 +168,7 @@ impl Provider for MemoryProvider {
             omitted_total: omitted.len() as u64,
             omitted,
             repository: None,
+            pins: None,
         };
         self.with_store(place, |store| {
             // Somebody may have been quicker with the same id.

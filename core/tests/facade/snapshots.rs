@@ -169,6 +169,7 @@ fn the_best_that_can_serves() {
         remedy: Some("ah agent fs fix".into()),
         modes: [].into(),
         can_delete: true,
+        convertible: None,
     };
     *better.probe.lock().unwrap() = Some(no("not that filesystem"));
     assert_eq!(lab.step("a", "2").provider.as_str(), "other");

@@ -51,6 +51,7 @@ impl Provider for Minimal {
             remedy: None,
             modes: BTreeSet::from([Mode::InPlace]),
             can_delete: true,
+            convertible: None,
         })
     }
 
@@ -76,6 +77,7 @@ impl Provider for Minimal {
                 omitted_total: copier.omitted.len() as u64,
                 omitted: copier.omitted,
                 repository: None,
+                pins: None,
             };
             store.write(tmp, &snapshot)?;
             Ok(snapshot)

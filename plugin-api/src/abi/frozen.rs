@@ -1,8 +1,7 @@
 //! The table as it was one operation ago, kept so that a test can build a plugin against it and see it work with this host.
 //!
 //! A copy by hand on purpose: whoever appends an operation copies the former table to this place, and leaves the rest alone.
-//! (At the beginning there was no former table; this one lacks the last of the first operations, `reclaim`.) It must be in this
-//! crate, because the ABI library compares the names of types together with those of their crates.
+//! This one is 1.0, which ended with `reclaim`. It must be in this crate, because the ABI library compares the names of types together with those of their crates.
 
 use abi_stable::StableAbi;
 use abi_stable::library::{CheckTypeLayout, LibHeader, RootModule, RootModuleResult};
@@ -38,6 +37,7 @@ pub(crate) struct Table {
     read: extern "C" fn(RSlice<'_, u8>, RSlice<'_, i32>, &RawContext<'_>) -> Answer,
     lookup: extern "C" fn(RSlice<'_, u8>, RSlice<'_, i32>, &RawContext<'_>) -> Answer,
     usage: extern "C" fn(RSlice<'_, u8>, RSlice<'_, i32>, &RawContext<'_>) -> Answer,
+    reclaim: extern "C" fn(RSlice<'_, u8>, RSlice<'_, i32>, &RawContext<'_>) -> Answer,
 }
 
 impl RootModule for Table_Ref {
@@ -67,6 +67,7 @@ impl<E: Export> TableOf<E> {
         read: call::<E, { Op::Read as usize }>,
         lookup: call::<E, { Op::Lookup as usize }>,
         usage: call::<E, { Op::Usage as usize }>,
+        reclaim: call::<E, { Op::Reclaim as usize }>,
     });
 }
 

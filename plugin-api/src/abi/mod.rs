@@ -43,10 +43,10 @@ pub mod exported {
 pub const ABI_MAJOR: u32 = 1;
 
 /// How many times the table or the context has grown.
-pub const ABI_MINOR: u32 = 0;
+pub const ABI_MINOR: u32 = 1;
 
 /// `ABI_MAJOR.ABI_MINOR.0`, as the ABI library wants it.
-const ABI_VERSION: &str = "1.0.0";
+const ABI_VERSION: &str = "1.1.0";
 
 /// The symbol that every plugin exports. Fixed by the ABI library (a test compares), repeated here because an attribute takes
 /// a literal only.

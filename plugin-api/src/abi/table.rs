@@ -75,6 +75,7 @@ table! {
     lookup = Lookup,
     usage = Usage,
     reclaim = Reclaim,
+    convert = Convert,
 }
 
 impl RootModule for Table_Ref {

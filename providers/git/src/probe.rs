@@ -13,7 +13,14 @@ pub(crate) fn probe(workspace: &Dir, store: &Dir, request: &ProbeRequest) -> Pro
         None => (true, None),
     };
     if let Some((reason, remedy)) = problem {
-        return Probe { usable: false, reason, remedy: Some(remedy), modes: BTreeSet::new(), can_delete };
+        return Probe {
+            usable: false,
+            reason,
+            remedy: Some(remedy),
+            modes: BTreeSet::new(),
+            can_delete,
+            convertible: None,
+        };
     }
     if let Some(mode) = request.mode
         && !modes.contains(&mode)
@@ -24,10 +31,11 @@ pub(crate) fn probe(workspace: &Dir, store: &Dir, request: &ProbeRequest) -> Pro
             remedy: Some("use --mode=in-place or --mode=worktree".to_owned()),
             modes,
             can_delete,
+            convertible: None,
         };
     }
     let reason = "keeps files in a Git object store of its own; works in any directory".to_owned();
-    Probe { usable: true, reason, remedy: None, modes, can_delete }
+    Probe { usable: true, reason, remedy: None, modes, can_delete, convertible: None }
 }
 
 struct Obstacle {

@@ -70,6 +70,7 @@ fn snapshot_of(store: &Store, head: &Head) -> Result<Snapshot> {
         omitted_total: manifest.omitted_total,
         omitted: Vec::new(),
         repository: manifest.repository.clone(),
+        pins: None,
     })
 }
 

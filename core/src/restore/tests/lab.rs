@@ -111,6 +111,7 @@ impl Provider for Memory {
             omitted_total: omitted.len() as u64,
             omitted,
             repository: None,
+            pins: None,
         };
         self.snapshots.lock().unwrap().insert(request.id.as_str().to_owned(), (snapshot.clone(), held));
         Ok(snapshot)

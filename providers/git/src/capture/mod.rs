@@ -90,6 +90,7 @@ pub(crate) fn snapshot(
         omitted_total: manifest.omitted_total,
         omitted,
         repository: state,
+        pins: None,
     })
 }
 

@@ -1,0 +1,103 @@
+//! `convert`: another directory at the workspace's path, with the same in it.
+
+use ah_plugin_api::{Capability, Context, ConvertRequest, Converted, Error, ErrorKind, Place, Provider, Reclaimed};
+
+use crate::case::{Case, Check, Need, ensure, refused, same};
+use crate::fixture::Fixture;
+use crate::tree::{Modes, Tree};
+
+const NEEDS: &[Need] = &[Need::Has(Capability::Convert)];
+
+pub(super) const CASES: &[Case] = &[
+    Case {
+        id: "convert.same-contents",
+        clauses: &[
+            "Makes the workspace a unit of its own (a subvolume, say), so that snapshots hold it and nothing else.",
+            "Another directory is at the workspace's path afterwards, with the same contents, names, permissions, owners and times.",
+            "Whether anything was done; false: the workspace was such a unit already.",
+        ],
+        needs: NEEDS,
+        run: same_contents,
+    },
+    Case {
+        id: "convert.busy",
+        clauses: &["`Busy` while a process has something in it open, with the process named;"],
+        needs: NEEDS,
+        run: busy,
+    },
+    Case {
+        id: "convert.atomic",
+        clauses: &["The exchange is atomic: whoever looks sees the old directory or the new one, whole."],
+        needs: NEEDS,
+        run: atomic,
+    },
+];
+
+fn convert(f: &Fixture) -> Result<Converted, Error> {
+    let place = Place::new(f.store()).with_workspace(f.workspace());
+    f.provider().convert(&place, &ConvertRequest::default(), &Context::quiet())
+}
+
+fn same_contents(f: &Fixture) -> Check {
+    f.ws.sample()?;
+    f.ws.write("linked", "two names")?;
+    f.ws.link("linked", "other name")?;
+    f.ws.fifo("fifo")?;
+    f.ws.write("closed/in", "x")?;
+    f.ws.chmod("closed", 0o555)?;
+    let before = Tree::walk(f.ws.root())?;
+    convert(f)?;
+    same("the workspace after convert", &before.differences(&Tree::walk(f.ws.root())?, Modes::Exact))?;
+    // It is another directory now: what was opened before is not it.
+    let after = f.another()?;
+    ensure!(!convert(&after)?.changed, "convert of what was converted says that it did something");
+    let Reclaimed { actions, .. } =
+        f.provider().reclaim(&Place::new(f.store()), &Default::default(), &Context::quiet())?;
+    ensure!(actions.iter().all(|action| !action.is_empty()), "reclaim did something that it cannot name");
+    same("the workspace after reclaim", &before.differences(&Tree::walk(f.ws.root())?, Modes::Exact))?;
+    let taken = after.take("a")?;
+    ensure!(taken.snapshot.pins.is_none(), "a snapshot of what was converted holds more than the workspace");
+    after.shows(&taken)
+}
+
+fn busy(f: &Fixture) -> Check {
+    f.ws.sample()?;
+    let before = Tree::walk(f.ws.root())?;
+    let open = std::fs::File::options().append(true).open(f.ws.at("README.md"))?;
+    // A workspace that is such a unit already is not touched at all.
+    match convert(f) {
+        Ok(converted) => ensure!(!converted.changed, "a workspace was converted while a file in it was open"),
+        refusal => {
+            let named =
+                refusal.as_ref().is_err_and(|error| error.to_string().contains(&std::process::id().to_string()));
+            refused(refusal, &[ErrorKind::Busy], "convert while a file is open")?;
+            ensure!(named, "the process that holds a file open is not named");
+        }
+    }
+    drop(open);
+    same("the workspace", &before.differences(&Tree::walk(f.ws.root())?, Modes::Exact))
+}
+
+fn atomic(f: &Fixture) -> Check {
+    f.ws.sample()?;
+    let marker = f.ws.at("README.md");
+    let done = std::sync::atomic::AtomicBool::new(false);
+    let (converted, looks, missed) = std::thread::scope(|scope| {
+        let looking = scope.spawn(|| {
+            let (mut looks, mut missed) = (0_u32, 0_u32);
+            while !done.load(std::sync::atomic::Ordering::Acquire) {
+                looks += 1;
+                missed += u32::from(marker.symlink_metadata().is_err());
+            }
+            (looks, missed)
+        });
+        let converted = convert(f);
+        done.store(true, std::sync::atomic::Ordering::Release);
+        let (looks, missed) = looking.join().unwrap_or((0, 1));
+        (converted, looks, missed)
+    });
+    converted?;
+    ensure!(looks > 0, "nobody looked while it was converted");
+    ensure!(missed == 0, "a file was not there in {missed} of {looks} looks while its workspace was converted");
+    Ok(())
+}

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use ah_host::{Fault, Host, Options, Outcome, Search, load, load_file};
 use ah_plugin_api::abi::OpenError;
 use ah_plugin_api::{
-    Context, Dir, Durability, Error, ErrorKind, ListRequest, LogLevel, Observer, Place, ProbeRequest, Progress,
-    ProviderName, ReadRequest, ReclaimRequest, RelPath, SnapshotId, SnapshotRequest, Timestamp,
+    Context, ConvertRequest, Dir, Durability, Error, ErrorKind, ListRequest, LogLevel, Observer, Place, ProbeRequest,
+    Progress, ProviderName, ReadRequest, ReclaimRequest, RelPath, SnapshotId, SnapshotRequest, Timestamp,
 };
 use ah_test_plugins::{folder, library};
 
@@ -203,8 +203,11 @@ fn a_plugin_of_one_operation_ago_works_but_for_that_operation() {
     let cx = Context::quiet();
     let snapshot = plugin.provider.snapshot(&scene.place(), &request("one"), &cx).unwrap();
     assert_eq!(snapshot.id.as_str(), "one");
-    let missing = plugin.provider.reclaim(&scene.place(), &ReclaimRequest::default(), &cx).unwrap_err();
+    plugin.provider.reclaim(&scene.place(), &ReclaimRequest::default(), &cx).unwrap();
+    let missing = plugin.provider.convert(&scene.place(), &ConvertRequest::default(), &cx).unwrap_err();
     assert_eq!(missing.kind, ErrorKind::Unsupported);
+    let newer = load_file(&library("good"), &options(&[])).unwrap();
+    assert_eq!(newer.provider.convert(&scene.place(), &ConvertRequest::default(), &cx).unwrap().notes.len(), 1);
 }
 
 #[test]

@@ -11,10 +11,10 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::Mutex;
 
 use ah_plugin_api::{
-    Capability, Context, Description, DestroyRequest, Done, Durability, Entry, EntryKind, Error, ErrorKind,
-    ListRequest, LogLevel, LookupRequest, MountRequest, Omission, OmitReason, Place, Probe, ProbeRequest, Provider,
-    ProviderName, ReadDirRequest, ReadRequest, ReclaimRequest, Reclaimed, Reference, RelPath, Result, Snapshot,
-    SnapshotRef, SnapshotRequest, Timestamp, UnmountRequest, View,
+    Capability, Context, ConvertRequest, Converted, Description, DestroyRequest, Done, Durability, Entry, EntryKind,
+    Error, ErrorKind, ListRequest, LogLevel, LookupRequest, MountRequest, Omission, OmitReason, Place, Probe,
+    ProbeRequest, Provider, ProviderName, ReadDirRequest, ReadRequest, ReclaimRequest, Reclaimed, Reference, RelPath,
+    Result, Snapshot, SnapshotRef, SnapshotRequest, Timestamp, UnmountRequest, View,
 };
 use rustix::fs::{Mode, OFlags};
 
@@ -213,6 +213,11 @@ impl Provider for Trivial {
     fn reclaim(&self, _place: &Place<'_>, _request: &ReclaimRequest, cx: &Context<'_>) -> Result<Reclaimed> {
         (self.before)("reclaim", cx);
         Ok(Reclaimed::default())
+    }
+
+    fn convert(&self, _place: &Place<'_>, _request: &ConvertRequest, cx: &Context<'_>) -> Result<Converted> {
+        (self.before)("convert", cx);
+        Ok(Converted { changed: false, notes: vec!["a trivial unit".to_owned()] })
     }
 }
 

@@ -1,7 +1,8 @@
 //! The table as it was one operation ago, kept so that a test can build a plugin against it and see it work with this host.
 //!
 //! A copy by hand on purpose: whoever appends an operation copies the former table to this place, and leaves the rest alone.
-//! This one is 1.0, which ended with `reclaim`. It must be in this crate, because the ABI library compares the names of types together with those of their crates.
+//! This one is 1.0, which ended with `reclaim`. It must be in this crate, because the ABI library compares the names of types
+//! together with those of their crates.
 
 use abi_stable::StableAbi;
 use abi_stable::library::{CheckTypeLayout, LibHeader, RootModule, RootModuleResult};

@@ -1,0 +1,194 @@
+//! The mount table of this process, and what else it says of itself.
+//!
+//! Format: proc(5), `/proc/pid/mountinfo`.
+
+use std::ffi::OsString;
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
+
+use ah_plugin_api::{Omission, OmitReason, RelPath};
+use rustix::fs::OFlags;
+
+use crate::{look, mount_of, open_beneath};
+
+/// One line of the table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mount {
+    /// Its id, as `statx` gives it for what is reached by it.
+    pub id: u64,
+    /// The mount that it is mounted on.
+    pub parent: u64,
+    /// Which directory of the filesystem is mounted.
+    pub root: Vec<u8>,
+    /// Where.
+    pub point: PathBuf,
+    /// The kind of filesystem.
+    pub kind: String,
+    /// What is mounted: a device, a dataset.
+    pub source: Vec<u8>,
+    /// Options of the mount, separated by commas.
+    pub options: String,
+    /// Options of the filesystem, separated by commas.
+    pub super_options: String,
+}
+
+impl Mount {
+    /// Whether an option of the filesystem is set.
+    #[must_use]
+    pub fn has_super_option(&self, option: &str) -> bool {
+        self.super_options.split(',').any(|set| set == option)
+    }
+}
+
+/// The mount table.
+#[derive(Debug, Clone, Default)]
+pub struct Mounts(Vec<Mount>);
+
+impl Mounts {
+    /// Reads it; empty where there is no `/proc`.
+    #[must_use]
+    pub fn read() -> Self {
+        Self::parse(&std::fs::read("/proc/self/mountinfo").unwrap_or_default())
+    }
+
+    fn parse(table: &[u8]) -> Self {
+        Self(table.split(|&b| b == b'\n').filter_map(line).collect())
+    }
+
+    /// The mount by which what is open was reached.
+    #[must_use]
+    pub fn of(&self, fd: impl AsFd) -> Option<&Mount> {
+        let id = mount_of(fd).ok()?;
+        self.0.iter().find(|mount| mount.id == id)
+    }
+
+    /// All of them.
+    pub fn iter(&self) -> impl Iterator<Item = &Mount> {
+        self.0.iter()
+    }
+
+    /// Where something else is mounted below an open directory, the topmost only, ordered by path. Looked at one by one, by
+    /// descriptor, so that what only seems to be there by its name is not listed.
+    #[must_use]
+    pub fn below(&self, dir: impl AsFd) -> Vec<Omission> {
+        let dir = dir.as_fd();
+        let (Ok(id), Ok(path)) = (mount_of(dir), std::fs::read_link(format!("/proc/self/fd/{}", dir.as_raw_fd())))
+        else {
+            return Vec::new();
+        };
+        let mut found: Vec<Omission> = Vec::new();
+        for mount in self.0.iter().filter(|mount| mount.parent == id) {
+            // By components, and only for candidates: what counts is the look below.
+            let Ok(below) = mount.point.strip_prefix(&path) else { continue };
+            let Ok(rel) = RelPath::new(below.as_os_str().to_owned().into_vec()) else { continue };
+            if rel.is_root() || !is_mount_point(dir, &rel, mount.id) {
+                continue;
+            }
+            let detail = Some(format!("{} is mounted there", mount.kind));
+            found.push(Omission { path: rel, reason: OmitReason::OtherFilesystem, detail });
+        }
+        found.sort_by(|a, b| a.path.cmp(&b.path));
+        found.dedup_by(|a, b| a.path == b.path);
+        found
+    }
+}
+
+fn is_mount_point(dir: impl AsFd, rel: &RelPath, id: u64) -> bool {
+    let parent = rel.parent().unwrap_or_default();
+    let Ok(parent) = open_beneath(dir.as_fd(), parent.as_bytes(), OFlags::PATH | OFlags::DIRECTORY) else {
+        return false;
+    };
+    // Several may be mounted on top of each other; the uppermost is what is seen.
+    look(&parent, rel.file_name().unwrap_or_default())
+        .is_ok_and(|stat| stat.stx_mnt_id == id || Some(stat.stx_mnt_id) != mount_of(&parent).ok())
+}
+
+fn line(line: &[u8]) -> Option<Mount> {
+    let text = |field: &[u8]| String::from_utf8_lossy(field).into_owned();
+    let number = |field: &[u8]| std::str::from_utf8(field).ok()?.parse::<u64>().ok();
+    let mut fields = line.split(|&b| b == b' ');
+    let (id, parent) = (number(fields.next()?)?, number(fields.next()?)?);
+    let (_device, root, point, options) = (fields.next()?, fields.next()?, fields.next()?, fields.next()?);
+    // A varying number of optional fields ends with a dash.
+    fields.by_ref().find(|field| *field == b"-")?;
+    let (kind, source) = (fields.next()?, fields.next()?);
+    Some(Mount {
+        id,
+        parent,
+        root: unescape(root),
+        point: PathBuf::from(OsString::from_vec(unescape(point))),
+        kind: text(kind),
+        source: unescape(source),
+        options: text(options),
+        super_options: text(fields.next().unwrap_or_default()),
+    })
+}
+
+/// Blanks, tabs, newlines and backslashes are three octal digits there.
+fn unescape(field: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let [first, tail @ ..] = rest {
+        if let (b'\\', [a @ b'0'..=b'3', b @ b'0'..=b'7', c @ b'0'..=b'7', after @ ..]) = (*first, tail) {
+            out.push((a - b'0') * 64 + (b - b'0') * 8 + (c - b'0'));
+            rest = after;
+        } else {
+            out.push(*first);
+            rest = tail;
+        }
+    }
+    out
+}
+
+/// This run of the machine.
+#[must_use]
+pub fn boot_id() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
+}
+
+/// Whether this process has that capability (by number, capabilities(7)), in whichever user namespace it is in.
+#[must_use]
+pub fn has_capability(number: u32) -> bool {
+    std::fs::read_to_string("/proc/self/status").is_ok_and(|status| {
+        let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+        let bits = effective.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok());
+        bits.is_some_and(|bits| bits & (1 << number) != 0)
+    })
+}
+
+/// Whether this process is in the first user namespace: capabilities in another one count for little in filesystems.
+#[must_use]
+pub fn in_first_user_namespace() -> bool {
+    std::fs::read_to_string("/proc/self/uid_map").is_ok_and(|map| map.split_whitespace().eq(["0", "0", "4294967295"]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_a_table() {
+        let table =
+            br"36 35 98:0 /mnt1 /mnt\0402 rw,noatime master:1 - btrfs /dev/root rw,user_subvol_rm_allowed,subvolid=5
+37 36 0:5 / /mnt\0402/x\134y rw - tmpfs none rw
+nonsense";
+        let mounts = Mounts::parse(table);
+        let all: Vec<_> = mounts.iter().collect();
+        assert_eq!(all.len(), 2);
+        assert_eq!((all[0].id, all[0].parent, all[0].root.as_slice()), (36, 35, b"/mnt1".as_slice()));
+        assert_eq!(all[0].point, PathBuf::from("/mnt 2"));
+        assert!(all[0].has_super_option("user_subvol_rm_allowed") && !all[0].has_super_option("user_subvol"));
+        assert_eq!(all[1].point, PathBuf::from(r"/mnt 2/x\y"));
+        assert_eq!(all[1].kind, "tmpfs");
+    }
+
+    #[test]
+    fn sees_what_is_mounted_here() {
+        let root = std::fs::File::open("/").unwrap();
+        let below = Mounts::read().below(&root);
+        assert!(below.iter().any(|omission| omission.path.as_bytes() == b"proc"), "{below:?}");
+        assert!(!below.iter().any(|omission| omission.path.as_bytes().starts_with(b"proc/")), "{below:?}");
+        assert!(Mounts::read().of(&root).is_some());
+    }
+}

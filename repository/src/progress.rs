@@ -5,7 +5,7 @@
 
 use std::os::fd::AsFd;
 
-use super::{SMALL, read_file};
+use crate::repository::{SMALL, read_file};
 
 /// What makes Git believe that something is in progress.
 const HEADS: &[&str] = &["MERGE_HEAD", "CHERRY_PICK_HEAD", "REVERT_HEAD"];
@@ -20,7 +20,7 @@ const OTHERS: &[(&str, &str)] = &[
 ];
 
 /// What is in progress: files with their contents; empty for what is not taken along. Nothing, mostly.
-pub(super) fn read(git_dir: impl AsFd) -> Vec<(&'static str, Vec<u8>)> {
+pub(crate) fn read(git_dir: impl AsFd) -> Vec<(&'static str, Vec<u8>)> {
     let git_dir = git_dir.as_fd();
     let file = |name: &&'static str| Some((*name, read_file(git_dir, name, SMALL).ok()??));
     let mut found: Vec<_> = HEADS.iter().filter_map(file).collect();
@@ -34,11 +34,11 @@ pub(super) fn read(git_dir: impl AsFd) -> Vec<(&'static str, Vec<u8>)> {
 }
 
 /// Whether a recorded file comes along into a clone; no other name does.
-pub(crate) fn is_taken(name: &[u8]) -> Option<&'static str> {
+pub fn is_taken(name: &[u8]) -> Option<&'static str> {
     HEADS.iter().chain(BESIDE).copied().find(|known| known.as_bytes() == name)
 }
 
 /// What a recorded name stands for that does not come along.
-pub(crate) fn what_is_left(name: &[u8]) -> Option<&'static str> {
+pub fn what_is_left(name: &[u8]) -> Option<&'static str> {
     OTHERS.iter().find(|(known, _)| known.as_bytes() == name).map(|(_, what)| *what)
 }

@@ -10,7 +10,7 @@ use gix::ObjectId;
 use gix::bstr::ByteSlice;
 use rustix::fs::{AtFlags, FileType};
 
-use super::{SMALL, open_dir, read_file};
+use crate::repository::{SMALL, open_dir, read_file};
 
 /// The kinds that are recorded. Not the stash, whose log is not; nor what a rebase or bisection keeps for itself.
 const KINDS: &[&str] = &["heads", "tags", "remotes"];
@@ -21,7 +21,7 @@ const DEPTH: usize = 32;
 
 /// What a ref holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Target {
+pub enum Target {
     /// A commit or tag.
     Object(ObjectId),
     /// Another ref.
@@ -29,7 +29,7 @@ pub(crate) enum Target {
 }
 
 /// Reads them; none if there are too many, or they cannot be read.
-pub(super) fn read(common_dir: BorrowedFd<'_>) -> Option<Vec<u8>> {
+pub(crate) fn read(common_dir: BorrowedFd<'_>) -> Option<Vec<u8>> {
     let mut found = BTreeMap::new();
     // A ref that moves from its file into the packed ones meanwhile is seen in one of the two looks at those.
     packed(common_dir, &mut found)?;
@@ -51,7 +51,7 @@ pub(super) fn read(common_dir: BorrowedFd<'_>) -> Option<Vec<u8>> {
 }
 
 /// Reads what [`read`] wrote; leaves out what no ref can be.
-pub(crate) fn parse(text: &[u8]) -> impl Iterator<Item = (String, Target)> {
+pub fn parse(text: &[u8]) -> impl Iterator<Item = (String, Target)> {
     text.lines().filter_map(|line| {
         let (target, name) = line.split_once_str(" ")?;
         let target = match target.strip_prefix(b"ref:") {

@@ -4,11 +4,7 @@
 //! may point anywhere, a name may be a FIFO or a symlink. What cannot be understood is said in [`RepositoryState::not_kept`], and
 //! is never an error: a snapshot of the files is always possible.
 //!
-//! Not here: finding it ([`GitDir`]), keeping its objects (`store::keep`), its ignore rules (`scan`).
-
-pub(crate) mod progress;
-pub(crate) mod refs;
-mod split;
+//! Not here: finding it ([`GitDir`]), keeping its objects (a provider's), its ignore rules (`ah-rules`).
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -17,24 +13,26 @@ use ah_rules::GitDir;
 use rustix::fs::{FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
+use crate::{progress, refs};
+
 /// The user's repository as it was found from a workspace.
 #[derive(Debug)]
-pub(crate) struct Repository {
+pub struct Repository {
     /// The git directory and the common directory.
-    git: GitDir,
+    pub(crate) git: GitDir,
     /// HEAD: the commit in hex and the branch, where known; and why objects cannot be kept, if so.
-    pub(crate) state: RepositoryState,
+    pub state: RepositoryState,
     /// The objects folders, the repository's own first, then those of alternates.
-    pub(crate) objects: Vec<OwnedFd>,
+    pub objects: Vec<OwnedFd>,
     /// The `shallow` file, if the history is cut off.
-    pub(crate) shallow: Option<Vec<u8>>,
+    pub shallow: Option<Vec<u8>>,
     /// Branches, tags and remote-tracking refs, in the form of [`refs`]; none if there are too many.
-    pub(crate) refs: Option<Vec<u8>>,
+    pub refs: Option<Vec<u8>>,
 }
 
 /// Refs, HEAD, `.git` files: larger ones are none.
-const SMALL: u64 = 64 << 10;
-const CONFIG_LIMIT: u64 = 4 << 20;
+pub(crate) const SMALL: u64 = 64 << 10;
+pub(crate) const CONFIG_LIMIT: u64 = 4 << 20;
 const PACKED_LIMIT: u64 = 256 << 20;
 /// Alternates of alternates; Git itself follows five.
 const DEPTH: usize = 5;
@@ -42,7 +40,7 @@ const DEPTH: usize = 5;
 impl Repository {
     /// The repository whose work tree's top the workspace is; none if it is none's. A directory inside of a repository has none: it is no
     /// place to put a repository of its own.
-    pub(crate) fn of(workspace: &Dir) -> Option<Self> {
+    pub fn of(workspace: &Dir) -> Option<Self> {
         let git = GitDir::of(workspace.as_fd())?;
         let refs = refs::read(git.common());
         let state = RepositoryState::default();
@@ -59,17 +57,35 @@ impl Repository {
         Some(this)
     }
 
+    /// Where the repository at the top of `workspace` stands, for a snapshot that holds `.git` as it is; none without one. Costs a few
+    /// small files.
+    #[must_use]
+    pub fn standing(workspace: &Dir) -> Option<RepositoryState> {
+        let git = GitDir::of(workspace.as_fd())?;
+        let state = RepositoryState::default();
+        let mut this = Self { git, state, objects: Vec::new(), shallow: None, refs: None };
+        if let Err(why) = this.read_head() {
+            this.state.not_kept = Some(why);
+        }
+        let dot_git = rustix::fs::statat(workspace, ".git", rustix::fs::AtFlags::SYMLINK_NOFOLLOW);
+        if dot_git.is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile) {
+            let why = "its objects are outside the workspace; a branch gets those that are there when it is made";
+            this.state.not_kept = Some(why.to_owned());
+        }
+        Some(this.state)
+    }
+
     /// The user's index file, opened for reading, with its size; none if there is none (or it is no regular file).
     ///
     /// # Errors
     /// Those of the system.
-    pub(crate) fn index(&self) -> Result<Option<(OwnedFd, u64)>> {
+    pub fn index(&self) -> Result<Option<(OwnedFd, u64)>> {
         open_file(&self.git.git_dir, "index")
             .map_err(|errno| Error::from_io("cannot open the repository's index", &errno.into()))
     }
 
-    /// What is in progress: names of files in the git directory with their contents, see [`progress`].
-    pub(crate) fn progress(&self) -> Vec<(&'static str, Vec<u8>)> {
+    /// What is in progress: names of files in the git directory with their contents, see [`crate::progress`].
+    pub fn progress(&self) -> Vec<(&'static str, Vec<u8>)> {
         progress::read(&self.git.git_dir)
     }
 
@@ -78,7 +94,7 @@ impl Repository {
     ///
     /// # Errors
     /// Those of the system.
-    pub(crate) fn common_file(&self, name: &str, limit: u64) -> Result<Option<Vec<u8>>> {
+    pub fn common_file(&self, name: &str, limit: u64) -> Result<Option<Vec<u8>>> {
         read_file(self.git.common(), name, limit)
             .map_err(|errno| Error::from_io(format!("cannot read {name} of the repository"), &errno.into()))
     }
@@ -197,12 +213,12 @@ fn same(a: &Stat, b: &Stat) -> bool {
 }
 
 /// Opens a directory, wherever the path leads.
-fn open_dir(at: impl AsFd, path: &[u8]) -> rustix::io::Result<OwnedFd> {
+pub(crate) fn open_dir(at: impl AsFd, path: &[u8]) -> rustix::io::Result<OwnedFd> {
     rustix::fs::openat(at, path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
 }
 
 /// Opens a regular file; none if there is nothing, or something else, of that name.
-fn open_file(at: impl AsFd, name: &str) -> rustix::io::Result<Option<(OwnedFd, u64)>> {
+pub(crate) fn open_file(at: impl AsFd, name: &str) -> rustix::io::Result<Option<(OwnedFd, u64)>> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let fd = match rustix::fs::openat(at, name, flags, Mode::empty()) {
         Ok(fd) => fd,
@@ -215,7 +231,7 @@ fn open_file(at: impl AsFd, name: &str) -> rustix::io::Result<Option<(OwnedFd, u
     Ok(regular.then(|| (fd, u64::try_from(stat.st_size).unwrap_or(0))))
 }
 
-fn read_file(at: impl AsFd, name: &str, limit: u64) -> rustix::io::Result<Option<Vec<u8>>> {
+pub(crate) fn read_file(at: impl AsFd, name: &str, limit: u64) -> rustix::io::Result<Option<Vec<u8>>> {
     let Some((fd, size)) = open_file(at, name)? else { return Ok(None) };
     if size > limit {
         return Ok(None);
@@ -251,19 +267,7 @@ mod tests {
     use ah_plugin_api::Dir;
 
     use super::{Repository, extensions};
-
-    fn git(dir: &Path, args: &[&str]) -> String {
-        let output = Command::new("git")
-            .current_dir(dir)
-            .args(["-c", "user.name=a", "-c", "user.email=a@b", "-c", "protocol.file.allow=always"])
-            .args(args)
-            .env_clear()
-            .env("PATH", std::env::var_os("PATH").unwrap())
-            .output()
-            .unwrap();
-        assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
-        String::from_utf8(output.stdout).unwrap().trim().to_owned()
-    }
+    use crate::testing::git;
 
     fn discover(path: &Path) -> Option<Repository> {
         Repository::of(&Dir::open(path).unwrap())
@@ -305,6 +309,10 @@ mod tests {
         let linked = discover(&temp.path().join("linked")).unwrap();
         assert_eq!(linked.state.branch.as_deref(), Some("refs/heads/other"));
         assert_eq!(linked.state.head, Some(head.clone()));
+        let standing = |path: &Path| Repository::standing(&Dir::open(path).unwrap()).unwrap();
+        let (whole, elsewhere) = (standing(&main), standing(&temp.path().join("linked")));
+        assert_eq!((whole.head.as_ref(), whole.not_kept), (Some(&head), None));
+        assert_eq!((elsewhere.branch, elsewhere.not_kept.is_some()), (linked.state.branch.clone(), true));
         assert_eq!(inode(linked.git.common()), inode_of(&main.join(".git")));
         assert_eq!(inode(&linked.objects[0]), inode_of(&main.join(".git/objects")));
         git(&main, &["checkout", "-q", "--detach"]);

@@ -2,11 +2,12 @@
 //!
 //! Both files are copied first and read from the copy: the reader maps them, and theirs may be cut short at any moment.
 
+use std::io::Write;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use ah_plugin_api::{Error, ErrorKind, Result};
 
-use super::{Repository, read_file};
+use crate::repository::{Repository, read_file};
 
 const PREFIX: &str = "sharedindex.";
 /// Larger ones are not put together.
@@ -19,7 +20,7 @@ impl Repository {
     ///
     /// # Errors
     /// If it is one, and cannot be put together.
-    pub(crate) fn whole_index(&self, scratch: BorrowedFd<'_>) -> Result<Option<Vec<u8>>> {
+    pub fn whole_index(&self, scratch: BorrowedFd<'_>) -> Result<Option<Vec<u8>>> {
         let names = shared_names(self.git.git_dir.as_fd());
         if names.is_empty() {
             return Ok(None);
@@ -40,8 +41,9 @@ impl Repository {
                 | rustix::fs::OFlags::NOFOLLOW
                 | rustix::fs::OFlags::CLOEXEC;
             rustix::fs::openat(scratch, name, flags, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR)
-                .and_then(|file| crate::store::write_all(file, data))
-                .map_err(|e| Error::from_io("cannot copy a split index", &e.into()))?;
+                .map_err(std::io::Error::from)
+                .and_then(|file| std::fs::File::from(file).write_all(data))
+                .map_err(|e| Error::from_io("cannot copy a split index", &e))?;
         }
         let path = format!("/proc/self/fd/{}/{}", scratch.as_raw_fd(), copies.names[0]);
         let file = gix::index::File::at(path, gix::hash::Kind::Sha1, false, gix::index::decode::Options::default())

@@ -9,7 +9,7 @@
 //! | `manifest` | blob: [`Manifest`] as JSON |
 //! | `omitted` | blob: one [`ah_plugin_api::Omission`] in JSON a line; only if something was omitted |
 //! | `index` | blob: the user's index file; only if the workspace was a repository |
-//! | `refs` | blob: its refs ([`crate::repository::refs`]); likewise, and only if its objects are kept |
+//! | `refs` | blob: its refs ([`ah_repository::refs`]); likewise, and only if its objects are kept |
 //! | `kept` | blob: the list of kept objects of the repository ([`crate::store::KEPT`]) |
 //!
 //! Written by `capture`, read by `tree`. Unknown fields of the manifest are ignored, a higher version is refused.

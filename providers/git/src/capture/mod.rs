@@ -21,9 +21,9 @@ use gix::{ObjectId, oid};
 
 use crate::index::{Header, Index};
 use crate::manifest::{self, Manifest};
-use crate::repository::Repository;
 use crate::scan::{self, Sink, null};
 use crate::store::{Batch, KEPT, Kept, Store};
+use ah_repository::Repository;
 use build::Tree;
 use sink::{Memory, Objects};
 

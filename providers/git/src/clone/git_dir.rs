@@ -1,18 +1,15 @@
 //! Making the `.git` of a clone: HEAD, its branch, configuration, excludes, index. Objects come from the store's keep.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 
-use ah_plugin_api::{Context, Error, RepositoryState, Result};
+use ah_plugin_api::{Context, RepositoryState, Result};
+use ah_repository::write::{make_dir, put, put_head, put_refs};
+use ah_repository::{Repository, config, ignores_case, progress};
 use gix::ObjectId;
 use gix::objs::{Kind, TreeRefIter};
-use rustix::fs::{Mode, OFlags};
 
-use super::config::config;
 use super::index::{Files, adapt};
-use crate::repository::Repository;
-use crate::repository::progress;
-use crate::repository::refs::{self, Target};
-use crate::store::{Store, write_all};
+use crate::store::Store;
 use crate::tree::{Head, Reader, damaged, expect};
 
 /// Files of the user's repository larger than this are not taken for what they should be.
@@ -55,23 +52,11 @@ pub(super) fn make(
                 .to_owned(),
         ),
     }
-    // As Git itself finds out.
-    let ignores_case = rustix::fs::statat(&git, "rEfS", rustix::fs::AtFlags::empty()).is_ok();
-    let config = config(&texts, ignores_case);
+    let config = config(&texts, ignores_case(git.as_fd()));
     put(git.as_fd(), "config", &config.text)?;
     notes.extend(config.notes);
 
-    let head_text = match (state.branch.as_deref().filter(|branch| is_ref(branch)), state.head.as_deref()) {
-        (Some(branch), commit) => {
-            if let Some(commit) = commit {
-                put_ref(git.as_fd(), branch, commit)?;
-            }
-            format!("ref: {branch}\n")
-        }
-        (None, Some(commit)) => format!("{commit}\n"),
-        (None, None) => "ref: refs/heads/main\n".to_owned(),
-    };
-    put(git.as_fd(), "HEAD", head_text.as_bytes())?;
+    put_head(git.as_fd(), state)?;
     if let Some(id) = &head.refs {
         let mut text = Vec::new();
         expect(store, id, Kind::Blob, &mut text)?;
@@ -111,73 +96,6 @@ fn index(store: &Store, head: &Head, clone: BorrowedFd<'_>, git: BorrowedFd<'_>)
         Ok(adapted) => put(git, "index", &adapted).map(|()| None),
         Err(bad) => {
             Ok(Some(format!("the index was not taken along: {bad}; `git reset` in the clone makes one from HEAD")))
-        }
-    }
-}
-
-/// Whether this can be the name of a ref, and of a path that stays below `refs/`.
-fn is_ref(name: &str) -> bool {
-    name.starts_with("refs/") && gix::validate::reference::name(name.into()).is_ok()
-}
-
-/// Writes the recorded refs: those of objects together, as Git packs them, symbolic ones each in its file.
-fn put_refs(git: BorrowedFd<'_>, recorded: &[u8]) -> Result<()> {
-    let mut packed = b"# pack-refs with: sorted \n".to_vec();
-    for (name, target) in refs::parse(recorded) {
-        match target {
-            Target::Object(id) => packed.extend_from_slice(format!("{id} {name}\n").as_bytes()),
-            Target::Ref(target) => put_ref(git, &name, &format!("ref: {target}"))?,
-        }
-    }
-    put(git, "packed-refs", &packed)
-}
-
-fn put_ref(git: BorrowedFd<'_>, name: &str, value: &str) -> Result<()> {
-    let (dirs, file) = name.rsplit_once('/').unwrap_or(("", name));
-    let mut at: Option<OwnedFd> = None;
-    for dir in dirs.split('/').filter(|dir| !dir.is_empty()) {
-        at = Some(make_dir(at.as_ref().map_or(git, |fd| fd.as_fd()), dir)?);
-    }
-    put(at.as_ref().map_or(git, |fd| fd.as_fd()), file, format!("{value}\n").as_bytes())
-}
-
-/// Makes a directory, or opens the one that is there.
-fn make_dir(parent: BorrowedFd<'_>, name: &str) -> Result<OwnedFd> {
-    match rustix::fs::mkdirat(parent, name, Mode::from_raw_mode(0o755)) {
-        Ok(()) | Err(rustix::io::Errno::EXIST) => {}
-        Err(e) => return Err(failed(name, e)),
-    }
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    rustix::fs::openat(parent, name, flags, Mode::empty()).map_err(|e| failed(name, e))
-}
-
-fn put(dir: BorrowedFd<'_>, name: &str, data: &[u8]) -> Result<()> {
-    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let file = rustix::fs::openat(dir, name, flags, Mode::from_raw_mode(0o644)).map_err(|e| failed(name, e))?;
-    write_all(file.as_fd(), data).map_err(|e| failed(name, e))
-}
-
-fn failed(name: &str, e: rustix::io::Errno) -> Error {
-    Error::from_io(format!("cannot make {name:?} in the clone's .git"), &e.into())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::is_ref;
-
-    #[test]
-    fn no_ref_leads_out() {
-        assert!(is_ref("refs/heads/main") && is_ref("refs/heads/a/b"));
-        for bad in [
-            "refs/heads/../../x",
-            "refs/heads/.x",
-            "HEAD",
-            "/refs/heads/x",
-            "refs/heads/x.lock",
-            "refs//x",
-            "refs/heads/",
-        ] {
-            assert!(!is_ref(bad), "{bad}");
         }
     }
 }

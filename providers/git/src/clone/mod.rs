@@ -2,12 +2,11 @@
 //!
 //! A clone is the captured tree with its exact modes and times; made by root, without set-user-id and set-group-id bits of files. If the workspace was the top of a work tree, it gets a `.git`
 //! ([`git_dir`]): HEAD, branch and index as captured, all objects from the store's keep, the harmless part of the configuration
-//! ([`config`]). It depends on nothing outside: no alternates, no gitdir elsewhere.
+//! (`ah_repository::config`). It depends on nothing outside: no alternates, no gitdir elsewhere.
 //!
 //! A workspace that was only a subdirectory of a work tree gives a plain directory: a repository whose top is elsewhere
 //! would show everything else as deleted, and one cut to the subdirectory would have other paths than its history.
 
-mod config;
 mod git_dir;
 mod index;
 
@@ -17,10 +16,10 @@ use ah_plugin_api::{CloneRequest, Context, Dir, Error, Place, Result, WritableCl
 
 use crate::checkout::{Options, checkout, gives_set_id};
 use crate::made::{Build, Kind};
-use crate::repository::Repository;
 use crate::share::Share;
 use crate::store::Store;
 use crate::tree::{self, Head};
+use ah_repository::Repository;
 
 /// Makes a copy, as [`ah_plugin_api::Provider::clone_snapshot`] promises.
 pub(crate) fn clone_snapshot(

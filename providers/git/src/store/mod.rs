@@ -59,8 +59,8 @@ pub(crate) use files::{pwrite_all, write_all};
 pub(crate) use keep::{KEPT, Kept};
 pub(crate) use lock::WriteGuard;
 
-use crate::repository::Repository;
 use crate::tree::Known;
+use ah_repository::Repository;
 use files::Doing;
 use layout::Folders;
 use pack::{Bad, Bases, Pack, Scratch};

@@ -8,10 +8,10 @@ use gix::objs::{CommitRefIter, Kind};
 use serde::{Deserialize, Serialize};
 
 use crate::made::Identity;
-use crate::repository::Repository;
 use crate::store::files;
 use crate::store::pack::{Bases, Pack, Scratch};
 use crate::store::{Store, hash, loose};
+use ah_repository::Repository;
 
 const FILE: &str = "first";
 /// Longer histories have no first commit that anyone would wait for.

@@ -29,7 +29,7 @@ use serde::{Deserialize, Serialize};
 
 use super::files::{self, Doing};
 use super::{Batch, Store, reclaim};
-use crate::repository::Repository;
+use ah_repository::Repository;
 pub(super) use first::first_commit;
 use link::{Linker, Way};
 use list::List;

@@ -11,9 +11,9 @@ use gix::ObjectId;
 use gix::objs::Kind;
 
 use super::Kept;
-use crate::repository::Repository;
 use crate::store::Store;
 use crate::store::files::faults::{self, Fault};
+use ah_repository::Repository;
 
 fn git(dir: &Path, args: &[&str]) -> String {
     let output = Command::new("git")

@@ -1,0 +1,32 @@
+//! The user's Git repository: read without trusting it, and made anew for a clone without touching theirs.
+//!
+//! [`Repository`] is what a workspace's repository looks like from outside: HEAD, branch, refs, where its objects are. [`own`] makes
+//! the copy of a work tree that a filesystem cloned stand on its own. [`config`], [`write`], [`refs`] and [`progress`] are what a `.git` is
+//! made of.
+//!
+//! Not here: finding the git directory and its ignore rules (`ah-rules`); keeping objects for a snapshot (a provider's).
+
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+mod config;
+mod objects;
+mod own;
+pub mod progress;
+pub mod refs;
+mod repository;
+mod split;
+#[cfg(test)]
+mod testing;
+pub mod write;
+
+pub use config::{Config, config};
+pub use own::own;
+pub use repository::Repository;
+
+use std::os::fd::BorrowedFd;
+
+/// Whether the filesystem of a new `.git`, with `refs` in it, takes upper case for lower, as Git itself finds out.
+#[must_use]
+pub fn ignores_case(git: BorrowedFd<'_>) -> bool {
+    rustix::fs::statat(git, "rEfS", rustix::fs::AtFlags::empty()).is_ok()
+}

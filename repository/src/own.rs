@@ -1,0 +1,308 @@
+//! The repository of a work tree that a filesystem cloned as it is (a writable snapshot): made to stand on its own.
+//!
+//! A clone of that kind holds a byte for byte copy of `.git`, which is right but for what leads out of it: objects borrowed from elsewhere, a
+//! `.git` file that names a directory of the user's, linked work trees, a configured work tree, and locks of a git that was at
+//! work at that moment.
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use ah_plugin_api::{Context, Dir, Error, RelPath, RepositoryState, Result};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
+
+use crate::objects;
+use crate::repository::{CONFIG_LIMIT, Repository, SMALL, read_file};
+use crate::write::{make_dir, put, put_head, put_refs};
+use crate::{config, ignores_case};
+
+/// What git leaves while it works; in a clone nobody will take it away.
+const LOCKS: &[&str] = &["index.lock", "HEAD.lock", "config.lock", "packed-refs.lock", "shallow.lock", "gc.pid"];
+
+/// Makes the repository at the top of `clone` depend on nothing outside it. Gives notes for a person.
+///
+/// `origin` is the path of the workspace that was cloned, for recognising its linked work trees; `state` where its repository stood, as
+/// recorded with the snapshot. Does nothing where there is no `.git`, and next to nothing where it is a plain one.
+///
+/// # Errors
+/// Those of the system. A repository that cannot be made whole is no error: its `.git` is taken away, and a note says why.
+pub fn own(
+    clone: &Dir,
+    origin: Option<&Path>,
+    state: Option<&RepositoryState>,
+    cx: &Context<'_>,
+) -> Result<Vec<String>> {
+    let kind = match rustix::fs::statat(clone, ".git", AtFlags::SYMLINK_NOFOLLOW) {
+        Ok(stat) => FileType::from_raw_mode(stat.st_mode),
+        Err(Errno::NOENT) => return Ok(Vec::new()),
+        Err(e) => return Err(failed("look at", ".git", e)),
+    };
+    match kind {
+        FileType::Directory => of_directory(clone, origin, cx),
+        FileType::RegularFile => of_file(clone, state, cx),
+        _ => Ok(Vec::new()),
+    }
+}
+
+fn of_directory(clone: &Dir, origin: Option<&Path>, cx: &Context<'_>) -> Result<Vec<String>> {
+    let git = open_dir(clone.as_fd(), ".git")?;
+    let mut notes = Vec::new();
+    for lock in LOCKS {
+        gone(rustix::fs::unlinkat(&git, *lock, AtFlags::empty()), lock)?;
+    }
+    let borrows = read_file(&git, "objects/info/alternates", CONFIG_LIMIT).ok().flatten().unwrap_or_default();
+    if borrows.split(|&byte| byte == b'\n').any(|line| !line.is_empty() && line[0] != b'#') {
+        let found = Repository::of(clone);
+        let whole = found.as_ref().filter(|found| found.state.not_kept.is_none());
+        let Some(found) = whole else {
+            let why = found.and_then(|found| found.state.not_kept).unwrap_or_else(|| "it cannot be read".to_owned());
+            return without(clone, &why);
+        };
+        let own = open_dir(git.as_fd(), "objects")?;
+        for borrowed in found.objects.iter().skip(1) {
+            objects::copy(borrowed.as_fd(), own.as_fd(), cx)?;
+        }
+        gone(rustix::fs::unlinkat(&own, "info/alternates", AtFlags::empty()), "info/alternates")?;
+    }
+    notes.extend(drop_work_trees(clone, git.as_fd(), origin)?);
+    notes.extend(own_config(git.as_fd())?);
+    Ok(notes)
+}
+
+/// Linked work trees are the user's: what the clone holds of those inside it become plain directories.
+fn drop_work_trees(clone: &Dir, git: BorrowedFd<'_>, origin: Option<&Path>) -> Result<Option<String>> {
+    let Ok(trees) = open_dir(git, "worktrees") else { return Ok(None) };
+    let entries = rustix::fs::Dir::read_from(&trees).map_err(|e| failed("read", "worktrees", e))?;
+    for entry in entries.flatten() {
+        let Ok(name) = entry.file_name().to_str() else { continue };
+        let text = read_file(&trees, &format!("{name}/gitdir"), SMALL).ok().flatten().unwrap_or_default();
+        let link = std::ffi::OsStr::new(std::str::from_utf8(text.trim_ascii_end()).unwrap_or_default());
+        let inside = origin.and_then(|origin| Path::new(link).strip_prefix(origin).ok());
+        let Some(inside) = inside.and_then(|path| RelPath::new(path.as_os_str().as_encoded_bytes()).ok()) else {
+            continue;
+        };
+        unlink_git_file(clone, &inside)?;
+    }
+    let path = format!("/proc/self/fd/{}/worktrees", git.as_raw_fd());
+    std::fs::remove_dir_all(path).map_err(|e| Error::from_io("cannot take linked work trees out of the clone", &e))?;
+    Ok(Some("linked work trees stay with the workspace: in the clone they are plain directories".to_owned()))
+}
+
+/// Removes the `.git` file of a linked work tree at `link` in the clone; a directory of that name stays.
+fn unlink_git_file(clone: &Dir, link: &RelPath) -> Result<()> {
+    let (Some(parent), Some(b".git")) = (link.parent(), link.file_name()) else { return Ok(()) };
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let top = parent.as_bytes().is_empty();
+    let path: &[u8] = if top { b"." } else { parent.as_bytes() };
+    let Ok(parent) = rustix::fs::openat2(clone, path, flags, Mode::empty(), resolve) else { return Ok(()) };
+    match rustix::fs::unlinkat(&parent, ".git", AtFlags::empty()) {
+        Ok(()) | Err(Errno::NOENT | Errno::ISDIR | Errno::PERM) => Ok(()),
+        Err(e) => Err(failed("remove", ".git", e)),
+    }
+}
+
+/// A configured work tree leads back to the user's files; then the configuration is made anew of what is safe in it.
+fn own_config(git: BorrowedFd<'_>) -> Result<Vec<String>> {
+    let Ok(Some(text)) = read_file(git, "config", CONFIG_LIMIT) else { return Ok(Vec::new()) };
+    let meta = gix::config::file::Metadata::from(gix::config::Source::Local);
+    let parsed = gix::config::File::from_bytes_no_includes(&text, meta, gix::config::file::init::Options::default());
+    let leads_out = parsed.map_or(true, |file| file.string("core.worktree").is_some());
+    if !leads_out {
+        return Ok(Vec::new());
+    }
+    let made = config(&[text], ignores_case(git));
+    gone(rustix::fs::unlinkat(git, "config", AtFlags::empty()), "config")?;
+    put(git, "config", &made.text)?;
+    let mut notes = made.notes;
+    notes.push(
+        "the repository's configuration names a work tree, so only harmless settings were taken along".to_owned(),
+    );
+    Ok(notes)
+}
+
+/// A linked work tree or a submodule: its `.git` becomes a repository, with objects and refs as the user's has them now, and HEAD as recorded.
+fn of_file(clone: &Dir, state: Option<&RepositoryState>, cx: &Context<'_>) -> Result<Vec<String>> {
+    let Some(theirs) = Repository::of(clone) else {
+        return without(clone, "the repository that it belongs to is gone");
+    };
+    if let Some(why) = &theirs.state.not_kept {
+        return without(clone, why);
+    }
+    let state = state.filter(|state| state.head.is_some() || state.branch.is_some()).unwrap_or(&theirs.state);
+    gone(rustix::fs::unlinkat(clone, ".git", AtFlags::empty()), ".git")?;
+    let git = make_dir(clone.as_fd(), ".git")?;
+    let git = git.as_fd();
+    let own = make_dir(git, "objects")?;
+    let info = make_dir(git, "info")?;
+    for name in ["heads", "tags"] {
+        make_dir(make_dir(git, "refs")?.as_fd(), name)?;
+    }
+    for folder in &theirs.objects {
+        objects::copy(folder.as_fd(), own.as_fd(), cx)?;
+    }
+    if let Some(shallow) = &theirs.shallow {
+        put(git, "shallow", shallow)?;
+    }
+    for name in ["exclude", "attributes"] {
+        if let Some(text) = theirs.common_file(&format!("info/{name}"), CONFIG_LIMIT)? {
+            put(info.as_fd(), name, &text)?;
+        }
+    }
+    let made = config(theirs.common_file("config", CONFIG_LIMIT)?.as_slice(), ignores_case(git));
+    put(git, "config", &made.text)?;
+    let mut notes = made.notes;
+    if let Some(refs) = &theirs.refs {
+        put_refs(git, refs)?;
+    }
+    put_head(git, state)?;
+    match theirs.index()? {
+        Some((index, size)) if state.head == theirs.state.head && size <= ah_rules::LARGEST_INDEX => {
+            objects::copy_file(index.as_fd(), git, "index")?;
+        }
+        Some(_) => notes.push("the index was not taken along; `git reset` in the clone makes one from HEAD".to_owned()),
+        None => {}
+    }
+    Ok(notes)
+}
+
+fn without(clone: &Dir, why: &str) -> Result<Vec<String>> {
+    let path = format!("/proc/self/fd/{}/.git", clone.as_fd().as_raw_fd());
+    let removed = match std::fs::symlink_metadata(&path) {
+        Ok(found) if found.is_dir() => std::fs::remove_dir_all(&path),
+        _ => std::fs::remove_file(&path),
+    };
+    removed.map_err(|e| Error::from_io("cannot take .git out of the clone", &e))?;
+    Ok(vec![format!("the clone is a plain directory without .git: {why}")])
+}
+
+fn open_dir(at: BorrowedFd<'_>, name: &str) -> Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    rustix::fs::openat(at, name, flags, Mode::empty()).map_err(|e| failed("open", name, e))
+}
+
+fn gone(removed: rustix::io::Result<()>, name: &str) -> Result<()> {
+    match removed {
+        Ok(()) | Err(Errno::NOENT) => Ok(()),
+        Err(e) => Err(failed("remove", name, e)),
+    }
+}
+
+fn failed(doing: &str, name: &str, e: Errno) -> Error {
+    Error::from_io(format!("cannot {doing} {name} of the clone's repository"), &e.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use ah_plugin_api::{Context, Dir};
+
+    use super::own;
+    use crate::Repository;
+    use crate::testing::git;
+
+    fn write(path: &Path, text: &str) {
+        std::fs::write(path, text).unwrap();
+    }
+
+    /// A repository with two commits, and a copy of it or of its linked work tree, byte for byte.
+    fn made(temp: &Path, what: &str) -> Dir {
+        let main = temp.join("main");
+        std::fs::create_dir(&main).unwrap();
+        git(&main, &["init", "-q", "-b", "trunk"]);
+        for text in ["one", "two"] {
+            write(&main.join("file"), text);
+            git(&main, &["add", "."]);
+            git(&main, &["commit", "-q", "-m", text]);
+        }
+        match what {
+            "linked" => git(&main, &["worktree", "add", "-q", "../linked", "-b", "other"]),
+            "borrower" => git(temp, &["clone", "-q", "--shared", "main", "borrower"]),
+            _ => git(&main, &["worktree", "add", "-q", "trees/inside", "-b", "inside"]),
+        };
+        assert!(
+            std::process::Command::new("cp").args(["-a", what, "copy"]).current_dir(temp).status().unwrap().success()
+        );
+        Dir::open(temp.join("copy")).unwrap()
+    }
+
+    fn stands_alone(temp: &Path, expected_head: &str) {
+        let copy = temp.join("copy");
+        std::fs::rename(temp.join("main"), temp.join("away")).unwrap();
+        assert_eq!(git(&copy, &["rev-parse", "HEAD"]), expected_head);
+        git(&copy, &["fsck", "--full", "--no-dangling"]);
+        assert_eq!(git(&copy, &["status", "--porcelain"]), "");
+        assert!(copy.join(".git").symlink_metadata().unwrap().is_dir());
+    }
+
+    #[test]
+    fn a_linked_work_tree_becomes_a_repository() {
+        let temp = tempfile::tempdir().unwrap();
+        let copy = made(temp.path(), "linked");
+        let linked = temp.path().join("linked");
+        let head = git(&linked, &["rev-parse", "HEAD"]);
+        let state = Repository::of(&Dir::open(&linked).unwrap()).unwrap().state;
+        assert!(own(&copy, Some(&linked), Some(&state), &Context::quiet()).unwrap().is_empty());
+        assert_eq!(git(&temp.path().join("copy"), &["symbolic-ref", "HEAD"]), "refs/heads/other");
+        stands_alone(temp.path(), &head);
+    }
+
+    #[test]
+    fn a_linked_work_tree_that_went_on_keeps_the_recorded_head() {
+        let temp = tempfile::tempdir().unwrap();
+        let copy = made(temp.path(), "linked");
+        let linked = temp.path().join("linked");
+        let state = Repository::of(&Dir::open(&linked).unwrap()).unwrap().state;
+        write(&linked.join("file"), "three");
+        git(&linked, &["commit", "-q", "-am", "three"]);
+        let notes = own(&copy, Some(&linked), Some(&state), &Context::quiet()).unwrap();
+        assert!(notes.len() == 1 && notes[0].contains("git reset"), "{notes:?}");
+        git(&temp.path().join("copy"), &["reset", "-q"]);
+        stands_alone(temp.path(), state.head.as_deref().unwrap());
+    }
+
+    #[test]
+    fn borrowed_objects_become_its_own() {
+        let temp = tempfile::tempdir().unwrap();
+        let copy = made(temp.path(), "borrower");
+        let head = git(&temp.path().join("borrower"), &["rev-parse", "HEAD"]);
+        assert!(own(&copy, None, None, &Context::quiet()).unwrap().is_empty());
+        assert!(!temp.path().join("copy/.git/objects/info/alternates").exists());
+        stands_alone(temp.path(), &head);
+    }
+
+    #[test]
+    fn a_plain_repository_loses_its_locks_and_linked_work_trees_only() {
+        let temp = tempfile::tempdir().unwrap();
+        let copy = made(temp.path(), "main");
+        let path = temp.path().join("copy");
+        write(&path.join(".git/index.lock"), "");
+        let notes = own(&copy, Some(&temp.path().join("main")), None, &Context::quiet()).unwrap();
+        assert_eq!(notes.len(), 1);
+        assert!(!path.join("trees/inside/.git").exists() && path.join("trees/inside/file").exists());
+        assert!(!path.join(".git/index.lock").exists() && !path.join(".git/worktrees").exists());
+        // The user's are as they were.
+        assert!(temp.path().join("main/trees/inside/.git").exists());
+        git(&temp.path().join("main/trees/inside"), &["status"]);
+        assert_eq!(git(&path, &["symbolic-ref", "HEAD"]), "refs/heads/trunk");
+    }
+
+    #[test]
+    fn what_leads_out_is_cut() {
+        let temp = tempfile::tempdir().unwrap();
+        let copy = made(temp.path(), "main");
+        let path = temp.path().join("copy");
+        git(&path, &["config", "core.worktree", temp.path().join("main").to_str().unwrap()]);
+        let notes = own(&copy, None, None, &Context::quiet()).unwrap();
+        assert!(notes.iter().any(|note| note.contains("work tree")), "{notes:?}");
+        assert_eq!(git(&path, &["rev-parse", "--show-toplevel"]), path.canonicalize().unwrap().to_str().unwrap());
+        // A repository that borrows from what is gone cannot be made whole.
+        write(&path.join(".git/objects/info/alternates"), "/nowhere/objects\n");
+        let notes = own(&copy, None, None, &Context::quiet()).unwrap();
+        assert!(notes[0].contains("/nowhere"), "{notes:?}");
+        assert!(!path.join(".git").exists() && path.join("file").exists());
+        // And without any there is nothing to do.
+        assert!(own(&copy, None, None, &Context::quiet()).unwrap().is_empty());
+    }
+}

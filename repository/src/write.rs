@@ -1,0 +1,109 @@
+//! Writing the files of a `.git` that is being made.
+
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use ah_plugin_api::{Error, RepositoryState, Result};
+use rustix::fs::{Mode, OFlags};
+
+use crate::refs::Target;
+
+/// Writes HEAD, and the branch that it is on.
+///
+/// # Errors
+/// Those of the system.
+pub fn put_head(git: BorrowedFd<'_>, state: &RepositoryState) -> Result<()> {
+    let text = match (state.branch.as_deref().filter(|branch| is_ref(branch)), state.head.as_deref()) {
+        (Some(branch), commit) => {
+            if let Some(commit) = commit {
+                put_ref(git, branch, commit)?;
+            }
+            format!("ref: {branch}\n")
+        }
+        (None, Some(commit)) => format!("{commit}\n"),
+        (None, None) => "ref: refs/heads/main\n".to_owned(),
+    };
+    put(git, "HEAD", text.as_bytes())
+}
+
+/// Whether this can be the name of a ref, and of a path that stays below `refs/`.
+fn is_ref(name: &str) -> bool {
+    name.starts_with("refs/") && gix::validate::reference::name(name.into()).is_ok()
+}
+
+/// Writes the recorded refs: those of objects together, as Git packs them, symbolic ones each in its file.
+///
+/// # Errors
+/// Those of the system.
+pub fn put_refs(git: BorrowedFd<'_>, recorded: &[u8]) -> Result<()> {
+    let mut packed = b"# pack-refs with: sorted \n".to_vec();
+    for (name, target) in crate::refs::parse(recorded) {
+        match target {
+            Target::Object(id) => packed.extend_from_slice(format!("{id} {name}\n").as_bytes()),
+            Target::Ref(target) => put_ref(git, &name, &format!("ref: {target}"))?,
+        }
+    }
+    put(git, "packed-refs", &packed)
+}
+
+fn put_ref(git: BorrowedFd<'_>, name: &str, value: &str) -> Result<()> {
+    let (dirs, file) = name.rsplit_once('/').unwrap_or(("", name));
+    let mut at: Option<OwnedFd> = None;
+    for dir in dirs.split('/').filter(|dir| !dir.is_empty()) {
+        at = Some(make_dir(at.as_ref().map_or(git, |fd| fd.as_fd()), dir)?);
+    }
+    put(at.as_ref().map_or(git, |fd| fd.as_fd()), file, format!("{value}\n").as_bytes())
+}
+
+/// Makes a directory, or opens the one that is there.
+///
+/// # Errors
+/// Those of the system.
+pub fn make_dir(parent: BorrowedFd<'_>, name: &str) -> Result<OwnedFd> {
+    match rustix::fs::mkdirat(parent, name, Mode::from_raw_mode(0o755)) {
+        Ok(()) | Err(rustix::io::Errno::EXIST) => {}
+        Err(e) => return Err(failed(name, e)),
+    }
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    rustix::fs::openat(parent, name, flags, Mode::empty()).map_err(|e| failed(name, e))
+}
+
+/// Writes a file that is not there yet.
+///
+/// # Errors
+/// Those of the system; `AlreadyExists` if it is there.
+pub fn put(dir: BorrowedFd<'_>, name: &str, data: &[u8]) -> Result<()> {
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let file = rustix::fs::openat(dir, name, flags, Mode::from_raw_mode(0o644)).map_err(|e| failed(name, e))?;
+    File::from(file).write_all(data).map_err(|e| Error::from_io(doing(name), &e))
+}
+
+fn failed(name: &str, e: rustix::io::Errno) -> Error {
+    Error::from_io(doing(name), &e.into())
+}
+
+fn doing(name: &str) -> String {
+    format!("cannot make {name:?} in the clone's .git")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_ref;
+
+    #[test]
+    fn no_ref_leads_out() {
+        assert!(is_ref("refs/heads/main") && is_ref("refs/heads/a/b"));
+        for bad in [
+            "refs/heads/../../x",
+            "refs/heads/.x",
+            "HEAD",
+            "/refs/heads/x",
+            "refs/heads/x.lock",
+            "refs//x",
+            "refs/heads/",
+        ] {
+            assert!(!is_ref(bad), "{bad}");
+        }
+    }
+}

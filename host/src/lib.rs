@@ -12,6 +12,8 @@
 //!    hangs in its constructor cannot be survived in one's own;
 //! 4. [`ah_plugin_api::abi::open`]: version, layout, initialiser, description.
 //!
+//! The privileged helper's providers come over its socket: [`helper`].
+//!
 //! A plugin's provider is then called through [`Watched`], if the caller sets a limit, so that a call that hangs is named.
 //!
 //! Not here: which provider serves a workspace (`ah-core`), how calls cross the boundary (`ah_plugin_api::abi`).
@@ -19,6 +21,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod elf;
+pub mod helper;
 mod load;
 mod report;
 mod search;
@@ -31,5 +34,5 @@ mod watch;
 pub use load::{Host, Options, Plugin, load, load_file};
 pub use report::{Fault, Outcome, Report};
 pub use search::{Origin, Search};
-pub use trust::{Untrusted, Why, open_trusted};
+pub use trust::{Untrusted, Why, open_trusted, roots_own};
 pub use watch::Watched;

@@ -108,6 +108,51 @@ pub fn open_trusted(path: &Path) -> Result<(File, PathBuf), Untrusted> {
     Err(Untrusted { path: walk.real, why: Why::Kind })
 }
 
+/// Whether nobody but root can change what is at `path`, or put something else there: the thing itself (a folder, or a socket that
+/// everybody may write to) and every folder on its way belong to root, and nobody else may write to the folders.
+///
+/// Symlinks are followed as in [`open_trusted`], those of root only.
+///
+/// # Errors
+/// The first thing on the way that is not so.
+pub fn roots_own(path: &Path) -> Result<(), Untrusted> {
+    let absolute =
+        std::path::absolute(path).map_err(|e| Untrusted { path: path.to_owned(), why: Why::Unreachable(e) })?;
+    let mut walk = Walk::from_root(names(&absolute))?;
+    let mut links = 0;
+    while let Some(name) = walk.todo.pop_front() {
+        let (fd, stat) = walk.look(&name)?;
+        if !is_root(stat.st_uid) {
+            return Err(walk.fail(&name, Why::Owner(stat.st_uid)));
+        }
+        let last = walk.todo.is_empty();
+        match FileType::from_raw_mode(stat.st_mode) {
+            FileType::Symlink => {
+                links += 1;
+                if links > MAX_SYMLINKS {
+                    return Err(walk.fail(&name, Why::Unreachable(io::Error::from_raw_os_error(ELOOP))));
+                }
+                walk.follow(&name, &fd)?;
+            }
+            FileType::Directory => {
+                walk.enter(&name, fd, &stat)?;
+                if walk.open_to_others {
+                    return Err(Untrusted { path: walk.real, why: Why::Sticky });
+                }
+            }
+            FileType::Socket if last => {}
+            _ if last => return Err(walk.fail(&name, Why::Kind)),
+            _ => return Err(walk.fail(&name, Why::Unreachable(io::Error::from_raw_os_error(ENOTDIR)))),
+        }
+    }
+    Ok(())
+}
+
+/// Whether a user id is root's, as far as this process can see.
+pub(crate) fn is_root(uid: u32) -> bool {
+    uid == 0 || (!root_is_mapped() && uid == overflow_uid())
+}
+
 const ELOOP: i32 = 40;
 const ENOTDIR: i32 = 20;
 
@@ -218,7 +263,7 @@ fn judge(fd: &OwnedFd, stat: &Stat) -> Result<bool, Why> {
 }
 
 fn trusted_owner(uid: u32) -> bool {
-    uid == 0 || uid == rustix::process::geteuid().as_raw() || (!root_is_mapped() && uid == overflow_uid())
+    uid == rustix::process::geteuid().as_raw() || is_root(uid)
 }
 
 /// Whether only the owner is in the group that may write. An ACL could name others behind the same mode bits, so there must be none.

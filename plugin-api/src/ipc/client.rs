@@ -11,6 +11,7 @@ use super::frame::{self, Frame, FrameError, Kind};
 use super::{CallOut, Cancel, Hello, Log, MAX_ANSWER, MAX_REQUEST, VERSION};
 use crate::context::{Context, Progress};
 use crate::error::{Error, ErrorKind, Result};
+use crate::types::{Description, ProviderName};
 use crate::wire::{self, Caller, Op, Remote};
 
 /// How often the caller's wish to stop is looked at.
@@ -44,9 +45,21 @@ struct Turn {
 /// # Errors
 /// `Unavailable` if nobody answers; `Unsupported` if the other side speaks another version of the protocol.
 pub fn connect(stream: UnixStream, what: impl Into<String>, limit: Duration) -> Result<Remote<Client>> {
-    let what = what.into();
+    let (client, description) = Client::open(stream, what, None, limit)?;
+    Ok(Remote::new(client, description))
+}
+
+/// Asks the server at the other end of `stream` which providers it has. The connection is at its end then.
+///
+/// # Errors
+/// As [`connect`].
+pub fn offers(stream: &UnixStream, what: &str, limit: Duration) -> Result<Vec<Description>> {
+    Ok(greet(stream, what, None, limit)?.offers)
+}
+
+fn greet(stream: &UnixStream, what: &str, provider: Option<&ProviderName>, limit: Duration) -> Result<Hello> {
     let context = |e: FrameError| Error::from(e).context(format!("cannot talk to {what}"));
-    let hello = wire::encode(&Hello { version: VERSION, description: None })?;
+    let hello = wire::encode(&Hello { provider: provider.cloned(), ..Hello::new() })?;
     // A failed write is no reason to stop: the other side may have said why it does not want to talk.
     let written = frame::write(stream.as_fd(), Kind::Hello, &hello, &[]);
     let answer =
@@ -60,14 +73,43 @@ pub fn connect(stream: UnixStream, what: impl Into<String>, limit: Duration) -> 
         let message = format!("{what} speaks version {} of the protocol, this program {VERSION}", hello.version);
         return Err(Error::new(ErrorKind::Unsupported, message));
     }
-    let description = hello
-        .description
-        .ok_or_else(|| Error::new(ErrorKind::Unavailable, format!("{what} does not say what it is")))?;
-    let turn = Mutex::new(Turn { stream: Some(stream), busy: false, number: 0 });
-    Ok(Remote::new(Client { what, limit, turn, free: Condvar::new() }, description))
+    Ok(hello)
 }
 
 impl Client {
+    /// Says hello to `provider`, one of several at the other end of `stream`, or to the only one; gives what it says of itself.
+    /// `what` and `limit` as for [`connect`].
+    ///
+    /// # Errors
+    /// As [`connect`]; `NotFound` if there is none of that name.
+    pub fn open(
+        stream: UnixStream,
+        what: impl Into<String>,
+        provider: Option<&ProviderName>,
+        limit: Duration,
+    ) -> Result<(Self, Description)> {
+        let what = what.into();
+        let description = greet(&stream, &what, provider, limit)?
+            .description
+            .ok_or_else(|| Error::new(ErrorKind::Unavailable, format!("{what} does not say what it is")))?;
+        let turn = Mutex::new(Turn { stream: Some(stream), busy: false, number: 0 });
+        Ok((Self { what, limit, turn, free: Condvar::new() }, description))
+    }
+
+    /// Whether a call can be made: the connection has not failed, and, as far as can be seen, nobody has closed it.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        let turn = self.lock();
+        match &turn.stream {
+            // Whoever is talking finds out.
+            None => turn.busy,
+            // Between calls the other side has nothing to say but its end.
+            Some(stream) => {
+                matches!(frame::ready(stream.as_fd(), PollFlags::POLLIN, Some(Duration::ZERO)), Ok(false))
+            }
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, Turn> {
         self.turn.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -92,6 +134,7 @@ impl Client {
         turn: &Ongoing<'_>,
         call: &[u8],
         fds: &[BorrowedFd<'_>],
+        limit: Duration,
         cx: &Context<'_>,
     ) -> Result<Result<Vec<u8>>, FrameError> {
         let observer = cx.observer();
@@ -117,7 +160,7 @@ impl Client {
                 let now = Instant::now();
                 silent += now.duration_since(before).min(2 * TICK);
                 before = now;
-                if silent >= if cancelled { self.limit.min(GRACE) } else { self.limit } {
+                if silent >= if cancelled { limit.min(GRACE) } else { limit } {
                     return Err(FrameError::Waited);
                 }
                 continue;
@@ -163,8 +206,19 @@ impl Drop for Ongoing<'_> {
     }
 }
 
-impl Caller for Client {
-    fn call(&self, op: Op, request: &[u8], fds: &[BorrowedFd<'_>], cx: &Context<'_>) -> Result<Vec<u8>> {
+impl Client {
+    /// As [`Caller::call`], with a limit for this call.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn call_within(
+        &self,
+        limit: Duration,
+        op: Op,
+        request: &[u8],
+        fds: &[BorrowedFd<'_>],
+        cx: &Context<'_>,
+    ) -> Result<Vec<u8>> {
         let mut turn = self.begin(cx)?;
         let call = match wire::encode(&CallOut { number: turn.number, op: op.as_str(), request }) {
             Ok(call) if frame::fits(&call, MAX_REQUEST).is_ok() => call,
@@ -175,7 +229,7 @@ impl Caller for Client {
                 return Err(Error::new(ErrorKind::ResourceExhausted, message).with_hint("ask for fewer paths at once"));
             }
         };
-        match self.talk(&turn, &call, fds, cx) {
+        match self.talk(&turn, &call, fds, limit, cx) {
             Ok(result) => {
                 turn.reusable = true;
                 result
@@ -189,7 +243,7 @@ impl Caller for Client {
                 }
                 let context = match error {
                     FrameError::Waited => {
-                        let limit = self.limit.as_secs_f32();
+                        let limit = limit.as_secs_f32();
                         format!("{what} hangs: its operation {op} gave no sign of life for {limit} s")
                     }
                     FrameError::Closed | FrameError::CutOff => format!("{what} ended during its operation {op}"),
@@ -204,6 +258,12 @@ impl Caller for Client {
                 Err(Error { kind, ..Error::from(error).context(context) })
             }
         }
+    }
+}
+
+impl Caller for Client {
+    fn call(&self, op: Op, request: &[u8], fds: &[BorrowedFd<'_>], cx: &Context<'_>) -> Result<Vec<u8>> {
+        self.call_within(self.limit, op, request, fds, cx)
     }
 }
 

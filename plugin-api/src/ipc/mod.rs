@@ -1,6 +1,8 @@
 //! The contract over a Unix stream socket, for providers in another process.
 //!
 //! - [`connect`] gives a provider that lives at the other end of a socket; [`serve`] is that other end.
+//! - [`offers`] asks a server of several providers what it has, [`Client::open`] is a connection to one of them; [`serve_one_of`] is
+//!   that server's side.
 //! - `frame` is what goes over the socket, `client` and `server` are who says what when.
 //!
 //! Not here: making sockets and processes, and deciding who may ask for what (`ahd`).
@@ -12,7 +14,7 @@
 //!
 //! | kind | from | payload | meaning |
 //! |---|---|---|---|
-//! | 1 Hello | both | `{version, description?}` | first frame of each side; the server's describes the provider |
+//! | 1 Hello | both | `{version, description?, provider?, offers?}` | first frame of each side; the server's describes the provider |
 //! | 2 Call | client | `{number, op, request}` | one operation; the next one only after its answer |
 //! | 3 Cancel | client | `{number}` | the call shall stop; it is answered all the same |
 //! | 4 Progress | server | [`crate::Progress`] | while a call runs; may be left out when the client is slow |
@@ -20,6 +22,9 @@
 //! | 6 Alive | server | nothing | while a call runs and looks whether it shall stop, about once a second |
 //! | 7 Answer | server | of the operation | the call is done |
 //! | 8 Error | server | [`crate::Error`] | the call failed; or, followed by the end, the client broke the protocol |
+//!
+//! A client may name the `provider` that it wants. A server of several that is not told which answers with its `offers`, no
+//! description, and the end. A server of one serves that one, whatever is named.
 //!
 //! Kinds that are unknown are passed over, as are unknown fields. Either side ends the connection by closing it; a call that
 //! runs is then cancelled.
@@ -38,10 +43,10 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::types::Description;
+use crate::types::{Description, ProviderName};
 
-pub use client::{Client, connect};
-pub use server::serve;
+pub use client::{Client, connect, offers};
+pub use server::{Offered, Timing, serve, serve_one_of};
 
 /// The version of the protocol. A side that hears of another one ends the connection.
 pub const VERSION: u32 = 1;
@@ -57,6 +62,18 @@ struct Hello {
     version: u32,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     description: Option<Description>,
+    /// The client's: whom it wants.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    provider: Option<ProviderName>,
+    /// The server's: whom it has.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    offers: Vec<Description>,
+}
+
+impl Hello {
+    fn new() -> Self {
+        Self { version: VERSION, description: None, provider: None, offers: Vec::new() }
+    }
 }
 
 #[derive(Serialize)]

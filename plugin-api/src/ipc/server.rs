@@ -12,12 +12,40 @@ use super::{CallIn, Cancel, Hello, Log, MAX_ANSWER, MAX_REQUEST, PAUSE, VERSION}
 use crate::context::{Context, LogLevel, Observer, Progress};
 use crate::error::{Error, ErrorKind, Result};
 use crate::provider::Provider;
+use crate::types::{Description, ProviderName};
 use crate::wire::{self, Op};
 
 /// How often a running call that gives no other sign says that it is alive.
 const ALIVE: Duration = Duration::from_secs(1);
 /// Longer log lines are cut.
 const MAX_LOG: usize = 4096;
+
+/// How long a server waits for its clients.
+#[derive(Debug, Clone, Copy)]
+pub struct Timing {
+    /// For the first word.
+    pub hello: Duration,
+    /// For the next call, while none runs; none: for ever.
+    pub idle: Option<Duration>,
+}
+
+impl Default for Timing {
+    fn default() -> Self {
+        Self { hello: PAUSE, idle: None }
+    }
+}
+
+/// What a server of several providers has.
+pub trait Offered {
+    /// All of them.
+    fn offers(&self) -> Vec<Description>;
+
+    /// The one of that name.
+    ///
+    /// # Errors
+    /// `NotFound`, or why this client cannot have it.
+    fn choose(&self, name: &ProviderName) -> Result<Box<dyn Provider + '_>>;
+}
 
 /// Serves `provider` to the client at the other end of `stream` until it goes away.
 ///
@@ -27,11 +55,47 @@ const MAX_LOG: usize = 4096;
 /// What the client did that is against the protocol. That it went away is none.
 pub fn serve(stream: &UnixStream, provider: &dyn Provider) -> Result<()> {
     let socket = stream.as_fd();
-    match greet(socket, provider) {
-        Ok(true) => {}
-        Ok(false) => return Ok(()),
-        Err(error) => return refuse(socket, error),
+    let timing = Timing::default();
+    let greeted = hear_hello(socket, timing).and_then(|hello| match hello {
+        Some(_) => describe(socket, provider).map(Some),
+        None => Ok(None),
+    });
+    match greeted {
+        Ok(Some(())) => converse(socket, provider, timing),
+        Ok(None) => Ok(()),
+        Err(error) => refuse(socket, error),
     }
+}
+
+/// Serves the one of several providers that the client names, or tells it which there are; else as [`serve`].
+///
+/// # Errors
+/// As there.
+pub fn serve_one_of(stream: &UnixStream, offered: &dyn Offered, timing: Timing) -> Result<()> {
+    let socket = stream.as_fd();
+    let chosen = hear_hello(socket, timing).and_then(|hello| match hello {
+        None => Ok(None),
+        Some(Hello { provider: None, .. }) => {
+            let offers = wire::guard(|| Ok(offered.offers()))?;
+            let answer = wire::encode(&Hello { offers, ..Hello::new() })?;
+            frame::write(socket, Kind::Hello, &answer, &[])?;
+            Ok(None)
+        }
+        Some(Hello { provider: Some(name), .. }) => {
+            let provider = offered.choose(&name)?;
+            describe(socket, &*provider)?;
+            Ok(Some(provider))
+        }
+    });
+    match chosen {
+        Ok(Some(provider)) => converse(socket, &*provider, timing),
+        Ok(None) => Ok(()),
+        Err(error) => refuse(socket, error),
+    }
+}
+
+/// Answers calls until the client goes away.
+fn converse(socket: BorrowedFd<'_>, provider: &dyn Provider, timing: Timing) -> Result<()> {
     let connection = &Connection {
         socket,
         writing: Mutex::new(()),
@@ -43,12 +107,16 @@ pub fn serve(stream: &UnixStream, provider: &dyn Provider) -> Result<()> {
     };
     let (sender, calls) = sync_channel(1);
     std::thread::scope(|scope| {
-        let reader = scope.spawn(move || {
+        let reading = std::thread::Builder::new().name("reader".to_owned()).spawn_scoped(scope, move || {
             // Ends with `sender`, and that ends the loop below.
-            let end = connection.listen(&sender);
+            let end = connection.listen(&sender, timing.idle);
             connection.gone.store(true, Ordering::Relaxed);
             end
         });
+        let reader = match reading {
+            Ok(reader) => reader,
+            Err(e) => return refuse(socket, Error::from_io("cannot start a thread for a client", &e)),
+        };
         for (call, fds) in calls {
             if connection.answer(provider, &call, fds).is_err() {
                 break;
@@ -64,10 +132,10 @@ pub fn serve(stream: &UnixStream, provider: &dyn Provider) -> Result<()> {
     })
 }
 
-/// `false` if the client went away without a word.
-fn greet(socket: BorrowedFd<'_>, provider: &dyn Provider) -> Result<bool> {
-    let first = match frame::read(socket, MAX_REQUEST, Some(PAUSE)) {
-        Err(FrameError::Closed) => return Ok(false),
+/// None if the client went away without a word.
+fn hear_hello(socket: BorrowedFd<'_>, timing: Timing) -> Result<Option<Hello>> {
+    let first = match frame::read(socket, MAX_REQUEST, Some(timing.hello)) {
+        Err(FrameError::Closed) => return Ok(None),
         other => other?,
     };
     let hello: Hello = match first.kind {
@@ -78,10 +146,13 @@ fn greet(socket: BorrowedFd<'_>, provider: &dyn Provider) -> Result<bool> {
         let message = format!("this server speaks version {VERSION} of the protocol, the client {}", hello.version);
         return Err(Error::new(ErrorKind::Unsupported, message));
     }
+    Ok(Some(hello))
+}
+
+fn describe(socket: BorrowedFd<'_>, provider: &dyn Provider) -> Result<()> {
     let description = Some(wire::guard(|| Ok(provider.describe()))?);
-    let answer = wire::encode(&Hello { version: VERSION, description })?;
-    frame::write(socket, Kind::Hello, &answer, &[])?;
-    Ok(true)
+    let answer = wire::encode(&Hello { description, ..Hello::new() })?;
+    Ok(frame::write(socket, Kind::Hello, &answer, &[])?)
 }
 
 /// Tells the client why the connection ends.
@@ -108,9 +179,11 @@ struct Connection<'a> {
 
 impl Connection<'_> {
     /// Reads until the client goes away or breaks the protocol.
-    fn listen(&self, calls: &SyncSender<(CallIn, Vec<OwnedFd>)>) -> Result<()> {
+    fn listen(&self, calls: &SyncSender<(CallIn, Vec<OwnedFd>)>, idle: Option<Duration>) -> Result<()> {
         loop {
-            let Frame { kind, payload, fds } = match frame::read(self.socket, MAX_REQUEST, None) {
+            let Frame { kind, payload, fds } = match frame::read(self.socket, MAX_REQUEST, idle) {
+                Err(FrameError::Waited) if self.busy.load(Ordering::Acquire) => continue,
+                Err(FrameError::Waited) => return Ok(()),
                 Err(FrameError::Closed | FrameError::CutOff | FrameError::Socket(_)) => return Ok(()),
                 other => other?,
             };

@@ -185,6 +185,8 @@ pub(crate) enum Fs {
     Edit(commands::edit::EditArgs),
     /// Take over the history of a workspace that was moved here.
     Adopt(commands::adopt::AdoptArgs),
+    /// Make the workspace a unit that its filesystem can snapshot by itself.
+    Convert(commands::convert::ConvertArgs),
     /// Remove snapshots and branches.
     Rm(commands::rm::RmArgs),
     /// Remove old snapshots by a policy.

@@ -6,6 +6,7 @@ pub(crate) mod branches;
 pub(crate) mod cat;
 pub(crate) mod check;
 pub(crate) mod config;
+pub(crate) mod convert;
 pub(crate) mod diff;
 pub(crate) mod edit;
 pub(crate) mod exec;
@@ -76,6 +77,7 @@ fn fs(app: &App, command: &Fs) -> Outcome {
         Fs::Undo(args) => undo::run(app, args),
         Fs::Edit(args) => edit::run(app, args),
         Fs::Adopt(args) => adopt::run(app, args),
+        Fs::Convert(args) => convert::run(app, args),
         Fs::Rm(args) => rm::run(app, args),
         Fs::Prune(args) => prune::run(app, args),
         Fs::Gc(args) => gc::run(app, args),

@@ -16,6 +16,7 @@ mod branch;
 pub mod carry;
 mod cat;
 mod config;
+mod convert;
 pub mod crash;
 mod diff;
 mod edit;
@@ -56,6 +57,7 @@ pub use ah_plugin_api::{
 pub use branch::{BranchOptions, BranchRecord, BranchRemoved, BranchState};
 pub use carry::{Carry, CarryOptions, CarryReport};
 pub use config::{ConfigEntry, ConfigKey, ConfigLayer, ConfigValues, TrustReport};
+pub use convert::ConvertReport;
 pub use diff::{DiffOptions, DiffReport, DiffSide};
 pub use edit::EditOptions;
 pub use engine::{Access, Engine};

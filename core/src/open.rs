@@ -220,6 +220,12 @@ impl Engine {
         self.rewrite(id, |record| record.first_commit = Some(first.to_owned())).map(drop)
     }
 
+    /// Writes down that another directory is in a workspace's place.
+    pub(crate) fn note_identity(&self, id: &WorkspaceId, identity: Identity) -> Result<()> {
+        let _lock = self.lock_registry()?;
+        self.rewrite(id, |record| record.identity = identity).map(drop)
+    }
+
     fn rewrite(&self, id: &WorkspaceId, change: impl FnOnce(&mut WorkspaceRecord)) -> Result<WorkspaceRecord> {
         let Some(mut doc) = registry::load(self.home(), id.as_str())? else {
             return Err(Error::new(ErrorKind::Conflict, "the workspace was removed this moment"));

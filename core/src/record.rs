@@ -65,6 +65,9 @@ pub struct SnapshotRecord {
     /// Where the user's repository stood.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repository: Option<RepositoryState>,
+    /// What it holds the space of beyond the workspace.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pins: Option<String>,
     /// The snapshot before it, where that has the very same tree.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub equal_to: Option<SnapshotId>,
@@ -91,6 +94,7 @@ impl SnapshotRecord {
             entries: snapshot.entries,
             omitted_total: snapshot.omitted_total,
             repository: snapshot.repository.clone(),
+            pins: snapshot.pins.clone(),
             equal_to: None,
             attributes: BTreeMap::new(),
         }

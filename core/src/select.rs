@@ -35,6 +35,9 @@ pub struct Candidate {
     /// What would make it usable, or better.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub remedy: Option<String>,
+    /// What `ah agent fs convert` would make better here.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub convertible: Option<String>,
     /// The modes of work that it can serve here.
     pub modes: Vec<Mode>,
     /// The library it was loaded from.
@@ -75,6 +78,7 @@ impl Wanted {
             chosen: false,
             reason: String::new(),
             remedy: None,
+            convertible: None,
             modes: Vec::new(),
             path: served.path.clone(),
         };
@@ -89,6 +93,7 @@ impl Wanted {
                 verdict.usable = probe.usable && probe.can_delete && serves;
                 verdict.modes = probe.modes.into_iter().collect();
                 verdict.remedy = probe.remedy;
+                verdict.convertible = probe.convertible;
                 verdict.reason = match (probe.usable, serves, probe.can_delete) {
                     (true, false, _) => format!("it cannot work {mode} here"),
                     (true, true, false) => format!("you could not delete again what it makes ({})", probe.reason),
@@ -145,15 +150,20 @@ pub(crate) struct Choices<'a> {
 impl Choices<'_> {
     /// The next one that can serve.
     pub(crate) fn next_usable(&mut self) -> Result<Option<Served>> {
+        self.next_that(|_, verdict| verdict.usable)
+    }
+
+    /// The next one of which that is true.
+    pub(crate) fn next_that(&mut self, wanted: impl Fn(&ServedProvider, &Candidate) -> bool) -> Result<Option<Served>> {
         while let Some(served) = self.waiting.pop_front() {
             let path = self.workspace.store_path(&served.name);
             let existing = path.is_dir().then(|| Dir::open(path)).transpose()?;
             let store = existing.map_or_else(|| self.workspace.engine.scratch_store(), Ok)?;
             let place = Place::new(&store).with_workspace(&self.dir);
             let verdict = self.wanted.ask(served, &place, &self.workspace.context());
-            let usable = verdict.usable;
+            let it_is = wanted(served, &verdict);
             self.verdicts.push(verdict);
-            if usable {
+            if it_is {
                 let store = Arc::new(fsio::open_made(&self.workspace.store_path(&served.name))?);
                 let provider = Arc::clone(&served.provider);
                 return Ok(Some(Served { name: served.name.clone(), provider, store }));

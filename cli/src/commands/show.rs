@@ -65,6 +65,9 @@ fn write(out: &mut impl Write, app: &App, details: &SnapshotDetails) -> io::Resu
     if let Some(bytes) = details.exclusive_bytes {
         field("alone", &format!("{} would be freed by removing it", size::human(bytes)))?;
     }
+    if let Some(pins) = &record.pins {
+        field("holds", &format!("also the space of {pins}"))?;
+    }
     if let Some(equal) = &record.equal_to {
         field("equal to", equal.as_str())?;
     }

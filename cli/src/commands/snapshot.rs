@@ -73,6 +73,9 @@ pub(crate) fn run(app: &App, args: &SnapshotArgs) -> Outcome {
     if let Some(equal) = &snapshot.equal_to {
         app.ui.note(&format!("nothing has changed since {equal}"));
     }
+    if let Some(pins) = &snapshot.pins {
+        app.ui.note(&format!("it also holds the space of {}; see `ah agent fs status`", text::line(pins)));
+    }
     if let Some(line) = unasked(&omitted) {
         app.ui.note(&format!("{line}; `ah agent fs show {}` lists them", snapshot.id));
     }

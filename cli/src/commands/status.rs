@@ -95,6 +95,12 @@ fn write(app: &App, status: &Status) -> Result<(), Failure> {
     for (name, remedy) in remedies.filter_map(|candidate| Some((&candidate.name, candidate.remedy.as_ref()?))) {
         app.ui.note(&format!("{name}: {remedy}"));
     }
+    for candidate in &status.candidates {
+        if let Some(why) = &candidate.convertible {
+            let command = "`ah agent fs convert` (from outside of it, with -C)";
+            app.ui.note(&format!("{}: {}; {command}", candidate.name, text::line(why)));
+        }
+    }
     for (path, remedy) in status.refused.iter().filter_map(|plugin| Some((&plugin.path, plugin.remedy.as_ref()?))) {
         app.ui.note(&format!("{}: {remedy}", text::path(path)));
     }

@@ -10,6 +10,9 @@ use crate::record::{SnapshotKind, SnapshotRecord};
 /// Why a snapshot stays, whatever the policy says.
 pub(super) type Protected = BTreeMap<SnapshotId, &'static str>;
 
+/// A snapshot that pins more than its workspace is kept by `keep-within` for one part in so many of its time.
+const PINNING: i128 = 4;
+
 /// Each snapshot with the reason for which it stays, or none; in the order given, which is the order of time.
 pub(super) fn plan(
     policy: &Policy,
@@ -21,7 +24,8 @@ pub(super) fn plan(
     let mut keep = |at: usize, reason: &str| {
         reasons[at].get_or_insert_with(|| reason.to_owned());
     };
-    let since = policy.within.map(|within| nanos(now) - within);
+    // What holds the space of more than the workspace is kept for a shorter time.
+    let since = |pins: bool| policy.within.map(|within| nanos(now) - if pins { within / PINNING } else { within });
     let mut hours = Slots::new(policy.hourly, 3_600);
     let mut days = Slots::new(policy.daily, 86_400);
     let mut weeks = Slots::new(policy.weekly, 604_800);
@@ -37,7 +41,7 @@ pub(super) fn plan(
             keep(at, "no rule says otherwise");
         }
         // A time in the future, after the clock was set back, is recent.
-        if since.is_some_and(|since| nanos(snapshot.time) >= since) {
+        if since(snapshot.pins.is_some()).is_some_and(|since| nanos(snapshot.time) >= since) {
             keep(at, "keep-within");
         }
         // What a restore or a branch took for itself must not take the place of what somebody took.

@@ -224,6 +224,7 @@ mod tests {
             entries: None,
             omitted_total: 0,
             repository: None,
+            pins: None,
             equal_to: None,
             attributes: std::collections::BTreeMap::new(),
         };

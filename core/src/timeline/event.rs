@@ -20,6 +20,8 @@ text_enum! {
         MadeAnew = "made-anew",
         /// A person said that it is the one that was at another path.
         Adopted = "adopted",
+        /// `convert` put another directory with the same contents in its place.
+        Converted = "converted",
     }
 }
 

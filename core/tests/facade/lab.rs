@@ -10,10 +10,10 @@ use ah_core::{
     SnapshotRecord, Timestamp, Workspace,
 };
 use ah_plugin_api::{
-    Capability, Changes, CloneRequest, Context, Description, DestroyRequest, DiffRequest, Done, Entry, Error,
-    ListRequest, LookupRequest, MountRequest, Place, Probe, ProbeRequest, Provider, ProviderName, ReadDirRequest,
-    ReadRequest, ReclaimRequest, Reclaimed, Reference, RepositoryState, Result, Snapshot, SnapshotRef, SnapshotRequest,
-    UnmountRequest, Usage, UsageRequest, View, WritableClone,
+    Capability, Changes, CloneRequest, Context, ConvertRequest, Converted, Description, DestroyRequest, DiffRequest,
+    Done, Entry, Error, ListRequest, LookupRequest, MountRequest, Place, Probe, ProbeRequest, Provider, ProviderName,
+    ReadDirRequest, ReadRequest, ReclaimRequest, Reclaimed, Reference, RepositoryState, Result, Snapshot, SnapshotRef,
+    SnapshotRequest, UnmountRequest, Usage, UsageRequest, View, WritableClone,
 };
 
 /// The in-memory provider under a name and a rank, made to fail when a test wants it to.
@@ -30,6 +30,8 @@ pub(crate) struct Fake {
     pub(crate) reclaims: Arc<AtomicI64>,
     /// What the next snapshots say of the repository.
     pub(crate) repository: Arc<Mutex<Option<RepositoryState>>>,
+    /// What the next snapshots say that they pin.
+    pub(crate) pins: Arc<Mutex<Option<String>>>,
     /// A view that cannot be given back.
     pub(crate) stuck: Arc<Mutex<Option<Reference>>>,
     /// Whether reading a file of a snapshot fails.
@@ -53,6 +55,7 @@ impl Fake {
             syncs: Arc::default(),
             reclaims: Arc::default(),
             repository: Arc::default(),
+            pins: Arc::default(),
             stuck: Arc::default(),
             reads_fail: Arc::default(),
             read_only: Arc::default(),
@@ -73,7 +76,7 @@ macro_rules! forward {
 impl Provider for Fake {
     fn describe(&self) -> Description {
         let mut inner = self.inner.describe();
-        inner.capabilities.insert(Capability::FindsDamage);
+        inner.capabilities.extend([Capability::FindsDamage, Capability::Convert]);
         Description { name: ProviderName::new(self.name).unwrap(), rank: self.rank, ..inner }
     }
 
@@ -89,6 +92,7 @@ impl Provider for Fake {
             Some(error) => Err(error.clone()),
             None => {
                 let mut snapshot = self.inner.snapshot(place, request, cx)?;
+                snapshot.pins = self.pins.lock().unwrap().clone();
                 snapshot.repository = self.repository.lock().unwrap().clone().or(snapshot.repository);
                 Ok(snapshot)
             }
@@ -136,6 +140,17 @@ impl Provider for Fake {
             return Err(Error::new(ah_core::ErrorKind::Unavailable, "made to fail"));
         }
         self.inner.clone_snapshot(place, request, cx)
+    }
+
+    /// Puts a copy of the directory in its place.
+    fn convert(&self, place: &Place<'_>, _: &ConvertRequest, _: &Context<'_>) -> Result<Converted> {
+        let path = place.need_workspace()?.path();
+        let (new, old) = (path.with_extension("new"), path.with_extension("old"));
+        assert!(std::process::Command::new("cp").arg("-a").args([path, &new]).status().unwrap().success());
+        std::fs::rename(path, &old).unwrap();
+        std::fs::rename(&new, path).unwrap();
+        std::fs::remove_dir_all(&old).unwrap();
+        Ok(Converted { changed: true, notes: vec!["copied".to_owned()] })
     }
 
     forward! {

@@ -36,6 +36,20 @@ fn keeps_what_the_rules_say() {
 }
 
 #[test]
+fn what_holds_more_than_the_workspace_is_kept_for_a_quarter_of_the_time() {
+    let lab = Lab::new();
+    (0..3).for_each(|n| drop(lab.step("a", &n.to_string())));
+    *lab.fake.pins.lock().unwrap() = Some("the subvolume /home".into());
+    let (early, late) = (lab.step("a", "3"), lab.step("a", "4"));
+    assert_eq!(early.pins.as_deref(), Some("the subvolume /home"));
+    *lab.fake.pins.lock().unwrap() = None;
+    lab.step("a", "5");
+    let stays = |policy: &str| prune(&lab, policy, true).into_iter().map(|(at, _)| at).collect::<Vec<_>>();
+    assert_eq!(stays("keep-within=5m"), [0, 1, 2, 4, 5], "{} is too old, {} is not", early.id, late.id);
+    assert_eq!(stays("keep-within=5m,keep-last=3"), [0, 1, 2, 3, 4, 5]);
+}
+
+#[test]
 fn never_takes_what_is_pinned_or_needed() {
     let lab = Lab::new();
     (0..5).for_each(|n| drop(lab.step("a", &n.to_string())));

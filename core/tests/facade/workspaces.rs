@@ -1,8 +1,9 @@
 use crate::lab::{Lab, kinds, write};
 use ah_core::{
-    Access, Engine, ErrorKind, EventBody, GcOptions, NoticeKind, SnapshotFilter, SnapshotOptions, TimelineFilter,
-    WorkspaceChange,
+    Access, Engine, ErrorKind, EventBody, GcOptions, NoticeKind, RestoreOptions, SnapshotFilter, SnapshotOptions,
+    TimelineFilter, WorkspaceChange,
 };
+use ah_plugin_api::Probe;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
@@ -291,4 +292,44 @@ fn a_record_that_is_lost_is_written_anew() {
             assert_eq!(workspace.snapshots(&SnapshotFilter::default()).unwrap().len(), 1);
         }
     }
+}
+
+#[test]
+fn a_converted_workspace_goes_on_with_its_history() {
+    let lab = Lab::new();
+    let before = lab.step("a", "1");
+    let error = lab.open().convert().unwrap_err();
+    assert_eq!(error.kind, ErrorKind::FailedPrecondition);
+    assert!(error.causes.iter().any(|cause| cause.starts_with("fake: ")), "{error:?}");
+    let convertible = Probe {
+        usable: true,
+        reason: "a part of something larger".into(),
+        remedy: None,
+        modes: [].into(),
+        can_delete: true,
+        convertible: Some("snapshots hold too much".into()),
+    };
+    *lab.fake.probe.lock().unwrap() = Some(convertible);
+    let status = lab.engine().status(&lab.path()).unwrap();
+    assert_eq!(status.candidates[0].convertible.as_deref(), Some("snapshots hold too much"));
+    let inode = |path: &Path| std::os::unix::fs::MetadataExt::ino(&fs::metadata(path).unwrap());
+    let (id, old) = (lab.open().id().clone(), inode(&lab.path()));
+    let report = lab.open().convert().unwrap();
+    assert!(report.changed && report.notes == ["copied"] && report.path == lab.path());
+    assert_ne!(inode(&lab.path()), old);
+    *lab.fake.probe.lock().unwrap() = None;
+    // The next command finds the same workspace, and has nothing to say about it.
+    let workspace = lab.open();
+    assert_eq!(*workspace.id(), id);
+    let events = workspace.timeline(&TimelineFilter::default()).unwrap().events;
+    let changes: Vec<_> = events
+        .iter()
+        .filter_map(|event| match &event.body {
+            EventBody::Workspace { change, .. } => Some(*change),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(changes, [WorkspaceChange::Converted]);
+    let report = lab.open().restore(before.id.as_str(), &RestoreOptions::default());
+    assert!(report.is_ok(), "{report:?}");
 }

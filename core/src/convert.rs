@@ -1,0 +1,82 @@
+//! Making a workspace a unit that a provider can capture by itself: a subvolume of its own, say.
+//!
+//! The provider puts another directory in the workspace's place; what is known of it goes on. Neither a restore nor a snapshot may be at
+//! work meanwhile. Killed after the exchange, the next command finds a directory made anew at the path, and the timeline goes on all the same.
+
+use std::path::PathBuf;
+
+use ah_plugin_api::{Capability, ConvertRequest, Durability, Error, ErrorKind, ProviderName, Result};
+use serde::Serialize;
+
+use crate::registry::Identity;
+use crate::text;
+use crate::timeline::{EventBody, WorkspaceChange};
+use crate::workspace::{Served, Workspace};
+
+/// What became of a workspace.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ConvertReport {
+    /// The provider that did it.
+    pub provider: ProviderName,
+    /// Whether anything was done; false: it was such a unit already.
+    pub changed: bool,
+    /// What a person should know.
+    pub notes: Vec<String>,
+    /// The workspace's directory.
+    #[serde(with = "text::abs")]
+    pub path: PathBuf,
+}
+
+impl Workspace {
+    /// Makes the workspace a unit of its own with the best provider that says that it can.
+    ///
+    /// # Errors
+    /// `FailedPrecondition` if none can, with what each says; `Busy` while something in it is open; the provider's.
+    pub fn convert(&self) -> Result<ConvertReport> {
+        let _restore = self.lock("restore")?;
+        let _making = self.lock("orphans")?;
+        if let Some(interrupted) = self.interrupted()? {
+            let message = format!("a restore was interrupted ({})", interrupted.restore);
+            return Err(Error::new(ErrorKind::FailedPrecondition, message)
+                .with_hint("finish it or take it back first: `ah agent fs undo`"));
+        }
+        let served = self.convertible()?;
+        let dir = self.open_dir()?;
+        let place = served.place().with_workspace(&dir);
+        let converted = served.provider.convert(&place, &ConvertRequest::default(), &self.context())?;
+        if converted.changed {
+            let there = Identity::of_path(&self.root).ok_or_else(|| {
+                Error::new(ErrorKind::Internal, format!("{} is not there after it was converted", self.root.display()))
+            })?;
+            self.engine.note_identity(&self.id, there)?;
+            let body = EventBody::Workspace {
+                change: WorkspaceChange::Converted,
+                from: self.root.clone(),
+                to: self.root.clone(),
+            };
+            self.append(&self.writing_session(), body, Durability::Durable)?;
+        }
+        Ok(ConvertReport {
+            provider: served.name,
+            changed: converted.changed,
+            notes: converted.notes,
+            path: self.root.clone(),
+        })
+    }
+
+    /// The provider to convert with.
+    fn convertible(&self) -> Result<Served> {
+        let config = self.config()?;
+        let mut choices = self.choices(&config)?;
+        let able = choices.next_that(|served, verdict| {
+            verdict.convertible.is_some() && served.provider.describe().capabilities.contains(&Capability::Convert)
+        })?;
+        able.ok_or_else(|| {
+            let message = format!("nothing can be made better for {} by converting it", self.root.display());
+            let mut error = Error::new(ErrorKind::FailedPrecondition, message).with_hint("ah agent fs status");
+            error.causes =
+                choices.verdicts.iter().map(|verdict| format!("{}: {}", verdict.name, verdict.reason)).collect();
+            error
+        })
+    }
+}

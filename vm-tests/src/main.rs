@@ -1,0 +1,133 @@
+//! `ah-vm`: runs a command in the guest, or cuts its power. Called by `scripts/vm-run` and `scripts/vm-test`.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use ah_vm_tests::machine::{Accelerator, Backing, Machine, Setup, run};
+use ah_vm_tests::payload::{Guest, Payload};
+use anyhow::{Context as _, Result, bail};
+use clap::{Args, Parser, Subcommand};
+
+#[derive(Parser)]
+#[command(about = "Our programs in a virtual machine with real ZFS and Btrfs")]
+struct Cli {
+    #[command(subcommand)]
+    command: Action,
+    /// The guest's series of ZFS: 2.1 or 2.3.
+    #[arg(long, global = true, default_value = "2.1")]
+    zfs: String,
+}
+
+#[derive(Subcommand)]
+enum Action {
+    /// Runs a command in the guest and ends with its exit status.
+    Run(RunArgs),
+}
+
+#[derive(Args)]
+struct RunArgs {
+    /// An empty disk, /dev/ah/NAME.
+    #[arg(long = "disk", value_name = "NAME=MIB", default_values = ["a=2048", "b=2048"])]
+    disks: Vec<String>,
+    /// A program or library, for /ah/bin, beside ah and the providers of target/debug.
+    #[arg(long = "bin", value_name = "FILE")]
+    programs: Vec<PathBuf>,
+    /// A file or folder, for /ah/files, where the command runs.
+    #[arg(long = "file", value_name = "PATH")]
+    files: Vec<PathBuf>,
+    /// Modules of the kernel to load.
+    #[arg(long, default_value = "zfs btrfs ext4 loop overlay fuse")]
+    modules: String,
+    /// How long the guest may say nothing, in seconds.
+    #[arg(long, default_value_t = 180)]
+    silence: u64,
+    /// A shell on the terminal, in place of a command.
+    #[arg(long)]
+    shell: bool,
+    /// What to run; without arguments, a line for bash.
+    #[arg(trailing_var_arg = true)]
+    command: Vec<String>,
+}
+
+fn main() -> ExitCode {
+    match act(&Cli::parse()) {
+        Ok(status) => ExitCode::from(u8::try_from(status).unwrap_or(1)),
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The target folder is where this program lies: `target/debug/ah-vm`.
+fn folders() -> Result<(PathBuf, PathBuf)> {
+    let own = std::env::current_exe()?;
+    let build = own.parent().context("this program is in no folder")?;
+    Ok((build.to_owned(), build.parent().context("no target folder")?.to_owned()))
+}
+
+fn act(cli: &Cli) -> Result<i32> {
+    let (build, target) = folders()?;
+    let guest = Guest::find(&target, &cli.zfs)?;
+    let accelerator = Accelerator::find(&guest, &target)?;
+    match &cli.command {
+        Action::Run(args) => run_command(args, Setup::new(guest, accelerator), &build),
+    }
+}
+
+fn run_command(args: &RunArgs, mut setup: Setup, build: &Path) -> Result<i32> {
+    setup.payload = Payload {
+        programs: ours(build)?.into_iter().chain(args.programs.iter().cloned()).collect(),
+        files: args.files.clone(),
+        command: line(&args.command),
+        modules: args.modules.split_whitespace().map(str::to_owned).collect(),
+        shell: args.shell,
+    };
+    for disk in &args.disks {
+        let (name, size) = disk.split_once('=').with_context(|| format!("{disk}: NAME=MIB is meant"))?;
+        setup.disks.push((name.to_owned(), Backing::New(size.parse::<u64>()? << 20)));
+    }
+    if args.shell {
+        Machine::start(&setup)?.wait()?;
+        return Ok(0);
+    }
+    if args.command.is_empty() {
+        bail!("a command is missing");
+    }
+    let outcome = run(&setup, Duration::from_secs(args.silence), &mut |bytes| {
+        let _ = std::io::stdout().write_all(bytes).and_then(|()| std::io::stdout().flush());
+    })?;
+    eprintln!(
+        "guest: {}, {}; up after {:.1} s, {:.1} s in all, exit {}",
+        setup.guest.versions()?,
+        setup.accelerator.name(),
+        outcome.boot.as_secs_f64(),
+        outcome.whole.as_secs_f64(),
+        outcome.status
+    );
+    Ok(outcome.status)
+}
+
+/// One argument is a line for the shell; several are a command and its arguments.
+fn line(command: &[String]) -> String {
+    match command {
+        [line] => line.clone(),
+        words => words.iter().map(|word| format!("'{}'", word.replace('\'', r"'\''"))).collect::<Vec<_>>().join(" "),
+    }
+}
+
+/// `ah`, `ahd` and the providers that are built.
+fn ours(build: &Path) -> Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(build)? {
+        let path = entry?.path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        if matches!(name.as_str(), "ah" | "ahd") || (name.starts_with("libah_provider_") && name.ends_with(".so")) {
+            found.push(path);
+        }
+    }
+    found.sort();
+    Ok(found)
+}

@@ -14,7 +14,9 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use ah_plugin_api::{CloneRequest, DestroyRequest, Dir, Durability, Error, ErrorKind, FileName, Result, WritableClone};
+use ah_plugin_api::{
+    Capability, CloneRequest, DestroyRequest, Dir, Durability, Error, ErrorKind, FileName, Result, WritableClone,
+};
 
 use crate::carry::{Carry, CarryOptions, CarryReport};
 use crate::fsio;
@@ -184,6 +186,10 @@ impl Workspace {
         branch: &Dir,
         options: &BranchOptions,
     ) -> Result<Option<CarryReport>> {
+        // Who captures everything has captured these files a moment ago.
+        if options.from.is_none() && !served.can(Capability::AppliesPolicy) {
+            return Ok(None);
+        }
         let config = self.config()?;
         if options.carry.unwrap_or_else(|| config.carry()) == Carry::None {
             return Ok(None);

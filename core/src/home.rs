@@ -57,7 +57,8 @@ impl Home {
                 .with_hint("run this as its owner, or set AH_HOME to a directory of your own"));
         }
         if !made && !is_home {
-            refuse_full(&path)?;
+            // Another process may be making it at this moment; it writes that file before anything else.
+            refuse_full(&path).or_else(|error| if path.join("home.json").exists() { Ok(()) } else { Err(error) })?;
         }
         if meta.permissions().mode() & 0o077 != 0 {
             fs::set_permissions(&path, fs::Permissions::from_mode(fsio::DIR_MODE))

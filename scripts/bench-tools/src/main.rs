@@ -12,6 +12,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags, openat, statx};
 
+mod filesystem;
+
 const FILES_A_DIR: usize = 100;
 const WORDS: [&str; 16] = [
     "snapshot", "branch", "seek", "tree", "entry", "return", "match", "value", "agent", "moment", "fn", "let", "impl",
@@ -26,8 +28,20 @@ fn main() -> Result<()> {
         ["change", dir, files, count, seed] => change(Path::new(dir), files.parse()?, count.parse()?, seed.parse()?),
         ["list", dir, out] => list(Path::new(dir), Path::new(out)),
         ["statx", dir, list] => statx_all(Path::new(dir), Path::new(list)),
+        ["filesystem", mechanism @ ("btrfs" | "zfs"), dir, ah, files, snapshots, runs, user @ ..] => {
+            filesystem::run(&filesystem::Options {
+                mechanism,
+                dir: Path::new(dir),
+                ah: Path::new(ah),
+                files: files.parse()?,
+                snapshots: snapshots.parse()?,
+                runs: runs.parse()?,
+                user: user.first().map(|user| user.parse()).transpose()?,
+            })
+        }
         _ => bail!(
             "usage: ah-bench-tools gen DIR FILES | change DIR FILES COUNT SEED | list DIR OUT | statx DIR LIST\n\
+             | filesystem btrfs|zfs DIR AH FILES SNAPSHOTS RUNS [UID]\n\
              gen makes FILES files of about 1 KiB; change edits one line in each of COUNT of them, spread evenly;\n\
              list writes the names of all files, NUL-separated; statx looks at each of them from two threads"
         ),

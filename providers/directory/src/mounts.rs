@@ -52,7 +52,9 @@ impl Mounts {
         Self::parse(&std::fs::read("/proc/self/mountinfo").unwrap_or_default())
     }
 
-    fn parse(table: &[u8]) -> Self {
+    /// The table with these contents: that of another process, say.
+    #[must_use]
+    pub fn parse(table: &[u8]) -> Self {
         Self(table.split(|&b| b == b'\n').filter_map(line).collect())
     }
 

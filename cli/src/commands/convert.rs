@@ -17,7 +17,7 @@ Contents, owners, permissions and times stay; nothing is copied but names, as fi
 included: go outside, and name it with -C.
 
 Examples:
-  cd .. && ah -C project agent fs convert")]
+  ah -C ~/project agent fs convert")]
 pub(crate) struct ConvertArgs {}
 
 #[derive(Serialize)]

@@ -1,0 +1,105 @@
+//! Making a clone: written down, its directory made, cloned, mounted, written down as whole.
+
+use std::ffi::{CStr, CString};
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+use ah_plugin_api::{CloneRequest, Context, Dir, Error, ErrorKind, Reference, Result, WritableClone};
+use ah_provider_directory::{Mounts, failed};
+use rustix::fs::{AtFlags, Mode, OFlags};
+
+use crate::failure::{of_kernel, of_library};
+use crate::find;
+use crate::names::{self, Key};
+use crate::store::{Lock, Store};
+use crate::sys::{Core, Kind, NvList, Zfs};
+
+use super::record::{self, Record};
+use super::remove;
+
+/// Answers [`ah_plugin_api::Provider::clone_snapshot`].
+pub(crate) fn make(store: &Store<'_>, target: &Dir, request: &CloneRequest, cx: &Context<'_>) -> Result<WritableClone> {
+    let core = Core::get()?;
+    let found = find::snapshot(store, &request.snapshot)?;
+    if !super::allowed() {
+        return Err(Error::new(ErrorKind::PermissionDenied, "only root can mount a ZFS clone on Linux")
+            .with_hint("use the helper, ahd, or run this as root"));
+    }
+    let _lock = store.lock(Lock::Shared, cx)?;
+    let identity = store.identity()?.ok_or_else(|| find::no_such(&request.snapshot))?;
+    // Where the descriptor is, not where the caller says it was.
+    let folder = rustix::fs::readlink(format!("/proc/self/fd/{}", target.as_fd().as_raw_fd()), Vec::new())
+        .map_err(|errno| failed("cannot find the target folder's path", errno))?;
+    let point = PathBuf::from(std::ffi::OsString::from_vec(folder.into_bytes())).join(request.name.as_os_str());
+    let reference = names::clone_reference()?;
+    let dataset = names::clone(&found.dataset, &identity.key, &reference)
+        .unwrap_or_else(|| unreachable!("a reference of our own making"))?;
+    let name = dataset.to_string_lossy().into_owned();
+    let making = record::begin(store, &reference, &Record::new(&name, &point))?;
+    if let Err(errno) = rustix::fs::mkdirat(target, request.name.as_os_str(), Mode::RWXU) {
+        making.undone(store)?;
+        let shown = point.display();
+        return Err(failed(format!("cannot make {shown}"), errno));
+    }
+    let made = cx.check_cancelled().and_then(|()| {
+        clone(core, &dataset, &found.full, &point, &identity.key)?;
+        mount(&dataset, target, &request.name)
+    });
+    let made = made.and_then(|()| making.done(store, &reference));
+    if let Err(error) = made {
+        // Should that fail too, `reclaim` finds the record; the error at hand is the one to tell.
+        let _ = undo(core, &dataset, target, &request.name).and_then(|()| making.undone(store));
+        return Err(error);
+    }
+    let (rel, mut path, mut notes) = (&found.record.rel, point, Vec::new());
+    if !rel.is_root() {
+        path.push(rel.as_path());
+        notes.push(format!("all of the dataset {} was cloned; {rel} in it is the workspace's copy", found.dataset));
+    }
+    Ok(WritableClone { path, reference: Reference::new(reference.as_str())?, notes })
+}
+
+fn clone(core: &'static Core, dataset: &CStr, origin: &CStr, point: &Path, key: &Key) -> Result<()> {
+    let text = |text: Vec<u8>| {
+        CString::new(text).map_err(|_| Error::new(ErrorKind::InvalidArgument, "a path with a NUL in it"))
+    };
+    let texts = [
+        (c"mountpoint", text(point.as_os_str().as_bytes().to_vec())?),
+        // What the dataset around it has would be inherited: a clone is not to be shared, nor captured by others' timers.
+        (c"sharenfs", c"off".to_owned()),
+        (c"sharesmb", c"off".to_owned()),
+        (c"com.sun:auto-snapshot", c"false".to_owned()),
+        (c"org.ah-project:clone", text(key.to_string().into_bytes())?),
+    ];
+    let mut properties = NvList::of_texts(core, &texts.map(|(name, text)| (name.to_owned(), text)));
+    // Nor is it to be read-only because its origin is.
+    properties.number(c"readonly", 0);
+    core.clone_snapshot(dataset, origin, properties)
+        .map_err(|failure| of_kernel(format!("cannot clone {}", origin.to_string_lossy()), &failure))
+}
+
+/// Mounts the clone where its property says, and sees that it is there, in the folder that was meant.
+fn mount(dataset: &CStr, target: &Dir, name: &ah_plugin_api::FileName) -> Result<()> {
+    let shown = dataset.to_string_lossy();
+    let fail = |error| of_library(format!("cannot mount {shown}"), &error);
+    let zfs = Zfs::get()?;
+    let opened = zfs.open(dataset, Kind::Filesystem).map_err(fail)?;
+    opened.ok_or_else(|| Error::new(ErrorKind::Conflict, format!("{shown} is gone")))?.mount().map_err(fail)?;
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let there = rustix::fs::openat(target, name.as_os_str(), flags, Mode::empty())
+        .map_err(|errno| failed(format!("cannot open {shown} where it is mounted"), errno))?;
+    match Mounts::read().of(&there) {
+        Some(mount) if mount.source == dataset.to_bytes() => Ok(()),
+        _ => Err(Error::new(ErrorKind::Conflict, "the target folder was moved meanwhile").with_hint("repeat")),
+    }
+}
+
+fn undo(core: &'static Core, dataset: &CStr, target: &Dir, name: &ah_plugin_api::FileName) -> Result<()> {
+    remove::unmount(&dataset.to_string_lossy())?;
+    if core.exists(dataset) {
+        core.destroy(dataset).map_err(|failure| of_kernel("cannot undo the clone", &failure))?;
+    }
+    rustix::fs::unlinkat(target, name.as_os_str(), AtFlags::REMOVEDIR)
+        .map_err(|errno| failed("cannot undo the clone's folder", errno))
+}

@@ -1,0 +1,149 @@
+//! What is written down of a clone in the store, before it is made and until it is gone.
+
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::PathBuf;
+
+use ah_plugin_api::{Error, ErrorKind, Reference, Result};
+use rustix::fs::FlockOperation;
+use serde::{Deserialize, Serialize};
+
+use crate::names::{escape, unescape};
+use crate::store::Store;
+
+const PREFIX: &str = "clone-";
+
+/// A clone, whole or not.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Gone {
+    /// What the caller knows it by.
+    pub(crate) reference: Reference,
+    /// How far it is.
+    pub(crate) state: State,
+}
+
+/// How far a clone is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum State {
+    /// It is there.
+    Whole,
+    /// It is being made, or was when its maker died.
+    Part,
+    /// It is being removed.
+    Gone,
+}
+
+impl State {
+    fn suffix(self) -> &'static str {
+        match self {
+            Self::Whole => "",
+            Self::Part => ".part",
+            Self::Gone => ".gone",
+        }
+    }
+}
+
+/// What is known of a clone.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Record {
+    /// The dataset's name.
+    pub(crate) dataset: String,
+    #[serde(rename = "mountpoint")]
+    point: String,
+}
+
+impl Record {
+    pub(crate) fn new(dataset: &str, point: &std::path::Path) -> Self {
+        Self { dataset: dataset.to_owned(), point: escape(point.as_os_str().as_bytes()) }
+    }
+
+    /// Where it is mounted.
+    pub(crate) fn point(&self) -> PathBuf {
+        PathBuf::from(std::ffi::OsString::from_vec(unescape(self.point.as_bytes()).unwrap_or_default()))
+    }
+
+    fn bytes(&self) -> Result<Vec<u8>> {
+        serde_json::to_vec(self).map_err(|error| {
+            Error::new(ErrorKind::InvalidArgument, "the clone cannot be written down").with_cause(&error)
+        })
+    }
+}
+
+/// A record of a clone that is being made, locked while this process does so.
+pub(super) struct Making {
+    name: String,
+    _lock: OwnedFd,
+}
+
+fn name(reference: &Reference, state: State) -> String {
+    format!("{PREFIX}{reference}{}", state.suffix())
+}
+
+/// Writes down that a clone will be made.
+pub(super) fn begin(store: &Store<'_>, reference: &Reference, record: &Record) -> Result<Making> {
+    let name = name(reference, State::Part);
+    let file = store.write(&name, &record.bytes()?)?;
+    // Nobody has the name yet but by listing the store, and then only to look.
+    let locked = rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive);
+    locked
+        .and_then(|()| store.sync())
+        .map_err(|errno| ah_provider_directory::failed("cannot write to the store", errno))?;
+    Ok(Making { name, _lock: file })
+}
+
+impl Making {
+    /// Writes down that the clone is there.
+    pub(super) fn done(&self, store: &Store<'_>, reference: &Reference) -> Result<()> {
+        store.rename(&self.name, &name(reference, State::Whole))
+    }
+
+    /// Takes the record back.
+    pub(super) fn undone(&self, store: &Store<'_>) -> Result<()> {
+        store.remove(&self.name)
+    }
+}
+
+/// Writes down that a clone, whole or half, is being removed.
+pub(super) fn going(store: &Store<'_>, gone: &Gone) -> Result<()> {
+    if gone.state == State::Gone {
+        return Ok(());
+    }
+    let (from, to) = (name(&gone.reference, gone.state), name(&gone.reference, State::Gone));
+    // Two may be at it.
+    store.rename(&from, &to).or_else(|error| if error.kind == ErrorKind::NotFound { Ok(()) } else { Err(error) })
+}
+
+/// Takes the record of a removed clone away.
+pub(super) fn forget(store: &Store<'_>, reference: &Reference) -> Result<()> {
+    store.remove(&name(reference, State::Gone))
+}
+
+/// All clones that are written down, in no order.
+pub(crate) fn all(store: &Store<'_>) -> Result<Vec<(Gone, Record)>> {
+    let mut found = Vec::new();
+    for file in store.names()? {
+        let Some(rest) = file.strip_prefix(PREFIX) else { continue };
+        let (text, state) = match rest.split_once('.') {
+            None => (rest, State::Whole),
+            Some((text, "part")) => (text, State::Part),
+            Some((text, "gone")) => (text, State::Gone),
+            Some(_) => continue,
+        };
+        let Ok(reference) = Reference::new(text) else { continue };
+        // One that another process has just taken away, or that is no record.
+        let Some(bytes) = store.read(&file)? else { continue };
+        let Ok(record) = serde_json::from_slice(&bytes) else { continue };
+        found.push((Gone { reference, state }, record));
+    }
+    Ok(found)
+}
+
+/// Whether somebody is making it now.
+pub(super) fn is_in_the_making(store: &Store<'_>, gone: &Gone) -> bool {
+    use rustix::fs::{Mode, OFlags};
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    gone.state == State::Part
+        && rustix::fs::openat(store.fd(), name(&gone.reference, State::Part), flags, Mode::empty())
+            .and_then(|file| rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive))
+            .is_err_and(|errno| errno == rustix::io::Errno::WOULDBLOCK)
+}

@@ -1,0 +1,119 @@
+//! What a refusal of ZFS amounts to for a caller: by its numbers, never by its text.
+
+use ah_plugin_api::{Error, ErrorKind};
+use rustix::io::Errno;
+
+use crate::sys::{Failure, LibError, Missing, code};
+
+/// A library or the kernel module that cannot be had.
+impl From<Missing> for Error {
+    fn from(missing: Missing) -> Self {
+        let kind = match &missing {
+            Missing::Device { errno } if denied(*errno) => ErrorKind::PermissionDenied,
+            Missing::Library { .. } | Missing::Version { .. } | Missing::Module | Missing::Device { .. } => {
+                ErrorKind::Unavailable
+            }
+        };
+        let mut error = Self::new(kind, missing.to_string()).with_hint(missing.remedy());
+        match missing {
+            Missing::Library { cause, .. } => error.causes.push(cause),
+            Missing::Device { errno } => error.errno = Some(errno),
+            Missing::Version { .. } | Missing::Module => {}
+        }
+        error
+    }
+}
+
+fn denied(errno: i32) -> bool {
+    errno == Errno::PERM.raw_os_error() || errno == Errno::ACCESS.raw_os_error()
+}
+
+/// A refusal of libzfs_core while doing what `what` says.
+pub(crate) fn of_kernel(what: impl Into<String>, failure: &Failure) -> Error {
+    // The error of a name says more than that of the whole.
+    let errno = failure.each.first().map_or(failure.errno, |(_, errno)| *errno);
+    of_errno(what, errno)
+}
+
+/// A refusal of libzfs while doing what `what` says.
+pub(crate) fn of_library(what: impl Into<String>, error: &LibError) -> Error {
+    let errno = match error.code {
+        code::PERMISSION => Errno::PERM,
+        code::BUSY => Errno::BUSY,
+        code::NO_SPACE => Errno::NOSPC,
+        code::IO => Errno::IO,
+        code::EXISTS => Errno::EXIST,
+        code::NOT_FOUND => Errno::NOENT,
+        code::NO_MEMORY => Errno::NOMEM,
+        code::POOL_UNAVAILABLE => Errno::AGAIN,
+        _ => Errno::from_raw_os_error(error.errno),
+    };
+    let mut made = of_errno(what, errno.raw_os_error());
+    if !error.text.is_empty() {
+        made.causes.insert(0, error.text.clone());
+    }
+    made
+}
+
+/// An error number that came from the module, whose meaning differs from that of files here and there.
+fn of_errno(what: impl Into<String>, number: i32) -> Error {
+    let what = what.into();
+    // Above 1024 they are OpenZFS's own.
+    let Some(errno) = (1..1024).contains(&number).then(|| Errno::from_raw_os_error(number)) else {
+        return Error::new(ErrorKind::Unavailable, format!("{what}: ZFS answers {number}"));
+    };
+    let (kind, hint) = match errno {
+        Errno::NOENT => (ErrorKind::NotFound, None),
+        Errno::EXIST => (ErrorKind::AlreadyExists, None),
+        Errno::PERM | Errno::ACCESS => (
+            ErrorKind::PermissionDenied,
+            Some("as root: zfs allow USER snapshot,destroy,mount DATASET; or use the helper, ahd"),
+        ),
+        Errno::BUSY => (ErrorKind::Busy, None),
+        Errno::NOSPC => {
+            (ErrorKind::ResourceExhausted, Some("the pool is full: remove old snapshots with `ah agent fs prune`"))
+        }
+        Errno::DQUOT => (
+            ErrorKind::ResourceExhausted,
+            Some("a quota is reached: zfs get quota,refquota shows it; `ah agent fs prune` removes old snapshots"),
+        ),
+        // What the module says while a pool is suspended.
+        Errno::AGAIN => (
+            ErrorKind::Unavailable,
+            Some("the pool is suspended, a device is gone: see zpool status, then zpool clear"),
+        ),
+        Errno::ROFS => (ErrorKind::FailedPrecondition, Some("the pool is read-only: import it for writing")),
+        // EBADE stands for a checksum that is wrong there.
+        Errno::IO | Errno::BADE => (ErrorKind::DataLoss, Some("see zpool status -v")),
+        Errno::NAMETOOLONG => (ErrorKind::FailedPrecondition, Some("give the dataset a shorter name: zfs rename")),
+        Errno::OPNOTSUPP => (ErrorKind::Unsupported, Some("the pool is of an old version: zpool upgrade")),
+        Errno::NXIO | Errno::NODEV | Errno::NOTCONN => (ErrorKind::Unavailable, Some("see zpool status")),
+        Errno::NOMEM => (ErrorKind::ResourceExhausted, None),
+        Errno::INVAL => (ErrorKind::FailedPrecondition, None),
+        _ => (ErrorKind::Unavailable, None),
+    };
+    let mut error = Error::new(kind, what);
+    error.errno = Some(number);
+    error.causes.push(std::io::Error::from(errno).to_string());
+    error.hint = hint.map(str::to_owned);
+    error
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds_follow_from_numbers() {
+        let kind = |errno: Errno| of_errno("x", errno.raw_os_error()).kind;
+        assert_eq!(kind(Errno::DQUOT), ErrorKind::ResourceExhausted);
+        assert_eq!(kind(Errno::AGAIN), ErrorKind::Unavailable);
+        assert_eq!(kind(Errno::ROFS), ErrorKind::FailedPrecondition);
+        assert_eq!(of_errno("x", 1030).kind, ErrorKind::Unavailable);
+        let failure = Failure { errno: 5, each: vec![(b"tank@a".to_vec(), Errno::EXIST.raw_os_error())] };
+        assert_eq!(of_kernel("x", &failure).kind, ErrorKind::AlreadyExists);
+        let error = LibError { code: code::PERMISSION, errno: 0, text: "permission denied".into() };
+        let error = of_library("x", &error);
+        assert!(error.kind == ErrorKind::PermissionDenied && error.hint.is_some());
+    }
+}

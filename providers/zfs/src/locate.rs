@@ -1,0 +1,234 @@
+//! From a workspace to its dataset, and from a dataset to where its files and its snapshots are seen.
+//!
+//! The kernel's mount table says which dataset a directory was reached through: by the mount's id, never by comparing paths.
+
+use std::ffi::CStr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+use ah_plugin_api::{Dir, Error, ErrorKind, Omission, OmitReason, RelPath, Result};
+use ah_provider_directory::{Mount, Mounts, climb, failed, mount_of, open_beneath};
+use rustix::fs::{AtFlags, Mode, OFlags, Statx, StatxAttributes};
+use rustix::io::Errno;
+
+/// What `statfs` calls ZFS. Source: `ZFS_SUPER_MAGIC`.
+const MAGIC: i64 = 0x2fc1_2fc1;
+
+const DIRECTORY: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+/// A mounted dataset.
+pub(crate) struct Mounted {
+    /// The dataset's name.
+    pub(crate) dataset: String,
+    /// Its root, open for looking up names.
+    pub(crate) root: OwnedFd,
+    /// Where that is, for answers.
+    pub(crate) point: PathBuf,
+}
+
+/// A workspace's place.
+pub(crate) struct Located {
+    /// The dataset that it is in.
+    pub(crate) mounted: Mounted,
+    /// From the dataset's root to the workspace.
+    pub(crate) rel: RelPath,
+    /// What is mounted inside the workspace.
+    pub(crate) omitted: Vec<Omission>,
+}
+
+/// Whether an open directory is on ZFS at all.
+pub(crate) fn is_zfs(dir: &Dir) -> Result<bool> {
+    let stat = rustix::fs::fstatfs(dir).map_err(|errno| failed("cannot look at the workspace's filesystem", errno))?;
+    #[allow(clippy::unnecessary_cast, reason = "the type differs between machines")]
+    Ok(stat.f_type as i64 == MAGIC)
+}
+
+/// Finds the dataset of a workspace.
+pub(crate) fn workspace(dir: &Dir) -> Result<Located> {
+    let mounts = Mounts::read();
+    let shown = dir.path().display();
+    if !is_zfs(dir)? {
+        let kind = mounts.of(dir).map_or("another filesystem", |mount| mount.kind.as_str());
+        return Err(not_possible(format!("{shown} is on {kind}, not on ZFS")));
+    }
+    let Some(mount) = mounts.of(dir) else {
+        return Err(not_possible(format!("{shown} was opened in another mount namespace"))
+            .with_hint("run ah where the dataset is mounted"));
+    };
+    let dataset = name_of(mount)?;
+    if dataset.contains('@') {
+        return Err(not_possible(format!("{shown} is itself in a snapshot, {dataset}")));
+    }
+    let is_root = |stat: &Statx| stat.stx_attributes.contains(StatxAttributes::MOUNT_ROOT);
+    let Some(climbed) = climb(dir.as_fd(), is_root)? else {
+        return Err(not_possible(format!("the root of the dataset {dataset} cannot be reached from {shown}")));
+    };
+    let omitted = mounts.below(dir);
+    if mount.root == Path::new("/") {
+        let mounted = Mounted { dataset, root: climbed.root, point: mount.point.clone() };
+        return with_control_directory(Located { mounted, rel: climbed.rel, omitted }, dir);
+    }
+    // A bind mount of a directory in the dataset: its snapshots are seen where the root is mounted.
+    let mounted = root_in(&mounts, &dataset)?.ok_or_else(|| {
+        not_possible(format!("only a part of the dataset {dataset} is mounted, at {}", mount.point.display()))
+            .with_hint(format!("mount all of it somewhere: zfs mount {dataset}"))
+    })?;
+    let above = mount.root.strip_prefix("/").unwrap_or(&mount.root);
+    let rel = above.join(climbed.rel.as_path()).into_os_string().into_vec();
+    // `join` of an empty path adds a slash.
+    let rel = RelPath::new(rel.strip_suffix(b"/").unwrap_or(&rel))?;
+    // The table's word is checked: a directory may be renamed under a bind mount.
+    let there = open_beneath(mounted.root.as_fd(), rel.as_bytes(), DIRECTORY)
+        .and_then(|there| Ok((rustix::fs::fstat(there)?, rustix::fs::fstat(dir)?)));
+    match there {
+        Ok((there, here)) if (there.st_dev, there.st_ino) == (here.st_dev, here.st_ino) => {
+            with_control_directory(Located { mounted, rel, omitted }, dir)
+        }
+        Ok(_) | Err(_) => Err(Error::new(ErrorKind::Conflict, format!("{shown} is being moved within {dataset}"))),
+    }
+}
+
+fn not_possible(message: String) -> Error {
+    Error::new(ErrorKind::FailedPrecondition, message)
+}
+
+/// Adds ZFS's own directory, where it shows in listings: it is no part of what is captured.
+fn with_control_directory(mut located: Located, dir: &Dir) -> Result<Located> {
+    if located.rel.is_root() {
+        let listing = rustix::fs::Dir::read_from(dir).map_err(|errno| failed("cannot list the workspace", errno))?;
+        // It comes right after `.` and `..`.
+        let first = listing.take(3).filter_map(std::result::Result::ok);
+        if first.into_iter().any(|entry| entry.file_name() == c".zfs") {
+            let detail = Some("ZFS's own directory, visible by the property snapdir".to_owned());
+            let path = RelPath::new(".zfs")?;
+            located.omitted.insert(0, Omission { path, reason: OmitReason::OtherFilesystem, detail });
+        }
+    }
+    Ok(located)
+}
+
+/// Finds where a dataset's root is mounted; none if nowhere that this process sees.
+pub(crate) fn dataset(name: &str) -> Result<Option<Mounted>> {
+    root_in(&Mounts::read(), name)
+}
+
+fn root_in(mounts: &Mounts, dataset: &str) -> Result<Option<Mounted>> {
+    let of_it =
+        |mount: &&Mount| mount.kind == "zfs" && mount.source == dataset.as_bytes() && mount.root == Path::new("/");
+    for mount in mounts.iter().filter(of_it) {
+        match rustix::fs::open(&mount.point, DIRECTORY, Mode::empty()) {
+            // Something else may be mounted on top.
+            Ok(root) if mount_of(&root).ok() == Some(mount.id) => {
+                return Ok(Some(Mounted { dataset: dataset.to_owned(), root, point: mount.point.clone() }));
+            }
+            Ok(_) | Err(Errno::NOENT | Errno::NOTDIR | Errno::ACCESS | Errno::LOOP) => {}
+            Err(errno) => return Err(failed(format!("cannot open {}", mount.point.display()), errno)),
+        }
+    }
+    Ok(None)
+}
+
+/// The names of all datasets that are mounted here.
+pub(crate) fn mounted_datasets() -> Vec<String> {
+    let mut names: Vec<_> = Mounts::read()
+        .iter()
+        .filter(|mount| mount.kind == "zfs")
+        .filter_map(|mount| name_of(mount).ok().filter(|name| !name.contains('@')))
+        .collect();
+    names.sort();
+    names.dedup();
+    names
+}
+
+fn name_of(mount: &Mount) -> Result<String> {
+    String::from_utf8(mount.source.clone()).map_err(|_| {
+        not_possible(format!("what is mounted at {} has a name that is no dataset's", mount.point.display()))
+    })
+}
+
+impl Mounted {
+    /// Whether the dataset shows a snapshot of that name. `PermissionDenied` and the like count as yes: they are told later.
+    pub(crate) fn shows(&self, snapshot: &CStr) -> Result<bool> {
+        let path = [b".zfs/snapshot/", short(snapshot).to_bytes()].concat();
+        let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
+        match rustix::fs::statat(&self.root, path, flags) {
+            Err(Errno::NOENT) => Ok(false),
+            Ok(_) | Err(_) => Ok(true),
+        }
+    }
+
+    /// `FailedPrecondition` if the dataset does not show its snapshots at all.
+    pub(crate) fn must_show_snapshots(&self) -> Result<()> {
+        match rustix::fs::statat(&self.root, ".zfs/snapshot", AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT) {
+            Ok(_) => Ok(()),
+            Err(Errno::NOENT) => Err(not_possible(format!("the dataset {} does not show its snapshots", self.dataset))
+                .with_hint(format!("zfs set snapdir=hidden {}", self.dataset))),
+            Err(errno) => Err(failed(format!("cannot look at the snapshots of {}", self.dataset), errno)),
+        }
+    }
+
+    /// Opens the directory `rel` of a snapshot, which the kernel mounts by itself; and its path, for answers.
+    pub(crate) fn open_snapshot(&self, snapshot: &CStr, rel: &RelPath) -> Result<(OwnedFd, PathBuf)> {
+        let name = short(snapshot);
+        let shown = snapshot.to_string_lossy().into_owned();
+        let path = [b".zfs/snapshot/", name.to_bytes()].concat();
+        // Not with O_PATH alone: the directory is to be mounted by this.
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let top = match rustix::fs::openat(&self.root, path.as_slice(), flags, Mode::empty()) {
+            Ok(top) => top,
+            // It may be entered without being read.
+            Err(Errno::ACCESS) => rustix::fs::openat(&self.root, path.as_slice(), DIRECTORY, Mode::empty())
+                .map_err(|errno| failed(format!("cannot open the snapshot {shown}"), errno))?,
+            Err(errno) => return Err(not_mounted(&shown, errno)),
+        };
+        if mount_of(&top).ok() == mount_of(&self.root).ok() {
+            return Err(not_mounted(&shown, Errno::LOOP));
+        }
+        let dir = open_beneath(top.as_fd(), rel.as_bytes(), DIRECTORY)
+            .map_err(|errno| failed(format!("cannot open {rel} in the snapshot {shown}"), errno))?;
+        let mut path = self.point.join(Path::new(std::ffi::OsStr::from_bytes(&path)));
+        if !rel.is_root() {
+            path.push(rel.as_path());
+        }
+        Ok((dir, path))
+    }
+}
+
+/// A snapshot that the kernel cannot mount.
+fn not_mounted(shown: &str, errno: Errno) -> Error {
+    match errno {
+        Errno::NOENT => Error::new(ErrorKind::NotFound, format!("the snapshot {shown} is not there")),
+        // What comes back when the program that the kernel starts for it has failed.
+        Errno::LOOP => not_possible(format!("the kernel could not mount the snapshot {shown}")).with_hint(
+            "it starts `mount -t zfs` for that, in the machine's first mount namespace: it needs mount.zfs (zfsutils-linux) and /etc/mtab, and ah must not run in a container of its own",
+        ),
+        errno => failed(format!("cannot open the snapshot {shown}"), errno),
+    }
+}
+
+/// The part of a snapshot's name after the `@`.
+pub(crate) fn short(snapshot: &CStr) -> &CStr {
+    let bytes = snapshot.to_bytes_with_nul();
+    let at = bytes.iter().position(|&b| b == b'@').map_or(0, |at| at + 1);
+    CStr::from_bytes_with_nul(&bytes[at..]).unwrap_or(snapshot)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_on_zfs_is_told_with_what_it_is_on() {
+        let temp = tempfile::tempdir().unwrap();
+        let Err(error) = workspace(&Dir::open(temp.path()).unwrap()) else { return };
+        assert_eq!(error.kind, ErrorKind::FailedPrecondition);
+        assert!(error.message.contains("not on ZFS"), "{error}");
+        assert!(dataset("no/such dataset").unwrap().is_none());
+    }
+
+    #[test]
+    fn a_snapshots_own_name() {
+        assert_eq!(short(c"tank/a b@ah-1"), c"ah-1");
+    }
+}

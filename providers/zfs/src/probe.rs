@@ -1,0 +1,129 @@
+//! Whether this provider can serve a workspace, for this user, and why not.
+
+use std::collections::BTreeSet;
+
+use ah_plugin_api::{Dir, Error, Mode, Probe, ProbeRequest, Result};
+
+use crate::clones;
+use crate::delegation::{self, Party};
+use crate::failure::of_library;
+use crate::find;
+use crate::locate::{self, Located};
+use crate::sys::{Core, Zfs};
+
+/// What removing a snapshot takes. Source: `zfs_secpolicy_destroy_perms`.
+const TO_DELETE: [&str; 2] = ["destroy", "mount"];
+
+/// Answers [`ah_plugin_api::Provider::probe`].
+pub(crate) fn probe(workspace: &Dir, request: &ProbeRequest) -> Result<Probe> {
+    if !locate::is_zfs(workspace)? {
+        let mut probe = no(match locate::workspace(workspace) {
+            Err(error) => error,
+            // It was remounted meanwhile; the next answer will know.
+            Ok(_) => Error::new(ah_plugin_api::ErrorKind::Conflict, "the workspace is being moved"),
+        });
+        // Whoever wants to move it there should know what else is not there.
+        if let Err(missing) = Zfs::installed() {
+            probe.reason.push_str(&format!("; and {missing}"));
+            probe.remedy = Some(missing.remedy().to_owned());
+        }
+        return Ok(probe);
+    }
+    if let Err(missing) = Core::get() {
+        return Ok(no(missing.into()));
+    }
+    let located = match locate::workspace(workspace).and_then(|at| at.mounted.must_show_snapshots().map(|()| at)) {
+        Ok(located) => located,
+        Err(error) => return Ok(no(error)),
+    };
+    let dataset = &located.mounted.dataset;
+    let mut can_delete = true;
+    if !clones::allowed() {
+        let allowed = match permissions(dataset) {
+            Ok(allowed) => allowed,
+            Err(error) => return Ok(no(error)),
+        };
+        can_delete = TO_DELETE.iter().all(|wanted| allowed.contains(*wanted));
+        let wanted = ["snapshot"].iter().chain(&TO_DELETE);
+        let lacking: Vec<&str> = wanted.filter(|wanted| !allowed.contains(**wanted)).copied().collect();
+        if !lacking.is_empty() {
+            let user = rustix::process::geteuid().as_raw();
+            let remedy =
+                format!("as root: zfs allow -u {user} {} {dataset}; or use the helper, ahd", lacking.join(","));
+            let usable = !lacking.contains(&"snapshot");
+            let what = if usable { "remove" } else { "take" };
+            let reason = format!("this user may not {what} snapshots of the dataset {dataset}");
+            return Ok(if usable {
+                Probe { remedy: Some(remedy), ..yes(&located, reason, can_delete, request) }
+            } else {
+                Probe {
+                    can_delete,
+                    ..no(Error::new(ah_plugin_api::ErrorKind::PermissionDenied, reason).with_hint(remedy))
+                }
+            });
+        }
+    }
+    let reason = if located.rel.is_root() {
+        format!("it is the dataset {dataset}")
+    } else {
+        format!("it lies in the dataset {dataset}, all of which is captured")
+    };
+    Ok(yes(&located, reason, can_delete, request))
+}
+
+fn yes(located: &Located, reason: String, can_delete: bool, request: &ProbeRequest) -> Probe {
+    let mut modes = BTreeSet::from([Mode::InPlace]);
+    if clones::allowed() {
+        modes.insert(Mode::Worktree);
+    }
+    let usable = request.mode.is_none_or(|mode| modes.contains(&mode));
+    let (reason, remedy) = if usable {
+        (reason, None)
+    } else if request.mode == Some(Mode::Worktree) {
+        let reason = format!("only root can mount a clone of {}", located.mounted.dataset);
+        (reason, Some("use the helper, ahd, or run this as root".to_owned()))
+    } else {
+        ("a clone is mounted at a path of its own, not over the workspace's".to_owned(), None)
+    };
+    Probe { usable, reason, remedy, modes, can_delete, convertible: None }
+}
+
+fn no(error: Error) -> Probe {
+    Probe {
+        usable: false,
+        reason: error.message,
+        remedy: error.hint,
+        modes: BTreeSet::new(),
+        can_delete: false,
+        convertible: None,
+    }
+}
+
+/// What this user may do to a dataset.
+fn permissions(dataset: &str) -> Result<BTreeSet<String>> {
+    let fail = |error| of_library(format!("cannot ask what this user may do to {dataset}"), &error);
+    let zfs = Zfs::get()?;
+    let Some(opened) = find::open_dataset(&zfs, dataset).map_err(fail)? else { return Ok(BTreeSet::new()) };
+    let lists = opened.permissions().map_err(fail)?;
+    Ok(delegation::permissions(&lists, dataset, &Party::present()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn elsewhere_it_says_where_the_workspace_is() {
+        let temp = tempfile::tempdir().unwrap();
+        let dir = Dir::open(temp.path()).unwrap();
+        if locate::is_zfs(&dir).unwrap() {
+            return;
+        }
+        let probe = probe(&dir, &ProbeRequest::default()).unwrap();
+        assert!(!probe.usable && probe.reason.contains("not on ZFS"), "{probe:?}");
+        if let Err(missing) = Zfs::installed() {
+            assert!(probe.reason.contains(&missing.to_string()), "{probe:?}");
+            assert_eq!(probe.remedy.as_deref(), Some(missing.remedy()));
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! Finishing or undoing what was cut off, and what could not be finished when it was asked for.
+
+use ah_plugin_api::{Context, ErrorKind, LogLevel, Place, ReclaimRequest, Reclaimed, Result};
+use std::ffi::CString;
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
+
+use crate::clones::{self, Gone, State};
+use crate::failure::of_library;
+use crate::find;
+use crate::names::{Named, read_snapshot};
+use crate::remove;
+use crate::store::{Identity, Lock, Store};
+use crate::sys::{Core, Number, Zfs};
+
+/// Answers [`ah_plugin_api::Provider::reclaim`].
+pub(crate) fn reclaim(place: &Place<'_>, request: &ReclaimRequest, cx: &Context<'_>) -> Result<Reclaimed> {
+    let store = Store::new(place.store);
+    let Some(identity) = store.identity()? else { return Ok(Reclaimed::default()) };
+    // Whoever makes something holds the lock. If it cannot be had, what is half may be theirs.
+    let _lock = match store.lock(Lock::Exclusive, cx) {
+        Err(error) if error.kind == ErrorKind::Busy => return Ok(Reclaimed::default()),
+        lock => lock?,
+    };
+    let mut actions = Vec::new();
+    if let Some(target) = place.target {
+        let views = store.views()?.forget(target, &request.forgotten)?;
+        if views > 0 {
+            actions.push(format!("{views} forgotten views were taken away"));
+        }
+    }
+    let forgotten: Vec<PathBuf> = match place.target.filter(|_| !request.forgotten.is_empty()) {
+        Some(target) => {
+            let folder = rustix::fs::readlink(format!("/proc/self/fd/{}", target.as_fd().as_raw_fd()), Vec::new());
+            let folder = folder.map(|folder| PathBuf::from(std::ffi::OsString::from_vec(folder.into_bytes())));
+            let folder =
+                folder.map_err(|e| ah_provider_directory::failed("cannot find the target folder's path", e))?;
+            request.forgotten.iter().map(|name| folder.join(name.as_os_str())).collect()
+        }
+        None => Vec::new(),
+    };
+    for (gone, record) in clones::all(&store)? {
+        cx.check_cancelled()?;
+        if gone.state == State::Whole && !forgotten.contains(&record.point()) {
+            continue;
+        }
+        match clones::finish(&store, &gone, &record, cx) {
+            Ok(true) => actions.push(told(&gone, &record.dataset)),
+            Ok(false) => {}
+            // One that is in use now is for the next time.
+            Err(error) => cx.log(LogLevel::Warn, &format!("the clone {} stays: {error}", record.dataset)),
+        }
+    }
+    if !request.auto {
+        free_names(&identity, &mut actions, cx)?;
+    }
+    Ok(Reclaimed { actions, bytes: 0 })
+}
+
+fn told(gone: &Gone, dataset: &str) -> String {
+    match gone.state {
+        State::Part => format!("the half-made clone {dataset} was undone"),
+        State::Gone | State::Whole => format!("the clone {dataset} was removed"),
+    }
+}
+
+/// Goes on with removals of snapshots that were cut off.
+fn free_names(identity: &Identity, actions: &mut Vec<String>, cx: &Context<'_>) -> Result<()> {
+    let core = Core::get()?;
+    let mut todo: Vec<(String, CString, bool)> = Vec::new();
+    {
+        let zfs = Zfs::get()?;
+        for dataset in find::datasets(&zfs, identity)? {
+            let fail = |error| of_library(format!("cannot list the snapshots of {dataset}"), &error);
+            let Some(opened) = find::open_dataset(&zfs, &dataset).map_err(fail)? else { continue };
+            opened
+                .snapshots(false, |snapshot| {
+                    let name = snapshot.name();
+                    let marked = snapshot.number(Number::DeferDestroy) != 0;
+                    match read_snapshot(name.to_bytes(), &identity.key) {
+                        Named::Snapshot(_) if marked => todo.push((dataset.clone(), name, true)),
+                        Named::Removed if !marked => todo.push((dataset.clone(), name, false)),
+                        Named::Snapshot(_) | Named::Removed | Named::Foreign => {}
+                    }
+                })
+                .map_err(fail)?;
+        }
+    }
+    for (dataset, name, marked) in todo {
+        cx.check_cancelled()?;
+        if marked {
+            remove::set_aside(core, &dataset, &identity.key, &name);
+        } else {
+            remove::destroy(core, &dataset, &identity.key, &name)?;
+            actions.push(format!("the removal of {} was finished", name.to_string_lossy()));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,275 @@
+//! The store's folder. What a snapshot is stands with the snapshot; here is only what finds it again.
+//!
+//! ```text
+//! identity            which snapshots are this store's: a key, which is in their names, and the datasets that have some
+//! lock                held shared by whoever makes something, exclusively by `reclaim`
+//! view-<hash>         a view (`ah_provider_directory::Views`)
+//! clone-<reference>   a clone; with `.part` one in the making, locked by its maker; with `.gone` one that is being removed
+//! ```
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use ah_plugin_api::{Context, Dir, Error, ErrorKind, Result};
+use ah_provider_directory::{Views, failed, names};
+use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, RenameFlags};
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+
+use crate::names::Key;
+
+const IDENTITY: &str = "identity";
+const LOCK: &str = "lock";
+
+/// An open store.
+pub(crate) struct Store<'a>(&'a Dir);
+
+/// How the store is locked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Lock {
+    /// Something is being made.
+    Shared,
+    /// Nothing is being made.
+    Exclusive,
+}
+
+/// Which snapshots are this store's.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Identity {
+    /// What is in their names.
+    pub(crate) key: Key,
+    /// The datasets that have some.
+    pub(crate) datasets: Vec<Known>,
+}
+
+/// A dataset that has snapshots of this store.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Known {
+    /// Its name when it was last seen.
+    pub(crate) name: String,
+    /// What it is known by after it was renamed.
+    pub(crate) guid: u64,
+}
+
+#[derive(Serialize, Deserialize)]
+struct File {
+    version: u32,
+    key: String,
+    datasets: Vec<Known>,
+}
+
+impl<'a> Store<'a> {
+    pub(crate) fn new(dir: &'a Dir) -> Self {
+        Self(dir)
+    }
+
+    /// Locks the store until the answer is dropped, or this process ends in whatever way. Needs the right to write there.
+    pub(crate) fn lock(&self, lock: Lock, cx: &Context<'_>) -> Result<OwnedFd> {
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = rustix::fs::openat(self.0, LOCK, flags, Mode::RUSR | Mode::WUSR)
+            .map_err(|errno| failed("cannot open the store's lock", errno))?;
+        // `reclaim` does not wait; the others wait for `reclaim`, for ten seconds.
+        let (operation, mut tries) = match lock {
+            Lock::Exclusive => (FlockOperation::NonBlockingLockExclusive, 1),
+            Lock::Shared => (FlockOperation::NonBlockingLockShared, 1000),
+        };
+        loop {
+            tries -= 1;
+            match rustix::fs::flock(&file, operation) {
+                Ok(()) => return Ok(file),
+                Err(Errno::WOULDBLOCK) if tries > 0 => std::thread::sleep(Duration::from_millis(10)),
+                Err(Errno::WOULDBLOCK) => {
+                    return Err(Error::new(ErrorKind::Busy, "another process is working on this store"));
+                }
+                Err(errno) => return Err(failed("cannot lock the store", errno)),
+            }
+            cx.check_cancelled()?;
+        }
+    }
+
+    /// Which snapshots are this store's; none if it has never had one.
+    pub(crate) fn identity(&self) -> Result<Option<Identity>> {
+        let Some(bytes) = self.read(IDENTITY)? else { return Ok(None) };
+        decode(&bytes).map(Some).ok_or_else(|| {
+            Error::new(ErrorKind::DataLoss, format!("{} is damaged", self.0.path().join(IDENTITY).display())).with_hint(
+                "the snapshots are safe, and zfs list -t snapshot shows them; put the file back from a backup, or remove it to begin anew",
+            )
+        })
+    }
+
+    /// The identity, made on first use, and with this dataset in it. `guid` is asked for only if the name is not known yet.
+    pub(crate) fn identity_with(&self, dataset: &str, guid: impl FnOnce() -> Result<u64>) -> Result<Identity> {
+        let known = self.identity()?;
+        if let Some(identity) = &known
+            && identity.datasets.iter().any(|known| known.name == dataset)
+        {
+            return Ok(known.unwrap_or_else(|| unreachable!("it was looked at")));
+        }
+        let guid = guid()?;
+        // Whoever else does this at the same time waits here, and finds it done.
+        let writing = rustix::fs::openat(
+            self.0,
+            "identity.lock",
+            OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC,
+            Mode::RUSR | Mode::WUSR,
+        )
+        .map_err(|errno| failed("cannot write to the store", errno))?;
+        rustix::fs::flock(&writing, FlockOperation::LockExclusive)
+            .map_err(|errno| failed("cannot lock the store", errno))?;
+        let mut identity = match self.identity()? {
+            Some(identity) => identity,
+            None => Identity { key: Key::random()?, datasets: Vec::new() },
+        };
+        match identity.datasets.iter_mut().find(|known| known.guid == guid) {
+            Some(known) => known.name = dataset.to_owned(),
+            None => {
+                // Another dataset of that name, which is gone, has taken its snapshots along.
+                identity.datasets.retain(|known| known.name != dataset);
+                identity.datasets.push(Known { name: dataset.to_owned(), guid });
+            }
+        }
+        self.replace(IDENTITY, &encode(&identity)?)?;
+        Ok(identity)
+    }
+
+    /// The views of this store.
+    pub(crate) fn views(&self) -> Result<Views> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let folder = rustix::fs::openat(self.0, c".", flags, Mode::empty());
+        Ok(Views::new(folder.map_err(|errno| failed("cannot open the store", errno))?))
+    }
+
+    /// The names of all files, in byte order.
+    pub(crate) fn names(&self) -> Result<Vec<String>> {
+        let found = names(self.0.as_fd()).map_err(|errno| failed("cannot list the store", errno))?;
+        Ok(found.into_iter().filter_map(|name| String::from_utf8(name).ok()).collect())
+    }
+
+    /// The contents of a small file; none if there is none.
+    pub(crate) fn read(&self, name: &str) -> Result<Option<Vec<u8>>> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let file = match rustix::fs::openat(self.0, name, flags, Mode::empty()) {
+            Ok(file) => file,
+            Err(Errno::NOENT) => return Ok(None),
+            Err(errno) => return Err(failed(format!("cannot open {name} in the store"), errno)),
+        };
+        let mut bytes = Vec::new();
+        use std::io::Read;
+        std::fs::File::from(file)
+            .take(1 << 20)
+            .read_to_end(&mut bytes)
+            .map_err(|error| Error::from_io(format!("cannot read {name} in the store"), &error))?;
+        Ok(Some(bytes))
+    }
+
+    /// Makes a file, or replaces it in one step; it is on disk when this returns.
+    pub(crate) fn replace(&self, name: &str, bytes: &[u8]) -> Result<()> {
+        let fail = |errno| failed(format!("cannot write {name} in the store"), errno);
+        let temporary = format!("{name}.new-{}", std::process::id());
+        let written = self.write(&temporary, bytes).map(drop).and_then(|()| {
+            rustix::fs::renameat(self.0, &temporary, self.0, name).and_then(|()| self.sync()).map_err(fail)
+        });
+        if written.is_err() {
+            // What it was to replace is as it was; the error at hand is the one to tell.
+            let _ = rustix::fs::unlinkat(self.0, &temporary, AtFlags::empty());
+        }
+        written
+    }
+
+    /// Makes a file that nobody has yet, with its contents on disk; open, so that it can be locked.
+    pub(crate) fn write(&self, name: &str, bytes: &[u8]) -> Result<OwnedFd> {
+        let fail = |errno| failed(format!("cannot write {name} in the store"), errno);
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = rustix::fs::openat(self.0, name, flags, Mode::RUSR | Mode::WUSR).map_err(fail)?;
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let n = rustix::io::write(&file, rest).map_err(fail)?;
+            rest = rest.get(n..).unwrap_or_default();
+        }
+        rustix::fs::fsync(&file).map_err(fail)?;
+        Ok(file)
+    }
+
+    /// Renames a file to a name that is free; on disk when this returns.
+    pub(crate) fn rename(&self, from: &str, to: &str) -> Result<()> {
+        rustix::fs::renameat_with(self.0, from, self.0, to, RenameFlags::NOREPLACE)
+            .and_then(|()| self.sync())
+            .map_err(|errno| failed(format!("cannot rename {from} in the store"), errno))
+    }
+
+    /// Removes a file. One that is not there is gone already.
+    pub(crate) fn remove(&self, name: &str) -> Result<()> {
+        match rustix::fs::unlinkat(self.0, name, AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => Ok(()),
+            Err(errno) => Err(failed(format!("cannot remove {name} from the store"), errno)),
+        }
+    }
+
+    /// Puts the names on disk.
+    pub(crate) fn sync(&self) -> Result<(), Errno> {
+        rustix::fs::fsync(self.0)
+    }
+
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+fn encode(identity: &Identity) -> Result<Vec<u8>> {
+    let file = File { version: 1, key: identity.key.to_string(), datasets: identity.datasets.clone() };
+    let mut bytes = serde_json::to_vec(&file).map_err(|error| {
+        Error::new(ErrorKind::InvalidArgument, "the store's identity cannot be written down").with_cause(&error)
+    })?;
+    let sum = crc32fast::hash(&bytes);
+    bytes.extend_from_slice(format!("\n{sum:08x}\n").as_bytes());
+    Ok(bytes)
+}
+
+fn decode(bytes: &[u8]) -> Option<Identity> {
+    let text = std::str::from_utf8(bytes).ok()?.strip_suffix('\n')?;
+    let (json, sum) = text.split_once('\n')?;
+    if u32::from_str_radix(sum, 16) != Ok(crc32fast::hash(json.as_bytes())) {
+        return None;
+    }
+    let file: File = serde_json::from_str(json).ok()?;
+    Some(Identity { key: Key::parse(&file.key)?, datasets: file.datasets }).filter(|_| file.version == 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_identity_is_made_once_and_knows_renamed_datasets() {
+        let temp = tempfile::tempdir().unwrap();
+        let dir = Dir::open(temp.path()).unwrap();
+        let store = Store::new(&dir);
+        assert_eq!(store.identity().unwrap(), None);
+        let first = store.identity_with("tank/a", || Ok(1)).unwrap();
+        let again = store.identity_with("tank/a", || panic!("not needed")).unwrap();
+        assert_eq!(first, again);
+        let renamed = store.identity_with("tank/b", || Ok(1)).unwrap();
+        assert_eq!(
+            (renamed.key, renamed.datasets),
+            (first.key.clone(), vec![Known { name: "tank/b".into(), guid: 1 }])
+        );
+        let two = store.identity_with("tank/c", || Ok(2)).unwrap();
+        assert_eq!(two.datasets.len(), 2);
+        let instead = store.identity_with("tank/d", || Ok(2)).unwrap();
+        assert_eq!(instead.datasets[1].name, "tank/d");
+    }
+
+    #[test]
+    fn every_damaged_byte_is_noticed() {
+        let identity =
+            Identity { key: Key::random().unwrap(), datasets: vec![Known { name: "t/\u{e9}".into(), guid: 7 }] };
+        let bytes = encode(&identity).unwrap();
+        assert_eq!(decode(&bytes), Some(identity));
+        for i in 0..bytes.len() {
+            let mut damaged = bytes.clone();
+            damaged[i] ^= 0x15;
+            assert_eq!(decode(&damaged), None, "byte {i}");
+            assert_eq!(decode(&bytes[..i]), None, "cut at {i}");
+        }
+    }
+}

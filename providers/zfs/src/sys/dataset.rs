@@ -1,0 +1,315 @@
+//! libzfs: what libzfs_core lacks. One connection a process, used by one thread at a time.
+
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::ffi::{CStr, CString};
+use std::marker::PhantomData;
+use std::os::raw::{c_int, c_void};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::ptr::{NonNull, null_mut};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::bindings::{core as raw_core, zfs as raw};
+use super::core::Core;
+use super::load::{self, Missing};
+use super::nvlist::{self, NvList, Value, Values};
+
+/// The loaded library with its connection to the kernel, lent to one thread.
+pub(crate) struct Zfs(MutexGuard<'static, Option<Session>>);
+
+struct Session {
+    lib: &'static raw::Zfs,
+    core: &'static Core,
+    handle: NonNull<raw::libzfs_handle_t>,
+}
+
+// SAFETY: libzfs keeps nothing per thread; the lock around the one session keeps the threads apart.
+unsafe impl Send for Session {}
+
+/// A refusal of libzfs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct LibError {
+    /// Its own number, `EZFS_…`.
+    pub(crate) code: i32,
+    /// The error number that was there when it came back; zero if none was.
+    pub(crate) errno: i32,
+    /// What it says of it, for people.
+    pub(crate) text: String,
+}
+
+/// What kind of dataset is meant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// A filesystem.
+    Filesystem,
+    /// A snapshot.
+    Snapshot,
+}
+
+/// Properties that are numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Number {
+    /// What identifies a dataset for good, also under another name.
+    Guid,
+    /// The transaction group that made it: the order of snapshots.
+    CreateTxg,
+    /// Bytes that would come back if it were destroyed.
+    Used,
+    /// Bytes that it refers to.
+    Referenced,
+    /// Bytes of a snapshot that the one before does not refer to.
+    Written,
+    /// Whether a snapshot goes as soon as nothing holds it any more.
+    DeferDestroy,
+}
+
+/// Properties that are texts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Text {
+    /// Where it is mounted, or is to be; `legacy` and `none` too.
+    Mountpoint,
+    /// `available`, `unavailable`, `-` or `none`.
+    KeyStatus,
+}
+
+impl Zfs {
+    /// The library, loaded on first use, for this thread alone until dropped.
+    pub(crate) fn get() -> Result<Self, Missing> {
+        static SESSION: Mutex<Option<Session>> = Mutex::new(None);
+        let mut session = SESSION.lock().unwrap_or_else(PoisonError::into_inner);
+        if session.is_none() {
+            *session = Some(Session::open()?);
+        }
+        Ok(Self(session))
+    }
+
+    /// Loads libzfs without asking for the kernel module: whether it is there.
+    pub(crate) fn installed() -> Result<(), Missing> {
+        Core::load()?;
+        load::zfs().map(drop)
+    }
+
+    fn session(&self) -> &Session {
+        // `get` has filled it, and nobody empties it.
+        self.0.as_ref().unwrap_or_else(|| unreachable!("a session that was opened"))
+    }
+
+    /// Opens a dataset; none if there is none of that name.
+    pub(crate) fn open(&self, name: &CStr, kind: Kind) -> Result<Option<Dataset<'_>>, LibError> {
+        let session = self.session();
+        let kind = match kind {
+            Kind::Filesystem => raw::ZFS_TYPE_FILESYSTEM,
+            Kind::Snapshot => raw::ZFS_TYPE_SNAPSHOT,
+        };
+        // SAFETY: the session's own handle and a name; the handle that comes back is ours.
+        let handle = unsafe { session.lib.zfs_open(session.handle.as_ptr(), name.as_ptr(), kind.cast_signed()) };
+        match NonNull::new(handle) {
+            Some(handle) => Ok(Some(Dataset { session, handle, _of: PhantomData })),
+            None => match session.error() {
+                error if error.code == code::NOT_FOUND => Ok(None),
+                error => Err(error),
+            },
+        }
+    }
+}
+
+impl Session {
+    fn open() -> Result<Self, Missing> {
+        let core = Core::get()?;
+        let library = load::zfs()?;
+        // SAFETY: the functions' types are generated from the library's headers, whose version the file name says.
+        let lib = unsafe { raw::Zfs::from_library(library) };
+        let lib = lib.map_err(|error| Missing::Library { name: "libzfs.so".to_owned(), cause: error.to_string() })?;
+        // SAFETY: no arguments; `libzfs_fini` is never called.
+        let handle = unsafe { lib.libzfs_init() };
+        let errno = std::io::Error::last_os_error().raw_os_error().unwrap_or_default();
+        let handle = NonNull::new(handle).ok_or(Missing::Device { errno })?;
+        // It lives as long as the process: there is one session.
+        Ok(Self { lib: Box::leak(Box::new(lib)), core, handle })
+    }
+
+    fn error(&self) -> LibError {
+        let errno = std::io::Error::last_os_error().raw_os_error().unwrap_or_default();
+        // SAFETY: the session's own handle; the text is in its memory, and copied.
+        unsafe {
+            let code = self.lib.libzfs_errno(self.handle.as_ptr());
+            let text = self.lib.libzfs_error_description(self.handle.as_ptr());
+            let text = if text.is_null() { String::new() } else { CStr::from_ptr(text).to_string_lossy().into_owned() };
+            LibError { code, errno, text }
+        }
+    }
+
+    fn check(&self, status: c_int) -> Result<(), LibError> {
+        if status == 0 { Ok(()) } else { Err(self.error()) }
+    }
+}
+
+/// An open dataset, closed when dropped.
+pub(crate) struct Dataset<'a> {
+    session: &'a Session,
+    handle: NonNull<raw::zfs_handle_t>,
+    _of: PhantomData<&'a Zfs>,
+}
+
+impl Dataset<'_> {
+    /// Its full name.
+    pub(crate) fn name(&self) -> CString {
+        // SAFETY: an open dataset's name ends with NUL and lives as long as the handle; it is copied.
+        unsafe { CStr::from_ptr(self.session.lib.zfs_get_name(self.handle.as_ptr())) }.to_owned()
+    }
+
+    /// A property that is a number.
+    pub(crate) fn number(&self, property: Number) -> u64 {
+        let property = match property {
+            Number::Guid => raw::ZFS_PROP_GUID,
+            Number::CreateTxg => raw::ZFS_PROP_CREATETXG,
+            Number::Used => raw::ZFS_PROP_USED,
+            Number::Referenced => raw::ZFS_PROP_REFERENCED,
+            Number::Written => raw::ZFS_PROP_WRITTEN,
+            Number::DeferDestroy => raw::ZFS_PROP_DEFER_DESTROY,
+        };
+        // SAFETY: an open dataset and a property that is a number.
+        unsafe { self.session.lib.zfs_prop_get_int(self.handle.as_ptr(), property) }
+    }
+
+    /// A property that is a text; none where the dataset has none.
+    pub(crate) fn text(&self, property: Text) -> Option<Vec<u8>> {
+        let property = match property {
+            Text::Mountpoint => raw::ZFS_PROP_MOUNTPOINT,
+            Text::KeyStatus => raw::ZFS_PROP_KEYSTATUS,
+        };
+        let mut text = [0; 8192];
+        // SAFETY: an open dataset, and a buffer with its size; the other places may be null.
+        let status = unsafe {
+            self.session.lib.zfs_prop_get(
+                self.handle.as_ptr(),
+                property,
+                text.as_mut_ptr(),
+                text.len(),
+                null_mut(),
+                null_mut(),
+                0,
+                1,
+            )
+        };
+        // SAFETY: on success the buffer holds a text that ends with NUL, and it was full of them before.
+        (status == 0).then(|| unsafe { CStr::from_ptr(text.as_ptr()) }.to_bytes().to_vec())
+    }
+
+    /// The user properties, inherited ones too: names that contain a colon.
+    pub(crate) fn user_properties(&self) -> BTreeMap<Vec<u8>, Vec<u8>> {
+        // SAFETY: an open dataset; the list belongs to its handle and is copied.
+        let properties = unsafe {
+            let list = self.session.lib.zfs_get_user_props(self.handle.as_ptr());
+            if list.is_null() {
+                Values::new()
+            } else {
+                nvlist::read(self.session.core, list.cast::<raw_core::nvlist_t>())
+            }
+        };
+        let value = |value: &Value| Some(value.list()?.get(b"value".as_slice())?.text()?.to_vec());
+        properties.iter().filter_map(|(name, given)| Some((name.clone(), value(given)?))).collect()
+    }
+
+    /// The names of a snapshot's clones.
+    pub(crate) fn clones(&self) -> Vec<Vec<u8>> {
+        // SAFETY: an open snapshot; the list belongs to its handle and is copied.
+        let clones = unsafe {
+            let list = self.session.lib.zfs_get_clones_nvl(self.handle.as_ptr());
+            if list.is_null() {
+                Values::new()
+            } else {
+                nvlist::read(self.session.core, list.cast::<raw_core::nvlist_t>())
+            }
+        };
+        clones.into_keys().collect()
+    }
+
+    /// Sets a property.
+    pub(crate) fn set(&self, name: &CStr, value: &CStr) -> Result<(), LibError> {
+        // SAFETY: an open dataset and two texts.
+        let status = unsafe { self.session.lib.zfs_prop_set(self.handle.as_ptr(), name.as_ptr(), value.as_ptr()) };
+        self.session.check(status)
+    }
+
+    /// Mounts it where its property says.
+    pub(crate) fn mount(&self) -> Result<(), LibError> {
+        // SAFETY: an open dataset; no options.
+        let status = unsafe { self.session.lib.zfs_mount(self.handle.as_ptr(), std::ptr::null(), 0) };
+        self.session.check(status)
+    }
+
+    /// The permissions that were delegated here and above, by the dataset that bears them.
+    pub(crate) fn permissions(&self) -> Result<Values, LibError> {
+        let mut list = null_mut();
+        // SAFETY: an open dataset and a place for a list, which becomes ours.
+        unsafe {
+            let status = self.session.lib.zfs_get_fsacl(self.handle.as_ptr(), &raw mut list);
+            self.session.check(status)?;
+            Ok(NvList::take(self.session.core, list.cast::<raw_core::nvlist_t>()))
+        }
+    }
+
+    /// Calls `each` for every snapshot. `names_only` is faster, and gives nothing but the name and [`Number::CreateTxg`].
+    pub(crate) fn snapshots(&self, names_only: bool, mut each: impl FnMut(&Dataset<'_>)) -> Result<(), LibError> {
+        self.iterate(&mut each, |lib, handle, function, data| {
+            // SAFETY: an open dataset; `function` and `data` belong together, see `iterate`.
+            unsafe { lib.zfs_iter_snapshots(handle, u32::from(names_only), function, data, 0, 0) }
+        })
+    }
+
+    fn iterate(
+        &self,
+        each: &mut dyn FnMut(&Dataset<'_>),
+        call: impl FnOnce(&raw::Zfs, *mut raw::zfs_handle_t, raw::zfs_iter_f, *mut c_void) -> c_int,
+    ) -> Result<(), LibError> {
+        let mut walk = Walk { session: self.session, each, panic: None };
+        let status = call(self.session.lib, self.handle.as_ptr(), Some(step), (&raw mut walk).cast());
+        if let Some(panic) = walk.panic {
+            resume_unwind(panic);
+        }
+        self.session.check(status)
+    }
+}
+
+impl Drop for Dataset<'_> {
+    fn drop(&mut self) {
+        // SAFETY: a handle of ours that nobody uses any more.
+        unsafe { self.session.lib.zfs_close(self.handle.as_ptr()) }
+    }
+}
+
+struct Walk<'a> {
+    session: &'a Session,
+    each: &'a mut dyn FnMut(&Dataset<'_>),
+    panic: Option<Box<dyn Any + Send>>,
+}
+
+/// Called by libzfs for each dataset, whose handle becomes ours. A panic does not travel through C: it ends the walk.
+unsafe extern "C" fn step(handle: *mut raw::zfs_handle_t, data: *mut c_void) -> c_int {
+    // SAFETY: `data` is the `Walk` of the `iterate` that is running, which nobody else touches meanwhile.
+    let walk = unsafe { &mut *data.cast::<Walk<'_>>() };
+    let Some(handle) = NonNull::new(handle) else { return 0 };
+    let dataset = Dataset { session: walk.session, handle, _of: PhantomData };
+    match catch_unwind(AssertUnwindSafe(|| (walk.each)(&dataset))) {
+        Ok(()) => 0,
+        Err(panic) => {
+            walk.panic = Some(panic);
+            1
+        }
+    }
+}
+
+/// The numbers of [`LibError::code`] that mean something to a caller. The same in all versions that are loaded.
+pub(crate) mod code {
+    use super::raw;
+
+    pub(crate) const PERMISSION: i32 = raw::EZFS_PERM.cast_signed();
+    pub(crate) const BUSY: i32 = raw::EZFS_BUSY.cast_signed();
+    pub(crate) const NO_SPACE: i32 = raw::EZFS_NOSPC.cast_signed();
+    pub(crate) const IO: i32 = raw::EZFS_IO.cast_signed();
+    pub(crate) const POOL_UNAVAILABLE: i32 = raw::EZFS_POOLUNAVAIL.cast_signed();
+    pub(crate) const EXISTS: i32 = raw::EZFS_EXISTS.cast_signed();
+    pub(crate) const NOT_FOUND: i32 = raw::EZFS_NOENT.cast_signed();
+    pub(crate) const NO_MEMORY: i32 = raw::EZFS_NOMEM.cast_signed();
+}

@@ -1,0 +1,103 @@
+//! Views, and reading without one: the kernel shows every snapshot at `.zfs/snapshot/<name>` of its dataset's root, whether that
+//! directory is listed or not, and nobody can write there.
+
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+
+use ah_plugin_api::{Dir, Error, ErrorKind, MountRequest, Reference, Result, View};
+use ah_provider_directory::Tree;
+
+use crate::failure::of_library;
+use crate::find::{self, Found};
+use crate::locate;
+use crate::store::Store;
+use crate::sys::{Text, Zfs};
+
+/// Opens what a snapshot has of the workspace; its path too, for answers.
+pub(crate) fn open(found: &Found) -> Result<(Tree, PathBuf)> {
+    let (dir, path) = directory(found)?;
+    let omitted = found.record.snapshot.omitted.iter().map(|omission| omission.path.clone());
+    Ok((Tree::new(dir).hiding(omitted), path))
+}
+
+fn directory(found: &Found) -> Result<(OwnedFd, PathBuf)> {
+    let Some(mounted) = locate::dataset(&found.dataset)? else { return Err(not_mounted(&found.dataset)) };
+    mounted.must_show_snapshots()?;
+    mounted.open_snapshot(&found.full, &found.record.rel)
+}
+
+/// Why a dataset is not mounted, and what would help.
+pub(crate) fn not_mounted(dataset: &str) -> Error {
+    let error = Error::new(
+        ErrorKind::FailedPrecondition,
+        format!("the dataset {dataset} is not mounted, so its snapshots are not to be seen"),
+    );
+    let property = |text: Text| -> Option<Vec<u8>> {
+        let zfs = Zfs::get().ok()?;
+        find::open_dataset(&zfs, dataset).ok()??.text(text)
+    };
+    if property(Text::KeyStatus).as_deref() == Some(b"unavailable") {
+        return error.with_hint(format!("its key is not loaded: zfs load-key {dataset} && zfs mount {dataset}"));
+    }
+    match property(Text::Mountpoint).as_deref() {
+        Some(b"legacy") => error.with_hint(format!("its mountpoint is legacy: mount -t zfs {dataset} DIR")),
+        Some(b"none") => error.with_hint(format!("it has no mountpoint: zfs set mountpoint=DIR {dataset}")),
+        _ => error.with_hint(format!("zfs mount {dataset}")),
+    }
+}
+
+/// Answers [`ah_plugin_api::Provider::mount`]: nothing is mounted by us; that the view is there is written down, so that its snapshot is
+/// not destroyed under it.
+pub(crate) fn mount(store: &Store<'_>, target: &Dir, request: &MountRequest) -> Result<View> {
+    let found = find::snapshot(store, &request.snapshot)?;
+    let (tree, path) = open(&found)?;
+    for wanted in &request.paths {
+        if tree.entry(wanted)?.is_none() {
+            return Err(Error::new(
+                ErrorKind::NotFound,
+                format!("{wanted} is not in the snapshot {}", request.snapshot),
+            ));
+        }
+    }
+    let views = store.views()?;
+    let reference = views.add(target, &request.name, &found.record.snapshot.id)?;
+    // `destroy` looks for views first: if it did so before there was this one, the snapshot is gone now.
+    if let Err(error) = find::snapshot(store, &request.snapshot) {
+        views.remove(&reference)?;
+        return Err(error);
+    }
+    Ok(View { path, reference, read_only_mount: true })
+}
+
+/// Bytes that a snapshot refers to and those that it alone refers to; and for a whole store, those that its snapshots refer to.
+pub(crate) fn usage(store: &Store<'_>, snapshot: Option<&Reference>) -> Result<ah_plugin_api::Usage> {
+    use crate::names::{Named, read_snapshot};
+    use crate::sys::Number;
+    if let Some(reference) = snapshot {
+        return find::with_snapshot(store, reference, |_, snapshot, _| {
+            let (total, exclusive) = (snapshot.number(Number::Referenced), snapshot.number(Number::Used));
+            Ok(ah_plugin_api::Usage { total, exclusive: Some(exclusive) })
+        });
+    }
+    let Some(identity) = store.identity()? else { return Ok(ah_plugin_api::Usage { total: 0, exclusive: None }) };
+    let zfs = Zfs::get()?;
+    let mut total = 0;
+    for dataset in find::datasets(&zfs, &identity)? {
+        let fail = |error| of_library(format!("cannot list the snapshots of {dataset}"), &error);
+        let Some(opened) = find::open_dataset(&zfs, &dataset).map_err(fail)? else { continue };
+        let mut found = Vec::new();
+        opened
+            .snapshots(false, |snapshot| {
+                if read_snapshot(snapshot.name().to_bytes(), &identity.key) != Named::Foreign {
+                    let number = |number| snapshot.number(number);
+                    found.push((number(Number::CreateTxg), number(Number::Referenced), number(Number::Written)));
+                }
+            })
+            .map_err(fail)?;
+        found.sort_unstable();
+        // The first with all it refers to, each later one with what is new in it.
+        total += found.first().map_or(0, |(_, referenced, _)| *referenced);
+        total += found.iter().skip(1).map(|(_, _, written)| *written).sum::<u64>();
+    }
+    Ok(ah_plugin_api::Usage { total, exclusive: None })
+}

@@ -103,10 +103,8 @@ impl Report {
     }
 
     fn failed(&self, mut error: Error, code: u8) -> ExitCode {
-        error.hint = error
-            .hint
-            .or_else(|| self.usual_hint(error.kind))
-            .map(|hint| hint::in_place(self.directory.as_deref(), &hint));
+        let hint = error.hint.take().or_else(|| read_only(&error)).or_else(|| self.usual_hint(error.kind));
+        error.hint = hint.map(|hint| hint::in_place(self.directory.as_deref(), &hint));
         if self.json {
             to_stdout(&error);
         } else {
@@ -196,4 +194,11 @@ pub(crate) fn usage(error: &clap::Error, arguments: &[OsString], colour: bool) -
         let _ = writeln!(io::stderr().lock(), "{}\nhint: {hint}", told.trim_end());
     }
     ExitCode::from(2)
+}
+
+/// What helps on a disk that is read-only, as one is after an error of its own.
+fn read_only(error: &Error) -> Option<String> {
+    const EROFS: i32 = 30;
+    let hint = "what was captured can be looked at all the same: `ah agent fs cat`, `diff`, `show`; to go on, copy AH_HOME to another disk";
+    (error.errno == Some(EROFS)).then(|| hint.to_owned())
 }

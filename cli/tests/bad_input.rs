@@ -282,6 +282,43 @@ fn state_that_cannot_be_written() {
     assert_eq!(world.picture("w"), before);
 }
 
+/// A disk with errors is mounted read-only: just then somebody wants to know what was there before.
+#[test]
+fn state_on_a_disk_that_became_read_only() {
+    if !is_root() {
+        return skip("needs root, to mount");
+    }
+    let world = world();
+    let read_only = |words: &str| {
+        let script = format!(
+            "mount --bind \"$AH_HOME\" \"$AH_HOME\" && mount -o remount,bind,ro \"$AH_HOME\" && exec '{}' {words}",
+            support::ah().display()
+        );
+        let command = world.command([""; 0]);
+        let mut unshare = Command::new("unshare");
+        unshare.args(["-m", "sh", "-c", &script]).current_dir(world.root()).env_clear();
+        unshare.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        Ran::of(&mut unshare)
+    };
+    for (words, expected) in [
+        ("agent fs cat first f", "one\n"),
+        ("agent fs diff first --name-status", "M\tf\n"),
+        ("agent fs snapshots --json", "\"label\":\"first\""),
+        ("agent fs show first", "first"),
+        ("agent fs versions f", "first"),
+        ("timeline", "first"),
+    ] {
+        let ran = read_only(words);
+        assert!(ran.code == 0 && ran.stdout.contains(expected), "{words}: {ran:?}");
+    }
+    for words in ["agent fs snapshot", "agent fs restore first", "agent fs rm first", "agent fs seek first"] {
+        let ran = read_only(words);
+        assert!(ran.code != 0 && ran.stderr.contains("hint: "), "{words}: {ran:?}");
+    }
+    assert_eq!(world.read("f").unwrap(), "two\n");
+    world.fs(["restore", "first"]);
+}
+
 /// All files below the state's folder whose name satisfies `wanted`.
 fn state_files(world: &World, wanted: impl Fn(&Path) -> bool) -> Vec<PathBuf> {
     fn walk(folder: &Path, found: &mut Vec<PathBuf>) {

@@ -64,8 +64,14 @@ impl Home {
             fs::set_permissions(&path, fs::Permissions::from_mode(fsio::DIR_MODE))
                 .map_err(|e| unusable(&path, fsio::failed("make private", &path, &e)))?;
         }
-        let writable = rustix::fs::access(&path, rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK);
-        writable.map_err(|e| unusable(&path, fsio::failed("write to", &path, &e.into())))?;
+        // What was captured can be looked at on a disk that is read-only now; what writes says so by itself.
+        let wanted = if is_home {
+            rustix::fs::Access::EXEC_OK
+        } else {
+            rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK
+        };
+        let usable = rustix::fs::access(&path, wanted);
+        usable.map_err(|e| unusable(&path, fsio::failed("write to", &path, &e.into())))?;
         let home = Self { path };
         home.check_version(made)?;
         Ok(home)

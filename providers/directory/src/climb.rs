@@ -9,7 +9,7 @@ use ah_plugin_api::{Error, ErrorKind, RelPath, Result};
 use rustix::fs::{Mode, OFlags, Statx};
 use rustix::io::Errno;
 
-use crate::{failed, look, names, open_beneath};
+use crate::{Mounts, failed, look, names, open_beneath};
 
 /// Where a climb ended.
 #[derive(Debug)]
@@ -30,10 +30,49 @@ impl Climbed {
     }
 }
 
-/// The path of what is open, for people and for answers.
-fn path_of(fd: BorrowedFd<'_>) -> PathBuf {
+/// The path of what is open, for people and for answers; `?` where that is not to be had.
+#[must_use]
+pub fn path_of(fd: BorrowedFd<'_>) -> PathBuf {
     let link = rustix::fs::readlink(format!("/proc/self/fd/{}", fd.as_raw_fd()), Vec::new());
     link.map_or_else(|_| PathBuf::from("?"), |path| PathBuf::from(OsString::from_vec(path.into_bytes())))
+}
+
+/// As [`climb`], where that ends at another mount: a part of what is mounted elsewhere too is mounted there, by a bind mount, say. Goes
+/// on from where the other mounts of the filesystem have it.
+///
+/// # Errors
+/// As [`climb`].
+pub fn climb_by_other_mounts(
+    from: BorrowedFd<'_>,
+    mounts: &Mounts,
+    mut is_root: impl FnMut(&Statx) -> bool,
+) -> Result<Option<Climbed>> {
+    let fail = |errno| failed("cannot look at the directories above the workspace", errno);
+    let Some(own) = mounts.of(from) else { return Ok(None) };
+    // Within the mount, by names that are looked at below.
+    let path = path_of(from);
+    let Ok(inside) = path.strip_prefix(&own.point) else { return Ok(None) };
+    let start = look(from, b"").map_err(fail)?;
+    let key = |stat: &Statx| (stat.stx_ino, stat.stx_dev_major, stat.stx_dev_minor);
+    for other in mounts.iter().filter(|other| other.id != own.id && other.device == own.device) {
+        // What lies above the mounted directory, and its name there.
+        let Ok(below) = own.root.strip_prefix(&other.root) else { continue };
+        let (Some(above), Some(name)) = (below.parent(), below.file_name()) else { continue };
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let Ok(above) = rustix::fs::open(other.point.join(above), flags, Mode::empty()) else { continue };
+        let Some(mut climbed) = climb(above.as_fd(), &mut is_root)? else { continue };
+        let tail = if inside.as_os_str().is_empty() { PathBuf::from(name) } else { PathBuf::from(name).join(inside) };
+        // Something may be mounted over the name there: this mount, as like as not. What counts is that it is the same directory.
+        if !look(&above, tail.as_os_str().as_encoded_bytes()).is_ok_and(|there| key(&there) == key(&start)) {
+            continue;
+        }
+        let rel = climbed.rel.as_path().join(&tail).into_os_string().into_vec();
+        if let Ok(rel) = RelPath::new(rel) {
+            climbed.rel = rel;
+            return Ok(Some(climbed));
+        }
+    }
+    Ok(None)
 }
 
 /// Goes up from `from` to the first directory of which `is_root` says that it is one, `from` itself perhaps. None if another mount

@@ -1,7 +1,8 @@
 //! What providers share whose snapshots are directories: a filesystem made them, and shows them by itself.
 //!
 //! - [`Tree`] reads such a directory for `read_dir`, `read` and `lookup`, and never leaves it.
-//! - [`climb`] finds the root that a workspace lies below, and the path between the two, from descriptors.
+//! - [`climb`] finds the root that a workspace lies below, and the path between the two, from descriptors;
+//!   [`climb_by_other_mounts`] where only a part of it is mounted there.
 //! - [`Mounts`] is the mount table: what is mounted inside a workspace is not in its snapshots.
 //! - [`Views`] remembers which snapshots are shown, where a view is no mount that would say so itself.
 //! - [`failed`] turns an error of the operating system into one of the contract, [`look`] asks for an entry's attributes.
@@ -18,7 +19,7 @@ mod tree;
 mod views;
 
 pub use beneath::open_beneath;
-pub use climb::{Climbed, climb};
+pub use climb::{Climbed, climb, climb_by_other_mounts, path_of};
 pub use entry::{MASK, entry_of, failed, look, mount_of, names};
 pub use mounts::{Mount, Mounts, boot_id, has_capability, in_first_user_namespace};
 pub use tree::Tree;

@@ -19,8 +19,10 @@ pub struct Mount {
     pub id: u64,
     /// The mount that it is mounted on.
     pub parent: u64,
+    /// The filesystem's device, as this table has it.
+    pub device: String,
     /// Which directory of the filesystem is mounted.
-    pub root: Vec<u8>,
+    pub root: PathBuf,
     /// Where.
     pub point: PathBuf,
     /// The kind of filesystem.
@@ -111,14 +113,15 @@ fn line(line: &[u8]) -> Option<Mount> {
     let number = |field: &[u8]| std::str::from_utf8(field).ok()?.parse::<u64>().ok();
     let mut fields = line.split(|&b| b == b' ');
     let (id, parent) = (number(fields.next()?)?, number(fields.next()?)?);
-    let (_device, root, point, options) = (fields.next()?, fields.next()?, fields.next()?, fields.next()?);
+    let (device, root, point, options) = (fields.next()?, fields.next()?, fields.next()?, fields.next()?);
     // A varying number of optional fields ends with a dash.
     fields.by_ref().find(|field| *field == b"-")?;
     let (kind, source) = (fields.next()?, fields.next()?);
     Some(Mount {
         id,
         parent,
-        root: unescape(root),
+        device: text(device),
+        root: PathBuf::from(OsString::from_vec(unescape(root))),
         point: PathBuf::from(OsString::from_vec(unescape(point))),
         kind: text(kind),
         source: unescape(source),
@@ -178,7 +181,8 @@ nonsense";
         let mounts = Mounts::parse(table);
         let all: Vec<_> = mounts.iter().collect();
         assert_eq!(all.len(), 2);
-        assert_eq!((all[0].id, all[0].parent, all[0].root.as_slice()), (36, 35, b"/mnt1".as_slice()));
+        assert_eq!((all[0].id, all[0].parent, all[0].device.as_str()), (36, 35, "98:0"));
+        assert_eq!(all[0].root, PathBuf::from("/mnt1"));
         assert_eq!(all[0].point, PathBuf::from("/mnt 2"));
         assert!(all[0].has_super_option("user_subvol_rm_allowed") && !all[0].has_super_option("user_subvol"));
         assert_eq!(all[1].point, PathBuf::from(r"/mnt 2/x\y"));

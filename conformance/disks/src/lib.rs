@@ -1,0 +1,121 @@
+//! Small filesystems on loop devices, for tests: mounted while the guard lives, gone when it goes, also when a test fails.
+//!
+//! Needs root, `mkfs.<kind>` and loop devices. What is missing is said on stdout and skips the test, or fails it where
+//! `AH_TEST_REQUIRE_ALL` is set. And [`as_ordinary_user`], which runs a test once more as somebody else.
+
+#![allow(clippy::unwrap_used)]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+/// A mounted filesystem.
+#[derive(Debug)]
+pub struct Disk {
+    temp: tempfile::TempDir,
+    at: PathBuf,
+}
+
+impl Disk {
+    /// A new filesystem of that kind (`btrfs`, `xfs`), mounted with those options (may be empty). None: skipped.
+    ///
+    /// # Panics
+    /// If there is none although nothing may be missing.
+    #[must_use]
+    pub fn new(kind: &str, megabytes: u64, options: &str) -> Option<Self> {
+        let made = Self::try_new(kind, megabytes, options);
+        made.map_err(|why| skip(&format!("{kind} on a loop device: {why}"))).ok()
+    }
+
+    fn try_new(kind: &str, megabytes: u64, options: &str) -> Result<Self, String> {
+        if !rustix::process::geteuid().is_root() {
+            return Err("only root can mount".to_owned());
+        }
+        let temp = tempfile::Builder::new().prefix("ah-disk-").tempdir().map_err(|e| e.to_string())?;
+        // Ordinary users are to come to it.
+        std::fs::set_permissions(temp.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        let (image, at) = (temp.path().join("image"), temp.path().join("at"));
+        std::fs::File::create(&image).and_then(|file| file.set_len(megabytes << 20)).map_err(|e| e.to_string())?;
+        std::fs::create_dir(&at).map_err(|e| e.to_string())?;
+        run(Command::new(format!("mkfs.{kind}")).arg("-q").arg(&image))?;
+        let options = if options.is_empty() { "loop".to_owned() } else { format!("loop,{options}") };
+        run(Command::new("mount").args(["-t", kind, "-o", &options]).arg(&image).arg(&at))?;
+        Ok(Self { temp, at })
+    }
+
+    /// Where it is mounted.
+    #[must_use]
+    pub fn at(&self) -> &Path {
+        &self.at
+    }
+
+    /// The file that it is kept in.
+    #[must_use]
+    pub fn image(&self) -> PathBuf {
+        self.temp.path().join("image")
+    }
+
+    /// Mounts it anew with other options.
+    ///
+    /// # Panics
+    /// If that cannot be done.
+    pub fn remount(&self, options: &str) {
+        run(Command::new("mount").args(["-o", &format!("remount,{options}")]).arg(&self.at)).unwrap();
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        // What is mounted below goes with it; what is in use goes when it is not any more.
+        if run(Command::new("umount").arg("-R").arg(&self.at)).is_err() {
+            let _ = run(Command::new("umount").args(["-R", "-l"]).arg(&self.at));
+        }
+    }
+}
+
+/// Runs a command to its end; its last words if it fails.
+fn run(command: &mut Command) -> Result<Output, String> {
+    let out = command.stdin(Stdio::null()).output().map_err(|e| format!("{:?}: {e}", command.get_program()))?;
+    if out.status.success() {
+        Ok(out)
+    } else {
+        Err(format!("{:?}: {}", command.get_program(), String::from_utf8_lossy(&out.stderr).trim()))
+    }
+}
+
+/// Says that something was not tested.
+///
+/// # Panics
+/// Where nothing may be missing.
+pub fn skip(why: &str) {
+    assert!(std::env::var_os("AH_TEST_REQUIRE_ALL").is_none(), "missing: {why}");
+    println!("skipped: {why}");
+}
+
+/// An ordinary user's number.
+pub const NOBODY: u32 = 65534;
+
+/// Runs the test of that name once more as an ordinary user, with `path` for [`ordinary_users_path`]; its output if it passed.
+///
+/// # Panics
+/// If it fails.
+pub fn as_ordinary_user(test: &str, path: &Path) -> String {
+    let out = Command::new("setpriv")
+        .args(["--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all", "--"])
+        .arg(std::env::current_exe().unwrap())
+        .args(["--exact", test, "--nocapture", "--include-ignored"])
+        .env("AH_TEST_AS_ORDINARY_USER", path)
+        .env("HOME", "/nonexistent")
+        .env("TMPDIR", path)
+        .current_dir("/")
+        .output()
+        .expect("setpriv (util-linux) is needed to test what an ordinary user gets");
+    let text = String::from_utf8_lossy(&out.stdout).into_owned();
+    assert!(out.status.success() && text.contains("1 passed"), "{text}{}", String::from_utf8_lossy(&out.stderr));
+    text
+}
+
+/// In a process that [`as_ordinary_user`] started: where that user may work.
+#[must_use]
+pub fn ordinary_users_path() -> Option<PathBuf> {
+    std::env::var_os("AH_TEST_AS_ORDINARY_USER").map(PathBuf::from)
+}

@@ -1,0 +1,27 @@
+//! Snapshots of Btrfs subvolumes, by the kernel's own calls.
+//!
+//! - [`BtrfsProvider`] is the way in: it implements the contract and holds no logic of its own.
+//! - `subvolume` finds what contains a workspace and what this process may do; `probe` and `omitted` say what follows.
+//! - `depot` is where snapshots are kept, `record` what travels with one, `shelf` takes, lists and removes them.
+//! - `made` makes clones and finds them again, `remove` removes subvolumes, `reclaim` clears up.
+//! - `sys` are the ioctls. No C library: a dozen calls of the kernel's stable interface are all that is needed, and libbtrfsutil
+//!   works by paths where this works by descriptors.
+//!
+//! Not here: reading a tree and the mount table (`ah-provider-directory`), and exporting all this as a plugin (`plugin/`).
+
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+mod depot;
+mod made;
+mod omitted;
+mod probe;
+mod provider;
+mod reclaim;
+mod record;
+mod remove;
+mod shelf;
+mod subvolume;
+#[allow(unsafe_code)]
+mod sys;
+
+pub use provider::BtrfsProvider;

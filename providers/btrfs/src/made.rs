@@ -1,0 +1,250 @@
+//! Clones: writable snapshots in a target folder, and how they are found again.
+//!
+//! Each has a symlink in the depot's `made` folder, written before it is made. What it "points to" is the record: the target folder's
+//! identity, the UUID of the snapshot that the clone grew from, whether it is in the depot, and its name. A subvolume of that name in that
+//! folder which grew from that snapshot is the clone; anything else is not ours.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+
+use ah_plugin_api::{CloneRequest, Context, Dir, Error, ErrorKind, FileName, Reference, Result, WritableClone};
+use ah_provider_directory::{failed, look, names};
+use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+
+use crate::depot::{Depot, hex, is_here, unique};
+use crate::remove;
+use crate::shelf::Shelf;
+use crate::subvolume::{Removal, is_root};
+use crate::sys::{self, Uuid};
+
+const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+const PREFIX: &str = "clone-";
+
+/// What is written down of a clone.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Clone {
+    /// The target folder.
+    target: String,
+    /// The snapshot it grew from.
+    parent: String,
+    /// Whether it is in the depot's `clones`, under its record's name.
+    inside: bool,
+    /// Its name in the target folder.
+    name: Vec<u8>,
+}
+
+impl Clone {
+    fn encode(&self) -> Vec<u8> {
+        let place = if self.inside { "depot" } else { "target" };
+        [format!("{}/{}/{place}/", self.target, self.parent).as_bytes(), &self.name].concat()
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let mut fields = bytes.splitn(4, |&b| b == b'/');
+        let mut text = || String::from_utf8(fields.next()?.to_vec()).ok();
+        let (target, parent, place) = (text()?, text()?, text()?);
+        let name = FileName::new(fields.next()?).ok()?.as_bytes().to_vec();
+        let inside = match place.as_str() {
+            "depot" => true,
+            "target" => false,
+            _ => return None,
+        };
+        Some(Self { target, parent, inside, name })
+    }
+}
+
+/// What tells a folder from any other.
+fn identity(dir: &Dir) -> Result<String> {
+    let stat = look(dir, b"").map_err(|errno| failed("cannot look at the target folder", errno))?;
+    Ok(format!("{:x}.{:x}.{:x}", stat.stx_ino, stat.stx_btime.tv_sec, stat.stx_btime.tv_nsec))
+}
+
+/// The records, opened anew so that they can be locked.
+fn records(depot: &Depot) -> Result<OwnedFd> {
+    depot.made_folder("made")
+}
+
+fn read(made: BorrowedFd<'_>, name: &str) -> Result<Option<Clone>> {
+    let is_ours =
+        name.strip_prefix(PREFIX).is_some_and(|rest| rest.len() == 32 && rest.bytes().all(|b| b.is_ascii_hexdigit()));
+    if !is_ours {
+        return Ok(None);
+    }
+    match rustix::fs::readlinkat(made, name, Vec::new()) {
+        Ok(record) => Ok(Clone::decode(record.as_bytes())),
+        Err(Errno::NOENT | Errno::INVAL) => Ok(None),
+        Err(errno) => Err(failed("cannot read what is known of a clone", errno)),
+    }
+}
+
+fn forget(made: BorrowedFd<'_>, name: &str) -> Result<()> {
+    match rustix::fs::unlinkat(made, name, AtFlags::empty()) {
+        Ok(()) | Err(Errno::NOENT) => Ok(()),
+        Err(errno) => Err(failed("cannot forget a clone", errno)),
+    }
+}
+
+/// Answers [`ah_plugin_api::Provider::clone_snapshot`].
+pub(crate) fn make(store: &Dir, target: &Dir, request: &CloneRequest, cx: &Context<'_>) -> Result<WritableClone> {
+    cx.check_cancelled()?;
+    let (shelf, shown) = Shelf::find(store, &request.snapshot)?;
+    let path = target.path().join(request.name.as_os_str());
+    let taken = || Error::new(ErrorKind::AlreadyExists, format!("{} exists already", path.display()));
+    let fail = |errno| failed(format!("cannot make the clone {}", path.display()), errno);
+    match look(target, request.name.as_bytes()) {
+        Ok(_) => return Err(taken()),
+        Err(Errno::NOENT) => {}
+        Err(errno) => return Err(fail(errno)),
+    }
+    let source = rustix::fs::openat(&shown.root, c".", DIRECTORY, Mode::empty()).map_err(fail)?;
+    let parent = sys::info(&source).map_err(fail)?.uuid;
+    let inside = !is_here(target, source.as_fd());
+    let made = records(shelf.depot())?;
+    // Until the clone is there: `reclaim` takes away records of what is not.
+    rustix::fs::flock(&made, FlockOperation::LockShared).map_err(fail)?;
+    let record =
+        Clone { target: identity(target)?, parent: hex(&parent), inside, name: request.name.as_bytes().to_vec() };
+    let name = format!("{PREFIX}{}", unique()?);
+    rustix::fs::symlinkat(record.encode(), &made, &name).map_err(fail)?;
+    let (made_at, path) = if inside {
+        let clones = shelf.depot().made_folder("clones")?;
+        let path = shelf.depot().path().join("clones").join(&name);
+        (sys::snapshot(&source, &clones, name.as_bytes(), false), path)
+    } else {
+        (sys::snapshot(&source, target, request.name.as_bytes(), false), path.clone())
+    };
+    if let Err(errno) = made_at {
+        let _ = forget(made.as_fd(), &name);
+        return Err(if errno == Errno::EXIST { taken() } else { fail(errno) });
+    }
+    let rel = &shown.record.rel;
+    let mut notes = Vec::new();
+    let mut workspace = path.clone();
+    if let Some(pins) = &shown.record.pins {
+        workspace.push(rel.as_path());
+        notes.push(format!("{} is a copy of {pins}, of which the workspace is only a part", path.display()));
+    }
+    if inside {
+        notes.push(format!("it is in {}, because the folder asked for is on another filesystem", path.display()));
+    }
+    Ok(WritableClone { path: workspace, reference: Reference::new(name)?, notes })
+}
+
+/// Where a clone is, if what is there is the clone.
+fn place(depot: &Depot, target: &Dir, name: &str, record: &Clone) -> Result<Option<(OwnedFd, Vec<u8>)>> {
+    let fail = |errno| failed("cannot look for a clone", errno);
+    let (folder, name) = if record.inside {
+        let Some(clones) = depot.folder("clones")? else { return Ok(None) };
+        (clones, name.as_bytes().to_vec())
+    } else {
+        if record.target != identity(target)? {
+            return Err(Error::new(ErrorKind::InvalidArgument, "the clone was made in another target folder"));
+        }
+        let target = rustix::fs::openat(target, c".", DIRECTORY, Mode::empty()).map_err(fail)?;
+        (target, record.name.clone())
+    };
+    let stat = match look(&folder, &name) {
+        Ok(stat) => stat,
+        Err(Errno::NOENT) => return Ok(None),
+        Err(errno) => return Err(fail(errno)),
+    };
+    if !is_root(&stat) {
+        return Ok(None);
+    }
+    let root = match rustix::fs::openat(&folder, name.as_slice(), DIRECTORY, Mode::empty()) {
+        // Whose bits were taken.
+        Err(Errno::ACCESS) => {
+            rustix::fs::chmodat(&folder, name.as_slice(), Mode::RWXU, AtFlags::empty()).map_err(fail)?;
+            rustix::fs::openat(&folder, name.as_slice(), DIRECTORY, Mode::empty())
+        }
+        other => other,
+    };
+    let parent: Uuid = match root.and_then(sys::info) {
+        Ok(info) => info.parent_uuid,
+        Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(None),
+        Err(errno) => return Err(fail(errno)),
+    };
+    Ok((hex(&parent) == record.parent).then_some((folder, name)))
+}
+
+/// Takes a clone away. What is gone already is success.
+pub(crate) fn destroy(store: &Dir, target: &Dir, reference: &Reference, cx: &Context<'_>) -> Result<()> {
+    let Some(depot) = Depot::find(store)? else { return Ok(()) };
+    let Some(made) = depot.folder("made")? else { return Ok(()) };
+    let name = reference.as_str();
+    let Some(record) = read(made.as_fd(), name)? else { return Ok(()) };
+    if let Some((folder, at)) = place(&depot, target, name, &record)? {
+        take_away(&depot, folder.as_fd(), &at, cx)?;
+    }
+    forget(made.as_fd(), name)
+}
+
+/// At once where this user can; else it goes into the trash by one rename, and is emptied behind.
+fn take_away(depot: &Depot, folder: BorrowedFd<'_>, name: &[u8], cx: &Context<'_>) -> Result<()> {
+    if Removal::on(folder) == Removal::Emptied {
+        let trash = depot.made_folder("trash")?;
+        let unique = unique()?;
+        let moved = rustix::fs::mkdirat(&trash, &unique, Mode::RWXU)
+            .and_then(|()| rustix::fs::openat(&trash, &unique, DIRECTORY, Mode::empty()))
+            .and_then(|bin| {
+                // A directory that its owner may not write to cannot be moved by its owner.
+                let _ = rustix::fs::chmodat(folder, name, Mode::RWXU, AtFlags::empty());
+                rustix::fs::renameat(folder, name, &bin, crate::shelf::TREE)
+            });
+        match moved {
+            Ok(()) | Err(Errno::NOENT) => return Ok(()),
+            // Reached by another mount, say: then where it is.
+            Err(_) => drop(rustix::fs::unlinkat(&trash, &unique, AtFlags::REMOVEDIR)),
+        }
+    }
+    remove::subvolume(folder, name, cx)
+}
+
+/// Takes away clones with those names in `target` of which their caller never heard, and records of clones that are not there;
+/// says what was done.
+pub(crate) fn reclaim(depot: &Depot, target: &Dir, forgotten: &[FileName], cx: &Context<'_>) -> Result<Vec<String>> {
+    let Some(made) = depot.folder("made")? else { return Ok(Vec::new()) };
+    let fail = |errno| failed("cannot look for clones", errno);
+    let mut actions = Vec::new();
+    // Those who make one hold it shared.
+    let alone = rustix::fs::flock(&made, FlockOperation::NonBlockingLockExclusive).is_ok();
+    let identity = identity(target)?;
+    for name in names(made.as_fd()).map_err(fail)? {
+        cx.check_cancelled()?;
+        let Ok(name) = String::from_utf8(name) else { continue };
+        let Some(record) = read(made.as_fd(), &name)?.filter(|record| record.target == identity) else { continue };
+        let shown = PathBuf::from(String::from_utf8_lossy(&record.name).into_owned());
+        match place(depot, target, &name, &record)? {
+            Some((folder, at)) if forgotten.iter().any(|forgotten| forgotten.as_bytes() == record.name) => {
+                take_away(depot, folder.as_fd(), &at, cx)?;
+                forget(made.as_fd(), &name)?;
+                actions.push(format!("took away the clone {} that nobody asked for any more", shown.display()));
+            }
+            None if alone => {
+                forget(made.as_fd(), &name)?;
+                actions.push(format!("forgot the clone {}, which is not there", shown.display()));
+            }
+            _ => {}
+        }
+    }
+    Ok(actions)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_come_back_and_odd_ones_are_nobodys() {
+        let clone =
+            Clone { target: "1.2.3".into(), parent: hex(&[9; 16]), inside: false, name: b"caf\xe9 \n".to_vec() };
+        assert_eq!(Clone::decode(&clone.encode()), Some(clone.clone()));
+        let inside = Clone { inside: true, ..clone };
+        assert_eq!(Clone::decode(&inside.encode()), Some(inside));
+        for odd in [b"".as_slice(), b"a/b/c", b"a/b/else/n", b"a/b/depot/", b"a/b/depot/..", b"a/b/depot/x/y"] {
+            assert_eq!(Clone::decode(odd), None);
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! What of a workspace a snapshot does not hold: nested subvolumes and mounts. Asked of the kernel, so that the cost does not grow
+//! with the tree. And active swap files, which keep a subvolume from being snapshotted at all.
+
+use std::os::fd::AsFd;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::PathBuf;
+
+use ah_plugin_api::{Dir, Omission, OmitReason, RelPath, Result};
+use ah_provider_directory::{Mounts, failed, look, open_beneath};
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+
+use crate::subvolume::Subvolume;
+use crate::sys;
+
+/// Everything that a snapshot of `source` will not hold of the workspace, ordered by path, the topmost only.
+///
+/// A nested subvolume that is in a directory which this user may not read is passed over: its name is not to be had.
+pub(crate) fn omitted(workspace: &Dir, source: &Subvolume, store: &Dir) -> Result<Vec<Omission>> {
+    let mut found = Mounts::read().below(workspace);
+    let nested = sys::nested(&source.root)
+        .map_err(|errno| failed(format!("cannot look for what is nested in {}", source.path.display()), errno))?;
+    for one in nested {
+        let path = match sys::nested_path(workspace, one) {
+            Ok(path) => path,
+            // Elsewhere in the subvolume, hidden, or taken away just now.
+            Err(Errno::ACCESS | Errno::NOENT) => continue,
+            Err(errno) => return Err(failed("cannot look for nested subvolumes", errno)),
+        };
+        let Ok(path) = RelPath::new(path) else { continue };
+        if path.is_root() {
+            continue;
+        }
+        let (reason, detail) = if is_own(workspace, &path, store) {
+            (OmitReason::OwnState, "snapshots of its own")
+        } else {
+            (OmitReason::OtherFilesystem, "a subvolume of its own")
+        };
+        found.push(Omission { path, reason, detail: Some(detail.to_owned()) });
+    }
+    found.sort_by(|a, b| a.path.cmp(&b.path));
+    let mut topmost: Vec<Omission> = Vec::with_capacity(found.len());
+    for omission in found {
+        if !topmost.iter().any(|above| omission.path.starts_with(&above.path)) {
+            topmost.push(omission);
+        }
+    }
+    Ok(topmost)
+}
+
+/// Whether that is a place of ours for snapshots: the depot of this store or another's.
+fn is_own(workspace: &Dir, path: &RelPath, store: &Dir) -> bool {
+    let name = path.file_name().unwrap_or_default();
+    if name == crate::depot::ABOVE.as_bytes() {
+        return true;
+    }
+    if name != b"depot" {
+        return false;
+    }
+    // Those of all stores lie beside each other, in folders of folders of ours.
+    let parent = path.parent().unwrap_or_default();
+    let Ok(parent) = open_beneath(workspace.as_fd(), parent.as_bytes(), OFlags::PATH | OFlags::DIRECTORY) else {
+        return false;
+    };
+    let same = match (look(&parent, b""), look(store, b"")) {
+        (Ok(a), Ok(b)) => {
+            (a.stx_ino, a.stx_dev_major, a.stx_dev_minor) == (b.stx_ino, b.stx_dev_major, b.stx_dev_minor)
+        }
+        _ => false,
+    };
+    same || look(&parent, b"depot/snapshots").is_ok()
+}
+
+/// The swap files in use in a subvolume.
+pub(crate) fn swap_files(source: &Subvolume) -> Vec<PathBuf> {
+    let table = std::fs::read("/proc/swaps").unwrap_or_default();
+    let paths = table.split(|&b| b == b'\n').skip(1).filter_map(|line| {
+        let mut fields = line.split(|&b| b == b' ' || b == b'\t').filter(|field| !field.is_empty());
+        let path = fields.next()?;
+        (fields.next()? == b"file").then(|| PathBuf::from(std::ffi::OsString::from_vec(path.to_owned())))
+    });
+    let device = (source.stat.stx_dev_major, source.stat.stx_dev_minor);
+    // Each subvolume has a device number of its own.
+    let here = |path: &PathBuf| {
+        look(rustix::fs::CWD, path.as_os_str().as_bytes())
+            .is_ok_and(|stat| (stat.stx_dev_major, stat.stx_dev_minor) == device)
+    };
+    paths.filter(here).collect()
+}

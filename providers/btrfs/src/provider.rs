@@ -1,0 +1,146 @@
+//! The contract, implemented: each method opens what it needs and hands over to the module that does the work.
+
+use std::collections::BTreeSet;
+
+use ah_plugin_api::{
+    Capability, CloneRequest, Context, Description, DestroyRequest, Done, Entry, Error, ErrorKind, ListRequest,
+    LookupRequest, MountRequest, Place, Probe, ProbeRequest, Provider, ProviderName, ReadDirRequest, ReadRequest,
+    ReclaimRequest, Reclaimed, Result, Snapshot, SnapshotRef, SnapshotRequest, UnmountRequest, View, WritableClone,
+};
+use ah_provider_directory::Views;
+
+use crate::depot::Depot;
+use crate::shelf::{self, Shelf, no_snapshot};
+use crate::{made, probe, reclaim};
+
+/// Snapshots of Btrfs subvolumes. Keeps nothing in memory: any process can go on with a store.
+#[derive(Debug, Default, Clone, Copy)]
+pub struct BtrfsProvider;
+
+impl BtrfsProvider {
+    /// A provider.
+    #[must_use]
+    pub fn new() -> Self {
+        Self
+    }
+}
+
+impl Provider for BtrfsProvider {
+    fn describe(&self) -> Description {
+        let capabilities = BTreeSet::from([
+            Capability::AlwaysDurable,
+            Capability::Clone,
+            Capability::ReadWithoutMount,
+            Capability::ExactViewModes,
+            Capability::Owners,
+            Capability::Xattrs,
+            Capability::HardLinks,
+            Capability::SparseFiles,
+            Capability::SpecialFiles,
+        ]);
+        // The name is a valid one; a test looks at it.
+        let name = ProviderName::new("btrfs").unwrap_or_else(|_| unreachable!("a fixed, valid name"));
+        Description { name, version: env!("CARGO_PKG_VERSION").to_owned(), rank: Some(300), capabilities }
+    }
+
+    fn probe(&self, place: &Place<'_>, request: &ProbeRequest, _cx: &Context<'_>) -> Result<Probe> {
+        Ok(probe::probe(place.need_workspace()?, place.store, request))
+    }
+
+    fn snapshot(&self, place: &Place<'_>, request: &SnapshotRequest, cx: &Context<'_>) -> Result<Snapshot> {
+        shelf::take(place.store, place.need_workspace()?, request, cx)
+    }
+
+    fn sync(&self, place: &Place<'_>, request: &SnapshotRef, _cx: &Context<'_>) -> Result<Done> {
+        Shelf::find(place.store, &request.snapshot)?;
+        Ok(Done {})
+    }
+
+    fn list(&self, place: &Place<'_>, _request: &ListRequest, cx: &Context<'_>) -> Result<Vec<Snapshot>> {
+        Shelf::open(place.store)?.map_or_else(|| Ok(Vec::new()), |shelf| shelf.list(cx))
+    }
+
+    fn stat(&self, place: &Place<'_>, request: &SnapshotRef, _cx: &Context<'_>) -> Result<Snapshot> {
+        Shelf::find(place.store, &request.snapshot)?.1.record.snapshot(true)
+    }
+
+    fn destroy(&self, place: &Place<'_>, request: &DestroyRequest, cx: &Context<'_>) -> Result<Done> {
+        match request {
+            DestroyRequest::Snapshot(reference) => {
+                if let Some(shelf) = Shelf::open(place.store)? {
+                    shelf.remove(reference, cx)?;
+                }
+            }
+            DestroyRequest::Clone(reference) => made::destroy(place.store, place.need_target()?, reference, cx)?,
+        }
+        Ok(Done {})
+    }
+
+    fn mount(&self, place: &Place<'_>, request: &MountRequest, _cx: &Context<'_>) -> Result<View> {
+        let target = place.need_target()?;
+        let (shelf, shown) = Shelf::find(place.store, &request.snapshot)?;
+        if !request.paths.is_empty() {
+            let tree = shown.tree()?;
+            for path in &request.paths {
+                if tree.entry(path)?.is_none() {
+                    return Err(Error::new(ErrorKind::NotFound, format!("the snapshot has no {path}")));
+                }
+            }
+        }
+        let views = shelf.views()?;
+        let reference = views.add(target, &request.name, &shown.record.id)?;
+        // Removed meanwhile? Whoever removes looks at the views after that.
+        if let Err(error) = shelf.get(&request.snapshot) {
+            views.remove(&reference)?;
+            return Err(if error.kind == ErrorKind::NotFound { no_snapshot(&request.snapshot) } else { error });
+        }
+        Ok(View { path: shelf.path(&shown.record), reference, read_only_mount: true })
+    }
+
+    fn unmount(&self, place: &Place<'_>, request: &UnmountRequest, _cx: &Context<'_>) -> Result<Done> {
+        if let Some(depot) = Depot::find(place.store)?
+            && let Some(made) = depot.folder("made")?
+        {
+            Views::new(made).remove(&request.view)?;
+        }
+        Ok(Done {})
+    }
+
+    fn clone_snapshot(&self, place: &Place<'_>, request: &CloneRequest, cx: &Context<'_>) -> Result<WritableClone> {
+        made::make(place.store, place.need_target()?, request, cx)
+    }
+
+    fn read_dir(&self, place: &Place<'_>, request: &ReadDirRequest, _cx: &Context<'_>) -> Result<Vec<Entry>> {
+        Shelf::find(place.store, &request.snapshot)?.1.tree()?.read_dir(&request.path)
+    }
+
+    fn read(&self, place: &Place<'_>, request: &ReadRequest, cx: &Context<'_>) -> Result<Entry> {
+        let output = place.need_output()?;
+        Shelf::find(place.store, &request.snapshot)?.1.tree()?.read(&request.path, output, cx)
+    }
+
+    fn lookup(&self, place: &Place<'_>, request: &LookupRequest, cx: &Context<'_>) -> Result<Vec<Option<Entry>>> {
+        let Some(first) = request.snapshots.first() else { return Ok(Vec::new()) };
+        let shelf = Shelf::open(place.store)?.ok_or_else(|| no_snapshot(first))?;
+        let mut answers = Vec::with_capacity(request.snapshots.len());
+        for snapshot in &request.snapshots {
+            cx.check_cancelled()?;
+            answers.push(shelf.get(snapshot)?.tree()?.entry(&request.path)?);
+        }
+        Ok(answers)
+    }
+
+    fn reclaim(&self, place: &Place<'_>, request: &ReclaimRequest, cx: &Context<'_>) -> Result<Reclaimed> {
+        reclaim::reclaim(place, request, cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn describes_itself() {
+        assert_eq!(BtrfsProvider::new().describe().name.as_str(), "btrfs");
+    }
+}

@@ -9,7 +9,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
-use ah_plugin_api::{Context, Description, ErrorKind, ProbeRequest, Provider, UnmountRequest};
+use ah_plugin_api::{
+    Context, Description, DestroyRequest, Dir, ErrorKind, ListRequest, Place, ProbeRequest, Provider, ReclaimRequest,
+    UnmountRequest,
+};
 
 use crate::case::{Case, Check, Need, Trouble, describe};
 use crate::cases;
@@ -290,7 +293,13 @@ fn with_limit<T: Send + 'static>(
         let _ = thread.join();
     }
     drop(seen);
-    match (scratch.clear(), ended) {
+    let mut cleared = scratch.clear();
+    if cleared.is_err() {
+        // A filesystem's own snapshots are not to be removed as files are; who made them can.
+        give_back(target, scratch.path());
+        cleared = scratch.clear();
+    }
+    match (cleared, ended) {
         (Err(error), Ended::Passed(_)) => {
             let message = format!("what the case made could not be removed afterwards: {error}");
             Ended::Troubled(Trouble::Failed(message), Vec::new())
@@ -312,6 +321,26 @@ fn finish(f: &Fixture) -> Check {
     let left: Vec<_> = mounts_below(&f.beside("target")).iter().map(|path| path.display().to_string()).collect();
     crate::case::ensure!(left.is_empty(), "mounts are left behind: {}", left.join(", "));
     untouched_outside(&f.outside())
+}
+
+/// Has the provider remove everything from all stores that a case has used: any directory of it may be one.
+fn give_back(target: &Arc<dyn Target>, root: &Path) {
+    let Ok(instance) = target.open() else { return };
+    let (provider, cx) = (&instance.provider, Context::quiet());
+    let Ok(folder) = Dir::open(root.join("target")) else { return };
+    for entry in std::fs::read_dir(root).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        if ["workspace", "target"].iter().any(|other| name == *other) {
+            continue;
+        }
+        let Ok(store) = Dir::open(entry.path()) else { continue };
+        let place = Place::new(&store).with_target(&folder);
+        for snapshot in provider.list(&place, &ListRequest {}, &cx).unwrap_or_default() {
+            // What cannot be removed fails the case, when its directory is cleared.
+            let _ = provider.destroy(&place, &DestroyRequest::Snapshot(snapshot.reference), &cx);
+        }
+        let _ = provider.reclaim(&place, &ReclaimRequest::default(), &cx);
+    }
 }
 
 fn untouched_outside(outside: &Path) -> Check {

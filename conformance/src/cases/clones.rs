@@ -119,8 +119,8 @@ fn destroy(f: &Fixture) -> Check {
     let other = f.another()?;
     other.destroy_clone(&clone)?;
     same_as(f, &taken, &stays)?;
-    // Taken away by its user, not by the provider.
-    std::fs::rename(&stays.path, f.beside("moved-away"))?;
+    // Taken away by its user, not by the provider; all of it, where it is below its name.
+    std::fs::rename(f.folder().path().join("stays"), f.beside("moved-away"))?;
     other.destroy_clone(&stays)?;
     f.shows(&taken)?;
     // The name is free again.

@@ -83,13 +83,15 @@ fn dial(helper: &Helper) -> Result<Option<UnixStream>> {
         }
         Err(e) => return Err(cannot(e)),
     }
-    let peer = rustix::net::sockopt::socket_peercred(&socket).map_err(cannot)?;
+    // Not by rustix: the process number of a peer that is outside this one's namespace is 0, which it does not expect.
+    let peer = nix::sys::socket::getsockopt(&socket, nix::sys::socket::sockopt::PeerCredentials)
+        .map_err(|e| Error::from_io("cannot find out who the helper is", &e.into()))?;
     let untrusted = |why: String| {
         Error::new(ErrorKind::PermissionDenied, format!("{} is not to be trusted: {why}", what(helper)))
             .with_hint("the helper belongs to root: `systemctl status ahd.socket`; AH_HELPER_SOCKET= goes without it")
     };
-    if !trust::is_root(peer.uid.as_raw()) {
-        return Err(untrusted(format!("it runs as user {}", peer.uid.as_raw())));
+    if !trust::is_root(peer.uid()) {
+        return Err(untrusted(format!("it runs as user {}", peer.uid())));
     }
     // By its peer it is root's. This is for who could have another program of root's listen there.
     if !helper.named {

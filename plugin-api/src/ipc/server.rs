@@ -155,6 +155,13 @@ fn describe(socket: BorrowedFd<'_>, provider: &dyn Provider) -> Result<()> {
     Ok(frame::write(socket, Kind::Hello, &answer, &[])?)
 }
 
+/// Tells a client why it is not served at all. Never waits.
+pub fn turn_away(stream: &UnixStream, error: &Error) {
+    if let Ok(payload) = wire::encode(error) {
+        let _ = frame::try_write(stream.as_fd(), Kind::Error, &payload);
+    }
+}
+
 /// Tells the client why the connection ends.
 fn refuse(socket: BorrowedFd<'_>, error: Error) -> Result<()> {
     if let Ok(payload) = wire::encode(&error) {

@@ -1,0 +1,137 @@
+//! A directory shown at another place: mounted there, and taken away again, by descriptors.
+//!
+//! What is mounted is a copy of the mount that the directory is on, cut down to the directory, nosuid and nodev, made before it is
+//! put anywhere. Where it is put, is a directory made with the user's own rights in a directory of theirs.
+
+use std::fs;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::sync::OnceLock;
+
+use ah_plugin_api::{Error, ErrorKind, FileName, Result};
+use nix::mount::{MntFlags, umount2};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags};
+use rustix::io::Errno;
+use rustix::mount::{MoveMountFlags, OpenTreeFlags};
+
+use crate::holders;
+use crate::mounts::{self, About};
+use crate::peer::as_user;
+use crate::records::Mark;
+use crate::sys;
+
+/// A user, by ids.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Ids {
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+}
+
+/// This run of the machine.
+pub(crate) fn boot() -> &'static str {
+    static BOOT: OnceLock<String> = OnceLock::new();
+    BOOT.get_or_init(|| {
+        fs::read_to_string("/proc/sys/kernel/random/boot_id").map_or_else(|_| String::new(), |id| id.trim().to_owned())
+    })
+}
+
+/// A mount of `source` that is nowhere yet, and how it will be known.
+pub(crate) fn copy(source: BorrowedFd<'_>, read_only: bool) -> Result<(OwnedFd, Mark)> {
+    let failed = |what: &str, e: std::io::Error| Error::from_io(format!("cannot {what}"), &e);
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
+    let tree = rustix::mount::open_tree(source, c"", flags).map_err(|e| failed("copy a mount", e.into()))?;
+    sys::harden(tree.as_fd(), read_only).map_err(|e| failed("make a mount safe", e))?;
+    let about = About::of(&tree).map_err(|e| failed("look at a mount", e.into()))?;
+    let mark = Mark { id: about.mount, dev: about.dev, ino: about.ino, boot: boot().to_owned() };
+    Ok((tree, mark))
+}
+
+/// Makes the directory `name` in `target`, with the rights of its user.
+pub(crate) fn make_point(target: BorrowedFd<'_>, name: &FileName, user: Ids) -> Result<OwnedFd> {
+    let failed = |e: Errno| Error::from_io(format!("cannot make {name} in the target folder"), &e.into());
+    as_user(user.uid, user.gid, || rustix::fs::mkdirat(target, name.as_os_str(), Mode::RWXU)).map_err(failed)?;
+    open_point(target, name, user)
+}
+
+/// Opens the directory `name` in `target`; it must be the user's, and nothing may be mounted on it.
+pub(crate) fn open_point(target: BorrowedFd<'_>, name: &FileName, user: Ids) -> Result<OwnedFd> {
+    let failed = |e: Errno| Error::from_io(format!("cannot open {name} in the target folder"), &e.into());
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let point = rustix::fs::openat(target, name.as_os_str(), flags, Mode::empty()).map_err(failed)?;
+    let (about, above) = (About::of(&point).map_err(failed)?, About::of(target).map_err(failed)?);
+    if about.uid != user.uid || about.mount != above.mount || about.kind != FileType::Directory {
+        let message = format!("{name} in the target folder is not what was made there");
+        return Err(Error::new(ErrorKind::Conflict, message));
+    }
+    Ok(point)
+}
+
+/// Puts a mount onto a directory.
+pub(crate) fn attach(tree: &OwnedFd, point: &OwnedFd) -> Result<()> {
+    let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
+    rustix::mount::move_mount(tree, c"", point, c"", flags).map_err(|e| {
+        let error = Error::from_io("cannot mount in the target folder", &e.into());
+        if e == Errno::INVAL {
+            let hint = "the helper ahd must run in the mount namespace of its users";
+            return Error { kind: ErrorKind::FailedPrecondition, ..error }.with_hint(hint);
+        }
+        error
+    })
+}
+
+/// The directory in which the mount is, if it is there.
+pub(crate) fn find(mark: &Mark, name: &FileName) -> Result<Option<OwnedFd>> {
+    if mark.boot != boot() {
+        return Ok(None);
+    }
+    let Some(mount) = mounts::find(mark.id)? else { return Ok(None) };
+    // A number that was given to another mount, somewhere else.
+    if mount.point.file_name() != Some(name.as_os_str()) {
+        return Ok(None);
+    }
+    let hidden = || {
+        Error::new(ErrorKind::Busy, format!("something else is mounted over {}", mount.point.display()))
+            .with_hint(format!("umount {}", mount.point.display()))
+    };
+    let parent = mounts::open_plain(mount.point.parent().unwrap_or(Path::new("/"))).map_err(|_| hidden())?;
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let shown = rustix::fs::openat(&parent, name.as_os_str(), flags, Mode::empty()).map_err(|_| hidden())?;
+    let about = About::of(&shown).map_err(|_| hidden())?;
+    if about.mount != mark.id {
+        return Err(hidden());
+    }
+    // Again: another mount of that number.
+    Ok(((about.dev, about.ino) == (mark.dev, mark.ino)).then_some(parent))
+}
+
+/// Takes a mount away, and the directory that it was on. What is gone already is success.
+///
+/// `target` is where it was made, should it not be mounted any more.
+pub(crate) fn remove(mark: &Mark, name: &FileName, target: Option<BorrowedFd<'_>>, user: Ids) -> Result<()> {
+    if let Some(parent) = find(mark, name)? {
+        let path = Path::new("/proc/self/fd").join(parent.as_raw_fd().to_string()).join(name.as_os_str());
+        match umount2(&path, MntFlags::UMOUNT_NOFOLLOW) {
+            // Somebody was quicker.
+            Ok(()) | Err(nix::errno::Errno::EINVAL) => {}
+            Err(nix::errno::Errno::EBUSY) => {
+                let place = mounts::path_of(parent.as_fd())?.join(name.as_os_str());
+                let who = holders::of(&place, user);
+                let mut error = Error::new(ErrorKind::Busy, format!("{} is in use{who}", place.display()));
+                error.hint = Some(format!("leave {} (also with other shells), then repeat", place.display()));
+                return Err(error);
+            }
+            Err(e) => return Err(Error::from_io("cannot unmount", &e.into())),
+        }
+        remove_point(parent.as_fd(), name, user);
+    } else if let Some(target) = target {
+        remove_point(target, name, user);
+    }
+    Ok(())
+}
+
+/// Removes the directory that something was mounted on, if it is an empty one of the user's. Whatever else is there stays.
+fn remove_point(target: BorrowedFd<'_>, name: &FileName, user: Ids) {
+    as_user(user.uid, user.gid, || {
+        let _ = rustix::fs::unlinkat(target, name.as_os_str(), AtFlags::REMOVEDIR);
+    });
+}

@@ -1,0 +1,242 @@
+//! What all connections share, and the life of views and clones: shown, taken down, and put in order when the helper starts.
+
+use std::collections::{HashMap, HashSet};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use ah_plugin_api::{
+    Capability, Context, Description, DestroyRequest, Error, ErrorKind, FileName, Place, Provider, ProviderName,
+    ReclaimRequest, Reference, Result, Snapshot, UnmountRequest,
+};
+use rustix::fs::{FileType, Mode, OFlags};
+use rustix::io::Errno;
+
+use crate::audit::{Audit, told};
+use crate::config::Config;
+use crate::graft::{self, Ids};
+use crate::limits::Meter;
+use crate::mounts::{self, About};
+use crate::records::{Made, Record, Records, Text};
+use crate::state::State;
+
+/// So many stores' snapshots are remembered at most.
+const MAX_KNOWN: usize = 4096;
+
+/// A provider as it is offered.
+pub(crate) struct Served {
+    /// What it says of itself, changed to what is true through the helper.
+    pub(crate) description: Description,
+    /// Its own name.
+    pub(crate) name: ProviderName,
+    pub(crate) provider: Arc<dyn Provider>,
+}
+
+impl Served {
+    /// None, with the reason, for a provider that must not run for others.
+    pub(crate) fn new(provider: Arc<dyn Provider>) -> Result<Self, String> {
+        let own = provider.describe();
+        let name = own.name.clone();
+        // Who reads files as root and writes them anew shows users what they may not read. Captured by the filesystem as they
+        // are, with their owners, they stay as closed as they were.
+        for needed in [Capability::PointInTime, Capability::Owners] {
+            if !own.capabilities.contains(&needed) {
+                return Err(format!("the provider {name} is not offered: it has not the capability {needed}"));
+            }
+        }
+        let outer = ProviderName::new(format!("{name}_ahd")).map_err(|e| e.message)?;
+        let mut capabilities = own.capabilities;
+        // What would be read as root, or changed in place; and repositories, which name other places to read from.
+        let withheld = ["read-without-mount", "diff", "usage", "convert", "repository-clones"];
+        capabilities.retain(|capability| !withheld.contains(&capability.as_str()));
+        capabilities.insert(Capability::ExactViewModes);
+        let rank = own.rank.map(|rank| rank.saturating_sub(1));
+        let description = Description { name: outer, version: own.version, rank, capabilities };
+        Ok(Self { description, name, provider })
+    }
+}
+
+/// Which store of whom.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct StoreKey {
+    pub(crate) uid: u32,
+    pub(crate) token: String,
+    pub(crate) provider: ProviderName,
+}
+
+/// What all connections share.
+pub(crate) struct Keeper {
+    pub(crate) config: Config,
+    pub(crate) state: State,
+    pub(crate) records: Records,
+    pub(crate) audit: Audit,
+    pub(crate) meter: Arc<Meter>,
+    pub(crate) served: Vec<Served>,
+    /// Which snapshots are in which store, as far as it was asked.
+    known: Mutex<HashMap<StoreKey, HashSet<Reference>>>,
+}
+
+impl Keeper {
+    pub(crate) fn new(config: Config, state: State, audit: Audit, served: Vec<Served>) -> Result<Self> {
+        let records = Records::open(state.path().join("records"), &mut |warning| audit.say(&warning))?;
+        Ok(Self { config, state, records, audit, meter: Arc::default(), served, known: Mutex::default() })
+    }
+
+    fn provider(&self, name: &ProviderName) -> Result<&Served> {
+        let found = self.served.iter().find(|served| served.name == *name);
+        found.ok_or_else(|| Error::new(ErrorKind::Unavailable, format!("the provider {name} is not there any more")))
+    }
+
+    /// Runs `work` on the snapshots that a store is known to hold, asked for if they are not known or `again`.
+    pub(crate) fn known<T>(
+        &self,
+        key: &StoreKey,
+        again: bool,
+        list: impl FnOnce() -> Result<Vec<Snapshot>>,
+        work: impl FnOnce(&mut HashSet<Reference>) -> T,
+    ) -> Result<T> {
+        let lock = || self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if again || !lock().contains_key(key) {
+            let references = list()?.into_iter().map(|snapshot| snapshot.reference).collect();
+            let mut known = lock();
+            if known.len() >= MAX_KNOWN {
+                known.clear();
+            }
+            known.insert(key.clone(), references);
+        }
+        Ok(work(lock().entry(key.clone()).or_default()))
+    }
+
+    /// Shows `source` as the record says, and writes down how it is known.
+    pub(crate) fn show(&self, record: &mut Record, source: &OwnedFd, target: BorrowedFd<'_>) -> Result<()> {
+        let name = record.name()?;
+        let (tree, mark) = graft::copy(source.as_fd(), record.made == Made::View)?;
+        // First the record, so that nothing is mounted that nobody knows of.
+        record.mark = Some(mark);
+        self.records.save(record)?;
+        let point = graft::make_point(target, &name, ids(record)).inspect_err(|_| record.mark = None)?;
+        graft::attach(&tree, &point)?;
+        record.ready = true;
+        self.records.save(record)
+    }
+
+    /// Takes a view or a clone away, however far it has come. The record must be claimed.
+    pub(crate) fn take_down(&self, record: &Record, cx: &Context<'_>) -> Result<()> {
+        let served = self.provider(&record.provider)?;
+        if let Some(mark) = &record.mark {
+            let target = mounts::open_plain(&record.target.path())
+                .ok()
+                .filter(|target| About::of(target).is_ok_and(|at| at.uid == record.uid && at.ino == record.target_ino));
+            graft::remove(mark, &record.name()?, target.as_ref().map(AsFd::as_fd), ids(record))?;
+        }
+        let store = self.state.store(record.uid, &record.token, &record.provider)?;
+        let workshop = self.state.dir(record.made.workshop())?;
+        // Without a store there is nothing that the provider could have made.
+        if let Some(store) = store {
+            let place = Place::new(&store).with_target(&workshop);
+            let provider = &served.provider;
+            match (&record.inner, record.made) {
+                (Some(view), Made::View) => {
+                    provider.unmount(&place, &UnmountRequest { view: view.clone() }, cx)?;
+                }
+                (Some(clone), Made::Clone) => {
+                    provider.destroy(&place, &DestroyRequest::Clone(clone.clone()), cx)?;
+                }
+                (None, _) => {
+                    let request = ReclaimRequest { auto: false, forgotten: vec![record.id_name()?] };
+                    provider.reclaim(&place, &request, cx)?;
+                }
+            }
+        }
+        self.records.remove(&record.id)
+    }
+
+    /// Puts in order what a former run of the helper, or of the machine, left.
+    pub(crate) fn settle(&self) {
+        let cx = Context::quiet();
+        for mut record in self.records.find(|_| true) {
+            let outcome = self.settle_one(&mut record, &cx);
+            let what = match record.made {
+                Made::View => "view",
+                Made::Clone => "clone",
+            };
+            let place = record.place();
+            match outcome {
+                Ok(None) => {}
+                Ok(Some(did)) => {
+                    self.audit.say(&format!("{did} the {what} at {} of user {}", place.display(), record.uid))
+                }
+                Err(error) => {
+                    let why = told(&error);
+                    self.audit.say(&format!("the {what} at {} of user {}: {why}", place.display(), record.uid));
+                }
+            }
+        }
+    }
+
+    fn settle_one(&self, record: &mut Record, cx: &Context<'_>) -> Result<Option<&'static str>> {
+        let _claim = self.records.claim(&record.id)?;
+        let name = record.name()?;
+        let stands = match &record.mark {
+            Some(mark) => graft::find(mark, &name)?.is_some(),
+            None => false,
+        };
+        if !record.ready || (record.made == Made::View && !stands) {
+            self.take_down(record, cx)?;
+            return Ok(Some("took down what was left of"));
+        }
+        if stands {
+            return Ok(None);
+        }
+        self.show_again(record, &name)?;
+        Ok(Some("mounted again"))
+    }
+
+    /// Mounts a clone where it was before the machine went down.
+    fn show_again(&self, record: &mut Record, name: &FileName) -> Result<()> {
+        let cannot = |what: &str, e: Errno| Error::from_io(format!("cannot open {what}"), &e.into());
+        let path = record.source.as_ref().map(Text::path).unwrap_or_default();
+        let source = open_shown(&path, record.uid)?;
+        let target = mounts::open_plain(&record.target.path()).map_err(|e| cannot("its folder", e))?;
+        let about = About::of(&target).map_err(|e| cannot("its folder", e))?;
+        if about.uid != record.uid || about.kind != FileType::Directory {
+            return Err(Error::new(ErrorKind::Conflict, "its folder is not the user's any more"));
+        }
+        let user = ids(record);
+        let point = match graft::open_point(target.as_fd(), name, user) {
+            Err(error) if error.kind == ErrorKind::NotFound => graft::make_point(target.as_fd(), name, user)?,
+            point => point?,
+        };
+        if !is_empty(&point) {
+            return Err(Error::new(ErrorKind::Conflict, "there is something in its place"));
+        }
+        let (tree, mark) = graft::copy(source.as_fd(), false)?;
+        record.mark = Some(mark);
+        self.records.save(record)?;
+        graft::attach(&tree, &point)
+    }
+}
+
+fn ids(record: &Record) -> Ids {
+    Ids { uid: record.uid, gid: record.gid }
+}
+
+/// Opens what a provider says it shows; it must be the user's own, with no symlink on the way.
+pub(crate) fn open_shown(path: &Path, uid: u32) -> Result<OwnedFd> {
+    let failed = |e: Errno| Error::from_io(format!("cannot open {}", path.display()), &e.into());
+    let fd = mounts::open_plain(path).map_err(failed)?;
+    let about = About::of(&fd).map_err(failed)?;
+    if about.uid != uid || about.kind != FileType::Directory {
+        let message = "the directory did not belong to you when it was captured, so it is not shown to you";
+        return Err(Error::new(ErrorKind::PermissionDenied, message));
+    }
+    Ok(fd)
+}
+
+/// Whether a directory is empty, as far as can be seen.
+fn is_empty(dir: &OwnedFd) -> bool {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let Ok(dir) = rustix::fs::openat(dir, c".", flags, Mode::empty()) else { return false };
+    let Ok(mut entries) = rustix::fs::Dir::read_from(&dir) else { return false };
+    entries.all(|entry| entry.is_ok_and(|entry| matches!(entry.file_name().to_bytes(), b"." | b"..")))
+}

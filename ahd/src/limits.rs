@@ -1,0 +1,120 @@
+//! How often, and how many at a time.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use ah_plugin_api::{Error, ErrorKind, Result};
+
+/// All connections together. Each is two threads and a few descriptors.
+const MAX_CONNECTIONS: usize = 256;
+
+/// Counts what users have and do.
+#[derive(Debug, Default)]
+pub(crate) struct Meter {
+    users: Mutex<HashMap<u32, User>>,
+}
+
+#[derive(Debug)]
+struct User {
+    connections: usize,
+    /// Calls that may still be made at `since`.
+    calls: f64,
+    since: Instant,
+}
+
+/// A connection that counts as long as this lives.
+#[derive(Debug)]
+pub(crate) struct Connected {
+    meter: Arc<Meter>,
+    uid: u32,
+}
+
+impl Meter {
+    fn users(&self) -> MutexGuard<'_, HashMap<u32, User>> {
+        self.users.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts a connection of `uid`.
+    pub(crate) fn connect(self: &Arc<Self>, uid: u32, limit: usize) -> Result<Connected> {
+        let mut users = self.users();
+        let all: usize = users.values().map(|user| user.connections).sum();
+        // Root is served also when others have taken all there is.
+        if all >= MAX_CONNECTIONS && uid != 0 {
+            return Err(busy("the helper ahd has as many connections as it takes".to_owned()));
+        }
+        let user = users.entry(uid).or_insert_with(|| User { connections: 0, calls: f64::MAX, since: Instant::now() });
+        if user.connections >= limit {
+            return Err(busy(format!("you have {limit} connections to the helper ahd, which is the limit")));
+        }
+        user.connections += 1;
+        Ok(Connected { meter: Arc::clone(self), uid })
+    }
+
+    /// Counts a call of `uid`.
+    pub(crate) fn call(&self, uid: u32, per_minute: u32) -> Result<()> {
+        let mut users = self.users();
+        let now = Instant::now();
+        let user = users.entry(uid).or_insert_with(|| User { connections: 0, calls: f64::MAX, since: now });
+        let most = f64::from(per_minute);
+        let gained = now.duration_since(user.since).as_secs_f64() / 60.0 * most;
+        user.calls = (user.calls + gained).min(most);
+        user.since = now;
+        if user.calls < 1.0 {
+            return Err(busy(format!("you asked the helper ahd {per_minute} times in a minute, which is the limit")));
+        }
+        user.calls -= 1.0;
+        Ok(())
+    }
+}
+
+impl Drop for Connected {
+    fn drop(&mut self) {
+        let mut users = self.meter.users();
+        if let Some(user) = users.get_mut(&self.uid) {
+            user.connections -= 1;
+        }
+        // Who has been gone for long has all their calls again.
+        let long = Duration::from_secs(120);
+        users.retain(|_, user| user.connections > 0 || user.since.elapsed() < long);
+    }
+}
+
+fn busy(message: String) -> Error {
+    Error::new(ErrorKind::ResourceExhausted, message)
+        .with_hint("wait a little, then repeat; limits are set in ahd.conf")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_user_cannot_take_it_all() {
+        let meter = Arc::new(Meter::default());
+        let mine: Vec<_> = (0..4).map(|_| meter.connect(1, 4).unwrap()).collect();
+        assert_eq!(meter.connect(1, 4).unwrap_err().kind, ErrorKind::ResourceExhausted);
+        let theirs = meter.connect(2, 4).unwrap();
+        drop(mine);
+        meter.connect(1, 4).unwrap();
+        drop(theirs);
+        let all: Vec<_> = (10..10 + MAX_CONNECTIONS as u32).map(|uid| meter.connect(uid, 4).unwrap()).collect();
+        assert!(meter.connect(1, 4).is_err());
+        meter.connect(0, 4).unwrap();
+        drop(all);
+        meter.connect(1, 4).unwrap();
+    }
+
+    #[test]
+    fn calls_are_counted_by_the_minute() {
+        let meter = Meter::default();
+        for _ in 0..5 {
+            meter.call(1, 5).unwrap();
+        }
+        assert_eq!(meter.call(1, 5).unwrap_err().kind, ErrorKind::ResourceExhausted);
+        meter.call(2, 5).unwrap();
+        meter.users().get_mut(&1).unwrap().since -= Duration::from_secs(13);
+        meter.call(1, 5).unwrap();
+        assert!(meter.call(1, 5).is_err());
+    }
+}

@@ -1,0 +1,111 @@
+//! The socket, and a thread for each connection.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ah_plugin_api::ipc::{self, Timing};
+use ah_plugin_api::{Error, ErrorKind, Result};
+use rustix::net::{AddressFamily, SocketType, sockopt};
+
+use crate::audit::What;
+use crate::keeper::Keeper;
+use crate::peer::Peer;
+use crate::policy::Session;
+
+/// How long a client may take to say what it wants, and between two calls.
+const TIMING: Timing = Timing { hello: Duration::from_secs(5), idle: Some(Duration::from_secs(600)) };
+/// The stack of a connection's thread; providers are used to that of a main thread.
+const STACK: usize = 8 << 20;
+/// A pause when the system has nothing to give: descriptors, memory.
+const BREATH: Duration = Duration::from_millis(100);
+
+/// Listens at `path`, which everybody may connect to.
+pub(crate) fn bind(path: &Path) -> Result<UnixListener> {
+    let shown = path.display();
+    let failed = |what: &str, e: &std::io::Error| Error::from_io(format!("cannot {what} {shown}"), e);
+    let folder = path.parent().filter(|folder| folder.is_absolute()).ok_or_else(|| {
+        Error::new(ErrorKind::InvalidArgument, format!("{shown} is not an absolute path of a socket"))
+    })?;
+    match std::fs::DirBuilder::new().mode(0o755).create(folder) {
+        Ok(()) => std::fs::set_permissions(folder, std::fs::Permissions::from_mode(0o755))
+            .map_err(|e| failed("open the folder of", &e))?,
+        Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {}
+        Err(e) => return Err(failed("make the folder of", &e)),
+    }
+    ah_host::roots_own(folder).map_err(|untrusted| {
+        Error::new(ErrorKind::PermissionDenied, format!("{shown} is no place for root's socket: {untrusted}"))
+    })?;
+    match std::fs::symlink_metadata(path) {
+        Ok(at) if at.file_type().is_socket() => {
+            if UnixStream::connect(path).is_ok() {
+                return Err(Error::new(ErrorKind::Busy, format!("another program listens at {shown}")));
+            }
+            std::fs::remove_file(path).map_err(|e| failed("replace", &e))?;
+        }
+        Ok(_) => return Err(Error::new(ErrorKind::AlreadyExists, format!("{shown} is no socket"))),
+        Err(_) => {}
+    }
+    let listener = UnixListener::bind(path).map_err(|e| failed("listen at", &e))?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o666)).map_err(|e| failed("open", &e))?;
+    Ok(listener)
+}
+
+/// Takes over a socket that this program was started with.
+pub(crate) fn adopt(fd: OwnedFd) -> Result<UnixListener> {
+    let right = sockopt::socket_domain(&fd).is_ok_and(|domain| domain == AddressFamily::UNIX)
+        && sockopt::socket_type(&fd).is_ok_and(|kind| kind == SocketType::STREAM)
+        && sockopt::socket_acceptconn(fd.as_fd()).unwrap_or(false);
+    if !right {
+        return Err(Error::new(ErrorKind::InvalidArgument, "what this was started with is no listening Unix socket"));
+    }
+    let listener = UnixListener::from(fd);
+    listener.set_nonblocking(false).map_err(|e| Error::from_io("cannot use the socket", &e))?;
+    Ok(listener)
+}
+
+/// Serves whoever connects, for ever.
+pub(crate) fn serve(listener: &UnixListener, keeper: &Arc<Keeper>) -> ! {
+    loop {
+        match listener.accept() {
+            Ok((stream, _)) => welcome(stream, keeper),
+            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
+            // A client that is gone already, or want of descriptors: others may have better luck later.
+            Err(_) => std::thread::sleep(BREATH),
+        }
+    }
+}
+
+/// Starts a connection's thread, or says why not. Never waits.
+fn welcome(stream: UnixStream, keeper: &Arc<Keeper>) {
+    let Ok(peer) = Peer::of(&stream) else { return };
+    let limits = keeper.config.limits;
+    // Connecting counts as a call, so that connections come no faster than calls, and lines in the log neither.
+    let allowed = keeper
+        .meter
+        .call(peer.uid, limits.calls_per_minute)
+        .and_then(|()| keeper.meter.connect(peer.uid, limits.connections));
+    let connected = match allowed {
+        Ok(connected) => connected,
+        Err(error) => return ipc::turn_away(&stream, &error),
+    };
+    let shared = Arc::clone(keeper);
+    let for_refusal = stream.try_clone();
+    let work = move || {
+        let _connected = connected;
+        converse(&stream, &shared, &peer);
+    };
+    let thread = std::thread::Builder::new().name("connection".to_owned()).stack_size(STACK).spawn(work);
+    if let (Err(e), Ok(stream)) = (thread, for_refusal) {
+        ipc::turn_away(&stream, &Error::from_io("the helper ahd cannot start a thread", &e));
+    }
+}
+
+fn converse(stream: &UnixStream, keeper: &Keeper, peer: &Peer) {
+    if let Err(error) = ipc::serve_one_of(stream, &Session { keeper, peer }, TIMING) {
+        keeper.audit.note(peer, &What { op: "connection", ..What::default() }, Err(&error));
+    }
+}

@@ -1,0 +1,106 @@
+//! The program: arguments, and an environment that nothing can be smuggled in by.
+
+use std::convert::Infallible;
+use std::ffi::OsString;
+use std::os::fd::RawFd;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Command, ExitCode};
+
+use ah_helper::Options;
+use ah_plugin_api::{Error, ErrorKind, Result};
+
+const USAGE: &str = "\
+ahd - the privileged helper of ah: serves providers that need root to ordinary users
+
+usage: ahd [--socket PATH] [--state DIR] [--config FILE] [--provider-dir DIR]...
+
+  --socket PATH       where to listen (default /run/ahd/ahd.sock), unless systemd hands over a socket
+  --state DIR         root's own folder for what it keeps (default /var/lib/ahd)
+  --config FILE       what it allows (default /etc/ah/ahd.conf)
+  --provider-dir DIR  where provider libraries are, instead of the system's folders
+  --version, --help
+";
+
+/// Where systemd puts the first socket.
+const FIRST_FD: RawFd = 3;
+
+fn main() -> ExitCode {
+    match start() {
+        Ok(None) => ExitCode::SUCCESS,
+        Ok(Some(never)) => match never {},
+        Err(error) => {
+            eprintln!("ahd: {error}");
+            for cause in &error.causes {
+                eprintln!("  {cause}");
+            }
+            if let Some(hint) = &error.hint {
+                eprintln!("hint: {hint}");
+            }
+            match error.kind {
+                ErrorKind::InvalidArgument => ExitCode::from(2),
+                _ => ExitCode::FAILURE,
+            }
+        }
+    }
+}
+
+fn start() -> Result<Option<Infallible>> {
+    let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
+    if std::env::vars_os().next().is_some() {
+        return Err(start_afresh(&arguments));
+    }
+    let mut options = Options::default();
+    let mut rest = arguments.into_iter();
+    while let Some(argument) = rest.next() {
+        let mut value = || {
+            let missing = || {
+                let message = format!("{} needs a value", argument.display());
+                Error::new(ErrorKind::InvalidArgument, message).with_hint("ahd --help")
+            };
+            rest.next().ok_or_else(missing)
+        };
+        match argument.to_str() {
+            Some("--socket") => options.socket = absolute(value()?)?,
+            Some("--state") => options.state = absolute(value()?)?,
+            Some("--config") => options.config = absolute(value()?)?,
+            Some("--provider-dir") => options.provider_dirs.push(absolute(value()?)?),
+            Some("--listen-fd") => {
+                let text = value()?;
+                let number = text.to_str().and_then(|text| text.parse().ok()).filter(|number| *number >= FIRST_FD);
+                let wrong = || Error::new(ErrorKind::InvalidArgument, "--listen-fd needs a number from 3 on");
+                options.listen_fd = Some(number.ok_or_else(wrong)?);
+            }
+            Some("--version") => {
+                println!("ahd {}", env!("CARGO_PKG_VERSION"));
+                return Ok(None);
+            }
+            Some("--help" | "-h") => {
+                print!("{USAGE}");
+                return Ok(None);
+            }
+            _ => {
+                let message = format!("unknown argument {}", argument.display());
+                return Err(Error::new(ErrorKind::InvalidArgument, message).with_hint("ahd --help"));
+            }
+        }
+    }
+    ah_helper::run(&options).map(Some)
+}
+
+fn absolute(path: OsString) -> Result<PathBuf> {
+    std::path::absolute(&path)
+        .map_err(|e| Error::from_io(format!("{} cannot be made an absolute path", path.display()), &e))
+}
+
+/// Starts this program again, without an environment: libraries that it loads may read theirs. What systemd says of sockets goes along
+/// as an argument.
+fn start_afresh(arguments: &[OsString]) -> Error {
+    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u32>().ok());
+    let mut command = Command::new("/proc/self/exe");
+    command.arg0("ahd").args(arguments).env_clear();
+    if number("LISTEN_PID") == Some(std::process::id()) && number("LISTEN_FDS").is_some_and(|count| count > 0) {
+        command.args(["--listen-fd", &FIRST_FD.to_string()]);
+    }
+    Error::from_io("cannot start again without an environment", &command.exec())
+}

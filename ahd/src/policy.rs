@@ -1,0 +1,462 @@
+//! A provider as one caller sees it: each call is checked, then made as root in the caller's own store.
+//!
+//! A caller can name nothing but: directories by open descriptors, which must be theirs; a store by its token, which leads to a store of
+//! theirs whatever it says; snapshots by references, which must be in that store; views and clones by references of ours.
+//!
+//! What is left out, is what would be read or changed as root on their behalf: `read_dir`, `read`, `lookup`, `diff`, `usage`, `convert`. A
+//! caller looks at a view instead, with their own rights.
+
+use std::os::fd::AsFd;
+
+use ah_plugin_api::ipc::Offered;
+use ah_plugin_api::{
+    CloneRequest, Context, Description, DestroyRequest, Dir, Done, Error, ErrorKind, FileName, ListRequest,
+    MountRequest, Place, Probe, ProbeRequest, Provider, ProviderName, ReclaimRequest, Reclaimed, Reference, Result,
+    Snapshot, SnapshotRef, SnapshotRequest, UnmountRequest, View, WritableClone,
+};
+use rustix::fs::{AtFlags, FileType};
+use rustix::io::Errno;
+
+use crate::audit::What;
+use crate::keeper::{Keeper, Served, StoreKey, open_shown};
+use crate::mounts::{self, About};
+use crate::owned::{self, Owned};
+use crate::peer::Peer;
+use crate::records::{Claim, Made, Record, Text, new_id};
+
+/// The longest label, and the most that attributes may hold together, bytes.
+const MAX_LABEL: usize = 4096;
+const MAX_ATTRIBUTES: usize = 64 << 10;
+
+/// A connection's view of the helper.
+pub(crate) struct Session<'a> {
+    pub(crate) keeper: &'a Keeper,
+    pub(crate) peer: &'a Peer,
+}
+
+impl Offered for Session<'_> {
+    fn offers(&self) -> Vec<Description> {
+        self.keeper.served.iter().map(|served| served.description.clone()).collect()
+    }
+
+    fn choose(&self, name: &ProviderName) -> Result<Box<dyn Provider + '_>> {
+        let served = self.keeper.served.iter().find(|served| served.description.name == *name);
+        let served =
+            served.ok_or_else(|| Error::new(ErrorKind::NotFound, format!("the helper ahd has no provider {name}")))?;
+        Ok(Box::new(Guarded { keeper: self.keeper, served, peer: self.peer }))
+    }
+}
+
+/// One provider for one caller.
+struct Guarded<'a> {
+    keeper: &'a Keeper,
+    served: &'a Served,
+    peer: &'a Peer,
+}
+
+/// A store of the caller's.
+struct Kept {
+    key: StoreKey,
+    store: Dir,
+}
+
+impl Guarded<'_> {
+    /// Counts a call, and writes down how it ended.
+    fn audited<T>(
+        &self,
+        op: &str,
+        place: &Place<'_>,
+        object: Option<&str>,
+        call: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
+        let result =
+            self.keeper.meter.call(self.peer.uid, self.keeper.config.limits.calls_per_minute).and_then(|()| call());
+        let path = |dir: Option<&Dir>| {
+            dir.and_then(|dir| mounts::path_of(dir.as_fd()).ok()).map(|path| path.to_string_lossy().into_owned())
+        };
+        let what = What {
+            op,
+            provider: self.served.description.name.as_str(),
+            workspace: path(place.workspace),
+            target: path(place.target),
+            object: object.map(str::to_owned),
+        };
+        self.keeper.audit.note(self.peer, &what, result.as_ref().map(|_| ()));
+        result
+    }
+
+    /// As [`Guarded::audited`], for calls that change nothing: only what was forbidden is written down.
+    fn counted<T>(&self, op: &str, place: &Place<'_>, call: impl FnOnce() -> Result<T>) -> Result<T> {
+        self.keeper.meter.call(self.peer.uid, self.keeper.config.limits.calls_per_minute)?;
+        match call() {
+            Err(error) if error.kind == ErrorKind::PermissionDenied => {
+                let refused = Error::clone(&error);
+                self.keeper.audit.note(
+                    self.peer,
+                    &What {
+                        op,
+                        provider: self.served.description.name.as_str(),
+                        workspace: place.workspace.map(|dir| dir.path().to_string_lossy().into_owned()),
+                        ..What::default()
+                    },
+                    Err(&refused),
+                );
+                Err(error)
+            }
+            result => result,
+        }
+    }
+
+    fn key(&self, place: &Place<'_>) -> Result<StoreKey> {
+        let token = owned::token(place.store, self.peer)?;
+        Ok(StoreKey { uid: self.peer.uid, token, provider: self.served.name.clone() })
+    }
+
+    /// The caller's store, if anything was ever put into it.
+    fn kept(&self, place: &Place<'_>) -> Result<Option<Kept>> {
+        let key = self.key(place)?;
+        let store = self.keeper.state.store(key.uid, &key.token, &key.provider)?;
+        Ok(store.map(|store| Kept { key, store }))
+    }
+
+    fn list_of(&self, kept: &Kept, cx: &Context<'_>) -> Result<Vec<Snapshot>> {
+        self.served.provider.list(&Place::new(&kept.store), &ListRequest {}, cx)
+    }
+
+    /// Whether a reference is one to a snapshot in the caller's store. What another store, or nobody, has is all the same here.
+    fn holds(&self, kept: &Kept, snapshot: &Reference, cx: &Context<'_>) -> Result<bool> {
+        let list = || self.list_of(kept, cx);
+        if self.keeper.known(&kept.key, false, list, |known| known.contains(snapshot))? {
+            return Ok(true);
+        }
+        self.keeper.known(&kept.key, true, list, |known| known.contains(snapshot))
+    }
+
+    fn need(&self, place: &Place<'_>, snapshot: &Reference, cx: &Context<'_>) -> Result<Kept> {
+        let missing = || Error::new(ErrorKind::NotFound, format!("there is no snapshot {snapshot} in this store"));
+        let kept = self.kept(place)?.ok_or_else(missing)?;
+        if self.holds(&kept, snapshot, cx)? { Ok(kept) } else { Err(missing()) }
+    }
+
+    /// Refuses to have somebody else's subvolume or dataset captured.
+    fn check_containing(&self, dir: &Dir, owned: &Owned) -> Result<()> {
+        let owner = owned::owner_above(dir.as_fd(), &owned.mount)?;
+        if owner != Some(self.peer.uid) && !self.keeper.config.may_capture_containing(self.peer) {
+            let whose = owner.map_or_else(|| "somebody else".to_owned(), |uid| format!("user {uid}"));
+            let message = format!(
+                "{} lies in a subvolume or dataset of {whose}, and all of it would be captured",
+                dir.path().display()
+            );
+            let uid = self.peer.uid;
+            return Err(Error::new(ErrorKind::PermissionDenied, message).with_hint(format!(
+                "an administrator can allow it: \"allow-containing\": [\"{uid}\"] in ahd.conf, then `systemctl restart ahd`; or \
+                 make the directory a subvolume or dataset of its own"
+            )));
+        }
+        Ok(())
+    }
+
+    /// A record of what is to be made at `name` in the place's target.
+    fn begin(
+        &self,
+        made: Made,
+        kept: &Kept,
+        place: &Place<'_>,
+        name: &FileName,
+        snapshot: &Reference,
+    ) -> Result<(Record, Claim<'_>)> {
+        let target = place.need_target()?;
+        let owned = owned::directory(target, self.peer, "target folder")?;
+        match rustix::fs::statat(target, name.as_os_str(), AtFlags::SYMLINK_NOFOLLOW) {
+            Err(Errno::NOENT) => {}
+            Ok(_) => {
+                return Err(Error::new(ErrorKind::AlreadyExists, format!("{name} is in the target folder already")));
+            }
+            Err(e) => return Err(Error::from_io(format!("cannot look for {name} in the target folder"), &e.into())),
+        }
+        let record = Record {
+            id: new_id()?,
+            made,
+            uid: self.peer.uid,
+            gid: self.peer.gid,
+            token: kept.key.token.clone(),
+            provider: self.served.name.clone(),
+            snapshot: snapshot.clone(),
+            inner: None,
+            source: None,
+            target: mounts::path_of(target.as_fd())?.as_path().into(),
+            target_dev: owned.about.dev,
+            target_ino: owned.about.ino,
+            name: Text::from(name.as_bytes()),
+            mark: None,
+            ready: false,
+        };
+        let limits = &self.keeper.config.limits;
+        let limit = if made == Made::View { limits.views } else { limits.clones };
+        let claim = self.keeper.records.begin(&record, limit)?;
+        Ok((record, claim))
+    }
+
+    /// Ends the making of a view or clone: what failed, or nobody waits for any more, is taken down.
+    fn finish<T>(&self, record: &Record, made: Result<T>, cx: &Context<'_>) -> Result<T> {
+        let made = made.and_then(|made| cx.check_cancelled().map(|()| made));
+        if made.is_err()
+            && let Err(error) = self.keeper.take_down(record, &Context::quiet())
+        {
+            // The next reclaim, or the next start, tries again.
+            let place = record.place();
+            self.keeper.audit.say(&format!("what is left at {} stays for now: {error}", place.display()));
+        }
+        made
+    }
+
+    fn make_view(
+        &self,
+        record: &mut Record,
+        kept: &Kept,
+        workshop: &Dir,
+        place: &Place<'_>,
+        request: &MountRequest,
+        cx: &Context<'_>,
+    ) -> Result<View> {
+        let inside = Place::new(&kept.store).with_target(workshop);
+        let inner = MountRequest { name: record.id_name()?, ..request.clone() };
+        let view = self.served.provider.mount(&inside, &inner, cx)?;
+        record.inner = Some(view.reference);
+        record.source = Some(view.path.as_path().into());
+        self.keeper.records.save(record)?;
+        let source = open_shown(&view.path, self.peer.uid)?;
+        let target = place.need_target()?;
+        self.keeper.show(record, &source, target.as_fd())?;
+        let path = target.path().join(request.name.as_os_str());
+        Ok(View { path, reference: record.reference()?, read_only_mount: true })
+    }
+
+    fn make_clone(
+        &self,
+        record: &mut Record,
+        kept: &Kept,
+        workshop: &Dir,
+        place: &Place<'_>,
+        request: &CloneRequest,
+        cx: &Context<'_>,
+    ) -> Result<WritableClone> {
+        // Without the workspace: what a clone would take from it, it would take as root.
+        let inside = Place::new(&kept.store).with_target(workshop);
+        let inner = CloneRequest { name: record.id_name()?, ..request.clone() };
+        let clone = self.served.provider.clone_snapshot(&inside, &inner, cx)?;
+        record.inner = Some(clone.reference);
+        record.source = Some(clone.path.as_path().into());
+        self.keeper.records.save(record)?;
+        let source = open_shown(&clone.path, self.peer.uid)?;
+        let target = place.need_target()?;
+        self.keeper.show(record, &source, target.as_fd())?;
+        let path = target.path().join(request.name.as_os_str());
+        Ok(WritableClone { path, reference: record.reference()?, notes: clone.notes })
+    }
+
+    /// Takes down a view or clone of the caller's, by what it is called here. What is gone already is success.
+    fn take_down(&self, reference: &Reference, made: Made, cx: &Context<'_>) -> Result<Done> {
+        let (kind, id) = reference.as_str().split_once(':').unwrap_or_default();
+        let right = kind == if made == Made::View { "view" } else { "clone" };
+        let Some(record) = self.keeper.records.get(id).filter(|record| right && self.is_mine(record, made)) else {
+            return Ok(Done {});
+        };
+        let _claim = self.keeper.records.claim(&record.id)?;
+        // As it is now that nobody else works on it.
+        if let Some(record) = self.keeper.records.get(&record.id) {
+            self.keeper.take_down(&record, cx)?;
+        }
+        Ok(Done {})
+    }
+
+    fn is_mine(&self, record: &Record, made: Made) -> bool {
+        record.uid == self.peer.uid && record.provider == self.served.name && record.made == made
+    }
+}
+
+impl Provider for Guarded<'_> {
+    fn describe(&self) -> Description {
+        self.served.description.clone()
+    }
+
+    fn probe(&self, place: &Place<'_>, request: &ProbeRequest, cx: &Context<'_>) -> Result<Probe> {
+        self.counted("probe", place, || {
+            let workspace = place.need_workspace()?;
+            let owned = owned::directory(workspace, self.peer, "workspace")?;
+            let is_token = About::of(place.store).is_ok_and(|at| at.kind == FileType::RegularFile);
+            let kept = if is_token { self.kept(place)? } else { None };
+            let store = match kept {
+                Some(kept) => kept.store,
+                None => self.keeper.state.dir("probe")?,
+            };
+            let inner = Place::new(&store).with_workspace(workspace);
+            let mut probe = self.served.provider.probe(&inner, request, cx)?;
+            probe.convertible = None;
+            if !probe.usable {
+                return Ok(probe);
+            }
+            match self.check_containing(workspace, &owned) {
+                Ok(()) => {
+                    probe.can_delete = true;
+                    probe.reason.push_str(", through the helper ahd");
+                }
+                Err(error) if error.kind == ErrorKind::PermissionDenied => {
+                    probe.usable = false;
+                    probe.reason = error.message;
+                    probe.remedy = error.hint;
+                }
+                Err(error) => return Err(error),
+            }
+            Ok(probe)
+        })
+    }
+
+    fn snapshot(&self, place: &Place<'_>, request: &SnapshotRequest, cx: &Context<'_>) -> Result<Snapshot> {
+        self.audited("snapshot", place, Some(request.id.as_str()), || {
+            let workspace = place.need_workspace()?;
+            let owned = owned::directory(workspace, self.peer, "workspace")?;
+            self.check_containing(workspace, &owned)?;
+            let attributes: usize = request.attributes.iter().map(|(key, value)| key.len() + value.len()).sum();
+            if request.label.as_ref().is_some_and(|label| label.len() > MAX_LABEL) || attributes > MAX_ATTRIBUTES {
+                return Err(Error::new(ErrorKind::InvalidArgument, "the label or the attributes are too long"));
+            }
+            let (key, limits) = (self.key(place)?, &self.keeper.config.limits);
+            let store = self.keeper.state.make_store(key.uid, &key.token, &key.provider, limits.stores)?;
+            let kept = Kept { key, store };
+            let count = self.keeper.known(&kept.key, false, || self.list_of(&kept, cx), |known| known.len())?;
+            if count >= limits.snapshots {
+                let message = format!("this store has {} snapshots, which is the limit", limits.snapshots);
+                return Err(Error::new(ErrorKind::ResourceExhausted, message)
+                    .with_hint("ah agent fs prune removes old snapshots; limits are set in ahd.conf"));
+            }
+            let inner = Place::new(&kept.store).with_workspace(workspace);
+            let mut snapshot = self.served.provider.snapshot(&inner, request, cx)?;
+            self.keeper.known(
+                &kept.key,
+                false,
+                || Ok(Vec::new()),
+                |known| {
+                    known.insert(snapshot.reference.clone());
+                },
+            )?;
+            blind(&mut snapshot);
+            Ok(snapshot)
+        })
+    }
+
+    fn sync(&self, place: &Place<'_>, request: &SnapshotRef, cx: &Context<'_>) -> Result<Done> {
+        self.counted("sync", place, || {
+            let kept = self.need(place, &request.snapshot, cx)?;
+            self.served.provider.sync(&Place::new(&kept.store), request, cx)
+        })
+    }
+
+    fn list(&self, place: &Place<'_>, _request: &ListRequest, cx: &Context<'_>) -> Result<Vec<Snapshot>> {
+        self.counted("list", place, || {
+            let Some(kept) = self.kept(place)? else { return Ok(Vec::new()) };
+            let mut snapshots = self.list_of(&kept, cx)?;
+            snapshots.iter_mut().for_each(blind);
+            Ok(snapshots)
+        })
+    }
+
+    fn stat(&self, place: &Place<'_>, request: &SnapshotRef, cx: &Context<'_>) -> Result<Snapshot> {
+        self.counted("stat", place, || {
+            let kept = self.need(place, &request.snapshot, cx)?;
+            let mut snapshot = self.served.provider.stat(&Place::new(&kept.store), request, cx)?;
+            blind(&mut snapshot);
+            Ok(snapshot)
+        })
+    }
+
+    fn destroy(&self, place: &Place<'_>, request: &DestroyRequest, cx: &Context<'_>) -> Result<Done> {
+        let (DestroyRequest::Snapshot(object) | DestroyRequest::Clone(object)) = request;
+        self.audited("destroy", place, Some(object.as_str()), || {
+            let snapshot = match request {
+                DestroyRequest::Snapshot(snapshot) => snapshot,
+                DestroyRequest::Clone(clone) => return self.take_down(clone, Made::Clone, cx),
+            };
+            let Some(kept) = self.kept(place)? else { return Ok(Done {}) };
+            if !self.holds(&kept, snapshot, cx)? {
+                return Ok(Done {});
+            }
+            let shown = self.keeper.records.find(|record| {
+                self.is_mine(record, Made::View) && record.token == kept.key.token && record.snapshot == *snapshot
+            });
+            if let Some(record) = shown.first() {
+                let message = format!("a view of it is at {}", record.place().display());
+                return Err(Error::new(ErrorKind::Busy, message).with_hint("ah agent fs release --all"));
+            }
+            let done = self.served.provider.destroy(&Place::new(&kept.store), request, cx)?;
+            self.keeper.known(&kept.key, false, || Ok(Vec::new()), |known| known.remove(snapshot))?;
+            Ok(done)
+        })
+    }
+
+    fn mount(&self, place: &Place<'_>, request: &MountRequest, cx: &Context<'_>) -> Result<View> {
+        self.audited("mount", place, Some(request.snapshot.as_str()), || {
+            place.need_target()?;
+            let kept = self.need(place, &request.snapshot, cx)?;
+            let workshop = self.keeper.state.dir(Made::View.workshop())?;
+            let (mut record, _claim) = self.begin(Made::View, &kept, place, &request.name, &request.snapshot)?;
+            let made = self.make_view(&mut record, &kept, &workshop, place, request, cx);
+            self.finish(&record, made, cx)
+        })
+    }
+
+    fn unmount(&self, place: &Place<'_>, request: &UnmountRequest, cx: &Context<'_>) -> Result<Done> {
+        self.audited("unmount", place, Some(request.view.as_str()), || {
+            place.need_target()?;
+            self.take_down(&request.view, Made::View, cx)
+        })
+    }
+
+    fn clone_snapshot(&self, place: &Place<'_>, request: &CloneRequest, cx: &Context<'_>) -> Result<WritableClone> {
+        self.audited("clone", place, Some(request.snapshot.as_str()), || {
+            place.need_target()?;
+            let kept = self.need(place, &request.snapshot, cx)?;
+            let workshop = self.keeper.state.dir(Made::Clone.workshop())?;
+            let (mut record, _claim) = self.begin(Made::Clone, &kept, place, &request.name, &request.snapshot)?;
+            let made = self.make_clone(&mut record, &kept, &workshop, place, request, cx);
+            self.finish(&record, made, cx)
+        })
+    }
+
+    fn reclaim(&self, place: &Place<'_>, request: &ReclaimRequest, cx: &Context<'_>) -> Result<Reclaimed> {
+        self.audited("reclaim", place, None, || {
+            let Some(kept) = self.kept(place)? else { return Ok(Reclaimed::default()) };
+            let mut actions = Vec::new();
+            let target = place.target.map(|dir| owned::directory(dir, self.peer, "target folder")).transpose()?;
+            let forgotten = |record: &Record| {
+                let here = target.as_ref().is_some_and(|target| {
+                    (record.target_dev, record.target_ino) == (target.about.dev, target.about.ino)
+                });
+                here && record.name().is_ok_and(|name| request.forgotten.contains(&name))
+            };
+            let left = self.keeper.records.find(|record| {
+                record.uid == self.peer.uid
+                    && record.provider == self.served.name
+                    && record.token == kept.key.token
+                    && (!record.ready || forgotten(record))
+            });
+            for record in left {
+                // Whoever works on it is making it, or takes it away.
+                let Ok(_claim) = self.keeper.records.claim(&record.id) else { continue };
+                if let Some(record) = self.keeper.records.get(&record.id).filter(|now| !now.ready || forgotten(now)) {
+                    self.keeper.take_down(&record, cx)?;
+                    actions.push(format!("took away what was left at {}", record.place().display()));
+                }
+            }
+            let inner = ReclaimRequest { auto: request.auto, forgotten: Vec::new() };
+            let mut reclaimed = self.served.provider.reclaim(&Place::new(&kept.store), &inner, cx)?;
+            actions.append(&mut reclaimed.actions);
+            Ok(Reclaimed { actions, ..reclaimed })
+        })
+    }
+}
+
+/// Takes out what was read as root of a repository: where it lies, is the user's to say, and it may be anywhere.
+fn blind(snapshot: &mut Snapshot) {
+    snapshot.repository = None;
+}

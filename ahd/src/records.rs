@@ -1,0 +1,275 @@
+//! What was made for whom: a file for each view and clone, written before it is made and removed after it is gone.
+//!
+//! So whatever a killed helper left is found again: a record that is not `ready` is something half-made, a view whose mount is gone is
+//! one to forget, a clone whose mount is gone is mounted again.
+
+use std::collections::{BTreeMap, HashSet};
+use std::fs::File;
+use std::io::Write;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use ah_plugin_api::{Error, ErrorKind, FileName, ProviderName, Reference, Result};
+use serde::{Deserialize, Serialize};
+
+use crate::state;
+
+/// What was made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Made {
+    View,
+    Clone,
+}
+
+impl Made {
+    /// The folder of the state in which the provider makes it, if it needs one.
+    pub(crate) fn workshop(self) -> &'static str {
+        match self {
+            Self::View => "shown",
+            Self::Clone => "clones",
+        }
+    }
+}
+
+/// How a mount is known again.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Mark {
+    /// Its number in /proc/self/mountinfo, which may be given to another one after it is gone.
+    pub(crate) id: u64,
+    /// The directory that it shows.
+    pub(crate) dev: (u32, u32),
+    pub(crate) ino: u64,
+    /// The run of the machine.
+    pub(crate) boot: String,
+}
+
+/// A view or a clone.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Record {
+    pub(crate) id: String,
+    pub(crate) made: Made,
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    pub(crate) token: String,
+    /// The inner provider.
+    pub(crate) provider: ProviderName,
+    /// Its reference to the snapshot.
+    pub(crate) snapshot: Reference,
+    /// Its reference to what it made, once it has.
+    pub(crate) inner: Option<Reference>,
+    /// The directory that is shown, once it is known.
+    pub(crate) source: Option<Text>,
+    /// Where the user wants it, by name and by what it is.
+    pub(crate) target: Text,
+    pub(crate) target_dev: (u32, u32),
+    pub(crate) target_ino: u64,
+    pub(crate) name: Text,
+    pub(crate) mark: Option<Mark>,
+    pub(crate) ready: bool,
+}
+
+/// Bytes that are mostly text.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub(crate) enum Text {
+    Text(String),
+    Bytes(Vec<u8>),
+}
+
+impl From<&Path> for Text {
+    fn from(path: &Path) -> Self {
+        Self::from(path.as_os_str().as_bytes())
+    }
+}
+
+impl From<&[u8]> for Text {
+    fn from(bytes: &[u8]) -> Self {
+        match std::str::from_utf8(bytes) {
+            Ok(text) => Self::Text(text.to_owned()),
+            Err(_) => Self::Bytes(bytes.to_vec()),
+        }
+    }
+}
+
+impl Text {
+    pub(crate) fn path(&self) -> PathBuf {
+        match self {
+            Self::Text(text) => text.into(),
+            Self::Bytes(bytes) => std::ffi::OsString::from_vec(bytes.clone()).into(),
+        }
+    }
+}
+
+impl Record {
+    /// The name in the target.
+    pub(crate) fn name(&self) -> Result<FileName> {
+        FileName::new(self.name.path().as_os_str().as_bytes())
+    }
+
+    /// Its id, as a name to hand to a provider.
+    pub(crate) fn id_name(&self) -> Result<FileName> {
+        FileName::new(self.id.as_bytes())
+    }
+
+    /// What the user knows it by.
+    pub(crate) fn reference(&self) -> Result<Reference> {
+        let kind = match self.made {
+            Made::View => "view",
+            Made::Clone => "clone",
+        };
+        Reference::new(format!("{kind}:{}", self.id))
+    }
+
+    /// Where it is for the user.
+    pub(crate) fn place(&self) -> PathBuf {
+        self.target.path().join(self.name.path())
+    }
+}
+
+/// All records, in memory as on disk.
+pub(crate) struct Records {
+    folder: PathBuf,
+    all: Mutex<BTreeMap<String, Record>>,
+    /// Those that a call works on.
+    claimed: Mutex<HashSet<String>>,
+}
+
+/// The right to work on a record, until dropped.
+pub(crate) struct Claim<'a> {
+    records: &'a Records,
+    id: String,
+}
+
+impl Drop for Claim<'_> {
+    fn drop(&mut self) {
+        self.records.claimed().remove(&self.id);
+    }
+}
+
+impl Records {
+    /// Reads all of `folder`; a file that cannot be read is told to `warn`.
+    pub(crate) fn open(folder: PathBuf, warn: &mut dyn FnMut(String)) -> Result<Self> {
+        let mut all = BTreeMap::new();
+        let entries = std::fs::read_dir(&folder).map_err(|e| Error::from_io("cannot read the records", &e))?;
+        for path in entries.flatten().map(|entry| entry.path()) {
+            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            let Some(id) = name.strip_suffix(".json") else {
+                // Was being written when its writer was killed.
+                let _ = std::fs::remove_file(&path);
+                continue;
+            };
+            let read = std::fs::read(&path).map_err(|e| e.to_string());
+            match read.and_then(|bytes| serde_json::from_slice::<Record>(&bytes).map_err(|e| e.to_string())) {
+                Ok(record) if record.id == id => drop(all.insert(id.to_owned(), record)),
+                Ok(_) => warn(format!("the record {} is of something else", path.display())),
+                Err(why) => warn(format!("the record {} cannot be read: {why}", path.display())),
+            }
+        }
+        Ok(Self { folder, all: Mutex::new(all), claimed: Mutex::default() })
+    }
+
+    fn all(&self) -> MutexGuard<'_, BTreeMap<String, Record>> {
+        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn claimed(&self) -> MutexGuard<'_, HashSet<String>> {
+        self.claimed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// All that `wanted` says yes to.
+    pub(crate) fn find(&self, wanted: impl Fn(&Record) -> bool) -> Vec<Record> {
+        self.all().values().filter(|record| wanted(record)).cloned().collect()
+    }
+
+    /// The record as it is now.
+    pub(crate) fn get(&self, id: &str) -> Option<Record> {
+        self.all().get(id).cloned()
+    }
+
+    /// The right to work on a record.
+    pub(crate) fn claim(&self, id: &str) -> Result<Claim<'_>> {
+        if !self.claimed().insert(id.to_owned()) {
+            return Err(Error::new(ErrorKind::Busy, "another call is working on that at this moment"));
+        }
+        Ok(Claim { records: self, id: id.to_owned() })
+    }
+
+    /// Puts a new record among the others, claimed, unless its user has `limit` of the kind.
+    pub(crate) fn begin(&self, record: &Record, limit: usize) -> Result<Claim<'_>> {
+        let claim = self.claim(&record.id)?;
+        {
+            let mut all = self.all();
+            let count = all.values().filter(|other| other.uid == record.uid && other.made == record.made).count();
+            if count >= limit {
+                let what = match record.made {
+                    Made::View => "views",
+                    Made::Clone => "clones",
+                };
+                return Err(Error::new(
+                    ErrorKind::ResourceExhausted,
+                    format!("you have {limit} {what} with the helper ahd, which is the limit"),
+                )
+                .with_hint("ah agent fs release --all; ah agent fs branches; limits are set in ahd.conf"));
+            }
+            all.insert(record.id.clone(), record.clone());
+        }
+        if let Err(error) = self.write(record) {
+            self.all().remove(&record.id);
+            return Err(error);
+        }
+        Ok(claim)
+    }
+
+    /// Writes down how far a record has come.
+    pub(crate) fn save(&self, record: &Record) -> Result<()> {
+        self.write(record)?;
+        self.all().insert(record.id.clone(), record.clone());
+        Ok(())
+    }
+
+    fn write(&self, record: &Record) -> Result<()> {
+        let (path, temp) = (self.path(&record.id), self.folder.join(format!("{}.tmp", record.id)));
+        let failed = |e: std::io::Error| Error::from_io(format!("cannot write {}", path.display()), &e);
+        let text = serde_json::to_vec(record).map_err(|e| failed(e.into()))?;
+        let mut options = File::options();
+        options.write(true).create(true).truncate(true).mode(0o600).custom_flags(nix::libc::O_NOFOLLOW);
+        // A view does not outlive the machine's run; a clone must be found after a power cut.
+        let durable = record.made == Made::Clone;
+        let written = options.open(&temp).and_then(|mut file| {
+            file.write_all(&text)?;
+            if durable { file.sync_data() } else { Ok(()) }
+        });
+        let renamed = written.and_then(|()| std::fs::rename(&temp, &path));
+        renamed.map_err(|e| {
+            let _ = std::fs::remove_file(&temp);
+            failed(e)
+        })?;
+        if durable { state::sync(&self.folder) } else { Ok(()) }
+    }
+
+    /// Forgets a record: what it stood for is gone.
+    pub(crate) fn remove(&self, id: &str) -> Result<()> {
+        match std::fs::remove_file(self.path(id)) {
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+                Err(Error::from_io(format!("cannot remove the record {id}"), &e))
+            }
+            _ => {
+                self.all().remove(id);
+                Ok(())
+            }
+        }
+    }
+
+    fn path(&self, id: &str) -> PathBuf {
+        self.folder.join(format!("{id}.json"))
+    }
+}
+
+/// A new id.
+pub(crate) fn new_id() -> Result<String> {
+    let number = getrandom::u64().map_err(|_| Error::new(ErrorKind::Internal, "there are no random numbers"))?;
+    Ok(format!("{number:016x}"))
+}

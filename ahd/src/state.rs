@@ -1,0 +1,120 @@
+//! The helper's state folder: stores that only root can enter, and a lock so that one helper at a time works on it.
+//!
+//! ```text
+//! lock, audit.log, plugins/          who works here; what was done; which libraries were tried
+//! stores/<uid>/<token>/<provider>/   a provider's store for one of a user's
+//! records/<id>.json                  a view or a clone, see `records`
+//! shown/, clones/                    where providers make views and clones
+//! probe/                             an empty store to ask with
+//! ```
+
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use ah_plugin_api::{Dir, Error, ErrorKind, ProviderName, Result};
+use rustix::fs::FlockOperation;
+
+use crate::owned::is_token;
+
+/// The state folder, locked.
+#[derive(Debug)]
+pub(crate) struct State {
+    root: PathBuf,
+    _lock: File,
+}
+
+impl State {
+    /// Makes or opens the folder at `path`.
+    pub(crate) fn open(path: &Path) -> Result<Self> {
+        let shown = path.display();
+        make(path)?;
+        let root = path.canonicalize().map_err(|e| Error::from_io(format!("cannot find {shown}"), &e))?;
+        let at = std::fs::metadata(&root).map_err(|e| Error::from_io(format!("cannot look at {shown}"), &e))?;
+        ah_host::roots_own(&root).map_err(|untrusted| {
+            Error::new(ErrorKind::PermissionDenied, format!("{shown} is no place for root's state: {untrusted}"))
+        })?;
+        if at.mode() & 0o077 != 0 {
+            return Err(Error::new(ErrorKind::PermissionDenied, format!("others can enter {shown}"))
+                .with_hint(format!("chmod 700 {shown}")));
+        }
+        for name in ["stores", "records", "shown", "clones", "probe", "plugins"] {
+            make(&root.join(name))?;
+        }
+        let mut options = File::options();
+        options.write(true).create(true).truncate(false).mode(0o600).custom_flags(nix::libc::O_NOFOLLOW);
+        let lock = options.open(root.join("lock")).map_err(|e| Error::from_io(format!("cannot lock {shown}"), &e))?;
+        rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive)
+            .map_err(|_| Error::new(ErrorKind::Busy, format!("another ahd works on {shown}")))?;
+        Ok(Self { root, _lock: lock })
+    }
+
+    /// The folder.
+    pub(crate) fn path(&self) -> &Path {
+        &self.root
+    }
+
+    /// A folder in it, opened.
+    pub(crate) fn dir(&self, name: &str) -> Result<Dir> {
+        Dir::open(self.root.join(name))
+    }
+
+    fn store_path(&self, uid: u32, token: &str, provider: &ProviderName) -> Result<PathBuf> {
+        // Was checked when it came in; what becomes a path is checked where it does.
+        if !is_token(token) {
+            return Err(Error::new(ErrorKind::InvalidArgument, "no token"));
+        }
+        Ok(self.root.join("stores").join(uid.to_string()).join(token).join(provider.as_str()))
+    }
+
+    /// A provider's store for one of a user's, if it was made.
+    pub(crate) fn store(&self, uid: u32, token: &str, provider: &ProviderName) -> Result<Option<Dir>> {
+        match Dir::open(self.store_path(uid, token, provider)?) {
+            Err(error) if error.kind == ErrorKind::NotFound => Ok(None),
+            opened => opened.map(Some),
+        }
+    }
+
+    /// As [`State::store`]; made if need be. A user has at most `limit` of them.
+    pub(crate) fn make_store(&self, uid: u32, token: &str, provider: &ProviderName, limit: usize) -> Result<Dir> {
+        if let Some(store) = self.store(uid, token, provider)? {
+            return Ok(store);
+        }
+        let of_user = self.root.join("stores").join(uid.to_string());
+        make(&of_user)?;
+        let others = std::fs::read_dir(&of_user).map_err(|e| Error::from_io("cannot count your stores", &e))?.count();
+        if others >= limit && !of_user.join(token).exists() {
+            return Err(Error::new(
+                ErrorKind::ResourceExhausted,
+                format!("you have {limit} stores with the helper ahd, which is the limit"),
+            )
+            .with_hint("limits are set in ahd.conf"));
+        }
+        let path = self.store_path(uid, token, provider)?;
+        for folder in [of_user.join(token), path.clone()] {
+            make(&folder)?;
+        }
+        // What is in it shall be found after a power cut.
+        for folder in [&self.root.join("stores"), &of_user, &of_user.join(token)] {
+            sync(folder)?;
+        }
+        Dir::open(path)
+    }
+}
+
+/// Makes a folder that only this user can enter; one that is there is left as it is.
+fn make(path: &Path) -> Result<()> {
+    match std::fs::DirBuilder::new().mode(0o700).create(path) {
+        Err(e) if e.kind() != std::io::ErrorKind::AlreadyExists => {
+            Err(Error::from_io(format!("cannot make the folder {}", path.display()), &e))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Makes sure that the names in a folder survive a power cut.
+pub(crate) fn sync(folder: &Path) -> Result<()> {
+    let dir = Dir::open(folder)?;
+    rustix::fs::fsync(dir.as_fd()).map_err(|e| Error::from_io(format!("cannot sync {}", folder.display()), &e.into()))
+}

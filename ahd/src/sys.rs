@@ -1,0 +1,84 @@
+//! The one place of this crate with `unsafe`: two system calls that no crate in use wraps, and the sockets that systemd hands over.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+
+use nix::libc;
+
+/// `struct mount_attr` of mount_setattr(2), in its first version.
+#[repr(C)]
+struct MountAttr {
+    attr_set: u64,
+    attr_clr: u64,
+    propagation: u64,
+    userns_fd: u64,
+}
+
+const MOUNT_ATTR_RDONLY: u64 = 0x1;
+const MOUNT_ATTR_NOSUID: u64 = 0x2;
+const MOUNT_ATTR_NODEV: u64 = 0x4;
+
+/// Sets a mount that is nowhere yet nosuid, nodev, private, and read-only if asked for.
+pub(crate) fn harden(mount: BorrowedFd<'_>, read_only: bool) -> io::Result<()> {
+    let attr = MountAttr {
+        attr_set: MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | if read_only { MOUNT_ATTR_RDONLY } else { 0 },
+        attr_clr: 0,
+        propagation: libc::MS_PRIVATE,
+        userns_fd: 0,
+    };
+    // SAFETY: the descriptor is open while it is borrowed, the path is an empty C string, and the structure is as long as is said;
+    // the kernel only reads both.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            mount.as_raw_fd(),
+            c"".as_ptr(),
+            libc::AT_EMPTY_PATH,
+            &raw const attr,
+            size_of::<MountAttr>(),
+        )
+    };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// The supplementary groups that the process at the other end of a Unix socket had when it connected.
+pub(crate) fn peer_groups(socket: BorrowedFd<'_>) -> io::Result<Vec<libc::gid_t>> {
+    // The kernel's own limit is 65,536 groups.
+    let mut groups: Vec<libc::gid_t> = vec![0; 64];
+    loop {
+        let mut length = libc::socklen_t::try_from(size_of_val(&groups[..])).unwrap_or(libc::socklen_t::MAX);
+        // SAFETY: the descriptor is open while it is borrowed, and the kernel writes at most `length` bytes into the buffer, which has as
+        // many.
+        let result = unsafe {
+            libc::getsockopt(
+                socket.as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_PEERGROUPS,
+                groups.as_mut_ptr().cast(),
+                &raw mut length,
+            )
+        };
+        let wanted = length as usize / size_of::<libc::gid_t>();
+        if result == 0 {
+            groups.truncate(wanted);
+            return Ok(groups);
+        }
+        let error = io::Error::last_os_error();
+        if error.raw_os_error() != Some(libc::ERANGE) || wanted <= groups.len() || wanted > 1 << 17 {
+            return Err(error);
+        }
+        groups.resize(wanted, 0);
+    }
+}
+
+/// Takes over a descriptor that this process was started with.
+pub(crate) fn inherited(number: RawFd) -> io::Result<OwnedFd> {
+    // SAFETY: asks for the flags of a number; one that is not open is an error.
+    if unsafe { libc::fcntl(number, libc::F_GETFD) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: it is open, as was just seen, it came from outside, and the caller takes each number once, before there are threads.
+    let fd = unsafe { OwnedFd::from_raw_fd(number) };
+    rustix::io::fcntl_setfd(&fd, rustix::io::FdFlags::CLOEXEC)?;
+    Ok(fd)
+}

@@ -1,0 +1,237 @@
+//! The helper at work for ordinary users: what it gives them, and what survives its end.
+
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+mod common;
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+
+use ah_plugin_api::{Capability, Context, DestroyRequest, ErrorKind, FileName, ReclaimRequest};
+use common::{ALICE, ALLOWED, BOB, Daemon, as_user, in_groups, is_root};
+
+#[test]
+fn a_user_has_snapshots_views_and_clones_of_what_is_theirs() {
+    if !is_root() {
+        return;
+    }
+    let daemon = Daemon::start(ALLOWED);
+    let home = daemon.home(ALICE);
+    as_user(ALICE, || {
+        let (provider, open) = (daemon.provider(), home.open());
+        let description = provider.describe();
+        assert_eq!((description.name.as_str(), description.rank), ("copies_ahd", Some(49)));
+        for gone in [Capability::ReadWithoutMount, Capability::Diff, Capability::RepositoryClones] {
+            assert!(!description.capabilities.contains(&gone), "{gone}");
+        }
+        // Asking writes nothing; the first snapshot makes the token.
+        let probe = open.probe(&*provider).unwrap();
+        assert!(probe.usable && probe.can_delete, "{probe:?}");
+        assert!(open.list(&*provider).unwrap().is_empty());
+        assert_eq!(fs::read_dir(home.at("store")).unwrap().count(), 0);
+        let snapshot = open.snapshot(&*provider, "one").unwrap();
+        assert_eq!(open.list(&*provider).unwrap().len(), 1);
+        assert_eq!(open.snapshot(&*provider, "one").unwrap_err().kind, ErrorKind::AlreadyExists);
+
+        fs::write(home.at("w/file"), "later").unwrap();
+        let view = open.mount(&*provider, &snapshot.reference, "v").unwrap();
+        assert_eq!(view.path, home.at("target/v"));
+        assert_eq!(fs::read_to_string(view.path.join("file")).unwrap(), format!("of {ALICE}"));
+        assert!(fs::write(view.path.join("file"), "x").is_err());
+        assert!(fs::write(view.path.join("new"), "x").is_err());
+        assert_eq!(open.mount(&*provider, &snapshot.reference, "v").unwrap_err().kind, ErrorKind::AlreadyExists);
+
+        let clone = open.fork(&*provider, &snapshot.reference, "c").unwrap();
+        assert_eq!(clone.path, home.at("target/c"));
+        fs::write(clone.path.join("new"), "mine").unwrap();
+        assert_eq!(fs::metadata(&clone.path).unwrap().uid(), ALICE);
+        assert!(!home.at("w/new").exists());
+
+        let busy = open.destroy(&*provider, &DestroyRequest::Snapshot(snapshot.reference.clone())).unwrap_err();
+        assert_eq!(busy.kind, ErrorKind::Busy);
+        let user = fs::File::open(view.path.join("file")).unwrap();
+        let busy = open.unmount(&*provider, &view.reference).unwrap_err();
+        assert_eq!(busy.kind, ErrorKind::Busy);
+        drop(user);
+        open.unmount(&*provider, &view.reference).unwrap();
+        open.unmount(&*provider, &view.reference).unwrap();
+        assert!(!view.path.exists());
+        open.destroy(&*provider, &DestroyRequest::Snapshot(snapshot.reference.clone())).unwrap();
+        assert_eq!(fs::read_to_string(clone.path.join("new")).unwrap(), "mine", "a clone outlives its snapshot");
+        open.destroy(&*provider, &DestroyRequest::Clone(clone.reference.clone())).unwrap();
+        assert!(!clone.path.exists());
+        assert!(open.list(&*provider).unwrap().is_empty());
+    });
+    assert!(daemon.mounts().is_empty());
+    assert!(daemon.state("records").is_empty() && daemon.state("clones").is_empty());
+    // Each step that changed something is written down, with who and where.
+    let log = fs::read_to_string(daemon.base.path().join("state/audit.log")).unwrap();
+    for op in ["snapshot", "mount", "clone", "unmount", "destroy"] {
+        assert!(log.contains(&format!("\"op\":\"{op}\"")), "{op}: {log}");
+    }
+    assert!(log.contains(&format!("\"uid\":{ALICE}")) && log.contains(&home.at("w").display().to_string()));
+}
+
+#[test]
+fn mounts_are_nosuid_nodev_and_views_read_only() {
+    if !is_root() {
+        return;
+    }
+    let daemon = Daemon::start(ALLOWED);
+    let home = daemon.home(ALICE);
+    // A program of root's in the user's directory, with the bit.
+    fs::copy("/usr/bin/id", home.at("w/id")).unwrap();
+    fs::set_permissions(home.at("w/id"), fs::Permissions::from_mode(0o4755)).unwrap();
+    as_user(ALICE, || {
+        let (provider, open) = (daemon.provider(), home.open());
+        let snapshot = open.snapshot(&*provider, "one").unwrap();
+        open.mount(&*provider, &snapshot.reference, "v").unwrap();
+        open.fork(&*provider, &snapshot.reference, "c").unwrap();
+        for place in ["target/v", "target/c"] {
+            assert_eq!(fs::metadata(home.at(place).join("id")).unwrap().mode() & 0o7777, 0o4755);
+        }
+    });
+    let mounts = daemon.mounts();
+    assert_eq!(mounts.len(), 2);
+    for (point, options) in &mounts {
+        let has = |option: &str| options.split(',').any(|one| one == option);
+        assert!(has("nosuid") && has("nodev"), "{point:?} {options}");
+        assert_eq!(has("ro"), point.ends_with("v"), "{point:?} {options}");
+        use std::os::unix::process::CommandExt;
+        let run = std::process::Command::new(point.join("id")).arg("-u").uid(ALICE).gid(ALICE).output().unwrap();
+        assert_eq!(String::from_utf8_lossy(&run.stdout).trim(), ALICE.to_string());
+    }
+}
+
+#[test]
+fn what_belongs_to_somebody_else_around_a_directory_needs_the_administrator() {
+    if !is_root() {
+        return;
+    }
+    let refused = |daemon: &Daemon, uid, groups: &[u32]| {
+        let home = daemon.home(uid);
+        in_groups(uid, groups, || {
+            let (provider, open) = (daemon.provider(), home.open());
+            let probe = open.probe(&*provider).unwrap();
+            let taken = open.snapshot(&*provider, "one");
+            assert_eq!(probe.usable, taken.is_ok());
+            if let Err(error) = &taken {
+                assert_eq!(error.kind, ErrorKind::PermissionDenied);
+                assert!(probe.remedy.unwrap().contains("allow-containing"));
+            }
+            taken.is_err()
+        })
+    };
+    // /run is root's.
+    let nobody = Daemon::start("{}");
+    assert!(refused(&nobody, ALICE, &[]));
+    drop(nobody);
+    let some = Daemon::start(r#"{"allow-containing": ["12345", "@777"]}"#);
+    assert!(refused(&some, ALICE, &[]));
+    assert!(!refused(&some, BOB, &[]));
+    assert!(!refused(&some, 4711, &[5, 777]));
+}
+
+#[test]
+fn what_is_theirs_alone_needs_nobody() {
+    if !is_root() {
+        return;
+    }
+    let daemon = Daemon::start("{}");
+    let home = daemon.home(ALICE);
+    // A filesystem of the user's own.
+    let options = format!("mode=0700,uid={ALICE},gid={ALICE}");
+    nix::mount::mount(Some("ahd-test"), &home.at("w"), Some("tmpfs"), nix::mount::MsFlags::empty(), Some(&*options))
+        .unwrap();
+    as_user(ALICE, || {
+        fs::create_dir(home.at("w/below")).unwrap();
+        let (provider, open) = (daemon.provider(), home.open());
+        assert!(open.probe(&*provider).unwrap().usable);
+        open.snapshot(&*provider, "one").unwrap();
+    });
+    // A bind mount of a directory of theirs in a filesystem of root's is not it.
+    let (from, to) = (home.at("target"), home.at("bound"));
+    fs::create_dir(&to).unwrap();
+    nix::mount::mount(Some(&from), &to, None::<&str>, nix::mount::MsFlags::MS_BIND, None::<&str>).unwrap();
+    as_user(ALICE, || {
+        let (provider, mut open) = (daemon.provider(), home.open());
+        open.workspace = ah_plugin_api::Dir::open(&to).unwrap();
+        assert!(!open.probe(&*provider).unwrap().usable);
+    });
+}
+
+#[test]
+fn views_and_clones_outlive_the_helper_and_clones_come_back_after_a_restart_of_the_machine() {
+    if !is_root() {
+        return;
+    }
+    let mut daemon = Daemon::start(ALLOWED);
+    let home = daemon.home(ALICE);
+    let (view, clone, snapshot) = as_user(ALICE, || {
+        let (provider, open) = (daemon.provider(), home.open());
+        let snapshot = open.snapshot(&*provider, "one").unwrap();
+        let view = open.mount(&*provider, &snapshot.reference, "v").unwrap();
+        let clone = open.fork(&*provider, &snapshot.reference, "c").unwrap();
+        fs::write(clone.path.join("new"), "mine").unwrap();
+        (view, clone, snapshot)
+    });
+    daemon.restart();
+    assert_eq!(daemon.mounts().len(), 2, "a restart of the helper alone takes nothing away");
+    daemon.kill();
+    // As if the machine had been down.
+    for (point, _) in daemon.mounts() {
+        nix::mount::umount(&point).unwrap();
+    }
+    assert!(!clone.path.join("new").exists());
+    daemon.run().unwrap();
+    assert_eq!(fs::read_to_string(clone.path.join("new")).unwrap(), "mine");
+    assert!(!view.path.exists(), "what is left of a view goes");
+    as_user(ALICE, || {
+        let (provider, open) = (daemon.provider(), home.open());
+        open.unmount(&*provider, &view.reference).unwrap();
+        let again = open.mount(&*provider, &snapshot.reference, "v").unwrap();
+        open.unmount(&*provider, &again.reference).unwrap();
+        open.destroy(&*provider, &DestroyRequest::Clone(clone.reference)).unwrap();
+        assert!(!clone.path.exists());
+    });
+    // With something else in its place, a clone is not mounted over it.
+    let clone = as_user(ALICE, || home.open().fork(&*daemon.provider(), &snapshot.reference, "c").unwrap());
+    daemon.kill();
+    nix::mount::umount(&clone.path).unwrap();
+    fs::write(clone.path.join("in the way"), "x").unwrap();
+    daemon.run().unwrap();
+    assert!(daemon.mounts().is_empty() && clone.path.join("in the way").exists());
+    assert!(daemon.said("something in its place"));
+    fs::remove_file(clone.path.join("in the way")).unwrap();
+    daemon.restart();
+    assert_eq!(daemon.mounts().len(), 1);
+}
+
+#[test]
+fn what_was_forgotten_can_be_taken_away_by_name() {
+    if !is_root() {
+        return;
+    }
+    let daemon = Daemon::start(ALLOWED);
+    let (alice, bob) = (daemon.home(ALICE), daemon.home(BOB));
+    let forgotten = |home: &common::Home| {
+        let request =
+            ReclaimRequest { auto: false, forgotten: ["v", "c"].map(|name| FileName::new(name).unwrap()).into() };
+        let open = home.open();
+        daemon.provider().reclaim(&open.place(), &request, &Context::quiet()).unwrap().actions.len()
+    };
+    as_user(ALICE, || {
+        let (provider, open) = (daemon.provider(), alice.open());
+        let snapshot = open.snapshot(&*provider, "one").unwrap();
+        open.mount(&*provider, &snapshot.reference, "v").unwrap();
+        open.fork(&*provider, &snapshot.reference, "c").unwrap();
+        open.fork(&*provider, &snapshot.reference, "stays").unwrap();
+    });
+    as_user(BOB, || {
+        bob.open().snapshot(&*daemon.provider(), "one").unwrap();
+        assert_eq!(forgotten(&bob), 0);
+    });
+    as_user(ALICE, || assert_eq!(forgotten(&alice), 2));
+    assert_eq!(daemon.mounts().len(), 1);
+    assert!(!alice.at("target/v").exists() && alice.at("target/stays/file").exists());
+}

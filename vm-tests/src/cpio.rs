@@ -4,6 +4,7 @@
 use std::io::{self, Write};
 
 const DIRECTORY: u32 = 0o040_755;
+const SYMLINK: u32 = 0o120_777;
 const FILE: u32 = 0o100_000;
 
 /// An archive that is being written.
@@ -27,6 +28,11 @@ impl<W: Write> Archive<W> {
     /// A file.
     pub fn file(&mut self, path: &str, mode: u32, content: &[u8]) -> io::Result<()> {
         self.entry(path, FILE | (mode & 0o7777), content)
+    }
+
+    /// A symlink.
+    pub fn symlink(&mut self, path: &str, target: &str) -> io::Result<()> {
+        self.entry(path, SYMLINK, target.as_bytes())
     }
 
     /// Ends the archive and gives back what it was written to.

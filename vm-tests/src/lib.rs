@@ -11,4 +11,5 @@ pub mod disk;
 pub mod machine;
 pub mod payload;
 pub mod random;
+pub mod record;
 pub mod workload;

@@ -197,7 +197,9 @@ fn qemu(setup: &Setup, folder: &Path, image: &Path) -> Result<Command> {
         Accelerator::Kvm => ["-accel", "kvm", "-cpu", "host"],
         Accelerator::Tcg => ["-accel", "tcg,thread=multi", "-cpu", "max,la57=off"],
     });
-    let mut line = "console=ttyS0 panic=-1 oops=panic mitigations=off nokaslr cryptomgr.notests selinux=0 apparmor=0 audit=0".to_owned();
+    let mut line =
+        "console=ttyS0 panic=-1 oops=panic mitigations=off nokaslr cryptomgr.notests selinux=0 apparmor=0 audit=0"
+            .to_owned();
     if setup.payload.shell {
         line.push_str(" quiet");
     }
@@ -311,6 +313,7 @@ pub fn run(setup: &Setup, silence: Duration, out: &mut dyn FnMut(&[u8])) -> Resu
             Event::Ended => break,
         }
     }
-    let status = status.ok_or_else(|| anyhow!("{}", kernel.text()).context("the guest went away before its command ended"))?;
+    let status =
+        status.ok_or_else(|| anyhow!("{}", kernel.text()).context("the guest went away before its command ended"))?;
     Ok(Outcome { status, boot, whole: started.elapsed() })
 }

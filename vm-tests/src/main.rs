@@ -5,8 +5,11 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use ah_vm_tests::cuts::{Cuts, guest_files};
 use ah_vm_tests::machine::{Accelerator, Backing, Machine, Setup, run};
 use ah_vm_tests::payload::{Guest, Payload};
+use ah_vm_tests::random::Random;
+use ah_vm_tests::workload;
 use anyhow::{Context as _, Result, bail};
 use clap::{Args, Parser, Subcommand};
 
@@ -24,6 +27,37 @@ struct Cli {
 enum Action {
     /// Runs a command in the guest and ends with its exit status.
     Run(RunArgs),
+    /// Cuts the guest's power again and again and looks whether everything is there that was reported durable.
+    Cuts(CutsArgs),
+    /// What runs in the guest between two cuts.
+    #[command(hide = true)]
+    Inside(InsideArgs),
+}
+
+#[derive(Args)]
+struct CutsArgs {
+    /// How many.
+    #[arg(long, default_value_t = 10)]
+    cuts: u32,
+    /// The seed of an earlier run.
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Which providers.
+    #[arg(long, default_value = "git btrfs zfs")]
+    places: String,
+}
+
+#[derive(Args)]
+struct InsideArgs {
+    #[arg(long)]
+    books: PathBuf,
+    #[arg(long)]
+    seed: u64,
+    #[arg(long)]
+    log: PathBuf,
+    #[arg(long)]
+    work: bool,
+    places: Vec<String>,
 }
 
 #[derive(Args)]
@@ -69,11 +103,17 @@ fn folders() -> Result<(PathBuf, PathBuf)> {
 }
 
 fn act(cli: &Cli) -> Result<i32> {
+    if let Action::Inside(args) = &cli.command {
+        workload::inside(&args.places, &args.books, args.seed, &args.log, args.work)?;
+        return Ok(0);
+    }
     let (build, target) = folders()?;
     let guest = Guest::find(&target, &cli.zfs)?;
     let accelerator = Accelerator::find(&guest, &target)?;
     match &cli.command {
         Action::Run(args) => run_command(args, Setup::new(guest, accelerator), &build),
+        Action::Cuts(args) => run_cuts(args, Setup::new(guest, accelerator), &build),
+        Action::Inside(_) => Ok(0),
     }
 }
 
@@ -108,6 +148,29 @@ fn run_command(args: &RunArgs, mut setup: Setup, build: &Path) -> Result<i32> {
         outcome.status
     );
     Ok(outcome.status)
+}
+
+fn run_cuts(args: &CutsArgs, mut setup: Setup, build: &Path) -> Result<i32> {
+    let places: Vec<_> = args.places.split_whitespace().map(str::to_owned).collect();
+    setup.payload.programs = ours(build)?;
+    // What is not used costs time at each boot.
+    setup.payload.modules = places.iter().map(|place| if place == "git" { "ext4" } else { place }.to_owned()).collect();
+    let seed = args.seed.unwrap_or_else(Random::seed);
+    println!("power cuts: {} of {}, --seed {seed}", args.cuts, places.join(", "));
+    let cuts = Cuts {
+        setup,
+        places,
+        count: args.cuts,
+        seed,
+        program: std::env::current_exe()?,
+        script: guest_files().join("cuts.sh"),
+    };
+    let tally = cuts.run(&mut |line| println!("  {line}"))?;
+    println!(
+        "power cuts: {} snapshots compared, {} operations reported, {} cuts amid one, {} of {} unflushed blocks lost; nothing that was reported was",
+        tally.compared, tally.done, tally.amid, tally.loss.lost, tally.loss.unflushed
+    );
+    Ok(0)
 }
 
 /// One argument is a line for the shell; several are a command and its arguments.

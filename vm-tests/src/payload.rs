@@ -1,5 +1,5 @@
-//! What a run brings into the guest: our programs in `/ah/bin` with the libraries that the guest lacks, files in `/ah/files`, and the
-//! command.
+//! What a run brings into the guest: our programs in `/ah/bin` with the libraries that the guest lacks, providers in `/ah/providers`,
+//! files in `/ah/files`, and the command.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -9,9 +9,15 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use ah_plugin_api::abi::ABI_MAJOR;
 use anyhow::{Context as _, Result, bail, ensure};
 
 use crate::cpio::Archive;
+
+/// Where `/ah/bin/ah` looks for providers, as if it were installed.
+fn providers() -> String {
+    format!("ah/lib/ah/providers/{ABI_MAJOR}")
+}
 
 /// A guest that `scripts/vm-guest` made.
 #[derive(Debug, Clone)]
@@ -67,15 +73,19 @@ impl Payload {
         out.seek(SeekFrom::Start(start))?;
         let mut archive = Archive::new(BufWriter::with_capacity(1 << 20, out), start);
         archive.directory("ah")?;
-        for folder in ["ah/bin", "ah/lib", "ah/files"] {
+        let providers = providers();
+        for folder in ["ah/bin", "ah/lib", "ah/lib/ah", "ah/lib/ah/providers", &providers, "ah/files"] {
             archive.directory(folder)?;
         }
+        archive.symlink("ah/providers", &format!("/{providers}"))?;
         archive.file("ah/settings", 0o644, self.settings().as_bytes())?;
         archive.file("ah/command", 0o755, self.command.as_bytes())?;
         let mut there = guest.libraries()?;
         for program in &self.programs {
             let stripped = strip(program, &guest.folder.with_file_name("stripped"))?;
-            archive.file(&format!("ah/bin/{}", name(program)?), 0o755, &fs::read(stripped)?)?;
+            let file = name(program)?;
+            let place = if file.starts_with("libah_provider_") { providers.as_str() } else { "ah/bin" };
+            archive.file(&format!("{place}/{file}"), 0o755, &fs::read(stripped)?)?;
             for library in libraries(program)? {
                 let file = name(&library)?.to_owned();
                 if there.insert(file.clone()) {

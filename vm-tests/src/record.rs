@@ -1,0 +1,195 @@
+//! What the workload of the power cuts reported, and what follows from it: what must be there after a reboot, what must not, and what
+//! may be either way because it was under way.
+//!
+//! The program in the guest and the host keep the same book by the same rules: the guest says each [`Report`] to the host at once, and
+//! the host hands its [`Book`] to the guest that boots next.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+
+/// A tree in two numbers.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Digest {
+    /// Names, kinds, permission bits, contents, targets of symlinks.
+    pub plain: String,
+    /// The same, and modification times.
+    pub timed: String,
+}
+
+/// One line from the guest.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Report {
+    /// A snapshot is about to be taken of a tree like this.
+    Snapshot {
+        /// Its label; none for the one that a restore takes first.
+        label: Option<String>,
+        /// The workspace.
+        digest: Digest,
+    },
+    /// It was reported as taken and durable.
+    SnapshotDone {
+        /// Its id.
+        id: String,
+        /// What it shows.
+        digest: Digest,
+    },
+    /// A snapshot is about to be removed.
+    Remove {
+        /// Its id.
+        id: String,
+    },
+    /// It was reported as removed.
+    RemoveDone {
+        /// Its id.
+        id: String,
+    },
+    /// A branch is about to be made.
+    Branch {
+        /// Its name.
+        name: String,
+        /// What it is to show.
+        digest: Digest,
+    },
+    /// It was reported as made.
+    BranchDone {
+        /// Its name.
+        name: String,
+    },
+    /// A branch is about to be removed.
+    RemoveBranch {
+        /// Its name.
+        name: String,
+    },
+    /// It was reported as removed.
+    RemoveBranchDone {
+        /// Its name.
+        name: String,
+    },
+    /// Everything was looked at after a reboot, and this is what stands from now on.
+    Verified {
+        /// The book.
+        book: Book,
+        /// Snapshots whose contents were compared.
+        compared: usize,
+    },
+    /// Something is not as it must be, or a command failed that must not.
+    Fault {
+        /// What.
+        text: String,
+    },
+    /// Something worth a line.
+    Note {
+        /// What.
+        text: String,
+    },
+}
+
+/// A branch that was reported as made.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Branch {
+    /// What it shows.
+    pub digest: Digest,
+    /// The filesystem was written out since.
+    pub synced: bool,
+}
+
+/// What follows from the reports.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct Book {
+    /// Must be there and show this.
+    pub snapshots: BTreeMap<String, Digest>,
+    /// May be there; then they must show what stands here. By label.
+    pub maybe: BTreeMap<String, Digest>,
+    /// The same for those without a label, which restores take first.
+    pub maybe_safety: BTreeSet<Digest>,
+    /// Was being removed: may be there, whole.
+    pub removing: BTreeMap<String, Digest>,
+    /// Must not be there.
+    pub removed: BTreeSet<String>,
+    /// Must be listed.
+    pub branches: BTreeMap<String, Branch>,
+    /// May be listed.
+    pub maybe_branches: BTreeMap<String, Digest>,
+    /// Must not be listed.
+    pub removed_branches: BTreeSet<String>,
+}
+
+impl Book {
+    /// Enters what was reported.
+    pub fn enter(&mut self, report: &Report) {
+        match report {
+            Report::Snapshot { label: Some(label), digest } => {
+                self.maybe.insert(label.clone(), digest.clone());
+            }
+            Report::Snapshot { label: None, digest } => {
+                self.maybe_safety.insert(digest.clone());
+            }
+            Report::SnapshotDone { id, digest } => {
+                self.snapshots.insert(id.clone(), digest.clone());
+                self.maybe.retain(|_, maybe| maybe != digest);
+                self.maybe_safety.remove(digest);
+            }
+            Report::Remove { id } => {
+                if let Some(digest) = self.snapshots.remove(id) {
+                    self.removing.insert(id.clone(), digest);
+                }
+            }
+            Report::RemoveDone { id } => {
+                self.removing.remove(id);
+                self.removed.insert(id.clone());
+            }
+            Report::Branch { name, digest } => {
+                self.maybe_branches.insert(name.clone(), digest.clone());
+            }
+            Report::BranchDone { name } => {
+                if let Some(digest) = self.maybe_branches.remove(name) {
+                    self.branches.insert(name.clone(), Branch { digest, synced: false });
+                }
+            }
+            Report::RemoveBranch { name } => {
+                if let Some(branch) = self.branches.remove(name) {
+                    self.maybe_branches.insert(name.clone(), branch.digest);
+                }
+            }
+            Report::RemoveBranchDone { name } => {
+                self.maybe_branches.remove(name);
+                self.removed_branches.insert(name.clone());
+            }
+            Report::Verified { book, .. } => *self = book.clone(),
+            Report::Fault { .. } | Report::Note { .. } => {}
+        }
+    }
+}
+
+/// A report with the filesystem that it is about.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Line {
+    /// `git`, `btrfs`, `zfs`.
+    pub place: String,
+    /// What.
+    pub report: Report,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_under_way_may_be_either_way_and_what_was_reported_not() {
+        let digest = |text: &str| Digest { plain: text.to_owned(), timed: text.to_owned() };
+        let mut book = Book::default();
+        book.enter(&Report::Snapshot { label: Some("l".into()), digest: digest("1") });
+        assert!(book.maybe.contains_key("l") && book.snapshots.is_empty());
+        book.enter(&Report::SnapshotDone { id: "a".into(), digest: digest("1") });
+        assert!(book.maybe.is_empty() && book.snapshots.contains_key("a"));
+        book.enter(&Report::Remove { id: "a".into() });
+        assert!(book.snapshots.is_empty() && book.removing.contains_key("a"));
+        book.enter(&Report::RemoveDone { id: "a".into() });
+        assert!(book.removing.is_empty() && book.removed.contains("a"));
+        let line =
+            serde_json::to_string(&Line { place: "zfs".into(), report: Report::Remove { id: "a".into() } }).unwrap();
+        assert_eq!(line, r#"{"place":"zfs","report":{"remove":{"id":"a"}}}"#);
+    }
+}

@@ -1,0 +1,97 @@
+//! Works until the power goes: snapshot, branch, restore, rm, each said to the host before and after.
+
+use std::convert::Infallible;
+
+use anyhow::{Context as _, Result};
+
+use super::lab::{Lab, text};
+use super::tree;
+use crate::record::Report;
+
+/// Snapshots and branches that are kept; of more, one is removed.
+const SNAPSHOTS: usize = 10;
+const BRANCHES: usize = 3;
+
+pub(super) fn until_cut(lab: &mut Lab) -> Result<Infallible> {
+    loop {
+        match lab.random.below(10) {
+            0..4 => snapshot(lab)?,
+            4..6 => restore(lab)?,
+            6 if lab.book.branches.len() < BRANCHES => branch(lab)?,
+            6 | 7 => remove_branch(lab)?,
+            _ => remove(lab)?,
+        }
+        while lab.book.snapshots.len() > SNAPSHOTS {
+            remove(lab)?;
+        }
+    }
+}
+
+/// One of them, or none if there is none.
+fn some<T: Clone>(lab: &mut Lab, of: &[T]) -> Option<T> {
+    let count = u64::try_from(of.len()).ok().filter(|count| *count > 0)?;
+    of.get(usize::try_from(lab.random.below(count)).ok()?).cloned()
+}
+
+fn a_snapshot(lab: &mut Lab) -> Option<String> {
+    let ids: Vec<_> = lab.book.snapshots.keys().cloned().collect();
+    some(lab, &ids)
+}
+
+fn snapshot(lab: &mut Lab) -> Result<()> {
+    tree::change(&lab.workspace(), &mut lab.random).context("changing the workspace")?;
+    let digest = tree::digest(&lab.workspace())?;
+    let label = format!("label-{}", lab.random.number());
+    lab.say(Report::Snapshot { label: Some(label.clone()), digest: digest.clone() })?;
+    let answer = lab.ah(&["snapshot", "-m", &label])?;
+    let id = text(&answer, "/snapshot/id")?.to_owned();
+    anyhow::ensure!(
+        text(&answer, "/snapshot/durability")? == "durable",
+        "a person's snapshot is not durable: {answer}"
+    );
+    lab.say(Report::SnapshotDone { id, digest })
+}
+
+fn restore(lab: &mut Lab) -> Result<()> {
+    let Some(id) = a_snapshot(lab) else { return Ok(()) };
+    tree::change(&lab.workspace(), &mut lab.random).context("changing the workspace")?;
+    let before = tree::digest(&lab.workspace())?;
+    lab.say(Report::Snapshot { label: None, digest: before.clone() })?;
+    let answer = lab.ah(&["restore", &id])?;
+    let safety = text(&answer, "/restore/safety/id")?.to_owned();
+    lab.say(Report::SnapshotDone { id: safety, digest: before })?;
+    let after = tree::digest(&lab.workspace())?;
+    let wanted = &lab.book.snapshots[&id];
+    anyhow::ensure!(
+        after.plain == wanted.plain,
+        "restore {id} ended well, and the workspace differs from the snapshot"
+    );
+    Ok(())
+}
+
+fn remove(lab: &mut Lab) -> Result<()> {
+    let Some(id) = a_snapshot(lab) else { return Ok(()) };
+    lab.say(Report::Remove { id: id.clone() })?;
+    lab.ah(&["rm", "--force", &id])?;
+    lab.say(Report::RemoveDone { id })
+}
+
+fn branch(lab: &mut Lab) -> Result<()> {
+    let Some(id) = a_snapshot(lab) else { return Ok(()) };
+    let name = format!("branch-{}", lab.random.below(1 << 40));
+    let digest = lab.book.snapshots[&id].clone();
+    lab.say(Report::Branch { name: name.clone(), digest: digest.clone() })?;
+    let answer = lab.ah(&["branch", &id, "--name", &name])?;
+    let path = text(&answer, "/branch/path")?;
+    let made = tree::digest(path.as_ref()).with_context(|| path.to_owned())?;
+    anyhow::ensure!(made.plain == digest.plain, "branch {name} differs from the snapshot {id}");
+    lab.say(Report::BranchDone { name })
+}
+
+fn remove_branch(lab: &mut Lab) -> Result<()> {
+    let names: Vec<_> = lab.book.branches.keys().cloned().collect();
+    let Some(name) = some(lab, &names) else { return Ok(()) };
+    lab.say(Report::RemoveBranch { name: name.clone() })?;
+    lab.ah(&["rm", "--force", &name])?;
+    lab.say(Report::RemoveBranchDone { name })
+}

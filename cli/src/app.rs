@@ -8,8 +8,8 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use ah_core::{
-    Access, Background, ConfigValues, Engine, Notice, NoticeKind, ProviderSource, SessionName, Settings, Timestamp,
-    Workspace, text,
+    Access, Background, ConfigValues, Engine, HelperSocket, Notice, NoticeKind, ProviderSource, SessionName, Settings,
+    Timestamp, Workspace, text,
 };
 use ah_plugin_api::{Error, ErrorKind, RelPath, Result};
 use serde::Serialize;
@@ -26,6 +26,9 @@ const SYSCONFDIR: &str = match option_env!("AH_SYSCONFDIR") {
     Some(directory) => directory,
     None => "/etc",
 };
+
+/// Where the privileged helper listens, unless `AH_HELPER_SOCKET` says otherwise.
+const HELPER_SOCKET: &str = ah_host::helper::SOCKET;
 
 /// One run of the program.
 pub(crate) struct App {
@@ -169,6 +172,7 @@ impl App {
         let home = self.home()?;
         let mut settings = Settings::new(home, ProviderSource::Plugins(self.provider_folders()));
         settings.exe_dir = exe_dir();
+        settings.helper = self.helper_socket();
         settings.background = self.background(&settings.home).filter(|_| !self.in_background.get());
         if let Some(seconds) = self.globals.hang_limit {
             settings.hang = Duration::from_secs(seconds.into());
@@ -182,6 +186,14 @@ impl App {
         settings.agent_session = self.agent_session()?;
         settings.observer = Arc::new(Watcher::new(self.ui.clone(), Arc::clone(&self.interrupted)));
         Ok(settings)
+    }
+
+    fn helper_socket(&self) -> Option<HelperSocket> {
+        match &self.env.helper_socket {
+            None => Some(HelperSocket { path: HELPER_SOCKET.into(), named: false }),
+            Some(path) if path.as_os_str().is_empty() => None,
+            Some(path) => Some(HelperSocket { path: self.cwd.join(path), named: true }),
+        }
     }
 
     fn home(&self) -> Result<PathBuf> {
@@ -229,7 +241,16 @@ impl App {
             args.extend(["--provider-path".into(), folder.into_os_string()]);
         }
         let mut env: Vec<(OsString, OsString)> = vec![("AH_HOME".into(), home.into())];
-        for (name, value) in [("HOME", &self.env.user_home), ("XDG_CONFIG_HOME", &self.env.xdg_config_home)] {
+        let helper_socket = self.env.helper_socket.as_ref().map(|path| match path.as_os_str().is_empty() {
+            true => path.clone(),
+            false => self.cwd.join(path),
+        });
+        let kept = [
+            ("HOME", &self.env.user_home),
+            ("XDG_CONFIG_HOME", &self.env.xdg_config_home),
+            ("AH_HELPER_SOCKET", &helper_socket),
+        ];
+        for (name, value) in kept {
             if let Some(value) = value {
                 env.push((name.into(), value.into()));
             }

@@ -29,7 +29,7 @@ const AFTER_HELP: &str = "\
 Exit codes: 0 done, 1 failed, 2 usage, 3 not found, 4 refused, 5 no provider could serve, 130 interrupted.
 
 Environment: AH_HOME (the state, ~/.ah), AH_SESSION (the session to write to), AH_PROVIDER_PATH (folders of \
-provider libraries), NO_COLOR.
+provider libraries), AH_HELPER_SOCKET (where the helper ahd listens; empty: without it), NO_COLOR.
 
 Examples:
   ah agent fs snapshot -m 'before the refactoring'   capture this workspace

@@ -13,6 +13,8 @@ pub(crate) struct Env {
     pub(crate) session: Option<OsString>,
     /// `AH_PROVIDER_PATH`: folders of provider libraries, separated by colons.
     pub(crate) provider_path: Vec<PathBuf>,
+    /// `AH_HELPER_SOCKET`: where the privileged helper listens; empty: it is not asked.
+    pub(crate) helper_socket: Option<PathBuf>,
     /// The user's home directory, from `HOME` or else the user database.
     pub(crate) user_home: Option<PathBuf>,
     /// `XDG_CONFIG_HOME`, where Git keeps the user's ignore file.
@@ -37,6 +39,7 @@ impl Env {
             provider_path: set("AH_PROVIDER_PATH")
                 .map(|paths| std::env::split_paths(&paths).filter(|path| !path.as_os_str().is_empty()).collect())
                 .unwrap_or_default(),
+            helper_socket: std::env::var_os("AH_HELPER_SOCKET").map(PathBuf::from),
             user_home: std::env::home_dir().filter(|path| path.is_absolute()),
             xdg_config_home: set("XDG_CONFIG_HOME").map(PathBuf::from).filter(|path| path.is_absolute()),
             temp: std::env::temp_dir(),

@@ -414,6 +414,7 @@ fn alone(world: &World) -> PathBuf {
 fn run_alone(world: &World, program: &Path, arguments: &[&str]) -> Ran {
     let mut command = Command::new(program);
     command.args(arguments).env_clear().env("AH_HOME", world.path("state")).env("HOME", world.path("home"));
+    command.env("AH_HELPER_SOCKET", "");
     Ran::of(command.current_dir(world.root()))
 }
 
@@ -463,6 +464,7 @@ fn libraries_that_cannot_be_used() {
     assert_eq!(ran.code, 0, "{ran:?}");
     let mut command = Command::new(&program);
     command.args(["agent", "fs", "status"]).env_clear().env("AH_HOME", world.path("state"));
+    command.env("AH_HELPER_SOCKET", "");
     let named = std::env::join_paths([&bad, &good]).unwrap();
     assert_eq!(Ran::of(command.env("AH_PROVIDER_PATH", named).current_dir(world.root())).code, 0);
     // One that others can write to is refused.

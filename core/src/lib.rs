@@ -76,7 +76,7 @@ pub use rm::{RmOptions, RmReport};
 pub use seek::{LeaseRecord, Release, SeekOptions};
 pub use select::Candidate;
 pub use session::SessionRecord;
-pub use settings::{Background, Clock, IdSource, Settings};
+pub use settings::{Background, Clock, HelperSocket, IdSource, Settings};
 pub use snapshot::SnapshotOptions;
 pub use status::{MissingWorkspace, Status};
 pub use timeline::{Event, EventBody, TimelineFault, TimelineFilter, TimelineReport, WorkspaceChange};

@@ -1,4 +1,4 @@
-//! Where providers come from: plugins (loaded by `ah-host`), or given by the caller.
+//! Where providers come from: plugins (loaded by `ah-host`), the privileged helper (connected by `ah-host`), or given by the caller.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ pub struct ServedProvider {
     pub name: ProviderName,
     /// The provider itself.
     pub provider: Arc<dyn Provider>,
-    /// The library it was loaded from.
+    /// The library it was loaded from; none for one of the helper's.
     pub path: Option<PathBuf>,
 }
 
@@ -103,7 +103,8 @@ impl Engine {
                 path: report.path,
             }),
         });
-        let set = ProviderSet { providers: providers.collect(), refused: refused.collect() };
+        let mut set = ProviderSet { providers: providers.collect(), refused: refused.collect() };
+        set.providers.extend(self.helped());
         // One that another of its name came before is what `--provider-path` is for, and listed where plugins are.
         for refused in set.refused.iter().filter(|refused| refused.code != "duplicate") {
             let message = format!("the plugin {} is not used: {}", refused.path.display(), refused.reason);
@@ -112,6 +113,26 @@ impl Engine {
             self.notify(notice);
         }
         set
+    }
+
+    /// The providers of the privileged helper. One that is there and cannot be used is a notice.
+    fn helped(&self) -> Vec<ServedProvider> {
+        let Some(at) = &self.settings().helper else { return Vec::new() };
+        let limit = self.settings().hang;
+        let helper = ah_host::helper::Helper { socket: at.path.clone(), named: at.named, limit };
+        let offered = ah_host::helper::load(&helper).unwrap_or_else(|error| {
+            let causes = error.causes.iter().fold(String::new(), |text, cause| format!("{text}: {cause}"));
+            let mut notice = Notice::new(NoticeKind::Plugin, format!("{error}{causes}"));
+            notice.hint.clone_from(&error.hint);
+            self.notify(notice);
+            Vec::new()
+        });
+        let served = |(description, provider): (ah_plugin_api::Description, _)| ServedProvider {
+            name: description.name,
+            provider,
+            path: None,
+        };
+        offered.into_iter().map(served).collect()
     }
 
     /// The providers at hand when no workspace's configuration counts.
@@ -133,6 +154,11 @@ impl Engine {
         let file = format!("libah_provider_{name}.so");
         for refused in set.refused.iter().filter(|refused| refused.path.ends_with(&file)) {
             error.causes.push(format!("{}: {}", refused.path.display(), refused.reason));
+        }
+        if name.as_str().ends_with("_ahd") {
+            return Err(
+                error.with_hint("it is the helper's: `systemctl start ahd.socket`, or as it was started before")
+            );
         }
         Err(error
             .with_hint("ah agent fs providers lists what was found, and where; `--provider-path DIR` adds a folder"))

@@ -37,6 +37,8 @@ pub struct Settings {
     pub providers: ProviderSource,
     /// The folder of the running program, symlinks resolved: plugins are looked for beside it.
     pub exe_dir: Option<PathBuf>,
+    /// The privileged helper's socket, asked beside the plugins; none: it is not asked.
+    pub helper: Option<HelperSocket>,
     /// The command that does work in the background; none: it is left for the next `gc`.
     pub background: Option<Background>,
     /// A provider's call that gives no sign of life for so long is given up.
@@ -66,6 +68,7 @@ impl Settings {
             agent_session: None,
             providers,
             exe_dir: None,
+            helper: None,
             background: None,
             hang: Duration::from_secs(120),
             clock: Clock::system(),
@@ -74,6 +77,15 @@ impl Settings {
             observer: Arc::new(Quiet),
         }
     }
+}
+
+/// Where the privileged helper listens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HelperSocket {
+    /// Its path. That nothing is there is no error.
+    pub path: PathBuf,
+    /// Whether the user named it. Else every folder on the way must be root's.
+    pub named: bool,
 }
 
 /// A command that core starts detached (own session, no terminal, output to nowhere) with `-C <workspace>` added at its end,

@@ -119,6 +119,8 @@ impl World {
             .args(arguments)
             .env_clear()
             .env("AH_HOME", self.path("state"))
+            // Not a helper that this machine may have.
+            .env("AH_HELPER_SOCKET", "")
             .env("HOME", self.path("home"))
             .env("PATH", "/usr/local/bin:/usr/bin:/bin")
             .env("TZ", "UTC")

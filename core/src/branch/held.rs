@@ -146,13 +146,15 @@ impl Workspace {
     }
 }
 
-/// The topmost mount point below a directory, if there is one.
-pub(super) fn mount_below(dir: &std::path::Path) -> Option<PathBuf> {
+/// How many mounts there are at a directory itself, and the topmost mount point below it.
+pub(super) fn mounts_at(dir: &std::path::Path) -> (usize, Option<PathBuf>) {
     use std::os::unix::ffi::OsStringExt;
-    let mounts = std::fs::read("/proc/self/mountinfo").ok()?;
+    let mounts = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
     let points = mounts.split(|&b| b == b'\n').filter_map(|line| line.split(|&b| b == b' ').nth(4));
     let points = points.map(|point| PathBuf::from(std::ffi::OsString::from_vec(unescaped(point))));
-    points.filter(|point| point.starts_with(dir)).min()
+    let (there, below): (Vec<_>, Vec<_>) =
+        points.filter(|point| point.starts_with(dir)).partition(|point| point == dir);
+    (there.len(), below.into_iter().min())
 }
 
 /// The kernel writes space, tab, newline and backslash as three octal digits.
@@ -179,8 +181,9 @@ mod tests {
     #[test]
     fn mount_points_are_read_as_the_kernel_writes_them() {
         assert_eq!(super::unescaped(b"/a\\040b\\134c\\"), b"/a b\\c\\");
-        assert!(super::mount_below(std::path::Path::new("/")).is_some());
+        let (there, below) = super::mounts_at(std::path::Path::new("/"));
+        assert!(there > 0 && below.is_some());
         let dir = tempfile::tempdir().unwrap();
-        assert_eq!(super::mount_below(dir.path()), None);
+        assert_eq!(super::mounts_at(dir.path()), (0, None));
     }
 }

@@ -123,8 +123,14 @@ impl Workspace {
             notes: Vec::new(),
             carried: None,
         };
-        let file =
-            BranchFile { record, maker: Holder::me(), target: place.target.clone(), repository: None, made_at: path };
+        let file = BranchFile {
+            record,
+            maker: Holder::me(),
+            target: place.target.clone(),
+            repository: None,
+            mounted: false,
+            made_at: path,
+        };
         file.save(home)?;
         Ok(file)
     }
@@ -148,6 +154,7 @@ impl Workspace {
         let request = CloneRequest { snapshot: snapshot.reference.clone(), name: place.name.clone() };
         let WritableClone { path, reference, notes } =
             served.provider.clone_snapshot(&at, &request, &self.context())?;
+        file.mounted = held::mounts_at(&path).0 > 0;
         file.made_at.clone_from(&path);
         file.record.path = path;
         file.record.reference = Some(reference);

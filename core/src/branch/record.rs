@@ -78,6 +78,9 @@ pub(crate) struct BranchFile {
     /// What its repository named when it was made; none: it was none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) repository: Option<RepositoryMark>,
+    /// Whether its directory is a mount point that the provider made.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) mounted: bool,
     /// Where it was made: the path in the file, whatever became of it since.
     #[serde(skip)]
     pub(crate) made_at: PathBuf,

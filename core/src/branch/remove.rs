@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use ah_plugin_api::{DestroyRequest, Dir, Durability, Error, ErrorKind, FileName, ReclaimRequest, Result};
 use serde::Serialize;
 
-use crate::branch::held::{Whereabouts, mount_below};
+use crate::branch::held::{Whereabouts, mounts_at};
 use crate::branch::{BranchFile, BranchRecord, BranchState, destroy_request};
 use crate::engine::Engine;
 use crate::fsio;
@@ -97,7 +97,10 @@ pub(crate) fn prepare(engine: &Engine, file: &BranchFile) -> Result<()> {
             }
         }
     }
-    match mount_below(&file.made_at) {
+    let (there, below) = mounts_at(&file.made_at);
+    // The mount that the branch itself is goes with it, none that came on top.
+    let on_top = (there > usize::from(file.mounted)).then(|| file.made_at.clone());
+    match on_top.or(below) {
         None => Ok(()),
         Some(point) => Err(Error::new(ErrorKind::Busy, format!("something is mounted at {}", point.display()))
             .with_hint(format!("umount {}", point.display()))),

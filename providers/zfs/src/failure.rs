@@ -38,17 +38,21 @@ pub(crate) fn of_kernel(what: impl Into<String>, failure: &Failure) -> Error {
 /// A refusal of libzfs while doing what `what` says.
 pub(crate) fn of_library(what: impl Into<String>, error: &LibError) -> Error {
     let errno = match error.code {
-        code::PERMISSION => Errno::PERM,
-        code::BUSY => Errno::BUSY,
-        code::NO_SPACE => Errno::NOSPC,
-        code::IO => Errno::IO,
-        code::EXISTS => Errno::EXIST,
-        code::NOT_FOUND => Errno::NOENT,
-        code::NO_MEMORY => Errno::NOMEM,
-        code::POOL_UNAVAILABLE => Errno::AGAIN,
-        _ => Errno::from_raw_os_error(error.errno),
+        code::PERMISSION => Some(Errno::PERM),
+        code::BUSY => Some(Errno::BUSY),
+        code::NO_SPACE => Some(Errno::NOSPC),
+        code::IO => Some(Errno::IO),
+        code::EXISTS => Some(Errno::EXIST),
+        code::NOT_FOUND => Some(Errno::NOENT),
+        code::NO_MEMORY => Some(Errno::NOMEM),
+        code::POOL_UNAVAILABLE => Some(Errno::AGAIN),
+        _ => None,
     };
-    let mut made = of_errno(what, errno.raw_os_error());
+    let mut made = match errno.map(Errno::raw_os_error).or_else(|| Some(error.errno).filter(|errno| *errno != 0)) {
+        Some(errno) => of_errno(what, errno),
+        // What it says of itself alone: a state that it does not like.
+        None => Error::new(ErrorKind::FailedPrecondition, what),
+    };
     if !error.text.is_empty() {
         made.causes.insert(0, error.text.clone());
     }
@@ -114,6 +118,8 @@ mod tests {
         assert_eq!(of_kernel("x", &failure).kind, ErrorKind::AlreadyExists);
         let error = LibError { code: code::PERMISSION, errno: 0, text: "permission denied".into() };
         let error = of_library("x", &error);
+        let odd = of_library("x", &LibError { code: 2099, errno: 0, text: "encryption failure".into() });
+        assert_eq!((odd.kind, odd.errno), (ErrorKind::FailedPrecondition, None));
         assert!(error.kind == ErrorKind::PermissionDenied && error.hint.is_some());
     }
 }

@@ -1,0 +1,13 @@
+//! The provider on real pools: what the conformance suite cannot know of, because only ZFS has it.
+//!
+//! Needs root and a kernel with ZFS, so every test is ignored here and run in the guest (`scripts/vm-test`, or
+//! `scripts/vm-run --bin <this> -- <this> --include-ignored`). There, nothing is skipped.
+
+#![allow(clippy::unwrap_used, unreachable_pub)]
+
+mod bad_input;
+mod bench;
+mod clones;
+mod delegation;
+mod places;
+mod removal;

@@ -1,0 +1,148 @@
+//! Where a workspace can be: roots, directories inside, bind mounts, renamed datasets, odd names.
+
+use ah_plugin_api::{Context, OmitReason, Provider, UsageRequest};
+
+use crate::bench::{Bench, Pool, run};
+
+#[test]
+#[ignore = "needs a kernel with ZFS"]
+fn a_root_and_a_directory_inside() {
+    let pool = Pool::new();
+    pool.create("home", &[]);
+    let root = Bench::named(&pool, "root", &pool.path("home"));
+    root.write("me/proj/file", "one");
+    let inside = Bench::named(&pool, "inside", &pool.path("home/me/proj"));
+    let a = root.take("a");
+    assert_eq!(a.pins, None);
+    let b = inside.take("a");
+    assert_eq!(b.pins, Some(format!("the dataset {}", pool.full("home"))));
+    inside.write("file", "two");
+    assert_eq!((root.ids().as_str(), inside.ids().as_str()), ("a", "a"));
+    assert_eq!((root.seen(&a, "me/proj/file"), inside.seen(&b, "file")), ("one".into(), "one".into()));
+    assert_eq!(inside.stat(&b).unwrap(), b);
+    // What was captured at one path is seen there, wherever the workspace is now.
+    std::fs::rename(pool.path("home/me"), pool.path("home/you")).unwrap();
+    let c = inside.take("c");
+    assert_eq!((inside.seen(&b, "file"), inside.seen(&c, "file")), ("one".into(), "two".into()));
+    // A prefix of a path is no directory above it.
+    pool.create("home-2", &[]);
+    std::fs::create_dir(pool.path("home-2/ws")).unwrap();
+    let beside = Bench::named(&pool, "beside", &pool.path("home-2/ws"));
+    assert_eq!(beside.take("a").pins, Some(format!("the dataset {}", pool.full("home-2"))));
+    assert_eq!(pool.names("snapshot", "home").len(), 3);
+}
+
+#[test]
+#[ignore = "needs a kernel with ZFS"]
+fn child_datasets_are_reported_and_not_shown() {
+    let pool = Pool::new();
+    pool.create("w", &[]);
+    pool.create("w/child", &[]);
+    std::fs::write(pool.path("w/child/in"), "x").unwrap();
+    let bench = Bench::new(&pool, &pool.path("w"));
+    bench.write("file", "x");
+    let a = bench.take("a");
+    assert_eq!((a.omitted.len(), a.omitted_total), (1, 1));
+    assert_eq!((a.omitted[0].path.as_bytes(), &a.omitted[0].reason), (&b"child"[..], &OmitReason::OtherFilesystem));
+    assert!(bench.read(&a, "file").is_ok() && bench.read(&a, "child/in").is_err());
+    assert_eq!(bench.stat(&a).unwrap().omitted, a.omitted);
+    // In the child it is the child's.
+    let child = Bench::named(&pool, "child", &pool.path("w/child"));
+    let b = child.take("b");
+    assert!(b.omitted.is_empty() && child.read(&b, "in").is_ok());
+}
+
+#[test]
+#[ignore = "needs a kernel with ZFS"]
+fn the_control_directory_is_reported_where_it_shows() {
+    let pool = Pool::new();
+    pool.create("w", &["-o", "snapdir=visible"]);
+    let bench = Bench::new(&pool, &pool.path("w"));
+    bench.write("file", "x");
+    let a = bench.take("a");
+    assert_eq!(a.omitted.iter().map(|o| o.path.as_bytes()).collect::<Vec<_>>(), [b".zfs"]);
+    assert_eq!(bench.seen(&a, "file"), "x");
+}
+
+#[test]
+#[ignore = "needs a kernel with ZFS"]
+fn a_bind_mount_is_found_in_its_dataset() {
+    let pool = Pool::new();
+    pool.create("w", &[]);
+    std::fs::create_dir_all(pool.path("w/deep/ws/dir")).unwrap();
+    let at = pool.temp.path().join("bound");
+    std::fs::create_dir(&at).unwrap();
+    run("mount", &["--bind", pool.path("w/deep/ws").to_str().unwrap(), at.to_str().unwrap()]);
+    let bench = Bench::new(&pool, &at.join("dir"));
+    bench.write("file", "x");
+    let a = bench.take("a");
+    let view = bench.mount(&a, "v").unwrap();
+    assert!(view.path.ends_with("deep/ws/dir"), "{:?}", view.path);
+    assert_eq!(std::fs::read_to_string(view.path.join("file")).unwrap(), "x");
+    bench.unmount(&view);
+    drop(bench);
+    run("umount", &[at.to_str().unwrap()]);
+}
+
+#[test]
+#[ignore = "needs a kernel with ZFS"]
+fn a_renamed_dataset_keeps_its_snapshots() {
+    let pool = Pool::new();
+    pool.create("old", &[]);
+    let bench = Bench::new(&pool, &pool.path("old"));
+    bench.write("file", "x");
+    let a = bench.take("a");
+    let Bench { provider, store, workspace, target } = bench;
+    drop(workspace);
+    run("zfs", &["rename", &pool.full("old"), &pool.full("new")]);
+    let bench = Bench { provider, store, workspace: ah_plugin_api::Dir::open(pool.path("new")).unwrap(), target };
+    // Another one has taken the name.
+    pool.create("old", &[]);
+    assert_eq!(bench.ids(), "a");
+    assert_eq!(bench.seen(&a, "file"), "x");
+    bench.take("b");
+    assert_eq!(bench.ids(), "a b");
+    bench.destroy(&a).unwrap();
+    assert_eq!(bench.ids(), "b");
+}
+
+#[test]
+#[ignore = "needs a kernel with ZFS"]
+fn odd_names_everywhere() {
+    let pool = Pool::new();
+    pool.create("a b:c_d.e-f", &[]);
+    let ws = pool.path("a b:c_d.e-f").join("line\nbreak \u{e9} \\ %41");
+    std::fs::create_dir(&ws).unwrap();
+    let bench = Bench::new(&pool, &ws);
+    bench.write("file", "x");
+    let a = bench.take("a");
+    assert_eq!(bench.stat(&a).unwrap().label.as_deref(), Some("a label\n"));
+    assert_eq!(bench.seen(&a, "file"), "x");
+    let clone = bench.clone(&a, "odd \n'\"\\ %41 \u{e9} @x").unwrap();
+    assert_eq!(std::fs::read_to_string(clone.path.join("file")).unwrap(), "x");
+    assert_eq!(clone.notes.len(), 1);
+    bench.destroy_clone(&clone.reference).unwrap();
+    assert_eq!(std::fs::read_dir(bench.target.path()).unwrap().count(), 0);
+}
+
+#[test]
+#[ignore = "needs a kernel with ZFS"]
+fn usage_counts_what_snapshots_refer_to() {
+    let pool = Pool::new();
+    pool.create("w", &["-o", "compression=off"]);
+    let bench = Bench::new(&pool, &pool.path("w"));
+    let usage = |snapshot: Option<&ah_plugin_api::Snapshot>| {
+        let request = UsageRequest { snapshot: snapshot.map(|snapshot| snapshot.reference.clone()) };
+        bench.provider.usage(&bench.place(), &request, &Context::quiet()).unwrap()
+    };
+    assert_eq!(usage(None).total, 0);
+    bench.write("file", &"x".repeat(1 << 20));
+    let a = bench.take("a");
+    assert!(usage(Some(&a)).total >= 1 << 20 && usage(Some(&a)).exclusive.unwrap() < 1 << 19);
+    bench.write("file", &"y".repeat(1 << 20));
+    let b = bench.take("b");
+    assert!(usage(Some(&a)).exclusive.unwrap() >= 1 << 20, "only a has the old contents now");
+    assert!(usage(None).total >= 2 << 20 && usage(None).total < 4 << 20);
+    bench.destroy(&a).unwrap();
+    assert!(usage(Some(&b)).total >= 1 << 20);
+}

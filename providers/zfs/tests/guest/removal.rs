@@ -1,0 +1,123 @@
+//! Removing snapshots: clones, holds, views in use, and what others have made or removed.
+
+use std::process::{Command, Stdio};
+
+use ah_plugin_api::ErrorKind;
+
+use crate::bench::{Bench, Pool, run, wait};
+
+#[test]
+#[ignore = "needs a kernel with ZFS"]
+fn a_clone_keeps_the_data_but_not_the_name() {
+    let pool = Pool::new();
+    pool.create("w", &[]);
+    let bench = Bench::new(&pool, &pool.path("w"));
+    bench.write("file", "one");
+    let first = bench.take("a");
+    let clone = bench.clone(&first, "fork").unwrap();
+    bench.destroy(&first).unwrap();
+    assert_eq!(bench.ids(), "");
+    assert_eq!(bench.stat(&first).unwrap_err().kind, ErrorKind::NotFound);
+    bench.write("file", "two");
+    let second = bench.take("a");
+    assert_eq!(bench.seen(&second, "file"), "two");
+    assert_eq!(std::fs::read_to_string(clone.path.join("file")).unwrap(), "one");
+    assert_eq!(pool.names("snapshot", "w").len(), 2);
+    bench.destroy_clone(&clone.reference).unwrap();
+    assert_eq!(pool.names("snapshot", "w").len(), 1, "what was removed went with its last clone");
+    assert_eq!(bench.ids(), "a");
+}
+
+#[test]
+#[ignore = "needs a kernel with ZFS"]
+fn a_hold_keeps_the_data_until_it_is_released() {
+    let pool = Pool::new();
+    pool.create("w", &[]);
+    let bench = Bench::new(&pool, &pool.path("w"));
+    let a = bench.take("a");
+    let full = pool.names("snapshot", "w").remove(0);
+    run("zfs", &["hold", "theirs", &full]);
+    bench.destroy(&a).unwrap();
+    assert_eq!(bench.ids(), "");
+    bench.take("a");
+    let held = pool.names("snapshot", "w").into_iter().find(|name| *name != full).unwrap();
+    assert!(run("zfs", &["holds", "-H", &held]).contains("theirs"));
+    bench.reclaim(&[]);
+    assert_eq!(pool.names("snapshot", "w").len(), 2);
+    run("zfs", &["release", "theirs", &held]);
+    assert_eq!(pool.names("snapshot", "w"), [full]);
+}
+
+#[test]
+#[ignore = "needs a kernel with ZFS"]
+fn who_uses_a_snapshot_is_named() {
+    let pool = Pool::new();
+    pool.create("w", &[]);
+    let bench = Bench::new(&pool, &pool.path("w"));
+    bench.write("dir/file", "x");
+    let a = bench.take("a");
+    let view = bench.mount(&a, "v").unwrap();
+    let error = bench.destroy(&a).unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Busy, "a view of it is there: {error}");
+    bench.unmount(&view);
+    let mut user =
+        Command::new("sleep").arg("600").current_dir(view.path.join("dir")).stdin(Stdio::null()).spawn().unwrap();
+    let error = bench.destroy(&a).unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Busy, "{error}");
+    assert!(error.message.contains(&format!("process {} (sleep)", user.id())), "{error}");
+    assert_eq!(bench.ids(), "a");
+    user.kill().unwrap();
+    user.wait().unwrap();
+    bench.destroy(&a).unwrap();
+    assert_eq!(pool.names("snapshot", "w"), [""; 0]);
+}
+
+#[test]
+#[ignore = "needs a kernel with ZFS"]
+fn what_others_made_is_neither_seen_nor_touched() {
+    let pool = Pool::new();
+    pool.create("w", &[]);
+    let bench = Bench::new(&pool, &pool.path("w"));
+    let foreign =
+        ["autosnap_2026-01-01_00:00:00_hourly", "zrepl_20260101_000000_000", "ah-0123456789abcdef-a", "ah-2026-01-01"];
+    let theirs: Vec<String> = foreign.iter().map(|name| format!("{}@{name}", pool.full("w"))).collect();
+    theirs.iter().for_each(|name| drop(run("zfs", &["snapshot", name])));
+    let a = bench.take("a");
+    let other = Bench::named(&pool, "other", &pool.path("w"));
+    other.take("a");
+    assert_eq!(bench.ids(), "a");
+    bench.destroy(&a).unwrap();
+    bench.reclaim(&[]);
+    let left = pool.names("snapshot", "w");
+    assert!(theirs.iter().all(|name| left.contains(name)), "{left:?}");
+    assert_eq!((left.len(), other.ids().as_str()), (5, "a"));
+}
+
+#[test]
+#[ignore = "needs a kernel with ZFS"]
+fn what_was_removed_by_hand_is_gone() {
+    let pool = Pool::new();
+    pool.create("w", &[]);
+    let bench = Bench::new(&pool, &pool.path("w"));
+    let (a, b) = (bench.take("a"), bench.take("b"));
+    let clone = bench.clone(&b, "fork").unwrap();
+    let full = pool.names("snapshot", "w").into_iter().find(|name| name.ends_with("-a")).unwrap();
+    run("zfs", &["destroy", &full]);
+    assert_eq!(bench.ids(), "b");
+    assert_eq!(bench.stat(&a).unwrap_err().kind, ErrorKind::NotFound);
+    assert_eq!(bench.mount(&a, "v").unwrap_err().kind, ErrorKind::NotFound);
+    bench.destroy(&a).unwrap();
+    let dataset = pool.names("filesystem", "w").into_iter().find(|name| name.contains("/ah-")).unwrap();
+    run("zfs", &["destroy", &dataset]);
+    bench.destroy_clone(&clone.reference).unwrap();
+    bench.reclaim(&[]);
+    assert_eq!(std::fs::read_dir(bench.target.path()).unwrap().count(), 0);
+    // Properties that somebody took away: left out, and the others are listed.
+    let full = pool.names("snapshot", "w").remove(0);
+    bench.take("c");
+    run("zfs", &["inherit", "org.ah-project:created", &full]);
+    assert_eq!(bench.ids(), "c");
+    assert_eq!(bench.stat(&b).unwrap_err().kind, ErrorKind::DataLoss);
+    bench.destroy(&b).unwrap();
+    wait("its end", || pool.names("snapshot", "w").len() == 1);
+}

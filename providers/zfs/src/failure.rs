@@ -71,7 +71,7 @@ fn of_errno(what: impl Into<String>, number: i32) -> Error {
         Errno::EXIST => (ErrorKind::AlreadyExists, None),
         Errno::PERM | Errno::ACCESS => (
             ErrorKind::PermissionDenied,
-            Some("as root: zfs allow USER snapshot,destroy,mount DATASET; or use the helper, ahd"),
+            Some("as root: zfs allow USER snapshot,userprop,destroy,mount DATASET; or use the helper, ahd"),
         ),
         Errno::BUSY => (ErrorKind::Busy, None),
         Errno::NOSPC => {

@@ -11,6 +11,9 @@ use crate::find;
 use crate::locate::{self, Located};
 use crate::sys::{Core, Zfs};
 
+/// What taking a snapshot takes: what is known of it is set in the same call. Seen with 2.1.11: without `userprop`, EPERM.
+const TO_TAKE: [&str; 2] = ["snapshot", "userprop"];
+
 /// What removing a snapshot takes. Source: `zfs_secpolicy_destroy_perms`.
 const TO_DELETE: [&str; 2] = ["destroy", "mount"];
 
@@ -44,13 +47,13 @@ pub(crate) fn probe(workspace: &Dir, request: &ProbeRequest) -> Result<Probe> {
             Err(error) => return Ok(no(error)),
         };
         can_delete = TO_DELETE.iter().all(|wanted| allowed.contains(*wanted));
-        let wanted = ["snapshot"].iter().chain(&TO_DELETE);
+        let wanted = TO_TAKE.iter().chain(&TO_DELETE);
         let lacking: Vec<&str> = wanted.filter(|wanted| !allowed.contains(**wanted)).copied().collect();
         if !lacking.is_empty() {
             let user = rustix::process::geteuid().as_raw();
             let remedy =
                 format!("as root: zfs allow -u {user} {} {dataset}; or use the helper, ahd", lacking.join(","));
-            let usable = !lacking.contains(&"snapshot");
+            let usable = !TO_TAKE.iter().any(|wanted| lacking.contains(wanted));
             let what = if usable { "remove" } else { "take" };
             let reason = format!("this user may not {what} snapshots of the dataset {dataset}");
             return Ok(if usable {

@@ -27,23 +27,30 @@ fn directory(found: &Found) -> Result<(OwnedFd, PathBuf)> {
 }
 
 /// Why a dataset is not mounted, and what would help.
-pub(crate) fn not_mounted(dataset: &str) -> Error {
-    let error = Error::new(
-        ErrorKind::FailedPrecondition,
-        format!("the dataset {dataset} is not mounted, so its snapshots are not to be seen"),
-    );
-    let property = |text: Text| -> Option<Vec<u8>> {
-        let zfs = Zfs::get().ok()?;
-        find::open_dataset(&zfs, dataset).ok()??.text(text)
+fn not_mounted(dataset: &str) -> Error {
+    if let Some(error) = without_key(dataset) {
+        return error;
+    }
+    let hint = match property(dataset, Text::Mountpoint).as_deref() {
+        Some(b"legacy") => format!("its mountpoint is legacy: mount -t zfs {dataset} DIR"),
+        Some(b"none") => format!("it has no mountpoint: zfs set mountpoint=DIR {dataset}"),
+        _ => format!("zfs mount {dataset}"),
     };
-    if property(Text::KeyStatus).as_deref() == Some(b"unavailable") {
-        return error.with_hint(format!("its key is not loaded: zfs load-key {dataset} && zfs mount {dataset}"));
-    }
-    match property(Text::Mountpoint).as_deref() {
-        Some(b"legacy") => error.with_hint(format!("its mountpoint is legacy: mount -t zfs {dataset} DIR")),
-        Some(b"none") => error.with_hint(format!("it has no mountpoint: zfs set mountpoint=DIR {dataset}")),
-        _ => error.with_hint(format!("zfs mount {dataset}")),
-    }
+    let message = format!("the dataset {dataset} is not mounted, so its snapshots are not to be seen");
+    Error::new(ErrorKind::FailedPrecondition, message).with_hint(hint)
+}
+
+/// The error for an encrypted dataset whose key is not loaded; none for any other.
+pub(crate) fn without_key(dataset: &str) -> Option<Error> {
+    let message = format!("the key of the dataset {dataset} is not loaded");
+    let hint = format!("zfs load-key {dataset} && zfs mount {dataset}");
+    let locked = property(dataset, Text::KeyStatus).as_deref() == Some(b"unavailable");
+    locked.then(|| Error::new(ErrorKind::FailedPrecondition, message).with_hint(hint))
+}
+
+fn property(dataset: &str, text: Text) -> Option<Vec<u8>> {
+    let zfs = Zfs::get().ok()?;
+    find::open_dataset(&zfs, dataset).ok()??.text(text)
 }
 
 /// Answers [`ah_plugin_api::Provider::mount`]: nothing is mounted by us; that the view is there is written down, so that its snapshot is

@@ -14,6 +14,7 @@ use crate::find;
 use crate::names::{self, Key};
 use crate::store::{Lock, Store};
 use crate::sys::{Core, Kind, NvList, Zfs};
+use crate::view;
 
 use super::record::{self, Record};
 use super::remove;
@@ -25,6 +26,9 @@ pub(crate) fn make(store: &Store<'_>, target: &Dir, request: &CloneRequest, cx: 
     if !super::allowed() {
         return Err(Error::new(ErrorKind::PermissionDenied, "only root can mount a ZFS clone on Linux")
             .with_hint("use the helper, ahd, or run this as root"));
+    }
+    if let Some(error) = view::without_key(&found.dataset) {
+        return Err(error);
     }
     let _lock = store.lock(Lock::Shared, cx)?;
     let identity = store.identity()?.ok_or_else(|| find::no_such(&request.snapshot))?;

@@ -48,7 +48,7 @@ fn without_permission() {
     let Some(folder) = folder() else { return };
     let bench = bench(&folder);
     let no = probe(&bench);
-    assert!(!no.usable && no.remedy.unwrap().contains("zfs allow -u 1000 snapshot,destroy,mount"));
+    assert!(!no.usable && no.remedy.unwrap().contains("zfs allow -u 1000 snapshot,userprop,destroy,mount"));
     assert_eq!(bench.try_take("a").unwrap_err().kind, ErrorKind::PermissionDenied);
     assert_eq!(bench.ids(), "");
 }
@@ -103,7 +103,7 @@ fn an_ordinary_user() {
     std::fs::create_dir(&at).unwrap();
     run("mount", &["--bind", pool.path("w/ws").to_str().unwrap(), at.to_str().unwrap()]);
     as_user("delegation::without_permission", folder);
-    run("zfs", &["allow", "-u", USER, "snapshot", &pool.full("w")]);
+    run("zfs", &["allow", "-u", USER, "snapshot,userprop", &pool.full("w")]);
     as_user("delegation::with_permission_to_take_only", folder);
     run("zfs", &["allow", "-u", USER, "destroy,mount", &pool.full("w")]);
     as_user("delegation::with_permission", folder);

@@ -20,7 +20,7 @@ use ah_plugin_api::{
 
 use crate::case::describe;
 use crate::target::Instance;
-use crate::tree::Tree;
+use crate::tree::{Modes, Tree};
 
 /// A provider with a witness.
 pub(crate) struct Witness {
@@ -319,8 +319,20 @@ impl Provider for Witness {
     }
 
     fn convert(&self, place: &Place<'_>, request: &ConvertRequest, cx: &Context<'_>) -> Result<Converted> {
+        // The one call after which another directory is there: as long as it is said, only what is in it counts.
+        let watch = self.watching.swap(false, Ordering::Relaxed);
+        let before = if watch { Tree::walk(&self.workspace).ok() } else { None };
         let call = || self.instance.provider.convert(place, request, cx);
-        let converted = self.call("convert", Some(Capability::Convert), call)?;
+        let result = self.call("convert", Some(Capability::Convert), call);
+        self.watching.store(watch, Ordering::Relaxed);
+        if let Some(before) = before
+            && let Ok(after) = Tree::walk(&self.workspace)
+        {
+            let another = result.as_ref().is_ok_and(|converted| converted.changed);
+            let found = if another { before.differences(&after, Modes::Exact) } else { before.touched(&after) };
+            found.iter().for_each(|change| self.object(format!("convert changed the workspace: {change}")));
+        }
+        let converted = result?;
         if converted.notes.iter().any(|note| note.trim().is_empty()) {
             self.object("convert gave an empty note".to_owned());
         }

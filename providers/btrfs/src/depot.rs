@@ -200,6 +200,12 @@ fn read_elsewhere(store: &Dir) -> Result<Option<(String, PathBuf)>> {
     Ok(Some((key, PathBuf::from(OsString::from_vec(path.to_owned())))))
 }
 
+/// What tells an open directory from any other: an inode number is used again, but not with the same birth time.
+pub(crate) fn identity(dir: impl AsFd) -> Result<String, Errno> {
+    let stat = look(dir, b"")?;
+    Ok(format!("{:x}.{:x}.{:x}", stat.stx_ino, stat.stx_btime.tv_sec, stat.stx_btime.tv_nsec))
+}
+
 /// 128 random bits in hex.
 pub(crate) fn unique() -> Result<String> {
     let mut bytes = [0; 16];

@@ -3,6 +3,7 @@
 //! - [`BtrfsProvider`] is the way in: it implements the contract and holds no logic of its own.
 //! - `subvolume` finds what contains a workspace and what this process may do; `probe` and `omitted` say what follows.
 //! - `depot` is where snapshots are kept, `record` what travels with one, `shelf` takes, lists and removes them.
+//! - `convert` makes a subvolume of a directory.
 //! - `made` makes clones and finds them again, `remove` removes subvolumes, `reclaim` clears up.
 //! - `sys` are the ioctls. No C library: a dozen calls of the kernel's stable interface are all that is needed, and libbtrfsutil
 //!   works by paths where this works by descriptors.
@@ -11,6 +12,7 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod convert;
 mod depot;
 mod made;
 mod omitted;

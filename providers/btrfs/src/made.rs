@@ -12,7 +12,7 @@ use ah_provider_directory::{failed, look, names};
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::depot::{Depot, hex, is_here, unique};
+use crate::depot::{self, Depot, hex, is_here, unique};
 use crate::remove;
 use crate::shelf::Shelf;
 use crate::subvolume::{Removal, is_root};
@@ -55,10 +55,9 @@ impl Clone {
     }
 }
 
-/// What tells a folder from any other.
+/// What tells a target folder from any other.
 fn identity(dir: &Dir) -> Result<String> {
-    let stat = look(dir, b"").map_err(|errno| failed("cannot look at the target folder", errno))?;
-    Ok(format!("{:x}.{:x}.{:x}", stat.stx_ino, stat.stx_btime.tv_sec, stat.stx_btime.tv_nsec))
+    depot::identity(dir).map_err(|errno| failed("cannot look at the target folder", errno))
 }
 
 /// The records, opened anew so that they can be locked.

@@ -3,15 +3,16 @@
 use std::collections::BTreeSet;
 
 use ah_plugin_api::{
-    Capability, CloneRequest, Context, Description, DestroyRequest, Done, Entry, Error, ErrorKind, ListRequest,
-    LookupRequest, MountRequest, Place, Probe, ProbeRequest, Provider, ProviderName, ReadDirRequest, ReadRequest,
-    ReclaimRequest, Reclaimed, Result, Snapshot, SnapshotRef, SnapshotRequest, UnmountRequest, View, WritableClone,
+    Capability, CloneRequest, Context, ConvertRequest, Converted, Description, DestroyRequest, Done, Entry, Error,
+    ErrorKind, ListRequest, LookupRequest, MountRequest, Place, Probe, ProbeRequest, Provider, ProviderName,
+    ReadDirRequest, ReadRequest, ReclaimRequest, Reclaimed, Result, Snapshot, SnapshotRef, SnapshotRequest,
+    UnmountRequest, View, WritableClone,
 };
 use ah_provider_directory::Views;
 
 use crate::depot::Depot;
 use crate::shelf::{self, Shelf, no_snapshot};
-use crate::{made, probe, reclaim};
+use crate::{convert, made, probe, reclaim};
 
 /// Snapshots of Btrfs subvolumes. Keeps nothing in memory: any process can go on with a store.
 #[derive(Debug, Default, Clone, Copy)]
@@ -30,6 +31,7 @@ impl Provider for BtrfsProvider {
         let capabilities = BTreeSet::from([
             Capability::AlwaysDurable,
             Capability::Clone,
+            Capability::Convert,
             Capability::ReadWithoutMount,
             Capability::ExactViewModes,
             Capability::Owners,
@@ -132,6 +134,10 @@ impl Provider for BtrfsProvider {
 
     fn reclaim(&self, place: &Place<'_>, request: &ReclaimRequest, cx: &Context<'_>) -> Result<Reclaimed> {
         reclaim::reclaim(place, request, cx)
+    }
+
+    fn convert(&self, place: &Place<'_>, _request: &ConvertRequest, cx: &Context<'_>) -> Result<Converted> {
+        convert::convert(place.store, place.need_workspace()?, cx)
     }
 }
 

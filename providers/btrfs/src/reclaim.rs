@@ -5,12 +5,12 @@ use ah_provider_directory::{Views, failed, names};
 use std::os::fd::AsFd;
 
 use crate::depot::Depot;
-use crate::{made, shelf};
+use crate::{convert, made, shelf};
 
 /// Answers [`ah_plugin_api::Provider::reclaim`].
 pub(crate) fn reclaim(place: &Place<'_>, request: &ReclaimRequest, cx: &Context<'_>) -> Result<Reclaimed> {
-    let mut actions = Vec::new();
-    let Some(depot) = Depot::find(place.store)? else { return Ok(Reclaimed::default()) };
+    let mut actions = convert::reclaim(place.store, cx)?;
+    let Some(depot) = Depot::find(place.store)? else { return Ok(Reclaimed { actions, bytes: 0 }) };
     if let Some(target) = place.target {
         if let Some(made) = depot.folder("made")? {
             let count = Views::new(made).forget(target, &request.forgotten)?;

@@ -1,0 +1,206 @@
+//! Making a subvolume of a directory.
+//!
+//! In this order, so that being killed anywhere leaves the old directory or the new one in place, whole, and a note by which `reclaim`
+//! finds the other:
+//!
+//! 1. the note in the store, on disk (`note`);
+//! 2. a subvolume beside the workspace, under a name of ours, with a copy of everything in it (`copy`), on disk;
+//! 3. both change names in one step;
+//! 4. a last look at the old directory, which nobody can reach by name any more: if somebody changed it meanwhile or holds something in
+//!    it open (`holders`), both change names back;
+//! 5. that on disk; then the old directory goes, then the note.
+
+mod copy;
+mod holders;
+mod note;
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use ah_plugin_api::{Context, Converted, Dir, Error, ErrorKind, Result};
+use ah_provider_directory::{Mounts, failed, look, mount_of, names, path_of};
+use rustix::fs::{Mode, OFlags, RenameFlags, Statx};
+use rustix::io::Errno;
+
+use crate::depot::unique;
+use crate::subvolume::Subvolume;
+use crate::{omitted, remove, sys};
+use copy::{Copier, State};
+use note::Note;
+pub(crate) use note::reclaim;
+
+const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+/// What the new subvolume's name, and then the old directory's, begins with.
+const PREFIX: &str = ".ah-convert-";
+
+/// Answers [`ah_plugin_api::Provider::convert`].
+pub(crate) fn convert(store: &Dir, workspace: &Dir, cx: &Context<'_>) -> Result<Converted> {
+    let shown = workspace.path().display().to_string();
+    let source = Subvolume::around(workspace)?;
+    if source.rel.is_root() {
+        return Ok(Converted { changed: false, notes: vec![format!("{shown} is a subvolume already")] });
+    }
+    let old = Old::open(workspace, &shown)?;
+    refuse_boundaries(workspace, &source, store, &shown)?;
+    holders::refuse(workspace.as_fd(), None)?;
+    let temp = format!("{PREFIX}{}", unique()?);
+    let note = Note::write(store, &old.above, &temp)?;
+    if let Err(Stopped { error, left }) = copy_and_exchange(&old, workspace, &temp, cx) {
+        match left {
+            Left::Copy => {
+                // What cannot be removed now, `reclaim` removes.
+                if remove::entry(old.above.as_fd(), temp.as_bytes(), 0, &Context::quiet()).is_ok() {
+                    note.forget();
+                }
+            }
+            Left::Work => note.forget(),
+            Left::Either => {}
+        }
+        return Err(error);
+    }
+    let mut notes = vec![format!(
+        "{shown} is a subvolume of its own now, and another directory: programs that were in it have to be started anew"
+    )];
+    // It is done whatever comes now; what cannot be removed, `reclaim` tries again.
+    match remove::entry(old.above.as_fd(), temp.as_bytes(), 0, &Context::quiet()) {
+        Ok(()) => note.forget(),
+        Err(error) => notes.push(format!("the former directory is still there as {temp}, beside it: {error}")),
+    }
+    Ok(Converted { changed: true, notes })
+}
+
+/// Why it was not done.
+struct Stopped {
+    error: Error,
+    left: Left,
+}
+
+/// What is under our name then.
+enum Left {
+    /// A copy that nobody needs.
+    Copy,
+    /// Somebody's work, which must stay.
+    Work,
+    /// What the disk says after a power cut: `reclaim` takes it away once that is known.
+    Either,
+}
+
+impl From<Error> for Stopped {
+    fn from(error: Error) -> Self {
+        Self { error, left: Left::Copy }
+    }
+}
+
+/// The directory that is to be converted, and where it is.
+struct Old {
+    above: OwnedFd,
+    name: Vec<u8>,
+    stat: Statx,
+}
+
+impl Old {
+    fn open(workspace: &Dir, shown: &str) -> Result<Self> {
+        let fail = |errno| failed(format!("cannot look at what is around {shown}"), errno);
+        let above = rustix::fs::openat(workspace, c"..", DIRECTORY, Mode::empty()).map_err(fail)?;
+        if mount_of(&above).map_err(fail)? != mount_of(workspace).map_err(fail)? {
+            return Err(Error::new(ErrorKind::FailedPrecondition, format!("{shown} is a mount point"))
+                .with_hint("unmount it, convert the directory where it is mounted from, then mount it again"));
+        }
+        let stat = look(workspace, b"").map_err(fail)?;
+        let is_it = |name: &[u8]| look(&above, name).is_ok_and(|there| same(&there, &stat));
+        let path = path_of(workspace.as_fd());
+        let known = path.file_name().map(|name| name.as_encoded_bytes().to_vec()).filter(|name| is_it(name));
+        let name = match known {
+            Some(name) => Some(name),
+            None => names(above.as_fd()).map_err(fail)?.into_iter().find(|name| is_it(name)),
+        };
+        let name = name.ok_or_else(|| {
+            Error::new(ErrorKind::Conflict, format!("{shown} was moved meanwhile")).with_hint("repeat")
+        })?;
+        Ok(Self { above, name, stat })
+    }
+}
+
+fn same(a: &Statx, b: &Statx) -> bool {
+    (a.stx_ino, a.stx_dev_major, a.stx_dev_minor) == (b.stx_ino, b.stx_dev_major, b.stx_dev_minor)
+}
+
+/// Other filesystems and subvolumes inside would have to come along, which is not to be had in one step.
+fn refuse_boundaries(workspace: &Dir, source: &Subvolume, store: &Dir, shown: &str) -> Result<()> {
+    if let Some(inside) = Mounts::read().below(workspace).first() {
+        let message = format!("{} is mounted inside of {shown}", inside.path);
+        return Err(Error::new(ErrorKind::FailedPrecondition, message).with_hint("unmount it, then repeat"));
+    }
+    if let Some(nested) = omitted::omitted(workspace, source, store)?.first() {
+        let message = format!("{} in {shown} is a subvolume, which would have to be moved", nested.path);
+        return Err(Error::new(ErrorKind::FailedPrecondition, message).with_hint("move it out of there, then repeat"));
+    }
+    let key = look(workspace, b"").map_err(|errno| failed("cannot look at the workspace", errno))?;
+    let around = ah_provider_directory::climb(store.as_fd(), |stat| same(stat, &key))?;
+    if around.is_some() {
+        let message = format!("the program's own state is inside of {shown}");
+        return Err(Error::new(ErrorKind::FailedPrecondition, message)
+            .with_hint("convert the directories in it that you work in, each by itself"));
+    }
+    Ok(())
+}
+
+fn copy_and_exchange(old: &Old, workspace: &Dir, temp: &str, cx: &Context<'_>) -> Result<(), Stopped> {
+    let fail = |errno| failed("cannot make a subvolume beside the workspace", errno);
+    sys::create(&old.above, temp.as_bytes()).map_err(fail)?;
+    let new = rustix::fs::openat(&old.above, temp, DIRECTORY, Mode::empty()).map_err(fail)?;
+    let from = rustix::fs::openat(workspace, c".", DIRECTORY, Mode::empty()).map_err(fail)?;
+    // Nobody else is to come to it before it is there, whatever the umask says.
+    rustix::fs::fchmod(&new, Mode::RWXU).map_err(fail)?;
+    let mut copier = Copier::new(new.as_fd(), cx);
+    copier.run(from.as_fd(), new.as_fd())?;
+    let before = copier.state;
+    // Looked at once more before anybody is disturbed.
+    unchanged(&before, from.as_fd(), cx)?;
+    let copied = State::of(new.as_fd(), cx)?;
+    rustix::fs::syncfs(&new).map_err(fail)?;
+    cx.check_cancelled()?;
+    exchange(old, temp)?;
+    let last_look = holders::refuse(from.as_fd(), Some(&before))
+        .and_then(|()| unchanged(&before, from.as_fd(), &Context::quiet()))
+        .and_then(|()| if is_old(old, temp) { Ok(()) } else { Err(moved()) });
+    if let Err(error) = last_look {
+        // Somebody may have begun to work in the new one: then it stays, and so does the old one.
+        if unchanged(&copied, new.as_fd(), &Context::quiet()).is_err() {
+            let error = error.with_hint(format!(
+                "both directories were changed meanwhile: the former one is kept as {temp}, beside the workspace"
+            ));
+            return Err(Stopped { error, left: Left::Work });
+        }
+        exchange(old, temp)?;
+        return Err(error.into());
+    }
+    rustix::fs::syncfs(&new)
+        .map_err(|errno| Stopped { error: failed("cannot put the exchange on disk", errno), left: Left::Either })
+}
+
+fn is_old(old: &Old, temp: &str) -> bool {
+    look(&old.above, temp.as_bytes()).is_ok_and(|there| same(&there, &old.stat))
+}
+
+fn moved() -> Error {
+    Error::new(ErrorKind::Conflict, "the workspace was moved while it was converted").with_hint("repeat")
+}
+
+fn exchange(old: &Old, temp: &str) -> Result<()> {
+    let above = old.above.as_fd();
+    rustix::fs::renameat_with(above, old.name.as_slice(), above, temp, RenameFlags::EXCHANGE).map_err(|errno| {
+        match errno {
+            Errno::NOENT => moved(),
+            errno => failed("cannot put the subvolume in the workspace's place", errno),
+        }
+    })
+}
+
+fn unchanged(before: &State, dir: BorrowedFd<'_>, cx: &Context<'_>) -> Result<()> {
+    if State::of(dir, cx)? == *before {
+        return Ok(());
+    }
+    Err(Error::new(ErrorKind::Busy, "files in the workspace were changed while it was converted")
+        .with_hint("end what writes there, then repeat"))
+}

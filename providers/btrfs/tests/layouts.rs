@@ -1,0 +1,340 @@
+//! What workspaces look like in practice: nested subvolumes, mounts inside, swap files, stores elsewhere, what happens behind our back.
+
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+
+use ah_plugin_api::{Capability, DestroyRequest, Dir, ErrorKind, OmitReason, Place, Provider};
+use ah_test_disks::{Disk, NOBODY, as_ordinary_user, ordinary_users_path};
+use common::{Bench, omitted, run, subvolume, subvolumes};
+
+#[test]
+fn what_is_nested_or_mounted_inside_is_omitted_and_not_shown() {
+    let Some(disk) = Disk::new("btrfs", 300, "") else { return };
+    let home = disk.at().join("home");
+    subvolume(&home);
+    let bench = Bench::in_folder(&home);
+    bench.write("src/main", "x");
+    subvolume(&bench.work("src/nested"));
+    bench.write("src/nested/in", "x");
+    subvolume(&bench.work("src/nested/deeper"));
+    subvolume(&home.join("beside"));
+    for (name, kind) in [("mounted", "tmpfs"), ("with blank", "tmpfs")] {
+        fs::create_dir(bench.work(name)).unwrap();
+        run("mount", &["-t", kind, kind, bench.work(name).to_str().unwrap()]);
+    }
+    fs::create_dir(bench.work("bound")).unwrap();
+    bench.write("hidden/below", "x");
+    run("mount", &["--bind", bench.work("src").to_str().unwrap(), bench.work("bound").to_str().unwrap()]);
+    run("mount", &["--bind", bench.work("bound").to_str().unwrap(), bench.work("hidden").to_str().unwrap()]);
+    let taken = bench.snapshot("a");
+    let expected = [
+        "other-filesystem bound",
+        "other-filesystem hidden",
+        "other-filesystem mounted",
+        "other-filesystem src/nested",
+        "other-filesystem with blank",
+    ];
+    assert_eq!(omitted(&taken.omitted), expected);
+    assert_eq!(taken.pins, Some(format!("the subvolume {}", home.display())));
+    assert_eq!(bench.stat(&taken).unwrap(), taken);
+    assert_eq!(bench.names(&taken, ""), ["src"]);
+    assert_eq!(bench.names(&taken, "src"), ["main"]);
+    // A clone has them as empty directories, which can be removed.
+    let clone = bench.clone(&taken, "c");
+    assert!(clone.path.ends_with("target/c/work") && clone.notes.len() == 1, "{clone:?}");
+    assert!(fs::read_dir(clone.path.join("src/nested")).unwrap().next().is_none());
+    fs::remove_dir(clone.path.join("src/nested")).unwrap();
+    bench.destroy(&DestroyRequest::Clone(clone.reference)).unwrap();
+    assert!(!home.join("target/c").exists());
+}
+
+#[test]
+fn a_store_inside_of_the_workspace_is_its_own_state() {
+    let Some(disk) = Disk::new("btrfs", 300, "") else { return };
+    let work = disk.at().join("work");
+    subvolume(&work);
+    let bench = Bench::of(&work, &work.join(".ah/store"), &work.join(".ah/target"));
+    bench.write("f", "one");
+    let first = bench.snapshot("a");
+    assert_eq!((first.omitted.len(), first.pins.clone()), (0, None));
+    bench.write("f", "two");
+    let second = bench.snapshot("b");
+    assert_eq!(omitted(&second.omitted), ["own-state .ah/store/depot"]);
+    assert_eq!(second.omitted[0].reason, OmitReason::OwnState);
+    let view = bench.view(&second, "v");
+    assert!(fs::read_dir(view.path.join(".ah/store/depot")).unwrap().next().is_none());
+    assert_eq!(bench.names(&second, ".ah/store"), Vec::<String>::new());
+    assert_eq!(fs::read_to_string(view.path.join("f")).unwrap(), "two");
+}
+
+#[test]
+fn a_workspace_on_a_mount_of_its_own_is_found_in_its_subvolume() {
+    let Some(disk) = Disk::new("btrfs", 300, "") else { return };
+    let home = disk.at().join("home");
+    subvolume(&home);
+    let real = home.join("a/deep/work");
+    fs::create_dir_all(real.join("in")).unwrap();
+    fs::write(real.join("in/f"), "x").unwrap();
+    let bound = disk.at().join("bound");
+    fs::create_dir(&bound).unwrap();
+    run("mount", &["--bind", real.to_str().unwrap(), bound.to_str().unwrap()]);
+    let bench = Bench::of(&bound, &disk.at().join("store"), &disk.at().join("target"));
+    assert!(bench.probe().usable, "{:?}", bench.probe());
+    let taken = bench.snapshot("a");
+    assert_eq!(bench.names(&taken, "in"), ["f"]);
+    let below = Bench::of(&bound.join("in"), &disk.at().join("store2"), &disk.at().join("target"));
+    assert_eq!(below.names(&below.snapshot("a"), ""), ["f"]);
+    assert!(below.convert().unwrap().changed);
+    drop((bench, below));
+    run("umount", &[bound.to_str().unwrap()]);
+    assert_eq!(fs::metadata(real.join("in")).unwrap().ino(), 256);
+}
+
+#[test]
+fn a_store_on_another_filesystem() {
+    let Some(disk) = Disk::new("btrfs", 300, "") else { return };
+    let elsewhere = tempfile::tempdir().unwrap();
+    let bench =
+        Bench::of(&disk.at().join("me/work"), &elsewhere.path().join("store"), &elsewhere.path().join("target"));
+    bench.write("f", "x");
+    assert!(bench.probe().usable);
+    assert!(bench.ids().is_empty());
+    let taken = bench.snapshot("a");
+    let above = disk.at().join(".ah-snapshots");
+    assert_eq!(fs::metadata(&above).unwrap().permissions().mode() & 0o777, 0o700);
+    assert_eq!(fs::metadata(&above).unwrap().ino(), 256);
+    let view = bench.view(&taken, "v");
+    assert!(view.path.starts_with(&above) && view.path.join("f").exists());
+    let clone = bench.clone(&taken, "c");
+    assert!(clone.path.starts_with(&above) && clone.notes.len() == 2, "{clone:?}");
+    fs::write(clone.path.join("f"), "mine").unwrap();
+    // Another store has a place of its own there.
+    let other =
+        Bench::of(&disk.at().join("me/work"), &elsewhere.path().join("other"), &elsewhere.path().join("target"));
+    other.snapshot("a");
+    assert_eq!(fs::read_dir(&above).unwrap().count(), 2);
+    // Unmounted, it says so rather than that nothing is there.
+    let busy = bench.destroy(&DestroyRequest::Snapshot(taken.reference.clone())).unwrap_err();
+    assert_eq!(busy.kind, ErrorKind::Busy);
+    bench.unmount(&view);
+    fs::rename(&above, disk.at().join("moved")).unwrap();
+    let gone = bench.stat(&taken).unwrap_err();
+    assert!(gone.kind == ErrorKind::FailedPrecondition && gone.hint.is_some(), "{gone:?}");
+    fs::rename(disk.at().join("moved"), &above).unwrap();
+    bench.destroy(&DestroyRequest::Clone(clone.reference)).unwrap();
+    bench.remove(&taken);
+    bench.reclaim();
+    assert!(bench.ids().is_empty());
+    assert_eq!(fs::read_dir(&above).unwrap().count(), 1, "an empty place goes");
+    other.destroy(&DestroyRequest::Snapshot(ah_plugin_api::Reference::new("a").unwrap())).unwrap();
+    other.reclaim();
+    assert!(!above.exists());
+    assert_eq!(subvolumes(disk.at()), 0);
+}
+
+#[test]
+fn a_folder_of_that_name_that_is_not_ours_is_not_used() {
+    let Some(disk) = Disk::new("btrfs", 300, "") else { return };
+    let elsewhere = tempfile::tempdir().unwrap();
+    let secret = disk.at().join("secret");
+    fs::create_dir(&secret).unwrap();
+    std::os::unix::fs::symlink(&secret, disk.at().join(".ah-snapshots")).unwrap();
+    fs::create_dir_all(disk.at().join("me/.ah-snapshots")).unwrap();
+    let bench = Bench::of(&disk.at().join("me/b/work"), &elsewhere.path().join("s"), &elsewhere.path().join("t"));
+    let taken = bench.snapshot("a");
+    assert!(bench.view(&taken, "v").path.starts_with(disk.at().join("me/b/.ah-snapshots")));
+    assert!(fs::read_dir(&secret).unwrap().next().is_none());
+    let alone = Bench::of(disk.at(), &elsewhere.path().join("s2"), &elsewhere.path().join("t"));
+    let refused = alone.probe();
+    assert!(!refused.usable && refused.remedy.is_some(), "{refused:?}");
+    assert_eq!(alone.try_snapshot("a").unwrap_err().kind, ErrorKind::FailedPrecondition);
+}
+
+#[test]
+fn what_is_done_behind_our_back() {
+    let Some(disk) = Disk::new("btrfs", 300, "") else { return };
+    let bench = Bench::in_folder(disk.at());
+    bench.write("f", "x");
+    let (a, b) = (bench.snapshot("a"), bench.snapshot("b"));
+    let view = bench.view(&a, "v");
+    run("btrfs", &["subvolume", "delete", view.path.parent().unwrap().to_str().unwrap()]);
+    assert_eq!(bench.ids(), ["b"]);
+    assert_eq!(bench.stat(&a).unwrap_err().kind, ErrorKind::NotFound);
+    bench.remove(&a);
+    bench.unmount(&view);
+    bench.reclaim();
+    assert_eq!(bench.ids(), ["b"]);
+    // Its id is free again.
+    let again = bench.snapshot("a");
+    // A clone's directory deleted by hand, and something else put there.
+    let clone = bench.clone(&b, "c");
+    fs::remove_dir_all(disk.at().join("target/c")).unwrap();
+    fs::create_dir(disk.at().join("target/c")).unwrap();
+    fs::write(disk.at().join("target/c/mine"), "x").unwrap();
+    bench.destroy(&DestroyRequest::Clone(clone.reference)).unwrap();
+    assert!(disk.at().join("target/c/mine").exists());
+    // A record that was damaged.
+    let folder = disk.at().join("store/depot/snapshots/a");
+    rustix::fs::setxattr(&folder, "user.ah.snapshot", b"nonsense", rustix::fs::XattrFlags::empty()).unwrap();
+    assert_eq!(bench.stat(&again).unwrap_err().kind, ErrorKind::DataLoss);
+    assert_eq!(bench.ids(), ["b"]);
+    // It can be removed all the same.
+    bench.remove(&again);
+    bench.reclaim();
+    assert_eq!(subvolumes(disk.at()), 2, "the depot and b");
+}
+
+#[test]
+fn clones_with_subvolumes_in_them_go_whole() {
+    let Some(disk) = Disk::new("btrfs", 300, "") else { return };
+    let bench = Bench::in_folder(disk.at());
+    bench.write("f", "x");
+    let taken = bench.snapshot("a");
+    let clone = bench.clone(&taken, "c");
+    subvolume(&clone.path.join("one"));
+    fs::create_dir_all(clone.path.join("one/dir")).unwrap();
+    subvolume(&clone.path.join("one/dir/two"));
+    run(
+        "btrfs",
+        &[
+            "subvolume",
+            "snapshot",
+            "-r",
+            clone.path.join("one/dir/two").to_str().unwrap(),
+            clone.path.join("ro").to_str().unwrap(),
+        ],
+    );
+    bench.destroy(&DestroyRequest::Clone(clone.reference)).unwrap();
+    assert!(!disk.at().join("target/c").exists());
+    assert_eq!(subvolumes(disk.at()), 2, "the depot and the snapshot");
+}
+
+#[test]
+fn an_interrupted_snapshot_is_none() {
+    let Some(disk) = Disk::new("btrfs", 300, "") else { return };
+    let bench = Bench::in_folder(disk.at());
+    bench.write("f", "x");
+    bench.snapshot("a");
+    let folder = disk.at().join("store/depot/snapshots");
+    fs::create_dir(folder.join("half")).unwrap();
+    let held = fs::File::open(folder.join("a")).unwrap();
+    drop(held);
+    assert_eq!(bench.ids(), ["a"]);
+    // Held by whoever makes it, it stays.
+    fs::create_dir(folder.join("making")).unwrap();
+    let making = Dir::open(folder.join("making")).unwrap();
+    rustix::fs::flock(&making, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    assert_eq!(bench.reclaim().actions.len(), 1);
+    assert!(!folder.join("half").exists() && folder.join("making").exists());
+    let busy = bench.try_snapshot("making").unwrap_err();
+    assert_eq!(busy.kind, ErrorKind::Busy);
+    drop(making);
+    bench.snapshot("making");
+}
+
+#[test]
+fn not_btrfs_read_only_swap_and_full() {
+    let Some(disk) = Disk::new("btrfs", 300, "") else { return };
+    let ordinary = tempfile::tempdir().unwrap();
+    let bench = Bench::of(&ordinary.path().join("w"), &disk.at().join("s"), &disk.at().join("t"));
+    let no = bench.probe();
+    assert!(!no.usable && no.reason.contains("not on a Btrfs"), "{no:?}");
+    assert_eq!(bench.try_snapshot("a").unwrap_err().kind, ErrorKind::FailedPrecondition);
+
+    let bench = Bench::in_folder(&disk.at().join("x"));
+    let taken = bench.snapshot("a");
+    disk.remount("ro");
+    let no = bench.probe();
+    assert!(!no.usable && no.reason.contains("read-only"), "{no:?}");
+    assert_eq!(bench.try_snapshot("b").unwrap_err().kind, ErrorKind::FailedPrecondition);
+    assert_eq!(bench.stat(&taken).unwrap(), taken);
+    disk.remount("rw");
+
+    let swap = disk.at().join("x/swap");
+    run("truncate", &["-s", "0", swap.to_str().unwrap()]);
+    run("chattr", &["+C", swap.to_str().unwrap()]);
+    run("dd", &["if=/dev/zero", &format!("of={}", swap.display()), "bs=1M", "count=16", "status=none"]);
+    fs::set_permissions(&swap, fs::Permissions::from_mode(0o600)).unwrap();
+    run("mkswap", &[swap.to_str().unwrap()]);
+    run("swapon", &[swap.to_str().unwrap()]);
+    let (no, refused) = (bench.probe(), bench.try_snapshot("b"));
+    run("swapoff", &[swap.to_str().unwrap()]);
+    assert!(!no.usable && no.reason.contains("swap") && no.remedy.is_some(), "{no:?}");
+    assert_eq!(refused.unwrap_err().kind, ErrorKind::FailedPrecondition);
+    fs::remove_file(&swap).unwrap();
+
+    run("btrfs", &["quota", "enable", disk.at().to_str().unwrap()]);
+    let limited = disk.at().join("limited");
+    subvolume(&limited);
+    let bench = Bench::in_folder(&limited);
+    bench.write("f", "x");
+    bench.snapshot("a");
+    run("btrfs", &["qgroup", "limit", "8M", limited.join("store/depot").to_str().unwrap()]);
+    bench.snapshot("b");
+    assert_eq!(bench.ids(), ["a", "b"]);
+}
+
+#[test]
+fn without_privilege_it_says_what_would_help() {
+    const TEST: &str = "without_privilege_it_says_what_would_help";
+    if let Some(path) = ordinary_users_path() {
+        let bench = Bench::in_folder(&path);
+        let probe = bench.probe();
+        if path.ends_with("foreign") {
+            assert!(!probe.usable && probe.reason.contains("somebody else"), "{probe:?}");
+            assert!(probe.remedy.is_some_and(|remedy| remedy.contains("convert")) && probe.convertible.is_some());
+            assert_eq!(bench.try_snapshot("a").unwrap_err().kind, ErrorKind::PermissionDenied);
+            assert!(bench.ids().is_empty());
+            // And that does help.
+            bench.write("f", "x");
+            assert!(bench.convert().unwrap().changed);
+            let bench = Bench::in_folder(&path);
+            assert!(bench.probe().usable && bench.probe().convertible.is_none(), "{:?}", bench.probe());
+            let taken = bench.snapshot("a");
+            assert_eq!((taken.pins.clone(), bench.names(&taken, "")), (None, vec!["f".to_owned()]));
+        } else {
+            assert_eq!((probe.usable, probe.can_delete), (true, false), "{probe:?}");
+            assert!(probe.remedy.is_some_and(|remedy| remedy.contains("user_subvol_rm_allowed")));
+            // It can all the same, by emptying it.
+            bench.write("closed/f", "x");
+            fs::set_permissions(bench.work("closed"), fs::Permissions::from_mode(0o500)).unwrap();
+            let taken = bench.snapshot("a");
+            bench.remove(&taken);
+            assert!(bench.ids().is_empty());
+            assert_eq!(bench.reclaim().actions.len(), 1);
+            assert!(fs::read_dir(path.join("store/depot/trash")).unwrap().next().is_none());
+            assert!(bench.work("closed/f").exists());
+        }
+        return;
+    }
+    let Some(disk) = Disk::new("btrfs", 300, "") else { return };
+    let (own, foreign) = (disk.at().join("own"), disk.at().join("foreign"));
+    subvolume(&own);
+    fs::create_dir(&foreign).unwrap();
+    for path in [&own, &foreign] {
+        std::os::unix::fs::chown(path, Some(NOBODY), Some(NOBODY)).unwrap();
+        as_ordinary_user(TEST, path);
+    }
+}
+
+#[test]
+fn what_was_written_before_is_there_whole() {
+    let Some(disk) = Disk::new("btrfs", 300, "") else { return };
+    let bench = Bench::in_folder(disk.at());
+    for n in 0..10 {
+        // As editors save, and never put on disk.
+        bench.write("new", vec![b'a' + n; 100_000]);
+        fs::rename(bench.work("new"), bench.work("saved")).unwrap();
+        let taken = bench.snapshot(&format!("s{n}"));
+        let view = bench.view(&taken, &format!("v{n}"));
+        assert_eq!(fs::read(view.path.join("saved")).unwrap(), vec![b'a' + n; 100_000]);
+    }
+    assert!(!bench.provider.describe().capabilities.contains(&Capability::PointInTime));
+    assert!(
+        bench.provider.list(&Place::new(&bench.store), &Default::default(), &ah_plugin_api::Context::quiet()).is_ok()
+    );
+}

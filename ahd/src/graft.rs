@@ -5,6 +5,7 @@
 
 use std::fs;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::OnceLock;
 
@@ -79,38 +80,55 @@ pub(crate) fn attach(tree: &OwnedFd, point: &OwnedFd) -> Result<()> {
     })
 }
 
-/// The directory in which the mount is, if it is there.
-pub(crate) fn find(mark: &Mark, name: &FileName) -> Result<Option<OwnedFd>> {
+/// Where a mount is: the directory it is in, and its name there. None if it is gone.
+///
+/// By what the kernel says of it now: its directory may have been renamed, or have been another when it was mounted.
+pub(crate) fn find(mark: &Mark) -> Result<Option<(OwnedFd, FileName)>> {
     if mark.boot != boot() {
         return Ok(None);
     }
     let Some(mount) = mounts::find(mark.id)? else { return Ok(None) };
-    // A number that was given to another mount, somewhere else.
-    if mount.point.file_name() != Some(name.as_os_str()) {
-        return Ok(None);
-    }
     let hidden = || {
         Error::new(ErrorKind::Busy, format!("something else is mounted over {}", mount.point.display()))
             .with_hint(format!("umount {}", mount.point.display()))
     };
-    let parent = mounts::open_plain(mount.point.parent().unwrap_or(Path::new("/"))).map_err(|_| hidden())?;
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let shown = rustix::fs::openat(&parent, name.as_os_str(), flags, Mode::empty()).map_err(|_| hidden())?;
-    let about = About::of(&shown).map_err(|_| hidden())?;
+    let name = mount.point.file_name().map(|name| FileName::new(name.as_bytes())).transpose()?;
+    let Some((name, above)) = name.zip(mount.point.parent()) else { return Ok(None) };
+    let parent = mounts::open_plain(above).map_err(|_| hidden())?;
+    let Some(about) = look(parent.as_fd(), &name) else { return Err(hidden()) };
     if about.mount != mark.id {
         return Err(hidden());
     }
-    // Again: another mount of that number.
-    Ok(((about.dev, about.ino) == (mark.dev, mark.ino)).then_some(parent))
+    // Its number may have been given to another mount.
+    Ok(((about.dev, about.ino) == (mark.dev, mark.ino)).then_some((parent, name)))
+}
+
+/// Whether a mount is what is seen at `name` in `target`.
+pub(crate) fn is_at(mark: &Mark, target: BorrowedFd<'_>, name: &FileName) -> bool {
+    look(target, name).is_some_and(|about| about.mount == mark.id)
+}
+
+fn look(dir: BorrowedFd<'_>, name: &FileName) -> Option<About> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let fd = rustix::fs::openat(dir, name.as_os_str(), flags, Mode::empty()).ok()?;
+    About::of(&fd).ok()
 }
 
 /// Takes a mount away, and the directory that it was on. What is gone already is success.
 ///
-/// `target` is where it was made, should it not be mounted any more.
-pub(crate) fn remove(mark: &Mark, name: &FileName, target: Option<BorrowedFd<'_>>, user: Ids) -> Result<()> {
-    if let Some(parent) = find(mark, name)? {
+/// `target` and `name` are where it was to be, should it not be mounted any more. With `even_in_use` whoever works in it keeps what they
+/// have open, as with a directory that is removed.
+pub(crate) fn remove(
+    mark: &Mark,
+    name: &FileName,
+    target: Option<BorrowedFd<'_>>,
+    user: Ids,
+    even_in_use: bool,
+) -> Result<()> {
+    if let Some((parent, name)) = find(mark)? {
         let path = Path::new("/proc/self/fd").join(parent.as_raw_fd().to_string()).join(name.as_os_str());
-        match umount2(&path, MntFlags::UMOUNT_NOFOLLOW) {
+        let detach = if even_in_use { MntFlags::MNT_DETACH } else { MntFlags::empty() };
+        match umount2(&path, MntFlags::UMOUNT_NOFOLLOW | detach) {
             // Somebody was quicker.
             Ok(()) | Err(nix::errno::Errno::EINVAL) => {}
             Err(nix::errno::Errno::EBUSY) => {
@@ -122,8 +140,9 @@ pub(crate) fn remove(mark: &Mark, name: &FileName, target: Option<BorrowedFd<'_>
             }
             Err(e) => return Err(Error::from_io("cannot unmount", &e.into())),
         }
-        remove_point(parent.as_fd(), name, user);
-    } else if let Some(target) = target {
+        remove_point(parent.as_fd(), &name, user);
+    }
+    if let Some(target) = target {
         remove_point(target, name, user);
     }
     Ok(())

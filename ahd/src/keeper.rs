@@ -116,39 +116,58 @@ impl Keeper {
         self.records.save(record)?;
         let point = graft::make_point(target, &name, ids(record)).inspect_err(|_| record.mark = None)?;
         graft::attach(&tree, &point)?;
+        let there = record.mark.as_ref().is_some_and(|mark| graft::is_at(mark, target, &name));
+        if !there {
+            // Its user has moved the directory meanwhile; wherever it is now, it is found and taken down.
+            return Err(Error::new(ErrorKind::Conflict, format!("{name} in the target folder was moved away")));
+        }
         record.ready = true;
         self.records.save(record)
     }
 
     /// Takes a view or a clone away, however far it has come. The record must be claimed.
     pub(crate) fn take_down(&self, record: &Record, cx: &Context<'_>) -> Result<()> {
-        let served = self.provider(&record.provider)?;
+        // A view that is in use stays. A clone is removed as any directory would be, whoever works in it.
+        let clone = record.made == Made::Clone;
         if let Some(mark) = &record.mark {
             let target = mounts::open_plain(&record.target.path())
                 .ok()
                 .filter(|target| About::of(target).is_ok_and(|at| at.uid == record.uid && at.ino == record.target_ino));
-            graft::remove(mark, &record.name()?, target.as_ref().map(AsFd::as_fd), ids(record))?;
+            graft::remove(mark, &record.name()?, target.as_ref().map(AsFd::as_fd), ids(record), clone)?;
         }
-        let store = self.state.store(record.uid, &record.token, &record.provider)?;
-        let workshop = self.state.dir(record.made.workshop())?;
-        // Without a store there is nothing that the provider could have made.
-        if let Some(store) = store {
-            let place = Place::new(&store).with_target(&workshop);
-            let provider = &served.provider;
-            match (&record.inner, record.made) {
-                (Some(view), Made::View) => {
-                    provider.unmount(&place, &UnmountRequest { view: view.clone() }, cx)?;
-                }
-                (Some(clone), Made::Clone) => {
-                    provider.destroy(&place, &DestroyRequest::Clone(clone.clone()), cx)?;
-                }
-                (None, _) => {
-                    let request = ReclaimRequest { auto: false, forgotten: vec![record.id_name()?] };
-                    provider.reclaim(&place, &request, cx)?;
-                }
+        if record.ready && clone {
+            // Should this process be killed, the next one goes on.
+            self.records.save(&Record { ready: false, ..record.clone() })?;
+        }
+        if let Err(error) = self.take_from_provider(record, cx) {
+            if record.ready && clone {
+                // It stays what it was. If that fails too, the next reclaim takes it away.
+                let _ = self.show_again(&mut record.clone(), &record.name()?);
             }
+            return Err(error);
         }
         self.records.remove(&record.id)
+    }
+
+    fn take_from_provider(&self, record: &Record, cx: &Context<'_>) -> Result<()> {
+        let provider = &self.provider(&record.provider)?.provider;
+        // Without a store there is nothing that the provider could have made.
+        let Some(store) = self.state.store(record.uid, &record.token, &record.provider)? else { return Ok(()) };
+        let workshop = self.state.dir(record.made.workshop())?;
+        let place = Place::new(&store).with_target(&workshop);
+        match (&record.inner, record.made) {
+            (Some(view), Made::View) => {
+                provider.unmount(&place, &UnmountRequest { view: view.clone() }, cx)?;
+            }
+            (Some(clone), Made::Clone) => {
+                provider.destroy(&place, &DestroyRequest::Clone(clone.clone()), cx)?;
+            }
+            (None, _) => {
+                let request = ReclaimRequest { auto: false, forgotten: vec![record.id_name()?] };
+                provider.reclaim(&place, &request, cx)?;
+            }
+        }
+        Ok(())
     }
 
     /// Puts in order what a former run of the helper, or of the machine, left.
@@ -178,7 +197,7 @@ impl Keeper {
         let _claim = self.records.claim(&record.id)?;
         let name = record.name()?;
         let stands = match &record.mark {
-            Some(mark) => graft::find(mark, &name)?.is_some(),
+            Some(mark) => graft::find(mark)?.is_some(),
             None => false,
         };
         if !record.ready || (record.made == Made::View && !stands) {
@@ -212,6 +231,7 @@ impl Keeper {
         }
         let (tree, mark) = graft::copy(source.as_fd(), false)?;
         record.mark = Some(mark);
+        record.ready = true;
         self.records.save(record)?;
         graft::attach(&tree, &point)
     }
@@ -224,11 +244,17 @@ fn ids(record: &Record) -> Ids {
 /// Opens what a provider says it shows; it must be the user's own, with no symlink on the way.
 pub(crate) fn open_shown(path: &Path, uid: u32) -> Result<OwnedFd> {
     let failed = |e: Errno| Error::from_io(format!("cannot open {}", path.display()), &e.into());
-    let fd = mounts::open_plain(path).map_err(failed)?;
+    let foreign = || {
+        let message = "the directory was not one of yours when it was captured, so it is not shown to you";
+        Error::new(ErrorKind::PermissionDenied, message)
+    };
+    let fd = match mounts::open_plain(path) {
+        Err(Errno::LOOP) => return Err(foreign()),
+        opened => opened.map_err(failed)?,
+    };
     let about = About::of(&fd).map_err(failed)?;
     if about.uid != uid || about.kind != FileType::Directory {
-        let message = "the directory did not belong to you when it was captured, so it is not shown to you";
-        return Err(Error::new(ErrorKind::PermissionDenied, message));
+        return Err(foreign());
     }
     Ok(fd)
 }

@@ -119,6 +119,7 @@ impl Daemon {
                 }
             }
         });
+        // An error if it ends without being ready: its stderr is closed.
         let up = receiver.recv_timeout(LIMIT).is_ok();
         self.child = Some(child);
         if up { Ok(()) } else { Err(self.log.lock().unwrap().join("\n")) }
@@ -167,7 +168,13 @@ impl Daemon {
 
     /// A world of directories of a user's.
     pub fn home(&self, uid: u32) -> Home {
-        let root = self.base.path().join(format!("u{uid}"));
+        Home::make(self.base.path().join(format!("u{uid}")), uid)
+    }
+}
+
+impl Home {
+    /// Makes a user's directories in one that is made if need be.
+    pub fn make(root: PathBuf, uid: u32) -> Self {
         fs::create_dir_all(&root).unwrap();
         for name in ["w", "store", "target"] {
             fs::create_dir_all(root.join(name)).unwrap();
@@ -180,7 +187,9 @@ impl Daemon {
         chown(root.join("w/file"), Some(uid), Some(uid)).unwrap();
         Home { uid, root }
     }
+}
 
+impl Daemon {
     /// The mount points below its folder, with their options.
     pub fn mounts(&self) -> Vec<(PathBuf, String)> {
         let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
@@ -298,11 +307,11 @@ pub fn wait_for(what: &str, mut so: impl FnMut() -> bool) {
 }
 
 fn library(name: &str) -> PathBuf {
-    if name != "copies" {
+    if !["copies", "btrfs"].contains(&name) {
         return ah_test_plugins::library(name);
     }
     // target/<profile>/deps/<test>
     let exe = std::env::current_exe().unwrap();
     let profile = exe.parent().unwrap().parent().unwrap();
-    profile.join("examples/libplugin_copies.so")
+    profile.join(format!("examples/libplugin_{name}.so"))
 }

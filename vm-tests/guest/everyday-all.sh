@@ -1,0 +1,29 @@
+# In the guest, run by bash: everyday use for each provider and user, without the helper and with it.
+set -uo pipefail
+here=$(dirname "$0")
+. "$here/places.sh"
+failed=()
+everyday() { # PROVIDER USER EXPECTED SHAPE
+    echo "-- $*"
+    local began=$SECONDS output
+    if output=$(bash "$here/everyday.sh" "$@" 2>&1); then
+        echo "   $(tail -n 1 <<<"$output"), $((SECONDS - began)) s"
+    else
+        echo "$output"
+        failed+=("$*")
+    fi
+}
+everyday git user git root
+everyday btrfs root btrfs root
+everyday btrfs root btrfs inside
+everyday btrfs user btrfs root
+everyday btrfs user btrfs inside
+everyday zfs root zfs root
+everyday zfs root zfs inside
+if helper; then
+    everyday zfs user zfs_ahd root
+    everyday zfs user zfs_ahd inside
+else
+    echo "-- skipped: an ordinary user on ZFS needs the helper, ahd, which is not built"
+fi
+[ ${#failed[@]} = 0 ] || { printf 'FAILED: %s\n' "${failed[@]}"; exit 1; }

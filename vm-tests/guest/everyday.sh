@@ -1,0 +1,60 @@
+# In the guest, run by bash: everyday use of the command line, from a snapshot to gc.
+#
+#   everyday.sh PROVIDER USER EXPECTED SHAPE      SHAPE: root, the workspace is a subvolume or dataset itself; inside, it is a
+#                                                 directory in one. EXPECTED is the provider that must be chosen.
+set -euo pipefail
+here=$(dirname "$0")
+. "$here/places.sh"
+
+everyday() {
+    set -euo pipefail
+    trap 'echo "error: line $LINENO of everyday: $BASH_COMMAND" >&2' ERR
+    local expected=$1 workspace=$2 first view branch safety
+    export AH_HOME=$3
+    cd "$workspace"
+    chosen=$(ah agent fs status --json | sed 's/.*"provider":"\([^"]*\)".*/\1/')
+    [ "$chosen" = "$expected" ] || { ah agent fs status; echo "error: $chosen serves this, not $expected"; exit 1; }
+
+    echo one >file && mkdir -p sub/empty && chmod 640 file && ln -s file link && printf 'odd' >"$(printf 'odd \n\t"\\\377')"
+    touch -d '2001-02-03 04:05:06' sub/empty
+    first=$(ah agent fs snapshot -m "before it")
+    echo two >file && rm -r sub && echo new >added
+    ah agent fs snapshots | grep -q 'before it'
+    test "$(ah agent fs diff "$first" --name-status | wc -l)" = 4
+    test "$(ah agent fs cat "$first" file)" = one
+    view=$(ah agent fs seek "$first")
+    test "$(cat "$view/file")" = one && test -d "$view/sub/empty" && test "$(readlink "$view/link")" = file
+    test "$(stat -c %Y "$view/sub/empty")" = "$(date -d '2001-02-03 04:05:06' +%s)"
+    if touch "$view/x" 2>/dev/null; then echo "error: a view can be written to"; exit 1; fi
+    ah agent fs release "$view"
+    branch=$(ah agent fs branch "$first" --name b)
+    test "$(cat "$branch/file")" = one && echo three >"$branch/file" && test "$(cat file)" = two
+    ah agent fs branches | grep -q '^b '
+    # What is shown at the workspace's path needs a mount, which a user namespace allows.
+    test "$(ah agent fs exec b -- sh -c 'pwd; cat file')" = "$workspace
+three"
+    safety=$(ah agent fs restore 'before it')
+    test -n "$safety" && test "$(cat file)" = one && test -d sub/empty && test "$(stat -c %a file)" = 640 && test ! -e added
+    ah agent fs undo >/dev/null
+    test "$(cat file)" = two && test ! -e sub && test "$(cat added)" = new
+    ah timeline --json | grep -q "$first"
+    if ah agent fs rm b 2>/dev/null; then echo "error: a branch with work in it was removed without --force"; exit 1; fi
+    ah agent fs rm --force b
+    ah agent fs rm "$first"
+    if ah agent fs show "$first" 2>/dev/null; then echo "error: a removed snapshot is still there"; exit 1; fi
+    ah agent fs gc >/dev/null
+    test "$(ah agent fs gc --json | sed 's/.*"actions":\(\[[^]]*\]\).*/\1/')" = '[]'
+    ah agent fs snapshots --json | sed 's/"id"/\n/g' | grep -c '"kind":"safety"' >/dev/null
+}
+
+provider=$1 user=$2 expected=$3 shape=$4
+place "$provider" "$user"
+workspace=$folder
+if [ "$shape" = inside ]; then
+    workspace=$folder/inside/deep
+    as "$user" mkdir -p "$workspace"
+fi
+home=/home/$user/ah-$provider-$expected-$shape
+[ "$user" != root ] || home=/root/ah-$provider-$expected-$shape
+as "$user" bash -c "$(declare -f everyday); everyday \"\$@\"" - "$expected" "$workspace" "$home"
+echo "everyday use works: $provider as $user, $shape, served by $expected"

@@ -1,0 +1,59 @@
+# In the guest, read by the suites: filesystems on the empty disks a and b, and folders on them.
+#
+#   place PROVIDER USER      makes a folder of that user's on that provider's filesystem; its path is in $folder
+
+place() {
+    local provider=$1 user=$2
+    case $provider in
+        git)
+            folder=/home/$user/git
+            [ "$user" != root ] || folder=/root/git
+            mkdir -p "$folder"
+            ;;
+        btrfs)
+            if ! findmnt -n /mnt/btrfs >/dev/null; then
+                mkdir -p /mnt/btrfs
+                mkfs.btrfs -q /dev/ah/a >/dev/null
+                mount -o "${btrfs_options-user_subvol_rm_allowed}" /dev/ah/a /mnt/btrfs
+            fi
+            folder=/mnt/btrfs/$user
+            [ -e "$folder" ] || btrfs -q subvolume create "$folder"
+            ;;
+        zfs)
+            if ! findmnt -n /mnt/zfs >/dev/null; then
+                zpool create -f -o cachefile=none -o ashift=12 -O mountpoint=/mnt/zfs tank /dev/ah/b
+            fi
+            folder=/mnt/zfs/$user
+            if [ ! -e "$folder" ]; then
+                zfs create "tank/$user"
+                # As the page for ordinary users tells the administrator.
+                [ "$user" = root ] || zfs allow "$user" snapshot,destroy,clone,create,mount,promote,rollback,hold,release,userprop,diff "tank/$user"
+            fi
+            ;;
+    esac
+    chown "$user" "$folder"
+}
+
+# as USER COMMAND…: with nothing in the environment but what one has after logging in.
+as() {
+    local user=$1 home
+    shift
+    home=/home/$user
+    [ "$user" != root ] || home=/root
+    setpriv --reuid "$user" --regid "$(id -g "$user")" --clear-groups \
+        env -i PATH="$PATH" HOME="$home" LANG=C.UTF-8 USER="$user" "$@"
+}
+
+# The privileged helper, if it is built.
+helper() {
+    [ -x /ah/bin/ahd ] || return 1
+    mkdir -p /run/ahd /var/lib/ahd /etc/ah
+    /ah/bin/ahd --provider-dir "$(readlink -f /ah/providers)" >/tmp/ahd.log 2>&1 &
+    for _ in $(seq 100); do
+        [ ! -S /run/ahd/ahd.sock ] || return 0
+        sleep 0.1
+    done
+    echo "error: ahd does not listen" >&2
+    cat /tmp/ahd.log >&2
+    exit 1
+}

@@ -4,6 +4,7 @@
 //! - `subvolume` finds what contains a workspace and what this process may do; `probe` and `omitted` say what follows.
 //! - `depot` is where snapshots are kept, `record` what travels with one, `shelf` takes, lists and removes them.
 //! - `convert` makes a subvolume of a directory.
+//! - `diff` compares, by what the filesystem knows where this process may ask.
 //! - `made` makes clones and finds them again, `remove` removes subvolumes, `reclaim` clears up.
 //! - `sys` are the ioctls. No C library: a dozen calls of the kernel's stable interface are all that is needed, and libbtrfsutil
 //!   works by paths where this works by descriptors.
@@ -14,6 +15,7 @@
 
 mod convert;
 mod depot;
+mod diff;
 mod made;
 mod omitted;
 mod probe;

@@ -3,16 +3,16 @@
 use std::collections::BTreeSet;
 
 use ah_plugin_api::{
-    Capability, CloneRequest, Context, ConvertRequest, Converted, Description, DestroyRequest, Done, Entry, Error,
-    ErrorKind, ListRequest, LookupRequest, MountRequest, Place, Probe, ProbeRequest, Provider, ProviderName,
-    ReadDirRequest, ReadRequest, ReclaimRequest, Reclaimed, Result, Snapshot, SnapshotRef, SnapshotRequest,
-    UnmountRequest, View, WritableClone,
+    Capability, Changes, CloneRequest, Context, ConvertRequest, Converted, Description, DestroyRequest, DiffRequest,
+    Done, Entry, Error, ErrorKind, ListRequest, LookupRequest, MountRequest, Place, Probe, ProbeRequest, Provider,
+    ProviderName, ReadDirRequest, ReadRequest, ReclaimRequest, Reclaimed, Result, Snapshot, SnapshotRef,
+    SnapshotRequest, UnmountRequest, View, WritableClone,
 };
 use ah_provider_directory::Views;
 
 use crate::depot::Depot;
 use crate::shelf::{self, Shelf, no_snapshot};
-use crate::{convert, made, probe, reclaim};
+use crate::{convert, diff, made, probe, reclaim};
 
 /// Snapshots of Btrfs subvolumes. Keeps nothing in memory: any process can go on with a store.
 #[derive(Debug, Default, Clone, Copy)]
@@ -32,6 +32,7 @@ impl Provider for BtrfsProvider {
             Capability::AlwaysDurable,
             Capability::Clone,
             Capability::Convert,
+            Capability::Diff,
             Capability::ReadWithoutMount,
             Capability::ExactViewModes,
             Capability::Owners,
@@ -110,6 +111,10 @@ impl Provider for BtrfsProvider {
 
     fn clone_snapshot(&self, place: &Place<'_>, request: &CloneRequest, cx: &Context<'_>) -> Result<WritableClone> {
         made::make(place.store, place.need_target()?, request, cx)
+    }
+
+    fn diff(&self, place: &Place<'_>, request: &DiffRequest, cx: &Context<'_>) -> Result<Changes> {
+        diff::diff(place, request, cx)
     }
 
     fn read_dir(&self, place: &Place<'_>, request: &ReadDirRequest, _cx: &Context<'_>) -> Result<Vec<Entry>> {

@@ -26,16 +26,14 @@ pub(crate) type Uuid = [u8; 16];
 /// What the kernel knows of a subvolume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Info {
-    /// Its number.
-    pub(crate) id: u64,
-    /// The transaction that changed it last.
-    pub(crate) generation: u64,
     /// The transaction that made it.
     pub(crate) made_in: u64,
     /// What names it.
     pub(crate) uuid: Uuid,
     /// What it is a snapshot of; zeros: of nothing.
     pub(crate) parent_uuid: Uuid,
+    /// When it was made.
+    pub(crate) made: (i64, u32),
 }
 
 fn copy_name<const N: usize>(to: &mut [core::ffi::c_char; N], name: &[u8]) -> Result<(), Errno> {
@@ -112,11 +110,10 @@ pub(crate) fn info(inside: impl AsFd) -> Result<Info, Errno> {
     // SAFETY: this call writes a `btrfs_ioctl_get_subvol_info_args`.
     let args = unsafe { rustix::ioctl::ioctl(inside, Getter::<OP, raw::btrfs_ioctl_get_subvol_info_args>::new()) }?;
     Ok(Info {
-        id: args.treeid,
-        generation: args.generation,
         made_in: args.otransid,
         uuid: args.uuid,
         parent_uuid: args.parent_uuid,
+        made: (args.otime.sec.cast_signed(), args.otime.nsec),
     })
 }
 
@@ -169,6 +166,93 @@ pub(crate) fn nested_path(below: impl AsFd, (id, dir): (u64, u64)) -> Result<Vec
     let mut path = text(&args.path);
     path.extend(text(&args.name));
     Ok(path)
+}
+
+/// One item of a subvolume's tree.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Item<'a> {
+    /// The inode it belongs to.
+    pub(crate) inode: u64,
+    /// Its kind.
+    pub(crate) kind: u32,
+    /// The third part of its key.
+    pub(crate) offset: u64,
+    /// What is in it.
+    pub(crate) body: &'a [u8],
+}
+
+/// Kinds of items: what stat(2) tells of an inode; a name of it, by the directory that it is in; the same where there are many.
+pub(crate) const INODE_ITEM: u32 = raw::BTRFS_INODE_ITEM_KEY;
+pub(crate) const INODE_REF: u32 = raw::BTRFS_INODE_REF_KEY;
+pub(crate) const INODE_EXTREF: u32 = raw::BTRFS_INODE_EXTREF_KEY;
+
+/// Room for the answers of one search.
+const SEARCH_BUFFER: usize = 64 << 10;
+
+/// `btrfs_ioctl_search_args_v2` with a buffer behind it.
+#[repr(C)]
+struct Search {
+    key: raw::btrfs_ioctl_search_key,
+    buf_size: u64,
+    buf: [u8; SEARCH_BUFFER],
+}
+
+/// Hands the items of a subvolume in which something is open to `each`, from the key `first` on to `last` (inode, kind, offset), of those
+/// parts of its tree that a transaction from `since` on has written. `each` says whether to go on. Needs `CAP_SYS_ADMIN`.
+pub(crate) fn search(
+    inside: impl AsFd,
+    first: (u64, u32, u64),
+    last: (u64, u32, u64),
+    since: u64,
+    mut each: impl FnMut(Item<'_>) -> bool,
+) -> Result<(), Errno> {
+    const OP: Opcode = op::BTRFS_IOC_TREE_SEARCH_V2 as Opcode;
+    const HEADER: usize = 32;
+    let inside = inside.as_fd();
+    let mut from = first;
+    // SAFETY: any bytes are a value of this type, which is all integers.
+    let mut args: Box<Search> = Box::new(unsafe { std::mem::zeroed() });
+    loop {
+        args.key.min_objectid = from.0;
+        args.key.min_type = from.1;
+        args.key.min_offset = from.2;
+        (args.key.max_objectid, args.key.max_type, args.key.max_offset) = last;
+        (args.key.min_transid, args.key.max_transid) = (since, u64::MAX);
+        args.key.nr_items = u32::MAX;
+        args.buf_size = SEARCH_BUFFER as u64;
+        // SAFETY: this call reads and writes a `btrfs_ioctl_search_args_v2`, which is what `Search` begins with, and writes at most
+        // `buf_size` bytes behind it, which are there.
+        unsafe { rustix::ioctl::ioctl(inside, Updater::<OP, _>::new(&mut *args)) }?;
+        let mut rest: &[u8] = &args.buf;
+        let mut at = None;
+        for _ in 0..args.key.nr_items {
+            let (Some(header), Some(tail)) = (rest.get(..HEADER), rest.get(HEADER..)) else { return Err(Errno::IO) };
+            let long = |at: usize| header.get(at..at + 8).and_then(|b| b.try_into().ok()).map_or(0, u64::from_ne_bytes);
+            let short =
+                |at: usize| header.get(at..at + 4).and_then(|b| b.try_into().ok()).map_or(0, u32::from_ne_bytes);
+            // transid, objectid, offset, type, len
+            let (inode, offset, kind, length) = (long(8), long(16), short(24), short(28) as usize);
+            let (Some(body), Some(next)) = (tail.get(..length), tail.get(length..)) else { return Err(Errno::IO) };
+            at = Some((inode, kind, offset));
+            if !each(Item { inode, kind, offset, body }) {
+                return Ok(());
+            }
+            rest = next;
+        }
+        // On with the key behind the last one.
+        from = match at {
+            None => return Ok(()),
+            Some((inode, kind, offset)) => match (offset.checked_add(1), kind.checked_add(1), inode.checked_add(1)) {
+                (Some(offset), _, _) => (inode, kind, offset),
+                (None, Some(kind), _) => (inode, kind, 0),
+                (None, None, Some(inode)) => (inode, 0, 0),
+                (None, None, None) => return Ok(()),
+            },
+        };
+        if from > last {
+            return Ok(());
+        }
+    }
 }
 
 #[cfg(test)]

@@ -1,0 +1,190 @@
+//! One side of a comparison: its entries with all that the filesystem says of them.
+
+use std::collections::BTreeSet;
+use std::os::fd::{AsFd, OwnedFd};
+
+use ah_plugin_api::{Context, Dir, EntryKind, Reference, RelPath, Result};
+use ah_provider_directory::{failed, look, names, open_beneath};
+use rustix::fs::{FileType, Mode, OFlags, Statx, StatxAttributes};
+use rustix::io::Errno;
+
+use crate::shelf::Shelf;
+use crate::subvolume::{Subvolume, is_root};
+use crate::sys::{self, Uuid};
+
+const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+/// A snapshot, or the workspace.
+pub(super) struct Side {
+    top: OwnedFd,
+    /// The subvolume that both sides must be of to be compared by inodes.
+    pub(super) origin: Uuid,
+    /// The transaction that took it; the workspace is newer than all.
+    pub(super) made_in: u64,
+    /// When it was taken, in seconds.
+    pub(super) made: (i64, u32),
+    live: bool,
+    hidden: BTreeSet<RelPath>,
+}
+
+/// An entry.
+#[derive(Clone)]
+pub(super) struct Found {
+    pub(super) name: Vec<u8>,
+    pub(super) stat: Statx,
+}
+
+impl Found {
+    pub(super) fn kind(&self) -> EntryKind {
+        match FileType::from_raw_mode(self.stat.stx_mode.into()) {
+            FileType::RegularFile => EntryKind::File,
+            FileType::Directory => EntryKind::Dir,
+            FileType::Symlink => EntryKind::Symlink,
+            _ => EntryKind::Special,
+        }
+    }
+}
+
+/// A directory with what is in it, ordered by name bytes.
+pub(super) struct Listing {
+    pub(super) dir: OwnedFd,
+    pub(super) entries: Vec<Found>,
+}
+
+impl Side {
+    pub(super) fn snapshot(store: &Dir, reference: &Reference) -> Result<Self> {
+        let (_, shown) = Shelf::find(store, reference)?;
+        let top = shown.top()?;
+        let info = sys::info(&top).map_err(|errno| failed("cannot look at the snapshot", errno))?;
+        Ok(Self {
+            top,
+            origin: shown.record.origin,
+            made_in: info.made_in,
+            made: info.made,
+            live: false,
+            hidden: shown.record.omitted.iter().map(|omission| omission.path.clone()).collect(),
+        })
+    }
+
+    pub(super) fn workspace(workspace: &Dir) -> Result<Self> {
+        let source = Subvolume::around(workspace)?;
+        let fail = |errno| failed("cannot look at the workspace", errno);
+        let top = rustix::fs::openat(workspace, c".", DIRECTORY, Mode::empty()).map_err(fail)?;
+        let origin = sys::info(&source.root).map_err(fail)?.uuid;
+        Ok(Self { top, origin, made_in: u64::MAX, made: (i64::MAX, 0), live: true, hidden: BTreeSet::new() })
+    }
+
+    /// Its directory.
+    pub(super) fn top(&self) -> &OwnedFd {
+        &self.top
+    }
+
+    /// Whether it goes on changing.
+    pub(super) fn is_live(&self) -> bool {
+        self.live
+    }
+
+    /// Whether something is not this side's: another filesystem or subvolume, or what stands for one.
+    fn is_elsewhere(&self, stat: &Statx) -> bool {
+        FileType::from_raw_mode(stat.stx_mode.into()) == FileType::Directory
+            && (stat.stx_ino == sys::STUB_INODE
+                || is_root(stat)
+                || self.live && stat.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
+    }
+
+    /// A path's entry, and the directory that it is in; for the top, itself under the name `.`.
+    pub(super) fn find(&self, path: &RelPath) -> Result<Option<(OwnedFd, Found)>> {
+        let fail = |errno| failed(format!("cannot look at {path}"), errno);
+        let Some(name) = path.file_name() else {
+            let top = self.top.try_clone().map_err(|e| ah_plugin_api::Error::from_io("cannot open a directory", &e))?;
+            let stat = look(&top, b"").map_err(fail)?;
+            return Ok(Some((top, Found { name: b".".to_vec(), stat })));
+        };
+        if self.hidden.iter().any(|hidden| path.starts_with(hidden)) {
+            return Ok(None);
+        }
+        let parent = path.parent().unwrap_or_default();
+        let found = open_beneath(self.top.as_fd(), parent.as_bytes(), OFlags::RDONLY | OFlags::DIRECTORY)
+            .and_then(|dir| look(&dir, name).map(|stat| (dir, stat)));
+        match found {
+            Ok((dir, stat)) if !self.is_elsewhere(&stat) => Ok(Some((dir, Found { name: name.to_vec(), stat }))),
+            Ok(_) | Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV) => Ok(None),
+            Err(errno) => Err(fail(errno)),
+        }
+    }
+
+    /// What is in the directory `name` of `parent`, which is at `path`.
+    pub(super) fn list(&self, parent: &OwnedFd, name: &[u8], path: &RelPath) -> Result<Listing> {
+        let fail = |errno| failed(format!("cannot list {path}"), errno);
+        let empty = |dir| Ok(Listing { dir, entries: Vec::new() });
+        let dir = match rustix::fs::openat(parent, name, DIRECTORY, Mode::empty()) {
+            Ok(dir) => dir,
+            // In the workspace it may go, or change its kind, at any time; and what may not be looked into is as if it were empty.
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::ACCESS) => {
+                return empty(
+                    parent.try_clone().map_err(|e| ah_plugin_api::Error::from_io("cannot open a directory", &e))?,
+                );
+            }
+            Err(errno) => return Err(fail(errno)),
+        };
+        let mut entries = Vec::new();
+        for name in names(dir.as_fd()).map_err(fail)? {
+            let stat = match look(&dir, &name) {
+                Ok(stat) => stat,
+                Err(Errno::NOENT) => continue,
+                // It may be listed and not be entered.
+                Err(Errno::ACCESS) => return empty(dir),
+                Err(errno) => return Err(fail(errno)),
+            };
+            let hidden = !self.hidden.is_empty() && self.hidden.contains(&path.join(&name)?);
+            if !hidden && !self.is_elsewhere(&stat) {
+                entries.push(Found { name, stat });
+            }
+        }
+        Ok(Listing { dir, entries })
+    }
+}
+
+/// Whether two files, or two symlinks, have the same contents. `ECANCELED` if the caller wants to stop.
+pub(super) fn same_contents(
+    (a_dir, a): (&OwnedFd, &Found),
+    (b_dir, b): (&OwnedFd, &Found),
+    cx: &Context<'_>,
+) -> Result<bool, Errno> {
+    if a.kind() == EntryKind::Symlink {
+        let target = |dir: &OwnedFd, found: &Found| rustix::fs::readlinkat(dir, found.name.as_slice(), Vec::new());
+        return Ok(target(a_dir, a)? == target(b_dir, b)?);
+    }
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let open = |dir: &OwnedFd, found: &Found| rustix::fs::openat(dir, found.name.as_slice(), flags, Mode::empty());
+    let (a, b) = (open(a_dir, a)?, open(b_dir, b)?);
+    let (mut left, mut right) = (vec![0; 128 << 10], vec![0; 128 << 10]);
+    let mut at = 0;
+    loop {
+        if cx.check_cancelled().is_err() {
+            return Err(Errno::CANCELED);
+        }
+        let (n, m) = (fill(&a, &mut left, at)?, fill(&b, &mut right, at)?);
+        if left.get(..n) != right.get(..m) {
+            return Ok(false);
+        }
+        if n < left.len() {
+            return Ok(true);
+        }
+        at += n as u64;
+    }
+}
+
+/// Reads until the buffer is full or the file ends.
+fn fill(file: &OwnedFd, buffer: &mut [u8], at: u64) -> Result<usize, Errno> {
+    let mut filled = 0;
+    while filled < buffer.len() {
+        match rustix::io::pread(file, buffer.get_mut(filled..).unwrap_or_default(), at + filled as u64) {
+            Ok(0) => break,
+            Ok(n) => filled += n,
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(filled)
+}

@@ -120,13 +120,25 @@ fn destroy(f: &Fixture) -> Check {
     other.destroy_clone(&clone)?;
     same_as(f, &taken, &stays)?;
     // Taken away by its user, not by the provider; all of it, where it is below its name.
-    std::fs::rename(f.folder().path().join("stays"), f.beside("moved-away"))?;
+    match std::fs::rename(f.folder().path().join("stays"), f.beside("moved-away")) {
+        // A filesystem's clone may be a mount, which cannot be renamed; what is in it can be removed.
+        Err(error) if error.kind() == std::io::ErrorKind::ResourceBusy => {
+            for entry in std::fs::read_dir(&stays.path)? {
+                remove_all(&entry?.path())?;
+            }
+        }
+        renamed => renamed?,
+    }
     other.destroy_clone(&stays)?;
     f.shows(&taken)?;
     // The name is free again.
     let again = f.try_clone(&taken.reference(), "fork")?;
     same_as(f, &taken, &again)?;
     f.destroy_clone(&again)
+}
+
+fn remove_all(path: &std::path::Path) -> std::io::Result<()> {
+    if path.symlink_metadata()?.is_dir() { std::fs::remove_dir_all(path) } else { std::fs::remove_file(path) }
 }
 
 fn without_workspace(f: &Fixture) -> Check {

@@ -113,6 +113,11 @@ impl Workspace {
         if served.can(Capability::Diff) {
             match served.provider.diff(&place, request, &cx) {
                 Err(error) if error.kind == ErrorKind::Unsupported => {}
+                // Who captures everything tells everything.
+                Ok(mut answer) if !served.can(Capability::AppliesPolicy) => {
+                    self.leaves_out(request, with_workspace)?.take_out_of(&mut answer.changes);
+                    return Ok(answer);
+                }
                 answer => return answer,
             }
         }
@@ -125,12 +130,8 @@ impl Workspace {
         let cx = self.context();
         let scratch = self.mounts_dir()?;
         let shelf = Shelf { provider: &*served.provider, store: &served.store, scratch: &scratch };
-        let ignores = dir.map(|_| Ignores::open(self.open_dir()?, &request.policy)).transpose()?;
-        let skip = |path: &RelPath, kind: EntryKind, size: u64| {
-            path.components().any(|name| name == b".git")
-                || request.policy.own_state.iter().any(|own| path.starts_with(own))
-                || ignores.as_ref().is_some_and(|ignores| ignores.left_out(path, kind, size))
-        };
+        let leaves_out = self.leaves_out(request, dir.is_some())?;
+        let skip = |path: &RelPath, kind: EntryKind, size: u64| leaves_out.skips(path, kind, size);
         let source = |side: &Side| match (side, dir) {
             (Side::Snapshot(snapshot), _) => shelf.open(snapshot, &cx),
             (Side::Workspace, Some(root)) => Ok(Source::Directory { root, skip: &skip }),
@@ -138,12 +139,36 @@ impl Workspace {
         };
         let mut changes =
             walk::diff(&source(&request.from)?, &source(&request.to)?, &request.paths, request.times, &cx)?;
-        let skipped = |path: &RelPath, entry: &Entry| skip(path, entry.kind, entry.size);
-        changes.changes.retain(|change| {
+        leaves_out.take_out_of(&mut changes.changes);
+        Ok(changes)
+    }
+
+    fn leaves_out<'a>(&self, request: &'a DiffRequest, with_workspace: bool) -> Result<LeavesOut<'a>> {
+        let ignores = with_workspace.then(|| Ignores::open(self.open_dir()?, &request.policy)).transpose()?;
+        Ok(LeavesOut { own_state: &request.policy.own_state, ignores })
+    }
+}
+
+/// What is no difference, whoever captured it.
+struct LeavesOut<'a> {
+    own_state: &'a [RelPath],
+    /// None: no side is the workspace, whose rules they are.
+    ignores: Option<Ignores>,
+}
+
+impl LeavesOut<'_> {
+    fn skips(&self, path: &RelPath, kind: EntryKind, size: u64) -> bool {
+        path.components().any(|name| name == b".git")
+            || self.own_state.iter().any(|own| path.starts_with(own))
+            || self.ignores.as_ref().is_some_and(|ignores| ignores.left_out(path, kind, size))
+    }
+
+    fn take_out_of(&self, changes: &mut Vec<Change>) {
+        let skipped = |path: &RelPath, entry: &Entry| self.skips(path, entry.kind, entry.size);
+        changes.retain(|change| {
             // One that was captured then and would not be now, or the other way round, is told.
             let sides = [&change.before, &change.after];
             sides.into_iter().flatten().any(|entry| !skipped(&change.path, entry))
         });
-        Ok(changes)
     }
 }

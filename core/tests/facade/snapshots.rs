@@ -92,6 +92,24 @@ fn differences_are_listed() {
     assert_eq!(workspace.diff("@{1}", None, &only).unwrap().changes.len(), 1);
 }
 
+/// A provider that captures everything also tells of everything; what the rules leave out is no difference all the same.
+#[test]
+fn what_the_rules_leave_out_is_no_difference_whoever_finds_it() {
+    let lab = Lab::new();
+    lab.write(".gitignore", "*.log\nout/\n");
+    lab.write(".git/HEAD", "ref: refs/heads/main\n");
+    lab.step("a", "1");
+    lab.write(".git/HEAD", "ref: refs/heads/other\n");
+    lab.write("large.log", &"l".repeat(2 << 20));
+    lab.write("out/built", "1");
+    lab.write("b", "1");
+    let workspace = lab.open();
+    let report = workspace.diff("@", None, &DiffOptions::default()).unwrap();
+    let paths: Vec<_> =
+        report.changes.iter().map(|change| change.path.to_string()).filter(|path| path != ".").collect();
+    assert_eq!(paths, ["b"]);
+}
+
 #[test]
 fn labels_and_pins_change() {
     let lab = Lab::new();

@@ -4,7 +4,9 @@ use std::fs;
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
+
+use ah_test_disks::Disk;
 
 use crate::support::{User, World, is_root, skip};
 
@@ -68,6 +70,7 @@ fn without_room_for_the_safety_snapshot_nothing_is_changed() {
     if !small_disk(&world.path("state"), 4) {
         return;
     }
+    world.use_git();
     world.write("big", bytes(1));
     let first = world.fs(["snapshot"]);
     world.write("big", bytes(2));
@@ -91,6 +94,7 @@ fn what_frees_a_full_disk_can_be_done_on_it() {
     if !small_disk(&world.path("state"), 4) {
         return;
     }
+    world.use_git();
     world.write("big", bytes(1));
     let first = world.fs(["snapshot"]);
     world.write("big", "small now");
@@ -217,31 +221,12 @@ fn paths_that_no_restore_touches_are_refused() {
     assert_eq!(world.refused(3, &["agent", "fs", "restore", "@", "--", "nowhere"]), "not-found");
 }
 
-/// A filesystem of that kind in a file, mounted; none (and a message) if the tests may not.
-fn filesystem(world: &World, kind: &str) -> Option<std::path::PathBuf> {
-    if !is_root() {
-        skip("needs root, to mount");
-        return None;
-    }
-    let (image, at) = (world.path("image"), world.path("disk"));
-    fs::File::create(&image).unwrap().set_len(400 << 20).unwrap();
-    let made = Command::new(format!("mkfs.{kind}")).arg("-q").arg(&image).stdout(Stdio::null()).status();
-    if !made.is_ok_and(|status| status.success()) {
-        skip(&format!("needs mkfs.{kind}"));
-        return None;
-    }
-    fs::create_dir(&at).unwrap();
-    let status = Command::new("mount").args(["-t", kind, "-o", "loop"]).arg(&image).arg(&at).status().unwrap();
-    assert!(status.success(), "{kind} cannot be mounted");
-    Some(at)
-}
-
 #[test]
 fn filesystems_with_reflinks_share_what_is_carried() {
     for kind in ["btrfs", "xfs"] {
         let world = World::new();
-        let Some(disk) = filesystem(&world, kind) else { return };
-        let root = disk.join("w");
+        let Some(disk) = Disk::new(kind, 400, "") else { return };
+        let root = disk.at().join("w");
         fs::create_dir_all(root.join("node_modules/pkg")).unwrap();
         fs::write(root.join("node_modules/pkg/big"), bytes(3)).unwrap();
         fs::write(root.join(".gitignore"), "node_modules/\n").unwrap();
@@ -249,16 +234,23 @@ fn filesystems_with_reflinks_share_what_is_carried() {
         assert!(Command::new("git").args(["init", "-q"]).current_dir(&root).status().unwrap().success());
         let ah = |words: &[&str]| {
             let all = ["agent", "fs"].iter().chain(words);
-            let ran = crate::support::Ran::of(world.command(all).current_dir(&root).env("AH_HOME", disk.join("state")));
+            let ran =
+                crate::support::Ran::of(world.command(all).current_dir(&root).env("AH_HOME", disk.at().join("state")));
             assert_eq!(ran.code, 0, "{kind}: {ran:?}");
             ran.stdout.trim_end().to_owned()
         };
+        let set = world
+            .command(["config", "set", "provider", "git"])
+            .env("AH_HOME", disk.at().join("state"))
+            .status()
+            .unwrap();
+        assert!(set.success());
         let first = ah(&["snapshot"]);
         let branch: serde_json::Value = serde_json::from_str(&ah(&["branch", "--name", "b", "--json"])).unwrap();
         let carried = &branch["branch"]["carried"];
         assert_eq!(carried["copied"], 0, "{kind}: {branch}");
         assert_eq!(carried["shared"], 2_500_000, "{kind}: {branch}");
-        let there = disk.join("state/branches/b/node_modules/pkg/big");
+        let there = disk.at().join("state/branches/b/node_modules/pkg/big");
         assert_eq!(fs::read(there).unwrap(), bytes(3));
         fs::write(root.join("f"), "new").unwrap();
         ah(&["restore", &first]);

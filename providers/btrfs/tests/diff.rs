@@ -13,8 +13,11 @@ use ah_plugin_api::{Context, DiffMethod, DiffRequest, Provider, RelPath, Side, S
 use ah_test_disks::{Disk, NOBODY, as_ordinary_user, ordinary_users_path};
 use common::{Bench, run, side, subvolume};
 
-/// What a tree holds: kind, mode and contents of each path.
-fn picture(root: &Path) -> BTreeMap<String, (u32, Vec<u8>)> {
+/// Kind, mode and contents of each path.
+type Picture = BTreeMap<String, (u32, Vec<u8>)>;
+
+/// What a tree holds.
+fn picture(root: &Path) -> Picture {
     let mut out = BTreeMap::new();
     let mut todo = vec![root.to_owned()];
     while let Some(path) = todo.pop() {
@@ -33,7 +36,7 @@ fn picture(root: &Path) -> BTreeMap<String, (u32, Vec<u8>)> {
     out
 }
 
-fn differences(a: &BTreeMap<String, (u32, Vec<u8>)>, b: &BTreeMap<String, (u32, Vec<u8>)>) -> BTreeSet<String> {
+fn differences(a: &Picture, b: &Picture) -> BTreeSet<String> {
     a.keys().chain(b.keys()).filter(|path| a.get(*path) != b.get(*path)).cloned().collect()
 }
 
@@ -92,7 +95,7 @@ fn compare_many(folder: &Path, method: DiffMethod) {
     for seed in 1..5 {
         let bench = Bench::in_folder(&folder.join(format!("seed{seed}")));
         let mut random = Random(seed);
-        let mut taken: Vec<(Snapshot, BTreeMap<String, (u32, Vec<u8>)>)> = Vec::new();
+        let mut taken: Vec<(Snapshot, Picture)> = Vec::new();
         for round in 0..7 {
             for _ in 0..random.below(40) {
                 step(bench.workspace.path(), &mut random);

@@ -5,53 +5,12 @@
 mod common;
 
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, SystemTime};
 
+use ah_test_disks::Disk;
 use common::{Bench, git, listing};
-
-/// A small Btrfs, unmounted when it goes.
-struct Btrfs(tempfile::TempDir);
-
-impl Btrfs {
-    /// None: skipped.
-    fn mount() -> Option<Self> {
-        let mounted = Self::try_mount();
-        if mounted.is_none() {
-            let why = "needs root, mkfs.btrfs and loop devices";
-            assert!(std::env::var_os("AH_TEST_REQUIRE_ALL").is_none(), "{why}");
-            println!("skipped: {why}");
-        }
-        mounted
-    }
-
-    fn try_mount() -> Option<Self> {
-        if !rustix::process::geteuid().is_root() {
-            return None;
-        }
-        let temp = tempfile::tempdir().unwrap();
-        std::fs::File::create(temp.path().join("image")).unwrap().set_len(256 << 20).unwrap();
-        std::fs::create_dir(temp.path().join("at")).unwrap();
-        let run = |command: &mut Command| command.output().is_ok_and(|out| out.status.success());
-        let made = run(Command::new("mkfs.btrfs").arg("-q").arg(temp.path().join("image")));
-        let mounted = made
-            && run(Command::new("mount")
-                .args(["-o", "loop"])
-                .args([temp.path().join("image"), temp.path().join("at")]));
-        mounted.then_some(Self(temp))
-    }
-
-    fn at(&self) -> PathBuf {
-        self.0.path().join("at")
-    }
-}
-
-impl Drop for Btrfs {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg(self.at()).status();
-    }
-}
 
 fn is_shared(path: &Path) -> bool {
     let out = Command::new("filefrag").arg("-v").arg(path).output().unwrap();
@@ -60,8 +19,8 @@ fn is_shared(path: &Path) -> bool {
 
 #[test]
 fn large_files_are_shared_and_never_wrong() {
-    let Some(disk) = Btrfs::mount() else { return };
-    let bench = Bench::on(&disk.at());
+    let Some(disk) = Disk::new("btrfs", 256, "") else { return };
+    let bench = Bench::on(disk.at());
     let noise = |seed: u64| -> Vec<u8> {
         let mut state = seed;
         let mut next = || {
@@ -104,8 +63,8 @@ fn large_files_are_shared_and_never_wrong() {
 
 #[test]
 fn who_writes_into_a_clones_objects_writes_into_no_others() {
-    let Some(disk) = Btrfs::mount() else { return };
-    let bench = Bench::on(&disk.at());
+    let Some(disk) = Disk::new("btrfs", 256, "") else { return };
+    let bench = Bench::on(disk.at());
     bench.write("f", "x");
     for args in [&["init", "-q"][..], &["add", "."], &["commit", "-q", "-m", "one"], &["repack", "-q", "-a", "-d"]] {
         git(bench.workspace.path(), args);

@@ -78,31 +78,31 @@ impl Walk<'_> {
         let (before, after) = (self.from.find(path)?, self.to.find(path)?);
         let at = |it: &'_ Option<(OwnedFd, Found)>| it.as_ref().map(|(_, found)| found.clone());
         let (a, b) = (at(&before), at(&after));
-        self.pair(path, before.as_ref().map(|(dir, _)| dir).zip(a), after.as_ref().map(|(dir, _)| dir).zip(b))
+        self.pair(path, &before.as_ref().map(|(dir, _)| dir).zip(a), &after.as_ref().map(|(dir, _)| dir).zip(b))
     }
 
-    fn pair(&mut self, path: &RelPath, before: At<'_>, after: At<'_>) -> Result<()> {
+    fn pair(&mut self, path: &RelPath, before: &At<'_>, after: &At<'_>) -> Result<()> {
         self.seen += 1;
         if self.seen.is_multiple_of(512) {
             self.cx.check_cancelled()?;
             self.cx.progress("comparing", self.seen, None);
         }
-        if let (Some((_, a)), Some((_, b))) = (&before, &after)
+        if let (Some((_, a)), Some((_, b))) = (before, after)
             && self.is_untouched(&a.stat, &b.stat)
         {
             return Ok(());
         }
-        if !self.is_equal(path, &before, &after)? {
+        if !self.is_equal(path, before, after)? {
             // A name is the last part of the path, also of what was asked for by its path.
             let entry =
                 |it: &At<'_>| it.as_ref().map(|(_, found)| entry_of(&found.stat, path.file_name().unwrap_or_default()));
-            self.changes.push(Change { path: path.clone(), before: entry(&before), after: entry(&after) });
+            self.changes.push(Change { path: path.clone(), before: entry(before), after: entry(after) });
         }
         let list = |side: &Side, it: &At<'_>| match it {
             Some((dir, found)) if found.kind() == EntryKind::Dir => side.list(dir, &found.name, path).map(Some),
             _ => Ok(None),
         };
-        let (before, after) = (list(self.from, &before)?, list(self.to, &after)?);
+        let (before, after) = (list(self.from, before)?, list(self.to, after)?);
         if before.is_none() && after.is_none() {
             return Ok(());
         }
@@ -120,7 +120,7 @@ impl Walk<'_> {
             let other = if order.is_ge() { b.next() } else { None };
             let Some(name) = one.or(other).map(|found| &found.name) else { return Ok(()) };
             let below = path.join(name)?;
-            self.pair(&below, dirs.0.zip(one.cloned()), dirs.1.zip(other.cloned()))?;
+            self.pair(&below, &dirs.0.zip(one.cloned()), &dirs.1.zip(other.cloned()))?;
         }
     }
 

@@ -127,7 +127,7 @@ fn what_is_in_use_stays_whole() {
 
 #[test]
 fn a_workspace_bears_the_first_commit_of_its_repository() {
-    let world = World::new();
+    let world = World::on_git();
     branched(&world);
     let output = Command::new("git").args(["rev-list", "--max-parents=0", "HEAD"]).current_dir(world.root()).output();
     let first = String::from_utf8(output.unwrap().stdout).unwrap();

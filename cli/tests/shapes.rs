@@ -31,7 +31,8 @@ fn status_and_overview() {
     world.fs(["seek", "@"]);
     world.fs(["branch", "@", "--name", "b"]);
     let status = &world.json("status", &["agent", "fs", "status"])["status"];
-    assert_eq!(status["provider"], "git");
+    let serves = if support::on_btrfs(&world.root()) { "btrfs" } else { "git" };
+    assert_eq!(status["provider"], serves);
     assert_eq!(status["latest"]["label"], "first");
     assert_eq!(status["leases"].as_array().unwrap().len(), 1);
     assert_eq!(status["leases"][0]["snapshot"], status["latest"]["id"]);
@@ -52,7 +53,9 @@ fn snapshots() {
     let taken = world.json("snapshot", &["agent", "fs", "snapshot", "-m", "second"]);
     assert_eq!(taken["workspace"], world.root().to_str().unwrap());
     let same = world.json("snapshot", &["agent", "fs", "snapshot", "--instant"]);
-    assert_eq!(same["snapshot"]["equal_to"], taken["snapshot"]["id"]);
+    if same["snapshot"]["tree"].is_string() {
+        assert_eq!(same["snapshot"]["equal_to"], taken["snapshot"]["id"]);
+    }
     let list = world.json("snapshots", &["agent", "fs", "snapshots", "-n", "2"]);
     assert_eq!(list["snapshots"].as_array().unwrap().len(), 2);
     assert_eq!(list["snapshots"][0]["id"], same["snapshot"]["id"], "the newest first");

@@ -1,15 +1,21 @@
 //! One file, then: its contents in a snapshot, and its versions over time.
 
-use std::os::fd::BorrowedFd;
+use std::io::Read;
+use std::os::fd::{AsFd, BorrowedFd};
 
 use ah_plugin_api::{
-    Capability, Entry, EntryKind, Error, ErrorKind, LookupRequest, ProviderName, ReadRequest, Reference, RelPath,
-    Result, SnapshotRef,
+    Capability, ContentId, Entry, EntryKind, Error, ErrorKind, LookupRequest, ProviderName, ReadRequest, Reference,
+    RelPath, Result, SnapshotRef,
 };
+
+use sha1::{Digest, Sha1};
 
 use crate::record::{EntryRecord, SnapshotRecord, VersionRecord};
 use crate::walk::{Shelf, Source};
 use crate::workspace::{Served, Workspace};
+
+/// Files up to this size are told apart by reading them, always; bytes.
+const READ_ALWAYS: u64 = 1 << 20;
 
 impl Workspace {
     /// Writes a file's contents (or a symlink's target) as of a snapshot to `out`.
@@ -118,11 +124,65 @@ impl Workspace {
                 .map(|(at, snapshot)| (at, snapshot.reference.clone()))
                 .unzip();
             let served = self.serve(name)?;
-            for (at, answer) in at.into_iter().zip(self.lookup(&served, references, path)?) {
+            let mut found = self.lookup(&served, references.clone(), path)?;
+            self.identify(&served, &references, path, &mut found)?;
+            for (at, answer) in at.into_iter().zip(found) {
                 answers[at] = answer;
             }
         }
         Ok(answers)
+    }
+
+    /// Gives files an id of their contents where the provider has none: by reading them. A large one is taken for the one before it if
+    /// both have one size and one time.
+    fn identify(
+        &self,
+        served: &Served,
+        snapshots: &[Reference],
+        path: &RelPath,
+        found: &mut [Result<Option<Entry>>],
+    ) -> Result<()> {
+        let mut before: Option<Entry> = None;
+        for (snapshot, entry) in snapshots.iter().zip(found) {
+            let Ok(Some(entry)) = entry else { continue };
+            if entry.content.is_some() || !matches!(entry.kind, EntryKind::File | EntryKind::Symlink) {
+                continue;
+            }
+            let alike = |before: &&Entry| (before.size, before.mtime) == (entry.size, entry.mtime);
+            entry.content = match before.as_ref().filter(alike).filter(|_| entry.size > READ_ALWAYS) {
+                Some(before) => before.content.clone(),
+                // One that cannot be read is compared by size and time.
+                None => match self.digest(served, snapshot, path) {
+                    Err(error) if error.kind == ErrorKind::Cancelled => return Err(error),
+                    digest => digest.ok(),
+                },
+            };
+            before = Some(entry.clone());
+        }
+        Ok(())
+    }
+
+    fn digest(&self, served: &Served, snapshot: &Reference, path: &RelPath) -> Result<ContentId> {
+        let failed = |e: std::io::Error| Error::from_io(format!("cannot read {path}"), &e);
+        let (scratch, cx) = (self.mounts_dir()?, self.context());
+        let shelf = Shelf { provider: &*served.provider, store: &served.store, scratch: &scratch };
+        let (mut from, to) = std::io::pipe().map_err(failed)?;
+        std::thread::scope(|scope| {
+            let hashing = scope.spawn(move || {
+                let (mut hash, mut buffer) = (Sha1::new(), vec![0; 64 << 10]);
+                loop {
+                    match from.read(&mut buffer)? {
+                        0 => return Ok(ContentId(hash.finalize().to_vec())),
+                        n => hash.update(&buffer[..n]),
+                    }
+                }
+            });
+            let read = shelf.open(snapshot, &cx).and_then(|source| source.read(path, to.as_fd(), &cx));
+            drop(to);
+            let digest = hashing.join().map_err(|_| Error::new(ErrorKind::Internal, "a thread panicked"))?;
+            read?;
+            digest.map_err(failed)
+        })
     }
 
     fn lookup(&self, served: &Served, snapshots: Vec<Reference>, path: &RelPath) -> Result<Vec<Result<Option<Entry>>>> {

@@ -200,6 +200,8 @@ impl Engine {
         if !fsio::make_dir(&folder)? {
             return Err(Error::new(ErrorKind::Internal, format!("the id {} is taken already", record.id)));
         }
+        // What reads only needs it to be there, also when nothing can be written any more.
+        fsio::make_dir(&self.home().join("mounts"))?;
         registry::save_new(self.home(), &record)?;
         self.home().keep_reserve();
         Index::refresh(self.home())?;

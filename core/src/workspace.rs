@@ -135,8 +135,16 @@ impl Served {
 impl Workspace {
     /// The workspace's directory, opened; `FailedPrecondition` if it is not the registered one any more.
     pub(crate) fn open_dir(&self) -> Result<Dir> {
+        let is_it = |dir: &Dir| Ok::<_, Error>(Identity::of_fd(dir)?.same(&self.record.identity));
+        // Where `exec` shows it at another path, its own one says more: which filesystem it is a part of.
+        if self.root != self.record.path
+            && let Ok(dir) = Dir::open(&self.record.path)
+            && is_it(&dir)?
+        {
+            return Ok(dir);
+        }
         let dir = Dir::open(&self.root)?;
-        if Identity::of_fd(&dir)?.same(&self.record.identity) {
+        if is_it(&dir)? {
             return Ok(dir);
         }
         let message = format!("{} is another directory now than when it was looked for", self.root.display());

@@ -279,7 +279,7 @@ impl Bench {
         for id in &listed[..look_at.min(listed.len())] {
             assert_eq!(self.shown(id), self.known[id], "snapshot {id} changed");
         }
-        let (mut held, mut wanted) = (self.refs(), listed);
+        let (mut held, mut wanted) = (self.held(), listed);
         held.sort();
         wanted.sort();
         assert_eq!(held, wanted, "the store holds what is not listed");
@@ -287,10 +287,13 @@ impl Bench {
         assert!(left.is_empty(), "left over after gc: {left:?}");
     }
 
-    /// What the Git provider's store holds.
-    fn refs(&self) -> Vec<String> {
+    /// What the providers' stores hold.
+    fn held(&self) -> Vec<String> {
         let workspaces = fs::read_dir(self.world.path("state/workspaces")).unwrap();
-        let folders = workspaces.map(|entry| entry.unwrap().path().join("providers/git/git/refs/ah/snapshots"));
+        let folders = workspaces.flat_map(|entry| {
+            let providers = entry.unwrap().path().join("providers");
+            ["git/git/refs/ah/snapshots", "btrfs/depot/snapshots"].map(|folder| providers.join(folder))
+        });
         let names = folders.filter_map(|folder| fs::read_dir(folder).ok()).flatten();
         names.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
     }

@@ -126,7 +126,7 @@ fn what_may_not_be_looked_at_is_neither_gone_nor_undone() {
 
 #[test]
 fn what_cannot_come_back_is_named() {
-    let world = World::new();
+    let world = World::on_git();
     world.write("a", "a");
     for n in 0..7 {
         world.write(format!("data{n}"), "x".repeat(2000));

@@ -55,11 +55,28 @@ impl World {
         need_library();
         let temp = tempfile::Builder::new().prefix("ah-cli-").tempdir().unwrap();
         let world = Self { user, temp };
-        for folder in ["home", "w"] {
-            fs::create_dir(world.path(folder)).unwrap();
+        fs::create_dir(world.path("home")).unwrap();
+        // On Btrfs as `ah agent fs convert` makes it, so that the provider there serves both users.
+        let subvolume = on_btrfs(&world.path(""))
+            && Command::new("btrfs").args(["-q", "subvolume", "create"]).arg(world.root()).status().unwrap().success();
+        if !subvolume {
+            fs::create_dir(world.root()).unwrap();
         }
         world.give_away();
         world
+    }
+
+    /// The same for a test of what only the Git provider does, whatever the filesystem that the tests run on.
+    pub(crate) fn on_git() -> Self {
+        let world = Self::new();
+        world.use_git();
+        world
+    }
+
+    /// From now on the Git provider serves.
+    pub(crate) fn use_git(&self) {
+        let ran = self.run(["config", "set", "provider", "git"]);
+        assert_eq!(ran.code, 0, "{ran:?}");
     }
 
     /// Once for each user that the tests can run as: always me, and an ordinary user where I am root.
@@ -99,8 +116,11 @@ impl World {
     pub(crate) fn give_away(&self) {
         if self.user == User::Ordinary {
             let owner = format!("{NOBODY}:{NOBODY}");
-            let status = Command::new("chown").args(["-hR", &owner]).arg(self.temp.path()).status().unwrap();
-            assert!(status.success());
+            // Snapshots that are read-only subvolumes are theirs already.
+            let mut find = Command::new("find");
+            find.arg(self.temp.path())
+                .args(["-name", "depot", "-prune", "-o", "-exec", "chown", "-h", &owner, "{}", "+"]);
+            assert!(find.status().unwrap().success());
         }
     }
 
@@ -265,4 +285,9 @@ pub(crate) fn need_library() {
 /// The Git provider's library.
 pub(crate) fn library() -> PathBuf {
     ah().parent().unwrap().join("libah_provider_git.so")
+}
+
+/// Whether a path is on Btrfs.
+pub(crate) fn on_btrfs(path: &Path) -> bool {
+    nix::sys::statfs::statfs(path).is_ok_and(|found| found.filesystem_type() == nix::sys::statfs::BTRFS_SUPER_MAGIC)
 }

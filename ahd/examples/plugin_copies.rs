@@ -82,9 +82,9 @@ fn remove(path: &Path) -> Result<()> {
 impl Provider for Copies {
     fn describe(&self) -> Description {
         let capabilities = [
-            Capability::PointInTime,
             Capability::AlwaysDurable,
             Capability::Owners,
+            Capability::Xattrs,
             Capability::Clone,
             Capability::ExactViewModes,
             Capability::ReadWithoutMount,

@@ -8,6 +8,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::OnceLock;
+use std::time::Duration;
 
 use ah_plugin_api::{Error, ErrorKind, FileName, Result};
 use nix::mount::{MntFlags, umount2};
@@ -20,6 +21,11 @@ use crate::mounts::{self, About};
 use crate::peer::as_user;
 use crate::records::Mark;
 use crate::sys;
+
+/// How often, and after which pause, what is in use is tried again: a process that has just been started has open for a moment what the
+/// one had that started it.
+const PATIENCE: u32 = 10;
+const MOMENT: Duration = Duration::from_millis(20);
 
 /// A user, by ids.
 #[derive(Debug, Clone, Copy)]
@@ -128,7 +134,15 @@ pub(crate) fn remove(
     if let Some((parent, name)) = find(mark)? {
         let path = Path::new("/proc/self/fd").join(parent.as_raw_fd().to_string()).join(name.as_os_str());
         let detach = if even_in_use { MntFlags::MNT_DETACH } else { MntFlags::empty() };
-        match umount2(&path, MntFlags::UMOUNT_NOFOLLOW | detach) {
+        let mut unmounted = umount2(&path, MntFlags::UMOUNT_NOFOLLOW | detach);
+        for _ in 0..PATIENCE {
+            if unmounted != Err(nix::errno::Errno::EBUSY) {
+                break;
+            }
+            std::thread::sleep(MOMENT);
+            unmounted = umount2(&path, MntFlags::UMOUNT_NOFOLLOW | detach);
+        }
+        match unmounted {
             // Somebody was quicker.
             Ok(()) | Err(nix::errno::Errno::EINVAL) => {}
             Err(nix::errno::Errno::EBUSY) => {

@@ -3,13 +3,13 @@
 use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use ah_plugin_api::{
-    Capability, Context, Description, DestroyRequest, Error, ErrorKind, FileName, Place, Provider, ProviderName,
+    Capability, Context, Description, DestroyRequest, Dir, Error, ErrorKind, FileName, Place, Provider, ProviderName,
     ReclaimRequest, Reference, Result, Snapshot, UnmountRequest,
 };
-use rustix::fs::{FileType, Mode, OFlags};
+use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
 use crate::audit::{Audit, told};
@@ -37,9 +37,9 @@ impl Served {
     pub(crate) fn new(provider: Arc<dyn Provider>) -> Result<Self, String> {
         let own = provider.describe();
         let name = own.name.clone();
-        // Who reads files as root and writes them anew shows users what they may not read. Captured by the filesystem as they
-        // are, with their owners, they stay as closed as they were.
-        for needed in [Capability::PointInTime, Capability::Owners] {
+        // Who reads files as root and writes them anew shows users what they may not read. Kept with their owners and access lists,
+        // they stay as closed as they were.
+        for needed in [Capability::Owners, Capability::Xattrs] {
             if !own.capabilities.contains(&needed) {
                 return Err(format!("the provider {name} is not offered: it has not the capability {needed}"));
             }
@@ -74,12 +74,23 @@ pub(crate) struct Keeper {
     pub(crate) served: Vec<Served>,
     /// Which snapshots are in which store, as far as it was asked.
     known: Mutex<HashMap<StoreKey, HashSet<Reference>>>,
+    /// Held shared by who works in a store, alone by who puts it in order.
+    locks: Mutex<HashMap<StoreKey, Arc<RwLock<()>>>>,
 }
 
 impl Keeper {
     pub(crate) fn new(config: Config, state: State, audit: Audit, served: Vec<Served>) -> Result<Self> {
         let records = Records::open(state.path().join("records"), &mut |warning| audit.say(&warning))?;
-        Ok(Self { config, state, records, audit, meter: Arc::default(), served, known: Mutex::default() })
+        Ok(Self {
+            config,
+            state,
+            records,
+            audit,
+            meter: Arc::default(),
+            served,
+            known: Mutex::default(),
+            locks: Mutex::default(),
+        })
     }
 
     fn provider(&self, name: &ProviderName) -> Result<&Served> {
@@ -105,6 +116,39 @@ impl Keeper {
             known.insert(key.clone(), references);
         }
         Ok(work(lock().entry(key.clone()).or_default()))
+    }
+
+    /// The lock of a store.
+    pub(crate) fn lock_of(&self, key: &StoreKey) -> Arc<RwLock<()>> {
+        let mut locks = self.locks.lock().unwrap_or_else(PoisonError::into_inner);
+        if locks.len() >= MAX_KNOWN {
+            locks.retain(|_, lock| Arc::strong_count(lock) > 1);
+        }
+        Arc::clone(locks.entry(key.clone()).or_default())
+    }
+
+    /// A directory of a user's as it is reached without the mount by which they see it, if it lies in a clone of theirs. By way of that mount
+    /// nothing is above it, and nobody knows what subvolume it lies in.
+    pub(crate) fn behind_clone(&self, dir: &Dir, about: &About, uid: u32) -> Result<Option<Dir>> {
+        let is_it = |record: &Record| {
+            let there = record.mark.as_ref().is_some_and(|mark| mark.id == about.mount && mark.boot == graft::boot());
+            there && record.uid == uid && record.made == Made::Clone && record.ready
+        };
+        let Some(record) = self.records.find(is_it).into_iter().next() else { return Ok(None) };
+        let moved = || Error::new(ErrorKind::Conflict, format!("{} was moved this moment", dir.path().display()));
+        let failed = |e: Errno| Error::from_io(format!("cannot open {}", dir.path().display()), &e.into());
+        let mount = mounts::find(about.mount)?.ok_or_else(moved)?;
+        let inside = mounts::path_of(dir.as_fd())?.strip_prefix(&mount.point).map_err(|_| moved())?.to_owned();
+        let source = open_shown(&record.source.as_ref().map(Text::path).unwrap_or_default(), uid)?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+        let inside = if inside.as_os_str().is_empty() { Path::new(".") } else { &inside };
+        let fd = rustix::fs::openat2(&source, inside, flags, Mode::empty(), resolve).map_err(failed)?;
+        // The way was by name; that it leads to the same directory is what counts.
+        if !About::of(&fd).map_err(failed)?.same_file(about) {
+            return Err(moved());
+        }
+        Ok(Some(Dir::from_fd(fd, dir.path().to_owned())))
     }
 
     /// Shows `source` as the record says, and writes down how it is known.

@@ -7,6 +7,7 @@
 //! caller looks at a view instead, with their own rights.
 
 use std::os::fd::AsFd;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use ah_plugin_api::ipc::Offered;
 use ah_plugin_api::{
@@ -58,6 +59,13 @@ struct Guarded<'a> {
 struct Kept {
     key: StoreKey,
     store: Dir,
+    lock: Arc<RwLock<()>>,
+}
+
+/// A workspace of the caller's.
+struct Workspace {
+    dir: Dir,
+    owned: Owned,
 }
 
 impl Guarded<'_> {
@@ -116,7 +124,8 @@ impl Guarded<'_> {
     fn kept(&self, place: &Place<'_>) -> Result<Option<Kept>> {
         let key = self.key(place)?;
         let store = self.keeper.state.store(key.uid, &key.token, &key.provider)?;
-        Ok(store.map(|store| Kept { key, store }))
+        let lock = self.keeper.lock_of(&key);
+        Ok(store.map(|store| Kept { key, store, lock }))
     }
 
     fn list_of(&self, kept: &Kept, cx: &Context<'_>) -> Result<Vec<Snapshot>> {
@@ -138,8 +147,20 @@ impl Guarded<'_> {
         if self.holds(&kept, snapshot, cx)? { Ok(kept) } else { Err(missing()) }
     }
 
+    /// The caller's workspace, as a provider can work with it.
+    fn workspace(&self, place: &Place<'_>) -> Result<Workspace> {
+        let dir = place.need_workspace()?;
+        let owned = owned::directory(dir, self.peer, "workspace")?;
+        if let Some(behind) = self.keeper.behind_clone(dir, &owned.about, self.peer.uid)? {
+            let owned = owned::directory(&behind, self.peer, "workspace")?;
+            return Ok(Workspace { dir: behind, owned });
+        }
+        let fd = dir.as_fd().try_clone_to_owned().map_err(|e| Error::from_io("cannot keep the workspace open", &e))?;
+        Ok(Workspace { dir: Dir::from_fd(fd, dir.path().to_owned()), owned })
+    }
+
     /// Refuses to have somebody else's subvolume or dataset captured.
-    fn check_containing(&self, dir: &Dir, owned: &Owned) -> Result<()> {
+    fn check_containing(&self, Workspace { dir, owned }: &Workspace) -> Result<()> {
         let owner = owned::owner_above(dir.as_fd(), &owned.mount)?;
         if owner != Some(self.peer.uid) && !self.keeper.config.may_capture_containing(self.peer) {
             let whose = owner.map_or_else(|| "somebody else".to_owned(), |uid| format!("user {uid}"));
@@ -282,21 +303,20 @@ impl Provider for Guarded<'_> {
 
     fn probe(&self, place: &Place<'_>, request: &ProbeRequest, cx: &Context<'_>) -> Result<Probe> {
         self.counted("probe", place, || {
-            let workspace = place.need_workspace()?;
-            let owned = owned::directory(workspace, self.peer, "workspace")?;
+            let workspace = self.workspace(place)?;
             let is_token = About::of(place.store).is_ok_and(|at| at.kind == FileType::RegularFile);
             let kept = if is_token { self.kept(place)? } else { None };
             let store = match kept {
                 Some(kept) => kept.store,
                 None => self.keeper.state.dir("probe")?,
             };
-            let inner = Place::new(&store).with_workspace(workspace);
+            let inner = Place::new(&store).with_workspace(&workspace.dir);
             let mut probe = self.served.provider.probe(&inner, request, cx)?;
             probe.convertible = None;
             if !probe.usable {
                 return Ok(probe);
             }
-            match self.check_containing(workspace, &owned) {
+            match self.check_containing(&workspace) {
                 Ok(()) => {
                     probe.can_delete = true;
                     probe.reason.push_str(", through the helper ahd");
@@ -314,23 +334,23 @@ impl Provider for Guarded<'_> {
 
     fn snapshot(&self, place: &Place<'_>, request: &SnapshotRequest, cx: &Context<'_>) -> Result<Snapshot> {
         self.audited("snapshot", place, Some(request.id.as_str()), || {
-            let workspace = place.need_workspace()?;
-            let owned = owned::directory(workspace, self.peer, "workspace")?;
-            self.check_containing(workspace, &owned)?;
+            let workspace = self.workspace(place)?;
+            self.check_containing(&workspace)?;
             let attributes: usize = request.attributes.iter().map(|(key, value)| key.len() + value.len()).sum();
             if request.label.as_ref().is_some_and(|label| label.len() > MAX_LABEL) || attributes > MAX_ATTRIBUTES {
                 return Err(Error::new(ErrorKind::InvalidArgument, "the label or the attributes are too long"));
             }
             let (key, limits) = (self.key(place)?, &self.keeper.config.limits);
             let store = self.keeper.state.make_store(key.uid, &key.token, &key.provider, limits.stores)?;
-            let kept = Kept { key, store };
+            let kept = Kept { lock: self.keeper.lock_of(&key), key, store };
+            let _shared = kept.lock.read().unwrap_or_else(PoisonError::into_inner);
             let count = self.keeper.known(&kept.key, false, || self.list_of(&kept, cx), |known| known.len())?;
             if count >= limits.snapshots {
                 let message = format!("this store has {} snapshots, which is the limit", limits.snapshots);
                 return Err(Error::new(ErrorKind::ResourceExhausted, message)
                     .with_hint("ah agent fs prune removes old snapshots; limits are set in ahd.conf"));
             }
-            let inner = Place::new(&kept.store).with_workspace(workspace);
+            let inner = Place::new(&kept.store).with_workspace(&workspace.dir);
             let mut snapshot = self.served.provider.snapshot(&inner, request, cx)?;
             self.keeper.known(
                 &kept.key,
@@ -388,6 +408,7 @@ impl Provider for Guarded<'_> {
                 let message = format!("a view of it is at {}", record.place().display());
                 return Err(Error::new(ErrorKind::Busy, message).with_hint("ah agent fs release --all"));
             }
+            let _shared = kept.lock.read().unwrap_or_else(PoisonError::into_inner);
             let done = self.served.provider.destroy(&Place::new(&kept.store), request, cx)?;
             self.keeper.known(&kept.key, false, || Ok(Vec::new()), |known| known.remove(snapshot))?;
             Ok(done)
@@ -398,6 +419,7 @@ impl Provider for Guarded<'_> {
         self.audited("mount", place, Some(request.snapshot.as_str()), || {
             place.need_target()?;
             let kept = self.need(place, &request.snapshot, cx)?;
+            let _shared = kept.lock.read().unwrap_or_else(PoisonError::into_inner);
             let workshop = self.keeper.state.dir(Made::View.workshop())?;
             let (mut record, _claim) = self.begin(Made::View, &kept, place, &request.name, &request.snapshot)?;
             let made = self.make_view(&mut record, &kept, &workshop, place, request, cx);
@@ -416,6 +438,7 @@ impl Provider for Guarded<'_> {
         self.audited("clone", place, Some(request.snapshot.as_str()), || {
             place.need_target()?;
             let kept = self.need(place, &request.snapshot, cx)?;
+            let _shared = kept.lock.read().unwrap_or_else(PoisonError::into_inner);
             let workshop = self.keeper.state.dir(Made::Clone.workshop())?;
             let (mut record, _claim) = self.begin(Made::Clone, &kept, place, &request.name, &request.snapshot)?;
             let made = self.make_clone(&mut record, &kept, &workshop, place, request, cx);
@@ -426,6 +449,10 @@ impl Provider for Guarded<'_> {
     fn reclaim(&self, place: &Place<'_>, request: &ReclaimRequest, cx: &Context<'_>) -> Result<Reclaimed> {
         self.audited("reclaim", place, None, || {
             let Some(kept) = self.kept(place)? else { return Ok(Reclaimed::default()) };
+            // All who work in the store are in this process, so that nobody has to guess whether somebody still makes something.
+            let Ok(_alone) = kept.lock.try_write() else {
+                return Err(Error::new(ErrorKind::Busy, "another call is working in this store at this moment"));
+            };
             let mut actions = Vec::new();
             let target = place.target.map(|dir| owned::directory(dir, self.peer, "target folder")).transpose()?;
             let forgotten = |record: &Record| {

@@ -94,7 +94,10 @@ impl Daemon {
     /// Starts it; what it said if it does not come up.
     pub fn run(&mut self) -> std::result::Result<(), String> {
         let base = self.base.path();
-        let mut child = Command::new(env!("CARGO_BIN_EXE_ahd"))
+        // As confined as systemd would have it.
+        let mut child = Command::new("setpriv")
+            .args(["--no-new-privs", "--inh-caps=-all", "--bounding-set", &capabilities(), "--"])
+            .arg(env!("CARGO_BIN_EXE_ahd"))
             .arg("--socket")
             .arg(&self.socket)
             .arg("--state")
@@ -214,7 +217,8 @@ impl Drop for Daemon {
             let _ = nix::mount::umount2(point, nix::mount::MntFlags::MNT_DETACH);
         }
         if std::thread::panicking() {
-            eprintln!("{}", self.log.lock().unwrap().join("\n"));
+            let log = self.log.lock().unwrap();
+            eprintln!("{}", log[log.len().saturating_sub(20)..].join("\n"));
         }
     }
 }
@@ -314,4 +318,12 @@ fn library(name: &str) -> PathBuf {
     let exe = std::env::current_exe().unwrap();
     let profile = exe.parent().unwrap().parent().unwrap();
     profile.join(format!("examples/libplugin_{name}.so"))
+}
+
+/// The capabilities that the unit file leaves it, as setpriv takes them.
+fn capabilities() -> String {
+    let unit = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("systemd/ahd.service")).unwrap();
+    let line = unit.lines().find_map(|line| line.strip_prefix("CapabilityBoundingSet=")).unwrap();
+    let names = line.split(' ').map(|name| format!("+{}", name.strip_prefix("CAP_").unwrap().to_lowercase()));
+    std::iter::once("-all".to_owned()).chain(names).collect::<Vec<_>>().join(",")
 }

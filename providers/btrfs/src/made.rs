@@ -7,7 +7,9 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 
-use ah_plugin_api::{CloneRequest, Context, Dir, Error, ErrorKind, FileName, Reference, Result, WritableClone};
+use ah_plugin_api::{
+    CloneRequest, Context, Dir, Error, ErrorKind, FileName, LogLevel, Reference, Result, WritableClone,
+};
 use ah_provider_directory::{failed, look, names};
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
@@ -215,7 +217,15 @@ pub(crate) fn reclaim(depot: &Depot, target: &Dir, forgotten: &[FileName], cx: &
         let Ok(name) = String::from_utf8(name) else { continue };
         let Some(record) = read(made.as_fd(), &name)?.filter(|record| record.target == identity) else { continue };
         let shown = PathBuf::from(String::from_utf8_lossy(&record.name).into_owned());
-        match place(depot, target, &name, &record)? {
+        let there = match place(depot, target, &name, &record) {
+            Ok(there) => there,
+            // What cannot be looked at now keeps nothing else.
+            Err(error) => {
+                cx.log(LogLevel::Warn, &format!("the clone {} cannot be looked at: {error}", shown.display()));
+                continue;
+            }
+        };
+        match there {
             Some((folder, at)) if forgotten.iter().any(|forgotten| forgotten.as_bytes() == record.name) => {
                 take_away(depot, folder.as_fd(), &at, cx)?;
                 forget(made.as_fd(), &name)?;

@@ -75,7 +75,7 @@ fn obstacle(workspace: &Dir, store: &Dir, source: &Subvolume, convertible: bool)
         let wanted = Access::WRITE_OK | Access::EXEC_OK;
         rustix::fs::accessat(fd.as_fd(), c".", wanted, AtFlags::EACCESS)
     };
-    if depot::is_here(store, source.root.as_fd()) {
+    if depot::is_here(store, workspace.as_fd()) {
         return match writable(store) {
             Ok(()) => None,
             Err(Errno::ROFS) => read_only(store.path()),

@@ -9,8 +9,12 @@ use crate::{convert, made, shelf};
 
 /// Answers [`ah_plugin_api::Provider::reclaim`].
 pub(crate) fn reclaim(place: &Place<'_>, request: &ReclaimRequest, cx: &Context<'_>) -> Result<Reclaimed> {
-    let mut actions = convert::reclaim(place.store, cx)?;
-    let Some(depot) = Depot::find(place.store)? else { return Ok(Reclaimed { actions, bytes: 0 }) };
+    // What cannot be finished now keeps nothing else; it is told in the end.
+    let converted = convert::reclaim(place.store, cx);
+    let mut actions = converted.as_ref().ok().cloned().unwrap_or_default();
+    let Some(depot) = Depot::find(place.store)? else {
+        return converted.map(|actions| Reclaimed { actions, bytes: 0 });
+    };
     if let Some(target) = place.target {
         if let Some(made) = depot.folder("made")? {
             let count = Views::new(made).forget(target, &request.forgotten)?;
@@ -49,5 +53,5 @@ pub(crate) fn reclaim(place: &Place<'_>, request: &ReclaimRequest, cx: &Context<
     if !request.auto && depot.remove_if_empty(place.store) {
         actions.push("took away the empty folder of snapshots".to_owned());
     }
-    Ok(Reclaimed { actions, bytes: 0 })
+    converted.map(|_| Reclaimed { actions, bytes: 0 })
 }

@@ -63,17 +63,17 @@ pub(crate) fn no_snapshot(reference: &Reference) -> Error {
 pub(crate) fn take(store: &Dir, workspace: &Dir, request: &SnapshotRequest, cx: &Context<'_>) -> Result<Snapshot> {
     cx.check_cancelled()?;
     let source = Subvolume::around(workspace)?;
-    let origin = sys::info(&source.root)
+    let root = source.open()?;
+    let origin = sys::info(&root)
         .map_err(|errno| failed(format!("cannot look at the subvolume {}", source.path.display()), errno))?
         .uuid;
     let omitted = omitted(workspace, &source, store)?;
-    let depot = Depot::make(store, source.root.as_fd(), workspace)?;
+    let depot = Depot::make(store, root.as_fd(), workspace)?;
     let snapshots = depot.made_folder("snapshots")?;
     let folder = claim(snapshots.as_fd(), &request.id, cx)?;
     let record = Record::new(request, &source, origin, omitted);
     let made = record.write(folder.as_fd()).and_then(|()| {
-        sys::snapshot(&source.root, &folder, TREE.as_bytes(), true)
-            .map_err(|errno| refused(&source, &request.id, errno))
+        sys::snapshot(&root, &folder, TREE.as_bytes(), true).map_err(|errno| refused(&source, &request.id, errno))
     });
     if let Err(error) = made {
         // Should that fail too, `reclaim` finds it; the error at hand is the one to tell.

@@ -16,7 +16,7 @@ const CAP_SYS_ADMIN: u32 = 21;
 /// The subvolume that contains a workspace.
 #[derive(Debug)]
 pub(crate) struct Subvolume {
-    /// Its root, opened for reading.
+    /// Its root, opened with `O_PATH`: not everybody may read it.
     pub(crate) root: OwnedFd,
     /// The root's attributes.
     pub(crate) stat: Statx,
@@ -58,10 +58,17 @@ impl Subvolume {
                 .with_hint("work at the path below the mounted subvolume itself")
         })?;
         let path = climbed.path();
+        Ok(Self { root: climbed.root, stat: climbed.stat, rel: climbed.rel, path })
+    }
+
+    /// Opens its root so that it can be snapshotted.
+    ///
+    /// # Errors
+    /// `PermissionDenied` if this user may not read it.
+    pub(crate) fn open(&self) -> Result<OwnedFd> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let root = rustix::fs::openat(&climbed.root, c".", flags, Mode::empty())
-            .map_err(|errno| failed(format!("cannot open the subvolume {}", path.display()), errno))?;
-        Ok(Self { root, stat: climbed.stat, rel: climbed.rel, path })
+        rustix::fs::openat(&self.root, c".", flags, Mode::empty())
+            .map_err(|errno| failed(format!("cannot open the subvolume {}", self.path.display()), errno))
     }
 
     /// Whether this process may make snapshots of it: who owns its root, or may do as owners do.

@@ -315,6 +315,8 @@ fn without_privilege_it_says_what_would_help() {
     let (own, foreign) = (disk.at().join("own"), disk.at().join("foreign"));
     subvolume(&own);
     fs::create_dir(&foreign).unwrap();
+    // As most homes are: it may be passed, not listed.
+    fs::set_permissions(disk.at(), fs::Permissions::from_mode(0o711)).unwrap();
     for path in [&own, &foreign] {
         std::os::unix::fs::chown(path, Some(NOBODY), Some(NOBODY)).unwrap();
         as_ordinary_user(TEST, path);

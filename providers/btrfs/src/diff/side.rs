@@ -67,10 +67,11 @@ impl Side {
     }
 
     pub(super) fn workspace(workspace: &Dir) -> Result<Self> {
-        let source = Subvolume::around(workspace)?;
+        // That it is on a Btrfs.
+        Subvolume::around(workspace)?;
         let fail = |errno| failed("cannot look at the workspace", errno);
         let top = rustix::fs::openat(workspace, c".", DIRECTORY, Mode::empty()).map_err(fail)?;
-        let origin = sys::info(&source.root).map_err(fail)?.uuid;
+        let origin = sys::info(&top).map_err(fail)?.uuid;
         Ok(Self { top, origin, made_in: u64::MAX, made: (i64::MAX, 0), live: true, hidden: BTreeSet::new() })
     }
 

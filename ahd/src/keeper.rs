@@ -227,7 +227,7 @@ impl Keeper {
             match outcome {
                 Ok(None) => {}
                 Ok(Some(did)) => {
-                    self.audit.say(&format!("{did} the {what} at {} of user {}", place.display(), record.uid))
+                    self.audit.say(&format!("{did} the {what} at {} of user {}", place.display(), record.uid));
                 }
                 Err(error) => {
                     let why = told(&error);

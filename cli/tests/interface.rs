@@ -36,7 +36,8 @@ fn names_that_are_not_utf8_come_out_byte_for_byte() {
         assert_eq!(ah(&[words("agent fs cat @"), vec![OsStr::from_bytes(b"\xff")]].concat()), "one");
         let at = root.with_file_name(OsStr::from_bytes(b"branch\xe9"));
         let branch = ah(&[words("agent fs branch @ --at"), vec![at.as_os_str()]].concat());
-        assert_eq!(branch.as_bytes(), at.as_os_str().as_bytes());
+        // Below it where more than the workspace had to be cloned.
+        assert!(PathBuf::from(&branch).starts_with(&at), "{branch:?}");
         assert_eq!(fs::read(PathBuf::from(branch).join(OsStr::from_bytes(b"\xff"))).unwrap(), b"one");
         fs::write(root.join(OsStr::from_bytes(b"\xff")), "two").unwrap();
         assert_eq!(ah(&words("agent fs diff @")).as_bytes(), b"M\t\xff");

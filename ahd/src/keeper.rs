@@ -216,8 +216,21 @@ impl Keeper {
 
     /// Puts in order what a former run of the helper, or of the machine, left.
     pub(crate) fn settle(&self) {
+        self.settle_those(|_| true);
+    }
+
+    /// Mounts again what of a user's could not be mounted when the helper started: their home may not have been there.
+    pub(crate) fn settle_for(&self, uid: u32) {
+        let boot = graft::boot();
+        self.settle_those(|record| {
+            let not_now = record.mark.as_ref().is_some_and(|mark| mark.boot != boot);
+            record.uid == uid && record.made == Made::Clone && record.ready && not_now
+        });
+    }
+
+    fn settle_those(&self, wanted: impl Fn(&Record) -> bool) {
         let cx = Context::quiet();
-        for mut record in self.records.find(|_| true) {
+        for mut record in self.records.find(wanted) {
             let outcome = self.settle_one(&mut record, &cx);
             let what = match record.made {
                 Made::View => "view",

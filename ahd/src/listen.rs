@@ -105,6 +105,7 @@ fn welcome(stream: UnixStream, keeper: &Arc<Keeper>) {
 }
 
 fn converse(stream: &UnixStream, keeper: &Keeper, peer: &Peer) {
+    keeper.settle_for(peer.uid);
     if let Err(error) = ipc::serve_one_of(stream, &Session { keeper, peer }, TIMING) {
         keeper.audit.note(peer, &What { op: "connection", ..What::default() }, Err(&error));
     }

@@ -455,9 +455,12 @@ impl Provider for Guarded<'_> {
             };
             let mut actions = Vec::new();
             let target = place.target.map(|dir| owned::directory(dir, self.peer, "target folder")).transpose()?;
+            let path = place.target.and_then(|dir| mounts::path_of(dir.as_fd()).ok());
             let forgotten = |record: &Record| {
+                // A filesystem may have another number since it was mounted again.
                 let here = target.as_ref().is_some_and(|target| {
-                    (record.target_dev, record.target_ino) == (target.about.dev, target.about.ino)
+                    record.target_ino == target.about.ino
+                        && (record.target_dev == target.about.dev || path.as_ref() == Some(&record.target.path()))
                 });
                 here && record.name().is_ok_and(|name| request.forgotten.contains(&name))
             };

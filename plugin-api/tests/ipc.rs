@@ -431,3 +431,133 @@ fn nothing_is_left_open() {
     }
     assert!(open() < before + 40, "{before} → {}", open());
 }
+
+/// Two providers, of which clients take one.
+struct Two([Trivial; 2]);
+
+impl ipc::Offered for Two {
+    fn offers(&self) -> Vec<ah_plugin_api::Description> {
+        self.0.iter().map(Provider::describe).collect()
+    }
+
+    fn choose(&self, name: &ah_plugin_api::ProviderName) -> Result<Box<dyn Provider + '_>> {
+        /// Borrowed, as a server's providers are.
+        struct Borrowed<'a>(&'a Trivial);
+        macro_rules! forward {
+            ($($method:ident($request:ty) -> $answer:ty;)+) => {
+                impl Provider for Borrowed<'_> {
+                    fn describe(&self) -> ah_plugin_api::Description {
+                        self.0.describe()
+                    }
+                    $(fn $method(&self, place: &Place<'_>, request: &$request, cx: &Context<'_>) -> Result<$answer> {
+                        self.0.$method(place, request, cx)
+                    })+
+                }
+            };
+        }
+        forward! {
+            probe(ProbeRequest) -> ah_plugin_api::Probe;
+            snapshot(SnapshotRequest) -> ah_plugin_api::Snapshot;
+            sync(ah_plugin_api::SnapshotRef) -> ah_plugin_api::Done;
+            list(ListRequest) -> Vec<ah_plugin_api::Snapshot>;
+            stat(ah_plugin_api::SnapshotRef) -> ah_plugin_api::Snapshot;
+            destroy(ah_plugin_api::DestroyRequest) -> ah_plugin_api::Done;
+            mount(ah_plugin_api::MountRequest) -> ah_plugin_api::View;
+            unmount(ah_plugin_api::UnmountRequest) -> ah_plugin_api::Done;
+            reclaim(ah_plugin_api::ReclaimRequest) -> ah_plugin_api::Reclaimed;
+        }
+        let found = self.0.iter().find(|provider| provider.describe().name == *name);
+        let found = found.ok_or_else(|| Error::new(ErrorKind::NotFound, format!("there is no {name}")))?;
+        Ok(Box::new(Borrowed(found)))
+    }
+}
+
+/// A client of a server of two, which ends when the client is gone.
+fn of_two<T>(timing: ipc::Timing, test: impl FnOnce(UnixStream) -> T) -> (T, Result<()>) {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    std::thread::scope(|scope| {
+        let two = Two([Trivial::new("one"), Trivial::new("other")]);
+        let server = scope.spawn(move || ipc::serve_one_of(&theirs, &two, timing));
+        let result = test(ours);
+        (result, server.join().unwrap())
+    })
+}
+
+#[test]
+fn a_server_of_several_says_what_it_has_and_serves_the_one_that_is_named() {
+    let scene = Scene::new();
+    let name = |text: &str| ah_plugin_api::ProviderName::new(text).unwrap();
+    let (offers, ended) = of_two(ipc::Timing::default(), |stream| ipc::offers(&stream, "two", LIMIT).unwrap());
+    ended.unwrap();
+    assert_eq!(offers.iter().map(|offer| offer.name.as_str()).collect::<Vec<_>>(), ["one", "other"]);
+
+    let ((), ended) = of_two(ipc::Timing::default(), |stream| {
+        let (client, description) = Client::open(stream, "two", Some(&name("other")), LIMIT).unwrap();
+        assert_eq!(description.name.as_str(), "other");
+        let remote = Remote::new(client, description);
+        remote.snapshot(&scene.place(), &request("one"), &Context::quiet()).unwrap();
+    });
+    ended.unwrap();
+
+    let (refused, ended) =
+        of_two(ipc::Timing::default(), |stream| Client::open(stream, "two", Some(&name("third")), LIMIT));
+    assert_eq!(refused.err().unwrap().kind, ErrorKind::NotFound);
+    assert_eq!(ended.unwrap_err().kind, ErrorKind::NotFound);
+
+    // Who does not know that there are several is told so in its own way, and a server of one serves whom it has.
+    let (refused, _) = of_two(ipc::Timing::default(), |stream| connect(stream, "two", LIMIT).err());
+    assert_eq!(refused.unwrap().kind, ErrorKind::Unavailable);
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    std::thread::scope(|scope| {
+        let server = scope.spawn(move || serve(&theirs, &Trivial::new("trivial")));
+        let (client, description) = Client::open(ours, "one", Some(&name("other")), LIMIT).unwrap();
+        assert_eq!(description.name.as_str(), "trivial");
+        drop(client);
+        server.join().unwrap().unwrap();
+    });
+}
+
+#[test]
+fn a_client_that_says_nothing_is_let_go_but_not_while_a_call_runs() {
+    let scene = Scene::new();
+    let short = ipc::Timing { hello: Duration::from_millis(50), idle: Some(Duration::from_millis(200)) };
+    let (mut ours, theirs) = UnixStream::pair().unwrap();
+    let ended = ipc::serve_one_of(&theirs, &Two([Trivial::new("one"), Trivial::new("other")]), short);
+    assert_eq!(ended.unwrap_err().kind, ErrorKind::Unavailable);
+    drop(theirs);
+    ours.read_to_end(&mut Vec::new()).unwrap();
+
+    let name = ah_plugin_api::ProviderName::new("one").unwrap();
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    std::thread::scope(|scope| {
+        let server = scope.spawn(move || {
+            let mut two = Two([Trivial::new("one"), Trivial::new("other")]);
+            two.0[0].before = |_, _| std::thread::sleep(Duration::from_millis(500));
+            ipc::serve_one_of(&theirs, &two, short)
+        });
+        let (client, description) = Client::open(ours, "one", Some(&name), LIMIT).unwrap();
+        let remote = Remote::new(client, description);
+        remote.list(&scene.place(), &ListRequest {}, &Context::quiet()).unwrap();
+        server.join().unwrap().unwrap();
+        assert!(remote.list(&scene.place(), &ListRequest {}, &Context::quiet()).is_err());
+    });
+
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    std::thread::scope(|scope| {
+        let server =
+            scope.spawn(move || ipc::serve_one_of(&theirs, &Two([Trivial::new("one"), Trivial::new("other")]), short));
+        let (client, _) = Client::open(ours, "one", Some(&name), LIMIT).unwrap();
+        assert!(client.is_open());
+        server.join().unwrap().unwrap();
+        assert!(!client.is_open());
+    });
+}
+
+#[test]
+fn who_is_turned_away_is_told_why() {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    ipc::turn_away(&theirs, &Error::new(ErrorKind::ResourceExhausted, "enough"));
+    drop(theirs);
+    let refused = ipc::offers(&ours, "it", LIMIT).unwrap_err();
+    assert_eq!((refused.kind, refused.message.as_str()), (ErrorKind::ResourceExhausted, "enough"));
+}

@@ -2,6 +2,7 @@
 //! it has mapped. Of other users' processes an ordinary user is told nothing.
 //!
 //! A descriptor of the directory itself holds nobody up: whoever has one finds an empty, removed directory in the end, and the caller has one.
+//! Nor does this process's own working directory: whoever asks for it from inside, by `-C`, knows what they do.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -49,7 +50,8 @@ struct Search<'a> {
 impl Search<'_> {
     /// What a process has open, for a person.
     fn held_by(&self, process: &Path) -> Option<String> {
-        for (link, what) in [("cwd", "it works"), ("root", "it has its root")] {
+        let own = process.file_name().is_some_and(|pid| *pid == *std::process::id().to_string());
+        for (link, what) in [("cwd", "it works"), ("root", "it has its root")].into_iter().filter(|_| !own) {
             if let Some(path) = self.inside(&process.join(link), true) {
                 return Some(format!("{what} in {}", path.display()));
             }

@@ -114,6 +114,11 @@ pub(crate) fn is_at(mark: &Mark, target: BorrowedFd<'_>, name: &FileName) -> boo
     look(target, name).is_some_and(|about| about.mount == mark.id)
 }
 
+/// Whether what a mount shows is what is seen at `name` in `target`, which may be a directory in another mount namespace.
+pub(crate) fn is_seen(mark: &Mark, target: BorrowedFd<'_>, name: &FileName) -> bool {
+    look(target, name).is_some_and(|about| (about.dev, about.ino) == (mark.dev, mark.ino))
+}
+
 fn look(dir: BorrowedFd<'_>, name: &FileName) -> Option<About> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let fd = rustix::fs::openat(dir, name.as_os_str(), flags, Mode::empty()).ok()?;

@@ -63,8 +63,16 @@ impl About {
 
 /// The mount of that number, if it is one of this process's mount namespace.
 pub(crate) fn find(id: u64) -> Result<Option<Mount>> {
-    let table = std::fs::read("/proc/self/mountinfo").map_err(|e| Error::from_io("cannot read the mounts", &e))?;
-    Ok(parse(&table).find(|mount| mount.id == id))
+    Ok(parse(&table()?).find(|mount| mount.id == id))
+}
+
+/// All mounts of this process's mount namespace.
+pub(crate) fn all() -> Result<Vec<Mount>> {
+    Ok(parse(&table()?).collect())
+}
+
+fn table() -> Result<Vec<u8>> {
+    std::fs::read("/proc/self/mountinfo").map_err(|e| Error::from_io("cannot read the mounts", &e))
 }
 
 /// Opens a directory by its path, with no symlink anywhere on the way.

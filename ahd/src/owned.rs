@@ -4,7 +4,7 @@
 //! belongs to their user id. Whether they may have *all* of the subvolume or dataset that it lies in captured is another question: its root
 //! must be theirs too, or the administrator must have allowed it.
 
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 
 use ah_plugin_api::{Dir, Error, ErrorKind, Result};
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
@@ -12,11 +12,14 @@ use rustix::io::Errno;
 
 use crate::mounts::{self, About, Mount};
 use crate::peer::Peer;
+use crate::sys::Handle;
 
 /// The longest token, bytes.
 const MAX_TOKEN: usize = 64;
 /// A tree deeper than this is not climbed.
 const MAX_DEPTH: usize = 4096;
+/// So many mounts are looked through.
+const MAX_MOUNTS: usize = 512;
 /// The number of the root directory of each subvolume of Btrfs.
 const BTRFS_ROOT: u64 = 256;
 
@@ -25,24 +28,26 @@ const BTRFS_ROOT: u64 = 256;
 pub(crate) struct Owned {
     pub(crate) about: About,
     pub(crate) mount: Mount,
+    /// The directory as it is reached from here, if the caller reaches it by a mount that is not to be seen from here.
+    pub(crate) from_here: Option<Dir>,
+}
+
+impl Owned {
+    /// The directory, as it is reached from here.
+    pub(crate) fn dir<'a>(&'a self, given: &'a Dir) -> &'a Dir {
+        self.from_here.as_ref().unwrap_or(given)
+    }
 }
 
 /// Refuses what is not a directory of the caller's on a filesystem of this machine. `what` is the word for it in errors.
 pub(crate) fn directory(dir: &Dir, peer: &Peer, what: &str) -> Result<Owned> {
     let shown = dir.path().display();
-    let about = About::of(dir).map_err(|e| Error::from_io(format!("cannot look at the {what} {shown}"), &e.into()))?;
+    let cannot = |e: Errno| Error::from_io(format!("cannot look at the {what} {shown}"), &e.into());
+    let about = About::of(dir).map_err(cannot)?;
     if about.kind != FileType::Directory {
         return Err(Error::new(ErrorKind::InvalidArgument, format!("the {what} {shown} is not a directory")));
     }
-    let Some(mount) = mounts::find(about.mount)? else {
-        let message = format!("the {what} {shown} is mounted where the helper ahd does not see it");
-        return Err(Error::new(ErrorKind::FailedPrecondition, message)
-            .with_hint("the helper serves programs outside containers and other mount namespaces only"));
-    };
-    if !is_local(&mount.kind) {
-        let message = format!("the helper ahd does not work on {} ({what} {shown})", mount.kind);
-        return Err(Error::new(ErrorKind::Unsupported, message));
-    }
+    // Of all that is asked before this, nothing can be made up by a filesystem in a user's program: it is asked for nothing.
     if about.uid != peer.uid {
         return Err(Error::new(ErrorKind::PermissionDenied, format!("the {what} {shown} does not belong to you"))
             .with_hint("the helper ahd works on directories of yours only"));
@@ -50,7 +55,57 @@ pub(crate) fn directory(dir: &Dir, peer: &Peer, what: &str) -> Result<Owned> {
     if about.links == 0 {
         return Err(Error::new(ErrorKind::NotFound, format!("the {what} {shown} was removed")));
     }
-    Ok(Owned { about, mount })
+    let owned = match mounts::find(about.mount)? {
+        Some(mount) => Owned { about, mount, from_here: None },
+        None => match from_here(dir, &about)? {
+            Some((found, mount)) => {
+                let about = About::of(&found).map_err(cannot)?;
+                Owned { about, mount, from_here: Some(found) }
+            }
+            None => {
+                let message = format!("the {what} {shown} is on a filesystem that the helper ahd does not see");
+                return Err(Error::new(ErrorKind::FailedPrecondition, message)
+                    .with_hint("the helper does not serve what is mounted inside a container only"));
+            }
+        },
+    };
+    if !is_local(&owned.mount.kind) {
+        let message = format!("the helper ahd does not work on {} ({what} {shown})", owned.mount.kind);
+        return Err(Error::new(ErrorKind::Unsupported, message));
+    }
+    Ok(owned)
+}
+
+/// The same directory by way of a mount of this process's own namespace, where one shows it.
+///
+/// Where an agent runs in a branch (`exec`), the workspace is a mount that is nowhere else; and what is above it there, is what the
+/// caller says.
+fn from_here(dir: &Dir, about: &About) -> Result<Option<(Dir, Mount)>> {
+    // A filesystem that cannot be told of in this way is none of those that snapshots are taken of.
+    let Ok(handle) = Handle::of(dir.as_fd()) else { return Ok(None) };
+    for mount in mounts::all()?.into_iter().filter(|mount| is_local(&mount.kind)).take(MAX_MOUNTS) {
+        let same = |found: &About| found.same_file(about) && found.mount == mount.id;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+        let Ok(top) = rustix::fs::openat2(rustix::fs::CWD, &mount.point, flags, Mode::empty(), resolve) else {
+            continue;
+        };
+        // Another mount may be on top of it.
+        if !About::of(&top).is_ok_and(|top| top.mount == mount.id) {
+            continue;
+        }
+        let Ok(found) = handle.open(top.as_fd()) else { continue };
+        if !About::of(&found).is_ok_and(|found| same(&found)) {
+            continue;
+        }
+        // It may lie on that filesystem, but outside what is mounted, or below another mount.
+        let Ok(path) = mounts::path_of(found.as_fd()) else { continue };
+        let reached = mounts::open_plain(&path).and_then(|reached| About::of(&reached));
+        if reached.is_ok_and(|reached| same(&reached)) {
+            return Ok(Some((Dir::from_fd(found, dir.path().to_owned()), mount)));
+        }
+    }
+    Ok(None)
 }
 
 /// Filesystems whose contents another program or machine makes up, or that are no place for files.
@@ -125,8 +180,6 @@ pub(crate) fn owner_above(dir: BorrowedFd<'_>, mount: &Mount) -> Result<Option<u
 
 #[cfg(test)]
 mod tests {
-    use std::os::fd::AsFd;
-
     use super::*;
 
     #[test]

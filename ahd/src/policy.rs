@@ -6,7 +6,8 @@
 //! What is left out, is what would be read or changed as root on their behalf: `read_dir`, `read`, `lookup`, `diff`, `usage`, `convert`. A
 //! caller looks at a view instead, with their own rights.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use ah_plugin_api::ipc::Offered;
@@ -19,6 +20,7 @@ use rustix::fs::{AtFlags, FileType};
 use rustix::io::Errno;
 
 use crate::audit::What;
+use crate::graft;
 use crate::keeper::{Keeper, Served, StoreKey, open_shown};
 use crate::mounts::{self, About};
 use crate::owned::{self, Owned};
@@ -149,14 +151,16 @@ impl Guarded<'_> {
 
     /// The caller's workspace, as a provider can work with it.
     fn workspace(&self, place: &Place<'_>) -> Result<Workspace> {
-        let dir = place.need_workspace()?;
-        let owned = owned::directory(dir, self.peer, "workspace")?;
+        let given = place.need_workspace()?;
+        let mut owned = owned::directory(given, self.peer, "workspace")?;
+        let found = owned.from_here.take();
+        let dir = found.as_ref().unwrap_or(given);
         if let Some(behind) = self.keeper.behind_clone(dir, &owned.about, self.peer.uid)? {
             let owned = owned::directory(&behind, self.peer, "workspace")?;
             return Ok(Workspace { dir: behind, owned });
         }
         let fd = dir.as_fd().try_clone_to_owned().map_err(|e| Error::from_io("cannot keep the workspace open", &e))?;
-        Ok(Workspace { dir: Dir::from_fd(fd, dir.path().to_owned()), owned })
+        Ok(Workspace { dir: Dir::from_fd(fd, given.path().to_owned()), owned })
     }
 
     /// Refuses to have somebody else's subvolume or dataset captured.
@@ -185,9 +189,10 @@ impl Guarded<'_> {
         place: &Place<'_>,
         name: &FileName,
         snapshot: &Reference,
-    ) -> Result<(Record, Claim<'_>)> {
-        let target = place.need_target()?;
-        let owned = owned::directory(target, self.peer, "target folder")?;
+    ) -> Result<(Record, Claim<'_>, Owned)> {
+        let given = place.need_target()?;
+        let owned = owned::directory(given, self.peer, "target folder")?;
+        let target = owned.dir(given);
         match rustix::fs::statat(target, name.as_os_str(), AtFlags::SYMLINK_NOFOLLOW) {
             Err(Errno::NOENT) => {}
             Ok(_) => {
@@ -215,7 +220,7 @@ impl Guarded<'_> {
         let limits = &self.keeper.config.limits;
         let limit = if made == Made::View { limits.views } else { limits.clones };
         let claim = self.keeper.records.begin(&record, limit)?;
-        Ok((record, claim))
+        Ok((record, claim, owned))
     }
 
     /// Ends the making of a view or clone: what failed, or nobody waits for any more, is taken down.
@@ -231,12 +236,34 @@ impl Guarded<'_> {
         made
     }
 
+    /// Mounts what was made; gives the path by which the caller sees it.
+    fn show(
+        &self,
+        record: &mut Record,
+        source: &OwnedFd,
+        place: &Place<'_>,
+        target: &Owned,
+        name: &FileName,
+    ) -> Result<PathBuf> {
+        let given = place.need_target()?;
+        self.keeper.show(record, source, target.dir(given).as_fd())?;
+        // An empty directory must never be taken for what was to be shown in it.
+        let seen = record.mark.as_ref().is_some_and(|mark| graft::is_seen(mark, given.as_fd(), name));
+        if !seen {
+            let message = "what the helper ahd mounts does not reach the mount namespace of this program";
+            return Err(Error::new(ErrorKind::FailedPrecondition, message)
+                .with_hint("repeat it outside the container, or make that namespace a slave of the system's"));
+        }
+        Ok(given.path().join(name.as_os_str()))
+    }
+
     fn make_view(
         &self,
         record: &mut Record,
         kept: &Kept,
         workshop: &Dir,
         place: &Place<'_>,
+        target: &Owned,
         request: &MountRequest,
         cx: &Context<'_>,
     ) -> Result<View> {
@@ -247,9 +274,7 @@ impl Guarded<'_> {
         record.source = Some(view.path.as_path().into());
         self.keeper.records.save(record)?;
         let source = open_shown(&view.path, self.peer.uid)?;
-        let target = place.need_target()?;
-        self.keeper.show(record, &source, target.as_fd())?;
-        let path = target.path().join(request.name.as_os_str());
+        let path = self.show(record, &source, place, target, &request.name)?;
         Ok(View { path, reference: record.reference()?, read_only_mount: true })
     }
 
@@ -259,6 +284,7 @@ impl Guarded<'_> {
         kept: &Kept,
         workshop: &Dir,
         place: &Place<'_>,
+        target: &Owned,
         request: &CloneRequest,
         cx: &Context<'_>,
     ) -> Result<WritableClone> {
@@ -270,9 +296,7 @@ impl Guarded<'_> {
         record.source = Some(clone.path.as_path().into());
         self.keeper.records.save(record)?;
         let source = open_shown(&clone.path, self.peer.uid)?;
-        let target = place.need_target()?;
-        self.keeper.show(record, &source, target.as_fd())?;
-        let path = target.path().join(request.name.as_os_str());
+        let path = self.show(record, &source, place, target, &request.name)?;
         Ok(WritableClone { path, reference: record.reference()?, notes: clone.notes })
     }
 
@@ -421,8 +445,9 @@ impl Provider for Guarded<'_> {
             let kept = self.need(place, &request.snapshot, cx)?;
             let _shared = kept.lock.read().unwrap_or_else(PoisonError::into_inner);
             let workshop = self.keeper.state.dir(Made::View.workshop())?;
-            let (mut record, _claim) = self.begin(Made::View, &kept, place, &request.name, &request.snapshot)?;
-            let made = self.make_view(&mut record, &kept, &workshop, place, request, cx);
+            let (mut record, _claim, target) =
+                self.begin(Made::View, &kept, place, &request.name, &request.snapshot)?;
+            let made = self.make_view(&mut record, &kept, &workshop, place, &target, request, cx);
             self.finish(&record, made, cx)
         })
     }
@@ -440,8 +465,9 @@ impl Provider for Guarded<'_> {
             let kept = self.need(place, &request.snapshot, cx)?;
             let _shared = kept.lock.read().unwrap_or_else(PoisonError::into_inner);
             let workshop = self.keeper.state.dir(Made::Clone.workshop())?;
-            let (mut record, _claim) = self.begin(Made::Clone, &kept, place, &request.name, &request.snapshot)?;
-            let made = self.make_clone(&mut record, &kept, &workshop, place, request, cx);
+            let (mut record, _claim, target) =
+                self.begin(Made::Clone, &kept, place, &request.name, &request.snapshot)?;
+            let made = self.make_clone(&mut record, &kept, &workshop, place, &target, request, cx);
             self.finish(&record, made, cx)
         })
     }
@@ -455,7 +481,8 @@ impl Provider for Guarded<'_> {
             };
             let mut actions = Vec::new();
             let target = place.target.map(|dir| owned::directory(dir, self.peer, "target folder")).transpose()?;
-            let path = place.target.and_then(|dir| mounts::path_of(dir.as_fd()).ok());
+            let here = target.as_ref().zip(place.target).map(|(target, given)| target.dir(given));
+            let path = here.and_then(|dir| mounts::path_of(dir.as_fd()).ok());
             let forgotten = |record: &Record| {
                 // A filesystem may have another number since it was mounted again.
                 let here = target.as_ref().is_some_and(|target| {

@@ -1,4 +1,4 @@
-//! The one place of this crate with `unsafe`: two system calls that no crate in use wraps, and the sockets that systemd hands over.
+//! The one place of this crate with `unsafe`: system calls that no crate in use wraps, and the sockets that systemd hands over.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -81,4 +81,47 @@ pub(crate) fn inherited(number: RawFd) -> io::Result<OwnedFd> {
     let fd = unsafe { OwnedFd::from_raw_fd(number) };
     rustix::io::fcntl_setfd(&fd, rustix::io::FdFlags::CLOEXEC)?;
     Ok(fd)
+}
+
+/// What a file is known by on its filesystem, whichever way it is reached; `struct file_handle` with room for the largest.
+#[repr(C)]
+pub(crate) struct Handle {
+    bytes: libc::c_uint,
+    kind: libc::c_int,
+    data: [u8; 128],
+}
+
+impl Handle {
+    /// Asks the kernel.
+    pub(crate) fn of(file: BorrowedFd<'_>) -> io::Result<Self> {
+        let mut handle = Self { bytes: 128, kind: 0, data: [0; 128] };
+        let mut mount: libc::c_int = 0;
+        // SAFETY: the descriptor is open while it is borrowed, the path is an empty C string, and the kernel writes at most as much behind the
+        // two numbers as the first of them says there is room for.
+        let result = unsafe {
+            libc::syscall(
+                libc::SYS_name_to_handle_at,
+                file.as_raw_fd(),
+                c"".as_ptr(),
+                &raw mut handle,
+                &raw mut mount,
+                libc::AT_EMPTY_PATH,
+            )
+        };
+        if result == 0 { Ok(handle) } else { Err(io::Error::last_os_error()) }
+    }
+
+    /// Opens the directory on the filesystem that `mount` is on. Whether it is the one that was meant, is for the caller to see: another
+    /// filesystem may take it for something of its own.
+    pub(crate) fn open(&self, mount: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+        let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_NOFOLLOW | libc::O_CLOEXEC;
+        // SAFETY: the descriptor is open while it is borrowed, and the kernel only reads the handle, which is as long as it says.
+        let fd = unsafe { libc::syscall(libc::SYS_open_by_handle_at, mount.as_raw_fd(), &raw const *self, flags) };
+        let fd = RawFd::try_from(fd).map_err(io::Error::other)?;
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the kernel has just opened it for us.
+        Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    }
 }

@@ -343,29 +343,69 @@ fn a_directory_that_was_not_theirs_when_it_was_captured_is_not_shown() {
 }
 
 #[test]
-fn what_is_mounted_elsewhere_is_not_worked_on() {
+fn other_mount_namespaces_get_what_is_real_and_what_reaches_them() {
     if !is_root() {
         return;
     }
+    use nix::mount::{MsFlags, mount};
     let daemon = Daemon::start(ALLOWED);
     let alice = daemon.home(ALICE);
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            // This thread alone.
-            nix::sched::unshare(nix::sched::CloneFlags::CLONE_FS | nix::sched::CloneFlags::CLONE_NEWNS).unwrap();
-            let private = nix::mount::MsFlags::MS_REC | nix::mount::MsFlags::MS_PRIVATE;
-            nix::mount::mount(None::<&str>, "/", None::<&str>, private, None::<&str>).unwrap();
-            // Its own idea of what is where.
-            let options = format!("mode=0700,uid={ALICE},gid={ALICE}");
-            let flags = nix::mount::MsFlags::empty();
-            nix::mount::mount(Some("x"), &alice.at("w"), Some("tmpfs"), flags, Some(&*options)).unwrap();
-            // The thread that is made of it inherits that.
-            as_user(ALICE, || {
-                let (provider, open) = (daemon.provider(), alice.open());
-                let refused = open.snapshot(&*provider, "one").unwrap_err();
-                assert_eq!(refused.kind, ErrorKind::FailedPrecondition);
-                assert!(refused.hint.is_some());
+    let bob = daemon.home(BOB);
+    let none = None::<&str>;
+    // Mounts below are passed on to namespaces that want them.
+    mount(Some(daemon.base.path()), daemon.base.path(), none, MsFlags::MS_BIND, none).unwrap();
+    mount(none, daemon.base.path(), none, MsFlags::MS_SHARED, none).unwrap();
+    let in_namespace = |propagation: MsFlags, work: &(dyn Fn() + Sync)| {
+        std::thread::scope(|scope| {
+            let thread = scope.spawn(|| {
+                // This thread alone, and those that it starts.
+                nix::sched::unshare(nix::sched::CloneFlags::CLONE_FS | nix::sched::CloneFlags::CLONE_NEWNS).unwrap();
+                mount(none, "/", none, MsFlags::MS_REC | propagation, none).unwrap();
+                work();
             });
+            thread.join().unwrap();
+        });
+    };
+    in_namespace(MsFlags::MS_SLAVE, &|| {
+        // As `exec` does it: something else at the workspace's own path.
+        fs::create_dir(alice.at("branch")).unwrap();
+        nix::unistd::chown(&alice.at("branch"), Some(ALICE.into()), None).unwrap();
+        fs::write(alice.at("branch/in-branch"), "x").unwrap();
+        mount(Some(&alice.at("branch")), &alice.at("w"), none, MsFlags::MS_BIND, none).unwrap();
+        as_user(ALICE, || {
+            let (provider, open) = (daemon.provider(), alice.open());
+            assert!(alice.at("w/in-branch").exists());
+            let snapshot = open.snapshot(&*provider, "one").unwrap();
+            let view = open.mount(&*provider, &snapshot.reference, "v").unwrap();
+            assert!(view.path.join("in-branch").exists(), "the branch was captured, and is shown here");
+            open.unmount(&*provider, &view.reference).unwrap();
+        });
+        // Who says that somebody else's directory is theirs is not believed.
+        mount(Some(&bob.at("w")), &alice.at("target"), none, MsFlags::MS_BIND, none).unwrap();
+        as_user(ALICE, || {
+            let open = rustix::fs::open(alice.at("target"), OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).unwrap();
+            let token = File::open(alice.at("store").join(TOKEN_FILE)).unwrap();
+            let refused = Raw::of(&daemon).call(Op::Snapshot, request("two", None), &token, Some(&open), None);
+            assert_eq!(refused.unwrap_err().kind, ErrorKind::PermissionDenied);
         });
     });
+    in_namespace(MsFlags::MS_PRIVATE, &|| {
+        as_user(ALICE, || {
+            let (provider, open) = (daemon.provider(), alice.open());
+            let snapshot = open.snapshot(&*provider, "three").unwrap();
+            let refused = open.mount(&*provider, &snapshot.reference, "v").unwrap_err();
+            assert_eq!(refused.kind, ErrorKind::FailedPrecondition, "an empty directory is no view");
+        });
+        // A filesystem that is nowhere else.
+        let options = format!("mode=0700,uid={ALICE},gid={ALICE}");
+        mount(Some("x"), &alice.at("w"), Some("tmpfs"), MsFlags::empty(), Some(&*options)).unwrap();
+        as_user(ALICE, || {
+            let (provider, open) = (daemon.provider(), alice.open());
+            let refused = open.snapshot(&*provider, "four").unwrap_err();
+            assert_eq!(refused.kind, ErrorKind::FailedPrecondition);
+            assert!(refused.hint.is_some());
+        });
+    });
+    assert!(daemon.state("records").is_empty());
+    assert_eq!(fs::read_dir(alice.at("target")).unwrap().count(), 0);
 }

@@ -44,7 +44,7 @@ impl Provider for ZfsProvider {
         ]);
         // Nobody else can mount them.
         if clones::allowed() {
-            capabilities.insert(Capability::Clone);
+            capabilities.extend([Capability::Clone, Capability::RepositoryClones]);
         }
         Description {
             name: ProviderName::new("zfs").unwrap_or_else(|_| unreachable!("a valid name")),

@@ -1,6 +1,7 @@
 //! Taking a snapshot: one ioctl, which makes it and everything that is known of it at once, and waits until it is on disk.
 
 use ah_plugin_api::{Context, Dir, Error, ErrorKind, Result, Snapshot, SnapshotRequest};
+use ah_repository::Repository;
 use rustix::io::Errno;
 
 use crate::failure::of_kernel;
@@ -35,7 +36,8 @@ pub(crate) fn snapshot(
         }
     }
     let name = names::snapshot(&mounted.dataset, &identity.key, &request.id)?;
-    let record = Record::new(request, &mounted.dataset, located.rel.clone(), located.omitted)?;
+    let mut record = Record::new(request, &mounted.dataset, located.rel.clone(), located.omitted)?;
+    record.snapshot.repository = Repository::standing(workspace);
     let properties = record.to_properties(&identity.key)?;
     cx.check_cancelled()?;
     let full = [name];

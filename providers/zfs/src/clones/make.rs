@@ -1,16 +1,17 @@
 //! Making a clone: written down, its directory made, cloned, mounted, written down as whole.
 
 use std::ffi::{CStr, CString};
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use ah_plugin_api::{CloneRequest, Context, Dir, Error, ErrorKind, Reference, Result, WritableClone};
-use ah_provider_directory::{Mounts, failed};
+use ah_provider_directory::{Mounts, failed, open_beneath};
 use rustix::fs::{AtFlags, Mode, OFlags};
 
 use crate::failure::{of_kernel, of_library};
-use crate::find;
+use crate::find::{self, Found};
+use crate::locate;
 use crate::names::{self, Key};
 use crate::store::{Lock, Store};
 use crate::sys::{Core, Kind, NvList, Zfs};
@@ -48,15 +49,20 @@ pub(crate) fn make(store: &Store<'_>, target: &Dir, request: &CloneRequest, cx: 
     }
     let made = cx.check_cancelled().and_then(|()| {
         clone(core, &dataset, &found.full, &point, &identity.key)?;
-        mount(&dataset, target, &request.name)
+        cx.check_cancelled()?;
+        let top = mount(&dataset, target, &request.name)?;
+        stand_alone(&top, &point, &found, cx)
     });
-    let made = made.and_then(|()| making.done(store, &reference));
-    if let Err(error) = made {
-        // Should that fail too, `reclaim` finds the record; the error at hand is the one to tell.
-        let _ = undo(core, &dataset, target, &request.name).and_then(|()| making.undone(store));
-        return Err(error);
-    }
-    let (rel, mut path, mut notes) = (&found.record.rel, point, Vec::new());
+    let made = made.and_then(|notes| making.done(store, &reference).map(|()| notes));
+    let mut notes = match made {
+        Ok(notes) => notes,
+        Err(error) => {
+            // Should that fail too, `reclaim` finds the record; the error at hand is the one to tell.
+            let _ = undo(core, &dataset, target, &request.name).and_then(|()| making.undone(store));
+            return Err(error);
+        }
+    };
+    let (rel, mut path) = (&found.record.rel, point);
     if !rel.is_root() {
         path.push(rel.as_path());
         notes.push(format!("all of the dataset {} was cloned; {rel} in it is the workspace's copy", found.dataset));
@@ -83,8 +89,19 @@ fn clone(core: &'static Core, dataset: &CStr, origin: &CStr, point: &Path, key: 
         .map_err(|failure| of_kernel(format!("cannot clone {}", origin.to_string_lossy()), &failure))
 }
 
-/// Mounts the clone where its property says, and sees that it is there, in the folder that was meant.
-fn mount(dataset: &CStr, target: &Dir, name: &ah_plugin_api::FileName) -> Result<()> {
+/// Makes the repository that the workspace was, if it was one, depend on nothing outside the clone. Gives notes for a person.
+fn stand_alone(top: &OwnedFd, point: &Path, found: &Found, cx: &Context<'_>) -> Result<Vec<String>> {
+    let rel = &found.record.rel;
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+    let dir = open_beneath(top.as_fd(), rel.as_bytes(), flags)
+        .map_err(|errno| failed(format!("cannot open {rel} in the clone"), errno))?;
+    let dir = Dir::from_fd(dir, point.join(rel.as_path()));
+    let origin = locate::dataset(&found.dataset)?.map(|mounted| mounted.point.join(rel.as_path()));
+    ah_repository::own(&dir, origin.as_deref(), found.record.snapshot.repository.as_ref(), cx)
+}
+
+/// Mounts the clone where its property says, and sees that it is there, in the folder that was meant. Gives its root, opened.
+fn mount(dataset: &CStr, target: &Dir, name: &ah_plugin_api::FileName) -> Result<OwnedFd> {
     let shown = dataset.to_string_lossy();
     let fail = |error| of_library(format!("cannot mount {shown}"), &error);
     let zfs = Zfs::get()?;
@@ -94,7 +111,7 @@ fn mount(dataset: &CStr, target: &Dir, name: &ah_plugin_api::FileName) -> Result
     let there = rustix::fs::openat(target, name.as_os_str(), flags, Mode::empty())
         .map_err(|errno| failed(format!("cannot open {shown} where it is mounted"), errno))?;
     match Mounts::read().of(&there) {
-        Some(mount) if mount.source == dataset.to_bytes() => Ok(()),
+        Some(mount) if mount.source == dataset.to_bytes() => Ok(there),
         _ => Err(Error::new(ErrorKind::Conflict, "the target folder was moved meanwhile").with_hint("repeat")),
     }
 }

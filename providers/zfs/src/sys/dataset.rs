@@ -83,10 +83,10 @@ impl Zfs {
         Ok(Self(session))
     }
 
-    /// Loads libzfs without asking for the kernel module: whether it is there.
+    /// Loads the libraries without asking for the kernel module: whether they are there, with all that is needed.
     pub(crate) fn installed() -> Result<(), Missing> {
         Core::load()?;
-        load::zfs().map(drop)
+        functions(load::zfs()?).map(drop)
     }
 
     fn session(&self) -> &Session {
@@ -113,13 +113,16 @@ impl Zfs {
     }
 }
 
+fn functions(library: libloading::os::unix::Library) -> Result<raw::Zfs, Missing> {
+    // SAFETY: the functions' types are generated from the library's headers, whose version the file name says.
+    let functions = unsafe { raw::Zfs::from_library(library) };
+    functions.map_err(|error| Missing::Library { name: "libzfs.so".to_owned(), cause: error.to_string() })
+}
+
 impl Session {
     fn open() -> Result<Self, Missing> {
         let core = Core::get()?;
-        let library = load::zfs()?;
-        // SAFETY: the functions' types are generated from the library's headers, whose version the file name says.
-        let lib = unsafe { raw::Zfs::from_library(library) };
-        let lib = lib.map_err(|error| Missing::Library { name: "libzfs.so".to_owned(), cause: error.to_string() })?;
+        let lib = functions(load::zfs()?)?;
         // SAFETY: no arguments; `libzfs_fini` is never called.
         let handle = unsafe { lib.libzfs_init() };
         let errno = std::io::Error::last_os_error().raw_os_error().unwrap_or_default();

@@ -8,9 +8,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 
 use ah_plugin_api::{
-    CloneRequest, Context, Dir, Error, ErrorKind, FileName, LogLevel, Reference, Result, WritableClone,
+    CloneRequest, Context, Dir, Error, ErrorKind, FileName, LogLevel, Place, Reference, Result, WritableClone,
 };
-use ah_provider_directory::{failed, look, names};
+use ah_provider_directory::{failed, look, names, open_beneath};
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
@@ -88,8 +88,9 @@ fn forget(made: BorrowedFd<'_>, name: &str) -> Result<()> {
 }
 
 /// Answers [`ah_plugin_api::Provider::clone_snapshot`].
-pub(crate) fn make(store: &Dir, target: &Dir, request: &CloneRequest, cx: &Context<'_>) -> Result<WritableClone> {
+pub(crate) fn make(place: &Place<'_>, request: &CloneRequest, cx: &Context<'_>) -> Result<WritableClone> {
     cx.check_cancelled()?;
+    let (store, target) = (place.store, place.need_target()?);
     let (shelf, shown) = Shelf::find(store, &request.snapshot)?;
     let path = target.path().join(request.name.as_os_str());
     let taken = || Error::new(ErrorKind::AlreadyExists, format!("{} exists already", path.display()));
@@ -109,20 +110,39 @@ pub(crate) fn make(store: &Dir, target: &Dir, request: &CloneRequest, cx: &Conte
         Clone { target: identity(target)?, parent: hex(&parent), inside, name: request.name.as_bytes().to_vec() };
     let name = format!("{PREFIX}{}", unique()?);
     rustix::fs::symlinkat(record.encode(), &made, &name).map_err(fail)?;
-    let (made_at, path) = if inside {
+    let (folder, at, path) = if inside {
         let clones = shelf.depot().made_folder("clones")?;
-        let path = shelf.depot().path().join("clones").join(&name);
-        (sys::snapshot(&source, &clones, name.as_bytes(), false), path)
+        (clones, name.as_bytes(), shelf.depot().path().join("clones").join(&name))
     } else {
-        (sys::snapshot(&source, target, request.name.as_bytes(), false), path.clone())
+        let target = rustix::fs::openat(target, c".", DIRECTORY, Mode::empty()).map_err(fail)?;
+        (target, request.name.as_bytes(), path.clone())
     };
-    if let Err(errno) = made_at {
+    if let Err(errno) = sys::snapshot(&source, &folder, at, false) {
         let _ = forget(made.as_fd(), &name);
         return Err(if errno == Errno::EXIST { taken() } else { fail(errno) });
     }
     let rel = &shown.record.rel;
-    let mut notes = Vec::new();
     let mut workspace = path.clone();
+    let alone = rustix::fs::openat(&folder, at, DIRECTORY, Mode::empty())
+        .and_then(|top| open_beneath(top.as_fd(), rel.as_bytes(), OFlags::RDONLY | OFlags::DIRECTORY))
+        .map_err(fail)
+        .and_then(|dir| {
+            let origin = place.workspace.map(Dir::path);
+            ah_repository::own(
+                &Dir::from_fd(dir, path.join(rel.as_path())),
+                origin,
+                shown.record.repository.as_ref(),
+                cx,
+            )
+        });
+    let mut notes = match alone {
+        Ok(notes) => notes,
+        Err(error) => {
+            // Should that fail too, `reclaim` finds it; the error at hand is the one to tell.
+            let _ = take_away(shelf.depot(), folder.as_fd(), at, cx).and_then(|()| forget(made.as_fd(), &name));
+            return Err(error);
+        }
+    };
     if let Some(pins) = &shown.record.pins {
         workspace.push(rel.as_path());
         notes.push(format!("{} is a copy of {pins}, of which the workspace is only a part", path.display()));

@@ -33,6 +33,7 @@ impl Provider for BtrfsProvider {
             Capability::Clone,
             Capability::Convert,
             Capability::Diff,
+            Capability::RepositoryClones,
             Capability::ReadWithoutMount,
             Capability::ExactViewModes,
             Capability::Owners,
@@ -110,7 +111,7 @@ impl Provider for BtrfsProvider {
     }
 
     fn clone_snapshot(&self, place: &Place<'_>, request: &CloneRequest, cx: &Context<'_>) -> Result<WritableClone> {
-        made::make(place.store, place.need_target()?, request, cx)
+        made::make(place, request, cx)
     }
 
     fn diff(&self, place: &Place<'_>, request: &DiffRequest, cx: &Context<'_>) -> Result<Changes> {

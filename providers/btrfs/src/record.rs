@@ -8,10 +8,11 @@ use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
 
 use ah_plugin_api::{
-    Durability, Error, ErrorKind, Omission, Reference, RelPath, Result, Snapshot, SnapshotId, SnapshotRequest,
-    Timestamp,
+    Dir, Durability, Error, ErrorKind, Omission, Reference, RelPath, RepositoryState, Result, Snapshot, SnapshotId,
+    SnapshotRequest, Timestamp,
 };
 use ah_provider_directory::failed;
+use ah_repository::Repository;
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
@@ -35,6 +36,9 @@ pub(crate) struct Record {
     pub(crate) origin: Uuid,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) pins: Option<String>,
+    /// Where the repository stood whose work tree the workspace is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) repository: Option<RepositoryState>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) omitted: Vec<Omission>,
 }
@@ -49,7 +53,12 @@ const PIECE: usize = 3000;
 const MAX: usize = 16 << 20;
 
 impl Record {
-    pub(crate) fn new(request: &SnapshotRequest, source: &Subvolume, origin: Uuid, omitted: Vec<Omission>) -> Self {
+    pub(crate) fn new(
+        request: &SnapshotRequest,
+        (workspace, source): (&Dir, &Subvolume),
+        origin: Uuid,
+        omitted: Vec<Omission>,
+    ) -> Self {
         Self {
             id: request.id.clone(),
             created: request.created,
@@ -58,6 +67,7 @@ impl Record {
             rel: source.rel.clone(),
             origin,
             pins: source.pins(),
+            repository: Repository::standing(workspace),
             omitted,
         }
     }
@@ -125,7 +135,7 @@ impl Record {
             entries: None,
             omitted_total: self.omitted.len() as u64,
             omitted: if full { self.omitted } else { Vec::new() },
-            repository: None,
+            repository: self.repository.clone(),
             pins: self.pins,
         })
     }
@@ -150,6 +160,7 @@ mod tests {
             rel: RelPath::new(b"caf\xe9/x".to_vec()).unwrap(),
             origin: [7; 16],
             pins: None,
+            repository: None,
             omitted: Vec::new(),
         }
     }

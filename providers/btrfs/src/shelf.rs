@@ -71,7 +71,7 @@ pub(crate) fn take(store: &Dir, workspace: &Dir, request: &SnapshotRequest, cx: 
     let depot = Depot::make(store, root.as_fd(), workspace)?;
     let snapshots = depot.made_folder("snapshots")?;
     let folder = claim(snapshots.as_fd(), &request.id, cx)?;
-    let record = Record::new(request, &source, origin, omitted);
+    let record = Record::new(request, (workspace, &source), origin, omitted);
     let made = record.write(folder.as_fd()).and_then(|()| {
         sys::snapshot(&root, &folder, TREE.as_bytes(), true).map_err(|errno| refused(&source, &request.id, errno))
     });
@@ -260,11 +260,15 @@ impl Shelf {
         if self.is_viewed(&id)? {
             return Err(busy());
         }
-        let trash = self.depot.made_folder("trash")?;
+        let trash = match self.depot.made_folder("trash") {
+            Err(error) if error.kind == ErrorKind::ResourceExhausted => return self.remove_in_place(&id, cx),
+            trash => trash?,
+        };
         let name = format!("{id}.{}", unique()?);
         match rustix::fs::renameat(&self.snapshots, id.as_str(), &trash, &name) {
             Ok(()) => {}
             Err(Errno::NOENT) => return Ok(()),
+            Err(Errno::NOSPC | Errno::DQUOT) => return self.remove_in_place(&id, cx),
             Err(errno) => return Err(fail(errno)),
         }
         // Whoever shows a snapshot writes that down, then looks if it is there: one of the two sees the other.
@@ -277,6 +281,13 @@ impl Shelf {
             let _ = discard(trash.as_fd(), name.as_bytes(), cx);
         }
         Ok(())
+    }
+}
+
+impl Shelf {
+    /// On a disk that is too full for a rename: what frees it has to work there.
+    fn remove_in_place(&self, id: &SnapshotId, cx: &Context<'_>) -> Result<()> {
+        discard(self.snapshots.as_fd(), id.as_str().as_bytes(), cx)
     }
 }
 

@@ -340,3 +340,35 @@ fn what_was_written_before_is_there_whole() {
         bench.provider.list(&Place::new(&bench.store), &Default::default(), &ah_plugin_api::Context::quiet()).is_ok()
     );
 }
+
+#[test]
+fn what_frees_a_full_disk_works_on_it() {
+    let Some(disk) = Disk::new("btrfs", 120, "") else { return };
+    let bench = Bench::in_folder(disk.at());
+    bench.write("big", vec![1; 20 << 20]);
+    let first = bench.snapshot("a");
+    fs::remove_file(bench.work("big")).unwrap();
+    // In pieces that get smaller, until not one more fits.
+    for (size, name) in [(1 << 20, "m"), (1 << 16, "k"), (1 << 10, "b")] {
+        for i in 0..100_000 {
+            if fs::write(disk.at().join(format!("{name}{i}")), vec![2; size]).is_err() {
+                break;
+            }
+            if i % 50 == 0 && name != "m" {
+                let _ = fs::File::open(disk.at()).and_then(|dir| dir.sync_all());
+            }
+        }
+    }
+    // It fits, or it says why it does not, and then nothing is left of it.
+    match bench.try_snapshot("b") {
+        Ok(second) => bench.remove(&second),
+        Err(error) => assert_eq!(error.kind, ErrorKind::ResourceExhausted, "{error:?}"),
+    }
+    assert_eq!(bench.ids(), ["a"]);
+    bench.remove(&first);
+    assert!(bench.ids().is_empty());
+    bench.reclaim();
+    run("btrfs", &["subvolume", "sync", disk.at().to_str().unwrap()]);
+    bench.write("big", vec![3; 10 << 20]);
+    bench.snapshot("c");
+}

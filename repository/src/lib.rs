@@ -11,6 +11,7 @@
 mod config;
 mod objects;
 mod own;
+mod owner;
 pub mod progress;
 pub mod refs;
 mod repository;

@@ -12,6 +12,7 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
 use crate::objects;
+use crate::owner::as_owner;
 use crate::repository::{CONFIG_LIMIT, Repository, SMALL, read_file};
 use crate::write::{make_dir, put, put_head, put_refs};
 use crate::{config, ignores_case};
@@ -22,11 +23,20 @@ const LOCKS: &[&str] = &["index.lock", "HEAD.lock", "config.lock", "packed-refs.
 /// Makes the repository at the top of `clone` depend on nothing outside it. Gives notes for a person.
 ///
 /// `origin` is the path of the workspace that was cloned, for recognising its linked work trees; `state` where its repository stood, as
-/// recorded with the snapshot. Does nothing where there is no `.git`, and next to nothing where it is a plain one.
+/// recorded with the snapshot. Root acts with the rights of the clone's owner. Does nothing where there is no `.git`, and next to nothing where it is a plain one.
 ///
 /// # Errors
 /// Those of the system. A repository that cannot be made whole is no error: its `.git` is taken away, and a note says why.
 pub fn own(
+    clone: &Dir,
+    origin: Option<&Path>,
+    state: Option<&RepositoryState>,
+    cx: &Context<'_>,
+) -> Result<Vec<String>> {
+    as_owner(clone, || cut_loose(clone, origin, state, cx))
+}
+
+fn cut_loose(
     clone: &Dir,
     origin: Option<&Path>,
     state: Option<&RepositoryState>,

@@ -13,6 +13,7 @@ use ah_rules::GitDir;
 use rustix::fs::{FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
+use crate::owner::as_owner;
 use crate::{progress, refs};
 
 /// The user's repository as it was found from a workspace.
@@ -61,6 +62,10 @@ impl Repository {
     /// small files.
     #[must_use]
     pub fn standing(workspace: &Dir) -> Option<RepositoryState> {
+        as_owner(workspace, || Self::look(workspace))
+    }
+
+    fn look(workspace: &Dir) -> Option<RepositoryState> {
         let git = GitDir::of(workspace.as_fd())?;
         let state = RepositoryState::default();
         let mut this = Self { git, state, objects: Vec::new(), shallow: None, refs: None };

@@ -1,7 +1,7 @@
 //! `ahd`, the privileged helper: serves providers that need root to ordinary users, each with what is theirs.
 //!
 //! - `listen` takes connections, `peer` is who connects, `limits` how many and how often;
-//! - `policy` checks each call and makes it, by what `owned` says of the caller's descriptors;
+//! - `policy` checks each call and makes it, by what `owned` says of the caller's descriptors; views and clones in `making`;
 //! - `keeper` is what they share: the providers, and the life of views and clones, which `graft` mounts and `records` writes down;
 //! - `config`, `state` and `audit` are the helper's own files; `sys` the only place with `unsafe`.
 //!
@@ -19,6 +19,7 @@ mod holders;
 mod keeper;
 mod limits;
 mod listen;
+mod making;
 mod mounts;
 mod owned;
 mod peer;

@@ -1,7 +1,7 @@
 //! The program: arguments, and an environment that nothing can be smuggled in by.
 
 use std::convert::Infallible;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::os::fd::RawFd;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
@@ -61,10 +61,10 @@ fn start() -> Result<Option<Infallible>> {
             rest.next().ok_or_else(missing)
         };
         match argument.to_str() {
-            Some("--socket") => options.socket = absolute(value()?)?,
-            Some("--state") => options.state = absolute(value()?)?,
-            Some("--config") => options.config = absolute(value()?)?,
-            Some("--provider-dir") => options.provider_dirs.push(absolute(value()?)?),
+            Some("--socket") => options.socket = absolute(&value()?)?,
+            Some("--state") => options.state = absolute(&value()?)?,
+            Some("--config") => options.config = absolute(&value()?)?,
+            Some("--provider-dir") => options.provider_dirs.push(absolute(&value()?)?),
             Some("--listen-fd") => {
                 let text = value()?;
                 let number = text.to_str().and_then(|text| text.parse().ok()).filter(|number| *number >= FIRST_FD);
@@ -88,8 +88,8 @@ fn start() -> Result<Option<Infallible>> {
     ah_helper::run(&options).map(Some)
 }
 
-fn absolute(path: OsString) -> Result<PathBuf> {
-    std::path::absolute(&path)
+fn absolute(path: &OsStr) -> Result<PathBuf> {
+    std::path::absolute(path)
         .map_err(|e| Error::from_io(format!("{} cannot be made an absolute path", path.display()), &e))
 }
 

@@ -5,27 +5,26 @@
 //!
 //! What is left out, is what would be read or changed as root on their behalf: `read_dir`, `read`, `lookup`, `diff`, `usage`, `convert`. A
 //! caller looks at a view instead, with their own rights.
+//!
+//! How views and clones are made is in `making`.
 
-use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
+use std::os::fd::AsFd;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use ah_plugin_api::ipc::Offered;
 use ah_plugin_api::{
-    CloneRequest, Context, Description, DestroyRequest, Dir, Done, Error, ErrorKind, FileName, ListRequest,
-    MountRequest, Place, Probe, ProbeRequest, Provider, ProviderName, ReclaimRequest, Reclaimed, Reference, Result,
-    Snapshot, SnapshotRef, SnapshotRequest, UnmountRequest, View, WritableClone,
+    CloneRequest, Context, Description, DestroyRequest, Dir, Done, Error, ErrorKind, ListRequest, MountRequest, Place,
+    Probe, ProbeRequest, Provider, ProviderName, ReclaimRequest, Reclaimed, Reference, Result, Snapshot, SnapshotRef,
+    SnapshotRequest, UnmountRequest, View, WritableClone,
 };
-use rustix::fs::{AtFlags, FileType};
-use rustix::io::Errno;
+use rustix::fs::FileType;
 
 use crate::audit::What;
-use crate::graft;
-use crate::keeper::{Keeper, Served, StoreKey, open_shown};
+use crate::keeper::{Keeper, Served, StoreKey};
 use crate::mounts::{self, About};
 use crate::owned::{self, Owned};
 use crate::peer::Peer;
-use crate::records::{Claim, Made, Record, Text, new_id};
+use crate::records::{Made, Record};
 
 /// The longest label, and the most that attributes may hold together, bytes.
 const MAX_LABEL: usize = 4096;
@@ -51,16 +50,16 @@ impl Offered for Session<'_> {
 }
 
 /// One provider for one caller.
-struct Guarded<'a> {
-    keeper: &'a Keeper,
-    served: &'a Served,
-    peer: &'a Peer,
+pub(crate) struct Guarded<'a> {
+    pub(crate) keeper: &'a Keeper,
+    pub(crate) served: &'a Served,
+    pub(crate) peer: &'a Peer,
 }
 
 /// A store of the caller's.
-struct Kept {
-    key: StoreKey,
-    store: Dir,
+pub(crate) struct Kept {
+    pub(crate) key: StoreKey,
+    pub(crate) store: Dir,
     lock: Arc<RwLock<()>>,
 }
 
@@ -179,144 +178,6 @@ impl Guarded<'_> {
             )));
         }
         Ok(())
-    }
-
-    /// A record of what is to be made at `name` in the place's target.
-    fn begin(
-        &self,
-        made: Made,
-        kept: &Kept,
-        place: &Place<'_>,
-        name: &FileName,
-        snapshot: &Reference,
-    ) -> Result<(Record, Claim<'_>, Owned)> {
-        let given = place.need_target()?;
-        let owned = owned::directory(given, self.peer, "target folder")?;
-        let target = owned.dir(given);
-        match rustix::fs::statat(target, name.as_os_str(), AtFlags::SYMLINK_NOFOLLOW) {
-            Err(Errno::NOENT) => {}
-            Ok(_) => {
-                return Err(Error::new(ErrorKind::AlreadyExists, format!("{name} is in the target folder already")));
-            }
-            Err(e) => return Err(Error::from_io(format!("cannot look for {name} in the target folder"), &e.into())),
-        }
-        let record = Record {
-            id: new_id()?,
-            made,
-            uid: self.peer.uid,
-            gid: self.peer.gid,
-            token: kept.key.token.clone(),
-            provider: self.served.name.clone(),
-            snapshot: snapshot.clone(),
-            inner: None,
-            source: None,
-            target: mounts::path_of(target.as_fd())?.as_path().into(),
-            target_dev: owned.about.dev,
-            target_ino: owned.about.ino,
-            name: Text::from(name.as_bytes()),
-            mark: None,
-            ready: false,
-        };
-        let limits = &self.keeper.config.limits;
-        let limit = if made == Made::View { limits.views } else { limits.clones };
-        let claim = self.keeper.records.begin(&record, limit)?;
-        Ok((record, claim, owned))
-    }
-
-    /// Ends the making of a view or clone: what failed, or nobody waits for any more, is taken down.
-    fn finish<T>(&self, record: &Record, made: Result<T>, cx: &Context<'_>) -> Result<T> {
-        let made = made.and_then(|made| cx.check_cancelled().map(|()| made));
-        if made.is_err()
-            && let Err(error) = self.keeper.take_down(record, &Context::quiet())
-        {
-            // The next reclaim, or the next start, tries again.
-            let place = record.place();
-            self.keeper.audit.say(&format!("what is left at {} stays for now: {error}", place.display()));
-        }
-        made
-    }
-
-    /// Mounts what was made; gives the path by which the caller sees it.
-    fn show(
-        &self,
-        record: &mut Record,
-        source: &OwnedFd,
-        place: &Place<'_>,
-        target: &Owned,
-        name: &FileName,
-    ) -> Result<PathBuf> {
-        let given = place.need_target()?;
-        self.keeper.show(record, source, target.dir(given).as_fd())?;
-        // An empty directory must never be taken for what was to be shown in it.
-        let seen = record.mark.as_ref().is_some_and(|mark| graft::is_seen(mark, given.as_fd(), name));
-        if !seen {
-            let message = "what the helper ahd mounts does not reach the mount namespace of this program";
-            return Err(Error::new(ErrorKind::FailedPrecondition, message)
-                .with_hint("repeat it outside the container, or make that namespace a slave of the system's"));
-        }
-        Ok(given.path().join(name.as_os_str()))
-    }
-
-    fn make_view(
-        &self,
-        record: &mut Record,
-        kept: &Kept,
-        workshop: &Dir,
-        place: &Place<'_>,
-        target: &Owned,
-        request: &MountRequest,
-        cx: &Context<'_>,
-    ) -> Result<View> {
-        let inside = Place::new(&kept.store).with_target(workshop);
-        let inner = MountRequest { name: record.id_name()?, ..request.clone() };
-        let view = self.served.provider.mount(&inside, &inner, cx)?;
-        record.inner = Some(view.reference);
-        record.source = Some(view.path.as_path().into());
-        self.keeper.records.save(record)?;
-        let source = open_shown(&view.path, self.peer.uid)?;
-        let path = self.show(record, &source, place, target, &request.name)?;
-        Ok(View { path, reference: record.reference()?, read_only_mount: true })
-    }
-
-    fn make_clone(
-        &self,
-        record: &mut Record,
-        kept: &Kept,
-        workshop: &Dir,
-        place: &Place<'_>,
-        target: &Owned,
-        request: &CloneRequest,
-        cx: &Context<'_>,
-    ) -> Result<WritableClone> {
-        // Without the workspace: what a clone would take from it, it would take as root.
-        let inside = Place::new(&kept.store).with_target(workshop);
-        let inner = CloneRequest { name: record.id_name()?, ..request.clone() };
-        let clone = self.served.provider.clone_snapshot(&inside, &inner, cx)?;
-        record.inner = Some(clone.reference);
-        record.source = Some(clone.path.as_path().into());
-        self.keeper.records.save(record)?;
-        let source = open_shown(&clone.path, self.peer.uid)?;
-        let path = self.show(record, &source, place, target, &request.name)?;
-        Ok(WritableClone { path, reference: record.reference()?, notes: clone.notes })
-    }
-
-    /// Takes down a view or clone of the caller's, by what it is called here. What is gone already is success.
-    fn take_down(&self, reference: &Reference, made: Made, cx: &Context<'_>) -> Result<Done> {
-        let (kind, id) = reference.as_str().split_once(':').unwrap_or_default();
-        let right = kind == if made == Made::View { "view" } else { "clone" };
-        let Some(record) = self.keeper.records.get(id).filter(|record| right && self.is_mine(record, made)) else {
-            return Ok(Done {});
-        };
-        let _claim = self.keeper.records.claim(&record.id)?;
-        // As it is now that nobody else works on it.
-        if let Some(record) = self.keeper.records.get(&record.id) {
-            self.keeper.take_down(&record, cx)?;
-        }
-        Ok(Done {})
-    }
-
-    fn is_mine(&self, record: &Record, made: Made) -> bool {
-        record.uid == self.peer.uid && record.provider == self.served.name && record.made == made
     }
 }
 
@@ -445,10 +306,8 @@ impl Provider for Guarded<'_> {
             let kept = self.need(place, &request.snapshot, cx)?;
             let _shared = kept.lock.read().unwrap_or_else(PoisonError::into_inner);
             let workshop = self.keeper.state.dir(Made::View.workshop())?;
-            let (mut record, _claim, target) =
-                self.begin(Made::View, &kept, place, &request.name, &request.snapshot)?;
-            let made = self.make_view(&mut record, &kept, &workshop, place, &target, request, cx);
-            self.finish(&record, made, cx)
+            let making = self.begin(Made::View, &kept, &workshop, place, &request.name, &request.snapshot)?;
+            self.make_view(making, request, cx)
         })
     }
 
@@ -465,10 +324,8 @@ impl Provider for Guarded<'_> {
             let kept = self.need(place, &request.snapshot, cx)?;
             let _shared = kept.lock.read().unwrap_or_else(PoisonError::into_inner);
             let workshop = self.keeper.state.dir(Made::Clone.workshop())?;
-            let (mut record, _claim, target) =
-                self.begin(Made::Clone, &kept, place, &request.name, &request.snapshot)?;
-            let made = self.make_clone(&mut record, &kept, &workshop, place, &target, request, cx);
-            self.finish(&record, made, cx)
+            let making = self.begin(Made::Clone, &kept, &workshop, place, &request.name, &request.snapshot)?;
+            self.make_clone(making, request, cx)
         })
     }
 

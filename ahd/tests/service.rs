@@ -205,6 +205,23 @@ fn views_and_clones_outlive_the_helper_and_clones_come_back_after_a_restart_of_t
     fs::remove_file(clone.path.join("in the way")).unwrap();
     daemon.restart();
     assert_eq!(daemon.mounts().len(), 1);
+    // A home that was not there when the helper started: the clone is there when its user comes.
+    daemon.kill();
+    nix::mount::umount(&clone.path).unwrap();
+    let records = daemon.base.path().join("state/records");
+    for entry in fs::read_dir(&records).unwrap() {
+        let path = entry.unwrap().path();
+        let text = fs::read_to_string(&path).unwrap();
+        let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
+        fs::write(&path, text.replace(boot.trim(), "another")).unwrap();
+    }
+    let away = daemon.base.path().join("away");
+    fs::rename(&home.root, &away).unwrap();
+    daemon.run().unwrap();
+    fs::rename(&away, &home.root).unwrap();
+    assert!(daemon.mounts().is_empty());
+    as_user(ALICE, || home.open().list(&*daemon.provider()).unwrap());
+    assert_eq!(daemon.mounts().len(), 1);
 }
 
 #[test]

@@ -254,14 +254,14 @@ mod tests {
         assert!(load(&helper).unwrap().is_empty());
         let listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
         if !rustix::process::geteuid().is_root() {
-            assert_eq!(load(&helper).unwrap_err().kind, ErrorKind::PermissionDenied);
+            assert_eq!(load(&helper).err().unwrap().kind, ErrorKind::PermissionDenied);
             return;
         }
         // The way to it is not root's alone: /tmp is everybody's.
         let unnamed = Helper { named: false, ..helper.clone() };
-        assert_eq!(load(&unnamed).unwrap_err().kind, ErrorKind::PermissionDenied);
+        assert_eq!(load(&unnamed).err().unwrap().kind, ErrorKind::PermissionDenied);
         let began = std::time::Instant::now();
-        assert_eq!(load(&helper).unwrap_err().kind, ErrorKind::Unavailable, "it says nothing");
+        assert_eq!(load(&helper).err().unwrap().kind, ErrorKind::Unavailable, "it says nothing");
         assert!(began.elapsed() < 3 * HELLO);
         drop(listener);
         assert!(load(&helper).unwrap().is_empty());

@@ -1,0 +1,167 @@
+//! Views and clones for a caller: made by the provider where only root comes, then shown where the caller wants them.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use ah_plugin_api::{
+    CloneRequest, Context, Dir, Done, Error, ErrorKind, FileName, MountRequest, Place, Reference, Result, View,
+    WritableClone,
+};
+use rustix::fs::AtFlags;
+use rustix::io::Errno;
+
+use crate::graft;
+use crate::keeper::open_shown;
+use crate::mounts;
+use crate::owned::{self, Owned};
+use crate::policy::{Guarded, Kept};
+use crate::records::{Claim, Made, Record, Text, new_id};
+
+/// A view or clone that is being made.
+pub(crate) struct Making<'a> {
+    record: Record,
+    /// The caller's target folder, as it was given and as it is.
+    given: &'a Dir,
+    target: Owned,
+    /// Where the provider works.
+    inside: Place<'a>,
+    _claim: Claim<'a>,
+}
+
+impl<'k> Guarded<'k> {
+    /// Writes down what is to be made at `name` in the place's target.
+    pub(crate) fn begin<'a>(
+        &self,
+        made: Made,
+        kept: &'a Kept,
+        workshop: &'a Dir,
+        place: &Place<'a>,
+        name: &FileName,
+        snapshot: &Reference,
+    ) -> Result<Making<'a>>
+    where
+        'k: 'a,
+    {
+        let given = place.need_target()?;
+        let target = owned::directory(given, self.peer, "target folder")?;
+        let dir = target.dir(given);
+        match rustix::fs::statat(dir, name.as_os_str(), AtFlags::SYMLINK_NOFOLLOW) {
+            Err(Errno::NOENT) => {}
+            Ok(_) => {
+                return Err(Error::new(ErrorKind::AlreadyExists, format!("{name} is in the target folder already")));
+            }
+            Err(e) => return Err(Error::from_io(format!("cannot look for {name} in the target folder"), &e.into())),
+        }
+        let record = Record {
+            id: new_id()?,
+            made,
+            uid: self.peer.uid,
+            gid: self.peer.gid,
+            token: kept.key.token.clone(),
+            provider: self.served.name.clone(),
+            snapshot: snapshot.clone(),
+            inner: None,
+            source: None,
+            target: mounts::path_of(dir.as_fd())?.as_path().into(),
+            target_dev: target.about.dev,
+            target_ino: target.about.ino,
+            name: Text::from(name.as_bytes()),
+            mark: None,
+            ready: false,
+        };
+        let limits = &self.keeper.config.limits;
+        let limit = if made == Made::View { limits.views } else { limits.clones };
+        let claim = self.keeper.records.begin(&record, limit)?;
+        // Without the workspace: what a clone would take from it, it would take as root.
+        let inside = Place::new(&kept.store).with_target(workshop);
+        Ok(Making { record, given, target, inside, _claim: claim })
+    }
+
+    /// Has a view made, and shows it.
+    pub(crate) fn make_view(&self, mut making: Making<'_>, request: &MountRequest, cx: &Context<'_>) -> Result<View> {
+        let made = self.view(&mut making, request, cx);
+        self.finish(&making, made, cx)
+    }
+
+    fn view(&self, making: &mut Making<'_>, request: &MountRequest, cx: &Context<'_>) -> Result<View> {
+        let inner = MountRequest { name: making.record.id_name()?, ..request.clone() };
+        let view = self.served.provider.mount(&making.inside, &inner, cx)?;
+        let source = self.found(making, view.reference, &view.path)?;
+        let path = self.show(making, &source, &request.name)?;
+        Ok(View { path, reference: making.record.reference()?, read_only_mount: true })
+    }
+
+    /// Has a clone made, and shows it.
+    pub(crate) fn make_clone(
+        &self,
+        mut making: Making<'_>,
+        request: &CloneRequest,
+        cx: &Context<'_>,
+    ) -> Result<WritableClone> {
+        let made = self.clone_of(&mut making, request, cx);
+        self.finish(&making, made, cx)
+    }
+
+    fn clone_of(&self, making: &mut Making<'_>, request: &CloneRequest, cx: &Context<'_>) -> Result<WritableClone> {
+        let inner = CloneRequest { name: making.record.id_name()?, ..request.clone() };
+        let clone = self.served.provider.clone_snapshot(&making.inside, &inner, cx)?;
+        let source = self.found(making, clone.reference, &clone.path)?;
+        let path = self.show(making, &source, &request.name)?;
+        Ok(WritableClone { path, reference: making.record.reference()?, notes: clone.notes })
+    }
+
+    /// Writes down what the provider has made, and opens it if it may be shown.
+    fn found(&self, making: &mut Making<'_>, reference: Reference, path: &Path) -> Result<OwnedFd> {
+        making.record.inner = Some(reference);
+        making.record.source = Some(path.into());
+        self.keeper.records.save(&making.record)?;
+        open_shown(path, self.peer.uid)
+    }
+
+    /// Mounts what was made; gives the path by which the caller sees it.
+    fn show(&self, making: &mut Making<'_>, source: &OwnedFd, name: &FileName) -> Result<PathBuf> {
+        let Making { record, given, target, .. } = making;
+        self.keeper.show(record, source, target.dir(given).as_fd())?;
+        // An empty directory must never be taken for what was to be shown in it.
+        let seen = record.mark.as_ref().is_some_and(|mark| graft::is_seen(mark, given.as_fd(), name));
+        if !seen {
+            let message = "what the helper ahd mounts does not reach the mount namespace of this program";
+            return Err(Error::new(ErrorKind::FailedPrecondition, message)
+                .with_hint("repeat it outside the container, or make that namespace a slave of the system's"));
+        }
+        Ok(given.path().join(name.as_os_str()))
+    }
+
+    /// Ends the making: what failed, or nobody waits for any more, is taken down.
+    fn finish<T>(&self, making: &Making<'_>, made: Result<T>, cx: &Context<'_>) -> Result<T> {
+        let made = made.and_then(|made| cx.check_cancelled().map(|()| made));
+        if made.is_err()
+            && let Err(error) = self.keeper.take_down(&making.record, &Context::quiet())
+        {
+            // The next reclaim, or the next start, tries again.
+            let place = making.record.place();
+            self.keeper.audit.say(&format!("what is left at {} stays for now: {error}", place.display()));
+        }
+        made
+    }
+
+    /// Takes down a view or clone of the caller's, by what it is called here. What is gone already is success.
+    pub(crate) fn take_down(&self, reference: &Reference, made: Made, cx: &Context<'_>) -> Result<Done> {
+        let (kind, id) = reference.as_str().split_once(':').unwrap_or_default();
+        let right = kind == if made == Made::View { "view" } else { "clone" };
+        let Some(record) = self.keeper.records.get(id).filter(|record| right && self.is_mine(record, made)) else {
+            return Ok(Done {});
+        };
+        let _claim = self.keeper.records.claim(&record.id)?;
+        // As it is now that nobody else works on it.
+        if let Some(record) = self.keeper.records.get(&record.id) {
+            self.keeper.take_down(&record, cx)?;
+        }
+        Ok(Done {})
+    }
+
+    /// Whether a record is of something of the caller's, made by this provider.
+    pub(crate) fn is_mine(&self, record: &Record, made: Made) -> bool {
+        record.uid == self.peer.uid && record.provider == self.served.name && record.made == made
+    }
+}

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use ah_plugin_api::{Durability, Error, ErrorKind, Result};
 
 use crate::background;
+use crate::branch;
 use crate::engine::{Access, Engine};
 use crate::fsio;
 use crate::ids::{BranchId, WorkspaceId, letters};
@@ -133,11 +134,13 @@ impl Engine {
     /// Puts away a workspace that another one's timeline is to take the place of, if it has nothing to lose.
     fn give_up(&self, record: WorkspaceRecord, root: &Path) -> Result<()> {
         let (id, is_branch) = (record.id.clone(), record.branch.is_some());
-        if is_branch || !self.handle(record, root.to_owned()).state()?.snapshots.is_empty() {
+        let workspace = self.handle(record, root.to_owned());
+        if is_branch || !workspace.state()?.snapshots.is_empty() {
             let message = format!("{} has a timeline of its own", root.display());
             return Err(Error::new(ErrorKind::Conflict, message)
                 .with_hint("ah agent fs snapshots shows it; `ah agent fs rm` its snapshots first to give it up"));
         }
+        branch::empty_stores(&workspace)?;
         let trash = self.home().join("trash");
         fsio::make_dir(&trash)?;
         let aside = trash.join(format!("workspace-{id}-{}", letters(&self.settings().ids)));

@@ -32,7 +32,7 @@ use crate::workspace::{Served, Workspace};
 pub(crate) use record::{BranchFile, all};
 pub use record::{BranchRecord, BranchState};
 pub use remove::BranchRemoved;
-pub(crate) use remove::{finish, prepare};
+pub(crate) use remove::{empty_stores, finish, prepare};
 use repository::RepositoryMark;
 
 /// What can be said about a branch to be made.

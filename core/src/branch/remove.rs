@@ -2,7 +2,7 @@
 
 use std::os::unix::ffi::OsStrExt;
 
-use ah_plugin_api::{DestroyRequest, Dir, Durability, Error, ErrorKind, FileName, ReclaimRequest, Result};
+use ah_plugin_api::{DestroyRequest, Dir, Durability, Error, ErrorKind, FileName, ListRequest, ReclaimRequest, Result};
 use serde::Serialize;
 
 use crate::branch::held::{Whereabouts, mounts_at};
@@ -143,6 +143,20 @@ fn take_away(engine: &Engine, file: &BranchFile, served: &Served) -> Result<()> 
     Err(Error::new(ErrorKind::FailedPrecondition, message).with_hint("look at it, and remove it or move it away"))
 }
 
+/// Has each provider take out of its store what it knows of: snapshots that no timeline names, and what destroyed ones left. Files may
+/// not be all that is in a store, or be elsewhere. What this cannot do, is tried as far as removing files goes.
+pub(crate) fn empty_stores(workspace: &Workspace) -> Result<()> {
+    let cx = workspace.context();
+    for name in workspace.stores()? {
+        let Ok(served) = workspace.serve(&name) else { continue };
+        for snapshot in served.provider.list(&served.place(), &ListRequest {}, &cx).unwrap_or_default() {
+            let _ = served.provider.destroy(&served.place(), &DestroyRequest::Snapshot(snapshot.reference), &cx);
+        }
+        let _ = served.provider.reclaim(&served.place(), &ReclaimRequest::default(), &cx);
+    }
+    Ok(())
+}
+
 /// Takes away a workspace's state with all its snapshots.
 fn forget_workspace(engine: &Engine, workspace: &Workspace) -> Result<()> {
     for snapshot in workspace.state()?.snapshots {
@@ -150,6 +164,7 @@ fn forget_workspace(engine: &Engine, workspace: &Workspace) -> Result<()> {
         let request = DestroyRequest::Snapshot(snapshot.reference);
         served.provider.destroy(&served.place(), &request, &workspace.context())?;
     }
+    empty_stores(workspace)?;
     let _lock = engine.lock_registry()?;
     let trash = engine.home().join("trash");
     fsio::make_dir(&trash)?;

@@ -37,6 +37,20 @@ fn is_a_workspace_of_its_own() {
     assert_eq!(workspace.show("@{1}").unwrap().branches, [branch.id]);
 }
 
+/// What a provider set aside in a store may be nothing that can be removed as files are.
+#[test]
+fn a_branchs_store_is_emptied_by_its_provider_before_it_goes() {
+    let lab = Lab::new();
+    lab.step("a", "1");
+    let workspace = lab.open();
+    let branch = workspace.branch(&named("fix")).unwrap();
+    let own = lab.engine().workspace(&branch.path, Access::Existing).unwrap();
+    own.snapshot(&SnapshotOptions::default()).unwrap();
+    let before = lab.fake.reclaims.load(Ordering::Relaxed);
+    workspace.remove_branch("fix", true).unwrap();
+    assert_eq!(lab.fake.reclaims.load(Ordering::Relaxed) - before, 1);
+}
+
 #[test]
 fn without_a_ref_it_grows_from_the_present() {
     let lab = Lab::new();

@@ -172,6 +172,8 @@ fn as_workspace(f: &Fixture) -> Check {
     let shown = Tree::walk(&view.path)?;
     let request = ah_plugin_api::UnmountRequest { view: view.reference.clone() };
     f.provider().unmount(&place, &request, &cx)?;
+    // Who has it open may be in the way of its removal.
+    drop(workspace);
     let expected = f.expected(&Taken { snapshot, tree });
     same("a snapshot of a clone", &expected.differences(&shown, crate::fixture::view_modes(&view)))?;
     f.destroy_clone(&clone)

@@ -3,7 +3,7 @@ set -uo pipefail
 here=$(dirname "$0")
 . "$here/places.sh"
 failed=()
-everyday() { # PROVIDER USER EXPECTED SHAPE
+everyday() { # PROVIDER USER EXPECTED SHAPE [no-branch]
     echo "-- $*"
     local began=$SECONDS output
     if output=$(bash "$here/everyday.sh" "$@" 2>&1); then
@@ -20,10 +20,13 @@ everyday btrfs user btrfs root
 everyday btrfs user btrfs inside
 everyday zfs root zfs root
 everyday zfs root zfs inside
+everyday zfs user zfs root no-branch
+# Without the helper, what this user may not snapshot is served by the next provider.
+everyday zfs other git inside
 if helper; then
-    everyday zfs user zfs_ahd root
-    everyday zfs user zfs_ahd inside
+    everyday btrfs other btrfs_ahd inside
+    everyday zfs other zfs_ahd inside
 else
-    echo "-- skipped: an ordinary user on ZFS needs the helper, ahd, which is not built"
+    echo "-- skipped, as ahd is not built: ordinary users served by it"
 fi
 [ ${#failed[@]} = 0 ] || { printf 'FAILED: %s\n' "${failed[@]}"; exit 1; }

@@ -1,6 +1,9 @@
 # In the guest, read by the suites: filesystems on the empty disks a and b, and folders on them.
 #
-#   place PROVIDER USER      makes a folder of that user's on that provider's filesystem; its path is in $folder
+#   place PROVIDER USER      that user's home on that provider's filesystem; its path is in $folder
+#                            of root and user it is a subvolume or dataset of their own, delegated; of other it is a directory in one
+#                            of root's, as /home is on most machines
+#   project PROVIDER USER    a subvolume or dataset in it, as whoever may makes one; its path is in $workspace
 
 place() {
     local provider=$1 user=$2
@@ -17,6 +20,11 @@ place() {
                 mount -o "${btrfs_options-user_subvol_rm_allowed}" /dev/ah/a /mnt/btrfs
             fi
             folder=/mnt/btrfs/$user
+            if [ "$user" = other ]; then
+                [ -e /mnt/btrfs/homes ] || btrfs -q subvolume create /mnt/btrfs/homes
+                folder=/mnt/btrfs/homes/other
+                mkdir -p "$folder"
+            fi
             [ -e "$folder" ] || btrfs -q subvolume create "$folder"
             ;;
         zfs)
@@ -24,6 +32,11 @@ place() {
                 zpool create -f -o cachefile=none -o ashift=12 -O mountpoint=/mnt/zfs tank /dev/ah/b
             fi
             folder=/mnt/zfs/$user
+            if [ "$user" = other ]; then
+                [ -e /mnt/zfs/homes ] || zfs create tank/homes
+                folder=/mnt/zfs/homes/other
+                mkdir -p "$folder"
+            fi
             if [ ! -e "$folder" ]; then
                 zfs create "tank/$user"
                 # As the page for ordinary users tells the administrator.
@@ -32,6 +45,19 @@ place() {
             ;;
     esac
     chown "$user" "$folder"
+}
+
+project() {
+    local provider=$1 user=$2
+    place "$provider" "$user"
+    workspace=$folder/project
+    [ ! -e "$workspace" ] || return 0
+    case $provider in
+        git) as "$user" mkdir "$workspace" ;;
+        btrfs) as "$user" btrfs -q subvolume create "$workspace" ;;
+        # An ordinary user cannot mount it.
+        zfs) zfs create "tank/$user/project" && chown "$user" "$workspace" ;;
+    esac
 }
 
 # as USER COMMAND…: with nothing in the environment but what one has after logging in.
@@ -44,10 +70,12 @@ as() {
         env -i PATH="$PATH" HOME="$home" LANG=C.UTF-8 USER="$user" "$@"
 }
 
-# The privileged helper, if it is built.
+# The privileged helper, if it is built; it lets other have root's subvolume or dataset captured.
 helper() {
     [ -x /ah/bin/ahd ] || return 1
-    mkdir -p /run/ahd /var/lib/ahd /etc/ah
+    modprobe -a btrfs zfs
+    mkdir -p /run/ahd /var/lib /etc/ah
+    echo '{"allow-containing": ["other"]}' >/etc/ah/ahd.conf
     /ah/bin/ahd --provider-dir "$(readlink -f /ah/providers)" >/tmp/ahd.log 2>&1 &
     for _ in $(seq 100); do
         [ ! -S /run/ahd/ahd.sock ] || return 0

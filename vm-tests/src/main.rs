@@ -167,7 +167,7 @@ fn run_cuts(args: &CutsArgs, mut setup: Setup, build: &Path) -> Result<i32> {
     };
     let tally = cuts.run(&mut |line| println!("  {line}"))?;
     println!(
-        "power cuts: {} snapshots compared, {} operations reported, {} cuts amid one, {} of {} unflushed blocks lost; nothing that was reported was",
+        "power cuts: {} snapshots compared, {} operations reported, {} cuts amid one, {} of {} unflushed blocks lost, and nothing that was reported durable",
         tally.compared, tally.done, tally.amid, tally.loss.lost, tally.loss.unflushed
     );
     Ok(0)

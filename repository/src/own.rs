@@ -7,7 +7,7 @@
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-use ah_plugin_api::{Context, Dir, Error, RelPath, RepositoryState, Result};
+use ah_plugin_api::{Context, Dir, Error, ErrorKind, RelPath, RepositoryState, Result};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
@@ -33,7 +33,12 @@ pub fn own(
     state: Option<&RepositoryState>,
     cx: &Context<'_>,
 ) -> Result<Vec<String>> {
-    as_owner(clone, || cut_loose(clone, origin, state, cx))
+    as_owner(clone, || cut_loose(clone, origin, state, cx)).unwrap_or_else(|| {
+        Err(Error::new(
+            ErrorKind::PermissionDenied,
+            "the clone's repository cannot be looked at with its owner's rights",
+        ))
+    })
 }
 
 fn cut_loose(
@@ -314,5 +319,36 @@ mod tests {
         assert!(!path.join(".git").exists() && path.join("file").exists());
         // And without any there is nothing to do.
         assert!(own(&copy, None, None, &Context::quiet()).unwrap().is_empty());
+    }
+
+    #[test]
+    fn root_copies_nothing_that_the_clones_owner_could_not_read() {
+        if !nix::unistd::geteuid().is_root() {
+            assert!(std::env::var_os("AH_TEST_REQUIRE_ALL").is_none(), "skipped: needs root");
+            eprintln!("skipped: needs root");
+            return;
+        }
+        let temp = tempfile::tempdir().unwrap();
+        let only_root = std::os::unix::fs::PermissionsExt::from_mode(0o700);
+        let copy = made(temp.path(), "main");
+        std::fs::set_permissions(temp.path().join("main"), only_root).unwrap();
+        let path = temp.path().join("copy");
+        let secret = temp.path().join("main/.git");
+        for borrowed in [false, true] {
+            let _ = std::fs::remove_dir_all(path.join(".git"));
+            if borrowed {
+                git(&path, &["init", "-q"]);
+                write(&path.join(".git/objects/info/alternates"), &format!("{}\n", secret.join("objects").display()));
+            } else {
+                write(&path.join(".git"), &format!("gitdir: {}\n", secret.display()));
+            }
+            let theirs = std::process::Command::new("chown").args(["-R", "65534:65534"]).arg(&path).status().unwrap();
+            assert!(theirs.success());
+            let notes = own(&copy, None, None, &Context::quiet()).unwrap();
+            assert!(notes.len() == 1 && notes[0].contains("without .git"), "{notes:?}");
+            assert!(!path.join(".git").exists());
+            let standing = Repository::standing(&copy);
+            assert!(standing.is_none(), "{standing:?}");
+        }
     }
 }

@@ -7,14 +7,13 @@ use std::os::fd::AsFd;
 
 use nix::unistd::{Gid, Uid, geteuid, setfsgid, setfsuid};
 
-/// Calls `run` with the filesystem rights of the owner of `dir`, on this thread, where this process is root and the owner is not.
-pub(crate) fn as_owner<T>(dir: impl AsFd, run: impl FnOnce() -> T) -> T {
-    let owner = rustix::fs::fstat(dir).map(|stat| (Uid::from_raw(stat.st_uid), Gid::from_raw(stat.st_gid)));
-    let _acting = match owner {
-        Ok((uid, gid)) if geteuid().is_root() && !uid.is_root() => Some(Acting::begin(uid, gid)),
-        _ => None,
-    };
-    run()
+/// Calls `run` with the filesystem rights of the owner of `dir`, on this thread, where this process is root and the owner is not. None if
+/// these rights cannot be had: then nothing was called.
+pub(crate) fn as_owner<T>(dir: impl AsFd, run: impl FnOnce() -> T) -> Option<T> {
+    let owner = rustix::fs::fstat(dir).ok()?;
+    let (uid, gid) = (Uid::from_raw(owner.st_uid), Gid::from_raw(owner.st_gid));
+    let _acting = if geteuid().is_root() && !uid.is_root() { Some(Acting::begin(uid, gid)?) } else { None };
+    Some(run())
 }
 
 /// Ends when this goes, also by a panic.
@@ -24,10 +23,12 @@ struct Acting {
 }
 
 impl Acting {
-    fn begin(uid: Uid, gid: Gid) -> Self {
-        // The user last: without root's rights the group could not be changed any more. Both answer what was before.
-        let gid = setfsgid(gid);
-        Self { uid: setfsuid(uid), gid }
+    fn begin(uid: Uid, gid: Gid) -> Option<Self> {
+        // Both answer what was before, and nothing else: whether it came about is told by asking again, with what is no id.
+        let nobody = u32::MAX;
+        let acting = Self { gid: setfsgid(gid), uid: setfsuid(uid) };
+        let came_about = setfsuid(Uid::from_raw(nobody)) == uid && setfsgid(Gid::from_raw(nobody)) == gid;
+        came_about.then_some(acting)
     }
 }
 
@@ -64,6 +65,7 @@ mod tests {
             std::fs::write(theirs.join("made"), "").unwrap();
             theirs.join("made")
         });
+        let made = made.unwrap();
         let made = std::fs::metadata(made).unwrap();
         assert_eq!((made.uid(), made.gid()), (65534, 65534));
         // And afterwards it is root again.

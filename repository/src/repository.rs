@@ -62,7 +62,7 @@ impl Repository {
     /// small files.
     #[must_use]
     pub fn standing(workspace: &Dir) -> Option<RepositoryState> {
-        as_owner(workspace, || Self::look(workspace))
+        as_owner(workspace, || Self::look(workspace)).flatten()
     }
 
     fn look(workspace: &Dir) -> Option<RepositoryState> {

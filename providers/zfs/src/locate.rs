@@ -85,6 +85,8 @@ pub(crate) fn workspace(dir: &Dir) -> Result<Located> {
         Ok((there, here)) if (there.st_dev, there.st_ino) == (here.st_dev, here.st_ino) => {
             with_control_directory(Located { mounted, rel, omitted }, dir)
         }
+        // Something is mounted over it there, this very bind mount perhaps: then the table is all there is.
+        Err(Errno::XDEV) => with_control_directory(Located { mounted, rel, omitted }, dir),
         Ok(_) | Err(_) => Err(Error::new(ErrorKind::Conflict, format!("{shown} is being moved within {dataset}"))),
     }
 }

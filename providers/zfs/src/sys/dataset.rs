@@ -83,12 +83,6 @@ impl Zfs {
         Ok(Self(session))
     }
 
-    /// Loads the libraries without asking for the kernel module: whether they are there, with all that is needed.
-    pub(crate) fn installed() -> Result<(), Missing> {
-        Core::load()?;
-        functions(load::zfs()?).map(drop)
-    }
-
     fn session(&self) -> &Session {
         // `get` has filled it, and nobody empties it.
         self.0.as_ref().unwrap_or_else(|| unreachable!("a session that was opened"))

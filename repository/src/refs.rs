@@ -50,7 +50,7 @@ pub(crate) fn read(common_dir: BorrowedFd<'_>) -> Option<Vec<u8>> {
     Some(out)
 }
 
-/// Reads what [`read`] wrote; leaves out what no ref can be.
+/// Reads what `read` wrote; leaves out what no ref can be.
 pub fn parse(text: &[u8]) -> impl Iterator<Item = (String, Target)> {
     text.lines().filter_map(|line| {
         let (target, name) = line.split_once_str(" ")?;

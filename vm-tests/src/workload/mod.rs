@@ -1,6 +1,6 @@
 //! In the guest: looks at everything that was reported before the last power cut, then works until the next one.
 //!
-//! One thread for each filesystem. [`verify`] looks, [`work`] works, [`tree`] makes and measures directory trees, [`lab`] calls `ah`
+//! One thread for each filesystem. `verify` looks, `work` works, `tree` makes and measures directory trees, `lab` calls `ah`
 //! and reports to the host.
 
 mod lab;

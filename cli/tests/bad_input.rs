@@ -1,5 +1,7 @@
 //! What goes wrong from outside, as the issue lists it: for each a clear error with a hint, the exit code that the design
 //! promises, and nothing changed. What the words are is nobody's business here.
+//!
+//! One long file on purpose: the issue's list, a test a line, in its order.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 

@@ -36,6 +36,11 @@ pub(crate) fn after_restore(workspace: &Workspace, record: &SnapshotRecord) {
     start(workspace);
 }
 
+/// As [`after_snapshot`], after snapshots were removed: what their provider put aside is given back behind.
+pub(crate) fn after_removal(workspace: &Workspace) {
+    start(workspace);
+}
+
 /// Starts the background's child if an earlier one left something undone (of restores: `unsettled`) and none is at work.
 pub(crate) fn resume(workspace: &Workspace, unsettled: bool) {
     if workspace.engine.settings().background.is_none() {

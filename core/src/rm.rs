@@ -1,8 +1,9 @@
 //! Removing snapshots by name. By rule: `prune/`.
 //!
-//! First the timeline says that they are removed, then the provider removes them: what a killed process leaves, `gc` removes.
+//! First the timeline says that they are removed, then the provider removes them: what a killed process leaves, `gc` removes. Providers
+//! may only put them aside; the background's process gives their space back. No lock is held meanwhile.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ah_plugin_api::{DestroyRequest, Durability, Error, ErrorKind, Result, SnapshotId};
 use serde::Serialize;
@@ -13,7 +14,7 @@ use crate::ids::BranchId;
 use crate::record::SnapshotRecord;
 use crate::text;
 use crate::timeline::{Event, EventBody};
-use crate::workspace::Workspace;
+use crate::workspace::{Served, Workspace};
 
 /// What can be said about a removal.
 #[derive(Debug, Clone, Default)]
@@ -43,13 +44,9 @@ impl Workspace {
     /// `force`, by a branch, or is shown by a lease; the provider's.
     pub fn rm(&self, references: &[String], options: &RmOptions) -> Result<RmReport> {
         let state = self.state()?;
-        let mut removed: Vec<SnapshotRecord> = Vec::new();
-        for reference in references {
-            let record = self.resolve_in(&state, reference)?;
-            if !removed.contains(&record) {
-                removed.push(record);
-            }
-        }
+        let mut removed = self.resolve_each_in(&state, references).into_iter().collect::<Result<Vec<_>>>()?;
+        let mut seen = BTreeSet::new();
+        removed.retain(|record| seen.insert(record.id.clone()));
         let (needed, branches) = (self.needed(&state.events)?, self.branches()?);
         for record in &removed {
             if record.kept {
@@ -102,19 +99,23 @@ impl Workspace {
             said => drop(said?),
         }
         let mut first_error = None;
+        let mut serving: Option<Served> = None;
         for snapshot in snapshots {
-            if let Err(error) = self.destroy(snapshot) {
+            let served = serving.take().filter(|served| served.name == snapshot.provider);
+            let served = served.map_or_else(|| self.serve(&snapshot.provider), Ok);
+            let outcome = served.and_then(|served| self.destroy(serving.insert(served), snapshot));
+            if let Err(error) = outcome {
                 first_error.get_or_insert(error.context(format!(
                     "{} is off the timeline, but {} could not remove it yet; gc tries again",
                     snapshot.id, snapshot.provider
                 )));
             }
         }
+        background::after_removal(self);
         first_error.map_or(Ok(()), |error| Err(error.with_hint("ah agent fs gc")))
     }
 
-    fn destroy(&self, snapshot: &SnapshotRecord) -> Result<()> {
-        let served = self.serve(&snapshot.provider)?;
+    fn destroy(&self, served: &Served, snapshot: &SnapshotRecord) -> Result<()> {
         let request = DestroyRequest::Snapshot(snapshot.reference.clone());
         served.provider.destroy(&served.place(), &request, &self.context())?;
         background::forget_unsynced(self, &snapshot.id)

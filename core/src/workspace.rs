@@ -87,7 +87,23 @@ impl Workspace {
         self.resolve_in(&self.state()?, reference)
     }
 
+    /// As [`Workspace::resolve`] of each, with one look at the timeline.
+    ///
+    /// # Errors
+    /// If the timeline cannot be read; what a REF does not name is in its place.
+    pub fn resolve_each(&self, references: &[String]) -> Result<Vec<Result<SnapshotRecord>>> {
+        Ok(self.resolve_each_in(&self.state()?, references))
+    }
+
+    pub(crate) fn resolve_each_in(&self, state: &State, references: &[String]) -> Vec<Result<SnapshotRecord>> {
+        self.with_resolver(state, |resolver| references.iter().map(|text| resolver.resolve(text)).collect())
+    }
+
     pub(crate) fn resolve_in(&self, state: &State, reference: &str) -> Result<SnapshotRecord> {
+        self.with_resolver(state, |resolver| resolver.resolve(reference))
+    }
+
+    fn with_resolver<T>(&self, state: &State, ask: impl FnOnce(&Resolver<'_>) -> T) -> T {
         let settings = self.engine.settings();
         let own = settings.session.as_ref().or(settings.agent_session.as_ref());
         let resolver = Resolver {
@@ -98,7 +114,7 @@ impl Workspace {
             now: settings.clock.now(),
             local: settings.local_time,
         };
-        resolver.resolve(reference)
+        ask(&resolver)
     }
 
     fn began(&self, session: &SessionName) -> Option<Timestamp> {
@@ -168,7 +184,7 @@ impl Workspace {
 
     /// The provider of that name, to serve what it made.
     pub(crate) fn serve(&self, name: &ProviderName) -> Result<Served> {
-        self.engine.providers(|| self.config().map(|config| config.provider_path()).unwrap_or_default());
+        self.engine.plugins(|| self.config().map(|config| config.provider_path()).unwrap_or_default());
         let provider = self.engine.provider(name)?;
         // Somebody who takes the workspace's state away must not find a new beginning of it.
         if !self.folder().is_dir() {

@@ -77,13 +77,9 @@ pub(crate) fn run(app: &App, args: &RmArgs) -> Outcome {
 /// Branches and REFs apart.
 fn sort(workspace: &Workspace, names: &[String]) -> Result<(Vec<BranchRecord>, Vec<String>)> {
     let (mut branches, mut references) = (Vec::new(), Vec::new());
-    for name in names {
-        let branch = match workspace.find_branch(name) {
-            Ok(branch) => Some(branch),
-            Err(error) if error.kind == ErrorKind::NotFound => None,
-            Err(error) => return Err(error),
-        };
-        match (branch, workspace.resolve(name)) {
+    let found = workspace.find_branch_each(names)?.into_iter().zip(workspace.resolve_each(names)?);
+    for (name, found) in names.iter().zip(found) {
+        match found {
             (Some(branch), Ok(snapshot)) => {
                 return Err(Error::new(ErrorKind::InvalidArgument, format!("{name} is a branch and a snapshot"))
                     .with_hint(format!(

@@ -222,6 +222,19 @@ impl Workspace {
         self.branch_file(name).map(|branch| branch.record)
     }
 
+    /// As [`Workspace::find_branch`] of each, with one look at the folder of branches; none where there is none.
+    ///
+    /// # Errors
+    /// If the folder of branches cannot be read.
+    pub fn find_branch_each(&self, names: &[String]) -> Result<Vec<Option<BranchRecord>>> {
+        let mine = self.branches()?;
+        let find = |name: &String| {
+            let there = std::fs::canonicalize(name).ok();
+            mine.iter().find(|branch| branch.is_called(name, there.as_deref())).cloned()
+        };
+        Ok(names.iter().map(find).collect())
+    }
+
     /// As [`Workspace::find_branch`], of one that can be worked in.
     ///
     /// # Errors
@@ -237,15 +250,8 @@ impl Workspace {
 
     fn branch_file(&self, name: &str) -> Result<BranchFile> {
         let there = std::fs::canonicalize(name).ok();
-        let is_it = |branch: &&BranchFile| {
-            let record = &branch.record;
-            record.name == name
-                || record.id.as_str() == name
-                || there.as_ref().is_some_and(|there| *there == record.path)
-        };
-        let mine: Vec<_> =
-            all(self.engine.home())?.into_iter().filter(|branch| branch.record.origin == self.id).collect();
-        mine.iter().find(is_it).cloned().ok_or_else(|| {
+        let mut mine = all(self.engine.home())?.into_iter().filter(|branch| branch.record.origin == self.id);
+        mine.find(|branch| branch.record.is_called(name, there.as_deref())).ok_or_else(|| {
             Error::new(ErrorKind::NotFound, format!("there is no branch {name:?} of this workspace"))
                 .with_hint("ah agent fs branches")
         })

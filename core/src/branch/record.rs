@@ -1,6 +1,6 @@
 //! What is written down of a branch: `branches/<id>.json`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use ah_plugin_api::{ProviderName, Reference, Result, SnapshotId, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -63,6 +63,13 @@ pub struct BranchRecord {
     /// What came along from the workspace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub carried: Option<CarryReport>,
+}
+
+impl BranchRecord {
+    /// Whether a person may call it so: by its name, its id, or the path that is `there`.
+    pub(crate) fn is_called(&self, name: &str, there: Option<&Path>) -> bool {
+        self.name == name || self.id.as_str() == name || there.is_some_and(|there| there == self.path)
+    }
 }
 
 /// A branch as it is written down.

@@ -8,6 +8,8 @@
 mod leftovers;
 mod orphans;
 
+use std::time::Duration;
+
 use ah_plugin_api::{Dir, Error, ErrorKind, ProviderName, ReclaimRequest, Result};
 use serde::Serialize;
 
@@ -17,6 +19,12 @@ use crate::status::MissingWorkspace;
 use crate::workspace::Workspace;
 
 pub(crate) use leftovers::remove_view_folder;
+
+/// A provider that always finds something is not asked for ever.
+const MAX_TURNS: u32 = 10_000;
+
+/// Who waits for a lock looks every 50 ms whether it is free.
+const BETWEEN_TURNS: Duration = Duration::from_millis(60);
 
 /// What can be said about a gc.
 #[derive(Debug, Clone, Default)]
@@ -74,43 +82,53 @@ impl Workspace {
         report.note("making snapshots durable", synced)?;
         let settled = self.settle_restores();
         report.note("making restored files durable", settled)?;
-        let lock = self.folder().join("gc.lock");
-        let _lock = if options.auto {
-            match Lock::try_take(&lock, true)? {
-                Some(lock) => lock,
-                // Another one is at it, and finds what is due now; what comes later starts its own.
-                None => return Ok(report),
-            }
-        } else {
-            self.lock("gc")?
-        };
-        if !options.auto {
-            let outcome = self.give_back_stale_leases(&mut report);
-            report.note("giving back stale views", outcome)?;
-            let outcome = self.finish_branches(&mut report);
-            report.note("finishing branches", outcome)?;
-            let outcome = self.tidy_restores().map(|(done, failures)| {
-                report.actions.extend(done);
-                report.failures.extend(failures);
-            });
-            report.note("clearing up after restores", outcome)?;
+        if options.auto {
+            self.reclaim_in_turns(&mut report)?;
+            return Ok(report);
         }
+        let _lock = self.lock("gc")?;
+        let outcome = self.give_back_stale_leases(&mut report);
+        report.note("giving back stale views", outcome)?;
+        let outcome = self.finish_branches(&mut report);
+        report.note("finishing branches", outcome)?;
+        let outcome = self.tidy_restores().map(|(done, failures)| {
+            report.actions.extend(done);
+            report.failures.extend(failures);
+        });
+        report.note("clearing up after restores", outcome)?;
         for name in self.stores()? {
-            if !options.auto {
-                let outcome = self.reconcile(&name, &mut report);
-                report.note(&format!("reconciling with {name}"), outcome)?;
-            }
-            let outcome = self.reclaim(&name, options.auto, &mut report);
+            let outcome = self.reconcile(&name, &mut report);
+            report.note(&format!("reconciling with {name}"), outcome)?;
+            let outcome = self.reclaim(&name, false, &mut report);
             report.note(&format!("reclaiming in {name}"), outcome)?;
         }
-        if !options.auto {
-            let outcome = self.reclaim_missing(&mut report);
-            report.note("reclaiming of workspaces that are not there", outcome)?;
-            let outcome = self.sweep(&mut report);
-            report.note("sweeping", outcome)?;
-            self.engine.home().keep_reserve();
-        }
+        let outcome = self.reclaim_missing(&mut report);
+        report.note("reclaiming of workspaces that are not there", outcome)?;
+        let outcome = self.sweep(&mut report);
+        report.note("sweeping", outcome)?;
+        self.engine.home().keep_reserve();
         Ok(report)
+    }
+
+    /// Lets providers do what is due, as long as they find something: one call does only a little of what takes long, and between two
+    /// whoever asks for a `gc` by hand comes in.
+    fn reclaim_in_turns(&self, report: &mut GcReport) -> Result<()> {
+        let path = self.folder().join("gc.lock");
+        for _ in 0..MAX_TURNS {
+            // Another one is at it, and finds what is due now; what comes later starts its own.
+            let Some(lock) = Lock::try_take(&path, true)? else { return Ok(()) };
+            let before = report.actions.len();
+            for name in self.stores()? {
+                let outcome = self.reclaim(&name, true, report);
+                report.note(&format!("reclaiming in {name}"), outcome)?;
+            }
+            drop(lock);
+            if report.actions.len() == before {
+                return Ok(());
+            }
+            std::thread::sleep(BETWEEN_TURNS);
+        }
+        Ok(())
     }
 
     /// Lets providers reclaim what other workspaces need no more whose directories are not there: no `gc` is run in those.

@@ -69,7 +69,7 @@ impl Workspace {
     /// that it knows and the provider has lost.
     pub(super) fn reconcile(&self, name: &ProviderName, report: &mut GcReport) -> Result<()> {
         // Alone: nobody is between making a snapshot and listing it.
-        let _lock = self.lock("orphans")?;
+        let lock = self.lock("orphans")?;
         let served = self.serve(name)?;
         let held = served.provider.list(&served.place(), &ListRequest {}, &self.context())?;
         let state = self.state()?;
@@ -83,14 +83,17 @@ impl Workspace {
             snapshot.attributes.get("workspace").is_none_or(|workspace| *workspace == self.id.as_str())
         };
         for snapshot in held.iter().filter(mine) {
-            if state.removed.contains(&snapshot.id) {
-                let request = DestroyRequest::Snapshot(snapshot.reference.clone());
-                served.provider.destroy(&served.place(), &request, &self.context())?;
-                report.did(format!("removed the snapshot {}, which a killed process had begun to remove", snapshot.id));
-            } else if !known.contains(&snapshot.id) {
+            if !state.removed.contains(&snapshot.id) && !known.contains(&snapshot.id) {
                 self.list_again(snapshot, name)?;
                 report.did(format!("listed again the snapshot {}, whose maker was killed", snapshot.id));
             }
+        }
+        // What is said to be removed stays so: nobody need wait for that.
+        drop(lock);
+        for snapshot in held.iter().filter(mine).filter(|snapshot| state.removed.contains(&snapshot.id)) {
+            let request = DestroyRequest::Snapshot(snapshot.reference.clone());
+            served.provider.destroy(&served.place(), &request, &self.context())?;
+            report.did(format!("removed the snapshot {}, which a killed process had begun to remove", snapshot.id));
         }
         let held: BTreeSet<&SnapshotId> = held.iter().map(|snapshot| &snapshot.id).collect();
         for snapshot in state.snapshots.iter().filter(|snapshot| snapshot.provider == *name) {

@@ -93,11 +93,6 @@ impl Depot {
         &self.path
     }
 
-    /// Something open in it.
-    pub(crate) fn dir(&self) -> BorrowedFd<'_> {
-        self.dir.as_fd()
-    }
-
     /// One of its folders, none if nothing has been put in it yet.
     pub(crate) fn folder(&self, name: &str) -> Result<Option<OwnedFd>> {
         match open(self.dir.as_fd(), name) {

@@ -44,7 +44,8 @@ impl Provider for BtrfsProvider {
         ]);
         // The name is a valid one; a test looks at it.
         let name = ProviderName::new("btrfs").unwrap_or_else(|_| unreachable!("a fixed, valid name"));
-        Description { name, version: env!("CARGO_PKG_VERSION").to_owned(), rank: Some(300), capabilities }
+        let filesystems = BTreeSet::from([crate::sys::SUPER_MAGIC]);
+        Description { name, version: env!("CARGO_PKG_VERSION").to_owned(), rank: Some(300), filesystems, capabilities }
     }
 
     fn probe(&self, place: &Place<'_>, request: &ProbeRequest, _cx: &Context<'_>) -> Result<Probe> {

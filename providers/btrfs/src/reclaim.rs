@@ -1,11 +1,18 @@
 //! Finishing what removals began, undoing what crashes left.
 
-use ah_plugin_api::{Context, Place, ReclaimRequest, Reclaimed, Result};
+use ah_plugin_api::{Context, Error, Place, ReclaimRequest, Reclaimed, Result};
 use ah_provider_directory::{Views, failed, names};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::{Duration, Instant};
 
 use crate::depot::Depot;
 use crate::{convert, made, shelf};
+
+/// How long the background empties the trash without coming up for air.
+const TURN: Duration = Duration::from_millis(250);
+
+/// The shortest time between two removals.
+const PAUSE: Duration = Duration::from_millis(2);
 
 /// Answers [`ah_plugin_api::Provider::reclaim`].
 pub(crate) fn reclaim(place: &Place<'_>, request: &ReclaimRequest, cx: &Context<'_>) -> Result<Reclaimed> {
@@ -30,28 +37,46 @@ pub(crate) fn reclaim(place: &Place<'_>, request: &ReclaimRequest, cx: &Context<
             actions.push(format!("took away what was left of {count} snapshots that were not finished"));
         }
     }
+    let mut failed = None;
     if let Some(trash) = depot.folder("trash")? {
-        let names = names(trash.as_fd()).map_err(|errno| failed("cannot look into the trash", errno))?;
-        let total = names.len() as u64;
-        let mut first_error = None;
-        for (done, name) in (0..).zip(&names) {
-            cx.progress("removing", done, Some(total));
-            cx.check_cancelled()?;
-            // One that cannot be removed keeps none of the others.
-            match shelf::discard(trash.as_fd(), name, cx) {
-                Ok(()) => {}
-                Err(error) => drop(first_error.get_or_insert(error)),
-            }
+        let (count, error) = empty(trash.as_fd(), request.auto, cx)?;
+        if count > 0 {
+            actions.push(format!("gave back the space of {count} removed snapshots and clones"));
         }
-        if let Some(error) = first_error {
-            return Err(error);
-        }
-        if total > 0 {
-            actions.push(format!("gave back the space of {total} removed snapshots and clones"));
-        }
+        failed = error;
+    }
+    if let Some(error) = failed.filter(|_| actions.is_empty() || !request.auto) {
+        return Err(error);
     }
     if !request.auto && depot.remove_if_empty(place.store) {
         actions.push("took away the empty folder of snapshots".to_owned());
     }
     converted.map(|_| Reclaimed { actions, bytes: 0 })
+}
+
+/// Removes what is in the trash; with `auto` only as much as a short time allows. How many, and the first error: what cannot be removed
+/// keeps none of the others.
+///
+/// Whoever takes a snapshot meanwhile waits for one removal at most: the kernel does one or the other. And each commit has to carry what
+/// was removed before it, so there are pauses as long as the work between them.
+fn empty(trash: BorrowedFd<'_>, auto: bool, cx: &Context<'_>) -> Result<(u64, Option<Error>)> {
+    let names = names(trash).map_err(|errno| failed("cannot look into the trash", errno))?;
+    let total = names.len() as u64;
+    let (began, mut count, mut first_error) = (Instant::now(), 0, None);
+    for (done, name) in (0..).zip(&names) {
+        cx.progress("removing", done, Some(total));
+        cx.check_cancelled()?;
+        let one = Instant::now();
+        match shelf::discard(trash, name, cx) {
+            Ok(()) => count += 1,
+            Err(error) => drop(first_error.get_or_insert(error)),
+        }
+        if auto && began.elapsed() >= TURN {
+            break;
+        }
+        if done + 1 < total {
+            std::thread::sleep(one.elapsed().clamp(PAUSE, 10 * PAUSE));
+        }
+    }
+    Ok((count, first_error))
 }

@@ -18,7 +18,7 @@ use crate::depot::{Depot, unique};
 use crate::omitted::{omitted, swap_files};
 use crate::record::Record;
 use crate::remove;
-use crate::subvolume::{Removal, Subvolume, is_root};
+use crate::subvolume::{Subvolume, is_root};
 use crate::sys;
 
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
@@ -276,10 +276,7 @@ impl Shelf {
             let back = rustix::fs::renameat_with(&trash, &name, &self.snapshots, id.as_str(), RenameFlags::NOREPLACE);
             return back.map_err(fail).and(Err(busy()));
         }
-        if Removal::on(self.depot.dir()) == Removal::Root {
-            // Microseconds. What fails, `reclaim` does.
-            let _ = discard(trash.as_fd(), name.as_bytes(), cx);
-        }
+        // No more than that: removing a subvolume waits for each snapshot that somebody takes at that moment.
         Ok(())
     }
 }

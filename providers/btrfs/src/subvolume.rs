@@ -29,7 +29,7 @@ pub(crate) struct Subvolume {
 /// Whether something open is on a Btrfs.
 pub(crate) fn is_btrfs(fd: impl AsFd) -> bool {
     #[allow(clippy::unnecessary_cast, reason = "the type differs between machines")]
-    rustix::fs::fstatfs(fd).is_ok_and(|stat| stat.f_type as i64 == sys::MAGIC)
+    rustix::fs::fstatfs(fd).is_ok_and(|stat| stat.f_type as i64 == i64::from(sys::SUPER_MAGIC))
 }
 
 /// Whether those are the attributes of a subvolume's root.

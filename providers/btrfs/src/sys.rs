@@ -16,7 +16,7 @@ pub(crate) const ROOT_INODE: u64 = raw::BTRFS_FIRST_FREE_OBJECTID as u64;
 pub(crate) const STUB_INODE: u64 = raw::BTRFS_EMPTY_SUBVOL_DIR_OBJECTID as u64;
 
 /// What statfs(2) says of a Btrfs.
-pub(crate) const MAGIC: i64 = 0x9123_683e;
+pub(crate) const SUPER_MAGIC: u32 = 0x9123_683e;
 
 const READ_ONLY: u64 = raw::BTRFS_SUBVOL_RDONLY as u64;
 

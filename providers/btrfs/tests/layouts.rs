@@ -7,7 +7,9 @@ mod common;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
-use ah_plugin_api::{Capability, DestroyRequest, Dir, ErrorKind, OmitReason, Place, Provider};
+use ah_plugin_api::{
+    Capability, Context, DestroyRequest, Dir, ErrorKind, ListRequest, OmitReason, Place, Provider, ReclaimRequest,
+};
 use ah_test_disks::{Disk, NOBODY, as_ordinary_user, ordinary_users_path};
 use common::{Bench, omitted, run, subvolume, subvolumes};
 
@@ -186,6 +188,38 @@ fn what_is_done_behind_our_back() {
     bench.remove(&again);
     bench.reclaim();
     assert_eq!(subvolumes(disk.at()), 2, "the depot and b");
+}
+
+#[test]
+fn what_is_removed_is_off_the_list_at_once_and_given_back_in_turns() {
+    let Some(disk) = Disk::new("btrfs", 300, "") else { return };
+    let bench = Bench::in_folder(disk.at());
+    let ids: Vec<String> = (0..150).map(|number| format!("s{number}")).collect();
+    let taken: Vec<_> = ids.iter().map(|id| bench.snapshot(id)).collect();
+    let with_all = subvolumes(disk.at());
+    taken.iter().for_each(|snapshot| bench.remove(snapshot));
+    // Put aside, no more.
+    assert_eq!((bench.ids().len(), subvolumes(disk.at())), (0, with_all));
+    assert_eq!(bench.stat(&taken[0]).unwrap_err().kind, ErrorKind::NotFound);
+    // As often as the background asks; somebody else gets in between.
+    let request = ReclaimRequest { auto: true, ..ReclaimRequest::default() };
+    let turn = || bench.provider.reclaim(&bench.place(), &request, &Context::quiet()).unwrap();
+    let mut turns = 0;
+    while !turn().actions.is_empty() {
+        turns += 1;
+        bench.snapshot(&format!("meanwhile{turns}"));
+    }
+    assert_eq!((bench.ids().len(), subvolumes(disk.at())), (turns, with_all - taken.len() + turns));
+    assert!(turns > 1, "all at once");
+    // Whoever asks for a gc by hand gets all of it.
+    bench
+        .provider
+        .list(&bench.place(), &ListRequest {}, &Context::quiet())
+        .unwrap()
+        .iter()
+        .for_each(|s| bench.remove(s));
+    bench.reclaim();
+    assert_eq!(subvolumes(disk.at()), with_all - taken.len());
 }
 
 #[test]

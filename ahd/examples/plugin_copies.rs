@@ -92,7 +92,8 @@ impl Provider for Copies {
             Capability::RepositoryClones,
         ];
         let name = ProviderName::new("copies").unwrap();
-        Description { name, version: "0.1.0".to_owned(), rank: Some(50), capabilities: capabilities.into() }
+        let (rank, filesystems) = (Some(50), BTreeSet::new());
+        Description { name, version: "0.1.0".to_owned(), rank, filesystems, capabilities: capabilities.into() }
     }
 
     fn probe(&self, place: &Place<'_>, request: &ProbeRequest, _cx: &Context<'_>) -> Result<Probe> {

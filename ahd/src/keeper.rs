@@ -51,7 +51,8 @@ impl Served {
         capabilities.retain(|capability| !withheld.contains(&capability.as_str()));
         capabilities.insert(Capability::ExactViewModes);
         let rank = own.rank.map(|rank| rank.saturating_sub(1));
-        let description = Description { name: outer, version: own.version, rank, capabilities };
+        let description =
+            Description { name: outer, version: own.version, rank, filesystems: own.filesystems, capabilities };
         Ok(Self { description, name, provider })
     }
 }

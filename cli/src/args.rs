@@ -239,9 +239,12 @@ pub(crate) fn command() -> clap::Command {
 pub(crate) fn parse(arguments: &[OsString], env: &Env) -> Result<Cli, ExitCode> {
     let color = if env.no_color { clap::ColorChoice::Never } else { clap::ColorChoice::Auto };
     let colour = env.stderr_terminal && !env.no_color;
-    let parsed = command().color(color).try_get_matches_from(arguments);
-    let parsed = parsed.and_then(|matches| Cli::from_arg_matches(&matches));
-    parsed.map_err(|error| failure::usage(&error, arguments, colour))
+    let read = |command: clap::Command| {
+        let matches = command.color(color).try_get_matches_from(arguments)?;
+        Cli::from_arg_matches(&matches)
+    };
+    // The explanations are for help and for errors alone, and cost half as much as all the rest.
+    read(Cli::command()).or_else(|_| read(command())).map_err(|error| failure::usage(&error, arguments, colour))
 }
 
 #[cfg(test)]

@@ -59,24 +59,21 @@ struct ErrorBody<'a> {
 }
 
 /// Tells how a command ended.
-pub(crate) struct Report {
+pub(crate) struct Report<'a> {
     json: bool,
-    /// The command's name, `ah agent fs diff`.
-    command: String,
-    /// All of it, so that it can be run again.
-    whole: String,
+    /// The command line, looked at only when something fails.
+    arguments: &'a [OsString],
     /// Where `-C` went.
     directory: Option<PathBuf>,
     painter: Painter,
 }
 
-impl Report {
+impl<'a> Report<'a> {
     /// A report in the form that the options ask for.
-    pub(crate) fn new(globals: &Globals, env: &Env, arguments: &[OsString]) -> Self {
+    pub(crate) fn new(globals: &Globals, env: &Env, arguments: &'a [OsString]) -> Self {
         Self {
             json: globals.json,
-            command: hint::command_named(arguments),
-            whole: hint::line_of(arguments),
+            arguments,
             directory: globals.directory.clone(),
             painter: Painter::stderr(globals.color, env),
         }
@@ -115,9 +112,9 @@ impl Report {
 
     /// What helps with most errors of a kind, where whoever made this one knew nothing better.
     fn usual_hint(&self, kind: ErrorKind) -> Option<String> {
-        let Self { command, whole, .. } = self;
+        let whole = hint::line_of(self.arguments);
         Some(match kind {
-            ErrorKind::InvalidArgument => format!("{command} --help"),
+            ErrorKind::InvalidArgument => format!("{} --help", hint::command_named(self.arguments)),
             ErrorKind::NotFound => return None,
             ErrorKind::AlreadyExists => "choose another name".to_owned(),
             ErrorKind::PermissionDenied => "`id` and `ls -ld` show who may; repeat it as the owner".to_owned(),

@@ -68,8 +68,8 @@ impl Workspace {
     fn convertible(&self) -> Result<Served> {
         let config = self.config()?;
         let mut choices = self.choices(&config)?;
-        let able = choices.next_that(|served, verdict| {
-            verdict.convertible.is_some() && served.provider.describe().capabilities.contains(&Capability::Convert)
+        let able = choices.next_that(|provider, verdict| {
+            verdict.convertible.is_some() && provider.describe().capabilities.contains(&Capability::Convert)
         })?;
         able.ok_or_else(|| {
             let message = format!("nothing can be made better for {} by converting it", self.root.display());

@@ -9,7 +9,7 @@ use ah_plugin_api::Result;
 use crate::config::Config;
 use crate::home::Home;
 use crate::notice::Notice;
-use crate::providers::ProviderSet;
+use crate::providers::{ProviderSet, ServedProvider};
 use crate::settings::Settings;
 
 /// Whether a path that is no workspace yet may become one.
@@ -32,7 +32,8 @@ pub struct Engine {
 pub(crate) struct Inner {
     pub(crate) settings: Settings,
     pub(crate) home: Home,
-    pub(crate) providers: OnceLock<ProviderSet>,
+    pub(crate) plugins: OnceLock<ProviderSet>,
+    pub(crate) helped: OnceLock<Vec<ServedProvider>>,
     notices: Mutex<Vec<Notice>>,
 }
 
@@ -43,7 +44,8 @@ impl Engine {
     /// If it cannot be made, read or written, or belongs to somebody else.
     pub fn open(settings: Settings) -> Result<Self> {
         let home = Home::open(&settings.home, settings.user_home.as_deref())?;
-        let inner = Inner { settings, home, providers: OnceLock::new(), notices: Mutex::default() };
+        let notices = Mutex::default();
+        let inner = Inner { settings, home, plugins: OnceLock::new(), helped: OnceLock::new(), notices };
         Ok(Self { inner: Arc::new(inner) })
     }
 

@@ -1,9 +1,11 @@
 //! Where providers come from: plugins (loaded by `ah-host`), the privileged helper (connected by `ah-host`), or given by the caller.
 
+use std::collections::BTreeSet;
+use std::fmt;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
-use ah_plugin_api::{Error, ErrorKind, Provider, ProviderName, Result};
+use ah_plugin_api::{Description, Error, ErrorKind, Provider, ProviderName, Result};
 use serde::Serialize;
 
 use crate::engine::Engine;
@@ -26,18 +28,85 @@ pub struct RefusedPlugin {
     pub remedy: Option<String>,
 }
 
-/// A provider at hand.
+/// A provider at hand, loaded when it is first called.
 #[derive(Clone)]
 pub struct ServedProvider {
     /// Its name.
     pub name: ProviderName,
-    /// The provider itself.
-    pub provider: Arc<dyn Provider>,
-    /// The library it was loaded from; none for one of the helper's.
+    /// Its library; none for one of the helper's.
     pub path: Option<PathBuf>,
+    /// Its place in the order; none: used only by name.
+    pub(crate) rank: Option<u32>,
+    /// Where it can serve at all, as in [`Description`].
+    pub(crate) filesystems: BTreeSet<u32>,
+    source: Source,
 }
 
-/// All providers at hand.
+#[derive(Clone)]
+enum Source {
+    Loaded(Arc<dyn Provider>),
+    Prospect(Arc<Later>),
+}
+
+struct Later {
+    prospect: ah_host::Prospect,
+    loaded: OnceLock<std::result::Result<Arc<dyn Provider>, RefusedPlugin>>,
+}
+
+impl ServedProvider {
+    fn loaded(description: Description, provider: Arc<dyn Provider>, path: Option<PathBuf>) -> Self {
+        let Description { name, rank, filesystems, .. } = description;
+        Self { name, path, rank, filesystems, source: Source::Loaded(provider) }
+    }
+
+    fn later(prospect: ah_host::Prospect) -> Self {
+        let ah_host::Known { name, rank, filesystems } = prospect.known.clone();
+        let path = Some(prospect.path.clone());
+        let later = Later { prospect, loaded: OnceLock::new() };
+        Self { name, path, rank, filesystems, source: Source::Prospect(Arc::new(later)) }
+    }
+
+    fn load(&self) -> std::result::Result<Arc<dyn Provider>, RefusedPlugin> {
+        match &self.source {
+            Source::Loaded(provider) => Ok(Arc::clone(provider)),
+            Source::Prospect(later) => later
+                .loaded
+                .get_or_init(|| match later.prospect.load() {
+                    Ok(plugin) => Ok(plugin.provider),
+                    Err(fault) => Err(RefusedPlugin::of(later.prospect.path.clone(), &fault)),
+                })
+                .clone(),
+        }
+    }
+
+    /// The provider itself.
+    ///
+    /// # Errors
+    /// `Unavailable` if its library cannot be loaded any more.
+    pub fn provider(&self) -> Result<Arc<dyn Provider>> {
+        self.load().map_err(|refused| {
+            let error = Error::new(ErrorKind::Unavailable, refused.to_string());
+            match refused.remedy {
+                Some(remedy) => error.with_hint(remedy),
+                None => error,
+            }
+        })
+    }
+}
+
+impl RefusedPlugin {
+    fn of(path: PathBuf, fault: &ah_host::Fault) -> Self {
+        Self { code: fault.code().to_owned(), reason: fault.to_string(), remedy: fault.hint(&path), path }
+    }
+}
+
+impl fmt::Display for RefusedPlugin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the plugin {} is not used: {}", self.path.display(), self.reason)
+    }
+}
+
+/// Providers at hand.
 #[derive(Clone, Default)]
 pub struct ProviderSet {
     /// Those that can be asked.
@@ -60,95 +129,110 @@ impl ProviderSet {
     /// A set of providers of the caller's own.
     #[must_use]
     pub fn of(providers: Vec<Arc<dyn Provider>>) -> Self {
-        let providers = providers
-            .into_iter()
-            .map(|provider| ServedProvider { name: provider.describe().name, provider, path: None })
-            .collect();
-        Self { providers, refused: Vec::new() }
+        let served = |provider: Arc<dyn Provider>| ServedProvider::loaded(provider.describe(), provider, None);
+        Self { providers: providers.into_iter().map(served).collect(), refused: Vec::new() }
+    }
+
+    pub(crate) fn get(&self, name: &ProviderName) -> Option<&ServedProvider> {
+        self.providers.iter().find(|served| served.name == *name)
     }
 }
 
 impl Engine {
-    /// All providers at hand, loaded the first time that somebody asks. `config_path` are the folders that the configuration names.
-    pub(crate) fn providers(&self, config_path: impl FnOnce() -> Vec<PathBuf>) -> &ProviderSet {
-        self.inner.providers.get_or_init(|| match &self.settings().providers {
+    /// The plugins, looked for the first time that somebody asks. `config_path` are the folders that the configuration names.
+    pub(crate) fn plugins(&self, config_path: impl FnOnce() -> Vec<PathBuf>) -> &ProviderSet {
+        self.inner.plugins.get_or_init(|| match &self.settings().providers {
             ProviderSource::Given(set) => set.clone(),
             ProviderSource::Plugins(folders) => {
                 let mut explicit = folders.clone();
                 explicit.extend(config_path());
-                self.load_plugins(explicit)
+                self.look_for_plugins(explicit)
             }
         })
     }
 
-    fn load_plugins(&self, explicit: Vec<PathBuf>) -> ProviderSet {
+    fn look_for_plugins(&self, explicit: Vec<PathBuf>) -> ProviderSet {
         let state = self.home().join("plugins");
         let options = ah_host::Options {
             search: ah_host::Search { explicit, exe_dir: self.settings().exe_dir.clone(), system: true },
             state: fsio::make_dir(&state).is_ok().then_some(state),
             limit: Some(self.settings().hang),
         };
-        let host = ah_host::load(&options);
-        let providers = host.plugins.into_iter().map(|plugin| ServedProvider {
-            name: plugin.description.name,
-            provider: plugin.provider,
-            path: Some(plugin.path),
-        });
+        let host = ah_host::look(&options);
+        let loaded = host
+            .plugins
+            .into_iter()
+            .map(|plugin| ServedProvider::loaded(plugin.description, plugin.provider, Some(plugin.path)));
+        let providers = loaded.chain(host.prospects.into_iter().map(ServedProvider::later)).collect();
         let refused = host.report.into_iter().filter_map(|report| match report.outcome {
             ah_host::Outcome::Loaded { .. } => None,
-            ah_host::Outcome::Failed(fault) => Some(RefusedPlugin {
-                code: fault.code().to_owned(),
-                reason: fault.to_string(),
-                remedy: fault.hint(&report.path),
-                path: report.path,
-            }),
+            ah_host::Outcome::Failed(fault) => Some(RefusedPlugin::of(report.path, &fault)),
         });
-        let mut set = ProviderSet { providers: providers.collect(), refused: refused.collect() };
-        set.providers.extend(self.helped());
+        let refused: Vec<_> = refused.collect();
+        for refused in &refused {
+            self.tell_of(refused);
+        }
+        ProviderSet { providers, refused }
+    }
+
+    fn tell_of(&self, refused: &RefusedPlugin) {
         // One that another of its name came before is what `--provider-path` is for, and listed where plugins are.
-        for refused in set.refused.iter().filter(|refused| refused.code != "duplicate") {
-            let message = format!("the plugin {} is not used: {}", refused.path.display(), refused.reason);
-            let mut notice = Notice::new(NoticeKind::Plugin, message);
+        if refused.code != "duplicate" {
+            let mut notice = Notice::new(NoticeKind::Plugin, refused.to_string());
             notice.hint.clone_from(&refused.remedy);
             self.notify(notice);
         }
+    }
+
+    /// The providers of the privileged helper, asked for the first time that somebody needs them. One that is there and cannot
+    /// be used is a notice.
+    pub(crate) fn helped(&self) -> &[ServedProvider] {
+        self.inner.helped.get_or_init(|| {
+            let Some(at) = &self.settings().helper else { return Vec::new() };
+            let limit = self.settings().hang;
+            let helper = ah_host::helper::Helper { socket: at.path.clone(), named: at.named, limit };
+            let offered = ah_host::helper::load(&helper).unwrap_or_else(|error| {
+                let causes = error.causes.iter().fold(String::new(), |text, cause| format!("{text}: {cause}"));
+                let mut notice = Notice::new(NoticeKind::Plugin, format!("{error}{causes}"));
+                notice.hint.clone_from(&error.hint);
+                self.notify(notice);
+                Vec::new()
+            });
+            let served = |(description, provider)| ServedProvider::loaded(description, provider, None);
+            offered.into_iter().map(served).collect()
+        })
+    }
+
+    /// All providers, the helper's too, every plugin loaded. `config_path` as in [`Engine::plugins`].
+    pub(crate) fn providers(&self, config_path: impl FnOnce() -> Vec<PathBuf>) -> ProviderSet {
+        let mut set = self.plugins(config_path).clone();
+        set.providers.retain(|served| match served.load() {
+            Ok(_) => true,
+            Err(refused) => {
+                self.tell_of(&refused);
+                set.refused.push(refused);
+                false
+            }
+        });
+        set.providers.extend_from_slice(self.helped());
         set
     }
 
-    /// The providers of the privileged helper. One that is there and cannot be used is a notice.
-    fn helped(&self) -> Vec<ServedProvider> {
-        let Some(at) = &self.settings().helper else { return Vec::new() };
-        let limit = self.settings().hang;
-        let helper = ah_host::helper::Helper { socket: at.path.clone(), named: at.named, limit };
-        let offered = ah_host::helper::load(&helper).unwrap_or_else(|error| {
-            let causes = error.causes.iter().fold(String::new(), |text, cause| format!("{text}: {cause}"));
-            let mut notice = Notice::new(NoticeKind::Plugin, format!("{error}{causes}"));
-            notice.hint.clone_from(&error.hint);
-            self.notify(notice);
-            Vec::new()
-        });
-        let served = |(description, provider): (ah_plugin_api::Description, _)| ServedProvider {
-            name: description.name,
-            provider,
-            path: None,
-        };
-        offered.into_iter().map(served).collect()
-    }
-
-    /// The providers at hand when no workspace's configuration counts.
+    /// The providers at hand when no workspace's configuration counts, every plugin loaded.
     ///
     /// # Errors
     /// If the configuration cannot be read.
-    pub fn all_providers(&self) -> Result<&ProviderSet> {
+    pub fn all_providers(&self) -> Result<ProviderSet> {
         let config = self.config(None)?;
         Ok(self.providers(|| config.provider_path()))
     }
 
     /// The provider of that name.
     pub(crate) fn provider(&self, name: &ProviderName) -> Result<Arc<dyn Provider>> {
-        let set = self.all_providers()?;
-        if let Some(served) = set.providers.iter().find(|served| served.name == *name) {
-            return Ok(Arc::clone(&served.provider));
+        let config = self.config(None)?;
+        let set = self.plugins(|| config.provider_path());
+        if let Some(served) = set.get(name).or_else(|| self.helped().iter().find(|served| served.name == *name)) {
+            return served.provider();
         }
         let mut error = Error::new(ErrorKind::Unavailable, format!("the provider {name} is not there"));
         let file = format!("libah_provider_{name}.so");

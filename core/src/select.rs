@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use ah_plugin_api::{Context, Dir, Error, ErrorKind, Mode, Place, ProbeRequest, ProviderName, Result};
+use ah_plugin_api::{Context, Dir, Error, ErrorKind, Mode, Place, ProbeRequest, Provider, ProviderName, Result};
 use serde::Serialize;
 
 use crate::config::Config;
@@ -57,23 +57,24 @@ impl Wanted {
         Ok(Self { named: config.provider()?, mode: config.mode() })
     }
 
-    /// Those that come into question, the best first.
-    fn order<'a>(&self, all: &'a [ServedProvider]) -> Vec<&'a ServedProvider> {
+    /// Of `all`, those that come into question for a workspace on that filesystem, the best first. At the end come those that
+    /// can serve on other filesystems only: for what they say when nobody can serve.
+    fn order(&self, all: &[ServedProvider], filesystem: u32) -> VecDeque<ServedProvider> {
         if let Some(named) = &self.named {
-            return all.iter().filter(|served| served.name == *named).collect();
+            return all.iter().filter(|served| served.name == *named).cloned().collect();
         }
-        let mut ranked: Vec<_> = all.iter().filter_map(|s| Some((s.provider.describe().rank?, s))).collect();
-        ranked.sort_by(|(a, one), (b, other)| (b, &one.name).cmp(&(a, &other.name)));
-        ranked.into_iter().map(|(_, served)| served).collect()
+        let mut ranked: Vec<_> = all.iter().filter(|served| served.rank.is_some()).cloned().collect();
+        let elsewhere = |s: &ServedProvider| !s.filesystems.is_empty() && !s.filesystems.contains(&filesystem);
+        ranked.sort_by(|a, b| (elsewhere(a), b.rank, &a.name).cmp(&(elsewhere(b), a.rank, &b.name)));
+        ranked.into()
     }
 
     /// Asks one provider.
     fn ask(&self, served: &ServedProvider, place: &Place<'_>, cx: &Context<'_>) -> Candidate {
-        let description = served.provider.describe();
         let mut verdict = Candidate {
             name: served.name.clone(),
-            version: description.version,
-            rank: description.rank,
+            version: String::new(),
+            rank: served.rank,
             usable: false,
             chosen: false,
             reason: String::new(),
@@ -82,7 +83,11 @@ impl Wanted {
             modes: Vec::new(),
             path: served.path.clone(),
         };
-        match served.provider.probe(place, &ProbeRequest { mode: self.mode }, cx) {
+        let probed = served.provider().and_then(|provider| {
+            verdict.version = provider.describe().version;
+            provider.probe(place, &ProbeRequest { mode: self.mode }, cx)
+        });
+        match probed {
             Err(error) => {
                 verdict.reason = format!("it cannot say: {error}");
                 verdict.remedy = error.hint;
@@ -105,6 +110,23 @@ impl Wanted {
     }
 }
 
+impl Candidate {
+    /// Whether it says that it makes no branches here.
+    fn lacks_branches(&self) -> bool {
+        !self.modes.is_empty() && !self.modes.contains(&Mode::Worktree)
+    }
+
+    /// Whether this one, usable as it is, gives way to the helper's of the same kind: it makes no branches here, and that does.
+    fn gives_way_to(&self, other: &Self) -> bool {
+        other.name.as_str() == helpers(&self.name) && other.usable && self.lacks_branches() && !other.lacks_branches()
+    }
+}
+
+/// The name of the helper's provider that does what `name` does.
+fn helpers(name: &ProviderName) -> String {
+    format!("{name}_ahd")
+}
+
 impl Engine {
     /// All verdicts on a directory, by rank, those without a rank last. `store` gives the folder to ask with.
     pub(crate) fn verdicts(
@@ -122,11 +144,12 @@ impl Engine {
             verdicts.push(wanted.ask(served, &Place::new(&store).with_workspace(workspace), &cx));
         }
         verdicts.sort_by(|a, b| (b.rank, &a.name).cmp(&(a.rank, &b.name)));
-        let order = wanted.order(&set.providers);
-        let serves =
-            |verdict: &&mut Candidate| verdict.usable && order.iter().any(|served| served.name == verdict.name);
-        if let Some(first) = verdicts.iter_mut().find(serves) {
-            first.chosen = true;
+        let order = wanted.order(&set.providers, filesystem(workspace)?);
+        let serves = |verdict: &Candidate| verdict.usable && order.iter().any(|served| served.name == verdict.name);
+        if let Some(first) = verdicts.iter().find(|verdict| serves(verdict)) {
+            let chosen = verdicts.iter().find(|other| serves(other) && first.gives_way_to(other)).unwrap_or(first);
+            let name = chosen.name.clone();
+            verdicts.iter_mut().filter(|verdict| verdict.name == name).for_each(|verdict| verdict.chosen = true);
         }
         Ok(verdicts)
     }
@@ -137,12 +160,24 @@ impl Engine {
     }
 }
 
-/// Providers in the order in which they come into question, asked one after the other as they are needed.
+/// What `statfs` calls the filesystem of a directory.
+fn filesystem(dir: &Dir) -> Result<u32> {
+    let stat =
+        rustix::fs::fstatfs(dir).map_err(|e| Error::from_io("cannot ask which filesystem this is", &e.into()))?;
+    // The numbers have 32 bits; the type that the kernel's interface has for them differs from machine to machine.
+    Ok(stat.f_type as u32)
+}
+
+/// Providers in the order in which they come into question, loaded and asked one after the other as they are needed.
 pub(crate) struct Choices<'a> {
     workspace: &'a Workspace,
     dir: Dir,
+    filesystem: u32,
     wanted: Wanted,
-    waiting: VecDeque<&'a ServedProvider>,
+    waiting: VecDeque<ServedProvider>,
+    /// Whether the helper's are among them. It is talked to only when the first plugin cannot do all: what it offers is the same
+    /// as a plugin does, one rank lower.
+    helped: bool,
     /// What those that were asked said.
     pub(crate) verdicts: Vec<Candidate>,
 }
@@ -150,26 +185,71 @@ pub(crate) struct Choices<'a> {
 impl Choices<'_> {
     /// The next one that can serve.
     pub(crate) fn next_usable(&mut self) -> Result<Option<Served>> {
-        self.next_that(|_, verdict| verdict.usable)
+        let Some(served) = self.find(|_, verdict| verdict.usable)? else { return Ok(None) };
+        let instead = self.verdicts.last().cloned().map_or(Ok(None), |verdict| self.helpers_instead(&verdict))?;
+        self.serve(&instead.unwrap_or(served)).map(Some)
     }
 
     /// The next one of which that is true.
-    pub(crate) fn next_that(&mut self, wanted: impl Fn(&ServedProvider, &Candidate) -> bool) -> Result<Option<Served>> {
-        while let Some(served) = self.waiting.pop_front() {
-            let path = self.workspace.store_path(&served.name);
-            let existing = path.is_dir().then(|| Dir::open(path)).transpose()?;
-            let store = existing.map_or_else(|| self.workspace.engine.scratch_store(), Ok)?;
-            let place = Place::new(&store).with_workspace(&self.dir);
-            let verdict = self.wanted.ask(served, &place, &self.workspace.context());
-            let it_is = wanted(served, &verdict);
+    pub(crate) fn next_that(&mut self, wanted: impl Fn(&dyn Provider, &Candidate) -> bool) -> Result<Option<Served>> {
+        let found = self.find(|served, verdict| served.provider().is_ok_and(|provider| wanted(&*provider, verdict)))?;
+        found.map(|served| self.serve(&served)).transpose()
+    }
+
+    fn find(&mut self, wanted: impl Fn(&ServedProvider, &Candidate) -> bool) -> Result<Option<ServedProvider>> {
+        while let Some(served) = self.next() {
+            let verdict = self.ask(&served)?;
+            let it_is = wanted(&served, &verdict);
             self.verdicts.push(verdict);
             if it_is {
-                let store = Arc::new(fsio::open_made(&self.workspace.store_path(&served.name))?);
-                let provider = Arc::clone(&served.provider);
-                return Ok(Some(Served { name: served.name.clone(), provider, store }));
+                return Ok(Some(served));
             }
         }
         Ok(None)
+    }
+
+    fn serve(&self, served: &ServedProvider) -> Result<Served> {
+        let store = Arc::new(fsio::open_made(&self.workspace.store_path(&served.name))?);
+        Ok(Served { name: served.name.clone(), provider: served.provider()?, store })
+    }
+
+    fn next(&mut self) -> Option<ServedProvider> {
+        if !self.verdicts.is_empty() || self.waiting.is_empty() {
+            self.add_helped();
+        }
+        self.waiting.pop_front()
+    }
+
+    fn add_helped(&mut self) {
+        if !std::mem::replace(&mut self.helped, true) {
+            self.waiting.extend(self.workspace.engine.helped().iter().cloned());
+            let waiting: Vec<_> = std::mem::take(&mut self.waiting).into();
+            self.waiting = self.wanted.order(&waiting, self.filesystem);
+        }
+    }
+
+    fn ask(&self, served: &ServedProvider) -> Result<Candidate> {
+        let path = self.workspace.store_path(&served.name);
+        let existing = path.is_dir().then(|| Dir::open(path)).transpose()?;
+        let store = existing.map_or_else(|| self.workspace.engine.scratch_store(), Ok)?;
+        let place = Place::new(&store).with_workspace(&self.dir);
+        Ok(self.wanted.ask(served, &place, &self.workspace.context()))
+    }
+
+    /// The helper's provider that `verdict`'s gives way to.
+    fn helpers_instead(&mut self, verdict: &Candidate) -> Result<Option<ServedProvider>> {
+        if !verdict.lacks_branches() {
+            return Ok(None);
+        }
+        self.add_helped();
+        let name = helpers(&verdict.name);
+        let Some(at) = self.waiting.iter().position(|served| served.name.as_str() == name) else { return Ok(None) };
+        let other = self.ask(&self.waiting[at])?;
+        if !verdict.gives_way_to(&other) {
+            return Ok(None);
+        }
+        self.verdicts.push(other);
+        Ok(self.waiting.remove(at))
     }
 
     /// The error when there is none.
@@ -191,14 +271,14 @@ impl Workspace {
     /// The providers that come into question here.
     pub(crate) fn choices(&self, config: &Config) -> Result<Choices<'_>> {
         let wanted = Wanted::of(config)?;
-        let set = self.engine.providers(|| config.provider_path());
-        if let Some(named) = &wanted.named
-            && !set.providers.iter().any(|served| served.name == *named)
-        {
+        let set = self.engine.plugins(|| config.provider_path());
+        if let Some(named) = &wanted.named {
             // For the error that says where it was looked for.
-            self.engine.provider(named)?;
+            set.get(named).map_or_else(|| self.engine.provider(named).map(drop), |_| Ok(()))?;
         }
-        let waiting = wanted.order(&set.providers).into();
-        Ok(Choices { workspace: self, dir: self.open_dir()?, wanted, waiting, verdicts: Vec::new() })
+        let dir = self.open_dir()?;
+        let filesystem = filesystem(&dir)?;
+        let waiting = wanted.order(&set.providers, filesystem);
+        Ok(Choices { workspace: self, dir, filesystem, wanted, waiting, helped: false, verdicts: Vec::new() })
     }
 }

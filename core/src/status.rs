@@ -97,7 +97,7 @@ impl Engine {
             store.map_or_else(|| self.scratch_store(), Dir::open)
         })?;
         let chosen = candidates.iter().find(|candidate| candidate.chosen).map(|candidate| candidate.name.clone());
-        let refused = self.providers(Vec::new).refused.clone();
+        let refused = self.providers(Vec::new).refused;
         let mut status = Status {
             root,
             workspace: None,

@@ -31,8 +31,9 @@ mod trial;
 mod trust;
 mod watch;
 
-pub use load::{Host, Options, Plugin, load, load_file};
+pub use load::{Host, Options, Plugin, Prospect, load, load_file, look};
 pub use report::{Fault, Outcome, Report};
 pub use search::{Origin, Search};
+pub use trial::Known;
 pub use trust::{Untrusted, Why, open_trusted, roots_own};
 pub use watch::Watched;

@@ -4,7 +4,7 @@ use std::fmt;
 use std::fs::File;
 use std::os::fd::{AsRawFd, IntoRawFd};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use ah_plugin_api::abi::{self, AbiVersion, Library, OpenError};
@@ -14,7 +14,7 @@ use ah_plugin_api::{Description, Provider, ProviderName};
 use crate::elf;
 use crate::report::{Fault, Outcome, Report};
 use crate::search::{Origin, Place, Search, name_of};
-use crate::trial::Memory;
+use crate::trial::{Known, Memory};
 use crate::trust;
 use crate::watch::Watched;
 
@@ -49,11 +49,45 @@ impl fmt::Debug for Plugin {
     }
 }
 
+/// A plugin that was loaded before and is not needed yet.
+pub struct Prospect {
+    /// What it said of itself.
+    pub known: Known,
+    /// Its file, as it was found.
+    pub path: PathBuf,
+    limit: Option<Duration>,
+    memory: Arc<Mutex<Memory>>,
+}
+
+impl fmt::Debug for Prospect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Prospect").field("known", &self.known).field("path", &self.path).finish_non_exhaustive()
+    }
+}
+
+impl Prospect {
+    /// Loads it.
+    ///
+    /// # Errors
+    /// Why it cannot be used any more. The next search looks at it from the beginning.
+    pub fn load(&self) -> Result<Plugin, Fault> {
+        let mut memory = lock(&self.memory);
+        let loaded = load_one(&self.path, Some(&self.known.name), self.limit, &mut memory);
+        if loaded.is_err() {
+            memory.forget(&self.path);
+        }
+        memory.write();
+        loaded
+    }
+}
+
 /// What was found.
 #[derive(Debug, Default)]
 pub struct Host {
     /// The plugins in use, in the order of the search.
     pub plugins: Vec<Plugin>,
+    /// Those that can be loaded once they are needed; only [`look`] leaves any.
+    pub prospects: Vec<Prospect>,
     /// One for each file that was looked at, and for each place that the user named and that could not be looked at.
     pub report: Vec<Report>,
 }
@@ -74,30 +108,58 @@ static LOADING: Mutex<()> = Mutex::new(());
 /// Cost: the files' constructors and some dozen system calls for each; a file that was not loaded before, a child process.
 #[must_use]
 pub fn load(options: &Options) -> Host {
-    let mut memory = Memory::read(options.state.as_deref());
+    search(options, |_, _| None)
+}
+
+/// As [`load`], but what is remembered of files that were loaded before makes do for them; there is no report on those.
+#[must_use]
+pub fn look(options: &Options) -> Host {
+    search(options, Memory::recall)
+}
+
+fn search(options: &Options, recall: impl Fn(&Memory, &Path) -> Option<Known>) -> Host {
+    let memory = Arc::new(Mutex::new(Memory::read(options.state.as_deref())));
     let mut host = Host::default();
     for place in options.search.places() {
         for (path, name) in files(&place, &mut host.report) {
-            let outcome = match host.plugins.iter().find(|plugin| Some(&plugin.description.name) == name.as_ref()) {
-                Some(first) => Outcome::Failed(Fault::Duplicate { of: first.path.clone() }),
-                None => match load_one(&path, name.as_ref(), options.limit, &mut memory) {
-                    Ok(plugin) => host.take(plugin),
-                    Err(fault) => Outcome::Failed(fault),
+            let mut remembered = lock(&memory);
+            let outcome = match name.as_ref().and_then(|name| host.path_of(name)) {
+                Some(first) => Outcome::Failed(Fault::Duplicate { of: first.to_owned() }),
+                None => match recall(&remembered, &path).filter(|known| name.as_ref() == Some(&known.name)) {
+                    Some(known) => {
+                        let (limit, memory) = (options.limit, Arc::clone(&memory));
+                        host.prospects.push(Prospect { known, path, limit, memory });
+                        continue;
+                    }
+                    None => match load_one(&path, name.as_ref(), options.limit, &mut remembered) {
+                        Ok(plugin) => host.take(plugin),
+                        Err(fault) => Outcome::Failed(fault),
+                    },
                 },
             };
             host.report.push(Report { path, origin: place.origin, outcome });
         }
     }
-    memory.write();
+    lock(&memory).write();
     host
 }
 
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 impl Host {
+    /// The file that a provider came from.
+    fn path_of(&self, name: &ProviderName) -> Option<&Path> {
+        let prospect = self.prospects.iter().find(|prospect| prospect.known.name == *name);
+        self.get(name).map(|plugin| &*plugin.path).or_else(|| prospect.map(|prospect| &*prospect.path))
+    }
+
     fn take(&mut self, plugin: Plugin) -> Outcome {
         let Description { name, version, .. } = plugin.description.clone();
         // Only a single file that the user named can get here with a name that is taken.
-        if let Some(first) = self.get(&name) {
-            return Outcome::Failed(Fault::Duplicate { of: first.path.clone() });
+        if let Some(first) = self.path_of(&name) {
+            return Outcome::Failed(Fault::Duplicate { of: first.to_owned() });
         }
         let abi = plugin.abi;
         self.plugins.push(plugin);
@@ -147,7 +209,7 @@ fn load_one(
     limit: Option<Duration>,
     memory: &mut Memory,
 ) -> Result<Plugin, Fault> {
-    let _alone = LOADING.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = lock(&LOADING);
     let (file, real) = trust::open_trusted(path)?;
     elf::check(&file)?;
     let name = name_for_loader(&file, &real);
@@ -161,6 +223,9 @@ fn load_one(
         }
         opened => opened,
     };
+    if let Ok(library) = &opened {
+        memory.learn(&file, &library.description);
+    }
     // The system's loader takes equal names for equal libraries, so the number in this one's name must not be used again.
     let _ = file.into_raw_fd();
     let Library { description, abi, caller } = opened?;

@@ -5,9 +5,14 @@
 //! on a good file is loaded at once and a bad one is refused at once. The system's linker cache is part of the identity: when other
 //! libraries are installed, everything is tried again.
 //!
+//! Of a good file it is also remembered which provider is in it and where that can serve at all, so that a file can be left alone which does
+//! not come into question ([`Known`]).
+//!
 //! What may be the machine's fault (too slow, killed for want of memory) is not remembered. What is remembered is a cache. Without a folder for it, or with a damaged file, everything is tried again.
 
-use std::fs::File;
+use std::collections::BTreeSet;
+use std::fmt;
+use std::fs::{File, Metadata};
 use std::io::{Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -15,6 +20,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use ah_plugin_api::abi::AbiVersion;
+use ah_plugin_api::{Description, ProviderName};
 use nix::sys::signal::Signal;
 
 use crate::report::Fault;
@@ -26,11 +32,36 @@ const LIMIT: Duration = Duration::from_secs(10);
 const MAX_LINES: usize = 64;
 const MAX_BYTES: u64 = 64 << 10;
 
+/// What is known of a plugin without loading it: what it said of itself the last time.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Known {
+    /// The provider's name.
+    pub name: ProviderName,
+    /// Its place in the order of selection, as in [`Description`].
+    pub rank: Option<u32>,
+    /// Where it can serve at all, as in [`Description`].
+    pub filesystems: BTreeSet<u32>,
+}
+
+impl Known {
+    pub(crate) fn of(description: &Description) -> Self {
+        let Description { name, rank, filesystems, .. } = description.clone();
+        Self { name, rank, filesystems }
+    }
+}
+
 /// Outcomes by identity.
 pub(crate) struct Memory {
     file: Option<PathBuf>,
-    lines: Vec<(String, String)>,
+    lines: Vec<Line>,
     changed: bool,
+}
+
+/// One line: `OUTCOME DEV INO SIZE MTIME CTIME`, of a good file also ` NAME RANK FILESYSTEMS`.
+struct Line {
+    identity: String,
+    ending: Ending,
+    known: Option<Known>,
 }
 
 impl Memory {
@@ -44,20 +75,15 @@ impl Memory {
             let _ = opened.take(MAX_BYTES).read_to_string(&mut text);
         }
         let mut lines = text.lines();
-        let lines = if lines.next() == Some(&head()) {
-            lines.filter_map(|line| line.split_once(' ').map(|(a, b)| (b.to_owned(), a.to_owned()))).collect()
-        } else {
-            Vec::new()
-        };
+        let lines = if lines.next() == Some(&head()) { lines.filter_map(Line::parse).collect() } else { Vec::new() };
         Self { file, lines, changed: false }
     }
 
     /// What loading `file` comes to, if it does not come to a good end; `load` is what is run in the child if that is not known yet.
     pub(crate) fn try_out(&mut self, file: &File, load: impl FnOnce()) -> Result<(), Fault> {
-        let identity = identity(file).map_err(Fault::Unreadable)?;
-        let known = self.lines.iter().find(|(id, _)| *id == identity).and_then(|(_, outcome)| parse(outcome));
-        let ending = match known {
-            Some(ending) => ending,
+        let identity = identity(&file.metadata().map_err(Fault::Unreadable)?);
+        let ending = match self.lines.iter().find(|line| line.identity == identity) {
+            Some(line) => line.ending,
             None => {
                 let ending = sys::in_child(LIMIT, load).map_err(Fault::Untried)?;
                 self.note(identity, ending);
@@ -77,18 +103,45 @@ impl Memory {
         if matches!(ending, Ending::TimedOut | Ending::Signal(Signal::SIGKILL)) {
             return;
         }
-        self.lines.retain(|(id, _)| *id != identity);
-        self.lines.push((identity, print(ending)));
+        self.lines.retain(|line| line.identity != identity);
+        self.lines.push(Line { identity, ending, known: None });
         self.changed = true;
     }
 
+    /// What is known of the file at `path` if it was loaded before.
+    pub(crate) fn recall(&self, path: &Path) -> Option<Known> {
+        let identity = identity(&std::fs::metadata(path).ok()?);
+        self.lines.iter().find(|line| line.identity == identity)?.known.clone()
+    }
+
+    /// Remembers what a file that was loaded says of itself.
+    pub(crate) fn learn(&mut self, file: &File, description: &Description) {
+        let Ok(identity) = file.metadata().map(|at| identity(&at)) else { return };
+        let known = Known::of(description);
+        if let Some(line) =
+            self.lines.iter_mut().find(|line| line.identity == identity && line.known.as_ref() != Some(&known))
+        {
+            line.known = Some(known);
+            self.changed = true;
+        }
+    }
+
+    /// Forgets the file at `path`, so that it is looked at from the beginning the next time.
+    pub(crate) fn forget(&mut self, path: &Path) {
+        let Ok(identity) = std::fs::metadata(path).map(|at| identity(&at)) else { return };
+        let before = self.lines.len();
+        self.lines.retain(|line| line.identity != identity);
+        self.changed |= self.lines.len() != before;
+    }
+
     /// Writes down what is new. Best effort: what is not remembered is tried again.
-    pub(crate) fn write(&self) {
+    pub(crate) fn write(&mut self) {
         let Some(file) = self.file.as_ref().filter(|_| self.changed) else { return };
+        self.changed = false;
         let mut text = head();
         text.push('\n');
-        for (identity, outcome) in &self.lines[self.lines.len().saturating_sub(MAX_LINES)..] {
-            text.push_str(&format!("{outcome} {identity}\n"));
+        for line in &self.lines[self.lines.len().saturating_sub(MAX_LINES)..] {
+            text.push_str(&format!("{line}\n"));
         }
         // Not synced: after a power cut an empty file is as good as none.
         let temp = file.with_extension(format!("tried.{}", std::process::id()));
@@ -104,36 +157,58 @@ impl Memory {
 /// Remembered outcomes count only for this build's ABI and this state of the system's libraries.
 fn head() -> String {
     let (secs, nanos) = std::fs::metadata("/etc/ld.so.cache").map_or((0, 0), |at| (at.mtime(), at.mtime_nsec()));
-    format!("ah plugins tried 1 {} {secs}.{nanos}", AbiVersion::OURS)
+    format!("ah plugins tried 2 {} {secs}.{nanos}", AbiVersion::OURS)
 }
 
-fn identity(file: &File) -> std::io::Result<String> {
-    let at = file.metadata()?;
+fn identity(at: &Metadata) -> String {
     let (modified, changed) = ((at.mtime(), at.mtime_nsec()), (at.ctime(), at.ctime_nsec()));
     let (dev, ino, size) = (at.dev(), at.ino(), at.size());
-    Ok(format!("{dev} {ino} {size} {}.{} {}.{}", modified.0, modified.1, changed.0, changed.1))
+    format!("{dev} {ino} {size} {}.{} {}.{}", modified.0, modified.1, changed.0, changed.1)
 }
 
-fn print(ending: Ending) -> String {
-    match ending {
-        Ending::Finished => "fine".to_owned(),
-        Ending::Signal(signal) => signal.as_str().to_owned(),
-        Ending::Exit(code) => code.to_string(),
-        // Never written down; read, it would mean nothing.
-        Ending::TimedOut => "hangs".to_owned(),
+impl Line {
+    fn parse(line: &str) -> Option<Self> {
+        let words: Vec<&str> = line.split(' ').collect();
+        let (outcome, rest) = words.split_first()?;
+        let (identity, known) = rest.split_at_checked(5)?;
+        let ending = match *outcome {
+            "fine" => Ending::Finished,
+            other => {
+                Signal::from_str(other).map(Ending::Signal).ok().or_else(|| other.parse().ok().map(Ending::Exit))?
+            }
+        };
+        let known = match known {
+            [name, rank, filesystems] => Some(Known {
+                name: ProviderName::new(*name).ok()?,
+                rank: if *rank == "-" { None } else { Some(rank.parse().ok()?) },
+                filesystems: filesystems.split_terminator(',').map(str::parse).collect::<Result<_, _>>().ok()?,
+            }),
+            _ => None,
+        };
+        Some(Self { identity: identity.join(" "), ending, known })
     }
 }
 
-fn parse(outcome: &str) -> Option<Ending> {
-    match outcome {
-        "fine" => Some(Ending::Finished),
-        other => Signal::from_str(other).map(Ending::Signal).ok().or_else(|| other.parse().ok().map(Ending::Exit)),
+impl fmt::Display for Line {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.ending {
+            Ending::Finished => f.write_str("fine")?,
+            Ending::Signal(signal) => f.write_str(signal.as_str())?,
+            Ending::Exit(code) => write!(f, "{code}")?,
+            // Never written down; read, it would mean nothing.
+            Ending::TimedOut => f.write_str("hangs")?,
+        }
+        write!(f, " {}", self.identity)?;
+        let Some(Known { name, rank, filesystems }) = &self.known else { return Ok(()) };
+        let rank = rank.map_or_else(|| "-".to_owned(), |rank| rank.to_string());
+        write!(f, " {name} {rank} ")?;
+        filesystems.iter().try_for_each(|filesystem| write!(f, "{filesystem},"))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Ending, Memory, Signal};
+    use super::{Ending, Known, Line, Memory, ProviderName, Signal};
 
     #[test]
     fn accidents_are_not_remembered() {
@@ -144,5 +219,29 @@ mod tests {
         memory.note("a".into(), Ending::Signal(Signal::SIGSEGV));
         memory.note("b".into(), Ending::Finished);
         assert!(memory.lines.len() == 2 && memory.changed);
+    }
+
+    #[test]
+    fn a_line_is_read_as_it_was_written() {
+        let name = ProviderName::new("a").unwrap();
+        let known = |rank, filesystems: &[u32]| {
+            Some(Known { name: name.clone(), rank, filesystems: filesystems.iter().copied().collect() })
+        };
+        let of_all_kinds = [
+            (Ending::Finished, known(Some(300), &[7, 2_435_016_766])),
+            (Ending::Finished, known(None, &[])),
+            (Ending::Finished, None),
+            (Ending::Signal(Signal::SIGBUS), None),
+            (Ending::Exit(3), None),
+        ];
+        for (ending, known) in of_all_kinds {
+            let line = Line { identity: "1 2 3 4.5 6.7".to_owned(), ending, known };
+            let again = Line::parse(&line.to_string()).unwrap();
+            assert!(again.identity == line.identity && again.known == line.known, "{line}");
+            assert_eq!(again.to_string(), line.to_string());
+        }
+        for damaged in ["", "fine", "fine 1 2 3", "what 1 2 3 4 5", "fine 1 2 3 4 5 A 1 ", "fine 1 2 3 4 5 a b "] {
+            assert!(Line::parse(damaged).is_none(), "{damaged}");
+        }
     }
 }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use ah_host::{Fault, Host, Options, Outcome, Search, load, load_file};
+use ah_host::{Fault, Host, Options, Outcome, Search, load, load_file, look};
 use ah_plugin_api::abi::OpenError;
 use ah_plugin_api::{
     Context, ConvertRequest, Dir, Durability, Error, ErrorKind, ListRequest, LogLevel, Observer, Place, ProbeRequest,
@@ -317,4 +317,34 @@ fn outcomes_are_remembered_until_the_file_changes() {
     expected(&load(&options));
     let left: Vec<PathBuf> = std::fs::read_dir(state.path()).unwrap().map(|entry| entry.unwrap().path()).collect();
     assert_eq!(left, [tried]);
+}
+
+#[test]
+fn what_was_loaded_before_is_loaded_again_only_when_it_is_needed() {
+    let _alone = alone();
+    let dir = folder(&["good", "crashes"]);
+    let state = tempfile::tempdir().unwrap();
+    let options = Options { state: Some(state.path().to_owned()), ..options(&[dir.path()]) };
+    let counts = |host: &Host| (host.plugins.len(), host.prospects.len(), host.report.len());
+    assert_eq!(counts(&look(&options)), (1, 0, 2), "the first time it is loaded");
+    let host = look(&options);
+    assert_eq!(counts(&host), (0, 1, 1), "what is refused is told of at once");
+    let prospect = &host.prospects[0];
+    let plugin = prospect.load().unwrap();
+    assert_eq!((&plugin.description.name, plugin.description.rank), (&prospect.known.name, prospect.known.rank));
+    assert_eq!(counts(&load(&options)), (1, 0, 2), "who wants all loads all");
+
+    // Another file in its place is looked at anew.
+    let file = dir.path().join("libah_provider_good.so");
+    std::fs::remove_file(&file).unwrap();
+    std::fs::copy(library("good"), &file).unwrap();
+    assert_eq!(counts(&look(&options)), (1, 0, 2));
+
+    // Trust is asked for when it is loaded; what failed then is looked at from the beginning the next time.
+    let host = look(&options);
+    std::fs::set_permissions(dir.path(), Permissions::from_mode(0o777)).unwrap();
+    assert!(matches!(host.prospects[0].load(), Err(Fault::NotTrusted(_))));
+    let host = look(&options);
+    assert_eq!(counts(&host), (0, 0, 2));
+    assert!(outcomes(&host).iter().all(|(_, code)| *code == "not-trusted"), "{:?}", outcomes(&host));
 }

@@ -317,6 +317,10 @@ pub struct Description {
     /// Place in the order of selection, the highest first; none: used only when asked for by name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rank: Option<u32>,
+    /// The filesystems that a workspace must be on for this provider ever to serve it, as `statfs(2)` names them in `f_type`
+    /// (`linux/magic.h`); empty: any. On others it is not even loaded.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub filesystems: BTreeSet<u32>,
     /// What it can do and keep.
     pub capabilities: BTreeSet<Capability>,
 }

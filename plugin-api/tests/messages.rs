@@ -127,6 +127,7 @@ impl Provider for Echo {
             name: ah_plugin_api::ProviderName::new("echo").unwrap(),
             version: "1".into(),
             rank: None,
+            filesystems: [0x9123_683e].into(),
             capabilities: [Capability::Diff].into(),
         }
     }

@@ -42,11 +42,10 @@ struct ProviderShape<'a> {
 pub(crate) fn run(app: &App, _args: &ProvidersArgs) -> Outcome {
     let set = app.engine()?.all_providers()?;
     app.answer_tells(NoticeKind::Plugin);
-    let mut providers: Vec<ProviderShape<'_>> = set
-        .providers
-        .iter()
-        .map(|served| ProviderShape { description: served.provider.describe(), path: &served.path })
-        .collect();
+    let mut providers = Vec::new();
+    for served in &set.providers {
+        providers.push(ProviderShape { description: served.provider()?.describe(), path: &served.path });
+    }
     providers.sort_by_key(|provider| std::cmp::Reverse(provider.description.rank));
     if app.ui.json {
         app.ui.json(&Shape { providers, refused: &set.refused })?;

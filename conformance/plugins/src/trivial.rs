@@ -59,6 +59,7 @@ impl Provider for Trivial {
             name: ProviderName::new(self.name).unwrap(),
             version: "0.1.0".to_owned(),
             rank: None,
+            filesystems: [].into(),
             capabilities: [Capability::AlwaysDurable, Capability::ReadWithoutMount].into(),
         }
     }

@@ -132,6 +132,7 @@ impl Provider for MemoryProvider {
             name: ProviderName::new("memory").unwrap_or_else(|_| unreachable!("a fixed, valid name")),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             rank: None,
+            filesystems: BTreeSet::new(),
             capabilities: BTreeSet::from([
                 Capability::Clone,
                 Capability::Diff,

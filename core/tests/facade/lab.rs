@@ -1,5 +1,6 @@
 //! A home, a workspace and providers for one test.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -22,6 +23,10 @@ pub(crate) struct Fake {
     inner: MemoryProvider,
     name: &'static str,
     rank: Option<u32>,
+    /// Where it can serve at all.
+    pub(crate) filesystems: BTreeSet<u32>,
+    /// How often it was asked whether it can serve.
+    pub(crate) probes: Arc<AtomicI64>,
     /// What the next snapshots fail with.
     pub(crate) fails: Arc<Mutex<Option<Error>>>,
     /// What `probe` says.
@@ -50,6 +55,8 @@ impl Fake {
             inner: MemoryProvider::default(),
             name,
             rank,
+            filesystems: BTreeSet::new(),
+            probes: Arc::default(),
             fails: Arc::default(),
             probe: Arc::default(),
             syncs: Arc::default(),
@@ -77,10 +84,12 @@ impl Provider for Fake {
     fn describe(&self) -> Description {
         let mut inner = self.inner.describe();
         inner.capabilities.extend([Capability::FindsDamage, Capability::Convert]);
-        Description { name: ProviderName::new(self.name).unwrap(), rank: self.rank, ..inner }
+        let filesystems = self.filesystems.clone();
+        Description { name: ProviderName::new(self.name).unwrap(), rank: self.rank, filesystems, ..inner }
     }
 
     fn probe(&self, place: &Place<'_>, request: &ProbeRequest, cx: &Context<'_>) -> Result<Probe> {
+        self.probes.fetch_add(1, Ordering::Relaxed);
         match &*self.probe.lock().unwrap() {
             Some(probe) => Ok(probe.clone()),
             None => self.inner.probe(place, request, cx),

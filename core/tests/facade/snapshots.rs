@@ -5,6 +5,7 @@ use ah_core::{
 };
 use ah_plugin_api::Probe;
 use std::os::fd::AsFd;
+use std::sync::atomic::Ordering;
 
 fn rel(path: &str) -> RelPath {
     RelPath::new(path).unwrap()
@@ -209,6 +210,61 @@ fn the_best_that_can_serves() {
     assert_eq!(lab.open().snapshot(&SnapshotOptions::default()).unwrap_err().kind, ErrorKind::Unavailable);
     lab.settings.flags.insert("provider".into(), "No Name".into());
     assert_eq!(lab.open().snapshot(&SnapshotOptions::default()).unwrap_err().kind, ErrorKind::InvalidArgument);
+}
+
+#[test]
+fn one_for_another_filesystem_is_asked_only_when_nobody_serves() {
+    let mut elsewhere = Fake::new("elsewhere", Some(900));
+    elsewhere.filesystems = [1].into();
+    let other = Fake::new("other", Some(100));
+    let lab = Lab::with(vec![other.clone(), elsewhere.clone()], other.clone());
+    assert_eq!(lab.step("a", "1").provider.as_str(), "other");
+    assert_eq!(elsewhere.probes.load(Ordering::Relaxed), 0);
+    let no = |reason: &str| Probe {
+        usable: false,
+        reason: reason.into(),
+        remedy: None,
+        modes: [].into(),
+        can_delete: true,
+        convertible: None,
+    };
+    *elsewhere.probe.lock().unwrap() = Some(no("not on that filesystem"));
+    *other.probe.lock().unwrap() = Some(no("not today"));
+    let error = lab.open().snapshot(&SnapshotOptions::default()).unwrap_err();
+    assert_eq!(error.causes, ["other: not today", "elsewhere: not on that filesystem"]);
+}
+
+#[test]
+fn one_that_makes_no_branches_gives_way_to_the_helpers_that_does() {
+    let (direct, helped) = (Fake::new("fs", Some(400)), Fake::new("fs_ahd", Some(399)));
+    let other = Fake::new("other", Some(300));
+    let lab = Lab::with(vec![other.clone(), helped.clone(), direct.clone()], direct.clone());
+    let can = |modes: &[Mode]| Probe {
+        usable: true,
+        reason: "fine".into(),
+        remedy: None,
+        modes: modes.iter().copied().collect(),
+        can_delete: true,
+        convertible: None,
+    };
+    let both = can(&[Mode::InPlace, Mode::Worktree]);
+    let serves = |text: &str| {
+        let served = lab.step("a", text).provider;
+        let candidates = lab.engine().status(&lab.path()).unwrap().candidates;
+        let chosen: Vec<_> = candidates.into_iter().filter(|candidate| candidate.chosen).map(|c| c.name).collect();
+        assert_eq!(chosen, [served.clone()], "status says the same");
+        served.to_string()
+    };
+    *direct.probe.lock().unwrap() = Some(both.clone());
+    *helped.probe.lock().unwrap() = Some(both.clone());
+    assert_eq!(serves("1"), "fs");
+    *direct.probe.lock().unwrap() = Some(can(&[Mode::InPlace]));
+    assert_eq!(serves("2"), "fs_ahd");
+    // If that cannot either, nothing is won.
+    *helped.probe.lock().unwrap() = Some(can(&[Mode::InPlace]));
+    assert_eq!(serves("3"), "fs");
+    *helped.probe.lock().unwrap() = Some(Probe { usable: false, ..both });
+    assert_eq!(serves("4"), "fs");
 }
 
 #[test]

@@ -38,6 +38,7 @@ impl Provider for Minimal {
             name: ProviderName::new("minimal").expect("a valid name"),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             rank: None,
+            filesystems: BTreeSet::new(),
             capabilities: BTreeSet::from([Capability::Clone]),
         }
     }

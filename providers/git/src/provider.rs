@@ -90,7 +90,13 @@ impl Provider for GitProvider {
         }
         // The name is a valid one; a test looks at it.
         let name = ProviderName::new("git").unwrap_or_else(|_| unreachable!("a fixed, valid name"));
-        Description { name, version: env!("CARGO_PKG_VERSION").to_owned(), rank: Some(100), capabilities }
+        Description {
+            name,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            rank: Some(100),
+            filesystems: BTreeSet::new(),
+            capabilities,
+        }
     }
 
     fn probe(&self, place: &Place<'_>, request: &ProbeRequest, _cx: &Context<'_>) -> Result<Probe> {

@@ -6,6 +6,7 @@ use std::ffi::CStr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use ah_plugin_api::{Dir, Error, ErrorKind, Omission, OmitReason, RelPath, Result};
 use ah_provider_directory::{Mount, Mounts, climb, failed, mount_of, open_beneath};
@@ -13,7 +14,7 @@ use rustix::fs::{AtFlags, Mode, OFlags, Statx, StatxAttributes};
 use rustix::io::Errno;
 
 /// What `statfs` calls ZFS. Source: `ZFS_SUPER_MAGIC`.
-const MAGIC: i64 = 0x2fc1_2fc1;
+pub(crate) const SUPER_MAGIC: u32 = 0x2fc1_2fc1;
 
 const DIRECTORY: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
@@ -41,7 +42,7 @@ pub(crate) struct Located {
 pub(crate) fn is_zfs(dir: &Dir) -> Result<bool> {
     let stat = rustix::fs::fstatfs(dir).map_err(|errno| failed("cannot look at the workspace's filesystem", errno))?;
     #[allow(clippy::unnecessary_cast, reason = "the type differs between machines")]
-    Ok(stat.f_type as i64 == MAGIC)
+    Ok(stat.f_type as i64 == i64::from(SUPER_MAGIC))
 }
 
 /// Finds the dataset of a workspace.
@@ -111,8 +112,53 @@ fn with_control_directory(mut located: Located, dir: &Dir) -> Result<Located> {
 }
 
 /// Finds where a dataset's root is mounted; none if nowhere that this process sees.
+///
+/// Where it was last time is looked at first, so that the mount table is not read for each file of a snapshot.
 pub(crate) fn dataset(name: &str) -> Result<Option<Mounted>> {
-    root_in(&Mounts::read(), name)
+    static LAST: Mutex<Vec<Seen>> = Mutex::new(Vec::new());
+    let last = || LAST.lock().unwrap_or_else(PoisonError::into_inner);
+    let seen = last().iter().find(|seen| seen.dataset == name).cloned();
+    if let Some(mounted) = seen.and_then(|seen| seen.again()) {
+        return Ok(Some(mounted));
+    }
+    let found = root_in(&Mounts::read(), name)?;
+    let mut last = last();
+    last.retain(|seen| seen.dataset != name);
+    last.truncate(REMEMBERED - 1);
+    last.extend(found.as_ref().and_then(Seen::new));
+    Ok(found)
+}
+
+/// How many datasets' mounts are remembered.
+const REMEMBERED: usize = 8;
+
+/// Where a dataset's root was mounted, and what tells whether it still is: ids of mounts are used again.
+#[derive(Debug, Clone)]
+struct Seen {
+    dataset: String,
+    point: PathBuf,
+    identity: Identity,
+}
+
+/// The mount, the filesystem (which for ZFS follows from what identifies the dataset), and the directory in it.
+type Identity = (u64, u64, u64);
+
+fn identity(root: &OwnedFd) -> Option<Identity> {
+    let filesystem = rustix::fs::fstatvfs(root).ok()?.f_fsid;
+    Some((mount_of(root).ok()?, filesystem, rustix::fs::fstat(root).ok()?.st_ino))
+}
+
+impl Seen {
+    fn new(mounted: &Mounted) -> Option<Self> {
+        let (dataset, point) = (mounted.dataset.clone(), mounted.point.clone());
+        Some(Self { dataset, point, identity: identity(&mounted.root)? })
+    }
+
+    /// The same, if it is still there.
+    fn again(self) -> Option<Mounted> {
+        let root = rustix::fs::open(&self.point, DIRECTORY, Mode::empty()).ok()?;
+        (identity(&root)? == self.identity).then_some(Mounted { dataset: self.dataset, root, point: self.point })
+    }
 }
 
 fn root_in(mounts: &Mounts, dataset: &str) -> Result<Option<Mounted>> {

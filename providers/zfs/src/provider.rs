@@ -50,6 +50,7 @@ impl Provider for ZfsProvider {
             name: ProviderName::new("zfs").unwrap_or_else(|_| unreachable!("a valid name")),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             rank: Some(400),
+            filesystems: BTreeSet::from([crate::locate::SUPER_MAGIC]),
             capabilities,
         }
     }

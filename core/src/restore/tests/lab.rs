@@ -84,7 +84,8 @@ impl Memory {
 impl Provider for Memory {
     fn describe(&self) -> Description {
         let name = ProviderName::new("memory").unwrap();
-        Description { name, version: "0".into(), rank: None, capabilities: self.capabilities.clone() }
+        let capabilities = self.capabilities.clone();
+        Description { name, version: "0".into(), rank: None, filesystems: [].into(), capabilities }
     }
 
     fn probe(&self, _: &Place<'_>, _: &ProbeRequest, _: &Context<'_>) -> Result<Probe> {

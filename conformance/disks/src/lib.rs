@@ -30,7 +30,7 @@ impl Disk {
         if !rustix::process::geteuid().is_root() {
             return Err("only root can mount".to_owned());
         }
-        let temp = tempfile::Builder::new().prefix("ah-disk-").tempdir().map_err(|e| e.to_string())?;
+        let temp = tempfile::Builder::new().prefix("ah-disk-").tempdir_in(place(megabytes)).map_err(|e| e.to_string())?;
         // Ordinary users are to come to it.
         std::fs::set_permissions(temp.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
         let (image, at) = (temp.path().join("image"), temp.path().join("at"));
@@ -69,6 +69,15 @@ impl Drop for Disk {
         if run(Command::new("umount").arg("-R").arg(&self.at)).is_err() {
             let _ = run(Command::new("umount").args(["-R", "-l"]).arg(&self.at));
         }
+    }
+}
+
+/// Where to keep an image of that size: in memory if there is room twice over, so that a commit costs what the filesystem costs.
+fn place(megabytes: u64) -> PathBuf {
+    let memory = Path::new("/dev/shm");
+    match rustix::fs::statvfs(memory) {
+        Ok(room) if room.f_bavail * room.f_frsize >= megabytes << 21 => memory.to_owned(),
+        _ => std::env::temp_dir(),
     }
 }
 

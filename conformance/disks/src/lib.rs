@@ -30,7 +30,8 @@ impl Disk {
         if !rustix::process::geteuid().is_root() {
             return Err("only root can mount".to_owned());
         }
-        let temp = tempfile::Builder::new().prefix("ah-disk-").tempdir_in(place(megabytes)).map_err(|e| e.to_string())?;
+        let temp =
+            tempfile::Builder::new().prefix("ah-disk-").tempdir_in(place(megabytes)).map_err(|e| e.to_string())?;
         // Ordinary users are to come to it.
         std::fs::set_permissions(temp.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
         let (image, at) = (temp.path().join("image"), temp.path().join("at"));

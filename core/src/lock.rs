@@ -1,12 +1,12 @@
 //! Locks between processes, and whether a process that wrote its name somewhere is still there.
 //!
-//! A lock is an flock: the kernel lets go of it when its holder dies, so a dead holder blocks nobody. Who holds it stands in
-//! the file (pid and start time), for the message that a waiting person gets. Locks are taken in the order home, restore,
+//! A lock is an flock: the kernel lets go of it when its holder dies, so a dead holder blocks nobody. Who holds it, for the message that a
+//! waiting person gets, says `/proc/locks`: nothing is written to a lock's file. Locks are taken in the order home, restore,
 //! orphans, timeline; never the other way round.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, Read, Seek, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::io;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -22,7 +22,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 /// A lock that is held until it is dropped, or its process ends.
 #[derive(Debug)]
 pub(crate) struct Lock {
-    file: File,
+    _file: File,
 }
 
 impl Lock {
@@ -41,25 +41,13 @@ impl Lock {
             std::thread::sleep(pause);
             pause = (pause * 2).min(Duration::from_millis(50));
         }
-        let mut lock = Self { file };
-        if alone {
-            // Only for messages: a failure to write it harms nothing.
-            let _ = lock.sign();
-        }
-        Ok(lock)
+        Ok(Self { _file: file })
     }
 
     /// Takes the lock if it is free.
     pub(crate) fn try_take(path: &Path, alone: bool) -> Result<Option<Self>> {
         let file = open(path)?;
-        Ok(try_lock(&file, alone).map_err(|e| failed("lock", path, &e))?.then_some(Self { file }))
-    }
-
-    fn sign(&mut self) -> io::Result<()> {
-        let holder = serde_json::to_vec(&Holder::me())?;
-        self.file.set_len(0)?;
-        self.file.rewind()?;
-        self.file.write_all(&holder)
+        Ok(try_lock(&file, alone).map_err(|e| failed("lock", path, &e))?.then_some(Self { _file: file }))
     }
 }
 
@@ -88,19 +76,39 @@ fn try_lock(file: &File, alone: bool) -> io::Result<bool> {
     }
 }
 
-fn busy(path: &Path, mut file: &File) -> Error {
-    let mut text = String::new();
-    let holder: Option<Holder> = file
-        .rewind()
-        .ok()
-        .and_then(|()| file.read_to_string(&mut text).ok())
-        .and_then(|_| serde_json::from_str(&text).ok());
-    let who = match holder {
-        Some(holder) if holder.alive() => format!("process {}", holder.pid),
-        Some(holder) => format!("something that process {} (ended) left running", holder.pid),
+fn busy(path: &Path, file: &File) -> Error {
+    let who = match holder(file) {
+        Some(pid) if start_time(pid).is_some() => format!("process {pid}"),
+        Some(pid) => format!("something that process {pid} (ended) left running"),
         None => "another process".to_owned(),
     };
     Error::new(ErrorKind::Busy, format!("{who} holds {}", path.display())).with_hint("wait for it to end, then repeat")
+}
+
+/// Who took the flock of a file, as far as that can be seen. Files of several filesystems may have the same number, so one that
+/// verifiably has this file open comes first.
+fn holder(file: &File) -> Option<u32> {
+    let at = file.metadata().ok()?;
+    let locks = std::fs::read_to_string("/proc/locks").ok()?;
+    let holders = locks.lines().filter_map(|line| holder_of(line, at.ino()));
+    let has_it = |pid: &u32| {
+        let open = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+        open.filter_map(|fd| std::fs::metadata(fd.path()).ok()).any(|it| (it.dev(), it.ino()) == (at.dev(), at.ino()))
+    };
+    let holders: Vec<u32> = holders.collect();
+    holders.iter().copied().find(has_it).or_else(|| holders.first().copied())
+}
+
+/// The process in a line of `/proc/locks` (`1: FLOCK  ADVISORY  WRITE 4711 00:2f:815 0 EOF`) if it is about that inode; see `proc_locks(5)`.
+fn holder_of(line: &str, inode: u64) -> Option<u32> {
+    let mut words = line.split_whitespace().skip(1);
+    if words.next()? != "FLOCK" {
+        return None;
+    }
+    let pid = words.nth(2)?;
+    let its = words.next()?.rsplit(':').next()?;
+    // 0: of another namespace.
+    (its.parse() == Ok(inode)).then(|| pid.parse().ok()).flatten().filter(|pid| *pid != 0)
 }
 
 /// A process by pid and start time, which together are never used again while the machine runs.
@@ -148,7 +156,6 @@ pub(crate) fn boot_id() -> String {
 
 /// The inode that stands for this process's namespace of pids; 0: not known.
 fn namespace() -> u64 {
-    use std::os::unix::fs::MetadataExt;
     std::fs::metadata("/proc/self/ns/pid").map_or(0, |at| at.ino())
 }
 
@@ -178,7 +185,7 @@ fn start_time(pid: u32) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Holder, Lock, may_run, me_in_a_name};
+    use super::{Holder, Lock, holder_of, may_run, me_in_a_name};
     use ah_plugin_api::{ErrorKind, Quiet};
     use std::time::Duration;
 
@@ -196,6 +203,16 @@ mod tests {
         let _one = Lock::take(&path, false, Duration::from_secs(5), &Quiet).unwrap();
         let _two = Lock::take(&path, false, Duration::from_secs(5), &Quiet).unwrap();
         assert!(Lock::try_take(&path, true).unwrap().is_none());
+    }
+
+    #[test]
+    fn reads_the_kernels_list_of_locks() {
+        let line = "12: FLOCK  ADVISORY  WRITE 4711 00:2f:815 0 EOF";
+        assert_eq!((holder_of(line, 815), holder_of(line, 81)), (Some(4711), None));
+        assert_eq!(holder_of("12: POSIX  ADVISORY  WRITE 4711 00:2f:815 0 EOF", 815), None);
+        assert_eq!(holder_of("12: FLOCK  ADVISORY  WRITE 0 00:2f:815 0 EOF", 815), None);
+        assert_eq!(holder_of("12: -> FLOCK  ADVISORY  WRITE 5 00:2f:815 0 EOF", 815), None, "one that waits");
+        assert_eq!(holder_of("", 815), None);
     }
 
     #[test]

@@ -252,7 +252,7 @@ fn one_that_makes_no_branches_gives_way_to_the_helpers_that_does() {
         let served = lab.step("a", text).provider;
         let candidates = lab.engine().status(&lab.path()).unwrap().candidates;
         let chosen: Vec<_> = candidates.into_iter().filter(|candidate| candidate.chosen).map(|c| c.name).collect();
-        assert_eq!(chosen, [served.clone()], "status says the same");
+        assert_eq!(chosen, std::slice::from_ref(&served), "status says the same");
         served.to_string()
     };
     *direct.probe.lock().unwrap() = Some(both.clone());

@@ -2,9 +2,10 @@
 //!
 //! - [`BtrfsProvider`] is the way in: it implements the contract and holds no logic of its own.
 //! - `subvolume` finds what contains a workspace and what this process may do; `probe` and `omitted` say what follows.
-//! - `depot` is where snapshots are kept, `record` what travels with one, `shelf` takes, lists and removes them.
+//! - `depot` is where snapshots are kept (`elsewhere`, if that is not in the store), `record` what travels with one, `shelf` takes, lists and removes them.
 //! - `convert` makes a subvolume of a directory.
 //! - `diff` compares, by what the filesystem knows where this process may ask.
+//! - `view` shows snapshots.
 //! - `made` makes clones and finds them again, `remove` removes subvolumes, `reclaim` clears up.
 //! - `sys` are the ioctls. No C library: a dozen calls of the kernel's stable interface are all that is needed, and libbtrfsutil
 //!   works by paths where this works by descriptors.
@@ -16,6 +17,7 @@
 mod convert;
 mod depot;
 mod diff;
+mod elsewhere;
 mod made;
 mod omitted;
 mod probe;
@@ -27,5 +29,6 @@ mod shelf;
 mod subvolume;
 #[allow(unsafe_code)]
 mod sys;
+mod view;
 
 pub use provider::BtrfsProvider;

@@ -51,7 +51,7 @@ pub(crate) fn omitted(workspace: &Dir, source: &Subvolume, store: &Dir) -> Resul
 /// Whether that is a place of ours for snapshots: the depot of this store or another's.
 fn is_own(workspace: &Dir, path: &RelPath, store: &Dir) -> bool {
     let name = path.file_name().unwrap_or_default();
-    if name == crate::depot::ABOVE.as_bytes() {
+    if name == crate::elsewhere::ABOVE.as_bytes() {
         return true;
     }
     if name != b"depot" {

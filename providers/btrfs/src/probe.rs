@@ -8,7 +8,7 @@ use rustix::fs::{Access, AtFlags};
 use rustix::io::Errno;
 
 use crate::subvolume::{Removal, Subvolume};
-use crate::{depot, omitted};
+use crate::{depot, elsewhere, omitted};
 
 const HELPER: &str = "let the administrator set up `ahd`, which does it for you";
 
@@ -85,7 +85,7 @@ fn obstacle(workspace: &Dir, store: &Dir, source: &Subvolume, convertible: bool)
             )),
         };
     }
-    match depot::place_above(workspace) {
+    match elsewhere::place_above(workspace) {
         Ok(_) => None,
         Err(_) if matches!(writable(&source.root), Err(Errno::ROFS)) => read_only(&source.path),
         Err(error) => Some((told(&error), error.hint.unwrap_or_default())),

@@ -4,15 +4,13 @@ use std::collections::BTreeSet;
 
 use ah_plugin_api::{
     Capability, Changes, CloneRequest, Context, ConvertRequest, Converted, Description, DestroyRequest, DiffRequest,
-    Done, Entry, Error, ErrorKind, ListRequest, LookupRequest, MountRequest, Place, Probe, ProbeRequest, Provider,
-    ProviderName, ReadDirRequest, ReadRequest, ReclaimRequest, Reclaimed, Result, Snapshot, SnapshotRef,
-    SnapshotRequest, UnmountRequest, View, WritableClone,
+    Done, Entry, ListRequest, LookupRequest, MountRequest, Place, Probe, ProbeRequest, Provider, ProviderName,
+    ReadDirRequest, ReadRequest, ReclaimRequest, Reclaimed, Result, Snapshot, SnapshotRef, SnapshotRequest,
+    UnmountRequest, View, WritableClone,
 };
-use ah_provider_directory::Views;
 
-use crate::depot::Depot;
 use crate::shelf::{self, Shelf, no_snapshot};
-use crate::{convert, diff, made, probe, reclaim};
+use crate::{convert, diff, made, probe, reclaim, view};
 
 /// Snapshots of Btrfs subvolumes. Keeps nothing in memory: any process can go on with a store.
 #[derive(Debug, Default, Clone, Copy)]
@@ -82,32 +80,11 @@ impl Provider for BtrfsProvider {
     }
 
     fn mount(&self, place: &Place<'_>, request: &MountRequest, _cx: &Context<'_>) -> Result<View> {
-        let target = place.need_target()?;
-        let (shelf, shown) = Shelf::find(place.store, &request.snapshot)?;
-        if !request.paths.is_empty() {
-            let tree = shown.tree()?;
-            for path in &request.paths {
-                if tree.entry(path)?.is_none() {
-                    return Err(Error::new(ErrorKind::NotFound, format!("the snapshot has no {path}")));
-                }
-            }
-        }
-        let views = shelf.views()?;
-        let reference = views.add(target, &request.name, &shown.record.id)?;
-        // Removed meanwhile? Whoever removes looks at the views after that.
-        if let Err(error) = shelf.get(&request.snapshot) {
-            views.remove(&reference)?;
-            return Err(if error.kind == ErrorKind::NotFound { no_snapshot(&request.snapshot) } else { error });
-        }
-        Ok(View { path: shelf.path(&shown.record), reference, read_only_mount: true })
+        view::make(place.store, place.need_target()?, request)
     }
 
     fn unmount(&self, place: &Place<'_>, request: &UnmountRequest, _cx: &Context<'_>) -> Result<Done> {
-        if let Some(depot) = Depot::find(place.store)?
-            && let Some(made) = depot.folder("made")?
-        {
-            Views::new(made).remove(&request.view)?;
-        }
+        view::take_away(place.store, &request.view)?;
         Ok(Done {})
     }
 

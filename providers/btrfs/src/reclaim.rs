@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use crate::depot::Depot;
-use crate::{convert, made, shelf};
+use crate::{convert, elsewhere, made, shelf};
 
 /// How long the background empties the trash without coming up for air.
 const TURN: Duration = Duration::from_millis(250);
@@ -19,6 +19,12 @@ pub(crate) fn reclaim(place: &Place<'_>, request: &ReclaimRequest, cx: &Context<
     // What cannot be finished now keeps nothing else; it is told in the end.
     let converted = convert::reclaim(place.store, cx);
     let mut actions = converted.as_ref().ok().cloned().unwrap_or_default();
+    if !request.auto {
+        let count = elsewhere::clear(place.store)?;
+        if count > 0 {
+            actions.push(format!("took away what was left of {count} unfinished folders of snapshots"));
+        }
+    }
     let Some(depot) = Depot::find(place.store)? else {
         return converted.map(|actions| Reclaimed { actions, bytes: 0 });
     };

@@ -6,9 +6,11 @@ mod common;
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use ah_plugin_api::{
     Capability, Context, DestroyRequest, Dir, ErrorKind, ListRequest, OmitReason, Place, Provider, ReclaimRequest,
+    UnmountRequest,
 };
 use ah_test_disks::{Disk, NOBODY, as_ordinary_user, ordinary_users_path};
 use common::{Bench, omitted, run, subvolume, subvolumes};
@@ -139,6 +141,80 @@ fn a_store_on_another_filesystem() {
 }
 
 #[test]
+fn a_place_that_is_taken_away_while_somebody_comes_to_it() {
+    let Some(disk) = Disk::new("btrfs", 300, "") else { return };
+    let elsewhere = tempfile::tempdir().unwrap();
+    let dir = |name: &str| elsewhere.path().join(name);
+    let bench = Bench::of(&disk.at().join("work"), &dir("store"), &dir("target"));
+    let other = Bench::of(&disk.at().join("work"), &dir("other"), &dir("target"));
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for bench in [&bench, &bench, &other] {
+            let over = &over;
+            scope.spawn(move || {
+                while !over.load(Ordering::Relaxed) {
+                    bench.reclaim();
+                }
+            });
+        }
+        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            for round in 0..100 {
+                let (mine, theirs) = (bench.snapshot(&format!("s{round}")), other.snapshot("o"));
+                assert!(bench.stat(&mine).is_ok() && other.ids() == ["o"]);
+                bench.remove(&mine);
+                other.remove(&theirs);
+                assert_eq!(bench.ids(), Vec::<String>::new());
+            }
+        }));
+        over.store(true, Ordering::Relaxed);
+        outcome.unwrap();
+    });
+    bench.reclaim();
+    other.reclaim();
+    assert!(!disk.at().join(".ah-snapshots").exists());
+    for store in ["store", "other"] {
+        assert_eq!(fs::read_dir(dir(store)).unwrap().count(), 0, "{store}");
+    }
+}
+
+#[test]
+fn what_was_killed_while_it_made_a_place_or_took_one_away_leaves_nothing() {
+    let Some(disk) = Disk::new("btrfs", 300, "") else { return };
+    let elsewhere = tempfile::tempdir().unwrap();
+    let dir = |name: &str| elsewhere.path().join(name);
+    let bench = Bench::of(&disk.at().join("work"), &dir("store"), &dir("target"));
+    let taken = bench.snapshot("a");
+    let above = disk.at().join(".ah-snapshots");
+    // Before there was a place, before it was the store's, half-way into writing it down, and just after it was the store's.
+    let unmade = "0".repeat(32);
+    let made = "1".repeat(32);
+    fs::create_dir_all(above.join(&made).join("snapshots")).unwrap();
+    for (key, text) in
+        [(&unmade, format!("{unmade} {}\n", above.display())), (&made, format!("{made} {}\n", above.display()))]
+    {
+        fs::write(dir("store").join(format!("elsewhere.{key}")), text).unwrap();
+    }
+    fs::write(dir("store").join(format!("elsewhere.{}", "2".repeat(32))), "2222").unwrap();
+    let own = fs::read_to_string(dir("store").join("elsewhere")).unwrap();
+    fs::hard_link(dir("store").join("elsewhere"), dir("store").join(format!("elsewhere.{}", &own[..32]))).unwrap();
+    bench.reclaim();
+    assert_eq!(fs::read_dir(dir("store")).unwrap().count(), 1);
+    assert_eq!(fs::read_dir(&above).unwrap().count(), 1);
+    assert!(bench.stat(&taken).is_ok());
+    // While it was taken away.
+    bench.remove(&taken);
+    bench
+        .provider
+        .reclaim(&bench.place(), &ReclaimRequest { auto: true, ..ReclaimRequest::default() }, &Context::quiet())
+        .unwrap();
+    fs::rename(dir("store").join("elsewhere"), dir("store").join(format!("elsewhere.{}", &own[..32]))).unwrap();
+    assert!(bench.ids().is_empty());
+    bench.reclaim();
+    assert!(!above.exists() && fs::read_dir(dir("store")).unwrap().count() == 0);
+    bench.snapshot("b");
+}
+
+#[test]
 fn a_folder_of_that_name_that_is_not_ours_is_not_used() {
     let Some(disk) = Disk::new("btrfs", 300, "") else { return };
     let elsewhere = tempfile::tempdir().unwrap();
@@ -220,6 +296,28 @@ fn what_is_removed_is_off_the_list_at_once_and_given_back_in_turns() {
         .for_each(|s| bench.remove(s));
     bench.reclaim();
     assert_eq!(subvolumes(disk.at()), with_all - taken.len());
+}
+
+#[test]
+fn a_view_that_a_process_is_in_stays() {
+    let Some(disk) = Disk::new("btrfs", 300, "") else { return };
+    let bench = Bench::in_folder(disk.at());
+    bench.write("in/f", "x");
+    let taken = bench.snapshot("a");
+    let (first, last) = (bench.view(&taken, "v"), bench.view(&taken, "w"));
+    let mut inside = std::process::Command::new("sleep").arg("60").current_dir(first.path.join("in")).spawn().unwrap();
+    // The other one goes on showing it.
+    bench.unmount(&first);
+    let request = UnmountRequest { view: last.reference.clone() };
+    let busy = bench.provider.unmount(&bench.place(), &request, &Context::quiet()).unwrap_err();
+    let removal = bench.destroy(&DestroyRequest::Snapshot(taken.reference.clone())).unwrap_err();
+    inside.kill().unwrap();
+    inside.wait().unwrap();
+    assert!(busy.kind == ErrorKind::Busy && busy.message.contains(&inside.id().to_string()), "{busy:?}");
+    assert!(removal.kind == ErrorKind::Busy && busy.hint.is_some(), "{removal:?}");
+    bench.unmount(&last);
+    bench.remove(&taken);
+    assert!(bench.ids().is_empty());
 }
 
 #[test]

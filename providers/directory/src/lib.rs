@@ -5,6 +5,7 @@
 //!   [`climb_by_other_mounts`] where only a part of it is mounted there.
 //! - [`Mounts`] is the mount table: what is mounted inside a workspace is not in its snapshots.
 //! - [`Views`] remembers which snapshots are shown, where a view is no mount that would say so itself.
+//! - [`Process`] says what each process uses, for whoever is told that something is in use.
 //! - [`failed`] turns an error of the operating system into one of the contract, [`look`] asks for an entry's attributes.
 //!
 //! Not here: making snapshots, and anything that only one filesystem has.
@@ -15,6 +16,7 @@ mod beneath;
 mod climb;
 mod entry;
 mod mounts;
+mod processes;
 mod tree;
 mod views;
 
@@ -22,5 +24,6 @@ pub use beneath::open_beneath;
 pub use climb::{Climbed, climb, climb_by_other_mounts, path_of};
 pub use entry::{MASK, entry_of, failed, look, mount_of, names};
 pub use mounts::{Mount, Mounts, boot_id, has_capability, in_first_user_namespace};
+pub use processes::{How, Process, Use};
 pub use tree::Tree;
 pub use views::Views;

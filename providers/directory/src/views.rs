@@ -81,6 +81,13 @@ impl Views {
         (boot == boot_id()).then(|| snapshot.to_owned())
     }
 
+    /// The snapshot that a view shows; none if there is no such view, or it is of an earlier run of the machine.
+    #[must_use]
+    pub fn snapshot(&self, view: &Reference) -> Option<SnapshotId> {
+        let name = Some(view.as_str()).filter(|name| is_reference(name))?;
+        SnapshotId::new(self.shown(name)?).ok()
+    }
+
     /// How many views of a snapshot there are.
     ///
     /// # Errors

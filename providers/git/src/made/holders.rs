@@ -2,23 +2,16 @@
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-/// Processes, other than this one, whose working directory, root, program or open files lie at or below `dir`: `pid (name)`
+use ah_provider_directory::Process;
+
+/// Processes, other than this one, whose working directory, root, program, open or mapped files lie at or below `dir`: `pid (name)`
 /// each. As far as this user may see them; empty also where `/proc` is not there.
 pub(crate) fn holders_of(dir: impl AsFd) -> Vec<String> {
     let Ok(top) = std::fs::read_link(format!("/proc/self/fd/{}", dir.as_fd().as_raw_fd())) else { return Vec::new() };
-    let Ok(processes) = std::fs::read_dir("/proc") else { return Vec::new() };
-    let own = std::process::id();
-    let mut found = Vec::new();
-    for process in processes.flatten() {
-        let Some(pid) = process.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
-        if pid != own && uses(&process.path(), &top) {
-            let name = std::fs::read_to_string(process.path().join("comm")).unwrap_or_default();
-            found.push(format!("{pid} ({})", name.trim_end()));
-        }
-    }
-    found
+    let uses = |process: &Process| process.uses(|used| used.is_below(&top)).is_some();
+    Process::others().filter(uses).map(|process| process.to_string()).collect()
 }
 
 /// Mount points of this mount namespace strictly below `dir`.
@@ -53,15 +46,6 @@ fn unescape(text: &[u8]) -> Vec<u8> {
         }
     }
     out
-}
-
-fn uses(process: &Path, top: &Path) -> bool {
-    let below = |link: PathBuf| std::fs::read_link(link).is_ok_and(|path| is_below(&path, top));
-    if ["cwd", "root", "exe"].into_iter().any(|link| below(process.join(link))) {
-        return true;
-    }
-    let Ok(open) = std::fs::read_dir(process.join("fd")) else { return false };
-    open.flatten().any(|fd| below(fd.path()))
 }
 
 fn is_below(path: &Path, top: &Path) -> bool {

@@ -1,0 +1,345 @@
+//! Depots that are not in their stores: the note of where one is, making one, taking it away when it is empty.
+//!
+//! ```text
+//! <store>/elsewhere          the depot that is the store's, one line: key, blank, path of the folder of depots
+//! <store>/elsewhere.<key>    the same of one that is in the making or being taken away
+//! ```
+//!
+//! The second comes before the depot and goes after it, so that what a killed process leaves is found ([`clear`]); its maker holds it locked.
+//! Whoever puts something into a depot holds that locked, shared ([`hold`]); whoever takes it away, alone. Which depot is the store's is decided
+//! by the note's first name.
+
+use std::ffi::OsString;
+use std::io::{Read, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+use ah_plugin_api::{Dir, Error, ErrorKind, Result};
+use ah_provider_directory::{failed, look, names, path_of};
+use rustix::fs::{Access, AtFlags, FlockOperation, Mode, OFlags, RenameFlags};
+use rustix::io::{Errno, retry_on_intr};
+
+use crate::depot::{FOLDERS, open, unique};
+use crate::subvolume::is_root;
+use crate::sys;
+
+/// The folder of depots, where they cannot be in their stores.
+pub(crate) const ABOVE: &str = ".ah-snapshots";
+
+const NOTE: &str = "elsewhere";
+
+/// Where a depot is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Note {
+    /// Its name, 128 random bits in hex.
+    key: String,
+    /// The folder of depots.
+    above: PathBuf,
+}
+
+impl Note {
+    /// That of the store's depot.
+    pub(crate) fn read(store: &Dir) -> Result<Option<Self>> {
+        match open_note(store, NOTE)? {
+            Some(file) => Self::parse(&file).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    fn parse(file: &std::fs::File) -> Result<Self> {
+        let mut bytes = Vec::new();
+        file.take(8192)
+            .read_to_end(&mut bytes)
+            .map_err(|e| Error::from_io("cannot read where the snapshots are", &e))?;
+        let damaged = || Error::new(ErrorKind::DataLoss, "the store's note of where its snapshots are is damaged");
+        let line = bytes.strip_suffix(b"\n").ok_or_else(damaged)?;
+        let (key, path) = line.split_at_checked(32).ok_or_else(damaged)?;
+        let path = path.strip_prefix(b" ").filter(|path| path.starts_with(b"/")).ok_or_else(damaged)?;
+        if !key.iter().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(b)) {
+            return Err(damaged());
+        }
+        let key = String::from_utf8_lossy(key).into_owned();
+        Ok(Self { key, above: PathBuf::from(OsString::from_vec(path.to_owned())) })
+    }
+
+    /// Where the depot is.
+    pub(crate) fn path(&self) -> PathBuf {
+        self.above.join(&self.key)
+    }
+
+    /// What it is called while the depot is not the store's.
+    fn aside(&self) -> String {
+        format!("{NOTE}.{}", self.key)
+    }
+
+    fn folder(&self) -> Result<Dir> {
+        let gone = |why: String| {
+            let message = format!("the snapshots in {} cannot be reached: {why}", self.path().display());
+            Error::new(ErrorKind::FailedPrecondition, message)
+                .with_hint("mount that filesystem where it was when they were taken")
+        };
+        let folder = Dir::open(&self.above).map_err(|error| gone(error.causes.join(": ")))?;
+        check_own(folder.as_fd(), &self.above).map_err(|error| gone(error.message))?;
+        Ok(folder)
+    }
+
+    /// Opens the depot.
+    ///
+    /// # Errors
+    /// `FailedPrecondition` if it is on a filesystem that is not there.
+    pub(crate) fn open(&self) -> Result<OwnedFd> {
+        let folder = self.folder()?;
+        open(folder.as_fd(), &self.key).map_err(|errno| {
+            let why = std::io::Error::from(errno);
+            let message = format!("the snapshots in {} cannot be reached: {why}", self.path().display());
+            Error::new(ErrorKind::FailedPrecondition, message)
+                .with_hint("mount that filesystem where it was when they were taken")
+        })
+    }
+}
+
+fn open_note(store: &Dir, name: &str) -> Result<Option<std::fs::File>> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    match rustix::fs::openat(store, name, flags, Mode::empty()) {
+        Ok(file) => Ok(Some(file.into())),
+        Err(Errno::NOENT) => Ok(None),
+        Err(errno) => Err(failed("cannot read where the snapshots are", errno)),
+    }
+}
+
+/// Waits until nobody takes the open depot away, and keeps everybody from it until it is closed. Then it may be gone.
+pub(crate) fn hold(depot: BorrowedFd<'_>) -> Result<()> {
+    retry_on_intr(|| rustix::fs::flock(depot, FlockOperation::LockShared))
+        .map_err(|errno| failed("cannot lock the place for snapshots", errno))
+}
+
+/// That a folder of depots is this user's, and closed to all others.
+fn check_own(folder: BorrowedFd<'_>, path: &Path) -> Result<()> {
+    let stat = look(folder, b"").map_err(|errno| failed("cannot look at the folder of snapshots", errno))?;
+    let own = stat.stx_uid == rustix::process::geteuid().as_raw() && is_root(&stat) && stat.stx_mode & 0o077 == 0;
+    if own {
+        return Ok(());
+    }
+    let message = format!("{} is not a subvolume that only this user can look into", path.display());
+    Err(Error::new(ErrorKind::FailedPrecondition, message))
+}
+
+/// The highest directory above the workspace, on its mount, that this user may write to; in it, the folder of depots is made, or
+/// would be.
+pub(crate) fn place_above(workspace: &Dir) -> Result<OwnedFd> {
+    candidates(workspace)?.into_iter().next_back().ok_or_else(|| nowhere(workspace))
+}
+
+fn nowhere(workspace: &Dir) -> Error {
+    let message = format!(
+        "there is no place for snapshots on the filesystem of {}: no directory above it that you may write to",
+        workspace.path().display()
+    );
+    Error::new(ErrorKind::FailedPrecondition, message)
+        .with_hint("set AH_HOME to a folder of yours on that filesystem, or let the administrator set up `ahd`")
+}
+
+/// The directories above the workspace that come into question, the lowest first.
+fn candidates(workspace: &Dir) -> Result<Vec<OwnedFd>> {
+    let fail = |errno| failed("cannot look at the directories above the workspace", errno);
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let mut found = Vec::new();
+    let mut stat = look(workspace, b"").map_err(fail)?;
+    let mut at = rustix::fs::openat(workspace, c".", flags, Mode::empty()).map_err(fail)?;
+    loop {
+        let up = rustix::fs::openat(&at, c"..", flags, Mode::empty()).map_err(fail)?;
+        let above = look(&up, b"").map_err(fail)?;
+        let key = |s: &rustix::fs::Statx| (s.stx_ino, s.stx_dev_major, s.stx_dev_minor);
+        if key(&above) == key(&stat) || above.stx_mnt_id != stat.stx_mnt_id {
+            return Ok(found);
+        }
+        let wanted = Access::READ_OK | Access::WRITE_OK | Access::EXEC_OK;
+        if rustix::fs::accessat(&up, c".", wanted, AtFlags::EACCESS).is_ok() {
+            found.push(up.try_clone().map_err(|e| Error::from_io("cannot look at the directories above", &e))?);
+        }
+        (at, stat) = (up, above);
+    }
+}
+
+/// Makes a depot for the store, on the filesystem of the workspace; if somebody else is first, theirs holds. There may be none afterwards: they
+/// may have taken it away.
+///
+/// # Errors
+/// `FailedPrecondition` if there is no place for it.
+pub(crate) fn make(store: &Dir, workspace: &Dir) -> Result<()> {
+    let mut trouble = nowhere(workspace);
+    for place in candidates(workspace)?.into_iter().rev() {
+        match make_in(store, place.as_fd()) {
+            Ok(()) => return Ok(()),
+            // Somebody else's is there, in a directory that several may write to.
+            Err(error) if error.kind == ErrorKind::FailedPrecondition => trouble = error,
+            Err(error) => return Err(error),
+        }
+    }
+    Err(trouble)
+}
+
+fn make_in(store: &Dir, place: BorrowedFd<'_>) -> Result<()> {
+    let fail = |errno| failed("cannot make a place for snapshots", errno);
+    let place = open(place, ".").map_err(fail)?;
+    let note = Note { key: unique()?, above: path_of(place.as_fd()).join(ABOVE) };
+    let aside = note.aside();
+    let _maker = write(store, &note)?;
+    let made = make_noted(store, place.as_fd(), &note);
+    // What this does not take away, `clear` does.
+    let _ = rustix::fs::unlinkat(store, &aside, AtFlags::empty());
+    made
+}
+
+fn make_noted(store: &Dir, place: BorrowedFd<'_>, note: &Note) -> Result<()> {
+    let fail = |errno| failed("cannot make a place for snapshots", errno);
+    let folder = make_depot(place, note)?;
+    // The depot must be on disk before the note of it holds, and the note before the first snapshot.
+    let linked = rustix::fs::syncfs(&folder)
+        .and_then(|()| rustix::fs::linkat(store, note.aside(), store, NOTE, AtFlags::empty()));
+    match linked {
+        Ok(()) => rustix::fs::fsync(store).map_err(fail),
+        Err(errno) => {
+            let _ = rustix::fs::unlinkat(&folder, &note.key, AtFlags::REMOVEDIR);
+            // Somebody else was first; or cleared up the note in the moment before it was locked: whoever asked asks again.
+            if matches!(errno, Errno::EXIST | Errno::NOENT) { Ok(()) } else { Err(fail(errno)) }
+        }
+    }
+}
+
+/// Makes the depot, and the folder of depots if there is none; gives that, open.
+fn make_depot(place: BorrowedFd<'_>, note: &Note) -> Result<OwnedFd> {
+    let fail = |errno| failed("cannot make a place for snapshots", errno);
+    for _ in 0..100 {
+        match sys::create(place, ABOVE.as_bytes()) {
+            // It was made with what the umask leaves; nothing is in it before this.
+            Ok(()) => match open(place, ABOVE).and_then(|folder| rustix::fs::fchmod(folder, Mode::RWXU)) {
+                Ok(()) | Err(Errno::NOENT) => {}
+                Err(errno) => return Err(fail(errno)),
+            },
+            Err(Errno::EXIST) => {}
+            Err(errno) => return Err(fail(errno)),
+        }
+        let folder = match open(place, ABOVE) {
+            Ok(folder) => folder,
+            Err(Errno::NOENT) => continue,
+            // A file, a symlink, or somebody else's.
+            Err(errno @ (Errno::NOTDIR | Errno::LOOP | Errno::ACCESS)) => {
+                let message = format!("{} is in the way: {}", note.above.display(), std::io::Error::from(errno));
+                return Err(Error::new(ErrorKind::FailedPrecondition, message));
+            }
+            Err(errno) => return Err(fail(errno)),
+        };
+        check_own(folder.as_fd(), &note.above)?;
+        match rustix::fs::mkdirat(&folder, &note.key, Mode::RWXU) {
+            Ok(()) => return Ok(folder),
+            // Taken away with the last depot in it, this moment.
+            Err(Errno::NOENT) => {}
+            Err(errno) => return Err(fail(errno)),
+        }
+    }
+    Err(Error::new(ErrorKind::Busy, "the folder of snapshots is taken away again and again").with_hint("repeat"))
+}
+
+/// Writes a note aside, on disk. Locked until it is closed.
+fn write(store: &Dir, note: &Note) -> Result<std::fs::File> {
+    let fail = |e: &std::io::Error| Error::from_io("cannot write down where the snapshots are", e);
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+    let file = rustix::fs::openat(store, note.aside(), flags, Mode::RUSR | Mode::WUSR).map_err(|e| fail(&e.into()))?;
+    let mut file = std::fs::File::from(file);
+    let line = [note.key.as_bytes(), b" ", note.above.as_os_str().as_bytes(), b"\n"].concat();
+    retry_on_intr(|| rustix::fs::flock(&file, FlockOperation::LockExclusive)).map_err(|e| fail(&e.into()))?;
+    let written = file.write_all(&line).and_then(|()| file.sync_all());
+    let synced = written.and_then(|()| rustix::fs::fsync(store).map_err(Into::into));
+    if let Err(error) = synced {
+        let _ = rustix::fs::unlinkat(store, note.aside(), AtFlags::empty());
+        return Err(fail(&error));
+    }
+    Ok(file)
+}
+
+/// Takes the store's depot away if it is empty and nobody puts anything into it, and the folder of depots if it was the last: nobody else
+/// would.
+pub(crate) fn remove_if_empty(store: &Dir, depot: BorrowedFd<'_>, path: &Path) -> bool {
+    if rustix::fs::flock(depot, FlockOperation::NonBlockingLockExclusive).is_err() {
+        return false;
+    }
+    let gone = remove_locked(store, depot, path);
+    let _ = rustix::fs::flock(depot, FlockOperation::Unlock);
+    gone
+}
+
+fn remove_locked(store: &Dir, depot: BorrowedFd<'_>, path: &Path) -> bool {
+    // Before it was locked, somebody else may have taken it away, and yet somebody else made another one.
+    let Ok(Some(note)) = Note::read(store) else { return false };
+    if note.path() != path || !is_emptied(depot) {
+        return false;
+    }
+    let Ok(folder) = note.folder() else { return false };
+    let aside = note.aside();
+    // No rename: between two names of one file that does nothing, and its maker, or a killed one, may have left the other name there.
+    if rustix::fs::linkat(store, NOTE, store, &aside, AtFlags::empty()).is_err()
+        || rustix::fs::unlinkat(store, NOTE, AtFlags::empty()).is_err()
+    {
+        return false;
+    }
+    if rustix::fs::unlinkat(&folder, &note.key, AtFlags::REMOVEDIR).is_err() {
+        let _ = rustix::fs::renameat_with(store, &aside, store, NOTE, RenameFlags::NOREPLACE);
+        return false;
+    }
+    let _ = rustix::fs::unlinkat(store, &aside, AtFlags::empty());
+    drop(folder);
+    // An empty subvolume goes as an empty directory does; one that still has depots does not.
+    let _ = rustix::fs::rmdir(&note.above);
+    true
+}
+
+/// Takes a depot's empty folders away; whether it has none any more.
+fn is_emptied(depot: BorrowedFd<'_>) -> bool {
+    FOLDERS
+        .iter()
+        .all(|name| matches!(rustix::fs::unlinkat(depot, *name, AtFlags::REMOVEDIR), Ok(()) | Err(Errno::NOENT)))
+}
+
+/// Takes away what killed processes left of depots that they made or took away; answers how many.
+pub(crate) fn clear(store: &Dir) -> Result<usize> {
+    let names = names(store.as_fd()).map_err(|errno| failed("cannot look into the store", errno))?;
+    let mut count = 0;
+    for name in names.iter().filter_map(|name| std::str::from_utf8(name).ok()) {
+        if name.strip_prefix(NOTE).is_none_or(|rest| !rest.starts_with('.')) {
+            continue;
+        }
+        let Some(file) = open_note(store, name)? else { continue };
+        if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+            continue;
+        }
+        // One that was not written to its end names nothing: there was no depot yet. The store's own one is only called so, too.
+        let note = Note::parse(&file).ok().filter(|note| note.aside() == name);
+        if note.is_some_and(|note| !is_settled(store, &note)) {
+            continue;
+        }
+        if rustix::fs::unlinkat(store, name, AtFlags::empty()).is_ok() {
+            count += 1;
+        }
+    }
+    Ok(count)
+}
+
+/// Whether nothing is left of what that note aside is about; takes it away if need be.
+fn is_settled(store: &Dir, note: &Note) -> bool {
+    let Ok(folder) = note.folder() else { return true };
+    let Ok(depot) = open(folder.as_fd(), &note.key) else { return true };
+    if rustix::fs::flock(&depot, FlockOperation::NonBlockingLockExclusive).is_err() {
+        return false;
+    }
+    // Only while it is locked this stays so.
+    if matches!(Note::read(store), Ok(Some(own)) if own == *note) {
+        return true;
+    }
+    let gone = is_emptied(depot.as_fd()) && rustix::fs::unlinkat(&folder, &note.key, AtFlags::REMOVEDIR).is_ok();
+    if gone {
+        let _ = rustix::fs::rmdir(&note.above);
+    }
+    gone
+}

@@ -112,6 +112,16 @@ impl World {
         fs::read_to_string(self.root().join(name)).ok()
     }
 
+    /// Whether the provider that serves the workspace has that capability: what a test expects may depend on that, never on its name.
+    pub(crate) fn can(&self, capability: &str) -> bool {
+        let status = self.json("status", &["agent", "fs", "status"]);
+        let serving = &status["status"]["provider"];
+        let listed = self.json("providers", &["agent", "fs", "providers"]);
+        let provider = listed["providers"].as_array().unwrap().iter().find(|provider| provider["name"] == *serving);
+        let capabilities = provider.unwrap_or_else(|| panic!("{serving} is not listed: {listed}"));
+        capabilities["capabilities"].as_array().unwrap().iter().any(|has| has == capability)
+    }
+
     /// Hands everything to the user that `ah` runs as.
     pub(crate) fn give_away(&self) {
         if self.user == User::Ordinary {

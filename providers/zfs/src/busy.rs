@@ -2,10 +2,10 @@
 //! processes' mount tables are looked through, one for each namespace. A courtesy to the person who is told; only done then.
 
 use std::collections::BTreeSet;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use ah_plugin_api::{Error, ErrorKind};
+use ah_provider_directory::{Mounts, Process};
 
 /// At most so many are named.
 const NAMED: usize = 5;
@@ -27,29 +27,25 @@ pub(crate) fn error(message: &str, source: &str) -> Error {
 
 /// `process 12 (bash) in the mount namespace 4026531841, at /path` each.
 fn holders(source: &str) -> Vec<String> {
-    let Ok(processes) = std::fs::read_dir("/proc") else { return Vec::new() };
     let own = namespace(Path::new("/proc/self"));
     let mut seen: BTreeSet<PathBuf> = BTreeSet::new();
     let mut elsewhere: Vec<(PathBuf, Vec<PathBuf>)> = Vec::new();
     let mut found = Vec::new();
-    for process in processes.flatten() {
-        let Some(pid) = process.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
-        let (path, Some(space)) = (process.path(), namespace(&process.path())) else { continue };
+    for process in Process::all() {
+        let Some(space) = namespace(&process.folder) else { continue };
         if seen.insert(space.clone()) {
-            elsewhere.push((space.clone(), points(&path, source)));
+            elsewhere.push((space.clone(), points(&process.folder, source)));
         }
         let points = elsewhere.iter().find(|(at, _)| *at == space).map_or(&[] as &[_], |(_, points)| points);
         if points.is_empty() {
             continue;
         }
-        let uses = points.iter().find(|point| uses(&path, point));
+        let uses = points.iter().find(|point| process.uses(|used| used.is_below(point)).is_some());
         // In this namespace a mount alone is no obstacle: it is taken away. In another one it is.
         let Some(point) = uses.or_else(|| points.first().filter(|_| Some(&space) != own.as_ref())) else { continue };
-        let name = std::fs::read_to_string(path.join("comm")).unwrap_or_default();
         let space = space.to_string_lossy().replace("mnt:", "");
         found.push(format!(
-            "process {pid} ({}) in the mount namespace {}, at {}",
-            name.trim_end(),
+            "process {process} in the mount namespace {}, at {}",
             space.trim_matches(['[', ']']),
             point.display()
         ));
@@ -64,24 +60,9 @@ fn namespace(process: &Path) -> Option<PathBuf> {
 /// Where a process sees `source` mounted.
 fn points(process: &Path, source: &str) -> Vec<PathBuf> {
     let table = std::fs::read(process.join("mountinfo")).unwrap_or_default();
-    let mounts = ah_provider_directory::Mounts::parse(&table);
+    let mounts = Mounts::parse(&table);
     let of_it = mounts.iter().filter(|mount| mount.kind == "zfs" && mount.source == source.as_bytes());
     of_it.map(|mount| mount.point.clone()).collect()
-}
-
-/// Whether a process works in, runs from, or has something open at or below a directory.
-fn uses(process: &Path, top: &Path) -> bool {
-    let below = |link: PathBuf| {
-        std::fs::read_link(link).is_ok_and(|path| {
-            let (path, top) = (path.as_os_str().as_bytes(), top.as_os_str().as_bytes());
-            path.starts_with(top) && matches!(path.get(top.len()), None | Some(b'/'))
-        })
-    };
-    if ["cwd", "root", "exe"].into_iter().any(|link| below(process.join(link))) {
-        return true;
-    }
-    let Ok(open) = std::fs::read_dir(process.join("fd")) else { return false };
-    open.flatten().any(|fd| below(fd.path()))
 }
 
 #[cfg(test)]
@@ -93,12 +74,5 @@ mod tests {
         assert_eq!(holders("no/such@snapshot"), Vec::<String>::new());
         let error = error("it is in use", "no/such@snapshot");
         assert!(error.kind == ErrorKind::Busy && error.hint.is_some());
-    }
-
-    #[test]
-    fn a_process_uses_its_own_folder() {
-        let own = std::env::current_dir().unwrap();
-        assert!(uses(Path::new("/proc/self"), &own));
-        assert!(!uses(Path::new("/proc/self"), Path::new("/no/such")));
     }
 }

@@ -118,7 +118,7 @@ pub(crate) fn dataset(name: &str) -> Result<Option<Mounted>> {
     static LAST: Mutex<Vec<Seen>> = Mutex::new(Vec::new());
     let last = || LAST.lock().unwrap_or_else(PoisonError::into_inner);
     let seen = last().iter().find(|seen| seen.dataset == name).cloned();
-    if let Some(mounted) = seen.and_then(|seen| seen.again()) {
+    if let Some(mounted) = seen.and_then(Seen::again) {
         return Ok(Some(mounted));
     }
     let found = root_in(&Mounts::read(), name)?;

@@ -33,11 +33,11 @@ impl Core {
             return Ok(core);
         }
         let core = Self::load()?;
-        load::module()?;
+        // Before libzfs is loaded, which would start modprobe where the module is missing.
         // SAFETY: no arguments. It opens /dev/zfs for the calls below; `libzfs_core_fini` is never called.
         match unsafe { core.raw().libzfs_core_init() } {
             0 => Ok(CORE.get_or_init(|| core)),
-            errno => Err(Missing::Device { errno }),
+            errno => Err(load::device(errno)),
         }
     }
 

@@ -14,6 +14,9 @@ pub(super) const CORE: &str = "libzfs_core.so.3";
 /// The versions of libzfs whose headers were compared with the bindings: 4 is OpenZFS 2.1 and 2.2, 6 is 2.3.
 const ZFS: [u32; 2] = [6, 4];
 
+/// Where the kernel module says its version, `2.1.11-1` say.
+const VERSION: &str = "/sys/module/zfs/version";
+
 /// Versions that may be installed, for a message that says more than "not there".
 const OTHERS: std::ops::RangeInclusive<u32> = 1..=12;
 
@@ -59,12 +62,13 @@ impl Missing {
     }
 }
 
-/// Whether the kernel module is there. Asked before libzfs is, because that would start modprobe otherwise.
-pub(super) fn module() -> Result<(), Missing> {
-    match rustix::fs::open(DEVICE, rustix::fs::OFlags::RDWR | rustix::fs::OFlags::CLOEXEC, rustix::fs::Mode::empty()) {
-        Ok(_) => Ok(()),
-        Err(rustix::io::Errno::NOENT | rustix::io::Errno::NXIO | rustix::io::Errno::NODEV) => Err(Missing::Module),
-        Err(errno) => Err(Missing::Device { errno: errno.raw_os_error() }),
+/// Why the kernel module does not answer, by the error number of opening its device.
+pub(super) fn device(errno: i32) -> Missing {
+    use rustix::io::Errno;
+    if [Errno::NOENT, Errno::NXIO, Errno::NODEV].iter().any(|none| none.raw_os_error() == errno) {
+        Missing::Module
+    } else {
+        Missing::Device { errno }
     }
 }
 
@@ -73,11 +77,21 @@ pub(super) fn core() -> Result<Library, Missing> {
     open(CORE).map_err(|cause| Missing::Library { name: CORE.to_owned(), cause })
 }
 
-/// Loads libzfs, the newest version that is known.
+/// The known versions, first the one that was made for the kernel module: several may be installed.
+fn versions(module: &str) -> [u32; 2] {
+    let mut parts = module.trim().splitn(3, '.').map_while(|part| part.parse::<u32>().ok());
+    let [newer, older] = ZFS;
+    match (parts.next(), parts.next()) {
+        (Some(major), Some(minor)) if (major, minor) < (2, 3) => [older, newer],
+        _ => ZFS,
+    }
+}
+
+/// Loads libzfs.
 pub(super) fn zfs() -> Result<Library, Missing> {
     let name = |version: u32| format!("libzfs.so.{version}");
     let mut causes = Vec::new();
-    for version in ZFS {
+    for version in versions(&std::fs::read_to_string(VERSION).unwrap_or_default()) {
         match open(&name(version)) {
             Ok(library) => return Ok(library),
             Err(cause) => causes.push(cause),
@@ -109,7 +123,19 @@ fn is_installed(name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::Missing;
+    use super::{Missing, device, versions};
+
+    #[test]
+    fn the_library_is_the_modules() {
+        assert_eq!((versions("2.1.11-1\n"), versions("2.2.7")), ([4, 6], [4, 6]));
+        assert_eq!((versions("2.3.2-2~bpo12+2\n"), versions("3.0.0"), versions("")), ([6, 4], [6, 4], [6, 4]));
+    }
+
+    #[test]
+    fn a_device_that_is_not_there_is_a_module_that_is_not() {
+        assert_eq!(device(2), Missing::Module);
+        assert_eq!(device(13), Missing::Device { errno: 13 });
+    }
 
     #[test]
     fn what_is_missing_comes_with_what_helps() {

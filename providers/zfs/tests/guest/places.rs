@@ -108,6 +108,29 @@ fn a_renamed_dataset_keeps_its_snapshots() {
 
 #[test]
 #[ignore = "needs a kernel with ZFS"]
+fn a_dataset_is_found_again_where_it_is_mounted_now() {
+    let pool = Pool::new();
+    pool.create("w", &[]);
+    let bench = Bench::new(&pool, &pool.path("w"));
+    bench.write("file", "x");
+    let a = bench.take("a");
+    bench.read(&a, "file").unwrap();
+    let Bench { provider, store, workspace, target } = bench;
+    drop(workspace);
+    let elsewhere = pool.temp.path().join("elsewhere");
+    run("zfs", &["set", &format!("mountpoint={}", elsewhere.display()), &pool.full("w")]);
+    // Where it was, there is another one now, with a mount id that may be the same.
+    pool.create("other", &["-o", &format!("mountpoint={}", pool.path("w").display())]);
+    let bench = Bench { provider, store, workspace: ah_plugin_api::Dir::open(&elsewhere).unwrap(), target };
+    bench.read(&a, "file").unwrap();
+    assert_eq!(bench.seen(&a, "file"), "x");
+    let view = bench.mount(&a, "v").unwrap();
+    assert!(view.path.starts_with(&elsewhere), "{view:?}");
+    bench.unmount(&view);
+}
+
+#[test]
+#[ignore = "needs a kernel with ZFS"]
 fn odd_names_everywhere() {
     let pool = Pool::new();
     pool.create("a b:c_d.e-f", &[]);

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use ah_plugin_api::Timestamp;
 use rustix::fs::{AtFlags, CWD, FileType, Mode, RenameFlags, Timespec, Timestamps};
+use rustix::io::Errno;
 
 /// Changes the tree below a directory. Paths are relative to it, and bytes.
 #[derive(Debug, Clone)]
@@ -97,7 +98,16 @@ impl Editor {
 
     /// Swaps two names.
     pub fn exchange(&self, one: impl AsRef<[u8]>, other: impl AsRef<[u8]>) -> io::Result<()> {
-        Ok(rustix::fs::renameat_with(CWD, self.at(one), CWD, self.at(other), RenameFlags::EXCHANGE)?)
+        match rustix::fs::renameat_with(CWD, self.at(&one), CWD, self.at(&other), RenameFlags::EXCHANGE) {
+            // Not every filesystem can: ZFS before 2.2.
+            Err(Errno::INVAL) => {
+                let aside = [one.as_ref(), b".aside"].concat();
+                self.rename(&one, &aside)?;
+                self.rename(&other, &one)?;
+                self.rename(&aside, &other)
+            }
+            exchanged => Ok(exchanged?),
+        }
     }
 
     /// Removes a file, symlink or tree.

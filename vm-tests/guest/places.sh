@@ -70,12 +70,12 @@ as() {
         env -i PATH="$PATH" HOME="$home" LANG=C.UTF-8 USER="$user" "$@"
 }
 
-# The privileged helper, if it is built; it lets other have root's subvolume or dataset captured.
+# The privileged helper, if it is built; it lets other have root's subvolume or dataset captured, unless $ahd_config says else.
 helper() {
     [ -x /ah/bin/ahd ] || return 1
     modprobe -a btrfs zfs
     mkdir -p /run/ahd /var/lib /etc/ah
-    echo '{"allow-containing": ["other"]}' >/etc/ah/ahd.conf
+    echo "${ahd_config-{\"allow-containing\": [\"other\"]\}}" >/etc/ah/ahd.conf
     /ah/bin/ahd --provider-dir "$(readlink -f /ah/providers)" >/tmp/ahd.log 2>&1 &
     for _ in $(seq 100); do
         [ ! -S /run/ahd/ahd.sock ] || return 0

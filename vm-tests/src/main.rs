@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use ah_vm_tests::contract::{Contract, Whom};
 use ah_vm_tests::cuts::{Cuts, guest_files};
 use ah_vm_tests::machine::{Accelerator, Backing, Machine, Setup, run};
 use ah_vm_tests::payload::{Guest, Payload};
@@ -32,6 +33,25 @@ enum Action {
     /// What runs in the guest between two cuts.
     #[command(hide = true)]
     Inside(InsideArgs),
+    /// The conformance suite, in the guest.
+    #[command(hide = true)]
+    Contract(ContractArgs),
+}
+
+#[derive(Args)]
+struct ContractArgs {
+    /// The library.
+    #[arg(long, required_unless_present = "helper")]
+    library: Option<PathBuf>,
+    /// The helper's provider, in place of a library.
+    #[arg(long, conflicts_with = "library")]
+    helper: Option<String>,
+    #[arg(long)]
+    scratch: PathBuf,
+    #[arg(long)]
+    strict: bool,
+    /// Parts of cases' names.
+    only: Vec<String>,
 }
 
 #[derive(Args)]
@@ -107,13 +127,20 @@ fn act(cli: &Cli) -> Result<i32> {
         workload::inside(&args.places, &args.books, args.seed, &args.log, args.work)?;
         return Ok(0);
     }
+    if let Action::Contract(args) = &cli.command {
+        let library = args.library.clone().map(Whom::Library);
+        let whom = library.or_else(|| args.helper.clone().map(Whom::Helper)).context("a library is missing")?;
+        let (scratch, only, strict) = (args.scratch.clone(), args.only.clone(), args.strict);
+        let kept = Contract { whom, scratch, only, strict }.run(&mut |line| println!("{line}"));
+        return Ok(i32::from(!kept));
+    }
     let (build, target) = folders()?;
     let guest = Guest::find(&target, &cli.zfs)?;
     let accelerator = Accelerator::find(&guest, &target)?;
     match &cli.command {
         Action::Run(args) => run_command(args, Setup::new(guest, accelerator), &build),
         Action::Cuts(args) => run_cuts(args, Setup::new(guest, accelerator), &build),
-        Action::Inside(_) => Ok(0),
+        Action::Inside(_) | Action::Contract(_) => Ok(0),
     }
 }
 

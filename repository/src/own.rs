@@ -1,8 +1,10 @@
 //! The repository of a work tree that a filesystem cloned as it is (a writable snapshot): made to stand on its own.
 //!
 //! A clone of that kind holds a byte for byte copy of `.git`, which is right but for what leads out of it: objects borrowed from elsewhere, a
-//! `.git` file that names a directory of the user's, linked work trees, a configured work tree, and locks of a git that was at
-//! work at that moment.
+//! `.git` file or symlink that names a directory of the user's, symlinks in `.git`, linked work trees, a configured work tree, and locks of
+//! a git that was at work at that moment.
+//!
+//! Not here: repositories further down in the clone. Finding them would take a walk of all of it.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -19,6 +21,9 @@ use crate::{config, ignores_case};
 
 /// What git leaves while it works; in a clone nobody will take it away.
 const LOCKS: &[&str] = &["index.lock", "HEAD.lock", "config.lock", "packed-refs.lock", "shallow.lock", "gc.pid"];
+
+/// Folders in a repository that lie deeper are not Git's.
+const DEEPEST: usize = 48;
 
 /// Makes the repository at the top of `clone` depend on nothing outside it. Gives notes for a person.
 ///
@@ -53,10 +58,47 @@ fn cut_loose(
         Err(e) => return Err(failed("look at", ".git", e)),
     };
     match kind {
+        FileType::Directory if leads_out(open_dir(clone.as_fd(), ".git")?.as_fd(), false, DEEPEST)? => {
+            rebuilt(clone, state, cx)
+        }
         FileType::Directory => of_directory(clone, origin, cx),
-        FileType::RegularFile => of_file(clone, state, cx),
+        FileType::RegularFile | FileType::Symlink => rebuilt(clone, state, cx),
         _ => Ok(Vec::new()),
     }
+}
+
+/// Whether a symlink below leads out of the repository, as `git-new-workdir` makes them. `objects`: whether this is the folder of objects,
+/// whose files of one object each are not looked at: Git never changes one.
+fn leads_out(folder: BorrowedFd<'_>, objects: bool, deepest: usize) -> Result<bool> {
+    let entries = rustix::fs::Dir::read_from(folder).map_err(|e| failed("read", "a folder", e))?;
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let bytes = name.to_bytes();
+        if bytes == b"." || bytes == b".." {
+            continue;
+        }
+        let stat = rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW);
+        match stat.map(|stat| FileType::from_raw_mode(stat.st_mode)) {
+            Ok(FileType::Symlink) => {
+                let target =
+                    rustix::fs::readlinkat(folder, name, Vec::new()).map_err(|e| failed("read", "a link", e))?;
+                let target = target.to_bytes();
+                if target.starts_with(b"/") || target.split(|&byte| byte == b'/').any(|part| part == b"..") {
+                    return Ok(true);
+                }
+            }
+            Ok(FileType::Directory) if !(objects && bytes.len() == 2) => {
+                let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+                let inner = rustix::fs::openat(folder, name, flags, Mode::empty())
+                    .map_err(|e| failed("open", "a folder", e))?;
+                if deepest == 0 || leads_out(inner.as_fd(), bytes == b"objects", deepest - 1)? {
+                    return Ok(true);
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok(false)
 }
 
 fn of_directory(clone: &Dir, origin: Option<&Path>, cx: &Context<'_>) -> Result<Vec<String>> {
@@ -119,25 +161,38 @@ fn unlink_git_file(clone: &Dir, link: &RelPath) -> Result<()> {
 
 /// A configured work tree leads back to the user's files; then the configuration is made anew of what is safe in it.
 fn own_config(git: BorrowedFd<'_>) -> Result<Vec<String>> {
-    let Ok(Some(text)) = read_file(git, "config", CONFIG_LIMIT) else { return Ok(Vec::new()) };
-    let meta = gix::config::file::Metadata::from(gix::config::Source::Local);
-    let parsed = gix::config::File::from_bytes_no_includes(&text, meta, gix::config::file::init::Options::default());
-    let leads_out = parsed.map_or(true, |file| file.string("core.worktree").is_some());
-    if !leads_out {
-        return Ok(Vec::new());
+    let mut notes = Vec::new();
+    // Git reads it after the other one.
+    if let Ok(Some(text)) = read_file(git, "config.worktree", CONFIG_LIMIT)
+        && names_a_work_tree(&text)
+    {
+        gone(rustix::fs::unlinkat(git, "config.worktree", AtFlags::empty()), "config.worktree")?;
+        notes.push("config.worktree names a work tree, so it was not taken along".to_owned());
+    }
+    let Ok(Some(text)) = read_file(git, "config", CONFIG_LIMIT) else { return Ok(notes) };
+    if !names_a_work_tree(&text) {
+        return Ok(notes);
     }
     let made = config(&[text], ignores_case(git));
     gone(rustix::fs::unlinkat(git, "config", AtFlags::empty()), "config")?;
     put(git, "config", &made.text)?;
-    let mut notes = made.notes;
+    notes.extend(made.notes);
     notes.push(
         "the repository's configuration names a work tree, so only harmless settings were taken along".to_owned(),
     );
     Ok(notes)
 }
 
-/// A linked work tree or a submodule: its `.git` becomes a repository, with objects and refs as the user's has them now, and HEAD as recorded.
-fn of_file(clone: &Dir, state: Option<&RepositoryState>, cx: &Context<'_>) -> Result<Vec<String>> {
+/// Whether a configuration names a work tree; one that cannot be read may. Git looks for that in no file that is included.
+fn names_a_work_tree(text: &[u8]) -> bool {
+    let meta = gix::config::file::Metadata::from(gix::config::Source::Local);
+    let parsed = gix::config::File::from_bytes_no_includes(text, meta, gix::config::file::init::Options::default());
+    parsed.map_or(true, |file| file.string("core.worktree").is_some())
+}
+
+/// A linked work tree, a submodule, or one whose parts lie elsewhere: its `.git` becomes a repository, with objects and refs as the user's
+/// has them now, and HEAD as recorded.
+fn rebuilt(clone: &Dir, state: Option<&RepositoryState>, cx: &Context<'_>) -> Result<Vec<String>> {
     let Some(theirs) = Repository::of(clone) else {
         return without(clone, "the repository that it belongs to is gone");
     };
@@ -145,7 +200,9 @@ fn of_file(clone: &Dir, state: Option<&RepositoryState>, cx: &Context<'_>) -> Re
         return without(clone, why);
     }
     let state = state.filter(|state| state.head.is_some() || state.branch.is_some()).unwrap_or(&theirs.state);
-    gone(rustix::fs::unlinkat(clone, ".git", AtFlags::empty()), ".git")?;
+    // What is open of it stays readable until all is copied.
+    let aside = format!(".git.ah-{}", std::process::id());
+    rustix::fs::renameat(clone, ".git", clone, &*aside).map_err(|e| failed("put aside", ".git", e))?;
     let git = make_dir(clone.as_fd(), ".git")?;
     let git = git.as_fd();
     let own = make_dir(git, "objects")?;
@@ -178,17 +235,22 @@ fn of_file(clone: &Dir, state: Option<&RepositoryState>, cx: &Context<'_>) -> Re
         Some(_) => notes.push("the index was not taken along; `git reset` in the clone makes one from HEAD".to_owned()),
         None => {}
     }
+    take_away(clone, &aside)?;
     Ok(notes)
 }
 
 fn without(clone: &Dir, why: &str) -> Result<Vec<String>> {
-    let path = format!("/proc/self/fd/{}/.git", clone.as_fd().as_raw_fd());
+    take_away(clone, ".git")?;
+    Ok(vec![format!("the clone is a plain directory without .git: {why}")])
+}
+
+fn take_away(clone: &Dir, name: &str) -> Result<()> {
+    let path = format!("/proc/self/fd/{}/{name}", clone.as_fd().as_raw_fd());
     let removed = match std::fs::symlink_metadata(&path) {
         Ok(found) if found.is_dir() => std::fs::remove_dir_all(&path),
         _ => std::fs::remove_file(&path),
     };
-    removed.map_err(|e| Error::from_io("cannot take .git out of the clone", &e))?;
-    Ok(vec![format!("the clone is a plain directory without .git: {why}")])
+    removed.map_err(|e| Error::from_io("cannot take .git out of the clone", &e))
 }
 
 fn open_dir(at: BorrowedFd<'_>, name: &str) -> Result<OwnedFd> {
@@ -319,6 +381,54 @@ mod tests {
         assert!(!path.join(".git").exists() && path.join("file").exists());
         // And without any there is nothing to do.
         assert!(own(&copy, None, None, &Context::quiet()).unwrap().is_empty());
+    }
+
+    #[test]
+    fn symlinks_that_lead_out_are_cut() {
+        use std::os::unix::fs::symlink;
+        for what in ["the repository", "parts of it"] {
+            let temp = tempfile::tempdir().unwrap();
+            let copy = made(temp.path(), "main");
+            let (path, main) = (temp.path().join("copy"), temp.path().join("main"));
+            std::fs::remove_dir_all(main.join(".git/worktrees")).unwrap();
+            if what == "the repository" {
+                std::fs::remove_dir_all(path.join(".git")).unwrap();
+                symlink(main.join(".git"), path.join(".git")).unwrap();
+            } else {
+                for part in ["objects", "refs", "logs"] {
+                    std::fs::remove_dir_all(path.join(".git").join(part)).unwrap();
+                    symlink(main.join(".git").join(part), path.join(".git").join(part)).unwrap();
+                }
+            }
+            let head = git(&main, &["rev-parse", "HEAD"]);
+            let state = Repository::of(&Dir::open(&main).unwrap()).unwrap().state;
+            own(&copy, Some(&main), Some(&state), &Context::quiet()).unwrap();
+            // Whole or gone, but never the user's.
+            if path.join(".git").symlink_metadata().is_ok() {
+                write(&path.join("file"), "three");
+                git(&path, &["commit", "-q", "-am", "three"]);
+            }
+            assert_eq!(git(&main, &["rev-parse", "HEAD"]), head, "{what}");
+            let left: Vec<_> = std::fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+            assert!(left.iter().all(|name| !name.to_string_lossy().starts_with(".git.")), "{left:?}");
+        }
+    }
+
+    #[test]
+    fn a_work_tree_named_elsewhere_is_cut() {
+        let temp = tempfile::tempdir().unwrap();
+        let copy = made(temp.path(), "main");
+        let (path, main) = (temp.path().join("copy"), temp.path().join("main"));
+        let leads = format!("[core]\n\tworktree = {}\n", main.display());
+        git(&path, &["config", "extensions.worktreeConfig", "true"]);
+        write(&path.join(".git/config.worktree"), &leads);
+        assert_ne!(git(&path, &["rev-parse", "--show-toplevel"]), path.canonicalize().unwrap().to_str().unwrap());
+        own(&copy, None, None, &Context::quiet()).unwrap();
+        assert_eq!(git(&path, &["rev-parse", "--show-toplevel"]), path.canonicalize().unwrap().to_str().unwrap());
+        // What leads nowhere stays: a sparse checkout's settings, say.
+        write(&path.join(".git/config.worktree"), "[core]\n\tsparseCheckout = false\n");
+        assert!(own(&copy, None, None, &Context::quiet()).unwrap().is_empty());
+        assert!(path.join(".git/config.worktree").exists());
     }
 
     #[test]

@@ -11,8 +11,8 @@ use crate::{convert, elsewhere, made, shelf};
 /// How long the background empties the trash without coming up for air.
 const TURN: Duration = Duration::from_millis(250);
 
-/// The shortest time between two removals.
-const PAUSE: Duration = Duration::from_millis(2);
+/// The shortest time between two removals: in the background, and where somebody waits for it.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(2));
 
 /// Answers [`ah_plugin_api::Provider::reclaim`].
 pub(crate) fn reclaim(place: &Place<'_>, request: &ReclaimRequest, cx: &Context<'_>) -> Result<Reclaimed> {
@@ -68,6 +68,7 @@ pub(crate) fn reclaim(place: &Place<'_>, request: &ReclaimRequest, cx: &Context<
 fn empty(trash: BorrowedFd<'_>, auto: bool, cx: &Context<'_>) -> Result<(u64, Option<Error>)> {
     let names = names(trash).map_err(|errno| failed("cannot look into the trash", errno))?;
     let total = names.len() as u64;
+    let pause = if auto { PAUSES.0 } else { PAUSES.1 };
     let (began, mut count, mut first_error) = (Instant::now(), 0, None);
     for (done, name) in (0..).zip(&names) {
         cx.progress("removing", done, Some(total));
@@ -81,7 +82,7 @@ fn empty(trash: BorrowedFd<'_>, auto: bool, cx: &Context<'_>) -> Result<(u64, Op
             break;
         }
         if done + 1 < total {
-            std::thread::sleep(one.elapsed().clamp(PAUSE, 10 * PAUSE));
+            std::thread::sleep(one.elapsed().clamp(pause, 10 * pause));
         }
     }
     Ok((count, first_error))

@@ -25,7 +25,7 @@ pub(crate) fn make(store: &Store<'_>, target: &Dir, request: &CloneRequest, cx: 
     let core = Core::get()?;
     let found = find::snapshot(store, &request.snapshot)?;
     if !super::allowed() {
-        return Err(Error::new(ErrorKind::PermissionDenied, "only root can mount a ZFS clone on Linux")
+        return Err(Error::new(ErrorKind::Unsupported, "only root can mount a ZFS clone on Linux")
             .with_hint("use the helper, ahd, or run this as root"));
     }
     if let Some(error) = view::without_key(&found.dataset) {

@@ -224,7 +224,7 @@ impl Keeper {
     pub(crate) fn settle_for(&self, uid: u32) {
         let boot = graft::boot();
         self.settle_those(|record| {
-            let not_now = record.mark.as_ref().is_some_and(|mark| mark.boot != boot);
+            let not_now = record.mark.as_ref().is_none_or(|mark| mark.boot != boot);
             record.uid == uid && record.made == Made::Clone && record.ready && not_now
         });
     }
@@ -291,7 +291,11 @@ impl Keeper {
         record.mark = Some(mark);
         record.ready = true;
         self.records.save(record)?;
-        graft::attach(&tree, &point)
+        graft::attach(&tree, &point).inspect_err(|_| {
+            // The next connection of its user tries again.
+            record.mark = None;
+            let _ = self.records.save(record);
+        })
     }
 }
 

@@ -6,7 +6,7 @@
 //! - `config`, `state` and `audit` are the helper's own files; `sys` the only place with `unsafe`.
 //!
 //! What it never does: read the environment, load a library that others could have changed, open by name what a caller named, read or write
-//! contents of files for a caller, run another program.
+//! contents of files for a caller (but a branch's `.git`, with no more rights than its owner's), run another program.
 //!
 //! Not here: restore (the caller does that, from a view), providers (libraries), the protocol (`ah_plugin_api::ipc`).
 
@@ -76,6 +76,9 @@ const SYSCONFDIR: &str = match option_env!("AH_SYSCONFDIR") {
 /// Why it cannot be started.
 pub fn run(options: &Options) -> Result<std::convert::Infallible> {
     need_root()?;
+    // Whoever started it may be in groups that the users are not in.
+    nix::unistd::setgroups(&[])
+        .map_err(|e| Error::from_io("cannot leave the groups of who started this", &e.into()))?;
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
     std::env::set_current_dir("/").map_err(|e| Error::from_io("cannot go to /", &e))?;
     let listen_fd = options.listen_fd.map(sys::inherited).transpose();

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use ah_plugin_api::{Error, ErrorKind, Result};
+use ah_plugin_api::{Error, ErrorKind};
 
 /// All connections together. Each is two threads and a few descriptors.
 const MAX_CONNECTIONS: usize = 256;
@@ -21,6 +21,22 @@ struct User {
     /// Calls that may still be made at `since`.
     calls: f64,
     since: Instant,
+    /// Since when calls are refused.
+    refused: Option<Instant>,
+}
+
+/// A call that is one too many.
+#[derive(Debug)]
+pub(crate) struct Refused {
+    pub(crate) error: Error,
+    /// Whether it is the first of this minute.
+    pub(crate) is_first: bool,
+}
+
+impl User {
+    fn new(since: Instant) -> Self {
+        Self { connections: 0, calls: f64::MAX, since, refused: None }
+    }
 }
 
 /// A connection that counts as long as this lives.
@@ -36,14 +52,14 @@ impl Meter {
     }
 
     /// Counts a connection of `uid`.
-    pub(crate) fn connect(self: &Arc<Self>, uid: u32, limit: usize) -> Result<Connected> {
+    pub(crate) fn connect(self: &Arc<Self>, uid: u32, limit: usize) -> Result<Connected, Error> {
         let mut users = self.users();
         let all: usize = users.values().map(|user| user.connections).sum();
         // Root is served also when others have taken all there is.
         if all >= MAX_CONNECTIONS && uid != 0 {
             return Err(busy("the helper ahd has as many connections as it takes".to_owned()));
         }
-        let user = users.entry(uid).or_insert_with(|| User { connections: 0, calls: f64::MAX, since: Instant::now() });
+        let user = users.entry(uid).or_insert_with(|| User::new(Instant::now()));
         if user.connections >= limit {
             return Err(busy(format!("you have {limit} connections to the helper ahd, which is the limit")));
         }
@@ -52,16 +68,21 @@ impl Meter {
     }
 
     /// Counts a call of `uid`.
-    pub(crate) fn call(&self, uid: u32, per_minute: u32) -> Result<()> {
+    pub(crate) fn call(&self, uid: u32, per_minute: u32) -> Result<(), Refused> {
         let mut users = self.users();
         let now = Instant::now();
-        let user = users.entry(uid).or_insert_with(|| User { connections: 0, calls: f64::MAX, since: now });
+        let user = users.entry(uid).or_insert_with(|| User::new(now));
         let most = f64::from(per_minute);
         let gained = now.duration_since(user.since).as_secs_f64() / 60.0 * most;
         user.calls = (user.calls + gained).min(most);
         user.since = now;
         if user.calls < 1.0 {
-            return Err(busy(format!("you asked the helper ahd {per_minute} times in a minute, which is the limit")));
+            let is_first = user.refused.is_none_or(|at| now.duration_since(at) >= Duration::from_secs(60));
+            if is_first {
+                user.refused = Some(now);
+            }
+            let error = busy(format!("you asked the helper ahd {per_minute} times in a minute, which is the limit"));
+            return Err(Refused { error, is_first });
         }
         user.calls -= 1.0;
         Ok(())
@@ -111,7 +132,9 @@ mod tests {
         for _ in 0..5 {
             meter.call(1, 5).unwrap();
         }
-        assert_eq!(meter.call(1, 5).unwrap_err().kind, ErrorKind::ResourceExhausted);
+        let refused = meter.call(1, 5).unwrap_err();
+        assert!(refused.error.kind == ErrorKind::ResourceExhausted && refused.is_first);
+        assert!(!meter.call(1, 5).unwrap_err().is_first, "one line a minute");
         meter.call(2, 5).unwrap();
         meter.users().get_mut(&1).unwrap().since -= Duration::from_secs(13);
         meter.call(1, 5).unwrap();

@@ -87,6 +87,7 @@ fn welcome(stream: UnixStream, keeper: &Arc<Keeper>) {
     let allowed = keeper
         .meter
         .call(peer.uid, limits.calls_per_minute)
+        .map_err(|refused| refused.error)
         .and_then(|()| keeper.meter.connect(peer.uid, limits.connections));
     let connected = match allowed {
         Ok(connected) => connected,

@@ -30,7 +30,8 @@ impl Peer {
     }
 }
 
-/// Runs `work` on this thread with a user's rights on files: permissions, owner of what is made, quota.
+/// Runs `work` on this thread with a user's rights on files: permissions, owner of what is made, quota. The helper itself is in no
+/// groups, so neither is the user here.
 pub(crate) fn as_user<T>(uid: u32, gid: u32, work: impl FnOnce() -> T) -> T {
     /// Gives the thread its own rights back, also when `work` panics.
     struct Back(Uid, Gid);
@@ -44,6 +45,9 @@ pub(crate) fn as_user<T>(uid: u32, gid: u32, work: impl FnOnce() -> T) -> T {
     let gid_before = setfsgid(Gid::from_raw(gid));
     let uid_before = setfsuid(Uid::from_raw(uid));
     let _back = Back(uid_before, gid_before);
+    // They answer what was before and nothing else; asked with what is no id, they change nothing.
+    let now = (setfsuid(Uid::from_raw(u32::MAX)).as_raw(), setfsgid(Gid::from_raw(u32::MAX)).as_raw());
+    assert_eq!(now, (uid, gid), "the rights of a user cannot be taken on");
     work()
 }
 

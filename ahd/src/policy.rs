@@ -70,6 +70,18 @@ struct Workspace {
 }
 
 impl Guarded<'_> {
+    /// Counts a call. Of those that are too many only the first is written down, so that nobody can push older lines out of the log.
+    fn count(&self, op: &str) -> Result<()> {
+        let (meter, most) = (&self.keeper.meter, self.keeper.config.limits.calls_per_minute);
+        meter.call(self.peer.uid, most).map_err(|refused| {
+            if refused.is_first {
+                let what = What { op, provider: self.served.description.name.as_str(), ..What::default() };
+                self.keeper.audit.note(self.peer, &what, Err(&refused.error));
+            }
+            refused.error
+        })
+    }
+
     /// Counts a call, and writes down how it ended.
     fn audited<T>(
         &self,
@@ -78,8 +90,8 @@ impl Guarded<'_> {
         object: Option<&str>,
         call: impl FnOnce() -> Result<T>,
     ) -> Result<T> {
-        let result =
-            self.keeper.meter.call(self.peer.uid, self.keeper.config.limits.calls_per_minute).and_then(|()| call());
+        self.count(op)?;
+        let result = call();
         let path = |dir: Option<&Dir>| {
             dir.and_then(|dir| mounts::path_of(dir.as_fd()).ok()).map(|path| path.to_string_lossy().into_owned())
         };
@@ -96,7 +108,7 @@ impl Guarded<'_> {
 
     /// As [`Guarded::audited`], for calls that change nothing: only what was forbidden is written down.
     fn counted<T>(&self, op: &str, place: &Place<'_>, call: impl FnOnce() -> Result<T>) -> Result<T> {
-        self.keeper.meter.call(self.peer.uid, self.keeper.config.limits.calls_per_minute)?;
+        self.count(op)?;
         match call() {
             Err(error) if error.kind == ErrorKind::PermissionDenied => {
                 let refused = Error::clone(&error);
@@ -336,7 +348,7 @@ impl Provider for Guarded<'_> {
             let Ok(_alone) = kept.lock.try_write() else {
                 return Err(Error::new(ErrorKind::Busy, "another call is working in this store at this moment"));
             };
-            let mut actions = Vec::new();
+            let (mut actions, mut first_error) = (Vec::new(), None);
             let target = place.target.map(|dir| owned::directory(dir, self.peer, "target folder")).transpose()?;
             let here = target.as_ref().zip(place.target).map(|(target, given)| target.dir(given));
             let path = here.and_then(|dir| mounts::path_of(dir.as_fd()).ok());
@@ -358,14 +370,17 @@ impl Provider for Guarded<'_> {
                 // Whoever works on it is making it, or takes it away.
                 let Ok(_claim) = self.keeper.records.claim(&record.id) else { continue };
                 if let Some(record) = self.keeper.records.get(&record.id).filter(|now| !now.ready || forgotten(now)) {
-                    self.keeper.take_down(&record, cx)?;
-                    actions.push(format!("took away what was left at {}", record.place().display()));
+                    match self.keeper.take_down(&record, cx) {
+                        Ok(()) => actions.push(format!("took away what was left at {}", record.place().display())),
+                        // One that is in use holds up nothing else.
+                        Err(error) => drop(first_error.get_or_insert(error)),
+                    }
                 }
             }
             let inner = ReclaimRequest { auto: request.auto, forgotten: Vec::new() };
             let mut reclaimed = self.served.provider.reclaim(&Place::new(&kept.store), &inner, cx)?;
             actions.append(&mut reclaimed.actions);
-            Ok(Reclaimed { actions, ..reclaimed })
+            first_error.map_or(Ok(Reclaimed { actions, ..reclaimed }), Err)
         })
     }
 }

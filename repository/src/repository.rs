@@ -6,6 +6,8 @@
 //!
 //! Not here: finding it ([`GitDir`]), keeping its objects (a provider's), its ignore rules (`ah-rules`).
 
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read};
 use std::os::fd::{AsFd, OwnedFd};
 
 use ah_plugin_api::{Dir, Error, RepositoryState, Result};
@@ -137,13 +139,20 @@ impl Repository {
         if let Ok(Some(text)) = read_file(self.git.common(), name, SMALL) {
             return Some(text.trim_ascii_end().to_vec());
         }
-        let packed = read_file(self.git.common(), "packed-refs", PACKED_LIMIT).ok().flatten()?;
-        let mut lines = packed.split(|&byte| byte == b'\n');
-        let line = lines.find(|line| {
-            let (_, rest) = line.split_at(line.iter().position(|&byte| byte == b' ').unwrap_or(line.len()));
-            rest.strip_prefix(b" ") == Some(name.as_bytes())
-        })?;
-        line.split(|&byte| byte == b' ').next().map(<[u8]>::to_vec)
+        let (packed, _) = open_file(self.git.common(), "packed-refs").ok().flatten()?;
+        // Line by line: whose it is, it may be of any size.
+        let mut lines = BufReader::new(File::from(packed).take(PACKED_LIMIT));
+        let mut line = Vec::new();
+        while lines.by_ref().take(SMALL).read_until(b'\n', &mut line).ok()? > 0 {
+            let mut words = line.trim_ascii_end().splitn(2, |&byte| byte == b' ');
+            if let (Some(commit), Some(found)) = (words.next(), words.next())
+                && found == name.as_bytes()
+            {
+                return Some(commit.to_vec());
+            }
+            line.clear();
+        }
+        None
     }
 
     fn open_objects(&mut self) -> Result<(), String> {

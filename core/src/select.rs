@@ -95,11 +95,13 @@ impl Wanted {
             Ok(probe) => {
                 let mode = self.mode.unwrap_or(Mode::InPlace);
                 let serves = probe.modes.is_empty() || probe.modes.contains(&mode);
-                verdict.usable = probe.usable && probe.can_delete && serves;
+                // By itself only what this user can delete again; who names one is served all the same.
+                let deletes = probe.can_delete || self.named.is_some();
+                verdict.usable = probe.usable && deletes && serves;
                 verdict.modes = probe.modes.into_iter().collect();
                 verdict.remedy = probe.remedy;
                 verdict.convertible = probe.convertible;
-                verdict.reason = match (probe.usable, serves, probe.can_delete) {
+                verdict.reason = match (probe.usable, serves, deletes) {
                     (true, false, _) => format!("it cannot work {mode} here"),
                     (true, true, false) => format!("you could not delete again what it makes ({})", probe.reason),
                     _ => probe.reason,

@@ -98,8 +98,10 @@ pub(crate) fn prepare(engine: &Engine, file: &BranchFile) -> Result<()> {
         }
     }
     let (there, below) = mounts_at(&file.made_at);
-    // The mount that the branch itself is goes with it, none that came on top.
-    let on_top = (there > usize::from(file.mounted)).then(|| file.made_at.clone());
+    // The mount that the branch itself is goes with it, none that came on top. Whether it is one, nobody wrote down who was killed
+    // while making it.
+    let may_be_one = file.mounted || file.record.state == BranchState::Making;
+    let on_top = (there > usize::from(may_be_one)).then(|| file.made_at.clone());
     match on_top.or(below) {
         None => Ok(()),
         Some(point) => Err(Error::new(ErrorKind::Busy, format!("something is mounted at {}", point.display()))

@@ -50,6 +50,36 @@ impl Workspace {
         served.provider.reclaim(&served.place().with_target(&mounts), &request, &self.context()).map(|_| ())
     }
 
+    /// Has providers take away views whose holders were killed before they could be given back. Any workspace's may be among them: they
+    /// all lie in one folder.
+    pub(super) fn forget_dead_views(&self, report: &mut GcReport) -> Result<()> {
+        let home = self.engine.home();
+        let _lock = self.engine.lock_leases()?;
+        let dead = dead_views(home)?;
+        if dead.is_empty() {
+            return Ok(());
+        }
+        let forgotten: Vec<FileName> = dead.iter().filter_map(|name| FileName::new(name.as_str()).ok()).collect();
+        let mounts = self.mounts_dir()?;
+        for known in Index::load(home)?.0.workspaces {
+            let root = known.record.path.clone();
+            let workspace = self.engine.handle(known.record, root);
+            for name in workspace.stores()? {
+                let request = ReclaimRequest { auto: true, forgotten: forgotten.clone() };
+                let outcome = workspace.serve(&name).and_then(|served| {
+                    let place = served.place().with_target(&mounts);
+                    served.provider.reclaim(&place, &request, &workspace.context())
+                });
+                report.note(&format!("giving back views of {name}"), outcome.map(drop))?;
+            }
+        }
+        let left = dead_views(home)?;
+        for name in dead.iter().filter(|name| !left.contains(name)) {
+            report.did(format!("removed the view {name}, which nobody held any more"));
+        }
+        Ok(())
+    }
+
     /// Takes away branches whose makers or removers were killed.
     pub(super) fn finish_branches(&self, report: &mut GcReport) -> Result<()> {
         for file in branch::all(self.engine.home())? {
@@ -136,26 +166,29 @@ fn unfinished(state: BranchState) -> &'static str {
     }
 }
 
-/// Folders in `mounts/` that no lease names and no living process uses for itself.
-fn sweep_views(home: &Home, engine: &crate::engine::Engine, report: &mut GcReport) -> Result<()> {
-    let _lock = engine.lock_leases()?;
+/// The names of views in `mounts/` that no lease names and no living process uses for itself.
+fn dead_views(home: &Home) -> Result<Vec<String>> {
     let leases = seek::all(home)?;
     let mounts = home.join("mounts");
-    for name in fsio::names(&mounts)? {
-        // What a provider is making, or takes down; it knows whether its maker lives, and `reclaim` has asked it.
-        if name.starts_with(PROVIDERS_OWN) {
-            continue;
-        }
-        let path = mounts.join(&name);
+    let dead = |name: &String| {
+        let path = mounts.join(name);
         let leased = leases.iter().any(|lease| {
             lease.id.as_str() == name || lease.shown.as_ref().is_some_and(|shown| shown.path.starts_with(&path))
         });
         // `walk` names its views `walk-<process>-<n>`.
         let in_use = name.split('-').nth(1).is_some_and(may_run);
-        if leased || in_use || home.join("leases").join(format!("{name}.json")).exists() {
-            continue;
-        }
-        let outcome = remove_view_folder(&path, home);
+        // What a provider is making, or takes down, is its own: it knows whether its maker lives, and `reclaim` has asked it.
+        let unfinished = name.starts_with(PROVIDERS_OWN);
+        !(leased || in_use || unfinished || home.join("leases").join(format!("{name}.json")).exists())
+    };
+    Ok(fsio::names(&mounts)?.into_iter().filter(dead).collect())
+}
+
+/// What is left in `mounts/` that no provider knows of.
+fn sweep_views(home: &Home, engine: &crate::engine::Engine, report: &mut GcReport) -> Result<()> {
+    let _lock = engine.lock_leases()?;
+    for name in dead_views(home)? {
+        let outcome = remove_view_folder(&home.join("mounts").join(&name), home);
         let failed = outcome.is_err();
         report.note(&format!("removing the view {name}"), outcome)?;
         if !failed {

@@ -89,6 +89,8 @@ impl Workspace {
         let _lock = self.lock("gc")?;
         let outcome = self.give_back_stale_leases(&mut report);
         report.note("giving back stale views", outcome)?;
+        let outcome = self.forget_dead_views(&mut report);
+        report.note("looking for views that nobody holds", outcome)?;
         let outcome = self.finish_branches(&mut report);
         report.note("finishing branches", outcome)?;
         let outcome = self.tidy_restores().map(|(done, failures)| {

@@ -92,8 +92,11 @@ impl Workspace {
         drop(lock);
         for snapshot in held.iter().filter(mine).filter(|snapshot| state.removed.contains(&snapshot.id)) {
             let request = DestroyRequest::Snapshot(snapshot.reference.clone());
-            served.provider.destroy(&served.place(), &request, &self.context())?;
-            report.did(format!("removed the snapshot {}, which a killed process had begun to remove", snapshot.id));
+            let outcome = served.provider.destroy(&served.place(), &request, &self.context());
+            if outcome.is_ok() {
+                report.did(format!("removed the snapshot {}, which a killed process had begun to remove", snapshot.id));
+            }
+            report.note(&format!("removing the snapshot {}", snapshot.id), outcome.map(drop))?;
         }
         let held: BTreeSet<&SnapshotId> = held.iter().map(|snapshot| &snapshot.id).collect();
         for snapshot in state.snapshots.iter().filter(|snapshot| snapshot.provider == *name) {

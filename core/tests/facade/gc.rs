@@ -44,6 +44,23 @@ fn a_removal_that_was_cut_short_is_finished() {
 }
 
 #[test]
+fn providers_are_asked_to_take_away_the_views_of_dead_processes() {
+    let lab = Lab::new();
+    lab.step("a", "1");
+    let mut child = std::process::Command::new("true").spawn().unwrap();
+    let dead = child.id();
+    child.wait().unwrap();
+    let mounts = lab.settings.home.join("mounts");
+    let (old, living) = (format!("walk-{dead}-0"), format!("walk-{}-0", std::process::id()));
+    fs::create_dir_all(mounts.join(&old)).unwrap();
+    fs::create_dir_all(mounts.join(&living)).unwrap();
+    let report = gc(&lab);
+    assert_eq!(*lab.fake.forgotten.lock().unwrap(), std::slice::from_ref(&old));
+    assert!(report.actions.iter().any(|action| action.contains(&old)) && report.failures.is_empty(), "{report:?}");
+    assert!(!mounts.join(&old).exists() && mounts.join(&living).exists());
+}
+
+#[test]
 fn files_of_dead_processes_go_and_those_of_living_ones_stay() {
     let lab = Lab::new();
     lab.step("a", "1");

@@ -33,6 +33,8 @@ pub(crate) struct Fake {
     pub(crate) probe: Arc<Mutex<Option<Probe>>>,
     pub(crate) syncs: Arc<AtomicI64>,
     pub(crate) reclaims: Arc<AtomicI64>,
+    /// The names of views that it was told to forget.
+    pub(crate) forgotten: Arc<Mutex<Vec<String>>>,
     /// What the next snapshots say of the repository.
     pub(crate) repository: Arc<Mutex<Option<RepositoryState>>>,
     /// What the next snapshots say that they pin.
@@ -61,6 +63,7 @@ impl Fake {
             probe: Arc::default(),
             syncs: Arc::default(),
             reclaims: Arc::default(),
+            forgotten: Arc::default(),
             repository: Arc::default(),
             pins: Arc::default(),
             stuck: Arc::default(),
@@ -122,6 +125,8 @@ impl Provider for Fake {
 
     fn reclaim(&self, place: &Place<'_>, request: &ReclaimRequest, cx: &Context<'_>) -> Result<Reclaimed> {
         self.reclaims.fetch_add(1, Ordering::Relaxed);
+        let forgotten = request.forgotten.iter().map(|name| String::from_utf8_lossy(name.as_bytes()).into_owned());
+        self.forgotten.lock().unwrap().extend(forgotten);
         self.inner.reclaim(place, request, cx)
     }
 

@@ -204,6 +204,10 @@ fn the_best_that_can_serves() {
     assert_eq!(lab.open().show("@{2}").unwrap().record.provider.as_str(), "better");
 
     lab.settings.flags.insert("provider".into(), "better".into());
+    *better.probe.lock().unwrap() = Some(Probe { usable: true, can_delete: false, ..no("fine") });
+    assert_eq!(lab.step("a", "4").provider.as_str(), "better", "who names it means it");
+    *better.probe.lock().unwrap() =
+        Some(Probe { usable: true, can_delete: true, modes: [Mode::CowOverlay].into(), ..no("overlay only") });
     let error = lab.open().snapshot(&SnapshotOptions::default()).unwrap_err();
     assert_eq!((error.kind, error.hint.as_deref()), (ErrorKind::Unavailable, Some("ah agent fs fix")));
     lab.settings.flags.insert("provider".into(), "nowhere".into());

@@ -264,6 +264,14 @@ fn state_on_another_filesystem() {
     assert_eq!(fs::read_to_string(branch.join("f")).unwrap(), "one\n");
     ah(&["agent", "fs", "restore", "@"]);
     assert_eq!(world.read("f").unwrap(), "one\n");
+    // The background may still write there.
+    for _ in 0..100 {
+        if fs::remove_dir_all(state.path()).is_ok() || !state.path().exists() {
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    panic!("{} cannot be removed", state.path().display());
 }
 
 #[test]

@@ -100,14 +100,14 @@ impl Work<'_> {
         self.outcome.lock().unwrap_or_else(PoisonError::into_inner).notes.push(note);
     }
 
-    /// The mode that what a step makes may get. Root gives the set-id bits only to what has them already: a program of one user's
-    /// making must not run as another, or as root.
-    fn allowed_mode(&self, step: &Step, mode: u32) -> u32 {
+    /// The mode that what a step makes may get. Root gives the set-id bits only to what has them already and keeps its contents: a
+    /// program of one user's making must not run as another, or as root. Whose the contents were, a snapshot does not say.
+    fn allowed_mode(&self, step: &Step, mode: u32, new_contents: bool) -> u32 {
         let set_id = mode & 0o6000;
         if set_id == 0 || !rustix::process::geteuid().is_root() {
             return mode;
         }
-        let has = step.found.map_or(0, |found| found.mode & 0o6000);
+        let has = step.found.filter(|_| !new_contents).map_or(0, |found| found.mode & 0o6000);
         if set_id & !has != 0 {
             self.note(format!("{} comes back without its set-id bits, as root restores it", step.path));
         }
@@ -150,7 +150,7 @@ impl Work<'_> {
             for step in self.plan.dirs.iter().chain(&self.plan.attributes) {
                 let Some(after) = &step.after else { continue };
                 let slot = last.entry(&step.path).or_default();
-                slot.0 = (after.kind != EntryKind::Symlink).then(|| self.allowed_mode(step, after.mode));
+                slot.0 = (after.kind != EntryKind::Symlink).then(|| self.allowed_mode(step, after.mode, false));
                 if self.exact_times {
                     slot.1 = Some(after.mtime);
                 }

@@ -75,7 +75,7 @@ impl Work<'_> {
         let given = if uid.is_some() || gid.is_some() { rustix::fs::fchown(file, uid, gid) } else { Ok(()) };
         match given {
             Ok(()) => {
-                let mode = self.allowed_mode(step, after.mode);
+                let mode = self.allowed_mode(step, after.mode, true);
                 rustix::fs::fchmod(file, Mode::from_raw_mode(mode)).map_err(fail)?;
             }
             // It stays as closed as it was made: its mode was meant for another owner.

@@ -248,7 +248,7 @@ fn state_on_another_filesystem() {
     }
     let state = tempfile::Builder::new().prefix("ah-cli-").tempdir_in(shm).unwrap();
     let ah = |arguments: &[&str]| {
-        let ran = Ran::of(world.command(arguments).env("AH_HOME", state.path()));
+        let ran = Ran::of(world.command(arguments).env("AH_HOME", state.path().join("home")));
         assert_eq!(ran.code, 0, "{ran:?}");
         ran.stdout.trim_end().to_owned()
     };

@@ -7,7 +7,6 @@
 //! Not here: repositories further down in the clone. Finding them would take a walk of all of it.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::path::Path;
 
 use ah_plugin_api::{Context, Dir, Error, ErrorKind, RelPath, RepositoryState, Result};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags};
@@ -27,18 +26,12 @@ const DEEPEST: usize = 48;
 
 /// Makes the repository at the top of `clone` depend on nothing outside it. Gives notes for a person.
 ///
-/// `origin` is the path of the workspace that was cloned, for recognising its linked work trees; `state` where its repository stood, as
-/// recorded with the snapshot. Root acts with the rights of the clone's owner. Does nothing where there is no `.git`, and next to nothing where it is a plain one.
+/// `state` is where the repository of the workspace that was cloned stood, as recorded with the snapshot. Root acts with the rights of the clone's owner. Does nothing where there is no `.git`, and next to nothing where it is a plain one.
 ///
 /// # Errors
 /// Those of the system. A repository that cannot be made whole is no error: its `.git` is taken away, and a note says why.
-pub fn own(
-    clone: &Dir,
-    origin: Option<&Path>,
-    state: Option<&RepositoryState>,
-    cx: &Context<'_>,
-) -> Result<Vec<String>> {
-    as_owner(clone, || cut_loose(clone, origin, state, cx)).unwrap_or_else(|| {
+pub fn own(clone: &Dir, state: Option<&RepositoryState>, cx: &Context<'_>) -> Result<Vec<String>> {
+    as_owner(clone, || cut_loose(clone, state, cx)).unwrap_or_else(|| {
         Err(Error::new(
             ErrorKind::PermissionDenied,
             "the clone's repository cannot be looked at with its owner's rights",
@@ -46,12 +39,7 @@ pub fn own(
     })
 }
 
-fn cut_loose(
-    clone: &Dir,
-    origin: Option<&Path>,
-    state: Option<&RepositoryState>,
-    cx: &Context<'_>,
-) -> Result<Vec<String>> {
+fn cut_loose(clone: &Dir, state: Option<&RepositoryState>, cx: &Context<'_>) -> Result<Vec<String>> {
     let kind = match rustix::fs::statat(clone, ".git", AtFlags::SYMLINK_NOFOLLOW) {
         Ok(stat) => FileType::from_raw_mode(stat.st_mode),
         Err(Errno::NOENT) => return Ok(Vec::new()),
@@ -61,7 +49,7 @@ fn cut_loose(
         FileType::Directory if leads_out(open_dir(clone.as_fd(), ".git")?.as_fd(), false, DEEPEST)? => {
             rebuilt(clone, state, cx)
         }
-        FileType::Directory => of_directory(clone, origin, cx),
+        FileType::Directory => of_directory(clone, cx),
         FileType::RegularFile | FileType::Symlink => rebuilt(clone, state, cx),
         _ => Ok(Vec::new()),
     }
@@ -101,7 +89,7 @@ fn leads_out(folder: BorrowedFd<'_>, objects: bool, deepest: usize) -> Result<bo
     Ok(false)
 }
 
-fn of_directory(clone: &Dir, origin: Option<&Path>, cx: &Context<'_>) -> Result<Vec<String>> {
+fn of_directory(clone: &Dir, cx: &Context<'_>) -> Result<Vec<String>> {
     let git = open_dir(clone.as_fd(), ".git")?;
     let mut notes = Vec::new();
     for lock in LOCKS {
@@ -121,42 +109,43 @@ fn of_directory(clone: &Dir, origin: Option<&Path>, cx: &Context<'_>) -> Result<
         }
         gone(rustix::fs::unlinkat(&own, "info/alternates", AtFlags::empty()), "info/alternates")?;
     }
-    notes.extend(drop_work_trees(clone, git.as_fd(), origin)?);
+    notes.extend(drop_work_trees(clone, git.as_fd())?);
     notes.extend(own_config(git.as_fd())?);
     Ok(notes)
 }
 
 /// Linked work trees are the user's: what the clone holds of those inside it become plain directories.
-fn drop_work_trees(clone: &Dir, git: BorrowedFd<'_>, origin: Option<&Path>) -> Result<Option<String>> {
+fn drop_work_trees(clone: &Dir, git: BorrowedFd<'_>) -> Result<Option<String>> {
     let Ok(trees) = open_dir(git, "worktrees") else { return Ok(None) };
     let entries = rustix::fs::Dir::read_from(&trees).map_err(|e| failed("read", "worktrees", e))?;
     for entry in entries.flatten() {
         let Ok(name) = entry.file_name().to_str() else { continue };
         let text = read_file(&trees, &format!("{name}/gitdir"), SMALL).ok().flatten().unwrap_or_default();
-        let link = std::ffi::OsStr::new(std::str::from_utf8(text.trim_ascii_end()).unwrap_or_default());
-        let inside = origin.and_then(|origin| Path::new(link).strip_prefix(origin).ok());
-        let Some(inside) = inside.and_then(|path| RelPath::new(path.as_os_str().as_encoded_bytes()).ok()) else {
-            continue;
-        };
-        unlink_git_file(clone, &inside)?;
+        // The path of its `.git` file, as it was in the workspace, wherever that was: the end of it is the path in the clone.
+        let link: Vec<&[u8]> = text.trim_ascii_end().split(|&byte| byte == b'/').collect();
+        let inside = (0..link.len()).filter_map(|first| RelPath::new(link[first..].join(&b'/')).ok());
+        for path in inside {
+            unlink_git_file(clone, &path, name)?;
+        }
     }
     let path = format!("/proc/self/fd/{}/worktrees", git.as_raw_fd());
     std::fs::remove_dir_all(path).map_err(|e| Error::from_io("cannot take linked work trees out of the clone", &e))?;
     Ok(Some("linked work trees stay with the workspace: in the clone they are plain directories".to_owned()))
 }
 
-/// Removes the `.git` file of a linked work tree at `link` in the clone; a directory of that name stays.
-fn unlink_git_file(clone: &Dir, link: &RelPath) -> Result<()> {
+/// Removes the `.git` file at `link` in the clone if it is that of the linked work tree `name`.
+fn unlink_git_file(clone: &Dir, link: &RelPath, name: &str) -> Result<()> {
     let (Some(parent), Some(b".git")) = (link.parent(), link.file_name()) else { return Ok(()) };
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let top = parent.as_bytes().is_empty();
     let path: &[u8] = if top { b"." } else { parent.as_bytes() };
     let Ok(parent) = rustix::fs::openat2(clone, path, flags, Mode::empty(), resolve) else { return Ok(()) };
-    match rustix::fs::unlinkat(&parent, ".git", AtFlags::empty()) {
-        Ok(()) | Err(Errno::NOENT | Errno::ISDIR | Errno::PERM) => Ok(()),
-        Err(e) => Err(failed("remove", ".git", e)),
+    let Ok(Some(text)) = read_file(&parent, ".git", SMALL) else { return Ok(()) };
+    if !text.trim_ascii_end().ends_with(format!("/worktrees/{name}").as_bytes()) {
+        return Ok(());
     }
+    gone(rustix::fs::unlinkat(&parent, ".git", AtFlags::empty()), ".git")
 }
 
 /// A configured work tree leads back to the user's files; then the configuration is made anew of what is safe in it.
@@ -320,7 +309,7 @@ mod tests {
         let linked = temp.path().join("linked");
         let head = git(&linked, &["rev-parse", "HEAD"]);
         let state = Repository::of(&Dir::open(&linked).unwrap()).unwrap().state;
-        assert!(own(&copy, Some(&linked), Some(&state), &Context::quiet()).unwrap().is_empty());
+        assert!(own(&copy, Some(&state), &Context::quiet()).unwrap().is_empty());
         assert_eq!(git(&temp.path().join("copy"), &["symbolic-ref", "HEAD"]), "refs/heads/other");
         stands_alone(temp.path(), &head);
     }
@@ -333,7 +322,7 @@ mod tests {
         let state = Repository::of(&Dir::open(&linked).unwrap()).unwrap().state;
         write(&linked.join("file"), "three");
         git(&linked, &["commit", "-q", "-am", "three"]);
-        let notes = own(&copy, Some(&linked), Some(&state), &Context::quiet()).unwrap();
+        let notes = own(&copy, Some(&state), &Context::quiet()).unwrap();
         assert!(notes.len() == 1 && notes[0].contains("git reset"), "{notes:?}");
         git(&temp.path().join("copy"), &["reset", "-q"]);
         stands_alone(temp.path(), state.head.as_deref().unwrap());
@@ -344,7 +333,7 @@ mod tests {
         let temp = tempfile::tempdir().unwrap();
         let copy = made(temp.path(), "borrower");
         let head = git(&temp.path().join("borrower"), &["rev-parse", "HEAD"]);
-        assert!(own(&copy, None, None, &Context::quiet()).unwrap().is_empty());
+        assert!(own(&copy, None, &Context::quiet()).unwrap().is_empty());
         assert!(!temp.path().join("copy/.git/objects/info/alternates").exists());
         stands_alone(temp.path(), &head);
     }
@@ -355,7 +344,7 @@ mod tests {
         let copy = made(temp.path(), "main");
         let path = temp.path().join("copy");
         write(&path.join(".git/index.lock"), "");
-        let notes = own(&copy, Some(&temp.path().join("main")), None, &Context::quiet()).unwrap();
+        let notes = own(&copy, None, &Context::quiet()).unwrap();
         assert_eq!(notes.len(), 1);
         assert!(!path.join("trees/inside/.git").exists() && path.join("trees/inside/file").exists());
         assert!(!path.join(".git/index.lock").exists() && !path.join(".git/worktrees").exists());
@@ -371,16 +360,16 @@ mod tests {
         let copy = made(temp.path(), "main");
         let path = temp.path().join("copy");
         git(&path, &["config", "core.worktree", temp.path().join("main").to_str().unwrap()]);
-        let notes = own(&copy, None, None, &Context::quiet()).unwrap();
+        let notes = own(&copy, None, &Context::quiet()).unwrap();
         assert!(notes.iter().any(|note| note.contains("work tree")), "{notes:?}");
         assert_eq!(git(&path, &["rev-parse", "--show-toplevel"]), path.canonicalize().unwrap().to_str().unwrap());
         // A repository that borrows from what is gone cannot be made whole.
         write(&path.join(".git/objects/info/alternates"), "/nowhere/objects\n");
-        let notes = own(&copy, None, None, &Context::quiet()).unwrap();
+        let notes = own(&copy, None, &Context::quiet()).unwrap();
         assert!(notes[0].contains("/nowhere"), "{notes:?}");
         assert!(!path.join(".git").exists() && path.join("file").exists());
         // And without any there is nothing to do.
-        assert!(own(&copy, None, None, &Context::quiet()).unwrap().is_empty());
+        assert!(own(&copy, None, &Context::quiet()).unwrap().is_empty());
     }
 
     #[test]
@@ -402,7 +391,7 @@ mod tests {
             }
             let head = git(&main, &["rev-parse", "HEAD"]);
             let state = Repository::of(&Dir::open(&main).unwrap()).unwrap().state;
-            own(&copy, Some(&main), Some(&state), &Context::quiet()).unwrap();
+            own(&copy, Some(&state), &Context::quiet()).unwrap();
             // Whole or gone, but never the user's.
             if path.join(".git").symlink_metadata().is_ok() {
                 write(&path.join("file"), "three");
@@ -423,11 +412,11 @@ mod tests {
         git(&path, &["config", "extensions.worktreeConfig", "true"]);
         write(&path.join(".git/config.worktree"), &leads);
         assert_ne!(git(&path, &["rev-parse", "--show-toplevel"]), path.canonicalize().unwrap().to_str().unwrap());
-        own(&copy, None, None, &Context::quiet()).unwrap();
+        own(&copy, None, &Context::quiet()).unwrap();
         assert_eq!(git(&path, &["rev-parse", "--show-toplevel"]), path.canonicalize().unwrap().to_str().unwrap());
         // What leads nowhere stays: a sparse checkout's settings, say.
         write(&path.join(".git/config.worktree"), "[core]\n\tsparseCheckout = false\n");
-        assert!(own(&copy, None, None, &Context::quiet()).unwrap().is_empty());
+        assert!(own(&copy, None, &Context::quiet()).unwrap().is_empty());
         assert!(path.join(".git/config.worktree").exists());
     }
 
@@ -454,7 +443,7 @@ mod tests {
             }
             let theirs = std::process::Command::new("chown").args(["-R", "65534:65534"]).arg(&path).status().unwrap();
             assert!(theirs.success());
-            let notes = own(&copy, None, None, &Context::quiet()).unwrap();
+            let notes = own(&copy, None, &Context::quiet()).unwrap();
             assert!(notes.len() == 1 && notes[0].contains("without .git"), "{notes:?}");
             assert!(!path.join(".git").exists());
             let standing = Repository::standing(&copy);

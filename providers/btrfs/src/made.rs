@@ -127,13 +127,7 @@ pub(crate) fn make(place: &Place<'_>, request: &CloneRequest, cx: &Context<'_>) 
         .and_then(|top| open_beneath(top.as_fd(), rel.as_bytes(), OFlags::RDONLY | OFlags::DIRECTORY))
         .map_err(fail)
         .and_then(|dir| {
-            let origin = place.workspace.map(Dir::path);
-            ah_repository::own(
-                &Dir::from_fd(dir, path.join(rel.as_path())),
-                origin,
-                shown.record.repository.as_ref(),
-                cx,
-            )
+            ah_repository::own(&Dir::from_fd(dir, path.join(rel.as_path())), shown.record.repository.as_ref(), cx)
         });
     let mut notes = match alone {
         Ok(notes) => notes,
@@ -198,6 +192,8 @@ pub(crate) fn destroy(store: &Dir, target: &Dir, reference: &Reference, cx: &Con
     let Some(record) = read(made.as_fd(), name)? else { return Ok(()) };
     if let Some((folder, at)) = place(&depot, target, name, &record)? {
         take_away(&depot, folder.as_fd(), &at, cx)?;
+        // Once the caller has forgotten it, nobody would know it any more if a power cut brought it back.
+        rustix::fs::syncfs(&folder).map_err(|errno| failed("cannot put a removal on disk", errno))?;
     }
     forget(made.as_fd(), name)
 }

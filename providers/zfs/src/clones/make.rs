@@ -96,8 +96,7 @@ fn stand_alone(top: &OwnedFd, point: &Path, found: &Found, cx: &Context<'_>) -> 
     let dir = open_beneath(top.as_fd(), rel.as_bytes(), flags)
         .map_err(|errno| failed(format!("cannot open {rel} in the clone"), errno))?;
     let dir = Dir::from_fd(dir, point.join(rel.as_path()));
-    let origin = locate::dataset(&found.dataset)?.map(|mounted| mounted.point.join(rel.as_path()));
-    ah_repository::own(&dir, origin.as_deref(), found.record.snapshot.repository.as_ref(), cx)
+    ah_repository::own(&dir, found.record.snapshot.repository.as_ref(), cx)
 }
 
 /// Mounts the clone where its property says, and sees that it is there, in the folder that was meant. Gives its root, opened.

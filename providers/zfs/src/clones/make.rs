@@ -11,7 +11,6 @@ use rustix::fs::{AtFlags, Mode, OFlags};
 
 use crate::failure::{of_kernel, of_library};
 use crate::find::{self, Found};
-use crate::locate;
 use crate::names::{self, Key};
 use crate::store::{Lock, Store};
 use crate::sys::{Core, Kind, NvList, Zfs};

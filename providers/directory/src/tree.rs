@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use ah_plugin_api::{Context, Entry, EntryKind, Error, ErrorKind, RelPath, Result};
-use rustix::fs::{FileType, OFlags, Statx};
+use rustix::fs::{FileType, OFlags, SeekFrom, Statx};
 use rustix::io::Errno;
 
 use crate::{entry_of, failed, look, names, open_beneath};
@@ -130,9 +130,41 @@ fn no_such_path(path: &RelPath) -> Error {
     Error::new(ErrorKind::NotFound, format!("the snapshot has no {path}"))
 }
 
-/// By plain reads and writes: the output may be a pipe, and errors of the two sides are to be told apart.
+/// By plain reads and writes: the output may be a pipe, errors of the two sides are to be told apart, and what is damaged is to be found
+/// now. Into an empty file, holes stay holes.
 fn copy(from: BorrowedFd<'_>, to: BorrowedFd<'_>, cx: &Context<'_>, fail: impl Fn(Errno) -> Error) -> Result<()> {
     let mut buffer = vec![0; 256 << 10];
+    if is_new_file(to) {
+        let size = u64::try_from(rustix::fs::fstat(from).map_err(&fail)?.st_size).unwrap_or(0);
+        let mut at = 0;
+        while at < size {
+            // The end of a file is a hole.
+            let data = match rustix::fs::seek(from, SeekFrom::Data(at)) {
+                Ok(data) => data,
+                Err(Errno::NXIO) => break,
+                Err(errno) => return Err(fail(errno)),
+            };
+            at = rustix::fs::seek(from, SeekFrom::Hole(data)).map_err(&fail)?;
+            rustix::fs::seek(from, SeekFrom::Start(data)).map_err(&fail)?;
+            rustix::fs::seek(to, SeekFrom::Start(data)).map_err(of_output)?;
+            let mut left = at - data;
+            while left > 0 {
+                cx.check_cancelled()?;
+                let most = buffer.len().min(usize::try_from(left).unwrap_or(usize::MAX));
+                match rustix::io::read(from, &mut buffer[..most]) {
+                    Ok(0) => break,
+                    Ok(n) => {
+                        write_all(to, &buffer[..n])?;
+                        left -= n as u64;
+                    }
+                    Err(Errno::INTR) => {}
+                    Err(errno) => return Err(fail(errno)),
+                }
+            }
+        }
+        rustix::fs::ftruncate(to, size).map_err(of_output)?;
+        return rustix::fs::seek(to, SeekFrom::End(0)).map(drop).map_err(of_output);
+    }
     loop {
         cx.check_cancelled()?;
         match rustix::io::read(from, &mut buffer) {
@@ -144,12 +176,25 @@ fn copy(from: BorrowedFd<'_>, to: BorrowedFd<'_>, cx: &Context<'_>, fail: impl F
     }
 }
 
+/// Whether an output is an empty regular file that is written from its beginning.
+fn is_new_file(output: BorrowedFd<'_>) -> bool {
+    let is_file =
+        |stat: rustix::fs::Stat| FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile && stat.st_size == 0;
+    rustix::fs::fstat(output).is_ok_and(is_file)
+        && rustix::fs::tell(output) == Ok(0)
+        && rustix::fs::fcntl_getfl(output).is_ok_and(|flags| !flags.contains(OFlags::APPEND))
+}
+
+fn of_output(errno: Errno) -> Error {
+    Error::from_io("cannot write to the output", &errno.into())
+}
+
 fn write_all(to: BorrowedFd<'_>, mut bytes: &[u8]) -> Result<()> {
     while !bytes.is_empty() {
         match rustix::io::write(to, bytes) {
             Ok(n) => bytes = bytes.get(n..).unwrap_or_default(),
             Err(Errno::INTR) => {}
-            Err(errno) => return Err(Error::from_io("cannot write to the output", &errno.into())),
+            Err(errno) => return Err(of_output(errno)),
         }
     }
     Ok(())
@@ -202,5 +247,46 @@ mod tests {
         let no_directories = Tree::new(open()).without_stubs(|_| true);
         assert!(no_directories.entry(&path("dir")).unwrap().is_none());
         assert!(no_directories.entry(&path("")).unwrap().is_some());
+    }
+
+    #[test]
+    fn holes_stay_holes_in_a_new_file_and_nowhere_else() {
+        use std::io::{Read, Seek, Write};
+        use std::os::unix::fs::{FileExt, MetadataExt};
+        let temp = tempfile::tempdir().unwrap();
+        let top = temp.path().join("top");
+        std::fs::create_dir(&top).unwrap();
+        let sparse = std::fs::File::create(top.join("sparse")).unwrap();
+        sparse.set_len(64 << 20).unwrap();
+        sparse.write_all_at(b"middle", 32 << 20).unwrap();
+        let tree = Tree::new(rustix::fs::open(&top, OFlags::RDONLY, rustix::fs::Mode::empty()).unwrap());
+        let read = |out: &std::fs::File| tree.read(&path("sparse"), out.as_fd(), &Context::quiet()).unwrap();
+        let whole = std::fs::read(top.join("sparse")).unwrap();
+
+        let options = || std::fs::OpenOptions::new().read(true).write(true).create(true).clone();
+        let mut new = options().open(temp.path().join("new")).unwrap();
+        read(&new);
+        assert_eq!(new.stream_position().unwrap(), 64 << 20, "what comes next goes behind it");
+        assert!(new.metadata().unwrap().blocks() * 512 < 4 << 20, "{}", new.metadata().unwrap().blocks());
+        assert!(std::fs::read(temp.path().join("new")).unwrap() == whole);
+        // Behind something, and at the end of whatever there is.
+        let mut old = options().open(temp.path().join("old")).unwrap();
+        old.write_all(b"before").unwrap();
+        read(&old);
+        let appended = options().append(true).open(temp.path().join("appended")).unwrap();
+        read(&appended);
+        let mut text = Vec::new();
+        old.rewind().unwrap();
+        old.read_to_end(&mut text).unwrap();
+        assert!(text.starts_with(b"before") && text[6..] == whole);
+        assert!(std::fs::read(temp.path().join("appended")).unwrap() == whole);
+        // Empty, and nothing but a hole.
+        for size in [0, 1 << 20] {
+            sparse.set_len(0).unwrap();
+            sparse.set_len(size).unwrap();
+            let other = options().open(temp.path().join(size.to_string())).unwrap();
+            read(&other);
+            assert_eq!((other.metadata().unwrap().len(), other.metadata().unwrap().blocks()), (size, 0));
+        }
     }
 }

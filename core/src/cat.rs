@@ -10,6 +10,7 @@ use ah_plugin_api::{
 
 use sha1::{Digest, Sha1};
 
+use crate::notice::{Notice, NoticeKind};
 use crate::record::{EntryRecord, SnapshotRecord, VersionRecord};
 use crate::walk::{Shelf, Source};
 use crate::workspace::{Served, Workspace};
@@ -78,8 +79,16 @@ impl Workspace {
         let entries = self.entries(&snapshots, path)?;
         let mut versions: Vec<(VersionRecord, Option<ProviderName>)> = Vec::new();
         for (snapshot, entry) in snapshots.iter().zip(entries) {
-            // One that cannot be read says nothing about the path.
-            let Ok(entry) = entry else { continue };
+            let entry = match entry {
+                Ok(entry) => entry,
+                Err(error) if error.kind == ErrorKind::Cancelled => return Err(error),
+                // It says nothing about the path, and that is said.
+                Err(error) => {
+                    let message = format!("the snapshot {} is passed over: {error}", snapshot.id);
+                    self.engine.notify(Notice::new(NoticeKind::Other, message).with_hint("ah agent fs gc"));
+                    continue;
+                }
+            };
             let entry = entry.as_ref().map(EntryRecord::from);
             if let Some((last, provider)) = versions.last_mut()
                 && same(last.entry.as_ref(), entry.as_ref(), provider.as_ref() == Some(&snapshot.provider))

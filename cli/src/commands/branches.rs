@@ -28,7 +28,7 @@ struct Shape<'a> {
 /// Prints the list.
 pub(crate) fn run(app: &App, _args: &BranchesArgs) -> Outcome {
     let (root, workspace) = app.history()?;
-    let branches = workspace.map_or_else(|| Ok(Vec::new()), |workspace| workspace.branches())?;
+    let branches = workspace.map_or_else(|| Ok(Vec::new()), |workspace| workspace.branches_looked_at())?;
     if app.ui.json {
         app.answer(&root, &Shape { branches: &branches })?;
         return Ok(Exit::Done);

@@ -22,6 +22,7 @@ use crate::carry::{Carry, CarryOptions, CarryReport};
 use crate::fsio;
 use crate::ids::{BranchId, letters};
 use crate::lock::Holder;
+use crate::notice::{Notice, NoticeKind};
 use crate::record::{SnapshotKind, SnapshotRecord};
 use crate::registry::Identity;
 use crate::snapshot::SnapshotOptions;
@@ -212,6 +213,25 @@ impl Workspace {
     pub fn branches(&self) -> Result<Vec<BranchRecord>> {
         let mine = all(self.engine.home())?.into_iter().filter(|branch| branch.record.origin == self.id);
         Ok(mine.map(|branch| branch.record).collect())
+    }
+
+    /// As [`Workspace::branches`], with a notice for each whose directory is not there.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn branches_looked_at(&self) -> Result<Vec<BranchRecord>> {
+        let branches = self.branches()?;
+        for branch in branches.iter().filter(|branch| branch.state == BranchState::Ready) {
+            if std::fs::symlink_metadata(&branch.path).is_err() {
+                let message = format!("the branch {} is not at {} any more", branch.name, branch.path.display());
+                let name = text::shell(branch.name.as_ref());
+                self.engine.notify(
+                    Notice::new(NoticeKind::Other, message)
+                        .with_hint(format!("bring it back there, or `ah agent fs rm --force {name}`")),
+                );
+            }
+        }
+        Ok(branches)
     }
 
     /// The branch of that name, id or path, grown from this workspace.

@@ -348,3 +348,19 @@ fn what_it_grew_from_goes_only_with_it_or_by_force() {
     workspace.rm(&[second.snapshot.to_string()], &RmOptions { force: true, ..RmOptions::default() }).unwrap();
     assert_eq!(workspace.snapshots(&SnapshotFilter::default()).unwrap().len(), 1);
 }
+
+#[test]
+fn one_whose_directory_is_gone_is_told_of() {
+    let lab = Lab::new();
+    lab.step("a", "1");
+    let workspace = lab.open();
+    let branch = workspace.branch(&named("fix")).unwrap();
+    assert_eq!(workspace.branches_looked_at().unwrap().len(), 1);
+    assert!(workspace.engine().take_notices().is_empty());
+    fs::remove_dir_all(&branch.path).unwrap();
+    assert_eq!(workspace.branches_looked_at().unwrap().len(), 1, "its history is there");
+    let notices = workspace.engine().take_notices();
+    assert!(notices.len() == 1 && notices[0].message.contains("not at"), "{notices:?}");
+    workspace.remove_branch("fix", true).unwrap();
+    assert!(workspace.branches_looked_at().unwrap().is_empty());
+}

@@ -345,3 +345,17 @@ fn a_workspace_bears_its_repositorys_first_commit() {
     lab.step("a", "3");
     assert_eq!(first_commit(), Some("2".repeat(12)));
 }
+
+#[test]
+fn versions_tell_of_a_snapshot_that_its_provider_has_lost() {
+    let lab = Lab::new();
+    let (first, second) = (lab.step("a", "one"), lab.step("a", "two"));
+    let listed = std::fs::read(lab.timeline_file()).unwrap();
+    lab.open().rm(&[first.id.to_string()], &RmOptions::default()).unwrap();
+    std::fs::write(lab.timeline_file(), listed).unwrap();
+    let workspace = lab.open();
+    let versions = workspace.versions(&rel("a")).unwrap();
+    assert_eq!(versions.iter().map(|version| version.snapshot.clone()).collect::<Vec<_>>(), [second.id]);
+    let notices = workspace.engine().take_notices();
+    assert!(notices.iter().any(|notice| notice.message.contains(first.id.as_str())), "{notices:?}");
+}

@@ -30,5 +30,6 @@ mod subvolume;
 #[allow(unsafe_code)]
 mod sys;
 mod view;
+mod way;
 
 pub use provider::BtrfsProvider;

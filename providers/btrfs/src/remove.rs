@@ -1,6 +1,6 @@
 //! Removing subvolumes, by whichever way this process may.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use ah_plugin_api::{Context, Error, ErrorKind, Result};
 use ah_provider_directory::{failed, look, names, open_beneath};
@@ -9,10 +9,11 @@ use rustix::io::Errno;
 
 use crate::subvolume::is_root;
 use crate::sys;
+use crate::way::Way;
 
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// Subvolumes nested deeper than that are left alone.
+/// Subvolumes nested deeper than that are not asked for, but found by walking.
 const DEEPEST: u32 = 64;
 
 /// Removes the subvolume `name` in `parent`, and those nested in it. What is gone already is success.
@@ -70,64 +71,99 @@ fn nested(parent: BorrowedFd<'_>, name: &[u8], depth: u32, cx: &Context<'_>) -> 
         Err(Errno::PERM | Errno::ACCESS | Errno::NOTEMPTY) => {}
         Err(errno) => return Err(fail(errno)),
     }
-    empty(&root, depth, cx)?;
+    contents(root.as_fd(), cx)?;
     match rustix::fs::unlinkat(parent, name, AtFlags::REMOVEDIR) {
         Ok(()) | Err(Errno::NOENT) => Ok(()),
         Err(errno) => Err(fail(errno)),
     }
 }
 
+/// Opens a directory, of which its owner may have taken the bits.
 fn open(parent: BorrowedFd<'_>, name: &[u8]) -> Result<OwnedFd, Errno> {
     match rustix::fs::openat(parent, name, DIRECTORY, Mode::empty()) {
         Err(Errno::ACCESS) => {
-            rustix::fs::chmodat(parent, name, Mode::RWXU, AtFlags::empty())?;
+            let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            let found = rustix::fs::openat(parent, name, flags, Mode::empty())?;
+            rustix::fs::chmod(format!("/proc/self/fd/{}", found.as_raw_fd()), Mode::RWXU)?;
             rustix::fs::openat(parent, name, DIRECTORY, Mode::empty())
         }
         other => other,
     }
 }
 
+fn fail(errno: Errno) -> Error {
+    match errno {
+        Errno::BUSY => Error::new(ErrorKind::Busy, "something is mounted in what is to be removed"),
+        errno => failed("cannot remove what is in a removed directory", errno),
+    }
+}
+
 /// Removes what is in an open directory. Follows no symlink, and does not leave the mount.
-fn empty(dir: &OwnedFd, depth: u32, cx: &Context<'_>) -> Result<()> {
-    let fail = |errno| failed("cannot remove what is in a removed subvolume", errno);
-    // A directory of which its owner took the bits.
-    let _ = rustix::fs::fchmod(dir, Mode::RWXU);
-    for name in names(dir.as_fd()).map_err(fail)? {
-        entry(dir.as_fd(), &name, depth, cx)?;
+pub(crate) fn contents(dir: BorrowedFd<'_>, cx: &Context<'_>) -> Result<()> {
+    let first = list(dir)?;
+    let mut way = Way::new(dir).map_err(fail)?;
+    let mut levels = vec![(Vec::new(), first)];
+    while let Some((_, names)) = levels.last_mut() {
+        cx.check_cancelled()?;
+        if let Some(name) = names.next() {
+            if let Some(below) = unlink(way.at(), &name).map_err(fail)? {
+                levels.push((name, list(below.as_fd())?));
+                way.down(below).map_err(fail)?;
+            }
+            continue;
+        }
+        let Some((name, _)) = levels.pop().filter(|_| !levels.is_empty()) else { break };
+        way.up().map_err(fail)?;
+        gone(rustix::fs::unlinkat(way.at(), name, AtFlags::REMOVEDIR)).map_err(fail)?;
     }
     Ok(())
 }
 
-/// Removes one entry of a directory, with everything below it.
-pub(crate) fn entry(dir: BorrowedFd<'_>, name: &[u8], depth: u32, cx: &Context<'_>) -> Result<()> {
-    let fail = |errno| match errno {
-        Errno::BUSY => Error::new(ErrorKind::Busy, "something is mounted in what is to be removed"),
-        errno => failed("cannot remove what is in a removed subvolume", errno),
-    };
-    cx.check_cancelled()?;
-    let stat = match look(dir, name) {
-        Ok(stat) => stat,
-        Err(Errno::NOENT) => return Ok(()),
-        Err(errno) => return Err(fail(errno)),
-    };
-    let flags = if FileType::from_raw_mode(stat.stx_mode.into()) != FileType::Directory {
-        AtFlags::empty()
-    } else if is_root(&stat) {
-        return nested(dir, name, depth + 1, cx);
-    } else {
-        match rustix::fs::unlinkat(dir, name, AtFlags::REMOVEDIR) {
-            Ok(()) | Err(Errno::NOENT) => return Ok(()),
-            Err(Errno::NOTEMPTY) => {}
-            Err(errno) => return Err(fail(errno)),
-        }
-        if look(dir, b"").map_err(fail)?.stx_mnt_id != stat.stx_mnt_id {
-            return Err(fail(Errno::BUSY));
-        }
-        empty(&open(dir, name).map_err(fail)?, depth, cx)?;
-        AtFlags::REMOVEDIR
-    };
-    match rustix::fs::unlinkat(dir, name, flags) {
-        Ok(()) | Err(Errno::NOENT) => Ok(()),
-        Err(errno) => Err(fail(errno)),
+fn list(dir: BorrowedFd<'_>) -> Result<std::vec::IntoIter<Vec<u8>>> {
+    // A directory of which its owner took the bits.
+    let _ = rustix::fs::fchmod(dir, Mode::RWXU);
+    names(dir).map(Vec::into_iter).map_err(fail)
+}
+
+fn gone(removed: Result<(), Errno>) -> Result<(), Errno> {
+    match removed {
+        Err(Errno::NOENT) => Ok(()),
+        other => other,
     }
+}
+
+/// Removes an entry; a directory that is not empty is opened instead.
+fn unlink(dir: BorrowedFd<'_>, name: &[u8]) -> Result<Option<OwnedFd>, Errno> {
+    let stat = match look(dir, name) {
+        Err(Errno::NOENT) => return Ok(None),
+        stat => stat?,
+    };
+    if FileType::from_raw_mode(stat.stx_mode.into()) != FileType::Directory {
+        return gone(rustix::fs::unlinkat(dir, name, AtFlags::empty())).map(|()| None);
+    }
+    if is_root(&stat) && gone(sys::destroy(dir, name)).is_ok() {
+        return Ok(None);
+    }
+    match rustix::fs::unlinkat(dir, name, AtFlags::REMOVEDIR) {
+        Ok(()) | Err(Errno::NOENT) => return Ok(None),
+        Err(Errno::NOTEMPTY) => {}
+        // A read-only subvolume.
+        Err(Errno::PERM | Errno::ACCESS | Errno::ROFS) if is_root(&stat) => {}
+        Err(errno) => return Err(errno),
+    }
+    if look(dir, b"")?.stx_mnt_id != stat.stx_mnt_id {
+        return Err(Errno::BUSY);
+    }
+    let below = open(dir, name)?;
+    if is_root(&stat) {
+        sys::make_writable(&below)?;
+    }
+    Ok(Some(below))
+}
+
+/// Removes one entry of a directory, with everything below it.
+pub(crate) fn entry(dir: BorrowedFd<'_>, name: &[u8], cx: &Context<'_>) -> Result<()> {
+    let Some(below) = unlink(dir, name).map_err(fail)? else { return Ok(()) };
+    contents(below.as_fd(), cx)?;
+    gone(rustix::fs::unlinkat(dir, name, AtFlags::REMOVEDIR)).map_err(fail)
 }

@@ -298,7 +298,7 @@ pub(crate) fn discard(trash: BorrowedFd<'_>, name: &[u8], cx: &Context<'_>) -> R
     };
     remove::subvolume(folder.as_fd(), TREE.as_bytes(), cx)?;
     drop(folder);
-    remove::entry(trash, name, 0, cx)
+    remove::entry(trash, name, cx)
 }
 
 /// Takes away what is left of snapshots that were never finished, or were removed behind our back; answers how many.

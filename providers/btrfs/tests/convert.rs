@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use ah_plugin_api::{Dir, ErrorKind};
-use ah_test_disks::{Disk, NOBODY};
+use ah_test_disks::{Disk, NOBODY, as_ordinary_user, ordinary_users_path};
 use common::{Bench, run, subvolume, subvolumes};
 
 /// Everything that is to be kept, one line an entry.
@@ -66,12 +66,16 @@ fn fill(bench: &Bench) {
     sparse.write_all_at(b"middle", 20 << 20).unwrap();
     bench.write("setuid", "x");
     fs::set_permissions(bench.work("setuid"), fs::Permissions::from_mode(0o4755)).unwrap();
-    for (name, attribute) in [("dir", "user.test"), ("foreign", "trusted.test")] {
-        rustix::fs::setxattr(bench.work(name), attribute, b"value", rustix::fs::XattrFlags::empty()).unwrap();
+    for (name, attribute) in
+        [("dir", "user.test"), ("foreign", "trusted.test"), ("link", "trusted.test"), ("fifo", "trusted.test")]
+    {
+        rustix::fs::lsetxattr(bench.work(name), attribute, b"value", rustix::fs::XattrFlags::empty()).unwrap();
     }
     bench.write("nocow/f", "");
     run("chattr", &["+C", bench.work("nocow").to_str().unwrap()]);
     bench.write("nocow/in place", vec![7; 100_000]);
+    bench.write("flags", "");
+    run("chattr", &["+Ad", bench.work("flags").to_str().unwrap()]);
     bench.write("big", vec![9; 3_000_000]);
     for (name, time) in
         [("dir", "@1234567890.123456789"), ("link", "@-5.5"), ("big", "@15000000000.000000001"), (".", "@1000.25")]
@@ -100,6 +104,8 @@ fn everything_comes_along_and_shares_its_data() {
     assert!(map.contains("shared"), "{map}");
     assert!(fs::metadata(bench.work("sparse")).unwrap().blocks() < 1000);
     assert!(run("lsattr", &[bench.work("nocow").to_str().unwrap()]).contains('C'));
+    let flags = run("lsattr", &[bench.work("flags").to_str().unwrap()]);
+    assert!(flags.split(' ').next().is_some_and(|flags| flags.contains('A') && flags.contains('d')), "{flags}");
     // Nothing is left of it.
     assert_eq!(fs::read_dir(disk.at()).unwrap().count(), 3);
     assert_eq!(fs::read_dir(disk.at().join("store")).unwrap().count(), 1);
@@ -174,52 +180,316 @@ fn whatever_was_cut_short_is_cleared_up() {
     let Some(disk) = Disk::new("btrfs", 300, "") else { return };
     let bench = Bench::in_folder(disk.at());
     bench.write("dir/f", "precious");
-    let above = fs::metadata(disk.at()).unwrap();
-    let born = run("stat", &["-c", "%W", disk.at().to_str().unwrap()]);
-    assert!(above.ino() == 256 && !born.is_empty());
     let temp = format!(".ah-convert-{}", "5".repeat(32));
     let note = disk.at().join(format!("store/convert-{}", "5".repeat(32)));
-    // As `identity` writes it down.
-    let stat = rustix::fs::statx(
-        Dir::open(disk.at()).unwrap(),
-        "",
-        rustix::fs::AtFlags::EMPTY_PATH,
-        rustix::fs::StatxFlags::ALL | rustix::fs::StatxFlags::BTIME,
-    )
-    .unwrap();
-    let identity = format!("{:x}.{:x}.{:x}", stat.stx_ino, stat.stx_btime.tv_sec, stat.stx_btime.tv_nsec);
-    let write_note = |identity: &str| fs::write(&note, format!("{identity} {temp} {}\n", disk.at().display())).unwrap();
-    // Before the exchange: a half of a copy.
-    write_note(&identity);
-    subvolume(&disk.at().join(&temp));
-    fs::write(disk.at().join(&temp).join("half"), "x").unwrap();
+    let temp_at = disk.at().join(&temp);
+    let above = identity(disk.at());
+    let start = |above: &str, former: &str| format!("{above}\0{temp}\0{}\0{former}\0", disk.at().display());
+    // Before the exchange: a copy that was not written down yet, and the half of one that was.
+    fs::write(&note, start(&above, "1.2.3 4.5 755")).unwrap();
+    subvolume(&temp_at);
     assert_eq!(bench.reclaim().actions.len(), 1);
-    assert!(!disk.at().join(&temp).exists() && !note.exists());
+    assert!(!temp_at.exists() && !note.exists());
+    subvolume(&temp_at);
+    fs::write(temp_at.join("half"), "x").unwrap();
+    fs::write(&note, start(&above, "1.2.3 4.5 755") + &copy(&temp_at) + "\0").unwrap();
+    assert_eq!(bench.reclaim().actions.len(), 1);
+    assert!(!temp_at.exists() && !note.exists());
     assert_eq!(subvolumes(disk.at()), 0);
-    // After it: the former directory.
-    write_note(&identity);
-    fs::create_dir_all(disk.at().join(&temp).join("closed")).unwrap();
-    fs::write(disk.at().join(&temp).join("closed/f"), "x").unwrap();
+    // A subvolume that is another one.
+    subvolume(&temp_at);
+    fs::write(temp_at.join("half"), "x").unwrap();
+    fs::write(&note, start(&above, "1.2.3 4.5 755") + &format!("{} 1.2\0", "0".repeat(32))).unwrap();
     assert_eq!(bench.reclaim().actions.len(), 1);
-    assert!(!disk.at().join(&temp).exists() && !note.exists());
-    // Another directory at that path is not the one meant.
-    write_note("1.2.3");
-    fs::create_dir(disk.at().join(&temp)).unwrap();
+    assert!(temp_at.join("half").exists() && !note.exists());
+    run("btrfs", &["subvolume", "delete", temp_at.to_str().unwrap()]);
+    // After it: the former directory, looked at or not, and changed or not.
+    for (looked, changed, there) in
+        [(true, true, false), (true, false, false), (false, false, false), (false, true, true)]
+    {
+        fs::create_dir_all(temp_at.join("closed")).unwrap();
+        fs::write(temp_at.join("closed/f"), "x").unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        subvolume(&disk.at().join("copy"));
+        let mut text = start(&above, &former(&temp_at)) + &copy(&disk.at().join("copy")) + "\0";
+        run("btrfs", &["subvolume", "delete", disk.at().join("copy").to_str().unwrap()]);
+        if looked {
+            text += "looked\0";
+        }
+        fs::write(&note, text).unwrap();
+        if changed {
+            let mut file = fs::OpenOptions::new().append(true).open(temp_at.join("closed/f")).unwrap();
+            std::io::Write::write_all(&mut file, b"newer").unwrap();
+        }
+        for _ in 0..2 {
+            // It is told each time that something is kept, and fails nothing.
+            let actions = bench.reclaim().actions;
+            assert!(actions.len() == 1 || !temp_at.exists(), "{actions:?}");
+            assert_eq!((temp_at.exists(), note.exists()), (there, there), "{looked} {changed} {actions:?}");
+            assert!(!there || actions[0].contains(&temp), "{actions:?}");
+        }
+    }
+    fs::remove_dir_all(&temp_at).unwrap();
     bench.reclaim();
-    assert!(disk.at().join(&temp).exists() && note.exists());
+    assert!(!note.exists());
+    // Another directory at that path is not the one meant.
+    fs::create_dir(&temp_at).unwrap();
+    let text = start("1.2.3", &former(&temp_at)) + "0 1.2\0looked\0";
+    fs::write(&note, &text).unwrap();
+    bench.reclaim();
+    assert!(temp_at.exists() && note.exists());
     // Held by who converts.
-    write_note(&identity);
+    fs::write(&note, text.replacen("1.2.3", &above, 1)).unwrap();
     let lock = fs::File::open(&note).unwrap();
     rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).unwrap();
     bench.reclaim();
-    assert!(disk.at().join(&temp).exists());
+    assert!(temp_at.exists());
     drop(lock);
     bench.reclaim();
-    assert!(!disk.at().join(&temp).exists());
+    assert!(!temp_at.exists());
     fs::write(&note, "cut o").unwrap();
     bench.reclaim();
     assert!(!note.exists());
     assert_eq!(fs::read_to_string(bench.work("dir/f")).unwrap(), "precious");
+}
+
+fn statx(path: &Path) -> rustix::fs::Statx {
+    let mask = rustix::fs::StatxFlags::ALL | rustix::fs::StatxFlags::BTIME;
+    rustix::fs::statx(Dir::open(path).unwrap(), "", rustix::fs::AtFlags::EMPTY_PATH, mask).unwrap()
+}
+
+/// As it is written down.
+fn identity(path: &Path) -> String {
+    let stat = statx(path);
+    format!("{:x}.{:x}.{:x}", stat.stx_ino, stat.stx_btime.tv_sec, stat.stx_btime.tv_nsec)
+}
+
+fn former(path: &Path) -> String {
+    let stat = statx(path);
+    let (time, mode) = (stat.stx_mtime, stat.stx_mode);
+    format!("{} {:x}.{:x} {mode:o}", identity(path), time.tv_sec, time.tv_nsec)
+}
+
+fn copy(path: &Path) -> String {
+    let shown = run("btrfs", &["subvolume", "show", path.to_str().unwrap()]);
+    let uuid = shown.lines().find_map(|line| line.trim().strip_prefix("UUID:")).unwrap().trim().replace('-', "");
+    let born = statx(path).stx_btime;
+    format!("{uuid} {}.{}", born.tv_sec, born.tv_nsec)
+}
+
+#[test]
+fn what_was_changed_before_its_end_is_never_lost() {
+    let Some(disk) = Disk::new("btrfs", 400, "") else { return };
+    // The names cannot go back, because one is taken away: the former directory has newer work, and stays.
+    let bench = Bench::in_folder(disk.at());
+    bench.write("dir/f", "old");
+    let former = || {
+        let mut names = fs::read_dir(disk.at()).unwrap().map(|entry| entry.unwrap().path());
+        names.find(|path| path.file_name().unwrap().to_string_lossy().starts_with(".ah-convert-"))
+    };
+    let refused = bench.convert_watched(|stage| {
+        if stage == "looking once more" {
+            fs::write(former().unwrap().join("dir/f"), "newer").unwrap();
+            fs::rename(disk.at().join("work"), disk.at().join("moved")).unwrap();
+        }
+    });
+    let error = refused.unwrap_err();
+    let kept = former().unwrap();
+    assert_eq!(fs::read_to_string(kept.join("dir/f")).unwrap(), "newer");
+    assert!(error.hint.unwrap().contains(kept.file_name().unwrap().to_str().unwrap()));
+    bench.reclaim();
+    assert!(kept.exists());
+    // Nobody else comes to the copy until it is compared.
+    let bench = Bench::in_folder(&disk.at().join("second"));
+    bench.write("f", "x");
+    std::os::unix::fs::chown(bench.workspace.path(), Some(NOBODY), Some(NOBODY)).unwrap();
+    fs::set_permissions(bench.workspace.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    let seen = std::sync::Mutex::new(Vec::new());
+    let converted = bench.convert_watched(|stage| {
+        let copy = fs::read_dir(disk.at().join("second")).unwrap().map(|entry| entry.unwrap());
+        let copy = copy.filter(|entry| entry.file_name().to_string_lossy().starts_with(".ah-convert-"));
+        let copy = copy.map(|entry| entry.metadata().unwrap()).next().unwrap();
+        seen.lock().unwrap().push((stage.to_owned(), copy.mode() & 0o777, copy.uid()));
+    });
+    assert!(converted.unwrap().changed);
+    let closed = |stage: &str| (stage.to_owned(), 0o700, 0);
+    let expected = [closed("copying"), closed("comparing"), ("looking once more".to_owned(), 0o777, NOBODY)];
+    assert_eq!(*seen.lock().unwrap(), expected);
+}
+
+#[test]
+fn killed_before_the_last_look_ended_what_is_newer_stays() {
+    let Some(disk) = Disk::new("btrfs", 400, "") else { return };
+    for newer in [true, false] {
+        let folder = disk.at().join(format!("newer-{newer}"));
+        let bench = Bench::in_folder(&folder);
+        bench.write("dir/f", "old");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        let killed = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "convert_what_the_environment_names", "--ignored"])
+            .env("AH_TEST_CONVERT", &folder)
+            .env("AH_TEST_DIE", newer.to_string())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .status()
+            .unwrap();
+        assert!(!killed.success());
+        let actions = Bench::in_folder(&folder).reclaim().actions;
+        let left: Vec<_> = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+        assert_eq!((actions.len(), left.len()), (1, if newer { 4 } else { 3 }), "{actions:?} {left:?}");
+        if newer {
+            let kept = left.iter().find(|path| actions[0].contains(path.to_str().unwrap())).unwrap();
+            assert_eq!(fs::read_to_string(kept.join("dir/f")).unwrap(), "newer");
+        }
+        assert_eq!(fs::read_to_string(folder.join("work/dir/f")).unwrap(), "old");
+    }
+}
+
+#[test]
+fn files_are_open_to_processes_that_cannot_be_seen() {
+    let test = "files_are_open_to_processes_that_cannot_be_seen";
+    if let Some(folder) = ordinary_users_path() {
+        let bench = Bench::in_folder(&folder);
+        let file = bench.work("dir/f");
+        match fs::read_to_string(folder.join("what")).unwrap().as_str() {
+            "open" => assert_eq!(bench.convert().unwrap_err().kind, ErrorKind::Busy),
+            "opened later" => {
+                let refused = bench.convert_watched(|stage| {
+                    if stage == "looking once more" {
+                        fs::write(folder.join("now"), "").unwrap();
+                        while !folder.join("held").exists() {
+                            std::thread::sleep(std::time::Duration::from_millis(5));
+                        }
+                    }
+                });
+                assert_eq!(refused.unwrap_err().kind, ErrorKind::Busy);
+                assert_ne!(fs::metadata(bench.work("")).unwrap().ino(), 256);
+            }
+            "closed" => {
+                fs::hard_link(&file, folder.join("outside")).unwrap();
+                fs::set_permissions(bench.work("shut"), fs::Permissions::from_mode(0o0)).unwrap();
+                let error = bench.convert().unwrap_err();
+                let hint = error.hint.unwrap();
+                assert!(error.kind == ErrorKind::PermissionDenied && hint.contains("chmod u+rX"), "{hint}");
+                fs::set_permissions(bench.work("shut"), fs::Permissions::from_mode(0o600)).unwrap();
+                let notes = bench.convert().unwrap().notes;
+                let told = |what: &str| notes.iter().any(|note| note.starts_with("1 ") && note.contains(what));
+                assert!(notes.len() == 3 && told("dir/f") && told("security.capability of able"), "{notes:?}");
+            }
+            other => panic!("{other}"),
+        }
+        return;
+    }
+    let Some(disk) = Disk::new("btrfs", 400, "") else { return };
+    let bench = Bench::in_folder(&disk.at().join("own"));
+    for name in ["dir/f", "able", "shut"] {
+        bench.write(name, "x");
+    }
+    run("chown", &["-R", &format!("{NOBODY}:{NOBODY}"), disk.at().join("own").to_str().unwrap()]);
+    // cap_net_raw, permitted
+    let capability = [1, 0, 0, 2, 0, 32, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    let flags = rustix::fs::XattrFlags::empty();
+    rustix::fs::setxattr(bench.work("able"), "security.capability", &capability, flags).unwrap();
+    let tell = |what: &str| fs::write(disk.at().join("own/what"), what).unwrap();
+    tell("open");
+    let file = fs::File::open(bench.work("dir/f")).unwrap();
+    as_ordinary_user(test, &disk.at().join("own"));
+    drop(file);
+    tell("opened later");
+    let dir = fs::File::open(bench.work("dir")).unwrap();
+    let file = std::thread::scope(|threads| {
+        let opened = threads.spawn(|| {
+            for _ in 0..2000 {
+                if disk.at().join("own/now").exists() {
+                    break;
+                }
+                std::thread::sleep(std::time::Duration::from_millis(5));
+            }
+            let file = rustix::fs::openat(&dir, "f", rustix::fs::OFlags::RDONLY, rustix::fs::Mode::empty());
+            fs::write(disk.at().join("own/held"), "").unwrap();
+            file.unwrap()
+        });
+        as_ordinary_user(test, &disk.at().join("own"));
+        opened.join().unwrap()
+    });
+    drop((file, dir));
+    tell("closed");
+    as_ordinary_user(test, &disk.at().join("own"));
+    assert_eq!(fs::metadata(bench.work("")).unwrap().ino(), 256);
+}
+
+#[test]
+fn a_file_opened_while_it_was_exchanged_puts_the_former_back() {
+    let Some(disk) = Disk::new("btrfs", 300, "") else { return };
+    let bench = Bench::in_folder(disk.at());
+    bench.write("dir/f", "x");
+    let holder = std::sync::Mutex::new(None);
+    let dir = fs::File::open(bench.work("dir")).unwrap();
+    let refused = bench.convert_watched(|stage| {
+        if stage == "looking once more" {
+            let flags = rustix::fs::OFlags::RDWR;
+            let file = rustix::fs::openat(&dir, "f", flags, rustix::fs::Mode::empty()).unwrap();
+            *holder.lock().unwrap() = Some(file);
+        }
+    });
+    drop(dir);
+    assert_eq!(refused.unwrap_err().kind, ErrorKind::Busy);
+    assert_ne!(fs::metadata(bench.work("")).unwrap().ino(), 256);
+    assert_eq!(fs::read_dir(disk.at()).unwrap().count(), 3);
+}
+
+#[test]
+fn mounts_of_other_processes_over_it_or_of_it_are_in_the_way() {
+    let Some(disk) = Disk::new("btrfs", 300, "") else { return };
+    let bench = Bench::in_folder(disk.at());
+    bench.write("dir/f", "x");
+    let (branch, other) = (disk.at().join("branch"), disk.at().join("other"));
+    for dir in [&branch, &other] {
+        fs::create_dir(dir).unwrap();
+    }
+    let work = bench.workspace.path();
+    let unshared = |from: &Path, to: &Path| {
+        let script = format!("mount --bind {} {} && cd / && exec sleep 60", from.display(), to.display());
+        let mut unshare = Command::new("unshare");
+        unshare.args(["-m", "--propagation", "private", "sh", "-c", &script]).stdin(Stdio::null()).spawn().unwrap()
+    };
+    for (from, to) in
+        [(branch.as_path(), work), (&branch, &bench.work("dir")), (work, &other), (&bench.work("dir"), &other)]
+    {
+        let mut process = unshared(from, to);
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        let refused = bench.convert();
+        process.kill().unwrap();
+        process.wait().unwrap();
+        let error = refused.unwrap_err();
+        assert!(error.kind == ErrorKind::Busy && error.message.contains("mounts of its own"), "{error:?}");
+    }
+    run("mount", &["--bind", work.to_str().unwrap(), other.to_str().unwrap()]);
+    let refused = bench.convert();
+    run("umount", &[other.to_str().unwrap()]);
+    assert_eq!(refused.unwrap_err().kind, ErrorKind::FailedPrecondition);
+    assert!(bench.convert().unwrap().changed);
+}
+
+#[test]
+fn what_could_not_be_removed_is_refused_before() {
+    let Some(disk) = Disk::new("btrfs", 300, "") else { return };
+    let bench = Bench::in_folder(disk.at());
+    bench.write("dir/f", "x");
+    for (letter, name) in [('i', "dir/f"), ('a', "dir/f"), ('i', "dir"), ('i', "")] {
+        let path = bench.work(name);
+        let path = path.to_str().unwrap().trim_end_matches('/');
+        run("chattr", &[&format!("+{letter}"), path]);
+        let refused = bench.convert();
+        run("chattr", &[&format!("-{letter}"), path]);
+        let error = refused.unwrap_err();
+        assert_eq!(error.kind, ErrorKind::FailedPrecondition);
+        assert!(error.hint.unwrap().starts_with(&format!("chattr -{letter} {path}")));
+        assert_eq!(fs::read_dir(disk.at()).unwrap().count(), 3);
+    }
+    fs::hard_link(bench.work("dir/f"), disk.at().join("target/outside")).unwrap();
+    let notes = bench.convert().unwrap().notes;
+    assert!(notes.len() == 2 && notes[1].starts_with("1 files") && notes[1].contains("dir/f"), "{notes:?}");
 }
 
 /// Started by the next test, and killed by it.
@@ -229,7 +499,21 @@ fn convert_what_the_environment_names() {
     let Some(folder) = std::env::var_os("AH_TEST_CONVERT") else { return };
     // As a program does that was told where to work; it has to be able to convert that.
     std::env::set_current_dir(Path::new(&folder).join("work")).unwrap();
-    let _ = Bench::in_folder(Path::new(&folder)).convert();
+    let bench = Bench::in_folder(Path::new(&folder));
+    let Some(newer) = std::env::var_os("AH_TEST_DIE") else {
+        let _ = bench.convert();
+        return;
+    };
+    let _ = bench.convert_watched(|stage| {
+        if stage == "looking once more" {
+            let mut names = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path());
+            let former = names.find(|path| path.file_name().unwrap().to_string_lossy().starts_with(".ah-convert-"));
+            if newer == "true" {
+                fs::write(former.unwrap().join("dir/f"), "newer").unwrap();
+            }
+            std::process::abort();
+        }
+    });
 }
 
 #[test]

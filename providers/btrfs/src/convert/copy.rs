@@ -1,121 +1,190 @@
-//! A copy of a directory that shares its data: reflinks, hard links, holes, owners, permission bits, extended attributes, times to the
-//! nanosecond, and what is neither file nor directory. And what a directory looked like, to notice that it was changed.
+//! A copy of a directory that shares its data: reflinks, hard links, holes, owners, permission bits, flags, extended attributes, times to
+//! the nanosecond, and what is neither file nor directory.
+//!
+//! What it is may change hands while it is copied, and root may copy what belongs to others: owner, bits and contents of each entry come
+//! from one open descriptor, of which they did not change in between, and nobody else can come to the copy before all that is done.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
 
 use ah_plugin_api::{Context, Error, ErrorKind, RelPath, Result};
 use ah_provider_directory::{failed, look, names, open_beneath};
 use rustix::fs::{
-    AtFlags, FileType, Gid, IFlags, Mode, OFlags, SeekFrom, Statx, Timespec, Timestamps, Uid, XattrFlags,
+    AtFlags, FileType, Gid, IFlags, Mode, OFlags, SeekFrom, Statx, StatxAttributes, Timespec, Timestamps, Uid,
+    XattrFlags,
 };
 use rustix::io::Errno;
 
+use super::state::State;
+use super::{changed, holders};
+use crate::way::Way;
+
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// What everything in a directory looked like: number, change time, size. Whatever is done in it shows.
-#[derive(Debug, Default)]
-pub(super) struct State {
-    entries: Vec<(u64, i64, u32, u64)>,
-    inodes: HashSet<u64>,
-}
-
-impl PartialEq for State {
-    fn eq(&self, other: &Self) -> bool {
-        self.entries == other.entries
-    }
-}
-
-impl State {
-    /// What a directory looks like now.
-    pub(super) fn of(dir: BorrowedFd<'_>, cx: &Context<'_>) -> Result<Self> {
-        let mut state = Self::default();
-        let stat = look(dir, b"").map_err(|errno| failed("cannot look at the workspace", errno))?;
-        state.add_top(&stat);
-        state.walk(dir, cx)?;
-        Ok(state)
-    }
-
-    fn walk(&mut self, dir: BorrowedFd<'_>, cx: &Context<'_>) -> Result<()> {
-        let fail = |errno| failed("cannot look at what is in the workspace", errno);
-        for name in names(dir).map_err(fail)? {
-            cx.check_cancelled()?;
-            // What is gone by now shows in the length.
-            let stat = match look(dir, &name) {
-                Err(Errno::NOENT) => continue,
-                stat => stat.map_err(fail)?,
-            };
-            self.add(&stat);
-            if is(&stat, FileType::Directory) {
-                let below = rustix::fs::openat(dir, name.as_slice(), DIRECTORY, Mode::empty()).map_err(fail)?;
-                self.walk(below.as_fd(), cx)?;
-            }
-        }
-        Ok(())
-    }
-
-    fn add(&mut self, stat: &Statx) {
-        self.entries.push((stat.stx_ino, stat.stx_ctime.tv_sec, stat.stx_ctime.tv_nsec, stat.stx_size));
-        self.inodes.insert(stat.stx_ino);
-    }
-
-    /// The directory itself, whose change time changes when it changes its name.
-    fn add_top(&mut self, stat: &Statx) {
-        let look = (stat.stx_ino, stat.stx_mtime.tv_sec, stat.stx_mtime.tv_nsec, u64::from(stat.stx_mode));
-        self.entries.push(look);
-        self.inodes.insert(stat.stx_ino);
-    }
-
-    /// Whether something of that number was there.
-    pub(super) fn has(&self, inode: u64) -> bool {
-        self.inodes.contains(&inode)
-    }
-}
-
-fn is(stat: &Statx, kind: FileType) -> bool {
-    FileType::from_raw_mode(stat.stx_mode.into()) == kind
-}
+/// What is set at files by chattr(1) and can be taken over. Compression is an extended attribute, too.
+const FLAGS: IFlags =
+    IFlags::NOCOW.union(IFlags::NOATIME).union(IFlags::NODUMP).union(IFlags::SYNC).union(IFlags::DIRSYNC);
 
 /// Makes the copy.
 pub(super) struct Copier<'a> {
     top: BorrowedFd<'a>,
+    /// The workspace's path, for hints.
+    shown: PathBuf,
     cx: &'a Context<'a>,
-    /// Where the first name of each file with several is.
-    linked: HashMap<u64, RelPath>,
+    /// Where the first name of each file with several is, how many were seen and how many there are.
+    linked: HashMap<u64, (RelPath, u32, u32)>,
     /// What was copied, as it was just before.
     pub(super) state: State,
+    lost: Lost,
     done: u64,
 }
 
+/// What did not come along: how many, and the first.
+#[derive(Default)]
+struct Lost {
+    flags: Option<(u64, RelPath)>,
+    xattrs: Option<(u64, RelPath, String)>,
+    unasked: Option<(u64, RelPath)>,
+}
+
+/// A directory on the way down.
+struct Level {
+    names: std::vec::IntoIter<Vec<u8>>,
+    stat: Statx,
+}
+
 impl<'a> Copier<'a> {
-    /// Into `top`, which is empty.
-    pub(super) fn new(top: BorrowedFd<'a>, cx: &'a Context<'a>) -> Self {
-        Self { top, cx, linked: HashMap::new(), state: State::default(), done: 0 }
+    /// Into `top`, which is empty, of the directory whose path is `shown`.
+    pub(super) fn new(top: BorrowedFd<'a>, shown: PathBuf, cx: &'a Context<'a>) -> Self {
+        let (state, lost) = (State::default(), Lost::default());
+        Self { top, shown, cx, linked: HashMap::new(), state, lost, done: 0 }
     }
 
-    /// Copies everything of `from`, its own attributes as well.
-    pub(super) fn run(&mut self, from: BorrowedFd<'_>, to: BorrowedFd<'_>) -> Result<()> {
-        let fail = |errno| failed("cannot look at the workspace", errno);
-        let stat = look(from, b"").map_err(fail)?;
-        self.state.add_top(&stat);
-        copy_flags(from, to);
-        self.directory(from, to, &RelPath::root())?;
-        attributes(from, to, &stat, &RelPath::root())
-    }
-
-    fn directory(&mut self, from: BorrowedFd<'_>, to: BorrowedFd<'_>, at: &RelPath) -> Result<()> {
-        for name in names(from).map_err(|errno| cannot(at, errno))? {
+    /// Copies everything that is in `from`; gives what `from` itself was like, for [`Self::finish`].
+    pub(super) fn run(&mut self, from: BorrowedFd<'_>) -> Result<Statx> {
+        let mut path = RelPath::root();
+        let top = look(from, b"").map_err(|errno| self.cannot(&path, errno))?;
+        self.state.set_top(&top);
+        self.refuse_locked(&top, &path)?;
+        self.flags(from, self.top, &path);
+        let way = |dir| Way::new(dir).map_err(|errno| failed("cannot look at the workspace", errno));
+        let (mut old, mut new) = (way(from)?, way(self.top)?);
+        let mut levels = vec![self.level(old.at(), &path, top)?];
+        while let Some(level) = levels.last_mut() {
             self.cx.check_cancelled()?;
+            let Some(name) = level.names.next() else {
+                let stat = levels.pop().filter(|_| !levels.is_empty()).map(|level| level.stat);
+                if let Some(stat) = stat {
+                    let left = old.up().and_then(|old| Ok((old, new.up()?)));
+                    let (old, new) = left.map_err(|errno| self.cannot(&path, errno))?;
+                    self.attributes(old.as_fd(), new.as_fd(), &stat, &path)?;
+                    path = path.parent().unwrap_or_default();
+                }
+                continue;
+            };
             self.done += 1;
             if self.done.is_multiple_of(512) {
                 self.cx.progress("copying", self.done, None);
             }
-            let path = at.join(&name)?;
-            let stat = look(from, &name).map_err(|errno| cannot(&path, errno))?;
+            path = path.join(&name)?;
+            let stat = look(old.at(), &name).map_err(|errno| self.cannot(&path, errno))?;
             self.state.add(&stat);
-            self.entry(from, to, &name, &path, &stat)?;
+            self.refuse_locked(&stat, &path)?;
+            between(Point::Looked);
+            if FileType::from_raw_mode(stat.stx_mode.into()) == FileType::Directory {
+                let (below, copy) = self.enter(old.at(), new.at(), &name, &path, &stat)?;
+                levels.push(self.level(below.as_fd(), &path, stat)?);
+                old.down(below).and_then(|()| new.down(copy)).map_err(|errno| self.cannot(&path, errno))?;
+            } else {
+                self.entry(old.at(), new.at(), &name, &path, &stat)?;
+                path = path.parent().unwrap_or_default();
+            }
         }
-        Ok(())
+        Ok(top)
+    }
+
+    /// Gives the copy the attributes of the directory itself: until then it is nobody else's.
+    pub(super) fn finish(&mut self, from: BorrowedFd<'_>, stat: &Statx) -> Result<()> {
+        self.attributes(from, self.top, stat, &RelPath::root())
+    }
+
+    /// What a person should know of the copy.
+    pub(super) fn notes(&self) -> Vec<String> {
+        let mut notes = Vec::new();
+        let outside = self.linked.values().filter(|(_, seen, all)| seen < all);
+        if let Some((first, _, _)) = outside.clone().min_by(|a, b| a.0.cmp(&b.0)) {
+            let many = outside.count();
+            notes.push(format!(
+                "{many} files have names outside of it too, which go on naming the former file, not this one: {first} \
+                 (the first)"
+            ));
+        }
+        if let Some((many, first, name)) = &self.lost.xattrs {
+            notes.push(format!(
+                "{many} extended attributes were left behind, which only root may set: {name} of {first} (the first)"
+            ));
+        }
+        if let Some((many, first)) = &self.lost.flags {
+            notes.push(format!("{many} files lost flags that chattr had set: {first} (the first)"));
+        }
+        if let Some((many, first)) = &self.lost.unasked {
+            notes.push(format!("of {many} files the system would not say who has them open: {first} (the first)"));
+        }
+        notes
+    }
+
+    fn level(&self, dir: BorrowedFd<'_>, path: &RelPath, stat: Statx) -> Result<Level> {
+        let names = names(dir).map_err(|errno| self.cannot(path, errno))?.into_iter();
+        Ok(Level { names, stat })
+    }
+
+    fn enter(
+        &mut self,
+        from: BorrowedFd<'_>,
+        to: BorrowedFd<'_>,
+        name: &[u8],
+        path: &RelPath,
+        stat: &Statx,
+    ) -> Result<(OwnedFd, OwnedFd)> {
+        let below = self.opened(from, name, DIRECTORY, path, stat)?;
+        let fail = |errno| failed(format!("cannot copy {path}"), errno);
+        rustix::fs::mkdirat(to, name, Mode::RWXU).map_err(fail)?;
+        let copy = rustix::fs::openat(to, name, DIRECTORY, Mode::empty()).map_err(fail)?;
+        self.flags(below.as_fd(), copy.as_fd(), path);
+        Ok((below, copy))
+    }
+
+    /// Opens what was looked at, and nothing else.
+    fn opened(
+        &self,
+        from: BorrowedFd<'_>,
+        name: &[u8],
+        flags: OFlags,
+        path: &RelPath,
+        stat: &Statx,
+    ) -> Result<OwnedFd> {
+        let flags = flags | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let file = match rustix::fs::openat(from, name, flags, Mode::empty()) {
+            // Somebody has a lease.
+            Err(Errno::AGAIN) => return Err(holders::is_open(path)),
+            // It is something else by now.
+            Err(Errno::LOOP | Errno::NOTDIR | Errno::NXIO) => return Err(changed()),
+            file => file.map_err(|errno| self.cannot(path, errno))?,
+        };
+        self.same(file.as_fd(), stat, path)?;
+        Ok(file)
+    }
+
+    /// An error unless what is open is, and looks like, what was looked at.
+    fn same(&self, open: BorrowedFd<'_>, stat: &Statx, path: &RelPath) -> Result<()> {
+        let now = look(open, b"").map_err(|errno| self.cannot(path, errno))?;
+        let key = |s: &Statx| {
+            let time = |t: &rustix::fs::StatxTimestamp| (t.tv_sec, t.tv_nsec);
+            let which = (s.stx_ino, s.stx_dev_major, s.stx_dev_minor);
+            (which, s.stx_mode, s.stx_uid, s.stx_gid, s.stx_size, time(&s.stx_mtime), time(&s.stx_ctime))
+        };
+        if key(&now) == key(stat) { Ok(()) } else { Err(changed()) }
     }
 
     fn entry(
@@ -126,52 +195,60 @@ impl<'a> Copier<'a> {
         path: &RelPath,
         stat: &Statx,
     ) -> Result<()> {
-        let fail = |errno| cannot(path, errno);
-        let kind = FileType::from_raw_mode(stat.stx_mode.into());
-        if kind != FileType::Directory && stat.stx_nlink > 1 {
-            if let Some(first) = self.linked.get(&stat.stx_ino) {
+        let fail = |errno| failed(format!("cannot copy {path}"), errno);
+        if stat.stx_nlink > 1 {
+            if let Some((first, seen, _)) = self.linked.get_mut(&stat.stx_ino) {
+                *seen += 1;
                 let parent = first.parent().unwrap_or_default();
                 let parent =
                     open_beneath(self.top, parent.as_bytes(), OFlags::PATH | OFlags::DIRECTORY).map_err(fail)?;
                 let first = first.file_name().unwrap_or_default();
                 return rustix::fs::linkat(&parent, first, to, name, AtFlags::empty()).map_err(fail);
             }
-            self.linked.insert(stat.stx_ino, path.clone());
+            self.linked.insert(stat.stx_ino, (path.clone(), 1, stat.stx_nlink));
         }
-        match kind {
-            FileType::Directory => {
-                rustix::fs::mkdirat(to, name, Mode::RWXU).map_err(fail)?;
-                let below = rustix::fs::openat(from, name, DIRECTORY, Mode::empty()).map_err(fail)?;
-                let copy = rustix::fs::openat(to, name, DIRECTORY, Mode::empty()).map_err(fail)?;
-                copy_flags(below.as_fd(), copy.as_fd());
-                self.directory(below.as_fd(), copy.as_fd(), path)?;
-                attributes(below.as_fd(), copy.as_fd(), stat, path)
-            }
-            FileType::RegularFile => {
-                let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-                let file = rustix::fs::openat(from, name, flags, Mode::empty()).map_err(fail)?;
-                let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-                let copy = rustix::fs::openat(to, name, flags, Mode::RUSR | Mode::WUSR).map_err(fail)?;
-                copy_flags(file.as_fd(), copy.as_fd());
-                self.contents(&file, &copy, path)?;
-                attributes(file.as_fd(), copy.as_fd(), stat, path)
-            }
-            FileType::Symlink => {
-                let target = rustix::fs::readlinkat(from, name, Vec::new()).map_err(fail)?;
-                rustix::fs::symlinkat(target, to, name).map_err(fail)?;
-                own(to, name, stat, path)?;
-                rustix::fs::utimensat(to, name, &times(stat), AtFlags::SYMLINK_NOFOLLOW).map_err(fail)
-            }
-            kind => {
-                let device = rustix::fs::makedev(stat.stx_rdev_major, stat.stx_rdev_minor);
-                rustix::fs::mknodat(to, name, kind, Mode::RUSR | Mode::WUSR, device).map_err(fail)?;
-                own(to, name, stat, path)?;
-                let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-                let copy = rustix::fs::openat(to, name, flags, Mode::empty()).map_err(fail)?;
-                rustix::fs::chmod(format!("/proc/self/fd/{}", copy.as_raw_fd()), bits(stat)).map_err(fail)?;
-                rustix::fs::utimensat(to, name, &times(stat), AtFlags::SYMLINK_NOFOLLOW).map_err(fail)
-            }
+        let kind = FileType::from_raw_mode(stat.stx_mode.into());
+        if kind == FileType::RegularFile {
+            return self.file(from, to, name, path, stat);
         }
+        let found = self.opened(from, name, OFlags::PATH, path, stat)?;
+        if kind == FileType::Symlink {
+            let target = rustix::fs::readlinkat(&found, c"", Vec::new()).map_err(fail)?;
+            rustix::fs::symlinkat(target, to, name).map_err(fail)?;
+        } else {
+            let device = rustix::fs::makedev(stat.stx_rdev_major, stat.stx_rdev_minor);
+            rustix::fs::mknodat(to, name, kind, Mode::RUSR | Mode::WUSR, device).map_err(fail)?;
+        }
+        own(to, name, stat, path)?;
+        self.xattrs_by_name((from, to), name, path)?;
+        if kind != FileType::Symlink {
+            let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            let copy = rustix::fs::openat(to, name, flags, Mode::empty()).map_err(fail)?;
+            rustix::fs::chmod(format!("/proc/self/fd/{}", copy.as_raw_fd()), bits(stat)).map_err(fail)?;
+        }
+        self.same(found.as_fd(), stat, path)?;
+        rustix::fs::utimensat(to, name, &times(stat), AtFlags::SYMLINK_NOFOLLOW).map_err(fail)
+    }
+
+    fn file(
+        &mut self,
+        from: BorrowedFd<'_>,
+        to: BorrowedFd<'_>,
+        name: &[u8],
+        path: &RelPath,
+        stat: &Statx,
+    ) -> Result<()> {
+        let file = self.opened(from, name, OFlags::RDONLY, path, stat)?;
+        if !holders::refuse_open(file.as_fd(), path)? {
+            count(&mut self.lost.unasked, path);
+        }
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        let copy = rustix::fs::openat(to, name, flags, Mode::RUSR | Mode::WUSR)
+            .map_err(|errno| failed(format!("cannot copy {path}"), errno))?;
+        self.flags(file.as_fd(), copy.as_fd(), path);
+        self.contents(&file, &copy, path)?;
+        between(Point::Copied);
+        self.attributes(file.as_fd(), copy.as_fd(), stat, path)
     }
 
     fn contents(&self, from: &OwnedFd, to: &OwnedFd, path: &RelPath) -> Result<()> {
@@ -179,13 +256,13 @@ impl<'a> Copier<'a> {
             Ok(()) => Ok(()),
             // Of an odd kind: byte by byte.
             Err(Errno::INVAL | Errno::OPNOTSUPP | Errno::XDEV | Errno::NOTTY) => self.bytes(from, to, path),
-            Err(errno) => Err(cannot(path, errno)),
+            Err(errno) => Err(failed(format!("cannot copy {path}"), errno)),
         }
     }
 
     /// Without what is a hole.
     fn bytes(&self, from: &OwnedFd, to: &OwnedFd, path: &RelPath) -> Result<()> {
-        let fail = |errno| cannot(path, errno);
+        let fail = |errno| failed(format!("cannot copy {path}"), errno);
         let size = look(from, b"").map_err(fail)?.stx_size;
         rustix::fs::ftruncate(to, size).map_err(fail)?;
         let mut buffer = vec![0; 256 << 10];
@@ -213,24 +290,139 @@ impl<'a> Copier<'a> {
             }
         }
     }
-}
 
-fn cannot(path: &RelPath, errno: Errno) -> Error {
-    match errno {
-        Errno::NOENT => Error::new(ErrorKind::Busy, format!("{path} was taken away while the workspace was converted"))
-            .with_hint("end what writes there, then repeat"),
-        errno => failed(format!("cannot copy {path}"), errno),
+    /// Owner, extended attributes, permission bits and times, in the order in which each leaves the others as they are.
+    fn attributes(&mut self, from: BorrowedFd<'_>, to: BorrowedFd<'_>, stat: &Statx, path: &RelPath) -> Result<()> {
+        let fail = |errno| failed(format!("cannot copy {path}"), errno);
+        own(to, b"", stat, path)?;
+        let list = list(|buffer| match buffer {
+            None => rustix::fs::flistxattr_query(from),
+            Some(buffer) => rustix::fs::flistxattr(from, buffer),
+        });
+        for name in split(&list.map_err(fail)?) {
+            let set = |value: &[u8]| rustix::fs::fsetxattr(to, name, value, XattrFlags::empty());
+            let (old, new) = (
+                |b: &mut [u8]| rustix::fs::fgetxattr(from, name, b),
+                |b: &mut [u8]| rustix::fs::fgetxattr(to, name, b),
+            );
+            self.xattr(name, old, new, set, path)?;
+        }
+        // The contents are those of what had these bits from before they were copied until after it.
+        self.same(from, stat, path)?;
+        rustix::fs::fchmod(to, bits(stat)).map_err(fail)?;
+        rustix::fs::futimens(to, &times(stat)).map_err(fail)
+    }
+
+    /// Those of what cannot be opened.
+    fn xattrs_by_name(
+        &mut self,
+        (from, to): (BorrowedFd<'_>, BorrowedFd<'_>),
+        name: &[u8],
+        path: &RelPath,
+    ) -> Result<()> {
+        use std::os::unix::ffi::OsStrExt;
+        let fail = |errno| failed(format!("cannot copy {path}"), errno);
+        let at = |dir: BorrowedFd<'_>| {
+            PathBuf::from(format!("/proc/self/fd/{}", dir.as_raw_fd())).join(std::ffi::OsStr::from_bytes(name))
+        };
+        let (from, to) = (at(from), at(to));
+        let list = list(|buffer| match buffer {
+            None => rustix::fs::llistxattr_query(&from),
+            Some(buffer) => rustix::fs::llistxattr(&from, buffer),
+        });
+        let list = match list {
+            Err(Errno::OPNOTSUPP) => return Ok(()),
+            list => list.map_err(fail)?,
+        };
+        for name in split(&list) {
+            let set = |value: &[u8]| rustix::fs::lsetxattr(&to, name, value, XattrFlags::empty());
+            let (old, new) = (
+                |b: &mut [u8]| rustix::fs::lgetxattr(&from, name, b),
+                |b: &mut [u8]| rustix::fs::lgetxattr(&to, name, b),
+            );
+            self.xattr(name, old, new, set, path)?;
+        }
+        Ok(())
+    }
+
+    fn xattr(
+        &mut self,
+        name: &[u8],
+        old: impl Fn(&mut [u8]) -> Result<usize, Errno>,
+        new: impl Fn(&mut [u8]) -> Result<usize, Errno>,
+        set: impl Fn(&[u8]) -> Result<(), Errno>,
+        path: &RelPath,
+    ) -> Result<()> {
+        let fail = |errno| failed(format!("cannot copy {path}"), errno);
+        let get = |get: &dyn Fn(&mut [u8]) -> Result<usize, Errno>| {
+            let mut value = vec![0; 64 << 10];
+            let got = get(&mut value)?;
+            value.truncate(got);
+            Ok(value)
+        };
+        let value = match get(&old) {
+            Ok(value) => value,
+            Err(Errno::NODATA) => return Ok(()),
+            Err(errno) => return Err(fail(errno)),
+        };
+        match set(&value) {
+            Ok(()) => Ok(()),
+            // The system may have set it for a new file as it did for the old one.
+            Err(Errno::PERM | Errno::OPNOTSUPP | Errno::ACCESS) if !name.starts_with(b"user.") => {
+                if get(&new) != Ok(value) {
+                    let name = || String::from_utf8_lossy(name).into_owned();
+                    self.lost.xattrs.get_or_insert_with(|| (0, path.clone(), name())).0 += 1;
+                }
+                Ok(())
+            }
+            Err(errno) => Err(fail(errno)),
+        }
+    }
+
+    /// What is best set before there are contents.
+    fn flags(&mut self, from: BorrowedFd<'_>, to: BorrowedFd<'_>, path: &RelPath) {
+        let (Ok(want), Ok(have)) = (rustix::fs::ioctl_getflags(from), rustix::fs::ioctl_getflags(to)) else { return };
+        if (want ^ have).intersects(FLAGS) && rustix::fs::ioctl_setflags(to, (have - FLAGS) | (want & FLAGS)).is_err() {
+            // Whether it is overwritten in place matters more than all others.
+            let one = (have - IFlags::NOCOW) | (want & IFlags::NOCOW);
+            let _ = rustix::fs::ioctl_setflags(to, one);
+            count(&mut self.lost.flags, path);
+        }
+    }
+
+    /// What nobody may change could not be removed either.
+    fn refuse_locked(&self, stat: &Statx, path: &RelPath) -> Result<()> {
+        for (flag, letter, what) in
+            [(StatxAttributes::IMMUTABLE, 'i', "immutable"), (StatxAttributes::APPEND, 'a', "append-only")]
+        {
+            if stat.stx_attributes.contains(flag) {
+                let message = format!("{} is {what}: it could not be removed", self.named(path));
+                return Err(Error::new(ErrorKind::FailedPrecondition, message)
+                    .with_hint(format!("chattr -{letter} {}", self.shown.join(path.as_path()).display())));
+            }
+        }
+        Ok(())
+    }
+
+    fn named(&self, path: &RelPath) -> String {
+        if path.is_root() { self.shown.display().to_string() } else { path.to_string() }
+    }
+
+    /// Why something of the workspace cannot be read.
+    fn cannot(&self, path: &RelPath, errno: Errno) -> Error {
+        match errno {
+            Errno::NOENT | Errno::STALE => changed(),
+            Errno::ACCESS => {
+                let error = failed(format!("cannot read {}", self.named(path)), errno);
+                error.with_hint(format!("make it readable: chmod u+rX {}", self.shown.join(path.as_path()).display()))
+            }
+            errno => failed(format!("cannot copy {}", self.named(path)), errno),
+        }
     }
 }
 
-/// What has to be set before there are contents: whether they are overwritten in place.
-fn copy_flags(from: BorrowedFd<'_>, to: BorrowedFd<'_>) {
-    if let (Ok(want), Ok(have)) = (rustix::fs::ioctl_getflags(from), rustix::fs::ioctl_getflags(to))
-        && (want ^ have).contains(IFlags::NOCOW)
-    {
-        // If it cannot be had, the contents are the same all the same.
-        let _ = rustix::fs::ioctl_setflags(to, (have - IFlags::NOCOW) | (want & IFlags::NOCOW));
-    }
+fn count(counter: &mut Option<(u64, RelPath)>, path: &RelPath) {
+    counter.get_or_insert_with(|| (0, path.clone())).0 += 1;
 }
 
 fn bits(stat: &Statx) -> Mode {
@@ -245,7 +437,7 @@ fn times(stat: &Statx) -> Timestamps {
 /// Gives an entry to its owner. Itself, where the name is empty.
 fn own(dir: BorrowedFd<'_>, name: &[u8], stat: &Statx, path: &RelPath) -> Result<()> {
     let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::EMPTY_PATH;
-    let now = look(dir, name).map_err(|errno| cannot(path, errno))?;
+    let now = look(dir, name).map_err(|errno| failed(format!("cannot copy {path}"), errno))?;
     if (now.stx_uid, now.stx_gid) == (stat.stx_uid, stat.stx_gid) {
         return Ok(());
     }
@@ -256,31 +448,131 @@ fn own(dir: BorrowedFd<'_>, name: &[u8], stat: &Statx, path: &RelPath) -> Result
     })
 }
 
-/// Owner, extended attributes, permission bits and times, in the order in which each leaves the others as they are.
-fn attributes(from: BorrowedFd<'_>, to: BorrowedFd<'_>, stat: &Statx, path: &RelPath) -> Result<()> {
-    let fail = |errno| cannot(path, errno);
-    own(to, b"", stat, path)?;
-    let length = rustix::fs::flistxattr_query(from).map_err(fail)?;
-    if length > 0 {
-        let mut list = vec![0; length];
-        let got = rustix::fs::flistxattr(from, list.as_mut_slice()).map_err(fail)?;
+/// The names of extended attributes, each with a NUL behind it.
+fn list(get: impl Fn(Option<&mut [u8]>) -> Result<usize, Errno>) -> Result<Vec<u8>, Errno> {
+    let mut list = vec![0; get(None)?];
+    if !list.is_empty() {
+        let got = get(Some(&mut list))?;
         list.truncate(got);
-        for name in list.split(|&b| b == 0).filter(|name| !name.is_empty()) {
-            let mut value = vec![0; 64 << 10];
-            let got = match rustix::fs::fgetxattr(from, name, value.as_mut_slice()) {
-                Ok(got) => got,
-                Err(Errno::NODATA) => continue,
-                Err(errno) => return Err(fail(errno)),
-            };
-            value.truncate(got);
-            match rustix::fs::fsetxattr(to, name, &value, XattrFlags::empty()) {
-                Ok(()) => {}
-                // What only root may set is set by the system for a new file as it was for the old one.
-                Err(Errno::PERM | Errno::OPNOTSUPP) if !name.starts_with(b"user.") => {}
-                Err(errno) => return Err(fail(errno)),
+    }
+    Ok(list)
+}
+
+fn split(list: &[u8]) -> impl Iterator<Item = &[u8]> {
+    list.split(|&b| b == 0).filter(|name| !name.is_empty())
+}
+
+/// Where others may come in between.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Point {
+    Looked,
+    Copied,
+}
+
+#[cfg(not(test))]
+fn between(_point: Point) {}
+
+#[cfg(test)]
+use tests::between;
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+    use std::fs;
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+    use std::path::Path;
+
+    use super::*;
+
+    type Hook = Box<dyn FnMut(Point)>;
+
+    thread_local! {
+        static BETWEEN: RefCell<Option<Hook>> = const { RefCell::new(None) };
+    }
+
+    pub(super) fn between(point: Point) {
+        BETWEEN.with_borrow_mut(|hook| hook.iter_mut().for_each(|hook| hook(point)));
+    }
+
+    /// Copies with somebody coming in between.
+    fn copy(from: &Path, to: &Path, hook: impl FnMut(Point) + 'static) -> Result<()> {
+        fs::create_dir(to).unwrap();
+        let (old, new) = (fs::File::open(from).unwrap(), fs::File::open(to).unwrap());
+        BETWEEN.set(Some(Box::new(hook)));
+        let cx = Context::quiet();
+        let mut copier = Copier::new(new.as_fd(), from.to_owned(), &cx);
+        let done = copier.run(old.as_fd()).and_then(|top| copier.finish(old.as_fd(), &top));
+        BETWEEN.set(None);
+        done
+    }
+
+    /// Whether there is a program with that text which runs with its owner's rights.
+    fn has_program(dir: &Path, text: &str) -> bool {
+        fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).any(|path| {
+            fs::symlink_metadata(&path).unwrap().mode() & 0o6000 != 0 && fs::read_to_string(&path).unwrap() == text
+        })
+    }
+
+    #[test]
+    fn bits_and_contents_are_those_of_one_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let (from, aside) = (dir.path().join("from"), dir.path().join("aside"));
+        fs::create_dir(&from).unwrap();
+        let program = from.join("program");
+        let anew = |program: &Path| {
+            fs::write(&aside, "evil").unwrap();
+            fs::write(program, "good").unwrap();
+            fs::set_permissions(program, fs::Permissions::from_mode(0o4755)).unwrap();
+        };
+        for (which, point) in [Point::Looked, Point::Copied].into_iter().enumerate() {
+            for in_place in [false, true] {
+                anew(&program);
+                let to = dir.path().join(format!("to{which}{in_place}"));
+                let (aside, program) = (aside.clone(), program.clone());
+                let refused = copy(&from, &to, move |now| {
+                    if now == point && in_place {
+                        fs::write(&program, "evil").unwrap();
+                        fs::set_permissions(&program, fs::Permissions::from_mode(0o4755)).unwrap();
+                    } else if now == point {
+                        fs::rename(&aside, &program).unwrap();
+                    }
+                });
+                assert!(!has_program(&to, "evil"), "{point:?} {in_place}");
+                assert_eq!(refused.unwrap_err().kind, ErrorKind::Busy, "{point:?} {in_place}");
             }
         }
+        anew(&program);
+        copy(&from, &dir.path().join("undisturbed"), |_| {}).unwrap();
+        assert!(has_program(&dir.path().join("undisturbed"), "good"));
     }
-    rustix::fs::fchmod(to, bits(stat)).map_err(fail)?;
-    rustix::fs::futimens(to, &times(stat)).map_err(fail)
+
+    #[test]
+    fn a_tree_deeper_than_there_are_descriptors_is_copied() {
+        let dir = tempfile::tempdir().unwrap();
+        let from = dir.path().join("from");
+        fs::create_dir(&from).unwrap();
+        let top = fs::File::open(&from).unwrap();
+        let mut way = Way::new(top.as_fd()).unwrap();
+        for _ in 0..3000 {
+            rustix::fs::mkdirat(way.at(), "d", Mode::RWXU).unwrap();
+            way.down(rustix::fs::openat(way.at(), "d", DIRECTORY, Mode::empty()).unwrap()).unwrap();
+        }
+        let to = dir.path().join("to");
+        copy(&from, &to, |_| {}).unwrap();
+        let new = fs::File::open(&to).unwrap();
+        let count = |dir: &fs::File| {
+            let mut count = 0;
+            State::of(dir.as_fd(), &Context::quiet(), |_, _, _| {
+                count += 1;
+                Ok(())
+            })
+            .unwrap();
+            count
+        };
+        assert_eq!((count(&top), count(&new)), (3000, 3000));
+        for dir in [top, new] {
+            crate::remove::contents(dir.as_fd(), &Context::quiet()).unwrap();
+            assert_eq!(count(&dir), 0);
+        }
+    }
 }

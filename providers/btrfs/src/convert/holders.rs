@@ -1,14 +1,29 @@
-//! Who has something in a directory open.
+//! Who uses something in a directory.
+//!
+//! Asked in three ways, each of which sees what the others do not: what each process says of itself; of each file, whether somebody else has
+//! it open, which the kernel knows of every process there is; and the mounts of each process, of which one may show the directory elsewhere, or
+//! something else in its place.
 //!
 //! A descriptor of the directory itself holds nobody up: whoever has one finds an empty, removed directory in the end, and the caller has one.
 //! Nor does this process's own working directory: whoever asks for it from inside, by `-C`, knows what they do.
 
+use std::collections::HashSet;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use ah_plugin_api::{Error, ErrorKind, Result};
-use ah_provider_directory::{How, Process, Use, failed, look, path_of};
+use ah_plugin_api::{Error, ErrorKind, RelPath, Result};
+use ah_provider_directory::{How, Mount, Mounts, Process, Use, failed, look, path_of};
+use rustix::fs::{FileType, Mode, OFlags, Statx};
+use rustix::io::Errno;
 
-use super::copy::State;
+use super::state::{State, is};
+use crate::sys;
+
+/// So often a file is asked for that somebody may just be looking at.
+const ATTEMPTS: u32 = 5;
+
+const PAUSE: Duration = Duration::from_millis(20);
 
 /// An error if a process has something in `dir` open. `state`: what is in it, to recognise what has lost its name.
 pub(super) fn refuse(dir: BorrowedFd<'_>, state: Option<&State>) -> Result<()> {
@@ -38,4 +53,96 @@ pub(super) fn refuse(dir: BorrowedFd<'_>, state: Option<&State>) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// That somebody has a file open who cannot be named.
+pub(super) fn is_open(path: &RelPath) -> Error {
+    Error::new(ErrorKind::Busy, format!("{path} is open in a process that cannot be seen from here"))
+        .with_hint("end what works in the workspace, in containers and as other users too, then repeat")
+}
+
+/// An error if anybody else has an open file open; whether the kernel would say. `path`: what it is called.
+pub(super) fn refuse_open(file: BorrowedFd<'_>, path: &RelPath) -> Result<bool> {
+    for attempt in 1.. {
+        match sys::is_open_elsewhere(file) {
+            Ok(false) => return Ok(true),
+            Ok(true) if attempt < ATTEMPTS => std::thread::sleep(PAUSE),
+            Ok(true) => break,
+            Err(_) => return Ok(false),
+        }
+    }
+    Err(is_open(path))
+}
+
+/// As [`refuse_open`] for an entry of a directory. What is not there any more, or may not be read, is nobody's.
+pub(super) fn refuse_open_entry(dir: BorrowedFd<'_>, name: &[u8], stat: &Statx) -> Result<()> {
+    if !is(stat, FileType::RegularFile) {
+        return Ok(());
+    }
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let path = || RelPath::new(name).unwrap_or_default();
+    match rustix::fs::openat(dir, name, flags, Mode::empty()) {
+        Ok(file) => refuse_open(file.as_fd(), &path()).map(drop),
+        Err(Errno::AGAIN) => Err(is_open(&path())),
+        Err(_) => Ok(()),
+    }
+}
+
+/// An error if the directory is mounted elsewhere, or if something is mounted over it or in it for some process: that would go on in the
+/// former one, or in the new one.
+pub(super) fn refuse_mounts(dir: BorrowedFd<'_>) -> Result<()> {
+    let own = Mounts::read();
+    let path = path_of(dir);
+    let Some(mount) = own.of(dir) else { return Ok(()) };
+    let Ok(inside) = path.strip_prefix(&mount.point) else { return Ok(()) };
+    let place = Place { device: mount.device.clone(), root: mount.root.join(inside), path, top: top(&own) };
+    if let Some(found) = own.iter().find(|mount| place.is_in(mount)) {
+        let message = format!("the workspace is mounted at {} too", found.point.display());
+        return Err(Error::new(ErrorKind::FailedPrecondition, message).with_hint("unmount it, then repeat"));
+    }
+    let mut seen = HashSet::new();
+    for process in Process::others() {
+        let Ok(table) = std::fs::read(process.folder.join("mountinfo")) else { continue };
+        if seen.contains(&table) {
+            continue;
+        }
+        let theirs = Mounts::parse(&table);
+        // Another namespace's paths say something only where its root is ours.
+        let is_ours = top(&theirs) == place.top;
+        let own_too = |mount: &Mount| own.iter().any(|own| own.id == mount.id);
+        let is_at = |mount: &Mount| is_ours && !own_too(mount) && mount.point.starts_with(&place.path);
+        if let Some(found) = theirs.iter().find(|mount| place.is_in(mount) || is_at(mount)) {
+            let message = format!(
+                "the process {process} has mounts of its own, one of which concerns the workspace: {}",
+                found.point.display()
+            );
+            return Err(
+                Error::new(ErrorKind::Busy, message).with_hint(format!("end it, then repeat: kill {}", process.pid))
+            );
+        }
+        seen.insert(table);
+    }
+    Ok(())
+}
+
+/// Where the directory is.
+struct Place {
+    device: String,
+    /// In its filesystem.
+    root: PathBuf,
+    path: PathBuf,
+    top: Option<(String, PathBuf)>,
+}
+
+impl Place {
+    /// Whether a mount shows the directory, or something in it.
+    fn is_in(&self, mount: &Mount) -> bool {
+        mount.device == self.device && mount.root.starts_with(&self.root)
+    }
+}
+
+/// What is mounted at `/`.
+fn top(mounts: &Mounts) -> Option<(String, PathBuf)> {
+    let top = mounts.iter().filter(|mount| mount.point == Path::new("/")).last()?;
+    Some((top.device.clone(), top.root.clone()))
 }

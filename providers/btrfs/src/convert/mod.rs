@@ -4,15 +4,19 @@
 //! finds the other:
 //!
 //! 1. the note in the store, on disk (`note`);
-//! 2. a subvolume beside the workspace, under a name of ours, with a copy of everything in it (`copy`), on disk;
+//! 2. a subvolume beside the workspace, under a name of ours, which nobody else can come to; what it is, into the note; in it a copy of
+//!    everything (`copy`), on disk; a look whether anything was changed meanwhile; only then the copy gets its owner and bits;
 //! 3. both change names in one step;
 //! 4. a last look at the old directory, which nobody can reach by name any more: if somebody changed it meanwhile or holds something in
 //!    it open (`holders`), both change names back;
-//! 5. that on disk; then the old directory goes, then the note.
+//! 5. that on disk; that the last look ended well, into the note; then the old directory goes, then the note.
+//!
+//! Nothing is removed but what is, by its descriptor, the copy that was made or the directory that was copied.
 
 mod copy;
 mod holders;
 mod note;
+mod state;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -22,11 +26,13 @@ use rustix::fs::{Mode, OFlags, RenameFlags, Statx};
 use rustix::io::Errno;
 
 use crate::depot::unique;
-use crate::subvolume::Subvolume;
-use crate::{omitted, remove, sys};
-use copy::{Copier, State};
-use note::Note;
+use crate::omitted;
+use crate::subvolume::{Subvolume, is_root};
+use crate::sys::{self, Info};
+use copy::Copier;
 pub(crate) use note::reclaim;
+use note::{Note, is_copy, remove_if};
+use state::State;
 
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
@@ -43,27 +49,40 @@ pub(crate) fn convert(store: &Dir, workspace: &Dir, cx: &Context<'_>) -> Result<
     let old = Old::open(workspace, &shown)?;
     refuse_boundaries(workspace, &source, store, &shown)?;
     holders::refuse(workspace.as_fd(), None)?;
+    holders::refuse_mounts(workspace.as_fd())?;
     let temp = format!("{PREFIX}{}", unique()?);
-    let note = Note::write(store, &old.above, &temp)?;
-    if let Err(Stopped { error, left }) = copy_and_exchange(&old, workspace, &temp, cx) {
-        match left {
-            Left::Copy => {
-                // What cannot be removed now, `reclaim` removes.
-                if remove::entry(old.above.as_fd(), temp.as_bytes(), 0, &Context::quiet()).is_ok() {
-                    note.forget();
+    let mut note = Note::write(store, &old.above, &temp, workspace.as_fd())?;
+    let mut made = None;
+    let stopped = copy_and_exchange(&old, workspace, &temp, &mut note, &mut made, cx);
+    let mut notes = match stopped {
+        Ok(notes) => notes,
+        Err(Stopped { error, left }) => {
+            match left {
+                Left::Copy => {
+                    let removed = made.is_none_or(|copy| {
+                        let is_it = |dir: &OwnedFd| is_copy(dir, &copy);
+                        remove_if(old.above.as_fd(), &temp, is_it, &Context::quiet()).unwrap_or(false)
+                    });
+                    // What cannot be removed now, `reclaim` removes; an empty one that could not be looked at, too.
+                    if removed && look(&old.above, temp.as_bytes()).is_err() {
+                        note.forget();
+                    }
                 }
+                Left::Work => note.forget(),
+                Left::Either => {}
             }
-            Left::Work => note.forget(),
-            Left::Either => {}
+            return Err(error);
         }
-        return Err(error);
-    }
-    let mut notes = vec![format!(
-        "{shown} is a subvolume of its own now, and another directory: programs that were in it have to be started anew"
-    )];
+    };
+    let about =
+        "is a subvolume of its own now, and another directory: programs that were in it have to be started anew";
+    notes.insert(0, format!("{shown} {about}"));
     // It is done whatever comes now; what cannot be removed, `reclaim` tries again.
-    match remove::entry(old.above.as_fd(), temp.as_bytes(), 0, &Context::quiet()) {
-        Ok(()) => note.forget(),
+    let marked = note.looked();
+    let is_it = |dir: &OwnedFd| look(dir, b"").is_ok_and(|stat| same(&stat, &old.stat));
+    match marked.and_then(|()| remove_if(old.above.as_fd(), &temp, is_it, &Context::quiet())) {
+        Ok(true) => note.forget(),
+        Ok(false) => notes.push(format!("{temp}, beside it, is not the former directory any more, and was left alone")),
         Err(error) => notes.push(format!("the former directory is still there as {temp}, beside it: {error}")),
     }
     Ok(Converted { changed: true, notes })
@@ -86,6 +105,7 @@ enum Left {
 }
 
 impl From<Error> for Stopped {
+    /// Before the exchange.
     fn from(error: Error) -> Self {
         Self { error, left: Left::Copy }
     }
@@ -145,42 +165,73 @@ fn refuse_boundaries(workspace: &Dir, source: &Subvolume, store: &Dir, shown: &s
     Ok(())
 }
 
-fn copy_and_exchange(old: &Old, workspace: &Dir, temp: &str, cx: &Context<'_>) -> Result<(), Stopped> {
+/// Makes the subvolume that the copy will be, which nobody else can come to.
+fn make(old: &Old, temp: &str) -> Result<(OwnedFd, Info)> {
     let fail = |errno| failed("cannot make a subvolume beside the workspace", errno);
     sys::create(&old.above, temp.as_bytes()).map_err(fail)?;
     let new = rustix::fs::openat(&old.above, temp, DIRECTORY, Mode::empty()).map_err(fail)?;
-    let from = rustix::fs::openat(workspace, c".", DIRECTORY, Mode::empty()).map_err(fail)?;
-    // Nobody else is to come to it before it is there, whatever the umask says.
+    let stat = look(&new, b"").map_err(fail)?;
+    // Whoever may write above could have put something else there.
+    if !is_root(&stat) || stat.stx_uid != rustix::process::geteuid().as_raw() {
+        return Err(moved());
+    }
+    // It was made with what the umask leaves.
     rustix::fs::fchmod(&new, Mode::RWXU).map_err(fail)?;
-    let mut copier = Copier::new(new.as_fd(), cx);
-    copier.run(from.as_fd(), new.as_fd())?;
-    let before = copier.state;
-    // Looked at once more before anybody is disturbed.
-    unchanged(&before, from.as_fd(), cx)?;
-    let copied = State::of(new.as_fd(), cx)?;
+    if !names(new.as_fd()).map_err(fail)?.is_empty() {
+        return Err(moved());
+    }
+    let info = sys::info(&new).map_err(fail)?;
+    Ok((new, info))
+}
+
+/// Gives notes for a person. `made`: what the copy is, as soon as there is one.
+fn copy_and_exchange(
+    old: &Old,
+    workspace: &Dir,
+    temp: &str,
+    note: &mut Note<'_>,
+    made: &mut Option<Info>,
+    cx: &Context<'_>,
+) -> Result<Vec<String>, Stopped> {
+    let fail = |errno| failed("cannot make a subvolume beside the workspace", errno);
+    let (new, copy) = make(old, temp)?;
+    note.made(made.insert(copy))?;
+    let from = rustix::fs::openat(workspace, c".", DIRECTORY, Mode::empty()).map_err(fail)?;
+    cx.progress("copying", 0, None);
+    let mut copier = Copier::new(new.as_fd(), workspace.path().to_owned(), cx);
+    let top = copier.run(from.as_fd())?;
+    cx.progress("comparing", 0, None);
+    let mut copied = State::of(new.as_fd(), cx, |_, _, _| Ok(()))?;
     rustix::fs::syncfs(&new).map_err(fail)?;
+    // Looked at once more before anybody is disturbed.
+    unchanged(&copier.state, from.as_fd(), cx)?;
+    copier.finish(from.as_fd(), &top)?;
+    copied.set_top(&look(&new, b"").map_err(fail)?);
     cx.check_cancelled()?;
     exchange(old, temp)?;
-    let last_look = holders::refuse(from.as_fd(), Some(&before))
-        .and_then(|()| unchanged(&before, from.as_fd(), &Context::quiet()))
-        .and_then(|()| if is_old(old, temp) { Ok(()) } else { Err(moved()) });
+    cx.progress("looking once more", 0, None);
+    let before = &copier.state;
+    let last_look = holders::refuse(from.as_fd(), Some(before))
+        .and_then(|()| [from.as_fd(), new.as_fd()].into_iter().try_for_each(holders::refuse_mounts))
+        .and_then(|()| untouched(before, from.as_fd()))
+        .and_then(|()| if are_exchanged(old, temp, new.as_fd()) { Ok(()) } else { Err(moved()) });
     if let Err(error) = last_look {
-        // Somebody may have begun to work in the new one: then it stays, and so does the old one.
-        if unchanged(&copied, new.as_fd(), &Context::quiet()).is_err() {
-            let error = error.with_hint(format!(
-                "both directories were changed meanwhile: the former one is kept as {temp}, beside the workspace"
-            ));
-            return Err(Stopped { error, left: Left::Work });
+        // Somebody may have begun to work in the new one, or the names may not go back: then it stays, and so does the old one.
+        let back = unchanged(&copied, new.as_fd(), &Context::quiet()).and_then(|()| exchange(old, temp));
+        if let Err(why) = back {
+            let kept = format!("the former directory is kept as {temp}, beside the workspace: {}", why.message);
+            return Err(Stopped { error: error.with_hint(kept), left: Left::Work });
         }
-        exchange(old, temp)?;
         return Err(error.into());
     }
     rustix::fs::syncfs(&new)
-        .map_err(|errno| Stopped { error: failed("cannot put the exchange on disk", errno), left: Left::Either })
+        .map_err(|errno| Stopped { error: failed("cannot put the exchange on disk", errno), left: Left::Either })?;
+    Ok(copier.notes())
 }
 
-fn is_old(old: &Old, temp: &str) -> bool {
-    look(&old.above, temp.as_bytes()).is_ok_and(|there| same(&there, &old.stat))
+fn are_exchanged(old: &Old, temp: &str, new: BorrowedFd<'_>) -> bool {
+    let is = |name: &[u8], stat: &Statx| look(&old.above, name).is_ok_and(|there| same(&there, stat));
+    is(temp.as_bytes(), &old.stat) && look(new, b"").is_ok_and(|stat| is(&old.name, &stat))
 }
 
 fn moved() -> Error {
@@ -198,9 +249,15 @@ fn exchange(old: &Old, temp: &str) -> Result<()> {
 }
 
 fn unchanged(before: &State, dir: BorrowedFd<'_>, cx: &Context<'_>) -> Result<()> {
-    if State::of(dir, cx)? == *before {
-        return Ok(());
-    }
-    Err(Error::new(ErrorKind::Busy, "files in the workspace were changed while it was converted")
-        .with_hint("end what writes there, then repeat"))
+    if State::of(dir, cx, |_, _, _| Ok(()))? == *before { Ok(()) } else { Err(changed()) }
+}
+
+/// As [`unchanged`], and nobody has any of the files open.
+fn untouched(before: &State, dir: BorrowedFd<'_>) -> Result<()> {
+    if State::of(dir, &Context::quiet(), holders::refuse_open_entry)? == *before { Ok(()) } else { Err(changed()) }
+}
+
+fn changed() -> Error {
+    Error::new(ErrorKind::Busy, "files in the workspace were changed while it was converted")
+        .with_hint("end what writes there, then repeat")
 }

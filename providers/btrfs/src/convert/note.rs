@@ -1,65 +1,225 @@
-//! The note of a conversion that is under way: `convert-<key>` in the store, one line: the inode and birth time of the directory above the
-//! workspace, our name in it, its path. Locked by whoever converts.
+//! The note of a conversion that is under way: `convert-<key>` in the store, locked by whoever converts. What it says, each with a NUL
+//! behind it:
+//!
+//! 1. the identity of the directory above the workspace, our name in it, its path; what the workspace's directory is, and looks like;
+//! 2. once there is one, which subvolume the copy is, and when it was made;
+//! 3. once the last look ended well, `looked`.
 
 use std::ffi::OsString;
 use std::io::{Read, Write};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
-use ah_plugin_api::{Context, Dir, Error, Result};
+use ah_plugin_api::{Context, Dir, Error, ErrorKind, Result};
 use ah_provider_directory::{failed, look, names, path_of};
-use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
-use rustix::io::Errno;
+use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, Statx};
+use rustix::io::{Errno, retry_on_intr};
 
-use super::PREFIX;
-use crate::depot::identity;
+use super::state::State;
+use super::{PREFIX, changed, holders};
+use crate::depot::{hex, identity};
 use crate::remove;
+use crate::subvolume::is_root;
+use crate::sys::{self, Info};
+
+const LOOKED: &[u8] = b"looked";
+
+/// So often a note is written anew that somebody takes for a leftover.
+const ATTEMPTS: u32 = 100;
 
 /// A note that is there until it is forgotten.
 pub(super) struct Note<'a> {
     store: &'a Dir,
     name: String,
-    _lock: std::fs::File,
+    file: std::fs::File,
+}
+
+fn fail(e: &std::io::Error) -> Error {
+    Error::from_io("cannot write down that the workspace is being converted", e)
 }
 
 impl<'a> Note<'a> {
-    /// Writes one down, on disk.
-    pub(super) fn write(store: &'a Dir, above: impl AsFd, temp: &str) -> Result<Self> {
-        let fail = |e: &std::io::Error| Error::from_io("cannot write down that the workspace is being converted", e);
+    /// Writes one down, on disk: `old`, open, is in `above`, and gets the name `temp`.
+    pub(super) fn write(store: &'a Dir, above: impl AsFd, temp: &str, old: BorrowedFd<'_>) -> Result<Self> {
         let errno = |e: Errno| fail(&e.into());
-        let above = above.as_fd();
-        let path = path_of(above);
-        let known = identity(above).map_err(errno)?;
-        let line = [
-            known.as_bytes(),
-            b" ",
-            temp.as_bytes(),
-            b" ",
-            path.as_os_str().as_bytes(),
-            b"
-",
-        ]
-        .concat();
+        let path = path_of(above.as_fd());
+        let which = identity(above).map_err(errno)?;
+        let former = look_of(old).map_err(errno)?;
+        let fields = [which.as_bytes(), temp.as_bytes(), path.as_os_str().as_bytes(), former.as_bytes()];
         let name = format!("convert-{}", temp.trim_start_matches(PREFIX));
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-        let file = rustix::fs::openat(store, &name, flags, Mode::RUSR | Mode::WUSR).map_err(errno)?;
-        rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(errno)?;
-        let mut file = std::fs::File::from(file);
-        file.write_all(&line).and_then(|()| file.sync_all()).map_err(|e| fail(&e))?;
+        let mut note = Self { store, file: claim(store, &name)?, name };
+        fields.into_iter().try_for_each(|field| note.add(field))?;
         rustix::fs::fsync(store).map_err(errno)?;
-        Ok(Self { store, name, _lock: file })
+        Ok(note)
     }
 
-    /// Takes it away. One that stays does no harm: what it names is gone.
+    fn add(&mut self, field: &[u8]) -> Result<()> {
+        let line = [field, b"\0"].concat();
+        self.file.write_all(&line).and_then(|()| self.file.sync_data()).map_err(|e| fail(&e))
+    }
+
+    /// Which subvolume the copy is.
+    pub(super) fn made(&mut self, copy: &Info) -> Result<()> {
+        self.add(copy_of(copy).as_bytes())
+    }
+
+    /// The last look ended well: what is under our name from now on is not needed by anybody.
+    pub(super) fn looked(&mut self) -> Result<()> {
+        self.add(LOOKED)
+    }
+
+    /// Takes it away. One that stays does no harm: what it names is gone, or is told from what is.
     pub(super) fn forget(self) {
         let _ = rustix::fs::unlinkat(self.store, &self.name, AtFlags::empty());
     }
 }
 
+/// An empty file of that name, locked.
+fn claim(store: &Dir, name: &str) -> Result<std::fs::File> {
+    let errno = |e: Errno| fail(&e.into());
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+    for _ in 0..ATTEMPTS {
+        let file = rustix::fs::openat(store, name, flags, Mode::RUSR | Mode::WUSR).map_err(errno)?;
+        #[cfg(test)]
+        tests::before_it_is_locked(store);
+        retry_on_intr(|| rustix::fs::flock(&file, FlockOperation::LockExclusive)).map_err(errno)?;
+        // Before it was locked, `reclaim` may have taken it for a leftover.
+        let ours = look(&file, b"").map_err(errno)?;
+        if look(store, name.as_bytes()).is_ok_and(|there| there.stx_ino == ours.stx_ino) {
+            return Ok(file.into());
+        }
+    }
+    Err(Error::new(ErrorKind::Busy, "what is written down of the conversion is taken away again and again")
+        .with_hint("repeat"))
+}
+
+/// What a directory is, and looks like from outside.
+fn look_of(dir: BorrowedFd<'_>) -> Result<String, Errno> {
+    let stat = look(dir, b"")?;
+    let (time, mode) = (stat.stx_mtime, stat.stx_mode);
+    Ok(format!("{} {:x}.{:x} {mode:o}", identity(dir)?, time.tv_sec, time.tv_nsec))
+}
+
+fn copy_of(copy: &Info) -> String {
+    format!("{} {}.{}", hex(&copy.uuid), copy.made.0, copy.made.1)
+}
+
+/// Removes a directory whose descriptor says that it is the one that is meant; whether it was.
+pub(super) fn remove_if(
+    above: BorrowedFd<'_>,
+    temp: &str,
+    is_meant: impl Fn(&OwnedFd) -> bool,
+    cx: &Context<'_>,
+) -> Result<bool> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let dir = match rustix::fs::openat(above, temp, flags, Mode::empty()) {
+        Err(Errno::NOENT) => return Ok(true),
+        Err(Errno::NOTDIR | Errno::LOOP) => return Ok(false),
+        dir => dir.map_err(|errno| failed(format!("cannot remove {temp}"), errno))?,
+    };
+    if !is_meant(&dir) {
+        return Ok(false);
+    }
+    remove::contents(dir.as_fd(), cx)?;
+    // No more than an empty directory goes by its name.
+    match rustix::fs::unlinkat(above, temp, AtFlags::REMOVEDIR) {
+        Ok(()) | Err(Errno::NOENT) => Ok(true),
+        Err(errno) => Err(failed(format!("cannot remove {temp}"), errno)),
+    }
+}
+
+/// Whether that is the copy which was made.
+pub(super) fn is_copy(dir: &OwnedFd, copy: &Info) -> bool {
+    look(dir, b"").is_ok_and(|stat| is_root(&stat)) && sys::info(dir).is_ok_and(|info| info.uuid == copy.uuid)
+}
+
+/// What a note says.
+#[derive(Debug, PartialEq, Eq)]
+struct Said {
+    above: String,
+    temp: String,
+    path: PathBuf,
+    former: String,
+    copy: Option<String>,
+    looked: bool,
+}
+
+impl Said {
+    fn parse(bytes: &[u8]) -> Option<Self> {
+        // What is behind the last NUL was cut off.
+        let whole = bytes.iter().rposition(|&b| b == 0).and_then(|end| bytes.get(..end))?;
+        let mut fields = whole.split(|&b| b == 0);
+        let mut text = || String::from_utf8(fields.next()?.to_vec()).ok();
+        let (above, temp) = (text()?, text()?);
+        let path = PathBuf::from(OsString::from_vec(fields.next()?.to_vec()));
+        let former = String::from_utf8(fields.next()?.to_vec()).ok()?;
+        let copy = fields.next().and_then(|field| String::from_utf8(field.to_vec()).ok());
+        let looked = fields.next() == Some(LOOKED);
+        // The name becomes a path: it must be one of ours.
+        let key = temp.strip_prefix(PREFIX)?;
+        (key.len() == 32 && key.bytes().all(|b| b.is_ascii_hexdigit()) && path.is_absolute()).then_some(Self {
+            above,
+            temp,
+            path,
+            former,
+            copy,
+            looked,
+        })
+    }
+
+    /// What is there under our name.
+    fn found(&self, dir: &OwnedFd) -> Result<Found, Errno> {
+        let stat = look(dir, b"")?;
+        if is_root(&stat) {
+            let info = sys::info(dir)?;
+            return Ok(match &self.copy {
+                Some(copy) if copy.split(' ').next() == Some(&hex(&info.uuid)) => Found::Copy,
+                // Killed before it could be written down.
+                None if names(dir.as_fd())?.is_empty() => Found::Copy,
+                _ => Found::Other,
+            });
+        }
+        let is_it = self.former.split_once(' ').is_some_and(|(which, _)| identity(dir).is_ok_and(|is| is == which));
+        Ok(if is_it { Found::Former } else { Found::Other })
+    }
+
+    /// Whether nobody did anything in the former directory since the copy was begun: nothing in it has changed since that was made.
+    fn is_untouched(&self, dir: &OwnedFd, cx: &Context<'_>) -> Result<bool> {
+        let Some(made) = self.copy.as_deref().and_then(made_of) else { return Ok(false) };
+        if look_of(dir.as_fd()).ok().as_ref() != Some(&self.former) {
+            return Ok(false);
+        }
+        let changed_later = |stat: &Statx| (stat.stx_ctime.tv_sec, stat.stx_ctime.tv_nsec) >= made;
+        let looked = State::of(dir.as_fd(), cx, |above, name, stat| {
+            if changed_later(stat) {
+                return Err(changed());
+            }
+            holders::refuse_open_entry(above, name, stat)
+        });
+        match looked.and_then(|state| holders::refuse(dir.as_fd(), Some(&state))) {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind == ErrorKind::Busy => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+fn made_of(copy: &str) -> Option<(i64, u32)> {
+    let (secs, nanos) = copy.split_once(' ')?.1.split_once('.')?;
+    Some((secs.parse().ok()?, nanos.parse().ok()?))
+}
+
+enum Found {
+    Copy,
+    Former,
+    Other,
+}
+
 /// Takes away what conversions left that did not come to their end; says what was done.
 ///
-/// Before the exchange that is the copy, after it the former directory. That the exchange is on disk is seen to first.
+/// Before the exchange that is the copy, after it the former directory. That the exchange is on disk is seen to first. A former directory
+/// that somebody changed after it was copied, and anything that is neither of the two, stays.
 pub(crate) fn reclaim(store: &Dir, cx: &Context<'_>) -> Result<Vec<String>> {
     let mut actions = Vec::new();
     for name in names(store.as_fd()).map_err(|errno| failed("cannot look into the store", errno))? {
@@ -71,55 +231,107 @@ pub(crate) fn reclaim(store: &Dir, cx: &Context<'_>) -> Result<Vec<String>> {
         if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
             continue;
         }
-        let mut line = Vec::new();
-        let read = std::fs::File::from(file).take(16384).read_to_end(&mut line);
-        let forget = || match rustix::fs::unlinkat(store, name.as_slice(), AtFlags::empty()) {
-            Ok(()) | Err(Errno::NOENT) => Ok(()),
-            Err(errno) => Err(failed("cannot forget a conversion", errno)),
-        };
-        let Some((known, temp, path)) = read.ok().and_then(|_| parse(&line)) else {
+        let mut file = std::fs::File::from(file);
+        let mut bytes = Vec::new();
+        let read = (&mut file).take(16384).read_to_end(&mut bytes);
+        let settled = match read.ok().and_then(|_| Said::parse(&bytes)) {
+            Some(said) => settle(&said, &mut actions, cx)?,
             // Cut off before anything was made.
-            forget()?;
-            continue;
+            None => true,
         };
-        let Ok(above) = Dir::open(&path) else { continue };
-        if identity(&above).ok().as_deref() != Some(known.as_str()) {
-            continue;
+        if settled {
+            match rustix::fs::unlinkat(store, name.as_slice(), AtFlags::empty()) {
+                Ok(()) | Err(Errno::NOENT) => {}
+                Err(errno) => return Err(failed("cannot forget a conversion", errno)),
+            }
         }
-        rustix::fs::syncfs(&above).map_err(|errno| failed("cannot put an exchange on disk", errno))?;
-        if look(&above, temp.as_bytes()).is_ok() {
-            remove::entry(above.as_fd(), temp.as_bytes(), 0, cx)?;
-            actions.push(format!("took away what a conversion left in {}", path.display()));
-        }
-        forget()?;
     }
     Ok(actions)
 }
 
-fn parse(line: &[u8]) -> Option<(String, String, PathBuf)> {
-    let mut fields = line.strip_suffix(b"\n")?.splitn(3, |&b| b == b' ');
-    let mut text = || String::from_utf8(fields.next()?.to_vec()).ok();
-    let (identity, temp) = (text()?, text()?);
-    let path = PathBuf::from(OsString::from_vec(fields.next()?.to_vec()));
-    // The name becomes a path: it must be one of ours.
-    let key = temp.strip_prefix(PREFIX)?;
-    (key.len() == 32 && key.bytes().all(|b| b.is_ascii_hexdigit()) && path.is_absolute())
-        .then_some((identity, temp, path))
+/// Whether nothing is left to do for a note.
+fn settle(said: &Said, actions: &mut Vec<String>, cx: &Context<'_>) -> Result<bool> {
+    let Ok(above) = Dir::open(&said.path) else { return Ok(false) };
+    if identity(&above).ok().as_ref() != Some(&said.above) {
+        return Ok(false);
+    }
+    let shown = said.path.join(&said.temp);
+    rustix::fs::syncfs(&above).map_err(|errno| failed("cannot put an exchange on disk", errno))?;
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let dir = match rustix::fs::openat(&above, &said.temp, flags, Mode::empty()) {
+        Err(Errno::NOENT) => return Ok(true),
+        dir => dir.map_err(|errno| failed(format!("cannot look at {}", shown.display()), errno))?,
+    };
+    let found = said.found(&dir).map_err(|errno| failed(format!("cannot look at {}", shown.display()), errno))?;
+    match found {
+        Found::Copy => {}
+        Found::Former if said.looked || said.is_untouched(&dir, cx)? => {}
+        Found::Former => {
+            actions.push(format!(
+                "kept {}, the former directory of a conversion that was cut short: files in it were changed after they \
+                 were copied, or are in use; take over what is missing in the new one, then remove it",
+                shown.display()
+            ));
+            return Ok(false);
+        }
+        Found::Other => {
+            actions.push(format!("left {} alone, which is not what a conversion left there", shown.display()));
+            return Ok(true);
+        }
+    }
+    let key = |dir: &OwnedFd| look(dir, b"").map(|stat| (stat.stx_ino, stat.stx_dev_major, stat.stx_dev_minor));
+    let settled = remove_if(above.as_fd(), &said.temp, |now| key(now).is_ok() && key(now) == key(&dir), cx)?;
+    if settled {
+        actions.push(format!("took away what a conversion left in {}", said.path.display()));
+    }
+    Ok(settled)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
+
+    thread_local! {
+        static RECLAIMS: Cell<u32> = const { Cell::new(0) };
+    }
+
+    /// Somebody else clears up.
+    pub(super) fn before_it_is_locked(store: &Dir) {
+        if let Some(left) = RECLAIMS.get().checked_sub(1) {
+            RECLAIMS.set(left);
+            reclaim(store, &Context::quiet()).unwrap();
+        }
+    }
 
     #[test]
     fn only_names_of_ours_are_read() {
         let key = "0123456789abcdef0123456789abcdef";
-        let line = format!("1.2.3 {PREFIX}{key} /a b\n");
-        let read = parse(line.as_bytes()).unwrap();
-        assert_eq!(read, ("1.2.3".to_owned(), format!("{PREFIX}{key}"), PathBuf::from("/a b")));
-        for bad in ["", "1.2.3", "1.2.3 x /a\n", "1.2.3 .ah-convert-../x /a\n"] {
-            assert_eq!(parse(bad.as_bytes()), None, "{bad:?}");
+        let start = format!("1.2.3\0{PREFIX}{key}\0/a\nb\x004.5.6 7.8 755\0");
+        let said = Said::parse(start.as_bytes()).unwrap();
+        assert_eq!((said.above.as_str(), said.path.to_str().unwrap()), ("1.2.3", "/a\nb"));
+        assert_eq!((said.former.as_str(), &said.copy, said.looked), ("4.5.6 7.8 755", &None, false));
+        let said = Said::parse(format!("{start}ab 12.34\0look").as_bytes()).unwrap();
+        assert_eq!((said.copy.as_deref().and_then(made_of), said.looked), (Some((12, 34)), false));
+        assert!(Said::parse(format!("{start}ab 12.34\0looked\0").as_bytes()).unwrap().looked);
+        for bad in ["", "1.2.3", "1.2.3\0x\0/a\0b\0", "1.2.3\0.ah-convert-../x\0/a\0b\0"] {
+            assert_eq!(Said::parse(bad.as_bytes()), None, "{bad:?}");
         }
-        assert_eq!(parse(line.trim_end().as_bytes()), None, "cut off");
+        assert_eq!(Said::parse(start.trim_end_matches('\0').as_bytes()), None, "cut off");
+    }
+
+    #[test]
+    fn a_note_that_was_taken_for_a_leftover_is_written_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Dir::open(dir.path()).unwrap();
+        RECLAIMS.set(3);
+        let temp = format!("{PREFIX}{}", "5".repeat(32));
+        let note = Note::write(&store, &store, &temp, store.as_fd()).unwrap();
+        assert!(dir.path().join(&note.name).exists() && RECLAIMS.get() == 0);
+        reclaim(&store, &Context::quiet()).unwrap();
+        assert!(dir.path().join(&note.name).exists());
+        note.forget();
+        assert!(!dir.path().join(format!("convert-{}", "5".repeat(32))).exists());
     }
 }

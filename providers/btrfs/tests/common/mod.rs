@@ -8,8 +8,9 @@ use std::process::Command;
 
 use ah_plugin_api::{
     CloneRequest, Context, ConvertRequest, Converted, DestroyRequest, DiffRequest, Dir, Durability, FileName,
-    ListRequest, MountRequest, Omission, Place, Probe, ProbeRequest, Provider, ReclaimRequest, Reclaimed, RelPath,
-    Result, Side, Snapshot, SnapshotId, SnapshotRef, SnapshotRequest, Timestamp, UnmountRequest, View, WritableClone,
+    ListRequest, MountRequest, Observer, Omission, Place, Probe, ProbeRequest, Progress, Provider, ReclaimRequest,
+    Reclaimed, RelPath, Result, Side, Snapshot, SnapshotId, SnapshotRef, SnapshotRequest, Timestamp, UnmountRequest,
+    View, WritableClone,
 };
 use ah_provider_btrfs::BtrfsProvider;
 
@@ -114,6 +115,18 @@ impl Bench {
 
     pub fn convert(&self) -> Result<Converted> {
         self.provider.convert(&self.place(), &ConvertRequest::default(), &Context::quiet())
+    }
+
+    /// Converts, with somebody doing something as it says what it is about to do.
+    pub fn convert_watched(&self, watch: impl Fn(&str) + Sync) -> Result<Converted> {
+        struct Watch<F>(F);
+        impl<F: Fn(&str) + Sync> Observer for Watch<F> {
+            fn progress(&self, progress: &Progress) {
+                (self.0)(&progress.stage);
+            }
+        }
+        let watch = Watch(watch);
+        self.provider.convert(&self.place(), &ConvertRequest::default(), &Context::new(&watch))
     }
 
     /// Names in a directory of a snapshot.

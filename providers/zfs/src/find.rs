@@ -5,11 +5,10 @@ use std::ffi::{CStr, CString};
 use ah_plugin_api::{Context, Error, ErrorKind, LogLevel, Reference, Result, Snapshot, SnapshotId};
 
 use crate::failure::of_library;
-use crate::locate;
 use crate::names::{self, Named};
 use crate::record::Record;
-use crate::store::{Identity, Known, Store};
-use crate::sys::{Dataset, Kind, Number, Zfs};
+use crate::store::{Identity, Store};
+use crate::sys::{Dataset, Kind, LibError, Number, Zfs};
 
 /// A snapshot of a store.
 pub(crate) struct Found {
@@ -61,27 +60,83 @@ pub(crate) fn with_snapshot<T>(
         }
     }
     // It may have been renamed since.
-    for known in &identity.datasets {
-        if let Some(name) = renamed(&zfs, known)?
-            && let Some(opened) = open(&name)?
-        {
-            return then(&name, &opened, &id);
+    let datasets = datasets(&zfs, &identity)?;
+    for name in datasets.there.iter().filter(|name| identity.datasets.iter().all(|known| known.name != **name)) {
+        if let Some(opened) = open(name)? {
+            return then(name, &opened, &id);
         }
     }
-    Err(no_such(reference))
+    Err(datasets.lost.map_or_else(|| no_such(reference), |name| lost(&name)))
 }
 
-/// All datasets of a store that are there, by their present names.
-pub(crate) fn datasets(zfs: &Zfs, identity: &Identity) -> Result<Vec<String>> {
-    let mut names = Vec::new();
+/// The datasets of a store.
+pub(crate) struct Datasets {
+    /// Those that are there, by their present names.
+    pub(crate) there: Vec<String>,
+    /// One that cannot be looked for, because its pool is not imported.
+    pub(crate) lost: Option<String>,
+}
+
+/// Where all datasets of a store are. Those that were destroyed are left out.
+pub(crate) fn datasets(zfs: &Zfs, identity: &Identity) -> Result<Datasets> {
+    let mut found = Datasets { there: Vec::new(), lost: None };
+    let mut elsewhere = Vec::new();
     for known in &identity.datasets {
-        let name = match guid(zfs, &known.name)? {
-            Some(guid) if guid == known.guid => Some(known.name.clone()),
-            _ => renamed(zfs, known)?,
-        };
-        names.extend(name);
+        match guid(zfs, &known.name)? {
+            Some(guid) if guid == known.guid => found.there.push(known.name.clone()),
+            _ => elsewhere.push(known),
+        }
     }
-    Ok(names)
+    if elsewhere.is_empty() {
+        return Ok(found);
+    }
+    let renamed = anywhere(zfs, |dataset| {
+        let guid = dataset.number(Number::Guid);
+        let name = elsewhere.iter().any(|known| known.guid == guid).then(|| dataset.name().into_string().ok());
+        name.flatten().map(|name| (guid, name))
+    })?;
+    for known in elsewhere {
+        match renamed.iter().find(|(guid, _)| *guid == known.guid) {
+            Some((_, name)) => found.there.push(name.clone()),
+            None if pool_is_there(zfs, &known.name)? => {}
+            None => found.lost = Some(known.name.clone()),
+        }
+    }
+    Ok(found)
+}
+
+/// What `wanted` gives for all filesystems of all pools that are imported, mounted or not.
+pub(crate) fn anywhere<T>(zfs: &Zfs, mut wanted: impl FnMut(&Dataset<'_>) -> Option<T>) -> Result<Vec<T>> {
+    fn down(dataset: &Dataset<'_>, each: &mut dyn FnMut(&Dataset<'_>), errors: &mut Vec<LibError>) {
+        each(dataset);
+        let below = dataset.children(|child| down(child, each, errors));
+        errors.extend(below.err());
+    }
+    let (mut found, mut errors) = (Vec::new(), Vec::new());
+    let mut each = |dataset: &Dataset<'_>| found.extend(wanted(dataset));
+    let walked = zfs.roots(|root| down(root, &mut each, &mut errors));
+    errors.extend(walked.err());
+    // What was not looked at may be what is looked for.
+    match errors.first() {
+        Some(error) if found.is_empty() => Err(of_library("cannot look through the pools", error)),
+        Some(_) | None => Ok(found),
+    }
+}
+
+/// Whether the pool is imported in which a dataset of that name was.
+pub(crate) fn pool_is_there(zfs: &Zfs, dataset: &str) -> Result<bool> {
+    guid(zfs, pool_of(dataset)).map(|guid| guid.is_some())
+}
+
+fn pool_of(dataset: &str) -> &str {
+    dataset.split_once('/').map_or(dataset, |(pool, _)| pool)
+}
+
+/// The error for a dataset that may be there or not: its pool is not imported.
+pub(crate) fn lost(dataset: &str) -> Error {
+    let pool = pool_of(dataset);
+    let message = format!("the dataset {dataset} cannot be found: its pool {pool} is not imported");
+    Error::new(ErrorKind::FailedPrecondition, message).with_hint(format!("zpool import {pool}"))
 }
 
 /// What identifies a dataset whatever its name is; none if there is none of that name.
@@ -91,29 +146,24 @@ pub(crate) fn guid(zfs: &Zfs, dataset: &str) -> Result<Option<u64>> {
 }
 
 /// Opens a dataset by name; none if there is none.
-pub(crate) fn open_dataset<'a>(zfs: &'a Zfs, name: &str) -> Result<Option<Dataset<'a>>, crate::sys::LibError> {
+pub(crate) fn open_dataset<'a>(zfs: &'a Zfs, name: &str) -> Result<Option<Dataset<'a>>, LibError> {
     match CString::new(name) {
         Ok(name) => zfs.open(&name, Kind::Filesystem),
         Err(_) => Ok(None),
     }
 }
 
-/// The present name of a dataset that is not there by its old one; none if it is nowhere among those that are mounted.
-fn renamed(zfs: &Zfs, known: &Known) -> Result<Option<String>> {
-    for name in locate::mounted_datasets() {
-        if name != known.name && guid(zfs, &name)? == Some(known.guid) {
-            return Ok(Some(name));
-        }
-    }
-    Ok(None)
-}
-
-/// All snapshots of a store, oldest first, without what was omitted.
+/// All snapshots of a store, oldest first, without what was omitted. `FailedPrecondition` if some cannot be looked for.
 pub(crate) fn list(store: &Store<'_>, cx: &Context<'_>) -> Result<Vec<Snapshot>> {
     let Some(identity) = store.identity()? else { return Ok(Vec::new()) };
     let zfs = Zfs::get()?;
     let mut found: Vec<(Snapshot, u64)> = Vec::new();
-    for dataset in datasets(&zfs, &identity)? {
+    let datasets = datasets(&zfs, &identity)?;
+    if let Some(name) = datasets.lost {
+        // A list without them would say that they were removed.
+        return Err(lost(&name));
+    }
+    for dataset in datasets.there {
         let fail = |error| of_library(format!("cannot list the snapshots of {dataset}"), &error);
         let Some(opened) = open_dataset(&zfs, &dataset).map_err(fail)? else { continue };
         opened
@@ -135,6 +185,9 @@ pub(crate) fn list(store: &Store<'_>, cx: &Context<'_>) -> Result<Vec<Snapshot>>
             .map_err(fail)?;
     }
     found.sort_by(|(a, at), (b, bt)| (a.created, at).cmp(&(b.created, bt)));
+    // A dataset that was sent and received with its snapshots has them too.
+    let mut seen = std::collections::BTreeSet::new();
+    found.retain(|(snapshot, _)| seen.insert(snapshot.id.clone()));
     Ok(found.into_iter().map(|(snapshot, _)| snapshot).collect())
 }
 

@@ -177,18 +177,6 @@ fn root_in(mounts: &Mounts, dataset: &str) -> Result<Option<Mounted>> {
     Ok(None)
 }
 
-/// The names of all datasets that are mounted here.
-pub(crate) fn mounted_datasets() -> Vec<String> {
-    let mut names: Vec<_> = Mounts::read()
-        .iter()
-        .filter(|mount| mount.kind == "zfs")
-        .filter_map(|mount| name_of(mount).ok().filter(|name| !name.contains('@')))
-        .collect();
-    names.sort();
-    names.dedup();
-    names
-}
-
 fn name_of(mount: &Mount) -> Result<String> {
     String::from_utf8(mount.source.clone()).map_err(|_| {
         not_possible(format!("what is mounted at {} has a name that is no dataset's", mount.point.display()))
@@ -196,6 +184,12 @@ fn name_of(mount: &Mount) -> Result<String> {
 }
 
 impl Mounted {
+    /// What tells datasets apart without asking libzfs: each has its own, a clone and a received one too, and keeps it. Zero if it is
+    /// not to be had. Source: `dmu_objset_fsid_guid`, in `zfs_statvfs`.
+    pub(crate) fn filesystem(&self) -> u64 {
+        rustix::fs::fstatvfs(&self.root).map_or(0, |stat| stat.f_fsid)
+    }
+
     /// Whether the dataset shows a snapshot of that name. `PermissionDenied` and the like count as yes: they are told later.
     pub(crate) fn shows(&self, snapshot: &CStr) -> Result<bool> {
         let path = [b".zfs/snapshot/", short(snapshot).to_bytes()].concat();

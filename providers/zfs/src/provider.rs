@@ -80,19 +80,19 @@ impl Provider for ZfsProvider {
     fn destroy(&self, place: &Place<'_>, request: &DestroyRequest, cx: &Context<'_>) -> Result<Done> {
         let store = Store::new(place.store);
         match request {
-            DestroyRequest::Snapshot(reference) => remove::snapshot(&store, reference)?,
+            DestroyRequest::Snapshot(reference) => remove::snapshot(&store, reference, cx)?,
             DestroyRequest::Clone(reference) => clones::remove(&store, reference, cx)?,
         }
         Ok(Done {})
     }
 
-    fn mount(&self, place: &Place<'_>, request: &MountRequest, _cx: &Context<'_>) -> Result<View> {
-        view::mount(&Store::new(place.store), place.need_target()?, request)
+    fn mount(&self, place: &Place<'_>, request: &MountRequest, cx: &Context<'_>) -> Result<View> {
+        view::mount(&Store::new(place.store), place.need_target()?, request, cx)
     }
 
     fn unmount(&self, place: &Place<'_>, request: &UnmountRequest, _cx: &Context<'_>) -> Result<Done> {
         place.need_target()?;
-        Store::new(place.store).views()?.remove(&request.view)?;
+        view::unmount(&Store::new(place.store), &request.view)?;
         Ok(Done {})
     }
 

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
-use crate::clones::{self, Gone, State};
+use crate::clones::{self, Gone, Outcome, State};
 use crate::failure::of_library;
 use crate::find;
 use crate::names::{Named, read_snapshot};
@@ -20,7 +20,7 @@ pub(crate) fn reclaim(place: &Place<'_>, request: &ReclaimRequest, cx: &Context<
     let Some(identity) = store.identity()? else { return Ok(Reclaimed::default()) };
     // Whoever makes something holds the lock. If it cannot be had, what is half may be theirs.
     let _lock = match store.lock(Lock::Exclusive, cx) {
-        Err(error) if error.kind == ErrorKind::Busy => return Ok(Reclaimed::default()),
+        Err(error) if error.kind == ErrorKind::Busy && request.auto => return Ok(Reclaimed::default()),
         lock => lock?,
     };
     let mut actions = Vec::new();
@@ -42,12 +42,12 @@ pub(crate) fn reclaim(place: &Place<'_>, request: &ReclaimRequest, cx: &Context<
     };
     for (gone, record) in clones::all(&store)? {
         cx.check_cancelled()?;
-        if gone.state == State::Whole && !forgotten.contains(&record.point()) {
-            continue;
-        }
-        match clones::finish(&store, &gone, &record, cx) {
-            Ok(true) => actions.push(told(&gone, &record.dataset)),
-            Ok(false) => {}
+        match clones::resume(&store, &gone, &record, forgotten.contains(&record.point()), cx) {
+            Ok(Outcome::Removed) => actions.push(told(&gone, &record.dataset)),
+            Ok(Outcome::Kept) => {
+                actions.push(format!("the clone {}, whose removal was cut off, is mounted, and kept", record.dataset));
+            }
+            Ok(Outcome::Stays) => {}
             // One that is in use now is for the next time.
             Err(error) => cx.log(LogLevel::Warn, &format!("the clone {} stays: {error}", record.dataset)),
         }
@@ -71,7 +71,11 @@ fn free_names(identity: &Identity, actions: &mut Vec<String>, cx: &Context<'_>) 
     let mut todo: Vec<(String, CString, bool)> = Vec::new();
     {
         let zfs = Zfs::get()?;
-        for dataset in find::datasets(&zfs, identity)? {
+        let datasets = find::datasets(&zfs, identity)?;
+        if let Some(name) = datasets.lost {
+            cx.log(LogLevel::Warn, &format!("left for later: {}", find::lost(&name)));
+        }
+        for dataset in datasets.there {
             let fail = |error| of_library(format!("cannot list the snapshots of {dataset}"), &error);
             let Some(opened) = find::open_dataset(&zfs, &dataset).map_err(fail)? else { continue };
             opened

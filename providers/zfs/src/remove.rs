@@ -2,7 +2,7 @@
 
 use std::ffi::{CStr, CString};
 
-use ah_plugin_api::{Error, ErrorKind, Reference, Result, SnapshotId};
+use ah_plugin_api::{Context, Error, ErrorKind, Reference, Result, SnapshotId};
 use rustix::io::Errno;
 
 use crate::busy;
@@ -13,29 +13,24 @@ use crate::store::Store;
 use crate::sys::{Core, Zfs};
 
 /// Answers `destroy` of a snapshot.
-pub(crate) fn snapshot(store: &Store<'_>, reference: &Reference) -> Result<()> {
+pub(crate) fn snapshot(store: &Store<'_>, reference: &Reference, cx: &Context<'_>) -> Result<()> {
     let (Some(id), Some(identity)) = (find::id_of(reference), store.identity()?) else { return Ok(()) };
     let core = Core::get()?;
+    // More than one has it, if a dataset was sent and received: all of them are looked at, so that none comes up later.
+    let datasets = find::datasets(&Zfs::get()?, &identity)?;
     let mut found = Vec::new();
-    for known in &identity.datasets {
-        let full = names::snapshot(&known.name, &identity.key, &id)?;
+    for dataset in datasets.there {
+        let full = names::snapshot(&dataset, &identity.key, &id)?;
         if core.exists(&full) {
-            found.push((known.name.clone(), full));
+            found.push((dataset, full));
         }
     }
     if found.is_empty() {
-        // Perhaps under another name.
-        let datasets = find::datasets(&Zfs::get()?, &identity)?;
-        for dataset in datasets {
-            let full = names::snapshot(&dataset, &identity.key, &id)?;
-            if core.exists(&full) {
-                found.push((dataset, full));
-            }
-        }
+        return datasets.lost.map_or(Ok(()), |name| Err(find::lost(&name)));
     }
-    if !found.is_empty() {
-        must_not_be_viewed(store, &id)?;
-    }
+    // From here to the end nobody shows it.
+    let _lock = store.lock_views(true, cx)?;
+    must_not_be_viewed(store, &id)?;
     for (dataset, full) in found {
         destroy(core, &dataset, &identity.key, &full)?;
     }

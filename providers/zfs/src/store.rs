@@ -4,7 +4,8 @@
 //! identity            which snapshots are this store's: a key, which is in their names, and the datasets that have some
 //! lock                held shared by whoever makes something, exclusively by `reclaim`
 //! view-<hash>         a view (`ah_provider_directory::Views`)
-//! clone-<reference>   a clone; with `.part` one in the making, locked by its maker; with `.gone` one that is being removed
+//! clone-<reference>   a clone; with `.part` one in the making, with `.gone` one that is being removed;
+//!                     locked by whoever does so
 //! ```
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -49,6 +50,9 @@ pub(crate) struct Known {
     pub(crate) name: String,
     /// What it is known by after it was renamed.
     pub(crate) guid: u64,
+    /// What its filesystem is known by while it is mounted; zero where that was not written down.
+    #[serde(default)]
+    pub(crate) filesystem: u64,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -69,22 +73,22 @@ impl<'a> Store<'a> {
         let file = rustix::fs::openat(self.0, LOCK, flags, Mode::RUSR | Mode::WUSR)
             .map_err(|errno| failed("cannot open the store's lock", errno))?;
         // `reclaim` does not wait; the others wait for `reclaim`, for ten seconds.
-        let (operation, mut tries) = match lock {
+        let (operation, tries) = match lock {
             Lock::Exclusive => (FlockOperation::NonBlockingLockExclusive, 1),
             Lock::Shared => (FlockOperation::NonBlockingLockShared, 1000),
         };
-        loop {
-            tries -= 1;
-            match rustix::fs::flock(&file, operation) {
-                Ok(()) => return Ok(file),
-                Err(Errno::WOULDBLOCK) if tries > 0 => std::thread::sleep(Duration::from_millis(10)),
-                Err(Errno::WOULDBLOCK) => {
-                    return Err(Error::new(ErrorKind::Busy, "another process is working on this store"));
-                }
-                Err(errno) => return Err(failed("cannot lock the store", errno)),
-            }
-            cx.check_cancelled()?;
-        }
+        wait_for(file, operation, tries, cx)
+    }
+
+    /// Locks the store's views: shared by who shows a snapshot, alone by who looks that none is shown, and destroys it. The folder
+    /// itself is what is locked, so that no file has to be made, on a full disk perhaps.
+    pub(crate) fn lock_views(&self, alone: bool, cx: &Context<'_>) -> Result<OwnedFd> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let folder = rustix::fs::openat(self.0, c".", flags, Mode::empty())
+            .map_err(|errno| failed("cannot open the store", errno))?;
+        let operation =
+            if alone { FlockOperation::NonBlockingLockExclusive } else { FlockOperation::NonBlockingLockShared };
+        wait_for(folder, operation, 3000, cx)
     }
 
     /// Which snapshots are this store's; none if it has never had one.
@@ -97,13 +101,17 @@ impl<'a> Store<'a> {
         })
     }
 
-    /// The identity, made on first use, and with this dataset in it. `guid` is asked for only if the name is not known yet.
-    pub(crate) fn identity_with(&self, dataset: &str, guid: impl FnOnce() -> Result<u64>) -> Result<Identity> {
-        let known = self.identity()?;
-        if let Some(identity) = &known
-            && identity.datasets.iter().any(|known| known.name == dataset)
-        {
-            return Ok(known.unwrap_or_else(|| unreachable!("it was looked at")));
+    /// The identity, made on first use, and with this dataset in it. `guid` is asked for only if the dataset, whose filesystem has
+    /// that id, is not known by this name yet.
+    pub(crate) fn identity_with(
+        &self,
+        dataset: &str,
+        filesystem: u64,
+        guid: impl FnOnce() -> Result<u64>,
+    ) -> Result<Identity> {
+        let is_it = |known: &Known| known.name == dataset && filesystem != 0 && known.filesystem == filesystem;
+        if let Some(known) = self.identity()?.filter(|identity| identity.datasets.iter().any(is_it)) {
+            return Ok(known);
         }
         let guid = guid()?;
         // Whoever else does this at the same time waits here, and finds it done.
@@ -120,13 +128,11 @@ impl<'a> Store<'a> {
             Some(identity) => identity,
             None => Identity { key: Key::random()?, datasets: Vec::new() },
         };
+        let now = Known { name: dataset.to_owned(), guid, filesystem };
         match identity.datasets.iter_mut().find(|known| known.guid == guid) {
-            Some(known) => known.name = dataset.to_owned(),
-            None => {
-                // Another dataset of that name, which is gone, has taken its snapshots along.
-                identity.datasets.retain(|known| known.name != dataset);
-                identity.datasets.push(Known { name: dataset.to_owned(), guid });
-            }
+            Some(known) => *known = now,
+            // Another one that had this name stays known: it may be there, with its snapshots, under another.
+            None => identity.datasets.push(now),
         }
         self.replace(IDENTITY, &encode(&identity)?)?;
         Ok(identity)
@@ -216,6 +222,24 @@ impl<'a> Store<'a> {
     }
 }
 
+/// Locks a file, trying so often, a hundred times a second.
+fn wait_for(file: OwnedFd, operation: FlockOperation, mut tries: u32, cx: &Context<'_>) -> Result<OwnedFd> {
+    loop {
+        tries -= 1;
+        match rustix::fs::flock(&file, operation) {
+            Ok(()) => return Ok(file),
+            Err(Errno::WOULDBLOCK) if tries > 0 => std::thread::sleep(Duration::from_millis(10)),
+            Err(Errno::WOULDBLOCK) => {
+                return Err(
+                    Error::new(ErrorKind::Busy, "another process is working on this store").with_hint("repeat later")
+                );
+            }
+            Err(errno) => return Err(failed("cannot lock the store", errno)),
+        }
+        cx.check_cancelled()?;
+    }
+}
+
 fn encode(identity: &Identity) -> Result<Vec<u8>> {
     let file = File { version: 1, key: identity.key.to_string(), datasets: identity.datasets.clone() };
     let mut bytes = serde_json::to_vec(&file).map_err(|error| {
@@ -246,24 +270,32 @@ mod tests {
         let dir = Dir::open(temp.path()).unwrap();
         let store = Store::new(&dir);
         assert_eq!(store.identity().unwrap(), None);
-        let first = store.identity_with("tank/a", || Ok(1)).unwrap();
-        let again = store.identity_with("tank/a", || panic!("not needed")).unwrap();
+        let first = store.identity_with("tank/a", 10, || Ok(1)).unwrap();
+        let again = store.identity_with("tank/a", 10, || panic!("not needed")).unwrap();
         assert_eq!(first, again);
-        let renamed = store.identity_with("tank/b", || Ok(1)).unwrap();
-        assert_eq!(
-            (renamed.key, renamed.datasets),
-            (first.key.clone(), vec![Known { name: "tank/b".into(), guid: 1 }])
-        );
-        let two = store.identity_with("tank/c", || Ok(2)).unwrap();
-        assert_eq!(two.datasets.len(), 2);
-        let instead = store.identity_with("tank/d", || Ok(2)).unwrap();
-        assert_eq!(instead.datasets[1].name, "tank/d");
+        let names = |identity: &Identity| {
+            let names = identity.datasets.iter().map(|known| format!("{}={}", known.name, known.guid));
+            names.collect::<Vec<_>>().join(" ")
+        };
+        let renamed = store.identity_with("tank/b", 10, || Ok(1)).unwrap();
+        assert_eq!((&renamed.key, names(&renamed).as_str()), (&first.key, "tank/b=1"));
+        // Another one under the same name: both are known.
+        let replaced = store.identity_with("tank/b", 20, || Ok(2)).unwrap();
+        assert_eq!(names(&replaced), "tank/b=1 tank/b=2");
+        // An id that cannot be had says nothing.
+        assert_eq!(store.identity_with("tank/b", 0, || Ok(2)).unwrap().datasets.len(), 2);
+        assert_eq!(names(&store.identity_with("tank/d", 20, || Ok(2)).unwrap()), "tank/b=1 tank/d=2");
+        // As versions before this one wrote it.
+        let old: Known = serde_json::from_str(r#"{"name":"t","guid":7}"#).unwrap();
+        assert_eq!((old.guid, old.filesystem), (7, 0));
     }
 
     #[test]
     fn every_damaged_byte_is_noticed() {
-        let identity =
-            Identity { key: Key::random().unwrap(), datasets: vec![Known { name: "t/\u{e9}".into(), guid: 7 }] };
+        let identity = Identity {
+            key: Key::random().unwrap(),
+            datasets: vec![Known { name: "t/\u{e9}".into(), guid: 7, filesystem: 9 }],
+        };
         let bytes = encode(&identity).unwrap();
         assert_eq!(decode(&bytes), Some(identity));
         for i in 0..bytes.len() {

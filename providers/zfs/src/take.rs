@@ -25,7 +25,7 @@ pub(crate) fn snapshot(
     let located = locate::workspace(workspace)?;
     let mounted = &located.mounted;
     mounted.must_show_snapshots()?;
-    let identity = store.identity_with(&mounted.dataset, || {
+    let identity = store.identity_with(&mounted.dataset, mounted.filesystem(), || {
         let guid = find::guid(&Zfs::get()?, &mounted.dataset)?;
         guid.ok_or_else(|| moved(&mounted.dataset))
     })?;

@@ -3,15 +3,21 @@
 
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
-use ah_plugin_api::{Dir, Error, ErrorKind, MountRequest, Reference, Result, View};
-use ah_provider_directory::Tree;
+use ah_plugin_api::{Context, Dir, Error, ErrorKind, MountRequest, Reference, Result, View};
+use ah_provider_directory::{How, Process, Tree, Use, look};
 
 use crate::failure::of_library;
 use crate::find::{self, Found};
 use crate::locate;
 use crate::store::Store;
 use crate::sys::{Text, Zfs};
+
+/// How long it waits for those who are about to leave a view.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+const PAUSE: Duration = Duration::from_millis(20);
 
 /// Opens what a snapshot has of the workspace; its path too, for answers.
 pub(crate) fn open(found: &Found) -> Result<(Tree, PathBuf)> {
@@ -55,7 +61,9 @@ fn property(dataset: &str, text: Text) -> Option<Vec<u8>> {
 
 /// Answers [`ah_plugin_api::Provider::mount`]: nothing is mounted by us; that the view is there is written down, so that its snapshot is
 /// not destroyed under it.
-pub(crate) fn mount(store: &Store<'_>, target: &Dir, request: &MountRequest) -> Result<View> {
+pub(crate) fn mount(store: &Store<'_>, target: &Dir, request: &MountRequest, cx: &Context<'_>) -> Result<View> {
+    // Who destroys it looks for views first, and nobody adds one from there on.
+    let _lock = store.lock_views(false, cx)?;
     let found = find::snapshot(store, &request.snapshot)?;
     let (tree, path) = open(&found)?;
     for wanted in &request.paths {
@@ -66,14 +74,43 @@ pub(crate) fn mount(store: &Store<'_>, target: &Dir, request: &MountRequest) -> 
             ));
         }
     }
-    let views = store.views()?;
-    let reference = views.add(target, &request.name, &found.record.snapshot.id)?;
-    // `destroy` looks for views first: if it did so before there was this one, the snapshot is gone now.
-    if let Err(error) = find::snapshot(store, &request.snapshot) {
-        views.remove(&reference)?;
-        return Err(error);
-    }
+    let reference = store.views()?.add(target, &request.name, &found.record.snapshot.id)?;
     Ok(View { path, reference, read_only_mount: true })
+}
+
+/// Answers [`ah_plugin_api::Provider::unmount`]. What is left of other views of the snapshot goes on showing it, so only with the last one
+/// it matters who looks.
+pub(crate) fn unmount(store: &Store<'_>, view: &Reference) -> Result<()> {
+    let views = store.views()?;
+    if let Some(id) = views.snapshot(view)
+        && views.of(&id)? == 1
+        && let Ok(found) = find::snapshot(store, &Reference::new(id.as_str())?)
+        && let Ok((dir, _)) = directory(&found)
+    {
+        refuse_if_used(&dir)?;
+    }
+    views.remove(view)
+}
+
+/// `Busy` if another process uses something in that snapshot. Each has a device number of its own, by whichever path it is looked at.
+fn refuse_if_used(dir: &OwnedFd) -> Result<()> {
+    let Ok(root) = look(dir, b"") else { return Ok(()) };
+    let inside = |used: &Use| {
+        let device = |stat: rustix::fs::Statx| (stat.stx_dev_major, stat.stx_dev_minor);
+        used.how != How::Maps && used.stat().is_some_and(|stat| device(stat) == device(root))
+    };
+    let began = Instant::now();
+    loop {
+        let holder = Process::others().find_map(|process| process.uses(inside).map(|used| (process, used)));
+        let Some((process, used)) = holder else { return Ok(()) };
+        if began.elapsed() >= PATIENCE {
+            let message = format!("the view is in use by process {process}: {used}");
+            return Err(
+                Error::new(ErrorKind::Busy, message).with_hint(format!("end it, then repeat: kill {}", process.pid))
+            );
+        }
+        std::thread::sleep(PAUSE);
+    }
 }
 
 /// Bytes that a snapshot refers to and those that it alone refers to; and for a whole store, those that its snapshots refer to.
@@ -89,7 +126,11 @@ pub(crate) fn usage(store: &Store<'_>, snapshot: Option<&Reference>) -> Result<a
     let Some(identity) = store.identity()? else { return Ok(ah_plugin_api::Usage { total: 0, exclusive: None }) };
     let zfs = Zfs::get()?;
     let mut total = 0;
-    for dataset in find::datasets(&zfs, &identity)? {
+    let datasets = find::datasets(&zfs, &identity)?;
+    if let Some(name) = datasets.lost {
+        return Err(find::lost(&name));
+    }
+    for dataset in datasets.there {
         let fail = |error| of_library(format!("cannot list the snapshots of {dataset}"), &error);
         let Some(opened) = find::open_dataset(&zfs, &dataset).map_err(fail)? else { continue };
         let mut found = Vec::new();

@@ -9,15 +9,15 @@ use ah_plugin_api::{CloneRequest, Context, Dir, Error, ErrorKind, Reference, Res
 use ah_provider_directory::{Mounts, failed, open_beneath};
 use rustix::fs::{AtFlags, Mode, OFlags};
 
-use crate::failure::{of_kernel, of_library};
+use crate::failure::of_kernel;
 use crate::find::{self, Found};
 use crate::names::{self, Key};
 use crate::store::{Lock, Store};
-use crate::sys::{Core, Kind, NvList, Zfs};
+use crate::sys::{Core, NvList};
 use crate::view;
 
 use super::record::{self, Record};
-use super::remove;
+use super::{mounting, remove};
 
 /// Answers [`ah_plugin_api::Provider::clone_snapshot`].
 pub(crate) fn make(store: &Store<'_>, target: &Dir, request: &CloneRequest, cx: &Context<'_>) -> Result<WritableClone> {
@@ -46,10 +46,11 @@ pub(crate) fn make(store: &Store<'_>, target: &Dir, request: &CloneRequest, cx: 
         let shown = point.display();
         return Err(failed(format!("cannot make {shown}"), errno));
     }
+    let by_itself = !point.parent().is_none_or(mounting::others_may_change);
     let made = cx.check_cancelled().and_then(|()| {
-        clone(core, &dataset, &found.full, &point, &identity.key)?;
+        clone(core, &dataset, &found.full, &point, &identity.key, by_itself)?;
         cx.check_cancelled()?;
-        let top = mount(&dataset, target, &request.name)?;
+        let top = mount(&dataset, target, &request.name, &point)?;
         stand_alone(&top, &point, &found, cx)
     });
     let made = made.and_then(|notes| making.done(store, &reference).map(|()| notes));
@@ -66,10 +67,15 @@ pub(crate) fn make(store: &Store<'_>, target: &Dir, request: &CloneRequest, cx: 
         path.push(rel.as_path());
         notes.push(format!("all of the dataset {} was cloned; {rel} in it is the workspace's copy", found.dataset));
     }
+    if !by_itself {
+        notes.push(format!(
+            "it is not mounted by itself when the machine starts, because others than root may change the way to it: zfs mount {name}"
+        ));
+    }
     Ok(WritableClone { path, reference: Reference::new(reference.as_str())?, notes })
 }
 
-fn clone(core: &'static Core, dataset: &CStr, origin: &CStr, point: &Path, key: &Key) -> Result<()> {
+fn clone(core: &'static Core, dataset: &CStr, origin: &CStr, point: &Path, key: &Key, by_itself: bool) -> Result<()> {
     let text = |text: Vec<u8>| {
         CString::new(text).map_err(|_| Error::new(ErrorKind::InvalidArgument, "a path with a NUL in it"))
     };
@@ -84,6 +90,12 @@ fn clone(core: &'static Core, dataset: &CStr, origin: &CStr, point: &Path, key: 
     let mut properties = NvList::of_texts(core, &texts.map(|(name, text)| (name.to_owned(), text)));
     // Nor is it to be read-only because its origin is.
     properties.number(c"readonly", 0);
+    // It shows files of whoever owned the workspace, where others may come by.
+    properties.number(c"setuid", 0);
+    if !by_itself {
+        // `noauto`: whatever mounts it at the start goes by the path, and follows symlinks.
+        properties.number(c"canmount", 2);
+    }
     core.clone_snapshot(dataset, origin, properties)
         .map_err(|failure| of_kernel(format!("cannot clone {}", origin.to_string_lossy()), &failure))
 }
@@ -98,13 +110,10 @@ fn stand_alone(top: &OwnedFd, point: &Path, found: &Found, cx: &Context<'_>) -> 
     ah_repository::own(&dir, found.record.snapshot.repository.as_ref(), cx)
 }
 
-/// Mounts the clone where its property says, and sees that it is there, in the folder that was meant. Gives its root, opened.
-fn mount(dataset: &CStr, target: &Dir, name: &ah_plugin_api::FileName) -> Result<OwnedFd> {
+/// Mounts the clone on the folder that was made for it, and sees that it is there. Gives its root, opened.
+fn mount(dataset: &CStr, target: &Dir, name: &ah_plugin_api::FileName, point: &Path) -> Result<OwnedFd> {
     let shown = dataset.to_string_lossy();
-    let fail = |error| of_library(format!("cannot mount {shown}"), &error);
-    let zfs = Zfs::get()?;
-    let opened = zfs.open(dataset, Kind::Filesystem).map_err(fail)?;
-    opened.ok_or_else(|| Error::new(ErrorKind::Conflict, format!("{shown} is gone")))?.mount().map_err(fail)?;
+    mounting::mount(dataset, &mounting::made(target, name.as_os_str())?, point)?;
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let there = rustix::fs::openat(target, name.as_os_str(), flags, Mode::empty())
         .map_err(|errno| failed(format!("cannot open {shown} where it is mounted"), errno))?;
@@ -115,10 +124,7 @@ fn mount(dataset: &CStr, target: &Dir, name: &ah_plugin_api::FileName) -> Result
 }
 
 fn undo(core: &'static Core, dataset: &CStr, target: &Dir, name: &ah_plugin_api::FileName) -> Result<()> {
-    remove::unmount(&dataset.to_string_lossy())?;
-    if core.exists(dataset) {
-        core.destroy(dataset).map_err(|failure| of_kernel("cannot undo the clone", &failure))?;
-    }
+    remove::undo(core, dataset)?;
     rustix::fs::unlinkat(target, name.as_os_str(), AtFlags::REMOVEDIR)
         .map_err(|errno| failed("cannot undo the clone's folder", errno))
 }

@@ -3,9 +3,11 @@
 //! A clone lies right below the dataset it comes from, so that it has its settings, its quota and its encryption, and goes with it in
 //! whatever is done recursively. Mounting one is root's alone on Linux: without that right nothing is made.
 //!
-//! - [`make`] and what it writes down; [`remove`]; both can be cut off anywhere, and `reclaim` goes on with either.
+//! - [`make`] and what it writes down; [`remove`]; both can be cut off anywhere, and `reclaim` goes on with either ([`resume`]), once
+//!   whoever was at it is dead.
 
 mod make;
+mod mounting;
 mod record;
 mod remove;
 
@@ -13,7 +15,7 @@ use ah_provider_directory::{has_capability, in_first_user_namespace};
 
 pub(crate) use make::make;
 pub(crate) use record::{Gone, State, all};
-pub(crate) use remove::{finish, remove};
+pub(crate) use remove::{Outcome, remove, resume};
 
 /// capabilities(7).
 const CAP_SYS_ADMIN: u32 = 21;

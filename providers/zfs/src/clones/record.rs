@@ -103,19 +103,18 @@ impl Making {
     }
 }
 
-/// Writes down that a clone, whole or half, is being removed.
-pub(super) fn going(store: &Store<'_>, gone: &Gone) -> Result<()> {
-    if gone.state == State::Gone {
-        return Ok(());
+/// Writes down that a clone is in another state now. The lock of [`claim`] stays with the record.
+pub(super) fn turn(store: &Store<'_>, gone: &mut Gone, state: State) -> Result<()> {
+    if gone.state != state {
+        store.rename(&name(&gone.reference, gone.state), &name(&gone.reference, state))?;
+        gone.state = state;
     }
-    let (from, to) = (name(&gone.reference, gone.state), name(&gone.reference, State::Gone));
-    // Two may be at it.
-    store.rename(&from, &to).or_else(|error| if error.kind == ErrorKind::NotFound { Ok(()) } else { Err(error) })
+    Ok(())
 }
 
 /// Takes the record of a removed clone away.
-pub(super) fn forget(store: &Store<'_>, reference: &Reference) -> Result<()> {
-    store.remove(&name(reference, State::Gone))
+pub(super) fn forget(store: &Store<'_>, gone: &Gone) -> Result<()> {
+    store.remove(&name(&gone.reference, gone.state))
 }
 
 /// All clones that are written down, in no order.
@@ -138,12 +137,26 @@ pub(crate) fn all(store: &Store<'_>) -> Result<Vec<(Gone, Record)>> {
     Ok(found)
 }
 
-/// Whether somebody is making it now.
-pub(super) fn is_in_the_making(store: &Store<'_>, gone: &Gone) -> bool {
-    use rustix::fs::{Mode, OFlags};
+/// Has nobody else go on with a clone until the answer is dropped, or this process ends in whatever way; none if somebody is making or
+/// removing it now, or it is not as it was any more.
+pub(super) fn claim(store: &Store<'_>, gone: &Gone) -> Result<Option<OwnedFd>> {
+    use rustix::fs::{AtFlags, Mode, OFlags};
+    use rustix::io::Errno;
+    let name = name(&gone.reference, gone.state);
+    let fail = |errno| ah_provider_directory::failed("cannot lock the record of the clone", errno);
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    gone.state == State::Part
-        && rustix::fs::openat(store.fd(), name(&gone.reference, State::Part), flags, Mode::empty())
-            .and_then(|file| rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive))
-            .is_err_and(|errno| errno == rustix::io::Errno::WOULDBLOCK)
+    let file = match rustix::fs::openat(store.fd(), &name, flags, Mode::empty()) {
+        Ok(file) => file,
+        Err(Errno::NOENT) => return Ok(None),
+        Err(errno) => return Err(fail(errno)),
+    };
+    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => {}
+        Err(Errno::WOULDBLOCK) => return Ok(None),
+        Err(errno) => return Err(fail(errno)),
+    }
+    // Whoever had the lock before may have renamed it, or taken it away.
+    let locked = rustix::fs::fstat(&file).map_err(fail)?;
+    let there = rustix::fs::statat(store.fd(), &name, AtFlags::SYMLINK_NOFOLLOW);
+    Ok(there.is_ok_and(|there| there.st_ino == locked.st_ino).then_some(file))
 }

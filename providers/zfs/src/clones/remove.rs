@@ -1,87 +1,153 @@
 //! Removing a clone: unmounted, its own snapshots destroyed, then itself.
 //!
-//! Snapshots of it that are not ours are left alone: then the dataset stays, unmounted, until they are gone and `reclaim` comes by.
-//! What was grown from a snapshot of it goes on: it is promoted, and takes that snapshot over.
+//! Nothing of it is destroyed while anybody has it mounted, and a removal that fails leaves it as it was: mounted, and written down as
+//! whole. Snapshots of it that are not ours are left alone: then the dataset stays, unmounted, until they are gone and `reclaim` comes
+//! by. What was grown from a snapshot of it goes on: it is promoted, and takes that snapshot over.
 
 use std::ffi::{CStr, CString};
 use std::path::Path;
+use std::time::Duration;
 
-use ah_plugin_api::{Context, Error, ErrorKind, Reference, Result};
-use ah_provider_directory::{Mounts, failed};
+use ah_plugin_api::{Context, Error, ErrorKind, LogLevel, Reference, Result};
+use ah_provider_directory::failed;
 use rustix::io::Errno;
-use rustix::mount::UnmountFlags;
 
 use crate::busy;
 use crate::failure::{of_kernel, of_library};
 use crate::find;
 use crate::names;
 use crate::store::Store;
-use crate::sys::{Core, Kind, Number, Zfs};
+use crate::sys::{Core, Kind, Zfs};
 
-use super::record::{self, Gone, Record};
+use super::mounting;
+use super::record::{self, Gone, Record, State};
 
 /// Answers `destroy` of a clone.
 pub(crate) fn remove(store: &Store<'_>, reference: &Reference, cx: &Context<'_>) -> Result<()> {
-    let found = record::all(store)?.into_iter().find(|(gone, _)| gone.reference == *reference);
-    match found {
-        Some((gone, record)) if !record::is_in_the_making(store, &gone) => finish(store, &gone, &record, cx).map(drop),
+    for _ in 0..1000 {
+        let found = record::all(store)?.into_iter().find(|(gone, _)| gone.reference == *reference);
         // Gone already, or none of ours.
-        _ => Ok(()),
+        let Some((mut gone, record)) = found else { return Ok(()) };
+        if let Some(_claim) = record::claim(store, &gone)? {
+            let removed = finish(store, &mut gone, &record, cx).map(drop);
+            if removed.is_err() {
+                put_back(store, &gone, &record, cx);
+            }
+            return removed;
+        }
+        cx.check_cancelled()?;
+        std::thread::sleep(Duration::from_millis(10));
     }
+    Err(Error::new(ErrorKind::Busy, "another process is at work on this clone").with_hint("repeat later"))
+}
+
+/// What came of a clone in `reclaim`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// It is none of `reclaim`'s, or goes another time.
+    Stays,
+    /// It is gone.
+    Removed,
+    /// Its removal was given up: somebody has it mounted again.
+    Kept,
+}
+
+/// Goes on with what its maker or its remover could not finish, because it died; and removes one that its caller has `forgotten`.
+pub(crate) fn resume(
+    store: &Store<'_>,
+    gone: &Gone,
+    record: &Record,
+    forgotten: bool,
+    cx: &Context<'_>,
+) -> Result<Outcome> {
+    if gone.state == State::Whole && !forgotten {
+        return Ok(Outcome::Stays);
+    }
+    let Some(_claim) = record::claim(store, gone)? else { return Ok(Outcome::Stays) };
+    let mut gone = gone.clone();
+    match gone.state {
+        // Who removed it had it unmounted: since then somebody, the machine's start perhaps, has brought it back.
+        State::Gone if !forgotten && is_mounted(record)? => {
+            record::turn(store, &mut gone, State::Whole)?;
+            return Ok(Outcome::Kept);
+        }
+        // Its caller has never heard of it: it is as one that was never finished.
+        State::Whole => record::turn(store, &mut gone, State::Part)?,
+        State::Gone | State::Part => {}
+    }
+    Ok(if finish(store, &mut gone, record, cx)? { Outcome::Removed } else { Outcome::Stays })
 }
 
 /// Removes what there is of a clone; false if snapshots by others still keep its dataset.
-pub(crate) fn finish(store: &Store<'_>, gone: &Gone, record: &Record, cx: &Context<'_>) -> Result<bool> {
-    if record::is_in_the_making(store, gone) {
-        return Ok(false);
-    }
+fn finish(store: &Store<'_>, gone: &mut Gone, record: &Record, cx: &Context<'_>) -> Result<bool> {
     let core = Core::get()?;
-    let name = CString::new(record.dataset.as_str())
-        .map_err(|_| Error::new(ErrorKind::DataLoss, "the record of a clone is damaged"))?;
     // What is in the record is not taken on trust: only what this provider has named is ever destroyed.
     if !names::is_any_clone(&record.dataset) {
         return Err(Error::new(ErrorKind::DataLoss, format!("the record of the clone {} is damaged", gone.reference)));
     }
-    if core.exists(&name) {
-        unmount(&record.dataset)?;
-        record::going(store, gone)?;
+    let mut stays = false;
+    if let Some(name) = present(core, record)? {
+        let dataset = name.to_string_lossy();
+        mounting::unmount(&dataset)?;
         cx.check_cancelled()?;
+        if gone.state == State::Whole {
+            record::turn(store, gone, State::Gone)?;
+        }
         if !destroy(core, &name)? {
             hide(&name)?;
-            remove_point(&record.point())?;
-            return Ok(false);
+            stays = true;
         }
-    } else {
-        record::going(store, gone)?;
     }
     remove_point(&record.point())?;
-    record::forget(store, &gone.reference)?;
-    Ok(true)
-}
-
-/// Takes away all mounts of a dataset and of its snapshots that this process sees, the innermost first.
-pub(super) fn unmount(dataset: &str) -> Result<()> {
-    let snapshots = format!("{dataset}@");
-    let mounts = Mounts::read();
-    let mut points: Vec<_> = mounts
-        .iter()
-        .filter(|mount| mount.kind == "zfs")
-        .filter(|mount| mount.source == dataset.as_bytes() || mount.source.starts_with(snapshots.as_bytes()))
-        .map(|mount| mount.point.as_path())
-        .collect();
-    // The longest first: what is mounted inside goes before what it is mounted in.
-    points.sort_by_key(|point| std::cmp::Reverse(point.as_os_str().len()));
-    for point in points {
-        match rustix::mount::unmount(point, UnmountFlags::NOFOLLOW) {
-            Ok(()) | Err(Errno::INVAL | Errno::NOENT) => {}
-            Err(Errno::BUSY) => return Err(busy::error(&format!("{} is in use", point.display()), dataset)),
-            Err(errno) => return Err(failed(format!("cannot unmount {}", point.display()), errno)),
-        }
+    if !stays {
+        record::forget(store, gone)?;
     }
-    Ok(())
+    Ok(!stays)
 }
 
-/// Destroys a dataset with what is ours in it; false if something by others keeps it.
+/// The dataset of a clone, by its present name; none if it was destroyed. `FailedPrecondition` if that cannot be known.
+fn present(core: &Core, record: &Record) -> Result<Option<CString>> {
+    let bad = |_| Error::new(ErrorKind::DataLoss, "the record of a clone is damaged");
+    let name = CString::new(record.dataset.as_str()).map_err(bad)?;
+    if core.exists(&name) {
+        return Ok(Some(name));
+    }
+    // The dataset that it lies in may have been renamed. The last component is a random number.
+    let last = record.dataset.rsplit('/').next();
+    let zfs = Zfs::get()?;
+    let found = find::anywhere(&zfs, |dataset| {
+        let name = dataset.name();
+        name.to_str().is_ok_and(|name| name.rsplit('/').next() == last && names::is_any_clone(name)).then_some(name)
+    })?;
+    if let Some(name) = found.into_iter().next() {
+        return Ok(Some(name));
+    }
+    if find::pool_is_there(&zfs, &record.dataset)? { Ok(None) } else { Err(find::lost(&record.dataset)) }
+}
+
+fn is_mounted(record: &Record) -> Result<bool> {
+    Ok(present(Core::get()?, record)?.is_some_and(|name| mounting::is_mounted(&name.to_string_lossy())))
+}
+
+/// After a removal that failed: the clone is what it was, as long as it is there.
+fn put_back(store: &Store<'_>, gone: &Gone, record: &Record, cx: &Context<'_>) {
+    // The error at hand is the one to tell; what else goes wrong here, is.
+    let back = || -> Result<()> {
+        let Some(name) = present(Core::get()?, record)? else { return Ok(()) };
+        if gone.state == State::Part {
+            return Ok(());
+        }
+        if !mounting::is_mounted(&name.to_string_lossy()) {
+            mounting::mount_again(&name, &record.point())?;
+        }
+        record::turn(store, &mut gone.clone(), State::Whole)
+    };
+    if let Err(error) = back() {
+        cx.log(LogLevel::Warn, &format!("the clone {} is not as it was: {error}", record.dataset));
+    }
+}
+
+/// Destroys a dataset with what is ours in it; false if something by others keeps it. Nobody has it mounted.
 fn destroy(core: &'static Core, name: &CStr) -> Result<bool> {
     let shown = name.to_string_lossy();
     let dataset = shown.as_ref();
@@ -102,14 +168,26 @@ fn destroy(core: &'static Core, name: &CStr) -> Result<bool> {
     match core.destroy(name) {
         Ok(()) => Ok(true),
         Err(failure) if failure.errno == Errno::NOENT.raw_os_error() => Ok(true),
-        // It has something in it after all: a snapshot that is held, a dataset that somebody made there.
+        // It has something in it after all: a dataset that somebody made there.
         Err(failure) if failure.errno == Errno::EXIST.raw_os_error() => Ok(false),
         Err(failure) if failure.errno == Errno::BUSY.raw_os_error() => {
-            remount(name);
+            // A snapshot that is held is the other reason for this answer.
+            if !find::snapshot_names(&Zfs::get()?, dataset, |_| true)?.is_empty() {
+                return Ok(false);
+            }
             Err(busy::error(&format!("the clone {dataset} is in use"), dataset))
         }
         Err(failure) => Err(of_kernel(format!("cannot destroy {dataset}"), &failure)),
     }
+}
+
+/// Undoes a clone that its maker could not finish.
+pub(super) fn undo(core: &'static Core, name: &CStr) -> Result<()> {
+    mounting::unmount(&name.to_string_lossy())?;
+    if core.exists(name) {
+        core.destroy(name).map_err(|failure| of_kernel("cannot undo the clone", &failure))?;
+    }
+    Ok(())
 }
 
 /// Promotes what was grown from these snapshots, then frees the clone of what came over with it.
@@ -148,17 +226,6 @@ fn hide(name: &CStr) -> Result<()> {
     match zfs.open(name, Kind::Filesystem).map_err(fail)? {
         Some(opened) => opened.set(c"mountpoint", c"none").map_err(fail),
         None => Ok(()),
-    }
-}
-
-/// Puts back what was unmounted, when it turns out that another mount namespace has it too.
-fn remount(name: &CStr) {
-    // The error at hand, that it is busy, is the one to tell.
-    if let Ok(zfs) = Zfs::get()
-        && let Ok(Some(opened)) = zfs.open(name, Kind::Filesystem)
-        && opened.number(Number::Guid) != 0
-    {
-        let _ = opened.mount();
     }
 }
 

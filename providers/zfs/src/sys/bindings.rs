@@ -551,10 +551,15 @@ pub(crate) mod zfs {
         ) -> ::std::os::raw::c_int,
         pub zfs_get_fsacl:
             unsafe extern "C" fn(arg1: *mut zfs_handle_t, arg2: *mut *mut nvlist_t) -> ::std::os::raw::c_int,
-        pub zfs_mount: unsafe extern "C" fn(
+        pub zfs_iter_root: unsafe extern "C" fn(
+            arg1: *mut libzfs_handle_t,
+            arg2: zfs_iter_f,
+            arg3: *mut ::std::os::raw::c_void,
+        ) -> ::std::os::raw::c_int,
+        pub zfs_iter_filesystems: unsafe extern "C" fn(
             arg1: *mut zfs_handle_t,
-            arg2: *const ::std::os::raw::c_char,
-            arg3: ::std::os::raw::c_int,
+            arg2: zfs_iter_f,
+            arg3: *mut ::std::os::raw::c_void,
         ) -> ::std::os::raw::c_int,
     }
     impl Zfs {
@@ -584,7 +589,8 @@ pub(crate) mod zfs {
             let zfs_get_clones_nvl = unsafe { __library.get(b"zfs_get_clones_nvl\0") }.map(|sym| *sym)?;
             let zfs_iter_snapshots = unsafe { __library.get(b"zfs_iter_snapshots\0") }.map(|sym| *sym)?;
             let zfs_get_fsacl = unsafe { __library.get(b"zfs_get_fsacl\0") }.map(|sym| *sym)?;
-            let zfs_mount = unsafe { __library.get(b"zfs_mount\0") }.map(|sym| *sym)?;
+            let zfs_iter_root = unsafe { __library.get(b"zfs_iter_root\0") }.map(|sym| *sym)?;
+            let zfs_iter_filesystems = unsafe { __library.get(b"zfs_iter_filesystems\0") }.map(|sym| *sym)?;
             Ok(Zfs {
                 __library,
                 libzfs_init,
@@ -600,7 +606,8 @@ pub(crate) mod zfs {
                 zfs_get_clones_nvl,
                 zfs_iter_snapshots,
                 zfs_get_fsacl,
-                zfs_mount,
+                zfs_iter_root,
+                zfs_iter_filesystems,
             })
         }
         pub unsafe fn libzfs_init(&self) -> *mut libzfs_handle_t {
@@ -670,13 +677,21 @@ pub(crate) mod zfs {
         pub unsafe fn zfs_get_fsacl(&self, arg1: *mut zfs_handle_t, arg2: *mut *mut nvlist_t) -> ::std::os::raw::c_int {
             unsafe { (self.zfs_get_fsacl)(arg1, arg2) }
         }
-        pub unsafe fn zfs_mount(
+        pub unsafe fn zfs_iter_root(
+            &self,
+            arg1: *mut libzfs_handle_t,
+            arg2: zfs_iter_f,
+            arg3: *mut ::std::os::raw::c_void,
+        ) -> ::std::os::raw::c_int {
+            unsafe { (self.zfs_iter_root)(arg1, arg2, arg3) }
+        }
+        pub unsafe fn zfs_iter_filesystems(
             &self,
             arg1: *mut zfs_handle_t,
-            arg2: *const ::std::os::raw::c_char,
-            arg3: ::std::os::raw::c_int,
+            arg2: zfs_iter_f,
+            arg3: *mut ::std::os::raw::c_void,
         ) -> ::std::os::raw::c_int {
-            unsafe { (self.zfs_mount)(arg1, arg2, arg3) }
+            unsafe { (self.zfs_iter_filesystems)(arg1, arg2, arg3) }
         }
     }
 }

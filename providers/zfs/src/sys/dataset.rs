@@ -61,6 +61,18 @@ pub(crate) enum Number {
     Written,
     /// Whether a snapshot goes as soon as nothing holds it any more.
     DeferDestroy,
+    /// What names its objects within the pool.
+    ObjsetId,
+    /// One if times of access are kept.
+    Atime,
+    /// One if they are kept only where they would be older than a change.
+    Relatime,
+    /// One if device files mean something.
+    Devices,
+    /// One if programs may be run.
+    Exec,
+    /// One if it is read-only.
+    ReadOnly,
 }
 
 /// Properties that are texts.
@@ -107,6 +119,17 @@ impl Zfs {
     }
 }
 
+impl Zfs {
+    /// Calls `each` for the topmost dataset of every pool that is imported.
+    pub(crate) fn roots(&self, mut each: impl FnMut(&Dataset<'_>)) -> Result<(), LibError> {
+        let session = self.session();
+        session.walk(&mut each, |lib, function, data| {
+            // SAFETY: the session's own handle; `function` and `data` belong together, see `walk`.
+            unsafe { lib.zfs_iter_root(session.handle.as_ptr(), function, data) }
+        })
+    }
+}
+
 fn functions(library: libloading::os::unix::Library) -> Result<raw::Zfs, Missing> {
     // SAFETY: the functions' types are generated from the library's headers, whose version the file name says.
     let functions = unsafe { raw::Zfs::from_library(library) };
@@ -134,6 +157,20 @@ impl Session {
             let text = if text.is_null() { String::new() } else { CStr::from_ptr(text).to_string_lossy().into_owned() };
             LibError { code, errno, text }
         }
+    }
+
+    /// Has `call` go through datasets with the function and the data that it is given.
+    fn walk(
+        &self,
+        each: &mut dyn FnMut(&Dataset<'_>),
+        call: impl FnOnce(&raw::Zfs, raw::zfs_iter_f, *mut c_void) -> c_int,
+    ) -> Result<(), LibError> {
+        let mut walk = Walk { session: self, each, panic: None };
+        let status = call(self.lib, Some(step), (&raw mut walk).cast());
+        if let Some(panic) = walk.panic {
+            resume_unwind(panic);
+        }
+        self.check(status)
     }
 
     fn check(&self, status: c_int) -> Result<(), LibError> {
@@ -164,6 +201,12 @@ impl Dataset<'_> {
             Number::Referenced => raw::ZFS_PROP_REFERENCED,
             Number::Written => raw::ZFS_PROP_WRITTEN,
             Number::DeferDestroy => raw::ZFS_PROP_DEFER_DESTROY,
+            Number::ObjsetId => raw::ZFS_PROP_OBJSETID,
+            Number::Atime => raw::ZFS_PROP_ATIME,
+            Number::Relatime => raw::ZFS_PROP_RELATIME,
+            Number::Devices => raw::ZFS_PROP_DEVICES,
+            Number::Exec => raw::ZFS_PROP_EXEC,
+            Number::ReadOnly => raw::ZFS_PROP_READONLY,
         };
         // SAFETY: an open dataset and a property that is a number.
         unsafe { self.session.lib.zfs_prop_get_int(self.handle.as_ptr(), property) }
@@ -229,13 +272,6 @@ impl Dataset<'_> {
         self.session.check(status)
     }
 
-    /// Mounts it where its property says.
-    pub(crate) fn mount(&self) -> Result<(), LibError> {
-        // SAFETY: an open dataset; no options.
-        let status = unsafe { self.session.lib.zfs_mount(self.handle.as_ptr(), std::ptr::null(), 0) };
-        self.session.check(status)
-    }
-
     /// The permissions that were delegated here and above, by the dataset that bears them.
     pub(crate) fn permissions(&self) -> Result<Values, LibError> {
         let mut list = null_mut();
@@ -249,23 +285,18 @@ impl Dataset<'_> {
 
     /// Calls `each` for every snapshot. `names_only` is faster, and gives nothing but the name and [`Number::CreateTxg`].
     pub(crate) fn snapshots(&self, names_only: bool, mut each: impl FnMut(&Dataset<'_>)) -> Result<(), LibError> {
-        self.iterate(&mut each, |lib, handle, function, data| {
-            // SAFETY: an open dataset; `function` and `data` belong together, see `iterate`.
-            unsafe { lib.zfs_iter_snapshots(handle, u32::from(names_only), function, data, 0, 0) }
+        self.session.walk(&mut each, |lib, function, data| {
+            // SAFETY: an open dataset; `function` and `data` belong together, see `walk`.
+            unsafe { lib.zfs_iter_snapshots(self.handle.as_ptr(), u32::from(names_only), function, data, 0, 0) }
         })
     }
 
-    fn iterate(
-        &self,
-        each: &mut dyn FnMut(&Dataset<'_>),
-        call: impl FnOnce(&raw::Zfs, *mut raw::zfs_handle_t, raw::zfs_iter_f, *mut c_void) -> c_int,
-    ) -> Result<(), LibError> {
-        let mut walk = Walk { session: self.session, each, panic: None };
-        let status = call(self.session.lib, self.handle.as_ptr(), Some(step), (&raw mut walk).cast());
-        if let Some(panic) = walk.panic {
-            resume_unwind(panic);
-        }
-        self.session.check(status)
+    /// Calls `each` for every filesystem right below.
+    pub(crate) fn children(&self, mut each: impl FnMut(&Dataset<'_>)) -> Result<(), LibError> {
+        self.session.walk(&mut each, |lib, function, data| {
+            // SAFETY: an open dataset; `function` and `data` belong together, see `walk`.
+            unsafe { lib.zfs_iter_filesystems(self.handle.as_ptr(), function, data) }
+        })
     }
 }
 
@@ -284,7 +315,7 @@ struct Walk<'a> {
 
 /// Called by libzfs for each dataset, whose handle becomes ours. A panic does not travel through C: it ends the walk.
 unsafe extern "C" fn step(handle: *mut raw::zfs_handle_t, data: *mut c_void) -> c_int {
-    // SAFETY: `data` is the `Walk` of the `iterate` that is running, which nobody else touches meanwhile.
+    // SAFETY: `data` is the `Walk` of the `walk` that is running, which nobody else touches meanwhile.
     let walk = unsafe { &mut *data.cast::<Walk<'_>>() };
     let Some(handle) = NonNull::new(handle) else { return 0 };
     let dataset = Dataset { session: walk.session, handle, _of: PhantomData };

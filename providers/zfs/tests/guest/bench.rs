@@ -45,6 +45,15 @@ impl Pool {
         run("zfs", &[&["create"], options, &[full.as_str()]].concat());
     }
 
+    /// Takes the pool away from the machine, and gives it back.
+    pub fn export(&self) {
+        run("zpool", &["export", &self.name]);
+    }
+
+    pub fn import(&self) {
+        run("zpool", &["import", "-d", self.temp.path().to_str().unwrap(), &self.name]);
+    }
+
     /// The names below a dataset, or of its snapshots.
     pub fn names(&self, kind: &str, below: &str) -> Vec<String> {
         let out = run("zfs", &["list", "-H", "-r", "-t", kind, "-o", "name", &self.full(below)]);
@@ -124,8 +133,12 @@ impl Bench {
         self.try_take(id).unwrap()
     }
 
+    pub fn list(&self) -> Result<Vec<Snapshot>> {
+        self.provider.list(&self.without_workspace(), &ListRequest {}, &Context::quiet())
+    }
+
     pub fn ids(&self) -> String {
-        let list = self.provider.list(&self.without_workspace(), &ListRequest {}, &Context::quiet()).unwrap();
+        let list = self.list().unwrap();
         let mut ids = String::new();
         list.iter().for_each(|snapshot| write!(ids, "{} ", snapshot.id).unwrap());
         ids.trim_end().to_owned()
@@ -147,9 +160,13 @@ impl Bench {
         self.provider.mount(&self.without_workspace(), &request, &Context::quiet())
     }
 
-    pub fn unmount(&self, view: &View) {
+    pub fn try_unmount(&self, view: &View) -> Result<()> {
         let request = UnmountRequest { view: view.reference.clone() };
-        self.provider.unmount(&self.without_workspace(), &request, &Context::quiet()).unwrap();
+        self.provider.unmount(&self.without_workspace(), &request, &Context::quiet()).map(drop)
+    }
+
+    pub fn unmount(&self, view: &View) {
+        self.try_unmount(view).unwrap();
     }
 
     /// What a view of it shows in a file.
@@ -174,15 +191,60 @@ impl Bench {
     }
 
     pub fn destroy_clone(&self, reference: &Reference) -> Result<()> {
+        self.destroy_clone_in(reference, &Context::quiet())
+    }
+
+    pub fn destroy_clone_in(&self, reference: &Reference, cx: &Context<'_>) -> Result<()> {
         let request = DestroyRequest::Clone(reference.clone());
-        self.provider.destroy(&self.without_workspace(), &request, &Context::quiet()).map(drop)
+        self.provider.destroy(&self.without_workspace(), &request, cx).map(drop)
     }
 
     pub fn reclaim(&self, forgotten: &[&str]) -> Reclaimed {
         let forgotten = forgotten.iter().map(|name| FileName::new(*name).unwrap()).collect();
-        let request = ReclaimRequest { auto: false, forgotten };
-        self.provider.reclaim(&self.without_workspace(), &request, &Context::quiet()).unwrap()
+        self.try_reclaim(&ReclaimRequest { auto: false, forgotten }).unwrap()
     }
+
+    pub fn try_reclaim(&self, request: &ReclaimRequest) -> Result<Reclaimed> {
+        self.provider.reclaim(&self.without_workspace(), request, &Context::quiet())
+    }
+
+    /// What is written down of clones: `.part`, `.gone` or nothing for a whole one.
+    pub fn clone_records(&self) -> Vec<String> {
+        let names =
+            std::fs::read_dir(self.store.path()).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap());
+        let clones = names.filter(|name| name.starts_with("clone-"));
+        clones.map(|name| name.find('.').map_or_else(String::new, |dot| name[dot..].to_owned())).collect()
+    }
+}
+
+/// A process in a mount namespace of its own, in which a mount here has no part any more.
+pub struct Elsewhere(std::process::Child);
+
+impl Elsewhere {
+    pub fn new() -> Self {
+        let child = Command::new("unshare").args(["-m", "--propagation", "private", "sleep", "600"]).spawn().unwrap();
+        let elsewhere = Self(child);
+        wait("the namespace", || elsewhere.space().is_some_and(|it| Some(it) != space("self")));
+        let comm = format!("/proc/{}/comm", elsewhere.0.id());
+        wait("sleep", || std::fs::read_to_string(&comm).is_ok_and(|name| name.trim() == "sleep"));
+        elsewhere
+    }
+
+    /// The namespace's name.
+    pub fn space(&self) -> Option<String> {
+        space(&self.0.id().to_string())
+    }
+}
+
+impl Drop for Elsewhere {
+    fn drop(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+fn space(of: &str) -> Option<String> {
+    Some(std::fs::read_link(format!("/proc/{of}/ns/mnt")).ok()?.display().to_string())
 }
 
 /// Waits until something is so, for as long as a slow machine may need.

@@ -2,9 +2,9 @@
 
 use std::process::{Command, Stdio};
 
-use ah_plugin_api::ErrorKind;
+use ah_plugin_api::{Context, ErrorKind, ReclaimRequest};
 
-use crate::bench::{Bench, Pool, run, wait};
+use crate::bench::{Bench, Elsewhere, Pool, run, wait};
 
 #[test]
 #[ignore = "needs a kernel with ZFS"]
@@ -43,21 +43,219 @@ fn who_uses_a_clone_is_named_in_whatever_namespace() {
     assert!(error.kind == ErrorKind::Busy && error.message.contains(&format!("process {}", user.id())), "{error}");
     user.kill().unwrap();
     user.wait().unwrap();
-    // In a namespace of its own, that a mount here has no part in.
-    let mut other = Command::new("unshare").args(["-m", "--propagation", "private", "sleep", "600"]).spawn().unwrap();
-    let space = |of: &str| std::fs::read_link(format!("/proc/{of}/ns/mnt")).ok();
-    wait("the namespace", || space(&other.id().to_string()).is_some_and(|it| Some(it) != space("self")));
-    let comm = format!("/proc/{}/comm", other.id());
-    wait("sleep", || std::fs::read_to_string(&comm).is_ok_and(|name| name.trim() == "sleep"));
+    let elsewhere = Elsewhere::new();
     let error = bench.destroy_clone(&clone.reference).unwrap_err();
     assert_eq!(error.kind, ErrorKind::Busy, "{error}");
-    let number = space(&other.id().to_string()).unwrap().display().to_string();
+    let number = elsewhere.space().unwrap();
     assert!(error.message.contains(number.trim_start_matches("mnt:[").trim_end_matches(']')), "{error}, {number}");
     assert_eq!(std::fs::read_to_string(clone.path.join("file")).unwrap(), "x", "what is refused is undone");
-    other.kill().unwrap();
-    other.wait().unwrap();
+    drop(elsewhere);
     wait("the end of the namespace", || bench.destroy_clone(&clone.reference).is_ok());
     assert!(!clone.path.exists());
+}
+
+fn auto() -> ReclaimRequest {
+    ReclaimRequest { auto: true, forgotten: Vec::new() }
+}
+
+#[test]
+#[ignore = "needs a kernel with ZFS"]
+fn a_removal_that_was_refused_is_not_made_up_for() {
+    let pool = Pool::new();
+    pool.create("w", &[]);
+    let bench = Bench::new(&pool, &pool.path("w"));
+    let a = bench.take("a");
+    let clone = bench.clone(&a, "fork").unwrap();
+    let inner = Bench::named(&pool, "inner", &clone.path);
+    inner.take("own");
+    let Bench { workspace, .. } = inner;
+    drop(workspace);
+    let elsewhere = Elsewhere::new();
+    assert_eq!(bench.destroy_clone(&clone.reference).unwrap_err().kind, ErrorKind::Busy);
+    drop(elsewhere);
+    assert_eq!(bench.clone_records(), [""], "it is whole");
+    assert_eq!(pool.names("snapshot", "w").len(), 2, "its own snapshot is there");
+    std::fs::write(clone.path.join("later"), "work").unwrap();
+    for request in [auto(), ReclaimRequest { auto: false, forgotten: Vec::new() }] {
+        assert_eq!(bench.try_reclaim(&request).unwrap().actions, Vec::<String>::new());
+    }
+    assert_eq!(std::fs::read_to_string(clone.path.join("later")).unwrap(), "work");
+    bench.destroy_clone(&clone.reference).unwrap();
+    assert_eq!(pool.names("filesystem,snapshot", "w").len(), 2);
+}
+
+/// Cancels as soon as it is asked the so-many-th time.
+struct Cancels(std::sync::atomic::AtomicI32);
+
+impl ah_plugin_api::Observer for Cancels {
+    fn cancelled(&self) -> bool {
+        self.0.fetch_sub(1, std::sync::atomic::Ordering::Relaxed) <= 0
+    }
+}
+
+#[test]
+#[ignore = "needs a kernel with ZFS"]
+fn a_removal_that_was_cancelled_leaves_the_clone_as_it_was() {
+    let pool = Pool::new();
+    pool.create("w", &[]);
+    let bench = Bench::new(&pool, &pool.path("w"));
+    let a = bench.take("a");
+    let clone = bench.clone(&a, "fork").unwrap();
+    std::fs::write(clone.path.join("file"), "x").unwrap();
+    for after in 0..100 {
+        let cancels = Cancels(after.into());
+        let Err(error) = bench.destroy_clone_in(&clone.reference, &Context::new(&cancels)) else {
+            assert!(after > 0, "it was never asked");
+            break;
+        };
+        assert_eq!(error.kind, ErrorKind::Cancelled);
+        assert_eq!(bench.clone_records(), [""]);
+        assert_eq!(std::fs::read_to_string(clone.path.join("file")).unwrap(), "x");
+    }
+    assert_eq!(bench.clone_records(), [""; 0]);
+}
+
+#[test]
+#[ignore = "needs a kernel with ZFS"]
+fn reclaim_goes_on_with_the_removals_of_the_dead_only() {
+    let pool = Pool::new();
+    pool.create("w", &[]);
+    let bench = Bench::new(&pool, &pool.path("w"));
+    let a = bench.take("a");
+    let clone = bench.clone(&a, "fork").unwrap();
+    let dataset = pool.names("filesystem", "w").remove(1);
+    let record = |suffix: &str| bench.store.path().join(format!("clone-{}{suffix}", clone.reference));
+    // As left by a remover that was killed, in a clone that somebody has mounted since.
+    std::fs::rename(record(""), record(".gone")).unwrap();
+    assert_eq!(bench.try_reclaim(&auto()).unwrap().actions.len(), 1);
+    assert_eq!((bench.clone_records(), clone.path.exists()), (vec![String::new()], true));
+    // One that is alive.
+    std::fs::rename(record(""), record(".gone")).unwrap();
+    run("zfs", &["unmount", &dataset]);
+    let file = std::fs::File::open(record(".gone")).unwrap();
+    rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    assert_eq!(bench.try_reclaim(&auto()).unwrap().actions.len(), 0);
+    assert_eq!(pool.names("filesystem", "w").len(), 2);
+    drop(file);
+    assert_eq!(bench.try_reclaim(&auto()).unwrap().actions.len(), 1);
+    assert_eq!((pool.names("filesystem", "w").len(), bench.clone_records().len()), (1, 0));
+}
+
+#[test]
+#[ignore = "needs a kernel with ZFS"]
+fn a_clone_that_cannot_be_seen_is_not_forgotten() {
+    let pool = Pool::new();
+    pool.create("w", &[]);
+    let bench = Bench::new(&pool, &pool.path("w"));
+    let a = bench.take("a");
+    let (first, second) = (bench.clone(&a, "first").unwrap(), bench.clone(&a, "second").unwrap());
+    let Bench { provider, store, workspace, target } = bench;
+    drop(workspace);
+    pool.export();
+    let bench = Bench { provider, store, workspace: ah_plugin_api::Dir::open(pool.temp.path()).unwrap(), target };
+    let error = bench.destroy_clone(&first.reference).unwrap_err();
+    assert!(error.kind == ErrorKind::FailedPrecondition && error.hint.unwrap().contains("zpool import"));
+    bench.reclaim(&["first", "second"]);
+    assert_eq!(bench.clone_records().len(), 2);
+    pool.import();
+    bench.destroy_clone(&first.reference).unwrap();
+    // The dataset around it has another name now, and so has it.
+    run("zfs", &["rename", &pool.full("w"), &pool.full("x")]);
+    bench.reclaim(&["second"]);
+    assert_eq!((pool.names("filesystem", "x").len(), bench.clone_records().len()), (1, 0));
+    assert!(!second.path.exists());
+}
+
+#[test]
+#[ignore = "needs a kernel with ZFS"]
+fn set_uid_means_nothing_in_a_clone() {
+    use std::os::unix::fs::PermissionsExt;
+    let pool = Pool::new();
+    pool.create("w", &["-o", "exec=on", "-o", "relatime=on"]);
+    let bench = Bench::new(&pool, &pool.path("w"));
+    bench.write("program", "#!/bin/sh\n");
+    let program = bench.workspace.path().join("program");
+    std::fs::set_permissions(&program, PermissionsExt::from_mode(0o4755)).unwrap();
+    let clone = bench.clone(&bench.take("a"), "fork").unwrap();
+    let dataset = pool.names("filesystem", "w").remove(1);
+    let options = || run("findmnt", &["-n", "-o", "OPTIONS", "--mountpoint", clone.path.to_str().unwrap()]);
+    assert!(options().contains("nosuid") && !options().contains("noexec"), "{}", options());
+    run("zfs", &["unmount", &dataset]);
+    run("zfs", &["mount", &dataset]);
+    assert!(options().contains("nosuid"), "by whomever it is mounted: {}", options());
+    // Its own snapshots are shown where it is.
+    let inner = Bench::named(&pool, "inner", &clone.path);
+    let own = inner.take("own");
+    assert_eq!(inner.seen(&own, "program"), "#!/bin/sh\n");
+    drop(inner);
+    bench.destroy_clone(&clone.reference).unwrap();
+}
+
+#[test]
+#[ignore = "needs a kernel with ZFS"]
+fn the_clones_own_snapshots_are_seen_right_away() {
+    let pool = Pool::new();
+    pool.create("w", &[]);
+    let bench = Bench::new(&pool, &pool.path("w"));
+    bench.write("file", "x");
+    let clone = bench.clone(&bench.take("a"), "fork").unwrap();
+    let inner = Bench::named(&pool, "inner", &clone.path);
+    let own = inner.take("own");
+    assert_eq!(inner.seen(&own, "file"), "x");
+    drop(inner);
+    bench.destroy_clone(&clone.reference).unwrap();
+}
+
+/// Sets what it holds when it goes.
+struct Ends<'a>(&'a std::sync::atomic::AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, std::sync::atomic::Ordering::Relaxed);
+    }
+}
+
+#[test]
+#[ignore = "needs a kernel with ZFS"]
+fn a_way_that_others_may_change_does_not_lead_root_astray() {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    let pool = Pool::new();
+    pool.create("w", &[]);
+    let bench = Bench::new(&pool, &pool.path("w"));
+    bench.write("file", "x");
+    let a = bench.take("a");
+    // A folder of a user's, who swaps it with a symlink all the time.
+    let (theirs, victim) = (pool.temp.path().join("theirs"), pool.temp.path().join("victim"));
+    std::fs::create_dir_all(theirs.join("target")).unwrap();
+    std::fs::create_dir(&victim).unwrap();
+    (0..6).for_each(|i| std::fs::create_dir(victim.join(format!("fork{i}"))).unwrap());
+    std::os::unix::fs::symlink(&victim, theirs.join("link")).unwrap();
+    std::os::unix::fs::chown(&theirs, Some(1000), Some(1000)).unwrap();
+    let bench = Bench { target: ah_plugin_api::Dir::open(theirs.join("target")).unwrap(), ..bench };
+    let end = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let (target, link) = (theirs.join("target"), theirs.join("link"));
+            let flags = rustix::fs::RenameFlags::EXCHANGE;
+            while !end.load(Ordering::Relaxed) {
+                let _ = rustix::fs::renameat_with(rustix::fs::CWD, &target, rustix::fs::CWD, &link, flags);
+                std::thread::sleep(std::time::Duration::from_millis(1));
+            }
+        });
+        // Also when what is below fails.
+        let _end = Ends(&end);
+        for i in 0..6 {
+            let made = bench.clone(&a, &format!("fork{i}"));
+            let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+            assert!(!mounts.contains(&format!(" {}/fork", victim.display())), "mounted on what a symlink leads to");
+            let Ok(clone) = made else { continue };
+            assert!(clone.notes.iter().any(|note| note.contains("zfs mount")), "{:?}", clone.notes);
+        }
+    });
+    // Whatever mounts all there is at the machine's start, does not go by that path.
+    for dataset in pool.names("filesystem", "w").iter().skip(1) {
+        assert_eq!(run("zfs", &["get", "-H", "-o", "value", "canmount", dataset]).trim(), "noauto");
+    }
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Where a workspace can be: roots, directories inside, bind mounts, renamed datasets, odd names.
 
-use ah_plugin_api::{Context, OmitReason, Provider, UsageRequest};
+use ah_plugin_api::{Context, ErrorKind, OmitReason, Provider, UsageRequest};
 
 use crate::bench::{Bench, Pool, run};
 
@@ -168,4 +168,78 @@ fn usage_counts_what_snapshots_refer_to() {
     assert!(usage(None).total >= 2 << 20 && usage(None).total < 4 << 20);
     bench.destroy(&a).unwrap();
     assert!(usage(Some(&b)).total >= 1 << 20);
+}
+
+#[test]
+#[ignore = "needs a kernel with ZFS"]
+fn a_dataset_that_was_replaced_keeps_its_snapshots_too() {
+    let pool = Pool::new();
+    pool.create("ws", &[]);
+    let bench = Bench::new(&pool, &pool.path("ws"));
+    bench.write("file", "x");
+    let a = bench.take("a");
+    let Bench { provider, store, workspace, target } = bench;
+    drop(workspace);
+    let (ws, old) = (pool.full("ws"), pool.full("ws.old"));
+    run("zfs", &["rename", &ws, &old]);
+    run("zfs", &["snapshot", &format!("{old}@theirs")]);
+    run("zfs", &["clone", &format!("{old}@theirs"), &ws]);
+    // Nobody needs to have the old one mounted.
+    run("zfs", &["unmount", &old]);
+    let bench = Bench { provider, store, workspace: ah_plugin_api::Dir::open(pool.path("ws")).unwrap(), target };
+    assert_eq!(bench.ids(), "a");
+    bench.take("b");
+    assert_eq!(bench.ids(), "a b", "those of the old one, and those of the new one");
+    assert_eq!(bench.stat(&a).unwrap().id, a.id);
+    bench.take("c");
+    assert_eq!(bench.ids(), "a b c");
+    bench.destroy(&a).unwrap();
+    assert_eq!(bench.ids(), "b c");
+}
+
+#[test]
+#[ignore = "needs a kernel with ZFS"]
+fn a_received_copy_has_nothing_twice_and_brings_nothing_back() {
+    let pool = Pool::new();
+    pool.create("ws", &[]);
+    let bench = Bench::new(&pool, &pool.path("ws"));
+    let a = bench.take("a");
+    let Bench { provider, store, workspace, target } = bench;
+    drop(workspace);
+    let (ws, old) = (pool.full("ws"), pool.full("ws.old"));
+    run("zfs", &["rename", &ws, &old]);
+    let full = pool.names("snapshot", "ws.old").remove(0);
+    run("sh", &["-c", &format!("zfs send -p '{full}' | zfs recv '{ws}'")]);
+    let bench = Bench { provider, store, workspace: ah_plugin_api::Dir::open(pool.path("ws")).unwrap(), target };
+    bench.take("b");
+    assert_eq!(bench.ids(), "a b");
+    bench.destroy(&a).unwrap();
+    assert_eq!(bench.ids(), "b");
+}
+
+#[test]
+#[ignore = "needs a kernel with ZFS"]
+fn what_cannot_be_looked_for_is_not_taken_for_removed() {
+    let pool = Pool::new();
+    pool.create("w", &[]);
+    let bench = Bench::new(&pool, &pool.path("w"));
+    let a = bench.take("a");
+    let Bench { provider, store, workspace, target } = bench;
+    drop(workspace);
+    pool.export();
+    let bench = Bench { provider, store, workspace: ah_plugin_api::Dir::open(pool.temp.path()).unwrap(), target };
+    let errors = [bench.list().map(drop), bench.stat(&a).map(drop), bench.destroy(&a), bench.mount(&a, "v").map(drop)];
+    for error in errors {
+        let error = error.unwrap_err();
+        assert_eq!(error.kind, ErrorKind::FailedPrecondition, "{error}");
+        assert!(error.hint.as_ref().is_some_and(|hint| hint.contains("zpool import")), "{error:?}");
+    }
+    bench.reclaim(&[]);
+    pool.import();
+    assert_eq!(bench.ids(), "a");
+    // One that was really destroyed is left out.
+    run("zfs", &["destroy", "-r", &pool.full("w")]);
+    assert_eq!(bench.ids(), "");
+    assert_eq!(bench.stat(&a).unwrap_err().kind, ErrorKind::NotFound);
+    bench.destroy(&a).unwrap();
 }

@@ -2,7 +2,7 @@
 
 use std::process::{Command, Stdio};
 
-use ah_plugin_api::ErrorKind;
+use ah_plugin_api::{ErrorKind, ReclaimRequest};
 
 use crate::bench::{Bench, Pool, run, wait};
 
@@ -120,4 +120,88 @@ fn what_was_removed_by_hand_is_gone() {
     assert_eq!(bench.stat(&b).unwrap_err().kind, ErrorKind::DataLoss);
     bench.destroy(&b).unwrap();
     wait("its end", || pool.names("snapshot", "w").len() == 1);
+}
+
+#[test]
+#[ignore = "needs a kernel with ZFS"]
+fn no_snapshot_goes_under_a_view_just_given_out() {
+    use rustix::fs::{FlockOperation, flock};
+    let pool = Pool::new();
+    pool.create("w", &[]);
+    let bench = Bench::new(&pool, &pool.path("w"));
+    bench.write("file", "x");
+    for i in 0..12 {
+        let a = bench.take(&format!("a{i}"));
+        let (view, destroyed) = std::thread::scope(|scope| {
+            let view = scope.spawn(|| bench.mount(&a, "v"));
+            let destroyed = scope.spawn(|| bench.destroy(&a));
+            (view.join().unwrap(), destroyed.join().unwrap())
+        });
+        match view {
+            Ok(view) => {
+                assert_eq!(destroyed.unwrap_err().kind, ErrorKind::Busy);
+                assert_eq!(std::fs::read_to_string(view.path.join("file")).unwrap(), "x");
+                bench.unmount(&view);
+                bench.destroy(&a).unwrap();
+            }
+            Err(error) => assert!(error.kind == ErrorKind::NotFound && destroyed.is_ok(), "{error}"),
+        }
+    }
+    // Whichever comes first, the other one waits for it.
+    let a = bench.take("a");
+    let store = std::fs::File::open(bench.store.path()).unwrap();
+    std::thread::scope(|scope| {
+        flock(&store, FlockOperation::LockExclusive).unwrap();
+        let mount = scope.spawn(|| bench.mount(&a, "v"));
+        std::thread::sleep(std::time::Duration::from_millis(500));
+        assert!(!mount.is_finished(), "somebody is destroying");
+        flock(&store, FlockOperation::LockShared).unwrap();
+        let view = mount.join().unwrap().unwrap();
+        bench.unmount(&view);
+        let destroy = scope.spawn(|| bench.destroy(&a));
+        std::thread::sleep(std::time::Duration::from_millis(500));
+        assert!(!destroy.is_finished(), "somebody is showing it");
+        flock(&store, FlockOperation::Unlock).unwrap();
+        destroy.join().unwrap().unwrap();
+    });
+}
+
+#[test]
+#[ignore = "needs a kernel with ZFS"]
+fn a_view_in_use_is_not_given_back() {
+    let pool = Pool::new();
+    pool.create("w", &[]);
+    let bench = Bench::new(&pool, &pool.path("w"));
+    bench.write("dir/file", "x");
+    let a = bench.take("a");
+    let (view, other) = (bench.mount(&a, "v").unwrap(), bench.mount(&a, "w").unwrap());
+    let mut user =
+        Command::new("sleep").arg("600").current_dir(view.path.join("dir")).stdin(Stdio::null()).spawn().unwrap();
+    // The other one goes on showing it.
+    bench.unmount(&other);
+    let error = bench.try_unmount(&view).unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Busy, "{error}");
+    assert!(error.message.contains(&format!("process {} (sleep)", user.id())), "{error}");
+    assert_eq!(bench.destroy(&a).unwrap_err().kind, ErrorKind::Busy);
+    user.kill().unwrap();
+    user.wait().unwrap();
+    bench.unmount(&view);
+    bench.unmount(&view);
+    bench.destroy(&a).unwrap();
+}
+
+#[test]
+#[ignore = "needs a kernel with ZFS"]
+fn a_store_at_work_is_told_unless_nobody_asked() {
+    let pool = Pool::new();
+    pool.create("w", &[]);
+    let bench = Bench::new(&pool, &pool.path("w"));
+    bench.take("a");
+    let lock = std::fs::File::open(bench.store.path().join("lock")).unwrap();
+    rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockShared).unwrap();
+    let ask = |auto| bench.try_reclaim(&ReclaimRequest { auto, forgotten: Vec::new() });
+    assert_eq!(ask(false).unwrap_err().kind, ErrorKind::Busy);
+    assert_eq!(ask(true).unwrap().actions.len(), 0);
+    drop(lock);
+    ask(false).unwrap();
 }

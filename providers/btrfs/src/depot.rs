@@ -64,6 +64,7 @@ impl Depot {
             // Taken away between the two looks?
             match Note::read(store)? {
                 None => return Ok(None),
+                Some(now) if now == note && now.is_void() => return Ok(None),
                 Some(now) if now == note => return Err(error),
                 Some(now) => note = now,
             }

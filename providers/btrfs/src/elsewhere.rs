@@ -20,7 +20,7 @@ use ah_provider_directory::{failed, look, names, path_of};
 use rustix::fs::{Access, AtFlags, FlockOperation, Mode, OFlags, RenameFlags};
 use rustix::io::{Errno, retry_on_intr};
 
-use crate::depot::{FOLDERS, open, unique};
+use crate::depot::{FOLDERS, hex, open, unique};
 use crate::subvolume::is_root;
 use crate::sys;
 
@@ -36,6 +36,8 @@ pub(crate) struct Note {
     key: String,
     /// The folder of depots.
     above: PathBuf,
+    /// The filesystem that it is on; none in notes of old.
+    filesystem: Option<String>,
 }
 
 impl Note {
@@ -55,12 +57,30 @@ impl Note {
         let damaged = || Error::new(ErrorKind::DataLoss, "the store's note of where its snapshots are is damaged");
         let line = bytes.strip_suffix(b"\n").ok_or_else(damaged)?;
         let (key, path) = line.split_at_checked(32).ok_or_else(damaged)?;
+        let (filesystem, path) = match path.strip_prefix(b"@").map(|rest| rest.split_at_checked(32)) {
+            None => (None, path),
+            Some(fields) => fields.map(|(filesystem, path)| (Some(filesystem), path)).ok_or_else(damaged)?,
+        };
         let path = path.strip_prefix(b" ").filter(|path| path.starts_with(b"/")).ok_or_else(damaged)?;
-        if !key.iter().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(b)) {
+        if ![Some(key), filesystem].into_iter().flatten().flatten().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f')) {
             return Err(damaged());
         }
-        let key = String::from_utf8_lossy(key).into_owned();
-        Ok(Self { key, above: PathBuf::from(OsString::from_vec(path.to_owned())) })
+        let text = |hex: &[u8]| String::from_utf8_lossy(hex).into_owned();
+        let above = PathBuf::from(OsString::from_vec(path.to_owned()));
+        Ok(Self { key: text(key), above, filesystem: filesystem.map(text) })
+    }
+
+    fn encode(&self) -> Vec<u8> {
+        let filesystem = self.filesystem.iter().flat_map(|filesystem| ["@", filesystem]).collect::<String>();
+        [self.key.as_bytes(), filesystem.as_bytes(), b" ", self.above.as_os_str().as_bytes(), b"\n"].concat()
+    }
+
+    /// Whether there is no depot, for sure: the folder of depots is there, on its filesystem, and it is not in it. A power cut can bring a
+    /// note back, and somebody may have taken the depot away.
+    pub(crate) fn is_void(&self) -> bool {
+        let (Some(filesystem), Ok(folder)) = (&self.filesystem, self.folder()) else { return false };
+        sys::filesystem(&folder).is_ok_and(|here| hex(&here) == *filesystem)
+            && matches!(look(&folder, self.key.as_bytes()), Err(Errno::NOENT))
     }
 
     /// Where the depot is.
@@ -168,6 +188,7 @@ fn candidates(workspace: &Dir) -> Result<Vec<OwnedFd>> {
 /// # Errors
 /// `FailedPrecondition` if there is no place for it.
 pub(crate) fn make(store: &Dir, workspace: &Dir) -> Result<()> {
+    remove_void(store)?;
     let mut trouble = nowhere(workspace);
     for place in candidates(workspace)?.into_iter().rev() {
         match make_in(store, place.as_fd()) {
@@ -183,7 +204,8 @@ pub(crate) fn make(store: &Dir, workspace: &Dir) -> Result<()> {
 fn make_in(store: &Dir, place: BorrowedFd<'_>) -> Result<()> {
     let fail = |errno| failed("cannot make a place for snapshots", errno);
     let place = open(place, ".").map_err(fail)?;
-    let note = Note { key: unique()?, above: path_of(place.as_fd()).join(ABOVE) };
+    let filesystem = sys::filesystem(&place).map(|filesystem| hex(&filesystem)).map_err(fail)?;
+    let note = Note { key: unique()?, above: path_of(place.as_fd()).join(ABOVE), filesystem: Some(filesystem) };
     let aside = note.aside();
     let _maker = write(store, &note)?;
     let made = make_noted(store, place.as_fd(), &note);
@@ -248,9 +270,8 @@ fn write(store: &Dir, note: &Note) -> Result<std::fs::File> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
     let file = rustix::fs::openat(store, note.aside(), flags, Mode::RUSR | Mode::WUSR).map_err(|e| fail(&e.into()))?;
     let mut file = std::fs::File::from(file);
-    let line = [note.key.as_bytes(), b" ", note.above.as_os_str().as_bytes(), b"\n"].concat();
     retry_on_intr(|| rustix::fs::flock(&file, FlockOperation::LockExclusive)).map_err(|e| fail(&e.into()))?;
-    let written = file.write_all(&line).and_then(|()| file.sync_all());
+    let written = file.write_all(&note.encode()).and_then(|()| file.sync_all());
     let synced = written.and_then(|()| rustix::fs::fsync(store).map_err(Into::into));
     if let Err(error) = synced {
         let _ = rustix::fs::unlinkat(store, note.aside(), AtFlags::empty());
@@ -284,7 +305,8 @@ fn remove_locked(store: &Dir, depot: BorrowedFd<'_>, path: &Path) -> bool {
     {
         return false;
     }
-    if rustix::fs::unlinkat(&folder, &note.key, AtFlags::REMOVEDIR).is_err() {
+    // The note goes before the depot on disk, too: else it could be back after a power cut, and the depot not.
+    if rustix::fs::fsync(store).is_err() || rustix::fs::unlinkat(&folder, &note.key, AtFlags::REMOVEDIR).is_err() {
         let _ = rustix::fs::renameat_with(store, &aside, store, NOTE, RenameFlags::NOREPLACE);
         return false;
     }
@@ -293,6 +315,19 @@ fn remove_locked(store: &Dir, depot: BorrowedFd<'_>, path: &Path) -> bool {
     // An empty subvolume goes as an empty directory does; one that still has depots does not.
     let _ = rustix::fs::rmdir(&note.above);
     true
+}
+
+/// Takes a void note away; whether there was one. Whoever does it holds the note's lock, so that nobody takes away one that came after it.
+fn remove_void(store: &Dir) -> Result<bool> {
+    let fail = |errno| failed("cannot forget a place for snapshots that is gone", errno);
+    let Some(file) = open_note(store, NOTE)? else { return Ok(false) };
+    retry_on_intr(|| rustix::fs::flock(&file, FlockOperation::LockExclusive)).map_err(fail)?;
+    let inode = look(&file, b"").map_err(fail)?.stx_ino;
+    if !look(store, NOTE.as_bytes()).is_ok_and(|there| there.stx_ino == inode) || !Note::parse(&file)?.is_void() {
+        return Ok(false);
+    }
+    rustix::fs::unlinkat(store, NOTE, AtFlags::empty()).and_then(|()| rustix::fs::fsync(store)).map_err(fail)?;
+    Ok(true)
 }
 
 /// Takes a depot's empty folders away; whether it has none any more.
@@ -305,7 +340,7 @@ fn is_emptied(depot: BorrowedFd<'_>) -> bool {
 /// Takes away what killed processes left of depots that they made or took away; answers how many.
 pub(crate) fn clear(store: &Dir) -> Result<usize> {
     let names = names(store.as_fd()).map_err(|errno| failed("cannot look into the store", errno))?;
-    let mut count = 0;
+    let mut count = usize::from(remove_void(store)?);
     for name in names.iter().filter_map(|name| std::str::from_utf8(name).ok()) {
         if name.strip_prefix(NOTE).is_none_or(|rest| !rest.starts_with('.')) {
             continue;
@@ -342,4 +377,27 @@ fn is_settled(store: &Dir, note: &Note) -> bool {
         let _ = rustix::fs::rmdir(&note.above);
     }
     gone
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn notes_come_back_and_those_of_old_are_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("n");
+        let parsed = |bytes: &[u8]| {
+            std::fs::write(&path, bytes).unwrap();
+            Note::parse(&std::fs::File::open(&path).unwrap())
+        };
+        let note = Note { key: "0a".repeat(16), above: "/a b@c".into(), filesystem: Some("1f".repeat(16)) };
+        assert_eq!(parsed(&note.encode()).unwrap(), note);
+        let old = Note { filesystem: None, ..note };
+        assert_eq!(old.encode(), format!("{} /a b@c\n", "0a".repeat(16)).as_bytes());
+        assert_eq!(parsed(&old.encode()).unwrap(), old);
+        for bad in ["", "0a /x\n", &format!("{}@12 /x\n", old.key), &format!("{0}@{0}/x\n", old.key)] {
+            assert_eq!(parsed(bad.as_bytes()).unwrap_err().kind, ErrorKind::DataLoss, "{bad:?}");
+        }
+    }
 }

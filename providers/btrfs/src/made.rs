@@ -24,6 +24,9 @@ const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::
 
 const PREFIX: &str = "clone-";
 
+/// So often a clone is put into the trash that others empty at that moment.
+const ATTEMPTS: u32 = 100;
+
 /// What is written down of a clone.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Clone {
@@ -200,7 +203,15 @@ pub(crate) fn destroy(store: &Dir, target: &Dir, reference: &Reference, cx: &Con
 
 /// At once where this user can; else it goes into the trash by one rename, and is emptied behind.
 fn take_away(depot: &Depot, folder: BorrowedFd<'_>, name: &[u8], cx: &Context<'_>) -> Result<()> {
-    if Removal::on(folder) == Removal::Emptied {
+    if Removal::on(folder) == Removal::Emptied && put_aside(depot, folder, name)? {
+        return Ok(());
+    }
+    remove::subvolume(folder, name, cx)
+}
+
+/// Whether it is in the trash now, or gone anyway.
+fn put_aside(depot: &Depot, folder: BorrowedFd<'_>, name: &[u8]) -> Result<bool> {
+    for _ in 0..ATTEMPTS {
         let trash = depot.made_folder("trash")?;
         let unique = unique()?;
         let moved = rustix::fs::mkdirat(&trash, &unique, Mode::RWXU)
@@ -208,15 +219,23 @@ fn take_away(depot: &Depot, folder: BorrowedFd<'_>, name: &[u8], cx: &Context<'_
             .and_then(|bin| {
                 // A directory that its owner may not write to cannot be moved by its owner.
                 let _ = rustix::fs::chmodat(folder, name, Mode::RWXU, AtFlags::empty());
+                #[cfg(test)]
+                tests::before_it_is_moved(&trash, &unique);
                 rustix::fs::renameat(folder, name, &bin, crate::shelf::TREE)
             });
-        match moved {
-            Ok(()) | Err(Errno::NOENT) => return Ok(()),
+        if moved.is_ok() {
+            return Ok(true);
+        }
+        let _ = rustix::fs::unlinkat(&trash, &unique, AtFlags::REMOVEDIR);
+        match look(folder, name) {
+            Err(Errno::NOENT) => return Ok(true),
+            // Its place in the trash was taken for a leftover by who clears that up.
+            _ if moved == Err(Errno::NOENT) => {}
             // Reached by another mount, say: then where it is.
-            Err(_) => drop(rustix::fs::unlinkat(&trash, &unique, AtFlags::REMOVEDIR)),
+            _ => break,
         }
     }
-    remove::subvolume(folder, name, cx)
+    Ok(false)
 }
 
 /// Takes away clones with those names in `target` of which their caller never heard, and records of clones that are not there;
@@ -259,7 +278,38 @@ pub(crate) fn reclaim(depot: &Depot, target: &Dir, forgotten: &[FileName], cx: &
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
+
+    thread_local! {
+        static CLEARED: Cell<u32> = const { Cell::new(0) };
+    }
+
+    /// Somebody else clears up.
+    pub(super) fn before_it_is_moved(trash: &OwnedFd, unique: &str) {
+        if let Some(left) = CLEARED.get().checked_sub(1) {
+            CLEARED.set(left);
+            rustix::fs::unlinkat(trash, unique, AtFlags::REMOVEDIR).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_clone_is_gone_only_when_it_is() {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["store/depot", "target/clone"] {
+            std::fs::create_dir_all(dir.path().join(name)).unwrap();
+        }
+        let open = |name: &str| Dir::open(dir.path().join(name)).unwrap();
+        let (store, target) = (open("store"), open("target"));
+        let depot = Depot::find(&store).unwrap().unwrap();
+        CLEARED.set(3);
+        assert!(put_aside(&depot, target.as_fd(), b"clone").unwrap());
+        assert!(!dir.path().join("target/clone").exists() && CLEARED.get() == 0);
+        assert!(put_aside(&depot, target.as_fd(), b"clone").unwrap());
+        // The first one is there, and nothing is left of the second.
+        assert_eq!(std::fs::read_dir(dir.path().join("store/depot/trash")).unwrap().count(), 1);
+    }
 
     #[test]
     fn records_come_back_and_odd_ones_are_nobodys() {

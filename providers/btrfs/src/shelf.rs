@@ -12,7 +12,7 @@ use ah_plugin_api::{
 };
 use ah_provider_directory::{Tree, Views, failed, look, names};
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, RenameFlags};
-use rustix::io::Errno;
+use rustix::io::{Errno, retry_on_intr};
 
 use crate::depot::{Depot, unique};
 use crate::omitted::{omitted, swap_files};
@@ -282,8 +282,33 @@ impl Shelf {
 }
 
 impl Shelf {
-    /// On a disk that is too full for a rename: what frees it has to work there.
+    /// Keeps a snapshot from being removed where it is, until this is closed.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    pub(crate) fn hold(&self, id: &SnapshotId) -> Result<OwnedFd> {
+        let fail = |errno| match errno {
+            Errno::NOENT => Error::new(ErrorKind::NotFound, format!("there is no snapshot {id}")),
+            errno => failed(format!("cannot open the snapshot {id}"), errno),
+        };
+        let folder = rustix::fs::openat(&self.snapshots, id.as_str(), DIRECTORY, Mode::empty()).map_err(fail)?;
+        retry_on_intr(|| rustix::fs::flock(&folder, FlockOperation::LockShared)).map_err(fail)?;
+        Ok(folder)
+    }
+
+    /// On a disk that is too full for a rename: what frees it has to work there. Nobody can look whether it is still there meanwhile, so
+    /// whoever is about to show it is waited for instead, or waits.
     fn remove_in_place(&self, id: &SnapshotId, cx: &Context<'_>) -> Result<()> {
+        let fail = |errno| failed(format!("cannot remove the snapshot {id}"), errno);
+        let folder = match rustix::fs::openat(&self.snapshots, id.as_str(), DIRECTORY, Mode::empty()) {
+            Ok(folder) => folder,
+            Err(Errno::NOENT) => return Ok(()),
+            Err(errno) => return Err(fail(errno)),
+        };
+        retry_on_intr(|| rustix::fs::flock(&folder, FlockOperation::LockExclusive)).map_err(fail)?;
+        if self.is_viewed(id)? {
+            return Err(Error::new(ErrorKind::Busy, format!("the snapshot {id} is shown by a view")));
+        }
         discard(self.snapshots.as_fd(), id.as_str().as_bytes(), cx)
     }
 }
@@ -320,4 +345,56 @@ pub(crate) fn clear_unfinished(snapshots: BorrowedFd<'_>, cx: &Context<'_>) -> R
         }
     }
     Ok(count)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::sync::mpsc;
+
+    use ah_plugin_api::{Durability, FileName, MountRequest, Timestamp, UnmountRequest};
+    use ah_test_disks::Disk;
+
+    use super::*;
+    use crate::view;
+
+    #[test]
+    fn what_is_removed_where_it_is_is_shown_to_nobody() {
+        let Some(disk) = Disk::new("btrfs", 300, "") else { return };
+        let dir = |name: &str| {
+            std::fs::create_dir(disk.at().join(name)).unwrap();
+            Dir::open(disk.at().join(name)).unwrap()
+        };
+        let (work, store, target) = (dir("work"), dir("store"), dir("target"));
+        let id = SnapshotId::new("a").unwrap();
+        let request = SnapshotRequest {
+            id: id.clone(),
+            created: Timestamp::now(),
+            label: None,
+            attributes: BTreeMap::new(),
+            durability: Durability::Durable,
+            policy: Default::default(),
+        };
+        let cx = Context::quiet();
+        let taken = take(&store, &work, &request, &cx).unwrap();
+        let shelf = Shelf::open(&store).unwrap().unwrap();
+        let request =
+            MountRequest { snapshot: taken.reference.clone(), name: FileName::new("v").unwrap(), paths: Vec::new() };
+        // Shown between the first look and the second.
+        let shown = view::make(&store, &target, &request).unwrap();
+        assert_eq!(shelf.remove_in_place(&id, &cx).unwrap_err().kind, ErrorKind::Busy);
+        assert!(shown.path.exists());
+        view::take_away(&store, &UnmountRequest { view: shown.reference }.view).unwrap();
+        // While somebody is about to show it, it is waited for; who comes later finds none.
+        let held = shelf.hold(&id).unwrap();
+        let (removed, done) = mpsc::channel();
+        std::thread::scope(|threads| {
+            threads.spawn(|| removed.send(shelf.remove_in_place(&id, &Context::quiet())).unwrap());
+            assert!(done.recv_timeout(Duration::from_millis(200)).is_err());
+            assert!(shelf.get(&taken.reference).is_ok());
+            drop(held);
+            done.recv().unwrap().unwrap();
+        });
+        assert_eq!(view::make(&store, &target, &request).unwrap_err().kind, ErrorKind::NotFound);
+    }
 }

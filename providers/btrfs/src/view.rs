@@ -25,6 +25,7 @@ pub(crate) fn make(store: &Dir, target: &Dir, request: &MountRequest) -> Result<
         }
     }
     let views = shelf.views()?;
+    let _held = shelf.hold(&shown.record.id)?;
     let reference = views.add(target, &request.name, &shown.record.id)?;
     // Removed meanwhile? Whoever removes looks at the views after that.
     if let Err(error) = shelf.get(&request.snapshot) {

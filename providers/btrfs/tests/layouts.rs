@@ -215,6 +215,41 @@ fn what_was_killed_while_it_made_a_place_or_took_one_away_leaves_nothing() {
 }
 
 #[test]
+fn a_note_that_is_back_after_a_power_cut_names_nothing() {
+    let Some(disk) = Disk::new("btrfs", 300, "") else { return };
+    let elsewhere = tempfile::tempdir().unwrap();
+    let dir = |name: &str| elsewhere.path().join(name);
+    let bench = Bench::of(&disk.at().join("work"), &dir("store"), &dir("target"));
+    // By another store's, the folder of depots stays.
+    Bench::of(&disk.at().join("work"), &dir("other"), &dir("target")).snapshot("x");
+    for gc in [false, true] {
+        let taken = bench.snapshot("a");
+        let note = fs::read(dir("store/elsewhere")).unwrap();
+        bench.remove(&taken);
+        bench.reclaim();
+        assert!(!dir("store/elsewhere").exists());
+        fs::write(dir("store/elsewhere"), note).unwrap();
+        assert!(bench.ids().is_empty());
+        if gc {
+            bench.reclaim();
+            assert!(!dir("store/elsewhere").exists());
+        }
+        let taken = bench.snapshot("b");
+        assert_eq!(bench.ids(), ["b"]);
+        bench.remove(&taken);
+        bench.reclaim();
+    }
+    // Where the filesystem is not there, nobody knows.
+    bench.snapshot("c");
+    fs::rename(disk.at().join(".ah-snapshots"), disk.at().join("moved")).unwrap();
+    let place = Place::new(&bench.store);
+    let lost = bench.provider.list(&place, &ListRequest {}, &Context::quiet());
+    assert_eq!(lost.unwrap_err().kind, ErrorKind::FailedPrecondition);
+    fs::rename(disk.at().join("moved"), disk.at().join(".ah-snapshots")).unwrap();
+    assert_eq!(bench.ids(), ["c"]);
+}
+
+#[test]
 fn a_folder_of_that_name_that_is_not_ours_is_not_used() {
     let Some(disk) = Disk::new("btrfs", 300, "") else { return };
     let elsewhere = tempfile::tempdir().unwrap();

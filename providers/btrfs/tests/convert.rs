@@ -352,7 +352,10 @@ fn files_are_open_to_processes_that_cannot_be_seen() {
         let bench = Bench::in_folder(&folder);
         let file = bench.work("dir/f");
         match fs::read_to_string(folder.join("what")).unwrap().as_str() {
-            "open" => assert_eq!(bench.convert().unwrap_err().kind, ErrorKind::Busy),
+            "open" => {
+                let refused = bench.convert_watched(|stage| assert_eq!(stage, "copying", "nobody is disturbed"));
+                assert_eq!(refused.unwrap_err().kind, ErrorKind::Busy);
+            }
             "opened later" => {
                 let refused = bench.convert_watched(|stage| {
                     if stage == "looking once more" {
@@ -458,7 +461,7 @@ fn mounts_of_other_processes_over_it_or_of_it_are_in_the_way() {
     {
         let mut process = unshared(from, to);
         std::thread::sleep(std::time::Duration::from_millis(300));
-        let refused = bench.convert();
+        let refused = bench.convert_watched(|stage| panic!("{stage}"));
         process.kill().unwrap();
         process.wait().unwrap();
         let error = refused.unwrap_err();

@@ -324,7 +324,6 @@ fn killed_before_the_last_look_ended_what_is_newer_stays() {
         let folder = disk.at().join(format!("newer-{newer}"));
         let bench = Bench::in_folder(&folder);
         bench.write("dir/f", "old");
-        std::thread::sleep(std::time::Duration::from_millis(20));
         let killed = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "convert_what_the_environment_names", "--ignored"])
             .env("AH_TEST_CONVERT", &folder)

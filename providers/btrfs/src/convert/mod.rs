@@ -19,6 +19,7 @@ mod note;
 mod state;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
 
 use ah_plugin_api::{Context, Converted, Dir, Error, ErrorKind, Result};
 use ah_provider_directory::{Mounts, failed, look, mount_of, names, path_of};
@@ -38,6 +39,9 @@ const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::
 
 /// What the new subvolume's name, and then the old directory's, begins with.
 const PREFIX: &str = ".ah-convert-";
+
+/// Longer than the steps of the clock that change times are taken from.
+const TICK: Duration = Duration::from_millis(20);
 
 /// Answers [`ah_plugin_api::Provider::convert`].
 pub(crate) fn convert(store: &Dir, workspace: &Dir, cx: &Context<'_>) -> Result<Converted> {
@@ -168,6 +172,8 @@ fn refuse_boundaries(workspace: &Dir, source: &Subvolume, store: &Dir, shown: &s
 /// Makes the subvolume that the copy will be, which nobody else can come to.
 fn make(old: &Old, temp: &str) -> Result<(OwnedFd, Info)> {
     let fail = |errno| failed("cannot make a subvolume beside the workspace", errno);
+    // What was changed before is older than the copy then, and not taken for newer by `reclaim`.
+    std::thread::sleep(TICK);
     sys::create(&old.above, temp.as_bytes()).map_err(fail)?;
     let new = rustix::fs::openat(&old.above, temp, DIRECTORY, Mode::empty()).map_err(fail)?;
     let stat = look(&new, b"").map_err(fail)?;

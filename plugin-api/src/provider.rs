@@ -209,7 +209,7 @@ pub trait Provider: Send + Sync {
     /// is there, and `reclaim` takes the other away.
     ///
     /// # Errors
-    /// `Busy` while a process has something in it open, with the process named; `FailedPrecondition` if it cannot be one here (a mount
+    /// `Busy` while a process has something in it open, with the process named where it can be found out; `FailedPrecondition` if it cannot be one here (a mount
     /// point, say); `Unsupported` (the default) without [`crate::Capability::Convert`].
     fn convert(&self, _place: &Place<'_>, _request: &ConvertRequest, _cx: &Context<'_>) -> Result<Converted> {
         Err(unsupported("convert"))

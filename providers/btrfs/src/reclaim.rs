@@ -26,7 +26,7 @@ pub(crate) fn reclaim(place: &Place<'_>, request: &ReclaimRequest, cx: &Context<
         }
     }
     let Some(depot) = Depot::find(place.store)? else {
-        return converted.map(|actions| Reclaimed { actions, bytes: 0 });
+        return converted.map(|_| Reclaimed { actions, bytes: 0 });
     };
     if let Some(target) = place.target {
         if let Some(made) = depot.folder("made")? {

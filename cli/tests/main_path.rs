@@ -5,9 +5,11 @@
 mod support;
 
 use std::fs;
+use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
 
 use support::World;
 
@@ -227,6 +229,17 @@ fn exec_shows_the_branch_at_the_path_of_the_workspace() {
         assert_eq!(world.read("g"), None);
         let ran = world.run(["agent", "fs", "exec", "b", "--", "sh", "-c", "kill -TERM $$"]);
         assert_eq!(ran.code, 128 + 15, "{ran:?}");
+        // As long as something runs in it, it is not taken away.
+        let mut command = world.command(["agent", "fs", "exec", "b", "--", "sh", "-c", "echo in; read line"]);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        child.stdout.as_mut().unwrap().read_exact(&mut [0; 3]).unwrap();
+        let ran = world.run(["agent", "fs", "rm", "b"]);
+        assert!(ran.code == 4 && ran.stderr.contains("runs in the branch"), "{ran:?}");
+        drop(child.stdin.take());
+        child.wait().unwrap();
+        let ran = world.run(["agent", "fs", "rm", "b"]);
+        assert!(ran.code == 4 && ran.stderr.contains("nowhere else"), "{ran:?}");
+        world.fs(["rm", "--force", "b"]);
     });
 }
 

@@ -51,6 +51,17 @@ impl Lock {
     }
 }
 
+impl Lock {
+    /// Leaves the lock to what this process becomes, and to all that it starts: until the last of them has ended.
+    pub(crate) fn leave_to_command(self, path: &Path) -> Result<()> {
+        let open = self._file;
+        rustix::io::fcntl_setfd(&open, rustix::io::FdFlags::empty())
+            .map_err(|e| failed("keep the lock", path, &e.into()))?;
+        let _ = std::os::fd::IntoRawFd::into_raw_fd(open);
+        Ok(())
+    }
+}
+
 fn open(path: &Path) -> Result<File> {
     OpenOptions::new()
         .read(true)

@@ -54,6 +54,7 @@ pub(crate) fn run(app: &App, args: &ExecArgs) -> Outcome {
         }
     };
     app.tell_notices();
+    workspace.hold_branch(&branch)?;
     if !alone() {
         return Err(anew(app.ui.json, &branch.path, workspace.root(), &args.command).into());
     }

@@ -21,7 +21,7 @@ use ah_plugin_api::{
 use crate::carry::{Carry, CarryOptions, CarryReport};
 use crate::fsio;
 use crate::ids::{BranchId, letters};
-use crate::lock::Holder;
+use crate::lock::{Holder, Lock};
 use crate::notice::{Notice, NoticeKind};
 use crate::record::{SnapshotKind, SnapshotRecord};
 use crate::registry::Identity;
@@ -213,6 +213,23 @@ impl Workspace {
     pub fn branches(&self) -> Result<Vec<BranchRecord>> {
         let mine = all(self.engine.home())?.into_iter().filter(|branch| branch.record.origin == self.id);
         Ok(mine.map(|branch| branch.record).collect())
+    }
+
+    /// Says that the command which this process becomes works in a branch, as long as that or what it starts runs.
+    ///
+    /// # Errors
+    /// `Busy` if the branch is being removed.
+    pub fn hold_branch(&self, branch: &BranchRecord) -> Result<()> {
+        let path = self.branch_lock(&branch.id);
+        let Some(lock) = Lock::try_take(&path, false)? else {
+            return Err(Error::new(ErrorKind::Busy, format!("the branch {} is being removed", branch.name)));
+        };
+        lock.leave_to_command(&path)
+    }
+
+    /// Held shared by whoever runs a command in a branch.
+    pub(crate) fn branch_lock(&self, id: &BranchId) -> PathBuf {
+        self.folder().join(format!("branch-{id}.lock"))
     }
 
     /// As [`Workspace::branches`], with a notice for each whose directory is not there.

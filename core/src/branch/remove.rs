@@ -10,8 +10,9 @@ use crate::branch::{BranchFile, BranchRecord, BranchState, destroy_request};
 use crate::engine::Engine;
 use crate::fsio;
 use crate::ids::letters;
-use crate::lock::Holder;
+use crate::lock::{Holder, Lock};
 use crate::registry::Index;
+use crate::text;
 use crate::timeline::EventBody;
 use crate::workspace::{Served, Workspace};
 
@@ -41,6 +42,7 @@ impl Workspace {
             self.take_back(file, before);
             return Err(error);
         }
+        let _ = fsio::remove_file(&self.branch_lock(&file.record.id));
         let body = EventBody::BranchRemoved { branch: file.record.id.clone(), name: file.record.name.clone() };
         self.append(&self.writing_session(), body, Durability::Durable)?;
         Ok(BranchRemoved { branch: file.record })
@@ -69,9 +71,27 @@ impl Workspace {
             // Nobody was ever given it.
             BranchState::Making => {}
             BranchState::Ready | BranchState::Removing | BranchState::Unknown if force => {}
-            BranchState::Ready | BranchState::Removing | BranchState::Unknown => self.refuse_held(&file)?,
+            BranchState::Ready | BranchState::Removing | BranchState::Unknown => {
+                self.refuse_at_work(&file)?;
+                self.refuse_held(&file)?;
+            }
         }
         Ok(file)
+    }
+
+    /// Refuses while a command runs in a branch.
+    fn refuse_at_work(&self, file: &BranchFile) -> Result<()> {
+        let (path, name) = (self.branch_lock(&file.record.id), text::shell(file.record.name.as_ref()));
+        if !path.exists() || Lock::try_take(&path, true)?.is_some() {
+            return Ok(());
+        }
+        Err(Error::new(
+            ErrorKind::Busy,
+            format!("a command of `ah agent fs exec` runs in the branch {}", file.record.name),
+        )
+        .with_hint(format!(
+            "wait for it to end, then repeat; or take it away from under it: `ah agent fs rm --force {name}`"
+        )))
     }
 
     /// After a removal that failed: as long as the directory is there, the branch is one that can be worked in.

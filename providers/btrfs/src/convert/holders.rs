@@ -48,11 +48,31 @@ pub(super) fn refuse(dir: BorrowedFd<'_>, state: Option<&State>) -> Result<()> {
         let used = process.uses(|used| !(own && matches!(used.how, How::Works | How::Rooted)) && inside(used));
         if let Some(used) = used {
             let message = format!("the process {process} is in the workspace: {used}");
-            return Err(Error::new(ErrorKind::Busy, message)
-                .with_hint(format!("end it, or leave the workspace, then repeat: kill {}", process.pid)));
+            // Nobody is to kill the shell that they are typing in.
+            let hint = if used.how == How::Works && is_above(process.pid) {
+                format!("leave it and name it from outside: cd / && ah -C '{}' agent fs convert", path.display())
+            } else {
+                format!("end it, or leave the workspace, then repeat: kill {}", process.pid)
+            };
+            return Err(Error::new(ErrorKind::Busy, message).with_hint(hint));
         }
     }
     Ok(())
+}
+
+/// Whether a process is this one's parent, or that one's, and so on.
+fn is_above(pid: u32) -> bool {
+    let mut at = rustix::process::getppid().map(|parent| parent.as_raw_nonzero().get().unsigned_abs());
+    for _ in 0..64 {
+        let Some(parent) = at.filter(|parent| *parent > 1) else { return false };
+        if parent == pid {
+            return true;
+        }
+        // Field 4, counted after the name, which may hold anything.
+        let stat = std::fs::read_to_string(format!("/proc/{parent}/stat")).unwrap_or_default();
+        at = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(1)?.parse().ok());
+    }
+    false
 }
 
 /// That somebody has a file open who cannot be named.

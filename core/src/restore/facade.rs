@@ -295,7 +295,17 @@ impl Workspace {
             policy: ah_plugin_api::CapturePolicy { max_entries: u64::MAX, ..policy.clone() },
         };
         let taken = served.provider.snapshot(place, &request, cx);
-        taken.map_err(|e| e.context("the present state could not be saved, so nothing was changed"))
+        taken.map_err(|e| {
+            let error = e.context("the present state could not be saved, so nothing was changed");
+            // The provider may not be able to work here any more; what it keeps can be had all the same.
+            match (error.kind, error.hint.clone()) {
+                (ErrorKind::PermissionDenied | ErrorKind::Unavailable | ErrorKind::FailedPrecondition, hint) => {
+                    let own = hint.map_or_else(String::new, |hint| format!("{hint}; or "));
+                    error.with_hint(format!("{own}copy what you need out of what `ah agent fs seek` shows"))
+                }
+                _ => error,
+            }
+        })
     }
 
     fn journal(&self, job: &Job, plan: &Plan, safety: &SnapshotRecord) -> Result<Journal> {

@@ -21,7 +21,9 @@ pub(super) const CASES: &[Case] = &[
     },
     Case {
         id: "convert.busy",
-        clauses: &["`Busy` while a process has something in it open, with the process named;"],
+        clauses: &[
+            "`Busy` while a process has something in it open, with the process named where it can be found out;",
+        ],
         needs: NEEDS,
         run: busy,
     },

@@ -76,7 +76,7 @@ helper() {
     modprobe -a btrfs zfs
     mkdir -p /run/ahd /var/lib /etc/ah
     echo "${ahd_config-{\"allow-containing\": [\"other\"]\}}" >/etc/ah/ahd.conf
-    /ah/bin/ahd --provider-dir "$(readlink -f /ah/providers)" >/tmp/ahd.log 2>&1 &
+    /ah/bin/ahd --config /etc/ah/ahd.conf --provider-dir "$(readlink -f /ah/providers)" >/tmp/ahd.log 2>&1 &
     for _ in $(seq 100); do
         [ ! -S /run/ahd/ahd.sock ] || return 0
         sleep 0.1

@@ -4,7 +4,8 @@
 //! - [`climb`] finds the root that a workspace lies below, and the path between the two, from descriptors;
 //!   [`climb_by_other_mounts`] where only a part of it is mounted there.
 //! - [`Mounts`] is the mount table: what is mounted inside a workspace is not in its snapshots.
-//! - [`Views`] remembers which snapshots are shown, where a view is no mount that would say so itself.
+//! - [`Views`] remembers which snapshots are shown, where a view is no mount that would say so itself; [`refuse_if_used`] asks whether
+//!   somebody is in one.
 //! - [`Process`] says what each process uses, for whoever is told that something is in use.
 //! - [`failed`] turns an error of the operating system into one of the contract, [`look`] asks for an entry's attributes.
 //!
@@ -26,4 +27,4 @@ pub use entry::{MASK, entry_of, failed, look, mount_of, names};
 pub use mounts::{Mount, Mounts, boot_id, has_capability, in_first_user_namespace};
 pub use processes::{How, Process, Use};
 pub use tree::Tree;
-pub use views::Views;
+pub use views::{Views, refuse_if_used};

@@ -7,12 +7,13 @@
 
 use std::fmt::Write;
 use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
 
 use ah_plugin_api::{Dir, Error, ErrorKind, FileName, Reference, Result, SnapshotId};
 use rustix::fs::AtFlags;
 use rustix::io::Errno;
 
-use crate::{boot_id, failed, look, names};
+use crate::{How, Process, Use, boot_id, failed, look, names};
 
 /// The records of views.
 #[derive(Debug)]
@@ -20,6 +21,10 @@ pub struct Views(OwnedFd);
 
 /// What a record's name begins with.
 const PREFIX: &str = "view-";
+
+/// How long to wait for those who are about to leave a view, and how often to look.
+const PATIENCE: Duration = Duration::from_millis(500);
+const PAUSE: Duration = Duration::from_millis(20);
 
 impl Views {
     /// Those in an open folder, in which nothing else begins with `view-`.
@@ -112,6 +117,31 @@ impl Views {
             }
         }
         Ok(count)
+    }
+}
+
+/// For giving back a view of a snapshot that is a filesystem or subvolume of its own: it has a device number that nothing else has, by whichever
+/// path it is looked at. Waits a moment for those who are about to leave.
+///
+/// # Errors
+/// `Busy` if another process uses something in it, with the process named.
+pub fn refuse_if_used(root: impl AsFd) -> Result<()> {
+    let Ok(root) = look(root, b"") else { return Ok(()) };
+    let inside = |used: &Use| {
+        let device = |stat: rustix::fs::Statx| (stat.stx_dev_major, stat.stx_dev_minor);
+        used.how != How::Maps && used.stat().is_some_and(|stat| device(stat) == device(root))
+    };
+    let began = Instant::now();
+    loop {
+        let holder = Process::others().find_map(|process| process.uses(inside).map(|used| (process, used)));
+        let Some((process, used)) = holder else { return Ok(()) };
+        if began.elapsed() >= PATIENCE {
+            let message = format!("the view is in use by process {process}: {used}");
+            return Err(
+                Error::new(ErrorKind::Busy, message).with_hint(format!("end it, then repeat: kill {}", process.pid))
+            );
+        }
+        std::thread::sleep(PAUSE);
     }
 }
 

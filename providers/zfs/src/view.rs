@@ -3,21 +3,15 @@
 
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
 
 use ah_plugin_api::{Context, Dir, Error, ErrorKind, MountRequest, Reference, Result, View};
-use ah_provider_directory::{How, Process, Tree, Use, look};
+use ah_provider_directory::{Tree, refuse_if_used};
 
 use crate::failure::of_library;
 use crate::find::{self, Found};
 use crate::locate;
 use crate::store::Store;
 use crate::sys::{Text, Zfs};
-
-/// How long it waits for those who are about to leave a view.
-const PATIENCE: Duration = Duration::from_millis(500);
-
-const PAUSE: Duration = Duration::from_millis(20);
 
 /// Opens what a snapshot has of the workspace; its path too, for answers.
 pub(crate) fn open(found: &Found) -> Result<(Tree, PathBuf)> {
@@ -90,27 +84,6 @@ pub(crate) fn unmount(store: &Store<'_>, view: &Reference) -> Result<()> {
         refuse_if_used(&dir)?;
     }
     views.remove(view)
-}
-
-/// `Busy` if another process uses something in that snapshot. Each has a device number of its own, by whichever path it is looked at.
-fn refuse_if_used(dir: &OwnedFd) -> Result<()> {
-    let Ok(root) = look(dir, b"") else { return Ok(()) };
-    let inside = |used: &Use| {
-        let device = |stat: rustix::fs::Statx| (stat.stx_dev_major, stat.stx_dev_minor);
-        used.how != How::Maps && used.stat().is_some_and(|stat| device(stat) == device(root))
-    };
-    let began = Instant::now();
-    loop {
-        let holder = Process::others().find_map(|process| process.uses(inside).map(|used| (process, used)));
-        let Some((process, used)) = holder else { return Ok(()) };
-        if began.elapsed() >= PATIENCE {
-            let message = format!("the view is in use by process {process}: {used}");
-            return Err(
-                Error::new(ErrorKind::Busy, message).with_hint(format!("end it, then repeat: kill {}", process.pid))
-            );
-        }
-        std::thread::sleep(PAUSE);
-    }
 }
 
 /// Bytes that a snapshot refers to and those that it alone refers to; and for a whole store, those that its snapshots refer to.

@@ -222,7 +222,8 @@ impl Workspace {
     pub fn hold_branch(&self, branch: &BranchRecord) -> Result<()> {
         let path = self.branch_lock(&branch.id);
         let Some(lock) = Lock::try_take(&path, false)? else {
-            return Err(Error::new(ErrorKind::Busy, format!("the branch {} is being removed", branch.name)));
+            return Err(Error::new(ErrorKind::Busy, format!("the branch {} is being removed", branch.name))
+                .with_hint("ah agent fs branches shows the others"));
         };
         lock.leave_to_command(&path)
     }

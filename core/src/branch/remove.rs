@@ -29,7 +29,8 @@ impl Workspace {
     ///
     /// # Errors
     /// `NotFound`; `FailedPrecondition` if it holds something that is nowhere else, or is not where it was made, and `force` is not
-    /// given; `Busy` while a view of one of its snapshots is used, or something is mounted in it; the provider's.
+    /// given; `Busy` while a view of one of its snapshots is used, something is mounted in it, or, without `force`, a command of `exec` runs in
+    /// it; the provider's.
     pub fn remove_branch(&self, name: &str, force: bool) -> Result<BranchRemoved> {
         let mut file = self.removable(name, force)?;
         let served = self.serve(&file.record.provider)?;

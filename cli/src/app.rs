@@ -30,6 +30,12 @@ const SYSCONFDIR: &str = match option_env!("AH_SYSCONFDIR") {
 /// Where the privileged helper listens, unless `AH_HELPER_SOCKET` says otherwise.
 const HELPER_SOCKET: &str = ah_host::helper::SOCKET;
 
+/// What is done in the background.
+const GC: &[&str] = &["agent", "fs", "gc", "--auto", "--quiet"];
+
+/// A hook waits no longer for another process that writes the same thing; the fence is beside that.
+const HOOK_PATIENCE: Duration = Duration::from_secs(2);
+
 /// One run of the program.
 pub(crate) struct App {
     /// Where output goes.
@@ -42,6 +48,8 @@ pub(crate) struct App {
     engine: OnceCell<Engine>,
     /// Whether this is the background's child itself, which starts none.
     in_background: Cell<bool>,
+    /// How long to wait for other processes, where that is not the usual time.
+    patience: Cell<Option<Duration>>,
     /// Kinds of notices whose matter the answer itself tells.
     told: RefCell<Vec<NoticeKind>>,
 }
@@ -78,8 +86,28 @@ impl App {
             interrupted,
             engine: OnceCell::new(),
             in_background: Cell::new(false),
+            patience: Cell::new(None),
             told: RefCell::default(),
         })
+    }
+
+    /// As [`App::new`], for a hook: in the directory that the agent names, which need not be there any more, and waiting for others no
+    /// longer than an agent may be held up.
+    pub(crate) fn for_hook(globals: Globals, mut env: Env, cwd: PathBuf) -> Self {
+        // What is no session's name is nobody's session.
+        env.session = env.session.filter(|name| name.to_str().is_some_and(|name| SessionName::new(name).is_ok()));
+        let ui = Ui::new(&globals, &env);
+        Self {
+            ui,
+            cwd,
+            globals,
+            env,
+            interrupted: Arc::default(),
+            engine: OnceCell::new(),
+            in_background: Cell::new(false),
+            patience: Cell::new(Some(HOOK_PATIENCE)),
+            told: RefCell::default(),
+        }
     }
 
     /// Says that this is work that another command left for the background.
@@ -92,7 +120,12 @@ impl App {
         if let Some(engine) = self.engine.get() {
             return Ok(engine);
         }
-        let engine = Engine::open(self.settings()?)?;
+        let settings = self.settings()?;
+        if self.in_background.get() && !settings.home.exists() {
+            // Removed since: there is nothing left to do, and it is not made again.
+            return Err(Error::new(ErrorKind::NotFound, format!("{} is gone", settings.home.display())));
+        }
+        let engine = Engine::open(settings)?;
         Ok(self.engine.get_or_init(|| engine))
     }
 
@@ -161,6 +194,12 @@ impl App {
         &self.env.temp
     }
 
+    /// What a recording says of the environment it was made in.
+    pub(crate) fn terminal_env(&self) -> impl Iterator<Item = (&'static str, &OsString)> {
+        let known = [("TERM", &self.env.term), ("SHELL", &self.env.shell)];
+        known.into_iter().filter_map(|(name, value)| Some((name, value.as_ref()?)))
+    }
+
     /// The folders in which provider libraries are looked for, first to last.
     fn provider_folders(&self) -> Vec<PathBuf> {
         let named = self.globals.provider_path.iter().chain(&self.env.provider_path);
@@ -173,7 +212,11 @@ impl App {
         let mut settings = Settings::new(home, ProviderSource::Plugins(self.provider_folders()));
         settings.exe_dir = exe_dir();
         settings.helper = self.helper_socket();
-        settings.background = self.background(&settings.home).filter(|_| !self.in_background.get());
+        settings.background = self.background(&settings.home, GC).filter(|_| !self.in_background.get());
+        settings.capturer = self.background(&settings.home, &["__capture", "--quiet"]);
+        if let Some(patience) = self.patience.get() {
+            settings.patience = patience;
+        }
         if let Some(seconds) = self.globals.hang_limit {
             settings.hang = Duration::from_secs(seconds.into());
         }
@@ -184,8 +227,14 @@ impl App {
         settings.flags = self.flags();
         settings.session = self.globals.session.clone().map(SessionName::new).transpose()?;
         settings.agent_session = self.agent_session()?;
+        settings.agent_recording.clone_from(&self.env.recording);
         settings.observer = Arc::new(Watcher::new(self.ui.clone(), Arc::clone(&self.interrupted)));
         Ok(settings)
+    }
+
+    /// Where agents keep their things.
+    pub(crate) fn agents_home(&self) -> Result<ah_agents::Home> {
+        Env::agents_home()
     }
 
     fn helper_socket(&self) -> Option<HelperSocket> {
@@ -197,14 +246,10 @@ impl App {
     }
 
     fn home(&self) -> Result<PathBuf> {
-        if let Some(home) = &self.env.ah_home {
-            return Ok(home.clone());
-        }
-        let user_home = self.env.user_home.as_ref().ok_or_else(|| {
+        self.env.state().ok_or_else(|| {
             Error::new(ErrorKind::FailedPrecondition, "there is no home directory to keep the state in")
                 .with_hint("export AH_HOME=/some/directory")
-        })?;
-        Ok(user_home.join(".ah"))
+        })
     }
 
     fn agent_session(&self) -> Result<Option<SessionName>> {
@@ -234,9 +279,9 @@ impl App {
     }
 
     /// How this program is started again for work that nobody waits for.
-    fn background(&self, home: &Path) -> Option<Background> {
+    fn background(&self, home: &Path, command: &[&str]) -> Option<Background> {
         let program = std::env::current_exe().ok()?;
-        let mut args: Vec<OsString> = ["agent", "fs", "gc", "--auto", "--quiet"].map(OsString::from).into();
+        let mut args: Vec<OsString> = command.iter().map(OsString::from).collect();
         for folder in self.provider_folders() {
             args.extend(["--provider-path".into(), folder.into_os_string()]);
         }

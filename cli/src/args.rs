@@ -28,7 +28,7 @@ pub(crate) struct Cli {
 const AFTER_HELP: &str = "\
 Exit codes: 0 done, 1 failed, 2 usage, 3 not found, 4 refused, 5 no provider could serve, 130 interrupted.
 
-Environment: AH_HOME (the state, ~/.ah), AH_SESSION (the session to write to), AH_PROVIDER_PATH (folders of \
+Environment: AH_HOME (the state, ~/.ah), AH_SESSION (the session to write to), AH_RECORDING (set inside of a recording), AH_PROVIDER_PATH (folders of \
 provider libraries), AH_HELPER_SOCKET (where the helper ahd listens; empty: without it), NO_COLOR.
 
 Examples:
@@ -44,13 +44,14 @@ REF, in order of precedence:
   @  @{2}                    the latest snapshot; two back
   @prompt  @prompt{2}        before an agent's last prompt; its last but one
   knxwqqvrmlpz               the id of a snapshot or a moment
-  'before the refactoring'   a label: the newest snapshot that bears it
+  'before the refactoring'   a label that you gave: the newest snapshot that bears it
   5m-ago  -5m  1h30m-ago     so long ago
   5m  12.5s                  so long INTO the session, from its start
   2026-11-21T09:30:00Z       a time; with an offset instead of Z too
   '2026-11-21 09:30:00'      a local time, as `show` prints it, or with a T
   2026-11-21                 the first moment of that day, local time
   knx                        the beginning of an id that no other begins with
+  'make test'                what a recorded shell ran, or another program's label
 A time means the nearest snapshot at or before it. @ and times pass over
 snapshots that a restore or a branch took for itself.";
 
@@ -128,26 +129,51 @@ pub(crate) enum Command {
     Agent(Agent),
     /// Moments, snapshots, branches and restores of this workspace, in order.
     Timeline(commands::timeline::TimelineArgs),
+    /// Mark this point, with a snapshot; prints the moment's id.
+    Moment(commands::moment::MomentArgs),
     /// Sessions of this workspace.
     #[command(subcommand)]
     Session(commands::session::Session),
     /// Read and change the configuration.
     #[command(subcommand)]
     Config(commands::config::Config),
+    /// What agents call: reads one event of AGENT's on stdin.
+    Hook(commands::hook::HookArgs),
+    /// Takes the snapshots that moments wait for; started by hooks in the background.
+    #[command(name = "__capture", hide = true)]
+    Capture,
+    /// Print what makes a shell mark its commands in recordings.
+    #[command(name = "shell-init")]
+    ShellInit(commands::shell_init::ShellInitArgs),
     /// Writes completions or man pages.
     #[command(name = "__generate", hide = true)]
     Generate(crate::generate::GenerateArgs),
     /// The child of `ah agent fs check` in which the library under test runs.
     #[command(name = "__check-child", hide = true)]
     CheckChild(commands::check::ChildArgs),
+    /// The child of `ah agent record` that leads the pty's session.
+    #[command(name = "__record-child", hide = true)]
+    RecordChild(commands::record::ChildArgs),
 }
 
 /// `ah agent …`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Agent {
+    /// Run a command and record its terminal.
+    Record(commands::record::RecordArgs),
+    /// Play a recording in the terminal.
+    Replay(commands::replay::ReplayArgs),
+    /// Recordings as files: in from elsewhere, out for other programs.
+    #[command(subcommand)]
+    Cast(commands::cast::Cast),
     /// Snapshots of a workspace's files: take, look at, go back, branch off.
     #[command(subcommand)]
     Fs(Fs),
+    /// Let an agent call `ah` at each step.
+    #[command(subcommand)]
+    Hooks(commands::hooks::Hooks),
+    /// Go back to before a prompt: files, conversation or both.
+    Rewind(commands::rewind::RewindArgs),
 }
 
 /// `ah agent fs …`, in the order in which help shows them.
@@ -240,11 +266,38 @@ pub(crate) fn parse(arguments: &[OsString], env: &Env) -> Result<Cli, ExitCode> 
     let color = if env.no_color { clap::ColorChoice::Never } else { clap::ColorChoice::Auto };
     let colour = env.stderr_terminal && !env.no_color;
     let read = |command: clap::Command| {
-        let matches = command.color(color).try_get_matches_from(arguments)?;
-        Cli::from_arg_matches(&matches)
+        let mut command = command.color(color);
+        let matches = command.try_get_matches_from_mut(arguments);
+        // Taking hundreds of small things apart would cost as much as reading the command line.
+        std::mem::forget(command);
+        Cli::from_arg_matches(&matches?)
     };
-    // The explanations are for help and for errors alone, and cost half as much as all the rest.
-    read(Cli::command()).or_else(|_| read(command())).map_err(|error| failure::usage(&error, arguments, colour))
+    // The explanations and all other commands are for help and for errors alone, and cost more than all the rest.
+    let lean = lean(arguments).unwrap_or_else(Cli::command);
+    read(lean).or_else(|_| read(command())).map_err(|error| failure::usage(&error, arguments, colour))
+}
+
+/// The tree of commands without those beside the one that `arguments` name, if they begin with it. It reads what the whole tree
+/// reads, and nothing else.
+fn lean(arguments: &[OsString]) -> Option<clap::Command> {
+    // An agent waits for each of its hooks.
+    let only = match arguments.get(1)?.to_str()? {
+        "hook" => Some(commands::hook::HookArgs::augment_args(clap::Command::new("hook"))),
+        "__capture" => Some(clap::Command::new("__capture")),
+        _ => None,
+    };
+    if let Some(only) = only {
+        return Some(Globals::augment_args(clap::Command::new("ah")).subcommand(only));
+    }
+    let [_, agent, fs, name, ..] = arguments else { return None };
+    if agent != "agent" || fs != "fs" {
+        return None;
+    }
+    let mut all = Fs::augment_subcommands(clap::Command::new("fs"));
+    let named = std::mem::take(all.find_subcommand_mut(name)?);
+    std::mem::forget(all);
+    let fs = clap::Command::new("fs").subcommand(named);
+    Some(Globals::augment_args(clap::Command::new("ah")).subcommand(clap::Command::new("agent").subcommand(fs)))
 }
 
 #[cfg(test)]
@@ -254,6 +307,45 @@ mod tests {
     #[test]
     fn the_tree_of_commands_is_sound() {
         command().debug_assert();
+    }
+
+    #[test]
+    fn the_lean_tree_reads_what_the_whole_one_reads() {
+        let lines: [&[&str]; 7] = [
+            &["snapshot", "-m", "x", "--json", "-C", "/tmp"],
+            &["-q", "snapshot"],
+            &["restore", "@", "--", "-odd"],
+            &["restore", "--no-such-option"],
+            &["prune"],
+            &["no-such-command"],
+            &["help", "snapshot"],
+        ];
+        for line in lines {
+            let words: Vec<OsString> = ["ah", "agent", "fs"].iter().chain(line).map(OsString::from).collect();
+            let whole = Cli::command()
+                .try_get_matches_from(&words)
+                .map(|matches| format!("{:?}", Cli::from_arg_matches(&matches)));
+            let lean = lean(&words).and_then(|lean| {
+                let matches = lean.try_get_matches_from(&words).ok()?;
+                Some(format!("{:?}", Cli::from_arg_matches(&matches)))
+            });
+            match lean {
+                Some(lean) => assert_eq!(Some(lean), whole.ok(), "{line:?}"),
+                None => assert!(whole.is_err() || line[0].starts_with('-'), "{line:?} is read by the whole tree only"),
+            }
+        }
+    }
+
+    #[test]
+    fn a_hook_is_read_without_the_whole_tree() {
+        for line in [&["hook", "claude"][..], &["hook", "-q", "codex"], &["__capture", "--quiet", "-C", "/tmp"]] {
+            let words: Vec<OsString> = ["ah"].iter().chain(line).map(OsString::from).collect();
+            let read = |command: clap::Command| {
+                let matches = command.try_get_matches_from(&words).unwrap();
+                format!("{:?}", Cli::from_arg_matches(&matches).unwrap())
+            };
+            assert_eq!(read(lean(&words).unwrap()), read(Cli::command()), "{line:?}");
+        }
     }
 
     #[test]

@@ -3,6 +3,7 @@
 pub(crate) mod adopt;
 pub(crate) mod branch;
 pub(crate) mod branches;
+pub(crate) mod cast;
 pub(crate) mod cat;
 pub(crate) mod check;
 pub(crate) mod config;
@@ -11,14 +12,23 @@ pub(crate) mod diff;
 pub(crate) mod edit;
 pub(crate) mod exec;
 pub(crate) mod gc;
+pub(crate) mod hook;
+pub(crate) mod hooks;
+pub(crate) mod launch;
+pub(crate) mod moment;
 pub(crate) mod overview;
 pub(crate) mod providers;
 pub(crate) mod prune;
+pub(crate) mod record;
 pub(crate) mod release;
+pub(crate) mod replay;
 pub(crate) mod restore;
+pub(crate) mod rewind;
 pub(crate) mod rm;
 pub(crate) mod seek;
 pub(crate) mod session;
+pub(crate) mod session_branch;
+pub(crate) mod shell_init;
 pub(crate) mod show;
 pub(crate) mod snapshot;
 pub(crate) mod snapshots;
@@ -26,6 +36,8 @@ pub(crate) mod status;
 pub(crate) mod timeline;
 pub(crate) mod undo;
 pub(crate) mod versions;
+
+use std::sync::Arc;
 
 use crate::app::App;
 use crate::args::{Agent, Cli, Command, Fs};
@@ -40,7 +52,14 @@ pub(crate) fn run(cli: Cli, env: Env) -> Outcome {
     if let Some(Command::Generate(args)) = &command {
         return generate::run(args);
     }
-    let app = App::new(globals, env, interrupt::listen())?;
+    // Nothing that goes wrong may reach the agent.
+    if let Some(Command::Hook(args)) = &command {
+        return hook::run(&globals, &env, args);
+    }
+    // While a command is recorded, signals are that command's.
+    let passed_on = matches!(command, Some(Command::Agent(Agent::Record(_))));
+    let interrupted = if passed_on { Arc::default() } else { interrupt::listen() };
+    let app = App::new(globals, env, interrupted)?;
     let outcome = dispatch(&app, command.as_ref());
     app.tell_notices();
     outcome
@@ -50,12 +69,22 @@ fn dispatch(app: &App, command: Option<&Command>) -> Outcome {
     match command {
         None => overview::run(app),
         Some(Command::Agent(Agent::Fs(command))) => fs(app, command),
+        Some(Command::Agent(Agent::Hooks(command))) => hooks::run(app, command),
+        Some(Command::Agent(Agent::Rewind(args))) => rewind::run(app, args),
+        Some(Command::Agent(Agent::Record(args))) => record::run(app, args),
+        Some(Command::Agent(Agent::Replay(args))) => replay::run(app, args),
+        Some(Command::Agent(Agent::Cast(command))) => cast::run(app, command),
+        Some(Command::ShellInit(args)) => shell_init::run(app, args),
         Some(Command::Timeline(args)) => timeline::run(app, args),
         Some(Command::Session(command)) => session::run(app, command),
+        Some(Command::Moment(args)) => moment::run(app, args),
         Some(Command::Config(command)) => config::run(app, command),
+        Some(Command::Capture) => hook::capture(app),
+        // `run` has seen to it.
+        Some(Command::Hook(_)) => Ok(Exit::Done),
         Some(Command::Generate(args)) => generate::run(args),
         // `main` has seen to it.
-        Some(Command::CheckChild(_)) => Ok(Exit::Done),
+        Some(Command::CheckChild(_) | Command::RecordChild(_)) => Ok(Exit::Done),
     }
 }
 

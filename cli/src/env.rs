@@ -11,10 +11,22 @@ pub(crate) struct Env {
     pub(crate) ah_home: Option<PathBuf>,
     /// `AH_SESSION`: the session that writing goes to.
     pub(crate) session: Option<OsString>,
+    /// `AH_RECORDING`: the recording that this runs inside of.
+    pub(crate) recording: Option<PathBuf>,
+    /// `TERM`: what the terminal understands.
+    pub(crate) term: Option<OsString>,
+    /// `SHELL`: the user's shell.
+    pub(crate) shell: Option<OsString>,
     /// `AH_PROVIDER_PATH`: folders of provider libraries, separated by colons.
     pub(crate) provider_path: Vec<PathBuf>,
     /// `AH_HELPER_SOCKET`: where the privileged helper listens; empty: it is not asked.
     pub(crate) helper_socket: Option<PathBuf>,
+    /// Whether this runs inside Codex, whose sandbox may let nobody write outside the workspace.
+    pub(crate) in_codex: bool,
+    /// `CLAUDE_ENV_FILE`: where a hook leaves variables for what the agent runs.
+    pub(crate) agent_env_file: Option<PathBuf>,
+    /// `CLAUDE_PROJECT_DIR`: where the agent's session started.
+    pub(crate) agent_start: Option<PathBuf>,
     /// The user's home directory, from `HOME` or else the user database.
     pub(crate) user_home: Option<PathBuf>,
     /// `XDG_CONFIG_HOME`, where Git keeps the user's ignore file.
@@ -30,16 +42,34 @@ pub(crate) struct Env {
 }
 
 impl Env {
+    /// Where the state is: `AH_HOME`, else `~/.ah`.
+    pub(crate) fn state(&self) -> Option<PathBuf> {
+        self.ah_home.clone().or_else(|| Some(self.user_home.as_ref()?.join(".ah")))
+    }
+
+    /// Where agents keep their things, as their own variables say.
+    pub(crate) fn agents_home() -> ah_core::Result<ah_agents::Home> {
+        ah_agents::Home::new(|name| std::env::var_os(name))
+    }
+
     /// Reads it.
     pub(crate) fn read() -> Self {
         let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
         Self {
             ah_home: set("AH_HOME").map(PathBuf::from),
             session: set("AH_SESSION"),
+            recording: set("AH_RECORDING").map(PathBuf::from),
+            term: set("TERM"),
+            shell: set("SHELL"),
             provider_path: set("AH_PROVIDER_PATH")
                 .map(|paths| std::env::split_paths(&paths).filter(|path| !path.as_os_str().is_empty()).collect())
                 .unwrap_or_default(),
             helper_socket: std::env::var_os("AH_HELPER_SOCKET").map(PathBuf::from),
+            in_codex: ["CODEX_THREAD_ID", "CODEX_SANDBOX", "CODEX_SANDBOX_NETWORK_DISABLED"]
+                .iter()
+                .any(|name| set(name).is_some()),
+            agent_env_file: set("CLAUDE_ENV_FILE").map(PathBuf::from).filter(|path| path.is_absolute()),
+            agent_start: set("CLAUDE_PROJECT_DIR").map(PathBuf::from).filter(|path| path.is_absolute()),
             user_home: std::env::home_dir().filter(|path| path.is_absolute()),
             xdg_config_home: set("XDG_CONFIG_HOME").map(PathBuf::from).filter(|path| path.is_absolute()),
             temp: std::env::temp_dir(),

@@ -65,6 +65,8 @@ pub(crate) struct Report<'a> {
     arguments: &'a [OsString],
     /// Where `-C` went.
     directory: Option<PathBuf>,
+    /// The state's folder, where an agent's sandbox may keep us from writing there.
+    sandboxed: Option<PathBuf>,
     painter: Painter,
 }
 
@@ -75,6 +77,7 @@ impl<'a> Report<'a> {
             json: globals.json,
             arguments,
             directory: globals.directory.clone(),
+            sandboxed: env.in_codex.then(|| env.state()).flatten(),
             painter: Painter::stderr(globals.color, env),
         }
     }
@@ -100,7 +103,8 @@ impl<'a> Report<'a> {
     }
 
     fn failed(&self, mut error: Error, code: u8) -> ExitCode {
-        let hint = error.hint.take().or_else(|| read_only(&error)).or_else(|| self.usual_hint(error.kind));
+        let hint = self.in_sandbox(&error).or_else(|| error.hint.take());
+        let hint = hint.or_else(|| read_only(&error)).or_else(|| self.usual_hint(error.kind));
         error.hint = hint.map(|hint| hint::in_place(self.directory.as_deref(), &hint));
         if self.json {
             to_stdout(&error);
@@ -108,6 +112,20 @@ impl<'a> Report<'a> {
             self.to_stderr(&error);
         }
         ExitCode::from(code)
+    }
+
+    /// What helps where the agent's own sandbox forbids writing.
+    fn in_sandbox(&self, error: &Error) -> Option<String> {
+        let state = self.sandboxed.as_ref()?;
+        let may_be_it =
+            error.errno.is_some() || matches!(error.kind, ErrorKind::Unavailable | ErrorKind::PermissionDenied);
+        // Some sandboxes let permission bits look as ever: only trying tells.
+        let probe = state.join(format!(".sandbox.tmp-{}", std::process::id()));
+        if !may_be_it || std::fs::write(&probe, "").and_then(|()| std::fs::remove_file(&probe)).is_ok() {
+            return None;
+        }
+        let state = ah_core::text::shell(state.as_os_str());
+        Some(format!("Codex's sandbox forbids it; a person allows it with `codex --add-dir {state}`"))
     }
 
     /// What helps with most errors of a kind, where whoever made this one knew nothing better.

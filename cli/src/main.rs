@@ -31,11 +31,17 @@ fn main() -> ExitCode {
     let arguments: Vec<_> = std::env::args_os().collect();
     let cli = match args::parse(&arguments, &env) {
         Ok(cli) => cli,
+        // To an agent that calls a hook every other code is a word: 2 forbids it what it is about to do.
+        Err(_) if commands::hook::is_meant(&arguments) => return ExitCode::SUCCESS,
         Err(code) => return code,
     };
     // A stranger's library runs in this one: nothing before, nothing after.
     if let Some(args::Command::CheckChild(child)) = &cli.command {
         return commands::check::child(child);
+    }
+    // Nothing of ours may stand between the terminal and the command.
+    if let Some(args::Command::RecordChild(child)) = cli.command {
+        return commands::record::child(child);
     }
     let report = Report::new(&cli.globals, &env, &arguments);
     // A panic in this process is a defect; it is told like every other error, in JSON too, after the hook's message.

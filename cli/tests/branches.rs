@@ -135,3 +135,52 @@ fn a_workspace_bears_the_first_commit_of_its_repository() {
     assert_eq!(status["status"]["first_commit"], first[..12]);
     world.json("snapshots", &["agent", "fs", "snapshots"]);
 }
+
+/// Waits until that is so, a minute at most.
+fn in_time(what: impl Fn() -> bool) -> bool {
+    (0..600).any(|_| {
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        what()
+    })
+}
+
+#[test]
+fn a_branch_that_exec_made_goes_with_the_command_unless_it_was_used() {
+    let world = World::new();
+    world.write("f", "one");
+    world.fs(["snapshot"]);
+    let branches = || world.json("branches", &["agent", "fs", "branches"])["branches"].as_array().unwrap().len();
+    let snapshots = || world.fs(["snapshots"]).lines().count();
+    let before = snapshots();
+    // A command that waits for its children has none of ours.
+    let ran = world.run(["agent", "fs", "exec", "--", "sh", "-c", "wait; cat f"]);
+    assert_eq!((ran.code, ran.stdout.as_str()), (0, "one"), "{ran:?}");
+    assert!(ran.stderr.contains("it goes when the command ends"), "{ran:?}");
+    assert!(in_time(|| branches() == 0 && snapshots() == before));
+    // As long as anything of it runs, it is there.
+    let ran = world.run(["agent", "fs", "exec", "--", "sh", "-c", "sleep 3 > /dev/null 2>&1 & echo begun"]);
+    assert_eq!(ran.code, 0, "{ran:?}");
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    assert_eq!(branches(), 1);
+    assert!(in_time(|| branches() == 0));
+    // What was changed is kept.
+    let ran = world.run(["agent", "fs", "exec", "--", "sh", "-c", "echo two > g"]);
+    assert_eq!(ran.code, 0, "{ran:?}");
+    std::thread::sleep(std::time::Duration::from_secs(3));
+    assert_eq!(branches(), 1);
+}
+
+#[test]
+fn a_branch_of_a_branch_that_is_gone_can_be_removed() {
+    let world = World::on_git();
+    let branch = branched(&world);
+    let place = branch.to_str().unwrap();
+    let second = PathBuf::from(world.fs(["-C", place, "branch", "--name", "second"]));
+    world.fs(["rm", "--force", "b"]);
+    assert!(second.exists());
+    // Nobody can tell any more what is in it alone.
+    assert_eq!(world.refused(4, &["agent", "fs", "rm", "second"]), "failed-precondition");
+    world.fs(["rm", "--force", "second"]);
+    assert!(!second.exists());
+    assert_eq!(world.refused(3, &["agent", "fs", "rm", "second"]), "not-found");
+}

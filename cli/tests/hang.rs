@@ -19,7 +19,7 @@ fn a_call_that_hangs_ends_the_command_with_5() {
     assert_eq!(ran.code, 5, "{ran:?}");
     assert!(ran.stderr.contains("hangs") && ran.stderr.contains("snapshot"), "{ran:?}");
     assert!(ran.stderr.lines().any(|line| line.starts_with("hint: ")), "{ran:?}");
-    assert!(began.elapsed() < Duration::from_secs(30));
+    assert!(began.elapsed() < Duration::from_secs(100));
     // Others go on.
     world.fs(["snapshot"]);
 }

@@ -267,7 +267,7 @@ fn ctrl_c_stops_and_cleans_up() {
         let ended = status.code();
         assert!(matches!(ended, Some(0 | 130)), "{status:?}");
         interrupted += u32::from(ended == Some(130));
-        assert!(sent.elapsed() < Duration::from_secs(30));
+        assert!(sent.elapsed() < Duration::from_secs(100));
         if ended == Some(0) {
             break;
         }

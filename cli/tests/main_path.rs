@@ -309,3 +309,28 @@ fn sessions_do_not_mix() {
         assert_eq!(sessions["sessions"].as_array().unwrap().len(), 2, "{sessions}");
     });
 }
+
+#[test]
+fn labels_that_no_ref_reaches_are_refused() {
+    let world = World::new();
+    world.write("f", "1");
+    for label in ["@", "@now", "5m-ago", "12.5s", "2026-03-01T12:00:00Z", "kkkkmmmmpppp"] {
+        assert_eq!(world.refused(2, &["agent", "fs", "snapshot", "-m", label]), "invalid-argument", "{label}");
+    }
+    let id = world.fs(["snapshot", "-m", "before"]);
+    world.refused(2, &["agent", "fs", "edit", "before", "-m", "5m"]);
+    assert!(world.fs(["show", "before"]).contains(&id));
+}
+
+#[test]
+fn the_latest_of_safety_snapshots_alone_is_none() {
+    let world = World::new();
+    world.write("f", "1");
+    let first = world.fs(["snapshot"]);
+    world.write("f", "2");
+    world.fs(["restore", &first]);
+    world.fs(["rm", &first]);
+    let ran = world.run(["agent", "fs", "show", "@"]);
+    assert_eq!(ran.code, 3);
+    assert!(ran.stderr.contains("took for itself") && !ran.stderr.contains("no snapshots yet"), "{ran:?}");
+}

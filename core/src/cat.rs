@@ -12,6 +12,7 @@ use sha1::{Digest, Sha1};
 
 use crate::notice::{Notice, NoticeKind};
 use crate::record::{EntryRecord, SnapshotRecord, VersionRecord};
+use crate::text;
 use crate::walk::{Shelf, Source};
 use crate::workspace::{Served, Workspace};
 
@@ -44,7 +45,7 @@ impl Workspace {
             return Ok(EntryRecord::from(&entry));
         }
         let scratch = self.mounts_dir()?;
-        let shelf = Shelf { provider: &*served.provider, store: &served.store, scratch: &scratch };
+        let shelf = Shelf::new(&*served.provider, &served.store, &scratch);
         let source = shelf.open(&snapshot.reference, &cx)?;
         let entry = source.entry(path, &cx).map_err(explain)?.ok_or_else(|| self.not_there(&served, path, snapshot))?;
         if !matches!(entry.kind, EntryKind::File | EntryKind::Symlink) {
@@ -64,7 +65,7 @@ impl Workspace {
                 .with_hint("ah agent fs gc");
         }
         Error::new(ErrorKind::NotFound, format!("{path} is not in the snapshot {}", snapshot.id))
-            .with_hint(format!("ah agent fs versions {path}"))
+            .with_hint(format!("ah agent fs versions {}", text::shell(self.root.join(path.as_path()).as_os_str())))
     }
 
     /// The distinct versions of a path over all snapshots, oldest first; times when it was not there included, but for those
@@ -174,7 +175,7 @@ impl Workspace {
     fn digest(&self, served: &Served, snapshot: &Reference, path: &RelPath) -> Result<ContentId> {
         let failed = |e: std::io::Error| Error::from_io(format!("cannot read {path}"), &e);
         let (scratch, cx) = (self.mounts_dir()?, self.context());
-        let shelf = Shelf { provider: &*served.provider, store: &served.store, scratch: &scratch };
+        let shelf = Shelf::new(&*served.provider, &served.store, &scratch);
         let (mut from, to) = std::io::pipe().map_err(failed)?;
         std::thread::scope(|scope| {
             let hashing = scope.spawn(move || {
@@ -198,7 +199,7 @@ impl Workspace {
         let cx = self.context();
         if !served.can(Capability::ReadWithoutMount) {
             let scratch = self.mounts_dir()?;
-            let shelf = Shelf { provider: &*served.provider, store: &served.store, scratch: &scratch };
+            let shelf = Shelf::new(&*served.provider, &served.store, &scratch);
             let one = |snapshot: &Reference| {
                 cx.check_cancelled()?;
                 let source: Source<'_> = shelf.open(snapshot, &cx)?;

@@ -3,8 +3,8 @@
 use std::os::fd::AsFd;
 
 use ah_plugin_api::{
-    Capability, CapturePolicy, Change, Changes, DiffMethod, DiffRequest, Dir, Entry, EntryKind, Error, ErrorKind,
-    RelPath, Result, Side,
+    Capability, Change, Changes, DiffMethod, DiffRequest, Dir, Entry, EntryKind, Error, ErrorKind, RelPath, Result,
+    Side,
 };
 use serde::Serialize;
 
@@ -67,7 +67,7 @@ impl Workspace {
                 .with_hint("compare each with the workspace, or seek both and use diff -r"));
         }
         let served = self.serve(&from.provider)?;
-        let policy = if to.is_none() { self.policy()? } else { CapturePolicy::default() };
+        let policy = self.policy()?;
         let request = DiffRequest {
             from: Side::Snapshot(from.reference.clone()),
             to: to.as_ref().map_or(Side::Workspace, |to| Side::Snapshot(to.reference.clone())),
@@ -75,7 +75,7 @@ impl Workspace {
             times: options.times,
             policy,
         };
-        let mut changes = self.changes(&served, &request)?;
+        let mut changes = self.told_changes(&served, &request)?;
         let unreadable = if to.is_none() { self.take_unreadable(&mut changes.changes)? } else { Vec::new() };
         Ok(DiffReport {
             from: DiffSide::Snapshot(Box::new(from)),
@@ -99,6 +99,17 @@ impl Workspace {
             there
         });
         Ok(taken)
+    }
+
+    /// As [`Workspace::changes`], without what is left out of comparisons with the workspace, as it is now: what is ignored differs in two
+    /// snapshots no more than in one and the workspace, whoever captured it. Where the workspace is gone, so are its rules.
+    pub(crate) fn told_changes(&self, served: &Served, request: &DiffRequest) -> Result<Changes> {
+        let mut changes = self.changes(served, request)?;
+        let with_workspace = request.from == Side::Workspace || request.to == Side::Workspace;
+        if !with_workspace && !served.can(Capability::AppliesPolicy) && self.open_dir().is_ok() {
+            self.leaves_out(request, true)?.take_out_of(&mut changes.changes);
+        }
+        Ok(changes)
     }
 
     /// Differences by the provider's own knowledge where it has one, else by walking both sides.
@@ -129,7 +140,7 @@ impl Workspace {
     pub(crate) fn walked(&self, served: &Served, request: &DiffRequest, dir: Option<&Dir>) -> Result<Changes> {
         let cx = self.context();
         let scratch = self.mounts_dir()?;
-        let shelf = Shelf { provider: &*served.provider, store: &served.store, scratch: &scratch };
+        let shelf = Shelf::new(&*served.provider, &served.store, &scratch);
         let leaves_out = self.leaves_out(request, dir.is_some())?;
         let skip = |path: &RelPath, kind: EntryKind, size: u64| leaves_out.skips(path, kind, size);
         let source = |side: &Side| match (side, dir) {

@@ -27,6 +27,10 @@ impl Workspace {
                 .with_hint("ah agent fs edit REF -m LABEL, or --keep"));
         }
         check_label(options.label.as_deref().filter(|label| !label.is_empty()))?;
+        if options.keep == Some(false) {
+            self.engine.refuse_to_agents("`edit --no-keep`")?;
+        }
+        let _stays = self.lock_stays()?;
         let mut record = self.resolve(reference)?;
         let body = EventBody::Edit { snapshot: record.id.clone(), label: options.label.clone(), kept: options.keep };
         self.append(&self.writing_session(), body, Durability::Durable)?;

@@ -1,8 +1,9 @@
 //! Locks between processes, and whether a process that wrote its name somewhere is still there.
 //!
 //! A lock is an flock: the kernel lets go of it when its holder dies, so a dead holder blocks nobody. Who holds it, for the message that a
-//! waiting person gets, says `/proc/locks`: nothing is written to a lock's file. Locks are taken in the order home, restore,
-//! orphans, timeline; never the other way round.
+//! waiting person gets, says `/proc/locks`: nothing is written to a lock's file. Locks are taken in this order and
+//! never the other way round: one of `gc`, `agents`, `late`, `seen`; capture; prune; restore; stays; one of recordings, leases, orphans; home;
+//! timeline. Who wants `stays` alone without being asked waits two seconds at most.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -42,6 +43,18 @@ impl Lock {
             pause = (pause * 2).min(Duration::from_millis(50));
         }
         Ok(Self { _file: file })
+    }
+
+    /// Takes the lock alone, waiting as long as it takes.
+    pub(crate) fn wait(path: &Path) -> Result<Self> {
+        let file = open(path)?;
+        loop {
+            match rustix::fs::flock(&file, FlockOperation::LockExclusive) {
+                Ok(()) => return Ok(Self { _file: file }),
+                Err(rustix::io::Errno::INTR) => {}
+                Err(e) => return Err(failed("lock", path, &e.into())),
+            }
+        }
     }
 
     /// Takes the lock if it is free.
@@ -141,6 +154,11 @@ impl Holder {
     pub(crate) fn me() -> Self {
         let pid = std::process::id();
         Self { pid, start: start_time(pid).unwrap_or(0), boot: boot_id(), namespace: namespace() }
+    }
+
+    /// That process; none if it is not there.
+    pub(crate) fn of(pid: u32) -> Option<Self> {
+        Some(Self { pid, start: start_time(pid)?, boot: boot_id(), namespace: namespace() })
     }
 
     /// Whether that process still runs. In doubt, it does.

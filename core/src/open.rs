@@ -9,7 +9,7 @@ use crate::branch;
 use crate::engine::{Access, Engine};
 use crate::fsio;
 use crate::ids::{BranchId, WorkspaceId, letters};
-use crate::lock::{Lock, PATIENCE};
+use crate::lock::Lock;
 use crate::notice::{Notice, NoticeKind};
 use crate::registry::{self, Finder, Found, Identity, Index, WorkspaceRecord, too_much};
 use crate::seek;
@@ -186,7 +186,7 @@ impl Engine {
     }
 
     pub(crate) fn lock_registry(&self) -> Result<Lock> {
-        Lock::take(&self.home().join("lock"), true, PATIENCE, &*self.settings().observer)
+        Lock::take(&self.home().join("lock"), true, self.settings().patience, &*self.settings().observer)
     }
 
     /// Registers a directory. The registry is locked.

@@ -40,9 +40,13 @@ impl Workspace {
     /// Removes snapshots: all of those named, or with an error none of them.
     ///
     /// # Errors
-    /// As [`Workspace::resolve`]; `FailedPrecondition` if one is pinned, is needed by an interrupted restore or, without
+    /// As [`Workspace::resolve`]; `FailedPrecondition` inside an agent's own session, if one is pinned, is needed by an interrupted restore or, without
     /// `force`, by a branch, or is shown by a lease; the provider's.
     pub fn rm(&self, references: &[String], options: &RmOptions) -> Result<RmReport> {
+        if !options.dry_run {
+            self.engine.refuse_to_agents("`rm`")?;
+        }
+        let stays = if options.dry_run { None } else { Some(self.lock("stays")?) };
         let state = self.state()?;
         let mut removed = self.resolve_each_in(&state, references).into_iter().collect::<Result<Vec<_>>>()?;
         let mut seen = BTreeSet::new();
@@ -67,7 +71,9 @@ impl Workspace {
             }
         }
         if !options.dry_run && !removed.is_empty() {
-            self.remove_all(&removed, "rm")?;
+            self.say_removed(&removed, "rm")?;
+            drop(stays);
+            self.destroy_all(&removed)?;
         }
         Ok(RmReport { removed, dry_run: options.dry_run })
     }
@@ -86,8 +92,8 @@ impl Workspace {
         Ok(needed)
     }
 
-    /// Removes snapshots that nobody objects to.
-    pub(crate) fn remove_all(&self, snapshots: &[SnapshotRecord], by: &str) -> Result<()> {
+    /// Takes snapshots off the timeline: from then on nobody finds them.
+    pub(crate) fn say_removed(&self, snapshots: &[SnapshotRecord], by: &str) -> Result<()> {
         let ids = snapshots.iter().map(|snapshot| snapshot.id.clone()).collect();
         let body = EventBody::Remove { snapshots: ids, by: by.to_owned() };
         let (session, home) = (self.writing_session(), self.engine.home());
@@ -98,6 +104,11 @@ impl Workspace {
             }
             said => drop(said?),
         }
+        Ok(())
+    }
+
+    /// Has the providers remove what is off the timeline.
+    pub(crate) fn destroy_all(&self, snapshots: &[SnapshotRecord]) -> Result<()> {
         let mut first_error = None;
         let mut serving: Option<Served> = None;
         for snapshot in snapshots {

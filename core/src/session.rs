@@ -1,14 +1,17 @@
 //! Sessions and their `sessions/<name>/session.json`. `main` is there without being asked for.
+//!
+//! Which of them an agent's session is, by the agent's own id for it, is in `agent/`.
 
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use ah_plugin_api::{Result, Timestamp};
+use ah_plugin_api::{Result, SnapshotId, Timestamp};
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 use crate::fsio;
 use crate::ids::SessionName;
-use crate::text;
+use crate::text::{self, text_enum};
 use crate::versioned::{Doc, Versioned};
 
 /// A session.
@@ -22,26 +25,129 @@ pub struct SessionRecord {
     /// A title for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub title: Option<String>,
+    /// The agent whose session it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent: Option<AgentSession>,
+    /// When and how it ended; none: it goes on, or nobody has said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended: Option<SessionEnd>,
+    /// The session that it grew from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub provenance: Option<Provenance>,
+    /// Whether it has been an agent's, which it may not be just now: an agent that is started anew has no id yet.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub was_agents: bool,
+}
+
+impl SessionRecord {
+    /// A session of which nothing more is known.
+    #[must_use]
+    pub fn new(name: SessionName, created: Timestamp) -> Self {
+        Self { name, created, title: None, agent: None, ended: None, provenance: None, was_agents: false }
+    }
+}
+
+/// An agent's own session.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AgentSession {
+    /// The agent: `claude`, `codex`, `gemini`, `opencode`.
+    pub name: String,
+    /// The agent's id of it.
+    pub id: String,
+    /// The agent's file of the conversation.
+    #[serde(with = "text::abs_option", default, skip_serializing_if = "Option::is_none")]
+    pub transcript: Option<PathBuf>,
+    /// The directory in which it started. Its workspace is that directory's, wherever the agent goes later.
+    #[serde(with = "text::abs")]
+    pub start: PathBuf,
+}
+
+/// How a session ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SessionEnd {
+    /// When.
+    #[serde(with = "text::time")]
+    pub time: Timestamp,
+    /// Why, in the agent's word; `vanished`: it is not there any more and never said.
+    pub reason: String,
+}
+
+text_enum! {
+    /// How a conversation was taken up in a session that grew from another.
+    pub enum ResumeMethod {
+        /// From a checkpoint of the agent's own.
+        Checkpoint = "checkpoint",
+        /// From a trimmed copy of the transcript.
+        Resume = "resume",
+        /// By giving a fresh agent the prompts again.
+        Replay = "replay",
+    }
+}
+
+/// Where a session came from. Its members are named as the specification of session branches has them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Provenance {
+    /// The session that it grew from, by its name.
+    pub from_session_id: SessionName,
+    /// The moment in that session.
+    #[serde(with = "text::time")]
+    pub from_ts: Timestamp,
+    /// The snapshot that its files came from.
+    pub fs_snapshot_id: SnapshotId,
+    /// How the conversation was taken up.
+    pub method: ResumeMethod,
+    /// What else there is to know about the agent's side.
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    pub agent_details: Map<String, Value>,
 }
 
 impl Versioned for SessionRecord {
     const VERSION: u64 = 1;
 }
 
+/// The folder of a session.
+pub(crate) fn folder(workspace: &Path, session: &SessionName) -> PathBuf {
+    workspace.join("sessions").join(session.as_str())
+}
+
+fn file(workspace: &Path, session: &SessionName) -> PathBuf {
+    folder(workspace, session).join("session.json")
+}
+
 /// Makes a session if it is not there; true if it was not. Whoever calls holds the workspace's timeline lock.
-pub(crate) fn ensure(folder: &Path, session: &SessionName, now: Timestamp) -> Result<bool> {
-    let folder = folder.join("sessions").join(session.as_str());
-    let file = folder.join("session.json");
-    if file.exists() {
+pub(crate) fn ensure(workspace: &Path, session: &SessionName, now: Timestamp) -> Result<bool> {
+    if file(workspace, session).exists() {
         return Ok(false);
     }
+    make(workspace, SessionRecord::new(session.clone(), now))?;
+    Ok(true)
+}
+
+/// Makes a session that is not there. Whoever calls holds the workspace's timeline lock.
+pub(crate) fn make(workspace: &Path, record: SessionRecord) -> Result<()> {
+    let folder = folder(workspace, &record.name);
+    let file = file(workspace, &record.name);
     fsio::make_dir(&folder)?;
     // Made before the folder is synced, so that whoever syncs a line later needs not think of the folder.
     let timeline = folder.join("timeline.jsonl");
     let made = std::fs::OpenOptions::new().append(true).create(true).mode(fsio::FILE_MODE).open(&timeline);
     made.map_err(|e| fsio::failed("make", &timeline, &e))?;
-    Doc::new(SessionRecord { name: session.clone(), created: now, title: None }).save(&file)?;
-    Ok(true)
+    Doc::new(record).save(&file)
+}
+
+/// Reads a session's record; none if it is not there.
+pub(crate) fn load(workspace: &Path, session: &SessionName) -> Result<Option<SessionRecord>> {
+    Ok(Doc::<SessionRecord>::load(&file(workspace, session))?.map(|doc| doc.value))
+}
+
+/// Changes a session's record, if that changes anything. Whoever calls holds the workspace's timeline lock.
+pub(crate) fn change(workspace: &Path, session: &SessionName, change: impl FnOnce(&mut SessionRecord)) -> Result<()> {
+    let file = file(workspace, session);
+    let Some(mut doc) = Doc::<SessionRecord>::load(&file)? else { return Ok(()) };
+    let before = doc.value.clone();
+    change(&mut doc.value);
+    if doc.value == before { Ok(()) } else { doc.save(&file) }
 }
 
 /// The names of a workspace's sessions.
@@ -51,14 +157,8 @@ pub(crate) fn names(folder: &Path) -> Result<Vec<SessionName>> {
 
 /// A workspace's sessions, oldest first. One whose file is damaged beyond its backups still counts: its timeline is what matters.
 pub(crate) fn list(folder: &Path) -> Result<Vec<SessionRecord>> {
-    let mut sessions: Vec<SessionRecord> = names(folder)?
-        .into_iter()
-        .map(|name| {
-            let file = folder.join("sessions").join(name.as_str()).join("session.json");
-            let doc = Doc::<SessionRecord>::load(&file).ok().flatten();
-            doc.map_or_else(|| SessionRecord { name, created: Timestamp::default(), title: None }, |doc| doc.value)
-        })
-        .collect();
+    let record = |name| load(folder, &name).ok().flatten().unwrap_or(SessionRecord::new(name, Timestamp::default()));
+    let mut sessions: Vec<SessionRecord> = names(folder)?.into_iter().map(record).collect();
     sessions.sort_by(|a, b| (a.created, &a.name).cmp(&(b.created, &b.name)));
     Ok(sessions)
 }

@@ -33,6 +33,8 @@ pub struct Settings {
     pub session: Option<SessionName>,
     /// `$AH_SESSION`, set inside an agent's session: `@` and writing mean it.
     pub agent_session: Option<SessionName>,
+    /// `$AH_RECORDING`: the recording that this runs inside of.
+    pub agent_recording: Option<PathBuf>,
     /// Where providers come from.
     pub providers: ProviderSource,
     /// The folder of the running program, symlinks resolved: plugins are looked for beside it.
@@ -41,6 +43,10 @@ pub struct Settings {
     pub helper: Option<HelperSocket>,
     /// The command that does work in the background; none: it is left for the next `gc`.
     pub background: Option<Background>,
+    /// The command that takes the snapshots of moments behind whoever adds them; none: they wait for the next one.
+    pub capturer: Option<Background>,
+    /// How long to wait for another process that changes the same thing before saying `Busy`.
+    pub patience: Duration,
     /// A provider's call that gives no sign of life for so long is given up.
     pub hang: Duration,
     /// What time it is.
@@ -66,10 +72,13 @@ impl Settings {
             flags: ConfigValues::default(),
             session: None,
             agent_session: None,
+            agent_recording: None,
             providers,
             exe_dir: None,
             helper: None,
             background: None,
+            capturer: None,
+            patience: crate::lock::PATIENCE,
             hang: Duration::from_secs(120),
             clock: Clock::system(),
             local_time: |_| None,

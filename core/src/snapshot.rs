@@ -6,15 +6,20 @@
 use std::collections::BTreeMap;
 
 use ah_plugin_api::{
-    Capability, CapturePolicy, DestroyRequest, Durability, Error, ErrorKind, Result, Snapshot, SnapshotRequest,
+    Capability, CapturePolicy, DestroyRequest, Durability, Error, ErrorKind, ProviderName, Reference, Result, Snapshot,
+    SnapshotId, SnapshotRequest,
 };
+use serde::{Deserialize, Serialize};
 
 use crate::background;
 use crate::config::Config;
-use crate::ids::{SessionName, snapshot_id};
+use crate::ids::{SessionName, looks_like_id, snapshot_id};
+use crate::moments::MomentUpdate;
 use crate::notice::{Notice, NoticeKind};
 use crate::record::{OmittedRecord, SnapshotKind, SnapshotRecord};
-use crate::timeline::{EventBody, Head};
+use crate::refs;
+use crate::text;
+use crate::timeline::{EventBody, Head, HeadSnapshot};
 use crate::workspace::{Served, Workspace};
 
 /// What can be said about a snapshot to be taken.
@@ -57,8 +62,8 @@ impl Workspace {
     /// automatic snapshot is taken with the next one, with an event; by hand, the error's hint offers it.
     ///
     /// # Errors
-    /// `Unavailable` if no provider can serve; `FailedPrecondition` if there are too many entries; `ResourceExhausted`; the
-    /// provider's.
+    /// `Unavailable` if no provider can serve; `FailedPrecondition` if there are too many entries; `ResourceExhausted`, for an
+    /// automatic one also when the disk has less room than shall stay free; the provider's.
     pub fn snapshot(&self, options: &SnapshotOptions) -> Result<SnapshotRecord> {
         self.snapshot_of(options, None).map(|(record, _)| record)
     }
@@ -78,12 +83,34 @@ impl Workspace {
         options: &SnapshotOptions,
         only: Option<&Served>,
     ) -> Result<(SnapshotRecord, Snapshot)> {
+        match self.snapshot_for(options, only, None)? {
+            (Listed::New(record), snapshot) => Ok((*record, snapshot)),
+            (Listed::Equal(_), _) => Err(not_listed()),
+        }
+    }
+
+    /// As [`Workspace::snapshot`], for moments that wait for it. Where nothing has changed since the session's last snapshot, that one
+    /// is theirs, and there is no new one.
+    pub(crate) fn snapshot_behind(&self, options: &SnapshotOptions, behind: Behind<'_>) -> Result<Listed> {
+        self.snapshot_for(options, None, Some(behind)).map(|(listed, _)| listed)
+    }
+
+    fn snapshot_for(
+        &self,
+        options: &SnapshotOptions,
+        only: Option<&Served>,
+        behind: Option<Behind<'_>>,
+    ) -> Result<(Listed, Snapshot)> {
         check_label(options.label.as_deref())?;
         let config = self.config()?;
         let automatic = options.kind == SnapshotKind::Auto;
+        if automatic {
+            self.make_room(&config)?;
+        }
         let durability =
             options.durability.unwrap_or(if automatic { Durability::Instant } else { Durability::Durable });
-        let taking = Taking { workspace: self, options, session: self.writing_session(), durability, config: &config };
+        let session = behind.map_or_else(|| self.writing_session(), |behind| behind.session.clone());
+        let taking = Taking { workspace: self, options, session, durability, config: &config, behind };
         if let Some(served) = only {
             return taking.with(served, Vec::new());
         }
@@ -140,8 +167,62 @@ pub(crate) fn check_label(label: Option<&str>) -> Result<()> {
             "a label is one line of up to 4096 bytes without control characters",
         )),
         Some("") => Err(Error::new(ErrorKind::InvalidArgument, "a label cannot be empty")),
+        // No REF could reach it, or something else would be reached.
+        Some(label) if label.starts_with('@') || (label.len() == 12 && looks_like_id(label)) => Err(Error::new(
+            ErrorKind::InvalidArgument,
+            format!("{label:?} cannot be a label: as a REF it means something else"),
+        )
+        .with_hint("labels do not begin with @, and are not twelve letters from k to z")),
+        Some(label) if refs::reads_as_time(label) => Err(Error::new(
+            ErrorKind::InvalidArgument,
+            format!("{label:?} cannot be a label: as a REF it means a time"),
+        )
+        .with_hint(format!("say more: `-m {}`", text::shell(format!("from {label}").as_ref())))),
         _ => Ok(()),
     }
+}
+
+/// The moments that a snapshot is taken for.
+#[derive(Clone, Copy)]
+pub(crate) struct Behind<'a> {
+    /// Their session.
+    pub(crate) session: &'a SessionName,
+    /// Says of each what is to be said but the snapshot's id, when the snapshot has just been made.
+    pub(crate) look: &'a dyn Fn() -> Result<Vec<MomentUpdate>>,
+    /// Whether they get one of their own, even where nothing has changed.
+    pub(crate) own: bool,
+}
+
+/// The snapshot that is on the timeline now.
+#[derive(Debug, Clone)]
+pub(crate) enum Listed {
+    /// The one that was taken.
+    New(Box<SnapshotRecord>),
+    /// The session's last one, to which it is equal.
+    Equal(Shown),
+}
+
+/// Enough of a snapshot to look at it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Shown {
+    pub(crate) id: SnapshotId,
+    pub(crate) provider: ProviderName,
+    pub(crate) reference: Reference,
+}
+
+impl Listed {
+    pub(crate) fn shown(&self) -> Shown {
+        match self {
+            Self::New(record) => {
+                Shown { id: record.id.clone(), provider: record.provider.clone(), reference: record.reference.clone() }
+            }
+            Self::Equal(shown) => shown.clone(),
+        }
+    }
+}
+
+fn not_listed() -> Error {
+    Error::new(ErrorKind::Internal, "a snapshot was not listed")
 }
 
 /// One snapshot to be taken.
@@ -151,10 +232,11 @@ struct Taking<'a> {
     session: SessionName,
     durability: Durability,
     config: &'a Config,
+    behind: Option<Behind<'a>>,
 }
 
 impl Taking<'_> {
-    fn with(&self, served: &Served, before: Vec<EventBody>) -> Result<(SnapshotRecord, Snapshot)> {
+    fn with(&self, served: &Served, before: Vec<EventBody>) -> Result<(Listed, Snapshot)> {
         let workspace = self.workspace;
         let dir = workspace.open_dir()?;
         let request = self.request(served)?;
@@ -165,43 +247,63 @@ impl Taking<'_> {
         let mut record = SnapshotRecord::of(&snapshot, &served.name, self.options.kind, &self.session);
         record.kept = self.options.keep;
         record.attributes = self.attributes();
-        match self.list(before, record, &snapshot) {
-            Ok(record) => {
-                self.note_first_commit(&snapshot);
-                background::after_snapshot(workspace, &record);
-                Ok((record, snapshot))
-            }
-            Err(error) => {
-                // Nobody will hear its id: take it back. If that fails too, gc finds it.
-                let request = DestroyRequest::Snapshot(snapshot.reference);
-                let _ = served.provider.destroy(&served.place(), &request, &workspace.context());
-                Err(error)
-            }
+        let listed = self.list(before, record, &snapshot);
+        if !matches!(listed, Ok(Listed::New(_))) {
+            // Nobody will hear its id: take it back. If that fails too, gc finds it.
+            let request = DestroyRequest::Snapshot(snapshot.reference.clone());
+            let _ = served.provider.destroy(&served.place(), &request, &workspace.context());
         }
+        let listed = listed?;
+        self.note_first_commit(&snapshot);
+        if let Listed::New(record) = &listed {
+            background::after_snapshot(workspace, record);
+        }
+        Ok((listed, snapshot))
     }
 
-    fn list(
-        &self,
-        mut events: Vec<EventBody>,
-        mut record: SnapshotRecord,
-        snapshot: &Snapshot,
-    ) -> Result<SnapshotRecord> {
+    fn list(&self, mut events: Vec<EventBody>, mut record: SnapshotRecord, snapshot: &Snapshot) -> Result<Listed> {
+        let updates = self.behind.map_or_else(|| Ok(Vec::new()), |behind| (behind.look)())?;
+        let mut equal = None;
         let make = |head: &Head| {
             let last = head.snapshot.as_ref().filter(|last| last.equals(&record.provider, snapshot.tree.as_ref()));
             record.equal_to = last.map(|last| last.id.clone());
-            events.push(EventBody::Snapshot { snapshot: Box::new(record) });
+            equal = last.and_then(|last| self.serves(last, snapshot));
+            let theirs = equal.as_ref().map_or_else(|| record.id.clone(), |equal: &Shown| equal.id.clone());
+            if equal.is_none() {
+                events.push(EventBody::Snapshot { snapshot: Box::new(record) });
+            }
+            events.extend(updates.into_iter().map(|mut update| {
+                update.snapshot = Some(theirs.clone());
+                EventBody::MomentUpdate(Box::new(update))
+            }));
             events
         };
         let durability = match snapshot.durability {
             Durability::Durable => Durability::Durable,
             _ => self.durability,
         };
-        let listed = self.workspace.append_with(&self.session, durability, make)?;
+        // Behind an agent the lock is not held for as long as the disk takes: another hook may wait for it.
+        let held = if self.behind.is_some() { Durability::Instant } else { durability };
+        let listed = self.workspace.append_with(&self.session, held, make)?;
+        if held != durability {
+            self.workspace.log().sync_one(&self.session, durability)?;
+        }
+        if let Some(equal) = equal {
+            return Ok(Listed::Equal(equal));
+        }
         let last = listed.into_iter().rev().find_map(|event| match event.body {
-            EventBody::Snapshot { snapshot } => Some(*snapshot),
+            EventBody::Snapshot { snapshot } => Some(snapshot),
             _ => None,
         });
-        last.ok_or_else(|| Error::new(ErrorKind::Internal, "a snapshot was not listed"))
+        last.map(Listed::New).ok_or_else(not_listed)
+    }
+
+    /// The last snapshot, if it can be what the moments show, its tree being equal.
+    fn serves(&self, last: &HeadSnapshot, snapshot: &Snapshot) -> Option<Shown> {
+        let behind = self.behind.filter(|behind| !behind.own)?;
+        last.serves(behind.session, snapshot.repository.as_ref()).then_some(())?;
+        let reference = last.reference.clone()?;
+        Some(Shown { id: last.id.clone(), provider: last.provider.clone(), reference })
     }
 
     /// Once for a repository. Only an attribute: what cannot be written now, a later snapshot writes.

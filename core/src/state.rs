@@ -1,11 +1,13 @@
 //! What the timelines of a workspace amount to.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use ah_plugin_api::SnapshotId;
 
+use crate::moments::Moment;
 use crate::record::SnapshotRecord;
-use crate::timeline::{Event, EventBody, TimelineFault, TimelineReport};
+use crate::rewind::left_behind;
+use crate::timeline::{Event, EventBody, TimelineReport};
 
 /// All sessions' events in order, folded.
 #[derive(Debug, Clone, Default)]
@@ -14,26 +16,24 @@ pub(crate) struct State {
     pub(crate) events: Vec<Event>,
     /// The snapshots that are there, oldest first, with labels and pins as they are now.
     pub(crate) snapshots: Vec<SnapshotRecord>,
+    /// The moments, oldest first, with what became of each.
+    pub(crate) moments: Vec<Moment>,
+    /// Those of them that their sessions went back behind.
+    pub(crate) rewound: BTreeSet<SnapshotId>,
     /// The snapshots that were removed, or were to be.
     pub(crate) removed: BTreeSet<SnapshotId>,
-    /// Lines that cannot be read.
-    pub(crate) faults: Vec<TimelineFault>,
 }
 
 impl State {
     /// Folds events, which are in order.
     pub(crate) fn of(report: TimelineReport) -> Self {
-        let mut removed = BTreeSet::new();
+        let removed = removed(&report.events);
         let mut edits: BTreeMap<&SnapshotId, (Option<&String>, Option<bool>)> = BTreeMap::new();
         for event in &report.events {
-            match &event.body {
-                EventBody::Remove { snapshots, .. } => removed.extend(snapshots.iter().cloned()),
-                EventBody::Edit { snapshot, label, kept } => {
-                    let edit = edits.entry(snapshot).or_default();
-                    edit.0 = label.as_ref().or(edit.0);
-                    edit.1 = kept.or(edit.1);
-                }
-                _ => {}
+            if let EventBody::Edit { snapshot, label, kept } = &event.body {
+                let edit = edits.entry(snapshot).or_default();
+                edit.0 = label.as_ref().or(edit.0);
+                edit.1 = kept.or(edit.1);
             }
         }
         let mut seen = BTreeSet::new();
@@ -54,11 +54,54 @@ impl State {
             snapshots.push(snapshot);
         }
         drop(seen);
-        Self { snapshots, removed, faults: report.faults, events: report.events }
+        let (moments, rewound) = moments_of(&report.events, &removed);
+        Self { snapshots, moments, rewound, removed, events: report.events }
     }
 
     /// The snapshot of that id, if it is there.
     pub(crate) fn snapshot(&self, id: &SnapshotId) -> Option<&SnapshotRecord> {
         self.snapshots.iter().find(|snapshot| snapshot.id == *id)
     }
+}
+
+/// The moments of events, which are in order, and those of them that their sessions went back behind.
+pub(crate) fn moments(events: &[Event]) -> (Vec<Moment>, BTreeSet<SnapshotId>) {
+    moments_of(events, &removed(events))
+}
+
+fn removed(events: &[Event]) -> BTreeSet<SnapshotId> {
+    let removed = events.iter().filter_map(|event| match &event.body {
+        EventBody::Remove { snapshots, .. } => Some(snapshots),
+        _ => None,
+    });
+    removed.flatten().cloned().collect()
+}
+
+fn moments_of(events: &[Event], removed: &BTreeSet<SnapshotId>) -> (Vec<Moment>, BTreeSet<SnapshotId>) {
+    let mut moments: Vec<Moment> = Vec::new();
+    let mut places: HashMap<&SnapshotId, usize> = HashMap::new();
+    for event in events {
+        match &event.body {
+            EventBody::Moment(record) => {
+                places.insert(&record.id, moments.len());
+                let (session, record) = (event.session.clone(), (**record).clone());
+                moments.push(Moment { seq: event.seq, time: event.time, session, record });
+            }
+            EventBody::MomentUpdate(update) => {
+                if let Some(&at) = places.get(&update.moment) {
+                    moments[at].record.update(update);
+                }
+            }
+            _ => {}
+        }
+    }
+    for Moment { record, .. } in &mut moments {
+        if record.snapshot.as_ref().is_some_and(|snapshot| removed.contains(snapshot)) {
+            record.snapshot = None;
+            record.inexact = false;
+            record.reason = Some("its snapshot was removed".to_owned());
+        }
+    }
+    let left = left_behind(events, &moments);
+    (moments, left)
 }

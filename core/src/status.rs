@@ -3,12 +3,13 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use ah_plugin_api::{Dir, ErrorKind, ProviderName, Result};
+use ah_plugin_api::{Capability, Dir, ErrorKind, ProviderName, Result};
 use serde::Serialize;
 
 use crate::branch::{self, BranchRecord};
 use crate::engine::{Access, Engine};
 use crate::ids::WorkspaceId;
+use crate::notice::{Notice, NoticeKind};
 use crate::providers::RefusedPlugin;
 use crate::record::SnapshotRecord;
 use crate::registry::{Identity, Index, WorkspaceRecord};
@@ -59,6 +60,9 @@ pub struct Status {
     /// The last time that the chosen provider failed, and who took over.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub degraded: Option<String>,
+    /// Whether automatic snapshots are paused, as the disk has less room than shall stay free.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub paused: bool,
     /// Other workspaces whose directories are not where they were.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub missing: Vec<MissingWorkspace>,
@@ -113,6 +117,7 @@ impl Engine {
             leases: Vec::new(),
             interrupted: None,
             degraded: None,
+            paused: false,
             missing: self
                 .missing()?
                 .into_iter()
@@ -122,6 +127,7 @@ impl Engine {
         if let Some(workspace) = workspace {
             status.add(&workspace)?;
         }
+        self.tell_of_own_state(&status);
         Ok(status)
     }
 }
@@ -131,6 +137,23 @@ impl Engine {
     pub(crate) fn missing(&self) -> Result<Vec<WorkspaceRecord>> {
         let records = Index::load(self.home())?.0.workspaces.into_iter().map(|workspace| workspace.record);
         Ok(records.filter(|record| Identity::of_path(&record.path).is_none()).collect())
+    }
+}
+
+impl Engine {
+    /// Where `$AH_HOME` lies in a workspace whose provider captures everything: then it is captured with it, again and again.
+    fn tell_of_own_state(&self, status: &Status) {
+        let captures_all = |name: &ProviderName| {
+            let provider = self.provider(name);
+            provider.is_ok_and(|it| !it.describe().capabilities.contains(&Capability::AppliesPolicy))
+        };
+        let home = self.home().path();
+        if home.starts_with(&status.root) && status.provider.as_ref().is_some_and(captures_all) {
+            let message =
+                format!("the state of ah is in the workspace, and in each of its snapshots: {}", home.display());
+            let hint = "set AH_HOME to a folder outside of it, or make it a subvolume or dataset of its own";
+            self.notify(Notice::new(NoticeKind::Other, message).with_hint(hint));
+        }
     }
 }
 
@@ -150,6 +173,7 @@ impl Status {
         self.leases = workspace.leases()?;
         self.interrupted = workspace.interrupted()?;
         self.degraded = degraded(&state.events);
+        self.paused = workspace.is_paused();
         Ok(())
     }
 }

@@ -11,6 +11,7 @@ use std::path::PathBuf;
 
 use ah_plugin_api::{Error, ErrorKind, RelPath, Result, Timestamp};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use sha1::{Digest, Sha1};
 
 /// Declares an enumeration that is written as text and may grow.
 macro_rules! text_enum {
@@ -100,6 +101,11 @@ pub fn hex(bytes: &[u8]) -> String {
         let _ = write!(text, "{byte:02x}");
         text
     })
+}
+
+/// A short name of what an agent chose, in hex: no name of ours is made of it as it is.
+pub(crate) fn digest(text: &str) -> String {
+    hex(&Sha1::digest(text.as_bytes())[..10])
 }
 
 /// Reads what [`hex`] wrote.
@@ -236,6 +242,28 @@ pub mod time {
     pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Timestamp, D::Error> {
         let text = String::deserialize(deserializer)?;
         parse_time(&text).ok_or_else(|| serde::de::Error::custom("this is not a time in RFC 3339"))
+    }
+}
+
+/// For `#[serde(with)]` on the words of a command.
+pub mod words {
+    use super::{Bytes, Deserialize, Deserializer, OsStrExt, OsString, OsStringExt, Result, Serializer};
+
+    /// Writes words.
+    ///
+    /// # Errors
+    /// The serializer's.
+    pub fn serialize<S: Serializer>(words: &[OsString], serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(words.iter().map(|word| Bytes::of(word.as_bytes())))
+    }
+
+    /// Reads words.
+    ///
+    /// # Errors
+    /// The deserializer's.
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<OsString>, D::Error> {
+        let words = Vec::<Bytes>::deserialize(deserializer)?.into_iter();
+        words.map(|word| word.into_bytes().map(OsString::from_vec).map_err(serde::de::Error::custom)).collect()
     }
 }
 

@@ -13,14 +13,15 @@ use crate::config::Config;
 use crate::engine::Engine;
 use crate::fsio;
 use crate::ids::{SessionName, WorkspaceId};
-use crate::lock::{Lock, PATIENCE};
+use crate::lock::Lock;
+use crate::moments::Point;
 use crate::notice::{Notice, NoticeKind};
 use crate::record::SnapshotRecord;
 use crate::refs::Resolver;
 use crate::registry::{Identity, Index, WorkspaceRecord};
 use crate::session;
 use crate::state::State;
-use crate::timeline::{Event, EventBody, Head, Log};
+use crate::timeline::{Event, EventBody, Head, Log, TimelineReport};
 
 /// A registered workspace.
 pub struct Workspace {
@@ -43,10 +44,22 @@ impl Workspace {
         &self.root
     }
 
+    /// Where it is also when `exec` shows it at another path, canonical.
+    #[must_use]
+    pub fn own_path(&self) -> &Path {
+        &self.record.path
+    }
+
     /// The engine it belongs to.
     #[must_use]
     pub fn engine(&self) -> &Engine {
         &self.engine
+    }
+
+    /// The session that is written to.
+    #[must_use]
+    pub fn own_session(&self) -> SessionName {
+        self.writing_session()
     }
 
     /// The path inside this workspace that `path` means when said in directory `cwd`. It need not exist any more.
@@ -103,6 +116,10 @@ impl Workspace {
         self.with_resolver(state, |resolver| resolver.resolve(reference))
     }
 
+    pub(crate) fn point_in(&self, state: &State, reference: &str) -> Result<Point> {
+        self.with_resolver(state, |resolver| resolver.point(reference))
+    }
+
     fn with_resolver<T>(&self, state: &State, ask: impl FnOnce(&Resolver<'_>) -> T) -> T {
         let settings = self.engine.settings();
         let own = settings.session.as_ref().or(settings.agent_session.as_ref());
@@ -118,9 +135,8 @@ impl Workspace {
     }
 
     fn began(&self, session: &SessionName) -> Option<Timestamp> {
-        let file = self.folder().join("sessions").join(session.as_str()).join("session.json");
-        let doc = crate::versioned::Doc::<session::SessionRecord>::load(&file).ok().flatten();
-        doc.map(|doc| doc.value.created).or_else(|| self.log().began(session))
+        let record = session::load(&self.folder(), session).ok().flatten();
+        record.map(|record| record.created).or_else(|| self.log().began(session))
     }
 }
 
@@ -247,6 +263,11 @@ impl Workspace {
 
     /// All sessions' timelines, and what they amount to. What is damaged is a notice.
     pub(crate) fn state(&self) -> Result<State> {
+        self.read_timelines().map(State::of)
+    }
+
+    /// The same, not yet summed up.
+    pub(crate) fn read_timelines(&self) -> Result<TimelineReport> {
         let (report, torn) = self.log().read(None)?;
         self.tell_repaired(torn);
         if let Some(fault) = report.faults.first() {
@@ -262,7 +283,7 @@ impl Workspace {
                     .with_hint("ah agent fs gc lists again snapshots that were lost with them"),
             );
         }
-        Ok(State::of(report))
+        Ok(report)
     }
 
     /// Puts an event on a session's timeline. With `Durable` it survives a power cut when this returns.
@@ -306,7 +327,14 @@ impl Workspace {
 
     pub(crate) fn log(&self) -> Log<'_> {
         let settings = self.engine.settings();
-        Log { folder: self.folder(), clock: &settings.clock, observer: &*settings.observer }
+        let patience = settings.patience;
+        Log { folder: self.folder(), clock: &settings.clock, observer: &*settings.observer, patience }
+    }
+
+    /// Held by who is about to pin, to label or to need a snapshot, from before it is looked for until that is written down: what goes
+    /// unasked is not decided meanwhile (`prune::unasked`).
+    pub(crate) fn lock_stays(&self) -> Result<Lock> {
+        self.lock_as("stays", false)
     }
 
     /// Takes the lock of that name in this workspace (`restore`, `orphans`, …), waiting briefly for another process.
@@ -316,6 +344,11 @@ impl Workspace {
 
     /// As [`Workspace::lock`], alone or shared.
     pub(crate) fn lock_as(&self, name: &str, alone: bool) -> Result<Lock> {
-        Lock::take(&self.folder().join(format!("{name}.lock")), alone, PATIENCE, &*self.engine.settings().observer)
+        Lock::take(
+            &self.folder().join(format!("{name}.lock")),
+            alone,
+            self.engine.settings().patience,
+            &*self.engine.settings().observer,
+        )
     }
 }

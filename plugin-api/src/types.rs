@@ -268,6 +268,10 @@ pub struct RepositoryState {
     /// Why the objects that HEAD and the index name are not kept with the snapshot, where they are not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_kept: Option<String>,
+    /// Changes with the index, the refs and what is in progress, by their attributes: while it is the same, so are they. None if that
+    /// cannot be told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub marks: Option<String>,
 }
 
 /// A snapshot as a provider knows it.
@@ -399,6 +403,10 @@ pub struct Changes {
     pub changes: Vec<Change>,
     /// How they were found.
     pub method: DiffMethod,
+    /// Nothing at all was written between the sides, nothing that is no difference either: no owner, no attribute, nothing of a repository's
+    /// own. False where that is not known.
+    #[serde(default)]
+    pub untouched: bool,
 }
 
 /// Space in use, bytes.

@@ -9,6 +9,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod config;
+mod marks;
 mod objects;
 mod own;
 mod owner;

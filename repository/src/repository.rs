@@ -16,7 +16,7 @@ use rustix::fs::{FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
 use crate::owner::as_owner;
-use crate::{progress, refs};
+use crate::{marks, progress, refs};
 
 /// The user's repository as it was found from a workspace.
 #[derive(Debug)]
@@ -57,6 +57,7 @@ impl Repository {
         {
             this.state.not_kept = Some(why);
         }
+        this.state.marks = marks::of(&this.git);
         Some(this)
     }
 
@@ -79,6 +80,7 @@ impl Repository {
             let why = "its objects are outside the workspace; a branch gets those that are there when it is made";
             this.state.not_kept = Some(why.to_owned());
         }
+        this.state.marks = marks::of(&this.git);
         Some(this.state)
     }
 

@@ -74,9 +74,14 @@ pub(crate) fn run(app: &App, args: &BranchArgs) -> Outcome {
 /// Makes a branch, and tells what a person should know of it.
 pub(crate) fn make(app: &App, workspace: &Workspace, options: &BranchOptions) -> ah_core::Result<BranchRecord> {
     let branch = workspace.branch(options)?;
-    if app.ui.json {
-        return Ok(branch);
+    if !app.ui.json {
+        tell(app, &branch);
     }
+    Ok(branch)
+}
+
+/// What a person should know of a branch.
+pub(crate) fn tell(app: &App, branch: &BranchRecord) {
     for note in &branch.notes {
         app.ui.note(note);
     }
@@ -91,5 +96,4 @@ pub(crate) fn make(app: &App, workspace: &Workspace, options: &BranchOptions) ->
             app.ui.note(&format!("left behind: {} ({why})", left.path));
         }
     }
-    Ok(branch)
 }

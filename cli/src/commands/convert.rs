@@ -13,7 +13,8 @@ use crate::output::text;
 #[command(after_help = "\
 On Btrfs it makes the workspace's directory a subvolume: snapshots then cost milliseconds, hold nothing else, and need no root. \
 Contents, owners, permissions and times stay; nothing is copied but names, as files share their data. \
-`ah agent fs status` says where it is worthwhile. Refused while a program has something in it open, a shell that stands in it \
+`ah agent fs status` says where it is worthwhile. Mount the filesystem with user_subvol_rm_allowed first: without it only root \
+can remove such snapshots, and another provider goes on serving. Refused while a program has something in it open, a shell that stands in it \
 included: go outside, and name it with -C.
 
 Examples:

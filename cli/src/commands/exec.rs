@@ -3,10 +3,10 @@
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use ah_core::exec::{alone, become_command};
-use ah_core::{Access, BranchOptions, ExecError, ExecOptions};
+use ah_core::{Access, BranchOptions, BranchRecord, ExecError, ExecOptions, Workspace};
 use ah_plugin_api::{Error, ErrorKind};
 use clap::Args;
 
@@ -18,7 +18,7 @@ use crate::failure::{Failure, Outcome};
 #[derive(Debug, Args)]
 #[command(after_help = "\
 CMD and everything it starts see the branch where the workspace is; everybody else sees the workspace. Without BRANCH a \
-new one is made from the present state. Ends as CMD ends; 128 + N if signal N ended it, 127 if there is no CMD, 126 if it \
+new one is made from the present state; it goes when CMD has ended if nothing in it was changed, and is kept otherwise. Ends as CMD ends; 128 + N if signal N ended it, 127 if there is no CMD, 126 if it \
 cannot be run. With --json, errors before CMD starts are JSON; afterwards stdout is CMD's.
 
 Examples:
@@ -49,17 +49,36 @@ pub(crate) fn run(app: &App, args: &ExecArgs) -> Outcome {
         Some(name) => workspace.find_ready_branch(name)?,
         None => {
             let made = branch::make(app, &workspace, &BranchOptions::default())?;
-            app.ui.note(&format!("branch {} at {}", made.name, made.path.display()));
+            let (name, path) = (&made.name, made.path.display());
+            app.ui
+                .note(&format!("branch {name} at {path}; it goes when the command ends, if nothing in it was changed"));
             made
         }
     };
-    app.tell_notices();
-    workspace.hold_branch(&branch)?;
-    if !alone() {
-        return Err(anew(app.ui.json, &branch.path, workspace.root(), &args.command).into());
+    if args.branch.is_some() {
+        workspace.hold_branch(&branch)?;
+    } else {
+        workspace.hold_branch_once(&branch)?;
     }
-    // Only if this process could not become the command is there anything to say.
-    Err(failed(workspace.exec(&branch, &options(workspace.root()))))
+    Err(become_in(app, &workspace, &branch, &options(workspace.root())))
+}
+
+/// Becomes a command that sees `branch`, which is held, at the workspace's path. Only if that cannot be is there anything to say.
+pub(crate) fn become_in(app: &App, workspace: &Workspace, branch: &BranchRecord, options: &ExecOptions) -> Failure {
+    app.tell_notices();
+    if !alone() {
+        return anew(app.ui.json, &branch.path, workspace.root(), options).into();
+    }
+    failed(workspace.exec(branch, options))
+}
+
+/// Whether the kernel lets a directory be shown at another's path here; tried by showing `root` at its own.
+pub(crate) fn can_show(root: &Path) -> bool {
+    let Ok(program) = std::env::current_exe() else { return false };
+    let mut attempt = Command::new(&program);
+    attempt.args(["agent", "fs", "exec", "--over"]).args([root, root]).arg("--").arg(&program).arg("--version");
+    attempt.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    attempt.status().is_ok_and(|status| status.success())
 }
 
 /// A command that cannot be run ends this as it ends a shell.
@@ -72,11 +91,14 @@ fn failed(error: ExecError) -> Failure {
 }
 
 /// Starts this program anew in this process, to be rid of the threads of providers; gives why that failed.
-fn anew(json: bool, branch: &Path, root: &Path, command: &[OsString]) -> Error {
+fn anew(json: bool, branch: &Path, root: &Path, options: &ExecOptions) -> Error {
     let error = std::env::current_exe().map(|program| {
         let mut again = Command::new(program);
+        if let Some(cwd) = &options.cwd {
+            again.current_dir(cwd);
+        }
         again.args(["agent", "fs", "exec", "--over"]).arg(branch).arg(root);
-        again.args(json.then_some("--json")).arg("--").args(command);
+        again.args(json.then_some("--json")).arg("--").args(&options.command);
         again.exec()
     });
     let (Ok(error) | Err(error)) = error;

@@ -1,6 +1,9 @@
 //! `ah agent fs gc`: what crashes and removals left.
 
-use ah_core::{GcOptions, GcReport};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use ah_core::{Error, GcOptions, GcReport};
 use clap::Args;
 use serde::Serialize;
 
@@ -22,6 +25,12 @@ pub(crate) struct GcArgs {
     /// Only what is due and cheap; started by other commands in the background.
     #[arg(long, hide = true)]
     auto: bool,
+    /// A branch to take away when the command has ended that runs in it; started by `exec`.
+    #[arg(long, hide = true, value_name = "BRANCH", requires = "auto")]
+    after_command: Option<String>,
+    /// Said by the process that `--after-command` starts to be nobody's child.
+    #[arg(long, hide = true, requires = "after_command")]
+    detached: bool,
 }
 
 #[derive(Serialize)]
@@ -34,7 +43,16 @@ pub(crate) fn run(app: &App, args: &GcArgs) -> Outcome {
     if args.auto {
         app.work_in_background();
     }
+    if args.after_command.is_some() && !args.detached {
+        return detach();
+    }
     let (root, workspace) = app.history()?;
+    if let (Some(branch), Some(workspace)) = (&args.after_command, &workspace) {
+        // Until then the command that is to run has not begun.
+        let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
+        workspace.remove_branch_when_done(branch)?;
+        return Ok(Exit::Done);
+    }
     let options = GcOptions { auto: args.auto };
     let report = workspace.map_or_else(|| Ok(GcReport::default()), |workspace| workspace.gc(&options))?;
     if app.ui.json {
@@ -53,4 +71,14 @@ pub(crate) fn run(app: &App, args: &GcArgs) -> Outcome {
         }
     }
     Ok(if report.failures.is_empty() { Exit::Done } else { Exit::Code(1) })
+}
+
+/// Starts this very command once more, and ends.
+fn detach() -> Outcome {
+    let failed = |e: std::io::Error| Error::from_io("ah cannot start itself anew", &e);
+    let program = std::env::current_exe().map_err(failed)?;
+    let mut again = Command::new(program);
+    again.args(std::env::args_os().skip(1)).arg("--detached").process_group(0);
+    again.spawn().map(drop).map_err(failed)?;
+    Ok(Exit::Done)
 }

@@ -83,6 +83,10 @@ fn write(app: &App, status: &Status, next: &[Next]) -> Result<(), Failure> {
         if let Some(degraded) = &status.degraded {
             writeln!(out, "{}: {}", painter.paint("degraded", Style::Warning), text::line(degraded))?;
         }
+        if status.paused {
+            let paused = painter.paint("paused", Style::Warning);
+            writeln!(out, "{paused}: automatic snapshots, as the disk has too little room")?;
+        }
         writeln!(out)?;
         let width = next.iter().map(|next| next.command.len()).max().unwrap_or(0);
         for Next { command, purpose } in next {

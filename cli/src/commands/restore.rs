@@ -128,7 +128,7 @@ pub(crate) fn tell(app: &App, workspace: &Workspace, report: &RestoreReport, for
 }
 
 /// What there is to say beside the result.
-fn aside(app: &App, report: &RestoreReport, refused: bool) {
+pub(crate) fn aside(app: &App, report: &RestoreReport, refused: bool) {
     let target = &report.target;
     let name = target.label.as_ref().map_or_else(|| target.id.to_string(), |label| format!("{} ({label})", target.id));
     let done = if report.dry_run { "would restore" } else { "restored" };

@@ -1,20 +1,25 @@
 //! `ah session …`: the sessions of this workspace.
 
-use ah_core::SessionRecord;
+use ah_core::{Error, ErrorKind, ListedSession, Moment, MomentKind, SessionName, SessionRecord};
 use clap::{Args, Subcommand};
 use serde::Serialize;
 
 use crate::app::App;
+use crate::commands::session_branch;
 use crate::failure::{Exit, Outcome};
 use crate::output::style::Style;
 use crate::output::table::{Cell, Table};
-use crate::output::time;
+use crate::output::{text, time};
 
 /// `ah session …`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Session {
-    /// List the sessions.
+    /// List the sessions, with those that branched off.
     List(ListArgs),
+    /// Everything known about a session.
+    Show(ShowArgs),
+    /// Start a new session from a moment: files and conversation as they were.
+    Branch(session_branch::BranchArgs),
 }
 
 /// Options of `ah session list`.
@@ -25,29 +30,108 @@ Examples:
   ah session list --json")]
 pub(crate) struct ListArgs {}
 
+/// Options of `ah session show`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Without NAME the session that is written to: --session, else $AH_SESSION, else main.
+
+Examples:
+  ah session show claude-20261121-1
+  ah session show --json")]
+pub(crate) struct ShowArgs {
+    /// The session.
+    #[arg(value_name = "NAME")]
+    name: Option<String>,
+}
+
 #[derive(Serialize)]
-struct Shape<'a> {
-    sessions: &'a [SessionRecord],
+struct ListShape<'a> {
+    sessions: &'a [ListedSession],
+}
+
+#[derive(Serialize)]
+struct ShowShape<'a> {
+    session: &'a SessionRecord,
+    moments: usize,
+    prompts: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    last: Option<&'a Moment>,
 }
 
 /// Runs one of them.
 pub(crate) fn run(app: &App, command: &Session) -> Outcome {
     match command {
         Session::List(_) => list(app),
+        Session::Show(args) => show(app, args),
+        Session::Branch(args) => session_branch::run(app, args),
     }
 }
 
 fn list(app: &App) -> Outcome {
-    let status = app.engine()?.status(&app.cwd)?;
+    let (root, workspace) = app.history()?;
+    let sessions = workspace.map_or_else(|| Ok(Vec::new()), |workspace| workspace.related_sessions())?;
     if app.ui.json {
-        app.answer(&status.root, &Shape { sessions: &status.sessions })?;
+        app.answer(&root, &ListShape { sessions: &sessions })?;
         return Ok(Exit::Done);
     }
-    let mut table = Table::new(&["SESSION", "BEGAN"]);
-    for session in &status.sessions {
-        let began = time::relative(session.created, app.now());
-        table.row([Cell::new(session.name.as_str(), Style::Bold), Cell::from(began)]);
+    let now = app.now();
+    let mut table = Table::new(&["SESSION", "BEGAN", "AGENT", "ENDED", "FROM", "IN"]);
+    for ListedSession { record, workspace, .. } in &sessions {
+        let ended = record.ended.as_ref();
+        let from = record.provenance.as_ref();
+        table.row([
+            Cell::new(record.name.as_str(), Style::Bold),
+            Cell::from(time::relative(record.created, now)),
+            Cell::from(record.agent.as_ref().map_or("", |agent| &agent.name)),
+            Cell::from(
+                ended.map_or_else(String::new, |end| format!("{} ({})", time::relative(end.time, now), end.reason)),
+            ),
+            Cell::from(from.map_or("", |from| from.from_session_id.as_str())),
+            Cell::from(workspace.as_deref().map_or_else(String::new, text::path)),
+        ]);
     }
     app.ui.stdout(|out| table.write(out, app.ui.out))?;
+    Ok(Exit::Done)
+}
+
+fn show(app: &App, args: &ShowArgs) -> Outcome {
+    let workspace = app.workspace(ah_core::Access::Existing)?;
+    let name = args.name.clone().map_or_else(|| Ok(workspace.own_session()), SessionName::new)?;
+    let sessions = workspace.sessions()?;
+    let session = sessions.iter().find(|session| session.name == name).ok_or_else(|| {
+        Error::new(ErrorKind::NotFound, format!("there is no session {name} in this workspace"))
+            .with_hint("ah session list")
+    })?;
+    let moments = workspace.moments(Some(&name))?;
+    let prompts = moments.iter().filter(|moment| moment.record.kind == MomentKind::Prompt).count();
+    let shape = ShowShape { session, moments: moments.len(), prompts, last: moments.last() };
+    if app.ui.json {
+        app.answer(workspace.root(), &shape)?;
+        return Ok(Exit::Done);
+    }
+    let now = app.now();
+    let mut rows: Vec<(&str, String)> = vec![("session", session.name.to_string())];
+    rows.extend(session.title.clone().map(|title| ("title", title)));
+    rows.push(("began", format!("{}, {}", time::local(session.created), time::relative(session.created, now))));
+    if let Some(agent) = &session.agent {
+        rows.push(("agent", format!("{}, session {}", agent.name, agent.id)));
+        rows.push(("started in", agent.start.display().to_string()));
+        rows.extend(agent.transcript.as_ref().map(|file| ("transcript", file.display().to_string())));
+    }
+    if let Some(end) = &session.ended {
+        rows.push(("ended", format!("{}, {} ({})", time::local(end.time), time::relative(end.time, now), end.reason)));
+    }
+    if let Some(from) = &session.provenance {
+        let (session, snapshot, method) = (&from.from_session_id, &from.fs_snapshot_id, from.method);
+        rows.push((
+            "grew from",
+            format!("{session} at {}, snapshot {snapshot}, by {method}", time::local(from.from_ts)),
+        ));
+    }
+    rows.push(("moments", format!("{}, {}", moments.len(), text::count(prompts as u64, "prompt", "prompts"))));
+    app.ui.stdout(|out| {
+        use std::io::Write;
+        rows.iter().try_for_each(|(name, value)| writeln!(out, "{name:<12}{}", text::line(value)))
+    })?;
     Ok(Exit::Done)
 }

@@ -63,6 +63,10 @@ fn write(app: &App, status: &Status) -> Result<(), Failure> {
         if let Some(degraded) = &status.degraded {
             writeln!(out, "{}  {}", painter.paint("degraded", Style::Warning), text::line(degraded))?;
         }
+        if status.paused {
+            let what = "automatic snapshots, as the disk has too little room; `ah agent fs prune --dry-run` shows what is kept";
+            writeln!(out, "{}    {what}", painter.paint("paused", Style::Warning))?;
+        }
         if let Some(latest) = &status.latest {
             let when = time::relative(latest.time, app.now());
             writeln!(
@@ -104,7 +108,13 @@ fn write(app: &App, status: &Status) -> Result<(), Failure> {
     for (path, remedy) in status.refused.iter().filter_map(|plugin| Some((&plugin.path, plugin.remedy.as_ref()?))) {
         app.ui.note(&format!("{}: {remedy}", text::path(path)));
     }
-    tell_missing(app, &status.missing);
+    if let Some(first) = status.missing.first() {
+        let (path, more) = (text::path(&first.path), status.missing.len() - 1);
+        let others = if more > 0 { format!(" (and {more} more)") } else { String::new() };
+        app.ui.note(&format!(
+            "the workspace {path}{others} is not there; its snapshots are kept: `ah agent fs gc` says more"
+        ));
+    }
     Ok(())
 }
 

@@ -1,18 +1,25 @@
-//! `ah timeline`: what happened here, in order.
+//! `ah timeline`: what happened here, in order; what an agent did for a prompt stands below it.
 
-use ah_core::{Event, EventBody, SnapshotKind, SnapshotRecord, TimelineFilter, TimelineReport};
+use std::collections::{BTreeSet, HashMap, HashSet};
+
+use ah_core::{
+    Event, EventBody, FilesChanged, Moment, MomentKind, MomentRecord, PromptGroup, SnapshotId, SnapshotKind,
+    SnapshotRecord, TimelineFilter, TimelineReport,
+};
 use clap::Args;
+use serde::Serialize;
 
 use crate::app::App;
 use crate::failure::{Exit, Outcome};
 use crate::output::style::Style;
 use crate::output::table::{Cell, Table};
-use crate::output::{text, time};
+use crate::output::{size, text, time};
 
 /// Options of `ah timeline`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The latest is last. With --session only that session's.
+The latest is last. What an agent did for a prompt stands below it, with the files that changed in all. `(left)`: the session went \
+back behind that prompt. With --session only that session's.
 
 Examples:
   ah timeline
@@ -24,13 +31,21 @@ pub(crate) struct TimelineArgs {
     limit: Option<usize>,
 }
 
+/// The JSON: the events as they stand, and the moments by prompts.
+#[derive(Serialize)]
+struct Shape<'a> {
+    #[serde(flatten)]
+    report: &'a TimelineReport,
+    prompts: Vec<PromptGroup>,
+}
+
 /// Prints the events.
 pub(crate) fn run(app: &App, args: &TimelineArgs) -> Outcome {
     let (root, workspace) = app.history()?;
     let filter = TimelineFilter { limit: args.limit, ..TimelineFilter::default() };
     let report = workspace.map_or_else(|| Ok(TimelineReport::default()), |workspace| workspace.timeline(&filter))?;
     if app.ui.json {
-        app.answer(&root, &report)?;
+        app.answer(&root, &Shape { report: &report, prompts: report.prompts() })?;
         return Ok(Exit::Done);
     }
     app.ui.stdout(|out| table(&report, app).write(out, app.ui.out))?;
@@ -41,24 +56,107 @@ pub(crate) fn run(app: &App, args: &TimelineArgs) -> Outcome {
     Ok(Exit::Done)
 }
 
+/// One prompt's events together, where several sessions are at work at once.
 fn table(report: &TimelineReport, app: &App) -> Table {
     let now = app.now();
-    let mut table = Table::new(&["WHEN", "SESSION", "EVENT", "ID", "WHAT"]);
+    let moments: HashMap<&str, &Moment> =
+        report.moments.iter().map(|moment| (moment.record.id.as_str(), moment)).collect();
+    let shown: HashSet<&str> =
+        report.moments.iter().filter_map(|moment| moment.record.snapshot.as_ref()).map(SnapshotId::as_str).collect();
+    let mut groups: Vec<Vec<&Event>> = Vec::new();
+    let mut current: HashMap<&str, usize> = HashMap::new();
     for event in &report.events {
-        let (name, id, what) = row(event);
-        table.row([
-            Cell::from(time::relative(event.time, now)),
-            Cell::from(event.session.as_str()),
-            name,
-            Cell::new(&id, Style::Id),
-            Cell::from(what),
-        ]);
+        let session = event.session.as_str();
+        let begins = match &event.body {
+            // Told with their moments.
+            EventBody::MomentUpdate(_) => continue,
+            EventBody::Snapshot { snapshot }
+                if snapshot.kind == SnapshotKind::Auto && shown.contains(snapshot.id.as_str()) =>
+            {
+                continue;
+            }
+            EventBody::Moment(moment) => moment.kind == MomentKind::Prompt,
+            _ => false,
+        };
+        // What is no agent's stands where it happened.
+        let last_is_ours = current.get(session).is_some_and(|&at| at + 1 == groups.len() || groups[at][0].is_prompt());
+        if begins || !last_is_ours {
+            current.insert(session, groups.len());
+            groups.push(vec![event]);
+        } else if let Some(&at) = current.get(session) {
+            groups[at].push(event);
+        }
+    }
+    let mut table = Table::new(&["WHEN", "SESSION", "EVENT", "ID", "WHAT"]);
+    for group in groups {
+        let below_prompt = group[0].is_prompt();
+        for (at, event) in group.into_iter().enumerate() {
+            let (name, id, what) = row(event, &moments, &report.left);
+            table.row([
+                Cell::from(time::relative(event.time, now)),
+                Cell::from(event.session.as_str()),
+                if below_prompt && at > 0 { name.indented() } else { name },
+                Cell::new(&id, Style::Id),
+                Cell::from(what),
+            ]);
+        }
     }
     table
 }
 
+trait IsPrompt {
+    fn is_prompt(&self) -> bool;
+}
+
+impl IsPrompt for Event {
+    fn is_prompt(&self) -> bool {
+        matches!(&self.body, EventBody::Moment(moment) if moment.kind == MomentKind::Prompt)
+    }
+}
+
+/// A moment for a person: what it was, which files changed, and why it cannot be gone back to exactly.
+fn about(moment: &MomentRecord) -> String {
+    let prompt =
+        moment.prompt.as_ref().map(|prompt| format!("{:?}", prompt.split_whitespace().collect::<Vec<_>>().join(" ")));
+    let tool = || {
+        let tool = moment.tool.as_ref()?;
+        Some(
+            moment
+                .sub_agent
+                .as_ref()
+                .map_or_else(|| tool.name.clone(), |sub| format!("{} (sub-agent {sub})", tool.name)),
+        )
+    };
+    let mut what = prompt.or_else(tool).or_else(|| moment.label.clone()).unwrap_or_default();
+    let mut add = |more: String| {
+        what = if what.is_empty() { more.clone() } else { format!("{what} - {more}") };
+    };
+    if let Some(files) = &moment.files {
+        add(changed(files));
+    }
+    match (&moment.snapshot, &moment.reason, moment.inexact) {
+        (Some(_), Some(reason), true) => add(format!("inexact: {reason}")),
+        (None, Some(reason), _) => add(format!("no snapshot: {reason}")),
+        (None, None, _) => add("no snapshot yet".to_owned()),
+        _ => {}
+    }
+    what
+}
+
+/// `2 files: a, b`.
+fn changed(files: &FilesChanged) -> String {
+    const NAMED: usize = 3;
+    if files.total == 0 {
+        return "no files changed".to_owned();
+    }
+    let named: Vec<String> = files.paths.iter().take(NAMED).map(ToString::to_string).collect();
+    let more = files.total.saturating_sub(named.len() as u64);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    format!("{}: {}{more}", text::count(files.total, "file", "files"), named.join(", "))
+}
+
 /// An event's name, the id that it is about, and the rest for a person.
-fn row(event: &Event) -> (Cell, String, String) {
+fn row(event: &Event, moments: &HashMap<&str, &Moment>, left: &BTreeSet<SnapshotId>) -> (Cell, String, String) {
     let plain = |name: &str, id: &str, what: String| (Cell::from(name), id.to_owned(), what);
     match &event.body {
         EventBody::Snapshot { snapshot } => {
@@ -69,8 +167,25 @@ fn row(event: &Event) -> (Cell, String, String) {
             (name, snapshot.id.to_string(), label(snapshot))
         }
         EventBody::Recovered { snapshot } => plain("recovered", snapshot.id.as_str(), label(snapshot)),
-        EventBody::Moment { id, kind, label, .. } => {
-            plain(kind, id.as_str(), label.as_deref().unwrap_or_default().to_owned())
+        EventBody::Moment(record) => {
+            // As it became.
+            let moment = moments.get(record.id.as_str()).map_or(&**record, |moment| &moment.record);
+            let (name, is_prompt, left) =
+                (moment.kind.as_str(), moment.kind == MomentKind::Prompt, left.contains(&moment.id));
+            let name = match (is_prompt, left) {
+                (true, true) => Cell::new(&format!("{name} (left)"), Style::Dim),
+                (false, true) => Cell::new(name, Style::Dim),
+                (true, false) => Cell::new(name, Style::Bold),
+                (false, false) => Cell::from(name),
+            };
+            (name, moment.id.to_string(), about(moment))
+        }
+        EventBody::MomentUpdate(update) => {
+            let found = update.snapshot.as_ref().map(|id| format!("snapshot {id}"));
+            plain("moment", update.moment.as_str(), found.or_else(|| update.reason.clone()).unwrap_or_default())
+        }
+        EventBody::HookFailed { agent, event, reason } => {
+            (Cell::new("hook failed", Style::Warning), String::new(), format!("{agent}, {event}: {reason}"))
         }
         EventBody::Edit { snapshot, label, kept } => {
             let label = label.as_ref().map(|label| format!("label {label:?}"));
@@ -89,6 +204,18 @@ fn row(event: &Event) -> (Cell, String, String) {
         EventBody::Branch { name, snapshot, path, .. } => {
             plain("branch", snapshot.as_str(), format!("{name} at {}", path.display()))
         }
+        EventBody::SessionBranch(made) => {
+            let what = format!("{} from {}, {}", made.name, made.from, made.method);
+            plain("session branch", made.moment.as_str(), what)
+        }
+        EventBody::Rewind(rewind) => {
+            let what = match (&rewind.snapshot, rewind.method) {
+                (Some(_), Some(_)) => "files and conversation",
+                (Some(_), None) => "files",
+                _ => "conversation",
+            };
+            (Cell::new("rewind", Style::Changed), rewind.moment.to_string(), what.to_owned())
+        }
         EventBody::BranchRemoved { name, .. } => plain("branch removed", "", name.clone()),
         EventBody::RestoreBegin(begin) => {
             let name = if begin.undoes.is_some() { "undo" } else { "restore" };
@@ -101,6 +228,12 @@ fn row(event: &Event) -> (Cell, String, String) {
             String::new(),
             format!("{provider} failed, {next} took over: {reason}"),
         ),
+        EventBody::CapturePaused { free, total } => (
+            Cell::new("paused", Style::Warning),
+            String::new(),
+            format!("automatic snapshots: only {} of {} are free on the disk", size::human(*free), size::human(*total)),
+        ),
+        EventBody::CaptureResumed {} => plain("resumed", "", "automatic snapshots".to_owned()),
         EventBody::Repaired { bytes } => {
             plain("repaired", "", format!("a torn last line of {bytes} bytes was cut off"))
         }

@@ -21,6 +21,14 @@ impl Cell {
     }
 }
 
+impl Cell {
+    /// The same, set in.
+    pub(crate) fn indented(mut self) -> Self {
+        self.text.insert_str(0, "  ");
+        self
+    }
+}
+
 impl<T: AsRef<str>> From<T> for Cell {
     fn from(text: T) -> Self {
         Self { text: text::line(text.as_ref()).into_owned(), style: None }

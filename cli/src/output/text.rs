@@ -4,6 +4,8 @@ use std::borrow::Cow;
 use std::io::{self, Write};
 use std::path::Path;
 
+use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
+
 /// `text` on one line: control characters show as escapes.
 pub(crate) fn line(text: &str) -> Cow<'_, str> {
     escape(text, |_| false)
@@ -24,6 +26,24 @@ fn escape(text: &str, keep: impl Fn(char) -> bool) -> Cow<'_, str> {
         if bad(c) { safe.extend(c.escape_default()) } else { safe.push(c) }
     }
     Cow::Owned(safe)
+}
+
+/// The first words of `text` on one line, at most `width` columns wide.
+pub(crate) fn short(text: &str, width: usize) -> String {
+    let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let safe = line(&words);
+    if safe.width() <= width {
+        return safe.into_owned();
+    }
+    let mut short = String::new();
+    let mut left = width.saturating_sub(1);
+    for c in safe.chars() {
+        let Some(rest) = left.checked_sub(c.width().unwrap_or(0)) else { break };
+        left = rest;
+        short.push(c);
+    }
+    short.push('…');
+    short
 }
 
 /// Whether a character moves the cursor, or makes what stands beside it appear in another order.
@@ -84,6 +104,16 @@ mod tests {
         assert_eq!(lines("a\nb\r"), "a\nb\\r");
         assert_eq!(line("plain äöü"), "plain äöü");
         assert_eq!(line("\u{9b}2J \u{202e}txt.exe"), "\\u{9b}2J \\u{202e}txt.exe");
+    }
+
+    #[test]
+    fn what_is_long_is_cut() {
+        assert_eq!(short(" a\n b\tc ", 10), "a b c");
+        assert_eq!(short("abcdef", 6), "abcdef");
+        assert_eq!(short("abcdefg", 6), "abcde…");
+        // Wide characters count twice.
+        assert_eq!(short("日本語日本語", 6), "日本…");
+        assert_eq!(short("\x1b[2J", 4), "\\u{…");
     }
 
     #[test]

@@ -219,6 +219,16 @@ fn paths_that_no_restore_touches_are_refused() {
     world.fs(["snapshot"]);
     assert_eq!(world.refused(2, &["agent", "fs", "restore", "@", "--", ".git/config"]), "invalid-argument");
     assert_eq!(world.refused(3, &["agent", "fs", "restore", "@", "--", "nowhere"]), "not-found");
+    // Hints are right wherever one stands.
+    fs::create_dir(world.root().join("sub")).unwrap();
+    let mut inside = world.command(["agent", "fs", "restore", "@", "--", "nowhere"]);
+    let ran = crate::support::Ran::of(inside.current_dir(world.root().join("sub")));
+    let whole = world.root().join("sub/nowhere");
+    assert!(ran.stderr.contains(&format!("versions {}", whole.display())), "{ran:?}");
+    let ran = world.run(["agent", "fs", "restore", "@", "--", ".git"]);
+    let holds = !world.can("applies-policy");
+    assert_eq!(ran.stderr.contains("copies it out"), holds, "{ran:?}");
+    assert_eq!(ran.stderr.contains("ah agent fs branch "), !holds, "{ran:?}");
 }
 
 #[test]
@@ -258,4 +268,80 @@ fn filesystems_with_reflinks_share_what_is_carried() {
         ah(&["undo"]);
         assert_eq!(fs::read_to_string(root.join("f")).unwrap(), "new");
     }
+}
+
+#[test]
+fn a_subvolume_deleted_and_made_anew_as_a_plain_directory_comes_back() {
+    if !is_root() {
+        return skip("needs root, to mount");
+    }
+    let world = World::of(User::Ordinary);
+    let Some(disk) = Disk::new("btrfs", 300, "user_subvol_rm_allowed") else { return };
+    crate::support::need_btrfs();
+    // A home in a subvolume of root's, as after most installations.
+    let (home, project) = (disk.at().join("u"), disk.at().join("u/p"));
+    let give = |path: &Path| std::os::unix::fs::chown(path, Some(65534), Some(65534)).unwrap();
+    let write = |name: &str, content: &str| {
+        let path = project.join(name);
+        let above = path.parent().unwrap();
+        if !above.exists() {
+            fs::create_dir(above).unwrap();
+            give(above);
+        }
+        fs::write(&path, content).unwrap();
+        give(&path);
+    };
+    let read = |name: &str| fs::read_to_string(project.join(name)).ok();
+    fs::create_dir(&home).unwrap();
+    let made = Command::new("btrfs").args(["-q", "subvolume", "create"]).arg(&project).status().unwrap();
+    assert!(made.success());
+    give(&home);
+    give(&project);
+    let ah = |words: &[&str]| {
+        let mut command = world.command(["agent", "fs"].iter().chain(words));
+        crate::support::Ran::of(command.current_dir(&project).env("AH_HOME", home.join("state")))
+    };
+    let done = |words: &[&str]| {
+        let ran = ah(words);
+        assert_eq!(ran.code, 0, "{words:?}: {ran:?}");
+        ran
+    };
+    write("f", "old");
+    write("sub/g", "g");
+    write(".gitignore", "out/\n");
+    write("out/build", "b");
+    let first = done(&["snapshot"]).stdout.trim_end().to_owned();
+    let shown = done(&["show", &first, "--json"]).stdout;
+    assert!(shown.contains("\"provider\":\"btrfs\"") || shown.contains("\"provider\": \"btrfs\""), "{shown}");
+
+    // Ignored files are in both, and no difference between the two, as they are none to the workspace.
+    write("out/build", "c");
+    write("f", "between");
+    let second = done(&["snapshot"]).stdout.trim_end().to_owned();
+    for to in [&[second.as_str()][..], &[]] {
+        let words = [&["diff", "--name-status", &first], to].concat();
+        assert_eq!(done(&words).stdout, "M\tf\n");
+    }
+    write("out/build", "b");
+
+    fs::remove_dir_all(&project).unwrap();
+    fs::create_dir(&project).unwrap();
+    give(&project);
+    write("f", "another");
+    write("new", "n");
+    let differs = done(&["diff", &first, "--name-status"]).stdout;
+    assert!(differs.contains("sub/g") && differs.contains("new"), "{differs}");
+    done(&["restore", &first, "--dry-run"]);
+    assert_eq!(read("f").as_deref(), Some("another"));
+    let ran = done(&["restore", &first]);
+    assert!(ran.stderr.contains("saved the present state"), "{ran:?}");
+    let there = || ["f", "sub/g", "out/build", "new"].map(read);
+    let then = [Some("old"), Some("g"), Some("b"), None].map(|text| text.map(str::to_owned));
+    let between = [Some("another"), None, None, Some("n")].map(|text| text.map(str::to_owned));
+    assert_eq!(there(), then);
+    done(&["undo"]);
+    assert_eq!(there(), between);
+    done(&["undo"]);
+    assert_eq!(there(), then);
+    done(&["gc"]);
 }

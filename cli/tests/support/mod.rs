@@ -101,10 +101,15 @@ impl World {
 
     /// Writes a file of the workspace, with the folders above it.
     pub(crate) fn write(&self, name: impl AsRef<Path>, content: impl AsRef<[u8]>) {
-        let path = self.root().join(name);
+        let (root, path) = (self.root(), self.root().join(name));
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(&path, content).unwrap();
-        self.give_away();
+        if self.user == User::Ordinary {
+            // Not all that there is: work in the background may be taking some of it away.
+            for made in path.ancestors().take_while(|above| *above != root) {
+                std::os::unix::fs::lchown(made, Some(NOBODY), Some(NOBODY)).unwrap();
+            }
+        }
     }
 
     /// The text of a file of the workspace; none if it is not there.
@@ -198,6 +203,23 @@ impl World {
         value["error"]["kind"].as_str().unwrap().to_owned()
     }
 
+    /// Waits until nothing of `ah` works behind for this world, half a minute at most: it would go on writing into what is removed.
+    pub(crate) fn wait_for_background(&self) {
+        let home = [b"AH_HOME=", self.path("state").as_os_str().as_encoded_bytes()].concat();
+        let works = |process: &Path| {
+            let has = |file: &str, word: &[u8]| {
+                fs::read(process.join(file)).is_ok_and(|text| text.split(|byte| *byte == 0).any(|part| part == word))
+            };
+            (has("cmdline", b"__capture") || has("cmdline", b"--auto")) && has("environ", &home)
+        };
+        for _ in 0..600 {
+            if !fs::read_dir("/proc").unwrap().flatten().any(|process| works(&process.path())) {
+                break;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(50));
+        }
+    }
+
     /// Every path below `folder` with kind, permission bits, modification time and contents: equal before and after means
     /// that nothing was touched.
     pub(crate) fn picture(&self, folder: impl AsRef<Path>) -> Vec<String> {
@@ -211,13 +233,14 @@ impl World {
 impl Drop for World {
     fn drop(&mut self) {
         // Views are read-only, for root by a mount.
-        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        let mounts = fs::read("/proc/self/mountinfo").unwrap_or_default();
+        let mounts = String::from_utf8_lossy(&mounts);
         let top = self.temp.path().to_string_lossy().into_owned();
         for mount in mounts.lines().filter_map(|line| line.split(' ').nth(4)).filter(|path| path.starts_with(&top)) {
             let _ = nix::mount::umount2(mount, nix::mount::MntFlags::MNT_DETACH);
         }
         let _ = Command::new("chmod").args(["-R", "u+rwX"]).arg(self.temp.path()).stderr(Stdio::null()).status();
-        // Background work that a command left may still be writing.
+        self.wait_for_background();
         for _ in 0..100 {
             if fs::remove_dir_all(self.temp.path()).is_ok_and(|()| !self.temp.path().exists()) {
                 break;
@@ -282,14 +305,25 @@ pub(crate) fn ah() -> &'static Path {
 pub(crate) fn need_library() {
     static BUILT: OnceLock<()> = OnceLock::new();
     BUILT.get_or_init(|| {
-        let mut cargo = Command::new(env!("CARGO"));
-        cargo.args(["build", "--quiet", "--offline", "-p", "ah-provider-git-plugin"]);
-        if ah().parent().is_some_and(|folder| folder.ends_with("release")) {
-            cargo.arg("--release");
-        }
-        let status = cargo.current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/..")).status().unwrap();
-        assert!(status.success() && library().is_file(), "the Git provider's library could not be built");
+        build("ah-provider-git-plugin");
+        assert!(library().is_file(), "the Git provider's library is not where it should be");
     });
+}
+
+/// Builds the Btrfs provider's library, too.
+pub(crate) fn need_btrfs() {
+    static BUILT: OnceLock<()> = OnceLock::new();
+    BUILT.get_or_init(|| build("ah-provider-btrfs-plugin"));
+}
+
+fn build(package: &str) {
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args(["build", "--quiet", "--offline", "-p", package]);
+    if ah().parent().is_some_and(|folder| folder.ends_with("release")) {
+        cargo.arg("--release");
+    }
+    let status = cargo.current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/..")).status().unwrap();
+    assert!(status.success(), "{package} could not be built");
 }
 
 /// The Git provider's library.

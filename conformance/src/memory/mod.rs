@@ -243,7 +243,9 @@ impl Provider for MemoryProvider {
     fn diff(&self, place: &Place<'_>, request: &DiffRequest, cx: &Context<'_>) -> Result<Changes> {
         let (from, to) = (self.side(place, &request.from, cx)?, self.side(place, &request.to, cx)?);
         let changes = compare::compare(&from, &to, &request.paths, request.times)?;
-        Ok(Changes { changes, method: DiffMethod::Native })
+        // There is nothing that it keeps and does not compare.
+        let untouched = changes.is_empty() && request.times && request.paths.is_empty();
+        Ok(Changes { changes, method: DiffMethod::Native, untouched })
     }
 
     fn read_dir(&self, place: &Place<'_>, request: &ReadDirRequest, _cx: &Context<'_>) -> Result<Vec<Entry>> {

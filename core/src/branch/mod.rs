@@ -18,11 +18,13 @@ use ah_plugin_api::{
     Capability, CloneRequest, DestroyRequest, Dir, Durability, Error, ErrorKind, FileName, Result, WritableClone,
 };
 
+use crate::background;
 use crate::carry::{Carry, CarryOptions, CarryReport};
 use crate::fsio;
 use crate::ids::{BranchId, letters};
 use crate::lock::{Holder, Lock};
 use crate::notice::{Notice, NoticeKind};
+use crate::prune;
 use crate::record::{SnapshotKind, SnapshotRecord};
 use crate::registry::Identity;
 use crate::snapshot::SnapshotOptions;
@@ -63,8 +65,9 @@ impl Workspace {
         };
         let place = self.branch_place(&name, options.at.as_deref())?;
         refuse_taken(&all(self.engine.home())?, &name, &place.path())?;
+        let _stays = self.lock_stays()?;
         if let Some(from) = &options.from {
-            return self.branch_from(&self.resolve(from)?, id, name, &place, options);
+            return self.branch_from(&self.resolve(from)?, id, name, &place, options, |_, _| Ok(()));
         }
         let base = SnapshotOptions {
             kind: SnapshotKind::Branch,
@@ -72,12 +75,42 @@ impl Workspace {
             ..SnapshotOptions::default()
         };
         let snapshot = self.snapshot(&base)?;
-        let made = self.branch_from(&snapshot, id, name, &place, options);
+        let made = self.branch_from(&snapshot, id, name, &place, options, |_, _| Ok(()));
         if made.is_err() {
             // It was taken for the branch alone. What cannot be taken back now, prune finds.
-            let _ = self.remove_all(&[snapshot], "branch");
+            let taken = [snapshot];
+            let _ = self.say_removed(&taken, "branch").and_then(|()| self.destroy_all(&taken));
         }
         made
+    }
+
+    /// As [`Workspace::branch`] of one snapshot, furnished before it is ready: if that fails, or is killed, there is no branch.
+    /// `furnish` gets the branch and the workspace that it is.
+    pub(crate) fn furnished_branch(
+        &self,
+        name: &str,
+        snapshot: &SnapshotRecord,
+        furnish: impl FnOnce(&BranchRecord, &Self) -> Result<()>,
+    ) -> Result<BranchRecord> {
+        let (name, place) = self.free_branch(name)?;
+        let id = BranchId::new(letters(&self.engine.settings().ids))?;
+        let options = BranchOptions { from: Some(snapshot.id.to_string()), ..BranchOptions::default() };
+        self.branch_from(snapshot, id, name, &place, &options, furnish)
+    }
+
+    /// Whether a branch may be called so, and where it would be.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if it is no name; `AlreadyExists` if the name or the path is taken.
+    pub(crate) fn may_branch_as(&self, name: &str) -> Result<PathBuf> {
+        self.free_branch(name).map(|(_, place)| place.path())
+    }
+
+    fn free_branch(&self, name: &str) -> Result<(String, Place)> {
+        let name = checked_name(name)?;
+        let place = self.branch_place(&name, None)?;
+        refuse_taken(&all(self.engine.home())?, &name, &place.path())?;
+        Ok((name, place))
     }
 
     fn branch_from(
@@ -87,10 +120,11 @@ impl Workspace {
         name: String,
         place: &Place,
         options: &BranchOptions,
+        furnish: impl FnOnce(&BranchRecord, &Self) -> Result<()>,
     ) -> Result<BranchRecord> {
         let served = self.serve(&snapshot.provider)?;
         let mut file = self.claim(id, name, place, snapshot)?;
-        match self.grow(&mut file, &served, place, snapshot, options) {
+        match self.grow(&mut file, &served, place, snapshot, options, furnish) {
             Ok(()) => Ok(file.record),
             Err(error) => {
                 // A provider that failed left nothing behind. What is left of the rest, gc finds by the record.
@@ -143,6 +177,7 @@ impl Workspace {
         place: &Place,
         snapshot: &SnapshotRecord,
         options: &BranchOptions,
+        furnish: impl FnOnce(&BranchRecord, &Self) -> Result<()>,
     ) -> Result<()> {
         let home = self.engine.home();
         let target = if place.ours { fsio::open_made(&place.target)? } else { Dir::open(&place.target)? };
@@ -169,11 +204,12 @@ impl Workspace {
         };
         file.repository = RepositoryMark::of(&branch)?;
         let identity = Identity::of_fd(&branch)?;
-        {
+        let own = {
             let _lock = self.engine.lock_registry()?;
-            let own = self.engine.register(&file.record.path, identity, Some(file.record.id.clone()))?;
-            file.record.workspace = Some(own.id);
-        }
+            self.engine.register(&file.record.path, identity, Some(file.record.id.clone()))?
+        };
+        file.record.workspace = Some(own.id.clone());
+        furnish(&file.record, &self.engine.handle(own, file.record.path.clone()))?;
         file.record.state = BranchState::Ready;
         file.save(home)?;
         let body = EventBody::Branch {
@@ -228,6 +264,35 @@ impl Workspace {
         lock.leave_to_command(&path)
     }
 
+    /// As [`Workspace::hold_branch`], of a branch that was made for that command alone: it goes when the command has ended, unless it then
+    /// holds what is nowhere else.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn hold_branch_once(&self, branch: &BranchRecord) -> Result<()> {
+        // In this order: the other process is not to inherit the lock that it waits for.
+        background::after_command(self, &branch.id);
+        self.hold_branch(branch)
+    }
+
+    /// Waits until nobody runs a command in a branch any more, then takes it away, with the snapshot that was taken for it, if nothing in
+    /// it is nowhere else.
+    ///
+    /// # Errors
+    /// As [`Workspace::remove_branch`].
+    pub fn remove_branch_when_done(&self, branch: &str) -> Result<()> {
+        let record = self.find_branch(branch)?;
+        drop(Lock::wait(&self.branch_lock(&record.id))?);
+        self.remove_branch(branch, false)?;
+        let state = self.state()?;
+        let Some(base) = state.snapshot(&record.snapshot).map(std::slice::from_ref) else { return Ok(()) };
+        let say = || self.say_removed(base, "branch");
+        match self.give_up_if_free((&record.snapshot, SnapshotKind::Branch), None, prune::WAIT, say)? {
+            true => self.destroy_all(base),
+            false => Ok(()),
+        }
+    }
+
     /// Held shared by whoever runs a command in a branch.
     pub(crate) fn branch_lock(&self, id: &BranchId) -> PathBuf {
         self.folder().join(format!("branch-{id}.lock"))
@@ -260,16 +325,14 @@ impl Workspace {
         self.branch_file(name).map(|branch| branch.record)
     }
 
-    /// As [`Workspace::find_branch`] of each, with one look at the folder of branches; none where there is none.
+    /// The branches to be removed that have these names, with one look at the folder of branches; none where there is none. One whose
+    /// origin is gone, a branch that was removed itself, is everybody's to remove.
     ///
     /// # Errors
     /// If the folder of branches cannot be read.
     pub fn find_branch_each(&self, names: &[String]) -> Result<Vec<Option<BranchRecord>>> {
-        let mine = self.branches()?;
-        let find = |name: &String| {
-            let there = std::fs::canonicalize(name).ok();
-            mine.iter().find(|branch| branch.is_called(name, there.as_deref())).cloned()
-        };
+        let known = self.removable_branches()?;
+        let find = |name: &String| called(&known, name).map(|branch| branch.record.clone());
         Ok(names.iter().map(find).collect())
     }
 
@@ -287,12 +350,19 @@ impl Workspace {
     }
 
     fn branch_file(&self, name: &str) -> Result<BranchFile> {
-        let there = std::fs::canonicalize(name).ok();
-        let mut mine = all(self.engine.home())?.into_iter().filter(|branch| branch.record.origin == self.id);
-        mine.find(|branch| branch.record.is_called(name, there.as_deref())).ok_or_else(|| {
-            Error::new(ErrorKind::NotFound, format!("there is no branch {name:?} of this workspace"))
-                .with_hint("ah agent fs branches")
-        })
+        let mine: Vec<_> =
+            all(self.engine.home())?.into_iter().filter(|branch| branch.record.origin == self.id).collect();
+        called(&mine, name).cloned().ok_or_else(|| no_branch(name))
+    }
+
+    /// The branches of this workspace, then those of workspaces that are gone.
+    fn removable_branches(&self) -> Result<Vec<BranchFile>> {
+        let home = self.engine.home();
+        let gone = |branch: &BranchFile| !home.workspace(branch.record.origin.as_str()).is_dir();
+        let (mut mine, others): (Vec<_>, Vec<_>) =
+            all(home)?.into_iter().partition(|branch| branch.record.origin == self.id);
+        mine.extend(others.into_iter().filter(gone));
+        Ok(mine)
     }
 
     fn default_name(&self, id: &BranchId) -> String {
@@ -362,6 +432,17 @@ fn refuse_taken(others: &[BranchFile], name: &str, path: &Path) -> Result<()> {
         return exists(path.display().to_string(), "choose a place that is not there yet: `--at`");
     }
     Ok(())
+}
+
+/// The one that a person calls so.
+fn called<'a>(branches: &'a [BranchFile], name: &str) -> Option<&'a BranchFile> {
+    let there = std::fs::canonicalize(name).ok();
+    branches.iter().find(|branch| branch.record.is_called(name, there.as_deref()))
+}
+
+fn no_branch(name: &str) -> Error {
+    Error::new(ErrorKind::NotFound, format!("there is no branch {name:?} of this workspace"))
+        .with_hint("ah agent fs branches")
 }
 
 fn checked_name(name: &str) -> Result<String> {

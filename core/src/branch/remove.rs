@@ -6,7 +6,7 @@ use ah_plugin_api::{DestroyRequest, Dir, Durability, Error, ErrorKind, FileName,
 use serde::Serialize;
 
 use crate::branch::held::{Whereabouts, mounts_at};
-use crate::branch::{BranchFile, BranchRecord, BranchState, destroy_request};
+use crate::branch::{BranchFile, BranchRecord, BranchState, called, destroy_request, no_branch};
 use crate::engine::Engine;
 use crate::fsio;
 use crate::ids::letters;
@@ -28,10 +28,11 @@ impl Workspace {
     /// Takes a branch away with everything in it, its own snapshots too. If that fails, the branch stays what it was.
     ///
     /// # Errors
-    /// `NotFound`; `FailedPrecondition` if it holds something that is nowhere else, or is not where it was made, and `force` is not
+    /// `NotFound`; `FailedPrecondition` inside an agent's own session, if it holds something that is nowhere else, or is not where it was made, and `force` is not
     /// given; `Busy` while a view of one of its snapshots is used, something is mounted in it, or, without `force`, a command of `exec` runs in
     /// it; the provider's.
     pub fn remove_branch(&self, name: &str, force: bool) -> Result<BranchRemoved> {
+        self.engine.refuse_to_agents("`rm`")?;
         let mut file = self.removable(name, force)?;
         let served = self.serve(&file.record.provider)?;
         let before = (file.record.state, file.maker.clone());
@@ -58,7 +59,7 @@ impl Workspace {
     }
 
     fn removable(&self, name: &str, force: bool) -> Result<BranchFile> {
-        let file = self.branch_file(name)?;
+        let file = called(&self.removable_branches()?, name).cloned().ok_or_else(|| no_branch(name))?;
         let (pid, alive) = (file.maker.pid, file.maker.alive());
         match file.record.state {
             BranchState::Making if alive => {
@@ -136,6 +137,11 @@ pub(crate) fn finish(engine: &Engine, file: &BranchFile, served: &Served) -> Res
     // What is there in its place is not ours.
     if file.whereabouts(own.as_ref()) != Whereabouts::Replaced {
         take_away(engine, file, served)?;
+        // Who made it is no more, if its origin was removed, and others know nothing of it: its files are all that there is of it then.
+        let left = own.is_some() && !file.mounted && file.whereabouts(own.as_ref()) == Whereabouts::InPlace;
+        if left && !engine.home().workspace(file.record.origin.as_str()).is_dir() {
+            fsio::remove_tree(&file.made_at)?;
+        }
     }
     if let Some(own) = own {
         forget_workspace(engine, &own)?;

@@ -36,9 +36,13 @@ impl Engine {
     /// Sets (or with no value: takes away) a key in a layer's file. `value` is JSON, or taken as text where that is not JSON.
     ///
     /// # Errors
-    /// `InvalidArgument` for an unknown key, a wrong value or a layer without a file.
+    /// `InvalidArgument` for an unknown key, a wrong value or a layer without a file; `FailedPrecondition` inside an agent's own session for
+    /// what agents may do and what is removed.
     pub fn config_set(&self, path: Option<&Path>, layer: ConfigLayer, key: &str, value: Option<&str>) -> Result<()> {
         let key = ConfigKey::find(key).ok_or_else(|| unknown_key(key))?;
+        if ["agent.", "prune."].iter().any(|group| key.name.starts_with(group)) {
+            self.refuse_to_agents(&format!("changing `{}`", key.name))?;
+        }
         let value = value.map(|text| key.value_of(text));
         if let Some(value) = &value
             && let Err(reason) = key.check(value)
@@ -84,8 +88,9 @@ impl Engine {
     /// Trusts the project's configuration file at `path` as it is now, or with `revoke` no longer.
     ///
     /// # Errors
-    /// `NotFound` if there is none.
+    /// `NotFound` if there is none; `FailedPrecondition` inside an agent's own session.
     pub fn config_trust(&self, path: &Path, revoke: bool) -> Result<TrustReport> {
+        self.refuse_to_agents("`config trust`")?;
         let root = self.config_root(Some(path))?.unwrap_or_default();
         let target = project_file(&root);
         let bytes = file::read_project(&root)

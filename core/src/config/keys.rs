@@ -1,9 +1,12 @@
 //! The keys that there are, and what may stand in them.
 
+use std::time::Duration;
+
 use serde::Serialize;
 use serde_json::Value;
 
 use crate::prune::Policy;
+use crate::refs::parse_duration;
 
 /// A key that there is.
 #[derive(Debug, Clone, Copy, Serialize)]
@@ -26,8 +29,29 @@ enum Kind {
     Labels,
     Size,
     Count,
+    Switch,
+    Duration,
     OneOf(&'static [&'static str]),
     Policy,
+    RecordingPolicy,
+    Share,
+}
+
+/// A part of a disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Share {
+    Bytes(u64),
+    Percent(u64),
+}
+
+impl Share {
+    /// How many bytes that is of a disk of `total` bytes.
+    pub(crate) fn of(self, total: u64) -> u64 {
+        match self {
+            Self::Bytes(bytes) => bytes,
+            Self::Percent(percent) => u64::try_from(u128::from(total) * u128::from(percent) / 100).unwrap_or(u64::MAX),
+        }
+    }
 }
 
 const fn key(name: &'static str, project: bool, kind: Kind, help: &'static str) -> ConfigKey {
@@ -36,6 +60,12 @@ const fn key(name: &'static str, project: bool, kind: Kind, help: &'static str) 
 
 /// All keys, by name.
 pub(crate) const KEYS: &[ConfigKey] = &[
+    key(
+        "agent.may-remove",
+        false,
+        Kind::Switch,
+        "whether `rm`, `prune` and `hooks uninstall` are done inside an agent's own session",
+    ),
     key(
         "branch.carry",
         false,
@@ -65,9 +95,35 @@ pub(crate) const KEYS: &[ConfigKey] = &[
         Kind::OneOf(&["auto", "in-place", "worktree", "cow-overlay"]),
         "how a workspace is given to an agent",
     ),
+    key("moments.interval", true, Kind::Duration, "after an automatic snapshot, moments of so long have none"),
+    key("moments.limit", true, Kind::Count, "a session has no more automatic snapshots than this"),
+    key(
+        "moments.window",
+        true,
+        Kind::Duration,
+        "after an automatic snapshot, moments of so long share the next one, unless the agent goes on before",
+    ),
     key("provider", false, Kind::Text, "the provider that takes snapshots, whatever its rank"),
     key("provider-path", false, Kind::Folders, "folders in which plugins are looked for first"),
-    key("prune.policy", false, Kind::Policy, "the retention policy of `prune` without one"),
+    key(
+        "prune.max-size",
+        false,
+        Kind::Share,
+        "what all stores may take together (a size, or like \"5%\" of the disk); without it 10 GiB or 5 %, whichever is less",
+    ),
+    key(
+        "prune.min-free",
+        false,
+        Kind::Share,
+        "automatic snapshots are paused when less than this is free (a size, or like \"10%\" of the disk)",
+    ),
+    key(
+        "prune.policy",
+        false,
+        Kind::Policy,
+        "the retention policy: hourly behind snapshots, and of `prune` without one",
+    ),
+    key("prune.recordings", false, Kind::RecordingPolicy, "as `prune.policy`, of recordings"),
 ];
 
 impl ConfigKey {
@@ -118,9 +174,23 @@ impl ConfigKey {
             ),
             Kind::Size => (size(value).is_some(), "a size (a number of bytes, or like \"256MiB\")".to_owned()),
             Kind::Count => (value.is_u64(), "a number".to_owned()),
+            Kind::Switch => (value.is_boolean(), "true or false".to_owned()),
+            Kind::Duration => (
+                value.as_str().and_then(duration).is_some(),
+                "a time of up to a day, like \"300ms\" or \"5s\"; \"0s\" for none".to_owned(),
+            ),
             Kind::OneOf(those) => {
                 (value.as_str().is_some_and(|text| those.contains(&text)), format!("one of {}", those.join(", ")))
             }
+            Kind::Share => (
+                share(value).is_some(),
+                "a size (a number of bytes, or like \"256MiB\") or a part of the disk, like \"5%\"".to_owned(),
+            ),
+            Kind::RecordingPolicy => match value.as_str().map(Policy::parse_for_recordings) {
+                Some(Ok(_)) => (true, String::new()),
+                Some(Err(error)) => return Err(error.message),
+                None => (false, "a retention policy".to_owned()),
+            },
             Kind::Policy => match value.as_str().map(Policy::parse) {
                 Some(Ok(_)) => (true, String::new()),
                 Some(Err(error)) => return Err(error.message),
@@ -135,9 +205,25 @@ fn is_absolute(path: &str) -> bool {
     std::path::Path::new(path).is_absolute()
 }
 
+/// A span of time, bounded so that nothing ever waits for longer.
+pub(crate) fn duration(text: &str) -> Option<Duration> {
+    const DAY: i128 = 86_400_000_000_000;
+    let nanos = parse_duration(text).filter(|nanos| (0..=DAY).contains(nanos))?;
+    u64::try_from(nanos).ok().map(Duration::from_nanos)
+}
+
 /// A size in bytes: a number, or text as [`parse_size`] reads it.
 pub(crate) fn size(value: &Value) -> Option<u64> {
     value.as_u64().or_else(|| parse_size(value.as_str()?))
+}
+
+/// A size, or a whole number of percent.
+pub(crate) fn share(value: &Value) -> Option<Share> {
+    let percent = value.as_str().and_then(|text| text.trim().strip_suffix('%'));
+    match percent {
+        Some(percent) => percent.trim_end().parse().ok().filter(|percent| *percent <= 100).map(Share::Percent),
+        None => size(value).map(Share::Bytes),
+    }
 }
 
 /// `1000`, `64K`, `64KiB`, `64kB`, `1.5G`: with or without `i` and `B`, steps of 1024.
@@ -169,7 +255,7 @@ pub(crate) fn parse_size(text: &str) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use super::{ConfigKey, KEYS, parse_size};
+    use super::{ConfigKey, KEYS, Share, parse_size, share};
     use serde_json::json;
 
     #[test]
@@ -195,12 +281,38 @@ mod tests {
         assert_eq!(key("provider-path").value_of("/a,/b"), json!(["/a", "/b"]));
         assert!(key("provider-path").check(&json!(["/a", "lib/ah"])).is_err());
         assert!(key("prune.policy").check(&json!("keep-last=x")).is_err());
+        let window = key("moments.window");
+        assert_eq!(window.value_of("1s"), json!("1s"));
+        assert!(window.check(&json!("300ms")).is_ok() && window.check(&json!("0s")).is_ok());
+        assert!(window.check(&json!("2d")).is_err() && window.check(&json!(300)).is_err());
+        assert_eq!(key("agent.may-remove").value_of("true"), json!(true));
+        assert!(key("agent.may-remove").check(&json!("yes")).is_err());
         assert!(KEYS.is_sorted_by_key(|key| key.name));
     }
 
     #[test]
+    fn parts_of_a_disk_are_read() {
+        assert_eq!(share(&json!("5%")), Some(Share::Percent(5)));
+        assert_eq!(share(&json!("2G")), Some(Share::Bytes(2 << 30)));
+        assert_eq!(share(&json!(7)), Some(Share::Bytes(7)));
+        for bad in ["101%", "-1%", "%", "x%", "1.5%", ""] {
+            assert_eq!(share(&json!(bad)), None, "{bad}");
+        }
+        assert_eq!((Share::Percent(5).of(u64::MAX), Share::Percent(0).of(9)), (u64::MAX / 20, 0));
+    }
+
+    #[test]
     fn no_key_that_runs_or_loads_something_is_a_projects() {
-        for name in ["provider", "provider-path", "mode", "prune.policy"] {
+        for name in [
+            "agent.may-remove",
+            "provider",
+            "provider-path",
+            "mode",
+            "prune.max-size",
+            "prune.min-free",
+            "prune.policy",
+            "prune.recordings",
+        ] {
             assert!(!ConfigKey::find(name).unwrap().project);
         }
     }

@@ -12,18 +12,21 @@ mod trust;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use ah_plugin_api::{CapturePolicy, Error, ErrorKind, Mode, ProviderName, Result};
 use serde::Serialize;
 use serde_json::Value;
 
 use crate::home::Home;
+use crate::moments::Rules;
 use crate::notice::{Notice, NoticeKind};
+use crate::prune;
 use crate::settings::Settings;
 use crate::text::{self, text_enum};
 
 pub use keys::ConfigKey;
-pub(crate) use keys::parse_size;
+pub(crate) use keys::{Share, parse_size};
 
 /// Values by key: `provider`, `capture.exclude`, ….
 pub type ConfigValues = BTreeMap<String, Value>;
@@ -199,9 +202,39 @@ impl Config {
         self.size("branch.carry-limit").unwrap_or(2 << 30)
     }
 
-    /// The retention policy of `prune` without one.
-    pub(crate) fn prune_policy(&self) -> Option<&str> {
-        self.text("prune.policy")
+    /// The retention policy of `prune` without one, and of what runs by itself.
+    pub(crate) fn prune_policy(&self) -> &str {
+        self.text("prune.policy").unwrap_or(prune::DEFAULT)
+    }
+
+    /// That of recordings.
+    pub(crate) fn recordings_policy(&self) -> &str {
+        self.text("prune.recordings").unwrap_or(prune::DEFAULT_RECORDINGS)
+    }
+
+    /// What all stores may take together, if somebody said so.
+    pub(crate) fn max_size(&self) -> Option<Share> {
+        self.get("prune.max-size").and_then(keys::share)
+    }
+
+    /// What stays free on the disk, if somebody said so.
+    pub(crate) fn min_free(&self) -> Option<Share> {
+        self.get("prune.min-free").and_then(keys::share)
+    }
+
+    /// Whether an agent may remove things inside its own session.
+    pub(crate) fn agent_may_remove(&self) -> bool {
+        self.get("agent.may-remove").and_then(Value::as_bool).unwrap_or(false)
+    }
+
+    /// How often automatic snapshots are taken.
+    pub(crate) fn moment_rules(&self) -> Rules {
+        let span = |key, default| self.text(key).and_then(keys::duration).unwrap_or(default);
+        Rules {
+            window: span("moments.window", Rules::WINDOW),
+            interval: span("moments.interval", Duration::ZERO),
+            limit: self.get("moments.limit").and_then(Value::as_u64).unwrap_or(Rules::LIMIT),
+        }
     }
 
     /// What is captured, but for what depends on the place.
@@ -233,6 +266,13 @@ fn built_in(key: &str) -> Value {
         "capture.max-entries" => Value::from(policy.max_entries),
         "capture.max-file-size" => Value::from(policy.max_file_size),
         "capture.max-ignored-size" => Value::from(policy.max_ignored_size),
+        "agent.may-remove" => Value::from(false),
+        "moments.window" => Value::from(format!("{}ms", Rules::WINDOW.as_millis())),
+        "moments.interval" => Value::from("0s"),
+        "moments.limit" => Value::from(Rules::LIMIT),
+        "prune.min-free" => Value::from("10%"),
+        "prune.policy" => Value::from(prune::DEFAULT),
+        "prune.recordings" => Value::from(prune::DEFAULT_RECORDINGS),
         "labels" => Value::Object(serde_json::Map::new()),
         _ => Value::Null,
     }

@@ -127,14 +127,21 @@ impl Workspace {
             report.note("emptying the trash", outcome)?;
         }
         let folder = self.folder();
-        let restoring = folder.join("restoring");
-        for place in [home.path().to_owned(), home.join("leases"), home.join("branches"), folder.clone(), restoring] {
-            sweep_temps(&place, report)?;
+        for place in ["", "leases", "branches"] {
+            sweep_temps(&home.join(place), report)?;
+        }
+        for agent in fsio::names(&home.join("agents"))? {
+            sweep_temps(&home.join("agents").join(agent), report)?;
+        }
+        for place in ["", "restoring", "conversations", "pending", "unsynced"] {
+            sweep_temps(&folder.join(place), report)?;
         }
         for session in fsio::names(&folder.join("sessions"))? {
             let session = folder.join("sessions").join(session);
             sweep_temps(&session, report)?;
-            // Only an empty one can be removed so: its maker was killed before it wrote anything.
+            sweep_temps(&session.join("tools"), report)?;
+            // Only an empty one can be removed so: its maker was killed before it wrote anything. Whoever makes one holds the lock.
+            let _lock = self.lock("timeline")?;
             let _ = std::fs::remove_dir(session);
         }
         let _lock = self.engine.lock_registry()?;

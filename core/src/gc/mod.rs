@@ -48,7 +48,7 @@ pub struct GcReport {
 }
 
 impl GcReport {
-    fn did(&mut self, what: impl Into<String>) {
+    pub(crate) fn did(&mut self, what: impl Into<String>) {
         self.actions.push(what.into());
     }
 
@@ -83,9 +83,16 @@ impl Workspace {
         let settled = self.settle_restores();
         report.note("making restored files durable", settled)?;
         if options.auto {
+            let pruned = self.prune_if_due(&mut report);
+            report.note("applying the retention policy", pruned)?;
             self.reclaim_in_turns(&mut report)?;
             return Ok(report);
         }
+        // What a killed worker left.
+        let outcome = self.settle_moments().map(drop);
+        report.note("taking the snapshots that moments wait for", outcome)?;
+        let outcome = self.end_vanished();
+        report.note("ending sessions whose agents are gone", outcome)?;
         let _lock = self.lock("gc")?;
         let outcome = self.give_back_stale_leases(&mut report);
         report.note("giving back stale views", outcome)?;
@@ -93,6 +100,9 @@ impl Workspace {
         report.note("looking for views that nobody holds", outcome)?;
         let outcome = self.finish_branches(&mut report);
         report.note("finishing branches", outcome)?;
+        // After the branches: a session that was to bear one may have gone with its branch.
+        let outcome = self.finish_conversations().map(|done| report.actions.extend(done));
+        report.note("finishing conversations", outcome)?;
         let outcome = self.tidy_restores().map(|(done, failures)| {
             report.actions.extend(done);
             report.failures.extend(failures);
@@ -104,12 +114,23 @@ impl Workspace {
             let outcome = self.reclaim(&name, false, &mut report);
             report.note(&format!("reclaiming in {name}"), outcome)?;
         }
+        let outcome = self.compress_closed(&mut report);
+        report.note("compressing recordings", outcome)?;
         let outcome = self.reclaim_missing(&mut report);
         report.note("reclaiming of workspaces that are not there", outcome)?;
         let outcome = self.sweep(&mut report);
         report.note("sweeping", outcome)?;
         self.engine.home().keep_reserve();
         Ok(report)
+    }
+
+    /// Compresses the recordings that nobody makes any more.
+    pub(crate) fn compress_closed(&self, report: &mut GcReport) -> Result<()> {
+        let compressed = self.compress_recordings()?;
+        if compressed > 0 {
+            report.did(format!("compressed {compressed} recording(s)"));
+        }
+        Ok(())
     }
 
     /// Lets providers do what is due, as long as they find something: one call does only a little of what takes long, and between two

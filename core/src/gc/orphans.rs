@@ -25,9 +25,45 @@ impl Workspace {
             if auto && marked.is_empty() {
                 return Ok(());
             }
-            self.make_these_durable(&marked, auto, report)?;
+            if auto {
+                self.make_marked_durable(&marked, report)?;
+            } else {
+                self.make_these_durable(&marked, auto, report)?;
+            }
             auto = true;
         }
+    }
+
+    /// Those that were marked, by what their marks say: the timeline, which may be long, is not looked at.
+    fn make_marked_durable(&self, marked: &[SnapshotId], report: &mut GcReport) -> Result<()> {
+        let (mut known, mut unknown) = (Vec::new(), Vec::new());
+        for id in marked {
+            match background::unsynced_mark(self, id) {
+                Some(mark) => known.push((id, mark)),
+                None => unknown.push(id.clone()),
+            }
+        }
+        let mut synced = 0;
+        for (_, mark) in &known {
+            let served = self.serve(&mark.provider)?;
+            let request = SnapshotRef { snapshot: mark.reference.clone() };
+            match served.provider.sync(&served.place(), &request, &self.context()) {
+                Ok(_) => synced += 1,
+                // It was removed since; or reconciling says that it is gone.
+                Err(error) if error.kind == ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
+            }
+        }
+        if !known.is_empty() {
+            self.log().sync()?;
+        }
+        for (id, _) in known {
+            background::forget_unsynced(self, id)?;
+        }
+        if synced > 0 {
+            report.did(format!("made {synced} snapshot(s) durable"));
+        }
+        if unknown.is_empty() { Ok(()) } else { self.make_these_durable(&unknown, true, report) }
     }
 
     fn make_these_durable(&self, marked: &[SnapshotId], auto: bool, report: &mut GcReport) -> Result<()> {

@@ -1,23 +1,37 @@
-//! Retention: removing snapshots by rule. The rules as text are in `policy`, what they keep in `plan`.
+//! Retention: removing snapshots by rule, when somebody asks for it.
+//!
+//! - `policy`: the rules as text. `plan`: what they keep. `prompts`: which snapshot stands for which prompt.
+//! - `size`: `max-size`. `room`: what our stores may take, and pausing on a disk that runs full.
+//! - `unasked`: what runs by itself, behind snapshots; it never takes what is a person's own.
 
 mod plan;
 mod policy;
+mod prompts;
+mod room;
+mod size;
+mod unasked;
 
-use ah_plugin_api::{Capability, Error, ErrorKind, ReclaimRequest, Result, UsageRequest};
+use ah_plugin_api::{ReclaimRequest, Result};
 use serde::Serialize;
 
 use crate::record::SnapshotRecord;
+use crate::recording::RecordingVerdict;
 use crate::state::State;
 use crate::workspace::Workspace;
 
-use plan::Protected;
-pub(crate) use policy::Policy;
+use plan::{Given, Protected};
+use prompts::Prompts;
+
+pub(crate) use policy::{DEFAULT, DEFAULT_RECORDINGS, Policy};
+pub(crate) use unasked::{WAIT, is_due};
 
 /// What can be said about a prune.
 #[derive(Debug, Clone, Default)]
 pub struct PruneOptions {
     /// The policy, `keep-last=50,keep-within=7d`; none: the configured one.
     pub policy: Option<String>,
+    /// The policy for recordings; none: the configured one if `policy` is none, too, else they are left alone.
+    pub recordings: Option<String>,
     /// Say what would be removed, and do nothing.
     pub dry_run: bool,
 }
@@ -35,7 +49,7 @@ pub struct PruneVerdict {
 }
 
 /// What a prune did.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Default, Serialize)]
 pub struct PruneReport {
     /// The policy, written out.
     pub policy: String,
@@ -45,6 +59,15 @@ pub struct PruneReport {
     pub verdicts: Vec<PruneVerdict>,
     /// How many were (or would be) removed.
     pub removed: u64,
+    /// The policy for recordings, written out; none: they are left alone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub recordings_policy: Option<String>,
+    /// Each recording, oldest first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub recordings: Vec<RecordingVerdict>,
+    /// Bytes that go with what is removed, at least, where that is known: what several of these share is not counted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub frees: Option<u64>,
     /// Bytes given back, where that is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bytes: Option<u64>,
@@ -52,52 +75,96 @@ pub struct PruneReport {
 
 impl Workspace {
     /// Applies a retention policy. Never removes what is pinned, what the last restore's undo needs, nor what a branch or a lease
-    /// needs.
+    /// needs. `explain` hears what would be removed before it is.
     ///
     /// # Errors
-    /// `InvalidArgument` for a policy that is not one, or none; the provider's.
-    pub fn prune(&self, options: &PruneOptions) -> Result<PruneReport> {
+    /// `InvalidArgument` for a policy that is not one; `FailedPrecondition` inside an agent's own session; the provider's.
+    pub fn prune(&self, options: &PruneOptions, explain: &mut dyn FnMut(&PruneReport)) -> Result<PruneReport> {
+        if !options.dry_run {
+            self.engine.refuse_to_agents("`prune`")?;
+        }
         let config = self.config()?;
-        let text = options.policy.as_deref().or(config.prune_policy()).ok_or_else(|| {
-            Error::new(ErrorKind::InvalidArgument, "no retention policy was given")
-                .with_hint("ah agent fs prune keep-last=50,keep-within=7d --dry-run")
-        })?;
-        let policy = Policy::parse(text)?;
+        let policy = Policy::parse(options.policy.as_deref().unwrap_or_else(|| config.prune_policy()))?;
         let state = self.state()?;
-        let protected = self.protected(&state)?;
-        let reasons = plan::plan(&policy, &state.snapshots, &protected, self.engine.settings().clock.now());
-        let mut verdicts: Vec<PruneVerdict> = state
-            .snapshots
-            .into_iter()
-            .zip(reasons)
-            .map(|(snapshot, reason)| PruneVerdict {
-                snapshot,
-                stays: reason.is_some(),
-                reason: reason.unwrap_or_else(|| "no rule keeps it".to_owned()),
-            })
-            .collect();
-        let before = self.stored_bytes();
-        let going: Vec<SnapshotRecord> =
-            verdicts.iter().filter(|verdict| !verdict.stays).map(|verdict| verdict.snapshot.clone()).collect();
-        if !options.dry_run && !going.is_empty() {
-            self.remove_all(&going, "prune")?;
-        }
-        if let Some(max) = policy.max_size {
-            self.shrink(max, options.dry_run, &mut verdicts, &protected)?;
-        }
-        let removed = verdicts.iter().filter(|verdict| !verdict.stays).count();
-        let mut bytes = None;
-        if !options.dry_run && removed > 0 {
-            self.reclaim_all()?;
-            bytes = before.zip(self.stored_bytes()).map(|(before, after)| before.saturating_sub(after));
-        }
-        Ok(PruneReport {
+        let (protected, prompts) =
+            (self.protected(&state)?, Prompts::of(&state.events, &state.moments, &state.snapshots));
+        let now = self.engine.settings().clock.now();
+        let snapshots = &state.snapshots;
+        let given = Given { snapshots, protected: &protected, prompts: &prompts, unasked: false, now };
+        let verdict = |(snapshot, reason): (&SnapshotRecord, Option<String>)| PruneVerdict {
+            snapshot: snapshot.clone(),
+            stays: reason.is_some(),
+            reason: reason.unwrap_or_else(|| "no rule keeps it".to_owned()),
+        };
+        let verdicts = snapshots.iter().zip(plan::plan(&policy, &given)).map(verdict).collect();
+        let mut report = PruneReport {
             policy: policy.to_string(),
             dry_run: options.dry_run,
             verdicts,
-            removed: removed as u64,
-            bytes,
-        })
+            removed: 0,
+            recordings_policy: None,
+            recordings: Vec::new(),
+            frees: None,
+            bytes: None,
+        };
+        let recordings = match (&options.recordings, &options.policy) {
+            (Some(text), _) => Some(text.as_str()),
+            (None, None) => Some(config.recordings_policy()),
+            (None, Some(_)) => None,
+        };
+        if let Some(policy) = recordings.map(Policy::parse_for_recordings).transpose()? {
+            report.recordings = self.recording_verdicts(&policy)?;
+            report.recordings_policy = Some(policy.to_string());
+        }
+        let mut gone = vec![false; snapshots.len()];
+        let before = self.stored_bytes();
+        let mut explain = Some(explain);
+        loop {
+            self.take_too_much(&policy, &given, &mut report.verdicts, &gone)?;
+            report.removed = report.verdicts.iter().filter(|verdict| !verdict.stays).count() as u64;
+            if let Some(explain) = explain.take() {
+                report.frees = self.frees(&report.verdicts);
+                explain(&report);
+            }
+            let going = |at: &usize| !report.verdicts[*at].stays && !gone[*at];
+            let going: Vec<usize> = (0..gone.len()).filter(going).collect();
+            if options.dry_run || going.is_empty() {
+                break;
+            }
+            let records = {
+                let _stays = self.lock("stays")?;
+                let now = self.state()?;
+                let protected = self.protected(&now)?;
+                let mut records = Vec::new();
+                for at in going {
+                    let (id, verdict) = (&snapshots[at].id, &mut report.verdicts[at]);
+                    let kept = now.snapshots.iter().find(|snapshot| snapshot.id == *id).is_some_and(|now| now.kept);
+                    let since = protected.get(id).copied().or(kept.then_some("it was pinned"));
+                    match since {
+                        // Since it was decided.
+                        Some(reason) => (verdict.stays, verdict.reason) = (true, reason.to_owned()),
+                        None => records.push(snapshots[at].clone()),
+                    }
+                    gone[at] = since.is_none();
+                }
+                self.say_removed(&records, "prune")?;
+                records
+            };
+            self.destroy_all(&records)?;
+            self.reclaim_all()?;
+            // What they shared with others is seen only now.
+            if !policy.limits_size() {
+                break;
+            }
+        }
+        report.removed = report.verdicts.iter().filter(|verdict| !verdict.stays).count() as u64;
+        if !options.dry_run {
+            self.remove_recordings(&report.recordings)?;
+        }
+        if gone.contains(&true) {
+            report.bytes = before.zip(self.stored_bytes()).map(|(before, after)| before.saturating_sub(after));
+        }
+        Ok(report)
     }
 
     /// What stays whatever the policy says.
@@ -113,65 +180,6 @@ impl Workspace {
             protected.entry(id).or_insert("undo of the last restore needs it");
         }
         Ok(protected)
-    }
-
-    /// Takes the oldest until no more than `max` bytes are stored.
-    fn shrink(&self, max: u64, dry_run: bool, verdicts: &mut [PruneVerdict], protected: &Protected) -> Result<()> {
-        let Some(mut total) = self.stored_bytes() else {
-            return Err(Error::new(ErrorKind::Unsupported, "max-size needs a provider that says how much it stores")
-                .with_hint("use keep-last or keep-within"));
-        };
-        let newest = verdicts.iter().rposition(|verdict| verdict.snapshot.counts());
-        while total > max {
-            // A batch whose own bytes make up what is too much, at least one; shared bytes are seen when they are given back.
-            let (mut over, mut batch) = (total - max, Vec::new());
-            for (at, verdict) in verdicts.iter_mut().enumerate() {
-                if over == 0
-                    || Some(at) == newest
-                    || !verdict.stays
-                    || !plan::may_give_way(&verdict.snapshot, protected)
-                {
-                    continue;
-                }
-                over = over.saturating_sub(self.own_bytes(&verdict.snapshot).max(1));
-                verdict.stays = false;
-                "max-size".clone_into(&mut verdict.reason);
-                batch.push(verdict.snapshot.clone());
-                if batch.len() >= 64 {
-                    break;
-                }
-            }
-            if batch.is_empty() || dry_run {
-                return Ok(());
-            }
-            self.remove_all(&batch, "prune")?;
-            self.reclaim_all()?;
-            total = self.stored_bytes().unwrap_or(0);
-        }
-        Ok(())
-    }
-
-    fn own_bytes(&self, snapshot: &SnapshotRecord) -> u64 {
-        let ask = || -> Result<Option<u64>> {
-            let served = self.serve(&snapshot.provider)?;
-            let request = UsageRequest { snapshot: Some(snapshot.reference.clone()) };
-            Ok(served.provider.usage(&served.place(), &request, &self.context())?.exclusive)
-        };
-        ask().ok().flatten().unwrap_or(0)
-    }
-
-    /// Bytes in all stores of this workspace; none if a provider does not say.
-    pub(crate) fn stored_bytes(&self) -> Option<u64> {
-        let mut total = 0u64;
-        for name in self.stores().ok()? {
-            let served = self.serve(&name).ok()?;
-            if !served.can(Capability::Usage) {
-                return None;
-            }
-            let request = UsageRequest { snapshot: None };
-            total += served.provider.usage(&served.place(), &request, &self.context()).ok()?.total;
-        }
-        Some(total)
     }
 
     fn reclaim_all(&self) -> Result<()> {

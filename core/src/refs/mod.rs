@@ -3,5 +3,5 @@
 mod parse;
 mod resolve;
 
-pub(crate) use parse::parse_duration;
+pub(crate) use parse::{parse_duration, reads_as_time};
 pub(crate) use resolve::Resolver;

@@ -64,6 +64,11 @@ fn time(text: &str) -> Option<When> {
     parse_duration(text).map(When::Into).or_else(|| parse_time(text).map(When::At))
 }
 
+/// Whether a text by itself means a time.
+pub(crate) fn reads_as_time(text: &str) -> bool {
+    time(text).is_some()
+}
+
 /// `12.5s`, `5m`, `1h30m`, `7d`, `250ms`: nanoseconds. Bounded by about 3,000 years, so that sums with times do not overflow.
 pub(crate) fn parse_duration(text: &str) -> Option<i128> {
     const MAX: i128 = 100_000_000_000 * 1_000_000_000;

@@ -1,19 +1,23 @@
 //! What a REF names among what there is.
 //!
-//! In order of precedence: `@…`; a full snapshot or moment id; a label (the newest that bears it); a time (the nearest snapshot at or
-//! before it); an unambiguous prefix of an id. `@…` and times pass over snapshots that
+//! In order of precedence: `@…`; a full snapshot or moment id; a label that a person gave (the newest that bears it); a time (the nearest
+//! snapshot at or before it); an unambiguous prefix of an id; what a program ran or printed, as the label of its moment. So nothing that a
+//! program prints changes what another name means. `@…` and times pass over snapshots that
 //! a restore or a branch took for itself; ids and labels do not.
+//!
+//! A moment means the snapshot that shows the workspace as it was then, else the nearest one before it. A snapshot that was taken for
+//! a moment counts from that moment on: it was taken behind it, when nothing had changed yet.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use ah_plugin_api::{Error, ErrorKind, Result, SnapshotId, Timestamp};
 
 use crate::ids::{SessionName, looks_like_id};
+use crate::moments::{Moment, MomentKind, Point};
 use crate::open::when;
 use crate::record::SnapshotRecord;
 use crate::refs::parse::{Parsed, When, parse};
 use crate::state::State;
-use crate::timeline::EventBody;
 
 /// Everything that the meaning of a REF depends on.
 pub(crate) struct Resolver<'a> {
@@ -32,20 +36,49 @@ pub(crate) struct Resolver<'a> {
 impl Resolver<'_> {
     /// The snapshot that `text` names.
     pub(crate) fn resolve(&self, text: &str) -> Result<SnapshotRecord> {
-        let found = match parse(text)? {
-            Parsed::Back(count) => self.back(count, text)?,
-            Parsed::Prompt(count) => self.prompt(count, text)?,
+        self.point(text).map(|point| point.snapshot)
+    }
+
+    /// As [`Resolver::resolve`], with the moment that is meant.
+    pub(crate) fn point(&self, text: &str) -> Result<Point> {
+        let named = match parse(text)? {
+            Parsed::Back(count) => Named::Snapshot(self.back(count, text)?),
+            Parsed::Prompt(count) => Named::Moment(self.prompt(count, text)?),
             Parsed::Text { time } => {
                 if let Some(found) = self.by_id(text).or_else(|| self.by_label(text)) {
                     found
                 } else if let Some(time) = time.or_else(|| (self.local)(text).map(When::At)) {
-                    self.by_time(time, text)?
+                    Named::Snapshot(self.by_time(time, text)?)
                 } else {
-                    self.by_prefix(text)?
+                    match self.by_prefix(text) {
+                        Err(error) if error.kind == ErrorKind::NotFound => self.by_program(text).ok_or(error)?,
+                        found => found?,
+                    }
                 }
             }
         };
-        Ok(found.clone())
+        match named {
+            Named::Snapshot(snapshot) => Ok(self.point_of(snapshot)),
+            Named::Moment(moment) => {
+                let exact = moment.record.exact().and_then(|id| self.state.snapshot(id));
+                let snapshot = exact.or_else(|| self.before(moment.seq)).ok_or_else(|| {
+                    not_found(format!(
+                        "{text} names the moment {}, before which there is no snapshot",
+                        moment.record.id
+                    ))
+                })?;
+                let (snapshot, moment) = (snapshot.clone(), Some(moment.clone()));
+                Ok(Point { exact: exact.is_some(), snapshot, moment })
+            }
+        }
+    }
+
+    /// The moment that a snapshot belongs to: the last one that it shows exactly, else the last one before it of its session.
+    fn point_of(&self, snapshot: &SnapshotRecord) -> Point {
+        let all = || self.state.moments.iter().rev().filter(|moment| moment.session == snapshot.session);
+        let shown = all().find(|moment| moment.record.exact() == Some(&snapshot.id));
+        let moment = shown.or_else(|| all().find(|moment| moment.seq <= snapshot.seq));
+        Point { snapshot: snapshot.clone(), moment: moment.cloned(), exact: shown.is_some() }
     }
 
     fn in_scope(&self, session: &SessionName) -> bool {
@@ -57,16 +90,18 @@ impl Resolver<'_> {
     }
 
     /// What `@…` and times choose from.
-    fn moments(&self) -> impl DoubleEndedIterator<Item = &SnapshotRecord> {
+    fn counting(&self) -> impl DoubleEndedIterator<Item = &SnapshotRecord> {
         let own = |snapshot: &&SnapshotRecord| self.own.is_none_or(|own| *own == snapshot.session);
         self.snapshots().filter(|snapshot| snapshot.counts()).filter(own)
     }
 
     fn back(&self, count: u64, text: &str) -> Result<&SnapshotRecord> {
-        let found = usize::try_from(count).ok().and_then(|count| self.moments().rev().nth(count));
+        let found = usize::try_from(count).ok().and_then(|count| self.counting().rev().nth(count));
         found.ok_or_else(|| {
-            let total = self.moments().count();
-            not_found(if total == 0 {
+            let total = self.counting().count();
+            not_found(if total == 0 && self.snapshots().next().is_some() {
+                format!("{text} names nothing: there are only snapshots that a restore or a branch took for itself, or of other sessions; name one by its id")
+            } else if total == 0 {
                 format!("{text} names nothing: there are no snapshots yet")
             } else {
                 format!("{text} names nothing: there are only {total} snapshots")
@@ -74,46 +109,71 @@ impl Resolver<'_> {
         })
     }
 
-    fn prompt(&self, count: u64, text: &str) -> Result<&SnapshotRecord> {
-        let mut left = count;
-        for event in self.state.events.iter().rev() {
-            let EventBody::Moment { kind, snapshot, .. } = &event.body else { continue };
-            let own = self.own.or(self.only).is_none_or(|own| *own == event.session);
-            if kind != "prompt" || !own {
-                continue;
-            }
-            left -= 1;
-            if left == 0 {
-                let shown = snapshot.as_ref().and_then(|id| self.state.snapshot(id));
-                return shown.or_else(|| self.before(event.seq)).ok_or_else(|| {
-                    not_found(format!("{text} names nothing: there is no snapshot before that prompt"))
-                });
-            }
-        }
-        Err(not_found(format!("{text} names nothing: there are only {} prompts", count - left)))
+    fn moments(&self) -> impl DoubleEndedIterator<Item = &Moment> {
+        self.state.moments.iter().filter(|moment| self.in_scope(&moment.session))
     }
 
-    fn before(&self, seq: u64) -> Option<&SnapshotRecord> {
-        self.moments().rev().find(|snapshot| snapshot.seq <= seq)
-    }
-
-    fn by_id(&self, text: &str) -> Option<&SnapshotRecord> {
-        let id = SnapshotId::new(text).ok()?;
-        if let Some(found) = self.snapshots().find(|snapshot| snapshot.id == id) {
-            return Some(found);
-        }
-        self.state.events.iter().filter(|event| self.in_scope(&event.session)).find_map(|event| match &event.body {
-            EventBody::Moment { id: moment, snapshot, .. } if *moment == id => {
-                let shown = snapshot.as_ref().and_then(|id| self.state.snapshot(id));
-                shown.or_else(|| self.before(event.seq))
+    fn prompt(&self, count: u64, text: &str) -> Result<&Moment> {
+        let own = |moment: &&Moment| self.own.is_none_or(|own| *own == moment.session);
+        // What was gone back behind is no part of the conversation any more.
+        let is_prompt = |moment: &&Moment| {
+            moment.record.kind == MomentKind::Prompt && !self.state.rewound.contains(&moment.record.id)
+        };
+        let prompts = || self.moments().filter(own).filter(is_prompt);
+        let back = usize::try_from(count - 1).ok();
+        back.and_then(|back| prompts().rev().nth(back)).ok_or_else(|| {
+            let left = self.moments().filter(own).filter(|moment| moment.record.kind == MomentKind::Prompt).count();
+            match (prompts().count(), left) {
+                (0, 0) => not_found(format!("{text} names nothing: there are no prompts yet")),
+                (0, _) => not_found(format!(
+                    "{text} names nothing: all prompts were rewound; name one by the id that `ah timeline` shows"
+                )),
+                (count, _) => not_found(format!("{text} names nothing: there are only {count} prompts")),
             }
-            _ => None,
         })
     }
 
-    fn by_label(&self, text: &str) -> Option<&SnapshotRecord> {
-        let own = self.moments().rev().find(|snapshot| snapshot.label.as_deref() == Some(text));
-        own.or_else(|| self.snapshots().rev().find(|snapshot| snapshot.label.as_deref() == Some(text)))
+    fn before(&self, seq: u64) -> Option<&SnapshotRecord> {
+        self.counting().rev().find(|snapshot| snapshot.seq <= seq)
+    }
+
+    fn by_id(&self, text: &str) -> Option<Named<'_>> {
+        let id = SnapshotId::new(text).ok()?;
+        let snapshot = self.snapshots().find(|snapshot| snapshot.id == id).map(Named::Snapshot);
+        snapshot.or_else(|| self.moments().find(|moment| moment.record.id == id).map(Named::Moment))
+    }
+
+    fn by_label(&self, text: &str) -> Option<Named<'_>> {
+        let labelled = |snapshot: &&SnapshotRecord| snapshot.label.as_deref() == Some(text);
+        let own = self.counting().rev().find(labelled);
+        // The one that a restore or a branch took for itself only if there is no other.
+        let snapshot = own.or_else(|| self.snapshots().rev().find(labelled));
+        let mut labelled = self.moments().rev().filter(|moment| moment.record.label.as_deref() == Some(text));
+        let moment = labelled.find(|moment| moment.record.kind == MomentKind::Manual);
+        match (snapshot, moment) {
+            // A moment's label is on the snapshot that was taken with it, too.
+            (Some(snapshot), Some(moment)) if moment.record.snapshot.as_ref() == Some(&snapshot.id) => {
+                Some(Named::Moment(moment))
+            }
+            (Some(snapshot), Some(moment)) if own.is_none() || moment.seq > snapshot.seq => Some(Named::Moment(moment)),
+            (None, Some(moment)) => Some(Named::Moment(moment)),
+            (snapshot, _) => snapshot.map(Named::Snapshot),
+        }
+    }
+
+    fn by_program(&self, text: &str) -> Option<Named<'_>> {
+        self.moments().rev().find(|moment| moment.record.label.as_deref() == Some(text)).map(Named::Moment)
+    }
+
+    /// The moments that snapshots show exactly: the first of each, by snapshot.
+    fn shown_from(&self) -> HashMap<&SnapshotId, Timestamp> {
+        let mut from = HashMap::new();
+        for moment in &self.state.moments {
+            if let Some(id) = moment.record.exact() {
+                from.entry(id).or_insert(moment.time);
+            }
+        }
+        from
     }
 
     fn by_time(&self, time: When, text: &str) -> Result<&SnapshotRecord> {
@@ -127,45 +187,45 @@ impl Resolver<'_> {
                 add(began, nanos)
             }
         };
-        let earlier = self.moments().filter(|snapshot| snapshot.time <= wanted);
-        earlier.max_by_key(|snapshot| (snapshot.time, snapshot.seq)).ok_or_else(|| {
-            let first = self.moments().map(|snapshot| snapshot.time).min();
+        let shown_from = self.shown_from();
+        let from = |snapshot: &SnapshotRecord| {
+            shown_from.get(&snapshot.id).map_or(snapshot.time, |&time| time.min(snapshot.time))
+        };
+        let earlier = self.counting().filter(|snapshot| from(snapshot) <= wanted);
+        earlier.max_by_key(|snapshot| (from(snapshot), snapshot.seq)).ok_or_else(|| {
+            let first = self.counting().map(|snapshot| snapshot.time).min();
             let first = first.map_or_else(String::new, |first| format!("; the first was taken at {}", when(first)));
             not_found(format!("{text} names nothing: there is no snapshot at or before {}{first}", when(wanted)))
         })
     }
 
-    fn by_prefix(&self, text: &str) -> Result<&SnapshotRecord> {
+    fn by_prefix(&self, text: &str) -> Result<Named<'_>> {
         let unknown = || not_found(format!("{text:?} is no snapshot's id, label or time here"));
         if !looks_like_id(text) {
             return Err(unknown());
         }
-        let mut found: BTreeMap<&str, Option<&SnapshotRecord>> = BTreeMap::new();
+        let mut found: BTreeMap<&str, Named<'_>> = BTreeMap::new();
         for snapshot in self.snapshots().filter(|snapshot| snapshot.id.as_str().starts_with(text)) {
-            found.insert(snapshot.id.as_str(), Some(snapshot));
+            found.insert(snapshot.id.as_str(), Named::Snapshot(snapshot));
         }
-        for event in self.state.events.iter().filter(|event| self.in_scope(&event.session)) {
-            if let EventBody::Moment { id, .. } = &event.body
-                && id.as_str().starts_with(text)
-            {
-                found.entry(id.as_str()).or_insert_with(|| self.by_id(id.as_str()));
-            }
+        for moment in self.moments().filter(|moment| moment.record.id.as_str().starts_with(text)) {
+            found.entry(moment.record.id.as_str()).or_insert(Named::Moment(moment));
         }
-        let mut all = found.iter();
+        let mut all = found.values();
         match (all.next(), all.next()) {
             (None, _) => Err(unknown()),
-            (Some((_, one)), None) => one.ok_or_else(unknown),
+            (Some(one), None) => Ok(*one),
             _ => {
                 let shown: Vec<String> = found
                     .iter()
                     .take(8)
-                    .map(|(id, snapshot)| match snapshot {
-                        Some(snapshot) => {
-                            let label =
-                                snapshot.label.as_deref().map_or_else(String::new, |label| format!(" {label:?}"));
-                            format!("{id} ({}{label})", when(snapshot.time))
-                        }
-                        None => (*id).to_owned(),
+                    .map(|(id, named)| {
+                        let (time, label) = match named {
+                            Named::Snapshot(snapshot) => (snapshot.time, &snapshot.label),
+                            Named::Moment(moment) => (moment.time, &moment.record.label),
+                        };
+                        let label = label.as_deref().map_or_else(String::new, |label| format!(" {label:?}"));
+                        format!("{id} ({}{label})", when(time))
                     })
                     .collect();
                 let more = if found.len() > 8 { format!(" and {} more", found.len() - 8) } else { String::new() };
@@ -177,6 +237,13 @@ impl Resolver<'_> {
             }
         }
     }
+}
+
+/// What a REF names before it is known which snapshot that means.
+#[derive(Clone, Copy)]
+enum Named<'a> {
+    Snapshot(&'a SnapshotRecord),
+    Moment(&'a Moment),
 }
 
 fn not_found(message: String) -> Error {
@@ -197,6 +264,7 @@ fn add(time: Timestamp, nanos: i128) -> Timestamp {
 mod tests {
     use super::Resolver;
     use crate::ids::SessionName;
+    use crate::moments::{MomentKind, MomentRecord, MomentUpdate};
     use crate::record::{SnapshotKind, SnapshotRecord};
     use crate::state::State;
     use crate::timeline::{Event, EventBody, TimelineReport};
@@ -237,12 +305,7 @@ mod tests {
             seq,
             time: at(secs),
             session: SessionName::main(),
-            body: EventBody::Moment {
-                id: SnapshotId::new(id).unwrap(),
-                kind: "prompt".into(),
-                label: None,
-                snapshot: None,
-            },
+            body: EventBody::Moment(Box::new(MomentRecord::new(SnapshotId::new(id).unwrap(), MomentKind::Prompt))),
         };
         let events = vec![
             record("kkkkkkkkkkkk", 0, Some("start"), manual, "main", 1),
@@ -253,7 +316,7 @@ mod tests {
             record("ssssssssssss", 30, None, SnapshotKind::Safety, "main", 6),
             record("tttttttttttt", 35, Some("branch b"), SnapshotKind::Branch, "main", 7),
         ];
-        State::of(TimelineReport { events, faults: Vec::new() })
+        State::of(TimelineReport { events, ..TimelineReport::default() })
     }
 
     fn ask(text: &str, only: Option<&str>, own: Option<&str>) -> Result<String, ErrorKind> {
@@ -297,6 +360,91 @@ mod tests {
         ] {
             assert_eq!(ask(text, None, None).as_deref(), Ok(id), "{text}");
         }
+    }
+
+    /// A moment at 10 s with its snapshot behind it at 11 s, and one at 12 s whose snapshot, at 14 s, another tool overtook.
+    fn moments() -> State {
+        let event = |seq, secs, body| Event { seq, time: at(secs), session: SessionName::main(), body };
+        let moment = |id: &str, kind| {
+            let record =
+                MomentRecord { label: Some("make".into()), ..MomentRecord::new(SnapshotId::new(id).unwrap(), kind) };
+            EventBody::Moment(Box::new(record))
+        };
+        let update = |id: &str, snapshot: &str, inexact| {
+            let snapshot = Some(SnapshotId::new(snapshot).unwrap());
+            let update = MomentUpdate::new(SnapshotId::new(id).unwrap());
+            EventBody::MomentUpdate(Box::new(MomentUpdate { snapshot, inexact, ..update }))
+        };
+        let events = vec![
+            record("kkkkkkkkkkkk", 0, None, SnapshotKind::Auto, "main", 1),
+            event(2, 10, moment("ppppkkkkkkkk", MomentKind::Prompt)),
+            record("llllllllllll", 11, None, SnapshotKind::Auto, "main", 3),
+            event(4, 11, update("ppppkkkkkkkk", "llllllllllll", false)),
+            event(5, 12, moment("qqqqkkkkkkkk", MomentKind::Shell)),
+            record("mmmmmmmmmmmm", 14, None, SnapshotKind::Auto, "main", 6),
+            event(7, 14, update("qqqqkkkkkkkk", "mmmmmmmmmmmm", true)),
+        ];
+        State::of(TimelineReport { events, ..TimelineReport::default() })
+    }
+
+    #[test]
+    fn a_moment_means_what_it_was_and_nothing_later() {
+        let state = moments();
+        let resolver =
+            Resolver { state: &state, only: None, own: None, began: Some(at(0)), now: at(20), local: |_| None };
+        for (text, snapshot, moment, exact) in [
+            ("ppppkkkkkkkk", "llllllllllll", Some("ppppkkkkkkkk"), true),
+            ("@prompt", "llllllllllll", Some("ppppkkkkkkkk"), true),
+            ("10s", "llllllllllll", Some("ppppkkkkkkkk"), true),
+            ("9.9s", "kkkkkkkkkkkk", None, false),
+            ("qqqqkkkkkkkk", "llllllllllll", Some("qqqqkkkkkkkk"), false),
+            ("qqqq", "llllllllllll", Some("qqqqkkkkkkkk"), false),
+            ("make", "llllllllllll", Some("qqqqkkkkkkkk"), false),
+            ("12s", "llllllllllll", Some("ppppkkkkkkkk"), true),
+            ("@", "mmmmmmmmmmmm", Some("qqqqkkkkkkkk"), false),
+        ] {
+            let point = resolver.point(text).unwrap();
+            let found = point.moment.as_ref().map(|moment| moment.record.id.as_str());
+            assert_eq!((point.snapshot.id.as_str(), found, point.exact), (snapshot, moment, exact), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_a_program_printed_changes_no_other_name() {
+        let shell = |seq, label: &str| {
+            let id = SnapshotId::new(format!("zzzz{}", "klmnopqr".repeat(2).get(seq..seq + 8).unwrap())).unwrap();
+            let record = MomentRecord { label: Some(label.into()), ..MomentRecord::new(id, MomentKind::Shell) };
+            let body = EventBody::Moment(Box::new(record));
+            Event { seq: 10 + seq as u64, time: at(30), session: SessionName::main(), body }
+        };
+        let names = ["make", "kkkkkkkkkkkk", "5s", "1970-01-12T13:46:45Z", "kkkk", "only printed"];
+        let mut events = moments().events;
+        events.extend(names.iter().enumerate().map(|(seq, name)| shell(seq, name)));
+        let state = State::of(TimelineReport { events, ..TimelineReport::default() });
+        let resolver =
+            Resolver { state: &state, only: None, own: None, began: Some(at(0)), now: at(40), local: |_| None };
+        for (text, snapshot) in [
+            ("kkkkkkkkkkkk", "kkkkkkkkkkkk"),
+            ("5s", "kkkkkkkkkkkk"),
+            ("1970-01-12T13:46:45Z", "kkkkkkkkkkkk"),
+            ("kkkk", "kkkkkkkkkkkk"),
+            ("only printed", "mmmmmmmmmmmm"),
+        ] {
+            assert_eq!(resolver.resolve(text).unwrap().id.as_str(), snapshot, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_moment_whose_snapshot_was_removed_says_so() {
+        let mut events = moments().events;
+        let snapshots = vec![SnapshotId::new("llllllllllll").unwrap()];
+        let body = EventBody::Remove { snapshots, by: "rm".into() };
+        events.push(Event { seq: 8, time: at(15), session: SessionName::main(), body });
+        let state = State::of(TimelineReport { events, ..TimelineReport::default() });
+        let record = &state.moments[0].record;
+        assert!(record.snapshot.is_none() && record.reason.is_some(), "{record:?}");
+        let resolver = Resolver { state: &state, only: None, own: None, began: None, now: at(20), local: |_| None };
+        assert_eq!(resolver.resolve("@prompt").unwrap().id.as_str(), "kkkkkkkkkkkk");
     }
 
     #[test]

@@ -1,11 +1,10 @@
 //! The order of a restore: lock, safety snapshot, plan, journal, timeline, changes, timeline. And of an undo.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::HashSet;
 use std::os::fd::AsFd;
 
 use ah_plugin_api::{
-    Capability, Change, Context, Dir, Durability, Error, ErrorKind, Omission, Place, RelPath, Result, Snapshot,
-    SnapshotRef, SnapshotRequest,
+    Capability, Change, Dir, Durability, Error, ErrorKind, Omission, RelPath, Result, Snapshot, SnapshotRef,
 };
 
 use super::apply::{apply, lanes};
@@ -14,15 +13,18 @@ use super::clean::clean;
 use super::journal::{Journal, Named, Unlocked};
 use super::plan::{Ground, Plan, Wish, plan};
 use super::read_back::read_back;
+use super::safety::Saved;
 use super::scope::{Omissions, Scope, by_rule, untouchable};
 use super::{Ignores, LeftAlone, RestoreBegin, RestoreEnd, RestoreOptions, RestoreReport, UndoOptions};
 use crate::background;
+use crate::fsio;
 use crate::ids;
 use crate::lock::boot_id;
 use crate::record::{ChangeRecord, SnapshotKind, SnapshotRecord};
+use crate::text;
 use crate::timeline::{Event, EventBody};
 use crate::walk::Shelf;
-use crate::workspace::{Served, Workspace};
+use crate::workspace::Workspace;
 
 /// So many conflicts are named in an error; a dry run lists all.
 const NAMED: usize = 20;
@@ -41,6 +43,8 @@ struct Job {
     force: bool,
     dry_run: bool,
     undoes: Option<String>,
+    /// Whether what it takes back came from a provider that captures ignored files, too.
+    beyond_policy: bool,
     /// Interrupted restores that this one takes over.
     taken_over: Vec<Journal>,
     /// Whether an undo shall go back to the state before those, rather than to the one after.
@@ -58,9 +62,15 @@ impl Workspace {
     /// As [`Workspace::resolve`]; `Conflict` where something would be lost that the safety snapshot cannot keep, or where a file
     /// changed meanwhile; the provider's. Whatever the error, nothing has been changed.
     pub fn restore(&self, reference: &str, options: &RestoreOptions) -> Result<RestoreReport> {
-        self.reachable(&options.paths)?;
-        let _lock = self.lock("restore")?;
+        self.fence_all()?;
+        self.restore_behind_fence(reference, options)
+    }
+
+    /// As [`Workspace::restore`], for who has waited for captures already.
+    pub(crate) fn restore_behind_fence(&self, reference: &str, options: &RestoreOptions) -> Result<RestoreReport> {
+        let (_lock, _stays) = (self.lock("restore")?, self.lock_stays()?);
         let target = self.resolve(reference)?;
+        self.reachable(&options.paths, &target)?;
         let covers = |journal: &Journal| -> bool {
             options.paths.is_empty()
                 || (!journal.paths.is_empty()
@@ -81,6 +91,7 @@ impl Workspace {
             force: options.force,
             dry_run: options.dry_run,
             undoes: None,
+            beyond_policy: false,
             taken_over,
             finishes,
             notes,
@@ -91,9 +102,10 @@ impl Workspace {
     /// interrupted one counts whatever its session.
     ///
     /// # Errors
-    /// `NotFound` if there was none; otherwise as [`Workspace::restore`].
+    /// `NotFound` if there was none; `FailedPrecondition` if a rewind came since that changed no files; otherwise as [`Workspace::restore`].
     pub fn undo(&self, options: &UndoOptions) -> Result<RestoreReport> {
-        let _lock = self.lock("restore")?;
+        self.fence_all()?;
+        let (_lock, _stays) = (self.lock("restore")?, self.lock_stays()?);
         let mut notes = Vec::new();
         let interrupted = self.interrupted_journals(&mut notes)?.pop();
         let events = self.state()?.events;
@@ -110,6 +122,8 @@ impl Workspace {
         let target =
             self.state()?.snapshots.into_iter().find(|record| record.id == journal.back.id).ok_or_else(gone)?;
         let touched: HashSet<RelPath> = journal.touched().cloned().collect();
+        let beyond_policy = journal.provider != target.provider
+            && self.serve(&journal.provider).is_ok_and(|served| !served.can(Capability::AppliesPolicy));
         self.put_back(&Job {
             target,
             scope: Scope::Exactly(touched),
@@ -120,6 +134,7 @@ impl Workspace {
             force: options.force,
             dry_run: options.dry_run,
             undoes: Some(journal.restore),
+            beyond_policy,
             taken_over,
             finishes: false,
             notes,
@@ -132,6 +147,17 @@ impl Workspace {
             Error::new(ErrorKind::NotFound, "there is no restore to take back")
                 .with_hint("`ah timeline` shows what happened")
         })?;
+        // Who takes back a rewind does not mean what was before it.
+        let of_begin =
+            |event: &&Event| matches!(&event.body, EventBody::RestoreBegin(it) if it.restore == begin.restore);
+        let begun = events.iter().rfind(of_begin).map_or(0, |event| event.seq);
+        let changed_nothing = |event: &Event| matches!(&event.body, EventBody::Rewind(it) if it.snapshot.is_some() && it.restore.is_none());
+        if events.iter().any(|event| event.seq > begun && self.session_counts(&event.session) && changed_nothing(event))
+        {
+            let message = "the last rewind changed no files: there is nothing of it to take back";
+            return Err(Error::new(ErrorKind::FailedPrecondition, message)
+                .with_hint(format!("ah agent fs restore {} takes back the restore before it", begin.safety)));
+        }
         self.journals().of(session, &begin.restore)?.ok_or_else(|| {
             Error::new(ErrorKind::NotFound, "the snapshot that undo would go back to was removed")
                 .with_hint("`ah agent fs snapshots` lists those that are there")
@@ -142,9 +168,10 @@ impl Workspace {
         let cx = self.context();
         let served = self.serve(&job.target.provider)?;
         let (workspace, scratch, policy) = (self.open_dir()?, self.mounts_dir()?, self.policy()?);
-        let ignores =
-            if served.can(Capability::AppliesPolicy) { None } else { Some(Ignores::open(self.open_dir()?, &policy)?) };
-        let shelf = Shelf { provider: &*served.provider, store: &served.store, scratch: &scratch };
+        let keeps_to_policy = served.can(Capability::AppliesPolicy);
+        let everything = keeps_to_policy && job.beyond_policy;
+        let ignores = if keeps_to_policy { None } else { Some(Ignores::open(self.open_dir()?, &policy)?) };
+        let shelf = Shelf::new(&*served.provider, &served.store, &scratch);
         let own_state = &policy.own_state;
         let ground = Ground { workspace: &workspace, shelf, own_state, ignores: ignores.as_ref() };
 
@@ -152,15 +179,18 @@ impl Workspace {
         let target = served.provider.stat(&served.place(), &target_ref, &cx)?;
         // Until the safety snapshot is on the timeline, gc must not take it for an orphan.
         let making = self.lock_as("orphans", false)?;
-        let safety = self.safety(&served, &Place::new(&served.store).with_workspace(&workspace), &policy, &cx)?;
+        let Saved { snapshot: safety, other, note } = self.save_present(&served, &workspace, &policy, everything)?;
+        let saver = other.as_ref().unwrap_or(&served);
+        let safety_shelf = Shelf::new(&*saver.provider, &saver.store, &scratch);
         // Until it is on the timeline it is nobody's, and goes away again if nothing comes of it.
         let unused = |safety: &Snapshot| {
             let request = ah_plugin_api::DestroyRequest::Snapshot(safety.reference.clone());
             // gc finds it otherwise.
-            let _ = served.provider.destroy(&served.place(), &request, &cx);
+            let _ = saver.provider.destroy(&saver.place(), &request, &cx);
         };
         let wish = Wish {
             safety: &safety,
+            safety_shelf: other.is_some().then_some(safety_shelf),
             target: &target,
             scope: job.scope.clone(),
             ignored: job.ignored,
@@ -170,11 +200,12 @@ impl Workspace {
         };
         let source = shelf.open(&target.reference, &cx)?;
         let mut notes = job.notes.clone();
+        notes.extend(note);
         notes.extend(missing_notes(&target, &job.scope, &workspace));
         let planned = plan(&ground, &wish, &source, &cx)
             .and_then(|plan| self.known_paths(job, &target, plan))
             .and_then(|mut plan| {
-                let lost = read_back(&ground, &plan, &safety.reference, &cx)?;
+                let lost = read_back(&safety_shelf, &plan, &safety.reference, &cx)?;
                 if job.force {
                     notes.extend(lost.into_iter().map(|lost| format!("{} is lost: {}", lost.path, lost.reason)));
                 } else {
@@ -221,7 +252,7 @@ impl Workspace {
         }
 
         let session = self.writing_session();
-        let mut record = SnapshotRecord::of(&safety, &served.name, SnapshotKind::Safety, &session);
+        let mut record = SnapshotRecord::of(&safety, &saver.name, SnapshotKind::Safety, &session);
         record.seq =
             self.append(&session, EventBody::Snapshot { snapshot: Box::new(record.clone()) }, Durability::Durable)?.seq;
         drop(making);
@@ -240,7 +271,8 @@ impl Workspace {
             let _ = self.journals().forget(&journal);
             return Err(error);
         }
-        let applied = match apply(&ground, &plan, &journal, &source, job.exact_times, &cx) {
+        let counted = self.count_put_back();
+        let applied = match counted.and_then(|()| apply(&ground, &plan, &journal, &source, job.exact_times, &cx)) {
             Ok(applied) => applied,
             Err(error) => {
                 // Nothing has been changed; a state before this one may still be half-way.
@@ -249,6 +281,8 @@ impl Workspace {
                 return Err(error);
             }
         };
+        // What came in between was half-way. If that cannot be written it has been counted once already.
+        let _ = self.count_put_back();
         let complete = applied.failed.is_empty() && plan.beyond.is_empty();
         self.say_ended(&journal, if complete { "done" } else { "partial" })
             .map_err(|e| e.context("the files were restored, but that could not be put on the timeline"))?;
@@ -266,46 +300,19 @@ impl Workspace {
         Ok(report)
     }
 
+    /// How often files were put back here. A snapshot that is taken when that has grown shows nothing that was before.
+    pub(crate) fn put_back_so_far(&self) -> u64 {
+        fsio::count(&self.folder().join("put-back"))
+    }
+
+    fn count_put_back(&self) -> Result<()> {
+        fsio::count_up(&self.folder().join("put-back"))
+    }
+
     /// Says on the timeline that a restore came to its end.
     fn say_ended(&self, journal: &Journal, outcome: &str) -> Result<()> {
         let end = RestoreEnd { restore: journal.restore.clone(), outcome: outcome.to_owned() };
         self.append(&journal.session, EventBody::RestoreEnd(end), Durability::Durable).map(drop)
-    }
-
-    fn safety(
-        &self,
-        served: &Served,
-        place: &Place<'_>,
-        policy: &ah_plugin_api::CapturePolicy,
-        cx: &Context<'_>,
-    ) -> Result<Snapshot> {
-        let settings = self.engine.settings();
-        let attributes = BTreeMap::from([
-            ("kind".to_owned(), SnapshotKind::Safety.as_str().to_owned()),
-            ("session".to_owned(), self.writing_session().as_str().to_owned()),
-            ("workspace".to_owned(), self.id.as_str().to_owned()),
-        ]);
-        let request = SnapshotRequest {
-            id: ids::snapshot_id(&settings.ids)?,
-            created: settings.clock.now(),
-            label: None,
-            attributes,
-            durability: Durability::Durable,
-            // Whoever took the snapshot to be restored had this many, too.
-            policy: ah_plugin_api::CapturePolicy { max_entries: u64::MAX, ..policy.clone() },
-        };
-        let taken = served.provider.snapshot(place, &request, cx);
-        taken.map_err(|e| {
-            let error = e.context("the present state could not be saved, so nothing was changed");
-            // The provider may not be able to work here any more; what it keeps can be had all the same.
-            match (error.kind, error.hint.clone()) {
-                (ErrorKind::PermissionDenied | ErrorKind::Unavailable | ErrorKind::FailedPrecondition, hint) => {
-                    let own = hint.map_or_else(String::new, |hint| format!("{hint}; or "));
-                    error.with_hint(format!("{own}copy what you need out of what `ah agent fs seek` shows"))
-                }
-                _ => error,
-            }
-        })
     }
 
     fn journal(&self, job: &Job, plan: &Plan, safety: &SnapshotRecord) -> Result<Journal> {
@@ -340,13 +347,27 @@ impl Workspace {
     }
 
     /// What no restore touches is not asked for in vain without a word.
-    fn reachable(&self, paths: &[RelPath]) -> Result<()> {
+    fn reachable(&self, paths: &[RelPath], target: &SnapshotRecord) -> Result<()> {
         let own_state = self.policy()?.own_state;
-        match paths.iter().find(|path| untouchable(path, &own_state)) {
-            None => Ok(()),
-            Some(path) => Err(Error::new(ErrorKind::InvalidArgument, format!("restore never touches {path}"))
-                .with_hint("repositories and the state of ah are not in snapshots; name other paths")),
-        }
+        let Some(path) = paths.iter().find(|path| untouchable(path, &own_state)) else { return Ok(()) };
+        let (repository, id) = (path.components().any(|name| name == b".git"), &target.id);
+        let (served, scratch, cx) = (self.serve(&target.provider)?, self.mounts_dir()?, self.context());
+        // Who captures everything has captured that, too.
+        let holds = || -> Result<bool> {
+            let shelf = Shelf::new(&*served.provider, &served.store, &scratch);
+            Ok(shelf.open(&target.reference, &cx)?.entry(path, &cx)?.is_some())
+        };
+        let hint = if !served.can(Capability::AppliesPolicy) && holds()? {
+            let path = text::shell(path.as_path().as_os_str());
+            format!("the snapshot holds it: `cp -a \"$(ah agent fs seek {id})\"/{path} ELSEWHERE` copies it out")
+        } else if repository && served.can(Capability::AppliesPolicy) {
+            format!("`ah agent fs branch {id}` makes a repository with HEAD, branch and index as they were")
+        } else {
+            "it is not in the snapshot either; name other paths".to_owned()
+        };
+        let why = if repository { "repositories are left alone" } else { "that is ah's own" };
+        let message = format!("restore never touches {path}: {why}");
+        Err(Error::new(ErrorKind::InvalidArgument, message).with_hint(hint))
     }
 
     /// A path that was asked for by name must be somewhere: then, or now. If the snapshot left it out, that is said.
@@ -364,12 +385,13 @@ impl Workspace {
             return Ok(plan);
         }
         for path in &job.paths {
-            let served = self.serve(&job.target.provider)?;
-            let shelf = Shelf { provider: &*served.provider, store: &served.store, scratch: &self.mounts_dir()? };
+            let (served, scratch) = (self.serve(&job.target.provider)?, self.mounts_dir()?);
+            let shelf = Shelf::new(&*served.provider, &served.store, &scratch);
             let then = shelf.open(&job.target.reference, &self.context())?.entry(path, &self.context())?;
             if then.is_none() && !self.root.join(path.as_path()).exists() {
                 let message = format!("{path} is neither in the snapshot nor in the workspace");
-                let hint = format!("`ah agent fs versions {path}` shows when it was there");
+                let whole = text::shell(self.root.join(path.as_path()).as_os_str());
+                let hint = format!("`ah agent fs versions {whole}` shows when it was there");
                 return Err(Error::new(ErrorKind::NotFound, message).with_hint(hint));
             }
         }

@@ -38,6 +38,7 @@ mod ignores;
 mod journal;
 mod plan;
 mod read_back;
+mod safety;
 mod scope;
 mod standing;
 #[cfg(test)]

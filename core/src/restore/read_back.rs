@@ -12,11 +12,12 @@ use rustix::fs::{Mode, OFlags};
 use super::LeftAlone;
 use super::apply::{lanes, on_threads};
 use super::at::io;
-use super::plan::{Ground, Plan, Step};
+use super::plan::{Plan, Step};
+use crate::walk::Shelf;
 
-/// What the safety snapshot cannot give back of that which `plan` destroys, by path. Nothing if the provider would not notice.
+/// What the safety snapshot, on `shelf`, cannot give back of that which `plan` destroys, by path. Nothing if the provider would not notice.
 pub(crate) fn read_back(
-    ground: &Ground<'_>,
+    shelf: &Shelf<'_>,
     plan: &Plan,
     safety: &Reference,
     cx: &Context<'_>,
@@ -24,10 +25,10 @@ pub(crate) fn read_back(
     let held = |step: &&Step| step.found.is_some() && step.before.as_ref().is_some_and(|it| it.kind != EntryKind::Dir);
     let going = plan.clear.iter().chain(&plan.puts).chain(&plan.removals).filter(held);
     let going: Vec<&Step> = going.collect();
-    if going.is_empty() || !ground.shelf.can(Capability::FindsDamage) {
+    if going.is_empty() || !shelf.can(Capability::FindsDamage) {
         return Ok(Vec::new());
     }
-    let safety = ground.shelf.open(safety, cx)?;
+    let safety = shelf.open(safety, cx)?;
     // Reading checks; nobody looks at the bytes.
     let nowhere = rustix::fs::open("/dev/null", OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty());
     let nowhere = nowhere.map_err(|e| io("cannot open /dev/null", e))?;

@@ -92,7 +92,7 @@ impl Workspace {
         // One that nobody here knows belongs to another home, or to the person.
         let Some(journal) = self.journals().find_ended(restore)? else { return Ok(None) };
         let served = self.serve(&journal.provider)?;
-        let shelf = Shelf { provider: &*served.provider, store: &served.store, scratch };
+        let shelf = Shelf::new(&*served.provider, &served.store, scratch);
         clean(&Ground { workspace, shelf, own_state: &[], ignores: None }, &journal, cx)?;
         let gone = matches!(Tree::new(workspace.as_fd())?.stat(&journal.staging), Ok(None));
         Ok(gone.then_some(journal.staging))

@@ -79,14 +79,8 @@ impl Workspace {
     /// # Errors
     /// As [`Workspace::resolve`]; `NotFound` if one of the paths was not there; the provider's.
     pub fn seek(&self, reference: &str, options: &SeekOptions) -> Result<LeaseRecord> {
-        self.seek_to(&self.resolve(reference)?, options)
-    }
-
-    /// As [`Workspace::seek`], to a snapshot that was resolved before.
-    ///
-    /// # Errors
-    /// `NotFound` if one of the paths was not there; the provider's.
-    pub fn seek_to(&self, snapshot: &SnapshotRecord, options: &SeekOptions) -> Result<LeaseRecord> {
+        let _stays = self.lock_stays()?;
+        let snapshot = &self.resolve(reference)?;
         let home = self.engine.home();
         let mut lease = LeaseFile {
             id: LeaseId::new(letters(&self.engine.settings().ids))?,

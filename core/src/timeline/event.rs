@@ -7,8 +7,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::ids::{BranchId, SessionName};
+use crate::moments::{MomentRecord, MomentUpdate};
 use crate::record::SnapshotRecord;
 use crate::restore::{RestoreBegin, RestoreEnd};
+use crate::rewind::Rewind;
+use crate::session_branch::SessionBranched;
 use crate::text::{self, text_enum};
 
 text_enum! {
@@ -55,18 +58,18 @@ pub enum EventBody {
         /// The snapshot.
         snapshot: Box<SnapshotRecord>,
     },
-    /// A labelled point without a snapshot of its own.
-    Moment {
-        /// Its id.
-        id: SnapshotId,
-        /// What it marks: `prompt`, `tool`, ….
-        kind: String,
-        /// Its label.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        label: Option<String>,
-        /// The snapshot that shows the workspace at this point; none: the nearest before it.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        snapshot: Option<SnapshotId>,
+    /// A labelled point. What becomes of it, its snapshot above all, stands in later lines.
+    Moment(Box<MomentRecord>),
+    /// What became of a moment.
+    MomentUpdate(Box<MomentUpdate>),
+    /// An agent called, and something of ours could not be done. The agent heard nothing of it.
+    HookFailed {
+        /// The agent.
+        agent: String,
+        /// What it called for.
+        event: String,
+        /// What could not be done, and why.
+        reason: String,
     },
     /// A snapshot was relabelled, pinned or let go.
     Edit {
@@ -105,6 +108,10 @@ pub enum EventBody {
         /// Its name.
         name: String,
     },
+    /// A session branch was made.
+    SessionBranch(Box<SessionBranched>),
+    /// The session went back to one of its moments.
+    Rewind(Box<Rewind>),
     /// A restore or undo begins.
     RestoreBegin(RestoreBegin),
     /// A restore or undo came to its end.
@@ -118,6 +125,15 @@ pub enum EventBody {
         /// Who took over.
         next: ProviderName,
     },
+    /// Automatic snapshots are paused: the disk has less room than shall stay free, and pruning did not help.
+    CapturePaused {
+        /// Bytes that are free.
+        free: u64,
+        /// Bytes that the filesystem has.
+        total: u64,
+    },
+    /// They go on.
+    CaptureResumed {},
     /// A torn last line was cut off; it is kept beside the timeline, in `timeline.torn`.
     Repaired {
         /// How many bytes.
@@ -145,13 +161,19 @@ impl EventBody {
         "snapshot",
         "recovered",
         "moment",
+        "moment-update",
+        "hook-failed",
         "edit",
         "remove",
         "branch",
         "branch-removed",
+        "session-branch",
+        "rewind",
         "restore-begin",
         "restore-end",
         "degraded",
+        "capture-paused",
+        "capture-resumed",
         "repaired",
         "workspace",
     ];

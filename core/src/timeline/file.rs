@@ -151,13 +151,29 @@ pub(super) fn read(path: &Path, session: &SessionName) -> Result<Contents> {
     let mut contents = Contents::default();
     let mut lines: Vec<&[u8]> = bytes.split(|&b| b == b'\n').collect();
     contents.torn = lines.pop().is_some_and(|last| !last.is_empty());
-    for (number, line) in (1..).zip(lines) {
-        match line::decode(line, session) {
+    for (number, read) in (1..).zip(decode_all(&lines, session)) {
+        match read {
             Ok(event) => contents.events.push(event),
             Err(reason) => contents.faults.push(TimelineFault { session: session.clone(), line: number, reason }),
         }
     }
     Ok(contents)
+}
+
+/// Reads lines; many of them by several threads.
+fn decode_all(lines: &[&[u8]], session: &SessionName) -> Vec<Result<Event, String>> {
+    const MANY: usize = 2000;
+    let decode = |lines: &[&[u8]]| -> Vec<_> { lines.iter().map(|line| line::decode(line, session)).collect() };
+    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(4);
+    if lines.len() < MANY || threads == 1 {
+        return decode(lines);
+    }
+    std::thread::scope(|scope| {
+        let parts = lines.chunks(lines.len().div_ceil(threads));
+        let workers: Vec<_> = parts.map(|part| (part, scope.spawn(move || decode(part)))).collect();
+        // A thread that did not come to its end is a defect; what it was to read is read here, and shows it.
+        workers.into_iter().flat_map(|(part, worker)| worker.join().unwrap_or_else(|_| decode(part))).collect()
+    })
 }
 
 /// The time of the first sound line, without reading the rest.

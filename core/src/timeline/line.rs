@@ -7,11 +7,14 @@
 //! `crc` is last: the CRC-32 (IEEE, lower-case hex, eight digits) of everything before `,"crc"`. Paths and times are written as
 //! `text` says. A line ends with one newline and has none inside.
 
+use std::borrow::Cow;
+
 use ah_plugin_api::{Error, ErrorKind, Result, Timestamp};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use crate::ids::SessionName;
+use crate::record::SnapshotRecord;
 use crate::text::{format_time, parse_time};
 use crate::timeline::event::{Event, EventBody};
 
@@ -36,8 +39,55 @@ pub(super) fn encode(event: &Event) -> Result<Vec<u8>> {
     Ok(line)
 }
 
+/// What every event has; read first, as it costs little.
+#[derive(Deserialize)]
+struct Common<'a> {
+    seq: u64,
+    #[serde(borrow)]
+    time: Cow<'a, str>,
+    #[serde(borrow, rename = "type")]
+    kind: Cow<'a, str>,
+}
+
+/// A snapshot's line, the longest there are, in one go.
+#[derive(Deserialize)]
+struct OfSnapshot<'a> {
+    seq: u64,
+    #[serde(borrow)]
+    time: Cow<'a, str>,
+    snapshot: Box<SnapshotRecord>,
+}
+
 /// Reads a line without its newline; the error is a reason for people.
-pub(super) fn decode(line: &[u8], session: &SessionName) -> Result<Event, String> {
+///
+/// What a long timeline consists of is read straight into its type; the rest the way that keeps what is not known.
+pub(crate) fn decode(line: &[u8], session: &SessionName) -> Result<Event, String> {
+    let front = sound(line)?;
+    // Members are written in order, so that this mostly is the last one.
+    if front.ends_with(b",\"type\":\"snapshot\"")
+        && let Ok(OfSnapshot { seq, time, mut snapshot }) = serde_json::from_slice(line)
+        && let Some(time) = parse_time(&time)
+    {
+        snapshot.seq = seq;
+        snapshot.session = session.clone();
+        return Ok(Event { seq, time, session: session.clone(), body: EventBody::Snapshot { snapshot } });
+    }
+    let common = serde_json::from_slice::<Common<'_>>(line).ok();
+    let common = common.and_then(|common| Some((parse_time(&common.time)?, common)));
+    let Some((time, Common { seq, kind, .. })) = common else { return decode_any(line, session) };
+    let body = match &*kind {
+        "moment" => serde_json::from_slice(line).ok().map(EventBody::Moment),
+        "moment-update" => serde_json::from_slice(line).ok().map(EventBody::MomentUpdate),
+        _ => None,
+    };
+    match body {
+        Some(body) => Ok(Event { seq, time, session: session.clone(), body }),
+        // It says what is wrong, too.
+        None => decode_any(line, session),
+    }
+}
+
+fn decode_any(line: &[u8], session: &SessionName) -> Result<Event, String> {
     let mut fields = checked(line)?;
     let seq = fields.remove("seq").and_then(|v| v.as_u64()).ok_or("it has no number")?;
     let time = fields.remove("time").as_ref().and_then(Value::as_str).and_then(parse_time).ok_or("it has no time")?;
@@ -69,6 +119,14 @@ pub(super) fn time_of(line: &[u8]) -> Option<Timestamp> {
 }
 
 fn checked(line: &[u8]) -> Result<Map<String, Value>, String> {
+    sound(line)?;
+    let mut fields: Map<String, Value> = serde_json::from_slice(line).map_err(|e| e.to_string())?;
+    fields.remove("crc");
+    Ok(fields)
+}
+
+/// What the checksum is of, if it fits.
+fn sound(line: &[u8]) -> Result<&[u8], String> {
     let (front, tail) = line.split_at_checked(line.len().wrapping_sub(TAIL)).ok_or("it is too short")?;
     let crc = tail.strip_prefix(b",\"crc\":\"").and_then(|t| t.strip_suffix(b"\"}")).ok_or("it has no checksum")?;
     let crc =
@@ -76,14 +134,13 @@ fn checked(line: &[u8]) -> Result<Map<String, Value>, String> {
     if crc != crc32fast::hash(front) {
         return Err("its checksum does not fit".to_owned());
     }
-    let mut fields: Map<String, Value> = serde_json::from_slice(line).map_err(|e| e.to_string())?;
-    fields.remove("crc");
-    Ok(fields)
+    Ok(front)
 }
 
 #[cfg(test)]
 mod tests {
     use super::{Event, EventBody, SessionName, Timestamp, decode, encode, seq_of};
+    use crate::moments::{MomentKind, MomentRecord, MomentUpdate};
     use crate::timeline::event::WorkspaceChange;
     use ah_plugin_api::SnapshotId;
     use proptest::prelude::{any, proptest};
@@ -114,6 +171,29 @@ mod tests {
             let event = event(body);
             assert_eq!(back(&event), event);
         }
+    }
+
+    #[test]
+    fn what_is_read_straight_reads_as_the_rest() {
+        let moment = SnapshotId::new("kkkkmmmmpppp").unwrap();
+        let mut record = MomentRecord::new(moment.clone(), MomentKind::Tool);
+        record.label = Some("x\",\"type\":\"snapshot".into());
+        let update = MomentUpdate { inexact: true, reason: Some("y".into()), ..MomentUpdate::new(moment) };
+        for body in [EventBody::Moment(Box::new(record)), EventBody::MomentUpdate(Box::new(update))] {
+            let event = event(body);
+            let line = encode(&event).unwrap();
+            let line = &line[..line.len() - 1];
+            assert_eq!(back(&event), event);
+            assert_eq!(super::decode_any(line, &event.session).unwrap(), event);
+        }
+        let text = r#"{"seq":3,"snapshot":{"durability":"instant","id":"kkkkmmmmpppp","kept":false,"kind":"auto","provider":"git","reference":"r","time":"2026-01-01T00:00:00Z"},"time":"2026-01-01T00:00:01Z","type":"snapshot""#;
+        let line = format!("{text},\"crc\":\"{:08x}\"}}", crc32fast::hash(text.as_bytes()));
+        let session = SessionName::new("s").unwrap();
+        let read = decode(line.as_bytes(), &session).unwrap();
+        assert_eq!(read, super::decode_any(line.as_bytes(), &session).unwrap());
+        assert!(
+            matches!(read.body, EventBody::Snapshot { snapshot } if snapshot.seq == 3 && snapshot.session == session)
+        );
     }
 
     #[test]

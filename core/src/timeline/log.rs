@@ -4,13 +4,16 @@
 //! plus one: `head` is a small cache, written without sync, and rebuilt from the ends of all timelines when it is lost.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
-use ah_plugin_api::{ContentId, Durability, Observer, ProviderName, Result, SnapshotId, Timestamp};
+use ah_plugin_api::{
+    ContentId, Durability, Observer, ProviderName, Reference, RepositoryState, Result, SnapshotId, Timestamp,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::fsio;
 use crate::ids::SessionName;
-use crate::lock::{Lock, PATIENCE};
+use crate::lock::Lock;
 use crate::session;
 use crate::settings::Clock;
 use crate::text;
@@ -24,6 +27,8 @@ pub(crate) struct Log<'a> {
     pub(crate) folder: PathBuf,
     pub(crate) clock: &'a Clock,
     pub(crate) observer: &'a dyn Observer,
+    /// How long to wait for another process that writes.
+    pub(crate) patience: Duration,
 }
 
 /// What the last events amount to; a cache.
@@ -42,12 +47,39 @@ pub(crate) struct HeadSnapshot {
     pub(crate) id: SnapshotId,
     pub(crate) provider: ProviderName,
     pub(crate) tree: String,
+    /// The session that it stands in.
+    #[serde(default = "SessionName::main")]
+    pub(crate) session: SessionName,
+    /// Whether it was taken for its own sake, and not by a restore or a branch.
+    #[serde(default)]
+    pub(crate) counts: bool,
+    /// The provider's name for it.
+    #[serde(default)]
+    pub(crate) reference: Option<Reference>,
+    /// Where the user's repository stood.
+    #[serde(default)]
+    pub(crate) repository: Option<RepositoryState>,
 }
 
 impl HeadSnapshot {
+    /// Whether it can be what a moment of that session shows, if its tree is equal: it was taken for its own sake, in that session, and
+    /// the repository stands where it stood.
+    pub(crate) fn serves(&self, session: &SessionName, repository: Option<&RepositoryState>) -> bool {
+        self.counts && self.session == *session && is_unmoved(self.repository.as_ref(), repository)
+    }
+
     /// Whether a snapshot of that provider with that tree is equal to this one.
     pub(crate) fn equals(&self, provider: &ProviderName, tree: Option<&ContentId>) -> bool {
         self.provider == *provider && tree.is_some_and(|ContentId(bytes)| text::hex(bytes) == self.tree)
+    }
+}
+
+/// Whether a repository stands where it stood, its index and refs too. Where that cannot be told it does not.
+pub(crate) fn is_unmoved(before: Option<&RepositoryState>, now: Option<&RepositoryState>) -> bool {
+    match (before, now) {
+        (None, None) => true,
+        (Some(before), Some(now)) => before == now && now.marks.is_some(),
+        _ => false,
     }
 }
 
@@ -73,7 +105,7 @@ impl Log<'_> {
         durability: Durability,
         make: impl FnOnce(&Head) -> Vec<EventBody>,
     ) -> Result<Appended> {
-        let _lock = Lock::take(&self.folder.join("timeline.lock"), true, PATIENCE, self.observer)?;
+        let _lock = Lock::take(&self.folder.join("timeline.lock"), true, self.patience, self.observer)?;
         let new_session = session::ensure(&self.folder, session, self.clock.now())?;
         let path = self.path(session);
         let (mut timeline, tail) = TimelineFile::open(&path)?;
@@ -147,6 +179,11 @@ impl Log<'_> {
         Ok((report, torn))
     }
 
+    /// Makes one timeline survive a power cut, without holding anybody up.
+    pub(crate) fn sync_one(&self, session: &SessionName, durability: Durability) -> Result<()> {
+        file::sync(&self.path(session), durability)
+    }
+
     /// Makes all timelines survive a power cut.
     pub(crate) fn sync(&self) -> Result<()> {
         for session in session::names(&self.folder)? {
@@ -189,6 +226,10 @@ impl Head {
                     id: snapshot.id.clone(),
                     provider: snapshot.provider.clone(),
                     tree,
+                    session: event.session.clone(),
+                    counts: snapshot.counts(),
+                    reference: Some(snapshot.reference.clone()),
+                    repository: snapshot.repository.clone(),
                 });
             }
             EventBody::Remove { snapshots, .. } => {

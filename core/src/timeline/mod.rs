@@ -8,14 +8,19 @@ mod file;
 mod line;
 mod log;
 
-use ah_plugin_api::Result;
+use std::collections::{BTreeSet, HashMap};
+
+use ah_plugin_api::{Result, SnapshotId};
 use serde::Serialize;
 
 use crate::ids::SessionName;
+use crate::moments::{Moment, MomentKind};
+use crate::state;
 use crate::workspace::Workspace;
 
 pub use event::{Event, EventBody, WorkspaceChange};
-pub(crate) use log::{Head, Log};
+pub(crate) use line::decode as decode_line;
+pub(crate) use log::{Head, HeadSnapshot, Log, is_unmoved};
 
 /// Which events are asked for.
 #[derive(Debug, Clone, Default)]
@@ -44,6 +49,49 @@ pub struct TimelineReport {
     pub events: Vec<Event>,
     /// Lines that cannot be read.
     pub faults: Vec<TimelineFault>,
+    /// The moments among the events, each with what became of it.
+    #[serde(skip)]
+    pub moments: Vec<Moment>,
+    /// Those of them that their session left behind by going back (`rewind`).
+    #[serde(skip)]
+    pub left: BTreeSet<SnapshotId>,
+}
+
+/// A prompt, and the moments of what was done for it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct PromptGroup {
+    /// The session.
+    pub session: SessionName,
+    /// The prompt; none: what came before the first one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prompt: Option<Moment>,
+    /// Whether the session left the prompt behind by going back.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub left: bool,
+    /// What followed it in that session, until the next one.
+    pub moments: Vec<Moment>,
+}
+
+impl TimelineReport {
+    /// The moments, by prompts, in the order in which these came.
+    #[must_use]
+    pub fn prompts(&self) -> Vec<PromptGroup> {
+        let mut groups: Vec<PromptGroup> = Vec::new();
+        let mut current: HashMap<&SessionName, usize> = HashMap::new();
+        for moment in &self.moments {
+            let prompt = (moment.record.kind == MomentKind::Prompt).then(|| moment.clone());
+            let is_prompt = prompt.is_some();
+            if is_prompt || !current.contains_key(&moment.session) {
+                current.insert(&moment.session, groups.len());
+                let left = is_prompt && self.left.contains(&moment.record.id);
+                groups.push(PromptGroup { session: moment.session.clone(), prompt, left, moments: Vec::new() });
+            }
+            if let Some(&at) = current.get(&moment.session).filter(|_| !is_prompt) {
+                groups[at].moments.push(moment.clone());
+            }
+        }
+        groups
+    }
 }
 
 impl Workspace {
@@ -52,17 +100,23 @@ impl Workspace {
     /// # Errors
     /// `NotFound` for a session that is not there; if a timeline cannot be read at all. Damaged lines are in the report.
     pub fn timeline(&self, filter: &TimelineFilter) -> Result<TimelineReport> {
-        let state = self.state()?;
+        let TimelineReport { mut events, mut faults, .. } = self.read_timelines()?;
         let session = self.reading_session(filter.session.as_ref())?;
-        let mut events = state.events;
-        let mut faults = state.faults;
+        let (mut moments, left) = state::moments(&events);
         if let Some(session) = session {
             events.retain(|event| event.session == session);
             faults.retain(|fault| fault.session == session);
+            moments.retain(|moment| moment.session == session);
         }
         if let Some(limit) = filter.limit {
-            events.drain(..events.len().saturating_sub(limit));
+            // What became of a moment is told with the moment.
+            let counts = |event: &Event| !matches!(event.body, EventBody::MomentUpdate(_));
+            let mut counting = events.iter().enumerate().rev().filter(|(_, event)| counts(event)).map(|(at, _)| at);
+            let first = if limit == 0 { events.len() } else { counting.nth(limit - 1).unwrap_or(0) };
+            events.drain(..first);
+            let first = events.first().map_or(u64::MAX, |event| event.seq);
+            moments.retain(|moment| moment.seq >= first);
         }
-        Ok(TimelineReport { events, faults })
+        Ok(TimelineReport { events, faults, moments, left })
     }
 }

@@ -30,9 +30,21 @@ pub(crate) struct Shelf<'a> {
     pub(crate) store: &'a Dir,
     /// A folder of ours in which a view may be mounted for a while, and large contents kept for a comparison.
     pub(crate) scratch: &'a Dir,
+    /// Whether its content ids are not told, since what they would be compared with is another provider's.
+    strange: bool,
 }
 
 impl<'a> Shelf<'a> {
+    /// The shelf of a provider with its store.
+    pub(crate) fn new(provider: &'a dyn Provider, store: &'a Dir, scratch: &'a Dir) -> Self {
+        Self { provider, store, scratch, strange: false }
+    }
+
+    /// The same, to be compared with another provider's.
+    pub(crate) fn strange(self) -> Self {
+        Self { strange: true, ..self }
+    }
+
     /// Whether the provider has a capability.
     #[must_use]
     pub(crate) fn can(&self, capability: Capability) -> bool {
@@ -161,7 +173,8 @@ impl Source<'_> {
     pub(crate) fn entry(&self, path: &RelPath, cx: &Context<'_>) -> Result<Option<Entry>> {
         if let Source::Snapshot { shelf, snapshot } = self {
             let request = LookupRequest { snapshots: vec![snapshot.clone()], path: path.clone() };
-            return Ok(shelf.provider.lookup(&Place::new(shelf.store), &request, cx)?.pop().flatten());
+            let found = shelf.provider.lookup(&Place::new(shelf.store), &request, cx)?.pop().flatten();
+            return Ok(found.map(|entry| self.shown(entry)));
         }
         let Some(tree) = self.tree()? else { return Ok(None) };
         match tree.stat(path) {
@@ -178,7 +191,8 @@ impl Source<'_> {
     pub(crate) fn children(&self, path: &RelPath, cx: &Context<'_>) -> Result<Vec<Entry>> {
         if let Source::Snapshot { shelf, snapshot } = self {
             let request = ReadDirRequest { snapshot: snapshot.clone(), path: path.clone() };
-            return shelf.provider.read_dir(&Place::new(shelf.store), &request, cx);
+            let entries = shelf.provider.read_dir(&Place::new(shelf.store), &request, cx)?;
+            return Ok(entries.into_iter().map(|entry| self.shown(entry)).collect());
         }
         let Some(tree) = self.tree()? else { return Ok(Vec::new()) };
         let fail = |e| io(format!("cannot list {path}"), e);
@@ -249,8 +263,12 @@ impl Source<'_> {
         }
     }
 
-    /// Write bits that a view had to take off are put back for the owner: nobody makes a tree that its owner cannot write to.
+    /// Write bits that a view had to take off are put back for the owner: nobody makes a tree that its owner cannot write to. What
+    /// says nothing about contents here is taken out.
     fn shown(&self, mut entry: Entry) -> Entry {
+        if self.shelf().is_some_and(|shelf| shelf.strange) {
+            entry.content = None;
+        }
         if matches!(self, Source::View { exact_modes: false, .. }) && entry.kind != EntryKind::Symlink {
             entry.mode |= 0o200;
         }
@@ -312,7 +330,7 @@ pub(crate) fn diff(
     }
     let mut changes = walk.changes;
     changes.sort_by(|a, b| a.path.cmp(&b.path));
-    Ok(Changes { changes, method: DiffMethod::Walk })
+    Ok(Changes { changes, method: DiffMethod::Walk, untouched: false })
 }
 
 struct Walk<'a, 'c> {

@@ -17,6 +17,8 @@ use ah_plugin_api::{
     SnapshotRequest, UnmountRequest, Usage, UsageRequest, View, WritableClone,
 };
 
+type Then = Box<dyn FnOnce() + Send>;
+
 /// The in-memory provider under a name and a rank, made to fail when a test wants it to.
 #[derive(Clone)]
 pub(crate) struct Fake {
@@ -49,6 +51,10 @@ pub(crate) struct Fake {
     pub(crate) clones_fail: Arc<AtomicBool>,
     /// Whether taking anything away fails.
     pub(crate) destroys_fail: Arc<AtomicBool>,
+    /// What is done, once, when something is taken away.
+    pub(crate) on_destroy: Arc<Mutex<Option<Then>>>,
+    /// Whether the next snapshots have no tree by which equal ones are told.
+    pub(crate) treeless: Arc<AtomicBool>,
 }
 
 impl Fake {
@@ -71,6 +77,8 @@ impl Fake {
             read_only: Arc::default(),
             clones_fail: Arc::default(),
             destroys_fail: Arc::default(),
+            on_destroy: Arc::default(),
+            treeless: Arc::default(),
         }
     }
 }
@@ -106,6 +114,7 @@ impl Provider for Fake {
                 let mut snapshot = self.inner.snapshot(place, request, cx)?;
                 snapshot.pins = self.pins.lock().unwrap().clone();
                 snapshot.repository = self.repository.lock().unwrap().clone().or(snapshot.repository);
+                snapshot.tree = snapshot.tree.filter(|_| !self.treeless.load(Ordering::Relaxed));
                 Ok(snapshot)
             }
         }
@@ -140,6 +149,9 @@ impl Provider for Fake {
     fn destroy(&self, place: &Place<'_>, request: &DestroyRequest, cx: &Context<'_>) -> Result<Done> {
         if self.destroys_fail.load(Ordering::Relaxed) {
             return Err(Error::new(ah_core::ErrorKind::Busy, "made to fail"));
+        }
+        if let Some(then) = self.on_destroy.lock().unwrap().take() {
+            then();
         }
         self.inner.destroy(place, request, cx)
     }
@@ -216,6 +228,8 @@ impl Lab {
         let clock = Arc::clone(&now);
         settings.clock = Clock::from_fn(move || Timestamp { secs: clock.load(Ordering::Relaxed), nanos: 0 });
         settings.ids = IdSource::counting();
+        // However full the disk is that the tests run on.
+        settings.environment.insert("prune.min-free".into(), "0%".into());
         std::fs::create_dir(top.join("ws")).unwrap();
         Self { _dir: dir, top, settings, fake, now }
     }

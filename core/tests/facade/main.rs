@@ -3,12 +3,15 @@
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod branches;
+mod conversations;
 mod gc;
 mod lab;
 mod leases;
+mod moments;
 mod prune;
 mod restores;
 mod snapshots;
+mod talk;
 mod timeline;
 mod together;
 mod workspaces;

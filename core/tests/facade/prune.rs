@@ -1,13 +1,16 @@
 use std::sync::atomic::Ordering;
 
+use rustix::fs::{FlockOperation, flock};
+
 use crate::lab::Lab;
 use ah_core::{
-    BranchOptions, EditOptions, ErrorKind, PruneOptions, RestoreOptions, SeekOptions, SnapshotFilter, UndoOptions,
+    BranchOptions, EditOptions, Error, ErrorKind, GcOptions, PruneOptions, RestoreOptions, SeekOptions, SnapshotFilter,
+    SnapshotKind, SnapshotOptions, TimelineFilter, UndoOptions,
 };
 
 fn prune(lab: &Lab, policy: &str, dry_run: bool) -> Vec<(usize, String)> {
-    let options = PruneOptions { policy: Some(policy.into()), dry_run };
-    let report = lab.open().prune(&options).unwrap();
+    let options = PruneOptions { policy: Some(policy.into()), dry_run, ..PruneOptions::default() };
+    let report = lab.open().prune(&options, &mut |_| {}).unwrap();
     let verdicts = report.verdicts.iter().enumerate();
     verdicts.filter(|(_, verdict)| verdict.stays).map(|(at, verdict)| (at, verdict.reason.clone())).collect()
 }
@@ -100,12 +103,236 @@ fn a_size_takes_the_oldest_but_never_the_newest() {
 fn a_policy_is_asked_for_or_configured() {
     let mut lab = Lab::new();
     lab.step("a", "1");
-    let none = PruneOptions { policy: None, dry_run: true };
-    assert_eq!(lab.open().prune(&none).unwrap_err().kind, ErrorKind::InvalidArgument);
-    let bad = PruneOptions { policy: Some("keep-everything".into()), dry_run: true };
-    assert_eq!(lab.open().prune(&bad).unwrap_err().kind, ErrorKind::InvalidArgument);
+    let policy = |lab: &Lab, policy: Option<&str>| {
+        let options = PruneOptions { policy: policy.map(str::to_owned), dry_run: true, ..PruneOptions::default() };
+        lab.open().prune(&options, &mut |_| {}).map(|report| report.policy)
+    };
+    assert!(policy(&lab, None).unwrap().contains("keep-manual"), "nobody loses his own to the default");
+    assert_eq!(policy(&lab, Some("keep-everything")).unwrap_err().kind, ErrorKind::InvalidArgument);
     lab.settings.environment.insert("prune.policy".into(), "keep-last=3".into());
-    assert_eq!(lab.open().prune(&none).unwrap().policy, "keep-last=3");
+    assert_eq!(policy(&lab, None).unwrap(), "keep-last=3");
+}
+
+#[test]
+fn it_is_explained_before_it_is_done() {
+    let lab = Lab::new();
+    (0..4).for_each(|n| drop(lab.step("a", &"x".repeat(1000 + n))));
+    let mut told = Vec::new();
+    let options = PruneOptions { policy: Some("keep-last=1".into()), ..PruneOptions::default() };
+    let done =
+        lab.open().prune(&options, &mut |report| told.push((report.removed, report.frees, count(&lab)))).unwrap();
+    assert_eq!(told.len(), 1);
+    let (removed, frees, there) = told[0];
+    assert_eq!((removed, there, done.removed, count(&lab)), (3, 4, 3, 1));
+    assert!(frees.is_some_and(|bytes| bytes >= 3000) && done.bytes >= frees, "{frees:?} {:?}", done.bytes);
+}
+
+#[test]
+fn sizes_of_each_session() {
+    let mut lab = Lab::new();
+    for session in ["a", "b"] {
+        lab.settings.session = Some(ah_core::SessionName::new(session).unwrap());
+        (0..3).for_each(|n| drop(lab.step(session, &format!("{n}").repeat(1000))));
+    }
+    lab.settings.session = None;
+    let stays: Vec<usize> = prune(&lab, "max-size=2500/session", false).into_iter().map(|(at, _)| at).collect();
+    assert!(stays.contains(&5) && stays.iter().any(|at| *at < 3), "{stays:?}");
+    assert!(stays.len() < 6 && stays.is_sorted(), "{stays:?}");
+}
+
+/// An automatic snapshot, so many seconds later.
+fn auto(lab: &Lab, seconds: i64) -> ah_core::SnapshotId {
+    lab.wait(seconds);
+    lab.write("a", &format!("after {seconds} more"));
+    lab.open().snapshot(&automatic()).unwrap().id
+}
+
+fn automatic() -> SnapshotOptions {
+    SnapshotOptions { kind: SnapshotKind::Auto, ..SnapshotOptions::default() }
+}
+
+fn behind(lab: &Lab) -> Vec<String> {
+    let report = lab.open().gc(&GcOptions { auto: true }).unwrap();
+    assert!(report.failures.is_empty(), "{report:?}");
+    report.actions
+}
+
+fn ids(lab: &Lab) -> Vec<ah_core::SnapshotId> {
+    lab.open().snapshots(&SnapshotFilter::default()).unwrap().into_iter().map(|snapshot| snapshot.id).collect()
+}
+
+#[test]
+fn by_itself_at_most_once_an_hour() {
+    let lab = Lab::new();
+    let own = lab.step("a", "mine");
+    let hour = 3_600 - lab.open().snapshot(&automatic()).unwrap().time.secs.rem_euclid(3_600);
+    let first: Vec<_> = [hour, 60, 60].map(|seconds| auto(&lab, seconds)).into();
+    behind(&lab);
+    assert_eq!(count(&lab), 5, "all of a day stay");
+    let late = auto(&lab, 25 * 3_600);
+    assert!(behind(&lab).iter().any(|action| action.contains("removed")));
+    let left = ids(&lab);
+    assert!(left.contains(&own.id) && left.contains(&first[2]) && left.contains(&late), "{left:?}");
+    assert!(!left.contains(&first[0]) && !left.contains(&first[1]), "{left:?}");
+    // Whatever there is to do, not before an hour has passed.
+    lab.wait(14 * 86_400);
+    behind(&lab);
+    let (a, b) = (auto(&lab, 0), auto(&lab, 60));
+    lab.wait(3_000);
+    let before = ids(&lab);
+    behind(&lab);
+    assert_eq!(ids(&lab), before);
+    lab.wait(14 * 86_400);
+    auto(&lab, 0);
+    behind(&lab);
+    let left = ids(&lab);
+    assert!(left.contains(&own.id) && !left.contains(&a) && !left.contains(&first[2]) && !left.contains(&late));
+    assert!(!left.contains(&b), "a later one of its session is there");
+}
+
+#[test]
+fn a_clock_that_is_set_back_prunes_nothing() {
+    let lab = Lab::new();
+    (0..5).for_each(|_| drop(auto(&lab, 60)));
+    lab.wait(-400 * 86_400);
+    auto(&lab, 0);
+    behind(&lab);
+    lab.wait(7_200);
+    behind(&lab);
+    assert_eq!(count(&lab), 6);
+}
+
+#[test]
+fn stores_take_no_more_than_they_may() {
+    let mut lab = Lab::new();
+    lab.settings.environment.insert("prune.max-size".into(), "1".into());
+    let own = lab.step("a", "mine");
+    (0..3).for_each(|_| drop(auto(&lab, 60)));
+    let last = auto(&lab, 4_000);
+    behind(&lab);
+    assert_eq!(ids(&lab), [own.id, last]);
+}
+
+/// A hold on the lock of those who are about to need a snapshot.
+fn stays(lab: &Lab, operation: FlockOperation) -> std::fs::File {
+    let mut options = std::fs::OpenOptions::new();
+    let file = options.append(true).create(true).open(lab.folder().join("stays.lock")).unwrap();
+    flock(&file, operation).unwrap();
+    file
+}
+
+#[test]
+fn nothing_goes_unasked_while_somebody_is_about_to_need_it() {
+    let lab = Lab::new();
+    (0..3).for_each(|_| drop(auto(&lab, 60)));
+    auto(&lab, 25 * 3_600);
+    let held = stays(&lab, FlockOperation::LockShared);
+    behind(&lab);
+    assert_eq!(count(&lab), 4);
+    drop(held);
+    lab.wait(3_600);
+    behind(&lab);
+    assert!(count(&lab) < 4);
+}
+
+#[test]
+fn nobody_comes_to_need_a_snapshot_while_it_is_decided_what_goes() {
+    let mut lab = Lab::new();
+    lab.step("a", "1");
+    lab.step("a", "2");
+    lab.settings.patience = std::time::Duration::ZERO;
+    let (workspace, held) = (lab.open(), stays(&lab, FlockOperation::LockExclusive));
+    let branch = BranchOptions { from: Some("@".into()), ..BranchOptions::default() };
+    let pin = EditOptions { keep: Some(true), label: None };
+    let tries: [(&str, Option<Error>); 5] = [
+        ("edit", workspace.edit("@", &pin).err()),
+        ("seek", workspace.seek("@", &SeekOptions::default()).err()),
+        ("branch", workspace.branch(&branch).err()),
+        ("restore", workspace.restore("@{1}", &RestoreOptions::default()).err()),
+        ("undo", workspace.undo(&UndoOptions::default()).err()),
+    ];
+    for (what, error) in tries {
+        assert_eq!(error.map(|error| error.kind), Some(ErrorKind::Busy), "{what}");
+    }
+    drop(held);
+    workspace.edit("@", &pin).unwrap();
+}
+
+#[test]
+fn what_is_pinned_while_others_go_stays() {
+    let mut lab = Lab::new();
+    lab.settings.environment.insert("prune.max-size".into(), "1".into());
+    let own = lab.step("a", "mine");
+    // More than go at once.
+    let all: Vec<_> = (0..70).map(|_| auto(&lab, 1)).collect();
+    let last = auto(&lab, 4_000);
+    let (workspace, pinned) = (lab.open(), all[68].clone());
+    let pin = EditOptions { keep: Some(true), label: None };
+    let then = move || drop(workspace.edit(pinned.as_str(), &pin).unwrap());
+    *lab.fake.on_destroy.lock().unwrap() = Some(Box::new(then));
+    behind(&lab);
+    assert_eq!(ids(&lab), [own.id, all[68].clone(), last]);
+}
+
+#[test]
+fn what_exec_took_for_its_branch_stays_if_somebody_wants_it_by_then() {
+    let lab = Lab::new();
+    lab.step("a", "1");
+    let workspace = lab.open();
+    for wanted in [false, true] {
+        let branch = workspace.branch(&BranchOptions::default()).unwrap();
+        if wanted {
+            let label = EditOptions { label: Some("good".into()), keep: None };
+            workspace.edit(branch.snapshot.as_str(), &label).unwrap();
+        }
+        workspace.remove_branch_when_done(&branch.name).unwrap();
+        assert_eq!(ids(&lab).contains(&branch.snapshot), wanted);
+    }
+}
+
+#[test]
+fn on_a_full_disk_recordings_go_before_snapshots() {
+    let mut lab = Lab::new();
+    lab.step("a", "mine");
+    lab.settings.environment.insert("prune.recordings".into(), "keep-last=1".into());
+    let main = ah_core::SessionName::main();
+    for _ in 0..3 {
+        let (_, mut file) = lab.open().begin_recording().unwrap();
+        std::io::Write::write_all(&mut file, b"[0.1, \"o\", \"x\"]\n").unwrap();
+    }
+    lab.settings.environment.insert("prune.min-free".into(), "100%".into());
+    lab.open().snapshot(&automatic()).unwrap_err();
+    let left = lab.open().recordings(&main).unwrap();
+    assert_eq!(left.iter().map(|it| (it.number, it.compressed)).collect::<Vec<_>>(), [(3, false)]);
+}
+
+#[test]
+fn on_a_full_disk_captures_pause_and_go_on() {
+    let mut lab = Lab::new();
+    let own = lab.step("a", "mine");
+    let old = auto(&lab, 60);
+    auto(&lab, 2 * 3_600);
+    let events = |lab: &Lab, part: &str| {
+        let report = lab.open().timeline(&TimelineFilter::default()).unwrap();
+        report.events.iter().filter(|event| format!("{:?}", event.body).starts_with(part)).count()
+    };
+    // Nobody has that much free.
+    lab.settings.environment.insert("prune.min-free".into(), "100%".into());
+    for _ in 0..3 {
+        lab.wait(60);
+        let error = lab.open().snapshot(&automatic()).unwrap_err();
+        assert_eq!(error.kind, ErrorKind::ResourceExhausted);
+        assert!(error.hint.unwrap().contains("prune.min-free"));
+    }
+    assert_eq!((events(&lab, "CapturePaused"), events(&lab, "CaptureResumed")), (1, 0));
+    assert!(lab.engine().status(&lab.path()).unwrap().paused);
+    // What stays of one hour alone went first; what is a person's own did not, and can still be taken.
+    assert!(ids(&lab).contains(&own.id) && ids(&lab).contains(&old), "the last of its hour stands for it");
+    lab.step("a", "still mine");
+    lab.settings.environment.insert("prune.min-free".into(), "0%".into());
+    auto(&lab, 60);
+    assert_eq!((events(&lab, "CapturePaused"), events(&lab, "CaptureResumed")), (1, 1));
+    assert!(!lab.engine().status(&lab.path()).unwrap().paused);
 }
 
 #[test]
@@ -126,4 +353,82 @@ fn what_restores_and_branches_took_does_not_push_out_what_somebody_took() {
     assert_eq!(stays("keep-last=2"), [0, 1, 5]);
     assert_eq!(stays("keep-daily=1"), [1, 5]);
     assert_eq!(stays("keep-last=1,keep-within=90s"), [1, 4, 5, 6]);
+}
+
+#[test]
+fn recordings_that_are_closed_are_compressed_and_go_by_a_policy_of_their_own() {
+    let mut lab = Lab::new();
+    lab.step("a", "1");
+    let long = "[0.1, \"o\", \"x\"]\n".repeat(5_000);
+    let mut made = Vec::new();
+    for session in ["a", "b"] {
+        lab.settings.session = Some(ah_core::SessionName::new(session).unwrap());
+        for _ in 0..2 {
+            let (recording, mut file) = lab.open().begin_recording().unwrap();
+            std::io::Write::write_all(&mut file, long.as_bytes()).unwrap();
+            made.push((recording, file));
+        }
+    }
+    lab.settings.session = None;
+    // All are being made: nothing becomes of them, whatever the policy.
+    let options = |recordings: &str, dry_run| PruneOptions {
+        policy: Some("keep-manual".into()),
+        recordings: Some(recordings.into()),
+        dry_run,
+    };
+    let prune = |recordings: &str, dry_run| lab.open().prune(&options(recordings, dry_run), &mut |_| {}).unwrap();
+    assert!(prune("keep-last=0", false).recordings.iter().all(|verdict| verdict.stays));
+    let live = made.pop().unwrap();
+    let closed: Vec<_> = made.into_iter().map(|(recording, _)| recording).collect();
+    // For an hour others can still read what was just recorded.
+    lab.open().snapshot(&automatic()).unwrap();
+    assert!(behind(&lab).iter().all(|action| !action.contains("recording")));
+    lab.wait(3_600);
+    assert!(behind(&lab).iter().any(|action| action.contains("compressed 3")));
+    for recording in &closed {
+        let listed = lab.open().recordings(&recording.session).unwrap();
+        let packed = listed.iter().find(|it| it.number == recording.number).unwrap();
+        assert!(packed.compressed && !recording.path.exists());
+        let mut read = String::new();
+        std::io::Read::read_to_string(&mut packed.open_at(0).unwrap(), &mut read).unwrap();
+        assert_eq!(read, long);
+    }
+    assert!(live.0.path.exists());
+    // One of each session, and nothing is removed by looking.
+    let verdicts = prune("keep-last=1/session", true).recordings;
+    let stays: Vec<bool> = verdicts.iter().map(|verdict| verdict.stays).collect();
+    assert_eq!((stays.iter().filter(|stays| **stays).count(), verdicts.len()), (2, 4), "{verdicts:?}");
+    let left = |lab: &Lab| -> usize {
+        ["a", "b"]
+            .map(|name| lab.open().recordings(&ah_core::SessionName::new(name).unwrap()).unwrap().len())
+            .iter()
+            .sum()
+    };
+    assert_eq!(left(&lab), 4);
+    prune("keep-last=1/session", false);
+    assert_eq!(left(&lab), 2);
+    // A policy for snapshots alone leaves recordings alone.
+    let alone = PruneOptions { policy: Some("keep-last=0".into()), ..PruneOptions::default() };
+    assert!(lab.open().prune(&alone, &mut |_| {}).unwrap().recordings.is_empty());
+    assert_eq!(left(&lab), 2); // A number that moments name is not given again.
+    prune("keep-last=0", false);
+    assert_eq!(left(&lab), 1, "the one that is being made");
+    lab.settings.session = Some(ah_core::SessionName::new("a").unwrap());
+    assert_eq!(lab.open().begin_recording().unwrap().0.number, 3);
+}
+
+#[test]
+fn what_is_pinned_between_the_plan_and_the_removal_stays() {
+    let lab = Lab::new();
+    let first = lab.step("a", "1");
+    let second = lab.step("a", "2");
+    lab.step("a", "3");
+    let options = PruneOptions { policy: Some("keep-last=1".into()), ..PruneOptions::default() };
+    let mut pin = |_: &ah_core::PruneReport| {
+        let keep = EditOptions { keep: Some(true), ..EditOptions::default() };
+        lab.open().edit(first.id.as_str(), &keep).unwrap();
+    };
+    let report = lab.open().prune(&options, &mut pin).unwrap();
+    assert_eq!(report.removed, 1);
+    assert!(ids(&lab).contains(&first.id) && !ids(&lab).contains(&second.id));
 }

@@ -8,6 +8,8 @@
 #[path = "../facade/lab.rs"]
 #[allow(dead_code)]
 mod lab;
+#[path = "../facade/talk.rs"]
+mod talk;
 
 use std::collections::BTreeSet;
 use std::io;
@@ -22,6 +24,7 @@ use ah_core::{
 };
 use lab::Lab;
 use std::os::fd::AsFd;
+use talk::Talk;
 
 /// What happens at the step of a number, counted down.
 #[derive(Clone, Copy, PartialEq)]
@@ -95,9 +98,13 @@ const JOBS: &[(&str, Job)] = &[
     ("undo", |engine, path| open(engine, path)?.undo(&UndoOptions::default()).map(drop)),
     ("settle", |engine, path| open(engine, path)?.gc(&GcOptions { auto: true }).map(drop)),
     ("prune", |engine, path| {
-        let options = PruneOptions { policy: Some("keep-last=2".into()), dry_run: false };
-        open(engine, path)?.prune(&options).map(drop)
+        let options = PruneOptions { policy: Some("keep-last=2".into()), ..PruneOptions::default() };
+        open(engine, path)?.prune(&options, &mut |_| {}).map(drop)
     }),
+    ("session branch", |engine, path| {
+        open(engine, path)?.session_branch(&agent(path).branch_of("@prompt", "retry")).map(drop)
+    }),
+    ("rewind", |engine, path| open(engine, path)?.rewind(&agent(path).back_to("@prompt")).map(drop)),
     ("adopt", |engine, path| {
         let copy = path.with_file_name("copy");
         std::fs::create_dir_all(&copy).unwrap();
@@ -118,12 +125,49 @@ const JOBS: &[(&str, Job)] = &[
     }),
 ];
 
+/// The agent of a lab, as it was left.
+fn agent(path: &Path) -> Talk {
+    Talk::known(path.parent().unwrap())
+}
+
+/// Each transcript of an agent is one that was there before, or that a session bears; each of these is there.
+fn conversations_are_borne(lab: &Lab, workspace: &ah_core::Workspace, what: &str) {
+    let talk = agent(&lab.path());
+    let sessions = workspace.related_sessions().unwrap();
+    let mut borne: Vec<_> = sessions.iter().filter_map(|listed| listed.record.agent.clone()?.transcript).collect();
+    borne.push(talk.file.clone());
+    borne.sort();
+    borne.dedup();
+    let files = talk.files();
+    if !files.is_empty() {
+        assert_eq!(files, borne, "{what}");
+    }
+    for listed in &sessions {
+        let known = listed.branch.as_ref().is_none_or(|name| workspace.find_ready_branch(name).is_ok());
+        assert!(known, "{what}: a session of a branch that is not ready");
+    }
+    let folders = std::fs::read_dir(lab.settings.home.join("workspaces")).unwrap().flatten();
+    for folder in folders {
+        let making = std::fs::read_dir(folder.path().join("conversations")).into_iter().flatten().flatten();
+        let making = making.filter(|entry| !entry.file_name().to_string_lossy().starts_with('.')).count();
+        assert_eq!(making, 0, "{what}: a conversation that is not finished");
+        for session in std::fs::read_dir(folder.path().join("sessions")).into_iter().flatten().flatten() {
+            let staging = std::fs::read_dir(session.path()).unwrap().flatten();
+            let staging = staging.filter(|entry| entry.file_name().to_string_lossy().starts_with("staging-")).count();
+            assert_eq!(staging, 0, "{what}: half a conversation");
+        }
+    }
+}
+
 /// What must hold, whatever happened.
 fn check(lab: &Lab, what: &str) {
     let engine = Engine::open(lab.settings.clone()).unwrap();
     // What a dead process wrote down as its own: this one lives on, so it is made to look dead.
-    for folder in ["leases", "branches"] {
-        for file in std::fs::read_dir(lab.settings.home.join(folder)).into_iter().flatten() {
+    let workspaces = std::fs::read_dir(lab.settings.home.join("workspaces")).unwrap().flatten();
+    let conversations = workspaces.map(|workspace| workspace.path().join("conversations"));
+    let ours = ["leases", "branches"].map(|folder| lab.settings.home.join(folder));
+    for folder in conversations.chain(ours) {
+        for file in std::fs::read_dir(folder).into_iter().flatten() {
             let file = file.unwrap().path();
             if file.extension().is_some_and(|ext| ext == "json") {
                 let text = std::fs::read_to_string(&file).unwrap();
@@ -173,6 +217,7 @@ fn check(lab: &Lab, what: &str) {
             left.iter().filter(|entry| !own_temp(&entry.path()) && !is_finished_branch(&workspace, &entry.path()));
         assert_eq!(unfinished.count(), 0, "{what}: {left:?} are left in {folder}");
     }
+    conversations_are_borne(lab, &workspace, what);
     // No workspace stays registered for a branch that came to nothing.
     let branches: Vec<_> = workspace.branches().unwrap().into_iter().filter_map(|branch| branch.workspace).collect();
     for entry in std::fs::read_dir(lab.settings.home.join("workspaces")).unwrap().flatten() {
@@ -194,9 +239,16 @@ fn is_finished_branch(workspace: &ah_core::Workspace, path: &Path) -> bool {
 
 fn rounds(name: &str, job: Job, plan: fn(u64) -> Plan, kind: &str) {
     for step in 0.. {
-        let lab = Lab::in_memory();
+        let mut lab = Lab::in_memory();
+        // Nothing waits for the clock here.
+        lab.settings.flags.insert("moments.window".to_owned(), "0s".into());
         (0..3).for_each(|n| drop(lab.step("a", &n.to_string())));
         lab.write("a", "3");
+        if ["session branch", "rewind"].contains(&name) {
+            let mut talk = Talk::begin(&lab);
+            talk.turn(&lab, "the first", "1");
+            talk.turn(&lab, "the second", "2");
+        }
         let engine = lab.engine();
         if ["undo", "settle"].contains(&name) {
             open(&engine, &lab.path()).unwrap().restore("@", &RestoreOptions::default()).unwrap();
@@ -218,6 +270,11 @@ fn rounds(name: &str, job: Job, plan: fn(u64) -> Plan, kind: &str) {
             return;
         }
         check(&lab, &what);
+        if name == "session branch" && matches!(outcome, Ok(Err(_))) {
+            // An error says that nothing was made.
+            let made = open(&lab.engine(), &lab.path()).unwrap().find_ready_branch("retry");
+            assert!(made.is_err(), "{what}: {outcome:?}, and {made:?}");
+        }
     }
 }
 
@@ -235,6 +292,9 @@ fn any_step_may_fail_or_be_the_last() {
     }
     assert!(INTERRUPTED.load(Ordering::Relaxed) > 10, "nothing was interrupted");
     let seen = SEEN.lock().unwrap();
+    for step in ["conversation-put", "conversation-sync", "untrimmed-copy", "untrimmed-rename"] {
+        assert!(seen.contains(step), "{step} is never come by: {seen:?}");
+    }
     for step in ["journal.end", "restore-staging", "restore-stage", "restore-put", "restore-remove", "restore-sync"] {
         assert!(seen.contains(step), "{step} is never come by: {seen:?}");
     }

@@ -27,9 +27,12 @@ pub(crate) fn probe(workspace: &Dir, store: &Dir, request: &ProbeRequest) -> Pro
         Ok(source) => source,
         Err(error) => return no(told(&error), error.hint),
     };
-    let convertible = convertible(workspace, &source);
     let removal = Removal::on(workspace);
     let can_delete = removal != Removal::Emptied;
+    let convertible = convertible(workspace, &source).map(|why| match can_delete {
+        true => why,
+        false => format!("{why}; mount it with user_subvol_rm_allowed first, or only root could remove what it makes"),
+    });
     if let Some((reason, remedy)) = obstacle(workspace, store, &source, convertible.is_some()) {
         return Probe { convertible, can_delete, ..no(reason, Some(remedy)) };
     }

@@ -1,6 +1,7 @@
 //! What providers share whose snapshots are directories: a filesystem made them, and shows them by itself.
 //!
 //! - [`Tree`] reads such a directory for `read_dir`, `read` and `lookup`, and never leaves it.
+//! - [`Comparison`] finds what differs between two of them, for `diff`.
 //! - [`climb`] finds the root that a workspace lies below, and the path between the two, from descriptors;
 //!   [`climb_by_other_mounts`] where only a part of it is mounted there.
 //! - [`Mounts`] is the mount table: what is mounted inside a workspace is not in its snapshots.
@@ -15,6 +16,7 @@
 
 mod beneath;
 mod climb;
+mod compare;
 mod entry;
 mod mounts;
 mod processes;
@@ -23,6 +25,7 @@ mod views;
 
 pub use beneath::open_beneath;
 pub use climb::{Climbed, climb, climb_by_other_mounts, path_of};
+pub use compare::{Comparison, Side, Touched};
 pub use entry::{MASK, entry_of, failed, look, mount_of, names};
 pub use mounts::{Mount, Mounts, boot_id, has_capability, in_first_user_namespace};
 pub use processes::{How, Process, Use};

@@ -11,6 +11,7 @@
 mod busy;
 mod clones;
 mod delegation;
+mod diff;
 mod failure;
 mod find;
 mod locate;

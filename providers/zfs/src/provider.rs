@@ -3,14 +3,14 @@
 use std::collections::BTreeSet;
 
 use ah_plugin_api::{
-    Capability, CloneRequest, Context, Description, DestroyRequest, Done, Entry, ListRequest, LookupRequest,
-    MountRequest, Place, Probe, ProbeRequest, Provider, ProviderName, ReadDirRequest, ReadRequest, ReclaimRequest,
-    Reclaimed, Result, Snapshot, SnapshotRef, SnapshotRequest, UnmountRequest, Usage, UsageRequest, View,
-    WritableClone,
+    Capability, Changes, CloneRequest, Context, Description, DestroyRequest, DiffRequest, Done, Entry, ListRequest,
+    LookupRequest, MountRequest, Place, Probe, ProbeRequest, Provider, ProviderName, ReadDirRequest, ReadRequest,
+    ReclaimRequest, Reclaimed, Result, Snapshot, SnapshotRef, SnapshotRequest, UnmountRequest, Usage, UsageRequest,
+    View, WritableClone,
 };
 
 use crate::store::Store;
-use crate::{clones, find, probe, reclaim, remove, take, view};
+use crate::{clones, diff, find, probe, reclaim, remove, take, view};
 
 /// Snapshots by ZFS.
 ///
@@ -32,6 +32,7 @@ impl Provider for ZfsProvider {
         let mut capabilities = BTreeSet::from([
             Capability::PointInTime,
             Capability::AlwaysDurable,
+            Capability::Diff,
             Capability::Usage,
             Capability::ReadWithoutMount,
             Capability::ExactViewModes,
@@ -115,6 +116,10 @@ impl Provider for ZfsProvider {
         let store = Store::new(place.store);
         let each = |snapshot| view::open(&find::snapshot(&store, snapshot)?)?.0.entry(&request.path);
         request.snapshots.iter().map(each).collect()
+    }
+
+    fn diff(&self, place: &Place<'_>, request: &DiffRequest, cx: &Context<'_>) -> Result<Changes> {
+        diff::diff(place, request, cx)
     }
 
     fn usage(&self, place: &Place<'_>, request: &UsageRequest, _cx: &Context<'_>) -> Result<Usage> {

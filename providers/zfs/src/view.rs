@@ -20,7 +20,8 @@ pub(crate) fn open(found: &Found) -> Result<(Tree, PathBuf)> {
     Ok((Tree::new(dir).hiding(omitted), path))
 }
 
-fn directory(found: &Found) -> Result<(OwnedFd, PathBuf)> {
+/// Opens the directory of a snapshot that is the workspace's.
+pub(crate) fn directory(found: &Found) -> Result<(OwnedFd, PathBuf)> {
     let Some(mounted) = locate::dataset(&found.dataset)? else { return Err(not_mounted(&found.dataset)) };
     mounted.must_show_snapshots()?;
     mounted.open_snapshot(&found.full, &found.record.rel)

@@ -37,6 +37,10 @@ pub(crate) fn run(options: &Options<'_>) -> Result<()> {
     let bench = Bench { options, native: 0.into() };
     println!("| what | ah | beside it | ratio | bar | |\n|---|---|---|---|---|---|");
     let (small, large) = (bench.workspace("small", SMALL)?, bench.workspace("large", options.files)?);
+    let status = bench.ah(&small, &["status"])?.1;
+    let serves =
+        if options.user.is_some() { format!("{}_ahd", options.mechanism) } else { options.mechanism.to_owned() };
+    ensure!(status.contains(&format!("provider  {serves}\n")), "{serves} does not serve there: {status}");
     bench.beside_native(&small)?;
     bench.tree_size(&small, &large)?;
     bench.history(&small)
@@ -122,13 +126,16 @@ impl Bench<'_> {
     }
 
     fn tree_size(&self, small: &Path, large: &Path) -> Result<()> {
-        let [mut snapshots, mut seeks, mut branches] = [(); 3].map(|()| [Vec::new(), Vec::new()]);
+        let [mut snapshots, mut by_hand, mut seeks, mut branches] = [(); 4].map(|()| [Vec::new(), Vec::new()]);
         let mut first_bytes = Vec::new();
         for run in 0..self.options.runs {
-            for (at, (workspace, files)) in [(small, SMALL), (large, self.options.files)].into_iter().enumerate() {
-                change(workspace, files, 10, 1_000 + run as u64)?;
+            for (at, workspace) in [small, large].into_iter().enumerate() {
+                // The same files in both: what differs is the size of the tree, not how far apart its changes lie.
+                change(workspace, SMALL, 10, 1_000 + run as u64)?;
                 let (time, id) = self.ah(workspace, &["snapshot"])?;
                 snapshots[at].push(time);
+                change(workspace, SMALL, 10, 2_000 + run as u64)?;
+                by_hand[at].push(self.by_hand(workspace)?);
                 let began = Instant::now();
                 let (time, view) = self.ah(workspace, &["seek", &id])?;
                 let file = crate::file(Path::new(&view), 0);
@@ -142,6 +149,13 @@ impl Bench<'_> {
             }
         }
         let files = self.options.files;
+        let [mut small, mut large] = by_hand;
+        println!(
+            "| (the same by the filesystem's own command) | {:.1} ms | {SMALL} files: {:.1} ms | {:.2} | | |",
+            millis(median(&mut large)),
+            millis(median(&mut small)),
+            median(&mut large).as_secs_f64() / median(&mut small).as_secs_f64()
+        );
         for (what, [mut small, mut large]) in [("snapshot", snapshots), ("seek", seeks), ("branch", branches)] {
             ratio(
                 &format!("{what}, {files} files"),

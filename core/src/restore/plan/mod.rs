@@ -18,7 +18,7 @@ use rustix::io::Errno;
 use super::at::{Found, Tree};
 use super::scope::{Omissions, Scope, by_rule, untouchable};
 use super::{Ignores, LeftAlone};
-use crate::walk::{Shelf, Source, same_contents};
+use crate::walk::{self, Shelf, Source, same_contents};
 
 /// A change time this close before the safety snapshot, or later, says nothing: filesystems stamp with a clock that ticks every
 /// 1 to 10 ms. Then contents are compared.
@@ -38,6 +38,8 @@ pub(crate) struct Ground<'a> {
 /// What is wanted.
 pub(crate) struct Wish<'a> {
     pub(crate) safety: &'a Snapshot,
+    /// Where that is, if not on the shelf of the ground: another provider took it.
+    pub(crate) safety_shelf: Option<Shelf<'a>>,
     pub(crate) target: &'a Snapshot,
     pub(crate) scope: Scope,
     /// Overwrite ignored files, too.
@@ -112,13 +114,7 @@ impl Plan {
 
 /// Finds out what is to be done. Changes nothing.
 pub(crate) fn plan(ground: &Ground<'_>, wish: &Wish<'_>, target: &Source<'_>, cx: &Context<'_>) -> Result<Plan> {
-    let same_tree = wish.safety.tree.is_some() && wish.safety.tree == wish.target.tree;
-    let changes = if same_tree && !wish.exact_times {
-        Vec::new()
-    } else {
-        let (from, to) = (&wish.safety.reference, &wish.target.reference);
-        ground.shelf.diff(from, to, &wish.scope.tops(), wish.exact_times, cx)?.changes
-    };
+    let changes = differences(ground, wish, cx)?;
     let mut planner = Planner {
         ground,
         wish,
@@ -142,6 +138,23 @@ pub(crate) fn plan(ground: &Ground<'_>, wish: &Wish<'_>, target: &Source<'_>, cx
     }
     planner.beyond_reach()?;
     planner.finish()
+}
+
+/// What differs from the present state to the one to go back to.
+fn differences(ground: &Ground<'_>, wish: &Wish<'_>, cx: &Context<'_>) -> Result<Vec<Change>> {
+    let (from, to, tops) = (&wish.safety.reference, &wish.target.reference, wish.scope.tops());
+    let changes = match wish.safety_shelf {
+        // Nothing that one provider says of contents means anything to another: both are read.
+        Some(shelf) => {
+            let present = shelf.strange().open(from, cx)?;
+            walk::diff(&present, &ground.shelf.open(to, cx)?, &tops, wish.exact_times, cx)?
+        }
+        None if wish.safety.tree.is_some() && wish.safety.tree == wish.target.tree && !wish.exact_times => {
+            return Ok(Vec::new());
+        }
+        None => ground.shelf.diff(from, to, &tops, wish.exact_times, cx)?,
+    };
+    Ok(changes.changes)
 }
 
 /// What the disk says about a path of which the safety snapshot holds something.
@@ -404,7 +417,8 @@ impl<'a> Planner<'a> {
 
     fn safety(&self) -> Result<&Source<'a>> {
         if self.safety.get().is_none() {
-            let source = self.ground.shelf.open(&self.wish.safety.reference, self.cx)?;
+            let shelf = self.wish.safety_shelf.map_or(self.ground.shelf, Shelf::strange);
+            let source = shelf.open(&self.wish.safety.reference, self.cx)?;
             let _ = self.safety.set(source);
         }
         self.safety.get().ok_or_else(|| Error::new(ErrorKind::Internal, "the safety snapshot was not opened"))

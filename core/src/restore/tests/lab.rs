@@ -177,7 +177,7 @@ impl Provider for Memory {
                 changes.push(Change { path, before: entry(before), after: entry(after) });
             }
         }
-        Ok(Changes { changes, method: DiffMethod::Native })
+        Ok(Changes { changes, method: DiffMethod::Native, untouched: false })
     }
 
     fn read_dir(&self, _: &Place<'_>, request: &ReadDirRequest, _: &Context<'_>) -> Result<Vec<Entry>> {
@@ -316,13 +316,14 @@ impl Lab {
         let policy = CapturePolicy::default();
         let everything = !self.memory.capabilities.contains(&Capability::AppliesPolicy);
         let ignores = everything.then(|| Ignores::open(Dir::open(self.at("")).unwrap(), &policy).unwrap());
-        let shelf = Shelf { provider: &self.memory, store: &self.store, scratch: &self.scratch };
+        let shelf = Shelf::new(&self.memory, &self.store, &self.scratch);
         with(&Ground { workspace: &self.workspace, shelf, own_state: &[], ignores: ignores.as_ref() })
     }
 
     pub(super) fn plan(&self, safety: &Snapshot, target: &Snapshot, ask: &Ask) -> Plan {
         let wish = Wish {
             safety,
+            safety_shelf: None,
             target,
             scope: ask.scope.clone(),
             ignored: ask.ignored,

@@ -9,7 +9,7 @@ use ah_plugin_api::Result;
 use ah_provider_directory::failed;
 use rustix::io::Errno;
 
-use super::side::Side;
+use super::Taken;
 use crate::subvolume::is_privileged;
 use crate::sys;
 
@@ -23,22 +23,22 @@ const MANY: usize = 100_000;
 pub(super) struct Changed(HashSet<u64>);
 
 impl Changed {
-    /// Those of `side` that were written after the transaction `older`. None if this process may not ask, or there are too many.
+    /// Those of `taken` that were written after the transaction `older`. None if this process may not ask, or there are too many.
     ///
     /// # Errors
     /// What the filesystem says.
-    pub(super) fn since(side: &Side, older: u64) -> Result<Option<Self>> {
+    pub(super) fn since(taken: &Taken, older: u64) -> Result<Option<Self>> {
         if !is_privileged() {
             return Ok(None);
         }
         let fail = |errno| failed("cannot ask the filesystem what was written", errno);
-        if side.is_live() {
+        if taken.live {
             // What is in memory only is in no tree yet.
-            rustix::fs::syncfs(side.top()).map_err(fail)?;
+            rustix::fs::syncfs(taken.side.top()).map_err(fail)?;
         }
         let mut all = HashSet::new();
         let everything = ((sys::ROOT_INODE, 0, 0), (u64::MAX, u32::MAX, u64::MAX));
-        let found = sys::search(side.top(), everything.0, everything.1, older.saturating_add(1), |item| {
+        let found = sys::search(taken.side.top(), everything.0, everything.1, older.saturating_add(1), |item| {
             if item.kind == sys::INODE_ITEM {
                 let transid = item.body.get(TRANSID).and_then(|bytes| bytes.try_into().ok()).map(u64::from_le_bytes);
                 if transid.is_none_or(|transid| transid > older) {
@@ -55,7 +55,7 @@ impl Changed {
         let mut todo: Vec<u64> = all.iter().copied().collect();
         while let Some(inode) = todo.pop() {
             let names = ((inode, sys::INODE_REF, 0), (inode, sys::INODE_EXTREF, u64::MAX));
-            sys::search(side.top(), names.0, names.1, 0, |item| {
+            sys::search(taken.side.top(), names.0, names.1, 0, |item| {
                 let parent = match item.kind {
                     sys::INODE_REF => Some(item.offset),
                     sys::INODE_EXTREF => item.body.get(..8).and_then(|b| b.try_into().ok()).map(u64::from_le_bytes),

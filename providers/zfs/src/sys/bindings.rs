@@ -511,6 +511,11 @@ pub(crate) mod zfs {
     pub type zfs_iter_f = ::std::option::Option<
         unsafe extern "C" fn(arg1: *mut zfs_handle_t, arg2: *mut ::std::os::raw::c_void) -> ::std::os::raw::c_int,
     >;
+    pub const ZFS_DIFF_PARSEABLE: diff_flags = 1;
+    pub const ZFS_DIFF_TIMESTAMP: diff_flags = 2;
+    pub const ZFS_DIFF_CLASSIFY: diff_flags = 4;
+    pub const ZFS_DIFF_NO_MANGLE: diff_flags = 8;
+    pub type diff_flags = ::std::os::raw::c_uint;
     pub struct Zfs {
         __library: ::libloading::Library,
         pub libzfs_init: unsafe extern "C" fn() -> *mut libzfs_handle_t,
@@ -541,6 +546,16 @@ pub(crate) mod zfs {
         pub zfs_prop_get_int: unsafe extern "C" fn(arg1: *mut zfs_handle_t, arg2: zfs_prop_t) -> u64,
         pub zfs_get_user_props: unsafe extern "C" fn(arg1: *mut zfs_handle_t) -> *mut nvlist_t,
         pub zfs_get_clones_nvl: unsafe extern "C" fn(arg1: *mut zfs_handle_t) -> *mut nvlist_t,
+        pub zfs_iter_root: unsafe extern "C" fn(
+            arg1: *mut libzfs_handle_t,
+            arg2: zfs_iter_f,
+            arg3: *mut ::std::os::raw::c_void,
+        ) -> ::std::os::raw::c_int,
+        pub zfs_iter_filesystems: unsafe extern "C" fn(
+            arg1: *mut zfs_handle_t,
+            arg2: zfs_iter_f,
+            arg3: *mut ::std::os::raw::c_void,
+        ) -> ::std::os::raw::c_int,
         pub zfs_iter_snapshots: unsafe extern "C" fn(
             arg1: *mut zfs_handle_t,
             arg2: boolean_t,
@@ -551,15 +566,12 @@ pub(crate) mod zfs {
         ) -> ::std::os::raw::c_int,
         pub zfs_get_fsacl:
             unsafe extern "C" fn(arg1: *mut zfs_handle_t, arg2: *mut *mut nvlist_t) -> ::std::os::raw::c_int,
-        pub zfs_iter_root: unsafe extern "C" fn(
-            arg1: *mut libzfs_handle_t,
-            arg2: zfs_iter_f,
-            arg3: *mut ::std::os::raw::c_void,
-        ) -> ::std::os::raw::c_int,
-        pub zfs_iter_filesystems: unsafe extern "C" fn(
+        pub zfs_show_diffs: unsafe extern "C" fn(
             arg1: *mut zfs_handle_t,
-            arg2: zfs_iter_f,
-            arg3: *mut ::std::os::raw::c_void,
+            arg2: ::std::os::raw::c_int,
+            arg3: *const ::std::os::raw::c_char,
+            arg4: *const ::std::os::raw::c_char,
+            arg5: ::std::os::raw::c_int,
         ) -> ::std::os::raw::c_int,
     }
     impl Zfs {
@@ -587,10 +599,11 @@ pub(crate) mod zfs {
             let zfs_prop_get_int = unsafe { __library.get(b"zfs_prop_get_int\0") }.map(|sym| *sym)?;
             let zfs_get_user_props = unsafe { __library.get(b"zfs_get_user_props\0") }.map(|sym| *sym)?;
             let zfs_get_clones_nvl = unsafe { __library.get(b"zfs_get_clones_nvl\0") }.map(|sym| *sym)?;
-            let zfs_iter_snapshots = unsafe { __library.get(b"zfs_iter_snapshots\0") }.map(|sym| *sym)?;
-            let zfs_get_fsacl = unsafe { __library.get(b"zfs_get_fsacl\0") }.map(|sym| *sym)?;
             let zfs_iter_root = unsafe { __library.get(b"zfs_iter_root\0") }.map(|sym| *sym)?;
             let zfs_iter_filesystems = unsafe { __library.get(b"zfs_iter_filesystems\0") }.map(|sym| *sym)?;
+            let zfs_iter_snapshots = unsafe { __library.get(b"zfs_iter_snapshots\0") }.map(|sym| *sym)?;
+            let zfs_get_fsacl = unsafe { __library.get(b"zfs_get_fsacl\0") }.map(|sym| *sym)?;
+            let zfs_show_diffs = unsafe { __library.get(b"zfs_show_diffs\0") }.map(|sym| *sym)?;
             Ok(Zfs {
                 __library,
                 libzfs_init,
@@ -604,10 +617,11 @@ pub(crate) mod zfs {
                 zfs_prop_get_int,
                 zfs_get_user_props,
                 zfs_get_clones_nvl,
-                zfs_iter_snapshots,
-                zfs_get_fsacl,
                 zfs_iter_root,
                 zfs_iter_filesystems,
+                zfs_iter_snapshots,
+                zfs_get_fsacl,
+                zfs_show_diffs,
             })
         }
         pub unsafe fn libzfs_init(&self) -> *mut libzfs_handle_t {
@@ -663,20 +677,6 @@ pub(crate) mod zfs {
         pub unsafe fn zfs_get_clones_nvl(&self, arg1: *mut zfs_handle_t) -> *mut nvlist_t {
             unsafe { (self.zfs_get_clones_nvl)(arg1) }
         }
-        pub unsafe fn zfs_iter_snapshots(
-            &self,
-            arg1: *mut zfs_handle_t,
-            arg2: boolean_t,
-            arg3: zfs_iter_f,
-            arg4: *mut ::std::os::raw::c_void,
-            arg5: u64,
-            arg6: u64,
-        ) -> ::std::os::raw::c_int {
-            unsafe { (self.zfs_iter_snapshots)(arg1, arg2, arg3, arg4, arg5, arg6) }
-        }
-        pub unsafe fn zfs_get_fsacl(&self, arg1: *mut zfs_handle_t, arg2: *mut *mut nvlist_t) -> ::std::os::raw::c_int {
-            unsafe { (self.zfs_get_fsacl)(arg1, arg2) }
-        }
         pub unsafe fn zfs_iter_root(
             &self,
             arg1: *mut libzfs_handle_t,
@@ -692,6 +692,30 @@ pub(crate) mod zfs {
             arg3: *mut ::std::os::raw::c_void,
         ) -> ::std::os::raw::c_int {
             unsafe { (self.zfs_iter_filesystems)(arg1, arg2, arg3) }
+        }
+        pub unsafe fn zfs_iter_snapshots(
+            &self,
+            arg1: *mut zfs_handle_t,
+            arg2: boolean_t,
+            arg3: zfs_iter_f,
+            arg4: *mut ::std::os::raw::c_void,
+            arg5: u64,
+            arg6: u64,
+        ) -> ::std::os::raw::c_int {
+            unsafe { (self.zfs_iter_snapshots)(arg1, arg2, arg3, arg4, arg5, arg6) }
+        }
+        pub unsafe fn zfs_get_fsacl(&self, arg1: *mut zfs_handle_t, arg2: *mut *mut nvlist_t) -> ::std::os::raw::c_int {
+            unsafe { (self.zfs_get_fsacl)(arg1, arg2) }
+        }
+        pub unsafe fn zfs_show_diffs(
+            &self,
+            arg1: *mut zfs_handle_t,
+            arg2: ::std::os::raw::c_int,
+            arg3: *const ::std::os::raw::c_char,
+            arg4: *const ::std::os::raw::c_char,
+            arg5: ::std::os::raw::c_int,
+        ) -> ::std::os::raw::c_int {
+            unsafe { (self.zfs_show_diffs)(arg1, arg2, arg3, arg4, arg5) }
         }
     }
 }

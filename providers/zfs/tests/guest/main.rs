@@ -10,5 +10,6 @@ mod bad_input;
 mod bench;
 mod clones;
 mod delegation;
+mod diffs;
 mod places;
 mod removal;

@@ -3,28 +3,19 @@
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, OwnedFd};
 
-use ah_plugin_api::{Context, Dir, EntryKind, Reference, RelPath, Result};
-use ah_provider_directory::{failed, look, names, open_beneath};
-use rustix::fs::{FileType, Mode, OFlags, Statx, StatxAttributes};
+use ah_plugin_api::{Context, EntryKind, RelPath, Result};
+use rustix::fs::{FileType, Mode, OFlags, Statx};
 use rustix::io::Errno;
 
-use crate::shelf::Shelf;
-use crate::subvolume::{Subvolume, is_root};
-use crate::sys::{self, Uuid};
+use crate::{failed, look, names, open_beneath};
 
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// A snapshot, or the workspace.
-pub(super) struct Side {
+/// A snapshot's directory, or the workspace.
+pub struct Side {
     top: OwnedFd,
-    /// The subvolume that both sides must be of to be compared by inodes.
-    pub(super) origin: Uuid,
-    /// The transaction that took it; the workspace is newer than all.
-    pub(super) made_in: u64,
-    /// When it was taken, in seconds.
-    pub(super) made: (i64, u32),
-    live: bool,
     hidden: BTreeSet<RelPath>,
+    is_elsewhere: fn(&Statx) -> bool,
 }
 
 /// An entry.
@@ -52,45 +43,28 @@ pub(super) struct Listing {
 }
 
 impl Side {
-    pub(super) fn snapshot(store: &Dir, reference: &Reference) -> Result<Self> {
-        let (_, shown) = Shelf::find(store, reference)?;
-        let top = shown.top()?;
-        let info = sys::info(&top).map_err(|errno| failed("cannot look at the snapshot", errno))?;
-        Ok(Self {
-            top,
-            origin: shown.record.origin,
-            made_in: info.made_in,
-            made: info.made,
-            live: false,
-            hidden: shown.record.omitted.iter().map(|omission| omission.path.clone()).collect(),
-        })
+    /// What is at and below an open directory, but for the directories of which `is_elsewhere` says that they are not this side's: another
+    /// filesystem's, or what stands for one.
+    #[must_use]
+    pub fn new(top: OwnedFd, is_elsewhere: fn(&Statx) -> bool) -> Self {
+        Self { top, hidden: BTreeSet::new(), is_elsewhere }
     }
 
-    pub(super) fn workspace(workspace: &Dir) -> Result<Self> {
-        // That it is on a Btrfs.
-        Subvolume::around(workspace)?;
-        let fail = |errno| failed("cannot look at the workspace", errno);
-        let top = rustix::fs::openat(workspace, c".", DIRECTORY, Mode::empty()).map_err(fail)?;
-        let origin = sys::info(&top).map_err(fail)?.uuid;
-        Ok(Self { top, origin, made_in: u64::MAX, made: (i64::MAX, 0), live: true, hidden: BTreeSet::new() })
+    /// Passes over these paths.
+    #[must_use]
+    pub fn hiding(mut self, paths: impl IntoIterator<Item = RelPath>) -> Self {
+        self.hidden.extend(paths);
+        self
     }
 
     /// Its directory.
-    pub(super) fn top(&self) -> &OwnedFd {
+    #[must_use]
+    pub fn top(&self) -> &OwnedFd {
         &self.top
     }
 
-    /// Whether it goes on changing.
-    pub(super) fn is_live(&self) -> bool {
-        self.live
-    }
-
-    /// Whether something is not this side's: another filesystem or subvolume, or what stands for one.
     fn is_elsewhere(&self, stat: &Statx) -> bool {
-        FileType::from_raw_mode(stat.stx_mode.into()) == FileType::Directory
-            && (stat.stx_ino == sys::STUB_INODE
-                || is_root(stat)
-                || self.live && stat.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
+        FileType::from_raw_mode(stat.stx_mode.into()) == FileType::Directory && (self.is_elsewhere)(stat)
     }
 
     /// A path's entry, and the directory that it is in; for the top, itself under the name `.`.
@@ -112,6 +86,15 @@ impl Side {
             Ok(_) | Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV) => Ok(None),
             Err(errno) => Err(fail(errno)),
         }
+    }
+
+    /// How many names what is at `path` has; none for directories, and if nothing is there.
+    ///
+    /// # Errors
+    /// What the operating system says.
+    pub fn names_of_file(&self, path: &RelPath) -> Result<Option<u32>> {
+        let found = self.find(path)?.map(|(_, found)| found).filter(|found| found.kind() != EntryKind::Dir);
+        Ok(found.map(|found| found.stat.stx_nlink))
     }
 
     /// What is in the directory `name` of `parent`, which is at `path`.

@@ -1,0 +1,77 @@
+//! Session branches from several moments: the agent goes on from exactly there, with the files of then.
+
+use ah_agent_tests::agents::Agent;
+use ah_agent_tests::namespace::without_network;
+use ah_agent_tests::server::Server;
+use ah_agent_tests::world::{World, well};
+use serde_json::Value;
+
+use crate::timeline::{CLAUDE, CODEX, Moment, files, files_at, moments, two_prompts};
+
+/// Other ways on: from after each tool, from the first turn's end, and from before the second prompt, which is the same place.
+const BRANCHES: &str = "
+branches:
+  - {name: w, after: written, steps: [prompt: Not like that, say: Otherwise then.]}
+  - {name: c, after: changed, steps: [prompt: That will do, say: Good.]}
+  - {name: f, after: first, steps: [prompt: Something else, say: Something else it is., label: deep]}
+";
+
+fn goes_on_from_each(agent: Agent, story: &str) {
+    if !agent.is_here() {
+        return;
+    }
+    let world = World::new();
+    agent.install(&world);
+    let server = Server::start(&world, agent, &format!("{story}{BRANCHES}"));
+    two_prompts(&world, agent, &server);
+    let all = moments(&world);
+    let said: Vec<&Moment> = all.iter().filter(|moment| !moment.kind().starts_with("session")).collect();
+    let before = World::contents(&world.path("work"));
+
+    let a1 = if agent == Agent::Codex { "a1\n" } else { "a1" };
+    let both = [("a.txt", "a2"), ("b.txt", "b1")];
+    // The moment, the instruction, the answer, the files.
+    let ways = [
+        (said[1], "Not like that", "Otherwise then.", files(&[("a.txt", a1)])),
+        (said[2], "That will do", "Good.", files(&both)),
+        (said[3], "Something else", "Something else it is.", files(&both)),
+        (said[4], "Something else", "Something else it is.", files(&both)),
+    ];
+    for (number, (moment, instruction, answer, wanted)) in ways.into_iter().enumerate() {
+        let name = format!("way-{number}");
+        let mut branch = world.command("ah");
+        branch.args(["session", "branch", moment.id(), "--name", &name, "-m", instruction, "--run"]);
+        agent.ask(&mut branch, &world, &server);
+        let output = branch.output().unwrap();
+        well(&output);
+        assert!(String::from_utf8_lossy(&output.stdout).contains(answer), "{output:?}");
+
+        let branches = world.json(&["agent", "fs", "branches"]);
+        let branches = branches["branches"].as_array().unwrap().clone();
+        let path = |branch: &Value| branch["path"].as_str().unwrap().to_owned();
+        let path = branches.iter().find(|branch| branch["name"] == *name).map(path).unwrap();
+        let found = World::contents(path.as_ref());
+        let found: std::collections::BTreeMap<_, _> =
+            found.into_iter().map(|(at, what)| (at, what.split_once(' ').unwrap().1.to_owned())).collect();
+        assert_eq!(found, wanted, "{moment:?}");
+        assert_eq!(found, files_at(&world, moment));
+    }
+    assert_eq!(World::contents(&world.path("work")), before, "the workspace itself");
+    // Every request was of the scenario: each conversation was cut at exactly its point, with the instruction after it.
+    server.passed();
+}
+
+#[test]
+fn mock_agent() {
+    without_network("branches::mock_agent", || goes_on_from_each(Agent::Mock, CLAUDE));
+}
+
+#[test]
+fn claude_code() {
+    without_network("branches::claude_code", || goes_on_from_each(Agent::Claude, CLAUDE));
+}
+
+#[test]
+fn codex() {
+    without_network("branches::codex", || goes_on_from_each(Agent::Codex, CODEX));
+}

@@ -1,0 +1,129 @@
+//! What the other tests stand on: the real agents take the mock server for their model, whole, interrupted and resumed.
+
+use std::time::Duration;
+
+use ah_agent_tests::agents::Agent;
+use ah_agent_tests::namespace::without_network;
+use ah_agent_tests::server::Server;
+use ah_agent_tests::world::{World, well};
+
+use crate::timeline::{Moment, files, files_at, moments};
+
+const CLAUDE: &str = include_str!("../../../mocks/scenarios/greeting.yaml");
+const CODEX: &str = include_str!("../../../mocks/scenarios/codex.yaml");
+
+/// A scenario without its branches: all of it is to be asked for.
+fn main_way(scenario: &str) -> &str {
+    scenario.split("branches:").next().unwrap()
+}
+
+#[test]
+fn claude_code_edits_and_goes_on() {
+    without_network("conversations::claude_code_edits_and_goes_on", || {
+        edits_and_goes_on(Agent::Claude, main_way(CLAUDE), &["--continue"]);
+    });
+}
+
+#[test]
+fn codex_edits_and_goes_on() {
+    without_network("conversations::codex_edits_and_goes_on", || {
+        edits_and_goes_on(Agent::Codex, main_way(CODEX), &["resume", "--last"]);
+    });
+}
+
+fn edits_and_goes_on(agent: Agent, scenario: &str, go_on: &[&str]) {
+    if !agent.is_here() {
+        return;
+    }
+    let world = World::new();
+    agent.install(&world);
+    let server = Server::start(&world, agent, scenario);
+    let first = agent.prompt(&world, &server, &[], "Make a greeting").output().unwrap();
+    well(&first);
+    assert!(String::from_utf8_lossy(&first.stdout).contains("Both are there."), "{first:?}");
+    assert_eq!(
+        (world.read("hello.txt").as_deref(), world.read("loud.txt").as_deref()),
+        (Some("hello\n"), Some("HELLO\n"))
+    );
+    well(&agent.prompt(&world, &server, go_on, "Remove the quiet one").output().unwrap());
+    assert_eq!(world.read("hello.txt"), None);
+    server.passed();
+}
+
+const INTERRUPTED: &str = "
+name: interrupted
+steps:
+  - prompt: One
+  - say: I begin.
+  - tool: {name: Bash, input: {command: 'touch begun; sleep 600', description: Wait}}
+  - prompt: {text: Two, after_interrupt: true}
+  - say: Good.
+";
+
+#[test]
+fn claude_code_is_interrupted_and_resumed() {
+    without_network("conversations::claude_code_is_interrupted_and_resumed", || {
+        if !Agent::Claude.is_here() {
+            return;
+        }
+        let world = World::new();
+        Agent::Claude.install(&world);
+        let server = Server::start(&world, Agent::Claude, INTERRUPTED);
+        world.ah(["agent", "hooks", "install", "claude"]);
+        let mut running = Agent::Claude.prompt(&world, &server, &[], "One").spawn().unwrap();
+        world.await_file("begun");
+        let pid = rustix::process::Pid::from_child(&running);
+        rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+        let begun = std::time::Instant::now();
+        running.wait().unwrap();
+        assert!(begun.elapsed() < Duration::from_secs(300), "it waited for its command");
+        well(&Agent::Claude.prompt(&world, &server, &["--continue"], "Two").output().unwrap());
+        server.passed();
+        // What the interrupted tool had done is there when the next prompt comes.
+        let all = moments(&world);
+        let prompts: Vec<&Moment> = all.iter().filter(|moment| moment.kind() == "prompt").collect();
+        assert_eq!(prompts.len(), 2, "{all:#?}");
+        assert_eq!((files_at(&world, prompts[0]), files_at(&world, prompts[1])), (files(&[]), files(&[("begun", "")])));
+    });
+}
+
+const TROUBLE: &str = "
+name: trouble
+steps:
+  - prompt: One
+  - fault: {status: 529, retry_after: 0}
+  - fault: {status: 429, retry_after: 0, headers: {anthropic-ratelimit-unified-reset: '1'}}
+  - pace_ms: 30
+  - say: At last.
+  - prompt: Find out
+  - tool: {name: Agent, input: {description: Look, prompt: Look around here, subagent_type: general-purpose}, expect: {contains: I saw it}}
+  - say: They saw it.
+conversations:
+  - name: helper
+    steps:
+      - prompt: {contains: Look around here}
+      - tool: {name: Bash, input: {command: 'echo seen > seen.txt', description: Look}}
+      - say: I saw it.
+";
+
+#[test]
+fn claude_code_meets_errors_and_sends_a_subagent() {
+    without_network("conversations::claude_code_meets_errors_and_sends_a_subagent", || {
+        if !Agent::Claude.is_here() {
+            return;
+        }
+        let world = World::new();
+        Agent::Claude.install(&world);
+        let server = Server::start(&world, Agent::Claude, TROUBLE);
+        world.ah(["agent", "hooks", "install", "claude"]);
+        well(&Agent::Claude.prompt(&world, &server, &[], "One").output().unwrap());
+        assert_eq!(server.report()["faults"], 2);
+        well(&Agent::Claude.prompt(&world, &server, &["--continue"], "Find out").output().unwrap());
+        assert_eq!(world.read("seen.txt").as_deref(), Some("seen\n"));
+        server.passed();
+        let all = moments(&world);
+        let sub: Vec<&Moment> = all.iter().filter(|moment| moment.0["sub_agent"].is_string()).collect();
+        assert_eq!(sub.first().map(|moment| moment.kind()), Some("tool"), "{all:#?}");
+        assert_eq!(files_at(&world, sub[0]), files(&[("seen.txt", "seen\n")]));
+    });
+}

@@ -1,0 +1,10 @@
+//! The real agents, and the mock one, around the real `ah`.
+
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+mod branches;
+mod compaction;
+mod conversations;
+mod rewind;
+mod terminal;
+mod timeline;

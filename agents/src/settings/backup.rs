@@ -1,0 +1,78 @@
+//! What a settings file was before the hooks, kept so that it can come back byte for byte.
+//!
+//! Two files a settings file, in a folder of ours: its former contents (`….before`, absent if there was no file), and a record of what was written into it. The
+//! former contents come back only if what was written is still there unchanged.
+
+use std::path::PathBuf;
+
+use ah_plugin_api::Result;
+use serde::{Deserialize, Serialize};
+use sha1::{Digest as _, Sha1};
+
+use super::file::{self, Settings};
+use super::{Target, place_of};
+
+/// The record.
+#[derive(Serialize, Deserialize)]
+struct Record {
+    version: u32,
+    file: PathBuf,
+    /// Whether there was a file before.
+    existed: bool,
+    /// The SHA-1 of what was written.
+    written: String,
+}
+
+fn digest(text: &str) -> String {
+    Sha1::digest(text.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The record's and the former contents' places.
+fn places(target: &Target<'_>) -> Option<(PathBuf, PathBuf)> {
+    let file = place_of(target).ok()?;
+    let key = digest(&file.to_string_lossy());
+    let name = format!("{}-{}", target.agent, &key[..12]);
+    Some((target.backups.join(format!("{name}.json")), target.backups.join(format!("{name}.before"))))
+}
+
+/// What `settings` was before the hooks, if what was written then is what is there now: the outer `None` if that cannot be said, the inner one if
+/// there was no file.
+pub(super) fn of(target: &Target<'_>, settings: &Settings) -> Result<Option<Option<String>>> {
+    let Some((record, before)) = places(target) else { return Ok(None) };
+    let Some(record) = Settings::read(&record, None)?.text.and_then(|text| serde_json::from_str::<Record>(&text).ok())
+    else {
+        return Ok(None);
+    };
+    if settings.text.as_deref().map(digest).as_deref() != Some(record.written.as_str()) {
+        return Ok(None);
+    }
+    if !record.existed {
+        return Ok(Some(None));
+    }
+    // Without the former contents only what is ours can be taken out.
+    Ok(Settings::read(&before, None)?.text.map(Some))
+}
+
+/// Keeps `former`, which `written` is about to replace. The record comes last: until it is there nothing is restored from what it goes with.
+pub(super) fn keep(target: &Target<'_>, former: Option<&str>, written: &str) -> Result<Option<PathBuf>> {
+    let Some((record, before)) = places(target) else { return Ok(None) };
+    if let Some(former) = former {
+        file::write_own(&before, former)?;
+    }
+    let it = Record { version: 1, file: place_of(target)?, existed: former.is_some(), written: digest(written) };
+    file::write_own(&record, &serde_json::to_string(&it).unwrap_or_default())?;
+    Ok(former.map(|_| before))
+}
+
+/// Where the former contents are kept.
+pub(super) fn kept(target: &Target<'_>) -> Option<PathBuf> {
+    places(target).map(|(_, before)| before).filter(|before| before.exists())
+}
+
+/// Removes both, once the settings are what they were.
+pub(super) fn forget(target: &Target<'_>) {
+    if let Some((record, before)) = places(target) {
+        let _ = std::fs::remove_file(record);
+        let _ = std::fs::remove_file(before);
+    }
+}

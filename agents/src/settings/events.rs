@@ -1,0 +1,164 @@
+//! Which events are hooked, and the command that an agent is to run for each.
+//!
+//! The command goes through `/bin/sh` by itself, since some agents use the user's own shell, which may be any. It calls the `ah` that wrote it and no other,
+//! since what else is in `PATH` under that name may be anything. It ends with 0 where that is gone, and then reads its input to the end all the same. Its last
+//! word marks it as ours.
+
+use std::path::{Path, PathBuf};
+
+use ah_plugin_api::{Error, ErrorKind, Result};
+
+use crate::Agent;
+use crate::launch::quote;
+
+/// The word that ends every command of ours.
+const MARK: &str = " ah-hook";
+/// What every command of ours begins with.
+const START: &str = "exec /bin/sh -c '";
+
+/// One hook.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Hook {
+    /// The agent's name of the event.
+    pub(super) event: String,
+    /// What it runs.
+    pub(super) command: String,
+    /// How long it may take, in the agent's unit.
+    pub(super) timeout: u32,
+}
+
+/// The hooks that `agent` gets, calling `ah`.
+///
+/// `WorktreeCreate` of Claude Code is not among them and must never be: a hook of it replaces the making of worktrees.
+pub(super) fn of(agent: Agent, ah: &Path) -> Result<Vec<Hook>> {
+    let names: &[&str] = match agent {
+        Agent::Claude => &[
+            "SessionStart",
+            "UserPromptSubmit",
+            "PreToolUse",
+            "PostToolUse",
+            "PostToolUseFailure",
+            "Stop",
+            "SubagentStop",
+            "SessionEnd",
+        ],
+        // A tool that failed is reported as PostToolUse.
+        Agent::Codex => {
+            &["SessionStart", "UserPromptSubmit", "PreToolUse", "PostToolUse", "Stop", "SubagentStop", "SessionEnd"]
+        }
+        Agent::Gemini => &["SessionStart", "BeforeAgent", "BeforeTool", "AfterTool", "AfterAgent", "SessionEnd"],
+        Agent::Opencode => &["SessionStart", "UserPromptSubmit", "PreToolUse", "PostToolUse", "Stop", "SessionEnd"],
+    };
+    let command = command(agent, ah)?;
+    let timeout = |event: &str| match (agent, event) {
+        // It allows no more there, and warns.
+        (Agent::Codex, "SessionEnd") => 3,
+        (Agent::Gemini, _) => 30_000,
+        _ => 30,
+    };
+    Ok(names
+        .iter()
+        .map(|event| Hook { event: (*event).into(), command: command.clone(), timeout: timeout(event) })
+        .collect())
+}
+
+/// Whether `command` is one of ours, of this or another version.
+pub(super) fn is_ours(command: &str) -> bool {
+    command.ends_with(MARK)
+}
+
+/// The `ah` that a command of ours calls, of this or another version; `None` if that cannot be told.
+pub(super) fn ah_of(command: &str) -> Option<PathBuf> {
+    // There is no quotation mark in a script of ours.
+    let (_, path) = command.strip_suffix(MARK)?.strip_prefix(START)?.split_once("' ")?;
+    let path = match path.strip_prefix('\'') {
+        Some(quoted) => quoted.strip_suffix('\'')?.replace(r"'\''", "'"),
+        None => path.to_owned(),
+    };
+    Some(PathBuf::from(path)).filter(|path| path.is_absolute())
+}
+
+fn command(agent: Agent, ah: &Path) -> Result<String> {
+    let refuse = |message: String| Err(Error::new(ErrorKind::InvalidArgument, message));
+    let Some(path) = ah.to_str().filter(|path| ah.is_absolute() && !path.chars().any(char::is_control)) else {
+        return refuse(format!("{} cannot be written into an agent's settings as the place of ah", ah.display()));
+    };
+    let nothing = if agent == Agent::Gemini { "cat >/dev/null; echo {}" } else { "cat >/dev/null" };
+    let script = format!("[ -x \"$0\" ] && exec \"$0\" hook {agent}; {nothing}");
+    let mut line = format!("{START}{script}' ").into_bytes();
+    quote(path.as_bytes(), &mut line);
+    line.extend_from_slice(MARK.as_bytes());
+    String::from_utf8(line).or_else(|_| refuse("the place of ah is not text".into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+    use std::os::unix::fs::PermissionsExt as _;
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    /// Runs a hook as agents do; tells its status, and what it wrote.
+    fn run(command: &str, path: &str) -> (i32, String) {
+        let mut child = Command::new("/bin/sh")
+            .args(["-c", command])
+            .env_clear()
+            .env("PATH", path)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        child.stdin.take().unwrap().write_all(&vec![b'x'; 1 << 20]).unwrap();
+        let out = child.wait_with_output().unwrap();
+        (out.status.code().unwrap(), String::from_utf8(out.stdout).unwrap())
+    }
+
+    #[test]
+    fn the_command_runs_the_ah_that_wrote_it_and_is_nothing_where_that_is_gone() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = dir.path().join("it's a place");
+        std::fs::create_dir(&place).unwrap();
+        let ah = place.join("ah");
+        std::fs::write(&ah, "#!/bin/sh\nwc -c >/dev/null; echo \"$@\"\n").unwrap();
+        std::fs::set_permissions(&ah, std::fs::Permissions::from_mode(0o755)).unwrap();
+        for agent in Agent::ALL {
+            let hook = &of(agent, &ah).unwrap()[0];
+            assert!(is_ours(&hook.command));
+            assert_eq!(run(&hook.command, "/usr/bin:/bin"), (0, format!("hook {agent}\n")));
+            assert_eq!(ah_of(&hook.command).as_deref(), Some(&*ah));
+            // Another one is in PATH, which may be anything.
+            let gone = dir.path().join("gone");
+            let moved = &of(agent, &gone).unwrap()[0];
+            assert_eq!(ah_of(&moved.command), Some(gone));
+            let path = format!("{}:/usr/bin:/bin", place.display());
+            let nothing = if agent == Agent::Gemini { "{}\n" } else { "" };
+            assert_eq!(run(&moved.command, &path), (0, nothing.into()));
+        }
+    }
+
+    #[test]
+    fn commands_of_former_versions_are_ours() {
+        let former = "exec /bin/sh -c 'a=$0; [ -x \"$a\" ] || a=$(command -v ah) || { cat >/dev/null; exit 0; }; exec \"$a\" hook claude' \
+                      '/it'\\''s here/ah' ah-hook";
+        assert!(is_ours(former));
+        assert_eq!(ah_of(former).as_deref(), Some(Path::new("/it's here/ah")));
+        assert_eq!((ah_of("/bin/ah ah-hook"), ah_of("exec /bin/sh -c 'x' '/a ah-hook")), (None, None));
+    }
+
+    #[test]
+    fn worktrees_are_left_alone() {
+        for agent in Agent::ALL {
+            assert!(of(agent, Path::new("/ah")).unwrap().iter().all(|hook| hook.event != "WorktreeCreate"));
+        }
+    }
+
+    #[test]
+    fn a_place_that_cannot_be_written_down_is_refused() {
+        use std::os::unix::ffi::OsStrExt as _;
+        let odd = Path::new(std::ffi::OsStr::from_bytes(b"/\xff/ah"));
+        for ah in [Path::new("ah"), Path::new("/a\nb"), odd] {
+            assert_eq!(of(Agent::Claude, ah).unwrap_err().kind, ErrorKind::InvalidArgument);
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! Hooks in a JSON file, `{"hooks": {EVENT: [{"hooks": [{"type": "command", "command": …}]}]}}`, changed without touching what else is in it.
+//!
+//! Claude Code and Codex read plain JSON: with a comment in it they do not read the file at all. Gemini CLI takes comments.
+
+use std::path::{Path, PathBuf};
+
+use ah_plugin_api::{Error, ErrorKind, Result};
+use jsonc_parser::ParseOptions;
+use jsonc_parser::cst::{CstArray, CstInputValue, CstNode, CstObject, CstRootNode};
+
+use super::events::{Hook, ah_of, is_ours};
+use crate::Agent;
+
+/// A byte order mark, which some editors put in front.
+const MARK: char = '\u{feff}';
+
+/// What [`look`] found.
+#[derive(Default)]
+pub(super) struct Found {
+    pub(super) ours: Vec<Ours>,
+    pub(super) others: usize,
+}
+
+/// A hook of ours, and where it stands.
+pub(super) struct Ours {
+    pub(super) event: String,
+    pub(super) command: String,
+    /// The `ah` that it calls, where that can be told.
+    pub(super) ah: Option<PathBuf>,
+    pub(super) timeout: Option<u32>,
+    pub(super) matcher: Option<String>,
+    /// Which group of the event, and which hook of that group.
+    pub(super) place: (usize, usize),
+}
+
+impl Found {
+    /// As if the events of a plugin of ours, which calls `ah`, were hooks.
+    pub(super) fn plugin(ah: Option<&Path>, current: bool, wanted: &[Hook]) -> Self {
+        let of = |hook: &Hook| Ours {
+            event: hook.event.clone(),
+            command: if current { hook.command.clone() } else { String::new() },
+            ah: ah.map(Path::to_owned),
+            timeout: None,
+            matcher: None,
+            place: (0, 0),
+        };
+        Self { ours: wanted.iter().map(of).collect(), others: 0 }
+    }
+}
+
+/// `text` with `wanted` in it; the same text if they are there.
+pub(super) fn with(agent: Agent, file: &Path, text: &str, wanted: &[Hook]) -> Result<String> {
+    let (mark, text) = split(text);
+    let root = parse(agent, file, text)?;
+    let top = if root.value().is_none() { root.object_value_or_create() } else { root.object_value() };
+    let top = top.ok_or_else(|| odd(file, "it is not an object"))?;
+    let hooks = match top.get("hooks") {
+        None => top.append("hooks", CstInputValue::Object(Vec::new())).object_value(),
+        Some(_) => top.object_value("hooks"),
+    };
+    let hooks = hooks.ok_or_else(|| odd(file, "its member `hooks` is not an object"))?;
+    let mut changed = false;
+    for hook in wanted {
+        let list = match hooks.get(&hook.event) {
+            None => hooks.append(&hook.event, CstInputValue::Array(Vec::new())).array_value(),
+            Some(_) => hooks.array_value(&hook.event),
+        };
+        let list = list.ok_or_else(|| odd(file, &format!("its hooks for {} are not a list", hook.event)))?;
+        let mut there = false;
+        for entry in entries(&list).into_iter().filter(|entry| entry.command.as_deref().is_some_and(is_ours)) {
+            if entry.command.as_deref() != Some(&hook.command)
+                && let Some(command) = entry.object.get("command")
+            {
+                command.set_value(CstInputValue::String(hook.command.clone()));
+                changed = true;
+            }
+            there = true;
+        }
+        if !there {
+            list.append(group(hook));
+            changed = true;
+        }
+    }
+    Ok(if changed { format!("{mark}{root}") } else { format!("{mark}{text}") })
+}
+
+/// `text` without any hook of ours; the same text if there is none.
+pub(super) fn without(agent: Agent, file: &Path, text: &str) -> Result<String> {
+    let (mark, text) = split(text);
+    let root = parse(agent, file, text)?;
+    let Some(hooks) = root.object_value().and_then(|top| top.object_value("hooks")) else {
+        return Ok(format!("{mark}{text}"));
+    };
+    let mut changed = false;
+    for event in hooks.properties() {
+        let Some(list) = event.array_value() else { continue };
+        for entry in entries(&list).into_iter().filter(|entry| entry.command.as_deref().is_some_and(is_ours)) {
+            changed = true;
+            entry.object.remove();
+            // A group that held nothing else is ours too.
+            if entry.list.elements().is_empty() {
+                entry.group.remove();
+            }
+        }
+        if changed && list.elements().is_empty() {
+            event.remove();
+        }
+    }
+    if changed
+        && hooks.properties().is_empty()
+        && let Some(member) = root.object_value().and_then(|top| top.get("hooks"))
+    {
+        member.remove();
+    }
+    Ok(if changed { format!("{mark}{root}") } else { format!("{mark}{text}") })
+}
+
+/// Which hooks are in `text`.
+pub(super) fn look(agent: Agent, file: &Path, text: &str) -> Result<Found> {
+    let root = parse(agent, file, split(text).1)?;
+    let mut found = Found::default();
+    let Some(hooks) = root.object_value().and_then(|top| top.object_value("hooks")) else { return Ok(found) };
+    for event in hooks.properties() {
+        let (Some(list), Some(name)) = (event.array_value(), event.decoded_name()) else { continue };
+        for entry in entries(&list) {
+            match entry.command.filter(|command| is_ours(command)) {
+                None => found.others += 1,
+                Some(command) => found.ours.push(Ours {
+                    event: name.clone(),
+                    ah: ah_of(&command),
+                    command,
+                    timeout: number(&entry.object, "timeout"),
+                    matcher: text_of(&entry.group, "matcher"),
+                    place: entry.place,
+                }),
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// One hook in the file.
+struct Entry {
+    group: CstObject,
+    list: CstArray,
+    object: CstObject,
+    command: Option<String>,
+    place: (usize, usize),
+}
+
+fn entries(event: &CstArray) -> Vec<Entry> {
+    let mut all = Vec::new();
+    for (outer, group) in event.elements().into_iter().enumerate() {
+        let Some(group) = group.as_object() else { continue };
+        let Some(list) = group.array_value("hooks") else { continue };
+        for (inner, object) in list.elements().iter().filter_map(CstNode::as_object).enumerate() {
+            let command = text_of(&object, "command");
+            all.push(Entry { group: group.clone(), list: list.clone(), object, command, place: (outer, inner) });
+        }
+    }
+    all
+}
+
+fn group(hook: &Hook) -> CstInputValue {
+    let entry = vec![
+        ("type".to_owned(), CstInputValue::String("command".into())),
+        ("command".to_owned(), CstInputValue::String(hook.command.clone())),
+        ("timeout".to_owned(), CstInputValue::Number(hook.timeout.to_string())),
+    ];
+    CstInputValue::Object(vec![("hooks".into(), CstInputValue::Array(vec![CstInputValue::Object(entry)]))])
+}
+
+fn text_of(object: &CstObject, name: &str) -> Option<String> {
+    object.get(name)?.value()?.as_string_lit()?.decoded_value().ok()
+}
+
+fn number(object: &CstObject, name: &str) -> Option<u32> {
+    object.get(name)?.value()?.to_string().parse().ok()
+}
+
+fn split(text: &str) -> (&str, &str) {
+    text.strip_prefix(MARK).map_or(("", text), |rest| (&text[..MARK.len_utf8()], rest))
+}
+
+fn parse(agent: Agent, file: &Path, text: &str) -> Result<CstRootNode> {
+    let comments = agent == Agent::Gemini;
+    let options = ParseOptions {
+        allow_comments: comments,
+        allow_loose_object_property_names: false,
+        allow_trailing_commas: false,
+        allow_missing_commas: false,
+        allow_single_quoted_strings: false,
+        allow_hexadecimal_numbers: false,
+        allow_unary_plus_numbers: false,
+        allow_bare_decimal_point_numbers: false,
+        allow_non_finite_numbers: false,
+        allow_extended_string_escapes: false,
+    };
+    if !comments && !text.trim_ascii().is_empty() {
+        // The parser that keeps the spelling is more lenient than the agents' own.
+        serde_json::from_str::<serde::de::IgnoredAny>(text).map_err(|error| odd(file, &error.to_string()))?;
+    }
+    CstRootNode::parse(text, &options).map_err(|error| odd(file, &error.to_string()))
+}
+
+fn odd(file: &Path, why: &str) -> Error {
+    let message = format!("{} is not what its agent could read: {why}", file.display());
+    let mut path = Vec::new();
+    crate::launch::quote(std::os::unix::ffi::OsStrExt::as_bytes(file.as_os_str()), &mut path);
+    let path = String::from_utf8_lossy(&path).into_owned();
+    Error::new(ErrorKind::FailedPrecondition, message)
+        .with_hint(format!("nothing was changed; mend it, then repeat: ${{EDITOR:-vi}} {path}"))
+}

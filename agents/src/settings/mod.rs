@@ -1,0 +1,292 @@
+//! Hooks of `ah` in an agent's settings: putting them there, taking them out, and looking.
+//!
+//! | agent | for the user | for a project (`Scope::Project`, not committed) |
+//! |---|---|---|
+//! | Claude Code | `~/.claude/settings.json` | `.claude/settings.local.json` |
+//! | Codex | `$CODEX_HOME/hooks.json` | — |
+//! | Gemini CLI | `~/.gemini/settings.json` | — |
+//! | opencode | a plugin, `~/.config/opencode/plugins/ah.js` | — |
+//!
+//! What others wrote stays as it is, order and comments included. Before a change the file is kept in [`Target::backups`]; if nobody changes it until the
+//! hooks are taken out, it is put back byte for byte, else only what is ours is taken out. Files are replaced in one step, with their mode kept; through a
+//! symlink if the user's file is one, never through one in a project.
+//!
+//! The command that is written ends with 0 and does nothing where the `ah` that wrote it is gone; [`status`] says so.
+//!
+//! Not here: what a hook does when it is called ([`crate::hook`], `core`).
+
+mod backup;
+mod events;
+mod file;
+mod json;
+mod plugin;
+mod trust;
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use ah_plugin_api::{Error, ErrorKind, Result};
+use serde::{Deserialize, Serialize};
+
+use crate::{Agent, Home};
+
+/// Whose settings.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Scope {
+    /// The user's, for all projects.
+    User,
+    /// The project's, in the file that is not committed.
+    Project,
+}
+
+/// Which settings, and how to get at them.
+#[derive(Debug, Clone, Copy)]
+pub struct Target<'a> {
+    /// The agent.
+    pub agent: Agent,
+    /// Whose.
+    pub scope: Scope,
+    /// Where the agent keeps its things.
+    pub home: &'a Home,
+    /// The top of the project, absolute; needed for [`Scope::Project`].
+    pub project: Option<&'a Path>,
+    /// A folder of ours for copies of what settings were before; made if it is missing.
+    pub backups: &'a Path,
+    /// The `ah` that hooks call, absolute.
+    pub ah: &'a Path,
+}
+
+/// What [`install`] or [`uninstall`] did.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Change {
+    /// The settings file.
+    pub file: PathBuf,
+    /// False if it was as wanted already.
+    pub changed: bool,
+    /// Where the file as it was before the hooks is kept; `None` if there was none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backup: Option<PathBuf>,
+    /// True if the file is again what it was before [`install`], byte for byte.
+    #[serde(default)]
+    pub restored: bool,
+}
+
+/// Whether hooks are there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Installed {
+    /// None of ours.
+    No,
+    /// Some of ours, or ones that call another `ah`: `install` brings them up to date.
+    Partly,
+    /// All, as `install` would write them.
+    Yes,
+}
+
+/// What [`status`] finds.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Status {
+    /// The settings file.
+    pub file: PathBuf,
+    /// Whether hooks are there.
+    pub installed: Installed,
+    /// Whether the agent runs them: Codex asks a person first, and says so in its configuration. `None` where there is no such question, or it cannot
+    /// be told.
+    pub trusted: Option<bool>,
+    /// The agent's names of the events that are hooked.
+    pub events: Vec<String>,
+    /// Hooks of others in the same file.
+    pub others: usize,
+    /// Why nothing can be said, such as a file that is not JSON (`installed` is then `No`), or why nothing comes of the hooks: the `ah` that they call is gone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub problem: Option<Error>,
+}
+
+/// What to add to an agent's command line so that hooks run this once.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct OneRun {
+    /// Arguments, to be put right behind the program's name.
+    pub args: Vec<OsString>,
+    /// Variables to set.
+    pub env: Vec<(OsString, OsString)>,
+}
+
+/// Puts the hooks into the settings; does nothing if they are there.
+///
+/// # Errors
+/// `FailedPrecondition` if the file is not what the agent could read (nothing is touched, the hint says where it is wrong); `Unsupported` for a scope
+/// that the agent has not; `Conflict` if somebody else writes at the same moment; the filesystem's own errors.
+pub fn install(target: &Target<'_>) -> Result<Change> {
+    let place = place_of(target)?;
+    let wanted = wanted(target)?;
+    let settings = file::Settings::read(&place, project_of(target))?;
+    let text = match settings.text.as_deref() {
+        Some(text) if target.agent == Agent::Opencode && !plugin::is_ours(text) => {
+            return Err(plugin::not_ours(&place));
+        }
+        _ if target.agent == Agent::Opencode => plugin::text(target.ah)?,
+        text => json::with(target.agent, &place, text.unwrap_or_default(), &wanted)?,
+    };
+    if settings.text.as_deref() == Some(text.as_str()) {
+        return Ok(Change { file: place, changed: false, backup: backup::kept(target), restored: false });
+    }
+    // What is to come back some day is the file without what is ours.
+    let former = match backup::of(target, &settings)? {
+        Some(former) => former,
+        None => match settings.text.as_deref() {
+            Some(_) if target.agent == Agent::Opencode => None,
+            Some(text) => Some(json::without(target.agent, &place, text)?),
+            None => None,
+        },
+    };
+    let kept = backup::keep(target, former.as_deref(), &text)?;
+    settings.replace(&text)?;
+    Ok(Change { file: place, changed: true, backup: kept, restored: false })
+}
+
+/// Takes the hooks out; does nothing if there are none.
+///
+/// # Errors
+/// As [`install`].
+pub fn uninstall(target: &Target<'_>) -> Result<Change> {
+    let place = place_of(target)?;
+    let settings = file::Settings::read(&place, project_of(target))?;
+    let Some(text) = settings.text.as_deref() else {
+        backup::forget(target);
+        return Ok(Change { file: place, changed: false, backup: None, restored: false });
+    };
+    if let Some(former) = backup::of(target, &settings)? {
+        match former {
+            Some(former) => settings.replace(&former)?,
+            None => settings.remove()?,
+        }
+        backup::forget(target);
+        return Ok(Change { file: place, changed: true, backup: None, restored: true });
+    }
+    if target.agent == Agent::Opencode {
+        let ours = plugin::is_ours(text);
+        if ours {
+            settings.remove()?;
+        }
+        return Ok(Change { file: place, changed: ours, backup: None, restored: false });
+    }
+    let rest = json::without(target.agent, &place, text)?;
+    let changed = rest != text;
+    if changed {
+        settings.replace(&rest)?;
+    }
+    Ok(Change { file: place, changed, backup: backup::kept(target), restored: false })
+}
+
+/// Looks, changes nothing.
+///
+/// # Errors
+/// `Unsupported` as [`install`]; a file that cannot be understood is a [`Status::problem`].
+pub fn status(target: &Target<'_>) -> Result<Status> {
+    let file = place_of(target)?;
+    let wanted = wanted(target)?;
+    let mut status =
+        Status { file, installed: Installed::No, trusted: None, events: Vec::new(), others: 0, problem: None };
+    let found = file::Settings::read(&status.file, project_of(target)).and_then(|settings| match settings.text {
+        None => Ok(json::Found::default()),
+        Some(text) if target.agent == Agent::Opencode && plugin::is_ours(&text) => {
+            let current = text == plugin::text(target.ah)?;
+            Ok(json::Found::plugin(plugin::ah_of(&text).as_deref(), current, &wanted))
+        }
+        Some(_) if target.agent == Agent::Opencode => Ok(json::Found { ours: Vec::new(), others: 1 }),
+        Some(text) => json::look(target.agent, &status.file, &text),
+    });
+    match found {
+        Err(error) => status.problem = Some(error),
+        Ok(found) => {
+            status.others += found.others;
+            let current = wanted
+                .iter()
+                .all(|hook| found.ours.iter().any(|ours| ours.event == hook.event && ours.command == hook.command));
+            status.installed = match (found.ours.is_empty(), current) {
+                (true, _) => Installed::No,
+                (false, true) => Installed::Yes,
+                (false, false) => Installed::Partly,
+            };
+            let mut called = found.ours.iter().filter_map(|ours| ours.ah.as_deref());
+            status.problem = called.find(|ah| !ah.exists()).map(|ah| gone(target, ah));
+            if target.agent == Agent::Codex && !found.ours.is_empty() {
+                status.trusted = trust::trusted(target.home, &status.file, &found.ours);
+            }
+            for ours in found.ours {
+                if !status.events.contains(&ours.event) {
+                    status.events.push(ours.event);
+                }
+            }
+        }
+    }
+    Ok(status)
+}
+
+/// What makes `agent` call `ah` (absolute) for one run, with nothing installed.
+///
+/// Where hooks are installed as well, Claude Code runs equal commands of an event once (tried), and these are equal if `ah` is the same. With Codex each
+/// event would come twice: who finds those installed trusted ([`Status::trusted`]) need not pass any.
+///
+/// For Codex the hooks are trusted for this run by their own hash, so that no others are trusted along with them.
+///
+/// # Errors
+/// `Unsupported` for agents that cannot (Gemini CLI, opencode), with a hint.
+pub fn for_one_run(agent: Agent, ah: &Path) -> Result<OneRun> {
+    match agent {
+        Agent::Claude => {
+            let mut events = serde_json::Map::new();
+            for hook in events::of(agent, ah)? {
+                let entry = serde_json::json!([{"hooks": [{"type": "command", "command": hook.command, "timeout": hook.timeout}]}]);
+                events.insert(hook.event, entry);
+            }
+            let settings = serde_json::json!({ "hooks": events });
+            Ok(OneRun { args: vec!["--settings".into(), settings.to_string().into()], env: Vec::new() })
+        }
+        Agent::Codex => Ok(OneRun { args: trust::overrides(&events::of(agent, ah)?), env: Vec::new() }),
+        Agent::Gemini | Agent::Opencode => {
+            let message = format!("{} takes no hooks on its command line", agent.title());
+            Err(Error::new(ErrorKind::Unsupported, message)
+                .with_hint(format!("install them instead: ah agent hooks install {agent}")))
+        }
+    }
+}
+
+/// The file that holds the hooks.
+fn place_of(target: &Target<'_>) -> Result<PathBuf> {
+    let home = target.home;
+    match (target.agent, target.scope) {
+        (Agent::Claude, Scope::User) => Ok(home.claude.join("settings.json")),
+        (Agent::Claude, Scope::Project) => match target.project.filter(|project| project.is_absolute()) {
+            Some(project) => Ok(project.join(".claude/settings.local.json")),
+            None => Err(Error::new(ErrorKind::InvalidArgument, "a project's settings need a project")
+                .with_hint("run the command inside the project, or leave out --project")),
+        },
+        (Agent::Codex, Scope::User) => Ok(home.codex.join("hooks.json")),
+        (Agent::Gemini, Scope::User) => Ok(home.gemini.join("settings.json")),
+        (Agent::Opencode, Scope::User) => Ok(home.opencode_config.join("plugins/ah.js")),
+        (agent, Scope::Project) => {
+            let message = format!("{} has no settings of a project that are not committed with it", agent.title());
+            Err(Error::new(ErrorKind::Unsupported, message)
+                .with_hint(format!("install them for yourself: ah agent hooks install {agent} --user")))
+        }
+    }
+}
+
+/// Where a symlink is not followed.
+fn project_of<'a>(target: &Target<'a>) -> Option<&'a Path> {
+    target.project.filter(|_| target.scope == Scope::Project)
+}
+
+fn gone(target: &Target<'_>, ah: &Path) -> Error {
+    let message = format!("the hooks call {}, which is gone: they do nothing", ah.display());
+    Error::new(ErrorKind::NotFound, message).with_hint(format!("ah agent hooks install {}", target.agent))
+}
+
+fn wanted(target: &Target<'_>) -> Result<Vec<events::Hook>> {
+    events::of(target.agent, target.ah)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,58 @@
+// It tells `ah` of sessions, prompts and tools, one JSON object on standard input for each, and never fails: without `ah` it does nothing.
+import { spawn } from "node:child_process"
+
+const AH = "@AH@"
+const LONGEST = 2000
+
+export const Ah = async ({ directory }) => {
+  const seen = new Set()
+
+  const tell = (name, session, more) =>
+    new Promise((done) => {
+      const timer = setTimeout(done, LONGEST)
+      const end = () => {
+        clearTimeout(timer)
+        done()
+      }
+      try {
+        const child = spawn(AH, ["hook", "opencode"], { cwd: directory, stdio: ["pipe", "ignore", "ignore"] })
+        child.on("error", end)
+        child.on("close", end)
+        child.stdin.on("error", () => {})
+        child.stdin.end(JSON.stringify({ hook_event_name: name, session_id: session, cwd: directory, ...more }))
+      } catch {
+        end()
+      }
+    })
+
+  const begin = async (session) => {
+    if (session && !seen.has(session)) {
+      seen.add(session)
+      await tell("SessionStart", session, { source: "startup" })
+    }
+  }
+
+  return {
+    event: async ({ event }) => {
+      const session = event?.properties?.sessionID ?? event?.properties?.info?.id
+      if (!session) return
+      if (event.type === "session.created") await begin(session)
+      if (event.type === "session.idle" && seen.has(session)) await tell("Stop", session, {})
+      if (event.type === "session.deleted" && seen.delete(session)) await tell("SessionEnd", session, { reason: "deleted" })
+    },
+    "chat.message": async (input, output) => {
+      const session = input?.sessionID ?? output?.message?.sessionID
+      if (!session) return
+      await begin(session)
+      const texts = (output?.parts ?? []).filter((part) => part.type === "text" && !part.synthetic).map((part) => part.text)
+      await tell("UserPromptSubmit", session, { prompt: texts.join("\n"), prompt_id: output?.message?.id })
+    },
+    "tool.execute.before": async (input) => {
+      await begin(input.sessionID)
+      await tell("PreToolUse", input.sessionID, { tool_name: input.tool, tool_use_id: input.callID })
+    },
+    "tool.execute.after": async (input) => {
+      await tell("PostToolUse", input.sessionID, { tool_name: input.tool, tool_use_id: input.callID })
+    },
+  }
+}

@@ -1,0 +1,124 @@
+//! Finding the place that belongs to a moment.
+//!
+//! An id decides where there is one: the tool call's for its result, the prompt's for the prompt. Otherwise the time does: a line bears the
+//! time at which it was made, not that of its being written, so what was made by the moment belongs to it however late it comes.
+
+use std::path::Path;
+
+use ah_plugin_api::{ErrorKind, Result, Timestamp};
+
+use super::line::{Lines, Seen, What};
+use super::{Caught, Position, Sought, claude, codex, gemini, tail};
+use crate::Agent;
+use crate::hook::HookKind;
+
+/// Claude Code dates a prompt's line before it calls the hook, so by that the moment is a little later. Seconds, for a busy machine.
+const BEFORE: i64 = 10;
+
+/// What a line of `agent`'s transcript says.
+pub(super) fn look(agent: Agent, line: &[u8]) -> Seen {
+    match agent {
+        Agent::Claude => claude::look(line),
+        Agent::Codex => codex::look(line),
+        Agent::Gemini => gemini::look(line),
+        Agent::Opencode => Seen::default(),
+    }
+}
+
+pub(super) fn end_of(agent: Agent, file: &Path, since: Option<&Position>) -> Result<Position> {
+    let end = match tail::whole_lines(file, since) {
+        Ok(end) => end,
+        Err(error) if error.kind == ErrorKind::NotFound && since.is_none_or(|since| since.line == 0) => {
+            return Ok(Position::start(file));
+        }
+        Err(error) => return Err(error),
+    };
+    let uuid = end.last_that(|line| look(agent, line).uuid)?;
+    Ok(Position { file: file.into(), line: end.line, offset: end.offset, uuid: uuid.or_else(|| since?.uuid.clone()) })
+}
+
+/// The place of each, with the lines read once.
+pub(super) fn catch_up(agent: Agent, sought: &[Sought<'_>], since: &Position) -> Result<Vec<Caught>> {
+    let mut searches: Vec<Search<'_>> = sought.iter().map(Search::new).collect();
+    let mut lines = match Lines::open(&since.file, Some(since)) {
+        Ok(lines) => lines,
+        Err(error) if error.kind == ErrorKind::NotFound && since.line == 0 => {
+            return Ok(sought.iter().map(|_| Caught::SoFar(since.clone())).collect());
+        }
+        Err(error) => return Err(error),
+    };
+    let mut last = since.clone();
+    // Where the lines begin that belong to the next prompt, if it comes at once.
+    let mut opening: Option<Position> = None;
+    while searches.iter().any(|search| search.found.is_none())
+        && let Some(line) = lines.next()?
+    {
+        let Seen { uuid, time, what } = look(agent, line);
+        let before = std::mem::replace(&mut last, lines.position(None));
+        last.uuid = uuid.or_else(|| before.uuid.clone());
+        let begin = opening.take().unwrap_or(before);
+        for search in searches.iter_mut().filter(|search| search.found.is_none()) {
+            search.see((&begin, &last), time, &what);
+        }
+        if matches!(what, What::Opening { .. }) {
+            opening = Some(begin);
+        }
+    }
+    let so_far = |search: Search<'_>| Caught::SoFar(search.by_time.unwrap_or_else(|| last.clone()));
+    Ok(searches.into_iter().map(|mut search| search.found.take().unwrap_or_else(|| so_far(search))).collect())
+}
+
+/// The search for one place.
+struct Search<'a> {
+    sought: &'a Sought<'a>,
+    /// The place by time, once a line that is newer than the moment has been met.
+    by_time: Option<Position>,
+    found: Option<Caught>,
+}
+
+impl<'a> Search<'a> {
+    fn new(sought: &'a Sought<'a>) -> Self {
+        Self { sought, by_time: None, found: None }
+    }
+
+    /// Looks at a line. What belongs to it begins at `begin`, and it ends at `last`.
+    fn see(&mut self, (begin, last): (&Position, &Position), time: Option<Timestamp>, what: &What) {
+        let sought = self.sought;
+        let at_prompt = *sought.kind == HookKind::Prompt;
+        let wanted_result = sought.tool_id.filter(|_| matches!(sought.kind, HookKind::AfterTool { .. }));
+        let newer = time.is_some_and(|time| time > sought.time);
+        let near = time.is_some_and(|time| time.secs + BEFORE > sought.time.secs);
+        if newer && self.by_time.is_none() {
+            self.by_time = Some(begin.clone());
+        }
+        let (place, is_prompt) = match what {
+            What::Results(ids) => {
+                (wanted_result.filter(|wanted| ids.iter().any(|id| id == wanted)).map(|_| last), false)
+            }
+            What::Opening { id } => {
+                let its = at_prompt && id.is_some() && id.as_deref() == sought.prompt_id;
+                (its.then_some(begin), false)
+            }
+            What::Prompt { text, id } => {
+                let its = at_prompt && is_it(sought, text, id.as_deref(), (newer, near));
+                (its.then_some(begin), true)
+            }
+            What::Other => (None, false),
+        };
+        // Lines are written in the order in which they were made, so a newer one ends the search by time. A result may be newer than its
+        // moment, since the hook runs first; what ends that search is the next prompt. An opening line may be newer than the prompt sought.
+        let ends = newer && (is_prompt || (wanted_result.is_none() && !at_prompt));
+        let place = place.cloned().or_else(|| ends.then(|| self.by_time.take().unwrap_or_else(|| last.clone())));
+        self.found = place.map(Caught::Exact);
+    }
+}
+
+/// Whether a prompt's line is that of the prompt sought: by id if both have one, else by text, if it was not made long before the moment, else
+/// the first that was made after it.
+fn is_it(sought: &Sought<'_>, text: &str, id: Option<&str>, (newer, near): (bool, bool)) -> bool {
+    match (sought.prompt_id, id, sought.prompt) {
+        (Some(wanted), Some(id), _) => wanted == id,
+        (.., Some(wanted)) => near && (text.starts_with(wanted.trim()) || wanted.trim().starts_with(text)),
+        (.., None) => newer,
+    }
+}

@@ -1,0 +1,260 @@
+//! Claude Code's transcripts: `<home>/projects/<project>/<session>.jsonl`.
+//!
+//! One object a line. Messages (`user`, `assistant`, `attachment`, `system`) have a `uuid` and hang on another by `parentUuid`: a tree, the newest
+//! leaf of which is the conversation. Each block of an answer is a line of its own, so parallel calls are a chain of lines, and each result hangs
+//! on its call. Other lines (`queue-operation`, `last-prompt`, `mode`, `file-history-snapshot`, …) are notes about the session.
+//!
+//! The program itself looks for some members byte by byte, so lines are changed by replacing bytes, never by writing JSON anew.
+//!
+//! See `docs/agents/claude.md` for what was seen in which version. Not here: copying (`super::copy`).
+
+mod place;
+mod plan;
+mod subagents;
+
+use std::borrow::Cow;
+
+use ah_plugin_api::Result;
+use serde::Deserialize;
+use serde::de::{IgnoredAny, SeqAccess, Visitor};
+use serde_json::value::RawValue;
+
+use super::copy::{self, Edit, Until};
+use super::line::{Lines, Seen, What, is_true, text_of, time_of};
+use super::{Destination, Position, Trimmed};
+
+/// The members of a line that are looked at, as they are written.
+#[derive(Deserialize, Default)]
+#[serde(default)]
+pub(super) struct Line<'a> {
+    #[serde(borrow, rename = "type")]
+    kind: Option<&'a RawValue>,
+    #[serde(borrow)]
+    uuid: Option<&'a RawValue>,
+    #[serde(borrow, rename = "parentUuid")]
+    parent: Option<&'a RawValue>,
+    #[serde(borrow, rename = "sessionId")]
+    session: Option<&'a RawValue>,
+    #[serde(borrow)]
+    timestamp: Option<&'a RawValue>,
+    #[serde(borrow, rename = "promptId")]
+    prompt: Option<&'a RawValue>,
+    #[serde(borrow, rename = "isSidechain")]
+    sidechain: Option<&'a RawValue>,
+    #[serde(borrow, rename = "isMeta")]
+    meta: Option<&'a RawValue>,
+    #[serde(borrow, rename = "isCompactSummary")]
+    compact: Option<&'a RawValue>,
+    #[serde(borrow, rename = "isVisibleInTranscriptOnly")]
+    shown_only: Option<&'a RawValue>,
+    #[serde(borrow, rename = "leafUuid")]
+    leaf: Option<&'a RawValue>,
+    #[serde(borrow)]
+    message: Option<&'a RawValue>,
+    #[serde(borrow)]
+    attachment: Option<&'a RawValue>,
+    #[serde(borrow, rename = "toolUseResult")]
+    result: Option<&'a RawValue>,
+}
+
+impl<'a> Line<'a> {
+    fn parse(line: &'a [u8]) -> Option<Self> {
+        serde_json::from_slice(line).ok()
+    }
+
+    fn kind(&self) -> Cow<'a, str> {
+        text_of(self.kind).unwrap_or_default()
+    }
+
+    /// The tool calls and results in the line's message, by their ids.
+    fn content(&self) -> Content {
+        let wanted = matches!(self.kind().as_ref(), "user" | "assistant");
+        let message: Option<Message> =
+            self.message.filter(|_| wanted).and_then(|raw| serde_json::from_str(raw.get()).ok());
+        message.unwrap_or_default().content
+    }
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Message {
+    content: Content,
+}
+
+/// What of a message's content is looked at.
+#[derive(Default)]
+struct Content {
+    /// Its text, if it is not mixed with results.
+    text: String,
+    calls: Vec<String>,
+    results: Vec<String>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Block<'a> {
+    #[serde(borrow, rename = "type")]
+    kind: Option<&'a RawValue>,
+    #[serde(borrow)]
+    id: Option<&'a RawValue>,
+    #[serde(borrow, rename = "tool_use_id")]
+    of: Option<&'a RawValue>,
+    #[serde(borrow)]
+    text: Option<&'a RawValue>,
+}
+
+impl<'de> Deserialize<'de> for Content {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Blocks;
+        impl<'de> Visitor<'de> for Blocks {
+            type Value = Content;
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("text or blocks")
+            }
+            fn visit_str<E>(self, text: &str) -> Result<Content, E> {
+                Ok(Content { text: text.to_owned(), ..Content::default() })
+            }
+            fn visit_unit<E>(self) -> Result<Content, E> {
+                Ok(Content::default())
+            }
+            fn visit_map<A: serde::de::MapAccess<'de>>(self, mut map: A) -> Result<Content, A::Error> {
+                while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
+                Ok(Content::default())
+            }
+            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Content, A::Error> {
+                let mut content = Content::default();
+                while let Some(block) = seq.next_element::<Block<'de>>()? {
+                    match text_of(block.kind).as_deref() {
+                        Some("tool_use") => content.calls.extend(text_of(block.id).map(Cow::into_owned)),
+                        Some("tool_result") => content.results.extend(text_of(block.of).map(Cow::into_owned)),
+                        Some("text") => {
+                            if !content.text.is_empty() {
+                                content.text.push('\n');
+                            }
+                            content.text.push_str(&text_of(block.text).unwrap_or_default());
+                        }
+                        _ => {}
+                    }
+                }
+                Ok(content)
+            }
+        }
+        deserializer.deserialize_any(Blocks)
+    }
+}
+
+pub(super) fn look(line: &[u8]) -> Seen {
+    let Some(line) = Line::parse(line) else { return Seen::default() };
+    let uuid = text_of(line.uuid).map(Cow::into_owned);
+    let time = text_of(line.timestamp).and_then(|text| time_of(&text));
+    let id = text_of(line.prompt).map(Cow::into_owned);
+    let what = match line.kind().as_ref() {
+        "queue-operation" | "file-history-snapshot" => What::Opening { id: None },
+        "user" => {
+            let content = line.content();
+            let typed =
+                !(is_true(line.sidechain) || is_true(line.meta) || is_true(line.compact) || is_true(line.shown_only));
+            if !content.results.is_empty() {
+                What::Results(content.results)
+            } else if let Some(text) = typed.then(|| typed_text(&content.text)).flatten() {
+                What::Prompt { text, id }
+            } else {
+                What::Other
+            }
+        }
+        "attachment" if !is_true(line.sidechain) => {
+            queued(line.attachment).map_or(What::Other, |text| What::Prompt { text, id })
+        }
+        _ => What::Other,
+    };
+    Seen { uuid, time, what }
+}
+
+/// What a person typed, of a message's text; `None` if the program wrote it.
+fn typed_text(text: &str) -> Option<String> {
+    const NOT_TYPED: [&str; 8] = [
+        "<command-name>",
+        "<local-command-",
+        "<bash-input>",
+        "<bash-stdout>",
+        "<bash-stderr>",
+        "<task-notification>",
+        "<system-reminder>",
+        "[Request interrupted by user",
+    ];
+    let text = text.trim();
+    if text.is_empty() || NOT_TYPED.iter().any(|head| text.starts_with(head)) {
+        return None;
+    }
+    // A command of the user's own, `/fix this`, which becomes a prompt. Those of the program begin with the name instead.
+    if text.starts_with("<command-message>") {
+        let part = |tag: &str| {
+            text.split_once(&format!("<{tag}>"))?.1.split_once(&format!("</{tag}>")).map(|(inner, _)| inner.trim())
+        };
+        let name = part("command-name")?;
+        return Some(format!("{name} {}", part("command-args").unwrap_or_default()).trim().to_owned());
+    }
+    Some(text.to_owned())
+}
+
+/// What a person typed while the agent was at work.
+fn queued(attachment: Option<&RawValue>) -> Option<String> {
+    #[derive(Deserialize, Default)]
+    #[serde(default)]
+    struct Queued<'a> {
+        #[serde(borrow, rename = "type")]
+        kind: Option<&'a RawValue>,
+        #[serde(borrow)]
+        prompt: Option<&'a RawValue>,
+        #[serde(borrow, rename = "commandMode")]
+        mode: Option<&'a RawValue>,
+    }
+    let raw = attachment.filter(|raw| raw.get().contains("queued_command"))?;
+    let queued: Queued<'_> = serde_json::from_str(raw.get()).ok()?;
+    let is = |raw, value| text_of(raw).as_deref() == Some(value);
+    (is(queued.kind, "queued_command") && is(queued.mode, "prompt"))
+        .then(|| text_of(queued.prompt).map(Cow::into_owned))
+        .flatten()
+}
+
+pub(super) fn trim(at: &Position, to: &Destination<'_>, session_id: &str) -> Result<Trimmed> {
+    let folder = place::project(to)?;
+    let file = folder.join(format!("{session_id}.jsonl"));
+    copy::refuse_existing(&file)?;
+    let at = copy::settled(crate::Agent::Claude, at)?;
+    let plan = plan::plan(&mut Lines::open(&at.file, None)?, &Until::Offset(at.offset, at.file.clone()))?;
+    if plan.messages == 0 {
+        return Err(copy::nothing_said(&at));
+    }
+    // Sub-agents first: the session is there once its own file is.
+    let others = subagents::copy(&at, &plan, &folder, session_id)?;
+    let counts = copy::write(&at, &file, |number, line| edit(&plan, session_id, number, line));
+    if counts.is_err() {
+        subagents::remove(&others);
+    }
+    let counts = counts?;
+    Ok(Trimmed { file, session_id: session_id.into(), lines: counts.lines, dropped: counts.dropped, others })
+}
+
+/// What becomes of a line.
+fn edit(plan: &plan::Plan, session_id: &str, number: u64, line: &[u8]) -> Edit {
+    if plan.dropped.contains(&number) {
+        return Edit::Drop;
+    }
+    let Some(parsed) = Line::parse(line) else {
+        // Not of a shape that is known: kept if it is JSON at all, dropped if it is torn.
+        return if serde_json::from_slice::<IgnoredAny>(line).is_ok() { Edit::Keep } else { Edit::Drop };
+    };
+    let mut edit = Edit::Keep;
+    if let Some(session) = parsed.session.filter(|raw| raw.get().starts_with('"')) {
+        edit = edit.replace(line, session.get(), format!("\"{session_id}\""));
+    }
+    let heir = text_of(parsed.parent).and_then(|parent| plan.heirs.get(parent.as_ref()));
+    if let Some((parent, heir)) = parsed.parent.zip(heir) {
+        edit = edit.replace(line, parent.get(), heir.as_ref().map_or("null".into(), |heir| format!("\"{heir}\"")));
+    }
+    edit
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,182 @@
+//! A rollout of a real run (0.169.0 against a stub, made small by hand).
+
+use std::path::PathBuf;
+
+use ah_plugin_api::ErrorKind;
+use proptest::prelude::*;
+
+use crate::hook::HookKind;
+use crate::transcript::{
+    Caught, Destination, Position, Prompt, Sought, Trimmed, catch_up, position_now, prompts, trim,
+};
+use crate::{Agent, Home};
+
+const OLD: &str = "01900000-0000-7000-8000-000000000001";
+const NEW: &str = "01999999-9999-7999-8999-999999999999";
+const TEXT: &str =
+    include_str!("../../../fixtures/codex/rollout-2026-11-21T22-47-14-01900000-0000-7000-8000-000000000001.jsonl");
+
+struct Place {
+    dir: tempfile::TempDir,
+    home: Home,
+    file: PathBuf,
+}
+
+fn place(text: &str) -> Place {
+    let dir = tempfile::tempdir().unwrap();
+    let home = Home::plain(dir.path(), "");
+    let file = home.codex.join(format!("sessions/2026/11/21/rollout-2026-11-21T22-47-14-{OLD}.jsonl"));
+    std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+    std::fs::write(&file, text).unwrap();
+    Place { dir, home, file }
+}
+
+impl Place {
+    fn trim(&self, line: usize) -> ah_plugin_api::Result<Trimmed> {
+        let text = std::fs::read_to_string(&self.file).unwrap();
+        let offset = text.split_inclusive('\n').take(line).map(str::len).sum::<usize>() as u64;
+        let at = Position { file: self.file.clone(), line: line as u64, offset, uuid: None };
+        let copy = trim(Agent::Codex, &at, &Destination { home: &self.home, cwd: self.dir.path() }, NEW);
+        assert_eq!(std::fs::read_to_string(&self.file).unwrap(), text, "the original was touched");
+        copy
+    }
+}
+
+fn number_of(part: &str) -> usize {
+    TEXT.lines().position(|line| line.contains(part)).unwrap() + 1
+}
+
+#[test]
+fn a_copy_ends_at_a_result_and_bears_the_new_id_in_name_and_lines() {
+    let place = place(TEXT);
+    let end = number_of("\"type\":\"function_call_output\"");
+    let copy = place.trim(end).unwrap();
+    assert_eq!(
+        copy.file,
+        place.home.codex.join(format!("sessions/2026/11/21/rollout-2026-11-21T22-47-14-{NEW}.jsonl"))
+    );
+    let text = std::fs::read_to_string(&copy.file).unwrap();
+    let expected: String = TEXT.lines().take(end).map(|line| line.replace(OLD, NEW) + "\n").collect();
+    assert_eq!(text, expected);
+    assert!(!text.contains(OLD) && copy.dropped == 0);
+    assert_eq!(place.trim(end).unwrap_err().kind, ErrorKind::AlreadyExists);
+}
+
+#[test]
+fn calls_without_a_result_go() {
+    let place = place(TEXT);
+    // Of two parallel calls the first has its result.
+    let end = number_of("\"call_1_0\",\"output\"");
+    let copy = place.trim(end).unwrap();
+    assert_eq!(copy.dropped, 1);
+    let text = std::fs::read_to_string(&copy.file).unwrap();
+    assert!(
+        text.contains("\"call_1_0\"")
+            && !text.contains("\"name\":\"exec_command\",\"arguments\":\"{\\\"cmd\\\": \\\"echo two\\\"}\"")
+    );
+
+    let place = self::place(TEXT);
+    let custom = number_of("\"type\":\"custom_tool_call\"");
+    let copy = place.trim(custom).unwrap();
+    assert_eq!(copy.dropped, 1);
+    assert!(!std::fs::read_to_string(&copy.file).unwrap().contains("custom_tool_call"));
+}
+
+#[test]
+fn the_id_is_replaced_only_where_it_is_one() {
+    let said = format!(r#"{{"type":"response_item","payload":{{"type":"message","role":"assistant","content":[{{"type":"output_text","text":"{OLD} \"id\":\"{OLD}\""}}],"other":"{OLD}"}}}}"#)
+        .replace("\"id\":\"", "\\\"id\\\":\\\"");
+    let meta = format!(r#"{{"type":"session_meta","payload":{{"id" : "{OLD}","cwd":"/w"}}}}"#);
+    let place = place(&format!("{meta}\n{said}\nnot json\n"));
+    let copy = place.trim(3).unwrap();
+    let text = std::fs::read_to_string(&copy.file).unwrap();
+    assert_eq!(text, format!("{}\n{said}\n", meta.replace(OLD, NEW)));
+    assert_eq!((copy.lines, copy.dropped), (2, 1));
+}
+
+#[test]
+fn prompts_and_where_they_begin() {
+    let place = place(TEXT);
+    let all: Vec<Prompt> = prompts(Agent::Codex, &place.file, None).unwrap().map(Result::unwrap).collect();
+    let texts: Vec<&str> = all.iter().map(|prompt| prompt.text.as_str()).collect();
+    assert_eq!(texts, ["first prompt", "second prompt"]);
+    assert_eq!(all[0].before.line, 1, "behind the session's own line");
+    assert_eq!(all[1].before.line as usize, number_of("\"task_complete\""), "behind the first turn");
+    assert_eq!(all[1].id.as_deref(), Some("01a2004a-f09a-7861-91dc-53bd70f5e01a"));
+    // The older form of the same.
+    let old = r#"{"type":"session_meta","payload":{"id":"x"}}
+{"type":"response_item","payload":{"type":"message","role":"user","content":[{"type":"input_text","text":"<environment_context>"}]}}
+{"type":"response_item","payload":{"type":"message","role":"user","content":[{"type":"input_text","text":"go"}]}}
+{"type":"event_msg","payload":{"type":"user_message","message":"go"}}
+"#;
+    let place = self::place(old);
+    let all: Vec<Prompt> = prompts(Agent::Codex, &place.file, None).unwrap().map(Result::unwrap).collect();
+    assert_eq!((all.len(), all[0].text.as_str(), all[0].before.line), (1, "go", 1));
+}
+
+#[test]
+fn each_moment_finds_its_place_afterwards() {
+    let place = place(TEXT);
+    let catch = |kind: &HookKind, tool: Option<&str>, prompt: Option<&str>, time: &str| {
+        let time = crate::transcript::line::time_of(time).unwrap();
+        let sought = Sought { kind, tool_id: tool, prompt_id: prompt, prompt: None, time };
+        catch_up(Agent::Codex, &sought, &Position::start(&place.file)).unwrap()
+    };
+    let after = HookKind::AfterTool { failed: false };
+    for (id, part) in [("call_0_1", "\"call_0_1\",\"output\""), ("call_2_0", "\"custom_tool_call_output\"")] {
+        let at = catch(&after, Some(id), None, "2026-11-21T22:47:15Z");
+        assert!(matches!(at, Caught::Exact(ref at) if at.line as usize == number_of(part)), "{at:?}");
+    }
+    let at = catch(&HookKind::Prompt, None, Some("01a2004a-f09a-7861-91dc-53bd70f5e01a"), "2026-11-21T22:47:21.020Z");
+    assert!(matches!(at, Caught::Exact(ref at) if at.line as usize == number_of("\"task_complete\"")), "{at:?}");
+    let at = catch(&HookKind::Stop, None, None, "2026-11-21T22:47:16Z");
+    assert!(matches!(at, Caught::Exact(ref at) if at.line as usize == number_of("\"task_complete\"")), "{at:?}");
+    let end = position_now(Agent::Codex, &place.file, None).unwrap();
+    assert_eq!((end.line as usize, end.uuid.as_deref()), (TEXT.lines().count(), Some("m5_0")));
+}
+
+#[test]
+fn what_is_no_rollout_is_refused() {
+    let place = place("{\"type\":\"event_msg\",\"payload\":{\"type\":\"user_message\",\"message\":\"go\"}}\n");
+    assert_eq!(place.trim(1).unwrap_err().kind, ErrorKind::Unsupported);
+    assert_eq!(self::place(TEXT).trim(1).unwrap_err().kind, ErrorKind::FailedPrecondition, "nothing was said yet");
+    let odd = place.file.with_file_name("chat.jsonl");
+    std::fs::write(&odd, TEXT).unwrap();
+    let at = position_now(Agent::Codex, &odd, None).unwrap();
+    let to = Destination { home: &place.home, cwd: place.dir.path() };
+    assert_eq!(trim(Agent::Codex, &at, &to, NEW).unwrap_err().kind, ErrorKind::Unsupported);
+}
+
+proptest! {
+    #[test]
+    fn whatever_is_cut_where_calls_have_outputs(events in proptest::collection::vec((0u8..6, 0usize..4), 0..30), cut in 0usize..40) {
+        let mut text = format!("{{\"type\":\"session_meta\",\"payload\":{{\"id\":\"{OLD}\"}}}}\n");
+        text.push_str("{\"type\":\"event_msg\",\"payload\":{\"type\":\"user_message\",\"message\":\"go\"}}\n");
+        let mut serial = [0; 4];
+        let mut open = [false; 4];
+        for (what, slot) in events {
+            let kind = ["function_call", "custom_tool_call", "local_shell_call"][usize::from(what) % 3];
+            let suffix = if open[slot] { "_output" } else { "" };
+            serial[slot] += usize::from(!open[slot]);
+            open[slot] = !open[slot];
+            let id = format!("call-{slot}-{}", serial[slot]);
+            text.push_str(&format!("{{\"type\":\"response_item\",\"payload\":{{\"type\":\"{kind}{suffix}\",\"call_id\":\"{id}\"}}}}\n"));
+        }
+        let place = place(&text);
+        let cut = cut.clamp(2, text.lines().count());
+        let copy = place.trim(cut).unwrap();
+        let kept = std::fs::read_to_string(&copy.file).unwrap();
+        let ids = |output: bool| {
+            let mut ids: Vec<String> = kept
+                .lines()
+                .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap()["payload"].clone())
+                .filter(|payload| payload["call_id"].is_string() && payload["type"].as_str().unwrap().ends_with("_output") == output)
+                .map(|payload| payload["call_id"].to_string())
+                .collect();
+            ids.sort();
+            ids
+        };
+        prop_assert_eq!(ids(false), ids(true));
+        prop_assert_eq!(copy.lines + copy.dropped, cut as u64);
+    }
+}

@@ -1,0 +1,253 @@
+//! `ah agent cast …`: recordings as files, in from elsewhere and out for other programs.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, BufWriter, Write};
+use std::path::Path;
+
+use ah_core::{Access, text};
+use ah_plugin_api::{Error, ErrorKind, Result};
+use ah_recording::cast::{Encoder, Format, Reader};
+use ah_recording::play::Source;
+use ah_recording::ttyrec;
+use clap::{Args, Subcommand, ValueEnum};
+use serde::Serialize;
+
+use crate::app::App;
+use crate::args::path;
+use crate::commands::replay::Named;
+use crate::failure::{Exit, Failure, Outcome};
+
+/// `ah agent cast …`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Cast {
+    /// Write a recording in a standard format.
+    Export(ExportArgs),
+    /// Make a recording of a file, to be played and kept like one's own.
+    Import(ImportArgs),
+}
+
+/// Options of `ah agent cast export`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+RECORDING is the number of one of the session's recordings, or a file; without it, the latest. Lines that a crash tore are left out. \
+ttyrec has no room for markers, input and exit status.
+
+Examples:
+  ah agent cast export -o demo.cast
+  ah agent cast export 2 --session experiment --to v3 -o demo.cast
+  ah agent cast export --to ttyrec > demo.ttyrec")]
+pub(crate) struct ExportArgs {
+    /// Which one: a number, or a file.
+    recording: Option<OsString>,
+    /// The format to write.
+    #[arg(long, value_name = "FORMAT", value_enum, default_value_t)]
+    to: To,
+    /// The file to write, which must not be there yet; without it, standard output.
+    #[arg(short, long, value_name = "FILE", value_parser = path())]
+    output: Option<OsString>,
+}
+
+/// Options of `ah agent cast import`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+FILE is in asciicast 2 or 3, or in ttyrec; - is standard input. It becomes the next recording of the session.
+
+Examples:
+  ah agent cast import demo.cast
+  ah agent cast import --session elsewhere old.ttyrec
+  ah agent replay --session elsewhere")]
+pub(crate) struct ImportArgs {
+    /// The file.
+    #[arg(value_parser = path())]
+    file: OsString,
+}
+
+/// A standard format.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+enum To {
+    /// asciicast 2: read by every program that knows asciicast.
+    #[default]
+    V2,
+    /// asciicast 3.
+    V3,
+    /// ttyrec.
+    Ttyrec,
+}
+
+impl To {
+    fn name(self) -> &'static str {
+        match self {
+            Self::V2 => "v2",
+            Self::V3 => "v3",
+            Self::Ttyrec => "ttyrec",
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct ExportShape<'a> {
+    export: WrittenShape<'a>,
+}
+
+#[derive(Serialize)]
+struct ImportShape<'a> {
+    import: WrittenShape<'a>,
+}
+
+#[derive(Serialize)]
+struct WrittenShape<'a> {
+    #[serde(with = "text::abs")]
+    path: &'a Path,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    session: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    number: Option<u32>,
+    format: &'static str,
+    /// Lines of the source that could not be read.
+    faults: u64,
+    /// The source ends in the middle of a line.
+    torn: bool,
+}
+
+/// Runs one of them.
+pub(crate) fn run(app: &App, command: &Cast) -> Outcome {
+    match command {
+        Cast::Export(args) => export(app, args),
+        Cast::Import(args) => import(app, args),
+    }
+}
+
+fn export(app: &App, args: &ExportArgs) -> Outcome {
+    if app.ui.json && args.output.is_none() {
+        let message = "with --json the recording cannot go to standard output";
+        let error = Error::new(ErrorKind::InvalidArgument, message);
+        return Err(error.with_hint("say where it is to go: `ah agent cast export --json -o FILE`").into());
+    }
+    let named = Named::find(app, args.recording.as_ref())?;
+    let mut reader = Reader::open(named.open_at(0)?)?;
+    let Some(output) = &args.output else {
+        app.tell_notices();
+        let mut out = BufWriter::new(io::stdout().lock());
+        let written = write(&mut reader, args.to, &mut out);
+        return match written.and_then(|()| flush(&mut out)) {
+            Ok(()) => Ok(Exit::Done),
+            Err(error) => Err(output_failed(error)),
+        };
+    };
+    let target = app.cwd.join(output);
+    let make = || File::options().write(true).create_new(true).open(&target);
+    let file = make().map_err(|error| {
+        Error::from_io(format!("cannot make {}", target.display()), &error)
+            .with_hint("name a file that is not there yet")
+    })?;
+    let mut out = BufWriter::new(file);
+    let written = write(&mut reader, args.to, &mut out).and_then(|()| flush(&mut out));
+    if let Err(error) = written {
+        // Half a file helps nobody.
+        let _ = std::fs::remove_file(&target);
+        return Err(error.into());
+    }
+    warn(app, &reader);
+    if app.ui.json {
+        let (faults, torn) = (reader.faults(), reader.torn());
+        let export = WrittenShape { path: &target, session: None, number: None, format: args.to.name(), faults, torn };
+        app.ui.json(&ExportShape { export })?;
+    }
+    Ok(Exit::Done)
+}
+
+fn import(app: &App, args: &ImportArgs) -> Outcome {
+    let mut input: Box<dyn BufRead> = if args.file == "-" {
+        Box::new(BufReader::new(io::stdin().lock()))
+    } else {
+        let path = app.cwd.join(&args.file);
+        let packed = path.extension().is_some_and(|extension| extension == "gz");
+        ah_core::recording::open_at(&path, packed, 0)?
+    };
+    let start = input.fill_buf().map_err(|error| Error::from_io("the recording cannot be read", &error))?;
+    let cast = start.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'{');
+    // What it is is seen before anything is made.
+    let mut source = if cast { From::Cast(Reader::open(input)?) } else { From::Ttyrec(input) };
+    let workspace = app.workspace(Access::Create)?;
+    let (recording, file) = workspace.begin_recording()?;
+    let mut out = BufWriter::new(&file);
+    let to = match &source {
+        From::Cast(reader) if reader.header().format == Format::V3 => To::V3,
+        _ => To::V2,
+    };
+    let written = match &mut source {
+        From::Cast(reader) => write(reader, to, &mut out),
+        From::Ttyrec(input) => ttyrec::import(input, Format::V2, &mut out),
+    };
+    let written = written.and_then(|()| flush(&mut out));
+    let synced = written
+        .and_then(|()| file.sync_all().map_err(|error| Error::from_io("the recording cannot be written", &error)));
+    if let Err(error) = synced {
+        let _ = std::fs::remove_file(&recording.path);
+        return Err(error.into());
+    }
+    let (faults, torn) = match &source {
+        From::Cast(reader) => {
+            warn(app, reader);
+            (reader.faults(), reader.torn())
+        }
+        From::Ttyrec(_) => (0, false),
+    };
+    if app.ui.json {
+        let (path, session, number) =
+            (recording.path.as_path(), Some(recording.session.as_str()), Some(recording.number));
+        let import = WrittenShape { path, session, number, format: to.name(), faults, torn };
+        app.answer(workspace.root(), &ImportShape { import })?;
+        return Ok(Exit::Done);
+    }
+    app.ui.path(&recording.path)?;
+    Ok(Exit::Done)
+}
+
+/// What is imported.
+enum From {
+    Cast(Reader<Box<dyn BufRead>>),
+    Ttyrec(Box<dyn BufRead>),
+}
+
+/// Writes what `reader` has still to read.
+fn write<R: BufRead>(reader: &mut Reader<R>, to: To, out: &mut impl Write) -> Result<()> {
+    let format = match to {
+        To::V2 => Format::V2,
+        To::V3 => Format::V3,
+        To::Ttyrec => return ttyrec::export(reader, out),
+    };
+    let failed = |error: &io::Error| Error::from_io("the recording cannot be written", error);
+    let mut header = reader.header().clone();
+    header.format = format;
+    out.write_all(&Encoder::header(&header)).map_err(|error| failed(&error))?;
+    let (mut encoder, mut line) = (Encoder::new(format), Vec::new());
+    while let Some(placed) = reader.next_event()? {
+        line.clear();
+        encoder.event(&mut line, placed.event.time, &placed.event.kind);
+        out.write_all(&line).map_err(|error| failed(&error))?;
+    }
+    Ok(())
+}
+
+fn flush(out: &mut impl Write) -> Result<()> {
+    out.flush().map_err(|error| Error::from_io("the recording cannot be written", &error))
+}
+
+/// A pipe that nobody reads any more is no error of ours.
+fn output_failed(error: Error) -> Failure {
+    if error.errno == Some(rustix::io::Errno::PIPE.raw_os_error()) {
+        return Failure::Output(io::ErrorKind::BrokenPipe.into());
+    }
+    error.into()
+}
+
+fn warn<R: BufRead>(app: &App, reader: &Reader<R>) {
+    if reader.faults() > 0 {
+        app.ui.warning(&format!("{} lines could not be read and were left out", reader.faults()), None);
+    }
+    if reader.torn() {
+        app.ui.warning("the recording was cut off in the middle of a line, which was left out", None);
+    }
+}

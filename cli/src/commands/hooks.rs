@@ -1,0 +1,260 @@
+//! `ah agent hooks …`: an agent's settings, so that it calls `ah hook`.
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use ah_agents::settings::{self, Change, Installed, OneRun, Scope, Target};
+use ah_agents::{Agent, Home};
+use ah_core::{Error, ErrorKind, LastEvent, Result, text};
+use clap::{Args, Subcommand};
+use serde::Serialize;
+
+use crate::app::App;
+use crate::failure::{Exit, Outcome};
+use crate::output::{text as shown, time};
+
+/// `ah agent hooks …`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Hooks {
+    /// Let an agent call `ah` at each step.
+    Install(InstallArgs),
+    /// Take that out of its settings again.
+    Uninstall(UninstallArgs),
+    /// Whether it does.
+    Status(StatusArgs),
+}
+
+/// Options of `ah agent hooks install`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Adds to the agent's settings what makes it call `ah hook AGENT`: everything else in them stays as it is, order and comments too. What \
+is added does nothing where `ah` is gone. Codex runs hooks only when you have trusted them: it asks at its next start.
+
+Examples:
+  ah agent hooks install claude
+  ah agent hooks install claude --project")]
+pub(crate) struct InstallArgs {
+    #[command(flatten)]
+    target: TargetArgs,
+}
+
+/// Options of `ah agent hooks uninstall`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Where nobody has changed the settings since, they are what they were before, byte for byte.
+
+Examples:
+  ah agent hooks uninstall claude")]
+pub(crate) struct UninstallArgs {
+    #[command(flatten)]
+    target: TargetArgs,
+}
+
+/// Options of `ah agent hooks status`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Without AGENT, all of them.
+
+Examples:
+  ah agent hooks status
+  ah agent hooks status codex --json")]
+pub(crate) struct StatusArgs {
+    /// claude, codex, gemini or opencode.
+    #[arg(value_name = "AGENT", value_parser = agent)]
+    agent: Option<Agent>,
+    #[command(flatten)]
+    scope: ScopeArgs,
+}
+
+#[derive(Debug, Args)]
+struct TargetArgs {
+    /// claude, codex, gemini or opencode.
+    #[arg(value_name = "AGENT", value_parser = agent)]
+    agent: Agent,
+    #[command(flatten)]
+    scope: ScopeArgs,
+}
+
+#[derive(Debug, Args)]
+struct ScopeArgs {
+    /// For you, in all projects; so it is without this option, too.
+    #[arg(long, conflicts_with = "project")]
+    user: bool,
+    /// For this project alone, in the settings file that is not committed.
+    #[arg(long)]
+    project: bool,
+}
+
+fn agent(text: &str) -> std::result::Result<Agent, String> {
+    text.parse().map_err(|_| "the agents are claude, codex, gemini and opencode".to_owned())
+}
+
+#[derive(Serialize)]
+struct ChangeShape {
+    hooks: ChangeBody,
+}
+
+#[derive(Serialize)]
+struct ChangeBody {
+    agent: Agent,
+    scope: Scope,
+    #[serde(with = "text::abs")]
+    file: PathBuf,
+    changed: bool,
+    #[serde(with = "text::abs_option", skip_serializing_if = "Option::is_none")]
+    backup: Option<PathBuf>,
+    restored: bool,
+}
+
+#[derive(Serialize)]
+struct StatusShape {
+    hooks: Vec<StatusBody>,
+}
+
+#[derive(Serialize)]
+struct StatusBody {
+    agent: Agent,
+    scope: Scope,
+    #[serde(with = "text::abs_option", skip_serializing_if = "Option::is_none")]
+    file: Option<PathBuf>,
+    installed: Installed,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    trusted: Option<bool>,
+    events: Vec<String>,
+    others: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    problem: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    last: Option<LastEvent>,
+}
+
+/// What is needed for any of them.
+struct Settings {
+    scope: Scope,
+    home: Home,
+    project: Option<PathBuf>,
+    backups: PathBuf,
+    ah: PathBuf,
+}
+
+impl Settings {
+    fn of(app: &App, scope: &ScopeArgs) -> Result<Self> {
+        let scope = if scope.project { Scope::Project } else { Scope::User };
+        let project = (scope == Scope::Project).then(|| app.engine()?.root_of(&app.cwd)).transpose()?;
+        let ah = std::env::current_exe().map_err(|e| Error::from_io("cannot tell where ah is", &e))?;
+        Ok(Self { scope, home: app.agents_home()?, project, backups: app.engine()?.settings_backups(), ah })
+    }
+
+    fn target(&self, agent: Agent) -> Target<'_> {
+        let Self { scope, home, project, backups, ah } = self;
+        Target { agent, scope: *scope, home, project: project.as_deref(), backups, ah }
+    }
+}
+
+/// What makes an agent call `ah` for one run; none if it does so by itself, its hooks being installed for the user, and trusted where it asks for
+/// that.
+pub(crate) fn for_one_run(app: &App, agent: Agent) -> Result<Option<OneRun>> {
+    let settings = Settings::of(app, &ScopeArgs { user: true, project: false })?;
+    let status = settings::status(&settings.target(agent))?;
+    let calls = status.installed == Installed::Yes && status.trusted.unwrap_or(agent != Agent::Codex);
+    if calls { Ok(None) } else { settings::for_one_run(agent, &settings.ah).map(Some) }
+}
+
+/// Runs one of them.
+pub(crate) fn run(app: &App, command: &Hooks) -> Outcome {
+    match command {
+        Hooks::Install(args) => {
+            let settings = Settings::of(app, &args.target.scope)?;
+            let change = settings::install(&settings.target(args.target.agent))?;
+            changed(app, &settings, args.target.agent, change, "installed", "installed already")
+        }
+        Hooks::Uninstall(args) => {
+            app.engine()?.refuse_to_agents("`hooks uninstall`")?;
+            let settings = Settings::of(app, &args.target.scope)?;
+            let change = settings::uninstall(&settings.target(args.target.agent))?;
+            changed(app, &settings, args.target.agent, change, "uninstalled", "not installed")
+        }
+        Hooks::Status(args) => status(app, args),
+    }
+}
+
+fn changed(app: &App, settings: &Settings, agent: Agent, change: Change, done: &str, was: &str) -> Outcome {
+    let Change { file, changed, backup, restored } = change;
+    if app.ui.json {
+        let scope = settings.scope;
+        app.ui.json(&ChangeShape { hooks: ChangeBody { agent, scope, file, changed, backup, restored } })?;
+        return Ok(Exit::Done);
+    }
+    let what = if changed { done } else { was };
+    app.ui.line(&format!("{}: {what}, {}", agent.title(), shown::path(&file)))?;
+    if let Some(backup) = backup.filter(|_| changed) {
+        app.ui.note(&format!("as it was before: {}", shown::path(&backup)));
+    }
+    Ok(Exit::Done)
+}
+
+fn status(app: &App, args: &StatusArgs) -> Outcome {
+    let settings = Settings::of(app, &args.scope)?;
+    let agents = args.agent.map_or_else(|| Agent::ALL.to_vec(), |agent| vec![agent]);
+    let bodies: Vec<StatusBody> = agents.iter().map(|agent| body(app, &settings, *agent)).collect::<Result<_>>()?;
+    // Who asks for one that has no such settings is told so as an error.
+    if let (Some(_), [StatusBody { file: None, problem: Some(problem), .. }]) = (args.agent, bodies.as_slice()) {
+        return Err(Error::new(ErrorKind::Unsupported, problem.clone()).with_hint("leave `--project` away").into());
+    }
+    if app.ui.json {
+        app.ui.json(&StatusShape { hooks: bodies })?;
+        return Ok(Exit::Done);
+    }
+    let now = app.now();
+    app.ui.stdout(|out| {
+        for body in &bodies {
+            let installed = match body.installed {
+                Installed::Yes => "installed",
+                Installed::Partly => "partly installed",
+                Installed::No => "not installed",
+            };
+            let trusted = match body.trusted {
+                Some(true) => ", trusted",
+                Some(false) => ", not trusted",
+                None => "",
+            };
+            let file = body.file.as_ref().map_or_else(String::new, |file| format!(", {}", shown::path(file)));
+            writeln!(out, "{}: {installed}{trusted}{file}", body.agent.title())?;
+            if let Some(problem) = &body.problem {
+                writeln!(out, "  {}", shown::line(problem))?;
+            }
+            if let Some(last) = &body.last {
+                let when = time::relative(last.time, now);
+                writeln!(out, "  last event {when}: {}, session {}", shown::line(&last.event), last.session)?;
+            }
+        }
+        Ok(())
+    })?;
+    Ok(Exit::Done)
+}
+
+fn body(app: &App, settings: &Settings, agent: Agent) -> Result<StatusBody> {
+    let last = app.engine()?.last_event(agent.name())?;
+    let scope = settings.scope;
+    Ok(match settings::status(&settings.target(agent)) {
+        Ok(settings::Status { file, installed, trusted, events, others, problem }) => {
+            let problem = problem.map(|problem| problem.message);
+            StatusBody { agent, scope, file: Some(file), installed, trusted, events, others, problem, last }
+        }
+        Err(error) if error.kind == ErrorKind::Unsupported => {
+            let (installed, problem) = (Installed::No, Some(error.message));
+            StatusBody {
+                agent,
+                scope,
+                file: None,
+                installed,
+                trusted: None,
+                events: Vec::new(),
+                others: 0,
+                problem,
+                last,
+            }
+        }
+        Err(error) => return Err(error),
+    })
+}

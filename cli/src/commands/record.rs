@@ -1,0 +1,376 @@
+//! `ah agent record`: run a command, record its terminal, and put moments into the recording.
+//!
+//! `ah-recording` runs and records; here it is joined to a session. A thread of its own puts moments on the timeline (a shell's command
+//! ended, the key was pressed), so that nothing that is typed or shown waits for a disk; another one follows the timeline and makes a
+//! marker of each moment, whoever added it.
+
+use std::ffi::OsString;
+use std::os::fd::OwnedFd;
+use std::process::ExitCode;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use ah_agents::Agent;
+use ah_agents::settings::OneRun;
+use ah_core::{Access, Moment, MomentFollower, MomentKind, NewMoment, Recording, RecordingPosition, Workspace, text};
+use ah_plugin_api::{Error, ErrorKind, Result};
+use ah_recording::cast::{Format, Header, sane_size};
+use ah_recording::osc133::Mark;
+use ah_recording::run::{Run, RunError, Terminal, monitor};
+use ah_recording::tape::{Listener, Options, Stopped, Tape};
+use clap::{Args, ValueEnum};
+
+use crate::app::App;
+use crate::commands::hooks;
+use crate::failure::{Exit, Failure, Outcome};
+
+/// Options of `ah agent record`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+CMD runs as it would without this: keys, output, the terminal's size, signals, Ctrl-Z and the exit status go through unchanged \
+(128 + N if signal N ended it, 127 if there is no CMD, 126 if it cannot be run). What it shows is written to the session's folder as asciicast, \
+on disk within 250 ms. An agent that is known (claude, codex) gets its hooks for this run, so that its prompts and tools are moments; nothing is \
+installed for that. A recording ends before it fills the disk, or is larger than all may be together (prune.recordings); CMD goes on. Standard input that is no terminal is CMD's own. CMD finds AH_SESSION and AH_RECORDING in its environment.
+
+Keys: Ctrl-] m makes a moment. Ctrl-] Ctrl-] types one Ctrl-]; with any other key both go through.
+
+Shells tell where commands end if they are told to: see `ah shell-init`. With --json, errors before CMD starts are JSON; afterwards stdout is CMD's.
+
+Examples:
+  ah agent record -- claude
+  ah agent record --session experiment -- bash
+  ah agent record --format v3 -- make test")]
+pub(crate) struct RecordArgs {
+    /// Record what is typed too; what is typed without being shown, as passwords are, is left out even then.
+    #[arg(long)]
+    input: bool,
+    /// The version of asciicast to write.
+    #[arg(long, value_enum, default_value_t)]
+    format: Version,
+    /// The command and its arguments.
+    #[arg(value_name = "CMD", last = true, required = true)]
+    command: Vec<OsString>,
+}
+
+/// A version of asciicast.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub(crate) enum Version {
+    /// Read by every program that knows asciicast.
+    #[default]
+    V2,
+    /// Its newer form; also says how CMD ended.
+    V3,
+}
+
+impl From<Version> for Format {
+    fn from(version: Version) -> Self {
+        match version {
+            Version::V2 => Self::V2,
+            Version::V3 => Self::V3,
+        }
+    }
+}
+
+/// What the child that leads the pty's session is given.
+#[derive(Debug, Args)]
+pub(crate) struct ChildArgs {
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    words: Vec<OsString>,
+}
+
+/// Is that child.
+pub(crate) fn child(args: ChildArgs) -> ExitCode {
+    ExitCode::from(monitor::main(args.words.into_iter()))
+}
+
+/// Runs the command.
+pub(crate) fn run(app: &App, args: &RecordArgs) -> Outcome {
+    let workspace = app.workspace(Access::Create)?;
+    let monitor = std::env::current_exe().map_err(|error| Error::from_io("ah cannot find itself", &error))?;
+    let (recording, file) = workspace.begin_recording()?;
+    let line = command_line(&args.command);
+    let terminal = Terminal::of_process();
+    let (cols, rows) = terminal.size();
+    let (cols, rows) = sane_size(cols, rows);
+    let env = app.terminal_env().map(|(name, value)| (name.to_owned(), value.to_string_lossy().into_owned())).collect();
+    let header = Header {
+        format: args.format.into(),
+        cols,
+        rows,
+        timestamp: Some(app.now().secs),
+        command: Some(line.clone()),
+        env,
+        ..Header::default()
+    };
+    let (jobs, queue) = sync_channel(64);
+    let options = Options {
+        header,
+        bare_newlines: !terminal.shows_output(),
+        start: Instant::now(),
+        most: workspace.largest_recording()?,
+    };
+    let kept = file.try_clone().map_err(|error| Error::from_io("the recording cannot be kept open", &error))?;
+    let shell = Arc::new(Shell::new(jobs.clone()));
+    let (tape, running) = Tape::start(file, &options, Arc::clone(&shell) as Arc<dyn Listener>)?;
+    let mut env: Vec<(OsString, OsString)> = vec![
+        ("AH_SESSION".into(), recording.session.as_str().into()),
+        ("AH_RECORDING".into(), recording.path.clone().into()),
+    ];
+    let run = Run {
+        command: with_hooks(app, &args.command, &mut env),
+        env,
+        monitor: vec![monitor.into(), "__record-child".into(), "--".into()],
+        input: args.input,
+        file: Some(kept.into()),
+    };
+    app.tell_notices();
+    let diary = Diary { workspace: &workspace, recording: &recording, tape: &tape };
+    let follower = workspace.follow_moments(&recording)?;
+    if let Some(trouble) = follower.trouble() {
+        let message = format!("markers come a little later than their moments: {}", trouble.message);
+        app.ui.warning(&message, trouble.hint.as_deref());
+    }
+    let (ended, failed) = diary.keep(follower, queue, &jobs, &line, |moment| run.run(&terminal, &tape, moment))?;
+    drop(tape);
+    let summary = running.finish(ended.as_ref().ok().map(|status| i32::from(*status)))?;
+    let status = match ended {
+        Ok(status) => status,
+        Err(error) => {
+            // Nothing was recorded.
+            let _ = std::fs::remove_file(&recording.path);
+            return Err(not_run(error));
+        }
+    };
+    if let Some(why) = &summary.stopped {
+        let message = format!("the recording ends before the command, without its last {} bytes: {why}", summary.lost);
+        let hint = match why {
+            Stopped::TooLarge(_) => "`ah config set prune.recordings max-size=…` lets recordings be larger".to_owned(),
+            Stopped::Disk(_) => format!("`df {}` shows how full the disk is", text::shell(recording.path.as_os_str())),
+        };
+        app.ui.warning(&message, Some(&hint));
+    }
+    let left_out = shell.pace.lock().unwrap_or_else(PoisonError::into_inner).left_out;
+    if left_out > 0 {
+        app.ui.note(&format!("{left_out} commands that a shell told of came too fast to be moments"));
+    }
+    if let Some(error) = failed {
+        app.ui.warning(&format!("some moments are missing: {}", error.message), error.hint.as_deref());
+    }
+    let which = if recording.number > 1 { format!(" {}", recording.number) } else { String::new() };
+    app.ui.note(&format!("recorded; `ah agent replay --session {}{which}` plays it", recording.session));
+    Ok(if status == 0 { Exit::Done } else { Exit::Code(status) })
+}
+
+/// The command, with an agent's hooks for this one run if it is an agent that takes them so, and does not call `ah` by itself.
+fn with_hooks(app: &App, command: &[OsString], env: &mut Vec<(OsString, OsString)>) -> Vec<OsString> {
+    let mut words = command.to_vec();
+    let Some(agent) = words.first().and_then(|program| Agent::of_program(program)) else { return words };
+    // Its settings are the user's own then, and it takes one such option only.
+    if words.iter().any(|word| word == "--settings" || word.as_encoded_bytes().starts_with(b"--settings=")) {
+        app.ui.note("hooks are not passed beside --settings: the moments are those of the hooks that are installed");
+        return words;
+    }
+    match hooks::for_one_run(app, agent) {
+        Ok(None) => {}
+        Ok(Some(OneRun { args, env: more })) => {
+            words.splice(1..1, args);
+            env.extend(more);
+        }
+        Err(error) => app.ui.warning(&format!("no moments come from hooks: {}", error.message), error.hint.as_deref()),
+    }
+    words
+}
+
+/// A command that cannot be run ends this as it ends a shell.
+fn not_run(error: RunError) -> Failure {
+    match error {
+        RunError::Place(error) => error.into(),
+        RunError::Command(error) if error.kind == ErrorKind::NotFound => {
+            Failure::Command(error.with_hint("`command -v NAME` tells whether there is a program of that name"), 127)
+        }
+        RunError::Command(error) => Failure::Command(error.with_hint("`ls -l` shows whether it may be run"), 126),
+    }
+}
+
+/// A command as a shell would take it.
+fn command_line(words: &[OsString]) -> String {
+    words.iter().map(|word| text::shell(word)).collect::<Vec<_>>().join(" ")
+}
+
+/// A moment to be added.
+enum Job {
+    /// A shell's command ended, and the recording had come so far.
+    Command { label: Option<String>, offset: u64 },
+    /// The key was pressed.
+    Key { offset: u64 },
+    /// There are no more.
+    Over,
+}
+
+/// Hears a shell's marks.
+struct Shell {
+    jobs: SyncSender<Job>,
+    /// The command that runs, if one does.
+    command: Mutex<Option<Option<String>>>,
+    pace: Mutex<Pace>,
+}
+
+/// How often a shell's commands are moments: any program can print a shell's marks, and is not to fill the timeline.
+struct Pace {
+    /// So many may come at once.
+    left: u32,
+    /// When there was one more last.
+    since: Instant,
+    left_out: u64,
+}
+
+impl Pace {
+    /// As many as somebody pastes at once, and then as fast as anybody types them.
+    const BURST: u32 = 100;
+    const EACH: Duration = Duration::from_millis(500);
+
+    fn new(now: Instant) -> Self {
+        Self { left: Self::BURST, since: now, left_out: 0 }
+    }
+
+    fn allows(&mut self, now: Instant) -> bool {
+        let more = now.saturating_duration_since(self.since).as_millis() / Self::EACH.as_millis();
+        let more = u32::try_from(more).unwrap_or(u32::MAX);
+        if more >= Self::BURST - self.left {
+            (self.left, self.since) = (Self::BURST, now);
+        } else {
+            self.left += more;
+            self.since += Self::EACH * more;
+        }
+        let allowed = self.left > 0;
+        self.left -= u32::from(allowed);
+        self.left_out += u64::from(!allowed);
+        allowed
+    }
+}
+
+impl Shell {
+    fn new(jobs: SyncSender<Job>) -> Self {
+        Self { jobs, command: Mutex::default(), pace: Mutex::new(Pace::new(Instant::now())) }
+    }
+}
+
+impl Listener for Shell {
+    fn mark(&self, mark: Mark, offset: u64) {
+        let mut command = self.command.lock().unwrap_or_else(PoisonError::into_inner);
+        match mark {
+            // One that begins with a blank is meant to be kept nowhere, as in the histories of shells.
+            Mark::Start { command: line } => *command = Some(line.filter(|line| !line.starts_with([' ', '\t']))),
+            // One without a beginning is an empty line's.
+            Mark::End { status } => {
+                let Some(line) = command.take() else { return };
+                if !self.pace.lock().unwrap_or_else(PoisonError::into_inner).allows(Instant::now()) {
+                    return;
+                }
+                let failed = status.filter(|status| *status != 0).map(|status| format!(" (exit {status})"));
+                let label = line.map(|line| format!("{line}{}", failed.unwrap_or_default()));
+                // Faster than a disk can note them: some are left out, nothing waits.
+                let _ = self.jobs.try_send(Job::Command { label, offset });
+            }
+            Mark::Prompt | Mark::Typing => {}
+        }
+    }
+}
+
+/// The session's timeline while it is recorded.
+struct Diary<'a> {
+    workspace: &'a Workspace,
+    recording: &'a Recording,
+    tape: &'a Tape,
+}
+
+impl Diary<'_> {
+    /// Runs `work` with what it calls for the key, and keeps the timeline and the recording's markers meanwhile. Beside what came of
+    /// it: why a moment could not be added, if one could not.
+    fn keep(
+        &self,
+        follower: MomentFollower,
+        queue: Receiver<Job>,
+        jobs: &SyncSender<Job>,
+        line: &str,
+        work: impl FnOnce(&dyn Fn()) -> std::result::Result<u8, RunError>,
+    ) -> Result<(std::result::Result<u8, RunError>, Option<Error>)> {
+        let stop = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC)
+            .map_err(|error| Error::from_io("there are no descriptors left", &error.into()))?;
+        std::thread::scope(|scope| {
+            let marking = scope.spawn(|| self.put_markers(follower, &stop));
+            let adding = scope.spawn(move || {
+                let mut failed = self.add(MomentKind::SessionStart, Some(line.to_owned()), None).err();
+                for job in queue {
+                    let added = match job {
+                        Job::Command { label, offset } => self.add(MomentKind::Shell, label, Some(offset)),
+                        Job::Key { offset } => self.add(MomentKind::Manual, None, Some(offset)),
+                        Job::Over => break,
+                    };
+                    failed = failed.or(added.err());
+                }
+                failed
+            });
+            let on_key = || drop(jobs.try_send(Job::Key { offset: self.tape.offset() }));
+            let ended = work(&on_key);
+            // The marks of what was shown last are still to come.
+            self.tape.flush();
+            let _ = jobs.send(Job::Over);
+            let mut failed = adding.join().unwrap_or(None);
+            if let Ok(status) = ended {
+                let label = (status != 0).then(|| format!("exit {status}"));
+                failed = failed.or(self.add(MomentKind::SessionEnd, label, None).err());
+            }
+            let _ = rustix::io::write(&stop, &1u64.to_ne_bytes());
+            let _ = marking.join();
+            Ok((ended, failed))
+        })
+    }
+
+    fn add(&self, kind: MomentKind, label: Option<String>, offset: Option<u64>) -> Result<Moment> {
+        let number = Some(self.recording.number).filter(|number| *number > 1);
+        let offset = offset.unwrap_or_else(|| self.tape.offset());
+        let recording = Some(RecordingPosition { offset, session: None, number });
+        self.workspace.add_moment(&self.recording.session, NewMoment { label, recording, ..NewMoment::new(kind) })
+    }
+
+    fn put_markers(&self, mut follower: MomentFollower, stop: &OwnedFd) {
+        loop {
+            let more = follower.wait(stop);
+            follower.look(|moment| self.tape.mark(&marker(moment)));
+            if !more {
+                return;
+            }
+        }
+    }
+}
+
+/// A moment as a marker shows it.
+fn marker(moment: &Moment) -> String {
+    const LONGEST: usize = 100;
+    let record = &moment.record;
+    let tool = record.tool.as_ref().map(|tool| tool.name.as_str());
+    let what = record.label.as_deref().or(record.prompt.as_deref()).or(tool).unwrap_or_default();
+    let what = what.lines().next().unwrap_or_default();
+    let shown: String = what.chars().take(LONGEST).collect();
+    if shown.is_empty() { record.kind.as_str().to_owned() } else { format!("{}: {shown}", record.kind.as_str()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_come_as_fast_as_somebody_types_or_pastes_them() {
+        let start = Instant::now();
+        let mut pace = Pace::new(start);
+        let mut count = |secs: u64, commands: u32| {
+            let now = start + Duration::from_secs(secs);
+            (0..commands).filter(|_| pace.allows(now)).count()
+        };
+        assert_eq!((count(0, 100_000), count(10, 100_000), count(10, 1), count(11, 1)), (100, 20, 0, 1));
+        // No more at once, however long nothing came.
+        assert_eq!((count(100_000, 100_000), pace.left_out), (100, 99_900 + 99_980 + 1 + 99_900));
+    }
+}

@@ -1,0 +1,136 @@
+//! `ah agent rewind`: back to before a prompt, in the same directory: files, conversation or both.
+
+use std::io::IsTerminal;
+
+use ah_core::{Access, Error, ErrorKind, PromptRecord, RewindOptions, RewindReport, Workspace};
+use clap::Args;
+use dialoguer::Select;
+use dialoguer::console::Term;
+use serde::Serialize;
+
+use crate::app::App;
+use crate::args::reference;
+use crate::commands::launch::{self, Launch};
+use crate::commands::restore;
+use crate::failure::{Exit, Failure, Outcome};
+use crate::output::{text, time};
+
+/// So many prompts are offered.
+const OFFERED: usize = 50;
+
+/// Options of `ah agent rewind`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Restores the files as they were at REF, after a safety snapshot, and cuts the agent's conversation there; prints the \
+command that goes on with it under a new id, in the same directory; recorded if the agent's hooks are not installed, so that it has moments all the same. \
+The conversation that there is stays, under its own id. \
+Without REF: a list of prompts to choose from on a terminal, else to before the last prompt. Repeated, it goes to before the prompt \
+before that. `ah agent fs undo` takes the files forward again.
+
+Examples:
+  ah agent rewind
+  ah agent rewind @prompt{2} --run
+  ah agent rewind --files --json")]
+pub(crate) struct RewindArgs {
+    /// The moment to go back to.
+    #[arg(value_name = "REF", value_parser = reference, allow_hyphen_values = true)]
+    reference: Option<String>,
+    /// Only the files.
+    #[arg(long, conflicts_with_all = ["conversation", "both"])]
+    files: bool,
+    /// Only the conversation.
+    #[arg(long, conflicts_with = "both")]
+    conversation: bool,
+    /// Both; the default.
+    #[arg(long)]
+    both: bool,
+    /// Start the agent instead of printing the command.
+    #[arg(long, conflicts_with = "files")]
+    run: bool,
+}
+
+#[derive(Serialize)]
+struct Shape<'a> {
+    rewind: Answer<'a>,
+}
+
+#[derive(Serialize)]
+struct Answer<'a> {
+    #[serde(flatten)]
+    report: &'a RewindReport,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    launch: Option<&'a Launch>,
+}
+
+/// Goes back.
+pub(crate) fn run(app: &App, args: &RewindArgs) -> Outcome {
+    let workspace = app.workspace(Access::Existing)?;
+    let to = match &args.reference {
+        Some(reference) => reference.clone(),
+        None if !app.ui.json && std::io::stdin().is_terminal() && app.ui.stderr_terminal => pick(app, &workspace)?,
+        None => "@prompt".to_owned(),
+    };
+    let options = RewindOptions {
+        to,
+        files: !args.conversation,
+        conversation: !args.files,
+        form: launch::form(args.run),
+        agents: app.agents_home()?,
+    };
+    let report = workspace.rewind(&options).map_err(|error| restore::full(app, &workspace, error))?;
+    let agent = report.conversation.as_ref().map(|made| (launch::command(app, report.session.as_str(), made), made));
+    let launch = agent.as_ref().map(|(agent, made)| Launch::new(agent.clone(), Some(&made.cwd)));
+    if app.ui.json && !args.run {
+        app.answer(workspace.root(), &Shape { rewind: Answer { report: &report, launch: launch.as_ref() } })?;
+        return Ok(Exit::Done);
+    }
+    tell(app, &report);
+    let incomplete = report.restore.as_ref().is_some_and(|restore| !restore.failed.is_empty());
+    match (agent, launch) {
+        (Some((agent, made)), _) if args.run && !incomplete => return Err(launch::become_it(app, &agent, &made.cwd)),
+        (_, Some(launch)) => launch.print(app)?,
+        (_, None) => {
+            if let Some(safety) = report.restore.as_ref().and_then(|restore| restore.safety.as_ref()) {
+                app.ui.line(safety.id.as_str())?;
+            }
+        }
+    }
+    Ok(if incomplete { Exit::Code(4) } else { Exit::Done })
+}
+
+fn tell(app: &App, report: &RewindReport) {
+    if let Some(restored) = &report.restore {
+        restore::aside(app, restored, false);
+    }
+    if let Some(made) = &report.conversation {
+        launch::tell(app, &report.from, made);
+    }
+    for note in &report.notes {
+        app.ui.note(note);
+    }
+}
+
+/// Lets a person choose a prompt, the newest first; gives the id of its moment.
+fn pick(app: &App, workspace: &Workspace) -> Result<String, Failure> {
+    let prompts = workspace.prompts(OFFERED)?;
+    if prompts.is_empty() {
+        return Ok("@prompt".to_owned());
+    }
+    let now = app.now();
+    let width = usize::from(Term::stderr().size().1).clamp(40, 160);
+    let line = |prompt: &PromptRecord| {
+        let shown = prompt.text.as_deref().unwrap_or("(its text was not kept)");
+        text::short(&format!("{:>10}  {shown}", time::relative(prompt.time, now)), width - 6)
+    };
+    let lines: Vec<String> = prompts.iter().map(line).collect();
+    let select = Select::new().with_prompt("Go back to before").items(&lines).default(0).max_length(12);
+    let chosen = select.interact_on_opt(&Term::stderr()).map_err(|error| {
+        Error::new(ErrorKind::Unavailable, "the list of prompts cannot be shown")
+            .with_cause(&error)
+            .with_hint("ah agent rewind @prompt")
+    })?;
+    match chosen.and_then(|at| prompts.get(at)) {
+        Some(prompt) => Ok(prompt.moment.to_string()),
+        None => Err(Error::new(ErrorKind::Cancelled, "nothing was chosen").with_hint("ah agent rewind @prompt").into()),
+    }
+}

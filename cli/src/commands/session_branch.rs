@@ -1,0 +1,114 @@
+//! `ah session branch`: a new session from a moment, its files and its conversation as they were.
+
+use std::ffi::OsString;
+use std::path::Path;
+
+use ah_core::{Access, Error, ErrorKind, ExecOptions, SessionBranchOptions, SessionBranchReport, SessionName};
+use clap::Args;
+use serde::Serialize;
+
+use crate::app::App;
+use crate::args::reference;
+use crate::commands::launch::{self, Launch};
+use crate::commands::{branch, exec};
+use crate::failure::{Exit, Outcome};
+
+/// Options of `ah session branch`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Makes a branch from the snapshot at or before REF, and the agent's conversation as it was there, under a new id; the \
+session, its transcript and its files stay as they are. Prints the command that starts the agent in the branch, alone: at the \
+workspace's own path where the kernel allows that, else in the branch's directory; recorded if the agent's hooks are not installed, so that it has moments all the same. If the snapshot cannot be used, the \
+nearest that can be is named, and nothing is made (exit code 4).
+
+Examples:
+  ah session branch @prompt --name retry -m 'Use the existing parser'
+  ah session branch @prompt{2} --name other --run
+  eval \"$(ah session branch 10m-ago --name retry)\"")]
+pub(crate) struct BranchArgs {
+    /// The moment to start from.
+    #[arg(value_name = "REF", value_parser = reference, allow_hyphen_values = true)]
+    reference: String,
+    /// The new session's name, and the branch's.
+    #[arg(long)]
+    name: String,
+    /// What to tell the agent first.
+    #[arg(short = 'm', long = "message", value_name = "INSTRUCTION", allow_hyphen_values = true)]
+    instruction: Option<String>,
+    /// Start the agent instead of printing the command.
+    #[arg(long)]
+    run: bool,
+}
+
+#[derive(Serialize)]
+struct Shape<'a> {
+    session_branch: Answer<'a>,
+}
+
+#[derive(Serialize)]
+struct Answer<'a> {
+    #[serde(flatten)]
+    report: &'a SessionBranchReport,
+    launch: &'a Launch,
+}
+
+/// Makes it; prints or runs the command.
+pub(crate) fn run(app: &App, args: &BranchArgs) -> Outcome {
+    let name = SessionName::new(args.name.as_str())?;
+    if args.instruction.as_ref().is_some_and(|text| text.trim().is_empty()) {
+        return Err(Error::new(ErrorKind::InvalidArgument, "the instruction is empty")
+            .with_hint("leave -m out to start without one")
+            .into());
+    }
+    let workspace = app.workspace(Access::Existing)?;
+    // What is printed may be run elsewhere than in a namespace in which the workspace is shown at another path.
+    let at = if args.run { workspace.root() } else { workspace.own_path() };
+    let options = SessionBranchOptions {
+        from: args.reference.clone(),
+        name,
+        instruction: args.instruction.clone(),
+        form: launch::form(args.run),
+        shown_at: exec::can_show(at).then(|| at.to_owned()),
+        agents: app.agents_home()?,
+    };
+    let report = workspace.session_branch(&options)?;
+    let session = report.session.name.as_str();
+    let agent = launch::command(app, session, &report.conversation);
+    let launch = match options.shown_at.is_some() {
+        true => Launch::new(at_origin(&report, &agent), None),
+        false => Launch::new(agent.clone(), Some(&report.conversation.cwd)),
+    };
+    if !app.ui.json {
+        branch::tell(app, &report.branch);
+        launch::tell(app, &report.from, &report.conversation);
+        for note in &report.notes {
+            app.ui.note(note);
+        }
+    }
+    if args.run {
+        app.ui.note(&format!("session {session} in {}", report.branch.path.display()));
+        return Err(match options.shown_at.is_some() {
+            true => {
+                workspace.hold_branch(&report.branch)?;
+                let run = ExecOptions { command: agent, cwd: Some(report.conversation.cwd.clone()) };
+                exec::become_in(app, &workspace, &report.branch, &run)
+            }
+            false => launch::become_it(app, &agent, &report.conversation.cwd),
+        });
+    }
+    if app.ui.json {
+        app.answer(workspace.root(), &Shape { session_branch: Answer { report: &report, launch: &launch } })?;
+    } else {
+        launch.print(app)?;
+    }
+    Ok(Exit::Done)
+}
+
+/// The command that shows the branch at the workspace's own path, to the agent alone.
+fn at_origin(report: &SessionBranchReport, agent: &[OsString]) -> Vec<OsString> {
+    let mut words = vec![launch::ah(), "-C".into(), Path::new(&report.conversation.cwd).into()];
+    words.extend(["agent", "fs", "exec"].map(OsString::from));
+    words.extend([report.branch.name.clone().into(), "--".into()]);
+    words.extend_from_slice(agent);
+    words
+}

@@ -1,0 +1,254 @@
+//! What goes wrong from outside: the agent gets its answer and status 0, and what went wrong can be read somewhere.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::agent::{Agent, cat, folder, nothing_waits, settled, text};
+use crate::support::{Ran, User, World, is_root, skip};
+
+/// The lines of the log of what no timeline could take.
+fn log(world: &World) -> Vec<Value> {
+    let text = fs::read_to_string(world.path("state/logs/hooks.log")).unwrap_or_default();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+#[test]
+fn what_is_no_event() {
+    let world = World::new();
+    let agent = Agent::claude(&world, "s1");
+    let start = json!({"session_id": "s1", "cwd": world.root(), "hook_event_name": "SessionStart"}).to_string();
+    let bad: &[&[u8]] =
+        &[b"", b"{", b"[]", b"null", b"{\"session_id\":1}", b"\xff\xfe", &start.as_bytes()[..start.len() - 3]];
+    for (number, bytes) in bad.iter().enumerate() {
+        let ran = agent.feed(bytes);
+        assert_eq!((ran.code, ran.stdout.as_str()), (0, ""), "{ran:?}");
+        assert_eq!(log(&world).len(), number + 1, "{ran:?}");
+    }
+    // One that wants JSON gets it all the same.
+    let mut gemini = Agent::claude(&world, "s1");
+    gemini.name = "gemini";
+    let ran = gemini.feed(b"nonsense");
+    assert_eq!((ran.code, ran.stdout.as_str()), (0, "{}\n"), "{ran:?}");
+    // Whatever the words of the call are.
+    for words in [&["hook"][..], &["hook", "nobody"], &["hook", "claude", "--no-such-option"], &["hook", "claude", "x"]]
+    {
+        assert_eq!(world.run(words).code, 0, "{words:?}");
+    }
+    assert!(!world.path("state/workspaces").exists());
+}
+
+#[test]
+fn what_works_behind_makes_no_state_again_that_was_removed() {
+    let world = World::new();
+    let agent = Agent::claude(&world, "s1");
+    agent.call("SessionStart", json!({}));
+    settled(&world);
+    world.wait_for_background();
+    let state = world.path("state");
+    let root = world.root();
+    let behind = ["__capture", "--quiet", "-C", root.to_str().unwrap()];
+    // All but the folder itself, then that too.
+    for entry in fs::read_dir(&state).unwrap() {
+        let path = entry.unwrap().path();
+        if path.ends_with("home.json") {
+            continue;
+        }
+        if path.is_dir() { fs::remove_dir_all(path).unwrap() } else { fs::remove_file(path).unwrap() }
+    }
+    world.run(behind);
+    assert!(!state.join("workspaces").exists());
+    fs::remove_dir_all(&state).unwrap();
+    world.run(behind);
+    assert!(!state.exists());
+}
+
+#[test]
+fn an_event_of_another_kind_does_nothing() {
+    let world = World::new();
+    let agent = Agent::claude(&world, "s1");
+    agent.call("PreCompact", json!({"trigger": "auto"}));
+    assert!(log(&world).is_empty() && !world.path("state/workspaces").exists());
+}
+
+#[test]
+fn outside_any_workspace() {
+    let world = World::new();
+    let agent = Agent::claude(&world, "s1");
+    for cwd in [json!(world.path("home")), json!("/"), json!("/no/such/directory"), json!(world.path("state"))] {
+        let before = log(&world).len();
+        agent.call("SessionStart", json!({"cwd": cwd}));
+        assert_eq!(log(&world).len(), before + 1, "{cwd}");
+    }
+    // In a directory that is gone.
+    let gone = world.path("gone");
+    fs::create_dir(&gone).unwrap();
+    let mut command = world.command(["hook", "claude"]);
+    let mut child = command.current_dir(&gone).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    fs::remove_dir(&gone).unwrap();
+    let event = json!({"session_id": "s2", "cwd": gone, "hook_event_name": "SessionStart"}).to_string();
+    std::io::Write::write_all(&mut child.stdin.take().unwrap(), event.as_bytes()).unwrap();
+    assert!(child.wait().unwrap().success());
+}
+
+#[test]
+fn a_transcript_that_is_no_file() {
+    let world = World::new();
+    world.write("f", "1");
+    let agent = Agent::claude(&world, "s1");
+    let fifo = world.path("fifo");
+    nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    world.give_away();
+    for place in [fifo.as_path(), std::path::Path::new("/dev/zero"), &world.root()] {
+        agent.call("SessionStart", json!({"source": "resume", "transcript_path": place}));
+    }
+    let moments = settled(&world);
+    assert_eq!(moments.len(), 3);
+    assert!(
+        moments.iter().all(|moment| moment["snapshot"].is_string() && moment["transcript"].is_null()),
+        "{moments:#?}"
+    );
+}
+
+#[test]
+fn fifty_megabytes_on_stdin() {
+    let world = World::new();
+    world.write("f", "1");
+    let agent = Agent::claude(&world, "s1");
+    agent.start();
+    let id = agent.before("Bash");
+    world.write("f", "2");
+    let huge = "x".repeat(50 << 20);
+    agent.call("PostToolUse", json!({"tool_name": "Bash", "tool_use_id": id, "tool_response": {"stdout": huge}}));
+    let moments = settled(&world);
+    assert_eq!(cat(&world, text(&moments[1], "id"), "f").as_deref(), Some("2"));
+    assert!(fs::metadata(folder(&world).join("sessions")).is_ok());
+}
+
+#[test]
+fn a_lock_that_hangs_holds_the_agent_up_for_a_bounded_time() {
+    let world = World::new();
+    world.write("f", "1");
+    let agent = Agent::claude(&world, "s1");
+    agent.start();
+    settled(&world);
+    let lock = fs::File::open(folder(&world).join("timeline.lock")).unwrap();
+    let held = nix::fcntl::Flock::lock(lock, nix::fcntl::FlockArg::LockExclusive).unwrap();
+    let since = Instant::now();
+    agent.call("Stop", json!({}));
+    assert!(since.elapsed() < Duration::from_secs(60), "{:?}", since.elapsed());
+    assert_eq!(log(&world).len(), 1, "where it can be told");
+    drop(held);
+    agent.writes("f", "2");
+    assert_eq!(settled(&world).len(), 2);
+}
+
+#[test]
+fn a_worker_that_hangs_holds_the_agent_up_for_two_seconds_and_nothing_lies() {
+    let world = World::on_git();
+    world.write("f", "0");
+    let mut agent = Agent::claude(&world, "s1");
+    agent.patient = false;
+    agent.start();
+    settled(&world);
+    let lock = fs::File::options().append(true).open(folder(&world).join("capture.lock")).unwrap();
+    let held = nix::fcntl::Flock::lock(lock, nix::fcntl::FlockArg::LockExclusive).unwrap();
+    agent.writes("f", "1");
+    let since = Instant::now();
+    let next = agent.before("Bash");
+    let waited = since.elapsed();
+    assert!(waited > Duration::from_millis(1500) && waited < Duration::from_secs(60), "{waited:?}");
+    world.write("f", "2");
+    drop(held);
+    // The snapshot comes too late for the first one.
+    nothing_waits(&world);
+    agent.after("Bash", &next);
+    let moments = settled(&world);
+    assert!(moments[1]["inexact"] == true && moments[2]["inexact"].is_null(), "{moments:#?}");
+    assert_eq!(cat(&world, text(&moments[1], "id"), "f").as_deref(), Some("0"), "the nearest before it");
+    assert_eq!(cat(&world, text(&moments[2], "id"), "f").as_deref(), Some("2"));
+}
+
+#[test]
+fn a_state_that_cannot_be_written() {
+    if !is_root() {
+        return skip("needs root, to act as another user");
+    }
+    // As another user: root's state, which that user cannot even look into; and its own, read-only.
+    let world = World::of(User::Ordinary);
+    // Whose store has nothing in it that is read-only anyway.
+    world.use_git();
+    world.write("f", "1");
+    let agent = Agent::claude(&world, "s1");
+    agent.start();
+    settled(&world);
+    let state = world.path("state");
+    let set = |mode| {
+        let all = walk(&state);
+        for path in all {
+            let mode = if path.is_dir() { mode | 0o100 } else { mode };
+            fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+        }
+    };
+    set(0o400);
+    agent.call("Stop", json!({}));
+    agent.call("PreToolUse", json!({"tool_name": "Bash", "tool_use_id": "t"}));
+    set(0o600);
+    std::os::unix::fs::chown(&state, Some(0), Some(0)).unwrap();
+    fs::set_permissions(&state, fs::Permissions::from_mode(0o700)).unwrap();
+    let before = world.picture("state");
+    agent.call("Stop", json!({}));
+    assert_eq!(world.picture("state"), before);
+}
+
+#[test]
+fn inside_an_agents_sandbox_reading_works_and_writing_says_what_to_allow() {
+    if !is_root() {
+        return skip("needs root, to act as another user");
+    }
+    let world = World::of(User::Ordinary);
+    world.use_git();
+    world.write("f", "1");
+    world.fs(["snapshot", "-m", "before"]);
+    // As far as can be seen from inside: nothing of the state can be written.
+    for path in walk(&world.path("state")) {
+        let mode = if path.is_dir() { 0o500 } else { 0o400 };
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    }
+    let inside = |words: &[&str]| Ran::of(world.command(words).env("CODEX_THREAD_ID", "t"));
+    assert_eq!(inside(&["agent", "fs", "cat", "before", "f"]).stdout, "1");
+    assert_eq!(inside(&["timeline"]).code, 0);
+    for words in [&["agent", "fs", "snapshot"][..], &["moment", "-m", "x"]] {
+        let ran = inside(words);
+        let told = format!("`codex --add-dir {}`", world.path("state").display());
+        assert!(ran.code != 0 && ran.stderr.contains(&told), "{ran:?}");
+    }
+}
+
+fn walk(path: &std::path::Path) -> Vec<std::path::PathBuf> {
+    let mut all = Vec::new();
+    if path.is_dir() && !path.is_symlink() {
+        for entry in fs::read_dir(path).unwrap() {
+            all.extend(walk(&entry.unwrap().path()));
+        }
+    }
+    all.push(path.to_owned());
+    all
+}
+
+#[test]
+fn a_session_whose_index_is_lost_is_found_again() {
+    let world = World::new();
+    world.write("f", "1");
+    let agent = Agent::claude(&world, "../../odd id\n");
+    agent.start();
+    settled(&world);
+    fs::remove_dir_all(world.path("state/agents")).unwrap();
+    agent.stop();
+    let moments = settled(&world);
+    assert_eq!(moments.len(), 2);
+    assert_eq!(moments[0]["session"], moments[1]["session"]);
+}

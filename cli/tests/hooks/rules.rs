@@ -1,0 +1,123 @@
+//! Moments by hand, and what an agent may not do in its own session.
+
+use std::fs;
+
+use serde_json::json;
+
+use crate::agent::{Agent, cat, settled, text};
+use crate::support::{Ran, World};
+
+#[test]
+fn a_moment_by_hand() {
+    World::each(|world| {
+        world.write("f", "one");
+        let id = world.run(["moment", "-m", "tests pass"]);
+        assert_eq!(id.code, 0, "{id:?}");
+        let id = id.stdout.trim().to_owned();
+        world.write("f", "two");
+        let second = world.json("moment", &["moment", "-m", "again"]);
+        assert_eq!(second["moment"]["kind"], "manual");
+        for (reference, content) in [(id.as_str(), "one"), ("tests pass", "one"), ("again", "two"), ("@", "two")] {
+            assert_eq!(cat(world, reference, "f").as_deref(), Some(content), "{reference}");
+        }
+        let show = world.json("session-show", &["session", "show"]);
+        assert_eq!((&show["session"]["name"], &show["moments"]), (&json!("main"), &json!(2)));
+        assert_eq!(world.refused(2, &["moment", "-m", "a\nb"]), "invalid-argument");
+    });
+}
+
+#[test]
+fn a_moment_without_a_snapshot_stays_with_the_reason() {
+    let world = World::on_git();
+    world.write("f", "one");
+    world.fs(["snapshot"]);
+    assert_eq!(world.run(["config", "set", "capture.max-entries", "1"]).code, 0);
+    for name in ["a", "b", "c"] {
+        world.write(name, "x");
+    }
+    let ran = world.run(["moment", "-m", "too much"]);
+    assert!(ran.code == 0 && ran.stderr.contains("warning:") && ran.stderr.contains("hint:"), "{ran:?}");
+    let agent = Agent::claude(&world, "s1");
+    agent.start();
+    let moments = settled(&world);
+    for moment in &moments {
+        assert!(moment["snapshot"].is_null() && !text(moment, "reason").is_empty(), "{moment}");
+    }
+    assert_eq!(cat(&world, "too much", "f").as_deref(), Some("one"), "the nearest before it");
+    assert!(world.run(["timeline"]).stdout.contains("no snapshot: "));
+}
+
+#[test]
+fn an_agent_does_not_take_away_what_one_would_go_back_to() {
+    let world = World::new();
+    world.write("f", "one");
+    let snapshot = world.fs(["snapshot"]);
+    let branch = world.fs(["branch", "@", "--name", "b"]);
+    let agent = Agent::claude(&world, "s1");
+    agent.start();
+    let session = text(&settled(&world)[0], "session").to_owned();
+    // It makes the setting for itself, too.
+    world.write(".ah/config.json", r#"{"agent": {"may-remove": true}}"#);
+    assert_eq!(world.run(["config", "trust"]).code, 0);
+    let inside = |words: &[&str]| Ran::of(world.command(words).env("AH_SESSION", &session));
+    let refused: &[&[&str]] = &[
+        &["agent", "fs", "rm", &snapshot],
+        &["agent", "fs", "rm", "b", "--force"],
+        &["agent", "fs", "prune", "keep-last=1"],
+        &["config", "set", "agent.may-remove", "true"],
+        &["config", "set", "prune.policy", "keep-last=1"],
+        &["config", "set", "prune.max-size", "1"],
+        &["config", "unset", "prune.min-free"],
+        &["config", "trust"],
+        &["agent", "fs", "edit", "@", "--no-keep"],
+    ];
+    for words in refused {
+        let ran = inside(words);
+        assert!(ran.code == 4 && ran.stderr.contains("hint: "), "{words:?}: {ran:?}");
+    }
+    assert!(fs::metadata(branch).is_ok());
+    assert_eq!(inside(&["agent", "fs", "prune", "keep-last=1", "--dry-run"]).code, 0);
+    assert_eq!(inside(&["agent", "fs", "snapshot"]).code, 0);
+    // A session that is a person's own is no reason.
+    assert_eq!(Ran::of(world.command(["agent", "fs", "rm", "b", "--force"]).env("AH_SESSION", "mine")).code, 0);
+    assert_eq!(world.run(["config", "set", "agent.may-remove", "true"]).code, 0);
+    assert_eq!(inside(&["agent", "fs", "rm", &snapshot]).code, 0);
+}
+
+#[test]
+fn hooks_are_put_into_settings_and_taken_out() {
+    let world = World::new();
+    world.write("f", "one");
+    let file = world.path("home/.claude/settings.json");
+    fs::create_dir(file.parent().unwrap()).unwrap();
+    let before = b"{\n  \"model\": \"x\"\n}\n".to_vec();
+    fs::write(&file, &before).unwrap();
+    let done = world.json("hooks", &["agent", "hooks", "install", "claude"]);
+    assert_eq!((&done["hooks"]["changed"], &done["hooks"]["file"]), (&json!(true), &json!(file)));
+    assert_eq!(world.json("hooks", &["agent", "hooks", "install", "claude"])["hooks"]["changed"], false);
+    // What is written there is what an agent runs.
+    let settings: serde_json::Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+    let command = settings["hooks"]["SessionStart"][0]["hooks"][0]["command"].as_str().unwrap().to_owned();
+    let event =
+        json!({"session_id": "s1", "cwd": world.root(), "hook_event_name": "SessionStart", "source": "startup"});
+    fs::write(world.path("event"), event.to_string()).unwrap();
+    let mut shell = std::process::Command::new("sh");
+    shell.arg("-c").arg(&command).stdin(fs::File::open(world.path("event")).unwrap());
+    let ran = Ran::of(shell.env_clear().env("AH_HOME", world.path("state")).env("HOME", world.path("home")));
+    assert_eq!((ran.code, ran.stdout.as_str()), (0, ""), "{ran:?}");
+    let session = text(&settled(&world)[0], "session").to_owned();
+    let status = world.json("hooks-status", &["agent", "hooks", "status"]);
+    let claude = status["hooks"].as_array().unwrap().iter().find(|one| one["agent"] == "claude").unwrap();
+    assert_eq!((&claude["installed"], &claude["last"]["session"]), (&json!("yes"), &json!(session)));
+    assert!(world.run(["agent", "hooks", "status"]).stdout.contains("Claude Code: installed"));
+    // Not by an agent in its own session.
+    let ran = Ran::of(world.command(["agent", "hooks", "uninstall", "claude"]).env("AH_SESSION", &session));
+    assert_eq!(ran.code, 4, "{ran:?}");
+    let done = world.json("hooks", &["agent", "hooks", "uninstall", "claude"]);
+    assert_eq!((&done["hooks"]["changed"], &done["hooks"]["restored"]), (&json!(true), &json!(true)));
+    assert_eq!(fs::read(&file).unwrap(), before);
+    assert_eq!(world.refused(2, &["agent", "hooks", "install", "nobody"]), "invalid-argument");
+    fs::write(&file, "{ not json").unwrap();
+    assert_eq!(world.refused(4, &["agent", "hooks", "install", "claude"]), "failed-precondition");
+    assert_eq!(fs::read_to_string(&file).unwrap(), "{ not json");
+}

@@ -1,0 +1,211 @@
+//! Recordings as files: played, exported, imported, cut off anywhere.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use ah_recording::cast::EventKind;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+
+use crate::support::{self, Ran, World};
+use crate::terminal::{Terminal, wait};
+use crate::through::{events, file, output, recorded};
+
+/// A world with a recording in which a line comes each second, with a marker before each fifth.
+fn world() -> World {
+    recording((0..30).map(|second| (f64::from(second), second)))
+}
+
+/// A world with a recording of lines with these times and numbers, with a marker before each fifth.
+fn recording(lines: impl Iterator<Item = (f64, u32)>) -> World {
+    let world = World::new();
+    let mut text = "{\"version\":2,\"width\":40,\"height\":10,\"timestamp\":1700000000}\n".to_owned();
+    for (time, number) in lines {
+        if number % 5 == 0 {
+            text.push_str(&format!("[{time:.1}, \"m\", \"mark {number}\"]\n"));
+        }
+        text.push_str(&format!("[{time:.1}, \"o\", \"line {number}\\r\\n\"]\n"));
+    }
+    world.write("in.cast", text);
+    let ran = world.run(["agent", "cast", "import", "in.cast"]);
+    assert_eq!(ran.code, 0, "{ran:?}");
+    assert!(ran.stdout.trim_end().ends_with("/sessions/main/recording.cast"), "{ran:?}");
+    world
+}
+
+#[test]
+fn what_comes_in_goes_out_the_same_in_every_format() {
+    let world = world();
+    let told = world.json("replay", &["agent", "replay"]);
+    let told = &told["recording"];
+    assert_eq!((&told["seconds"], &told["events"], &told["torn"]), (&29.0.into(), &36.into(), &false.into()));
+    assert_eq!((&told["markers"][1]["label"], &told["markers"][1]["seconds"]), (&"mark 5".into(), &5.0.into()));
+    for (number, to) in ["v2", "v3", "ttyrec"].iter().enumerate() {
+        let out = world.path(format!("out.{to}"));
+        let out = out.to_str().unwrap();
+        let export = world.json("cast-export", &["agent", "cast", "export", "1", "--to", to, "-o", out]);
+        assert_eq!((&export["export"]["format"], &export["export"]["faults"]), (&(*to).into(), &0.into()));
+        let import = world.json("cast-import", &["agent", "cast", "import", out]);
+        let name = format!("recording-{}.cast", number + 2);
+        assert_eq!(import["import"]["number"], Value::from(number + 2));
+        let shown = output(&world, &name);
+        assert!(shown.ends_with("line 28\r\nline 29\r\n"), "{shown}");
+        let markers = events(&world, &name).iter().filter(|event| matches!(event, EventKind::Marker(_))).count();
+        assert_eq!(markers, if *to == "ttyrec" { 0 } else { 6 });
+        assert_eq!(world.refused(4, &["agent", "cast", "export", "-o", out]), "already-exists");
+    }
+    let ran = world.run(["agent", "cast", "export", "--to", "v3"]);
+    assert!(ran.stdout.starts_with("{\"version\":3"), "{ran:?}");
+}
+
+#[test]
+fn what_is_no_recording_or_not_there_is_refused() {
+    let world = world();
+    world.write("nonsense", "#!/bin/sh\necho this is a script\n");
+    world.write("empty", "");
+    for name in ["nonsense", "empty"] {
+        assert_eq!(world.refused(2, &["agent", "cast", "import", name]), "invalid-argument");
+    }
+    assert_eq!(world.refused(3, &["agent", "cast", "import", "none.cast"]), "not-found");
+    assert_eq!(world.refused(2, &["agent", "replay", "nonsense"]), "invalid-argument");
+    assert_eq!(world.refused(3, &["agent", "replay", "7"]), "not-found");
+    assert_eq!(world.refused(3, &["agent", "replay", "--session", "other"]), "not-found");
+    assert_eq!(world.refused(2, &["agent", "replay", "in.cast", "--from", "@"]), "invalid-argument");
+    // Nothing of it became a recording.
+    assert_eq!(world.json("replay", &["agent", "replay"])["recording"]["number"], 1);
+}
+
+#[test]
+fn a_recording_that_is_cut_off_is_read_up_to_there() {
+    let world = world();
+    let whole = fs::read(file(&world, "recording.cast")).unwrap();
+    for cut in [whole.len() - 4, whole.len() / 2, whole.len() / 2 + 9] {
+        world.write("cut.cast", &whole[..cut]);
+        let told = world.json("replay", &["agent", "replay", "cut.cast"]);
+        let torn = whole[cut - 1] != b'\n';
+        assert_eq!((&told["recording"]["torn"], &told["recording"]["faults"]), (&torn.into(), &0.into()), "{cut}");
+        let ran = world.run(["agent", "cast", "export", "cut.cast"]);
+        assert!(
+            ran.code == 0 && whole.starts_with(&ran.raw[..ran.raw.len().min(50)]) && ran.raw.ends_with(b"]\n"),
+            "{ran:?}"
+        );
+    }
+}
+
+#[test]
+fn it_is_played_from_where_one_wants() {
+    let world = world();
+    let all = world.run(["agent", "replay"]);
+    assert!(all.stdout.starts_with("line 0\r\n") && all.stdout.ends_with("line 29\r\n"), "{all:?}");
+    let late = world.run(["agent", "replay", "1", "--from", "25.5s"]).stdout;
+    assert!(late.contains("line 25") && !late.contains("line 10") && late.ends_with("line 29\r\n"), "{late}");
+    // A time before the recording is its beginning, one after it its end.
+    let none = world.run(["agent", "replay", "--from", "1h"]).stdout;
+    assert!(none.contains("line 29") && !none.contains("line 15"), "{none}");
+}
+
+#[test]
+fn moments_are_places_to_play_from() {
+    let world = World::new();
+    let script = "echo first; sleep 0.3; echo second; sleep 0.3; printf '\\033]133;C;cmdline_url=make\\a'; echo third; \
+                  printf '\\033]133;D;0\\a'; sleep 0.3; echo fourth";
+    assert_eq!(Ran::of(&mut recorded(&world, &["-q"], script)).code, 0);
+    let timeline = world.json("timeline", &["timeline"]);
+    let moment = timeline["events"].as_array().unwrap().iter().find(|event| event["kind"] == "shell").unwrap();
+    assert_eq!(moment["label"], "make");
+    let told = world.json("replay", &["agent", "replay"]);
+    let markers = told["recording"]["markers"].as_array().unwrap();
+    assert!(markers.iter().any(|marker| marker["label"] == "shell: make"), "{markers:?}");
+}
+
+#[test]
+fn on_a_terminal_keys_seek() {
+    // An hour of lines, of which one comes every 50 ms at that speed.
+    let world = recording((0..3600).map(|second| (f64::from(second), second)));
+    let mut terminal = Terminal::run(&world.command(["agent", "replay", "--speed", "20"]), 60, 20);
+    let modes = terminal.before.clone();
+    terminal.wait_for("line 2\r\n", 1);
+    terminal.type_in(" ");
+    let mut before = String::new();
+    let stands = || {
+        let last = std::mem::replace(&mut before, terminal.text());
+        std::thread::sleep(Duration::from_millis(600));
+        last == before
+    };
+    wait(stands, || "nothing to move while it is paused".into());
+    // Two moments on, and painted as it was there: what comes after has not been shown.
+    terminal.type_in("]");
+    terminal.wait_for("\x1b[2J", 1);
+    terminal.type_in("\x1b[C");
+    terminal.wait_for("\x1b[2J", 2);
+    terminal.type_in("[");
+    terminal.wait_for("\x1b[2J", 3);
+    let painted = terminal.text();
+    let painted = painted.rsplit("\x1b[2J").next().unwrap();
+    assert!(!painted.contains("line 3599"), "{painted:?}");
+    let lines = terminal.text().matches("line ").count();
+    terminal.type_in(" ");
+    terminal.wait_for("line ", lines + 20);
+    terminal.type_in("q");
+    assert_eq!(terminal.end(), 0);
+    assert_eq!(terminal.modes().local_modes, modes.local_modes);
+}
+
+#[test]
+fn a_signal_ends_it_and_leaves_the_terminal_as_it_was() {
+    let world = World::new();
+    let hostile = "\\u001b[?1049h\\u001b[?1003h\\u001b[?2004h\\u001b[>1u\\u001b[6n\\u001b]11;?\\u0007\\u001bP+q544e\\u001b\\\\shown";
+    let cast =
+        format!("{{\"version\":2,\"width\":40,\"height\":10}}\n[0, \"o\", \"{hostile}\"]\n[86400, \"o\", \"never\"]\n");
+    world.write("hostile.cast", cast);
+    for (signal, status) in [(Signal::SIGTERM, 143), (Signal::SIGHUP, 129), (Signal::SIGINT, 130)] {
+        let mut terminal = Terminal::run(&world.command(["agent", "replay", "hostile.cast"]), 60, 20);
+        let modes = terminal.before.clone();
+        terminal.wait_for("shown", 1);
+        assert_ne!(terminal.modes().local_modes, modes.local_modes);
+        kill(Pid::from_raw(terminal.process(&[support::ah().as_os_str(), "agent".as_ref()])), signal).unwrap();
+        assert_eq!(terminal.end(), status);
+        assert_eq!(terminal.modes().local_modes, modes.local_modes);
+        let text = terminal.text();
+        // The other screen is left, and nothing else was ever on or asked.
+        let (before, after) = text.split_once("shown").unwrap();
+        assert!(before.ends_with("\x1b[?1049h") && after.starts_with("\x1b[?1049l"), "{text:?}");
+    }
+}
+
+#[test]
+fn it_takes_as_long_as_it_says() {
+    // A day passes before the second line.
+    let world = recording([(0.0, 1), (86400.0, 2)].into_iter());
+    for (option, value, least) in [("--speed", "86400", 0.9), ("--idle-limit", "0.5", 0.4)] {
+        let since = Instant::now();
+        let mut quick = Terminal::run(&world.command(["agent", "replay", option, value]), 60, 20);
+        quick.wait_for("line 2", 1);
+        assert_eq!(quick.end(), 0);
+        let took = since.elapsed().as_secs_f64();
+        assert!(took > least, "{took}");
+    }
+}
+
+#[test]
+fn a_compressed_one_plays_the_same_and_goes_by_rule() {
+    let world = world();
+    let export = || world.run(["agent", "cast", "export", "--to", "v2"]).stdout;
+    let played = || world.json("replay", &["agent", "replay"])["recording"]["markers"].clone();
+    let before = (export(), played());
+    assert!(before.0.lines().count() > 30);
+    world.fs(["gc"]);
+    let packed = file(&world, "recording.cast.gz");
+    assert!(!packed.with_file_name("recording.cast").exists());
+    assert_eq!((export(), played()), before);
+    // The next one has a number of its own, whatever becomes of this one.
+    assert_eq!(world.json("cast-import", &["agent", "cast", "import", "in.cast"])["import"]["number"], 2);
+    let words = ["agent", "fs", "prune", "--recordings", "keep-last=0"];
+    let pruned = &world.json("prune", &[&words[..], &["--dry-run"]].concat())["prune"]["recordings"];
+    assert_eq!((&pruned[0]["stays"], &pruned[1]["reason"]), (&false.into(), &"the newest".into()), "{pruned}");
+    let ran = world.run(words);
+    assert!(ran.code == 0 && ran.stderr.contains("1 recording to be removed"), "{ran:?}");
+    assert!(!packed.exists() && file(&world, "recording-2.cast").exists());
+    assert_eq!(world.refused(2, &["agent", "fs", "prune", "--recordings", "keep-manual"]), "invalid-argument");
+}

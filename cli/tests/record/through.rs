@@ -1,0 +1,307 @@
+//! What goes through a recording: bytes, sizes, signals, stopping, exit status, and whatever the terminal was like before.
+
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use ah_recording::cast::{EventKind, Reader};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+
+use crate::support::{self, Ran, World};
+use crate::terminal::{Terminal, wait};
+
+/// `ah agent record … -- sh -c SCRIPT`.
+pub(crate) fn recorded(world: &World, options: &[&str], script: &str) -> Command {
+    let mut words = vec!["agent", "record"];
+    words.extend(options);
+    words.extend(["--", "sh", "-c", script]);
+    world.command(words)
+}
+
+/// The file of a session's recording.
+pub(crate) fn file(world: &World, name: &str) -> std::path::PathBuf {
+    let mut found = Vec::new();
+    for workspace in fs::read_dir(world.path("state/workspaces")).unwrap() {
+        let sessions = workspace.unwrap().path().join("sessions");
+        for session in fs::read_dir(sessions).into_iter().flatten() {
+            found.push(session.unwrap().path().join(name));
+        }
+    }
+    found.into_iter().find(|path| path.exists()).unwrap_or_else(|| panic!("there is no {name}"))
+}
+
+/// The events of the recording of that name; none of it is torn.
+pub(crate) fn events(world: &World, name: &str) -> Vec<EventKind> {
+    let (events, torn) = read(world, name);
+    assert!(!torn, "{name} is torn");
+    events
+}
+
+/// The events of a recording, and whether its last line is not whole.
+fn read(world: &World, name: &str) -> (Vec<EventKind>, bool) {
+    let bytes = fs::read(file(world, name)).unwrap();
+    let mut reader = Reader::open(&bytes[..]).unwrap();
+    let mut events = Vec::new();
+    while let Some(placed) = reader.next_event().unwrap() {
+        events.push(placed.event.kind);
+    }
+    assert_eq!(reader.faults(), 0);
+    (events, reader.torn())
+}
+
+/// All that a recording shows.
+pub(crate) fn output(world: &World, name: &str) -> String {
+    text_of(events(world, name))
+}
+
+fn text_of(events: Vec<EventKind>) -> String {
+    let shown = |event: EventKind| if let EventKind::Output(text) = event { Some(text) } else { None };
+    events.into_iter().filter_map(shown).collect()
+}
+
+#[test]
+fn bytes_go_through_unchanged_and_are_recorded() {
+    let world = World::new();
+    let mut terminal = Terminal::run(
+        &recorded(&world, &[], r"printf 'caf\303\251 \377\376 \033[1mb\033[0m\n'; stty size; tty"),
+        90,
+        31,
+    );
+    assert_eq!(terminal.end(), 0, "{}", terminal.text());
+    let shown = terminal.shown();
+    let expected = b"caf\xc3\xa9 \xff\xfe \x1b[1mb\x1b[0m\r\n31 90\r\n/dev/pts/";
+    assert!(shown.starts_with(expected), "{}", terminal.text());
+    let recorded = output(&world, "recording.cast");
+    assert!(recorded.starts_with("café \u{fffd}\u{fffd} \x1b[1mb\x1b[0m\r\n31 90\r\n/dev/pts/"), "{recorded:?}");
+    let head = fs::read_to_string(file(&world, "recording.cast")).unwrap();
+    let head: Value = serde_json::from_str(head.lines().next().unwrap()).unwrap();
+    assert_eq!((&head["version"], &head["width"], &head["height"]), (&2.into(), &90.into(), &31.into()));
+    assert!(head["timestamp"].is_u64() && head["command"].as_str().unwrap().starts_with("sh -c "), "{head}");
+    let mode = fs::metadata(file(&world, "recording.cast")).unwrap().permissions().mode();
+    assert_eq!(mode & 0o7777, 0o600);
+}
+
+#[test]
+fn without_a_terminal_streams_stay_what_they_were() {
+    let world = World::new();
+    let script = "cat; printf 'err\\n' >&2; test -t 0 && echo in; test -t 1 && echo out; test -t 2 && echo err; exit 7";
+    let mut command = recorded(&world, &["-q"], script);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    // Longer than a terminal takes for a line, and with bytes that would mean something to one.
+    let input = [b"x".repeat(10_000), b"\n\x03\x04\x1a\n".to_vec()].concat();
+    child.stdin.take().unwrap().write_all(&input).unwrap();
+    let ended = child.wait_with_output().unwrap();
+    assert_eq!(ended.status.code(), Some(7));
+    assert_eq!(ended.stdout, [&input[..], b"out\n"].concat());
+    assert_eq!(String::from_utf8_lossy(&ended.stderr), "err\n");
+    let shown = output(&world, "recording.cast");
+    assert!(shown.contains("err\r\n"), "{:?}", &shown[shown.len() - 40..]);
+    // Two streams have no order between them.
+    assert!(shown.replace("err\r\n", "").contains("\u{1a}\r\nout\r\n"), "{:?}", &shown[shown.len() - 40..]);
+}
+
+#[test]
+fn ends_as_the_command_ends() {
+    let world = World::new();
+    let status = |words: &[&str]| world.run(["agent", "record", "-q", "--"].iter().chain(words)).code;
+    assert_eq!(status(&["true"]), 0);
+    assert_eq!(status(&["sh", "-c", "exit 42"]), 42);
+    assert_eq!(status(&["sh", "-c", "kill -TERM $$"]), 143);
+    assert_eq!(status(&["sh", "-c", "kill -KILL $$"]), 137);
+    world.write("no-program", "x");
+    for (code, kind, words) in [(127, "not-found", "no-such-program"), (126, "permission-denied", "./no-program")] {
+        let ran = world.run(["agent", "record", "--json", "--", words]);
+        assert_eq!(ran.code, code, "{ran:?}");
+        let error: Value = serde_json::from_str(&ran.stdout).unwrap();
+        support::schema::check("error", &error);
+        assert_eq!(error["error"]["kind"], kind);
+    }
+    // What did not run left no recording: four of them.
+    let ran = world.run(["agent", "record", "-q", "--", "true"]);
+    assert_eq!(ran.code, 0);
+    assert!(file(&world, "recording-5.cast").exists());
+}
+
+#[test]
+fn the_last_of_much_output_is_not_lost() {
+    let world = World::new();
+    for round in 1..=3 {
+        let ran = Ran::of(&mut recorded(&world, &["-q"], "seq 1 20000; printf END"));
+        assert!(ran.stdout.starts_with("1\n2\n") && ran.stdout.ends_with("20000\nEND"), "{}", ran.stdout.len());
+        let name = if round == 1 { "recording.cast".to_owned() } else { format!("recording-{round}.cast") };
+        assert!(output(&world, &name).ends_with("19999\r\n20000\r\nEND"), "{name}");
+    }
+}
+
+#[test]
+fn sizes_are_followed_and_one_of_0_by_0_is_no_obstacle() {
+    let world = World::new();
+    let script = "stty size; trap 'stty size; exit 0' WINCH; echo ready; while :; do sleep 0.05; done";
+    let mut terminal = Terminal::run(&recorded(&world, &["--format", "v3"], script), 0, 0);
+    terminal.wait_for("ready", 1);
+    terminal.resize(101, 33);
+    assert_eq!(terminal.end(), 0, "{}", terminal.text());
+    assert!(terminal.text().starts_with("0 0\r\nready\r\n33 101"), "{}", terminal.text());
+    let events = events(&world, "recording.cast");
+    assert!(events.contains(&EventKind::Resize { cols: 101, rows: 33 }), "{events:?}");
+    assert_eq!(events.last(), Some(&EventKind::Exit(0)));
+    let head = fs::read_to_string(file(&world, "recording.cast")).unwrap();
+    let head: Value = serde_json::from_str(head.lines().next().unwrap()).unwrap();
+    assert_eq!((&head["term"]["cols"], &head["term"]["rows"]), (&80.into(), &24.into()));
+}
+
+#[test]
+fn keys_and_signals_reach_the_command() {
+    let world = World::new();
+    let script = "trap 'echo got int' INT; trap 'echo got term; exit 5' TERM; echo ready; while :; do sleep 0.05; done";
+    let mut terminal = Terminal::run(&recorded(&world, &[], script), 80, 24);
+    terminal.wait_for("ready", 1);
+    terminal.type_in("\x03");
+    terminal.wait_for("got int", 1);
+    let recorder = terminal.process(&[support::ah().as_os_str(), "agent".as_ref()]);
+    kill(Pid::from_raw(recorder), Signal::SIGTERM).unwrap();
+    terminal.wait_for("got term", 1);
+    assert_eq!(terminal.end(), 5);
+}
+
+#[test]
+fn a_reader_that_goes_ends_the_command_as_it_would_without() {
+    let world = World::new();
+    let mut command = recorded(&world, &["-q"], "while :; do echo y || exit 3; done");
+    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    let mut status = None;
+    wait(
+        || {
+            status = child.try_wait().unwrap();
+            status.is_some()
+        },
+        || "the end of a command whose output nobody reads".into(),
+    );
+    assert_eq!(status.unwrap().code(), Some(128 + 13));
+}
+
+#[test]
+fn ctrl_z_stops_the_job_and_fg_continues_it() {
+    let world = World::new();
+    let mut bash = world.command(["unused"]);
+    let ah = support::ah().to_string_lossy().into_owned();
+    bash = {
+        let mut shell = Command::new("bash");
+        shell.args(["--norc", "--noprofile", "-i"]).current_dir(world.root()).env_clear();
+        shell.envs(bash.get_envs().filter_map(|(name, value)| Some((name, value?)))).env("PS1", "% ").env("AH", ah);
+        shell
+    };
+    let mut terminal = Terminal::run(&bash, 80, 24);
+    terminal.wait_for("% ", 1);
+    terminal
+        .type_in("\"$AH\" agent record -q -- sh -c 'echo begun; sleep 1; read line; echo \"line $line\"; exit 9'\r");
+    terminal.wait_for("begun\r\n", 1);
+    let modes = terminal.modes();
+    terminal.type_in("\x1a");
+    terminal.wait_for("Stopped", 1);
+    assert_ne!(terminal.modes().local_modes, modes.local_modes, "the shell has its terminal again");
+    terminal.type_in("echo between\r");
+    terminal.wait_for("\nbetween", 1);
+    terminal.type_in("fg\r");
+    std::thread::sleep(Duration::from_millis(1500));
+    terminal.type_in("typed\r");
+    terminal.wait_for("line typed", 1);
+    terminal.type_in("echo status $?\r");
+    terminal.wait_for("status 9", 1);
+    terminal.type_in("exit\r");
+    terminal.end();
+    assert!(output(&world, "recording.cast").contains("line typed"));
+}
+
+#[test]
+fn a_killed_recorder_leaves_what_was_shown_and_the_terminal_as_it_was() {
+    // Where nobody hears of a hangup, too.
+    for trap in ["", "trap '' HUP"] {
+        killed_recorder(trap);
+    }
+}
+
+fn killed_recorder(trap: &str) {
+    let world = World::new();
+    // Ends with its terminal. Without its pauses it would soon be much to read.
+    let script = "i=0; while printf 'line %06d\\n' $i; do i=$((i+1)); [ $((i%200)) != 0 ] || sleep 0.02; done";
+    let record = recorded(&world, &[], script);
+    let mut terminal = Terminal::run(&through_shell(&record, trap), 80, 24);
+    let before = terminal.before.clone();
+    terminal.wait_for("line 000500", 1);
+    assert_ne!(terminal.modes().local_modes, before.local_modes);
+    let recorder = terminal.process(&[support::ah().as_os_str(), "agent".as_ref()]);
+    let shown = terminal.text();
+    // Soon, and without its end.
+    let (last, recording) = (shown.lines().rev().nth(1).unwrap(), file(&world, "recording.cast"));
+    wait(|| text_of(read(&world, "recording.cast").0).contains(last), || format!("{last} in the recording"));
+    kill(Pid::from_raw(recorder), Signal::SIGKILL).unwrap();
+    assert_eq!(terminal.end(), 137);
+    // The process that watched over the command takes a torn line off, and gives the terminal its modes back.
+    wait(|| terminal.modes().local_modes == before.local_modes, || "the terminal's modes".into());
+    wait(|| fs::read(&recording).unwrap().ends_with(b"\n"), || "a whole last line".into());
+    let recorded = output(&world, "recording.cast");
+    let whole = shown.rfind(last).unwrap();
+    assert!(recorded.starts_with(&shown[..whole]), "{} of {} bytes", recorded.len(), whole);
+    let told = world.json("replay", &["agent", "replay"]);
+    assert_eq!((&told["recording"]["torn"], &told["recording"]["live"]), (&false.into(), &false.into()));
+}
+
+#[test]
+fn a_recording_ends_before_the_disk_is_full_and_nothing_else_does() {
+    if !support::is_root() {
+        return support::skip("needs root, to mount a small filesystem");
+    }
+    let world = World::new();
+    let state = world.path("state");
+    fs::create_dir(&state).unwrap();
+    nix::mount::mount(Some("none"), &state, Some("tmpfs"), nix::mount::MsFlags::empty(), Some("size=1M,mode=700"))
+        .unwrap();
+    let ran = Ran::of(&mut recorded(&world, &[], "seq 1 300000; echo END; exit 4"));
+    assert_eq!(ran.code, 4, "{}", ran.stderr);
+    assert!(ran.stdout.ends_with("300000\nEND\n"));
+    assert!(ran.stderr.contains("the recording ends before the command") && ran.stderr.contains("hint: "), "{ran:?}");
+    stopped(&world);
+    assert!(!ran.stderr.contains("moments are missing"), "the timeline has room: {ran:?}");
+    nix::mount::umount2(&state, nix::mount::MntFlags::MNT_DETACH).unwrap();
+}
+
+#[test]
+fn a_write_that_fails_in_the_middle_of_a_line_ends_the_recording() {
+    let world = World::new();
+    world.fs(["snapshot"]);
+    let record = recorded(&world, &[], "seq 1 300000; echo END; exit 4");
+    // A file may have no more than half a megabyte, as if the disk were full then.
+    let mut limited = through_shell(&record, "trap '' XFSZ; ulimit -f 1024");
+    let ran = Ran::of(&mut limited);
+    assert_eq!(ran.code, 4, "{}", ran.stderr);
+    assert!(ran.stdout.ends_with("300000\nEND\n"));
+    assert!(ran.stderr.contains("the recording ends before the command"), "{}", ran.stderr);
+    stopped(&world);
+}
+
+/// The same command, run by a shell that first runs `before`.
+fn through_shell(command: &Command, before: &str) -> Command {
+    let mut shell = Command::new("sh");
+    shell.args(["-c", &format!("{before}\nexec \"$@\""), "sh"]).arg(command.get_program()).args(command.get_args());
+    shell.env_clear().envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    shell.current_dir(command.get_current_dir().unwrap());
+    shell
+}
+
+/// The recording has the beginning of what was shown, whole, and says at its end that it has no more.
+fn stopped(world: &World) {
+    let events = events(world, "recording.cast");
+    assert!(
+        matches!(events.last(), Some(EventKind::Marker(label)) if label.contains("ends here")),
+        "{:?}",
+        events.last()
+    );
+    let shown = output(world, "recording.cast");
+    assert!(shown.starts_with("1\r\n2\r\n") && !shown.contains("END"), "{} bytes", shown.len());
+}

@@ -1,0 +1,211 @@
+//! Going back in place: files and conversation, one prompt further each time.
+
+use std::fs;
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+use crate::play::{Form, Play, put};
+use crate::support::{Ran, World, skip};
+
+/// Three turns; file `a` holds the number of the turn that wrote it last.
+fn played(world: &World, form: Form) -> Play<'_> {
+    world.write("a", "0");
+    let mut play = Play::begin(world, form);
+    for (turn, prompt) in ["the first", "the second", "the third"].into_iter().enumerate() {
+        play.turn(prompt, |world| put(world, "a", &(turn + 1).to_string()));
+    }
+    play.settle();
+    play
+}
+
+#[test]
+fn it_goes_back_before_the_last_prompt_and_then_further() {
+    for form in Form::BOTH {
+        World::each(|world| {
+            let play = played(world, form);
+            let whole = fs::read(&play.file).unwrap();
+            for (a, said, unsaid) in
+                [("2", "done with the second", "the third"), ("1", "done with the first", "the second")]
+            {
+                let ran = play.run(&["agent", "rewind"]);
+                assert_eq!(world.read("a").as_deref(), Some(a), "{form:?}: {ran:?}");
+                let ran = play.shell(ran.stdout.trim());
+                assert_eq!(ran.code, 0, "{form:?}: {ran:?}");
+                let transcript = play.told("transcript");
+                assert!(transcript.contains(said) && !transcript.contains(unsaid), "{form:?}: {transcript}");
+                assert_eq!(play.told("cwd").trim(), world.root().to_str().unwrap());
+                play.forget();
+            }
+            assert_eq!(fs::read(&play.file).unwrap(), whole, "the conversation that there was stays");
+            // Each takes the files forward again.
+            world.fs(["undo"]);
+            assert_eq!(world.read("a").as_deref(), Some("2"));
+        });
+    }
+}
+
+#[test]
+fn in_a_branch_it_goes_on_only_where_the_conversation_knows_its_files() {
+    let world = World::new();
+    let play = played(&world, Form::Claude);
+    let made = play.json("session-branch", &["session", "branch", "@prompt", "--name", "retry"]);
+    let made = &made["session_branch"];
+    if made["conversation"]["cwd"] != world.root().to_str().unwrap() {
+        return skip("needs namespaces, to show a branch at the workspace's path");
+    }
+    let mut inside = Play::begin_as(&world, Form::Claude, made["conversation"]["agent_session"].as_str().unwrap());
+    inside.turn("in the branch", |_| ());
+    world.wait_for_background();
+    let path = made["branch"]["path"].as_str().unwrap();
+    for words in [&["agent", "rewind"][..], &["session", "branch", "@prompt", "--name", "further"]] {
+        let ran = Ran::of(inside.ah(words).current_dir(path));
+        assert_eq!(ran.code, 4, "{ran:?}");
+        let hint = format!("ah -C {} agent fs exec retry -- ah {}", world.root().display(), words[0]);
+        assert!(ran.stderr.contains(&hint), "{hint}: {ran:?}");
+    }
+    let ran = play.run(&["session", "branch", "@prompt", "--name", "other"]);
+    assert!(ran.stdout.contains("exec other"), "{ran:?}");
+    let ran = Ran::of(&mut play.ah(&["session", "branch", "@prompt", "--name", "main"]));
+    assert_eq!(ran.code, 2, "{ran:?}");
+}
+
+#[test]
+fn undo_after_a_rewind_that_changed_nothing_takes_nothing_else_back() {
+    let world = World::new();
+    let play = played(&world, Form::Claude);
+    play.run(&["agent", "rewind"]);
+    assert_eq!(world.read("a").as_deref(), Some("2"));
+    // The same files again: nothing is to be put back.
+    let again = play.json("rewind", &["agent", "rewind", "--files", play.of_kind("prompt")[2].as_str()]);
+    assert_eq!(again["rewind"]["restore"]["changes"], serde_json::json!([]), "{again:#}");
+    let ran = world.run(["agent", "fs", "undo"]);
+    assert!(ran.code == 4 && ran.stderr.contains("changed no files") && ran.stderr.contains("hint: "), "{ran:?}");
+    assert_eq!(world.read("a").as_deref(), Some("2"));
+}
+
+#[test]
+fn a_conversation_goes_on_in_the_same_session() {
+    let world = World::new();
+    let play = played(&world, Form::Claude);
+    let before = play.json("rewind", &["agent", "rewind"]);
+    let made = &before["rewind"];
+    let (session, id) = (made["session"].as_str().unwrap(), made["conversation"]["agent_session"].as_str().unwrap());
+    assert!(made["restore"]["safety"]["id"].is_string() && made["launch"]["argv"].is_array(), "{made:#}");
+    let prompts = play.json("timeline", &["timeline"])["prompts"].as_array().unwrap().clone();
+    let left: Vec<bool> = prompts.iter().map(|group| group["left"] == true).collect();
+    assert_eq!(left, [false, false, false, true], "{prompts:#?}");
+    assert_eq!(world.run(["timeline"]).stdout.matches("prompt (left)").count(), 1);
+    // The agent is started again, under its new id: another turn, other than the third.
+    let mut again = Play::begin_as(&world, Form::Claude, id);
+    assert!(again.file.exists(), "resumed from the copy");
+    again.turn("the third, otherwise", |world| put(world, "a", "otherwise"));
+    again.settle();
+    let moments = again.moments();
+    let sessions: std::collections::BTreeSet<&str> =
+        moments.iter().map(|moment| moment["session"].as_str().unwrap()).collect();
+    assert_eq!(sessions.into_iter().collect::<Vec<_>>(), [session], "one session");
+    // The last prompt is the new one; before that comes the second, as the third was left behind.
+    for (a, unsaid) in [("2", "the third, otherwise"), ("1", "the second")] {
+        let made = play.json("rewind", &["agent", "rewind"]);
+        assert_eq!(world.read("a").as_deref(), Some(a));
+        let copy = made["rewind"]["conversation"]["transcript"].as_str().unwrap();
+        assert!(!fs::read_to_string(copy).unwrap().contains(unsaid));
+    }
+}
+
+#[test]
+fn files_or_conversation_alone() {
+    let world = World::new();
+    let play = played(&world, Form::Claude);
+    let count = play.transcripts().len();
+    let ran = play.run(&["agent", "rewind", "--files"]);
+    assert_eq!(world.read("a").as_deref(), Some("2"));
+    assert_eq!(play.transcripts().len(), count, "no conversation is made");
+    // What is printed is the safety snapshot.
+    assert_eq!(world.fs(["cat", ran.stdout.trim(), "a"]), "3");
+    play.run(&["agent", "rewind", "--files"]);
+    assert_eq!(world.read("a").as_deref(), Some("1"), "files alone go further back as well");
+    world.fs(["undo"]);
+    play.run(&["agent", "rewind", "--files"]);
+    assert_eq!(world.read("a").as_deref(), Some("1"), "what was taken back does not count");
+    let last = play.of_kind("prompt")[2].clone();
+    let made = play.json("rewind", &["agent", "rewind", &last, "--conversation"]);
+    assert_eq!(world.read("a").as_deref(), Some("1"), "the files stay");
+    assert!(made["rewind"]["restore"].is_null() && play.transcripts().len() == count + 1);
+    let refused = play.ah(&["agent", "rewind", "--files", "--conversation"]).output().unwrap();
+    assert_eq!(refused.status.code(), Some(2));
+}
+
+#[test]
+fn a_restore_that_is_refused_changes_nothing() {
+    let world = World::new();
+    let play = played(&world, Form::Claude);
+    // A directory that no snapshot can hold, where a file would come back.
+    fs::remove_file(world.root().join("a")).unwrap();
+    fs::create_dir(world.root().join("a")).unwrap();
+    nix::unistd::mkfifo(&world.root().join("a/fifo"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let before = (play.transcripts(), play.run(&["session", "list", "--json"]).stdout);
+    let ran = Ran::of(&mut play.ah(&["agent", "rewind"]));
+    assert_eq!(ran.code, 4, "{ran:?}");
+    assert_eq!((play.transcripts(), play.run(&["session", "list", "--json"]).stdout), before);
+    let pending = fs::read_dir(world.path("state/workspaces")).unwrap().flatten();
+    let pending =
+        pending.flat_map(|workspace| fs::read_dir(workspace.path().join("conversations")).into_iter().flatten());
+    assert_eq!(pending.count(), 0);
+}
+
+#[test]
+fn a_person_chooses_on_a_terminal() {
+    let world = World::new();
+    let play = played(&world, Form::Claude);
+    if Command::new("script").arg("--version").output().is_err() {
+        return skip("needs script(1)");
+    }
+    let choose = |keys: &str| {
+        let command = play.ah(&[]);
+        let ah = command.get_program().to_string_lossy().into_owned();
+        let mut script = Command::new("script");
+        script.args(["-qec", &format!("{ah} agent rewind"), "/dev/null"]);
+        script.env_clear().envs(command.get_envs().filter_map(|(key, value)| Some((key, value?)))).env("TERM", "xterm");
+        script.current_dir(world.root()).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = script.spawn().unwrap();
+        let mut input = child.stdin.take().unwrap();
+        // The list is read by the key, so keys may come before it is there.
+        std::thread::sleep(std::time::Duration::from_millis(700));
+        input.write_all(keys.as_bytes()).unwrap();
+        let output = child.wait_with_output().unwrap();
+        (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    let (code, shown) = choose("\x1b");
+    assert_eq!(code, Some(130), "{shown}");
+    assert!(shown.contains("the third") && shown.find("the third") < shown.find("the first"), "{shown}");
+    assert_eq!(world.read("a").as_deref(), Some("3"), "nothing was chosen");
+    // Down once: before the second.
+    let (code, shown) = choose("\x1b[B\r");
+    assert_eq!((code, world.read("a").as_deref()), (Some(0), Some("1")), "{shown}");
+    assert!(shown.contains("claude --resume"), "{shown}");
+}
+
+#[test]
+fn without_a_prompt_there_is_nothing_to_go_back_to() {
+    let world = World::new();
+    world.write("a", "0");
+    world.fs(["snapshot", "-m", "mine"]);
+    assert_eq!(world.refused(3, &["agent", "rewind"]), "not-found");
+    // A snapshot of a person's own belongs to no conversation.
+    assert_eq!(world.refused(4, &["agent", "rewind", "mine"]), "failed-precondition");
+    assert_eq!(world.refused(4, &["session", "branch", "mine", "--name", "x"]), "failed-precondition");
+    assert_eq!(world.refused(2, &["session", "branch", "mine", "--name", "x y"]), "invalid-argument");
+}
+
+#[test]
+fn an_agents_session_is_guarded_also_when_its_conversation_begins_anew() {
+    let world = World::new();
+    let play = played(&world, Form::Claude);
+    let made = play.json("rewind", &["agent", "rewind", "--conversation", "@prompt{3}"]);
+    let session = made["rewind"]["session"].as_str().unwrap();
+    for words in [&["agent", "fs", "rm", "@"][..], &["config", "set", "agent.may-remove", "true"]] {
+        let ran = Ran::of(world.command(words).env("AH_SESSION", session));
+        assert_eq!(ran.code, 4, "{words:?}: {ran:?}");
+    }
+}

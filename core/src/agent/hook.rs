@@ -1,0 +1,279 @@
+//! What is done when an agent calls.
+//!
+//! | event | what is done |
+//! |---|---|
+//! | session start | the session is made, or taken up again; a moment |
+//! | prompt | waits for the fence; no tool of the turn before runs any more; a moment |
+//! | before a tool | one that may write is noted, so that a kill of this call loses it not; waits for the fence; from then on it runs |
+//! | after a tool | it runs no more; a moment |
+//! | answer | no tool of the turn runs any more; a moment |
+//! | session end | a moment; the session has ended |
+//!
+//! A call costs a few small files, whatever the workspace and its history are like: nothing here looks at either (but for a session's first, which
+//! brings the index of sessions up to date). All snapshots are
+//! taken behind it (`moments/capture`). What fails is told on the timeline, or in `$AH_HOME/logs` where there is none; the agent never
+//! hears of it.
+
+use std::fs::DirBuilder;
+use std::io::Write;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use ah_agents::hook::{HookEvent, HookKind, ToolCall};
+use ah_plugin_api::{Durability, Error, ErrorKind, Result};
+use serde_json::json;
+
+use crate::agent::known::LastEvent;
+use crate::agent::{process, seen};
+use crate::engine::{Access, Engine};
+use crate::fsio;
+use crate::ids::SessionName;
+use crate::lock::Holder;
+use crate::moments::{MomentKind, MomentTool, NewMoment, Running, ToolId, Tools, told};
+use crate::session::SessionEnd;
+use crate::text;
+use crate::timeline::EventBody;
+use crate::workspace::Workspace;
+
+/// What is known of a call beside the event.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct HookContext<'a> {
+    /// The process that started the hook.
+    pub caller: Option<u32>,
+    /// The directory in which the session started, where the agent tells; else the event's counts, the first time.
+    pub start: Option<&'a Path>,
+}
+
+/// What a call came to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Called {
+    /// The session of ours that the agent's is.
+    pub session: SessionName,
+    /// Where its workspace is.
+    pub workspace: PathBuf,
+}
+
+/// The log of what no timeline could take is begun anew at this size; the former one is kept beside it.
+const LOG: u64 = 1 << 20;
+
+impl Engine {
+    /// Does what an event asks for; none if it asks for nothing.
+    ///
+    /// # Errors
+    /// If no session can be found or made, or nothing can be written; [`Engine::hook_failed`] tells of it.
+    pub fn hook(&self, event: &HookEvent, context: &HookContext<'_>) -> Result<Option<Called>> {
+        if matches!(event.kind, HookKind::Other(_)) {
+            return Ok(None);
+        }
+        let process = context.caller.and_then(process::agent_above);
+        let start = context.start.unwrap_or(&event.cwd);
+        if event.kind == HookKind::SessionStart {
+            // One that was moved is found where it is now, and its place written down; any other error comes up below.
+            let _ = self.workspace(start, Access::Existing);
+        }
+        let transcript = event.transcript.as_deref();
+        let (workspace, session) =
+            self.session_of(event.agent.name(), &event.session_id, transcript, start, process.clone())?;
+        let call = Call { workspace: &workspace, session: &session, event, process };
+        call.answer()?;
+        let time = self.settings().clock.now();
+        let last = LastEvent { time, event: name_of(&event.kind).to_owned(), session: session.clone() };
+        self.note_event(event.agent.name(), &last);
+        Ok(Some(Called { session: session.clone(), workspace: workspace.root().to_owned() }))
+    }
+
+    /// Tells that a call could not be served: on the timeline of the agent's session, else in `logs/hooks.log`. Never fails; where
+    /// nothing can be written nothing is.
+    pub fn hook_failed(&self, agent: &str, event: Option<&HookEvent>, error: &Error) {
+        let name = event.map_or_else(|| "an event".to_owned(), |event| name_of(&event.kind).to_owned());
+        let on_timeline = || -> Option<()> {
+            let known = self.known(agent, &event?.session_id).ok()??;
+            let workspace = self.workspace_by_id(&known.workspace).ok()??;
+            let body = EventBody::HookFailed { agent: agent.to_owned(), event: name.clone(), reason: told(error) };
+            workspace.append(&known.session, body, Durability::Instant).ok().map(drop)
+        };
+        // Who has waited for another process in vain does not wait for it again.
+        if error.kind == ErrorKind::Busy || on_timeline().is_none() {
+            self.log_hook(agent, &name, &told(error));
+        }
+    }
+
+    fn log_hook(&self, agent: &str, event: &str, reason: &str) {
+        let folder = self.home().join("logs");
+        let file = folder.join("hooks.log");
+        let line = json!({
+            "time": text::format_time(self.settings().clock.now()),
+            "agent": agent,
+            "event": event,
+            "reason": reason,
+        });
+        let write = || -> std::io::Result<()> {
+            // In `$AH_HOME` as it is: one that was removed meanwhile is not made again for this.
+            match DirBuilder::new().mode(fsio::DIR_MODE).create(&folder) {
+                Err(e) if e.kind() != std::io::ErrorKind::AlreadyExists => return Err(e),
+                _ => {}
+            }
+            if std::fs::metadata(&file).is_ok_and(|at| at.len() > LOG) {
+                std::fs::rename(&file, folder.join("hooks.log.1"))?;
+            }
+            let mut options = std::fs::OpenOptions::new();
+            options.append(true).create(true).mode(fsio::FILE_MODE).custom_flags(fsio::NOFOLLOW_NONBLOCK);
+            options.open(&file)?.write_all(format!("{line}\n").as_bytes())
+        };
+        let _ = write();
+    }
+}
+
+/// An event's name for people.
+fn name_of(kind: &HookKind) -> &str {
+    match kind {
+        HookKind::SessionStart => "session start",
+        HookKind::SessionEnd => "session end",
+        HookKind::Prompt => "prompt",
+        HookKind::BeforeTool => "before a tool",
+        HookKind::AfterTool { .. } => "after a tool",
+        HookKind::Stop => "answer",
+        HookKind::SubagentStop => "sub-agent's answer",
+        HookKind::Other(name) => name,
+    }
+}
+
+/// One call, its session known.
+struct Call<'a> {
+    workspace: &'a Workspace,
+    session: &'a SessionName,
+    event: &'a HookEvent,
+    process: Option<Holder>,
+}
+
+impl Call<'_> {
+    fn answer(&self) -> Result<()> {
+        let event = self.event;
+        let begins = self.begins();
+        if let Some((call, running)) = &begins {
+            // Before the wait, in which this may be killed.
+            self.tools().ask(call, running.clone())?;
+        }
+        // Each of two calls for one event holds the agent up by itself.
+        if matches!(event.kind, HookKind::Prompt | HookKind::BeforeTool) {
+            self.workspace.fence(self.session)?;
+        }
+        match event.id() {
+            Some(id) => {
+                // A model's server may number its calls anew in each answer.
+                let turn = event.prompt_id.as_deref().unwrap_or_default();
+                let event = format!("{} {turn} {id}", name_of(&event.kind));
+                seen::once(self.workspace, self.session, &event, || self.act(begins.as_ref()))
+            }
+            None => self.act(begins.as_ref()),
+        }
+    }
+
+    fn tools(&self) -> Tools {
+        Tools::of(&self.workspace.folder(), self.session)
+    }
+
+    /// The tool that is about to begin, if it may write.
+    fn begins(&self) -> Option<(ToolId<'_>, Running)> {
+        let event = self.event;
+        let tool = event.tool.as_ref().filter(|_| event.kind == HookKind::BeforeTool)?;
+        let running = Running {
+            name: tool.name.clone(),
+            sub_agent: event.subagent.as_ref().map(|sub| sub.id.clone()),
+            since: Holder::me().start,
+            ..Running::default()
+        };
+        ah_agents::tools::may_write(event.agent, &tool.name).then(|| (call_of(tool), running))
+    }
+
+    fn act(&self, begins: Option<&(ToolId<'_>, Running)>) -> Result<()> {
+        let event = self.event;
+        let tools = self.tools();
+        match &event.kind {
+            HookKind::SessionStart => {
+                // After a compaction the same process goes on.
+                if event.reason.as_deref() != Some("compact") {
+                    tools.forget()?;
+                }
+                self.taken_up()?;
+                self.moment(MomentKind::SessionStart)
+            }
+            HookKind::Prompt => {
+                // Agents do not tell of a tool that was interrupted.
+                tools.turn_over(ah_agents::tools::end_with_turn(event.agent))?;
+                self.moment(MomentKind::Prompt)
+            }
+            HookKind::BeforeTool => begins.map_or(Ok(()), |(call, running)| tools.begin(call, running)),
+            HookKind::AfterTool { failed } => {
+                if let Some(tool) = &event.tool {
+                    tools.end(&call_of(tool), &tool.name, self.left_running(&tools, tool))?;
+                }
+                if let Some(id) = &event.launched {
+                    tools.goes_on(id)?;
+                }
+                self.moment(if *failed { MomentKind::ToolFailed } else { MomentKind::Tool })
+            }
+            HookKind::Stop => {
+                if let Some(all) = &event.going_on {
+                    tools.only_go_on(all)?;
+                }
+                tools.turn_over(ah_agents::tools::end_with_turn(event.agent))?;
+                self.moment(MomentKind::Stop)
+            }
+            HookKind::SubagentStop => event.subagent.as_ref().map_or(Ok(()), |sub| tools.sub_agent_over(&sub.id)),
+            HookKind::SessionEnd => {
+                tools.forget()?;
+                self.moment(MomentKind::SessionEnd)?;
+                let reason = event.reason.clone().unwrap_or_else(|| "ended".to_owned());
+                let time = self.workspace.engine().settings().clock.now();
+                self.workspace.change_session(self.session, |record| record.ended = Some(SessionEnd { time, reason }))
+            }
+            HookKind::Other(_) => Ok(()),
+        }
+    }
+
+    /// The session goes on, or begins.
+    fn taken_up(&self) -> Result<()> {
+        let transcript = self.event.transcript.clone();
+        self.workspace.change_session(self.session, |record| {
+            record.ended = None;
+            if let Some(agent) = &mut record.agent
+                && transcript.is_some()
+            {
+                agent.transcript = transcript;
+            }
+        })
+    }
+
+    /// What a tool left running in the background, as far as it can be known: the agent says that it does, and has children that it
+    /// had not when the tool began.
+    fn left_running(&self, tools: &Tools, tool: &ToolCall) -> Vec<Holder> {
+        let since = self.event.background.then(|| tools.since(&call_of(tool))).flatten();
+        let found = self.process.as_ref().zip(since).map(|(agent, since)| process::begun_since(agent, since));
+        found.unwrap_or_default()
+    }
+
+    fn moment(&self, kind: MomentKind) -> Result<()> {
+        let event = self.event;
+        let tool = event.tool.as_ref().map(|tool| MomentTool { name: tool.name.clone(), id: tool.id.clone() });
+        let label = event.reason.clone().filter(|_| kind == MomentKind::SessionStart || kind == MomentKind::SessionEnd);
+        let new = NewMoment {
+            label,
+            prompt: event.prompt.clone().filter(|_| kind == MomentKind::Prompt),
+            prompt_id: event.prompt_id.clone().filter(|_| kind == MomentKind::Prompt),
+            tool,
+            sub_agent: event.subagent.as_ref().map(|sub| sub.id.clone()),
+            transcript: self.workspace.position_now(self.session, event.agent, event.transcript.as_deref()),
+            checkpoint: event.checkpoint.clone(),
+            recording: None,
+            agent: Some(event.agent),
+            ..NewMoment::new(kind)
+        };
+        self.workspace.add_moment(self.session, new).map(drop)
+    }
+}
+
+/// What a tool's call is known by.
+fn call_of(tool: &ToolCall) -> ToolId<'_> {
+    tool.id.as_deref().map_or(ToolId::Name(&tool.name), ToolId::Call)
+}

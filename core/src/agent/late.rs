@@ -1,0 +1,206 @@
+//! Moments' places in transcripts. Agents write late: when they call, the lines that belong to the moment may be missing. A moment
+//! bears at first what was written by then; the worker looks again, a few times if need be, and the timeline then says it better.
+//!
+//! In the session's folder, `transcript` is how far the file was counted last, and `late` the moments whose place is not certain yet.
+//! Both are caches: without the one a file is counted from its beginning, without the other a moment keeps the place that it has.
+
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use ah_agents::Agent;
+use ah_agents::hook::HookKind;
+use ah_agents::transcript::{self, Caught, Position, Sought};
+use ah_plugin_api::{Durability, Result, SnapshotId, Timestamp};
+use serde::{Deserialize, Serialize};
+
+use crate::fsio;
+use crate::ids::SessionName;
+use crate::lock::Lock;
+use crate::moments::{MomentKind, MomentUpdate, TranscriptPosition};
+use crate::session;
+use crate::text;
+use crate::timeline::EventBody;
+use crate::workspace::Workspace;
+
+/// How often a place is looked for before the best that was found counts, and how long between two looks.
+const LOOKS: u32 = 8;
+const BETWEEN: Duration = Duration::from_millis(250);
+/// So many moments are looked after; the oldest give way.
+const MOST: usize = 64;
+
+/// A moment whose place in the transcript is not certain yet.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Late {
+    pub(crate) moment: SnapshotId,
+    pub(crate) agent: Agent,
+    pub(crate) kind: MomentKind,
+    #[serde(with = "text::time")]
+    pub(crate) time: Timestamp,
+    /// Where it was thought to be.
+    pub(crate) at: TranscriptPosition,
+    #[serde(default)]
+    pub(crate) tool: Option<String>,
+    #[serde(default)]
+    pub(crate) prompt: Option<String>,
+    #[serde(default)]
+    pub(crate) prompt_id: Option<String>,
+    #[serde(default)]
+    pub(crate) looks: u32,
+}
+
+/// What the file `late` holds.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+struct Lates {
+    /// The last prompt's place: nothing that is looked for lies before it.
+    #[serde(default)]
+    since: Option<TranscriptPosition>,
+    #[serde(default)]
+    moments: Vec<Late>,
+}
+
+impl From<Position> for TranscriptPosition {
+    fn from(Position { file, line, offset, uuid }: Position) -> Self {
+        Self { file, line, offset, uuid }
+    }
+}
+
+impl From<TranscriptPosition> for Position {
+    fn from(TranscriptPosition { file, line, offset, uuid }: TranscriptPosition) -> Self {
+        Self { file, line, offset, uuid }
+    }
+}
+
+impl Workspace {
+    /// How far a transcript has come, counted on from where it was counted last; none if there is none, or it cannot be read.
+    pub(super) fn position_now(
+        &self,
+        session: &SessionName,
+        agent: Agent,
+        file: Option<&Path>,
+    ) -> Option<TranscriptPosition> {
+        let file = file?;
+        let cache = session::folder(&self.folder(), session).join("transcript");
+        let bytes = fsio::read(&cache).ok().flatten();
+        let last: Option<TranscriptPosition> = bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok());
+        let last = last.filter(|last| last.file == file).map(Position::from);
+        let now = transcript::position_now(agent, file, last.as_ref());
+        // A file that was rewritten is counted anew.
+        let now = now.or_else(|_| transcript::position_now(agent, file, None)).ok()?;
+        let now = TranscriptPosition::from(now);
+        let _ = fsio::replace(&cache, &serde_json::to_vec(&now).unwrap_or_default(), Durability::Instant);
+        Some(now)
+    }
+
+    /// Leaves moments for which a place is to be looked for. Whoever calls holds the capture lock.
+    pub(crate) fn leave_late(&self, session: &SessionName, new: Vec<Late>) -> Result<()> {
+        if new.is_empty() {
+            return Ok(());
+        }
+        let mut lates = self.lates(session);
+        lates.moments.extend(new);
+        self.write_lates(session, lates)
+    }
+
+    /// Looks for the places of the moments that were left; `again`: a few times, as long as something is missing. One worker at a time
+    /// does, and reads transcripts without a lock that others wait for.
+    pub(crate) fn catch_up(&self, again: bool) -> Result<()> {
+        let Some(_only) = Lock::try_take(&self.folder().join("late.lock"), true)? else { return Ok(()) };
+        for _ in 0..if again { LOOKS } else { 1 } {
+            let mut waiting = session::names(&self.folder())?;
+            waiting.retain(|session| !self.lates(session).moments.is_empty());
+            if waiting.is_empty() {
+                break;
+            }
+            if again {
+                std::thread::sleep(BETWEEN);
+                // Moments come first: somebody may wait for their snapshots.
+                self.settle_moments()?;
+            }
+            waiting.iter().try_for_each(|session| self.look_for_late(session))?;
+        }
+        Ok(())
+    }
+
+    fn look_for_late(&self, session: &SessionName) -> Result<()> {
+        let Lates { mut since, moments } = self.lates(session);
+        let looked: HashSet<SnapshotId> = moments.iter().map(|late| late.moment.clone()).collect();
+        let mut files: Vec<(Agent, &PathBuf)> = Vec::new();
+        for late in &moments {
+            if !files.contains(&(late.agent, &late.at.file)) {
+                files.push((late.agent, &late.at.file));
+            }
+        }
+        let (mut updates, mut left) = (Vec::new(), Vec::new());
+        for (agent, file) in files {
+            let own: Vec<&Late> = moments.iter().filter(|late| late.agent == agent && late.at.file == *file).collect();
+            let from = since.clone().filter(|since| since.file == *file);
+            let from = from.map_or_else(|| Position::start(file), Position::from);
+            let sought: Vec<Sought<'_>> = own.iter().map(|late| late.sought()).collect();
+            let caught = transcript::catch_up_all(agent, &sought, &from);
+            for (at, late) in own.into_iter().enumerate() {
+                let late = Late { looks: late.looks + 1, ..late.clone() };
+                // What cannot be read now may be later.
+                let Ok(caught) = caught.as_ref().map(|all| &all[at]) else {
+                    left.extend((late.looks < LOOKS).then_some(late));
+                    continue;
+                };
+                let certain = matches!(caught, Caught::Exact(_));
+                let place = TranscriptPosition::from(caught.position().clone());
+                if certain && late.kind == MomentKind::Prompt {
+                    since = Some(place.clone());
+                }
+                if !certain && late.looks < LOOKS {
+                    left.push(late);
+                } else if place != late.at {
+                    let update = MomentUpdate { transcript: Some(place), ..MomentUpdate::new(late.moment) };
+                    updates.push(EventBody::MomentUpdate(Box::new(update)));
+                }
+            }
+        }
+        if !updates.is_empty() {
+            self.append_with(session, Durability::Instant, |_| updates)?;
+        }
+        let _lock = self.lock("capture")?;
+        // What was left meanwhile.
+        let new = self.lates(session).moments.into_iter().filter(|late| !looked.contains(&late.moment));
+        left.extend(new);
+        self.write_lates(session, Lates { since, moments: left })
+    }
+
+    fn write_lates(&self, session: &SessionName, Lates { since, mut moments }: Lates) -> Result<()> {
+        let moments = moments.split_off(moments.len().saturating_sub(MOST));
+        let bytes = serde_json::to_vec(&Lates { since, moments }).unwrap_or_default();
+        fsio::replace(&self.late_file(session), &bytes, Durability::Instant)
+    }
+
+    fn lates(&self, session: &SessionName) -> Lates {
+        let bytes = fsio::read(&self.late_file(session)).ok().flatten();
+        bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default()
+    }
+
+    fn late_file(&self, session: &SessionName) -> PathBuf {
+        session::folder(&self.folder(), session).join("late")
+    }
+}
+
+impl Late {
+    fn sought(&self) -> Sought<'_> {
+        static OTHER: HookKind = HookKind::Other(String::new());
+        let kind = match self.kind {
+            MomentKind::Prompt => &HookKind::Prompt,
+            MomentKind::Tool | MomentKind::ToolFailed => &HookKind::AfterTool { failed: false },
+            MomentKind::Stop => &HookKind::Stop,
+            MomentKind::SessionStart => &HookKind::SessionStart,
+            MomentKind::SessionEnd => &HookKind::SessionEnd,
+            _ => &OTHER,
+        };
+        Sought {
+            kind,
+            tool_id: self.tool.as_deref(),
+            prompt_id: self.prompt_id.as_deref(),
+            prompt: self.prompt.as_deref(),
+            time: self.time,
+        }
+    }
+}

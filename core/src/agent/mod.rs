@@ -1,0 +1,22 @@
+//! Agents' own sessions: which session of ours each is, what follows from what an agent calls for, and what it may not do.
+//!
+//! - `known` finds the session of an agent's by the agent's id for it, wherever the agent is by now; `start` makes one.
+//! - `hook` is what is done at each event, `seen` tells the same event called twice.
+//! - `process` is the agent as a process; `ended` finds those that went away without a word.
+//! - `late` looks again for a moment's place in the transcript, which agents write late.
+//! - `guard` refuses what an agent shall not do in its own session.
+//!
+//! Not here: what an agent's events and files look like (`ah-agents`), and how a moment comes by its snapshot (`moments`).
+
+mod ended;
+mod guard;
+mod hook;
+mod known;
+mod late;
+mod process;
+mod seen;
+mod start;
+
+pub use hook::{Called, HookContext};
+pub use known::LastEvent;
+pub(crate) use late::Late;

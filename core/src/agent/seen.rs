@@ -1,0 +1,45 @@
+//! The same event called twice: hooks of two places, of two installations of `ah` say, are both called.
+//!
+//! The session's folder keeps digests of the last events' ids, in `seen`. An event that bears no id of the agent's is never taken for another one: a
+//! moment too many is better than one too few.
+
+use ah_plugin_api::{Durability, Result};
+
+use crate::fsio;
+use crate::ids::SessionName;
+use crate::lock::Lock;
+use crate::session;
+use crate::text;
+use crate::workspace::Workspace;
+
+/// So many are remembered: more than ever come in between.
+const KEPT: usize = 64;
+
+/// Does what an event asks for, unless that has been done. It counts as done only when it is: what fails, or is killed, is done by the next call.
+pub(super) fn once(
+    workspace: &Workspace,
+    session: &SessionName,
+    event: &str,
+    act: impl FnOnce() -> Result<()>,
+) -> Result<()> {
+    let folder = session::folder(&workspace.folder(), session);
+    let settings = workspace.engine.settings();
+    let lock = |name: &str| Lock::take(&folder.join(name), true, settings.patience, &*settings.observer);
+    let event = text::digest(event);
+    // Other events do not wait for this one; of one in sixteen, that is.
+    let _event = lock(&format!("seen-{}.lock", &event[..1]))?;
+    let file = folder.join("seen");
+    let read = || -> Result<Vec<String>> {
+        let text = fsio::read(&file)?.and_then(|bytes| String::from_utf8(bytes).ok()).unwrap_or_default();
+        Ok(text.lines().map(str::to_owned).collect())
+    };
+    if read()?.contains(&event) {
+        return Ok(());
+    }
+    act()?;
+    let _list = lock("seen.lock")?;
+    let mut events = read()?;
+    events.push(event);
+    let kept = events[events.len().saturating_sub(KEPT)..].join("\n");
+    fsio::replace(&file, format!("{kept}\n").as_bytes(), Durability::Instant)
+}

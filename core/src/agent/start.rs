@@ -1,0 +1,95 @@
+//! A session for an agent's own.
+
+use std::path::Path;
+
+use ah_plugin_api::{Error, ErrorKind, Result};
+
+use crate::agent::known::Known;
+use crate::engine::{Access, Engine};
+use crate::ids::SessionName;
+use crate::lock::{Holder, Lock};
+use crate::registry::Index;
+use crate::session::{self, AgentSession, SessionRecord};
+use crate::text;
+use crate::workspace::Workspace;
+
+impl Engine {
+    /// The workspace and session of an agent's session, made if it is not known yet.
+    pub(super) fn session_of(
+        &self,
+        agent: &str,
+        id: &str,
+        transcript: Option<&Path>,
+        start: &Path,
+        process: Option<Holder>,
+    ) -> Result<(Workspace, SessionName)> {
+        if let Some(found) = self.known_session(agent, id, process.as_ref())? {
+            return Ok(found);
+        }
+        let lock = self.home().join("agents.lock");
+        let _lock = Lock::take(&lock, true, self.settings().patience, &*self.settings().observer)?;
+        if let Some(found) = self.known_session(agent, id, process.as_ref())? {
+            return Ok(found);
+        }
+        let workspace = self.workspace(start, Access::Create)?;
+        let transcript = transcript.map(Path::to_owned);
+        let own = AgentSession { name: agent.to_owned(), id: id.to_owned(), transcript, start: start.to_owned() };
+        let recorded = self.settings().agent_session.clone();
+        let session = workspace.make_session(own, recorded)?;
+        self.remember(agent, id, &Known { workspace: workspace.id().clone(), session: session.clone(), process })?;
+        Ok((workspace, session))
+    }
+
+    fn known_session(
+        &self,
+        agent: &str,
+        id: &str,
+        process: Option<&Holder>,
+    ) -> Result<Option<(Workspace, SessionName)>> {
+        let Some(mut known) = self.known(agent, id)? else { return Ok(None) };
+        let Some(workspace) = self.workspace_by_id(&known.workspace)? else { return Ok(None) };
+        if !session::folder(&workspace.folder(), &known.session).is_dir() {
+            return Ok(None);
+        }
+        if process.is_some() && known.process.as_ref() != process {
+            known.process = process.cloned();
+            self.remember(agent, id, &known)?;
+        }
+        Ok(Some((workspace, known.session)))
+    }
+}
+
+impl Workspace {
+    /// Makes the session, or makes `recorded` (that of the recorder in which the agent runs) its, if that is no other agent's yet.
+    fn make_session(&self, agent: AgentSession, recorded: Option<SessionName>) -> Result<SessionName> {
+        let now = self.engine.settings().clock.now();
+        let folder = self.folder();
+        let _lock = self.lock("timeline")?;
+        if let Some(recorded) = recorded {
+            // `main` is everybody's.
+            if recorded != SessionName::main() && !self.engine.is_an_agents(&recorded)? {
+                session::ensure(&folder, &recorded, now)?;
+                session::change(&folder, &recorded, |record| record.agent = Some(agent))?;
+                let _ = Index::refresh(self.engine.home());
+                return Ok(recorded);
+            }
+        }
+        let taken = |name: &SessionName| session::folder(&folder, name).exists();
+        let date: String = text::format_time(now).chars().take(10).filter(|c| *c != '-').collect();
+        let names = (1u32..).map(|n| SessionName::new(format!("{}-{date}-{n}", agent.name)));
+        let name = names
+            .filter_map(Result::ok)
+            .find(|name| !taken(name))
+            .ok_or_else(|| Error::new(ErrorKind::InvalidArgument, format!("{:?} is no agent's name", agent.name)))?;
+        let record = SessionRecord { agent: Some(agent), ..SessionRecord::new(name.clone(), now) };
+        session::make(&folder, record)?;
+        let _ = Index::refresh(self.engine.home());
+        Ok(name)
+    }
+
+    /// Changes a session's record.
+    pub(crate) fn change_session(&self, session: &SessionName, change: impl FnOnce(&mut SessionRecord)) -> Result<()> {
+        let _lock = self.lock("timeline")?;
+        session::change(&self.folder(), session, change)
+    }
+}

@@ -1,0 +1,298 @@
+//! The best way that an agent has to take a conversation up at a moment: its transcript, cut there; else the prompts so far.
+
+use std::path::{Path, PathBuf};
+
+use ah_agents::Agent;
+use ah_agents::launch::{self, Form, Invocation, Resume};
+use ah_agents::transcript::{Position, new_session_id, prompts};
+use ah_plugin_api::{Error, ErrorKind, Result};
+use serde_json::{Map, Value};
+
+use crate::branch;
+use crate::conversation::intent::{Intent, untrimmed};
+use crate::conversation::place::{Seat, keep_untrimmed, put};
+use crate::conversation::{ConversationReport, Start};
+use crate::fsio;
+use crate::ids::SessionName;
+use crate::lock::Holder;
+use crate::moments::{Moment, MomentKind};
+use crate::session::{self, AgentSession, Provenance, ResumeMethod};
+use crate::state::State;
+use crate::text;
+use crate::workspace::Workspace;
+
+/// Who takes the conversation up, and how.
+pub(crate) struct Bearer<'a> {
+    /// The workspace that the session belongs to.
+    pub(crate) workspace: &'a Workspace,
+    /// The session.
+    pub(crate) session: &'a SessionName,
+    /// Where the agent will run.
+    pub(crate) seat: Seat<'a>,
+    /// What it is told first.
+    pub(crate) instruction: Option<&'a str>,
+    /// With a person at the terminal, or without.
+    pub(crate) form: Form,
+}
+
+/// A conversation that is there, and that no session bears yet.
+pub(crate) struct Rebuilt {
+    pub(crate) report: ConversationReport,
+    intent: Option<Intent>,
+    details: Map<String, Value>,
+}
+
+impl Rebuilt {
+    /// The session bears it: it is gc's no more.
+    pub(crate) fn keep(&self, workspace: &Workspace) -> Result<()> {
+        self.intent.as_ref().map_or(Ok(()), |intent| intent.forget(workspace))
+    }
+
+    /// It is not wanted after all, and the session that was to bear it goes. What cannot be taken away now, `gc` takes away.
+    pub(crate) fn discard(&self, workspace: &Workspace) {
+        if let Some(intent) = &self.intent {
+            let _ = intent.take_back(workspace);
+        }
+    }
+
+    /// As [`Rebuilt::discard`], where the session stays: one that bears it and cannot be given another any more keeps it.
+    pub(crate) fn take_back(&self, workspace: &Workspace) {
+        if let Some(intent) = &self.intent {
+            let borne = intent.is_borne(workspace).unwrap_or(true);
+            let _ = if borne { intent.forget(workspace) } else { intent.take_back(workspace) };
+        }
+    }
+
+    /// The agent's session, as the session's record has it; none where only the agent can say its id.
+    pub(crate) fn agent_session(&self) -> Option<AgentSession> {
+        let ConversationReport { agent, agent_session, transcript, cwd, .. } = &self.report;
+        let (name, transcript, start) = (agent.clone(), transcript.clone(), cwd.clone());
+        agent_session.clone().map(|id| AgentSession { name, id, transcript, start })
+    }
+
+    /// Where it comes from, for the session's record.
+    pub(crate) fn provenance(&self, start: &Start) -> Provenance {
+        Provenance {
+            from_session_id: start.moment.session.clone(),
+            from_ts: start.moment.time,
+            fs_snapshot_id: start.snapshot.id.clone(),
+            method: self.report.method,
+            agent_details: self.details.clone(),
+        }
+    }
+}
+
+/// What the transcript gives.
+enum Found {
+    /// It can be cut there.
+    Cut(Position),
+    /// Nothing had been said by then.
+    Empty,
+    /// It cannot be cut there, and why.
+    Not(Error),
+}
+
+impl Workspace {
+    /// Makes the conversation as it was at `start`. If this fails nothing of it is left.
+    pub(crate) fn rebuild(&self, state: &State, start: &Start, bearer: &Bearer<'_>) -> Result<Rebuilt> {
+        let (agent, source) = start.agent()?;
+        let mut details = Map::new();
+        details.insert("agent".to_owned(), source.name.clone().into());
+        details.insert("fromAgentSessionId".to_owned(), source.id.clone().into());
+        details.insert("momentId".to_owned(), start.moment.record.id.as_str().into());
+        if let Some(checkpoint) = &start.moment.record.checkpoint {
+            details.insert("checkpointId".to_owned(), checkpoint.as_str().into());
+            let command = launch::checkpoint(agent, checkpoint, bearer.instruction, bearer.form)?;
+            let made = afresh(bearer, agent, command, (0, Vec::new()), details);
+            return Ok(Rebuilt {
+                report: ConversationReport { method: ResumeMethod::Checkpoint, ..made.report },
+                ..made
+            });
+        }
+        let file = start.transcript();
+        let why = match find(state, start, agent, file.as_deref())? {
+            Found::Empty => {
+                let notes = vec![format!("nothing had been said by then: {} starts anew", agent.title())];
+                let command = launch::fresh(agent, bearer.instruction, bearer.form)?;
+                return Ok(afresh(bearer, agent, command, (0, notes), details));
+            }
+            Found::Cut(position) => match self.cut(agent, &position, bearer, details.clone()) {
+                Err(error) if may_be_replayed(&error) => error,
+                made => return made,
+            },
+            Found::Not(error) => error,
+        };
+        let said = said(state, start, agent, file.as_deref());
+        let mut notes = vec![format!("{}; what is known of the conversation are its prompts", why.message)];
+        if said.is_empty() {
+            notes.push("no prompt of it is known either".to_owned());
+        }
+        details.insert("prompts".to_owned(), said.len().into());
+        let command = launch::replay(agent, &said, bearer.instruction, bearer.form)?;
+        Ok(afresh(bearer, agent, command, (said.len() as u64, notes), details))
+    }
+
+    /// A copy of the transcript up to `position`.
+    fn cut(
+        &self,
+        agent: Agent,
+        position: &Position,
+        bearer: &Bearer<'_>,
+        mut details: Map<String, Value>,
+    ) -> Result<Rebuilt> {
+        let settings = self.engine.settings();
+        let mut random = [0; 16];
+        random[..8].copy_from_slice(&settings.ids.next().to_be_bytes());
+        random[8..].copy_from_slice(&settings.ids.next().to_be_bytes());
+        let id = new_session_id(agent, random, settings.clock.now());
+        let resume = Resume { session_id: &id, instruction: bearer.instruction, form: bearer.form, fork: false };
+        let Invocation { argv: command, env: _ } = launch::resume(agent, &resume)?;
+        let mut intent = Intent {
+            id: id.clone(),
+            maker: Holder::me(),
+            workspace: bearer.workspace.id.clone(),
+            session: bearer.session.clone(),
+            files: Vec::new(),
+        };
+        intent.save(self)?;
+        let folder = session::folder(&bearer.workspace.folder(), bearer.session);
+        let kept = untrimmed(&folder, &id);
+        let made = fsio::make_dir(&folder).and_then(|_| {
+            let trimmed = put(agent, position, &bearer.seat, (self, &mut intent, &folder))?;
+            keep_untrimmed(&position.file, &kept)?;
+            Ok(trimmed)
+        });
+        let trimmed = made.inspect_err(|_| drop(intent.take_back(self)))?;
+        let told = |path: &Path| Value::from(path.to_string_lossy());
+        details.extend([
+            ("agentSessionId".to_owned(), id.clone().into()),
+            ("fromTranscript".to_owned(), told(&position.file)),
+            ("line".to_owned(), position.line.into()),
+            ("offset".to_owned(), position.offset.into()),
+            ("transcript".to_owned(), told(&trimmed.file)),
+            ("untrimmed".to_owned(), told(&kept)),
+        ]);
+        if let Some(uuid) = &position.uuid {
+            details.insert("uuid".to_owned(), uuid.clone().into());
+        }
+        let report = ConversationReport {
+            agent: agent.name().to_owned(),
+            method: ResumeMethod::Resume,
+            agent_session: Some(id),
+            transcript: Some(trimmed.file),
+            untrimmed: Some(kept),
+            lines: trimmed.lines,
+            dropped: trimmed.dropped,
+            replayed: 0,
+            cwd: bearer.seat.cwd.to_owned(),
+            command,
+            notes: Vec::new(),
+        };
+        Ok(Rebuilt { report, intent: Some(intent), details })
+    }
+}
+
+/// A fresh conversation.
+fn afresh(
+    bearer: &Bearer<'_>,
+    agent: Agent,
+    command: Invocation,
+    (replayed, notes): (u64, Vec<String>),
+    details: Map<String, Value>,
+) -> Rebuilt {
+    let report = ConversationReport {
+        agent: agent.name().to_owned(),
+        method: ResumeMethod::Replay,
+        agent_session: None,
+        transcript: None,
+        untrimmed: None,
+        lines: 0,
+        dropped: 0,
+        replayed,
+        cwd: bearer.seat.cwd.to_owned(),
+        command: command.argv,
+        notes,
+    };
+    Rebuilt { report, intent: None, details }
+}
+
+/// Looks at the transcript. Only what concerns more than the transcript is an error.
+fn find(state: &State, start: &Start, agent: Agent, file: Option<&Path>) -> Result<Found> {
+    let not = |why: &str| Ok(Found::Not(Error::new(ErrorKind::NotFound, why)));
+    let Some(file) = file else { return not("it was not written down where the transcript is") };
+    let look = || -> Result<Found> {
+        let position = start.position(state, agent, file)?;
+        let first = prompts(agent, file, None)?.next().transpose()?;
+        if first.is_some_and(|first| first.position.offset <= position.offset) {
+            return Ok(Found::Cut(position));
+        }
+        match prompts_before(state, start).next() {
+            None => Ok(Found::Empty),
+            Some(_) => not("the transcript does not hold the prompts that there were"),
+        }
+    };
+    match look() {
+        Err(error) if may_be_replayed(&error) => Ok(Found::Not(error)),
+        other => other,
+    }
+}
+
+/// The prompts before, as the timeline knows them.
+fn prompts_before<'a>(state: &'a State, start: &'a Start) -> impl Iterator<Item = &'a Moment> {
+    state.moments.iter().filter(|moment| {
+        moment.session == start.moment.session
+            && moment.seq < start.moment.seq
+            && moment.record.kind == MomentKind::Prompt
+            && !state.rewound.contains(&moment.record.id)
+    })
+}
+
+/// Whether an error is about the transcript alone.
+fn may_be_replayed(error: &Error) -> bool {
+    matches!(error.kind, ErrorKind::NotFound | ErrorKind::Conflict | ErrorKind::Unsupported | ErrorKind::DataLoss)
+}
+
+/// The prompts until then: whole ones from the transcript, else their beginnings from the timeline.
+fn said(state: &State, start: &Start, agent: Agent, file: Option<&Path>) -> Vec<String> {
+    let until = start.moment.record.transcript.as_ref();
+    let until = until.filter(|until| Some(until.file.as_path()) == file).map(|until| until.offset);
+    let whole = file.zip(until).and_then(|(file, until)| {
+        let all: Result<Vec<_>> = prompts(agent, file, None).ok()?.collect();
+        let all = all.ok()?.into_iter().filter(|prompt| prompt.position.offset <= until);
+        Some(all.map(|prompt| prompt.text).collect::<Vec<_>>()).filter(|all| !all.is_empty())
+    });
+    whole.unwrap_or_else(|| prompts_before(state, start).filter_map(|moment| moment.record.prompt.clone()).collect())
+}
+
+impl Workspace {
+    /// Refuses a conversation that cannot go on here because it names its files elsewhere: that of a branch which was shown at another path,
+    /// where without `exec` somebody else's files are. `again` is the command to repeat there.
+    pub(crate) fn is_seated_here(&self, start: &Path, again: &str) -> Result<()> {
+        if [self.own_path(), self.root()].into_iter().any(|own| start.starts_with(own)) {
+            return Ok(());
+        }
+        let branches = branch::all(self.engine.home())?;
+        let Some(own) = branches.iter().find(|file| file.record.workspace.as_ref() == Some(&self.id)) else {
+            return Ok(());
+        };
+        let (name, at) = (&own.record.name, start.display());
+        let message =
+            format!("the conversation knows the files of the branch {name} at {at}, where only `exec` shows them");
+        Err(Error::new(ErrorKind::FailedPrecondition, message).with_hint(format!(
+            "ah -C {} agent fs exec {} -- {again}",
+            text::shell(start.as_os_str()),
+            text::shell(name.as_ref())
+        )))
+    }
+
+    /// The directory below `root` that stands for the one in which an agent's session started, under any of this workspace's names:
+    /// the nearest that is there below `looked_at`.
+    pub(crate) fn seat_below(&self, root: &Path, start: &Path, looked_at: &Path) -> PathBuf {
+        let below = [self.own_path(), self.root()].into_iter().find_map(|own| start.strip_prefix(own).ok());
+        let mut above = below.unwrap_or(Path::new("")).ancestors();
+        match above.find(|below| looked_at.join(below).is_dir()) {
+            Some(below) if below != Path::new("") => root.join(below),
+            _ => root.to_owned(),
+        }
+    }
+}

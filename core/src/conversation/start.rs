@@ -1,0 +1,168 @@
+//! What a REF means for a conversation: a moment, the snapshot that shows it, and the place in the transcript.
+
+use std::path::{Path, PathBuf};
+
+use ah_agents::Agent;
+use ah_agents::hook::HookKind;
+use ah_agents::transcript::{Caught, Position, Sought, catch_up};
+use ah_plugin_api::{Error, ErrorKind, Result, SnapshotId};
+
+use crate::conversation::FromRecord;
+use crate::ids::SessionName;
+use crate::moments::{Moment, MomentKind, TranscriptPosition};
+use crate::record::SnapshotRecord;
+use crate::session::{self, AgentSession};
+use crate::state::State;
+use crate::timeline::EventBody;
+use crate::workspace::Workspace;
+
+/// Where to start from.
+pub(crate) struct Start {
+    /// The moment at which the conversation ends.
+    pub(crate) moment: Moment,
+    /// The snapshot of the files.
+    pub(crate) snapshot: SnapshotRecord,
+    /// Whose conversation it is; none: nobody's.
+    pub(crate) agent: Option<AgentSession>,
+    /// What a person should know of the choice.
+    pub(crate) notes: Vec<String>,
+}
+
+impl Workspace {
+    /// What `reference` means. `hint` is a command that takes another REF.
+    pub(crate) fn start_from(&self, state: &State, reference: &str, hint: impl Fn(&str) -> String) -> Result<Start> {
+        let point = self.point_in(state, reference)?;
+        let Some(named) = point.moment else {
+            let message = format!("{reference} is the snapshot {}, and no moment of an agent", point.snapshot.id);
+            return Err(Error::new(ErrorKind::FailedPrecondition, message).with_hint(format!(
+                "`ah agent fs branch {}` starts from the files alone; `ah timeline` shows the moments",
+                point.snapshot.id
+            )));
+        };
+        if let Some(lost) = lost_snapshot(state, &named) {
+            let gone =
+                Error::new(ErrorKind::NotFound, format!("the snapshot {lost} of {} was removed", named.record.id));
+            return Err(self.offer(state, &point.snapshot, &gone, hint));
+        }
+        let snapshot = point.snapshot;
+        let mut notes = Vec::new();
+        let moment = if point.exact || named.record.snapshot.as_ref() == Some(&snapshot.id) {
+            named
+        } else {
+            // Files and conversation go together: what the agent says it has done must be there.
+            let why = named.record.reason.clone().unwrap_or_else(|| "none was taken".to_owned());
+            let shown = |moment: &&Moment| {
+                moment.session == named.session
+                    && moment.seq <= named.seq
+                    && moment.record.exact() == Some(&snapshot.id)
+            };
+            let before = state.moments.iter().rev().find(shown).cloned();
+            notes.push(format!(
+                "{} has no snapshot that shows exactly that moment ({why}); files{} are those of {} before it",
+                named.record.id,
+                if before.is_some() { " and conversation" } else { "" },
+                snapshot.id
+            ));
+            before.unwrap_or(named)
+        };
+        let agent = session::load(&self.folder(), &moment.session)?.and_then(|record| record.agent);
+        let agent = agent.or_else(|| left(state, &moment.session));
+        Ok(Start { moment, snapshot, agent, notes })
+    }
+}
+
+impl Start {
+    /// As it is told.
+    pub(crate) fn record(&self) -> FromRecord {
+        FromRecord {
+            session: self.moment.session.clone(),
+            moment: self.moment.record.id.clone(),
+            time: self.moment.time,
+            prompt: self.moment.record.prompt.clone(),
+            snapshot: self.snapshot.id.clone(),
+            inexact: self.moment.record.exact() != Some(&self.snapshot.id),
+        }
+    }
+
+    /// The agent and its session, or why there is no conversation to take up.
+    pub(crate) fn agent(&self) -> Result<(Agent, &AgentSession)> {
+        let Some(session) = &self.agent else {
+            let message = format!("no agent's conversation belongs to {}", self.moment.record.id);
+            return Err(Error::new(ErrorKind::FailedPrecondition, message).with_hint(format!(
+                "`ah agent fs branch {0}` and `ah agent fs restore {0}` take the files alone; `ah agent hooks install claude` keeps \
+                 conversations from now on",
+                self.snapshot.id
+            )));
+        };
+        Ok((session.name.parse()?, session))
+    }
+
+    /// The transcript that the moment is in.
+    pub(crate) fn transcript(&self) -> Option<PathBuf> {
+        let position = self.moment.record.transcript.as_ref().map(|position| position.file.clone());
+        position.or_else(|| self.agent.as_ref()?.transcript.clone())
+    }
+
+    /// The place at which the conversation ends. What the agent wrote late is looked for once more.
+    pub(crate) fn position(&self, state: &State, agent: Agent, file: &Path) -> Result<Position> {
+        let moment = &self.moment.record;
+        let known = moment.transcript.as_ref().map(position);
+        let earlier = state
+            .moments
+            .iter()
+            .rev()
+            .filter(|other| other.session == self.moment.session && other.seq < self.moment.seq);
+        let earlier = earlier.filter_map(|other| other.record.transcript.as_ref()).find(|other| other.file == file);
+        // What is known lies before what came late, but behind a tool's result where that was found already.
+        let by_tool = matches!(moment.kind, MomentKind::Tool | MomentKind::ToolFailed);
+        let since = known.clone().filter(|_| !by_tool).or_else(|| earlier.map(position));
+        let since = since.unwrap_or_else(|| Position::start(file));
+        let kind = match moment.kind {
+            // What a sub-agent's tool gave is not in this file.
+            _ if moment.sub_agent.is_some() => HookKind::Other("sub-agent".to_owned()),
+            MomentKind::Prompt => HookKind::Prompt,
+            MomentKind::Tool => HookKind::AfterTool { failed: false },
+            MomentKind::ToolFailed => HookKind::AfterTool { failed: true },
+            MomentKind::Stop => HookKind::Stop,
+            MomentKind::SessionStart => HookKind::SessionStart,
+            MomentKind::SessionEnd => HookKind::SessionEnd,
+            kind => HookKind::Other(kind.as_str().to_owned()),
+        };
+        let sought = Sought {
+            kind: &kind,
+            tool_id: moment.tool.as_ref().and_then(|tool| tool.id.as_deref()),
+            prompt_id: None,
+            prompt: moment.prompt.as_deref(),
+            time: self.moment.time,
+        };
+        match (catch_up(agent, &sought, &since)?, known) {
+            (Caught::SoFar(_), Some(known)) if by_tool => Ok(known),
+            (found, _) => Ok(found.into_position()),
+        }
+    }
+}
+
+fn position(from: &TranscriptPosition) -> Position {
+    Position { file: from.file.clone(), line: from.line, offset: from.offset, uuid: from.uuid.clone() }
+}
+
+/// The agent's session that a session last went back from; one that is to begin anew has none for a while.
+fn left(state: &State, session: &SessionName) -> Option<AgentSession> {
+    state.events.iter().rev().filter(|event| event.session == *session).find_map(|event| match &event.body {
+        EventBody::Rewind(rewind) => rewind.left.clone(),
+        _ => None,
+    })
+}
+
+/// The snapshot that a moment had, if that was removed.
+fn lost_snapshot(state: &State, moment: &Moment) -> Option<SnapshotId> {
+    if moment.record.snapshot.is_some() {
+        return None;
+    }
+    let said = state.events.iter().rev().find_map(|event| match &event.body {
+        EventBody::MomentUpdate(update) if update.moment == moment.record.id => update.snapshot.clone(),
+        EventBody::Moment(record) if record.id == moment.record.id => record.snapshot.clone(),
+        _ => None,
+    });
+    said.filter(|snapshot| state.removed.contains(snapshot))
+}

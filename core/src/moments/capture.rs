@@ -1,0 +1,213 @@
+//! The worker: takes the snapshots that moments wait for, in a process of its own that nobody waits for but the fence.
+//!
+//! One works in a workspace at a time. It takes one snapshot for all moments of a session that wait, by the policy of `pace`; where nothing
+//! has changed since the session's last one, that one serves. After the provider has made the snapshot it looks whether a tool of the
+//! session runs, or has begun since a moment, or files were put back since: of such a moment the snapshot is inexact.
+//!
+//! Killed anywhere, it leaves moments that still wait, and a snapshot that is nobody's at most: the next worker settles them by what is
+//! known then, which is that a moment is only shown exactly if nothing of that has happened since, in the same run of the machine.
+
+use std::cell::RefCell;
+use std::time::Duration;
+
+use ah_plugin_api::{Durability, Error, ErrorKind, Result};
+
+use crate::crash;
+use crate::gc::GcOptions;
+use crate::ids::SessionName;
+use crate::lock::{Lock, boot_id};
+use crate::moments::pace::Pace;
+use crate::moments::pending::{self, Pending, Waiting};
+use crate::moments::tools::{Running, Tools};
+use crate::moments::{MomentKind, MomentUpdate, fence};
+use crate::record::SnapshotKind;
+use crate::snapshot::{Behind, Listed, SnapshotOptions};
+use crate::timeline::EventBody;
+use crate::workspace::Workspace;
+
+/// How often the worker looks whether somebody hurries it.
+const LOOK: Duration = Duration::from_millis(4);
+/// A worker that finds another one at work waits for it no longer than this; that one, or the next, will see to it.
+const OTHERS: Duration = Duration::from_secs(30);
+
+/// A snapshot that was taken for moments.
+pub(super) struct Taken {
+    pub(super) listed: Listed,
+    /// What was said of each of them, but its id.
+    pub(super) said: Vec<MomentUpdate>,
+}
+
+impl Workspace {
+    /// Takes the snapshots that moments wait for, until none waits; then does what else is due and nobody waits for.
+    ///
+    /// # Errors
+    /// If what became of a moment could not be written down; it waits for the next worker. A snapshot that fails is no error here:
+    /// its moments say why they have none.
+    pub fn capture(&self) -> Result<()> {
+        if !self.settle_moments()? {
+            // Another worker was faster, and sees to the rest as well.
+            return Ok(());
+        }
+        self.catch_up(false)?;
+        self.gc(&GcOptions { auto: true })?;
+        self.catch_up(true)?;
+        // What has come in the meantime.
+        self.gc(&GcOptions { auto: true }).map(drop)
+    }
+
+    /// Settles all moments that wait; whether there was one.
+    pub(crate) fn settle_moments(&self) -> Result<bool> {
+        let mut settled = false;
+        let since = std::time::Instant::now();
+        while !pending::all(self)?.is_empty() {
+            let Some(_lock) = Lock::try_take(&self.capture_lock(), true)? else {
+                if since.elapsed() > OTHERS {
+                    return Ok(settled);
+                }
+                std::thread::sleep(LOOK);
+                continue;
+            };
+            self.wait_for_more()?;
+            let mut sessions: Vec<SessionName> = Vec::new();
+            for waiting in pending::all(self)? {
+                if !sessions.contains(&waiting.session) {
+                    sessions.push(waiting.session);
+                }
+            }
+            // First those that somebody waits for.
+            sessions.sort_by_key(|session| !fence::is_hurried(self, session));
+            let mut failed = None;
+            for session in sessions {
+                match self.capture_for(&session) {
+                    Ok(()) => settled = true,
+                    Err(error) if error.kind == ErrorKind::Cancelled => return Err(error),
+                    // The others' moments do not wait for it.
+                    Err(error) => drop(failed.get_or_insert(error)),
+                }
+            }
+            if let Some(error) = failed {
+                return Err(error);
+            }
+        }
+        Ok(settled)
+    }
+
+    /// Waits until every session that waits has had its window, or is hurried.
+    fn wait_for_more(&self) -> Result<()> {
+        let policy = self.pace();
+        loop {
+            let mut longest = Duration::ZERO;
+            for Waiting { session, .. } in pending::all(self)? {
+                if fence::is_hurried(self, &session) {
+                    return Ok(());
+                }
+                longest = longest.max(policy.window_left(&Pace::read(self, &session)));
+            }
+            if longest.is_zero() {
+                return Ok(());
+            }
+            std::thread::sleep(longest.min(LOOK));
+        }
+    }
+
+    /// Takes one snapshot for all moments of a session that wait by now.
+    fn capture_for(&self, session: &SessionName) -> Result<()> {
+        let mut moments: Vec<(Waiting, Pending)> = Vec::new();
+        for waiting in pending::all(self)?.into_iter().filter(|waiting| waiting.session == *session) {
+            if let Some(left) = pending::read(self, &waiting)? {
+                moments.push((waiting, left));
+            }
+        }
+        if moments.is_empty() {
+            return Ok(());
+        }
+        let mut pace = Pace::read(self, session);
+        let asked = moments.iter().any(|(_, left)| left.kind == MomentKind::Manual);
+        let refused = self.pace().refuses(&pace).filter(|_| !asked);
+        let taken = match refused {
+            Some(reason) => self.give_up(session, &moments, &reason).map(|()| None),
+            None => self.take_for(session, &moments, &mut pace, asked),
+        };
+        let taken = taken?;
+        for (waiting, _) in &moments {
+            pending::settled(self, waiting)?;
+        }
+        fence::calm(self, session);
+        // From here on nobody waits.
+        let lates = moments.iter().filter_map(|(_, left)| left.late.clone()).collect();
+        let _ = self.leave_late(session, lates);
+        if moments.iter().any(|(_, left)| left.kind == MomentKind::SessionStart) {
+            let _ = self.end_vanished();
+        }
+        if let Some(taken) = taken {
+            self.after_capture(session, &moments, &taken);
+        }
+        Ok(())
+    }
+
+    fn take_for(
+        &self,
+        session: &SessionName,
+        moments: &[(Waiting, Pending)],
+        pace: &mut Pace,
+        asked: bool,
+    ) -> Result<Option<Taken>> {
+        let tools = Tools::of(&self.folder(), session);
+        let said = RefCell::new(Vec::new());
+        let look = || self.overtaken(&tools, moments).inspect(|updates| said.borrow_mut().clone_from(updates));
+        let options = SnapshotOptions {
+            kind: if asked { SnapshotKind::Manual } else { SnapshotKind::Auto },
+            durability: Some(Durability::Instant),
+            ..SnapshotOptions::default()
+        };
+        pace.begins();
+        match self.snapshot_behind(&options, Behind { session, look: &look, own: asked }) {
+            Ok(listed) => {
+                pace.took(matches!(listed, Listed::New(_)));
+                pace.write(self, session);
+                Ok(Some(Taken { listed, said: said.take() }))
+            }
+            // Somebody stops this worker: the moments wait for the next one.
+            Err(error) if error.kind == ErrorKind::Cancelled => Err(error),
+            Err(error) => self.give_up(session, moments, &told(&error)).map(|()| None),
+        }
+    }
+
+    /// Writes down why moments have no snapshot.
+    fn give_up(&self, session: &SessionName, moments: &[(Waiting, Pending)], reason: &str) -> Result<()> {
+        let update = |(waiting, _): &(Waiting, Pending)| {
+            let update = MomentUpdate::new(waiting.moment.clone());
+            EventBody::MomentUpdate(Box::new(MomentUpdate { reason: Some(reason.to_owned()), ..update }))
+        };
+        let updates = moments.iter().map(update).collect();
+        crash::point("moment.give-up").map_err(|e| Error::from_io("cannot say why a moment has no snapshot", &e))?;
+        self.append_with(session, Durability::Instant, |_| updates).map(drop)
+    }
+
+    /// What is to be said of each moment, its snapshot having been made just now.
+    pub(super) fn overtaken(&self, tools: &Tools, moments: &[(Waiting, Pending)]) -> Result<Vec<MomentUpdate>> {
+        // In this order: one that begins in between is seen by its number.
+        let running = tools.running()?;
+        // Before the number, which counts a restore when it begins and when it is done.
+        let restoring = Lock::try_take(&self.folder().join("restore.lock"), false)?.is_none();
+        let (begun, put_back, boot) = (tools.begun(), self.put_back_so_far(), boot_id());
+        let update = |(waiting, left): &(Waiting, Pending)| {
+            let before = [
+                (left.boot != boot, "the machine was started anew"),
+                (restoring || left.put_back != put_back, "files were restored"),
+                (left.begun != begun, "another tool had begun"),
+            ];
+            let before = before.iter().find(|(so, _)| *so);
+            let before = before.map(|(_, what)| format!("{what} before its snapshot was taken"));
+            let beside = running.as_ref().filter(|_| left.kind != MomentKind::Manual).map(Running::told);
+            let reason = left.beside.clone().or(before).or(beside);
+            MomentUpdate { inexact: reason.is_some(), reason, ..MomentUpdate::new(waiting.moment.clone()) }
+        };
+        Ok(moments.iter().map(update).collect())
+    }
+}
+
+/// An error as a reason.
+pub(crate) fn told(error: &Error) -> String {
+    error.causes.iter().fold(error.message.clone(), |text, cause| format!("{text}: {cause}"))
+}

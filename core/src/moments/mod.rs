@@ -1,0 +1,209 @@
+//! Moments: labelled points on a session's timeline, and the snapshots that belong to them.
+//!
+//! - `record` is what one is, `pending` those that wait for their snapshot, `capture` the worker that takes it and `pace` how often,
+//!   `answers` what it does when nobody waits any more.
+//! - `tools` is what tells an exact snapshot from an inexact one, `fence` what keeps most of them exact.
+//!
+//! Not here: how a person names one (`refs`), and what agents call for (`agent`).
+
+mod answers;
+mod capture;
+mod fence;
+mod pace;
+mod pending;
+mod record;
+mod tools;
+
+use std::cell::RefCell;
+
+use ah_agents::Agent;
+use ah_plugin_api::{Durability, Error, ErrorKind, Result};
+
+use crate::agent::Late;
+use crate::background;
+use crate::ids::{SessionName, snapshot_id};
+use crate::lock::boot_id;
+use crate::record::{SnapshotKind, SnapshotRecord};
+use crate::snapshot::{Behind, SnapshotOptions, check_label};
+use crate::timeline::EventBody;
+use crate::workspace::Workspace;
+
+use pending::{Pending, Waiting};
+
+pub(crate) use capture::told;
+pub(crate) use pace::Rules;
+pub(crate) use tools::{Running, ToolId, Tools};
+
+pub use record::{
+    FilesChanged, Moment, MomentKind, MomentRecord, MomentTool, MomentUpdate, RecordingPosition, TranscriptPosition,
+};
+
+/// What a REF names, with files and conversation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Point {
+    /// The snapshot at or before it.
+    pub snapshot: SnapshotRecord,
+    /// The moment that is meant, or that the snapshot belongs to; none: no session was going on.
+    pub moment: Option<Moment>,
+    /// Whether the snapshot shows the workspace exactly as it was at the moment; else it is the nearest one before it.
+    pub exact: bool,
+}
+
+/// What is to be said of a new moment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NewMoment {
+    /// What it marks.
+    pub kind: MomentKind,
+    /// Its label.
+    pub label: Option<String>,
+    /// The prompt; its beginning is kept.
+    pub prompt: Option<String>,
+    /// The agent's id of the prompt.
+    pub prompt_id: Option<String>,
+    /// The tool that ran.
+    pub tool: Option<MomentTool>,
+    /// The sub-agent whose tool it was.
+    pub sub_agent: Option<String>,
+    /// How far the conversation has come, by what is written of it now.
+    pub transcript: Option<TranscriptPosition>,
+    /// Whose conversation that is, so that lines which come late are caught up with.
+    pub agent: Option<Agent>,
+    /// How far the recording has come; none: as far as it is at this moment, if there is one.
+    pub recording: Option<RecordingPosition>,
+    /// The agent's own checkpoint that holds the conversation as it is.
+    pub checkpoint: Option<String>,
+}
+
+impl NewMoment {
+    /// A moment of which nothing more is known.
+    #[must_use]
+    pub fn new(kind: MomentKind) -> Self {
+        Self {
+            kind,
+            label: None,
+            prompt: None,
+            prompt_id: None,
+            checkpoint: None,
+            tool: None,
+            sub_agent: None,
+            transcript: None,
+            agent: None,
+            recording: None,
+        }
+    }
+}
+
+/// So many characters of a prompt are kept.
+const PROMPT: usize = 200;
+/// So many bytes of a label that a program made are kept.
+const LABEL: usize = 200;
+
+impl Workspace {
+    /// Puts a moment on a session's timeline, and has its snapshot taken behind the caller's back. The cost is that of one line.
+    ///
+    /// # Errors
+    /// If the line cannot be written; then there is no moment. If the worker cannot be told of it; then it has no snapshot.
+    pub fn add_moment(&self, session: &SessionName, new: NewMoment) -> Result<Moment> {
+        let (moment, waiting, pending) = self.write_moment(session, new)?;
+        pending::add(self, &waiting, &pending)?;
+        background::capture(self);
+        Ok(moment)
+    }
+
+    /// Puts a moment that a person asks for on the timeline of the session that is written to, and takes its snapshot. A snapshot that
+    /// fails is told beside: the moment stays, with the reason.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a bad label; if the timeline cannot be written.
+    pub fn mark(&self, label: Option<String>) -> Result<(Moment, Option<Error>)> {
+        check_label(label.as_deref())?;
+        let session = self.writing_session();
+        let new = NewMoment { label: label.clone(), ..NewMoment::new(MomentKind::Manual) };
+        let (mut moment, waiting, pending) = self.write_moment(&session, new)?;
+        let tools = Tools::of(&self.folder(), &session);
+        let waits = [(waiting, pending)];
+        let said = RefCell::new(Vec::new());
+        let look = || self.overtaken(&tools, &waits).inspect(|updates| said.borrow_mut().clone_from(updates));
+        let options = SnapshotOptions { label, kind: SnapshotKind::Manual, ..SnapshotOptions::default() };
+        let error = match self.snapshot_behind(&options, Behind { session: &session, look: &look, own: true }) {
+            Ok(listed) => {
+                for update in said.take() {
+                    moment.record.update(&MomentUpdate { snapshot: Some(listed.shown().id), ..update });
+                }
+                None
+            }
+            Err(error) if error.kind == ErrorKind::Cancelled => return Err(error),
+            Err(error) => {
+                moment.record.reason = Some(told(&error));
+                let update = MomentUpdate::new(moment.record.id.clone());
+                let update = MomentUpdate { reason: moment.record.reason.clone(), ..update };
+                self.append(&session, EventBody::MomentUpdate(Box::new(update)), Durability::Durable)?;
+                Some(error)
+            }
+        };
+        Ok((moment, error))
+    }
+
+    fn write_moment(&self, session: &SessionName, new: NewMoment) -> Result<(Moment, Waiting, Pending)> {
+        let tools = Tools::of(&self.folder(), session);
+        // Who asks for one while a tool runs is that tool, mostly, and means just now.
+        let beside = tools.running()?.filter(|_| new.kind != MomentKind::Manual).map(|running| running.told());
+        let begun = tools.begun();
+        let put_back = self.put_back_so_far();
+        let NewMoment { kind, label, prompt, prompt_id, tool, sub_agent, transcript, checkpoint, agent, recording } =
+            new;
+        let prompt: Option<String> = prompt.map(|prompt| prompt.chars().take(PROMPT).collect());
+        let recording = recording.or_else(|| self.recording_now(session));
+        let record = MomentRecord {
+            label: label.map(|label| one_line(&label, LABEL)).filter(|label| !label.is_empty()),
+            prompt,
+            tool,
+            sub_agent,
+            transcript,
+            checkpoint: checkpoint.filter(|id| id.len() <= LABEL),
+            recording,
+            ..MomentRecord::new(snapshot_id(&self.engine.settings().ids)?, kind)
+        };
+        let event = self.append(session, EventBody::Moment(Box::new(record.clone())), Durability::Instant)?;
+        let waiting = Waiting { seq: event.seq, moment: record.id.clone(), session: session.clone() };
+        let late = agent.zip(record.transcript.clone()).map(|(agent, at)| Late {
+            moment: record.id.clone(),
+            agent,
+            kind,
+            time: event.time,
+            at,
+            tool: record.tool.as_ref().and_then(|tool| tool.id.clone()),
+            prompt: record.prompt.clone(),
+            prompt_id,
+            looks: 0,
+        });
+        let pending = Pending { kind, begun, put_back, boot: boot_id(), beside, late };
+        let moment = Moment { seq: event.seq, time: event.time, session: event.session, record };
+        Ok((moment, waiting, pending))
+    }
+
+    /// The snapshot that a REF names, with the moment that is meant or that the snapshot belongs to.
+    ///
+    /// # Errors
+    /// As [`Workspace::resolve`].
+    pub fn point(&self, reference: &str) -> Result<Point> {
+        self.point_in(&self.state()?, reference)
+    }
+
+    /// The moments of a session, or of all, oldest first.
+    ///
+    /// # Errors
+    /// `NotFound` for a session that is not there; if a timeline cannot be read at all.
+    pub fn moments(&self, session: Option<&SessionName>) -> Result<Vec<Moment>> {
+        let session = self.reading_session(session)?;
+        let mut moments = self.state()?.moments;
+        moments.retain(|moment| session.as_ref().is_none_or(|session| *session == moment.session));
+        Ok(moments)
+    }
+}
+
+/// A text as a label: one line, not too long.
+fn one_line(text: &str, max: usize) -> String {
+    let text: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(max).collect();
+    text.trim().to_owned()
+}

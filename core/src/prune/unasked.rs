@@ -1,0 +1,246 @@
+//! Retention that nobody asked for: at most once an hour, in the background's process behind a snapshot; and at once where an automatic
+//! capture finds the disk too full.
+//!
+//! It never takes what is a person's own (taken by hand, labelled, pinned), what a branch, a view or an undo needs, the newest, or for 14 days the
+//! last of a session, whatever the policy says. What goes is decided, and taken off the timeline, while nobody can pin, label or come to
+//! need a snapshot (the lock `stays`); the providers remove it afterwards. A clock that was set back makes nothing old; one that was ahead costs at most one run
+//! more.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use ah_plugin_api::{Capability, Durability, ErrorKind, Result, SnapshotId, Timestamp};
+
+use crate::config::Config;
+use crate::fsio;
+use crate::gc::GcReport;
+use crate::lock::Lock;
+use crate::prune::Policy;
+use crate::prune::plan::{self, Given};
+use crate::prune::prompts::Prompts;
+use crate::prune::size::BATCH;
+use crate::record::{SnapshotKind, SnapshotRecord};
+use crate::registry::Index;
+use crate::workspace::Workspace;
+
+/// The shortest time between two runs, in seconds.
+const EVERY: i64 = 3_600;
+
+/// On a disk that is too full, this is what stays of `keep-within`, in nanoseconds.
+const TIGHT: i128 = 3_600 * 1_000_000_000;
+
+/// Whether the background has a run to do. A look at one small file.
+pub(crate) fn is_due(workspace: &Workspace) -> bool {
+    let now = workspace.engine.settings().clock.now();
+    match last_run(workspace) {
+        // After the clock was set back, the next run sets it right.
+        Some(last) => !(0..EVERY).contains(&(now.secs - last)),
+        // There is nothing to prune yet: the first hour begins here.
+        None => {
+            let _ = note_run(workspace, now);
+            false
+        }
+    }
+}
+
+fn file(workspace: &Workspace) -> PathBuf {
+    workspace.folder().join("pruned")
+}
+
+fn last_run(workspace: &Workspace) -> Option<i64> {
+    let bytes = fsio::read(&file(workspace)).ok().flatten()?;
+    std::str::from_utf8(&bytes).ok()?.trim().parse().ok()
+}
+
+fn note_run(workspace: &Workspace, now: Timestamp) -> Result<()> {
+    fsio::replace(&file(workspace), format!("{}\n", now.secs).as_bytes(), Durability::Instant)
+}
+
+/// Who is about to need a snapshot is waited for no longer.
+pub(crate) const WAIT: Duration = Duration::from_secs(2);
+
+/// A snapshot of some workspace that may go for want of room.
+struct Candidate {
+    time: Timestamp,
+    workspace: usize,
+    snapshot: SnapshotRecord,
+}
+
+impl Workspace {
+    /// Does what is due. Behind a snapshot: nobody waits for it.
+    pub(crate) fn prune_if_due(&self, report: &mut GcReport) -> Result<()> {
+        let Some(_lock) = Lock::try_take(&self.folder().join("prune.lock"), true)? else { return Ok(()) };
+        if !is_due(self) {
+            return Ok(());
+        }
+        // First, so that whatever becomes of this run the next one is an hour away.
+        note_run(self, self.engine.settings().clock.now())?;
+        let config = self.config()?;
+        let removed = self.prune_unasked(&config, false)?.unwrap_or(0);
+        if removed > 0 {
+            report.did(format!("removed {removed} automatic snapshot(s) that the retention policy does not keep"));
+        }
+        self.compress_closed(report)?;
+        let removed = self.prune_recordings(&config, false)?;
+        if removed > 0 {
+            report.did(format!("removed {removed} recording(s) that the retention policy does not keep"));
+        }
+        let removed = self.shrink_all(&config)?;
+        if removed > 0 {
+            report.did(format!("removed {removed} automatic snapshot(s), as the stores took more than they may"));
+        }
+        Ok(())
+    }
+
+    /// Makes room on a disk that is too full: of recordings first, then, if it still `is_full`, of snapshots. What policies keep for its
+    /// youth alone goes after an hour. False if somebody else is at it, or about to need a snapshot.
+    pub(super) fn prune_for_room(&self, config: &Config, is_full: impl Fn() -> bool) -> Result<bool> {
+        let Some(_lock) = Lock::try_take(&self.folder().join("prune.lock"), true)? else { return Ok(false) };
+        // What cannot be done of that is no reason to leave snapshots.
+        let _ = self.prune_recordings(config, true);
+        if !is_full() {
+            return Ok(true);
+        }
+        let tried = self.prune_unasked(config, true)?.is_some();
+        self.reclaim_all()?;
+        Ok(tried)
+    }
+
+    /// Removes recordings that their policy does not keep; gives how many.
+    fn prune_recordings(&self, config: &Config, tight: bool) -> Result<u64> {
+        let policy = Policy::parse_for_recordings(config.recordings_policy())?;
+        let policy = if tight { policy.tightened(TIGHT) } else { policy };
+        self.remove_untrimmed(&policy)?;
+        let (removed, _) = self.remove_recordings(&self.recording_verdicts(&policy)?)?;
+        Ok(removed)
+    }
+
+    /// Removes what the policy does not keep and nobody would miss; gives how many, as [`Self::remove_free`].
+    fn prune_unasked(&self, config: &Config, tight: bool) -> Result<Option<usize>> {
+        let policy = Policy::parse(config.prune_policy())?;
+        let policy = if tight { policy.tightened(TIGHT) } else { policy };
+        self.remove_free(|given| {
+            let reasons = plan::plan(&policy, given);
+            given.snapshots.iter().zip(reasons).filter(|(_, reason)| reason.is_none()).map(|(going, _)| going).collect()
+        })
+    }
+
+    /// Removes those that `choose` takes of what is there; gives how many. None if somebody is about to need one: the next run sees to it.
+    fn remove_free(
+        &self,
+        choose: impl for<'a> FnOnce(&'a Given<'a>) -> Vec<&'a SnapshotRecord>,
+    ) -> Result<Option<usize>> {
+        let going: Vec<SnapshotRecord> = {
+            let Some(_stays) = self.decide(WAIT)? else { return Ok(None) };
+            let going = self.with_given(|given| choose(given).into_iter().cloned().collect::<Vec<_>>())?;
+            if going.is_empty() {
+                return Ok(Some(0));
+            }
+            self.say_removed(&going, "retention")?;
+            going
+        };
+        self.destroy_all(&going)?;
+        Ok(Some(going.len()))
+    }
+
+    /// Takes a snapshot off the timeline, by `say`, that was taken for something that is over: if it still is of that kind, nobody's own
+    /// and not needed, and `other`, which is to serve instead, is there. Whether that is so; then its provider is to remove it.
+    pub(crate) fn give_up_if_free(
+        &self,
+        (id, kind): (&SnapshotId, SnapshotKind),
+        other: Option<&SnapshotId>,
+        wait: Duration,
+        say: impl FnOnce() -> Result<()>,
+    ) -> Result<bool> {
+        let Some(_stays) = self.decide(wait)? else { return Ok(false) };
+        let free = self.with_given(|given| {
+            let find = |id: &SnapshotId| given.snapshots.iter().find(|snapshot| snapshot.id == *id);
+            let is_free = |snapshot: &SnapshotRecord| snapshot.kind == kind && given.wanted(snapshot).is_none();
+            find(id).is_some_and(is_free) && other.is_none_or(|other| find(other).is_some())
+        })?;
+        if free {
+            say()?;
+        }
+        Ok(free)
+    }
+
+    /// Until it is dropped nobody pins, labels or comes to need a snapshot; none if somebody is still at it after
+    /// `wait`.
+    fn decide(&self, wait: Duration) -> Result<Option<Lock>> {
+        match Lock::take(&self.folder().join("stays.lock"), true, wait, &*self.engine.settings().observer) {
+            Err(error) if error.kind == ErrorKind::Busy => Ok(None),
+            taken => taken.map(Some),
+        }
+    }
+
+    /// What there is, for who decides without being asked.
+    fn with_given<T>(&self, ask: impl FnOnce(&Given<'_>) -> T) -> Result<T> {
+        let state = self.state()?;
+        let (protected, prompts) =
+            (self.protected(&state)?, Prompts::of(&state.events, &state.moments, &state.snapshots));
+        let (snapshots, now) = (&state.snapshots, self.engine.settings().clock.now());
+        Ok(ask(&Given { snapshots, protected: &protected, prompts: &prompts, unasked: true, now }))
+    }
+
+    /// Takes the oldest of all workspaces until the stores in `$AH_HOME` take no more than they may; gives how many.
+    fn shrink_all(&self, config: &Config) -> Result<usize> {
+        let max = self.max_stored(config)?;
+        let known = Index::load(self.engine.home())?.0.workspaces.into_iter().map(|workspace| workspace.record);
+        let everyone: Vec<Self> = known
+            .map(|record| {
+                let root = record.path.clone();
+                self.engine.handle(record, root)
+            })
+            .collect();
+        // One that cannot be asked now does not keep the others from being asked.
+        let stored = || everyone.iter().map(|workspace| workspace.known_bytes().unwrap_or(0)).sum::<u64>();
+        let mut total = stored();
+        if total <= max {
+            return Ok(0);
+        }
+        let mut candidates = Vec::new();
+        for (at, workspace) in everyone.iter().enumerate() {
+            candidates.extend(workspace.may_go(at).unwrap_or_default());
+        }
+        candidates.sort_by_key(|one| (one.time, one.workspace, one.snapshot.seq));
+        let (mut candidates, mut removed) = (candidates.into_iter().peekable(), 0);
+        while total > max && candidates.peek().is_some() {
+            let (mut over, mut batch) = (total - max, vec![BTreeSet::new(); everyone.len()]);
+            for candidate in candidates.by_ref().take(BATCH) {
+                over = over.saturating_sub(everyone[candidate.workspace].own_bytes(&candidate.snapshot).max(1));
+                batch[candidate.workspace].insert(candidate.snapshot.id);
+                if over == 0 {
+                    break;
+                }
+            }
+            for (workspace, going) in everyone.iter().zip(batch).filter(|(_, going)| !going.is_empty()) {
+                // Since they were looked for, somebody may have come to need one.
+                let outcome = workspace.remove_free(|given| {
+                    let may = given.may_give_way().into_iter().map(|at| &given.snapshots[at]);
+                    may.filter(|snapshot| going.contains(&snapshot.id)).collect()
+                });
+                match outcome {
+                    Ok(Some(count)) => removed += count,
+                    // Nobody else's newer ones go in their stead.
+                    Ok(None) => return Ok(removed),
+                    Err(_) => continue,
+                }
+                workspace.reclaim_all()?;
+            }
+            total = stored();
+        }
+        Ok(removed)
+    }
+
+    /// What of this workspace may go for want of room, and frees some.
+    fn may_go(&self, at: usize) -> Result<Vec<Candidate>> {
+        let frees = |snapshot: &&SnapshotRecord| {
+            self.serve(&snapshot.provider).is_ok_and(|served| served.can(Capability::Usage))
+        };
+        self.with_given(|given| {
+            let going = given.may_give_way().into_iter().map(|at| &given.snapshots[at]).filter(frees);
+            going.map(|snapshot| Candidate { time: snapshot.time, workspace: at, snapshot: snapshot.clone() }).collect()
+        })
+    }
+}

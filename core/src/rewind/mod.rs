@@ -1,0 +1,234 @@
+//! Going back in place: files, conversation or both, in the same directory and the same session.
+//!
+//! The conversation is made anew first (`conversation/`), as a copy that nobody knows of yet; then the files are restored, which
+//! may be refused; then the session goes on with the copy, and its timeline says so. Killed before that, the files are as `undo` can
+//! take them back, and `gc` takes the copy away. The conversation that there was stays where it is, under its own id.
+//!
+//! `line.rs`: what the session has left behind by that.
+
+mod line;
+
+use ah_agents::Home;
+use ah_agents::launch::{self, Form};
+use ah_plugin_api::{Durability, Result, SnapshotId, Timestamp};
+use serde::{Deserialize, Serialize};
+
+use crate::conversation::{Bearer, ConversationReport, FromRecord, Rebuilt, Seat, Start};
+use crate::ids::SessionName;
+use crate::moments::MomentKind;
+use crate::registry::Index;
+use crate::restore::{RestoreOptions, RestoreReport};
+use crate::session::{self, AgentSession, ResumeMethod};
+use crate::state::State;
+use crate::text;
+use crate::timeline::EventBody;
+use crate::workspace::Workspace;
+
+pub(crate) use line::left_behind;
+
+/// What is said about going back.
+#[derive(Debug, Clone)]
+pub struct RewindOptions {
+    /// The REF to go back to.
+    pub to: String,
+    /// Whether files are restored.
+    pub files: bool,
+    /// Whether the conversation is cut.
+    pub conversation: bool,
+    /// With a person at the terminal, or without.
+    pub form: Form,
+    /// Where agents keep their things.
+    pub agents: Home,
+}
+
+/// What going back did.
+#[derive(Debug, Clone, Serialize)]
+pub struct RewindReport {
+    /// The session.
+    pub session: SessionName,
+    /// The moment it is at now.
+    pub from: FromRecord,
+    /// What became of the files; none: they stayed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub restore: Option<RestoreReport>,
+    /// The conversation as it goes on; none: it stayed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub conversation: Option<ConversationReport>,
+    /// What a person should know of the choice.
+    pub notes: Vec<String>,
+}
+
+/// Event: a session went back to one of its moments.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rewind {
+    /// The moment.
+    pub moment: SnapshotId,
+    /// Its place in the order: what is from there on to this event, is behind.
+    pub to: u64,
+    /// The snapshot that the files are those of; none: they stayed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshot: Option<SnapshotId>,
+    /// The restore that brought them back; none if nothing differed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub restore: Option<String>,
+    /// How the conversation was taken up; none: it stayed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub method: Option<ResumeMethod>,
+    /// The agent's id of it from now on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent_session: Option<String>,
+    /// The agent's session until then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub left: Option<AgentSession>,
+}
+
+/// A prompt that can be gone back behind.
+#[derive(Debug, Clone, Serialize)]
+pub struct PromptRecord {
+    /// Its moment: a REF.
+    pub moment: SnapshotId,
+    /// The session.
+    pub session: SessionName,
+    /// When.
+    #[serde(with = "text::time")]
+    pub time: Timestamp,
+    /// Its beginning.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub text: Option<String>,
+}
+
+impl Workspace {
+    /// Goes back to a moment.
+    ///
+    /// # Errors
+    /// As [`Workspace::restore`] and [`Workspace::session_branch`]. Whatever the error, the conversation is
+    /// what it was; where files were restored by then, the error says so, and what takes them back.
+    pub fn rewind(&self, options: &RewindOptions) -> Result<RewindReport> {
+        self.fence_all()?;
+        let state = self.state()?;
+        let only = match (options.files, options.conversation) {
+            (true, false) => " --files",
+            (false, true) => " --conversation",
+            _ => "",
+        };
+        let again = |reference: &str| format!("ah agent rewind {reference}{only}");
+        let start = self.start_from(&state, &options.to, again)?;
+        if options.files {
+            self.usable(&start.snapshot).map_err(|error| self.offer(&state, &start.snapshot, &error, again))?;
+        }
+        let rebuilt = match options.conversation {
+            true => {
+                self.is_seated_here(&start.agent()?.1.start, &format!("{} --run", again(&options.to)))?;
+                Some(self.cut_in_place(&state, &start, options)?)
+            }
+            false => None,
+        };
+        let take_back = || rebuilt.iter().for_each(|rebuilt| rebuilt.take_back(self));
+        let restore = match options.files {
+            true => {
+                let restored = self.restore_behind_fence(start.snapshot.id.as_str(), &RestoreOptions::default());
+                Some(restored.inspect_err(|_| take_back())?)
+            }
+            false => None,
+        };
+        let event = Rewind {
+            moment: start.moment.record.id.clone(),
+            to: start.moment.seq,
+            snapshot: options.files.then(|| start.snapshot.id.clone()),
+            restore: restore.as_ref().and_then(|report| report.restore.clone()),
+            method: rebuilt.as_ref().map(|rebuilt| rebuilt.report.method),
+            agent_session: rebuilt.as_ref().and_then(|rebuilt| rebuilt.report.agent_session.clone()),
+            left: start.agent.clone().filter(|_| rebuilt.is_some()),
+        };
+        let session = start.moment.session.clone();
+        let said = self.go_on(&session, rebuilt.as_ref(), event);
+        said.inspect_err(|_| take_back()).map_err(|error| match &restore {
+            Some(_) => error
+                .context("the files were restored, but the session could not be written")
+                .with_hint("ah agent fs undo"),
+            None => error,
+        })?;
+        let conversation_is_cut = rebuilt.is_some();
+        if let Some(rebuilt) = &rebuilt {
+            // All is done; if that cannot be said, gc finds that it is.
+            let _ = rebuilt.keep(self);
+        }
+        let mut notes = start.notes.clone();
+        // By the process that called last for that conversation.
+        let known = start.agent.as_ref().and_then(|agent| self.engine.known(&agent.name, &agent.id).ok()?);
+        let running = known.and_then(|known| known.process).filter(|agent| conversation_is_cut && agent.alive());
+        if let Some(agent) = running {
+            notes.push(format!(
+                "the agent still runs (process {}), with the whole conversation: end it before another one is started",
+                agent.pid
+            ));
+        }
+        let from = start.record();
+        let conversation = rebuilt.map(|rebuilt| rebuilt.report);
+        Ok(RewindReport { session, from, restore, conversation, notes })
+    }
+
+    fn cut_in_place(&self, state: &State, start: &Start, options: &RewindOptions) -> Result<Rebuilt> {
+        let (agent, source) = start.agent()?;
+        launch::program(agent, &options.agents)?;
+        let cwd = self.seat_below(&self.root, &source.start, &self.root);
+        self.rebuild(
+            state,
+            start,
+            &Bearer {
+                workspace: self,
+                session: &start.moment.session,
+                seat: Seat { home: &options.agents, cwd: &cwd, shown: None },
+                instruction: None,
+                form: options.form,
+            },
+        )
+    }
+
+    /// Lets the session go on from there. If that fails its record is what it was.
+    fn go_on(&self, session: &SessionName, rebuilt: Option<&Rebuilt>, event: Rewind) -> Result<()> {
+        let before = session::load(&self.folder(), session)?;
+        let write = || {
+            if let Some(rebuilt) = rebuilt {
+                // Without an id yet the session is free for the one that the agent gives itself.
+                let agent = rebuilt.agent_session();
+                self.change_session(session, |record| {
+                    record.was_agents = true;
+                    record.agent = agent;
+                    record.ended = None;
+                })?;
+                let _ = Index::refresh(self.engine.home());
+            }
+            self.append(session, EventBody::Rewind(Box::new(event)), Durability::Durable).map(drop)
+        };
+        let written = write();
+        if let (Err(_), Some(before)) = (&written, before) {
+            // A write may fail after the file was replaced.
+            let _ = self.change_session(session, |record| *record = before);
+            let _ = Index::refresh(self.engine.home());
+        }
+        written
+    }
+
+    /// The prompts that can be gone back behind, the newest first.
+    ///
+    /// # Errors
+    /// If the timeline cannot be read.
+    pub fn prompts(&self, most: usize) -> Result<Vec<PromptRecord>> {
+        let state = self.state()?;
+        let settings = self.engine.settings();
+        let own = settings.session.as_ref().or(settings.agent_session.as_ref());
+        let prompts = state.moments.iter().rev().filter(|moment| {
+            moment.record.kind == MomentKind::Prompt
+                && own.is_none_or(|own| *own == moment.session)
+                && !state.rewound.contains(&moment.record.id)
+        });
+        let record = |moment: &crate::moments::Moment| PromptRecord {
+            moment: moment.record.id.clone(),
+            session: moment.session.clone(),
+            time: moment.time,
+            text: moment.record.prompt.clone(),
+        };
+        Ok(prompts.take(most).map(record).collect())
+    }
+}

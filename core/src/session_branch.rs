@@ -1,0 +1,236 @@
+//! A session branch: a new session from a moment, in a branch of its own, with the files and the conversation as they were.
+//!
+//! The order of steps: what can be refused is refused; the branch is written down as `making` and made (`branch/`); in it the
+//! conversation is made anew (`conversation/`), and the session with where it comes from; then the branch is ready, and the
+//! timelines of both sessions say so. Until it is ready, whatever a killed process left of all this, `gc` takes away.
+//!
+//! The new session belongs to the branch, which is a workspace of its own, and bears the branch's name. `ah session list` shows both.
+
+use std::path::PathBuf;
+
+use ah_agents::Home;
+use ah_agents::launch::{self, Form};
+use ah_plugin_api::{Durability, Error, ErrorKind, Result, SnapshotId};
+use serde::{Deserialize, Serialize};
+
+use crate::branch::{self, BranchRecord};
+use crate::conversation::{Bearer, ConversationReport, FromRecord, Rebuilt, Seat, Start, is_about_the_snapshot};
+use crate::ids::{BranchId, SessionName};
+use crate::moments::told;
+use crate::registry::Index;
+use crate::session::{self, ResumeMethod, SessionRecord};
+use crate::state::State;
+use crate::text;
+use crate::timeline::EventBody;
+use crate::workspace::Workspace;
+
+/// What is said about a session branch to be made.
+#[derive(Debug, Clone)]
+pub struct SessionBranchOptions {
+    /// The REF to start from.
+    pub from: String,
+    /// The new session's name, and the branch's.
+    pub name: SessionName,
+    /// What to tell the agent first.
+    pub instruction: Option<String>,
+    /// With a person at the terminal, or without.
+    pub form: Form,
+    /// The path of the workspace at which the agent will see the branch; none: it will run in the branch's directory.
+    pub shown_at: Option<PathBuf>,
+    /// Where agents keep their things.
+    pub agents: Home,
+}
+
+/// A session branch that was made.
+#[derive(Debug, Clone, Serialize)]
+pub struct SessionBranchReport {
+    /// The new session.
+    pub session: SessionRecord,
+    /// Its files.
+    pub branch: BranchRecord,
+    /// Where it comes from.
+    pub from: FromRecord,
+    /// Its conversation.
+    pub conversation: ConversationReport,
+    /// What a person should know of the choice.
+    pub notes: Vec<String>,
+}
+
+/// Event: a session branch was made. It stands on the timelines of both sessions.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SessionBranched {
+    /// The new session, and its branch, by name.
+    pub name: String,
+    /// The branch that it belongs to.
+    pub branch: BranchId,
+    /// The session that it grew from.
+    pub from: SessionName,
+    /// The moment in that.
+    pub moment: SnapshotId,
+    /// The snapshot that the files came from.
+    pub snapshot: SnapshotId,
+    /// How the conversation was taken up.
+    pub method: ResumeMethod,
+    /// The agent's id of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent_session: Option<String>,
+}
+
+impl Workspace {
+    /// Makes a session branch.
+    ///
+    /// # Errors
+    /// As [`Workspace::resolve`] and [`Workspace::branch`]; `FailedPrecondition` if no agent's conversation belongs to the moment, or
+    /// if its snapshot cannot be used, with the nearest that can be in the hint; `NotFound` if the agent is not installed. Whatever
+    /// the error, nothing has been made. What can fail once it is made is a note of the report.
+    pub fn session_branch(&self, options: &SessionBranchOptions) -> Result<SessionBranchReport> {
+        self.fence_all()?;
+        let _stays = self.lock_stays()?;
+        let state = self.state()?;
+        if options.name == SessionName::main() {
+            let message = "`main` is the name of every workspace's own session";
+            return Err(Error::new(ErrorKind::InvalidArgument, message).with_hint("choose another one for --name"));
+        }
+        let again = |reference: &str| format!("ah session branch {reference} --name {}", options.name);
+        let start = self.start_from(&state, &options.from, again)?;
+        let (agent, source) = start.agent()?;
+        self.is_seated_here(&source.start, &format!("{} --run", again(&options.from)))?;
+        launch::program(agent, &options.agents)?;
+        // An instruction that cannot be given is refused before anything is made.
+        launch::fresh(agent, options.instruction.as_deref(), options.form)?;
+        self.may_branch_as(options.name.as_str())?;
+        let snapshot = start.snapshot.clone();
+        self.usable(&snapshot).map_err(|error| self.offer(&state, &snapshot, &error, again))?;
+        let (mut begun, mut made) = (false, None);
+        let branch = self.furnished_branch(options.name.as_str(), &snapshot, |branch, own| {
+            begun = true;
+            made = Some(self.furnish(&state, &start, options, (branch, own))?);
+            Ok(())
+        });
+        let branch = branch.map_err(|error| {
+            if let Some((_, rebuilt)) = &made {
+                Rebuilt::discard(rebuilt, self);
+            }
+            match begun || !is_about_the_snapshot(&error) {
+                true => error,
+                false => self.offer(&state, &snapshot, &error, again),
+            }
+        })?;
+        let Some((session, rebuilt)) = made else {
+            return Err(Error::new(ErrorKind::Internal, "a branch was not furnished"));
+        };
+        let (from, mut notes) = (start.record(), start.notes.clone());
+        // If it cannot be said that this is done, gc finds that it is.
+        let _ = rebuilt.keep(self);
+        let body = branched(&start, &rebuilt, &branch);
+        if let Err(error) = self.append(&start.moment.session, body, Durability::Durable) {
+            notes.push(format!("the timeline of {} does not tell of it: {}", start.moment.session, told(&error)));
+        }
+        Ok(SessionBranchReport { session, branch, from, conversation: rebuilt.report, notes })
+    }
+
+    /// Makes the conversation and the session, in a branch that is being made.
+    fn furnish(
+        &self,
+        state: &State,
+        start: &Start,
+        options: &SessionBranchOptions,
+        (branch, own): (&BranchRecord, &Self),
+    ) -> Result<(SessionRecord, Rebuilt)> {
+        let shown_at = options.shown_at.as_deref();
+        let cwd = self.seat_below(shown_at.unwrap_or(&branch.path), &start.agent()?.1.start, &branch.path);
+        let bearer = Bearer {
+            workspace: own,
+            session: &options.name,
+            seat: Seat { home: &options.agents, cwd: &cwd, shown: shown_at.map(|at| (at, branch.path.as_path())) },
+            instruction: options.instruction.as_deref(),
+            form: options.form,
+        };
+        let rebuilt = self.rebuild(state, start, &bearer)?;
+        let mut session = SessionRecord::new(options.name.clone(), self.engine.settings().clock.now());
+        session.agent = rebuilt.agent_session();
+        session.provenance = Some(rebuilt.provenance(start));
+        let written = session::make(&own.folder(), session.clone());
+        let said = written
+            .and_then(|()| own.append(&options.name, branched(start, &rebuilt, branch), Durability::Durable).map(drop));
+        said.inspect_err(|_| rebuilt.discard(self))?;
+        // The agent's hooks find the session by the agent's id for it. Only a cache: what cannot be written now is made anew then.
+        let _ = Index::refresh(self.engine.home());
+        Ok((session, rebuilt))
+    }
+}
+
+/// What both timelines say.
+fn branched(start: &Start, rebuilt: &Rebuilt, branch: &BranchRecord) -> EventBody {
+    EventBody::SessionBranch(Box::new(SessionBranched {
+        name: branch.name.clone(),
+        branch: branch.id.clone(),
+        from: start.moment.session.clone(),
+        moment: start.moment.record.id.clone(),
+        snapshot: start.snapshot.id.clone(),
+        method: rebuilt.report.method,
+        agent_session: rebuilt.report.agent_session.clone(),
+    }))
+}
+
+/// A session in a list of those that belong together.
+#[derive(Debug, Clone, Serialize)]
+pub struct ListedSession {
+    /// The session.
+    #[serde(flatten)]
+    pub record: SessionRecord,
+    /// The branch that it belongs to, by name; none: it is this workspace's, or the origin's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub branch: Option<String>,
+    /// Its workspace, where that is another one.
+    #[serde(with = "text::abs_option", skip_serializing_if = "Option::is_none")]
+    pub workspace: Option<PathBuf>,
+}
+
+impl Workspace {
+    /// The sessions of this workspace, oldest first, with the session branches that grew from it, however far; and in a branch the
+    /// sessions that its own grew from.
+    ///
+    /// # Errors
+    /// If the folders of workspaces or branches cannot be read.
+    pub fn related_sessions(&self) -> Result<Vec<ListedSession>> {
+        let home = self.engine.home();
+        let own = self.sessions()?;
+        let branches: Vec<BranchRecord> = branch::all(home)?.into_iter().map(|file| file.record).collect();
+        let mut listed: Vec<ListedSession> = Vec::new();
+        let above = branches.iter().find(|branch| branch.workspace.as_ref() == Some(&self.id));
+        if let Some(above) = above {
+            let from: Vec<&SessionName> =
+                own.iter().filter_map(|record| Some(&record.provenance.as_ref()?.from_session_id)).collect();
+            let theirs = session::list(&home.workspace(above.origin.as_str()))?;
+            let theirs = theirs.into_iter().filter(|record| from.contains(&&record.name));
+            listed.extend(theirs.map(|record| ListedSession {
+                record,
+                branch: branches.iter().find(|b| b.workspace.as_ref() == Some(&above.origin)).map(|b| b.name.clone()),
+                workspace: Some(above.origin_path.clone()),
+            }));
+        }
+        listed.extend(own.into_iter().map(|record| ListedSession { record, branch: None, workspace: None }));
+        let mut origins = vec![self.id.clone()];
+        let mut at = 0;
+        while let Some(origin) = origins.get(at).cloned() {
+            at += 1;
+            for branch in branches.iter().filter(|branch| branch.origin == origin) {
+                let Some(id) = &branch.workspace else { continue };
+                // None can have grown from itself, however damaged the records.
+                if origins.contains(id) {
+                    continue;
+                }
+                origins.push(id.clone());
+                let theirs = session::list(&home.workspace(id.as_str()))?;
+                let theirs = theirs.into_iter().filter(|record| record.provenance.is_some());
+                listed.extend(theirs.map(|record| ListedSession {
+                    record,
+                    branch: Some(branch.name.clone()),
+                    workspace: Some(branch.path.clone()),
+                }));
+            }
+        }
+        Ok(listed)
+    }
+}

@@ -1,0 +1,186 @@
+//! Session branches and rewinding, from outside of core.
+
+use std::fs;
+use std::sync::atomic::Ordering;
+
+use ah_core::{Access, ErrorKind, EventBody, GcOptions, ResumeMethod, RmOptions, TimelineFilter, UndoOptions};
+
+use crate::lab::Lab;
+use crate::talk::{ID, Talk, project};
+
+fn talked(lab: &Lab) -> Talk {
+    lab.step("a", "0");
+    let mut talk = Talk::begin(lab);
+    talk.turn(lab, "the first", "1");
+    talk.turn(lab, "the second", "2");
+    talk
+}
+
+#[test]
+fn the_copy_lies_where_the_agent_will_look_for_it() {
+    let lab = Lab::new();
+    let talk = talked(&lab);
+    let workspace = lab.open();
+    let made = workspace.session_branch(&talk.branch_of("@prompt", "there")).unwrap();
+    let options = ah_core::SessionBranchOptions { shown_at: None, ..talk.branch_of("@prompt", "here") };
+    let plain = workspace.session_branch(&options).unwrap();
+    for (made, cwd) in [(&made, lab.path()), (&plain, plain.branch.path.clone())] {
+        assert_eq!((&made.conversation.cwd, made.conversation.method), (&cwd, ResumeMethod::Resume));
+        let copy = made.conversation.transcript.as_ref().unwrap();
+        let id = made.conversation.agent_session.as_ref().unwrap();
+        assert_eq!(*copy, talk.home.claude.join("projects").join(project(&cwd)).join(format!("{id}.jsonl")));
+        let text = fs::read_to_string(copy).unwrap();
+        assert!(text.contains("done with the first") && !text.contains("the second") && !text.contains(ID), "{text}");
+        let words: Vec<_> = made.conversation.command.iter().map(|word| word.to_str().unwrap()).collect();
+        assert_eq!(words, ["claude", "--resume", id, "--", "go on"]);
+        assert_eq!(fs::read_to_string(made.branch.path.join("a")).unwrap(), "1");
+    }
+    assert_eq!(talk.files().len(), 3);
+    // Nothing is left of the work.
+    let pending = fs::read_dir(lab.folder().join("conversations")).unwrap().count();
+    assert_eq!(pending, 0);
+    assert!(workspace.gc(&GcOptions::default()).unwrap().actions.is_empty());
+    assert_eq!(talk.files().len(), 3);
+}
+
+#[test]
+fn a_session_branch_is_a_session_of_its_branch() {
+    let lab = Lab::new();
+    let talk = talked(&lab);
+    let workspace = lab.open();
+    let made = workspace.session_branch(&talk.branch_of("@prompt", "retry")).unwrap();
+    let own = lab.engine().workspace(&made.branch.path, Access::Existing).unwrap();
+    let names = |workspace: &ah_core::Workspace| {
+        let listed = workspace.related_sessions().unwrap().into_iter();
+        listed.map(|session| (session.record.name.to_string(), session.branch)).collect::<Vec<_>>()
+    };
+    let named = |name: &str, branch: Option<&str>| (name.to_owned(), branch.map(str::to_owned));
+    assert_eq!(names(&workspace), [named("main", None), named("claude-one", None), named("retry", Some("retry"))]);
+    assert_eq!(names(&own), [named("claude-one", None), named("retry", None)]);
+    let from = made.session.provenance.as_ref().unwrap();
+    assert_eq!((&from.from_session_id, &from.fs_snapshot_id), (&talk.session, &made.from.snapshot));
+    assert_eq!(from.from_ts, made.from.time);
+    for workspace in [&workspace, &own] {
+        let events = workspace.timeline(&TimelineFilter::default()).unwrap().events;
+        let said = events.iter().filter(|event| matches!(&event.body, EventBody::SessionBranch(_)));
+        assert_eq!(said.count(), 1);
+    }
+    workspace.remove_branch("retry", true).unwrap();
+    assert_eq!(names(&workspace).len(), 2);
+}
+
+/// Which groups of the timeline begin with a prompt that was left behind.
+fn left(workspace: &ah_core::Workspace) -> Vec<bool> {
+    let report = workspace.timeline(&TimelineFilter::default()).unwrap();
+    report.prompts().iter().map(|group| group.left).collect()
+}
+
+#[test]
+fn going_back_twice_goes_back_further() {
+    let lab = Lab::new();
+    let mut talk = talked(&lab);
+    talk.turn(&lab, "the third", "3");
+    let workspace = lab.open();
+    let text = || fs::read_to_string(lab.path().join("a")).unwrap();
+    assert_eq!(workspace.prompts(9).unwrap().len(), 3);
+    for (left, a) in [(2, "2"), (1, "1"), (0, "0")] {
+        let report = workspace.rewind(&talk.back_to("@prompt")).unwrap();
+        assert_eq!((text().as_str(), workspace.prompts(9).unwrap().len()), (a, left));
+        let session =
+            workspace.related_sessions().unwrap().into_iter().find(|listed| listed.record.name == talk.session);
+        let agent = session.unwrap().record.agent;
+        // Before the first prompt there is nothing to go on with, and the agent starts anew.
+        let made = report.conversation.unwrap();
+        assert_eq!(made.agent_session.is_some(), left > 0);
+        assert_eq!(agent.map(|agent| agent.id), made.agent_session);
+    }
+    assert_eq!(workspace.rewind(&talk.back_to("@prompt")).unwrap_err().kind, ErrorKind::NotFound);
+    // One forward.
+    workspace.undo(&UndoOptions::default()).unwrap();
+    assert_eq!(text(), "1");
+    assert_eq!(workspace.prompts(9).unwrap().len(), 0, "the conversation stays where it is");
+    assert_eq!(left(&workspace), [false, true, true, true], "what came before the first prompt is no prompt");
+}
+
+#[test]
+fn what_the_files_went_back_to_alone_counts_until_that_is_undone() {
+    let lab = Lab::new();
+    let talk = talked(&lab);
+    let workspace = lab.open();
+    let files = ah_core::RewindOptions { conversation: false, ..talk.back_to("@prompt") };
+    let report = workspace.rewind(&files).unwrap();
+    assert!(report.conversation.is_none() && talk.files().len() == 1);
+    assert_eq!((workspace.prompts(9).unwrap().len(), left(&workspace)), (1, vec![false, false, true]));
+    workspace.undo(&UndoOptions::default()).unwrap();
+    assert_eq!((workspace.prompts(9).unwrap().len(), left(&workspace)), (2, vec![false; 3]));
+    // The undo undone.
+    workspace.undo(&UndoOptions::default()).unwrap();
+    assert_eq!(workspace.prompts(9).unwrap().len(), 1);
+}
+
+#[test]
+fn a_branch_that_cannot_be_made_leaves_nothing_and_offers_another_snapshot() {
+    let lab = Lab::new();
+    let talk = talked(&lab);
+    let workspace = lab.open();
+    lab.fake.clones_fail.store(true, Ordering::Relaxed);
+    let error = workspace.session_branch(&talk.branch_of("@prompt", "retry")).unwrap_err();
+    assert_eq!(error.kind, ErrorKind::FailedPrecondition, "{error:?}");
+    assert!(error.hint.unwrap().starts_with("ah session branch "));
+    assert!(workspace.branches().unwrap().is_empty());
+    assert_eq!(talk.files().len(), 1);
+    lab.fake.clones_fail.store(false, Ordering::Relaxed);
+    // The moment's own is gone.
+    let point = workspace.point("@prompt").unwrap();
+    workspace.rm(&[point.snapshot.id.to_string()], &RmOptions::default()).unwrap();
+    let moment = point.moment.unwrap().record.id;
+    let error = workspace.session_branch(&talk.branch_of(moment.as_str(), "retry")).unwrap_err();
+    assert_eq!(error.kind, ErrorKind::FailedPrecondition, "{error:?}");
+    let hint = error.hint.unwrap();
+    let offered = hint.split(' ').nth(3).unwrap();
+    assert_ne!(offered, point.snapshot.id.as_str());
+    workspace.session_branch(&talk.branch_of(offered, "retry")).unwrap();
+}
+
+#[test]
+fn where_the_agents_home_cannot_be_written_nothing_is_left() {
+    let lab = Lab::new();
+    let talk = talked(&lab);
+    let workspace = lab.open();
+    // A file where the folder for the branch's directory would have to be.
+    let options = ah_core::SessionBranchOptions { shown_at: None, ..talk.branch_of("@prompt", "retry") };
+    let folder = talk.home.claude.join("projects").join(project(&lab.settings.home.join("branches/retry")));
+    fs::write(&folder, "").unwrap();
+    let error = workspace.session_branch(&options).unwrap_err();
+    assert!(!error.message.is_empty());
+    assert!(workspace.branches().unwrap().is_empty(), "{error:?}");
+    assert_eq!(talk.files().len(), 2);
+    assert!(workspace.gc(&GcOptions::default()).unwrap().actions.is_empty());
+    fs::remove_file(&folder).unwrap();
+    workspace.session_branch(&options).unwrap();
+}
+
+#[test]
+fn copies_of_whole_transcripts_go_as_recordings_do() {
+    let mut lab = Lab::new();
+    let mut talk = talked(&lab);
+    talk.turn(&lab, "the third", "3");
+    let copies = |lab: &Lab| -> Vec<std::path::PathBuf> {
+        let all = fs::read_dir(lab.folder().join("sessions/claude-one")).unwrap().map(|entry| entry.unwrap().path());
+        all.filter(|path| path.file_name().unwrap().to_str().unwrap().starts_with("untrimmed-")).collect()
+    };
+    lab.open().rewind(&talk.back_to("@prompt")).unwrap();
+    let newest = lab.open().rewind(&talk.back_to("@prompt")).unwrap().conversation.unwrap();
+    assert_eq!(copies(&lab).len(), 2);
+    let run = |lab: &Lab| {
+        lab.wait(4_000);
+        assert!(lab.open().gc(&GcOptions { auto: true }).unwrap().failures.is_empty());
+    };
+    run(&lab);
+    run(&lab);
+    assert_eq!(copies(&lab).len(), 2, "by the default policy they stay");
+    lab.settings.environment.insert("prune.recordings".into(), "max-size=1".into());
+    run(&lab);
+    assert_eq!(copies(&lab), [newest.untrimmed.unwrap()]);
+    assert!(talk.file.exists());
+}

@@ -1,0 +1,153 @@
+//! What moments show whose snapshots come late.
+
+use std::fs;
+use std::sync::atomic::Ordering;
+
+use ah_agents::Agent;
+use ah_core::{
+    Moment, MomentKind, MomentTool, NewMoment, RestoreOptions, RmOptions, SessionName, SnapshotFilter,
+    TranscriptPosition, UndoOptions,
+};
+use rustix::fs::{FlockOperation, flock};
+
+use crate::lab::Lab;
+
+/// A moment that waits for its snapshot, after a file was written.
+fn waiting(lab: &Lab, text: &str) {
+    lab.write("a", text);
+    another(lab);
+}
+
+fn another(lab: &Lab) {
+    lab.wait(1);
+    lab.open().add_moment(&SessionName::main(), NewMoment::new(MomentKind::Stop)).unwrap();
+}
+
+fn captured(lab: &Lab) -> Moment {
+    lab.open().capture().unwrap();
+    lab.open().moments(None).unwrap().pop().unwrap()
+}
+
+#[test]
+fn what_was_put_back_before_the_snapshot_makes_it_inexact() {
+    let lab = Lab::new();
+    lab.step("a", "0");
+    let mut put_back: Vec<Box<dyn Fn()>> = vec![
+        Box::new(|| drop(lab.open().restore("@", &RestoreOptions::default()).unwrap())),
+        Box::new(|| drop(lab.open().undo(&UndoOptions::default()).unwrap())),
+    ];
+    for (at, put_back) in put_back.drain(..).enumerate() {
+        waiting(&lab, &format!("before {at}"));
+        put_back();
+        let moment = captured(&lab).record;
+        assert_eq!((moment.inexact, moment.exact()), (true, None), "{moment:?}");
+        assert!(moment.reason.is_some_and(|reason| reason.contains("restored")));
+        waiting(&lab, &format!("after {at}"));
+        assert!(captured(&lab).record.exact().is_some());
+    }
+    // What is only looked at changes nothing.
+    waiting(&lab, "more");
+    lab.open().restore("@", &RestoreOptions { dry_run: true, ..RestoreOptions::default() }).unwrap();
+    assert!(captured(&lab).record.exact().is_some());
+}
+
+#[test]
+fn what_is_captured_while_files_are_put_back_is_inexact() {
+    let lab = Lab::new();
+    lab.step("a", "0");
+    waiting(&lab, "half-way");
+    let restoring = fs::File::create(lab.folder().join("restore.lock")).unwrap();
+    flock(&restoring, FlockOperation::LockExclusive).unwrap();
+    let moment = captured(&lab).record;
+    assert!(moment.inexact && moment.reason.unwrap().contains("restored"));
+    drop(restoring);
+    waiting(&lab, "done");
+    assert!(captured(&lab).record.exact().is_some());
+}
+
+#[test]
+fn a_session_that_cannot_be_served_does_not_stop_the_others() {
+    let lab = Lab::new();
+    lab.step("a", "0");
+    let (broken, sound) = (SessionName::new("broken").unwrap(), SessionName::new("sound").unwrap());
+    for session in [&broken, &sound] {
+        lab.write("a", session.as_str());
+        lab.wait(1);
+        lab.open().add_moment(session, NewMoment::new(MomentKind::Stop)).unwrap();
+    }
+    let timeline = lab.folder().join("sessions/broken/timeline.jsonl");
+    let aside = lab.folder().join("aside");
+    fs::rename(&timeline, &aside).unwrap();
+    fs::create_dir(&timeline).unwrap();
+    lab.open().capture().unwrap_err();
+    fs::remove_dir(&timeline).unwrap();
+    fs::rename(&aside, &timeline).unwrap();
+    let of = |session: &SessionName| lab.open().moments(Some(session)).unwrap().pop().unwrap().record.snapshot;
+    assert!(of(&broken).is_none() && of(&sound).is_some());
+    lab.open().capture().unwrap();
+    assert!(of(&broken).is_some());
+}
+
+#[test]
+fn what_waited_when_the_machine_went_down_is_inexact() {
+    let lab = Lab::new();
+    lab.step("a", "0");
+    waiting(&lab, "1");
+    let file = fs::read_dir(lab.folder().join("pending")).unwrap().next().unwrap().unwrap().path();
+    let mut left: serde_json::Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+    assert!(!left["boot"].as_str().unwrap().is_empty());
+    left["boot"] = "another".into();
+    fs::write(&file, left.to_string()).unwrap();
+    let moment = captured(&lab).record;
+    assert!(moment.inexact && moment.snapshot.is_some(), "{moment:?}");
+    assert!(moment.reason.is_some_and(|reason| reason.contains("started anew")));
+}
+
+#[test]
+fn a_snapshot_that_is_gone_serves_no_moment() {
+    let lab = Lab::new();
+    lab.fake.treeless.store(true, Ordering::Relaxed);
+    lab.step("a", "0");
+    waiting(&lab, "1");
+    let first = captured(&lab).record.snapshot.unwrap();
+    another(&lab);
+    assert_eq!(captured(&lab).record.snapshot.as_ref(), Some(&first), "nothing has changed");
+    lab.open().rm(&[first.to_string()], &RmOptions::default()).unwrap();
+    another(&lab);
+    let now = captured(&lab).record.exact().cloned().unwrap();
+    let there = lab.open().snapshots(&SnapshotFilter::default()).unwrap();
+    assert!(now != first && there.iter().any(|snapshot| snapshot.id == now));
+}
+
+#[test]
+fn late_places_are_looked_for_when_captures_are_done_and_all_at_once() {
+    let lab = Lab::new();
+    lab.step("a", "0");
+    let file = lab.top.join("transcript");
+    let result = |at: usize| {
+        let content = serde_json::json!([{"type": "tool_result", "tool_use_id": format!("t{at}"), "content": "ok"}]);
+        let message = serde_json::json!({"role": "user", "content": content});
+        format!("{}\n", serde_json::json!({"type": "user", "message": message, "uuid": format!("u{at}")}))
+    };
+    fs::write(&file, (1..=3).map(result).collect::<String>()).unwrap();
+    let tool = |at: usize| {
+        let transcript = Some(TranscriptPosition { file: file.clone(), line: 0, offset: 0, uuid: None });
+        let tool = Some(MomentTool { name: "Bash".to_owned(), id: Some(format!("t{at}")) });
+        let new = NewMoment { transcript, tool, agent: Some(Agent::Claude), ..NewMoment::new(MomentKind::Tool) };
+        lab.open().add_moment(&SessionName::main(), new).unwrap();
+    };
+    let lines = || -> Vec<u64> {
+        let moments = lab.open().moments(None).unwrap().into_iter();
+        moments.map(|moment| moment.record.transcript.unwrap().line).collect()
+    };
+    // As if another worker looked.
+    let looking = fs::File::create(lab.folder().join("late.lock")).unwrap();
+    flock(&looking, FlockOperation::LockExclusive).unwrap();
+    [2, 1].into_iter().for_each(tool);
+    assert!(captured(&lab).record.exact().is_some());
+    assert_eq!(lines(), [0, 0]);
+    drop(looking);
+    tool(3);
+    captured(&lab);
+    assert_eq!(lines(), [2, 1, 3]);
+}

@@ -1,0 +1,337 @@
+//! Playing a recording in the terminal, forwards and backwards.
+//!
+//! Played straight on, of what was recorded all that draws is written to the terminal as it is, and nothing else (`filter.rs`): a recording may be
+//! anybody's. After a jump the screen is painted as it was at that point (`screens.rs`), so that nothing flashes by. The recording is read as it
+//! is played: its length does not matter. However it ends, by a signal too, the terminal is as it was.
+
+mod filter;
+mod screens;
+
+use std::io::BufRead;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use ah_plugin_api::{Error, Result};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::termios::{QueueSelector, tcflush};
+
+use crate::cast::EventKind;
+use crate::run::{Raw, Signals};
+use filter::Filter;
+use screens::Screens;
+
+/// How far an arrow key jumps.
+const JUMP: Duration = Duration::from_secs(5);
+
+/// A recording that can be read from any line of it.
+pub trait Source {
+    /// Opens it at the line that begins at byte `offset`.
+    ///
+    /// # Errors
+    /// What opening and reading give.
+    fn open_at(&self, offset: u64) -> Result<Box<dyn BufRead + '_>>;
+}
+
+/// A point in a recording.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Point {
+    /// So long after its beginning.
+    Time(Duration),
+    /// So many bytes after it, as a moment notes it.
+    Offset(u64),
+}
+
+/// How it is to be played.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Options {
+    /// So many times as fast; above 0.
+    pub speed: f64,
+    /// Pauses are at most so long; none: what the recording itself wishes.
+    pub idle_limit: Option<Duration>,
+    /// Where it begins.
+    pub from: Option<Point>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { speed: 1.0, idle_limit: None, from: None }
+    }
+}
+
+/// A key that means something.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Key {
+    Pause,
+    Forward,
+    Back,
+    NextMarker,
+    LastMarker,
+    Quit,
+}
+
+/// What a player waits for.
+enum Wake {
+    /// The next event is due.
+    Due,
+    /// A key that goes somewhere else.
+    Key(Key),
+    /// Somebody ends it; by that signal, if it was one.
+    Over(Option<i32>),
+}
+
+/// Plays `source` on `out`, with keys from `keys` if that is a terminal. Where `out` is no terminal, everything is written at once.
+/// Gives the signal that ended it on a terminal, if one did: SIGHUP, SIGINT, SIGQUIT or SIGTERM, which do nothing else meanwhile.
+///
+/// # Errors
+/// `InvalidArgument` if it is no recording; what reading and writing give.
+pub fn play(
+    source: &dyn Source,
+    options: &Options,
+    out: BorrowedFd<'_>,
+    keys: Option<BorrowedFd<'_>>,
+) -> Result<Option<i32>> {
+    let timed = rustix::termios::isatty(out);
+    let keys = keys.filter(|keys| timed && rustix::termios::isatty(keys));
+    let keys = keys.and_then(|keys| keys.try_clone_to_owned().ok());
+    let screens = Screens::open(source)?;
+    let cannot = |error: std::io::Error| Error::from_io("signals cannot be waited for", &error);
+    let signals = timed.then(Signals::of_player).transpose().map_err(cannot)?;
+    let raw = keys.as_ref().and_then(|keys| Raw::new(keys).ok());
+    let wished = screens.header().idle_limit.and_then(|limit| Duration::try_from_secs_f64(limit).ok());
+    let mut player = Player {
+        screens,
+        filter: Filter::default(),
+        out,
+        keys: keys.as_ref(),
+        signals,
+        speed: if options.speed.is_finite() && options.speed > 0.0 { options.speed } else { 1.0 },
+        limit: options.idle_limit.or(wished).unwrap_or(Duration::MAX),
+        due: Instant::now(),
+        paused: false,
+        timed,
+    };
+    if timed {
+        write(out, TITLE_KEPT)?;
+    }
+    let played = player.begin(options.from).and_then(|()| player.run());
+    if timed {
+        let leave = format!("{}{LEAVE}", player.filter.main_screen());
+        let _ = write(out, leave.as_bytes());
+        // Nothing is asked of the terminal; what was typed ahead for the player is not for the shell.
+        if let Some(keys) = &keys {
+            let _ = tcflush(keys, QueueSelector::IFlush);
+        }
+    }
+    drop(raw);
+    played
+}
+
+/// The window's title, put aside.
+const TITLE_KEPT: &[u8] = b"\x1b[22;0t";
+
+/// All that [`Filter`] lets through, as usual again, in the line below: no synchronized output, soft reset, and for terminals that know none of that:
+/// replacing, wrapping, the whole screen without origin or margins (the cursor stays where it is), no reverse video, the cursor shown and of
+/// the usual shape, the usual characters and colours, no link; and the window's title.
+const LEAVE: &str = "\x1b[?2026l\x1b[!p\x1b[4l\x1b[20l\x1b[?7h\x1b[?45l\x1b7\x1b[?6l\x1b[?69l\x1b[r\x1b8\x1b[?5l\x1b[?12l\x1b[?25h\x1b[0 q\x1b(B\x1b)B\x0f\x1b[0m\x1b]8;;\x1b\\\x1b[23;0t\r\n";
+
+struct Player<'a> {
+    screens: Screens<'a>,
+    filter: Filter,
+    out: BorrowedFd<'a>,
+    keys: Option<&'a OwnedFd>,
+    signals: Option<Signals>,
+    speed: f64,
+    limit: Duration,
+    /// When the next event is due, if it came right after the last one.
+    due: Instant,
+    paused: bool,
+    timed: bool,
+}
+
+impl Player<'_> {
+    fn begin(&mut self, from: Option<Point>) -> Result<()> {
+        let Some(from) = from else { return Ok(()) };
+        self.screens.go_to(from)?;
+        self.paint()
+    }
+
+    fn run(&mut self) -> Result<Option<i32>> {
+        loop {
+            let Some(next) = self.screens.next()? else { return Ok(None) };
+            if self.timed {
+                let pause = next.event.time.saturating_sub(self.screens.time()).min(self.limit);
+                // What took longer than it should is not made up for in one go.
+                self.due = (self.due + scaled(pause, self.speed)).max(Instant::now());
+                match self.wait() {
+                    Wake::Due => {}
+                    Wake::Over(signal) => return Ok(signal),
+                    Wake::Key(key) => {
+                        self.screens.put_back(next);
+                        self.jump(key)?;
+                        continue;
+                    }
+                }
+            }
+            if let EventKind::Output(text) = &next.event.kind {
+                write(self.out, self.filter.push(text).as_bytes())?;
+            }
+            self.screens.shown(next);
+        }
+    }
+
+    /// Waits until the next event is due, or for what comes before.
+    fn wait(&mut self) -> Wake {
+        loop {
+            if let Some(signal) = self.signals.as_ref().and_then(|signals| signals.take().first().copied()) {
+                return Wake::Over(Some(signal));
+            }
+            let left = self.due.saturating_duration_since(Instant::now());
+            let due = left.is_zero() && !self.paused;
+            let patience = if self.paused { None } else { Timespec::try_from(left).ok() };
+            let mut fds: Vec<PollFd<'_>> = self.keys.iter().map(|keys| PollFd::new(*keys, PollFlags::IN)).collect();
+            fds.extend(self.signals.as_ref().map(|signals| PollFd::new(signals, PollFlags::IN)));
+            let _ = poll(&mut fds, patience.as_ref());
+            // Keys come first: events may be due all the time.
+            let Some(keys) = self.keys.filter(|_| !fds[0].revents().is_empty()) else {
+                if due {
+                    return Wake::Due;
+                }
+                continue;
+            };
+            let mut buffer = [0; 64];
+            let count = match rustix::io::read(keys, &mut buffer) {
+                Ok(0) | Err(rustix::io::Errno::IO) => return Wake::Over(None),
+                Ok(count) => count,
+                Err(_) => continue,
+            };
+            match read_key(&buffer[..count]) {
+                None => {}
+                Some(Key::Pause) => self.paused = !self.paused,
+                Some(Key::Quit) => return Wake::Over(None),
+                Some(key) => return Wake::Key(key),
+            }
+        }
+    }
+
+    fn jump(&mut self, key: Key) -> Result<()> {
+        let now = self.screens.time();
+        match key {
+            Key::Forward => self.screens.go_to(Point::Time(now + JUMP))?,
+            Key::Back => self.screens.go_to(Point::Time(now.saturating_sub(JUMP)))?,
+            Key::NextMarker => self.screens.go_to_next_marker()?,
+            Key::LastMarker => self.screens.go_to_last_marker()?,
+            Key::Pause | Key::Quit => return Ok(()),
+        }
+        self.paint()
+    }
+
+    fn paint(&mut self) -> Result<()> {
+        self.due = Instant::now();
+        let mut text = String::new();
+        if self.timed {
+            // From a known state: the main screen, no scrolling region, nothing shown.
+            text.push_str(&self.filter.main_screen());
+            text.push_str("\x1b[!p\x1b[r\x1b[0m\x1b[2J\x1b[H");
+        }
+        // What began before is not gone on with.
+        self.filter.cut();
+        text.push_str(&self.filter.push(&self.screens.paint()));
+        write(self.out, text.as_bytes())
+    }
+}
+
+fn scaled(pause: Duration, speed: f64) -> Duration {
+    // A year is as good as for ever, and can be added to the present.
+    const LONG: f64 = 31e6;
+    Duration::from_secs_f64((pause.as_secs_f64() / speed).min(LONG))
+}
+
+fn read_key(bytes: &[u8]) -> Option<Key> {
+    match bytes {
+        b" " => Some(Key::Pause),
+        b"\x1b[C" | b"\x1bOC" => Some(Key::Forward),
+        b"\x1b[D" | b"\x1bOD" => Some(Key::Back),
+        b"]" => Some(Key::NextMarker),
+        b"[" => Some(Key::LastMarker),
+        b"q" | b"Q" | b"\x03" | b"\x04" => Some(Key::Quit),
+        _ => None,
+    }
+}
+
+fn write(out: BorrowedFd<'_>, mut bytes: &[u8]) -> Result<()> {
+    while !bytes.is_empty() {
+        match rustix::io::write(out, bytes) {
+            Ok(count) => bytes = &bytes[count..],
+            Err(rustix::io::Errno::INTR) => {}
+            Err(rustix::io::Errno::AGAIN) => {
+                let _ = poll(&mut [PollFd::new(&out, PollFlags::OUT)], None);
+            }
+            Err(error) => return Err(Error::from_io("the recording cannot be shown", &error.into())),
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Cursor, Read, Seek};
+    use std::os::fd::AsFd;
+
+    pub(super) struct Text(pub(super) String);
+
+    impl Source for Text {
+        fn open_at(&self, offset: u64) -> Result<Box<dyn BufRead + '_>> {
+            let mut cursor = Cursor::new(self.0.as_bytes());
+            cursor.set_position(offset);
+            Ok(Box::new(cursor))
+        }
+    }
+
+    pub(super) fn sample() -> Text {
+        let mut text = "{\"version\":2,\"width\":20,\"height\":5}\n".to_owned();
+        for i in 0..100 {
+            text.push_str(&format!("[{i}.0, \"o\", \"\\r\\nline {i}\"]\n"));
+            if i % 10 == 5 {
+                text.push_str(&format!("[{i}.5, \"m\", \"mark {i}\"]\n"));
+            }
+        }
+        Text(text)
+    }
+
+    fn played(options: &Options) -> String {
+        let mut file = tempfile::tempfile().unwrap();
+        play(&sample(), options, file.as_fd(), None).unwrap();
+        let mut shown = String::new();
+        file.rewind().unwrap();
+        file.read_to_string(&mut shown).unwrap();
+        shown
+    }
+
+    #[test]
+    fn without_a_terminal_all_is_written_at_once() {
+        let shown = played(&Options::default());
+        assert!(shown.starts_with("\r\nline 0\r\nline 1") && shown.ends_with("line 99"), "{shown}");
+    }
+
+    #[test]
+    fn from_a_point_the_screen_of_then_comes_first() {
+        let shown = played(&Options { from: Some(Point::Time(Duration::from_secs(97))), ..Options::default() });
+        assert!(!shown.contains("line 92") && shown.contains("line 93"), "{shown:?}");
+        assert!(shown.ends_with("line 98\r\nline 99"), "{shown:?}");
+    }
+
+    #[test]
+    fn keys_are_known_by_their_bytes() {
+        assert_eq!(read_key(b" "), Some(Key::Pause));
+        assert_eq!(read_key(b"\x1b[C"), Some(Key::Forward));
+        assert_eq!(read_key(b"\x1b[?62;22c"), None, "what a terminal answers is no key");
+    }
+
+    #[test]
+    fn no_pause_is_too_long_to_wait_for() {
+        for speed in [1e-300, 1.0, 1e300] {
+            assert!(Instant::now().checked_add(scaled(Duration::from_secs(1_000_000_000), speed)).is_some());
+        }
+    }
+}

@@ -1,0 +1,265 @@
+//! The screen at any point of a recording.
+//!
+//! A terminal emulator follows what is played. Now and then its whole screen is kept, with the line of the recording that comes
+//! next: to go back is to start from the last one kept and to follow from there.
+
+use std::io::BufRead;
+use std::time::Duration;
+
+use ah_plugin_api::{Error, ErrorKind, Result};
+use avt::Terminal;
+
+use super::{Point, Source};
+use crate::cast::{EventKind, Header, Placed, Reader};
+
+/// A screen is kept after so much of the file at the earliest.
+const EVERY: u64 = 256 << 10;
+/// So many are kept at most; then every other one is dropped, and they are kept half as often.
+const MOST: usize = 256;
+/// Sizes beyond this are nonsense, and would take memory.
+const LARGEST: usize = 2000;
+
+struct Kept {
+    time: Duration,
+    offset: u64,
+    size: (usize, usize),
+    dump: String,
+}
+
+/// A recording that is followed.
+pub(super) struct Screens<'a> {
+    source: &'a dyn Source,
+    header: Header,
+    reader: Reader<Box<dyn BufRead + 'a>>,
+    terminal: Terminal,
+    /// The time of the last event that was shown.
+    time: Duration,
+    /// The byte after its line.
+    offset: u64,
+    /// An event that was read, and not shown yet.
+    next: Option<Placed>,
+    kept: Vec<Kept>,
+    every: u64,
+    /// The markers that were seen so far, in order: their times, and the bytes after them.
+    markers: Vec<(Duration, u64)>,
+}
+
+impl<'a> Screens<'a> {
+    pub(super) fn open(source: &'a dyn Source) -> Result<Self> {
+        let reader = Reader::open(source.open_at(0)?)?;
+        let header = reader.header().clone();
+        let terminal = terminal((header.cols.into(), header.rows.into()))?;
+        let offset = reader.offset();
+        let kept = vec![Kept { time: Duration::ZERO, offset, size: terminal.size(), dump: String::new() }];
+        Ok(Self {
+            source,
+            header,
+            reader,
+            terminal,
+            time: Duration::ZERO,
+            offset,
+            next: None,
+            kept,
+            every: EVERY,
+            markers: Vec::new(),
+        })
+    }
+
+    pub(super) fn header(&self) -> &Header {
+        &self.header
+    }
+
+    pub(super) fn time(&self) -> Duration {
+        self.time
+    }
+
+    /// The next event, which is to be [`Screens::shown`] or [`Screens::put_back`].
+    pub(super) fn next(&mut self) -> Result<Option<Placed>> {
+        match self.next.take() {
+            Some(next) => Ok(Some(next)),
+            None => self.reader.next_event(),
+        }
+    }
+
+    pub(super) fn put_back(&mut self, next: Placed) {
+        self.next = Some(next);
+    }
+
+    /// Follows an event.
+    pub(super) fn shown(&mut self, placed: Placed) {
+        self.time = self.time.max(placed.event.time);
+        self.offset = placed.end;
+        match placed.event.kind {
+            EventKind::Output(text) => self.terminal.feed(text.as_str()),
+            EventKind::Resize { cols, rows } => {
+                self.terminal.resize(LARGEST.min(cols.into()), LARGEST.min(rows.into()));
+            }
+            EventKind::Marker(_) if self.markers.last().is_none_or(|(_, end)| *end < placed.end) => {
+                self.markers.push((placed.event.time, placed.end));
+            }
+            _ => {}
+        }
+        if self.kept.last().is_none_or(|last| self.offset >= last.offset + self.every) {
+            self.keep();
+        }
+    }
+
+    fn keep(&mut self) {
+        let (size, dump) = (self.terminal.size(), self.terminal.dump());
+        self.kept.push(Kept { time: self.time, offset: self.offset, size, dump });
+        if self.kept.len() > MOST {
+            let mut number = 0;
+            self.kept.retain(|_| {
+                number += 1;
+                number % 2 == 1
+            });
+            self.every *= 2;
+        }
+    }
+
+    /// Goes to a point; to the end if that comes before.
+    pub(super) fn go_to(&mut self, point: Point) -> Result<()> {
+        // All that is shown at that very time belongs to it.
+        let before = |time: Duration, end: u64| match point {
+            Point::Time(wanted) => time <= wanted,
+            Point::Offset(wanted) => end <= wanted,
+        };
+        if !before(self.time, self.offset) {
+            self.back_to(self.kept.iter().rposition(|kept| before(kept.time, kept.offset)).unwrap_or(0))?;
+        }
+        while let Some(next) = self.next()? {
+            if !before(next.event.time, next.end) {
+                self.put_back(next);
+                // Played on from between two events, only what is left of the pause is waited for.
+                if let Point::Time(wanted) = point {
+                    self.time = wanted;
+                }
+                break;
+            }
+            self.shown(next);
+        }
+        Ok(())
+    }
+
+    /// Goes to the next marker; to the end if there is none.
+    pub(super) fn go_to_next_marker(&mut self) -> Result<()> {
+        while let Some(next) = self.next()? {
+            let found = matches!(next.event.kind, EventKind::Marker(_));
+            self.shown(next);
+            if found {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Goes to the marker before; to the beginning if there is none. One that was passed within the last second is left, too, so
+    /// that pressed again and again it goes further back while the recording plays on.
+    pub(super) fn go_to_last_marker(&mut self) -> Result<()> {
+        let (now, offset) = (self.time, self.offset);
+        let far = |time: Duration| time + Duration::from_secs(1) < now;
+        let last = self.markers.iter().rev().find(|(time, end)| *end < offset && far(*time));
+        match last.copied() {
+            Some((_, end)) => self.go_to(Point::Offset(end)),
+            None => self.back_to(0),
+        }
+    }
+
+    fn back_to(&mut self, kept: usize) -> Result<()> {
+        let kept = self.kept.get(kept).ok_or_else(|| Error::new(ErrorKind::Internal, "no screen was kept"))?;
+        self.terminal = terminal(kept.size)?;
+        self.terminal.feed(kept.dump.as_str());
+        self.reader = Reader::resume(self.source.open_at(kept.offset)?, self.header.clone(), kept.offset, kept.time);
+        (self.time, self.offset, self.next) = (kept.time, kept.offset, None);
+        Ok(())
+    }
+
+    /// What paints the screen as it is now on a terminal that shows nothing.
+    pub(super) fn paint(&self) -> String {
+        self.terminal.dump()
+    }
+}
+
+fn terminal((cols, rows): (usize, usize)) -> Result<Terminal> {
+    let made = Terminal::new(cols.clamp(1, LARGEST), rows.clamp(1, LARGEST));
+    made.map_err(|error| Error::new(ErrorKind::Internal, "there is no such screen").with_cause(&error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{Text, sample};
+    use super::*;
+
+    fn text(screens: &Screens<'_>) -> String {
+        let lines = screens.terminal.screen().text();
+        lines.iter().map(|line| line.trim_end()).collect::<Vec<_>>().join("\n").trim_end().to_owned()
+    }
+
+    fn play_all(screens: &mut Screens<'_>) {
+        while let Some(next) = screens.next().unwrap() {
+            screens.shown(next);
+        }
+    }
+
+    #[test]
+    fn every_point_is_reached_from_both_sides() {
+        let source = sample();
+        let mut forwards = Screens::open(&source).unwrap();
+        let mut backwards = Screens::open(&source).unwrap();
+        play_all(&mut backwards);
+        for at in (0..100).step_by(7) {
+            forwards.go_to(Point::Time(Duration::from_secs(at))).unwrap();
+            assert!(text(&forwards).ends_with(&format!("line {at}")), "{at}: {}", text(&forwards));
+        }
+        for at in (0..100).rev().step_by(7) {
+            backwards.go_to(Point::Time(Duration::from_secs(at))).unwrap();
+            assert!(text(&backwards).ends_with(&format!("line {at}")), "{at}");
+        }
+    }
+
+    #[test]
+    fn markers_are_gone_to_one_by_one() {
+        let source = sample();
+        let mut screens = Screens::open(&source).unwrap();
+        for at in [5, 15, 25] {
+            screens.go_to_next_marker().unwrap();
+            assert!(text(&screens).ends_with(&format!("line {at}")), "{}", text(&screens));
+        }
+        screens.go_to(Point::Time(Duration::from_secs(28))).unwrap();
+        for at in [25, 15, 5] {
+            screens.go_to_last_marker().unwrap();
+            assert!(text(&screens).ends_with(&format!("line {at}")), "{at}: {}", text(&screens));
+        }
+        screens.go_to_last_marker().unwrap();
+        assert_eq!(text(&screens), "");
+        play_all(&mut screens);
+        assert!(text(&screens).ends_with("line 99"));
+    }
+
+    #[test]
+    fn offsets_are_those_of_moments() {
+        let source = sample();
+        let offset = source.0.find("[40.0").unwrap() as u64;
+        let mut screens = Screens::open(&source).unwrap();
+        screens.go_to(Point::Offset(offset)).unwrap();
+        assert!(text(&screens).ends_with("line 39"), "{}", text(&screens));
+        screens.go_to(Point::Offset(u64::MAX)).unwrap();
+        assert!(text(&screens).ends_with("line 99"));
+    }
+
+    #[test]
+    fn few_screens_are_kept_of_a_long_recording() {
+        let mut long = "{\"version\":3,\"term\":{\"cols\":20,\"rows\":5}}\n".to_owned();
+        let block = "x".repeat(3000);
+        for i in 0..3000 {
+            long.push_str(&format!("[0.1, \"o\", \"{block}\\r\\n{i}\"]\n"));
+        }
+        let source = Text(long);
+        let mut screens = Screens::open(&source).unwrap();
+        screens.every = 3000;
+        play_all(&mut screens);
+        assert!(screens.kept.len() <= MOST && screens.kept.len() > MOST / 4, "{}", screens.kept.len());
+        screens.go_to(Point::Time(Duration::from_millis(100_050))).unwrap();
+        assert!(text(&screens).ends_with("\n999"), "{}", text(&screens));
+    }
+}

@@ -1,0 +1,65 @@
+//! Running a command on a pty of its own, between the user's terminal and a tape, so that neither notices.
+//!
+//! Three parts: this process (`relay.rs`) carries keys to the pty and signals to the command; a thread of it (`pump.rs`) carries
+//! what is shown to standard output and to the tape; a small process of its own (`monitor.rs`) leads the pty's session, runs the command in it,
+//! and stays when this process is killed, to give the terminal its modes back. The monitor is there for job control, too: a
+//! command whose parent is outside of its session cannot be stopped by Ctrl-Z.
+//!
+//! What goes through unchanged: every byte in both directions, the terminal's size (one of 0 × 0 as well), signals, stopping and
+//! continuing, and how the command ends (128 + N for signal N). Standard input that is no terminal is the command's own, and the
+//! pty has no part in it. Standard output is always the pty, so that there is something to record; where it does not lead to a terminal, the
+//! pty adds no returns to newlines. Standard error that leads elsewhere than standard output goes there, and is recorded as well.
+
+pub mod monitor;
+mod pty;
+mod pump;
+mod relay;
+mod signals;
+mod terminal;
+
+use std::ffi::OsString;
+use std::os::fd::OwnedFd;
+
+use ah_plugin_api::Error;
+
+pub(crate) use signals::Signals;
+pub(crate) use terminal::Raw;
+pub use terminal::Terminal;
+
+/// What is to be run.
+#[derive(Debug, Default)]
+pub struct Run {
+    /// The command and its arguments.
+    pub command: Vec<OsString>,
+    /// Variables that it finds beside the ones of this process.
+    pub env: Vec<(OsString, OsString)>,
+    /// A program and arguments that call [`monitor::main`] with the arguments that are added.
+    pub monitor: Vec<OsString>,
+    /// Whether what is typed is recorded too (see [`crate::input`]).
+    pub input: bool,
+    /// The tape's file, open for reading too: should this process be killed, the monitor takes a torn last line off it.
+    pub file: Option<OwnedFd>,
+}
+
+/// Why a command did not run.
+#[derive(Debug)]
+pub enum RunError {
+    /// There is no terminal for it to run on.
+    Place(Error),
+    /// It cannot be run: `NotFound` if there is none of that name.
+    Command(Error),
+}
+
+impl Run {
+    /// Runs the command to its end, with `terminal` around it and everything on `tape`; calls `moment` for each moment key.
+    /// Gives the exit status as a shell would: 128 + N for signal N.
+    ///
+    /// Signals that the process gets meanwhile are the command's; they have their handlers of before afterwards only if they had
+    /// the default ones. To be called once, from the main thread.
+    ///
+    /// # Errors
+    /// See [`RunError`]; what was begun is undone then.
+    pub fn run(&self, terminal: &Terminal, tape: &crate::tape::Tape, moment: &dyn Fn()) -> Result<u8, RunError> {
+        relay::run(self, terminal, tape, moment)
+    }
+}

@@ -1,0 +1,71 @@
+//! What the command shows, carried to where it is seen and to the tape.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::{Errno, read, write};
+
+use crate::tape::{Source, Tape};
+
+/// Something that is carried: never blocks where it comes from.
+pub(super) struct Stream<'a> {
+    /// Where it comes from.
+    pub(super) from: &'a OwnedFd,
+    /// Where it is seen.
+    pub(super) to: BorrowedFd<'a>,
+    /// What the tape calls it.
+    pub(super) source: Source,
+    /// Ready to be read once no more than what is there is to be carried.
+    pub(super) stop: &'a OwnedFd,
+}
+
+/// Carries until nobody can write there any more, or until it is to stop and nothing is left. Calls `unread` once if nobody
+/// reads what is shown; it is recorded all the same.
+pub(super) fn carry(stream: &Stream<'_>, tape: &Tape, unread: &dyn Fn()) {
+    let mut buffer = vec![0; 64 << 10];
+    let (mut stopping, mut seen) = (false, true);
+    loop {
+        match read(stream.from, &mut buffer) {
+            // The other side of a pty is closed.
+            Ok(0) | Err(Errno::IO) => return,
+            Ok(count) => {
+                let shown = &buffer[..count];
+                if seen && let Err(error) = write_all(stream.to, shown) {
+                    seen = false;
+                    if error == Errno::PIPE {
+                        unread();
+                    }
+                }
+                tape.output(stream.source, shown);
+            }
+            Err(Errno::AGAIN) if stopping => return,
+            Err(Errno::AGAIN) => stopping = wait(stream.from, stream.stop),
+            Err(Errno::INTR) => {}
+            Err(_) => return,
+        }
+    }
+}
+
+/// Waits for something to read; true if it is to stop after that.
+fn wait(from: &OwnedFd, stop: &OwnedFd) -> bool {
+    let mut fds = [PollFd::new(from, PollFlags::IN), PollFd::new(stop, PollFlags::IN)];
+    let _ = poll(&mut fds, None);
+    !fds[1].revents().is_empty()
+}
+
+/// Writes all of it. A descriptor that somebody else made non-blocking is waited for.
+fn write_all(to: BorrowedFd<'_>, mut bytes: &[u8]) -> Result<(), Errno> {
+    while !bytes.is_empty() {
+        match write(to, bytes) {
+            Ok(0) => return Err(Errno::IO),
+            Ok(count) => bytes = &bytes[count..],
+            Err(Errno::AGAIN) => {
+                let mut fds = [PollFd::from_borrowed_fd(to.as_fd(), PollFlags::OUT)];
+                let _ = poll(&mut fds, None);
+            }
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}

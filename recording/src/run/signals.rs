@@ -1,0 +1,82 @@
+//! Signals as something to wait for beside descriptors.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use signal_hook::consts::{
+    SIGALRM, SIGCHLD, SIGCONT, SIGHUP, SIGINT, SIGPIPE, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH,
+};
+use signal_hook::{SigId, low_level};
+
+/// The signals that are passed on to the command.
+pub(super) const PASSED_ON: [i32; 7] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGALRM];
+
+/// Listens for signals until it is dropped.
+pub(crate) struct Signals {
+    woken: UnixStream,
+    flags: Vec<(i32, Arc<AtomicBool>)>,
+    registered: Vec<SigId>,
+}
+
+impl Signals {
+    /// Those that this process passes on, and those that it needs itself. One that whoever started it had it ignore stays ignored.
+    pub(super) fn of_relay() -> io::Result<Self> {
+        Self::listen([SIGCHLD, SIGWINCH, SIGCONT].into_iter().chain(PASSED_ON))
+    }
+
+    /// Those of the monitor; the relay sends it a SIGPIPE as well, when nobody reads any more.
+    pub(super) fn of_monitor() -> io::Result<Self> {
+        Self::listen([SIGCHLD, SIGCONT, SIGPIPE].into_iter().chain(PASSED_ON))
+    }
+
+    /// Those that end a replay.
+    pub(crate) fn of_player() -> io::Result<Self> {
+        Self::listen([SIGHUP, SIGINT, SIGQUIT, SIGTERM].into_iter())
+    }
+
+    fn listen(signals: impl Iterator<Item = i32>) -> io::Result<Self> {
+        let (woken, wake) = UnixStream::pair()?;
+        woken.set_nonblocking(true)?;
+        let mut this = Self { woken, flags: Vec::new(), registered: Vec::new() };
+        let ignored = ignored();
+        for signal in signals.filter(|signal| *signal == SIGPIPE || ignored & (1 << (signal - 1)) == 0) {
+            let flag = Arc::new(AtomicBool::new(false));
+            // In this order: whoever is woken finds the flag.
+            this.registered.push(signal_hook::flag::register(signal, Arc::clone(&flag))?);
+            this.registered.push(low_level::pipe::register(signal, wake.try_clone()?)?);
+            this.flags.push((signal, flag));
+        }
+        Ok(this)
+    }
+
+    /// The signals that came since the last call.
+    pub(crate) fn take(&self) -> Vec<i32> {
+        let mut bytes = [0; 64];
+        while rustix::io::read(&self.woken, &mut bytes).is_ok_and(|count| count == bytes.len()) {}
+        self.flags.iter().filter(|(_, flag)| flag.swap(false, Ordering::AcqRel)).map(|(signal, _)| *signal).collect()
+    }
+}
+
+impl AsFd for Signals {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.woken.as_fd()
+    }
+}
+
+impl Drop for Signals {
+    fn drop(&mut self) {
+        for id in self.registered.drain(..) {
+            low_level::unregister(id);
+        }
+    }
+}
+
+/// The signals that this process was started to ignore, as a bit each; none where `/proc` is missing.
+fn ignored() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
+}

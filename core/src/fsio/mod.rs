@@ -22,7 +22,7 @@ pub(crate) const FILE_MODE: u32 = 0o600;
 /// The mode of every folder of ours.
 pub(crate) const DIR_MODE: u32 = 0o700;
 /// No file that is read whole is larger; timelines are the largest.
-const MAX_READ: u64 = 1 << 30;
+pub(crate) const MAX_READ: u64 = 1 << 30;
 
 /// An I/O error with what was being done and to what.
 pub(crate) fn failed(what: &str, path: &Path, error: &io::Error) -> Error {

@@ -32,11 +32,15 @@ pub(super) fn encode(event: &Event) -> Result<Vec<u8>> {
         _ => return Err(Error::new(ErrorKind::Internal, "an event is not an object")),
     }
     fields.remove("crc");
-    let mut line = serde_json::to_vec(&Value::Object(fields)).map_err(|e| internal(&e))?;
-    line.pop();
-    let crc = crc32fast::hash(&line);
-    line.extend_from_slice(format!(",\"crc\":\"{crc:08x}\"}}\n").as_bytes());
-    Ok(line)
+    Ok(seal(serde_json::to_vec(&Value::Object(fields)).map_err(|e| internal(&e))?))
+}
+
+/// Puts the checksum into an object that has fields, and a newline after it.
+pub(super) fn seal(mut object: Vec<u8>) -> Vec<u8> {
+    object.pop();
+    let crc = crc32fast::hash(&object);
+    object.extend_from_slice(format!(",\"crc\":\"{crc:08x}\"}}\n").as_bytes());
+    object
 }
 
 /// What every event has; read first, as it costs little.
@@ -126,7 +130,7 @@ fn checked(line: &[u8]) -> Result<Map<String, Value>, String> {
 }
 
 /// What the checksum is of, if it fits.
-fn sound(line: &[u8]) -> Result<&[u8], String> {
+pub(super) fn sound(line: &[u8]) -> Result<&[u8], String> {
     let (front, tail) = line.split_at_checked(line.len().wrapping_sub(TAIL)).ok_or("it is too short")?;
     let crc = tail.strip_prefix(b",\"crc\":\"").and_then(|t| t.strip_suffix(b"\"}")).ok_or("it has no checksum")?;
     let crc =

@@ -6,19 +6,15 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use ah_plugin_api::{
-    ContentId, Durability, Observer, ProviderName, Reference, RepositoryState, Result, SnapshotId, Timestamp,
-};
-use serde::{Deserialize, Serialize};
+use ah_plugin_api::{Durability, Observer, RepositoryState, Result, Timestamp};
 
-use crate::fsio;
 use crate::ids::SessionName;
 use crate::lock::Lock;
 use crate::session;
 use crate::settings::Clock;
-use crate::text;
 use crate::timeline::event::{Event, EventBody};
 use crate::timeline::file::{self, TimelineFile};
+use crate::timeline::head::{Head, HeadFile};
 use crate::timeline::{TimelineFault, TimelineReport};
 
 /// The timelines of one workspace.
@@ -29,49 +25,6 @@ pub(crate) struct Log<'a> {
     pub(crate) observer: &'a dyn Observer,
     /// How long to wait for another process that writes.
     pub(crate) patience: Duration,
-}
-
-/// What the last events amount to; a cache.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Head {
-    /// The last number given.
-    pub(crate) seq: u64,
-    /// The last snapshot, to see whether the next one is equal to it.
-    #[serde(default)]
-    pub(crate) snapshot: Option<HeadSnapshot>,
-}
-
-/// The last snapshot.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct HeadSnapshot {
-    pub(crate) id: SnapshotId,
-    pub(crate) provider: ProviderName,
-    pub(crate) tree: String,
-    /// The session that it stands in.
-    #[serde(default = "SessionName::main")]
-    pub(crate) session: SessionName,
-    /// Whether it was taken for its own sake, and not by a restore or a branch.
-    #[serde(default)]
-    pub(crate) counts: bool,
-    /// The provider's name for it.
-    #[serde(default)]
-    pub(crate) reference: Option<Reference>,
-    /// Where the user's repository stood.
-    #[serde(default)]
-    pub(crate) repository: Option<RepositoryState>,
-}
-
-impl HeadSnapshot {
-    /// Whether it can be what a moment of that session shows, if its tree is equal: it was taken for its own sake, in that session, and
-    /// the repository stands where it stood.
-    pub(crate) fn serves(&self, session: &SessionName, repository: Option<&RepositoryState>) -> bool {
-        self.counts && self.session == *session && is_unmoved(self.repository.as_ref(), repository)
-    }
-
-    /// Whether a snapshot of that provider with that tree is equal to this one.
-    pub(crate) fn equals(&self, provider: &ProviderName, tree: Option<&ContentId>) -> bool {
-        self.provider == *provider && tree.is_some_and(|ContentId(bytes)| text::hex(bytes) == self.tree)
-    }
 }
 
 /// Whether a repository stands where it stood, its index and refs too. Where that cannot be told it does not.
@@ -109,7 +62,7 @@ impl Log<'_> {
         let new_session = session::ensure(&self.folder, session, self.clock.now())?;
         let path = self.path(session);
         let (mut timeline, tail) = TimelineFile::open(&path)?;
-        let mut head = self.head();
+        let (cache, mut head) = self.head();
         head.seq = head.seq.max(tail.last_seq.unwrap_or(0));
         let mut bodies = make(&head);
         if tail.torn > 0 {
@@ -118,7 +71,7 @@ impl Log<'_> {
         let len = timeline.len();
         let events = self.append_all(&mut timeline, session, durability, &mut head, bodies);
         let events = events.inspect_err(|_| timeline.take_back(len))?;
-        self.write_head(&head);
+        cache.write(&head);
         Ok(Appended { events, torn: tail.torn, new_session })
     }
 
@@ -198,44 +151,13 @@ impl Log<'_> {
     }
 
     /// The cache, or what the ends of all timelines say.
-    fn head(&self) -> Head {
-        let cached = fsio::read(&self.folder.join("head")).ok().flatten();
-        cached.and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_else(|| {
+    fn head(&self) -> (HeadFile, Head) {
+        let (file, head) = HeadFile::open(&self.folder.join("head"));
+        let head = head.unwrap_or_else(|| {
             let sessions = session::names(&self.folder).unwrap_or_default();
             let seq = sessions.iter().filter_map(|session| file::last_seq(&self.path(session))).max();
             Head { seq: seq.unwrap_or(0), snapshot: None }
-        })
-    }
-
-    /// Only a cache: if it cannot be written it is taken away, so that it never says what is not so.
-    fn write_head(&self, head: &Head) {
-        let path = self.folder.join("head");
-        let bytes = serde_json::to_vec(head).unwrap_or_default();
-        if fsio::replace(&path, &bytes, Durability::Instant).is_err() {
-            let _ = std::fs::remove_file(path);
-        }
-    }
-}
-
-impl Head {
-    fn note(&mut self, event: &Event) {
-        match &event.body {
-            EventBody::Snapshot { snapshot } => {
-                let tree = snapshot.tree.clone();
-                self.snapshot = tree.map(|tree| HeadSnapshot {
-                    id: snapshot.id.clone(),
-                    provider: snapshot.provider.clone(),
-                    tree,
-                    session: event.session.clone(),
-                    counts: snapshot.counts(),
-                    reference: Some(snapshot.reference.clone()),
-                    repository: snapshot.repository.clone(),
-                });
-            }
-            EventBody::Remove { snapshots, .. } => {
-                self.snapshot = self.snapshot.take().filter(|last| !snapshots.contains(&last.id));
-            }
-            _ => {}
-        }
+        });
+        (file, head)
     }
 }

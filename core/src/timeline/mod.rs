@@ -1,10 +1,12 @@
 //! The event log: one append-only file for each session, `sessions/<session>/timeline.jsonl`.
 //!
-//! - `event` is what can stand on it, `line` one event as text, `file` the file, `log` all of a workspace's files with their one order.
+//! - `event` is what can stand on it, `line` one event as text, `file` the file, `log` all of a workspace's files with their one order,
+//!   `head` what the last events amount to.
 //! - Not here: what the events amount to (`state`), and how a person names a point (`refs`).
 
 mod event;
 mod file;
+mod head;
 mod line;
 mod log;
 
@@ -19,8 +21,9 @@ use crate::state;
 use crate::workspace::Workspace;
 
 pub use event::{Event, EventBody, WorkspaceChange};
+pub(crate) use head::{Head, HeadSnapshot};
 pub(crate) use line::decode as decode_line;
-pub(crate) use log::{Head, HeadSnapshot, Log, is_unmoved};
+pub(crate) use log::{Log, is_unmoved};
 
 /// Which events are asked for.
 #[derive(Debug, Clone, Default)]

@@ -1,0 +1,170 @@
+//! What the last events of a workspace's timelines amount to: a cache in one small file, read and written under their lock.
+//!
+//! One object with a checksum as its first line, written over the old one where it is: a new file in its place would cost more
+//! than the line of the timeline (ext4 writes a renamed file's contents out at once). What is torn has no sound checksum, and is as good as lost.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use ah_plugin_api::{ContentId, ProviderName, Reference, RepositoryState, SnapshotId};
+use serde::{Deserialize, Serialize};
+
+use crate::fsio;
+use crate::ids::SessionName;
+use crate::text;
+use crate::timeline::event::{Event, EventBody};
+use crate::timeline::line;
+use crate::timeline::log::is_unmoved;
+
+/// The cache's file.
+pub(super) struct HeadFile {
+    path: PathBuf,
+    file: io::Result<File>,
+}
+
+impl HeadFile {
+    /// The file, and what it says if that can be believed.
+    pub(super) fn open(path: &Path) -> (Self, Option<Head>) {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false);
+        let file = options.mode(fsio::FILE_MODE).custom_flags(fsio::NOFOLLOW_NONBLOCK).open(path);
+        let head = file.as_ref().ok().and_then(Self::read);
+        (Self { path: path.to_owned(), file }, head)
+    }
+
+    fn read(file: &File) -> Option<Head> {
+        let mut text = Vec::with_capacity(1024);
+        file.take(fsio::MAX_READ).read_to_end(&mut text).ok()?;
+        let line = text.split(|byte| *byte == b'\n').next()?;
+        line::sound(line).ok()?;
+        serde_json::from_slice(line).ok()
+    }
+
+    /// Only a cache: if it cannot be written it is taken away, so that it never says what is not so.
+    pub(super) fn write(self, head: &Head) {
+        let line = line::seal(serde_json::to_vec(head).unwrap_or_default());
+        if self.file.and_then(|file| file.write_all_at(&line, 0)).is_err() {
+            let _ = std::fs::remove_file(self.path);
+        }
+    }
+}
+
+/// What the last events amount to; a cache.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Head {
+    /// The last number given.
+    pub(crate) seq: u64,
+    /// The last snapshot, to see whether the next one is equal to it.
+    #[serde(default)]
+    pub(crate) snapshot: Option<HeadSnapshot>,
+}
+
+/// The last snapshot.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct HeadSnapshot {
+    pub(crate) id: SnapshotId,
+    pub(crate) provider: ProviderName,
+    pub(crate) tree: String,
+    /// The session that it stands in.
+    #[serde(default = "SessionName::main")]
+    pub(crate) session: SessionName,
+    /// Whether it was taken for its own sake, and not by a restore or a branch.
+    #[serde(default)]
+    pub(crate) counts: bool,
+    /// The provider's name for it.
+    #[serde(default)]
+    pub(crate) reference: Option<Reference>,
+    /// Where the user's repository stood.
+    #[serde(default)]
+    pub(crate) repository: Option<RepositoryState>,
+}
+
+impl HeadSnapshot {
+    /// Whether it can be what a moment of that session shows, if its tree is equal: it was taken for its own sake, in that session, and
+    /// the repository stands where it stood.
+    pub(crate) fn serves(&self, session: &SessionName, repository: Option<&RepositoryState>) -> bool {
+        self.counts && self.session == *session && is_unmoved(self.repository.as_ref(), repository)
+    }
+
+    /// Whether a snapshot of that provider with that tree is equal to this one.
+    pub(crate) fn equals(&self, provider: &ProviderName, tree: Option<&ContentId>) -> bool {
+        self.provider == *provider && tree.is_some_and(|ContentId(bytes)| text::hex(bytes) == self.tree)
+    }
+}
+
+impl Head {
+    /// Takes an event into account.
+    pub(super) fn note(&mut self, event: &Event) {
+        match &event.body {
+            EventBody::Snapshot { snapshot } => {
+                let tree = snapshot.tree.clone();
+                self.snapshot = tree.map(|tree| HeadSnapshot {
+                    id: snapshot.id.clone(),
+                    provider: snapshot.provider.clone(),
+                    tree,
+                    session: event.session.clone(),
+                    counts: snapshot.counts(),
+                    reference: Some(snapshot.reference.clone()),
+                    repository: snapshot.repository.clone(),
+                });
+            }
+            EventBody::Remove { snapshots, .. } => {
+                self.snapshot = self.snapshot.take().filter(|last| !snapshots.contains(&last.id));
+            }
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Head, HeadFile, HeadSnapshot};
+    use crate::ids::SessionName;
+    use ah_plugin_api::{ProviderName, SnapshotId};
+
+    fn long() -> Head {
+        let snapshot = HeadSnapshot {
+            id: SnapshotId::new("kkkkmmmmpppp").unwrap(),
+            provider: ProviderName::new("git").unwrap(),
+            tree: "0".repeat(64),
+            session: SessionName::main(),
+            counts: true,
+            reference: None,
+            repository: None,
+        };
+        Head { seq: 1, snapshot: Some(snapshot) }
+    }
+
+    #[test]
+    fn a_shorter_one_takes_the_place_of_a_longer_one_and_a_torn_one_is_none() {
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("head");
+        let said = || HeadFile::open(&path).1;
+        assert_eq!(said(), None);
+        for head in [long(), Head { seq: 2, snapshot: None }, long()] {
+            HeadFile::open(&path).0.write(&head);
+            assert_eq!(said(), Some(head));
+        }
+        let whole = std::fs::read(&path).unwrap();
+        for end in 0..whole.len() - 1 {
+            std::fs::write(&path, &whole[..end]).unwrap();
+            assert_eq!(said(), None, "{end} bytes");
+        }
+        // The end of an older one behind the beginning of a newer one.
+        std::fs::write(&path, [b"{\"seq\":7,\"snapshot\"", &whole[19..]].concat()).unwrap();
+        assert_eq!(said(), None);
+    }
+
+    #[test]
+    fn what_is_no_file_of_ours_is_not_written_to() {
+        let temp = tempfile::tempdir().unwrap();
+        let (path, target) = (temp.path().join("head"), temp.path().join("target"));
+        std::fs::write(&target, "theirs").unwrap();
+        std::os::unix::fs::symlink(&target, &path).unwrap();
+        HeadFile::open(&path).0.write(&long());
+        assert!(!path.is_symlink());
+        assert_eq!(std::fs::read(&target).unwrap(), b"theirs");
+    }
+}

@@ -103,9 +103,13 @@ impl Home {
         }
     }
 
-    /// Gives that room up; false if there was none.
-    pub(crate) fn give_up_reserve(&self) -> bool {
-        fs::remove_file(self.path.join("reserve")).is_ok()
+    /// Does what is to free a full disk: once more with that room given up, if it fails for want of it.
+    pub(crate) fn with_reserve<T>(&self, run: impl Fn() -> Result<T>) -> Result<T> {
+        let given_up = || fs::remove_file(self.path.join("reserve")).is_ok();
+        match run() {
+            Err(error) if error.kind == ErrorKind::ResourceExhausted && given_up() => run(),
+            done => done,
+        }
     }
 
     /// The folder itself, canonical.

@@ -97,13 +97,7 @@ impl Workspace {
         let ids = snapshots.iter().map(|snapshot| snapshot.id.clone()).collect();
         let body = EventBody::Remove { snapshots: ids, by: by.to_owned() };
         let (session, home) = (self.writing_session(), self.engine.home());
-        match self.append(&session, body.clone(), Durability::Durable) {
-            // What is to free a full disk must not fail for want of a line's room.
-            Err(error) if error.kind == ErrorKind::ResourceExhausted && home.give_up_reserve() => {
-                self.append(&session, body, Durability::Durable)?;
-            }
-            said => drop(said?),
-        }
+        home.with_reserve(|| self.append(&session, body.clone(), Durability::Durable))?;
         Ok(())
     }
 
@@ -114,7 +108,10 @@ impl Workspace {
         for snapshot in snapshots {
             let served = serving.take().filter(|served| served.name == snapshot.provider);
             let served = served.map_or_else(|| self.serve(&snapshot.provider), Ok);
-            let outcome = served.and_then(|served| self.destroy(serving.insert(served), snapshot));
+            let outcome = served.and_then(|served| {
+                let served = &*serving.insert(served);
+                self.engine.home().with_reserve(|| self.destroy(served, snapshot))
+            });
             if let Err(error) = outcome {
                 first_error.get_or_insert(error.context(format!(
                     "{} is off the timeline, but {} could not remove it yet; gc tries again",

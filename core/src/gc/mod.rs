@@ -196,11 +196,8 @@ impl Workspace {
     ) -> Result<()> {
         let place = served.place().with_target(target);
         let request = ReclaimRequest { auto, ..ReclaimRequest::default() };
-        let run = || served.provider.reclaim(&place, &request, &self.context());
-        let reclaimed = match run() {
-            Err(error) if error.kind == ErrorKind::ResourceExhausted && self.engine.home().give_up_reserve() => run()?,
-            answer => answer?,
-        };
+        let home = self.engine.home();
+        let reclaimed = home.with_reserve(|| served.provider.reclaim(&place, &request, &self.context()))?;
         report.actions.extend(reclaimed.actions);
         report.bytes += reclaimed.bytes;
         Ok(())

@@ -36,6 +36,50 @@ fn refused(world: &World, part: &str) {
 }
 
 #[test]
+fn what_was_done_in_one_is_told_there_and_can_be_brought_home() {
+    let world = World::new();
+    world.write("gone", "soon");
+    let branch = branched(&world);
+    let there = |words: &[&str]| {
+        let ran = world.run(["-C", branch.to_str().unwrap()].iter().chain(&["agent", "fs"]).chain(words));
+        assert_eq!(ran.code, 0, "{ran:?}");
+        ran.stdout
+    };
+    assert_eq!(there(&["diff"]), "");
+    fs::write(branch.join("f"), "two").unwrap();
+    fs::write(branch.join("new"), "n").unwrap();
+    fs::write(branch.join("out/build"), "y").unwrap();
+    fs::remove_file(branch.join("gone")).unwrap();
+    let changes = "M\tf\nD\tgone\nA\tnew\n";
+    assert_eq!(there(&["diff"]), changes);
+    // Its own snapshots change nothing in that, nor do those of the workspace, or the workspace.
+    there(&["snapshot"]);
+    world.write("f", "three");
+    world.fs(["snapshot"]);
+    assert_eq!(there(&["diff"]), changes);
+    assert_eq!(there(&["diff", "@"]), "");
+    assert_eq!(there(&["diff", "--", "new"]), "A\tnew\n");
+    world.json("diff", &["-C", branch.to_str().unwrap(), "agent", "fs", "diff"]);
+    // Where there is no branch, since the latest.
+    assert_eq!(world.fs(["diff"]), "");
+    world.write("f", "one");
+    assert_eq!(world.fs(["diff"]), "M\tf");
+    let patch = world.path("patch");
+    fs::write(&patch, there(&["diff", "--patch"])).unwrap();
+    git(&world.root(), &["apply", patch.to_str().unwrap()]);
+    assert_eq!(
+        (world.read("f").as_deref(), world.read("new").as_deref(), world.read("gone")),
+        (Some("two"), Some("n"), None)
+    );
+    // The snapshot it grew from may be gone.
+    let base =
+        world.json("branches", &["agent", "fs", "branches"])["branches"][0]["snapshot"].as_str().unwrap().to_owned();
+    world.fs(["rm", "--force", &base]);
+    let words = ["-C", branch.to_str().unwrap(), "agent", "fs", "diff"];
+    assert_eq!(world.refused(3, &words), "not-found");
+}
+
+#[test]
 fn one_that_was_built_in_goes() {
     let world = World::new();
     let branch = branched(&world);

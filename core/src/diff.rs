@@ -8,6 +8,7 @@ use ah_plugin_api::{
 };
 use serde::Serialize;
 
+use crate::branch;
 use crate::record::{ChangeRecord, SnapshotRecord};
 use crate::restore::Ignores;
 use crate::restore::at::Tree;
@@ -80,6 +81,50 @@ impl Workspace {
         Ok(DiffReport {
             from: DiffSide::Snapshot(Box::new(from)),
             to: to.map_or(DiffSide::Workspace, |to| DiffSide::Snapshot(Box::new(to))),
+            method: changes.method,
+            changes: changes.changes.iter().map(ChangeRecord::from).collect(),
+            unreadable,
+        })
+    }
+
+    /// The workspace that this one grew from as a branch, with the snapshot that it grew from; none if this is no branch.
+    ///
+    /// # Errors
+    /// `NotFound` if one of them is gone.
+    pub fn grown_from(&self) -> Result<Option<(Self, SnapshotRecord)>> {
+        let Some(id) = &self.record.branch else { return Ok(None) };
+        let gone = |what: String| Error::new(ErrorKind::NotFound, what).with_hint("ah agent fs diff @");
+        let branch =
+            branch::all(self.engine.home())?.into_iter().map(|file| file.record).find(|branch| branch.id == *id);
+        let branch = branch.ok_or_else(|| gone(format!("nothing is on record of the branch {id}")))?;
+        let origin = self.engine.workspace_by_id(&branch.origin)?;
+        let snapshot = origin.as_ref().map(|origin| origin.state()).transpose()?;
+        let snapshot = snapshot.and_then(|state| state.snapshot(&branch.snapshot).cloned());
+        match origin.zip(snapshot) {
+            Some(grown_from) => Ok(Some(grown_from)),
+            None => Err(gone(format!("the snapshot {} that the branch grew from is gone", branch.snapshot))),
+        }
+    }
+
+    /// What differs in this branch from the snapshot of `origin` that it grew from. Both are walked: no provider keeps anything
+    /// that would tell it sooner.
+    ///
+    /// # Errors
+    /// The provider's.
+    pub fn diff_since(&self, origin: &Self, from: SnapshotRecord, options: &DiffOptions) -> Result<DiffReport> {
+        let served = origin.serve(&from.provider)?;
+        let request = DiffRequest {
+            from: Side::Snapshot(from.reference.clone()),
+            to: Side::Workspace,
+            paths: options.paths.clone(),
+            times: options.times,
+            policy: self.policy()?,
+        };
+        let mut changes = self.walked(&served, &request, Some(&self.open_dir()?))?;
+        let unreadable = self.take_unreadable(&mut changes.changes)?;
+        Ok(DiffReport {
+            from: DiffSide::Snapshot(Box::new(from)),
+            to: DiffSide::Workspace,
             method: changes.method,
             changes: changes.changes.iter().map(ChangeRecord::from).collect(),
             unreadable,

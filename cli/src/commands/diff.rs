@@ -17,18 +17,20 @@ use crate::output::{changes, patch, stat};
 /// Options of `ah agent fs diff`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-From the first REF to the second, or to the workspace as it is now. The letters of --name-status: A added, D deleted, \
+From the first REF to the second, or to the workspace as it is now. Without REF, from the snapshot that a branch grew from, and from the \
+latest where this is no branch. The letters of --name-status: A added, D deleted, \
 M modified, P permissions alone, T another type. A patch can be given to `git apply`; \
 files that are not text are only named in it, and stay as they are.
 
 Examples:
   ah agent fs diff @
   ah agent fs diff @{1} @ --stat
-  ah agent fs diff before --patch -- src | less -R")]
+  ah agent fs diff before --patch -- src | less -R
+  ah agent fs exec b -- ah agent fs diff --patch | git apply    brings home what was done in the branch b")]
 pub(crate) struct DiffArgs {
-    /// The older side.
+    /// The older side; left out: what this branch grew from, or the latest.
     #[arg(value_name = "REF", value_parser = reference, allow_hyphen_values = true)]
-    from: String,
+    from: Option<String>,
     /// The newer side; left out: the workspace as it is now.
     #[arg(value_name = "REF", value_parser = reference, allow_hyphen_values = true)]
     to: Option<String>,
@@ -62,8 +64,16 @@ struct Shape<'a> {
 pub(crate) fn run(app: &App, args: &DiffArgs) -> Outcome {
     let workspace = app.workspace(Access::Existing)?;
     let options = DiffOptions { paths: app.paths(&workspace, &args.paths)?, times: args.times };
-    let report = workspace.diff(&args.from, args.to.as_deref(), &options)?;
-    let sides = Sides::new(&workspace, &report)?;
+    let grown_from = if args.from.is_none() { workspace.grown_from()? } else { None };
+    let (then, report) = match grown_from {
+        Some((origin, snapshot)) => {
+            let report = workspace.diff_since(&origin, snapshot, &options)?;
+            (Some(origin), report)
+        }
+        None => (None, workspace.diff(args.from.as_deref().unwrap_or("@"), args.to.as_deref(), &options)?),
+    };
+    let sides =
+        Sides { then: then.as_ref().unwrap_or(&workspace), report: &report, root: Dir::open(workspace.root())? };
     for path in &report.unreadable {
         app.ui.note(&format!("not compared: {path} (unreadable)"));
     }
@@ -88,16 +98,13 @@ pub(crate) fn run(app: &App, args: &DiffArgs) -> Outcome {
 
 /// Where contents come from.
 struct Sides<'a> {
-    workspace: &'a Workspace,
+    /// Whose the snapshots are.
+    then: &'a Workspace,
     report: &'a DiffReport,
     root: Dir,
 }
 
-impl<'a> Sides<'a> {
-    fn new(workspace: &'a Workspace, report: &'a DiffReport) -> Result<Self> {
-        Ok(Self { workspace, report, root: Dir::open(workspace.root())? })
-    }
-
+impl Sides<'_> {
     /// Both sides of a change, with their contents as far as they are files or symlinks and not too large.
     fn versions(&self, change: &ChangeRecord) -> Result<(Option<patch::Version>, Option<patch::Version>)> {
         let before = self.version(&self.report.from, change, change.before.as_ref())?;
@@ -116,7 +123,7 @@ impl<'a> Sides<'a> {
         };
         let content = match side {
             _ if entry.size > patch::MAX_TEXT => None,
-            DiffSide::Snapshot(snapshot) => Some(contents::then(self.workspace, snapshot, &change.path)?.1),
+            DiffSide::Snapshot(snapshot) => Some(contents::then(self.then, snapshot, &change.path)?.1),
             DiffSide::Workspace => Some(contents::now(&self.root, &change.path, entry.kind)?),
         };
         Ok(Some(patch::Version { kind: entry.kind, mode: entry.mode, size: entry.size, content }))

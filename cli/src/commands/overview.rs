@@ -113,6 +113,13 @@ fn next(status: &Status) -> [Next; 3] {
             next("ah --help", "everything else"),
         ];
     }
+    if status.snapshots == 0 && status.branch.is_some() {
+        return [
+            next("ah agent fs diff", "what changed in this branch"),
+            next("ah agent fs snapshot -m start", "capture this workspace"),
+            next("ah --help", "everything else"),
+        ];
+    }
     if status.snapshots == 0 {
         return [
             next("ah agent fs snapshot -m start", "capture this workspace"),

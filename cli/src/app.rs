@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ah_core::{
     Access, Background, ConfigValues, Engine, HelperSocket, Notice, NoticeKind, ProviderSource, SessionName, Settings,
@@ -33,7 +33,7 @@ const HELPER_SOCKET: &str = ah_host::helper::SOCKET;
 /// What is done in the background.
 const GC: &[&str] = &["agent", "fs", "gc", "--auto", "--quiet"];
 
-/// A hook waits no longer for another process that writes the same thing; the fence is beside that.
+/// A hook waits no longer for other processes, all in all, the fence included.
 const HOOK_PATIENCE: Duration = Duration::from_secs(2);
 
 /// One run of the program.
@@ -48,8 +48,8 @@ pub(crate) struct App {
     engine: OnceCell<Engine>,
     /// Whether this is the background's child itself, which starts none.
     in_background: Cell<bool>,
-    /// How long to wait for other processes, where that is not the usual time.
-    patience: Cell<Option<Duration>>,
+    /// Until when other processes are waited for, where each has not the usual time.
+    deadline: Option<Instant>,
     /// Kinds of notices whose matter the answer itself tells.
     told: RefCell<Vec<NoticeKind>>,
 }
@@ -86,7 +86,7 @@ impl App {
             interrupted,
             engine: OnceCell::new(),
             in_background: Cell::new(false),
-            patience: Cell::new(None),
+            deadline: None,
             told: RefCell::default(),
         })
     }
@@ -105,7 +105,7 @@ impl App {
             interrupted: Arc::default(),
             engine: OnceCell::new(),
             in_background: Cell::new(false),
-            patience: Cell::new(Some(HOOK_PATIENCE)),
+            deadline: Some(Instant::now() + HOOK_PATIENCE),
             told: RefCell::default(),
         }
     }
@@ -214,9 +214,7 @@ impl App {
         settings.helper = self.helper_socket();
         settings.background = self.background(&settings.home, GC).filter(|_| !self.in_background.get());
         settings.capturer = self.background(&settings.home, &["__capture", "--quiet"]);
-        if let Some(patience) = self.patience.get() {
-            settings.patience = patience;
-        }
+        settings.deadline = self.deadline;
         if let Some(seconds) = self.globals.hang_limit {
             settings.hang = Duration::from_secs(seconds.into());
         }

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::fsio::{FILE_MODE, NOFOLLOW_NONBLOCK, failed};
 
-/// How long a person's command waits for another process before it says `Busy`.
+/// How long a person's command waits for another process before it says `Busy`. A hook has an end of its own (`Settings::deadline`).
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A lock that is held until it is dropped, or its process ends.

@@ -186,7 +186,7 @@ impl Engine {
     }
 
     pub(crate) fn lock_registry(&self) -> Result<Lock> {
-        Lock::take(&self.home().join("lock"), true, self.settings().patience, &*self.settings().observer)
+        Lock::take(&self.home().join("lock"), true, self.settings().patience_left(), &*self.settings().observer)
     }
 
     /// Registers a directory. The registry is locked.

@@ -6,7 +6,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ah_plugin_api::{Observer, Quiet, Timestamp};
 
@@ -47,6 +47,8 @@ pub struct Settings {
     pub capturer: Option<Background>,
     /// How long to wait for another process that changes the same thing before saying `Busy`.
     pub patience: Duration,
+    /// Nobody is waited for any longer than until then, however many there are to wait for; none: each has [`Settings::patience`] of its own.
+    pub deadline: Option<Instant>,
     /// A provider's call that gives no sign of life for so long is given up.
     pub hang: Duration,
     /// What time it is.
@@ -79,12 +81,19 @@ impl Settings {
             background: None,
             capturer: None,
             patience: crate::lock::PATIENCE,
+            deadline: None,
             hang: Duration::from_secs(120),
             clock: Clock::system(),
             local_time: |_| None,
             ids: IdSource::random(),
             observer: Arc::new(Quiet),
         }
+    }
+
+    /// How long the next one that holds something may be waited for.
+    pub(crate) fn patience_left(&self) -> Duration {
+        self.deadline
+            .map_or(self.patience, |deadline| self.patience.min(deadline.saturating_duration_since(Instant::now())))
     }
 }
 

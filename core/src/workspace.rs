@@ -327,7 +327,7 @@ impl Workspace {
 
     pub(crate) fn log(&self) -> Log<'_> {
         let settings = self.engine.settings();
-        let patience = settings.patience;
+        let patience = settings.patience_left();
         Log { folder: self.folder(), clock: &settings.clock, observer: &*settings.observer, patience }
     }
 
@@ -347,7 +347,7 @@ impl Workspace {
         Lock::take(
             &self.folder().join(format!("{name}.lock")),
             alone,
-            self.engine.settings().patience,
+            self.engine.settings().patience_left(),
             &*self.engine.settings().observer,
         )
     }

@@ -24,7 +24,7 @@ pub(super) fn once(
 ) -> Result<()> {
     let folder = session::folder(&workspace.folder(), session);
     let settings = workspace.engine.settings();
-    let lock = |name: &str| Lock::take(&folder.join(name), true, settings.patience, &*settings.observer);
+    let lock = |name: &str| Lock::take(&folder.join(name), true, settings.patience_left(), &*settings.observer);
     let event = text::digest(event);
     // Other events do not wait for this one; of one in sixteen, that is.
     let _event = lock(&format!("seen-{}.lock", &event[..1]))?;

@@ -27,7 +27,7 @@ impl Engine {
             return Ok(found);
         }
         let lock = self.home().join("agents.lock");
-        let _lock = Lock::take(&lock, true, self.settings().patience, &*self.settings().observer)?;
+        let _lock = Lock::take(&lock, true, self.settings().patience_left(), &*self.settings().observer)?;
         if let Some(found) = self.known_session(agent, id, process.as_ref())? {
             return Ok(found);
         }

@@ -18,6 +18,8 @@ use crate::workspace::Workspace;
 
 /// An agent is held up no longer than this.
 const LIMIT: Duration = Duration::from_secs(2);
+/// So long before the end of a call (`Settings::deadline`) it is given up, as what the call is for is still to be written down.
+const REST: Duration = Duration::from_millis(250);
 /// A worker is at work so soon after it was started; if none is, it was killed.
 const START: Duration = Duration::from_millis(250);
 
@@ -42,6 +44,8 @@ impl Workspace {
 
     fn fence_for(&self, of: impl Fn(&Waiting) -> bool) -> Result<bool> {
         let since = Instant::now();
+        let left = self.engine.settings().deadline.map(|end| end.saturating_duration_since(since).saturating_sub(REST));
+        let limit = left.map_or(LIMIT, |left| left.min(LIMIT));
         let all: Vec<Waiting> = pending::all(self)?.into_iter().filter(&of).collect();
         if all.is_empty() {
             return Ok(true);
@@ -67,7 +71,7 @@ impl Workspace {
             if waits()?.is_empty() {
                 return Ok(stale.is_empty());
             }
-            if since.elapsed() >= LIMIT {
+            if since.elapsed() >= limit {
                 return Ok(false);
             }
             if last_start.elapsed() >= START && matches!(Lock::try_take(&self.capture_lock(), false), Ok(Some(_))) {

@@ -2,11 +2,12 @@
 
 use std::fs;
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 use ah_agents::Agent;
 use ah_core::{
-    Moment, MomentKind, MomentTool, NewMoment, RestoreOptions, RmOptions, SessionName, SnapshotFilter,
-    TranscriptPosition, UndoOptions,
+    ErrorKind, HookContext, Moment, MomentKind, MomentTool, NewMoment, RestoreOptions, RmOptions, SessionName,
+    SnapshotFilter, TranscriptPosition, UndoOptions,
 };
 use rustix::fs::{FlockOperation, flock};
 
@@ -117,6 +118,35 @@ fn a_snapshot_that_is_gone_serves_no_moment() {
     let now = captured(&lab).record.exact().cloned().unwrap();
     let there = lab.open().snapshots(&SnapshotFilter::default()).unwrap();
     assert!(now != first && there.iter().any(|snapshot| snapshot.id == now));
+}
+
+#[test]
+fn a_call_waits_for_others_no_longer_than_until_its_end() {
+    let mut lab = Lab::new();
+    lab.step("a", "0");
+    let call = |lab: &Lab, session: &str, event: &str| {
+        let event = format!(r#"{{"session_id":"{session}","cwd":{:?},"hook_event_name":"{event}"}}"#, lab.path());
+        let event = ah_agents::hook::read(Agent::Claude, &mut event.as_bytes()).unwrap();
+        lab.engine().hook(&event, &HookContext::default())
+    };
+    lab.settings.deadline = Some(Instant::now());
+    let since = Instant::now();
+    call(&lab, "s1", "SessionStart").unwrap().unwrap();
+    let home = lab.settings.home.clone();
+    let hold = |file: &std::path::Path| {
+        let file = fs::File::create(file).unwrap();
+        flock(&file, FlockOperation::LockExclusive).unwrap();
+        file
+    };
+    for (file, session) in [(lab.folder().join("timeline.lock"), "s1"), (home.join("agents.lock"), "s2")] {
+        let _held = hold(&file);
+        assert_eq!(call(&lab, session, "Stop").unwrap_err().kind, ErrorKind::Busy, "{}", file.display());
+    }
+    // The first moment waits still: each of these would hold the agent up for two seconds.
+    for _ in 0..8 {
+        call(&lab, "s1", "UserPromptSubmit").unwrap();
+    }
+    assert!(since.elapsed() < Duration::from_secs(12), "{:?}", since.elapsed());
 }
 
 #[test]

@@ -73,7 +73,7 @@ impl Engine {
                 let message = format!("{} has no snapshots", root.display());
                 // A move to another filesystem is a copy to all appearance; the name often stays.
                 let named_alike = |old: &PathBuf| old.file_name() == root.file_name() && !seek::is_there(old);
-                let mut paths = index.workspaces.into_iter().map(|workspace| workspace.record.path);
+                let mut paths = index.workspaces.into_iter().map(|record| record.path);
                 let hint = match paths.find(named_alike) {
                     Some(old) => {
                         let old = text::shell(old.as_os_str());
@@ -100,7 +100,7 @@ impl Engine {
         let lock = self.lock_registry()?;
         let index = Index::refresh(self.home())?;
         let old_path = absolute(old_path);
-        let former = index.workspaces.iter().map(|workspace| &workspace.record).find(|record| record.path == old_path);
+        let former = index.workspaces.iter().find(|record| record.path == old_path);
         let former = former.cloned().ok_or_else(|| {
             Error::new(ErrorKind::NotFound, format!("no workspace was at {}", old_path.display()))
                 .with_hint("name the directory by its full path, as it was")

@@ -17,7 +17,6 @@ use crate::branch::{self, BranchRecord};
 use crate::conversation::{Bearer, ConversationReport, FromRecord, Rebuilt, Seat, Start, is_about_the_snapshot};
 use crate::ids::{BranchId, SessionName};
 use crate::moments::told;
-use crate::registry::Index;
 use crate::session::{self, ResumeMethod, SessionRecord};
 use crate::state::State;
 use crate::text;
@@ -154,8 +153,7 @@ impl Workspace {
         let said = written
             .and_then(|()| own.append(&options.name, branched(start, &rebuilt, branch), Durability::Durable).map(drop));
         said.inspect_err(|_| rebuilt.discard(self))?;
-        // The agent's hooks find the session by the agent's id for it. Only a cache: what cannot be written now is made anew then.
-        let _ = Index::refresh(self.engine.home());
+        self.engine.make_known(&own.id, &session);
         Ok((session, rebuilt))
     }
 }

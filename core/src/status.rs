@@ -135,7 +135,7 @@ impl Engine {
 impl Engine {
     /// The registered workspaces whose directories are not there.
     pub(crate) fn missing(&self) -> Result<Vec<WorkspaceRecord>> {
-        let records = Index::load(self.home())?.0.workspaces.into_iter().map(|workspace| workspace.record);
+        let records = Index::load(self.home())?.0.workspaces.into_iter();
         Ok(records.filter(|record| Identity::of_path(&record.path).is_none()).collect())
     }
 }

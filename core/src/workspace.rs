@@ -18,7 +18,7 @@ use crate::moments::Point;
 use crate::notice::{Notice, NoticeKind};
 use crate::record::SnapshotRecord;
 use crate::refs::Resolver;
-use crate::registry::{Identity, Index, WorkspaceRecord};
+use crate::registry::{Identity, WorkspaceRecord};
 use crate::session;
 use crate::state::State;
 use crate::timeline::{Event, EventBody, Head, Log, TimelineReport};
@@ -301,10 +301,6 @@ impl Workspace {
     ) -> Result<Vec<Event>> {
         let appended = self.log().append(session, durability, make)?;
         self.tell_repaired(appended.torn);
-        if appended.new_session {
-            // Only a cache: if it cannot be renewed now, the next gc does it.
-            let _ = Index::refresh(self.engine.home());
-        }
         Ok(appended.events)
     }
 

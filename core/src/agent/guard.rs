@@ -4,9 +4,9 @@
 use ah_plugin_api::{Error, ErrorKind, Result};
 
 use crate::engine::Engine;
+use crate::fsio;
 use crate::ids::SessionName;
-use crate::registry::Index;
-use crate::session::SessionRecord;
+use crate::session::{self, SessionRecord};
 
 impl Engine {
     /// Refuses `what` inside an agent's own session, unless the user's configuration (`agent.may-remove`) allows it.
@@ -16,7 +16,7 @@ impl Engine {
     pub fn refuse_to_agents(&self, what: &str) -> Result<()> {
         let Some(own) = &self.settings().agent_session else { return Ok(()) };
         // A project's own file does not count: it is the agent that may have written it.
-        if !self.holds(|record| record.name == *own && (record.agent.is_some() || record.was_agents))?
+        if !self.holds(own, |record| record.agent.is_some() || record.was_agents)?
             || self.config(None)?.agent_may_remove()
         {
             return Ok(());
@@ -28,11 +28,13 @@ impl Engine {
 
     /// Whether a session of that name, in whatever workspace, is an agent's.
     pub(super) fn is_an_agents(&self, session: &SessionName) -> Result<bool> {
-        self.holds(|record| record.name == *session && record.agent.is_some())
+        self.holds(session, |record| record.agent.is_some())
     }
 
-    fn holds(&self, is_such: impl Fn(&SessionRecord) -> bool) -> Result<bool> {
-        let (index, _) = Index::load(self.home())?;
-        Ok(index.workspaces.iter().flat_map(|workspace| &workspace.sessions).any(is_such))
+    fn holds(&self, session: &SessionName, is_such: impl Fn(&SessionRecord) -> bool) -> Result<bool> {
+        let workspaces = fsio::names(&self.home().join("workspaces"))?;
+        // One whose record is lost must not hide the others.
+        let load = |id: &String| session::load(&self.home().workspace(id), session).ok().flatten();
+        Ok(workspaces.iter().filter_map(load).any(|record| is_such(&record)))
     }
 }

@@ -9,9 +9,7 @@
 //! | answer | no tool of the turn runs any more; a moment |
 //! | session end | a moment; the session has ended |
 //!
-//! A call costs a few small files, whatever the workspace and its history are like: nothing here looks at either (but for a session's first, which
-//! brings the index of sessions up to date). All snapshots are
-//! taken behind it (`moments/capture`). What fails is told on the timeline, or in `$AH_HOME/logs` where there is none; the agent never
+//! A call costs a few small files, whatever the workspace and its history are like: nothing here looks at either. All snapshots are taken behind it (`moments/capture`). What fails is told on the timeline, or in `$AH_HOME/logs` where there is none; the agent never
 //! hears of it.
 
 use std::fs::DirBuilder;

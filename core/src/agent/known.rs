@@ -1,7 +1,10 @@
 //! Which session of ours an agent's session is: `$AH_HOME/agents/<agent>/<key>.json`, one small file for each.
 //!
-//! A cache: the sessions' own records say the same, and where it is lost they are looked through once.
+//! A cache: the sessions' own records say the same. `agents/all` says that every one has its file here; without it the records are looked through
+//! once.
 
+use std::fs::DirBuilder;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
 
 use ah_plugin_api::{Durability, Result, Timestamp};
@@ -12,7 +15,7 @@ use crate::engine::Engine;
 use crate::fsio;
 use crate::ids::{SessionName, WorkspaceId};
 use crate::lock::Holder;
-use crate::registry::Index;
+use crate::session::{self, SessionRecord};
 use crate::text;
 
 /// An agent's session that is known.
@@ -70,23 +73,66 @@ impl Engine {
     /// What is known of an agent's session.
     pub(crate) fn known(&self, agent: &str, id: &str) -> Result<Option<Known>> {
         let bytes = fsio::read(&self.known_file(agent, id))?;
-        if let Some(known) = bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok()) {
-            return Ok(Some(known));
+        Ok(bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok()))
+    }
+
+    /// Sees to it that every session of an agent has its file. Whoever calls holds `agents.lock`.
+    pub(super) fn all_known(&self) -> Result<AllKnown> {
+        let all = self.marker();
+        if all.0.exists() {
+            return Ok(all);
         }
-        let (index, _) = Index::load(self.home())?;
-        let found = index.workspaces.iter().find_map(|workspace| {
-            let is_it =
-                |agent_session: &crate::session::AgentSession| agent_session.name == agent && agent_session.id == id;
-            let session = workspace.sessions.iter().find(|session| session.agent.as_ref().is_some_and(is_it))?;
-            Some(Known { workspace: workspace.record.id.clone(), session: session.name.clone(), process: None })
-        });
-        Ok(found)
+        for id in fsio::names(&self.home().join("workspaces"))? {
+            let Ok(workspace) = WorkspaceId::new(&id) else { continue };
+            for record in session::list(&self.home().workspace(&id))? {
+                if let Some(agent) = &record.agent
+                    && self.known(&agent.name, &agent.id)?.is_none()
+                {
+                    let known = Known { workspace: workspace.clone(), session: record.name, process: None };
+                    self.remember(&agent.name, &agent.id, &known)?;
+                }
+            }
+        }
+        all.so();
+        Ok(all)
+    }
+
+    fn marker(&self) -> AllKnown {
+        AllKnown(self.agents_folder().join("all"))
+    }
+
+    /// Lets the agent's hooks find a session by the id that the agent has for it now.
+    pub(crate) fn make_known(&self, workspace: &WorkspaceId, record: &SessionRecord) {
+        let Some(agent) = &record.agent else { return };
+        let known = Known { workspace: workspace.clone(), session: record.name.clone(), process: None };
+        if self.remember(&agent.name, &agent.id, &known).is_err() {
+            let _ = self.marker().not_so();
+        }
     }
 
     pub(crate) fn remember(&self, agent: &str, id: &str, known: &Known) -> Result<()> {
         let file = self.known_file(agent, id);
         fsio::make_dir(&self.agents_folder().join(agent))?;
         fsio::replace(&file, &serde_json::to_vec(known).unwrap_or_default(), Durability::Instant)
+    }
+}
+
+/// The folder that says that every session of an agent is known. A folder, as all else there is, for whoever goes through them.
+pub(super) struct AllKnown(PathBuf);
+
+impl AllKnown {
+    /// From here on, if this process is killed, it is not so.
+    pub(super) fn not_so(&self) -> Result<()> {
+        match std::fs::remove_dir(&self.0) {
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(fsio::failed("remove", &self.0, &e)),
+            _ => Ok(()),
+        }
+    }
+
+    /// If that cannot be written they are looked through once more.
+    pub(super) fn so(&self) {
+        let _ = self.0.parent().map(fsio::make_dir);
+        let _ = DirBuilder::new().mode(fsio::DIR_MODE).create(&self.0);
     }
 }
 

@@ -8,7 +8,6 @@ use crate::agent::known::Known;
 use crate::engine::{Access, Engine};
 use crate::ids::SessionName;
 use crate::lock::{Holder, Lock};
-use crate::registry::Index;
 use crate::session::{self, AgentSession, SessionRecord};
 use crate::text;
 use crate::workspace::Workspace;
@@ -28,15 +27,19 @@ impl Engine {
         }
         let lock = self.home().join("agents.lock");
         let _lock = Lock::take(&lock, true, self.settings().patience_left(), &*self.settings().observer)?;
+        let all = self.all_known()?;
         if let Some(found) = self.known_session(agent, id, process.as_ref())? {
             return Ok(found);
         }
+        // A kill between the two lines below leaves them to be looked through.
+        all.not_so()?;
         let workspace = self.workspace(start, Access::Create)?;
         let transcript = transcript.map(Path::to_owned);
         let own = AgentSession { name: agent.to_owned(), id: id.to_owned(), transcript, start: start.to_owned() };
         let recorded = self.settings().agent_session.clone();
         let session = workspace.make_session(own, recorded)?;
         self.remember(agent, id, &Known { workspace: workspace.id().clone(), session: session.clone(), process })?;
+        all.so();
         Ok((workspace, session))
     }
 
@@ -70,20 +73,28 @@ impl Workspace {
             if recorded != SessionName::main() && !self.engine.is_an_agents(&recorded)? {
                 session::ensure(&folder, &recorded, now)?;
                 session::change(&folder, &recorded, |record| record.agent = Some(agent))?;
-                let _ = Index::refresh(self.engine.home());
                 return Ok(recorded);
             }
         }
         let taken = |name: &SessionName| session::folder(&folder, name).exists();
         let date: String = text::format_time(now).chars().take(10).filter(|c| *c != '-').collect();
-        let names = (1u32..).map(|n| SessionName::new(format!("{}-{date}-{n}", agent.name)));
-        let name = names
-            .filter_map(Result::ok)
-            .find(|name| !taken(name))
-            .ok_or_else(|| Error::new(ErrorKind::InvalidArgument, format!("{:?} is no agent's name", agent.name)))?;
+        let name = |n: u32| {
+            SessionName::new(format!("{}-{date}-{n}", agent.name))
+                .map_err(|_| Error::new(ErrorKind::InvalidArgument, format!("{:?} is no agent's name", agent.name)))
+        };
+        // A few looks find one that is free, however many there are; mostly the first that is.
+        let mut free = 1;
+        while taken(&name(free)?) {
+            free *= 2;
+        }
+        let mut below = free / 2;
+        while free - below > 1 {
+            let middle = below.midpoint(free);
+            *if taken(&name(middle)?) { &mut below } else { &mut free } = middle;
+        }
+        let name = name(free)?;
         let record = SessionRecord { agent: Some(agent), ..SessionRecord::new(name.clone(), now) };
         session::make(&folder, record)?;
-        let _ = Index::refresh(self.engine.home());
         Ok(name)
     }
 

@@ -27,7 +27,7 @@ impl BranchFile {
     pub(super) fn own_workspace(&self, engine: &Engine) -> Result<Option<Workspace>> {
         let mut id = self.record.workspace.clone();
         if id.is_none() {
-            let mut records = Index::refresh(engine.home())?.workspaces.into_iter().map(|workspace| workspace.record);
+            let mut records = Index::refresh(engine.home())?.workspaces.into_iter();
             id = records.find(|record| record.branch.as_ref() == Some(&self.record.id)).map(|record| record.id);
         }
         let Some(mut own) = id.map_or(Ok(None), |id| engine.workspace_by_id(&id))? else { return Ok(None) };

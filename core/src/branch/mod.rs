@@ -287,7 +287,8 @@ impl Workspace {
         let state = self.state()?;
         let Some(base) = state.snapshot(&record.snapshot).map(std::slice::from_ref) else { return Ok(()) };
         let say = || self.say_removed(base, "branch");
-        match self.give_up_if_free((&record.snapshot, SnapshotKind::Branch), None, prune::WAIT, say)? {
+        let asked = prune::Free { id: &record.snapshot, kind: SnapshotKind::Branch, other: None, since: 0 };
+        match self.give_up_if_free(&asked, prune::WAIT, say)? {
             true => self.destroy_all(base),
             false => Ok(()),
         }

@@ -62,8 +62,8 @@ impl Workspace {
         let forgotten: Vec<FileName> = dead.iter().filter_map(|name| FileName::new(name.as_str()).ok()).collect();
         let mounts = self.mounts_dir()?;
         for known in Index::load(home)?.0.workspaces {
-            let root = known.record.path.clone();
-            let workspace = self.engine.handle(known.record, root);
+            let root = known.path.clone();
+            let workspace = self.engine.handle(known, root);
             for name in workspace.stores()? {
                 let request = ReclaimRequest { auto: true, forgotten: forgotten.clone() };
                 let outcome = workspace.serve(&name).and_then(|served| {

@@ -22,6 +22,7 @@ use crate::ids::SessionName;
 use crate::moments::capture::Taken;
 use crate::moments::pending::{Pending, Waiting};
 use crate::moments::{FilesChanged, MomentKind, MomentUpdate};
+use crate::prune::Free;
 use crate::record::{SnapshotKind, SnapshotRecord};
 use crate::session;
 use crate::snapshot::{Listed, Shown};
@@ -42,6 +43,9 @@ struct LastPrompt {
 #[derive(Serialize, Deserialize)]
 struct LastShown {
     shown: Shown,
+    /// The event by which it was there still.
+    #[serde(default)]
+    seen: u64,
     #[serde(default)]
     repository: Option<RepositoryState>,
 }
@@ -75,16 +79,20 @@ impl Workspace {
         let bytes = fsio::read(&file).ok().flatten();
         let last: Option<LastShown> = bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok());
         let now = Shown { id: new.id.clone(), provider: new.provider.clone(), reference: new.reference.clone() };
+        let note = |last: &LastShown| {
+            let _ = fsio::replace(&file, &serde_json::to_vec(last).unwrap_or_default(), Durability::Instant);
+        };
         let automatic = new.kind == SnapshotKind::Auto && !new.kept;
         if let Some(last) =
             last.filter(|last| automatic && is_unmoved(last.repository.as_ref(), new.repository.as_ref()))
             && self.is_same(&last.shown, &now).unwrap_or(false)
-            && self.spare(session, said, new, &last.shown.id).unwrap_or(false)
+            && self.spare(session, said, new, &last).unwrap_or(false)
         {
+            let last = LastShown { seen: new.seq, ..last };
+            note(&last);
             return Some(last.shown);
         }
-        let last = LastShown { shown: now, repository: new.repository.clone() };
-        let _ = fsio::replace(&file, &serde_json::to_vec(&last).unwrap_or_default(), Durability::Instant);
+        note(&LastShown { shown: now, seen: new.seq, repository: new.repository.clone() });
         None
     }
 
@@ -104,17 +112,18 @@ impl Workspace {
         session: &SessionName,
         said: &[MomentUpdate],
         new: &SnapshotRecord,
-        older: &SnapshotId,
+        older: &LastShown,
     ) -> Result<bool> {
         let theirs = |said: &MomentUpdate| {
-            let update = MomentUpdate { snapshot: Some(older.clone()), ..said.clone() };
+            let update = MomentUpdate { snapshot: Some(older.shown.id.clone()), ..said.clone() };
             EventBody::MomentUpdate(Box::new(update))
         };
         let mut events: Vec<EventBody> = said.iter().map(theirs).collect();
         events.push(EventBody::Remove { snapshots: vec![new.id.clone()], by: "capture".to_owned() });
         let say = || self.append_with(session, Durability::Instant, |_| events).map(drop);
         // Other captures wait meanwhile; one snapshot more is no harm.
-        if !self.give_up_if_free((&new.id, SnapshotKind::Auto), Some(older), Duration::ZERO, say)? {
+        let asked = Free { id: &new.id, kind: SnapshotKind::Auto, other: Some(&older.shown.id), since: older.seen };
+        if !self.give_up_if_free(&asked, Duration::ZERO, say)? {
             return Ok(false);
         }
         // What is left of it if that fails, gc removes.

@@ -23,7 +23,7 @@ use plan::{Given, Protected};
 use prompts::Prompts;
 
 pub(crate) use policy::{DEFAULT, DEFAULT_RECORDINGS, Policy};
-pub(crate) use unasked::{WAIT, is_due};
+pub(crate) use unasked::{Free, WAIT, is_due};
 
 /// What can be said about a prune.
 #[derive(Debug, Clone, Default)]

@@ -22,6 +22,8 @@ use crate::prune::prompts::Prompts;
 use crate::prune::size::BATCH;
 use crate::record::{SnapshotKind, SnapshotRecord};
 use crate::registry::Index;
+use crate::state::State;
+use crate::timeline::TimelineReport;
 use crate::workspace::Workspace;
 
 /// The shortest time between two runs, in seconds.
@@ -59,6 +61,17 @@ fn note_run(workspace: &Workspace, now: Timestamp) -> Result<()> {
 
 /// Who is about to need a snapshot is waited for no longer.
 pub(crate) const WAIT: Duration = Duration::from_secs(2);
+
+/// Whether a snapshot may go that was taken for something that is over.
+pub(crate) struct Free<'a> {
+    pub(crate) id: &'a SnapshotId,
+    /// What it still has to be.
+    pub(crate) kind: SnapshotKind,
+    /// The one that is to serve instead.
+    pub(crate) other: Option<&'a SnapshotId>,
+    /// An event that is older than the snapshot, and by which that other one was there: nothing before it is looked at.
+    pub(crate) since: u64,
+}
 
 /// A snapshot of some workspace that may go for want of room.
 struct Candidate {
@@ -144,20 +157,28 @@ impl Workspace {
         Ok(Some(going.len()))
     }
 
-    /// Takes a snapshot off the timeline, by `say`, that was taken for something that is over: if it still is of that kind, nobody's own
-    /// and not needed, and `other`, which is to serve instead, is there. Whether that is so; then its provider is to remove it.
+    /// Takes a snapshot off the timeline, by `say`, if it still is of that kind, nobody's own and not needed, and the other is there.
+    /// Whether that is so; then its provider is to remove it.
     pub(crate) fn give_up_if_free(
         &self,
-        (id, kind): (&SnapshotId, SnapshotKind),
-        other: Option<&SnapshotId>,
+        asked: &Free<'_>,
         wait: Duration,
         say: impl FnOnce() -> Result<()>,
     ) -> Result<bool> {
         let Some(_stays) = self.decide(wait)? else { return Ok(false) };
-        let free = self.with_given(|given| {
-            let find = |id: &SnapshotId| given.snapshots.iter().find(|snapshot| snapshot.id == *id);
-            let is_free = |snapshot: &SnapshotRecord| snapshot.kind == kind && given.wanted(snapshot).is_none();
-            find(id).is_some_and(is_free) && other.is_none_or(|other| find(other).is_some())
+        let state = match asked.since {
+            0 => Some(self.state()?),
+            since => {
+                let events = self.log().read_since(since)?;
+                events.map(|events| State::of(TimelineReport { events, ..TimelineReport::default() }))
+            }
+        };
+        let Some(state) = state.filter(|state| asked.other.is_none_or(|other| !state.removed.contains(other))) else {
+            return Ok(false);
+        };
+        let free = self.given_of(&state, |given| {
+            let own = given.snapshots.iter().find(|snapshot| snapshot.id == *asked.id);
+            own.is_some_and(|own| own.kind == asked.kind && given.wanted(own).is_none())
         })?;
         if free {
             say()?;
@@ -176,9 +197,12 @@ impl Workspace {
 
     /// What there is, for who decides without being asked.
     fn with_given<T>(&self, ask: impl FnOnce(&Given<'_>) -> T) -> Result<T> {
-        let state = self.state()?;
+        self.given_of(&self.state()?, ask)
+    }
+
+    fn given_of<T>(&self, state: &State, ask: impl FnOnce(&Given<'_>) -> T) -> Result<T> {
         let (protected, prompts) =
-            (self.protected(&state)?, Prompts::of(&state.events, &state.moments, &state.snapshots));
+            (self.protected(state)?, Prompts::of(&state.events, &state.moments, &state.snapshots));
         let (snapshots, now) = (&state.snapshots, self.engine.settings().clock.now());
         Ok(ask(&Given { snapshots, protected: &protected, prompts: &prompts, unasked: true, now }))
     }
@@ -186,7 +210,7 @@ impl Workspace {
     /// Takes the oldest of all workspaces until the stores in `$AH_HOME` take no more than they may; gives how many.
     fn shrink_all(&self, config: &Config) -> Result<usize> {
         let max = self.max_stored(config)?;
-        let known = Index::load(self.engine.home())?.0.workspaces.into_iter().map(|workspace| workspace.record);
+        let known = Index::load(self.engine.home())?.0.workspaces.into_iter();
         let everyone: Vec<Self> = known
             .map(|record| {
                 let root = record.path.clone();

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use ah_plugin_api::{Error, ErrorKind, Result};
 
 use crate::home::Home;
-use crate::registry::{Identity, Index, IndexedWorkspace, WorkspaceRecord};
+use crate::registry::{Identity, Index, WorkspaceRecord};
 use crate::seek::LeaseFile;
 use crate::text;
 
@@ -80,7 +80,7 @@ impl Finder<'_> {
     }
 
     fn registered(&self, dir: &Path, identity: &Identity) -> Option<Found> {
-        let all = || self.index.workspaces.iter().map(|IndexedWorkspace { record, .. }| record);
+        let all = || self.index.workspaces.iter();
         let mut alike: Vec<&WorkspaceRecord> = all().filter(|record| record.identity.same(identity)).collect();
         // Without a time of birth an inode that was used again could look alike: the one of this path comes first.
         alike.sort_by_key(|record| record.path != dir);

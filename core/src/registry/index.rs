@@ -1,4 +1,5 @@
-//! `index.json`: all workspaces with their sessions in one file, so that finding one costs one read.
+//! `index.json`: all workspaces in one file, so that finding one costs one read. Their sessions are not in it: there are many more of those, and
+//! more all the time.
 //!
 //! A cache. It is rebuilt from `workspaces/` when it is missing, damaged, or does not name exactly the folders that are there; and the other
 //! way round, a workspace's record that is lost or damaged, with its backups, is written anew from here. What it says
@@ -13,7 +14,6 @@ use crate::fsio;
 use crate::home::Home;
 use crate::ids::WorkspaceId;
 use crate::registry::record::{WorkspaceRecord, load, save_new};
-use crate::session::{self, SessionRecord};
 
 const VERSION: u64 = 1;
 
@@ -21,19 +21,10 @@ const VERSION: u64 = 1;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Index {
     version: u64,
-    pub(crate) workspaces: Vec<IndexedWorkspace>,
+    pub(crate) workspaces: Vec<WorkspaceRecord>,
     /// Folders without a record, so that they do not make the index look out of date each time.
     #[serde(default)]
     empty: Vec<String>,
-}
-
-/// One workspace with its sessions.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct IndexedWorkspace {
-    #[serde(flatten)]
-    pub(crate) record: WorkspaceRecord,
-    #[serde(default)]
-    pub(crate) sessions: Vec<SessionRecord>,
 }
 
 impl Index {
@@ -64,7 +55,7 @@ impl Index {
         let former = former.and_then(|bytes| serde_json::from_slice::<Self>(&bytes).ok());
         let known = |folder: &str| {
             let former = former.iter().flat_map(|index| &index.workspaces);
-            former.map(|workspace| &workspace.record).find(|record| record.id.as_str() == folder)
+            former.into_iter().find(|record| record.id.as_str() == folder)
         };
         let mut index = Self { version: VERSION, workspaces: Vec::new(), empty: Vec::new() };
         for folder in folders {
@@ -76,10 +67,7 @@ impl Index {
             };
             // One workspace whose record is lost must not hide the others.
             match record {
-                Some(record) => {
-                    let sessions = session::list(&home.workspace(folder))?;
-                    index.workspaces.push(IndexedWorkspace { record, sessions });
-                }
+                Some(record) => index.workspaces.push(record),
                 None => index.empty.push(folder.clone()),
             }
         }
@@ -88,11 +76,11 @@ impl Index {
 
     /// The workspace of that id.
     pub(crate) fn by_id(&self, id: &WorkspaceId) -> Option<&WorkspaceRecord> {
-        self.workspaces.iter().map(|workspace| &workspace.record).find(|record| record.id == *id)
+        self.workspaces.iter().find(|record| record.id == *id)
     }
 
     fn folders(&self) -> BTreeSet<String> {
-        let known = self.workspaces.iter().map(|workspace| workspace.record.id.as_str().to_owned());
+        let known = self.workspaces.iter().map(|record| record.id.as_str().to_owned());
         known.chain(self.empty.iter().cloned()).collect()
     }
 

@@ -1,6 +1,6 @@
 //! Which directories are workspaces, and how one is found again.
 //!
-//! - `record` is `workspaces/<id>/workspace.json`, the truth; `index` is `index.json`, a cache of all of them with their sessions.
+//! - `record` is `workspaces/<id>/workspace.json`, the truth; `index` is `index.json`, a cache of all of them.
 //! - `identity` tells whether a directory is the one that it was; `find` goes from a path to its workspace.
 
 mod find;
@@ -10,5 +10,5 @@ mod record;
 
 pub(crate) use find::{Finder, Found, too_much};
 pub(crate) use identity::Identity;
-pub(crate) use index::{Index, IndexedWorkspace};
+pub(crate) use index::Index;
 pub(crate) use record::{WorkspaceRecord, load, save, save_new};

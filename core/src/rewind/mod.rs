@@ -16,7 +16,6 @@ use serde::{Deserialize, Serialize};
 use crate::conversation::{Bearer, ConversationReport, FromRecord, Rebuilt, Seat, Start};
 use crate::ids::SessionName;
 use crate::moments::MomentKind;
-use crate::registry::Index;
 use crate::restore::{RestoreOptions, RestoreReport};
 use crate::session::{self, AgentSession, ResumeMethod};
 use crate::state::State;
@@ -197,7 +196,9 @@ impl Workspace {
                     record.agent = agent;
                     record.ended = None;
                 })?;
-                let _ = Index::refresh(self.engine.home());
+                if let Some(now) = session::load(&self.folder(), session)? {
+                    self.engine.make_known(&self.id, &now);
+                }
             }
             self.append(session, EventBody::Rewind(Box::new(event)), Durability::Durable).map(drop)
         };
@@ -205,7 +206,6 @@ impl Workspace {
         if let (Err(_), Some(before)) = (&written, before) {
             // A write may fail after the file was replaced.
             let _ = self.change_session(session, |record| *record = before);
-            let _ = Index::refresh(self.engine.home());
         }
         written
     }

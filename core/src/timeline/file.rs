@@ -199,6 +199,33 @@ pub(super) fn last_seq(path: &Path) -> Option<u64> {
     None
 }
 
+/// The events after that one, read from the end; none if a line among them is not sound.
+pub(super) fn read_since(path: &Path, session: &SessionName, seq: u64) -> Result<Option<Vec<Event>>> {
+    let run = || -> io::Result<Option<Vec<Event>>> {
+        let file = match File::open(path) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Some(Vec::new())),
+            file => file?,
+        };
+        let len = file.metadata()?.len();
+        let this = TimelineFile { file, path: path.to_owned(), len };
+        let (mut events, mut end) = (Vec::new(), len);
+        if end > 0 && !this.back_to_newline(end)?.is_empty() {
+            return Ok(None);
+        }
+        while end > 0 {
+            let bytes = this.back_to_newline(end - 1)?;
+            match line::decode(&bytes, session) {
+                Ok(event) if event.seq <= seq => break,
+                Ok(event) => events.push(event),
+                Err(_) => return Ok(None),
+            }
+            end -= 1 + bytes.len() as u64;
+        }
+        Ok(Some(events))
+    };
+    run().map_err(|e| failed("read", path, &e))
+}
+
 /// Makes a timeline survive a power cut, for those who appended without.
 pub(super) fn sync(path: &Path, durability: Durability) -> Result<()> {
     if durability != Durability::Durable {
@@ -281,6 +308,13 @@ mod tests {
             assert_eq!(after.events.last(), Some(&event(next)));
             assert!(after.events.len() > before.events.len());
             assert_eq!(super::last_seq(&path), Some(next));
+            for seq in [0, next / 2, next] {
+                if let Some(since) = super::read_since(&path, &SessionName::main(), seq).unwrap() {
+                    let mut wanted: Vec<_> = after.events.iter().rev().take_while(|event| event.seq > seq).collect();
+                    wanted.truncate(since.len());
+                    assert_eq!(since.iter().collect::<Vec<_>>(), wanted);
+                }
+            }
         }
     }
 }

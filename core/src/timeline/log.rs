@@ -41,8 +41,6 @@ pub(crate) struct Appended {
     pub(crate) events: Vec<Event>,
     /// Bytes of a torn last line that were cut off first.
     pub(crate) torn: u64,
-    /// Whether the session was made for it.
-    pub(crate) new_session: bool,
 }
 
 impl Log<'_> {
@@ -59,7 +57,7 @@ impl Log<'_> {
         make: impl FnOnce(&Head) -> Vec<EventBody>,
     ) -> Result<Appended> {
         let _lock = Lock::take(&self.folder.join("timeline.lock"), true, self.patience, self.observer)?;
-        let new_session = session::ensure(&self.folder, session, self.clock.now())?;
+        session::ensure(&self.folder, session, self.clock.now())?;
         let path = self.path(session);
         let (mut timeline, tail) = TimelineFile::open(&path)?;
         let (cache, mut head) = self.head();
@@ -72,7 +70,7 @@ impl Log<'_> {
         let events = self.append_all(&mut timeline, session, durability, &mut head, bodies);
         let events = events.inspect_err(|_| timeline.take_back(len))?;
         cache.write(&head);
-        Ok(Appended { events, torn: tail.torn, new_session })
+        Ok(Appended { events, torn: tail.torn })
     }
 
     fn append_all(
@@ -130,6 +128,17 @@ impl Log<'_> {
         }
         report.events.sort_by(|a, b| (a.seq, a.time, &a.session).cmp(&(b.seq, b.time, &b.session)));
         Ok((report, torn))
+    }
+
+    /// The events after that one, without reading what is before; none if a line after it cannot be read, or is being written.
+    pub(crate) fn read_since(&self, seq: u64) -> Result<Option<Vec<Event>>> {
+        let mut events = Vec::new();
+        for session in session::names(&self.folder)? {
+            let Some(mut own) = file::read_since(&self.path(&session), &session, seq)? else { return Ok(None) };
+            events.append(&mut own);
+        }
+        events.sort_by_key(|event| event.seq);
+        Ok(Some(events))
     }
 
     /// Makes one timeline survive a power cut, without holding anybody up.

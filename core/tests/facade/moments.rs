@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 
 use ah_agents::Agent;
 use ah_core::{
-    ErrorKind, HookContext, Moment, MomentKind, MomentTool, NewMoment, RestoreOptions, RmOptions, SessionName,
-    SnapshotFilter, TranscriptPosition, UndoOptions,
+    ErrorKind, HookContext, Moment, MomentKind, MomentTool, NewMoment, NoticeKind, RestoreOptions, RmOptions,
+    SessionName, SnapshotFilter, TranscriptPosition, UndoOptions,
 };
 use rustix::fs::{FlockOperation, flock};
 
-use crate::lab::Lab;
+use crate::lab::{Lab, kinds};
 
 /// A moment that waits for its snapshot, after a file was written.
 fn waiting(lab: &Lab, text: &str) {
@@ -118,6 +118,33 @@ fn a_snapshot_that_is_gone_serves_no_moment() {
     let now = captured(&lab).record.exact().cloned().unwrap();
     let there = lab.open().snapshots(&SnapshotFilter::default()).unwrap();
     assert!(now != first && there.iter().any(|snapshot| snapshot.id == now));
+}
+
+#[test]
+fn whether_a_snapshot_is_shared_is_asked_of_the_end_of_the_timeline_alone() {
+    let lab = Lab::new();
+    lab.fake.treeless.store(true, Ordering::Relaxed);
+    lab.step("a", "0");
+    waiting(&lab, "1");
+    let first = captured(&lab).record.snapshot;
+    let text = fs::read_to_string(lab.timeline_file()).unwrap();
+    let shared = || {
+        another(&lab);
+        let workspace = lab.open();
+        workspace.capture().unwrap();
+        let read_whole = kinds(&workspace.engine().take_notices()).contains(&NoticeKind::TimelineDamaged);
+        (workspace.moments(None).unwrap().pop().unwrap().record.snapshot == first, read_whole)
+    };
+    // A damaged line is a notice to whoever reads it.
+    fs::write(lab.timeline_file(), text.replacen("\"crc\":\"", "\"crc\":\"x", 1)).unwrap();
+    for _ in 0..3 {
+        assert_eq!(shared(), (true, false));
+    }
+    // What cannot be read might be that the other one was removed.
+    let text = fs::read_to_string(lab.timeline_file()).unwrap();
+    let last = text.rfind("\"crc\":\"").unwrap();
+    fs::write(lab.timeline_file(), format!("{}x{}", &text[..last], &text[last..])).unwrap();
+    assert!(!shared().0);
 }
 
 #[test]

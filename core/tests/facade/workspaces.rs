@@ -203,13 +203,31 @@ fn a_home_directory_in_git_does_not_swallow_what_is_below() {
 }
 
 #[test]
-fn the_index_names_sessions_too() {
-    let mut lab = Lab::new();
+fn what_an_agents_first_call_costs_does_not_grow_with_the_sessions() {
+    let lab = Lab::new();
     lab.step("a", "1");
-    lab.settings.session = Some(ah_core::SessionName::new("second").unwrap());
-    lab.step("a", "2");
-    let index = fs::read_to_string(lab.settings.home.join("index.json")).unwrap();
-    assert!(index.contains("\"second\"") && index.contains("\"main\""), "{index}");
+    let call = |id: &str| {
+        let event = format!(r#"{{"session_id":"{id}","cwd":{:?},"hook_event_name":"SessionStart"}}"#, lab.path());
+        let event = ah_agents::hook::read(ah_agents::Agent::Claude, &mut event.as_bytes()).unwrap();
+        lab.engine().hook(&event, &ah_core::HookContext::default()).unwrap().unwrap().session.to_string()
+    };
+    let index = || fs::read(lab.settings.home.join("index.json")).unwrap();
+    let before = index();
+    let names: Vec<String> = (0..20).map(|at| call(&format!("s{at}"))).collect();
+    assert_eq!(index(), before, "the index of workspaces says nothing of sessions");
+    let all: std::collections::BTreeSet<&String> = names.iter().collect();
+    assert_eq!(all.len(), names.len());
+    // The others' records are not looked at: the damage in one would be a file that was looked for in vain.
+    let lost = lab.settings.home.join("agents/claude/s7.json");
+    fs::remove_file(&lost).unwrap();
+    call("s20");
+    assert!(!lost.exists(), "the sessions were looked through");
+    // But they are where what is known of them is lost, and after a kill.
+    assert_eq!(lab.open().gc(&ah_core::GcOptions::default()).unwrap().failures, [""; 0]);
+    fs::remove_dir(lab.settings.home.join("agents/all")).unwrap();
+    assert_eq!(call("s7"), names[7]);
+    fs::remove_dir_all(lab.settings.home.join("agents")).unwrap();
+    assert_eq!(call("s3"), names[3]);
 }
 
 #[test]

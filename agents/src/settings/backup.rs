@@ -3,7 +3,7 @@
 //! Two files a settings file, in a folder of ours: its former contents (`….before`, absent if there was no file), and a record of what was written into it. The
 //! former contents come back only if what was written is still there unchanged.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use ah_plugin_api::Result;
 use serde::{Deserialize, Serialize};
@@ -21,6 +21,9 @@ struct Record {
     existed: bool,
     /// The SHA-1 of what was written.
     written: String,
+    /// The folders that were made for it, the deepest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    made: Vec<PathBuf>,
 }
 
 fn digest(text: &str) -> String {
@@ -39,10 +42,7 @@ fn places(target: &Target<'_>) -> Option<(PathBuf, PathBuf)> {
 /// there was no file.
 pub(super) fn of(target: &Target<'_>, settings: &Settings) -> Result<Option<Option<String>>> {
     let Some((record, before)) = places(target) else { return Ok(None) };
-    let Some(record) = Settings::read(&record, None)?.text.and_then(|text| serde_json::from_str::<Record>(&text).ok())
-    else {
-        return Ok(None);
-    };
+    let Some(record) = read(&record)? else { return Ok(None) };
     if settings.text.as_deref().map(digest).as_deref() != Some(record.written.as_str()) {
         return Ok(None);
     }
@@ -53,13 +53,27 @@ pub(super) fn of(target: &Target<'_>, settings: &Settings) -> Result<Option<Opti
     Ok(Settings::read(&before, None)?.text.map(Some))
 }
 
+fn read(record: &Path) -> Result<Option<Record>> {
+    Ok(Settings::read(record, None)?.text.and_then(|text| serde_json::from_str(&text).ok()))
+}
+
+/// What the file was before the hooks, whatever it is now; none if there was none, or nobody knows.
+pub(super) fn before(target: &Target<'_>) -> Option<String> {
+    Settings::read(&kept(target)?, None).ok()?.text
+}
+
 /// Keeps `former`, which `written` is about to replace. The record comes last: until it is there nothing is restored from what it goes with.
 pub(super) fn keep(target: &Target<'_>, former: Option<&str>, written: &str) -> Result<Option<PathBuf>> {
     let Some((record, before)) = places(target) else { return Ok(None) };
     if let Some(former) = former {
         file::write_own(&before, former)?;
     }
-    let it = Record { version: 1, file: place_of(target)?, existed: former.is_some(), written: digest(written) };
+    let file = place_of(target)?;
+    let mut made: Vec<PathBuf> = file.ancestors().skip(1).take_while(|dir| !dir.exists()).map(Path::to_owned).collect();
+    if let Some(earlier) = read(&record)?.filter(|earlier| !earlier.existed && made.is_empty()) {
+        made = earlier.made;
+    }
+    let it = Record { version: 1, file, existed: former.is_some(), written: digest(written), made };
     file::write_own(&record, &serde_json::to_string(&it).unwrap_or_default())?;
     Ok(former.map(|_| before))
 }
@@ -67,6 +81,14 @@ pub(super) fn keep(target: &Target<'_>, former: Option<&str>, written: &str) -> 
 /// Where the former contents are kept.
 pub(super) fn kept(target: &Target<'_>) -> Option<PathBuf> {
     places(target).map(|(_, before)| before).filter(|before| before.exists())
+}
+
+/// Removes the folders that were made for the file, as far as nothing else is in them by now.
+pub(super) fn remove_made(target: &Target<'_>) {
+    let record = places(target).and_then(|(record, _)| read(&record).ok()?);
+    for dir in record.into_iter().flat_map(|record| record.made) {
+        let _ = std::fs::remove_dir(dir);
+    }
 }
 
 /// Removes both, once the settings are what they were.

@@ -2,6 +2,7 @@
 //!
 //! Claude Code and Codex read plain JSON: with a comment in it they do not read the file at all. Gemini CLI takes comments.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use ah_plugin_api::{Error, ErrorKind, Result};
@@ -9,6 +10,7 @@ use jsonc_parser::ParseOptions;
 use jsonc_parser::cst::{CstArray, CstInputValue, CstNode, CstObject, CstRootNode};
 
 use super::events::{Hook, ah_of, is_ours};
+use super::surrogates::Aside;
 use crate::Agent;
 
 /// A byte order mark, which some editors put in front.
@@ -51,7 +53,7 @@ impl Found {
 /// `text` with `wanted` in it; the same text if they are there.
 pub(super) fn with(agent: Agent, file: &Path, text: &str, wanted: &[Hook]) -> Result<String> {
     let (mark, text) = split(text);
-    let root = parse(agent, file, text)?;
+    let (root, aside) = parse(agent, file, text)?;
     let top = if root.value().is_none() { root.object_value_or_create() } else { root.object_value() };
     let top = top.ok_or_else(|| odd(file, "it is not an object"))?;
     let hooks = match top.get("hooks") {
@@ -81,16 +83,19 @@ pub(super) fn with(agent: Agent, file: &Path, text: &str, wanted: &[Hook]) -> Re
             changed = true;
         }
     }
-    Ok(if changed { format!("{mark}{root}") } else { format!("{mark}{text}") })
+    Ok(if changed { format!("{mark}{}", aside.back(&root.to_string())) } else { format!("{mark}{text}") })
 }
 
-/// `text` without any hook of ours; the same text if there is none.
-pub(super) fn without(agent: Agent, file: &Path, text: &str) -> Result<String> {
+/// `text` without any hook of ours; the same text if there is none. What was empty in `former` stays so.
+pub(super) fn without(agent: Agent, file: &Path, text: &str, former: Option<&str>) -> Result<String> {
     let (mark, text) = split(text);
-    let root = parse(agent, file, text)?;
+    let (root, aside) = parse(agent, file, text)?;
     let Some(hooks) = root.object_value().and_then(|top| top.object_value("hooks")) else {
         return Ok(format!("{mark}{text}"));
     };
+    let former =
+        former.and_then(|former| parse(agent, file, split(former).1).ok()?.0.object_value()?.object_value("hooks"));
+    let was_there = |event: &str| former.as_ref().is_some_and(|former| former.get(event).is_some());
     let mut changed = false;
     for event in hooks.properties() {
         let Some(list) = event.array_value() else { continue };
@@ -102,22 +107,23 @@ pub(super) fn without(agent: Agent, file: &Path, text: &str) -> Result<String> {
                 entry.group.remove();
             }
         }
-        if changed && list.elements().is_empty() {
+        if changed && list.elements().is_empty() && !event.decoded_name().is_some_and(|name| was_there(&name)) {
             event.remove();
         }
     }
     if changed
         && hooks.properties().is_empty()
+        && former.is_none()
         && let Some(member) = root.object_value().and_then(|top| top.get("hooks"))
     {
         member.remove();
     }
-    Ok(if changed { format!("{mark}{root}") } else { format!("{mark}{text}") })
+    Ok(if changed { format!("{mark}{}", aside.back(&root.to_string())) } else { format!("{mark}{text}") })
 }
 
 /// Which hooks are in `text`.
 pub(super) fn look(agent: Agent, file: &Path, text: &str) -> Result<Found> {
-    let root = parse(agent, file, split(text).1)?;
+    let (root, _) = parse(agent, file, split(text).1)?;
     let mut found = Found::default();
     let Some(hooks) = root.object_value().and_then(|top| top.object_value("hooks")) else { return Ok(found) };
     for event in hooks.properties() {
@@ -182,7 +188,7 @@ fn split(text: &str) -> (&str, &str) {
     text.strip_prefix(MARK).map_or(("", text), |rest| (&text[..MARK.len_utf8()], rest))
 }
 
-fn parse(agent: Agent, file: &Path, text: &str) -> Result<CstRootNode> {
+fn parse(agent: Agent, file: &Path, text: &str) -> Result<(CstRootNode, Aside)> {
     let comments = agent == Agent::Gemini;
     let options = ParseOptions {
         allow_comments: comments,
@@ -200,7 +206,32 @@ fn parse(agent: Agent, file: &Path, text: &str) -> Result<CstRootNode> {
         // The parser that keeps the spelling is more lenient than the agents' own.
         serde_json::from_str::<serde::de::IgnoredAny>(text).map_err(|error| odd(file, &error.to_string()))?;
     }
-    CstRootNode::parse(text, &options).map_err(|error| odd(file, &error.to_string()))
+    let (text, aside) = Aside::put(text);
+    let root = CstRootNode::parse(&text, &options).map_err(|error| odd(file, &error.to_string()))?;
+    if let Some(top) = root.object_value() {
+        only_once(file, &top, |name| matches!(name, "hooks" | SWITCH))?;
+        top.object_value("hooks").map_or(Ok(()), |hooks| only_once(file, &hooks, |_| true))?;
+    }
+    Ok((root, aside))
+}
+
+/// Agents take the last of several members of one name: who looked at another one would see, or change, what does not count.
+fn only_once(file: &Path, object: &CstObject, counts: impl Fn(&str) -> bool) -> Result<()> {
+    let mut names = BTreeSet::new();
+    let all = object.properties().into_iter().filter_map(|member| member.decoded_name());
+    match all.filter(|name| counts(name)).find(|name| !names.insert(name.clone())) {
+        Some(name) => Err(odd(file, &format!("its member `{name}` is there twice, and only the last one counts"))),
+        None => Ok(()),
+    }
+}
+
+/// The member that switches off all hooks of Claude Code.
+pub(super) const SWITCH: &str = "disableAllHooks";
+
+/// What that member says; none if it is not there.
+pub(super) fn switched_off(text: &str) -> Option<bool> {
+    let (root, _) = parse(Agent::Claude, Path::new(""), split(text).1).ok()?;
+    root.object_value()?.get(SWITCH)?.value()?.to_string().parse().ok()
 }
 
 fn odd(file: &Path, why: &str) -> Error {

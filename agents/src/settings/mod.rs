@@ -20,6 +20,7 @@ mod events;
 mod file;
 mod json;
 mod plugin;
+mod surrogates;
 mod trust;
 
 use std::ffi::OsString;
@@ -49,7 +50,7 @@ pub struct Target<'a> {
     pub scope: Scope,
     /// Where the agent keeps its things.
     pub home: &'a Home,
-    /// The top of the project, absolute; needed for [`Scope::Project`].
+    /// The top of the project, absolute; needed for [`Scope::Project`], and looked at by [`status`]: it may switch off what is the user's.
     pub project: Option<&'a Path>,
     /// A folder of ours for copies of what settings were before; made if it is missing.
     pub backups: &'a Path,
@@ -98,7 +99,8 @@ pub struct Status {
     pub events: Vec<String>,
     /// Hooks of others in the same file.
     pub others: usize,
-    /// Why nothing can be said, such as a file that is not JSON (`installed` is then `No`), or why nothing comes of the hooks: the `ah` that they call is gone.
+    /// Why nothing can be said, such as a file that is not JSON (`installed` is then `No`), or why nothing comes of the hooks: the `ah` that they call is gone,
+    /// or all hooks are switched off.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<Error>,
 }
@@ -136,7 +138,7 @@ pub fn install(target: &Target<'_>) -> Result<Change> {
         Some(former) => former,
         None => match settings.text.as_deref() {
             Some(_) if target.agent == Agent::Opencode => None,
-            Some(text) => Some(json::without(target.agent, &place, text)?),
+            Some(text) => Some(json::without(target.agent, &place, text, None)?),
             None => None,
         },
     };
@@ -159,7 +161,10 @@ pub fn uninstall(target: &Target<'_>) -> Result<Change> {
     if let Some(former) = backup::of(target, &settings)? {
         match former {
             Some(former) => settings.replace(&former)?,
-            None => settings.remove()?,
+            None => {
+                settings.remove()?;
+                backup::remove_made(target);
+            }
         }
         backup::forget(target);
         return Ok(Change { file: place, changed: true, backup: None, restored: true });
@@ -171,7 +176,7 @@ pub fn uninstall(target: &Target<'_>) -> Result<Change> {
         }
         return Ok(Change { file: place, changed: ours, backup: None, restored: false });
     }
-    let rest = json::without(target.agent, &place, text)?;
+    let rest = json::without(target.agent, &place, text, backup::before(target).as_deref())?;
     let changed = rest != text;
     if changed {
         settings.replace(&rest)?;
@@ -211,6 +216,9 @@ pub fn status(target: &Target<'_>) -> Result<Status> {
             };
             let mut called = found.ours.iter().filter_map(|ours| ours.ah.as_deref());
             status.problem = called.find(|ah| !ah.exists()).map(|ah| gone(target, ah));
+            if status.problem.is_none() {
+                status.problem = switched_off(target);
+            }
             if target.agent == Agent::Codex && !found.ours.is_empty() {
                 status.trusted = trust::trusted(target.home, &status.file, &found.ours);
             }
@@ -277,6 +285,20 @@ fn place_of(target: &Target<'_>) -> Result<PathBuf> {
 /// Where a symlink is not followed.
 fn project_of<'a>(target: &Target<'a>) -> Option<&'a Path> {
     target.project.filter(|_| target.scope == Scope::Project)
+}
+
+/// Whether Claude Code is told to run no hooks: the strongest of its settings that says anything decides.
+fn switched_off(target: &Target<'_>) -> Option<Error> {
+    let project = target.project.filter(|_| target.agent == Agent::Claude).map(|project| project.join(".claude"));
+    let own = (target.agent == Agent::Claude).then(|| target.home.claude.join("settings.json"));
+    let all = project.map(|dir| [dir.join("settings.local.json"), dir.join("settings.json")]).into_iter().flatten();
+    let said = |file: PathBuf| {
+        let text = file::Settings::read(&file, None).ok()?.text?;
+        Some((json::switched_off(&text)?, file))
+    };
+    let (_, file) = all.chain(own).find_map(said).filter(|(off, _)| *off)?;
+    let message = format!("the agent runs no hooks at all: {} has {}", file.display(), json::SWITCH);
+    Some(Error::new(ErrorKind::FailedPrecondition, message).with_hint(format!("take {} out of it", json::SWITCH)))
 }
 
 fn gone(target: &Target<'_>, ah: &Path) -> Error {

@@ -73,7 +73,7 @@ fn where_nothing_was_nothing_is_left() {
         assert!(back.changed && back.restored && !change.file.exists());
         assert!(!uninstall(&target).unwrap().changed);
         assert_eq!(std::fs::read_dir(&place.backups).unwrap().count(), 0, "{agent}");
-        assert_eq!(std::fs::read_dir(change.file.parent().unwrap()).unwrap().count(), 0, "{agent}: nothing beside it");
+        assert!(!change.file.parent().unwrap().exists(), "{agent}: nothing beside it");
     }
 }
 
@@ -145,6 +145,78 @@ fn another_ah_is_brought_up_to_date_and_the_first_state_still_comes_back() {
 }
 
 #[test]
+fn folders_that_were_made_go_and_what_was_empty_stays() {
+    let place = place();
+    let project = place.target(Agent::Claude, Scope::Project);
+    std::fs::create_dir(&place.project).unwrap();
+    let dir = place.project.join(".claude");
+    install(&project).unwrap();
+    // By another `ah`, as after an upgrade.
+    install(&Target { ah: Path::new("/bin/sh"), ..project }).unwrap();
+    assert!(uninstall(&project).unwrap().restored && !dir.exists() && place.project.exists());
+    install(&project).unwrap();
+    std::fs::write(dir.join("settings.json"), "{}").unwrap();
+    uninstall(&project).unwrap();
+    assert!(dir.exists(), "somebody put something into it");
+    std::fs::remove_file(dir.join("settings.json")).unwrap();
+    install(&project).unwrap();
+    uninstall(&project).unwrap();
+    assert!(dir.exists(), "somebody else's");
+
+    for (theirs, stays) in
+        [("{\"hooks\": {}, ", "{}"), ("{\"hooks\": {\"Stop\": []}, ", "{\"Stop\":[]}"), ("{", "null")]
+    {
+        let file = place.write(Agent::Claude, &format!("{theirs}\"model\": \"opus\"}}"));
+        let target = place.target(Agent::Claude, Scope::User);
+        install(&target).unwrap();
+        let edited = std::fs::read_to_string(&file).unwrap().replace("opus", "sonnet");
+        std::fs::write(&file, edited).unwrap();
+        uninstall(&target).unwrap();
+        let rest: Value = serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
+        assert_eq!((rest["hooks"].to_string().as_str(), &rest["model"]), (stays, &Value::from("sonnet")));
+        std::fs::remove_dir_all(&place.backups).unwrap();
+    }
+}
+
+#[test]
+fn who_switches_all_hooks_off_is_named() {
+    let place = place();
+    let target = Target { ah: Path::new("/bin/sh"), ..place.target(Agent::Claude, Scope::User) };
+    let file = place.write(Agent::Claude, "{\"disableAllHooks\": true}");
+    install(&target).unwrap();
+    let problem = || status(&target).unwrap().problem.map(|problem| problem.message);
+    assert!(problem().unwrap().contains(&*file.to_string_lossy()));
+    let dir = place.project.join(".claude");
+    std::fs::create_dir_all(&dir).unwrap();
+    std::fs::write(dir.join("settings.json"), "{\"disableAllHooks\": false}").unwrap();
+    assert_eq!(problem(), None, "the project's comes before the user's");
+    std::fs::write(dir.join("settings.local.json"), "{\"disableAllHooks\": true}").unwrap();
+    assert!(problem().unwrap().contains("settings.local.json"));
+    assert_eq!(status(&Target { agent: Agent::Gemini, ..target }).unwrap().problem, None);
+}
+
+#[test]
+fn escapes_of_half_a_character_stay_as_they_are() {
+    const ODD: &str = "{\"a\": \"\\ud800 \\uDC00\\ud800\\ud83d\\ude00\\ue000\", \"hooks\": {\"Stop\": [{\"hooks\": [{\"command\": \"\\udfff\"}]}]}}";
+    for agent in [Agent::Claude, Agent::Codex, Agent::Gemini] {
+        let place = place();
+        let file = place.write(agent, ODD);
+        let target = Target { ah: Path::new("/bin/sh"), ..place.target(agent, Scope::User) };
+        install(&target).unwrap();
+        let text = std::fs::read_to_string(&file).unwrap();
+        let [values, hooks] = [&ODD[..48], &ODD[ODD.len() - 38..ODD.len() - 3]];
+        assert!(text.starts_with(values) && text.contains(hooks), "{text}");
+        assert_eq!(status(&target).unwrap().installed, Installed::Yes);
+        // As if something had changed meanwhile.
+        std::fs::remove_dir_all(&place.backups).unwrap();
+        assert!(uninstall(&target).unwrap().changed);
+        let text = std::fs::read_to_string(&file).unwrap();
+        assert!(text.starts_with(values) && text.contains(hooks), "{text}");
+        assert_eq!(status(&target).unwrap().installed, Installed::No);
+    }
+}
+
+#[test]
 fn what_the_agent_could_not_read_is_refused_and_untouched() {
     let deep = "[".repeat(100_000);
     let cases = [
@@ -156,6 +228,8 @@ fn what_the_agent_could_not_read_is_refused_and_untouched() {
         "// note\n{}",
         "{\"a\": 1,}",
         "{'a': 1}",
+        "{\"hooks\": {}, \"a\": 1, \"hooks\": {}}",
+        "{\"hooks\": {\"Setup\": [], \"\\u0053etup\": []}}",
         deep.as_str(),
     ];
     for text in cases {
@@ -172,6 +246,7 @@ fn what_the_agent_could_not_read_is_refused_and_untouched() {
             assert!(error.hint.is_some());
             assert_eq!(std::fs::read_to_string(&file).unwrap(), text);
             assert!(!place.backups.exists());
+            assert!(!text.contains(": {}, ") || status(&target).unwrap().problem.is_some(), "{agent}: {head}");
         }
     }
     let place = place();
@@ -377,7 +452,7 @@ proptest! {
         prop_assert_eq!(status(&target).unwrap().installed, Installed::Yes);
         prop_assert!(!install(&target).unwrap().changed);
         // Taken out without knowing what was before: the same values in the same order, but for hooks that are empty lists.
-        let without = json::without(Agent::Claude, &file, &with).unwrap();
+        let without = json::without(Agent::Claude, &file, &with, None).unwrap();
         let read = |text: &str| {
             let mut value: Value = serde_json::from_str(text.trim_start_matches('\u{feff}')).unwrap();
             if let Some(hooks) = value.get_mut("hooks").and_then(Value::as_object_mut) {
@@ -389,6 +464,10 @@ proptest! {
             value
         };
         prop_assert_eq!(read(&without), read(&text));
+        // And knowing it: exactly the same values.
+        let without = json::without(Agent::Claude, &file, &with, Some(&text)).unwrap();
+        let exactly = |text: &str| serde_json::from_str::<Value>(text.trim_start_matches('\u{feff}')).unwrap();
+        prop_assert_eq!(exactly(&without), exactly(&text));
         prop_assert!(uninstall(&target).unwrap().restored);
         prop_assert_eq!(std::fs::read_to_string(&file).unwrap(), text);
     }

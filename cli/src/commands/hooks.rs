@@ -194,7 +194,9 @@ fn changed(app: &App, settings: &Settings, agent: Agent, change: Change, done: &
 }
 
 fn status(app: &App, args: &StatusArgs) -> Outcome {
-    let settings = Settings::of(app, &args.scope)?;
+    let mut settings = Settings::of(app, &args.scope)?;
+    // It may switch off what is the user's.
+    settings.project = settings.project.or_else(|| app.engine().ok()?.root_of(&app.cwd).ok());
     let agents = args.agent.map_or_else(|| Agent::ALL.to_vec(), |agent| vec![agent]);
     let bodies: Vec<StatusBody> = agents.iter().map(|agent| body(app, &settings, *agent)).collect::<Result<_>>()?;
     // Who asks for one that has no such settings is told so as an error.

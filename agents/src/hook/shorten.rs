@@ -1,7 +1,8 @@
 //! A reader that passes JSON through with its long strings cut and its depth limited, so that what parses it needs little memory.
 //!
 //! It knows strings and brackets, nothing else of JSON: text that was not JSON is not JSON afterwards, and what was stays so. A cut
-//! never falls into an escape, a surrogate pair or a UTF-8 sequence.
+//! never falls into an escape, a surrogate pair or a UTF-8 sequence. Half a surrogate pair, which the grammar allows and parsers to text refuse,
+//! becomes U+FFFD.
 
 use std::io::{self, Read};
 
@@ -14,6 +15,8 @@ pub(super) struct Shorten<R> {
     longest: usize,
     depth: usize,
     state: State,
+    /// An escape of a kept string that is not whole yet, or the first half of a pair and what has come of the second.
+    held: Vec<u8>,
     raw: Box<[u8]>,
     out: Vec<u8>,
     taken: usize,
@@ -23,10 +26,9 @@ pub(super) struct Shorten<R> {
 #[derive(Clone, Copy)]
 enum State {
     Outside,
-    /// In a string of which `kept` bytes went through.
+    /// In a string of which `kept` bytes went through, or are held back.
     Keeping {
         kept: usize,
-        escape: Escape,
     },
     /// In a string the rest of which is left out.
     Dropping {
@@ -34,24 +36,15 @@ enum State {
     },
 }
 
-/// How far into an escape sequence a kept string is.
-#[derive(Clone, Copy, PartialEq)]
-enum Escape {
-    /// Not in one: a cut may fall here, if the next byte begins a character.
-    None,
-    /// After a backslash; the flag says that a low surrogate is due.
-    Slash(bool),
-    /// In the digits of `\u`: how many are left, and those read.
-    Digits(u8, u16),
-    /// After a high surrogate: the low one must follow at once.
-    Pair,
-}
+/// What stands for half a character.
+const NONE: &[u8] = b"\\ufffd";
 
 impl<R: Read> Shorten<R> {
     /// Cuts strings after about `longest` bytes of their written form.
     pub(super) fn new(input: R, longest: usize) -> Self {
         let raw = vec![0; 64 * 1024].into_boxed_slice();
-        Self { input, longest, depth: 0, state: State::Outside, raw, out: Vec::with_capacity(64 * 1024), taken: 0 }
+        let out = Vec::with_capacity(64 * 1024);
+        Self { input, longest, depth: 0, state: State::Outside, held: Vec::with_capacity(12), raw, out, taken: 0 }
     }
 
     /// Moves `raw[..len]` to `out`.
@@ -62,7 +55,7 @@ impl<R: Read> Shorten<R> {
                 State::Outside => {
                     let byte = self.raw[at];
                     match byte {
-                        b'"' => self.state = State::Keeping { kept: 0, escape: Escape::None },
+                        b'"' => self.state = State::Keeping { kept: 0 },
                         b'{' | b'[' if self.depth == DEEPEST => return Err(io::Error::other("nested too deeply")),
                         b'{' | b'[' => self.depth += 1,
                         b'}' | b']' => self.depth = self.depth.saturating_sub(1),
@@ -74,19 +67,18 @@ impl<R: Read> Shorten<R> {
                     }
                     at += 1;
                 }
-                State::Keeping { kept, escape } => {
+                State::Keeping { kept } => {
                     let byte = self.raw[at];
                     let starts = byte & 0b1100_0000 != 0b1000_0000;
-                    if kept >= self.longest && escape == Escape::None && starts {
+                    // Between two characters; the half of one that has come by then is left out as well.
+                    if kept >= self.longest && matches!(self.held.len(), 0 | 6) && starts {
+                        self.held.clear();
                         self.state = State::Dropping { escaped: false };
                         continue;
                     }
-                    self.out.push(byte);
                     at += 1;
-                    self.state = match (escape, byte) {
-                        (Escape::None | Escape::Pair, b'"') => State::Outside,
-                        _ => State::Keeping { kept: kept + 1, escape: escape.after(byte) },
-                    };
+                    let ends = self.keep(byte);
+                    self.state = if ends { State::Outside } else { State::Keeping { kept: kept + 1 } };
                 }
                 State::Dropping { escaped: true } => {
                     self.state = State::Dropping { escaped: false };
@@ -108,26 +100,56 @@ impl<R: Read> Shorten<R> {
         }
         Ok(())
     }
-}
 
-impl Escape {
-    fn after(self, byte: u8) -> Self {
-        match (self, byte) {
-            (Self::None, b'\\') => Self::Slash(false),
-            (Self::Pair, b'\\') => Self::Slash(true),
-            (Self::Slash(_), b'u') => Self::Digits(4, 0),
-            (Self::Digits(left, value), byte) => {
-                // A digit that is none makes the text invalid; the parser behind says so.
-                let value = value << 4 | char::from(byte).to_digit(16).unwrap_or(0) as u16;
-                match left {
-                    1 if (0xD800..0xDC00).contains(&value) => Self::Pair,
-                    1 => Self::None,
-                    _ => Self::Digits(left - 1, value),
-                }
+    /// Passes a byte of a string, or holds it back until its escape is whole; true if it ends the string.
+    fn keep(&mut self, byte: u8) -> bool {
+        let (half, within) = (self.held.len() >= 6, self.held.len() % 6);
+        let goes_on = match within {
+            0 => byte == b'\\',
+            1 => byte == b'u',
+            _ => byte.is_ascii_hexdigit(),
+        };
+        if goes_on {
+            self.held.push(byte);
+            if within == 5 {
+                self.settle();
             }
-            _ => Self::None,
+            return false;
+        }
+        // A plain byte, another escape than that of a number, or what the parser behind will refuse.
+        if half {
+            self.give_up_half();
+        }
+        self.out.append(&mut self.held);
+        self.out.push(byte);
+        within == 0 && byte == b'"'
+    }
+
+    /// An escape of a number is whole.
+    fn settle(&mut self) {
+        let unit = number(&self.held[self.held.len() - 6..]);
+        let (first, second) = ((0xD800..0xDC00).contains(&unit), (0xDC00..0xE000).contains(&unit));
+        if self.held.len() > 6 && !second {
+            self.give_up_half();
+        }
+        match self.held.len() {
+            // The other half may follow.
+            6 if first => {}
+            6 if second => self.give_up_half(),
+            _ => self.out.append(&mut self.held),
         }
     }
+
+    /// The half that is held stays alone.
+    fn give_up_half(&mut self) {
+        self.held.drain(..6);
+        self.out.extend_from_slice(NONE);
+    }
+}
+
+/// The number of an escape `\uXXXX`.
+fn number(escape: &[u8]) -> u32 {
+    escape[2..].iter().fold(0, |number, digit| number << 4 | char::from(*digit).to_digit(16).unwrap_or(0))
 }
 
 impl<R: Read> Read for Shorten<R> {
@@ -175,6 +197,32 @@ mod tests {
         let out = shortened(text.as_bytes(), 64).unwrap();
         assert!(out.len() < 100, "{}", out.len());
         assert!(serde_json::from_slice::<String>(&out).unwrap().chars().all(|c| c == '😀'));
+    }
+
+    #[test]
+    fn half_a_character_becomes_the_one_that_stands_for_none() {
+        let units: [(&str, &[u16]); 8] = [
+            (r"\ud800", &[0xD800]),
+            (r"\udc00", &[0xDC00]),
+            (r"\u0041", &[0x41]),
+            (r"\n", &[10]),
+            ("x", &[0x78]),
+            (r"\uDBFF", &[0xDBFF]),
+            (r"\uDFFF", &[0xDFFF]),
+            ("", &[]),
+        ];
+        for all in (0..512).map(|n| [units[n % 8], units[n / 8 % 8], units[n / 64]]) {
+            let text: String = all.iter().map(|(text, _)| *text).collect();
+            let wide: Vec<u16> = all.iter().flat_map(|(_, wide)| *wide).copied().collect();
+            let out = shortened(format!("\"{text}\"").as_bytes(), 100).unwrap();
+            assert_eq!(serde_json::from_slice::<String>(&out).unwrap(), String::from_utf16_lossy(&wide), "{text}");
+        }
+        let out = shortened(format!("\"{}\"", "\\ud800".repeat(100_000)).as_bytes(), 64).unwrap();
+        assert!(out.len() < 100, "{}", out.len());
+        assert!(serde_json::from_slice::<String>(&out).unwrap().starts_with('\u{fffd}'));
+        for bad in [r#""\ud8""#, r#""\ud800\u12""#, r#""\ud800"#] {
+            assert!(serde_json::from_slice::<String>(&shortened(bad.as_bytes(), 100).unwrap()).is_err(), "{bad}");
+        }
     }
 
     #[test]

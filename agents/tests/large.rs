@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-use std::io::{BufWriter, Read, Write as _};
+use std::io::{BufWriter, Read, Seek as _, SeekFrom, Write as _};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -89,4 +89,12 @@ fn large_input_takes_little_memory_and_time() {
     std::fs::File::create(&file).unwrap().set_len(ah_agents::transcript::LONGEST_LINE as u64 + 10).unwrap();
     let error = prompts(Agent::Claude, &file, None).unwrap().next().unwrap().unwrap_err();
     assert_eq!(error.kind, ah_plugin_api::ErrorKind::Unsupported);
+
+    // And one without an end is not read to its end at each call: what is behind cannot be seen any more.
+    let mut odd = std::fs::File::create(&file).unwrap();
+    odd.write_all(b"{}\n").unwrap();
+    odd.seek(SeekFrom::End(ah_agents::transcript::LONGEST_LINE as i64 + (1 << 20))).unwrap();
+    odd.write_all(b"\n{}\n").unwrap();
+    let place = position_now(Agent::Claude, &file, None).unwrap();
+    assert_eq!((place.line, place.offset), (1, 3));
 }

@@ -1,4 +1,5 @@
-//! The end of a transcript: how many whole lines there are, and the last of them, without reading what they say.
+//! The end of a transcript: how many whole lines there are, and the last of them, without reading what they say. A line that is longer than any is
+//! read ([`LONGEST_LINE`]) ends it: nothing behind it could be found again.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
@@ -43,6 +44,9 @@ pub(super) fn whole_lines(path: &Path, since: Option<&Position>) -> Result<End> 
             offset = at + last as u64 + 1;
         }
         at += len as u64;
+        if at - offset > LONGEST_LINE as u64 {
+            break;
+        }
     }
     Ok(End { file, path: path.into(), from, line, offset })
 }
@@ -86,7 +90,7 @@ impl End {
                 if window > LONGEST_LINE as u64 {
                     return Ok(None);
                 }
-                window *= 4;
+                window = (window * 4).min(LONGEST_LINE as u64 + 1);
                 continue;
             };
             for line in bytes[whole..bytes.len() - 1].rsplit(|byte| *byte == b'\n') {

@@ -1,6 +1,7 @@
 //! What goes wrong from outside: the agent gets its answer and status 0, and what went wrong can be read somewhere.
 
 use std::fs;
+use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -144,6 +145,24 @@ fn a_lock_that_hangs_holds_the_agent_up_for_a_bounded_time() {
     drop(held);
     agent.writes("f", "2");
     assert_eq!(settled(&world).len(), 2);
+}
+
+#[test]
+fn where_nothing_can_be_written_the_agent_gets_its_answer() {
+    let world = World::new();
+    let event = json!({"session_id": "s1", "cwd": world.root(), "hook_event_name": "SessionStart"}).to_string();
+    let mut shell = std::process::Command::new("sh");
+    shell.args(["-c", "ulimit -f 0; exec \"$@\"", "sh"]).arg(world.command(["hook", "gemini"]).get_program());
+    let command = world.command(["hook", "gemini"]);
+    shell
+        .args(command.get_args())
+        .env_clear()
+        .envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    shell.current_dir(world.root()).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = shell.spawn().unwrap();
+    child.stdin.take().unwrap().write_all(event.as_bytes()).unwrap();
+    let ran = child.wait_with_output().unwrap();
+    assert_eq!((ran.status.code(), ran.stdout.as_slice()), (Some(0), &b"{}\n"[..]), "{ran:?}");
 }
 
 #[test]

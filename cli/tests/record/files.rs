@@ -68,6 +68,13 @@ fn what_is_no_recording_or_not_there_is_refused() {
         assert_eq!(world.refused(2, &["agent", "cast", "import", name]), "invalid-argument");
     }
     assert_eq!(world.refused(3, &["agent", "cast", "import", "none.cast"]), "not-found");
+    // Neither waited for nor read without end.
+    assert!(std::process::Command::new("mkfifo").arg(world.root().join("pipe")).status().unwrap().success());
+    for name in ["pipe", "/dev/zero", "."] {
+        for words in [&["agent", "replay", name][..], &["agent", "cast", "import", name]] {
+            assert_eq!(world.refused(2, words), "invalid-argument", "{words:?}");
+        }
+    }
     assert_eq!(world.refused(2, &["agent", "replay", "nonsense"]), "invalid-argument");
     assert_eq!(world.refused(3, &["agent", "replay", "7"]), "not-found");
     assert_eq!(world.refused(3, &["agent", "replay", "--session", "other"]), "not-found");

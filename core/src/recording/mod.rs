@@ -19,6 +19,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use ah_agents::files::open_regular;
 use ah_plugin_api::{Durability, Error, ErrorKind, Result};
 use flate2::read::MultiGzDecoder;
 use rustix::fs::FlockOperation;
@@ -68,13 +69,10 @@ impl Recording {
 /// Opens a recording anywhere for reading from byte `offset` of its uncompressed contents on.
 ///
 /// # Errors
-/// If it cannot be opened or read.
+/// `InvalidArgument` if it is no regular file; if it cannot be opened or read.
 pub fn open_at(path: &Path, compressed: bool, offset: u64) -> Result<Box<dyn BufRead>> {
     let run = || -> io::Result<Box<dyn BufRead>> {
-        let mut file = File::open(path)?;
-        if !file.metadata()?.is_file() && !compressed && offset == 0 {
-            return Ok(Box::new(BufReader::new(file)));
-        }
+        let mut file = open_regular(path)?;
         if !compressed {
             file.seek(SeekFrom::Start(offset))?;
             return Ok(Box::new(BufReader::with_capacity(1 << 16, file)));
@@ -84,6 +82,10 @@ pub fn open_at(path: &Path, compressed: bool, offset: u64) -> Result<Box<dyn Buf
         Ok(Box::new(unpacked))
     };
     run().map_err(|e| {
+        if e.kind() == io::ErrorKind::Unsupported {
+            return Error::new(ErrorKind::InvalidArgument, format!("{} is no regular file", path.display()))
+                .with_hint("what comes as a stream becomes a recording by `ah agent cast import -`");
+        }
         let error = failed("read the recording", path, &e);
         error.with_hint("`ls -l` shows what is there; `ah agent replay` without a name plays the latest recording")
     })

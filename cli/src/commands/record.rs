@@ -200,8 +200,8 @@ fn command_line(words: &[OsString]) -> String {
 
 /// A moment to be added.
 enum Job {
-    /// A shell's command ended, and the recording had come so far.
-    Command { label: Option<String>, offset: u64 },
+    /// A shell's command ended, with that status if it failed, and the recording had come so far.
+    Command { line: Option<String>, exit: Option<i32>, offset: u64 },
     /// The key was pressed.
     Key { offset: u64 },
     /// There are no more.
@@ -268,10 +268,9 @@ impl Listener for Shell {
                 if !self.pace.lock().unwrap_or_else(PoisonError::into_inner).allows(Instant::now()) {
                     return;
                 }
-                let failed = status.filter(|status| *status != 0).map(|status| format!(" (exit {status})"));
-                let label = line.map(|line| format!("{line}{}", failed.unwrap_or_default()));
+                let exit = status.filter(|status| *status != 0 && line.is_some());
                 // Faster than a disk can note them: some are left out, nothing waits.
-                let _ = self.jobs.try_send(Job::Command { label, offset });
+                let _ = self.jobs.try_send(Job::Command { line, exit, offset });
             }
             Mark::Prompt | Mark::Typing => {}
         }
@@ -301,11 +300,11 @@ impl Diary<'_> {
         std::thread::scope(|scope| {
             let marking = scope.spawn(|| self.put_markers(follower, &stop));
             let adding = scope.spawn(move || {
-                let mut failed = self.add(MomentKind::SessionStart, Some(line.to_owned()), None).err();
+                let mut failed = self.add(MomentKind::SessionStart, Some(line.to_owned()), None, None).err();
                 for job in queue {
                     let added = match job {
-                        Job::Command { label, offset } => self.add(MomentKind::Shell, label, Some(offset)),
-                        Job::Key { offset } => self.add(MomentKind::Manual, None, Some(offset)),
+                        Job::Command { line, exit, offset } => self.add(MomentKind::Shell, line, exit, Some(offset)),
+                        Job::Key { offset } => self.add(MomentKind::Manual, None, None, Some(offset)),
                         Job::Over => break,
                     };
                     failed = failed.or(added.err());
@@ -320,7 +319,7 @@ impl Diary<'_> {
             let mut failed = adding.join().unwrap_or(None);
             if let Ok(status) = ended {
                 let label = (status != 0).then(|| format!("exit {status}"));
-                failed = failed.or(self.add(MomentKind::SessionEnd, label, None).err());
+                failed = failed.or(self.add(MomentKind::SessionEnd, label, None, None).err());
             }
             let _ = rustix::io::write(&stop, &1u64.to_ne_bytes());
             let _ = marking.join();
@@ -328,11 +327,11 @@ impl Diary<'_> {
         })
     }
 
-    fn add(&self, kind: MomentKind, label: Option<String>, offset: Option<u64>) -> Result<Moment> {
+    fn add(&self, kind: MomentKind, label: Option<String>, exit: Option<i32>, offset: Option<u64>) -> Result<Moment> {
         let number = Some(self.recording.number).filter(|number| *number > 1);
         let offset = offset.unwrap_or_else(|| self.tape.offset());
         let recording = Some(RecordingPosition { offset, session: None, number });
-        self.workspace.add_moment(&self.recording.session, NewMoment { label, recording, ..NewMoment::new(kind) })
+        self.workspace.add_moment(&self.recording.session, NewMoment { label, exit, recording, ..NewMoment::new(kind) })
     }
 
     fn put_markers(&self, mut follower: MomentFollower, stop: &OwnedFd) {

@@ -2,7 +2,7 @@
 # In ~/.bashrc, at its end:  eval "$(ah shell-init bash)"
 if [[ $- == *i* && -n ${AH_RECORDING-} && -z ${__ah_marks-} && -n ${BASH_VERSINFO-} ]] &&
     ((BASH_VERSINFO[0] > 4 || (BASH_VERSINFO[0] == 4 && BASH_VERSINFO[1] >= 4))); then
-    __ah_marks=1 __ah_ran='' __ah_none='' __ah_number=''
+    __ah_marks=1 __ah_ran='' __ah_none='' __ah_number='' __ah_ignore_dups=''
 
     # The text with everything but plain characters as %XX.
     __ah_escape() {
@@ -19,19 +19,55 @@ if [[ $- == *i* && -n ${AH_RECORDING-} && -z ${__ah_marks-} && -n ${BASH_VERSINF
         done
     }
 
-    # The number of the last command in the history, and the command.
+    # The number of the last command in the history, and the command; or of the last two.
     __ah_history() {
         local HISTTIMEFORMAT=''
-        builtin history 1 2>/dev/null
+        builtin history "${1-1}" 2>/dev/null
+    }
+
+    # Sets __ah_n to the number that such a line begins with.
+    __ah_numbered() {
+        __ah_n=${1#"${1%%[![:space:]]*}"}
+        __ah_n=${__ah_n%%[![:digit:]]*}
+    }
+
+    # A command that is repeated is to be found in the history while it runs, whatever HISTCONTROL says; that is done here then, when it
+    # has ended.
+    __ah_dups() {
+        local last both number
+        case :${HISTCONTROL-}: in
+            *:ignoreboth:* | *:ignoredups:*)
+                __ah_ignore_dups=1
+                HISTCONTROL=:$HISTCONTROL:
+                HISTCONTROL=${HISTCONTROL//:ignoreboth:/:ignorespace:}
+                HISTCONTROL=${HISTCONTROL//:ignoredups:/:}
+                HISTCONTROL=${HISTCONTROL#:}
+                HISTCONTROL=${HISTCONTROL%:}
+                ;;
+        esac
+        last=$(__ah_history)
+        __ah_numbered "$last"
+        number=$__ah_n
+        if [[ -n $__ah_ignore_dups && -n $number && $number != "$__ah_number" ]]; then
+            both=$(__ah_history 2)
+            both=${both%"$last"}
+            both=${both%$'\n'}
+            __ah_numbered "$both"
+            if [[ -n $__ah_n && ${both#*"$__ah_n"} == "${last#*"$number"}" ]]; then
+                builtin history -d "$number"
+                number=$__ah_n
+            fi
+        fi
+        __ah_number=$number
     }
 
     # Runs in a shell of its own, before a command does. A command that the history does not keep is not told.
     __ah_start() {
         local line number
         line=$(__ah_history)
-        line=${line#"${line%%[![:space:]]*}"}
-        number=${line%%[![:digit:]]*}
-        line=${line#"$number"}
+        __ah_numbered "$line"
+        number=$__ah_n
+        line=${line#*"$number"}
         # A mark, and one blank; any more are the command's own.
         line=${line#??}
         if [[ -n $number && $number != "$__ah_number" ]]; then
@@ -45,9 +81,7 @@ if [[ $- == *i* && -n ${AH_RECORDING-} && -z ${__ah_marks-} && -n ${BASH_VERSINF
     __ah_prompt() {
         [[ -z $__ah_ran ]] || printf '\e]133;D;%s\a' "$1"
         __ah_ran=''
-        __ah_number=$(__ah_history)
-        __ah_number=${__ah_number#"${__ah_number%%[![:space:]]*}"}
-        __ah_number=${__ah_number%%[![:digit:]]*}
+        __ah_dups
         printf '\e]133;A\a'
         return "$1"
     }

@@ -117,6 +117,26 @@ fn commands_of_bash_are_moments() {
 }
 
 #[test]
+fn a_repeated_command_and_one_that_failed_are_told_whatever_the_history_keeps() {
+    for control in ["ignoreboth", "ignoredups"] {
+        let world = World::new();
+        let script = world.run(["shell-init", "bash"]).stdout;
+        fs::write(world.path("rc"), format!("PS1='<prompt> '\nHISTCONTROL={control}\n{script}")).unwrap();
+        let long = format!("false {}", "x".repeat(300));
+        let count = "echo is=$(history | grep -c 'echo o[n]e$')";
+        let lines = ["echo one", "echo one", "echo one", " echo two", &long, count];
+        let rc = world.path("rc");
+        let words = ["bash", "--noprofile", "--rcfile", rc.to_str().unwrap(), "-i"];
+        let made = shell(&world, &words, "<prompt> ", &lines);
+        let labels: Vec<&str> = made.iter().map(|(label, _)| label.as_str()).collect();
+        assert_eq!((&labels[..4], labels[5]), (&["echo one", "echo one", "echo one", ""][..], count), "{control}");
+        assert!(labels[4].starts_with("false xxx") && labels[4].ends_with("x (exit 1)"), "{}", labels[4]);
+        // As the history would be without.
+        assert!(made[5].1.contains("is=1\\r\\n"), "{control}: {}", made[5].1);
+    }
+}
+
+#[test]
 fn commands_of_zsh_are_moments() {
     if Command::new("zsh").arg("--version").output().is_err() {
         return support::skip("there is no zsh");

@@ -70,6 +70,8 @@ pub struct NewMoment {
     pub agent: Option<Agent>,
     /// How far the recording has come; none: as far as it is at this moment, if there is one.
     pub recording: Option<RecordingPosition>,
+    /// With which status its command failed: the end of its label, however long that is.
+    pub exit: Option<i32>,
     /// The agent's own checkpoint that holds the conversation as it is.
     pub checkpoint: Option<String>,
 }
@@ -84,6 +86,7 @@ impl NewMoment {
             prompt: None,
             prompt_id: None,
             checkpoint: None,
+            exit: None,
             tool: None,
             sub_agent: None,
             transcript: None,
@@ -150,12 +153,23 @@ impl Workspace {
         let beside = tools.running()?.filter(|_| new.kind != MomentKind::Manual).map(|running| running.told());
         let begun = tools.begun();
         let put_back = self.put_back_so_far();
-        let NewMoment { kind, label, prompt, prompt_id, tool, sub_agent, transcript, checkpoint, agent, recording } =
-            new;
+        let NewMoment {
+            kind,
+            label,
+            prompt,
+            prompt_id,
+            tool,
+            sub_agent,
+            transcript,
+            checkpoint,
+            exit,
+            agent,
+            recording,
+        } = new;
         let prompt: Option<String> = prompt.map(|prompt| prompt.chars().take(PROMPT).collect());
         let recording = recording.or_else(|| self.recording_now(session));
         let record = MomentRecord {
-            label: label.map(|label| one_line(&label, LABEL)).filter(|label| !label.is_empty()),
+            label: label.map(|label| labelled(&label, exit)).filter(|label| !label.is_empty()),
             prompt,
             tool,
             sub_agent,
@@ -200,6 +214,12 @@ impl Workspace {
         moments.retain(|moment| session.as_ref().is_none_or(|session| *session == moment.session));
         Ok(moments)
     }
+}
+
+/// A label that a program made.
+fn labelled(text: &str, exit: Option<i32>) -> String {
+    let end = exit.map_or_else(String::new, |status| format!(" (exit {status})"));
+    one_line(text, LABEL - end.len()) + &end
 }
 
 /// A text as a label: one line, not too long.

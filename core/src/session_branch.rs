@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::branch::{self, BranchRecord};
 use crate::conversation::{Bearer, ConversationReport, FromRecord, Rebuilt, Seat, Start, is_about_the_snapshot};
+use crate::engine::Access;
 use crate::ids::{BranchId, SessionName};
 use crate::moments::told;
 use crate::session::{self, ResumeMethod, SessionRecord};
@@ -186,6 +187,21 @@ pub struct ListedSession {
 }
 
 impl Workspace {
+    /// The workspace that a session lives in, where that is one of [`Workspace::related_sessions`]; else this one.
+    ///
+    /// # Errors
+    /// If the folders of workspaces or branches cannot be read, or that one cannot be opened.
+    pub fn where_lives(self, session: &SessionName) -> Result<Self> {
+        if *session == SessionName::main() || session::names(&self.folder())?.contains(session) {
+            return Ok(self);
+        }
+        let related = self.related_sessions()?.into_iter().find(|listed| listed.record.name == *session);
+        match related.and_then(|listed| listed.workspace) {
+            Some(path) => self.engine.workspace(&path, Access::Existing),
+            None => Ok(self),
+        }
+    }
+
     /// The sessions of this workspace, oldest first, with the session branches that grew from it, however far; and in a branch the
     /// sessions that its own grew from.
     ///

@@ -97,6 +97,7 @@ fn list(app: &App) -> Outcome {
 fn show(app: &App, args: &ShowArgs) -> Outcome {
     let workspace = app.workspace(ah_core::Access::Existing)?;
     let name = args.name.clone().map_or_else(|| Ok(workspace.own_session()), SessionName::new)?;
+    let workspace = workspace.where_lives(&name)?;
     let sessions = workspace.sessions()?;
     let session = sessions.iter().find(|session| session.name == name).ok_or_else(|| {
         Error::new(ErrorKind::NotFound, format!("there is no session {name} in this workspace"))

@@ -18,8 +18,9 @@ use crate::output::{size, text, time};
 /// Options of `ah timeline`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The latest is last. What an agent did for a prompt stands below it, with the files that changed in all. `(left)`: the session went \
-back behind that prompt. With --session only that session's.
+The latest is last. What an agent did for a prompt stands indented below it, with the files that changed in all; rows of other sessions \
+that were at work meanwhile come in between. `(left)`: the session went back behind that prompt. With --session only that session's, also one \
+that lives in a branch.
 
 Examples:
   ah timeline
@@ -41,7 +42,13 @@ struct Shape<'a> {
 
 /// Prints the events.
 pub(crate) fn run(app: &App, args: &TimelineArgs) -> Outcome {
-    let (root, workspace) = app.history()?;
+    let (mut root, mut workspace) = app.history()?;
+    if let Some(session) = &app.engine()?.settings().session {
+        workspace = workspace.map(|here| here.where_lives(session)).transpose()?;
+        if let Some(there) = &workspace {
+            there.root().clone_into(&mut root);
+        }
+    }
     let filter = TimelineFilter { limit: args.limit, ..TimelineFilter::default() };
     let report = workspace.map_or_else(|| Ok(TimelineReport::default()), |workspace| workspace.timeline(&filter))?;
     if app.ui.json {
@@ -56,17 +63,16 @@ pub(crate) fn run(app: &App, args: &TimelineArgs) -> Outcome {
     Ok(Exit::Done)
 }
 
-/// One prompt's events together, where several sessions are at work at once.
 fn table(report: &TimelineReport, app: &App) -> Table {
     let now = app.now();
     let moments: HashMap<&str, &Moment> =
         report.moments.iter().map(|moment| (moment.record.id.as_str(), moment)).collect();
     let shown: HashSet<&str> =
         report.moments.iter().filter_map(|moment| moment.record.snapshot.as_ref()).map(SnapshotId::as_str).collect();
-    let mut groups: Vec<Vec<&Event>> = Vec::new();
-    let mut current: HashMap<&str, usize> = HashMap::new();
+    // The sessions whose rows stand below a prompt by now.
+    let mut prompted: HashSet<&str> = HashSet::new();
+    let mut table = Table::new(&["WHEN", "SESSION", "EVENT", "ID", "WHAT"]);
     for event in &report.events {
-        let session = event.session.as_str();
         let begins = match &event.body {
             // Told with their moments.
             EventBody::MomentUpdate(_) => continue,
@@ -78,40 +84,20 @@ fn table(report: &TimelineReport, app: &App) -> Table {
             EventBody::Moment(moment) => moment.kind == MomentKind::Prompt,
             _ => false,
         };
-        // What is no agent's stands where it happened.
-        let last_is_ours = current.get(session).is_some_and(|&at| at + 1 == groups.len() || groups[at][0].is_prompt());
-        if begins || !last_is_ours {
-            current.insert(session, groups.len());
-            groups.push(vec![event]);
-        } else if let Some(&at) = current.get(session) {
-            groups[at].push(event);
+        if begins {
+            prompted.insert(event.session.as_str());
         }
-    }
-    let mut table = Table::new(&["WHEN", "SESSION", "EVENT", "ID", "WHAT"]);
-    for group in groups {
-        let below_prompt = group[0].is_prompt();
-        for (at, event) in group.into_iter().enumerate() {
-            let (name, id, what) = row(event, &moments, &report.left);
-            table.row([
-                Cell::from(time::relative(event.time, now)),
-                Cell::from(event.session.as_str()),
-                if below_prompt && at > 0 { name.indented() } else { name },
-                Cell::new(&id, Style::Id),
-                Cell::from(what),
-            ]);
-        }
+        let below = !begins && prompted.contains(event.session.as_str());
+        let (name, id, what) = row(event, &moments, &report.left);
+        table.row([
+            Cell::from(time::relative(event.time, now)),
+            Cell::from(event.session.as_str()),
+            if below { name.indented() } else { name },
+            Cell::new(&id, Style::Id),
+            Cell::from(what),
+        ]);
     }
     table
-}
-
-trait IsPrompt {
-    fn is_prompt(&self) -> bool;
-}
-
-impl IsPrompt for Event {
-    fn is_prompt(&self) -> bool {
-        matches!(&self.body, EventBody::Moment(moment) if moment.kind == MomentKind::Prompt)
-    }
 }
 
 /// A moment for a person: what it was, which files changed, and why it cannot be gone back to exactly.

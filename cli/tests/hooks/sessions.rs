@@ -226,6 +226,21 @@ fn a_command_in_the_background_makes_moments_inexact_until_it_ends() {
 }
 
 #[test]
+fn rows_of_several_sessions_are_in_the_order_of_time() {
+    let world = World::new();
+    let both = [Agent::claude(&world, "s1"), Agent::claude(&world, "s2")];
+    both.iter().for_each(Agent::start);
+    for round in ["one", "two"] {
+        both.iter().for_each(|agent| agent.prompt(round));
+        both.iter().for_each(|agent| agent.writes("f", round));
+    }
+    let ids: Vec<String> = settled(&world).iter().map(|moment| text(moment, "id").to_owned()).collect();
+    let shown = world.run(["timeline"]).stdout;
+    let places: Vec<usize> = ids.iter().map(|id| shown.find(id.as_str()).unwrap()).collect();
+    assert!(ids.len() == 10 && places.is_sorted(), "{shown}");
+}
+
+#[test]
 fn three_agents_at_once_in_one_workspace() {
     const STEPS: usize = 6;
     let world = World::new();

@@ -131,6 +131,21 @@ fn where_it_came_from_is_kept() {
         crate::support::schema::check("timeline", &timeline);
         let branched = timeline["events"].as_array().unwrap().iter().filter(|e| e["type"] == "session-branch");
         assert_eq!(branched.map(|event| event["name"].as_str().unwrap()).collect::<Vec<_>>(), ["retry"]);
+        // And each is found by its name.
+        let own = from["fromSessionId"].as_str().unwrap();
+        for (name, lives) in
+            [("retry", made["branch"]["path"].as_str().unwrap()), (own, world.root().to_str().unwrap())]
+        {
+            let ran = Ran::of(world.command(["session", "show", name, "--json"]).current_dir(&here));
+            let shown: Value = serde_json::from_str(&ran.stdout).unwrap();
+            assert_eq!((&shown["session"]["name"], &shown["workspace"]), (&json!(name), &json!(lives)));
+            let ran = Ran::of(world.command(["timeline", "--session", name, "--json"]).current_dir(&here));
+            let timeline: Value = serde_json::from_str(&ran.stdout).unwrap();
+            let events = timeline["events"].as_array().unwrap();
+            assert!(!events.is_empty() && events.iter().all(|event| event["session"] == name), "{ran:?}");
+        }
+        let ran = Ran::of(world.command(["session", "show", "other"]).current_dir(&here));
+        assert_eq!(ran.code, 3, "{ran:?}");
     }
 }
 

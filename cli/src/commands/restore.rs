@@ -12,6 +12,7 @@ use serde::Serialize;
 use crate::app::App;
 use crate::args::{path, reference};
 use crate::failure::{Exit, Outcome};
+use crate::output::changes::Letter;
 use crate::output::{changes, text};
 
 /// Options of `ah agent fs restore`.
@@ -151,6 +152,19 @@ pub(crate) fn aside(app: &App, report: &RestoreReport, refused: bool) {
         app.ui.warning("the restore is not complete", Some("make the paths above writable, then repeat it"));
     } else if report.safety.is_some() {
         app.ui.note("`ah agent fs undo` takes it back");
+    }
+}
+
+/// Which files went: nobody asked for them by name.
+pub(crate) fn deleted(app: &App, report: &RestoreReport) {
+    const SHOWN: usize = 10;
+    let gone = report.changes.iter().filter(|change| Letter::of(change) == Letter::Deleted);
+    let gone: Vec<_> = gone.filter(|change| !report.failed.iter().any(|failed| failed.path == change.path)).collect();
+    for change in gone.iter().take(SHOWN) {
+        app.ui.note(&format!("deleted: {}", text::line(&change.path.to_string())));
+    }
+    if gone.len() > SHOWN {
+        app.ui.note(&format!("deleted: and {} more; --json lists them all", gone.len() - SHOWN));
     }
 }
 

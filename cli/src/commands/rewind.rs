@@ -101,6 +101,7 @@ pub(crate) fn run(app: &App, args: &RewindArgs) -> Outcome {
 fn tell(app: &App, report: &RewindReport) {
     if let Some(restored) = &report.restore {
         restore::aside(app, restored, false);
+        restore::deleted(app, restored);
     }
     if let Some(made) = &report.conversation {
         launch::tell(app, &report.from, made);
@@ -124,10 +125,14 @@ fn pick(app: &App, workspace: &Workspace) -> Result<String, Failure> {
     };
     let lines: Vec<String> = prompts.iter().map(line).collect();
     let select = Select::new().with_prompt("Go back to before").items(&lines).default(0).max_length(12);
-    let chosen = select.interact_on_opt(&Term::stderr()).map_err(|error| {
-        Error::new(ErrorKind::Unavailable, "the list of prompts cannot be shown")
+    let chosen = select.interact_on_opt(&Term::stderr()).map_err(std::io::Error::from).or_else(|error| {
+        // Ctrl-C.
+        if error.kind() == std::io::ErrorKind::Interrupted {
+            return Ok(None);
+        }
+        Err(Error::new(ErrorKind::Unavailable, "the list of prompts cannot be shown")
             .with_cause(&error)
-            .with_hint("ah agent rewind @prompt")
+            .with_hint("ah agent rewind @prompt"))
     })?;
     match chosen.and_then(|at| prompts.get(at)) {
         Some(prompt) => Ok(prompt.moment.to_string()),

@@ -137,6 +137,21 @@ fn files_or_conversation_alone() {
 }
 
 #[test]
+fn the_files_that_it_deletes_are_named() {
+    let world = World::new();
+    let play = played(&world, Form::Claude);
+    world.write("new 00", "x");
+    let ran = play.run(&["agent", "rewind", "--files"]);
+    assert!(ran.stderr.contains("deleted: new 00\n") && !ran.stderr.contains("more"), "{ran:?}");
+    for at in 1..=12 {
+        world.write(format!("new {at:02}"), "x");
+    }
+    let ran = play.run(&["agent", "rewind", "--files"]);
+    assert_eq!(ran.stderr.matches("deleted: new ").count(), 10, "{ran:?}");
+    assert!(ran.stderr.contains("deleted: and 2 more"), "{ran:?}");
+}
+
+#[test]
 fn a_restore_that_is_refused_changes_nothing() {
     let world = World::new();
     let play = played(&world, Form::Claude);
@@ -178,6 +193,8 @@ fn a_person_chooses_on_a_terminal() {
     };
     let (code, shown) = choose("\x1b");
     assert_eq!(code, Some(130), "{shown}");
+    let (code, ctrl_c) = choose("\x03");
+    assert_eq!(code, Some(130), "{ctrl_c}");
     assert!(shown.contains("the third") && shown.find("the third") < shown.find("the first"), "{shown}");
     assert_eq!(world.read("a").as_deref(), Some("3"), "nothing was chosen");
     // Down once: before the second.

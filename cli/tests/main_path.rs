@@ -161,7 +161,7 @@ fn what_nobody_asked_to_leave_out_is_said() {
     world.write("ignored", "x");
     assert!(!world.run(["agent", "fs", "snapshot"]).stderr.contains("left out"));
     world.fs(["snapshot"]);
-    world.run(["config", "set", "capture.max-file-size", "10"]);
+    world.run(["config", "set", "capture.max-file-size", "10B"]);
     for name in ["a", "b", "c", "d", "e"] {
         world.write(name, "more than ten bytes");
     }

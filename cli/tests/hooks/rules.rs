@@ -66,7 +66,7 @@ fn an_agent_does_not_take_away_what_one_would_go_back_to() {
         &["agent", "fs", "prune", "keep-last=1"],
         &["config", "set", "agent.may-remove", "true"],
         &["config", "set", "prune.policy", "keep-last=1"],
-        &["config", "set", "prune.max-size", "1"],
+        &["config", "set", "prune.max-size", "1B"],
         &["config", "unset", "prune.min-free"],
         &["config", "trust"],
         &["agent", "fs", "edit", "@", "--no-keep"],

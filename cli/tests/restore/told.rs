@@ -136,7 +136,7 @@ fn what_cannot_come_back_is_named() {
         world.write(format!("data{n}"), "x".repeat(2000));
     }
     world.write(".ah-restore-notes", "mine");
-    world.run(["config", "set", "capture.max-file-size", "1000"]);
+    world.run(["config", "set", "capture.max-file-size", "1000B"]);
     world.fs(["snapshot"]);
     fs::remove_file(world.root().join(".ah-restore-notes")).unwrap();
     let missing = |names: std::ops::Range<u32>| {

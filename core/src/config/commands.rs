@@ -50,6 +50,11 @@ impl Engine {
             return Err(Error::new(ErrorKind::InvalidArgument, format!("{} cannot be {value}: {reason}", key.name))
                 .with_hint("ah config list"));
         }
+        if let Some(number) = value.as_ref().filter(|value| key.lacks_unit(value)) {
+            let message = format!("{} cannot be {number}: a size needs a unit", key.name);
+            return Err(Error::new(ErrorKind::InvalidArgument, message)
+                .with_hint(format!("`ah config set {} {number}G`; B, K, M, G and T are units", key.name)));
+        }
         // From reading to writing nobody else may change it.
         let _lock = self.lock_registry()?;
         let (target, mut fields) = match layer {

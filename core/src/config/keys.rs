@@ -157,6 +157,11 @@ impl ConfigKey {
         }
     }
 
+    /// Whether somebody who sets it to a number means a size, and has not said in what; a file may have it in bytes.
+    pub(crate) fn lacks_unit(&self, value: &Value) -> bool {
+        matches!(self.kind, Kind::Size | Kind::Share) && value.as_u64().is_some_and(|bytes| bytes > 0)
+    }
+
     /// Whether a value may stand there; the error says what may.
     pub(crate) fn check(&self, value: &Value) -> Result<(), String> {
         let texts = |value: &Value| value.as_array().is_some_and(|list| list.iter().all(Value::is_string));
@@ -226,7 +231,7 @@ pub(crate) fn share(value: &Value) -> Option<Share> {
     }
 }
 
-/// `1000`, `64K`, `64KiB`, `64kB`, `1.5G`: with or without `i` and `B`, steps of 1024.
+/// `0`, `1000B`, `64K`, `64KiB`, `64kB`, `1.5G`: with or without `i` and, but for bytes, `B`; steps of 1024.
 pub(crate) fn parse_size(text: &str) -> Option<u64> {
     let text = text.trim();
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
@@ -234,6 +239,8 @@ pub(crate) fn parse_size(text: &str) -> Option<u64> {
     let unit = unit.trim().to_ascii_lowercase();
     let unit = unit.strip_suffix('b').unwrap_or(&unit);
     let shift = match unit.strip_suffix('i').unwrap_or(unit) {
+        // Whoever writes 5 hardly means five bytes.
+        "" if digits == text.len() && number != "0" => return None,
         "" => 0,
         "k" => 10,
         "m" => 20,
@@ -260,10 +267,12 @@ mod tests {
 
     #[test]
     fn sizes_are_read() {
-        for (text, size) in [("0", 0), ("64k", 65536), ("1MiB", 1 << 20), ("1.5 GB", 3 << 29), (".5K", 512)] {
+        for (text, size) in
+            [("0", 0), ("5B", 5), ("7 b", 7), ("64k", 65536), ("1MiB", 1 << 20), ("1.5 GB", 3 << 29), (".5K", 512)]
+        {
             assert_eq!(parse_size(text), Some(size), "{text}");
         }
-        for text in ["", "x", "-1", "1x", "1.", "99999999999999999999", "99999999T", "1.2.3"] {
+        for text in ["", "5", "1.5", "1000000", "x", "-1", "1x", "1.", "99999999999999999999", "99999999T", "1.2.3"] {
             assert_eq!(parse_size(text), None, "{text}");
         }
     }

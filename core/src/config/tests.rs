@@ -103,9 +103,15 @@ fn wrong_keys_and_values_are_refused() {
         (ConfigLayer::User, "nonsense", "1"),
         (ConfigLayer::User, "mode", "fast"),
         (ConfigLayer::System, "mode", "auto"),
+        (ConfigLayer::User, "prune.max-size", "5"),
+        (ConfigLayer::User, "capture.max-file-size", "1000000"),
+        (ConfigLayer::User, "prune.recordings", "max-size=5"),
     ] {
         let error = engine.config_set(None, layer, key, Some(value)).unwrap_err();
         assert_eq!(error.kind, ErrorKind::InvalidArgument, "{key}");
+    }
+    for size in ["0", "5B", "5G", "5%"] {
+        engine.config_set(None, ConfigLayer::User, "prune.max-size", Some(size)).unwrap();
     }
     std::fs::write(f.settings.home.join("config.json"), "{").unwrap();
     assert_eq!(engine.config_list(None).unwrap_err().kind, ErrorKind::InvalidArgument);
@@ -120,13 +126,17 @@ fn several_at_once_lose_nothing() {
         for round in 1..20u64 {
             std::thread::scope(|scope| {
                 for key in keys {
-                    let set = || engine.config_set(Some(&f.project), layer, key, Some(&round.to_string())).unwrap();
+                    let unit = if key == "capture.max-entries" { "" } else { "K" };
+                    let value = format!("{round}{unit}");
+                    let (engine, project) = (&engine, &f.project);
+                    let set = move || engine.config_set(Some(project), layer, key, Some(&value)).unwrap();
                     scope.spawn(set);
                 }
             });
             for key in keys {
                 let entry = engine.config_get(Some(&f.project), key).unwrap();
-                assert_eq!((entry.value, entry.layer), (json!(round), layer), "{key}");
+                let value = if key == "capture.max-entries" { json!(round) } else { json!(format!("{round}K")) };
+                assert_eq!((entry.value, entry.layer), (value, layer), "{key}");
             }
         }
     }

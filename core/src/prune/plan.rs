@@ -287,7 +287,7 @@ mod tests {
             what in proptest::collection::vec((0i64..40 * 86_400, 0u8..4, 0u8..8, any::<bool>(), 0u8..3), 1..60),
             prompts in proptest::collection::vec((0usize..60, 0u8..3, proptest::option::of(0usize..60)), 0..12),
             rules in proptest::sample::subsequence(
-                vec!["keep-last=3", "keep-last=2/session", "keep-within=2h", "keep-prompts=3d", "keep-hourly=2", "keep-daily=1", "keep-labelled", "max-size=1", "max-size=1/session"],
+                vec!["keep-last=3", "keep-last=2/session", "keep-within=2h", "keep-prompts=3d", "keep-hourly=2", "keep-daily=1", "keep-labelled", "max-size=1B", "max-size=1B/session"],
                 1..5,
             ),
             default in any::<bool>(),

@@ -314,8 +314,8 @@ mod tests {
         assert_eq!(kept("keep-last=2", all()), names(&[("b", 1), ("a", 3)]));
         assert_eq!(kept("keep-last=1/session", all()), names(&[("b", 1), ("a", 3)]));
         assert_eq!(kept("keep-within=750s", all()), names(&[("b", 1), ("a", 3)]));
-        assert_eq!(kept("max-size=10", all()), names(&[("b", 1), ("a", 3)]));
-        assert_eq!(kept("max-size=10/session", all()), names(&[("a", 2), ("b", 1), ("a", 3)]));
+        assert_eq!(kept("max-size=10B", all()), names(&[("b", 1), ("a", 3)]));
+        assert_eq!(kept("max-size=10B/session", all()), names(&[("a", 2), ("b", 1), ("a", 3)]));
         assert_eq!(kept("max-size=1T", all()).len(), 4);
         // The newest stays whatever the rule, and what is being made whatever its age.
         assert_eq!(kept("max-size=0", all()), names(&[("a", 3)]));
@@ -325,8 +325,8 @@ mod tests {
         // However large that is, it pushes no other out: it cannot go itself.
         let mut live = all();
         live[3] = RecordingVerdict { stays: true, bytes: 100, ..live[3].clone() };
-        assert_eq!(kept("max-size=10", live.clone()), names(&[("a", 2), ("b", 1), ("a", 3)]));
-        assert_eq!(kept("max-size=5/session", live), names(&[("a", 2), ("b", 1), ("a", 3)]));
+        assert_eq!(kept("max-size=10B", live.clone()), names(&[("a", 2), ("b", 1), ("a", 3)]));
+        assert_eq!(kept("max-size=5B/session", live), names(&[("a", 2), ("b", 1), ("a", 3)]));
         // The clock was set back.
         assert_eq!(kept("keep-within=1s", vec![verdict("a", 1, 5_000, 1), verdict("a", 2, 6_000, 1)]).len(), 2);
         assert_eq!(kept("keep-last=1", Vec::new()), Vec::new());

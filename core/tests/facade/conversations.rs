@@ -179,7 +179,7 @@ fn copies_of_whole_transcripts_go_as_recordings_do() {
     run(&lab);
     run(&lab);
     assert_eq!(copies(&lab).len(), 2, "by the default policy they stay");
-    lab.settings.environment.insert("prune.recordings".into(), "max-size=1".into());
+    lab.settings.environment.insert("prune.recordings".into(), "max-size=1B".into());
     run(&lab);
     assert_eq!(copies(&lab), [newest.untrimmed.unwrap()]);
     assert!(talk.file.exists());

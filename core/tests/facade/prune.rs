@@ -95,7 +95,7 @@ fn a_size_takes_the_oldest_but_never_the_newest() {
     let lab = Lab::new();
     (0..4).for_each(|n| drop(lab.step("a", &"x".repeat(1000 + n))));
     assert_eq!(prune(&lab, "max-size=1T", false).len(), 4);
-    prune(&lab, "max-size=1", false);
+    prune(&lab, "max-size=1B", false);
     assert_eq!(count(&lab), 1);
 }
 
@@ -135,7 +135,7 @@ fn sizes_of_each_session() {
         (0..3).for_each(|n| drop(lab.step(session, &format!("{n}").repeat(1000))));
     }
     lab.settings.session = None;
-    let stays: Vec<usize> = prune(&lab, "max-size=2500/session", false).into_iter().map(|(at, _)| at).collect();
+    let stays: Vec<usize> = prune(&lab, "max-size=2500B/session", false).into_iter().map(|(at, _)| at).collect();
     assert!(stays.contains(&5) && stays.iter().any(|at| *at < 3), "{stays:?}");
     assert!(stays.len() < 6 && stays.is_sorted(), "{stays:?}");
 }
@@ -205,7 +205,7 @@ fn a_clock_that_is_set_back_prunes_nothing() {
 #[test]
 fn stores_take_no_more_than_they_may() {
     let mut lab = Lab::new();
-    lab.settings.environment.insert("prune.max-size".into(), "1".into());
+    lab.settings.environment.insert("prune.max-size".into(), "1B".into());
     let own = lab.step("a", "mine");
     (0..3).for_each(|_| drop(auto(&lab, 60)));
     let last = auto(&lab, 4_000);
@@ -261,7 +261,7 @@ fn nobody_comes_to_need_a_snapshot_while_it_is_decided_what_goes() {
 #[test]
 fn what_is_pinned_while_others_go_stays() {
     let mut lab = Lab::new();
-    lab.settings.environment.insert("prune.max-size".into(), "1".into());
+    lab.settings.environment.insert("prune.max-size".into(), "1B".into());
     let own = lab.step("a", "mine");
     // More than go at once.
     let all: Vec<_> = (0..70).map(|_| auto(&lab, 1)).collect();

@@ -19,7 +19,7 @@ keep-pinning=24h (those that hold the space of more than the workspace; else a q
 Beside these, max-size=5G removes the oldest until no more is used. keep-last=N/session and max-size=1G/session are meant \
 for each session. Only your own snapshots are counted, the newest of which always stays; what restores and \
 branches took for themselves goes when nothing needs it. Pinned snapshots, and those that an undo, a branch or a view \
-needs, always stay. Without POLICY the configured one (`prune.policy`) applies, which runs by itself as well, at most once an hour behind \
+needs, always stay. Without POLICY and --recordings the configured ones (`prune.policy`, `prune.recordings`) apply, which run by themselves as well, at most once an hour behind \
 snapshots; then what you took, labelled or pinned always stays. Prints the verdict on each snapshot and what goes, before \
 anything does.
 
@@ -30,8 +30,9 @@ Examples:
 pub(crate) struct PruneArgs {
     /// The rules, separated by commas.
     policy: Option<String>,
-    /// The rules for recordings of terminals: keep-last, keep-within and max-size, also of each session. Without them the configured ones
-    /// (`prune.recordings`) apply if there is no POLICY, and recordings are left alone if there is one.
+    /// The rules for recordings of terminals: keep-last, keep-within and max-size, also of each session. Without POLICY snapshots are left
+    /// alone then. Without these rules the configured ones (`prune.recordings`) apply if there is no POLICY, and recordings are left alone if
+    /// there is one.
     #[arg(long, value_name = "POLICY")]
     recordings: Option<String>,
     /// Say what would be removed, and do nothing.
@@ -76,22 +77,10 @@ pub(crate) fn run(app: &App, args: &PruneArgs) -> Outcome {
 
 /// Says what goes, before it does.
 fn explain(app: &App, report: &PruneReport) -> Result<(), Failure> {
-    let mut table = Table::new(&["VERDICT", "ID", "TAKEN", "REASON", "LABEL"]);
-    for verdict in report.verdicts.iter().rev() {
-        let snapshot = &verdict.snapshot;
-        table.row([
-            if verdict.stays { Cell::new("keep", Style::Added) } else { Cell::new("remove", Style::Deleted) },
-            Cell::new(snapshot.id.as_str(), Style::Id),
-            Cell::from(time::relative(snapshot.time, app.now())),
-            Cell::from(&verdict.reason),
-            Cell::from(snapshot.label.as_deref().unwrap_or_default()),
-        ]);
+    if !report.policy.is_empty() {
+        explain_snapshots(app, report)?;
     }
-    app.ui.stdout(|out| table.write(out, app.ui.out))?;
     let would = if report.dry_run { "would be removed" } else { "to be removed" };
-    let frees = report.frees.map(|bytes| format!("; frees at least {}", size::human(bytes))).unwrap_or_default();
-    let going = text::count(report.removed, "snapshot", "snapshots");
-    app.ui.note(&format!("{going} {would} by {}{frees}", report.policy));
     let Some(policy) = report.recordings_policy.as_ref().filter(|_| !report.recordings.is_empty()) else {
         return Ok(());
     };
@@ -110,5 +99,25 @@ fn explain(app: &App, report: &PruneReport) -> Result<(), Failure> {
     let (count, bytes) = going.fold((0, 0), |(count, bytes), verdict| (count + 1, bytes + verdict.bytes));
     let going = text::count(count, "recording", "recordings");
     app.ui.note(&format!("{going} {would} by {policy}; frees {}", size::human(bytes)));
+    Ok(())
+}
+
+fn explain_snapshots(app: &App, report: &PruneReport) -> Result<(), Failure> {
+    let mut table = Table::new(&["VERDICT", "ID", "TAKEN", "REASON", "LABEL"]);
+    for verdict in report.verdicts.iter().rev() {
+        let snapshot = &verdict.snapshot;
+        table.row([
+            if verdict.stays { Cell::new("keep", Style::Added) } else { Cell::new("remove", Style::Deleted) },
+            Cell::new(snapshot.id.as_str(), Style::Id),
+            Cell::from(time::relative(snapshot.time, app.now())),
+            Cell::from(&verdict.reason),
+            Cell::from(snapshot.label.as_deref().unwrap_or_default()),
+        ]);
+    }
+    app.ui.stdout(|out| table.write(out, app.ui.out))?;
+    let would = if report.dry_run { "would be removed" } else { "to be removed" };
+    let frees = report.frees.map(|bytes| format!("; frees at least {}", size::human(bytes))).unwrap_or_default();
+    let going = text::count(report.removed, "snapshot", "snapshots");
+    app.ui.note(&format!("{going} {would} by {}{frees}", report.policy));
     Ok(())
 }

@@ -209,7 +209,9 @@ fn a_compressed_one_plays_the_same_and_goes_by_rule() {
     // The next one has a number of its own, whatever becomes of this one.
     assert_eq!(world.json("cast-import", &["agent", "cast", "import", "in.cast"])["import"]["number"], 2);
     let words = ["agent", "fs", "prune", "--recordings", "keep-last=0"];
-    let pruned = &world.json("prune", &[&words[..], &["--dry-run"]].concat())["prune"]["recordings"];
+    let prune = world.json("prune", &[&words[..], &["--dry-run"]].concat());
+    assert_eq!((&prune["prune"]["policy"], &prune["prune"]["verdicts"]), (&Value::from(""), &Value::Array(Vec::new())));
+    let pruned = &prune["prune"]["recordings"];
     assert_eq!((&pruned[0]["stays"], &pruned[1]["reason"]), (&false.into(), &"the newest".into()), "{pruned}");
     let ran = world.run(words);
     assert!(ran.code == 0 && ran.stderr.contains("1 recording to be removed"), "{ran:?}");

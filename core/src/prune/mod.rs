@@ -28,7 +28,7 @@ pub(crate) use unasked::{Free, WAIT, is_due};
 /// What can be said about a prune.
 #[derive(Debug, Clone, Default)]
 pub struct PruneOptions {
-    /// The policy, `keep-last=50,keep-within=7d`; none: the configured one.
+    /// The policy, `keep-last=50,keep-within=7d`; none: the configured one if `recordings` is none, too, else snapshots are left alone.
     pub policy: Option<String>,
     /// The policy for recordings; none: the configured one if `policy` is none, too, else they are left alone.
     pub recordings: Option<String>,
@@ -51,7 +51,7 @@ pub struct PruneVerdict {
 /// What a prune did.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct PruneReport {
-    /// The policy, written out.
+    /// The policy, written out; empty: snapshots are left alone.
     pub policy: String,
     /// Whether that is only what would be done.
     pub dry_run: bool,
@@ -84,6 +84,15 @@ impl Workspace {
             self.engine.refuse_to_agents("`prune`")?;
         }
         let config = self.config()?;
+        if let (None, Some(recordings)) = (&options.policy, &options.recordings) {
+            let mut report = PruneReport { dry_run: options.dry_run, ..PruneReport::default() };
+            self.judge_recordings(recordings, &mut report)?;
+            explain(&report);
+            if !options.dry_run {
+                self.remove_recordings(&report.recordings)?;
+            }
+            return Ok(report);
+        }
         let policy = Policy::parse(options.policy.as_deref().unwrap_or_else(|| config.prune_policy()))?;
         let state = self.state()?;
         let (protected, prompts) =
@@ -112,9 +121,8 @@ impl Workspace {
             (None, None) => Some(config.recordings_policy()),
             (None, Some(_)) => None,
         };
-        if let Some(policy) = recordings.map(Policy::parse_for_recordings).transpose()? {
-            report.recordings = self.recording_verdicts(&policy)?;
-            report.recordings_policy = Some(policy.to_string());
+        if let Some(recordings) = recordings {
+            self.judge_recordings(recordings, &mut report)?;
         }
         let mut gone = vec![false; snapshots.len()];
         let before = self.stored_bytes();
@@ -165,6 +173,13 @@ impl Workspace {
             report.bytes = before.zip(self.stored_bytes()).map(|(before, after)| before.saturating_sub(after));
         }
         Ok(report)
+    }
+
+    fn judge_recordings(&self, policy: &str, report: &mut PruneReport) -> Result<()> {
+        let policy = Policy::parse_for_recordings(policy)?;
+        report.recordings = self.recording_verdicts(&policy)?;
+        report.recordings_policy = Some(policy.to_string());
+        Ok(())
     }
 
     /// What stays whatever the policy says.

@@ -452,7 +452,8 @@ fn no_provider_that_can_serve() {
     let ran = run_alone(&world, &program, &["agent", "fs", "snapshot", "--json"]);
     assert_eq!(ran.code, 5, "{ran:?}");
     kind(&ran);
-    assert_eq!(run_alone(&world, &program, &["agent", "fs", "status"]).code, 5);
+    let ran = run_alone(&world, &program, &["agent", "fs", "status", "--provider-path", "/no/such"]);
+    assert!(ran.code == 5 && ran.stderr.contains("looked in /no/such, "), "{ran:?}");
     assert_eq!(run_alone(&world, &program, &["agent", "fs", "providers"]).code, 0);
     assert_eq!(run_alone(&world, &program, &[]).code, 0);
     // Nor one of a name that is not there.

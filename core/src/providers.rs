@@ -154,7 +154,7 @@ impl Engine {
     fn look_for_plugins(&self, explicit: Vec<PathBuf>) -> ProviderSet {
         let state = self.home().join("plugins");
         let options = ah_host::Options {
-            search: ah_host::Search { explicit, exe_dir: self.settings().exe_dir.clone(), system: true },
+            search: self.search(explicit),
             state: fsio::make_dir(&state).is_ok().then_some(state),
             limit: Some(self.settings().hang),
         };
@@ -173,6 +173,21 @@ impl Engine {
             self.tell_of(refused);
         }
         ProviderSet { providers, refused }
+    }
+
+    fn search(&self, explicit: Vec<PathBuf>) -> ah_host::Search {
+        ah_host::Search { explicit, exe_dir: self.settings().exe_dir.clone(), system: true }
+    }
+
+    /// Where plugins are looked for, first to last, at a workspace's root.
+    ///
+    /// # Errors
+    /// If the configuration cannot be read.
+    pub fn looked_in(&self, root: &std::path::Path) -> Result<Vec<PathBuf>> {
+        let ProviderSource::Plugins(folders) = &self.settings().providers else { return Ok(Vec::new()) };
+        let mut explicit = folders.clone();
+        explicit.extend(self.config(Some(root))?.provider_path());
+        Ok(self.search(explicit).paths())
     }
 
     fn tell_of(&self, refused: &RefusedPlugin) {

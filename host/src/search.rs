@@ -51,6 +51,12 @@ pub(crate) struct Place {
 }
 
 impl Search {
+    /// The folders and files that are looked at, in order, whether they are there or not.
+    #[must_use]
+    pub fn paths(&self) -> Vec<PathBuf> {
+        self.places().into_iter().map(|place| place.path).collect()
+    }
+
     /// All places in order, each once, whether they are there or not.
     pub(crate) fn places(&self) -> Vec<Place> {
         let mut places: Vec<Place> = Vec::new();

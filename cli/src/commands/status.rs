@@ -95,6 +95,12 @@ fn write(app: &App, status: &Status) -> Result<(), Failure> {
         }
         Ok(())
     })?;
+    if status.candidates.is_empty() {
+        let places = app.engine()?.looked_in(&status.root)?;
+        let places: Vec<String> = places.iter().map(|path| text::path(path)).collect();
+        app.ui.note(&format!("no provider was found; looked in {}", places.join(", ")));
+        app.ui.note("`scripts/install` puts them there; `--provider-path DIR` names another folder");
+    }
     let remedies = status.candidates.iter().filter(|candidate| !candidate.usable);
     for (name, remedy) in remedies.filter_map(|candidate| Some((&candidate.name, candidate.remedy.as_ref()?))) {
         app.ui.note(&format!("{name}: {remedy}"));

@@ -55,6 +55,7 @@ enum Fault {
     DiffIgnoresPaths,
     DiffIgnoresTimes,
     DiffConfusesSides,
+    NoDifferenceIsUntouched,
     ReclaimTakesOne,
     CancelledIsInternal,
     Panics,
@@ -98,6 +99,7 @@ const FOUND_BY: &[(Fault, &str)] = &[
     (Fault::DiffIgnoresPaths, "diff.paths"),
     (Fault::DiffIgnoresTimes, "diff.times"),
     (Fault::DiffConfusesSides, "diff.snapshots"),
+    (Fault::NoDifferenceIsUntouched, "diff.untouched"),
     (Fault::ReclaimTakesOne, "immutable.reclaim"),
     (Fault::CancelledIsInternal, "cancel.snapshot"),
     (Fault::Panics, "answers.usage"),
@@ -310,6 +312,9 @@ impl Provider for Faulty {
         let mut changes = self.inner.diff(place, &request, cx)?;
         if self.is(Fault::DiffForgetsOne) {
             changes.changes.pop();
+        }
+        if self.is(Fault::NoDifferenceIsUntouched) {
+            changes.untouched = changes.changes.is_empty();
         }
         Ok(changes)
     }

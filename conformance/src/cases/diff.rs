@@ -48,6 +48,15 @@ pub(super) const CASES: &[Case] = &[
         run: times,
     },
     Case {
+        id: "diff.untouched",
+        clauses: &[
+            "Nothing at all was written between the sides, nothing that is no difference either: no owner, no attribute, nothing of a repository's own.",
+            "False where that is not known.",
+        ],
+        needs: NEEDS,
+        run: untouched,
+    },
+    Case {
         id: "diff.not-found",
         clauses: &["`NotFound` for a reference that names nothing"],
         needs: NEEDS,
@@ -177,6 +186,45 @@ fn times(f: &Fixture) -> Check {
             with.iter().all(|change| sides(change).is_some_and(|(before, after)| before != after)),
             "the entries of a difference in time show none: {with:?}"
         );
+    }
+    Ok(())
+}
+
+/// What is written is told as such, whatever is asked for; also what is no difference, where the provider keeps it.
+fn untouched(f: &Fixture) -> Check {
+    type Write = fn(&Fixture) -> std::io::Result<()>;
+    let writes: [(&str, bool, Write); 5] = [
+        ("contents", true, |f| f.ws.write("README.md", "changed\n")),
+        ("permissions", true, |f| f.ws.chmod("run.sh", 0o644)),
+        ("a time", true, |f| f.ws.mtime("src/main.rs", Timestamp { secs: 1, nanos: 1 })),
+        ("an ignored file", !f.has(Capability::AppliesPolicy), |f| f.ws.write("ignored/file", "2")),
+        ("an attribute", f.has(Capability::Xattrs), |f| {
+            let flags = rustix::fs::XattrFlags::empty();
+            Ok(rustix::fs::setxattr(f.ws.at("secret"), c"user.test", b"value", flags)?)
+        }),
+    ];
+    f.ws.sample()?;
+    if !f.has(Capability::AppliesPolicy) {
+        f.ws.write(".gitignore", "ignored\n")?;
+        f.ws.write("ignored/file", "1")?;
+    }
+    let mut last = f.take("first")?;
+    for (at, (what, kept, write)) in writes.into_iter().enumerate() {
+        if !kept {
+            continue;
+        }
+        match write(f) {
+            Err(error) if error.raw_os_error() == Some(rustix::io::Errno::OPNOTSUPP.raw_os_error()) => continue,
+            written => written?,
+        }
+        let now = f.take(&format!("after{at}"))?;
+        for to in [Side::Workspace, side(&now)] {
+            for (paths, times) in [(&[][..], true), (&[], false), (&["void"], false)] {
+                let found = f.diff(side(&last), to.clone(), paths, times)?;
+                ensure!(!found.untouched, "{what} was written, but below {paths:?}, times {times}, it says untouched");
+            }
+        }
+        last = now;
     }
     Ok(())
 }

@@ -210,7 +210,8 @@ fn ctrl_z_stops_the_job_and_fg_continues_it() {
     terminal.type_in("fg\r");
     std::thread::sleep(Duration::from_millis(1500));
     terminal.type_in("typed\r");
-    terminal.wait_for("line typed", 1);
+    // What is typed sooner goes to the recorder that is ending.
+    terminal.wait_for("line typed\r\n% ", 1);
     terminal.type_in("echo status $?\r");
     terminal.wait_for("status 9", 1);
     terminal.type_in("exit\r");

@@ -1,0 +1,184 @@
+//! What reaches the disk and when.
+//!
+//! A change is in memory first; within milliseconds its rows are written to the log, which survives the death of the process. A
+//! *sync* takes contents and log to the disk and marks how far that goes. A *checkpoint* moves rows from the log to the base.
+//! Blocks that nothing names go back to the disk only after the change that dropped them is on it: an older state that a power
+//! cut brings back must find its blocks.
+
+use std::fs::File;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use crate::engine::Engine;
+use crate::error::{Error, Result};
+use crate::rows::key;
+use crate::store::log::Log;
+use crate::store::segments::SEGMENT;
+use crate::{lock, read_lock, write_lock};
+
+/// How long a change may stay in memory alone.
+const WRITE: Duration = Duration::from_millis(5);
+/// How long it may be before it is on the disk, unasked.
+const SYNC: Duration = Duration::from_secs(1);
+
+impl Engine {
+    /// Writes all rows that wait to the log, as one batch, and gives its number. They survive the death of the process then.
+    pub(crate) fn flush(&self) -> Result<u64> {
+        let mut log = lock(&self.log);
+        let rows = {
+            let mut state = write_lock(&self.state);
+            if state.layers.unlogged() == 0 {
+                return Ok(log.batch);
+            }
+            state.note_counters(self.segments.next());
+            state.layers.take_unlogged()
+        };
+        match log.append(rows.iter().map(|(row, value)| (&**row, value.as_deref()))) {
+            Ok(batch) => Ok(batch),
+            Err(error) => {
+                write_lock(&self.state).layers.give_back(rows);
+                Err(error)
+            }
+        }
+    }
+
+    /// Takes everything that was changed before this call to the disk, and gives space back that is free since then.
+    pub(crate) fn sync(&self) -> Result<()> {
+        let mut marked = lock(&self.syncing);
+        let free = std::mem::take(&mut write_lock(&self.state).free);
+        let result = self.sync_to_disk(&mut marked);
+        if let Err(error) = result {
+            write_lock(&self.state).free.extend(free);
+            return Err(error);
+        }
+        self.give_back(free)
+    }
+
+    fn sync_to_disk(&self, marked: &mut u64) -> Result<()> {
+        let batch = self.flush()?;
+        if batch == *marked {
+            return Ok(());
+        }
+        self.segments.sync()?;
+        // The mark may only be read where what it covers can be.
+        let previous = lock(&self.previous_log).take();
+        if let Some(file) = &previous {
+            let synced = file.sync_data().map_err(Error::io("syncing the log"));
+            if synced.is_err() {
+                *lock(&self.previous_log) = previous;
+                return synced;
+            }
+        }
+        let file = {
+            let mut log = lock(&self.log);
+            log.mark(batch)?;
+            log.file()?
+        };
+        file.sync_data().map_err(Error::io("syncing the log"))?;
+        let names = File::open(self.directory.join("log")).and_then(|dir| dir.sync_all());
+        names.map_err(Error::io("syncing the log"))?;
+        *marked = batch;
+        Ok(())
+    }
+
+    /// Gives blocks back to the disk, and removes segments that nothing is in.
+    fn give_back(&self, free: Vec<(u64, u64)>) -> Result<()> {
+        for (block, blocks) in free {
+            if let Err(error) = self.segments.give_back(block, blocks) {
+                write_lock(&self.state).free.push((block, blocks));
+                return Err(error);
+            }
+            let segment = block / SEGMENT;
+            let unused = {
+                let mut state = write_lock(&self.state);
+                state.layers.remove(&key::stem(b'f', block));
+                state.count(block, -(blocks as i64));
+                !state.used.contains_key(&segment) && (segment + 1) * SEGMENT <= self.segments.next()
+            };
+            if unused && !self.segments.is_pending(segment) {
+                self.segments.remove(segment)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Moves the rows of the log to the base. Others go on meanwhile.
+    pub(crate) fn checkpoint(&self) -> Result<()> {
+        let _one = lock(&self.checkpointing);
+        let size = lock(&self.log).length();
+        if self.disk_free()? < size * 4 + (1 << 20) {
+            return Err(Error::NoSpace);
+        }
+        let (table, batch) = {
+            let mut log = lock(&self.log);
+            let next = Log::begin(&self.directory.join("log"), log.number() + 1, log.batch + 1, &self.boot)?;
+            let (rows, table) = {
+                let mut state = write_lock(&self.state);
+                state.note_counters(self.segments.next());
+                let rows = state.layers.take_unlogged();
+                (rows, state.layers.freeze())
+            };
+            let append = log.append(rows.iter().map(|(row, value)| (&**row, value.as_deref())));
+            if let Err(error) = append {
+                let mut state = write_lock(&self.state);
+                state.layers.unfreeze();
+                state.layers.give_back(rows);
+                return Err(error);
+            }
+            let batch = log.batch;
+            *lock(&self.previous_log) = Some(log.file()?);
+            *log = next;
+            (table, batch)
+        };
+        self.segments.sync()?;
+        let number = batch.to_be_bytes();
+        let row = key::counter("batch");
+        let rows = table.iter().map(|(row, value)| (&**row, value.as_deref()));
+        let base = lock(&self.base);
+        let written = base.commit(rows.chain([(row.as_slice(), Some(&number[..]))]));
+        if let Err(error) = written {
+            // Both logs stay, and so nothing is lost. The rows go with the next checkpoint.
+            write_lock(&self.state).layers.unfreeze();
+            return Err(error);
+        }
+        let fresh = Arc::new(base.rows()?);
+        drop(base);
+        write_lock(&self.state).layers.thaw(fresh);
+        lock(&self.previous_log).take();
+        lock(&self.log).forget_older()
+    }
+
+    /// What the thread does: the log every few milliseconds while there is something, the disk every second.
+    pub(crate) fn keep(engine: &Weak<Self>) {
+        let mut synced = Instant::now();
+        loop {
+            let Some(engine) = engine.upgrade() else { return };
+            if engine.stop.load(Ordering::SeqCst) {
+                return;
+            }
+            // An error shows itself to the next who asks for durability; the rows stay in memory until then.
+            let _ = engine.flush();
+            if lock(&engine.log).length() > engine.options.log_limit {
+                let _ = engine.checkpoint();
+            }
+            if synced.elapsed() >= SYNC {
+                if !read_lock(&engine.state).dead.is_empty() {
+                    let _ = engine.reclaim();
+                }
+                let _ = engine.sync();
+                synced = Instant::now();
+            }
+            let (waiting, bell) = &engine.wake;
+            let mut woken = lock(waiting);
+            if !*woken {
+                let idle = bell.wait_timeout(woken, SYNC);
+                woken = idle.unwrap_or_else(std::sync::PoisonError::into_inner).0;
+            }
+            *woken = false;
+            drop(woken);
+            drop(engine);
+            std::thread::sleep(WRITE);
+        }
+    }
+}

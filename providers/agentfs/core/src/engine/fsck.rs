@@ -1,0 +1,239 @@
+//! Checking: every row read, every block accounted for, every name followed.
+//!
+//! Costs everything there is, once; the store must not be open elsewhere. What can be repaired without guessing is: counts, blocks that
+//! nothing names, rows that nobody sees, a log whose end is damaged (it ends there then). What is lost stays lost and is reported.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use crate::engine::{Engine, LOWER, Options};
+use crate::error::Result;
+use crate::rows::chunk::Chunk;
+use crate::rows::key::{self, Epoch};
+use crate::rows::value::{Entry, Inode};
+use crate::state::{State, View};
+use crate::store::base::Base;
+use crate::store::segments::SEGMENT;
+use crate::types::{Kind, ROOT};
+use crate::{read_lock, write_lock};
+
+/// What a check found.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Report {
+    /// What was wrong, one sentence each; empty: the store is sound.
+    pub problems: Vec<String>,
+    /// Whether all of it was repaired.
+    pub repaired: bool,
+    /// Rows that were read.
+    pub rows: u64,
+    /// Blocks of 4 KiB that are in use.
+    pub blocks: u64,
+}
+
+/// Checks a store that is not open. With `repair` mends what can be.
+pub(crate) fn check(directory: &Path, lower: &Path, repair: bool) -> Result<Report> {
+    let mut report = Report { repaired: true, ..Report::default() };
+    super::format(directory)?;
+    if !Base::open(&directory.join("rows.redb"))?.check()? {
+        report.problems.push("the database of rows was damaged, and was repaired as far as it could be".into());
+    }
+    let options = Options { background: false, ..Options::default() };
+    let engine = Engine::open(directory, lower, options, repair)?;
+    engine.examine(repair, &mut report)?;
+    if repair {
+        engine.reclaim()?;
+        engine.sync()?;
+    }
+    report.repaired &= repair || report.problems.is_empty();
+    Ok(report)
+}
+
+impl Engine {
+    /// Compares everything with everything; what is found is added to the report.
+    pub(crate) fn examine(&self, repair: bool, report: &mut Report) -> Result<()> {
+        let mut runs = Vec::new();
+        let mut garbage = Vec::new();
+        {
+            let state = read_lock(&self.state);
+            rows(&state, report, &mut runs, &mut garbage)?;
+            let lines: Vec<_> = state.lines.iter().map(|(&line, of)| (line, of.clone())).collect();
+            for (line, of) in lines {
+                let chain = state.chain(line)?;
+                for until in of.points.keys().copied().chain(of.pen.then_some(Epoch::MAX)) {
+                    names(&state, View { line, until, chain: &chain }, report)?;
+                }
+            }
+        }
+        self.blocks(runs, repair, report)?;
+        if repair {
+            let mut state = write_lock(&self.state);
+            for (stem, line, epoch) in garbage {
+                let chain = state.chain(line)?;
+                state.erase(&stem, epoch, View { line, until: epoch, chain: &chain })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Each block belongs to one place of one chunk, lies where a segment reaches, and is counted.
+    fn blocks(&self, mut runs: Vec<(u64, u64, u64)>, repair: bool, report: &mut Report) -> Result<()> {
+        runs.sort_unstable();
+        runs.dedup();
+        let lengths = self.segments.lengths()?;
+        let next = self.segments.next();
+        let mut merged: Vec<(u64, u64, u64)> = Vec::new();
+        for (first, end, place) in runs {
+            if end > next {
+                report.lost(format!("block {first} was never given out"));
+            }
+            match merged.last_mut() {
+                Some((_, last, other)) if first < *last => {
+                    if place != *other {
+                        report.lost(format!("block {first} is named by two places"));
+                    }
+                    *last = end.max(*last);
+                }
+                _ => merged.push((first, end, place)),
+            }
+        }
+        let mut used: BTreeMap<u64, u64> = BTreeMap::new();
+        for &(first, end, _) in &merged {
+            *used.entry(first / SEGMENT).or_default() += end - first;
+            // A segment ends with its last byte that was written, which may be within a run's last block.
+            if lengths.get(&(first / SEGMENT)).is_none_or(|&length| (end - 1) % SEGMENT >= length) {
+                report.lost(format!("block {} is beyond the end of its segment", end - 1));
+            }
+        }
+        report.blocks += merged.iter().map(|(first, end, _)| end - first).sum::<u64>();
+        let mut state = write_lock(&self.state);
+        for &(first, count) in &state.free {
+            *used.entry(first / SEGMENT).or_default() += count;
+            if merged.iter().any(|&(from, to, _)| first < to && from < first + count) {
+                report.lost(format!("block {first} is free and in use"));
+            }
+        }
+        let counted: BTreeMap<_, _> = state.used.iter().map(|(&segment, &count)| (segment, count)).collect();
+        let segments: BTreeSet<_> = used.keys().chain(counted.keys()).copied().collect();
+        for segment in segments {
+            let (is, was) = (used.get(&segment).copied(), counted.get(&segment).copied());
+            let (is, was) = (is.unwrap_or_default(), was.unwrap_or_default());
+            if is != was {
+                report.problems.push(format!("segment {segment} holds {is} blocks in use, not {was}"));
+                if repair {
+                    state.count(segment * SEGMENT, is as i64 - was as i64);
+                }
+            }
+        }
+        let free = state.free.clone();
+        drop(state);
+        if repair {
+            // What nothing names goes back to the disk: the gaps between what is named, within each segment.
+            merged.extend(free.into_iter().map(|(first, count)| (first, first + count, 0)));
+            merged.sort_unstable();
+            for (&segment, &length) in &lengths {
+                let end = segment * SEGMENT + length;
+                let mut at = segment * SEGMENT;
+                for &(first, last, _) in merged.iter().filter(|run| run.0 / SEGMENT == segment) {
+                    if first > at {
+                        self.segments.give_back(at, first - at)?;
+                    }
+                    at = at.max(last);
+                }
+                if end > at {
+                    self.segments.give_back(at, end - at)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Report {
+    /// Something that no repair brings back.
+    fn lost(&mut self, what: String) {
+        self.problems.push(what);
+        self.repaired = false;
+    }
+}
+
+type Garbage = Vec<(Vec<u8>, key::LineId, Epoch)>;
+
+/// Reads all versioned rows: they must decode, and somebody must see them.
+fn rows(state: &State, report: &mut Report, runs: &mut Vec<(u64, u64, u64)>, garbage: &mut Garbage) -> Result<()> {
+    for kind in *b"dicx" {
+        let mut after = vec![kind];
+        while let Some((row, value)) = state.layers.next(&[kind], &after)? {
+            report.rows += 1;
+            let (stem, line, epoch) = key::split(&row)?;
+            let sound = match kind {
+                b'd' => Entry::decode(&value).map(drop),
+                b'i' => Inode::decode(&value).map(drop),
+                b'c' => Chunk::decode(&value).map(|chunk| note_runs(stem, &chunk, runs)),
+                _ => Ok(()),
+            };
+            if let Err(error) = sound {
+                report.lost(format!("a row of inode {}: {error}", key::number(stem)));
+            }
+            let next = state.next_version(stem, line, epoch)?.map(|(next, _)| next);
+            match state.lines.get(&line) {
+                None => report.lost(format!("a row of line {line}, which is not there")),
+                Some(of) if !of.needs(epoch, next) && !state.dead.iter().any(|&(dead, _)| dead == line) => {
+                    report.problems.push(format!("a row of inode {} is seen by nobody", key::number(stem)));
+                    garbage.push((stem.to_vec(), line, epoch));
+                }
+                Some(_) => {}
+            }
+            after = row;
+        }
+    }
+    Ok(())
+}
+
+/// The runs of blocks that a chunk names, each with the place that it holds: the same block elsewhere is another place.
+fn note_runs(stem: &[u8], chunk: &Chunk, runs: &mut Vec<(u64, u64, u64)>) {
+    let place = u64::from(crc32fast::hash(stem));
+    let mut blocks: Vec<u64> = chunk.stored().map(|(block, _)| block).collect();
+    blocks.sort_unstable();
+    for block in blocks {
+        match runs.last_mut() {
+            Some((_, end, of)) if *end == block && *of == place && block % SEGMENT != 0 => *end += 1,
+            _ => runs.push((block, block + 1, place)),
+        }
+    }
+}
+
+/// Follows the names of one state of the tree.
+fn names(state: &State, view: View<'_>, report: &mut Report) -> Result<()> {
+    let mut inodes = BTreeMap::new();
+    for (stem, value) in state.all_seen(b"i", view)? {
+        if let Ok(Some(inode)) = Inode::decode(&value) {
+            inodes.insert(key::number(&stem), inode);
+        }
+    }
+    let exists = |ino| ino == ROOT || ino >= LOWER || inodes.contains_key(&ino);
+    let mut counts: BTreeMap<u64, u32> = BTreeMap::new();
+    for (stem, value) in state.all_seen(b"d", view)? {
+        let Ok(Some(entry)) = Entry::decode(&value) else { continue };
+        let parent = key::number(&stem);
+        *counts.entry(entry.ino).or_default() += 1;
+        if !exists(parent) {
+            report.lost(format!("a name is in directory {parent}, which is not there"));
+        }
+        if !exists(entry.ino) {
+            report.lost(format!("a name in directory {parent} leads to inode {}, which is not there", entry.ino));
+        }
+    }
+    for (ino, inode) in inodes {
+        let names = counts.get(&ino).copied().unwrap_or_default();
+        let expected = match inode.kind {
+            Kind::Directory => 1,
+            _ => inode.nlink,
+        };
+        // Names that the lower directory gives are not counted here.
+        let sound = if inode.origin.is_some() || ino == ROOT { names <= expected } else { names == expected };
+        if !sound && !(inode.kind == Kind::Directory && inode.nlink == 0 && names == 0) {
+            report.lost(format!("inode {ino} has {names} names, not {expected}"));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,399 @@
+//! The engine: the state, the log, the base and the segments of one open store, and the order in which they are written.
+//!
+//! - here: opening, changing, and what a snapshot is.
+//! - `durable`: log, marks, checkpoints, giving space back, and the thread that does this unasked.
+//! - `reclaim`: what deleted snapshots and branches leave.
+//! - `fsck`: everything compared with everything.
+//!
+//! Locks, in the order in which they are taken: a pen's stripe, a pen's `ops`, `checkpointing`, `syncing`, the log, a pen's gate, the state.
+
+mod durable;
+mod fsck;
+mod reclaim;
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, RwLock};
+
+pub use fsck::Report;
+pub(crate) use fsck::check;
+
+use crate::error::{Error, Result};
+use crate::lower::Lower;
+use crate::platform;
+use crate::rows::chunk::BLOCK;
+use crate::rows::key::{self, Epoch, LineId};
+use crate::state::{Chain, Layers, State, View};
+use crate::store::base::Base;
+use crate::store::log::{self, Log};
+use crate::store::segments::Segments;
+use crate::types::Time;
+use crate::{lock, read_lock, write_lock};
+
+/// The format that is written, and the newest that is read.
+const FORMAT: u32 = 1;
+/// Rows that wait for the log, in bytes, before who changes more has to write them himself.
+const WAITING: usize = 512 << 10;
+/// What is left free on the disk for rows, so that deleting works on a full disk.
+const RESERVE: u64 = 4 << 20;
+
+/// How a store is opened.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The most that contents of files may take in the store, in bytes; `None`: what the disk has.
+    pub limit: Option<u64>,
+    /// Whether a thread of its own writes the log every few milliseconds and syncs every second. Without it nothing is on
+    /// disk but by `sync`, `fsync` and snapshots: for tests.
+    pub background: bool,
+    /// How large the log may grow, in bytes, before its rows move to the base. It bounds how long opening after a crash takes.
+    pub log_limit: u64,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { limit: None, background: true, log_limit: 4 << 20 }
+    }
+}
+
+/// Something that the user should hear of.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Event {
+    /// This file or directory below was changed by somebody else after the base was taken. Live branches show it as it is now; in
+    /// snapshots a file like this cannot be read.
+    LowerChanged {
+        /// The path below the lower directory.
+        path: Vec<u8>,
+    },
+}
+
+/// A span in which a pen writes in place. A snapshot waits for who is in it, and nobody waits for the snapshot.
+pub(crate) struct Gate {
+    pub(crate) epoch: Epoch,
+    pub(crate) inside: RwLock<()>,
+}
+
+/// What those share who write through one pen.
+pub(crate) struct Pen {
+    /// Held while names or attributes change.
+    pub(crate) ops: Mutex<()>,
+    /// Held, by inode, while contents change.
+    pub(crate) stripes: [Mutex<()>; 64],
+    pub(crate) gate: Mutex<Arc<Gate>>,
+}
+
+/// See the module.
+pub(crate) struct Engine {
+    pub(crate) state: RwLock<State>,
+    pub(crate) segments: Segments,
+    pub(crate) lower: Lower,
+    pub(crate) options: Options,
+    pub(crate) directory: PathBuf,
+    log: Mutex<Log>,
+    previous_log: Mutex<Option<File>>,
+    base: Mutex<Base>,
+    checkpointing: Mutex<()>,
+    syncing: Mutex<u64>,
+    pens: Mutex<HashMap<LineId, Arc<Pen>>>,
+    views: Mutex<HashMap<(LineId, Epoch), usize>>,
+    events: Mutex<std::collections::BTreeSet<Event>>,
+    wake: (Mutex<bool>, Condvar),
+    stop: AtomicBool,
+    boot: String,
+    /// Held as long as the store is open.
+    _lock: File,
+}
+
+impl Engine {
+    /// Makes an empty store.
+    pub(crate) fn create(directory: &Path, lower: &Path) -> Result<()> {
+        let lower = Lower::open(lower)?;
+        for part in ["", "log", "data"] {
+            match std::fs::create_dir(directory.join(part)) {
+                Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
+                    return Err(Error::io("making the store")(error));
+                }
+                _ => {}
+            }
+        }
+        if directory.join("format").exists() {
+            return Err(Error::Exists);
+        }
+        let text = format!("agentfs {FORMAT}\nlower-inode {}\n", lower.ino());
+        let temporary = directory.join("format.new");
+        std::fs::write(&temporary, text).map_err(Error::io("making the store"))?;
+        File::open(&temporary).and_then(|file| file.sync_all()).map_err(Error::io("making the store"))?;
+        std::fs::rename(&temporary, directory.join("format")).map_err(Error::io("making the store"))?;
+        File::open(directory).and_then(|dir| dir.sync_all()).map_err(Error::io("making the store"))
+    }
+
+    /// Opens a store. `repair`: a log that is damaged in the middle ends there, instead of being refused.
+    pub(crate) fn open(directory: &Path, lower: &Path, options: Options, repair: bool) -> Result<Self> {
+        let held = File::create(directory.join("lock")).map_err(Error::io("opening the store"))?;
+        match rustix::fs::flock(&held, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(rustix::io::Errno::WOULDBLOCK) => return Err(Error::Busy("another process has the store open")),
+            Err(error) => return Err(Error::io("locking the store")(error)),
+        }
+        let lower_ino = format(directory)?;
+        let lower = Lower::open(lower)?;
+        if lower.ino() != lower_ino {
+            return Err(Error::OtherLower);
+        }
+        let base = Base::open(&directory.join("rows.redb"))?;
+        File::open(directory).and_then(|dir| dir.sync_all()).map_err(Error::io("opening the store"))?;
+        let logs = directory.join("log");
+        let mut layers = Layers::new(Arc::new(base.rows()?));
+        let found = log::read(&logs)?;
+        if found.damaged && !repair {
+            return Err(Error::corrupt("the log is damaged before its end; fsck can cut it off there"));
+        }
+        let in_base = layers.get(&key::counter("batch"))?.map_or(0, |value| key::be64(&value));
+        let boot = platform::boot_id().unwrap_or_default();
+        // After a power cut only what a mark covers is known to be whole.
+        let killed = found.boots.iter().all(|of| *of == boot);
+        let mut batch = in_base;
+        for (number, changes) in found.batches {
+            if number > in_base && (killed || number <= found.marked) {
+                layers.replay(changes);
+                batch = number;
+            }
+        }
+        let next_block = layers.get(&key::counter("block"))?.map_or(0, |value| key::be64(&value));
+        let segments = Segments::open(&directory.join("data"), next_block)?;
+        let resumable = found.last.filter(|_| killed && !found.damaged);
+        let log = match resumable {
+            Some((number, length)) => Log::resume(&logs, number, length, batch)?,
+            None => Log::begin(&logs, found.last.map_or(1, |(number, _)| number + 1), batch, &boot)?,
+        };
+        let engine = Self {
+            state: RwLock::new(State::load(layers)?),
+            segments,
+            lower,
+            options,
+            directory: directory.to_owned(),
+            log: Mutex::new(log),
+            previous_log: Mutex::new(None),
+            base: Mutex::new(base),
+            checkpointing: Mutex::new(()),
+            syncing: Mutex::new(0),
+            pens: Mutex::default(),
+            views: Mutex::default(),
+            events: Mutex::default(),
+            wake: (Mutex::new(false), Condvar::new()),
+            stop: AtomicBool::new(false),
+            boot,
+            _lock: held,
+        };
+        if resumable.is_none() {
+            // What was replayed is in no log that counts any more.
+            engine.checkpoint()?;
+        }
+        engine.drop_orphans()?;
+        Ok(engine)
+    }
+
+    /// The pen of a line, shared by all who write there.
+    pub(crate) fn pen(&self, line: LineId) -> Result<Arc<Pen>> {
+        let mut pens = lock(&self.pens);
+        if let Some(pen) = pens.get(&line) {
+            return Ok(pen.clone());
+        }
+        let epoch = read_lock(&self.state).lines.get(&line).filter(|line| line.pen).ok_or(Error::NotFound)?.epoch;
+        let pen = Arc::new(Pen {
+            ops: Mutex::default(),
+            stripes: std::array::from_fn(|_| Mutex::default()),
+            gate: Mutex::new(Arc::new(Gate { epoch, inside: RwLock::default() })),
+        });
+        pens.insert(line, pen.clone());
+        Ok(pen)
+    }
+
+    /// A snapshot of a line: a new name for its state, whatever its size. In it is every change that had returned before this
+    /// call, and none that begins after it has returned; each change that runs meanwhile is in it wholly or not at all.
+    pub(crate) fn snapshot(&self, line: LineId, label: &[u8]) -> Result<u64> {
+        self.room_for_rows()?;
+        let pen = self.pen(line)?;
+        let (snapshot, before) = {
+            let mut gate = lock(&pen.gate);
+            let mut state = write_lock(&self.state);
+            if !state.lines.get(&line).is_some_and(|line| line.pen) {
+                return Err(Error::NotFound);
+            }
+            let snapshot = state.name_state(line, label)?;
+            let epoch = state.lines.get(&line).map_or(0, |line| line.epoch);
+            (snapshot, std::mem::replace(&mut *gate, Arc::new(Gate { epoch, inside: RwLock::default() })))
+        };
+        // Who began to write before is let finish, into the snapshot; who comes now writes elsewhere.
+        drop(write_lock(&before.inside));
+        if let Err(error) = self.flush() {
+            let _ = write_lock(&self.state).forget_snapshot(snapshot);
+            return Err(error);
+        }
+        Ok(snapshot)
+    }
+
+    /// The lower directory as it is now, as a snapshot on a line of its own. Waits for the kernel's clock to tick, so that no
+    /// later change of a file can bear an earlier time.
+    pub(crate) fn base(&self, label: &[u8]) -> Result<u64> {
+        self.room_for_rows()?;
+        let time = platform::settled_time();
+        let snapshot = {
+            let mut state = write_lock(&self.state);
+            let line = state.grow(None, time, false, label);
+            state.name_state(line, label)?
+        };
+        self.flush()?;
+        Ok(snapshot)
+    }
+
+    /// A new branch that begins at a snapshot.
+    pub(crate) fn branch(&self, snapshot: u64, label: &[u8]) -> Result<LineId> {
+        self.room_for_rows()?;
+        let line = {
+            let mut state = write_lock(&self.state);
+            let from = state.snapshots.get(&snapshot).ok_or(Error::NotFound)?;
+            let (line, epoch) = (from.line, from.epoch);
+            let base = state.lines.get(&line).ok_or_else(|| Error::corrupt("a snapshot's line is missing"))?.base;
+            state.grow(Some((line, epoch)), base, true, label)
+        };
+        self.flush()?;
+        Ok(line)
+    }
+
+    /// Changes rows of a line under its present epoch.
+    pub(crate) fn change<T>(
+        &self,
+        line: LineId,
+        chain: &Chain,
+        change: impl FnOnce(&mut State, View<'_>) -> Result<T>,
+    ) -> Result<T> {
+        self.room_for_rows()?;
+        let mut state = write_lock(&self.state);
+        let until = state.lines.get(&line).filter(|line| line.pen).ok_or(Error::NotFound)?.epoch;
+        let result = change(&mut state, View { line, until, chain });
+        drop(state);
+        self.wake();
+        result
+    }
+
+    /// Before rows are changed: those that wait for the log must not become too many, and if the log cannot take them, nothing more is changed.
+    fn room_for_rows(&self) -> Result<()> {
+        if read_lock(&self.state).layers.unlogged() > WAITING {
+            self.flush()?;
+        }
+        let most = self.options.log_limit.saturating_mul(8);
+        if lock(&self.log).length() > most {
+            self.checkpoint()?;
+        }
+        Ok(())
+    }
+
+    /// Before blocks are written: whether there is space for so many more.
+    pub(crate) fn room_for_blocks(&self, blocks: u64) -> Result<()> {
+        if let Some(limit) = self.options.limit
+            && (read_lock(&self.state).used_blocks() + blocks) * BLOCK > limit
+        {
+            return Err(Error::NoSpace);
+        }
+        if self.disk_free()? < blocks * BLOCK + RESERVE {
+            return Err(Error::NoSpace);
+        }
+        Ok(())
+    }
+
+    /// Bytes that the disk has left for this user.
+    pub(crate) fn disk_free(&self) -> Result<u64> {
+        let stat = rustix::fs::statvfs(&self.directory).map_err(Error::io("looking at the disk"))?;
+        Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
+    }
+
+    /// Notes what the user should hear of; the list is bounded.
+    pub(crate) fn note(&self, event: Event) {
+        let mut events = lock(&self.events);
+        if events.len() < 10_000 {
+            events.insert(event);
+        }
+    }
+
+    pub(crate) fn take_events(&self) -> Vec<Event> {
+        std::mem::take(&mut *lock(&self.events)).into_iter().collect()
+    }
+
+    /// A view of this state is open, and keeps it from being deleted. Of a pen: `Epoch::MAX`.
+    pub(crate) fn hold(&self, line: LineId, epoch: Epoch) {
+        *lock(&self.views).entry((line, epoch)).or_default() += 1;
+    }
+
+    pub(crate) fn release(&self, line: LineId, epoch: Epoch) {
+        let mut views = lock(&self.views);
+        if let Some(count) = views.get_mut(&(line, epoch)) {
+            *count -= 1;
+            if *count == 0 {
+                views.remove(&(line, epoch));
+            }
+        }
+    }
+
+    fn is_held(&self, line: LineId, epoch: Epoch) -> bool {
+        lock(&self.views).contains_key(&(line, epoch))
+    }
+
+    /// Tells the thread that there is something to do.
+    fn wake(&self) {
+        let mut waiting = lock(&self.wake.0);
+        if !*waiting {
+            *waiting = true;
+            self.wake.1.notify_one();
+        }
+    }
+
+    /// Ends the thread at its next step.
+    pub(crate) fn stop(&self) {
+        self.stop.store(true, Ordering::SeqCst);
+        *lock(&self.wake.0) = true;
+        self.wake.1.notify_all();
+    }
+
+    /// The number of an inode below. Most have their own; a row says which number the others were given.
+    pub(crate) fn number_of(&self, device: u64, ino: u64, birth: Time, reused: bool) -> Result<u64> {
+        if device == 0 && ino < LOWER && !reused {
+            return Ok(LOWER | ino);
+        }
+        let mut row = key::stem(b'n', device);
+        row.extend_from_slice(&ino.to_be_bytes());
+        row.extend_from_slice(&birth.secs.to_be_bytes());
+        row.extend_from_slice(&birth.nanos.to_be_bytes());
+        if let Some(number) = read_lock(&self.state).layers.get(&row)? {
+            return Ok(key::be64(&number));
+        }
+        let mut state = write_lock(&self.state);
+        if let Some(number) = state.layers.get(&row)? {
+            return Ok(key::be64(&number));
+        }
+        let number = state.new_ino();
+        state.layers.put(&row, number.to_be_bytes().to_vec());
+        Ok(number)
+    }
+}
+
+/// Set in the numbers of inodes below that keep their own.
+pub(crate) const LOWER: u64 = 1 << 48;
+
+/// Reads the store's format and the inode of the lower directory it was made for.
+fn format(directory: &Path) -> Result<u64> {
+    let text = match std::fs::read_to_string(directory.join("format")) {
+        Ok(text) => text,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Err(Error::NotFound),
+        Err(error) => return Err(Error::io("reading the store's format")(error)),
+    };
+    let mut lines = text.lines();
+    let found = lines.next().and_then(|line| line.strip_prefix("agentfs ")?.parse::<u32>().ok());
+    let found = found.ok_or_else(|| Error::corrupt("the file `format` cannot be read"))?;
+    if found > FORMAT {
+        return Err(Error::NewerFormat { found, known: FORMAT });
+    }
+    let lower = lines.find_map(|line| line.strip_prefix("lower-inode ")?.parse().ok());
+    lower.ok_or_else(|| Error::corrupt("the file `format` cannot be read"))
+}

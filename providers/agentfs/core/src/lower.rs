@@ -1,0 +1,267 @@
+//! The lower directory: read, never written. Everything is found relative to one open directory and no symbolic link is followed
+//! on the way, so that nothing outside can be reached, whatever is moved or swapped below meanwhile.
+
+use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+
+use rustix::fs::{AtFlags, FileType, Mode, OFlags};
+use rustix::io::Errno;
+
+use crate::error::{Error, Result};
+use crate::platform::open_beneath;
+use crate::rows::value::{Inode, Origin};
+use crate::types::{Kind, Time};
+
+/// See the module.
+pub(crate) struct Lower {
+    root: OwnedFd,
+    device: u64,
+    ino: u64,
+}
+
+/// What is found at a path.
+#[derive(Debug, Clone)]
+pub(crate) struct Found {
+    pub(crate) kind: Kind,
+    pub(crate) mode: u32,
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    pub(crate) nlink: u32,
+    pub(crate) size: u64,
+    pub(crate) blocks: u64,
+    pub(crate) rdev: u64,
+    /// 0: the lower directory's own.
+    pub(crate) device: u64,
+    pub(crate) ino: u64,
+    pub(crate) atime: Time,
+    pub(crate) mtime: Time,
+    pub(crate) ctime: Time,
+    pub(crate) btime: Time,
+}
+
+/// One name of a directory below: name, inode below, kind.
+pub(crate) type Listed = (Vec<u8>, u64, Kind);
+
+fn kind(kind: FileType) -> Option<Kind> {
+    Some(match kind {
+        FileType::RegularFile => Kind::File,
+        FileType::Directory => Kind::Directory,
+        FileType::Symlink => Kind::Symlink,
+        FileType::Fifo => Kind::Fifo,
+        FileType::Socket => Kind::Socket,
+        FileType::CharacterDevice => Kind::CharDevice,
+        FileType::BlockDevice => Kind::BlockDevice,
+        _ => return None,
+    })
+}
+
+/// An error of the system where "not there" is an answer.
+fn there<T>(what: &'static str, answer: rustix::io::Result<T>) -> Result<Option<T>> {
+    match answer {
+        Ok(found) => Ok(Some(found)),
+        // A link where a directory was: the path that was meant is gone.
+        Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(None),
+        Err(error) => Err(Error::io(what)(error)),
+    }
+}
+
+impl Lower {
+    pub(crate) fn open(path: &Path) -> Result<Self> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let root = rustix::fs::open(path, flags, Mode::empty()).map_err(Error::io("opening the lower directory"))?;
+        let stat = rustix::fs::fstat(&root).map_err(Error::io("looking at the lower directory"))?;
+        Ok(Self { root, device: stat.st_dev as u64, ino: stat.st_ino })
+    }
+
+    /// The inode of the directory itself.
+    pub(crate) fn ino(&self) -> u64 {
+        self.ino
+    }
+
+    /// What is at the path, itself if a link; `None`: nothing.
+    pub(crate) fn find(&self, path: &[u8]) -> Result<Option<Found>> {
+        let (parent, name) = match path.iter().rposition(|&byte| byte == b'/') {
+            Some(at) => (&path[..at], &path[at + 1..]),
+            None => (&b""[..], path),
+        };
+        let name = if name.is_empty() { b".".as_slice() } else { name };
+        if parent.is_empty() {
+            return self.look(self.root.as_fd(), name);
+        }
+        #[cfg(target_os = "linux")]
+        let flags = OFlags::PATH | OFlags::DIRECTORY;
+        #[cfg(not(target_os = "linux"))]
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+        match there("opening a directory below", open_beneath(self.root.as_fd(), parent, flags))? {
+            Some(parent) => self.look(parent.as_fd(), name),
+            None => Ok(None),
+        }
+    }
+
+    #[cfg(target_os = "linux")]
+    fn look(&self, directory: std::os::fd::BorrowedFd<'_>, name: &[u8]) -> Result<Option<Found>> {
+        use rustix::fs::{StatxFlags, StatxTimestamp, makedev, statx};
+        let wanted = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
+        let answer = statx(directory, name, AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT, wanted);
+        let Some(stat) = there("looking at a file below", answer)? else { return Ok(None) };
+        let time = |time: StatxTimestamp| Time { secs: time.tv_sec, nanos: time.tv_nsec };
+        let device = makedev(stat.stx_dev_major, stat.stx_dev_minor);
+        let Some(kind) = kind(FileType::from_raw_mode(u32::from(stat.stx_mode))) else { return Ok(None) };
+        let has_birth = StatxFlags::from_bits_retain(stat.stx_mask).contains(StatxFlags::BTIME);
+        Ok(Some(Found {
+            kind,
+            mode: u32::from(stat.stx_mode) & 0o7777,
+            uid: stat.stx_uid,
+            gid: stat.stx_gid,
+            nlink: stat.stx_nlink,
+            size: stat.stx_size,
+            blocks: stat.stx_blocks,
+            rdev: makedev(stat.stx_rdev_major, stat.stx_rdev_minor),
+            device: if device == self.device { 0 } else { device },
+            ino: stat.stx_ino,
+            atime: time(stat.stx_atime),
+            mtime: time(stat.stx_mtime),
+            ctime: time(stat.stx_ctime),
+            btime: if has_birth { time(stat.stx_btime) } else { Time::default() },
+        }))
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    fn look(&self, directory: std::os::fd::BorrowedFd<'_>, name: &[u8]) -> Result<Option<Found>> {
+        let answer = rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW);
+        let Some(stat) = there("looking at a file below", answer)? else { return Ok(None) };
+        let Some(kind) = kind(FileType::from_raw_mode(stat.st_mode)) else { return Ok(None) };
+        let device = stat.st_dev as u64;
+        Ok(Some(Found {
+            kind,
+            mode: stat.st_mode as u32 & 0o7777,
+            uid: stat.st_uid,
+            gid: stat.st_gid,
+            nlink: stat.st_nlink as u32,
+            size: stat.st_size as u64,
+            blocks: stat.st_blocks as u64,
+            rdev: stat.st_rdev as u64,
+            device: if device == self.device { 0 } else { device },
+            ino: stat.st_ino,
+            atime: Time { secs: stat.st_atime, nanos: stat.st_atime_nsec as u32 },
+            mtime: Time { secs: stat.st_mtime, nanos: stat.st_mtime_nsec as u32 },
+            ctime: Time { secs: stat.st_ctime, nanos: stat.st_ctime_nsec as u32 },
+            btime: Time::default(),
+        }))
+    }
+
+    /// What an open file is now.
+    pub(crate) fn find_open(&self, file: &File) -> Result<Found> {
+        let stat = rustix::fs::fstat(file).map_err(Error::io("looking at a file below"))?;
+        let device = stat.st_dev as u64;
+        Ok(Found {
+            kind: kind(FileType::from_raw_mode(stat.st_mode)).unwrap_or(Kind::File),
+            mode: stat.st_mode & 0o7777,
+            uid: stat.st_uid,
+            gid: stat.st_gid,
+            nlink: u32::try_from(stat.st_nlink).unwrap_or(u32::MAX),
+            size: stat.st_size as u64,
+            blocks: stat.st_blocks as u64,
+            rdev: stat.st_rdev as u64,
+            device: if device == self.device { 0 } else { device },
+            ino: stat.st_ino,
+            atime: Time { secs: stat.st_atime, nanos: stat.st_atime_nsec as u32 },
+            mtime: Time { secs: stat.st_mtime, nanos: stat.st_mtime_nsec as u32 },
+            ctime: Time { secs: stat.st_ctime, nanos: stat.st_ctime_nsec as u32 },
+            btime: Time::default(),
+        })
+    }
+
+    /// The names in a directory, without `.` and `..`; none if it is gone.
+    pub(crate) fn list(&self, path: &[u8]) -> Result<Vec<Listed>> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+        let answer = open_beneath(self.root.as_fd(), path, flags);
+        let Some(directory) = there("opening a directory below", answer)? else { return Ok(Vec::new()) };
+        let mut names = Vec::new();
+        for entry in rustix::fs::Dir::new(directory).map_err(Error::io("listing a directory below"))? {
+            let entry = entry.map_err(Error::io("listing a directory below"))?;
+            let name = entry.file_name().to_bytes();
+            if name == b"." || name == b".." {
+                continue;
+            }
+            let known = kind(entry.file_type());
+            let kind = match known {
+                Some(kind) => kind,
+                // Some filesystems do not say.
+                None => match self.find(&join(path, name))? {
+                    Some(found) => found.kind,
+                    None => continue,
+                },
+            };
+            names.push((name.to_vec(), entry.ino(), kind));
+        }
+        Ok(names)
+    }
+
+    /// Opens a regular file for reading, or a directory for its attributes; `None`: gone.
+    pub(crate) fn open_file(&self, path: &[u8]) -> Result<Option<File>> {
+        let answer = open_beneath(self.root.as_fd(), path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY);
+        Ok(there("opening a file below", answer)?.map(Into::into))
+    }
+
+    /// Where a link points; `None`: gone.
+    pub(crate) fn target(&self, path: &[u8]) -> Result<Option<Vec<u8>>> {
+        let (parent, name) = match path.iter().rposition(|&byte| byte == b'/') {
+            Some(at) => (&path[..at], &path[at + 1..]),
+            None => (&b""[..], path),
+        };
+        let answer = open_beneath(self.root.as_fd(), parent, OFlags::RDONLY | OFlags::DIRECTORY);
+        let Some(parent) = there("opening a directory below", answer)? else { return Ok(None) };
+        let answer = rustix::fs::readlinkat(&parent, name, Vec::new());
+        Ok(there("reading a link below", answer)?.map(std::ffi::CString::into_bytes))
+    }
+}
+
+impl Found {
+    /// The row that an inode has as long as nothing of it was changed.
+    pub(crate) fn inode(&self, path: &[u8]) -> Inode {
+        let content = self.kind == Kind::File;
+        Inode {
+            kind: self.kind,
+            mode: self.mode,
+            uid: self.uid,
+            gid: self.gid,
+            nlink: self.nlink,
+            size: self.size,
+            rdev: self.rdev,
+            atime: self.atime,
+            mtime: self.mtime,
+            ctime: self.ctime,
+            btime: self.btime,
+            target: Vec::new(),
+            lower_limit: if content { self.size } else { 0 },
+            origin: Some(Origin {
+                path: path.to_vec(),
+                device: self.device,
+                ino: self.ino,
+                size: self.size,
+                mtime: self.mtime,
+                ctime: self.ctime,
+                btime: self.btime,
+            }),
+        }
+    }
+
+    /// Whether this is still, byte for byte, what the origin was.
+    pub(crate) fn is(&self, origin: &Origin) -> bool {
+        (self.device, self.ino, self.size) == (origin.device, origin.ino, origin.size)
+            && (self.mtime, self.ctime) == (origin.mtime, origin.ctime)
+    }
+}
+
+/// A path and a name behind it.
+pub(crate) fn join(path: &[u8], name: &[u8]) -> Vec<u8> {
+    let mut joined = Vec::with_capacity(path.len() + 1 + name.len());
+    joined.extend_from_slice(path);
+    if !path.is_empty() {
+        joined.push(b'/');
+    }
+    joined.extend_from_slice(name);
+    joined
+}

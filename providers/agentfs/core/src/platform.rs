@@ -1,0 +1,132 @@
+//! What differs between systems, each with a portable way out: holes, the boot's identity, opening without leaving a
+//! directory, the kernel's clock.
+//!
+//! Everything else in this crate is POSIX through `rustix`.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use rustix::fs::{Mode, OFlags};
+
+use crate::types::Time;
+
+/// Gives the bytes' space back to the disk; they read as zeros from then on. False where the system cannot do that.
+pub(crate) fn punch(file: &File, offset: u64, length: u64) -> io::Result<bool> {
+    #[cfg(target_os = "linux")]
+    {
+        use rustix::fs::{FallocateFlags, fallocate};
+        match fallocate(file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, offset, length) {
+            Ok(()) => Ok(true),
+            Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+    #[cfg(not(target_os = "linux"))]
+    {
+        let _ = (file, offset, length);
+        Ok(false)
+    }
+}
+
+/// Where the next data (or hole) of `file` begins at or behind `offset`; `None`: there is no more data. Where the system
+/// cannot tell, everything is data.
+pub(crate) fn seek(file: &File, offset: u64, hole: bool) -> io::Result<Option<u64>> {
+    #[cfg(target_os = "linux")]
+    {
+        use rustix::fs::SeekFrom;
+        let from = if hole { SeekFrom::Hole(offset) } else { SeekFrom::Data(offset) };
+        match rustix::fs::seek(file, from) {
+            Ok(found) => return Ok(Some(found)),
+            Err(rustix::io::Errno::NXIO) => return Ok(None),
+            Err(rustix::io::Errno::INVAL) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    let size = file.metadata()?.len();
+    Ok(if offset >= size { None } else { Some(if hole { size } else { offset }) })
+}
+
+/// A text that changes with every boot; `None` where the system has none. Tells a killed process from a lost machine.
+pub(crate) fn boot_id() -> Option<String> {
+    #[cfg(target_os = "linux")]
+    {
+        std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok().map(|id| id.trim().to_owned())
+    }
+    #[cfg(not(target_os = "linux"))]
+    {
+        None
+    }
+}
+
+/// Opens `path`, relative and without `..`, below `root`, following no symbolic link on the way or at the end.
+pub(crate) fn open_beneath(root: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> rustix::io::Result<OwnedFd> {
+    let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    #[cfg(target_os = "linux")]
+    {
+        use rustix::fs::{ResolveFlags, openat2};
+        let path = if path.is_empty() { b".".as_slice() } else { path };
+        match openat2(root, path, flags, Mode::empty(), ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS) {
+            Err(rustix::io::Errno::NOSYS) => {}
+            answer => return answer,
+        }
+    }
+    step_by_step(root, path, flags)
+}
+
+/// The portable way: one component after the other.
+fn step_by_step(root: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> rustix::io::Result<OwnedFd> {
+    use rustix::fs::openat;
+    let directory = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let mut parts = path.split(|&byte| byte == b'/').filter(|part| !part.is_empty()).peekable();
+    if parts.peek().is_none() {
+        return openat(root, ".", flags, Mode::empty());
+    }
+    let mut at = openat(root, ".", directory, Mode::empty())?;
+    while let Some(part) = parts.next() {
+        let last = parts.peek().is_none();
+        at = openat(&at, part, if last { flags } else { directory }, Mode::empty())?;
+    }
+    Ok(at)
+}
+
+/// The time, to the nanosecond.
+pub(crate) fn now() -> Time {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Time { secs: since.as_secs() as i64, nanos: since.subsec_nanos() }
+}
+
+/// The time that the kernel stamps files with, which may lag behind [`now`] by a tick.
+fn stamp() -> Time {
+    #[cfg(target_os = "linux")]
+    {
+        let time = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
+        Time { secs: time.tv_sec, nanos: time.tv_nsec as u32 }
+    }
+    #[cfg(not(target_os = "linux"))]
+    {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let before = since.saturating_sub(Duration::from_millis(20));
+        Time { secs: before.as_secs() as i64, nanos: before.subsec_nanos() }
+    }
+}
+
+/// A time such that every file that is changed after this call bears a later one. Waits for the kernel's next tick,
+/// 4 ms as a rule, 10 at most on a system of 100 Hz.
+pub(crate) fn settled_time() -> Time {
+    let time = now();
+    settle(time);
+    time
+}
+
+/// Waits until files are stamped later than `time`; gives up after 50 ms, when `time` lies in the future.
+pub(crate) fn settle(time: Time) -> bool {
+    for _ in 0..100 {
+        if stamp() > time {
+            return true;
+        }
+        std::thread::sleep(Duration::from_micros(500));
+    }
+    false
+}

@@ -1,0 +1,205 @@
+//! Lines: a branch is a line with a pen, a snapshot a point on a line, and nothing is copied for either.
+//!
+//! A line counts epochs. What its pen writes bears the present one; a snapshot is a name for it, and the pen goes on with the next. A
+//! branch is a new line that begins at a point of its parent. A point stays for as long as a snapshot or a child needs it.
+
+use std::collections::BTreeMap;
+
+use crate::error::{Error, Result};
+use crate::rows::key::{self, Epoch, LineId};
+use crate::rows::value::{Reader, Writer};
+use crate::state::{Base, State};
+
+/// A line.
+#[derive(Debug, Clone)]
+pub(crate) struct Line {
+    /// Where it grew from; `None`: from the lower directory.
+    pub(crate) parent: Option<(LineId, Epoch)>,
+    pub(crate) base: Base,
+    /// What its pen writes under.
+    pub(crate) epoch: Epoch,
+    /// The epoch before that, 0 if there is none.
+    pub(crate) before: Epoch,
+    /// Whether there is a branch that writes.
+    pub(crate) pen: bool,
+    pub(crate) label: Vec<u8>,
+    /// Epochs that must stay as they were, and how many snapshots and children need each.
+    pub(crate) points: BTreeMap<Epoch, u32>,
+}
+
+/// A snapshot.
+#[derive(Debug, Clone)]
+pub(crate) struct Snapshot {
+    pub(crate) line: LineId,
+    pub(crate) epoch: Epoch,
+    pub(crate) label: Vec<u8>,
+    /// When it was taken: seconds and nanoseconds.
+    pub(crate) time: crate::types::Time,
+}
+
+impl Line {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut writer = Writer::default();
+        let (line, epoch) = self.parent.unwrap_or_default();
+        writer.number(u64::from(line)).number(epoch).time(self.base).number(self.epoch).number(self.before);
+        writer.number(u64::from(self.pen)).bytes(&self.label);
+        writer.0
+    }
+
+    pub(crate) fn decode(row: &[u8]) -> Result<Self> {
+        let mut reader = Reader(row);
+        let parent = (reader.small()?, reader.number()?);
+        Ok(Self {
+            parent: (parent.0 != 0).then_some(parent),
+            base: reader.time()?,
+            epoch: reader.number()?,
+            before: reader.number()?,
+            pen: reader.number()? != 0,
+            label: reader.bytes()?.to_vec(),
+            points: BTreeMap::new(),
+        })
+    }
+
+    /// Whether an epoch that a deleted snapshot stood for is now part of the one before the next point, so that a row can have
+    /// an older version that nobody sees.
+    pub(crate) fn is_merged(&self) -> bool {
+        self.before != 0 && !self.points.contains_key(&self.before)
+    }
+
+    /// Whether a version that is seen from `epoch` until before `next` (`None`: ever since) is needed by anyone.
+    pub(crate) fn needs(&self, epoch: Epoch, next: Option<Epoch>) -> bool {
+        match next {
+            Some(next) => epoch < next && self.points.range(epoch..next).next().is_some(),
+            None => self.pen || self.points.range(epoch..).next().is_some(),
+        }
+    }
+}
+
+impl Snapshot {
+    fn encode(&self) -> Vec<u8> {
+        let mut writer = Writer::default();
+        writer.number(u64::from(self.line)).number(self.epoch).bytes(&self.label).time(self.time);
+        writer.0
+    }
+
+    pub(crate) fn decode(row: &[u8]) -> Result<Self> {
+        let mut reader = Reader(row);
+        Ok(Self {
+            line: reader.small()?,
+            epoch: reader.number()?,
+            label: reader.bytes()?.to_vec(),
+            time: reader.time()?,
+        })
+    }
+}
+
+impl State {
+    /// Counts who needs which point, after loading.
+    pub(crate) fn pin(&mut self) {
+        let of_snapshots = self.snapshots.values().map(|snapshot| (snapshot.line, snapshot.epoch));
+        let of_children = self.lines.values().filter_map(|line| line.parent);
+        let needed: Vec<_> = of_snapshots.chain(of_children).collect();
+        for (line, epoch) in needed {
+            if let Some(line) = self.lines.get_mut(&line) {
+                *line.points.entry(epoch).or_default() += 1;
+            }
+        }
+    }
+
+    fn note_line(&mut self, id: LineId) {
+        if let Some(line) = self.lines.get(&id) {
+            self.layers.put(&key::of_line(b'l', id, None), line.encode());
+        }
+    }
+
+    fn new_epoch(&mut self) -> Epoch {
+        self.next_epoch += 1;
+        self.next_epoch - 1
+    }
+
+    /// A new line, with a pen or (for a base) without.
+    pub(crate) fn grow(&mut self, parent: Option<(LineId, Epoch)>, base: Base, pen: bool, label: &[u8]) -> LineId {
+        let id = self.next_line;
+        self.next_line += 1;
+        let epoch = self.new_epoch();
+        let label = label.to_vec();
+        self.lines.insert(id, Line { parent, base, epoch, before: 0, pen, label, points: BTreeMap::new() });
+        if let Some((line, epoch)) = parent
+            && let Some(line) = self.lines.get_mut(&line)
+        {
+            *line.points.entry(epoch).or_default() += 1;
+        }
+        self.note_line(id);
+        id
+    }
+
+    /// Gives the present state of a line a name. What the pen writes from now on is not in it.
+    pub(crate) fn name_state(&mut self, id: LineId, label: &[u8]) -> Result<u64> {
+        let next = self.new_epoch();
+        let line = self.lines.get_mut(&id).ok_or(Error::NotFound)?;
+        let epoch = line.epoch;
+        *line.points.entry(epoch).or_default() += 1;
+        (line.before, line.epoch) = (epoch, next);
+        let snapshot = self.next_snapshot;
+        self.next_snapshot += 1;
+        let row = Snapshot { line: id, epoch, label: label.to_vec(), time: crate::platform::now() };
+        self.layers.put(&key::stem(b's', snapshot), row.encode());
+        self.snapshots.insert(snapshot, row);
+        self.note_line(id);
+        Ok(snapshot)
+    }
+
+    /// Forgets a snapshot's name; what only it needed is cleared up later.
+    pub(crate) fn forget_snapshot(&mut self, id: u64) -> Result<()> {
+        let snapshot = self.snapshots.remove(&id).ok_or(Error::NotFound)?;
+        self.layers.remove(&key::stem(b's', id));
+        self.release(snapshot.line, snapshot.epoch);
+        Ok(())
+    }
+
+    /// Takes the pen from a line; what only it needed is cleared up later.
+    pub(crate) fn drop_pen(&mut self, id: LineId) -> Result<()> {
+        let line = self.lines.get_mut(&id).filter(|line| line.pen).ok_or(Error::NotFound)?;
+        line.pen = false;
+        self.note_line(id);
+        self.bury(id, Epoch::MAX);
+        Ok(())
+    }
+
+    /// One less needs the point.
+    fn release(&mut self, id: LineId, epoch: Epoch) {
+        let Some(line) = self.lines.get_mut(&id) else { return };
+        let Some(count) = line.points.get_mut(&epoch) else { return };
+        *count -= 1;
+        if *count == 0 {
+            line.points.remove(&epoch);
+            self.bury(id, epoch);
+        }
+    }
+
+    fn bury(&mut self, line: LineId, epoch: Epoch) {
+        self.dead.push((line, epoch));
+        self.layers.put(&key::of_line(b'k', line, Some(epoch)), Vec::new());
+    }
+
+    /// The rows of a dead point are cleared up. A line that nobody needs goes with it, and lets go of its parent's point.
+    pub(crate) fn rest(&mut self, id: LineId, epoch: Epoch) {
+        self.dead.retain(|&dead| dead != (id, epoch));
+        self.layers.remove(&key::of_line(b'k', id, Some(epoch)));
+        let others = self.dead.iter().any(|&(line, _)| line == id);
+        let empty = self.lines.get(&id).is_some_and(|line| !line.pen && line.points.is_empty());
+        if empty && !others {
+            let parent = self.lines.remove(&id).and_then(|line| line.parent);
+            self.layers.remove(&key::of_line(b'l', id, None));
+            if let Some((line, epoch)) = parent {
+                self.release(line, epoch);
+            }
+        }
+    }
+
+    /// The epochs whose rows nobody may need once the point is gone.
+    pub(crate) fn epochs_of(&self, id: LineId, epoch: Epoch) -> (Epoch, Epoch) {
+        let before = self.lines.get(&id).and_then(|line| line.points.range(..epoch).next_back());
+        (before.map_or(0, |(&before, _)| before + 1), epoch)
+    }
+}

@@ -1,0 +1,122 @@
+//! What is known at a moment: the rows in memory over those in the base, the lines and snapshots, the counters.
+//!
+//! All of it changes under one lock, held for as long as it takes to change a few rows in memory, never while anything is written
+//! or synced. That is what makes a snapshot a point in time and keeps it from holding writers up.
+//!
+//! - `rows`: the layers, plain reading and writing.
+//! - `versions`: which version of a row is seen from where, and what a change does to older ones.
+//! - `lines`: branches and snapshots.
+
+pub(crate) mod lines;
+mod rows;
+mod versions;
+
+use std::collections::{BTreeMap, HashMap};
+
+pub(crate) use lines::{Line, Snapshot};
+pub(crate) use rows::Layers;
+pub(crate) use versions::{Chain, View};
+
+use crate::error::Result;
+use crate::rows::key::{self, Epoch, LineId};
+use crate::types::Time;
+
+/// See the module.
+pub(crate) struct State {
+    pub(crate) layers: Layers,
+    pub(crate) lines: BTreeMap<LineId, Line>,
+    pub(crate) snapshots: BTreeMap<u64, Snapshot>,
+    /// Points that were deleted, whose rows may still be there: line and epoch; of a pen `Epoch::MAX`.
+    pub(crate) dead: Vec<(LineId, Epoch)>,
+    /// Runs of blocks that nothing refers to any more.
+    pub(crate) free: Vec<(u64, u64)>,
+    /// Blocks in use, by segment.
+    pub(crate) used: HashMap<u64, u64>,
+    pub(crate) next_epoch: Epoch,
+    pub(crate) next_line: LineId,
+    pub(crate) next_snapshot: u64,
+    /// Inodes that are ours have numbers below 2^48.
+    pub(crate) next_ino: u64,
+}
+
+const COUNTERS: [&str; 4] = ["epoch", "line", "snapshot", "inode"];
+
+impl State {
+    /// Reads lines, snapshots and counters. Costs their number, not that of the files.
+    pub(crate) fn load(layers: Layers) -> Result<Self> {
+        let mut state = Self {
+            layers,
+            lines: BTreeMap::new(),
+            snapshots: BTreeMap::new(),
+            dead: Vec::new(),
+            free: Vec::new(),
+            used: HashMap::new(),
+            next_epoch: 1,
+            next_line: 1,
+            next_snapshot: 1,
+            next_ino: 2,
+        };
+        for (row, value) in state.layers.prefix(b"l")? {
+            state.lines.insert(key::be32(&row[1..]), Line::decode(&value)?);
+        }
+        for (row, value) in state.layers.prefix(b"s")? {
+            state.snapshots.insert(key::be64(&row[1..]), Snapshot::decode(&value)?);
+        }
+        for (row, _) in state.layers.prefix(b"k")? {
+            state.dead.push((key::be32(&row[1..]), key::be64(&row[5..])));
+        }
+        for (row, value) in state.layers.prefix(b"f")? {
+            state.free.push((key::be64(&row[1..]), key::be64(&value)));
+        }
+        for (row, value) in state.layers.prefix(b"g")? {
+            state.used.insert(key::be64(&row[1..]), key::be64(&value));
+        }
+        let mut counters = [1, 1, 1, 2];
+        for (counter, name) in counters.iter_mut().zip(COUNTERS) {
+            if let Some(value) = state.layers.get(&key::counter(name))? {
+                *counter = key::be64(&value);
+            }
+        }
+        [state.next_epoch, _, state.next_snapshot, state.next_ino] = counters;
+        state.next_line = counters[1] as LineId;
+        state.pin();
+        Ok(state)
+    }
+
+    /// Writes the counters down, before a batch is taken.
+    pub(crate) fn note_counters(&mut self, next_block: u64) {
+        let counters = [self.next_epoch, u64::from(self.next_line), self.next_snapshot, self.next_ino];
+        for (name, value) in COUNTERS.into_iter().zip(counters) {
+            self.layers.put(&key::counter(name), value.to_be_bytes().to_vec());
+        }
+        self.layers.put(&key::counter("block"), next_block.to_be_bytes().to_vec());
+    }
+
+    /// Blocks in use, all told.
+    pub(crate) fn used_blocks(&self) -> u64 {
+        self.used.values().sum()
+    }
+
+    /// Counts blocks as used (or not any more).
+    pub(crate) fn count(&mut self, block: u64, blocks: i64) {
+        let segment = block / crate::store::segments::SEGMENT;
+        let used = self.used.entry(segment).or_default();
+        *used = used.saturating_add_signed(blocks);
+        let value = *used;
+        if value == 0 {
+            self.used.remove(&segment);
+            self.layers.remove(&key::stem(b'g', segment));
+        } else {
+            self.layers.put(&key::stem(b'g', segment), value.to_be_bytes().to_vec());
+        }
+    }
+
+    /// A number for a new inode.
+    pub(crate) fn new_ino(&mut self) -> u64 {
+        self.next_ino += 1;
+        self.next_ino - 1
+    }
+}
+
+/// When the base of a line was taken: what changed below after that is not what its snapshots stand for.
+pub(crate) type Base = Time;

@@ -1,0 +1,204 @@
+//! Layers of rows: those that the log holds, in memory; those that a checkpoint is writing just now; the base on disk.
+//!
+//! A row in a newer layer stands for that in an older one; one that was removed is there as `None`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
+use std::sync::Arc;
+
+use crate::error::Result;
+use crate::rows::key::{self, Epoch, LineId};
+use crate::store::base::Rows;
+use crate::store::log::Change;
+
+/// Rows in memory.
+pub(crate) type Table = BTreeMap<Arc<[u8]>, Option<Arc<[u8]>>>;
+
+/// See the module.
+pub(crate) struct Layers {
+    active: Table,
+    /// Those of `active` that the log does not hold yet.
+    unlogged: BTreeSet<Arc<[u8]>>,
+    unlogged_bytes: usize,
+    pub(crate) frozen: Option<Arc<Table>>,
+    pub(crate) base: Arc<Rows>,
+}
+
+impl Layers {
+    pub(crate) fn new(base: Arc<Rows>) -> Self {
+        Self { active: Table::new(), unlogged: BTreeSet::new(), unlogged_bytes: 0, frozen: None, base }
+    }
+
+    /// Takes over what the log held.
+    pub(crate) fn replay(&mut self, changes: Vec<Change>) {
+        for (row, value) in changes {
+            self.active.insert(row.into(), value.map(Into::into));
+        }
+    }
+
+    pub(crate) fn get(&self, row: &[u8]) -> Result<Option<Arc<[u8]>>> {
+        if let Some(value) = self.active.get(row) {
+            return Ok(value.clone());
+        }
+        if let Some(value) = self.frozen.as_ref().and_then(|table| table.get(row)) {
+            return Ok(value.clone());
+        }
+        Ok(self.base.get(row)?.map(Into::into))
+    }
+
+    pub(crate) fn put(&mut self, row: &[u8], value: Vec<u8>) {
+        self.change(row, Some(value.into()));
+    }
+
+    pub(crate) fn remove(&mut self, row: &[u8]) {
+        self.change(row, None);
+    }
+
+    fn change(&mut self, row: &[u8], value: Option<Arc<[u8]>>) {
+        let length = row.len() + value.as_ref().map_or(0, |value| value.len());
+        let row: Arc<[u8]> = row.into();
+        self.active.insert(row.clone(), value);
+        if self.unlogged.insert(row) {
+            self.unlogged_bytes += length;
+        }
+    }
+
+    /// About how much the next batch will hold; 0: nothing.
+    pub(crate) fn unlogged(&self) -> usize {
+        self.unlogged_bytes
+    }
+
+    /// How many rows are in memory.
+    pub(crate) fn in_memory(&self) -> usize {
+        self.active.len() + self.frozen.as_ref().map_or(0, |table| table.len())
+    }
+
+    /// What the next batch holds, which counts as logged from now on.
+    pub(crate) fn take_unlogged(&mut self) -> Vec<(Arc<[u8]>, Option<Arc<[u8]>>)> {
+        self.unlogged_bytes = 0;
+        let rows = std::mem::take(&mut self.unlogged);
+        rows.into_iter().map(|row| (row.clone(), self.active.get(&row).cloned().flatten())).collect()
+    }
+
+    /// The batch could not be logged: its rows are for the next one again.
+    pub(crate) fn give_back(&mut self, rows: Vec<(Arc<[u8]>, Option<Arc<[u8]>>)>) {
+        for (row, value) in rows {
+            self.unlogged_bytes += row.len() + value.map_or(0, |value| value.len());
+            self.unlogged.insert(row);
+        }
+    }
+
+    /// Sets the rows aside for a checkpoint. All of them must be logged.
+    pub(crate) fn freeze(&mut self) -> Arc<Table> {
+        let table = Arc::new(std::mem::take(&mut self.active));
+        self.frozen = Some(table.clone());
+        table
+    }
+
+    /// The checkpoint failed: its rows are active again, below those that were written since.
+    pub(crate) fn unfreeze(&mut self) {
+        if let Some(table) = self.frozen.take() {
+            for (row, value) in table.iter() {
+                self.active.entry(row.clone()).or_insert_with(|| value.clone());
+            }
+        }
+    }
+
+    /// The stems in memory that epochs of a line wrote.
+    pub(crate) fn written(&self, line: LineId, epochs: (Epoch, Epoch)) -> Result<Vec<(Vec<u8>, Epoch)>> {
+        let mut found = Vec::new();
+        for (row, value) in self.frozen.iter().flat_map(|table| table.iter()).chain(&self.active) {
+            if key::is_versioned(row) && value.is_some() {
+                let (stem, of, epoch) = key::split(row)?;
+                if of == line && (epochs.0..=epochs.1).contains(&epoch) {
+                    found.push((stem.to_vec(), epoch));
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    /// The checkpoint is on disk.
+    pub(crate) fn thaw(&mut self, base: Arc<Rows>) {
+        self.frozen = None;
+        self.base = base;
+    }
+
+    /// The last row from `from` to `to`.
+    pub(crate) fn last(&self, from: &[u8], to: &[u8]) -> Result<Option<(Vec<u8>, Arc<[u8]>)>> {
+        let mut end = Bound::Included(to.to_vec());
+        loop {
+            let range = (Bound::Included(from), end.as_ref().map(Vec::as_slice));
+            let active = self.active.range::<[u8], _>(range).next_back();
+            let frozen = self.frozen.as_ref().and_then(|table| table.range::<[u8], _>(range).next_back());
+            let base = self.base.last(from, range.1)?;
+            let memory = match (active, frozen) {
+                (Some(one), Some(other)) if other.0 > one.0 => Some(other),
+                (None, other) => other,
+                (one, _) => one,
+            };
+            let (row, value) = match (memory, base) {
+                (None, None) => return Ok(None),
+                (None, Some((row, value))) => (row, Some(value.into())),
+                (Some((row, _)), Some((below, value))) if below.as_slice() > row => (below, Some(value.into())),
+                (Some((row, value)), _) => (row.to_vec(), value.clone()),
+            };
+            if let Some(value) = value {
+                return Ok(Some((row, value)));
+            }
+            end = Bound::Excluded(row);
+        }
+    }
+
+    /// All rows that begin like this, in order.
+    pub(crate) fn prefix(&self, prefix: &[u8]) -> Result<Vec<(Vec<u8>, Arc<[u8]>)>> {
+        let mut all: BTreeMap<Vec<u8>, Option<Arc<[u8]>>> = BTreeMap::new();
+        for item in self.base.from(prefix)? {
+            let (row, value) = item?;
+            if !row.starts_with(prefix) {
+                break;
+            }
+            all.insert(row, Some(value.into()));
+        }
+        for table in self.frozen.iter().map(AsRef::as_ref).chain([&self.active]) {
+            for (row, value) in table.range::<[u8], _>((Bound::Included(prefix), Bound::Unbounded)) {
+                if !row.starts_with(prefix) {
+                    break;
+                }
+                all.insert(row.to_vec(), value.clone());
+            }
+        }
+        Ok(all.into_iter().filter_map(|(row, value)| Some((row, value?))).collect())
+    }
+
+    /// The first row behind `after` that begins like this: for walking over much in small steps.
+    pub(crate) fn next(&self, prefix: &[u8], after: &[u8]) -> Result<Option<(Vec<u8>, Arc<[u8]>)>> {
+        let mut after = after.to_vec();
+        loop {
+            let range = (Bound::Excluded(after.as_slice()), Bound::Unbounded);
+            let active = self.active.range::<[u8], _>(range).next();
+            let frozen = self.frozen.as_ref().and_then(|table| table.range::<[u8], _>(range).next());
+            let mut behind = after.clone();
+            behind.push(0);
+            let base = self.base.from(&behind)?.next().transpose()?;
+            let memory = match (active, frozen) {
+                (Some(one), Some(other)) if other.0 < one.0 => Some(other),
+                (None, other) => other,
+                (one, _) => one,
+            };
+            let (row, value) = match (memory, base) {
+                (None, None) => return Ok(None),
+                (None, Some((row, value))) => (row, Some(value.into())),
+                (Some((row, _)), Some((below, value))) if below.as_slice() < &**row => (below, Some(value.into())),
+                (Some((row, value)), _) => (row.to_vec(), value.clone()),
+            };
+            if !row.starts_with(prefix) {
+                return Ok(None);
+            }
+            if let Some(value) = value {
+                return Ok(Some((row, value)));
+            }
+            after = row;
+        }
+    }
+}

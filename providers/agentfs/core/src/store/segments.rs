@@ -1,0 +1,207 @@
+//! Segments: the files that hold the blocks of files' contents.
+//!
+//! A block has a number for ever: it is written behind all others and never reused, only given back to the disk by a hole where it was.
+//! So nothing that still names an old block can ever read a new one's bytes, not even after a crash, and there is no map of
+//! free space to damage. Where the disk cannot make holes, space comes back when a whole segment is free.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, RwLock, RwLockReadGuard};
+
+use crate::error::{Error, Result};
+use crate::platform;
+use crate::rows::chunk::BLOCK;
+use crate::{lock, read_lock, write_lock};
+
+/// Blocks of a segment: 1 GiB, sparse.
+pub(crate) const SEGMENT: u64 = 1 << 18;
+/// Files that are kept open.
+const OPEN: usize = 64;
+
+/// The segments of a store.
+pub(crate) struct Segments {
+    directory: PathBuf,
+    next: AtomicU64,
+    open: Mutex<Open>,
+    dirty: Mutex<BTreeSet<u64>>,
+    /// Segments into which somebody writes blocks that no row names yet, and how many do.
+    pending: Mutex<BTreeMap<u64, u64>>,
+    /// Held by readers from when they look up where a block is until they have read it; by who gives blocks back.
+    reading: RwLock<()>,
+}
+
+#[derive(Default)]
+struct Open {
+    files: BTreeMap<u64, Arc<File>>,
+    order: VecDeque<u64>,
+}
+
+impl Segments {
+    /// `next`: the first block that was never given out. What lies behind it was written by a process that died before anything
+    /// referred to it, and is cut off.
+    pub(crate) fn open(directory: &Path, next: u64) -> Result<Self> {
+        for entry in std::fs::read_dir(directory).map_err(Error::io("listing the segments"))? {
+            let entry = entry.map_err(Error::io("listing the segments"))?;
+            let Some(number) = entry.file_name().to_str().and_then(|name| name.parse::<u64>().ok()) else { continue };
+            let keep = next.saturating_sub(number * SEGMENT) * BLOCK;
+            if keep == 0 {
+                std::fs::remove_file(entry.path()).map_err(Error::io("removing a segment"))?;
+            } else if entry.metadata().map_err(Error::io("looking at a segment"))?.len() > keep {
+                let file = OpenOptions::new().write(true).open(entry.path()).map_err(Error::io("opening a segment"))?;
+                file.set_len(keep).map_err(Error::io("cutting a segment"))?;
+            }
+        }
+        Ok(Self {
+            directory: directory.to_owned(),
+            next: AtomicU64::new(next),
+            open: Mutex::default(),
+            dirty: Mutex::default(),
+            pending: Mutex::default(),
+            reading: RwLock::default(),
+        })
+    }
+
+    /// The first block that was never given out.
+    pub(crate) fn next(&self) -> u64 {
+        self.next.load(Ordering::SeqCst)
+    }
+
+    /// New blocks, one behind the other, within one segment; at most a chunk of them. To be followed by `settle`.
+    pub(crate) fn allocate(&self, blocks: u64) -> u64 {
+        let mut pending = lock(&self.pending);
+        let mut first = 0;
+        let place = |next: u64| {
+            let end = (next / SEGMENT + 1) * SEGMENT;
+            first = if next + blocks > end { end } else { next };
+            Some(first + blocks)
+        };
+        // The closure always gives a value, so this cannot fail.
+        let _ = self.next.fetch_update(Ordering::SeqCst, Ordering::SeqCst, place);
+        *pending.entry(first / SEGMENT).or_default() += 1;
+        first
+    }
+
+    /// The blocks that began here are named by a row now, or never will be.
+    pub(crate) fn settle(&self, block: u64) {
+        let mut pending = lock(&self.pending);
+        if let Some(count) = pending.get_mut(&(block / SEGMENT)) {
+            *count -= 1;
+            if *count == 0 {
+                pending.remove(&(block / SEGMENT));
+            }
+        }
+    }
+
+    /// Whether somebody writes blocks there that no row names yet.
+    pub(crate) fn is_pending(&self, segment: u64) -> bool {
+        lock(&self.pending).contains_key(&segment)
+    }
+
+    fn file(&self, segment: u64) -> Result<Arc<File>> {
+        let mut open = lock(&self.open);
+        if let Some(file) = open.files.get(&segment) {
+            return Ok(file.clone());
+        }
+        let file = OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .read(true)
+            .write(true)
+            .open(self.directory.join(format!("{segment:010}")))
+            .map_err(Error::io("opening a segment"))?;
+        let file = Arc::new(file);
+        open.files.insert(segment, file.clone());
+        open.order.push_back(segment);
+        if open.order.len() > OPEN
+            && let Some(old) = open.order.pop_front()
+        {
+            open.files.remove(&old);
+        }
+        Ok(file)
+    }
+
+    /// Writes into a block and those behind it, `within` bytes from its beginning.
+    pub(crate) fn write(&self, block: u64, within: u64, bytes: &[u8]) -> Result<()> {
+        let segment = block / SEGMENT;
+        lock(&self.dirty).insert(segment);
+        let at = block % SEGMENT * BLOCK + within;
+        self.file(segment)?.write_all_at(bytes, at).map_err(Error::io("writing a segment"))
+    }
+
+    /// Reads; what was never written reads as zeros.
+    pub(crate) fn read(&self, block: u64, within: u64, bytes: &mut [u8]) -> Result<()> {
+        let at = block % SEGMENT * BLOCK + within;
+        let file = self.file(block / SEGMENT)?;
+        let mut done = 0;
+        while done < bytes.len() {
+            match file.read_at(&mut bytes[done..], at + done as u64) {
+                Ok(0) => {
+                    bytes[done..].fill(0);
+                    break;
+                }
+                Ok(count) => done += count,
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(Error::io("reading a segment")(error)),
+            }
+        }
+        Ok(())
+    }
+
+    /// As long as this is held, no block is given back.
+    pub(crate) fn reading(&self) -> RwLockReadGuard<'_, ()> {
+        read_lock(&self.reading)
+    }
+
+    /// Takes everything that was written to the disk.
+    pub(crate) fn sync(&self) -> Result<()> {
+        let dirty = std::mem::take(&mut *lock(&self.dirty));
+        let made = dirty.iter().any(|&segment| segment == self.next().saturating_sub(1) / SEGMENT);
+        let sync = || -> Result<()> {
+            for &segment in &dirty {
+                self.file(segment)?.sync_data().map_err(Error::io("syncing a segment"))?;
+            }
+            if made {
+                // The newest may have been made since the last time, and so its name.
+                File::open(&self.directory).and_then(|dir| dir.sync_all()).map_err(Error::io("syncing the segments"))?;
+            }
+            Ok(())
+        };
+        sync().inspect_err(|_| lock(&self.dirty).extend(&dirty))
+    }
+
+    /// Gives blocks back to the disk. Doing it again is harmless.
+    pub(crate) fn give_back(&self, block: u64, blocks: u64) -> Result<()> {
+        let _nobody = write_lock(&self.reading);
+        platform::punch(&*self.file(block / SEGMENT)?, block % SEGMENT * BLOCK, blocks * BLOCK)
+            .map_err(Error::io("giving space back"))?;
+        Ok(())
+    }
+
+    /// Removes a segment of which nothing is in use and into which nothing will be written.
+    pub(crate) fn remove(&self, segment: u64) -> Result<()> {
+        let _nobody = write_lock(&self.reading);
+        lock(&self.open).files.remove(&segment);
+        lock(&self.open).order.retain(|&other| other != segment);
+        lock(&self.dirty).remove(&segment);
+        match std::fs::remove_file(self.directory.join(format!("{segment:010}"))) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(Error::io("removing a segment")(error)),
+            _ => Ok(()),
+        }
+    }
+
+    /// How long each segment's file is, in blocks.
+    pub(crate) fn lengths(&self) -> Result<BTreeMap<u64, u64>> {
+        let mut lengths = BTreeMap::new();
+        for entry in std::fs::read_dir(&self.directory).map_err(Error::io("listing the segments"))? {
+            let entry = entry.map_err(Error::io("listing the segments"))?;
+            if let Some(number) = entry.file_name().to_str().and_then(|name| name.parse().ok()) {
+                let length = entry.metadata().map_err(Error::io("looking at a segment"))?.len();
+                lengths.insert(number, length.div_ceil(BLOCK));
+            }
+        }
+        Ok(lengths)
+    }
+}

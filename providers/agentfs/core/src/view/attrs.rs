@@ -1,0 +1,197 @@
+//! Attributes, extended ones, and what the filesystem as a whole has left.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+
+use crate::error::{Error, Result};
+use crate::lock;
+use crate::platform;
+use crate::rows::chunk::BLOCK;
+use crate::rows::key;
+use crate::rows::value::{GONE, HERE, Origin};
+use crate::types::{Attr, Ino, Kind, SetAttr, SetTime, StatFs};
+use crate::view::{Node, View};
+
+/// Whether an extended attribute may, must or must not be there before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SetXattr {
+    /// It is made or replaced.
+    Any,
+    /// It must be new.
+    Create,
+    /// It must be there.
+    Replace,
+}
+
+/// The largest value of an extended attribute, in bytes, as the kernel has it.
+const XATTR: usize = 64 << 10;
+
+impl View {
+    /// An inode's attributes.
+    pub fn getattr(&self, ino: Ino) -> Result<Attr> {
+        Ok(self.attr(&self.node(ino)?))
+    }
+
+    /// Changes attributes. Cutting a file gives back what was behind the cut.
+    pub fn setattr(&self, ino: Ino, set: SetAttr) -> Result<Attr> {
+        let pen = self.writable()?;
+        if let Some(size) = set.size {
+            self.resize(ino, size)?;
+        }
+        let _ops = lock(&pen.ops);
+        let mut node = self.node_to_change(ino, None)?;
+        let rest = SetAttr { size: None, ..set };
+        if rest == SetAttr::default() {
+            return Ok(self.attr(&node));
+        }
+        let now = platform::now();
+        let time = |time| match time {
+            SetTime::Now => now,
+            SetTime::At(time) => time,
+        };
+        let inode = &mut node.inode;
+        inode.mode = set.mode.map_or(inode.mode, |mode| mode & 0o7777);
+        inode.uid = set.uid.unwrap_or(inode.uid);
+        inode.gid = set.gid.unwrap_or(inode.gid);
+        inode.atime = set.atime.map_or(inode.atime, time);
+        inode.mtime = set.mtime.map_or(inode.mtime, time);
+        inode.ctime = now;
+        self.change(|state, view| self.put(state, view, &node))?;
+        Ok(self.attr(&node))
+    }
+
+    /// Where a symbolic link points.
+    pub fn readlink(&self, ino: Ino) -> Result<Vec<u8>> {
+        let node = self.node(ino)?;
+        if node.inode.kind != Kind::Symlink {
+            return Err(Error::Invalid("not a symbolic link"));
+        }
+        Ok(node.inode.target)
+    }
+
+    /// What the disk under the store, or the store's limit, has left.
+    pub fn statfs(&self) -> Result<StatFs> {
+        let stat = rustix::fs::statvfs(&self.engine.directory).map_err(Error::io("looking at the disk"))?;
+        let (mut total, mut free) = (stat.f_blocks.saturating_mul(stat.f_frsize), self.engine.disk_free()?);
+        if let Some(limit) = self.engine.options.limit {
+            let used = crate::read_lock(&self.engine.state).used_blocks() * BLOCK;
+            (total, free) = (limit.min(total), free.min(limit.saturating_sub(used)));
+        }
+        Ok(StatFs { total, free, free_inodes: stat.f_favail })
+    }
+
+    /// The value of an extended attribute.
+    pub fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
+        check_xattr(name)?;
+        let node = self.node(ino)?;
+        if let Some(row) = self.seen(&key::xattr(ino, name))? {
+            return match row.split_first() {
+                Some((&HERE, value)) => Ok(value.to_vec()),
+                _ => Err(Error::NoAttribute),
+            };
+        }
+        let Some(file) = self.with_xattrs(&node)? else { return Err(Error::NoAttribute) };
+        let mut value = vec![0; XATTR];
+        match rustix::fs::fgetxattr(&file, name, &mut value) {
+            Ok(length) => {
+                value.truncate(length);
+                Ok(value)
+            }
+            Err(_) => Err(Error::NoAttribute),
+        }
+    }
+
+    /// The names of an inode's extended attributes.
+    pub fn listxattr(&self, ino: Ino) -> Result<Vec<Vec<u8>>> {
+        let node = self.node(ino)?;
+        let mut names = BTreeSet::new();
+        if let Some(file) = self.with_xattrs(&node)? {
+            let mut list = vec![0; XATTR];
+            let length = rustix::fs::flistxattr(&file, &mut list).unwrap_or(0);
+            list.truncate(length);
+            names.extend(list.split(|&byte| byte == 0).filter(|name| !name.is_empty()).map(<[u8]>::to_vec));
+        }
+        let rows = crate::read_lock(&self.engine.state).all_seen(&key::stem(b'x', ino), self.view())?;
+        for (stem, row) in rows {
+            let name = key::name(&stem);
+            if row.first() == Some(&HERE) {
+                names.insert(name.to_vec());
+            } else {
+                names.remove(name);
+            }
+        }
+        Ok(names.into_iter().collect())
+    }
+
+    /// Sets an extended attribute.
+    pub fn setxattr(&self, ino: Ino, name: &[u8], value: &[u8], how: SetXattr) -> Result<()> {
+        if value.len() > XATTR {
+            return Err(Error::Invalid("an attribute's value is too long"));
+        }
+        let mut row = vec![HERE];
+        row.extend_from_slice(value);
+        self.change_xattr(ino, name, row, how)
+    }
+
+    /// Removes an extended attribute.
+    pub fn removexattr(&self, ino: Ino, name: &[u8]) -> Result<()> {
+        self.change_xattr(ino, name, Vec::new(), SetXattr::Replace)
+    }
+
+    /// An empty row: remove.
+    fn change_xattr(&self, ino: Ino, name: &[u8], row: Vec<u8>, how: SetXattr) -> Result<()> {
+        let pen = self.writable()?;
+        check_xattr(name)?;
+        let _ops = lock(&pen.ops);
+        let there = match self.getxattr(ino, name) {
+            Ok(_) => true,
+            Err(Error::NoAttribute) => false,
+            Err(error) => return Err(error),
+        };
+        match how {
+            SetXattr::Create if there => return Err(Error::Exists),
+            SetXattr::Replace if !there => return Err(Error::NoAttribute),
+            _ => {}
+        }
+        let mut node = self.node_to_change(ino, None)?;
+        node.inode.ctime = platform::now();
+        // One of the file below has to be hidden, which a row that is merely gone does as long as it is kept.
+        let row = match (row.is_empty(), node.inode.origin.is_some()) {
+            (false, _) => row,
+            (true, true) => vec![crate::rows::value::WHITEOUT],
+            (true, false) => vec![GONE],
+        };
+        self.change(|state, view| {
+            state.write(&key::xattr(ino, name), row, view)?;
+            self.put(state, view, &node)
+        })
+    }
+
+    /// The file below whose extended attributes shine through; `None`: none does.
+    fn with_xattrs(&self, node: &Node) -> Result<Option<File>> {
+        let Some(Origin { path, device, ino, .. }) = &node.inode.origin else { return Ok(None) };
+        if !matches!(node.inode.kind, Kind::File | Kind::Directory) {
+            return Ok(None);
+        }
+        let Some(file) = self.engine.lower.open_file(path)? else { return Err(self.changed(path, "removed below")) };
+        let found = self.engine.lower.find_open(&file)?;
+        if (found.device, found.ino) != (*device, *ino) {
+            return Err(self.changed(path, "replaced below"));
+        }
+        if !node.has_row {
+            self.judge(&found, path)?;
+        } else if node.inode.kind == Kind::File && node.inode.origin.as_ref().is_some_and(|origin| !found.is(origin)) {
+            return Err(self.changed(path, "changed below since it was taken over"));
+        }
+        Ok(Some(file))
+    }
+}
+
+fn check_xattr(name: &[u8]) -> Result<()> {
+    match name {
+        b"" => Err(Error::Invalid("not an attribute's name")),
+        _ if name.contains(&0) => Err(Error::Invalid("not an attribute's name")),
+        _ if name.len() > 255 => Err(Error::NameTooLong),
+        _ => Ok(()),
+    }
+}

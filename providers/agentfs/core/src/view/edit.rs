@@ -1,0 +1,317 @@
+//! Changes of contents: writing, cutting, holes.
+//!
+//! A block that was written since the last snapshot is written again in place; any other goes to a new place, and the row of its
+//! chunk says so. Data is written before the rows that name it, outside of all locks but the file's own.
+//!
+//! **Against snapshots.** Who changes a file is within the gate of the epoch in which he began, until his rows are there. A
+//! snapshot puts up the next gate and waits for those within the old one. So a change belongs to the snapshot as a whole or not at
+//! all, and who begins later waits for nobody: should he be overtaken by a snapshot, his rows still go under his own epoch.
+
+use std::collections::BTreeMap;
+
+use crate::error::{Error, Result};
+use crate::platform;
+use crate::rows::chunk::{BLOCK, BLOCKS, CHUNK, Chunk, Place};
+use crate::rows::key::{self, Epoch};
+use crate::rows::value::{GONE, Inode};
+use crate::state::{self, State};
+use crate::types::{Allocate, Ino};
+use crate::view::{Node, View};
+use crate::{lock, read_lock};
+
+/// The largest file, in bytes.
+const LARGEST: u64 = 1 << 62;
+/// Files below up to this size are copied as a whole when they are first written: that costs no more than a few blocks
+/// do, and frees them from what happens below.
+const SMALL: u64 = 64 << 10;
+
+/// A change of one file under way.
+struct Edit<'a> {
+    of: &'a View,
+    node: Node,
+    epoch: Epoch,
+    chunks: BTreeMap<u64, Chunk>,
+    /// New blocks: first and count.
+    taken: Vec<(u64, u64)>,
+    size: u64,
+    lower_limit: u64,
+}
+
+impl View {
+    /// Writes bytes, making the file longer if they reach beyond its end. Gives how many were written: all of them.
+    pub fn write(&self, ino: Ino, offset: u64, bytes: &[u8]) -> Result<usize> {
+        let end = offset.checked_add(bytes.len() as u64).filter(|&end| end <= LARGEST).ok_or(Error::FileTooLarge)?;
+        self.edit(ino, |edit| {
+            edit.keep_small()?;
+            edit.write(offset, bytes)?;
+            edit.size = edit.size.max(end);
+            Ok(())
+        })?;
+        Ok(bytes.len())
+    }
+
+    /// Sets space aside, or makes holes; see [`Allocate`].
+    pub fn fallocate(&self, ino: Ino, offset: u64, length: u64, how: Allocate) -> Result<()> {
+        let end = offset.checked_add(length).filter(|&end| end <= LARGEST).ok_or(Error::FileTooLarge)?;
+        if length == 0 {
+            return Err(Error::Invalid("nothing to allocate"));
+        }
+        if how == Allocate::Keep {
+            self.writable()?;
+            return self.file(ino).map(drop);
+        }
+        self.edit(ino, |edit| {
+            if how != Allocate::Extend {
+                edit.keep_small()?;
+                edit.zero(offset, end.min(edit.size))?;
+            }
+            if how != Allocate::Punch {
+                edit.size = edit.size.max(end);
+            }
+            Ok(())
+        })
+    }
+
+    pub(super) fn resize(&self, ino: Ino, size: u64) -> Result<()> {
+        if size > LARGEST {
+            return Err(Error::FileTooLarge);
+        }
+        self.edit(ino, |edit| edit.resize(size))
+    }
+
+    fn edit(&self, ino: Ino, change: impl FnOnce(&mut Edit<'_>) -> Result<()>) -> Result<()> {
+        let pen = self.writable()?;
+        let _alone = lock(&pen.stripes[(ino % 64) as usize]);
+        let gate = lock(&pen.gate).clone();
+        let mut gate = gate;
+        let mut within = read_lock(&gate.inside);
+        // A snapshot may have come in between: then this is the gate that it closed.
+        loop {
+            let present = lock(&pen.gate).clone();
+            if present.epoch == gate.epoch {
+                break;
+            }
+            drop(within);
+            gate = present;
+            within = read_lock(&gate.inside);
+        }
+        self.file(ino)?;
+        let node = {
+            let _ops = lock(&pen.ops);
+            self.node_to_change(ino, None)?
+        };
+        let (size, lower_limit) = (node.inode.size, node.inode.lower_limit);
+        let (chunks, taken) = (BTreeMap::new(), Vec::new());
+        let mut edit = Edit { of: self, node, epoch: gate.epoch, chunks, taken, size, lower_limit };
+        let result = change(&mut edit).and_then(|()| {
+            let _ops = lock(&pen.ops);
+            edit.commit()
+        });
+        for &(block, count) in &edit.taken {
+            if result.is_err() {
+                // Nothing names them. What fails here is found by fsck.
+                let _ = self.engine.segments.give_back(block, count);
+            }
+            self.engine.segments.settle(block);
+        }
+        drop(within);
+        result
+    }
+}
+
+impl Edit<'_> {
+    fn load(&mut self, index: u64) -> Result<&mut Chunk> {
+        if let std::collections::btree_map::Entry::Vacant(vacant) = self.chunks.entry(index) {
+            vacant.insert(self.of.chunk(self.node.ino, index)?);
+        }
+        self.chunks.get_mut(&index).ok_or(Error::Stale)
+    }
+
+    /// Copies a small file below, if nothing of it was copied yet.
+    fn keep_small(&mut self) -> Result<()> {
+        if self.lower_limit == 0 || self.lower_limit > SMALL || !self.load(0)?.is_default() {
+            return Ok(());
+        }
+        let mut bytes = vec![0; self.lower_limit.min(self.size) as usize];
+        self.of.read_chunk(&self.node, &Chunk::default(), 0, &mut bytes)?;
+        self.write(0, &bytes)?;
+        self.lower_limit = 0;
+        Ok(())
+    }
+
+    fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<()> {
+        let end = offset + bytes.len() as u64;
+        let mut at = offset;
+        while at < end {
+            let index = at / CHUNK;
+            let start = index * CHUNK;
+            let stop = end.min(start + CHUNK);
+            let epoch = self.epoch;
+            let chunk = self.load(index)?;
+            let block = ((at - start) / BLOCK) as usize;
+            let last = (stop - start).div_ceil(BLOCK) as usize;
+            // As far as blocks can be treated alike: those of this epoch that lie together, or those that need a new place.
+            let (run, place) = match chunk.0[block] {
+                Place::Store { block: first, born } if born == epoch => (chunk.run(block), Some(first)),
+                _ => {
+                    let mine = |place: &Place| matches!(place, Place::Store { born, .. } if *born == epoch);
+                    (chunk.0[block..].iter().take_while(|place| !mine(place)).count(), None)
+                }
+            };
+            let run = run.min(last - block).min(BLOCKS - block);
+            let until = stop.min(start + (block + run) as u64 * BLOCK);
+            let part = &bytes[(at - offset) as usize..(until - offset) as usize];
+            match place {
+                Some(first) => self.of.engine.segments.write(first, at % BLOCK, part)?,
+                None => self.write_new(index, block, run, at, part)?,
+            }
+            at = until;
+        }
+        Ok(())
+    }
+
+    /// Writes into blocks that get a new place, keeping what is in them before and behind the bytes.
+    fn write_new(&mut self, index: u64, block: usize, run: usize, at: u64, bytes: &[u8]) -> Result<()> {
+        let engine = &self.of.engine;
+        engine.room_for_blocks(run as u64)?;
+        let first = engine.segments.allocate(run as u64);
+        self.taken.push((first, run as u64));
+        let start = index * CHUNK;
+        let end = at + bytes.len() as u64;
+        let mut edges = Vec::new();
+        if at % BLOCK != 0 {
+            edges.push(block);
+        }
+        if end % BLOCK != 0 && end < self.size && edges.first() != Some(&(block + run - 1)) {
+            edges.push(block + run - 1);
+        }
+        for edge in edges {
+            let old = self.load(index)?.clone();
+            let nowhere = match old.0[edge] {
+                Place::Hole => true,
+                Place::Below => start + edge as u64 * BLOCK >= self.lower_limit,
+                Place::Store { .. } => false,
+            };
+            if !nowhere {
+                let mut content = vec![0; BLOCK as usize];
+                let _kept = engine.segments.reading();
+                self.node.inode.lower_limit = self.lower_limit;
+                self.of.read_chunk(&self.node, &old, start + edge as u64 * BLOCK, &mut content)?;
+                engine.segments.write(first + (edge - block) as u64, 0, &content)?;
+            }
+        }
+        engine.segments.write(first, at % BLOCK, bytes)?;
+        let born = self.epoch;
+        for (place, block) in self.load(index)?.0[block..block + run].iter_mut().zip(first..) {
+            *place = Place::Store { block, born };
+        }
+        Ok(())
+    }
+
+    /// Makes bytes zero: whole blocks by a hole, parts by writing.
+    fn zero(&mut self, from: u64, to: u64) -> Result<()> {
+        let mut at = from;
+        while at < to {
+            let (index, block) = (at / CHUNK, (at % CHUNK / BLOCK) as usize);
+            let end = (at / BLOCK + 1) * BLOCK;
+            let below = at / BLOCK * BLOCK < self.lower_limit;
+            if at % BLOCK == 0 && to >= (index + 1) * CHUNK && at % CHUNK == 0 && !below {
+                // A whole chunk with nothing below it: as if it had never been written.
+                *self.load(index)? = Chunk::default();
+                at += CHUNK;
+                continue;
+            }
+            let whole = at % BLOCK == 0 && (end <= to || to >= self.size);
+            let place = &mut self.load(index)?.0[block];
+            let nowhere = *place == Place::Hole || (*place == Place::Below && !below);
+            if whole {
+                *place = if below { Place::Hole } else { Place::Below };
+            } else if !nowhere {
+                let zeros = vec![0; (end.min(to) - at) as usize];
+                self.write(at, &zeros)?;
+            }
+            at = end;
+        }
+        Ok(())
+    }
+
+    fn resize(&mut self, size: u64) -> Result<()> {
+        if size < self.size {
+            let edge = size.next_multiple_of(BLOCK).min(self.size);
+            self.lower_limit = self.lower_limit.min(size);
+            if size % BLOCK != 0 {
+                // Of what lies below, the limit cuts off the rest.
+                let (index, block) = (size / CHUNK, (size % CHUNK / BLOCK) as usize);
+                if matches!(self.load(index)?.0[block], Place::Store { .. }) {
+                    self.write(size, &vec![0; (edge - size) as usize])?;
+                }
+            }
+            self.drop_behind(size.next_multiple_of(BLOCK))?;
+        }
+        self.size = size;
+        Ok(())
+    }
+
+    /// Nothing lies behind this block's beginning any more. Costs the chunks that say something.
+    fn drop_behind(&mut self, from: u64) -> Result<()> {
+        let rows = read_lock(&self.of.engine.state).all_seen(&key::stem(b'c', self.node.ino), self.of.view())?;
+        let indices: Vec<_> = rows.keys().map(|stem| key::chunk_index(stem)).filter(|&at| at >= from / CHUNK).collect();
+        for index in indices {
+            let kept = (from.saturating_sub(index * CHUNK) / BLOCK) as usize;
+            self.load(index)?.0[kept.min(BLOCKS)..].fill(Place::Below);
+        }
+        Ok(())
+    }
+
+    /// Makes the change seen.
+    fn commit(&mut self) -> Result<()> {
+        let now = platform::now();
+        let ino = self.node.ino;
+        let chunks = std::mem::take(&mut self.chunks);
+        self.of.change(|state, present| {
+            let mine = state::View { until: self.epoch, ..present };
+            let current = match state.seen(&key::inode(ino), present)? {
+                Some(row) => Inode::decode(&row)?.ok_or(Error::Stale)?,
+                None => self.node.inode.clone(),
+            };
+            for (&index, chunk) in &chunks {
+                self.put_chunk(state, mine, index, chunk)?;
+            }
+            for &(block, count) in &self.taken {
+                state.count(block, count as i64);
+            }
+            let changed = |inode: Inode| Inode {
+                size: self.size,
+                lower_limit: self.lower_limit,
+                mtime: now,
+                ctime: now,
+                ..inode
+            };
+            let node = |inode| Node { ino, inode: changed(inode), has_row: self.node.has_row };
+            if self.epoch == present.until {
+                return self.of.put(state, present, &node(current));
+            }
+            // A snapshot overtook this change and holds it; what was changed after the snapshot keeps that.
+            let then = match state.seen(&key::inode(ino), mine)? {
+                Some(row) => Inode::decode(&row)?.ok_or(Error::Stale)?,
+                None => self.node.inode.clone(),
+            };
+            self.of.put(state, mine, &node(then))?;
+            if state.layers.get(&key::versioned(&key::inode(ino), present.line, present.until))?.is_some() {
+                self.of.put(state, present, &node(current))?;
+            }
+            Ok(())
+        })
+    }
+
+    fn put_chunk(&self, state: &mut State, view: state::View<'_>, index: u64, chunk: &Chunk) -> Result<()> {
+        let stem = key::chunk(self.node.ino, index);
+        let old = state.seen(&stem, view)?;
+        let value = if chunk.is_default() { vec![GONE] } else { chunk.encode() };
+        match old {
+            None if value == [GONE] => Ok(()),
+            Some(old) if *old == *value => Ok(()),
+            _ => state.write(&stem, value, view),
+        }
+    }
+}

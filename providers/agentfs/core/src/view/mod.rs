@@ -1,0 +1,299 @@
+//! A tree as a host sees it: the pen of a branch, or a snapshot.
+//!
+//! - here: how an inode is found, and how long it is known.
+//! - `names`: looking up, making and removing names; `rename`; `list`: directories.
+//! - `attrs`: attributes, extended ones too; `content`: reading and seeking; `edit`: all changes of contents.
+//!
+//! An inode that was never changed has no row: it is the file below, found by the path under which it was looked up, which is
+//! kept until the host forgets it.
+
+mod attrs;
+mod content;
+mod edit;
+mod list;
+mod names;
+mod rename;
+
+use std::collections::{HashMap, VecDeque};
+use std::fs::File;
+use std::sync::{Arc, Mutex};
+
+pub use attrs::SetXattr;
+
+use crate::engine::{Engine, Event, Pen};
+use crate::error::{Error, Result};
+use crate::lower::{Found, join};
+use crate::platform;
+use crate::rows::key::{self, Epoch, LineId};
+use crate::rows::value::{Entry, Inode, Origin};
+use crate::state::{self, Chain, State};
+use crate::types::{Attr, Ino, Kind, ROOT, Time};
+use crate::{lock, read_lock};
+
+/// A tree that a host shows. All calls can be made from any number of threads at once.
+///
+/// **Inodes.** [`View::lookup`], [`View::create`] and the like give an inode's number and count that it is known; as many counts
+/// are to be given back by [`View::forget`]. A number is good for as long as it is counted; [`ROOT`] always is. A file without a name
+/// lives until it is forgotten.
+///
+/// **Permissions** are for the host to check: here they are kept, not judged.
+///
+/// **Snapshots** answer every change with [`Error::ReadOnly`].
+pub struct View {
+    engine: Arc<Engine>,
+    line: LineId,
+    /// `None`: the pen.
+    at: Option<Epoch>,
+    chain: Chain,
+    base: Time,
+    pen: Option<Arc<Pen>>,
+    known: Mutex<HashMap<Ino, Known>>,
+    open: Mutex<VecDeque<(Ino, Arc<File>)>>,
+}
+
+/// What is kept of an inode that the host knows: about 60 bytes, and its path if it is below.
+struct Known {
+    count: u64,
+    /// The directory in which it was seen last.
+    parent: Ino,
+    /// Where it is below, if its row does not say.
+    path: Option<Box<[u8]>>,
+    /// It lost its last name, and goes when it is forgotten.
+    orphan: bool,
+    /// It never had a name, and may be given one.
+    linkable: bool,
+}
+
+/// An inode, and whether it has a row.
+struct Node {
+    ino: Ino,
+    inode: Inode,
+    has_row: bool,
+}
+
+/// What a name leads to.
+struct Named {
+    ino: Ino,
+    kind: Kind,
+    /// Where below, if the name is the lower directory's own.
+    path: Option<Vec<u8>>,
+}
+
+impl View {
+    pub(crate) fn new(engine: Arc<Engine>, line: LineId, at: Option<Epoch>) -> Result<Self> {
+        let pen = if at.is_none() { Some(engine.pen(line)?) } else { None };
+        let (chain, base) = {
+            let state = read_lock(&engine.state);
+            let base = state.lines.get(&line).ok_or(Error::NotFound)?.base;
+            (state.chain(line)?, base)
+        };
+        engine.hold(line, at.unwrap_or(Epoch::MAX));
+        Ok(Self { engine, line, at, chain, base, pen, known: Mutex::default(), open: Mutex::default() })
+    }
+
+    /// Whether this is a snapshot.
+    pub fn is_snapshot(&self) -> bool {
+        self.at.is_some()
+    }
+
+    /// Gives back `count` of the counts by which an inode is known. A file without a name goes with the last one.
+    pub fn forget(&self, ino: Ino, count: u64) {
+        let gone = {
+            let mut known = lock(&self.known);
+            let Some(entry) = known.get_mut(&ino) else { return };
+            entry.count = entry.count.saturating_sub(count);
+            if entry.count > 0 {
+                return;
+            }
+            known.remove(&ino).is_some_and(|entry| entry.orphan)
+        };
+        lock(&self.open).retain(|(of, _)| *of != ino);
+        if gone {
+            // What fails here is found by the next who opens the store.
+            let _ = self.change(|state, view| state.purge(ino, view));
+        }
+    }
+
+    fn view(&self) -> state::View<'_> {
+        state::View { line: self.line, until: self.at.unwrap_or(Epoch::MAX), chain: &self.chain }
+    }
+
+    fn seen(&self, stem: &[u8]) -> Result<Option<Arc<[u8]>>> {
+        read_lock(&self.engine.state).seen(stem, self.view())
+    }
+
+    /// The pen, or an error for a snapshot.
+    fn writable(&self) -> Result<&Pen> {
+        self.pen.as_deref().ok_or(Error::ReadOnly)
+    }
+
+    fn change<T>(&self, change: impl FnOnce(&mut State, state::View<'_>) -> Result<T>) -> Result<T> {
+        self.engine.change(self.line, &self.chain, change)
+    }
+
+    /// Counts that the host knows an inode.
+    fn know(&self, ino: Ino, parent: Ino, path: Option<&[u8]>) {
+        if ino == ROOT {
+            return;
+        }
+        let mut known = lock(&self.known);
+        let entry = known.entry(ino).or_insert_with(|| Known { count: 0, parent, path: None, orphan: false, linkable: false });
+        entry.count += 1;
+        entry.parent = parent;
+        if let Some(path) = path {
+            entry.path = Some(path.into());
+        }
+    }
+
+    fn is_known(&self, ino: Ino) -> bool {
+        lock(&self.known).contains_key(&ino)
+    }
+
+    /// Where an inode without a row is below.
+    fn path_of(&self, ino: Ino) -> Result<Vec<u8>> {
+        if ino == ROOT {
+            return Ok(Vec::new());
+        }
+        let known = lock(&self.known);
+        known.get(&ino).and_then(|known| known.path.as_deref()).map(<[u8]>::to_vec).ok_or(Error::Stale)
+    }
+
+    fn node(&self, ino: Ino) -> Result<Node> {
+        self.node_at(ino, None)
+    }
+
+    /// An inode, by its row or else as it is below.
+    fn node_at(&self, ino: Ino, path: Option<&[u8]>) -> Result<Node> {
+        if let Some(row) = self.seen(&key::inode(ino))? {
+            let inode = Inode::decode(&row)?.ok_or(Error::Stale)?;
+            return Ok(Node { ino, inode, has_row: true });
+        }
+        let path = path.map_or_else(|| self.path_of(ino), |path| Ok(path.to_vec()))?;
+        let Some(found) = self.engine.lower.find(&path)? else { return Err(self.changed(&path, "removed below")) };
+        if ino != ROOT && self.engine.number_of(found.device, found.ino, found.btime, ino < crate::engine::LOWER)? != ino {
+            return Err(self.changed(&path, "replaced below"));
+        }
+        self.judge(&found, &path)?;
+        let mut inode = found.inode(&path);
+        if found.kind == Kind::Symlink {
+            inode.target = self.engine.lower.target(&path)?.ok_or_else(|| self.changed(&path, "removed below"))?;
+        }
+        Ok(Node { ino, inode, has_row: false })
+    }
+
+    /// What is found below must be what was there when the base was taken. A pen shows it as it is and says so; in a snapshot
+    /// it would be something else under the snapshot's name. (A directory shows what is in it now, which it says too.)
+    fn judge(&self, found: &Found, path: &[u8]) -> Result<()> {
+        if found.ctime <= self.base {
+            return Ok(());
+        }
+        let error = self.changed(path, "changed below since the base was taken");
+        if self.at.is_some() && found.kind != Kind::Directory { Err(error) } else { Ok(()) }
+    }
+
+    fn changed(&self, path: &[u8], what: &'static str) -> Error {
+        self.engine.note(Event::LowerChanged { path: path.to_vec() });
+        Error::DataLoss { path: String::from_utf8_lossy(path).into_owned(), what }
+    }
+
+    /// An inode that is about to get a row. What is noted of the file below then must not be older than its last change: a change
+    /// within the same tick of the clock would look the same.
+    fn node_to_change(&self, ino: Ino, path: Option<&[u8]>) -> Result<Node> {
+        for _ in 0..3 {
+            let node = self.node_at(ino, path)?;
+            let Some(origin) = node.inode.origin.as_ref().filter(|origin| !node.has_row && origin.ctime > self.base) else {
+                return Ok(node);
+            };
+            if node.inode.kind != Kind::File {
+                return Ok(node);
+            }
+            platform::settle(origin.ctime);
+            let path = origin.path.clone();
+            if self.engine.lower.find(&path)?.is_some_and(|found| found.is(origin)) {
+                return Ok(node);
+            }
+        }
+        Err(Error::Busy("the file below keeps changing"))
+    }
+
+    /// Writes an inode's row. The first one also takes over the name under which it was found, so that it stays at that name
+    /// whatever happens below.
+    fn put(&self, state: &mut State, view: state::View<'_>, node: &Node) -> Result<()> {
+        state.write(&key::inode(node.ino), node.inode.encode(), view)?;
+        if node.has_row || node.ino == ROOT {
+            return Ok(());
+        }
+        let place = {
+            let known = lock(&self.known);
+            known.get(&node.ino).and_then(|known| {
+                let path = known.path.as_deref()?;
+                Some((known.parent, path.rsplit(|&byte| byte == b'/').next()?.to_vec()))
+            })
+        };
+        if let Some((parent, name)) = place {
+            let stem = key::entry(parent, &name);
+            if state.seen(&stem, view)?.is_none() {
+                state.write(&stem, Entry { ino: node.ino, kind: node.inode.kind }.encode(), view)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The directory below that shines through a directory; `None`: none does.
+    fn below(&self, directory: Ino) -> Result<Option<Vec<u8>>> {
+        match self.seen(&key::inode(directory))? {
+            Some(row) => {
+                let inode = Inode::decode(&row)?.ok_or(Error::Stale)?;
+                if inode.kind != Kind::Directory {
+                    return Err(Error::NotDirectory);
+                }
+                Ok(inode.origin.map(|origin| origin.path))
+            }
+            None => self.path_of(directory).map(Some),
+        }
+    }
+
+    /// What a name leads to; `None`: nothing.
+    fn resolve(&self, parent: Ino, name: &[u8]) -> Result<Option<Named>> {
+        check_name(name)?;
+        if let Some(row) = self.seen(&key::entry(parent, name))? {
+            let entry = Entry::decode(&row)?;
+            return Ok(entry.map(|Entry { ino, kind }| Named { ino, kind, path: None }));
+        }
+        let Some(below) = self.below(parent)? else { return Ok(None) };
+        let path = join(&below, name);
+        let Some(found) = self.engine.lower.find(&path)? else { return Ok(None) };
+        let mut ino = self.engine.number_of(found.device, found.ino, found.btime, false)?;
+        if let Some(row) = self.seen(&key::inode(ino))?
+            && let Some(Inode { origin: Some(Origin { btime, .. }), .. }) = Inode::decode(&row)?
+            && btime != found.btime
+        {
+            // The filesystem below used the number again for another file.
+            ino = self.engine.number_of(found.device, found.ino, found.btime, true)?;
+        }
+        Ok(Some(Named { ino, kind: found.kind, path: Some(path) }))
+    }
+
+    fn attr(&self, node: &Node) -> Attr {
+        node.inode.attr(node.ino)
+    }
+}
+
+impl Drop for View {
+    fn drop(&mut self) {
+        let known = std::mem::take(&mut *lock(&self.known));
+        for (ino, _) in known.into_iter().filter(|(_, known)| known.orphan) {
+            let _ = self.change(|state, view| state.purge(ino, view));
+        }
+        self.engine.release(self.line, self.at.unwrap_or(Epoch::MAX));
+    }
+}
+
+fn check_name(name: &[u8]) -> Result<()> {
+    match name {
+        b"" | b"." | b".." => Err(Error::Invalid("not a name")),
+        _ if name.len() > 255 => Err(Error::NameTooLong),
+        _ if name.iter().any(|&byte| byte == 0 || byte == b'/') => Err(Error::Invalid("not a name")),
+        _ => Ok(()),
+    }
+}

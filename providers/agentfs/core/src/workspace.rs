@@ -1,0 +1,224 @@
+//! A workspace: a lower directory, a store, and the branches and snapshots in it.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use crate::engine::{self, Engine, Event, Options, Report};
+use crate::error::{Error, Result};
+use crate::read_lock;
+use crate::rows::chunk::BLOCK;
+use crate::rows::key::LineId;
+use crate::types::Time;
+use crate::view::View;
+
+/// A snapshot's number, never used again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SnapshotId(pub u64);
+
+/// A branch's number, never used again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct BranchId(pub u32);
+
+/// What a snapshot must survive from the moment it is reported.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Class {
+    /// The death of any process.
+    Instant,
+    /// A power cut.
+    Durable,
+}
+
+/// A snapshot as it is listed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SnapshotInfo {
+    /// Its number.
+    pub id: SnapshotId,
+    /// What it was called.
+    pub label: Vec<u8>,
+    /// When it was taken.
+    pub time: Time,
+    /// The branch that it is of, if that is there still. One of the lower directory itself is of none.
+    pub branch: Option<BranchId>,
+}
+
+/// A branch as it is listed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BranchInfo {
+    /// Its number.
+    pub id: BranchId,
+    /// What it was called.
+    pub label: Vec<u8>,
+}
+
+/// An open store. One process has it at a time, and one of these in it.
+///
+/// Dropping it writes nothing: what was changed in the last milliseconds and not asked to be kept is lost then, just as when the
+/// process dies. Call [`Workspace::sync`] before.
+///
+/// ```no_run
+/// use std::path::Path;
+/// use ah_agentfs::{Class, Options, Owner, ROOT, Workspace};
+///
+/// # fn main() -> ah_agentfs::Result<()> {
+/// Workspace::create(Path::new("/var/tmp/store"), Path::new("/home/me/project"))?;
+/// let workspace = Workspace::open(Path::new("/var/tmp/store"), Path::new("/home/me/project"), Options::default())?;
+/// let base = workspace.base(b"as it is now")?;
+/// let branch = workspace.branch(base, b"an idea")?;
+/// let tree = workspace.view(branch)?;
+/// let file = tree.create(ROOT, b"notes", Owner { mode: 0o644, uid: 1000, gid: 1000 })?;
+/// tree.write(file.ino, 0, b"hello")?;
+/// let before = workspace.snapshot(branch, b"before", Class::Instant)?;
+/// tree.unlink(ROOT, b"notes")?;
+/// assert_eq!(workspace.view_of(before)?.lookup(ROOT, b"notes")?.size, 5);
+/// # Ok(()) }
+/// ```
+pub struct Workspace {
+    engine: Arc<Engine>,
+    keeper: Option<JoinHandle<()>>,
+}
+
+impl Workspace {
+    /// Makes an empty store in `store`, which is made too, for a lower directory. [`Error::Exists`] if there is one.
+    pub fn create(store: &Path, lower: &Path) -> Result<()> {
+        Engine::create(store, lower)
+    }
+
+    /// Opens a store. After a crash this reads the log, which is bounded by `options.log_limit`, and nothing that grows with what
+    /// the store holds but the lists of branches and snapshots.
+    ///
+    /// Errors: [`Error::NotFound`] (no store), [`Error::Busy`] (open elsewhere), [`Error::NewerFormat`], [`Error::OtherLower`],
+    /// [`Error::Corrupt`].
+    pub fn open(store: &Path, lower: &Path, options: Options) -> Result<Self> {
+        let background = options.background;
+        let engine = Arc::new(Engine::open(store, lower, options, false)?);
+        let keeper = if background {
+            let weak = Arc::downgrade(&engine);
+            let thread = std::thread::Builder::new().name("agentfs".into()).spawn(move || Engine::keep(&weak));
+            Some(thread.map_err(Error::io("starting a thread"))?)
+        } else {
+            None
+        };
+        Ok(Self { engine, keeper })
+    }
+
+    /// Checks a store that is not open, and mends what can be mended if `repair`. Costs everything there is.
+    pub fn fsck(store: &Path, lower: &Path, repair: bool) -> Result<Report> {
+        engine::check(store, lower, repair)
+    }
+
+    /// A snapshot of the lower directory as it is now; nothing is read or copied. Takes up to 10 ms, for a tick of the clock.
+    pub fn base(&self, label: &[u8]) -> Result<SnapshotId> {
+        self.engine.base(label).map(SnapshotId)
+    }
+
+    /// A branch that begins at a snapshot, any number of times, at a cost that depends on nothing.
+    pub fn branch(&self, from: SnapshotId, label: &[u8]) -> Result<BranchId> {
+        self.engine.branch(from.0, label).map(BranchId)
+    }
+
+    /// A snapshot of a branch, at a cost that depends on nothing but the changes of the last milliseconds. Every change that had
+    /// returned before the call is in it, none that begins after its return is, and a change that runs meanwhile is in it
+    /// wholly or not at all. After an error there is none.
+    pub fn snapshot(&self, branch: BranchId, label: &[u8], class: Class) -> Result<SnapshotId> {
+        let snapshot = SnapshotId(self.engine.snapshot(branch.0, label)?);
+        if class == Class::Durable
+            && let Err(error) = self.engine.sync()
+        {
+            let _ = self.engine.delete_snapshot(snapshot.0);
+            return Err(error);
+        }
+        Ok(snapshot)
+    }
+
+    /// A branch's tree, to read and write. [`Error::Busy`] if there is a view of it already: its inodes are counted in one place.
+    pub fn view(&self, branch: BranchId) -> Result<View> {
+        View::new(self.engine.clone(), branch.0, None)
+    }
+
+    /// A snapshot's tree.
+    pub fn view_of(&self, snapshot: SnapshotId) -> Result<View> {
+        let (line, epoch) = {
+            let state = read_lock(&self.engine.state);
+            let snapshot = state.snapshots.get(&snapshot.0).ok_or(Error::NotFound)?;
+            (snapshot.line, snapshot.epoch)
+        };
+        View::new(self.engine.clone(), line, Some(epoch))
+    }
+
+    /// Removes a snapshot. Branches that grew from it are not harmed. The space that only it held comes back in the background,
+    /// or with [`Workspace::reclaim`]. [`Error::Busy`] as long as a view of it is open.
+    pub fn delete_snapshot(&self, snapshot: SnapshotId) -> Result<()> {
+        self.engine.delete_snapshot(snapshot.0)
+    }
+
+    /// Removes a branch; its snapshots stay. [`Error::Busy`] as long as a view of it is open.
+    pub fn delete_branch(&self, branch: BranchId) -> Result<()> {
+        self.engine.delete_branch(branch.0)
+    }
+
+    /// Gives the space back that deleted snapshots and branches held. Costs what had been written for them alone.
+    pub fn reclaim(&self) -> Result<()> {
+        self.engine.reclaim()?;
+        self.engine.sync()
+    }
+
+    /// Takes everything that was changed before this call to the disk.
+    pub fn sync(&self) -> Result<()> {
+        self.engine.sync()
+    }
+
+    /// Moves rows from the log to the base; happens by itself in the background when the log is long.
+    pub fn checkpoint(&self) -> Result<()> {
+        self.engine.checkpoint()
+    }
+
+    /// All snapshots, oldest first.
+    pub fn snapshots(&self) -> Vec<SnapshotInfo> {
+        let state = read_lock(&self.engine.state);
+        let branch = |line: LineId| state.lines.get(&line).filter(|line| line.pen).map(|_| BranchId(line));
+        let info = |(&id, snapshot): (&u64, &crate::state::Snapshot)| SnapshotInfo {
+            id: SnapshotId(id),
+            label: snapshot.label.clone(),
+            time: snapshot.time,
+            branch: branch(snapshot.line),
+        };
+        state.snapshots.iter().map(info).collect()
+    }
+
+    /// All branches, oldest first.
+    pub fn branches(&self) -> Vec<BranchInfo> {
+        let state = read_lock(&self.engine.state);
+        let pens = state.lines.iter().filter(|(_, line)| line.pen);
+        pens.map(|(&id, line)| BranchInfo { id: BranchId(id), label: line.label.clone() }).collect()
+    }
+
+    /// Bytes of contents that only this snapshot holds: what deleting it would give back. Costs what was written for it.
+    pub fn usage(&self, snapshot: SnapshotId) -> Result<u64> {
+        self.engine.usage(snapshot.0)
+    }
+
+    /// Bytes of contents that the store holds, those included that are about to be given back.
+    pub fn used(&self) -> u64 {
+        read_lock(&self.engine.state).used_blocks() * BLOCK
+    }
+
+    /// Rows that are in memory: they are bounded by `options.log_limit`.
+    pub fn rows_in_memory(&self) -> usize {
+        read_lock(&self.engine.state).layers.in_memory()
+    }
+
+    /// What the user should hear of since this was asked last.
+    pub fn take_events(&self) -> Vec<Event> {
+        self.engine.take_events()
+    }
+}
+
+impl Drop for Workspace {
+    fn drop(&mut self) {
+        self.engine.stop();
+        if let Some(keeper) = self.keeper.take() {
+            let _ = keeper.join();
+        }
+    }
+}

@@ -37,7 +37,8 @@ pub enum Error {
     /// A write through the view of a snapshot.
     #[error("snapshots are immutable")]
     ReadOnly,
-    /// The disk is full, or the store's own limit is reached. Nothing was changed.
+    /// The disk is full, or the store's own limit is reached. Nothing was changed but, of a write, blocks that had been written
+    /// since the last snapshot and needed no space.
     #[error("no space left")]
     NoSpace,
     /// The kind of thing does not allow this (a hard link to a directory).

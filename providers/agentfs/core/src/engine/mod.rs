@@ -292,10 +292,11 @@ impl Engine {
 
     /// Before blocks are written: whether there is space for so many more.
     pub(crate) fn room_for_blocks(&self, blocks: u64) -> Result<()> {
-        if let Some(limit) = self.options.limit
-            && (read_lock(&self.state).used_blocks() + blocks) * BLOCK > limit
-        {
-            return Err(Error::NoSpace);
+        if let Some(limit) = self.options.limit {
+            let used = read_lock(&self.state).used_blocks() + self.segments.pending_blocks();
+            if (used + blocks) * BLOCK > limit {
+                return Err(Error::NoSpace);
+            }
         }
         if self.disk_free()? < blocks * BLOCK + RESERVE {
             return Err(Error::NoSpace);

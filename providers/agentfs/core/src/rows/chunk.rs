@@ -78,7 +78,8 @@ impl Chunk {
             let word = reader.number()?;
             let length = (word >> 2) as usize;
             let end = at.checked_add(length).filter(|&end| end <= BLOCKS && length > 0);
-            let run = end.and_then(|end| chunk.0.get_mut(at..end)).ok_or_else(|| Error::corrupt("a run is too long"))?;
+            let run =
+                end.and_then(|end| chunk.0.get_mut(at..end)).ok_or_else(|| Error::corrupt("a run is too long"))?;
             match word & 3 {
                 0 => {}
                 1 => run.fill(Place::Hole),

@@ -96,7 +96,8 @@ pub(crate) fn is_versioned(key: &[u8]) -> bool {
 
 /// Takes a versioned key apart.
 pub(crate) fn split(key: &[u8]) -> Result<(&[u8], LineId, Epoch)> {
-    let at = key.len().checked_sub(VERSION).filter(|&at| at >= 9).ok_or_else(|| Error::corrupt("a key is too short"))?;
+    let at =
+        key.len().checked_sub(VERSION).filter(|&at| at >= 9).ok_or_else(|| Error::corrupt("a key is too short"))?;
     let (stem, version) = key.split_at(at);
     let (line, epoch) = version.split_at(4);
     Ok((stem, be32(line), be64(epoch)))

@@ -212,7 +212,10 @@ impl Entry {
     pub(crate) fn decode(row: &[u8]) -> Result<Option<Self>> {
         let Some(mut reader) = Reader::here(row) else { return Ok(None) };
         let kind = u8::try_from(reader.number()?).ok().and_then(Kind::from_u8);
-        Ok(Some(Self { kind: kind.ok_or_else(|| Error::corrupt("a name leads to no known kind"))?, ino: reader.number()? }))
+        Ok(Some(Self {
+            kind: kind.ok_or_else(|| Error::corrupt("a name leads to no known kind"))?,
+            ino: reader.number()?,
+        }))
     }
 }
 

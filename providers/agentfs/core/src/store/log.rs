@@ -163,7 +163,8 @@ fn record(bytes: &[u8]) -> Option<(&[u8], usize)> {
     let (length, rest) = bytes.split_first_chunk::<4>()?;
     let (checksum, rest) = rest.split_first_chunk::<4>()?;
     let payload = rest.get(..u32::from_le_bytes(*length) as usize)?;
-    (crc32fast::hash(payload) == u32::from_le_bytes(*checksum) && !payload.is_empty()).then_some((payload, payload.len() + 8))
+    (crc32fast::hash(payload) == u32::from_le_bytes(*checksum) && !payload.is_empty())
+        .then_some((payload, payload.len() + 8))
 }
 
 /// Reads what the files hold, oldest first. Costs what is in them, which is bounded by `state`'s limit.

@@ -27,7 +27,7 @@ pub(crate) struct Segments {
     next: AtomicU64,
     open: Mutex<Open>,
     dirty: Mutex<BTreeSet<u64>>,
-    /// Segments into which somebody writes blocks that no row names yet, and how many do.
+    /// Segments into which somebody writes blocks that no row names yet, and how many blocks.
     pending: Mutex<BTreeMap<u64, u64>>,
     /// Held by readers from when they look up where a block is until they have read it; by who gives blocks back.
     reading: RwLock<()>,
@@ -80,19 +80,24 @@ impl Segments {
         };
         // The closure always gives a value, so this cannot fail.
         let _ = self.next.fetch_update(Ordering::SeqCst, Ordering::SeqCst, place);
-        *pending.entry(first / SEGMENT).or_default() += 1;
+        *pending.entry(first / SEGMENT).or_default() += blocks;
         first
     }
 
-    /// The blocks that began here are named by a row now, or never will be.
-    pub(crate) fn settle(&self, block: u64) {
+    /// These blocks are named by a row now, or never will be.
+    pub(crate) fn settle(&self, block: u64, blocks: u64) {
         let mut pending = lock(&self.pending);
         if let Some(count) = pending.get_mut(&(block / SEGMENT)) {
-            *count -= 1;
+            *count = count.saturating_sub(blocks);
             if *count == 0 {
                 pending.remove(&(block / SEGMENT));
             }
         }
+    }
+
+    /// Blocks that no row names yet.
+    pub(crate) fn pending_blocks(&self) -> u64 {
+        lock(&self.pending).values().sum()
     }
 
     /// Whether somebody writes blocks there that no row names yet.
@@ -165,7 +170,9 @@ impl Segments {
             }
             if made {
                 // The newest may have been made since the last time, and so its name.
-                File::open(&self.directory).and_then(|dir| dir.sync_all()).map_err(Error::io("syncing the segments"))?;
+                File::open(&self.directory)
+                    .and_then(|dir| dir.sync_all())
+                    .map_err(Error::io("syncing the segments"))?;
             }
             Ok(())
         };

@@ -128,7 +128,9 @@ impl View {
 
     /// Reads from the file below, then makes sure that it is what it was.
     fn read_below(&self, node: &Node, offset: u64, bytes: &mut [u8]) -> Result<usize> {
-        let Some(origin) = &node.inode.origin else { return Err(Error::corrupt("a file without an origin lies below")) };
+        let Some(origin) = &node.inode.origin else {
+            return Err(Error::corrupt("a file without an origin lies below"));
+        };
         let file = self.below_file(node)?;
         let mut done = 0;
         while done < bytes.len() {
@@ -153,7 +155,9 @@ impl View {
         if let Some((_, file)) = lock(&self.open).iter().find(|(ino, _)| *ino == node.ino) {
             return Ok(file.clone());
         }
-        let Some(origin) = &node.inode.origin else { return Err(Error::corrupt("a file without an origin lies below")) };
+        let Some(origin) = &node.inode.origin else {
+            return Err(Error::corrupt("a file without an origin lies below"));
+        };
         let Some(file) = self.engine.lower.open_file(&origin.path)? else {
             return Err(self.changed(&origin.path, "removed below"));
         };

@@ -7,7 +7,7 @@
 //! snapshot puts up the next gate and waits for those within the old one. So a change belongs to the snapshot as a whole or not at
 //! all, and who begins later waits for nobody: should he be overtaken by a snapshot, his rows still go under his own epoch.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::error::{Error, Result};
 use crate::platform;
@@ -33,6 +33,8 @@ struct Edit<'a> {
     chunks: BTreeMap<u64, Chunk>,
     /// New blocks: first and count.
     taken: Vec<(u64, u64)>,
+    /// Some of them may not be named by a chunk any more.
+    dropped: bool,
     size: u64,
     lower_limit: u64,
 }
@@ -102,17 +104,19 @@ impl View {
         };
         let (size, lower_limit) = (node.inode.size, node.inode.lower_limit);
         let (chunks, taken) = (BTreeMap::new(), Vec::new());
-        let mut edit = Edit { of: self, node, epoch: gate.epoch, chunks, taken, size, lower_limit };
-        let result = change(&mut edit).and_then(|()| {
+        let mut edit = Edit { of: self, node, epoch: gate.epoch, chunks, taken, dropped: false, size, lower_limit };
+        let mut result = change(&mut edit);
+        edit.drop_unnamed();
+        if result.is_ok() {
             let _ops = lock(&pen.ops);
-            edit.commit()
-        });
+            result = edit.commit();
+        }
         for &(block, count) in &edit.taken {
             if result.is_err() {
                 // Nothing names them. What fails here is found by fsck.
                 let _ = self.engine.segments.give_back(block, count);
             }
-            self.engine.segments.settle(block);
+            self.engine.segments.settle(block, count);
         }
         drop(within);
         result
@@ -210,6 +214,7 @@ impl Edit<'_> {
 
     /// Makes bytes zero: whole blocks by a hole, parts by writing.
     fn zero(&mut self, from: u64, to: u64) -> Result<()> {
+        self.dropped = true;
         let mut at = from;
         while at < to {
             let (index, block) = (at / CHUNK, (at % CHUNK / BLOCK) as usize);
@@ -254,6 +259,7 @@ impl Edit<'_> {
 
     /// Nothing lies behind this block's beginning any more. Costs the chunks that say something.
     fn drop_behind(&mut self, from: u64) -> Result<()> {
+        self.dropped = true;
         let rows = read_lock(&self.of.engine.state).all_seen(&key::stem(b'c', self.node.ino), self.of.view())?;
         let indices: Vec<_> = rows.keys().map(|stem| key::chunk_index(stem)).filter(|&at| at >= from / CHUNK).collect();
         for index in indices {
@@ -261,6 +267,25 @@ impl Edit<'_> {
             self.load(index)?.0[kept.min(BLOCKS)..].fill(Place::Below);
         }
         Ok(())
+    }
+
+    /// Gives new blocks back that the same change made superfluous.
+    fn drop_unnamed(&mut self) {
+        if !self.dropped {
+            return;
+        }
+        let named: BTreeSet<u64> = self.chunks.values().flat_map(Chunk::stored).map(|(block, _)| block).collect();
+        for (first, count) in std::mem::take(&mut self.taken) {
+            for block in first..first + count {
+                if named.contains(&block) {
+                    self.taken.push((block, 1));
+                } else {
+                    // What fails here is found by fsck.
+                    let _ = self.of.engine.segments.give_back(block, 1);
+                    self.of.engine.segments.settle(block, 1);
+                }
+            }
+        }
     }
 
     /// Makes the change seen.

@@ -137,7 +137,8 @@ impl View {
             return;
         }
         let mut known = lock(&self.known);
-        let entry = known.entry(ino).or_insert_with(|| Known { count: 0, parent, path: None, orphan: false, linkable: false });
+        let entry =
+            known.entry(ino).or_insert_with(|| Known { count: 0, parent, path: None, orphan: false, linkable: false });
         entry.count += 1;
         entry.parent = parent;
         if let Some(path) = path {
@@ -170,7 +171,9 @@ impl View {
         }
         let path = path.map_or_else(|| self.path_of(ino), |path| Ok(path.to_vec()))?;
         let Some(found) = self.engine.lower.find(&path)? else { return Err(self.changed(&path, "removed below")) };
-        if ino != ROOT && self.engine.number_of(found.device, found.ino, found.btime, ino < crate::engine::LOWER)? != ino {
+        if ino != ROOT
+            && self.engine.number_of(found.device, found.ino, found.btime, ino < crate::engine::LOWER)? != ino
+        {
             return Err(self.changed(&path, "replaced below"));
         }
         self.judge(&found, &path)?;
@@ -201,7 +204,8 @@ impl View {
     fn node_to_change(&self, ino: Ino, path: Option<&[u8]>) -> Result<Node> {
         for _ in 0..3 {
             let node = self.node_at(ino, path)?;
-            let Some(origin) = node.inode.origin.as_ref().filter(|origin| !node.has_row && origin.ctime > self.base) else {
+            let Some(origin) = node.inode.origin.as_ref().filter(|origin| !node.has_row && origin.ctime > self.base)
+            else {
                 return Ok(node);
             };
             if node.inode.kind != Kind::File {

@@ -1,0 +1,188 @@
+//! What has to do with the lower directory: it is never touched, renamed as a whole, and not believed when it was changed.
+
+use std::os::unix::fs::FileExt;
+use std::time::Duration;
+
+use ah_agentfs::{Error, Event, ROOT, Rename, SetAttr};
+
+use crate::{ME, Place, at, branch, content, everything, make, snapshot};
+
+#[test]
+fn a_directory_of_the_lower_one_moves_as_a_whole() {
+    let place = Place::new();
+    std::fs::create_dir_all(place.lower().join("a/b")).unwrap();
+    std::fs::create_dir_all(place.lower().join("empty")).unwrap();
+    std::fs::create_dir_all(place.lower().join("full")).unwrap();
+    std::fs::write(place.lower().join("a/b/deep"), "deep").unwrap();
+    std::fs::write(place.lower().join("full/file"), "").unwrap();
+    let workspace = place.create();
+    let branch = branch(&workspace);
+    let view = workspace.view(branch).unwrap();
+    assert!(matches!(view.rename(ROOT, b"a", ROOT, b"full", Rename::Replace), Err(Error::NotEmpty)));
+    let (a, inside) = (at(&view, "a"), at(&view, "a/b"));
+    assert!(matches!(view.rename(ROOT, b"a", inside, b"in", Rename::Replace), Err(Error::Invalid(_))));
+    assert!(matches!(view.rename(ROOT, b"a", a, b"in", Rename::Replace), Err(Error::Invalid(_))));
+    let start = snapshot(&workspace, branch);
+    view.rename(ROOT, b"a", ROOT, b"empty", Rename::Replace).unwrap();
+    assert_eq!(content(&view, "empty/b/deep"), b"deep");
+    assert!(matches!(view.lookup(ROOT, b"a"), Err(Error::NotFound)));
+    // What takes the old name does not show what is below it.
+    view.mkdir(ROOT, b"a", ME).unwrap();
+    assert!(view.list(at(&view, "a")).unwrap().is_empty());
+    view.rename(ROOT, b"empty", ROOT, b"full", Rename::Exchange).unwrap();
+    assert_eq!(content(&view, "full/b/deep"), b"deep");
+    assert_eq!(content(&view, "empty/file"), b"");
+    make(&view, "full/b/new", b"new");
+    assert!(matches!(view.rename(ROOT, b"a", ROOT, b"full", Rename::NoReplace), Err(Error::Exists)));
+    let names = |view: &ah_agentfs::View| everything(view).into_keys().collect::<Vec<_>>();
+    let end: [&[u8]; 7] = [b"/a", b"/empty", b"/empty/file", b"/full", b"/full/b", b"/full/b/deep", b"/full/b/new"];
+    assert_eq!(names(&view), end);
+    let old = workspace.view_of(start).unwrap();
+    let begin: [&[u8]; 6] = [b"/a", b"/a/b", b"/a/b/deep", b"/empty", b"/full", b"/full/file"];
+    assert_eq!(names(&old), begin);
+    workspace.sync().unwrap();
+    drop((view, old, workspace));
+    place.check();
+    let workspace = place.open();
+    assert_eq!(names(&workspace.view(branch).unwrap()), end);
+    assert_eq!(std::fs::read_dir(place.lower()).unwrap().count(), 3);
+}
+
+#[test]
+fn four_kilobytes_in_a_large_file_cost_four_kilobytes() {
+    let place = Place::new();
+    let lower = std::fs::File::create(place.lower().join("large")).unwrap();
+    lower.set_len(1 << 30).unwrap();
+    lower.write_all_at(b"end", (1 << 30) - 3).unwrap();
+    drop(lower);
+    let workspace = place.create();
+    let branch = branch(&workspace);
+    let view = workspace.view(branch).unwrap();
+    let ino = at(&view, "large");
+    view.write(ino, 500 << 20, &[1; 4096]).unwrap();
+    let first = snapshot(&workspace, branch);
+    view.write(ino, 500 << 20, &[2; 4096]).unwrap();
+    view.write(ino, (500 << 20) + 10, b"within").unwrap();
+    workspace.sync().unwrap();
+    assert!(place.data_on_disk() < 1 << 20, "{}", place.data_on_disk());
+    assert_eq!(workspace.used(), 2 * 4096);
+    assert_eq!(view.getattr(ino).unwrap().size, 1 << 30);
+    assert_eq!(view.read(ino, (500 << 20) + 8, 10).unwrap(), b"\x02\x02within\x02\x02");
+    assert_eq!(view.read(ino, (500 << 20) - 1, 2).unwrap(), [0, 2]);
+    assert_eq!(view.read(ino, (1 << 30) - 4, 100).unwrap(), b"\0end");
+    let old = workspace.view_of(first).unwrap();
+    let ino = at(&old, "large");
+    assert_eq!(old.read(ino, (500 << 20) + 4094, 4).unwrap(), [1, 1, 0, 0]);
+    assert!(matches!(old.write(ino, 0, b"no"), Err(Error::ReadOnly)));
+    assert_eq!(workspace.usage(first).unwrap(), 4096);
+}
+
+#[test]
+fn what_was_changed_below_is_not_shown_under_a_snapshots_name() {
+    let place = Place::new();
+    for name in ["same", "edited", "replaced", "taken", "large"] {
+        std::fs::write(place.lower().join(name), vec![b'o'; if name == "large" { 1 << 20 } else { 3 }]).unwrap();
+    }
+    let workspace = place.create();
+    let branch = branch(&workspace);
+    let view = workspace.view(branch).unwrap();
+    view.write(at(&view, "taken"), 0, b"T").unwrap();
+    view.write(at(&view, "large"), 4096, b"L").unwrap();
+    let old = workspace.view_of(snapshot(&workspace, branch)).unwrap();
+    let large = at(&old, "large");
+    assert_eq!(old.read(large, 4095, 3).unwrap(), b"oLo");
+    assert!(workspace.take_events().is_empty());
+    std::fs::write(place.lower().join("edited"), "new").unwrap();
+    std::fs::write(place.lower().join("taken"), "new").unwrap();
+    std::fs::write(place.lower().join("x"), "new").unwrap();
+    std::fs::rename(place.lower().join("x"), place.lower().join("replaced")).unwrap();
+    let file = std::fs::OpenOptions::new().write(true).open(place.lower().join("large")).unwrap();
+    file.write_all_at(b"new", 0).unwrap();
+    // Even if the times are put back.
+    file.set_modified(std::time::SystemTime::now() - Duration::from_secs(1000)).unwrap();
+
+    assert_eq!(content(&old, "same"), b"ooo");
+    assert_eq!(content(&old, "taken"), b"Too", "it was copied when it was written first");
+    for name in ["edited", "replaced"] {
+        let error = old.lookup(ROOT, name.as_bytes()).unwrap_err();
+        assert!(matches!(error, Error::DataLoss { .. }), "{name}: {error}");
+    }
+    assert_eq!(old.read(large, 4096, 1).unwrap(), b"L", "what was written is ours");
+    assert!(matches!(old.read(large, 0, 3), Err(Error::DataLoss { .. })));
+    let events = workspace.take_events();
+    for name in ["edited", "replaced", "large"] {
+        assert!(events.contains(&Event::LowerChanged { path: name.as_bytes().to_vec() }), "{name}");
+    }
+    // The branch goes on with what is there now, and says so.
+    assert_eq!(content(&view, "edited"), b"new");
+    assert_eq!(workspace.take_events(), [Event::LowerChanged { path: b"edited".to_vec() }]);
+    // From then on it is its own.
+    view.write(at(&view, "edited"), 1, b"E").unwrap();
+    let later = workspace.view_of(snapshot(&workspace, branch)).unwrap();
+    assert_eq!(content(&later, "edited"), b"nEw");
+    // A new base knows what is there now.
+    let fresh = workspace.view_of(workspace.base(b"now").unwrap()).unwrap();
+    assert_eq!(content(&fresh, "edited"), b"new");
+    assert_eq!(content(&fresh, "replaced"), b"new");
+}
+
+#[test]
+fn what_a_branch_took_over_stays_at_its_name_when_an_editor_replaces_the_file_below() {
+    let place = Place::new();
+    std::fs::write(place.lower().join("file"), "below").unwrap();
+    let workspace = place.create();
+    let view = workspace.view(branch(&workspace)).unwrap();
+    let ino = at(&view, "file");
+    view.write(ino, 0, b"OURS!").unwrap();
+    std::fs::write(place.lower().join("new"), "theirs").unwrap();
+    std::fs::rename(place.lower().join("new"), place.lower().join("file")).unwrap();
+    assert_eq!(content(&view, "file"), b"OURS!");
+    assert_eq!(at(&view, "file"), ino);
+}
+
+#[test]
+fn a_link_below_leads_nowhere_outside() {
+    let place = Place::new();
+    std::fs::create_dir(place.lower().join("directory")).unwrap();
+    std::fs::write(place.lower().join("directory/file"), "inside").unwrap();
+    let outside = tempfile::tempdir().unwrap();
+    std::fs::write(outside.path().join("file"), "outside").unwrap();
+    std::fs::write(outside.path().join("secret"), "outside").unwrap();
+    let workspace = place.create();
+    let view = workspace.view(branch(&workspace)).unwrap();
+    let (directory, file) = (at(&view, "directory"), at(&view, "directory/file"));
+    std::fs::rename(place.lower().join("directory"), place.lower().join("away")).unwrap();
+    std::os::unix::fs::symlink(outside.path(), place.lower().join("directory")).unwrap();
+    assert!(matches!(view.lookup(directory, b"secret"), Err(Error::NotFound)));
+    assert!(view.read(file, 0, 10).is_err());
+    assert!(view.names_of(directory).is_empty());
+}
+
+trait Names {
+    fn names_of(&self, directory: u64) -> Vec<Vec<u8>>;
+}
+
+impl Names for ah_agentfs::View {
+    fn names_of(&self, directory: u64) -> Vec<Vec<u8>> {
+        self.list(directory).map_or_else(|_| Vec::new(), |list| list.into_iter().map(|entry| entry.name).collect())
+    }
+}
+
+#[test]
+fn cutting_a_file_below_never_brings_its_old_end_back() {
+    let place = Place::new();
+    std::fs::write(place.lower().join("file"), vec![b'x'; 300_000]).unwrap();
+    let workspace = place.create();
+    let branch = branch(&workspace);
+    let view = workspace.view(branch).unwrap();
+    let ino = at(&view, "file");
+    let size = |size| SetAttr { size: Some(size), ..SetAttr::default() };
+    view.setattr(ino, size(100_001)).unwrap();
+    view.setattr(ino, size(300_000)).unwrap();
+    let bytes = view.read(ino, 0, 400_000).unwrap();
+    assert_eq!(bytes.len(), 300_000);
+    assert!(bytes[..100_001].iter().all(|&byte| byte == b'x') && bytes[100_001..].iter().all(|&byte| byte == 0));
+    assert_eq!(workspace.used(), 0);
+    view.write(ino, 100_000, b"yz").unwrap();
+    assert_eq!(view.read(ino, 99_999, 4).unwrap(), b"xyz\0");
+}

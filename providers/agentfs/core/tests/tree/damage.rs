@@ -1,0 +1,103 @@
+//! Stores that cannot be opened, and what fsck makes of damaged ones.
+
+use std::os::unix::fs::FileExt;
+
+use ah_agentfs::{Error, Options, Workspace};
+
+use crate::{Place, at, branch, content, make, snapshot};
+
+fn open(place: &Place) -> Result<Workspace, Error> {
+    Workspace::open(&place.store(), &place.lower(), Options { background: false, ..Options::default() })
+}
+
+#[test]
+fn a_newer_format_another_directory_and_a_second_opener_are_refused() {
+    let place = Place::new();
+    assert!(matches!(open(&place), Err(Error::Io { .. } | Error::NotFound)));
+    let workspace = place.create();
+    assert!(matches!(open(&place), Err(Error::Busy(_))));
+    assert!(matches!(Workspace::create(&place.store(), &place.lower()), Err(Error::Exists)));
+    drop(workspace);
+    let other = tempfile::tempdir().unwrap();
+    assert!(matches!(Workspace::open(&place.store(), other.path(), Options::default()), Err(Error::OtherLower)));
+    let format = place.store().join("format");
+    let text = std::fs::read_to_string(&format).unwrap();
+    std::fs::write(&format, text.replace("agentfs 1", "agentfs 2")).unwrap();
+    assert!(matches!(open(&place), Err(Error::NewerFormat { found: 2, known: 1 })));
+    assert!(matches!(Workspace::fsck(&place.store(), &place.lower(), true), Err(Error::NewerFormat { .. })));
+    std::fs::write(&format, "nonsense").unwrap();
+    assert!(matches!(open(&place), Err(Error::Corrupt(_))));
+}
+
+#[test]
+fn a_log_damaged_before_its_end_is_refused_and_can_be_cut() {
+    let place = Place::new();
+    let workspace = place.create();
+    let branch = branch(&workspace);
+    let view = workspace.view(branch).unwrap();
+    make(&view, "early", b"early");
+    workspace.sync().unwrap();
+    let log = std::fs::read_dir(place.store().join("log")).unwrap().next().unwrap().unwrap().path();
+    let early = std::fs::metadata(&log).unwrap().len();
+    for nth in 0..5 {
+        make(&view, &format!("late{nth}"), b"late");
+        workspace.sync().unwrap();
+    }
+    drop((view, workspace));
+    let file = std::fs::OpenOptions::new().read(true).write(true).open(&log).unwrap();
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, early + 30).unwrap();
+    file.write_all_at(&[!byte[0]], early + 30).unwrap();
+    assert!(matches!(open(&place), Err(Error::Corrupt(_))));
+    Workspace::fsck(&place.store(), &place.lower(), true).unwrap();
+    let workspace = open(&place).unwrap();
+    let view = workspace.view(branch).unwrap();
+    assert_eq!(content(&view, "early"), b"early");
+    assert_eq!(view.list(1).unwrap().len(), 1);
+    drop((view, workspace));
+    place.check();
+}
+
+#[test]
+fn lost_contents_and_leaked_blocks_are_found() {
+    let place = Place::new();
+    let workspace = place.create();
+    let branch = branch(&workspace);
+    let view = workspace.view(branch).unwrap();
+    make(&view, "file", &[1; 100_000]);
+    snapshot(&workspace, branch);
+    view.write(at(&view, "file"), 0, &[2; 50_000]).unwrap();
+    workspace.sync().unwrap();
+    drop((view, workspace));
+    place.check();
+    let segment = place.store().join("data/0000000000");
+    let whole = std::fs::read(&segment).unwrap();
+    std::fs::remove_file(&segment).unwrap();
+    let report = Workspace::fsck(&place.store(), &place.lower(), true).unwrap();
+    assert!(!report.problems.is_empty() && !report.repaired, "{report:?}");
+    std::fs::write(&segment, &whole).unwrap();
+    place.check();
+    // Cut in the middle.
+    std::fs::write(&segment, &whole[..60_000]).unwrap();
+    assert!(!Workspace::fsck(&place.store(), &place.lower(), false).unwrap().problems.is_empty());
+}
+
+#[test]
+fn damage_in_the_base_is_found() {
+    let place = Place::new();
+    let workspace = place.create();
+    let branch = branch(&workspace);
+    let view = workspace.view(branch).unwrap();
+    for nth in 0..2000 {
+        make(&view, &format!("some-name-{nth}"), b"");
+    }
+    workspace.checkpoint().unwrap();
+    drop((view, workspace));
+    let base = place.store().join("rows.redb");
+    let mut bytes = std::fs::read(&base).unwrap();
+    let at = bytes.windows(13).position(|window| window == b"some-name-999").unwrap();
+    bytes[at] ^= 0xff;
+    std::fs::write(&base, bytes).unwrap();
+    let found = Workspace::fsck(&place.store(), &place.lower(), false);
+    assert!(!found.is_ok_and(|report| report.problems.is_empty()));
+}

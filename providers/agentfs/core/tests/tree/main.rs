@@ -1,0 +1,120 @@
+//! Tests of the tree through its public interface: a lower directory and a store in a temporary directory each.
+
+#![allow(clippy::unwrap_used)]
+
+mod below;
+mod crash;
+mod damage;
+mod model;
+mod names;
+mod snapshots;
+mod space;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use ah_agentfs::{BranchId, Class, Ino, Kind, Options, Owner, ROOT, SnapshotId, View, Workspace};
+
+pub(crate) const ME: Owner = Owner { mode: 0o644, uid: 1000, gid: 100 };
+
+/// A lower directory and a store, gone with it.
+pub(crate) struct Place {
+    directory: tempfile::TempDir,
+}
+
+impl Place {
+    pub(crate) fn new() -> Self {
+        let place = Self { directory: tempfile::tempdir().unwrap() };
+        std::fs::create_dir(place.lower()).unwrap();
+        place
+    }
+
+    pub(crate) fn lower(&self) -> PathBuf {
+        self.directory.path().join("lower")
+    }
+
+    pub(crate) fn store(&self) -> PathBuf {
+        self.directory.path().join("store")
+    }
+
+    pub(crate) fn create(&self) -> Workspace {
+        Workspace::create(&self.store(), &self.lower()).unwrap();
+        self.open()
+    }
+
+    pub(crate) fn open(&self) -> Workspace {
+        self.open_with(Options { background: false, ..Options::default() })
+    }
+
+    pub(crate) fn open_with(&self, options: Options) -> Workspace {
+        Workspace::open(&self.store(), &self.lower(), options).unwrap()
+    }
+
+    /// Nothing is wrong with the store, which must not be open.
+    pub(crate) fn check(&self) {
+        let report = Workspace::fsck(&self.store(), &self.lower(), false).unwrap();
+        assert_eq!(report.problems, Vec::<String>::new());
+    }
+
+    /// Space that the contents take on the disk, in bytes.
+    pub(crate) fn data_on_disk(&self) -> u64 {
+        use std::os::unix::fs::MetadataExt;
+        let files = std::fs::read_dir(self.store().join("data")).unwrap();
+        files.map(|file| file.unwrap().metadata().unwrap().blocks() * 512).sum()
+    }
+}
+
+/// A branch of the lower directory as it is now.
+pub(crate) fn branch(workspace: &Workspace) -> BranchId {
+    workspace.branch(workspace.base(b"base").unwrap(), b"branch").unwrap()
+}
+
+pub(crate) fn snapshot(workspace: &Workspace, branch: BranchId) -> SnapshotId {
+    workspace.snapshot(branch, b"", Class::Instant).unwrap()
+}
+
+/// The inode at a path.
+pub(crate) fn at(view: &View, path: &str) -> Ino {
+    path.split('/').filter(|part| !part.is_empty()).fold(ROOT, |at, part| view.lookup(at, part.as_bytes()).unwrap().ino)
+}
+
+pub(crate) fn make(view: &View, path: &str, content: &[u8]) -> Ino {
+    let (parent, name) = path.rsplit_once('/').unwrap_or(("", path));
+    let ino = view.create(at(view, parent), name.as_bytes(), ME).unwrap().ino;
+    if !content.is_empty() {
+        assert_eq!(view.write(ino, 0, content).unwrap(), content.len());
+    }
+    ino
+}
+
+pub(crate) fn content(view: &View, path: &str) -> Vec<u8> {
+    view.read(at(view, path), 0, 1 << 24).unwrap()
+}
+
+/// Everything in a tree: path, kind, permissions, content or target.
+pub(crate) fn everything(view: &View) -> BTreeMap<Vec<u8>, (Kind, u32, Vec<u8>)> {
+    let mut found = BTreeMap::new();
+    let mut directories = vec![(ROOT, Vec::new())];
+    while let Some((directory, path)) = directories.pop() {
+        for entry in view.list(directory).unwrap() {
+            let attr = view.lookup(directory, &entry.name).unwrap();
+            assert_eq!(attr.kind, entry.kind);
+            let mut path = path.clone();
+            path.push(b'/');
+            path.extend_from_slice(&entry.name);
+            let content = match attr.kind {
+                Kind::File => view.read(attr.ino, 0, 1 << 24).unwrap(),
+                Kind::Symlink => view.readlink(attr.ino).unwrap(),
+                _ => Vec::new(),
+            };
+            if attr.kind == Kind::File {
+                assert_eq!(attr.size, content.len() as u64);
+            }
+            if attr.kind == Kind::Directory {
+                directories.push((attr.ino, path.clone()));
+            }
+            found.insert(path, (attr.kind, attr.mode, content));
+        }
+    }
+    found
+}

@@ -1,0 +1,471 @@
+//! Random operations against a tree in memory, which is copied as a whole for each snapshot.
+
+use std::collections::BTreeMap;
+
+use ah_agentfs::{Allocate, BranchId, Class, Ino, Kind, ROOT, Rename, SetAttr, SetXattr, SnapshotId, View, Workspace};
+use proptest::prelude::*;
+
+use crate::{ME, Place};
+
+#[derive(Debug, Clone)]
+enum Op {
+    Create(usize, u8),
+    Mkdir(usize, u8),
+    Symlink(usize, u8),
+    Write(usize, u32, u32, u8),
+    Cut(usize, u32),
+    Punch(usize, u32, u32),
+    Remove(usize),
+    Rename(usize, usize, u8, u8),
+    Link(usize, usize, u8),
+    Mode(usize, u8),
+    Xattr(usize, u8),
+    Snapshot,
+    Branch(usize),
+    Switch(usize),
+    DeleteSnapshot(usize),
+    DeleteBranch(usize),
+    Reclaim,
+    Checkpoint,
+    Forget,
+    Reopen,
+    Crash,
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let (at, name, byte) = (0..1000_usize, 0..4_u8, 1..=255_u8);
+    // Around blocks' and chunks' edges, where mistakes are.
+    let offset =
+        prop_oneof![0..20_000_u32, (0..270_u32, 0..3_u32).prop_map(|(block, d)| (block * 4096 + d).max(1) - 1)];
+    let length = prop_oneof![1..100_u32, Just(4096), 1..30_000_u32];
+    prop_oneof![
+        4 => (at.clone(), name.clone()).prop_map(|(a, n)| Op::Create(a, n)),
+        3 => (at.clone(), name.clone()).prop_map(|(a, n)| Op::Mkdir(a, n)),
+        1 => (at.clone(), name.clone()).prop_map(|(a, n)| Op::Symlink(a, n)),
+        10 => (at.clone(), offset.clone(), length.clone(), byte.clone()).prop_map(|(a, o, l, b)| Op::Write(a, o, l, b)),
+        3 => (at.clone(), offset.clone()).prop_map(|(a, o)| Op::Cut(a, o)),
+        3 => (at.clone(), offset, length).prop_map(|(a, o, l)| Op::Punch(a, o, l)),
+        4 => at.clone().prop_map(Op::Remove),
+        5 => (at.clone(), at.clone(), name.clone(), 0..3_u8).prop_map(|(a, b, n, h)| Op::Rename(a, b, n, h)),
+        2 => (at.clone(), at.clone(), name).prop_map(|(a, b, n)| Op::Link(a, b, n)),
+        1 => (at.clone(), byte.clone()).prop_map(|(a, m)| Op::Mode(a, m)),
+        1 => (at.clone(), byte).prop_map(|(a, b)| Op::Xattr(a, b)),
+        4 => Just(Op::Snapshot),
+        1 => at.clone().prop_map(Op::Branch),
+        2 => at.clone().prop_map(Op::Switch),
+        2 => at.clone().prop_map(Op::DeleteSnapshot),
+        1 => at.prop_map(Op::DeleteBranch),
+        1 => Just(Op::Reclaim),
+        1 => Just(Op::Checkpoint),
+        1 => Just(Op::Forget),
+        1 => Just(Op::Reopen),
+        1 => Just(Op::Crash),
+    ]
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Thing {
+    kind: Kind,
+    mode: u32,
+    bytes: Vec<u8>,
+    xattr: Option<u8>,
+}
+
+/// Names are paths without a leading slash; the root is not among them.
+#[derive(Debug, Clone, Default)]
+struct Tree {
+    names: BTreeMap<String, u64>,
+    things: BTreeMap<u64, Thing>,
+    next: u64,
+}
+
+impl Tree {
+    fn read(view: &View) -> Self {
+        let mut tree = Self { next: 1 << 60, ..Self::default() };
+        let mut directories = vec![(ROOT, String::new())];
+        let mut seen = Vec::new();
+        while let Some((directory, path)) = directories.pop() {
+            for entry in view.list(directory).unwrap() {
+                let attr = view.lookup(directory, &entry.name).unwrap();
+                let name = std::str::from_utf8(&entry.name).unwrap();
+                let path = if path.is_empty() { name.to_owned() } else { format!("{path}/{name}") };
+                let bytes = match attr.kind {
+                    Kind::File => view.read(attr.ino, 0, 1 << 24).unwrap(),
+                    Kind::Symlink => view.readlink(attr.ino).unwrap(),
+                    _ => Vec::new(),
+                };
+                assert!(attr.kind == Kind::Directory || attr.size == bytes.len() as u64);
+                assert_eq!(entry.kind, attr.kind);
+                let xattr = view.getxattr(attr.ino, b"user.x").ok().map(|value| value[0]);
+                if attr.kind == Kind::Directory {
+                    directories.push((attr.ino, path.clone()));
+                }
+                tree.things.insert(attr.ino, Thing { kind: attr.kind, mode: attr.mode, bytes, xattr });
+                tree.names.insert(path, attr.ino);
+                seen.push(attr.ino);
+            }
+        }
+        for ino in seen {
+            view.forget(ino, 1);
+        }
+        tree
+    }
+
+    /// The same for two trees that look the same: each name with the first name of its inode.
+    fn shape(&self) -> Vec<(&str, &str, &Thing)> {
+        let mut first: BTreeMap<u64, &str> = BTreeMap::new();
+        let names = self.names.iter();
+        names.map(|(name, id)| (name.as_str(), *first.entry(*id).or_insert(name), &self.things[id])).collect()
+    }
+
+    fn pick(&self, at: usize) -> Option<String> {
+        (!self.names.is_empty()).then(|| self.names.keys().nth(at % self.names.len()).unwrap().clone())
+    }
+
+    /// A name in some directory.
+    fn place(&self, at: usize, name: u8) -> String {
+        let mut directories: Vec<&str> = vec![""];
+        directories.extend(self.names.iter().filter(|(_, id)| self.is_directory(**id)).map(|(path, _)| path.as_str()));
+        let directory = directories[at % directories.len()];
+        let name = char::from(b'a' + name);
+        if directory.is_empty() { name.to_string() } else { format!("{directory}/{name}") }
+    }
+
+    fn is_directory(&self, id: u64) -> bool {
+        self.things[&id].kind == Kind::Directory
+    }
+
+    fn has_children(&self, path: &str) -> bool {
+        let inside = format!("{path}/");
+        self.names.range(inside.clone()..).next().is_some_and(|(name, _)| name.starts_with(&inside))
+    }
+
+    fn make(&mut self, path: String, kind: Kind, bytes: &[u8]) -> bool {
+        if self.names.contains_key(&path) {
+            return false;
+        }
+        let mode = if kind == Kind::Symlink { 0o777 } else { ME.mode };
+        self.things.insert(self.next, Thing { kind, mode, bytes: bytes.to_vec(), xattr: None });
+        self.names.insert(path, self.next);
+        self.next += 1;
+        true
+    }
+
+    fn take(&mut self, path: &str) -> Vec<(String, u64)> {
+        let inside = format!("{path}/");
+        let moved: Vec<_> = self
+            .names
+            .iter()
+            .filter(|(name, _)| *name == path || name.starts_with(&inside))
+            .map(|(n, i)| (n.clone(), *i))
+            .collect();
+        self.names.retain(|name, _| name != path && !name.starts_with(&inside));
+        moved.into_iter().map(|(name, id)| (name[path.len()..].to_owned(), id)).collect()
+    }
+
+    fn put(&mut self, path: &str, moved: Vec<(String, u64)>) {
+        self.names.extend(moved.into_iter().map(|(rest, id)| (format!("{path}{rest}"), id)));
+    }
+
+    fn rename(&mut self, from: &str, to: &str, how: Rename) -> bool {
+        let (source, target) = (self.names[from], self.names.get(to).copied());
+        if to.starts_with(&format!("{from}/")) || how == Rename::NoReplace && target.is_some() {
+            return false;
+        }
+        let Some(target) = target else {
+            let moved = self.take(from);
+            if how != Rename::Exchange {
+                self.put(to, moved);
+                return true;
+            }
+            self.put(from, moved);
+            return false;
+        };
+        if how == Rename::Exchange {
+            if from.starts_with(&format!("{to}/")) {
+                return false;
+            }
+            if source != target {
+                let (one, other) = (self.take(from), self.take(to));
+                self.put(to, one);
+                self.put(from, other);
+            }
+            return true;
+        }
+        if source == target {
+            return true;
+        }
+        if self.is_directory(source) != self.is_directory(target) || self.has_children(to) {
+            return false;
+        }
+        let moved = self.take(from);
+        self.put(to, moved);
+        true
+    }
+}
+
+struct World {
+    place: Place,
+    workspace: Option<Workspace>,
+    view: Option<View>,
+    branch: BranchId,
+    branches: Vec<(BranchId, Tree)>,
+    snapshots: Vec<(SnapshotId, Tree)>,
+}
+
+impl World {
+    fn new() -> Self {
+        let place = Place::new();
+        let lower = place.lower();
+        std::fs::create_dir_all(lower.join("a/b/c")).unwrap();
+        std::fs::write(lower.join("a/a"), vec![b'l'; 300_000]).unwrap();
+        std::fs::write(lower.join("a/b/a"), vec![b'm'; 5000]).unwrap();
+        std::fs::hard_link(lower.join("a/b/a"), lower.join("c")).unwrap();
+        std::os::unix::fs::symlink("nowhere", lower.join("a/d")).unwrap();
+        let workspace = place.create();
+        let branch = crate::branch(&workspace);
+        let view = workspace.view(branch).unwrap();
+        let tree = Tree::read(&view);
+        let base = workspace.snapshots()[0].id;
+        let snapshots = vec![(base, tree.clone())];
+        Self { place, workspace: Some(workspace), view: Some(view), branch, branches: vec![(branch, tree)], snapshots }
+    }
+
+    fn workspace(&self) -> &Workspace {
+        self.workspace.as_ref().unwrap()
+    }
+
+    fn view(&self) -> &View {
+        self.view.as_ref().unwrap()
+    }
+
+    fn tree(&mut self) -> &mut Tree {
+        let branch = self.branch;
+        &mut self.branches.iter_mut().find(|(id, _)| *id == branch).unwrap().1
+    }
+
+    fn ino(&self, path: &str) -> Ino {
+        crate::at(self.view(), path)
+    }
+
+    fn parent<'a>(&self, path: &'a str) -> (Ino, &'a [u8]) {
+        let (parent, name) = path.rsplit_once('/').unwrap_or(("", path));
+        (self.ino(parent), name.as_bytes())
+    }
+
+    fn switch(&mut self, branch: BranchId) {
+        self.view = None;
+        self.branch = branch;
+        self.view = Some(self.workspace().view(branch).unwrap());
+    }
+
+    fn reopen(&mut self) {
+        (self.view, self.workspace) = (None, None);
+        self.workspace = Some(self.place.open());
+        self.switch(self.branch);
+    }
+
+    fn compare(&mut self) {
+        for (id, tree) in &self.snapshots {
+            let seen = Tree::read(&self.workspace().view_of(*id).unwrap());
+            assert_eq!(seen.shape(), tree.shape(), "snapshot {id:?}");
+        }
+        for (id, tree) in self.branches.clone() {
+            self.switch(id);
+            let seen = Tree::read(self.view());
+            assert_eq!(seen.shape(), tree.shape(), "branch {id:?}");
+        }
+    }
+
+    fn apply(&mut self, op: &Op) {
+        match *op {
+            Op::Create(at, name) | Op::Mkdir(at, name) | Op::Symlink(at, name) => {
+                let path = self.tree().place(at, name);
+                let (parent, name) = self.parent(&path);
+                let (kind, done) = match op {
+                    Op::Create(..) => (Kind::File, self.view().create(parent, name, ME)),
+                    Op::Mkdir(..) => (Kind::Directory, self.view().mkdir(parent, name, ME)),
+                    _ => (Kind::Symlink, self.view().symlink(parent, name, b"target", ME)),
+                };
+                let bytes = if kind == Kind::Symlink { &b"target"[..] } else { b"" };
+                assert_eq!(self.tree().make(path, kind, bytes), done.is_ok(), "{done:?}");
+            }
+            Op::Write(at, offset, length, byte) => self.file(at, |view, ino, bytes| {
+                let data: Vec<u8> = (0..length).map(|nth| byte.wrapping_add(nth as u8)).collect();
+                view.write(ino, u64::from(offset), &data).unwrap();
+                let end = (offset + length) as usize;
+                bytes.resize(bytes.len().max(end), 0);
+                bytes[offset as usize..end].copy_from_slice(&data);
+            }),
+            Op::Cut(at, size) => self.file(at, |view, ino, bytes| {
+                view.setattr(ino, SetAttr { size: Some(u64::from(size)), ..SetAttr::default() }).unwrap();
+                bytes.resize(size as usize, 0);
+            }),
+            Op::Punch(at, offset, length) => self.file(at, |view, ino, bytes| {
+                view.fallocate(ino, u64::from(offset), u64::from(length), Allocate::Punch).unwrap();
+                let end = bytes.len().min((offset + length) as usize);
+                if (offset as usize) < end {
+                    bytes[offset as usize..end].fill(0);
+                }
+            }),
+            Op::Remove(at) => {
+                let Some(path) = self.tree().pick(at) else { return };
+                let (parent, name) = self.parent(&path);
+                let id = self.tree().names[&path];
+                if self.tree().is_directory(id) {
+                    let done = self.view().rmdir(parent, name);
+                    assert_eq!(done.is_ok(), !self.tree().has_children(&path), "{done:?}");
+                    if done.is_ok() {
+                        self.tree().names.remove(&path);
+                    }
+                } else {
+                    self.view().unlink(parent, name).unwrap();
+                    self.tree().names.remove(&path);
+                }
+            }
+            Op::Rename(from, to, name, how) => {
+                let Some(from) = self.tree().pick(from) else { return };
+                let to = self.tree().place(to, name);
+                let how = [Rename::Replace, Rename::NoReplace, Rename::Exchange][usize::from(how)];
+                let ((parent, name), (new_parent, new_name)) = (self.parent(&from), self.parent(&to));
+                let done = self.view().rename(parent, name, new_parent, new_name, how);
+                assert_eq!(self.tree().rename(&from, &to, how), done.is_ok(), "{from} {to} {how:?} {done:?}");
+            }
+            Op::Link(from, to, name) => {
+                let Some(from) = self.tree().pick(from) else { return };
+                let to = self.tree().place(to, name);
+                let (ino, (parent, name)) = (self.ino(&from), self.parent(&to));
+                let done = self.view().link(ino, parent, name);
+                let tree = self.tree();
+                let id = tree.names[&from];
+                let fine = !tree.is_directory(id) && !tree.names.contains_key(&to);
+                assert_eq!(done.is_ok(), fine, "{done:?}");
+                if fine {
+                    tree.names.insert(to, id);
+                }
+            }
+            Op::Mode(at, mode) => {
+                let Some(path) = self.tree().pick(at) else { return };
+                let set = SetAttr { mode: Some(u32::from(mode)), ..SetAttr::default() };
+                self.view().setattr(self.ino(&path), set).unwrap();
+                let tree = self.tree();
+                let id = tree.names[&path];
+                tree.things.get_mut(&id).unwrap().mode = u32::from(mode);
+            }
+            Op::Xattr(at, byte) => {
+                let Some(path) = self.tree().pick(at) else { return };
+                let ino = self.ino(&path);
+                let id = self.tree().names[&path];
+                let thing = self.tree().things.get_mut(&id).unwrap();
+                let had = thing.xattr.is_some();
+                thing.xattr = (byte % 3 != 0).then_some(byte);
+                let done = match thing.xattr {
+                    Some(byte) => self.view().setxattr(ino, b"user.x", &[byte], SetXattr::Any),
+                    None => self.view().removexattr(ino, b"user.x"),
+                };
+                assert_eq!(done.is_ok(), byte % 3 != 0 || had);
+            }
+            Op::Snapshot => {
+                let id = self.workspace().snapshot(self.branch, b"", Class::Instant).unwrap();
+                let tree = self.tree().clone();
+                self.snapshots.push((id, tree));
+            }
+            Op::Branch(at) => {
+                if let Some((id, tree)) = self.snapshots.get(at % self.snapshots.len().max(1)).cloned()
+                    && self.branches.len() < 5
+                {
+                    let branch = self.workspace().branch(id, b"").unwrap();
+                    self.branches.push((branch, tree));
+                    self.switch(branch);
+                }
+            }
+            Op::Switch(at) => self.switch(self.branches[at % self.branches.len()].0),
+            Op::DeleteSnapshot(at) => {
+                if !self.snapshots.is_empty() {
+                    let (id, _) = self.snapshots.remove(at % self.snapshots.len());
+                    self.workspace().delete_snapshot(id).unwrap();
+                }
+            }
+            Op::DeleteBranch(at) => {
+                if self.branches.len() > 1 {
+                    let (id, _) = self.branches.remove(at % self.branches.len());
+                    self.view = None;
+                    self.workspace().delete_branch(id).unwrap();
+                    self.switch(self.branches[0].0);
+                }
+            }
+            Op::Reclaim => self.workspace().reclaim().unwrap(),
+            Op::Checkpoint => self.workspace().checkpoint().unwrap(),
+            Op::Forget => self.switch(self.branch),
+            Op::Reopen => {
+                self.workspace().sync().unwrap();
+                self.reopen();
+            }
+            Op::Crash => {
+                // What was not written to the log is lost: of branches some state is there, of snapshots exactly theirs.
+                self.reopen();
+                for nth in 0..self.branches.len() {
+                    self.switch(self.branches[nth].0);
+                    self.branches[nth].1 = Tree::read(self.view());
+                }
+                let there = self.workspace().snapshots();
+                assert!(self.snapshots.iter().all(|(id, _)| there.iter().any(|found| found.id == *id)));
+            }
+        }
+    }
+
+    fn file(&mut self, at: usize, change: impl FnOnce(&View, Ino, &mut Vec<u8>)) {
+        let tree = self.tree();
+        let files: Vec<_> = tree
+            .names
+            .iter()
+            .filter(|(_, id)| tree.things[id].kind == Kind::File)
+            .map(|(n, i)| (n.clone(), *i))
+            .collect();
+        let Some((path, id)) = files.get(at % files.len().max(1)).cloned() else { return };
+        let mut bytes = std::mem::take(&mut tree.things.get_mut(&id).unwrap().bytes);
+        change(self.view(), self.ino(&path), &mut bytes);
+        self.tree().things.get_mut(&id).unwrap().bytes = bytes;
+    }
+
+    fn finish(mut self) {
+        self.compare();
+        self.workspace().reclaim().unwrap();
+        self.compare();
+        self.view = None;
+        self.workspace().sync().unwrap();
+        self.workspace = None;
+        self.place.check();
+        // With everything deleted nothing is left.
+        let workspace = self.place.open();
+        for (id, _) in &self.branches {
+            workspace.delete_branch(*id).unwrap();
+        }
+        for (id, _) in &self.snapshots {
+            workspace.delete_snapshot(*id).unwrap();
+        }
+        workspace.reclaim().unwrap();
+        assert_eq!((workspace.used(), self.place.data_on_disk()), (0, 0));
+        drop(workspace);
+        let report = Workspace::fsck(&self.place.store(), &self.place.lower(), false).unwrap();
+        assert_eq!((report.problems, report.rows), (Vec::new(), 0));
+    }
+}
+
+/// How many cases; `AGENTFS_CASES` asks for more.
+fn cases() -> u32 {
+    std::env::var("AGENTFS_CASES").ok().and_then(|count| count.parse().ok()).unwrap_or(40)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: cases(), ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_operations_do_what_they_do_to_a_tree_in_memory(ops in prop::collection::vec(op(), 1..150)) {
+        let mut world = World::new();
+        for op in &ops {
+            world.apply(op);
+        }
+        world.finish();
+    }
+}

@@ -1,0 +1,207 @@
+//! Space: what is deleted comes back, what a snapshot holds is known, and a full store damages nothing.
+
+use ah_agentfs::{Allocate, Error, Options, ROOT, Seek, SetAttr};
+
+use crate::{Place, at, branch, content, everything, make, snapshot};
+
+const MIB: u64 = 1 << 20;
+
+#[test]
+fn deleting_gives_back_what_only_the_deleted_held() {
+    let place = Place::new();
+    let workspace = place.create();
+    let branch = branch(&workspace);
+    let view = workspace.view(branch).unwrap();
+    let ino = make(&view, "file", &vec![1; 4 * MIB as usize]);
+    let first = snapshot(&workspace, branch);
+    view.write(ino, 0, &vec![2; MIB as usize]).unwrap();
+    let second = snapshot(&workspace, branch);
+    view.write(ino, 0, &vec![3; 2 * MIB as usize]).unwrap();
+    let child = workspace.branch(second, b"child").unwrap();
+    workspace.sync().unwrap();
+    assert_eq!(workspace.used(), 7 * MIB);
+    assert_eq!((workspace.usage(first).unwrap(), workspace.usage(second).unwrap()), (MIB, 0));
+    workspace.checkpoint().unwrap();
+    assert_eq!((workspace.usage(first).unwrap(), workspace.usage(second).unwrap()), (MIB, 0));
+    let on_disk = place.data_on_disk();
+    assert!(on_disk >= 7 * MIB);
+
+    workspace.delete_snapshot(first).unwrap();
+    workspace.reclaim().unwrap();
+    assert_eq!(workspace.used(), 6 * MIB);
+    assert!(place.data_on_disk() <= on_disk - MIB, "the disk has it back");
+    // The child still needs it.
+    workspace.delete_snapshot(second).unwrap();
+    workspace.reclaim().unwrap();
+    assert_eq!(workspace.used(), 6 * MIB);
+    let of_child = workspace.view(child).unwrap();
+    assert_eq!(content(&of_child, "file")[MIB as usize - 1..=MIB as usize], [2, 1]);
+    drop(of_child);
+    workspace.delete_branch(child).unwrap();
+    workspace.reclaim().unwrap();
+    assert_eq!(workspace.used(), 4 * MIB);
+    // Now there is nothing between the base and the present: a change gives back at once what it replaces.
+    view.write(ino, 0, &vec![4; MIB as usize]).unwrap();
+    view.setattr(ino, SetAttr { size: Some(MIB), ..SetAttr::default() }).unwrap();
+    workspace.reclaim().unwrap();
+    assert_eq!(workspace.used(), MIB);
+    assert!(content(&view, "file").iter().all(|&byte| byte == 4));
+    drop(view);
+    workspace.delete_branch(branch).unwrap();
+    workspace.reclaim().unwrap();
+    assert_eq!((workspace.used(), place.data_on_disk()), (0, 0));
+    drop(workspace);
+    place.check();
+}
+
+#[test]
+fn deleting_takes_up_where_a_crash_left_it() {
+    let place = Place::new();
+    let workspace = place.create();
+    let branch = branch(&workspace);
+    let view = workspace.view(branch).unwrap();
+    make(&view, "file", &vec![1; MIB as usize]);
+    let id = snapshot(&workspace, branch);
+    view.unlink(ROOT, b"file").unwrap();
+    view.forget(2, 1);
+    workspace.delete_snapshot(id).unwrap();
+    workspace.sync().unwrap();
+    drop((view, workspace));
+    let workspace = place.open();
+    workspace.reclaim().unwrap();
+    assert_eq!(workspace.used(), 0);
+    drop(workspace);
+    place.check();
+}
+
+#[test]
+fn a_full_store_refuses_to_write_and_nothing_else() {
+    let place = Place::new();
+    let workspace = place.create();
+    let branch = branch(&workspace);
+    drop(workspace);
+    let workspace = place.open_with(Options { limit: Some(4 * MIB), background: false, ..Options::default() });
+    let view = workspace.view(branch).unwrap();
+    let ino = make(&view, "file", &vec![1; 3 * MIB as usize]);
+    let id = snapshot(&workspace, branch);
+    let before = everything(&view);
+    let error = view.write(ino, MIB / 2, &vec![2; 2 * MIB as usize]).unwrap_err();
+    assert!(matches!(error, Error::NoSpace));
+    assert_eq!(error.errno(), rustix::io::Errno::NOSPC.raw_os_error());
+    assert_eq!(everything(&view), before, "a write that fails changes nothing");
+    view.write(ino, 0, &[2; 4096]).unwrap();
+    assert_eq!(view.statfs().unwrap().free, MIB - 4096);
+    view.unlink(ROOT, b"file").unwrap();
+    view.forget(ino, 9);
+    workspace.delete_snapshot(id).unwrap();
+    workspace.reclaim().unwrap();
+    assert_eq!(workspace.used(), 0);
+    make(&view, "file", &vec![3; 4 * MIB as usize]);
+    drop((view, workspace));
+    place.check();
+}
+
+#[test]
+fn holes_are_seen_and_cost_nothing() {
+    let place = Place::new();
+    let workspace = place.create();
+    let branch = branch(&workspace);
+    let view = workspace.view(branch).unwrap();
+    let ino = make(&view, "file", b"");
+    view.setattr(ino, SetAttr { size: Some(1 << 40), ..SetAttr::default() }).unwrap();
+    view.write(ino, 10 * MIB, &[1; 8192]).unwrap();
+    assert_eq!(view.seek(ino, 0, Seek::Data).unwrap_or_default(), 10 * MIB);
+    assert_eq!(view.seek(ino, 10 * MIB + 5, Seek::Hole).unwrap(), 10 * MIB + 8192);
+    assert_eq!(workspace.used(), 8192);
+    let old = snapshot(&workspace, branch);
+    view.fallocate(ino, 10 * MIB + 100, 5000, Allocate::Punch).unwrap();
+    let bytes = view.read(ino, 10 * MIB, 8192).unwrap();
+    assert!(bytes.iter().enumerate().all(|(at, &byte)| byte == u8::from(!(100..5100).contains(&at))));
+    view.fallocate(ino, 10 * MIB, 8192, Allocate::Punch).unwrap();
+    assert_eq!(workspace.view_of(old).unwrap().read(ino, 10 * MIB + 100, 1).unwrap(), [1]);
+    view.setattr(ino, SetAttr { size: Some(20 * MIB), ..SetAttr::default() }).unwrap();
+    assert!(matches!(view.seek(ino, 0, Seek::Data), Err(Error::NoData)));
+    view.fallocate(ino, 20 * MIB, 10, Allocate::Keep).unwrap();
+    assert_eq!(view.getattr(ino).unwrap().size, 20 * MIB);
+    view.fallocate(ino, 20 * MIB, 10, Allocate::Extend).unwrap();
+    assert_eq!(view.getattr(ino).unwrap().size, 20 * MIB + 10);
+    assert!(matches!(view.write(ino, u64::MAX - 1, b"xx"), Err(Error::FileTooLarge)));
+    workspace.delete_snapshot(old).unwrap();
+    workspace.reclaim().unwrap();
+    assert_eq!(workspace.used(), 0);
+    drop((view, workspace));
+    place.check();
+}
+
+#[test]
+fn a_real_full_disk_damages_nothing() {
+    // A small disk of its own takes root; elsewhere the store's limit above is what is tested.
+    let place = Place::new();
+    let disk = tempfile::tempdir().unwrap();
+    let mounted = std::process::Command::new("mount")
+        .args(["-t", "tmpfs", "-o", "size=40m", "agentfs-test"])
+        .arg(disk.path())
+        .output()
+        .is_ok_and(|output| output.status.success());
+    if !mounted {
+        eprintln!("skipped: mounting a small disk takes root");
+        return;
+    }
+    struct Unmount(std::path::PathBuf);
+    impl Drop for Unmount {
+        fn drop(&mut self) {
+            let _ = std::process::Command::new("umount").arg(&self.0).status();
+        }
+    }
+    let _unmount = Unmount(disk.path().to_owned());
+    let store = disk.path().join("store");
+    ah_agentfs::Workspace::create(&store, &place.lower()).unwrap();
+    let open = || ah_agentfs::Workspace::open(&store, &place.lower(), Options::default()).unwrap();
+    let workspace = open();
+    let branch = branch(&workspace);
+    let view = workspace.view(branch).unwrap();
+    make(&view, "kept", &vec![7; MIB as usize]);
+    let id = snapshot(&workspace, branch);
+    let ino = make(&view, "file", b"");
+    let mut written = 0;
+    let error = loop {
+        match view.write(ino, written, &vec![1; 128 << 10]) {
+            Ok(count) => written += count as u64,
+            Err(error) => break error,
+        }
+        assert!(written < 100 * MIB);
+    };
+    assert!(matches!(error, Error::NoSpace), "{error}");
+    // Somebody else takes the rest.
+    let rest = disk.path().join("rest");
+    let _ = std::fs::write(&rest, vec![0; 64 * MIB as usize]);
+    let mut made = 0;
+    let refused = loop {
+        match view.create(ROOT, format!("name{made}").as_bytes(), crate::ME) {
+            Ok(_) => made += 1,
+            Err(error) => break error,
+        }
+        assert!(made < 1_000_000);
+    };
+    assert!(matches!(refused, Error::NoSpace), "{refused}");
+    assert!(matches!(workspace.sync(), Err(Error::NoSpace)));
+    assert_eq!(view.getattr(ino).unwrap().size, written);
+    assert_eq!(content(&view, "kept"), vec![7; MIB as usize]);
+    std::fs::remove_file(rest).unwrap();
+    workspace.sync().unwrap();
+    view.unlink(ROOT, b"file").unwrap();
+    view.forget(ino, 9);
+    workspace.reclaim().unwrap();
+    make(&view, "again", b"works");
+    workspace.sync().unwrap();
+    assert_eq!(workspace.used(), MIB + 4096);
+    drop((view, workspace));
+    let report = ah_agentfs::Workspace::fsck(&store, &place.lower(), false).unwrap();
+    assert_eq!(report.problems, Vec::<String>::new());
+    let workspace = open();
+    let view = workspace.view(branch).unwrap();
+    assert_eq!(view.list(ROOT).unwrap().len(), made + 2);
+    assert_eq!(content(&view, "again"), b"works");
+    let old = workspace.view_of(id).unwrap();
+    assert_eq!(old.read(at(&old, "kept"), 0, 10).unwrap(), [7; 10]);
+}

@@ -35,7 +35,10 @@ impl Engine {
             state.layers.take_unlogged()
         };
         match log.append(rows.iter().map(|(row, value)| (&**row, value.as_deref()))) {
-            Ok(batch) => Ok(batch),
+            Ok(batch) => {
+                self.log_length.store(log.length(), Ordering::Relaxed);
+                Ok(batch)
+            }
             Err(error) => {
                 write_lock(&self.state).layers.give_back(rows);
                 Err(error)
@@ -106,7 +109,7 @@ impl Engine {
     /// Moves the rows of the log to the base. Others go on meanwhile.
     pub(crate) fn checkpoint(&self) -> Result<()> {
         let _one = lock(&self.checkpointing);
-        let size = lock(&self.log).length();
+        let size = self.log_length.load(Ordering::Relaxed);
         if self.disk_free()? < size * 4 + (1 << 20) {
             return Err(Error::NoSpace);
         }
@@ -129,6 +132,7 @@ impl Engine {
             let batch = log.batch;
             *lock(&self.previous_log) = Some(log.file()?);
             *log = next;
+            self.log_length.store(log.length(), Ordering::Relaxed);
             (table, batch)
         };
         self.segments.sync()?;
@@ -159,7 +163,7 @@ impl Engine {
             }
             // An error shows itself to the next who asks for durability; the rows stay in memory until then.
             let _ = engine.flush();
-            if lock(&engine.log).length() > engine.options.log_limit {
+            if engine.log_length.load(Ordering::Relaxed) > engine.options.log_limit {
                 let _ = engine.checkpoint();
             }
             if synced.elapsed() >= SYNC {

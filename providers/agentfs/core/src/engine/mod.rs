@@ -14,7 +14,7 @@ mod reclaim;
 use std::collections::HashMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, RwLock};
 
 pub use fsck::Report;
@@ -91,6 +91,8 @@ pub(crate) struct Engine {
     pub(crate) options: Options,
     pub(crate) directory: PathBuf,
     log: Mutex<Log>,
+    /// The log's, for those who only want to know that.
+    log_length: AtomicU64,
     previous_log: Mutex<Option<File>>,
     base: Mutex<Base>,
     checkpointing: Mutex<()>,
@@ -173,6 +175,7 @@ impl Engine {
             lower,
             options,
             directory: directory.to_owned(),
+            log_length: AtomicU64::new(log.length()),
             log: Mutex::new(log),
             previous_log: Mutex::new(None),
             base: Mutex::new(base),
@@ -284,7 +287,7 @@ impl Engine {
             self.flush()?;
         }
         let most = self.options.log_limit.saturating_mul(8);
-        if lock(&self.log).length() > most {
+        if self.log_length.load(Ordering::Relaxed) > most {
             self.checkpoint()?;
         }
         Ok(())
@@ -322,9 +325,15 @@ impl Engine {
         std::mem::take(&mut *lock(&self.events)).into_iter().collect()
     }
 
-    /// A view of this state is open, and keeps it from being deleted. Of a pen: `Epoch::MAX`.
-    pub(crate) fn hold(&self, line: LineId, epoch: Epoch) {
-        *lock(&self.views).entry((line, epoch)).or_default() += 1;
+    /// A view of this state is open, and keeps it from being deleted. Of a pen (`Epoch::MAX`) there is one at most.
+    pub(crate) fn hold(&self, line: LineId, epoch: Epoch) -> Result<()> {
+        let mut views = lock(&self.views);
+        let count = views.entry((line, epoch)).or_default();
+        if epoch == Epoch::MAX && *count > 0 {
+            return Err(Error::Busy("a view of the branch is open"));
+        }
+        *count += 1;
+        Ok(())
     }
 
     pub(crate) fn release(&self, line: LineId, epoch: Epoch) {

@@ -14,6 +14,11 @@ use crate::store::log::Change;
 /// Rows in memory.
 pub(crate) type Table = BTreeMap<Arc<[u8]>, Option<Arc<[u8]>>>;
 
+/// A row and its value.
+pub(crate) type Row = (Vec<u8>, Arc<[u8]>);
+/// A row that the log does not hold yet; `None`: it was removed.
+pub(crate) type Waiting = (Arc<[u8]>, Option<Arc<[u8]>>);
+
 /// See the module.
 pub(crate) struct Layers {
     active: Table,
@@ -74,14 +79,14 @@ impl Layers {
     }
 
     /// What the next batch holds, which counts as logged from now on.
-    pub(crate) fn take_unlogged(&mut self) -> Vec<(Arc<[u8]>, Option<Arc<[u8]>>)> {
+    pub(crate) fn take_unlogged(&mut self) -> Vec<Waiting> {
         self.unlogged_bytes = 0;
         let rows = std::mem::take(&mut self.unlogged);
         rows.into_iter().map(|row| (row.clone(), self.active.get(&row).cloned().flatten())).collect()
     }
 
     /// The batch could not be logged: its rows are for the next one again.
-    pub(crate) fn give_back(&mut self, rows: Vec<(Arc<[u8]>, Option<Arc<[u8]>>)>) {
+    pub(crate) fn give_back(&mut self, rows: Vec<Waiting>) {
         for (row, value) in rows {
             self.unlogged_bytes += row.len() + value.map_or(0, |value| value.len());
             self.unlogged.insert(row);
@@ -125,7 +130,7 @@ impl Layers {
     }
 
     /// The last row from `from` to `to`.
-    pub(crate) fn last(&self, from: &[u8], to: &[u8]) -> Result<Option<(Vec<u8>, Arc<[u8]>)>> {
+    pub(crate) fn last(&self, from: &[u8], to: &[u8]) -> Result<Option<Row>> {
         let mut end = Bound::Included(to.to_vec());
         loop {
             let range = (Bound::Included(from), end.as_ref().map(Vec::as_slice));
@@ -151,7 +156,7 @@ impl Layers {
     }
 
     /// All rows that begin like this, in order.
-    pub(crate) fn prefix(&self, prefix: &[u8]) -> Result<Vec<(Vec<u8>, Arc<[u8]>)>> {
+    pub(crate) fn prefix(&self, prefix: &[u8]) -> Result<Vec<Row>> {
         let mut all: BTreeMap<Vec<u8>, Option<Arc<[u8]>>> = BTreeMap::new();
         for item in self.base.from(prefix)? {
             let (row, value) = item?;
@@ -172,7 +177,7 @@ impl Layers {
     }
 
     /// The first row behind `after` that begins like this: for walking over much in small steps.
-    pub(crate) fn next(&self, prefix: &[u8], after: &[u8]) -> Result<Option<(Vec<u8>, Arc<[u8]>)>> {
+    pub(crate) fn next(&self, prefix: &[u8], after: &[u8]) -> Result<Option<Row>> {
         let mut after = after.to_vec();
         loop {
             let range = (Bound::Excluded(after.as_slice()), Bound::Unbounded);

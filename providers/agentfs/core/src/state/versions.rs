@@ -52,16 +52,16 @@ impl State {
             return Ok(Some(value));
         }
         if view.chain.lines.len() > SHORT {
-            let mut best: Option<(usize, Epoch, Arc<[u8]>)> = None;
+            let mut best: Option<(usize, Arc<[u8]>)> = None;
             for (row, value) in self.layers.prefix(stem)? {
                 let (of, line, epoch) = key::split(&row)?;
                 let Some(&place) = view.chain.places.get(&line).filter(|_| of == stem) else { continue };
-                let nearer = best.as_ref().is_none_or(|(at, _, _)| place <= *at);
+                let nearer = best.as_ref().is_none_or(|(at, _)| place <= *at);
                 if nearer && epoch <= view.chain.lines[place].1 {
-                    best = Some((place, epoch, value));
+                    best = Some((place, value));
                 }
             }
-            return Ok(best.map(|(_, _, value)| value));
+            return Ok(best.map(|(_, value)| value));
         }
         for &(line, until) in view.chain.lines.iter() {
             if let Some((_, value)) = self.in_line(stem, line, until)? {
@@ -73,7 +73,7 @@ impl State {
 
     /// All rows that begin like this, as they are seen: stem and value. Rows that say that there is nothing are among them.
     pub(crate) fn all_seen(&self, prefix: &[u8], view: View<'_>) -> Result<BTreeMap<Vec<u8>, Arc<[u8]>>> {
-        let mut best: BTreeMap<Vec<u8>, (usize, Epoch, Arc<[u8]>)> = BTreeMap::new();
+        let mut best: BTreeMap<Vec<u8>, (usize, Arc<[u8]>)> = BTreeMap::new();
         for (row, value) in self.layers.prefix(prefix)? {
             let (stem, line, epoch) = key::split(&row)?;
             let place = if line == view.line && epoch <= view.until {
@@ -86,13 +86,13 @@ impl State {
             };
             // Epochs of one line come in rising order, so that the last of the nearest line stays.
             match best.get(stem) {
-                Some((at, _, _)) if place > *at => {}
+                Some((at, _)) if place > *at => {}
                 _ => {
-                    best.insert(stem.to_vec(), (place, epoch, value));
+                    best.insert(stem.to_vec(), (place, value));
                 }
             }
         }
-        Ok(best.into_iter().map(|(stem, (_, _, value))| (stem, value)).collect())
+        Ok(best.into_iter().map(|(stem, (_, value))| (stem, value)).collect())
     }
 
     /// Writes a version. Blocks that nothing names any more after that are freed.

@@ -9,7 +9,7 @@
 use std::ops::Bound;
 use std::path::Path;
 
-use redb::{Database, Durability, ReadOnlyTable, ReadableDatabase, ReadableTable, TableDefinition};
+use redb::{Database, Durability, ReadOnlyTable, ReadableDatabase, TableDefinition};
 
 use crate::error::{Error, Result};
 use crate::rows::key::{self, Epoch, LineId};
@@ -29,6 +29,9 @@ pub(crate) struct Rows {
     rows: ReadOnlyTable<&'static [u8], &'static [u8]>,
     written: ReadOnlyTable<&'static [u8], ()>,
 }
+
+/// A row that an epoch wrote: where the index says so, the row's stem, the epoch.
+pub(crate) type Written = (Vec<u8>, Vec<u8>, Epoch);
 
 fn failed<E: Into<redb::Error>>(error: E) -> Error {
     match error.into() {
@@ -124,7 +127,7 @@ impl Rows {
         epochs: (Epoch, Epoch),
         after: Option<&[u8]>,
         most: usize,
-    ) -> Result<Vec<(Vec<u8>, Vec<u8>, Epoch)>> {
+    ) -> Result<Vec<Written>> {
         let first = key::of_line(b'w', line, Some(epochs.0));
         let from = after.map_or(Bound::Included(first.as_slice()), Bound::Excluded);
         let mut found = Vec::new();

@@ -105,19 +105,18 @@ impl Segments {
         lock(&self.pending).contains_key(&segment)
     }
 
-    fn file(&self, segment: u64) -> Result<Arc<File>> {
+    fn file(&self, segment: u64, make: bool) -> Result<Arc<File>> {
         let mut open = lock(&self.open);
         if let Some(file) = open.files.get(&segment) {
             return Ok(file.clone());
         }
-        let file = OpenOptions::new()
-            .create(true)
-            .truncate(false)
-            .read(true)
-            .write(true)
-            .open(self.directory.join(format!("{segment:010}")))
-            .map_err(Error::io("opening a segment"))?;
-        let file = Arc::new(file);
+        let path = self.directory.join(format!("{segment:010}"));
+        let file = match OpenOptions::new().create(make).truncate(false).read(true).write(true).open(path) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                return Err(Error::corrupt(format!("segment {segment} is missing")));
+            }
+            file => Arc::new(file.map_err(Error::io("opening a segment"))?),
+        };
         open.files.insert(segment, file.clone());
         open.order.push_back(segment);
         if open.order.len() > OPEN
@@ -133,17 +132,23 @@ impl Segments {
         let segment = block / SEGMENT;
         lock(&self.dirty).insert(segment);
         let at = block % SEGMENT * BLOCK + within;
-        self.file(segment)?.write_all_at(bytes, at).map_err(Error::io("writing a segment"))
+        self.file(segment, true)?.write_all_at(bytes, at).map_err(Error::io("writing a segment"))
     }
 
-    /// Reads; what was never written reads as zeros.
+    /// Reads; what was never written of a block reads as zeros.
     pub(crate) fn read(&self, block: u64, within: u64, bytes: &mut [u8]) -> Result<()> {
         let at = block % SEGMENT * BLOCK + within;
-        let file = self.file(block / SEGMENT)?;
+        let file = self.file(block / SEGMENT, false)?;
         let mut done = 0;
         while done < bytes.len() {
             match file.read_at(&mut bytes[done..], at + done as u64) {
                 Ok(0) => {
+                    // The last block of a segment may end early, but something of it must be there.
+                    let end = at + done as u64;
+                    let zeros = (end.next_multiple_of(BLOCK) - end) as usize;
+                    if zeros < bytes.len() - done {
+                        return Err(Error::corrupt(format!("segment {} ends early", block / SEGMENT)));
+                    }
                     bytes[done..].fill(0);
                     break;
                 }
@@ -166,7 +171,7 @@ impl Segments {
         let made = dirty.iter().any(|&segment| segment == self.next().saturating_sub(1) / SEGMENT);
         let sync = || -> Result<()> {
             for &segment in &dirty {
-                self.file(segment)?.sync_data().map_err(Error::io("syncing a segment"))?;
+                self.file(segment, false)?.sync_data().map_err(Error::io("syncing a segment"))?;
             }
             if made {
                 // The newest may have been made since the last time, and so its name.
@@ -182,8 +187,8 @@ impl Segments {
     /// Gives blocks back to the disk. Doing it again is harmless.
     pub(crate) fn give_back(&self, block: u64, blocks: u64) -> Result<()> {
         let _nobody = write_lock(&self.reading);
-        platform::punch(&*self.file(block / SEGMENT)?, block % SEGMENT * BLOCK, blocks * BLOCK)
-            .map_err(Error::io("giving space back"))?;
+        let file = self.file(block / SEGMENT, true)?;
+        platform::punch(&file, block % SEGMENT * BLOCK, blocks * BLOCK).map_err(Error::io("giving space back"))?;
         Ok(())
     }
 

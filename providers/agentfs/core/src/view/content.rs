@@ -68,7 +68,8 @@ impl View {
                 Place::Below => {
                     // In a file below there may be both within the run.
                     let end = end.min(node.inode.lower_limit);
-                    let found = platform::seek(&*self.below_file(&node)?, at, what == Seek::Hole);
+                    let file = self.below_file(&node)?;
+                    let found = platform::seek(&file, at, what == Seek::Hole);
                     let found = found.map_err(Error::io("seeking in a file below"))?.unwrap_or(end);
                     if found < end {
                         return Ok(found);

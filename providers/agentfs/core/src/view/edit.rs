@@ -183,10 +183,10 @@ impl Edit<'_> {
         let start = index * CHUNK;
         let end = at + bytes.len() as u64;
         let mut edges = Vec::new();
-        if at % BLOCK != 0 {
+        if !at.is_multiple_of(BLOCK) {
             edges.push(block);
         }
-        if end % BLOCK != 0 && end < self.size && edges.first() != Some(&(block + run - 1)) {
+        if !end.is_multiple_of(BLOCK) && end < self.size && edges.first() != Some(&(block + run - 1)) {
             edges.push(block + run - 1);
         }
         for edge in edges {
@@ -220,13 +220,13 @@ impl Edit<'_> {
             let (index, block) = (at / CHUNK, (at % CHUNK / BLOCK) as usize);
             let end = (at / BLOCK + 1) * BLOCK;
             let below = at / BLOCK * BLOCK < self.lower_limit;
-            if at % BLOCK == 0 && to >= (index + 1) * CHUNK && at % CHUNK == 0 && !below {
+            if at.is_multiple_of(BLOCK) && to >= (index + 1) * CHUNK && at.is_multiple_of(CHUNK) && !below {
                 // A whole chunk with nothing below it: as if it had never been written.
                 *self.load(index)? = Chunk::default();
                 at += CHUNK;
                 continue;
             }
-            let whole = at % BLOCK == 0 && (end <= to || to >= self.size);
+            let whole = at.is_multiple_of(BLOCK) && (end <= to || to >= self.size);
             let place = &mut self.load(index)?.0[block];
             let nowhere = *place == Place::Hole || (*place == Place::Below && !below);
             if whole {
@@ -244,7 +244,7 @@ impl Edit<'_> {
         if size < self.size {
             let edge = size.next_multiple_of(BLOCK).min(self.size);
             self.lower_limit = self.lower_limit.min(size);
-            if size % BLOCK != 0 {
+            if !size.is_multiple_of(BLOCK) {
                 // Of what lies below, the limit cuts off the rest.
                 let (index, block) = (size / CHUNK, (size % CHUNK / BLOCK) as usize);
                 if matches!(self.load(index)?.0[block], Place::Store { .. }) {

@@ -81,13 +81,17 @@ struct Named {
 
 impl View {
     pub(crate) fn new(engine: Arc<Engine>, line: LineId, at: Option<Epoch>) -> Result<Self> {
-        let pen = if at.is_none() { Some(engine.pen(line)?) } else { None };
-        let (chain, base) = {
+        // Held first: what is there after that stays.
+        let epoch = at.unwrap_or(Epoch::MAX);
+        engine.hold(line, epoch)?;
+        let look = || {
+            let pen = if at.is_none() { Some(engine.pen(line)?) } else { None };
             let state = read_lock(&engine.state);
-            let base = state.lines.get(&line).ok_or(Error::NotFound)?.base;
-            (state.chain(line)?, base)
+            let there = |of: &&state::Line| at.is_none_or(|epoch| of.points.contains_key(&epoch));
+            let base = state.lines.get(&line).filter(there).ok_or(Error::NotFound)?.base;
+            Ok((pen, state.chain(line)?, base))
         };
-        engine.hold(line, at.unwrap_or(Epoch::MAX));
+        let (pen, chain, base) = look().inspect_err(|_| engine.release(line, epoch))?;
         Ok(Self { engine, line, at, chain, base, pen, known: Mutex::default(), open: Mutex::default() })
     }
 

@@ -24,20 +24,20 @@ impl View {
 
     /// Makes an empty regular file. Counts that it is known.
     pub fn create(&self, parent: Ino, name: &[u8], owner: Owner) -> Result<Attr> {
-        self.make(parent, name, new(Kind::File, owner))
+        self.make(parent, name, &new(Kind::File, owner))
     }
 
     /// Makes a directory. Counts that it is known.
     pub fn mkdir(&self, parent: Ino, name: &[u8], owner: Owner) -> Result<Attr> {
-        self.make(parent, name, Inode { nlink: 2, ..new(Kind::Directory, owner) })
+        self.make(parent, name, &Inode { nlink: 2, ..new(Kind::Directory, owner) })
     }
 
     /// Makes a pipe, a socket's name, a device node (`rdev` as `makedev` makes it) or a regular file. Counts that it is known.
     pub fn mknod(&self, parent: Ino, name: &[u8], kind: Kind, owner: Owner, rdev: u64) -> Result<Attr> {
         match kind {
             Kind::Directory | Kind::Symlink => Err(Error::Invalid("not made by mknod")),
-            Kind::CharDevice | Kind::BlockDevice => self.make(parent, name, Inode { rdev, ..new(kind, owner) }),
-            Kind::File | Kind::Fifo | Kind::Socket => self.make(parent, name, new(kind, owner)),
+            Kind::CharDevice | Kind::BlockDevice => self.make(parent, name, &Inode { rdev, ..new(kind, owner) }),
+            Kind::File | Kind::Fifo | Kind::Socket => self.make(parent, name, &new(kind, owner)),
         }
     }
 
@@ -50,10 +50,10 @@ impl View {
             return Err(Error::NameTooLong);
         }
         let inode = Inode { size: target.len() as u64, target: target.to_vec(), ..new(Kind::Symlink, owner) };
-        self.make(parent, name, Inode { mode: 0o777, ..inode })
+        self.make(parent, name, &Inode { mode: 0o777, ..inode })
     }
 
-    fn make(&self, parent: Ino, name: &[u8], inode: Inode) -> Result<Attr> {
+    fn make(&self, parent: Ino, name: &[u8], inode: &Inode) -> Result<Attr> {
         let pen = self.writable()?;
         check_name(name)?;
         let _ops = lock(&pen.ops);

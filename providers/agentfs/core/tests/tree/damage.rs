@@ -75,6 +75,11 @@ fn lost_contents_and_leaked_blocks_are_found() {
     std::fs::remove_file(&segment).unwrap();
     let report = Workspace::fsck(&place.store(), &place.lower(), true).unwrap();
     assert!(!report.problems.is_empty() && !report.repaired, "{report:?}");
+    let workspace = open(&place).unwrap();
+    let view = workspace.view(branch).unwrap();
+    let lost = view.read(at(&view, "file"), 0, 10).unwrap_err();
+    assert!(matches!(lost, Error::Corrupt(_)), "not zeros: {lost}");
+    drop((view, workspace));
     std::fs::write(&segment, &whole).unwrap();
     place.check();
     // Cut in the middle.

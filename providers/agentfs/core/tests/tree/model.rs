@@ -454,7 +454,7 @@ impl World {
 
 /// How many cases; `AGENTFS_CASES` asks for more.
 fn cases() -> u32 {
-    std::env::var("AGENTFS_CASES").ok().and_then(|count| count.parse().ok()).unwrap_or(40)
+    std::env::var("AGENTFS_CASES").ok().and_then(|count| count.parse().ok()).unwrap_or(24)
 }
 
 proptest! {

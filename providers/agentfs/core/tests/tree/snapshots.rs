@@ -112,6 +112,7 @@ fn a_view_keeps_its_snapshot_from_being_deleted() {
     assert!(matches!(workspace.delete_snapshot(id), Err(Error::Busy(_))));
     let view = workspace.view(branch).unwrap();
     assert!(matches!(workspace.delete_branch(branch), Err(Error::Busy(_))));
+    assert!(matches!(workspace.view(branch), Err(Error::Busy(_))), "inodes are counted in one place");
     drop((old, view));
     workspace.delete_snapshot(id).unwrap();
     assert!(matches!(workspace.delete_snapshot(id), Err(Error::NotFound)));

@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use crate::engine::Engine;
+use crate::engine::{Engine, Synced};
 use crate::error::{Error, Result};
 use crate::rows::key;
 use crate::store::log::Log;
@@ -21,6 +21,9 @@ use crate::{lock, read_lock, write_lock};
 const WRITE: Duration = Duration::from_millis(5);
 /// How long it may be before it is on the disk, unasked.
 const SYNC: Duration = Duration::from_secs(1);
+
+/// Space that is kept for deleting, in bytes: more than rows that wait for the log can take.
+const KEEP: u64 = 2 << 20;
 
 impl Engine {
     /// Writes all rows that wait to the log, as one batch, and gives its number. They survive the death of the process then.
@@ -48,21 +51,35 @@ impl Engine {
 
     /// Takes everything that was changed before this call to the disk, and gives space back that is free since then.
     pub(crate) fn sync(&self) -> Result<()> {
-        let mut marked = lock(&self.syncing);
+        let mut synced = lock(&self.syncing);
         let free = std::mem::take(&mut write_lock(&self.state).free);
-        let result = self.sync_to_disk(&mut marked);
+        let result = self.sync_to_disk(&mut synced);
         if let Err(error) = result {
             write_lock(&self.state).free.extend(free);
             return Err(error);
         }
-        self.give_back(free)
+        drop(synced);
+        self.give_back(free)?;
+        self.keep_reserve();
+        Ok(())
     }
 
-    fn sync_to_disk(&self, marked: &mut u64) -> Result<()> {
+    fn sync_to_disk(&self, synced: &mut Synced) -> Result<()> {
+        if synced.failed {
+            // After such an error the system forgets what it could not write, and says that all is well from then on.
+            let source = std::io::Error::other("the disk lost something that was written before");
+            return Err(Error::Io { what: "syncing; the store has to be opened anew", source });
+        }
         let batch = self.flush()?;
-        if batch == *marked {
+        if batch == synced.batch {
             return Ok(());
         }
+        let result = self.mark(batch, synced);
+        synced.failed |= matches!(result, Err(Error::Io { .. }));
+        result
+    }
+
+    fn mark(&self, batch: u64, synced: &mut Synced) -> Result<()> {
         self.segments.sync()?;
         // The mark may only be read where what it covers can be.
         let previous = lock(&self.previous_log).take();
@@ -73,16 +90,35 @@ impl Engine {
                 return synced;
             }
         }
-        let file = {
+        let (file, number) = {
             let mut log = lock(&self.log);
             log.mark(batch)?;
-            log.file()?
+            (log.file()?, log.number())
         };
         file.sync_data().map_err(Error::io("syncing the log"))?;
-        let names = File::open(self.directory.join("log")).and_then(|dir| dir.sync_all());
-        names.map_err(Error::io("syncing the log"))?;
-        *marked = batch;
+        if number != synced.log {
+            let names = File::open(self.directory.join("log")).and_then(|dir| dir.sync_all());
+            names.map_err(Error::io("syncing the log"))?;
+        }
+        (synced.batch, synced.log) = (batch, number);
         Ok(())
+    }
+
+    /// Keeps space for deleting on a disk that others have filled, while there is enough of it.
+    pub(crate) fn keep_reserve(&self) {
+        let path = self.directory.join("reserve");
+        if path.exists() || self.disk_free().is_ok_and(|free| free < KEEP * 8) {
+            return;
+        }
+        // Without one deleting may fail on a full disk, which is no reason not to go on.
+        let _ = std::fs::write(path, vec![0xa5; KEEP as usize]);
+    }
+
+    /// Before something is deleted: gives the reserve up if the disk is full.
+    pub(crate) fn spend_reserve(&self) {
+        if self.disk_free().is_ok_and(|free| free < KEEP) {
+            let _ = std::fs::remove_file(self.directory.join("reserve"));
+        }
     }
 
     /// Gives blocks back to the disk, and removes segments that nothing is in.

@@ -5,7 +5,7 @@
 //! - `reclaim`: what deleted snapshots and branches leave.
 //! - `fsck`: everything compared with everything.
 //!
-//! Locks, in the order in which they are taken: a pen's stripe, a pen's `ops`, `checkpointing`, `syncing`, the log, a pen's gate, the state.
+//! Locks, in the order in which they are taken: a pen's stripe, a pen's `ops`, `reclaiming`, `checkpointing`, `syncing`, the log, a pen's gate, the state.
 
 mod durable;
 mod fsck;
@@ -83,6 +83,17 @@ pub(crate) struct Pen {
     pub(crate) gate: Mutex<Arc<Gate>>,
 }
 
+/// How far the disk has it.
+#[derive(Default)]
+struct Synced {
+    /// The last batch that a mark covers.
+    batch: u64,
+    /// The log file whose name is on the disk.
+    log: u64,
+    /// The disk could not keep something that it had been given: what it has is not known any more.
+    failed: bool,
+}
+
 /// See the module.
 pub(crate) struct Engine {
     pub(crate) state: RwLock<State>,
@@ -96,7 +107,8 @@ pub(crate) struct Engine {
     previous_log: Mutex<Option<File>>,
     base: Mutex<Base>,
     checkpointing: Mutex<()>,
-    syncing: Mutex<u64>,
+    reclaiming: Mutex<()>,
+    syncing: Mutex<Synced>,
     pens: Mutex<HashMap<LineId, Arc<Pen>>>,
     views: Mutex<HashMap<(LineId, Epoch), usize>>,
     events: Mutex<std::collections::BTreeSet<Event>>,
@@ -110,6 +122,11 @@ pub(crate) struct Engine {
 impl Engine {
     /// Makes an empty store.
     pub(crate) fn create(directory: &Path, lower: &Path) -> Result<()> {
+        if let (Ok(store), Ok(lower)) = (std::path::absolute(directory), lower.canonicalize())
+            && store.ancestors().any(|above| above.canonicalize().is_ok_and(|above| above == lower))
+        {
+            return Err(Error::Invalid("the store cannot be in the lower directory"));
+        }
         let lower = Lower::open(lower)?;
         for part in ["", "log", "data"] {
             match std::fs::create_dir(directory.join(part)) {
@@ -180,7 +197,8 @@ impl Engine {
             previous_log: Mutex::new(None),
             base: Mutex::new(base),
             checkpointing: Mutex::new(()),
-            syncing: Mutex::new(0),
+            reclaiming: Mutex::default(),
+            syncing: Mutex::default(),
             pens: Mutex::default(),
             views: Mutex::default(),
             events: Mutex::default(),
@@ -194,6 +212,7 @@ impl Engine {
             engine.checkpoint()?;
         }
         engine.drop_orphans()?;
+        engine.keep_reserve();
         Ok(engine)
     }
 

@@ -12,9 +12,12 @@ use crate::{lock, read_lock, write_lock};
 
 /// Rows that are looked at while others wait.
 const STEP: usize = 128;
+/// Points to clear up from which on it pays to bring the base up to date before.
+const MANY: usize = 8;
 
 impl Engine {
     pub(crate) fn delete_snapshot(&self, id: u64) -> Result<()> {
+        self.spend_reserve();
         {
             let mut state = write_lock(&self.state);
             let snapshot = state.snapshots.get(&id).ok_or(Error::NotFound)?;
@@ -27,6 +30,7 @@ impl Engine {
     }
 
     pub(crate) fn delete_branch(&self, line: LineId) -> Result<()> {
+        self.spend_reserve();
         {
             let mut state = write_lock(&self.state);
             if self.is_held(line, Epoch::MAX) {
@@ -41,6 +45,11 @@ impl Engine {
     /// Clears up behind everything that was deleted. The space itself comes back with the next sync. Costs what the
     /// deleted epochs wrote.
     pub(crate) fn reclaim(&self) -> Result<()> {
+        let _one = lock(&self.reclaiming);
+        if read_lock(&self.state).dead.len() > MANY {
+            // Each point looks through the rows in memory, so that few should be there. A full disk may not allow it.
+            let _ = self.checkpoint();
+        }
         loop {
             let Some(&(line, epoch)) = read_lock(&self.state).dead.first() else { return Ok(()) };
             self.clear(line, epoch)?;

@@ -18,6 +18,8 @@ fn a_newer_format_another_directory_and_a_second_opener_are_refused() {
     assert!(matches!(open(&place), Err(Error::Busy(_))));
     assert!(matches!(Workspace::create(&place.store(), &place.lower()), Err(Error::Exists)));
     drop(workspace);
+    let inside = place.lower().join("store");
+    assert!(matches!(Workspace::create(&inside, &place.lower()), Err(Error::Invalid(_))));
     let other = tempfile::tempdir().unwrap();
     assert!(matches!(Workspace::open(&place.store(), other.path(), Options::default()), Err(Error::OtherLower)));
     let format = place.store().join("format");

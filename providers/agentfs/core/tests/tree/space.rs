@@ -162,6 +162,10 @@ fn a_real_full_disk_damages_nothing() {
     let view = workspace.view(branch).unwrap();
     make(&view, "kept", &vec![7; MIB as usize]);
     let id = snapshot(&workspace, branch);
+    let short = make(&view, "short", &vec![8; MIB as usize]);
+    let doomed = snapshot(&workspace, branch);
+    view.unlink(ROOT, b"short").unwrap();
+    view.forget(short, 1);
     let ino = make(&view, "file", b"");
     let mut written = 0;
     let error = loop {
@@ -185,6 +189,10 @@ fn a_real_full_disk_damages_nothing() {
     };
     assert!(matches!(refused, Error::NoSpace), "{refused}");
     assert!(matches!(workspace.sync(), Err(Error::NoSpace)));
+    let full = workspace.used();
+    workspace.delete_snapshot(doomed).unwrap();
+    workspace.reclaim().unwrap();
+    assert_eq!(workspace.used(), full - MIB, "deleting works on a disk that others have filled");
     assert_eq!(view.getattr(ino).unwrap().size, written);
     assert_eq!(content(&view, "kept"), vec![7; MIB as usize]);
     std::fs::remove_file(rest).unwrap();

@@ -1,7 +1,9 @@
 //! Deleting: what only a snapshot or a branch needed goes, in small steps, and nobody waits for it.
 //!
-//! What is looked at is what the epochs wrote that the deleted point stood for, never the whole tree. The name is gone at once; that
+//! What is looked at is what was written between the deleted point and the one before it, or the next one, never the whole tree. The name is gone at once; that
 //! there is something to clear up is a row, so that a crash in between leaves it to the next who opens the store.
+
+use std::collections::BTreeSet;
 
 use crate::engine::Engine;
 use crate::error::{Error, Result};
@@ -59,32 +61,52 @@ impl Engine {
     }
 
     fn clear(&self, line: LineId, epoch: Epoch) -> Result<()> {
-        let (chain, epochs, in_memory, base) = {
-            let state = read_lock(&self.state);
-            let epochs = state.epochs_of(line, epoch);
-            let base = state.layers.base.clone();
-            (state.chain(line)?, epochs, state.layers.written(line, epochs)?, base)
-        };
-        let step = |rows: &mut dyn Iterator<Item = (&[u8], Epoch)>| -> Result<()> {
+        let chain = read_lock(&self.state).chain(line)?;
+        self.scan(line, epoch, &mut |side, rows| {
             self.flush_if_many()?;
             let mut state = write_lock(&self.state);
-            for (stem, epoch) in rows {
+            for (stem, written) in rows {
+                let Some(epoch) = side.version(&state, stem, line, *written)? else { continue };
                 let next = state.next_version(stem, line, epoch)?.map(|(next, _)| next);
                 if state.lines.get(&line).is_some_and(|line| !line.needs(epoch, next)) {
                     state.erase(stem, epoch, View { line, until: epoch, chain: &chain })?;
                 }
             }
             Ok(())
+        })?;
+        Ok(())
+    }
+
+    /// Shows rows among which everything is that is seen from this point alone, and says on which side of it that was so.
+    ///
+    /// What only this point sees was written since the point before it, and was replaced before the next one. Both sides are looked at in turn
+    /// until one is through: deleting one snapshot after the other, in whatever order, must not look at the same rows again and again.
+    fn scan(&self, line: LineId, epoch: Epoch, visit: &mut Visit<'_>) -> Result<Side> {
+        let (older, newer, in_memory, base) = {
+            let state = read_lock(&self.state);
+            let older = state.epochs_of(line, epoch);
+            let newer = state.epochs_behind(line, epoch);
+            let written = |epochs: Option<(Epoch, Epoch)>| match epochs {
+                Some(epochs) => state.layers.written(line, epochs),
+                None => Ok(Vec::new()),
+            };
+            (older, newer, [written(Some(older))?, written(newer)?], state.layers.base.clone())
         };
-        for rows in in_memory.chunks(STEP) {
-            step(&mut rows.iter().map(|(stem, epoch)| (stem.as_slice(), *epoch)))?;
+        for (side, rows) in [Side::Older, Side::Newer].into_iter().zip(&in_memory) {
+            rows.chunks(STEP).try_for_each(|rows| visit(side, rows))?;
         }
-        let mut after: Option<Vec<u8>> = None;
+        let [seen_older, seen_newer] = in_memory.map(|rows| rows.into_iter().collect::<BTreeSet<_>>());
+        let mut sides = vec![(Side::Older, older, seen_older, None::<Vec<u8>>)];
+        sides.extend(newer.map(|newer| (Side::Newer, newer, seen_newer, None)));
         loop {
-            let rows = base.written(line, epochs, after.as_deref(), STEP)?;
-            let Some((last, _, _)) = rows.last() else { return Ok(()) };
-            after = Some(last.clone());
-            step(&mut rows.iter().map(|(_, stem, epoch)| (stem.as_slice(), *epoch)))?;
+            for (side, epochs, seen, after) in &mut sides {
+                let rows = base.written(line, *epochs, after.as_deref(), STEP)?;
+                let Some((last, _, _)) = rows.last() else { return Ok(*side) };
+                *after = Some(last.clone());
+                let fresh = rows.into_iter().map(|(_, stem, epoch)| (stem, epoch));
+                let fresh: Vec<_> = fresh.filter(|row| !seen.contains(row)).collect();
+                visit(*side, &fresh)?;
+            }
         }
     }
 
@@ -92,45 +114,58 @@ impl Engine {
         if read_lock(&self.state).layers.unlogged() > super::WAITING { self.flush().map(drop) } else { Ok(()) }
     }
 
-    /// Bytes of contents that only this snapshot holds: what deleting it would give back. Costs what its epochs wrote.
+    /// Bytes of contents that only this snapshot holds: what deleting it would give back. Costs what its epochs wrote, or the
+    /// next ones, whichever is less.
     pub(crate) fn usage(&self, id: u64) -> Result<u64> {
-        let state = read_lock(&self.state);
-        let snapshot = state.snapshots.get(&id).ok_or(Error::NotFound)?;
-        let (line, epoch) = (snapshot.line, snapshot.epoch);
-        let of = state.lines.get(&line).ok_or_else(|| Error::corrupt("a snapshot's line is missing"))?;
-        if of.points.get(&epoch).is_none_or(|&count| count > 1) {
-            return Ok(0);
-        }
-        let epochs = state.epochs_of(line, epoch);
-        let mut without = of.clone();
-        without.points.remove(&epoch);
-        let chain = state.chain(line)?;
-        let mut blocks = 0;
-        let mut add = |stem: &[u8], at: Epoch, state: &State| -> Result<()> {
-            let next = state.next_version(stem, line, at)?.map(|(next, _)| next);
-            if stem.first() == Some(&b'c')
-                && !without.needs(at, next)
-                && let Some(row) = state.layers.get(&key::versioned(stem, line, at))?
-            {
-                blocks += state.only_here(stem, &row, View { line, until: at, chain: &chain })?.len() as u64;
+        let (line, epoch, without, chain) = {
+            let state = read_lock(&self.state);
+            let snapshot = state.snapshots.get(&id).ok_or(Error::NotFound)?;
+            let (line, epoch) = (snapshot.line, snapshot.epoch);
+            let of = state.lines.get(&line).ok_or_else(|| Error::corrupt("a snapshot's line is missing"))?;
+            if of.points.get(&epoch).is_none_or(|&count| count > 1) {
+                return Ok(0);
             }
-            Ok(())
+            let mut without = of.clone();
+            without.points.remove(&epoch);
+            (line, epoch, without, state.chain(line)?)
         };
-        let in_memory = state.layers.written(line, epochs)?;
-        for (stem, at) in &in_memory {
-            add(stem, *at, &state)?;
-        }
-        let mut after: Option<Vec<u8>> = None;
-        loop {
-            let rows = state.layers.base.written(line, epochs, after.as_deref(), STEP)?;
-            let Some((last, _, _)) = rows.last() else { return Ok(blocks * BLOCK) };
-            after = Some(last.clone());
-            for (_, stem, at) in &rows {
-                let counted = in_memory.iter().any(|(other, epoch)| other == stem && epoch == at);
-                if !counted {
-                    add(stem, *at, &state)?;
+        let mut blocks = [0, 0];
+        let side = self.scan(line, epoch, &mut |side, rows| {
+            let state = read_lock(&self.state);
+            for (stem, written) in rows.iter().filter(|(stem, _)| stem.first() == Some(&b'c')) {
+                let Some(at) = side.version(&state, stem, line, *written)? else { continue };
+                let next = state.next_version(stem, line, at)?.map(|(next, _)| next);
+                if !without.needs(at, next)
+                    && let Some(row) = state.layers.get(&key::versioned(stem, line, at))?
+                {
+                    let only = state.only_here(stem, &row, View { line, until: at, chain: &chain })?;
+                    blocks[side as usize] += only.len() as u64;
                 }
             }
+            Ok(())
+        })?;
+        Ok(blocks[side as usize] * BLOCK)
+    }
+}
+
+/// Is shown rows: their stems and the epochs that wrote them.
+type Visit<'a> = dyn FnMut(Side, &[(Vec<u8>, Epoch)]) -> Result<()> + 'a;
+
+/// Where rows were written that are looked at.
+#[derive(Clone, Copy)]
+enum Side {
+    /// Since the point before.
+    Older,
+    /// After the point, until the next.
+    Newer,
+}
+
+impl Side {
+    /// The version that may be needed no more: the one that was written, or the one that it replaced.
+    fn version(self, state: &State, stem: &[u8], line: LineId, written: Epoch) -> Result<Option<Epoch>> {
+        match self {
+            Self::Older => Ok(Some(written)),
+            Self::Newer => state.version_before(stem, line, written),
         }
     }
 }

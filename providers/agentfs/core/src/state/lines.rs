@@ -202,4 +202,11 @@ impl State {
         let before = self.lines.get(&id).and_then(|line| line.points.range(..epoch).next_back());
         (before.map_or(0, |(&before, _)| before + 1), epoch)
     }
+
+    /// The epochs after a point, until the next one or the pen; `None`: nobody sees anything after it.
+    pub(crate) fn epochs_behind(&self, id: LineId, epoch: Epoch) -> Option<(Epoch, Epoch)> {
+        let line = self.lines.get(&id).filter(|_| epoch < Epoch::MAX)?;
+        let next = line.points.range(epoch + 1..).next().map(|(&next, _)| next);
+        next.or(line.pen.then_some(line.epoch)).map(|next| (epoch + 1, next))
+    }
 }

@@ -33,8 +33,11 @@ impl State {
         let mut lines = Vec::new();
         let mut at = self.lines.get(&line).ok_or(Error::NotFound)?;
         while let Some((parent, epoch)) = at.parent {
-            lines.push((parent, epoch));
             at = self.lines.get(&parent).ok_or_else(|| Error::corrupt(format!("line {parent} is missing")))?;
+            // A base never had a pen, and so has no rows.
+            if at.parent.is_some() {
+                lines.push((parent, epoch));
+            }
         }
         let places = lines.iter().enumerate().map(|(at, &(line, _))| (line, at)).collect();
         Ok(Chain { lines: lines.into(), places: Arc::new(places) })
@@ -44,6 +47,11 @@ impl State {
     fn in_line(&self, stem: &[u8], line: LineId, until: Epoch) -> Result<Option<(Epoch, Arc<[u8]>)>> {
         let found = self.layers.last(&key::versioned(stem, line, 0), &key::versioned(stem, line, until))?;
         Ok(found.map(|(row, value)| (key::be64(&row[row.len() - 8..]), value)))
+    }
+
+    /// The epoch of the version before this one in the same line.
+    pub(crate) fn version_before(&self, stem: &[u8], line: LineId, epoch: Epoch) -> Result<Option<Epoch>> {
+        Ok(self.in_line(stem, line, epoch.saturating_sub(1))?.map(|(epoch, _)| epoch))
     }
 
     /// What is seen of a row; `None`: no version of it.
@@ -99,7 +107,8 @@ impl State {
     pub(crate) fn write(&mut self, stem: &[u8], value: Vec<u8>, view: View<'_>) -> Result<()> {
         let row = key::versioned(stem, view.line, view.until);
         let line = self.lines.get(&view.line).ok_or(Error::NotFound)?;
-        let merged = line.is_merged() && line.epoch == view.until;
+        // A change that a snapshot overtook may have been overtaken by a deletion, too.
+        let merged = line.is_merged() || line.epoch != view.until;
         let is_chunk = stem.first() == Some(&b'c');
         let old = if is_chunk || merged { self.layers.get(&row)? } else { None };
         if is_chunk {

@@ -62,6 +62,8 @@ struct Known {
     orphan: bool,
     /// It never had a name, and may be given one.
     linkable: bool,
+    /// It has no row, and lost its last name.
+    unlinked: bool,
 }
 
 /// An inode, and whether it has a row.
@@ -77,6 +79,8 @@ struct Named {
     kind: Kind,
     /// Where below, if the name is the lower directory's own.
     path: Option<Vec<u8>>,
+    /// What was found there, if nothing of it was ever changed.
+    found: Option<Found>,
 }
 
 impl View {
@@ -141,8 +145,14 @@ impl View {
             return;
         }
         let mut known = lock(&self.known);
-        let entry =
-            known.entry(ino).or_insert_with(|| Known { count: 0, parent, path: None, orphan: false, linkable: false });
+        let entry = known.entry(ino).or_insert_with(|| Known {
+            count: 0,
+            parent,
+            path: None,
+            orphan: false,
+            linkable: false,
+            unlinked: false,
+        });
         entry.count += 1;
         entry.parent = parent;
         if let Some(path) = path {
@@ -175,17 +185,34 @@ impl View {
         }
         let path = path.map_or_else(|| self.path_of(ino), |path| Ok(path.to_vec()))?;
         let Some(found) = self.engine.lower.find(&path)? else { return Err(self.changed(&path, "removed below")) };
+        let mut node = self.node_of(ino, &found, &path)?;
+        if lock(&self.known).get(&ino).is_some_and(|known| known.unlinked) {
+            node.inode.nlink = 0;
+        }
+        Ok(node)
+    }
+
+    /// An inode without a row, as it was found below.
+    fn node_of(&self, ino: Ino, found: &Found, path: &[u8]) -> Result<Node> {
         if ino != ROOT
             && self.engine.number_of(found.device, found.ino, found.btime, ino < crate::engine::LOWER)? != ino
         {
-            return Err(self.changed(&path, "replaced below"));
+            return Err(self.changed(path, "replaced below"));
         }
-        self.judge(&found, &path)?;
-        let mut inode = found.inode(&path);
+        self.judge(found, path)?;
+        let mut inode = found.inode(path);
         if found.kind == Kind::Symlink {
-            inode.target = self.engine.lower.target(&path)?.ok_or_else(|| self.changed(&path, "removed below"))?;
+            inode.target = self.engine.lower.target(path)?.ok_or_else(|| self.changed(path, "removed below"))?;
         }
         Ok(Node { ino, inode, has_row: false })
+    }
+
+    /// The inode that a name leads to.
+    fn node_named(&self, named: &Named) -> Result<Node> {
+        match (&named.found, &named.path) {
+            (Some(found), Some(path)) => self.node_of(named.ino, found, path),
+            (_, path) => self.node_at(named.ino, path.as_deref()),
+        }
     }
 
     /// What is found below must be what was there when the base was taken. A pen shows it as it is and says so; in a snapshot
@@ -232,8 +259,13 @@ impl View {
             return Ok(());
         }
         let place = {
-            let known = lock(&self.known);
-            known.get(&node.ino).and_then(|known| {
+            let mut known = lock(&self.known);
+            known.get_mut(&node.ino).and_then(|known| {
+                if known.unlinked {
+                    (known.unlinked, known.orphan) = (false, true);
+                    state.layers.put(&key::of_line(b'o', view.line, Some(node.ino)), Vec::new());
+                    return None;
+                }
                 let path = known.path.as_deref()?;
                 Some((known.parent, path.rsplit(|&byte| byte == b'/').next()?.to_vec()))
             })
@@ -266,20 +298,22 @@ impl View {
         check_name(name)?;
         if let Some(row) = self.seen(&key::entry(parent, name))? {
             let entry = Entry::decode(&row)?;
-            return Ok(entry.map(|Entry { ino, kind }| Named { ino, kind, path: None }));
+            return Ok(entry.map(|Entry { ino, kind }| Named { ino, kind, path: None, found: None }));
         }
         let Some(below) = self.below(parent)? else { return Ok(None) };
         let path = join(&below, name);
         let Some(found) = self.engine.lower.find(&path)? else { return Ok(None) };
         let mut ino = self.engine.number_of(found.device, found.ino, found.btime, false)?;
-        if let Some(row) = self.seen(&key::inode(ino))?
-            && let Some(Inode { origin: Some(Origin { btime, .. }), .. }) = Inode::decode(&row)?
+        let row = self.seen(&key::inode(ino))?;
+        if let Some(row) = &row
+            && let Some(Inode { origin: Some(Origin { btime, .. }), .. }) = Inode::decode(row)?
             && btime != found.btime
         {
             // The filesystem below used the number again for another file.
             ino = self.engine.number_of(found.device, found.ino, found.btime, true)?;
         }
-        Ok(Some(Named { ino, kind: found.kind, path: Some(path) }))
+        let kind = found.kind;
+        Ok(Some(Named { ino, kind, path: Some(path), found: Some(found).filter(|_| row.is_none()) }))
     }
 
     fn attr(&self, node: &Node) -> Attr {

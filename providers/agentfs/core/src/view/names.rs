@@ -17,7 +17,7 @@ impl View {
     /// What a name in a directory leads to. Counts that it is known.
     pub fn lookup(&self, parent: Ino, name: &[u8]) -> Result<Attr> {
         let named = self.resolve(parent, name)?.ok_or(Error::NotFound)?;
-        let node = self.node_at(named.ino, named.path.as_deref())?;
+        let node = self.node_named(&named)?;
         self.know(named.ino, parent, named.path.as_deref());
         Ok(self.attr(&node))
     }
@@ -147,11 +147,11 @@ impl View {
             (true, true) if !self.is_empty(&named)? => return Err(Error::NotEmpty),
             _ => {}
         }
-        let node = self.node_at(named.ino, named.path.as_deref())?;
+        let node = self.node_named(&named)?;
         let mut container = self.directory(parent)?;
         let now = platform::now();
         container.touch(now, -i32::from(directories));
-        let hidden = self.hidden(parent, name)?;
+        let hidden = self.hidden(parent, name, &named)?;
         self.change(|state, view| {
             state.write(&key::entry(parent, name), hidden, view)?;
             self.lose_name(state, view, node, now)?;
@@ -165,6 +165,13 @@ impl View {
         (node.inode.nlink, node.inode.ctime) = (left, now);
         if left > 0 {
             return self.put(state, view, &node);
+        }
+        if !node.has_row {
+            // There is nothing of ours to remove; who still knows it reads what is below.
+            if let Some(known) = lock(&self.known).get_mut(&node.ino) {
+                known.unlinked = true;
+            }
+            return Ok(());
         }
         if !self.is_known(node.ino) {
             return state.purge(node.ino, view);
@@ -188,7 +195,10 @@ impl View {
     }
 
     /// What the row of a name says when the name is gone.
-    pub(super) fn hidden(&self, parent: Ino, name: &[u8]) -> Result<Vec<u8>> {
+    pub(super) fn hidden(&self, parent: Ino, name: &[u8], named: &Named) -> Result<Vec<u8>> {
+        if named.path.is_some() {
+            return Ok(vec![WHITEOUT]);
+        }
         let below = match self.below(parent)? {
             Some(below) => self.engine.lower.find(&join(&below, name))?,
             None => None,

@@ -63,7 +63,7 @@ impl View {
             }
             None => from.touch(now, if exchange { 0 } else { -goes }),
         }
-        let hidden = self.hidden(parent, name)?;
+        let hidden = self.hidden(parent, name, &source)?;
         let new_place = Entry { ino: source.ino, kind: source.kind };
         let old_place = target.as_ref().filter(|_| exchange).map(|named| Entry { ino: named.ino, kind: named.kind });
         self.change(|state, view| {

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use crate::engine::{Engine, LOWER, Options};
+use crate::engine::{Engine, LOWER, Options, patiently};
 use crate::error::Result;
 use crate::rows::chunk::Chunk;
 use crate::rows::key::{self, Epoch};
@@ -34,7 +34,7 @@ pub struct Report {
 pub(crate) fn check(directory: &Path, lower: &Path, repair: bool) -> Result<Report> {
     let mut report = Report { repaired: true, ..Report::default() };
     super::format(directory)?;
-    if !Base::open(&directory.join("rows.redb"))?.check()? {
+    if !patiently(|| Base::open(&directory.join("rows.redb")))?.check()? {
         report.problems.push("the database of rows was damaged, and was repaired as far as it could be".into());
     }
     let options = Options { background: false, ..Options::default() };

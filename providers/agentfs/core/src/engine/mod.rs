@@ -150,17 +150,17 @@ impl Engine {
     /// Opens a store. `repair`: a log that is damaged in the middle ends there, instead of being refused.
     pub(crate) fn open(directory: &Path, lower: &Path, options: Options, repair: bool) -> Result<Self> {
         let held = File::create(directory.join("lock")).map_err(Error::io("opening the store"))?;
-        match rustix::fs::flock(&held, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => {}
-            Err(rustix::io::Errno::WOULDBLOCK) => return Err(Error::Busy("another process has the store open")),
-            Err(error) => return Err(Error::io("locking the store")(error)),
-        }
+        patiently(|| match rustix::fs::flock(&held, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(()),
+            Err(rustix::io::Errno::WOULDBLOCK) => Err(Error::Busy("another process has the store open")),
+            Err(error) => Err(Error::io("locking the store")(error)),
+        })?;
         let lower_ino = format(directory)?;
         let lower = Lower::open(lower)?;
         if lower.ino() != lower_ino {
             return Err(Error::OtherLower);
         }
-        let base = Base::open(&directory.join("rows.redb"))?;
+        let base = patiently(|| Base::open(&directory.join("rows.redb")))?;
         File::open(directory).and_then(|dir| dir.sync_all()).map_err(Error::io("opening the store"))?;
         let logs = directory.join("log");
         let mut layers = Layers::new(Arc::new(base.rows()?));
@@ -405,6 +405,18 @@ impl Engine {
         state.layers.put(&row, number.to_be_bytes().to_vec());
         Ok(number)
     }
+}
+
+/// Tries for a quarter of a second while somebody has the store open: a process that was just being started by the last one to have it
+/// holds copies of all its descriptors until it runs its program.
+fn patiently<T>(mut open: impl FnMut() -> Result<T>) -> Result<T> {
+    for _ in 0..50 {
+        match open() {
+            Err(Error::Busy(_)) => std::thread::sleep(std::time::Duration::from_millis(5)),
+            answer => return answer,
+        }
+    }
+    open()
 }
 
 /// Set in the numbers of inodes below that keep their own.

@@ -53,16 +53,18 @@ impl Engine {
             let _ = self.checkpoint();
         }
         loop {
-            let Some(&(line, epoch)) = read_lock(&self.state).dead.first() else { return Ok(()) };
-            self.clear(line, epoch)?;
-            write_lock(&self.state).rest(line, epoch);
+            let Some((line, points)) = read_lock(&self.state).dead_together() else { return Ok(()) };
+            self.clear(line, &points)?;
+            let mut state = write_lock(&self.state);
+            points.into_iter().for_each(|epoch| state.rest(line, epoch));
+            drop(state);
             self.wake();
         }
     }
 
-    fn clear(&self, line: LineId, epoch: Epoch) -> Result<()> {
+    fn clear(&self, line: LineId, points: &[Epoch]) -> Result<()> {
         let chain = read_lock(&self.state).chain(line)?;
-        self.scan(line, epoch, &mut |side, rows| {
+        self.scan(line, points, &mut |side, rows| {
             self.flush_if_many()?;
             let mut state = write_lock(&self.state);
             for (stem, written) in rows {
@@ -77,15 +79,18 @@ impl Engine {
         Ok(())
     }
 
-    /// Shows rows among which everything is that is seen from this point alone, and says on which side of it that was so.
+    /// Shows rows among which everything is that is seen from these points alone, between which no other is, and says on which side of
+    /// them that was so.
     ///
-    /// What only this point sees was written since the point before it, and was replaced before the next one. Both sides are looked at in turn
+    /// What only they see was written since the point before them, and was replaced before the next one. Both sides are looked at in turn
     /// until one is through: deleting one snapshot after the other, in whatever order, must not look at the same rows again and again.
-    fn scan(&self, line: LineId, epoch: Epoch, visit: &mut Visit<'_>) -> Result<Side> {
+    fn scan(&self, line: LineId, points: &[Epoch], visit: &mut Visit<'_>) -> Result<Side> {
         let (older, newer, in_memory, base) = {
             let state = read_lock(&self.state);
-            let older = state.epochs_of(line, epoch);
-            let newer = state.epochs_behind(line, epoch);
+            let first = points.iter().copied().min().unwrap_or_default();
+            let last = points.iter().copied().max().unwrap_or_default();
+            let older = (state.epochs_of(line, first).0, last);
+            let newer = if last == Epoch::MAX { None } else { state.epochs_behind(line, first) };
             let written = |epochs: Option<(Epoch, Epoch)>| match epochs {
                 Some(epochs) => state.layers.written(line, epochs),
                 None => Ok(Vec::new()),
@@ -130,7 +135,7 @@ impl Engine {
             (line, epoch, without, state.chain(line)?)
         };
         let mut blocks = [0, 0];
-        let side = self.scan(line, epoch, &mut |side, rows| {
+        let side = self.scan(line, &[epoch], &mut |side, rows| {
             let state = read_lock(&self.state);
             for (stem, written) in rows.iter().filter(|(stem, _)| stem.first() == Some(&b'c')) {
                 let Some(at) = side.version(&state, stem, line, *written)? else { continue };

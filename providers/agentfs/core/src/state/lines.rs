@@ -197,10 +197,19 @@ impl State {
         }
     }
 
-    /// The epochs whose rows nobody may need once the point is gone.
+    /// The epochs since the point before this one, which is deleted or might be.
     pub(crate) fn epochs_of(&self, id: LineId, epoch: Epoch) -> (Epoch, Epoch) {
         let before = self.lines.get(&id).and_then(|line| line.points.range(..epoch).next_back());
         (before.map_or(0, |(&before, _)| before + 1), epoch)
+    }
+
+    /// A line and points of it that were deleted, with no other point between them.
+    pub(crate) fn dead_together(&self) -> Option<(LineId, Vec<Epoch>)> {
+        let &(id, first) = self.dead.first()?;
+        let (from, _) = self.epochs_of(id, first);
+        let until = self.epochs_behind(id, first).map_or(Epoch::MAX, |(_, until)| until);
+        let together = |&&(line, epoch): &&(LineId, Epoch)| line == id && (from..=until).contains(&epoch);
+        Some((id, self.dead.iter().filter(together).map(|&(_, epoch)| epoch).collect()))
     }
 
     /// The epochs after a point, until the next one or the pen; `None`: nobody sees anything after it.

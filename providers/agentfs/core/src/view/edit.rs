@@ -45,6 +45,7 @@ impl View {
         let end = offset.checked_add(bytes.len() as u64).filter(|&end| end <= LARGEST).ok_or(Error::FileTooLarge)?;
         self.edit(ino, |edit| {
             edit.keep_small()?;
+            edit.leave_end(offset)?;
             edit.write(offset, bytes)?;
             edit.size = edit.size.max(end);
             Ok(())
@@ -68,6 +69,7 @@ impl View {
                 edit.zero(offset, end.min(edit.size))?;
             }
             if how != Allocate::Punch {
+                edit.leave_end(end)?;
                 edit.size = edit.size.max(end);
             }
             Ok(())
@@ -252,8 +254,24 @@ impl Edit<'_> {
                 }
             }
             self.drop_behind(size.next_multiple_of(BLOCK))?;
+        } else {
+            self.leave_end(size)?;
         }
         self.size = size;
+        Ok(())
+    }
+
+    /// Before the file becomes longer and what is between its end and `until` is not written: in its last block that may not be
+    /// zeros, if somebody wrote there in place and died before the new size was written down.
+    fn leave_end(&mut self, until: u64) -> Result<()> {
+        let (index, block) = (self.size / CHUNK, (self.size % CHUNK / BLOCK) as usize);
+        if until > self.size
+            && !self.size.is_multiple_of(BLOCK)
+            && matches!(self.load(index)?.0[block], Place::Store { .. })
+        {
+            let end = self.size.next_multiple_of(BLOCK).min(until);
+            self.write(self.size, &vec![0; (end - self.size) as usize])?;
+        }
         Ok(())
     }
 

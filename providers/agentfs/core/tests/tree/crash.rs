@@ -148,3 +148,22 @@ fn after_a_power_cut_all_is_as_at_the_last_sync() {
     place.check();
     assert_eq!(content(&place.open().view(branch).unwrap(), "new"), b"goes on");
 }
+
+#[test]
+fn what_was_written_behind_the_end_and_lost_does_not_come_back() {
+    let place = Place::new();
+    let workspace = place.create();
+    let branch = branch(&workspace);
+    let view = workspace.view(branch).unwrap();
+    make(&view, "file", &[1; 5000]);
+    workspace.sync().unwrap();
+    // In place, and longer; the new size is lost.
+    view.write(at(&view, "file"), 4990, &[2; 50]).unwrap();
+    drop((view, workspace));
+    let workspace = place.open();
+    let view = workspace.view(branch).unwrap();
+    let ino = at(&view, "file");
+    assert_eq!(view.getattr(ino).unwrap().size, 5000);
+    view.write(ino, 5020, &[3]).unwrap();
+    assert!(view.read(ino, 5000, 20).unwrap().iter().all(|&byte| byte == 0));
+}

@@ -48,7 +48,7 @@ fn a_snapshot_taken_while_others_write_is_a_point_in_time() {
     let stop = AtomicBool::new(false);
     let done: Vec<_> = files.iter().map(|_| AtomicU64::new(0)).collect();
     let slowest = AtomicU64::new(0);
-    let snapshots: Vec<(SnapshotId, Vec<u64>, Vec<u64>)> = std::thread::scope(|scope| {
+    let snapshots: Vec<(SnapshotId, Vec<u64>, Vec<u64>, Vec<Vec<u8>>)> = std::thread::scope(|scope| {
         for (&(one, two), done) in files.iter().zip(&done) {
             let (view, stop, slowest) = (&view, &stop, &slowest);
             scope.spawn(move || {
@@ -70,14 +70,22 @@ fn a_snapshot_taken_while_others_write_is_a_point_in_time() {
             .map(|_| {
                 std::thread::sleep(std::time::Duration::from_millis(5));
                 let before = counts();
-                (snapshot(&workspace, branch), before, counts())
+                let id = snapshot(&workspace, branch);
+                let after = counts();
+                // What is seen at once is what will be seen for ever.
+                let old = workspace.view_of(id).unwrap();
+                let inodes = files.iter().flat_map(|&(one, two)| [one, two]);
+                (id, before, after, inodes.map(|ino| old.read(ino, 0, 50_000).unwrap()).collect())
             })
             .collect();
         stop.store(true, Ordering::SeqCst);
         taken
     });
-    for (id, before, after) in &snapshots {
+    for (id, before, after, at_once) in &snapshots {
         let old = workspace.view_of(*id).unwrap();
+        let inodes = files.iter().flat_map(|&(one, two)| [one, two]);
+        let now: Vec<_> = inodes.map(|ino| old.read(ino, 0, 50_000).unwrap()).collect();
+        assert!(now == *at_once, "a snapshot changed after it was taken");
         for (nth, &(one, two)) in files.iter().enumerate() {
             assert!(old.lookup(ROOT, format!("one{nth}").as_bytes()).unwrap().ino == one);
             let step = |ino| {
@@ -92,7 +100,7 @@ fn a_snapshot_taken_while_others_write_is_a_point_in_time() {
             assert!(before[nth] <= two && one <= after[nth] + 1, "{before:?} {one} {two} {after:?}");
         }
     }
-    for (id, _, _) in snapshots {
+    for (id, _, _, _) in snapshots {
         workspace.delete_snapshot(id).unwrap();
     }
     drop(view);

@@ -46,6 +46,44 @@ fn snapshots(what: &str, workspace: &Workspace, branch: BranchId, view: &View, c
     Ok(())
 }
 
+/// How long single writes take while snapshots are taken, beside the same without snapshots.
+fn stalls(workspace: &Workspace, branch: BranchId, view: &View) -> Result<()> {
+    let ino = view.create(ROOT, b"stalls", ME)?.ino;
+    for (what, pause) in [("write of 4 KiB, nothing else going on", None), ("  a snapshot every millisecond", Some(1))]
+    {
+        let stop = std::sync::atomic::AtomicBool::new(false);
+        let mut times = Vec::new();
+        let mut taken = 0;
+        std::thread::scope(|scope| -> Result<()> {
+            let snapshots = scope.spawn(|| -> Result<u64> {
+                let mut taken = 0;
+                while !stop.load(std::sync::atomic::Ordering::SeqCst) {
+                    std::thread::sleep(Duration::from_millis(pause.unwrap_or(10)));
+                    if pause.is_some() {
+                        workspace.snapshot(branch, b"", Class::Instant)?;
+                        taken += 1;
+                    }
+                }
+                Ok(taken)
+            });
+            let begun = Instant::now();
+            while begun.elapsed() < Duration::from_secs(3) {
+                let one = Instant::now();
+                view.write(ino, times.len() as u64 % 1000 * 4096, &[1; 4096])?;
+                times.push(one.elapsed());
+            }
+            stop.store(true, std::sync::atomic::Ordering::SeqCst);
+            taken = snapshots.join().unwrap_or(Ok(0))?;
+            Ok(())
+        })?;
+        let over = times.iter().filter(|time| **time > Duration::from_millis(5)).count();
+        let most = times.iter().max().map_or(0.0, |time| time.as_secs_f64() * 1e3);
+        println!("{} writes, {taken} snapshots: over 5 ms {over}, the slowest {most:.1} ms", times.len());
+        spread(what, times);
+    }
+    Ok(())
+}
+
 fn resident() -> u64 {
     let pages = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     pages.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok()).unwrap_or(0) * 4096
@@ -102,6 +140,8 @@ fn run(directory: &Path, files: u64) -> Result<()> {
         }
         spread("  branch", times);
     }
+
+    stalls(&workspace, branch, &view)?;
 
     let large = view.lookup(ROOT, b"large")?.ino;
     for what in ["first 4 KiB write to 1 GiB below", "  after a snapshot"] {

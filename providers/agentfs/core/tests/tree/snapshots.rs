@@ -48,7 +48,9 @@ fn a_snapshot_taken_while_others_write_is_a_point_in_time() {
     let stop = AtomicBool::new(false);
     let done: Vec<_> = files.iter().map(|_| AtomicU64::new(0)).collect();
     let slowest = AtomicU64::new(0);
-    let snapshots: Vec<(SnapshotId, Vec<u64>, Vec<u64>, Vec<Vec<u8>>)> = std::thread::scope(|scope| {
+    // Each with the steps that were done before and after, and what was in the files at once.
+    type Taken = (SnapshotId, Vec<u64>, Vec<u64>, Vec<Vec<u8>>);
+    let snapshots: Vec<Taken> = std::thread::scope(|scope| {
         for (&(one, two), done) in files.iter().zip(&done) {
             let (view, stop, slowest) = (&view, &stop, &slowest);
             scope.spawn(move || {

@@ -159,8 +159,7 @@ impl Workspace {
 
     /// Gives the space back that deleted snapshots and branches held. Costs what had been written for them alone.
     pub fn reclaim(&self) -> Result<()> {
-        self.engine.reclaim()?;
-        self.engine.sync()
+        self.engine.reclaim_space()
     }
 
     /// Takes everything that was changed before this call to the disk.

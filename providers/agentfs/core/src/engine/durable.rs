@@ -58,8 +58,11 @@ impl Engine {
             write_lock(&self.state).free.extend(free);
             return Err(error);
         }
+        // Others may sync meanwhile; who wants to know that the space is back waits for this.
+        let giving = lock(&self.giving);
         drop(synced);
         self.give_back(free)?;
+        drop(giving);
         self.keep_reserve();
         Ok(())
     }

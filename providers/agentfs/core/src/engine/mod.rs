@@ -5,7 +5,7 @@
 //! - `reclaim`: what deleted snapshots and branches leave.
 //! - `fsck`: everything compared with everything.
 //!
-//! Locks, in the order in which they are taken: a pen's stripe, a pen's `ops`, `reclaiming`, `checkpointing`, `syncing`, the log, a pen's gate, the state.
+//! Locks, in the order in which they are taken: a pen's stripe, a pen's `ops`, `reclaiming`, `checkpointing`, `syncing`, `giving`, the log, a pen's gate, the state.
 
 mod durable;
 mod fsck;
@@ -109,6 +109,7 @@ pub(crate) struct Engine {
     checkpointing: Mutex<()>,
     reclaiming: Mutex<()>,
     syncing: Mutex<Synced>,
+    giving: Mutex<()>,
     pens: Mutex<HashMap<LineId, Arc<Pen>>>,
     views: Mutex<HashMap<(LineId, Epoch), usize>>,
     events: Mutex<std::collections::BTreeSet<Event>>,
@@ -199,6 +200,7 @@ impl Engine {
             checkpointing: Mutex::new(()),
             reclaiming: Mutex::default(),
             syncing: Mutex::default(),
+            giving: Mutex::default(),
             pens: Mutex::default(),
             views: Mutex::default(),
             events: Mutex::default(),

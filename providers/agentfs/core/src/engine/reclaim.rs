@@ -62,6 +62,15 @@ impl Engine {
         }
     }
 
+    /// As `reclaim`, and on return the space is back.
+    pub(crate) fn reclaim_space(&self) -> Result<()> {
+        self.reclaim()?;
+        self.sync()?;
+        // What another thread's sync was about to give back.
+        drop(lock(&self.giving));
+        Ok(())
+    }
+
     fn clear(&self, line: LineId, points: &[Epoch]) -> Result<()> {
         let chain = read_lock(&self.state).chain(line)?;
         self.scan(line, points, &mut |side, rows| {

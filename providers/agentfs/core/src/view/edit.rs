@@ -86,8 +86,7 @@ impl View {
     fn edit(&self, ino: Ino, change: impl FnOnce(&mut Edit<'_>) -> Result<()>) -> Result<()> {
         let pen = self.writable()?;
         let _alone = lock(&pen.stripes[(ino % 64) as usize]);
-        let gate = lock(&pen.gate).clone();
-        let mut gate = gate;
+        let mut gate = lock(&pen.gate).clone();
         let mut within = read_lock(&gate.inside);
         // A snapshot may have come in between: then this is the gate that it closed.
         loop {

@@ -98,7 +98,7 @@ impl Workspace {
             branch::all(self.engine.home())?.into_iter().map(|file| file.record).find(|branch| branch.id == *id);
         let branch = branch.ok_or_else(|| gone(format!("nothing is on record of the branch {id}")))?;
         let origin = self.engine.workspace_by_id(&branch.origin)?;
-        let snapshot = origin.as_ref().map(|origin| origin.state()).transpose()?;
+        let snapshot = origin.as_ref().map(Self::state).transpose()?;
         let snapshot = snapshot.and_then(|state| state.snapshot(&branch.snapshot).cloned());
         match origin.zip(snapshot) {
             Some(grown_from) => Ok(Some(grown_from)),

@@ -1,8 +1,8 @@
 //! The moments of a recording as they are added, by whichever process: each becomes a marker.
 //!
 //! All timelines of the workspace are looked at, because an agent may keep a session of its own in somebody's recording. The kernel
-//! says when there is something new: every append replaces the workspace's `head`. Where it cannot, because the machine has no watches left, the
-//! timelines are looked at now and then.
+//! says when there is something new: every append ends with writing the workspace's `head`, or taking it away. Where it cannot, because the machine
+//! has no watches left, the timelines are looked at now and then.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -48,7 +48,8 @@ impl Workspace {
         let workspace = self.folder();
         let watch = || -> io::Result<OwnedFd> {
             let changes = inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK)?;
-            inotify::add_watch(&changes, &workspace, inotify::WatchFlags::MOVED_TO)?;
+            let head_changes = inotify::WatchFlags::MODIFY | inotify::WatchFlags::DELETE;
+            inotify::add_watch(&changes, &workspace, head_changes)?;
             Ok(changes)
         };
         let changes = watch().map_err(|e| {

@@ -13,6 +13,8 @@ use std::time::{Duration, Instant};
 use crate::engine::{Engine, Synced};
 use crate::error::{Error, Result};
 use crate::rows::key;
+use crate::state::Table;
+use crate::store::base::Rows;
 use crate::store::log::Log;
 use crate::store::segments::SEGMENT;
 use crate::{lock, read_lock, write_lock};
@@ -174,22 +176,27 @@ impl Engine {
             self.log_length.store(log.length(), Ordering::Relaxed);
             (table, batch)
         };
+        match self.to_base(&table, batch) {
+            Ok(fresh) => write_lock(&self.state).layers.thaw(fresh),
+            Err(error) => {
+                // Both logs stay, and so nothing is lost. The rows go with the next checkpoint.
+                write_lock(&self.state).layers.unfreeze();
+                return Err(error);
+            }
+        }
+        lock(&self.previous_log).take();
+        lock(&self.log).forget_older()
+    }
+
+    /// Takes rows to the base, and the contents that they name to the disk before.
+    fn to_base(&self, table: &Table, batch: u64) -> Result<Arc<Rows>> {
         self.segments.sync()?;
         let number = batch.to_be_bytes();
         let row = key::counter("batch");
         let rows = table.iter().map(|(row, value)| (&**row, value.as_deref()));
         let base = lock(&self.base);
-        let written = base.commit(rows.chain([(row.as_slice(), Some(&number[..]))]));
-        if let Err(error) = written {
-            // Both logs stay, and so nothing is lost. The rows go with the next checkpoint.
-            write_lock(&self.state).layers.unfreeze();
-            return Err(error);
-        }
-        let fresh = Arc::new(base.rows()?);
-        drop(base);
-        write_lock(&self.state).layers.thaw(fresh);
-        lock(&self.previous_log).take();
-        lock(&self.log).forget_older()
+        base.commit(rows.chain([(row.as_slice(), Some(&number[..]))]))?;
+        Ok(Arc::new(base.rows()?))
     }
 
     /// What the thread does: the log every few milliseconds while there is something, the disk every second.

@@ -10,6 +10,8 @@
 mod durable;
 mod fsck;
 mod reclaim;
+#[cfg(test)]
+mod tests;
 
 use std::collections::HashMap;
 use std::fs::File;

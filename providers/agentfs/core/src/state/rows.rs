@@ -93,8 +93,9 @@ impl Layers {
         }
     }
 
-    /// Sets the rows aside for a checkpoint. All of them must be logged.
+    /// Sets the rows aside for a checkpoint. All of them must be logged. What an earlier one left there goes with them.
     pub(crate) fn freeze(&mut self) -> Arc<Table> {
+        self.unfreeze();
         let table = Arc::new(std::mem::take(&mut self.active));
         self.frozen = Some(table.clone());
         table

@@ -31,6 +31,9 @@ pub(crate) struct Segments {
     pending: Mutex<BTreeMap<u64, u64>>,
     /// Held by readers from when they look up where a block is until they have read it; by who gives blocks back.
     reading: RwLock<()>,
+    /// What the next syncs say, for tests.
+    #[cfg(test)]
+    pub(crate) refuse: Mutex<Option<std::io::ErrorKind>>,
 }
 
 #[derive(Default)]
@@ -61,6 +64,8 @@ impl Segments {
             dirty: Mutex::default(),
             pending: Mutex::default(),
             reading: RwLock::default(),
+            #[cfg(test)]
+            refuse: Mutex::default(),
         })
     }
 
@@ -170,6 +175,10 @@ impl Segments {
         let dirty = std::mem::take(&mut *lock(&self.dirty));
         let made = dirty.iter().any(|&segment| segment == self.next().saturating_sub(1) / SEGMENT);
         let sync = || -> Result<()> {
+            #[cfg(test)]
+            if let Some(kind) = *lock(&self.refuse) {
+                return Err(Error::io("syncing a segment")(std::io::Error::from(kind)));
+            }
             for &segment in &dirty {
                 self.file(segment, false)?.sync_data().map_err(Error::io("syncing a segment"))?;
             }

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use crate::engine::{self, Engine, Event, Options, Report};
+use crate::engine::{self, Engine, Event, Opening, Options, Report};
 use crate::error::{Error, Result};
 use crate::read_lock;
 use crate::rows::chunk::BLOCK;
@@ -91,7 +91,7 @@ impl Workspace {
     /// [`Error::Corrupt`].
     pub fn open(store: &Path, lower: &Path, options: Options) -> Result<Self> {
         let background = options.background;
-        let engine = Arc::new(Engine::open(store, lower, options, false)?);
+        let engine = Arc::new(Engine::open(store, lower, options, Opening::Use)?);
         let keeper = if background {
             let weak = Arc::downgrade(&engine);
             let thread = std::thread::Builder::new().name("agentfs".into()).spawn(move || Engine::keep(&weak));

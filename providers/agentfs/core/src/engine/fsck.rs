@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use crate::engine::{Engine, LOWER, Options, patiently};
+use crate::engine::{Engine, LOWER, Opening, Options, patiently};
 use crate::error::Result;
 use crate::rows::chunk::Chunk;
 use crate::rows::key::{self, Epoch};
@@ -38,7 +38,7 @@ pub(crate) fn check(directory: &Path, lower: &Path, repair: bool) -> Result<Repo
         report.problems.push("the database of rows was damaged, and was repaired as far as it could be".into());
     }
     let options = Options { background: false, ..Options::default() };
-    let engine = Engine::open(directory, lower, options, repair)?;
+    let engine = Engine::open(directory, lower, options, if repair { Opening::Repair } else { Opening::Check })?;
     engine.examine(repair, &mut report)?;
     if repair {
         engine.reclaim()?;

@@ -59,6 +59,16 @@ impl Default for Options {
     }
 }
 
+/// What a store is opened for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Opening {
+    Use,
+    /// To look at it: no contents are removed, not even such that nothing refers to.
+    Check,
+    /// A log that is damaged in the middle ends there, instead of being refused.
+    Repair,
+}
+
 /// Something that the user should hear of.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Event {
@@ -142,6 +152,7 @@ impl Engine {
         if directory.join("format").exists() {
             return Err(Error::Exists);
         }
+        Base::create(&directory.join("rows.redb"))?;
         let text = format!("agentfs {FORMAT}\nlower-inode {}\n", lower.ino());
         let temporary = directory.join("format.new");
         std::fs::write(&temporary, text).map_err(Error::io("making the store"))?;
@@ -150,8 +161,8 @@ impl Engine {
         File::open(directory).and_then(|dir| dir.sync_all()).map_err(Error::io("making the store"))
     }
 
-    /// Opens a store. `repair`: a log that is damaged in the middle ends there, instead of being refused.
-    pub(crate) fn open(directory: &Path, lower: &Path, options: Options, repair: bool) -> Result<Self> {
+    /// Opens a store.
+    pub(crate) fn open(directory: &Path, lower: &Path, options: Options, how: Opening) -> Result<Self> {
         let held = File::create(directory.join("lock")).map_err(Error::io("opening the store"))?;
         patiently(|| match rustix::fs::flock(&held, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => Ok(()),
@@ -168,7 +179,7 @@ impl Engine {
         let logs = directory.join("log");
         let mut layers = Layers::new(Arc::new(base.rows()?));
         let found = log::read(&logs)?;
-        if found.damaged && !repair {
+        if found.damaged && how != Opening::Repair {
             return Err(Error::corrupt("the log is damaged before its end; fsck can cut it off there"));
         }
         let in_base = layers.get(&key::counter("batch"))?.map_or(0, |value| key::be64(&value));
@@ -183,7 +194,7 @@ impl Engine {
             }
         }
         let next_block = layers.get(&key::counter("block"))?.map_or(0, |value| key::be64(&value));
-        let segments = Segments::open(&directory.join("data"), next_block)?;
+        let segments = Segments::open(&directory.join("data"), next_block, how != Opening::Check)?;
         let resumable = found.last.filter(|_| killed && !found.damaged);
         let log = match resumable {
             Some((number, length)) => Log::resume(&logs, number, length, batch)?,

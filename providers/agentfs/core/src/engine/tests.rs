@@ -4,7 +4,7 @@ use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::{Engine, Options};
+use super::{Engine, Opening, Options};
 use crate::lock;
 use crate::types::{Owner, ROOT};
 use crate::view::View;
@@ -27,7 +27,7 @@ impl Place {
 
     fn open(&self) -> Arc<Engine> {
         let options = Options { background: false, ..Options::default() };
-        Arc::new(Engine::open(&self.store(), &self.0.path().join("lower"), options, false).unwrap())
+        Arc::new(Engine::open(&self.store(), &self.0.path().join("lower"), options, Opening::Use).unwrap())
     }
 }
 

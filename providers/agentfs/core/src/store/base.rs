@@ -42,12 +42,18 @@ fn failed<E: Into<redb::Error>>(error: E) -> Error {
 }
 
 impl Base {
-    /// Opens it, or makes an empty one.
+    /// Makes an empty one.
+    pub(crate) fn create(path: &Path) -> Result<()> {
+        let base = Self { database: Database::builder().create(path).map_err(failed)? };
+        base.commit(std::iter::empty())
+    }
+
+    /// Opens it. One that is missing is a loss: an empty one in its place would make all contents look superfluous.
     pub(crate) fn open(path: &Path) -> Result<Self> {
-        let database = Database::builder().set_cache_size(CACHE).create(path).map_err(failed)?;
-        let base = Self { database };
-        base.commit(std::iter::empty())?;
-        Ok(base)
+        if !path.exists() {
+            return Err(Error::corrupt("the rows are missing"));
+        }
+        Ok(Self { database: Database::builder().set_cache_size(CACHE).open(path).map_err(failed)? })
     }
 
     /// Walks everything and compares checksums. False: there was damage, and what could be repaired was.

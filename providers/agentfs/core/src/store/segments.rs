@@ -44,12 +44,18 @@ struct Open {
 
 impl Segments {
     /// `next`: the first block that was never given out. What lies behind it was written by a process that died before anything
-    /// referred to it, and is cut off.
-    pub(crate) fn open(directory: &Path, next: u64) -> Result<Self> {
+    /// referred to it, and is cut off if `cut`. 0: none was, or nobody knows; nothing is
+    /// cut off then, and new blocks go behind everything that is there.
+    pub(crate) fn open(directory: &Path, next: u64, cut: bool) -> Result<Self> {
+        let mut behind = 0;
         for entry in std::fs::read_dir(directory).map_err(Error::io("listing the segments"))? {
             let entry = entry.map_err(Error::io("listing the segments"))?;
             let Some(number) = entry.file_name().to_str().and_then(|name| name.parse::<u64>().ok()) else { continue };
-            let keep = next.saturating_sub(number * SEGMENT) * BLOCK;
+            behind = behind.max(number.saturating_add(1).saturating_mul(SEGMENT));
+            if next == 0 || !cut {
+                continue;
+            }
+            let keep = next.saturating_sub(number.saturating_mul(SEGMENT)).saturating_mul(BLOCK);
             if keep == 0 {
                 std::fs::remove_file(entry.path()).map_err(Error::io("removing a segment"))?;
             } else if entry.metadata().map_err(Error::io("looking at a segment"))?.len() > keep {
@@ -59,7 +65,7 @@ impl Segments {
         }
         Ok(Self {
             directory: directory.to_owned(),
-            next: AtomicU64::new(next),
+            next: AtomicU64::new(if next == 0 { behind } else { next }),
             open: Mutex::default(),
             dirty: Mutex::default(),
             pending: Mutex::default(),

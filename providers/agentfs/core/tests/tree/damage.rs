@@ -108,3 +108,34 @@ fn damage_in_the_base_is_found() {
     let found = Workspace::fsck(&place.store(), &place.lower(), false);
     assert!(!found.is_ok_and(|report| report.problems.is_empty()));
 }
+
+#[test]
+fn a_store_without_its_rows_is_refused_and_keeps_its_contents() {
+    let place = Place::new();
+    let workspace = place.create();
+    let branch = branch(&workspace);
+    make(&workspace.view(branch).unwrap(), "file", &[1; 100_000]);
+    workspace.checkpoint().unwrap();
+    drop(workspace);
+    let (rows, away) = (place.store().join("rows.redb"), place.store().join("away"));
+    std::fs::rename(&rows, &away).unwrap();
+    assert!(matches!(open(&place), Err(Error::Corrupt(_))));
+    for repair in [false, true] {
+        assert!(matches!(Workspace::fsck(&place.store(), &place.lower(), repair), Err(Error::Corrupt(_))));
+    }
+    // Nor does a base that knows of nothing.
+    let empty = Place::new();
+    drop(empty.create());
+    std::fs::copy(empty.store().join("rows.redb"), &rows).unwrap();
+    let logs = place.store().join("log");
+    let aside = place.store().join("log-aside");
+    std::fs::rename(&logs, &aside).unwrap();
+    std::fs::create_dir(&logs).unwrap();
+    Workspace::fsck(&place.store(), &place.lower(), false).unwrap();
+    drop(open(&place).unwrap());
+    std::fs::remove_dir_all(&logs).unwrap();
+    std::fs::rename(&aside, &logs).unwrap();
+    std::fs::rename(&away, &rows).unwrap();
+    assert_eq!(content(&open(&place).unwrap().view(branch).unwrap(), "file"), [1; 100_000]);
+    place.check();
+}

@@ -141,9 +141,11 @@ impl Segments {
     /// Writes into a block and those behind it, `within` bytes from its beginning.
     pub(crate) fn write(&self, block: u64, within: u64, bytes: &[u8]) -> Result<()> {
         let segment = block / SEGMENT;
-        lock(&self.dirty).insert(segment);
         let at = block % SEGMENT * BLOCK + within;
-        self.file(segment, true)?.write_all_at(bytes, at).map_err(Error::io("writing a segment"))
+        let written = self.file(segment, true)?.write_all_at(bytes, at);
+        // Only now, since a sync that runs meanwhile takes the note away. After an error some of it may be there.
+        lock(&self.dirty).insert(segment);
+        written.map_err(Error::io("writing a segment"))
     }
 
     /// Reads; what was never written of a block reads as zeros.

@@ -70,42 +70,55 @@ impl Engine {
     }
 
     fn sync_to_disk(&self, synced: &mut Synced) -> Result<()> {
-        if synced.failed {
-            // After such an error the system forgets what it could not write, and says that all is well from then on.
-            let source = std::io::Error::other("the disk lost something that was written before");
-            return Err(Error::Io { what: "syncing; the store has to be opened anew", source });
-        }
+        self.lost_nothing()?;
         let batch = self.flush()?;
         if batch == synced.batch {
             return Ok(());
         }
-        let result = self.mark(batch, synced);
-        synced.failed |= matches!(result, Err(Error::Io { .. }));
-        result
+        self.mark(batch, synced)
+    }
+
+    /// An error once the disk did not take something that it had been given: the system forgets what it could not write, and says
+    /// that all is well from then on.
+    fn lost_nothing(&self) -> Result<()> {
+        if self.failed.load(Ordering::SeqCst) {
+            let source = std::io::Error::other("the disk lost something that was written before");
+            return Err(Error::Io { what: "syncing; the store has to be opened anew", source });
+        }
+        Ok(())
+    }
+
+    /// Takes a file of the log, or the names of all, to the disk.
+    fn sync_log(&self, file: &File) -> Result<()> {
+        let synced = file.sync_all().inspect_err(|_| self.failed.store(true, Ordering::SeqCst));
+        synced.map_err(Error::io("syncing the log"))
     }
 
     fn mark(&self, batch: u64, synced: &mut Synced) -> Result<()> {
-        self.segments.sync()?;
-        // The mark may only be read where what it covers can be.
-        let previous = lock(&self.previous_log).take();
-        if let Some(file) = &previous {
-            let synced = file.sync_data().map_err(Error::io("syncing the log"));
-            if synced.is_err() {
-                *lock(&self.previous_log) = previous;
-                return synced;
+        self.segments.sync(&self.failed)?;
+        // The mark may only be read where what it covers can be: in older files, which a checkpoint may leave at any time.
+        let file = loop {
+            let (older, number) = {
+                let mut log = lock(&self.log);
+                let older = std::mem::take(&mut *lock(&self.previous_logs));
+                if older.is_empty() && log.number() == synced.log {
+                    log.mark(batch)?;
+                    break log.file()?;
+                }
+                (older, log.number())
+            };
+            if let Err(error) = older.iter().try_for_each(|file| self.sync_log(file)) {
+                lock(&self.previous_logs).extend(older);
+                return Err(error);
             }
-        }
-        let (file, number) = {
-            let mut log = lock(&self.log);
-            log.mark(batch)?;
-            (log.file()?, log.number())
+            if number != synced.log {
+                let names = File::open(self.directory.join("log")).map_err(Error::io("syncing the log"))?;
+                self.sync_log(&names)?;
+                synced.log = number;
+            }
         };
-        file.sync_data().map_err(Error::io("syncing the log"))?;
-        if number != synced.log {
-            let names = File::open(self.directory.join("log")).and_then(|dir| dir.sync_all());
-            names.map_err(Error::io("syncing the log"))?;
-        }
-        (synced.batch, synced.log) = (batch, number);
+        self.sync_log(&file)?;
+        synced.batch = batch;
         Ok(())
     }
 
@@ -134,13 +147,16 @@ impl Engine {
                 return Err(error);
             }
             let segment = block / SEGMENT;
+            // In this order: in one that is full nobody takes blocks any more, who took some before is pending until his rows are counted.
+            let full = (segment + 1) * SEGMENT <= self.segments.next();
+            let pending = self.segments.is_pending(segment);
             let unused = {
                 let mut state = write_lock(&self.state);
                 state.layers.remove(&key::stem(b'f', block));
                 state.count(block, -(blocks as i64));
-                !state.used.contains_key(&segment) && (segment + 1) * SEGMENT <= self.segments.next()
+                full && !pending && !state.used.contains_key(&segment)
             };
-            if unused && !self.segments.is_pending(segment) {
+            if unused {
                 self.segments.remove(segment)?;
             }
         }
@@ -150,6 +166,7 @@ impl Engine {
     /// Moves the rows of the log to the base. Others go on meanwhile.
     pub(crate) fn checkpoint(&self) -> Result<()> {
         let _one = lock(&self.checkpointing);
+        self.lost_nothing()?;
         let size = self.log_length.load(Ordering::Relaxed);
         if self.disk_free()? < size * 4 + (1 << 20) {
             return Err(Error::NoSpace);
@@ -171,7 +188,7 @@ impl Engine {
                 return Err(error);
             }
             let batch = log.batch;
-            *lock(&self.previous_log) = Some(log.file()?);
+            lock(&self.previous_logs).push(log.file()?);
             *log = next;
             self.log_length.store(log.length(), Ordering::Relaxed);
             (table, batch)
@@ -184,13 +201,13 @@ impl Engine {
                 return Err(error);
             }
         }
-        lock(&self.previous_log).take();
+        lock(&self.previous_logs).clear();
         lock(&self.log).forget_older()
     }
 
     /// Takes rows to the base, and the contents that they name to the disk before.
     fn to_base(&self, table: &Table, batch: u64) -> Result<Arc<Rows>> {
-        self.segments.sync()?;
+        self.segments.sync(&self.failed)?;
         let number = batch.to_be_bytes();
         let row = key::counter("batch");
         let rows = table.iter().map(|(row, value)| (&**row, value.as_deref()));

@@ -102,8 +102,6 @@ struct Synced {
     batch: u64,
     /// The log file whose name is on the disk.
     log: u64,
-    /// The disk could not keep something that it had been given: what it has is not known any more.
-    failed: bool,
 }
 
 /// See the module.
@@ -116,7 +114,11 @@ pub(crate) struct Engine {
     log: Mutex<Log>,
     /// The log's, for those who only want to know that.
     log_length: AtomicU64,
-    previous_log: Mutex<Option<File>>,
+    /// Older files of the log that no sync has taken to the disk yet. Changed only by who holds `log`, but for the end of a checkpoint,
+    /// which has no need of them.
+    previous_logs: Mutex<Vec<File>>,
+    /// The disk did not take something that it had been given: what it has is not known any more.
+    failed: AtomicBool,
     base: Mutex<Base>,
     checkpointing: Mutex<()>,
     reclaiming: Mutex<()>,
@@ -193,13 +195,15 @@ impl Engine {
                 batch = number;
             }
         }
-        let next_block = layers.get(&key::counter("block"))?.map_or(0, |value| key::be64(&value));
+        let next_block = layers.get(&key::counter("block"))?.map(|value| key::be64(&value));
         let segments = Segments::open(&directory.join("data"), next_block, how != Opening::Check)?;
         let resumable = found.last.filter(|_| killed && !found.damaged);
         let log = match resumable {
             Some((number, length)) => Log::resume(&logs, number, length, batch)?,
             None => Log::begin(&logs, found.last.map_or(1, |(number, _)| number + 1), batch, &boot)?,
         };
+        // What a process wrote that died may not be on the disk.
+        let older = log::older(&logs, log.number())?;
         let engine = Self {
             state: RwLock::new(State::load(layers)?),
             segments,
@@ -208,7 +212,8 @@ impl Engine {
             directory: directory.to_owned(),
             log_length: AtomicU64::new(log.length()),
             log: Mutex::new(log),
-            previous_log: Mutex::new(None),
+            previous_logs: Mutex::new(older),
+            failed: AtomicBool::new(false),
             base: Mutex::new(base),
             checkpointing: Mutex::new(()),
             reclaiming: Mutex::default(),

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::{Engine, Opening, Options};
 use crate::lock;
+use crate::store::segments::Refuse;
 use crate::types::{Owner, ROOT};
 use crate::view::View;
 
@@ -53,19 +54,92 @@ fn a_checkpoint_that_cannot_sync_loses_nothing() {
     let engine = place.open();
     let (line, view) = branch(&engine);
     make(&view, "first", b"first");
-    *lock(&engine.segments.refuse) = Some(ErrorKind::StorageFull);
+    *lock(&engine.segments.refuse) = Some(Refuse::Open);
     engine.checkpoint().unwrap_err();
+    *lock(&engine.segments.refuse) = None;
     make(&view, "second", b"second");
     assert_eq!(content(&view, "first"), b"first");
     drop((view, engine));
     let engine = place.open();
     let view = View::new(engine.clone(), line, None).unwrap();
     assert_eq!(content(&view, "first"), b"first");
-    *lock(&engine.segments.refuse) = Some(ErrorKind::StorageFull);
+    *lock(&engine.segments.refuse) = Some(Refuse::Open);
     engine.checkpoint().unwrap_err();
     *lock(&engine.segments.refuse) = None;
     engine.checkpoint().unwrap();
     drop((view, engine));
     let engine = place.open();
     assert_eq!(content(&View::new(engine.clone(), line, None).unwrap(), "first"), b"first");
+}
+
+#[test]
+fn what_a_dead_process_wrote_is_synced() {
+    let place = Place::new();
+    let engine = place.open();
+    let (line, view) = branch(&engine);
+    make(&view, "file", b"not synced");
+    engine.flush().unwrap();
+    drop((view, engine));
+    let engine = place.open();
+    *lock(&engine.segments.refuse) = Some(Refuse::Sync(ErrorKind::Other));
+    engine.sync().unwrap_err();
+    drop(engine);
+    let engine = place.open();
+    engine.sync().unwrap();
+    assert_eq!(content(&View::new(engine.clone(), line, None).unwrap(), "file"), b"not synced");
+}
+
+#[test]
+fn what_the_disk_did_not_take_is_never_taken_for_kept() {
+    for kind in [ErrorKind::StorageFull, ErrorKind::QuotaExceeded, ErrorKind::Other] {
+        for checkpoint in [false, true] {
+            let place = Place::new();
+            let engine = place.open();
+            let (_, view) = branch(&engine);
+            make(&view, "file", b"lost");
+            *lock(&engine.segments.refuse) = Some(Refuse::Sync(kind));
+            if checkpoint { engine.checkpoint() } else { engine.sync() }.unwrap_err();
+            *lock(&engine.segments.refuse) = None;
+            assert!(engine.sync().is_err() && engine.checkpoint().is_err(), "{kind:?}, {checkpoint}");
+        }
+    }
+}
+
+#[test]
+fn all_logs_that_failed_checkpoints_left_are_synced_before_a_mark() {
+    let place = Place::new();
+    let engine = place.open();
+    let (_, view) = branch(&engine);
+    for name in ["one", "two"] {
+        make(&view, name, b"");
+        *lock(&engine.segments.refuse) = Some(Refuse::Open);
+        make_dirty(&engine);
+        engine.checkpoint().unwrap_err();
+    }
+    assert_eq!(lock(&engine.previous_logs).len(), 2);
+    *lock(&engine.segments.refuse) = None;
+    engine.sync().unwrap();
+    assert!(lock(&engine.previous_logs).is_empty());
+}
+
+/// So that a sync has something to open.
+fn make_dirty(engine: &Engine) {
+    let refuse = lock(&engine.segments.refuse).take();
+    let block = engine.segments.allocate(1);
+    engine.segments.write(block, 0, b"x").unwrap();
+    engine.segments.settle(block, 1);
+    *lock(&engine.segments.refuse) = refuse;
+}
+
+#[test]
+fn a_segment_that_is_removed_while_it_is_synced_is_no_error() {
+    let place = Place::new();
+    let engine = place.open();
+    make_dirty(&engine);
+    engine.segments.remove(0).unwrap();
+    // As if a sync had taken the note before.
+    engine.segments.note(0);
+    engine.segments.sync(&engine.failed).unwrap();
+    engine.segments.note(1);
+    engine.segments.sync(&engine.failed).unwrap_err();
 }

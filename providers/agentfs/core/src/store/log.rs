@@ -64,6 +64,12 @@ pub(crate) fn numbers(directory: &Path) -> Result<Vec<u64>> {
     Ok(numbers)
 }
 
+/// The files before this one, open.
+pub(crate) fn older(directory: &Path, than: u64) -> Result<Vec<File>> {
+    let older = numbers(directory)?.into_iter().filter(|&number| number < than);
+    older.map(|number| File::open(path(directory, number)).map_err(Error::io("opening an old log"))).collect()
+}
+
 impl Log {
     /// Begins a new file. `batch`: the number of the last batch before it.
     pub(crate) fn begin(directory: &Path, number: u64, batch: u64, boot: &str) -> Result<Self> {

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock, RwLockReadGuard};
 
 use crate::error::{Error, Result};
@@ -27,13 +27,23 @@ pub(crate) struct Segments {
     next: AtomicU64,
     open: Mutex<Open>,
     dirty: Mutex<BTreeSet<u64>>,
+    /// Whether one may have been made whose name is not on the disk.
+    names: AtomicBool,
+    /// Those that were removed since the store was opened. Their numbers do not come again.
+    removed: Mutex<BTreeSet<u64>>,
     /// Segments into which somebody writes blocks that no row names yet, and how many blocks.
     pending: Mutex<BTreeMap<u64, u64>>,
     /// Held by readers from when they look up where a block is until they have read it; by who gives blocks back.
     reading: RwLock<()>,
-    /// What the next syncs say, for tests.
     #[cfg(test)]
-    pub(crate) refuse: Mutex<Option<std::io::ErrorKind>>,
+    pub(crate) refuse: Mutex<Option<Refuse>>,
+}
+
+/// What fails from now on, for tests.
+#[cfg(test)]
+pub(crate) enum Refuse {
+    Open,
+    Sync(std::io::ErrorKind),
 }
 
 #[derive(Default)]
@@ -44,19 +54,21 @@ struct Open {
 
 impl Segments {
     /// `next`: the first block that was never given out. What lies behind it was written by a process that died before anything
-    /// referred to it, and is cut off if `cut`. 0: none was, or nobody knows; nothing is
-    /// cut off then, and new blocks go behind everything that is there.
-    pub(crate) fn open(directory: &Path, next: u64, cut: bool) -> Result<Self> {
+    /// referred to it, and is cut off if `cut`. `None`: nobody knows; nothing is cut off then, and new
+    /// blocks go behind everything that is there.
+    pub(crate) fn open(directory: &Path, next: Option<u64>, cut: bool) -> Result<Self> {
         let mut behind = 0;
+        let mut dirty = BTreeSet::new();
         for entry in std::fs::read_dir(directory).map_err(Error::io("listing the segments"))? {
             let entry = entry.map_err(Error::io("listing the segments"))?;
             let Some(number) = entry.file_name().to_str().and_then(|name| name.parse::<u64>().ok()) else { continue };
+            // What a process wrote that died may not be on the disk.
+            dirty.insert(number);
             behind = behind.max(number.saturating_add(1).saturating_mul(SEGMENT));
-            if next == 0 || !cut {
-                continue;
-            }
+            let Some(next) = next.filter(|_| cut) else { continue };
             let keep = next.saturating_sub(number.saturating_mul(SEGMENT)).saturating_mul(BLOCK);
             if keep == 0 {
+                dirty.remove(&number);
                 std::fs::remove_file(entry.path()).map_err(Error::io("removing a segment"))?;
             } else if entry.metadata().map_err(Error::io("looking at a segment"))?.len() > keep {
                 let file = OpenOptions::new().write(true).open(entry.path()).map_err(Error::io("opening a segment"))?;
@@ -65,9 +77,11 @@ impl Segments {
         }
         Ok(Self {
             directory: directory.to_owned(),
-            next: AtomicU64::new(if next == 0 { behind } else { next }),
+            next: AtomicU64::new(next.unwrap_or(behind)),
             open: Mutex::default(),
-            dirty: Mutex::default(),
+            dirty: Mutex::new(dirty),
+            names: AtomicBool::new(true),
+            removed: Mutex::default(),
             pending: Mutex::default(),
             reading: RwLock::default(),
             #[cfg(test)]
@@ -117,6 +131,10 @@ impl Segments {
     }
 
     fn file(&self, segment: u64, make: bool) -> Result<Arc<File>> {
+        #[cfg(test)]
+        if matches!(*lock(&self.refuse), Some(Refuse::Open)) {
+            return Err(Error::io("opening a segment")(std::io::Error::from(std::io::ErrorKind::Other)));
+        }
         let mut open = lock(&self.open);
         if let Some(file) = open.files.get(&segment) {
             return Ok(file.clone());
@@ -128,6 +146,9 @@ impl Segments {
             }
             file => Arc::new(file.map_err(Error::io("opening a segment"))?),
         };
+        if make {
+            self.names.store(true, Ordering::SeqCst);
+        }
         open.files.insert(segment, file.clone());
         open.order.push_back(segment);
         if open.order.len() > OPEN
@@ -178,27 +199,44 @@ impl Segments {
         read_lock(&self.reading)
     }
 
-    /// Takes everything that was written to the disk.
-    pub(crate) fn sync(&self) -> Result<()> {
+    #[cfg(test)]
+    pub(crate) fn note(&self, segment: u64) {
+        lock(&self.dirty).insert(segment);
+    }
+
+    /// Takes everything that was written to the disk. If that did not take something, `failed` is set: what it has is not known then.
+    pub(crate) fn sync(&self, failed: &AtomicBool) -> Result<()> {
         let dirty = std::mem::take(&mut *lock(&self.dirty));
-        let made = dirty.iter().any(|&segment| segment == self.next().saturating_sub(1) / SEGMENT);
-        let sync = || -> Result<()> {
-            #[cfg(test)]
-            if let Some(kind) = *lock(&self.refuse) {
-                return Err(Error::io("syncing a segment")(std::io::Error::from(kind)));
+        let names = self.names.swap(false, Ordering::SeqCst);
+        self.sync_files(&dirty, names, failed).inspect_err(|_| {
+            lock(&self.dirty).extend(&dirty);
+            self.names.fetch_or(names, Ordering::SeqCst);
+        })
+    }
+
+    fn sync_files(&self, dirty: &BTreeSet<u64>, names: bool, failed: &AtomicBool) -> Result<()> {
+        let lost = |_: &std::io::Error| failed.store(true, Ordering::SeqCst);
+        for &segment in dirty {
+            match self.file(segment, false) {
+                Ok(file) => self.sync_file(&file).inspect_err(lost).map_err(Error::io("syncing a segment"))?,
+                // Nothing in it was in use.
+                Err(Error::Corrupt(_)) if lock(&self.removed).contains(&segment) => {}
+                Err(error) => return Err(error),
             }
-            for &segment in &dirty {
-                self.file(segment, false)?.sync_data().map_err(Error::io("syncing a segment"))?;
-            }
-            if made {
-                // The newest may have been made since the last time, and so its name.
-                File::open(&self.directory)
-                    .and_then(|dir| dir.sync_all())
-                    .map_err(Error::io("syncing the segments"))?;
-            }
-            Ok(())
-        };
-        sync().inspect_err(|_| lock(&self.dirty).extend(&dirty))
+        }
+        if names {
+            let directory = File::open(&self.directory).map_err(Error::io("syncing the segments"))?;
+            directory.sync_all().inspect_err(lost).map_err(Error::io("syncing the segments"))?;
+        }
+        Ok(())
+    }
+
+    fn sync_file(&self, file: &File) -> std::io::Result<()> {
+        #[cfg(test)]
+        if let Some(Refuse::Sync(kind)) = *lock(&self.refuse) {
+            return Err(kind.into());
+        }
+        file.sync_data()
     }
 
     /// Gives blocks back to the disk. Doing it again is harmless.
@@ -214,6 +252,7 @@ impl Segments {
         let _nobody = write_lock(&self.reading);
         lock(&self.open).files.remove(&segment);
         lock(&self.open).order.retain(|&other| other != segment);
+        lock(&self.removed).insert(segment);
         lock(&self.dirty).remove(&segment);
         match std::fs::remove_file(self.directory.join(format!("{segment:010}"))) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(Error::io("removing a segment")(error)),

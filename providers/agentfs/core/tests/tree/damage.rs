@@ -125,7 +125,7 @@ fn a_store_without_its_rows_is_refused_and_keeps_its_contents() {
     }
     // Nor does a base that knows of nothing.
     let empty = Place::new();
-    drop(empty.create());
+    Workspace::create(&empty.store(), &empty.lower()).unwrap();
     std::fs::copy(empty.store().join("rows.redb"), &rows).unwrap();
     let logs = place.store().join("log");
     let aside = place.store().join("log-aside");

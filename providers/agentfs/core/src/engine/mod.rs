@@ -180,28 +180,23 @@ impl Engine {
         File::open(directory).and_then(|dir| dir.sync_all()).map_err(Error::io("opening the store"))?;
         let logs = directory.join("log");
         let mut layers = Layers::new(Arc::new(base.rows()?));
-        let found = log::read(&logs)?;
+        let in_base = layers.get(&key::counter("batch"))?.map_or(0, |value| key::be64(&value));
+        let boot = platform::boot_id().unwrap_or_default();
+        let found = log::read(&logs, &boot, in_base)?;
         if found.damaged && how != Opening::Repair {
             return Err(Error::corrupt("the log is damaged before its end; fsck can cut it off there"));
         }
-        let in_base = layers.get(&key::counter("batch"))?.map_or(0, |value| key::be64(&value));
-        let boot = platform::boot_id().unwrap_or_default();
-        // After a power cut only what a mark covers is known to be whole.
-        let killed = found.boots.iter().all(|of| *of == boot);
-        let mut batch = in_base;
-        for (number, changes) in found.batches {
-            if number > in_base && (killed || number <= found.marked) {
-                layers.replay(changes);
-                batch = number;
-            }
-        }
+        found.batches.into_iter().for_each(|changes| layers.replay(changes));
         let next_block = layers.get(&key::counter("block"))?.map(|value| key::be64(&value));
         let segments = Segments::open(&directory.join("data"), next_block, how != Opening::Check)?;
-        let resumable = found.last.filter(|_| killed && !found.damaged);
+        log::cut(&logs, &found.files)?;
+        let newest = found.files.last();
+        let resumable = newest.filter(|file| file.present && file.counts > 0 && !found.damaged);
         let log = match resumable {
-            Some((number, length)) => Log::resume(&logs, number, length, batch)?,
-            None => Log::begin(&logs, found.last.map_or(1, |(number, _)| number + 1), batch, &boot)?,
+            Some(file) => Log::resume(&logs, file.number, file.counts, found.last)?,
+            None => Log::begin(&logs, newest.map_or(1, |file| file.number + 1), found.last, &boot)?,
         };
+        let resumed = resumable.is_some();
         // What a process wrote that died may not be on the disk.
         let older = log::older(&logs, log.number())?;
         let engine = Self {
@@ -227,7 +222,7 @@ impl Engine {
             boot,
             _lock: held,
         };
-        if resumable.is_none() {
+        if !resumed {
             // What was replayed is in no log that counts any more.
             engine.checkpoint()?;
         }

@@ -35,16 +35,24 @@ pub(crate) struct Log {
 /// What was read of all files.
 #[derive(Default)]
 pub(crate) struct Found {
-    /// The batches in order, each with its number.
-    pub(crate) batches: Vec<(u64, Vec<Change>)>,
-    /// The last batch that a mark covers.
-    pub(crate) marked: u64,
-    /// The boots in which the files were begun.
-    pub(crate) boots: Vec<String>,
-    /// The newest file and how much of it is whole.
-    pub(crate) last: Option<(u64, u64)>,
-    /// Whole records follow on a damaged one: this is no torn end.
+    /// The batches that count and that the base does not hold yet, in order.
+    pub(crate) batches: Vec<Vec<Change>>,
+    /// The number of the last batch that counts.
+    pub(crate) last: u64,
+    /// The files, oldest first.
+    pub(crate) files: Vec<Piece>,
+    /// Something that was kept is behind what cannot be read: this is no torn end.
     pub(crate) damaged: bool,
+}
+
+/// How much of a file counts.
+pub(crate) struct Piece {
+    pub(crate) number: u64,
+    /// Bytes; 0: not even the header.
+    pub(crate) counts: u64,
+    pub(crate) length: u64,
+    /// Whether it was begun in the present boot.
+    pub(crate) present: bool,
 }
 
 fn path(directory: &Path, number: u64) -> PathBuf {
@@ -173,56 +181,125 @@ fn record(bytes: &[u8]) -> Option<(&[u8], usize)> {
         .then_some((payload, payload.len() + 8))
 }
 
-/// Reads what the files hold, oldest first. Costs what is in them, which is bounded by `state`'s limit.
-pub(crate) fn read(directory: &Path) -> Result<Found> {
-    let mut found = Found::default();
-    let all = numbers(directory)?;
-    for (nth, &number) in all.iter().enumerate() {
+/// A record, with where its file is and where it ends in it.
+struct Record {
+    file: usize,
+    end: u64,
+    tag: u8,
+    number: u64,
+    rows: Vec<Change>,
+}
+
+/// Reads what the files hold, oldest first, as far as it counts: batches in unbroken order, and of another boot only those that a mark
+/// covers. `in_base`: the last batch that the base holds. Costs what is in the files, whose size the engine bounds.
+pub(crate) fn read(directory: &Path, boot: &str, in_base: u64) -> Result<Found> {
+    let mut found = Found { last: in_base, ..Found::default() };
+    let mut records = Vec::new();
+    // The highest batch and the highest mark that lie behind a place that cannot be read.
+    let mut behind = (0, 0);
+    for (file, number) in numbers(directory)?.into_iter().enumerate() {
         let mut bytes = Vec::new();
         File::open(path(directory, number))
             .and_then(|mut file| file.read_to_end(&mut bytes))
             .map_err(Error::io("reading the log"))?;
+        let mut piece = Piece { number, counts: 0, length: bytes.len() as u64, present: false };
         let mut at = 0;
         while let Some((payload, length)) = bytes.get(at..).and_then(record) {
-            take(payload, at == 0, &mut found)?;
             at += length;
+            if at == length {
+                piece.present = header(payload)? == boot.as_bytes();
+                piece.counts = at as u64;
+            } else {
+                records.push(take(payload, file, at as u64)?);
+            }
         }
-        if at == 0 {
-            // The machine stopped before the header was there: nothing can be behind it.
-            continue;
+        let beyond = records.iter().map(|read: &Record| read.number).max().unwrap_or(0).max(in_base);
+        let (batch, mark) = search(bytes.get(at..).unwrap_or_default(), beyond);
+        behind = (behind.0.max(batch), behind.1.max(mark));
+        found.files.push(piece);
+    }
+    let marked = records.iter().filter(|read| read.tag == MARK).map(|read| read.number).max().unwrap_or(0);
+    let mut broken = false;
+    for Record { file, end, tag, number, rows } in records {
+        let Some(piece) = found.files.get_mut(file) else { continue };
+        if tag == BATCH && number > in_base {
+            if number != found.last + 1 || broken || !(piece.present || number <= marked) {
+                // A process that is killed leaves nothing behind what it did not write; a power cut may, as far as no mark says otherwise.
+                found.damaged |= piece.present && !broken && number > found.last + 1;
+                broken = true;
+                continue;
+            }
+            found.last = number;
+            found.batches.push(rows);
         }
-        // A torn end is the end. A damaged record in the middle has whole ones behind it, or a whole file.
-        let behind = (at + 1..bytes.len().min(at + (1 << 20))).any(|from| record(&bytes[from..]).is_some());
-        found.damaged |= behind || (at < bytes.len() && nth + 1 < all.len() && bytes.len() - at > 8);
-        found.last = Some((number, at as u64));
-        if found.damaged {
-            break;
+        if !broken {
+            piece.counts = end;
         }
     }
+    let present = found.files.iter().all(|piece| piece.present);
+    found.damaged |= marked.max(behind.1) > found.last || (present && behind.0 > found.last);
     Ok(found)
 }
 
-fn take(payload: &[u8], header: bool, found: &mut Found) -> Result<()> {
-    if header {
-        let rest = payload.strip_prefix(MAGIC).ok_or_else(|| Error::corrupt("a log does not begin as one"))?;
-        found.boots.push(String::from_utf8_lossy(Reader(rest).bytes()?).into_owned());
-        return Ok(());
+/// Looks for whole records behind one that is not: the highest batch and the highest mark, both of more than `beyond`. What files hold
+/// may look like a record; that its number fits, too, is unlikely.
+fn search(bytes: &[u8], beyond: u64) -> (u64, u64) {
+    let (mut batch, mut mark) = (0, 0);
+    // A record has ten bytes at least.
+    let most = beyond + bytes.len() as u64 / 10 + 1;
+    // Enough to look at each byte a few times.
+    let mut budget = bytes.len() * 4;
+    for from in 1..bytes.len() {
+        let Some((&[a, b, c, d, _, _, _, _, tag], rest)) = bytes.get(from..).and_then(<[u8]>::split_first_chunk::<9>)
+        else {
+            break;
+        };
+        let length = u32::from_le_bytes([a, b, c, d]) as usize;
+        let Ok(number) = Reader(rest).number() else { continue };
+        let short = tag == MARK && length <= 11;
+        if !(short || tag == BATCH) || number <= beyond || number > most || length > rest.len() + 1 || length > budget {
+            continue;
+        }
+        budget -= length;
+        if bytes.get(from..).and_then(record).is_some() {
+            let highest = if tag == MARK { &mut mark } else { &mut batch };
+            *highest = number.max(*highest);
+        }
     }
-    let (tag, rest) = payload.split_first().ok_or_else(|| Error::corrupt("a record of the log is empty"))?;
+    (batch, mark)
+}
+
+/// The boot of which a file's first record says that it was begun in it.
+fn header(payload: &[u8]) -> Result<&[u8]> {
+    let rest = payload.strip_prefix(MAGIC).ok_or_else(|| Error::corrupt("a log does not begin as one"))?;
+    Reader(rest).bytes()
+}
+
+fn take(payload: &[u8], file: usize, end: u64) -> Result<Record> {
+    let (&tag, rest) = payload.split_first().ok_or_else(|| Error::corrupt("a record of the log is empty"))?;
     let mut reader = Reader(rest);
     let number = reader.number()?;
-    match *tag {
-        MARK => found.marked = found.marked.max(number),
+    let mut rows = Vec::new();
+    match tag {
+        MARK => {}
         BATCH => {
-            let mut rows = Vec::new();
             while !reader.0.is_empty() {
                 let key = reader.bytes()?.to_vec();
                 let value = if reader.number()? == 1 { Some(reader.bytes()?.to_vec()) } else { None };
                 rows.push((key, value));
             }
-            found.batches.push((number, rows));
         }
         _ => return Err(Error::corrupt("a record of the log is of no known kind")),
+    }
+    Ok(Record { file, end, tag, number, rows })
+}
+
+/// Cuts off what does not count, and takes that to the disk before anything is written behind it.
+pub(crate) fn cut(directory: &Path, files: &[Piece]) -> Result<()> {
+    for piece in files.iter().filter(|piece| piece.counts < piece.length) {
+        let file = OpenOptions::new().write(true).open(path(directory, piece.number));
+        let cut = file.and_then(|file| file.set_len(piece.counts).and_then(|()| file.sync_all()));
+        cut.map_err(Error::io("cutting the log's torn end"))?;
     }
     Ok(())
 }
@@ -240,6 +317,15 @@ mod tests {
         log.length()
     }
 
+    fn look(directory: &Path) -> Found {
+        read(directory, "boot", 0).unwrap()
+    }
+
+    fn spoil(directory: &Path, number: u64, at: u64, with: &[u8]) {
+        let file = OpenOptions::new().write(true).open(path(directory, number)).unwrap();
+        file.write_all_at(with, at).unwrap();
+    }
+
     #[test]
     fn any_torn_end_leaves_the_batches_before_it() {
         let directory = tempfile::tempdir().unwrap();
@@ -247,7 +333,7 @@ mod tests {
         let mut before = 10;
         for cut in (30..length).rev() {
             Log::resume(directory.path(), 1, cut, 0).unwrap();
-            let found = read(directory.path()).unwrap();
+            let found = look(directory.path());
             assert!(!found.damaged, "cut at {cut}");
             assert!(found.batches.len() <= before && before - found.batches.len() <= 1, "cut at {cut}");
             before = found.batches.len();
@@ -259,12 +345,71 @@ mod tests {
     fn damage_in_the_middle_is_not_taken_for_a_torn_end() {
         let directory = tempfile::tempdir().unwrap();
         fill(directory.path());
-        let found = read(directory.path()).unwrap();
-        assert_eq!((found.batches.len(), found.marked, found.damaged), (10, 4, false));
-        assert_eq!(found.boots, ["boot"]);
-        let file = OpenOptions::new().write(true).open(path(directory.path(), 1)).unwrap();
-        file.write_all_at(b"?", 200).unwrap();
-        let found = read(directory.path()).unwrap();
+        let found = look(directory.path());
+        assert_eq!((found.batches.len(), found.damaged, found.files[0].present), (10, false, true));
+        let other = read(directory.path(), "another", 0).unwrap();
+        assert_eq!((other.batches.len(), other.last, other.damaged), (4, 4, false));
+        spoil(directory.path(), 1, 200, b"?");
+        let found = look(directory.path());
         assert!(found.damaged && found.batches.len() < 10);
+        // A mark covers what is lost.
+        assert!(read(directory.path(), "another", 0).unwrap().damaged);
+    }
+
+    #[test]
+    fn after_a_power_cut_only_what_was_marked_can_be_missed() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut log = Log::begin(directory.path(), 1, 0, "boot").unwrap();
+        log.append([(&b"kept"[..], None)].into_iter()).unwrap();
+        log.mark(1).unwrap();
+        let marked = log.length();
+        for _ in 0..3 {
+            log.append([(&[7_u8; 100][..], None)].into_iter()).unwrap();
+        }
+        spoil(directory.path(), 1, marked + 20, b"?");
+        let found = read(directory.path(), "another", 0).unwrap();
+        assert!(!found.damaged && found.last == 1, "the pages of the others came in any order");
+        assert!(look(directory.path()).damaged, "without a power cut they cannot");
+        // Nor does the next file make it damage.
+        let mut next = Log::begin(directory.path(), 2, 4, "boot").unwrap();
+        next.append([(&b"lost"[..], None)].into_iter()).unwrap();
+        let found = read(directory.path(), "another", 0).unwrap();
+        assert!(!found.damaged && found.batches.len() == 1);
+        cut(directory.path(), &found.files).unwrap();
+        assert_eq!(read(directory.path(), "another", 0).unwrap().batches.len(), 1);
+        assert!(!look(directory.path()).damaged);
+        // But a mark there does.
+        let mut next = Log::begin(directory.path(), 2, 4, "boot").unwrap();
+        next.mark(4).unwrap();
+        assert!(read(directory.path(), "another", 0).unwrap().damaged);
+    }
+
+    #[test]
+    fn a_kill_while_the_last_batch_before_a_checkpoint_is_written_is_no_damage() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut log = Log::begin(directory.path(), 1, 0, "boot").unwrap();
+        log.append([(&b"one"[..], None)].into_iter()).unwrap();
+        let whole = log.length();
+        log.append([(&b"two"[..], None)].into_iter()).unwrap();
+        let length = log.length();
+        Log::begin(directory.path(), 2, 2, "boot").unwrap();
+        for torn in whole..length {
+            Log::resume(directory.path(), 1, torn, 0).unwrap();
+            for boot in ["boot", "another"] {
+                assert!(!read(directory.path(), boot, 0).unwrap().damaged, "torn at {torn}");
+            }
+            Log::resume(directory.path(), 1, length, 0).unwrap();
+        }
+    }
+
+    #[test]
+    fn contents_that_look_like_records_are_none() {
+        let mut bytes = frame(&[BATCH; 100]);
+        let mut mark = Writer::new(MARK);
+        mark.number(3);
+        bytes.extend(frame(&mark.0));
+        assert_eq!(search(&bytes, 3), (0, 0), "an old number");
+        assert_eq!(search(&bytes, 2), (0, 3));
+        assert_eq!(search(&[2; 1 << 20], 0), (0, 0));
     }
 }

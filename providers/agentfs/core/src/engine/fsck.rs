@@ -1,7 +1,8 @@
 //! Checking: every row read, every block accounted for, every name followed.
 //!
 //! Costs everything there is, once; the store must not be open elsewhere. What can be repaired without guessing is: counts, blocks that
-//! nothing names, rows that nobody sees, a log whose end is damaged (it ends there then). What is lost stays lost and is reported.
+//! nothing names, rows that nobody sees, a log whose end is damaged (it ends there then). What is lost stays lost and is reported, and
+//! then nothing is given back or removed: what seems superfluous may belong to what could not be read.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -35,13 +36,16 @@ pub(crate) fn check(directory: &Path, lower: &Path, repair: bool) -> Result<Repo
     let mut report = Report { repaired: true, ..Report::default() };
     super::format(directory)?;
     if !patiently(|| Base::open(&directory.join("rows.redb")))?.check()? {
-        report.problems.push("the database of rows was damaged, and was repaired as far as it could be".into());
+        // Rows may be missing, and nobody knows which.
+        report.lost("the database of rows was damaged, and was repaired as far as it could be".into());
     }
     let options = Options { background: false, ..Options::default() };
     let engine = Engine::open(directory, lower, options, if repair { Opening::Repair } else { Opening::Check })?;
     engine.examine(repair, &mut report)?;
     if repair {
-        engine.reclaim()?;
+        if report.repaired {
+            engine.reclaim()?;
+        }
         engine.sync()?;
     }
     report.repaired &= repair || report.problems.is_empty();
@@ -65,7 +69,7 @@ impl Engine {
             }
         }
         self.blocks(runs, repair, report)?;
-        if repair {
+        if repair && report.repaired {
             let mut state = write_lock(&self.state);
             for (stem, line, epoch) in garbage {
                 let chain = state.chain(line)?;
@@ -119,14 +123,14 @@ impl Engine {
             let (is, was) = (is.unwrap_or_default(), was.unwrap_or_default());
             if is != was {
                 report.problems.push(format!("segment {segment} holds {is} blocks in use, not {was}"));
-                if repair {
+                if repair && report.repaired {
                     state.count(segment * SEGMENT, is as i64 - was as i64);
                 }
             }
         }
         let free = state.free.clone();
         drop(state);
-        if repair {
+        if repair && report.repaired {
             // What nothing names goes back to the disk: the gaps between what is named, within each segment.
             merged.extend(free.into_iter().map(|(first, count)| (first, first + count, 0)));
             merged.sort_unstable();

@@ -4,11 +4,12 @@ use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::{Engine, Opening, Options};
+use super::{Engine, Opening, Options, check};
 use crate::lock;
 use crate::store::segments::Refuse;
 use crate::types::{Owner, ROOT};
 use crate::view::View;
+use crate::write_lock;
 
 const ME: Owner = Owner { mode: 0o644, uid: 0, gid: 0 };
 
@@ -142,4 +143,22 @@ fn a_segment_that_is_removed_while_it_is_synced_is_no_error() {
     engine.segments.sync(&engine.failed).unwrap();
     engine.segments.note(1);
     engine.segments.sync(&engine.failed).unwrap_err();
+}
+
+#[test]
+fn fsck_gives_nothing_back_when_a_row_cannot_be_read() {
+    let place = Place::new();
+    let engine = place.open();
+    let (_, view) = branch(&engine);
+    make(&view, "file", &[7; 8192]);
+    {
+        let mut state = write_lock(&engine.state);
+        let rows = state.layers.prefix(b"c").unwrap();
+        state.layers.put(&rows[0].0, vec![1, 0xff]);
+    }
+    engine.sync().unwrap();
+    drop((view, engine));
+    let report = check(&place.store(), &place.0.path().join("lower"), true).unwrap();
+    assert!(!report.repaired);
+    assert_eq!(std::fs::read(place.store().join("data/0000000000")).unwrap(), [7; 8192]);
 }

@@ -6,6 +6,7 @@
 //! cut brings back must find its blocks.
 
 use std::fs::File;
+use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -134,9 +135,7 @@ impl Engine {
 
     /// Before something is deleted: gives the reserve up if the disk is full.
     pub(crate) fn spend_reserve(&self) {
-        if self.disk_free().is_ok_and(|free| free < KEEP) {
-            let _ = std::fs::remove_file(self.directory.join("reserve"));
-        }
+        spend_reserve(&self.directory);
     }
 
     /// Gives blocks back to the disk, and removes segments that nothing is in.
@@ -248,4 +247,17 @@ impl Engine {
             std::thread::sleep(WRITE);
         }
     }
+}
+
+/// Gives the reserve up if the disk is full.
+pub(super) fn spend_reserve(directory: &Path) {
+    if disk_free(directory).is_ok_and(|free| free < KEEP) {
+        let _ = std::fs::remove_file(directory.join("reserve"));
+    }
+}
+
+/// Bytes that the disk has left for this user.
+pub(super) fn disk_free(directory: &Path) -> Result<u64> {
+    let stat = rustix::fs::statvfs(directory).map_err(Error::io("looking at the disk"))?;
+    Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
 }

@@ -19,6 +19,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, RwLock};
 
+use durable::{disk_free, spend_reserve};
 pub use fsck::Report;
 pub(crate) use fsck::check;
 
@@ -190,6 +191,8 @@ impl Engine {
         let next_block = layers.get(&key::counter("block"))?.map(|value| key::be64(&value));
         let segments = Segments::open(&directory.join("data"), next_block, how != Opening::Check)?;
         log::cut(&logs, &found.files)?;
+        // A full disk has no room for a log; deleting takes an open store.
+        spend_reserve(directory);
         let newest = found.files.last();
         let resumable = newest.filter(|file| file.present && file.counts > 0 && !found.damaged);
         let log = match resumable {
@@ -223,8 +226,12 @@ impl Engine {
             _lock: held,
         };
         if !resumed {
-            // What was replayed is in no log that counts any more.
-            engine.checkpoint()?;
+            // Better now than with the next crash: the files of another boot are read again until then.
+            match engine.checkpoint() {
+                // The older files stay, and count as they are.
+                Ok(()) | Err(Error::NoSpace) => {}
+                Err(error) => return Err(error),
+            }
         }
         engine.drop_orphans()?;
         engine.keep_reserve();
@@ -343,8 +350,7 @@ impl Engine {
 
     /// Bytes that the disk has left for this user.
     pub(crate) fn disk_free(&self) -> Result<u64> {
-        let stat = rustix::fs::statvfs(&self.directory).map_err(Error::io("looking at the disk"))?;
-        Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
+        disk_free(&self.directory)
     }
 
     /// Notes what the user should hear of; the list is bounded.

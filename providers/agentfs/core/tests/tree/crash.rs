@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use ah_agentfs::{BranchId, Class, Options, ROOT, SnapshotId, Workspace};
 
-use crate::{Place, at, branch, content, make};
+use crate::{Place, at, branch, content, in_another_boot, make};
 
 /// Says what it has done, until it is killed. Run by the test below as a process of its own.
 #[test]
@@ -128,14 +128,7 @@ fn after_a_power_cut_all_is_as_at_the_last_sync() {
     make(&view, "later", b"data that may not have reached the disk");
     let instant = workspace.snapshot(branch, b"instant", Class::Instant).unwrap();
     drop((view, workspace));
-    // The log says that it was begun in another boot.
-    let log = std::fs::read_dir(place.store().join("log")).unwrap().next().unwrap().unwrap().path();
-    let mut bytes = std::fs::read(&log).unwrap();
-    let length = u32::from_le_bytes(bytes[..4].try_into().unwrap()) as usize;
-    bytes[8 + length - 1] ^= 1;
-    let checksum = crc32fast::hash(&bytes[8..8 + length]).to_le_bytes();
-    bytes[4..8].copy_from_slice(&checksum);
-    std::fs::write(&log, bytes).unwrap();
+    in_another_boot(&place.store());
     let workspace = place.open();
     let view = workspace.view(branch).unwrap();
     assert_eq!(view.list(ROOT).unwrap().len(), 1);

@@ -64,6 +64,20 @@ impl Place {
     }
 }
 
+/// Makes the logs say that they were begun in another boot.
+pub(crate) fn in_another_boot(store: &std::path::Path) {
+    for log in std::fs::read_dir(store.join("log")).unwrap() {
+        let log = log.unwrap().path();
+        let mut bytes = std::fs::read(&log).unwrap();
+        let length = u32::from_le_bytes(bytes[..4].try_into().unwrap()) as usize;
+        bytes[8 + length - 1] ^= 1;
+        let checksum = crc32fast::hash(&bytes[8..8 + length]).to_le_bytes();
+        bytes[4..8].copy_from_slice(&checksum);
+        let file = std::fs::OpenOptions::new().write(true).open(&log).unwrap();
+        std::os::unix::fs::FileExt::write_all_at(&file, &bytes[..8 + length], 0).unwrap();
+    }
+}
+
 /// A branch of the lower directory as it is now.
 pub(crate) fn branch(workspace: &Workspace) -> BranchId {
     workspace.branch(workspace.base(b"base").unwrap(), b"branch").unwrap()

@@ -2,7 +2,7 @@
 
 use ah_agentfs::{Allocate, Error, Options, ROOT, Seek, SetAttr};
 
-use crate::{Place, at, branch, content, everything, make, snapshot};
+use crate::{Place, at, branch, content, everything, in_another_boot, make, snapshot};
 
 const MIB: u64 = 1 << 20;
 
@@ -133,28 +133,82 @@ fn holes_are_seen_and_cost_nothing() {
     place.check();
 }
 
+/// A small disk of its own, which takes root; elsewhere the store's limit above is what is tested.
+struct Disk(tempfile::TempDir);
+
+impl Disk {
+    fn new() -> Option<Self> {
+        let disk = tempfile::tempdir().unwrap();
+        let mounted = std::process::Command::new("mount")
+            .args(["-t", "tmpfs", "-o", "size=40m", "agentfs-test"])
+            .arg(disk.path())
+            .output()
+            .is_ok_and(|output| output.status.success());
+        if !mounted {
+            assert!(std::env::var_os("AH_TEST_REQUIRE_ALL").is_none(), "a small disk of its own takes root");
+            eprintln!("skipped: mounting a small disk takes root");
+        }
+        mounted.then_some(Self(disk))
+    }
+
+    fn path(&self) -> &std::path::Path {
+        self.0.path()
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("umount").arg(self.path()).status();
+    }
+}
+
+#[test]
+fn a_store_on_a_full_disk_opens_after_a_power_cut() {
+    for reserve in [true, false] {
+        let place = Place::new();
+        let Some(disk) = Disk::new() else { return };
+        let store = disk.path().join("store");
+        ah_agentfs::Workspace::create(&store, &place.lower()).unwrap();
+        let options = Options { background: false, ..Options::default() };
+        let open = || ah_agentfs::Workspace::open(&store, &place.lower(), options.clone()).unwrap();
+        let workspace = open();
+        let branch = branch(&workspace);
+        let view = workspace.view(branch).unwrap();
+        make(&view, "kept", b"kept");
+        let id = snapshot(&workspace, branch);
+        workspace.sync().unwrap();
+        drop((view, workspace));
+        let rest = disk.path().join("rest");
+        let _ = std::fs::write(&rest, vec![0; 64 * MIB as usize]);
+        if !reserve {
+            // Room for a log's beginning, and for no more.
+            std::fs::remove_file(store.join("reserve")).unwrap();
+            let file = std::fs::OpenOptions::new().append(true).open(&rest).unwrap();
+            let _ = std::io::Write::write_all(&mut &file, &vec![0; 64 * MIB as usize]);
+            file.set_len(file.metadata().unwrap().len() / 4096 * 4096 - (64 << 10)).unwrap();
+        }
+        for _ in 0..3 {
+            in_another_boot(&store);
+            let workspace = open();
+            assert_eq!(content(&workspace.view(branch).unwrap(), "kept"), b"kept");
+        }
+        let workspace = open();
+        workspace.delete_snapshot(id).unwrap();
+        drop(workspace);
+        std::fs::remove_file(rest).unwrap();
+        let workspace = open();
+        assert_eq!(content(&workspace.view(branch).unwrap(), "kept"), b"kept");
+        assert_eq!(workspace.snapshots().len(), 1, "the base alone");
+        drop(workspace);
+        let report = ah_agentfs::Workspace::fsck(&store, &place.lower(), false).unwrap();
+        assert_eq!(report.problems, Vec::<String>::new());
+    }
+}
+
 #[test]
 fn a_real_full_disk_damages_nothing() {
-    // A small disk of its own takes root; elsewhere the store's limit above is what is tested.
     let place = Place::new();
-    let disk = tempfile::tempdir().unwrap();
-    let mounted = std::process::Command::new("mount")
-        .args(["-t", "tmpfs", "-o", "size=40m", "agentfs-test"])
-        .arg(disk.path())
-        .output()
-        .is_ok_and(|output| output.status.success());
-    if !mounted {
-        assert!(std::env::var_os("AH_TEST_REQUIRE_ALL").is_none(), "a small disk of its own takes root");
-        eprintln!("skipped: mounting a small disk takes root");
-        return;
-    }
-    struct Unmount(std::path::PathBuf);
-    impl Drop for Unmount {
-        fn drop(&mut self) {
-            let _ = std::process::Command::new("umount").arg(&self.0).status();
-        }
-    }
-    let _unmount = Unmount(disk.path().to_owned());
+    let Some(disk) = Disk::new() else { return };
     let store = disk.path().join("store");
     ah_agentfs::Workspace::create(&store, &place.lower()).unwrap();
     let open = || ah_agentfs::Workspace::open(&store, &place.lower(), Options::default()).unwrap();

@@ -40,7 +40,9 @@ impl View {
         };
         let mut names = BTreeMap::new();
         if let Some(below) = below {
-            for (name, ino, kind) in self.engine.lower.list(&below)? {
+            let listed = self.engine.lower.list(&below)?;
+            self.judge_directory(directory, &below)?;
+            for (name, ino, kind) in listed {
                 names.insert(name, Entry { ino: LOWER | (ino & (LOWER - 1)), kind });
             }
         }

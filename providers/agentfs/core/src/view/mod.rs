@@ -216,13 +216,50 @@ impl View {
     }
 
     /// What is found below must be what was there when the base was taken. A pen shows it as it is and says so; in a snapshot
-    /// it would be something else under the snapshot's name. (A directory shows what is in it now, which it says too.)
+    /// it would be something else under the snapshot's name. A directory in which a name came or went shows what is in it now; but one
+    /// that may be another, since names changed beside it too, does not.
     fn judge(&self, found: &Found, path: &[u8]) -> Result<()> {
         if found.ctime <= self.base {
             return Ok(());
         }
         let error = self.changed(path, "changed below since the base was taken");
-        if self.at.is_some() && found.kind != Kind::Directory { Err(error) } else { Ok(()) }
+        if self.at.is_none() {
+            return Ok(());
+        }
+        if found.kind == Kind::Directory {
+            let above = path.iter().rposition(|&byte| byte == b'/').map_or(&b""[..], |at| &path[..at]);
+            let above = self.engine.lower.find(above)?;
+            if path.is_empty() || above.is_some_and(|above| above.ctime <= self.base) {
+                return Ok(());
+            }
+        }
+        Err(error)
+    }
+
+    /// The directory below from which something was just read must be the one that was meant: another may have been moved to its
+    /// path. A pen shows what is there now, and says so.
+    fn judge_directory(&self, directory: Ino, path: &[u8]) -> Result<()> {
+        if directory == ROOT {
+            return Ok(());
+        }
+        let Some(found) = self.engine.lower.find(path)? else {
+            // Its names are missing then.
+            self.changed(path, "removed below");
+            return Ok(());
+        };
+        let row = self.seen(&key::inode(directory))?;
+        let same = match row.as_deref().map(Inode::decode).transpose()?.flatten().and_then(|inode| inode.origin) {
+            Some(origin) => (origin.device, origin.ino, origin.btime) == (found.device, found.ino, found.btime),
+            None => {
+                let reused = directory < crate::engine::LOWER;
+                self.engine.number_of(found.device, found.ino, found.btime, reused)? == directory
+            }
+        };
+        if same {
+            return Ok(());
+        }
+        let error = self.changed(path, "replaced below");
+        if self.at.is_some() { Err(error) } else { Ok(()) }
     }
 
     fn changed(&self, path: &[u8], what: &'static str) -> Error {
@@ -302,7 +339,9 @@ impl View {
         }
         let Some(below) = self.below(parent)? else { return Ok(None) };
         let path = join(&below, name);
-        let Some(found) = self.engine.lower.find(&path)? else { return Ok(None) };
+        let found = self.engine.lower.find(&path)?;
+        self.judge_directory(parent, &below)?;
+        let Some(found) = found else { return Ok(None) };
         let mut ino = self.engine.number_of(found.device, found.ino, found.btime, false)?;
         let row = self.seen(&key::inode(ino))?;
         if let Some(row) = &row

@@ -186,3 +186,52 @@ fn cutting_a_file_below_never_brings_its_old_end_back() {
     view.write(ino, 100_000, b"yz").unwrap();
     assert_eq!(view.read(ino, 99_999, 4).unwrap(), b"xyz\0");
 }
+
+#[test]
+fn directories_below_that_are_swapped_do_not_show_each_others_files_in_snapshots() {
+    let place = Place::new();
+    let path = |name: &str| place.lower().join(name);
+    for name in ["D", "G", "taken", "other"] {
+        std::fs::create_dir(path(name)).unwrap();
+        std::fs::write(path(name).join("x"), name).unwrap();
+    }
+    let workspace = place.create();
+    let branch = branch(&workspace);
+    let view = workspace.view(branch).unwrap();
+    make(&view, "taken/mine", b"mine");
+    let id = snapshot(&workspace, branch);
+    let old = workspace.view_of(id).unwrap();
+    let known = at(&old, "D");
+    assert_eq!(content(&old, "taken/x"), b"taken");
+    for (name, by) in [("D", "G"), ("taken", "other")] {
+        std::fs::rename(path(name), path("away")).unwrap();
+        std::fs::rename(path(by), path(name)).unwrap();
+        std::fs::rename(path("away"), path(by)).unwrap();
+    }
+    let lost = |result: Result<u64, Error>| assert!(matches!(result, Err(Error::DataLoss { .. })), "{result:?}");
+    let attr = |directory, name: &str| old.lookup(directory, name.as_bytes()).map(|attr| attr.ino);
+    lost(attr(known, "x"));
+    lost(old.list(known).map(|_| 0));
+    lost(attr(ROOT, "D"));
+    let taken = at(&old, "taken");
+    lost(attr(taken, "x"));
+    lost(old.list(taken).map(|_| 0));
+    assert_eq!(content(&old, "taken/mine"), b"mine");
+    // A view that never saw what was there is not misled either.
+    lost(workspace.view_of(id).unwrap().lookup(ROOT, b"D").map(|attr| attr.ino));
+    workspace.take_events();
+    assert_eq!(content(&view, "taken/x"), b"other");
+    assert!(workspace.take_events().contains(&Event::LowerChanged { path: b"taken".to_vec() }));
+}
+
+#[test]
+fn a_name_that_comes_below_takes_no_directory_from_snapshots() {
+    let place = Place::new();
+    std::fs::create_dir_all(place.lower().join("a/b")).unwrap();
+    std::fs::write(place.lower().join("a/b/file"), "old").unwrap();
+    let workspace = place.create();
+    let old = workspace.view_of(workspace.base(b"").unwrap()).unwrap();
+    std::fs::write(place.lower().join("a/b/new"), "new").unwrap();
+    assert_eq!(content(&old, "a/b/file"), b"old");
+    assert!(matches!(old.lookup(at(&old, "a/b"), b"new"), Err(Error::DataLoss { .. })));
+}

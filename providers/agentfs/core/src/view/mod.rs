@@ -343,13 +343,17 @@ impl View {
         self.judge_directory(parent, &below)?;
         let Some(found) = found else { return Ok(None) };
         let mut ino = self.engine.number_of(found.device, found.ino, found.btime, false)?;
-        let row = self.seen(&key::inode(ino))?;
-        if let Some(row) = &row
-            && let Some(Inode { origin: Some(Origin { btime, .. }), .. }) = Inode::decode(row)?
-            && btime != found.btime
-        {
+        let mut row = self.seen(&key::inode(ino))?;
+        let reused = match row.as_deref().map(Inode::decode).transpose()? {
+            // One that lost its last name here cannot have another.
+            Some(None) => true,
+            Some(Some(Inode { origin: Some(Origin { btime, .. }), .. })) => btime != found.btime,
+            _ => false,
+        };
+        if reused {
             // The filesystem below used the number again for another file.
             ino = self.engine.number_of(found.device, found.ino, found.btime, true)?;
+            row = self.seen(&key::inode(ino))?;
         }
         let kind = found.kind;
         Ok(Some(Named { ino, kind, path: Some(path), found: Some(found).filter(|_| row.is_none()) }))

@@ -235,3 +235,25 @@ fn a_name_that_comes_below_takes_no_directory_from_snapshots() {
     assert_eq!(content(&old, "a/b/file"), b"old");
     assert!(matches!(old.lookup(at(&old, "a/b"), b"new"), Err(Error::DataLoss { .. })));
 }
+
+#[test]
+fn a_name_that_comes_below_for_an_inode_that_was_removed_here_is_a_new_file() {
+    let place = Place::new();
+    std::fs::create_dir(place.lower().join("directory")).unwrap();
+    std::fs::write(place.lower().join("directory/file"), "below").unwrap();
+    let workspace = place.create();
+    let branch = branch(&workspace);
+    let view = workspace.view(branch).unwrap();
+    let (directory, file) = (at(&view, "directory"), at(&view, "directory/file"));
+    view.write(file, 0, b"OURS!").unwrap();
+    view.unlink(directory, b"file").unwrap();
+    view.forget(file, 1);
+    std::fs::rename(place.lower().join("directory/file"), place.lower().join("directory/again")).unwrap();
+    assert_eq!(content(&view, "directory/again"), b"below");
+    let again = at(&view, "directory/again");
+    view.write(again, 0, b"A").unwrap();
+    assert_eq!(content(&view, "directory/again"), b"Aelow");
+    assert!(view.lookup(directory, b"file").is_err());
+    view.unlink(directory, b"again").unwrap();
+    view.rmdir(ROOT, b"directory").unwrap();
+}

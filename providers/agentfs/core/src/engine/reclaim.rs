@@ -189,7 +189,7 @@ impl Engine {
     pub(crate) fn drop_orphans(&self) -> Result<()> {
         let mut state = write_lock(&self.state);
         for (row, _) in state.layers.prefix(b"o")? {
-            let (line, ino) = (key::be32(&row[1..]), key::be64(&row[5..]));
+            let (line, ino) = key::line_and_number(&row)?;
             match state.lines.get(&line) {
                 Some(of) if of.pen => {
                     let (until, chain) = (of.epoch, state.chain(line)?);

@@ -6,6 +6,8 @@ use std::sync::Arc;
 
 use super::{Engine, Opening, Options, check};
 use crate::lock;
+use crate::platform::boot_id;
+use crate::store::log::Log;
 use crate::store::segments::Refuse;
 use crate::types::{Owner, ROOT};
 use crate::view::View;
@@ -161,4 +163,37 @@ fn fsck_gives_nothing_back_when_a_row_cannot_be_read() {
     let report = check(&place.store(), &place.0.path().join("lower"), true).unwrap();
     assert!(!report.repaired);
     assert_eq!(std::fs::read(place.store().join("data/0000000000")).unwrap(), [7; 8192]);
+}
+
+#[test]
+fn damaged_rows_are_an_error_and_nothing_worse() {
+    let place = Place::new();
+    let long = |bytes: &[u8]| [bytes, &[0xff; 8]].concat();
+    let line = crate::state::Line {
+        parent: Some((9, 1)),
+        base: crate::types::Time::default(),
+        epoch: 1,
+        before: 0,
+        pen: true,
+        label: Vec::new(),
+        points: std::collections::BTreeMap::new(),
+    };
+    let rows: [(Vec<u8>, Vec<u8>); 7] = [
+        (b"k".to_vec(), Vec::new()),
+        (b"kabc".to_vec(), Vec::new()),
+        (b"o".to_vec(), Vec::new()),
+        (long(b"f"), vec![0xff; 8]),
+        (long(b"g"), vec![0xff; 8]),
+        (b"l\0\0\0\x09".to_vec(), line.encode()),
+        (b"mblock".to_vec(), vec![0xff; 8]),
+    ];
+    for (row, value) in rows {
+        {
+            let mut log = Log::begin(&place.store().join("log"), 1, 0, &boot_id().unwrap_or_default()).unwrap();
+            log.append([(&*row, Some(&*value))].into_iter()).unwrap();
+        }
+        let options = Options { background: false, ..Options::default() };
+        let opened = Engine::open(&place.store(), &place.0.path().join("lower"), options, Opening::Use);
+        assert!(matches!(opened, Err(crate::Error::Corrupt(_))), "{row:?}");
+    }
 }

@@ -6,6 +6,7 @@
 use crate::error::{Error, Result};
 use crate::rows::key::Epoch;
 use crate::rows::value::{HERE, Reader, Writer};
+use crate::store::segments::LARGEST;
 
 /// Bytes of a block.
 pub(crate) const BLOCK: u64 = 4096;
@@ -85,6 +86,9 @@ impl Chunk {
                 1 => run.fill(Place::Hole),
                 2 => {
                     let (first, born) = (reader.number()?, reader.number()?);
+                    if first >= LARGEST {
+                        return Err(Error::corrupt("a block lies behind all others"));
+                    }
                     for (place, block) in run.iter_mut().zip(first..) {
                         *place = Place::Store { block, born };
                     }
@@ -110,6 +114,13 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_block_that_cannot_be_is_refused() {
+        let mut writer = Writer::new(HERE);
+        writer.number(256 << 2 | 2).number(u64::MAX).number(1);
+        assert!(matches!(Chunk::decode(&writer.0), Err(Error::Corrupt(_))));
+    }
+
+    #[test]
     fn runs_come_back_as_they_were() {
         let mut chunk = Chunk::default();
         assert_eq!(chunk.encode().len(), 3, "a chunk that says nothing is short");
@@ -118,7 +129,7 @@ mod tests {
                 0..=9 => Place::Store { block: 1000 + at as u64, born: 7 },
                 10..=11 => Place::Store { block: 1010 + at as u64, born: 7 },
                 12..=200 => Place::Hole,
-                255 => Place::Store { block: u64::MAX >> 8, born: u64::MAX },
+                255 => Place::Store { block: LARGEST - 1, born: u64::MAX },
                 _ => Place::Below,
             };
         }

@@ -118,6 +118,14 @@ pub(crate) fn chunk_index(stem: &[u8]) -> u64 {
     be64(stem.get(9..17).unwrap_or_default())
 }
 
+/// The line, and the number behind it, of a key of `of_line`.
+pub(crate) fn line_and_number(key: &[u8]) -> Result<(LineId, u64)> {
+    match (key.get(1..5), key.get(5..13)) {
+        (Some(line), Some(number)) if key.len() == 13 => Ok((be32(line), be64(number))),
+        _ => Err(Error::corrupt("a key is too short")),
+    }
+}
+
 /// Bytes as a number; bytes that are missing count as zero.
 pub(crate) fn be64(bytes: &[u8]) -> u64 {
     bytes.iter().take(8).fold(0, |sum, &byte| sum << 8 | u64::from(byte))

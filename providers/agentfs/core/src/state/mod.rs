@@ -17,8 +17,9 @@ pub(crate) use lines::{Line, Snapshot};
 pub(crate) use rows::{Layers, Table};
 pub(crate) use versions::{Chain, View};
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::rows::key::{self, Epoch, LineId};
+use crate::store::segments::{LARGEST, SEGMENT};
 use crate::types::Time;
 
 /// See the module.
@@ -57,19 +58,32 @@ impl State {
             next_ino: 2,
         };
         for (row, value) in state.layers.prefix(b"l")? {
-            state.lines.insert(key::be32(&row[1..]), Line::decode(&value)?);
+            let (id, line) = (key::be32(row.get(1..).unwrap_or_default()), Line::decode(&value)?);
+            // So that no line is above itself.
+            if line.parent.is_some_and(|(parent, _)| parent >= id) {
+                return Err(Error::corrupt(format!("line {id} grows from a later one")));
+            }
+            state.lines.insert(id, line);
         }
         for (row, value) in state.layers.prefix(b"s")? {
-            state.snapshots.insert(key::be64(&row[1..]), Snapshot::decode(&value)?);
+            state.snapshots.insert(key::number(&row), Snapshot::decode(&value)?);
         }
         for (row, _) in state.layers.prefix(b"k")? {
-            state.dead.push((key::be32(&row[1..]), key::be64(&row[5..])));
+            state.dead.push(key::line_and_number(&row)?);
         }
         for (row, value) in state.layers.prefix(b"f")? {
-            state.free.push((key::be64(&row[1..]), key::be64(&value)));
+            let (first, count) = (key::number(&row), key::be64(&value));
+            if first >= LARGEST || count > SEGMENT || count == 0 {
+                return Err(Error::corrupt("a run of free blocks is none"));
+            }
+            state.free.push((first, count));
         }
         for (row, value) in state.layers.prefix(b"g")? {
-            state.used.insert(key::be64(&row[1..]), key::be64(&value));
+            let (segment, count) = (key::number(&row), key::be64(&value));
+            if segment >= LARGEST / SEGMENT {
+                return Err(Error::corrupt("a segment lies behind all others"));
+            }
+            state.used.insert(segment, count.min(LARGEST));
         }
         let mut counters = [1, 1, 1, 2];
         for (counter, name) in counters.iter_mut().zip(COUNTERS) {
@@ -94,7 +108,7 @@ impl State {
 
     /// Blocks in use, all told.
     pub(crate) fn used_blocks(&self) -> u64 {
-        self.used.values().sum()
+        self.used.values().fold(0, |sum, &count| sum.saturating_add(count))
     }
 
     /// Counts blocks as used (or not any more).

@@ -140,6 +140,9 @@ impl Rows {
         for item in self.written.range::<&[u8]>((from, Bound::Unbounded)).map_err(failed)?.take(most) {
             let (index, _) = item.map_err(failed)?;
             let index = index.value();
+            if index.len() < 13 {
+                return Err(Error::corrupt("a key is too short"));
+            }
             let (of, epoch) = (key::be32(&index[1..5]), key::be64(&index[5..13]));
             if of != line || epoch > epochs.1 {
                 break;

@@ -18,6 +18,8 @@ use crate::{lock, read_lock, write_lock};
 
 /// Blocks of a segment: 1 GiB, sparse.
 pub(crate) const SEGMENT: u64 = 1 << 18;
+/// Blocks are numbered below this, so that their places in bytes are numbers, too.
+pub(crate) const LARGEST: u64 = 1 << 50;
 /// Files that are kept open.
 const OPEN: usize = 64;
 
@@ -63,6 +65,9 @@ impl Segments {
             let entry = entry.map_err(Error::io("listing the segments"))?;
             let Some(number) = entry.file_name().to_str().and_then(|name| name.parse::<u64>().ok()) else { continue };
             // What a process wrote that died may not be on the disk.
+            if number >= LARGEST / SEGMENT {
+                continue;
+            }
             dirty.insert(number);
             behind = behind.max(number.saturating_add(1).saturating_mul(SEGMENT));
             let Some(next) = next.filter(|_| cut) else { continue };
@@ -74,6 +79,9 @@ impl Segments {
                 let file = OpenOptions::new().write(true).open(entry.path()).map_err(Error::io("opening a segment"))?;
                 file.set_len(keep).map_err(Error::io("cutting a segment"))?;
             }
+        }
+        if next.is_some_and(|next| next > LARGEST) {
+            return Err(Error::corrupt("more blocks were given out than there are"));
         }
         Ok(Self {
             directory: directory.to_owned(),
@@ -265,7 +273,9 @@ impl Segments {
         let mut lengths = BTreeMap::new();
         for entry in std::fs::read_dir(&self.directory).map_err(Error::io("listing the segments"))? {
             let entry = entry.map_err(Error::io("listing the segments"))?;
-            if let Some(number) = entry.file_name().to_str().and_then(|name| name.parse().ok()) {
+            if let Some(number) = entry.file_name().to_str().and_then(|name| name.parse().ok())
+                && number < LARGEST / SEGMENT
+            {
                 let length = entry.metadata().map_err(Error::io("looking at a segment"))?.len();
                 lengths.insert(number, length.div_ceil(BLOCK));
             }

@@ -5,13 +5,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::{Engine, Opening, Options, check};
-use crate::lock;
 use crate::platform::boot_id;
 use crate::store::log::Log;
 use crate::store::segments::Refuse;
-use crate::types::{Owner, ROOT};
+use crate::types::{Owner, ROOT, Rename};
 use crate::view::View;
 use crate::write_lock;
+use crate::{lock, read_lock};
 
 const ME: Owner = Owner { mode: 0o644, uid: 0, gid: 0 };
 
@@ -195,5 +195,46 @@ fn damaged_rows_are_an_error_and_nothing_worse() {
         let options = Options { background: false, ..Options::default() };
         let opened = Engine::open(&place.store(), &place.0.path().join("lower"), options, Opening::Use);
         assert!(matches!(opened, Err(crate::Error::Corrupt(_))), "{row:?}");
+    }
+}
+
+#[test]
+fn a_file_below_that_is_renamed_while_it_is_written_has_one_name() {
+    for overtaken in [false, true] {
+        let place = Place::new();
+        std::fs::create_dir(place.0.path().join("lower/to")).unwrap();
+        std::fs::write(place.0.path().join("lower/old"), "below").unwrap();
+        let engine = place.open();
+        let (line, view) = branch(&engine);
+        let ino = view.lookup(ROOT, b"old").unwrap().ino;
+        let to = view.lookup(ROOT, b"to").unwrap().ino;
+        let mut before = None;
+        let rename = || {
+            if overtaken {
+                // A snapshot waits for the write, but from then on the pen is in the next epoch.
+                let engine = engine.clone();
+                let epoch = read_lock(&engine.state).lines[&line].epoch;
+                let of = engine.clone();
+                before = Some(std::thread::spawn(move || of.snapshot(line, b"").unwrap()));
+                while read_lock(&engine.state).lines[&line].epoch == epoch {
+                    std::thread::yield_now();
+                }
+            }
+            view.rename(ROOT, b"old", to, b"new", Rename::Replace).unwrap();
+        };
+        view.write_and(ino, b"OURS!", rename).unwrap();
+        assert_eq!(view.read(ino, 0, 10).unwrap(), b"OURS!");
+        let names = |view: &View, directory| view.list(directory).unwrap().into_iter().map(|entry| entry.name);
+        assert_eq!(names(&view, ROOT).collect::<Vec<_>>(), [b"to"]);
+        assert_eq!(names(&view, to).collect::<Vec<_>>(), [b"new"]);
+        if let Some(before) = before {
+            let id = before.join().unwrap();
+            let epoch = read_lock(&engine.state).snapshots[&id].epoch;
+            let old = View::new(engine.clone(), line, Some(epoch)).unwrap();
+            assert_eq!(content(&old, "old"), b"OURS!");
+            assert_eq!(names(&old, ROOT).count(), 2);
+            let to = old.lookup(ROOT, b"to").unwrap().ino;
+            assert_eq!(names(&old, to).count(), 0);
+        }
     }
 }

@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::platform;
 use crate::rows::chunk::{BLOCK, BLOCKS, CHUNK, Chunk, Place};
 use crate::rows::key::{self, Epoch};
-use crate::rows::value::{GONE, Inode};
+use crate::rows::value::{Entry, GONE, Inode};
 use crate::state::{self, State};
 use crate::types::{Allocate, Ino};
 use crate::view::{Node, View};
@@ -29,6 +29,8 @@ const SMALL: u64 = 64 << 10;
 struct Edit<'a> {
     of: &'a View,
     node: Node,
+    /// Directory and name, if the node had no row when this began.
+    place: Option<(Ino, Vec<u8>)>,
     epoch: Epoch,
     chunks: BTreeMap<u64, Chunk>,
     /// New blocks: first and count.
@@ -51,6 +53,16 @@ impl View {
             Ok(())
         })?;
         Ok(bytes.len())
+    }
+
+    /// Writes, with something else happening in the middle of it.
+    #[cfg(test)]
+    pub(crate) fn write_and(&self, ino: Ino, bytes: &[u8], meanwhile: impl FnOnce()) -> Result<()> {
+        self.edit(ino, |edit| {
+            edit.keep_small()?;
+            meanwhile();
+            edit.write(0, bytes)
+        })
     }
 
     /// Sets space aside, or makes holes; see [`Allocate`].
@@ -99,13 +111,16 @@ impl View {
             within = read_lock(&gate.inside);
         }
         self.file(ino)?;
-        let node = {
+        let (node, place) = {
             let _ops = lock(&pen.ops);
-            self.node_to_change(ino, None)?
+            let node = self.node_to_change(ino, None)?;
+            let place = if node.has_row { None } else { self.place_of(ino) };
+            (node, place)
         };
         let (size, lower_limit) = (node.inode.size, node.inode.lower_limit);
         let (chunks, taken) = (BTreeMap::new(), Vec::new());
-        let mut edit = Edit { of: self, node, epoch: gate.epoch, chunks, taken, dropped: false, size, lower_limit };
+        let mut edit =
+            Edit { of: self, node, place, epoch: gate.epoch, chunks, taken, dropped: false, size, lower_limit };
         let mut result = change(&mut edit);
         edit.drop_unnamed();
         if result.is_ok() {
@@ -329,7 +344,9 @@ impl Edit<'_> {
                 ctime: now,
                 ..inode
             };
-            let node = |inode| Node { ino, inode: changed(inode), has_row: self.node.has_row };
+            // Since this began, others may have given it a row, and another name.
+            let has_row = state.seen(&key::inode(ino), present)?.is_some();
+            let node = |inode| Node { ino, inode: changed(inode), has_row };
             if self.epoch == present.until {
                 return self.of.put(state, present, &node(current));
             }
@@ -338,7 +355,15 @@ impl Edit<'_> {
                 Some(row) => Inode::decode(&row)?.ok_or(Error::Stale)?,
                 None => self.node.inode.clone(),
             };
-            self.of.put(state, mine, &node(then))?;
+            // That has the name that it had when this began.
+            let then = Node { ino, inode: changed(then), has_row: self.node.has_row || self.place.is_some() };
+            self.of.put(state, mine, &then)?;
+            if let Some((parent, name)) = &self.place {
+                let stem = key::entry(*parent, name);
+                if state.seen(&stem, mine)?.is_none() {
+                    state.write(&stem, Entry { ino, kind: self.node.inode.kind }.encode(), mine)?;
+                }
+            }
             if state.layers.get(&key::versioned(&key::inode(ino), present.line, present.until))?.is_some() {
                 self.of.put(state, present, &node(current))?;
             }

@@ -83,6 +83,14 @@ struct Named {
     found: Option<Found>,
 }
 
+impl Known {
+    /// The directory and the name, if that is below.
+    fn place(&self) -> Option<(Ino, Vec<u8>)> {
+        let path = self.path.as_deref()?;
+        Some((self.parent, path.rsplit(|&byte| byte == b'/').next()?.to_vec()))
+    }
+}
+
 impl View {
     pub(crate) fn new(engine: Arc<Engine>, line: LineId, at: Option<Epoch>) -> Result<Self> {
         // Held first: what is there after that stays.
@@ -171,6 +179,11 @@ impl View {
         }
         let known = lock(&self.known);
         known.get(&ino).and_then(|known| known.path.as_deref()).map(<[u8]>::to_vec).ok_or(Error::Stale)
+    }
+
+    /// Under which name it was found, if it is below and has one still.
+    fn place_of(&self, ino: Ino) -> Option<(Ino, Vec<u8>)> {
+        lock(&self.known).get(&ino).filter(|known| !known.unlinked).and_then(Known::place)
     }
 
     fn node(&self, ino: Ino) -> Result<Node> {
@@ -303,8 +316,7 @@ impl View {
                     state.layers.put(&key::of_line(b'o', view.line, Some(node.ino)), Vec::new());
                     return None;
                 }
-                let path = known.path.as_deref()?;
-                Some((known.parent, path.rsplit(|&byte| byte == b'/').next()?.to_vec()))
+                known.place()
             })
         };
         if let Some((parent, name)) = place {

@@ -26,6 +26,9 @@ pub enum SetXattr {
 /// The largest value of an extended attribute, in bytes, as the kernel has it.
 const XATTR: usize = 64 << 10;
 
+/// Name and value. That all of the file below were copied is noted under the empty name.
+pub(super) type Xattr = (Vec<u8>, Vec<u8>);
+
 impl View {
     /// An inode's attributes.
     pub fn getattr(&self, ino: Ino) -> Result<Attr> {
@@ -114,6 +117,9 @@ impl View {
         let rows = crate::read_lock(&self.engine.state).all_seen(&key::stem(b'x', ino), self.view())?;
         for (stem, row) in rows {
             let name = key::name(&stem);
+            if name.is_empty() {
+                continue;
+            }
             if row.first() == Some(&HERE) {
                 names.insert(name.to_vec());
             } else {
@@ -167,9 +173,35 @@ impl View {
         })
     }
 
+    /// All extended attributes of the file below, and the note that they were copied; `None`: none are read there.
+    pub(super) fn xattrs_below(&self, node: &Node) -> Result<Option<Vec<Xattr>>> {
+        let Some(file) = self.with_xattrs(node)? else { return Ok(None) };
+        let mut list = vec![0; XATTR];
+        let length = match rustix::fs::flistxattr(&file, &mut list) {
+            Ok(length) => length,
+            Err(rustix::io::Errno::OPNOTSUPP) => 0,
+            Err(error) => return Err(Error::io("reading attributes below")(error)),
+        };
+        let mut all = vec![(Vec::new(), Vec::new())];
+        for name in list.get(..length).unwrap_or_default().split(|&byte| byte == 0).filter(|name| !name.is_empty()) {
+            let mut value = vec![0; XATTR];
+            let length = rustix::fs::fgetxattr(&file, name, &mut value);
+            value.truncate(length.map_err(Error::io("reading attributes below"))?);
+            all.push((name.to_vec(), value));
+        }
+        let unchanged = node.inode.origin.as_ref().is_some_and(|origin| match self.engine.lower.find_open(&file) {
+            Ok(found) => found.is(origin),
+            Err(_) => false,
+        });
+        Ok(Some(all).filter(|_| unchanged))
+    }
+
     /// The file below whose extended attributes shine through; `None`: none does.
     fn with_xattrs(&self, node: &Node) -> Result<Option<File>> {
         let Some(Origin { path, device, ino, .. }) = &node.inode.origin else { return Ok(None) };
+        if self.seen(&key::xattr(node.ino, b""))?.is_some_and(|row| row.first() == Some(&HERE)) {
+            return Ok(None);
+        }
         if !matches!(node.inode.kind, Kind::File | Kind::Directory) {
             return Ok(None);
         }

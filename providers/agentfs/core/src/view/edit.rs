@@ -13,9 +13,10 @@ use crate::error::{Error, Result};
 use crate::platform;
 use crate::rows::chunk::{BLOCK, BLOCKS, CHUNK, Chunk, Place};
 use crate::rows::key::{self, Epoch};
-use crate::rows::value::{Entry, GONE, Inode};
+use crate::rows::value::{Entry, GONE, HERE, Inode};
 use crate::state::{self, State};
 use crate::types::{Allocate, Ino};
+use crate::view::attrs::Xattr;
 use crate::view::{Node, View};
 use crate::{lock, read_lock};
 
@@ -39,12 +40,18 @@ struct Edit<'a> {
     dropped: bool,
     size: u64,
     lower_limit: u64,
+    /// Extended attributes below, copied because nothing else is read there any more.
+    xattrs: Option<Vec<Xattr>>,
 }
 
 impl View {
     /// Writes bytes, making the file longer if they reach beyond its end. Gives how many were written: all of them.
     pub fn write(&self, ino: Ino, offset: u64, bytes: &[u8]) -> Result<usize> {
         let end = offset.checked_add(bytes.len() as u64).filter(|&end| end <= LARGEST).ok_or(Error::FileTooLarge)?;
+        if bytes.is_empty() {
+            self.writable()?;
+            return self.file(ino).map(|_| 0);
+        }
         self.edit(ino, |edit| {
             edit.keep_small()?;
             edit.leave_end(offset)?;
@@ -119,9 +126,23 @@ impl View {
         };
         let (size, lower_limit) = (node.inode.size, node.inode.lower_limit);
         let (chunks, taken) = (BTreeMap::new(), Vec::new());
-        let mut edit =
-            Edit { of: self, node, place, epoch: gate.epoch, chunks, taken, dropped: false, size, lower_limit };
+        let mut edit = Edit {
+            of: self,
+            node,
+            place,
+            epoch: gate.epoch,
+            chunks,
+            taken,
+            dropped: false,
+            size,
+            lower_limit,
+            xattrs: None,
+        };
         let mut result = change(&mut edit);
+        if result.is_ok() && edit.lower_limit == 0 {
+            // Where they cannot be had, they stay a loss.
+            edit.xattrs = self.xattrs_below(&edit.node).unwrap_or_default();
+        }
         edit.drop_unnamed();
         if result.is_ok() {
             let _ops = lock(&pen.ops);
@@ -149,14 +170,29 @@ impl Edit<'_> {
 
     /// Copies a small file below, if nothing of it was copied yet.
     fn keep_small(&mut self) -> Result<()> {
-        if self.lower_limit == 0 || self.lower_limit > SMALL || !self.load(0)?.is_default() {
-            return Ok(());
+        for _ in 0..3 {
+            if self.lower_limit == 0 || self.lower_limit > SMALL || !self.load(0)?.is_default() {
+                return Ok(());
+            }
+            let mut bytes = vec![0; self.lower_limit.min(self.size) as usize];
+            let read = self.of.read_chunk(&self.node, &Chunk::default(), 0, &mut bytes);
+            if self.node.has_row || self.is_as_noted()? {
+                read?;
+                self.write(0, &bytes)?;
+                self.lower_limit = 0;
+                return Ok(());
+            }
+            // Half of it may be from before and half from after.
+            self.node = self.of.node_to_change(self.node.ino, None)?;
+            (self.size, self.lower_limit) = (self.node.inode.size, self.node.inode.lower_limit);
         }
-        let mut bytes = vec![0; self.lower_limit.min(self.size) as usize];
-        self.of.read_chunk(&self.node, &Chunk::default(), 0, &mut bytes)?;
-        self.write(0, &bytes)?;
-        self.lower_limit = 0;
-        Ok(())
+        Err(Error::Busy("the file below keeps changing"))
+    }
+
+    /// Whether the file below is what will be noted of it.
+    fn is_as_noted(&self) -> Result<bool> {
+        let Some(origin) = &self.node.inode.origin else { return Ok(true) };
+        Ok(self.of.engine.lower.find(&origin.path)?.is_some_and(|found| found.is(origin)))
     }
 
     fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<()> {
@@ -205,6 +241,7 @@ impl Edit<'_> {
         if !end.is_multiple_of(BLOCK) && end < self.size && edges.first() != Some(&(block + run - 1)) {
             edges.push(block + run - 1);
         }
+        let below = !self.node.has_row && !edges.is_empty();
         for edge in edges {
             let old = self.load(index)?.clone();
             let nowhere = match old.0[edge] {
@@ -219,6 +256,9 @@ impl Edit<'_> {
                 self.of.read_chunk(&self.node, &old, start + edge as u64 * BLOCK, &mut content)?;
                 engine.segments.write(first + (edge - block) as u64, 0, &content)?;
             }
+        }
+        if below && !self.is_as_noted()? {
+            return Err(Error::Busy("the file below keeps changing"));
         }
         engine.segments.write(first, at % BLOCK, bytes)?;
         let born = self.epoch;
@@ -333,6 +373,12 @@ impl Edit<'_> {
             };
             for (&index, chunk) in &chunks {
                 self.put_chunk(state, mine, index, chunk)?;
+            }
+            for (name, value) in self.xattrs.iter().flatten() {
+                let stem = key::xattr(ino, name);
+                if state.seen(&stem, mine)?.is_none() {
+                    state.write(&stem, [&[HERE], value.as_slice()].concat(), mine)?;
+                }
             }
             for &(block, count) in &self.taken {
                 state.count(block, count as i64);

@@ -257,3 +257,45 @@ fn a_name_that_comes_below_for_an_inode_that_was_removed_here_is_a_new_file() {
     view.unlink(directory, b"again").unwrap();
     view.rmdir(ROOT, b"directory").unwrap();
 }
+
+#[test]
+fn extended_attributes_of_a_file_that_was_copied_do_not_go_with_the_one_below() {
+    let place = Place::new();
+    let path = place.lower().join("file");
+    std::fs::write(&path, "below").unwrap();
+    let flags = rustix::fs::XattrFlags::empty();
+    if rustix::fs::setxattr(&path, "user.name", b"value", flags).is_err() {
+        assert!(std::env::var_os("AH_TEST_REQUIRE_ALL").is_none(), "extended attributes are needed");
+        eprintln!("skipped: no extended attributes here");
+        return;
+    }
+    let workspace = place.create();
+    let branch = branch(&workspace);
+    let view = workspace.view(branch).unwrap();
+    let ino = at(&view, "file");
+    view.write(ino, 0, b"OURS").unwrap();
+    let old = workspace.view_of(snapshot(&workspace, branch)).unwrap();
+    assert_eq!(view.listxattr(ino).unwrap(), [b"user.name"]);
+    std::fs::write(&path, "theirs").unwrap();
+    rustix::fs::setxattr(&path, "user.name", b"theirs", flags).unwrap();
+    for view in [&view, &old] {
+        let ino = at(view, "file");
+        assert_eq!(view.getxattr(ino, b"user.name").unwrap(), b"value");
+        assert_eq!(view.listxattr(ino).unwrap(), [b"user.name"]);
+    }
+    view.removexattr(ino, b"user.name").unwrap();
+    assert!(view.listxattr(ino).unwrap().is_empty());
+    assert!(matches!(view.getxattr(ino, b"user.name"), Err(Error::NoAttribute)));
+}
+
+#[test]
+fn writing_nothing_changes_nothing() {
+    let place = Place::new();
+    std::fs::write(place.lower().join("file"), "below").unwrap();
+    let workspace = place.create();
+    let view = workspace.view(branch(&workspace)).unwrap();
+    let ino = at(&view, "file");
+    let before = view.getattr(ino).unwrap();
+    assert_eq!(view.write(ino, 1 << 20, b"").unwrap(), 0);
+    assert_eq!(view.getattr(ino).unwrap(), before);
+}

@@ -1,17 +1,18 @@
 //! Reading and seeking. What is below is checked after it was read: bytes of a file that somebody changed meanwhile are never
 //! handed out under the name of what it was.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
-use crate::lock;
 use crate::platform;
 use crate::rows::chunk::{BLOCK, BLOCKS, CHUNK, Chunk, Place};
 use crate::rows::key;
 use crate::types::{Ino, Kind, Seek};
 use crate::view::{Node, View};
+use crate::{lock, read_lock};
 
 /// Files below that are kept open.
 const OPEN: usize = 32;
@@ -56,11 +57,20 @@ impl View {
             return Err(Error::NoData);
         }
         let mut at = offset;
+        let chunks = if node.has_row { self.chunks_from(ino, offset)? } else { BTreeSet::new() };
         while at < size {
-            let chunk = if node.has_row { self.chunk(ino, at / CHUNK)? } else { Chunk::default() };
+            let index = at / CHUNK;
+            let chunk = if chunks.contains(&index) { self.chunk(ino, index)? } else { Chunk::default() };
             let block = (at % CHUNK / BLOCK) as usize;
             let run = chunk.run(block);
-            let end = (at / CHUNK * CHUNK + (block + run) as u64 * BLOCK).min(size);
+            let end = if chunks.contains(&index) {
+                index * CHUNK + (block + run) as u64 * BLOCK
+            } else {
+                // Alike until the next chunk of which anything is known, and on both sides of the limit.
+                let next = chunks.range(index..).next().map_or(size, |next| next * CHUNK);
+                if at < node.inode.lower_limit { next.min(node.inode.lower_limit) } else { next }
+            };
+            let end = end.min(size);
             let data = match chunk.0[block] {
                 Place::Store { .. } => true,
                 Place::Hole => false,
@@ -98,6 +108,12 @@ impl View {
 
     pub(super) fn chunk(&self, ino: Ino, index: u64) -> Result<Chunk> {
         self.seen(&key::chunk(ino, index))?.map_or_else(|| Ok(Chunk::default()), |row| Chunk::decode(&row))
+    }
+
+    /// The chunks that have a row, from the one at an offset on. Costs the rows of the file.
+    pub(super) fn chunks_from(&self, ino: Ino, offset: u64) -> Result<BTreeSet<u64>> {
+        let rows = read_lock(&self.engine.state).all_seen(&key::stem(b'c', ino), self.view())?;
+        Ok(rows.keys().map(|stem| key::chunk_index(stem)).filter(|&index| index >= offset / CHUNK).collect())
     }
 
     /// Reads within one chunk. Bytes that are nowhere are left as they are: zeros.

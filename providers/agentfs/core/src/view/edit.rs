@@ -271,6 +271,8 @@ impl Edit<'_> {
     /// Makes bytes zero: whole blocks by a hole, parts by writing.
     fn zero(&mut self, from: u64, to: u64) -> Result<()> {
         self.dropped = true;
+        let mut chunks = self.of.chunks_from(self.node.ino, from)?;
+        chunks.extend(self.chunks.keys());
         let mut at = from;
         while at < to {
             let (index, block) = (at / CHUNK, (at % CHUNK / BLOCK) as usize);
@@ -278,8 +280,14 @@ impl Edit<'_> {
             let below = at / BLOCK * BLOCK < self.lower_limit;
             if at.is_multiple_of(BLOCK) && to >= (index + 1) * CHUNK && at.is_multiple_of(CHUNK) && !below {
                 // A whole chunk with nothing below it: as if it had never been written.
-                *self.load(index)? = Chunk::default();
-                at += CHUNK;
+                if chunks.contains(&index) {
+                    *self.load(index)? = Chunk::default();
+                    at += CHUNK;
+                } else {
+                    // Nothing is known of those up to the next, either.
+                    let last = to / CHUNK;
+                    at = chunks.range(index..).next().map_or(last, |&next| next.min(last)) * CHUNK;
+                }
                 continue;
             }
             let whole = at.is_multiple_of(BLOCK) && (end <= to || to >= self.size);
@@ -332,9 +340,7 @@ impl Edit<'_> {
     /// Nothing lies behind this block's beginning any more. Costs the chunks that say something.
     fn drop_behind(&mut self, from: u64) -> Result<()> {
         self.dropped = true;
-        let rows = read_lock(&self.of.engine.state).all_seen(&key::stem(b'c', self.node.ino), self.of.view())?;
-        let indices: Vec<_> = rows.keys().map(|stem| key::chunk_index(stem)).filter(|&at| at >= from / CHUNK).collect();
-        for index in indices {
+        for index in self.of.chunks_from(self.node.ino, from)? {
             let kept = (from.saturating_sub(index * CHUNK) / BLOCK) as usize;
             self.load(index)?.0[kept.min(BLOCKS)..].fill(Place::Below);
         }

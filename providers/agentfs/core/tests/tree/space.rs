@@ -75,6 +75,32 @@ fn deleting_takes_up_where_a_crash_left_it() {
 }
 
 #[test]
+fn huge_holes_take_no_time() {
+    let place = Place::new();
+    std::fs::File::create(place.lower().join("below")).unwrap().set_len(1 << 43).unwrap();
+    let workspace = place.create();
+    let branch = branch(&workspace);
+    let view = workspace.view(branch).unwrap();
+    let (end, far) = (1 << 60, (1 << 59) + 5);
+    for name in ["ours", "below"] {
+        let ino = if name == "ours" { make(&view, name, &[1; 5000]) } else { at(&view, name) };
+        view.setattr(ino, SetAttr { size: Some(end), ..SetAttr::default() }).unwrap();
+        view.write(ino, far, b"far").unwrap();
+        assert_eq!(view.seek(ino, 1 << 20, Seek::Data).unwrap(), far / 4096 * 4096);
+        assert!(matches!(view.seek(ino, far + 4096, Seek::Data), Err(Error::NoData)));
+        assert_eq!(view.seek(ino, 1 << 20, Seek::Hole).unwrap(), 1 << 20);
+        view.fallocate(ino, (1 << 43) + 10, end - (1 << 43) - 10, Allocate::Punch).unwrap();
+        assert!(matches!(view.seek(ino, 1 << 20, Seek::Data), Err(Error::NoData)));
+        assert_eq!(view.read(ino, far, 3).unwrap(), [0; 3]);
+    }
+    assert_eq!(view.read(at(&view, "ours"), 4999, 2).unwrap(), [1, 0]);
+    workspace.reclaim().unwrap();
+    assert_eq!(workspace.used(), 8192);
+    drop((view, workspace));
+    place.check();
+}
+
+#[test]
 fn a_full_store_refuses_to_write_and_nothing_else() {
     let place = Place::new();
     let workspace = place.create();

@@ -113,10 +113,16 @@ fn stamp() -> Time {
 }
 
 /// A time such that every file that is changed after this call bears a later one. Waits for the kernel's next tick,
-/// 4 ms as a rule, 10 at most on a system of 100 Hz.
-pub(crate) fn settled_time() -> Time {
-    let time = now();
-    settle(time);
+/// 4 ms as a rule, 10 at most on a system of 100 Hz; for the next second where files bear `whole_seconds`.
+pub(crate) fn settled_time(whole_seconds: bool) -> Time {
+    let mut time = now();
+    if whole_seconds {
+        time.nanos = 999_999_999;
+        // Each try waits 50 ms at most.
+        let _ = (0..21).any(|_| settle(time));
+    } else {
+        settle(time);
+    }
     time
 }
 
@@ -129,4 +135,18 @@ pub(crate) fn settle(time: Time) -> bool {
         std::thread::sleep(Duration::from_micros(500));
     }
     false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_changed_after_a_settled_time_bears_a_later_one() {
+        let time = settled_time(false);
+        assert!(stamp() > time);
+        let time = settled_time(true);
+        // As a filesystem has it that keeps whole seconds.
+        assert!(Time { nanos: 0, ..stamp() } > time);
+    }
 }

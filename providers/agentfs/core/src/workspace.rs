@@ -107,7 +107,8 @@ impl Workspace {
         engine::check(store, lower, repair)
     }
 
-    /// A snapshot of the lower directory as it is now; nothing is read or copied. Takes up to 10 ms, for a tick of the clock.
+    /// A snapshot of the lower directory as it is now; nothing is read or copied. Takes up to 10 ms, for a tick of the clock;
+    /// a second where files bear whole seconds.
     pub fn base(&self, label: &[u8]) -> Result<SnapshotId> {
         self.engine.base(label).map(SnapshotId)
     }

@@ -282,7 +282,9 @@ impl Engine {
     /// later change of a file can bear an earlier time.
     pub(crate) fn base(&self, label: &[u8]) -> Result<u64> {
         self.room_for_rows()?;
-        let time = platform::settled_time();
+        let root = self.lower.find(b"")?;
+        let whole_seconds = root.is_some_and(|root| root.ctime.nanos == 0 && root.mtime.nanos == 0);
+        let time = platform::settled_time(whole_seconds);
         let snapshot = {
             let mut state = write_lock(&self.state);
             let line = state.grow(None, time, false, label);

@@ -246,8 +246,10 @@ fn a_name_that_comes_below_for_an_inode_that_was_removed_here_is_a_new_file() {
     let view = workspace.view(branch).unwrap();
     let (directory, file) = (at(&view, "directory"), at(&view, "directory/file"));
     view.write(file, 0, b"OURS!").unwrap();
+    // What it holds has to be hidden from now on.
+    let id = snapshot(&workspace, branch);
     view.unlink(directory, b"file").unwrap();
-    view.forget(file, 1);
+    view.forget(file, 9);
     std::fs::rename(place.lower().join("directory/file"), place.lower().join("directory/again")).unwrap();
     assert_eq!(content(&view, "directory/again"), b"below");
     let again = at(&view, "directory/again");
@@ -256,6 +258,7 @@ fn a_name_that_comes_below_for_an_inode_that_was_removed_here_is_a_new_file() {
     assert!(view.lookup(directory, b"file").is_err());
     view.unlink(directory, b"again").unwrap();
     view.rmdir(ROOT, b"directory").unwrap();
+    assert_eq!(content(&workspace.view_of(id).unwrap(), "directory/file"), b"OURS!");
 }
 
 #[test]

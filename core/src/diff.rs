@@ -68,15 +68,31 @@ impl Workspace {
                 .with_hint("compare each with the workspace, or seek both and use diff -r"));
         }
         let served = self.serve(&from.provider)?;
-        let policy = self.policy()?;
-        let request = DiffRequest {
+        let changes = self.told_changes(&served, &self.diff_request(&from, to.as_ref(), options)?)?;
+        self.diff_report(from, to, changes)
+    }
+
+    fn diff_request(
+        &self,
+        from: &SnapshotRecord,
+        to: Option<&SnapshotRecord>,
+        options: &DiffOptions,
+    ) -> Result<DiffRequest> {
+        Ok(DiffRequest {
             from: Side::Snapshot(from.reference.clone()),
-            to: to.as_ref().map_or(Side::Workspace, |to| Side::Snapshot(to.reference.clone())),
+            to: to.map_or(Side::Workspace, |to| Side::Snapshot(to.reference.clone())),
             paths: options.paths.clone(),
             times: options.times,
-            policy,
-        };
-        let mut changes = self.told_changes(&served, &request)?;
+            policy: self.policy()?,
+        })
+    }
+
+    fn diff_report(
+        &self,
+        from: SnapshotRecord,
+        to: Option<SnapshotRecord>,
+        mut changes: Changes,
+    ) -> Result<DiffReport> {
         let unreadable = if to.is_none() { self.take_unreadable(&mut changes.changes)? } else { Vec::new() };
         Ok(DiffReport {
             from: DiffSide::Snapshot(Box::new(from)),
@@ -113,22 +129,9 @@ impl Workspace {
     /// The provider's.
     pub fn diff_since(&self, origin: &Self, from: SnapshotRecord, options: &DiffOptions) -> Result<DiffReport> {
         let served = origin.serve(&from.provider)?;
-        let request = DiffRequest {
-            from: Side::Snapshot(from.reference.clone()),
-            to: Side::Workspace,
-            paths: options.paths.clone(),
-            times: options.times,
-            policy: self.policy()?,
-        };
-        let mut changes = self.walked(&served, &request, Some(&self.open_dir()?))?;
-        let unreadable = self.take_unreadable(&mut changes.changes)?;
-        Ok(DiffReport {
-            from: DiffSide::Snapshot(Box::new(from)),
-            to: DiffSide::Workspace,
-            method: changes.method,
-            changes: changes.changes.iter().map(ChangeRecord::from).collect(),
-            unreadable,
-        })
+        let request = self.diff_request(&from, None, options)?;
+        let changes = self.walked(&served, &request, Some(&self.open_dir()?))?;
+        self.diff_report(from, None, changes)
     }
 
     /// Takes out what only seems to be gone, because this user may not look at it.

@@ -46,6 +46,10 @@ impl Workspace {
         if !options.dry_run {
             self.engine.refuse_to_agents("`rm`")?;
         }
+        if !options.dry_run {
+            // Whose restore is not on disk yet would be missed after a power cut. If that fails, what it needs is refused below.
+            let _ = self.settle_restores();
+        }
         let stays = if options.dry_run { None } else { Some(self.lock("stays")?) };
         let state = self.state()?;
         let mut removed = self.resolve_each_in(&state, references).into_iter().collect::<Result<Vec<_>>>()?;
@@ -135,7 +139,7 @@ impl Workspace {
 pub(crate) enum Need {
     /// A view at that path shows it.
     Lease(String),
-    /// A running or interrupted restore goes on to it, or back to it.
+    /// A restore that is running, was interrupted, or may not be on disk, goes on to it, or back to it.
     Restore,
 }
 

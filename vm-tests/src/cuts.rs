@@ -34,6 +34,8 @@ pub struct Cuts {
     pub program: PathBuf,
     /// `guest/cuts.sh`.
     pub script: PathBuf,
+    /// Where the disks are put, in a folder of their own. They are kept there when something was wrong.
+    pub disks: PathBuf,
 }
 
 /// What a run saw.
@@ -70,7 +72,7 @@ enum When {
 impl Cuts {
     /// Carries them out. An error says at which cut what was wrong.
     pub fn run(&self, say: &mut dyn FnMut(&str)) -> Result<Tally> {
-        let folder = tempfile::Builder::new().prefix("ah-cuts.").tempdir()?;
+        let folder = tempfile::Builder::new().prefix("cuts.").tempdir_in(&self.disks)?;
         let mut disks = Vec::new();
         for place in &self.places {
             disks.push((place.clone(), Disk::new(&folder.path().join(place), DISK)?));

@@ -139,7 +139,7 @@ fn act(cli: &Cli) -> Result<i32> {
     let accelerator = Accelerator::find(&guest, &target)?;
     match &cli.command {
         Action::Run(args) => run_command(args, Setup::new(guest, accelerator), &build),
-        Action::Cuts(args) => run_cuts(args, Setup::new(guest, accelerator), &build),
+        Action::Cuts(args) => run_cuts(args, Setup::new(guest, accelerator), &build, &target),
         Action::Inside(_) | Action::Contract(_) => Ok(0),
     }
 }
@@ -177,7 +177,7 @@ fn run_command(args: &RunArgs, mut setup: Setup, build: &Path) -> Result<i32> {
     Ok(outcome.status)
 }
 
-fn run_cuts(args: &CutsArgs, mut setup: Setup, build: &Path) -> Result<i32> {
+fn run_cuts(args: &CutsArgs, mut setup: Setup, build: &Path, target: &Path) -> Result<i32> {
     let places: Vec<_> = args.places.split_whitespace().map(str::to_owned).collect();
     setup.payload.programs = ours(build)?;
     // What is not used costs time at each boot.
@@ -191,6 +191,7 @@ fn run_cuts(args: &CutsArgs, mut setup: Setup, build: &Path) -> Result<i32> {
         seed,
         program: std::env::current_exe()?,
         script: guest_files().join("cuts.sh"),
+        disks: target.join("vm"),
     };
     let tally = cuts.run(&mut |line| println!("  {line}"))?;
     println!(

@@ -38,9 +38,9 @@ impl<'a> Outcomes<'a> {
         self.0.get(restore).is_some_and(|outcome| APPLIED.contains(outcome))
     }
 
-    /// Whether a restore is running, or was interrupted.
+    /// Whether a restore is running, was interrupted, or would be if the machine restarted now.
     pub(super) fn is_open(&self, journal: &Head) -> bool {
-        self.standing(journal, &boot_id()) == Standing::Interrupted
+        self.standing(journal, &boot_id()) != Standing::Ended
     }
 
     /// How far the restore of an open journal is, if nobody works on it.

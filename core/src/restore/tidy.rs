@@ -35,8 +35,8 @@ impl Workspace {
         Ok((done, failures))
     }
 
-    /// Snapshots that restores need: true for those of running and interrupted ones, false for those that the undo of each
-    /// session's last one goes back to.
+    /// Snapshots that restores need: true for those of running and interrupted ones, and of those in place that may not be on disk; false
+    /// for those that the undo of each session's last one goes back to.
     ///
     /// # Errors
     /// If the record of a restore cannot be read: then nobody knows what it needs.

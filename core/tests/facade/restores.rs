@@ -66,6 +66,29 @@ fn before_that_it_can_be_undone_as_well() {
 }
 
 #[test]
+fn what_it_goes_back_to_is_removed_only_when_it_is_on_disk() {
+    let mut lab = Lab::new();
+    let journal = restored(&lab);
+    let safety = |lab: &Lab| {
+        let safeties = SnapshotFilter { kinds: vec![SnapshotKind::Safety], ..SnapshotFilter::default() };
+        let snapshots = lab.open().snapshots(&safeties).unwrap();
+        snapshots.first().map(|snapshot| snapshot.id.to_string())
+    };
+    let names = [safety(&lab).unwrap()];
+    // Somebody restores: it cannot be said of this one that it is on disk.
+    lab.settings.patience = std::time::Duration::ZERO;
+    let restoring = fs::File::create(lab.folder().join("restore.lock")).unwrap();
+    flock(&restoring, FlockOperation::LockExclusive).unwrap();
+    let refused = lab.open().rm(&names, &RmOptions::default()).unwrap_err();
+    assert_eq!(refused.kind, ErrorKind::FailedPrecondition);
+    drop(restoring);
+    assert!(journal.exists() && safety(&lab).is_some());
+    lab.open().rm(&names, &RmOptions::default()).unwrap();
+    // A restart of the machine would not leave a restore that nobody can take back.
+    assert!(!journal.exists() && safety(&lab).is_none());
+}
+
+#[test]
 fn after_a_restart_of_the_machine_it_counts_as_interrupted() {
     let lab = Lab::new();
     let journal = restored(&lab);

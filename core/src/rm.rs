@@ -46,10 +46,9 @@ impl Workspace {
         if !options.dry_run {
             self.engine.refuse_to_agents("`rm`")?;
         }
-        if !options.dry_run {
-            // Whose restore is not on disk yet would be missed after a power cut. If that fails, what it needs is refused below.
-            let _ = self.settle_restores();
-        }
+        // A power cut now would interrupt a restore that is in place, so what that needs stays until it is on disk. Where it
+        // cannot be brought there, it is refused below.
+        let _ = self.settle_restores();
         let stays = if options.dry_run { None } else { Some(self.lock("stays")?) };
         let state = self.state()?;
         let mut removed = self.resolve_each_in(&state, references).into_iter().collect::<Result<Vec<_>>>()?;

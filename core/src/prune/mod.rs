@@ -94,6 +94,8 @@ impl Workspace {
             return Ok(report);
         }
         let policy = Policy::parse(options.policy.as_deref().unwrap_or_else(|| config.prune_policy()))?;
+        // As for `rm`: what is not on disk yet keeps what it needs.
+        let _ = self.settle_restores();
         let state = self.state()?;
         let (protected, prompts) =
             (self.protected(&state)?, Prompts::of(&state.events, &state.moments, &state.snapshots));

@@ -7,7 +7,7 @@
 //!
 //! The second comes before the depot and goes after it, so that what a killed process leaves is found ([`clear`]); its maker holds it locked.
 //! Whoever puts something into a depot holds that locked, shared ([`hold`]); whoever takes it away, alone. Which depot is the store's is decided
-//! by the note's first name.
+//! by the note's first name; whoever takes that away holds the note locked.
 
 use std::ffi::OsString;
 use std::io::{Read, Write};
@@ -293,7 +293,11 @@ pub(crate) fn remove_if_empty(store: &Dir, depot: BorrowedFd<'_>, path: &Path) -
 
 fn remove_locked(store: &Dir, depot: BorrowedFd<'_>, path: &Path) -> bool {
     // Before it was locked, somebody else may have taken it away, and yet somebody else made another one.
-    let Ok(Some(note)) = Note::read(store) else { return false };
+    let Ok(Some(file)) = open_note(store, NOTE) else { return false };
+    if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() || !is_noted(store, &file) {
+        return false;
+    }
+    let Ok(note) = Note::parse(&file) else { return false };
     if note.path() != path || !is_emptied(depot) {
         return false;
     }
@@ -317,13 +321,19 @@ fn remove_locked(store: &Dir, depot: BorrowedFd<'_>, path: &Path) -> bool {
     true
 }
 
-/// Takes a void note away; whether there was one. Whoever does it holds the note's lock, so that nobody takes away one that came after it.
+/// Whether that open note is the one of the store's depot. Whoever takes that away holds it locked, so that it stays so, and nobody takes
+/// away one that came after it.
+fn is_noted(store: &Dir, file: &std::fs::File) -> bool {
+    let inode = |stat: rustix::fs::Statx| stat.stx_ino;
+    matches!((look(file, b"").map(inode), look(store, NOTE.as_bytes()).map(inode)), (Ok(own), Ok(there)) if own == there)
+}
+
+/// Takes a void note away; whether there was one.
 fn remove_void(store: &Dir) -> Result<bool> {
     let fail = |errno| failed("cannot forget a place for snapshots that is gone", errno);
     let Some(file) = open_note(store, NOTE)? else { return Ok(false) };
     retry_on_intr(|| rustix::fs::flock(&file, FlockOperation::LockExclusive)).map_err(fail)?;
-    let inode = look(&file, b"").map_err(fail)?.stx_ino;
-    if !look(store, NOTE.as_bytes()).is_ok_and(|there| there.stx_ino == inode) || !Note::parse(&file)?.is_void() {
+    if !is_noted(store, &file) || !Note::parse(&file)?.is_void() {
         return Ok(false);
     }
     rustix::fs::unlinkat(store, NOTE, AtFlags::empty()).and_then(|()| rustix::fs::fsync(store)).map_err(fail)?;

@@ -171,13 +171,26 @@ impl Bench<'_> {
 
     fn history(&self, small: &Path) -> Result<()> {
         let deep = self.workspace("deep", SMALL)?;
-        let mut times = Vec::new();
-        for run in 0..self.options.snapshots {
-            change(&deep, SMALL, 2, run as u64)?;
-            times.push(self.snapshot(&deep)?);
-        }
         let count = self.options.snapshots;
-        let (mut early, mut late) = (times[5..25].to_vec(), times[count - 20..].to_vec());
+        let [mut early, mut late, mut early_by_hand, mut late_by_hand] = [(); 4].map(|()| Vec::new());
+        for run in 0..count {
+            change(&deep, SMALL, 2, run as u64)?;
+            let time = self.snapshot(&deep)?;
+            let (times, by_hand) = match run {
+                5..25 => (&mut early, &mut early_by_hand),
+                _ if run + 20 >= count => (&mut late, &mut late_by_hand),
+                _ => continue,
+            };
+            times.push(time);
+            change(&deep, SMALL, 2, (count + run) as u64)?;
+            by_hand.push(self.by_hand(&deep)?);
+        }
+        println!(
+            "| (the same by the filesystem's own command) | {:.1} ms | numbers 6–25: {:.1} ms | {:.2} | | |",
+            millis(median(&mut late_by_hand)),
+            millis(median(&mut early_by_hand)),
+            median(&mut late_by_hand).as_secs_f64() / median(&mut early_by_hand).as_secs_f64()
+        );
         ratio(&format!("snapshot number {count}"), median(&mut late), "numbers 6–25", median(&mut early), 1.25);
         let mut lists =
             (0..self.options.runs).map(|_| Ok(self.ah(&deep, &["snapshots"])?.0)).collect::<Result<Vec<_>>>()?;

@@ -1,0 +1,528 @@
+//! What the kernel asks, answered by a tree. Permissions are the kernel's to check (`default_permissions`); what it leaves to a
+//! filesystem is done here: who owns what is new in a directory whose group is inherited, and that who changes a file takes
+//! its set-id bits and capabilities away.
+
+use std::collections::{HashSet, VecDeque};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use ah_agentfs::{Allocate, Attr, DirEntry, Error, Ino, Kind, Owner, Rename, Result, Seek, SetAttr, SetXattr, View};
+use fuser::{
+    BsdFileFlags, Errno, FileAttr, FileHandle, FileType, Filesystem, Generation, INodeNo, InitFlags, KernelConfig,
+    LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
+    ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+};
+use rustix::fs::{FallocateFlags, Mode, XattrFlags};
+
+use crate::words::{attributes, device, errno, file_type, kind, set_time};
+
+/// How long the kernel may keep what it was told: a year.
+const FOREVER: Duration = Duration::from_secs(365 * 24 * 3600);
+/// It is to ask again at once.
+const NEVER: Duration = Duration::ZERO;
+/// Numbers of inodes are never used for another.
+const GENERATION: Generation = Generation(0);
+/// How much the kernel writes or reads by one message, in bytes.
+const LARGEST: u32 = 1 << 20;
+/// How many directories that are being read are remembered.
+const LISTS: usize = 32;
+/// Where `.` and `..` come in a list; the tree's own names have higher cookies.
+const DOT: u64 = 1;
+const DOTS: u64 = 2;
+
+/// What `lseek` asks for, as Linux numbers it.
+const SEEK_DATA: i32 = 3;
+
+const CAPABILITY: &[u8] = b"security.capability";
+/// Access control lists are kept, but nobody here would enforce them, so they are not shown either.
+const ACL: &[u8] = b"system.posix_acl_";
+
+/// The kernel's side of a tree.
+pub(crate) struct Host {
+    view: View,
+    /// Directories that were begun to be read: all their names, as they were then.
+    lists: Mutex<VecDeque<(Ino, Arc<Vec<DirEntry>>)>>,
+    /// Files of which it is known that they have no capabilities which a write would have to take away.
+    plain: Mutex<HashSet<Ino>>,
+}
+
+impl Host {
+    pub(crate) fn new(view: View) -> Self {
+        Self { view, lists: Mutex::default(), plain: Mutex::default() }
+    }
+
+    /// Who owns what is made in a directory, and with which permissions.
+    fn owner(&self, request: &Request, parent: Ino, mode: u32, kind: Kind) -> Result<Owner> {
+        let set_gid = Mode::SGID.bits();
+        let above = self.view.getattr(parent)?;
+        let mut owner = Owner { mode: mode & 0o7777, uid: request.uid(), gid: request.gid() };
+        if above.mode & set_gid != 0 {
+            owner.gid = above.gid;
+            if kind == Kind::Directory {
+                owner.mode |= set_gid;
+            }
+        }
+        Ok(owner)
+    }
+
+    fn make(&self, request: &Request, parent: Ino, name: &OsStr, mode: u32, rdev: u32) -> Result<Attr> {
+        let kind = kind(mode).ok_or(Error::Invalid("not a kind of file"))?;
+        let owner = self.owner(request, parent, mode, kind)?;
+        self.view.mknod(parent, name.as_bytes(), kind, owner, device(rdev))
+    }
+
+    /// Takes away what lets a file run with more than its caller's rights, since somebody changes it: set-id bits, unless they
+    /// may keep them, and capabilities.
+    fn strip(&self, ino: Ino, set_ids: bool) -> Result<()> {
+        if set_ids {
+            let attr = self.view.getattr(ino)?;
+            let mode = stripped(attr.mode);
+            if attr.kind == Kind::File && mode != attr.mode {
+                self.view.setattr(ino, SetAttr { mode: Some(mode), ..SetAttr::default() })?;
+            }
+        }
+        if lock(&self.plain).contains(&ino) {
+            return Ok(());
+        }
+        match self.view.removexattr(ino, CAPABILITY) {
+            Ok(()) | Err(Error::NoAttribute) => drop(lock(&self.plain).insert(ino)),
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    fn set_attributes(&self, request: &Request, ino: Ino, mut set: SetAttr) -> Result<Attr> {
+        if set.uid.is_some() || set.gid.is_some() {
+            let attr = self.view.getattr(ino)?;
+            if attr.kind != Kind::Directory {
+                set.mode = Some(stripped(set.mode.unwrap_or(attr.mode)));
+            }
+            self.strip(ino, false)?;
+        }
+        if set.size.is_some() {
+            self.strip(ino, request.uid() != 0)?;
+        }
+        self.view.setattr(ino, set)
+    }
+
+    /// All names of a directory: as they were when its reading began, if they are remembered still. A list of any time goes on rightly behind
+    /// a cookie.
+    fn names(&self, directory: Ino, from: u64) -> Result<Arc<Vec<DirEntry>>> {
+        if from > DOTS
+            && let Some((_, names)) = lock(&self.lists).iter().find(|(of, _)| *of == directory)
+        {
+            return Ok(names.clone());
+        }
+        let names = Arc::new(self.view.list(directory)?);
+        let mut lists = lock(&self.lists);
+        lists.retain(|(of, _)| *of != directory);
+        lists.push_back((directory, names.clone()));
+        if lists.len() > LISTS {
+            lists.pop_front();
+        }
+        Ok(names)
+    }
+
+    /// What a directory's entry leads to, counted as known, and how long that may be kept. What cannot be looked up, as a file that was changed below, is
+    /// still a name there: it is asked for again, and answered with the error.
+    fn looked_up(&self, directory: Ino, entry: &DirEntry) -> (FileAttr, Duration) {
+        match self.view.lookup(directory, &entry.name) {
+            Ok(attr) => (attributes(&attr), FOREVER),
+            Err(_) => (bare(entry.ino, file_type(entry.kind)), NEVER),
+        }
+    }
+
+    fn forget_one(&self, ino: Ino, count: u64) {
+        self.view.forget(ino, count);
+        lock(&self.plain).remove(&ino);
+    }
+
+    fn allocate(&self, ino: Ino, offset: u64, length: u64, mode: i32) -> Result<()> {
+        let flags = FallocateFlags::from_bits_retain(mode as u32);
+        let keep = FallocateFlags::KEEP_SIZE;
+        let (length, how) = match flags {
+            _ if flags.is_empty() => (length, Allocate::Extend),
+            _ if flags == keep => (length, Allocate::Keep),
+            _ if flags == FallocateFlags::PUNCH_HOLE | keep => (length, Allocate::Punch),
+            _ if flags == FallocateFlags::ZERO_RANGE => (length, Allocate::Zero),
+            // Zeros up to the end, which stays.
+            _ if flags == FallocateFlags::ZERO_RANGE | keep => {
+                let size = self.view.getattr(ino)?.size;
+                let within = size.saturating_sub(offset).min(length);
+                if within == 0 {
+                    return Ok(());
+                }
+                (within, Allocate::Zero)
+            }
+            _ => return Err(Error::Unsupported),
+        };
+        self.strip(ino, false)?;
+        self.view.fallocate(ino, offset, length, how)
+    }
+}
+
+/// An inode of which nothing but that is known.
+fn bare(ino: Ino, kind: FileType) -> FileAttr {
+    let time = SystemTime::UNIX_EPOCH;
+    FileAttr {
+        ino: INodeNo(ino),
+        size: 0,
+        blocks: 0,
+        atime: time,
+        mtime: time,
+        ctime: time,
+        crtime: time,
+        kind,
+        perm: 0,
+        nlink: 1,
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+        blksize: 4096,
+        flags: 0,
+    }
+}
+
+/// Permissions without set-id bits; set-gid without execution by the group means something else, and stays.
+fn stripped(mode: u32) -> u32 {
+    let mode = mode & !Mode::SUID.bits();
+    if mode & Mode::XGRP.bits() != 0 { mode & !Mode::SGID.bits() } else { mode }
+}
+
+/// Every change here is whole before the lock is let go.
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn entry(reply: ReplyEntry, outcome: Result<Attr>) {
+    match outcome {
+        Ok(attr) => reply.entry(&FOREVER, &attributes(&attr), GENERATION),
+        Err(error) => reply.error(errno(&error)),
+    }
+}
+
+fn empty(reply: ReplyEmpty, outcome: Result<()>) {
+    match outcome {
+        Ok(()) => reply.ok(),
+        Err(error) => reply.error(errno(&error)),
+    }
+}
+
+fn attr(reply: ReplyAttr, outcome: Result<Attr>) {
+    match outcome {
+        Ok(attr) => reply.attr(&FOREVER, &attributes(&attr)),
+        Err(error) => reply.error(errno(&error)),
+    }
+}
+
+/// A value whose size is asked for first, or that has to fit.
+fn value(reply: ReplyXattr, size: u32, outcome: Result<Vec<u8>>) {
+    match outcome {
+        Ok(value) if size == 0 => reply.size(value.len() as u32),
+        Ok(value) if value.len() > size as usize => reply.error(Errno::ERANGE),
+        Ok(value) => reply.data(&value),
+        Err(error) => reply.error(errno(&error)),
+    }
+}
+
+impl Filesystem for Host {
+    fn init(&mut self, _: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
+        let wanted = [
+            InitFlags::FUSE_NO_OPEN_SUPPORT,
+            InitFlags::FUSE_NO_OPENDIR_SUPPORT,
+            // Only the kernel changes contents, so nothing it has cached is ever stale.
+            InitFlags::FUSE_EXPLICIT_INVAL_DATA,
+            InitFlags::FUSE_CACHE_SYMLINKS,
+            InitFlags::FUSE_PARALLEL_DIROPS,
+            InitFlags::FUSE_DO_READDIRPLUS,
+            InitFlags::FUSE_READDIRPLUS_AUTO,
+            InitFlags::FUSE_ASYNC_DIO,
+            // Else each write asks for capabilities first.
+            InitFlags::FUSE_HANDLE_KILLPRIV_V2,
+        ];
+        for flag in wanted {
+            // What an older kernel does not have costs speed only; see `open` for the one that it must have.
+            let _ = config.add_capabilities(flag);
+        }
+        if !config.capabilities().contains(InitFlags::FUSE_NO_OPEN_SUPPORT | InitFlags::FUSE_NO_OPENDIR_SUPPORT) {
+            return Err(std::io::Error::new(std::io::ErrorKind::Unsupported, "Linux 5.1 or newer is needed"));
+        }
+        let _ = config.set_max_write(LARGEST);
+        let _ = config.set_max_background(64);
+        Ok(())
+    }
+
+    fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        match self.view.lookup(parent.0, name.as_bytes()) {
+            // That there is nothing may be kept as well: an inode of number 0 says so.
+            Err(Error::NotFound) => {
+                reply.entry(&FOREVER, &bare(0, FileType::RegularFile), GENERATION);
+            }
+            outcome => entry(reply, outcome),
+        }
+    }
+
+    fn forget(&self, _: &Request, ino: INodeNo, count: u64) {
+        self.forget_one(ino.0, count);
+    }
+
+    fn getattr(&self, _: &Request, ino: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
+        attr(reply, self.view.getattr(ino.0));
+    }
+
+    fn setattr(
+        &self,
+        request: &Request,
+        ino: INodeNo,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        size: Option<u64>,
+        atime: Option<TimeOrNow>,
+        mtime: Option<TimeOrNow>,
+        _: Option<SystemTime>,
+        _: Option<FileHandle>,
+        _: Option<SystemTime>,
+        _: Option<SystemTime>,
+        _: Option<SystemTime>,
+        _: Option<BsdFileFlags>,
+        reply: ReplyAttr,
+    ) {
+        let (mode, atime, mtime) = (mode.map(|mode| mode & 0o7777), atime.map(set_time), mtime.map(set_time));
+        attr(reply, self.set_attributes(request, ino.0, SetAttr { mode, uid, gid, size, atime, mtime }));
+    }
+
+    fn readlink(&self, _: &Request, ino: INodeNo, reply: ReplyData) {
+        match self.view.readlink(ino.0) {
+            Ok(target) => reply.data(&target),
+            Err(error) => reply.error(errno(&error)),
+        }
+    }
+
+    fn mknod(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, _: u32, rdev: u32, reply: ReplyEntry) {
+        entry(reply, self.make(request, parent.0, name, mode, rdev));
+    }
+
+    /// Refused for good, as OPEN is: the kernel then makes a file by `mknod` and opens it by itself.
+    fn create(&self, _: &Request, _: INodeNo, _: &OsStr, _: u32, _: u32, _: i32, reply: ReplyCreate) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    fn mkdir(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, _: u32, reply: ReplyEntry) {
+        let owner = self.owner(request, parent.0, mode, Kind::Directory);
+        entry(reply, owner.and_then(|owner| self.view.mkdir(parent.0, name.as_bytes(), owner)));
+    }
+
+    fn unlink(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        empty(reply, self.view.unlink(parent.0, name.as_bytes()));
+    }
+
+    fn rmdir(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        empty(reply, self.view.rmdir(parent.0, name.as_bytes()));
+    }
+
+    fn symlink(&self, request: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
+        let owner = self.owner(request, parent.0, 0o777, Kind::Symlink);
+        let target = target.as_os_str().as_bytes();
+        entry(reply, owner.and_then(|owner| self.view.symlink(parent.0, name.as_bytes(), target, owner)));
+    }
+
+    fn rename(
+        &self,
+        _: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        new_parent: INodeNo,
+        new_name: &OsStr,
+        flags: RenameFlags,
+        reply: ReplyEmpty,
+    ) {
+        let how = match flags {
+            _ if flags.is_empty() => Rename::Replace,
+            RenameFlags::RENAME_NOREPLACE => Rename::NoReplace,
+            RenameFlags::RENAME_EXCHANGE => Rename::Exchange,
+            _ => return reply.error(Errno::EINVAL),
+        };
+        empty(reply, self.view.rename(parent.0, name.as_bytes(), new_parent.0, new_name.as_bytes(), how));
+    }
+
+    fn link(&self, _: &Request, ino: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        entry(reply, self.view.link(ino.0, parent.0, name.as_bytes()));
+    }
+
+    /// Refused for good: from then on the kernel opens files without a message.
+    fn open(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    fn opendir(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    fn read(
+        &self,
+        _: &Request,
+        ino: INodeNo,
+        _: FileHandle,
+        offset: u64,
+        size: u32,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        match self.view.read(ino.0, offset, size as usize) {
+            Ok(bytes) => reply.data(&bytes),
+            Err(error) => reply.error(errno(&error)),
+        }
+    }
+
+    fn write(
+        &self,
+        _: &Request,
+        ino: INodeNo,
+        _: FileHandle,
+        offset: u64,
+        data: &[u8],
+        write_flags: WriteFlags,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        let strip = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
+        match self.strip(ino.0, strip).and_then(|()| self.view.write(ino.0, offset, data)) {
+            Ok(written) => reply.written(written as u32),
+            Err(error) => reply.error(errno(&error)),
+        }
+    }
+
+    /// Nothing is kept back here, so closing has nothing to do; asked once.
+    fn flush(&self, _: &Request, _: INodeNo, _: FileHandle, _: LockOwner, reply: ReplyEmpty) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    fn fsync(&self, _: &Request, ino: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
+        empty(reply, self.view.fsync(ino.0));
+    }
+
+    fn fsyncdir(&self, _: &Request, ino: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
+        empty(reply, self.view.fsync(ino.0));
+    }
+
+    fn readdir(&self, _: &Request, ino: INodeNo, _: FileHandle, offset: u64, mut reply: ReplyDirectory) {
+        let names = match self.names(ino.0, offset) {
+            Ok(names) => names,
+            Err(error) => return reply.error(errno(&error)),
+        };
+        for (cookie, name) in [(DOT, "."), (DOTS, "..")] {
+            if offset < cookie && reply.add(ino, cookie, FileType::Directory, name) {
+                return reply.ok();
+            }
+        }
+        let behind = names.partition_point(|entry| entry.cookie <= offset);
+        for entry in &names[behind..] {
+            if reply.add(INodeNo(entry.ino), entry.cookie, file_type(entry.kind), OsStr::from_bytes(&entry.name)) {
+                break;
+            }
+        }
+        reply.ok();
+    }
+
+    fn readdirplus(&self, _: &Request, ino: INodeNo, _: FileHandle, offset: u64, mut reply: ReplyDirectoryPlus) {
+        let (names, own) = match self.names(ino.0, offset).and_then(|names| Ok((names, self.view.getattr(ino.0)?))) {
+            Ok(both) => both,
+            Err(error) => return reply.error(errno(&error)),
+        };
+        let own = attributes(&own);
+        for (cookie, name) in [(DOT, "."), (DOTS, "..")] {
+            // The kernel takes neither for an inode that it knows now.
+            if offset < cookie && reply.add(ino, cookie, name, &NEVER, &own, GENERATION) {
+                return reply.ok();
+            }
+        }
+        let behind = names.partition_point(|entry| entry.cookie <= offset);
+        for entry in &names[behind..] {
+            let (attr, keep) = self.looked_up(ino.0, entry);
+            if reply.add(attr.ino, entry.cookie, OsStr::from_bytes(&entry.name), &keep, &attr, GENERATION) {
+                // It did not fit, so the kernel will not give it back.
+                self.view.forget(attr.ino.0, 1);
+                break;
+            }
+        }
+        reply.ok();
+    }
+
+    fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
+        match self.view.statfs() {
+            Ok(stat) => {
+                let (total, free) = (stat.total / 4096, stat.free / 4096);
+                reply.statfs(total, free, free, stat.free_inodes, stat.free_inodes, 4096, 255, 4096);
+            }
+            Err(error) => reply.error(errno(&error)),
+        }
+    }
+
+    fn setxattr(&self, _: &Request, ino: INodeNo, name: &OsStr, value: &[u8], flags: i32, _: u32, reply: ReplyEmpty) {
+        let name = name.as_bytes();
+        if name.starts_with(ACL) {
+            return reply.error(Errno::EOPNOTSUPP);
+        }
+        let how = match XattrFlags::from_bits_retain(flags as u32) {
+            flags if flags.is_empty() => SetXattr::Any,
+            XattrFlags::CREATE => SetXattr::Create,
+            XattrFlags::REPLACE => SetXattr::Replace,
+            _ => return reply.error(Errno::EINVAL),
+        };
+        if name == CAPABILITY {
+            lock(&self.plain).remove(&ino.0);
+        }
+        empty(reply, self.view.setxattr(ino.0, name, value, how));
+    }
+
+    fn getxattr(&self, _: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+        if name.as_bytes().starts_with(ACL) {
+            return reply.error(Errno::EOPNOTSUPP);
+        }
+        value(reply, size, self.view.getxattr(ino.0, name.as_bytes()));
+    }
+
+    fn listxattr(&self, _: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
+        let names = self.view.listxattr(ino.0).map(|mut names| {
+            names.retain(|name| !name.starts_with(ACL));
+            names.into_iter().flat_map(|name| name.into_iter().chain([0])).collect()
+        });
+        value(reply, size, names);
+    }
+
+    fn removexattr(&self, _: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        if name.as_bytes().starts_with(ACL) {
+            return reply.error(Errno::EOPNOTSUPP);
+        }
+        empty(reply, self.view.removexattr(ino.0, name.as_bytes()));
+    }
+
+    fn fallocate(
+        &self,
+        _: &Request,
+        ino: INodeNo,
+        _: FileHandle,
+        offset: u64,
+        length: u64,
+        mode: i32,
+        reply: ReplyEmpty,
+    ) {
+        empty(reply, self.allocate(ino.0, offset, length, mode));
+    }
+
+    fn lseek(&self, _: &Request, ino: INodeNo, _: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
+        // The kernel asks only for these two.
+        let what = if whence == SEEK_DATA { Seek::Data } else { Seek::Hole };
+        let Ok(from) = u64::try_from(offset) else { return reply.error(Errno::ENXIO) };
+        match self.view.seek(ino.0, from, what) {
+            Ok(at) => reply.offset(at as i64),
+            Err(error) => reply.error(errno(&error)),
+        }
+    }
+}

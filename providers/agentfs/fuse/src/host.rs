@@ -126,8 +126,8 @@ impl Host {
         Ok(names)
     }
 
-    /// What a directory's entry leads to, counted as known, and how long that may be kept. What cannot be looked up, as a file that was changed below, is
-    /// still a name there: it is asked for again, and answered with the error.
+    /// What a directory's entry leads to, counted as known, and how long that may be kept. What cannot be looked up, as a file that was
+    /// changed below, is still a name there: not counted and not to be kept, so that it is asked for again, and answered with the error.
     fn looked_up(&self, directory: Ino, entry: &DirEntry) -> (FileAttr, Duration) {
         match self.view.lookup(directory, &entry.name) {
             Ok(attr) => (attributes(&attr), FOREVER),
@@ -447,7 +447,9 @@ impl Filesystem for Host {
             let (attr, keep) = self.looked_up(ino.0, entry);
             if reply.add(attr.ino, entry.cookie, OsStr::from_bytes(&entry.name), &keep, &attr, GENERATION) {
                 // It did not fit, so the kernel will not give it back.
-                self.view.forget(attr.ino.0, 1);
+                if keep == FOREVER {
+                    self.view.forget(attr.ino.0, 1);
+                }
                 break;
             }
         }

@@ -254,16 +254,27 @@ fn branches_at_work_at_once_do_not_see_each_other() {
 #[test]
 fn what_was_changed_below_is_an_error_in_a_snapshot_and_still_a_name() {
     let Some(lab) = Lab::new() else { return };
+    let many = lab.lower().join("many");
+    fs::create_dir(&many).unwrap();
+    (0..500).for_each(|n| fs::write(many.join(format!("n{n}")), "then").unwrap());
     let (workspace, mount) = lab.mount("work");
     let base = workspace.snapshots()[0].id;
     drop(mount);
-    fs::write(lab.lower().join("a"), "other").unwrap();
+    (0..500).step_by(2).for_each(|n| fs::write(many.join(format!("n{n}")), "now").unwrap());
     let place = lab.place();
     let _mount = Mount::new(workspace.view_of(base).unwrap(), &place).unwrap();
-    assert_eq!(names(&place), ["a", "d", "l"]);
-    let refused = fs::read(place.join("a")).unwrap_err();
-    assert_eq!(refused.raw_os_error(), Some(Errno::IO.raw_os_error()));
-    assert_eq!(fs::read(place.join("d/f")).unwrap(), b"deep\n");
+    assert_eq!(names(&place), ["a", "d", "l", "many"]);
+    // Read with attributes, in several messages, again and again.
+    for _ in 0..3 {
+        assert_eq!(names(&place.join("many")).len(), 500);
+        let fine = sh(&place, "ls -l many 2>/dev/null | grep -c '^-rw' || true");
+        assert_eq!(fine, "250\n");
+        for n in 0..500 {
+            let outcome = fs::read(place.join(format!("many/n{n}"))).map_err(|error| error.raw_os_error());
+            let expected = if n % 2 == 0 { Err(Some(Errno::IO.raw_os_error())) } else { Ok(b"then".to_vec()) };
+            assert_eq!(outcome, expected, "n{n}");
+        }
+    }
 }
 
 #[test]

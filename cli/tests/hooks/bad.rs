@@ -258,8 +258,9 @@ fn change_mode(path: &std::path::Path, mode: u32) {
 fn walk(path: &std::path::Path) -> Vec<std::path::PathBuf> {
     let mut all = Vec::new();
     if path.is_dir() && !path.is_symlink() {
-        for entry in fs::read_dir(path).unwrap() {
-            all.extend(walk(&entry.unwrap().path()));
+        // As above: it may be gone by now.
+        for entry in fs::read_dir(path).into_iter().flatten().flatten() {
+            all.extend(walk(&entry.path()));
         }
     }
     all.push(path.to_owned());

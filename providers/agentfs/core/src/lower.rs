@@ -73,6 +73,25 @@ impl Lower {
         Ok(Self { root, device: stat.st_dev as u64, ino: stat.st_ino })
     }
 
+    /// An empty one that nothing can come into, since it has no name: made in `directory`, and removed from there.
+    pub(crate) fn nothing(directory: &Path) -> Result<Self> {
+        let path = directory.join("nothing");
+        std::fs::create_dir(&path)
+            .or_else(|e| match e.kind() {
+                std::io::ErrorKind::AlreadyExists => Ok(()),
+                _ => Err(e),
+            })
+            .map_err(Error::io("making an empty directory"))?;
+        let nothing = Self::open(&path)?;
+        std::fs::remove_dir(&path).map_err(Error::io("removing an empty directory"))?;
+        Ok(nothing)
+    }
+
+    /// Whether a directory is this one.
+    pub(crate) fn is(&self, device: u64, ino: u64) -> bool {
+        (self.device, self.ino) == (device, ino)
+    }
+
     /// The inode of the directory itself.
     pub(crate) fn ino(&self) -> u64 {
         self.ino

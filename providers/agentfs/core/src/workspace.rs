@@ -107,6 +107,11 @@ impl Workspace {
         engine::check(store, lower, repair)
     }
 
+    /// Whether the directory with this device (`st_dev`) and inode is the lower one, wherever it is now.
+    pub fn is_lower(&self, device: u64, ino: u64) -> bool {
+        self.engine.lower.is(device, ino)
+    }
+
     /// A snapshot of the lower directory as it is now; nothing is read or copied. Takes up to 10 ms, for a tick of the clock;
     /// a second where files bear whole seconds.
     pub fn base(&self, label: &[u8]) -> Result<SnapshotId> {

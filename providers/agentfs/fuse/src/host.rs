@@ -9,7 +9,9 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use ah_agentfs::{Allocate, Attr, DirEntry, Error, Ino, Kind, Owner, Rename, Result, Seek, SetAttr, SetXattr, View};
+use ah_agentfs::{
+    Allocate, Attr, DirEntry, Error, Ino, Kind, Owner, ROOT, Rename, Result, Seek, SetAttr, SetXattr, View,
+};
 use fuser::{
     BsdFileFlags, Errno, FileAttr, FileHandle, FileType, Filesystem, Generation, INodeNo, InitFlags, KernelConfig,
     LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
@@ -43,6 +45,8 @@ const ACL: &[u8] = b"system.posix_acl_";
 /// The kernel's side of a tree.
 pub(crate) struct Host {
     view: View,
+    /// The root's number as others are told it.
+    root: Ino,
     /// Directories that were begun to be read: all their names, as they were then.
     lists: Mutex<VecDeque<(Ino, Arc<Vec<DirEntry>>)>>,
     /// Files of which it is known that they have no capabilities which a write would have to take away.
@@ -50,8 +54,13 @@ pub(crate) struct Host {
 }
 
 impl Host {
-    pub(crate) fn new(view: View) -> Self {
-        Self { view, lists: Mutex::default(), plain: Mutex::default() }
+    pub(crate) fn new(view: View, root: Ino) -> Self {
+        Self { view, root, lists: Mutex::default(), plain: Mutex::default() }
+    }
+
+    /// Attributes as `stat` is to show them.
+    fn told(&self, attr: Attr) -> Attr {
+        if attr.ino == ROOT { Attr { ino: self.root, ..attr } } else { attr }
     }
 
     /// Who owns what is made in a directory, and with which permissions.
@@ -270,7 +279,7 @@ impl Filesystem for Host {
     }
 
     fn getattr(&self, _: &Request, ino: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
-        attr(reply, self.view.getattr(ino.0));
+        attr(reply, self.view.getattr(ino.0).map(|attr| self.told(attr)));
     }
 
     fn setattr(
@@ -292,7 +301,8 @@ impl Filesystem for Host {
         reply: ReplyAttr,
     ) {
         let (mode, atime, mtime) = (mode.map(|mode| mode & 0o7777), atime.map(set_time), mtime.map(set_time));
-        attr(reply, self.set_attributes(request, ino.0, SetAttr { mode, uid, gid, size, atime, mtime }));
+        let set = self.set_attributes(request, ino.0, SetAttr { mode, uid, gid, size, atime, mtime });
+        attr(reply, set.map(|attr| self.told(attr)));
     }
 
     fn readlink(&self, _: &Request, ino: INodeNo, reply: ReplyData) {

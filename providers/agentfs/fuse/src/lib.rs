@@ -14,7 +14,7 @@
 //! **What a snapshot has.** Every write is handed on before `write` returns: the kernel's writeback cache is not asked for. A shared
 //! mapping is written back when the program says so (`msync`, `munmap` does not) or the kernel likes to: what was not is not in the snapshot.
 //!
-//! Not here: a daemon, and what becomes of a mount whose process was killed (its files answer `ENOTCONN` until it is unmounted).
+//! Not here: the service that keeps mounts (`ah-provider-agentfs`). The files of a mount whose process was killed answer `ENOTCONN` until it is unmounted.
 
 #![cfg(target_os = "linux")]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
@@ -23,4 +23,4 @@ mod host;
 mod mount;
 mod words;
 
-pub use mount::{Error, Mount, Result};
+pub use mount::{Error, Face, Mount, Result, available, clear_dead};

@@ -4,8 +4,9 @@ use std::fs::OpenOptions;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
-use ah_agentfs::View;
+use ah_agentfs::{Ino, ROOT, View};
 use fuser::{BackgroundSession, Config, MountOption, SessionACL};
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
@@ -71,21 +72,40 @@ pub struct Mount {
     session: Option<BackgroundSession>,
 }
 
+/// By what a mount is known from outside.
+#[derive(Debug, Clone)]
+pub struct Face {
+    /// What the mount table names as its source: letters, digits, `/ . _ - : # %` only.
+    pub source: String,
+    /// What `stat` shows as the root's inode number. Others have those of the tree.
+    pub root: Ino,
+}
+
+impl Default for Face {
+    fn default() -> Self {
+        Self { source: "agentfs".into(), root: ROOT }
+    }
+}
+
 impl Mount {
     /// Shows a tree at an empty directory: read-only if it is a snapshot; to all users if root mounts it, else to this one
-    /// only; without devices and set-id bits.
+    /// only; without devices and set-id bits. It is mounted by path: where others may rename directories above, they decide where that is.
     pub fn new(view: View, at: &Path) -> Result<Self> {
+        Self::with_face(view, at, &Face::default())
+    }
+
+    /// As [`Mount::new`], known by `face`.
+    pub fn with_face(view: View, at: &Path, face: &Face) -> Result<Self> {
         let failed = |source| Error::Io { what: "mount at", at: at.to_owned(), source };
         let root = rustix::process::geteuid().is_root();
-        // The path may be gone under us: what is mounted is what was looked at, or nothing.
         let at = at.canonicalize().map_err(failed)?;
         if std::fs::read_dir(&at).map_err(failed)?.next().is_some() {
             return Err(Error::NotEmpty(at));
         }
-        look_for_fuse(root)?;
+        available()?;
         let mut config = Config::default();
         config.mount_options = vec![
-            MountOption::FSName("agentfs".into()),
+            MountOption::FSName(face.source.clone()),
             MountOption::Subtype("agentfs".into()),
             MountOption::DefaultPermissions,
             MountOption::NoSuid,
@@ -96,7 +116,7 @@ impl Mount {
         // Some wait for the disk while others answer.
         config.n_threads = Some(std::thread::available_parallelism().map_or(4, |cores| cores.get().clamp(4, 16)));
         config.clone_fd = true;
-        let session = fuser::spawn_mount(Host::new(view), &at, &config).map_err(failed)?;
+        let session = fuser::spawn_mount(Host::new(view, face.root), &at, &config).map_err(failed)?;
         Ok(Self { at, session: Some(session) })
     }
 
@@ -107,10 +127,33 @@ impl Mount {
 
     /// Unmounts it, and waits until the tree is given back. [`Error::Busy`] if somebody works there: then it goes on.
     pub fn unmount(&mut self) -> Result<()> {
-        if self.session.is_some() {
+        self.unmount_within(Duration::MAX).map(drop)
+    }
+
+    /// Whether it is mounted still: others may unmount it. If not, what is at its place is somebody else's.
+    pub fn serves(&self) -> bool {
+        self.session.as_ref().is_some_and(|session| !session.guard.is_finished())
+    }
+
+    /// As [`Mount::unmount`], but waits at most so long until the tree is given back, which another mount namespace may keep from happening. Gives whether it
+    /// was.
+    pub fn unmount_within(&mut self, patience: Duration) -> Result<bool> {
+        if self.serves() {
             unmount(&self.at, false)?;
         }
-        self.wait()
+        self.gone_within(patience)
+    }
+
+    /// Waits at most so long until it is unmounted everywhere and the tree is given back. Gives whether it was.
+    pub fn gone_within(&mut self, patience: Duration) -> Result<bool> {
+        let began = Instant::now();
+        while self.serves() {
+            if began.elapsed() >= patience {
+                return Ok(false);
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        self.wait().map(|()| true)
     }
 
     /// Waits until somebody else unmounts it.
@@ -122,24 +165,40 @@ impl Mount {
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        if self.session.as_ref().is_some_and(|session| !session.guard.is_finished()) {
+        if self.serves() {
             let _ = unmount(&self.at, true);
         }
     }
 }
 
-/// Whether FUSE is to be had, so that what is missing has a name.
-fn look_for_fuse(root: bool) -> Result<()> {
+/// Whether this user can mount here; if not, the error names what is missing.
+pub fn available() -> Result<()> {
     match OpenOptions::new().read(true).write(true).open("/dev/fuse") {
         Ok(_) => {}
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Err(Error::NotPermitted),
         // ENXIO, ENODEV: the node is there, and nothing behind it.
         Err(_) => return Err(Error::NoDevice),
     }
+    let root = rustix::process::geteuid().is_root();
     if root || fusermount().arg("-V").output().is_ok_and(|output| output.status.success()) {
         return Ok(());
     }
     Err(Error::NoFusermount)
+}
+
+/// Takes a mount away whose process is gone, so that nobody who comes by gets `ENOTCONN` any more. Gives whether there was one.
+pub fn clear_dead(at: &Path) -> Result<bool> {
+    let mut found = false;
+    // Attributes may still come from the kernel's memory. One may lie over another, but not many.
+    for _ in 0..8 {
+        match rustix::fs::statfs(at) {
+            // Aborted: it ends at this moment.
+            Err(Errno::NOTCONN | Errno::CONNABORTED) => unmount(at, true)?,
+            _ => return Ok(found),
+        }
+        found = true;
+    }
+    Ok(found)
 }
 
 fn fusermount() -> Command {
@@ -151,10 +210,12 @@ fn fusermount() -> Command {
 /// Unmounts what is at a path; lazily, if somebody may have files open there.
 fn unmount(at: &Path, lazily: bool) -> Result<()> {
     let failed = |source| Error::Io { what: "unmount", at: at.to_owned(), source };
-    let flags = if lazily { UnmountFlags::DETACH } else { UnmountFlags::NOFOLLOW };
+    let flags = if lazily { UnmountFlags::DETACH | UnmountFlags::NOFOLLOW } else { UnmountFlags::NOFOLLOW };
     match rustix::mount::unmount(at, flags) {
         Ok(()) => return Ok(()),
         Err(Errno::BUSY) => return Err(Error::Busy(at.to_owned())),
+        // Nothing is mounted there any more.
+        Err(Errno::INVAL) => return Ok(()),
         // Only root may; but what fusermount3 has mounted for a user it unmounts for them.
         Err(Errno::PERM) => {}
         Err(errno) => return Err(failed(errno.into())),

@@ -52,11 +52,13 @@ pub struct Options {
     pub background: bool,
     /// How large the log may grow, in bytes, before its rows move to the base. It bounds how long opening after a crash takes.
     pub log_limit: u64,
+    /// Open it although the lower directory is not there any more, or is another: as if everything had been removed from it.
+    pub without_lower: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { limit: None, background: true, log_limit: 4 << 20 }
+        Self { limit: None, background: true, log_limit: 4 << 20, without_lower: false }
     }
 }
 
@@ -173,8 +175,8 @@ impl Engine {
             Err(error) => Err(Error::io("locking the store")(error)),
         })?;
         let lower_ino = format(directory)?;
-        let lower = Lower::open(lower)?;
-        if lower.ino() != lower_ino {
+        let lower = if options.without_lower { Lower::nothing(directory)? } else { Lower::open(lower)? };
+        if lower.ino() != lower_ino && !options.without_lower {
             return Err(Error::OtherLower);
         }
         let base = patiently(|| Base::open(&directory.join("rows.redb")))?;

@@ -64,19 +64,32 @@ struct Answer<'a, T> {
     notices: Vec<Notice>,
 }
 
+/// Goes to a directory, and gives its path.
+fn go_to(directory: &Path) -> Result<PathBuf> {
+    let cannot = |error: std::io::Error| {
+        Error::from_io(format!("cannot go to the directory {}", directory.display()), &error)
+            .with_hint("-C takes a directory that is there and can be entered; `ls -ld` shows who may")
+    };
+    match std::env::set_current_dir(directory) {
+        Ok(()) => std::env::current_dir().map_err(cannot),
+        // In a branch whose provider's process was killed; it is mounted again when it is looked for.
+        Err(error) if error.kind() == std::io::ErrorKind::NotConnected => {
+            std::path::absolute(directory).map_err(cannot)
+        }
+        Err(error) => Err(cannot(error)),
+    }
+}
+
 impl App {
     /// Goes where `-C` says.
     pub(crate) fn new(globals: Globals, env: Env, interrupted: Arc<AtomicBool>) -> Result<Self> {
-        if let Some(directory) = &globals.directory {
-            std::env::set_current_dir(directory).map_err(|error| {
-                Error::from_io(format!("cannot go to the directory {}", directory.display()), &error)
-                    .with_hint("-C takes a directory that is there and can be entered; `ls -ld` shows who may")
-            })?;
-        }
-        let cwd = std::env::current_dir().map_err(|error| {
-            Error::from_io("the current directory is not there any more", &error)
-                .with_hint("go to one that is, or name it with `-C DIR`")
-        })?;
+        let cwd = match &globals.directory {
+            Some(directory) => go_to(directory)?,
+            None => std::env::current_dir().map_err(|error| {
+                Error::from_io("the current directory is not there any more", &error)
+                    .with_hint("go to one that is, or name it with `-C DIR`")
+            })?,
+        };
         let ui = Ui::new(&globals, &env);
         Ok(Self {
             ui,

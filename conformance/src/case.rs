@@ -36,6 +36,9 @@ pub enum Need {
     OwnProcess,
     /// Nothing else runs at the same time.
     Quiet,
+    /// The provider captures a plain directory where it is: one that can be moved, with all that is kept of it in the store. Others are tested on branches
+    /// of their own.
+    InPlace,
 }
 
 impl fmt::Display for Need {
@@ -48,6 +51,7 @@ impl fmt::Display for Need {
             Self::Git => f.write_str("needs a git program"),
             Self::OwnProcess => f.write_str("needs the provider in a process of its own"),
             Self::Quiet => f.write_str("needs that nothing else runs at the same time"),
+            Self::InPlace => f.write_str("is for providers that capture a plain directory where it is"),
         }
     }
 }

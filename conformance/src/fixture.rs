@@ -9,14 +9,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use ah_plugin_api::{
     Capability, CapturePolicy, Changes, CloneRequest, Context, DestroyRequest, DiffRequest, Dir, Durability, Entry,
-    EntryKind, Error, FileName, ListRequest, LookupRequest, MountRequest, Omission, OmitReason, Place, Provider,
-    ReadDirRequest, ReadRequest, ReclaimRequest, Reference, RelPath, Side, Snapshot, SnapshotId, SnapshotRef,
-    SnapshotRequest, Timestamp, UnmountRequest, View, WritableClone,
+    EntryKind, Error, FileName, ListRequest, LookupRequest, Mode, MountRequest, Omission, OmitReason, Place,
+    ProbeRequest, Provider, Quiet, ReadDirRequest, ReadRequest, ReclaimRequest, Reference, RelPath, Side, Snapshot,
+    SnapshotId, SnapshotRef, SnapshotRequest, Timestamp, UnmountRequest, View, WritableClone,
 };
 
 use crate::case::{Check, Trouble, ensure, same};
 use crate::editor::Editor;
-use crate::target::Target;
+use crate::target::{Instance, Target};
 use crate::tree::{Modes, Node, Tree, digest};
 use crate::witness::Witness;
 
@@ -54,6 +54,44 @@ impl Taken {
     }
 }
 
+/// Where the workspace lies that the tested one is a branch of, if the provider captures nothing where it is.
+const GROWN: &str = "grown";
+
+fn opened(target: &dyn Target) -> Check<Instance> {
+    target.open().map_err(|error| Trouble::from(error.context("the provider cannot be opened")))
+}
+
+/// Whether the provider captures a plain directory where it is, or else serves it by branches only.
+fn captures_in_place(provider: &dyn Provider, root: &Path) -> Check<bool> {
+    let (workspace, store) = (Dir::open(root.join("workspace"))?, Dir::open(root.join("store"))?);
+    let place = Place::new(&store).with_workspace(&workspace);
+    let probe = provider.probe(&place, &ProbeRequest::default(), &Context::new(&Quiet))?;
+    Ok(!probe.usable || probe.modes.is_empty() || probe.modes.contains(&Mode::InPlace))
+}
+
+/// Makes the workspace a branch of itself: what it was lies in `grown/` then, with the store that the branch is kept by.
+fn grow(provider: &dyn Provider, root: &Path) -> Check<()> {
+    let grown = root.join(GROWN);
+    for folder in [&grown, &grown.join("store")] {
+        std::fs::create_dir(folder)?;
+    }
+    std::fs::rename(root.join("workspace"), grown.join("workspace"))?;
+    let (workspace, store) = (Dir::open(grown.join("workspace"))?, Dir::open(grown.join("store"))?);
+    let (target, cx) = (Dir::open(root)?, Context::new(&Quiet));
+    let place = Place::new(&store).with_workspace(&workspace).with_target(&target);
+    let request = SnapshotRequest {
+        id: SnapshotId::new("origin")?,
+        created: Timestamp::now(),
+        label: None,
+        attributes: BTreeMap::new(),
+        durability: Durability::Durable,
+        policy: CapturePolicy::default(),
+    };
+    let snapshot = provider.snapshot(&place, &request, &cx)?.reference;
+    provider.clone_snapshot(&place, &CloneRequest { snapshot, name: FileName::new("workspace")? }, &cx)?;
+    Ok(())
+}
+
 impl Fixture {
     /// Makes the directories below `root` and opens the provider.
     pub(crate) fn new(target: Arc<dyn Target>, root: &Path, witnesses: Witnesses, git: Option<PathBuf>) -> Check<Self> {
@@ -64,17 +102,21 @@ impl Fixture {
         // Stands for all that is none of the provider's business; nothing ever changes in it.
         let outside = Editor::new(root.join(OUTSIDE));
         outside.write("precious/file", "precious\n")?;
-        Self::open(target, root, witnesses, git, Arc::default())
+        let instance = opened(&*target)?;
+        if !captures_in_place(&*instance.provider, root)? {
+            grow(&*instance.provider, root)?;
+        }
+        Self::open(instance, target, root, witnesses, git, Arc::default())
     }
 
     fn open(
+        instance: Instance,
         target: Arc<dyn Target>,
         root: &Path,
         witnesses: Witnesses,
         git: Option<PathBuf>,
         clock: Arc<AtomicI64>,
     ) -> Check<Self> {
-        let instance = target.open().map_err(|error| Trouble::from(error.context("the provider cannot be opened")))?;
         let workspace = root.join("workspace");
         let provider = Arc::new(Witness::new(instance, workspace.clone()));
         witnesses.lock().unwrap_or_else(PoisonError::into_inner).push(provider.clone());
@@ -95,8 +137,13 @@ impl Fixture {
     /// The same directories with another instance of the provider, in another process where that can be had.
     pub(crate) fn another(&self) -> Check<Self> {
         let (target, witnesses) = (self.target.clone(), self.witnesses.clone());
-        let other = Self::open(target, &self.root, witnesses, self.git.clone(), self.clock.clone())?;
+        let other = Self::open(opened(&*target)?, target, &self.root, witnesses, self.git.clone(), self.clock.clone())?;
         Ok(other)
+    }
+
+    /// Whether the workspace is a plain directory, and not a branch that the provider made of one.
+    pub(crate) fn is_in_place(&self) -> bool {
+        !self.root.join(GROWN).exists()
     }
 
     pub(crate) fn provider(&self) -> &Witness {
@@ -247,6 +294,14 @@ impl Fixture {
 
     pub(crate) fn reclaim(&self) -> Check {
         self.provider.reclaim(&self.place_without_workspace(), &ReclaimRequest::default(), &Context::quiet())?;
+        Ok(())
+    }
+
+    /// Has a view or clone of that name taken away whose caller never heard of it.
+    pub(crate) fn reclaim_forgotten(&self, name: &str) -> Check {
+        let request = ReclaimRequest { auto: false, forgotten: vec![FileName::new(name)?] };
+        let place = Place::new(&self.store).with_target(&self.folder);
+        self.provider.reclaim(&place, &request, &Context::quiet())?;
         Ok(())
     }
 

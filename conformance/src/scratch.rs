@@ -5,7 +5,9 @@ use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
+use nix::errno::Errno;
 use nix::mount::{MntFlags, umount2};
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags};
 
@@ -59,7 +61,10 @@ pub(crate) fn mounts_below(dir: &Path) -> Vec<PathBuf> {
 
 fn detach_mounts(dir: &Path) {
     for mount in mounts_below(dir).iter().rev() {
-        let _ = umount2(mount, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW);
+        if umount2(mount, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW) == Err(Errno::EPERM) {
+            // A user's own, in user space.
+            let _ = Command::new("fusermount3").args(["-u", "-z", "--"]).arg(mount).stderr(Stdio::null()).status();
+        }
     }
 }
 

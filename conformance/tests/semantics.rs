@@ -13,6 +13,7 @@ fn providers() -> BTreeMap<&'static str, Box<dyn Provider>> {
     BTreeMap::from([
         ("git", Box::new(ah_provider_git::GitProvider::new()) as Box<dyn Provider>),
         ("btrfs", Box::new(ah_provider_btrfs::BtrfsProvider::new())),
+        ("agentfs", Box::new(ah_provider_agentfs::AgentFsProvider::new())),
         ("zfs", Box::new(ah_provider_zfs::ZfsProvider::new())),
     ])
 }

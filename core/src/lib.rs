@@ -8,13 +8,14 @@
 //! - `recording/` is where recordings of a terminal lie, and how moments find their place in them.
 //! - `timeline/` is the event log, `state.rs` what it amounts to, `refs/` how a person names a point in it.
 //! - `home.rs`, `registry/`, `session.rs`, `fsio.rs`, `lock.rs` are the files under `$AH_HOME`.
-//! - `providers.rs` and `select.rs` are where providers come from and which one serves.
+//! - `providers.rs` and `select.rs` are where providers come from and which one serves; `attend.rs` has mounted again what one lost.
 //!
 //! Nothing here prints, reads the environment or names a provider: all of it is passed in by [`Settings`].
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod agent;
+mod attend;
 mod background;
 pub mod beneath;
 mod branch;

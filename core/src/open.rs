@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use ah_plugin_api::{Durability, Error, ErrorKind, Result};
 
+use crate::attend::is_dead;
 use crate::background;
 use crate::branch;
 use crate::engine::{Access, Engine};
@@ -116,12 +117,7 @@ impl Engine {
             Found::Same(record) | Found::Elsewhere(record) if record.id == former.id => {
                 return Ok(self.handle(record, root));
             }
-            Found::Same(record)
-            | Found::Elsewhere(record)
-            | Found::Moved(record)
-            | Found::MadeAnew(record)
-            | Found::Renumbered(record) => Some(record).filter(|record| record.id != former.id),
-            Found::New => None,
+            other => other.record().filter(|record| record.id != former.id).cloned(),
         };
         if let Some(record) = known {
             self.give_up(record, &root)?;
@@ -135,7 +131,8 @@ impl Engine {
     fn give_up(&self, record: WorkspaceRecord, root: &Path) -> Result<()> {
         let (id, is_branch) = (record.id.clone(), record.branch.is_some());
         let workspace = self.handle(record, root.to_owned());
-        if is_branch || !workspace.state()?.snapshots.is_empty() {
+        // What its branches are made of may be in its stores.
+        if is_branch || !workspace.state()?.snapshots.is_empty() || !workspace.branches()?.is_empty() {
             let message = format!("{} has a timeline of its own", root.display());
             return Err(Error::new(ErrorKind::Conflict, message)
                 .with_hint("ah agent fs snapshots shows it; `ah agent fs rm` its snapshots first to give it up"));
@@ -158,14 +155,28 @@ impl Engine {
     }
 
     fn find_in(&self, path: &Path, index: &Index) -> Result<(PathBuf, Identity, Found)> {
-        let canonical = std::fs::canonicalize(path)
-            .map_err(|e| fsio::failed("find", path, &e).with_hint("name an existing directory with `-C DIR`"))?;
-        let dir = if canonical.is_dir() { canonical } else { canonical.parent().unwrap_or(Path::new("/")).to_owned() };
+        let canonical = match std::fs::canonicalize(path) {
+            Err(_) if self.attend_at(path)? => std::fs::canonicalize(path),
+            first => first,
+        };
+        let cannot =
+            |e: std::io::Error| fsio::failed("find", path, &e).with_hint("name an existing directory with `-C DIR`");
+        let canonical = canonical.map_err(cannot)?;
+        // A mount whose process is gone is a directory too, that cannot be looked at.
+        let is_dir = std::fs::metadata(&canonical).map_err(cannot)?.is_dir();
+        let dir = if is_dir { canonical } else { canonical.parent().unwrap_or(Path::new("/")).to_owned() };
         // Permission is asked for now, so that the message names what the person said.
         ah_plugin_api::Dir::open(&dir).map_err(|e| e.with_hint("name a directory that you may read with `-C DIR`"))?;
         let views = seek::all(self.home())?;
         let user_home = self.user_home();
-        Finder { home: self.home(), index, views: &views, user_home: user_home.as_deref() }.find(&dir)
+        let finder = Finder { home: self.home(), index, views: &views, user_home: user_home.as_deref() };
+        let found = finder.find(&dir)?;
+        // What is there in a branch's place may be where it is to be mounted, or a mount whose process is gone.
+        let is_lost = |record: &WorkspaceRecord| matches!(found.2, Found::MadeAnew(_)) || is_dead(&record.path);
+        match found.2.record().filter(|record| record.branch.is_some() && is_lost(record)) {
+            Some(record) if self.attend_at(&record.path)? => finder.find(&dir),
+            _ => Ok(found),
+        }
     }
 
     fn user_home(&self) -> Option<PathBuf> {

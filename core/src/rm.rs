@@ -40,7 +40,7 @@ impl Workspace {
     /// Removes snapshots: all of those named, or with an error none of them.
     ///
     /// # Errors
-    /// As [`Workspace::resolve`]; `FailedPrecondition` inside an agent's own session, if one is pinned, is needed by an interrupted restore or, without
+    /// As [`Workspace::resolve`]; `FailedPrecondition` inside an agent's own session, if one is pinned, is needed by a restore that is running, was interrupted or is not on disk or, without
     /// `force`, by a branch, or is shown by a lease; the provider's.
     pub fn rm(&self, references: &[String], options: &RmOptions) -> Result<RmReport> {
         if !options.dry_run {

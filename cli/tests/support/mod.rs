@@ -316,7 +316,20 @@ pub(crate) fn need_btrfs() {
     BUILT.get_or_init(|| build("ah-provider-btrfs-plugin"));
 }
 
+/// Builds the AgentFS provider's library and its service, too.
+pub(crate) fn need_agentfs() {
+    static BUILT: OnceLock<()> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        build("ah-provider-agentfs-plugin");
+        build("ah-provider-agentfs");
+    });
+}
+
 fn build(package: &str) {
+    // By who builds everything in one go: for one package alone, dependencies have other features, and are built again.
+    if std::env::var_os("AH_TEST_PLUGINS_BUILT").is_some() {
+        return;
+    }
     let mut cargo = Command::new(env!("CARGO"));
     cargo.args(["build", "--quiet", "--offline", "-p", package]);
     if ah().parent().is_some_and(|folder| folder.ends_with("release")) {

@@ -24,13 +24,13 @@ pub(super) const CASES: &[Case] = &[
     Case {
         id: "failure.read-only-store",
         clauses: &[NOTHING_HALF, "`PermissionDenied`, `ResourceExhausted`, `Cancelled`."],
-        needs: &[Need::Root],
+        needs: &[Need::Root, Need::InPlace],
         run: read_only_store,
     },
     Case {
         id: "failure.forbidden-store",
         clauses: &[NOTHING_HALF, "`PermissionDenied`, `ResourceExhausted`, `Cancelled`."],
-        needs: &[Need::User],
+        needs: &[Need::User, Need::InPlace],
         run: forbidden_store,
     },
     Case {

@@ -38,7 +38,7 @@ pub(super) const CASES: &[Case] = &[
         clauses: &[
             "The provider works relative to the descriptors of the [`Place`]; paths in it are for messages and answers.",
         ],
-        needs: &[],
+        needs: &[Need::InPlace],
         run: paths_are_for_display,
     },
     Case {

@@ -21,7 +21,7 @@ pub(super) const CASES: &[Case] = &[
     Case {
         id: "immutable.workspace-removed",
         clauses: &["not by writes to the workspace"],
-        needs: &[],
+        needs: &[Need::InPlace],
         run: workspace_removed,
     },
     Case {

@@ -156,6 +156,12 @@ fn killed_in_clone(f: &Fixture) -> Check {
             let shown = Tree::walk(&half.join(&below))?;
             let differences = f.expected(&taken).differences(&shown, crate::tree::Modes::Exact);
             crate::case::same("a clone that was cut off and that reclaim left there", &differences)?;
+            // Nobody was given a reference to it.
+            f.reclaim_forgotten(&name)?;
+            ensure!(
+                half.symlink_metadata().is_err(),
+                "a clone that nobody was told of stays, although it was named to reclaim"
+            );
         } else {
             let again = f.try_clone(&taken.reference(), &name)?;
             f.destroy_clone(&again)?;

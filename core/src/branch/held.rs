@@ -43,6 +43,9 @@ impl BranchFile {
     /// Where its directory is, by what the workspace `own` is known by.
     pub(super) fn whereabouts(&self, own: Option<&Workspace>) -> Whereabouts {
         let Some(there) = Identity::of_path(&self.made_at) else { return Whereabouts::Gone };
+        if self.is_unmounted() {
+            return Whereabouts::Replaced;
+        }
         if own.is_none_or(|own| own.record.identity.same(&there)) {
             Whereabouts::InPlace
         } else {
@@ -60,6 +63,12 @@ impl Workspace {
             // The rest of a removal that was cut short.
             (Whereabouts::Gone, BranchState::Removing) => return Ok(()),
             (Whereabouts::InPlace, _) => {}
+            _ if file.is_unmounted() => {
+                let message = format!("the branch {name} is not mounted, so what it holds cannot be looked at");
+                return Err(Error::new(ErrorKind::FailedPrecondition, message).with_hint(format!(
+                    "`ah agent fs branches` says why; or lose it: `ah agent fs rm --force {name}`"
+                )));
+            }
             (Whereabouts::Gone | Whereabouts::Replaced, _) => {
                 let place = file.made_at.display();
                 let message =
@@ -147,7 +156,7 @@ impl Workspace {
 }
 
 /// How many mounts there are at a directory itself, and the topmost mount point below it.
-pub(super) fn mounts_at(dir: &std::path::Path) -> (usize, Option<PathBuf>) {
+pub(crate) fn mounts_at(dir: &std::path::Path) -> (usize, Option<PathBuf>) {
     use std::os::unix::ffi::OsStringExt;
     let mounts = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
     let points = mounts.split(|&b| b == b'\n').filter_map(|line| line.split(|&b| b == b' ').nth(4));

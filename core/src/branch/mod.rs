@@ -32,6 +32,7 @@ use crate::text;
 use crate::timeline::EventBody;
 use crate::workspace::{Served, Workspace};
 
+pub(crate) use held::mounts_at;
 pub(crate) use record::{BranchFile, all};
 pub use record::{BranchRecord, BranchState};
 pub use remove::BranchRemoved;
@@ -129,8 +130,11 @@ impl Workspace {
             Err(error) => {
                 // A provider that failed left nothing behind. What is left of the rest, gc finds by the record.
                 let _ = match file.record.reference {
-                    None => file.forget(self.engine.home()),
-                    Some(_) => remove::finish(&self.engine, &file, &served),
+                    // It may go on with it still: what comes of that is taken away, now or by gc.
+                    None if !matches!(error.kind, ErrorKind::Cancelled | ErrorKind::Unavailable) => {
+                        file.forget(self.engine.home())
+                    }
+                    _ => remove::finish(&self.engine, &file, &served),
                 };
                 Err(error)
             }
@@ -247,8 +251,12 @@ impl Workspace {
     /// # Errors
     /// If the folder of branches cannot be read.
     pub fn branches(&self) -> Result<Vec<BranchRecord>> {
+        Ok(self.branch_files()?.into_iter().map(|branch| branch.record).collect())
+    }
+
+    fn branch_files(&self) -> Result<Vec<BranchFile>> {
         let mine = all(self.engine.home())?.into_iter().filter(|branch| branch.record.origin == self.id);
-        Ok(mine.map(|branch| branch.record).collect())
+        Ok(mine.collect())
     }
 
     /// Says that the command which this process becomes works in a branch, as long as that or what it starts runs.
@@ -304,7 +312,9 @@ impl Workspace {
     /// # Errors
     /// As there.
     pub fn branches_looked_at(&self) -> Result<Vec<BranchRecord>> {
-        let branches = self.branches()?;
+        let branches = self.branch_files()?;
+        self.engine.attend(&branches);
+        let branches: Vec<_> = branches.into_iter().map(|branch| branch.record).collect();
         for branch in branches.iter().filter(|branch| branch.state == BranchState::Ready) {
             if std::fs::symlink_metadata(&branch.path).is_err() {
                 let message = format!("the branch {} is not at {} any more", branch.name, branch.path.display());
@@ -342,7 +352,9 @@ impl Workspace {
     /// # Errors
     /// `NotFound`; `FailedPrecondition` if it is being made or taken away.
     pub fn find_ready_branch(&self, name: &str) -> Result<BranchRecord> {
-        let branch = self.find_branch(name)?;
+        let file = self.branch_file(name)?;
+        file.need_mounted()?;
+        let branch = file.record;
         match branch.state {
             BranchState::Ready => Ok(branch),
             state => Err(Error::new(ErrorKind::FailedPrecondition, format!("the branch {name} is not ready: {state}"))
@@ -351,9 +363,9 @@ impl Workspace {
     }
 
     fn branch_file(&self, name: &str) -> Result<BranchFile> {
-        let mine: Vec<_> =
-            all(self.engine.home())?.into_iter().filter(|branch| branch.record.origin == self.id).collect();
-        called(&mine, name).cloned().ok_or_else(|| no_branch(name))
+        let file = called(&self.branch_files()?, name).cloned().ok_or_else(|| no_branch(name))?;
+        self.engine.attend_one(&file);
+        Ok(file)
     }
 
     /// The branches of this workspace, then those of workspaces that are gone.
@@ -363,6 +375,7 @@ impl Workspace {
         let (mut mine, others): (Vec<_>, Vec<_>) =
             all(home)?.into_iter().partition(|branch| branch.record.origin == self.id);
         mine.extend(others.into_iter().filter(gone));
+        self.engine.attend(&mine);
         Ok(mine)
     }
 

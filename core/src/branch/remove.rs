@@ -135,7 +135,7 @@ pub(crate) fn prepare(engine: &Engine, file: &BranchFile) -> Result<()> {
 pub(crate) fn finish(engine: &Engine, file: &BranchFile, served: &Served) -> Result<()> {
     let own = file.own_workspace(engine)?;
     // What is there in its place is not ours.
-    if file.whereabouts(own.as_ref()) != Whereabouts::Replaced {
+    if file.whereabouts(own.as_ref()) != Whereabouts::Replaced || file.is_unmounted() {
         take_away(engine, file, served)?;
         // Who made it is no more, if its origin was removed, and others know nothing of it: its files are all that there is of it then.
         let left = own.is_some() && !file.mounted && file.whereabouts(own.as_ref()) == Whereabouts::InPlace;
@@ -151,9 +151,16 @@ pub(crate) fn finish(engine: &Engine, file: &BranchFile, served: &Served) -> Res
 
 /// Takes the branch's directory away, also one that was never finished.
 fn take_away(engine: &Engine, file: &BranchFile, served: &Served) -> Result<()> {
-    let Ok(target) = Dir::open(&file.target) else { return Ok(()) };
-    let place = served.place().with_target(&target);
     let cx = ah_plugin_api::Context::new(&*engine.settings().observer);
+    let Ok(target) = Dir::open(&file.target) else {
+        // What is mounted may be elsewhere than where it was made.
+        let Some(request) = destroy_request(file).filter(|_| file.mounted) else { return Ok(()) };
+        return match served.provider.destroy(&served.place(), &request, &cx) {
+            Err(error) if error.kind != ErrorKind::InvalidArgument => Err(error),
+            _ => Ok(()),
+        };
+    };
+    let place = served.place().with_target(&target);
     if let Some(request) = destroy_request(file) {
         return served.provider.destroy(&place, &request, &cx).map(|_| ());
     }

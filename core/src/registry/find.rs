@@ -34,6 +34,20 @@ pub(crate) enum Found {
     New,
 }
 
+impl Found {
+    /// The registered workspace, if it is one.
+    pub(crate) fn record(&self) -> Option<&WorkspaceRecord> {
+        match self {
+            Self::Same(record)
+            | Self::Elsewhere(record)
+            | Self::Moved(record)
+            | Self::MadeAnew(record)
+            | Self::Renumbered(record) => Some(record),
+            Self::New => None,
+        }
+    }
+}
+
 /// Finds workspaces.
 pub(crate) struct Finder<'a> {
     pub(crate) home: &'a Home,

@@ -59,9 +59,10 @@ impl Identity {
         self.dev == other.dev && self.ino == other.ino && born_alike && self.may_share_filesystem(other)
     }
 
-    /// Whether it is the same directory at the same path, after its filesystem was mounted anew and got another device number.
+    /// Whether it is the same directory at the same path, after its filesystem was mounted anew and got another device number. Where no time of
+    /// birth is to be had, which is so with filesystems in user space, the inode has to do.
     pub(crate) fn same_but_for_device(&self, other: &Self) -> bool {
-        self.ino == other.ino && self.btime.is_some() && self.btime == other.btime && self.may_share_filesystem(other)
+        self.ino == other.ino && self.btime == other.btime && self.may_share_filesystem(other)
     }
 
     fn may_share_filesystem(&self, other: &Self) -> bool {

@@ -1,0 +1,415 @@
+//! Branches by AgentFS: what grows at once from a plain directory, is worked in, gone back in, lost and found again.
+
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+mod support;
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use support::{Ran, User, World, is_root, need_agentfs, skip};
+
+/// A world whose mounts and services are gone at the end, also if the test fails.
+struct Bench(World);
+
+impl Bench {
+    fn new(user: User) -> Self {
+        need_agentfs();
+        let world = World::of(user);
+        world.write("f", "one");
+        world.write("src/main", "fn main() {}");
+        world.write(".gitignore", "node_modules/\n");
+        world.write("node_modules/big", "ignored, and needed");
+        Self(world)
+    }
+
+    fn each(test: impl Fn(&Self)) {
+        test(&Self::new(User::Me));
+        // As distributions have it, and scripts/setup makes it.
+        let open = fs::metadata("/dev/fuse").is_ok_and(|device| device.permissions().mode() & 0o006 == 0o006);
+        match (is_root(), open) {
+            (true, true) => test(&Self::new(User::Ordinary)),
+            (true, false) => skip("/dev/fuse is root's alone: chmod 0666 /dev/fuse"),
+            (false, _) => skip("needs root, to act as an ordinary user as well"),
+        }
+    }
+
+    fn branch(&self, name: &str) -> PathBuf {
+        self.0.fs(["branch", "--provider", "agentfs", "--mode", "cow-overlay", "--name", name]).into()
+    }
+
+    fn ran(&self, at: &Path, words: &[&str]) -> Ran {
+        let mut command = self.0.command(["-C", at.to_str().unwrap(), "agent", "fs"].iter().chain(words));
+        Ran::of(command.current_dir("/"))
+    }
+
+    fn at(&self, at: &Path, words: &[&str]) -> String {
+        let ran = self.ran(at, words);
+        assert_eq!(ran.code, 0, "{ran:?}");
+        ran.stdout.trim_end().to_owned()
+    }
+
+    /// A shell's line, as the user.
+    fn sh(&self, line: &str) -> String {
+        let mut command = match self.0.user {
+            User::Me => Command::new("sh"),
+            User::Ordinary => {
+                let mut command = Command::new("setpriv");
+                command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all", "sh"]);
+                command
+            }
+        };
+        let output = command.arg("-c").arg(line).output().unwrap();
+        assert!(output.status.success(), "{line}: {output:?}");
+        String::from_utf8(output.stdout).unwrap().trim_end().to_owned()
+    }
+
+    /// The processes that serve a home of this world.
+    fn services(&self) -> Vec<i32> {
+        let ours = self.0.path("state");
+        let serves = |pid: &i32| {
+            let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            let line = String::from_utf8_lossy(&line).replace('\0', " ");
+            line.contains("--serve") && line.contains(ours.to_str().unwrap())
+        };
+        let all = fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+        all.filter(serves).collect()
+    }
+
+    fn kill_services(&self) {
+        let services = self.services();
+        for pid in &services {
+            let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(*pid), nix::sys::signal::SIGKILL);
+        }
+        // The last of its threads may answer still while the first are gone.
+        let is_gone = |pid: &i32| {
+            let threads = fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count);
+            let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+            threads == 0 || threads == 1 && stat.contains(") Z ")
+        };
+        until(|| services.iter().all(is_gone));
+    }
+
+    fn mounts(&self) -> Vec<String> {
+        let below = self.0.path("");
+        let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        let points = table.lines().filter_map(|line| line.split(' ').nth(4));
+        points.filter(|point| Path::new(point).starts_with(&below)).map(ToOwned::to_owned).collect()
+    }
+}
+
+impl Drop for Bench {
+    fn drop(&mut self) {
+        self.kill_services();
+        for point in self.mounts() {
+            let _ = Command::new("umount").args(["-l", &point]).status();
+        }
+    }
+}
+
+fn until(done: impl Fn() -> bool) {
+    let began = Instant::now();
+    while !done() {
+        assert!(began.elapsed() < Duration::from_secs(30), "it took too long");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn a_branch_is_worked_in_and_gone_back_in() {
+    Bench::each(|bench| {
+        let branch = bench.branch("b");
+        let text = branch.to_str().unwrap();
+        // Everything is there, ignored files too; and nothing is written to the workspace.
+        assert_eq!(
+            bench.sh(&format!("cat {text}/f {text}/src/main {text}/node_modules/big")),
+            "onefn main() {}ignored, and needed"
+        );
+        assert_eq!(bench.at(&branch, &["diff"]), "");
+        bench.sh(&format!("echo two > {text}/f; mkdir {text}/new; echo n > {text}/new/n; rm -r {text}/src"));
+        assert_eq!(bench.at(&branch, &["diff"]), "M\tf\nA\tnew/\nA\tnew/n\nD\tsrc/\nD\tsrc/main");
+        assert_eq!((bench.0.read("f").unwrap(), bench.0.read("new/n")), ("one".to_owned(), None));
+
+        let snapshot = bench.at(&branch, &["snapshot", "-m", "half"]);
+        assert!(bench.at(&branch, &["status"]).contains("agentfs"));
+        bench.sh(&format!("echo three > {text}/f; rm -r {text}/new {text}/node_modules; touch {text}/later"));
+        assert_eq!(bench.at(&branch, &["cat", "half", "f"]), "two");
+        let view = bench.at(&branch, &["seek", &snapshot]);
+        assert_eq!(bench.sh(&format!("cat {view}/new/n {view}/f; ls {view}")), "n\ntwo\nf\nnew\nnode_modules");
+        assert!(bench.sh(&format!("touch {view}/x 2>&1 || true")).contains("Read-only"));
+        bench.at(&branch, &["restore", "half"]);
+        assert_eq!(
+            bench.sh(&format!("cat {text}/f {text}/new/n {text}/node_modules/big; ls {text}")),
+            "two\nn\nignored, and neededf\nnew\nnode_modules"
+        );
+        bench.at(&branch, &["undo"]);
+        assert_eq!(bench.sh(&format!("cat {text}/f; ls {text}")), "three\nf\nlater");
+        bench.at(&branch, &["release", &view]);
+
+        // A branch of the branch, from what it was.
+        let second = PathBuf::from(bench.at(&branch, &["branch", "half", "--name", "second"]));
+        assert_eq!(bench.sh(&format!("cat {}/f {0}/new/n", second.display())), "two\nn");
+        assert!(bench.at(&second, &["status", "--json"]).contains("\"agentfs\""));
+
+        // What is nowhere else is not taken away by mistake.
+        assert_eq!(bench.ran(&branch, &["rm", "second"]).code, 0);
+        assert_eq!(bench.0.run(["agent", "fs", "rm", "b"]).code, 4);
+        bench.0.fs(["rm", "--force", "b"]);
+        assert_eq!((bench.mounts(), branch.exists()), (Vec::new(), false));
+        assert_eq!(bench.0.read("f").unwrap(), "one");
+    });
+}
+
+#[test]
+fn two_agents_work_side_by_side_at_the_same_path() {
+    Bench::each(|bench| {
+        // The first two at once: one of them makes what both need.
+        let (a, b) = std::thread::scope(|scope| {
+            let a = scope.spawn(|| bench.branch("a"));
+            let b = bench.branch("b");
+            (a.join().unwrap(), b)
+        });
+        let root = bench.0.root();
+        let work = |name: &'static str| {
+            let script = format!(
+                "pwd; for i in $(seq 50); do echo {name} > f; cat f; echo $i > made-by-{name}; done | sort -u; ls"
+            );
+            let mut command = bench.0.command(["agent", "fs", "exec", name, "--", "sh", "-c", &script]);
+            std::thread::spawn(move || Ran::of(&mut command))
+        };
+        let (one, two) = (work("a"), work("b"));
+        for (name, ran) in [("a", one.join().unwrap()), ("b", two.join().unwrap())] {
+            assert_eq!(ran.code, 0, "{ran:?}");
+            let seen = format!("{}\n{name}\nf\nmade-by-{name}\nnode_modules\nsrc\n", root.display());
+            assert_eq!(ran.stdout, seen);
+        }
+        assert_eq!(bench.0.read("f").unwrap(), "one");
+        assert_eq!(bench.sh(&format!("cat {}/f {}/f", a.display(), b.display())), "a\nb");
+        // A snapshot from inside is one of that branch.
+        let ran = bench.0.run([
+            "agent",
+            "fs",
+            "exec",
+            "a",
+            "--",
+            support::ah().to_str().unwrap(),
+            "agent",
+            "fs",
+            "snapshot",
+            "-m",
+            "inside",
+        ]);
+        assert_eq!(ran.code, 0, "{ran:?}");
+        assert_eq!(bench.at(&a, &["cat", "inside", "made-by-a"]), "50");
+        assert_eq!(bench.ran(&b, &["cat", "inside", "f"]).code, 3);
+    });
+}
+
+#[test]
+fn a_killed_service_is_followed_by_another() {
+    Bench::each(|bench| {
+        let branch = bench.branch("b");
+        let text = branch.to_str().unwrap();
+        bench.sh(&format!("echo two > {text}/f; echo kept > {text}/kept"));
+        bench.at(&branch, &["snapshot", "-m", "before"]);
+        let view = bench.at(&branch, &["seek", "before"]);
+        for way in ["from the workspace", "from the branch", "by a snapshot", "by its name"] {
+            bench.sh(&format!("echo {way} > {text}/f; sync {text}/f"));
+            bench.kill_services();
+            // Nothing hangs, and nothing is lost that was synced.
+            match way {
+                "from the workspace" => drop(bench.0.fs(["branches"])),
+                "from the branch" => drop(bench.at(&branch, &["snapshots"])),
+                "by a snapshot" => drop(bench.at(&branch, &["snapshot", "-m", "after"])),
+                _ => {
+                    let ran = bench.0.run(["agent", "fs", "exec", "b", "--", "cat", "f"]);
+                    assert_eq!((ran.code, ran.stdout.as_str()), (0, "by its name\n"), "{ran:?}");
+                }
+            }
+            assert_eq!(bench.sh(&format!("cat {text}/f {text}/kept")), format!("{way}\nkept"));
+            assert_eq!(bench.sh(&format!("cat {view}/f")), "two");
+            assert_eq!(bench.services().len(), 1);
+        }
+        assert_eq!(bench.at(&branch, &["cat", "before", "f"]), "two");
+        let labels = bench.at(&branch, &["snapshots"]);
+        assert!(labels.contains("before") && labels.contains("after"), "{labels}");
+        let timeline = bench.0.run(["-C", text, "timeline"]);
+        assert!(!timeline.stdout.contains("made-anew"), "{timeline:?}");
+    });
+}
+
+#[test]
+fn after_the_machine_was_started_anew_the_next_command_mounts() {
+    Bench::each(|bench| {
+        let branch = bench.branch("b");
+        let text = branch.to_str().unwrap();
+        bench.sh(&format!("echo two > {text}/f"));
+        bench.at(&branch, &["snapshot", "-m", "before"]);
+        let lost = || {
+            bench.kill_services();
+            for point in bench.mounts() {
+                assert!(Command::new("umount").args(["-l", &point]).status().unwrap().success());
+            }
+            assert_eq!(fs::read_dir(&branch).unwrap().count(), 0);
+        };
+        if is_root() {
+            lost();
+            assert_eq!(bench.at(&branch, &["cat", "before", "f"]), "two");
+            assert_eq!(bench.sh(&format!("cat {text}/f")), "two");
+            lost();
+            assert!(bench.0.fs(["branches"]).contains("ready"));
+            assert_eq!(bench.sh(&format!("cat {text}/f")), "two");
+            // Somebody has put files where it is to be mounted: they are not hidden, and it is said why it is not mounted.
+            lost();
+            bench.sh(&format!("echo mine > {text}/mine"));
+            for words in [&["snapshot"][..], &["diff"], &["exec", "b", "--", "ls"], &["rm", "b"]] {
+                let at = if words.len() > 1 { bench.0.root() } else { branch.clone() };
+                let ran = bench.ran(&at, words);
+                assert!(ran.code == 4 && ran.stderr.contains("is not mounted"), "{words:?}: {ran:?}");
+            }
+            let ran = bench.0.run(["agent", "fs", "branches"]);
+            assert!(
+                ran.code == 0 && ran.stderr.contains("there are files in") && ran.stderr.contains("hint: "),
+                "{ran:?}"
+            );
+            assert_eq!(bench.sh(&format!("cat {text}/mine")), "mine");
+            bench.sh(&format!("rm {text}/mine"));
+            bench.0.fs(["branches"]);
+            assert_eq!(bench.sh(&format!("cat {text}/f")), "two");
+        } else {
+            skip("needs root, to unmount");
+        }
+        // Told to end, it takes everything away; so it does when nothing is mounted any more.
+        bench.0.fs(["rm", "--force", "b"]);
+        assert_eq!(bench.mounts(), Vec::<String>::new());
+    });
+}
+
+#[test]
+fn a_branch_of_a_branch_that_is_gone_is_everybodys_to_remove() {
+    Bench::each(|bench| {
+        let middle = bench.branch("middle");
+        bench.sh(&format!("echo two > {}/f", middle.display()));
+        let leaf = PathBuf::from(bench.at(&middle, &["branch", "--name", "leaf"]));
+        assert_eq!(bench.sh(&format!("cat {}/f", leaf.display())), "two");
+        bench.0.fs(["rm", "--force", "middle"]);
+        bench.kill_services();
+        bench.0.fs(["rm", "--force", "leaf"]);
+        assert_eq!((bench.mounts(), leaf.exists(), middle.exists()), (Vec::new(), false, false));
+    });
+}
+
+#[test]
+fn another_directory_in_the_workspaces_place_is_not_taken_for_it() {
+    let bench = Bench::new(User::Me);
+    let branch = bench.branch("b");
+    let text = branch.to_str().unwrap();
+    bench.sh(&format!("echo mine > {text}/mine; cat {text}/f"));
+    // Moved while the service runs, it is the same.
+    let (root, aside) = (bench.0.root(), bench.0.path("aside"));
+    fs::rename(&root, &aside).unwrap();
+    bench.at(&aside, &["branch", "--provider", "agentfs", "--mode", "cow-overlay", "--name", "moved"]);
+    assert_eq!(bench.sh(&format!("cat {}/../moved/src/main", text)), "fn main() {}");
+    fs::rename(&aside, &root).unwrap();
+    assert_eq!(bench.0.fs(["branches"]).lines().count(), 3);
+    // Made anew, it is not.
+    fs::rename(&root, &aside).unwrap();
+    fs::create_dir(&root).unwrap();
+    bench.0.write("f", "brand new");
+    let ran = bench.ran(&root, &["branch", "--provider", "agentfs", "--mode", "cow-overlay", "--name", "c"]);
+    assert!(ran.code == 4 && ran.stderr.contains("another directory"), "{ran:?}");
+    fs::remove_dir_all(&aside).unwrap();
+    bench.kill_services();
+    let ran = bench.0.run(["agent", "fs", "branches"]);
+    assert!(ran.code == 0 && ran.stderr.contains("is not mounted"), "{ran:?}");
+    // What cannot be opened can be removed.
+    bench.0.fs(["rm", "--force", "b", "moved"]);
+    assert_eq!(bench.mounts(), Vec::<String>::new());
+}
+
+#[test]
+fn another_mount_namespace_holds_nobody_up() {
+    if !is_root() {
+        return skip("needs root, to make a mount namespace");
+    }
+    let bench = Bench::new(User::Me);
+    bench.branch("b");
+    // Other tests' mounts are not held there.
+    let script = format!(
+        "for point in $(grep agentfs: /proc/self/mountinfo | cut -d' ' -f5 | grep -v ^{}); do umount -l $point; done; exec sleep 60",
+        bench.0.path("").display()
+    );
+    let mut elsewhere =
+        Command::new("unshare").args(["-m", "--propagation", "private", "sh", "-c", &script]).spawn().unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    let began = Instant::now();
+    // Gone, or kept with the reason; in time either way.
+    let ran = bench.0.run(["agent", "fs", "rm", "--force", "b"]);
+    assert!(ran.code == 0 || ran.stderr.contains("another mount namespace"), "{ran:?}");
+    bench.branch("c");
+    assert!(began.elapsed() < Duration::from_secs(25), "{:?}", began.elapsed());
+    elsewhere.kill().unwrap();
+    elsewhere.wait().unwrap();
+    until(|| bench.0.run(["agent", "fs", "rm", "--force", "b"]).code != 1);
+    bench.0.fs(["rm", "--force", "c"]);
+    assert_eq!(bench.mounts(), Vec::<String>::new());
+}
+
+#[test]
+fn what_is_changed_below_is_never_shown_as_something_else() {
+    let bench = Bench::new(User::Me);
+    let branch = bench.branch("b");
+    let text = branch.to_str().unwrap();
+    bench.sh(&format!("echo mine > {text}/src/main"));
+    bench.at(&branch, &["snapshot", "-m", "before"]);
+    bench.0.write("f", "changed by the user");
+    bench.0.write("src/main", "also changed");
+    assert_eq!(bench.at(&branch, &["cat", "before", "src/main"]), "mine");
+    let ran = bench.ran(&branch, &["cat", "before", "f"]);
+    assert!(ran.code == 1 && ran.stderr.contains("f"), "{ran:?}");
+    bench.0.fs(["rm", "--force", "b"]);
+}
+
+#[test]
+fn where_it_cannot_be_it_says_why() {
+    let bench = Bench::new(User::Me);
+    let verdict = |command: &mut Command| {
+        let ran = Ran::of(command);
+        assert!(ran.code == 0 || ran.code == 5, "{ran:?}");
+        ran.stdout.lines().find(|line| line.contains(" agentfs ")).unwrap_or_default().to_owned()
+    };
+    let status = ["agent", "fs", "status", "--provider", "agentfs", "--mode", "cow-overlay"];
+    let line = verdict(&mut bench.0.command(status));
+    assert!(line.starts_with('*'), "{line}");
+    // Left alone, branches are made as they were before.
+    let branch = bench.0.fs(["branch", "--name", "plain"]);
+    assert_eq!(bench.mounts(), Vec::<String>::new(), "{branch}");
+    if !is_root() {
+        return skip("needs root, to take /dev/fuse away");
+    }
+    let ordinary = Bench::new(User::Ordinary);
+    let (world, ah) = (&ordinary.0, support::ah());
+    let said = ordinary.sh(&format!(
+        "cd {}; AH_HOME={} HOME={} PATH=/nonexistent {} {} || test $? = 5",
+        world.root().display(),
+        world.path("state").display(),
+        world.path("home").display(),
+        ah.display(),
+        status.join(" ")
+    ));
+    let line = said.lines().find(|line| line.contains(" agentfs ")).unwrap_or_default();
+    assert!(line.starts_with('-') && line.contains("fusermount3 is not installed"), "{line}");
+    let hidden = |hide: &str| {
+        let mut command = bench.0.command(["--version"]);
+        let script = format!("{hide}; exec {} {}", ah.display(), status.join(" "));
+        let mut unshare = Command::new("unshare");
+        unshare.args(["-m", "sh", "-c", &script]).env_clear().current_dir(bench.0.root());
+        unshare.envs(command.env("PATH", "/usr/bin:/bin").get_envs().filter_map(|(name, value)| Some((name, value?))));
+        verdict(&mut unshare)
+    };
+    let line = hidden("mount -t tmpfs none /dev");
+    assert!(line.starts_with('-') && line.contains("no /dev/fuse"), "{line}");
+}

@@ -1,0 +1,123 @@
+//! Mounts that a process has to keep: branches whose provider's process was killed, or that were mounted before the machine was started anew.
+//! Whoever comes by one has it mounted again, by a call of its provider.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use ah_plugin_api::{Error, ErrorKind, ProviderName, ReclaimRequest, Result};
+use rustix::io::Errno;
+
+use crate::branch::{self, BranchFile, BranchState};
+use crate::engine::Engine;
+use crate::ids::WorkspaceId;
+use crate::notice::{Notice, NoticeKind};
+use crate::registry::Identity;
+
+impl Engine {
+    /// Has those of `branches` mounted again that should be and are not. Gives whether there were any; what could not be done is a notice.
+    pub(crate) fn attend<'a>(&self, branches: impl IntoIterator<Item = &'a BranchFile>) -> bool {
+        let mut answers: BTreeMap<(WorkspaceId, ProviderName), Result<()>> = BTreeMap::new();
+        let mut any = false;
+        for branch in branches.into_iter().filter(|branch| branch.is_lost()) {
+            any = true;
+            let (origin, provider) = (&branch.record.origin, &branch.record.provider);
+            let answer =
+                answers.entry((origin.clone(), provider.clone())).or_insert_with(|| self.call(origin, provider));
+            self.tell_lost(branch, answer.as_ref().err());
+        }
+        any
+    }
+
+    fn tell_lost(&self, branch: &BranchFile, error: Option<&Error>) {
+        let (name, at) = (&branch.record.name, &branch.made_at);
+        let notice = match error {
+            Some(error) => {
+                let notice =
+                    Notice::new(NoticeKind::Other, format!("the branch {name} is not mounted, and cannot be: {error}"));
+                error.hint.iter().fold(notice, Notice::with_hint)
+            }
+            None if !branch.is_lost() => return,
+            None if std::fs::read_dir(at).is_ok_and(|mut there| there.next().is_some()) => {
+                let message = format!(
+                    "the branch {name} is not mounted: there are files in {}, where it should be",
+                    at.display()
+                );
+                Notice::new(NoticeKind::Other, message).with_hint("move them away, then `ah agent fs branches`")
+            }
+            None => Notice::new(NoticeKind::Other, format!("the branch {name} is not mounted at {}", at.display())),
+        };
+        self.notify(notice);
+    }
+
+    /// As [`Engine::attend`] of one branch that is about to be worked in. It is also written down under which device number it is now, since
+    /// that is what it is known by where `exec` shows it.
+    pub(crate) fn attend_one(&self, branch: &BranchFile) {
+        self.attend([branch]);
+        let Ok(Some(own)) = branch.record.workspace.as_ref().map_or(Ok(None), |id| self.workspace_by_id(id)) else {
+            return;
+        };
+        let renumbered =
+            |there: &Identity| own.record.identity.same_but_for_device(there) && !own.record.identity.same(there);
+        if let Some(there) = Identity::of_path(&branch.made_at).filter(renumbered)
+            && let Err(error) = self.note_identity(&own.id, there)
+        {
+            let name = &branch.record.name;
+            self.notify(Notice::new(
+                NoticeKind::Other,
+                format!("it cannot be written down where the branch {name} is: {error}"),
+            ));
+        }
+    }
+
+    /// As [`Engine::attend`], of the branches that a path is in.
+    ///
+    /// # Errors
+    /// `FailedPrecondition` if one is not mounted then: what is there in its place is not it.
+    pub(crate) fn attend_at(&self, path: &Path) -> Result<bool> {
+        let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        let all = branch::all(self.home())?;
+        let around: Vec<_> = all.iter().filter(|branch| path.starts_with(&branch.made_at)).collect();
+        let any = self.attend(around.iter().copied());
+        around.into_iter().try_for_each(BranchFile::need_mounted).map(|()| any)
+    }
+
+    /// Any call does: a provider whose process is started mounts first.
+    fn call(&self, origin: &WorkspaceId, provider: &ProviderName) -> Result<()> {
+        let Some(workspace) = self.workspace_by_id(origin)? else { return Ok(()) };
+        let served = workspace.serve(provider)?;
+        let request = ReclaimRequest { auto: true, forgotten: Vec::new() };
+        // The origin may have been moved, which the provider learns from its descriptor.
+        let dir = workspace.open_dir().ok();
+        let place = dir.as_ref().map_or(served.place(), |dir| served.place().with_workspace(dir));
+        served.provider.reclaim(&place, &request, &workspace.context()).map(|_| ())
+    }
+}
+
+impl BranchFile {
+    /// Whether it is a mount, and nothing is mounted at its place, or by a process that is gone.
+    pub(crate) fn is_unmounted(&self) -> bool {
+        self.mounted && (is_dead(&self.made_at) || branch::mounts_at(&self.made_at).0 == 0)
+    }
+
+    /// Whether it should be mounted, and is not.
+    fn is_lost(&self) -> bool {
+        self.record.state == BranchState::Ready && self.is_unmounted()
+    }
+
+    /// Refuses what would take something else for a branch that is not mounted.
+    pub(crate) fn need_mounted(&self) -> Result<()> {
+        if !self.is_lost() {
+            return Ok(());
+        }
+        let (name, at) = (&self.record.name, self.made_at.display());
+        Err(Error::new(ErrorKind::FailedPrecondition, format!("the branch {name} is not mounted at {at}"))
+            .with_hint("`ah agent fs branches` in the workspace that it grew from says why"))
+    }
+}
+
+/// Whether something is mounted at a path by a process that is not there any more. Attributes may still come from the kernel's memory;
+/// what `statfs` tells never does.
+pub(crate) fn is_dead(path: &Path) -> bool {
+    // Aborted: it ends at this moment.
+    matches!(rustix::fs::statfs(path), Err(Errno::NOTCONN | Errno::CONNABORTED))
+}

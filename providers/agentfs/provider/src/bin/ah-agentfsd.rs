@@ -1,0 +1,46 @@
+//! The service of AgentFS as a program. `ah` starts it; nobody needs to.
+
+#[cfg(target_os = "linux")]
+fn main() -> std::process::ExitCode {
+    use std::io::Write;
+    use std::path::Path;
+    use std::process::ExitCode;
+
+    use ah_plugin_api::wire;
+    use ah_provider_agentfs::service;
+
+    const USAGE: &str = "\
+ah-agentfsd - keeps the AgentFS branches of one workspace mounted; ah starts it by itself
+
+usage: ah-agentfsd --start HOME   start it in the background, unless it runs
+       ah-agentfsd --serve HOME   be it
+
+HOME is the folder $AH_HOME/workspaces/<id>/providers/agentfs.
+";
+    let arguments: Vec<_> = std::env::args_os().skip(1).collect();
+    let word = arguments.first().and_then(|word| word.to_str());
+    let outcome = match (word, arguments.get(1), arguments.len()) {
+        (Some("--start"), Some(home), 2) => service::start(Path::new(home)),
+        (Some("--serve"), Some(home), 2) => service::run(Path::new(home)).map(|()| ExitCode::SUCCESS),
+        (Some("--version"), None, 1) => {
+            println!("ah-agentfsd {}", env!("CARGO_PKG_VERSION"));
+            return ExitCode::SUCCESS;
+        }
+        (Some("--help" | "-h"), None, 1) => {
+            print!("{USAGE}");
+            return ExitCode::SUCCESS;
+        }
+        _ => {
+            eprint!("{USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    outcome.unwrap_or_else(|error| {
+        eprintln!("ah-agentfsd: {error}");
+        let _ = std::io::stdout().write_all(&wire::encode(&error).unwrap_or_default());
+        ExitCode::FAILURE
+    })
+}
+
+#[cfg(not(target_os = "linux"))]
+fn main() {}

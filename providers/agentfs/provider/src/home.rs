@@ -1,0 +1,285 @@
+//! Where things are: homes, shelves, and which tree a directory is part of.
+//!
+//! A home is a provider's store (see the contract) in which AgentFS keeps:
+//!
+//! | name | what |
+//! |---|---|
+//! | `shelf` | which snapshots are this store's; every store has one, a home or not |
+//! | `tree/` | the store of `ah-agentfs` |
+//! | `lower` | the path of the directory that was branched |
+//! | `views/` | a record for each view that is mounted |
+//! | `socket`, `service.lock`, `log` | the service's |
+//!
+//! A shelf is three lines: `agentfs shelf 1`, a random key, and the path of the home, which is empty for a home itself.
+
+use std::ffi::OsString;
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+use ah_plugin_api::{Dir, Error, ErrorKind, Result};
+use ah_provider_directory::{Mounts, failed, look};
+use rustix::fs::{Mode, OFlags, RenameFlags};
+use rustix::io::Errno;
+
+const SHELF: &str = "shelf";
+const FIRST_LINE: &str = "agentfs shelf 1";
+/// The beginning of a mount's source; behind it the home, `#`, and the number of the line.
+const SOURCE: &str = "agentfs:";
+/// Longer files of these kinds are not ours.
+const LONGEST: usize = 8192;
+
+/// Whose snapshots a store's are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Shelf {
+    /// In every snapshot's record.
+    pub(crate) key: String,
+    /// Where the tree is; none: in this store.
+    pub(crate) home: Option<PathBuf>,
+}
+
+impl Shelf {
+    /// That of a store; none if nothing was ever kept in it.
+    ///
+    /// # Errors
+    /// `DataLoss` if it cannot be read.
+    pub(crate) fn of(store: &Dir) -> Result<Option<Self>> {
+        let Some(bytes) = read(store, SHELF)? else { return Ok(None) };
+        let damaged = || Error::new(ErrorKind::DataLoss, "what AgentFS noted of this store is damaged");
+        let mut lines = bytes.splitn(3, |&b| b == b'\n');
+        let (first, key, home) = (lines.next(), lines.next(), lines.next());
+        if first != Some(FIRST_LINE.as_bytes()) {
+            return Err(damaged());
+        }
+        let key = key.and_then(|key| std::str::from_utf8(key).ok()).filter(|key| is_key(key)).ok_or_else(damaged)?;
+        let home = home.and_then(|home| home.strip_suffix(b"\n")).ok_or_else(damaged)?;
+        let home = (!home.is_empty()).then(|| PathBuf::from(OsString::from_vec(home.to_vec())));
+        if home.as_ref().is_some_and(|home| !home.is_absolute()) {
+            return Err(damaged());
+        }
+        Ok(Some(Self { key: key.to_owned(), home }))
+    }
+
+    /// That of a store, made if there is none: for a tree in `home`, or one of its own.
+    ///
+    /// # Errors
+    /// `FailedPrecondition` if the store's snapshots are of another home's trees; those of the system.
+    pub(crate) fn make(store: &Dir, home: Option<&Path>) -> Result<Self> {
+        let fitting = |shelf: Self| match shelf.home.as_deref() == home {
+            true => Ok(shelf),
+            false => Err(Error::new(
+                ErrorKind::FailedPrecondition,
+                "the snapshots that were taken of this workspace before are of another AgentFS tree",
+            )
+            .with_hint("ah agent fs snapshots shows them; `ah agent fs rm` them first")),
+        };
+        if let Some(shelf) = Self::of(store)? {
+            return fitting(shelf);
+        }
+        let shelf = Self { key: random()?, home: home.map(Path::to_owned) };
+        let home = home.map_or(b"".as_slice(), |home| home.as_os_str().as_bytes());
+        if home.contains(&b'\n') {
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                "AgentFS keeps nothing in a folder with a line break in its name",
+            ));
+        }
+        let text = [FIRST_LINE.as_bytes(), b"\n", shelf.key.as_bytes(), b"\n", home, b"\n"].concat();
+        if write(store, SHELF, &text, false)? {
+            return Ok(shelf);
+        }
+        // Somebody else was quicker.
+        Self::of(store)?.map_or_else(|| Err(Error::new(ErrorKind::Busy, "the store is being removed")), fitting)
+    }
+}
+
+fn is_key(text: &str) -> bool {
+    text.len() == 32 && text.bytes().all(|b| b.is_ascii_hexdigit())
+}
+
+/// 32 hexadecimal digits that nobody else has.
+pub(crate) fn random() -> Result<String> {
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes)
+        .map_err(|e| Error::new(ErrorKind::Internal, format!("no random number is to be had: {e}")))?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// A small file of ours; none if it is not there.
+pub(crate) fn read(dir: &Dir, name: &str) -> Result<Option<Vec<u8>>> {
+    let fail = |errno| failed(format!("cannot read {}/{name}", dir.path().display()), errno);
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = match rustix::fs::openat(dir, name, flags, Mode::empty()) {
+        Ok(file) => file,
+        Err(Errno::NOENT) => return Ok(None),
+        Err(errno) => return Err(fail(errno)),
+    };
+    let mut bytes = vec![0; LONGEST];
+    let mut filled = 0;
+    while filled < LONGEST {
+        match rustix::io::retry_on_intr(|| rustix::io::read(&file, &mut bytes[filled..])).map_err(fail)? {
+            0 => break,
+            got => filled += got,
+        }
+    }
+    bytes.truncate(filled);
+    Ok(Some(bytes))
+}
+
+/// Writes a small file, whole and on the disk, or not at all. False if it is there already and shall not be replaced.
+pub(crate) fn write(dir: &Dir, name: &str, bytes: &[u8], replace: bool) -> Result<bool> {
+    let fail = |errno| failed(format!("cannot write {}/{name}", dir.path().display()), errno);
+    let new = format!("{name}.{}", random()?);
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let file = rustix::fs::openat(dir, &new, flags, Mode::RUSR | Mode::WUSR).map_err(fail)?;
+    let written = (|| {
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let done = rustix::io::retry_on_intr(|| rustix::io::write(&file, rest))?;
+            rest = rest.get(done..).unwrap_or_default();
+        }
+        rustix::fs::fsync(&file)?;
+        let how = if replace { RenameFlags::empty() } else { RenameFlags::NOREPLACE };
+        rustix::fs::renameat_with(dir, &new, dir, name, how)?;
+        rustix::fs::fsync(dir)
+    })();
+    if written.is_err() {
+        let _ = rustix::fs::unlinkat(dir, &new, rustix::fs::AtFlags::empty());
+    }
+    match written {
+        Ok(()) => Ok(true),
+        Err(Errno::EXIST) if !replace => Ok(false),
+        Err(errno) => Err(fail(errno)),
+    }
+}
+
+/// The path of an open directory, as the kernel knows it.
+pub(crate) fn path_of(dir: impl AsFd) -> Result<PathBuf> {
+    std::fs::read_link(format!("/proc/self/fd/{}", dir.as_fd().as_raw_fd()))
+        .map_err(|e| Error::from_io("cannot find out where a folder is", &e))
+}
+
+/// Whether a folder is a home of this user's.
+pub(crate) fn is_home(path: &Path) -> bool {
+    let Ok(dir) = Dir::open(path) else { return false };
+    let mine = rustix::fs::fstat(&dir)
+        .is_ok_and(|stat| stat.st_uid == rustix::process::geteuid().as_raw() && stat.st_mode & 0o022 == 0);
+    mine && matches!(Shelf::of(&dir), Ok(Some(Shelf { home: None, .. })))
+}
+
+/// Which tree of which home is mounted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Shown {
+    pub(crate) home: PathBuf,
+    /// The branch's number; none for a view.
+    pub(crate) branch: Option<u32>,
+}
+
+impl Shown {
+    /// What the mount table is to say.
+    pub(crate) fn source(&self) -> String {
+        let mut text = SOURCE.to_owned();
+        for &byte in self.home.as_os_str().as_bytes() {
+            match byte {
+                b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'/' | b'.' | b'_' | b'-' => text.push(char::from(byte)),
+                other => text.push_str(&format!("%{other:02x}")),
+            }
+        }
+        match self.branch {
+            Some(branch) => format!("{text}#{branch}"),
+            None => format!("{text}#view"),
+        }
+    }
+
+    /// The reverse.
+    pub(crate) fn parse(source: &[u8]) -> Option<Self> {
+        let text = std::str::from_utf8(source).ok()?.strip_prefix(SOURCE)?;
+        let (path, branch) = text.rsplit_once('#')?;
+        let branch = if branch == "view" { None } else { Some(branch.parse().ok()?) };
+        let mut home = Vec::with_capacity(path.len());
+        let mut rest = path.as_bytes();
+        while let Some((&first, after)) = rest.split_first() {
+            rest = after;
+            if first == b'%' {
+                let digits = std::str::from_utf8(after.get(..2)?).ok()?;
+                home.push(u8::from_str_radix(digits, 16).ok()?);
+                rest = &after[2..];
+            } else {
+                home.push(first);
+            }
+        }
+        Some(Self { home: PathBuf::from(OsString::from_vec(home)), branch })
+    }
+
+    /// The tree of which an open directory is the root or a part, and whether it is the root. By the number of its device, so also where it is shown at
+    /// another path.
+    pub(crate) fn around(dir: &Dir) -> Result<Option<(Self, bool)>> {
+        let stat = look(dir, b"").map_err(|errno| failed("cannot look at the workspace", errno))?;
+        let device = format!("{}:{}", stat.stx_dev_major, stat.stx_dev_minor);
+        let mounts = Mounts::read();
+        // `fuse` when root mounted it, `fuse.agentfs` by fusermount3.
+        let ours = |kind: &str| kind == "fuse" || kind == "fuse.agentfs";
+        let mut found = mounts.iter().filter(|mount| ours(&mount.kind) && mount.device == device);
+        // Anybody who may mount can call a mount so; but only this user makes a home of this user's.
+        let shown = found.find_map(|mount| Self::parse(&mount.source).filter(|shown| is_home(&shown.home)));
+        let Some(shown) = shown else { return Ok(None) };
+        // Only roots have numbers of that kind.
+        let is_root = shown.branch.is_some_and(|branch| stat.stx_ino == root_number(&shown.home, branch));
+        Ok(Some((shown, is_root)))
+    }
+}
+
+/// The inode number that the root of a branch shows: the same after each mount, and nobody else's, so that who knows a workspace by device and
+/// inode does not take one for another when device numbers are handed out anew.
+pub(crate) fn root_number(home: &Path, branch: u32) -> u64 {
+    // FNV-1a over the home's path, with the branch behind it. Bit 62 is set: the tree's own numbers are below.
+    let bytes = home.as_os_str().as_bytes().iter().copied().chain(branch.to_le_bytes());
+    let hash =
+        bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
+    (1 << 62) | (hash >> 2)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sources_come_back_and_odd_ones_are_nobodys() {
+        let home = PathBuf::from(OsString::from_vec(b"/a b/,\\#%\xff/\xc3\xa9".to_vec()));
+        for branch in [None, Some(0), Some(u32::MAX)] {
+            let shown = Shown { home: home.clone(), branch };
+            assert!(shown.source().bytes().all(|b| b.is_ascii_alphanumeric() || b"/._-:#%".contains(&b)));
+            assert_eq!(Shown::parse(shown.source().as_bytes()), Some(shown));
+        }
+        for odd in [
+            b"agentfs".as_slice(),
+            b"agentfs:/a",
+            b"agentfs:/a#",
+            b"agentfs:/a#-1",
+            b"agentfs:/%4#1",
+            b"agentfs:/%zz#1",
+            b"\xff",
+        ] {
+            assert_eq!(Shown::parse(odd), None);
+        }
+    }
+
+    #[test]
+    fn a_shelf_is_made_once_and_comes_back() {
+        let temp = tempfile::tempdir().unwrap();
+        let store = Dir::open(temp.path()).unwrap();
+        assert_eq!(Shelf::of(&store).unwrap(), None);
+        let shelf = Shelf::make(&store, None).unwrap();
+        assert_eq!(Shelf::make(&store, None).unwrap(), shelf);
+        assert_eq!(Shelf::of(&store).unwrap(), Some(shelf));
+        assert_eq!(Shelf::make(&store, Some(Path::new("/x"))).unwrap_err().kind, ErrorKind::FailedPrecondition);
+        std::fs::write(temp.path().join(SHELF), "agentfs shelf 1\nshort\n\n").unwrap();
+        assert_eq!(Shelf::of(&store).unwrap_err().kind, ErrorKind::DataLoss);
+    }
+
+    #[test]
+    fn roots_have_numbers_of_their_own() {
+        let (a, b) = (root_number(Path::new("/a"), 1), root_number(Path::new("/a"), 2));
+        assert!(a != b && a != root_number(Path::new("/b"), 1) && a >> 62 == 1);
+    }
+}

@@ -1,0 +1,154 @@
+//! The contract, as `ah` calls it: what can be said from here is, the rest is the service's.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use ah_plugin_api::wire::Remote;
+use ah_plugin_api::{
+    Capability, Changes, CloneRequest, Context, Description, DestroyRequest, DiffRequest, Dir, Done, Entry, Error,
+    ErrorKind, ListRequest, LookupRequest, MountRequest, Place, Probe, ProbeRequest, Provider, ProviderName,
+    ReadDirRequest, ReadRequest, ReclaimRequest, Reclaimed, Result, Snapshot, SnapshotRef, SnapshotRequest,
+    UnmountRequest, View, WritableClone,
+};
+
+use crate::home::{Shelf, Shown};
+use crate::probe;
+use crate::reach::Reach;
+
+/// Branches of any directory, kept mounted by a service.
+pub struct AgentFsProvider {
+    service: Remote<Reach>,
+}
+
+impl Default for AgentFsProvider {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl AgentFsProvider {
+    /// A provider. Its service is the program `ah-agentfsd` beside the one that runs.
+    #[must_use]
+    pub fn new() -> Self {
+        Self { service: Remote::new(Reach::default(), description()) }
+    }
+}
+
+pub(crate) fn description() -> Description {
+    let capabilities = BTreeSet::from([
+        Capability::Clone,
+        Capability::ReadWithoutMount,
+        Capability::ExactViewModes,
+        Capability::Owners,
+        Capability::HardLinks,
+        Capability::SparseFiles,
+        Capability::SpecialFiles,
+        Capability::RepositoryClones,
+    ]);
+    // The name is a valid one; a test looks at it.
+    let name = ProviderName::new("agentfs").unwrap_or_else(|_| unreachable!("a fixed, valid name"));
+    let version = env!("CARGO_PKG_VERSION").to_owned();
+    Description { name, version, rank: Some(200), filesystems: BTreeSet::new(), capabilities }
+}
+
+/// Whether what the service has mounted can be seen from here: this process may be in another mount namespace.
+fn is_seen(path: &Path) -> bool {
+    Dir::open(path).and_then(|dir| Shown::around(&dir)).is_ok_and(|shown| shown.is_some())
+}
+
+fn unseen() -> Error {
+    Error::new(ErrorKind::FailedPrecondition, "what is mounted now does not reach the mount namespace of this process")
+        .with_hint("do it outside of `ah agent fs exec`, or let mounts reach others: mount --make-rshared /")
+}
+
+impl Provider for AgentFsProvider {
+    fn describe(&self) -> Description {
+        description()
+    }
+
+    fn probe(&self, place: &Place<'_>, _request: &ProbeRequest, _cx: &Context<'_>) -> Result<Probe> {
+        probe::probe(place.need_workspace()?, place.store)
+    }
+
+    fn snapshot(&self, place: &Place<'_>, request: &SnapshotRequest, cx: &Context<'_>) -> Result<Snapshot> {
+        cx.check_cancelled()?;
+        let shown = Shown::around(place.need_workspace()?)?;
+        Shelf::make(place.store, shown.as_ref().map(|(shown, _)| shown.home.as_path()))?;
+        self.service.snapshot(place, request, cx)
+    }
+
+    fn sync(&self, place: &Place<'_>, request: &SnapshotRef, cx: &Context<'_>) -> Result<Done> {
+        self.service.sync(place, request, cx)
+    }
+
+    fn list(&self, place: &Place<'_>, request: &ListRequest, cx: &Context<'_>) -> Result<Vec<Snapshot>> {
+        self.service.list(place, request, cx)
+    }
+
+    fn stat(&self, place: &Place<'_>, request: &SnapshotRef, cx: &Context<'_>) -> Result<Snapshot> {
+        self.service.stat(place, request, cx)
+    }
+
+    fn destroy(&self, place: &Place<'_>, request: &DestroyRequest, cx: &Context<'_>) -> Result<Done> {
+        let DestroyRequest::Clone(reference) = request else { return self.service.destroy(place, request, cx) };
+        // By the home that it names: the store of who removes it may know nothing of it.
+        let Some(Shown { home, .. }) = Shown::parse(reference.as_str().as_bytes()) else { return Ok(Done {}) };
+        match Dir::open(home) {
+            Ok(home) => self.service.destroy(&Place::new(&home), request, cx),
+            Err(error) if error.kind == ErrorKind::NotFound => Ok(Done {}),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn mount(&self, place: &Place<'_>, request: &MountRequest, cx: &Context<'_>) -> Result<View> {
+        let view = self.service.mount(place, request, cx)?;
+        if is_seen(&view.path) {
+            return Ok(view);
+        }
+        self.service.unmount(place, &UnmountRequest { view: view.reference }, cx)?;
+        Err(unseen())
+    }
+
+    fn unmount(&self, place: &Place<'_>, request: &UnmountRequest, cx: &Context<'_>) -> Result<Done> {
+        self.service.unmount(place, request, cx)
+    }
+
+    fn clone_snapshot(&self, place: &Place<'_>, request: &CloneRequest, cx: &Context<'_>) -> Result<WritableClone> {
+        let clone = self.service.clone_snapshot(place, request, cx)?;
+        if is_seen(&clone.path) {
+            return Ok(clone);
+        }
+        self.service.destroy(place, &DestroyRequest::Clone(clone.reference), cx)?;
+        Err(unseen())
+    }
+
+    fn diff(&self, place: &Place<'_>, request: &DiffRequest, cx: &Context<'_>) -> Result<Changes> {
+        self.service.diff(place, request, cx)
+    }
+
+    fn read_dir(&self, place: &Place<'_>, request: &ReadDirRequest, cx: &Context<'_>) -> Result<Vec<Entry>> {
+        self.service.read_dir(place, request, cx)
+    }
+
+    fn read(&self, place: &Place<'_>, request: &ReadRequest, cx: &Context<'_>) -> Result<Entry> {
+        self.service.read(place, request, cx)
+    }
+
+    fn lookup(&self, place: &Place<'_>, request: &LookupRequest, cx: &Context<'_>) -> Result<Vec<Option<Entry>>> {
+        self.service.lookup(place, request, cx)
+    }
+
+    fn reclaim(&self, place: &Place<'_>, request: &ReclaimRequest, cx: &Context<'_>) -> Result<Reclaimed> {
+        self.service.reclaim(place, request, cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn describes_itself() {
+        assert_eq!(AgentFsProvider::new().describe().name.as_str(), "agentfs");
+    }
+}

@@ -1,0 +1,168 @@
+//! The way to a store's service: found, or started, and talked to.
+
+use std::collections::HashMap;
+use std::io::Read;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use ah_plugin_api::ipc::Client;
+use ah_plugin_api::wire::{self, Caller};
+use ah_plugin_api::{Context, Dir, Done, Error, ErrorKind, Op, Reclaimed, Result, Snapshot};
+
+use crate::home::{Shelf, is_home, path_of};
+
+/// How long the service may be silent during a call: it says every second that it is alive.
+const SILENCE: Duration = Duration::from_secs(60);
+/// How long one that starts may take until it answers.
+const STARTING: Duration = Duration::from_secs(20);
+const PAUSE: Duration = Duration::from_millis(5);
+const WHAT: &str = "the service of AgentFS";
+const PROGRAM: &str = "ah-agentfsd";
+
+/// The services that were talked to, by their homes.
+#[derive(Default)]
+pub(crate) struct Reach {
+    clients: Mutex<HashMap<PathBuf, Arc<Client>>>,
+}
+
+impl Caller for Reach {
+    fn call(&self, op: Op, request: &[u8], fds: &[BorrowedFd<'_>], cx: &Context<'_>) -> Result<Vec<u8>> {
+        let store = *fds.first().ok_or_else(|| Error::new(ErrorKind::Internal, "a call without a store"))?;
+        let store = store.try_clone_to_owned().map_err(|e| Error::from_io("cannot use the store", &e))?;
+        let path = path_of(&store)?;
+        let store = Dir::from_fd(store, path);
+        let Some(shelf) = Shelf::of(&store)? else {
+            // Nothing was ever kept here.
+            return match op {
+                Op::List => wire::encode(&Vec::<Snapshot>::new()),
+                Op::Destroy | Op::Unmount => wire::encode(&Done {}),
+                Op::Reclaim => wire::encode(&Reclaimed::default()),
+                _ => Err(Error::new(ErrorKind::NotFound, "this store of AgentFS holds nothing")),
+            };
+        };
+        let home = shelf.home.unwrap_or_else(|| store.path().to_owned());
+        self.client(&home, cx)?.call_within(SILENCE, op, request, fds, cx)
+    }
+}
+
+impl Reach {
+    fn client(&self, home: &Path, cx: &Context<'_>) -> Result<Arc<Client>> {
+        let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(client) = clients.get(home).filter(|client| client.is_open()) {
+            return Ok(Arc::clone(client));
+        }
+        let client = Arc::new(connect(home, cx)?);
+        clients.insert(home.to_owned(), Arc::clone(&client));
+        Ok(client)
+    }
+}
+
+/// Talks to the service of a home, which is started if it is not there.
+fn connect(home: &Path, cx: &Context<'_>) -> Result<Client> {
+    let missing = |e: Error| match e.kind {
+        ErrorKind::NotFound => {
+            Error::new(ErrorKind::DataLoss, format!("what AgentFS kept at {} is not there any more", home.display()))
+        }
+        _ => e,
+    };
+    let dir = Dir::open(home).map_err(missing)?;
+    if !is_home(home) {
+        let message = format!("{} is not yours alone, or no home of AgentFS", home.display());
+        return Err(Error::new(ErrorKind::PermissionDenied, message));
+    }
+    let began = Instant::now();
+    loop {
+        cx.check_cancelled()?;
+        match dial(&dir) {
+            // One that is about to end hangs up: then it is started anew.
+            Ok(Some(client)) => return Ok(client),
+            Ok(None) => start(home, cx)?,
+            Err(error) if began.elapsed() >= STARTING => return Err(error),
+            Err(_) => std::thread::sleep(PAUSE),
+        }
+        if began.elapsed() >= STARTING {
+            return Err(Error::new(ErrorKind::Unavailable, format!("{WHAT} does not start"))
+                .with_hint(format!("{} says more", home.join("log").display())));
+        }
+    }
+}
+
+/// None if nobody listens.
+fn dial(home: &Dir) -> Result<Option<Client>> {
+    // By descriptor: a socket's path is at most 107 bytes long.
+    let address = format!("/proc/self/fd/{}/socket", home.as_fd().as_raw_fd());
+    let stream = match UnixStream::connect(address) {
+        Ok(stream) => stream,
+        Err(e) if matches!(e.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::ConnectionRefused) => {
+            return Ok(None);
+        }
+        Err(e) => return Err(Error::from_io(format!("cannot talk to {WHAT}"), &e)),
+    };
+    let peer = nix::sys::socket::getsockopt(&stream, nix::sys::socket::sockopt::PeerCredentials)
+        .map_err(|e| Error::from_io(format!("cannot find out who {WHAT} is"), &e.into()))?;
+    if peer.uid() != rustix::process::geteuid().as_raw() {
+        return Err(Error::new(ErrorKind::PermissionDenied, format!("{WHAT} runs as user {}", peer.uid())));
+    }
+    Client::open(stream, WHAT, None, SILENCE).map(|(client, _)| Some(client))
+}
+
+/// The program that the service is.
+///
+/// # Errors
+/// `Unavailable` if it is not installed.
+pub(crate) fn service_program() -> Result<PathBuf> {
+    let here = std::env::current_exe().map_err(|e| Error::from_io("cannot find out which program this is", &e))?;
+    let folder = here.parent().unwrap_or(Path::new("/"));
+    let mut places = vec![folder.join(PROGRAM)];
+    // A test's program lies one folder deeper than what is built.
+    if folder.ends_with("deps") {
+        places.extend(folder.parent().map(|above| above.join(PROGRAM)));
+    }
+    places.into_iter().find(|path| path.is_file()).ok_or_else(|| {
+        Error::new(ErrorKind::Unavailable, format!("its service, {PROGRAM}, is not in {}", folder.display()))
+            .with_hint("install it beside ah")
+    })
+}
+
+/// Starts the service, and waits until it listens or says why it does not.
+fn start(home: &Path, cx: &Context<'_>) -> Result<()> {
+    let failed = |e: &std::io::Error| Error::from_io(format!("cannot start {WHAT}"), e);
+    let mut command = Command::new(service_program()?);
+    command.arg("--start").arg(home).env_clear().current_dir("/");
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+    // For fusermount3.
+    command.env("PATH", std::env::var_os("PATH").unwrap_or_else(|| "/usr/local/bin:/usr/bin:/bin".into()));
+    let mut child = command.spawn().map_err(|e| failed(&e))?;
+    let began = Instant::now();
+    // What it says fits into a pipe.
+    let status = loop {
+        if let Some(status) = child.try_wait().map_err(|e| failed(&e))? {
+            break status;
+        }
+        let waited = if began.elapsed() >= STARTING {
+            Err(Error::new(ErrorKind::Unavailable, format!("{WHAT} does not come to an answer"))
+                .with_hint(format!("{} says more", home.join("log").display())))
+        } else {
+            cx.check_cancelled()
+        };
+        if let Err(error) = waited {
+            let _ = child.kill();
+            let _ = child.wait();
+            return Err(error);
+        }
+        std::thread::sleep(PAUSE);
+    };
+    if status.success() {
+        return Ok(());
+    }
+    let mut said = Vec::new();
+    if let Some(stdout) = &mut child.stdout {
+        stdout.read_to_end(&mut said).map_err(|e| failed(&e))?;
+    }
+    Err(wire::decode::<Error>(&said)
+        .unwrap_or_else(|_| Error::new(ErrorKind::Unavailable, format!("{WHAT} ended at its start ({status})"))))
+}

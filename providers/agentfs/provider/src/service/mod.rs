@@ -1,0 +1,406 @@
+//! The service of one home: its tree open, its branches and views mounted, the contract answered.
+//!
+//! - [`Service`] implements the contract; `listen` is its socket, and when it ends.
+//! - `opened` opens the tree and finds snapshots in it; `standing` is what should be mounted, `mounted` what is.
+//! - `record` is what travels with snapshots and branches, `tree` reads snapshots by paths.
+//!
+//! **After a kill**, or the machine's: what is in the tree says which branches there are and where; files in `views` say it of views. They are
+//! mounted again when the service starts, before it answers anybody.
+
+mod listen;
+mod mounted;
+mod opened;
+mod record;
+mod standing;
+mod tree;
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockWriteGuard, TryLockError};
+use std::time::Duration;
+
+use ah_agentfs::{Class, SnapshotId as Number};
+use ah_plugin_api::{
+    CloneRequest, Context, Description, DestroyRequest, Dir, Done, Durability, Entry, Error, ErrorKind, FileName,
+    ListRequest, LogLevel, LookupRequest, MountRequest, Place, Probe, ProbeRequest, Provider, ReadDirRequest,
+    ReadRequest, ReclaimRequest, Reclaimed, Reference, Result, Snapshot, SnapshotRef, SnapshotRequest, UnmountRequest,
+    View, WritableClone,
+};
+
+use crate::home::{self, Shelf, Shown};
+use mounted::{What, make_folder, remove_folder};
+use opened::{Known, Open};
+use record::{PlaceLabel, SnapshotLabel};
+use standing::names_in;
+
+pub use listen::{run, start};
+
+/// So often it is tried to remove a snapshot that is read at that moment.
+const ATTEMPTS: u32 = 100;
+const PAUSE: Duration = Duration::from_millis(10);
+const TICK: Duration = Duration::from_millis(1);
+
+/// A home that is served.
+pub struct Service {
+    home: Dir,
+    path: PathBuf,
+    /// None until the first snapshot.
+    open: RwLock<Option<Arc<Open>>>,
+    /// Why it is not open, if it should be: the directory that was branched is not where it was, say.
+    closed: Mutex<Option<Error>>,
+    /// Held by who opens it: that can be done once at a time.
+    opening: Mutex<()>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Waits until nobody is in it.
+fn alone<'a>(busy: &'a RwLock<()>, cx: &Context<'_>) -> Result<RwLockWriteGuard<'a, ()>> {
+    loop {
+        match busy.try_write() {
+            Ok(alone) => return Ok(alone),
+            Err(TryLockError::Poisoned(alone)) => return Ok(alone.into_inner()),
+            Err(TryLockError::WouldBlock) => {}
+        }
+        cx.check_cancelled()?;
+        std::thread::sleep(TICK);
+    }
+}
+
+/// The tree's error in the contract's words.
+fn fail(message: impl Into<String>, error: &ah_agentfs::Error) -> Error {
+    use ah_agentfs::Error as Tree;
+    let kind = match error {
+        Tree::NotFound | Tree::NoAttribute | Tree::Stale => ErrorKind::NotFound,
+        Tree::Exists => ErrorKind::AlreadyExists,
+        Tree::NoSpace => ErrorKind::ResourceExhausted,
+        Tree::DataLoss { .. } | Tree::Corrupt(_) => ErrorKind::DataLoss,
+        Tree::Busy(_) => ErrorKind::Busy,
+        Tree::ReadOnly | Tree::NewerFormat { .. } | Tree::OtherLower => ErrorKind::FailedPrecondition,
+        Tree::NotPermitted => ErrorKind::PermissionDenied,
+        Tree::Unsupported => ErrorKind::Unsupported,
+        Tree::Io { source, .. } => ErrorKind::of_io(source),
+        _ => ErrorKind::InvalidArgument,
+    };
+    Error::new(kind, message).with_cause(error)
+}
+
+fn no_snapshot(reference: &Reference) -> Error {
+    Error::new(ErrorKind::NotFound, format!("there is no snapshot {reference}"))
+}
+
+impl Service {
+    /// Whether nothing is mounted.
+    fn is_idle(&self) -> bool {
+        self.current().is_none_or(|open| {
+            let mut mounted = lock(&open.mounted);
+            mounted.look();
+            mounted.is_empty()
+        })
+    }
+
+    /// Whether the home is still there.
+    fn is_there(&self) -> bool {
+        rustix::fs::fstat(&self.home).is_ok_and(|stat| stat.st_nlink > 0)
+    }
+}
+
+impl Provider for Service {
+    fn describe(&self) -> Description {
+        crate::provider::description()
+    }
+
+    fn probe(&self, place: &Place<'_>, _request: &ProbeRequest, _cx: &Context<'_>) -> Result<Probe> {
+        crate::probe::probe(place.need_workspace()?, place.store)
+    }
+
+    fn snapshot(&self, place: &Place<'_>, request: &SnapshotRequest, cx: &Context<'_>) -> Result<Snapshot> {
+        cx.check_cancelled()?;
+        let workspace = place.need_workspace()?;
+        let shelf =
+            Shelf::of(place.store)?.ok_or_else(|| Error::new(ErrorKind::InvalidArgument, "a store without a shelf"))?;
+        let (open, branch) = match Shown::around(workspace)? {
+            None => (self.for_lower(workspace)?, None),
+            Some(_) => {
+                let (open, _) = self.need(place.store)?;
+                let branch = lock(&open.mounted).branch_at(&self.path, workspace)?;
+                let within = || {
+                    Error::new(
+                        ErrorKind::FailedPrecondition,
+                        "only a branch as a whole is captured, and this is none of this home's",
+                    )
+                };
+                (open, Some(branch.ok_or_else(within)?))
+            }
+        };
+        let _taking = open.taking.read().unwrap_or_else(PoisonError::into_inner);
+        // The caller may be gone by now.
+        cx.check_cancelled()?;
+        let label = SnapshotLabel::new(&shelf.key, request, workspace);
+        let bytes = label.encode()?;
+        let key = (shelf.key, request.id.clone());
+        {
+            let mut known = lock(&open.known);
+            if known.contains_key(&key) {
+                return Err(Error::new(
+                    ErrorKind::AlreadyExists,
+                    format!("there is a snapshot {} already", request.id),
+                ));
+            }
+            known.insert(key.clone(), Known { number: None, label: label.clone() });
+        }
+        let durable = request.durability != Durability::Instant;
+        let cannot = |e: &ah_agentfs::Error| fail("cannot take a snapshot", e);
+        let taken = match branch {
+            Some(branch) => open.tree.snapshot(branch, &bytes, Class::Instant).map_err(|e| cannot(&e)),
+            None => open.tree.base(&bytes).map_err(|e| cannot(&e)),
+        };
+        let kept = taken.and_then(|number| {
+            if durable && let Err(error) = open.sync_to(number) {
+                let _ = open.tree.delete_snapshot(number);
+                return Err(error);
+            }
+            Ok(number)
+        });
+        let mut known = lock(&open.known);
+        match kept {
+            Ok(number) => {
+                known.insert(key, Known { number: Some(number), label: label.clone() });
+                drop(known);
+                label.snapshot(open.is_durable(number), true)
+            }
+            Err(error) => {
+                known.remove(&key);
+                Err(error)
+            }
+        }
+    }
+
+    fn sync(&self, place: &Place<'_>, request: &SnapshotRef, _cx: &Context<'_>) -> Result<Done> {
+        let (open, shelf) = self.need(place.store)?;
+        let (number, _) = open.find(&shelf, &request.snapshot)?;
+        if !open.is_durable(number) {
+            open.sync_to(number)?;
+        }
+        Ok(Done {})
+    }
+
+    fn list(&self, place: &Place<'_>, _request: &ListRequest, _cx: &Context<'_>) -> Result<Vec<Snapshot>> {
+        let (open, shelf) = match self.need(place.store) {
+            Err(error) if error.kind == ErrorKind::NotFound => return Ok(Vec::new()),
+            other => other?,
+        };
+        // What a killed caller had begun is there or not by then.
+        drop(open.taking.write().unwrap_or_else(PoisonError::into_inner));
+        let known = lock(&open.known);
+        let mine = known.iter().filter(|((key, _), _)| *key == shelf.key);
+        let mut found: Vec<(Number, SnapshotLabel)> =
+            mine.filter_map(|(_, known)| Some((known.number?, known.label.clone()))).collect();
+        drop(known);
+        found.sort_by_key(|(number, _)| *number);
+        found.into_iter().map(|(number, label)| label.snapshot(open.is_durable(number), false)).collect()
+    }
+
+    fn stat(&self, place: &Place<'_>, request: &SnapshotRef, _cx: &Context<'_>) -> Result<Snapshot> {
+        let (open, shelf) = self.need(place.store)?;
+        let (number, label) = open.find(&shelf, &request.snapshot)?;
+        label.snapshot(open.is_durable(number), true)
+    }
+
+    fn destroy(&self, place: &Place<'_>, request: &DestroyRequest, cx: &Context<'_>) -> Result<Done> {
+        let (open, shelf) = match self.need(place.store) {
+            Err(error) if error.kind == ErrorKind::NotFound && lock(&self.closed).is_none() => return Ok(Done {}),
+            Err(error) if lock(&self.closed).is_some() => return self.destroy_in_closed(request, error),
+            other => other?,
+        };
+        match request {
+            DestroyRequest::Snapshot(reference) => {
+                let (number, label) = match open.find(&shelf, reference) {
+                    Err(error) if error.kind == ErrorKind::NotFound => return Ok(Done {}),
+                    other => other?,
+                };
+                for attempt in 0.. {
+                    match open.tree.delete_snapshot(number) {
+                        Ok(()) | Err(ah_agentfs::Error::NotFound) => break,
+                        // Somebody may be reading it at this moment.
+                        Err(ah_agentfs::Error::Busy(_)) if attempt < ATTEMPTS && !self.is_shown(number)? => {
+                            cx.check_cancelled()?;
+                            std::thread::sleep(PAUSE);
+                        }
+                        Err(error) => return Err(fail(format!("cannot remove the snapshot {reference}"), &error)),
+                    }
+                }
+                lock(&open.known).remove(&(shelf.key, label.id));
+            }
+            DestroyRequest::Clone(reference) => {
+                let branch = self.branch_of(reference)?;
+                let found = open.tree.branches().into_iter().find(|info| info.id == branch);
+                if let Some(info) = found {
+                    Self::remove_branch(&open, branch, &PlaceLabel::decode(&info.label)?.at())?;
+                }
+            }
+        }
+        Ok(Done {})
+    }
+
+    fn mount(&self, place: &Place<'_>, request: &MountRequest, cx: &Context<'_>) -> Result<View> {
+        let (open, shelf) = self.need(place.store)?;
+        let _making = open.making.read().unwrap_or_else(PoisonError::into_inner);
+        let target = place.need_target()?;
+        let (number, _) = open.find(&shelf, &request.snapshot)?;
+        let view = open.view_of(number)?;
+        for path in &request.paths {
+            if tree::entry(&view, path)?.is_none() {
+                return Err(Error::new(ErrorKind::NotFound, format!("the snapshot has no {path}")));
+            }
+        }
+        // Locked until it is known: whoever mounts again what should be mounted must not find it half-way.
+        let mut mounted = lock(&open.mounted);
+        let at = make_folder(target, &request.name)?;
+        let name = home::random()?;
+        let label = PlaceLabel::new(&shelf.key, &at, Some(number.0));
+        let made = self
+            .views()
+            .and_then(|views| home::write(&views, &name, &label.encode()?, false))
+            .and_then(|_| mounted::Place::mount(view, &at, &self.shown(None)));
+        match made {
+            Ok(place) => {
+                mounted.insert(What::View(name.clone()), place);
+                drop(mounted);
+                // Nobody is there any more who would give it back.
+                if let Err(cancelled) = cx.check_cancelled() {
+                    self.unmount_view(&open, &name, &label)?;
+                    return Err(cancelled);
+                }
+                let path = target.path().join(request.name.as_os_str());
+                Ok(View { path, reference: Reference::new(name)?, read_only_mount: true })
+            }
+            Err(error) => {
+                let _ = self.forget_view(&name);
+                remove_folder(&at);
+                Err(error)
+            }
+        }
+    }
+
+    fn unmount(&self, place: &Place<'_>, request: &UnmountRequest, _cx: &Context<'_>) -> Result<Done> {
+        let (open, shelf) = match self.need(place.store) {
+            Err(error) if error.kind == ErrorKind::NotFound => return Ok(Done {}),
+            other => other?,
+        };
+        let name = request.view.as_str();
+        if let Some(label) = self.view_label(name)?.filter(|label| label.shelf == shelf.key) {
+            self.unmount_view(&open, name, &label)?;
+        }
+        Ok(Done {})
+    }
+
+    fn clone_snapshot(&self, place: &Place<'_>, request: &CloneRequest, cx: &Context<'_>) -> Result<WritableClone> {
+        cx.check_cancelled()?;
+        let (open, shelf) = self.need(place.store)?;
+        let _making = open.making.read().unwrap_or_else(PoisonError::into_inner);
+        let target = place.need_target()?;
+        let (number, label) = open.find(&shelf, &request.snapshot)?;
+        let cannot = |e: &ah_agentfs::Error| fail("cannot make a branch", e);
+        let (at, branch) = self.grow(&open, &shelf, number, target, &request.name)?;
+        let made = Dir::open(&at)
+            .and_then(|dir| ah_repository::own(&dir, label.repository.as_ref(), cx))
+            .and_then(|notes| open.tree.sync().map_err(|e| cannot(&e)).map(|()| notes))
+            // Nobody is there any more who would work in it.
+            .and_then(|notes| cx.check_cancelled().map(|()| notes));
+        match made {
+            Ok(notes) => {
+                let path = target.path().join(request.name.as_os_str());
+                Ok(WritableClone { path, reference: Reference::new(self.shown(Some(branch)).source())?, notes })
+            }
+            Err(error) => {
+                // Should that fail too, `reclaim` finds it; the error at hand is the one to tell.
+                let _ = Self::remove_branch(&open, branch, &at);
+                Err(error)
+            }
+        }
+    }
+
+    fn read_dir(&self, place: &Place<'_>, request: &ReadDirRequest, cx: &Context<'_>) -> Result<Vec<Entry>> {
+        let (open, shelf) = self.need(place.store)?;
+        tree::read_dir(&open.view(&shelf, &request.snapshot)?, &request.path, cx)
+    }
+
+    fn read(&self, place: &Place<'_>, request: &ReadRequest, cx: &Context<'_>) -> Result<Entry> {
+        let (open, shelf) = self.need(place.store)?;
+        tree::read(&open.view(&shelf, &request.snapshot)?, &request.path, place.need_output()?, cx)
+    }
+
+    fn lookup(&self, place: &Place<'_>, request: &LookupRequest, cx: &Context<'_>) -> Result<Vec<Option<Entry>>> {
+        let (open, shelf) = self.need(place.store)?;
+        let mut answers = Vec::with_capacity(request.snapshots.len());
+        for snapshot in &request.snapshots {
+            cx.check_cancelled()?;
+            answers.push(tree::entry(&open.view(&shelf, snapshot)?, &request.path)?);
+        }
+        Ok(answers)
+    }
+
+    fn reclaim(&self, place: &Place<'_>, request: &ReclaimRequest, cx: &Context<'_>) -> Result<Reclaimed> {
+        if lock(&self.closed).is_some()
+            && let Some(workspace) = place.workspace
+            && Shown::around(workspace)?.is_none()
+        {
+            self.for_lower(workspace)?;
+        }
+        let (open, shelf) = match self.need(place.store) {
+            Err(error) if error.kind == ErrorKind::NotFound && lock(&self.closed).is_none() => {
+                return Ok(Reclaimed::default());
+            }
+            other => other?,
+        };
+        self.mount_again(&open);
+        let mut reclaimed = Reclaimed::default();
+        // What a killed caller had begun is whole or undone by then.
+        let held = if request.auto && request.forgotten.is_empty() { None } else { Some(alone(&open.making, cx)?) };
+        if let Some(target) = place.target {
+            let target = home::path_of(target)?;
+            let is_forgotten = |at: &Path| {
+                at.parent() == Some(&target)
+                    && request.forgotten.iter().any(|name: &FileName| Some(name.as_os_str()) == at.file_name())
+            };
+            for branch in open.tree.branches() {
+                cx.check_cancelled()?;
+                let Ok(label) = PlaceLabel::decode(&branch.label) else { continue };
+                let at = label.at();
+                if label.shelf == shelf.key && is_forgotten(&at) {
+                    Self::remove_branch(&open, branch.id, &at)?;
+                    reclaimed
+                        .actions
+                        .push(format!("took away the branch {} that nobody asked for any more", at.display()));
+                }
+            }
+            for name in names_in(&self.views()?)? {
+                cx.check_cancelled()?;
+                let Ok(Some(label)) = self.view_label(&name) else { continue };
+                let at = label.at();
+                if label.shelf == shelf.key && is_forgotten(&at) {
+                    self.unmount_view(&open, &name, &label)?;
+                    reclaimed
+                        .actions
+                        .push(format!("took away the view {} that nobody asked for any more", at.display()));
+                }
+            }
+        }
+        drop(held);
+        let before = open.tree.used();
+        if !request.auto {
+            open.tree.reclaim().map_err(|e| fail("cannot give space back", &e))?;
+            reclaimed.bytes = before.saturating_sub(open.tree.used());
+        }
+        for ah_agentfs::Event::LowerChanged { path } in open.tree.take_events() {
+            let path = String::from_utf8_lossy(&path).into_owned();
+            cx.log(
+                LogLevel::Warn,
+                &format!("{path} was changed below AgentFS: branches show it as it is now, snapshots not at all"),
+            );
+        }
+        Ok(reclaimed)
+    }
+}

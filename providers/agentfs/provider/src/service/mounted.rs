@@ -1,0 +1,179 @@
+//! What is mounted: branches and views, each at an empty folder made for it.
+
+use std::collections::BTreeMap;
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::time::Duration;
+
+use ah_agentfs::{BranchId, View};
+use ah_agentfs_fuse::{Face, Mount, clear_dead};
+use ah_plugin_api::{Dir, Error, ErrorKind, FileName, Result};
+use ah_provider_directory::{failed, look, refuse_if_used};
+use rustix::fs::{AtFlags, FileType, Mode};
+use rustix::io::Errno;
+
+use super::lock;
+use crate::home::{Shown, path_of, root_number};
+
+/// So long the kernel is waited for that lets something go.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// A tree at a place.
+pub(super) struct Place {
+    mount: Mount,
+    /// The number that the kernel gave the mounted filesystem.
+    device: (u32, u32),
+}
+
+/// All of them. One that is being unmounted is none.
+#[derive(Default)]
+pub(super) struct Mounted(BTreeMap<What, Option<Place>>);
+
+/// What is mounted.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum What {
+    Branch(BranchId),
+    View(String),
+}
+
+impl Mounted {
+    /// Forgets what others have unmounted.
+    pub(super) fn look(&mut self) {
+        self.0.retain(|_, place| place.as_ref().is_none_or(|place| place.mount.serves()));
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether it is mounted, or is being unmounted.
+    pub(super) fn has(&self, what: &What) -> bool {
+        self.0.contains_key(what)
+    }
+
+    pub(super) fn insert(&mut self, what: What, place: Place) {
+        self.0.insert(what, Some(place));
+    }
+
+    /// The branch whose root an open directory is.
+    pub(super) fn branch_at(&self, home: &Path, dir: &Dir) -> Result<Option<BranchId>> {
+        let stat = look(dir, b"").map_err(|errno| failed("cannot look at the workspace", errno))?;
+        let device = (stat.stx_dev_major, stat.stx_dev_minor);
+        let is_it = |place: &Option<Place>| place.as_ref().is_some_and(|place| place.device == device);
+        let found = self.0.iter().find_map(|(what, place)| match what {
+            What::Branch(branch) if is_it(place) => Some(*branch),
+            _ => None,
+        });
+        Ok(found.filter(|branch| stat.stx_ino == root_number(home, branch.0)))
+    }
+}
+
+/// Takes one away, then has `behind` clear up behind it before anybody can mount it again. Nobody else waits while the kernel lets it go.
+///
+/// # Errors
+/// `Busy` while somebody works in it, with the process named: then it stays.
+pub(super) fn take_away(mounted: &Mutex<Mounted>, what: &What, behind: impl FnOnce() -> Result<()>) -> Result<()> {
+    let place = lock(mounted).0.get_mut(what).and_then(Option::take);
+    if let Some(mut place) = place
+        && let Err(error) = place.unmount()
+    {
+        lock(mounted).insert(what.clone(), place);
+        return Err(error);
+    }
+    let outcome = behind();
+    lock(mounted).0.remove(what);
+    outcome
+}
+
+impl Place {
+    /// Mounts a tree at an empty folder.
+    pub(super) fn mount(view: View, at: &Path, shown: &Shown) -> Result<Self> {
+        let root = shown.branch.map_or(ah_agentfs::ROOT, |branch| root_number(&shown.home, branch));
+        let face = Face { source: shown.source(), root };
+        let mount = Mount::with_face(view, at, &face).map_err(|e| refused(&e))?;
+        let stat = Dir::open(mount.at())
+            .and_then(|dir| look(&dir, b"").map_err(|errno| failed("cannot look at what was mounted", errno)))?;
+        Ok(Self { mount, device: (stat.stx_dev_major, stat.stx_dev_minor) })
+    }
+
+    /// Takes it away, unless somebody works in it. What was mounted there is given back when this returns.
+    ///
+    /// # Errors
+    /// `Busy`, with the process named.
+    fn unmount(&mut self) -> Result<()> {
+        match self.mount.unmount_within(PATIENCE) {
+            Err(busy @ ah_agentfs_fuse::Error::Busy(_)) => {
+                // Who it is; they may have left meanwhile.
+                if let Ok(root) = Dir::open(self.mount.at()) {
+                    refuse_if_used(&root)?;
+                }
+                self.mount.unmount_within(PATIENCE).map_err(|_| refused(&busy)).and_then(|gone| self.let_go(gone))
+            }
+            Ok(gone) => self.let_go(gone),
+            Err(error) => Err(refused(&error)),
+        }
+    }
+
+    /// It is unmounted here. Where it lives on in another mount namespace, the connection is cut, if that can be done.
+    fn let_go(&mut self, gone: bool) -> Result<()> {
+        if gone {
+            return Ok(());
+        }
+        let abort = format!("/sys/fs/fuse/connections/{}/abort", self.device.1);
+        let cut = OpenOptions::new().write(true).open(abort).and_then(|mut abort| abort.write_all(b"1"));
+        if cut.is_ok() && self.mount.gone_within(PATIENCE).is_ok_and(|gone| gone) {
+            return Ok(());
+        }
+        let message =
+            format!("what was mounted at {} is mounted in another mount namespace still", self.mount.at().display());
+        Err(Error::new(ErrorKind::Busy, message).with_hint(
+            "end what runs there (a container, a service), then repeat; `grep -l agentfs: /proc/*/mountinfo` finds it",
+        ))
+    }
+}
+
+/// Makes the folder at which something is to be mounted, and gives its path.
+///
+/// # Errors
+/// `AlreadyExists` if the name is taken.
+pub(super) fn make_folder(target: &Dir, name: &FileName) -> Result<PathBuf> {
+    let at = path_of(target)?.join(name.as_os_str());
+    match rustix::fs::mkdirat(target, name.as_os_str(), Mode::RWXU) {
+        Ok(()) => Ok(at),
+        Err(Errno::EXIST) => Err(Error::new(ErrorKind::AlreadyExists, format!("{} exists already", at.display()))),
+        Err(errno) => Err(failed(format!("cannot make {}", at.display()), errno)),
+    }
+}
+
+/// Takes away the folder at which something was mounted; one that holds something stays.
+pub(super) fn remove_folder(at: &Path) {
+    let _ = rustix::fs::unlinkat(rustix::fs::CWD, at, AtFlags::REMOVEDIR);
+}
+
+/// Makes a place ready at which something was mounted when the service was killed or the machine went down.
+pub(super) fn make_ready(at: &Path) -> Result<()> {
+    clear_dead(at).map_err(|e| refused(&e))?;
+    match rustix::fs::mkdir(at, Mode::RWXU) {
+        Ok(()) => Ok(()),
+        Err(Errno::EXIST) => match rustix::fs::lstat(at).map(|stat| FileType::from_raw_mode(stat.st_mode)) {
+            Ok(FileType::Directory) => Ok(()),
+            _ => Err(Error::new(ErrorKind::FailedPrecondition, format!("{} is no directory", at.display()))),
+        },
+        Err(errno) => Err(failed(format!("cannot make {}", at.display()), errno)),
+    }
+}
+
+fn refused(error: &ah_agentfs_fuse::Error) -> Error {
+    use ah_agentfs_fuse::Error as Fuse;
+    let kind = match error {
+        Fuse::NoDevice | Fuse::NoFusermount => ErrorKind::Unavailable,
+        Fuse::NotPermitted => ErrorKind::PermissionDenied,
+        Fuse::NotEmpty(_) => ErrorKind::FailedPrecondition,
+        Fuse::Busy(_) => ErrorKind::Busy,
+        Fuse::Io { source, .. } => return Error::from_io(error.to_string(), source),
+        _ => ErrorKind::Internal,
+    };
+    Error::new(kind, error.to_string())
+}

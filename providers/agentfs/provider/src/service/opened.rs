@@ -1,0 +1,228 @@
+//! The tree of a home, opened: by the directory that was branched, which may have been moved, or be gone.
+
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use ah_agentfs::{Options, SnapshotId as Number, View as Tree, Workspace};
+use ah_plugin_api::{DestroyRequest, Dir, Done, Error, ErrorKind, Reference, Result, SnapshotId};
+use ah_provider_directory::failed;
+
+use super::mounted::{Mounted, make_ready, remove_folder};
+use super::record::{PlaceLabel, SnapshotLabel};
+use super::{Service, fail, lock, no_snapshot};
+use crate::home::{self, Shelf};
+
+/// Names in a home.
+const TREE: &str = "tree";
+const LOWER: &str = "lower";
+
+/// Its tree.
+pub(super) struct Open {
+    pub(super) tree: Workspace,
+    /// The directory that was branched, as it is written down.
+    pub(super) lower: Mutex<Option<PathBuf>>,
+    pub(super) known: Mutex<HashMap<(String, SnapshotId), Known>>,
+    pub(super) mounted: Mutex<Mounted>,
+    /// Held shared by who makes a branch or a view, until it is made or undone: what a caller who was killed meanwhile never heard of can be looked for by who
+    /// has it alone.
+    pub(super) making: RwLock<()>,
+    /// The same for snapshots.
+    pub(super) taking: RwLock<()>,
+    /// Snapshots up to this number survive a power cut.
+    pub(super) durable: AtomicU64,
+}
+
+/// A snapshot as the service knows it.
+#[derive(Clone)]
+pub(super) struct Known {
+    /// None while it is being taken.
+    pub(super) number: Option<Number>,
+    pub(super) label: SnapshotLabel,
+}
+
+impl Open {
+    pub(super) fn find(&self, shelf: &Shelf, reference: &Reference) -> Result<(Number, SnapshotLabel)> {
+        let id = SnapshotId::new(reference.as_str()).map_err(|_| no_snapshot(reference))?;
+        let known = lock(&self.known).get(&(shelf.key.clone(), id)).cloned();
+        match known {
+            Some(Known { number: Some(number), label }) => Ok((number, label)),
+            _ => Err(no_snapshot(reference)),
+        }
+    }
+
+    pub(super) fn view(&self, shelf: &Shelf, reference: &Reference) -> Result<Tree> {
+        self.find(shelf, reference).and_then(|(number, _)| self.view_of(number))
+    }
+
+    pub(super) fn view_of(&self, number: Number) -> Result<Tree> {
+        self.tree.view_of(number).map_err(|e| fail("cannot open the snapshot", &e))
+    }
+
+    pub(super) fn is_durable(&self, number: Number) -> bool {
+        number.0 <= self.durable.load(Ordering::Acquire)
+    }
+
+    /// Takes everything to the disk; snapshots up to `number` survive a power cut then.
+    pub(super) fn sync_to(&self, number: Number) -> Result<()> {
+        self.tree.sync().map_err(|e| fail("cannot put the snapshot on disk", &e))?;
+        self.durable.fetch_max(number.0, Ordering::AcqRel);
+        Ok(())
+    }
+}
+
+impl Service {
+    /// Opens a home, and mounts what was mounted.
+    ///
+    /// # Errors
+    /// Those of its tree: `Busy` if another process has it open, `DataLoss`. One that cannot be opened now (the directory that was branched is not where it was,
+    /// the tree is of a newer version) is none: whoever needs it is told.
+    pub fn open(home: Dir) -> Result<Self> {
+        let path = home::path_of(&home)?;
+        let service = Self { home, path, open: RwLock::new(None), closed: Mutex::new(None), opening: Mutex::new(()) };
+        if let Some(lower) = service.lower()? {
+            match service.open_tree(&lower) {
+                Ok(_) => {}
+                // Killed before the tree was whole: the next snapshot makes it. Moved: who shows where it is now has it opened.
+                Err(error)
+                    if matches!(
+                        error.kind,
+                        ErrorKind::NotFound | ErrorKind::FailedPrecondition | ErrorKind::InvalidArgument
+                    ) =>
+                {
+                    eprintln!("ah-agentfsd: {error}");
+                    *lock(&service.closed) = Some(error).filter(|_| service.path.join(TREE).exists());
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(service)
+    }
+
+    pub(super) fn current(&self) -> Option<Arc<Open>> {
+        self.open.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Takes what was changed to the disk, and everything that is mounted away.
+    pub(super) fn close(&self) {
+        if let Some(open) = self.open.write().unwrap_or_else(PoisonError::into_inner).take() {
+            let _ = open.tree.sync();
+            *lock(&open.mounted) = Mounted::default();
+        }
+    }
+
+    pub(super) fn open_tree(&self, lower: &Path) -> Result<Arc<Open>> {
+        let cannot = |e: &ah_agentfs::Error| {
+            let error = fail(format!("cannot open the AgentFS tree of {}", lower.display()), e);
+            match e {
+                ah_agentfs::Error::OtherLower => {
+                    error.with_hint("if the directory was moved: `ah agent fs branches` where it is now")
+                }
+                _ => error,
+            }
+        };
+        let tree = Workspace::open(&self.path.join(TREE), lower, Options::default()).map_err(|e| cannot(&e))?;
+        // What a killed service had promised, and a power cut not yet taken.
+        tree.sync().map_err(|e| cannot(&e))?;
+        let mut known = HashMap::new();
+        let mut newest = 0;
+        for info in tree.snapshots() {
+            newest = newest.max(info.id.0);
+            if let Some(label) = SnapshotLabel::decode(&info.label) {
+                let key = (label.shelf.clone(), label.id.clone());
+                known.insert(key, Known { number: Some(info.id), label });
+            }
+        }
+        let written = self.lower()?;
+        let open = Arc::new(Open {
+            tree,
+            lower: Mutex::new(written),
+            known: Mutex::new(known),
+            mounted: Mutex::default(),
+            making: RwLock::default(),
+            taking: RwLock::default(),
+            durable: AtomicU64::new(newest),
+        });
+        self.mount_again(&open);
+        *self.open.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&open));
+        *lock(&self.closed) = None;
+        Ok(open)
+    }
+
+    /// The directory that was branched, as it is written down.
+    pub(super) fn lower(&self) -> Result<Option<PathBuf>> {
+        Ok(home::read(&self.home, LOWER)?.map(|bytes| PathBuf::from(OsString::from_vec(bytes))))
+    }
+
+    /// The tree, of a store whose shelf is here.
+    pub(super) fn need(&self, store: &Dir) -> Result<(Arc<Open>, Shelf)> {
+        let nothing = || Error::new(ErrorKind::NotFound, "this store of AgentFS holds nothing");
+        let shelf = Shelf::of(store)?.ok_or_else(nothing)?;
+        let there = match &shelf.home {
+            Some(home) => *home == self.path,
+            None => home::path_of(store)? == self.path,
+        };
+        if !there {
+            return Err(Error::new(ErrorKind::InvalidArgument, "this store is of another home of AgentFS"));
+        }
+        let closed = || lock(&self.closed).clone().unwrap_or_else(nothing);
+        Ok((self.current().ok_or_else(closed)?, shelf))
+    }
+
+    /// The tree for a snapshot of a plain directory: made if there is none, and found again if the directory was moved.
+    pub(super) fn for_lower(&self, workspace: &Dir) -> Result<Arc<Open>> {
+        let stat = rustix::fs::fstat(workspace).map_err(|errno| failed("cannot look at the workspace", errno))?;
+        let path = home::path_of(workspace)?;
+        let _opening = lock(&self.opening);
+        let open = match self.current() {
+            Some(open) => open,
+            None => {
+                match Workspace::create(&self.path.join(TREE), &path) {
+                    Ok(()) | Err(ah_agentfs::Error::Exists) => {}
+                    Err(error) => {
+                        return Err(fail(format!("cannot make an AgentFS tree of {}", path.display()), &error));
+                    }
+                }
+                self.open_tree(&path)?
+            }
+        };
+        if !open.tree.is_lower(stat.st_dev, stat.st_ino) {
+            let message = format!("branches were grown from another directory than is at {} now", path.display());
+            return Err(Error::new(ErrorKind::FailedPrecondition, message).with_hint(
+                "what they hold is in `ah agent fs branches`; name another provider for new ones: --provider git",
+            ));
+        }
+        let mut lower = lock(&open.lower);
+        if lower.as_ref() != Some(&path) {
+            home::write(&self.home, LOWER, path.as_os_str().as_bytes(), true)?;
+            *lower = Some(path);
+        }
+        drop(lower);
+        Ok(open)
+    }
+
+    /// As `destroy`, where the tree is not open, since the directory that was branched is not there: as if that were empty. `why` says why.
+    pub(super) fn destroy_in_closed(&self, request: &DestroyRequest, why: Error) -> Result<Done> {
+        // Snapshots go with their branch's store; one at a time would be read again for each.
+        let DestroyRequest::Clone(reference) = request else { return Err(why) };
+        let branch = self.branch_of(reference)?;
+        let cannot = |e: ah_agentfs::Error| fail("cannot remove it from the AgentFS tree", &e);
+        let _opening = lock(&self.opening);
+        let options = Options { without_lower: true, background: false, ..Options::default() };
+        let tree = Workspace::open(&self.path.join(TREE), &self.path, options).map_err(cannot)?;
+        let label = tree.branches().into_iter().find(|info| info.id == branch).map(|info| info.label);
+        match tree.delete_branch(branch).and_then(|()| tree.sync()) {
+            Ok(()) | Err(ah_agentfs::Error::NotFound) => {}
+            Err(error) => return Err(cannot(error)),
+        }
+        if let Some(Ok(label)) = label.map(|label| PlaceLabel::decode(&label)) {
+            let at = label.at();
+            let _ = make_ready(&at);
+            remove_folder(&at);
+        }
+        Ok(Done {})
+    }
+}

@@ -1,0 +1,170 @@
+//! What of a home is mounted, and what is written down of it: of branches in the tree, of views in files.
+
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+
+use ah_agentfs::{BranchId, SnapshotId as Number};
+use ah_plugin_api::{Dir, Error, ErrorKind, FileName, Reference, Result};
+use ah_provider_directory::{failed, names};
+use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::io::Errno;
+
+use super::mounted::{Place, What, make_folder, make_ready, remove_folder, take_away};
+use super::opened::Open;
+use super::record::PlaceLabel;
+use super::{Service, fail, lock};
+use crate::home::{self, Shelf, Shown};
+
+/// A folder in a home.
+const VIEWS: &str = "views";
+
+impl Service {
+    /// Mounts what should be mounted and is not: when the last service was killed, or somebody has unmounted it by hand. What cannot be is written
+    /// to the log.
+    pub(super) fn mount_again(&self, open: &Open) {
+        let mut mounted = lock(&open.mounted);
+        mounted.look();
+        for branch in open.tree.branches() {
+            let what = What::Branch(branch.id);
+            if mounted.has(&what) {
+                continue;
+            }
+            let again = PlaceLabel::decode(&branch.label).and_then(|label| {
+                let at = label.at();
+                make_ready(&at)?;
+                let view = open.tree.view(branch.id).map_err(|e| fail("cannot open a branch", &e))?;
+                Place::mount(view, &at, &self.shown(Some(branch.id)))
+            });
+            match again {
+                Ok(place) => mounted.insert(what, place),
+                Err(error) => eprintln!("ah-agentfsd: branch {} is not mounted: {error}", branch.id.0),
+            }
+        }
+        let views = match self.views() {
+            Ok(views) => names_in(&views).unwrap_or_default(),
+            Err(_) => return,
+        };
+        for name in views {
+            let what = What::View(name.clone());
+            if mounted.has(&what) {
+                continue;
+            }
+            let again = self.view_label(&name).and_then(|label| {
+                let (label, number) =
+                    label.and_then(|label| label.shows.map(|number| (label, number))).ok_or_else(|| no_view(&name))?;
+                let at = label.at();
+                make_ready(&at)?;
+                let view = open.tree.view_of(Number(number)).map_err(|e| fail("cannot open a snapshot", &e))?;
+                Place::mount(view, &at, &self.shown(None))
+            });
+            match again {
+                Ok(place) => mounted.insert(what, place),
+                Err(error) => eprintln!("ah-agentfsd: view {name} is not mounted: {error}"),
+            }
+        }
+    }
+
+    pub(super) fn shown(&self, branch: Option<BranchId>) -> Shown {
+        Shown { home: self.path.clone(), branch: branch.map(|branch| branch.0) }
+    }
+
+    /// A new branch, mounted.
+    pub(super) fn grow(
+        &self,
+        open: &Open,
+        shelf: &Shelf,
+        from: Number,
+        target: &Dir,
+        name: &FileName,
+    ) -> Result<(PathBuf, BranchId)> {
+        let cannot = |e: &ah_agentfs::Error| fail("cannot make a branch", e);
+        // Locked until it is known: whoever mounts again what should be mounted must not find it half-way.
+        let mut mounted = lock(&open.mounted);
+        let at = make_folder(target, name)?;
+        let label = PlaceLabel::new(&shelf.key, &at, None).encode();
+        let branch = label
+            .and_then(|label| open.tree.branch(from, &label).map_err(|e| cannot(&e)))
+            .inspect_err(|_| remove_folder(&at))?;
+        let view = open.tree.view(branch).map_err(|e| cannot(&e));
+        match view.and_then(|view| Place::mount(view, &at, &self.shown(Some(branch)))) {
+            Ok(place) => {
+                mounted.insert(What::Branch(branch), place);
+                Ok((at, branch))
+            }
+            Err(error) => {
+                // Should that fail too, `reclaim` finds it; the error at hand is the one to tell.
+                let _ = open.tree.delete_branch(branch);
+                remove_folder(&at);
+                Err(error)
+            }
+        }
+    }
+
+    pub(super) fn views(&self) -> Result<Dir> {
+        match rustix::fs::mkdirat(&self.home, VIEWS, Mode::RWXU) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(errno) => return Err(failed("cannot make a folder for what is known of views", errno)),
+        }
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let fd = rustix::fs::openat(&self.home, VIEWS, flags, Mode::empty())
+            .map_err(|errno| failed("cannot open what is known of views", errno))?;
+        Ok(Dir::from_fd(fd, self.path.join(VIEWS)))
+    }
+
+    /// What is known of a view; none if nothing is.
+    pub(super) fn view_label(&self, name: &str) -> Result<Option<PlaceLabel>> {
+        if name.len() != 32 || !name.bytes().all(|b| b.is_ascii_hexdigit()) {
+            return Ok(None);
+        }
+        home::read(&self.views()?, name)?.map(|bytes| PlaceLabel::decode(&bytes)).transpose()
+    }
+
+    pub(super) fn forget_view(&self, name: &str) -> Result<()> {
+        match rustix::fs::unlinkat(&self.views()?, name, AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => Ok(()),
+            Err(errno) => Err(failed("cannot forget a view", errno)),
+        }
+    }
+
+    pub(super) fn unmount_view(&self, open: &Open, name: &str, label: &PlaceLabel) -> Result<()> {
+        take_away(&open.mounted, &What::View(name.to_owned()), || {
+            remove_folder(&label.at());
+            self.forget_view(name)
+        })
+    }
+
+    pub(super) fn remove_branch(open: &Open, branch: BranchId, at: &Path) -> Result<()> {
+        take_away(&open.mounted, &What::Branch(branch), || {
+            match open.tree.delete_branch(branch) {
+                Ok(()) | Err(ah_agentfs::Error::NotFound) => {}
+                Err(error) => return Err(fail("cannot remove the branch", &error)),
+            }
+            remove_folder(at);
+            // Once the caller has forgotten it, nobody would know it any more if a power cut brought it back.
+            open.tree.sync().map_err(|e| fail("cannot put a removal on disk", &e))
+        })
+    }
+
+    /// The branch that a clone's reference names: what the mount table calls it, too.
+    pub(super) fn branch_of(&self, reference: &Reference) -> Result<BranchId> {
+        let shown = Shown::parse(reference.as_str().as_bytes()).filter(|shown| shown.home == self.path);
+        let branch = shown.and_then(|shown| shown.branch).map(BranchId);
+        branch.ok_or_else(|| Error::new(ErrorKind::InvalidArgument, "that is no branch of this home of AgentFS"))
+    }
+
+    /// Whether a view of a snapshot is mounted.
+    pub(super) fn is_shown(&self, number: Number) -> Result<bool> {
+        let shows = |name: &String| matches!(self.view_label(name), Ok(Some(label)) if label.shows == Some(number.0));
+        Ok(names_in(&self.views()?)?.iter().any(shows))
+    }
+}
+
+fn no_view(name: &str) -> Error {
+    Error::new(ErrorKind::NotFound, format!("there is no view {name}"))
+}
+
+/// Names of views.
+pub(super) fn names_in(dir: &Dir) -> Result<Vec<String>> {
+    let found = names(dir.as_fd()).map_err(|errno| failed("cannot read what is known of views", errno))?;
+    Ok(found.into_iter().filter_map(|name| String::from_utf8(name).ok()).collect())
+}

@@ -85,8 +85,8 @@ pub fn run(target: &Arc<dyn Target>, options: &Options, each: &mut dyn FnMut(&Ca
         report.fault = Some(format!("a failure is expected of {:?}, but there is no such case", expected.case));
         return report.close(options.strict);
     }
-    let description = match with_limit(target, options, first_look) {
-        Ended::Passed(description) => description,
+    let (description, in_place) = match with_limit(target, options, first_look) {
+        Ended::Passed(seen) => seen,
         Ended::Troubled(Trouble::Failed(message) | Trouble::Skip(message), _) => {
             report.fault = Some(message);
             return report.close(options.strict);
@@ -100,7 +100,7 @@ pub fn run(target: &Arc<dyn Target>, options: &Options, each: &mut dyn FnMut(&Ca
     let wanted =
         |case: &&Case| options.only.is_empty() || options.only.iter().any(|part| case.id.contains(part.as_str()));
     let cases: Vec<&'static Case> = cases::all().filter(wanted).collect();
-    let run = Run { target, options, description, hangs: AtomicUsize::new(0) };
+    let run = Run { target, options, description, in_place, hangs: AtomicUsize::new(0) };
     let mut done: Vec<Option<CaseReport>> = cases.iter().map(|_| None).collect();
     let (alone, together): (Vec<usize>, Vec<usize>) =
         (0..cases.len()).partition(|&i| cases[i].needs.contains(&Need::Quiet));
@@ -139,6 +139,7 @@ struct Run<'a> {
     target: &'a Arc<dyn Target>,
     options: &'a Options,
     description: Description,
+    in_place: bool,
     hangs: AtomicUsize,
 }
 
@@ -161,6 +162,7 @@ impl Run<'_> {
             // Not the machine's fault either: it is the way that was chosen.
             Need::OwnProcess => (self.target.way() != crate::Way::Socket).then_some(false),
             Need::Quiet => None,
+            Need::InPlace => (!self.in_place).then_some(false),
         }
     }
 
@@ -201,8 +203,9 @@ pub fn all_cases() -> impl Iterator<Item = &'static Case> {
     cases::all()
 }
 
-/// Opens the provider and asks whether it can serve here at all; otherwise every case would fail for one reason.
-fn first_look(f: &Fixture) -> Check<ah_plugin_api::Description> {
+/// Opens the provider and asks whether it can serve here at all; otherwise every case would fail for one reason. Gives what it says of itself, and whether
+/// the workspace is captured where it is.
+fn first_look(f: &Fixture) -> Check<(Description, bool)> {
     let description = f.provider().describe();
     let probe = f.provider().probe(&f.place(), &ProbeRequest::default(), &Context::quiet())?;
     if !probe.usable {
@@ -214,7 +217,7 @@ fn first_look(f: &Fixture) -> Check<ah_plugin_api::Description> {
             probe.reason
         )));
     }
-    Ok(description)
+    Ok((description, f.is_in_place()))
 }
 
 enum Ended<T> {
@@ -283,9 +286,12 @@ fn with_limit<T: Send + 'static>(
         }
     }
     if matches!(ended, Ended::Hung(_)) {
-        // What it may still be writing would be in the way of clearing up. One that hangs in a call never ends.
+        // What it may still be writing would be in the way of clearing up. One that hangs in a call never ends; the suite's own work does, but may take
+        // long on a busy machine.
         let start = Instant::now();
-        while !thread.is_finished() && start.elapsed() < Duration::from_secs(3) {
+        let in_a_call = || seen.iter().any(|witness| !witness.running().is_empty());
+        let patience = || Duration::from_secs(if in_a_call() { 3 } else { 60 });
+        while !thread.is_finished() && start.elapsed() < patience() {
             std::thread::sleep(Duration::from_millis(10));
         }
     } else {
@@ -299,12 +305,14 @@ fn with_limit<T: Send + 'static>(
         give_back(target, scratch.path());
         cleared = scratch.clear();
     }
-    match (cleared, ended) {
-        (Err(error), Ended::Passed(_)) => {
-            let message = format!("what the case made could not be removed afterwards: {error}");
-            Ended::Troubled(Trouble::Failed(message), Vec::new())
+    let Err(error) = cleared else { return ended };
+    let left = format!("what the case made in {} could not be removed afterwards: {error}", scratch.path().display());
+    match ended {
+        Ended::Troubled(Trouble::Failed(message), trace) => {
+            Ended::Troubled(Trouble::Failed(format!("{message}; {left}")), trace)
         }
-        (_, ended) => ended,
+        Ended::Hung(message) => Ended::Hung(format!("{message}; {left}")),
+        Ended::Passed(_) | Ended::Troubled(Trouble::Skip(_), _) => Ended::Troubled(Trouble::Failed(left), Vec::new()),
     }
 }
 

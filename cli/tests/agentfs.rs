@@ -8,6 +8,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use support::{Ran, User, World, is_root, need_agentfs, skip};
@@ -241,6 +242,97 @@ fn a_killed_service_is_followed_by_another() {
     });
 }
 
+/// Files `1`, `2`, … in a folder, each with its number in it many times over.
+fn numbered(n: u64) -> String {
+    format!("{n}\n").repeat(usize::try_from(n % 700).unwrap() + 1)
+}
+
+/// How many of [`numbered`] are in a folder. They are the first ones, whole; but the last may be half written.
+fn count_numbered(folder: &Path, context: &str) -> u64 {
+    let names = fs::read_dir(folder).into_iter().flatten();
+    let mut found: Vec<u64> =
+        names.map(|entry| entry.unwrap().file_name().to_str().unwrap().parse().unwrap()).collect();
+    found.sort_unstable();
+    assert!(found.iter().copied().eq(1..=found.len() as u64), "{context}: one is missing of {found:?}");
+    let last = found.len() as u64;
+    let mut whole = last;
+    for n in found {
+        let (text, wanted) = (fs::read_to_string(folder.join(n.to_string())).unwrap(), numbered(n));
+        if n == last && text != wanted {
+            assert!(wanted.starts_with(&text), "{context}: {n} has what was never written");
+            whole -= 1;
+            continue;
+        }
+        assert!(text == wanted, "{context}: {n} has other bytes");
+    }
+    whole
+}
+
+/// As many times as usual as `AH_TEST_TIMES` says.
+#[test]
+fn killed_again_and_again_under_load_it_loses_no_snapshot() {
+    let rounds = 4 * std::env::var("AH_TEST_TIMES").map_or(1, |times| times.parse().unwrap());
+    let bench = &Bench::new(User::Me);
+    let branch = bench.branch("b");
+    let (mut settled, mut reported) = (Vec::new(), Vec::new());
+    for round in 0..rounds {
+        let folder = branch.join(format!("r{round}"));
+        fs::create_dir(&folder).unwrap();
+        let written = AtomicU64::new(0);
+        std::thread::scope(|scope| {
+            // Until it is cut off, and no longer than this takes.
+            let writer = scope.spawn(|| {
+                for n in 1..200_000 {
+                    if fs::write(folder.join(n.to_string()), numbered(n)).is_err() {
+                        break;
+                    }
+                    written.store(n, Ordering::SeqCst);
+                }
+            });
+            let snapshot = |label: &str| {
+                let before = written.load(Ordering::SeqCst);
+                let ran = bench.ran(&branch, &["snapshot", "-m", label]);
+                (ran.code == 0).then(|| (ran.stdout.trim_end().to_owned(), before, written.load(Ordering::SeqCst) + 1))
+            };
+            let first = snapshot("first").expect("a snapshot");
+            let least = first.1;
+            reported.push((round, settled.clone(), first));
+            // One more, in the middle of which it is killed, earlier or later.
+            let cut = scope.spawn(|| {
+                std::thread::sleep(Duration::from_millis(round * 7 % 40));
+                bench.kill_services();
+            });
+            let second = snapshot("second");
+            cut.join().unwrap();
+            // Taken after the kill, it lacks what was written last, and was not synced.
+            if let Some((id, _, most)) = second {
+                reported.push((round, settled.clone(), (id, least, most)));
+            }
+            // Where the second was asked after the kill, all is mounted again, and nobody else cuts it off.
+            bench.kill_services();
+            writer.join().unwrap();
+        });
+        bench.at(&branch, &["snapshots"]);
+        let (_, _, (_, least, _)) = reported.last().unwrap();
+        let left = count_numbered(&folder, "the branch");
+        assert!(left >= *least, "{left} files are left in the branch, and {least} are in a snapshot of it");
+        // What was half written stays so.
+        fs::remove_file(folder.join((left + 1).to_string())).ok();
+        settled.push(left);
+    }
+    assert!(reported.len() >= settled.len());
+    for (round, settled, (id, least, most)) in &reported {
+        let view = PathBuf::from(bench.at(&branch, &["seek", id]));
+        for (earlier, count) in settled.iter().enumerate() {
+            assert_eq!(count_numbered(&view.join(format!("r{earlier}")), id), *count, "r{earlier} in {id}");
+        }
+        let count = count_numbered(&view.join(format!("r{round}")), id);
+        assert!((*least..=*most).contains(&count), "{count} files in {id}, not {least} to {most}");
+        assert!(view.join("node_modules/big").exists() && !view.join(format!("r{}", round + 1)).exists());
+        bench.at(&branch, &["release", view.to_str().unwrap()]);
+    }
+}
+
 #[test]
 fn after_the_machine_was_started_anew_the_next_command_mounts() {
     Bench::each(|bench| {
@@ -299,6 +391,30 @@ fn a_branch_of_a_branch_that_is_gone_is_everybodys_to_remove() {
         bench.kill_services();
         bench.0.fs(["rm", "--force", "leaf"]);
         assert_eq!((bench.mounts(), leaf.exists(), middle.exists()), (Vec::new(), false, false));
+    });
+}
+
+#[test]
+fn what_branches_are_made_of_is_not_removed_under_them() {
+    Bench::each(|bench| {
+        let copy: PathBuf = bench.0.fs(["branch", "--provider", "git", "--name", "copy"]).into();
+        let grown: PathBuf =
+            bench.at(&copy, &["branch", "--provider", "agentfs", "--mode", "cow-overlay", "--name", "grown"]).into();
+        bench.sh(&format!("echo work > {}/only-here", grown.display()));
+        let before = bench.at(&copy, &["snapshots"]);
+        let ran = bench.ran(&bench.0.root(), &["rm", "copy", "--force"]);
+        assert!(ran.code == 4 && ran.stderr.contains("ah agent fs rm grown"), "{ran:?}");
+        assert_eq!(bench.sh(&format!("cat {}/only-here", grown.display())), "work");
+        assert_eq!(bench.at(&copy, &["snapshots"]), before);
+        // Also when nobody serves it, and what it was branched from is not there any more.
+        bench.kill_services();
+        bench.sh(&format!("mv {0} {0}.aside", copy.display()));
+        let ran = bench.ran(&bench.0.root(), &["rm", "copy", "--force"]);
+        assert!(ran.code != 0, "{ran:?}");
+        bench.sh(&format!("mv {0}.aside {0}", copy.display()));
+        bench.at(&copy, &["rm", "grown", "--force"]);
+        bench.at(&bench.0.root(), &["rm", "copy", "--force"]);
+        assert!(!copy.exists() && !grown.exists());
     });
 }
 

@@ -137,6 +137,7 @@ impl Engine {
             return Err(Error::new(ErrorKind::Conflict, message)
                 .with_hint("ah agent fs snapshots shows it; `ah agent fs rm` its snapshots first to give it up"));
         }
+        branch::refuse_held_by_store(&workspace)?;
         branch::empty_stores(&workspace)?;
         let trash = self.home().join("trash");
         fsio::make_dir(&trash)?;

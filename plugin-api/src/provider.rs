@@ -196,7 +196,7 @@ pub trait Provider: Send + Sync {
     }
 
     /// Finishes or undoes what crashes left in the store, and puts it in order. Never touches a complete snapshot, nor what
-    /// another live process is making.
+    /// another live process is making. Says which clones lie in the store itself ([`Reclaimed::held`]).
     ///
     /// # Errors
     /// Those of all methods. Calling it again goes on where it stopped.

@@ -436,4 +436,8 @@ pub struct Reclaimed {
     pub actions: Vec<String>,
     /// Bytes given back.
     pub bytes: u64,
+    /// The writable clones whose files lie in this store: as long as there are any, it is not to be removed. Of providers that keep clones
+    /// elsewhere, none.
+    #[serde(default)]
+    pub held: Vec<Reference>,
 }

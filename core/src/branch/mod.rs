@@ -36,7 +36,7 @@ pub(crate) use held::mounts_at;
 pub(crate) use record::{BranchFile, all};
 pub use record::{BranchRecord, BranchState};
 pub use remove::BranchRemoved;
-pub(crate) use remove::{empty_stores, finish, prepare};
+pub(crate) use remove::{empty_stores, finish, prepare, refuse_held_by_store};
 use repository::RepositoryMark;
 
 /// What can be said about a branch to be made.

@@ -2,11 +2,13 @@
 
 use std::os::unix::ffi::OsStrExt;
 
-use ah_plugin_api::{DestroyRequest, Dir, Durability, Error, ErrorKind, FileName, ListRequest, ReclaimRequest, Result};
+use ah_plugin_api::{
+    DestroyRequest, Dir, Durability, Error, ErrorKind, FileName, ListRequest, ReclaimRequest, Reference, Result,
+};
 use serde::Serialize;
 
 use crate::branch::held::{Whereabouts, mounts_at};
-use crate::branch::{BranchFile, BranchRecord, BranchState, called, destroy_request, no_branch};
+use crate::branch::{BranchFile, BranchRecord, BranchState, all, called, destroy_request, no_branch};
 use crate::engine::Engine;
 use crate::fsio;
 use crate::ids::letters;
@@ -112,6 +114,7 @@ impl Workspace {
 /// Does away with what would stop a removal half-way, or refuses: views of the branch's snapshots, and mounts in it.
 pub(crate) fn prepare(engine: &Engine, file: &BranchFile) -> Result<()> {
     if let Some(own) = file.own_workspace(engine)? {
+        refuse_held_by_store(&own)?;
         let _lock = engine.lock_leases()?;
         for lease in crate::seek::all(engine.home())?.iter().filter(|lease| lease.workspace == own.id) {
             if lease.is_settled() {
@@ -177,6 +180,29 @@ fn take_away(engine: &Engine, file: &BranchFile, served: &Served) -> Result<()> 
     }
     let message = format!("{} may be what a killed process left of the branch {}", path.display(), file.record.name);
     Err(Error::new(ErrorKind::FailedPrecondition, message).with_hint("look at it, and remove it or move it away"))
+}
+
+/// Refuses if branches live in one of the workspace's stores, which would go with it.
+pub(crate) fn refuse_held_by_store(workspace: &Workspace) -> Result<()> {
+    for name in workspace.stores()? {
+        let served = workspace.serve(&name)?;
+        let request = ReclaimRequest { auto: true, forgotten: Vec::new() };
+        let held = served.provider.reclaim(&served.place(), &request, &workspace.context())?.held;
+        if held.is_empty() {
+            continue;
+        }
+        let branches = all(workspace.engine.home())?;
+        let name_of = |reference: &Reference| {
+            let file = branches.iter().find(|file| file.record.reference.as_ref() == Some(reference));
+            file.map_or_else(|| reference.to_string(), |file| text::shell(file.record.name.as_ref()))
+        };
+        let names: Vec<String> = held.iter().map(name_of).collect();
+        let message =
+            format!("what was branched from {} lives in its store: {}", workspace.root().display(), names.join(", "));
+        return Err(Error::new(ErrorKind::FailedPrecondition, message)
+            .with_hint(format!("take those away first: ah agent fs rm {}", names.join(" "))));
+    }
+    Ok(())
 }
 
 /// Has each provider take out of its store what it knows of: snapshots that no timeline names, and what destroyed ones left. Files may

@@ -141,7 +141,7 @@ impl Provider for Minimal {
             lock => lock?,
         };
         let actions = store.clear(place.target, cx)?;
-        Ok(Reclaimed { actions, bytes: 0 })
+        Ok(Reclaimed { actions, ..Reclaimed::default() })
     }
 }
 

@@ -26,7 +26,7 @@ pub(crate) fn reclaim(place: &Place<'_>, request: &ReclaimRequest, cx: &Context<
         }
     }
     let Some(depot) = Depot::find(place.store)? else {
-        return converted.map(|_| Reclaimed { actions, bytes: 0 });
+        return converted.map(|_| Reclaimed { actions, ..Reclaimed::default() });
     };
     if let Some(target) = place.target {
         if let Some(made) = depot.folder("made")? {
@@ -57,7 +57,7 @@ pub(crate) fn reclaim(place: &Place<'_>, request: &ReclaimRequest, cx: &Context<
     if !request.auto && depot.remove_if_empty(place.store) {
         actions.push("took away the empty folder of snapshots".to_owned());
     }
-    converted.map(|_| Reclaimed { actions, bytes: 0 })
+    converted.map(|_| Reclaimed { actions, ..Reclaimed::default() })
 }
 
 /// Removes what is in the trash; with `auto` only as much as a short time allows. How many, and the first error: what cannot be removed

@@ -55,7 +55,7 @@ pub(crate) fn reclaim(place: &Place<'_>, request: &ReclaimRequest, cx: &Context<
     if !request.auto {
         free_names(&identity, &mut actions, cx)?;
     }
-    Ok(Reclaimed { actions, bytes: 0 })
+    Ok(Reclaimed { actions, ..Reclaimed::default() })
 }
 
 fn told(gone: &Gone, dataset: &str) -> String {

@@ -1,5 +1,6 @@
 //! The lower directory: read, never written. Everything is found relative to one open directory and no symbolic link is followed
-//! on the way, so that nothing outside can be reached, whatever is moved or swapped below meanwhile.
+//! on the way, so that nothing outside can be reached, whatever is moved or swapped below meanwhile. Where another filesystem is mounted below
+//! there is an empty directory.
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
@@ -9,7 +10,7 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::error::{Error, Result};
-use crate::platform::open_beneath;
+use crate::platform::{self, open_beneath};
 use crate::rows::value::{Inode, Origin};
 use crate::types::{Kind, Time};
 
@@ -59,8 +60,8 @@ fn kind(kind: FileType) -> Option<Kind> {
 fn there<T>(what: &'static str, answer: rustix::io::Result<T>) -> Result<Option<T>> {
     match answer {
         Ok(found) => Ok(Some(found)),
-        // A link where a directory was: the path that was meant is gone.
-        Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(None),
+        // A link where a directory was: the path that was meant is gone. What another filesystem shows there is none of ours.
+        Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV) => Ok(None),
         Err(error) => Err(Error::io(what)(error)),
     }
 }
@@ -92,9 +93,27 @@ impl Lower {
         (self.device, self.ino) == (device, ino)
     }
 
-    /// The inode of the directory itself.
-    pub(crate) fn ino(&self) -> u64 {
-        self.ino
+    /// What the directory is known by when the store is opened again, a line each. Its device number is not the same after each mount.
+    pub(crate) fn identity(&self) -> String {
+        let mut lines = format!("lower-inode {}\n", self.ino);
+        if let Ok(Some(Found { btime, .. })) = self.find(b"")
+            && btime != Time::default()
+        {
+            lines += &format!("lower-birth {}.{:09}\n", btime.secs, btime.nanos);
+        }
+        // Roots of subvolumes and datasets have the same number, and a copy's was born with the original's.
+        if let Some(id) = platform::subvolume_id(&self.root) {
+            lines += &format!("lower-filesystem {id:x}\n");
+        }
+        lines
+    }
+
+    /// Whether it can be the directory of that [`Lower::identity`]: nothing that is known of both differs.
+    pub(crate) fn may_be(&self, identity: &str) -> bool {
+        let mine = self.identity();
+        mine.lines().filter_map(|line| line.split_once(' ')).all(|(what, mine)| {
+            identity.lines().filter_map(|line| line.split_once(' ')).all(|(other, its)| other != what || mine == its)
+        })
     }
 
     /// What is at the path, itself if a link; `None`: nothing.

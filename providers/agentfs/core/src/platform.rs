@@ -60,14 +60,36 @@ pub(crate) fn boot_id() -> Option<String> {
     }
 }
 
-/// Opens `path`, relative and without `..`, below `root`, following no symbolic link on the way or at the end.
+/// What a subvolume or dataset is known by among others of its kind; none on filesystems that have no such.
+pub(crate) fn subvolume_id(directory: &OwnedFd) -> Option<u64> {
+    #[cfg(target_os = "linux")]
+    {
+        const BTRFS: u64 = 0x9123_683e;
+        const ZFS: u64 = 0x2fc1_2fc1;
+        let magic = rustix::fs::fstatfs(directory).ok()?.f_type as u64;
+        if [BTRFS, ZFS].contains(&magic) {
+            return Some(rustix::fs::fstatvfs(directory).ok()?.f_fsid).filter(|&id| id != 0);
+        }
+    }
+    let _ = directory;
+    None
+}
+
+/// Opens `path`, relative and without `..`, below `root`, following no symbolic link on the way or at the end, and entering no other
+/// filesystem (XDEV) where the system can tell.
 pub(crate) fn open_beneath(root: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> rustix::io::Result<OwnedFd> {
     let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     #[cfg(target_os = "linux")]
     {
         use rustix::fs::{ResolveFlags, openat2};
         let path = if path.is_empty() { b".".as_slice() } else { path };
-        match openat2(root, path, flags, Mode::empty(), ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS) {
+        match openat2(
+            root,
+            path,
+            flags,
+            Mode::empty(),
+            ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV,
+        ) {
             Err(rustix::io::Errno::NOSYS) => {}
             answer => return answer,
         }

@@ -156,6 +156,13 @@ impl Mount {
         self.wait().map(|()| true)
     }
 
+    /// Takes it away from its place. Who has something open there goes on with it until they close it, or this process ends.
+    pub fn detach(&mut self) {
+        if self.serves() {
+            let _ = unmount(&self.at, true);
+        }
+    }
+
     /// Waits until somebody else unmounts it.
     pub fn wait(&mut self) -> Result<()> {
         let Some(session) = self.session.take() else { return Ok(()) };
@@ -165,9 +172,7 @@ impl Mount {
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        if self.serves() {
-            let _ = unmount(&self.at, true);
-        }
+        self.detach();
     }
 }
 

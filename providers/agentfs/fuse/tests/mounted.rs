@@ -278,6 +278,27 @@ fn what_was_changed_below_is_an_error_in_a_snapshot_and_still_a_name() {
 }
 
 #[test]
+fn another_filesystem_below_is_an_empty_directory() {
+    let Some(lab) = Lab::new() else { return };
+    // At a place that the lab unmounts: the lower directory is the folder of the places.
+    let (place, at) = (lab.place(), lab.place());
+    sh(&place, "mount -t tmpfs none . && cd . && echo hidden > $PWD/f");
+    let lower = place.parent().unwrap();
+    let store = tempfile::tempdir().unwrap();
+    Workspace::create(store.path(), lower).unwrap();
+    let workspace = Workspace::open(store.path(), lower, ah_agentfs::Options::default()).unwrap();
+    let branch = workspace.branch(workspace.base(b"").unwrap(), b"").unwrap();
+    let mount = Mount::new(workspace.view(branch).unwrap(), &at).unwrap();
+    let shown = at.join(place.file_name().unwrap());
+    assert!(shown.is_dir() && names(&shown).is_empty());
+    assert!(fs::read(shown.join("f")).is_err());
+    // The mount itself is within its lower directory: that ends there, too.
+    assert!(names(&at.join(at.file_name().unwrap())).is_empty());
+    assert_eq!(fs::read_to_string(at.join("lower/a")).unwrap(), "lower\n");
+    unmount(mount);
+}
+
+#[test]
 fn a_killed_host_loses_nothing_that_was_synced() {
     let Some(lab) = Lab::new() else { return };
     let place = lab.place();

@@ -80,8 +80,17 @@ fn connect(home: &Path, cx: &Context<'_>) -> Result<Client> {
         match dial(&dir) {
             // One that is about to end hangs up: then it is started anew.
             Ok(Some(client)) => return Ok(client),
-            Ok(None) => start(home, cx)?,
-            Err(error) if began.elapsed() >= STARTING => return Err(error),
+            Ok(None) => match start(home, cx) {
+                // The last one takes what it has to the disk still.
+                Err(error) if error.kind == ErrorKind::Busy && began.elapsed() < STARTING => {}
+                started => started?,
+            },
+            Err(error) if error.kind == ErrorKind::Unsupported => {
+                return Err(
+                    error.with_hint(format!("end the service of another version: pkill -TERM {PROGRAM}; then repeat"))
+                );
+            }
+            Err(error) if error.kind != ErrorKind::Unavailable || began.elapsed() >= STARTING => return Err(error),
             Err(_) => std::thread::sleep(PAUSE),
         }
         if began.elapsed() >= STARTING {

@@ -158,7 +158,7 @@ impl Engine {
             return Err(Error::Exists);
         }
         Base::create(&directory.join("rows.redb"))?;
-        let text = format!("agentfs {FORMAT}\nlower-inode {}\n", lower.ino());
+        let text = format!("agentfs {FORMAT}\n{}", lower.identity());
         let temporary = directory.join("format.new");
         std::fs::write(&temporary, text).map_err(Error::io("making the store"))?;
         File::open(&temporary).and_then(|file| file.sync_all()).map_err(Error::io("making the store"))?;
@@ -174,9 +174,9 @@ impl Engine {
             Err(rustix::io::Errno::WOULDBLOCK) => Err(Error::Busy("another process has the store open")),
             Err(error) => Err(Error::io("locking the store")(error)),
         })?;
-        let lower_ino = format(directory)?;
+        let identity = format(directory)?;
         let lower = if options.without_lower { Lower::nothing(directory)? } else { Lower::open(lower)? };
-        if lower.ino() != lower_ino && !options.without_lower {
+        if !lower.may_be(&identity) && !options.without_lower {
             return Err(Error::OtherLower);
         }
         let base = patiently(|| Base::open(&directory.join("rows.redb")))?;
@@ -292,7 +292,10 @@ impl Engine {
             let line = state.grow(None, time, false, label);
             state.name_state(line, label)?
         };
-        self.flush()?;
+        if let Err(error) = self.flush() {
+            let _ = write_lock(&self.state).forget_snapshot(snapshot);
+            return Err(error);
+        }
         Ok(snapshot)
     }
 
@@ -306,7 +309,10 @@ impl Engine {
             let base = state.lines.get(&line).ok_or_else(|| Error::corrupt("a snapshot's line is missing"))?.base;
             state.grow(Some((line, epoch)), base, true, label)
         };
-        self.flush()?;
+        if let Err(error) = self.flush() {
+            let _ = write_lock(&self.state).drop_pen(line);
+            return Err(error);
+        }
         Ok(line)
     }
 
@@ -447,19 +453,19 @@ fn patiently<T>(mut open: impl FnMut() -> Result<T>) -> Result<T> {
 /// Set in the numbers of inodes below that keep their own.
 pub(crate) const LOWER: u64 = 1 << 48;
 
-/// Reads the store's format and the inode of the lower directory it was made for.
-fn format(directory: &Path) -> Result<u64> {
+/// Checks the store's format, and gives what is written of the lower directory it was made for.
+fn format(directory: &Path) -> Result<String> {
     let text = match std::fs::read_to_string(directory.join("format")) {
         Ok(text) => text,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Err(Error::NotFound),
         Err(error) => return Err(Error::io("reading the store's format")(error)),
     };
-    let mut lines = text.lines();
-    let found = lines.next().and_then(|line| line.strip_prefix("agentfs ")?.parse::<u32>().ok());
+    let (first, identity) = text.split_once('\n').unwrap_or((&text, ""));
+    let found = first.strip_prefix("agentfs ").and_then(|number| number.parse::<u32>().ok());
     let found = found.ok_or_else(|| Error::corrupt("the file `format` cannot be read"))?;
     if found > FORMAT {
         return Err(Error::NewerFormat { found, known: FORMAT });
     }
-    let lower = lines.find_map(|line| line.strip_prefix("lower-inode ")?.parse().ok());
-    lower.ok_or_else(|| Error::corrupt("the file `format` cannot be read"))
+    let has_inode = identity.lines().any(|line| line.starts_with("lower-inode "));
+    has_inode.then(|| identity.to_owned()).ok_or_else(|| Error::corrupt("the file `format` cannot be read"))
 }

@@ -24,6 +24,16 @@ fn a_newer_format_another_directory_and_a_second_opener_are_refused() {
     assert!(matches!(Workspace::open(&place.store(), other.path(), Options::default()), Err(Error::OtherLower)));
     let format = place.store().join("format");
     let text = std::fs::read_to_string(&format).unwrap();
+    // One with the same number that was born at another time, or is another subvolume, where that is known.
+    for what in ["lower-birth ", "lower-filesystem "].into_iter().filter(|what| text.contains(what)) {
+        std::fs::write(&format, text.replace(what, &format!("{what}1"))).unwrap();
+        assert!(matches!(open(&place), Err(Error::OtherLower)), "{what}");
+    }
+    // As it was written down before that counted.
+    let former: String =
+        text.lines().filter(|line| !line.starts_with("lower-b")).map(|line| format!("{line}\n")).collect();
+    std::fs::write(&format, former).unwrap();
+    drop(open(&place).unwrap());
     std::fs::write(&format, text.replace("agentfs 1", "agentfs 2")).unwrap();
     assert!(matches!(open(&place), Err(Error::NewerFormat { found: 2, known: 1 })));
     assert!(matches!(Workspace::fsck(&place.store(), &place.lower(), true), Err(Error::NewerFormat { .. })));

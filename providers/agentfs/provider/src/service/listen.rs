@@ -158,7 +158,12 @@ fn serve(listener: &UnixListener, service: &Service, stop: &std::sync::atomic::A
             if stop.load(Ordering::Relaxed) || !service.is_there() {
                 break;
             }
-            if ready && let Ok((stream, _)) = listener.accept() {
+            let accepted = ready.then(|| listener.accept());
+            if let Some(Err(_)) = accepted {
+                // Out of descriptors, say: it stays ready.
+                std::thread::sleep(TICK);
+            }
+            if let Some(Ok((stream, _))) = accepted {
                 let stream = Arc::new(stream);
                 streams.retain(|stream| stream.strong_count() > 0);
                 streams.push(Arc::downgrade(&stream));

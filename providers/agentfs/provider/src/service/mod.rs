@@ -16,7 +16,7 @@ mod tree;
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockWriteGuard, TryLockError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ah_agentfs::{Class, SnapshotId as Number};
 use ah_plugin_api::{
@@ -38,6 +38,8 @@ pub use listen::{run, start};
 const ATTEMPTS: u32 = 100;
 const PAUSE: Duration = Duration::from_millis(10);
 const TICK: Duration = Duration::from_millis(1);
+/// What takes longer gives a sign of life.
+const SIGN: Duration = Duration::from_millis(100);
 
 /// A home that is served.
 pub struct Service {
@@ -68,6 +70,24 @@ fn alone<'a>(busy: &'a RwLock<()>, cx: &Context<'_>) -> Result<RwLockWriteGuard<
     }
 }
 
+/// Does what may take long, and says meanwhile that it goes on.
+fn patiently<T: Send>(cx: &Context<'_>, work: impl FnOnce() -> T + Send) -> T {
+    std::thread::scope(|scope| {
+        let worker = scope.spawn(work);
+        let began = Instant::now();
+        while !worker.is_finished() {
+            if began.elapsed() < SIGN {
+                std::thread::sleep(TICK / 10);
+            } else {
+                // What is under way is not broken off: asking is the sign.
+                let _ = cx.check_cancelled();
+                std::thread::sleep(PAUSE);
+            }
+        }
+        worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
 /// The tree's error in the contract's words.
 fn fail(message: impl Into<String>, error: &ah_agentfs::Error) -> Error {
     use ah_agentfs::Error as Tree;
@@ -91,12 +111,14 @@ fn no_snapshot(reference: &Reference) -> Error {
 }
 
 impl Service {
-    /// Whether nothing is mounted.
+    /// Whether nothing is mounted, nor being mounted: who mounts may wait for somebody else's filesystem, and the caller does not.
     fn is_idle(&self) -> bool {
-        self.current().is_none_or(|open| {
-            let mut mounted = lock(&open.mounted);
-            mounted.look();
-            mounted.is_empty()
+        self.current().is_none_or(|open| match open.mounted.try_lock() {
+            Ok(mut mounted) => {
+                mounted.look();
+                mounted.is_empty()
+            }
+            Err(_) => false,
         })
     }
 
@@ -157,7 +179,8 @@ impl Provider for Service {
             None => open.tree.base(&bytes).map_err(|e| cannot(&e)),
         };
         let kept = taken.and_then(|number| {
-            if durable && let Err(error) = open.sync_to(number) {
+            lock(&open.volatile).insert(number);
+            if durable && let Err(error) = open.sync(cx) {
                 let _ = open.tree.delete_snapshot(number);
                 return Err(error);
             }
@@ -177,11 +200,11 @@ impl Provider for Service {
         }
     }
 
-    fn sync(&self, place: &Place<'_>, request: &SnapshotRef, _cx: &Context<'_>) -> Result<Done> {
+    fn sync(&self, place: &Place<'_>, request: &SnapshotRef, cx: &Context<'_>) -> Result<Done> {
         let (open, shelf) = self.need(place.store)?;
         let (number, _) = open.find(&shelf, &request.snapshot)?;
         if !open.is_durable(number) {
-            open.sync_to(number)?;
+            open.sync(cx)?;
         }
         Ok(Done {})
     }
@@ -236,8 +259,10 @@ impl Provider for Service {
             DestroyRequest::Clone(reference) => {
                 let branch = self.branch_of(reference)?;
                 let found = open.tree.branches().into_iter().find(|info| info.id == branch);
-                if let Some(info) = found {
-                    Self::remove_branch(&open, branch, &PlaceLabel::decode(&info.label)?.at())?;
+                match found {
+                    Some(info) => Self::remove_branch(&open, branch, &PlaceLabel::decode(&info.label)?.at(), cx)?,
+                    // It may have been removed by a call that failed before that was on the disk.
+                    None => Self::settle_removal(&open, cx)?,
                 }
             }
         }
@@ -306,7 +331,7 @@ impl Provider for Service {
         let (at, branch) = self.grow(&open, &shelf, number, target, &request.name)?;
         let made = Dir::open(&at)
             .and_then(|dir| ah_repository::own(&dir, label.repository.as_ref(), cx))
-            .and_then(|notes| open.tree.sync().map_err(|e| cannot(&e)).map(|()| notes))
+            .and_then(|notes| patiently(cx, || open.tree.sync()).map_err(|e| cannot(&e)).map(|()| notes))
             // Nobody is there any more who would work in it.
             .and_then(|notes| cx.check_cancelled().map(|()| notes));
         match made {
@@ -315,8 +340,7 @@ impl Provider for Service {
                 Ok(WritableClone { path, reference: Reference::new(self.shown(Some(branch)).source())?, notes })
             }
             Err(error) => {
-                // Should that fail too, `reclaim` finds it; the error at hand is the one to tell.
-                let _ = Self::remove_branch(&open, branch, &at);
+                Self::discard_branch(&open, branch, &at, cx);
                 Err(error)
             }
         }
@@ -346,8 +370,13 @@ impl Provider for Service {
         if lock(&self.closed).is_some()
             && let Some(workspace) = place.workspace
             && Shown::around(workspace)?.is_none()
+            && let Err(error) = self.for_lower(workspace)
         {
-            self.for_lower(workspace)?;
+            if !request.auto {
+                return Err(error);
+            }
+            cx.log(LogLevel::Warn, &error.to_string());
+            return self.held_in_closed(place.store);
         }
         let (open, shelf) = match self.need(place.store) {
             Err(error) if error.kind == ErrorKind::NotFound && lock(&self.closed).is_none() => {
@@ -370,7 +399,7 @@ impl Provider for Service {
                 let Ok(label) = PlaceLabel::decode(&branch.label) else { continue };
                 let at = label.at();
                 if label.shelf == shelf.key && is_forgotten(&at) {
-                    Self::remove_branch(&open, branch.id, &at)?;
+                    Self::remove_branch(&open, branch.id, &at, cx)?;
                     reclaimed
                         .actions
                         .push(format!("took away the branch {} that nobody asked for any more", at.display()));
@@ -389,9 +418,12 @@ impl Provider for Service {
             }
         }
         drop(held);
+        if shelf.home.is_none() {
+            reclaimed.held = self.references(&open.tree)?;
+        }
         let before = open.tree.used();
         if !request.auto {
-            open.tree.reclaim().map_err(|e| fail("cannot give space back", &e))?;
+            patiently(cx, || open.tree.reclaim()).map_err(|e| fail("cannot give space back", &e))?;
             reclaimed.bytes = before.saturating_sub(open.tree.used());
         }
         for ah_agentfs::Event::LowerChanged { path } in open.tree.take_events() {

@@ -1,11 +1,11 @@
 //! What is mounted: branches and views, each at an empty folder made for it.
 
 use std::collections::BTreeMap;
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ah_agentfs::{BranchId, View};
 use ah_agentfs_fuse::{Face, Mount, clear_dead};
@@ -57,6 +57,11 @@ impl Mounted {
         self.0.insert(what, Some(place));
     }
 
+    /// Takes everything away, also from under those who work there: what they write from then on fails, instead of being lost.
+    pub(super) fn end(&mut self) {
+        std::mem::take(&mut self.0).into_values().flatten().for_each(Place::cut);
+    }
+
     /// The branch whose root an open directory is.
     pub(super) fn branch_at(&self, home: &Path, dir: &Dir) -> Result<Option<BranchId>> {
         let stat = look(dir, b"").map_err(|errno| failed("cannot look at the workspace", errno))?;
@@ -73,10 +78,9 @@ impl Mounted {
 /// Takes one away, then has `behind` clear up behind it before anybody can mount it again. Nobody else waits while the kernel lets it go.
 ///
 /// # Errors
-/// `Busy` while somebody works in it, with the process named: then it stays.
+/// `Busy` while somebody works in it, with the process named: then it stays. Also if another caller is taking it away, and does not come to an end.
 pub(super) fn take_away(mounted: &Mutex<Mounted>, what: &What, behind: impl FnOnce() -> Result<()>) -> Result<()> {
-    let place = lock(mounted).0.get_mut(what).and_then(Option::take);
-    if let Some(mut place) = place
+    if let Some(mut place) = claim(mounted, what)?
         && let Err(error) = place.unmount()
     {
         lock(mounted).insert(what.clone(), place);
@@ -85,6 +89,38 @@ pub(super) fn take_away(mounted: &Mutex<Mounted>, what: &What, behind: impl FnOn
     let outcome = behind();
     lock(mounted).0.remove(what);
     outcome
+}
+
+/// As [`take_away`], whoever works in it: nobody was told of it yet.
+pub(super) fn discard(mounted: &Mutex<Mounted>, what: &What, behind: impl FnOnce() -> Result<()>) -> Result<()> {
+    if let Some(place) = claim(mounted, what)? {
+        place.cut();
+    }
+    let outcome = behind();
+    lock(mounted).0.remove(what);
+    outcome
+}
+
+/// Its place, if it is mounted. From then on nobody else takes it away or mounts it.
+fn claim(mounted: &Mutex<Mounted>, what: &What) -> Result<Option<Place>> {
+    let began = Instant::now();
+    loop {
+        let mut all = lock(mounted);
+        match all.0.get_mut(what) {
+            None => {
+                all.0.insert(what.clone(), None);
+                return Ok(None);
+            }
+            Some(slot) if slot.is_some() => return Ok(slot.take()),
+            Some(_) => drop(all),
+        }
+        if began.elapsed() >= PATIENCE * 4 {
+            return Err(
+                Error::new(ErrorKind::Busy, "another command is taking it away").with_hint("repeat it in a moment")
+            );
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
 
 impl Place {
@@ -116,14 +152,29 @@ impl Place {
         }
     }
 
+    /// What cuts the connection when it is written to. It stays this connection's when the number goes to another filesystem.
+    fn connection(&self) -> std::io::Result<File> {
+        OpenOptions::new().write(true).open(format!("/sys/fs/fuse/connections/{}/abort", self.device.1))
+    }
+
+    /// Takes it away, and cuts off who works in it where that can be done.
+    fn cut(mut self) {
+        let connection = self.mount.serves().then(|| self.connection().ok()).flatten();
+        self.mount.detach();
+        if let Some(mut connection) = connection {
+            let _ = connection.write_all(b"1");
+            // What is under way comes to its end.
+            let _ = self.mount.gone_within(PATIENCE);
+        }
+    }
+
     /// It is unmounted here. Where it lives on in another mount namespace, the connection is cut, if that can be done.
     fn let_go(&mut self, gone: bool) -> Result<()> {
         if gone {
             return Ok(());
         }
-        let abort = format!("/sys/fs/fuse/connections/{}/abort", self.device.1);
-        let cut = OpenOptions::new().write(true).open(abort).and_then(|mut abort| abort.write_all(b"1"));
-        if cut.is_ok() && self.mount.gone_within(PATIENCE).is_ok_and(|gone| gone) {
+        let cut = self.connection().is_ok_and(|mut abort| abort.write_all(b"1").is_ok());
+        if cut && self.mount.gone_within(PATIENCE).is_ok_and(|gone| gone) {
             return Ok(());
         }
         let message =

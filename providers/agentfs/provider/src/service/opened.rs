@@ -1,19 +1,18 @@
 //! The tree of a home, opened: by the directory that was branched, which may have been moved, or be gone.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use ah_agentfs::{Options, SnapshotId as Number, View as Tree, Workspace};
-use ah_plugin_api::{DestroyRequest, Dir, Done, Error, ErrorKind, Reference, Result, SnapshotId};
+use ah_plugin_api::{Context, DestroyRequest, Dir, Done, Error, ErrorKind, Reclaimed, Reference, Result, SnapshotId};
 use ah_provider_directory::failed;
 
 use super::mounted::{Mounted, make_ready, remove_folder};
 use super::record::{PlaceLabel, SnapshotLabel};
-use super::{Service, fail, lock, no_snapshot};
+use super::{Service, fail, lock, no_snapshot, patiently};
 use crate::home::{self, Shelf};
 
 /// Names in a home.
@@ -32,8 +31,8 @@ pub(super) struct Open {
     pub(super) making: RwLock<()>,
     /// The same for snapshots.
     pub(super) taking: RwLock<()>,
-    /// Snapshots up to this number survive a power cut.
-    pub(super) durable: AtomicU64,
+    /// Snapshots that a power cut may take.
+    pub(super) volatile: Mutex<BTreeSet<Number>>,
 }
 
 /// A snapshot as the service knows it.
@@ -63,13 +62,14 @@ impl Open {
     }
 
     pub(super) fn is_durable(&self, number: Number) -> bool {
-        number.0 <= self.durable.load(Ordering::Acquire)
+        !lock(&self.volatile).contains(&number)
     }
 
-    /// Takes everything to the disk; snapshots up to `number` survive a power cut then.
-    pub(super) fn sync_to(&self, number: Number) -> Result<()> {
-        self.tree.sync().map_err(|e| fail("cannot put the snapshot on disk", &e))?;
-        self.durable.fetch_max(number.0, Ordering::AcqRel);
+    /// Takes everything to the disk: the snapshots that had been taken before survive a power cut then.
+    pub(super) fn sync(&self, cx: &Context<'_>) -> Result<()> {
+        let before = lock(&self.volatile).clone();
+        patiently(cx, || self.tree.sync()).map_err(|e| fail("cannot put the snapshot on disk", &e))?;
+        lock(&self.volatile).retain(|number| !before.contains(number));
         Ok(())
     }
 }
@@ -106,11 +106,14 @@ impl Service {
         self.open.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Takes what was changed to the disk, and everything that is mounted away.
+    /// Takes everything that is mounted away, and what was changed to the disk.
     pub(super) fn close(&self) {
         if let Some(open) = self.open.write().unwrap_or_else(PoisonError::into_inner).take() {
-            let _ = open.tree.sync();
-            *lock(&open.mounted) = Mounted::default();
+            // In this order: what is written until it is cut off, was answered.
+            lock(&open.mounted).end();
+            if let Err(error) = open.tree.sync() {
+                eprintln!("ah-agentfsd: what was written last may not be on the disk: {error}");
+            }
         }
     }
 
@@ -128,9 +131,7 @@ impl Service {
         // What a killed service had promised, and a power cut not yet taken.
         tree.sync().map_err(|e| cannot(&e))?;
         let mut known = HashMap::new();
-        let mut newest = 0;
         for info in tree.snapshots() {
-            newest = newest.max(info.id.0);
             if let Some(label) = SnapshotLabel::decode(&info.label) {
                 let key = (label.shelf.clone(), label.id.clone());
                 known.insert(key, Known { number: Some(info.id), label });
@@ -144,7 +145,7 @@ impl Service {
             mounted: Mutex::default(),
             making: RwLock::default(),
             taking: RwLock::default(),
-            durable: AtomicU64::new(newest),
+            volatile: Mutex::default(),
         });
         self.mount_again(&open);
         *self.open.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&open));
@@ -204,6 +205,26 @@ impl Service {
         Ok(open)
     }
 
+    /// The tree, as if the directory that was branched were empty.
+    fn closed_tree(&self) -> Result<Workspace> {
+        let options = Options { without_lower: true, background: false, ..Options::default() };
+        Workspace::open(&self.path.join(TREE), &self.path, options)
+            .map_err(|e| fail("cannot open the AgentFS tree", &e))
+    }
+
+    /// The branches, as references.
+    pub(super) fn references(&self, tree: &Workspace) -> Result<Vec<Reference>> {
+        tree.branches().iter().map(|branch| Reference::new(self.shown(Some(branch.id)).source())).collect()
+    }
+
+    /// As an automatic `reclaim`, where the tree is not open.
+    pub(super) fn held_in_closed(&self, store: &Dir) -> Result<Reclaimed> {
+        let is_home = Shelf::of(store)?.is_some_and(|shelf| shelf.home.is_none());
+        let _opening = lock(&self.opening);
+        let held = if is_home { self.references(&self.closed_tree()?)? } else { Vec::new() };
+        Ok(Reclaimed { held, ..Reclaimed::default() })
+    }
+
     /// As `destroy`, where the tree is not open, since the directory that was branched is not there: as if that were empty. `why` says why.
     pub(super) fn destroy_in_closed(&self, request: &DestroyRequest, why: Error) -> Result<Done> {
         // Snapshots go with their branch's store; one at a time would be read again for each.
@@ -211,13 +232,13 @@ impl Service {
         let branch = self.branch_of(reference)?;
         let cannot = |e: ah_agentfs::Error| fail("cannot remove it from the AgentFS tree", &e);
         let _opening = lock(&self.opening);
-        let options = Options { without_lower: true, background: false, ..Options::default() };
-        let tree = Workspace::open(&self.path.join(TREE), &self.path, options).map_err(cannot)?;
+        let tree = self.closed_tree()?;
         let label = tree.branches().into_iter().find(|info| info.id == branch).map(|info| info.label);
-        match tree.delete_branch(branch).and_then(|()| tree.sync()) {
+        match tree.delete_branch(branch) {
             Ok(()) | Err(ah_agentfs::Error::NotFound) => {}
             Err(error) => return Err(cannot(error)),
         }
+        tree.sync().map_err(cannot)?;
         if let Some(Ok(label)) = label.map(|label| PlaceLabel::decode(&label)) {
             let at = label.at();
             let _ = make_ready(&at);

@@ -1,18 +1,19 @@
 //! What of a home is mounted, and what is written down of it: of branches in the tree, of views in files.
 
+use std::collections::BTreeSet;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 use ah_agentfs::{BranchId, SnapshotId as Number};
-use ah_plugin_api::{Dir, Error, ErrorKind, FileName, Reference, Result};
+use ah_plugin_api::{Context, Dir, Error, ErrorKind, FileName, Reference, Result};
 use ah_provider_directory::{failed, names};
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::mounted::{Place, What, make_folder, make_ready, remove_folder, take_away};
+use super::mounted::{Place, What, discard, make_folder, make_ready, remove_folder, take_away};
 use super::opened::Open;
 use super::record::PlaceLabel;
-use super::{Service, fail, lock};
+use super::{Service, fail, lock, patiently};
 use crate::home::{self, Shelf, Shown};
 
 /// A folder in a home.
@@ -24,12 +25,16 @@ impl Service {
     pub(super) fn mount_again(&self, open: &Open) {
         let mut mounted = lock(&open.mounted);
         mounted.look();
-        for branch in open.tree.branches() {
+        let mut places = BTreeSet::new();
+        // Where one that could not be made was not taken away either, a later one has its place.
+        for branch in open.tree.branches().into_iter().rev() {
             let what = What::Branch(branch.id);
-            if mounted.has(&what) {
+            let label = PlaceLabel::decode(&branch.label);
+            let is_first = label.as_ref().is_ok_and(|label| places.insert(label.at()));
+            if mounted.has(&what) || label.is_ok() && !is_first {
                 continue;
             }
-            let again = PlaceLabel::decode(&branch.label).and_then(|label| {
+            let again = label.and_then(|label| {
                 let at = label.at();
                 make_ready(&at)?;
                 let view = open.tree.view(branch.id).map_err(|e| fail("cannot open a branch", &e))?;
@@ -92,8 +97,10 @@ impl Service {
                 Ok((at, branch))
             }
             Err(error) => {
-                // Should that fail too, `reclaim` finds it; the error at hand is the one to tell.
-                let _ = open.tree.delete_branch(branch);
+                // The error at hand is the one to tell.
+                if let Err(error) = open.tree.delete_branch(branch) {
+                    eprintln!("ah-agentfsd: branch {} could not be made, and not be removed: {error}", branch.0);
+                }
                 remove_folder(&at);
                 Err(error)
             }
@@ -133,16 +140,31 @@ impl Service {
         })
     }
 
-    pub(super) fn remove_branch(open: &Open, branch: BranchId, at: &Path) -> Result<()> {
-        take_away(&open.mounted, &What::Branch(branch), || {
-            match open.tree.delete_branch(branch) {
-                Ok(()) | Err(ah_agentfs::Error::NotFound) => {}
-                Err(error) => return Err(fail("cannot remove the branch", &error)),
-            }
-            remove_folder(at);
-            // Once the caller has forgotten it, nobody would know it any more if a power cut brought it back.
-            open.tree.sync().map_err(|e| fail("cannot put a removal on disk", &e))
-        })
+    /// Removes a branch that nobody works in.
+    pub(super) fn remove_branch(open: &Open, branch: BranchId, at: &Path, cx: &Context<'_>) -> Result<()> {
+        take_away(&open.mounted, &What::Branch(branch), || Self::delete_branch(open, branch, at, cx))
+    }
+
+    /// Removes a branch that was just made, and that its caller will not hear of.
+    pub(super) fn discard_branch(open: &Open, branch: BranchId, at: &Path, cx: &Context<'_>) {
+        let removed = discard(&open.mounted, &What::Branch(branch), || Self::delete_branch(open, branch, at, cx));
+        if let Err(error) = removed {
+            eprintln!("ah-agentfsd: branch {} could not be made, and not be removed: {error}", branch.0);
+        }
+    }
+
+    fn delete_branch(open: &Open, branch: BranchId, at: &Path, cx: &Context<'_>) -> Result<()> {
+        match open.tree.delete_branch(branch) {
+            Ok(()) | Err(ah_agentfs::Error::NotFound) => {}
+            Err(error) => return Err(fail("cannot remove the branch", &error)),
+        }
+        remove_folder(at);
+        Self::settle_removal(open, cx)
+    }
+
+    /// Once the caller has forgotten what was removed, nobody would know it any more if a power cut brought it back.
+    pub(super) fn settle_removal(open: &Open, cx: &Context<'_>) -> Result<()> {
+        patiently(cx, || open.tree.sync()).map_err(|e| fail("cannot put a removal on disk", &e))
     }
 
     /// The branch that a clone's reference names: what the mount table calls it, too.

@@ -141,7 +141,7 @@ impl<'a> Report<'a> {
             ErrorKind::ResourceExhausted => "free some space: `ah agent fs prune keep-last=20 --dry-run`".to_owned(),
             ErrorKind::Unavailable => "ah agent fs providers".to_owned(),
             ErrorKind::DataLoss => {
-                "`ah agent fs snapshots` lists the others; a new one captures everything again".to_owned()
+                "`ah agent fs snapshots` lists the others; `ah agent fs cat` and `seek` show what can be read of this one".to_owned()
             }
             ErrorKind::Cancelled => format!("`ah` shows how things stand; `{whole}` starts again"),
             _ => "`ah agent fs gc` puts things in order; then repeat it".to_owned(),

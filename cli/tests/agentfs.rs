@@ -395,6 +395,47 @@ fn a_branch_of_a_branch_that_is_gone_is_everybodys_to_remove() {
 }
 
 #[test]
+fn a_directory_that_was_made_anew_is_branched_once_nothing_is_left_of_the_other() {
+    Bench::each(|bench| {
+        bench.branch("b");
+        bench.at(&bench.0.root(), &["rm", "b"]);
+        bench
+            .sh(&format!("cd / && mv {0} {0}.gone && cp -a {0}.gone {0} && rm -rf {0}.gone", bench.0.root().display()));
+        bench.kill_services();
+        let words = ["branch", "--provider", "agentfs", "--mode", "cow-overlay", "--name", "c"];
+        let ran = bench.ran(&bench.0.root(), &words);
+        assert!(ran.code == 4 && ran.stderr.contains("gone for good"), "{ran:?}");
+        let listed = bench.at(&bench.0.root(), &["snapshots", "--json"]);
+        let listed: serde_json::Value = serde_json::from_str(&listed).unwrap();
+        for snapshot in listed["snapshots"].as_array().unwrap() {
+            bench.at(&bench.0.root(), &["rm", "--force", snapshot["id"].as_str().unwrap()]);
+        }
+        let branch = PathBuf::from(bench.at(&bench.0.root(), &words));
+        assert_eq!(bench.sh(&format!("cat {}/f", branch.display())), "one");
+    });
+}
+
+#[test]
+fn git_goes_on_in_a_branch_whatever_is_done_in_the_origin() {
+    Bench::each(|bench| {
+        let root = bench.0.root();
+        let git = |at: &Path, line: &str| {
+            let name = "-c user.name=a -c user.email=a@b -c safe.directory=*";
+            bench.sh(&format!("cd {} && export HOME=/nonexistent GIT_CONFIG_NOSYSTEM=1 && git() {{ command git {name} \"$@\"; }} && {line}", at.display()))
+        };
+        git(&root, "git init -q && git add -A && git commit -qm one");
+        let branch = bench.branch("b");
+        git(&branch, "echo two > f && git status --short");
+        // Another index, other heads: as a shell's prompt, an editor or the user's own work makes them.
+        git(&root, "touch f && git status --short && echo three > g && git add -A && git commit -qm two");
+        assert_eq!(git(&branch, "git status --short -- f && git log --format=%s"), " M f\none");
+        git(&branch, "git add f && git commit -qm mine && git fsck 2>&1");
+        assert_eq!(git(&branch, "git log --format=%s"), "mine\none");
+        assert_eq!(git(&root, "git log --format=%s"), "two\none");
+    });
+}
+
+#[test]
 fn what_branches_are_made_of_is_not_removed_under_them() {
     Bench::each(|bench| {
         let copy: PathBuf = bench.0.fs(["branch", "--provider", "git", "--name", "copy"]).into();

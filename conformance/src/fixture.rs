@@ -297,6 +297,12 @@ impl Fixture {
         Ok(())
     }
 
+    /// The clones that are said to lie in the store.
+    pub(crate) fn held(&self) -> Check<Vec<Reference>> {
+        let request = ReclaimRequest { auto: true, forgotten: Vec::new() };
+        Ok(self.provider.reclaim(&self.place_without_workspace(), &request, &Context::quiet())?.held)
+    }
+
     /// Has a view or clone of that name taken away whose caller never heard of it.
     pub(crate) fn reclaim_forgotten(&self, name: &str) -> Check {
         let request = ReclaimRequest { auto: false, forgotten: vec![FileName::new(name)?] };

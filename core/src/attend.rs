@@ -37,6 +37,12 @@ impl Engine {
                 error.hint.iter().fold(notice, Notice::with_hint)
             }
             None if !branch.is_lost() => return,
+            None if is_dead(at) => {
+                let message = format!("the branch {name} is not mounted here any more: what served it has ended");
+                Notice::new(NoticeKind::Other, message).with_hint(
+                    "in a command of `ah agent fs exec`: end it, and start it again; elsewhere `ah agent fs branches`",
+                )
+            }
             None if std::fs::read_dir(at).is_ok_and(|mut there| there.next().is_some()) => {
                 let message = format!(
                     "the branch {name} is not mounted: there are files in {}, where it should be",

@@ -156,15 +156,22 @@ impl Engine {
     }
 
     fn find_in(&self, path: &Path, index: &Index) -> Result<(PathBuf, Identity, Found)> {
-        let canonical = match std::fs::canonicalize(path) {
-            Err(_) if self.attend_at(path)? => std::fs::canonicalize(path),
+        // A mount whose process is gone is a directory too, that cannot be looked at.
+        let look = || {
+            let canonical = std::fs::canonicalize(path)?;
+            if is_dead(&canonical) {
+                return Err(std::io::ErrorKind::NotConnected.into());
+            }
+            let is_dir = std::fs::metadata(&canonical)?.is_dir();
+            Ok((canonical, is_dir))
+        };
+        let found = match look() {
+            Err(_) if self.attend_at(path)? => look(),
             first => first,
         };
         let cannot =
             |e: std::io::Error| fsio::failed("find", path, &e).with_hint("name an existing directory with `-C DIR`");
-        let canonical = canonical.map_err(cannot)?;
-        // A mount whose process is gone is a directory too, that cannot be looked at.
-        let is_dir = std::fs::metadata(&canonical).map_err(cannot)?.is_dir();
+        let (canonical, is_dir) = found.map_err(cannot)?;
         let dir = if is_dir { canonical } else { canonical.parent().unwrap_or(Path::new("/")).to_owned() };
         // Permission is asked for now, so that the message names what the person said.
         ah_plugin_api::Dir::open(&dir).map_err(|e| e.with_hint("name a directory that you may read with `-C DIR`"))?;

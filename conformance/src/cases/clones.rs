@@ -28,7 +28,10 @@ pub(super) const CASES: &[Case] = &[
     Case { id: "clones.name-taken", clauses: &["`AlreadyExists` if the name is taken"], needs: NEEDS, run: name_taken },
     Case {
         id: "clones.destroy",
-        clauses: &["Removes a snapshot or a clone. What is gone already is success."],
+        clauses: &[
+            "Removes a snapshot or a clone. What is gone already is success.",
+            "Says which clones lie in the store itself ([`Reclaimed::held`]).",
+        ],
         needs: NEEDS,
         run: destroy,
     },
@@ -106,6 +109,12 @@ fn destroy(f: &Fixture) -> Check {
     let taken = f.take("a")?;
     let clone = f.try_clone(&taken.reference(), "fork")?;
     let stays = f.try_clone(&taken.reference(), "stays")?;
+    let held = f.held()?;
+    let known = [&clone.reference, &stays.reference];
+    ensure!(
+        held.is_empty() || held.len() == 2 && held.iter().all(|one| known.contains(&one)),
+        "{held:?} are said to be held"
+    );
     // What an agent may leave behind: ways out, closed doors, a FIFO that blocks whoever opens it.
     let fork = Editor::new(&clone.path);
     fork.symlink(f.outside().display().to_string(), "to-outside")?;
@@ -115,6 +124,7 @@ fn destroy(f: &Fixture) -> Check {
     fork.fifo("fifo")?;
     f.destroy_clone(&clone)?;
     ensure!(clone.path.symlink_metadata().is_err(), "the clone is there after destroy");
+    ensure!(!f.held()?.contains(&clone.reference), "a clone is held that was destroyed");
     f.destroy_clone(&clone)?;
     let other = f.another()?;
     other.destroy_clone(&clone)?;

@@ -78,7 +78,14 @@ impl Workspace {
                 )));
             }
         }
-        let held = self.held(file, own.as_ref())?;
+        let held = self.held(file, own.as_ref()).map_err(|error| {
+            error
+                .context(format!("it cannot be found out what the branch {name} holds that is nowhere else"))
+                .with_hint(format!(
+                    "copy what is needed out of {}; then `ah agent fs rm --force {name}`",
+                    file.record.path.display()
+                ))
+        })?;
         if held.is_empty() {
             return Ok(());
         }

@@ -6,6 +6,7 @@ use std::collections::{HashSet, VecDeque};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
@@ -51,11 +52,22 @@ pub(crate) struct Host {
     lists: Mutex<VecDeque<(Ino, Arc<Vec<DirEntry>>)>>,
     /// Files of which it is known that they have no capabilities which a write would have to take away.
     plain: Mutex<HashSet<Ino>>,
+    /// Hears of inodes that the kernel remembers, and that are not at their path any more, since somebody replaced them below.
+    stale: Sender<Ino>,
 }
 
 impl Host {
-    pub(crate) fn new(view: View, root: Ino) -> Self {
-        Self { view, root, lists: Mutex::default(), plain: Mutex::default() }
+    pub(crate) fn new(view: View, root: Ino, stale: Sender<Ino>) -> Self {
+        Self { view, root, lists: Mutex::default(), plain: Mutex::default(), stale }
+    }
+
+    /// What was asked of an inode. If it is not there any more, the kernel is to ask again before the next one opens it.
+    fn asked<T>(&self, ino: INodeNo, outcome: Result<T>) -> Result<T> {
+        if let Err(Error::Stale) = outcome {
+            // Nobody listens any more when all is over.
+            let _ = self.stale.send(ino.0);
+        }
+        outcome
     }
 
     /// Attributes as `stat` is to show them.
@@ -306,7 +318,7 @@ impl Filesystem for Host {
     }
 
     fn readlink(&self, _: &Request, ino: INodeNo, reply: ReplyData) {
-        match self.view.readlink(ino.0) {
+        match self.asked(ino, self.view.readlink(ino.0)) {
             Ok(target) => reply.data(&target),
             Err(error) => reply.error(errno(&error)),
         }
@@ -383,7 +395,7 @@ impl Filesystem for Host {
         _: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        match self.view.read(ino.0, offset, size as usize) {
+        match self.asked(ino, self.view.read(ino.0, offset, size as usize)) {
             Ok(bytes) => reply.data(&bytes),
             Err(error) => reply.error(errno(&error)),
         }
@@ -402,7 +414,7 @@ impl Filesystem for Host {
         reply: ReplyWrite,
     ) {
         let strip = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
-        match self.strip(ino.0, strip).and_then(|()| self.view.write(ino.0, offset, data)) {
+        match self.asked(ino, self.strip(ino.0, strip).and_then(|()| self.view.write(ino.0, offset, data))) {
             Ok(written) => reply.written(written as u32),
             Err(error) => reply.error(errno(&error)),
         }

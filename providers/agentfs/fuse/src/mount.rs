@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use ah_agentfs::{Ino, ROOT, View};
-use fuser::{BackgroundSession, Config, MountOption, SessionACL};
+use fuser::{BackgroundSession, Config, INodeNo, MountOption, Session, SessionACL};
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 
@@ -116,7 +116,18 @@ impl Mount {
         // Some wait for the disk while others answer.
         config.n_threads = Some(std::thread::available_parallelism().map_or(4, |cores| cores.get().clamp(4, 16)));
         config.clone_fd = true;
-        let session = fuser::spawn_mount(Host::new(view, face.root), &at, &config).map_err(failed)?;
+        let (stale, replaced) = std::sync::mpsc::channel();
+        let session = Session::new(Host::new(view, face.root, stale), &at, &config).map_err(failed)?;
+        let kernel = session.notifier();
+        // In a thread of its own: the kernel may wait for an answer before it takes this. Ends with the host.
+        let teller = std::thread::Builder::new().name("stale".into()).spawn(move || {
+            for ino in replaced {
+                // Attributes only; opening looks at them. What it does not know any more needs nothing.
+                let _ = kernel.inval_inode(INodeNo(ino), -1, 0);
+            }
+        });
+        teller.map_err(failed)?;
+        let session = session.spawn().map_err(failed)?;
         Ok(Self { at, session: Some(session) })
     }
 

@@ -278,6 +278,29 @@ fn what_was_changed_below_is_an_error_in_a_snapshot_and_still_a_name() {
 }
 
 #[test]
+fn what_was_replaced_below_is_found_again_in_a_branch() {
+    let Some(lab) = Lab::new() else { return };
+    let (_workspace, mount) = lab.mount("work");
+    let at = mount.at();
+    // The kernel knows them, but not what is in them.
+    assert_eq!((fs::metadata(at.join("a")).unwrap().len(), fs::metadata(at.join("d/f")).unwrap().len()), (6, 5));
+    for name in ["a", "d/f"] {
+        fs::write(lab.lower().join("new"), format!("another {name}\n")).unwrap();
+        fs::rename(lab.lower().join("new"), lab.lower().join(name)).unwrap();
+        // Who has the old one gets nothing else under its name.
+        let first = fs::read(at.join(name));
+        assert!(first.is_err() || first.unwrap() == format!("another {name}\n").as_bytes());
+        let began = std::time::Instant::now();
+        while fs::read(at.join(name)).ok() != Some(format!("another {name}\n").into_bytes()) {
+            assert!(began.elapsed() < std::time::Duration::from_secs(5), "{name} stays lost");
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        sh(at, &format!("echo more >> {name}; stat {name}; ls -l"));
+        assert_eq!(fs::read_to_string(at.join(name)).unwrap(), format!("another {name}\nmore\n"));
+    }
+}
+
+#[test]
 fn another_filesystem_below_is_an_empty_directory() {
     let Some(lab) = Lab::new() else { return };
     // At a place that the lab unmounts: the lower directory is the folder of the places.

@@ -197,7 +197,7 @@ impl View {
             return Ok(Node { ino, inode, has_row: true });
         }
         let path = path.map_or_else(|| self.path_of(ino), |path| Ok(path.to_vec()))?;
-        let Some(found) = self.engine.lower.find(&path)? else { return Err(self.changed(&path, "removed below")) };
+        let Some(found) = self.engine.lower.find(&path)? else { return Err(self.gone(&path, "removed below")) };
         let mut node = self.node_of(ino, &found, &path)?;
         if lock(&self.known).get(&ino).is_some_and(|known| known.unlinked) {
             node.inode.nlink = 0;
@@ -210,7 +210,7 @@ impl View {
         if ino != ROOT
             && self.engine.number_of(found.device, found.ino, found.btime, ino < crate::engine::LOWER)? != ino
         {
-            return Err(self.changed(path, "replaced below"));
+            return Err(self.gone(path, "replaced below"));
         }
         self.judge(found, path)?;
         let mut inode = found.inode(path);
@@ -273,6 +273,12 @@ impl View {
         }
         let error = self.changed(path, "replaced below");
         if self.at.is_some() { Err(error) } else { Ok(()) }
+    }
+
+    /// An inode below is not at its path any more: a snapshot has lost it, and who looks through a pen finds by its name what is there now.
+    fn gone(&self, path: &[u8], what: &'static str) -> Error {
+        let error = self.changed(path, what);
+        if self.at.is_some() { error } else { Error::Stale }
     }
 
     fn changed(&self, path: &[u8], what: &'static str) -> Error {

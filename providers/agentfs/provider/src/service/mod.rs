@@ -2,11 +2,13 @@
 //!
 //! - [`Service`] implements the contract; `listen` is its socket, and when it ends.
 //! - `opened` opens the tree and finds snapshots in it; `standing` is what should be mounted, `mounted` what is.
+//! - `git` gives a new branch its own copies of what Git changes in place.
 //! - `record` is what travels with snapshots and branches, `tree` reads snapshots by paths.
 //!
 //! **After a kill**, or the machine's: what is in the tree says which branches there are and where; files in `views` say it of views. They are
 //! mounted again when the service starts, before it answers anybody.
 
+mod git;
 mod listen;
 mod mounted;
 mod opened;
@@ -234,7 +236,7 @@ impl Provider for Service {
     fn destroy(&self, place: &Place<'_>, request: &DestroyRequest, cx: &Context<'_>) -> Result<Done> {
         let (open, shelf) = match self.need(place.store) {
             Err(error) if error.kind == ErrorKind::NotFound && lock(&self.closed).is_none() => return Ok(Done {}),
-            Err(error) if lock(&self.closed).is_some() => return self.destroy_in_closed(request, error),
+            Err(_) if lock(&self.closed).is_some() => return self.destroy_in_closed(place.store, request),
             other => other?,
         };
         match request {
@@ -331,6 +333,7 @@ impl Provider for Service {
         let (at, branch) = self.grow(&open, &shelf, number, target, &request.name)?;
         let made = Dir::open(&at)
             .and_then(|dir| ah_repository::own(&dir, label.repository.as_ref(), cx))
+            .inspect(|_| git::take_over(&at))
             .and_then(|notes| patiently(cx, || open.tree.sync()).map_err(|e| cannot(&e)).map(|()| notes))
             // Nobody is there any more who would work in it.
             .and_then(|notes| cx.check_cancelled().map(|()| notes));

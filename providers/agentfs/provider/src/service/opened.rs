@@ -122,7 +122,10 @@ impl Service {
             let error = fail(format!("cannot open the AgentFS tree of {}", lower.display()), e);
             match e {
                 ah_agentfs::Error::OtherLower => {
-                    error.with_hint("if the directory was moved: `ah agent fs branches` where it is now")
+                    error.with_hint(
+                        "if the directory was moved: `ah agent fs branches` where it is now; if it is gone for good: `ah agent fs rm` what \
+                         `ah agent fs branches` and `ah agent fs snapshots` list of AgentFS, then repeat",
+                    )
                 }
                 _ => error,
             }
@@ -187,7 +190,16 @@ impl Service {
                         return Err(fail(format!("cannot make an AgentFS tree of {}", path.display()), &error));
                     }
                 }
-                self.open_tree(&path)?
+                match self.open_tree(&path) {
+                    Err(error) if error.kind == ErrorKind::FailedPrecondition && self.is_of_no_use()? => {
+                        std::fs::remove_dir_all(self.path.join(TREE))
+                            .map_err(|e| Error::from_io("cannot remove an AgentFS tree that nothing is in", &e))?;
+                        Workspace::create(&self.path.join(TREE), &path)
+                            .map_err(|e| fail(format!("cannot make an AgentFS tree of {}", path.display()), &e))?;
+                        self.open_tree(&path)?
+                    }
+                    opened => opened?,
+                }
             }
         };
         if !open.tree.is_lower(stat.st_dev, stat.st_ino) {
@@ -212,6 +224,12 @@ impl Service {
             .map_err(|e| fail("cannot open the AgentFS tree", &e))
     }
 
+    /// Whether neither a branch nor a snapshot is in the tree, which is not open, since another directory is where the one was that it was made for.
+    fn is_of_no_use(&self) -> Result<bool> {
+        let tree = self.closed_tree()?;
+        Ok(tree.branches().is_empty() && tree.snapshots().is_empty())
+    }
+
     /// The branches, as references.
     pub(super) fn references(&self, tree: &Workspace) -> Result<Vec<Reference>> {
         tree.branches().iter().map(|branch| Reference::new(self.shown(Some(branch.id)).source())).collect()
@@ -225,14 +243,30 @@ impl Service {
         Ok(Reclaimed { held, ..Reclaimed::default() })
     }
 
-    /// As `destroy`, where the tree is not open, since the directory that was branched is not there: as if that were empty. `why` says why.
-    pub(super) fn destroy_in_closed(&self, request: &DestroyRequest, why: Error) -> Result<Done> {
-        // Snapshots go with their branch's store; one at a time would be read again for each.
-        let DestroyRequest::Clone(reference) = request else { return Err(why) };
-        let branch = self.branch_of(reference)?;
+    /// As `destroy`, where the tree is not open, since the directory that was branched is not there: as if that were empty.
+    pub(super) fn destroy_in_closed(&self, store: &Dir, request: &DestroyRequest) -> Result<Done> {
         let cannot = |e: ah_agentfs::Error| fail("cannot remove it from the AgentFS tree", &e);
         let _opening = lock(&self.opening);
         let tree = self.closed_tree()?;
+        let branch = match request {
+            DestroyRequest::Clone(reference) => self.branch_of(reference)?,
+            DestroyRequest::Snapshot(reference) => {
+                let shelf = Shelf::of(store)?;
+                let is_it = |label: &SnapshotLabel| {
+                    shelf.as_ref().is_some_and(|shelf| shelf.key == label.shelf)
+                        && label.id.as_str() == reference.as_str()
+                };
+                let found = tree
+                    .snapshots()
+                    .into_iter()
+                    .find(|info| SnapshotLabel::decode(&info.label).as_ref().is_some_and(is_it));
+                if let Some(info) = found {
+                    tree.delete_snapshot(info.id).map_err(cannot)?;
+                    tree.sync().map_err(cannot)?;
+                }
+                return Ok(Done {});
+            }
+        };
         let label = tree.branches().into_iter().find(|info| info.id == branch).map(|info| info.label);
         match tree.delete_branch(branch) {
             Ok(()) | Err(ah_agentfs::Error::NotFound) => {}

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags, openat, statx};
 
+mod agentfs;
 mod filesystem;
 
 const FILES_A_DIR: usize = 100;
@@ -39,9 +40,11 @@ fn main() -> Result<()> {
                 user: user.first().map(|user| user.parse()).transpose()?,
             })
         }
+        ["agentfs", dir, files, depth] => agentfs::run(Path::new(dir), files.parse()?, depth.parse()?),
+        ["calls", what @ ("open" | "stat"), file, count] => agentfs::calls(what, Path::new(file), count.parse()?),
         _ => bail!(
             "usage: ah-bench-tools gen DIR FILES | change DIR FILES COUNT SEED | list DIR OUT | statx DIR LIST\n\
-             | filesystem btrfs|zfs DIR AH FILES SNAPSHOTS RUNS [UID]\n\
+             | filesystem btrfs|zfs DIR AH FILES SNAPSHOTS RUNS [UID] | agentfs DIR FILES DEPTH | calls open|stat FILE COUNT\n\
              gen makes FILES files of about 1 KiB; change edits one line in each of COUNT of them, spread evenly;\n\
              list writes the names of all files, NUL-separated; statx looks at each of them from two threads"
         ),

@@ -4,7 +4,7 @@ Each place is a directory that can be written over the same lower one, on the sa
 that a noisy machine is as unkind to all.
 """
 
-import json, os, pathlib, shutil, statistics, subprocess, time
+import os, pathlib, shutil, statistics, subprocess, time
 
 DISK, OURS = "the disk itself", "AgentFS"
 FILES = 10_000
@@ -18,6 +18,10 @@ def run(command, **options):
     if done.returncode:
         raise SystemExit(f"error: {command}\n{done.stdout}{done.stderr}")
     return done.stdout.strip()
+
+
+def rounds(bench):
+    return max(3, bench.options.runs // 3)
 
 
 class Places:
@@ -161,9 +165,8 @@ def measure(bench):
     lower.mkdir()
     (lower / "a").write_text("a\n")
     found = {}
-    rounds = max(3, bench.options.runs // 3)
     with Places(bench, lower) as places:
-        for number in range(rounds):
+        for number in range(rounds(bench)):
             for name, at in places.items():
                 work(bench, name, at, made, found, number < 2)
         table(bench, found)

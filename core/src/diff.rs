@@ -196,8 +196,10 @@ impl Workspace {
             (Side::Workspace, Some(root)) => Ok(Source::Directory { root, skip: &skip }),
             (Side::Workspace, None) => Err(Error::new(ErrorKind::Internal, "a diff without the workspace it needs")),
         };
-        let mut changes =
-            walk::diff(&source(&request.from)?, &source(&request.to)?, &request.paths, request.times, &cx)?;
+        // Never told, so never looked at: what a repository is made of can be most of a tree.
+        let pass_over = |path: &RelPath| leaves_out.is_never_told(path);
+        let (from, to) = (source(&request.from)?, source(&request.to)?);
+        let mut changes = walk::diff(&from, &to, &request.paths, request.times, &pass_over, &cx)?;
         leaves_out.take_out_of(&mut changes.changes);
         Ok(changes)
     }
@@ -216,10 +218,13 @@ struct LeavesOut<'a> {
 }
 
 impl LeavesOut<'_> {
+    /// Whatever it is.
+    fn is_never_told(&self, path: &RelPath) -> bool {
+        path.components().any(|name| name == b".git") || self.own_state.iter().any(|own| path.starts_with(own))
+    }
+
     fn skips(&self, path: &RelPath, kind: EntryKind, size: u64) -> bool {
-        path.components().any(|name| name == b".git")
-            || self.own_state.iter().any(|own| path.starts_with(own))
-            || self.ignores.as_ref().is_some_and(|ignores| ignores.left_out(path, kind, size))
+        self.is_never_told(path) || self.ignores.as_ref().is_some_and(|ignores| ignores.left_out(path, kind, size))
     }
 
     fn take_out_of(&self, changes: &mut Vec<Change>) {

@@ -3,7 +3,8 @@
 use std::os::unix::ffi::OsStrExt;
 
 use ah_plugin_api::{
-    DestroyRequest, Dir, Durability, Error, ErrorKind, FileName, ListRequest, ReclaimRequest, Reference, Result,
+    DestroyRequest, Dir, Durability, Error, ErrorKind, FileName, ListRequest, ProviderName, ReclaimRequest, Reference,
+    Result,
 };
 use serde::Serialize;
 
@@ -184,25 +185,38 @@ fn take_away(engine: &Engine, file: &BranchFile, served: &Served) -> Result<()> 
 
 /// Refuses if branches live in one of the workspace's stores, which would go with it.
 pub(crate) fn refuse_held_by_store(workspace: &Workspace) -> Result<()> {
+    let branches = all(workspace.engine.home())?;
+    let mut held = Vec::new();
     for name in workspace.stores()? {
-        let served = workspace.serve(&name)?;
-        let request = ReclaimRequest { auto: true, forgotten: Vec::new() };
-        let held = served.provider.reclaim(&served.place(), &request, &workspace.context())?.held;
-        if held.is_empty() {
-            continue;
+        match held_by_store(workspace, &name) {
+            Ok(mut answer) => held.append(&mut answer),
+            // It cannot be asked now. A branch that lives in the workspace's folder says so by its reference.
+            Err(_) => {
+                let folder = format!("/workspaces/{}/", workspace.id);
+                let mine = branches.iter().filter(|file| file.record.provider == name);
+                let references = mine.filter_map(|file| file.record.reference.clone());
+                held.extend(references.filter(|reference| reference.as_str().contains(&folder)));
+            }
         }
-        let branches = all(workspace.engine.home())?;
-        let name_of = |reference: &Reference| {
-            let file = branches.iter().find(|file| file.record.reference.as_ref() == Some(reference));
-            file.map_or_else(|| reference.to_string(), |file| text::shell(file.record.name.as_ref()))
-        };
-        let names: Vec<String> = held.iter().map(name_of).collect();
-        let message =
-            format!("what was branched from {} lives in its store: {}", workspace.root().display(), names.join(", "));
-        return Err(Error::new(ErrorKind::FailedPrecondition, message)
-            .with_hint(format!("take those away first: ah agent fs rm {}", names.join(" "))));
     }
-    Ok(())
+    if held.is_empty() {
+        return Ok(());
+    }
+    let name_of = |reference: &Reference| {
+        let file = branches.iter().find(|file| file.record.reference.as_ref() == Some(reference));
+        file.map_or_else(|| reference.to_string(), |file| text::shell(file.record.name.as_ref()))
+    };
+    let names: Vec<String> = held.iter().map(name_of).collect();
+    let message =
+        format!("what was branched from {} lives in its store: {}", workspace.root().display(), names.join(", "));
+    Err(Error::new(ErrorKind::FailedPrecondition, message)
+        .with_hint(format!("take those away first: ah agent fs rm {}", names.join(" "))))
+}
+
+fn held_by_store(workspace: &Workspace, name: &ProviderName) -> Result<Vec<Reference>> {
+    let served = workspace.serve(name)?;
+    let request = ReclaimRequest { auto: true, forgotten: Vec::new() };
+    Ok(served.provider.reclaim(&served.place(), &request, &workspace.context())?.held)
 }
 
 /// Has each provider take out of its store what it knows of: snapshots that no timeline names, and what destroyed ones left. Files may

@@ -96,7 +96,7 @@ impl<'a> Shelf<'a> {
                 other => return other,
             }
         }
-        diff(&self.open(from, cx)?, &self.open(to, cx)?, paths, times, cx)
+        diff(&self.open(from, cx)?, &self.open(to, cx)?, paths, times, &|_| false, cx)
     }
 
     /// An unnamed file for `size` bytes that are looked at and thrown away.
@@ -304,7 +304,7 @@ pub(crate) fn same_contents(
     same_bytes(a.as_fd(), b.as_fd()).map_err(|e| io(format!("cannot compare {a_path}"), e))
 }
 
-/// The differences between two trees, by comparing them entry by entry. The order is the contract's.
+/// The differences between two trees, by comparing them entry by entry, but for what `pass_over` says and all below it. The order is the contract's.
 ///
 /// # Errors
 /// Those of both sources.
@@ -313,9 +313,10 @@ pub(crate) fn diff(
     to: &Source<'_>,
     paths: &[RelPath],
     times: bool,
+    pass_over: &dyn Fn(&RelPath) -> bool,
     cx: &Context<'_>,
 ) -> Result<Changes> {
-    let mut walk = Walk { from, to, times, cx, changes: Vec::new(), seen: 0 };
+    let mut walk = Walk { from, to, times, pass_over, cx, changes: Vec::new(), seen: 0 };
     let mut tops: Vec<&RelPath> = paths.iter().collect();
     tops.sort();
     tops.dedup();
@@ -337,6 +338,7 @@ struct Walk<'a, 'c> {
     from: &'a Source<'a>,
     to: &'a Source<'a>,
     times: bool,
+    pass_over: &'a dyn Fn(&RelPath) -> bool,
     cx: &'a Context<'c>,
     changes: Vec<Change>,
     seen: u64,
@@ -348,6 +350,9 @@ impl Walk<'_, '_> {
         if self.seen.is_multiple_of(512) {
             self.cx.check_cancelled()?;
             self.cx.progress("comparing", self.seen, None);
+        }
+        if (self.pass_over)(path) {
+            return Ok(());
         }
         let is_dir = |entry: &Option<Entry>| entry.as_ref().is_some_and(|entry| entry.kind == EntryKind::Dir);
         let (from_dir, to_dir) = (is_dir(&before), is_dir(&after));

@@ -147,7 +147,7 @@ fn differences(ground: &Ground<'_>, wish: &Wish<'_>, cx: &Context<'_>) -> Result
         // Nothing that one provider says of contents means anything to another: both are read.
         Some(shelf) => {
             let present = shelf.strange().open(from, cx)?;
-            walk::diff(&present, &ground.shelf.open(to, cx)?, &tops, wish.exact_times, cx)?
+            walk::diff(&present, &ground.shelf.open(to, cx)?, &tops, wish.exact_times, &|_| false, cx)?
         }
         None if wish.safety.tree.is_some() && wish.safety.tree == wish.target.tree && !wish.exact_times => {
             return Ok(Vec::new());

@@ -107,6 +107,14 @@ impl Workspace {
         engine::check(store, lower, repair)
     }
 
+    /// Has a store in which there is neither a branch nor a snapshot grow from another lower directory, when it is opened again. Numbers go on: none is
+    /// given twice.
+    ///
+    /// Errors: [`Error::Busy`] if there is a branch or a snapshot.
+    pub fn begin_anew(&self, lower: &Path) -> Result<()> {
+        self.engine.begin_anew(lower)
+    }
+
     /// Whether the directory with this device (`st_dev`) and inode is the lower one, wherever it is now.
     pub fn is_lower(&self, device: u64, ino: u64) -> bool {
         self.engine.lower.is(device, ino)

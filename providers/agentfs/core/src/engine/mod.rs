@@ -158,12 +158,16 @@ impl Engine {
             return Err(Error::Exists);
         }
         Base::create(&directory.join("rows.redb"))?;
-        let text = format!("agentfs {FORMAT}\n{}", lower.identity());
-        let temporary = directory.join("format.new");
-        std::fs::write(&temporary, text).map_err(Error::io("making the store"))?;
-        File::open(&temporary).and_then(|file| file.sync_all()).map_err(Error::io("making the store"))?;
-        std::fs::rename(&temporary, directory.join("format")).map_err(Error::io("making the store"))?;
-        File::open(directory).and_then(|dir| dir.sync_all()).map_err(Error::io("making the store"))
+        write_format(directory, &lower)
+    }
+
+    /// See [`crate::Workspace::begin_anew`].
+    pub(crate) fn begin_anew(&self, lower: &Path) -> Result<()> {
+        let state = read_lock(&self.state);
+        if !state.snapshots.is_empty() || state.lines.values().any(|line| line.pen) {
+            return Err(Error::Busy("there is a branch or a snapshot"));
+        }
+        write_format(&self.directory, &Lower::open(lower)?)
     }
 
     /// Opens a store.
@@ -452,6 +456,15 @@ fn patiently<T>(mut open: impl FnMut() -> Result<T>) -> Result<T> {
 
 /// Set in the numbers of inodes below that keep their own.
 pub(crate) const LOWER: u64 = 1 << 48;
+
+fn write_format(directory: &Path, lower: &Lower) -> Result<()> {
+    let text = format!("agentfs {FORMAT}\n{}", lower.identity());
+    let temporary = directory.join("format.new");
+    std::fs::write(&temporary, text).map_err(Error::io("making the store"))?;
+    File::open(&temporary).and_then(|file| file.sync_all()).map_err(Error::io("making the store"))?;
+    std::fs::rename(&temporary, directory.join("format")).map_err(Error::io("making the store"))?;
+    File::open(directory).and_then(|dir| dir.sync_all()).map_err(Error::io("making the store"))
+}
 
 /// Checks the store's format, and gives what is written of the lower directory it was made for.
 fn format(directory: &Path) -> Result<String> {

@@ -205,7 +205,11 @@ impl View {
         if !matches!(node.inode.kind, Kind::File | Kind::Directory) {
             return Ok(None);
         }
-        let Some(file) = self.engine.lower.open_file(path)? else { return Err(self.changed(path, "removed below")) };
+        let Some(file) = self.engine.lower.open_file(path)? else {
+            // Where another filesystem is mounted there is an empty directory, which has none.
+            let is_mount = node.inode.kind == Kind::Directory && *device != 0;
+            return if is_mount { Ok(None) } else { Err(self.changed(path, "removed below")) };
+        };
         let found = self.engine.lower.find_open(&file)?;
         if (found.device, found.ino) != (*device, *ino) {
             return Err(self.changed(path, "replaced below"));

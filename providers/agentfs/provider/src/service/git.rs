@@ -8,8 +8,10 @@ use std::io::{self, Read};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
-/// Folders that only grow, or that nobody changes by using the repository.
-const LEFT: [&str; 4] = ["objects", "lfs", "annex", "hooks"];
+use ah_plugin_api::{Context, Result};
+
+/// Folders of a repository that only grow, that nobody changes by using it, or that are of others.
+const LEFT: [&str; 5] = ["objects", "lfs", "annex", "hooks", "worktrees"];
 /// More than that is left below: making a branch costs the same whatever is there.
 const MOST_FILES: usize = 2000;
 const MOST_BYTES: u64 = 64 << 20;
@@ -17,32 +19,40 @@ const MOST_BYTES: u64 = 64 << 20;
 const DEEPEST: usize = 12;
 
 /// Copies them, in a branch that was just mounted. What cannot be copied stays below.
-pub(super) fn take_over(branch: &Path) {
-    let mut room = Room { files: MOST_FILES, bytes: MOST_BYTES };
+///
+/// # Errors
+/// `Cancelled`.
+pub(super) fn take_over(branch: &Path, cx: &Context<'_>) -> Result<()> {
     let git = branch.join(".git");
-    if git.symlink_metadata().is_ok_and(|it| it.is_dir()) {
-        let _ = room.folder(&git, DEEPEST);
+    if !git.symlink_metadata().is_ok_and(|it| it.is_dir()) {
+        return Ok(());
     }
+    Room { files: MOST_FILES, bytes: MOST_BYTES, cx }.folder(&git, DEEPEST)
 }
 
-struct Room {
+struct Room<'a> {
     files: usize,
     bytes: u64,
+    cx: &'a Context<'a>,
 }
 
-impl Room {
-    fn folder(&mut self, at: &Path, deepest: usize) -> io::Result<()> {
-        for entry in std::fs::read_dir(at)?.flatten() {
-            if self.files == 0 {
-                break;
-            }
+impl Room<'_> {
+    /// What lies nearest to the top first: the index, and what packed refs there are.
+    fn folder(&mut self, at: &Path, deepest: usize) -> Result<()> {
+        let Ok(entries) = std::fs::read_dir(at) else { return Ok(()) };
+        let is_repository = at.join("HEAD").is_file();
+        let mut below = Vec::new();
+        for entry in entries.flatten() {
+            self.cx.check_cancelled()?;
             match entry.file_type() {
-                Ok(kind) if kind.is_file() => drop(self.file(&entry)),
-                Ok(kind) if kind.is_dir() && deepest > 0 && !LEFT.iter().any(|left| entry.file_name() == *left) => {
-                    let _ = self.folder(&entry.path(), deepest - 1);
-                }
+                Ok(kind) if kind.is_file() && self.files > 0 => drop(self.file(&entry)),
+                Ok(kind) if kind.is_dir() => below.push(entry.file_name()),
                 _ => {}
             }
+        }
+        if deepest > 0 {
+            below.retain(|name| !(is_repository && LEFT.iter().any(|left| name == *left)));
+            below.iter().try_for_each(|name| self.folder(&at.join(name), deepest - 1))?;
         }
         Ok(())
     }

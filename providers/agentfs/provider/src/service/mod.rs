@@ -73,9 +73,12 @@ fn alone<'a>(busy: &'a RwLock<()>, cx: &Context<'_>) -> Result<RwLockWriteGuard<
 }
 
 /// Does what may take long, and says meanwhile that it goes on.
-fn patiently<T: Send>(cx: &Context<'_>, work: impl FnOnce() -> T + Send) -> T {
+fn patiently<T: Send>(cx: &Context<'_>, work: impl Fn() -> T + Sync) -> T {
     std::thread::scope(|scope| {
-        let worker = scope.spawn(work);
+        let Ok(worker) = std::thread::Builder::new().spawn_scoped(scope, &work) else {
+            // The user has no thread to spare: then without a sign.
+            return work();
+        };
         let began = Instant::now();
         while !worker.is_finished() {
             if began.elapsed() < SIGN {
@@ -115,12 +118,14 @@ fn no_snapshot(reference: &Reference) -> Error {
 impl Service {
     /// Whether nothing is mounted, nor being mounted: who mounts may wait for somebody else's filesystem, and the caller does not.
     fn is_idle(&self) -> bool {
-        self.current().is_none_or(|open| match open.mounted.try_lock() {
-            Ok(mut mounted) => {
-                mounted.look();
-                mounted.is_empty()
-            }
-            Err(_) => false,
+        self.current().is_none_or(|open| {
+            let mut mounted = match open.mounted.try_lock() {
+                Ok(mounted) => mounted,
+                Err(TryLockError::Poisoned(mounted)) => mounted.into_inner(),
+                Err(TryLockError::WouldBlock) => return false,
+            };
+            mounted.look();
+            mounted.is_empty()
         })
     }
 
@@ -333,7 +338,7 @@ impl Provider for Service {
         let (at, branch) = self.grow(&open, &shelf, number, target, &request.name)?;
         let made = Dir::open(&at)
             .and_then(|dir| ah_repository::own(&dir, label.repository.as_ref(), cx))
-            .inspect(|_| git::take_over(&at))
+            .and_then(|notes| git::take_over(&at, cx).map(|()| notes))
             .and_then(|notes| patiently(cx, || open.tree.sync()).map_err(|e| cannot(&e)).map(|()| notes))
             // Nobody is there any more who would work in it.
             .and_then(|notes| cx.check_cancelled().map(|()| notes));
@@ -373,13 +378,8 @@ impl Provider for Service {
         if lock(&self.closed).is_some()
             && let Some(workspace) = place.workspace
             && Shown::around(workspace)?.is_none()
-            && let Err(error) = self.for_lower(workspace)
         {
-            if !request.auto {
-                return Err(error);
-            }
-            cx.log(LogLevel::Warn, &error.to_string());
-            return self.held_in_closed(place.store);
+            self.for_lower(workspace)?;
         }
         let (open, shelf) = match self.need(place.store) {
             Err(error) if error.kind == ErrorKind::NotFound && lock(&self.closed).is_none() => {

@@ -20,6 +20,9 @@ use crate::home::{Shown, path_of, root_number};
 /// So long the kernel is waited for that lets something go.
 const PATIENCE: Duration = Duration::from_secs(1);
 
+/// Who is in something longer than that, works there.
+const SHORT_USE: Duration = Duration::from_millis(500);
+
 /// A tree at a place.
 pub(super) struct Place {
     mount: Mount,
@@ -139,16 +142,27 @@ impl Place {
     /// # Errors
     /// `Busy`, with the process named.
     fn unmount(&mut self) -> Result<()> {
-        match self.mount.unmount_within(PATIENCE) {
-            Err(busy @ ah_agentfs_fuse::Error::Busy(_)) => {
-                // Who it is; they may have left meanwhile.
-                if let Ok(root) = Dir::open(self.mount.at()) {
-                    refuse_if_used(&root)?;
+        let began = Instant::now();
+        loop {
+            match self.mount.unmount_within(PATIENCE) {
+                // A process that is just being started has open what the one has that starts it, until it is another program.
+                Err(ah_agentfs_fuse::Error::Busy(_)) if began.elapsed() < SHORT_USE => {
+                    std::thread::sleep(Duration::from_millis(5));
                 }
-                self.mount.unmount_within(PATIENCE).map_err(|_| refused(&busy)).and_then(|gone| self.let_go(gone))
+                Err(busy @ ah_agentfs_fuse::Error::Busy(_)) => {
+                    // Who it is; they may have left meanwhile.
+                    if let Ok(root) = Dir::open(self.mount.at()) {
+                        refuse_if_used(&root)?;
+                    }
+                    return self
+                        .mount
+                        .unmount_within(PATIENCE)
+                        .map_err(|_| refused(&busy))
+                        .and_then(|gone| self.let_go(gone));
+                }
+                Ok(gone) => return self.let_go(gone),
+                Err(error) => return Err(refused(&error)),
             }
-            Ok(gone) => self.let_go(gone),
-            Err(error) => Err(refused(&error)),
         }
     }
 

@@ -7,11 +7,12 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use ah_agentfs::{Options, SnapshotId as Number, View as Tree, Workspace};
-use ah_plugin_api::{Context, DestroyRequest, Dir, Done, Error, ErrorKind, Reclaimed, Reference, Result, SnapshotId};
+use ah_plugin_api::{Context, DestroyRequest, Dir, Done, Error, ErrorKind, Reference, Result, SnapshotId};
 use ah_provider_directory::failed;
 
 use super::mounted::{Mounted, make_ready, remove_folder};
 use super::record::{PlaceLabel, SnapshotLabel};
+use super::standing::names_in;
 use super::{Service, fail, lock, no_snapshot, patiently};
 use crate::home::{self, Shelf};
 
@@ -191,11 +192,7 @@ impl Service {
                     }
                 }
                 match self.open_tree(&path) {
-                    Err(error) if error.kind == ErrorKind::FailedPrecondition && self.is_of_no_use()? => {
-                        std::fs::remove_dir_all(self.path.join(TREE))
-                            .map_err(|e| Error::from_io("cannot remove an AgentFS tree that nothing is in", &e))?;
-                        Workspace::create(&self.path.join(TREE), &path)
-                            .map_err(|e| fail(format!("cannot make an AgentFS tree of {}", path.display()), &e))?;
+                    Err(error) if error.kind == ErrorKind::FailedPrecondition && self.begin_anew(&path)? => {
                         self.open_tree(&path)?
                     }
                     opened => opened?,
@@ -224,23 +221,23 @@ impl Service {
             .map_err(|e| fail("cannot open the AgentFS tree", &e))
     }
 
-    /// Whether neither a branch nor a snapshot is in the tree, which is not open, since another directory is where the one was that it was made for.
-    fn is_of_no_use(&self) -> Result<bool> {
+    /// Has the tree, which is not open, grow from another directory than it was made for, if neither a branch nor a snapshot is in it. Gives whether.
+    fn begin_anew(&self, lower: &Path) -> Result<bool> {
         let tree = self.closed_tree()?;
-        Ok(tree.branches().is_empty() && tree.snapshots().is_empty())
+        if !tree.branches().is_empty() || !tree.snapshots().is_empty() {
+            return Ok(false);
+        }
+        // None of them can be mounted any more, and none is.
+        for view in names_in(&self.views()?)? {
+            self.forget_view(&view)?;
+        }
+        tree.begin_anew(lower).map_err(|e| fail(format!("cannot make an AgentFS tree of {}", lower.display()), &e))?;
+        Ok(true)
     }
 
     /// The branches, as references.
     pub(super) fn references(&self, tree: &Workspace) -> Result<Vec<Reference>> {
         tree.branches().iter().map(|branch| Reference::new(self.shown(Some(branch.id)).source())).collect()
-    }
-
-    /// As an automatic `reclaim`, where the tree is not open.
-    pub(super) fn held_in_closed(&self, store: &Dir) -> Result<Reclaimed> {
-        let is_home = Shelf::of(store)?.is_some_and(|shelf| shelf.home.is_none());
-        let _opening = lock(&self.opening);
-        let held = if is_home { self.references(&self.closed_tree()?)? } else { Vec::new() };
-        Ok(Reclaimed { held, ..Reclaimed::default() })
     }
 
     /// As `destroy`, where the tree is not open, since the directory that was branched is not there: as if that were empty.

@@ -197,7 +197,7 @@ impl Workspace {
             (Side::Workspace, None) => Err(Error::new(ErrorKind::Internal, "a diff without the workspace it needs")),
         };
         // Never told, so never looked at: what a repository is made of can be most of a tree.
-        let pass_over = |path: &RelPath| leaves_out.is_never_told(path);
+        let pass_over = |path: &RelPath| not_of_the_work(path, leaves_out.own_state);
         let (from, to) = (source(&request.from)?, source(&request.to)?);
         let mut changes = walk::diff(&from, &to, &request.paths, request.times, &pass_over, &cx)?;
         leaves_out.take_out_of(&mut changes.changes);
@@ -210,6 +210,11 @@ impl Workspace {
     }
 }
 
+/// Whether `path` is part of a repository or of what `ah` keeps, or below: neither compared nor restored, whoever captured it.
+pub(crate) fn not_of_the_work(path: &RelPath, own_state: &[RelPath]) -> bool {
+    path.components().any(|name| name == b".git") || own_state.iter().any(|own| path.starts_with(own))
+}
+
 /// What is no difference, whoever captured it.
 struct LeavesOut<'a> {
     own_state: &'a [RelPath],
@@ -218,13 +223,9 @@ struct LeavesOut<'a> {
 }
 
 impl LeavesOut<'_> {
-    /// Whatever it is.
-    fn is_never_told(&self, path: &RelPath) -> bool {
-        path.components().any(|name| name == b".git") || self.own_state.iter().any(|own| path.starts_with(own))
-    }
-
     fn skips(&self, path: &RelPath, kind: EntryKind, size: u64) -> bool {
-        self.is_never_told(path) || self.ignores.as_ref().is_some_and(|ignores| ignores.left_out(path, kind, size))
+        not_of_the_work(path, self.own_state)
+            || self.ignores.as_ref().is_some_and(|ignores| ignores.left_out(path, kind, size))
     }
 
     fn take_out_of(&self, changes: &mut Vec<Change>) {

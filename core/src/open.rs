@@ -131,7 +131,7 @@ impl Engine {
     fn give_up(&self, record: WorkspaceRecord, root: &Path) -> Result<()> {
         let (id, is_branch) = (record.id.clone(), record.branch.is_some());
         let workspace = self.handle(record, root.to_owned());
-        // What its branches are made of may be in its stores.
+        // Its branches would lose what they grew from.
         if is_branch || !workspace.state()?.snapshots.is_empty() || !workspace.branches()?.is_empty() {
             let message = format!("{} has a timeline of its own", root.display());
             return Err(Error::new(ErrorKind::Conflict, message)

@@ -10,6 +10,8 @@ use std::collections::HashMap;
 
 use ah_plugin_api::{Omission, OmitReason, RelPath, Snapshot};
 
+use crate::diff::not_of_the_work;
+
 pub(crate) use ah_rules::STAGING_PREFIX;
 
 /// Which paths a restore is about.
@@ -51,9 +53,7 @@ impl Scope {
 
 /// Whether `path` is out of reach for every restore.
 pub(crate) fn untouchable(path: &RelPath, own_state: &[RelPath]) -> bool {
-    path.components().any(|name| name == b".git")
-        || path.components().next().is_some_and(ah_rules::is_staging)
-        || own_state.iter().any(|own| path.starts_with(own))
+    not_of_the_work(path, own_state) || path.components().next().is_some_and(ah_rules::is_staging)
 }
 
 /// What a snapshot left out, to be asked by path.

@@ -8,6 +8,7 @@
 //! - [`Views`] remembers which snapshots are shown, where a view is no mount that would say so itself; [`refuse_if_used`] asks whether
 //!   somebody is in one.
 //! - [`Process`] says what each process uses, for whoever is told that something is in use.
+//! - [`unescape`] reads paths where not every byte may stand.
 //! - [`failed`] turns an error of the operating system into one of the contract, [`look`] asks for an entry's attributes.
 //!
 //! Not here: making snapshots, and anything that only one filesystem has.
@@ -19,6 +20,7 @@ mod climb;
 mod compare;
 mod entry;
 mod mounts;
+mod percent;
 mod processes;
 mod tree;
 mod views;
@@ -28,6 +30,7 @@ pub use climb::{Climbed, climb, climb_by_other_mounts, path_of};
 pub use compare::{Comparison, Side, Touched};
 pub use entry::{MASK, entry_of, failed, look, mount_of, names};
 pub use mounts::{Mount, Mounts, boot_id, has_capability, in_first_user_namespace};
+pub use percent::unescape;
 pub use processes::{How, Process, Use};
 pub use tree::Tree;
 pub use views::{Views, refuse_if_used};

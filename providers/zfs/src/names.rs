@@ -133,7 +133,7 @@ fn checked(name: String) -> Result<CString> {
     CString::new(name).map_err(|_| Error::new(ErrorKind::InvalidArgument, "a dataset's name with a NUL in it"))
 }
 
-/// Text for a property: control characters, `%` and what is not UTF-8 as `%` and two hexadecimal digits, the rest as it is.
+/// Text for a property: control characters, `%` and what is not UTF-8 as `%` and two hexadecimal digits, the rest as it is. `unescape` reads it.
 pub(crate) fn escape(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
     for chunk in bytes.utf8_chunks() {
@@ -149,26 +149,10 @@ pub(crate) fn escape(bytes: &[u8]) -> String {
     text
 }
 
-/// The bytes that [`escape`] was given; none if it never gives that.
-pub(crate) fn unescape(text: &[u8]) -> Option<Vec<u8>> {
-    let mut out = Vec::with_capacity(text.len());
-    let mut rest = text;
-    while let Some((&first, after)) = rest.split_first() {
-        if first == b'%' {
-            let digits = std::str::from_utf8(after.get(..2)?).ok()?;
-            out.push(u8::from_str_radix(digits, 16).ok()?);
-            rest = &after[2..];
-        } else {
-            out.push(first);
-            rest = after;
-        }
-    }
-    Some(out)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ah_provider_directory::unescape;
 
     fn key() -> Key {
         Key::parse("0123456789abcdef").unwrap()

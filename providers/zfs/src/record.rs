@@ -10,8 +10,9 @@ use ah_plugin_api::{
     Durability, Error, ErrorKind, Omission, Reference, RelPath, Result, Snapshot, SnapshotId, SnapshotRequest,
     Timestamp,
 };
+use ah_provider_directory::unescape;
 
-use crate::names::{Key, escape, unescape};
+use crate::names::{Key, escape};
 
 /// What all names begin with. ZFS wants a colon in them, and recommends a reversed domain name.
 const PREFIX: &str = "org.ah-project:";

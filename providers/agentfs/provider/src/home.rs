@@ -18,7 +18,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use ah_plugin_api::{Dir, Error, ErrorKind, Result};
-use ah_provider_directory::{Mounts, failed, look};
+use ah_provider_directory::{Mounts, failed, look, unescape};
 use rustix::fs::{Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 
@@ -196,18 +196,7 @@ impl Shown {
         let text = std::str::from_utf8(source).ok()?.strip_prefix(SOURCE)?;
         let (path, branch) = text.rsplit_once('#')?;
         let branch = if branch == "view" { None } else { Some(branch.parse().ok()?) };
-        let mut home = Vec::with_capacity(path.len());
-        let mut rest = path.as_bytes();
-        while let Some((&first, after)) = rest.split_first() {
-            rest = after;
-            if first == b'%' {
-                let digits = std::str::from_utf8(after.get(..2)?).ok()?;
-                home.push(u8::from_str_radix(digits, 16).ok()?);
-                rest = &after[2..];
-            } else {
-                home.push(first);
-            }
-        }
+        let home = unescape(path.as_bytes())?;
         Some(Self { home: PathBuf::from(OsString::from_vec(home)), branch })
     }
 

@@ -1,4 +1,5 @@
-//! The contract's suite on branches of AgentFS, as root and as an ordinary user. From the library and over a socket it is in `ah-conformance`.
+//! The contract's suite on branches of AgentFS, as root and as an ordinary user. From the library and over a socket it is
+//! `ah agent fs check` that runs it, by hand.
 
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used)]

@@ -5,10 +5,11 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
 use ah_plugin_api::{Error, ErrorKind, Reference, Result};
+use ah_provider_directory::unescape;
 use rustix::fs::FlockOperation;
 use serde::{Deserialize, Serialize};
 
-use crate::names::{escape, unescape};
+use crate::names::escape;
 use crate::store::Store;
 
 const PREFIX: &str = "clone-";

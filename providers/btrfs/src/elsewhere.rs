@@ -283,7 +283,7 @@ fn write(store: &Dir, note: &Note) -> Result<std::fs::File> {
 /// Takes the store's depot away if it is empty and nobody puts anything into it, and the folder of depots if it was the last: nobody else
 /// would.
 pub(crate) fn remove_if_empty(store: &Dir, depot: BorrowedFd<'_>, path: &Path) -> bool {
-    if rustix::fs::flock(depot, FlockOperation::NonBlockingLockExclusive).is_err() {
+    if !lock_soon(depot) {
         return false;
     }
     let gone = remove_locked(store, depot, path);
@@ -291,10 +291,22 @@ pub(crate) fn remove_if_empty(store: &Dir, depot: BorrowedFd<'_>, path: &Path) -
     gone
 }
 
+/// Locks it, unless somebody has it for longer than it takes to start a process: until that is another program, it has what the one has that
+/// starts it.
+fn lock_soon(fd: BorrowedFd<'_>) -> bool {
+    for _ in 0..40 {
+        if rustix::fs::flock(fd, FlockOperation::NonBlockingLockExclusive).is_ok() {
+            return true;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    false
+}
+
 fn remove_locked(store: &Dir, depot: BorrowedFd<'_>, path: &Path) -> bool {
     // Before it was locked, somebody else may have taken it away, and yet somebody else made another one.
     let Ok(Some(file)) = open_note(store, NOTE) else { return false };
-    if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() || !is_noted(store, &file) {
+    if !lock_soon(file.as_fd()) || !is_noted(store, &file) {
         return false;
     }
     let Ok(note) = Note::parse(&file) else { return false };

@@ -535,6 +535,40 @@ fn what_is_changed_below_is_never_shown_as_something_else() {
 }
 
 #[test]
+fn what_a_branch_changed_is_told_whatever_is_done_in_the_workspace() {
+    Bench::each(|bench| {
+        bench.0.write("both", "of both");
+        let (first, second) = (bench.branch("first"), bench.branch("second"));
+        bench.sh(&format!("echo 1 > {0}/f; echo 1 > {0}/both; mkdir {0}/new; echo 1 > {0}/new/n", first.display()));
+        bench.sh(&format!("echo 2 > {0}/src/main; echo 2 > {0}/both; rm -r {0}/node_modules", second.display()));
+        let before = bench.at(&second, &["snapshot", "-m", "before"]);
+        // The first one's work is brought home, and more is done there.
+        let patch = bench.at(&first, &["diff", "--patch"]);
+        bench.0.write("patch", &format!("{patch}\n"));
+        bench.sh(&format!("cd {} && patch -sp1 < patch && rm patch && rm .gitignore", bench.0.root().display()));
+        assert_eq!(bench.0.read("f").unwrap(), "1\n");
+        assert_eq!(bench.at(&second, &["diff"]), "M\tboth\nD\tnode_modules/\nD\tnode_modules/big\nM\tsrc/main");
+        assert_eq!(bench.at(&first, &["diff"]), "M\tboth\nM\tf\nA\tnew/\nA\tnew/n");
+        // And the second one goes back in its own time.
+        bench.sh(&format!("echo 3 > {0}/src/main; rm {0}/both; echo 3 > {0}/third", second.display()));
+        assert_eq!(bench.at(&second, &["diff", &before]), "D\tboth\nM\tsrc/main\nA\tthird");
+        bench.at(&second, &["restore", &before]);
+        assert_eq!(
+            bench.sh(&format!("cat {0}/src/main {0}/both; ls {0}", second.display())),
+            "2\n2\nboth\nf\nnew\nsrc"
+        );
+        bench.at(&second, &["undo"]);
+        assert_eq!(bench.sh(&format!("cat {0}/src/main {0}/third", second.display())), "3\n3");
+        // What they hold is known, and held.
+        let refused = bench.0.run(["agent", "fs", "rm", "first"]);
+        assert!(refused.code == 4 && refused.stderr.contains("3 changed files"), "{refused:?}");
+        for name in ["first", "second"] {
+            bench.0.fs(["rm", "--force", name]);
+        }
+    });
+}
+
+#[test]
 fn where_it_cannot_be_it_says_why() {
     let bench = Bench::new(User::Me);
     let verdict = |command: &mut Command| {

@@ -164,6 +164,11 @@ impl Fixture {
         Place::new(&self.store).with_workspace(&self.workspace).with_target(&self.folder)
     }
 
+    /// The place with another directory as its workspace.
+    pub(crate) fn place_of<'a>(&'a self, workspace: &'a Dir) -> Place<'a> {
+        self.place_without_workspace().with_workspace(workspace)
+    }
+
     /// The place without a workspace: it may be gone, and nothing but `snapshot`, `probe` and `diff` with it needs it.
     pub(crate) fn place_without_workspace(&self) -> Place<'_> {
         Place::new(&self.store).with_target(&self.folder)

@@ -122,15 +122,14 @@ impl Workspace {
         }
     }
 
-    /// What differs in this branch from the snapshot of `origin` that it grew from. Both are walked: no provider keeps anything
-    /// that would tell it sooner.
+    /// What differs in this branch from the snapshot of `origin` that it grew from.
     ///
     /// # Errors
     /// The provider's.
     pub fn diff_since(&self, origin: &Self, from: SnapshotRecord, options: &DiffOptions) -> Result<DiffReport> {
         let served = origin.serve(&from.provider)?;
         let request = self.diff_request(&from, None, options)?;
-        let changes = self.walked(&served, &request, Some(&self.open_dir()?))?;
+        let changes = self.changes_since_growth(&served, &request)?;
         self.diff_report(from, None, changes)
     }
 
@@ -164,28 +163,37 @@ impl Workspace {
     pub(crate) fn changes(&self, served: &Served, request: &DiffRequest) -> Result<Changes> {
         let with_workspace = request.from == Side::Workspace || request.to == Side::Workspace;
         let dir = with_workspace.then(|| self.open_dir()).transpose()?;
+        self.told(served, request, dir.as_ref(), Capability::Diff)
+    }
+
+    /// The same from a snapshot of another workspace, served by `served`, to this one, which grew from it as a branch.
+    pub(crate) fn changes_since_growth(&self, served: &Served, request: &DiffRequest) -> Result<Changes> {
+        self.told(served, request, Some(&self.open_dir()?), Capability::DiffOfClones)
+    }
+
+    /// Differences by the knowledge of a provider that has it, if it can tell them, else by walking.
+    fn told(&self, served: &Served, request: &DiffRequest, dir: Option<&Dir>, needs: Capability) -> Result<Changes> {
         let mut place = served.place();
-        if let Some(dir) = &dir {
+        if let Some(dir) = dir {
             place = place.with_workspace(dir);
         }
-        let cx = self.context();
-        if served.can(Capability::Diff) {
-            match served.provider.diff(&place, request, &cx) {
+        if served.can(needs) {
+            match served.provider.diff(&place, request, &self.context()) {
                 Err(error) if error.kind == ErrorKind::Unsupported => {}
                 // Who captures everything tells everything.
                 Ok(mut answer) if !served.can(Capability::AppliesPolicy) => {
-                    self.leaves_out(request, with_workspace)?.take_out_of(&mut answer.changes);
+                    self.leaves_out(request, dir.is_some())?.take_out_of(&mut answer.changes);
                     return Ok(answer);
                 }
                 answer => return answer,
             }
         }
-        self.walked(served, request, dir.as_ref())
+        self.walked(served, request, dir)
     }
 
     /// Differences by walking. What is left out of snapshots now, and a provider may have captured all the same, is no difference;
     /// ignored files that are captured by policy are.
-    pub(crate) fn walked(&self, served: &Served, request: &DiffRequest, dir: Option<&Dir>) -> Result<Changes> {
+    fn walked(&self, served: &Served, request: &DiffRequest, dir: Option<&Dir>) -> Result<Changes> {
         let cx = self.context();
         let scratch = self.mounts_dir()?;
         let shelf = Shelf::new(&*served.provider, &served.store, &scratch);

@@ -133,6 +133,8 @@ open_enum! {
         Clone = "clone",
         /// `diff` is answered cheaper than by walking both sides.
         Diff = "diff",
+        /// `diff` also takes as the workspace a clone that grew from a snapshot of the store.
+        DiffOfClones = "diff-of-clones",
         /// `usage` is answered.
         Usage = "usage",
         /// `read_dir`, `read` and `lookup` need no mount.

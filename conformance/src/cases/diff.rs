@@ -3,10 +3,12 @@
 use std::collections::BTreeSet;
 
 use ah_plugin_api::{
-    Capability, CapturePolicy, Change, Context, DiffRequest, EntryKind, ErrorKind, Provider, Side, Timestamp,
+    Capability, CapturePolicy, Change, Context, DiffRequest, Dir, EntryKind, ErrorKind, Provider, RelPath, Side,
+    Timestamp,
 };
 
 use crate::case::{Case, Check, Need, ensure, refused};
+use crate::editor::Editor;
 use crate::fixture::{Fixture, Taken, path};
 use crate::tree::{Node, Tree};
 
@@ -28,6 +30,12 @@ pub(super) const CASES: &[Case] = &[
         clauses: &["Lists the differences between two sides.", "The workspace as it is now."],
         needs: NEEDS,
         run: workspace,
+    },
+    Case {
+        id: "diff.clones",
+        clauses: &["`diff` also takes as the workspace a clone that grew from a snapshot of the store."],
+        needs: &[Need::Has(Capability::Diff), Need::Has(Capability::Clone), Need::Has(Capability::DiffOfClones)],
+        run: clones,
     },
     Case {
         id: "diff.needs-workspace",
@@ -126,6 +134,40 @@ fn workspace(f: &Fixture) -> Check {
     compare(f, &side(&b), &Side::Workspace, &b.tree, &now)?;
     compare(f, &side(&a), &Side::Workspace, &a.tree, &now)?;
     f.shows(&a)
+}
+
+fn clones(f: &Fixture) -> Check {
+    f.ws.sample()?;
+    let a = f.take("a")?;
+    f.ws.write("README.md", "of the workspace, later\n")?;
+    let clone = f.try_clone(&a.reference(), "fork")?;
+    let fork = Editor::new(&clone.path);
+    fork.write("src/main.rs", "of the clone\n")?;
+    fork.remove("void")?;
+    fork.write("void/now/full", "")?;
+    fork.rename("src/lib", "lib")?;
+    let dir = Dir::open(&clone.path)?;
+    let now = Tree::walk(fork.root())?;
+    for (from, to, before, after) in
+        [(side(&a), Side::Workspace, &a.tree, &now), (Side::Workspace, side(&a), &now, &a.tree)]
+    {
+        let request = DiffRequest { from, to, paths: Vec::new(), times: false, policy: CapturePolicy::default() };
+        let found = f.provider().diff(&f.place_of(&dir), &request, &Context::quiet())?.changes;
+        let listed: BTreeSet<_> = found.iter().map(|change| &change.path).filter(|path| !in_git(path)).collect();
+        let differing: BTreeSet<_> = before.0.keys().chain(after.0.keys()).collect();
+        let differing = differing
+            .into_iter()
+            .filter(|path| !in_git(path) && differ(before.0.get(*path), after.0.get(*path), false) == Some(true));
+        let differing: BTreeSet<_> = differing.collect();
+        ensure!(listed == differing, "a clone differs in {differing:?}, told is {listed:?}");
+    }
+    drop(dir);
+    f.destroy_clone(&clone)
+}
+
+/// A clone of a repository has one of its own.
+fn in_git(path: &RelPath) -> bool {
+    path.starts_with(&crate::fixture::path(".git"))
 }
 
 fn needs_workspace(f: &Fixture) -> Check {

@@ -131,7 +131,7 @@ impl Workspace {
     fn changed_files(&self, file: &BranchFile, own: &Workspace, served: &Served, from: Side) -> Result<usize> {
         let (branch, policy): (Dir, CapturePolicy) = (own.open_dir()?, own.policy()?);
         let request = DiffRequest { from, to: Side::Workspace, paths: Vec::new(), times: false, policy };
-        let changes = own.walked(served, &request, Some(&branch))?.changes;
+        let changes = own.changes_since_growth(served, &request)?.changes;
         let carried = file.record.carried.as_ref().map(|report| report.carried.as_slice()).unwrap_or_default();
         let here = self.open_dir().ok();
         let mut count = 0;

@@ -279,6 +279,7 @@ impl Found {
                 ctime: self.ctime,
                 btime: self.btime,
             }),
+            parent: 0,
         }
     }
 

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use crate::engine::{self, Engine, Event, Opening, Options, Report};
+use crate::engine::{self, Engine, Event, Held, Opening, Options, Report};
 use crate::error::{Error, Result};
 use crate::read_lock;
 use crate::rows::chunk::BLOCK;
@@ -147,7 +147,12 @@ impl Workspace {
 
     /// A branch's tree, to read and write. [`Error::Busy`] if there is a view of it already: its inodes are counted in one place.
     pub fn view(&self, branch: BranchId) -> Result<View> {
-        View::new(self.engine.clone(), branch.0, None)
+        View::new(self.engine.clone(), branch.0, Held::Pen)
+    }
+
+    /// A branch's tree as it is, to read only: any number of them, beside the one through which it is written.
+    pub fn look(&self, branch: BranchId) -> Result<View> {
+        View::new(self.engine.clone(), branch.0, Held::Look)
     }
 
     /// A snapshot's tree.
@@ -157,7 +162,7 @@ impl Workspace {
             let snapshot = state.snapshots.get(&snapshot.0).ok_or(Error::NotFound)?;
             (snapshot.line, snapshot.epoch)
         };
-        View::new(self.engine.clone(), line, Some(epoch))
+        View::new(self.engine.clone(), line, Held::At(epoch))
     }
 
     /// Removes a snapshot. Branches that grew from it are not harmed. The space that only it held comes back in the background,

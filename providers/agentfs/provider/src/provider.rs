@@ -37,6 +37,8 @@ impl AgentFsProvider {
 pub(crate) fn description() -> Description {
     let capabilities = BTreeSet::from([
         Capability::Clone,
+        Capability::Diff,
+        Capability::DiffOfClones,
         Capability::ReadWithoutMount,
         Capability::ExactViewModes,
         Capability::Owners,

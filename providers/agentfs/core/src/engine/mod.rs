@@ -89,6 +89,17 @@ pub(crate) struct Gate {
     pub(crate) inside: RwLock<()>,
 }
 
+/// What a view shows of a line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Held {
+    /// A snapshot.
+    At(Epoch),
+    /// What its pen writes.
+    Pen,
+    /// The same, without writing.
+    Look,
+}
+
 /// What those share who write through one pen.
 pub(crate) struct Pen {
     /// Held while names or attributes change.
@@ -128,7 +139,7 @@ pub(crate) struct Engine {
     syncing: Mutex<Synced>,
     giving: Mutex<()>,
     pens: Mutex<HashMap<LineId, Arc<Pen>>>,
-    views: Mutex<HashMap<(LineId, Epoch), usize>>,
+    views: Mutex<HashMap<(LineId, Held), usize>>,
     events: Mutex<std::collections::BTreeSet<Event>>,
     wake: (Mutex<bool>, Condvar),
     stop: AtomicBool,
@@ -379,29 +390,29 @@ impl Engine {
         std::mem::take(&mut *lock(&self.events)).into_iter().collect()
     }
 
-    /// A view of this state is open, and keeps it from being deleted. Of a pen (`Epoch::MAX`) there is one at most.
-    pub(crate) fn hold(&self, line: LineId, epoch: Epoch) -> Result<()> {
+    /// A view is open, and keeps what it shows from being deleted. Of a pen there is one at most.
+    pub(crate) fn hold(&self, line: LineId, of: Held) -> Result<()> {
         let mut views = lock(&self.views);
-        let count = views.entry((line, epoch)).or_default();
-        if epoch == Epoch::MAX && *count > 0 {
+        let count = views.entry((line, of)).or_default();
+        if of == Held::Pen && *count > 0 {
             return Err(Error::Busy("a view of the branch is open"));
         }
         *count += 1;
         Ok(())
     }
 
-    pub(crate) fn release(&self, line: LineId, epoch: Epoch) {
+    pub(crate) fn release(&self, line: LineId, of: Held) {
         let mut views = lock(&self.views);
-        if let Some(count) = views.get_mut(&(line, epoch)) {
+        if let Some(count) = views.get_mut(&(line, of)) {
             *count -= 1;
             if *count == 0 {
-                views.remove(&(line, epoch));
+                views.remove(&(line, of));
             }
         }
     }
 
-    fn is_held(&self, line: LineId, epoch: Epoch) -> bool {
-        lock(&self.views).contains_key(&(line, epoch))
+    fn is_held(&self, line: LineId, of: Held) -> bool {
+        lock(&self.views).contains_key(&(line, of))
     }
 
     /// Tells the thread that there is something to do.

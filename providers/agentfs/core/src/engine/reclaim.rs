@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::engine::Engine;
+use crate::engine::{Engine, Held};
 use crate::error::{Error, Result};
 use crate::rows::chunk::BLOCK;
 use crate::rows::key::{self, Epoch, LineId};
@@ -23,7 +23,7 @@ impl Engine {
         {
             let mut state = write_lock(&self.state);
             let snapshot = state.snapshots.get(&id).ok_or(Error::NotFound)?;
-            if self.is_held(snapshot.line, snapshot.epoch) {
+            if self.is_held(snapshot.line, Held::At(snapshot.epoch)) {
                 return Err(Error::Busy("a view of the snapshot is open"));
             }
             state.forget_snapshot(id)?;
@@ -35,7 +35,7 @@ impl Engine {
         self.spend_reserve();
         {
             let mut state = write_lock(&self.state);
-            if self.is_held(line, Epoch::MAX) {
+            if self.is_held(line, Held::Pen) || self.is_held(line, Held::Look) {
                 return Err(Error::Busy("a view of the branch is open"));
             }
             state.drop_pen(line)?;

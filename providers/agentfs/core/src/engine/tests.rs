@@ -4,7 +4,7 @@ use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::{Engine, Opening, Options, check};
+use super::{Engine, Held, Opening, Options, check};
 use crate::platform::boot_id;
 use crate::store::log::Log;
 use crate::store::segments::Refuse;
@@ -38,7 +38,7 @@ impl Place {
 /// A branch of the lower directory, and its pen's view.
 fn branch(engine: &Arc<Engine>) -> (u32, View) {
     let line = engine.branch(engine.base(b"").unwrap(), b"").unwrap();
-    (line, View::new(engine.clone(), line, None).unwrap())
+    (line, View::new(engine.clone(), line, Held::Pen).unwrap())
 }
 
 fn make(view: &View, name: &str, content: &[u8]) {
@@ -64,7 +64,7 @@ fn a_checkpoint_that_cannot_sync_loses_nothing() {
     assert_eq!(content(&view, "first"), b"first");
     drop((view, engine));
     let engine = place.open();
-    let view = View::new(engine.clone(), line, None).unwrap();
+    let view = View::new(engine.clone(), line, Held::Pen).unwrap();
     assert_eq!(content(&view, "first"), b"first");
     *lock(&engine.segments.refuse) = Some(Refuse::Open);
     engine.checkpoint().unwrap_err();
@@ -72,7 +72,7 @@ fn a_checkpoint_that_cannot_sync_loses_nothing() {
     engine.checkpoint().unwrap();
     drop((view, engine));
     let engine = place.open();
-    assert_eq!(content(&View::new(engine.clone(), line, None).unwrap(), "first"), b"first");
+    assert_eq!(content(&View::new(engine.clone(), line, Held::Pen).unwrap(), "first"), b"first");
 }
 
 #[test]
@@ -89,7 +89,7 @@ fn what_a_dead_process_wrote_is_synced() {
     drop(engine);
     let engine = place.open();
     engine.sync().unwrap();
-    assert_eq!(content(&View::new(engine.clone(), line, None).unwrap(), "file"), b"not synced");
+    assert_eq!(content(&View::new(engine.clone(), line, Held::Pen).unwrap(), "file"), b"not synced");
 }
 
 #[test]
@@ -230,7 +230,7 @@ fn a_file_below_that_is_renamed_while_it_is_written_has_one_name() {
         if let Some(before) = before {
             let id = before.join().unwrap();
             let epoch = read_lock(&engine.state).snapshots[&id].epoch;
-            let old = View::new(engine.clone(), line, Some(epoch)).unwrap();
+            let old = View::new(engine.clone(), line, Held::At(epoch)).unwrap();
             assert_eq!(content(&old, "old"), b"OURS!");
             assert_eq!(names(&old, ROOT).count(), 2);
             let to = old.lookup(ROOT, b"to").unwrap().ino;

@@ -117,6 +117,8 @@ pub(crate) struct Inode {
     pub(crate) lower_limit: u64,
     /// The file or directory below. A directory without one is opaque.
     pub(crate) origin: Option<Origin>,
+    /// The directory in which it got its name last, 0 if that is not known. There may be other names, and this one may be gone.
+    pub(crate) parent: Ino,
 }
 
 impl Inode {
@@ -138,6 +140,7 @@ impl Inode {
                 .time(origin.ctime)
                 .time(origin.btime),
         };
+        writer.number(self.parent);
         writer.0
     }
 
@@ -172,6 +175,8 @@ impl Inode {
                     btime: reader.time()?,
                 }),
             },
+            // Rows that were written before there was such a number end here.
+            parent: if reader.0.is_empty() { 0 } else { reader.number()? },
         }))
     }
 
@@ -199,12 +204,14 @@ impl Inode {
 pub(crate) struct Entry {
     pub(crate) ino: Ino,
     pub(crate) kind: Kind,
+    /// Whether the name was, or may have been, there below when this line, or one above it, first wrote it: what is there below now need not have come later.
+    pub(crate) hides: bool,
 }
 
 impl Entry {
     pub(crate) fn encode(self) -> Vec<u8> {
         let mut writer = Writer::new(HERE);
-        writer.number(self.kind as u64).number(self.ino);
+        writer.number(self.kind as u64).number(self.ino).number(u64::from(self.hides));
         writer.0
     }
 
@@ -215,6 +222,8 @@ impl Entry {
         Ok(Some(Self {
             kind: kind.ok_or_else(|| Error::corrupt("a name leads to no known kind"))?,
             ino: reader.number()?,
+            // Rows that were written before there was such a number end here.
+            hides: reader.0.is_empty() || reader.number()? != 0,
         }))
     }
 }
@@ -248,10 +257,13 @@ mod tests {
                 ctime: Time::default(),
                 btime: Time::default(),
             }),
+            parent: 5,
         };
         let row = inode.encode();
         assert_eq!(Inode::decode(&row).unwrap().as_ref(), Some(&inode));
-        for cut in 1..row.len() {
+        // As it was written before the parent was.
+        assert_eq!(Inode::decode(&row[..row.len() - 1]).unwrap(), Some(Inode { parent: 0, ..inode }));
+        for cut in 1..row.len() - 1 {
             assert!(matches!(Inode::decode(&row[..cut]), Err(Error::Corrupt(_))), "cut at {cut}");
         }
         assert_eq!(Inode::decode(&[GONE]).unwrap(), None);

@@ -28,6 +28,12 @@ pub(crate) struct View<'a> {
 /// Chains longer than this are not asked line by line.
 const SHORT: usize = 8;
 
+impl Chain {
+    pub(crate) fn lines(&self) -> &[(LineId, Epoch)] {
+        &self.lines
+    }
+}
+
 impl State {
     pub(crate) fn chain(&self, line: LineId) -> Result<Chain> {
         let mut lines = Vec::new();

@@ -408,12 +408,16 @@ impl Edit<'_> {
                 None => self.node.inode.clone(),
             };
             // That has the name that it had when this began.
+            let then = match &self.place {
+                Some((parent, _)) if then.parent == 0 => Inode { parent: *parent, ..then },
+                _ => then,
+            };
             let then = Node { ino, inode: changed(then), has_row: self.node.has_row || self.place.is_some() };
             self.of.put(state, mine, &then)?;
             if let Some((parent, name)) = &self.place {
                 let stem = key::entry(*parent, name);
                 if state.seen(&stem, mine)?.is_none() {
-                    state.write(&stem, Entry { ino, kind: self.node.inode.kind }.encode(), mine)?;
+                    state.write(&stem, Entry { ino, kind: self.node.inode.kind, hides: true }.encode(), mine)?;
                 }
             }
             if state.layers.get(&key::versioned(&key::inode(ino), present.line, present.until))?.is_some() {

@@ -21,7 +21,7 @@ impl View {
         let names = self.names_in(directory, None)?;
         let mut entries: Vec<_> = names
             .into_iter()
-            .map(|(name, Entry { ino, kind })| DirEntry { cookie: cookie(&name), ino, kind, name })
+            .map(|(name, Entry { ino, kind, .. })| DirEntry { cookie: cookie(&name), ino, kind, name })
             .collect();
         entries.sort_unstable_by(|one, other| (one.cookie, &one.name).cmp(&(other.cookie, &other.name)));
         let mut last = 2;
@@ -43,7 +43,7 @@ impl View {
             let listed = self.engine.lower.list(&below)?;
             self.judge_directory(directory, &below)?;
             for (name, ino, kind) in listed {
-                names.insert(name, Entry { ino: LOWER | (ino & (LOWER - 1)), kind });
+                names.insert(name, Entry { ino: LOWER | (ino & (LOWER - 1)), kind, hides: true });
             }
         }
         let rows = read_lock(&self.engine.state).all_seen(&key::stem(b'd', directory), self.view())?;

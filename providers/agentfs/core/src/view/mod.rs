@@ -2,12 +2,14 @@
 //!
 //! - here: how an inode is found, and how long it is known.
 //! - `names`: looking up, making and removing names; `rename`; `list`: directories.
+//! - `changes`: what differs between two trees.
 //! - `attrs`: attributes, extended ones too; `content`: reading and seeking; `edit`: all changes of contents.
 //!
 //! An inode that was never changed has no row: it is the file below, found by the path under which it was looked up, which is
 //! kept until the host forgets it.
 
 mod attrs;
+mod changes;
 mod content;
 mod edit;
 mod list;
@@ -19,8 +21,9 @@ use std::fs::File;
 use std::sync::{Arc, Mutex};
 
 pub use attrs::SetXattr;
+pub use changes::{Difference, Differences};
 
-use crate::engine::{Engine, Event, Pen};
+use crate::engine::{Engine, Event, Held, Pen};
 use crate::error::{Error, Result};
 use crate::lower::{Found, join};
 use crate::platform;
@@ -42,8 +45,9 @@ use crate::{lock, read_lock};
 pub struct View {
     engine: Arc<Engine>,
     line: LineId,
-    /// `None`: the pen.
+    /// `None`: the branch as it is now.
     at: Option<Epoch>,
+    held: Held,
     chain: Chain,
     base: Time,
     pen: Option<Arc<Pen>>,
@@ -92,19 +96,23 @@ impl Known {
 }
 
 impl View {
-    pub(crate) fn new(engine: Arc<Engine>, line: LineId, at: Option<Epoch>) -> Result<Self> {
+    /// `of`: what of the line is shown, and is held for as long.
+    pub(crate) fn new(engine: Arc<Engine>, line: LineId, of: Held) -> Result<Self> {
         // Held first: what is there after that stays.
-        let epoch = at.unwrap_or(Epoch::MAX);
-        engine.hold(line, epoch)?;
+        engine.hold(line, of)?;
+        let at = match of {
+            Held::At(epoch) => Some(epoch),
+            Held::Pen | Held::Look => None,
+        };
         let look = || {
-            let pen = if at.is_none() { Some(engine.pen(line)?) } else { None };
+            let pen = if of == Held::Pen { Some(engine.pen(line)?) } else { None };
             let state = read_lock(&engine.state);
-            let there = |of: &&state::Line| at.is_none_or(|epoch| of.points.contains_key(&epoch));
+            let there = |of: &&state::Line| at.map_or(of.pen, |epoch| of.points.contains_key(&epoch));
             let base = state.lines.get(&line).filter(there).ok_or(Error::NotFound)?.base;
             Ok((pen, state.chain(line)?, base))
         };
-        let (pen, chain, base) = look().inspect_err(|_| engine.release(line, epoch))?;
-        Ok(Self { engine, line, at, chain, base, pen, known: Mutex::default(), open: Mutex::default() })
+        let (pen, chain, base) = look().inspect_err(|_| engine.release(line, of))?;
+        Ok(Self { engine, line, at, held: of, chain, base, pen, known: Mutex::default(), open: Mutex::default() })
     }
 
     /// Whether this is a snapshot.
@@ -310,9 +318,8 @@ impl View {
     /// Writes an inode's row. The first one also takes over the name under which it was found, so that it stays at that name
     /// whatever happens below.
     fn put(&self, state: &mut State, view: state::View<'_>, node: &Node) -> Result<()> {
-        state.write(&key::inode(node.ino), node.inode.encode(), view)?;
         if node.has_row || node.ino == ROOT {
-            return Ok(());
+            return state.write(&key::inode(node.ino), node.inode.encode(), view);
         }
         let place = {
             let mut known = lock(&self.known);
@@ -325,10 +332,17 @@ impl View {
                 known.place()
             })
         };
+        let mut inode = node.inode.clone();
+        if let Some((parent, _)) = &place
+            && inode.parent == 0
+        {
+            inode.parent = *parent;
+        }
+        state.write(&key::inode(node.ino), inode.encode(), view)?;
         if let Some((parent, name)) = place {
             let stem = key::entry(parent, &name);
             if state.seen(&stem, view)?.is_none() {
-                state.write(&stem, Entry { ino: node.ino, kind: node.inode.kind }.encode(), view)?;
+                state.write(&stem, Entry { ino: node.ino, kind: node.inode.kind, hides: true }.encode(), view)?;
             }
         }
         Ok(())
@@ -353,7 +367,7 @@ impl View {
         check_name(name)?;
         if let Some(row) = self.seen(&key::entry(parent, name))? {
             let entry = Entry::decode(&row)?;
-            return Ok(entry.map(|Entry { ino, kind }| Named { ino, kind, path: None, found: None }));
+            return Ok(entry.map(|Entry { ino, kind, .. }| Named { ino, kind, path: None, found: None }));
         }
         let Some(below) = self.below(parent)? else { return Ok(None) };
         let path = join(&below, name);
@@ -388,7 +402,7 @@ impl Drop for View {
         for (ino, _) in known.into_iter().filter(|(_, known)| known.orphan) {
             let _ = self.change(|state, view| state.purge(ino, view));
         }
-        self.engine.release(self.line, self.at.unwrap_or(Epoch::MAX));
+        self.engine.release(self.line, self.held);
     }
 }
 

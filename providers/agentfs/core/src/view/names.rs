@@ -24,20 +24,20 @@ impl View {
 
     /// Makes an empty regular file. Counts that it is known.
     pub fn create(&self, parent: Ino, name: &[u8], owner: Owner) -> Result<Attr> {
-        self.make(parent, name, &new(Kind::File, owner))
+        self.make(parent, name, new(Kind::File, owner))
     }
 
     /// Makes a directory. Counts that it is known.
     pub fn mkdir(&self, parent: Ino, name: &[u8], owner: Owner) -> Result<Attr> {
-        self.make(parent, name, &Inode { nlink: 2, ..new(Kind::Directory, owner) })
+        self.make(parent, name, Inode { nlink: 2, ..new(Kind::Directory, owner) })
     }
 
     /// Makes a pipe, a socket's name, a device node (`rdev` as `makedev` makes it) or a regular file. Counts that it is known.
     pub fn mknod(&self, parent: Ino, name: &[u8], kind: Kind, owner: Owner, rdev: u64) -> Result<Attr> {
         match kind {
             Kind::Directory | Kind::Symlink => Err(Error::Invalid("not made by mknod")),
-            Kind::CharDevice | Kind::BlockDevice => self.make(parent, name, &Inode { rdev, ..new(kind, owner) }),
-            Kind::File | Kind::Fifo | Kind::Socket => self.make(parent, name, &new(kind, owner)),
+            Kind::CharDevice | Kind::BlockDevice => self.make(parent, name, Inode { rdev, ..new(kind, owner) }),
+            Kind::File | Kind::Fifo | Kind::Socket => self.make(parent, name, new(kind, owner)),
         }
     }
 
@@ -50,10 +50,10 @@ impl View {
             return Err(Error::NameTooLong);
         }
         let inode = Inode { size: target.len() as u64, target: target.to_vec(), ..new(Kind::Symlink, owner) };
-        self.make(parent, name, &Inode { mode: 0o777, ..inode })
+        self.make(parent, name, Inode { mode: 0o777, ..inode })
     }
 
-    fn make(&self, parent: Ino, name: &[u8], inode: &Inode) -> Result<Attr> {
+    fn make(&self, parent: Ino, name: &[u8], inode: Inode) -> Result<Attr> {
         let pen = self.writable()?;
         check_name(name)?;
         let _ops = lock(&pen.ops);
@@ -62,11 +62,13 @@ impl View {
             return Err(Error::Exists);
         }
         directory.touch(inode.ctime, i32::from(inode.kind == Kind::Directory));
+        let hides = self.hides(parent, name, None)?;
+        let inode = Inode { parent, ..inode };
         let kind = inode.kind;
         let ino = self.change(|state, view| {
             let ino = state.new_ino();
             state.write(&key::inode(ino), inode.encode(), view)?;
-            state.write(&key::entry(parent, name), Entry { ino, kind }.encode(), view)?;
+            state.write(&key::entry(parent, name), Entry { ino, kind, hides }.encode(), view)?;
             self.put(state, view, &directory)?;
             Ok(ino)
         })?;
@@ -109,11 +111,12 @@ impl View {
             return Err(Error::Exists);
         }
         let now = platform::now();
+        let hides = self.hides(parent, name, None)?;
         directory.touch(now, 0);
         node.inode.nlink += 1;
-        node.inode.ctime = now;
+        (node.inode.ctime, node.inode.parent) = (now, parent);
         self.change(|state, view| {
-            let entry = Entry { ino, kind: node.inode.kind };
+            let entry = Entry { ino, kind: node.inode.kind, hides };
             state.write(&key::entry(parent, name), entry.encode(), view)?;
             self.put(state, view, &node)?;
             self.put(state, view, &directory)?;
@@ -196,7 +199,7 @@ impl View {
 
     /// What the row of a name says when the name is gone.
     pub(super) fn hidden(&self, parent: Ino, name: &[u8], named: &Named) -> Result<Vec<u8>> {
-        if named.path.is_some() {
+        if self.hides(parent, name, Some(named))? {
             return Ok(vec![WHITEOUT]);
         }
         let below = match self.below(parent)? {
@@ -204,6 +207,15 @@ impl View {
             None => None,
         };
         Ok(vec![if below.is_some() { WHITEOUT } else { GONE }])
+    }
+
+    /// Whether a name is, or was, there below: `named` is what it leads to here.
+    pub(super) fn hides(&self, parent: Ino, name: &[u8], named: Option<&Named>) -> Result<bool> {
+        match self.seen(&key::entry(parent, name))? {
+            Some(row) if row.first() == Some(&WHITEOUT) => Ok(true),
+            Some(row) => Ok(Entry::decode(&row)?.is_some_and(|entry| entry.hides)),
+            None => Ok(named.is_some_and(|named| named.path.is_some())),
+        }
     }
 
     pub(super) fn is_empty(&self, directory: &Named) -> Result<bool> {
@@ -255,5 +267,6 @@ fn new(kind: Kind, owner: Owner) -> Inode {
         target: Vec::new(),
         lower_limit: 0,
         origin: None,
+        parent: 0,
     }
 }

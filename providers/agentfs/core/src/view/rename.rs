@@ -46,7 +46,7 @@ impl View {
     ) -> Result<()> {
         let now = platform::now();
         let mut moved = self.node_to_change(source.ino, source.path.as_deref())?;
-        moved.inode.ctime = now;
+        (moved.inode.ctime, moved.inode.parent) = (now, new_parent);
         let mut other = match &target {
             Some(target) => Some(self.node_to_change(target.ino, target.path.as_deref())?),
             None => None,
@@ -64,8 +64,11 @@ impl View {
             None => from.touch(now, if exchange { 0 } else { -goes }),
         }
         let hidden = self.hidden(parent, name, &source)?;
-        let new_place = Entry { ino: source.ino, kind: source.kind };
-        let old_place = target.as_ref().filter(|_| exchange).map(|named| Entry { ino: named.ino, kind: named.kind });
+        let hides = self.hides(new_parent, new_name, target.as_ref())?;
+        let new_place = Entry { ino: source.ino, kind: source.kind, hides };
+        let hides = self.hides(parent, name, Some(&source))?;
+        let old_place =
+            target.as_ref().filter(|_| exchange).map(|named| Entry { ino: named.ino, kind: named.kind, hides });
         self.change(|state, view| {
             let row = old_place.map_or(hidden, Entry::encode);
             state.write(&key::entry(parent, name), row, view)?;
@@ -74,7 +77,7 @@ impl View {
             self.put(state, view, &moved)?;
             if let Some(mut other) = other.take() {
                 if exchange {
-                    other.inode.ctime = now;
+                    (other.inode.ctime, other.inode.parent) = (now, parent);
                     self.put(state, view, &other)?;
                 } else {
                     self.lose_name(state, view, other, now)?;

@@ -302,3 +302,112 @@ fn writing_nothing_changes_nothing() {
     assert_eq!(view.write(ino, 1 << 20, b"").unwrap(), 0);
     assert_eq!(view.getattr(ino).unwrap(), before);
 }
+
+#[test]
+fn what_a_branch_changed_is_told_whatever_was_changed_below() {
+    let place = Place::new();
+    for directory in ["a/b/c", "gone/in", "moved"] {
+        std::fs::create_dir_all(place.lower().join(directory)).unwrap();
+    }
+    for name in ["same", "theirs", "both", "a/b/c/deep", "gone/in/file", "moved/file", "removed", "large"] {
+        std::fs::write(place.lower().join(name), vec![b'o'; if name == "large" { 3 << 20 } else { 3 }]).unwrap();
+    }
+    std::fs::write(place.lower().join("one"), "").unwrap();
+    std::fs::hard_link(place.lower().join("one"), place.lower().join("other")).unwrap();
+    let workspace = place.create();
+    let base = workspace.base(b"base").unwrap();
+    let branch = workspace.branch(base, b"branch").unwrap();
+    let (view, base) = (workspace.view(branch).unwrap(), workspace.view_of(base).unwrap());
+    let told = |from: &ah_agentfs::View, to: &ah_agentfs::View| {
+        let told = from.differences(to, &|_| true).unwrap().unwrap();
+        let list = told.list.iter().filter(|found| found.contents || found.before.is_none() || found.after.is_none());
+        let letter = |found: &ah_agentfs::Difference| match (&found.before, &found.after) {
+            (None, _) => 'A',
+            (_, None) => 'D',
+            _ if found.lost => 'L',
+            _ => 'M',
+        };
+        list.map(|found| format!("{} {}", letter(found), String::from_utf8_lossy(&found.path))).collect::<Vec<_>>()
+    };
+    assert!(base.differences(&workspace.look(branch).unwrap(), &|_| true).unwrap().unwrap().untouched);
+    for name in ["both", "a/b/c/deep", "removed"] {
+        view.write(at(&view, name), 0, b"mine").unwrap();
+    }
+    view.write(at(&view, "large"), 2 << 20, b"mine").unwrap();
+    let gone = at(&view, "gone/in");
+    view.unlink(gone, b"file").unwrap();
+    view.rmdir(at(&view, "gone"), b"in").unwrap();
+    view.rmdir(ROOT, b"gone").unwrap();
+    view.rename(ROOT, b"moved", at(&view, "a"), b"here", Rename::Replace).unwrap();
+    make(&view, "made", b"mine");
+    view.mkdir(ROOT, b"new", ME).unwrap();
+    make(&view, "new/n", b"mine");
+    let then = workspace.view_of(snapshot(&workspace, branch)).unwrap();
+    let all = [
+        "M a/b/c/deep",
+        "A a/here",
+        "A a/here/file",
+        "M both",
+        "D gone",
+        "D gone/in",
+        "D gone/in/file",
+        "M large",
+        "A made",
+        "D moved",
+        "D moved/file",
+        "A new",
+        "A new/n",
+        "M removed",
+    ];
+    assert_eq!(told(&base, &then), all);
+    assert_eq!(told(&then, &workspace.look(branch).unwrap()), [""; 0]);
+
+    // Files that the branch left alone are no difference, and do not stop it; of what both changed the earlier contents are lost.
+    std::fs::write(place.lower().join("theirs"), "new").unwrap();
+    std::fs::write(place.lower().join("both"), "new").unwrap();
+    // The branch's work, brought home: nothing of that was there before.
+    std::fs::create_dir(place.lower().join("new")).unwrap();
+    for name in ["strange", "made", "new/n"] {
+        std::fs::write(place.lower().join(name), "new").unwrap();
+    }
+    std::fs::remove_file(place.lower().join("removed")).unwrap();
+    let now = all.map(|line| line.replace("M both", "L both").replace("M removed", "L removed"));
+    assert_eq!(told(&base, &then), now);
+    let list = base.differences(&then, &|path| path == b"both").unwrap().unwrap().list;
+    let [found] = list.as_slice() else { panic!("{list:?}") };
+    assert_eq!(found.before.as_ref().unwrap().size, 3, "what it was when it was taken over");
+    // The other way round, too.
+    assert!(told(&then, &base).contains(&"L both".to_owned()));
+
+    // Only what is asked for is looked at.
+    let some = base.differences(&then, &|path| b"a/here".starts_with(path) || path.starts_with(b"a/here")).unwrap();
+    let paths: Vec<_> = some.unwrap().list.into_iter().map(|found| found.path).collect();
+    assert_eq!(paths, [&b""[..], b"a", b"a/here", b"a/here/file"]);
+
+    // One of two names below: nobody knows where the other is.
+    view.write(at(&view, "one"), 0, b"x").unwrap();
+    assert!(then.differences(&workspace.look(branch).unwrap(), &|_| true).unwrap().is_none());
+    // Trees with two bases have nothing in common that could be told.
+    let other = workspace.view_of(workspace.base(b"later").unwrap()).unwrap();
+    assert!(base.differences(&other, &|_| true).unwrap().is_none());
+}
+
+#[test]
+fn a_branch_that_is_looked_at_stays_and_cannot_be_written() {
+    let place = Place::new();
+    let workspace = place.create();
+    let branch = branch(&workspace);
+    let view = workspace.view(branch).unwrap();
+    make(&view, "file", b"one");
+    let look = workspace.look(branch).unwrap();
+    let second = workspace.look(branch).unwrap();
+    assert_eq!(content(&look, "file"), b"one");
+    view.write(at(&view, "file"), 0, b"two").unwrap();
+    assert_eq!(content(&second, "file"), b"two", "as it is now");
+    assert!(matches!(look.unlink(ROOT, b"file"), Err(Error::ReadOnly)));
+    drop((view, second));
+    assert!(matches!(workspace.delete_branch(branch), Err(Error::Busy(_))));
+    drop(look);
+    workspace.delete_branch(branch).unwrap();
+    assert!(matches!(workspace.look(branch), Err(Error::NotFound)));
+}

@@ -3,11 +3,13 @@
 //! - [`Service`] implements the contract; `listen` is its socket, and when it ends.
 //! - `opened` opens the tree and finds snapshots in it; `standing` is what should be mounted, `mounted` what is.
 //! - `git` gives a new branch its own copies of what Git changes in place.
+//! - `diff` asks the tree what changed.
 //! - `record` is what travels with snapshots and branches, `tree` reads snapshots by paths.
 //!
 //! **After a kill**, or the machine's: what is in the tree says which branches there are and where; files in `views` say it of views. They are
 //! mounted again when the service starts, before it answers anybody.
 
+mod diff;
 mod git;
 mod listen;
 mod mounted;
@@ -22,10 +24,10 @@ use std::time::{Duration, Instant};
 
 use ah_agentfs::{Class, SnapshotId as Number};
 use ah_plugin_api::{
-    CloneRequest, Context, Description, DestroyRequest, Dir, Done, Durability, Entry, Error, ErrorKind, FileName,
-    ListRequest, LogLevel, LookupRequest, MountRequest, Place, Probe, ProbeRequest, Provider, ReadDirRequest,
-    ReadRequest, ReclaimRequest, Reclaimed, Reference, Result, Snapshot, SnapshotRef, SnapshotRequest, UnmountRequest,
-    View, WritableClone,
+    Changes, CloneRequest, Context, Description, DestroyRequest, DiffRequest, Dir, Done, Durability, Entry, Error,
+    ErrorKind, FileName, ListRequest, LogLevel, LookupRequest, MountRequest, Place, Probe, ProbeRequest, Provider,
+    ReadDirRequest, ReadRequest, ReclaimRequest, Reclaimed, Reference, Result, Snapshot, SnapshotRef, SnapshotRequest,
+    UnmountRequest, View, WritableClone,
 };
 
 use crate::home::{self, Shelf, Shown};
@@ -352,6 +354,10 @@ impl Provider for Service {
                 Err(error)
             }
         }
+    }
+
+    fn diff(&self, place: &Place<'_>, request: &DiffRequest, cx: &Context<'_>) -> Result<Changes> {
+        self.differences(place, request, cx)
     }
 
     fn read_dir(&self, place: &Place<'_>, request: &ReadDirRequest, cx: &Context<'_>) -> Result<Vec<Entry>> {

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use super::mounted::{Place, What, discard, make_folder, make_ready, remove_folder, take_away};
 use super::opened::Open;
 use super::record::PlaceLabel;
-use super::{Service, fail, lock, patiently};
+use super::{ATTEMPTS, PAUSE, Service, fail, lock, patiently};
 use crate::home::{self, Shelf, Shown};
 
 /// A folder in a home.
@@ -154,9 +154,16 @@ impl Service {
     }
 
     fn delete_branch(open: &Open, branch: BranchId, at: &Path, cx: &Context<'_>) -> Result<()> {
-        match open.tree.delete_branch(branch) {
-            Ok(()) | Err(ah_agentfs::Error::NotFound) => {}
-            Err(error) => return Err(fail("cannot remove the branch", &error)),
+        for attempt in 0.. {
+            match open.tree.delete_branch(branch) {
+                Ok(()) | Err(ah_agentfs::Error::NotFound) => break,
+                // Somebody may be comparing it at this moment.
+                Err(ah_agentfs::Error::Busy(_)) if attempt < ATTEMPTS => {
+                    cx.check_cancelled()?;
+                    std::thread::sleep(PAUSE);
+                }
+                Err(error) => return Err(fail("cannot remove the branch", &error)),
+            }
         }
         remove_folder(at);
         Self::settle_removal(open, cx)

@@ -104,7 +104,7 @@ fn refuse_closed(attr: &Attr, bit: u32, path: &RelPath) -> Result<()> {
     }
 }
 
-fn entry_of(attr: &Attr, name: &[u8]) -> Entry {
+pub(super) fn entry_of(attr: &Attr, name: &[u8]) -> Entry {
     let kind = match attr.kind {
         Kind::File => EntryKind::File,
         Kind::Directory => EntryKind::Dir,

@@ -1,0 +1,80 @@
+//! Differences, as the tree itself tells them.
+
+use std::cell::RefCell;
+
+use ah_agentfs::{Attr, View};
+use ah_plugin_api::{
+    Change, Changes, Context, DiffMethod, DiffRequest, Dir, Entry, Error, ErrorKind, LogLevel, Place, RelPath, Result,
+    Side,
+};
+
+use super::opened::Open;
+use super::{Service, fail, lock, tree};
+
+impl Service {
+    /// Answers [`ah_plugin_api::Provider::diff`]. The workspace may be a branch that grew from the snapshot, whoever's store that is in.
+    pub(super) fn differences(&self, place: &Place<'_>, request: &DiffRequest, cx: &Context<'_>) -> Result<Changes> {
+        cx.check_cancelled()?;
+        let sides = [&request.from, &request.to];
+        let workspace = if sides.contains(&&Side::Workspace) { Some(place.need_workspace()?) } else { None };
+        let (open, shelf) = self.need(place.store)?;
+        let [from, to] = sides.map(|side| match (side, workspace) {
+            (Side::Snapshot(snapshot), _) => open.view(&shelf, snapshot),
+            (Side::Workspace, Some(workspace)) => self.look(&open, workspace),
+            (Side::Workspace, None) => Err(Error::new(ErrorKind::Internal, "a diff without the workspace it needs")),
+        });
+        let (from, to) = (from?, to?);
+        let cancelled = RefCell::new(None);
+        let wanted = |path: &[u8]| {
+            if cancelled.borrow().is_none()
+                && let Err(error) = cx.check_cancelled()
+            {
+                *cancelled.borrow_mut() = Some(error);
+            }
+            cancelled.borrow().is_none() && is_wanted(&request.paths, path)
+        };
+        let told = from.differences(&to, &wanted).map_err(|e| fail("cannot tell what changed", &e))?;
+        if let Some(cancelled) = cancelled.into_inner() {
+            return Err(cancelled);
+        }
+        let unknown = || Error::new(ErrorKind::Unsupported, "what changed cannot be told from what was written");
+        let told = told.ok_or_else(unknown)?;
+        let mut changes = Vec::with_capacity(told.list.len());
+        for found in told.list {
+            let path = RelPath::new(found.path)?;
+            if !request.paths.is_empty() && !request.paths.iter().any(|top| path.starts_with(top)) {
+                continue;
+            }
+            if found.lost {
+                let message =
+                    format!("{path} was changed below AgentFS and in a branch: what it was before is not known");
+                cx.log(LogLevel::Warn, &message);
+            }
+            let entry =
+                |attr: Option<Attr>| attr.map(|attr| tree::entry_of(&attr, path.file_name().unwrap_or_default()));
+            let (before, after) = (entry(found.before), entry(found.after));
+            let seen = |entry: &Option<Entry>| entry.as_ref().map(|entry| (entry.kind, entry.mode));
+            let times = |entry: &Option<Entry>| entry.as_ref().map(|entry| entry.mtime);
+            if found.contents || seen(&before) != seen(&after) || request.times && times(&before) != times(&after) {
+                changes.push(Change { path, before, after });
+            }
+        }
+        changes.sort_by(|a, b| a.path.cmp(&b.path));
+        Ok(Changes { changes, method: DiffMethod::Native, untouched: told.untouched })
+    }
+
+    /// The branch that is mounted at a directory, as it is now.
+    fn look(&self, open: &Open, workspace: &Dir) -> Result<View> {
+        let branch = lock(&open.mounted).branch_at(&self.path, workspace)?;
+        let none = || Error::new(ErrorKind::Unsupported, "the workspace is no branch of this home of AgentFS");
+        open.tree.look(branch.ok_or_else(none)?).map_err(|e| fail("cannot look at the branch", &e))
+    }
+}
+
+/// Whether a path, or anything in it, was asked for.
+fn is_wanted(asked: &[RelPath], path: &[u8]) -> bool {
+    let within = |inner: &[u8], outer: &[u8]| {
+        outer.is_empty() || inner.strip_prefix(outer).is_some_and(|rest| rest.is_empty() || rest.first() == Some(&b'/'))
+    };
+    asked.is_empty() || asked.iter().any(|top| within(path, top.as_bytes()) || within(top.as_bytes(), path))
+}

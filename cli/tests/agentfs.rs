@@ -549,6 +549,10 @@ fn what_a_branch_changed_is_told_whatever_is_done_in_the_workspace() {
         assert_eq!(bench.0.read("f").unwrap(), "1\n");
         assert_eq!(bench.at(&second, &["diff"]), "M\tboth\nD\tnode_modules/\nD\tnode_modules/big\nM\tsrc/main");
         assert_eq!(bench.at(&first, &["diff"]), "M\tboth\nM\tf\nA\tnew/\nA\tnew/n");
+        // Of what both changed there is no patch any more, and that is no patch's silence.
+        let ran = bench.ran(&second, &["diff", "--patch"]);
+        assert!(ran.code == 1 && ran.stderr.contains("error: both differs"), "{ran:?}");
+        assert!(ran.stdout.contains("+++ b/src/main") && !ran.stdout.contains("+++ b/both"), "{ran:?}");
         // And the second one goes back in its own time.
         bench.sh(&format!("echo 3 > {0}/src/main; rm {0}/both; echo 3 > {0}/third", second.display()));
         assert_eq!(bench.at(&second, &["diff", &before]), "D\tboth\nM\tsrc/main\nA\tthird");

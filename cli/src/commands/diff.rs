@@ -1,9 +1,10 @@
 //! `ah agent fs diff`: what differs.
 
+use std::cell::RefCell;
 use std::ffi::OsString;
 
 use ah_core::{Access, ChangeRecord, DiffOptions, DiffReport, DiffSide, EntryKind, EntryRecord, Workspace};
-use ah_plugin_api::{Dir, Result};
+use ah_plugin_api::{Dir, Error, ErrorKind, Result};
 use clap::Args;
 use serde::Serialize;
 
@@ -72,14 +73,17 @@ pub(crate) fn run(app: &App, args: &DiffArgs) -> Outcome {
         }
         None => (None, workspace.diff(args.from.as_deref().unwrap_or("@"), args.to.as_deref(), &options)?),
     };
-    let sides =
-        Sides { then: then.as_ref().unwrap_or(&workspace), report: &report, root: Dir::open(workspace.root())? };
+    let (then, root) = (then.as_ref().unwrap_or(&workspace), Dir::open(workspace.root())?);
+    let sides = Sides { then, report: &report, root, lost: RefCell::default() };
     for path in &report.unreadable {
         app.ui.note(&format!("not compared: {path} (unreadable)"));
     }
     if app.ui.json {
         let stat = args.stat.then(|| sides.stat(&report.changes)).transpose()?;
         let patch = args.patch.then(|| sides.patch(&report.changes)).transpose()?;
+        if let Some(error) = sides.lost.take() {
+            return Err(error.into());
+        }
         app.answer(workspace.root(), &Shape { diff: &report, stat, patch })?;
     } else if args.patch {
         for change in &report.changes {
@@ -93,7 +97,8 @@ pub(crate) fn run(app: &App, args: &DiffArgs) -> Outcome {
     } else {
         app.ui.stdout(|out| changes::write(out, app.ui.out, &report.changes))?;
     }
-    Ok(Exit::Done)
+    // Everything else was shown by then.
+    sides.lost.into_inner().map_or(Ok(Exit::Done), |error| Err(error.into()))
 }
 
 /// Where contents come from.
@@ -102,6 +107,8 @@ struct Sides<'a> {
     then: &'a Workspace,
     report: &'a DiffReport,
     root: Dir,
+    /// Why contents could not be read that are damaged, or not what was captured any more: one of them.
+    lost: RefCell<Option<Error>>,
 }
 
 impl Sides<'_> {
@@ -123,7 +130,15 @@ impl Sides<'_> {
         };
         let content = match side {
             _ if entry.size > patch::MAX_TEXT => None,
-            DiffSide::Snapshot(snapshot) => Some(contents::then(self.then, snapshot, &change.path)?.1),
+            DiffSide::Snapshot(snapshot) => match contents::then(self.then, snapshot, &change.path) {
+                Ok((_, content)) => Some(content),
+                Err(error) if error.kind == ErrorKind::DataLoss => {
+                    let error = error.context(format!("{} differs, and what it was cannot be shown", change.path));
+                    self.lost.borrow_mut().get_or_insert(error);
+                    None
+                }
+                Err(error) => return Err(error),
+            },
             DiffSide::Workspace => Some(contents::now(&self.root, &change.path, entry.kind)?),
         };
         Ok(Some(patch::Version { kind: entry.kind, mode: entry.mode, size: entry.size, content }))

@@ -20,6 +20,7 @@ use fuser::{
 };
 use rustix::fs::{FallocateFlags, Mode, XattrFlags};
 
+use crate::watch::Watch;
 use crate::words::{attributes, device, errno, file_type, kind, set_time};
 
 /// How long the kernel may keep what it was told: a year.
@@ -45,7 +46,9 @@ const ACL: &[u8] = b"system.posix_acl_";
 
 /// The kernel's side of a tree.
 pub(crate) struct Host {
-    view: View,
+    view: Arc<View>,
+    /// Of a snapshot, none: that shows nothing that was changed below.
+    watch: Option<Arc<Watch>>,
     /// The root's number as others are told it.
     root: Ino,
     /// Directories that were begun to be read: all their names, as they were then.
@@ -57,8 +60,8 @@ pub(crate) struct Host {
 }
 
 impl Host {
-    pub(crate) fn new(view: View, root: Ino, stale: Sender<Ino>) -> Self {
-        Self { view, root, lists: Mutex::default(), plain: Mutex::default(), stale }
+    pub(crate) fn new(view: Arc<View>, watch: Option<Arc<Watch>>, root: Ino, stale: Sender<Ino>) -> Self {
+        Self { view, watch, root, lists: Mutex::default(), plain: Mutex::default(), stale }
     }
 
     /// What was asked of an inode. If it is not there any more, the kernel is to ask again before the next one opens it.
@@ -68,6 +71,13 @@ impl Host {
             let _ = self.stale.send(ino.0);
         }
         outcome
+    }
+
+    /// Before anything is said of what is in a directory: the kernel is told when that is not true any more.
+    fn watch(&self, directory: Ino) {
+        if let Some(watch) = &self.watch {
+            watch.begin(&self.view, directory);
+        }
     }
 
     /// Attributes as `stat` is to show them.
@@ -137,6 +147,7 @@ impl Host {
         {
             return Ok(names.clone());
         }
+        self.watch(directory);
         let names = Arc::new(self.view.list(directory)?);
         let mut lists = lock(&self.lists);
         lists.retain(|(of, _)| *of != directory);
@@ -157,8 +168,11 @@ impl Host {
     }
 
     fn forget_one(&self, ino: Ino, count: u64) {
-        self.view.forget(ino, count);
+        let gone = self.view.forget(ino, count);
         lock(&self.plain).remove(&ino);
+        if let Some(watch) = self.watch.as_ref().filter(|_| gone) {
+            watch.end(ino);
+        }
     }
 
     fn allocate(&self, ino: Ino, offset: u64, length: u64, mode: i32) -> Result<()> {
@@ -277,6 +291,7 @@ impl Filesystem for Host {
     }
 
     fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        self.watch(parent.0);
         match self.view.lookup(parent.0, name.as_bytes()) {
             // That there is nothing may be kept as well: an inode of number 0 says so.
             Err(Error::NotFound) => {

@@ -2,14 +2,14 @@
 //!
 //! - `mount`: mounting and unmounting, as root or by `fusermount3`, and what to say where that cannot be.
 //! - `host`: what the kernel asks, answered by the tree; what the kernel leaves to a filesystem: set-id bits, groups of directories.
+//! - `watch`: what somebody changes below, told to the kernel.
 //! - `words`: attributes, times and errors in the kernel's words and in the tree's.
 //!
 //! **No message per open.** The answer to OPEN is that there is no such operation; from then on the kernel opens files by itself, and
 //! an open, read and close of what it has cached costs no switch to this process. So there are no handles here, and no passthrough.
 //!
 //! **What the kernel may keep.** Only the kernel changes the tree that it shows, so names, absent names, attributes and contents are
-//! its to cache for ever. What somebody changes in the lower directory while it is mounted is therefore seen late, or not at all; a
-//! snapshot never shows it (see `docs/agentfs.md`).
+//! its to cache for ever. What somebody changes in the lower directory while it is mounted it is told to forget; a snapshot never shows it (see `docs/agentfs.md`).
 //!
 //! **What a snapshot has.** Every write is handed on before `write` returns: the kernel's writeback cache is not asked for. A shared
 //! mapping is written back when the program says so (`msync`, `munmap` does not) or the kernel likes to: what was not is not in the snapshot.
@@ -21,6 +21,7 @@
 
 mod host;
 mod mount;
+mod watch;
 mod words;
 
 pub use mount::{Error, Face, Mount, Result, available, clear_dead};

@@ -4,6 +4,8 @@ use std::fs::OpenOptions;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use ah_agentfs::{Ino, ROOT, View};
@@ -12,6 +14,7 @@ use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 
 use crate::host::Host;
+use crate::watch::{self, Watch};
 
 /// The result of everything here.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -70,6 +73,8 @@ pub struct Mount {
     at: PathBuf,
     /// `None` once it has ended.
     session: Option<BackgroundSession>,
+    /// Ends with the session; the tree is given back when both have.
+    watcher: Option<JoinHandle<()>>,
 }
 
 /// By what a mount is known from outside.
@@ -117,7 +122,18 @@ impl Mount {
         config.n_threads = Some(std::thread::available_parallelism().map_or(4, |cores| cores.get().clamp(4, 16)));
         config.clone_fd = true;
         let (stale, replaced) = std::sync::mpsc::channel();
-        let session = Session::new(Host::new(view, face.root, stale), &at, &config).map_err(failed)?;
+        let (watch, until) = if view.is_snapshot() { None } else { Watch::new().ok() }.unzip();
+        let (view, watch) = (Arc::new(view), watch.map(Arc::new));
+        let (seen, heard) = (Arc::downgrade(&view), watch.as_ref().map(Arc::downgrade));
+        let session = Session::new(Host::new(view, watch, face.root, stale), &at, &config).map_err(failed)?;
+        let watcher = match heard.zip(until) {
+            Some((watch, until)) => {
+                let kernel = session.notifier();
+                let listen = move || watch::listen(&watch, &until, &seen, &kernel);
+                Some(std::thread::Builder::new().name("watch".into()).spawn(listen).map_err(failed)?)
+            }
+            None => None,
+        };
         let kernel = session.notifier();
         // In a thread of its own: the kernel may wait for an answer before it takes this. Ends with the host.
         let teller = std::thread::Builder::new().name("stale".into()).spawn(move || {
@@ -128,7 +144,7 @@ impl Mount {
         });
         teller.map_err(failed)?;
         let session = session.spawn().map_err(failed)?;
-        Ok(Self { at, session: Some(session) })
+        Ok(Self { at, session: Some(session), watcher })
     }
 
     /// Where it is.
@@ -177,7 +193,11 @@ impl Mount {
     /// Waits until somebody else unmounts it.
     pub fn wait(&mut self) -> Result<()> {
         let Some(session) = self.session.take() else { return Ok(()) };
-        session.join().map_err(|source| Error::Io { what: "serve", at: self.at.clone(), source })
+        let served = session.join();
+        if let Some(watcher) = self.watcher.take() {
+            let _ = watcher.join();
+        }
+        served.map_err(|source| Error::Io { what: "serve", at: self.at.clone(), source })
     }
 }
 

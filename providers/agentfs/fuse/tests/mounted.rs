@@ -300,6 +300,97 @@ fn what_was_replaced_below_is_found_again_in_a_branch() {
     }
 }
 
+/// Waits until something is so: what is changed below is seen soon, not at once.
+fn soon(what: &str, is_so: impl Fn() -> bool) {
+    let began = std::time::Instant::now();
+    while !is_so() {
+        assert!(began.elapsed().as_secs() < 20, "waited in vain: {what}");
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn a_branch_shows_soon_what_is_changed_below() {
+    let Some(lab) = Lab::new() else { return };
+    let (workspace, mount) = lab.mount("work");
+    let (at, lower) = (mount.at().to_owned(), lab.lower());
+    let read = |name: &str| fs::read_to_string(at.join(name)).unwrap_or_default();
+    // All of it is in the kernel's memory, absent names too.
+    assert_eq!((names(&at), names(&at.join("d"))), (vec!["a".into(), "d".into(), "l".into()], vec!["f".to_owned()]));
+    assert_eq!((read("a"), read("d/f"), read("d/new")), ("lower\n".into(), "deep\n".into(), String::new()));
+    fs::write(at.join("mine"), "mine").unwrap();
+    let within = File::open(at.join("d")).unwrap();
+
+    // In place, grown and shrunk; by another file; new and removed names.
+    OpenOptions::new().append(true).open(lower.join("a")).unwrap().write_all(b"and more\n").unwrap();
+    soon("appended", || read("a") == "lower\nand more\n" && fs::metadata(at.join("a")).unwrap().len() == 15);
+    fs::write(lower.join("a"), "x").unwrap();
+    soon("cut", || read("a") == "x");
+    fs::write(lower.join("other"), "another").unwrap();
+    fs::rename(lower.join("other"), lower.join("d/f")).unwrap();
+    soon("replaced", || read("d/f") == "another" && !names(&at).contains(&"other".to_owned()));
+    fs::write(lower.join("d/new"), "new").unwrap();
+    soon("came", || read("d/new") == "new" && names(&at.join("d")) == ["f", "new"]);
+    fs::remove_file(lower.join("d/f")).unwrap();
+    soon("went", || !at.join("d/f").exists() && names(&at.join("d")) == ["new"]);
+    fs::create_dir(lower.join("d/e")).unwrap();
+    soon("a directory", || names(&at.join("d")) == ["e", "new"]);
+    fs::write(lower.join("d/e/deep"), "1").unwrap();
+    soon("in it", || read("d/e/deep") == "1");
+    fs::write(lower.join("d/e/deep"), "2").unwrap();
+    soon("and again", || read("d/e/deep") == "2");
+    // Who works in a directory goes on there.
+    let name = fs::read_link(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&within))).unwrap();
+    assert_eq!(name, at.join("d"));
+
+    // What is the branch's own stays so.
+    fs::write(at.join("d/new"), "of the branch").unwrap();
+    fs::write(lower.join("d/new"), "of somebody else").unwrap();
+    fs::write(lower.join("mine"), "theirs").unwrap();
+    fs::remove_file(lower.join("l")).unwrap();
+    soon("the last", || !names(&at).contains(&"l".to_owned()));
+    assert_eq!((read("d/new"), read("mine")), ("of the branch".into(), "mine".into()));
+    assert!(names(&at).contains(&"mine".to_owned()));
+    let told = workspace.take_events();
+    assert!(!told.is_empty());
+}
+
+#[test]
+fn a_branch_shows_what_is_changed_below_while_it_is_read() {
+    let Some(lab) = Lab::new() else { return };
+    let lower = lab.lower();
+    fs::create_dir(lower.join("many")).unwrap();
+    let (_workspace, mount) = lab.mount("work");
+    let many = mount.at().join("many");
+    let (done, count) = (AtomicBool::new(false), 300);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    for name in names(&many) {
+                        let _ = fs::read(many.join(name));
+                    }
+                    for n in 0..count {
+                        let _ = fs::metadata(many.join(n.to_string()));
+                    }
+                }
+            });
+        }
+        for round in 0..3 {
+            for n in 0..count {
+                fs::write(lower.join(format!("many/{n}")), format!("{round} {n}")).unwrap();
+                if n % 3 == round {
+                    fs::remove_file(lower.join(format!("many/{n}"))).unwrap();
+                }
+            }
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+    let is = |n: &i32| fs::read_to_string(many.join(n.to_string())).ok();
+    let will = |n: &i32| (n % 3 != 2).then(|| format!("2 {n}"));
+    soon("as below", || (0..count).all(|n| is(&n) == will(&n)) && names(&many).len() == 200);
+}
+
 #[test]
 fn another_filesystem_below_is_an_empty_directory() {
     let Some(lab) = Lab::new() else { return };

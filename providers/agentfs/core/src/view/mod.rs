@@ -120,14 +120,14 @@ impl View {
         self.at.is_some()
     }
 
-    /// Gives back `count` of the counts by which an inode is known. A file without a name goes with the last one.
-    pub fn forget(&self, ino: Ino, count: u64) {
+    /// Gives back `count` of the counts by which an inode is known. A file without a name goes with the last one. Gives whether it was that.
+    pub fn forget(&self, ino: Ino, count: u64) -> bool {
         let gone = {
             let mut known = lock(&self.known);
-            let Some(entry) = known.get_mut(&ino) else { return };
+            let Some(entry) = known.get_mut(&ino) else { return false };
             entry.count = entry.count.saturating_sub(count);
             if entry.count > 0 {
-                return;
+                return false;
             }
             known.remove(&ino).is_some_and(|entry| entry.orphan)
         };
@@ -136,6 +136,7 @@ impl View {
             // What fails here is found by the next who opens the store.
             let _ = self.change(|state, view| state.purge(ino, view));
         }
+        true
     }
 
     fn view(&self) -> state::View<'_> {
@@ -360,6 +361,24 @@ impl View {
             }
             None => self.path_of(directory).map(Some),
         }
+    }
+
+    /// Opens the directory below that shines through a directory; `None`: none does.
+    pub fn open_below(&self, directory: Ino) -> Result<Option<File>> {
+        match self.below(directory)? {
+            Some(path) => self.engine.lower.open_file(&path),
+            None => Ok(None),
+        }
+    }
+
+    /// What a name leads to that is the lower directory's: none of this tree's own rows says anything of it. `None`: the name is this tree's own. `Some(None)`: nothing is there below,
+    /// or a file of which this tree has changed something.
+    pub fn shining_through(&self, directory: Ino, name: &[u8]) -> Result<Option<Option<Ino>>> {
+        if self.seen(&key::entry(directory, name))?.is_some() {
+            return Ok(None);
+        }
+        let named = self.resolve(directory, name)?;
+        Ok(Some(named.filter(|named| named.found.is_some()).map(|named| named.ino)))
     }
 
     /// What a name leads to; `None`: nothing.

@@ -102,7 +102,10 @@ fn run(directory: &Path, files: u64) -> Result<()> {
     }
     Workspace::create(&store, &lower)?;
     let workspace = Workspace::open(&store, &lower, Options::default())?;
-    let branch = workspace.branch(workspace.base(b"")?, b"")?;
+    let begun = Instant::now();
+    let base = workspace.base_with_names(b"")?;
+    each("names below, written down", begun, 20_000);
+    let branch = workspace.branch(base, b"")?;
     let view = workspace.view(branch)?;
     view.create(ROOT, b"changed", ME)?;
 

@@ -1,16 +1,16 @@
 //! A workspace: a lower directory, a store, and the branches and snapshots in it.
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 use crate::engine::{self, Engine, Event, Held, Opening, Options, Report};
 use crate::error::{Error, Result};
-use crate::read_lock;
 use crate::rows::chunk::BLOCK;
 use crate::rows::key::LineId;
 use crate::types::Time;
 use crate::view::View;
+use crate::{lock, read_lock};
 
 /// A snapshot's number, never used again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -76,6 +76,7 @@ pub struct BranchInfo {
 pub struct Workspace {
     engine: Arc<Engine>,
     keeper: Option<JoinHandle<()>>,
+    helpers: Mutex<Vec<JoinHandle<()>>>,
 }
 
 impl Workspace {
@@ -99,7 +100,7 @@ impl Workspace {
         } else {
             None
         };
-        Ok(Self { engine, keeper })
+        Ok(Self { engine, keeper, helpers: Mutex::default() })
     }
 
     /// Checks a store that is not open, and mends what can be mended if `repair`. Costs everything there is.
@@ -122,8 +123,30 @@ impl Workspace {
 
     /// A snapshot of the lower directory as it is now; nothing is read or copied. Takes up to 10 ms, for a tick of the clock;
     /// a second where files bear whole seconds.
+    ///
+    /// Behind it the names of all directories below are written down, so that snapshots know them when they are changed there later. See [`Workspace::base_with_names`].
     pub fn base(&self, label: &[u8]) -> Result<SnapshotId> {
-        self.engine.base(label).map(SnapshotId)
+        let (snapshot, line) = self.engine.base(label)?;
+        if self.keeper.is_some() {
+            let weak = Arc::downgrade(&self.engine);
+            let remember = move || {
+                // It is the agent's machine, too.
+                let _ = rustix::process::nice(10);
+                // What is not written down is not known, as it is of what changes before it is its turn.
+                weak.upgrade().map(|engine| engine.remember_names(line));
+            };
+            let mut helpers = lock(&self.helpers);
+            helpers.retain(|helper| !helper.is_finished());
+            helpers.extend(std::thread::Builder::new().name("agentfs-names".into()).spawn(remember));
+        }
+        Ok(SnapshotId(snapshot))
+    }
+
+    /// As [`Workspace::base`], with all names written down when it returns: it costs listing all directories.
+    pub fn base_with_names(&self, label: &[u8]) -> Result<SnapshotId> {
+        let (snapshot, line) = self.engine.base(label)?;
+        self.engine.remember_names(line)?;
+        Ok(SnapshotId(snapshot))
     }
 
     /// A branch that begins at a snapshot, any number of times, at a cost that depends on nothing.
@@ -237,6 +260,9 @@ impl Drop for Workspace {
         self.engine.stop();
         if let Some(keeper) = self.keeper.take() {
             let _ = keeper.join();
+        }
+        for helper in lock(&self.helpers).drain(..) {
+            let _ = helper.join();
         }
     }
 }

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use crate::engine::{Engine, LOWER, Opening, Options, patiently};
+use crate::engine::{Engine, LOWER, Opening, Options, Remembered, patiently};
 use crate::error::Result;
 use crate::rows::chunk::Chunk;
 use crate::rows::key::{self, Epoch};
@@ -189,6 +189,17 @@ fn rows(state: &State, report: &mut Report, runs: &mut Vec<(u64, u64, u64)>, gar
             }
             after = row;
         }
+    }
+    let mut after = vec![b'b'];
+    while let Some((row, value)) = state.layers.next(b"b", &after)? {
+        report.rows += 1;
+        if let Err(error) = Remembered::decode(&value) {
+            report.lost(format!("the names in a directory below: {error}"));
+        }
+        if !state.lines.contains_key(&key::be32(row.get(1..5).unwrap_or_default())) {
+            report.lost("names below are of a base that is not there".to_owned());
+        }
+        after = row;
     }
     Ok(())
 }

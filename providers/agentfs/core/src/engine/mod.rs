@@ -10,6 +10,7 @@
 mod durable;
 mod fsck;
 mod reclaim;
+mod remembered;
 #[cfg(test)]
 mod tests;
 
@@ -22,6 +23,7 @@ use std::sync::{Arc, Condvar, Mutex, RwLock};
 use durable::{disk_free, spend_reserve};
 pub use fsck::Report;
 pub(crate) use fsck::check;
+pub(crate) use remembered::Remembered;
 
 use crate::error::{Error, Result};
 use crate::lower::Lower;
@@ -297,21 +299,21 @@ impl Engine {
 
     /// The lower directory as it is now, as a snapshot on a line of its own. Waits for the kernel's clock to tick, so that no
     /// later change of a file can bear an earlier time.
-    pub(crate) fn base(&self, label: &[u8]) -> Result<u64> {
+    pub(crate) fn base(&self, label: &[u8]) -> Result<(u64, LineId)> {
         self.room_for_rows()?;
         let root = self.lower.find(b"")?;
         let whole_seconds = root.is_some_and(|root| root.ctime.nanos == 0 && root.mtime.nanos == 0);
         let time = platform::settled_time(whole_seconds);
-        let snapshot = {
+        let (snapshot, line) = {
             let mut state = write_lock(&self.state);
             let line = state.grow(None, time, false, label);
-            state.name_state(line, label)?
+            (state.name_state(line, label)?, line)
         };
         if let Err(error) = self.flush() {
             let _ = write_lock(&self.state).forget_snapshot(snapshot);
             return Err(error);
         }
-        Ok(snapshot)
+        Ok((snapshot, line))
     }
 
     /// A new branch that begins at a snapshot.
@@ -413,6 +415,11 @@ impl Engine {
 
     fn is_held(&self, line: LineId, of: Held) -> bool {
         lock(&self.views).contains_key(&(line, of))
+    }
+
+    /// Whether the store is being closed.
+    fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::SeqCst)
     }
 
     /// Tells the thread that there is something to do.

@@ -72,6 +72,10 @@ impl Engine {
     }
 
     fn clear(&self, line: LineId, points: &[Epoch]) -> Result<()> {
+        if read_lock(&self.state).lines.get(&line).is_some_and(|line| line.parent.is_none()) {
+            // A base has one point, and no other rows.
+            self.forget_names(line)?;
+        }
         let chain = read_lock(&self.state).chain(line)?;
         self.scan(line, points, &mut |side, rows| {
             self.flush_if_many()?;

@@ -37,7 +37,7 @@ impl Place {
 
 /// A branch of the lower directory, and its pen's view.
 fn branch(engine: &Arc<Engine>) -> (u32, View) {
-    let line = engine.branch(engine.base(b"").unwrap(), b"").unwrap();
+    let line = engine.branch(engine.base(b"").unwrap().0, b"").unwrap();
     (line, View::new(engine.clone(), line, Held::Pen).unwrap())
 }
 

@@ -7,6 +7,7 @@
 //! | `i` | inode | versioned: its attributes |
 //! | `c` | inode, chunk | versioned: where the chunk's blocks are |
 //! | `x` | inode, name, NUL | versioned: an extended attribute |
+//! | `b` | line of a base, path below | the names that were in that directory |
 //! | `f` | block | blocks from there on that nothing refers to any more, not given back to the disk yet |
 //! | `g` | segment | how many of its blocks are in use |
 //! | `k` | line, epoch | a point that was deleted, whose rows are not cleared up yet |

@@ -12,6 +12,8 @@ use crate::state::State;
 /// The lines above a line, nearest first, each with the last epoch that is seen of it. It never changes.
 #[derive(Debug, Clone)]
 pub(crate) struct Chain {
+    /// The line of the lower directory as it was when all this began.
+    pub(crate) base: LineId,
     lines: Arc<[(LineId, Epoch)]>,
     /// Of a long chain: each line's place.
     places: Arc<HashMap<LineId, usize>>,
@@ -36,17 +38,18 @@ impl Chain {
 
 impl State {
     pub(crate) fn chain(&self, line: LineId) -> Result<Chain> {
-        let mut lines = Vec::new();
+        let (mut lines, mut base) = (Vec::new(), line);
         let mut at = self.lines.get(&line).ok_or(Error::NotFound)?;
         while let Some((parent, epoch)) = at.parent {
             at = self.lines.get(&parent).ok_or_else(|| Error::corrupt(format!("line {parent} is missing")))?;
+            base = parent;
             // A base never had a pen, and so has no rows.
             if at.parent.is_some() {
                 lines.push((parent, epoch));
             }
         }
         let places = lines.iter().enumerate().map(|(at, &(line, _))| (line, at)).collect();
-        Ok(Chain { lines: lines.into(), places: Arc::new(places) })
+        Ok(Chain { base, lines: lines.into(), places: Arc::new(places) })
     }
 
     /// The newest version within one line, and its epoch.

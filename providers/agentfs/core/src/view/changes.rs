@@ -17,7 +17,7 @@ use crate::read_lock;
 use crate::rows::chunk::CHUNK;
 use crate::rows::key::{self, Epoch, LineId};
 use crate::rows::value::{Entry, HERE, Inode, WHITEOUT};
-use crate::types::{Attr, Ino, Kind, ROOT};
+use crate::types::{Attr, Ino, Kind, ROOT, Time};
 use crate::view::View;
 
 /// Rows that are looked at while others wait.
@@ -460,6 +460,11 @@ impl Comparison<'_> {
         let named = match view.resolve(directory, name) {
             Ok(Some(named)) => named,
             Ok(None) | Err(Error::Stale) => return Ok(None),
+            Err(error @ Error::DataLoss { .. }) => {
+                let (path, ino, kind) = view.removed(directory, name)?.ok_or(error)?;
+                view.know(ino, directory, Some(&path));
+                return Ok(Some(Found { attr: unknown(ino, kind), inode: None, lost: true }));
+            }
             Err(error) => return Err(error),
         };
         let found = match view.node_named(&named) {
@@ -608,6 +613,26 @@ impl Comparison<'_> {
         if contents || seen(&before) != seen(&after) {
             self.found.insert(path.to_vec(), Difference { path: path.to_vec(), before, after, contents, lost });
         }
+    }
+}
+
+/// Of what was removed below no more is known.
+fn unknown(ino: Ino, kind: Kind) -> Attr {
+    let time = Time::default();
+    Attr {
+        ino,
+        kind,
+        mode: 0,
+        uid: 0,
+        gid: 0,
+        nlink: 1,
+        size: 0,
+        blocks: 0,
+        rdev: 0,
+        atime: time,
+        mtime: time,
+        ctime: time,
+        btime: time,
     }
 }
 

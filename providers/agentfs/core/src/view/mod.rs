@@ -23,7 +23,7 @@ use std::sync::{Arc, Mutex};
 pub use attrs::SetXattr;
 pub use changes::{Difference, Differences};
 
-use crate::engine::{Engine, Event, Held, Pen};
+use crate::engine::{Engine, Event, Held, LOWER, Pen, Remembered};
 use crate::error::{Error, Result};
 use crate::lower::{Found, join};
 use crate::platform;
@@ -249,6 +249,9 @@ impl View {
             return Ok(());
         }
         if found.kind == Kind::Directory {
+            if self.remembered(path)?.is_some_and(|remembered| remembered.is(found)) {
+                return Ok(());
+            }
             let above = path.iter().rposition(|&byte| byte == b'/').map_or(&b""[..], |at| &path[..at]);
             let above = self.engine.lower.find(above)?;
             if path.is_empty() || above.is_some_and(|above| above.ctime <= self.base) {
@@ -256,6 +259,29 @@ impl View {
             }
         }
         Err(error)
+    }
+
+    /// What was in a directory below when the base was taken, if that is known; of a pen it is not asked: that shows what is there now.
+    fn remembered(&self, below: &[u8]) -> Result<Option<Remembered>> {
+        if self.at.is_none() { Ok(None) } else { self.engine.remembered(self.chain.base, below) }
+    }
+
+    /// The same if it may be something else now.
+    fn changed_names(&self, below: &[u8]) -> Result<Option<Remembered>> {
+        let changed = || Ok(self.engine.lower.find(below)?.is_none_or(|found| found.ctime > self.base));
+        if self.at.is_some() && changed()? { self.remembered(below) } else { Ok(None) }
+    }
+
+    /// What was at a name below that is not there any more: where, its number and its kind.
+    fn removed(&self, directory: Ino, name: &[u8]) -> Result<Option<(Vec<u8>, Ino, Kind)>> {
+        let Some(below) = self.below(directory)? else { return Ok(None) };
+        let path = join(&below, name);
+        if self.seen(&key::entry(directory, name))?.is_some() || self.engine.lower.find(&path)?.is_some() {
+            return Ok(None);
+        }
+        let remembered = self.changed_names(&below)?;
+        let listed = remembered.as_ref().and_then(|remembered| remembered.get(name));
+        Ok(listed.map(|&(_, ino, kind)| (path, LOWER | (ino & (LOWER - 1)), kind)))
     }
 
     /// The directory below from which something was just read must be the one that was meant: another may have been moved to its
@@ -392,6 +418,12 @@ impl View {
         let path = join(&below, name);
         let found = self.engine.lower.find(&path)?;
         self.judge_directory(parent, &below)?;
+        match (self.changed_names(&below)?.map(|remembered| remembered.get(name).is_some()), &found) {
+            (Some(true), None) => return Err(self.changed(&path, "removed below")),
+            // It came later.
+            (Some(false), Some(_)) => return Ok(None),
+            _ => {}
+        }
         let Some(found) = found else { return Ok(None) };
         let mut ino = self.engine.number_of(found.device, found.ino, found.btime, false)?;
         let mut row = self.seen(&key::inode(ino))?;

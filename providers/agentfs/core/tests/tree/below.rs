@@ -411,3 +411,108 @@ fn a_branch_that_is_looked_at_stays_and_cannot_be_written() {
     workspace.delete_branch(branch).unwrap();
     assert!(matches!(workspace.look(branch), Err(Error::NotFound)));
 }
+
+#[test]
+fn a_snapshot_knows_which_names_there_were_below() {
+    let place = Place::new();
+    let lower = place.lower();
+    std::fs::create_dir_all(lower.join("dir/deep")).unwrap();
+    std::fs::create_dir_all(lower.join("swapped")).unwrap();
+    for name in ["dir/gone", "dir/renamed", "dir/same", "dir/deep/file", "swapped/file", "top"] {
+        std::fs::write(lower.join(name), "then").unwrap();
+    }
+    let workspace = place.create();
+    let base = workspace.base_with_names(b"base").unwrap();
+    let branch = workspace.branch(base, b"branch").unwrap();
+    let view = workspace.view(branch).unwrap();
+    view.unlink(at(&view, "dir"), b"gone").unwrap();
+    let then = snapshot(&workspace, branch);
+    // In all directories above each other, at once.
+    std::fs::write(lower.join("later"), "").unwrap();
+    std::fs::remove_file(lower.join("top")).unwrap();
+    std::fs::remove_file(lower.join("dir/gone")).unwrap();
+    std::fs::rename(lower.join("dir/renamed"), lower.join("dir/other")).unwrap();
+    std::fs::write(lower.join("dir/deep/later"), "").unwrap();
+    std::fs::remove_file(lower.join("dir/deep/file")).unwrap();
+    std::fs::rename(lower.join("swapped"), lower.join("elsewhere")).unwrap();
+    std::fs::create_dir(lower.join("swapped")).unwrap();
+
+    let names = |view: &ah_agentfs::View, directory| {
+        let mut names: Vec<_> = view.list(directory).unwrap().into_iter().map(|entry| entry.name).collect();
+        names.sort();
+        names.into_iter().map(|name| String::from_utf8(name).unwrap()).collect::<Vec<_>>()
+    };
+    let check = |workspace: &ah_agentfs::Workspace| {
+        let (old, then) = (workspace.view_of(base).unwrap(), workspace.view_of(then).unwrap());
+        assert_eq!(names(&old, ROOT), ["dir", "swapped", "top"]);
+        let (dir, deep) = (at(&old, "dir"), at(&old, "dir/deep"));
+        assert_eq!(names(&old, dir), ["deep", "gone", "renamed", "same"]);
+        assert_eq!(names(&old, deep), ["file"]);
+        assert_eq!(names(&then, at(&then, "dir")), ["deep", "renamed", "same"], "what the branch removed is not there");
+        assert_eq!(content(&old, "dir/same"), b"then");
+        for (directory, name) in [(ROOT, "top"), (ROOT, "swapped"), (dir, "gone"), (dir, "renamed"), (deep, "file")] {
+            let answer = old.lookup(directory, name.as_bytes());
+            assert!(matches!(answer, Err(Error::DataLoss { .. })), "{name}: {answer:?}");
+        }
+        for (directory, name) in [(ROOT, "later"), (ROOT, "elsewhere"), (dir, "other"), (deep, "later"), (dir, "never")]
+        {
+            let answer = old.lookup(directory, name.as_bytes());
+            assert!(matches!(answer, Err(Error::NotFound)), "{name}: {answer:?}");
+        }
+    };
+    check(&workspace);
+    // A branch shows what is there now.
+    assert_eq!(names(&view, ROOT), ["dir", "elsewhere", "later", "swapped"]);
+    assert_eq!(names(&view, at(&view, "dir")), ["deep", "other", "same"]);
+    view.unlink(ROOT, b"later").unwrap();
+    // What the branch removed is told, although it is gone below, too.
+    let told = workspace.view_of(base).unwrap().differences(&workspace.view_of(then).unwrap(), &|_| true).unwrap();
+    let told: Vec<_> = told.unwrap().list.into_iter().filter(|found| found.contents).collect();
+    assert!(
+        matches!(told.as_slice(), [found] if found.path == b"dir/gone" && found.lost && found.after.is_none()),
+        "{told:?}"
+    );
+    workspace.sync().unwrap();
+    workspace.checkpoint().unwrap();
+    drop((view, workspace));
+    place.check();
+    let workspace = place.open();
+    check(&workspace);
+
+    // It goes when nobody can ask any more.
+    workspace.delete_snapshot(base).unwrap();
+    workspace.reclaim().unwrap();
+    let then_view = workspace.view_of(then).unwrap();
+    assert_eq!(names(&then_view, at(&then_view, "dir")), ["deep", "renamed", "same"]);
+    drop(then_view);
+    workspace.delete_snapshot(then).unwrap();
+    workspace.delete_branch(branch).unwrap();
+    workspace.reclaim().unwrap();
+    drop(workspace);
+    let report = ah_agentfs::Workspace::fsck(&place.store(), &lower, false).unwrap();
+    assert_eq!((report.problems, report.rows), (Vec::new(), 0));
+}
+
+#[test]
+fn names_are_written_down_behind_a_base() {
+    let place = Place::new();
+    let lower = place.lower();
+    for n in 0..50 {
+        std::fs::create_dir_all(lower.join(format!("{n}/in"))).unwrap();
+    }
+    drop(place.create());
+    let workspace = ah_agentfs::Workspace::open(&place.store(), &lower, ah_agentfs::Options::default()).unwrap();
+    let old = workspace.view_of(workspace.base(b"base").unwrap()).unwrap();
+    let began = std::time::Instant::now();
+    // Each of them is removed until it was late enough.
+    let known = (0..50).position(|n| {
+        std::thread::sleep(Duration::from_millis(10));
+        std::fs::remove_dir(lower.join(format!("{n}/in"))).unwrap();
+        matches!(old.lookup(at(&old, &n.to_string()), b"in"), Err(Error::DataLoss { .. }))
+    });
+    assert!(known.is_some(), "{:?}", began.elapsed());
+    // Closing waits for it.
+    workspace.base(b"again").unwrap();
+    drop((old, workspace));
+    drop(place.open());
+}

@@ -227,7 +227,7 @@ impl World {
         }
         std::os::unix::fs::symlink("nowhere", lower.join("a/d")).unwrap();
         let workspace = place.create();
-        let branch = crate::branch(&workspace);
+        let branch = workspace.branch(workspace.base_with_names(b"").unwrap(), b"").unwrap();
         let view = workspace.view(branch).unwrap();
         let tree = Tree::read(&view);
         let base = workspace.snapshots()[0].id;

@@ -1,0 +1,137 @@
+//! The names in the directories below, as they were when a base was taken: written down behind the base, so that its snapshots know them once somebody has changed
+//! them.
+//!
+//! Of a directory that has changed before it was its turn nothing is written down. One that has not changed since needs none of it.
+
+use crate::engine::Engine;
+use crate::error::{Error, Result};
+use crate::lower::{Found, Listed, join};
+use crate::rows::key::{self, LineId};
+use crate::rows::value::{Reader, Writer};
+use crate::types::{Kind, Time};
+use crate::{read_lock, write_lock};
+
+/// Larger lists are not written down, in bytes.
+const LARGEST: usize = 1 << 20;
+/// Rows that are removed while others wait.
+const STEP: usize = 128;
+
+/// A directory below, as it was.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Remembered {
+    ino: u64,
+    birth: Time,
+    pub(crate) names: Vec<Listed>,
+}
+
+impl Remembered {
+    fn encode(&self) -> Vec<u8> {
+        let mut writer = Writer::default();
+        writer.number(self.ino).time(self.birth);
+        for (name, ino, kind) in &self.names {
+            writer.bytes(name).number(*ino).number(*kind as u64);
+        }
+        writer.0
+    }
+
+    pub(crate) fn decode(row: &[u8]) -> Result<Self> {
+        let mut reader = Reader(row);
+        let mut remembered = Self { ino: reader.number()?, birth: reader.time()?, names: Vec::new() };
+        while !reader.0.is_empty() {
+            let (name, ino) = (reader.bytes()?.to_vec(), reader.number()?);
+            let kind = u8::try_from(reader.number()?).ok().and_then(Kind::from_u8);
+            let kind = kind.ok_or_else(|| Error::corrupt("a name below is of no known kind"))?;
+            remembered.names.push((name, ino, kind));
+        }
+        Ok(remembered)
+    }
+
+    pub(crate) fn get(&self, name: &[u8]) -> Option<&Listed> {
+        self.names.iter().find(|(known, _, _)| known == name)
+    }
+
+    /// Whether that is the directory.
+    pub(crate) fn is(&self, found: &Found) -> bool {
+        (self.ino, self.birth) == (found.ino, found.btime)
+    }
+}
+
+fn row_of(base: LineId, path: &[u8]) -> Vec<u8> {
+    let mut row = key::of_line(b'b', base, None);
+    row.extend_from_slice(path);
+    row
+}
+
+impl Engine {
+    /// Writes the names down that are in the directories below since the base was taken. Costs listing all of them. Ends early when the base is gone or the
+    /// store is being closed.
+    pub(crate) fn remember_names(&self, base: LineId) -> Result<()> {
+        let mut waiting = vec![Vec::new()];
+        while let Some(path) = waiting.pop() {
+            let Some(time) = read_lock(&self.state).lines.get(&base).map(|line| line.base) else { return Ok(()) };
+            if self.is_stopped() {
+                return Ok(());
+            }
+            let Some(found) = self.lower.find(&path)?.filter(|found| found.kind == Kind::Directory) else { continue };
+            // One that cannot be read is none of this user's, here and in branches.
+            let Ok(names) = self.lower.list(&path) else { continue };
+            let below = names.iter().filter(|(_, _, kind)| *kind == Kind::Directory);
+            waiting.extend(below.map(|(name, _, _)| join(&path, name)));
+            let same = |now: &Found| now.ino == found.ino && now.ctime == found.ctime;
+            if found.device != 0 || found.ctime > time || !self.lower.find(&path)?.as_ref().is_some_and(same) {
+                continue;
+            }
+            let value = Remembered { ino: found.ino, birth: found.btime, names }.encode();
+            if value.len() > LARGEST {
+                continue;
+            }
+            self.room_for_rows()?;
+            let mut state = write_lock(&self.state);
+            if !state.lines.contains_key(&base) {
+                return Ok(());
+            }
+            state.layers.put(&row_of(base, &path), value);
+            drop(state);
+            self.wake();
+        }
+        Ok(())
+    }
+
+    /// What was in a directory below when the base was taken; `None`: not known.
+    pub(crate) fn remembered(&self, base: LineId, path: &[u8]) -> Result<Option<Remembered>> {
+        let row = read_lock(&self.state).layers.get(&row_of(base, path))?;
+        row.map(|row| Remembered::decode(&row)).transpose()
+    }
+
+    /// Nobody sees the base any more.
+    pub(super) fn forget_names(&self, base: LineId) -> Result<()> {
+        let prefix = row_of(base, b"");
+        loop {
+            self.room_for_rows()?;
+            let mut state = write_lock(&self.state);
+            for _ in 0..STEP {
+                let next = match state.layers.get(&prefix)? {
+                    Some(_) => Some(prefix.clone()),
+                    None => state.layers.next(&prefix, &prefix)?.map(|(row, _)| row),
+                };
+                let Some(row) = next else { return Ok(()) };
+                state.layers.remove(&row);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_come_back_as_they_were() {
+        let names = vec![(b"a\xff".to_vec(), 7, Kind::File), (b"d".to_vec(), u64::MAX, Kind::Directory)];
+        let remembered = Remembered { ino: 3, birth: Time { secs: -5, nanos: 9 }, names };
+        let row = remembered.encode();
+        assert_eq!(Remembered::decode(&row).unwrap(), remembered);
+        assert!(remembered.get(b"d").is_some() && remembered.get(b"e").is_none());
+        assert!(matches!(Remembered::decode(&row[..row.len() - 1]), Err(Error::Corrupt(_))));
+    }
+}

@@ -132,7 +132,8 @@ impl Sides<'_> {
             _ if entry.size > patch::MAX_TEXT => None,
             DiffSide::Snapshot(snapshot) => match contents::then(self.then, snapshot, &change.path) {
                 Ok((_, content)) => Some(content),
-                Err(error) if error.kind == ErrorKind::DataLoss => {
+                // It had the path; what cannot be found any more was lost, too.
+                Err(error) if matches!(error.kind, ErrorKind::DataLoss | ErrorKind::NotFound) => {
                     let error = error.context(format!("{} differs, and what it was cannot be shown", change.path));
                     self.lost.borrow_mut().get_or_insert(error);
                     None

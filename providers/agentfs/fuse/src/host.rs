@@ -168,11 +168,8 @@ impl Host {
     }
 
     fn forget_one(&self, ino: Ino, count: u64) {
-        let gone = self.view.forget(ino, count);
+        self.view.forget(ino, count);
         lock(&self.plain).remove(&ino);
-        if let Some(watch) = self.watch.as_ref().filter(|_| gone) {
-            watch.end(ino);
-        }
     }
 
     fn allocate(&self, ino: Ino, offset: u64, length: u64, mode: i32) -> Result<()> {

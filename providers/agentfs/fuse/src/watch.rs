@@ -1,9 +1,11 @@
 //! Hears what somebody changes in the lower directory, and has the kernel forget what it remembers of it: it is told once that names and contents are its
 //! to keep.
 //!
-//! A directory below is watched (inotify) from before the first answer about it until the kernel forgets it. Where no more can be watched, or this process has
-//! its share of what its user may watch, which editors want too, the rest is as it is without: seen late, or not at all. What befalls names that the branch has written itself is nobody's business here.
+//! A directory below is watched (inotify) from before the first answer about it until the mount ends: the kernel may keep pages of a file when it has long forgotten
+//! its directory. Where no more can be watched, or this process has its share of what its user may watch, which editors want too, the rest is as it is
+//! without: seen late, or not at all. What befalls names that the branch has written itself is nobody's business here.
 
+use std::cell::OnceCell;
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsStr;
 use std::mem::MaybeUninit;
@@ -11,10 +13,10 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use ah_agentfs::{Ino, View};
+use ah_agentfs::{Ino, Kind, View};
 use fuser::{INodeNo, Notifier};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
@@ -24,8 +26,11 @@ use rustix::io::Errno;
 const TOGETHER: Duration = Duration::from_millis(2);
 /// After so long it is told again: an answer that was under way may have been older than the change.
 const AGAIN: Duration = Duration::from_millis(200);
-/// Bytes of events that are read at a time.
+/// Bytes of events that are read at a time, and how often before what they say is told.
 const BUFFER: usize = 64 << 10;
+const READS: usize = 4;
+/// So many names are told before it is looked whether anybody still wants that.
+const STEP: usize = 64;
 /// This process takes one in so many of the directories that its user may watch.
 const SHARE: usize = 8;
 /// How many it watches, in all mounts.
@@ -57,7 +62,7 @@ struct Watched {
     full: bool,
 }
 
-/// What happened to a name.
+/// What happened to a name, the lesser first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum What {
     /// The file that it leads to was changed.
@@ -66,7 +71,20 @@ enum What {
     Other,
 }
 
-type Happened = BTreeMap<(Ino, Vec<u8>), What>;
+/// By directory and name; an empty name is everything in the directory, absent names too.
+#[derive(Debug, Default)]
+struct Happened(BTreeMap<(Ino, Vec<u8>), What>);
+
+impl Happened {
+    fn add(&mut self, place: (Ino, Vec<u8>), what: What) {
+        let known = self.0.entry(place).or_insert(what);
+        *known = (*known).max(what);
+    }
+
+    fn append(&mut self, other: Self) {
+        other.0.into_iter().for_each(|(place, what)| self.add(place, what));
+    }
+}
 
 impl Watch {
     /// The other end is for [`listen`].
@@ -76,10 +94,14 @@ impl Watch {
         Ok((Self { inotify, watched: Mutex::default(), _end: end }, until))
     }
 
+    fn watched(&self) -> MutexGuard<'_, Watched> {
+        self.watched.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Watches the directory below that shines through, from now on.
     pub(crate) fn begin(&self, view: &View, directory: Ino) {
-        let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
-        if watched.full || watched.numbers.contains_key(&directory) || COUNT.load(Ordering::Relaxed) >= most() {
+        let done = |watched: &Watched| watched.full || watched.numbers.contains_key(&directory);
+        if done(&self.watched()) || COUNT.load(Ordering::Relaxed) >= most() {
             return;
         }
         let Ok(Some(below)) = view.open_below(directory) else { return };
@@ -88,7 +110,10 @@ impl Watch {
             | WatchFlags::MOVE
             | WatchFlags::MODIFY
             | WatchFlags::ATTRIB
+            | WatchFlags::MOVE_SELF
             | WatchFlags::ONLYDIR;
+        // What happens at once is read when it is known whose it is.
+        let mut watched = self.watched();
         match inotify::add_watch(&self.inotify, format!("/proc/self/fd/{}", below.as_raw_fd()), wanted) {
             Ok(number) => {
                 // One directory below may shine through two: the later is told.
@@ -102,36 +127,57 @@ impl Watch {
         }
     }
 
-    /// The kernel knows nothing of the directory any more.
-    pub(crate) fn end(&self, directory: Ino) {
-        let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(number) = watched.numbers.remove(&directory) else { return };
-        if watched.directories.get(&number) == Some(&directory) {
-            watched.directories.remove(&number);
+    /// What is watched for a directory is not what shines through it any more: the next question about it finds out what is.
+    fn renew(&self, directory: Ino) {
+        let mut watched = self.watched();
+        if let Some(number) = watched.numbers.remove(&directory)
+            && watched.directories.remove(&number).is_some()
+        {
             COUNT.fetch_sub(1, Ordering::Relaxed);
-            watched.full = false;
             let _ = inotify::remove_watch(&self.inotify, number);
         }
     }
 
-    /// Reads what happened since; if some of it was lost, everything may have.
+    /// Reads some of what happened; where it was lost, everything may have.
     fn read(&self, happened: &mut Happened) {
         let mut buffer = [MaybeUninit::uninit(); BUFFER];
         let mut reader = Reader::new(&self.inotify, &mut buffer);
-        while let Ok(event) = reader.next() {
+        let mut reads = 0;
+        loop {
+            if reader.is_buffer_empty() {
+                reads += 1;
+                if reads > READS {
+                    return;
+                }
+            }
+            let Ok(event) = reader.next() else { return };
             let flags = event.events();
-            let watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut watched = self.watched();
             if flags.contains(ReadFlags::QUEUE_OVERFLOW) {
-                happened.extend(watched.numbers.keys().map(|&directory| ((directory, Vec::new()), What::Other)));
+                watched.numbers.keys().for_each(|&directory| happened.add((directory, Vec::new()), What::Other));
                 continue;
             }
-            let Some((&directory, name)) = watched.directories.get(&event.wd()).zip(event.file_name()) else {
+            let Some(&directory) = watched.directories.get(&event.wd()) else { continue };
+            if flags.contains(ReadFlags::IGNORED) {
+                // It is gone; another may be made in its place.
+                watched.directories.remove(&event.wd());
+                watched.numbers.retain(|_, number| *number != event.wd());
+                watched.full = false;
+                COUNT.fetch_sub(1, Ordering::Relaxed);
+            }
+            let Some(name) = event.file_name().filter(|_| !flags.contains(ReadFlags::MOVE_SELF)) else {
+                drop(watched);
+                if flags.contains(ReadFlags::MOVE_SELF) {
+                    self.renew(directory);
+                }
+                if flags.intersects(ReadFlags::IGNORED | ReadFlags::MOVE_SELF) {
+                    happened.add((directory, Vec::new()), What::Other);
+                }
                 continue;
             };
             let changed = flags.intersects(ReadFlags::MODIFY | ReadFlags::ATTRIB);
             let what = if changed { What::Changed } else { What::Other };
-            let place = happened.entry((directory, name.to_bytes().to_vec())).or_insert(what);
-            *place = (*place).max(what);
+            happened.add((directory, name.to_bytes().to_vec()), what);
         }
     }
 }
@@ -160,46 +206,103 @@ pub(crate) fn listen(watch: &Weak<Watch>, until: &UnixStream, view: &Weak<View>,
             std::thread::sleep(TOGETHER);
         }
         let (Some(watch), Some(view)) = (watch.upgrade(), view.upgrade()) else { return };
-        let mut happened = Happened::new();
+        let teller = Teller { watch: &watch, view: &view, kernel, until, known: OnceCell::new() };
+        let mut happened = Happened::default();
         if has_more {
             watch.read(&mut happened);
-            tell(&view, kernel, &happened);
+            teller.tell(&happened);
+        }
+        let due = again.take_if(|(when, _)| Instant::now() >= *when);
+        if let Some((_, earlier)) = due {
+            teller.tell(&earlier);
         }
         match &mut again {
-            Some((when, earlier)) if Instant::now() >= *when => {
-                tell(&view, kernel, earlier);
-                again = (!happened.is_empty()).then(|| (Instant::now() + AGAIN, happened));
-            }
-            Some((_, earlier)) => earlier.append(&mut happened),
-            None => again = (!happened.is_empty()).then(|| (Instant::now() + AGAIN, happened)),
+            Some((_, earlier)) => earlier.append(happened),
+            None => again = (!happened.0.is_empty()).then(|| (Instant::now() + AGAIN, happened)),
         }
     }
 }
 
-fn tell(view: &View, kernel: &Notifier, happened: &Happened) {
-    for ((directory, name), what) in happened {
-        if name.is_empty() {
-            // Whatever its names lead to.
-            for entry in view.list(*directory).unwrap_or_default() {
-                tell_one(view, kernel, *directory, &entry.name, What::Other);
-                tell_one(view, kernel, *directory, &entry.name, What::Changed);
-            }
-            let _ = kernel.inval_inode(INodeNo(*directory), 0, 0);
-        } else {
-            tell_one(view, kernel, *directory, name, *what);
-        }
-    }
+struct Teller<'a> {
+    watch: &'a Watch,
+    view: &'a View,
+    kernel: &'a Notifier,
+    until: &'a UnixStream,
+    /// The names that the host knows below, by directory, where they were needed.
+    known: OnceCell<HashMap<Ino, Vec<Vec<u8>>>>,
 }
 
-fn tell_one(view: &View, kernel: &Notifier, directory: Ino, name: &[u8], what: What) {
+impl Teller<'_> {
+    fn tell(&self, happened: &Happened) {
+        for (nth, ((directory, name), what)) in happened.0.iter().enumerate() {
+            if nth % STEP == 0 && self.is_over() {
+                return;
+            }
+            if name.is_empty() {
+                self.everything(*directory);
+            } else {
+                self.one(*directory, name, *what);
+            }
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        let mut fds = [PollFd::new(self.until, PollFlags::IN)];
+        poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|count| count > 0)
+    }
+
+    fn known(&self) -> &HashMap<Ino, Vec<Vec<u8>>> {
+        self.known.get_or_init(|| {
+            let mut known: HashMap<Ino, Vec<Vec<u8>>> = HashMap::new();
+            for (directory, name, _) in self.view.known_below() {
+                known.entry(directory).or_default().push(name);
+            }
+            known
+        })
+    }
+
+    /// What the kernel knows in a directory, and what is there now, of which it may know that it is not.
+    fn everything(&self, directory: Ino) {
+        let known = self.known().get(&directory).map(Vec::as_slice).unwrap_or_default();
+        let listed = self.view.list(directory).unwrap_or_default().into_iter().map(|entry| entry.name);
+        for (nth, name) in known.iter().cloned().chain(listed).enumerate() {
+            if nth % STEP == 0 && self.is_over() {
+                return;
+            }
+            self.one(directory, &name, What::Other);
+        }
+        let _ = self.kernel.inval_inode(INodeNo(directory), 0, 0);
+    }
+
     // What the kernel does not know any more needs nothing.
-    match (what, view.shining_through(directory, name)) {
-        (What::Other, Ok(Some(_))) => {
-            let _ = kernel.inval_entry(INodeNo(directory), OsStr::from_bytes(name));
-            // The list of names, which it keeps as contents.
-            let _ = kernel.inval_inode(INodeNo(directory), 0, 0);
+    fn one(&self, directory: Ino, name: &[u8], what: What) {
+        let Ok(shining) = self.view.shining_through(directory, name) else { return };
+        let Some(now) = shining else { return self.own(directory, name, what) };
+        if let Some(ino) = now {
+            let _ = self.kernel.inval_inode(INodeNo(ino), 0, 0);
         }
-        (What::Changed, Ok(Some(Some(ino)))) => drop(kernel.inval_inode(INodeNo(ino), 0, 0)),
-        _ => {}
+        if what != What::Other {
+            return;
+        }
+        // Who works in a directory that is the same as before must find it at its name.
+        if !now.is_some_and(|ino| self.view.is_known_as(ino, directory, name)) {
+            let _ = self.kernel.inval_entry(INodeNo(directory), OsStr::from_bytes(name));
+        }
+        // The list of names, which it keeps as contents.
+        let _ = self.kernel.inval_inode(INodeNo(directory), 0, 0);
+    }
+
+    /// A name of the branch's own: that stays. But if it is a directory, another may shine through it now.
+    fn own(&self, directory: Ino, name: &[u8], what: What) {
+        if what != What::Other {
+            return;
+        }
+        if let Ok(attr) = self.view.lookup(directory, name) {
+            if attr.kind == Kind::Directory {
+                self.watch.renew(attr.ino);
+                self.everything(attr.ino);
+            }
+            self.view.forget(attr.ino, 1);
+        }
     }
 }

@@ -343,6 +343,25 @@ fn a_branch_shows_soon_what_is_changed_below() {
     let name = fs::read_link(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&within))).unwrap();
     assert_eq!(name, at.join("d"));
 
+    // Grown, and moved at once.
+    fs::write(lower.join("log"), "x".repeat(100)).unwrap();
+    soon("a log", || read("log").len() == 100);
+    OpenOptions::new().append(true).open(lower.join("log")).unwrap().write_all(b"more").unwrap();
+    fs::rename(lower.join("log"), lower.join("log.1")).unwrap();
+    soon("moved", || read("log.1").ends_with("xmore") && !at.join("log").exists());
+    // A directory that the branch has made something in goes, and another comes in its place.
+    fs::create_dir(lower.join("s")).unwrap();
+    fs::write(lower.join("s/f"), "one").unwrap();
+    soon("s", || read("s/f") == "one");
+    fs::write(at.join("s/own"), "own").unwrap();
+    fs::remove_dir_all(lower.join("s")).unwrap();
+    soon("without s", || names(&at.join("s")) == ["own"] && !at.join("s/f").exists());
+    fs::create_dir(lower.join("s")).unwrap();
+    fs::write(lower.join("s/f"), "two").unwrap();
+    soon("another s", || read("s/f") == "two" && names(&at.join("s")) == ["f", "own"]);
+    fs::write(lower.join("s/f"), "three").unwrap();
+    soon("and watched", || read("s/f") == "three");
+
     // What is the branch's own stays so.
     fs::write(at.join("d/new"), "of the branch").unwrap();
     fs::write(lower.join("d/new"), "of somebody else").unwrap();

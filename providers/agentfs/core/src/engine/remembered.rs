@@ -21,6 +21,10 @@ const STEP: usize = 128;
 pub(crate) struct Remembered {
     ino: u64,
     birth: Time,
+    pub(crate) mode: u32,
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    pub(crate) mtime: Time,
     pub(crate) names: Vec<Listed>,
 }
 
@@ -28,6 +32,7 @@ impl Remembered {
     fn encode(&self) -> Vec<u8> {
         let mut writer = Writer::default();
         writer.number(self.ino).time(self.birth);
+        writer.number(u64::from(self.mode)).number(u64::from(self.uid)).number(u64::from(self.gid)).time(self.mtime);
         for (name, ino, kind) in &self.names {
             writer.bytes(name).number(*ino).number(*kind as u64);
         }
@@ -36,7 +41,15 @@ impl Remembered {
 
     pub(crate) fn decode(row: &[u8]) -> Result<Self> {
         let mut reader = Reader(row);
-        let mut remembered = Self { ino: reader.number()?, birth: reader.time()?, names: Vec::new() };
+        let mut remembered = Self {
+            ino: reader.number()?,
+            birth: reader.time()?,
+            mode: reader.small()?,
+            uid: reader.small()?,
+            gid: reader.small()?,
+            mtime: reader.time()?,
+            names: Vec::new(),
+        };
         while !reader.0.is_empty() {
             let (name, ino) = (reader.bytes()?.to_vec(), reader.number()?);
             let kind = u8::try_from(reader.number()?).ok().and_then(Kind::from_u8);
@@ -81,7 +94,8 @@ impl Engine {
             if found.device != 0 || found.ctime > time || !self.lower.find(&path)?.as_ref().is_some_and(same) {
                 continue;
             }
-            let value = Remembered { ino: found.ino, birth: found.btime, names }.encode();
+            let Found { ino, btime: birth, mode, uid, gid, mtime, .. } = found;
+            let value = Remembered { ino, birth, mode, uid, gid, mtime, names }.encode();
             if value.len() > LARGEST {
                 continue;
             }
@@ -128,7 +142,8 @@ mod tests {
     #[test]
     fn names_come_back_as_they_were() {
         let names = vec![(b"a\xff".to_vec(), 7, Kind::File), (b"d".to_vec(), u64::MAX, Kind::Directory)];
-        let remembered = Remembered { ino: 3, birth: Time { secs: -5, nanos: 9 }, names };
+        let (birth, mtime) = (Time { secs: -5, nanos: 9 }, Time { secs: 5, nanos: 0 });
+        let remembered = Remembered { ino: 3, birth, mode: 0o2755, uid: u32::MAX, gid: 0, mtime, names };
         let row = remembered.encode();
         assert_eq!(Remembered::decode(&row).unwrap(), remembered);
         assert!(remembered.get(b"d").is_some() && remembered.get(b"e").is_none());

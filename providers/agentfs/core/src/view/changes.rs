@@ -73,6 +73,9 @@ impl From<Error> for Stop {
 
 type Told<T> = std::result::Result<T, Stop>;
 
+/// Directories and names, by the inode that they lead to.
+type Names = HashMap<Ino, Vec<(Ino, Vec<u8>)>>;
+
 /// One of the trees.
 struct Tree<'a> {
     view: &'a View,
@@ -81,7 +84,7 @@ struct Tree<'a> {
     /// The names that rows say, by directory and inode.
     names: HashMap<Ino, HashMap<Ino, Vec<Vec<u8>>>>,
     /// All names of the inodes that were touched, once all rows were looked through.
-    all_names: Option<HashMap<Ino, Vec<(Ino, Vec<u8>)>>>,
+    all_names: Option<Names>,
 }
 
 /// What each of the two trees has.
@@ -187,7 +190,7 @@ impl View {
     }
 
     /// The names of inodes that rows say. Costs all names that were ever written here, of all branches.
-    fn all_names(&self, inodes: &BTreeSet<Ino>) -> Result<HashMap<Ino, Vec<(Ino, Vec<u8>)>>> {
+    fn all_names(&self, inodes: &BTreeSet<Ino>) -> Result<Names> {
         let mut stems = BTreeSet::new();
         let mut after = b"d".to_vec();
         'all: loop {
@@ -200,7 +203,7 @@ impl View {
                 after = row;
             }
         }
-        let mut names: HashMap<Ino, Vec<(Ino, Vec<u8>)>> = HashMap::new();
+        let mut names = Names::new();
         for stem in stems {
             let row = self.seen(&stem)?;
             if let Some(Entry { ino, .. }) = row.map(|row| Entry::decode(&row)).transpose()?.flatten() {
@@ -374,20 +377,25 @@ impl Comparison<'_> {
             None => {
                 let Some(below) = self.below.get(&ino).cloned() else { return Err(Stop::Unknown) };
                 let (place, name) = split(&below).ok_or(Stop::Unknown)?;
-                let parent = self.number_below(place)?;
+                let parent = self.number_below(tree, place)?;
                 // Known there from now on, as if the host had come through it.
                 view.know(parent, ROOT, Some(place));
                 // With what is above it an empty directory is removed without a row of its own.
                 let gone = matches!(view.row_of(parent)?, Some(None));
-                match if gone { None } else { view.resolve(parent, name)? } {
-                    _ if gone => None,
-                    Some(named) if named.ino == ino => {
+                match if gone { None } else { self.is_named_below(tree, parent, name, ino)? } {
+                    None => None,
+                    Some(true) => {
                         view.know(ino, parent, Some(&below));
                         self.path(tree, parent, depth + 1)?.map(|above| join(&above, name))
                     }
                     // It was empty when it was removed, else it would have a row.
-                    _ if view.seen(&key::entry(parent, name))?.is_some() => None,
-                    _ => return Err(Stop::Unknown),
+                    Some(false)
+                        if view.seen(&key::entry(parent, name))?.is_some()
+                            && self.number_below(tree, &below)? == ino =>
+                    {
+                        None
+                    }
+                    Some(false) => return Err(Stop::Unknown),
                 }
             }
         };
@@ -395,14 +403,34 @@ impl Comparison<'_> {
         Ok(path)
     }
 
-    /// The number of a directory below.
-    fn number_below(&mut self, place: &[u8]) -> Told<Ino> {
+    /// Whether a directory without a row is at that name, or was before it was removed below; `None`: there was nothing.
+    fn is_named_below(&self, tree: usize, parent: Ino, name: &[u8], ino: Ino) -> Result<Option<bool>> {
+        let view = self.trees[tree].view;
+        match view.resolve(parent, name) {
+            Ok(None) if view.is_snapshot() && view.seen(&key::entry(parent, name))?.is_none() => {
+                let below = view.below(parent)?;
+                match below.map(|below| view.changed_names(&below)).transpose()?.flatten() {
+                    Some(_) => Ok(None),
+                    None => Err(view.changed(name, "removed below, or replaced")),
+                }
+            }
+            Ok(named) => Ok(Some(named.is_some_and(|named| named.ino == ino))),
+            Err(error @ Error::DataLoss { .. }) => match view.removed(parent, name)? {
+                Some((_, removed, _)) => Ok(Some(removed == ino)),
+                None => Err(error),
+            },
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The number of what is at a place below.
+    fn number_below(&mut self, tree: usize, place: &[u8]) -> Told<Ino> {
         if place.is_empty() {
             return Ok(ROOT);
         }
-        let engine = &self.trees[0].view.engine;
-        let found = engine.lower.find(place)?.ok_or(Stop::Unknown)?;
-        let number = engine.number_of(found.device, found.ino, found.btime, false)?;
+        let view = self.trees[tree].view;
+        let found = view.engine.lower.find(place)?.ok_or(Stop::Unknown)?;
+        let number = view.number_of(&found)?;
         self.below.entry(number).or_insert_with(|| place.to_vec());
         Ok(number)
     }
@@ -437,20 +465,20 @@ impl Comparison<'_> {
     /// Whether an inode that both trees have may be another in them: its names apart.
     fn may_differ(&self, ino: Ino) -> Result<bool> {
         let below = self.below.get(&ino).map(Vec::as_slice);
-        let attr = |tree: &Tree<'_>| -> Result<Option<Option<Attr>>> {
+        let inode = |tree: &Tree<'_>| -> Result<Option<Option<Inode>>> {
             if tree.view.row_of(ino)?.is_none() && below.is_none() {
                 return Ok(None);
             }
             match tree.view.node_at(ino, below) {
-                Ok(node) => Ok(Some(Some(tree.view.attr(&node)))),
+                Ok(node) => Ok(Some(Some(node.inode))),
                 Err(Error::DataLoss { .. }) => Ok(Some(None)),
                 Err(Error::Stale | Error::NotFound) => Ok(None),
                 Err(error) => Err(error),
             }
         };
-        let (Some(before), Some(after)) = (attr(&self.trees[0])?, attr(&self.trees[1])?) else { return Ok(false) };
+        let (Some(before), Some(after)) = (inode(&self.trees[0])?, inode(&self.trees[1])?) else { return Ok(false) };
         let (Some(before), Some(after)) = (before, after) else { return Ok(true) };
-        let seen = |attr: &Attr| (attr.kind, attr.mode, attr.mtime, attr.size);
+        let seen = |inode: &Inode| (inode.kind, inode.mode, inode.mtime, inode.size, inode.lower_limit);
         Ok(self.touched.chunks.contains_key(&ino) || seen(&before) != seen(&after))
     }
 
@@ -463,7 +491,12 @@ impl Comparison<'_> {
             Err(error @ Error::DataLoss { .. }) => {
                 let (path, ino, kind) = view.removed(directory, name)?.ok_or(error)?;
                 view.know(ino, directory, Some(&path));
-                return Ok(Some(Found { attr: unknown(ino, kind), inode: None, lost: true }));
+                let mut attr = unknown(ino, kind);
+                let then = if kind == Kind::Directory { view.remembered(&path)? } else { None };
+                if let Some(then) = &then {
+                    attr = Attr { mode: then.mode, uid: then.uid, gid: then.gid, mtime: then.mtime, ..attr };
+                }
+                return Ok(Some(Found { attr, inode: None, lost: then.is_none() }));
             }
             Err(error) => return Err(error),
         };
@@ -471,9 +504,7 @@ impl Comparison<'_> {
             Ok(node) => Found { attr: view.attr(&node), inode: Some(node.inode), lost: false },
             Err(error @ Error::DataLoss { .. }) => {
                 let Some((found, path)) = named.found.as_ref().zip(named.path.as_deref()) else { return Err(error) };
-                // Which directory it is was looked at; its attributes are those of now in any case.
-                let lost = found.kind != Kind::Directory;
-                Found { attr: found.inode(path).attr(named.ino), inode: None, lost }
+                Found { attr: found.inode(path).attr(named.ino), inode: None, lost: true }
             }
             Err(Error::Stale | Error::NotFound) => return Ok(None),
             Err(error) => return Err(error),
@@ -517,10 +548,12 @@ impl Comparison<'_> {
         }
         for tree in [0, 1] {
             if let Some(directory) = directories[tree] {
-                if self.came_later(tree, directory, directories[1 - tree], name)? {
+                let other = directories[1 - tree];
+                if self.came_later(tree, directory, other, name)? {
                     found[tree] = None;
                 }
                 self.remember_lost(tree, directory, name, &mut found)?;
+                self.refuse_unknown(tree, (directory, other, name), path, &mut found)?;
             }
         }
         let inside = found.each_ref().map(|found| {
@@ -529,7 +562,7 @@ impl Comparison<'_> {
         });
         let contents = match &found {
             [None, None] => return Ok(inside),
-            [Some(before), Some(after)] => self.contents_differ(before, after)?,
+            [Some(before), Some(after)] => self.contents_differ(path, before, after)?,
             _ => true,
         };
         self.tell(path, found, contents);
@@ -537,14 +570,19 @@ impl Comparison<'_> {
     }
 
     /// Whether what a snapshot has at a name was made below since: where the other tree wrote that name first, nothing was there.
-    fn came_later(&self, tree: usize, directory: Ino, others: Option<Ino>, name: &[u8]) -> Result<bool> {
+    fn came_later(&self, tree: usize, directory: Ino, other: Option<Ino>, name: &[u8]) -> Result<bool> {
         let stem = key::entry(directory, name);
         let view = self.trees[tree].view;
-        if !view.is_snapshot() || others != Some(directory) || view.seen(&stem)?.is_some() {
+        if !view.is_snapshot() || other != Some(directory) || view.seen(&stem)?.is_some() {
             return Ok(false);
         }
         let Some(row) = self.trees[1 - tree].view.seen(&stem)? else { return Ok(false) };
-        Ok(row.first() != Some(&WHITEOUT) && !Entry::decode(&row)?.is_some_and(|entry| entry.hides))
+        if row.first() == Some(&WHITEOUT) || Entry::decode(&row)?.is_some_and(|entry| entry.hides) {
+            return Ok(false);
+        }
+        // It may have been there, away for a while, and back.
+        let Some(below) = view.below(directory)? else { return Ok(false) };
+        Ok(view.engine.lower.find(&join(&below, name))?.is_some_and(|found| found.btime > view.base))
     }
 
     /// What one tree took over was there in the other, whatever became of it below.
@@ -552,22 +590,53 @@ impl Comparison<'_> {
         let view = self.trees[tree].view;
         let Some(other) = &found[1 - tree] else { return Ok(()) };
         let Some(origin) = other.inode.as_ref().and_then(|inode| inode.origin.as_ref()) else { return Ok(()) };
-        let is_lost = match &found[tree] {
-            Some(mine) => mine.lost && mine.attr.ino == other.attr.ino,
-            None => {
-                other.attr.kind == Kind::File
-                    && view.seen(&key::entry(directory, name))?.is_none()
-                    && view.below(directory)?.is_some_and(|below| join(&below, name) == origin.path)
-            }
-        };
-        if is_lost {
+        if other.attr.kind == Kind::Directory || found[tree].as_ref().is_some_and(|mine| !mine.lost) {
+            return Ok(());
+        }
+        let is_its_place = view.seen(&key::entry(directory, name))?.is_none()
+            && view.below(directory)?.is_some_and(|below| join(&below, name) == origin.path);
+        if is_its_place {
             let attr = Attr { size: origin.size, mtime: origin.mtime, ..other.attr.clone() };
             found[tree] = Some(Found { attr, inode: None, lost: true });
         }
         Ok(())
     }
 
-    fn contents_differ(&self, before: &Found, after: &Found) -> Result<bool> {
+    /// Refuses to tell what a snapshot had where that is not known: a directory that was replaced, or something that the other tree found
+    /// there and hid. Nothing may be made or removed in its name.
+    fn refuse_unknown(
+        &self,
+        tree: usize,
+        (directory, other, name): (Ino, Option<Ino>, &[u8]),
+        path: &[u8],
+        found: &mut Both<Found>,
+    ) -> Result<()> {
+        let view = self.trees[tree].view;
+        if let [Some(before), Some(after)] = found
+            && before.attr.kind == Kind::Directory
+            && before.attr.ino == after.attr.ino
+        {
+            (before.lost, after.lost) = (false, false);
+        }
+        if found[tree].as_ref().is_some_and(|found| found.lost && found.attr.kind == Kind::Directory) {
+            return Err(view.changed(path, "removed or replaced below"));
+        }
+        let stem = key::entry(directory, name);
+        if found[tree].is_some() || !view.is_snapshot() || other != Some(directory) || view.seen(&stem)?.is_some() {
+            return Ok(());
+        }
+        let Some(row) = self.trees[1 - tree].view.seen(&stem)? else { return Ok(()) };
+        let hidden = row.first() == Some(&WHITEOUT) || Entry::decode(&row)?.is_some_and(|entry| entry.hides);
+        let Some(below) = view.below(directory)?.filter(|_| hidden) else { return Ok(()) };
+        // If all names were written down, it was not among them.
+        let unchanged = view.engine.lower.find(&below)?.is_some_and(|found| found.ctime <= view.base);
+        if unchanged || view.remembered(&below)?.is_some() {
+            return Ok(());
+        }
+        Err(view.changed(path, "removed below"))
+    }
+
+    fn contents_differ(&self, path: &[u8], before: &Found, after: &Found) -> Result<bool> {
         let (one, other) = (&before.attr, &after.attr);
         if one.kind != other.kind {
             return Ok(true);
@@ -579,23 +648,19 @@ impl Comparison<'_> {
         match one.kind {
             Kind::File if one.size != other.size => Ok(true),
             Kind::File => {
-                // Where what is below does not count any more, no chunk need say that.
-                let limit = |found: &Found| found.inode.as_ref().map(|inode| inode.lower_limit);
-                let alike_but_for_chunks = one.ino == other.ino && limit(before) == limit(after);
-                let all = 0..one.size.div_ceil(CHUNK);
-                let none = BTreeSet::new();
-                let chunks: Box<dyn Iterator<Item = u64>> = match alike_but_for_chunks {
-                    true => Box::new(self.touched.chunks.get(&one.ino).unwrap_or(&none).iter().copied()),
-                    false => Box::new(all),
-                };
-                for chunk in chunks {
+                for chunk in self.chunks(before, after)? {
+                    // Who asked may not want it any more.
+                    if !(self.wanted)(path) {
+                        return Ok(true);
+                    }
                     let read = |tree: usize, ino| self.trees[tree].view.read(ino, chunk * CHUNK, CHUNK as usize);
                     match (read(0, one.ino), read(1, other.ino)) {
                         (Ok(one), Ok(other)) if one == other => {}
                         // What cannot be read on one side was changed below, and is not what is on the other.
-                        (Ok(_) | Err(Error::DataLoss { .. } | Error::Stale), Ok(_) | Err(Error::DataLoss { .. })) => {
-                            return Ok(true);
-                        }
+                        (
+                            Ok(_) | Err(Error::DataLoss { .. } | Error::Stale),
+                            Ok(_) | Err(Error::DataLoss { .. } | Error::Stale),
+                        ) => return Ok(true),
                         (Err(error), _) | (_, Err(error)) => return Err(error),
                     }
                 }
@@ -604,6 +669,21 @@ impl Comparison<'_> {
             Kind::Symlink => Ok(self.trees[0].view.readlink(one.ino)? != self.trees[1].view.readlink(other.ino)?),
             _ => Ok(false),
         }
+    }
+
+    /// The chunks in which two files of one size may differ. In all others there are zeros, or what is below the same inode.
+    fn chunks(&self, before: &Found, after: &Found) -> Result<BTreeSet<u64>> {
+        // Where what is below does not count any more, no chunk need say that.
+        let limit = |found: &Found| found.inode.as_ref().map(|inode| inode.lower_limit);
+        if before.attr.ino == after.attr.ino && limit(before) == limit(after) {
+            return Ok(self.touched.chunks.get(&before.attr.ino).cloned().unwrap_or_default());
+        }
+        let mut chunks = BTreeSet::new();
+        for (tree, found) in self.trees.iter().zip([before, after]) {
+            chunks.extend(tree.view.chunks_from(found.attr.ino, 0)?);
+            chunks.extend(0..limit(found).unwrap_or(found.attr.size).div_ceil(CHUNK));
+        }
+        Ok(chunks)
     }
 
     fn tell(&mut self, path: &[u8], found: Both<Found>, contents: bool) {

@@ -120,14 +120,14 @@ impl View {
         self.at.is_some()
     }
 
-    /// Gives back `count` of the counts by which an inode is known. A file without a name goes with the last one. Gives whether it was that.
-    pub fn forget(&self, ino: Ino, count: u64) -> bool {
+    /// Gives back `count` of the counts by which an inode is known. A file without a name goes with the last one.
+    pub fn forget(&self, ino: Ino, count: u64) {
         let gone = {
             let mut known = lock(&self.known);
-            let Some(entry) = known.get_mut(&ino) else { return false };
+            let Some(entry) = known.get_mut(&ino) else { return };
             entry.count = entry.count.saturating_sub(count);
             if entry.count > 0 {
-                return false;
+                return;
             }
             known.remove(&ino).is_some_and(|entry| entry.orphan)
         };
@@ -136,7 +136,6 @@ impl View {
             // What fails here is found by the next who opens the store.
             let _ = self.change(|state, view| state.purge(ino, view));
         }
-        true
     }
 
     fn view(&self) -> state::View<'_> {
@@ -221,8 +220,10 @@ impl View {
         {
             return Err(self.gone(path, "replaced below"));
         }
-        self.judge(found, path)?;
         let mut inode = found.inode(path);
+        if let Some(then) = self.judge(found, path)? {
+            (inode.mode, inode.uid, inode.gid, inode.mtime) = (then.mode, then.uid, then.gid, then.mtime);
+        }
         if found.kind == Kind::Symlink {
             inode.target = self.engine.lower.target(path)?.ok_or_else(|| self.changed(path, "removed below"))?;
         }
@@ -238,24 +239,24 @@ impl View {
     }
 
     /// What is found below must be what was there when the base was taken. A pen shows it as it is and says so; in a snapshot
-    /// it would be something else under the snapshot's name. A directory in which a name came or went shows what is in it now; but one
-    /// that may be another, since names changed beside it too, does not.
-    fn judge(&self, found: &Found, path: &[u8]) -> Result<()> {
+    /// it would be something else under the snapshot's name. A directory is what it was then, if that was written down: given. Else one in which a name came or went shows what is in it
+    /// now; but one that may be another, since names changed beside it too, does not.
+    fn judge(&self, found: &Found, path: &[u8]) -> Result<Option<Remembered>> {
         if found.ctime <= self.base {
-            return Ok(());
+            return Ok(None);
         }
         let error = self.changed(path, "changed below since the base was taken");
         if self.at.is_none() {
-            return Ok(());
+            return Ok(None);
         }
         if found.kind == Kind::Directory {
-            if self.remembered(path)?.is_some_and(|remembered| remembered.is(found)) {
-                return Ok(());
+            if let Some(then) = self.remembered(path)?.filter(|then| then.is(found)) {
+                return Ok(Some(then));
             }
             let above = path.iter().rposition(|&byte| byte == b'/').map_or(&b""[..], |at| &path[..at]);
             let above = self.engine.lower.find(above)?;
             if path.is_empty() || above.is_some_and(|above| above.ctime <= self.base) {
-                return Ok(());
+                return Ok(None);
             }
         }
         Err(error)
@@ -360,10 +361,13 @@ impl View {
             })
         };
         let mut inode = node.inode.clone();
-        if let Some((parent, _)) = &place
-            && inode.parent == 0
-        {
-            inode.parent = *parent;
+        if let Some((parent, _)) = &place {
+            inode.parent = if inode.parent == 0 { *parent } else { inode.parent };
+            // Of several names below, it is this one that it keeps.
+            let known = lock(&self.known).get(&node.ino).and_then(|known| known.path.clone());
+            if let (Some(origin), Some(path)) = (&mut inode.origin, known) {
+                origin.path = path.into_vec();
+            }
         }
         state.write(&key::inode(node.ino), inode.encode(), view)?;
         if let Some((parent, name)) = place {
@@ -407,6 +411,18 @@ impl View {
         Ok(Some(named.filter(|named| named.found.is_some()).map(|named| named.ino)))
     }
 
+    /// The names below under which the host knows an inode: directory, name, inode.
+    pub fn known_below(&self) -> Vec<(Ino, Vec<u8>, Ino)> {
+        let known = lock(&self.known);
+        let place = |(&ino, known): (&Ino, &Known)| known.place().map(|(parent, name)| (parent, name, ino));
+        known.iter().filter_map(place).collect()
+    }
+
+    /// Whether the host knows an inode under a name below.
+    pub fn is_known_as(&self, ino: Ino, directory: Ino, name: &[u8]) -> bool {
+        self.place_of(ino).is_some_and(|(parent, known)| parent == directory && known == name)
+    }
+
     /// What a name leads to; `None`: nothing.
     fn resolve(&self, parent: Ino, name: &[u8]) -> Result<Option<Named>> {
         check_name(name)?;
@@ -425,21 +441,24 @@ impl View {
             _ => {}
         }
         let Some(found) = found else { return Ok(None) };
-        let mut ino = self.engine.number_of(found.device, found.ino, found.btime, false)?;
-        let mut row = self.seen(&key::inode(ino))?;
+        let ino = self.number_of(&found)?;
+        let row = self.seen(&key::inode(ino))?;
+        let kind = found.kind;
+        Ok(Some(Named { ino, kind, path: Some(path), found: Some(found).filter(|_| row.is_none()) }))
+    }
+
+    /// The number of what is found below at a name that this tree has no row of.
+    fn number_of(&self, found: &Found) -> Result<Ino> {
+        let ino = self.engine.number_of(found.device, found.ino, found.btime, false)?;
+        let row = self.seen(&key::inode(ino))?;
         let reused = match row.as_deref().map(Inode::decode).transpose()? {
             // One that lost its last name here cannot have another.
             Some(None) => true,
             Some(Some(Inode { origin: Some(Origin { btime, .. }), .. })) => btime != found.btime,
             _ => false,
         };
-        if reused {
-            // The filesystem below used the number again for another file.
-            ino = self.engine.number_of(found.device, found.ino, found.btime, true)?;
-            row = self.seen(&key::inode(ino))?;
-        }
-        let kind = found.kind;
-        Ok(Some(Named { ino, kind, path: Some(path), found: Some(found).filter(|_| row.is_none()) }))
+        // The filesystem below used the number again for another file.
+        if reused { self.engine.number_of(found.device, found.ino, found.btime, true) } else { Ok(ino) }
     }
 
     fn attr(&self, node: &Node) -> Attr {

@@ -516,3 +516,133 @@ fn names_are_written_down_behind_a_base() {
     drop((old, workspace));
     drop(place.open());
 }
+
+/// What differs but for times, a line each: what only the first has, only the second, or both have otherwise.
+fn told(from: &ah_agentfs::View, to: &ah_agentfs::View) -> Vec<String> {
+    let told = from.differences(to, &|_| true).unwrap().unwrap();
+    let letter = |found: &ah_agentfs::Difference| match (&found.before, &found.after) {
+        (None, _) => 'A',
+        (_, None) => 'D',
+        _ => 'M',
+    };
+    let list = told.list.iter().filter(|found| found.contents);
+    list.map(|found| format!("{} {}", letter(found), String::from_utf8_lossy(&found.path))).collect()
+}
+
+#[test]
+fn nothing_that_was_written_is_left_untold() {
+    let place = Place::new();
+    let lower = place.lower();
+    for directory in ["a", "b", "p"] {
+        std::fs::create_dir(lower.join(directory)).unwrap();
+    }
+    std::fs::write(lower.join("a/x"), "linked").unwrap();
+    std::fs::hard_link(lower.join("a/x"), lower.join("b/y")).unwrap();
+    std::fs::write(lower.join("f"), vec![b'f'; 100 << 10]).unwrap();
+    let workspace = place.create();
+    let branch = branch(&workspace);
+    let view = workspace.view(branch).unwrap();
+    let snapshot = || workspace.view_of(snapshot(&workspace, branch)).unwrap();
+
+    // Found under one name, removed by the other.
+    make(&view, "a/made", b"");
+    let before = snapshot();
+    let (a, _) = (at(&view, "a/x"), at(&view, "b/y"));
+    view.unlink(at(&view, "a"), b"x").unwrap();
+    view.write(a, 0, b"L").unwrap();
+    assert_eq!(told(&before, &snapshot()), ["D a/x", "M b/y"]);
+
+    // Cut and grown again, with the time put back: no chunk says so.
+    let f = at(&view, "f");
+    view.setattr(f, SetAttr { mode: Some(0o600), ..SetAttr::default() }).unwrap();
+    let before = snapshot();
+    let then = view.getattr(f).unwrap().mtime;
+    for size in [0, 100 << 10] {
+        view.setattr(f, SetAttr { size: Some(size), ..SetAttr::default() }).unwrap();
+    }
+    view.setattr(f, SetAttr { mtime: Some(ah_agentfs::SetTime::At(then)), ..SetAttr::default() }).unwrap();
+    assert_eq!(told(&before, &snapshot()), ["M f"]);
+
+    // The filesystem below gives a number to another directory that the branch has removed one of.
+    make(&view, "p/made", b"");
+    let before = snapshot();
+    view.unlink(at(&view, "p"), b"made").unwrap();
+    view.rmdir(ROOT, b"p").unwrap();
+    std::fs::remove_dir(lower.join("p")).unwrap();
+    std::fs::create_dir_all(lower.join("q/sub")).unwrap();
+    std::fs::write(lower.join("q/sub/file"), "").unwrap();
+    view.write(at(&view, "q/sub/file"), 0, b"mine").unwrap();
+    let (now, known) = (snapshot(), ["D p", "D p/made"]);
+    let all = before.differences(&now, &|_| true);
+    // Where the number was not used again, the directory is simply one that came later.
+    match all {
+        Ok(Some(all)) => assert!(all.list.iter().any(|found| found.path == b"q/sub/file"), "{all:?}"),
+        Ok(None) | Err(Error::DataLoss { .. }) => {}
+        Err(error) => panic!("{error}, with {known:?}"),
+    }
+}
+
+#[test]
+fn what_a_snapshot_had_is_never_guessed() {
+    let place = Place::new();
+    let lower = place.lower();
+    for directory in ["build", "src"] {
+        std::fs::create_dir(lower.join(directory)).unwrap();
+        std::fs::write(lower.join(directory).join("file"), "then").unwrap();
+    }
+    for name in ["f", "moved", "n"] {
+        std::fs::write(lower.join(name), "then").unwrap();
+    }
+    for with_names in [false, true] {
+        let store = tempfile::tempdir().unwrap();
+        let (store, copy) = (store.path().join("store"), store.path().join("lower"));
+        let copied = std::process::Command::new("cp").arg("-a").args([&lower, &copy]).status().unwrap();
+        assert!(copied.success());
+        ah_agentfs::Workspace::create(&store, &copy).unwrap();
+        let options = ah_agentfs::Options { background: false, ..ah_agentfs::Options::default() };
+        let workspace = ah_agentfs::Workspace::open(&store, &copy, options).unwrap();
+        let base = if with_names { workspace.base_with_names(b"") } else { workspace.base(b"") }.unwrap();
+        let of = |n: u32| workspace.branch(base, n.to_string().as_bytes()).unwrap();
+        let base = workspace.view_of(base).unwrap();
+        let lost = |answer: Result<Option<ah_agentfs::Differences>, Error>| match answer {
+            Err(Error::DataLoss { .. }) => true,
+            Ok(Some(told)) => told.list.iter().any(|found| found.lost),
+            other => panic!("{other:?}"),
+        };
+
+        // A file in the branch, a directory below now.
+        let one = workspace.view(of(1)).unwrap();
+        one.write(at(&one, "f"), 0, b"mine").unwrap();
+        std::fs::remove_file(copy.join("f")).unwrap();
+        std::fs::create_dir(copy.join("f")).unwrap();
+        assert!(lost(base.differences(&one, &|path| path == b"f")), "{with_names}");
+
+        // Removed in both, and made again below.
+        let two = workspace.view(of(2)).unwrap();
+        two.unlink(at(&two, "build"), b"file").unwrap();
+        two.rmdir(ROOT, b"build").unwrap();
+        std::fs::remove_dir_all(copy.join("build")).unwrap();
+        std::fs::create_dir(copy.join("build")).unwrap();
+        assert!(lost(base.differences(&two, &|path| path.starts_with(b"build"))), "{with_names}");
+
+        // Renamed in the branch, and so brought home: nothing is left of it below.
+        let three = workspace.view(of(3)).unwrap();
+        three.rename(ROOT, b"moved", ROOT, b"here", Rename::Replace).unwrap();
+        std::fs::rename(copy.join("moved"), copy.join("here")).unwrap();
+        assert!(lost(base.differences(&three, &|path| path == b"moved" || path == b"here")), "{with_names}");
+
+        // Worked in, and all of it removed below.
+        let four = workspace.view(of(4)).unwrap();
+        four.write(at(&four, "src/file"), 0, b"mine").unwrap();
+        make(&four, "src/new", b"mine");
+        std::fs::remove_dir_all(copy.join("src")).unwrap();
+        assert!(lost(base.differences(&four, &|path| path.starts_with(b"src"))), "{with_names}");
+
+        // Away for a while, and back.
+        let five = workspace.view(of(5)).unwrap();
+        std::fs::rename(copy.join("n"), copy.join("away")).unwrap();
+        make(&five, "n", b"mine");
+        std::fs::rename(copy.join("away"), copy.join("n")).unwrap();
+        assert!(lost(base.differences(&five, &|path| path == b"n")), "{with_names}");
+    }
+}

@@ -345,7 +345,8 @@ impl Comparison<'_> {
     /// name that was written, and is compared with all that is in that.
     fn path_in_both(&mut self, ino: Ino) -> Told<Option<Vec<u8>>> {
         for tree in &self.trees {
-            if matches!(tree.view.row_of(ino)?, Some(None)) {
+            // Removed, and perhaps open still.
+            if tree.view.row_of(ino)?.is_some_and(|inode| inode.is_none_or(|inode| inode.nlink == 0)) {
                 return Ok(None);
             }
         }
@@ -613,8 +614,8 @@ impl Comparison<'_> {
     ) -> Result<()> {
         let view = self.trees[tree].view;
         if let [Some(before), Some(after)] = found
-            && before.attr.kind == Kind::Directory
-            && before.attr.ino == after.attr.ino
+            && (before.attr.kind, after.attr.kind) == (Kind::Directory, Kind::Directory)
+            && (before.attr.ino, before.attr.btime) == (after.attr.ino, after.attr.btime)
         {
             (before.lost, after.lost) = (false, false);
         }

@@ -604,10 +604,10 @@ fn what_a_snapshot_had_is_never_guessed() {
         let base = if with_names { workspace.base_with_names(b"") } else { workspace.base(b"") }.unwrap();
         let of = |n: u32| workspace.branch(base, n.to_string().as_bytes()).unwrap();
         let base = workspace.view_of(base).unwrap();
-        let lost = |answer: Result<Option<ah_agentfs::Differences>, Error>| match answer {
+        let lost = |what: &str, answer: Result<Option<ah_agentfs::Differences>, Error>| match answer {
             Err(Error::DataLoss { .. }) => true,
             Ok(Some(told)) => told.list.iter().any(|found| found.lost),
-            other => panic!("{other:?}"),
+            other => panic!("{what}, {with_names}: {other:?}"),
         };
 
         // A file in the branch, a directory below now.
@@ -615,7 +615,7 @@ fn what_a_snapshot_had_is_never_guessed() {
         one.write(at(&one, "f"), 0, b"mine").unwrap();
         std::fs::remove_file(copy.join("f")).unwrap();
         std::fs::create_dir(copy.join("f")).unwrap();
-        assert!(lost(base.differences(&one, &|path| path == b"f")), "{with_names}");
+        assert!(lost("a directory", base.differences(&one, &|path| path == b"f")), "{with_names}");
 
         // Removed in both, and made again below.
         let two = workspace.view(of(2)).unwrap();
@@ -623,26 +623,26 @@ fn what_a_snapshot_had_is_never_guessed() {
         two.rmdir(ROOT, b"build").unwrap();
         std::fs::remove_dir_all(copy.join("build")).unwrap();
         std::fs::create_dir(copy.join("build")).unwrap();
-        assert!(lost(base.differences(&two, &|path| path.starts_with(b"build"))), "{with_names}");
+        assert!(lost("made again", base.differences(&two, &|path| path.starts_with(b"build"))), "{with_names}");
 
         // Renamed in the branch, and so brought home: nothing is left of it below.
         let three = workspace.view(of(3)).unwrap();
         three.rename(ROOT, b"moved", ROOT, b"here", Rename::Replace).unwrap();
         std::fs::rename(copy.join("moved"), copy.join("here")).unwrap();
-        assert!(lost(base.differences(&three, &|path| path == b"moved" || path == b"here")), "{with_names}");
+        assert!(lost("renamed", base.differences(&three, &|path| path == b"moved" || path == b"here")), "{with_names}");
 
         // Worked in, and all of it removed below.
         let four = workspace.view(of(4)).unwrap();
         four.write(at(&four, "src/file"), 0, b"mine").unwrap();
         make(&four, "src/new", b"mine");
         std::fs::remove_dir_all(copy.join("src")).unwrap();
-        assert!(lost(base.differences(&four, &|path| path.starts_with(b"src"))), "{with_names}");
+        assert!(lost("all removed", base.differences(&four, &|path| path.starts_with(b"src"))), "{with_names}");
 
         // Away for a while, and back.
         let five = workspace.view(of(5)).unwrap();
         std::fs::rename(copy.join("n"), copy.join("away")).unwrap();
         make(&five, "n", b"mine");
         std::fs::rename(copy.join("away"), copy.join("n")).unwrap();
-        assert!(lost(base.differences(&five, &|path| path == b"n")), "{with_names}");
+        assert!(lost("back", base.differences(&five, &|path| path == b"n")), "{with_names}");
     }
 }

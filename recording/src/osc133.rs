@@ -45,8 +45,8 @@ pub struct Scanner {
 }
 
 impl Scanner {
-    /// Calls `found` for each mark that `bytes` completes.
-    pub fn push(&mut self, bytes: &[u8], mut found: impl FnMut(Mark)) {
+    /// Calls `found` for each mark that `bytes` completes, with the place behind it in them.
+    pub fn push(&mut self, bytes: &[u8], mut found: impl FnMut(Mark, usize)) {
         let mut at = 0;
         while at < bytes.len() {
             if self.state == State::Ground {
@@ -55,8 +55,8 @@ impl Scanner {
                 self.state = State::Escape;
                 continue;
             }
-            self.byte(bytes[at], &mut found);
             at += 1;
+            self.byte(bytes[at - 1], &mut |mark| found(mark, at));
         }
     }
 
@@ -136,7 +136,7 @@ mod tests {
 
     fn marks(pieces: &[&[u8]]) -> Vec<Mark> {
         let (mut scanner, mut found) = (Scanner::default(), Vec::new());
-        pieces.iter().for_each(|piece| scanner.push(piece, |mark| found.push(mark)));
+        pieces.iter().for_each(|piece| scanner.push(piece, |mark, _| found.push(mark)));
         found
     }
 
@@ -162,13 +162,13 @@ mod tests {
     #[test]
     fn what_never_ends_takes_no_memory() {
         let mut scanner = Scanner::default();
-        scanner.push(b"\x1b]133;C;cmdline_url=", |_| ());
+        scanner.push(b"\x1b]133;C;cmdline_url=", |_, _| ());
         for _ in 0..100 {
-            scanner.push(&[b'a'; 4096], |_| ());
+            scanner.push(&[b'a'; 4096], |_, _| ());
         }
         assert!(scanner.body.len() <= super::MAX);
         let mut found = Vec::new();
-        scanner.push(b"\x07", |mark| found.push(mark));
+        scanner.push(b"\x07", |mark, _| found.push(mark));
         assert_eq!(found, [Mark::Start { command: None }]);
     }
 

@@ -320,6 +320,25 @@ mod tests {
     }
 
     #[test]
+    fn a_marks_place_is_right_behind_it_however_much_came_at_once() {
+        let file = file();
+        let marks = Arc::new(Marks(Mutex::default()));
+        let listener: Arc<dyn Listener> = Arc::clone(&marks) as Arc<dyn Listener>;
+        let (tape, running) = Tape::start(file.try_clone().unwrap(), &options(), listener).unwrap();
+        tape.output(Source::Terminal, b"one\x1b]133;D;0\x07two\x1b]133;D;1\x07");
+        tape.output(Source::Terminal, b"three\x1b]133;");
+        tape.output(Source::Terminal, b"D\x1b\\rest");
+        running.finish(Some(0)).unwrap();
+        let text =
+            std::fs::read_to_string(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file))).unwrap();
+        for (nth, (has, has_not)) in [("one", "two"), ("two", "three"), ("three", "rest")].into_iter().enumerate() {
+            let (_, offset) = marks.0.lock().unwrap()[nth].clone();
+            let before = &text[..usize::try_from(offset).unwrap()];
+            assert!(before.ends_with("\n") && before.contains(has) && !before.contains(has_not), "{before}");
+        }
+    }
+
+    #[test]
     fn what_is_shown_is_in_the_file_soon_and_however_much_it_is() {
         let file = file();
         let (tape, running) = Tape::start(file.try_clone().unwrap(), &options(), Arc::new(())).unwrap();

@@ -194,11 +194,28 @@ impl Writer {
         self.summary.lost += bytes.len() as u64;
         if source == Source::Terminal {
             let (end, listener) = (self.disk.good(), &self.listener);
-            self.scanner.push(bytes, |mark| listener.mark(mark, end));
+            self.scanner.push(bytes, |mark, _| listener.mark(mark, end));
         }
     }
 
+    /// An event, or several: a mark's place is right behind it, however much came at once.
     fn output(&mut self, time: Duration, source: Source, bytes: &[u8]) {
+        let mut marks = Vec::new();
+        if source == Source::Terminal {
+            self.scanner.push(bytes, |mark, at| marks.push((mark, at)));
+        }
+        let mut from = 0;
+        for (mark, at) in marks {
+            self.piece(time, source, &bytes[from..at]);
+            self.marks.push((mark, self.lines.len()));
+            from = at;
+        }
+        if from < bytes.len() {
+            self.piece(time, source, &bytes[from..]);
+        }
+    }
+
+    fn piece(&mut self, time: Duration, source: Source, bytes: &[u8]) {
         self.shown += bytes.len() as u64;
         self.text.clear();
         match source {
@@ -211,10 +228,6 @@ impl Writer {
             self.encoder.bare(&mut self.lines, time, &self.text, &mut self.after_return);
         } else {
             self.encoder.text(&mut self.lines, time, "o", &self.text);
-        }
-        if source == Source::Terminal {
-            let (end, marks) = (self.lines.len(), &mut self.marks);
-            self.scanner.push(bytes, |mark| marks.push((mark, end)));
         }
         if self.redactor.waits() {
             let text = std::mem::take(&mut self.text);

@@ -129,12 +129,8 @@ impl Workspace {
         let (snapshot, line) = self.engine.base(label)?;
         if self.keeper.is_some() {
             let weak = Arc::downgrade(&self.engine);
-            let remember = move || {
-                // It is the agent's machine, too.
-                let _ = rustix::process::nice(10);
-                // What is not written down is not known, as it is of what changes before it is its turn.
-                weak.upgrade().map(|engine| engine.remember_names(line));
-            };
+            // What is not written down is not known, as it is of what changes before it is its turn.
+            let remember = move || drop(weak.upgrade().map(|engine| engine.remember_names(line)));
             let mut helpers = lock(&self.helpers);
             helpers.retain(|helper| !helper.is_finished());
             helpers.extend(std::thread::Builder::new().name("agentfs-names".into()).spawn(remember));
@@ -145,7 +141,10 @@ impl Workspace {
     /// As [`Workspace::base`], with all names written down when it returns: it costs listing all directories.
     pub fn base_with_names(&self, label: &[u8]) -> Result<SnapshotId> {
         let (snapshot, line) = self.engine.base(label)?;
-        self.engine.remember_names(line)?;
+        if let Err(error) = self.engine.remember_names(line) {
+            let _ = self.engine.delete_snapshot(snapshot);
+            return Err(error);
+        }
         Ok(SnapshotId(snapshot))
     }
 

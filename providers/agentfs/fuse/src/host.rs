@@ -5,6 +5,7 @@
 use std::collections::{HashSet, VecDeque};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -49,6 +50,8 @@ pub(crate) struct Host {
     view: Arc<View>,
     /// Of a snapshot, none: that shows nothing that was changed below.
     watch: Option<Arc<Watch>>,
+    /// Closed when all is over: nobody need be told any more.
+    _end: Option<UnixStream>,
     /// The root's number as others are told it.
     root: Ino,
     /// Directories that were begun to be read: all their names, as they were then.
@@ -60,8 +63,10 @@ pub(crate) struct Host {
 }
 
 impl Host {
-    pub(crate) fn new(view: Arc<View>, watch: Option<Arc<Watch>>, root: Ino, stale: Sender<Ino>) -> Self {
-        Self { view, watch, root, lists: Mutex::default(), plain: Mutex::default(), stale }
+    /// `watch` comes with an end that is closed with the host.
+    pub(crate) fn new(view: Arc<View>, watch: Option<(Arc<Watch>, UnixStream)>, root: Ino, stale: Sender<Ino>) -> Self {
+        let (watch, _end) = watch.unzip();
+        Self { view, watch, _end, root, lists: Mutex::default(), plain: Mutex::default(), stale }
     }
 
     /// What was asked of an inode. If it is not there any more, the kernel is to ask again before the next one opens it.

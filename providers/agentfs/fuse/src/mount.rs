@@ -2,6 +2,7 @@
 
 use std::fs::OpenOptions;
 use std::io;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -122,12 +123,14 @@ impl Mount {
         config.n_threads = Some(std::thread::available_parallelism().map_or(4, |cores| cores.get().clamp(4, 16)));
         config.clone_fd = true;
         let (stale, replaced) = std::sync::mpsc::channel();
-        let (watch, until) = if view.is_snapshot() { None } else { Watch::new().ok() }.unzip();
+        let watch = if view.is_snapshot() { None } else { Watch::new().ok() };
         let (view, watch) = (Arc::new(view), watch.map(Arc::new));
+        let (end, until) = UnixStream::pair().map_err(failed)?;
         let (seen, heard) = (Arc::downgrade(&view), watch.as_ref().map(Arc::downgrade));
-        let session = Session::new(Host::new(view, watch, face.root, stale), &at, &config).map_err(failed)?;
-        let watcher = match heard.zip(until) {
-            Some((watch, until)) => {
+        let session =
+            Session::new(Host::new(view, watch.zip(Some(end)), face.root, stale), &at, &config).map_err(failed)?;
+        let watcher = match heard {
+            Some(watch) => {
                 let kernel = session.notifier();
                 let listen = move || watch::listen(&watch, &until, &seen, &kernel);
                 Some(std::thread::Builder::new().name("watch".into()).spawn(listen).map_err(failed)?)

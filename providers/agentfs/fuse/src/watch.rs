@@ -5,8 +5,8 @@
 //! its directory. Where no more can be watched, or this process has its share of what its user may watch, which editors want too, the rest is as it is
 //! without: seen late, or not at all. What befalls names that the branch has written itself is nobody's business here.
 
-use std::cell::OnceCell;
-use std::collections::{BTreeMap, HashMap};
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::ffi::OsStr;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -50,8 +50,6 @@ fn most() -> usize {
 pub(crate) struct Watch {
     inotify: OwnedFd,
     watched: Mutex<Watched>,
-    /// Hung up when this is dropped: nobody listens any more.
-    _end: UnixStream,
 }
 
 #[derive(Debug, Default)]
@@ -80,18 +78,12 @@ impl Happened {
         let known = self.0.entry(place).or_insert(what);
         *known = (*known).max(what);
     }
-
-    fn append(&mut self, other: Self) {
-        other.0.into_iter().for_each(|(place, what)| self.add(place, what));
-    }
 }
 
 impl Watch {
-    /// The other end is for [`listen`].
-    pub(crate) fn new() -> std::io::Result<(Self, UnixStream)> {
-        let (end, until) = UnixStream::pair()?;
+    pub(crate) fn new() -> std::io::Result<Self> {
         let inotify = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
-        Ok((Self { inotify, watched: Mutex::default(), _end: end }, until))
+        Ok(Self { inotify, watched: Mutex::default() })
     }
 
     fn watched(&self) -> MutexGuard<'_, Watched> {
@@ -110,7 +102,6 @@ impl Watch {
             | WatchFlags::MOVE
             | WatchFlags::MODIFY
             | WatchFlags::ATTRIB
-            | WatchFlags::MOVE_SELF
             | WatchFlags::ONLYDIR;
         // What happens at once is read when it is known whose it is.
         let mut watched = self.watched();
@@ -159,22 +150,13 @@ impl Watch {
             }
             let Some(&directory) = watched.directories.get(&event.wd()) else { continue };
             if flags.contains(ReadFlags::IGNORED) {
-                // It is gone; another may be made in its place.
+                // It is gone, and what was in it was told. Another may be made in its place.
                 watched.directories.remove(&event.wd());
                 watched.numbers.retain(|_, number| *number != event.wd());
                 watched.full = false;
                 COUNT.fetch_sub(1, Ordering::Relaxed);
             }
-            let Some(name) = event.file_name().filter(|_| !flags.contains(ReadFlags::MOVE_SELF)) else {
-                drop(watched);
-                if flags.contains(ReadFlags::MOVE_SELF) {
-                    self.renew(directory);
-                }
-                if flags.intersects(ReadFlags::IGNORED | ReadFlags::MOVE_SELF) {
-                    happened.add((directory, Vec::new()), What::Other);
-                }
-                continue;
-            };
+            let Some(name) = event.file_name() else { continue };
             let changed = flags.intersects(ReadFlags::MODIFY | ReadFlags::ATTRIB);
             let what = if changed { What::Changed } else { What::Other };
             happened.add((directory, name.to_bytes().to_vec()), what);
@@ -189,12 +171,12 @@ impl Drop for Watch {
     }
 }
 
-/// Tells the kernel what happens, until the watch is gone.
+/// Tells the kernel what happens, until the other end of `until` is closed.
 pub(crate) fn listen(watch: &Weak<Watch>, until: &UnixStream, view: &Weak<View>, kernel: &Notifier) {
     let Some(inotify) = watch.upgrade().and_then(|watch| watch.inotify.try_clone().ok()) else { return };
-    let mut again: Option<(Instant, Happened)> = None;
+    let mut again: VecDeque<(Instant, Happened)> = VecDeque::new();
     loop {
-        let left = again.as_ref().map(|(when, _)| when.saturating_duration_since(Instant::now()));
+        let left = again.front().map(|(when, _)| when.saturating_duration_since(Instant::now()));
         let left = left.and_then(|left| Timespec::try_from(left).ok());
         let mut fds = [PollFd::new(&inotify, PollFlags::IN), PollFd::new(until, PollFlags::IN)];
         let _ = poll(&mut fds, left.as_ref());
@@ -206,19 +188,20 @@ pub(crate) fn listen(watch: &Weak<Watch>, until: &UnixStream, view: &Weak<View>,
             std::thread::sleep(TOGETHER);
         }
         let (Some(watch), Some(view)) = (watch.upgrade(), view.upgrade()) else { return };
-        let teller = Teller { watch: &watch, view: &view, kernel, until, known: OnceCell::new() };
-        let mut happened = Happened::default();
+        let tell = |happened: &Happened| {
+            let pending = RefCell::default();
+            Teller { watch: &watch, view: &view, kernel, until, pending }.tell(happened);
+        };
         if has_more {
+            let mut happened = Happened::default();
             watch.read(&mut happened);
-            teller.tell(&happened);
+            tell(&happened);
+            if !happened.0.is_empty() {
+                again.push_back((Instant::now() + AGAIN, happened));
+            }
         }
-        let due = again.take_if(|(when, _)| Instant::now() >= *when);
-        if let Some((_, earlier)) = due {
-            teller.tell(&earlier);
-        }
-        match &mut again {
-            Some((_, earlier)) => earlier.append(happened),
-            None => again = (!happened.0.is_empty()).then(|| (Instant::now() + AGAIN, happened)),
+        while again.front().is_some_and(|(when, _)| Instant::now() >= *when) {
+            again.pop_front().iter().for_each(|(_, earlier)| tell(earlier));
         }
     }
 }
@@ -228,8 +211,8 @@ struct Teller<'a> {
     view: &'a View,
     kernel: &'a Notifier,
     until: &'a UnixStream,
-    /// The names that the host knows below, by directory, where they were needed.
-    known: OnceCell<HashMap<Ino, Vec<Vec<u8>>>>,
+    /// Directories of which everything is still to be told.
+    pending: RefCell<HashSet<Ino>>,
 }
 
 impl Teller<'_> {
@@ -239,9 +222,26 @@ impl Teller<'_> {
                 return;
             }
             if name.is_empty() {
-                self.everything(*directory);
+                self.pending.borrow_mut().insert(*directory);
             } else {
                 self.one(*directory, name, *what);
+            }
+        }
+        let mut done = HashSet::new();
+        loop {
+            let directories: HashSet<Ino> = self.pending.take().difference(&done).copied().collect();
+            if directories.is_empty() {
+                return;
+            }
+            done.extend(&directories);
+            let mut names: HashMap<Ino, BTreeSet<Vec<u8>>> = HashMap::new();
+            for (directory, name) in self.view.known_below(&directories) {
+                names.entry(directory).or_default().insert(name);
+            }
+            for directory in directories {
+                if !self.everything(directory, names.remove(&directory).unwrap_or_default()) {
+                    return;
+                }
             }
         }
     }
@@ -251,27 +251,19 @@ impl Teller<'_> {
         poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|count| count > 0)
     }
 
-    fn known(&self) -> &HashMap<Ino, Vec<Vec<u8>>> {
-        self.known.get_or_init(|| {
-            let mut known: HashMap<Ino, Vec<Vec<u8>>> = HashMap::new();
-            for (directory, name, _) in self.view.known_below() {
-                known.entry(directory).or_default().push(name);
-            }
-            known
-        })
-    }
-
-    /// What the kernel knows in a directory, and what is there now, of which it may know that it is not.
-    fn everything(&self, directory: Ino) {
-        let known = self.known().get(&directory).map(Vec::as_slice).unwrap_or_default();
-        let listed = self.view.list(directory).unwrap_or_default().into_iter().map(|entry| entry.name);
-        for (nth, name) in known.iter().cloned().chain(listed).enumerate() {
+    /// The names that the kernel knows in a directory, and those that are there now, of which it may know that they are not. Gives whether anybody still wants that.
+    fn everything(&self, directory: Ino, mut names: BTreeSet<Vec<u8>>) -> bool {
+        // First: the kernel may ask no more questions about it.
+        self.watch.begin(self.view, directory);
+        names.extend(self.view.list(directory).unwrap_or_default().into_iter().map(|entry| entry.name));
+        for (nth, name) in names.iter().enumerate() {
             if nth % STEP == 0 && self.is_over() {
-                return;
+                return false;
             }
-            self.one(directory, &name, What::Other);
+            self.one(directory, name, What::Other);
         }
         let _ = self.kernel.inval_inode(INodeNo(directory), 0, 0);
+        true
     }
 
     // What the kernel does not know any more needs nothing.
@@ -300,7 +292,7 @@ impl Teller<'_> {
         if let Ok(attr) = self.view.lookup(directory, name) {
             if attr.kind == Kind::Directory {
                 self.watch.renew(attr.ino);
-                self.everything(attr.ino);
+                self.pending.borrow_mut().insert(attr.ino);
             }
             self.view.forget(attr.ino, 1);
         }

@@ -8,6 +8,7 @@ use crate::error::{Error, Result};
 use crate::lower::{Found, Listed, join};
 use crate::rows::key::{self, LineId};
 use crate::rows::value::{Reader, Writer};
+use crate::state::State;
 use crate::types::{Kind, Time};
 use crate::{read_lock, write_lock};
 
@@ -19,12 +20,13 @@ const STEP: usize = 128;
 /// A directory below, as it was.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Remembered {
-    ino: u64,
-    birth: Time,
+    pub(crate) ino: u64,
+    pub(crate) birth: Time,
     pub(crate) mode: u32,
     pub(crate) uid: u32,
     pub(crate) gid: u32,
     pub(crate) mtime: Time,
+    /// By name.
     pub(crate) names: Vec<Listed>,
 }
 
@@ -60,7 +62,8 @@ impl Remembered {
     }
 
     pub(crate) fn get(&self, name: &[u8]) -> Option<&Listed> {
-        self.names.iter().find(|(known, _, _)| known == name)
+        let at = self.names.binary_search_by(|(known, _, _)| known.as_slice().cmp(name)).ok()?;
+        self.names.get(at)
     }
 
     /// Whether that is the directory.
@@ -81,17 +84,21 @@ impl Engine {
     pub(crate) fn remember_names(&self, base: LineId) -> Result<()> {
         let mut waiting = vec![Vec::new()];
         while let Some(path) = waiting.pop() {
-            let Some(time) = read_lock(&self.state).lines.get(&base).map(|line| line.base) else { return Ok(()) };
-            if self.is_stopped() {
+            let Some(time) = self.base_seen(&read_lock(&self.state), base).filter(|_| !self.is_stopped()) else {
                 return Ok(());
-            }
-            let Some(found) = self.lower.find(&path)?.filter(|found| found.kind == Kind::Directory) else { continue };
+            };
             // One that cannot be read is none of this user's, here and in branches.
-            let Ok(names) = self.lower.list(&path) else { continue };
+            let Ok(Some(found)) = self.lower.find(&path) else { continue };
+            if found.kind != Kind::Directory {
+                continue;
+            }
+            let Ok(mut names) = self.lower.list(&path) else { continue };
+            names.sort_unstable();
             let below = names.iter().filter(|(_, _, kind)| *kind == Kind::Directory);
             waiting.extend(below.map(|(name, _, _)| join(&path, name)));
             let same = |now: &Found| now.ino == found.ino && now.ctime == found.ctime;
-            if found.device != 0 || found.ctime > time || !self.lower.find(&path)?.as_ref().is_some_and(same) {
+            let unchanged = matches!(self.lower.find(&path), Ok(Some(now)) if same(&now));
+            if found.device != 0 || found.ctime > time || !unchanged {
                 continue;
             }
             let Found { ino, btime: birth, mode, uid, gid, mtime, .. } = found;
@@ -101,7 +108,7 @@ impl Engine {
             }
             self.room_for_rows()?;
             let mut state = write_lock(&self.state);
-            if !state.lines.contains_key(&base) {
+            if self.base_seen(&state, base).is_none() {
                 return Ok(());
             }
             state.layers.put(&row_of(base, &path), value);
@@ -109,6 +116,11 @@ impl Engine {
             self.wake();
         }
         Ok(())
+    }
+
+    /// When a base was taken that anybody sees still.
+    fn base_seen(&self, state: &State, base: LineId) -> Option<Time> {
+        state.lines.get(&base).filter(|line| !line.points.is_empty()).map(|line| line.base)
     }
 
     /// What was in a directory below when the base was taken; `None`: not known.
@@ -120,16 +132,19 @@ impl Engine {
     /// Nobody sees the base any more.
     pub(super) fn forget_names(&self, base: LineId) -> Result<()> {
         let prefix = row_of(base, b"");
+        write_lock(&self.state).layers.remove(&prefix);
+        let mut after = prefix.clone();
         loop {
+            // The next who opens the store goes on.
+            if self.is_stopped() {
+                return Err(Error::Busy("the store is being closed"));
+            }
             self.room_for_rows()?;
             let mut state = write_lock(&self.state);
             for _ in 0..STEP {
-                let next = match state.layers.get(&prefix)? {
-                    Some(_) => Some(prefix.clone()),
-                    None => state.layers.next(&prefix, &prefix)?.map(|(row, _)| row),
-                };
-                let Some(row) = next else { return Ok(()) };
+                let Some((row, _)) = state.layers.next(&prefix, &after)? else { return Ok(()) };
                 state.layers.remove(&row);
+                after = row;
             }
         }
     }

@@ -410,7 +410,7 @@ impl Comparison<'_> {
         match view.resolve(parent, name) {
             Ok(None) if view.is_snapshot() && view.seen(&key::entry(parent, name))?.is_none() => {
                 let below = view.below(parent)?;
-                match below.map(|below| view.changed_names(&below)).transpose()?.flatten() {
+                match below.map(|below| view.changed_names(parent, &below)).transpose()?.flatten() {
                     Some(_) => Ok(None),
                     None => Err(view.changed(name, "removed below, or replaced")),
                 }
@@ -525,7 +525,12 @@ impl Comparison<'_> {
             let mut names = BTreeSet::new();
             for (tree, directory) in self.trees.iter().zip(directories) {
                 if let Some(directory) = directory {
-                    names.extend(tree.view.names_in(directory, None)?.into_keys());
+                    match tree.view.names_in(directory, None) {
+                        Ok(there) => names.extend(there.into_keys()),
+                        // Removed meanwhile.
+                        Err(Error::Stale | Error::NotFound) => {}
+                        Err(error) => return Err(error.into()),
+                    }
                 }
             }
             for name in names {
@@ -603,8 +608,8 @@ impl Comparison<'_> {
         Ok(())
     }
 
-    /// Refuses to tell what a snapshot had where that is not known: a directory that was replaced, or something that the other tree found
-    /// there and hid. Nothing may be made or removed in its name.
+    /// Where what a snapshot had is not known, that is told, or refused if it was a directory: what the other tree found there and hid is lost. Nothing may be made or
+    /// removed in its name.
     fn refuse_unknown(
         &self,
         tree: usize,
@@ -629,12 +634,15 @@ impl Comparison<'_> {
         let Some(row) = self.trees[1 - tree].view.seen(&stem)? else { return Ok(()) };
         let hidden = row.first() == Some(&WHITEOUT) || Entry::decode(&row)?.is_some_and(|entry| entry.hides);
         let Some(below) = view.below(directory)?.filter(|_| hidden) else { return Ok(()) };
-        // If all names were written down, it was not among them.
+        // If all names were written down, it was not among those that the base had. What came later a branch has shown.
         let unchanged = view.engine.lower.find(&below)?.is_some_and(|found| found.ctime <= view.base);
-        if unchanged || view.remembered(&below)?.is_some() {
+        let is_base = view.line == view.chain.base;
+        if unchanged || is_base && view.changed_names(directory, &below)?.is_some() {
             return Ok(());
         }
-        Err(view.changed(path, "removed below"))
+        let _ = view.changed(path, "removed below");
+        found[tree] = Some(Found { attr: unknown(0, Kind::File), inode: None, lost: true });
+        Ok(())
     }
 
     fn contents_differ(&self, path: &[u8], before: &Found, after: &Found) -> Result<bool> {
@@ -667,7 +675,11 @@ impl Comparison<'_> {
                 }
                 Ok(false)
             }
-            Kind::Symlink => Ok(self.trees[0].view.readlink(one.ino)? != self.trees[1].view.readlink(other.ino)?),
+            Kind::Symlink => {
+                let target = |tree: usize, ino| self.trees[tree].view.readlink(ino).ok();
+                let (one, other) = (target(0, one.ino), target(1, other.ino));
+                Ok(one.is_none() || one != other)
+            }
             _ => Ok(false),
         }
     }

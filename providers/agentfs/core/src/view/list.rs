@@ -43,7 +43,7 @@ impl View {
             let listed = self.engine.lower.list(&below)?;
             self.judge_directory(directory, &below)?;
             // What came there later is not shown, and what went is a name still.
-            let listed = self.changed_names(&below)?.map_or(listed, |remembered| remembered.names);
+            let listed = self.changed_names(directory, &below)?.map_or(listed, |remembered| remembered.names.clone());
             for (name, ino, kind) in listed {
                 names.insert(name, Entry { ino: LOWER | (ino & (LOWER - 1)), kind, hides: true });
             }

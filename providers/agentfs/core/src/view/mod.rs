@@ -16,7 +16,7 @@ mod list;
 mod names;
 mod rename;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::fs::File;
 use std::sync::{Arc, Mutex};
 
@@ -52,6 +52,10 @@ pub struct View {
     base: Time,
     pen: Option<Arc<Pen>>,
     known: Mutex<HashMap<Ino, Known>>,
+    /// Where inodes were known before they were found at another name: other links of theirs, or the filesystem below used the number again.
+    former: Mutex<HashMap<Ino, Vec<(Ino, Vec<u8>)>>>,
+    /// The directory that was asked for last of what was written down behind the base: one name is asked after the other.
+    then: Mutex<Option<(Box<[u8]>, Arc<Remembered>)>>,
     open: Mutex<VecDeque<(Ino, Arc<File>)>>,
 }
 
@@ -112,7 +116,19 @@ impl View {
             Ok((pen, state.chain(line)?, base))
         };
         let (pen, chain, base) = look().inspect_err(|_| engine.release(line, of))?;
-        Ok(Self { engine, line, at, held: of, chain, base, pen, known: Mutex::default(), open: Mutex::default() })
+        Ok(Self {
+            engine,
+            line,
+            at,
+            held: of,
+            chain,
+            base,
+            pen,
+            known: Mutex::default(),
+            former: Mutex::default(),
+            then: Mutex::default(),
+            open: Mutex::default(),
+        })
     }
 
     /// Whether this is a snapshot.
@@ -132,6 +148,7 @@ impl View {
             known.remove(&ino).is_some_and(|entry| entry.orphan)
         };
         lock(&self.open).retain(|(of, _)| *of != ino);
+        lock(&self.former).remove(&ino);
         if gone {
             // What fails here is found by the next who opens the store.
             let _ = self.change(|state, view| state.purge(ino, view));
@@ -170,9 +187,18 @@ impl View {
             unlinked: false,
         });
         entry.count += 1;
+        let former = entry.place().filter(|_| path.is_some_and(|path| entry.path.as_deref() != Some(path)));
         entry.parent = parent;
         if let Some(path) = path {
             entry.path = Some(path.into());
+        }
+        drop(known);
+        if let Some(former) = former {
+            let mut all = lock(&self.former);
+            let places = all.entry(ino).or_default();
+            if !places.contains(&former) {
+                places.push(former);
+            }
         }
     }
 
@@ -241,7 +267,7 @@ impl View {
     /// What is found below must be what was there when the base was taken. A pen shows it as it is and says so; in a snapshot
     /// it would be something else under the snapshot's name. A directory is what it was then, if that was written down: given. Else one in which a name came or went shows what is in it
     /// now; but one that may be another, since names changed beside it too, does not.
-    fn judge(&self, found: &Found, path: &[u8]) -> Result<Option<Remembered>> {
+    fn judge(&self, found: &Found, path: &[u8]) -> Result<Option<Arc<Remembered>>> {
         if found.ctime <= self.base {
             return Ok(None);
         }
@@ -263,14 +289,38 @@ impl View {
     }
 
     /// What was in a directory below when the base was taken, if that is known; of a pen it is not asked: that shows what is there now.
-    fn remembered(&self, below: &[u8]) -> Result<Option<Remembered>> {
-        if self.at.is_none() { Ok(None) } else { self.engine.remembered(self.chain.base, below) }
+    fn remembered(&self, below: &[u8]) -> Result<Option<Arc<Remembered>>> {
+        if self.at.is_none() {
+            return Ok(None);
+        }
+        if let Some((_, then)) = lock(&self.then).as_ref().filter(|(path, _)| **path == *below) {
+            return Ok(Some(then.clone()));
+        }
+        let Some(then) = self.engine.remembered(self.chain.base, below)?.map(Arc::new) else { return Ok(None) };
+        *lock(&self.then) = Some((below.into(), then.clone()));
+        Ok(Some(then))
     }
 
-    /// The same if it may be something else now.
-    fn changed_names(&self, below: &[u8]) -> Result<Option<Remembered>> {
-        let changed = || Ok(self.engine.lower.find(below)?.is_none_or(|found| found.ctime > self.base));
-        if self.at.is_some() && changed()? { self.remembered(below) } else { Ok(None) }
+    /// What was in a directory when the base was taken, if that is known and may be something else now. `below`: where it was found; another may have been there
+    /// then.
+    fn changed_names(&self, directory: Ino, below: &[u8]) -> Result<Option<Arc<Remembered>>> {
+        if self.at.is_none() {
+            return Ok(None);
+        }
+        let found = self.engine.lower.find(below)?;
+        if found.as_ref().is_some_and(|found| found.ctime <= self.base) {
+            return Ok(None);
+        }
+        let Some(then) = self.remembered(below)? else { return Ok(None) };
+        let row = self.seen(&key::inode(directory))?;
+        let same = match row.as_deref().map(Inode::decode).transpose()?.flatten().and_then(|inode| inode.origin) {
+            Some(origin) => (origin.ino, origin.btime) == (then.ino, then.birth),
+            None => {
+                let number = LOWER | (then.ino & (LOWER - 1));
+                directory == ROOT || directory == number || found.is_some_and(|found| then.is(&found))
+            }
+        };
+        Ok(Some(then).filter(|_| same))
     }
 
     /// What was at a name below that is not there any more: where, its number and its kind.
@@ -280,7 +330,7 @@ impl View {
         if self.seen(&key::entry(directory, name))?.is_some() || self.engine.lower.find(&path)?.is_some() {
             return Ok(None);
         }
-        let remembered = self.changed_names(&below)?;
+        let remembered = self.changed_names(directory, &below)?;
         let listed = remembered.as_ref().and_then(|remembered| remembered.get(name));
         Ok(listed.map(|&(_, ino, kind)| (path, LOWER | (ino & (LOWER - 1)), kind)))
     }
@@ -411,11 +461,15 @@ impl View {
         Ok(Some(named.filter(|named| named.found.is_some()).map(|named| named.ino)))
     }
 
-    /// The names below under which the host knows an inode: directory, name, inode.
-    pub fn known_below(&self) -> Vec<(Ino, Vec<u8>, Ino)> {
+    /// The names below under which the host knows something in these directories.
+    pub fn known_below(&self, directories: &HashSet<Ino>) -> Vec<(Ino, Vec<u8>)> {
         let known = lock(&self.known);
-        let place = |(&ino, known): (&Ino, &Known)| known.place().map(|(parent, name)| (parent, name, ino));
-        known.iter().filter_map(place).collect()
+        let mut names: Vec<_> =
+            known.values().filter(|known| directories.contains(&known.parent)).filter_map(Known::place).collect();
+        drop(known);
+        let former = lock(&self.former);
+        names.extend(former.values().flatten().filter(|(directory, _)| directories.contains(directory)).cloned());
+        names
     }
 
     /// Whether the host knows an inode under a name below.
@@ -434,7 +488,7 @@ impl View {
         let path = join(&below, name);
         let found = self.engine.lower.find(&path)?;
         self.judge_directory(parent, &below)?;
-        match (self.changed_names(&below)?.map(|remembered| remembered.get(name).is_some()), &found) {
+        match (self.changed_names(parent, &below)?.map(|remembered| remembered.get(name).is_some()), &found) {
             (Some(true), None) => return Err(self.changed(&path, "removed below")),
             // It came later.
             (Some(false), Some(_)) => return Ok(None),

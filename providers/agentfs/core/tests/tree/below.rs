@@ -646,3 +646,66 @@ fn what_a_snapshot_had_is_never_guessed() {
         assert!(lost("back", base.differences(&five, &|path| path == b"n")), "{with_names}");
     }
 }
+
+#[test]
+fn what_a_branch_showed_of_what_came_later_is_not_forgotten() {
+    let place = Place::new();
+    let lower = place.lower();
+    std::fs::create_dir(lower.join("modules")).unwrap();
+    std::fs::write(lower.join("modules/old"), "").unwrap();
+    let workspace = place.create();
+    let base = workspace.base_with_names(b"").unwrap();
+    let branch = workspace.branch(base, b"").unwrap();
+    let view = workspace.view(branch).unwrap();
+    // Seen in the branch, and renamed there; a snapshot in between has it under neither name, and does not say that it had nothing.
+    std::fs::write(lower.join("notes"), "later").unwrap();
+    assert_eq!(content(&view, "notes"), b"later");
+    let then = workspace.view_of(snapshot(&workspace, branch)).unwrap();
+    view.rename(ROOT, b"notes", ROOT, b"docs", Rename::Replace).unwrap();
+    let told = then.differences(&workspace.look(branch).unwrap(), &|_| true).unwrap().unwrap().list;
+    let notes = told.iter().find(|found| found.path == b"notes").unwrap();
+    assert!(notes.lost && notes.after.is_none(), "{told:?}");
+    assert!(told.iter().any(|found| found.path == b"docs" && found.before.is_none()), "{told:?}");
+    // The base itself knows that it had none.
+    let told = workspace.view_of(base).unwrap().differences(&view, &|_| true).unwrap().unwrap().list;
+    assert!(told.iter().all(|found| found.path != b"notes"), "{told:?}");
+
+    // Another directory in the place of one: its names are its own, also where the branch has made something in it.
+    std::fs::rename(lower.join("modules"), lower.join("away")).unwrap();
+    std::fs::create_dir(lower.join("modules")).unwrap();
+    std::fs::write(lower.join("modules/new"), "").unwrap();
+    make(&view, "modules/mine", b"");
+    let now = workspace.view_of(snapshot(&workspace, branch)).unwrap();
+    let names: Vec<_> = now.list(at(&now, "modules")).unwrap().into_iter().map(|entry| entry.name).collect();
+    assert!(names.contains(&b"mine".to_vec()) && names.contains(&b"new".to_vec()), "{names:?}");
+    assert!(!names.contains(&b"old".to_vec()), "{names:?}");
+}
+
+#[test]
+fn names_go_with_their_base_however_many_and_whatever_is_under_way() {
+    let place = Place::new();
+    let lower = place.lower();
+    for n in 0..2000 {
+        std::fs::create_dir(lower.join(n.to_string())).unwrap();
+    }
+    drop(place.create());
+    let open = || ah_agentfs::Workspace::open(&place.store(), &lower, ah_agentfs::Options::default()).unwrap();
+    let workspace = open();
+    let base = workspace.base_with_names(b"").unwrap();
+    workspace.checkpoint().unwrap();
+    let began = std::time::Instant::now();
+    workspace.delete_snapshot(base).unwrap();
+    workspace.reclaim().unwrap();
+    let one = began.elapsed();
+    // Removed while its names are still being written down.
+    for _ in 0..5 {
+        let base = workspace.base(b"").unwrap();
+        std::thread::sleep(Duration::from_millis(2));
+        workspace.delete_snapshot(base).unwrap();
+        workspace.reclaim().unwrap();
+    }
+    workspace.sync().unwrap();
+    drop(workspace);
+    let report = ah_agentfs::Workspace::fsck(&place.store(), &lower, false).unwrap();
+    assert_eq!((report.problems, report.rows), (Vec::new(), 0), "{one:?}");
+}

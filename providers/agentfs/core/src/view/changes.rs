@@ -18,7 +18,7 @@ use crate::rows::chunk::CHUNK;
 use crate::rows::key::{self, Epoch, LineId};
 use crate::rows::value::{Entry, HERE, Inode, WHITEOUT};
 use crate::types::{Attr, Ino, Kind, ROOT, Time};
-use crate::view::View;
+use crate::view::{Places, View};
 
 /// Rows that are looked at while others wait.
 const STEP: usize = 128;
@@ -73,9 +73,6 @@ impl From<Error> for Stop {
 
 type Told<T> = std::result::Result<T, Stop>;
 
-/// Directories and names, by the inode that they lead to.
-type Names = HashMap<Ino, Vec<(Ino, Vec<u8>)>>;
-
 /// One of the trees.
 struct Tree<'a> {
     view: &'a View,
@@ -84,7 +81,7 @@ struct Tree<'a> {
     /// The names that rows say, by directory and inode.
     names: HashMap<Ino, HashMap<Ino, Vec<Vec<u8>>>>,
     /// All names of the inodes that were touched, once all rows were looked through.
-    all_names: Option<Names>,
+    all_names: Option<Places>,
 }
 
 /// What each of the two trees has.
@@ -190,7 +187,7 @@ impl View {
     }
 
     /// The names of inodes that rows say. Costs all names that were ever written here, of all branches.
-    fn all_names(&self, inodes: &BTreeSet<Ino>) -> Result<Names> {
+    fn all_names(&self, inodes: &BTreeSet<Ino>) -> Result<Places> {
         let mut stems = BTreeSet::new();
         let mut after = b"d".to_vec();
         'all: loop {
@@ -203,7 +200,7 @@ impl View {
                 after = row;
             }
         }
-        let mut names = Names::new();
+        let mut names = Places::new();
         for stem in stems {
             let row = self.seen(&stem)?;
             if let Some(Entry { ino, .. }) = row.map(|row| Entry::decode(&row)).transpose()?.flatten() {

@@ -53,11 +53,16 @@ pub struct View {
     pen: Option<Arc<Pen>>,
     known: Mutex<HashMap<Ino, Known>>,
     /// Where inodes were known before they were found at another name: other links of theirs, or the filesystem below used the number again.
-    former: Mutex<HashMap<Ino, Vec<(Ino, Vec<u8>)>>>,
+    former: Mutex<Places>,
     /// The directory that was asked for last of what was written down behind the base: one name is asked after the other.
-    then: Mutex<Option<(Box<[u8]>, Arc<Remembered>)>>,
+    then: Mutex<Option<Then>>,
     open: Mutex<VecDeque<(Ino, Arc<File>)>>,
 }
+
+/// Directories and names, by the inode that they lead to.
+type Places = HashMap<Ino, Vec<(Ino, Vec<u8>)>>;
+/// A directory below, and what was in it when the base was taken.
+type Then = (Box<[u8]>, Arc<Remembered>);
 
 /// What is kept of an inode that the host knows: about 60 bytes, and its path if it is below.
 struct Known {

@@ -549,7 +549,7 @@ fn what_a_branch_changed_is_told_whatever_is_done_in_the_workspace() {
         // The first one's work is brought home, and more is done there.
         let patch = bench.at(&first, &["diff", "--patch"]);
         bench.0.write("patch", format!("{patch}\n"));
-        bench.sh(&format!("cd {} && patch -sp1 < patch && rm patch && rm .gitignore", bench.0.root().display()));
+        bench.sh(&format!("cd {} && git apply patch && rm patch && rm .gitignore", bench.0.root().display()));
         assert_eq!(bench.0.read("f").unwrap(), "1\n");
         assert_eq!(bench.at(&second, &["diff"]), "M\tboth\nD\tnode_modules/\nD\tnode_modules/big\nM\tsrc/main");
         assert_eq!(bench.at(&first, &["diff"]), "M\tboth\nM\tf\nA\tnew/\nA\tnew/n");

@@ -1,4 +1,5 @@
-//! Branches by AgentFS: what grows at once from a plain directory, is worked in, gone back in, lost and found again.
+//! Branches by AgentFS: what grows at once from a plain directory, is worked in, gone back in, lost and found again. One program, long as it is: all of it needs
+//! the same bench, whose services and mounts are gone at the end.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 

@@ -118,10 +118,7 @@ impl Lower {
 
     /// What is at the path, itself if a link; `None`: nothing.
     pub(crate) fn find(&self, path: &[u8]) -> Result<Option<Found>> {
-        let (parent, name) = match path.iter().rposition(|&byte| byte == b'/') {
-            Some(at) => (&path[..at], &path[at + 1..]),
-            None => (&b""[..], path),
-        };
+        let (parent, name) = split(path);
         let name = if name.is_empty() { b".".as_slice() } else { name };
         if parent.is_empty() {
             return self.look(self.root.as_fd(), name);
@@ -241,10 +238,7 @@ impl Lower {
 
     /// Where a link points; `None`: gone.
     pub(crate) fn target(&self, path: &[u8]) -> Result<Option<Vec<u8>>> {
-        let (parent, name) = match path.iter().rposition(|&byte| byte == b'/') {
-            Some(at) => (&path[..at], &path[at + 1..]),
-            None => (&b""[..], path),
-        };
+        let (parent, name) = split(path);
         let answer = open_beneath(self.root.as_fd(), parent, OFlags::RDONLY | OFlags::DIRECTORY);
         let Some(parent) = there("opening a directory below", answer)? else { return Ok(None) };
         let answer = rustix::fs::readlinkat(&parent, name, Vec::new());
@@ -287,6 +281,14 @@ impl Found {
     pub(crate) fn is(&self, origin: &Origin) -> bool {
         (self.device, self.ino, self.size) == (origin.device, origin.ino, origin.size)
             && (self.mtime, self.ctime) == (origin.mtime, origin.ctime)
+    }
+}
+
+/// The directory and the name in it; of the root both are empty.
+pub(crate) fn split(path: &[u8]) -> (&[u8], &[u8]) {
+    match path.iter().rposition(|&byte| byte == b'/') {
+        Some(at) => (&path[..at], &path[at + 1..]),
+        None => (&b""[..], path),
     }
 }
 

@@ -2,6 +2,7 @@
 //!
 //! - here: opening, changing, and what a snapshot is.
 //! - `durable`: log, marks, checkpoints, giving space back, and the thread that does this unasked.
+//! - `remembered`: the names in the directories below, as they were when a base was taken.
 //! - `reclaim`: what deleted snapshots and branches leave.
 //! - `fsck`: everything compared with everything.
 //!

@@ -25,7 +25,7 @@ pub use changes::{Difference, Differences};
 
 use crate::engine::{Engine, Event, Held, LOWER, Pen, Remembered};
 use crate::error::{Error, Result};
-use crate::lower::{Found, join};
+use crate::lower::{Found, join, split};
 use crate::platform;
 use crate::rows::key::{self, Epoch, LineId};
 use crate::rows::value::{Entry, Inode, Origin};
@@ -100,7 +100,7 @@ impl Known {
     /// The directory and the name, if that is below.
     fn place(&self) -> Option<(Ino, Vec<u8>)> {
         let path = self.path.as_deref()?;
-        Some((self.parent, path.rsplit(|&byte| byte == b'/').next()?.to_vec()))
+        Some((self.parent, split(path).1.to_vec()))
     }
 }
 
@@ -284,8 +284,7 @@ impl View {
             if let Some(then) = self.remembered(path)?.filter(|then| then.is(found)) {
                 return Ok(Some(then));
             }
-            let above = path.iter().rposition(|&byte| byte == b'/').map_or(&b""[..], |at| &path[..at]);
-            let above = self.engine.lower.find(above)?;
+            let above = self.engine.lower.find(split(path).0)?;
             if path.is_empty() || above.is_some_and(|above| above.ctime <= self.base) {
                 return Ok(None);
             }

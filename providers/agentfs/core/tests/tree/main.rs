@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod below;
+mod changed;
 mod crash;
 mod damage;
 mod model;

@@ -141,6 +141,7 @@ impl Provider for Copies {
             omitted,
             repository: None,
             pins: None,
+            changed_below: None,
         };
         io(fs::write(temp.join("record"), encode(&snapshot)?))?;
         io(fs::rename(&temp, &path))?;

@@ -40,7 +40,7 @@ impl Bench {
     }
 
     fn branch(&self, name: &str) -> PathBuf {
-        self.0.fs(["branch", "--provider", "agentfs", "--mode", "cow-overlay", "--name", name]).into()
+        self.0.fs(["branch", "--mode", "cow-overlay", "--name", name]).into()
     }
 
     fn ran(&self, at: &Path, words: &[&str]) -> Ran {
@@ -348,7 +348,11 @@ fn after_the_machine_was_started_anew_the_next_command_mounts() {
             for point in bench.mounts() {
                 assert!(Command::new("umount").args(["-l", &point]).status().unwrap().success());
             }
-            assert_eq!(fs::read_dir(&branch).unwrap().count(), 0);
+            // Whoever comes by learns what to do, and writes nothing there by accident.
+            let there: Vec<_> = fs::read_dir(&branch).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+            assert_eq!(there, ["NOT-MOUNTED.txt"]);
+            assert!(bench.sh(&format!("cat {text}/*")).contains("`ah agent fs branches`"));
+            assert_eq!(fs::metadata(&branch).unwrap().permissions().mode() & 0o777, 0o500);
         };
         if is_root() {
             lost();
@@ -359,7 +363,7 @@ fn after_the_machine_was_started_anew_the_next_command_mounts() {
             assert_eq!(bench.sh(&format!("cat {text}/f")), "two");
             // Somebody has put files where it is to be mounted: they are not hidden, and it is said why it is not mounted.
             lost();
-            bench.sh(&format!("echo mine > {text}/mine"));
+            bench.sh(&format!("chmod u+w {text}; echo mine > {text}/mine"));
             for words in [&["snapshot"][..], &["diff"], &["exec", "b", "--", "ls"], &["rm", "b"]] {
                 let at = if words.len() > 1 { bench.0.root() } else { branch.clone() };
                 let ran = bench.ran(&at, words);
@@ -526,17 +530,103 @@ fn another_mount_namespace_holds_nobody_up() {
 
 #[test]
 fn what_is_changed_below_is_never_shown_as_something_else() {
-    let bench = Bench::new(User::Me);
-    let branch = bench.branch("b");
-    let text = branch.to_str().unwrap();
-    bench.sh(&format!("echo mine > {text}/src/main"));
-    bench.at(&branch, &["snapshot", "-m", "before"]);
-    bench.0.write("f", "changed by the user");
-    bench.0.write("src/main", "also changed");
-    assert_eq!(bench.at(&branch, &["cat", "before", "src/main"]), "mine");
-    let ran = bench.ran(&branch, &["cat", "before", "f"]);
-    assert!(ran.code == 1 && ran.stderr.contains("f"), "{ran:?}");
-    bench.0.fs(["rm", "--force", "b"]);
+    Bench::each(|bench| {
+        let branch = bench.branch("b");
+        let text = branch.to_str().unwrap();
+        bench.sh(&format!("cat {text}/f; echo mine > {text}/src/main"));
+        bench.at(&branch, &["snapshot", "-m", "before"]);
+        let told = || {
+            let timeline = bench.0.run(["-C", text, "timeline", "--json"]).stdout;
+            let timeline: serde_json::Value = serde_json::from_str(&timeline).unwrap();
+            support::schema::check("timeline", &timeline);
+            let events = timeline["events"].as_array().unwrap().clone();
+            events.into_iter().filter(|event| event["type"] == "changed-below").collect::<Vec<_>>()
+        };
+        assert_eq!(told(), Vec::<serde_json::Value>::new());
+        bench.0.write("f", "changed by the user");
+        bench.0.write("src/main", "also changed");
+        assert_eq!(bench.at(&branch, &["cat", "before", "src/main"]), "mine");
+        let ran = bench.ran(&branch, &["cat", "before", "f"]);
+        assert!(ran.code == 1 && ran.stderr.contains("f"), "{ran:?}");
+        // Status says so at once, the timeline with the next snapshot, and once.
+        let status = || bench.at(&branch, &["status"]);
+        until(|| status().contains("1 file that it had not changed became other in the workspace"));
+        assert!(!status().contains("src/main"), "{}", status());
+        bench.at(&branch, &["snapshot", "-m", "after"]);
+        bench.at(&branch, &["snapshot"]);
+        let events = told();
+        assert_eq!(events.len(), 1, "{events:?}");
+        assert_eq!((&events[0]["total"], &events[0]["paths"]), (&1.into(), &serde_json::json!(["f"])));
+        let table = bench.0.run(["-C", text, "timeline"]).stdout;
+        assert!(table.contains("changed below") && table.contains("1 file was changed: f"), "{table}");
+        // Another branch has heard of nothing, and grew from what is there now.
+        let other = bench.branch("other");
+        assert!(!bench.at(&other, &["status"]).contains("became other"));
+        bench.0.fs(["rm", "--force", "b", "other"]);
+    });
+}
+
+#[test]
+fn left_alone_branches_of_the_present_grow_by_the_best_there_is() {
+    Bench::each(|bench| {
+        let world = &bench.0;
+        let status = world.json("status", &["agent", "fs", "status"]);
+        let (captures, grows) = (&status["status"]["provider"], &status["status"]["branch_provider"]);
+        if support::on_btrfs(&world.root()) {
+            assert_eq!((captures, grows), (&"btrfs".into(), &"btrfs".into()));
+            return;
+        }
+        assert_eq!((captures, grows), (&"git".into(), &"agentfs".into()));
+        let said = world.fs(["status"]);
+        assert!(said.contains("branches  grow by agentfs"), "{said}");
+        let taken = world.fs(["snapshot", "-m", "a moment"]);
+        let branch = PathBuf::from(world.fs(["branch", "--name", "at-once"]));
+        assert_eq!(bench.mounts(), [branch.to_str().unwrap()]);
+        assert_eq!(bench.sh(&format!("cat {}/node_modules/big", branch.display())), "ignored, and needed");
+        // What the branch grew from is no moment of the workspace, which goes on being captured where it is.
+        assert_eq!(world.json("show", &["agent", "fs", "show", "@"])["snapshot"]["id"], taken);
+        let next = world.fs(["snapshot"]);
+        assert_eq!(world.json("show", &["agent", "fs", "show", &next])["snapshot"]["provider"], "git");
+        // A moment's own provider serves what grows from it, and who wants a copy gets one.
+        for (name, words) in [("of-moment", ["a moment", "--json"]), ("copy", ["--mode", "worktree"])] {
+            world.fs(["branch", "--name", name].iter().chain(&words));
+            assert_eq!(bench.mounts(), [branch.to_str().unwrap()], "{name}");
+        }
+        // Asked for in the configuration, it is how branches grow; the workspace is captured as before.
+        world.run(["config", "set", "mode", "cow-overlay"]);
+        let next = world.fs(["snapshot", "-m", "configured"]);
+        assert_eq!(world.json("show", &["agent", "fs", "show", &next])["snapshot"]["provider"], "git");
+        let wanted = world.fs(["branch", "--name", "wanted"]);
+        assert!(bench.mounts().contains(&wanted));
+        world.fs(["rm", "wanted"]);
+        world.run(["config", "unset", "mode"]);
+        // For one command.
+        let ran = world.run(["agent", "fs", "exec", "--", "sh", "-c", "cat node_modules/big; rm -r src; ls"]);
+        assert_eq!((ran.code, ran.stdout.as_str()), (0, "ignored, and neededf\nnode_modules\n"), "{ran:?}");
+        assert!(world.root().join("src/main").exists());
+        // A copy that `exec` shows at the workspace's path: what grew there would read in the workspace once the command has ended.
+        let ah = support::ah().to_str().unwrap();
+        let inner = ["agent", "fs", "exec", "copy", "--", ah, "agent", "fs", "branch", "--name", "inner"];
+        let ran = world.run(inner);
+        assert_eq!(ran.code, 0, "{ran:?}");
+        let inner = ran.stdout.trim_end().to_owned();
+        assert!(!bench.mounts().contains(&inner), "{ran:?}");
+        assert_eq!(bench.sh(&format!("cat {inner}/f")), "one");
+    });
+}
+
+#[test]
+fn what_branches_grow_from_saves_nothing_of_the_workspace_that_is_restored() {
+    Bench::each(|bench| {
+        let world = &bench.0;
+        bench.branch("b");
+        let base = world.json("snapshots", &["agent", "fs", "snapshots"])["snapshots"][0]["id"].clone();
+        world.write("came-later", "and is to come back");
+        world.fs(["restore", base.as_str().unwrap()]);
+        assert_eq!(world.read("came-later"), None);
+        world.fs(["undo"]);
+        assert_eq!(world.read("came-later").as_deref(), Some("and is to come back"));
+    });
 }
 
 #[test]
@@ -587,10 +677,7 @@ fn where_it_cannot_be_it_says_why() {
     };
     let status = ["agent", "fs", "status", "--provider", "agentfs", "--mode", "cow-overlay"];
     let line = verdict(&mut bench.0.command(status));
-    assert!(line.starts_with('*'), "{line}");
-    // Left alone, branches are made as they were before.
-    let branch = bench.0.fs(["branch", "--name", "plain"]);
-    assert_eq!(bench.mounts(), Vec::<String>::new(), "{branch}");
+    assert!(line.starts_with('b'), "{line}");
     if !is_root() {
         return skip("needs root, to take /dev/fuse away");
     }

@@ -9,6 +9,7 @@ use ah_plugin_api::{Capability, ConvertRequest, Durability, Error, ErrorKind, Pr
 use serde::Serialize;
 
 use crate::registry::Identity;
+use crate::select::Purpose;
 use crate::text;
 use crate::timeline::{EventBody, WorkspaceChange};
 use crate::workspace::{Served, Workspace};
@@ -67,7 +68,7 @@ impl Workspace {
     /// The provider to convert with.
     fn convertible(&self) -> Result<Served> {
         let config = self.config()?;
-        let mut choices = self.choices(&config)?;
+        let mut choices = self.choices(&config, Purpose::Capture)?;
         let able = choices.next_that(|provider, verdict| {
             verdict.convertible.is_some() && provider.describe().capabilities.contains(&Capability::Convert)
         })?;

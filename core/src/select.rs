@@ -1,6 +1,7 @@
 //! Which provider serves a workspace: by rank or by name, with a verdict on each.
 //!
-//! A provider serves if it says that it can here, in the wanted mode of work, and that this user can delete again what it makes.
+//! A provider serves if it says that it can here, in the wanted mode of work, and that this user can delete again what it makes. Who captures
+//! the workspace where it is need not be who new branches of it grow by: one may be able to do only the latter, and do it better.
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -26,10 +27,12 @@ pub struct Candidate {
     /// Its place in the order; none: used only by name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rank: Option<u32>,
-    /// Whether it could serve.
+    /// Whether it could serve, be it for new branches alone.
     pub usable: bool,
-    /// Whether it is the one that serves.
+    /// Whether it is the one that captures the workspace.
     pub chosen: bool,
+    /// Whether it is the one by which new branches of the present state grow.
+    pub branches: bool,
     /// Why, or why not.
     pub reason: String,
     /// What would make it usable, or better.
@@ -43,18 +46,44 @@ pub struct Candidate {
     /// The library it was loaded from.
     #[serde(with = "text::abs_option", skip_serializing_if = "Option::is_none")]
     pub path: Option<PathBuf>,
+    /// For what it could serve.
+    #[serde(skip)]
+    serves: Vec<Purpose>,
+}
+
+/// What a provider is looked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// To capture the workspace where it is.
+    Capture,
+    /// To capture what a branch is to grow from, and to grow it.
+    Branch,
 }
 
 /// What is wanted of a provider at one place.
 pub(crate) struct Wanted {
     named: Option<ProviderName>,
-    /// None: whatever serves the directory where it is.
+    /// None: `auto`.
     mode: Option<Mode>,
+    /// Whether the workspace is shown at another path than its own (`exec`).
+    elsewhere: bool,
+    /// Whether a person reads the verdicts.
+    thorough: bool,
 }
 
 impl Wanted {
-    pub(crate) fn of(config: &Config) -> Result<Self> {
-        Ok(Self { named: config.provider()?, mode: config.mode() })
+    fn of(config: &Config, elsewhere: bool) -> Result<Self> {
+        Ok(Self { named: config.provider()?, mode: config.mode(), elsewhere, thorough: false })
+    }
+
+    /// The modes of work that serve a purpose, each as well as the others.
+    fn modes(&self, purpose: Purpose) -> Vec<Mode> {
+        match (purpose, self.mode) {
+            // It says how branches are to be made.
+            (Purpose::Capture, None | Some(Mode::CowOverlay)) => vec![Mode::InPlace],
+            (Purpose::Branch, None) => vec![Mode::Worktree, Mode::CowOverlay],
+            (_, Some(mode)) => vec![mode],
+        }
     }
 
     /// Of `all`, those that come into question for a workspace on that filesystem, the best first. At the end come those that
@@ -77,15 +106,19 @@ impl Wanted {
             rank: served.rank,
             usable: false,
             chosen: false,
+            branches: false,
             reason: String::new(),
             remedy: None,
             convertible: None,
             modes: Vec::new(),
             path: served.path.clone(),
+            serves: Vec::new(),
         };
         let probed = served.provider().and_then(|provider| {
             verdict.version = provider.describe().version;
-            provider.probe(place, &ProbeRequest { mode: self.mode }, cx)
+            // Which modes it can serve tells which purposes: an overlay is a way to branch, and captures nothing where it is.
+            let mode = self.mode.filter(|mode| *mode != Mode::CowOverlay);
+            provider.probe(place, &ProbeRequest { mode, thorough: self.thorough }, cx)
         });
         match probed {
             Err(error) => {
@@ -93,19 +126,26 @@ impl Wanted {
                 verdict.remedy = error.hint;
             }
             Ok(probe) => {
-                let mode = self.mode.unwrap_or(Mode::InPlace);
-                let serves = probe.modes.is_empty() || probe.modes.contains(&mode);
+                // A branch over a plain directory goes on reading there, at a path that must be everybody's.
+                let can = |mode: &Mode| {
+                    let apart = *mode != Mode::CowOverlay || probe.modes.contains(&Mode::InPlace) || !self.elsewhere;
+                    (probe.modes.is_empty() || probe.modes.contains(mode)) && apart
+                };
+                let served = |purpose: &Purpose| self.modes(*purpose).iter().any(can);
+                let serves: Vec<_> = [Purpose::Capture, Purpose::Branch].into_iter().filter(served).collect();
                 // By itself only what this user can delete again; who names one is served all the same.
                 let deletes = probe.can_delete || self.named.is_some();
-                verdict.usable = probe.usable && deletes && serves;
+                verdict.reason = match (probe.usable, serves.is_empty(), deletes) {
+                    (true, true, _) if self.elsewhere => "it cannot work on what is shown at another path".to_owned(),
+                    (true, true, _) => format!("it cannot work {} here", self.mode.unwrap_or(Mode::InPlace)),
+                    (true, false, false) => format!("you could not delete again what it makes ({})", probe.reason),
+                    _ => probe.reason,
+                };
+                verdict.usable = probe.usable && deletes && !serves.is_empty();
+                verdict.serves = if verdict.usable { serves } else { Vec::new() };
                 verdict.modes = probe.modes.into_iter().collect();
                 verdict.remedy = probe.remedy;
                 verdict.convertible = probe.convertible;
-                verdict.reason = match (probe.usable, serves, deletes) {
-                    (true, false, _) => format!("it cannot work {mode} here"),
-                    (true, true, false) => format!("you could not delete again what it makes ({})", probe.reason),
-                    _ => probe.reason,
-                };
             }
         }
         verdict
@@ -113,6 +153,10 @@ impl Wanted {
 }
 
 impl Candidate {
+    fn can(&self, purpose: Purpose) -> bool {
+        self.serves.contains(&purpose)
+    }
+
     /// Whether it says that it makes no branches here.
     fn lacks_branches(&self) -> bool {
         !self.modes.is_empty() && !self.modes.contains(&Mode::Worktree)
@@ -120,7 +164,10 @@ impl Candidate {
 
     /// Whether this one, usable as it is, gives way to the helper's of the same kind: it makes no branches here, and that does.
     fn gives_way_to(&self, other: &Self) -> bool {
-        other.name.as_str() == helpers(&self.name) && other.usable && self.lacks_branches() && !other.lacks_branches()
+        other.name.as_str() == helpers(&self.name)
+            && other.can(Purpose::Capture)
+            && self.lacks_branches()
+            && !other.lacks_branches()
     }
 }
 
@@ -130,15 +177,16 @@ fn helpers(name: &ProviderName) -> String {
 }
 
 impl Engine {
-    /// All verdicts on a directory, by rank, those without a rank last. `store` gives the folder to ask with.
+    /// All verdicts on a directory, by rank, those without a rank last. `elsewhere`: it is shown at another path than its own. `store` gives the folder to ask with.
     pub(crate) fn verdicts(
         &self,
         config: &Config,
         workspace: &Dir,
+        elsewhere: bool,
         store: impl Fn(&ProviderName) -> Result<Dir>,
     ) -> Result<Vec<Candidate>> {
         let set = self.providers(|| config.provider_path());
-        let wanted = Wanted::of(config)?;
+        let wanted = Wanted { thorough: true, ..Wanted::of(config, elsewhere)? };
         let cx = Context::new(&*self.settings().observer);
         let mut verdicts = Vec::new();
         for served in &set.providers {
@@ -147,12 +195,18 @@ impl Engine {
         }
         verdicts.sort_by(|a, b| (b.rank, &a.name).cmp(&(a.rank, &b.name)));
         let order = wanted.order(&set.providers, filesystem(workspace)?);
-        let serves = |verdict: &Candidate| verdict.usable && order.iter().any(|served| served.name == verdict.name);
-        if let Some(first) = verdicts.iter().find(|verdict| serves(verdict)) {
-            let chosen = verdicts.iter().find(|other| serves(other) && first.gives_way_to(other)).unwrap_or(first);
-            let name = chosen.name.clone();
-            verdicts.iter_mut().filter(|verdict| verdict.name == name).for_each(|verdict| verdict.chosen = true);
-        }
+        let serves = |verdict: &Candidate, purpose| {
+            verdict.can(purpose) && order.iter().any(|served| served.name == verdict.name)
+        };
+        let captures = |verdict: &Candidate| serves(verdict, Purpose::Capture);
+        let first = verdicts.iter().position(captures);
+        let gives_way = |first: usize| {
+            verdicts.iter().position(|other| captures(other) && verdicts[first].gives_way_to(other)).unwrap_or(first)
+        };
+        let chosen = first.map(gives_way);
+        let grows = verdicts.iter().position(|verdict| serves(verdict, Purpose::Branch));
+        chosen.into_iter().for_each(|at| verdicts[at].chosen = true);
+        grows.into_iter().for_each(|at| verdicts[at].branches = true);
         Ok(verdicts)
     }
 
@@ -176,6 +230,7 @@ pub(crate) struct Choices<'a> {
     dir: Dir,
     filesystem: u32,
     wanted: Wanted,
+    purpose: Purpose,
     waiting: VecDeque<ServedProvider>,
     /// Whether the helper's are among them. It is talked to only when the first plugin cannot do all: what it offers is the same
     /// as a plugin does, one rank lower.
@@ -187,7 +242,8 @@ pub(crate) struct Choices<'a> {
 impl Choices<'_> {
     /// The next one that can serve.
     pub(crate) fn next_usable(&mut self) -> Result<Option<Served>> {
-        let Some(served) = self.find(|_, verdict| verdict.usable)? else { return Ok(None) };
+        let purpose = self.purpose;
+        let Some(served) = self.find(|_, verdict| verdict.can(purpose))? else { return Ok(None) };
         let instead = self.verdicts.last().cloned().map_or(Ok(None), |verdict| self.helpers_instead(&verdict))?;
         self.serve(&instead.unwrap_or(served)).map(Some)
     }
@@ -271,8 +327,8 @@ impl Choices<'_> {
 
 impl Workspace {
     /// The providers that come into question here.
-    pub(crate) fn choices(&self, config: &Config) -> Result<Choices<'_>> {
-        let wanted = Wanted::of(config)?;
+    pub(crate) fn choices(&self, config: &Config, purpose: Purpose) -> Result<Choices<'_>> {
+        let wanted = Wanted::of(config, self.is_elsewhere())?;
         let set = self.engine.plugins(|| config.provider_path());
         if let Some(named) = &wanted.named {
             // For the error that says where it was looked for.
@@ -281,6 +337,6 @@ impl Workspace {
         let dir = self.open_dir()?;
         let filesystem = filesystem(&dir)?;
         let waiting = wanted.order(&set.providers, filesystem);
-        Ok(Choices { workspace: self, dir, filesystem, wanted, waiting, helped: false, verdicts: Vec::new() })
+        Ok(Choices { workspace: self, dir, filesystem, wanted, purpose, waiting, helped: false, verdicts: Vec::new() })
     }
 }

@@ -6,18 +6,19 @@
 use std::collections::BTreeMap;
 
 use ah_plugin_api::{
-    Capability, CapturePolicy, DestroyRequest, Durability, Error, ErrorKind, ProviderName, Reference, Result, Snapshot,
-    SnapshotId, SnapshotRequest,
+    Capability, CapturePolicy, ChangedBelow, DestroyRequest, Durability, Error, ErrorKind, ProviderName, Reference,
+    Result, Snapshot, SnapshotId, SnapshotRequest,
 };
 use serde::{Deserialize, Serialize};
 
 use crate::background;
 use crate::config::Config;
 use crate::ids::{SessionName, looks_like_id, snapshot_id};
-use crate::moments::MomentUpdate;
+use crate::moments::{FilesChanged, MomentUpdate};
 use crate::notice::{Notice, NoticeKind};
 use crate::record::{OmittedRecord, SnapshotKind, SnapshotRecord};
 use crate::refs;
+use crate::select::Purpose;
 use crate::text;
 use crate::timeline::{EventBody, Head, HeadSnapshot};
 use crate::workspace::{Served, Workspace};
@@ -114,7 +115,8 @@ impl Workspace {
         if let Some(served) = only {
             return taking.with(served, Vec::new());
         }
-        let mut choices = self.choices(&config)?;
+        let grows = options.kind == SnapshotKind::Branch;
+        let mut choices = self.choices(&config, if grows { Purpose::Branch } else { Purpose::Capture })?;
         let mut served = choices.next_usable()?.ok_or_else(|| choices.nobody())?;
         let mut degraded: Vec<EventBody> = Vec::new();
         loop {
@@ -125,7 +127,8 @@ impl Workspace {
             };
             let Some(next) = choices.next_usable()? else { return Err(error) };
             if !automatic {
-                let command = format!("ah agent fs snapshot --provider {}", next.name);
+                let what = if grows { "branch" } else { "snapshot" };
+                let command = format!("ah agent fs {what} --provider {}", next.name);
                 let own = error.hint.as_deref().map_or_else(String::new, |hint| format!("{hint}; or "));
                 return Err(Error { hint: None, ..error }
                     .context(format!("the provider {} failed", served.name))
@@ -144,7 +147,7 @@ impl Workspace {
 }
 
 /// Whether the next provider may do what this one could not.
-fn another_may_help(error: &Error) -> bool {
+pub(crate) fn another_may_help(error: &Error) -> bool {
     match error.kind {
         ErrorKind::Unsupported
         | ErrorKind::Unavailable
@@ -247,6 +250,13 @@ impl Taking<'_> {
         let mut record = SnapshotRecord::of(&snapshot, &served.name, self.options.kind, &self.session);
         record.kept = self.options.keep;
         record.attributes = self.attributes();
+        let mut before = before;
+        before.extend(
+            snapshot
+                .changed_below
+                .clone()
+                .map(|ChangedBelow { total, paths }| EventBody::ChangedBelow { files: FilesChanged { total, paths } }),
+        );
         let listed = self.list(before, record, &snapshot);
         if !matches!(listed, Ok(Listed::New(_))) {
             // Nobody will hear its id: take it back. If that fails too, gc finds it.

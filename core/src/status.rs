@@ -36,9 +36,12 @@ pub struct Status {
     /// The branch that it is, if it is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub branch: Option<BranchRecord>,
-    /// The provider that serves here; none: no one can.
+    /// The provider that captures it; none: no one can.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub provider: Option<ProviderName>,
+    /// The provider by which new branches of the present state grow; none: no one can.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub branch_provider: Option<ProviderName>,
     /// Each provider's verdict, by rank.
     pub candidates: Vec<Candidate>,
     /// Plugins that were not loaded, and why.
@@ -96,11 +99,13 @@ impl Engine {
         };
         let config = self.config(Some(&root))?;
         let dir = Dir::open(&root)?;
-        let candidates = self.verdicts(&config, &dir, |name| {
+        let elsewhere = workspace.as_ref().is_some_and(Workspace::is_elsewhere);
+        let candidates = self.verdicts(&config, &dir, elsewhere, |name| {
             let store = workspace.as_ref().map(|workspace| workspace.store_path(name)).filter(|path| path.is_dir());
             store.map_or_else(|| self.scratch_store(), Dir::open)
         })?;
         let chosen = candidates.iter().find(|candidate| candidate.chosen).map(|candidate| candidate.name.clone());
+        let grows = candidates.iter().find(|candidate| candidate.branches).map(|candidate| candidate.name.clone());
         let refused = self.providers(Vec::new).refused;
         let mut status = Status {
             root,
@@ -108,6 +113,7 @@ impl Engine {
             first_commit: None,
             branch: None,
             provider: chosen,
+            branch_provider: grows,
             candidates,
             refused,
             sessions: Vec::new(),

@@ -50,6 +50,11 @@ impl Workspace {
         &self.record.path
     }
 
+    /// Whether it is shown at another path than its own.
+    pub(crate) fn is_elsewhere(&self) -> bool {
+        self.root != self.record.path
+    }
+
     /// The engine it belongs to.
     #[must_use]
     pub fn engine(&self) -> &Engine {

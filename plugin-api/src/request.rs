@@ -49,6 +49,9 @@ pub struct ProbeRequest {
     /// The mode of work wanted; none: any.
     #[serde(default)]
     pub mode: Option<Mode>,
+    /// For a person to read: the reason may take its time, and say more of how the workspace stands.
+    #[serde(default)]
+    pub thorough: bool,
 }
 
 /// Asks for a snapshot of the workspace.

@@ -311,6 +311,19 @@ pub struct Snapshot {
     /// What the snapshot holds the space of beyond the workspace, for a person ("the subvolume /home"); none: nothing else.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pins: Option<String>,
+    /// Of a workspace that grew from another directory and reads there what was not changed in it: what somebody changed there, so that no
+    /// snapshot of it holds that. `snapshot` gives what was not given before; others give none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub changed_below: Option<ChangedBelow>,
+}
+
+/// What was changed in the directory that a workspace grew from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ChangedBelow {
+    /// How many files.
+    pub total: u64,
+    /// Some of them, below the workspace.
+    pub paths: Vec<RelPath>,
 }
 
 /// What a provider says of itself.

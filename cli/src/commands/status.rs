@@ -60,6 +60,10 @@ fn write(app: &App, status: &Status) -> Result<(), Failure> {
             None => painter.paint("none can serve", Style::Error),
         };
         writeln!(out, "{}  {provider}", painter.paint("provider", Style::Dim))?;
+        if let Some(grows) = status.branch_provider.as_ref().filter(|grows| Some(*grows) != status.provider.as_ref()) {
+            let grows = painter.paint(grows.as_str(), Style::Bold);
+            writeln!(out, "{}  grow by {grows}", painter.paint("branches", Style::Dim))?;
+        }
         if let Some(degraded) = &status.degraded {
             writeln!(out, "{}  {}", painter.paint("degraded", Style::Warning), text::line(degraded))?;
         }
@@ -146,6 +150,7 @@ pub(crate) fn verdicts(candidates: &[Candidate]) -> Table {
     for candidate in candidates {
         let (mark, style) = match (candidate.chosen, candidate.usable) {
             (true, _) => ("*", Style::Added),
+            (false, _) if candidate.branches => ("b", Style::Added),
             (false, true) => ("+", Style::Added),
             (false, false) => ("-", Style::Deleted),
         };

@@ -131,14 +131,18 @@ fn about(moment: &MomentRecord) -> String {
 
 /// `2 files: a, b`.
 fn changed(files: &FilesChanged) -> String {
-    const NAMED: usize = 3;
     if files.total == 0 {
         return "no files changed".to_owned();
     }
+    listed(files, "file", "files")
+}
+
+fn listed(files: &FilesChanged, one: &str, many: &str) -> String {
+    const NAMED: usize = 3;
     let named: Vec<String> = files.paths.iter().take(NAMED).map(ToString::to_string).collect();
     let more = files.total.saturating_sub(named.len() as u64);
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-    format!("{}: {}{more}", text::count(files.total, "file", "files"), named.join(", "))
+    format!("{}: {}{more}", text::count(files.total, one, many), named.join(", "))
 }
 
 /// An event's name, the id that it is about, and the rest for a person.
@@ -214,6 +218,11 @@ fn row(event: &Event, moments: &HashMap<&str, &Moment>, left: &BTreeSet<Snapshot
             String::new(),
             format!("{provider} failed, {next} took over: {reason}"),
         ),
+        EventBody::ChangedBelow { files } => {
+            let (one, many) = ("file was changed", "files were changed");
+            let what = format!("in the workspace {}", listed(files, one, many));
+            (Cell::new("changed below", Style::Warning), String::new(), what)
+        }
         EventBody::CapturePaused { free, total } => (
             Cell::new("paused", Style::Warning),
             String::new(),

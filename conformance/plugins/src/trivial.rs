@@ -122,6 +122,7 @@ impl Provider for Trivial {
             omitted,
             repository: None,
             pins: None,
+            changed_below: None,
         };
         let kept = Kept { snapshot: snapshot.clone(), files, root: entry(Vec::new(), EntryKind::Dir, 0, &own) };
         let mut snapshots = self.snapshots.lock().unwrap();

@@ -148,7 +148,7 @@ fn probe(f: &Fixture) -> Check {
     ensure!(probe.usable, "the workspace was usable when it was empty, and is not now: {}", probe.reason);
     ensure!(!probe.modes.is_empty(), "it serves no mode of work");
     for &mode in ah_plugin_api::Mode::ALL {
-        let request = ProbeRequest { mode: Some(mode) };
+        let request = ProbeRequest { mode: Some(mode), ..ProbeRequest::default() };
         let answer = f.provider().probe(&f.place(), &request, &Context::quiet())?;
         ensure!(
             answer.usable == probe.modes.contains(&mode),

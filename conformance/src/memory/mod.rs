@@ -170,6 +170,7 @@ impl Provider for MemoryProvider {
             omitted,
             repository: None,
             pins: None,
+            changed_below: None,
         };
         self.with_store(place, |store| {
             // Somebody may have been quicker with the same id.

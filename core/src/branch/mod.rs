@@ -15,7 +15,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use ah_plugin_api::{
-    Capability, CloneRequest, DestroyRequest, Dir, Durability, Error, ErrorKind, FileName, Result, WritableClone,
+    Capability, CloneRequest, DestroyRequest, Dir, Durability, Error, ErrorKind, FileName, ProviderName, Result,
+    WritableClone,
 };
 
 use crate::background;
@@ -27,7 +28,8 @@ use crate::notice::{Notice, NoticeKind};
 use crate::prune;
 use crate::record::{SnapshotKind, SnapshotRecord};
 use crate::registry::Identity;
-use crate::snapshot::SnapshotOptions;
+use crate::select::Purpose;
+use crate::snapshot::{SnapshotOptions, another_may_help};
 use crate::text;
 use crate::timeline::EventBody;
 use crate::workspace::{Served, Workspace};
@@ -77,12 +79,34 @@ impl Workspace {
         };
         let snapshot = self.snapshot(&base)?;
         let made = self.branch_from(&snapshot, id, name, &place, options, |_, _| Ok(()));
-        if made.is_err() {
+        made.map_err(|error| {
+            let error = self.offer_another(error, &snapshot.provider);
             // It was taken for the branch alone. What cannot be taken back now, prune finds.
             let taken = [snapshot];
             let _ = self.say_removed(&taken, "branch").and_then(|()| self.destroy_all(&taken));
+            error
+        })
+    }
+
+    /// Names the next provider by which a branch may grow, where this one could not.
+    fn offer_another(&self, error: Error, failed: &ProviderName) -> Error {
+        if !another_may_help(&error) {
+            return error;
         }
-        made
+        let next = || {
+            let config = self.config().ok()?;
+            let mut choices = self.choices(&config, Purpose::Branch).ok()?;
+            // The one that was chosen comes first, as it did before.
+            std::iter::from_fn(|| choices.next_usable().ok()?).find(|served| served.name != *failed)
+        };
+        match next() {
+            Some(next) => {
+                let own = error.hint.as_deref().map_or_else(String::new, |hint| format!("{hint}; or "));
+                let hint = format!("{own}ah agent fs branch --provider {}", next.name);
+                Error { hint: None, ..error }.context(format!("the provider {failed} failed")).with_hint(hint)
+            }
+            None => error,
+        }
     }
 
     /// As [`Workspace::branch`] of one snapshot, furnished before it is ready: if that fails, or is killed, there is no branch.

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::ids::{BranchId, SessionName};
-use crate::moments::{MomentRecord, MomentUpdate};
+use crate::moments::{FilesChanged, MomentRecord, MomentUpdate};
 use crate::record::SnapshotRecord;
 use crate::restore::{RestoreBegin, RestoreEnd};
 use crate::rewind::Rewind;
@@ -125,6 +125,13 @@ pub enum EventBody {
         /// Who took over.
         next: ProviderName,
     },
+    /// Of a branch that reads in the workspace what was not changed in it: somebody changed files there. The branch shows them as they are now, its
+    /// snapshots do not hold them.
+    ChangedBelow {
+        /// What was heard of since the snapshot before.
+        #[serde(flatten)]
+        files: FilesChanged,
+    },
     /// Automatic snapshots are paused: the disk has less room than shall stay free, and pruning did not help.
     CapturePaused {
         /// Bytes that are free.
@@ -172,6 +179,7 @@ impl EventBody {
         "restore-begin",
         "restore-end",
         "degraded",
+        "changed-below",
         "capture-paused",
         "capture-resumed",
         "repaired",

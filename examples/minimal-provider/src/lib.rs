@@ -79,6 +79,7 @@ impl Provider for Minimal {
                 omitted: copier.omitted,
                 repository: None,
                 pins: None,
+                changed_below: None,
             };
             store.write(tmp, &snapshot)?;
             Ok(snapshot)

@@ -137,6 +137,7 @@ impl Record {
             omitted: if full { self.omitted } else { Vec::new() },
             repository: self.repository.clone(),
             pins: self.pins,
+            changed_below: None,
         })
     }
 }

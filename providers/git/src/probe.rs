@@ -80,9 +80,9 @@ mod tests {
     fn says_yes_to_any_directory_and_no_to_what_it_cannot_show() {
         let (workspace, store) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let (workspace, store) = (Dir::open(workspace.path()).unwrap(), Dir::open(store.path()).unwrap());
-        let yes = probe(&workspace, &store, &ProbeRequest { mode: Some(Mode::InPlace) });
+        let yes = probe(&workspace, &store, &ProbeRequest { mode: Some(Mode::InPlace), ..ProbeRequest::default() });
         assert!(yes.usable && yes.can_delete && yes.modes.contains(&Mode::Worktree), "{yes:?}");
-        let no = probe(&workspace, &store, &ProbeRequest { mode: Some(Mode::CowOverlay) });
+        let no = probe(&workspace, &store, &ProbeRequest { mode: Some(Mode::CowOverlay), ..ProbeRequest::default() });
         assert!(!no.usable && no.remedy.is_some(), "{no:?}");
     }
 }

@@ -71,6 +71,7 @@ fn snapshot_of(store: &Store, head: &Head) -> Result<Snapshot> {
         omitted: Vec::new(),
         repository: manifest.repository.clone(),
         pins: None,
+        changed_below: None,
     })
 }
 

@@ -51,6 +51,7 @@ impl Record {
             omitted,
             repository: None,
             pins: pins(dataset, &rel),
+            changed_below: None,
         };
         Ok(Self { snapshot, rel })
     }
@@ -135,6 +136,7 @@ impl Record {
             omitted,
             repository,
             pins: pins(dataset, &rel),
+            changed_below: None,
         };
         Ok(Self { snapshot, rel })
     }

@@ -113,6 +113,7 @@ impl Provider for Memory {
             omitted,
             repository: None,
             pins: None,
+            changed_below: None,
         };
         self.snapshots.lock().unwrap().insert(request.id.as_str().to_owned(), (snapshot.clone(), held));
         Ok(snapshot)

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
-use crate::engine::{self, Engine, Event, Held, Opening, Options, Report};
+use crate::engine::{self, Engine, Held, Opening, Options, Report};
 use crate::error::{Error, Result};
 use crate::rows::chunk::BLOCK;
 use crate::rows::key::LineId;
@@ -195,7 +195,9 @@ impl Workspace {
 
     /// Removes a branch; its snapshots stay. [`Error::Busy`] as long as a view of it is open.
     pub fn delete_branch(&self, branch: BranchId) -> Result<()> {
-        self.engine.delete_branch(branch.0)
+        self.engine.delete_branch(branch.0)?;
+        self.engine.forget_changed(branch.0);
+        Ok(())
     }
 
     /// Gives the space back that deleted snapshots and branches held. Costs what had been written for them alone.
@@ -248,9 +250,15 @@ impl Workspace {
         read_lock(&self.engine.state).layers.in_memory()
     }
 
-    /// What the user should hear of since this was asked last.
-    pub fn take_events(&self) -> Vec<Event> {
-        self.engine.take_events()
+    /// What somebody was found to have changed below since the base was taken, of what a branch and its snapshots show: paths below the
+    /// lower directory, 10,000 of all branches at most, since the store was opened. The branch shows it as it is now; in snapshots a file like this cannot be read.
+    pub fn changed_below(&self, branch: BranchId) -> Vec<Vec<u8>> {
+        self.engine.changed_below(branch.0, false)
+    }
+
+    /// As [`Workspace::changed_below`], what was not given by this before.
+    pub fn newly_changed_below(&self, branch: BranchId) -> Vec<Vec<u8>> {
+        self.engine.changed_below(branch.0, true)
     }
 }
 

@@ -188,20 +188,20 @@ pub(crate) fn listen(watch: &Weak<Watch>, until: &UnixStream, view: &Weak<View>,
             std::thread::sleep(TOGETHER);
         }
         let (Some(watch), Some(view)) = (watch.upgrade(), view.upgrade()) else { return };
-        let tell = |happened: &Happened| {
+        let tell = |happened: &Happened, settled| {
             let pending = RefCell::default();
-            Teller { watch: &watch, view: &view, kernel, until, pending }.tell(happened);
+            Teller { watch: &watch, view: &view, kernel, until, settled, pending }.tell(happened);
         };
         if has_more {
             let mut happened = Happened::default();
             watch.read(&mut happened);
-            tell(&happened);
+            tell(&happened, false);
             if !happened.0.is_empty() {
                 again.push_back((Instant::now() + AGAIN, happened));
             }
         }
         while again.front().is_some_and(|(when, _)| Instant::now() >= *when) {
-            again.pop_front().iter().for_each(|(_, earlier)| tell(earlier));
+            again.pop_front().iter().for_each(|(_, earlier)| tell(earlier, true));
         }
     }
 }
@@ -211,6 +211,8 @@ struct Teller<'a> {
     view: &'a View,
     kernel: &'a Notifier,
     until: &'a UnixStream,
+    /// What happened is some time ago: what is as it was before, like an editor's temporary file, need not be told to people.
+    settled: bool,
     /// Directories of which everything is still to be told.
     pending: RefCell<HashSet<Ino>>,
 }
@@ -225,6 +227,9 @@ impl Teller<'_> {
                 self.pending.borrow_mut().insert(*directory);
             } else {
                 self.one(*directory, name, *what);
+                if self.settled && matches!(self.view.shining_through(*directory, name), Ok(Some(_)) | Err(_)) {
+                    let _ = self.view.hear_of_change(*directory, name);
+                }
             }
         }
         let mut done = HashSet::new();

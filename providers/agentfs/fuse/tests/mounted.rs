@@ -370,8 +370,15 @@ fn a_branch_shows_soon_what_is_changed_below() {
     soon("the last", || !names(&at).contains(&"l".to_owned()));
     assert_eq!((read("d/new"), read("mine")), ("of the branch".into(), "mine".into()));
     assert!(names(&at).contains(&"mine".to_owned()));
-    let told = workspace.take_events();
-    assert!(!told.is_empty());
+    // People are told of it, but not of what came and went again, nor of what is the branch's own.
+    fs::write(lower.join("d/passing"), "").unwrap();
+    fs::remove_file(lower.join("d/passing")).unwrap();
+    fs::write(lower.join("d/last"), "").unwrap();
+    let told = || workspace.changed_below(workspace.branches()[0].id);
+    soon("what is told", || told().contains(&b"d/last".to_vec()));
+    for path in ["d/passing", "mine"] {
+        assert!(!told().contains(&path.as_bytes().to_vec()), "{path}");
+    }
 }
 
 #[test]

@@ -68,8 +68,16 @@ impl Provider for AgentFsProvider {
         description()
     }
 
-    fn probe(&self, place: &Place<'_>, _request: &ProbeRequest, _cx: &Context<'_>) -> Result<Probe> {
-        probe::probe(place.need_workspace()?, place.store)
+    fn probe(&self, place: &Place<'_>, request: &ProbeRequest, cx: &Context<'_>) -> Result<Probe> {
+        let workspace = place.need_workspace()?;
+        if request.thorough
+            && let Some((shown, true)) = Shown::around(workspace)?
+            && let Ok(home) = Dir::open(shown.home)
+            && let Ok(probe) = self.service.probe(&Place::new(&home).with_workspace(workspace), request, cx)
+        {
+            return Ok(probe);
+        }
+        probe::probe(workspace, place.store)
     }
 
     fn snapshot(&self, place: &Place<'_>, request: &SnapshotRequest, cx: &Context<'_>) -> Result<Snapshot> {

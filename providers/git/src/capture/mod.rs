@@ -91,6 +91,7 @@ pub(crate) fn snapshot(
         omitted,
         repository: state,
         pins: None,
+        changed_below: None,
     })
 }
 

@@ -15,7 +15,7 @@ mod remembered;
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -42,6 +42,8 @@ use crate::{lock, read_lock, write_lock};
 const FORMAT: u32 = 1;
 /// Rows that wait for the log, in bytes, before who changes more has to write them himself.
 const WAITING: usize = 512 << 10;
+/// So many changes below are remembered.
+const MOST_CHANGED: usize = 10_000;
 /// What is left free on the disk for rows, so that deleting works on a full disk.
 const RESERVE: u64 = 4 << 20;
 
@@ -73,17 +75,6 @@ pub(crate) enum Opening {
     Check,
     /// A log that is damaged in the middle ends there, instead of being refused.
     Repair,
-}
-
-/// Something that the user should hear of.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Event {
-    /// This file or directory below was changed by somebody else after the base was taken. Live branches show it as it is now; in
-    /// snapshots a file like this cannot be read.
-    LowerChanged {
-        /// The path below the lower directory.
-        path: Vec<u8>,
-    },
 }
 
 /// A span in which a pen writes in place. A snapshot waits for who is in it, and nobody waits for the snapshot.
@@ -143,7 +134,8 @@ pub(crate) struct Engine {
     giving: Mutex<()>,
     pens: Mutex<HashMap<LineId, Arc<Pen>>>,
     views: Mutex<HashMap<(LineId, Held), usize>>,
-    events: Mutex<std::collections::BTreeSet<Event>>,
+    /// By whom it was noticed, with the path below, and whether it was told as news.
+    changed_below: Mutex<BTreeMap<(LineId, Vec<u8>), bool>>,
     wake: (Mutex<bool>, Condvar),
     stop: AtomicBool,
     boot: String,
@@ -239,7 +231,7 @@ impl Engine {
             giving: Mutex::default(),
             pens: Mutex::default(),
             views: Mutex::default(),
-            events: Mutex::default(),
+            changed_below: Mutex::default(),
             wake: (Mutex::new(false), Condvar::new()),
             stop: AtomicBool::new(false),
             boot,
@@ -381,16 +373,24 @@ impl Engine {
         disk_free(&self.directory)
     }
 
-    /// Notes what the user should hear of; the list is bounded.
-    pub(crate) fn note(&self, event: Event) {
-        let mut events = lock(&self.events);
-        if events.len() < 10_000 {
-            events.insert(event);
+    /// Notes that somebody changed what a line shows of the lower directory. The list is bounded.
+    pub(crate) fn note_changed(&self, line: LineId, path: &[u8]) {
+        let mut changed = lock(&self.changed_below);
+        if changed.len() < MOST_CHANGED {
+            changed.entry((line, path.to_vec())).or_insert(false);
         }
     }
 
-    pub(crate) fn take_events(&self) -> Vec<Event> {
-        std::mem::take(&mut *lock(&self.events)).into_iter().collect()
+    /// What was noted of a line. `news`: what was not asked for as news before.
+    pub(crate) fn changed_below(&self, line: LineId, news: bool) -> Vec<Vec<u8>> {
+        let mut changed = lock(&self.changed_below);
+        let mine = changed.range_mut((line, Vec::new())..).take_while(|((of, _), _)| *of == line);
+        let wanted = |told: &mut bool| !news || !std::mem::replace(told, true);
+        mine.filter_map(|((_, path), told)| wanted(told).then(|| path.clone())).collect()
+    }
+
+    pub(crate) fn forget_changed(&self, line: LineId) {
+        lock(&self.changed_below).retain(|(of, _), _| *of != line);
     }
 
     /// A view is open, and keeps what it shows from being deleted. Of a pen there is one at most.

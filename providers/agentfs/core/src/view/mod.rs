@@ -23,7 +23,7 @@ use std::sync::{Arc, Mutex};
 pub use attrs::SetXattr;
 pub use changes::{Difference, Differences};
 
-use crate::engine::{Engine, Event, Held, LOWER, Pen, Remembered};
+use crate::engine::{Engine, Held, LOWER, Pen, Remembered};
 use crate::error::{Error, Result};
 use crate::lower::{Found, join, split};
 use crate::platform;
@@ -276,14 +276,16 @@ impl View {
         if found.ctime <= self.base {
             return Ok(None);
         }
+        let is_directory = found.kind == Kind::Directory;
+        if is_directory && let Some(then) = self.written_down(path)?.filter(|then| then.is(found)) {
+            // What came and went in it is told by name.
+            return Ok(self.at.is_some().then_some(then));
+        }
         let error = self.changed(path, "changed below since the base was taken");
         if self.at.is_none() {
             return Ok(None);
         }
-        if found.kind == Kind::Directory {
-            if let Some(then) = self.remembered(path)?.filter(|then| then.is(found)) {
-                return Ok(Some(then));
-            }
+        if is_directory {
             let above = self.engine.lower.find(split(path).0)?;
             if path.is_empty() || above.is_some_and(|above| above.ctime <= self.base) {
                 return Ok(None);
@@ -294,9 +296,10 @@ impl View {
 
     /// What was in a directory below when the base was taken, if that is known; of a pen it is not asked: that shows what is there now.
     fn remembered(&self, below: &[u8]) -> Result<Option<Arc<Remembered>>> {
-        if self.at.is_none() {
-            return Ok(None);
-        }
+        if self.at.is_none() { Ok(None) } else { self.written_down(below) }
+    }
+
+    fn written_down(&self, below: &[u8]) -> Result<Option<Arc<Remembered>>> {
         if let Some((_, then)) = lock(&self.then).as_ref().filter(|(path, _)| **path == *below) {
             return Ok(Some(then.clone()));
         }
@@ -372,7 +375,7 @@ impl View {
     }
 
     fn changed(&self, path: &[u8], what: &'static str) -> Error {
-        self.engine.note(Event::LowerChanged { path: path.to_vec() });
+        self.engine.note_changed(self.line, path);
         Error::DataLoss { path: String::from_utf8_lossy(path).into_owned(), what }
     }
 
@@ -463,6 +466,25 @@ impl View {
         }
         let named = self.resolve(directory, name)?;
         Ok(Some(named.filter(|named| named.found.is_some()).map(|named| named.ino)))
+    }
+
+    /// The host heard that something was changed below, at a name that is not this tree's own. What is a change since the base was
+    /// taken is told by [`crate::Workspace::changed_below`].
+    pub fn hear_of_change(&self, directory: Ino, name: &[u8]) -> Result<()> {
+        let Some(below) = self.below(directory)? else { return Ok(()) };
+        let path = join(&below, name);
+        let then = || self.written_down(&below);
+        let is_change = match self.engine.lower.find(&path)? {
+            // It is its names that matter, and snapshots have them.
+            Some(found) if found.kind == Kind::Directory => then()?.is_some_and(|then| then.get(name).is_none()),
+            Some(found) => found.ctime > self.base,
+            // What came and went again is none.
+            None => then()?.is_some_and(|then| then.get(name).is_some()),
+        };
+        if is_change {
+            self.engine.note_changed(self.line, &path);
+        }
+        Ok(())
     }
 
     /// The names below under which the host knows something in these directories.

@@ -3,7 +3,7 @@
 use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
-use ah_agentfs::{Error, Event, ROOT, Rename, SetAttr};
+use ah_agentfs::{Error, ROOT, Rename, SetAttr};
 
 use crate::{ME, Place, at, branch, content, everything, make, snapshot};
 
@@ -91,7 +91,7 @@ fn what_was_changed_below_is_not_shown_under_a_snapshots_name() {
     let old = workspace.view_of(snapshot(&workspace, branch)).unwrap();
     let large = at(&old, "large");
     assert_eq!(old.read(large, 4095, 3).unwrap(), b"oLo");
-    assert!(workspace.take_events().is_empty());
+    assert!(workspace.changed_below(branch).is_empty());
     std::fs::write(place.lower().join("edited"), "new").unwrap();
     std::fs::write(place.lower().join("taken"), "new").unwrap();
     std::fs::write(place.lower().join("x"), "new").unwrap();
@@ -109,13 +109,15 @@ fn what_was_changed_below_is_not_shown_under_a_snapshots_name() {
     }
     assert_eq!(old.read(large, 4096, 1).unwrap(), b"L", "what was written is ours");
     assert!(matches!(old.read(large, 0, 3), Err(Error::DataLoss { .. })));
-    let events = workspace.take_events();
-    for name in ["edited", "replaced", "large"] {
-        assert!(events.contains(&Event::LowerChanged { path: name.as_bytes().to_vec() }), "{name}");
-    }
-    // The branch goes on with what is there now, and says so.
+    let told = [b"edited".to_vec(), b"large".to_vec(), b"replaced".to_vec()];
+    assert_eq!(workspace.newly_changed_below(branch), told);
+    // The branch goes on with what is there now.
     assert_eq!(content(&view, "edited"), b"new");
-    assert_eq!(workspace.take_events(), [Event::LowerChanged { path: b"edited".to_vec() }]);
+    assert_eq!((workspace.newly_changed_below(branch), workspace.changed_below(branch)), (Vec::new(), told.to_vec()));
+    // Another one that is a line of its own has heard of nothing; what is told of one goes with it.
+    let other = workspace.branch(workspace.base(b"now").unwrap(), b"other").unwrap();
+    assert_eq!(workspace.changed_below(other), Vec::<Vec<u8>>::new());
+    workspace.delete_branch(other).unwrap();
     // From then on it is its own.
     view.write(at(&view, "edited"), 1, b"E").unwrap();
     let later = workspace.view_of(snapshot(&workspace, branch)).unwrap();
@@ -219,9 +221,8 @@ fn directories_below_that_are_swapped_do_not_show_each_others_files_in_snapshots
     assert_eq!(content(&old, "taken/mine"), b"mine");
     // A view that never saw what was there is not misled either.
     lost(workspace.view_of(id).unwrap().lookup(ROOT, b"D").map(|attr| attr.ino));
-    workspace.take_events();
     assert_eq!(content(&view, "taken/x"), b"other");
-    assert!(workspace.take_events().contains(&Event::LowerChanged { path: b"taken".to_vec() }));
+    assert!(workspace.changed_below(branch).contains(&b"taken".to_vec()));
 }
 
 #[test]

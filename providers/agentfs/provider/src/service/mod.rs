@@ -1,20 +1,23 @@
 //! The service of one home: its tree open, its branches and views mounted, the contract answered.
 //!
 //! - [`Service`] implements the contract; `listen` is its socket, and when it ends.
-//! - `opened` opens the tree and finds snapshots in it; `standing` is what should be mounted, `mounted` what is.
+//! - `opened` opens the tree and finds snapshots in it; `standing` is what should be mounted, `mounted` what is, `stand_in` what is
+//!   in a branch's place while it is not.
 //! - `git` gives a new branch its own copies of what Git changes in place.
-//! - `diff` asks the tree what changed.
+//! - `diff` asks the tree what changed; `below` tells what somebody changed in the directory that was branched.
 //! - `record` is what travels with snapshots and branches, `tree` reads snapshots by paths.
 //!
 //! **After a kill**, or the machine's: what is in the tree says which branches there are and where; files in `views` say it of views. They are
 //! mounted again when the service starts, before it answers anybody.
 
+mod below;
 mod diff;
 mod git;
 mod listen;
 mod mounted;
 mod opened;
 mod record;
+mod stand_in;
 mod standing;
 mod tree;
 
@@ -25,7 +28,7 @@ use std::time::{Duration, Instant};
 use ah_agentfs::{Class, SnapshotId as Number};
 use ah_plugin_api::{
     Changes, CloneRequest, Context, Description, DestroyRequest, DiffRequest, Dir, Done, Durability, Entry, Error,
-    ErrorKind, FileName, ListRequest, LogLevel, LookupRequest, MountRequest, Place, Probe, ProbeRequest, Provider,
+    ErrorKind, FileName, ListRequest, LookupRequest, MountRequest, Place, Probe, ProbeRequest, Provider,
     ReadDirRequest, ReadRequest, ReclaimRequest, Reclaimed, Reference, Result, Snapshot, SnapshotRef, SnapshotRequest,
     UnmountRequest, View, WritableClone,
 };
@@ -142,8 +145,17 @@ impl Provider for Service {
         crate::provider::description()
     }
 
-    fn probe(&self, place: &Place<'_>, _request: &ProbeRequest, _cx: &Context<'_>) -> Result<Probe> {
-        crate::probe::probe(place.need_workspace()?, place.store)
+    fn probe(&self, place: &Place<'_>, request: &ProbeRequest, _cx: &Context<'_>) -> Result<Probe> {
+        let workspace = place.need_workspace()?;
+        let mut probe = crate::probe::probe(workspace, place.store)?;
+        if request.thorough
+            && let Some(open) = self.current()
+            && let Some(branch) = lock(&open.mounted).branch_at(&self.path, workspace)?
+            && let Some(changed) = below::changed(open.tree.changed_below(branch))
+        {
+            probe.reason = format!("{}; {}", probe.reason, below::sentence(&changed));
+        }
+        Ok(probe)
     }
 
     fn snapshot(&self, place: &Place<'_>, request: &SnapshotRequest, cx: &Context<'_>) -> Result<Snapshot> {
@@ -200,7 +212,10 @@ impl Provider for Service {
             Ok(number) => {
                 known.insert(key, Known { number: Some(number), label: label.clone() });
                 drop(known);
-                label.snapshot(open.is_durable(number), true)
+                let mut snapshot = label.snapshot(open.is_durable(number), true)?;
+                snapshot.changed_below =
+                    branch.and_then(|branch| below::changed(open.tree.newly_changed_below(branch)));
+                Ok(snapshot)
             }
             Err(error) => {
                 known.remove(&key);
@@ -345,7 +360,8 @@ impl Provider for Service {
             // Nobody is there any more who would work in it.
             .and_then(|notes| cx.check_cancelled().map(|()| notes));
         match made {
-            Ok(notes) => {
+            Ok(mut notes) => {
+                notes.extend(lock(&open.lower).as_deref().map(below::caution));
                 let path = target.path().join(request.name.as_os_str());
                 Ok(WritableClone { path, reference: Reference::new(self.shown(Some(branch)).source())?, notes })
             }
@@ -434,13 +450,6 @@ impl Provider for Service {
         if !request.auto {
             patiently(cx, || open.tree.reclaim()).map_err(|e| fail("cannot give space back", &e))?;
             reclaimed.bytes = before.saturating_sub(open.tree.used());
-        }
-        for ah_agentfs::Event::LowerChanged { path } in open.tree.take_events() {
-            let path = String::from_utf8_lossy(&path).into_owned();
-            cx.log(
-                LogLevel::Warn,
-                &format!("{path} was changed below AgentFS: branches show it as it is now, snapshots not at all"),
-            );
         }
         Ok(reclaimed)
     }

@@ -14,7 +14,7 @@ use ah_provider_directory::{failed, look, refuse_if_used};
 use rustix::fs::{AtFlags, FileType, Mode};
 use rustix::io::Errno;
 
-use super::lock;
+use super::{lock, stand_in};
 use crate::home::{Shown, path_of, root_number};
 
 /// So long the kernel is waited for that lets something go.
@@ -131,7 +131,10 @@ impl Place {
     pub(super) fn mount(view: View, at: &Path, shown: &Shown) -> Result<Self> {
         let root = shown.branch.map_or(ah_agentfs::ROOT, |branch| root_number(&shown.home, branch));
         let face = Face { source: shown.source(), root };
+        let beneath = shown.branch.and_then(|_| stand_in::hold(at).ok());
         let mount = Mount::with_face(view, at, &face).map_err(|e| refused(&e))?;
+        // Without it nothing is worse than an empty directory.
+        let _ = beneath.map(|beneath| stand_in::put_up(&beneath));
         let stat = Dir::open(mount.at())
             .and_then(|dir| look(&dir, b"").map_err(|errno| failed("cannot look at what was mounted", errno)))?;
         Ok(Self { mount, device: (stat.stx_dev_major, stat.stx_dev_minor) })
@@ -214,6 +217,7 @@ pub(super) fn make_folder(target: &Dir, name: &FileName) -> Result<PathBuf> {
 
 /// Takes away the folder at which something was mounted; one that holds something stays.
 pub(super) fn remove_folder(at: &Path) {
+    let _ = stand_in::take_down(at);
     let _ = rustix::fs::unlinkat(rustix::fs::CWD, at, AtFlags::REMOVEDIR);
 }
 
@@ -223,7 +227,9 @@ pub(super) fn make_ready(at: &Path) -> Result<()> {
     match rustix::fs::mkdir(at, Mode::RWXU) {
         Ok(()) => Ok(()),
         Err(Errno::EXIST) => match rustix::fs::lstat(at).map(|stat| FileType::from_raw_mode(stat.st_mode)) {
-            Ok(FileType::Directory) => Ok(()),
+            Ok(FileType::Directory) => {
+                stand_in::take_down(at).map_err(|errno| failed(format!("cannot mount at {}", at.display()), errno))
+            }
             _ => Err(Error::new(ErrorKind::FailedPrecondition, format!("{} is no directory", at.display()))),
         },
         Err(errno) => Err(failed(format!("cannot make {}", at.display()), errno)),

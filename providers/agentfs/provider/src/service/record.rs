@@ -67,6 +67,7 @@ impl SnapshotLabel {
             omitted: if full { self.omitted } else { Vec::new() },
             repository: self.repository,
             pins: None,
+            changed_below: None,
         })
     }
 }

@@ -1,0 +1,58 @@
+//! What is told of changes in the directory that a branch grew from.
+
+use std::path::Path;
+
+use ah_plugin_api::{ChangedBelow, RelPath};
+
+/// So many are named on a timeline, and to a person at a glance.
+const NAMED: usize = 100;
+const AT_A_GLANCE: usize = 3;
+
+/// Of paths below; none if there is nothing to tell.
+pub(super) fn changed(paths: Vec<Vec<u8>>) -> Option<ChangedBelow> {
+    // A branch has a `.git` of its own, and what is added to the objects that it reads takes nothing from it.
+    let of_git = |path: &[u8]| path.split(|&byte| byte == b'/').any(|name| name == b".git");
+    let mut paths: Vec<RelPath> =
+        paths.into_iter().filter(|path| !of_git(path)).filter_map(|path| RelPath::new(path).ok()).collect();
+    let total = paths.len() as u64;
+    paths.truncate(NAMED);
+    (total > 0).then_some(ChangedBelow { total, paths })
+}
+
+/// What a person should know of a branch from the start.
+pub(super) fn caution(lower: &Path) -> String {
+    let lower = lower.display();
+    format!(
+        "what is not changed in it is read from {lower}: let that rest meanwhile, or take a copy (`--mode worktree`)"
+    )
+}
+
+/// The same in a sentence.
+pub(super) fn sentence(ChangedBelow { total, paths }: &ChangedBelow) -> String {
+    let named: Vec<String> = paths.iter().take(AT_A_GLANCE).map(ToString::to_string).collect();
+    let (files, they) = if *total == 1 { ("file", "it") } else { ("files", "them") };
+    let more = total.saturating_sub(named.len() as u64);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    format!(
+        "{total} {files} that it had not changed became other in the workspace, and its snapshots do not hold {they}: {}{more}",
+        named.join(", ")
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_some_and_counts_all() {
+        let paths = |names: &[&str]| names.iter().map(|name| name.as_bytes().to_vec()).collect();
+        assert_eq!(changed(paths(&[".git/index", "sub/.git/objects/ab"])), None);
+        let one = changed(paths(&["a", ".git/index"])).unwrap();
+        assert!(sentence(&one).ends_with(
+            "1 file that it had not changed became other in the workspace, and its snapshots do not hold it: a"
+        ));
+        let many = changed((0..150).map(|n| format!("{n:03}").into_bytes()).collect()).unwrap();
+        assert_eq!((many.total, many.paths.len()), (150, 100));
+        assert!(sentence(&many).ends_with("hold them: 000, 001, 002 and 147 more"));
+    }
+}

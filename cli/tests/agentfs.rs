@@ -668,6 +668,48 @@ fn what_a_branch_changed_is_told_whatever_is_done_in_the_workspace() {
 }
 
 #[test]
+fn a_store_that_cannot_be_opened_is_told_and_left_alone() {
+    let bench = Bench::new(User::Me);
+    if !is_root() {
+        return skip("needs root, to unmount");
+    }
+    let branch = bench.branch("b");
+    fs::write(branch.join("f"), "two").unwrap();
+    bench.at(&branch, &["snapshot", "-m", "kept"]);
+    let home = fs::read_dir(bench.0.path("state/workspaces")).unwrap().map(|entry| entry.unwrap().path());
+    let tree = home.map(|home| home.join("providers/agentfs/tree")).find(|tree| tree.is_dir()).unwrap();
+    let down = || {
+        bench.kill_services();
+        bench
+            .mounts()
+            .iter()
+            .for_each(|at| assert!(Command::new("umount").args(["-l", at]).status().unwrap().success()));
+    };
+    // What it says, with the reason behind it.
+    let newer = |format: &[u8]| [&format[..8], b"9", &format[9..]].concat();
+    let damaged = |rows: &[u8]| [b"no database", &rows[11..]].concat();
+    let faults: [(&str, &dyn Fn(&[u8]) -> Vec<u8>, &str); 2] =
+        [("format", &newer, "the store has format 9"), ("rows.redb", &damaged, "Not a redb database")];
+    for (name, fault, said) in faults {
+        down();
+        let file = tree.join(name);
+        let whole = fs::read(&file).unwrap();
+        fs::write(&file, fault(&whole)).unwrap();
+        for words in [&["exec", "b", "--", "true"][..], &["rm", "b"]] {
+            let ran = bench.ran(&bench.0.root(), words);
+            assert!(ran.code != 0 && ran.stderr.contains(said) && ran.stderr.contains("hint: "), "{words:?}: {ran:?}");
+        }
+        // The workspace itself is another matter.
+        bench.0.fs(["snapshot"]);
+        assert_eq!(fs::read(&file).unwrap(), fault(&whole), "{name}");
+        fs::write(&file, whole).unwrap();
+        assert_eq!(bench.at(&bench.0.root(), &["exec", "b", "--", "cat", "f"]), "two");
+        assert_eq!(bench.at(&branch, &["cat", "kept", "f"]), "two");
+    }
+    bench.0.fs(["rm", "--force", "b"]);
+}
+
+#[test]
 fn where_it_cannot_be_it_says_why() {
     let bench = Bench::new(User::Me);
     let verdict = |command: &mut Command| {

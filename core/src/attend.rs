@@ -10,6 +10,7 @@ use rustix::io::Errno;
 use crate::branch::{self, BranchFile, BranchState};
 use crate::engine::Engine;
 use crate::ids::WorkspaceId;
+use crate::moments::told;
 use crate::notice::{Notice, NoticeKind};
 use crate::registry::Identity;
 
@@ -32,8 +33,8 @@ impl Engine {
         let (name, at) = (&branch.record.name, &branch.made_at);
         let notice = match error {
             Some(error) => {
-                let notice =
-                    Notice::new(NoticeKind::Other, format!("the branch {name} is not mounted, and cannot be: {error}"));
+                let message = format!("the branch {name} is not mounted, and cannot be: {}", told(error));
+                let notice = Notice::new(NoticeKind::Other, message);
                 error.hint.iter().fold(notice, Notice::with_hint)
             }
             None if !branch.is_lost() => return,

@@ -599,6 +599,8 @@ fn left_alone_branches_of_the_present_grow_by_the_best_there_is() {
         let wanted = world.fs(["branch", "--name", "wanted"]);
         assert!(bench.mounts().contains(&wanted));
         world.fs(["rm", "wanted"]);
+        let ran = world.run(["agent", "fs", "branch", "configured", "--name", "other"]);
+        assert!(ran.code == 0 && ran.stderr.contains("it is a copy: the snapshot is of git"), "{ran:?}");
         world.run(["config", "unset", "mode"]);
         // For one command.
         let ran = world.run(["agent", "fs", "exec", "--", "sh", "-c", "cat node_modules/big; rm -r src; ls"]);

@@ -15,8 +15,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use ah_plugin_api::{
-    Capability, CloneRequest, DestroyRequest, Dir, Durability, Error, ErrorKind, FileName, ProviderName, Result,
-    WritableClone,
+    Capability, CloneRequest, DestroyRequest, Dir, Durability, Error, ErrorKind, FileName, Mode, ProbeRequest,
+    ProviderName, Result, WritableClone,
 };
 
 use crate::background;
@@ -70,7 +70,10 @@ impl Workspace {
         refuse_taken(&all(self.engine.home())?, &name, &place.path())?;
         let _stays = self.lock_stays()?;
         if let Some(from) = &options.from {
-            return self.branch_from(&self.resolve(from)?, id, name, &place, options, |_, _| Ok(()));
+            let snapshot = self.resolve(from)?;
+            let mut made = self.branch_from(&snapshot, id, name, &place, options, |_, _| Ok(()))?;
+            made.notes.extend(self.no_overlay(&snapshot)?);
+            return Ok(made);
         }
         let base = SnapshotOptions {
             kind: SnapshotKind::Branch,
@@ -86,6 +89,19 @@ impl Workspace {
             let _ = self.say_removed(&taken, "branch").and_then(|()| self.destroy_all(&taken));
             error
         })
+    }
+
+    /// What is to be said where an overlay is wanted, and the snapshot's provider makes copies.
+    fn no_overlay(&self, snapshot: &SnapshotRecord) -> Result<Option<String>> {
+        if self.config()?.mode() != Some(Mode::CowOverlay) {
+            return Ok(None);
+        }
+        let served = self.serve(&snapshot.provider)?;
+        let Ok(workspace) = self.open_dir() else { return Ok(None) };
+        let place = served.place().with_workspace(&workspace);
+        let modes = served.provider.probe(&place, &ProbeRequest::default(), &self.context())?.modes;
+        let told = || format!("it is a copy: the snapshot is of {}, which makes no overlays", snapshot.provider);
+        Ok((!modes.contains(&Mode::CowOverlay)).then(told))
     }
 
     /// Names the next provider by which a branch may grow, where this one could not.

@@ -550,7 +550,7 @@ fn what_is_changed_below_is_never_shown_as_something_else() {
         assert!(ran.code == 1 && ran.stderr.contains("f"), "{ran:?}");
         // Status says so at once, the timeline with the next snapshot, and once.
         let status = || bench.at(&branch, &["status"]);
-        until(|| status().contains("1 file that it had not changed became other in the workspace"));
+        until(|| status().contains("; 1 path was changed in the workspace since it began and not in it"));
         assert!(!status().contains("src/main"), "{}", status());
         bench.at(&branch, &["snapshot", "-m", "after"]);
         bench.at(&branch, &["snapshot"]);
@@ -558,10 +558,10 @@ fn what_is_changed_below_is_never_shown_as_something_else() {
         assert_eq!(events.len(), 1, "{events:?}");
         assert_eq!((&events[0]["total"], &events[0]["paths"]), (&1.into(), &serde_json::json!(["f"])));
         let table = bench.0.run(["-C", text, "timeline"]).stdout;
-        assert!(table.contains("changed below") && table.contains("1 file was changed: f"), "{table}");
+        assert!(table.contains("changed below") && table.contains("in the workspace: 1 path: f"), "{table}");
         // Another branch has heard of nothing, and grew from what is there now.
         let other = bench.branch("other");
-        assert!(!bench.at(&other, &["status"]).contains("became other"));
+        assert!(!bench.at(&other, &["status"]).contains("was changed in the workspace"));
         bench.0.fs(["rm", "--force", "b", "other"]);
     });
 }
@@ -666,6 +666,73 @@ fn what_a_branch_changed_is_told_whatever_is_done_in_the_workspace() {
         for name in ["first", "second"] {
             bench.0.fs(["rm", "--force", name]);
         }
+    });
+}
+
+#[test]
+fn where_it_cannot_be_mounted_a_copy_is_made_and_a_place_stays_marked() {
+    if !is_root() {
+        return skip("needs root, to act as an ordinary user, and to take /dev/fuse away");
+    }
+    let bench = Bench::new(User::Ordinary);
+    if support::on_btrfs(&bench.0.root()) {
+        return;
+    }
+    // As in an agent's sandbox: fusermount3 is there, and may not do it.
+    let words = ["agent", "fs", "branch", "--name", "copied"];
+    let plain = bench.0.command(words);
+    let mut closed = Command::new(plain.get_program());
+    closed.arg("--no-new-privs").args(plain.get_args()).env_clear().current_dir(bench.0.root());
+    closed.envs(plain.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let ran = Ran::of(&mut closed);
+    assert!(ran.code == 0 && ran.stderr.contains("agentfs could not grow the branch, git does"), "{ran:?}");
+    assert_eq!((bench.mounts(), bench.sh(&format!("cat {}/f", ran.stdout.trim_end()))), (Vec::new(), "one".to_owned()));
+    let snapshots = bench.0.json("snapshots", &["agent", "fs", "snapshots"]);
+    assert_eq!(snapshots["snapshots"].as_array().unwrap().len(), 1, "what was taken in vain is gone: {snapshots}");
+
+    let bench = Bench::new(User::Me);
+    let branch = bench.branch("b");
+    bench.kill_services();
+    bench.mounts().iter().for_each(|at| assert!(Command::new("umount").args(["-l", at]).status().unwrap().success()));
+    let marked = || {
+        let names: Vec<_> = fs::read_dir(&branch).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        (names, fs::metadata(&branch).unwrap().permissions().mode() & 0o777)
+    };
+    assert_eq!(marked(), (vec!["NOT-MOUNTED.txt".into()], 0o500));
+    let plain = bench.0.command(["agent", "fs", "branches"]);
+    let script = format!("mount -t tmpfs none /dev; exec {} agent fs branches", support::ah().display());
+    let mut hidden = Command::new("unshare");
+    hidden.args(["-m", "sh", "-c", &script]).env_clear().current_dir(bench.0.root());
+    hidden.envs(plain.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let ran = Ran::of(&mut hidden);
+    assert!(ran.stderr.contains("the branch b is not mounted") && !ran.stderr.contains("there are files"), "{ran:?}");
+    assert_eq!(marked(), (vec!["NOT-MOUNTED.txt".into()], 0o500));
+    bench.kill_services();
+    bench.0.fs(["branches"]);
+    assert_eq!(bench.sh(&format!("cat {}/f", branch.display())), "one");
+}
+
+#[test]
+fn what_reads_in_the_workspace_is_named_before_it_is_changed() {
+    Bench::each(|bench| {
+        let world = &bench.0;
+        let first = world.fs(["snapshot", "-m", "first"]);
+        world.write("f", "two");
+        let ran = world.run(["agent", "fs", "branch", "--mode", "cow-overlay", "--name", "idea", "--carry", "none"]);
+        assert!(ran.code == 0 && ran.stderr.contains("ignored files are there too"), "{ran:?}");
+        world.fs(["branch", &first, "--name", "copy"]);
+        for words in [&["restore", "first", "--dry-run"][..], &["restore", "first"]] {
+            let ran = bench.ran(&world.root(), words);
+            assert!(ran.code == 0 && ran.stderr.contains("had not changed it themselves: idea"), "{words:?}: {ran:?}");
+        }
+        // What it grew from says nothing of a file that was changed since, and nobody is to do anything about that.
+        let ran = bench.ran(&world.root(), &["versions", "f"]);
+        assert!(ran.code == 0 && !ran.stderr.contains("passed over"), "{ran:?}");
+        let ran = bench.ran(&world.root(), &["convert"]);
+        assert!(ran.code == 4 && ran.stderr.contains("idea") && ran.stderr.contains("agent fs rm idea"), "{ran:?}");
+        world.fs(["prune", "max-size=1G", "--dry-run"]);
+        world.fs(["rm", "--force", "idea", "copy"]);
+        assert!(!bench.ran(&world.root(), &["restore", "@", "--dry-run"]).stderr.contains("idea"));
     });
 }
 

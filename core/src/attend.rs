@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use ah_plugin_api::{Error, ErrorKind, ProviderName, ReclaimRequest, Result};
+use ah_plugin_api::{Error, ErrorKind, NOT_MOUNTED, ProviderName, ReclaimRequest, Result};
 use rustix::io::Errno;
 
 use crate::branch::{self, BranchFile, BranchState};
@@ -44,7 +44,7 @@ impl Engine {
                     "in a command of `ah agent fs exec`: end it, and start it again; elsewhere `ah agent fs branches`",
                 )
             }
-            None if std::fs::read_dir(at).is_ok_and(|mut there| there.next().is_some()) => {
+            None if holds_work(at) => {
                 let message = format!(
                     "the branch {name} is not mounted: there are files in {}, where it should be",
                     at.display()
@@ -120,6 +120,12 @@ impl BranchFile {
         Err(Error::new(ErrorKind::FailedPrecondition, format!("the branch {name} is not mounted at {at}"))
             .with_hint("`ah agent fs branches` in the workspace that it grew from says why"))
     }
+}
+
+/// Whether a place at which nothing is mounted holds what somebody put there.
+fn holds_work(at: &Path) -> bool {
+    let work = |entry: std::io::Result<std::fs::DirEntry>| entry.is_ok_and(|entry| entry.file_name() != NOT_MOUNTED);
+    std::fs::read_dir(at).is_ok_and(|mut there| there.any(work))
 }
 
 /// Whether something is mounted at a path by a process that is not there any more. Attributes may still come from the kernel's memory;

@@ -11,7 +11,7 @@ use ah_plugin_api::{
 use sha1::{Digest, Sha1};
 
 use crate::notice::{Notice, NoticeKind};
-use crate::record::{EntryRecord, SnapshotRecord, VersionRecord};
+use crate::record::{EntryRecord, SnapshotKind, SnapshotRecord, VersionRecord};
 use crate::text;
 use crate::walk::{Shelf, Source};
 use crate::workspace::{Served, Workspace};
@@ -83,6 +83,8 @@ impl Workspace {
             let entry = match entry {
                 Ok(entry) => entry,
                 Err(error) if error.kind == ErrorKind::Cancelled => return Err(error),
+                // What a branch grew from need not hold what was changed since.
+                Err(error) if error.kind == ErrorKind::DataLoss && snapshot.kind == SnapshotKind::Branch => continue,
                 // It says nothing about the path, and that is said.
                 Err(error) => {
                     let message = format!("the snapshot {} is passed over: {error}", snapshot.id);

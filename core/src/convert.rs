@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use ah_plugin_api::{Capability, ConvertRequest, Durability, Error, ErrorKind, ProviderName, Result};
 use serde::Serialize;
 
+use crate::branch;
 use crate::registry::Identity;
 use crate::select::Purpose;
 use crate::text;
@@ -41,6 +42,16 @@ impl Workspace {
             return Err(Error::new(ErrorKind::FailedPrecondition, message)
                 .with_hint("finish it or take it back first: `ah agent fs undo`"));
         }
+        let readers = self.branches_reading_here()?;
+        if !readers.is_empty() {
+            let names = readers.join(", ");
+            let message = format!("branches read here what was not changed in them, and would lose it: {names}");
+            let names: Vec<String> = readers.iter().map(|name| text::shell(name.as_ref())).collect();
+            return Err(Error::new(ErrorKind::FailedPrecondition, message)
+                .with_hint(format!("bring home what they hold, then `ah agent fs rm {}`", names.join(" "))));
+        }
+        // Those too that grew from branches which are gone.
+        branch::refuse_held_unless_captured(self)?;
         let served = self.convertible()?;
         let dir = self.open_dir()?;
         let place = served.place().with_workspace(&dir);

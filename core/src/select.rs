@@ -98,8 +98,8 @@ impl Wanted {
         ranked.into()
     }
 
-    /// Asks one provider.
-    fn ask(&self, served: &ServedProvider, place: &Place<'_>, cx: &Context<'_>) -> Candidate {
+    /// Asks one provider, for one purpose alone or for all.
+    fn ask(&self, served: &ServedProvider, place: &Place<'_>, purpose: Option<Purpose>, cx: &Context<'_>) -> Candidate {
         let mut verdict = Candidate {
             name: served.name.clone(),
             version: String::new(),
@@ -116,8 +116,11 @@ impl Wanted {
         };
         let probed = served.provider().and_then(|provider| {
             verdict.version = provider.describe().version;
-            // Which modes it can serve tells which purposes: an overlay is a way to branch, and captures nothing where it is.
-            let mode = self.mode.filter(|mode| *mode != Mode::CowOverlay);
+            // Of several that would do, which it can serve is to be told.
+            let mode = match purpose.map_or_else(Vec::new, |purpose| self.modes(purpose)).as_slice() {
+                [mode] => Some(*mode),
+                _ => None,
+            };
             provider.probe(place, &ProbeRequest { mode, thorough: self.thorough }, cx)
         });
         match probed {
@@ -159,7 +162,8 @@ impl Candidate {
 
     /// Whether it says that it makes no branches here.
     fn lacks_branches(&self) -> bool {
-        !self.modes.is_empty() && !self.modes.contains(&Mode::Worktree)
+        let makes_them = |mode: &Mode| matches!(mode, Mode::Worktree | Mode::CowOverlay);
+        !self.modes.is_empty() && !self.modes.iter().any(makes_them)
     }
 
     /// Whether this one, usable as it is, gives way to the helper's of the same kind: it makes no branches here, and that does.
@@ -191,7 +195,7 @@ impl Engine {
         let mut verdicts = Vec::new();
         for served in &set.providers {
             let store = store(&served.name)?;
-            verdicts.push(wanted.ask(served, &Place::new(&store).with_workspace(workspace), &cx));
+            verdicts.push(wanted.ask(served, &Place::new(&store).with_workspace(workspace), None, &cx));
         }
         verdicts.sort_by(|a, b| (b.rank, &a.name).cmp(&(a.rank, &b.name)));
         let order = wanted.order(&set.providers, filesystem(workspace)?);
@@ -291,7 +295,7 @@ impl Choices<'_> {
         let existing = path.is_dir().then(|| Dir::open(path)).transpose()?;
         let store = existing.map_or_else(|| self.workspace.engine.scratch_store(), Ok)?;
         let place = Place::new(&store).with_workspace(&self.dir);
-        Ok(self.wanted.ask(served, &place, &self.workspace.context()))
+        Ok(self.wanted.ask(served, &place, Some(self.purpose), &self.workspace.context()))
     }
 
     /// The helper's provider that `verdict`'s gives way to.

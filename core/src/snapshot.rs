@@ -115,8 +115,7 @@ impl Workspace {
         if let Some(served) = only {
             return taking.with(served, Vec::new());
         }
-        let grows = options.kind == SnapshotKind::Branch;
-        let mut choices = self.choices(&config, if grows { Purpose::Branch } else { Purpose::Capture })?;
+        let mut choices = self.choices(&config, Purpose::Capture)?;
         let mut served = choices.next_usable()?.ok_or_else(|| choices.nobody())?;
         let mut degraded: Vec<EventBody> = Vec::new();
         loop {
@@ -127,8 +126,7 @@ impl Workspace {
             };
             let Some(next) = choices.next_usable()? else { return Err(error) };
             if !automatic {
-                let what = if grows { "branch" } else { "snapshot" };
-                let command = format!("ah agent fs {what} --provider {}", next.name);
+                let command = format!("ah agent fs snapshot --provider {}", next.name);
                 let own = error.hint.as_deref().map_or_else(String::new, |hint| format!("{hint}; or "));
                 return Err(Error { hint: None, ..error }
                     .context(format!("the provider {} failed", served.name))
@@ -147,7 +145,7 @@ impl Workspace {
 }
 
 /// Whether the next provider may do what this one could not.
-pub(crate) fn another_may_help(error: &Error) -> bool {
+fn another_may_help(error: &Error) -> bool {
     match error.kind {
         ErrorKind::Unsupported
         | ErrorKind::Unavailable

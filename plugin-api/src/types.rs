@@ -376,6 +376,9 @@ pub struct View {
     pub read_only_mount: bool,
 }
 
+/// The name of a file that a provider whose clones are mounts leaves in a clone's place while it is not mounted, to say so. It is nobody's work.
+pub const NOT_MOUNTED: &str = "NOT-MOUNTED.txt";
+
 /// A writable workspace grown from a snapshot.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WritableClone {

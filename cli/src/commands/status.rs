@@ -16,7 +16,8 @@ use crate::output::{text, time};
 /// Options of `ah agent fs status`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Prints the views that are held, each provider's verdict on the workspace, and libraries that were not loaded. \
+Prints the views that are held, each provider's verdict on the workspace, and libraries that were not loaded: `*` captures it, \
+`b` is the one by which new branches of the present grow, `+` could serve, `-` cannot. \
 Ends with 5 if no provider can serve. Changes nothing.
 
 Examples:
@@ -47,7 +48,7 @@ pub(crate) fn run(app: &App, args: &StatusArgs) -> Outcome {
 
 /// 5 if no provider can serve.
 pub(crate) fn exit(status: &Status) -> Exit {
-    if status.provider.is_some() { Exit::Done } else { Exit::Code(5) }
+    if status.provider.is_some() || status.branch_provider.is_some() { Exit::Done } else { Exit::Code(5) }
 }
 
 fn write(app: &App, status: &Status) -> Result<(), Failure> {
@@ -57,6 +58,7 @@ fn write(app: &App, status: &Status) -> Result<(), Failure> {
         writeln!(out, "{} {}", painter.paint("workspace", Style::Dim), text::path(&status.root))?;
         let provider = match &status.provider {
             Some(name) => painter.paint(name.as_str(), Style::Bold),
+            None if status.branch_provider.is_some() => painter.paint("none captures it where it is", Style::Warning),
             None => painter.paint("none can serve", Style::Error),
         };
         writeln!(out, "{}  {provider}", painter.paint("provider", Style::Dim))?;

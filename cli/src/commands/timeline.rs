@@ -219,8 +219,7 @@ fn row(event: &Event, moments: &HashMap<&str, &Moment>, left: &BTreeSet<Snapshot
             format!("{provider} failed, {next} took over: {reason}"),
         ),
         EventBody::ChangedBelow { files } => {
-            let (one, many) = ("file was changed", "files were changed");
-            let what = format!("in the workspace {}", listed(files, one, many));
+            let what = format!("in the workspace: {}", listed(files, "path", "paths"));
             (Cell::new("changed below", Style::Warning), String::new(), what)
         }
         EventBody::CapturePaused { free, total } => (

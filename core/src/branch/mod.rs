@@ -10,6 +10,7 @@ mod record;
 mod remove;
 mod repository;
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -24,12 +25,13 @@ use crate::carry::{Carry, CarryOptions, CarryReport};
 use crate::fsio;
 use crate::ids::{BranchId, letters};
 use crate::lock::{Holder, Lock};
+use crate::moments::told;
 use crate::notice::{Notice, NoticeKind};
 use crate::prune;
 use crate::record::{SnapshotKind, SnapshotRecord};
 use crate::registry::Identity;
 use crate::select::Purpose;
-use crate::snapshot::{SnapshotOptions, another_may_help};
+use crate::snapshot::SnapshotOptions;
 use crate::text;
 use crate::timeline::EventBody;
 use crate::workspace::{Served, Workspace};
@@ -38,7 +40,7 @@ pub(crate) use held::mounts_at;
 pub(crate) use record::{BranchFile, all};
 pub use record::{BranchRecord, BranchState};
 pub use remove::BranchRemoved;
-pub(crate) use remove::{empty_stores, finish, prepare, refuse_held_by_store};
+pub(crate) use remove::{empty_stores, finish, prepare, refuse_held_by_store, refuse_held_unless_captured};
 use repository::RepositoryMark;
 
 /// What can be said about a branch to be made.
@@ -61,34 +63,62 @@ impl Workspace {
     /// As [`Workspace::resolve`]; `AlreadyExists` if the name or the path is taken; the provider's.
     pub fn branch(&self, options: &BranchOptions) -> Result<BranchRecord> {
         // What can be refused is refused before a snapshot is taken for it.
-        let id = BranchId::new(letters(&self.engine.settings().ids))?;
         let name = match &options.name {
             Some(name) => checked_name(name)?,
-            None => self.default_name(&id),
+            None => self.default_name(&self.branch_id()?),
         };
         let place = self.branch_place(&name, options.at.as_deref())?;
         refuse_taken(&all(self.engine.home())?, &name, &place.path())?;
         let _stays = self.lock_stays()?;
         if let Some(from) = &options.from {
             let snapshot = self.resolve(from)?;
-            let mut made = self.branch_from(&snapshot, id, name, &place, options, |_, _| Ok(()))?;
+            let mut made = self.branch_from(&snapshot, self.branch_id()?, name, &place, options, |_, _| Ok(()))?;
             made.notes.extend(self.no_overlay(&snapshot)?);
             return Ok(made);
         }
+        let config = self.config()?;
+        let mut choices = self.choices(&config, Purpose::Branch)?;
+        let mut served = choices.next_usable()?.ok_or_else(|| choices.nobody())?;
+        loop {
+            let error = match self.branch_by(&served, &name, &place, options) {
+                Ok(made) => return Ok(made),
+                Err(error) if !another_may_help(&error) => return Err(error),
+                Err(error) => error,
+            };
+            let Some(next) = choices.next_usable()? else { return Err(error) };
+            let message = format!("{} could not grow the branch, {} does: {}", served.name, next.name, told(&error));
+            self.engine.notify(Notice::new(NoticeKind::Degraded, message).with_hint("ah agent fs status"));
+            served = next;
+        }
+    }
+
+    /// A branch of the present state, by that provider.
+    fn branch_by(&self, served: &Served, name: &str, place: &Place, options: &BranchOptions) -> Result<BranchRecord> {
         let base = SnapshotOptions {
             kind: SnapshotKind::Branch,
             label: Some(format!("branch {name}")),
             ..SnapshotOptions::default()
         };
-        let snapshot = self.snapshot(&base)?;
-        let made = self.branch_from(&snapshot, id, name, &place, options, |_, _| Ok(()));
-        made.map_err(|error| {
-            let error = self.offer_another(error, &snapshot.provider);
+        let (snapshot, _) = self.snapshot_of(&base, Some(served))?;
+        let made = self.branch_from(&snapshot, self.branch_id()?, name.to_owned(), place, options, |_, _| Ok(()));
+        if made.is_err() {
             // It was taken for the branch alone. What cannot be taken back now, prune finds.
             let taken = [snapshot];
             let _ = self.say_removed(&taken, "branch").and_then(|()| self.destroy_all(&taken));
-            error
-        })
+        }
+        let mut made = made?;
+        let carry = match options.carry {
+            Some(carry) => carry,
+            None => self.config()?.carry(),
+        };
+        if carry == Carry::None && !served.can(Capability::AppliesPolicy) {
+            made.notes.push(format!("ignored files are there too: {} takes all there is", served.name));
+        }
+        Ok(made)
+    }
+
+    fn branch_id(&self) -> Result<BranchId> {
+        BranchId::new(letters(&self.engine.settings().ids))
     }
 
     /// What is to be said where an overlay is wanted, and the snapshot's provider makes copies.
@@ -104,27 +134,6 @@ impl Workspace {
         Ok((!modes.contains(&Mode::CowOverlay)).then(told))
     }
 
-    /// Names the next provider by which a branch may grow, where this one could not.
-    fn offer_another(&self, error: Error, failed: &ProviderName) -> Error {
-        if !another_may_help(&error) {
-            return error;
-        }
-        let next = || {
-            let config = self.config().ok()?;
-            let mut choices = self.choices(&config, Purpose::Branch).ok()?;
-            // The one that was chosen comes first, as it did before.
-            std::iter::from_fn(|| choices.next_usable().ok()?).find(|served| served.name != *failed)
-        };
-        match next() {
-            Some(next) => {
-                let own = error.hint.as_deref().map_or_else(String::new, |hint| format!("{hint}; or "));
-                let hint = format!("{own}ah agent fs branch --provider {}", next.name);
-                Error { hint: None, ..error }.context(format!("the provider {failed} failed")).with_hint(hint)
-            }
-            None => error,
-        }
-    }
-
     /// As [`Workspace::branch`] of one snapshot, furnished before it is ready: if that fails, or is killed, there is no branch.
     /// `furnish` gets the branch and the workspace that it is.
     pub(crate) fn furnished_branch(
@@ -134,7 +143,7 @@ impl Workspace {
         furnish: impl FnOnce(&BranchRecord, &Self) -> Result<()>,
     ) -> Result<BranchRecord> {
         let (name, place) = self.free_branch(name)?;
-        let id = BranchId::new(letters(&self.engine.settings().ids))?;
+        let id = self.branch_id()?;
         let options = BranchOptions { from: Some(snapshot.id.to_string()), ..BranchOptions::default() };
         self.branch_from(snapshot, id, name, &place, &options, furnish)
     }
@@ -284,6 +293,43 @@ impl Workspace {
         }
         let options = CarryOptions { limit: config.carry_limit() };
         self.bring_along(served, snapshot, workspace, branch, &options)
+    }
+
+    /// The branches that read in the workspace what was not changed in them, by name.
+    ///
+    /// # Errors
+    /// If the folder of branches cannot be read.
+    pub(crate) fn branches_reading_here(&self) -> Result<Vec<String>> {
+        let mut captures_by: BTreeMap<ProviderName, bool> = BTreeMap::new();
+        let mut names = Vec::new();
+        for BranchFile { record: BranchRecord { name, provider, .. }, mounted, .. } in self.branch_files()? {
+            // What is no mount has files of its own.
+            let captures = || self.serve(&provider).is_ok_and(|served| self.can_capture(&served).is_ok());
+            let reads = mounted && !*captures_by.entry(provider.clone()).or_insert_with(captures);
+            names.extend(reads.then_some(name));
+        }
+        Ok(names)
+    }
+
+    /// Whether a provider captures the workspace where it is. One that grows branches of it without that goes on reading there.
+    ///
+    /// # Errors
+    /// `FailedPrecondition` or `Unavailable` if it does not.
+    pub(crate) fn can_capture(&self, served: &Served) -> Result<()> {
+        let dir = self.open_dir()?;
+        let place = served.place().with_workspace(&dir);
+        let request = ProbeRequest { mode: Some(Mode::InPlace), ..ProbeRequest::default() };
+        let probe = served.provider.probe(&place, &request, &self.context())?;
+        if !probe.usable {
+            return Err(Error::new(ErrorKind::Unavailable, format!("{}: {}", served.name, probe.reason)));
+        }
+        match probe.modes.is_empty() || probe.modes.contains(&Mode::InPlace) {
+            true => Ok(()),
+            false => Err(Error::new(
+                ErrorKind::FailedPrecondition,
+                format!("{} does not capture {} where it is", served.name, self.root.display()),
+            )),
+        }
     }
 
     /// The branches that grew from this workspace, oldest first.
@@ -473,6 +519,18 @@ impl Place {
     fn path(&self) -> PathBuf {
         self.target.join(OsString::from(self.name.as_os_str()))
     }
+}
+
+/// Whether a branch may grow by another provider than the one that failed so.
+fn another_may_help(error: &Error) -> bool {
+    !matches!(
+        error.kind,
+        ErrorKind::Cancelled
+            | ErrorKind::InvalidArgument
+            | ErrorKind::AlreadyExists
+            | ErrorKind::Conflict
+            | ErrorKind::ResourceExhausted
+    )
 }
 
 fn refuse_taken(others: &[BranchFile], name: &str, path: &Path) -> Result<()> {

@@ -185,9 +185,20 @@ fn take_away(engine: &Engine, file: &BranchFile, served: &Served) -> Result<()> 
 
 /// Refuses if branches live in one of the workspace's stores, which would go with it.
 pub(crate) fn refuse_held_by_store(workspace: &Workspace) -> Result<()> {
+    refuse_held_by(workspace, workspace.stores()?)
+}
+
+/// As [`refuse_held_by_store`], by the stores of providers that do not capture the workspace where it is.
+pub(crate) fn refuse_held_unless_captured(workspace: &Workspace) -> Result<()> {
+    let mut stores = workspace.stores()?;
+    stores.retain(|name| !workspace.serve(name).is_ok_and(|served| workspace.can_capture(&served).is_ok()));
+    refuse_held_by(workspace, stores)
+}
+
+fn refuse_held_by(workspace: &Workspace, stores: Vec<ProviderName>) -> Result<()> {
     let branches = all(workspace.engine.home())?;
     let mut held = Vec::new();
-    for name in workspace.stores()? {
+    for name in stores {
         match held_by_store(workspace, &name) {
             Ok(mut answer) => held.append(&mut answer),
             // It cannot be asked now. A branch that lives in the workspace's folder says so by its reference.

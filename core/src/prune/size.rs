@@ -91,10 +91,12 @@ impl Workspace {
         served.provider.usage(&served.place(), &request, &self.context()).ok()?.exclusive
     }
 
-    /// Bytes in all stores of this workspace; none if a provider does not say.
+    /// Bytes in all stores of this workspace; none if a provider that captures it does not say. One that grows branches alone holds nothing that rules
+    /// about sizes could take.
     pub(crate) fn stored_bytes(&self) -> Option<u64> {
-        let served: Vec<Served> =
+        let mut served: Vec<Served> =
             self.stores().ok()?.iter().map(|name| self.serve(name)).collect::<Result<_>>().ok()?;
+        served.retain(|served| served.can(Capability::Usage) || self.can_capture(served).is_ok());
         served.iter().map(|served| self.stored_in(served)).sum()
     }
 

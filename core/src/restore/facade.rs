@@ -4,7 +4,8 @@ use std::collections::HashSet;
 use std::os::fd::AsFd;
 
 use ah_plugin_api::{
-    Capability, Change, Dir, Durability, Error, ErrorKind, Omission, RelPath, Result, Snapshot, SnapshotRef,
+    Capability, Change, ChangedBelow, Dir, Durability, Error, ErrorKind, Omission, RelPath, Result, Snapshot,
+    SnapshotRef,
 };
 
 use super::apply::{apply, lanes};
@@ -20,6 +21,7 @@ use crate::background;
 use crate::fsio;
 use crate::ids;
 use crate::lock::boot_id;
+use crate::moments::FilesChanged;
 use crate::record::{ChangeRecord, SnapshotKind, SnapshotRecord};
 use crate::text;
 use crate::timeline::{Event, EventBody};
@@ -201,6 +203,12 @@ impl Workspace {
         let source = shelf.open(&target.reference, &cx)?;
         let mut notes = job.notes.clone();
         notes.extend(note);
+        let readers = self.branches_reading_here()?.join(", ");
+        if !readers.is_empty() {
+            notes.push(format!(
+                "what is put back here, snapshots of the branches do not hold that had not changed it themselves: {readers}"
+            ));
+        }
         notes.extend(missing_notes(&target, &job.scope, &workspace));
         let planned = plan(&ground, &wish, &source, &cx)
             .and_then(|plan| self.known_paths(job, &target, plan))
@@ -252,6 +260,10 @@ impl Workspace {
         }
 
         let session = self.writing_session();
+        if let Some(ChangedBelow { total, paths }) = safety.changed_below.clone() {
+            let body = EventBody::ChangedBelow { files: FilesChanged { total, paths } };
+            self.append(&session, body, Durability::Durable)?;
+        }
         let mut record = SnapshotRecord::of(&safety, &saver.name, SnapshotKind::Safety, &session);
         record.seq =
             self.append(&session, EventBody::Snapshot { snapshot: Box::new(record.clone()) }, Durability::Durable)?.seq;

@@ -7,8 +7,7 @@
 use std::collections::BTreeMap;
 
 use ah_plugin_api::{
-    Capability, CapturePolicy, Dir, Durability, Error, ErrorKind, Mode, Place, ProbeRequest, Result, Snapshot,
-    SnapshotRequest,
+    Capability, CapturePolicy, Dir, Durability, Error, ErrorKind, Place, Result, Snapshot, SnapshotRequest,
 };
 
 use crate::ids;
@@ -35,8 +34,7 @@ impl Workspace {
         policy: &CapturePolicy,
         everything: bool,
     ) -> Result<Saved> {
-        let saved =
-            self.can_capture(served, workspace).and_then(|()| self.save_with(served, workspace, policy, everything));
+        let saved = self.can_capture(served).and_then(|()| self.save_with(served, workspace, policy, everything));
         let refused = match saved {
             Ok(snapshot) => return Ok(Saved { snapshot, other: None, note: None }),
             Err(error) if !another_may_help(&error) => return Err(refusal(error)),
@@ -62,19 +60,6 @@ impl Workspace {
             }
         }
         Err(refusal(refused))
-    }
-
-    /// Who grows branches of the workspace without capturing it would go on reading there, where files are about to be changed.
-    fn can_capture(&self, served: &Served, workspace: &Dir) -> Result<()> {
-        let place = served.place().with_workspace(workspace);
-        let modes = served.provider.probe(&place, &ProbeRequest::default(), &self.context())?.modes;
-        match modes.is_empty() || modes.contains(&Mode::InPlace) {
-            true => Ok(()),
-            false => Err(Error::new(
-                ErrorKind::FailedPrecondition,
-                format!("{} does not capture {} where it is", served.name, self.root.display()),
-            )),
-        }
     }
 
     fn save_with(

@@ -190,7 +190,9 @@ impl Workspace {
     /// Removes a snapshot. Branches that grew from it are not harmed. The space that only it held comes back in the background,
     /// or with [`Workspace::reclaim`]. [`Error::Busy`] as long as a view of it is open.
     pub fn delete_snapshot(&self, snapshot: SnapshotId) -> Result<()> {
-        self.engine.delete_snapshot(snapshot.0)
+        self.engine.delete_snapshot(snapshot.0)?;
+        self.engine.take_back_told(snapshot.0);
+        Ok(())
     }
 
     /// Removes a branch; its snapshots stay. [`Error::Busy`] as long as a view of it is open.
@@ -250,15 +252,23 @@ impl Workspace {
         read_lock(&self.engine.state).layers.in_memory()
     }
 
-    /// What somebody was found to have changed below since the base was taken, of what a branch and its snapshots show: paths below the
-    /// lower directory, 10,000 of all branches at most, since the store was opened. The branch shows it as it is now; in snapshots a file like this cannot be read.
-    pub fn changed_below(&self, branch: BranchId) -> Vec<Vec<u8>> {
-        self.engine.changed_below(branch.0, false)
+    /// What somebody was found to have changed, made or removed below since the base was taken, and the branch has not changed itself: paths below the
+    /// lower directory, 10,000 at most, since the store was opened. The branch shows it as it is now; its snapshots cannot. Costs what is told.
+    pub fn changed_below(&self, branch: BranchId) -> Result<Vec<Vec<u8>>> {
+        self.still_other(branch, self.engine.changed_below(branch.0))
     }
 
-    /// As [`Workspace::changed_below`], what was not given by this before.
-    pub fn newly_changed_below(&self, branch: BranchId) -> Vec<Vec<u8>> {
-        self.engine.changed_below(branch.0, true)
+    /// As [`Workspace::changed_below`], what was not told with another snapshot yet that is there still. It is told with this one.
+    pub fn newly_changed_below(&self, branch: BranchId, snapshot: SnapshotId) -> Result<Vec<Vec<u8>>> {
+        self.still_other(branch, self.engine.tell_changed(branch.0, snapshot.0))
+    }
+
+    fn still_other(&self, branch: BranchId, mut paths: Vec<Vec<u8>>) -> Result<Vec<Vec<u8>>> {
+        if !paths.is_empty() {
+            let view = self.look(branch)?;
+            paths.retain(|path| view.is_other_at(path));
+        }
+        Ok(paths)
     }
 }
 

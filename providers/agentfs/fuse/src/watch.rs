@@ -227,7 +227,7 @@ impl Teller<'_> {
                 self.pending.borrow_mut().insert(*directory);
             } else {
                 self.one(*directory, name, *what);
-                if self.settled && matches!(self.view.shining_through(*directory, name), Ok(Some(_)) | Err(_)) {
+                if self.settled {
                     let _ = self.view.hear_of_change(*directory, name);
                 }
             }
@@ -266,6 +266,9 @@ impl Teller<'_> {
                 return false;
             }
             self.one(directory, name, What::Other);
+            if self.settled {
+                let _ = self.view.hear_of_change(directory, name);
+            }
         }
         let _ = self.kernel.inval_inode(INodeNo(directory), 0, 0);
         true

@@ -374,7 +374,7 @@ fn a_branch_shows_soon_what_is_changed_below() {
     fs::write(lower.join("d/passing"), "").unwrap();
     fs::remove_file(lower.join("d/passing")).unwrap();
     fs::write(lower.join("d/last"), "").unwrap();
-    let told = || workspace.changed_below(workspace.branches()[0].id);
+    let told = || workspace.changed_below(workspace.branches()[0].id).unwrap();
     soon("what is told", || told().contains(&b"d/last".to_vec()));
     for path in ["d/passing", "mine"] {
         assert!(!told().contains(&path.as_bytes().to_vec()), "{path}");

@@ -2,32 +2,37 @@
 
 use std::collections::BTreeSet;
 
-use ah_plugin_api::{Dir, Mode, Probe, Result};
+use ah_plugin_api::{Dir, Mode, Probe, ProbeRequest, Result};
 
 use crate::home::{Shown, path_of};
 use crate::reach::service_program;
 
-/// What `statfs` calls filesystems whose files somebody on another machine may change, with times of that machine's.
-const REMOTE: &[(u32, &str)] = &[
-    (0x6969, "NFS"),
-    (0xff53_4d42, "CIFS"),
-    (0xfe53_4d42, "SMB"),
-    (0x517b, "SMB"),
-    (0x00c3_6400, "Ceph"),
-    (0x0102_1997, "9P"),
+/// What `statfs` calls filesystems on which every change of a file moves its time of change by this machine's clock, which cannot be set. On
+/// others, of another machine or of another process, a change could look like none.
+const KNOWN: &[u32] = &[
+    0xef53,      // ext2, ext3, ext4
+    0x5846_5342, // XFS
+    0x9123_683e, // Btrfs
+    0x2fc1_2fc1, // ZFS
+    0xf2f5_2010, // F2FS
+    0xca45_1a4e, // bcachefs
+    0x0102_1994, // tmpfs
 ];
 
 /// Answers [`ah_plugin_api::Provider::probe`].
-pub(crate) fn probe(workspace: &Dir, store: &Dir) -> Result<Probe> {
+pub(crate) fn probe(workspace: &Dir, store: &Dir, request: &ProbeRequest) -> Result<Probe> {
     let (reason, modes) = match Shown::around(workspace)? {
-        Some((_, true)) => {
-            ("it is a branch in AgentFS".to_owned(), BTreeSet::from([Mode::InPlace, Mode::Worktree, Mode::CowOverlay]))
-        }
+        // A branch of it reads where it reads itself, and is no worktree apart.
+        Some((_, true)) => ("it is a branch in AgentFS".to_owned(), BTreeSet::from([Mode::InPlace, Mode::CowOverlay])),
         Some(_) => {
             return Ok(unusable(
                 "it is within a branch or view of AgentFS, and only a branch as a whole is captured",
                 None,
             ));
+        }
+        // For each snapshot of the workspace: what else there is to know takes a process.
+        None if request.mode == Some(Mode::InPlace) => {
+            return Ok(unusable("a directory is not captured where it is, but branches may grow from it", None));
         }
         None => match refusal(workspace, store) {
             Some((reason, remedy)) => return Ok(unusable(&reason, remedy)),
@@ -60,8 +65,11 @@ fn refusal(workspace: &Dir, store: &Dir) -> Option<(String, Option<String>)> {
         return Some((error.to_string(), None));
     }
     let kind = rustix::fs::fstatfs(workspace).map(|stat| stat.f_type as u32).unwrap_or_default();
-    if let Some((_, name)) = REMOTE.iter().find(|(magic, _)| *magic == kind) {
-        return Some((format!("it is on {name}, where changes underneath cannot be noticed"), None));
+    if !KNOWN.contains(&kind) {
+        let why = format!(
+            "it is on a filesystem (0x{kind:x}) of which it is not known that changes underneath can be noticed"
+        );
+        return Some((why, None));
     }
     match (path_of(store), path_of(workspace)) {
         (Ok(store), Ok(workspace)) if store.starts_with(&workspace) => Some((

@@ -77,7 +77,7 @@ impl Provider for AgentFsProvider {
         {
             return Ok(probe);
         }
-        probe::probe(workspace, place.store)
+        probe::probe(workspace, place.store, request)
     }
 
     fn snapshot(&self, place: &Place<'_>, request: &SnapshotRequest, cx: &Context<'_>) -> Result<Snapshot> {

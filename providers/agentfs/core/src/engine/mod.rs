@@ -42,7 +42,7 @@ use crate::{lock, read_lock, write_lock};
 const FORMAT: u32 = 1;
 /// Rows that wait for the log, in bytes, before who changes more has to write them himself.
 const WAITING: usize = 512 << 10;
-/// So many changes below are remembered.
+/// So many changes below are remembered of each branch.
 const MOST_CHANGED: usize = 10_000;
 /// What is left free on the disk for rows, so that deleting works on a full disk.
 const RESERVE: u64 = 4 << 20;
@@ -82,6 +82,9 @@ pub(crate) struct Gate {
     pub(crate) epoch: Epoch,
     pub(crate) inside: RwLock<()>,
 }
+
+/// Paths below that somebody changed, and the snapshot with which that was told.
+type ChangedPaths = BTreeMap<Vec<u8>, Option<u64>>;
 
 /// What a view shows of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -134,8 +137,8 @@ pub(crate) struct Engine {
     giving: Mutex<()>,
     pens: Mutex<HashMap<LineId, Arc<Pen>>>,
     views: Mutex<HashMap<(LineId, Held), usize>>,
-    /// By whom it was noticed, with the path below, and whether it was told as news.
-    changed_below: Mutex<BTreeMap<(LineId, Vec<u8>), bool>>,
+    /// Of each branch what somebody changed below.
+    changed_below: Mutex<BTreeMap<LineId, ChangedPaths>>,
     wake: (Mutex<bool>, Condvar),
     stop: AtomicBool,
     boot: String,
@@ -373,24 +376,39 @@ impl Engine {
         disk_free(&self.directory)
     }
 
-    /// Notes that somebody changed what a line shows of the lower directory. The list is bounded.
+    /// Notes that somebody changed what a branch shows of the lower directory. The list is bounded.
     pub(crate) fn note_changed(&self, line: LineId, path: &[u8]) {
         let mut changed = lock(&self.changed_below);
-        if changed.len() < MOST_CHANGED {
-            changed.entry((line, path.to_vec())).or_insert(false);
+        let mine = changed.entry(line).or_default();
+        if mine.len() < MOST_CHANGED {
+            mine.entry(path.to_vec()).or_insert(None);
         }
     }
 
-    /// What was noted of a line. `news`: what was not asked for as news before.
-    pub(crate) fn changed_below(&self, line: LineId, news: bool) -> Vec<Vec<u8>> {
+    /// What was noted of a branch.
+    pub(crate) fn changed_below(&self, line: LineId) -> Vec<Vec<u8>> {
+        lock(&self.changed_below).get(&line).map(|mine| mine.keys().cloned().collect()).unwrap_or_default()
+    }
+
+    /// What was noted of a branch and not told yet. It is told with that snapshot, and is as before if that is deleted.
+    pub(crate) fn tell_changed(&self, line: LineId, snapshot: u64) -> Vec<Vec<u8>> {
         let mut changed = lock(&self.changed_below);
-        let mine = changed.range_mut((line, Vec::new())..).take_while(|((of, _), _)| *of == line);
-        let wanted = |told: &mut bool| !news || !std::mem::replace(told, true);
-        mine.filter_map(|((_, path), told)| wanted(told).then(|| path.clone())).collect()
+        let mine = changed.get_mut(&line).into_iter().flatten().filter(|(_, told)| told.is_none());
+        mine.map(|(path, told)| {
+            *told = Some(snapshot);
+            path.clone()
+        })
+        .collect()
+    }
+
+    pub(crate) fn take_back_told(&self, snapshot: u64) {
+        let mut changed = lock(&self.changed_below);
+        let told = changed.values_mut().flat_map(BTreeMap::values_mut).filter(|told| **told == Some(snapshot));
+        told.for_each(|told| *told = None);
     }
 
     pub(crate) fn forget_changed(&self, line: LineId) {
-        lock(&self.changed_below).retain(|(of, _), _| *of != line);
+        lock(&self.changed_below).remove(&line);
     }
 
     /// A view is open, and keeps what it shows from being deleted. Of a pen there is one at most.

@@ -42,6 +42,7 @@ impl View {
         if let Some(below) = below {
             let listed = self.engine.lower.list(&below)?;
             self.judge_directory(directory, &below)?;
+            self.hear_of_names(&below, &listed)?;
             // What came there later is not shown, and what went is a name still.
             let listed = self.changed_names(directory, &below)?.map_or(listed, |remembered| remembered.names.clone());
             for (name, ino, kind) in listed {

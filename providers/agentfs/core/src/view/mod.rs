@@ -25,7 +25,7 @@ pub use changes::{Difference, Differences};
 
 use crate::engine::{Engine, Held, LOWER, Pen, Remembered};
 use crate::error::{Error, Result};
-use crate::lower::{Found, join, split};
+use crate::lower::{Found, Listed, join, split};
 use crate::platform;
 use crate::rows::key::{self, Epoch, LineId};
 use crate::rows::value::{Entry, Inode, Origin};
@@ -51,6 +51,8 @@ pub struct View {
     chain: Chain,
     base: Time,
     pen: Option<Arc<Pen>>,
+    /// Whether it is of a branch, of which it is told what is changed below.
+    tells: bool,
     known: Mutex<HashMap<Ino, Known>>,
     /// Where inodes were known before they were found at another name: other links of theirs, or the filesystem below used the number again.
     former: Mutex<Places>,
@@ -117,10 +119,10 @@ impl View {
             let pen = if of == Held::Pen { Some(engine.pen(line)?) } else { None };
             let state = read_lock(&engine.state);
             let there = |of: &&state::Line| at.map_or(of.pen, |epoch| of.points.contains_key(&epoch));
-            let base = state.lines.get(&line).filter(there).ok_or(Error::NotFound)?.base;
-            Ok((pen, state.chain(line)?, base))
+            let of = state.lines.get(&line).filter(there).ok_or(Error::NotFound)?;
+            Ok((pen, state.chain(line)?, of.base, of.pen))
         };
-        let (pen, chain, base) = look().inspect_err(|_| engine.release(line, of))?;
+        let (pen, chain, base, tells) = look().inspect_err(|_| engine.release(line, of))?;
         Ok(Self {
             engine,
             line,
@@ -129,6 +131,7 @@ impl View {
             chain,
             base,
             pen,
+            tells,
             known: Mutex::default(),
             former: Mutex::default(),
             then: Mutex::default(),
@@ -375,7 +378,7 @@ impl View {
     }
 
     fn changed(&self, path: &[u8], what: &'static str) -> Error {
-        self.engine.note_changed(self.line, path);
+        self.note_changed(path);
         Error::DataLoss { path: String::from_utf8_lossy(path).into_owned(), what }
     }
 
@@ -468,23 +471,64 @@ impl View {
         Ok(Some(named.filter(|named| named.found.is_some()).map(|named| named.ino)))
     }
 
-    /// The host heard that something was changed below, at a name that is not this tree's own. What is a change since the base was
-    /// taken is told by [`crate::Workspace::changed_below`].
-    pub fn hear_of_change(&self, directory: Ino, name: &[u8]) -> Result<()> {
-        let Some(below) = self.below(directory)? else { return Ok(()) };
+    /// Where below, if a name is not this tree's own, and what is there is not what was there when the base was taken, as far as that is known.
+    fn other_below(&self, directory: Ino, name: &[u8]) -> Result<Option<Vec<u8>>> {
+        if self.seen(&key::entry(directory, name))?.is_some() {
+            return Ok(None);
+        }
+        let Some(below) = self.below(directory)? else { return Ok(None) };
         let path = join(&below, name);
-        let then = || self.written_down(&below);
-        let is_change = match self.engine.lower.find(&path)? {
+        let then = self.written_down(&below)?;
+        let then = then.as_ref().map(|then| then.get(name));
+        let is_other = match (self.engine.lower.find(&path)?, then) {
             // It is its names that matter, and snapshots have them.
-            Some(found) if found.kind == Kind::Directory => then()?.is_some_and(|then| then.get(name).is_none()),
-            Some(found) => found.ctime > self.base,
+            (Some(found), Some(then)) if found.kind == Kind::Directory => {
+                then.is_none_or(|&(_, ino, kind)| (ino, kind) != (found.ino, found.kind))
+            }
+            (Some(found), _) => found.kind != Kind::Directory && found.ctime > self.base,
             // What came and went again is none.
-            None => then()?.is_some_and(|then| then.get(name).is_some()),
+            (None, then) => then.flatten().is_some(),
         };
-        if is_change {
-            self.engine.note_changed(self.line, &path);
+        Ok(is_other.then_some(path))
+    }
+
+    /// The host heard that something may have been changed below. What is another than when the base was taken is told by
+    /// [`crate::Workspace::changed_below`].
+    pub fn hear_of_change(&self, directory: Ino, name: &[u8]) -> Result<()> {
+        if let Some(path) = self.other_below(directory, name)? {
+            self.note_changed(&path);
         }
         Ok(())
+    }
+
+    /// Whether what was noted of a path below is so still, and of what this tree shows. Of what is not found at that path in this tree it is.
+    pub(crate) fn is_other_at(&self, path: &[u8]) -> bool {
+        let (above, name) = split(path);
+        let mut names = above.split(|&byte| byte == b'/').filter(|name| !name.is_empty());
+        let directory: Result<Ino> = names.try_fold(ROOT, |directory, name| Ok(self.lookup(directory, name)?.ino));
+        directory.and_then(|directory| self.other_below(directory, name)).map_or(true, |found| found.is_some())
+    }
+
+    /// What was in a directory below when the base was taken, if this is a branch, and something was changed in there since.
+    fn changed_for_branch(&self, below: &[u8]) -> Result<Option<Arc<Remembered>>> {
+        let is_changed = || Ok(self.engine.lower.find(below)?.is_some_and(|found| found.ctime > self.base));
+        if self.tells && self.at.is_none() && is_changed()? { self.written_down(below) } else { Ok(None) }
+    }
+
+    /// What a branch finds in a directory below, where other names may have been: that is told.
+    pub(super) fn hear_of_names(&self, below: &[u8], there: &[Listed]) -> Result<()> {
+        let Some(then) = self.changed_for_branch(below)? else { return Ok(()) };
+        let there: HashSet<&[u8]> = there.iter().map(|(name, ..)| name.as_slice()).collect();
+        let gone = then.names.iter().map(|(name, ..)| name.as_slice()).filter(|name| !there.contains(name));
+        let came = there.iter().copied().filter(|name| then.get(name).is_none());
+        gone.chain(came).for_each(|name| self.note_changed(&join(below, name)));
+        Ok(())
+    }
+
+    fn note_changed(&self, path: &[u8]) {
+        if self.tells {
+            self.engine.note_changed(self.line, path);
+        }
     }
 
     /// The names below under which the host knows something in these directories.
@@ -520,7 +564,12 @@ impl View {
             (Some(false), Some(_)) => return Ok(None),
             _ => {}
         }
-        let Some(found) = found else { return Ok(None) };
+        let Some(found) = found else {
+            if self.changed_for_branch(&below)?.is_some_and(|then| then.get(name).is_some()) {
+                self.note_changed(&path);
+            }
+            return Ok(None);
+        };
         let ino = self.number_of(&found)?;
         let row = self.seen(&key::inode(ino))?;
         let kind = found.kind;

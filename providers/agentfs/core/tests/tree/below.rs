@@ -91,7 +91,7 @@ fn what_was_changed_below_is_not_shown_under_a_snapshots_name() {
     let old = workspace.view_of(snapshot(&workspace, branch)).unwrap();
     let large = at(&old, "large");
     assert_eq!(old.read(large, 4095, 3).unwrap(), b"oLo");
-    assert!(workspace.changed_below(branch).is_empty());
+    assert!(workspace.changed_below(branch).unwrap().is_empty());
     std::fs::write(place.lower().join("edited"), "new").unwrap();
     std::fs::write(place.lower().join("taken"), "new").unwrap();
     std::fs::write(place.lower().join("x"), "new").unwrap();
@@ -109,17 +109,23 @@ fn what_was_changed_below_is_not_shown_under_a_snapshots_name() {
     }
     assert_eq!(old.read(large, 4096, 1).unwrap(), b"L", "what was written is ours");
     assert!(matches!(old.read(large, 0, 3), Err(Error::DataLoss { .. })));
-    let told = [b"edited".to_vec(), b"large".to_vec(), b"replaced".to_vec()];
-    assert_eq!(workspace.newly_changed_below(branch), told);
-    // The branch goes on with what is there now.
+    // Of `large` the branch has changed something itself.
+    let told = [b"edited".to_vec(), b"replaced".to_vec()];
+    let (first, second) = (snapshot(&workspace, branch), snapshot(&workspace, branch));
+    assert_eq!(workspace.newly_changed_below(branch, first).unwrap(), told);
+    // The branch goes on with what is there now. It is told once, unless what it was told with is gone.
     assert_eq!(content(&view, "edited"), b"new");
-    assert_eq!((workspace.newly_changed_below(branch), workspace.changed_below(branch)), (Vec::new(), told.to_vec()));
+    assert_eq!(workspace.newly_changed_below(branch, second).unwrap(), Vec::<Vec<u8>>::new());
+    assert_eq!(workspace.changed_below(branch).unwrap(), told);
+    workspace.delete_snapshot(first).unwrap();
+    assert_eq!(workspace.newly_changed_below(branch, second).unwrap(), told);
     // Another one that is a line of its own has heard of nothing; what is told of one goes with it.
     let other = workspace.branch(workspace.base(b"now").unwrap(), b"other").unwrap();
-    assert_eq!(workspace.changed_below(other), Vec::<Vec<u8>>::new());
+    assert_eq!(workspace.changed_below(other).unwrap(), Vec::<Vec<u8>>::new());
     workspace.delete_branch(other).unwrap();
     // From then on it is its own.
     view.write(at(&view, "edited"), 1, b"E").unwrap();
+    assert_eq!(workspace.changed_below(branch).unwrap(), [b"replaced".to_vec()]);
     let later = workspace.view_of(snapshot(&workspace, branch)).unwrap();
     assert_eq!(content(&later, "edited"), b"nEw");
     // A new base knows what is there now.
@@ -222,7 +228,7 @@ fn directories_below_that_are_swapped_do_not_show_each_others_files_in_snapshots
     // A view that never saw what was there is not misled either.
     lost(workspace.view_of(id).unwrap().lookup(ROOT, b"D").map(|attr| attr.ino));
     assert_eq!(content(&view, "taken/x"), b"other");
-    assert!(workspace.changed_below(branch).contains(&b"taken".to_vec()));
+    assert!(workspace.changed_below(branch).unwrap().contains(&b"taken/x".to_vec()));
 }
 
 #[test]

@@ -11,7 +11,7 @@ const AT_A_GLANCE: usize = 3;
 /// Of paths below; none if there is nothing to tell.
 pub(super) fn changed(paths: Vec<Vec<u8>>) -> Option<ChangedBelow> {
     // A branch has a `.git` of its own, and what is added to the objects that it reads takes nothing from it.
-    let of_git = |path: &[u8]| path.split(|&byte| byte == b'/').any(|name| name == b".git");
+    let of_git = |path: &[u8]| path == b".git" || path.starts_with(b".git/");
     let mut paths: Vec<RelPath> =
         paths.into_iter().filter(|path| !of_git(path)).filter_map(|path| RelPath::new(path).ok()).collect();
     let total = paths.len() as u64;
@@ -30,11 +30,11 @@ pub(super) fn caution(lower: &Path) -> String {
 /// The same in a sentence.
 pub(super) fn sentence(ChangedBelow { total, paths }: &ChangedBelow) -> String {
     let named: Vec<String> = paths.iter().take(AT_A_GLANCE).map(ToString::to_string).collect();
-    let (files, they) = if *total == 1 { ("file", "it") } else { ("files", "them") };
+    let (paths_were, they) = if *total == 1 { ("path was", "it") } else { ("paths were", "them") };
     let more = total.saturating_sub(named.len() as u64);
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
     format!(
-        "{total} {files} that it had not changed became other in the workspace, and its snapshots do not hold {they}: {}{more}",
+        "{total} {paths_were} changed in the workspace since it began and not in it, and its snapshots do not hold {they}: {}{more}",
         named.join(", ")
     )
 }
@@ -46,7 +46,7 @@ mod tests {
     #[test]
     fn names_some_and_counts_all() {
         let paths = |names: &[&str]| names.iter().map(|name| name.as_bytes().to_vec()).collect();
-        assert_eq!(changed(paths(&[".git/index", "sub/.git/objects/ab"])), None);
+        assert_eq!(changed(paths(&[".git", ".git/index"])), None);
         let one = changed(paths(&["a", ".git/index"])).unwrap();
         assert!(sentence(&one).ends_with(
             "1 file that it had not changed became other in the workspace, and its snapshots do not hold it: a"

@@ -147,13 +147,15 @@ impl Provider for Service {
 
     fn probe(&self, place: &Place<'_>, request: &ProbeRequest, _cx: &Context<'_>) -> Result<Probe> {
         let workspace = place.need_workspace()?;
-        let mut probe = crate::probe::probe(workspace, place.store)?;
+        let mut probe = crate::probe::probe(workspace, place.store, request)?;
         if request.thorough
             && let Some(open) = self.current()
-            && let Some(branch) = lock(&open.mounted).branch_at(&self.path, workspace)?
-            && let Some(changed) = below::changed(open.tree.changed_below(branch))
         {
-            probe.reason = format!("{}; {}", probe.reason, below::sentence(&changed));
+            let branch = lock(&open.mounted).branch_at(&self.path, workspace)?;
+            let changed = branch.and_then(|branch| below::changed(open.tree.changed_below(branch).ok()?));
+            if let Some(changed) = changed {
+                probe.reason = format!("{}; {}", probe.reason, below::sentence(&changed));
+            }
         }
         Ok(probe)
     }
@@ -214,7 +216,7 @@ impl Provider for Service {
                 drop(known);
                 let mut snapshot = label.snapshot(open.is_durable(number), true)?;
                 snapshot.changed_below =
-                    branch.and_then(|branch| below::changed(open.tree.newly_changed_below(branch)));
+                    branch.and_then(|branch| below::changed(open.tree.newly_changed_below(branch, number).ok()?));
                 Ok(snapshot)
             }
             Err(error) => {

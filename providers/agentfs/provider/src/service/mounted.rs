@@ -131,10 +131,11 @@ impl Place {
     pub(super) fn mount(view: View, at: &Path, shown: &Shown) -> Result<Self> {
         let root = shown.branch.map_or(ah_agentfs::ROOT, |branch| root_number(&shown.home, branch));
         let face = Face { source: shown.source(), root };
-        let beneath = shown.branch.and_then(|_| stand_in::hold(at).ok());
-        let mount = Mount::with_face(view, at, &face).map_err(|e| refused(&e))?;
+        let beneath = shown.branch.and_then(|_| stand_in::Place::clear(at).ok());
+        let mount = Mount::with_face(view, at, &face).map_err(|e| refused(&e));
         // Without it nothing is worse than an empty directory.
-        let _ = beneath.map(|beneath| stand_in::put_up(&beneath));
+        let _ = beneath.map(|beneath| beneath.put_up());
+        let mount = mount?;
         let stat = Dir::open(mount.at())
             .and_then(|dir| look(&dir, b"").map_err(|errno| failed("cannot look at what was mounted", errno)))?;
         Ok(Self { mount, device: (stat.stx_dev_major, stat.stx_dev_minor) })
@@ -217,7 +218,7 @@ pub(super) fn make_folder(target: &Dir, name: &FileName) -> Result<PathBuf> {
 
 /// Takes away the folder at which something was mounted; one that holds something stays.
 pub(super) fn remove_folder(at: &Path) {
-    let _ = stand_in::take_down(at);
+    let _ = stand_in::Place::clear(at);
     let _ = rustix::fs::unlinkat(rustix::fs::CWD, at, AtFlags::REMOVEDIR);
 }
 
@@ -227,9 +228,7 @@ pub(super) fn make_ready(at: &Path) -> Result<()> {
     match rustix::fs::mkdir(at, Mode::RWXU) {
         Ok(()) => Ok(()),
         Err(Errno::EXIST) => match rustix::fs::lstat(at).map(|stat| FileType::from_raw_mode(stat.st_mode)) {
-            Ok(FileType::Directory) => {
-                stand_in::take_down(at).map_err(|errno| failed(format!("cannot mount at {}", at.display()), errno))
-            }
+            Ok(FileType::Directory) => Ok(()),
             _ => Err(Error::new(ErrorKind::FailedPrecondition, format!("{} is no directory", at.display()))),
         },
         Err(errno) => Err(failed(format!("cannot make {}", at.display()), errno)),

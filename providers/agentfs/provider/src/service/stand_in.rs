@@ -6,53 +6,67 @@ use std::io::Write;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
+use ah_plugin_api::NOT_MOUNTED;
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::{Errno, Result};
 
-const NAME: &str = "NOT-MOUNTED.txt";
-const TEXT: &str = "\
-This is the place of a branch that ah keeps in AgentFS. It is not mounted at the moment, and nothing of it is lost.
+/// By its first line it is known as ours, whichever version wrote the rest.
+const FIRST_LINE: &str = "This is the place of a branch that ah keeps in AgentFS.";
+const REST: &str = " It is not mounted at the moment, and nothing of it is lost.
 
 Mount it again: run `ah agent fs branches` in the workspace that it grew from, or any command of ah in this directory, then enter it anew.
 ";
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// The directory itself, at which something is about to be mounted.
-pub(super) fn hold(at: &Path) -> Result<OwnedFd> {
-    rustix::fs::open(at, DIRECTORY, Mode::empty())
+/// The place of a branch that is about to be mounted, without what stands there.
+pub(super) struct Place(OwnedFd);
+
+impl Place {
+    /// Takes down what stands there. What somebody else put there stays, and then all does.
+    pub(super) fn clear(at: &Path) -> Result<Self> {
+        let directory = rustix::fs::open(at, DIRECTORY, Mode::empty())?;
+        let names = ah_provider_directory::names(directory.as_fd())?;
+        let ours = match names.as_slice() {
+            [] => true,
+            [name] => name == NOT_MOUNTED.as_bytes() && is_ours(&directory)?,
+            _ => false,
+        };
+        if ours {
+            let mode = Mode::from_raw_mode(rustix::fs::fstat(&directory)?.st_mode);
+            if !mode.contains(Mode::WUSR) {
+                rustix::fs::fchmod(&directory, Mode::RWXU)?;
+            }
+            match rustix::fs::unlinkat(&directory, NOT_MOUNTED, AtFlags::empty()) {
+                Ok(()) | Err(Errno::NOENT) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+        Ok(Self(directory))
+    }
+
+    /// Puts it up, beneath what is mounted or where nothing could be.
+    pub(super) fn put_up(&self) -> Result<()> {
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        match rustix::fs::openat(&self.0, NOT_MOUNTED, flags, Mode::RUSR) {
+            Ok(file) => {
+                let text = [FIRST_LINE, REST].concat();
+                File::from(file).write_all(text.as_bytes()).map_err(|error| errno(&error))?;
+            }
+            // Somebody else's.
+            Err(Errno::EXIST) => return Ok(()),
+            Err(errno) => return Err(errno),
+        }
+        rustix::fs::fchmod(&self.0, Mode::RUSR | Mode::XUSR)
+    }
 }
 
-/// Puts it there, beneath what is mounted.
-pub(super) fn put_up(directory: &OwnedFd) -> Result<()> {
-    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-    match rustix::fs::openat(directory, NAME, flags, Mode::RUSR) {
-        Ok(file) => File::from(file).write_all(TEXT.as_bytes()).map_err(|error| errno(&error))?,
-        Err(Errno::EXIST) => {}
-        Err(errno) => return Err(errno),
-    }
-    rustix::fs::fchmod(directory, Mode::RUSR | Mode::XUSR)
-}
-
-/// Takes it away. What somebody else put there stays.
-pub(super) fn take_down(at: &Path) -> Result<()> {
-    let directory = hold(at)?;
-    let mode = Mode::from_raw_mode(rustix::fs::fstat(&directory)?.st_mode);
-    if !mode.contains(Mode::WUSR) {
-        rustix::fs::fchmod(&directory, Mode::RWXU)?;
-    }
+/// A killed process may not have written all of it.
+fn is_ours(directory: &OwnedFd) -> Result<bool> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let file = match rustix::fs::openat(&directory, NAME, flags, Mode::empty()) {
-        Ok(file) => file,
-        Err(Errno::NOENT) => return Ok(()),
-        Err(errno) => return Err(errno),
-    };
-    // A killed process may not have written all of it.
-    let mut text = [0; TEXT.len() + 1];
-    let read = rustix::io::read(file.as_fd(), &mut text)?;
-    match text.get(..read).is_some_and(|text| TEXT.as_bytes().starts_with(text)) {
-        true => rustix::fs::unlinkat(&directory, NAME, AtFlags::empty()),
-        false => Ok(()),
-    }
+    let file = rustix::fs::openat(directory, NOT_MOUNTED, flags, Mode::empty())?;
+    let mut line = [0; FIRST_LINE.len()];
+    let read = rustix::io::read(file.as_fd(), &mut line)?;
+    Ok(line.get(..read).is_some_and(|line| FIRST_LINE.as_bytes().starts_with(line)))
 }
 
 fn errno(error: &std::io::Error) -> Errno {
@@ -69,21 +83,30 @@ mod tests {
         let at = temp.path().join("branch");
         std::fs::create_dir(&at).unwrap();
         let names = || std::fs::read_dir(&at).unwrap().map(|entry| entry.unwrap().file_name()).collect::<Vec<_>>();
+        let mode = || std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&at).unwrap().permissions()) & 0o777;
         for _ in 0..2 {
-            put_up(&hold(&at).unwrap()).unwrap();
-            put_up(&hold(&at).unwrap()).unwrap();
-            assert_eq!(names(), [NAME]);
-            assert!(std::fs::metadata(&at).unwrap().permissions().readonly());
-            take_down(&at).unwrap();
-            take_down(&at).unwrap();
-            assert_eq!(names(), Vec::<std::ffi::OsString>::new());
+            let place = Place::clear(&at).unwrap();
+            assert_eq!((names().len(), mode() & 0o700), (0, 0o700));
+            place.put_up().unwrap();
+            place.put_up().unwrap();
+            assert_eq!((names(), mode()), (vec![NOT_MOUNTED.into()], 0o500));
         }
-        // Killed while it was written.
-        std::fs::write(at.join(NAME), &TEXT[..20]).unwrap();
-        take_down(&at).unwrap();
-        assert_eq!(names(), Vec::<std::ffi::OsString>::new());
-        std::fs::write(at.join(NAME), "somebody's own").unwrap();
-        take_down(&at).unwrap();
-        assert_eq!(names(), [NAME]);
+        Place::clear(&at).unwrap();
+        let note = at.join(NOT_MOUNTED);
+        // Killed while it was written; written by another version.
+        for text in ["This is", "This is the place of a branch that ah keeps in AgentFS. In other words."] {
+            std::fs::write(&note, text).unwrap();
+            Place::clear(&at).unwrap();
+            assert_eq!(names().len(), 0, "{text}");
+        }
+        // Somebody's own, alone or beside ours.
+        std::fs::write(&note, "somebody's own").unwrap();
+        Place::clear(&at).unwrap().put_up().unwrap();
+        assert_eq!(std::fs::read_to_string(&note).unwrap(), "somebody's own");
+        std::fs::write(&note, FIRST_LINE).unwrap();
+        std::fs::write(at.join("work"), "").unwrap();
+        std::fs::set_permissions(&at, std::os::unix::fs::PermissionsExt::from_mode(0o500)).unwrap();
+        Place::clear(&at).unwrap();
+        assert_eq!((names().len(), mode()), (2, 0o500));
     }
 }

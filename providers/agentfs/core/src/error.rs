@@ -11,7 +11,6 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Why an operation failed. Each variant has exactly one errno, [`Error::errno`].
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum Error {
     /// No such name, attribute of the tree, branch or snapshot.
     #[error("not found")]

@@ -179,7 +179,7 @@ impl Lower {
             atime: Time { secs: stat.st_atime, nanos: stat.st_atime_nsec as u32 },
             mtime: Time { secs: stat.st_mtime, nanos: stat.st_mtime_nsec as u32 },
             ctime: Time { secs: stat.st_ctime, nanos: stat.st_ctime_nsec as u32 },
-            btime: Time::default(),
+            btime: birth(&stat),
         }))
     }
 
@@ -189,7 +189,7 @@ impl Lower {
         let device = stat.st_dev as u64;
         Ok(Found {
             kind: kind(FileType::from_raw_mode(stat.st_mode)).unwrap_or(Kind::File),
-            mode: stat.st_mode & 0o7777,
+            mode: stat.st_mode as u32 & 0o7777,
             uid: stat.st_uid,
             gid: stat.st_gid,
             nlink: u32::try_from(stat.st_nlink).unwrap_or(u32::MAX),
@@ -282,6 +282,17 @@ impl Found {
         (self.device, self.ino, self.size) == (origin.device, origin.ino, origin.size)
             && (self.mtime, self.ctime) == (origin.mtime, origin.ctime)
     }
+}
+
+/// When a file was born, where that is told; nothing else tells a file from one that is given its number later.
+#[cfg(target_vendor = "apple")]
+fn birth(stat: &rustix::fs::Stat) -> Time {
+    Time { secs: stat.st_birthtime, nanos: stat.st_birthtime_nsec as u32 }
+}
+
+#[cfg(not(any(target_os = "linux", target_vendor = "apple")))]
+fn birth(_: &rustix::fs::Stat) -> Time {
+    Time::default()
 }
 
 /// The directory and the name in it; of the root both are empty.

@@ -181,6 +181,8 @@ impl Engine {
 
     /// Opens a store.
     pub(crate) fn open(directory: &Path, lower: &Path, options: Options, how: Opening) -> Result<Self> {
+        // Where there is no store, not even a lock is left.
+        format(directory)?;
         let held = File::create(directory.join("lock")).map_err(Error::io("opening the store"))?;
         patiently(|| match rustix::fs::flock(&held, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => Ok(()),

@@ -13,7 +13,6 @@ fn open(place: &Place) -> Result<Workspace, Error> {
 #[test]
 fn a_newer_format_another_directory_and_a_second_opener_are_refused() {
     let place = Place::new();
-    assert!(matches!(open(&place), Err(Error::Io { .. } | Error::NotFound)));
     let workspace = place.create();
     assert!(matches!(open(&place), Err(Error::Busy(_))));
     assert!(matches!(Workspace::create(&place.store(), &place.lower()), Err(Error::Exists)));
@@ -148,4 +147,14 @@ fn a_store_without_its_rows_is_refused_and_keeps_its_contents() {
     std::fs::rename(&away, &rows).unwrap();
     assert_eq!(content(&open(&place).unwrap().view(branch).unwrap(), "file"), [1; 100_000]);
     place.check();
+}
+
+#[test]
+fn where_there_is_no_store_nothing_is_made() {
+    let place = Place::new();
+    let open = |store: &std::path::Path| Workspace::open(store, &place.lower(), Options::default()).map(drop);
+    assert!(matches!(open(&place.store()), Err(Error::NotFound)));
+    std::fs::create_dir(place.store()).unwrap();
+    assert!(matches!(open(&place.store()), Err(Error::NotFound)));
+    assert_eq!(std::fs::read_dir(place.store()).unwrap().count(), 0);
 }

@@ -16,6 +16,9 @@ use std::path::PathBuf;
 
 use ah_agentfs::{BranchId, Class, Ino, Kind, Options, Owner, ROOT, SnapshotId, View, Workspace};
 
+/// Whether this system makes holes in files and tells of those below; elsewhere there is a slower way, and space comes back later.
+pub(crate) const HOLES: bool = cfg!(target_os = "linux");
+
 pub(crate) const ME: Owner = Owner { mode: 0o644, uid: 1000, gid: 100 };
 
 /// A lower directory and a store, gone with it.
@@ -70,12 +73,20 @@ pub(crate) fn in_another_boot(store: &std::path::Path) {
     for log in std::fs::read_dir(store.join("log")).unwrap() {
         let log = log.unwrap().path();
         let mut bytes = std::fs::read(&log).unwrap();
-        let length = u32::from_le_bytes(bytes[..4].try_into().unwrap()) as usize;
-        bytes[8 + length - 1] ^= 1;
+        let mut length = u32::from_le_bytes(bytes[..4].try_into().unwrap()) as usize;
+        let last = 8 + length - 1;
+        if bytes[last] == 0 {
+            // None is named, on a system that does not tell.
+            bytes.splice(last..=last, [1, b'x']);
+            length += 1;
+            bytes[..4].copy_from_slice(&(length as u32).to_le_bytes());
+        } else {
+            bytes[last] ^= 1;
+        }
         let checksum = crc32fast::hash(&bytes[8..8 + length]).to_le_bytes();
         bytes[4..8].copy_from_slice(&checksum);
         let file = std::fs::OpenOptions::new().write(true).open(&log).unwrap();
-        std::os::unix::fs::FileExt::write_all_at(&file, &bytes[..8 + length], 0).unwrap();
+        std::os::unix::fs::FileExt::write_all_at(&file, &bytes, 0).unwrap();
     }
 }
 

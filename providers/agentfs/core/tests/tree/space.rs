@@ -2,7 +2,7 @@
 
 use ah_agentfs::{Allocate, Error, Options, ROOT, Seek, SetAttr};
 
-use crate::{Place, at, branch, content, everything, in_another_boot, make, snapshot};
+use crate::{HOLES, Place, at, branch, content, everything, in_another_boot, make, snapshot};
 
 const MIB: u64 = 1 << 20;
 
@@ -29,7 +29,7 @@ fn deleting_gives_back_what_only_the_deleted_held() {
     workspace.delete_snapshot(first).unwrap();
     workspace.reclaim().unwrap();
     assert_eq!(workspace.used(), 6 * MIB);
-    assert!(place.data_on_disk() <= on_disk - MIB, "the disk has it back");
+    assert!(!HOLES || place.data_on_disk() <= on_disk - MIB, "the disk has it back");
     // The child still needs it.
     workspace.delete_snapshot(second).unwrap();
     workspace.reclaim().unwrap();
@@ -49,7 +49,7 @@ fn deleting_gives_back_what_only_the_deleted_held() {
     drop(view);
     workspace.delete_branch(branch).unwrap();
     workspace.reclaim().unwrap();
-    assert_eq!((workspace.used(), place.data_on_disk()), (0, 0));
+    assert_eq!((workspace.used(), if HOLES { place.data_on_disk() } else { 0 }), (0, 0));
     drop(workspace);
     place.check();
 }
@@ -82,7 +82,7 @@ fn huge_holes_take_no_time() {
     let branch = branch(&workspace);
     let view = workspace.view(branch).unwrap();
     let (end, far) = (1 << 60, (1 << 59) + 5);
-    for name in ["ours", "below"] {
+    for name in ["ours", "below"].into_iter().filter(|&name| HOLES || name == "ours") {
         let ino = if name == "ours" { make(&view, name, &[1; 5000]) } else { at(&view, name) };
         view.setattr(ino, SetAttr { size: Some(end), ..SetAttr::default() }).unwrap();
         view.write(ino, far, b"far").unwrap();

@@ -39,7 +39,8 @@ void forget(agentfs_view *view, uint64_t ino);
 // Follows a path of Windows, `\` being the root. What it leads to is counted as known.
 NTSTATUS follow(agentfs_view *view, const WCHAR *path, agentfs_attr *attr);
 // The directory in which the last name of a path is, counted as known, and that name.
-NTSTATUS follow_to_parent(agentfs_view *view, const WCHAR *path, uint64_t *parent, uint8_t name[NAME_MOST], size_t *length);
+NTSTATUS follow_to_parent(agentfs_view *view, const WCHAR *path, uint64_t *parent, uint8_t name[NAME_MOST],
+                          size_t *length);
 
 extern const FSP_FILE_SYSTEM_INTERFACE operations;
 

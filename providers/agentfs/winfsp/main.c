@@ -6,12 +6,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-static const char usage[] =
-    "usage: agentfs-winfsp STORE LOWER BRANCH AT\n"
-    "  AT: a drive (X:), or a directory that is not there yet\n"
-    "\n"
-    "WinFsp - Windows File System Proxy, Copyright (C) Bill Zissimopoulos\n"
-    "https://github.com/winfsp/winfsp\n";
+static const char usage[] = "usage: agentfs-winfsp STORE LOWER BRANCH AT\n"
+                            "  AT: a drive (X:), or a directory that is not there yet\n"
+                            "\n"
+                            "WinFsp - Windows File System Proxy, Copyright (C) Bill Zissimopoulos\n"
+                            "https://github.com/winfsp/winfsp\n";
 
 static agentfs_failure failure;
 
@@ -39,7 +38,8 @@ struct search {
 
 static bool is_wanted(void *context, const agentfs_branch_info *info) {
     struct search *search = context;
-    if (info->label.length == search->label.length && memcmp(info->label.data, search->label.data, info->label.length) == 0) {
+    if (info->label.length == search->label.length &&
+        memcmp(info->label.data, search->label.data, info->label.length) == 0) {
         search->branch = info->id;
         search->found = true;
     }

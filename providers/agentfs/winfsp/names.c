@@ -8,7 +8,12 @@
 // The character at the beginning, and how many bytes it takes; 0: what is there is not UTF-8.
 static size_t character(const uint8_t *bytes, size_t length, uint32_t *code) {
     static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
-    size_t size = bytes[0] < 0x80 ? 1 : bytes[0] < 0xC0 ? 0 : bytes[0] < 0xE0 ? 2 : bytes[0] < 0xF0 ? 3 : bytes[0] < 0xF8 ? 4 : 0;
+    size_t size = bytes[0] < 0x80   ? 1
+                  : bytes[0] < 0xC0 ? 0
+                  : bytes[0] < 0xE0 ? 2
+                  : bytes[0] < 0xF0 ? 3
+                  : bytes[0] < 0xF8 ? 4
+                                    : 0;
     if (size == 0 || size > length)
         return 0;
     *code = size == 1 ? bytes[0] : bytes[0] & (0x7Fu >> size);

@@ -23,7 +23,8 @@ static void both(const char *what, const char *name, const uint16_t *wide, size_
 
 #define BOTH(name, ...) both(name, name, (const uint16_t[]){__VA_ARGS__}, sizeof((const uint16_t[]){__VA_ARGS__}) / 2)
 #define NONE(...)                                                                                                      \
-    check(#__VA_ARGS__, name_from_wide((const uint16_t[]){__VA_ARGS__}, sizeof((const uint16_t[]){__VA_ARGS__}) / 2, bytes) == 0)
+    check(#__VA_ARGS__,                                                                                                \
+          name_from_wide((const uint16_t[]){__VA_ARGS__}, sizeof((const uint16_t[]){__VA_ARGS__}) / 2, bytes) == 0)
 
 int main(void) {
     uint8_t bytes[NAME_MOST];
@@ -66,7 +67,8 @@ int main(void) {
     // Of all names of three bytes out of these, none is lost and no two look the same.
     static const uint8_t some[] = {'a', '.', ' ', ':', 1, 0x80, 0xBA, 0xC3, 0xED, 0xEF, 0xF0, 0xFF};
     for (size_t n = 0; n < sizeof some * sizeof some * sizeof some; n++) {
-        uint8_t name[] = {some[n % sizeof some], some[n / sizeof some % sizeof some], some[n / sizeof some / sizeof some]};
+        uint8_t name[] = {some[n % sizeof some], some[n / sizeof some % sizeof some],
+                          some[n / sizeof some / sizeof some]};
         size_t count = name_to_wide(name, sizeof name, wide);
         check("a name of three bytes", name_from_wide(wide, count, bytes) == 3 && memcmp(name, bytes, 3) == 0);
     }

@@ -26,7 +26,7 @@ static NTSTATUS give_descriptor(const agentfs_attr *attr, PSECURITY_DESCRIPTOR i
     *size = needed;
     if (NT_SUCCESS(status) && into)
         memcpy(into, made, needed);
-    FspDeleteSecurityDescriptor(made, (NTSTATUS(*)())FspPosixMapPermissionsToSecurityDescriptor);
+    FspDeleteSecurityDescriptor(made, (NTSTATUS (*)())FspPosixMapPermissionsToSecurityDescriptor);
     return status;
 }
 
@@ -72,7 +72,8 @@ static NTSTATUS describe_link(agentfs_view *view, const agentfs_attr *attr, PVOI
     for (size_t begin = 0, end; begin < length; begin = end + 1) {
         for (end = begin; end < length && target[end] != '/';)
             end++;
-        bool special = (end - begin == 1 && target[begin] == '.') || (end - begin == 2 && memcmp(target + begin, "..", 2) == 0);
+        bool special =
+            (end - begin == 1 && target[begin] == '.') || (end - begin == 2 && memcmp(target + begin, "..", 2) == 0);
         if (special)
             for (size_t at = begin; at < end; at++)
                 wide[count++] = target[at];
@@ -111,8 +112,8 @@ static NTSTATUS link_by_name(FSP_FILE_SYSTEM *volume, PVOID context, PWSTR path,
     return status;
 }
 
-static NTSTATUS resolve_links(FSP_FILE_SYSTEM *volume, PWSTR path, UINT32 index, BOOLEAN last, PIO_STATUS_BLOCK io, PVOID buffer,
-                              PSIZE_T size) {
+static NTSTATUS resolve_links(FSP_FILE_SYSTEM *volume, PWSTR path, UINT32 index, BOOLEAN last, PIO_STATUS_BLOCK io,
+                              PVOID buffer, PSIZE_T size) {
     return FspFileSystemResolveReparsePoints(volume, link_by_name, NULL, path, index, last, io, buffer, size);
 }
 
@@ -123,8 +124,8 @@ static NTSTATUS get_link(FSP_FILE_SYSTEM *volume, PVOID context, PWSTR path, PVO
     return code == AGENTFS_CODE_OK ? describe_link(view_of(volume), &attr, buffer, size) : status_of(code);
 }
 
-static NTSTATUS get_security_by_name(FSP_FILE_SYSTEM *volume, PWSTR path, PUINT32 attributes, PSECURITY_DESCRIPTOR descriptor,
-                                     SIZE_T *size) {
+static NTSTATUS get_security_by_name(FSP_FILE_SYSTEM *volume, PWSTR path, PUINT32 attributes,
+                                     PSECURITY_DESCRIPTOR descriptor, SIZE_T *size) {
     agentfs_attr attr;
     NTSTATUS status = follow(view_of(volume), path, &attr);
     if (!NT_SUCCESS(status)) {
@@ -186,7 +187,8 @@ static NTSTATUS change(agentfs_view *view, uint64_t ino, const agentfs_set_attr 
 }
 
 // Of the attributes of Windows a tree keeps one: that a file is not to be written.
-static int32_t ask_attributes(agentfs_view *view, uint64_t ino, UINT32 attributes, bool replace, agentfs_set_attr *set) {
+static int32_t ask_attributes(agentfs_view *view, uint64_t ino, UINT32 attributes, bool replace,
+                              agentfs_set_attr *set) {
     agentfs_attr attr;
     int32_t code = agentfs_getattr(view, ino, &attr, NULL);
     if (code != AGENTFS_CODE_OK || attr.kind != AGENTFS_KIND_FILE)
@@ -214,7 +216,8 @@ static VOID cleanup(FSP_FILE_SYSTEM *volume, PVOID context, PWSTR path, ULONG fl
     uint8_t name[NAME_MOST];
     size_t length;
     uint64_t parent;
-    if (!(flags & FspCleanupDelete) || !path || !NT_SUCCESS(follow_to_parent(view_of(volume), path, &parent, name, &length)))
+    if (!(flags & FspCleanupDelete) || !path ||
+        !NT_SUCCESS(follow_to_parent(view_of(volume), path, &parent, name, &length)))
         return;
     agentfs_bytes last = {name, length};
     if (((struct open_file *)context)->is_directory)
@@ -231,9 +234,11 @@ static VOID close_file(FSP_FILE_SYSTEM *volume, PVOID context) {
     free(file);
 }
 
-static NTSTATUS read_file(FSP_FILE_SYSTEM *volume, PVOID context, PVOID buffer, UINT64 offset, ULONG length, PULONG done) {
+static NTSTATUS read_file(FSP_FILE_SYSTEM *volume, PVOID context, PVOID buffer, UINT64 offset, ULONG length,
+                          PULONG done) {
     size_t count = 0;
-    int32_t code = agentfs_read(view_of(volume), ((struct open_file *)context)->ino, offset, buffer, length, &count, NULL);
+    int32_t code =
+        agentfs_read(view_of(volume), ((struct open_file *)context)->ino, offset, buffer, length, &count, NULL);
     *done = (ULONG)count;
     if (code == AGENTFS_CODE_OK && count == 0 && length > 0)
         return STATUS_END_OF_FILE;
@@ -241,8 +246,8 @@ static NTSTATUS read_file(FSP_FILE_SYSTEM *volume, PVOID context, PVOID buffer, 
 }
 
 // `constrained`: it comes from the cache, and must not make the file longer.
-static NTSTATUS write_file(FSP_FILE_SYSTEM *volume, PVOID context, PVOID buffer, UINT64 offset, ULONG length, BOOLEAN at_end,
-                           BOOLEAN constrained, PULONG done, FSP_FSCTL_FILE_INFO *info) {
+static NTSTATUS write_file(FSP_FILE_SYSTEM *volume, PVOID context, PVOID buffer, UINT64 offset, ULONG length,
+                           BOOLEAN at_end, BOOLEAN constrained, PULONG done, FSP_FSCTL_FILE_INFO *info) {
     uint64_t ino = ((struct open_file *)context)->ino;
     agentfs_attr attr;
     int32_t code = agentfs_getattr(view_of(volume), ino, &attr, NULL);
@@ -274,8 +279,8 @@ static NTSTATUS get_file(FSP_FILE_SYSTEM *volume, PVOID context, FSP_FSCTL_FILE_
 }
 
 // The times of birth and of the last change of anything cannot be set in a tree.
-static NTSTATUS set_basic(FSP_FILE_SYSTEM *volume, PVOID context, UINT32 attributes, UINT64 birth, UINT64 access, UINT64 write,
-                          UINT64 any, FSP_FSCTL_FILE_INFO *info) {
+static NTSTATUS set_basic(FSP_FILE_SYSTEM *volume, PVOID context, UINT32 attributes, UINT64 birth, UINT64 access,
+                          UINT64 write, UINT64 any, FSP_FSCTL_FILE_INFO *info) {
     (void)birth, (void)any;
     uint64_t ino = ((struct open_file *)context)->ino;
     agentfs_set_attr set = {0};
@@ -291,7 +296,8 @@ static NTSTATUS set_basic(FSP_FILE_SYSTEM *volume, PVOID context, UINT32 attribu
     return set.set ? change(view_of(volume), ino, &set, info) : tell_open(view_of(volume), ino, info);
 }
 
-static NTSTATUS set_size(FSP_FILE_SYSTEM *volume, PVOID context, UINT64 size, BOOLEAN allocation, FSP_FSCTL_FILE_INFO *info) {
+static NTSTATUS set_size(FSP_FILE_SYSTEM *volume, PVOID context, UINT64 size, BOOLEAN allocation,
+                         FSP_FSCTL_FILE_INFO *info) {
     uint64_t ino = ((struct open_file *)context)->ino;
     agentfs_attr attr;
     int32_t code = agentfs_getattr(view_of(volume), ino, &attr, NULL);
@@ -342,7 +348,8 @@ static NTSTATUS rename_file(FSP_FILE_SYSTEM *volume, PVOID context, PWSTR path, 
         agentfs_bytes from = {name, length}, to = {new_name, new_length};
         int32_t code = agentfs_rename(view, parent, from, new_parent, to, how, NULL);
         // As Windows says it of a directory that is in the way.
-        bool in_the_way = code == AGENTFS_CODE_IS_DIRECTORY || code == AGENTFS_CODE_NOT_EMPTY || code == AGENTFS_CODE_NOT_DIRECTORY;
+        bool in_the_way =
+            code == AGENTFS_CODE_IS_DIRECTORY || code == AGENTFS_CODE_NOT_EMPTY || code == AGENTFS_CODE_NOT_DIRECTORY;
         status = in_the_way ? STATUS_ACCESS_DENIED : status_of(code);
         forget(view, new_parent);
     }
@@ -357,7 +364,8 @@ static NTSTATUS get_security(FSP_FILE_SYSTEM *volume, PVOID context, PSECURITY_D
 }
 
 // What a descriptor says beyond owner, group and permission bits is not kept.
-static NTSTATUS set_security(FSP_FILE_SYSTEM *volume, PVOID context, SECURITY_INFORMATION what, PSECURITY_DESCRIPTOR change_to) {
+static NTSTATUS set_security(FSP_FILE_SYSTEM *volume, PVOID context, SECURITY_INFORMATION what,
+                             PSECURITY_DESCRIPTOR change_to) {
     uint64_t ino = ((struct open_file *)context)->ino;
     agentfs_attr attr;
     PSECURITY_DESCRIPTOR before, after;
@@ -371,9 +379,9 @@ static NTSTATUS set_security(FSP_FILE_SYSTEM *volume, PVOID context, SECURITY_IN
     status = FspSetSecurityDescriptor(before, what, change_to, &after);
     if (NT_SUCCESS(status)) {
         status = owner_asked(after, &owner);
-        FspDeleteSecurityDescriptor(after, (NTSTATUS(*)())FspSetSecurityDescriptor);
+        FspDeleteSecurityDescriptor(after, (NTSTATUS (*)())FspSetSecurityDescriptor);
     }
-    FspDeleteSecurityDescriptor(before, (NTSTATUS(*)())FspPosixMapPermissionsToSecurityDescriptor);
+    FspDeleteSecurityDescriptor(before, (NTSTATUS (*)())FspPosixMapPermissionsToSecurityDescriptor);
     if (!NT_SUCCESS(status))
         return status;
     agentfs_set_attr set = {.mode = owner.mode, .uid = owner.uid, .gid = owner.gid};
@@ -413,8 +421,8 @@ static bool list_entry(void *context, const agentfs_entry *entry) {
 }
 
 // WinFsp keeps the names in an order of its own, and goes on behind the marker.
-static NTSTATUS read_directory(FSP_FILE_SYSTEM *volume, PVOID context, PWSTR pattern, PWSTR marker, PVOID buffer, ULONG length,
-                               PULONG done) {
+static NTSTATUS read_directory(FSP_FILE_SYSTEM *volume, PVOID context, PWSTR pattern, PWSTR marker, PVOID buffer,
+                               ULONG length, PULONG done) {
     (void)pattern;
     struct listing listing = {view_of(volume), context, STATUS_SUCCESS};
     struct open_file *directory = context;

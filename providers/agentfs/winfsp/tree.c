@@ -56,7 +56,8 @@ NTSTATUS follow(agentfs_view *view, const WCHAR *path, agentfs_attr *attr) {
     return walk(view, path, false, attr, name, &length);
 }
 
-NTSTATUS follow_to_parent(agentfs_view *view, const WCHAR *path, uint64_t *parent, uint8_t name[NAME_MOST], size_t *length) {
+NTSTATUS follow_to_parent(agentfs_view *view, const WCHAR *path, uint64_t *parent, uint8_t name[NAME_MOST],
+                          size_t *length) {
     agentfs_attr attr;
     NTSTATUS status = walk(view, path, true, &attr, name, length);
     if (!NT_SUCCESS(status))

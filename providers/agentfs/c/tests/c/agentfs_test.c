@@ -112,7 +112,8 @@ static bool draw(void *context, const agentfs_entry *entry) {
     CHECK(attr.kind == entry->kind);
     size_t used = strlen(drawing->text);
     snprintf(drawing->text + used, sizeof drawing->text - used, "%.*s=%u:%llu ", (int)entry->name.length,
-             (const char *)entry->name.data, (unsigned)attr.kind, (unsigned long long)(attr.kind == AGENTFS_KIND_FILE ? attr.size : 0));
+             (const char *)entry->name.data, (unsigned)attr.kind,
+             (unsigned long long)(attr.kind == AGENTFS_KIND_FILE ? attr.size : 0));
     if (attr.kind == AGENTFS_KIND_DIRECTORY) {
         struct drawing inner;
         describe(&inner, drawing->view, attr.ino);
@@ -144,7 +145,8 @@ static bool collect_snapshot(void *context, const agentfs_snapshot_info *info) {
     char *text = context;
     size_t used = strlen(text);
     CHECK(info->time.seconds > 0 && info->time.nanoseconds < 1000000000);
-    snprintf(text + used, 256 - used, "%.*s/%u ", (int)info->label.length, (const char *)info->label.data, info->has_branch);
+    snprintf(text + used, 256 - used, "%.*s/%u ", (int)info->label.length, (const char *)info->label.data,
+             info->has_branch);
     return true;
 }
 
@@ -208,7 +210,8 @@ static void work(agentfs_view *view) {
 
     // Attributes: what has no bit stays.
     uint64_t file = make(view, AGENTFS_ROOT, "file", "content");
-    agentfs_set_attr set = {.set = AGENTFS_SET_MODE | AGENTFS_SET_MTIME, .mode = 0600, .uid = 7, .mtime = {-5, 999999999, 0}};
+    agentfs_set_attr set = {
+        .set = AGENTFS_SET_MODE | AGENTFS_SET_MTIME, .mode = 0600, .uid = 7, .mtime = {-5, 999999999, 0}};
     OK(agentfs_setattr(view, file, &set, &attr, &failure));
     CHECK(attr.mode == 0600 && attr.uid == 1000 && attr.mtime.seconds == -5 && attr.mtime.nanoseconds == 999999999);
     set = (agentfs_set_attr){.set = AGENTFS_SET_SIZE | AGENTFS_SET_UID | AGENTFS_SET_MTIME_NOW, .size = 4, .uid = 7};
@@ -243,9 +246,10 @@ static void work(agentfs_view *view) {
     // Renaming, each way.
     make(view, AGENTFS_ROOT, "one", "1");
     uint64_t two = make(view, AGENTFS_ROOT, "two", "2");
-    EXPECT(AGENTFS_CODE_EXISTS,
-           agentfs_rename(view, AGENTFS_ROOT, bytes("one"), AGENTFS_ROOT, bytes("two"), AGENTFS_RENAME_HOW_NO_REPLACE, &failure));
-    OK(agentfs_rename(view, AGENTFS_ROOT, bytes("one"), AGENTFS_ROOT, bytes("two"), AGENTFS_RENAME_HOW_EXCHANGE, &failure));
+    EXPECT(AGENTFS_CODE_EXISTS, agentfs_rename(view, AGENTFS_ROOT, bytes("one"), AGENTFS_ROOT, bytes("two"),
+                                               AGENTFS_RENAME_HOW_NO_REPLACE, &failure));
+    OK(agentfs_rename(view, AGENTFS_ROOT, bytes("one"), AGENTFS_ROOT, bytes("two"), AGENTFS_RENAME_HOW_EXCHANGE,
+                      &failure));
     CHECK(look(view, AGENTFS_ROOT, "one") == two);
     OK(agentfs_rename(view, AGENTFS_ROOT, bytes("one"), look(view, AGENTFS_ROOT, "folder"), bytes("moved"),
                       AGENTFS_RENAME_HOW_REPLACE, &failure));
@@ -261,7 +265,8 @@ static void work(agentfs_view *view) {
 
     // Extended attributes.
     OK(agentfs_setxattr(view, file, bytes("user.a"), bytes("value"), AGENTFS_SET_XATTR_CREATE, &failure));
-    EXPECT(AGENTFS_CODE_EXISTS, agentfs_setxattr(view, file, bytes("user.a"), bytes("x"), AGENTFS_SET_XATTR_CREATE, &failure));
+    EXPECT(AGENTFS_CODE_EXISTS,
+           agentfs_setxattr(view, file, bytes("user.a"), bytes("x"), AGENTFS_SET_XATTR_CREATE, &failure));
     EXPECT(AGENTFS_CODE_NO_ATTRIBUTE,
            agentfs_setxattr(view, file, bytes("user.b"), bytes("x"), AGENTFS_SET_XATTR_REPLACE, &failure));
     uint8_t value[8];
@@ -274,7 +279,8 @@ static void work(agentfs_view *view) {
     OK(agentfs_listxattr(view, file, count_name, &names, &failure));
     CHECK(names == 1);
     OK(agentfs_removexattr(view, file, bytes("user.a"), &failure));
-    EXPECT(AGENTFS_CODE_NO_ATTRIBUTE, agentfs_getxattr(view, file, bytes("user.a"), value, sizeof value, &length, &failure));
+    EXPECT(AGENTFS_CODE_NO_ATTRIBUTE,
+           agentfs_getxattr(view, file, bytes("user.a"), value, sizeof value, &length, &failure));
 
     // Holes.
     uint64_t sparse = make(view, AGENTFS_ROOT, "sparse", "");
@@ -316,7 +322,8 @@ static void refuse(agentfs_workspace *workspace, agentfs_view *view, uint32_t br
     EXPECT(AGENTFS_CODE_INVALID, agentfs_lookup(NULL, AGENTFS_ROOT, bytes("file"), &attr, &failure));
     EXPECT(AGENTFS_CODE_INVALID, agentfs_lookup(view, AGENTFS_ROOT, null, &attr, &failure));
     EXPECT(AGENTFS_CODE_INVALID, agentfs_lookup(view, AGENTFS_ROOT, bytes("file"), NULL, &failure));
-    EXPECT(AGENTFS_CODE_INVALID, agentfs_mknod(view, AGENTFS_ROOT, bytes("lost"), AGENTFS_KIND_FILE, me, 0, NULL, &failure));
+    EXPECT(AGENTFS_CODE_INVALID,
+           agentfs_mknod(view, AGENTFS_ROOT, bytes("lost"), AGENTFS_KIND_FILE, me, 0, NULL, &failure));
     EXPECT(AGENTFS_CODE_NOT_FOUND, agentfs_lookup(view, AGENTFS_ROOT, bytes("lost"), &attr, &failure));
     EXPECT(AGENTFS_CODE_INVALID, agentfs_setattr(view, AGENTFS_ROOT, NULL, &attr, &failure));
     EXPECT(AGENTFS_CODE_INVALID, agentfs_read(view, AGENTFS_ROOT, 0, NULL, 4, &length, &failure));
@@ -324,7 +331,8 @@ static void refuse(agentfs_workspace *workspace, agentfs_view *view, uint32_t br
     EXPECT(AGENTFS_CODE_INVALID, agentfs_readdir(view, AGENTFS_ROOT, 0, NULL, NULL, &failure));
     EXPECT(AGENTFS_CODE_INVALID, agentfs_statfs(view, NULL, &failure));
     EXPECT(AGENTFS_CODE_INVALID, agentfs_snapshots(NULL, collect_snapshot, NULL, &failure));
-    EXPECT(AGENTFS_CODE_INVALID, agentfs_snapshot(workspace, branch, bytes("x"), AGENTFS_CLASS_INSTANT, NULL, &failure));
+    EXPECT(AGENTFS_CODE_INVALID,
+           agentfs_snapshot(workspace, branch, bytes("x"), AGENTFS_CLASS_INSTANT, NULL, &failure));
     EXPECT(AGENTFS_CODE_INVALID, agentfs_view_branch(workspace, branch, AGENTFS_ACCESS_READ, NULL, &failure));
     EXPECT(AGENTFS_CODE_INVALID, agentfs_open(bytes("x"), bytes("y"), NULL, NULL, &failure));
     EXPECT(AGENTFS_CODE_INVALID, agentfs_close(NULL, &failure));
@@ -335,8 +343,10 @@ static void refuse(agentfs_workspace *workspace, agentfs_view *view, uint32_t br
     // Numbers that mean nothing.
     EXPECT(AGENTFS_CODE_INVALID, agentfs_mknod(view, AGENTFS_ROOT, bytes("x"), 99, me, 0, &attr, &failure));
     EXPECT(AGENTFS_CODE_INVALID, agentfs_mknod(view, AGENTFS_ROOT, bytes("x"), 0, me, 0, &attr, &failure));
-    EXPECT(AGENTFS_CODE_INVALID, agentfs_mknod(view, AGENTFS_ROOT, bytes("x"), AGENTFS_KIND_SYMLINK, me, 0, &attr, &failure));
-    EXPECT(AGENTFS_CODE_INVALID, agentfs_rename(view, AGENTFS_ROOT, bytes("file"), AGENTFS_ROOT, bytes("x"), 0, &failure));
+    EXPECT(AGENTFS_CODE_INVALID,
+           agentfs_mknod(view, AGENTFS_ROOT, bytes("x"), AGENTFS_KIND_SYMLINK, me, 0, &attr, &failure));
+    EXPECT(AGENTFS_CODE_INVALID,
+           agentfs_rename(view, AGENTFS_ROOT, bytes("file"), AGENTFS_ROOT, bytes("x"), 0, &failure));
     EXPECT(AGENTFS_CODE_INVALID, agentfs_fallocate(view, AGENTFS_ROOT, 0, 1, UINT32_MAX, &failure));
     EXPECT(AGENTFS_CODE_INVALID, agentfs_seek(view, AGENTFS_ROOT, 0, 3, &at, &failure));
     EXPECT(AGENTFS_CODE_INVALID, agentfs_setxattr(view, AGENTFS_ROOT, bytes("user.x"), bytes("x"), 4, &failure));
@@ -356,12 +366,14 @@ static void refuse(agentfs_workspace *workspace, agentfs_view *view, uint32_t br
     EXPECT(AGENTFS_CODE_INVALID, agentfs_lookup(view, AGENTFS_ROOT, bytes("a/b"), &attr, &failure));
     char name[257] = {0};
     memset(name, 'n', 256);
-    EXPECT(AGENTFS_CODE_NAME_TOO_LONG, agentfs_mknod(view, AGENTFS_ROOT, bytes(name), AGENTFS_KIND_FILE, me, 0, &attr, &failure));
+    EXPECT(AGENTFS_CODE_NAME_TOO_LONG,
+           agentfs_mknod(view, AGENTFS_ROOT, bytes(name), AGENTFS_KIND_FILE, me, 0, &attr, &failure));
 
     // What is not there, and what is there twice.
     EXPECT(AGENTFS_CODE_NOT_FOUND, agentfs_lookup(view, AGENTFS_ROOT, bytes("nothing"), &attr, &failure));
     EXPECT(AGENTFS_CODE_STALE, agentfs_getattr(view, 123456, &attr, &failure));
-    EXPECT(AGENTFS_CODE_EXISTS, agentfs_mknod(view, AGENTFS_ROOT, bytes("file"), AGENTFS_KIND_FILE, me, 0, &attr, &failure));
+    EXPECT(AGENTFS_CODE_EXISTS,
+           agentfs_mknod(view, AGENTFS_ROOT, bytes("file"), AGENTFS_KIND_FILE, me, 0, &attr, &failure));
     EXPECT(AGENTFS_CODE_NOT_FOUND, agentfs_view_snapshot(workspace, 4711, &other, &failure));
     EXPECT(AGENTFS_CODE_NOT_FOUND, agentfs_view_branch(workspace, 4711, AGENTFS_ACCESS_WRITE, &other, &failure));
     EXPECT(AGENTFS_CODE_BUSY, agentfs_view_branch(workspace, branch, AGENTFS_ACCESS_WRITE, &other, &failure));
@@ -410,7 +422,8 @@ static void create(agentfs_bytes store, agentfs_bytes lower) {
     CHECK(then.count == 3 && strstr(then.text, "folder=2:0 [inner=1:5 ]") && strstr(then.text, "notes=1:5"));
     CHECK(holds(old, look(old, AGENTFS_ROOT, "notes"), "first"));
     agentfs_attr attr;
-    EXPECT(AGENTFS_CODE_READ_ONLY, agentfs_mknod(old, AGENTFS_ROOT, bytes("x"), AGENTFS_KIND_FILE, me, 0, &attr, &failure));
+    EXPECT(AGENTFS_CODE_READ_ONLY,
+           agentfs_mknod(old, AGENTFS_ROOT, bytes("x"), AGENTFS_KIND_FILE, me, 0, &attr, &failure));
     EXPECT(AGENTFS_CODE_READ_ONLY, agentfs_write(old, look(old, AGENTFS_ROOT, "notes"), 0, bytes("x"), &failure));
     EXPECT(AGENTFS_CODE_BUSY, agentfs_delete_snapshot(workspace, first, &failure));
     agentfs_view_close(old);
@@ -460,7 +473,8 @@ static void reopen(agentfs_bytes store, agentfs_bytes lower) {
     OK(agentfs_view_branch(workspace, branch, AGENTFS_ACCESS_WRITE, &view, &failure));
     struct drawing now;
     describe(&now, view, AGENTFS_ROOT);
-    CHECK(now.count == 7 && strstr(now.text, "file=1:4 ") && strstr(now.text, "second=1:4 ") && strstr(now.text, "link=3:0 "));
+    CHECK(now.count == 7 && strstr(now.text, "file=1:4 ") && strstr(now.text, "second=1:4 ") &&
+          strstr(now.text, "link=3:0 "));
     uint64_t file = look(view, AGENTFS_ROOT, "file");
     CHECK(holds(view, file, "cont"));
     OK(agentfs_getattr(view, file, &attr, &failure));

@@ -4,7 +4,8 @@
 //
 // Outcomes. Functions return one of agentfs_code; AGENTFS_CODE_OK is 0. The last argument may point to an agentfs_failure
 // of the caller's, which then says more; it may be null. Nothing is kept by thread, and there is nothing to free. After an error
-// nothing was written where the answer belongs (but by those that return TOO_SMALL, the length). Nothing ever unwinds out of a function.
+// nothing was written where the answer belongs, but perhaps into a buffer, and the length with TOO_SMALL. Nothing ever unwinds
+// out of a function.
 //
 // Arguments. A null pointer where one is needed, an unknown number, a flag that is not known and an empty name are answered
 // with AGENTFS_CODE_INVALID. A pointer that is not null must point to what its type says; a handle must be open. That cannot be checked.

@@ -490,6 +490,15 @@ static void reopen(agentfs_bytes store, agentfs_bytes lower) {
     agentfs_view_close(old);
     agentfs_view_close(view);
     OK(agentfs_close(workspace, &failure));
+
+    // What is kept of it can be had without the lower directory.
+    agentfs_options options = {.flags = AGENTFS_OPEN_WITHOUT_LOWER};
+    OK(agentfs_open(store, bytes("/"), &options, &workspace, &failure));
+    OK(agentfs_view_snapshot(workspace, second, &old, &failure));
+    CHECK(holds(old, look(old, AGENTFS_ROOT, "notes"), "later"));
+    CHECK(agentfs_lookup(old, AGENTFS_ROOT, bytes("below"), &attr, &failure) != AGENTFS_CODE_OK);
+    agentfs_view_close(old);
+    OK(agentfs_close(workspace, &failure));
 }
 
 int main(int count, char **arguments) {

@@ -757,7 +757,8 @@ fn a_store_that_cannot_be_opened_is_told_and_left_alone() {
     // What it says, with the reason behind it.
     let newer = |format: &[u8]| [&format[..8], b"9", &format[9..]].concat();
     let damaged = |rows: &[u8]| [b"no database", &rows[11..]].concat();
-    let faults: [(&str, &dyn Fn(&[u8]) -> Vec<u8>, &str); 2] =
+    type Fault<'a> = &'a dyn Fn(&[u8]) -> Vec<u8>;
+    let faults: [(&str, Fault<'_>, &str); 2] =
         [("format", &newer, "the store has format 9"), ("rows.redb", &damaged, "Not a redb database")];
     for (name, fault, said) in faults {
         down();

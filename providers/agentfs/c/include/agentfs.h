@@ -189,12 +189,6 @@ typedef enum agentfs_set_xattr {
     AGENTFS_SET_XATTR_REPLACE = 3,
 } agentfs_set_xattr;
 
-// What happened; later versions may have more.
-typedef enum agentfs_event_kind {
-    // The file or directory `path` below was changed by somebody else after the base was taken.
-    AGENTFS_EVENT_KIND_LOWER_CHANGED = 1,
-} agentfs_event_kind;
-
 // A tree: a branch, or a snapshot.
 typedef struct agentfs_view agentfs_view;
 
@@ -317,7 +311,7 @@ typedef struct agentfs_stat_fs {
     uint64_t free_inodes;
 } agentfs_stat_fs;
 
-// As agentfs_on_entry, for the name of each extended attribute.
+// As agentfs_on_entry, for the name of each extended attribute, or for each path.
 typedef bool (*agentfs_on_name)(void *context, struct agentfs_bytes name);
 
 // How a store is opened: 16 bytes. All zero is the usual way.
@@ -359,19 +353,6 @@ typedef struct agentfs_branch_info {
 
 // As agentfs_on_entry, for each branch.
 typedef bool (*agentfs_on_branch)(void *context, const struct agentfs_branch_info *branch);
-
-// Something that the user should hear of: 24 bytes.
-typedef struct agentfs_event {
-    // One of `agentfs_event_kind`.
-    uint32_t kind;
-    // Zero.
-    uint32_t reserved;
-    // The path below the lower directory.
-    struct agentfs_bytes path;
-} agentfs_event;
-
-// As agentfs_on_entry, for each event.
-typedef bool (*agentfs_on_event)(void *context, const struct agentfs_event *event);
 
 #ifdef __cplusplus
 extern "C" {
@@ -602,12 +583,13 @@ int32_t agentfs_branches(struct agentfs_workspace *workspace,
                          void *context,
                          struct agentfs_failure *failure);
 
-// Shows what the user should hear of since this was asked last. Each is shown once: those behind one at which `show` answers false
-// are lost.
-int32_t agentfs_events(struct agentfs_workspace *workspace,
-                       agentfs_on_event show,
-                       void *context,
-                       struct agentfs_failure *failure);
+// Shows what somebody was found to have changed, made or removed below since the branch began, and the branch has not changed itself: paths
+// below the lower directory. The branch shows it as it is now, its snapshots cannot.
+int32_t agentfs_changed_below(struct agentfs_workspace *workspace,
+                              uint32_t branch,
+                              agentfs_on_name show,
+                              void *context,
+                              struct agentfs_failure *failure);
 
 // Removes a snapshot. Branches that grew from it are not harmed. Its space comes back in the background. BUSY as long as a view of it
 // is open.
@@ -636,263 +618,6 @@ int32_t agentfs_view_snapshot(struct agentfs_workspace *workspace,
 
 // Closes a tree: all inodes are forgotten. Null is nothing to close. Not at the same time as any other call with this handle.
 void agentfs_view_close(struct agentfs_view *view);
-
-// A sentence for a code, UTF-8, ended by a NUL, there for as long as the program; null for a number that is no code.
-const char *agentfs_code_text(int32_t code);
-
-// Makes an empty store in the directory `store`, which is made too, for a lower directory. EXISTS if there is one. Paths are
-// bytes, as the system has them.
-int32_t agentfs_create(struct agentfs_bytes store,
-                       struct agentfs_bytes lower,
-                       struct agentfs_failure *failure);
-
-// Opens a store. `options` may be null. NOT_FOUND: no store; BUSY: open elsewhere; also NEWER_FORMAT, OTHER_LOWER, CORRUPT.
-// After a crash this takes a time that does not grow with the store.
-int32_t agentfs_open(struct agentfs_bytes store,
-                     struct agentfs_bytes lower,
-                     const struct agentfs_options *options,
-                     struct agentfs_workspace **workspace,
-                     struct agentfs_failure *failure);
-
-// Takes everything to the disk and closes the store. BUSY as long as there is a view: nothing happens then. With any other answer the
-// handle is gone; an error says that what was changed last may be lost. Not at the same time as any other call with this handle.
-int32_t agentfs_close(struct agentfs_workspace *workspace,
-                      struct agentfs_failure *failure);
-
-// A snapshot of the lower directory as it is now; nothing is read or copied. Takes up to 10 ms, for a tick of the clock; a second
-// where files bear whole seconds. A label is any bytes.
-int32_t agentfs_base(struct agentfs_workspace *workspace,
-                     struct agentfs_bytes label,
-                     uint64_t *snapshot,
-                     struct agentfs_failure *failure);
-
-// A branch that begins at a snapshot, any number of times, at a cost that depends on nothing.
-int32_t agentfs_branch(struct agentfs_workspace *workspace,
-                       uint64_t from,
-                       struct agentfs_bytes label,
-                       uint32_t *branch,
-                       struct agentfs_failure *failure);
-
-// A snapshot of a branch. Every change that had returned before the call is in it, none that begins after its return is, and a
-// change that runs meanwhile is in it wholly or not at all. After an error there is none. `class_`: one of agentfs_class.
-int32_t agentfs_snapshot(struct agentfs_workspace *workspace,
-                         uint32_t branch,
-                         struct agentfs_bytes label,
-                         uint32_t class_,
-                         uint64_t *snapshot,
-                         struct agentfs_failure *failure);
-
-// Shows all snapshots, oldest first.
-int32_t agentfs_snapshots(struct agentfs_workspace *workspace,
-                          agentfs_on_snapshot show,
-                          void *context,
-                          struct agentfs_failure *failure);
-
-// Shows all branches, oldest first.
-int32_t agentfs_branches(struct agentfs_workspace *workspace,
-                         agentfs_on_branch show,
-                         void *context,
-                         struct agentfs_failure *failure);
-
-// Shows what the user should hear of since this was asked last. Each is shown once: those behind one at which `show` answers false
-// are lost.
-int32_t agentfs_events(struct agentfs_workspace *workspace,
-                       agentfs_on_event show,
-                       void *context,
-                       struct agentfs_failure *failure);
-
-// Removes a snapshot. Branches that grew from it are not harmed. Its space comes back in the background. BUSY as long as a view of it
-// is open.
-int32_t agentfs_delete_snapshot(struct agentfs_workspace *workspace,
-                                uint64_t snapshot,
-                                struct agentfs_failure *failure);
-
-// Removes a branch; its snapshots stay. BUSY as long as a view of it is open.
-int32_t agentfs_delete_branch(struct agentfs_workspace *workspace, uint32_t branch, struct agentfs_failure *failure);
-
-// Takes everything that was changed before this call to the disk.
-int32_t agentfs_sync(struct agentfs_workspace *workspace, struct agentfs_failure *failure);
-
-// A branch's tree. `access`: one of agentfs_access; BUSY if it is open to write already.
-int32_t agentfs_view_branch(struct agentfs_workspace *workspace,
-                            uint32_t branch,
-                            uint32_t access,
-                            struct agentfs_view **view,
-                            struct agentfs_failure *failure);
-
-// A snapshot's tree, to read.
-int32_t agentfs_view_snapshot(struct agentfs_workspace *workspace,
-                              uint64_t snapshot,
-                              struct agentfs_view **view,
-                              struct agentfs_failure *failure);
-
-// Closes a tree: all inodes are forgotten. Null is nothing to close. Not at the same time as any other call with this handle.
-void agentfs_view_close(struct agentfs_view *view);
-
-// What a name in a directory leads to. Counts that it is known.
-int32_t agentfs_lookup(struct agentfs_view *view,
-                       uint64_t parent,
-                       struct agentfs_bytes name,
-                       struct agentfs_attr *attr,
-                       struct agentfs_failure *failure);
-
-// Gives back `count` of the counts by which an inode is known. A file without a name goes with the last one.
-int32_t agentfs_forget(struct agentfs_view *view, uint64_t ino, uint64_t count, struct agentfs_failure *failure);
-
-// An inode's attributes.
-int32_t agentfs_getattr(struct agentfs_view *view,
-                        uint64_t ino,
-                        struct agentfs_attr *attr,
-                        struct agentfs_failure *failure);
-
-// Changes attributes, and says what they are then. `attr` may be null.
-int32_t agentfs_setattr(struct agentfs_view *view,
-                        uint64_t ino,
-                        const struct agentfs_set_attr *set,
-                        struct agentfs_attr *attr,
-                        struct agentfs_failure *failure);
-
-// Shows the names in a directory, without `.` and `..`, by rising cookie, those behind the cookie `after`; 0: all. A cookie depends on
-// the name alone as a rule, so that going on behind one in a later call misses nothing that was there all the time and shows nothing twice. Costs the
-// directory each time.
-int32_t agentfs_readdir(struct agentfs_view *view,
-                        uint64_t directory,
-                        uint64_t after,
-                        agentfs_on_entry show,
-                        void *context,
-                        struct agentfs_failure *failure);
-
-// Where a symbolic link points. `length` is what it takes; TOO_SMALL if that is more than `capacity`.
-int32_t agentfs_readlink(struct agentfs_view *view,
-                         uint64_t ino,
-                         uint8_t *buffer,
-                         size_t capacity,
-                         size_t *length,
-                         struct agentfs_failure *failure);
-
-// Makes an empty file, a directory, a pipe, a socket's name or a device node (`rdev` as `makedev` makes it, else 0). `kind`: one of
-// agentfs_kind but a link. Counts that it is known.
-int32_t agentfs_mknod(struct agentfs_view *view,
-                      uint64_t parent,
-                      struct agentfs_bytes name,
-                      uint32_t kind,
-                      struct agentfs_owner owner,
-                      uint64_t rdev,
-                      struct agentfs_attr *attr,
-                      struct agentfs_failure *failure);
-
-// Makes a symbolic link. Counts that it is known.
-int32_t agentfs_symlink(struct agentfs_view *view,
-                        uint64_t parent,
-                        struct agentfs_bytes name,
-                        struct agentfs_bytes target,
-                        struct agentfs_owner owner,
-                        struct agentfs_attr *attr,
-                        struct agentfs_failure *failure);
-
-// A regular file without a name, which goes when it is forgotten unless `agentfs_link` gives it one. Counts that it is known.
-int32_t agentfs_tmpfile(struct agentfs_view *view,
-                        struct agentfs_owner owner,
-                        struct agentfs_attr *attr,
-                        struct agentfs_failure *failure);
-
-// Gives a file one more name. Counts that it is known.
-int32_t agentfs_link(struct agentfs_view *view,
-                     uint64_t ino,
-                     uint64_t parent,
-                     struct agentfs_bytes name,
-                     struct agentfs_attr *attr,
-                     struct agentfs_failure *failure);
-
-// Removes a name of anything but a directory. What was its last name leaves a file that lives until it is forgotten.
-int32_t agentfs_unlink(struct agentfs_view *view,
-                       uint64_t parent,
-                       struct agentfs_bytes name,
-                       struct agentfs_failure *failure);
-
-// Removes an empty directory.
-int32_t agentfs_rmdir(struct agentfs_view *view,
-                      uint64_t parent,
-                      struct agentfs_bytes name,
-                      struct agentfs_failure *failure);
-
-// Renames in one step. `how`: one of agentfs_rename. A directory can take the place of an empty directory only, and cannot go into
-// itself. Inodes stay what they are.
-int32_t agentfs_rename(struct agentfs_view *view,
-                       uint64_t parent,
-                       struct agentfs_bytes name,
-                       uint64_t new_parent,
-                       struct agentfs_bytes new_name,
-                       uint32_t how,
-                       struct agentfs_failure *failure);
-
-// Reads up to `capacity` bytes. `length` is how many; fewer only at the end. Of more than 1 MiB, parts may be of different moments.
-int32_t agentfs_read(struct agentfs_view *view,
-                     uint64_t ino,
-                     uint64_t offset,
-                     uint8_t *buffer,
-                     size_t capacity,
-                     size_t *length,
-                     struct agentfs_failure *failure);
-
-// Writes all of the bytes, making the file longer if they reach beyond its end.
-int32_t agentfs_write(struct agentfs_view *view,
-                      uint64_t ino,
-                      uint64_t offset,
-                      struct agentfs_bytes bytes,
-                      struct agentfs_failure *failure);
-
-// Sets a range's space aside, or makes a hole. `how`: one of agentfs_allocate.
-int32_t agentfs_fallocate(struct agentfs_view *view,
-                          uint64_t ino,
-                          uint64_t offset,
-                          uint64_t length,
-                          uint32_t how,
-                          struct agentfs_failure *failure);
-
-// Where the next data, or the next hole, begins at or behind an offset. `what`: one of agentfs_seek.
-int32_t agentfs_seek(struct agentfs_view *view,
-                     uint64_t ino,
-                     uint64_t offset,
-                     uint32_t what,
-                     uint64_t *found,
-                     struct agentfs_failure *failure);
-
-// Waits until what was written is on the disk. So is everything else that was changed before the call.
-int32_t agentfs_fsync(struct agentfs_view *view, uint64_t ino, struct agentfs_failure *failure);
-
-// What the disk under the store, or the store's limit, has left.
-int32_t agentfs_statfs(struct agentfs_view *view, struct agentfs_stat_fs *stat, struct agentfs_failure *failure);
-
-// The value of an extended attribute. `length` is what it takes; TOO_SMALL if that is more than `capacity`.
-int32_t agentfs_getxattr(struct agentfs_view *view,
-                         uint64_t ino,
-                         struct agentfs_bytes name,
-                         uint8_t *buffer,
-                         size_t capacity,
-                         size_t *length,
-                         struct agentfs_failure *failure);
-
-// Sets an extended attribute. `how`: one of agentfs_set_xattr. Names are any bytes but NUL, up to 255; values up to 64 KiB.
-int32_t agentfs_setxattr(struct agentfs_view *view,
-                         uint64_t ino,
-                         struct agentfs_bytes name,
-                         struct agentfs_bytes value,
-                         uint32_t how,
-                         struct agentfs_failure *failure);
-
-// Shows the names of an inode's extended attributes.
-int32_t agentfs_listxattr(struct agentfs_view *view,
-                          uint64_t ino,
-                          agentfs_on_name show,
-                          void *context,
-                          struct agentfs_failure *failure);
-
-// Removes an extended attribute.
-int32_t agentfs_removexattr(struct agentfs_view *view,
-                            uint64_t ino,
-                            struct agentfs_bytes name,
-                            struct agentfs_failure *failure);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -105,14 +105,6 @@ pub enum SetXattr {
     Replace = 3,
 }
 
-/// What happened; later versions may have more.
-#[derive(Clone, Copy)]
-#[repr(C)]
-pub enum EventKind {
-    /// The file or directory `path` below was changed by somebody else after the base was taken.
-    LowerChanged = 1,
-}
-
 /// A point in time: 16 bytes.
 #[derive(Clone, Copy)]
 #[repr(C)]
@@ -264,18 +256,6 @@ pub struct BranchInfo {
     pub label: Bytes,
 }
 
-/// Something that the user should hear of: 24 bytes.
-#[derive(Clone, Copy)]
-#[repr(C)]
-pub struct Event {
-    /// One of `agentfs_event_kind`.
-    pub kind: u32,
-    /// Zero.
-    pub reserved: u32,
-    /// The path below the lower directory.
-    pub path: Bytes,
-}
-
 /// `agentfs_open`: although the lower directory is not there any more, or is another, as if everything had been removed from it.
 pub const AGENTFS_OPEN_WITHOUT_LOWER: u32 = 1;
 
@@ -298,9 +278,7 @@ pub type OnEntry = Option<unsafe extern "C" fn(context: *mut c_void, entry: *con
 pub type OnSnapshot = Option<unsafe extern "C" fn(context: *mut c_void, snapshot: *const SnapshotInfo) -> bool>;
 /// As agentfs_on_entry, for each branch.
 pub type OnBranch = Option<unsafe extern "C" fn(context: *mut c_void, branch: *const BranchInfo) -> bool>;
-/// As agentfs_on_entry, for each event.
-pub type OnEvent = Option<unsafe extern "C" fn(context: *mut c_void, event: *const Event) -> bool>;
-/// As agentfs_on_entry, for the name of each extended attribute.
+/// As agentfs_on_entry, for the name of each extended attribute, or for each path.
 pub type OnName = Option<unsafe extern "C" fn(context: *mut c_void, name: Bytes) -> bool>;
 
 #[cfg(target_pointer_width = "64")]
@@ -314,7 +292,6 @@ const _: () = {
     assert!(size_of::<StatFs>() == 24);
     assert!(size_of::<SnapshotInfo>() == 48);
     assert!(size_of::<BranchInfo>() == 24);
-    assert!(size_of::<Event>() == 24);
     assert!(size_of::<Options>() == 16);
 };
 

@@ -9,8 +9,7 @@ use ah_agentfs::{self as core, BranchId, SnapshotId};
 
 use crate::outcome::{Failure, Outcome, Stop, call};
 use crate::types::{
-    self, Access, BranchInfo, Bytes, Event, EventKind, OnBranch, OnEvent, OnSnapshot, Options, SnapshotInfo, give,
-    must_have,
+    self, Access, BranchInfo, Bytes, OnBranch, OnName, OnSnapshot, Options, SnapshotInfo, give, must_have,
 };
 use crate::view::View;
 
@@ -178,23 +177,22 @@ pub unsafe extern "C" fn agentfs_branches(
     unsafe { call(failure, work) }
 }
 
-/// Shows what the user should hear of since this was asked last. Each is shown once: those behind one at which `show` answers false
-/// are lost.
+/// Shows what somebody was found to have changed, made or removed below since the branch began, and the branch has not changed itself: paths
+/// below the lower directory. The branch shows it as it is now, its snapshots cannot.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn agentfs_events(
+pub unsafe extern "C" fn agentfs_changed_below(
     workspace: *mut Workspace,
-    show: OnEvent,
+    branch: u32,
+    show: OnName,
     context: *mut c_void,
     failure: *mut Failure,
 ) -> i32 {
     let work = || {
         let show = show.ok_or(Stop::Argument("a null pointer for a function"))?;
         // SAFETY: the header's contract: a handle that is open.
-        for event in unsafe { workspace_of(workspace)? }.inner.take_events() {
-            let core::Event::LowerChanged { path } = &event;
-            let event = Event { kind: EventKind::LowerChanged as u32, reserved: 0, path: Bytes::of(path) };
+        for path in unsafe { workspace_of(workspace)? }.inner.changed_below(core::BranchId(branch))? {
             // SAFETY: the header's contract: a function of this kind; what it is shown lives longer than the call.
-            if !unsafe { show(context, &raw const event) } {
+            if !unsafe { show(context, Bytes::of(&path)) } {
                 break;
             }
         }

@@ -19,7 +19,6 @@ _Static_assert(sizeof(agentfs_entry) == 40, "as the header says");
 _Static_assert(sizeof(agentfs_stat_fs) == 24, "as the header says");
 _Static_assert(sizeof(agentfs_snapshot_info) == 48, "as the header says");
 _Static_assert(sizeof(agentfs_branch_info) == 24, "as the header says");
-_Static_assert(sizeof(agentfs_event) == 24, "as the header says");
 _Static_assert(sizeof(agentfs_options) == 16, "as the header says");
 
 #define MIB ((size_t)1 << 20)
@@ -168,9 +167,8 @@ static bool find_snapshot(void *context, const agentfs_snapshot_info *info) {
     return true;
 }
 
-static bool count_event(void *context, const agentfs_event *event) {
-    CHECK(event->kind == AGENTFS_EVENT_KIND_LOWER_CHANGED);
-    if (event->path.length == 5 && memcmp(event->path.data, "below", 5) == 0)
+static bool count_below(void *context, agentfs_bytes path) {
+    if (path.length == 5 && memcmp(path.data, "below", 5) == 0)
         ++*(size_t *)context;
     return true;
 }
@@ -463,7 +461,7 @@ static void reopen(agentfs_bytes store, agentfs_bytes lower) {
     agentfs_view *view = NULL, *old = NULL;
     uint32_t branch = 0;
     uint64_t second = 0;
-    size_t events = 0;
+    size_t changed = 0;
     agentfs_attr attr;
 
     EXPECT(AGENTFS_CODE_OTHER_LOWER, agentfs_open(store, bytes("/"), NULL, &workspace, &failure));
@@ -483,10 +481,9 @@ static void reopen(agentfs_bytes store, agentfs_bytes lower) {
     CHECK(holds(old, look(old, AGENTFS_ROOT, "notes"), "later"));
     EXPECT(AGENTFS_CODE_DATA_LOSS, agentfs_lookup(old, AGENTFS_ROOT, bytes("below"), &attr, &failure));
     CHECK(strstr(failure.message, "below"));
-    OK(agentfs_events(workspace, count_event, &events, &failure));
-    CHECK(events == 1);
-    OK(agentfs_events(workspace, count_event, &events, &failure));
-    CHECK(events == 1);
+    OK(agentfs_changed_below(workspace, branch, count_below, &changed, &failure));
+    CHECK(changed == 1);
+    EXPECT(AGENTFS_CODE_INVALID, agentfs_changed_below(workspace, branch, NULL, NULL, &failure));
     agentfs_view_close(old);
     agentfs_view_close(view);
     OK(agentfs_close(workspace, &failure));

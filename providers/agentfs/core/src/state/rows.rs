@@ -2,7 +2,8 @@
 //!
 //! A row in a newer layer stands for that in an older one; one that was removed is there as `None`.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, btree_map};
+use std::iter::Peekable;
 use std::ops::Bound;
 use std::sync::Arc;
 
@@ -158,53 +159,70 @@ impl Layers {
 
     /// All rows that begin like this, in order.
     pub(crate) fn prefix(&self, prefix: &[u8]) -> Result<Vec<Row>> {
-        let mut all: BTreeMap<Vec<u8>, Option<Arc<[u8]>>> = BTreeMap::new();
-        for item in self.base.from(prefix)? {
-            let (row, value) = item?;
-            if !row.starts_with(prefix) {
-                break;
-            }
-            all.insert(row, Some(value.into()));
-        }
-        for table in self.frozen.iter().map(AsRef::as_ref).chain([&self.active]) {
-            for (row, value) in table.range::<[u8], _>((Bound::Included(prefix), Bound::Unbounded)) {
-                if !row.starts_with(prefix) {
-                    break;
-                }
-                all.insert(row.to_vec(), value.clone());
-            }
-        }
-        Ok(all.into_iter().filter_map(|(row, value)| Some((row, value?))).collect())
+        self.walk(prefix, prefix)?.collect()
     }
 
     /// The first row behind `after` that begins like this: for walking over much in small steps.
     pub(crate) fn next(&self, prefix: &[u8], after: &[u8]) -> Result<Option<Row>> {
-        let mut after = after.to_vec();
+        self.walk(prefix, &[after, &[0]].concat())?.next().transpose()
+    }
+
+    /// The rows from `from` on that begin like this, in order.
+    pub(crate) fn walk(&self, prefix: &[u8], from: &[u8]) -> Result<Walk<'_>> {
+        let newest_first = [Some(&self.active), self.frozen.as_deref()].into_iter().flatten();
+        let behind = (Bound::Included(from), Bound::Unbounded);
+        Ok(Walk {
+            layers: self,
+            prefix: prefix.to_vec(),
+            memory: newest_first.map(|table| table.range::<[u8], _>(behind).peekable()).collect(),
+            base: (Box::new(self.base.from(from)?) as OfBase).peekable(),
+        })
+    }
+}
+
+type OfTable<'a> = btree_map::Range<'a, Arc<[u8]>, Option<Arc<[u8]>>>;
+type OfBase = Box<dyn Iterator<Item = Result<(Vec<u8>, Vec<u8>)>>>;
+
+/// Rows in order, some of which can be passed over.
+pub(crate) struct Walk<'a> {
+    layers: &'a Layers,
+    prefix: Vec<u8>,
+    memory: Vec<Peekable<OfTable<'a>>>,
+    base: Peekable<OfBase>,
+}
+
+impl Walk<'_> {
+    /// Goes on at `from`.
+    pub(crate) fn pass_to(&mut self, from: &[u8]) -> Result<()> {
+        *self = self.layers.walk(&self.prefix, from)?;
+        Ok(())
+    }
+}
+
+impl Iterator for Walk<'_> {
+    type Item = Result<Row>;
+
+    fn next(&mut self) -> Option<Self::Item> {
         loop {
-            let range = (Bound::Excluded(after.as_slice()), Bound::Unbounded);
-            let active = self.active.range::<[u8], _>(range).next();
-            let frozen = self.frozen.as_ref().and_then(|table| table.range::<[u8], _>(range).next());
-            let mut behind = after.clone();
-            behind.push(0);
-            let base = self.base.from(&behind)?.next().transpose()?;
-            let memory = match (active, frozen) {
-                (Some(one), Some(other)) if other.0 < one.0 => Some(other),
-                (None, other) => other,
-                (one, _) => one,
-            };
-            let (row, value) = match (memory, base) {
-                (None, None) => return Ok(None),
-                (None, Some((row, value))) => (row, Some(value.into())),
-                (Some((row, _)), Some((below, value))) if below.as_slice() < &**row => (below, Some(value.into())),
-                (Some((row, value)), _) => (row.to_vec(), value.clone()),
-            };
-            if !row.starts_with(prefix) {
-                return Ok(None);
+            if let Some(Err(error)) = self.base.next_if(Result::is_err) {
+                return Some(Err(error));
             }
-            if let Some(value) = value {
-                return Ok(Some((row, value)));
+            let below = self.base.peek().and_then(|item| item.as_ref().ok()).map(|(row, _)| row.as_slice());
+            let above = self.memory.iter_mut().filter_map(|rows| rows.peek().map(|(row, _)| &***row));
+            let row = above.chain(below).min().filter(|row| row.starts_with(&self.prefix))?.to_vec();
+            // That of the newest layer counts; those below it are passed over with it.
+            let mut newest = None;
+            for rows in &mut self.memory {
+                if let Some((_, value)) = rows.next_if(|(of, _)| ***of == *row) {
+                    newest.get_or_insert_with(|| value.clone());
+                }
             }
-            after = row;
+            if let Some(Ok((_, value))) = self.base.next_if(|item| item.as_ref().is_ok_and(|(of, _)| *of == row)) {
+                newest.get_or_insert_with(|| Some(value.into()));
+            }
+            if let Some(Some(value)) = newest {
+                return Some(Ok((row, value)));
+            }
         }
     }
 }

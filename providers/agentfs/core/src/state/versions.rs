@@ -29,6 +29,8 @@ pub(crate) struct View<'a> {
 
 /// Chains longer than this are not asked line by line.
 const SHORT: usize = 8;
+/// Where rows are walked over, the versions of one from which on they are passed over, and the one that is seen is looked up.
+const MANY: usize = 8;
 
 impl Chain {
     pub(crate) fn lines(&self) -> &[(LineId, Epoch)] {
@@ -90,9 +92,29 @@ impl State {
 
     /// All rows that begin like this, as they are seen: stem and value. Rows that say that there is nothing are among them.
     pub(crate) fn all_seen(&self, prefix: &[u8], view: View<'_>) -> Result<BTreeMap<Vec<u8>, Arc<[u8]>>> {
-        let mut best: BTreeMap<Vec<u8>, (usize, Arc<[u8]>)> = BTreeMap::new();
-        for (row, value) in self.layers.prefix(prefix)? {
+        self.seen_from(prefix, prefix, view)
+    }
+
+    /// The same, from a stem on.
+    pub(crate) fn seen_from(&self, prefix: &[u8], from: &[u8], view: View<'_>) -> Result<BTreeMap<Vec<u8>, Arc<[u8]>>> {
+        let mut all = BTreeMap::new();
+        let mut rows = self.layers.walk(prefix, from)?;
+        let mut last = Vec::new();
+        // Of the last stem: how many versions there were, and the nearest of them that is seen.
+        let (mut count, mut best) = (0, None);
+        while let Some((row, value)) = rows.next().transpose()? {
             let (stem, line, epoch) = key::split(&row)?;
+            if *stem != *last {
+                (last, count, best) = (stem.to_vec(), 0, None);
+            }
+            count += 1;
+            if count == MANY {
+                if let Some(value) = self.seen(stem, view)? {
+                    all.insert(stem.to_vec(), value);
+                }
+                rows.pass_to(&key::versioned(stem, LineId::MAX, Epoch::MAX))?;
+                continue;
+            }
             let place = if line == view.line && epoch <= view.until {
                 0
             } else {
@@ -102,14 +124,12 @@ impl State {
                 }
             };
             // Epochs of one line come in rising order, so that the last of the nearest line stays.
-            match best.get(stem) {
-                Some((at, _)) if place > *at => {}
-                _ => {
-                    best.insert(stem.to_vec(), (place, value));
-                }
+            if best.is_none_or(|best| place <= best) {
+                best = Some(place);
+                all.insert(stem.to_vec(), value);
             }
         }
-        Ok(best.into_iter().map(|(stem, (_, value))| (stem, value)).collect())
+        Ok(all)
     }
 
     /// Writes a version. Blocks that nothing names any more after that are freed.

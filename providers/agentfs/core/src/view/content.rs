@@ -110,10 +110,11 @@ impl View {
         self.seen(&key::chunk(ino, index))?.map_or_else(|| Ok(Chunk::default()), |row| Chunk::decode(&row))
     }
 
-    /// The chunks that have a row, from the one at an offset on. Costs the rows of the file.
+    /// The chunks that have a row, from the one at an offset on. Costs these.
     pub(super) fn chunks_from(&self, ino: Ino, offset: u64) -> Result<BTreeSet<u64>> {
-        let rows = read_lock(&self.engine.state).all_seen(&key::stem(b'c', ino), self.view())?;
-        Ok(rows.keys().map(|stem| key::chunk_index(stem)).filter(|&index| index >= offset / CHUNK).collect())
+        let (all, first) = (key::stem(b'c', ino), key::chunk(ino, offset / CHUNK));
+        let rows = read_lock(&self.engine.state).seen_from(&all, &first, self.view())?;
+        Ok(rows.keys().map(|stem| key::chunk_index(stem)).collect())
     }
 
     /// Reads within one chunk. Bytes that are nowhere are left as they are: zeros.

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use ah_agentfs::{Class, Error, ROOT, SnapshotId};
+use ah_agentfs::{Allocate, Class, Error, ROOT, Rename, Seek, SetAttr, SnapshotId, View};
 
 use crate::{Place, at, branch, content, everything, make, snapshot};
 
@@ -149,4 +149,70 @@ fn snapshots_keep_their_names_and_order() {
     for id in ids {
         assert_eq!(everything(&workspace.view_of(id).unwrap()).len(), 1);
     }
+}
+
+/// What there is of a file of three chunks and in a directory beside it, as far as all versions of its rows are walked over for that: where data
+/// begins behind each chunk's beginning, and the names with their contents.
+type Shown = ([Option<u64>; 3], Vec<(Vec<u8>, Vec<u8>)>);
+
+fn shown(view: &View) -> Shown {
+    let (file, directory) = (at(view, "file"), at(view, "d"));
+    let data = [0, 1, 2].map(|chunk| view.seek(file, chunk << 20, Seek::Data).ok());
+    let names = view.list(directory).unwrap().into_iter().map(|entry| entry.name);
+    let mut names: Vec<_> =
+        names.map(|name| (name.clone(), content(view, &format!("d/{}", String::from_utf8(name).unwrap())))).collect();
+    names.sort();
+    (data, names)
+}
+
+#[test]
+fn what_has_many_versions_is_seen_as_it_was() {
+    let place = Place::new();
+    let workspace = place.create();
+    let branch = branch(&workspace);
+    let view = workspace.view(branch).unwrap();
+    let file = make(&view, "file", b"");
+    view.setattr(file, SetAttr { size: Some(3 << 20), ..SetAttr::default() }).unwrap();
+    let directory = view.mkdir(ROOT, b"d", crate::ME).unwrap().ino;
+    let (mut chunks, mut names) = ([false; 3], std::collections::BTreeMap::new());
+    let mut kept: Vec<(SnapshotId, Shown)> = Vec::new();
+    for round in 0..60_usize {
+        // Each of them dozens of times: a chunk comes and goes, a name is put over another, removed, made anew.
+        let chunk = round % 3;
+        chunks[chunk] = round % 5 < 3;
+        if chunks[chunk] {
+            view.write(file, (chunk as u64) << 20, &[round as u8; 5]).unwrap();
+        } else {
+            view.fallocate(file, (chunk as u64) << 20, 1 << 20, Allocate::Punch).unwrap();
+        }
+        let (made, gone) = (format!("n{}", round % 4), format!("n{}", round % 7));
+        make(&view, "new", &[round as u8; 9]);
+        view.rename(ROOT, b"new", directory, made.as_bytes(), Rename::Replace).unwrap();
+        names.insert(made.into_bytes(), vec![round as u8; 9]);
+        if round % 3 == 0 && names.remove(gone.as_bytes()).is_some() {
+            view.unlink(directory, gone.as_bytes()).unwrap();
+        }
+        // Some are in the base, some in memory.
+        if round % 25 == 20 {
+            workspace.checkpoint().unwrap();
+        }
+        let data = [0, 1, 2].map(|from| (from..3).find(|&at| chunks[at]).map(|at| (at as u64) << 20));
+        let expected = (data, names.clone().into_iter().collect());
+        assert_eq!(shown(&view), expected, "round {round}");
+        kept.push((snapshot(&workspace, branch), expected));
+    }
+    for (id, expected) in &kept {
+        assert_eq!(&shown(&workspace.view_of(*id).unwrap()), expected, "{id:?}");
+    }
+    // Those that grow from the midst see what there was then, too.
+    for (id, expected) in kept.iter().step_by(13) {
+        let view = workspace.view(workspace.branch(*id, b"").unwrap()).unwrap();
+        assert_eq!(&shown(&view), expected, "from {id:?}");
+        view.setattr(at(&view, "file"), SetAttr { size: Some(0), ..SetAttr::default() }).unwrap();
+        assert_eq!(shown(&view), ([None; 3], expected.1.clone()));
+    }
+    drop(view);
+    workspace.sync().unwrap();
+    drop(workspace);
+    place.check();
 }

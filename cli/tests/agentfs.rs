@@ -269,10 +269,9 @@ fn count_numbered(folder: &Path, context: &str) -> u64 {
     whole
 }
 
-/// As many times as usual as `AH_TEST_TIMES` says.
 #[test]
 fn killed_again_and_again_under_load_it_loses_no_snapshot() {
-    let rounds = 4 * std::env::var("AH_TEST_TIMES").map_or(1, |times| times.parse().unwrap());
+    let rounds = if support::full() { 100 } else { 10 };
     let bench = &Bench::new(User::Me);
     let branch = bench.branch("b");
     let (mut settled, mut reported) = (Vec::new(), Vec::new());

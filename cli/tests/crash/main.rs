@@ -4,7 +4,7 @@
 //! back, and nothing that is not listed is left once gc has run.
 //!
 //! All places together take minutes; by default a sample of each operation's is tried, another one each time the code
-//! changes its calls. `AH_TEST_CRASH=full` tries all.
+//! changes its calls. `AH_TEST_FULL` (`scripts/test --full`) tries all.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
@@ -30,7 +30,7 @@ fn strace() -> bool {
 
 /// A sample that has something of every kind of call.
 fn sample(points: Vec<Point>, most: usize) -> Vec<Point> {
-    if std::env::var_os("AH_TEST_CRASH").is_some_and(|value| value == "full") || points.len() <= most {
+    if support::full() || points.len() <= most {
         return points;
     }
     (0..most).map(|n| points[n * points.len() / most]).collect()

@@ -5,10 +5,9 @@ use std::time::{Duration, Instant};
 
 use crate::support::{User, World};
 
-/// How long; the bar is 30 s (`AH_TEST_TOGETHER=30`).
+/// How long; the bar is 30 s.
 fn duration() -> Duration {
-    let seconds = std::env::var("AH_TEST_TOGETHER").ok().and_then(|text| text.parse().ok()).unwrap_or(8);
-    Duration::from_secs(seconds)
+    Duration::from_secs(if crate::support::full() { 30 } else { 8 })
 }
 
 #[test]

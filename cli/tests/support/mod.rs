@@ -24,6 +24,11 @@ pub(crate) fn skip(reason: &str) {
     eprintln!("skipped: {reason}");
 }
 
+/// Whether all counts are wanted in full (`scripts/test --full`).
+pub(crate) fn full() -> bool {
+    std::env::var_os("AH_TEST_FULL").is_some()
+}
+
 /// Whether root runs the tests.
 pub(crate) fn is_root() -> bool {
     nix::unistd::geteuid().is_root()

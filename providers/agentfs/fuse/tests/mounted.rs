@@ -20,7 +20,7 @@ use ah_agentfs_fuse::{Error, Mount};
 use rustix::fs::{AtFlags, CWD, FallocateFlags, RenameFlags, Timespec, Timestamps, XattrFlags};
 use rustix::io::Errno;
 
-use common::{Child, Lab, USER, sh, unmount};
+use common::{Child, Lab, USER, full_or_tenth, sh, unmount};
 
 fn names(at: &Path) -> Vec<String> {
     let mut names: Vec<_> =
@@ -442,7 +442,7 @@ fn another_filesystem_below_is_an_empty_directory() {
 fn a_killed_host_loses_nothing_that_was_synced() {
     let Some(lab) = Lab::new() else { return };
     let place = lab.place();
-    for round in 0..3 {
+    for round in 0..full_or_tenth(30) {
         let mut host = Child::start(&lab, &place);
         for done in 0..round {
             assert_eq!(fs::read_to_string(place.join(format!("kept{done}"))).unwrap(), "synced");

@@ -1,6 +1,5 @@
-//! What others test filesystems with, on a real mount: pjdfstest, fsx with snapshots taken meanwhile, fio, stress-ng, SQLite, git and a compiler.
+//! What others test filesystems with, on a real mount: pjdfstest, fio, stress-ng, SQLite, git and a compiler. (fsx is in `fsx/`.)
 //! `scripts/setup filesystems` installs them; where one is missing its test says so and does nothing, unless `AH_TEST_REQUIRE_ALL` is set.
-//! `AH_TEST_TIMES` is how many times as much as usual they do.
 
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used)]
@@ -10,35 +9,14 @@ mod common;
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use ah_agentfs::{Class, Options, Workspace};
 use ah_agentfs_fuse::Mount;
-use rustix::process::{Pid, Signal, kill_process};
 
-use common::{Child, Lab, sh, unmount};
-
-/// How many times as much as usual is to be done.
-fn times() -> u32 {
-    std::env::var("AH_TEST_TIMES").map_or(1, |times| times.parse().unwrap())
-}
-
-/// A program that `scripts/setup filesystems` has installed, of its own or of the system's.
-fn tool(name: &str) -> Option<PathBuf> {
-    let tests = std::env::current_exe().unwrap();
-    let ours = tests.ancestors().nth(3).unwrap().join("tools/bin");
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    if let Some(tool) =
-        [ours].into_iter().chain(std::env::split_paths(&path)).map(|at| at.join(name)).find(|at| at.exists())
-    {
-        return Some(tool);
-    }
-    assert!(std::env::var_os("AH_TEST_REQUIRE_ALL").is_none(), "skipped: scripts/setup filesystems installs {name}");
-    println!("skipped: scripts/setup filesystems installs {name}");
-    None
-}
+use common::{Child, Lab, full_or_tenth, is_sound, sh, tool, unmount};
 
 /// Which of pjdfstest's cases fail at a place, and how many pass.
 fn pjdfstest(program: &Path, configuration: &Path, at: &Path) -> (BTreeSet<String>, usize) {
@@ -77,64 +55,6 @@ fn pjdfstest_finds_nothing_that_the_disk_itself_does_not_have() {
     unmount(mount);
 }
 
-/// Whether a process stands still, or has ended.
-fn at_rest(pid: Pid) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).unwrap();
-    stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with(['T', 'Z']))
-}
-
-#[test]
-fn fsx_finds_nothing_and_snapshots_have_what_there_was() {
-    let (Some(lab), Some(program)) = (Lab::new(), tool("fsx")) else { return };
-    let (workspace, mount) = lab.mount("work");
-    let branch = workspace.branches()[0].id;
-    for seed in 1..=3 {
-        let file = mount.at().join(format!("fsx{seed}"));
-        let mut fsx = Command::new(&program)
-            .args(["-q", "-N", &(5_000 * times()).to_string(), "-S", &seed.to_string(), "-P"])
-            .arg(lab.path(""))
-            .arg(&file)
-            .stdout(Stdio::null())
-            .spawn()
-            .unwrap();
-        let mut taken = Vec::new();
-        let status = loop {
-            std::thread::sleep(Duration::from_millis(100));
-            if let Some(status) = fsx.try_wait().unwrap() {
-                break status;
-            }
-            let pid = Pid::from_child(&fsx);
-            kill_process(pid, Signal::STOP).unwrap();
-            // A write that it is in comes to its end first.
-            while !at_rest(pid) {
-                std::thread::sleep(Duration::from_millis(1));
-            }
-            // What it changed in memory is brought along.
-            let there = File::open(&file).and_then(|open| open.sync_all().and_then(|()| fs::read(&file)));
-            let snapshot = workspace.snapshot(branch, b"", Class::Instant).unwrap();
-            kill_process(pid, Signal::CONT).unwrap();
-            taken.extend(there.ok().map(|bytes| (snapshot, bytes)));
-        };
-        assert!(status.success(), "fsx with seed {seed}: {status}");
-        assert!(!taken.is_empty());
-        for (snapshot, bytes) in taken {
-            let place = lab.place();
-            let view = Mount::new(workspace.view_of(snapshot).unwrap(), &place).unwrap();
-            let then = fs::read(place.join(format!("fsx{seed}"))).unwrap();
-            assert!(then == bytes, "snapshot {} has other bytes", snapshot.0);
-            unmount(view);
-            workspace.delete_snapshot(snapshot).unwrap();
-        }
-    }
-    unmount(mount);
-}
-
-/// Nothing is wrong with what lies on the disk. The store is closed.
-fn is_sound(store: &Path, lower: &Path) {
-    let report = Workspace::fsck(store, lower, false).unwrap();
-    assert!(report.problems.is_empty(), "{report:?}");
-}
-
 #[test]
 fn fio_reads_back_what_it_wrote() {
     let (Some(lab), Some(_)) = (Lab::new(), tool("fio")) else { return };
@@ -143,7 +63,7 @@ fn fio_reads_back_what_it_wrote() {
     let fio = |at: &Path, job: &str| {
         let same =
             "--name=v --nrfiles=4 --verify=crc32c --verify_fatal=1 --verify_state_save=0 --allrandrepeat=1 --minimal";
-        sh(at, &format!("fio {same} --size={}m {job} >/dev/null", 8 * times()));
+        sh(at, &format!("fio {same} --size={}m {job} >/dev/null", full_or_tenth(80)));
     };
     // What is written at random places, in blocks of all sizes, by several, is read back by each way.
     for engine in ["psync --bsrange=512-128k", "libaio --iodepth=8 --bsrange=512-128k", "mmap --bsrange=4k-128k"] {
@@ -190,7 +110,7 @@ fn stress_ng_breaks_nothing() {
     ];
     let workers: String = stressors.map(|name| format!(" --{name} 1")).concat();
     let small = "--hdd-bytes 4m --fallocate-bytes 4m --sync-file-bytes 4m --dentries 500";
-    let seconds = 10 * times();
+    let seconds = full_or_tenth(120);
     let mut stress = Command::new("bash")
         .args([
             "-ec",
@@ -251,7 +171,7 @@ fn sqlite_keeps_what_it_committed_when_the_host_is_killed() {
     for mode in ["wal", "delete"] {
         let place = lab.place();
         let mut host = Child::start(&lab, &place);
-        for _ in 0..3 * times() {
+        for _ in 0..full_or_tenth(30) {
             let mut writer = Command::new("python3")
                 .args(["-c", SQLITE, mode])
                 .current_dir(&place)
@@ -290,7 +210,7 @@ fn a_repository_is_sound_after_building_and_committing_at_once() {
     let (Some(lab), Some(_)) = (Lab::new(), tool("cc")) else { return };
     let (workspace, mount) = lab.mount("work");
     let branch = workspace.branches()[0].id;
-    let rounds = 4 * times();
+    let rounds = full_or_tenth(40);
     sh(
         mount.at(),
         "mkdir p && cd p && git init -q && git config user.name a && git config user.email a@b && git config gc.auto 0

@@ -499,13 +499,18 @@ impl World {
     }
 }
 
-/// How many cases; `AGENTFS_CASES` asks for more.
-fn cases() -> u32 {
-    std::env::var("AGENTFS_CASES").ok().and_then(|count| count.parse().ok()).unwrap_or(24)
+/// A tenth of all cases, unless `AH_TEST_FULL` (`scripts/test --full`) or `PROPTEST_CASES` says otherwise.
+fn config() -> ProptestConfig {
+    let usual = ProptestConfig::default();
+    if std::env::var_os("PROPTEST_CASES").is_some() {
+        return usual;
+    }
+    let cases = if std::env::var_os("AH_TEST_FULL").is_some() { 240 } else { 24 };
+    ProptestConfig { cases, ..usual }
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: cases(), ..ProptestConfig::default() })]
+    #![proptest_config(config())]
 
     #[test]
     fn any_operations_do_what_they_do_to_a_tree_in_memory(ops in prop::collection::vec(op(), 1..150), links: bool) {

@@ -15,6 +15,11 @@ use ah_agentfs::{Options, Workspace};
 use ah_agentfs_fuse::{Error, Mount};
 use rustix::mount::UnmountFlags;
 
+/// How many of so many are done: all if `AH_TEST_FULL` is set (`scripts/test --full`), else a tenth.
+pub(crate) fn full_or_tenth(all: u32) -> u32 {
+    if std::env::var_os("AH_TEST_FULL").is_some() { all } else { all / 10 }
+}
+
 /// An ordinary user.
 pub(crate) const USER: u32 = 65534;
 
@@ -114,11 +119,11 @@ impl Drop for Lab {
     }
 }
 
-/// `agentfs-mount` as a process of its own. Killed when it goes.
-pub(crate) struct Child(std::process::Child);
+/// A process, `agentfs-mount` for one. Killed when it goes.
+pub(crate) struct Child(pub(crate) std::process::Child);
 
 impl Child {
-    /// Starts it, and waits until it serves.
+    /// Starts `agentfs-mount`, and waits until it serves.
     pub(crate) fn start(lab: &Lab, at: &Path) -> Self {
         let mut child = Command::new(lab.program())
             .args([lab.store(), lab.lower()])
@@ -160,4 +165,25 @@ pub(crate) fn sh(at: &Path, script: &str) -> String {
     let output = Command::new("bash").args(["-ec", script]).current_dir(at).output().unwrap();
     assert!(output.status.success(), "{script}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// A program that `scripts/setup filesystems` has installed, of its own or of the system's.
+pub(crate) fn tool(name: &str) -> Option<PathBuf> {
+    let tests = std::env::current_exe().unwrap();
+    let ours = tests.ancestors().nth(3).unwrap().join("tools/bin");
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    if let Some(tool) =
+        [ours].into_iter().chain(std::env::split_paths(&path)).map(|at| at.join(name)).find(|at| at.exists())
+    {
+        return Some(tool);
+    }
+    assert!(std::env::var_os("AH_TEST_REQUIRE_ALL").is_none(), "skipped: scripts/setup filesystems installs {name}");
+    println!("skipped: scripts/setup filesystems installs {name}");
+    None
+}
+
+/// Nothing is wrong with what lies on the disk. The store is closed.
+pub(crate) fn is_sound(store: &Path, lower: &Path) {
+    let report = Workspace::fsck(store, lower, false).unwrap();
+    assert!(report.problems.is_empty(), "{report:?}");
 }

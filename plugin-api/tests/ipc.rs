@@ -561,3 +561,72 @@ fn who_is_turned_away_is_told_why() {
     let refused = ipc::offers(&ours, "it", LIMIT).unwrap_err();
     assert_eq!((refused.kind, refused.message.as_str()), (ErrorKind::ResourceExhausted, "enough"));
 }
+
+#[test]
+fn a_call_at_the_last_moment_is_answered_or_was_not_sent() {
+    static MADE: AtomicU32 = AtomicU32::new(0);
+    let scene = Scene::new();
+    let patience = Duration::from_millis(20);
+    let timing = ipc::Timing { idle: Some(patience), ..ipc::Timing::default() };
+    let mut provider = Trivial::new("trivial");
+    provider.before = |_, cx| {
+        MADE.fetch_add(1, Ordering::SeqCst);
+        // Nobody has gone away.
+        cx.check_cancelled().unwrap();
+    };
+    let (mut answered, mut unsent) = (0, 0);
+    for n in 0..150_u64 {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        std::thread::scope(|scope| {
+            let server = scope.spawn(|| ipc::serve_within(&theirs, &provider, timing));
+            let (client, description) = Client::open(ours, "the test server", None, LIMIT).unwrap();
+            let remote = Remote::new(Told(client), description);
+            // Before, at, and after the end.
+            std::thread::sleep(patience - Duration::from_millis(1) + Duration::from_micros(n % 30 * 100));
+            match remote.list(&scene.place(), &ListRequest {}, &Context::quiet()) {
+                Ok(_) => answered += 1,
+                Err(error) => {
+                    assert_eq!(error.message, "unsent");
+                    unsent += 1;
+                }
+            }
+            drop(remote);
+            server.join().unwrap().unwrap();
+        });
+    }
+    assert_eq!(MADE.load(Ordering::SeqCst), answered);
+    assert!(answered > 0 && unsent > 0, "{answered} answered, {unsent} not sent");
+}
+
+/// Tells calls that were not sent from others.
+struct Told(Client);
+
+impl ah_plugin_api::wire::Caller for Told {
+    fn call(
+        &self,
+        op: ah_plugin_api::wire::Op,
+        request: &[u8],
+        fds: &[std::os::fd::BorrowedFd<'_>],
+        cx: &Context<'_>,
+    ) -> Result<Vec<u8>> {
+        let answer = self.0.call_if_open(LIMIT, op, request, fds, cx)?;
+        answer.ok_or_else(|| Error::new(ErrorKind::Unavailable, "unsent"))
+    }
+}
+
+#[derive(serde::Serialize)]
+struct Call {
+    number: u64,
+    op: &'static str,
+    #[serde(with = "serde_bytes")]
+    request: Vec<u8>,
+}
+
+#[test]
+fn who_calls_while_a_call_runs_breaks_the_protocol_whether_it_looks_or_not() {
+    let hello = frame(1, &encode(&Hello { version: ipc::VERSION, from_the_future: "x" }).unwrap());
+    let call = frame(2, &encode(&Call { number: 1, op: "list", request: Vec::new() }).unwrap());
+    let (ended, said) = converse(&[hello.as_slice(), &call, &call].concat());
+    assert_eq!(ended.unwrap_err().message, "one call after the other");
+    assert!(String::from_utf8_lossy(&said).contains("one call after the other"));
+}

@@ -128,7 +128,7 @@ impl Client {
         Ok(Ongoing { client: self, stream: Some(stream), number: turn.number, reusable: false })
     }
 
-    /// The outcome of a call, or what broke the connection.
+    /// The outcome of a call, or what broke the connection. None if that was closed before the call was whole at the other side.
     fn talk(
         &self,
         turn: &Ongoing<'_>,
@@ -136,14 +136,15 @@ impl Client {
         fds: &[BorrowedFd<'_>],
         limit: Duration,
         cx: &Context<'_>,
-    ) -> Result<Result<Vec<u8>>, FrameError> {
+    ) -> Result<Option<Result<Vec<u8>>>, FrameError> {
         let observer = cx.observer();
         let socket = turn.stream.as_ref().map(AsFd::as_fd).ok_or(FrameError::Closed)?;
         // If the other side refuses the call it may have said why, and closed before it was read to the end.
         let written = frame::write(socket, Kind::Call, call, fds);
         if let Err(e) = written {
             return match frame::read(socket, MAX_ANSWER, Some(TICK)) {
-                Ok(Frame { kind: Kind::Error, payload, .. }) => Ok(Err(failure(&payload))),
+                Ok(Frame { kind: Kind::Error, payload, .. }) => Ok(Some(Err(failure(&payload)))),
+                Ok(_) | Err(_) if matches!(e, FrameError::Closed) => Ok(None),
                 Ok(_) | Err(_) => Err(e),
             };
         }
@@ -168,8 +169,8 @@ impl Client {
             let frame = frame::read(socket, MAX_ANSWER, None)?;
             (silent, before) = (Duration::ZERO, Instant::now());
             match frame.kind {
-                Kind::Answer => return Ok(Ok(frame.payload)),
-                Kind::Error => return Ok(Err(failure(&frame.payload))),
+                Kind::Answer => return Ok(Some(Ok(frame.payload))),
+                Kind::Error => return Ok(Some(Err(failure(&frame.payload)))),
                 Kind::Progress => {
                     if let Ok(progress) = wire::decode::<Progress>(&frame.payload) {
                         observer.progress(&progress);
@@ -219,6 +220,23 @@ impl Client {
         fds: &[BorrowedFd<'_>],
         cx: &Context<'_>,
     ) -> Result<Vec<u8>> {
+        let gone = || Error::new(ErrorKind::Unavailable, format!("{} ended before its operation {op}", self.what));
+        self.call_if_open(limit, op, request, fds, cx)?.ok_or_else(gone)
+    }
+
+    /// As [`Client::call_within`]. None if the other side has closed the connection before it had the whole call: then nothing of it was done, and it
+    /// can be made again by another connection.
+    ///
+    /// # Errors
+    /// As [`Caller::call`].
+    pub fn call_if_open(
+        &self,
+        limit: Duration,
+        op: Op,
+        request: &[u8],
+        fds: &[BorrowedFd<'_>],
+        cx: &Context<'_>,
+    ) -> Result<Option<Vec<u8>>> {
         let mut turn = self.begin(cx)?;
         let call = match wire::encode(&CallOut { number: turn.number, op: op.as_str(), request }) {
             Ok(call) if frame::fits(&call, MAX_REQUEST).is_ok() => call,
@@ -230,10 +248,11 @@ impl Client {
             }
         };
         match self.talk(&turn, &call, fds, limit, cx) {
-            Ok(result) => {
+            Ok(Some(result)) => {
                 turn.reusable = true;
-                result
+                result.map(Some)
             }
+            Ok(None) => Ok(None),
             Err(error) => {
                 drop(turn);
                 let what = &self.what;

@@ -20,6 +20,8 @@ use crate::wire::MAX_FDS;
 const HEADER: usize = 8;
 /// Payloads are read in pieces, so that a frame that promises much and holds little costs little.
 const PIECE: usize = 256 << 10;
+/// What is said while a call runs is shorter.
+const SMALL: usize = 1024;
 
 /// Kinds of frames; numbers that this side does not know are no error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -112,15 +114,14 @@ pub(super) fn read(socket: BorrowedFd<'_>, limit: u32, wait: Option<Duration>) -
     let mut fds = Vec::new();
     let mut have = 0;
     while have < HEADER {
-        match (have, wait) {
-            (0, None) => ready(socket, PollFlags::POLLIN, None).map(drop)?,
-            (0, Some(wait)) if !ready(socket, PollFlags::POLLIN, Some(wait))? => return Err(FrameError::Waited),
-            (0, Some(_)) => {}
-            _ if !ready(socket, PollFlags::POLLIN, Some(PAUSE))? => return Err(FrameError::Paused),
-            _ => {}
-        }
         match receive(socket, &mut header[have..], &mut fds)? {
-            None => {}
+            None => match (have, wait) {
+                (0, None) => ready(socket, PollFlags::POLLIN, None).map(drop)?,
+                (0, Some(wait)) if !ready(socket, PollFlags::POLLIN, Some(wait))? => return Err(FrameError::Waited),
+                (0, Some(_)) => {}
+                _ if !ready(socket, PollFlags::POLLIN, Some(PAUSE))? => return Err(FrameError::Paused),
+                _ => {}
+            },
             Some(0) if have == 0 => return Err(FrameError::Closed),
             Some(0) => return Err(FrameError::CutOff),
             Some(more) => have += more,
@@ -144,21 +145,38 @@ pub(super) fn read(socket: BorrowedFd<'_>, limit: u32, wait: Option<Duration>) -
 fn payload(socket: BorrowedFd<'_>, length: usize) -> Result<Vec<u8>, FrameError> {
     let mut payload = Vec::new();
     while payload.len() < length {
-        if !ready(socket, PollFlags::POLLIN, Some(PAUSE))? {
-            return Err(FrameError::Paused);
-        }
         let have = payload.len();
         payload.resize(length.min(have + PIECE), 0);
         // Without room for control messages the kernel closes descriptors that do not belong here.
         let got = match rustix::net::recv(socket, &mut payload[have..], RecvFlags::DONTWAIT) {
             Ok((0, _)) | Err(Errno::CONNRESET) => return Err(FrameError::CutOff),
             Ok((got, _)) => got,
+            Err(Errno::AGAIN) if !ready(socket, PollFlags::POLLIN, Some(PAUSE))? => return Err(FrameError::Paused),
             Err(Errno::AGAIN | Errno::INTR) => 0,
             Err(e) => return Err(e.into()),
         };
         payload.truncate(have + got);
     }
     Ok(payload)
+}
+
+/// Of which kind the next frame is, if that much of it has come that reading it does not wait; nothing is taken out of the socket. Of a frame
+/// with a payload of more than [`SMALL`] none.
+pub(super) fn next(socket: BorrowedFd<'_>) -> Result<Option<Kind>, FrameError> {
+    let mut bytes = [0_u8; HEADER + SMALL];
+    let have = match rustix::net::recv(socket, &mut bytes, RecvFlags::DONTWAIT | RecvFlags::PEEK) {
+        Ok((0, _)) | Err(Errno::CONNRESET) => return Err(FrameError::Closed),
+        Ok((have, _)) => have,
+        Err(Errno::AGAIN | Errno::INTR) => return Ok(None),
+        Err(e) => return Err(e.into()),
+    };
+    let [a, b, c, d, kind, ..] = bytes;
+    let whole = HEADER.saturating_add(u32::from_le_bytes([a, b, c, d]) as usize);
+    if have >= HEADER && have >= whole {
+        return Ok(Some(Kind::of(kind)));
+    }
+    // What is there hides the end behind it.
+    if ready(socket, PollFlags::empty(), Some(Duration::ZERO))? { Err(FrameError::Closed) } else { Ok(None) }
 }
 
 /// Receives into `buffer`, and descriptors that come along. `None`: nothing there after all.
@@ -400,6 +418,24 @@ mod tests {
             assert_eq!(read(ours.as_fd(), LIMIT, Some(PAUSE)).unwrap().payload, [7; 1000]);
         }
         assert!(matches!(read(ours.as_fd(), LIMIT, Some(PAUSE)), Err(FrameError::Closed)));
+    }
+
+    #[test]
+    fn what_comes_next_is_told_once_it_is_whole() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let bytes = bytes_of(3, &[7; 100]);
+        for byte in &bytes {
+            assert_eq!(next(ours.as_fd()).unwrap(), None);
+            theirs.write_all(&[*byte]).unwrap();
+        }
+        assert_eq!(next(ours.as_fd()).unwrap(), Some(Kind::Cancel));
+        assert_eq!(read(ours.as_fd(), LIMIT, Some(Duration::ZERO)).unwrap().payload, [7; 100]);
+        assert_eq!(next(ours.as_fd()).unwrap(), None);
+        // A piece does not hide that nobody is there any more.
+        theirs.write_all(&bytes[..50]).unwrap();
+        assert_eq!(next(ours.as_fd()).unwrap(), None);
+        drop(theirs);
+        assert!(matches!(next(ours.as_fd()), Err(FrameError::Closed)));
     }
 
     #[test]

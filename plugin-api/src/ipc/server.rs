@@ -3,7 +3,6 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -25,7 +24,8 @@ const MAX_LOG: usize = 4096;
 pub struct Timing {
     /// For the first word.
     pub hello: Duration,
-    /// For the next call, while none runs; none: for ever.
+    /// For the next call, while none runs; none: for ever. A call that comes at the last moment is answered, or whoever makes it is told that it
+    /// was not sent.
     pub idle: Option<Duration>,
 }
 
@@ -54,8 +54,15 @@ pub trait Offered {
 /// # Errors
 /// What the client did that is against the protocol. That it went away is none.
 pub fn serve(stream: &UnixStream, provider: &dyn Provider) -> Result<()> {
+    serve_within(stream, provider, Timing::default())
+}
+
+/// As [`serve`], but waits only so long.
+///
+/// # Errors
+/// As there.
+pub fn serve_within(stream: &UnixStream, provider: &dyn Provider, timing: Timing) -> Result<()> {
     let socket = stream.as_fd();
-    let timing = Timing::default();
     let greeted = hear_hello(socket, timing).and_then(|hello| match hello {
         Some(_) => describe(socket, provider).map(Some),
         None => Ok(None),
@@ -94,42 +101,46 @@ pub fn serve_one_of(stream: &UnixStream, offered: &dyn Offered, timing: Timing) 
     }
 }
 
-/// Answers calls until the client goes away.
+/// Answers calls until the client goes away. One thread does it all: while a call runs, whoever asks whether it shall stop looks what the client
+/// has said meanwhile.
 fn converse(socket: BorrowedFd<'_>, provider: &dyn Provider, timing: Timing) -> Result<()> {
-    let connection = &Connection {
+    let connection = Connection {
         socket,
         writing: Mutex::new(()),
+        listening: Mutex::new(()),
         began: Instant::now(),
         last_write: AtomicU64::new(0),
         gone: AtomicBool::new(false),
-        busy: AtomicBool::new(false),
+        closing: AtomicBool::new(false),
+        offence: Mutex::new(None),
         cancelled: AtomicU64::new(0),
     };
-    let (sender, calls) = sync_channel(1);
-    std::thread::scope(|scope| {
-        let reading = std::thread::Builder::new().name("reader".to_owned()).spawn_scoped(scope, move || {
-            // Ends with `sender`, and that ends the loop below.
-            let end = connection.listen(&sender, timing.idle);
-            connection.gone.store(true, Ordering::Relaxed);
-            end
-        });
-        let reader = match reading {
-            Ok(reader) => reader,
-            Err(e) => return refuse(socket, Error::from_io("cannot start a thread for a client", &e)),
-        };
-        for (call, fds) in calls {
-            if connection.answer(provider, &call, fds).is_err() {
-                break;
+    while !connection.gone.load(Ordering::Relaxed) {
+        let idle = timing.idle.filter(|_| !connection.closing.load(Ordering::Relaxed));
+        let Frame { kind, payload, fds } = match frame::read(socket, MAX_REQUEST, idle) {
+            Err(FrameError::Waited) => {
+                // What has been sent is read still, and nothing can be sent from now on.
+                connection.closing.store(true, Ordering::Relaxed);
+                let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Read);
+                continue;
             }
+            Err(FrameError::Closed | FrameError::CutOff | FrameError::Socket(_)) => break,
+            Err(error) => return refuse(socket, error.into()),
+            Ok(frame) => frame,
+        };
+        let heard = match kind {
+            Kind::Call => wire::decode::<CallIn>(&payload).map(Some),
+            kind => connection.hear(kind, &payload).map(|()| None),
+        };
+        match heard {
+            Ok(None) => {}
+            Ok(Some(call)) if connection.answer(provider, &call, fds).is_err() => break,
+            Ok(Some(_)) => {}
+            Err(error) => return refuse(socket, error),
         }
-        // Wakes the reader if it is not the one who ended.
-        let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Read);
-        match reader.join() {
-            Ok(Ok(())) => Ok(()),
-            Ok(Err(error)) => refuse(socket, error),
-            Err(_) => refuse(socket, Error::new(ErrorKind::Internal, "reading from a client panicked")),
-        }
-    })
+    }
+    let offence = connection.offence.into_inner().unwrap_or_else(PoisonError::into_inner);
+    offence.map_or(Ok(()), |error| refuse(socket, error))
 }
 
 /// None if the client went away without a word.
@@ -174,44 +185,57 @@ struct Connection<'a> {
     socket: BorrowedFd<'a>,
     /// Held while a frame is written.
     writing: Mutex<()>,
+    /// Held while it is looked what the client says during a call.
+    listening: Mutex<()>,
     began: Instant,
     /// Milliseconds after `began`.
     last_write: AtomicU64,
+    /// The client went away, or broke the protocol.
     gone: AtomicBool,
-    /// Whether a call runs.
-    busy: AtomicBool,
+    /// Nothing is heard of it any more, since it was silent for too long.
+    closing: AtomicBool,
+    offence: Mutex<Option<Error>>,
     /// Calls up to this number shall stop.
     cancelled: AtomicU64,
 }
 
 impl Connection<'_> {
-    /// Reads until the client goes away or breaks the protocol.
-    fn listen(&self, calls: &SyncSender<(CallIn, Vec<OwnedFd>)>, idle: Option<Duration>) -> Result<()> {
-        loop {
-            let Frame { kind, payload, fds } = match frame::read(self.socket, MAX_REQUEST, idle) {
-                Err(FrameError::Waited) if self.busy.load(Ordering::Acquire) => continue,
-                Err(FrameError::Waited) => return Ok(()),
-                Err(FrameError::Closed | FrameError::CutOff | FrameError::Socket(_)) => return Ok(()),
-                other => other?,
+    /// What a client says that is no call.
+    fn hear(&self, kind: Kind, payload: &[u8]) -> Result<()> {
+        match kind {
+            Kind::Cancel => {
+                let Cancel { number } = wire::decode(payload)?;
+                self.cancelled.fetch_max(number, Ordering::Relaxed);
+                Ok(())
+            }
+            Kind::Unknown(_) => Ok(()),
+            Kind::Call => Err(Error::new(ErrorKind::InvalidArgument, "one call after the other")),
+            Kind::Hello | Kind::Progress | Kind::Log | Kind::Alive | Kind::Answer | Kind::Error => {
+                Err(Error::new(ErrorKind::InvalidArgument, "a client does not say that"))
+            }
+        }
+    }
+
+    /// Takes note of what the client has said since its call began. Never waits.
+    fn listen(&self) {
+        let Ok(_alone) = self.listening.try_lock() else { return };
+        while !self.gone.load(Ordering::Relaxed) && !self.closing.load(Ordering::Relaxed) {
+            let heard = match frame::next(self.socket) {
+                Ok(None) => return,
+                Ok(Some(_)) => frame::read(self.socket, MAX_REQUEST, None),
+                Err(error) => Err(error),
             };
-            match kind {
-                Kind::Call => {
-                    let call = wire::decode::<CallIn>(&payload)?;
-                    if self.busy.swap(true, Ordering::AcqRel) {
-                        return Err(Error::new(ErrorKind::InvalidArgument, "one call after the other"));
-                    }
-                    if calls.send((call, fds)).is_err() {
-                        return Ok(());
-                    }
+            let offence = match heard {
+                Ok(Frame { kind, payload, .. }) => self.hear(kind, &payload).err(),
+                Err(FrameError::Closed | FrameError::CutOff | FrameError::Socket(_)) => {
+                    self.gone.store(true, Ordering::Relaxed);
+                    return;
                 }
-                Kind::Cancel => {
-                    let Cancel { number } = wire::decode(&payload)?;
-                    self.cancelled.fetch_max(number, Ordering::Relaxed);
-                }
-                Kind::Unknown(_) => {}
-                Kind::Hello | Kind::Progress | Kind::Log | Kind::Alive | Kind::Answer | Kind::Error => {
-                    return Err(Error::new(ErrorKind::InvalidArgument, "a client does not say that"));
-                }
+                Err(error) => Some(error.into()),
+            };
+            if let Some(offence) = offence {
+                *self.offence.lock().unwrap_or_else(PoisonError::into_inner) = Some(offence);
+                self.gone.store(true, Ordering::Relaxed);
             }
         }
     }
@@ -224,8 +248,8 @@ impl Connection<'_> {
             Ok(_) => Ok(answer),
             Err(e) => Err(Error::from(e).context(format!("the answer to {op} is too large"))),
         });
-        // The client may call again as soon as it has the answer.
-        self.busy.store(false, Ordering::Release);
+        // It may call again as soon as it has the answer, and not before.
+        self.listen();
         let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
         match result {
             Ok(answer) => frame::write(self.socket, Kind::Answer, &answer, &[]),
@@ -266,6 +290,7 @@ impl Observer for CallObserver<'_> {
         if u128::from(silent) >= ALIVE.as_millis() {
             connection.say(Kind::Alive, &[]);
         }
+        connection.listen();
         connection.gone.load(Ordering::Relaxed) || connection.cancelled.load(Ordering::Relaxed) >= self.number
     }
 

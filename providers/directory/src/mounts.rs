@@ -3,12 +3,15 @@
 //! Format: proc(5), `/proc/pid/mountinfo`.
 
 use std::ffi::OsString;
+use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
 
 use ah_plugin_api::{Omission, OmitReason, RelPath};
-use rustix::fs::OFlags;
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::fs::{AtFlags, OFlags, StatxFlags};
 
 use crate::{look, mount_of, open_beneath};
 
@@ -96,6 +99,37 @@ impl Mounts {
         found.dedup_by(|a, b| a.path == b.path);
         found
     }
+}
+
+/// The mount table of this process, kept until the kernel says that something was mounted or unmounted: `/proc/self/mountinfo` can be polled for that (proc(5)).
+#[derive(Debug, Default)]
+pub struct KeptMounts(Mutex<Option<(File, Mounts)>>);
+
+impl KeptMounts {
+    /// As [`Mounts::below`].
+    #[must_use]
+    pub fn below(&self, dir: impl AsFd) -> Vec<Omission> {
+        let dir = dir.as_fd();
+        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if !kept.as_ref().is_some_and(|(table, _)| is_unchanged(table)) {
+            // In this order: what is mounted while it is read is told of when it is looked at next.
+            *kept = File::open("/proc/self/mountinfo").ok().map(|table| (table, Mounts::read()));
+        }
+        // What is mounted on what does not change without notice; where that is may, by a rename.
+        let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+        let none = rustix::fs::statx(dir, "", flags, StatxFlags::MNT_ID).is_ok_and(|stat| {
+            let known = StatxFlags::from_bits_retain(stat.stx_mask).contains(StatxFlags::MNT_ID);
+            known && kept.as_ref().is_some_and(|(_, all)| all.iter().all(|mount| mount.parent != stat.stx_mnt_id))
+        });
+        drop(kept);
+        if none { Vec::new() } else { Mounts::read().below(dir) }
+    }
+}
+
+/// Whether nothing was mounted or unmounted since that was asked last, or the file was opened.
+fn is_unchanged(table: &File) -> bool {
+    let mut polled = [PollFd::new(table, PollFlags::PRI)];
+    rustix::event::poll(&mut polled, Some(&Timespec::default())).is_ok_and(|changed| changed == 0)
 }
 
 fn is_mount_point(dir: impl AsFd, rel: &RelPath, id: u64) -> bool {

@@ -153,6 +153,11 @@ impl Workspace {
         self.engine.branch(from.0, label).map(BranchId)
     }
 
+    /// The number of the branch that is made next, if no base is taken before.
+    pub fn next_branch(&self) -> BranchId {
+        BranchId(read_lock(&self.engine.state).next_line)
+    }
+
     /// A snapshot of a branch, at a cost that depends on nothing but the changes of the last milliseconds. Every change that had
     /// returned before the call is in it, none that begins after its return is, and a change that runs meanwhile is in it
     /// wholly or not at all. After an error there is none.
@@ -210,6 +215,16 @@ impl Workspace {
     /// Takes everything that was changed before this call to the disk.
     pub fn sync(&self) -> Result<()> {
         self.engine.sync()
+    }
+
+    /// Writes everything that was changed before this call down, so that it survives the death of this process.
+    pub fn flush(&self) -> Result<()> {
+        self.engine.flush().map(drop)
+    }
+
+    /// Bytes of contents that were written since the last sync, or before it and are being taken to the disk at this moment.
+    pub fn unsynced(&self) -> u64 {
+        self.engine.segments.unsynced()
     }
 
     /// Moves rows from the log to the base; happens by itself in the background when the log is long.

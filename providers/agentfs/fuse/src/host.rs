@@ -21,7 +21,7 @@ use fuser::{
 };
 use rustix::fs::{FallocateFlags, Mode, XattrFlags};
 
-use crate::watch::Watch;
+use crate::watch::{Tree, Watch};
 use crate::words::{attributes, device, errno, file_type, kind, set_time};
 
 /// How long the kernel may keep what it was told: a year.
@@ -47,7 +47,7 @@ const ACL: &[u8] = b"system.posix_acl_";
 
 /// The kernel's side of a tree.
 pub(crate) struct Host {
-    view: Arc<View>,
+    view: Arc<Tree>,
     /// Of a snapshot, none: that shows nothing that was changed below.
     watch: Option<Arc<Watch>>,
     /// Closed when all is over: nobody need be told any more.
@@ -64,9 +64,14 @@ pub(crate) struct Host {
 
 impl Host {
     /// `watch` comes with an end that is closed with the host.
-    pub(crate) fn new(view: Arc<View>, watch: Option<(Arc<Watch>, UnixStream)>, root: Ino, stale: Sender<Ino>) -> Self {
+    pub(crate) fn new(view: Arc<Tree>, watch: Option<(Arc<Watch>, UnixStream)>, root: Ino, stale: Sender<Ino>) -> Self {
         let (watch, _end) = watch.unzip();
         Self { view, watch, _end, root, lists: Mutex::default(), plain: Mutex::default(), stale }
+    }
+
+    /// Whoever is there before the tree waits for it.
+    fn view(&self) -> &View {
+        self.view.wait()
     }
 
     /// What was asked of an inode. If it is not there any more, the kernel is to ask again before the next one opens it.
@@ -81,7 +86,7 @@ impl Host {
     /// Before anything is said of what is in a directory: the kernel is told when that is not true any more.
     fn watch(&self, directory: Ino) {
         if let Some(watch) = &self.watch {
-            watch.begin(&self.view, directory);
+            watch.begin(self.view(), directory);
         }
     }
 
@@ -93,7 +98,7 @@ impl Host {
     /// Who owns what is made in a directory, and with which permissions.
     fn owner(&self, request: &Request, parent: Ino, mode: u32, kind: Kind) -> Result<Owner> {
         let set_gid = Mode::SGID.bits();
-        let above = self.view.getattr(parent)?;
+        let above = self.view().getattr(parent)?;
         let mut owner = Owner { mode: mode & 0o7777, uid: request.uid(), gid: request.gid() };
         if above.mode & set_gid != 0 {
             owner.gid = above.gid;
@@ -107,23 +112,23 @@ impl Host {
     fn make(&self, request: &Request, parent: Ino, name: &OsStr, mode: u32, rdev: u32) -> Result<Attr> {
         let kind = kind(mode).ok_or(Error::Invalid("not a kind of file"))?;
         let owner = self.owner(request, parent, mode, kind)?;
-        self.view.mknod(parent, name.as_bytes(), kind, owner, device(rdev))
+        self.view().mknod(parent, name.as_bytes(), kind, owner, device(rdev))
     }
 
     /// Takes away what lets a file run with more than its caller's rights, since somebody changes it: set-id bits, unless they
     /// may keep them, and capabilities.
     fn strip(&self, ino: Ino, set_ids: bool) -> Result<()> {
         if set_ids {
-            let attr = self.view.getattr(ino)?;
+            let attr = self.view().getattr(ino)?;
             let mode = stripped(attr.mode);
             if attr.kind == Kind::File && mode != attr.mode {
-                self.view.setattr(ino, SetAttr { mode: Some(mode), ..SetAttr::default() })?;
+                self.view().setattr(ino, SetAttr { mode: Some(mode), ..SetAttr::default() })?;
             }
         }
         if lock(&self.plain).contains(&ino) {
             return Ok(());
         }
-        match self.view.removexattr(ino, CAPABILITY) {
+        match self.view().removexattr(ino, CAPABILITY) {
             Ok(()) | Err(Error::NoAttribute) => drop(lock(&self.plain).insert(ino)),
             Err(error) => return Err(error),
         }
@@ -132,7 +137,7 @@ impl Host {
 
     fn set_attributes(&self, request: &Request, ino: Ino, mut set: SetAttr) -> Result<Attr> {
         if set.uid.is_some() || set.gid.is_some() {
-            let attr = self.view.getattr(ino)?;
+            let attr = self.view().getattr(ino)?;
             if attr.kind != Kind::Directory {
                 set.mode = Some(stripped(set.mode.unwrap_or(attr.mode)));
             }
@@ -141,7 +146,7 @@ impl Host {
         if set.size.is_some() {
             self.strip(ino, request.uid() != 0)?;
         }
-        self.view.setattr(ino, set)
+        self.view().setattr(ino, set)
     }
 
     /// All names of a directory: as they were when its reading began, if they are remembered still. A list of any time goes on rightly behind
@@ -153,7 +158,7 @@ impl Host {
             return Ok(names.clone());
         }
         self.watch(directory);
-        let names = Arc::new(self.view.list(directory)?);
+        let names = Arc::new(self.view().list(directory)?);
         let mut lists = lock(&self.lists);
         lists.retain(|(of, _)| *of != directory);
         lists.push_back((directory, names.clone()));
@@ -166,14 +171,14 @@ impl Host {
     /// What a directory's entry leads to, counted as known, and how long that may be kept. What cannot be looked up, as a file that was
     /// changed below, is still a name there: not counted and not to be kept, so that it is asked for again, and answered with the error.
     fn looked_up(&self, directory: Ino, entry: &DirEntry) -> (FileAttr, Duration) {
-        match self.view.lookup(directory, &entry.name) {
+        match self.view().lookup(directory, &entry.name) {
             Ok(attr) => (attributes(&attr), FOREVER),
             Err(_) => (bare(entry.ino, file_type(entry.kind)), NEVER),
         }
     }
 
     fn forget_one(&self, ino: Ino, count: u64) {
-        self.view.forget(ino, count);
+        self.view().forget(ino, count);
         lock(&self.plain).remove(&ino);
     }
 
@@ -187,7 +192,7 @@ impl Host {
             _ if flags == FallocateFlags::ZERO_RANGE => (length, Allocate::Zero),
             // Zeros up to the end, which stays.
             _ if flags == FallocateFlags::ZERO_RANGE | keep => {
-                let size = self.view.getattr(ino)?.size;
+                let size = self.view().getattr(ino)?.size;
                 let within = size.saturating_sub(offset).min(length);
                 if within == 0 {
                     return Ok(());
@@ -197,7 +202,7 @@ impl Host {
             _ => return Err(Error::Unsupported),
         };
         self.strip(ino, false)?;
-        self.view.fallocate(ino, offset, length, how)
+        self.view().fallocate(ino, offset, length, how)
     }
 }
 
@@ -294,7 +299,7 @@ impl Filesystem for Host {
 
     fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         self.watch(parent.0);
-        match self.view.lookup(parent.0, name.as_bytes()) {
+        match self.view().lookup(parent.0, name.as_bytes()) {
             // That there is nothing may be kept as well: an inode of number 0 says so.
             Err(Error::NotFound) => {
                 reply.entry(&FOREVER, &bare(0, FileType::RegularFile), GENERATION);
@@ -308,7 +313,7 @@ impl Filesystem for Host {
     }
 
     fn getattr(&self, _: &Request, ino: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
-        attr(reply, self.view.getattr(ino.0).map(|attr| self.told(attr)));
+        attr(reply, self.view().getattr(ino.0).map(|attr| self.told(attr)));
     }
 
     fn setattr(
@@ -335,7 +340,7 @@ impl Filesystem for Host {
     }
 
     fn readlink(&self, _: &Request, ino: INodeNo, reply: ReplyData) {
-        match self.asked(ino, self.view.readlink(ino.0)) {
+        match self.asked(ino, self.view().readlink(ino.0)) {
             Ok(target) => reply.data(&target),
             Err(error) => reply.error(errno(&error)),
         }
@@ -352,21 +357,21 @@ impl Filesystem for Host {
 
     fn mkdir(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, _: u32, reply: ReplyEntry) {
         let owner = self.owner(request, parent.0, mode, Kind::Directory);
-        entry(reply, owner.and_then(|owner| self.view.mkdir(parent.0, name.as_bytes(), owner)));
+        entry(reply, owner.and_then(|owner| self.view().mkdir(parent.0, name.as_bytes(), owner)));
     }
 
     fn unlink(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        empty(reply, self.view.unlink(parent.0, name.as_bytes()));
+        empty(reply, self.view().unlink(parent.0, name.as_bytes()));
     }
 
     fn rmdir(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        empty(reply, self.view.rmdir(parent.0, name.as_bytes()));
+        empty(reply, self.view().rmdir(parent.0, name.as_bytes()));
     }
 
     fn symlink(&self, request: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
         let owner = self.owner(request, parent.0, 0o777, Kind::Symlink);
         let target = target.as_os_str().as_bytes();
-        entry(reply, owner.and_then(|owner| self.view.symlink(parent.0, name.as_bytes(), target, owner)));
+        entry(reply, owner.and_then(|owner| self.view().symlink(parent.0, name.as_bytes(), target, owner)));
     }
 
     fn rename(
@@ -385,11 +390,11 @@ impl Filesystem for Host {
             RenameFlags::RENAME_EXCHANGE => Rename::Exchange,
             _ => return reply.error(Errno::EINVAL),
         };
-        empty(reply, self.view.rename(parent.0, name.as_bytes(), new_parent.0, new_name.as_bytes(), how));
+        empty(reply, self.view().rename(parent.0, name.as_bytes(), new_parent.0, new_name.as_bytes(), how));
     }
 
     fn link(&self, _: &Request, ino: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        entry(reply, self.view.link(ino.0, parent.0, name.as_bytes()));
+        entry(reply, self.view().link(ino.0, parent.0, name.as_bytes()));
     }
 
     /// Refused for good: from then on the kernel opens files without a message.
@@ -412,7 +417,7 @@ impl Filesystem for Host {
         _: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        match self.asked(ino, self.view.read(ino.0, offset, size as usize)) {
+        match self.asked(ino, self.view().read(ino.0, offset, size as usize)) {
             Ok(bytes) => reply.data(&bytes),
             Err(error) => reply.error(errno(&error)),
         }
@@ -431,7 +436,7 @@ impl Filesystem for Host {
         reply: ReplyWrite,
     ) {
         let strip = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
-        match self.asked(ino, self.strip(ino.0, strip).and_then(|()| self.view.write(ino.0, offset, data))) {
+        match self.asked(ino, self.strip(ino.0, strip).and_then(|()| self.view().write(ino.0, offset, data))) {
             Ok(written) => reply.written(written as u32),
             Err(error) => reply.error(errno(&error)),
         }
@@ -443,11 +448,11 @@ impl Filesystem for Host {
     }
 
     fn fsync(&self, _: &Request, ino: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
-        empty(reply, self.view.fsync(ino.0));
+        empty(reply, self.view().fsync(ino.0));
     }
 
     fn fsyncdir(&self, _: &Request, ino: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
-        empty(reply, self.view.fsync(ino.0));
+        empty(reply, self.view().fsync(ino.0));
     }
 
     fn readdir(&self, _: &Request, ino: INodeNo, _: FileHandle, offset: u64, mut reply: ReplyDirectory) {
@@ -470,7 +475,7 @@ impl Filesystem for Host {
     }
 
     fn readdirplus(&self, _: &Request, ino: INodeNo, _: FileHandle, offset: u64, mut reply: ReplyDirectoryPlus) {
-        let (names, own) = match self.names(ino.0, offset).and_then(|names| Ok((names, self.view.getattr(ino.0)?))) {
+        let (names, own) = match self.names(ino.0, offset).and_then(|names| Ok((names, self.view().getattr(ino.0)?))) {
             Ok(both) => both,
             Err(error) => return reply.error(errno(&error)),
         };
@@ -487,7 +492,7 @@ impl Filesystem for Host {
             if reply.add(attr.ino, entry.cookie, OsStr::from_bytes(&entry.name), &keep, &attr, GENERATION) {
                 // It did not fit, so the kernel will not give it back.
                 if keep == FOREVER {
-                    self.view.forget(attr.ino.0, 1);
+                    self.view().forget(attr.ino.0, 1);
                 }
                 break;
             }
@@ -496,7 +501,7 @@ impl Filesystem for Host {
     }
 
     fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
-        match self.view.statfs() {
+        match self.view().statfs() {
             Ok(stat) => {
                 let (total, free) = (stat.total / 4096, stat.free / 4096);
                 reply.statfs(total, free, free, stat.free_inodes, stat.free_inodes, 4096, 255, 4096);
@@ -519,18 +524,18 @@ impl Filesystem for Host {
         if name == CAPABILITY {
             lock(&self.plain).remove(&ino.0);
         }
-        empty(reply, self.view.setxattr(ino.0, name, value, how));
+        empty(reply, self.view().setxattr(ino.0, name, value, how));
     }
 
     fn getxattr(&self, _: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
         if name.as_bytes().starts_with(ACL) {
             return reply.error(Errno::EOPNOTSUPP);
         }
-        value(reply, size, self.view.getxattr(ino.0, name.as_bytes()));
+        value(reply, size, self.view().getxattr(ino.0, name.as_bytes()));
     }
 
     fn listxattr(&self, _: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
-        let names = self.view.listxattr(ino.0).map(|mut names| {
+        let names = self.view().listxattr(ino.0).map(|mut names| {
             names.retain(|name| !name.starts_with(ACL));
             names.into_iter().flat_map(|name| name.into_iter().chain([0])).collect()
         });
@@ -541,7 +546,7 @@ impl Filesystem for Host {
         if name.as_bytes().starts_with(ACL) {
             return reply.error(Errno::EOPNOTSUPP);
         }
-        empty(reply, self.view.removexattr(ino.0, name.as_bytes()));
+        empty(reply, self.view().removexattr(ino.0, name.as_bytes()));
     }
 
     fn fallocate(
@@ -561,7 +566,7 @@ impl Filesystem for Host {
         // The kernel asks only for these two.
         let what = if whence == SEEK_DATA { Seek::Data } else { Seek::Hole };
         let Ok(from) = u64::try_from(offset) else { return reply.error(Errno::ENXIO) };
-        match self.view.seek(ino.0, from, what) {
+        match self.view().seek(ino.0, from, what) {
             Ok(at) => reply.offset(at as i64),
             Err(error) => reply.error(errno(&error)),
         }

@@ -24,4 +24,4 @@ mod mount;
 mod watch;
 mod words;
 
-pub use mount::{Error, Face, Mount, Result, available, clear_dead};
+pub use mount::{Error, Face, Mount, Placed, Result, Spare, available, clear_dead};

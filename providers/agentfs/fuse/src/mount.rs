@@ -2,20 +2,23 @@
 
 use std::fs::OpenOptions;
 use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
+use std::sync::mpsc::channel;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use ah_agentfs::{Ino, ROOT, View};
 use fuser::{BackgroundSession, Config, INodeNo, MountOption, Session, SessionACL};
+use rustix::fs::{AtFlags, StatxFlags};
 use rustix::io::Errno;
-use rustix::mount::UnmountFlags;
+use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, UnmountFlags};
 
 use crate::host::Host;
-use crate::watch::{self, Watch};
+use crate::watch::{self, Tree, Watch};
 
 /// The result of everything here.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -72,6 +75,7 @@ pub enum Error {
 #[derive(Debug)]
 pub struct Mount {
     at: PathBuf,
+    device: (u32, u32),
     /// `None` once it has ended.
     session: Option<BackgroundSession>,
     /// Ends with the session; the tree is given back when both have.
@@ -103,51 +107,33 @@ impl Mount {
     /// As [`Mount::new`], known by `face`.
     pub fn with_face(view: View, at: &Path, face: &Face) -> Result<Self> {
         let failed = |source| Error::Io { what: "mount at", at: at.to_owned(), source };
-        let root = rustix::process::geteuid().is_root();
         let at = at.canonicalize().map_err(failed)?;
         if std::fs::read_dir(&at).map_err(failed)?.next().is_some() {
             return Err(Error::NotEmpty(at));
         }
         available()?;
-        let mut config = Config::default();
-        config.mount_options = vec![
-            MountOption::FSName(face.source.clone()),
-            MountOption::Subtype("agentfs".into()),
-            MountOption::DefaultPermissions,
-            MountOption::NoSuid,
-            MountOption::NoDev,
-            if view.is_snapshot() { MountOption::RO } else { MountOption::RW },
-        ];
-        config.acl = if root { SessionACL::All } else { SessionACL::Owner };
-        // Some wait for the disk while others answer.
-        config.n_threads = Some(std::thread::available_parallelism().map_or(4, |cores| cores.get().clamp(4, 16)));
-        config.clone_fd = true;
-        let (stale, replaced) = std::sync::mpsc::channel();
-        let watch = if view.is_snapshot() { None } else { Watch::new().ok() };
-        let (view, watch) = (Arc::new(view), watch.map(Arc::new));
-        let (end, until) = UnixStream::pair().map_err(failed)?;
-        let (seen, heard) = (Arc::downgrade(&view), watch.as_ref().map(Arc::downgrade));
-        let session =
-            Session::new(Host::new(view, watch.zip(Some(end)), face.root, stale), &at, &config).map_err(failed)?;
-        let watcher = match heard {
-            Some(watch) => {
-                let kernel = session.notifier();
-                let listen = move || watch::listen(&watch, &until, &seen, &kernel);
-                Some(std::thread::Builder::new().name("watch".into()).spawn(listen).map_err(failed)?)
-            }
-            None => None,
-        };
-        let kernel = session.notifier();
-        // In a thread of its own: the kernel may wait for an answer before it takes this. Ends with the host.
-        let teller = std::thread::Builder::new().name("stale".into()).spawn(move || {
-            for ino in replaced {
-                // Attributes only; opening looks at them. What it does not know any more needs nothing.
-                let _ = kernel.inval_inode(INodeNo(ino), -1, 0);
-            }
+        let writable = !view.is_snapshot();
+        let served = Served::begin(face, writable, |host, mut config| {
+            config.mount_options = vec![
+                MountOption::FSName(face.source.clone()),
+                MountOption::Subtype("agentfs".into()),
+                MountOption::DefaultPermissions,
+                MountOption::NoSuid,
+                MountOption::NoDev,
+                if writable { MountOption::RW } else { MountOption::RO },
+            ];
+            Session::new(host, &at, &config)
         });
-        teller.map_err(failed)?;
-        let session = session.spawn().map_err(failed)?;
-        Ok(Self { at, session: Some(session), watcher })
+        let served = served.map_err(failed)?;
+        let device = device(rustix::fs::CWD, &at, AtFlags::empty()).map_err(failed);
+        let mut mount = served.show(view, at);
+        mount.device = device?;
+        Ok(mount)
+    }
+
+    /// The number of the device that its files are on.
+    pub fn device(&self) -> (u32, u32) {
+        self.device
     }
 
     /// Where it is.
@@ -208,6 +194,125 @@ impl Drop for Mount {
     fn drop(&mut self) {
         self.detach();
     }
+}
+
+/// All that takes time of a mount, made ready: the filesystem, whose kernel's side has been greeted, with the threads that serve it. It is nowhere yet and shows no tree. Dropped,
+/// it is gone.
+pub struct Spare {
+    mount: OwnedFd,
+    served: Served,
+}
+
+impl Spare {
+    /// One for a branch. Only root can have it, on Linux 5.2 or newer.
+    pub fn new(face: &Face) -> Result<Self> {
+        let failed = |source| Error::Io { what: "make a mount ready for", at: PathBuf::from(&face.source), source };
+        let mut mount = None;
+        let served = Served::begin(face, true, |host, config| {
+            let device = OpenOptions::new().read(true).write(true).open("/dev/fuse")?;
+            let filesystem = rustix::mount::fsopen("fuse", FsOpenFlags::FSOPEN_CLOEXEC)?;
+            let set = |key: &str, value: &str| rustix::mount::fsconfig_set_string(&filesystem, key, value);
+            set("source", &face.source)?;
+            set("fd", &device.as_raw_fd().to_string())?;
+            set("rootmode", "40000")?;
+            set("user_id", &rustix::process::geteuid().as_raw().to_string())?;
+            set("group_id", &rustix::process::getegid().as_raw().to_string())?;
+            for flag in ["default_permissions", "allow_other"] {
+                rustix::mount::fsconfig_set_flag(&filesystem, flag)?;
+            }
+            rustix::mount::fsconfig_create(&filesystem)?;
+            let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
+            mount = Some(rustix::mount::fsmount(&filesystem, FsMountFlags::FSMOUNT_CLOEXEC, attributes)?);
+            Session::from_fd(host, device.into(), config.acl, config)
+        });
+        let served = served.map_err(failed)?;
+        let mount = mount.ok_or_else(|| failed(io::ErrorKind::Other.into()))?;
+        Ok(Self { mount, served })
+    }
+
+    /// Puts it at an empty directory that the caller has just made, to be given its tree at once.
+    pub fn place(self, at: &Path) -> Result<Placed> {
+        let failed = |source| Error::Io { what: "mount at", at: at.to_owned(), source };
+        let at = at.canonicalize().map_err(failed)?;
+        let device = device(&self.mount, Path::new(""), AtFlags::EMPTY_PATH).map_err(failed)?;
+        let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
+        rustix::mount::move_mount(&self.mount, "", rustix::fs::CWD, &at, flags)
+            .map_err(|errno| failed(errno.into()))?;
+        Ok(Placed { at, device, served: self.served })
+    }
+}
+
+/// A mount in its place, of which whoever comes by waits for the tree.
+pub struct Placed {
+    at: PathBuf,
+    device: (u32, u32),
+    served: Served,
+}
+
+impl Placed {
+    /// The mount, with its tree.
+    pub fn show(self, view: View) -> Mount {
+        let mut mount = self.served.show(view, self.at);
+        mount.device = self.device;
+        mount
+    }
+}
+
+/// What serves a mount.
+struct Served {
+    tree: Arc<Tree>,
+    session: BackgroundSession,
+    watcher: Option<JoinHandle<()>>,
+}
+
+impl Served {
+    /// `start` mounts, and greets the kernel.
+    fn begin(
+        face: &Face,
+        writable: bool,
+        start: impl FnOnce(Host, Config) -> io::Result<Session<Host>>,
+    ) -> io::Result<Self> {
+        let mut config = Config::default();
+        config.acl = if rustix::process::geteuid().is_root() { SessionACL::All } else { SessionACL::Owner };
+        // Some wait for the disk while others answer.
+        config.n_threads = Some(std::thread::available_parallelism().map_or(4, |cores| cores.get().clamp(4, 16)));
+        config.clone_fd = true;
+        let (stale, replaced) = channel();
+        let watch = if writable { Watch::new().ok().map(Arc::new) } else { None };
+        let (end, until) = UnixStream::pair()?;
+        let (tree, heard) = (Arc::new(Tree::new()), watch.as_ref().map(Arc::downgrade));
+        let session = start(Host::new(Arc::clone(&tree), watch.zip(Some(end)), face.root, stale), config)?;
+        let watcher = match heard {
+            Some(watch) => {
+                let (seen, kernel) = (Arc::downgrade(&tree), session.notifier());
+                let listen = move || watch::listen(&watch, &until, &seen, &kernel);
+                Some(std::thread::Builder::new().name("watch".into()).spawn(listen)?)
+            }
+            None => None,
+        };
+        let kernel = session.notifier();
+        // In a thread of its own: the kernel may wait for an answer before it takes this. Ends with the host.
+        std::thread::Builder::new().name("stale".into()).spawn(move || {
+            for ino in replaced {
+                // Attributes only; opening looks at them. What it does not know any more needs nothing.
+                let _ = kernel.inval_inode(INodeNo(ino), -1, 0);
+            }
+        })?;
+        Ok(Self { tree, session: session.spawn()?, watcher })
+    }
+
+    fn show(self, view: View, at: PathBuf) -> Mount {
+        // Nobody else gives it one.
+        let _ = self.tree.set(view);
+        Mount { at, device: (0, 0), session: Some(self.session), watcher: self.watcher }
+    }
+}
+
+/// By what the kernel has: no message to who serves it.
+fn device(dir: impl AsFd, path: &Path, flags: AtFlags) -> io::Result<(u32, u32)> {
+    let flags = flags | AtFlags::STATX_DONT_SYNC | AtFlags::SYMLINK_NOFOLLOW;
+    let stat = rustix::fs::statx(dir, path, flags, StatxFlags::TYPE)?;
+    Ok((stat.stx_dev_major, stat.stx_dev_minor))
 }
 
 /// Whether this user can mount here; if not, the error names what is missing.

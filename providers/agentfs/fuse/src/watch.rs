@@ -171,8 +171,11 @@ impl Drop for Watch {
     }
 }
 
+/// A tree that comes when it is mounted, or before.
+pub(crate) type Tree = OnceLock<View>;
+
 /// Tells the kernel what happens, until the other end of `until` is closed.
-pub(crate) fn listen(watch: &Weak<Watch>, until: &UnixStream, view: &Weak<View>, kernel: &Notifier) {
+pub(crate) fn listen(watch: &Weak<Watch>, until: &UnixStream, tree: &Weak<Tree>, kernel: &Notifier) {
     let Some(inotify) = watch.upgrade().and_then(|watch| watch.inotify.try_clone().ok()) else { return };
     let mut again: VecDeque<(Instant, Happened)> = VecDeque::new();
     loop {
@@ -187,10 +190,12 @@ pub(crate) fn listen(watch: &Weak<Watch>, until: &UnixStream, view: &Weak<View>,
         if has_more {
             std::thread::sleep(TOGETHER);
         }
-        let (Some(watch), Some(view)) = (watch.upgrade(), view.upgrade()) else { return };
+        let (Some(watch), Some(tree)) = (watch.upgrade(), tree.upgrade()) else { return };
+        // Nothing is watched before it is there.
+        let Some(view) = tree.get() else { continue };
         let tell = |happened: &Happened, settled| {
             let pending = RefCell::default();
-            Teller { watch: &watch, view: &view, kernel, until, settled, pending }.tell(happened);
+            Teller { watch: &watch, view, kernel, until, settled, pending }.tell(happened);
         };
         if has_more {
             let mut happened = Happened::default();

@@ -65,31 +65,37 @@ impl Shelf {
     /// # Errors
     /// `FailedPrecondition` if the store's snapshots are of another home's trees; those of the system.
     pub(crate) fn make(store: &Dir, home: Option<&Path>) -> Result<Self> {
-        let fitting = |shelf: Self| match shelf.home.as_deref() == home {
-            true => Ok(shelf),
-            false => Err(Error::new(
-                ErrorKind::FailedPrecondition,
-                "the snapshots that were taken of this workspace before are of another AgentFS tree",
-            )
-            .with_hint("ah agent fs snapshots shows them; `ah agent fs rm` them first")),
-        };
         if let Some(shelf) = Self::of(store)? {
-            return fitting(shelf);
+            return shelf.fits(home);
         }
         let shelf = Self { key: random()?, home: home.map(Path::to_owned) };
-        let home = home.map_or(b"".as_slice(), |home| home.as_os_str().as_bytes());
-        if home.contains(&b'\n') {
+        let last = home.map_or(b"".as_slice(), |home| home.as_os_str().as_bytes());
+        if last.contains(&b'\n') {
             return Err(Error::new(
                 ErrorKind::Unsupported,
                 "AgentFS keeps nothing in a folder with a line break in its name",
             ));
         }
-        let text = [FIRST_LINE.as_bytes(), b"\n", shelf.key.as_bytes(), b"\n", home, b"\n"].concat();
+        let text = [FIRST_LINE.as_bytes(), b"\n", shelf.key.as_bytes(), b"\n", last, b"\n"].concat();
         if write(store, SHELF, &text, false)? {
             return Ok(shelf);
         }
         // Somebody else was quicker.
-        Self::of(store)?.map_or_else(|| Err(Error::new(ErrorKind::Busy, "the store is being removed")), fitting)
+        let removed = || Err(Error::new(ErrorKind::Busy, "the store is being removed"));
+        Self::of(store)?.map_or_else(removed, |shelf| shelf.fits(home))
+    }
+
+    /// It, if its snapshots are of a tree in `home`, or one of its own.
+    ///
+    /// # Errors
+    /// `FailedPrecondition` if not.
+    pub(crate) fn fits(self, home: Option<&Path>) -> Result<Self> {
+        if self.home.as_deref() == home {
+            return Ok(self);
+        }
+        let message = "the snapshots that were taken of this workspace before are of another AgentFS tree";
+        Err(Error::new(ErrorKind::FailedPrecondition, message)
+            .with_hint("ah agent fs snapshots shows them; `ah agent fs rm` them first"))
     }
 }
 

@@ -1,6 +1,8 @@
 //! The contract, as `ah` calls it: what can be said from here is, the rest is the service's.
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 
 use ah_plugin_api::wire::Remote;
@@ -10,6 +12,9 @@ use ah_plugin_api::{
     ReadDirRequest, ReadRequest, ReclaimRequest, Reclaimed, Result, Snapshot, SnapshotRef, SnapshotRequest,
     UnmountRequest, View, WritableClone,
 };
+
+use rustix::fs::{AtFlags, StatxFlags};
+use rustix::io::Errno;
 
 use crate::home::{Shelf, Shown};
 use crate::probe;
@@ -53,9 +58,23 @@ pub(crate) fn description() -> Description {
     Description { name, version, rank: Some(200), filesystems: BTreeSet::new(), capabilities }
 }
 
-/// Whether what the service has mounted can be seen from here: this process may be in another mount namespace.
-fn is_seen(path: &Path) -> bool {
-    Dir::open(path).and_then(|dir| Shown::around(&dir)).is_ok_and(|shown| shown.is_some())
+/// Makes the store the workspace's, or finds that it is.
+fn shelve(place: &Place<'_>) -> Result<Shelf> {
+    let shown = Shown::around(place.need_workspace()?)?;
+    Shelf::make(place.store, shown.as_ref().map(|(shown, _)| shown.home.as_path()))
+}
+
+/// Whether what the service has mounted can be seen from here: this process may be in another mount namespace. A folder that was just made for it is on
+/// another device then than the one that it was made in. Asks the kernel for what it has, and not the service once more.
+fn is_seen(target: &Dir, path: &Path) -> bool {
+    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
+    let device = |dir: BorrowedFd<'_>, name: &OsStr, more: AtFlags| {
+        let stat = rustix::fs::statx(dir, name, flags | more, StatxFlags::TYPE)?;
+        Ok::<_, Errno>((stat.stx_dev_major, stat.stx_dev_minor))
+    };
+    let around = device(target.as_fd(), OsStr::new(""), AtFlags::EMPTY_PATH);
+    let there = device(target.as_fd(), path.file_name().unwrap_or_default(), AtFlags::empty());
+    matches!((around, there), (Ok(around), Ok(there)) if around != there)
 }
 
 fn unseen() -> Error {
@@ -82,9 +101,11 @@ impl Provider for AgentFsProvider {
 
     fn snapshot(&self, place: &Place<'_>, request: &SnapshotRequest, cx: &Context<'_>) -> Result<Snapshot> {
         cx.check_cancelled()?;
-        let shown = Shown::around(place.need_workspace()?)?;
-        Shelf::make(place.store, shown.as_ref().map(|(shown, _)| shown.home.as_path()))?;
-        self.service.snapshot(place, request, cx)
+        if Shelf::of(place.store)?.is_none() {
+            shelve(place)?;
+        }
+        // The service looks whether the store is the workspace's. Where it is not, that is to be said, whatever became of the service.
+        self.service.snapshot(place, request, cx).or_else(|error| shelve(place).and(Err(error)))
     }
 
     fn sync(&self, place: &Place<'_>, request: &SnapshotRef, cx: &Context<'_>) -> Result<Done> {
@@ -112,7 +133,7 @@ impl Provider for AgentFsProvider {
 
     fn mount(&self, place: &Place<'_>, request: &MountRequest, cx: &Context<'_>) -> Result<View> {
         let view = self.service.mount(place, request, cx)?;
-        if is_seen(&view.path) {
+        if is_seen(place.need_target()?, &view.path) {
             return Ok(view);
         }
         self.service.unmount(place, &UnmountRequest { view: view.reference }, cx)?;
@@ -125,7 +146,7 @@ impl Provider for AgentFsProvider {
 
     fn clone_snapshot(&self, place: &Place<'_>, request: &CloneRequest, cx: &Context<'_>) -> Result<WritableClone> {
         let clone = self.service.clone_snapshot(place, request, cx)?;
-        if is_seen(&clone.path) {
+        if is_seen(place.need_target()?, &clone.path) {
             return Ok(clone);
         }
         self.service.destroy(place, &DestroyRequest::Clone(clone.reference), cx)?;

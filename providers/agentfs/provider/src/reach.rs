@@ -45,11 +45,25 @@ impl Caller for Reach {
             };
         };
         let home = shelf.home.unwrap_or_else(|| store.path().to_owned());
-        self.client(&home, cx)?.call_within(SILENCE, op, request, fds, cx)
+        loop {
+            let client = self.client(&home, cx)?;
+            // One that has ended meanwhile, before it had heard all of this, has not begun with it.
+            if let Some(answer) = client.call_if_open(SILENCE, op, request, fds, cx)? {
+                return Ok(answer);
+            }
+            self.forget(&home, &client);
+        }
     }
 }
 
 impl Reach {
+    fn forget(&self, home: &Path, gone: &Arc<Client>) {
+        let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
+        if clients.get(home).is_some_and(|client| Arc::ptr_eq(client, gone)) {
+            clients.remove(home);
+        }
+    }
+
     fn client(&self, home: &Path, cx: &Context<'_>) -> Result<Arc<Client>> {
         let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(client) = clients.get(home).filter(|client| client.is_open()) {

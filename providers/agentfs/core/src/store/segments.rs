@@ -29,6 +29,8 @@ pub(crate) struct Segments {
     next: AtomicU64,
     open: Mutex<Open>,
     dirty: Mutex<BTreeSet<u64>>,
+    /// Bytes that were written into them and are not on the disk.
+    unsynced: AtomicU64,
     /// Whether one may have been made whose name is not on the disk.
     names: AtomicBool,
     /// Those that were removed since the store was opened. Their numbers do not come again.
@@ -88,6 +90,7 @@ impl Segments {
             next: AtomicU64::new(next.unwrap_or(behind)),
             open: Mutex::default(),
             dirty: Mutex::new(dirty),
+            unsynced: AtomicU64::new(0),
             names: AtomicBool::new(true),
             removed: Mutex::default(),
             pending: Mutex::default(),
@@ -174,6 +177,7 @@ impl Segments {
         let written = self.file(segment, true)?.write_all_at(bytes, at);
         // Only now, since a sync that runs meanwhile takes the note away. After an error some of it may be there.
         lock(&self.dirty).insert(segment);
+        self.unsynced.fetch_add(bytes.len() as u64, Ordering::Relaxed);
         written.map_err(Error::io("writing a segment"))
     }
 
@@ -212,11 +216,24 @@ impl Segments {
         lock(&self.dirty).insert(segment);
     }
 
+    /// Bytes that were written and not synced yet.
+    pub(crate) fn unsynced(&self) -> u64 {
+        self.unsynced.load(Ordering::Relaxed)
+    }
+
     /// Takes everything that was written to the disk. If that did not take something, `failed` is set: what it has is not known then.
     pub(crate) fn sync(&self, failed: &AtomicBool) -> Result<()> {
+        // First: what is counted here has left its note.
+        let written = self.unsynced();
         let dirty = std::mem::take(&mut *lock(&self.dirty));
         let names = self.names.swap(false, Ordering::SeqCst);
-        self.sync_files(&dirty, names, failed).inspect_err(|_| {
+        let synced = self.sync_files(&dirty, names, failed);
+        if synced.is_ok() {
+            // Two may sync at once, and count the same.
+            let rest = |unsynced: u64| Some(unsynced.saturating_sub(written));
+            let _ = self.unsynced.fetch_update(Ordering::Relaxed, Ordering::Relaxed, rest);
+        }
+        synced.inspect_err(|_| {
             lock(&self.dirty).extend(&dirty);
             self.names.fetch_or(names, Ordering::SeqCst);
         })

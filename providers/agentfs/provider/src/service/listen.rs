@@ -23,6 +23,8 @@ use crate::home;
 
 /// With nothing mounted and nobody connected, it ends after that time.
 const IDLE: Duration = Duration::from_secs(30);
+/// A caller that asks for nothing for so long is hung up on: it calls again when it needs to.
+const SILENT: Duration = Duration::from_secs(10);
 /// How often it is looked at whether it shall end.
 const TICK: Duration = Duration::from_millis(500);
 /// So long one that is about to end is waited for.
@@ -58,6 +60,8 @@ pub fn start(home: &Path) -> Result<ExitCode> {
     let mut child = Command::new(std::env::current_exe().map_err(|e| failed(&e))?)
         .arg("--serve")
         .arg(home)
+        // Or each mount would begin with looking for it.
+        .env("FUSERMOUNT_PATH", "fusermount3")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(log)
@@ -148,6 +152,7 @@ fn say_ready() -> rustix::io::Result<()> {
 
 fn serve(listener: &UnixListener, service: &Service, stop: &std::sync::atomic::AtomicBool) {
     let connections = AtomicUsize::new(0);
+    let timing = ipc::Timing { idle: Some(SILENT), ..ipc::Timing::default() };
     let mut needed = Instant::now();
     std::thread::scope(|scope| {
         let mut streams: Vec<std::sync::Weak<UnixStream>> = Vec::new();
@@ -172,7 +177,7 @@ fn serve(listener: &UnixListener, service: &Service, stop: &std::sync::atomic::A
                 let work = move || {
                     if is_mine(&stream) {
                         // What the client did against the protocol it has been told.
-                        let _ = ipc::serve(&stream, service);
+                        let _ = ipc::serve_within(&stream, service, timing);
                     }
                     connections.fetch_sub(1, Ordering::Relaxed);
                 };

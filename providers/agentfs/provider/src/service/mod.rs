@@ -3,6 +3,7 @@
 //! - [`Service`] implements the contract; `listen` is its socket, and when it ends.
 //! - `opened` opens the tree and finds snapshots in it; `standing` is what should be mounted, `mounted` what is, `stand_in` what is
 //!   in a branch's place while it is not.
+//! - `behind` does what nobody waits for: it takes a new branch to the disk, and makes the mount of the next one.
 //! - `git` gives a new branch its own copies of what Git changes in place.
 //! - `diff` asks the tree what changed; `below` tells what somebody changed in the directory that was branched.
 //! - `record` is what travels with snapshots and branches, `tree` reads snapshots by paths.
@@ -10,6 +11,7 @@
 //! **After a kill**, or the machine's: what is in the tree says which branches there are and where; files in `views` say it of views. They are
 //! mounted again when the service starts, before it answers anybody.
 
+mod behind;
 mod below;
 mod diff;
 mod git;
@@ -32,12 +34,13 @@ use ah_plugin_api::{
     ReadDirRequest, ReadRequest, ReclaimRequest, Reclaimed, Reference, Result, Snapshot, SnapshotRef, SnapshotRequest,
     UnmountRequest, View, WritableClone,
 };
+use ah_provider_directory::KeptMounts;
 
 use crate::home::{self, Shelf, Shown};
 use mounted::{What, make_folder, remove_folder};
 use opened::{Known, Open};
 use record::{PlaceLabel, SnapshotLabel};
-use standing::names_in;
+use standing::{Grown, names_in};
 
 pub use listen::{run, start};
 
@@ -58,6 +61,7 @@ pub struct Service {
     closed: Mutex<Option<Error>>,
     /// Held by who opens it: that can be done once at a time.
     opening: Mutex<()>,
+    mounts: KeptMounts,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -165,24 +169,26 @@ impl Provider for Service {
         let workspace = place.need_workspace()?;
         let shelf =
             Shelf::of(place.store)?.ok_or_else(|| Error::new(ErrorKind::InvalidArgument, "a store without a shelf"))?;
-        let (open, branch) = match Shown::around(workspace)? {
-            None => (self.for_lower(workspace)?, None),
-            Some(_) => {
-                let (open, _) = self.need(place.store)?;
-                let branch = lock(&open.mounted).branch_at(&self.path, workspace)?;
-                let within = || {
-                    Error::new(
-                        ErrorKind::FailedPrecondition,
-                        "only a branch as a whole is captured, and this is none of this home's",
-                    )
-                };
-                (open, Some(branch.ok_or_else(within)?))
+        let here = match self.current() {
+            Some(open) => {
+                lock(&open.mounted).branch_at(&self.path, workspace)?.map(|branch| (Arc::clone(&open), branch))
+            }
+            None => None,
+        };
+        let (shelf, open, branch) = match here {
+            Some((open, branch)) => (shelf.fits(Some(&self.path))?, open, Some(branch)),
+            None if Shown::around(workspace)?.is_none() => (shelf.fits(None)?, self.for_lower(workspace)?, None),
+            None => {
+                return Err(Error::new(
+                    ErrorKind::FailedPrecondition,
+                    "only a branch as a whole is captured, and this is none of this home's",
+                ));
             }
         };
         let _taking = open.taking.read().unwrap_or_else(PoisonError::into_inner);
         // The caller may be gone by now.
         cx.check_cancelled()?;
-        let label = SnapshotLabel::new(&shelf.key, request, workspace);
+        let label = SnapshotLabel::new(&shelf.key, request, workspace, self.mounts.below(workspace));
         let bytes = label.encode()?;
         let key = (shelf.key, request.id.clone());
         {
@@ -214,6 +220,10 @@ impl Provider for Service {
             Ok(number) => {
                 known.insert(key, Known { number: Some(number), label: label.clone() });
                 drop(known);
+                if branch.is_none() {
+                    // A branch is what that is taken for.
+                    open.behind.begin(None);
+                }
                 let mut snapshot = label.snapshot(open.is_durable(number), true)?;
                 snapshot.changed_below =
                     branch.and_then(|branch| below::changed(open.tree.newly_changed_below(branch, number).ok()?));
@@ -354,17 +364,22 @@ impl Provider for Service {
         let target = place.need_target()?;
         let (number, label) = open.find(&shelf, &request.snapshot)?;
         let cannot = |e: &ah_agentfs::Error| fail("cannot make a branch", e);
-        let (at, branch) = self.grow(&open, &shelf, number, target, &request.name)?;
-        let made = Dir::open(&at)
-            .and_then(|dir| ah_repository::own(&dir, label.repository.as_ref(), cx))
-            .and_then(|notes| git::take_over(&at, cx).map(|()| notes))
-            .and_then(|notes| patiently(cx, || open.tree.sync()).map_err(|e| cannot(&e)).map(|()| notes))
+        let Grown { at, branch, beneath, has_git } = self.grow(&open, &shelf, number, target, &request.name)?;
+        let furnish = || {
+            let notes = ah_repository::own(&Dir::open(&at)?, label.repository.as_ref(), cx)?;
+            git::take_over(&at, cx)?;
+            open.tree.flush().map_err(|e| cannot(&e))?;
+            Ok(notes)
+        };
+        let made = if has_git { furnish() } else { Ok(Vec::new()) };
+        let made = made
             // Nobody is there any more who would work in it.
             .and_then(|notes| cx.check_cancelled().map(|()| notes));
         match made {
             Ok(mut notes) => {
                 notes.extend(lock(&open.lower).as_deref().map(below::caution));
                 let path = target.path().join(request.name.as_os_str());
+                open.behind.begin(beneath);
                 Ok(WritableClone { path, reference: Reference::new(self.shown(Some(branch)).source())?, notes })
             }
             Err(error) => {

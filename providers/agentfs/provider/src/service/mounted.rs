@@ -8,10 +8,10 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use ah_agentfs::{BranchId, View};
-use ah_agentfs_fuse::{Face, Mount, clear_dead};
+use ah_agentfs_fuse::{Face, Mount, Placed, clear_dead};
 use ah_plugin_api::{Dir, Error, ErrorKind, FileName, Result};
 use ah_provider_directory::{failed, look, refuse_if_used};
-use rustix::fs::{AtFlags, FileType, Mode};
+use rustix::fs::{AtFlags, FileType, Mode, StatxFlags};
 use rustix::io::Errno;
 
 use super::{lock, stand_in};
@@ -26,8 +26,6 @@ const SHORT_USE: Duration = Duration::from_millis(500);
 /// A tree at a place.
 pub(super) struct Place {
     mount: Mount,
-    /// The number that the kernel gave the mounted filesystem.
-    device: (u32, u32),
 }
 
 /// All of them. One that is being unmounted is none.
@@ -67,14 +65,23 @@ impl Mounted {
 
     /// The branch whose root an open directory is.
     pub(super) fn branch_at(&self, home: &Path, dir: &Dir) -> Result<Option<BranchId>> {
-        let stat = look(dir, b"").map_err(|errno| failed("cannot look at the workspace", errno))?;
+        // What the kernel has is enough: asking for more would be a message to this very process.
+        let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+        let stat = rustix::fs::statx(dir, "", flags, StatxFlags::INO)
+            .map_err(|errno| failed("cannot look at the workspace", errno))?;
         let device = (stat.stx_dev_major, stat.stx_dev_minor);
-        let is_it = |place: &Option<Place>| place.as_ref().is_some_and(|place| place.device == device);
+        let is_it = |place: &Option<Place>| place.as_ref().is_some_and(|place| place.mount.device() == device);
         let found = self.0.iter().find_map(|(what, place)| match what {
             What::Branch(branch) if is_it(place) => Some(*branch),
             _ => None,
         });
-        Ok(found.filter(|branch| stat.stx_ino == root_number(home, branch.0)))
+        let Some(branch) = found else { return Ok(None) };
+        let mut ino = stat.stx_ino;
+        if ino != root_number(home, branch.0) {
+            // The kernel may not have been told of it yet.
+            ino = look(dir, b"").map_err(|errno| failed("cannot look at the workspace", errno))?.stx_ino;
+        }
+        Ok(Some(branch).filter(|branch| ino == root_number(home, branch.0)))
     }
 }
 
@@ -129,16 +136,17 @@ fn claim(mounted: &Mutex<Mounted>, what: &What) -> Result<Option<Place>> {
 impl Place {
     /// Mounts a tree at an empty folder.
     pub(super) fn mount(view: View, at: &Path, shown: &Shown) -> Result<Self> {
-        let root = shown.branch.map_or(ah_agentfs::ROOT, |branch| root_number(&shown.home, branch));
-        let face = Face { source: shown.source(), root };
+        let face = face(shown);
         let beneath = shown.branch.and_then(|_| stand_in::Place::clear(at).ok());
         let mount = Mount::with_face(view, at, &face).map_err(|e| refused(&e));
         // Without it nothing is worse than an empty directory.
         let _ = beneath.map(|beneath| beneath.put_up());
-        let mount = mount?;
-        let stat = Dir::open(mount.at())
-            .and_then(|dir| look(&dir, b"").map_err(|errno| failed("cannot look at what was mounted", errno)))?;
-        Ok(Self { mount, device: (stat.stx_dev_major, stat.stx_dev_minor) })
+        Ok(Self { mount: mount? })
+    }
+
+    /// The same of a branch, whose mount was made ready and put there.
+    pub(super) fn show(view: View, placed: Placed) -> Self {
+        Self { mount: placed.show(view) }
     }
 
     /// Takes it away, unless somebody works in it. What was mounted there is given back when this returns.
@@ -172,7 +180,7 @@ impl Place {
 
     /// What cuts the connection when it is written to. It stays this connection's when the number goes to another filesystem.
     fn connection(&self) -> std::io::Result<File> {
-        OpenOptions::new().write(true).open(format!("/sys/fs/fuse/connections/{}/abort", self.device.1))
+        OpenOptions::new().write(true).open(format!("/sys/fs/fuse/connections/{}/abort", self.mount.device().1))
     }
 
     /// Takes it away, and cuts off who works in it where that can be done.
@@ -203,6 +211,12 @@ impl Place {
     }
 }
 
+/// What is to be seen of it from outside.
+pub(super) fn face(shown: &Shown) -> Face {
+    let root = shown.branch.map_or(ah_agentfs::ROOT, |branch| root_number(&shown.home, branch));
+    Face { source: shown.source(), root }
+}
+
 /// Makes the folder at which something is to be mounted, and gives its path.
 ///
 /// # Errors
@@ -218,8 +232,13 @@ pub(super) fn make_folder(target: &Dir, name: &FileName) -> Result<PathBuf> {
 
 /// Takes away the folder at which something was mounted; one that holds something stays.
 pub(super) fn remove_folder(at: &Path) {
-    let _ = stand_in::Place::clear(at);
-    let _ = rustix::fs::unlinkat(rustix::fs::CWD, at, AtFlags::REMOVEDIR);
+    // Twice, as what stands in for a branch that was just made may be put there at this moment.
+    for _ in 0..2 {
+        let _ = stand_in::Place::clear(at);
+        if rustix::fs::unlinkat(rustix::fs::CWD, at, AtFlags::REMOVEDIR) != Err(Errno::NOTEMPTY) {
+            break;
+        }
+    }
 }
 
 /// Makes a place ready at which something was mounted when the service was killed or the machine went down.

@@ -8,8 +8,9 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use ah_agentfs::{Options, SnapshotId as Number, View as Tree, Workspace};
 use ah_plugin_api::{Context, DestroyRequest, Dir, Done, Error, ErrorKind, Reference, Result, SnapshotId};
-use ah_provider_directory::failed;
+use ah_provider_directory::{KeptMounts, failed};
 
+use super::behind::Behind;
 use super::mounted::{Mounted, make_ready, remove_folder};
 use super::record::{PlaceLabel, SnapshotLabel};
 use super::standing::names_in;
@@ -19,6 +20,9 @@ use crate::home::{self, Shelf};
 /// Names in a home.
 const TREE: &str = "tree";
 const LOWER: &str = "lower";
+
+/// Bytes that every disk takes long before a caller would take silence for the end.
+const LITTLE: u64 = 1 << 20;
 
 /// Its tree.
 pub(super) struct Open {
@@ -32,6 +36,7 @@ pub(super) struct Open {
     pub(super) making: RwLock<()>,
     /// The same for snapshots.
     pub(super) taking: RwLock<()>,
+    pub(super) behind: Behind,
     /// Snapshots that a power cut may take.
     pub(super) volatile: Mutex<BTreeSet<Number>>,
 }
@@ -69,7 +74,9 @@ impl Open {
     /// Takes everything to the disk: the snapshots that had been taken before survive a power cut then.
     pub(super) fn sync(&self, cx: &Context<'_>) -> Result<()> {
         let before = lock(&self.volatile).clone();
-        patiently(cx, || self.tree.sync()).map_err(|e| fail("cannot put the snapshot on disk", &e))?;
+        // Little is on the disk sooner than a thread is there that could say that it takes long.
+        let synced = if self.tree.unsynced() <= LITTLE { self.tree.sync() } else { patiently(cx, || self.tree.sync()) };
+        synced.map_err(|e| fail("cannot put the snapshot on disk", &e))?;
         lock(&self.volatile).retain(|number| !before.contains(number));
         Ok(())
     }
@@ -83,7 +90,14 @@ impl Service {
     /// the tree is of a newer version) is none: whoever needs it is told.
     pub fn open(home: Dir) -> Result<Self> {
         let path = home::path_of(&home)?;
-        let service = Self { home, path, open: RwLock::new(None), closed: Mutex::new(None), opening: Mutex::new(()) };
+        let service = Self {
+            home,
+            path,
+            open: RwLock::new(None),
+            closed: Mutex::new(None),
+            opening: Mutex::new(()),
+            mounts: KeptMounts::default(),
+        };
         if let Some(lower) = service.lower()? {
             match service.open_tree(&lower) {
                 Ok(_) => {}
@@ -142,7 +156,8 @@ impl Service {
             }
         }
         let written = self.lower()?;
-        let open = Arc::new(Open {
+        let path = self.path.clone();
+        let open = Arc::new_cyclic(|open| Open {
             tree,
             lower: Mutex::new(written),
             known: Mutex::new(known),
@@ -150,6 +165,7 @@ impl Service {
             making: RwLock::default(),
             taking: RwLock::default(),
             volatile: Mutex::default(),
+            behind: Behind::new(path, open.clone()),
         });
         self.mount_again(&open);
         *self.open.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&open));

@@ -9,7 +9,6 @@ use ah_plugin_api::{
     Dir, Durability, Error, ErrorKind, Omission, Reference, RepositoryState, Result, Snapshot, SnapshotId,
     SnapshotRequest, Timestamp, wire,
 };
-use ah_provider_directory::Mounts;
 use ah_repository::Repository;
 use serde::{Deserialize, Serialize};
 
@@ -32,7 +31,7 @@ pub(super) struct SnapshotLabel {
 }
 
 impl SnapshotLabel {
-    pub(super) fn new(shelf: &str, request: &SnapshotRequest, workspace: &Dir) -> Self {
+    pub(super) fn new(shelf: &str, request: &SnapshotRequest, workspace: &Dir, omitted: Vec<Omission>) -> Self {
         Self {
             shelf: shelf.to_owned(),
             id: request.id.clone(),
@@ -40,7 +39,7 @@ impl SnapshotLabel {
             label: request.label.clone(),
             attributes: request.attributes.clone(),
             repository: Repository::standing(workspace),
-            omitted: Mounts::read().below(workspace),
+            omitted,
         }
     }
 

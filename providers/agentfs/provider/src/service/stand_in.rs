@@ -44,6 +44,11 @@ impl Place {
         Ok(Self(directory))
     }
 
+    /// One that was just made, and is empty.
+    pub(super) fn hold(at: &Path) -> Result<Self> {
+        rustix::fs::open(at, DIRECTORY, Mode::empty()).map(Self)
+    }
+
     /// Puts it up, beneath what is mounted or where nothing could be.
     pub(super) fn put_up(&self) -> Result<()> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
-use ah_agentfs::{BranchId, SnapshotId as Number};
+use ah_agentfs::{BranchId, ROOT, SnapshotId as Number};
 use ah_plugin_api::{Context, Dir, Error, ErrorKind, FileName, Reference, Result};
 use ah_provider_directory::{failed, names};
 use rustix::fs::{AtFlags, Mode, OFlags};
@@ -13,11 +13,21 @@ use rustix::io::Errno;
 use super::mounted::{Place, What, discard, make_folder, make_ready, remove_folder, take_away};
 use super::opened::Open;
 use super::record::PlaceLabel;
-use super::{ATTEMPTS, PAUSE, Service, fail, lock, patiently};
+use super::{ATTEMPTS, PAUSE, Service, fail, lock, patiently, stand_in};
 use crate::home::{self, Shelf, Shown};
 
 /// A folder in a home.
 const VIEWS: &str = "views";
+
+/// A branch that was just made.
+pub(super) struct Grown {
+    pub(super) at: PathBuf,
+    pub(super) branch: BranchId,
+    /// Its place, if nothing stands there beneath it yet.
+    pub(super) beneath: Option<stand_in::Place>,
+    /// Whether it is a repository's work tree, perhaps.
+    pub(super) has_git: bool,
+}
 
 impl Service {
     /// Mounts what should be mounted and is not: when the last service was killed, or somebody has unmounted it by hand. What cannot be is written
@@ -81,7 +91,7 @@ impl Service {
         from: Number,
         target: &Dir,
         name: &FileName,
-    ) -> Result<(PathBuf, BranchId)> {
+    ) -> Result<Grown> {
         let cannot = |e: &ah_agentfs::Error| fail("cannot make a branch", e);
         // Locked until it is known: whoever mounts again what should be mounted must not find it half-way.
         let mut mounted = lock(&open.mounted);
@@ -91,10 +101,26 @@ impl Service {
             .and_then(|label| open.tree.branch(from, &label).map_err(|e| cannot(&e)))
             .inspect_err(|_| remove_folder(&at))?;
         let view = open.tree.view(branch).map_err(|e| cannot(&e));
-        match view.and_then(|view| Place::mount(view, &at, &self.shown(Some(branch)))) {
-            Ok(place) => {
+        let made = view.and_then(|view| {
+            let has_git = match view.lookup(ROOT, b".git") {
+                Err(ah_agentfs::Error::NotFound) => false,
+                Ok(git) => {
+                    view.forget(git.ino, 1);
+                    true
+                }
+                Err(_) => true,
+            };
+            let beneath = stand_in::Place::hold(&at).ok();
+            let (place, beneath) = match open.behind.spare(branch, &at) {
+                Some(placed) => (Place::show(view, placed), beneath),
+                None => (Place::mount(view, &at, &self.shown(Some(branch)))?, None),
+            };
+            Ok((place, beneath, has_git))
+        });
+        match made {
+            Ok((place, beneath, has_git)) => {
                 mounted.insert(What::Branch(branch), place);
-                Ok((at, branch))
+                Ok(Grown { at, branch, beneath, has_git })
             }
             Err(error) => {
                 // The error at hand is the one to tell.

@@ -1,0 +1,188 @@
+//! The service and those who keep a connection to it: killed, ended by itself, asked for many branches.
+
+#![cfg(target_os = "linux")]
+#![allow(clippy::unwrap_used)]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use ah_plugin_api::{
+    CapturePolicy, CloneRequest, Context, DestroyRequest, Dir, Durability, FileName, ListRequest, Place, Provider,
+    Reference, Result, Snapshot, SnapshotId, SnapshotRequest, Timestamp, WritableClone,
+};
+use ah_provider_agentfs::AgentFsProvider;
+use rustix::process::{Pid, Signal, kill_process};
+
+/// A directory with a file, a store, and a provider that keeps its connection.
+struct Scene {
+    dir: tempfile::TempDir,
+    provider: AgentFsProvider,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["lower", "store", "branches"] {
+            std::fs::create_dir(dir.path().join(name)).unwrap();
+        }
+        std::fs::write(dir.path().join("lower/a"), "below").unwrap();
+        Self { dir, provider: AgentFsProvider::new() }
+    }
+
+    fn open(&self, name: &str) -> Dir {
+        Dir::open(self.dir.path().join(name)).unwrap()
+    }
+
+    fn snapshot(&self, workspace: &Path, store: &str, id: &str, durability: Durability) -> Result<Snapshot> {
+        let (store, workspace) = (self.open(store), Dir::open(workspace)?);
+        let request = SnapshotRequest {
+            id: SnapshotId::new(id).unwrap(),
+            created: Timestamp { secs: 1, nanos: 2 },
+            label: None,
+            attributes: BTreeMap::new(),
+            durability,
+            policy: CapturePolicy::default(),
+        };
+        self.provider.snapshot(&Place::new(&store).with_workspace(&workspace), &request, &Context::quiet())
+    }
+
+    fn base(&self, id: &str) -> Result<Snapshot> {
+        self.snapshot(&self.dir.path().join("lower"), "store", id, Durability::Instant)
+    }
+
+    fn branch(&self, from: &Reference, name: &str) -> Result<WritableClone> {
+        let (store, target) = (self.open("store"), self.open("branches"));
+        let request = CloneRequest { snapshot: from.clone(), name: FileName::new(name).unwrap() };
+        self.provider.clone_snapshot(&Place::new(&store).with_target(&target), &request, &Context::quiet())
+    }
+
+    fn remove(&self, branch: Reference) -> Result<()> {
+        let request = DestroyRequest::Clone(branch);
+        self.provider.destroy(&Place::new(&self.open("store")), &request, &Context::quiet()).map(drop)
+    }
+
+    fn ids(&self) -> BTreeSet<String> {
+        let store = self.open("store");
+        let all = self.provider.list(&Place::new(&store), &ListRequest {}, &Context::quiet()).unwrap();
+        all.into_iter().map(|snapshot| snapshot.id.to_string()).collect()
+    }
+
+    /// The process of the home's service.
+    fn service(&self) -> Option<Pid> {
+        let home = self.dir.path().join("store");
+        let is_it = |proc: &PathBuf| {
+            let line = std::fs::read(proc.join("cmdline")).unwrap_or_default();
+            let mut words = line.split(|&byte| byte == 0).skip(1);
+            words.next() == Some(b"--serve") && words.next() == Some(home.as_os_str().as_bytes())
+        };
+        let mut all = std::fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.path());
+        let found = all.find(is_it)?;
+        Pid::from_raw(found.file_name()?.to_str()?.parse().ok()?)
+    }
+
+    fn until_it_ended(&self, service: Pid, patience: Duration) {
+        let began = Instant::now();
+        // Its sockets are closed when the last of its threads is gone; what is left then is a zombie, perhaps.
+        let is_there = || {
+            let threads = std::fs::read_dir(format!("/proc/{}/task", service.as_raw_nonzero())).into_iter().flatten();
+            threads.flatten().any(|thread| {
+                let stat = std::fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+                stat.rsplit(") ").next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with(['Z', 'X']))
+            })
+        };
+        while is_there() {
+            assert!(began.elapsed() < patience, "the service does not end");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+impl Drop for Scene {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let log = std::fs::read_to_string(self.dir.path().join("store/log"));
+            eprintln!("service {:?}, its log:\n{}", self.service(), log.unwrap_or_default());
+        }
+        if let Some(service) = self.service() {
+            let _ = kill_process(service, Signal::TERM);
+            self.until_it_ended(service, Duration::from_secs(20));
+        }
+    }
+}
+
+#[test]
+fn a_killed_service_is_followed_by_another_although_the_connection_was_kept() {
+    let scene = Scene::new();
+    scene.base("first").unwrap();
+    for round in 0..3 {
+        let service = scene.service().expect("it was started");
+        kill_process(service, Signal::KILL).unwrap();
+        scene.until_it_ended(service, Duration::from_secs(20));
+        scene.base(&format!("after-{round}")).unwrap();
+        assert_ne!(scene.service(), Some(service));
+    }
+    let expected = ["first", "after-0", "after-1", "after-2"].map(ToOwned::to_owned);
+    assert_eq!(scene.ids(), BTreeSet::from(expected));
+}
+
+#[test]
+fn a_service_that_nobody_needs_ends_although_a_connection_was_kept() {
+    let scene = Scene::new();
+    scene.base("first").unwrap();
+    let service = scene.service().expect("it was started");
+    // 10 s until it hangs up, 30 s more until it ends.
+    scene.until_it_ended(service, Duration::from_secs(70));
+    scene.base("second").unwrap();
+    assert_eq!(scene.ids(), BTreeSet::from(["first", "second"].map(ToOwned::to_owned)));
+}
+
+#[test]
+fn branches_that_are_made_quickly_or_slowly_are_each_their_own() {
+    let scene = Scene::new();
+    let origin = scene.base("origin").unwrap().reference;
+    let mut branches = Vec::new();
+    for n in 0..9 {
+        // Slowly: root's mount is ready before it is asked for. A base makes it one for nobody.
+        if n >= 3 {
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        if n == 6 {
+            scene.base("between").unwrap();
+        }
+        let branch = scene.branch(&origin, &format!("b{n}")).unwrap();
+        assert_eq!(std::fs::read(branch.path.join("a")).unwrap(), b"below");
+        std::fs::write(branch.path.join("a"), format!("branch {n}")).unwrap();
+        branches.push(branch);
+    }
+    let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap().replace("\\043", "#");
+    let mut roots = BTreeSet::new();
+    for (n, branch) in branches.iter().enumerate() {
+        assert_eq!(std::fs::read_to_string(branch.path.join("a")).unwrap(), format!("branch {n}"));
+        let of_it = format!(" {} ", branch.path.display());
+        let line = table.lines().find(|line| line.contains(&of_it)).expect("it is mounted");
+        assert!(line.contains(&format!(" {} ", branch.reference)), "{line}");
+        assert!(line.contains("nosuid,nodev"), "{line}");
+        roots.insert(std::fs::metadata(&branch.path).unwrap().ino());
+    }
+    assert_eq!(roots.len(), branches.len());
+    // Branches are captured by their service, which finds them by device and number; a store of their own is needed.
+    for (n, branch) in branches.iter().enumerate() {
+        let store = format!("store-{n}");
+        std::fs::create_dir(scene.dir.path().join(&store)).unwrap();
+        for (id, durability) in [("one", Durability::Instant), ("two", Durability::Durable)] {
+            assert_eq!(scene.snapshot(&branch.path, &store, id, durability).unwrap().durability, durability);
+        }
+        // Nor is one taken for another, nor for a plain directory.
+        let refused = scene.snapshot(&scene.dir.path().join("lower"), &store, "x", Durability::Instant).unwrap_err();
+        assert_eq!(refused.kind, ah_plugin_api::ErrorKind::FailedPrecondition);
+        let refused = scene.snapshot(&branch.path, "store", "x", Durability::Instant).unwrap_err();
+        assert_eq!(refused.kind, ah_plugin_api::ErrorKind::FailedPrecondition);
+    }
+    for branch in branches {
+        scene.remove(branch.reference).unwrap();
+        assert!(!branch.path.exists());
+    }
+}

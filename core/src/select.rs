@@ -76,13 +76,13 @@ impl Wanted {
         Ok(Self { named: config.provider()?, mode: config.mode(), elsewhere, thorough: false })
     }
 
-    /// The modes of work that serve a purpose, each as well as the others.
-    fn modes(&self, purpose: Purpose) -> Vec<Mode> {
+    /// The mode of work that serves a purpose.
+    fn mode(&self, purpose: Purpose) -> Mode {
         match (purpose, self.mode) {
             // It says how branches are to be made.
-            (Purpose::Capture, None | Some(Mode::CowOverlay)) => vec![Mode::InPlace],
-            (Purpose::Branch, None) => vec![Mode::Worktree, Mode::CowOverlay],
-            (_, Some(mode)) => vec![mode],
+            (Purpose::Capture, Some(Mode::CowOverlay)) => Mode::InPlace,
+            // Left alone, they grow by who captures the workspace.
+            (_, mode) => mode.unwrap_or(Mode::InPlace),
         }
     }
 
@@ -116,11 +116,8 @@ impl Wanted {
         };
         let probed = served.provider().and_then(|provider| {
             verdict.version = provider.describe().version;
-            // Of several that would do, which it can serve is to be told.
-            let mode = match purpose.map_or_else(Vec::new, |purpose| self.modes(purpose)).as_slice() {
-                [mode] => Some(*mode),
-                _ => None,
-            };
+            // Without a purpose, which it can serve is to be told.
+            let mode = purpose.map(|purpose| self.mode(purpose));
             provider.probe(place, &ProbeRequest { mode, thorough: self.thorough }, cx)
         });
         match probed {
@@ -134,7 +131,7 @@ impl Wanted {
                     let apart = *mode != Mode::CowOverlay || probe.modes.contains(&Mode::InPlace) || !self.elsewhere;
                     (probe.modes.is_empty() || probe.modes.contains(mode)) && apart
                 };
-                let served = |purpose: &Purpose| self.modes(*purpose).iter().any(can);
+                let served = |purpose: &Purpose| can(&self.mode(*purpose));
                 let serves: Vec<_> = [Purpose::Capture, Purpose::Branch].into_iter().filter(served).collect();
                 // By itself only what this user can delete again; who names one is served all the same.
                 let deletes = probe.can_delete || self.named.is_some();

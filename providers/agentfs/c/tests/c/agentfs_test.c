@@ -481,6 +481,7 @@ static void reopen(agentfs_bytes store, agentfs_bytes lower) {
     CHECK(holds(old, look(old, AGENTFS_ROOT, "notes"), "later"));
     EXPECT(AGENTFS_CODE_DATA_LOSS, agentfs_lookup(old, AGENTFS_ROOT, bytes("below"), &attr, &failure));
     CHECK(strstr(failure.message, "below"));
+    look(view, AGENTFS_ROOT, "below");
     OK(agentfs_changed_below(workspace, branch, count_below, &changed, &failure));
     CHECK(changed == 1);
     EXPECT(AGENTFS_CODE_INVALID, agentfs_changed_below(workspace, branch, NULL, NULL, &failure));

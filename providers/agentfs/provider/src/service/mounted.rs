@@ -155,6 +155,8 @@ impl Place {
     /// `Busy`, with the process named.
     fn unmount(&mut self) -> Result<()> {
         let began = Instant::now();
+        // While it is known whose it is.
+        let connection = self.connection().ok();
         loop {
             match self.mount.unmount_within(PATIENCE) {
                 // A process that is just being started has open what the one has that starts it, until it is another program.
@@ -170,9 +172,9 @@ impl Place {
                         .mount
                         .unmount_within(PATIENCE)
                         .map_err(|_| refused(&busy))
-                        .and_then(|gone| self.let_go(gone));
+                        .and_then(|gone| self.let_go(gone, connection));
                 }
-                Ok(gone) => return self.let_go(gone),
+                Ok(gone) => return self.let_go(gone, connection),
                 Err(error) => return Err(refused(&error)),
             }
         }
@@ -195,11 +197,11 @@ impl Place {
     }
 
     /// It is unmounted here. Where it lives on in another mount namespace, the connection is cut, if that can be done.
-    fn let_go(&mut self, gone: bool) -> Result<()> {
+    fn let_go(&mut self, gone: bool, connection: Option<File>) -> Result<()> {
         if gone {
             return Ok(());
         }
-        let cut = self.connection().is_ok_and(|mut abort| abort.write_all(b"1").is_ok());
+        let cut = connection.is_some_and(|mut abort| abort.write_all(b"1").is_ok());
         if cut && self.mount.gone_within(PATIENCE).is_ok_and(|gone| gone) {
             return Ok(());
         }

@@ -104,6 +104,8 @@ impl View {
 
     fn edit(&self, ino: Ino, change: impl FnOnce(&mut Edit<'_>) -> Result<()>) -> Result<()> {
         let pen = self.writable()?;
+        // Before the span begins: what is above must not be of a later one.
+        self.take_over_above(ino)?;
         let _alone = lock(&pen.stripes[(ino % 64) as usize]);
         let mut gate = lock(&pen.gate).clone();
         let mut within = read_lock(&gate.inside);

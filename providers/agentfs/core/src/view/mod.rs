@@ -28,7 +28,7 @@ use crate::error::{Error, Result};
 use crate::lower::{Found, Listed, join, split};
 use crate::platform;
 use crate::rows::key::{self, Epoch, LineId};
-use crate::rows::value::{Entry, Inode, Origin};
+use crate::rows::value::{Entry, Inode};
 use crate::state::{self, Chain, State};
 use crate::types::{Attr, Ino, Kind, ROOT, Time};
 use crate::{lock, read_lock};
@@ -382,9 +382,34 @@ impl View {
         Error::DataLoss { path: String::from_utf8_lossy(path).into_owned(), what }
     }
 
+    /// Takes over the directories above an inode that is about to get a row: what is this tree's own stays at its path, whatever becomes
+    /// of them below.
+    fn take_over_above(&self, ino: Ino) -> Result<()> {
+        let mut above = Vec::new();
+        let mut at = ino;
+        while self.seen(&key::inode(at))?.is_none() {
+            if at != ino {
+                above.push(at);
+            }
+            match lock(&self.known).get(&at).map(|known| known.parent) {
+                Some(parent) if parent != ROOT && parent != 0 && !above.contains(&parent) => at = parent,
+                _ => break,
+            }
+        }
+        for directory in above.into_iter().rev() {
+            let node = self.node(directory)?;
+            self.change(|state, view| match state.seen(&key::inode(directory), view)? {
+                Some(_) => Ok(()),
+                None => self.put(state, view, &node),
+            })?;
+        }
+        Ok(())
+    }
+
     /// An inode that is about to get a row. What is noted of the file below then must not be older than its last change: a change
     /// within the same tick of the clock would look the same.
     fn node_to_change(&self, ino: Ino, path: Option<&[u8]>) -> Result<Node> {
+        self.take_over_above(ino)?;
         for _ in 0..3 {
             let node = self.node_at(ino, path)?;
             let Some(origin) = node.inode.origin.as_ref().filter(|origin| !node.has_row && origin.ctime > self.base)
@@ -473,8 +498,10 @@ impl View {
 
     /// Where below, if a name is not this tree's own, and what is there is not what was there when the base was taken, as far as that is known.
     fn other_below(&self, directory: Ino, name: &[u8]) -> Result<Option<Vec<u8>>> {
-        if self.seen(&key::entry(directory, name))?.is_some() {
-            return Ok(None);
+        if let Some(row) = self.seen(&key::entry(directory, name))? {
+            // A directory of its own stays; what shines through it may be another's.
+            let own = Entry::decode(&row)?.filter(|entry| entry.kind == Kind::Directory);
+            return own.map_or(Ok(None), |own| self.replaced_below(own.ino));
         }
         let Some(below) = self.below(directory)? else { return Ok(None) };
         let path = join(&below, name);
@@ -490,6 +517,16 @@ impl View {
             (None, then) => then.flatten().is_some(),
         };
         Ok(is_other.then_some(path))
+    }
+
+    /// Where below, if a directory that was taken over is another one there now, or none.
+    fn replaced_below(&self, directory: Ino) -> Result<Option<Vec<u8>>> {
+        let row = self.seen(&key::inode(directory))?;
+        let origin = row.as_deref().map(Inode::decode).transpose()?.flatten().and_then(|inode| inode.origin);
+        let Some(origin) = origin else { return Ok(None) };
+        let found = self.engine.lower.find(&origin.path)?;
+        let same = found.is_some_and(|it| (it.device, it.ino, it.btime) == (origin.device, origin.ino, origin.btime));
+        Ok((!same).then_some(origin.path))
     }
 
     /// The host heard that something may have been changed below. What is another than when the base was taken is told by
@@ -570,20 +607,24 @@ impl View {
             }
             return Ok(None);
         };
-        let ino = self.number_of(&found)?;
+        let ino = self.number_of(&found, &path)?;
         let row = self.seen(&key::inode(ino))?;
         let kind = found.kind;
         Ok(Some(Named { ino, kind, path: Some(path), found: Some(found).filter(|_| row.is_none()) }))
     }
 
-    /// The number of what is found below at a name that this tree has no row of.
-    fn number_of(&self, found: &Found) -> Result<Ino> {
+    /// The number of what is found below at a path, by a name that this tree has no row of.
+    fn number_of(&self, found: &Found, path: &[u8]) -> Result<Ino> {
         let ino = self.engine.number_of(found.device, found.ino, found.btime, false)?;
         let row = self.seen(&key::inode(ino))?;
         let reused = match row.as_deref().map(Inode::decode).transpose()? {
             // One that lost its last name here cannot have another.
             Some(None) => true,
-            Some(Some(Inode { origin: Some(Origin { btime, .. }), .. })) => btime != found.btime,
+            // What is taken over stays where it was, and is not found again where the one below was moved to.
+            Some(Some(Inode { origin: Some(origin), .. })) => {
+                let is_moved = origin.path != path && (found.kind == Kind::Directory || found.nlink == 1);
+                origin.btime != found.btime || is_moved
+            }
             _ => false,
         };
         // The filesystem below used the number again for another file.

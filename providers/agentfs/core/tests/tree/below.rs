@@ -228,7 +228,57 @@ fn directories_below_that_are_swapped_do_not_show_each_others_files_in_snapshots
     // A view that never saw what was there is not misled either.
     lost(workspace.view_of(id).unwrap().lookup(ROOT, b"D").map(|attr| attr.ino));
     assert_eq!(content(&view, "taken/x"), b"other");
-    assert!(workspace.changed_below(branch).unwrap().contains(&b"taken/x".to_vec()));
+    assert!(workspace.changed_below(branch).unwrap().contains(&b"taken".to_vec()));
+}
+
+#[test]
+fn what_a_branch_changed_stays_whatever_becomes_of_the_directories_above_it() {
+    for fate in ["removed", "made anew", "moved", "replaced by another's number"] {
+        let place = Place::new();
+        let lower = place.lower();
+        std::fs::create_dir_all(lower.join("a/b")).unwrap();
+        std::fs::write(lower.join("a/b/f"), "one").unwrap();
+        std::fs::write(lower.join("a/b/other"), "other").unwrap();
+        let workspace = place.create();
+        let branch = branch(&workspace);
+        let view = workspace.view(branch).unwrap();
+        view.write(at(&view, "a/b/f"), 0, b"two").unwrap();
+        let old = workspace.view_of(snapshot(&workspace, branch)).unwrap();
+        match fate {
+            "removed" => std::fs::remove_dir_all(lower.join("a")).unwrap(),
+            "made anew" => {
+                std::fs::remove_dir_all(lower.join("a")).unwrap();
+                std::fs::create_dir_all(lower.join("a/b")).unwrap();
+                std::fs::write(lower.join("a/b/f"), "three").unwrap();
+                std::fs::write(lower.join("a/b/other"), "another").unwrap();
+            }
+            "moved" => std::fs::rename(lower.join("a"), lower.join("z")).unwrap(),
+            _ => {
+                std::fs::remove_dir_all(lower.join("a")).unwrap();
+                // On many filesystems the numbers that became free are given out next.
+                for name in ["x", "y", "z"] {
+                    std::fs::create_dir(lower.join(name)).unwrap();
+                    std::fs::write(lower.join(name).join("f"), "three").unwrap();
+                }
+            }
+        }
+        for (what, tree) in [("branch", &view), ("snapshot", &old)] {
+            assert_eq!(content(tree, "a/b/f"), b"two", "{fate}, {what}");
+        }
+        if fate == "made anew" {
+            assert_eq!(content(&view, "a/b/other"), b"another");
+        }
+        for name in ["x", "y", "z"] {
+            let Ok(there) = view.lookup(ROOT, name.as_bytes()) else { continue };
+            assert_ne!(there.ino, at(&view, "a"), "{fate}: two names of one directory");
+            let within = if fate == "moved" { format!("{name}/b/f") } else { format!("{name}/f") };
+            let below = if fate == "moved" { b"one".as_slice() } else { b"three" };
+            assert_eq!(content(&view, &within), below, "{fate}: what somebody else has there");
+            // What is done there is not done to what the branch has.
+            view.write(at(&view, &within), 0, b"mine").unwrap();
+        }
+        assert_eq!(content(&view, "a/b/f"), b"two", "{fate}");
+    }
 }
 
 #[test]

@@ -140,7 +140,7 @@ impl Comparison<'_> {
         }
         let view = self.trees[tree].view;
         let found = view.engine.lower.find(place)?.ok_or(Stop::Unknown)?;
-        let number = view.number_of(&found)?;
+        let number = view.number_of(&found, place)?;
         self.below.entry(number).or_insert_with(|| place.to_vec());
         Ok(number)
     }

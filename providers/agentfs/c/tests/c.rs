@@ -46,6 +46,7 @@ fn drive(link: impl FnOnce(&mut Command)) {
     run(&mut linker);
     run(Command::new(&program).args([&store, &lower]).arg("create"));
     std::fs::write(lower.join("below"), "somebody else's").unwrap();
+    std::fs::write(lower.join("came"), "").unwrap();
     run(Command::new(&program).args([&store, &lower]).arg("reopen"));
     assert_eq!(std::fs::read(lower.join("below")).unwrap(), b"somebody else's");
     let problems = Workspace::fsck(&store, &lower, false).unwrap().problems;

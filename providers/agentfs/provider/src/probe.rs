@@ -42,7 +42,10 @@ pub(crate) fn probe(workspace: &Dir, store: &Dir, request: &ProbeRequest) -> Res
             ),
         },
     };
-    Ok(Probe { usable: true, reason, remedy: None, modes, can_delete: true, convertible: None })
+    match request.mode {
+        Some(mode) if !modes.contains(&mode) => Ok(unusable(&format!("it cannot work {mode} here"), None)),
+        _ => Ok(Probe { usable: true, reason, remedy: None, modes, can_delete: true, convertible: None }),
+    }
 }
 
 fn unusable(reason: &str, remedy: Option<String>) -> Probe {

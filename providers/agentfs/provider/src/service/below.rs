@@ -48,9 +48,10 @@ mod tests {
         let paths = |names: &[&str]| names.iter().map(|name| name.as_bytes().to_vec()).collect();
         assert_eq!(changed(paths(&[".git", ".git/index"])), None);
         let one = changed(paths(&["a", ".git/index"])).unwrap();
-        assert!(sentence(&one).ends_with(
-            "1 file that it had not changed became other in the workspace, and its snapshots do not hold it: a"
-        ));
+        let said =
+            "1 path was changed in the workspace since it began and not in it, and its snapshots do not hold it: a";
+        assert_eq!(sentence(&one), said);
+        assert_eq!(changed(paths(&["sub/.git/HEAD"])).unwrap().total, 1, "a nested one is read in the workspace");
         let many = changed((0..150).map(|n| format!("{n:03}").into_bytes()).collect()).unwrap();
         assert_eq!((many.total, many.paths.len()), (150, 100));
         assert!(sentence(&many).ends_with("hold them: 000, 001, 002 and 147 more"));

@@ -1,5 +1,8 @@
 //! `clone_snapshot`, and `destroy` of what it made.
 
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
 use ah_plugin_api::{Capability, CloneRequest, Context, ErrorKind, FileName, Place, Provider, WritableClone};
 
 use crate::case::{Case, Check, Need, ensure, refused, same};
@@ -104,6 +107,11 @@ fn name_taken(f: &Fixture) -> Check {
     f.destroy_clone(&clone)
 }
 
+fn is_mount(path: &Path) -> Check<bool> {
+    let above = path.parent().unwrap_or(path);
+    Ok(path.symlink_metadata()?.dev() != above.symlink_metadata()?.dev())
+}
+
 fn destroy(f: &Fixture) -> Check {
     f.ws.sample()?;
     let taken = f.take("a")?;
@@ -133,7 +141,8 @@ fn destroy(f: &Fixture) -> Check {
     match std::fs::rename(f.folder().path().join("stays"), f.beside("moved-away")) {
         // A filesystem's clone may be a mount, which cannot be renamed, perhaps at a directory that nobody is to write to; what is in it can be removed.
         Err(error)
-            if matches!(error.kind(), std::io::ErrorKind::ResourceBusy | std::io::ErrorKind::PermissionDenied) =>
+            if error.kind() == std::io::ErrorKind::ResourceBusy
+                || error.kind() == std::io::ErrorKind::PermissionDenied && is_mount(&stays.path)? =>
         {
             for entry in std::fs::read_dir(&stays.path)? {
                 remove_all(&entry?.path())?;

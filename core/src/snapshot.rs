@@ -126,11 +126,7 @@ impl Workspace {
             };
             let Some(next) = choices.next_usable()? else { return Err(error) };
             if !automatic {
-                let command = format!("ah agent fs snapshot --provider {}", next.name);
-                let own = error.hint.as_deref().map_or_else(String::new, |hint| format!("{hint}; or "));
-                return Err(Error { hint: None, ..error }
-                    .context(format!("the provider {} failed", served.name))
-                    .with_hint(format!("{own}{command}")));
+                return Err(offered(error, "snapshot", &served, &next));
             }
             let message = format!("the provider {} failed, {} took over: {error}", served.name, next.name);
             self.engine.notify(Notice::new(NoticeKind::Degraded, message).with_hint("ah agent fs status"));
@@ -144,8 +140,15 @@ impl Workspace {
     }
 }
 
+/// The error of a provider, with the next one offered to a person.
+pub(crate) fn offered(error: Error, command: &str, failed: &Served, next: &Served) -> Error {
+    let own = error.hint.as_deref().map_or_else(String::new, |hint| format!("{hint}; or "));
+    let hint = format!("{own}ah agent fs {command} --provider {}", next.name);
+    Error { hint: None, ..error }.context(format!("the provider {} failed", failed.name)).with_hint(hint)
+}
+
 /// Whether the next provider may do what this one could not.
-fn another_may_help(error: &Error) -> bool {
+pub(crate) fn another_may_help(error: &Error) -> bool {
     match error.kind {
         ErrorKind::Unsupported
         | ErrorKind::Unavailable

@@ -25,13 +25,12 @@ use crate::carry::{Carry, CarryOptions, CarryReport};
 use crate::fsio;
 use crate::ids::{BranchId, letters};
 use crate::lock::{Holder, Lock};
-use crate::moments::told;
 use crate::notice::{Notice, NoticeKind};
 use crate::prune;
 use crate::record::{SnapshotKind, SnapshotRecord};
 use crate::registry::Identity;
 use crate::select::Purpose;
-use crate::snapshot::SnapshotOptions;
+use crate::snapshot::{SnapshotOptions, another_may_help, offered};
 use crate::text;
 use crate::timeline::EventBody;
 use crate::workspace::{Served, Workspace};
@@ -78,18 +77,14 @@ impl Workspace {
         }
         let config = self.config()?;
         let mut choices = self.choices(&config, Purpose::Branch)?;
-        let mut served = choices.next_usable()?.ok_or_else(|| choices.nobody())?;
-        loop {
-            let error = match self.branch_by(&served, &name, &place, options) {
-                Ok(made) => return Ok(made),
-                Err(error) if !another_may_help(&error) => return Err(error),
-                Err(error) => error,
-            };
-            let Some(next) = choices.next_usable()? else { return Err(error) };
-            let message = format!("{} could not grow the branch, {} does: {}", served.name, next.name, told(&error));
-            self.engine.notify(Notice::new(NoticeKind::Degraded, message).with_hint("ah agent fs status"));
-            served = next;
-        }
+        let served = choices.next_usable()?.ok_or_else(|| choices.nobody())?;
+        self.branch_by(&served, &name, &place, options).map_err(|error| match another_may_help(&error) {
+            true => match choices.next_usable() {
+                Ok(Some(next)) => offered(error, "branch", &served, &next),
+                _ => error,
+            },
+            false => error,
+        })
     }
 
     /// A branch of the present state, by that provider.
@@ -519,18 +514,6 @@ impl Place {
     fn path(&self) -> PathBuf {
         self.target.join(OsString::from(self.name.as_os_str()))
     }
-}
-
-/// Whether a branch may grow by another provider than the one that failed so.
-fn another_may_help(error: &Error) -> bool {
-    !matches!(
-        error.kind,
-        ErrorKind::Cancelled
-            | ErrorKind::InvalidArgument
-            | ErrorKind::AlreadyExists
-            | ErrorKind::Conflict
-            | ErrorKind::ResourceExhausted
-    )
 }
 
 fn refuse_taken(others: &[BranchFile], name: &str, path: &Path) -> Result<()> {

@@ -583,7 +583,7 @@ int32_t agentfs_branches(struct agentfs_workspace *workspace,
                          void *context,
                          struct agentfs_failure *failure);
 
-// Shows what somebody was found to have changed, made or removed below since the branch began, and the branch has not changed itself: paths
+// Shows what somebody was found to have changed, made or removed below since the branch began, of what the branch reads there still: paths
 // below the lower directory. The branch shows it as it is now, its snapshots cannot.
 int32_t agentfs_changed_below(struct agentfs_workspace *workspace,
                               uint32_t branch,

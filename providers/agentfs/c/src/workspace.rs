@@ -177,7 +177,7 @@ pub unsafe extern "C" fn agentfs_branches(
     unsafe { call(failure, work) }
 }
 
-/// Shows what somebody was found to have changed, made or removed below since the branch began, and the branch has not changed itself: paths
+/// Shows what somebody was found to have changed, made or removed below since the branch began, of what the branch reads there still: paths
 /// below the lower directory. The branch shows it as it is now, its snapshots cannot.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn agentfs_changed_below(

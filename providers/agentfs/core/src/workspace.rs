@@ -267,7 +267,7 @@ impl Workspace {
         read_lock(&self.engine.state).layers.in_memory()
     }
 
-    /// What somebody was found to have changed, made or removed below since the base was taken, and the branch has not changed itself: paths below the
+    /// What somebody was found to have changed, made or removed below since the base was taken, of what the branch reads there still: paths below the
     /// lower directory, 10,000 at most, since the store was opened. The branch shows it as it is now; its snapshots cannot. Costs what is told.
     pub fn changed_below(&self, branch: BranchId) -> Result<Vec<Vec<u8>>> {
         self.still_other(branch, self.engine.changed_below(branch.0))

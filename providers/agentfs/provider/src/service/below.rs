@@ -30,11 +30,11 @@ pub(super) fn caution(lower: &Path) -> String {
 /// The same in a sentence.
 pub(super) fn sentence(ChangedBelow { total, paths }: &ChangedBelow) -> String {
     let named: Vec<String> = paths.iter().take(AT_A_GLANCE).map(ToString::to_string).collect();
-    let (paths_were, they) = if *total == 1 { ("path was", "it") } else { ("paths were", "them") };
+    let (what, they) = if *total == 1 { ("path", "it") } else { ("paths", "them") };
     let more = total.saturating_sub(named.len() as u64);
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
     format!(
-        "{total} {paths_were} changed in the workspace since it began and not in it, and its snapshots do not hold {they}: {}{more}",
+        "{total} {what} that it reads in the workspace became other there, and its snapshots do not hold {they}: {}{more}",
         named.join(", ")
     )
 }
@@ -48,8 +48,7 @@ mod tests {
         let paths = |names: &[&str]| names.iter().map(|name| name.as_bytes().to_vec()).collect();
         assert_eq!(changed(paths(&[".git", ".git/index"])), None);
         let one = changed(paths(&["a", ".git/index"])).unwrap();
-        let said =
-            "1 path was changed in the workspace since it began and not in it, and its snapshots do not hold it: a";
+        let said = "1 path that it reads in the workspace became other there, and its snapshots do not hold it: a";
         assert_eq!(sentence(&one), said);
         assert_eq!(changed(paths(&["sub/.git/HEAD"])).unwrap().total, 1, "a nested one is read in the workspace");
         let many = changed((0..150).map(|n| format!("{n:03}").into_bytes()).collect()).unwrap();

@@ -1,4 +1,5 @@
-//! The contract over a socket: the same answers, progress and cancellation on the way, and no harm from a bad other side.
+//! The contract over a socket: the same answers, progress and cancellation on the way, and no harm from a bad other side. One file,
+//! since all of it needs the same provider behind the same socket.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 

@@ -293,9 +293,23 @@ fn lean(arguments: &[OsString]) -> Option<clap::Command> {
     if agent != "agent" || fs != "fs" {
         return None;
     }
-    let mut all = Fs::augment_subcommands(clap::Command::new("fs"));
-    let named = std::mem::take(all.find_subcommand_mut(name)?);
-    std::mem::forget(all);
+    let new = clap::Command::new;
+    let named = match name.to_str()? {
+        // Those that programs call again and again are made alone; the others are picked out of all.
+        "snapshot" => commands::snapshot::SnapshotArgs::augment_args(new("snapshot")),
+        "snapshots" => commands::snapshots::SnapshotsArgs::augment_args(new("snapshots")),
+        "seek" => commands::seek::SeekArgs::augment_args(new("seek")),
+        "release" => commands::release::ReleaseArgs::augment_args(new("release")),
+        "branch" => commands::branch::BranchArgs::augment_args(new("branch")),
+        "rm" => commands::rm::RmArgs::augment_args(new("rm")),
+        "gc" => commands::gc::GcArgs::augment_args(new("gc")),
+        name => {
+            let mut all = Fs::augment_subcommands(new("fs"));
+            let named = std::mem::take(all.find_subcommand_mut(name)?);
+            std::mem::forget(all);
+            named
+        }
+    };
     let fs = clap::Command::new("fs").subcommand(named);
     Some(Globals::augment_args(clap::Command::new("ah")).subcommand(clap::Command::new("agent").subcommand(fs)))
 }
@@ -311,8 +325,16 @@ mod tests {
 
     #[test]
     fn the_lean_tree_reads_what_the_whole_one_reads() {
-        let lines: [&[&str]; 7] = [
+        let lines: [&[&str]; 15] = [
             &["snapshot", "-m", "x", "--json", "-C", "/tmp"],
+            &["snapshot", "--keep", "--instant", "--force", "--provider", "git"],
+            &["snapshots", "--json"],
+            &["seek", "@{2}", "--", "a", "b"],
+            &["release", "--all", "-q"],
+            &["branch", "@", "--name", "b", "--carry", "none"],
+            &["rm", "--force", "a", "b"],
+            &["gc", "--auto", "--quiet"],
+            &["rm"],
             &["-q", "snapshot"],
             &["restore", "@", "--", "-odd"],
             &["restore", "--no-such-option"],

@@ -12,6 +12,7 @@ use std::sync::{Mutex, PoisonError};
 use ah_plugin_api::{Omission, OmitReason, RelPath};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::{AtFlags, OFlags, StatxFlags};
+use rustix::thread::CapabilitySet;
 
 use crate::{look, mount_of, open_beneath};
 
@@ -186,14 +187,11 @@ pub fn boot_id() -> String {
     std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
 }
 
-/// Whether this process has that capability (by number, capabilities(7)), in whichever user namespace it is in.
+/// Whether this thread has that capability (by number, capabilities(7)), in whichever user namespace it is in.
 #[must_use]
 pub fn has_capability(number: u32) -> bool {
-    std::fs::read_to_string("/proc/self/status").is_ok_and(|status| {
-        let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
-        let bits = effective.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok());
-        bits.is_some_and(|bits| bits & (1 << number) != 0)
-    })
+    let wanted = CapabilitySet::from_bits_retain(1 << number);
+    rustix::thread::capabilities(None).is_ok_and(|has| has.effective.contains(wanted))
 }
 
 /// Whether this process is in the first user namespace: capabilities in another one count for little in filesystems.
@@ -221,6 +219,16 @@ nonsense";
         assert!(all[0].has_super_option("user_subvol_rm_allowed") && !all[0].has_super_option("user_subvol"));
         assert_eq!(all[1].point, PathBuf::from(r"/mnt 2/x\y"));
         assert_eq!(all[1].kind, "tmpfs");
+    }
+
+    #[test]
+    fn capabilities_are_those_that_proc_tells() {
+        let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+        let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:")).unwrap();
+        let bits = u64::from_str_radix(effective.trim(), 16).unwrap();
+        for number in 0..64 {
+            assert_eq!(has_capability(number), bits & (1 << number) != 0, "{number}");
+        }
     }
 
     #[test]

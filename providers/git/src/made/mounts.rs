@@ -7,6 +7,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::OnceLock;
 
 use ah_plugin_api::{Error, Result};
+use ah_provider_directory::{has_capability, in_first_user_namespace};
 use rustix::fs::{Mode, OFlags, StatVfsMountFlags};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
@@ -17,16 +18,7 @@ use super::identity::{MountId, stat};
 /// its own, whose mounts vanish with it and leave a writable directory behind. Asked once.
 pub(crate) fn allowed() -> bool {
     static ALLOWED: OnceLock<bool> = OnceLock::new();
-    *ALLOWED.get_or_init(|| {
-        let has_capability = std::fs::read_to_string("/proc/self/status").is_ok_and(|status| {
-            let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
-            let bits = effective.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok());
-            bits.is_some_and(|bits| bits & (1 << CAP_SYS_ADMIN) != 0)
-        });
-        let first_namespace = std::fs::read_to_string("/proc/self/uid_map")
-            .is_ok_and(|map| map.split_whitespace().eq(["0", "0", "4294967295"]));
-        has_capability && first_namespace
-    })
+    *ALLOWED.get_or_init(|| has_capability(CAP_SYS_ADMIN) && in_first_user_namespace())
 }
 
 const CAP_SYS_ADMIN: u32 = 21;

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use ah_core::{Access, Engine, ProviderSource, Settings, Workspace};
 use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
 
@@ -45,6 +46,16 @@ impl Lab {
         // One write: lines of several threads must not mix.
         self.log.lock().unwrap_or_else(PoisonError::into_inner).write_all(&line)?;
         Ok(())
+    }
+
+    /// The workspace, as `ah` opens it.
+    pub(super) fn open(&self) -> Result<Workspace> {
+        let home = self.folder.join("home");
+        let mut settings = Settings::new(home.join("ah"), ProviderSource::Plugins(Vec::new()));
+        settings.exe_dir = std::env::current_exe()?.parent().map(Path::to_owned);
+        settings.user_home = Some(home);
+        settings.flags = [("provider".to_owned(), self.provider.as_str().into())].into();
+        Ok(Engine::open(settings)?.workspace(&self.workspace(), Access::Existing)?)
     }
 
     /// What `ah agent fs …` answers.

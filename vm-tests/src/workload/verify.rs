@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::process::Command;
 
+use ah_core::{Release, SeekOptions};
 use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
 
@@ -45,12 +46,16 @@ pub(super) fn everything(lab: &mut Lab) -> Result<()> {
 
 /// Takes back a restore that the power cut interrupted, as it says itself; what that saved first counts from now on.
 fn settle(lab: &Lab, shown: &mut BTreeMap<String, Digest>) -> Result<()> {
+    let is_interrupted = || Ok::<_, anyhow::Error>(lab.ah(&["status"])?.pointer("/status/interrupted").is_some());
+    if !is_interrupted()? {
+        return Ok(());
+    }
     // Not more than were begun at once.
     for _ in 0..3 {
-        if lab.ah(&["status"])?.pointer("/status/interrupted").is_none() {
+        lab.ah(&["undo"]).context("a restore was interrupted")?;
+        if !is_interrupted()? {
             break;
         }
-        lab.ah(&["undo"]).context("a restore was interrupted")?;
     }
     for id in listed(lab)?.into_keys().filter(|id| !shown.contains_key(id)).collect::<Vec<_>>() {
         let answer = lab.ah(&["seek", &id])?;
@@ -84,18 +89,22 @@ fn promised(lab: &Lab, listed: &BTreeMap<String, Value>) -> Result<()> {
     Ok(())
 }
 
-/// What the listed snapshots show, each compared with what it showed.
+/// What the listed snapshots show, each compared with what it showed. By one process: emulated, a program's start takes longer than
+/// all that it then does.
 fn show(lab: &Lab, listed: &BTreeMap<String, Value>) -> Result<BTreeMap<String, Digest>> {
     let mut shown = BTreeMap::new();
+    if listed.is_empty() {
+        return Ok(shown);
+    }
+    let workspace = lab.open()?;
     for (id, snapshot) in listed {
-        let answer = lab.ah(&["seek", id]).with_context(|| format!("snapshot {id} is listed: {snapshot}"))?;
-        let path = text(&answer, "/lease/path")?;
-        let digest = tree::digest(path.as_ref()).with_context(|| format!("the view of {id}"))?;
+        let lease = workspace.seek(id, &SeekOptions::default());
+        let lease = lease.with_context(|| format!("snapshot {id} is listed: {snapshot}"))?;
+        let digest = tree::digest(&lease.path).with_context(|| format!("the view of {id}"))?;
         compare(lab, id, snapshot, &digest)?;
         shown.insert(id.clone(), digest);
     }
-    // All at once: emulated, a program's start is what takes longest.
-    lab.ah(&["release", "--all"])?;
+    workspace.release(&Release::All)?;
     Ok(shown)
 }
 

@@ -164,7 +164,7 @@ impl Workspace {
     pub fn snapshot(&self, branch: BranchId, label: &[u8], class: Class) -> Result<SnapshotId> {
         let snapshot = SnapshotId(self.engine.snapshot(branch.0, label)?);
         if class == Class::Durable
-            && let Err(error) = self.engine.sync()
+            && let Err(error) = self.engine.persist()
         {
             let _ = self.engine.delete_snapshot(snapshot.0);
             return Err(error);
@@ -212,9 +212,14 @@ impl Workspace {
         self.engine.reclaim_space()
     }
 
-    /// Takes everything that was changed before this call to the disk.
+    /// Takes everything that was changed before this call to the disk, and gives space back that is free since then.
     pub fn sync(&self) -> Result<()> {
         self.engine.sync()
+    }
+
+    /// As [`Workspace::sync`], sooner where few contents were written, but gives no space back.
+    pub fn persist(&self) -> Result<()> {
+        self.engine.persist()
     }
 
     /// Writes everything that was changed before this call down, so that it survives the death of this process.

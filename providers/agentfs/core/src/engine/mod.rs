@@ -38,8 +38,8 @@ use crate::store::segments::Segments;
 use crate::types::Time;
 use crate::{lock, read_lock, write_lock};
 
-/// The format that is written, and the newest that is read.
-const FORMAT: u32 = 1;
+/// The format that is written, and the newest that is read. Stores of an older one are of this one once they are open: 1 had no contents in the log.
+const FORMAT: u32 = 2;
 /// Rows that wait for the log, in bytes, before who changes more has to write them himself.
 const WAITING: usize = 512 << 10;
 /// So many changes below are remembered of each branch.
@@ -111,6 +111,8 @@ pub(crate) struct Pen {
 struct Synced {
     /// The last batch that a mark covers.
     batch: u64,
+    /// Whether the contents of that are in their places, and not only in the log.
+    contents: bool,
     /// The log file whose name is on the disk.
     log: u64,
 }
@@ -167,7 +169,7 @@ impl Engine {
             return Err(Error::Exists);
         }
         Base::create(&directory.join("rows.redb"))?;
-        write_format(directory, &lower)
+        write_format(directory, &lower.identity())
     }
 
     /// See [`crate::Workspace::begin_anew`].
@@ -176,7 +178,7 @@ impl Engine {
         if !state.snapshots.is_empty() || state.lines.values().any(|line| line.pen) {
             return Err(Error::Busy("there is a branch or a snapshot"));
         }
-        write_format(&self.directory, &Lower::open(lower)?)
+        write_format(&self.directory, &Lower::open(lower)?.identity())
     }
 
     /// Opens a store.
@@ -189,7 +191,7 @@ impl Engine {
             Err(rustix::io::Errno::WOULDBLOCK) => Err(Error::Busy("another process has the store open")),
             Err(error) => Err(Error::io("locking the store")(error)),
         })?;
-        let identity = format(directory)?;
+        let (number, identity) = format(directory)?;
         let lower = if options.without_lower { Lower::nothing(directory)? } else { Lower::open(lower)? };
         if !lower.may_be(&identity) && !options.without_lower {
             return Err(Error::OtherLower);
@@ -207,9 +209,14 @@ impl Engine {
         found.batches.into_iter().for_each(|changes| layers.replay(changes));
         let next_block = layers.get(&key::counter("block"))?.map(|value| key::be64(&value));
         let segments = Segments::open(&directory.join("data"), next_block, how != Opening::Check)?;
-        log::cut(&logs, &found.files)?;
         // A full disk has no room for a log; deleting takes an open store.
         spend_reserve(directory);
+        // Before a file of this boot is begun, which says that it was done.
+        found.contents.iter().try_for_each(|written| segments.write_again(written))?;
+        log::cut(&logs, &found.files)?;
+        if number < FORMAT {
+            write_format(directory, &identity)?;
+        }
         let newest = found.files.last();
         let resumable = newest.filter(|file| file.present && file.counts > 0 && !found.damaged);
         let log = match resumable {
@@ -496,8 +503,8 @@ fn patiently<T>(mut open: impl FnMut() -> Result<T>) -> Result<T> {
 /// Set in the numbers of inodes below that keep their own.
 pub(crate) const LOWER: u64 = 1 << 48;
 
-fn write_format(directory: &Path, lower: &Lower) -> Result<()> {
-    let text = format!("agentfs {FORMAT}\n{}", lower.identity());
+fn write_format(directory: &Path, identity: &str) -> Result<()> {
+    let text = format!("agentfs {FORMAT}\n{identity}");
     let temporary = directory.join("format.new");
     std::fs::write(&temporary, text).map_err(Error::io("making the store"))?;
     File::open(&temporary).and_then(|file| file.sync_all()).map_err(Error::io("making the store"))?;
@@ -505,8 +512,8 @@ fn write_format(directory: &Path, lower: &Lower) -> Result<()> {
     File::open(directory).and_then(|dir| dir.sync_all()).map_err(Error::io("making the store"))
 }
 
-/// Checks the store's format, and gives what is written of the lower directory it was made for.
-fn format(directory: &Path) -> Result<String> {
+/// Checks the store's format, and gives its number and what is written of the lower directory it was made for.
+fn format(directory: &Path) -> Result<(u32, String)> {
     let text = match std::fs::read_to_string(directory.join("format")) {
         Ok(text) => text,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Err(Error::NotFound),
@@ -519,5 +526,5 @@ fn format(directory: &Path) -> Result<String> {
         return Err(Error::NewerFormat { found, known: FORMAT });
     }
     let has_inode = identity.lines().any(|line| line.starts_with("lower-inode "));
-    has_inode.then(|| identity.to_owned()).ok_or_else(|| Error::corrupt("the file `format` cannot be read"))
+    has_inode.then(|| (found, identity.to_owned())).ok_or_else(|| Error::corrupt("the file `format` cannot be read"))
 }

@@ -148,6 +148,29 @@ fn a_segment_that_is_removed_while_it_is_synced_is_no_error() {
 }
 
 #[test]
+fn who_syncs_while_another_does_waits_for_what_that_one_takes_to_the_disk() {
+    let place = Place::new();
+    let engine = place.open();
+    make_dirty(&engine);
+    let barrier = Arc::new(std::sync::Barrier::new(2));
+    *lock(&engine.segments.refuse) = Some(Refuse::Wait(barrier.clone()));
+    let sync = || {
+        std::thread::spawn({
+            let engine = engine.clone();
+            move || engine.segments.sync(&engine.failed)
+        })
+    };
+    let first = sync();
+    barrier.wait();
+    let second = sync();
+    std::thread::sleep(std::time::Duration::from_millis(100));
+    assert!(!second.is_finished());
+    barrier.wait();
+    first.join().unwrap().unwrap();
+    second.join().unwrap().unwrap();
+}
+
+#[test]
 fn fsck_gives_nothing_back_when_a_row_cannot_be_read() {
     let place = Place::new();
     let engine = place.open();

@@ -1,8 +1,9 @@
 //! The log: what was changed since the base was last brought up to date, in batches.
 //!
 //! A file is a header and then records: `length, checksum, payload`. A payload is a *batch* of rows, which is applied whole or
-//! not at all, or a *mark*, which says that everything up to a batch, data included, has reached the disk. A batch that was
-//! written survives the death of the process at once, since the system holds it; a power cut, from the mark that covers it.
+//! not at all, or a *mark*, which says that everything up to a batch, data included, has reached the disk. A mark may bring data
+//! along, which then need not have reached its place. A batch that was written survives the death of the process at once, since
+//! the system holds it; a power cut, from the mark that covers it.
 //!
 //! Read back after the process died, all whole batches count. After the machine went down (the header names another boot) only
 //! those up to the last mark do, because data of the later ones may never have been written.
@@ -14,10 +15,12 @@ use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
 use crate::rows::value::{Reader, Writer};
+use crate::store::segments::Written;
 
 const MAGIC: &[u8] = b"agentfs log 1\n";
 const BATCH: u8 = 1;
 const MARK: u8 = 2;
+const MARK_WITH_CONTENTS: u8 = 3;
 
 /// A row and its value; `None` removes it.
 pub(crate) type Change = (Vec<u8>, Option<Vec<u8>>);
@@ -39,6 +42,9 @@ pub(crate) struct Found {
     pub(crate) batches: Vec<Vec<Change>>,
     /// The number of the last batch that counts.
     pub(crate) last: u64,
+    /// What may not have reached its place in the segments, in the order in which it was written. Nothing if one of the files was begun in the
+    /// present boot: it was written again before, and others have been at work since.
+    pub(crate) contents: Vec<Written>,
     /// The files, oldest first.
     pub(crate) files: Vec<Piece>,
     /// Something that was kept is behind what cannot be read: this is no torn end.
@@ -139,6 +145,17 @@ impl Log {
         self.write(&payload.0)
     }
 
+    /// As [`Log::mark`], with the contents that were written since the last mark, which need not have reached the disk otherwise. `before`: the
+    /// last batch that was covered by a mark when that had reached the disk.
+    pub(crate) fn mark_with(&mut self, batch: u64, before: u64, contents: &[Written]) -> Result<()> {
+        let mut payload = Writer::new(MARK_WITH_CONTENTS);
+        payload.number(batch).number(before);
+        for (from, bytes) in contents {
+            payload.number(*from).bytes(bytes);
+        }
+        self.write(&payload.0)
+    }
+
     /// For syncing outside of the lock that guards the log.
     pub(crate) fn file(&self) -> Result<File> {
         self.file.try_clone().map_err(Error::io("opening the log"))
@@ -188,6 +205,7 @@ struct Record {
     tag: u8,
     number: u64,
     rows: Vec<Change>,
+    contents: Vec<Written>,
 }
 
 /// Reads what the files hold, oldest first, as far as it counts: batches in unbroken order, and of another boot only those that a mark
@@ -218,9 +236,10 @@ pub(crate) fn read(directory: &Path, boot: &str, in_base: u64) -> Result<Found> 
         behind = (behind.0.max(batch), behind.1.max(mark));
         found.files.push(piece);
     }
-    let marked = records.iter().filter(|read| read.tag == MARK).map(|read| read.number).max().unwrap_or(0);
+    let marked = records.iter().filter(|read| read.tag != BATCH).map(|read| read.number).max().unwrap_or(0);
     let mut broken = false;
-    for Record { file, end, tag, number, rows } in records {
+    let present = found.files.iter().any(|piece| piece.present);
+    for Record { file, end, tag, number, rows, contents } in records {
         let Some(piece) = found.files.get_mut(file) else { continue };
         if tag == BATCH && number > in_base {
             if number != found.last + 1 || broken || !(piece.present || number <= marked) {
@@ -231,6 +250,12 @@ pub(crate) fn read(directory: &Path, boot: &str, in_base: u64) -> Result<Found> 
             }
             found.last = number;
             found.batches.push(rows);
+        }
+        match tag {
+            // All that was written before it has reached its place, as it has before rows are in the base.
+            MARK => found.contents.clear(),
+            MARK_WITH_CONTENTS if number > in_base && !present => found.contents.extend(contents),
+            _ => {}
         }
         if !broken {
             piece.counts = end;
@@ -255,15 +280,25 @@ fn search(bytes: &[u8], beyond: u64) -> (u64, u64) {
             break;
         };
         let length = u32::from_le_bytes([a, b, c, d]) as usize;
-        let Ok(number) = Reader(rest).number() else { continue };
+        let mut reader = Reader(rest);
+        let Ok(number) = reader.number() else { continue };
         let short = tag == MARK && length <= 11;
-        if !(short || tag == BATCH) || number <= beyond || number > most || length > rest.len() + 1 || length > budget {
+        if !(short || tag == BATCH || tag == MARK_WITH_CONTENTS)
+            || number <= beyond
+            || number > most
+            || length > rest.len() + 1
+            || length > budget
+        {
             continue;
         }
         budget -= length;
         if bytes.get(from..).and_then(record).is_some() {
-            let highest = if tag == MARK { &mut mark } else { &mut batch };
-            *highest = number.max(*highest);
+            match tag {
+                BATCH => batch = number.max(batch),
+                MARK => mark = number.max(mark),
+                // The disk may have been about to take it; what is certain is what it had taken before.
+                _ => (batch, mark) = (number.max(batch), reader.number().unwrap_or(0).max(mark)),
+            }
         }
     }
     (batch, mark)
@@ -279,9 +314,15 @@ fn take(payload: &[u8], file: usize, end: u64) -> Result<Record> {
     let (&tag, rest) = payload.split_first().ok_or_else(|| Error::corrupt("a record of the log is empty"))?;
     let mut reader = Reader(rest);
     let number = reader.number()?;
-    let mut rows = Vec::new();
+    let (mut rows, mut contents) = (Vec::new(), Vec::new());
     match tag {
         MARK => {}
+        MARK_WITH_CONTENTS => {
+            reader.number()?;
+            while !reader.0.is_empty() {
+                contents.push((reader.number()?, reader.bytes()?.to_vec()));
+            }
+        }
         BATCH => {
             while !reader.0.is_empty() {
                 let key = reader.bytes()?.to_vec();
@@ -291,7 +332,7 @@ fn take(payload: &[u8], file: usize, end: u64) -> Result<Record> {
         }
         _ => return Err(Error::corrupt("a record of the log is of no known kind")),
     }
-    Ok(Record { file, end, tag, number, rows })
+    Ok(Record { file, end, tag, number, rows, contents })
 }
 
 /// Cuts off what does not count, and takes that to the disk before anything is written behind it.
@@ -400,6 +441,45 @@ mod tests {
             }
             Log::resume(directory.path(), 1, length, 0).unwrap();
         }
+    }
+
+    #[test]
+    fn a_mark_brings_contents_that_count_until_all_are_in_their_places() {
+        let directory = tempfile::tempdir().unwrap();
+        let written = |nth: u8| vec![(u64::from(nth), vec![nth; 5000])];
+        let mut log = Log::begin(directory.path(), 1, 0, "boot").unwrap();
+        let append = |log: &mut Log| log.append([(&b"row"[..], None)].into_iter()).unwrap();
+        append(&mut log);
+        log.mark(1).unwrap();
+        append(&mut log);
+        log.mark_with(2, 1, &written(2)).unwrap();
+        let before = log.length();
+        append(&mut log);
+        let between = log.length();
+        log.mark_with(3, 2, &written(3)).unwrap();
+        let found = read(directory.path(), "another", 0).unwrap();
+        assert_eq!((found.last, found.contents, found.damaged), (3, [written(2), written(3)].concat(), false));
+        assert_eq!(look(directory.path()).contents, [], "in the present boot they are in their places");
+        let found = read(directory.path(), "another", 2).unwrap();
+        assert_eq!(found.contents, written(3), "those of rows in the base are in their places");
+
+        // A sync that a power cut interrupted, whichever of its pages got to the disk.
+        let length = log.length();
+        let whole = std::fs::read(path(directory.path(), 1)).unwrap();
+        for torn in (before..between).chain((between..length).step_by(97)) {
+            spoil(directory.path(), 1, torn, &[!whole[torn as usize]]);
+            let found = read(directory.path(), "another", 0).unwrap();
+            assert_eq!((found.last, found.contents, found.damaged), (2, written(2), false), "torn at {torn}");
+            assert!(look(directory.path()).damaged || torn >= between, "without a power cut that cannot be");
+            spoil(directory.path(), 1, torn, &[whole[torn as usize]]);
+        }
+        // But what was on the disk before is damaged.
+        spoil(directory.path(), 1, before - 10, b"?");
+        assert!(read(directory.path(), "another", 0).unwrap().damaged);
+        spoil(directory.path(), 1, before - 10, &[whole[before as usize - 10]]);
+
+        log.mark(3).unwrap();
+        assert_eq!(read(directory.path(), "another", 0).unwrap().contents, []);
     }
 
     #[test]

@@ -22,6 +22,12 @@ pub(crate) const SEGMENT: u64 = 1 << 18;
 pub(crate) const LARGEST: u64 = 1 << 50;
 /// Files that are kept open.
 const OPEN: usize = 64;
+/// Contents of which there are at most so many bytes are few, each write counted with what it takes in memory.
+const FEW: usize = 256 << 10;
+const WRITE: usize = 64;
+
+/// Bytes that were written, and from which byte of all segments on.
+pub(crate) type Written = (u64, Vec<u8>);
 
 /// The segments of a store.
 pub(crate) struct Segments {
@@ -29,6 +35,9 @@ pub(crate) struct Segments {
     next: AtomicU64,
     open: Mutex<Open>,
     dirty: Mutex<BTreeSet<u64>>,
+    few: Mutex<Few>,
+    /// Held by who takes them to the disk: the next one finds nothing to do only when it is there.
+    syncing: Mutex<()>,
     /// Bytes that were written into them and are not on the disk.
     unsynced: AtomicU64,
     /// Whether one may have been made whose name is not on the disk.
@@ -48,12 +57,42 @@ pub(crate) struct Segments {
 pub(crate) enum Refuse {
     Open,
     Sync(std::io::ErrorKind),
+    /// A sync comes to the barrier twice, and is under way between.
+    Wait(Arc<std::sync::Barrier>),
+}
+
+/// What was written since contents were taken to the disk, in its order.
+#[derive(Default)]
+struct Few {
+    /// `None`: that is more, or not known.
+    writes: Option<Vec<Written>>,
+    size: usize,
 }
 
 #[derive(Default)]
 struct Open {
     files: BTreeMap<u64, Arc<File>>,
     order: VecDeque<u64>,
+}
+
+impl Few {
+    fn note(&mut self, from: u64, bytes: &[u8]) {
+        self.size = self.size.saturating_add(bytes.len() + WRITE);
+        if self.size > FEW {
+            self.writes = None;
+        }
+        if let Some(writes) = &mut self.writes {
+            writes.push((from, bytes.to_vec()));
+        }
+    }
+
+    /// What is noted of these bytes is not to be written again.
+    fn forget(&mut self, from: u64, length: u64) {
+        let among = |(at, bytes): &Written| *at < from + length && from < at + bytes.len() as u64;
+        if self.writes.as_ref().is_some_and(|writes| writes.iter().any(among)) {
+            self.writes = None;
+        }
+    }
 }
 
 impl Segments {
@@ -90,6 +129,8 @@ impl Segments {
             next: AtomicU64::new(next.unwrap_or(behind)),
             open: Mutex::default(),
             dirty: Mutex::new(dirty),
+            few: Mutex::default(),
+            syncing: Mutex::default(),
             unsynced: AtomicU64::new(0),
             names: AtomicBool::new(true),
             removed: Mutex::default(),
@@ -178,7 +219,46 @@ impl Segments {
         // Only now, since a sync that runs meanwhile takes the note away. After an error some of it may be there.
         lock(&self.dirty).insert(segment);
         self.unsynced.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        lock(&self.few).note(block * BLOCK + within, bytes);
         written.map_err(Error::io("writing a segment"))
+    }
+
+    /// Writes again what a power cut may have kept from its place. Blocks from `next` on belong to nobody and stay empty.
+    pub(crate) fn write_again(&self, (from, bytes): &Written) -> Result<()> {
+        let (block, within) = (from / BLOCK, from % BLOCK);
+        let end =
+            from.checked_add(bytes.len() as u64).filter(|end| end.div_ceil(BLOCK) <= (block / SEGMENT + 1) * SEGMENT);
+        let end = end.ok_or_else(|| Error::corrupt("the log holds contents that lie in no segment"))?;
+        if end.div_ceil(BLOCK) > self.next() { Ok(()) } else { self.write(block, within, bytes) }
+    }
+
+    /// What was written since `begin_anew` or the last call of this, if it is little. The caller takes it to the disk, or calls `many`.
+    pub(crate) fn take_few(&self) -> Option<Vec<Written>> {
+        let mut few = lock(&self.few);
+        few.size = 0;
+        few.writes.as_mut().map(std::mem::take)
+    }
+
+    /// They are on the disk, in the log.
+    pub(crate) fn took(&self, few: &[Written]) {
+        let bytes: usize = few.iter().map(|(_, bytes)| bytes.len()).sum();
+        self.are_synced(bytes as u64);
+    }
+
+    fn are_synced(&self, bytes: u64) {
+        let rest = |unsynced: u64| Some(unsynced.saturating_sub(bytes));
+        // The closure always gives a value, so this cannot fail.
+        let _ = self.unsynced.fetch_update(Ordering::Relaxed, Ordering::Relaxed, rest);
+    }
+
+    /// All that was written so far is about to be taken to the disk by `sync`; `many` if it is not.
+    pub(crate) fn begin_anew(&self) {
+        *lock(&self.few) = Few { writes: Some(Vec::new()), size: 0 };
+    }
+
+    /// It is not known any more what was written.
+    pub(crate) fn many(&self) {
+        *lock(&self.few) = Few::default();
     }
 
     /// Reads; what was never written of a block reads as zeros.
@@ -223,15 +303,14 @@ impl Segments {
 
     /// Takes everything that was written to the disk. If that did not take something, `failed` is set: what it has is not known then.
     pub(crate) fn sync(&self, failed: &AtomicBool) -> Result<()> {
+        let _one = lock(&self.syncing);
         // First: what is counted here has left its note.
         let written = self.unsynced();
         let dirty = std::mem::take(&mut *lock(&self.dirty));
         let names = self.names.swap(false, Ordering::SeqCst);
         let synced = self.sync_files(&dirty, names, failed);
         if synced.is_ok() {
-            // Two may sync at once, and count the same.
-            let rest = |unsynced: u64| Some(unsynced.saturating_sub(written));
-            let _ = self.unsynced.fetch_update(Ordering::Relaxed, Ordering::Relaxed, rest);
+            self.are_synced(written);
         }
         synced.inspect_err(|_| {
             lock(&self.dirty).extend(&dirty);
@@ -258,14 +337,25 @@ impl Segments {
 
     fn sync_file(&self, file: &File) -> std::io::Result<()> {
         #[cfg(test)]
-        if let Some(Refuse::Sync(kind)) = *lock(&self.refuse) {
-            return Err(kind.into());
+        {
+            let refuse = lock(&self.refuse);
+            match &*refuse {
+                Some(Refuse::Sync(kind)) => return Err((*kind).into()),
+                Some(Refuse::Wait(barrier)) => {
+                    let barrier = barrier.clone();
+                    drop(refuse);
+                    barrier.wait();
+                    barrier.wait();
+                }
+                _ => {}
+            }
         }
         file.sync_data()
     }
 
     /// Gives blocks back to the disk. Doing it again is harmless.
     pub(crate) fn give_back(&self, block: u64, blocks: u64) -> Result<()> {
+        lock(&self.few).forget(block * BLOCK, blocks * BLOCK);
         let _nobody = write_lock(&self.reading);
         let file = self.file(block / SEGMENT, true)?;
         platform::punch(&file, block % SEGMENT * BLOCK, blocks * BLOCK).map_err(Error::io("giving space back"))?;

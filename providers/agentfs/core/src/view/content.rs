@@ -46,7 +46,7 @@ impl View {
     /// Waits until what was written is on the disk. So is everything else that was changed before the call.
     pub fn fsync(&self, ino: Ino) -> Result<()> {
         self.node(ino)?;
-        self.engine.sync()
+        self.engine.persist()
     }
 
     /// Where the next data, or the next hole, begins at or behind an offset.

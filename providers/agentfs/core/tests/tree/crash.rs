@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use ah_agentfs::{BranchId, Class, Options, ROOT, SnapshotId, Workspace};
 
-use crate::{Place, at, branch, content, in_another_boot, make};
+use crate::{OnDisk, Place, at, branch, content, in_another_boot, make};
 
 /// Says what it has done, until it is killed. Run by the test below as a process of its own.
 #[test]
@@ -140,6 +140,99 @@ fn after_a_power_cut_all_is_as_at_the_last_sync() {
     drop((view, workspace));
     place.check();
     assert_eq!(content(&place.open().view(branch).unwrap(), "new"), b"goes on");
+}
+
+#[test]
+fn contents_that_the_disk_has_in_the_log_alone_are_there_after_a_power_cut() {
+    let place = Place::new();
+    let workspace = place.create();
+    let branch = branch(&workspace);
+    let view = workspace.view(branch).unwrap();
+    let file = make(&view, "file", &[1; 9000]);
+    workspace.sync().unwrap();
+    let disk = OnDisk::now(&place.store());
+    view.write(file, 100, &[2; 5000]).unwrap();
+    let durable = workspace.snapshot(branch, b"", Class::Durable).unwrap();
+    view.write(file, 8990, &[3; 200]).unwrap();
+    view.fsync(file).unwrap();
+    // In place, and not asked to be kept.
+    view.write(file, 8990, &[4; 200]).unwrap();
+    drop((view, workspace));
+    disk.is_all(&place.store());
+    // More than once, and looked at before: the log is all that there is until the store was opened.
+    place.check();
+    let expected = |view: &ah_agentfs::View, end: &[u8]| {
+        let bytes = content(view, "file");
+        assert_eq!((&bytes[..100], &bytes[100..5100]), (&[1; 100][..], &[2; 5000][..]));
+        assert_eq!((&bytes[5100..8990], &bytes[8990..]), (&[1; 3890][..], end));
+    };
+    for boot in 0..3 {
+        let workspace = place.open();
+        let view = workspace.view(branch).unwrap();
+        expected(&view, &[3; 200]);
+        expected(&workspace.view_of(durable).unwrap(), &[1; 10]);
+        drop((view, workspace));
+        if boot == 1 {
+            in_another_boot(&place.store());
+        }
+    }
+    // What a killed process wrote on top is not undone by what the log brought back.
+    let workspace = place.open();
+    let view = workspace.view(branch).unwrap();
+    view.write(file, 8990, &[5; 200]).unwrap();
+    workspace.flush().unwrap();
+    drop((view, workspace));
+    expected(&place.open().view(branch).unwrap(), &[5; 200]);
+    place.check();
+}
+
+#[test]
+fn a_process_that_dies_while_contents_are_brought_back_leaves_them_to_the_next() {
+    let place = Place::new();
+    let workspace = place.create();
+    let branch = branch(&workspace);
+    let view = workspace.view(branch).unwrap();
+    let file = make(&view, "file", b"");
+    workspace.sync().unwrap();
+    let disk = OnDisk::now(&place.store());
+    view.write(file, 0, &[7; 20_000]).unwrap();
+    view.fsync(file).unwrap();
+    drop((view, workspace));
+    disk.is_all(&place.store());
+    // As far as it got.
+    std::fs::write(place.store().join("data/0000000000"), [7; 5000]).unwrap();
+    let workspace = place.open();
+    assert_eq!(content(&workspace.view(branch).unwrap(), "file"), [7; 20_000]);
+    drop(workspace);
+    place.check();
+}
+
+#[test]
+fn what_is_more_than_the_log_takes_goes_to_its_place() {
+    let place = Place::new();
+    let workspace = place.create();
+    let branch = branch(&workspace);
+    let view = workspace.view(branch).unwrap();
+    let file = make(&view, "file", b"");
+    workspace.sync().unwrap();
+    let log = || -> u64 {
+        std::fs::read_dir(place.store().join("log")).unwrap().map(|file| file.unwrap().metadata().unwrap().len()).sum()
+    };
+    let before = log();
+    view.write(file, 0, &[1; 100_000]).unwrap();
+    view.fsync(file).unwrap();
+    let few = log();
+    assert!((100_000..102_000).contains(&(few - before)));
+    view.write(file, 0, &[2; 300_000]).unwrap();
+    view.fsync(file).unwrap();
+    assert!(log() - few < 3000);
+    // All but the log's end, as after a power cut.
+    drop((view, workspace));
+    in_another_boot(&place.store());
+    let workspace = place.open();
+    assert_eq!(content(&workspace.view(branch).unwrap(), "file"), [2; 300_000]);
+    drop(workspace);
+    place.check();
 }
 
 #[test]

@@ -90,6 +90,32 @@ pub(crate) fn in_another_boot(store: &std::path::Path) {
     }
 }
 
+/// What the disk has of contents when they have just been taken there.
+pub(crate) struct OnDisk(BTreeMap<PathBuf, Vec<u8>>);
+
+impl OnDisk {
+    pub(crate) fn now(store: &std::path::Path) -> Self {
+        let files = std::fs::read_dir(store.join("data")).unwrap().map(|file| file.unwrap().path());
+        Self(files.map(|file| (file.clone(), std::fs::read(file).unwrap())).collect())
+    }
+
+    /// A power cut: what was written since then did not get there.
+    pub(crate) fn is_all(&self, store: &std::path::Path) {
+        for file in std::fs::read_dir(store.join("data")).unwrap() {
+            std::fs::remove_file(file.unwrap().path()).unwrap();
+        }
+        for (path, bytes) in &self.0 {
+            let file = std::fs::File::create(path).unwrap();
+            file.set_len(bytes.len() as u64).unwrap();
+            for (nth, block) in bytes.chunks(4096).enumerate().filter(|(_, block)| block.iter().any(|&byte| byte != 0))
+            {
+                std::os::unix::fs::FileExt::write_all_at(&file, block, nth as u64 * 4096).unwrap();
+            }
+        }
+        in_another_boot(store);
+    }
+}
+
 /// A branch of the lower directory as it is now.
 pub(crate) fn branch(workspace: &Workspace) -> BranchId {
     workspace.branch(workspace.base(b"base").unwrap(), b"branch").unwrap()

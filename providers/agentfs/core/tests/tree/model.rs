@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use ah_agentfs::{Allocate, BranchId, Class, Ino, Kind, ROOT, Rename, SetAttr, SetXattr, SnapshotId, View, Workspace};
 use proptest::prelude::*;
 
-use crate::{HOLES, ME, Place};
+use crate::{HOLES, ME, OnDisk, Place};
 
 #[derive(Debug, Clone)]
 enum Op {
@@ -30,6 +30,7 @@ enum Op {
     Forget,
     Reopen,
     Crash,
+    PowerCut(usize, u32, u32, u8),
 }
 
 fn op() -> impl Strategy<Value = Op> {
@@ -38,6 +39,7 @@ fn op() -> impl Strategy<Value = Op> {
     let offset =
         prop_oneof![0..20_000_u32, (0..270_u32, 0..3_u32).prop_map(|(block, d)| (block * 4096 + d).max(1) - 1)];
     let length = prop_oneof![1..100_u32, Just(4096), 1..30_000_u32];
+    let (offset2, length2, byte2) = (offset.clone(), length.clone(), byte.clone());
     prop_oneof![
         4 => (at.clone(), name.clone()).prop_map(|(a, n)| Op::Create(a, n)),
         3 => (at.clone(), name.clone()).prop_map(|(a, n)| Op::Mkdir(a, n)),
@@ -50,6 +52,7 @@ fn op() -> impl Strategy<Value = Op> {
         2 => (at.clone(), at.clone(), name).prop_map(|(a, b, n)| Op::Link(a, b, n)),
         1 => (at.clone(), byte.clone()).prop_map(|(a, m)| Op::Mode(a, m)),
         1 => (at.clone(), byte).prop_map(|(a, b)| Op::Xattr(a, b)),
+        1 => (at.clone(), offset2, length2, byte2).prop_map(|(a, o, l, b)| Op::PowerCut(a, o, l, b)),
         4 => Just(Op::Snapshot),
         1 => at.clone().prop_map(Op::Branch),
         2 => at.clone().prop_map(Op::Switch),
@@ -457,6 +460,29 @@ impl World {
                 }
                 let there = self.workspace().snapshots();
                 assert!(self.snapshots.iter().all(|(id, _)| there.iter().any(|found| found.id == *id)));
+            }
+            Op::PowerCut(at, offset, length, byte) => {
+                self.view().setattr(ROOT, SetAttr { mode: Some(0o755), ..SetAttr::default() }).unwrap();
+                self.workspace().sync().unwrap();
+                let disk = OnDisk::now(&self.place.store());
+                self.apply(&Op::Write(at, offset, length, byte));
+                self.apply(&Op::Create(at, byte % 4));
+                let id = self.workspace().snapshot(self.branch, b"", Class::Durable).unwrap();
+                let tree = self.tree().clone();
+                self.snapshots.push((id, tree));
+                self.apply(&Op::Write(at + 1, offset, length, byte ^ 1));
+                self.apply(&Op::Write(at, offset / 2, length, byte ^ 2));
+                self.view().fsync(ROOT).unwrap();
+                let kept = self.tree().clone();
+                // The same place again, then what nobody has asked to be kept.
+                self.apply(&Op::Write(at, offset / 2, length, byte ^ 4));
+                self.apply(&Op::Mkdir(at, byte % 4));
+                self.workspace().flush().unwrap();
+                *self.tree() = kept;
+                (self.view, self.workspace) = (None, None);
+                disk.is_all(&self.place.store());
+                self.reopen();
+                self.compare();
             }
         }
     }

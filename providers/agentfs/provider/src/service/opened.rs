@@ -75,7 +75,8 @@ impl Open {
     pub(super) fn sync(&self, cx: &Context<'_>) -> Result<()> {
         let before = lock(&self.volatile).clone();
         // Little is on the disk sooner than a thread is there that could say that it takes long.
-        let synced = if self.tree.unsynced() <= LITTLE { self.tree.sync() } else { patiently(cx, || self.tree.sync()) };
+        let synced =
+            if self.tree.unsynced() <= LITTLE { self.tree.persist() } else { patiently(cx, || self.tree.persist()) };
         synced.map_err(|e| fail("cannot put the snapshot on disk", &e))?;
         lock(&self.volatile).retain(|number| !before.contains(number));
         Ok(())

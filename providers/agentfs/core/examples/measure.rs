@@ -17,7 +17,8 @@ fn main() {
         return;
     };
     let files = arguments.next().and_then(|count| count.to_str()?.parse().ok()).unwrap_or(1_000_000);
-    if let Err(error) = run(Path::new(&directory), files) {
+    let directory = Path::new(&directory);
+    if let Err(error) = run(directory, files).and_then(|()| below(&directory.join("below"))) {
         eprintln!("{error}: {:?}", std::error::Error::source(&error));
     }
 }
@@ -87,6 +88,58 @@ fn stalls(workspace: &Workspace, branch: BranchId, view: &View) -> Result<()> {
 fn resident() -> u64 {
     let pages = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     pages.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok()).unwrap_or(0) * 4096
+}
+
+/// What is done behind a base and behind who takes a file over: 100,000 files of 8 KiB in 1,000 directories, and one of 60 MiB.
+fn below(directory: &Path) -> Result<()> {
+    let (lower, store) = (directory.join("lower"), directory.join("store"));
+    let prepare = || -> std::io::Result<()> {
+        for nth in 0..100_000_u64 {
+            let parent = lower.join(format!("directory{}", nth / 100));
+            std::fs::create_dir_all(&parent)?;
+            std::fs::write(parent.join(format!("file{nth}.txt")), nth.to_le_bytes().repeat(1024))?;
+        }
+        std::fs::write(lower.join("large"), vec![7; 60 << 20])
+    };
+    if let Err(error) = prepare() {
+        eprintln!("{error}");
+        return Ok(());
+    }
+    Workspace::create(&store, &lower)?;
+    let workspace = Workspace::open(&store, &lower, Options { background: false, ..Options::default() })?;
+    let size = || std::fs::metadata(store.join("rows.redb")).map_or(0, |rows| rows.len() / 1024);
+    let mut last = None;
+    for what in ["first base", "second base, nothing changed"] {
+        let begun = Instant::now();
+        let base = workspace.base_with_names(b"")?;
+        println!("{what}: names {:.2} s", begun.elapsed().as_secs_f64());
+        workspace.checkpoint()?;
+        let (before, begun) = (size(), Instant::now());
+        workspace.take_fingerprints(base)?;
+        println!("  fingerprints {:.2} s", begun.elapsed().as_secs_f64());
+        workspace.checkpoint()?;
+        println!("  the rows' file: {before} KiB with the names, {} KiB with both", size());
+        last = Some(base);
+    }
+    let Some(base) = last else { return Ok(()) };
+    let view = workspace.view(workspace.branch(base, b"")?)?;
+    let large = view.lookup(ROOT, b"large")?.ino;
+    let begun = Instant::now();
+    view.write(large, 4096, b"ours")?;
+    each("first write to a file of 60 MiB below", begun, 1);
+    let begun = Instant::now();
+    workspace.copy_taken_over()?;
+    each("  its copy, behind that", begun, 1);
+    let touched = std::fs::File::options().write(true).open(lower.join("large"));
+    let touched = touched.and_then(|file| file.set_modified(std::time::SystemTime::now()));
+    touched.map_err(|source| ah_agentfs::Error::Io { what: "touching a file", source })?;
+    let old = workspace.view_of(base)?;
+    for what in ["a look at it in a snapshot, touched below", "  the next"] {
+        let begun = Instant::now();
+        old.lookup(ROOT, b"large")?;
+        each(what, begun, 1);
+    }
+    Ok(())
 }
 
 fn run(directory: &Path, files: u64) -> Result<()> {

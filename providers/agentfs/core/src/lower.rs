@@ -43,6 +43,12 @@ pub(crate) struct Found {
 /// One name of a directory below: name, inode below, kind.
 pub(crate) type Listed = (Vec<u8>, u64, Kind);
 
+/// Name and value of an extended attribute.
+pub(crate) type Xattr = (Vec<u8>, Vec<u8>);
+
+/// The largest value of an extended attribute, in bytes, as the kernel has it.
+pub(crate) const XATTR: usize = 64 << 10;
+
 fn kind(kind: FileType) -> Option<Kind> {
     Some(match kind {
         FileType::RegularFile => Kind::File,
@@ -277,11 +283,35 @@ impl Found {
         }
     }
 
+    /// Whether both are one file in which nothing was changed in between.
+    pub(crate) fn is_as(&self, other: &Self) -> bool {
+        (self.device, self.ino, self.size) == (other.device, other.ino, other.size)
+            && (self.mtime, self.ctime) == (other.mtime, other.ctime)
+    }
+
     /// Whether this is still, byte for byte, what the origin was.
     pub(crate) fn is(&self, origin: &Origin) -> bool {
         (self.device, self.ino, self.size) == (origin.device, origin.ino, origin.size)
             && (self.mtime, self.ctime) == (origin.mtime, origin.ctime)
     }
+}
+
+/// All extended attributes of a file.
+pub(crate) fn xattrs(file: &File) -> Result<Vec<Xattr>> {
+    let mut list = vec![0; XATTR];
+    let length = match rustix::fs::flistxattr(file, &mut list) {
+        Ok(length) => length,
+        Err(Errno::OPNOTSUPP) => 0,
+        Err(error) => return Err(Error::io("reading attributes below")(error)),
+    };
+    let mut all = Vec::new();
+    for name in list.get(..length).unwrap_or_default().split(|&byte| byte == 0).filter(|name| !name.is_empty()) {
+        let mut value = vec![0; XATTR];
+        let length = rustix::fs::fgetxattr(file, name, &mut value);
+        value.truncate(length.map_err(Error::io("reading attributes below"))?);
+        all.push((name.to_vec(), value));
+    }
+    Ok(all)
 }
 
 /// When a file was born, where that is told; nothing else tells a file from one that is given its number later.

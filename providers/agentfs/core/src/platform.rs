@@ -1,4 +1,4 @@
-//! What differs between systems, each with a portable way out: holes, the boot's identity, opening without leaving a
+//! What differs between systems, each with a portable way out: holes, shared contents, the boot's identity, opening without leaving a
 //! directory, the kernel's clock.
 //!
 //! Everything else in this crate is POSIX through `rustix`.
@@ -6,6 +6,8 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{Mode, OFlags};
@@ -46,6 +48,61 @@ pub(crate) fn seek(file: &File, offset: u64, hole: bool) -> io::Result<Option<u6
     }
     let size = file.metadata()?.len();
     Ok(if offset >= size { None } else { Some(if hole { size } else { offset }) })
+}
+
+/// A file without a name in a directory that has the contents of another, sharing what that has on the disk; `None` where the disk cannot.
+pub(crate) fn share(directory: &Path, file: &File) -> Option<File> {
+    #[cfg(target_os = "linux")]
+    {
+        let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+        let shared = rustix::fs::open(directory, flags, Mode::RUSR | Mode::WUSR).ok()?;
+        rustix::fs::ioctl_ficlone(&shared, file).ok()?;
+        Some(shared.into())
+    }
+    #[cfg(not(target_os = "linux"))]
+    {
+        let _ = (directory, file);
+        None
+    }
+}
+
+/// Copies bytes from one file to another, sharing them where the disk can; fewer only where the file ends.
+pub(crate) fn copy(from: &File, offset: u64, to: &File, at: u64, length: u64) -> io::Result<u64> {
+    let mut done = 0;
+    #[cfg(target_os = "linux")]
+    while done < length {
+        let (mut source, mut target) = (offset + done, at + done);
+        let part = usize::try_from(length - done).unwrap_or(usize::MAX);
+        match rustix::fs::copy_file_range(from, Some(&mut source), to, Some(&mut target), part) {
+            Ok(0) => return Ok(done),
+            Ok(count) => done += count as u64,
+            Err(rustix::io::Errno::INTR) => {}
+            // Two filesystems, or one that cannot.
+            Err(error) if error != rustix::io::Errno::NOSPC => break,
+            Err(error) => return Err(error.into()),
+        }
+    }
+    let mut bytes = vec![0; (length - done).min(1 << 20) as usize];
+    while done < length {
+        let part = bytes.len().min((length - done) as usize);
+        match from.read_at(&mut bytes[..part], offset + done) {
+            Ok(0) => break,
+            Ok(count) => {
+                to.write_all_at(&bytes[..count], at + done)?;
+                done += count as u64;
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(done)
+}
+
+/// This thread works when nobody else wants to.
+pub(crate) fn stand_back() {
+    // Of a thread, on Linux.
+    #[cfg(target_os = "linux")]
+    let _ = rustix::process::nice(19);
 }
 
 /// A text that changes with every boot; `None` where the system has none. Tells a killed process from a lost machine.

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use crate::engine::{Engine, LOWER, Opening, Options, Remembered, patiently};
+use crate::engine::{Engine, Fingerprints, LOWER, Opening, Options, Remembered, patiently};
 use crate::error::Result;
 use crate::rows::chunk::Chunk;
 use crate::rows::key::{self, Epoch};
@@ -190,16 +190,28 @@ fn rows(state: &State, report: &mut Report, runs: &mut Vec<(u64, u64, u64)>, gar
             after = row;
         }
     }
-    let mut after = vec![b'b'];
-    while let Some((row, value)) = state.layers.next(b"b", &after)? {
+    for (row, value) in state.layers.prefix(b"q")? {
         report.rows += 1;
-        if let Err(error) = Remembered::decode(&value) {
-            report.lost(format!("the names in a directory below: {error}"));
+        if value.len() != 8 || key::line_and_number(&row).is_err() {
+            report.lost("a row of a file that is to be copied cannot be read".to_owned());
         }
-        if !state.lines.contains_key(&key::be32(row.get(1..5).unwrap_or_default())) {
-            report.lost("names below are of a base that is not there".to_owned());
+    }
+    for (kind, what) in [(b'b', "the names in a directory below"), (b'h', "the fingerprints of a directory below")] {
+        let mut after = vec![kind];
+        while let Some((row, value)) = state.layers.next(&[kind], &after)? {
+            report.rows += 1;
+            let sound = match kind {
+                b'b' => Remembered::decode(&value).map(drop),
+                _ => Fingerprints::decode(&value).map(drop),
+            };
+            if let Err(error) = sound {
+                report.lost(format!("{what}: {error}"));
+            }
+            if !state.lines.contains_key(&key::be32(row.get(1..5).unwrap_or_default())) {
+                report.lost(format!("{what} are of a base that is not there"));
+            }
+            after = row;
         }
-        after = row;
     }
     Ok(())
 }

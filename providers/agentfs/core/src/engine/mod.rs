@@ -2,13 +2,17 @@
 //!
 //! - here: opening, changing, and what a snapshot is.
 //! - `durable`: log, marks, checkpoints, giving space back, and the thread that does this unasked.
+//! - `complete`: what branches took over of files below is copied behind them.
 //! - `remembered`: the names in the directories below, as they were when a base was taken.
+//! - `fingerprints`: what the files below held then, as hashes.
 //! - `reclaim`: what deleted snapshots and branches leave.
 //! - `fsck`: everything compared with everything.
 //!
-//! Locks, in the order in which they are taken: a pen's stripe, a pen's `ops`, `reclaiming`, `checkpointing`, `syncing`, `giving`, the log, a pen's gate, the state.
+//! Locks, in the order in which they are taken: a pen's stripe, a pen's `ops`, `copying`, `reclaiming`, `checkpointing`, `syncing`, `giving`, the log, a pen's gate, the state.
 
+mod complete;
 mod durable;
+mod fingerprints;
 mod fsck;
 mod reclaim;
 mod remembered;
@@ -22,6 +26,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, RwLock};
 
 use durable::{disk_free, spend_reserve};
+pub(crate) use fingerprints::{Fingerprint, Fingerprints};
 pub use fsck::Report;
 pub(crate) use fsck::check;
 pub(crate) use remembered::Remembered;
@@ -86,6 +91,9 @@ pub(crate) struct Gate {
 /// Paths below that somebody changed, and the snapshot with which that was told.
 type ChangedPaths = BTreeMap<Vec<u8>, Option<u64>>;
 
+/// Whether there is something to do, and who waits for that.
+pub(crate) type Bell = (Mutex<bool>, Condvar);
+
 /// What a view shows of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Held {
@@ -141,7 +149,12 @@ pub(crate) struct Engine {
     views: Mutex<HashMap<(LineId, Held), usize>>,
     /// Of each branch what somebody changed below.
     changed_below: Mutex<BTreeMap<LineId, ChangedPaths>>,
-    wake: (Mutex<bool>, Condvar),
+    /// What files below were found to hold.
+    hashes: Mutex<fingerprints::Hashes>,
+    wake: Bell,
+    /// That files were taken over.
+    pub(crate) to_copy: Bell,
+    copying: Mutex<()>,
     stop: AtomicBool,
     boot: String,
     /// Held as long as the store is open.
@@ -244,7 +257,10 @@ impl Engine {
             pens: Mutex::default(),
             views: Mutex::default(),
             changed_below: Mutex::default(),
-            wake: (Mutex::new(false), Condvar::new()),
+            hashes: Mutex::default(),
+            wake: Bell::default(),
+            to_copy: Bell::default(),
+            copying: Mutex::default(),
             stop: AtomicBool::new(false),
             boot,
             _lock: held,
@@ -416,6 +432,10 @@ impl Engine {
         told.for_each(|told| *told = None);
     }
 
+    pub(crate) fn forget_changed_at(&self, line: LineId, path: &[u8]) {
+        lock(&self.changed_below).get_mut(&line).map(|mine| mine.remove(path));
+    }
+
     pub(crate) fn forget_changed(&self, line: LineId) {
         lock(&self.changed_below).remove(&line);
     }
@@ -452,18 +472,22 @@ impl Engine {
 
     /// Tells the thread that there is something to do.
     fn wake(&self) {
-        let mut waiting = lock(&self.wake.0);
+        Self::ring(&self.wake);
+    }
+
+    pub(crate) fn ring((waiting, bell): &Bell) {
+        let mut waiting = lock(waiting);
         if !*waiting {
             *waiting = true;
-            self.wake.1.notify_one();
+            bell.notify_one();
         }
     }
 
-    /// Ends the thread at its next step.
+    /// Ends the threads at their next step.
     pub(crate) fn stop(&self) {
         self.stop.store(true, Ordering::SeqCst);
-        *lock(&self.wake.0) = true;
-        self.wake.1.notify_all();
+        Self::ring(&self.wake);
+        Self::ring(&self.to_copy);
     }
 
     /// The number of an inode below. Most have their own; a row says which number the others were given.

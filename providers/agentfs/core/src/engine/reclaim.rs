@@ -56,7 +56,7 @@ impl Engine {
             let Some((line, points)) = read_lock(&self.state).dead_together() else { return Ok(()) };
             self.clear(line, &points)?;
             let mut state = write_lock(&self.state);
-            points.into_iter().for_each(|epoch| state.rest(line, epoch));
+            points.into_iter().try_for_each(|epoch| state.rest(line, epoch))?;
             drop(state);
             self.wake();
         }
@@ -74,7 +74,7 @@ impl Engine {
     fn clear(&self, line: LineId, points: &[Epoch]) -> Result<()> {
         if read_lock(&self.state).lines.get(&line).is_some_and(|line| line.parent.is_none()) {
             // A base has one point, and no other rows.
-            self.forget_names(line)?;
+            self.forget_below(line)?;
         }
         let chain = read_lock(&self.state).chain(line)?;
         self.scan(line, points, &mut |side, rows| {

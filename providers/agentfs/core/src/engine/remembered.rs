@@ -72,8 +72,9 @@ impl Remembered {
     }
 }
 
-fn row_of(base: LineId, path: &[u8]) -> Vec<u8> {
-    let mut row = key::of_line(b'b', base, None);
+/// Of a directory, when that base was taken: its names (`b`), or its files' fingerprints (`h`).
+pub(super) fn row_of(kind: u8, base: LineId, path: &[u8]) -> Vec<u8> {
+    let mut row = key::of_line(kind, base, None);
     row.extend_from_slice(path);
     row
 }
@@ -111,7 +112,7 @@ impl Engine {
             if self.base_seen(&state, base).is_none() {
                 return Ok(());
             }
-            state.layers.put(&row_of(base, &path), value);
+            state.layers.put(&row_of(b'b', base, &path), value);
             drop(state);
             self.wake();
         }
@@ -119,21 +120,28 @@ impl Engine {
     }
 
     /// When a base was taken that anybody sees still.
-    fn base_seen(&self, state: &State, base: LineId) -> Option<Time> {
+    pub(super) fn base_seen(&self, state: &State, base: LineId) -> Option<Time> {
         state.lines.get(&base).filter(|line| !line.points.is_empty()).map(|line| line.base)
     }
 
     /// What was in a directory below when the base was taken; `None`: not known.
     pub(crate) fn remembered(&self, base: LineId, path: &[u8]) -> Result<Option<Remembered>> {
-        let row = read_lock(&self.state).layers.get(&row_of(base, path))?;
+        let row = read_lock(&self.state).layers.get(&row_of(b'b', base, path))?;
         row.map(|row| Remembered::decode(&row)).transpose()
     }
 
     /// Nobody sees the base any more.
-    pub(super) fn forget_names(&self, base: LineId) -> Result<()> {
-        let prefix = row_of(base, b"");
-        write_lock(&self.state).layers.remove(&prefix);
-        let mut after = prefix.clone();
+    pub(super) fn forget_below(&self, base: LineId) -> Result<()> {
+        for kind in *b"bh" {
+            let prefix = row_of(kind, base, b"");
+            write_lock(&self.state).layers.remove(&prefix);
+            self.forget_rows(&prefix)?;
+        }
+        Ok(())
+    }
+
+    fn forget_rows(&self, prefix: &[u8]) -> Result<()> {
+        let mut after = prefix.to_vec();
         loop {
             // The next who opens the store goes on.
             if self.is_stopped() {
@@ -142,7 +150,7 @@ impl Engine {
             self.room_for_rows()?;
             let mut state = write_lock(&self.state);
             for _ in 0..STEP {
-                let Some((row, _)) = state.layers.next(&prefix, &after)? else { return Ok(()) };
+                let Some((row, _)) = state.layers.next(prefix, &after)? else { return Ok(()) };
                 state.layers.remove(&row);
                 after = row;
             }

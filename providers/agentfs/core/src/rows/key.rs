@@ -6,15 +6,18 @@
 //! | `d` | directory, name, NUL | versioned: what the name leads to |
 //! | `i` | inode | versioned: its attributes |
 //! | `c` | inode, chunk | versioned: where the chunk's blocks are |
+//! | `c` | inode, 2^63 + chunk | versioned: where the chunk's blocks are that the file below had and that were copied behind the branch |
 //! | `x` | inode, name, NUL | versioned: an extended attribute |
 //! | `b` | line of a base, path below | the names that were in that directory |
 //! | `f` | block | blocks from there on that nothing refers to any more, not given back to the disk yet |
 //! | `g` | segment | how many of its blocks are in use |
+//! | `h` | line of a base, path below | what the files in that directory held: their fingerprints |
 //! | `k` | line, epoch | a point that was deleted, whose rows are not cleared up yet |
 //! | `l` | line | the line |
 //! | `m` | name | a counter |
 //! | `n` | device, inode below, birth | the number of an inode below whose own does not do |
 //! | `o` | line, inode | an inode without a name that something still holds open |
+//! | `q` | line, inode | a file that was taken over and is not copied yet: the epoch in which that was |
 //! | `s` | snapshot | the snapshot |
 //!
 //! Numbers are big-endian. Names hold no NUL, so that no stem is the beginning of another.
@@ -50,6 +53,14 @@ pub(crate) fn chunk(ino: Ino, index: u64) -> Vec<u8> {
     let mut key = stem(b'c', ino);
     key.extend_from_slice(&index.to_be_bytes());
     key
+}
+
+/// Set in the index of a chunk as the file below had it.
+pub(crate) const KEPT: u64 = 1 << 63;
+
+/// The key of what was copied of a chunk of the file below.
+pub(crate) fn kept(ino: Ino, index: u64) -> Vec<u8> {
+    chunk(ino, KEPT | index)
 }
 
 pub(crate) fn xattr(ino: Ino, name: &[u8]) -> Vec<u8> {

@@ -183,7 +183,7 @@ impl State {
     }
 
     /// The rows of a dead point are cleared up. A line that nobody needs goes with it, and lets go of its parent's point.
-    pub(crate) fn rest(&mut self, id: LineId, epoch: Epoch) {
+    pub(crate) fn rest(&mut self, id: LineId, epoch: Epoch) -> Result<()> {
         self.dead.retain(|&dead| dead != (id, epoch));
         self.layers.remove(&key::of_line(b'k', id, Some(epoch)));
         let others = self.dead.iter().any(|&(line, _)| line == id);
@@ -191,10 +191,14 @@ impl State {
         if empty && !others {
             let parent = self.lines.remove(&id).and_then(|line| line.parent);
             self.layers.remove(&key::of_line(b'l', id, None));
+            for (row, _) in self.layers.prefix(&key::of_line(b'q', id, None))? {
+                self.layers.remove(&row);
+            }
             if let Some((line, epoch)) = parent {
                 self.release(line, epoch);
             }
         }
+        Ok(())
     }
 
     /// The epochs since the point before this one, which is deleted or might be.

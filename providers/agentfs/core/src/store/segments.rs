@@ -261,6 +261,17 @@ impl Segments {
         *lock(&self.few) = Few::default();
     }
 
+    /// Copies from another file into a block and those behind it, sharing what that has on the disk where the disk can. Gives how many bytes: fewer only where the file ends.
+    pub(crate) fn copy(&self, block: u64, from: &File, offset: u64, length: u64) -> Result<u64> {
+        let segment = block / SEGMENT;
+        let copied = platform::copy(from, offset, &*self.file(segment, true)?, block % SEGMENT * BLOCK, length);
+        // As after writing.
+        lock(&self.dirty).insert(segment);
+        self.unsynced.fetch_add(length, Ordering::Relaxed);
+        self.many();
+        copied.map_err(Error::io("copying a file below"))
+    }
+
     /// Reads; what was never written of a block reads as zeros.
     pub(crate) fn read(&self, block: u64, within: u64, bytes: &mut [u8]) -> Result<()> {
         let at = block % SEGMENT * BLOCK + within;

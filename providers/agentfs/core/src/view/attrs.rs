@@ -5,6 +5,7 @@ use std::fs::File;
 
 use crate::error::{Error, Result};
 use crate::lock;
+use crate::lower::{XATTR, xattrs};
 use crate::platform;
 use crate::rows::chunk::BLOCK;
 use crate::rows::key;
@@ -23,11 +24,8 @@ pub enum SetXattr {
     Replace,
 }
 
-/// The largest value of an extended attribute, in bytes, as the kernel has it.
-const XATTR: usize = 64 << 10;
-
-/// Name and value. That all of the file below were copied is noted under the empty name.
-pub(super) type Xattr = (Vec<u8>, Vec<u8>);
+// That all of the file below were copied is noted under the empty name.
+pub(super) use crate::lower::Xattr;
 
 impl View {
     /// An inode's attributes.
@@ -176,30 +174,17 @@ impl View {
     /// All extended attributes of the file below, and the note that they were copied; `None`: none are read there.
     pub(super) fn xattrs_below(&self, node: &Node) -> Result<Option<Vec<Xattr>>> {
         let Some(file) = self.with_xattrs(node)? else { return Ok(None) };
-        let mut list = vec![0; XATTR];
-        let length = match rustix::fs::flistxattr(&file, &mut list) {
-            Ok(length) => length,
-            Err(rustix::io::Errno::OPNOTSUPP) => 0,
-            Err(error) => return Err(Error::io("reading attributes below")(error)),
-        };
         let mut all = vec![(Vec::new(), Vec::new())];
-        for name in list.get(..length).unwrap_or_default().split(|&byte| byte == 0).filter(|name| !name.is_empty()) {
-            let mut value = vec![0; XATTR];
-            let length = rustix::fs::fgetxattr(&file, name, &mut value);
-            value.truncate(length.map_err(Error::io("reading attributes below"))?);
-            all.push((name.to_vec(), value));
-        }
-        let unchanged = node.inode.origin.as_ref().is_some_and(|origin| match self.engine.lower.find_open(&file) {
-            Ok(found) => found.is(origin),
-            Err(_) => false,
-        });
+        all.extend(xattrs(&file)?);
+        let unchanged =
+            node.inode.origin.as_ref().is_some_and(|origin| matches!(self.proven(&file, origin), Ok(Some(_))));
         Ok(Some(all).filter(|_| unchanged))
     }
 
     /// The file below whose extended attributes shine through; `None`: none does.
     fn with_xattrs(&self, node: &Node) -> Result<Option<File>> {
-        let Some(Origin { path, device, ino, .. }) = &node.inode.origin else { return Ok(None) };
-        if self.seen(&key::xattr(node.ino, b""))?.is_some_and(|row| row.first() == Some(&HERE)) {
+        let Some(origin @ Origin { path, device, ino, .. }) = &node.inode.origin else { return Ok(None) };
+        if self.is_copied(node.ino)? {
             return Ok(None);
         }
         if !matches!(node.inode.kind, Kind::File | Kind::Directory) {
@@ -210,14 +195,16 @@ impl View {
             let is_mount = node.inode.kind == Kind::Directory && *device != 0;
             return if is_mount { Ok(None) } else { Err(self.changed(path, "removed below")) };
         };
+        if node.inode.kind == Kind::File && (node.has_row || self.at.is_some()) {
+            self.proven(&file, origin)?.ok_or_else(|| self.changed(path, "changed or replaced below"))?;
+            return Ok(Some(file));
+        }
         let found = self.engine.lower.find_open(&file)?;
         if (found.device, found.ino) != (*device, *ino) {
             return Err(self.changed(path, "replaced below"));
         }
         if !node.has_row {
             self.judge(&found, path)?;
-        } else if node.inode.kind == Kind::File && node.inode.origin.as_ref().is_some_and(|origin| !found.is(origin)) {
-            return Err(self.changed(path, "changed below since it was taken over"));
         }
         Ok(Some(file))
     }

@@ -13,10 +13,11 @@ use crate::types::{Ino, Kind, ROOT};
 use crate::view::View;
 
 impl View {
-    /// Where below, if a name is not this tree's own, and what is there is not what was there when the base was taken, as far as that is known.
-    fn other_below(&self, directory: Ino, name: &[u8]) -> Result<Option<Vec<u8>>> {
+    /// Where below, if a name is not this tree's own, and what is there is not what was there when the base was taken, as far as that is known. `thorough`: a file
+    /// of the same contents is none, which may cost reading it.
+    fn other_below(&self, directory: Ino, name: &[u8], thorough: bool) -> Result<Option<Vec<u8>>> {
         if let Some(row) = self.seen(&key::entry(directory, name))? {
-            return Entry::decode(&row)?.map_or(Ok(None), |own| self.own_other_below(own.ino));
+            return Entry::decode(&row)?.map_or(Ok(None), |own| self.own_other_below(own.ino, thorough));
         }
         let Some(below) = self.below(directory)? else { return Ok(None) };
         let path = join(&below, name);
@@ -27,7 +28,11 @@ impl View {
             (Some(found), Some(then)) if found.kind == Kind::Directory => {
                 then.is_none_or(|&(_, ino, kind)| (ino, kind) != (found.ino, found.kind))
             }
-            (Some(found), _) => found.kind != Kind::Directory && found.ctime > self.base,
+            (Some(found), _) => {
+                found.kind != Kind::Directory
+                    && found.ctime > self.base
+                    && !(thorough && self.same_then(&found, &path)?.is_some())
+            }
             // What came and went again is none.
             (None, then) => then.flatten().is_some(),
         };
@@ -36,7 +41,7 @@ impl View {
 
     /// Where below, if something that was taken over reads there still, and what is there is another now, or nothing: a directory whose names shine
     /// through, a file of which not all was copied.
-    fn own_other_below(&self, ino: Ino) -> Result<Option<Vec<u8>>> {
+    fn own_other_below(&self, ino: Ino, thorough: bool) -> Result<Option<Vec<u8>>> {
         let row = self.seen(&key::inode(ino))?;
         let Some(inode) = row.as_deref().map(Inode::decode).transpose()?.flatten() else { return Ok(None) };
         let Some(origin) = inode.origin else { return Ok(None) };
@@ -45,7 +50,12 @@ impl View {
             Kind::Directory => {
                 found.is_some_and(|it| (it.device, it.ino, it.btime) == (origin.device, origin.ino, origin.btime))
             }
-            Kind::File => inode.lower_limit == 0 || found.is_some_and(|it| it.is(&origin)),
+            Kind::File => {
+                inode.lower_limit == 0
+                    || found.is_some_and(|it| it.is(&origin))
+                    || self.is_copied(ino)?
+                    || thorough && self.is_same_at(&origin)?
+            }
             _ => true,
         };
         Ok((!same).then_some(origin.path))
@@ -54,7 +64,7 @@ impl View {
     /// The host heard that something may have been changed below. What is another than when the base was taken is told by
     /// [`crate::Workspace::changed_below`].
     pub fn hear_of_change(&self, directory: Ino, name: &[u8]) -> Result<()> {
-        if let Some(path) = self.other_below(directory, name)? {
+        if let Some(path) = self.other_below(directory, name, false)? {
             self.note_changed(&path);
         }
         Ok(())
@@ -65,7 +75,7 @@ impl View {
         let (above, name) = split(path);
         let mut names = above.split(|&byte| byte == b'/').filter(|name| !name.is_empty());
         let directory: Result<Ino> = names.try_fold(ROOT, |directory, name| Ok(self.lookup(directory, name)?.ino));
-        directory.and_then(|directory| self.other_below(directory, name)).map_or(true, |found| found.is_some())
+        directory.and_then(|directory| self.other_below(directory, name, true)).map_or(true, |found| found.is_some())
     }
 
     /// What was in a directory below when the base was taken, if this is a branch, and something was changed in there since.

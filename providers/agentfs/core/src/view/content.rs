@@ -7,9 +7,11 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
+use crate::lower::Found;
 use crate::platform;
 use crate::rows::chunk::{BLOCK, BLOCKS, CHUNK, Chunk, Place};
 use crate::rows::key;
+use crate::rows::value::Origin;
 use crate::types::{Ino, Kind, Seek};
 use crate::view::{Node, View};
 use crate::{lock, read_lock};
@@ -77,8 +79,19 @@ impl View {
                 Place::Below if at >= node.inode.lower_limit => false,
                 Place::Below => {
                     // In a file below there may be both within the run.
-                    let end = end.min(node.inode.lower_limit);
-                    let file = self.below_file(&node)?;
+                    let mut end = end.min(node.inode.lower_limit);
+                    let kept = if node.has_row { self.kept(ino, index)? } else { None };
+                    if let Some(kept) = kept {
+                        end = end.min(index * CHUNK + (block + kept.run(block)) as u64 * BLOCK);
+                        if kept.0[block] != Place::Below {
+                            if (kept.0[block] != Place::Hole) == (what == Seek::Data) {
+                                return Ok(at);
+                            }
+                            at = end;
+                            continue;
+                        }
+                    }
+                    let (_, file, _) = self.below_file(&node)?;
                     let found = platform::seek(&file, at, what == Seek::Hole);
                     let found = found.map_err(Error::io("seeking in a file below"))?.unwrap_or(end);
                     if found < end {
@@ -114,7 +127,7 @@ impl View {
     pub(super) fn chunks_from(&self, ino: Ino, offset: u64) -> Result<BTreeSet<u64>> {
         let (all, first) = (key::stem(b'c', ino), key::chunk(ino, offset / CHUNK));
         let rows = read_lock(&self.engine.state).seen_from(&all, &first, self.view())?;
-        Ok(rows.keys().map(|stem| key::chunk_index(stem)).collect())
+        Ok(rows.keys().map(|stem| key::chunk_index(stem)).filter(|index| index & key::KEPT == 0).collect())
     }
 
     /// Reads within one chunk. Bytes that are nowhere are left as they are: zeros.
@@ -132,10 +145,7 @@ impl View {
                 Place::Store { block, .. } => self.engine.segments.read(block, at % BLOCK, here)?,
                 Place::Below => {
                     let there = node.inode.lower_limit.saturating_sub(at).min(part as u64) as usize;
-                    if there > 0 && self.read_below(node, at, &mut here[..there])? < there {
-                        let path = node.inode.origin.as_ref().map_or(&b""[..], |origin| &origin.path);
-                        return Err(self.changed(path, "cut below since it was taken over"));
-                    }
+                    self.read_origin(node, at, &mut here[..there])?;
                     here[there..].fill(0);
                 }
             }
@@ -145,11 +155,8 @@ impl View {
     }
 
     /// Reads from the file below, then makes sure that it is what it was.
-    fn read_below(&self, node: &Node, offset: u64, bytes: &mut [u8]) -> Result<usize> {
-        let Some(origin) = &node.inode.origin else {
-            return Err(Error::corrupt("a file without an origin lies below"));
-        };
-        let file = self.below_file(node)?;
+    pub(super) fn read_below(&self, node: &Node, offset: u64, bytes: &mut [u8]) -> Result<usize> {
+        let (origin, file, proven) = self.below_file(node)?;
         let mut done = 0;
         while done < bytes.len() {
             match file.read_at(&mut bytes[done..], offset + done as u64) {
@@ -160,35 +167,48 @@ impl View {
             }
         }
         let found = self.engine.lower.find_open(&file)?;
-        if !node.has_row {
-            self.judge(&found, &origin.path)?;
-        } else if !found.is(origin) {
-            return Err(self.changed(&origin.path, "changed below since it was taken over"));
+        match proven {
+            None => drop(self.judge(&found, &origin.path)?),
+            Some(proven) if found.is_as(&proven) => {}
+            Some(_) => return Err(self.changed(&origin.path, "changed below")),
         }
         Ok(done)
     }
 
-    /// The file below, open.
-    fn below_file(&self, node: &Node) -> Result<Arc<File>> {
-        if let Some((_, file)) = lock(&self.open).iter().find(|(ino, _)| *ino == node.ino) {
-            return Ok(file.clone());
-        }
+    /// The file below, open, and what it is, if it must hold what it held: a pen shows what nobody wrote there as it is.
+    fn below_file<'a>(&self, node: &'a Node) -> Result<(&'a Origin, Arc<File>, Option<Found>)> {
         let Some(origin) = &node.inode.origin else {
             return Err(Error::corrupt("a file without an origin lies below"));
         };
+        let must_hold = node.has_row || self.at.is_some();
+        let known = lock(&self.open).iter().find(|(ino, _)| *ino == node.ino).map(|(_, file)| file.clone());
+        if let Some(file) = known {
+            let proven = if must_hold { self.proven(&file, origin)? } else { None };
+            if proven.is_some() || !must_hold {
+                return Ok((origin, file, proven));
+            }
+            // There may be another by now that does.
+            lock(&self.open).retain(|(ino, _)| *ino != node.ino);
+        }
         let Some(file) = self.engine.lower.open_file(&origin.path)? else {
             return Err(self.changed(&origin.path, "removed below"));
         };
-        let found = self.engine.lower.find_open(&file)?;
-        if (found.device, found.ino) != (origin.device, origin.ino) {
-            return Err(self.changed(&origin.path, "replaced below"));
-        }
+        let proven = if must_hold {
+            let proven = self.proven(&file, origin)?;
+            Some(proven.ok_or_else(|| self.changed(&origin.path, "changed or replaced below"))?)
+        } else {
+            let found = self.engine.lower.find_open(&file)?;
+            if (found.device, found.ino) != (origin.device, origin.ino) {
+                return Err(self.changed(&origin.path, "replaced below"));
+            }
+            None
+        };
         let file = Arc::new(file);
         let mut open = lock(&self.open);
         open.push_back((node.ino, file.clone()));
         if open.len() > OPEN {
             open.pop_front();
         }
-        Ok(file)
+        Ok((origin, file, proven))
     }
 }

@@ -391,6 +391,9 @@ impl Edit<'_> {
             for &(block, count) in &self.taken {
                 state.count(block, count as i64);
             }
+            if self.lower_limit == 0 && current.lower_limit > 0 {
+                state.drop_kept(ino, mine)?;
+            }
             let changed = |inode: Inode| Inode {
                 size: self.size,
                 lower_limit: self.lower_limit,

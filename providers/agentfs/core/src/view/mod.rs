@@ -3,7 +3,7 @@
 //! - here: how an inode is found, and how long it is known.
 //! - `names`: looking up, making and removing names; `rename`; `list`: directories.
 //! - `changes`: what differs between two trees; `below`: what somebody changed below a branch, as it is told.
-//! - `attrs`: attributes, extended ones too; `content`: reading and seeking; `edit`: all changes of contents.
+//! - `attrs`: attributes, extended ones too; `content`: reading and seeking; `kept`: what was copied of files below; `same`: those that hold what they held; `edit`: all changes of contents.
 //!
 //! An inode that was never changed has no row: it is the file below, found by the path under which it was looked up, which is
 //! kept until the host forgets it.
@@ -13,9 +13,11 @@ mod below;
 mod changes;
 mod content;
 mod edit;
+mod kept;
 mod list;
 mod names;
 mod rename;
+mod same;
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::fs::File;
@@ -24,7 +26,7 @@ use std::sync::{Arc, Mutex};
 pub use attrs::SetXattr;
 pub use changes::{Difference, Differences};
 
-use crate::engine::{Engine, Held, LOWER, Pen, Remembered};
+use crate::engine::{Engine, Fingerprints, Held, LOWER, Pen, Remembered};
 use crate::error::{Error, Result};
 use crate::lower::{Found, join, split};
 use crate::platform;
@@ -59,6 +61,8 @@ pub struct View {
     former: Mutex<Places>,
     /// The directory that was asked for last of what was written down behind the base: one name is asked after the other.
     then: Mutex<Option<Then>>,
+    /// The same of what the files there held.
+    prints: Mutex<Option<Prints>>,
     open: Mutex<VecDeque<(Ino, Arc<File>)>>,
 }
 
@@ -66,6 +70,7 @@ pub struct View {
 type Places = HashMap<Ino, Vec<(Ino, Vec<u8>)>>;
 /// A directory below, and what was in it when the base was taken.
 type Then = (Box<[u8]>, Arc<Remembered>);
+type Prints = (Box<[u8]>, Arc<Fingerprints>);
 
 /// What is kept of an inode that the host knows: about 60 bytes, and its path if it is below.
 struct Known {
@@ -136,6 +141,7 @@ impl View {
             known: Mutex::default(),
             former: Mutex::default(),
             then: Mutex::default(),
+            prints: Mutex::default(),
             open: Mutex::default(),
         })
     }
@@ -241,6 +247,7 @@ impl View {
         }
         let path = path.map_or_else(|| self.path_of(ino), |path| Ok(path.to_vec()))?;
         let Some(found) = self.engine.lower.find(&path)? else { return Err(self.gone(&path, "removed below")) };
+        let found = self.as_then(found, &path)?;
         let mut node = self.node_of(ino, &found, &path)?;
         if lock(&self.known).get(&ino).is_some_and(|known| known.unlinked) {
             node.inode.nlink = 0;
@@ -456,6 +463,7 @@ impl View {
             }
         }
         state.write(&key::inode(node.ino), inode.encode(), view)?;
+        self.want_copy(state, view, node);
         if let Some((parent, name)) = place {
             let stem = key::entry(parent, &name);
             if state.seen(&stem, view)?.is_none() {
@@ -536,6 +544,7 @@ impl View {
             }
             return Ok(None);
         };
+        let found = self.as_then(found, &path)?;
         let ino = self.number_of(&found, &path)?;
         let row = self.seen(&key::inode(ino))?;
         let kind = found.kind;

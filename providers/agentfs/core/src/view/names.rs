@@ -167,7 +167,12 @@ impl View {
         let left = if node.inode.kind == Kind::Directory { 0 } else { node.inode.nlink.saturating_sub(1) };
         (node.inode.nlink, node.inode.ctime) = (left, now);
         if left > 0 {
-            return self.put(state, view, &node);
+            self.put(state, view, &node)?;
+            if !node.has_row {
+                // Of what is being removed nothing is copied.
+                state.layers.remove(&key::of_line(b'q', view.line, Some(node.ino)));
+            }
+            return Ok(());
         }
         if !node.has_row {
             // There is nothing of ours to remove; who still knows it reads what is below.

@@ -6,8 +6,10 @@ mod below;
 mod changed;
 mod crash;
 mod damage;
+mod kept;
 mod model;
 mod names;
+mod same;
 mod snapshots;
 mod space;
 

@@ -27,6 +27,9 @@ enum Op {
     DeleteBranch(usize),
     Reclaim,
     Checkpoint,
+    Copy,
+    Touch,
+    Replace,
     Forget,
     Reopen,
     Crash,
@@ -60,6 +63,9 @@ fn op() -> impl Strategy<Value = Op> {
         1 => at.prop_map(Op::DeleteBranch),
         1 => Just(Op::Reclaim),
         1 => Just(Op::Checkpoint),
+        2 => Just(Op::Copy),
+        1 => Just(Op::Touch),
+        1 => Just(Op::Replace),
         1 => Just(Op::Forget),
         1 => Just(Op::Reopen),
         1 => Just(Op::Crash),
@@ -230,7 +236,9 @@ impl World {
         }
         std::os::unix::fs::symlink("nowhere", lower.join("a/d")).unwrap();
         let workspace = place.create();
-        let branch = workspace.branch(workspace.base_with_names(b"").unwrap(), b"").unwrap();
+        let base = workspace.base_with_names(b"").unwrap();
+        workspace.take_fingerprints(base).unwrap();
+        let branch = workspace.branch(base, b"").unwrap();
         let view = workspace.view(branch).unwrap();
         let tree = Tree::read(&view);
         let base = workspace.snapshots()[0].id;
@@ -446,6 +454,20 @@ impl World {
             }
             Op::Reclaim => self.workspace().reclaim().unwrap(),
             Op::Checkpoint => self.workspace().checkpoint().unwrap(),
+            Op::Copy => self.workspace().copy_taken_over().unwrap(),
+            // What was taken over is copied before, and written down, since what is below is another after that.
+            Op::Touch | Op::Replace => {
+                self.workspace().copy_taken_over().unwrap();
+                self.workspace().flush().unwrap();
+                let lower = self.place.lower();
+                if matches!(op, Op::Touch) {
+                    let file = std::fs::File::options().write(true).open(lower.join("a/b/a")).unwrap();
+                    file.set_modified(std::time::SystemTime::now()).unwrap();
+                } else {
+                    std::fs::copy(lower.join("a/a"), self.place.store().join("equal")).unwrap();
+                    std::fs::rename(self.place.store().join("equal"), lower.join("a/a")).unwrap();
+                }
+            }
             Op::Forget => self.switch(self.branch),
             Op::Reopen => {
                 self.workspace().sync().unwrap();

@@ -1,0 +1,312 @@
+//! What files below held when a base was taken, as hashes: written down behind the base, after the names, so that a snapshot knows a file again whose times were
+//! moved or that was replaced by an equal one.
+//!
+//! A hash covers contents and extended attributes. It is noted of what had not changed by its turn, and taken over from an earlier base where the file is the same.
+//! A file is hashed when whatever is changed in it from then on bears a later change time, and counts if that time is the same afterwards.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+
+use crate::engine::Engine;
+use crate::engine::remembered::row_of;
+use crate::error::{Error, Result};
+use crate::lower::{Found, join, xattrs};
+use crate::rows::key::LineId;
+use crate::rows::value::{Origin, Reader, Writer};
+use crate::types::{Kind, Time};
+use crate::{lock, platform, read_lock, write_lock};
+
+/// Larger files are not hashed, in bytes.
+const LARGEST: u64 = 64 << 20;
+/// What a file may have to be small: they are worth more of what is read for a base than others are.
+const SMALL: u64 = 1 << 20;
+/// What is read for a base, in bytes: of small files, and of others.
+const READ: [u64; 2] = [2 << 30, 1 << 30];
+/// The largest row, in bytes: files of a directory that go beyond it are not noted.
+const ROW: usize = 4 << 20;
+/// Earlier bases that are looked at.
+const EARLIER: usize = 4;
+/// Files of which it is remembered in memory what they were found to hold.
+const HASHES: usize = 1 << 16;
+
+pub(crate) type Hash = [u8; 32];
+
+/// A file below, as it was.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Fingerprint {
+    pub(crate) name: Vec<u8>,
+    pub(crate) ino: u64,
+    pub(crate) mode: u32,
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    pub(crate) size: u64,
+    pub(crate) mtime: Time,
+    pub(crate) ctime: Time,
+    pub(crate) btime: Time,
+    pub(crate) hash: Hash,
+}
+
+/// The files of a directory below.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Fingerprints {
+    /// The directory's number and birth.
+    pub(crate) of: (u64, Time),
+    /// By name.
+    files: Vec<Fingerprint>,
+}
+
+/// What files were found to hold, by device and inode: size, times of modification and change, hash.
+pub(crate) type Hashes = HashMap<(u64, u64), (u64, Time, Time, Hash)>;
+
+impl Fingerprints {
+    fn encode(&self) -> Vec<u8> {
+        let mut writer = Writer::default();
+        writer.number(self.of.0).time(self.of.1);
+        for file in &self.files {
+            writer.bytes(&file.name).number(file.ino).number(u64::from(file.mode)).number(u64::from(file.uid));
+            writer.number(u64::from(file.gid)).number(file.size).time(file.mtime).time(file.ctime).time(file.btime);
+            writer.0.extend_from_slice(&file.hash);
+        }
+        writer.0
+    }
+
+    pub(crate) fn decode(row: &[u8]) -> Result<Self> {
+        let mut reader = Reader(row);
+        let mut prints = Self { of: (reader.number()?, reader.time()?), files: Vec::new() };
+        while !reader.0.is_empty() {
+            prints.files.push(Fingerprint {
+                name: reader.bytes()?.to_vec(),
+                ino: reader.number()?,
+                mode: reader.small()?,
+                uid: reader.small()?,
+                gid: reader.small()?,
+                size: reader.number()?,
+                mtime: reader.time()?,
+                ctime: reader.time()?,
+                btime: reader.time()?,
+                hash: {
+                    let (hash, rest) = reader.0.split_first_chunk().ok_or_else(|| Error::corrupt("a hash is short"))?;
+                    reader.0 = rest;
+                    *hash
+                },
+            });
+        }
+        Ok(prints)
+    }
+
+    pub(crate) fn get(&self, name: &[u8]) -> Option<&Fingerprint> {
+        let at = self.files.binary_search_by(|file| file.name.as_slice().cmp(name)).ok()?;
+        self.files.get(at)
+    }
+}
+
+impl Fingerprint {
+    /// Whether it is of that file as it was then.
+    pub(crate) fn is_of(&self, origin: &Origin) -> bool {
+        origin.device == 0
+            && (self.ino, self.size, self.mtime, self.ctime) == (origin.ino, origin.size, origin.mtime, origin.ctime)
+    }
+
+    fn is_of_found(&self, found: &Found) -> bool {
+        (self.ino, self.size, self.btime) == (found.ino, found.size, found.btime)
+            && (self.mtime, self.ctime) == (found.mtime, found.ctime)
+    }
+
+    /// What was found when it was taken, if what is found now is another of the same contents.
+    pub(crate) fn as_found(&self, now: &Found) -> Found {
+        Found {
+            mode: self.mode,
+            uid: self.uid,
+            gid: self.gid,
+            ino: self.ino,
+            mtime: self.mtime,
+            ctime: self.ctime,
+            btime: self.btime,
+            ..now.clone()
+        }
+    }
+}
+
+impl Engine {
+    /// Writes down what the files hold in directories whose names were written down. Costs reading those that no earlier base knows, up to a limit. Ends early when
+    /// the base is gone or the store is being closed.
+    pub(crate) fn take_fingerprints(&self, base: LineId) -> Result<()> {
+        let earlier: Vec<LineId> = {
+            let state = read_lock(&self.state);
+            let bases = state.lines.iter().rev().filter(|&(&id, line)| id < base && line.parent.is_none());
+            bases.map(|(&id, _)| id).take(EARLIER).collect()
+        };
+        let prefix = row_of(b'b', base, b"");
+        let mut left = READ;
+        let mut at = prefix.clone();
+        // The root's own row is the prefix itself.
+        let mut next = read_lock(&self.state).layers.get(&prefix)?.map(|_| prefix.clone());
+        loop {
+            let Some(row) = next else { return Ok(()) };
+            let path = row.get(prefix.len()..).unwrap_or_default().to_vec();
+            if self.fingerprint_directory(base, &earlier, &path, &mut left)?.is_none() {
+                return Ok(());
+            }
+            at.clone_from(&row);
+            next = read_lock(&self.state).layers.next(&prefix, &at)?.map(|(row, _)| row);
+        }
+    }
+
+    /// `None`: it is over.
+    fn fingerprint_directory(
+        &self,
+        base: LineId,
+        earlier: &[LineId],
+        path: &[u8],
+        left: &mut [u64; 2],
+    ) -> Result<Option<()>> {
+        let Some(directory) = self.remembered(base, path)? else { return Ok(Some(())) };
+        let mut known = Vec::new();
+        for &base in earlier {
+            if let Some(prints) = self.fingerprints(base, path)? {
+                known.push(prints);
+                break;
+            }
+        }
+        let mut prints = Fingerprints { of: (directory.ino, directory.birth), files: Vec::new() };
+        let mut length = 0;
+        for (name, _, _) in directory.names.iter().filter(|(_, _, kind)| *kind == Kind::File) {
+            let Some(time) = self.base_seen(&read_lock(&self.state), base).filter(|_| !self.is_stopped()) else {
+                return Ok(None);
+            };
+            let below = join(path, name);
+            // One that cannot be read is none of this user's.
+            let Ok(Some(found)) = self.lower.find(&below) else { continue };
+            length += name.len() + 80;
+            if found.kind != Kind::File || found.device != 0 || found.ctime > time || length > ROW {
+                continue;
+            }
+            let as_it_was = |print: &&Fingerprint| print.is_of_found(&found);
+            let before = known.iter().find_map(|prints| prints.get(name).filter(as_it_was));
+            let hash = match before {
+                Some(print) => print.hash,
+                None => {
+                    let left = &mut left[usize::from(found.size > SMALL)];
+                    let Some(rest) = left.checked_sub(found.size) else { continue };
+                    *left = rest;
+                    let Ok(Some(file)) = self.lower.open_file(&below) else { continue };
+                    match self.hash_of(&file) {
+                        Ok(Some((hashed, hash))) if hashed.is_as(&found) => hash,
+                        _ => continue,
+                    }
+                }
+            };
+            let Found { ino, mode, uid, gid, size, mtime, ctime, btime, .. } = found;
+            let name = name.clone();
+            prints.files.push(Fingerprint { name, ino, mode, uid, gid, size, mtime, ctime, btime, hash });
+        }
+        if prints.files.is_empty() {
+            return Ok(Some(()));
+        }
+        self.room_for_rows()?;
+        let mut state = write_lock(&self.state);
+        if self.base_seen(&state, base).is_none() {
+            return Ok(None);
+        }
+        state.layers.put(&row_of(b'h', base, path), prints.encode());
+        drop(state);
+        self.wake();
+        Ok(Some(()))
+    }
+
+    /// What is written down of the files in a directory below.
+    pub(crate) fn fingerprints(&self, base: LineId, path: &[u8]) -> Result<Option<Arc<Fingerprints>>> {
+        let row = read_lock(&self.state).layers.get(&row_of(b'h', base, path))?;
+        row.map(|row| Fingerprints::decode(&row).map(Arc::new)).transpose()
+    }
+
+    /// What a file is, and the hash of what it holds as that; `None`: it is too large, or being changed. Costs reading it, once for each change.
+    pub(crate) fn hash_of(&self, file: &File) -> Result<Option<(Found, Hash)>> {
+        let found = self.lower.find_open(file)?;
+        if found.kind != Kind::File || found.size > LARGEST {
+            return Ok(None);
+        }
+        let name = (found.device, found.ino);
+        let was = lock(&self.hashes).get(&name).copied();
+        if let Some((size, mtime, ctime, hash)) = was
+            && (size, mtime, ctime) == (found.size, found.mtime, found.ctime)
+        {
+            return Ok(Some((found, hash)));
+        }
+        let whole_seconds = found.ctime.nanos == 0 && found.mtime.nanos == 0;
+        let changed = if whole_seconds { Time { nanos: 999_999_999, ..found.ctime } } else { found.ctime };
+        if !platform::settle(changed) {
+            return Ok(None);
+        }
+        let Some(hash) = self.hash(file, found.size)? else { return Ok(None) };
+        if !self.lower.find_open(file)?.is_as(&found) {
+            return Ok(None);
+        }
+        let mut hashes = lock(&self.hashes);
+        if hashes.len() >= HASHES {
+            hashes.clear();
+        }
+        hashes.insert(name, (found.size, found.mtime, found.ctime, hash));
+        Ok(Some((found, hash)))
+    }
+
+    fn hash(&self, file: &File, size: u64) -> Result<Option<Hash>> {
+        let mut hasher = blake3::Hasher::new();
+        let mut bytes = vec![0; (1 << 20).min(size as usize + 1)];
+        let mut at = 0;
+        while at < size {
+            if self.is_stopped() {
+                return Ok(None);
+            }
+            match file.read_at(&mut bytes, at) {
+                Ok(0) => return Ok(None),
+                Ok(count) => {
+                    hasher.update(&bytes[..count]);
+                    at += count as u64;
+                }
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(Error::io("reading a file below")(error)),
+            }
+        }
+        let mut xattrs = xattrs(file)?;
+        if xattrs.is_empty() {
+            return Ok(Some(hasher.finalize().into()));
+        }
+        xattrs.sort_unstable();
+        let mut whole = Writer::default();
+        whole.bytes(hasher.finalize().as_bytes());
+        for (name, value) in &xattrs {
+            whole.bytes(name).bytes(value);
+        }
+        Ok(Some(blake3::hash(&whole.0).into()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fingerprints_come_back_as_they_were() {
+        let file = |name: &[u8], byte| Fingerprint {
+            name: name.to_vec(),
+            ino: u64::MAX,
+            mode: 0o4755,
+            uid: u32::MAX,
+            gid: 0,
+            size: 1 << 40,
+            mtime: Time { secs: -1, nanos: 999_999_999 },
+            ctime: Time { secs: 5, nanos: 1 },
+            btime: Time::default(),
+            hash: [byte; 32],
+        };
+        let prints = Fingerprints { of: (7, Time::default()), files: vec![file(b"a\xff", 1), file(b"b", 255)] };
+        let row = prints.encode();
+        assert_eq!(Fingerprints::decode(&row).unwrap(), prints);
+        assert_eq!(prints.get(b"b").unwrap().hash, [255; 32]);
+        assert!(prints.get(b"c").is_none());
+        assert!(matches!(Fingerprints::decode(&row[..row.len() - 1]), Err(Error::Corrupt(_))));
+    }
+}

@@ -806,3 +806,55 @@ fn where_it_cannot_be_it_says_why() {
     let line = hidden("mount -t tmpfs none /dev");
     assert!(line.starts_with('-') && line.contains("no /dev/fuse"), "{line}");
 }
+
+#[test]
+fn a_restore_puts_back_what_is_known_and_names_the_rest() {
+    Bench::each(|bench| {
+        let world = &bench.0;
+        world.write("both", "of both");
+        let branch = bench.branch("b");
+        let text = branch.to_str().unwrap();
+        bench.sh(&format!("echo then > {text}/src/main"));
+        let before = bench.at(&branch, &["snapshot"]);
+        // Two names come below, one file is changed there; then the branch writes to all of that.
+        for name in ["gone-again", "over", "both"] {
+            world.write(name, "came later");
+        }
+        until(|| bench.sh(&format!("ls {text}")).contains("over"));
+        bench.sh(&format!("cd {text}; rm gone-again; echo mine > over; echo mine > both; echo now > src/main"));
+
+        let restored = |dry: bool| {
+            let mut words = vec!["restore", &before, "--json"];
+            words.extend(dry.then_some("--dry-run"));
+            let ran = bench.ran(&branch, &words);
+            assert_eq!(ran.code, 4, "it is partial, and so it would be: {ran:?}");
+            let told: serde_json::Value = serde_json::from_str(&ran.stdout).unwrap();
+            support::schema::check("restore", &told);
+            told["restore"].clone()
+        };
+        let (would, did) = (restored(true), restored(false));
+        for told in [&would, &did] {
+            let paths = |list: &str| {
+                let list = told[list].as_array().unwrap().iter();
+                list.map(|it| it["path"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+            };
+            assert_eq!((paths("changes"), paths("conflicts")), (vec!["over".into(), "src/main".into()], vec![]));
+            assert_eq!(paths("failed"), ["both"]);
+            assert!(told["failed"][0]["reason"].as_str().unwrap().contains("DataLoss"), "{told}");
+        }
+        // As the snapshot shows it, but for what nobody knows any more. In the workspace all is as it was.
+        let there = "both\nf\nnode_modules\nsrc\nthen\nmine";
+        assert_eq!(bench.sh(&format!("cd {text}; ls; cat src/main both")), there);
+        assert_eq!((world.read("over"), world.read("both")), (Some("came later".into()), Some("came later".into())));
+        let timeline = world.run(["-C", text, "timeline", "--json"]).stdout;
+        assert!(timeline.contains("\"outcome\":\"partial\""), "{timeline}");
+        bench.at(&branch, &["undo"]);
+        let there = "both\nf\nnode_modules\nover\nsrc\nnow\nmine\nmine";
+        assert_eq!(bench.sh(&format!("cd {text}; ls; cat src/main both over")), there);
+
+        // What nobody could give back afterwards is not overwritten unless that is asked for.
+        let told = bench.ran(&branch, &["restore", &before, "--", "both"]);
+        assert!(told.code == 4 && told.stderr.contains("both (it stays as it is"), "{told:?}");
+        assert!(!told.stderr.contains("everything is as in"), "{told:?}");
+    });
+}

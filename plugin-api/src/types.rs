@@ -425,6 +425,21 @@ pub struct Changes {
     /// own. False where that is not known.
     #[serde(default)]
     pub untouched: bool,
+    /// Of which of these one side is not known any more.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub lost: Vec<Lost>,
+}
+
+/// A path at which two sides differ, while one of them cannot be read there any more: what its [`Change`] says of that side may not be
+/// true. Asked about it, the snapshot that it is of answers `DataLoss`, or that nothing is there.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lost {
+    /// The path.
+    pub path: RelPath,
+    /// The snapshot certainly shows nothing there, although something may have been there to be seen when it was taken. False where that is not
+    /// known.
+    #[serde(default)]
+    pub absent: bool,
 }
 
 /// Space in use, bytes.

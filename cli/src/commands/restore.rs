@@ -136,6 +136,7 @@ pub(crate) fn aside(app: &App, report: &RestoreReport, refused: bool) {
     match report.changes.is_empty() {
         // Nothing would be done, however much differs.
         _ if report.dry_run && refused => {}
+        true if !report.failed.is_empty() => {}
         true if report.left.is_empty() => app.ui.note(&format!("everything is as in {name} already")),
         true => app.ui.note(&format!("what differs from {name} is left alone")),
         false => app.ui.note(&format!("{done} {name}: {}", changes::summary(&report.changes))),
@@ -149,7 +150,10 @@ pub(crate) fn aside(app: &App, report: &RestoreReport, refused: bool) {
     if report.dry_run && refused {
         app.ui.warning("this restore would be refused", Some("move what is in the way aside, or add --force"));
     } else if !report.failed.is_empty() {
-        app.ui.warning("the restore is not complete", Some("make the paths above writable, then repeat it"));
+        app.ui.warning(
+            "the restore is not complete",
+            Some("make writable what may not be written to, then repeat it; the rest stays as it is"),
+        );
     } else if report.safety.is_some() {
         app.ui.note("`ah agent fs undo` takes it back");
     }

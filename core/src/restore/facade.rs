@@ -393,7 +393,8 @@ impl Workspace {
                 plan.left.push(LeftAlone { path: path.clone(), reason });
             }
         }
-        if job.undoes.is_some() || !plan.is_empty() || !plan.left.is_empty() || !plan.conflicts.is_empty() {
+        let says_nothing = plan.left.is_empty() && plan.conflicts.is_empty() && plan.beyond.is_empty();
+        if job.undoes.is_some() || !plan.is_empty() || !says_nothing {
             return Ok(plan);
         }
         for path in &job.paths {

@@ -111,7 +111,7 @@ pub struct RestoreReport {
     pub left: Vec<LeftAlone>,
     /// What stands in the way; not empty means that it would be refused. Only in a dry run: otherwise it is refused.
     pub conflicts: Vec<LeftAlone>,
-    /// Paths that could not be changed, and why. Not empty means that the restore is not complete (exit code 4): what is in
+    /// Paths that could not be changed, or that the snapshot cannot give any more, and why. Not empty means that the restore is not complete (exit code 4): what is in
     /// `changes` beside these has been done.
     pub failed: Vec<LeftAlone>,
     /// Anything a person should know: HEAD differs now, say.

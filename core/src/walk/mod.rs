@@ -331,7 +331,7 @@ pub(crate) fn diff(
     }
     let mut changes = walk.changes;
     changes.sort_by(|a, b| a.path.cmp(&b.path));
-    Ok(Changes { changes, method: DiffMethod::Walk, untouched: false })
+    Ok(Changes { changes, method: DiffMethod::Walk, untouched: false, lost: Vec::new() })
 }
 
 struct Walk<'a, 'c> {

@@ -49,7 +49,7 @@ pub(crate) fn diff(place: &Place<'_>, request: &DiffRequest, cx: &Context<'_>) -
     let comparison =
         Comparison { from: &from.side, to: &to.side, touched: Some(&touched), settled: None, times: request.times };
     let changes = comparison.run(&request.paths, cx)?;
-    Ok(Changes { changes, method: DiffMethod::Native, untouched: written.is_empty() })
+    Ok(Changes { changes, method: DiffMethod::Native, untouched: written.is_empty(), lost: Vec::new() })
 }
 
 /// What libzfs cannot tell; a walk can.

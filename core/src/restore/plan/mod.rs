@@ -7,11 +7,12 @@
 mod finish;
 
 use std::cell::OnceCell;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::os::fd::AsFd;
 
 use ah_plugin_api::{
-    Change, Context, Dir, Entry, EntryKind, Error, ErrorKind, OmitReason, RelPath, Result, Snapshot, Timestamp,
+    Change, Changes, Context, DiffMethod, Dir, Entry, EntryKind, Error, ErrorKind, Lost, OmitReason, RelPath, Result,
+    Snapshot, Timestamp,
 };
 use rustix::io::Errno;
 
@@ -86,7 +87,7 @@ pub(crate) struct Plan {
     pub(crate) conflicts: Vec<LeftAlone>,
     /// How many of these would not be in the way with `force`.
     pub(crate) forcible: usize,
-    /// What an undo would have to take away and cannot even look at. It keeps nothing else from being done.
+    /// What an undo would have to take away and cannot even look at, and what the snapshot cannot give any more. It keeps nothing else from being done.
     pub(crate) beyond: Vec<LeftAlone>,
 }
 
@@ -114,7 +115,8 @@ impl Plan {
 
 /// Finds out what is to be done. Changes nothing.
 pub(crate) fn plan(ground: &Ground<'_>, wish: &Wish<'_>, target: &Source<'_>, cx: &Context<'_>) -> Result<Plan> {
-    let changes = differences(ground, wish, cx)?;
+    let Changes { changes, lost, .. } = differences(ground, wish, cx)?;
+    let lost: HashMap<&RelPath, &Lost> = lost.iter().map(|lost| (&lost.path, lost)).collect();
     let mut planner = Planner {
         ground,
         wish,
@@ -134,27 +136,29 @@ pub(crate) fn plan(ground: &Ground<'_>, wish: &Wish<'_>, target: &Source<'_>, cx
             cx.check_cancelled()?;
             cx.progress("planning", done as u64, Some(changes.len() as u64));
         }
-        planner.one(change)?;
+        match lost.get(&change.path) {
+            Some(lost) => planner.one_lost(change, lost.absent)?,
+            None => planner.one(change)?,
+        }
     }
     planner.beyond_reach()?;
     planner.finish()
 }
 
 /// What differs from the present state to the one to go back to.
-fn differences(ground: &Ground<'_>, wish: &Wish<'_>, cx: &Context<'_>) -> Result<Vec<Change>> {
+fn differences(ground: &Ground<'_>, wish: &Wish<'_>, cx: &Context<'_>) -> Result<Changes> {
     let (from, to, tops) = (&wish.safety.reference, &wish.target.reference, wish.scope.tops());
-    let changes = match wish.safety_shelf {
+    match wish.safety_shelf {
         // Nothing that one provider says of contents means anything to another: both are read.
         Some(shelf) => {
             let present = shelf.strange().open(from, cx)?;
-            walk::diff(&present, &ground.shelf.open(to, cx)?, &tops, wish.exact_times, &|_| false, cx)?
+            walk::diff(&present, &ground.shelf.open(to, cx)?, &tops, wish.exact_times, &|_| false, cx)
         }
         None if wish.safety.tree.is_some() && wish.safety.tree == wish.target.tree && !wish.exact_times => {
-            return Ok(Vec::new());
+            Ok(Changes { changes: Vec::new(), method: DiffMethod::Native, untouched: false, lost: Vec::new() })
         }
-        None => ground.shelf.diff(from, to, &tops, wish.exact_times, cx)?,
-    };
-    Ok(changes.changes)
+        None => ground.shelf.diff(from, to, &tops, wish.exact_times, cx),
+    }
 }
 
 /// What the disk says about a path of which the safety snapshot holds something.
@@ -202,6 +206,41 @@ impl<'a> Planner<'a> {
             (Some(before), Some(after)) => self.changed(path, before, after),
             (None, None) => Ok(()),
         }
+    }
+
+    /// A change of which one side is not known any more: nothing is put in place that is not what the snapshot held, and nothing is lost that the
+    /// safety snapshot does not hold.
+    fn one_lost(&mut self, change: &Change, absent: bool) -> Result<()> {
+        let path = &change.path;
+        if untouchable(path, self.ground.own_state) || !self.makes_room(path) && !self.wish.scope.holds(path) {
+            return Ok(());
+        }
+        let then = match self.target.entry(path, self.cx) {
+            Err(error) if error.kind == ErrorKind::DataLoss => {
+                self.beyond(path);
+                return Ok(());
+            }
+            then => then?,
+        };
+        match (then, &change.after) {
+            (None, Some(_)) if absent => self.one(&Change { after: None, ..change.clone() }),
+            (None, Some(_)) => {
+                self.beyond(path);
+                Ok(())
+            }
+            // It is the present state that nobody could give back.
+            (then, _) if self.wish.force => self.one(&Change { after: then, ..change.clone() }),
+            _ => {
+                self.plan.forcible += usize::from(change.before.as_ref().is_some_and(|it| it.kind != EntryKind::Dir));
+                self.conflict(path, "it was changed below, and the snapshot of the present state does not hold it");
+                Ok(())
+            }
+        }
+    }
+
+    fn beyond(&mut self, path: &RelPath) {
+        let reason = "it stays as it is: what the snapshot held was changed below since (DataLoss)".to_owned();
+        self.plan.beyond.push(LeftAlone { path: path.clone(), reason });
     }
 
     /// Paths of an undo that the safety snapshot left out as unreadable: no diff shows them, and they stay as they are.
@@ -502,7 +541,10 @@ impl<'a> Planner<'a> {
 fn unreadable_is_different(answer: Result<bool>) -> Result<bool> {
     match answer {
         Err(error)
-            if matches!(error.kind, ErrorKind::PermissionDenied | ErrorKind::NotFound | ErrorKind::InvalidArgument) =>
+            if matches!(
+                error.kind,
+                ErrorKind::PermissionDenied | ErrorKind::NotFound | ErrorKind::InvalidArgument | ErrorKind::DataLoss
+            ) =>
         {
             Ok(false)
         }

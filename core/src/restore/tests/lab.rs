@@ -178,7 +178,7 @@ impl Provider for Memory {
                 changes.push(Change { path, before: entry(before), after: entry(after) });
             }
         }
-        Ok(Changes { changes, method: DiffMethod::Native, untouched: false })
+        Ok(Changes { changes, method: DiffMethod::Native, untouched: false, lost: Vec::new() })
     }
 
     fn read_dir(&self, _: &Place<'_>, request: &ReadDirRequest, _: &Context<'_>) -> Result<Vec<Entry>> {

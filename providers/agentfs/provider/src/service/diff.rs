@@ -1,15 +1,18 @@
 //! Differences, as the tree itself tells them.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 
 use ah_agentfs::{Attr, View};
 use ah_plugin_api::{
-    Change, Changes, Context, DiffMethod, DiffRequest, Dir, Entry, Error, ErrorKind, LogLevel, Place, RelPath, Result,
-    Side,
+    Change, Changes, Context, DiffMethod, DiffRequest, Dir, Entry, Error, ErrorKind, LogLevel, Lost, Place, RelPath,
+    Result, Side,
 };
 
 use super::opened::Open;
 use super::{Service, fail, lock, tree};
+
+/// So many paths are looked at between two signs of how far it is.
+const BETWEEN: u64 = 256;
 
 impl Service {
     /// Answers [`ah_plugin_api::Provider::diff`]. The workspace may be a branch that grew from the snapshot, whoever's store that is in.
@@ -24,8 +27,12 @@ impl Service {
             (Side::Workspace, None) => Err(Error::new(ErrorKind::Internal, "a diff without the workspace it needs")),
         });
         let (from, to) = (from?, to?);
-        let cancelled = RefCell::new(None);
+        let (cancelled, seen) = (RefCell::new(None), Cell::new(0_u64));
         let wanted = |path: &[u8]| {
+            seen.set(seen.get() + 1);
+            if seen.get().is_multiple_of(BETWEEN) {
+                cx.progress("comparing", seen.get(), None);
+            }
             if cancelled.borrow().is_none()
                 && let Err(error) = cx.check_cancelled()
             {
@@ -40,6 +47,7 @@ impl Service {
         let unknown = || Error::new(ErrorKind::Unsupported, "what changed cannot be told from what was written");
         let told = told.ok_or_else(unknown)?;
         let mut changes = Vec::with_capacity(told.list.len());
+        let mut lost = Vec::new();
         for found in told.list {
             let path = RelPath::new(found.path)?;
             if !request.paths.is_empty() && !request.paths.iter().any(|top| path.starts_with(top)) {
@@ -49,6 +57,7 @@ impl Service {
                 let message =
                     format!("{path} was changed below AgentFS and in a branch: what it was before is not known");
                 cx.log(LogLevel::Warn, &message);
+                lost.push(Lost { path: path.clone(), absent: found.absent });
             }
             let entry =
                 |attr: Option<Attr>| attr.map(|attr| tree::entry_of(&attr, path.file_name().unwrap_or_default()));
@@ -60,7 +69,7 @@ impl Service {
             }
         }
         changes.sort_by(|a, b| a.path.cmp(&b.path));
-        Ok(Changes { changes, method: DiffMethod::Native, untouched: told.untouched })
+        Ok(Changes { changes, method: DiffMethod::Native, untouched: told.untouched, lost })
     }
 
     /// The branch that is mounted at a directory, as it is now.

@@ -28,15 +28,15 @@ impl Comparison<'_> {
                 if let Some(then) = &then {
                     attr = Attr { mode: then.mode, uid: then.uid, gid: then.gid, mtime: then.mtime, ..attr };
                 }
-                return Ok(Some(Found { attr, inode: None, lost: then.is_none() }));
+                return Ok(Some(Found { attr, inode: None, lost: then.is_none(), absent: false }));
             }
             Err(error) => return Err(error),
         };
         let found = match view.node_named(&named) {
-            Ok(node) => Found { attr: view.attr(&node), inode: Some(node.inode), lost: false },
+            Ok(node) => Found { attr: view.attr(&node), inode: Some(node.inode), lost: false, absent: false },
             Err(error @ Error::DataLoss { .. }) => {
                 let Some((found, path)) = named.found.as_ref().zip(named.path.as_deref()) else { return Err(error) };
-                Found { attr: found.inode(path).attr(named.ino), inode: None, lost: true }
+                Found { attr: found.inode(path).attr(named.ino), inode: None, lost: true, absent: false }
             }
             Err(Error::Stale | Error::NotFound) => return Ok(None),
             Err(error) => return Err(error),
@@ -135,11 +135,11 @@ impl Comparison<'_> {
         if other.attr.kind == Kind::Directory || found[tree].as_ref().is_some_and(|mine| !mine.lost) {
             return Ok(());
         }
-        let is_its_place = view.seen(&key::entry(directory, name))?.is_none()
-            && view.below(directory)?.is_some_and(|below| join(&below, name) == origin.path);
-        if is_its_place {
+        let Some(below) = view.below(directory)? else { return Ok(()) };
+        if view.seen(&key::entry(directory, name))?.is_none() && join(&below, name) == origin.path {
             let attr = Attr { size: origin.size, mtime: origin.mtime, ..other.attr.clone() };
-            found[tree] = Some(Found { attr, inode: None, lost: true });
+            let absent = found[tree].is_none() && view.changed_names(directory, &below)?.is_some();
+            found[tree] = Some(Found { attr, inode: None, lost: true, absent });
         }
         Ok(())
     }
@@ -166,11 +166,12 @@ impl Comparison<'_> {
         let below = split(&place).0;
         let unchanged = view.engine.lower.find(below)?.is_some_and(|found| found.ctime <= view.base);
         let is_base = view.line == view.chain.base;
-        if unchanged || is_base && view.changed_names(name.0, below)?.is_some() {
+        let absent = view.changed_names(name.0, below)?.is_some();
+        if unchanged || is_base && absent {
             return Ok(());
         }
         let _ = view.changed(&place, "removed below");
-        found[tree] = Some(Found { attr: unknown(0, Kind::File), inode: None, lost: true });
+        found[tree] = Some(Found { attr: unknown(0, Kind::File), inode: None, lost: true, absent });
         Ok(())
     }
 
@@ -230,10 +231,11 @@ impl Comparison<'_> {
 
     pub(super) fn tell(&mut self, path: &[u8], found: Both<Found>, contents: bool) {
         let lost = found.iter().flatten().any(|found| found.lost);
+        let absent = found.iter().flatten().any(|found| found.absent);
         let [before, after] = found.map(|found| found.map(|found| found.attr));
         let seen = |attr: &Option<Attr>| attr.as_ref().map(|attr| (attr.mode, attr.mtime));
         if contents || seen(&before) != seen(&after) {
-            self.found.insert(path.to_vec(), Difference { path: path.to_vec(), before, after, contents, lost });
+            self.found.insert(path.to_vec(), Difference { path: path.to_vec(), before, after, contents, lost, absent });
         }
     }
 }

@@ -40,6 +40,8 @@ pub struct Difference {
     pub contents: bool,
     /// What one of the trees had was changed below since: it cannot be read, and of its attributes some are those of now, or not known.
     pub lost: bool,
+    /// The snapshot of which something was lost certainly shows nothing here: what came below later, and the branch showed, it does not hold.
+    pub absent: bool,
 }
 
 /// How two trees differ.
@@ -96,6 +98,8 @@ struct Found {
     inode: Option<Inode>,
     /// It was changed below.
     lost: bool,
+    /// It came below later, and may have been seen.
+    absent: bool,
 }
 
 struct Comparison<'a> {
@@ -263,7 +267,7 @@ impl Comparison<'_> {
         }
         if root && (self.wanted)(b"") {
             let attrs = [self.trees[0].view.getattr(ROOT)?, self.trees[1].view.getattr(ROOT)?];
-            self.tell(b"", attrs.map(|attr| Some(Found { attr, inode: None, lost: false })), false);
+            self.tell(b"", attrs.map(|attr| Some(Found { attr, inode: None, lost: false, absent: false })), false);
         }
         let mut walked: BTreeSet<Vec<u8>> = BTreeSet::new();
         for (path, (directory, name)) in candidates {

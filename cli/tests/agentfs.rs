@@ -162,6 +162,9 @@ fn a_branch_is_worked_in_and_gone_back_in() {
         bench.0.fs(["rm", "--force", "b"]);
         assert_eq!((bench.mounts(), branch.exists()), (Vec::new(), false));
         assert_eq!(bench.0.read("f").unwrap(), "one");
+        // What it grew from is no point of the workspace, and goes with the last that grew from it.
+        let left = bench.0.json("snapshots", &["agent", "fs", "snapshots"]);
+        assert_eq!(left["snapshots"].as_array().unwrap().len(), 0, "{left}");
     });
 }
 
@@ -373,6 +376,11 @@ fn after_the_machine_was_started_anew_the_next_command_mounts() {
                 ran.code == 0 && ran.stderr.contains("there are files in") && ran.stderr.contains("hint: "),
                 "{ran:?}"
             );
+            assert!(ran.stdout.contains("not-mounted") && !ran.stdout.contains("ready"), "{ran:?}");
+            for words in [["agent", "fs", "status"], ["agent", "fs", "gc"]] {
+                let ran = bench.0.run(words);
+                assert!(ran.code == 0 && !ran.stderr.contains("is not there"), "{ran:?}");
+            }
             assert_eq!(bench.sh(&format!("cat {text}/mine")), "mine");
             bench.sh(&format!("rm {text}/mine"));
             bench.0.fs(["branches"]);
@@ -490,11 +498,18 @@ fn another_directory_in_the_workspaces_place_is_not_taken_for_it() {
     bench.0.write("f", "brand new");
     let ran = bench.ran(&root, &["branch", "--provider", "agentfs", "--mode", "cow-overlay", "--name", "c"]);
     assert!(ran.code == 4 && ran.stderr.contains("another directory"), "{ran:?}");
+    // Nor is it promised.
+    let promised = || {
+        let said = bench.ran(&root, &["status", "--mode", "cow-overlay", "--provider", "agentfs"]).stdout;
+        said.lines().find(|line| line.contains(" agentfs ")).unwrap_or_default().to_owned()
+    };
+    assert!(promised().starts_with('-') && promised().contains("another directory"), "{}", promised());
     fs::remove_dir_all(&aside).unwrap();
     bench.kill_services();
     let ran = bench.0.run(["agent", "fs", "branches"]);
     assert!(ran.code == 0 && ran.stderr.contains("is not mounted"), "{ran:?}");
     // What cannot be opened can be removed.
+    assert!(promised().starts_with('-'), "{}", promised());
     bench.0.fs(["rm", "--force", "b", "moved"]);
     assert_eq!(bench.mounts(), Vec::<String>::new());
 }
@@ -795,6 +810,18 @@ fn where_it_cannot_be_it_says_why() {
     ));
     let line = said.lines().find(|line| line.contains(" agentfs ")).unwrap_or_default();
     assert!(line.starts_with('-') && line.contains("fusermount3 is not installed"), "{line}");
+    // A user of whom the system knows no more than a number.
+    fs::set_permissions(world.path(""), fs::Permissions::from_mode(0o711)).unwrap();
+    let (own, state) = (world.path("own"), world.path("nameless"));
+    for folder in [&own, &state] {
+        fs::create_dir(folder).unwrap();
+        std::os::unix::fs::chown(folder, Some(54_321), Some(54_321)).unwrap();
+    }
+    let mut nameless = Command::new("setpriv");
+    nameless.args(["--reuid=54321", "--regid=54321", "--clear-groups", "--inh-caps=-all"]).arg(ah).args(status);
+    nameless.env_clear().env("AH_HOME", state).env("AH_HELPER_SOCKET", "").env("PATH", "/usr/bin:/bin");
+    let line = verdict(nameless.current_dir(&own));
+    assert!(line.starts_with('-') && line.contains("user 54321 has no name"), "{line}");
     let hidden = |hide: &str| {
         let mut command = bench.0.command(["--version"]);
         let script = format!("{hide}; exec {} {}", ah.display(), status.join(" "));
@@ -856,5 +883,73 @@ fn a_restore_puts_back_what_is_known_and_names_the_rest() {
         let told = bench.ran(&branch, &["restore", &before, "--", "both"]);
         assert!(told.code == 4 && told.stderr.contains("both (it stays as it is"), "{told:?}");
         assert!(!told.stderr.contains("everything is as in"), "{told:?}");
+    });
+}
+
+#[test]
+fn a_branch_of_a_branch_that_is_gone_is_mounted_by_whatever_uses_it() {
+    Bench::each(|bench| {
+        let middle = bench.branch("middle");
+        let leaf = PathBuf::from(bench.at(&middle, &["branch", "--name", "leaf"]));
+        let text = leaf.to_str().unwrap();
+        bench.sh(&format!("echo two > {text}/f; sync {text}/f"));
+        bench.0.fs(["rm", "--force", "middle"]);
+        for words in [&["branches"][..], &["exec", "leaf", "--", "cat", "f"], &["status"], &["seek", "@"]] {
+            bench.kill_services();
+            let at = if ["status", "seek"].contains(&words[0]) { &leaf } else { &bench.0.root() };
+            if words[0] == "seek" {
+                bench.at(at, &["snapshot"]);
+                bench.kill_services();
+            }
+            let said = bench.at(at, words);
+            assert!(words[0] != "branches" || said.contains("leaf") && said.contains("ready"), "{said}");
+            assert!(words[0] != "exec" || said == "two", "{said}");
+            assert_eq!(bench.sh(&format!("cat {text}/f")), "two", "{words:?}");
+        }
+        bench.0.fs(["rm", "--force", "leaf"]);
+        assert_eq!(bench.mounts(), Vec::<String>::new());
+    });
+}
+
+#[test]
+fn a_service_that_is_stopped_holds_nobody_up_for_long() {
+    Bench::each(|bench| {
+        let world = &bench.0;
+        let other = world.path("other");
+        fs::create_dir(&other).unwrap();
+        fs::write(other.join("file"), "").unwrap();
+        world.give_away();
+        bench.at(&other, &["snapshot"]);
+        let branch = bench.branch("a&b");
+        let [service] = bench.services()[..] else { panic!("{:?}", bench.services()) };
+        let signal = |signal| nix::sys::signal::kill(nix::unistd::Pid::from_raw(service), signal).unwrap();
+        signal(nix::sys::signal::Signal::SIGSTOP);
+        let began = Instant::now();
+        // Who has nothing to do with it notices nothing.
+        for words in [&["status"][..], &["gc"], &["snapshot"]] {
+            let ran = bench.ran(&other, words);
+            assert!(ran.code == 0 && !ran.stderr.contains("is not there"), "{words:?}: {ran:?}");
+        }
+        bench.at(&world.root(), &["status"]);
+        // Who needs it learns which process it is, and what to do.
+        let told = format!("process {service}, is stopped");
+        let exec = ["exec", "a&b", "--", "true"];
+        for (at, words) in [(&world.root(), &exec[..]), (&world.root(), &["rm", "a&b"]), (&branch, &["status"])] {
+            let ran = bench.ran(at, words);
+            let hint = format!("hint: let it go on: kill -CONT {service}");
+            assert!(ran.code == 4 && ran.stderr.contains(&told) && ran.stderr.contains(&hint), "{words:?}: {ran:?}");
+        }
+        let ran = bench.ran(&world.root(), &["branches"]);
+        assert!(ran.code == 0 && ran.stderr.contains(&told), "{ran:?}");
+        assert!(began.elapsed() < Duration::from_secs(60), "{:?}", began.elapsed());
+        signal(nix::sys::signal::Signal::SIGCONT);
+        bench.sh(&format!("echo mine > '{}/f'", branch.display()));
+
+        // A name that has to be quoted is, and one of elsewhere is known.
+        let ran = bench.ran(&world.root(), &["rm", "a&b"]);
+        assert!(ran.code == 4 && ran.stderr.contains("rm --force 'a&b'"), "{ran:?}");
+        let ran = bench.ran(&other, &["rm", "a&b"]);
+        assert!(ran.code == 3 && ran.stderr.contains("is a branch of another workspace"), "{ran:?}");
+        bench.at(&world.root(), &["rm", "--force", "a&b"]);
     });
 }

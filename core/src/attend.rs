@@ -3,6 +3,9 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
+use std::time::Duration;
 
 use ah_plugin_api::{Error, ErrorKind, NOT_MOUNTED, ProviderName, ReclaimRequest, Result};
 use rustix::io::Errno;
@@ -12,18 +15,24 @@ use crate::engine::Engine;
 use crate::ids::WorkspaceId;
 use crate::moments::told;
 use crate::notice::{Notice, NoticeKind};
-use crate::registry::Identity;
+use crate::registry::{Identity, Index, WorkspaceRecord};
+use crate::workspace::Workspace;
+
+/// So long a filesystem is waited for that another process serves.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 impl Engine {
     /// Has those of `branches` mounted again that should be and are not. Gives whether there were any; what could not be done is a notice.
     pub(crate) fn attend<'a>(&self, branches: impl IntoIterator<Item = &'a BranchFile>) -> bool {
-        let mut answers: BTreeMap<(WorkspaceId, ProviderName), Result<()>> = BTreeMap::new();
+        let mut answers: BTreeMap<(Option<WorkspaceId>, ProviderName), Result<()>> = BTreeMap::new();
         let mut any = false;
-        for branch in branches.into_iter().filter(|branch| branch.is_lost()) {
+        for branch in branches.into_iter().filter(|branch| branch.is_lost() || branch.is_silent()) {
             any = true;
-            let (origin, provider) = (&branch.record.origin, &branch.record.provider);
+            let provider = &branch.record.provider;
+            let keeper = self.keeper_of(branch).unwrap_or_default();
+            let of = (keeper.as_ref().map(|keeper| keeper.id().clone()), provider.clone());
             let answer =
-                answers.entry((origin.clone(), provider.clone())).or_insert_with(|| self.call(origin, provider));
+                answers.entry(of).or_insert_with(|| keeper.map_or(Ok(()), |keeper| self.call(&keeper, provider)));
             self.tell_lost(branch, answer.as_ref().err());
         }
         any
@@ -33,7 +42,8 @@ impl Engine {
         let (name, at) = (&branch.record.name, &branch.made_at);
         let notice = match error {
             Some(error) => {
-                let message = format!("the branch {name} is not mounted, and cannot be: {}", told(error));
+                let what = if branch.is_silent() { "does not answer" } else { "is not mounted, and cannot be" };
+                let message = format!("the branch {name} {what}: {}", told(error));
                 let notice = Notice::new(NoticeKind::Other, message);
                 error.hint.iter().fold(notice, Notice::with_hint)
             }
@@ -60,6 +70,9 @@ impl Engine {
     /// that is what it is known by where `exec` shows it.
     pub(crate) fn attend_one(&self, branch: &BranchFile) {
         self.attend([branch]);
+        if branch.is_silent() {
+            return;
+        }
         let Ok(Some(own)) = branch.record.workspace.as_ref().map_or(Ok(None), |id| self.workspace_by_id(id)) else {
             return;
         };
@@ -88,13 +101,24 @@ impl Engine {
         around.into_iter().try_for_each(BranchFile::need_mounted).map(|()| any)
     }
 
+    /// The workspace in whose store a branch is kept: the one that it grew from, or, where that was a branch and is gone, the one whose store its reference
+    /// names.
+    fn keeper_of(&self, branch: &BranchFile) -> Result<Option<Workspace>> {
+        if let Some(origin) = self.workspace_by_id(&branch.record.origin)? {
+            return Ok(Some(origin));
+        }
+        let Some(reference) = &branch.record.reference else { return Ok(None) };
+        let names = |record: &WorkspaceRecord| reference.as_str().contains(&format!("/workspaces/{}/", record.id));
+        let record = Index::load(self.home())?.0.workspaces.into_iter().find(names);
+        record.map_or(Ok(None), |record| self.workspace_by_id(&record.id))
+    }
+
     /// Any call does: a provider whose process is started mounts first.
-    fn call(&self, origin: &WorkspaceId, provider: &ProviderName) -> Result<()> {
-        let Some(workspace) = self.workspace_by_id(origin)? else { return Ok(()) };
+    fn call(&self, workspace: &Workspace, provider: &ProviderName) -> Result<()> {
         let served = workspace.serve(provider)?;
         let request = ReclaimRequest { auto: true, forgotten: Vec::new() };
         // The origin may have been moved, which the provider learns from its descriptor.
-        let dir = workspace.open_dir().ok();
+        let dir = answers(&workspace.root).then(|| workspace.open_dir().ok()).flatten();
         let place = dir.as_ref().map_or(served.place(), |dir| served.place().with_workspace(dir));
         served.provider.reclaim(&place, &request, &workspace.context()).map(|_| ())
     }
@@ -103,21 +127,28 @@ impl Engine {
 impl BranchFile {
     /// Whether it is a mount, and nothing is mounted at its place, or by a process that is gone.
     pub(crate) fn is_unmounted(&self) -> bool {
-        self.mounted && (is_dead(&self.made_at) || branch::mounts_at(&self.made_at).0 == 0)
+        self.mounted && (branch::mounts_at(&self.made_at).0 == 0 || is_dead(&self.made_at))
+    }
+
+    /// Whether it is a mount, and the process that serves it says nothing: whoever looks at it waits for that.
+    pub(crate) fn is_silent(&self) -> bool {
+        self.mounted && branch::mounts_at(&self.made_at).0 > 0 && !answers(&self.made_at)
     }
 
     /// Whether it should be mounted, and is not.
-    fn is_lost(&self) -> bool {
+    pub(crate) fn is_lost(&self) -> bool {
         self.record.state == BranchState::Ready && self.is_unmounted()
     }
 
-    /// Refuses what would take something else for a branch that is not mounted.
+    /// Refuses what would take something else for a branch that is not mounted, or wait for one that does not answer.
     pub(crate) fn need_mounted(&self) -> Result<()> {
-        if !self.is_lost() {
-            return Ok(());
-        }
         let (name, at) = (&self.record.name, self.made_at.display());
-        Err(Error::new(ErrorKind::FailedPrecondition, format!("the branch {name} is not mounted at {at}"))
+        let message = match () {
+            () if self.is_silent() => format!("the branch {name} does not answer at {at}"),
+            () if self.is_lost() => format!("the branch {name} is not mounted at {at}"),
+            () => return Ok(()),
+        };
+        Err(Error::new(ErrorKind::FailedPrecondition, message)
             .with_hint("`ah agent fs branches` in the workspace that it grew from says why"))
     }
 }
@@ -132,5 +163,36 @@ fn holds_work(at: &Path) -> bool {
 /// what `statfs` tells never does.
 pub(crate) fn is_dead(path: &Path) -> bool {
     // Aborted: it ends at this moment.
-    matches!(rustix::fs::statfs(path), Err(Errno::NOTCONN | Errno::CONNABORTED))
+    matches!(asked(path), Some(Err(Errno::NOTCONN | Errno::CONNABORTED)))
+}
+
+/// Refuses what is mounted by a process that is gone, and what does not answer.
+pub(crate) fn look_alive(path: &Path) -> std::io::Result<()> {
+    match asked(path) {
+        None => Err(std::io::ErrorKind::TimedOut.into()),
+        Some(Err(Errno::NOTCONN | Errno::CONNABORTED)) => Err(std::io::ErrorKind::NotConnected.into()),
+        Some(_) => Ok(()),
+    }
+}
+
+/// Whether the filesystem at a path answers at all. One that another process serves may not, and who asks then waits in the kernel.
+pub(crate) fn answers(path: &Path) -> bool {
+    asked(path).is_some()
+}
+
+/// What `statfs` says; none if it says nothing for [`PATIENCE`].
+fn asked(path: &Path) -> Option<rustix::io::Result<()>> {
+    /// Whether something has been waited for in vain: what comes then is given less time.
+    static SILENT: AtomicBool = AtomicBool::new(false);
+    let (tell, told) = channel();
+    let path = path.to_owned();
+    // One that is never answered ends with this process.
+    let ask = move || _ = tell.send(rustix::fs::statfs(&path).map(drop));
+    if std::thread::Builder::new().name("statfs".to_owned()).spawn(ask).is_err() {
+        return None;
+    }
+    let patience = if SILENT.load(Ordering::Relaxed) { PATIENCE / 20 } else { PATIENCE };
+    let said = told.recv_timeout(patience).ok();
+    SILENT.fetch_or(said.is_none(), Ordering::Relaxed);
+    said
 }

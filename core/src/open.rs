@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use ah_plugin_api::{Durability, Error, ErrorKind, Result};
 
-use crate::attend::is_dead;
+use crate::attend::{is_dead, look_alive};
 use crate::background;
 use crate::branch;
 use crate::engine::{Access, Engine};
@@ -156,12 +156,10 @@ impl Engine {
     }
 
     fn find_in(&self, path: &Path, index: &Index) -> Result<(PathBuf, Identity, Found)> {
-        // A mount whose process is gone is a directory too, that cannot be looked at.
+        // A mount whose process is gone is a directory too, that cannot be looked at; and one whose process is stopped would be waited for.
         let look = || {
+            look_alive(path)?;
             let canonical = std::fs::canonicalize(path)?;
-            if is_dead(&canonical) {
-                return Err(std::io::ErrorKind::NotConnected.into());
-            }
             let is_dir = std::fs::metadata(&canonical)?.is_dir();
             Ok((canonical, is_dir))
         };

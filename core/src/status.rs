@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use ah_plugin_api::{Capability, Dir, ErrorKind, ProviderName, Result};
 use serde::Serialize;
 
-use crate::branch::{self, BranchRecord};
+use crate::branch::{self, BranchFile, BranchRecord};
 use crate::engine::{Access, Engine};
 use crate::ids::WorkspaceId;
 use crate::notice::{Notice, NoticeKind};
@@ -139,10 +139,16 @@ impl Engine {
 }
 
 impl Engine {
-    /// The registered workspaces whose directories are not there.
+    /// The registered workspaces whose directories are not there. Branches that are only not mounted are not among them.
     pub(crate) fn missing(&self) -> Result<Vec<WorkspaceRecord>> {
         let records = Index::load(self.home())?.0.workspaces.into_iter();
-        Ok(records.filter(|record| Identity::of_path(&record.path).is_none()).collect())
+        // Nor are those of which nothing is heard.
+        let waits = |file: &BranchFile| file.is_unmounted() || file.is_silent();
+        let waiting: Vec<_> = branch::all(self.home())?.into_iter().filter(waits).collect();
+        let waits = |record: &WorkspaceRecord| {
+            record.branch.as_ref().is_some_and(|id| waiting.iter().any(|file| file.record.id == *id))
+        };
+        Ok(records.filter(|record| !waits(record) && Identity::of_path(&record.path).is_none()).collect())
     }
 }
 

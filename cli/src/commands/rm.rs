@@ -60,6 +60,9 @@ pub(crate) fn run(app: &App, args: &RmArgs) -> Outcome {
             workspace.remove_branch(branch.id.as_str(), args.force)?;
         }
         report = snapshots(false)?;
+        for branch in &branches {
+            workspace.give_up_base_of(branch)?;
+        }
     }
     if app.ui.json {
         app.answer(workspace.root(), &Shape { rm: &report, branches: &branches })?;
@@ -89,6 +92,9 @@ fn sort(workspace: &Workspace, names: &[String]) -> Result<(Vec<BranchRecord>, V
             }
             (Some(branch), Err(_)) => branches.push(branch),
             (None, Ok(_)) => references.push(name.clone()),
+            (None, Err(error)) if error.kind == ErrorKind::NotFound => {
+                return Err(workspace.foreign_branch(name).unwrap_or(error));
+            }
             (None, Err(error)) => return Err(error),
         }
     }

@@ -8,6 +8,7 @@ use crate::branch::repository::RepositoryMark;
 use crate::branch::{BranchFile, BranchState};
 use crate::engine::Engine;
 use crate::registry::{Identity, Index};
+use crate::text;
 use crate::walk::{self, Source};
 use crate::workspace::{Served, Workspace};
 
@@ -66,7 +67,8 @@ impl Workspace {
             _ if file.is_unmounted() => {
                 let message = format!("the branch {name} is not mounted, so what it holds cannot be looked at");
                 return Err(Error::new(ErrorKind::FailedPrecondition, message).with_hint(format!(
-                    "`ah agent fs branches` says why; or lose it: `ah agent fs rm --force {name}`"
+                    "`ah agent fs branches` says why; or lose it: `ah agent fs rm --force {}`",
+                    text::shell(name.as_ref())
                 )));
             }
             (Whereabouts::Gone | Whereabouts::Replaced, _) => {
@@ -74,7 +76,8 @@ impl Workspace {
                 let message =
                     format!("the branch {name} is not at {place} any more: only its history could be removed");
                 return Err(Error::new(ErrorKind::FailedPrecondition, message).with_hint(format!(
-                    "bring it back there; or `ah agent fs rm --force {name}`, which leaves its files wherever they are"
+                    "bring it back there; or `ah agent fs rm --force {}`, which leaves its files wherever they are",
+                    text::shell(name.as_ref())
                 )));
             }
         }
@@ -82,15 +85,16 @@ impl Workspace {
             error
                 .context(format!("it cannot be found out what the branch {name} holds that is nowhere else"))
                 .with_hint(format!(
-                    "copy what is needed out of {}; then `ah agent fs rm --force {name}`",
-                    file.record.path.display()
+                    "copy what is needed out of {}; then `ah agent fs rm --force {}`",
+                    file.record.path.display(),
+                    text::shell(name.as_ref())
                 ))
         })?;
         if held.is_empty() {
             return Ok(());
         }
         let message = format!("the branch {name} holds what is nowhere else: {}", held.join(", "));
-        let place = file.record.path.display();
+        let (place, name) = (text::shell(file.record.path.as_os_str()), text::shell(name.as_ref()));
         Err(Error::new(ErrorKind::FailedPrecondition, message).with_hint(format!(
             "copy what is needed out of {place} (`cp`, `git fetch {place}`); or lose it: `ah agent fs rm --force {name}`"
         )))

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 
 use ah_plugin_api::{
     Capability, CloneRequest, DestroyRequest, Dir, Durability, Error, ErrorKind, FileName, Mode, ProbeRequest,
-    ProviderName, Result, WritableClone,
+    ProviderName, Result, SnapshotId, WritableClone,
 };
 
 use crate::background;
@@ -55,6 +55,17 @@ pub struct BranchOptions {
     pub carry: Option<Carry>,
 }
 
+impl BranchOptions {
+    /// The command that asks for it, as it is typed.
+    fn command(&self) -> String {
+        let mut words = vec!["branch".to_owned()];
+        words.extend(self.name.iter().map(|name| format!("--name {}", text::shell(name.as_ref()))));
+        words.extend(self.at.iter().map(|at| format!("--at {}", text::shell(at.as_os_str()))));
+        words.extend(self.carry.map(|carry| format!("--carry {carry}")));
+        words.join(" ")
+    }
+}
+
 impl Workspace {
     /// Makes a writable workspace from a snapshot; the origin does not change.
     ///
@@ -80,7 +91,7 @@ impl Workspace {
         let served = choices.next_usable()?.ok_or_else(|| choices.nobody())?;
         self.branch_by(&served, &name, &place, options).map_err(|error| match another_may_help(&error) {
             true => match choices.next_usable() {
-                Ok(Some(next)) => offered(error, "branch", &served, &next),
+                Ok(Some(next)) => offered(error, &options.command(), &served, &next),
                 _ => error,
             },
             false => error,
@@ -373,12 +384,29 @@ impl Workspace {
         let record = self.find_branch(branch)?;
         drop(Lock::wait(&self.branch_lock(&record.id))?);
         self.remove_branch(branch, false)?;
+        self.give_up_base(&record.snapshot)
+    }
+
+    /// Removes the snapshot that a branch grew from which is gone, if it is no point of this workspace to go back to, and nothing else needs it.
+    ///
+    /// # Errors
+    /// The provider's; prune finds what is left then.
+    pub fn give_up_base_of(&self, branch: &BranchRecord) -> Result<()> {
+        let is_base = || {
+            let served = self.serve(&branch.provider)?;
+            Ok::<_, Error>(self.open_dir().is_ok() && self.can_capture(&served).is_err())
+        };
+        if branch.origin == self.id && is_base()? { self.give_up_base(&branch.snapshot) } else { Ok(()) }
+    }
+
+    /// Removes the snapshot that was taken for a branch which is gone, unless anything else needs it.
+    fn give_up_base(&self, base: &SnapshotId) -> Result<()> {
         let state = self.state()?;
-        let Some(base) = state.snapshot(&record.snapshot).map(std::slice::from_ref) else { return Ok(()) };
-        let say = || self.say_removed(base, "branch");
-        let asked = prune::Free { id: &record.snapshot, kind: SnapshotKind::Branch, other: None, since: 0 };
+        let Some(taken) = state.snapshot(base).map(std::slice::from_ref) else { return Ok(()) };
+        let say = || self.say_removed(taken, "branch");
+        let asked = prune::Free { id: base, kind: SnapshotKind::Branch, other: None, since: 0 };
         match self.give_up_if_free(&asked, prune::WAIT, say)? {
-            true => self.destroy_all(base),
+            true => self.destroy_all(taken),
             false => Ok(()),
         }
     }
@@ -388,14 +416,16 @@ impl Workspace {
         self.folder().join(format!("branch-{id}.lock"))
     }
 
-    /// As [`Workspace::branches`], with a notice for each whose directory is not there.
+    /// As [`Workspace::branches`], and those whose origin is gone, a branch that was removed itself; with a notice for each whose directory is not there.
     ///
     /// # Errors
     /// As there.
     pub fn branches_looked_at(&self) -> Result<Vec<BranchRecord>> {
-        let branches = self.branch_files()?;
+        let branches = self.mine_and_nobodys()?;
         self.engine.attend(&branches);
-        let branches: Vec<_> = branches.into_iter().map(|branch| branch.record).collect();
+        let state = |file: &BranchFile| if file.is_lost() { BranchState::NotMounted } else { file.record.state };
+        let looked_at = |file: BranchFile| BranchRecord { state: state(&file), ..file.record };
+        let branches: Vec<_> = branches.into_iter().map(looked_at).collect();
         for branch in branches.iter().filter(|branch| branch.state == BranchState::Ready) {
             if std::fs::symlink_metadata(&branch.path).is_err() {
                 let message = format!("the branch {} is not at {} any more", branch.name, branch.path.display());
@@ -444,20 +474,39 @@ impl Workspace {
     }
 
     fn branch_file(&self, name: &str) -> Result<BranchFile> {
-        let file = called(&self.branch_files()?, name).cloned().ok_or_else(|| no_branch(name))?;
+        let file = called(&self.mine_and_nobodys()?, name).cloned().ok_or_else(|| self.no_branch(name))?;
         self.engine.attend_one(&file);
         Ok(file)
     }
 
     /// The branches of this workspace, then those of workspaces that are gone.
-    fn removable_branches(&self) -> Result<Vec<BranchFile>> {
+    fn mine_and_nobodys(&self) -> Result<Vec<BranchFile>> {
         let home = self.engine.home();
         let gone = |branch: &BranchFile| !home.workspace(branch.record.origin.as_str()).is_dir();
         let (mut mine, others): (Vec<_>, Vec<_>) =
             all(home)?.into_iter().partition(|branch| branch.record.origin == self.id);
         mine.extend(others.into_iter().filter(gone));
-        self.engine.attend(&mine);
         Ok(mine)
+    }
+
+    /// The same, mounted again if need be.
+    fn removable_branches(&self) -> Result<Vec<BranchFile>> {
+        let branches = self.mine_and_nobodys()?;
+        self.engine.attend(&branches);
+        Ok(branches)
+    }
+
+    pub(crate) fn no_branch(&self, name: &str) -> Error {
+        let error = || Error::new(ErrorKind::NotFound, format!("there is no branch {name:?} of this workspace"));
+        self.foreign_branch(name).unwrap_or_else(|| error().with_hint("ah agent fs branches"))
+    }
+
+    /// What is to be said of a name that is not known here and is another workspace's branch; none if it is none.
+    pub fn foreign_branch(&self, name: &str) -> Option<Error> {
+        let BranchRecord { name, origin_path, .. } = called(&all(self.engine.home()).ok()?, name)?.record.clone();
+        let message = format!("{name} is a branch of another workspace: {}", origin_path.display());
+        let there = format!("ah -C {} agent fs branches", text::shell(origin_path.as_os_str()));
+        Some(Error::new(ErrorKind::NotFound, message).with_hint(there))
     }
 
     fn default_name(&self, id: &BranchId) -> String {
@@ -533,11 +582,6 @@ fn refuse_taken(others: &[BranchFile], name: &str, path: &Path) -> Result<()> {
 fn called<'a>(branches: &'a [BranchFile], name: &str) -> Option<&'a BranchFile> {
     let there = std::fs::canonicalize(name).ok();
     branches.iter().find(|branch| branch.record.is_called(name, there.as_deref()))
-}
-
-fn no_branch(name: &str) -> Error {
-    Error::new(ErrorKind::NotFound, format!("there is no branch {name:?} of this workspace"))
-        .with_hint("ah agent fs branches")
 }
 
 fn checked_name(name: &str) -> Result<String> {

@@ -24,6 +24,8 @@ text_enum! {
         Ready = "ready",
         /// It is being taken away.
         Removing = "removing",
+        /// It could be worked in, if it were mounted. So it is told, and never written down.
+        NotMounted = "not-mounted",
     }
 }
 

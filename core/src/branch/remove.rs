@@ -9,7 +9,7 @@ use ah_plugin_api::{
 use serde::Serialize;
 
 use crate::branch::held::{Whereabouts, mounts_at};
-use crate::branch::{BranchFile, BranchRecord, BranchState, all, called, destroy_request, no_branch};
+use crate::branch::{BranchFile, BranchRecord, BranchState, all, called, destroy_request};
 use crate::engine::Engine;
 use crate::fsio;
 use crate::ids::letters;
@@ -62,7 +62,10 @@ impl Workspace {
     }
 
     fn removable(&self, name: &str, force: bool) -> Result<BranchFile> {
-        let file = called(&self.removable_branches()?, name).cloned().ok_or_else(|| no_branch(name))?;
+        let file = called(&self.removable_branches()?, name).cloned().ok_or_else(|| self.no_branch(name))?;
+        if file.is_silent() {
+            file.need_mounted()?;
+        }
         let (pid, alive) = (file.maker.pid, file.maker.alive());
         match file.record.state {
             BranchState::Making if alive => {
@@ -75,8 +78,8 @@ impl Workspace {
             }
             // Nobody was ever given it.
             BranchState::Making => {}
-            BranchState::Ready | BranchState::Removing | BranchState::Unknown if force => {}
-            BranchState::Ready | BranchState::Removing | BranchState::Unknown => {
+            BranchState::Ready | BranchState::NotMounted | BranchState::Removing | BranchState::Unknown if force => {}
+            BranchState::Ready | BranchState::NotMounted | BranchState::Removing | BranchState::Unknown => {
                 self.refuse_at_work(&file)?;
                 self.refuse_held(&file)?;
             }

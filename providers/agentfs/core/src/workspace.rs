@@ -85,6 +85,14 @@ impl Workspace {
         Engine::create(store, lower)
     }
 
+    /// Whether the store there may have been made for that lower directory, also while it is open elsewhere: if not, [`Workspace::open`] says
+    /// [`Error::OtherLower`].
+    ///
+    /// Errors: as there.
+    pub fn may_be_of(store: &Path, lower: &Path) -> Result<bool> {
+        crate::engine::may_be_of(store, lower)
+    }
+
     /// Opens a store. After a crash this reads the log, which is bounded by `options.log_limit`, and nothing that grows with what
     /// the store holds but the lists of branches and snapshots.
     ///

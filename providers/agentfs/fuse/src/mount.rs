@@ -38,6 +38,11 @@ pub enum Error {
     /// Ordinary users mount by it.
     #[error("fusermount3 is not installed, by which users mount: install the package fuse3")]
     NoFusermount,
+    /// `fusermount3` asks who this is.
+    #[error(
+        "user {0} has no name on this system, and fusermount3 mounts for those only that have one: add an entry to /etc/passwd"
+    )]
+    NoName(u32),
     /// Nothing is mounted over what somebody could miss.
     #[error("{} is not an empty directory", .0.display())]
     NotEmpty(PathBuf),
@@ -323,11 +328,18 @@ pub fn available() -> Result<()> {
         // ENXIO, ENODEV: the node is there, and nothing behind it.
         Err(_) => return Err(Error::NoDevice),
     }
-    let root = rustix::process::geteuid().is_root();
-    if root || fusermount().arg("-V").output().is_ok_and(|output| output.status.success()) {
+    if rustix::process::geteuid().is_root() {
         return Ok(());
     }
-    Err(Error::NoFusermount)
+    if !fusermount().arg("-V").output().is_ok_and(|output| output.status.success()) {
+        return Err(Error::NoFusermount);
+    }
+    let me = nix::unistd::getuid();
+    // Whoever cannot look that up is not refused for it.
+    match nix::unistd::User::from_uid(me) {
+        Ok(None) => Err(Error::NoName(me.as_raw())),
+        _ => Ok(()),
+    }
 }
 
 /// Takes a mount away whose process is gone, so that nobody who comes by gets `ENOTCONN` any more. Gives whether there was one.

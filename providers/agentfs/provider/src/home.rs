@@ -23,6 +23,8 @@ use rustix::fs::{Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 
 const SHELF: &str = "shelf";
+/// The tree's name in a home.
+pub(crate) const TREE: &str = "tree";
 const FIRST_LINE: &str = "agentfs shelf 1";
 /// The beginning of a mount's source; behind it the home, `#`, and the number of the line.
 const SOURCE: &str = "agentfs:";

@@ -48,7 +48,7 @@ pub(crate) fn probe(workspace: &Dir, store: &Dir, request: &ProbeRequest) -> Res
     }
 }
 
-fn unusable(reason: &str, remedy: Option<String>) -> Probe {
+pub(crate) fn unusable(reason: &str, remedy: Option<String>) -> Probe {
     Probe {
         usable: false,
         reason: reason.to_owned(),

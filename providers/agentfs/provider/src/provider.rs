@@ -8,7 +8,7 @@ use std::path::Path;
 use ah_plugin_api::wire::Remote;
 use ah_plugin_api::{
     Capability, Changes, CloneRequest, Context, Description, DestroyRequest, DiffRequest, Dir, Done, Entry, Error,
-    ErrorKind, ListRequest, LookupRequest, MountRequest, Place, Probe, ProbeRequest, Provider, ProviderName,
+    ErrorKind, ListRequest, LookupRequest, Mode, MountRequest, Place, Probe, ProbeRequest, Provider, ProviderName,
     ReadDirRequest, ReadRequest, ReclaimRequest, Reclaimed, Result, Snapshot, SnapshotRef, SnapshotRequest,
     UnmountRequest, View, WritableClone,
 };
@@ -16,7 +16,7 @@ use ah_plugin_api::{
 use rustix::fs::{AtFlags, StatxFlags};
 use rustix::io::Errno;
 
-use crate::home::{Shelf, Shown};
+use crate::home::{Shelf, Shown, TREE, path_of};
 use crate::probe;
 use crate::reach::Reach;
 
@@ -77,6 +77,12 @@ fn is_seen(target: &Dir, path: &Path) -> bool {
     matches!((around, there), (Ok(around), Ok(there)) if around != there)
 }
 
+/// Whether what is kept in a store grew from another directory than the workspace.
+fn grew_elsewhere(store: &Dir, workspace: &Dir) -> bool {
+    let paths = path_of(store).and_then(|store| Ok((store, path_of(workspace)?)));
+    paths.is_ok_and(|(store, lower)| matches!(ah_agentfs::Workspace::may_be_of(&store.join(TREE), &lower), Ok(false)))
+}
+
 fn unseen() -> Error {
     Error::new(ErrorKind::FailedPrecondition, "what is mounted now does not reach the mount namespace of this process")
         .with_hint("do it outside of `ah agent fs exec`, or let mounts reach others: mount --make-rshared /")
@@ -96,7 +102,13 @@ impl Provider for AgentFsProvider {
         {
             return Ok(probe);
         }
-        probe::probe(workspace, place.store, request)
+        let probe = probe::probe(workspace, place.store, request)?;
+        // Who asks for it by name and mode is told by the call itself. The service knows whether anything is left of the other directory.
+        let promises = probe.usable && request.mode.is_none() && !probe.modes.contains(&Mode::InPlace);
+        match promises && grew_elsewhere(place.store, workspace) {
+            true => self.service.probe(place, request, cx),
+            false => Ok(probe),
+        }
     }
 
     fn snapshot(&self, place: &Place<'_>, request: &SnapshotRequest, cx: &Context<'_>) -> Result<Snapshot> {

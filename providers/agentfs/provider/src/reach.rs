@@ -17,6 +17,8 @@ use crate::home::{Shelf, is_home, path_of};
 
 /// How long the service may be silent during a call: it says every second that it is alive.
 const SILENCE: Duration = Duration::from_secs(60);
+/// How long it may take until it greets who connects.
+const GREETING: Duration = Duration::from_secs(10);
 /// How long one that starts may take until it answers.
 const STARTING: Duration = Duration::from_secs(20);
 const PAUSE: Duration = Duration::from_millis(5);
@@ -130,7 +132,29 @@ fn dial(home: &Dir) -> Result<Option<Client>> {
     if peer.uid() != rustix::process::geteuid().as_raw() {
         return Err(Error::new(ErrorKind::PermissionDenied, format!("{WHAT} runs as user {}", peer.uid())));
     }
-    Client::open(stream, WHAT, None, SILENCE).map(|(client, _)| Some(client))
+    let pid = peer.pid();
+    if is_stopped(pid) {
+        let message = format!("{WHAT}, process {pid}, is stopped, and whoever looks into its branches waits for it");
+        return Err(Error::new(ErrorKind::Busy, message).with_hint(format!("let it go on: kill -CONT {pid}")));
+    }
+    let began = Instant::now();
+    match Client::open(stream, WHAT, None, GREETING) {
+        Ok((client, _)) => Ok(Some(client)),
+        Err(_) if began.elapsed() >= GREETING => {
+            let message =
+                format!("{WHAT}, process {pid}, does not answer, and whoever looks into its branches waits for it");
+            Err(Error::new(ErrorKind::Busy, message)
+                .with_hint(format!("repeat it; or end that, and the next command starts another: kill -KILL {pid}")))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Whether a process was stopped by a signal or by who debugs it.
+fn is_stopped(pid: i32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // Behind the name, which may hold anything.
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with(['T', 't']))
 }
 
 /// The program that the service is.

@@ -536,6 +536,11 @@ fn write_format(directory: &Path, identity: &str) -> Result<()> {
     File::open(directory).and_then(|dir| dir.sync_all()).map_err(Error::io("making the store"))
 }
 
+/// Whether a store may have been made for that lower directory. Reads one small file, and takes no lock.
+pub(crate) fn may_be_of(directory: &Path, lower: &Path) -> Result<bool> {
+    Ok(Lower::open(lower)?.may_be(&format(directory)?.1))
+}
+
 /// Checks the store's format, and gives its number and what is written of the lower directory it was made for.
 fn format(directory: &Path) -> Result<(u32, String)> {
     let text = match std::fs::read_to_string(directory.join("format")) {

@@ -30,7 +30,7 @@ use std::time::{Duration, Instant};
 use ah_agentfs::{Class, SnapshotId as Number};
 use ah_plugin_api::{
     Changes, CloneRequest, Context, Description, DestroyRequest, DiffRequest, Dir, Done, Durability, Entry, Error,
-    ErrorKind, FileName, ListRequest, LookupRequest, MountRequest, Place, Probe, ProbeRequest, Provider,
+    ErrorKind, FileName, ListRequest, LookupRequest, Mode, MountRequest, Place, Probe, ProbeRequest, Provider,
     ReadDirRequest, ReadRequest, ReclaimRequest, Reclaimed, Reference, Result, Snapshot, SnapshotRef, SnapshotRequest,
     UnmountRequest, View, WritableClone,
 };
@@ -152,6 +152,12 @@ impl Provider for Service {
     fn probe(&self, place: &Place<'_>, request: &ProbeRequest, _cx: &Context<'_>) -> Result<Probe> {
         let workspace = place.need_workspace()?;
         let mut probe = crate::probe::probe(workspace, place.store, request)?;
+        if probe.usable
+            && !probe.modes.contains(&Mode::InPlace)
+            && let Some(Error { message, hint, .. }) = self.refuses(workspace)?
+        {
+            return Ok(crate::probe::unusable(&message, hint));
+        }
         if request.thorough
             && let Some(open) = self.current()
         {

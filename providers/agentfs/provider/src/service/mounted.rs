@@ -259,7 +259,7 @@ pub(super) fn make_ready(at: &Path) -> Result<()> {
 fn refused(error: &ah_agentfs_fuse::Error) -> Error {
     use ah_agentfs_fuse::Error as Fuse;
     let kind = match error {
-        Fuse::NoDevice | Fuse::NoFusermount => ErrorKind::Unavailable,
+        Fuse::NoDevice | Fuse::NoFusermount | Fuse::NoName(_) => ErrorKind::Unavailable,
         Fuse::NotPermitted => ErrorKind::PermissionDenied,
         Fuse::NotEmpty(_) => ErrorKind::FailedPrecondition,
         Fuse::Busy(_) => ErrorKind::Busy,

@@ -15,10 +15,9 @@ use super::mounted::{Mounted, make_ready, remove_folder};
 use super::record::{PlaceLabel, SnapshotLabel};
 use super::standing::names_in;
 use super::{Service, fail, lock, no_snapshot, patiently};
-use crate::home::{self, Shelf};
+use crate::home::{self, Shelf, TREE};
 
-/// Names in a home.
-const TREE: &str = "tree";
+/// A name in a home.
 const LOWER: &str = "lower";
 
 /// Bytes that every disk takes long before a caller would take silence for the end.
@@ -217,10 +216,7 @@ impl Service {
             }
         };
         if !open.tree.is_lower(stat.st_dev, stat.st_ino) {
-            let message = format!("branches were grown from another directory than is at {} now", path.display());
-            return Err(Error::new(ErrorKind::FailedPrecondition, message).with_hint(
-                "what they hold is in `ah agent fs branches`; name another provider for new ones: --provider git",
-            ));
+            return Err(other_lower(&path));
         }
         let mut lower = lock(&open.lower);
         if lower.as_ref() != Some(&path) {
@@ -229,6 +225,22 @@ impl Service {
         }
         drop(lower);
         Ok(open)
+    }
+
+    /// Why no branch can grow from a plain directory; none if one can, as far as is known here.
+    pub(super) fn refuses(&self, workspace: &Dir) -> Result<Option<Error>> {
+        let stat = rustix::fs::fstat(workspace).map_err(|errno| failed("cannot look at the workspace", errno))?;
+        let path = home::path_of(workspace)?;
+        let _opening = lock(&self.opening);
+        let other = match self.current() {
+            Some(open) => !open.tree.is_lower(stat.st_dev, stat.st_ino),
+            None if !matches!(Workspace::may_be_of(&self.path.join(TREE), &path), Ok(false)) => false,
+            None => {
+                let tree = self.closed_tree()?;
+                !tree.branches().is_empty() || !tree.snapshots().is_empty()
+            }
+        };
+        Ok(other.then(|| other_lower(&path)))
     }
 
     /// The tree, as if the directory that was branched were empty.
@@ -294,4 +306,10 @@ impl Service {
         }
         Ok(Done {})
     }
+}
+
+fn other_lower(path: &Path) -> Error {
+    let message = format!("branches were grown from another directory than is at {} now", path.display());
+    Error::new(ErrorKind::FailedPrecondition, message)
+        .with_hint("what they hold is in `ah agent fs branches`; name another provider for new ones: --provider git")
 }

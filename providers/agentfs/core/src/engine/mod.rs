@@ -224,7 +224,7 @@ impl Engine {
         let segments = Segments::open(&directory.join("data"), next_block, how != Opening::Check)?;
         // A full disk has no room for a log; deleting takes an open store.
         spend_reserve(directory);
-        // Before a file of this boot is begun, which says that it was done.
+        // Before anything is written of this boot: then it was done.
         found.contents.iter().try_for_each(|written| segments.write_again(written))?;
         log::cut(&logs, &found.files)?;
         if number < FORMAT {

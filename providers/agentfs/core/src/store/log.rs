@@ -42,8 +42,8 @@ pub(crate) struct Found {
     pub(crate) batches: Vec<Vec<Change>>,
     /// The number of the last batch that counts.
     pub(crate) last: u64,
-    /// What may not have reached its place in the segments, in the order in which it was written. Nothing if one of the files was begun in the
-    /// present boot: it was written again before, and others have been at work since.
+    /// What may not have reached its place in the segments, in the order in which it was written. Nothing if batches of the present boot came
+    /// behind it: what they write is in its place, and may be newer.
     pub(crate) contents: Vec<Written>,
     /// The files, oldest first.
     pub(crate) files: Vec<Piece>,
@@ -238,7 +238,7 @@ pub(crate) fn read(directory: &Path, boot: &str, in_base: u64) -> Result<Found> 
     }
     let marked = records.iter().filter(|read| read.tag != BATCH).map(|read| read.number).max().unwrap_or(0);
     let mut broken = false;
-    let present = found.files.iter().any(|piece| piece.present);
+    let mut brought = 0;
     for Record { file, end, tag, number, rows, contents } in records {
         let Some(piece) = found.files.get_mut(file) else { continue };
         if tag == BATCH && number > in_base {
@@ -254,12 +254,18 @@ pub(crate) fn read(directory: &Path, boot: &str, in_base: u64) -> Result<Found> 
         match tag {
             // All that was written before it has reached its place, as it has before rows are in the base.
             MARK => found.contents.clear(),
-            MARK_WITH_CONTENTS if number > in_base && !present => found.contents.extend(contents),
+            MARK_WITH_CONTENTS if number > in_base => {
+                found.contents.extend(contents);
+                brought = number;
+            }
             _ => {}
         }
         if !broken {
             piece.counts = end;
         }
+    }
+    if found.last > brought && found.files.iter().any(|piece| piece.present) {
+        found.contents.clear();
     }
     let present = found.files.iter().all(|piece| piece.present);
     found.damaged |= marked.max(behind.1) > found.last || (present && behind.0 > found.last);
@@ -458,8 +464,8 @@ mod tests {
         let between = log.length();
         log.mark_with(3, 2, &written(3)).unwrap();
         let found = read(directory.path(), "another", 0).unwrap();
-        assert_eq!((found.last, found.contents, found.damaged), (3, [written(2), written(3)].concat(), false));
-        assert_eq!(look(directory.path()).contents, [], "in the present boot they are in their places");
+        assert_eq!((found.last, &found.contents, found.damaged), (3, &[written(2), written(3)].concat(), false));
+        assert_eq!(look(directory.path()).contents, found.contents, "the disk may have been cut off alone");
         let found = read(directory.path(), "another", 2).unwrap();
         assert_eq!(found.contents, written(3), "those of rows in the base are in their places");
 
@@ -478,7 +484,10 @@ mod tests {
         assert!(read(directory.path(), "another", 0).unwrap().damaged);
         spoil(directory.path(), 1, before - 10, &[whole[before as usize - 10]]);
 
-        log.mark(3).unwrap();
+        append(&mut log);
+        assert_eq!(look(directory.path()).contents, [], "who has written since then may have written there");
+        assert_eq!(read(directory.path(), "another", 0).unwrap().contents.len(), 2);
+        log.mark(4).unwrap();
         assert_eq!(read(directory.path(), "another", 0).unwrap().contents, []);
     }
 

@@ -208,6 +208,27 @@ fn a_process_that_dies_while_contents_are_brought_back_leaves_them_to_the_next()
 }
 
 #[test]
+fn contents_in_the_log_alone_are_there_after_the_disk_alone_was_cut_off() {
+    let place = Place::new();
+    let workspace = place.create();
+    let branch = branch(&workspace);
+    let view = workspace.view(branch).unwrap();
+    let file = make(&view, "file", &[1; 9000]);
+    workspace.sync().unwrap();
+    let data = place.store().join("data/0000000000");
+    let before = std::fs::read(&data).unwrap();
+    view.write(file, 4000, &[2; 9000]).unwrap();
+    view.fsync(file).unwrap();
+    drop((view, workspace));
+    std::fs::write(&data, before).unwrap();
+    let workspace = place.open();
+    let bytes = content(&workspace.view(branch).unwrap(), "file");
+    assert_eq!((&bytes[..4000], &bytes[4000..]), (&[1; 4000][..], &[2; 9000][..]));
+    drop(workspace);
+    place.check();
+}
+
+#[test]
 fn what_is_more_than_the_log_takes_goes_to_its_place() {
     let place = Place::new();
     let workspace = place.create();

@@ -7,12 +7,11 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
-use std::sync::Arc;
 
 use crate::engine::Engine;
 use crate::engine::remembered::row_of;
 use crate::error::{Error, Result};
-use crate::lower::{Found, join, xattrs};
+use crate::lower::{Found, join, split, xattrs};
 use crate::rows::key::LineId;
 use crate::rows::value::{Origin, Reader, Writer};
 use crate::types::{Kind, Time};
@@ -24,8 +23,8 @@ const LARGEST: u64 = 64 << 20;
 const SMALL: u64 = 1 << 20;
 /// What is read for a base, in bytes: of small files, and of others.
 const READ: [u64; 2] = [2 << 30, 1 << 30];
-/// The largest row, in bytes: files of a directory that go beyond it are not noted.
-const ROW: usize = 4 << 20;
+/// About how large a row becomes, in bytes: two fill a page of the base.
+const ROW: usize = 1900;
 /// Earlier bases that are looked at.
 const EARLIER: usize = 4;
 /// Files of which it is remembered in memory what they were found to hold.
@@ -48,17 +47,24 @@ pub(crate) struct Fingerprint {
     pub(crate) hash: Hash,
 }
 
-/// The files of a directory below.
+/// Files of a directory below: a few, with names that follow each other.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Fingerprints {
     /// The directory's number and birth.
-    pub(crate) of: (u64, Time),
-    /// By name.
+    of: (u64, Time),
     files: Vec<Fingerprint>,
 }
 
 /// What files were found to hold, by device and inode: size, times of modification and change, hash.
 pub(crate) type Hashes = HashMap<(u64, u64), (u64, Time, Time, Hash)>;
+
+/// What of a fingerprint is not its name is smaller, in bytes.
+const ENTRY: usize = 110;
+
+/// The row of the fingerprints from a name on.
+fn row_from(base: LineId, directory: &[u8], first: &[u8]) -> Vec<u8> {
+    [&row_of(b'h', base, directory), [0].as_slice(), first].concat()
+}
 
 impl Fingerprints {
     fn encode(&self) -> Vec<u8> {
@@ -94,11 +100,6 @@ impl Fingerprints {
             });
         }
         Ok(prints)
-    }
-
-    pub(crate) fn get(&self, name: &[u8]) -> Option<&Fingerprint> {
-        let at = self.files.binary_search_by(|file| file.name.as_slice().cmp(name)).ok()?;
-        self.files.get(at)
     }
 }
 
@@ -163,15 +164,8 @@ impl Engine {
         left: &mut [u64; 2],
     ) -> Result<Option<()>> {
         let Some(directory) = self.remembered(base, path)? else { return Ok(Some(())) };
-        let mut known = Vec::new();
-        for &base in earlier {
-            if let Some(prints) = self.fingerprints(base, path)? {
-                known.push(prints);
-                break;
-            }
-        }
-        let mut prints = Fingerprints { of: (directory.ino, directory.birth), files: Vec::new() };
-        let mut length = 0;
+        let of = (directory.ino, directory.birth);
+        let mut files = Vec::new();
         for (name, _, _) in directory.names.iter().filter(|(_, _, kind)| *kind == Kind::File) {
             let Some(time) = self.base_seen(&read_lock(&self.state), base).filter(|_| !self.is_stopped()) else {
                 return Ok(None);
@@ -179,12 +173,17 @@ impl Engine {
             let below = join(path, name);
             // One that cannot be read is none of this user's.
             let Ok(Some(found)) = self.lower.find(&below) else { continue };
-            length += name.len() + 80;
-            if found.kind != Kind::File || found.device != 0 || found.ctime > time || length > ROW {
+            if found.kind != Kind::File || found.device != 0 || found.ctime > time {
                 continue;
             }
-            let as_it_was = |print: &&Fingerprint| print.is_of_found(&found);
-            let before = known.iter().find_map(|prints| prints.get(name).filter(as_it_was));
+            let as_it_was = |print: &Fingerprint| print.is_of_found(&found);
+            let mut before = None;
+            for &base in earlier {
+                if before.is_some() {
+                    break;
+                }
+                before = self.fingerprint(base, &below)?.map(|(print, _)| print).filter(as_it_was);
+            }
             let hash = match before {
                 Some(print) => print.hash,
                 None => {
@@ -200,26 +199,39 @@ impl Engine {
             };
             let Found { ino, mode, uid, gid, size, mtime, ctime, btime, .. } = found;
             let name = name.clone();
-            prints.files.push(Fingerprint { name, ino, mode, uid, gid, size, mtime, ctime, btime, hash });
-        }
-        if prints.files.is_empty() {
-            return Ok(Some(()));
+            files.push(Fingerprint { name, ino, mode, uid, gid, size, mtime, ctime, btime, hash });
         }
         self.room_for_rows()?;
         let mut state = write_lock(&self.state);
         if self.base_seen(&state, base).is_none() {
             return Ok(None);
         }
-        state.layers.put(&row_of(b'h', base, path), prints.encode());
+        let mut files = files.into_iter().peekable();
+        while let Some(first) = files.next() {
+            let row = row_from(base, path, &first.name);
+            let mut prints = Fingerprints { of, files: vec![first] };
+            let mut value = prints.encode();
+            while let Some(next) = files.next_if(|next| value.len() + next.name.len() + ENTRY < ROW) {
+                prints.files.push(next);
+                value = prints.encode();
+            }
+            state.layers.put(&row, value);
+        }
         drop(state);
         self.wake();
         Ok(Some(()))
     }
 
-    /// What is written down of the files in a directory below.
-    pub(crate) fn fingerprints(&self, base: LineId, path: &[u8]) -> Result<Option<Arc<Fingerprints>>> {
-        let row = read_lock(&self.state).layers.get(&row_of(b'h', base, path))?;
-        row.map(|row| Fingerprints::decode(&row).map(Arc::new)).transpose()
+    /// What is written down of a file below, and of the directory that it was in: number and birth.
+    pub(crate) fn fingerprint(&self, base: LineId, path: &[u8]) -> Result<Option<(Fingerprint, (u64, Time))>> {
+        let (above, name) = split(path);
+        let state = read_lock(&self.state);
+        let row = state.layers.last(&row_from(base, above, b""), &row_from(base, above, name))?;
+        drop(state);
+        let Some((_, row)) = row else { return Ok(None) };
+        let prints = Fingerprints::decode(&row)?;
+        let of = prints.of;
+        Ok(prints.files.into_iter().find(|file| file.name == name).map(|file| (file, of)))
     }
 
     /// What a file is, and the hash of what it holds as that; `None`: it is too large, or being changed. Costs reading it, once for each change.
@@ -305,8 +317,6 @@ mod tests {
         let prints = Fingerprints { of: (7, Time::default()), files: vec![file(b"a\xff", 1), file(b"b", 255)] };
         let row = prints.encode();
         assert_eq!(Fingerprints::decode(&row).unwrap(), prints);
-        assert_eq!(prints.get(b"b").unwrap().hash, [255; 32]);
-        assert!(prints.get(b"c").is_none());
         assert!(matches!(Fingerprints::decode(&row[..row.len() - 1]), Err(Error::Corrupt(_))));
     }
 }

@@ -11,7 +11,7 @@
 //! | `b` | line of a base, path below | the names that were in that directory |
 //! | `f` | block | blocks from there on that nothing refers to any more, not given back to the disk yet |
 //! | `g` | segment | how many of its blocks are in use |
-//! | `h` | line of a base, path below | what the files in that directory held: their fingerprints |
+//! | `h` | line of a base, path below, NUL, name | what files in that directory held, from that name on: their fingerprints |
 //! | `k` | line, epoch | a point that was deleted, whose rows are not cleared up yet |
 //! | `l` | line | the line |
 //! | `m` | name | a counter |

@@ -26,7 +26,7 @@ use std::sync::{Arc, Mutex};
 pub use attrs::SetXattr;
 pub use changes::{Difference, Differences};
 
-use crate::engine::{Engine, Fingerprints, Held, LOWER, Pen, Remembered};
+use crate::engine::{Engine, Held, LOWER, Pen, Remembered};
 use crate::error::{Error, Result};
 use crate::lower::{Found, join, split};
 use crate::platform;
@@ -61,8 +61,6 @@ pub struct View {
     former: Mutex<Places>,
     /// The directory that was asked for last of what was written down behind the base: one name is asked after the other.
     then: Mutex<Option<Then>>,
-    /// The same of what the files there held.
-    prints: Mutex<Option<Prints>>,
     open: Mutex<VecDeque<(Ino, Arc<File>)>>,
 }
 
@@ -70,7 +68,6 @@ pub struct View {
 type Places = HashMap<Ino, Vec<(Ino, Vec<u8>)>>;
 /// A directory below, and what was in it when the base was taken.
 type Then = (Box<[u8]>, Arc<Remembered>);
-type Prints = (Box<[u8]>, Arc<Fingerprints>);
 
 /// What is kept of an inode that the host knows: about 60 bytes, and its path if it is below.
 struct Known {
@@ -141,7 +138,6 @@ impl View {
             known: Mutex::default(),
             former: Mutex::default(),
             then: Mutex::default(),
-            prints: Mutex::default(),
             open: Mutex::default(),
         })
     }

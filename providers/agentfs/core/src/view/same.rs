@@ -1,27 +1,15 @@
 //! Files below that are another than when the base was taken, or than when they were taken over, and hold the same: known by their fingerprints.
 
 use std::fs::File;
-use std::sync::Arc;
 
-use crate::engine::{Fingerprint, Fingerprints};
+use crate::engine::Fingerprint;
 use crate::error::Result;
-use crate::lock;
 use crate::lower::{Found, split};
 use crate::rows::value::Origin;
 use crate::types::Kind;
 use crate::view::View;
 
 impl View {
-    /// What is written down of the files in a directory below.
-    fn fingerprints(&self, below: &[u8]) -> Result<Option<Arc<Fingerprints>>> {
-        if let Some((_, prints)) = lock(&self.prints).as_ref().filter(|(path, _)| **path == *below) {
-            return Ok(Some(prints.clone()));
-        }
-        let Some(prints) = self.engine.fingerprints(self.chain.base, below)? else { return Ok(None) };
-        *lock(&self.prints) = Some((below.into(), prints.clone()));
-        Ok(Some(prints))
-    }
-
     /// What a snapshot shows of what is found below: a file of the same contents is the one that was there.
     pub(super) fn as_then(&self, found: Found, path: &[u8]) -> Result<Found> {
         if self.at.is_none() || found.ctime <= self.base {
@@ -36,18 +24,16 @@ impl View {
         if found.kind != Kind::File || found.device != 0 {
             return Ok(None);
         }
-        let (above, name) = split(path);
-        let Some(prints) = self.fingerprints(above)? else { return Ok(None) };
-        let Some(then) = prints.get(name).filter(|then| then.size == found.size) else { return Ok(None) };
+        let Some((then, of)) = self.engine.fingerprint(self.chain.base, path)? else { return Ok(None) };
         // Another directory may have been there.
-        let is_there = |above: Found| (above.ino, above.btime) == prints.of;
-        if !self.engine.lower.find(above)?.is_some_and(is_there) {
+        let is_there = |above: Found| (above.ino, above.btime) == of;
+        if then.size != found.size || !self.engine.lower.find(split(path).0)?.is_some_and(is_there) {
             return Ok(None);
         }
         // What cannot be read is not known to be the same.
         let Ok(Some(file)) = self.engine.lower.open_file(path) else { return Ok(None) };
         let same = matches!(self.engine.hash_of(&file), Ok(Some((now, hash))) if now.is_as(found) && hash == then.hash);
-        Ok(Some(then.clone()).filter(|_| same))
+        Ok(Some(then).filter(|_| same))
     }
 
     /// Whether what is found where the origin was holds what that did.
@@ -67,9 +53,8 @@ impl View {
         if found.size != origin.size || found.kind != Kind::File {
             return Ok(None);
         }
-        let (above, name) = split(&origin.path);
-        let Some(prints) = self.fingerprints(above)? else { return Ok(None) };
-        let Some(then) = prints.get(name).filter(|then| then.is_of(origin)) else { return Ok(None) };
+        let then = self.engine.fingerprint(self.chain.base, &origin.path)?;
+        let Some((then, _)) = then.filter(|(then, _)| then.is_of(origin)) else { return Ok(None) };
         match self.engine.hash_of(file) {
             Ok(Some((found, hash))) if hash == then.hash => Ok(Some(found)),
             _ => Ok(None),

@@ -450,7 +450,11 @@ impl<'a> Planner<'a> {
         }
         match (&before.content, &after.content) {
             (Some(before), Some(after)) => Ok(before == after),
-            _ => same_contents((self.safety()?, path, before), (self.target, path, after), self.cx),
+            _ => match same_contents((self.safety()?, path, before), (self.target, path, after), self.cx) {
+                // What cannot be read is put in place, or that fails.
+                Err(error) if error.kind == ErrorKind::DataLoss => Ok(false),
+                answer => answer,
+            },
         }
     }
 

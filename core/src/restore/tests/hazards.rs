@@ -3,6 +3,8 @@
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::time::{Duration, SystemTime};
 
+use ah_plugin_api::{Lost, RelPath};
+
 use super::lab::{Ask, Lab};
 use super::{age, chmod, paths, set};
 
@@ -184,4 +186,32 @@ fn a_path_longer_than_the_system_takes_at_once_comes_back() {
     openat(&deepest, "f", OFlags::RDONLY, Mode::empty()).unwrap();
     lab.undo(&safety, &outcome);
     openat(&deepest, "f", OFlags::RDONLY, Mode::empty()).unwrap_err();
+}
+
+#[test]
+fn what_a_snapshot_cannot_give_any_more_keeps_nothing_else_from_coming_back() {
+    let lab = Lab::like_git();
+    for name in ["known", "target", "absent", "safety"] {
+        lab.write(name, "then");
+    }
+    std::fs::remove_file(lab.at("absent")).unwrap();
+    let target = lab.snapshot();
+    for name in ["known", "target", "absent", "safety"] {
+        lab.write(name, "as it is now");
+    }
+    let safety = lab.snapshot();
+    for (of, name, absent) in [(&target, "target", false), (&target, "absent", true), (&safety, "safety", false)] {
+        let lost = Lost { path: RelPath::new(name).unwrap(), absent };
+        lab.memory.lost.lock().unwrap().push((of.reference.clone(), lost));
+    }
+    let plan = lab.plan(&safety, &target, &Ask::default());
+    let steps = |plan: &crate::restore::plan::Plan| {
+        plan.changes().into_iter().map(|it| it.path.to_string()).collect::<Vec<_>>()
+    };
+    assert_eq!(steps(&plan), ["absent", "known"]);
+    assert_eq!((paths(&plan.beyond), plan.removals.len()), (set(&["target"]), 1));
+    // What the safety snapshot does not hold goes by force alone.
+    assert_eq!((paths(&plan.conflicts), plan.forcible), (set(&["safety"]), 1));
+    let plan = lab.plan(&safety, &target, &Ask { force: true, ..Ask::default() });
+    assert_eq!((steps(&plan), plan.conflicts.len()), (vec!["absent".into(), "known".into(), "safety".into()], 0));
 }

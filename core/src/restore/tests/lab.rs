@@ -8,10 +8,10 @@ use std::sync::Mutex;
 
 use ah_plugin_api::{
     Capability, CapturePolicy, Change, Changes, ContentId, Context, Description, DestroyRequest, DiffMethod,
-    DiffRequest, Dir, Done, Durability, Entry, EntryKind, Error, ErrorKind, ListRequest, LookupRequest, MountRequest,
-    Omission, OmitReason, Place, Probe, ProbeRequest, Provider, ProviderName, ReadDirRequest, ReadRequest,
-    ReclaimRequest, Reclaimed, Reference, RelPath, Result, Side, Snapshot, SnapshotId, SnapshotRef, SnapshotRequest,
-    Timestamp, UnmountRequest, View,
+    DiffRequest, Dir, Done, Durability, Entry, EntryKind, Error, ErrorKind, ListRequest, LookupRequest, Lost,
+    MountRequest, Omission, OmitReason, Place, Probe, ProbeRequest, Provider, ProviderName, ReadDirRequest,
+    ReadRequest, ReclaimRequest, Reclaimed, Reference, RelPath, Result, Side, Snapshot, SnapshotId, SnapshotRef,
+    SnapshotRequest, Timestamp, UnmountRequest, View,
 };
 use ah_rules::{DirRules, Rules};
 
@@ -32,6 +32,8 @@ pub(super) struct Memory {
     snapshots: Mutex<HashMap<String, (Snapshot, Held)>>,
     /// Called with each path that is read: for what happens meanwhile.
     pub(super) on_read: Mutex<Option<OnRead>>,
+    /// What a snapshot cannot give any more.
+    pub(super) lost: Mutex<Vec<(Reference, Lost)>>,
 }
 
 impl Memory {
@@ -178,7 +180,11 @@ impl Provider for Memory {
                 changes.push(Change { path, before: entry(before), after: entry(after) });
             }
         }
-        Ok(Changes { changes, method: DiffMethod::Native, untouched: false, lost: Vec::new() })
+        let lost: Vec<Lost> = self.lost.lock().unwrap().iter().map(|(_, lost)| lost.clone()).collect();
+        for change in changes.iter_mut().filter(|it| lost.iter().any(|lost| lost.absent && lost.path == it.path)) {
+            change.after = change.after.take().or_else(|| change.before.clone());
+        }
+        Ok(Changes { changes, method: DiffMethod::Native, untouched: false, lost })
     }
 
     fn read_dir(&self, _: &Place<'_>, request: &ReadDirRequest, _: &Context<'_>) -> Result<Vec<Entry>> {
@@ -200,6 +206,12 @@ impl Provider for Memory {
     }
 
     fn lookup(&self, _: &Place<'_>, request: &LookupRequest, _: &Context<'_>) -> Result<Vec<Option<Entry>>> {
+        let lost = |snapshot| {
+            self.lost.lock().unwrap().iter().any(|(of, it)| of == snapshot && it.path == request.path && !it.absent)
+        };
+        if request.snapshots.iter().any(lost) {
+            return Err(Error::new(ErrorKind::DataLoss, "changed below"));
+        }
         let find = |snapshot| self.held(snapshot).get(&request.path).map(|(entry, _)| entry.clone());
         Ok(request.snapshots.iter().map(find).collect())
     }
@@ -257,6 +269,7 @@ impl Lab {
             capabilities: capabilities.iter().copied().collect(),
             snapshots: Mutex::default(),
             on_read: Mutex::default(),
+            lost: Mutex::default(),
         };
         // Rules apply from the top of a repository on, as with Git.
         for part in ["objects", "refs"] {

@@ -79,6 +79,7 @@ fn what_a_branch_changed_is_told_whatever_was_changed_below() {
     let list = base.differences(&then, &|path| path == b"both").unwrap().unwrap().list;
     let [found] = list.as_slice() else { panic!("{list:?}") };
     assert_eq!(found.before.as_ref().unwrap().size, 3, "what it was when it was taken over");
+    assert!(!found.absent, "it was there");
     // The other way round, too.
     assert!(told(&then, &base).contains(&"L both".to_owned()));
 
@@ -368,6 +369,7 @@ fn what_a_branch_showed_of_what_came_later_is_not_forgotten() {
     let told = then.differences(&workspace.look(branch).unwrap(), &|_| true).unwrap().unwrap().list;
     let notes = told.iter().find(|found| found.path == b"notes").unwrap();
     assert!(notes.lost && notes.after.is_none(), "{told:?}");
+    assert!(notes.absent, "the snapshot does not show it: {told:?}");
     assert!(told.iter().any(|found| found.path == b"docs" && found.before.is_none()), "{told:?}");
     // The base itself knows that it had none.
     let told = workspace.view_of(base).unwrap().differences(&view, &|_| true).unwrap().unwrap().list;

@@ -90,7 +90,15 @@ impl Engine {
                 return Ok(true);
             }
             let chain = state.chain(line)?;
-            let row = state.seen(&key::inode(ino), View { line, until: epoch, chain: &chain })?;
+            let stem = key::inode(ino);
+            let (row, epoch) = match state.layers.get(&key::versioned(&stem, line, epoch))? {
+                Some(row) => (Some(row), epoch),
+                // Its version of then went with a snapshot that was deleted, and nobody sees anything before the next.
+                None => state
+                    .next_version(&stem, line, epoch)?
+                    .map(|(next, row)| (Some(row), next))
+                    .unwrap_or((None, epoch)),
+            };
             let Some(inode) = row.as_deref().map(Inode::decode).transpose()?.flatten() else { return Ok(true) };
             let Some(origin) = inode.origin.filter(|_| inode.kind == Kind::File && inode.lower_limit > 0) else {
                 return Ok(true);

@@ -80,6 +80,24 @@ fn what_was_copied_is_read_whatever_becomes_of_the_file_below() {
 }
 
 #[test]
+fn it_is_copied_although_the_snapshot_of_that_time_is_gone() {
+    let place = Place::new();
+    std::fs::write(place.lower().join("large"), large()).unwrap();
+    let workspace = place.create();
+    let branch = branch(&workspace);
+    let view = workspace.view(branch).unwrap();
+    let ino = at(&view, "large");
+    view.write(ino, 0, b"ours").unwrap();
+    workspace.delete_snapshot(snapshot(&workspace, branch)).unwrap();
+    view.setattr(ino, SetAttr { mode: Some(0o600), ..SetAttr::default() }).unwrap();
+    workspace.copy_taken_over().unwrap();
+    std::fs::remove_file(place.lower().join("large")).unwrap();
+    assert!(content(&view, "large")[4..] == large()[4..]);
+    drop((view, workspace));
+    place.check();
+}
+
+#[test]
 fn what_was_not_copied_yet_is_lost_as_before() {
     let place = Place::new();
     let (workspace, branch, _) = taken_over(&place);

@@ -186,8 +186,9 @@ impl Engine {
             } else {
                 let hole = seek(at, true)?.unwrap_or(end).min(end).max(at + 1);
                 let count = (hole - at).div_ceil(BLOCK);
-                // What is shared takes none of the disk's.
-                self.room_for_blocks(if source.shared.is_some() { 0 } else { count * ROOM })?;
+                // What is shared takes none of the disk's. Else the file counts as a whole: piece by piece it would fill the disk.
+                let whole = taken.limit.div_ceil(BLOCK);
+                self.room_for_blocks(if source.shared.is_some() { 0 } else { whole * ROOM })?;
                 let first = self.segments.allocate(count);
                 blocks.push((first, count));
                 let length = (count * BLOCK).min(taken.origin.size - at);

@@ -205,6 +205,38 @@ fn what_is_too_large_or_has_no_room_stays_below() {
 }
 
 #[test]
+fn a_copy_leaves_more_room_than_it_takes() {
+    let place = Place::new();
+    let huge = std::fs::File::create(place.lower().join("huge")).unwrap();
+    huge.set_len(65 * MIB as u64).unwrap();
+    huge.write_all_at(&[7; 4096], 0).unwrap();
+    std::fs::write(place.lower().join("large"), vec![7; 12 * MIB]).unwrap();
+    Workspace::create(&place.store(), &place.lower()).unwrap();
+    let with_limit = |limit| place.open_with(Options { background: false, limit: Some(limit), ..Options::default() });
+    // Eight times the room of each piece, but not of the whole.
+    let workspace = with_limit(24 * MIB as u64);
+    let branch = branch(&workspace);
+    let view = workspace.view(branch).unwrap();
+    for name in ["huge", "large"] {
+        let mode = SetAttr { mode: Some(0o600), ..SetAttr::default() };
+        view.setattr(at(&view, name), mode).unwrap();
+        workspace.copy_taken_over().unwrap();
+        if name == "huge" && workspace.used() > 0 {
+            // The disk shares contents: a copy takes nothing.
+            return;
+        }
+    }
+    assert_eq!(workspace.used(), 0);
+    workspace.sync().unwrap();
+    drop((view, workspace));
+    let workspace = with_limit(9 * 12 * MIB as u64);
+    workspace.copy_taken_over().unwrap();
+    assert_eq!(workspace.used(), 12 * MIB as u64);
+    drop(workspace);
+    place.check();
+}
+
+#[test]
 fn it_happens_by_itself() {
     let place = Place::new();
     std::fs::write(place.lower().join("large"), large()).unwrap();

@@ -63,6 +63,7 @@ impl Engine {
             return Ok(());
         }
         let _one = lock(&self.copying);
+        let mut failed = Ok(());
         let mut after = vec![b'q'];
         while !self.is_stopped() {
             let next = read_lock(&self.state).layers.next(b"q", &after)?;
@@ -75,11 +76,12 @@ impl Engine {
                 }
                 // Another time.
                 Ok(false) | Err(Error::NoSpace | Error::Busy(_)) => {}
-                Err(error) => return Err(error),
+                // So is this, and those behind it do not wait for that.
+                Err(error) => failed = failed.and(Err(error)),
             }
             after = row;
         }
-        Ok(())
+        failed
     }
 
     /// Gives whether there is nothing more to copy.
@@ -105,8 +107,13 @@ impl Engine {
             };
             Taken { line, chain, epoch, ino, limit: inode.lower_limit.min(origin.size), origin }
         };
-        // What this user may not read is not read for him.
-        let Ok(Some(below)) = self.lower.open_file(&taken.origin.path) else { return Ok(true) };
+        let below = match self.lower.open_file(&taken.origin.path) {
+            Ok(Some(below)) => below,
+            Ok(None) => return Ok(true),
+            // What this user may not read is not read for him. Anything else may pass: too many open files, say.
+            Err(Error::Io { source, .. }) if source.kind() == std::io::ErrorKind::PermissionDenied => return Ok(true),
+            Err(error) => return Err(error),
+        };
         let shared = platform::share(&self.directory, &below);
         let source = Source { below, shared };
         self.is_as_it_was(&taken, &source.below)?;

@@ -6,9 +6,10 @@ use std::sync::Arc;
 
 use super::{Engine, Held, Opening, Options, check};
 use crate::platform::boot_id;
+use crate::rows::key;
 use crate::store::log::Log;
 use crate::store::segments::Refuse;
-use crate::types::{Owner, ROOT, Rename};
+use crate::types::{Owner, ROOT, Rename, SetAttr};
 use crate::view::View;
 use crate::write_lock;
 use crate::{lock, read_lock};
@@ -260,4 +261,30 @@ fn a_file_below_that_is_renamed_while_it_is_written_has_one_name() {
             assert_eq!(names(&old, to).count(), 0);
         }
     }
+}
+
+#[test]
+fn a_file_that_cannot_be_copied_holds_up_no_others() {
+    let place = Place::new();
+    let below = |name: &str| place.0.path().join("lower").join(name);
+    for name in ["one", "two"] {
+        std::fs::write(below(name), [7; 100_000]).unwrap();
+    }
+    let engine = place.open();
+    let (line, view) = branch(&engine);
+    let mut inodes = ["one", "two"].map(|name| view.lookup(ROOT, name.as_bytes()).unwrap().ino);
+    inodes.sort_unstable();
+    for ino in inodes {
+        view.setattr(ino, SetAttr { mode: Some(0o600), ..SetAttr::default() }).unwrap();
+    }
+    {
+        let mut state = write_lock(&engine.state);
+        let epoch = state.lines[&line].epoch;
+        state.layers.put(&key::versioned(&key::chunk(inodes[0], 0), line, epoch), vec![1, 0xff]);
+    }
+    assert!(matches!(engine.copy_taken_over(), Err(crate::Error::Corrupt(_))));
+    for name in ["one", "two"] {
+        std::fs::remove_file(below(name)).unwrap();
+    }
+    assert_eq!(view.read(inodes[1], 0, 1 << 20).unwrap(), [7; 100_000]);
 }

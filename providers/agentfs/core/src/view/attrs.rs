@@ -173,11 +173,12 @@ impl View {
 
     /// All extended attributes of the file below, and the note that they were copied; `None`: none are read there.
     pub(super) fn xattrs_below(&self, node: &Node) -> Result<Option<Vec<Xattr>>> {
-        let Some(file) = self.with_xattrs(node)? else { return Ok(None) };
+        let (Some(file), Some(origin)) = (self.with_xattrs(node)?, &node.inode.origin) else { return Ok(None) };
+        let Ok(Some(was)) = self.proven(&file, origin) else { return Ok(None) };
         let mut all = vec![(Vec::new(), Vec::new())];
         all.extend(xattrs(&file)?);
-        let unchanged =
-            node.inode.origin.as_ref().is_some_and(|origin| matches!(self.proven(&file, origin), Ok(Some(_))));
+        // By its times, not by what it holds: it may have held something else in between.
+        let unchanged = self.engine.lower.find_open(&file)?.is_as(&was);
         Ok(Some(all).filter(|_| unchanged))
     }
 

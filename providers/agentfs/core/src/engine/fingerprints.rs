@@ -25,6 +25,8 @@ const SMALL: u64 = 1 << 20;
 const READ: [u64; 2] = [2 << 30, 1 << 30];
 /// About how large a row becomes, in bytes: two fill a page of the base.
 const ROW: usize = 1900;
+/// Rows that are written while others wait.
+const STEP: usize = 128;
 /// Earlier bases that are looked at.
 const EARLIER: usize = 4;
 /// Files of which it is remembered in memory what they were found to hold.
@@ -201,11 +203,7 @@ impl Engine {
             let name = name.clone();
             files.push(Fingerprint { name, ino, mode, uid, gid, size, mtime, ctime, btime, hash });
         }
-        self.room_for_rows()?;
-        let mut state = write_lock(&self.state);
-        if self.base_seen(&state, base).is_none() {
-            return Ok(None);
-        }
+        let mut rows = Vec::new();
         let mut files = files.into_iter().peekable();
         while let Some(first) = files.next() {
             let row = row_from(base, path, &first.name);
@@ -215,10 +213,21 @@ impl Engine {
                 prints.files.push(next);
                 value = prints.encode();
             }
-            state.layers.put(&row, value);
+            rows.push((row, value));
         }
-        drop(state);
-        self.wake();
+        // In small steps, and with nothing more to do in them: others wait meanwhile, for a thread of the lowest priority.
+        for rows in rows.chunks(STEP) {
+            self.room_for_rows()?;
+            let mut state = write_lock(&self.state);
+            if self.base_seen(&state, base).is_none() {
+                return Ok(None);
+            }
+            for (row, value) in rows {
+                state.layers.put(row, value.clone());
+            }
+            drop(state);
+            self.wake();
+        }
         Ok(Some(()))
     }
 

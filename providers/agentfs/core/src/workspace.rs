@@ -241,7 +241,7 @@ impl Workspace {
     }
 
     /// Copies what branches took over of files below and read there still, so that it does not matter any more what becomes of those: of files up to 64 MiB,
-    /// or of any size where the disk shares contents. Happens by itself in the background. Costs what is copied.
+    /// or of up to 256 GiB where the disk shares contents. Happens by itself in the background. Costs what is copied.
     pub fn copy_taken_over(&self) -> Result<()> {
         self.engine.copy_taken_over()
     }

@@ -2,7 +2,7 @@
 //!
 //! The copy belongs to the epoch in which the file was taken over, so that every snapshot since then has it, and lies beside the chunks that were written: what they
 //! say counts first, and nobody waits for anybody. It is made chunk by chunk as long as the file below is what it was; ended early, what is there stays.
-//! Where the disk can share contents the file is shared, however large it is; else it is copied, up to a size, and only where there is much more room.
+//! Where the disk can share contents the file is shared, if it is not huge; else it is copied, up to a size, and only where there is much more room.
 
 use std::fs::File;
 
@@ -17,6 +17,8 @@ use crate::{lock, lower, platform, read_lock, write_lock};
 
 /// Larger files are not copied, in bytes: that would take a while, and nobody asked for it.
 const LARGEST: u64 = 64 << 20;
+/// Nor are larger ones where the disk shares contents, in bytes: each MiB takes a row, of holes too.
+const LARGEST_SHARED: u64 = 256 << 30;
 /// A copy is made where there is so many times the room that it takes: what is left is for who writes.
 const ROOM: u64 = 8;
 
@@ -114,6 +116,9 @@ impl Engine {
             Err(Error::Io { source, .. }) if source.kind() == std::io::ErrorKind::PermissionDenied => return Ok(true),
             Err(error) => return Err(error),
         };
+        if taken.limit > LARGEST_SHARED {
+            return Ok(true);
+        }
         let shared = platform::share(&self.directory, &below);
         let source = Source { below, shared };
         self.is_as_it_was(&taken, &source.below)?;

@@ -291,3 +291,19 @@ fn a_disk_that_shares_contents_takes_files_of_any_size() {
         assert_eq!(report.problems, Vec::<String>::new(), "{kind}");
     }
 }
+
+#[test]
+fn a_huge_file_that_is_mostly_holes_takes_no_row_for_each_of_them() {
+    let Some(disk) = ah_test_disks::Disk::new("xfs", 400, "") else { return };
+    let (lower, store) = (disk.at().join("lower"), disk.at().join("store"));
+    std::fs::create_dir(&lower).unwrap();
+    std::fs::File::create(lower.join("huge")).unwrap().set_len((256 << 30) + 1).unwrap();
+    Workspace::create(&store, &lower).unwrap();
+    let workspace = Workspace::open(&store, &lower, Options { background: false, ..Options::default() }).unwrap();
+    let branch = branch(&workspace);
+    let view = workspace.view(branch).unwrap();
+    view.write(at(&view, "huge"), 0, b"ours").unwrap();
+    let rows = workspace.rows_in_memory();
+    workspace.copy_taken_over().unwrap();
+    assert!(workspace.rows_in_memory() < rows + 10);
+}

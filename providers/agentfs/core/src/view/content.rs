@@ -22,14 +22,28 @@ const OPEN: usize = 32;
 impl View {
     /// Reads up to `length` bytes; fewer only at the end.
     pub fn read(&self, ino: Ino, offset: u64, length: usize) -> Result<Vec<u8>> {
-        let node = self.file(ino)?;
+        let mut node = self.file(ino)?;
+        loop {
+            let bytes = self.read_node(&node, offset, length);
+            if !node.has_row || node.inode.lower_limit == 0 {
+                return bytes;
+            }
+            // Who cuts the file meanwhile, or makes it the branch's own, takes away rows that say what is not read below.
+            match self.file(ino) {
+                Ok(now) if now.inode.lower_limit != node.inode.lower_limit => node = now,
+                _ => return bytes,
+            }
+        }
+    }
+
+    fn read_node(&self, node: &Node, offset: u64, length: usize) -> Result<Vec<u8>> {
         let available = node.inode.size.saturating_sub(offset);
         let mut bytes = vec![0; available.min(length as u64) as usize];
         if bytes.is_empty() {
             return Ok(bytes);
         }
         if !node.has_row {
-            let count = self.read_below(&node, offset, &mut bytes)?;
+            let count = self.read_below(node, offset, &mut bytes)?;
             bytes.truncate(count);
             return Ok(bytes);
         }
@@ -38,8 +52,8 @@ impl View {
         while done < bytes.len() {
             let at = offset + done as u64;
             let part = ((CHUNK - at % CHUNK) as usize).min(bytes.len() - done);
-            let chunk = self.chunk(ino, at / CHUNK)?;
-            self.read_chunk(&node, &chunk, at, &mut bytes[done..done + part])?;
+            let chunk = self.chunk(node.ino, at / CHUNK)?;
+            self.read_chunk(node, &chunk, at, &mut bytes[done..done + part])?;
             done += part;
         }
         Ok(bytes)

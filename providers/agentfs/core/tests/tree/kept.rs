@@ -237,6 +237,41 @@ fn a_copy_leaves_more_room_than_it_takes() {
 }
 
 #[test]
+fn who_reads_while_a_file_becomes_the_branchs_own_is_not_sent_below() {
+    let place = Place::new();
+    let names: Vec<String> = (0..300).map(|nth| format!("{nth}")).collect();
+    for name in &names {
+        std::fs::write(place.lower().join(name), [7; 60_000]).unwrap();
+    }
+    let workspace = place.create();
+    let branch = branch(&workspace);
+    let view = workspace.view(branch).unwrap();
+    for name in &names {
+        let mode = SetAttr { mode: Some(0o600), ..SetAttr::default() };
+        view.setattr(at(&view, name), mode).unwrap();
+    }
+    workspace.copy_taken_over().unwrap();
+    for name in &names {
+        std::fs::remove_file(place.lower().join(name)).unwrap();
+    }
+    for name in &names {
+        let ino = at(&view, name);
+        let written = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|threads| {
+            let reader = threads.spawn(|| {
+                while !written.load(std::sync::atomic::Ordering::Relaxed) {
+                    assert_eq!(view.read(ino, 4096, 60_000).unwrap(), [7; 60_000 - 4096]);
+                }
+            });
+            std::thread::sleep(std::time::Duration::from_micros(300));
+            view.write(ino, 0, b"ours").unwrap();
+            written.store(true, std::sync::atomic::Ordering::Relaxed);
+            reader.join().unwrap();
+        });
+    }
+}
+
+#[test]
 fn it_happens_by_itself() {
     let place = Place::new();
     std::fs::write(place.lower().join("large"), large()).unwrap();

@@ -288,3 +288,38 @@ fn a_file_that_cannot_be_copied_holds_up_no_others() {
     }
     assert_eq!(view.read(inodes[1], 0, 1 << 20).unwrap(), [7; 100_000]);
 }
+
+#[test]
+fn a_file_is_copied_although_a_snapshot_overtook_who_took_it_over() {
+    for other in [false, true] {
+        let place = Place::new();
+        let below = place.0.path().join("lower/large");
+        std::fs::write(&below, [7; 100_000]).unwrap();
+        let engine = place.open();
+        let (line, view) = branch(&engine);
+        let ino = view.lookup(ROOT, b"large").unwrap().ino;
+        let mut before = None;
+        let overtake = || {
+            let epoch = read_lock(&engine.state).lines[&line].epoch;
+            let of = engine.clone();
+            before = Some(std::thread::spawn(move || of.snapshot(line, b"").unwrap()));
+            while read_lock(&engine.state).lines[&line].epoch == epoch {
+                std::thread::yield_now();
+            }
+            if other {
+                view.setattr(ino, SetAttr { mode: Some(0o600), ..SetAttr::default() }).unwrap();
+            }
+        };
+        view.write_and(ino, b"ours", overtake).unwrap();
+        let id = before.unwrap().join().unwrap();
+        engine.copy_taken_over().unwrap();
+        std::fs::remove_file(&below).unwrap();
+        let epoch = read_lock(&engine.state).snapshots[&id].epoch;
+        let old = View::new(engine.clone(), line, Held::At(epoch)).unwrap();
+        for (what, tree) in [("branch", &view), ("snapshot", &old)] {
+            let ino = tree.lookup(ROOT, b"large").unwrap().ino;
+            let found = tree.read(ino, 0, 1 << 20).unwrap_or_else(|error| panic!("{what}, {other}: {error}"));
+            assert_eq!((&found[..4], &found[4..]), (&b"ours"[..], &[7; 99_996][..]), "{what}, {other}");
+        }
+    }
+}

@@ -419,6 +419,10 @@ impl Edit<'_> {
             };
             let then = Node { ino, inode: changed(then), has_row: self.node.has_row || self.place.is_some() };
             self.of.put(state, mine, &then)?;
+            if !self.node.has_row {
+                // From this epoch on: whoever took it over in the present one did so later.
+                self.of.want_copy(state, mine, &then);
+            }
             if let Some((parent, name)) = &self.place {
                 let stem = key::entry(*parent, name);
                 if state.seen(&stem, mine)?.is_none() {

@@ -323,3 +323,28 @@ fn a_file_is_copied_although_a_snapshot_overtook_who_took_it_over() {
         }
     }
 }
+
+#[test]
+fn what_is_copied_behind_a_branch_is_in_its_place_when_a_snapshot_is_durable() {
+    let place = Place::new();
+    std::fs::write(place.0.path().join("lower/large"), [7; 100_000]).unwrap();
+    let engine = place.open();
+    if engine.boot.is_empty() {
+        // Contents never go into the log then.
+        return;
+    }
+    let (_, view) = branch(&engine);
+    let ino = view.lookup(ROOT, b"large").unwrap().ino;
+    view.write(ino, 0, b"ours").unwrap();
+    let in_place = || {
+        engine.persist().unwrap();
+        lock(&engine.syncing).contents
+    };
+    assert!(in_place(), "the first time it is not known what was written before");
+    view.write(ino, 0, b"OURS").unwrap();
+    assert!(!in_place(), "a few bytes go into the log");
+    engine.copy_taken_over().unwrap();
+    assert!(in_place(), "no note was made of what was copied");
+    view.write(ino, 0, b"ours").unwrap();
+    assert!(!in_place());
+}

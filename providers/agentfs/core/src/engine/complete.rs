@@ -51,8 +51,11 @@ impl Taken {
         state.lines.get(&self.line).is_some_and(|line| line.needs(self.epoch, None))
     }
 
-    /// Whether the pen reads nothing below any more.
+    /// Whether there is a pen, and it reads nothing below any more.
     fn is_done(&self, state: &State) -> Result<bool> {
+        if !state.lines.get(&self.line).is_some_and(|line| line.pen) {
+            return Ok(false);
+        }
         let row = state.seen(&key::inode(self.ino), self.view(Epoch::MAX))?;
         Ok(row.as_deref().map(Inode::decode).transpose()?.flatten().is_none_or(|inode| inode.lower_limit == 0))
     }

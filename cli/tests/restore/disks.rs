@@ -213,7 +213,7 @@ fn older_kernels_and_lesser_filesystems_do() {
         assert_eq!(contents, ["old"; 3].map(|text| Some(text.to_owned())), "{call} {error}");
         assert!(!world.root().join("added").exists(), "{call} {error}");
         // Removing trees goes other ways.
-        let branch = world.fs(["branch", "--name", "b", "--mode", "worktree"]);
+        let branch = world.fs(["branch", "--name", "b"]);
         let ah = world.command(["agent", "fs", "rm", "b"]);
         let ran = crate::support::Ran::of(&mut under_strace(&world, &ah, call, error));
         assert_eq!(ran.code, 0, "{call} {error}: {ran:?}");

@@ -13,8 +13,7 @@ fn branch(world: &World) -> String {
     world.write("f", "outside");
     world.write("sub/deep/g", "g");
     world.fs(["snapshot"]);
-    // A copy: root may look into another user's, and it does not show what is made in the workspace later.
-    world.fs(["branch", "--name", "b", "--mode", "worktree"])
+    world.fs(["branch", "--name", "b"])
 }
 
 #[test]

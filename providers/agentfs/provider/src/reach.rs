@@ -150,11 +150,11 @@ fn dial(home: &Dir) -> Result<Option<Client>> {
     }
 }
 
-/// Whether a process was stopped by a signal or by who debugs it.
+/// Whether a process was stopped by a signal. Who traces it stops it for moments, and lets it go on.
 fn is_stopped(pid: i32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     // Behind the name, which may hold anything.
-    stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with(['T', 't']))
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
 }
 
 /// The program that the service is.

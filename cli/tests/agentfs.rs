@@ -575,6 +575,7 @@ fn what_is_changed_below_is_never_shown_as_something_else() {
         assert!(table.contains("changed below") && table.contains("in the workspace: 1 path: f"), "{table}");
         // Another branch has heard of nothing, and grew from what is there now.
         let other = bench.branch("other");
+        bench.at(&other, &["snapshot"]);
         assert!(!bench.at(&other, &["status"]).contains("became other there"));
         bench.0.fs(["rm", "--force", "b", "other"]);
     });
@@ -889,6 +890,9 @@ fn a_restore_puts_back_what_is_known_and_names_the_rest() {
 #[test]
 fn a_branch_of_a_branch_that_is_gone_is_mounted_by_whatever_uses_it() {
     Bench::each(|bench| {
+        let other = bench.0.path("other");
+        fs::create_dir(&other).unwrap();
+        bench.0.give_away();
         let middle = bench.branch("middle");
         let leaf = PathBuf::from(bench.at(&middle, &["branch", "--name", "leaf"]));
         let text = leaf.to_str().unwrap();
@@ -901,11 +905,17 @@ fn a_branch_of_a_branch_that_is_gone_is_mounted_by_whatever_uses_it() {
                 bench.at(at, &["snapshot"]);
                 bench.kill_services();
             }
-            let said = bench.at(at, words);
-            assert!(words[0] != "branches" || said.contains("leaf") && said.contains("ready"), "{said}");
-            assert!(words[0] != "exec" || said == "two", "{said}");
+            let ran = bench.ran(at, words);
+            assert_eq!(ran.code, 0, "{ran:?}");
+            assert!(words[0] != "branches" || ran.stdout.contains("leaf") && ran.stdout.contains("ready"), "{ran:?}");
+            assert!(words[0] != "exec" || ran.stdout == "two\n", "{ran:?}");
             assert_eq!(bench.sh(&format!("cat {text}/f")), "two", "{words:?}");
         }
+        // It is the first one's, in whose store it is: another workspace neither has it nor shows it at its own path.
+        bench.at(&other, &["snapshot"]);
+        assert!(!bench.at(&other, &["branches"]).contains("leaf"));
+        let ran = bench.ran(&other, &["exec", "leaf", "--", "cat", "f"]);
+        assert!(ran.code == 3 && ran.stderr.contains("is a branch of another workspace"), "{ran:?}");
         bench.0.fs(["rm", "--force", "leaf"]);
         assert_eq!(bench.mounts(), Vec::<String>::new());
     });

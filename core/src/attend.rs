@@ -26,7 +26,7 @@ impl Engine {
     pub(crate) fn attend<'a>(&self, branches: impl IntoIterator<Item = &'a BranchFile>) -> bool {
         let mut answers: BTreeMap<(Option<WorkspaceId>, ProviderName), Result<()>> = BTreeMap::new();
         let mut any = false;
-        for branch in branches.into_iter().filter(|branch| branch.is_lost() || branch.is_silent()) {
+        for branch in branches.into_iter().filter(|branch| branch.need_mounted().is_err()) {
             any = true;
             let provider = &branch.record.provider;
             let keeper = self.keeper_of(branch).unwrap_or_default();
@@ -42,7 +42,10 @@ impl Engine {
         let (name, at) = (&branch.record.name, &branch.made_at);
         let notice = match error {
             Some(error) => {
-                let what = if branch.is_silent() { "does not answer" } else { "is not mounted, and cannot be" };
+                let what = match branch.standing() {
+                    Standing::Silent => "does not answer",
+                    _ => "is not mounted, and cannot be",
+                };
                 let message = format!("the branch {name} {what}: {}", told(error));
                 let notice = Notice::new(NoticeKind::Other, message);
                 error.hint.iter().fold(notice, Notice::with_hint)
@@ -70,7 +73,7 @@ impl Engine {
     /// that is what it is known by where `exec` shows it.
     pub(crate) fn attend_one(&self, branch: &BranchFile) {
         self.attend([branch]);
-        if branch.is_silent() {
+        if branch.standing() == Standing::Silent {
             return;
         }
         let Ok(Some(own)) = branch.record.workspace.as_ref().map_or(Ok(None), |id| self.workspace_by_id(id)) else {
@@ -103,7 +106,7 @@ impl Engine {
 
     /// The workspace in whose store a branch is kept: the one that it grew from, or, where that was a branch and is gone, the one whose store its reference
     /// names.
-    fn keeper_of(&self, branch: &BranchFile) -> Result<Option<Workspace>> {
+    pub(crate) fn keeper_of(&self, branch: &BranchFile) -> Result<Option<Workspace>> {
         if let Some(origin) = self.workspace_by_id(&branch.record.origin)? {
             return Ok(Some(origin));
         }
@@ -124,32 +127,54 @@ impl Engine {
     }
 }
 
-impl BranchFile {
-    /// Whether it is a mount, and nothing is mounted at its place, or by a process that is gone.
-    pub(crate) fn is_unmounted(&self) -> bool {
-        self.mounted && (branch::mounts_at(&self.made_at).0 == 0 || is_dead(&self.made_at))
-    }
+/// How a branch stands.
+#[derive(PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// It is there, as far as mounts go.
+    There,
+    /// It is a mount, and nothing is mounted at its place, or by a process that is gone.
+    Unmounted,
+    /// It is a mount, and the process that serves it says nothing: whoever looks at it waits for that.
+    Silent,
+}
 
-    /// Whether it is a mount, and the process that serves it says nothing: whoever looks at it waits for that.
-    pub(crate) fn is_silent(&self) -> bool {
-        self.mounted && branch::mounts_at(&self.made_at).0 > 0 && !answers(&self.made_at)
+impl BranchFile {
+    /// How it stands now.
+    pub(crate) fn standing(&self) -> Standing {
+        if !self.mounted {
+            return Standing::There;
+        }
+        // In this order: between an unmount and the mount that follows, what is below answers.
+        match asked(&self.made_at) {
+            None if branch::mounts_at(&self.made_at).0 > 0 => Standing::Silent,
+            Some(answer) if !ended(&answer) && branch::mounts_at(&self.made_at).0 > 0 => Standing::There,
+            _ => Standing::Unmounted,
+        }
     }
 
     /// Whether it should be mounted, and is not.
     pub(crate) fn is_lost(&self) -> bool {
-        self.record.state == BranchState::Ready && self.is_unmounted()
+        self.record.state == BranchState::Ready && self.standing() == Standing::Unmounted
     }
 
     /// Refuses what would take something else for a branch that is not mounted, or wait for one that does not answer.
     pub(crate) fn need_mounted(&self) -> Result<()> {
-        let (name, at) = (&self.record.name, self.made_at.display());
-        let message = match () {
-            () if self.is_silent() => format!("the branch {name} does not answer at {at}"),
-            () if self.is_lost() => format!("the branch {name} is not mounted at {at}"),
-            () => return Ok(()),
-        };
-        Err(Error::new(ErrorKind::FailedPrecondition, message)
-            .with_hint("`ah agent fs branches` in the workspace that it grew from says why"))
+        match self.standing() {
+            Standing::Unmounted if self.record.state == BranchState::Ready => Err(self.away("is not mounted")),
+            Standing::Silent => Err(self.away("does not answer")),
+            _ => Ok(()),
+        }
+    }
+
+    /// Refuses what would wait for one that does not answer.
+    pub(crate) fn need_answer(&self) -> Result<()> {
+        if self.standing() == Standing::Silent { Err(self.away("does not answer")) } else { Ok(()) }
+    }
+
+    fn away(&self, how: &str) -> Error {
+        let message = format!("the branch {} {how} at {}", self.record.name, self.made_at.display());
+        Error::new(ErrorKind::FailedPrecondition, message)
+            .with_hint("`ah agent fs branches` in the workspace that it grew from says why")
     }
 }
 
@@ -162,15 +187,20 @@ fn holds_work(at: &Path) -> bool {
 /// Whether something is mounted at a path by a process that is not there any more. Attributes may still come from the kernel's memory;
 /// what `statfs` tells never does.
 pub(crate) fn is_dead(path: &Path) -> bool {
-    // Aborted: it ends at this moment.
-    matches!(asked(path), Some(Err(Errno::NOTCONN | Errno::CONNABORTED)))
+    asked(path).is_some_and(|answer| ended(&answer))
 }
 
-/// Refuses what is mounted by a process that is gone, and what does not answer.
-pub(crate) fn look_alive(path: &Path) -> std::io::Result<()> {
-    match asked(path) {
+/// Whether that is what a mount answers whose process is gone.
+fn ended(answer: &rustix::io::Result<()>) -> bool {
+    // Aborted: it ends at this moment.
+    matches!(answer, Err(Errno::NOTCONN | Errno::CONNABORTED))
+}
+
+/// Refuses what is mounted by a process that is gone, and what does not answer: where no branch could be, it is not given a thread to wait in.
+pub(crate) fn look_alive(path: &Path, among_branches: bool) -> std::io::Result<()> {
+    match if among_branches { asked(path) } else { Some(rustix::fs::statfs(path).map(drop)) } {
         None => Err(std::io::ErrorKind::TimedOut.into()),
-        Some(Err(Errno::NOTCONN | Errno::CONNABORTED)) => Err(std::io::ErrorKind::NotConnected.into()),
+        Some(answer) if ended(&answer) => Err(std::io::ErrorKind::NotConnected.into()),
         Some(_) => Ok(()),
     }
 }

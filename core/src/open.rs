@@ -158,7 +158,7 @@ impl Engine {
     fn find_in(&self, path: &Path, index: &Index) -> Result<(PathBuf, Identity, Found)> {
         // A mount whose process is gone is a directory too, that cannot be looked at; and one whose process is stopped would be waited for.
         let look = || {
-            look_alive(path)?;
+            look_alive(path, index.workspaces.iter().any(|record| record.branch.is_some()))?;
             let canonical = std::fs::canonicalize(path)?;
             let is_dir = std::fs::metadata(&canonical)?.is_dir();
             Ok((canonical, is_dir))

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use ah_plugin_api::{Capability, Dir, ErrorKind, ProviderName, Result};
 use serde::Serialize;
 
+use crate::attend::Standing;
 use crate::branch::{self, BranchFile, BranchRecord};
 use crate::engine::{Access, Engine};
 use crate::ids::WorkspaceId;
@@ -143,7 +144,7 @@ impl Engine {
     pub(crate) fn missing(&self) -> Result<Vec<WorkspaceRecord>> {
         let records = Index::load(self.home())?.0.workspaces.into_iter();
         // Nor are those of which nothing is heard.
-        let waits = |file: &BranchFile| file.is_unmounted() || file.is_silent();
+        let waits = |file: &BranchFile| file.standing() != Standing::There;
         let waiting: Vec<_> = branch::all(self.home())?.into_iter().filter(waits).collect();
         let waits = |record: &WorkspaceRecord| {
             record.branch.as_ref().is_some_and(|id| waiting.iter().any(|file| file.record.id == *id))

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use ah_plugin_api::{CapturePolicy, Change, DiffRequest, Dir, EntryKind, Error, ErrorKind, RelPath, Result, Side};
 
+use crate::attend::Standing;
 use crate::branch::repository::RepositoryMark;
 use crate::branch::{BranchFile, BranchState};
 use crate::engine::Engine;
@@ -44,7 +45,7 @@ impl BranchFile {
     /// Where its directory is, by what the workspace `own` is known by.
     pub(super) fn whereabouts(&self, own: Option<&Workspace>) -> Whereabouts {
         let Some(there) = Identity::of_path(&self.made_at) else { return Whereabouts::Gone };
-        if self.is_unmounted() {
+        if self.standing() == Standing::Unmounted {
             return Whereabouts::Replaced;
         }
         if own.is_none_or(|own| own.record.identity.same(&there)) {
@@ -64,7 +65,7 @@ impl Workspace {
             // The rest of a removal that was cut short.
             (Whereabouts::Gone, BranchState::Removing) => return Ok(()),
             (Whereabouts::InPlace, _) => {}
-            _ if file.is_unmounted() => {
+            _ if file.standing() == Standing::Unmounted => {
                 let message = format!("the branch {name} is not mounted, so what it holds cannot be looked at");
                 return Err(Error::new(ErrorKind::FailedPrecondition, message).with_hint(format!(
                     "`ah agent fs branches` says why; or lose it: `ah agent fs rm --force {}`",

@@ -8,6 +8,7 @@ use ah_plugin_api::{
 };
 use serde::Serialize;
 
+use crate::attend::Standing;
 use crate::branch::held::{Whereabouts, mounts_at};
 use crate::branch::{BranchFile, BranchRecord, BranchState, all, called, destroy_request};
 use crate::engine::Engine;
@@ -63,9 +64,7 @@ impl Workspace {
 
     fn removable(&self, name: &str, force: bool) -> Result<BranchFile> {
         let file = called(&self.removable_branches()?, name).cloned().ok_or_else(|| self.no_branch(name))?;
-        if file.is_silent() {
-            file.need_mounted()?;
-        }
+        file.need_answer()?;
         let (pid, alive) = (file.maker.pid, file.maker.alive());
         match file.record.state {
             BranchState::Making if alive => {
@@ -142,7 +141,7 @@ pub(crate) fn prepare(engine: &Engine, file: &BranchFile) -> Result<()> {
 pub(crate) fn finish(engine: &Engine, file: &BranchFile, served: &Served) -> Result<()> {
     let own = file.own_workspace(engine)?;
     // What is there in its place is not ours.
-    if file.whereabouts(own.as_ref()) != Whereabouts::Replaced || file.is_unmounted() {
+    if file.whereabouts(own.as_ref()) != Whereabouts::Replaced || file.standing() == Standing::Unmounted {
         take_away(engine, file, served)?;
         // Who made it is no more, if its origin was removed, and others know nothing of it: its files are all that there is of it then.
         let left = own.is_some() && !file.mounted && file.whereabouts(own.as_ref()) == Whereabouts::InPlace;

@@ -1,0 +1,133 @@
+//! Which branches a workspace has, and which one is meant by a name.
+
+use ah_plugin_api::{Error, ErrorKind, Result};
+
+use crate::branch::{BranchFile, BranchRecord, BranchState, all};
+use crate::notice::{Notice, NoticeKind};
+use crate::text;
+use crate::workspace::Workspace;
+
+impl Workspace {
+    /// The branches that grew from this workspace, oldest first.
+    ///
+    /// # Errors
+    /// If the folder of branches cannot be read.
+    pub fn branches(&self) -> Result<Vec<BranchRecord>> {
+        Ok(self.branch_files()?.into_iter().map(|branch| branch.record).collect())
+    }
+
+    pub(super) fn branch_files(&self) -> Result<Vec<BranchFile>> {
+        let mine = all(self.engine.home())?.into_iter().filter(|branch| branch.record.origin == self.id);
+        Ok(mine.collect())
+    }
+
+    /// As [`Workspace::branches`], and those that grew from a branch that is gone, unless another workspace has them; with a notice for each whose directory is not there.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn branches_looked_at(&self) -> Result<Vec<BranchRecord>> {
+        let branches = self.mine_and_orphans()?;
+        self.engine.attend(&branches);
+        let state = |file: &BranchFile| if file.is_lost() { BranchState::NotMounted } else { file.record.state };
+        let looked_at = |file: BranchFile| BranchRecord { state: state(&file), ..file.record };
+        let branches: Vec<_> = branches.into_iter().map(looked_at).collect();
+        for branch in branches.iter().filter(|branch| branch.state == BranchState::Ready) {
+            if std::fs::symlink_metadata(&branch.path).is_err() {
+                let message = format!("the branch {} is not at {} any more", branch.name, branch.path.display());
+                let name = text::shell(branch.name.as_ref());
+                self.engine.notify(
+                    Notice::new(NoticeKind::Other, message)
+                        .with_hint(format!("bring it back there, or `ah agent fs rm --force {name}`")),
+                );
+            }
+        }
+        Ok(branches)
+    }
+
+    /// The branch of that name, id or path, grown from this workspace, or from a branch of it that is gone.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    pub fn find_branch(&self, name: &str) -> Result<BranchRecord> {
+        self.branch_file(name).map(|branch| branch.record)
+    }
+
+    /// The branches to be removed that have these names, with one look at the folder of branches; none where there is none. One whose
+    /// origin is gone, a branch that was removed itself, is everybody's to remove.
+    ///
+    /// # Errors
+    /// If the folder of branches cannot be read.
+    pub fn find_branch_each(&self, names: &[String]) -> Result<Vec<Option<BranchRecord>>> {
+        let known = self.removable_branches()?;
+        let find = |name: &String| called(&known, name).map(|branch| branch.record.clone());
+        Ok(names.iter().map(find).collect())
+    }
+
+    /// As [`Workspace::find_branch`], of one that can be worked in.
+    ///
+    /// # Errors
+    /// `NotFound`; `FailedPrecondition` if it is being made or taken away.
+    pub fn find_ready_branch(&self, name: &str) -> Result<BranchRecord> {
+        let file = self.branch_file(name)?;
+        file.need_mounted()?;
+        let branch = file.record;
+        match branch.state {
+            BranchState::Ready => Ok(branch),
+            state => Err(Error::new(ErrorKind::FailedPrecondition, format!("the branch {name} is not ready: {state}"))
+                .with_hint("ah agent fs branches; `ah agent fs gc` clears up what a killed process left")),
+        }
+    }
+
+    fn branch_file(&self, name: &str) -> Result<BranchFile> {
+        let file = called(&self.mine_and_orphans()?, name).cloned().ok_or_else(|| self.no_branch(name))?;
+        self.engine.attend_one(&file);
+        Ok(file)
+    }
+
+    /// The branches of this workspace, then those of workspaces that are gone.
+    fn mine_and_nobodys(&self) -> Result<Vec<BranchFile>> {
+        let home = self.engine.home();
+        let gone = |branch: &BranchFile| !home.workspace(branch.record.origin.as_str()).is_dir();
+        let (mut mine, others): (Vec<_>, Vec<_>) =
+            all(home)?.into_iter().partition(|branch| branch.record.origin == self.id);
+        mine.extend(others.into_iter().filter(gone));
+        Ok(mine)
+    }
+
+    /// The branches of this workspace, then those of workspaces that are gone whose files no other workspace's store has.
+    fn mine_and_orphans(&self) -> Result<Vec<BranchFile>> {
+        let mut found = Vec::new();
+        for branch in self.mine_and_nobodys()? {
+            if self.engine.keeper_of(&branch)?.is_none_or(|keeper| keeper.id == self.id) {
+                found.push(branch);
+            }
+        }
+        Ok(found)
+    }
+
+    /// Those that may be removed from here, mounted again if need be.
+    pub(super) fn removable_branches(&self) -> Result<Vec<BranchFile>> {
+        let branches = self.mine_and_nobodys()?;
+        self.engine.attend(&branches);
+        Ok(branches)
+    }
+
+    pub(crate) fn no_branch(&self, name: &str) -> Error {
+        let error = || Error::new(ErrorKind::NotFound, format!("there is no branch {name:?} of this workspace"));
+        self.foreign_branch(name).unwrap_or_else(|| error().with_hint("ah agent fs branches"))
+    }
+
+    /// What is to be said of a name that is not known here and is another workspace's branch; none if it is none.
+    pub fn foreign_branch(&self, name: &str) -> Option<Error> {
+        let BranchRecord { name, origin_path, .. } = called(&all(self.engine.home()).ok()?, name)?.record.clone();
+        let message = format!("{name} is a branch of another workspace: {}", origin_path.display());
+        let there = format!("ah -C {} agent fs branches", text::shell(origin_path.as_os_str()));
+        Some(Error::new(ErrorKind::NotFound, message).with_hint(there))
+    }
+}
+
+/// The one that a person calls so.
+pub(super) fn called<'a>(branches: &'a [BranchFile], name: &str) -> Option<&'a BranchFile> {
+    let there = std::fs::canonicalize(name).ok();
+    branches.iter().find(|branch| branch.record.is_called(name, there.as_deref()))
+}

@@ -6,6 +6,7 @@
 
 use std::collections::HashMap;
 use std::fs::File;
+use std::ops::ControlFlow;
 use std::os::unix::fs::FileExt;
 
 use crate::engine::Engine;
@@ -69,15 +70,11 @@ fn row_from(base: LineId, directory: &[u8], first: &[u8]) -> Vec<u8> {
 }
 
 impl Fingerprints {
-    fn encode(&self) -> Vec<u8> {
+    /// What a row begins with.
+    fn header(of: (u64, Time)) -> Writer {
         let mut writer = Writer::default();
-        writer.number(self.of.0).time(self.of.1);
-        for file in &self.files {
-            writer.bytes(&file.name).number(file.ino).number(u64::from(file.mode)).number(u64::from(file.uid));
-            writer.number(u64::from(file.gid)).number(file.size).time(file.mtime).time(file.ctime).time(file.btime);
-            writer.0.extend_from_slice(&file.hash);
-        }
-        writer.0
+        writer.number(of.0).time(of.1);
+        writer
     }
 
     pub(crate) fn decode(row: &[u8]) -> Result<Self> {
@@ -106,6 +103,12 @@ impl Fingerprints {
 }
 
 impl Fingerprint {
+    fn write_to(&self, writer: &mut Writer) {
+        writer.bytes(&self.name).number(self.ino).number(u64::from(self.mode)).number(u64::from(self.uid));
+        writer.number(u64::from(self.gid)).number(self.size).time(self.mtime).time(self.ctime).time(self.btime);
+        writer.0.extend_from_slice(&self.hash);
+    }
+
     /// Whether it is of that file as it was then.
     pub(crate) fn is_of(&self, origin: &Origin) -> bool {
         origin.device == 0
@@ -143,34 +146,32 @@ impl Engine {
         };
         let prefix = row_of(b'b', base, b"");
         let mut left = READ;
-        let mut at = prefix.clone();
         // The root's own row is the prefix itself.
         let mut next = read_lock(&self.state).layers.get(&prefix)?.map(|_| prefix.clone());
         loop {
             let Some(row) = next else { return Ok(()) };
             let path = row.get(prefix.len()..).unwrap_or_default().to_vec();
-            if self.fingerprint_directory(base, &earlier, &path, &mut left)?.is_none() {
+            if self.fingerprint_directory(base, &earlier, &path, &mut left)?.is_break() {
                 return Ok(());
             }
-            at.clone_from(&row);
-            next = read_lock(&self.state).layers.next(&prefix, &at)?.map(|(row, _)| row);
+            next = read_lock(&self.state).layers.next(&prefix, &row)?.map(|(row, _)| row);
         }
     }
 
-    /// `None`: it is over.
+    /// Breaks where the whole is over.
     fn fingerprint_directory(
         &self,
         base: LineId,
         earlier: &[LineId],
         path: &[u8],
         left: &mut [u64; 2],
-    ) -> Result<Option<()>> {
-        let Some(directory) = self.remembered(base, path)? else { return Ok(Some(())) };
+    ) -> Result<ControlFlow<()>> {
+        let Some(directory) = self.remembered(base, path)? else { return Ok(ControlFlow::Continue(())) };
         let of = (directory.ino, directory.birth);
         let mut files = Vec::new();
         for (name, _, _) in directory.names.iter().filter(|(_, _, kind)| *kind == Kind::File) {
             let Some(time) = self.base_seen(&read_lock(&self.state), base).filter(|_| !self.is_stopped()) else {
-                return Ok(None);
+                return Ok(ControlFlow::Break(()));
             };
             let below = join(path, name);
             // One that cannot be read is none of this user's.
@@ -207,20 +208,19 @@ impl Engine {
         let mut files = files.into_iter().peekable();
         while let Some(first) = files.next() {
             let row = row_from(base, path, &first.name);
-            let mut prints = Fingerprints { of, files: vec![first] };
-            let mut value = prints.encode();
-            while let Some(next) = files.next_if(|next| value.len() + next.name.len() + ENTRY < ROW) {
-                prints.files.push(next);
-                value = prints.encode();
+            let mut value = Fingerprints::header(of);
+            first.write_to(&mut value);
+            while let Some(next) = files.next_if(|next| value.0.len() + next.name.len() + ENTRY < ROW) {
+                next.write_to(&mut value);
             }
-            rows.push((row, value));
+            rows.push((row, value.0));
         }
         // In small steps, and with nothing more to do in them: others wait meanwhile, for a thread of the lowest priority.
         for rows in rows.chunks(STEP) {
             self.room_for_rows()?;
             let mut state = write_lock(&self.state);
             if self.base_seen(&state, base).is_none() {
-                return Ok(None);
+                return Ok(ControlFlow::Break(()));
             }
             for (row, value) in rows {
                 state.layers.put(row, value.clone());
@@ -228,7 +228,7 @@ impl Engine {
             drop(state);
             self.wake();
         }
-        Ok(Some(()))
+        Ok(ControlFlow::Continue(()))
     }
 
     /// What is written down of a file below, and of the directory that it was in: number and birth.
@@ -275,21 +275,20 @@ impl Engine {
 
     fn hash(&self, file: &File, size: u64) -> Result<Option<Hash>> {
         let mut hasher = blake3::Hasher::new();
-        let mut bytes = vec![0; (1 << 20).min(size as usize + 1)];
+        let mut bytes = vec![0; (1 << 20).min(size as usize)];
         let mut at = 0;
         while at < size {
             if self.is_stopped() {
                 return Ok(None);
             }
-            match file.read_at(&mut bytes, at) {
-                Ok(0) => return Ok(None),
-                Ok(count) => {
-                    hasher.update(&bytes[..count]);
-                    at += count as u64;
-                }
-                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            let rest = usize::try_from(size - at).unwrap_or(usize::MAX).min(bytes.len());
+            match file.read_exact_at(&mut bytes[..rest], at) {
+                Ok(()) => hasher.update(&bytes[..rest]),
+                // It was cut meanwhile.
+                Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => return Ok(None),
                 Err(error) => return Err(Error::io("reading a file below")(error)),
-            }
+            };
+            at += rest as u64;
         }
         let mut xattrs = xattrs(file)?;
         if xattrs.is_empty() {
@@ -324,7 +323,9 @@ mod tests {
             hash: [byte; 32],
         };
         let prints = Fingerprints { of: (7, Time::default()), files: vec![file(b"a\xff", 1), file(b"b", 255)] };
-        let row = prints.encode();
+        let mut row = Fingerprints::header(prints.of);
+        prints.files.iter().for_each(|file| file.write_to(&mut row));
+        let row = row.0;
         assert_eq!(Fingerprints::decode(&row).unwrap(), prints);
         assert!(matches!(Fingerprints::decode(&row[..row.len() - 1]), Err(Error::Corrupt(_))));
     }

@@ -922,6 +922,27 @@ fn a_branch_of_a_branch_that_is_gone_is_mounted_by_whatever_uses_it() {
 }
 
 #[test]
+fn a_removal_that_a_power_cut_ended_is_finished_by_one_gc() {
+    Bench::each(|bench| {
+        let branch = bench.branch("b");
+        bench.kill_services();
+        assert!(Command::new("umount").args(["-l", branch.to_str().unwrap()]).status().unwrap().success());
+        let records = bench.0.path("state/branches");
+        let is_record = |path: &PathBuf| path.extension().is_some_and(|end| end == "json");
+        let record = fs::read_dir(records).unwrap().map(|entry| entry.unwrap().path()).find(is_record).unwrap();
+        let mut text: serde_json::Value = serde_json::from_slice(&fs::read(&record).unwrap()).unwrap();
+        text["state"] = "removing".into();
+        text["maker"]["boot"] = "before".into();
+        fs::write(&record, text.to_string()).unwrap();
+        let ran = bench.ran(&bench.0.root(), &["gc"]);
+        assert!(ran.code == 0 && ran.stdout.contains("took away the branch b"), "{ran:?}");
+        let ran = bench.ran(&bench.0.root(), &["gc"]);
+        assert!(ran.code == 0 && !ran.stdout.contains("branch"), "{ran:?}");
+        assert_eq!((branch.exists(), record.exists(), bench.mounts()), (false, false, Vec::new()));
+    });
+}
+
+#[test]
 fn a_service_that_is_stopped_holds_nobody_up_for_long() {
     Bench::each(|bench| {
         let world = &bench.0;

@@ -117,7 +117,7 @@ impl Engine {
     }
 
     /// Any call does: a provider whose process is started mounts first.
-    fn call(&self, workspace: &Workspace, provider: &ProviderName) -> Result<()> {
+    pub(crate) fn call(&self, workspace: &Workspace, provider: &ProviderName) -> Result<()> {
         let served = workspace.serve(provider)?;
         let request = ReclaimRequest { auto: true, forgotten: Vec::new() };
         // The origin may have been moved, which the provider learns from its descriptor.

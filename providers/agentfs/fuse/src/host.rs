@@ -31,7 +31,7 @@ const NEVER: Duration = Duration::ZERO;
 /// Numbers of inodes are never used for another.
 const GENERATION: Generation = Generation(0);
 /// How much the kernel writes or reads by one message, in bytes.
-const LARGEST: u32 = 1 << 20;
+pub(crate) const LARGEST: u32 = 1 << 20;
 /// How many directories that are being read are remembered.
 const LISTS: usize = 32;
 /// Where `.` and `..` come in a list; the tree's own names have higher cookies.

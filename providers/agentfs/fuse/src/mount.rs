@@ -17,7 +17,7 @@ use rustix::fs::{AtFlags, StatxFlags};
 use rustix::io::Errno;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, UnmountFlags};
 
-use crate::host::Host;
+use crate::host::{Host, LARGEST};
 use crate::watch::{self, Tree, Watch};
 
 /// The result of everything here.
@@ -133,6 +133,7 @@ impl Mount {
         let device = device(rustix::fs::CWD, &at, AtFlags::empty()).map_err(failed);
         let mut mount = served.show(view, at);
         mount.device = device?;
+        read_ahead(mount.device);
         Ok(mount)
     }
 
@@ -205,6 +206,7 @@ impl Drop for Mount {
 /// it is gone.
 pub struct Spare {
     mount: OwnedFd,
+    device: (u32, u32),
     served: Served,
 }
 
@@ -232,18 +234,19 @@ impl Spare {
         });
         let served = served.map_err(failed)?;
         let mount = mount.ok_or_else(|| failed(io::ErrorKind::Other.into()))?;
-        Ok(Self { mount, served })
+        let device = device(&mount, Path::new(""), AtFlags::EMPTY_PATH).map_err(failed)?;
+        read_ahead(device);
+        Ok(Self { mount, device, served })
     }
 
     /// Puts it at an empty directory that the caller has just made, to be given its tree at once.
     pub fn place(self, at: &Path) -> Result<Placed> {
         let failed = |source| Error::Io { what: "mount at", at: at.to_owned(), source };
         let at = at.canonicalize().map_err(failed)?;
-        let device = device(&self.mount, Path::new(""), AtFlags::EMPTY_PATH).map_err(failed)?;
         let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
         rustix::mount::move_mount(&self.mount, "", rustix::fs::CWD, &at, flags)
             .map_err(|errno| failed(errno.into()))?;
-        Ok(Placed { at, device, served: self.served })
+        Ok(Placed { at, device: self.device, served: self.served })
     }
 }
 
@@ -318,6 +321,12 @@ fn device(dir: impl AsFd, path: &Path, flags: AtFlags) -> io::Result<(u32, u32)>
     let flags = flags | AtFlags::STATX_DONT_SYNC | AtFlags::SYMLINK_NOFOLLOW;
     let stat = rustix::fs::statx(dir, path, flags, StatxFlags::TYPE)?;
     Ok((stat.stx_dev_major, stat.stx_dev_minor))
+}
+
+/// Has the kernel read further ahead of who reads a file from front to back than a filesystem may ask for by itself: as far as one message goes. Only root can;
+/// where it cannot be, reading is slower.
+fn read_ahead((major, minor): (u32, u32)) {
+    let _ = std::fs::write(format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb"), (LARGEST >> 10).to_string());
 }
 
 /// Whether this user can mount here; if not, the error names what is missing.

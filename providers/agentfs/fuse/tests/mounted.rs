@@ -310,6 +310,16 @@ fn soon(what: &str, is_so: impl Fn() -> bool) {
 }
 
 #[test]
+fn the_kernel_reads_ahead_as_far_as_one_message_goes() {
+    let Some(lab) = Lab::new() else { return };
+    let (_workspace, mount) = lab.mount("work");
+    let (major, minor) = mount.device();
+    let far = fs::read_to_string(format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb")).unwrap();
+    assert_eq!(far, "1024\n");
+    unmount(mount);
+}
+
+#[test]
 fn a_branch_shows_soon_what_is_changed_below() {
     let Some(lab) = Lab::new() else { return };
     let (workspace, mount) = lab.mount("work");

@@ -540,6 +540,70 @@ fn another_mount_namespace_holds_nobody_up() {
     until(|| bench.0.run(["agent", "fs", "rm", "--force", "b"]).code != 1);
     bench.0.fs(["rm", "--force", "c"]);
     assert_eq!(bench.mounts(), Vec::<String>::new());
+    // A service that was started elsewhere mounts there; root brings it here.
+    bench.0.wait_for_background();
+    bench.kill_services();
+    let made = bench.0.command(["agent", "fs", "branch", "--mode", "cow-overlay", "--name", "d"]);
+    let branch = bench.0.path("state/branches/d");
+    let (program, words) = (made.get_program().to_owned(), made.get_args().map(ToOwned::to_owned).collect::<Vec<_>>());
+    let mut elsewhere = Command::new("unshare");
+    elsewhere.args(["-m", "--propagation", "private"]).arg(program).args(words).env_clear();
+    elsewhere.envs(made.get_envs().filter_map(|(name, value)| Some((name, value?)))).current_dir(bench.0.root());
+    assert_eq!(Ran::of(&mut elsewhere).code, 0);
+    assert_eq!((bench.mounts(), branch.join("f").exists()), (Vec::new(), false));
+    assert_eq!(bench.at(&branch, &["diff"]), "");
+    assert_eq!(bench.sh(&format!("cat {}/f", branch.display())), "one");
+    bench.0.fs(["rm", "d"]);
+    assert_eq!(bench.mounts(), Vec::<String>::new());
+}
+
+#[test]
+fn within_exec_what_is_mounted_is_seen_or_it_is_said_why_not() {
+    if !is_root() {
+        return skip("needs root, to make a mount namespace");
+    }
+    // What a command of `exec` does, in a namespace outside which has mounts of that kind. There a branch is made behind its start.
+    let within = |bench: &Bench, mounts: &str, script: &str| {
+        let world = &bench.0;
+        let ah = format!("ah() {{ {} agent fs \"$@\"; }}", support::ah().display());
+        let line = format!(
+            "{ah}; ah branch --mode cow-overlay --name a > /dev/null\n\
+             {} agent fs exec a -- sh -c '{ah}; echo > $AH_HOME/runs; until test -e $AH_HOME/go; do sleep 0.05; done; {script}' &\n\
+             until test -e $AH_HOME/runs; do sleep 0.05; done; ah branch --mode cow-overlay --name late > /dev/null; echo > $AH_HOME/go; wait $!",
+            support::ah().display()
+        );
+        let mut command = Command::new("unshare");
+        command.args(["-m", "--propagation", mounts]);
+        if world.user == User::Ordinary {
+            command.args(["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all"]);
+        }
+        command.args(["sh", "-c", &line]).env_clear().env("AH_HELPER_SOCKET", "");
+        command.env("AH_HOME", world.path("state")).env("HOME", world.path("home"));
+        command.env("PATH", "/usr/local/bin:/usr/bin:/bin");
+        let ran = Ran::of(command.current_dir(world.root()));
+        bench.kill_services();
+        ran
+    };
+    let seen = "set -e; w=$PWD b=$AH_HOME/branches; echo changed > f; ah snapshot -m s > /dev/null; v=$(ah seek s); cat $v/f; ah branch --name inner > /dev/null\n\
+                ah exec inner -- cat f; ah -C $b/late status > /dev/null; cat $b/late/f\n\
+                cd $b/inner; if ah -C $w rm --force inner 2> /dev/null; then exit 9; fi; echo again > f; cat f; cd $v; if ah release $v 2> /dev/null; then exit 9; fi\n\
+                cd $w; ah release --all > /dev/null; ah rm --force inner > /dev/null; ls $AH_HOME/mounts; grep -c \"$b\" /proc/self/mountinfo; ls $b | grep -v json";
+    let unseen = "ah snapshot -m s > /dev/null; ah seek s; ah branch --name inner; ls $AH_HOME/mounts; ls $AH_HOME/branches | grep -v json";
+    Bench::each(|bench| {
+        let ordinary = bench.0.user == User::Ordinary;
+        let ran = within(bench, "private", if ordinary { unseen } else { seen });
+        if ordinary {
+            // It may not bring them in. Nothing is left of what was made in vain.
+            assert_eq!((ran.code, ran.stdout.as_str()), (0, "a\nlate\n"), "{ran:?}");
+            let said = ran.stderr.lines().filter(|line| line.starts_with("hint: ") && line.contains("--make-rshared"));
+            assert_eq!(said.count(), 2, "{ran:?}");
+        } else {
+            assert_eq!((ran.code, ran.stdout.as_str()), (0, "changed\nchanged\noneagain\n2\na\nlate\n"), "{ran:?}");
+        }
+        let bench = Bench::new(bench.0.user);
+        let ran = within(&bench, "shared", seen);
+        assert_eq!((ran.code, ran.stdout.as_str()), (0, "changed\nchanged\noneagain\n2\na\nlate\n"), "{ran:?}");
+    });
 }
 
 #[test]

@@ -83,15 +83,24 @@ fn go_to(directory: &Path) -> Result<PathBuf> {
 impl App {
     /// Goes where `-C` says.
     pub(crate) fn new(globals: Globals, env: Env, interrupted: Arc<AtomicBool>) -> Result<Self> {
-        let cwd = match &globals.directory {
-            Some(directory) => go_to(directory)?,
-            None => std::env::current_dir().map_err(|error| {
-                Error::from_io("the current directory is not there any more", &error)
-                    .with_hint("go to one that is, or name it with `-C DIR`")
-            })?,
+        let (cwd, gone) = match &globals.directory {
+            Some(directory) => match go_to(directory) {
+                // What is kept of a workspace that was deleted can be asked for.
+                Err(error) if error.kind == ErrorKind::NotFound => {
+                    (std::path::absolute(directory).unwrap_or_else(|_| directory.clone()), Some(error))
+                }
+                there => (there?, None),
+            },
+            None => {
+                let here = std::env::current_dir().map_err(|error| {
+                    Error::from_io("the current directory is not there any more", &error)
+                        .with_hint("go to one that is, or name it with `-C DIR`")
+                })?;
+                (here, None)
+            }
         };
         let ui = Ui::new(&globals, &env);
-        Ok(Self {
+        let app = Self {
             ui,
             cwd,
             globals,
@@ -101,7 +110,13 @@ impl App {
             in_background: Cell::new(false),
             deadline: None,
             told: RefCell::default(),
-        })
+        };
+        match gone {
+            Some(error) if !app.engine().and_then(|engine| engine.was_workspace(&app.cwd)).unwrap_or(false) => {
+                Err(error)
+            }
+            _ => Ok(app),
+        }
     }
 
     /// As [`App::new`], for a hook: in the directory that the agent names, which need not be there any more, and waiting for others no

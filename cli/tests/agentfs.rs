@@ -558,6 +558,51 @@ fn another_mount_namespace_holds_nobody_up() {
 }
 
 #[test]
+fn what_is_kept_of_a_deleted_workspace_is_had_and_removed_by_its_path() {
+    Bench::each(|bench| {
+        let (root, other) = (bench.0.root(), bench.0.path("other"));
+        fs::create_dir(&other).unwrap();
+        bench.0.give_away();
+        let kept = bench.branch("kept");
+        bench.branch("untouched");
+        bench.sh(&format!("echo two > {}/f", kept.display()));
+        let seen = bench.at(&kept, &["snapshot"]);
+        fs::remove_dir_all(&root).unwrap();
+        let from = |at: &Path, words: &[&str]| {
+            let mut command = bench.0.command(["-C", root.to_str().unwrap(), "agent", "fs"].iter().chain(words));
+            Ran::of(command.current_dir(at))
+        };
+        let at_root = |words: &[&str]| from(&other, words);
+        // From anywhere it is said where.
+        let mut command = bench.0.command(["agent", "fs", "rm", "kept"]);
+        let ran = Ran::of(command.current_dir(&other));
+        let hint = format!("hint: ah -C {} agent fs branches", root.display());
+        assert!(ran.code == 3 && ran.stderr.contains(&hint), "{ran:?}");
+        let ran = at_root(&["branches"]);
+        assert!(ran.code == 0 && ran.stdout.contains("kept") && ran.stdout.contains("untouched"), "{ran:?}");
+        assert!(ran.stderr.contains("there is nothing at"), "{ran:?}");
+        assert_eq!(at_root(&["rm", "untouched"]).code, 0);
+        assert_eq!(bench.at(&kept, &["cat", &seen, "f"]), "two");
+        for started_anew in [false, true] {
+            if started_anew {
+                bench.kill_services();
+            }
+            let ran = at_root(&["rm", "kept"]);
+            let forced = format!("`ah -C {} agent fs rm --force kept`", root.display());
+            assert!(ran.code == 4 && ran.stderr.contains(&forced), "{ran:?}");
+        }
+        assert_eq!(at_root(&["rm", "--force", "kept"]).code, 0);
+        assert_eq!((bench.mounts(), kept.exists()), (Vec::new(), false));
+        // What needs the directory, and what nobody knows, is refused, and nothing is made.
+        for words in [&["snapshot"][..], &["status"]] {
+            assert_eq!(at_root(words).code, 3, "{words:?}");
+        }
+        assert_eq!(bench.ran(&root.join("src"), &["branches"]).code, 3);
+        assert!(!root.exists());
+    });
+}
+
+#[test]
 fn within_exec_what_is_mounted_is_seen_or_it_is_said_why_not() {
     if !is_root() {
         return skip("needs root, to make a mount namespace");

@@ -23,7 +23,7 @@ impl Engine {
     /// Takes care of one that was moved, copied or made anew, with a notice.
     ///
     /// # Errors
-    /// `NotFound` if the path is not there, or not registered with [`Access::Existing`]; `FailedPrecondition` inside `$AH_HOME`,
+    /// `NotFound` if the path is not there, unless a workspace was with [`Access::Existing`], or not registered with that; `FailedPrecondition` inside `$AH_HOME`,
     /// a view, or for `$HOME` and `/`.
     pub fn workspace(&self, path: &Path, access: Access) -> Result<Workspace> {
         let workspace = self.find_or_register(path, access)?;
@@ -47,7 +47,12 @@ impl Engine {
     }
 
     fn find_or_register(&self, path: &Path, access: Access) -> Result<Workspace> {
-        let (root, _, found) = self.find(path)?;
+        let (root, _, found) = match self.find(path) {
+            Err(error) if error.kind == ErrorKind::NotFound && access == Access::Existing => {
+                return self.deleted(path)?.ok_or(error);
+            }
+            found => found?,
+        };
         if let Found::Same(record) | Found::Elsewhere(record) = found {
             return Ok(self.handle(record, root));
         }
@@ -90,6 +95,28 @@ impl Engine {
                 Ok(self.handle(record, root))
             }
         }
+    }
+
+    /// Whether a workspace was at a path where nothing is any more: its snapshots and branches may be there still.
+    ///
+    /// # Errors
+    /// If the index of workspaces cannot be read.
+    pub fn was_workspace(&self, path: &Path) -> Result<bool> {
+        self.record_of_deleted(path).map(|record| record.is_some())
+    }
+
+    fn record_of_deleted(&self, path: &Path) -> Result<Option<WorkspaceRecord>> {
+        let path = absolute(path);
+        let record = Index::load(self.home())?.0.workspaces.into_iter().find(|record| record.path == path);
+        Ok(record.filter(|_| !seek::is_there(&path)))
+    }
+
+    fn deleted(&self, path: &Path) -> Result<Option<Workspace>> {
+        let Some(record) = self.record_of_deleted(path)? else { return Ok(None) };
+        let root = record.path.clone();
+        let message = format!("there is nothing at {} any more; this is what is kept of it", root.display());
+        self.notify(Notice::new(NoticeKind::Other, message));
+        Ok(Some(self.handle(record, root)))
     }
 
     /// Makes the timeline of the workspace that was at `old_path` that of the one at `path`, after a move that was not noticed.

@@ -14,7 +14,8 @@ use crate::failure::{Exit, Outcome};
 #[command(after_help = "\
 Removes snapshots, and branches with everything in them; prints the id or the path of each. If one of the names is wrong, \
 or names something that is pinned or in use, nothing is removed. So it is if a branch holds what is nowhere else: \
-files that differ from the snapshot it grew from, snapshots of its own, commits.
+files that differ from the snapshot it grew from and from the workspace, snapshots of its own, commits; or if branches grew from it. Where the workspace \
+itself was deleted, name it with -C.
 
 Examples:
   ah agent fs rm @{3}
@@ -41,8 +42,12 @@ struct Shape<'a> {
 
 /// Removes.
 pub(crate) fn run(app: &App, args: &RmArgs) -> Outcome {
-    let workspace = app.workspace(Access::Existing)?;
-    let (branches, references) = sort(&workspace, &args.names)?;
+    let foreign = |name: &String| app.engine().ok().and_then(|engine| engine.foreign_branch(name));
+    let workspace = app.workspace(Access::Existing).map_err(|error| match error.kind {
+        ErrorKind::NotFound => args.names.iter().find_map(foreign).unwrap_or(error),
+        _ => error,
+    })?;
+    let (branches, references) = sort(&workspace, &args.names, foreign)?;
     // All is checked before the first thing goes. Branches go first: a branch is compared with the snapshot it grew from.
     for branch in &branches {
         workspace.may_remove_branch(branch.id.as_str(), args.force)?;
@@ -78,7 +83,11 @@ pub(crate) fn run(app: &App, args: &RmArgs) -> Outcome {
 }
 
 /// Branches and REFs apart.
-fn sort(workspace: &Workspace, names: &[String]) -> Result<(Vec<BranchRecord>, Vec<String>)> {
+fn sort(
+    workspace: &Workspace,
+    names: &[String],
+    foreign: impl Fn(&String) -> Option<Error>,
+) -> Result<(Vec<BranchRecord>, Vec<String>)> {
     let (mut branches, mut references) = (Vec::new(), Vec::new());
     let found = workspace.find_branch_each(names)?.into_iter().zip(workspace.resolve_each(names)?);
     for (name, found) in names.iter().zip(found) {
@@ -93,7 +102,7 @@ fn sort(workspace: &Workspace, names: &[String]) -> Result<(Vec<BranchRecord>, V
             (Some(branch), Err(_)) => branches.push(branch),
             (None, Ok(_)) => references.push(name.clone()),
             (None, Err(error)) if error.kind == ErrorKind::NotFound => {
-                return Err(workspace.foreign_branch(name).unwrap_or(error));
+                return Err(foreign(name).unwrap_or(error));
             }
             (None, Err(error)) => return Err(error),
         }

@@ -141,7 +141,7 @@ pub(crate) fn tell_missing(app: &App, missing: &[MissingWorkspace]) {
     for workspace in missing {
         let path = text::path(&workspace.path);
         app.ui.note(&format!(
-            "the workspace {path} is not there; its snapshots are kept. If it was moved: `ah agent fs adopt {path}` in its new place"
+            "the workspace {path} is not there; its snapshots are kept: `ah -C {path} agent fs snapshots`, and `branches`. If it was moved: `ah -C . agent fs adopt {path}` in its new place"
         ));
     }
 }

@@ -3,6 +3,7 @@
 use ah_plugin_api::{Error, ErrorKind, Result};
 
 use crate::branch::{BranchFile, BranchRecord, BranchState, all};
+use crate::engine::Engine;
 use crate::notice::{Notice, NoticeKind};
 use crate::text;
 use crate::workspace::Workspace;
@@ -114,12 +115,14 @@ impl Workspace {
 
     pub(crate) fn no_branch(&self, name: &str) -> Error {
         let error = || Error::new(ErrorKind::NotFound, format!("there is no branch {name:?} of this workspace"));
-        self.foreign_branch(name).unwrap_or_else(|| error().with_hint("ah agent fs branches"))
+        self.engine.foreign_branch(name).unwrap_or_else(|| error().with_hint("ah agent fs branches"))
     }
+}
 
-    /// What is to be said of a name that is not known here and is another workspace's branch; none if it is none.
+impl Engine {
+    /// What is to be said of a name that is not known in a workspace and is another one's branch; none if it is none.
     pub fn foreign_branch(&self, name: &str) -> Option<Error> {
-        let BranchRecord { name, origin_path, .. } = called(&all(self.engine.home()).ok()?, name)?.record.clone();
+        let BranchRecord { name, origin_path, .. } = called(&all(self.home()).ok()?, name)?.record.clone();
         let message = format!("{name} is a branch of another workspace: {}", origin_path.display());
         let there = format!("ah -C {} agent fs branches", text::shell(origin_path.as_os_str()));
         Some(Error::new(ErrorKind::NotFound, message).with_hint(there))

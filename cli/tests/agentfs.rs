@@ -558,6 +558,48 @@ fn another_mount_namespace_holds_nobody_up() {
 }
 
 #[test]
+fn what_branches_grew_from_goes_by_force_alone_and_they_are_named() {
+    Bench::each(|bench| {
+        let middle = bench.branch("middle");
+        let leaf = PathBuf::from(bench.at(&middle, &["branch", "--name", "leaf"]));
+        let ran = bench.ran(&bench.0.root(), &["rm", "middle"]);
+        assert!(ran.code == 4 && ran.stderr.contains("what leaf grew from goes"), "{ran:?}");
+        let hint = ran.stderr.lines().find_map(|line| line.strip_prefix("hint: ")).unwrap();
+        assert!(hint.contains(&format!("`ah -C {} agent fs rm leaf`", middle.display())), "{hint}");
+        assert_eq!(bench.at(&leaf, &["diff"]), "");
+        let ran = bench.ran(&bench.0.root(), &["rm", "--force", "middle"]);
+        assert!(ran.code == 0 && ran.stderr.contains("what leaf grew from is gone"), "{ran:?}");
+        assert_eq!(bench.ran(&leaf, &["diff"]).code, 3);
+        assert_eq!(bench.sh(&format!("cat {}/f", leaf.display())), "one");
+        bench.0.fs(["rm", "--force", "leaf"]);
+        assert_eq!(bench.mounts(), Vec::<String>::new());
+    });
+}
+
+#[test]
+fn work_that_was_brought_home_is_not_held_back() {
+    Bench::each(|bench| {
+        let (branch, root) = (bench.branch("b"), bench.0.root());
+        let (there, here) = (branch.display(), root.display());
+        bench.sh(&format!("cd {there}; echo two > f; chmod +x src/main; rm .gitignore; ln -s f link"));
+        let held = |changed: &str| {
+            let ran = bench.ran(&root, &["rm", "b"]);
+            assert!(ran.code == 4 && ran.stderr.contains(&format!("nowhere else: {changed}\n")), "{changed}: {ran:?}");
+        };
+        held("4 changed files");
+        bench.sh(&format!("cd {here}; echo two > f"));
+        held("3 changed files");
+        bench.sh(&format!("cd {here}; rm .gitignore; ln -s other link"));
+        held("2 changed files");
+        bench.sh(&format!("cd {here}; ln -sfn f link"));
+        held("1 changed file");
+        bench.sh(&format!("cd {here}; chmod +x src/main"));
+        bench.0.fs(["rm", "b"]);
+        assert_eq!(bench.mounts(), Vec::<String>::new());
+    });
+}
+
+#[test]
 fn what_is_kept_of_a_deleted_workspace_is_had_and_removed_by_its_path() {
     Bench::each(|bench| {
         let (root, other) = (bench.0.root(), bench.0.path("other"));
@@ -775,11 +817,10 @@ fn what_a_branch_changed_is_told_whatever_is_done_in_the_workspace() {
         bench.at(&second, &["undo"]);
         assert_eq!(bench.sh(&format!("cat {0}/src/main {0}/third", second.display())), "3\n3");
         // What they hold is known, and held.
-        let refused = bench.0.run(["agent", "fs", "rm", "first"]);
-        assert!(refused.code == 4 && refused.stderr.contains("3 changed files"), "{refused:?}");
-        for name in ["first", "second"] {
-            bench.0.fs(["rm", "--force", name]);
-        }
+        let refused = bench.0.run(["agent", "fs", "rm", "second"]);
+        assert!(refused.code == 4 && refused.stderr.contains("4 changed files"), "{refused:?}");
+        bench.0.fs(["rm", "first"]);
+        bench.0.fs(["rm", "--force", "second"]);
     });
 }
 

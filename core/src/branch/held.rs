@@ -6,7 +6,7 @@ use ah_plugin_api::{CapturePolicy, Change, DiffRequest, Dir, EntryKind, Error, E
 
 use crate::attend::Standing;
 use crate::branch::repository::RepositoryMark;
-use crate::branch::{BranchFile, BranchState};
+use crate::branch::{BranchFile, BranchState, all};
 use crate::engine::Engine;
 use crate::registry::{Identity, Index};
 use crate::text;
@@ -101,6 +101,22 @@ impl Workspace {
         )))
     }
 
+    /// Refuses if branches grew from a branch: what was done in them is told by comparing with its snapshots.
+    pub(super) fn refuse_grown(&self, file: &BranchFile) -> Result<()> {
+        let (name, grown) = (&file.record.name, grown_from(&self.engine, file)?);
+        if grown.is_empty() {
+            return Ok(());
+        }
+        let message = format!("what {} grew from goes with the branch {name}", grown.join(", "));
+        let names = grown.iter().map(|name| text::shell(name.as_ref())).collect::<Vec<_>>().join(" ");
+        let (place, name) = (text::shell(file.record.path.as_os_str()), text::shell(name.as_ref()));
+        Err(Error::new(ErrorKind::FailedPrecondition, message).with_hint(format!(
+            "take those away first: `ah -C {place} agent fs rm {names}`; or leave them without it, so that `diff` there needs a REF: \
+             `ah -C {} agent fs rm --force {name}`",
+            text::shell(self.root.as_os_str())
+        )))
+    }
+
     /// What a branch holds that is nowhere else, a few words for each kind.
     fn held(&self, file: &BranchFile, own: Option<&Workspace>) -> Result<Vec<String>> {
         let Some(own) = own else { return Ok(Vec::new()) };
@@ -132,12 +148,11 @@ impl Workspace {
         Ok(held)
     }
 
-    /// How many files of a branch are not as in the snapshot it grew from, nor came along from this workspace as they are here.
+    /// How many files of a branch are neither as in the snapshot it grew from nor as they are in this workspace now.
     fn changed_files(&self, file: &BranchFile, own: &Workspace, served: &Served, from: Side) -> Result<usize> {
         let (branch, policy): (Dir, CapturePolicy) = (own.open_dir()?, own.policy()?);
         let request = DiffRequest { from, to: Side::Workspace, paths: Vec::new(), times: false, policy };
         let changes = own.changes_since_growth(served, &request)?.changes;
-        let carried = file.record.carried.as_ref().map(|report| report.carried.as_slice()).unwrap_or_default();
         let here = self.open_dir().ok();
         let mut count = 0;
         for change in &changes {
@@ -146,25 +161,36 @@ impl Workspace {
             let was = change.before.as_ref().is_some_and(is_file);
             // A removal that was cut short has taken files away itself.
             let counts = there || (was && file.record.state != BranchState::Removing);
-            let came_along = change.before.is_none() && carried.iter().any(|top| change.path.starts_with(top));
-            if counts && !(came_along && here.as_ref().is_some_and(|here| self.is_here(here, &branch, change))) {
+            // It was brought home, or came from there.
+            if counts && !here.as_ref().is_some_and(|here| self.is_here(here, &branch, change)) {
                 count += 1;
             }
         }
         Ok(count)
     }
 
-    /// Whether a file that came along into a branch is in this workspace with the same contents. In doubt, it is not.
+    /// Whether a changed file of a branch is the same in this workspace, contents and mode, or gone there as well. In doubt, it is not.
     fn is_here(&self, here: &Dir, branch: &Dir, change: &Change) -> bool {
         let none = |_: &RelPath, _: EntryKind, _: u64| false;
         let (here, there) =
             (Source::Directory { root: here, skip: &none }, Source::Directory { root: branch, skip: &none });
         let (path, cx) = (&change.path, self.context());
-        let entry = here.entry(path, &cx).ok().flatten();
-        entry.zip(change.after.as_ref()).is_some_and(|(entry, after)| {
-            walk::same_contents((&here, path, &entry), (&there, path, after), &cx).unwrap_or(false)
-        })
+        match (here.entry(path, &cx), &change.after) {
+            (Ok(None), None) => true,
+            (Ok(Some(entry)), Some(after)) => {
+                entry.mode == after.mode
+                    && walk::same_contents((&here, path, &entry), (&there, path, after), &cx).unwrap_or(false)
+            }
+            _ => false,
+        }
     }
+}
+
+/// The names of the branches that grew from a branch.
+pub(super) fn grown_from(engine: &Engine, file: &BranchFile) -> Result<Vec<String>> {
+    let Some(own) = file.own_workspace(engine)? else { return Ok(Vec::new()) };
+    let grown = all(engine.home())?.into_iter().filter(|other| other.record.origin == own.id);
+    Ok(grown.map(|other| other.record.name).collect())
 }
 
 /// How many mounts there are at a directory itself, and the topmost mount point below it.

@@ -9,12 +9,13 @@ use ah_plugin_api::{
 use serde::Serialize;
 
 use crate::attend::Standing;
-use crate::branch::held::{Whereabouts, mounts_at};
+use crate::branch::held::{Whereabouts, grown_from, mounts_at};
 use crate::branch::{BranchFile, BranchRecord, BranchState, all, called, destroy_request};
 use crate::engine::Engine;
 use crate::fsio;
 use crate::ids::letters;
 use crate::lock::{Holder, Lock};
+use crate::notice::{Notice, NoticeKind};
 use crate::registry::Index;
 use crate::text;
 use crate::timeline::EventBody;
@@ -32,7 +33,7 @@ impl Workspace {
     /// Takes a branch away with everything in it, its own snapshots too. If that fails, the branch stays what it was.
     ///
     /// # Errors
-    /// `NotFound`; `FailedPrecondition` inside an agent's own session, if it holds something that is nowhere else, or is not where it was made, and `force` is not
+    /// `NotFound`; `FailedPrecondition` inside an agent's own session, if it holds something that is nowhere else, branches grew from it, or it is not where it was made, and `force` is not
     /// given; `Busy` while a view of one of its snapshots is used, something is mounted in it, or, without `force`, a command of `exec` runs in
     /// it; the provider's.
     pub fn remove_branch(&self, name: &str, force: bool) -> Result<BranchRemoved> {
@@ -40,6 +41,7 @@ impl Workspace {
         let mut file = self.removable(name, force)?;
         let served = self.serve(&file.record.provider)?;
         let before = (file.record.state, file.maker.clone());
+        let grown = grown_from(&self.engine, &file)?;
         prepare(&self.engine, &file)?;
         file.record.state = BranchState::Removing;
         file.maker = Holder::me();
@@ -51,6 +53,13 @@ impl Workspace {
         let _ = fsio::remove_file(&self.branch_lock(&file.record.id));
         let body = EventBody::BranchRemoved { branch: file.record.id.clone(), name: file.record.name.clone() };
         self.append(&self.writing_session(), body, Durability::Durable)?;
+        if !grown.is_empty() {
+            let message = format!("what {} grew from is gone with the branch {}", grown.join(", "), file.record.name);
+            self.engine.notify(
+                Notice::new(NoticeKind::Other, message)
+                    .with_hint("`diff` there needs a REF from now on: one of `ah agent fs snapshots` there"),
+            );
+        }
         Ok(BranchRemoved { branch: file.record })
     }
 
@@ -80,6 +89,7 @@ impl Workspace {
             BranchState::Ready | BranchState::NotMounted | BranchState::Removing | BranchState::Unknown if force => {}
             BranchState::Ready | BranchState::NotMounted | BranchState::Removing | BranchState::Unknown => {
                 self.refuse_at_work(&file)?;
+                self.refuse_grown(&file)?;
                 self.refuse_held(&file)?;
             }
         }

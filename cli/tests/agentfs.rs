@@ -727,7 +727,12 @@ fn what_is_changed_below_is_never_shown_as_something_else() {
         // Another branch has heard of nothing, and grew from what is there now.
         let other = bench.branch("other");
         bench.at(&other, &["snapshot"]);
-        assert!(!bench.at(&other, &["status"]).contains("became other there"));
+        let status = || bench.at(&other, &["status"]);
+        assert!(!status().contains("became other there"));
+        // A mode is told, too: the branch shows it, and its snapshots the old one.
+        bench.sh(&format!("cat {}/src/main", other.display()));
+        fs::set_permissions(bench.0.root().join("src/main"), PermissionsExt::from_mode(0o755)).unwrap();
+        until(|| status().contains("; 1 path that it reads in the workspace became other there"));
         bench.0.fs(["rm", "--force", "b", "other"]);
     });
 }

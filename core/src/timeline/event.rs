@@ -126,7 +126,7 @@ pub enum EventBody {
         next: ProviderName,
     },
     /// Of a branch that reads in the workspace what was not changed in it: somebody changed files there. The branch shows them as they are now, its
-    /// snapshots do not hold them.
+    /// snapshots do not: they hold what was there, or nothing that could be read.
     ChangedBelow {
         /// What was heard of since the snapshot before.
         #[serde(flatten)]

@@ -109,6 +109,11 @@ impl Fingerprint {
         writer.0.extend_from_slice(&self.hash);
     }
 
+    /// Whether it shows as what is found now.
+    pub(crate) fn shows_as(&self, now: &Found) -> bool {
+        (self.mode, self.uid, self.gid) == (now.mode, now.uid, now.gid)
+    }
+
     /// Whether it is of that file as it was then.
     pub(crate) fn is_of(&self, origin: &Origin) -> bool {
         origin.device == 0

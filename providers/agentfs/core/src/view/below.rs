@@ -14,7 +14,7 @@ use crate::view::View;
 
 impl View {
     /// Where below, if a name is not this tree's own, and what is there is not what was there when the base was taken, as far as that is known. `thorough`: a file
-    /// of the same contents is none, which may cost reading it.
+    /// of the same contents, mode and owner is none, which may cost reading it.
     fn other_below(&self, directory: Ino, name: &[u8], thorough: bool) -> Result<Option<Vec<u8>>> {
         if let Some(row) = self.seen(&key::entry(directory, name))? {
             return Entry::decode(&row)?.map_or(Ok(None), |own| self.own_other_below(own.ino, thorough));
@@ -31,7 +31,7 @@ impl View {
             (Some(found), _) => {
                 found.kind != Kind::Directory
                     && found.ctime > self.base
-                    && !(thorough && self.same_then(&found, &path)?.is_some())
+                    && !(thorough && self.same_then(&found, &path)?.is_some_and(|then| then.shows_as(&found)))
             }
             // What came and went again is none.
             (None, then) => then.flatten().is_some(),

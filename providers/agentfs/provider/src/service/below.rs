@@ -34,7 +34,7 @@ pub(super) fn sentence(ChangedBelow { total, paths }: &ChangedBelow) -> String {
     let more = total.saturating_sub(named.len() as u64);
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
     format!(
-        "{total} {what} that it reads in the workspace became other there, and its snapshots do not hold {they}: {}{more}",
+        "{total} {what} that it reads in the workspace became other there, and its snapshots do not hold {they} as now: {}{more}",
         named.join(", ")
     )
 }
@@ -48,11 +48,12 @@ mod tests {
         let paths = |names: &[&str]| names.iter().map(|name| name.as_bytes().to_vec()).collect();
         assert_eq!(changed(paths(&[".git", ".git/index"])), None);
         let one = changed(paths(&["a", ".git/index"])).unwrap();
-        let said = "1 path that it reads in the workspace became other there, and its snapshots do not hold it: a";
+        let said =
+            "1 path that it reads in the workspace became other there, and its snapshots do not hold it as now: a";
         assert_eq!(sentence(&one), said);
         assert_eq!(changed(paths(&["sub/.git/HEAD"])).unwrap().total, 1, "a nested one is read in the workspace");
         let many = changed((0..150).map(|n| format!("{n:03}").into_bytes()).collect()).unwrap();
         assert_eq!((many.total, many.paths.len()), (150, 100));
-        assert!(sentence(&many).ends_with("hold them: 000, 001, 002 and 147 more"));
+        assert!(sentence(&many).ends_with("hold them as now: 000, 001, 002 and 147 more"));
     }
 }

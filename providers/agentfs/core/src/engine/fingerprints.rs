@@ -1,7 +1,7 @@
 //! What files below held when a base was taken, as hashes: written down behind the base, after the names, so that a snapshot knows a file again whose times were
 //! moved or that was replaced by an equal one.
 //!
-//! A hash covers contents and extended attributes. It is noted of what had not changed by its turn, and taken over from an earlier base where the file is the same.
+//! A hash covers contents and extended attributes, of a link where it points. It is noted of what had not changed by its turn, and taken over from an earlier base where the file is the same.
 //! A file is hashed when whatever is changed in it from then on bears a later change time, and counts if that time is the same afterwards.
 
 use std::collections::HashMap;
@@ -35,7 +35,7 @@ const HASHES: usize = 1 << 16;
 
 pub(crate) type Hash = [u8; 32];
 
-/// A file below, as it was.
+/// A file or link below, as it was.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Fingerprint {
     pub(crate) name: Vec<u8>,
@@ -50,7 +50,7 @@ pub(crate) struct Fingerprint {
     pub(crate) hash: Hash,
 }
 
-/// Files of a directory below: a few, with names that follow each other.
+/// Files and links of a directory below: a few, with names that follow each other.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Fingerprints {
     /// The directory's number and birth.
@@ -67,6 +67,13 @@ const ENTRY: usize = 110;
 /// The row of the fingerprints from a name on.
 fn row_from(base: LineId, directory: &[u8], first: &[u8]) -> Vec<u8> {
     [&row_of(b'h', base, directory), [0].as_slice(), first].concat()
+}
+
+/// What a link has for a hash. No file has it: the target has a byte before it, which does not count for its size.
+pub(crate) fn hash_of_target(target: &[u8]) -> Hash {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(&[0]).update(target);
+    hasher.finalize().into()
 }
 
 impl Fingerprints {
@@ -174,14 +181,15 @@ impl Engine {
         let Some(directory) = self.remembered(base, path)? else { return Ok(ControlFlow::Continue(())) };
         let of = (directory.ino, directory.birth);
         let mut files = Vec::new();
-        for (name, _, _) in directory.names.iter().filter(|(_, _, kind)| *kind == Kind::File) {
+        for (name, _, kind) in directory.names.iter().filter(|(_, _, kind)| matches!(kind, Kind::File | Kind::Symlink))
+        {
             let Some(time) = self.base_seen(&read_lock(&self.state), base).filter(|_| !self.is_stopped()) else {
                 return Ok(ControlFlow::Break(()));
             };
             let below = join(path, name);
             // One that cannot be read is none of this user's.
             let Ok(Some(found)) = self.lower.find(&below) else { continue };
-            if found.kind != Kind::File || found.device != 0 || found.ctime > time {
+            if found.kind != *kind || found.device != 0 || found.ctime > time {
                 continue;
             }
             let as_it_was = |print: &Fingerprint| print.is_of_found(&found);
@@ -194,6 +202,13 @@ impl Engine {
             }
             let hash = match before {
                 Some(print) => print.hash,
+                None if found.kind == Kind::Symlink => {
+                    let Ok(Some(target)) = self.lower.target(&below) else { continue };
+                    match self.lower.find(&below) {
+                        Ok(Some(now)) if now.is_as(&found) => hash_of_target(&target),
+                        _ => continue,
+                    }
+                }
                 None => {
                     let left = &mut left[usize::from(found.size > SMALL)];
                     let Some(rest) = left.checked_sub(found.size) else { continue };

@@ -26,7 +26,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, RwLock};
 
 use durable::{disk_free, spend_reserve};
-pub(crate) use fingerprints::{Fingerprint, Fingerprints};
+pub(crate) use fingerprints::{Fingerprint, Fingerprints, hash_of_target};
 pub use fsck::Report;
 pub(crate) use fsck::check;
 pub(crate) use remembered::Remembered;

@@ -263,7 +263,7 @@ impl View {
             (inode.mode, inode.uid, inode.gid, inode.mtime) = (then.mode, then.uid, then.gid, then.mtime);
         }
         if found.kind == Kind::Symlink {
-            inode.target = self.engine.lower.target(path)?.ok_or_else(|| self.changed(path, "removed below"))?;
+            inode.target = self.target_of(found, path)?;
         }
         Ok(Node { ino, inode, has_row: false })
     }

@@ -1,8 +1,8 @@
-//! Files below that are another than when the base was taken, or than when they were taken over, and hold the same: known by their fingerprints.
+//! Files and links below that are another than when the base was taken, or than when they were taken over, and hold the same: known by their fingerprints.
 
 use std::fs::File;
 
-use crate::engine::Fingerprint;
+use crate::engine::{Fingerprint, hash_of_target};
 use crate::error::Result;
 use crate::lower::{Found, split};
 use crate::rows::value::Origin;
@@ -10,7 +10,7 @@ use crate::types::Kind;
 use crate::view::View;
 
 impl View {
-    /// What a snapshot shows of what is found below: a file of the same contents is the one that was there.
+    /// What a snapshot shows of what is found below: a file of the same contents, and a link to the same target, is the one that was there.
     pub(super) fn as_then(&self, found: Found, path: &[u8]) -> Result<Found> {
         if self.at.is_none() || found.ctime <= self.base {
             return Ok(found);
@@ -19,9 +19,9 @@ impl View {
         Ok(then.unwrap_or(found))
     }
 
-    /// What the file at a path below was when the base was taken, if what is found there now holds the same.
+    /// What the file or link at a path below was when the base was taken, if what is found there now holds the same.
     pub(super) fn same_then(&self, found: &Found, path: &[u8]) -> Result<Option<Fingerprint>> {
-        if found.kind != Kind::File || found.device != 0 {
+        if !matches!(found.kind, Kind::File | Kind::Symlink) || found.device != 0 {
             return Ok(None);
         }
         let Some((then, of)) = self.engine.fingerprint(self.chain.base, path)? else { return Ok(None) };
@@ -30,10 +30,29 @@ impl View {
         if then.size != found.size || !self.engine.lower.find(split(path).0)?.is_some_and(is_there) {
             return Ok(None);
         }
+        if found.kind == Kind::Symlink {
+            let target = self.engine.lower.target(path).ok().flatten();
+            return Ok(Some(then).filter(|then| target.is_some_and(|target| hash_of_target(&target) == then.hash)));
+        }
         // What cannot be read is not known to be the same.
         let Ok(Some(file)) = self.engine.lower.open_file(path) else { return Ok(None) };
         let same = matches!(self.engine.hash_of(&file), Ok(Some((now, hash))) if now.is_as(found) && hash == then.hash);
         Ok(Some(then).filter(|_| same))
+    }
+
+    /// Where a link points that was found below. In a snapshot it is that one still, or points where the one did that was there when the base was taken.
+    pub(super) fn target_of(&self, found: &Found, path: &[u8]) -> Result<Vec<u8>> {
+        let lower = &self.engine.lower;
+        let target = lower.target(path)?.ok_or_else(|| self.changed(path, "removed below"))?;
+        let is_it = || Ok(lower.find(path)?.is_some_and(|now| now.is_as(found)));
+        let is_as_then = || {
+            let then = self.engine.fingerprint(self.chain.base, path)?;
+            Ok(then.is_some_and(|(then, _)| then.hash == hash_of_target(&target)))
+        };
+        match self.at.is_none() || is_it()? || is_as_then()? {
+            true => Ok(target),
+            false => Err(self.changed(path, "replaced below")),
+        }
     }
 
     /// Whether what is found where the origin was holds what that did.

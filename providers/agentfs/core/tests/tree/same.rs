@@ -48,6 +48,58 @@ fn lost(view: &View, path: &str) -> bool {
 }
 
 #[test]
+fn a_link_that_points_where_it_did_is_the_same() {
+    use std::os::unix::fs::symlink;
+    let place = Place::new();
+    let lower = |name: &str| place.lower().join(name);
+    for name in ["touched", "linked", "anew", "other", "file", "longer"] {
+        symlink("some/where", lower(name)).unwrap();
+    }
+    let (workspace, branch) = begin(&place);
+    let old = workspace.view_of(snapshot(&workspace, branch)).unwrap();
+    let was = |name: &str| old.lookup(ROOT, name.as_bytes()).unwrap();
+    let (touched, anew) = (was("touched"), was("anew"));
+    let nowhere = rustix::fs::Timespec { tv_sec: 1, tv_nsec: 0 };
+    let times = rustix::fs::Timestamps { last_access: nowhere, last_modification: nowhere };
+    rustix::fs::utimensat(rustix::fs::CWD, lower("touched"), &times, rustix::fs::AtFlags::SYMLINK_NOFOLLOW).unwrap();
+    std::fs::hard_link(lower("linked"), place.store().join("aside")).unwrap();
+    for name in ["anew", "other", "file", "longer"] {
+        std::fs::remove_file(lower(name)).unwrap();
+    }
+    symlink("some/where", lower("anew")).unwrap();
+    symlink("some/thing", lower("other")).unwrap();
+    std::fs::write(lower("file"), "some/where").unwrap();
+    symlink("some/where/else", lower("longer")).unwrap();
+    let kept = |attr: &ah_agentfs::Attr| (attr.ino, attr.mtime, attr.ctime, attr.btime, attr.size);
+    let again = workspace.view_of(workspace.snapshots().last().unwrap().id).unwrap();
+    for tree in [&old, &again] {
+        for name in ["touched", "linked", "anew"] {
+            let attr = tree.lookup(ROOT, name.as_bytes()).unwrap();
+            assert_eq!(tree.readlink(attr.ino).unwrap(), b"some/where", "{name}");
+        }
+        assert_eq!(kept(&tree.lookup(ROOT, b"touched").unwrap()), kept(&touched));
+        assert_eq!(kept(&tree.lookup(ROOT, b"anew").unwrap()), kept(&anew));
+        for name in ["other", "file", "longer"] {
+            assert!(matches!(tree.lookup(ROOT, name.as_bytes()), Err(Error::DataLoss { .. })), "{name}");
+        }
+    }
+    let view = workspace.view(branch).unwrap();
+    for name in ["touched", "linked", "anew", "other", "file", "longer"] {
+        view.hear_of_change(ROOT, name.as_bytes()).unwrap();
+    }
+    assert_eq!(workspace.changed_below(branch).unwrap(), [&b"file"[..], b"longer", b"other"]);
+    // A later base knows it from the earlier one.
+    let second = workspace.base_with_names(b"second").unwrap();
+    workspace.take_fingerprints(second).unwrap();
+    std::fs::remove_file(lower("other")).unwrap();
+    symlink("some/thing", lower("other")).unwrap();
+    let tree = workspace.view_of(second).unwrap();
+    assert_eq!(tree.readlink(tree.lookup(ROOT, b"other").unwrap().ino).unwrap(), b"some/thing");
+    drop((view, old, again, tree, workspace));
+    place.check();
+}
+
+#[test]
 fn a_file_that_holds_the_same_is_the_same() {
     for fate in FATES {
         let place = Place::new();

@@ -448,6 +448,9 @@ fn git_goes_on_in_a_branch_whatever_is_done_in_the_origin() {
         git(&branch, "git add f && git commit -qm mine && git fsck 2>&1");
         assert_eq!(git(&branch, "git log --format=%s"), "mine\none");
         assert_eq!(git(&root, "git log --format=%s"), "two\none");
+        // What Git has changed on both sides is not what anybody compares.
+        let ran = bench.ran(&branch, &["diff"]);
+        assert!(ran.stdout == "M\tf\n" && !ran.stderr.contains(".git"), "{ran:?}");
         // All objects go into a pack that the branch has never seen; its own stay.
         git(&root, "git gc -q --prune=now && test ! -e .git/objects/??");
         until(|| git(&branch, "git log --format=%s 2>&1 || true") == "mine\none");

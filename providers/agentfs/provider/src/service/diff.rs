@@ -54,9 +54,6 @@ impl Service {
                 continue;
             }
             if found.lost {
-                let message =
-                    format!("{path} was changed below AgentFS and in a branch: what it was before is not known");
-                cx.log(LogLevel::Warn, &message);
                 lost.push(Lost { path: path.clone(), absent: found.absent });
             }
             let entry =
@@ -67,6 +64,10 @@ impl Service {
             if found.contents || seen(&before) != seen(&after) || request.times && times(&before) != times(&after) {
                 changes.push(Change { path, before, after });
             }
+        }
+        lost.sort_by(|a, b| a.path.cmp(&b.path));
+        if let Some(message) = notice(&lost) {
+            cx.log(LogLevel::Warn, &message);
         }
         changes.sort_by(|a, b| a.path.cmp(&b.path));
         Ok(Changes { changes, method: DiffMethod::Native, untouched: told.untouched, lost })
@@ -80,10 +81,39 @@ impl Service {
     }
 }
 
+/// What a person is told of what is not known; none of what a repository is made of, which is not compared.
+fn notice(lost: &[Lost]) -> Option<String> {
+    let mut told = lost.iter().map(|lost| &lost.path).filter(|path| path.components().all(|name| name != b".git"));
+    let first = told.next()?;
+    let (more, they) = match told.count() {
+        0 => (String::new(), "was changed below AgentFS and in a branch: what it was"),
+        more => (format!(" and {more} more"), "were changed below AgentFS and in a branch: what they were"),
+    };
+    Some(format!("{first}{more} {they} before is not known"))
+}
+
 /// Whether a path, or anything in it, was asked for.
 fn is_wanted(asked: &[RelPath], path: &[u8]) -> bool {
     let within = |inner: &[u8], outer: &[u8]| {
         outer.is_empty() || inner.strip_prefix(outer).is_some_and(|rest| rest.is_empty() || rest.first() == Some(&b'/'))
     };
     asked.is_empty() || asked.iter().any(|top| within(path, top.as_bytes()) || within(top.as_bytes(), path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_known_is_told_once_and_counted() {
+        let lost = |paths: &[&str]| {
+            let lost = paths.iter().map(|path| Lost { path: RelPath::new(*path).unwrap(), absent: false });
+            notice(&lost.collect::<Vec<_>>())
+        };
+        assert_eq!(lost(&[".git/index", "sub/.git/HEAD"]), None);
+        let one = lost(&[".git/index", "a", "sub/.git/HEAD"]).unwrap();
+        assert_eq!(one, "a was changed below AgentFS and in a branch: what it was before is not known");
+        let several = lost(&["a", "b", "c"]).unwrap();
+        assert!(several.starts_with("a and 2 more were changed") && several.ends_with("they were before is not known"));
+    }
 }

@@ -138,7 +138,9 @@ impl<'a> Report<'a> {
             ErrorKind::PermissionDenied => "`id` and `ls -ld` show who may; repeat it as the owner".to_owned(),
             ErrorKind::FailedPrecondition | ErrorKind::Unsupported => "ah agent fs status".to_owned(),
             ErrorKind::Conflict | ErrorKind::Busy => format!("wait a moment, then repeat `{whole}`"),
-            ErrorKind::ResourceExhausted => "free some space: `ah agent fs prune keep-last=20 --dry-run`".to_owned(),
+            ErrorKind::ResourceExhausted => {
+                "free some space: `df -h` shows which disk is full, `ah agent fs prune keep-last=20 --dry-run` which snapshots can go, `ah agent fs branches` which branches".to_owned()
+            },
             ErrorKind::Unavailable => "ah agent fs providers".to_owned(),
             ErrorKind::DataLoss => {
                 "`ah agent fs snapshots` lists the others; `ah agent fs cat` and `seek` show what can be read of this one".to_owned()

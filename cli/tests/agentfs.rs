@@ -603,6 +603,49 @@ fn work_that_was_brought_home_is_not_held_back() {
 }
 
 #[test]
+fn hints_say_what_helps() {
+    Bench::each(|bench| {
+        let branch = bench.branch("b");
+        bench.at(&branch, &["snapshot", "-m", "k"]);
+        bench.sh(&format!("echo mine > {0}/f; echo mine > {0}/src/main", branch.display()));
+        bench.0.write("f", "the user's");
+        // Repeating it would not help.
+        let ran = bench.ran(&branch, &["restore", "k"]);
+        assert!(ran.code == 4 && ran.stdout.lines().count() == 1, "{ran:?}");
+        assert!(ran.stderr.contains("`versions PATH` there") && !ran.stderr.contains("make writable"), "{ran:?}");
+        assert_eq!(bench.sh(&format!("cat {0}/f {0}/src/main", branch.display())), "mine\nfn main() {}");
+        let ran = bench.ran(&branch, &["cat", "k", "f"]);
+        assert!(ran.code == 1 && ran.stderr.contains("`versions PATH` there"), "{ran:?}");
+        let ran = bench.ran(&branch, &["exec", "k", "--", "true"]);
+        assert!(ran.code == 3 && ran.stderr.contains("agent fs branch k` makes a branch"), "{ran:?}");
+        let ran = bench.ran(&branch, &["rm", "nothing"]);
+        assert!(ran.code == 3 && ran.stderr.contains("branches` list what there is"), "{ran:?}");
+    });
+}
+
+#[test]
+fn on_a_full_disk_a_branch_can_be_removed() {
+    if !is_root() {
+        return skip("needs root, to mount a small disk");
+    }
+    let bench = Bench::new(User::Me);
+    let state = bench.0.path("state");
+    fs::create_dir_all(&state).unwrap();
+    let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", "size=24m", "none"]).arg(&state).status().unwrap();
+    assert!(mounted.success());
+    let branch = bench.branch("b");
+    bench.sh(&format!(
+        "echo mine > {}/f; head -c 40M /dev/zero > {}/fill 2>&1 || true",
+        branch.display(),
+        state.display()
+    ));
+    let ran = bench.0.run(["agent", "fs", "branch", "--mode", "cow-overlay", "--name", "c"]);
+    assert!(ran.code == 1 && ran.stderr.contains("`df -h` shows which disk is full"), "{ran:?}");
+    bench.0.fs(["rm", "--force", "b"]);
+    assert!(!branch.exists());
+}
+
+#[test]
 fn what_is_kept_of_a_deleted_workspace_is_had_and_removed_by_its_path() {
     Bench::each(|bench| {
         let (root, other) = (bench.0.root(), bench.0.path("other"));

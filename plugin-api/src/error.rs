@@ -91,7 +91,8 @@ impl Error {
         this.errno = error.raw_os_error();
         this.causes.push(error.to_string());
         if this.kind == ErrorKind::ResourceExhausted {
-            this.hint = Some("free some space, then repeat; `ah agent fs prune` removes old snapshots".into());
+            let hint = "free some space, then repeat: `df -h` shows which disk is full; `ah agent fs prune` removes old snapshots, `ah agent fs rm` branches";
+            this.hint = Some(hint.into());
         }
         this
     }

@@ -150,10 +150,13 @@ pub(crate) fn aside(app: &App, report: &RestoreReport, refused: bool) {
     if report.dry_run && refused {
         app.ui.warning("this restore would be refused", Some("move what is in the way aside, or add --force"));
     } else if !report.failed.is_empty() {
-        app.ui.warning(
-            "the restore is not complete",
-            Some("make writable what may not be written to, then repeat it; the rest stays as it is"),
-        );
+        let lost = "what the snapshot held of it is not kept; a snapshot of the workspace that the branch grew from may have it: `versions PATH` there";
+        let hint = match report.lost {
+            0 => "make writable what may not be written to, then repeat it; the rest stays as it is".to_owned(),
+            all if all == report.failed.len() => lost.to_owned(),
+            _ => format!("make writable what may not be written to, then repeat it; of what was changed below: {lost}"),
+        };
+        app.ui.warning("the restore is not complete", Some(&hint));
     } else if report.safety.is_some() {
         app.ui.note("`ah agent fs undo` takes it back");
     }

@@ -102,7 +102,9 @@ fn sort(
             (Some(branch), Err(_)) => branches.push(branch),
             (None, Ok(_)) => references.push(name.clone()),
             (None, Err(error)) if error.kind == ErrorKind::NotFound => {
-                return Err(foreign(name).unwrap_or(error));
+                let what_is =
+                    || error.with_hint("`ah agent fs snapshots` and `ah agent fs branches` list what there is");
+                return Err(foreign(name).unwrap_or_else(what_is));
             }
             (None, Err(error)) => return Err(error),
         }

@@ -114,8 +114,17 @@ impl Workspace {
     }
 
     pub(crate) fn no_branch(&self, name: &str) -> Error {
-        let error = || Error::new(ErrorKind::NotFound, format!("there is no branch {name:?} of this workspace"));
-        self.engine.foreign_branch(name).unwrap_or_else(|| error().with_hint("ah agent fs branches"))
+        let error = || {
+            let error = Error::new(ErrorKind::NotFound, format!("there is no branch {name:?} of this workspace"));
+            let shown = text::shell(name.as_ref());
+            match self.resolve(name) {
+                Ok(_) => {
+                    error.with_hint(format!("it is a snapshot; `ah agent fs branch {shown}` makes a branch of that"))
+                }
+                Err(_) => error.with_hint("ah agent fs branches"),
+            }
+        };
+        self.engine.foreign_branch(name).unwrap_or_else(error)
     }
 }
 

@@ -45,7 +45,8 @@ impl Workspace {
         prepare(&self.engine, &file)?;
         file.record.state = BranchState::Removing;
         file.maker = Holder::me();
-        file.save(self.engine.home())?;
+        let home = self.engine.home();
+        home.with_reserve(|| file.save(home))?;
         if let Err(error) = finish(&self.engine, &file, &served) {
             self.take_back(file, before);
             return Err(error);

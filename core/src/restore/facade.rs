@@ -422,6 +422,7 @@ fn report(job: &Job, plan: Plan, notes: Vec<String>) -> RestoreReport {
         left: plan.left,
         conflicts: plan.conflicts,
         failed: plan.beyond,
+        lost: plan.lost,
         notes,
     }
 }

@@ -114,6 +114,9 @@ pub struct RestoreReport {
     /// Paths that could not be changed, or that the snapshot cannot give any more, and why. Not empty means that the restore is not complete (exit code 4): what is in
     /// `changes` beside these has been done.
     pub failed: Vec<LeftAlone>,
+    /// How many of `failed` the snapshot cannot give any more: doing it again helps none of them.
+    #[serde(skip)]
+    pub lost: usize,
     /// Anything a person should know: HEAD differs now, say.
     pub notes: Vec<String>,
 }

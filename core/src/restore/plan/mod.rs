@@ -89,6 +89,8 @@ pub(crate) struct Plan {
     pub(crate) forcible: usize,
     /// What an undo would have to take away and cannot even look at, and what the snapshot cannot give any more. It keeps nothing else from being done.
     pub(crate) beyond: Vec<LeftAlone>,
+    /// How many of these the snapshot cannot give any more.
+    pub(crate) lost: usize,
 }
 
 impl Plan {
@@ -241,6 +243,7 @@ impl<'a> Planner<'a> {
     fn beyond(&mut self, path: &RelPath) {
         let reason = "it stays as it is: what the snapshot held was changed below since (DataLoss)".to_owned();
         self.plan.beyond.push(LeftAlone { path: path.clone(), reason });
+        self.plan.lost += 1;
     }
 
     /// Paths of an undo that the safety snapshot left out as unreadable: no diff shows them, and they stay as they are.

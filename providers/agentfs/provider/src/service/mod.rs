@@ -118,7 +118,13 @@ fn fail(message: impl Into<String>, error: &ah_agentfs::Error) -> Error {
         Tree::Io { source, .. } => ErrorKind::of_io(source),
         _ => ErrorKind::InvalidArgument,
     };
-    Error::new(kind, message).with_cause(error)
+    let failed = Error::new(kind, message).with_cause(error);
+    match error {
+        Tree::DataLoss { .. } => failed.with_hint(
+            "it was changed in the directory that was branched, which has it as it is now; what it was, a snapshot of that directory may have: `versions PATH` there",
+        ),
+        _ => failed,
+    }
 }
 
 fn no_snapshot(reference: &Reference) -> Error {

@@ -194,8 +194,13 @@ impl Engine {
             Err(_) if self.attend_at(path)? => look(),
             first => first,
         };
-        let cannot =
-            |e: std::io::Error| fsio::failed("find", path, &e).with_hint("name an existing directory with `-C DIR`");
+        let cannot = |e: std::io::Error| {
+            let hint = match e.kind() {
+                std::io::ErrorKind::TimedOut => "a process serves it, or its disk is very busy: repeat it",
+                _ => "name an existing directory with `-C DIR`",
+            };
+            fsio::failed("find", path, &e).with_hint(hint)
+        };
         let (canonical, is_dir) = found.map_err(cannot)?;
         let dir = if is_dir { canonical } else { canonical.parent().unwrap_or(Path::new("/")).to_owned() };
         // Permission is asked for now, so that the message names what the person said.

@@ -204,6 +204,20 @@ pub(crate) fn mounts_at(dir: &std::path::Path) -> (usize, Option<PathBuf>) {
     (there.len(), below.into_iter().min())
 }
 
+/// Whether anything is mounted that a process serves, which may never answer.
+pub(crate) fn is_any_served() -> bool {
+    is_served(&std::fs::read("/proc/self/mountinfo").unwrap_or_default())
+}
+
+/// As [`is_any_served`], by the table: the kind is behind a dash (`… - fuse.agentfs source options`); see `proc_pid_mountinfo(5)`.
+fn is_served(table: &[u8]) -> bool {
+    let kinds = table.split(|&b| b == b'\n').filter_map(|line| {
+        let mut words = line.split(|&b| b == b' ').skip_while(|word| *word != b"-");
+        words.nth(1)
+    });
+    kinds.into_iter().any(|kind| kind.starts_with(b"fuse") && kind != b"fusectl")
+}
+
 /// The kernel writes space, tab, newline and backslash as three octal digits.
 fn unescaped(text: &[u8]) -> Vec<u8> {
     let (mut bytes, mut rest) = (Vec::new(), text);
@@ -225,6 +239,16 @@ fn unescaped(text: &[u8]) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
+    #[test]
+    fn what_a_process_serves_is_told_by_its_kind() {
+        let disk = "27 1 254:0 / / rw shared:1 - ext4 /dev/vda rw\n36 35 0:31 / /sys/fs/fuse/connections rw - fusectl none rw\n";
+        assert!(!super::is_served(disk.as_bytes()));
+        for kind in ["fuse", "fuse.agentfs", "fuseblk"] {
+            assert!(super::is_served(format!("{disk}40 27 0:40 / /b rw,nosuid - {kind} agentfs:/h rw\n").as_bytes()));
+        }
+        assert!(!super::is_served(b"40 27 0:40 / /fuse rw - ext4 fuse rw\n"));
+    }
+
     #[test]
     fn mount_points_are_read_as_the_kernel_writes_them() {
         assert_eq!(super::unescaped(b"/a\\040b\\134c\\"), b"/a b\\c\\");

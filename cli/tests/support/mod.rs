@@ -13,6 +13,7 @@ use std::sync::OnceLock;
 
 use serde_json::Value;
 
+pub(crate) mod bench;
 pub(crate) mod schema;
 
 /// The user that tests run as when root is too much.

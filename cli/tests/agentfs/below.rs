@@ -1,0 +1,181 @@
+//! The workspace that branches read in: what is changed there, and what is told and put back of it.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
+use crate::support;
+use crate::support::bench::{Bench, until};
+
+#[test]
+fn what_is_changed_below_is_never_shown_as_something_else() {
+    Bench::each(|bench| {
+        let branch = bench.branch("b");
+        let text = branch.to_str().unwrap();
+        bench.sh(&format!("cat {text}/f; echo mine > {text}/src/main"));
+        bench.at(&branch, &["snapshot", "-m", "before"]);
+        let told = || {
+            let timeline = bench.0.run(["-C", text, "timeline", "--json"]).stdout;
+            let timeline: serde_json::Value = serde_json::from_str(&timeline).unwrap();
+            support::schema::check("timeline", &timeline);
+            let events = timeline["events"].as_array().unwrap().clone();
+            events.into_iter().filter(|event| event["type"] == "changed-below").collect::<Vec<_>>()
+        };
+        assert_eq!(told(), Vec::<serde_json::Value>::new());
+        bench.0.write("f", "changed by the user");
+        bench.0.write("src/main", "also changed");
+        assert_eq!(bench.at(&branch, &["cat", "before", "src/main"]), "mine");
+        let ran = bench.ran(&branch, &["cat", "before", "f"]);
+        assert!(ran.code == 1 && ran.stderr.contains("f"), "{ran:?}");
+        // Status says so at once, the timeline with the next snapshot, and once.
+        let status = || bench.at(&branch, &["status"]);
+        until(|| status().contains("; 1 path that it reads in the workspace became other there"));
+        assert!(!status().contains("src/main"), "{}", status());
+        bench.at(&branch, &["snapshot", "-m", "after"]);
+        bench.at(&branch, &["snapshot"]);
+        let events = told();
+        assert_eq!(events.len(), 1, "{events:?}");
+        assert_eq!((&events[0]["total"], &events[0]["paths"]), (&1.into(), &serde_json::json!(["f"])));
+        let table = bench.0.run(["-C", text, "timeline"]).stdout;
+        assert!(table.contains("changed below") && table.contains("in the workspace: 1 path: f"), "{table}");
+        // Another branch has heard of nothing, and grew from what is there now.
+        let other = bench.branch("other");
+        bench.at(&other, &["snapshot"]);
+        let status = || bench.at(&other, &["status"]);
+        assert!(!status().contains("became other there"));
+        // A mode is told, too: the branch shows it, and its snapshots the old one.
+        bench.sh(&format!("cat {}/src/main", other.display()));
+        fs::set_permissions(bench.0.root().join("src/main"), PermissionsExt::from_mode(0o755)).unwrap();
+        until(|| status().contains("; 1 path that it reads in the workspace became other there"));
+        bench.0.fs(["rm", "--force", "b", "other"]);
+    });
+}
+
+#[test]
+fn what_branches_grow_from_saves_nothing_of_the_workspace_that_is_restored() {
+    Bench::each(|bench| {
+        let world = &bench.0;
+        bench.branch("b");
+        let base = world.json("snapshots", &["agent", "fs", "snapshots"])["snapshots"][0]["id"].clone();
+        world.write("came-later", "and is to come back");
+        world.fs(["restore", base.as_str().unwrap()]);
+        assert_eq!(world.read("came-later"), None);
+        world.fs(["undo"]);
+        assert_eq!(world.read("came-later").as_deref(), Some("and is to come back"));
+    });
+}
+
+#[test]
+fn what_a_branch_changed_is_told_whatever_is_done_in_the_workspace() {
+    Bench::each(|bench| {
+        bench.0.write("both", "of both");
+        let (first, second) = (bench.branch("first"), bench.branch("second"));
+        bench.sh(&format!("echo 1 > {0}/f; echo 1 > {0}/both; mkdir {0}/new; echo 1 > {0}/new/n", first.display()));
+        bench.sh(&format!("echo 2 > {0}/src/main; echo 2 > {0}/both; rm -r {0}/node_modules", second.display()));
+        let before = bench.at(&second, &["snapshot", "-m", "before"]);
+        // The first one's work is brought home, and more is done there.
+        let patch = bench.at(&first, &["diff", "--patch"]);
+        bench.0.write("patch", format!("{patch}\n"));
+        bench.sh(&format!("cd {} && git apply patch && rm patch && rm .gitignore", bench.0.root().display()));
+        assert_eq!(bench.0.read("f").unwrap(), "1\n");
+        assert_eq!(bench.at(&second, &["diff"]), "M\tboth\nD\tnode_modules/\nD\tnode_modules/big\nM\tsrc/main");
+        assert_eq!(bench.at(&first, &["diff"]), "M\tboth\nM\tf\nA\tnew/\nA\tnew/n");
+        // Of what both changed there is no patch any more, and that is no patch's silence.
+        let ran = bench.ran(&second, &["diff", "--patch"]);
+        assert!(ran.code == 1 && ran.stderr.contains("error: both differs"), "{ran:?}");
+        assert!(ran.stdout.contains("+++ b/src/main") && !ran.stdout.contains("+++ b/both"), "{ran:?}");
+        // And the second one goes back in its own time.
+        bench.sh(&format!("echo 3 > {0}/src/main; rm {0}/both; echo 3 > {0}/third", second.display()));
+        assert_eq!(bench.at(&second, &["diff", &before]), "D\tboth\nM\tsrc/main\nA\tthird");
+        bench.at(&second, &["restore", &before]);
+        assert_eq!(
+            bench.sh(&format!("cat {0}/src/main {0}/both; ls {0}", second.display())),
+            "2\n2\nboth\nf\nnew\nsrc"
+        );
+        bench.at(&second, &["undo"]);
+        assert_eq!(bench.sh(&format!("cat {0}/src/main {0}/third", second.display())), "3\n3");
+        // What they hold is known, and held.
+        let refused = bench.0.run(["agent", "fs", "rm", "second"]);
+        assert!(refused.code == 4 && refused.stderr.contains("4 changed files"), "{refused:?}");
+        bench.0.fs(["rm", "first"]);
+        bench.0.fs(["rm", "--force", "second"]);
+    });
+}
+
+#[test]
+fn what_reads_in_the_workspace_is_named_before_it_is_changed() {
+    Bench::each(|bench| {
+        let world = &bench.0;
+        let first = world.fs(["snapshot", "-m", "first"]);
+        world.write("f", "two");
+        let ran = world.run(["agent", "fs", "branch", "--mode", "cow-overlay", "--name", "idea", "--carry", "none"]);
+        assert!(ran.code == 0 && ran.stderr.contains("ignored files are there too"), "{ran:?}");
+        world.fs(["branch", &first, "--name", "copy"]);
+        for words in [&["restore", "first", "--dry-run"][..], &["restore", "first"]] {
+            let ran = bench.ran(&world.root(), words);
+            assert!(ran.code == 0 && ran.stderr.contains("had not changed it themselves: idea"), "{words:?}: {ran:?}");
+        }
+        // What it grew from says nothing of a file that was changed since, and nobody is to do anything about that.
+        let ran = bench.ran(&world.root(), &["versions", "f"]);
+        assert!(ran.code == 0 && !ran.stderr.contains("passed over"), "{ran:?}");
+        let ran = bench.ran(&world.root(), &["convert"]);
+        assert!(ran.code == 4 && ran.stderr.contains("idea") && ran.stderr.contains("agent fs rm idea"), "{ran:?}");
+        // Unless the one who captures it does not say how much it stores.
+        if world.can("usage") {
+            world.fs(["prune", "max-size=1G", "--dry-run"]);
+        }
+        world.fs(["rm", "--force", "idea", "copy"]);
+        assert!(!bench.ran(&world.root(), &["restore", "@", "--dry-run"]).stderr.contains("idea"));
+    });
+}
+
+#[test]
+fn a_restore_puts_back_what_is_known_and_names_the_rest() {
+    Bench::each(|bench| {
+        let world = &bench.0;
+        world.write("both", "of both");
+        let branch = bench.branch("b");
+        let text = branch.to_str().unwrap();
+        bench.sh(&format!("echo then > {text}/src/main"));
+        let before = bench.at(&branch, &["snapshot"]);
+        // Two names come below, one file is changed there; then the branch writes to all of that.
+        for name in ["gone-again", "over", "both"] {
+            world.write(name, "came later");
+        }
+        until(|| bench.sh(&format!("ls {text}")).contains("over"));
+        bench.sh(&format!("cd {text}; rm gone-again; echo mine > over; echo mine > both; echo now > src/main"));
+
+        let restored = |dry: bool| {
+            let mut words = vec!["restore", &before, "--json"];
+            words.extend(dry.then_some("--dry-run"));
+            let ran = bench.ran(&branch, &words);
+            assert_eq!(ran.code, 4, "it is partial, and so it would be: {ran:?}");
+            let told: serde_json::Value = serde_json::from_str(&ran.stdout).unwrap();
+            support::schema::check("restore", &told);
+            told["restore"].clone()
+        };
+        let (would, did) = (restored(true), restored(false));
+        for told in [&would, &did] {
+            let paths = |list: &str| {
+                let list = told[list].as_array().unwrap().iter();
+                list.map(|it| it["path"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+            };
+            assert_eq!((paths("changes"), paths("conflicts")), (vec!["over".into(), "src/main".into()], vec![]));
+            assert_eq!(paths("failed"), ["both"]);
+            assert!(told["failed"][0]["reason"].as_str().unwrap().contains("DataLoss"), "{told}");
+        }
+        // As the snapshot shows it, but for what nobody knows any more. In the workspace all is as it was.
+        let there = "both\nf\nnode_modules\nsrc\nthen\nmine";
+        assert_eq!(bench.sh(&format!("cd {text}; ls; cat src/main both")), there);
+        assert_eq!((world.read("over"), world.read("both")), (Some("came later".into()), Some("came later".into())));
+        let timeline = world.run(["-C", text, "timeline", "--json"]).stdout;
+        assert!(timeline.contains("\"outcome\":\"partial\""), "{timeline}");
+        bench.at(&branch, &["undo"]);
+        let there = "both\nf\nnode_modules\nover\nsrc\nnow\nmine\nmine";
+        assert_eq!(bench.sh(&format!("cd {text}; ls; cat src/main both over")), there);
+
+        // What nobody could give back afterwards is not overwritten unless that is asked for.
+        let told = bench.ran(&branch, &["restore", &before, "--", "both"]);
+        assert!(told.code == 4 && told.stderr.contains("both (it stays as it is"), "{told:?}");
+        assert!(!told.stderr.contains("everything is as in"), "{told:?}");
+    });
+}

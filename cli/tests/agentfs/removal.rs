@@ -1,0 +1,267 @@
+//! Taking branches away, and what becomes of those that grew from what is gone.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::support::bench::Bench;
+use crate::support::{Ran, User, is_root, skip};
+
+#[test]
+fn a_branch_of_a_branch_that_is_gone_is_everybodys_to_remove() {
+    Bench::each(|bench| {
+        let middle = bench.branch("middle");
+        bench.sh(&format!("echo two > {}/f", middle.display()));
+        let leaf = PathBuf::from(bench.at(&middle, &["branch", "--name", "leaf"]));
+        assert_eq!(bench.sh(&format!("cat {}/f", leaf.display())), "two");
+        bench.0.fs(["rm", "--force", "middle"]);
+        bench.kill_services();
+        bench.0.fs(["rm", "--force", "leaf"]);
+        assert_eq!((bench.mounts(), leaf.exists(), middle.exists()), (Vec::new(), false, false));
+    });
+}
+
+#[test]
+fn a_directory_that_was_made_anew_is_branched_once_nothing_is_left_of_the_other() {
+    Bench::each(|bench| {
+        let former = bench.branch("b");
+        bench.at(&former, &["snapshot"]);
+        bench
+            .sh(&format!("cd / && mv {0} {0}.gone && cp -a {0}.gone {0} && rm -rf {0}.gone", bench.0.root().display()));
+        bench.kill_services();
+        let words = ["branch", "--provider", "agentfs", "--mode", "cow-overlay", "--name", "c"];
+        let ran = bench.ran(&bench.0.root(), &words);
+        assert!(ran.code == 4 && ran.stderr.contains("gone for good"), "{ran:?}");
+        bench.at(&bench.0.root(), &["rm", "--force", "b"]);
+        let listed = bench.at(&bench.0.root(), &["snapshots", "--json"]);
+        let listed: serde_json::Value = serde_json::from_str(&listed).unwrap();
+        for snapshot in listed["snapshots"].as_array().unwrap() {
+            bench.at(&bench.0.root(), &["rm", "--force", snapshot["id"].as_str().unwrap()]);
+        }
+        let branch = PathBuf::from(bench.at(&bench.0.root(), &words));
+        assert_eq!(bench.sh(&format!("cat {}/f", branch.display())), "one");
+    });
+}
+
+#[test]
+fn what_branches_are_made_of_is_not_removed_under_them() {
+    Bench::each(|bench| {
+        let copy: PathBuf = bench.0.fs(["branch", "--provider", "git", "--name", "copy"]).into();
+        let grown: PathBuf =
+            bench.at(&copy, &["branch", "--provider", "agentfs", "--mode", "cow-overlay", "--name", "grown"]).into();
+        bench.sh(&format!("echo work > {}/only-here", grown.display()));
+        let before = bench.at(&copy, &["snapshots"]);
+        let ran = bench.ran(&bench.0.root(), &["rm", "copy", "--force"]);
+        assert!(ran.code == 4 && ran.stderr.contains("ah agent fs rm grown"), "{ran:?}");
+        assert_eq!(bench.sh(&format!("cat {}/only-here", grown.display())), "work");
+        assert_eq!(bench.at(&copy, &["snapshots"]), before);
+        // Also when nobody serves it, and what it was branched from is not there any more.
+        bench.kill_services();
+        bench.sh(&format!("mv {0} {0}.aside", copy.display()));
+        let ran = bench.ran(&bench.0.root(), &["rm", "copy", "--force"]);
+        assert!(ran.code == 4 && ran.stderr.contains("ah agent fs rm grown"), "{ran:?}");
+        bench.sh(&format!("mv {0}.aside {0}", copy.display()));
+        bench.at(&copy, &["rm", "grown", "--force"]);
+        bench.at(&bench.0.root(), &["rm", "copy", "--force"]);
+        assert!(!copy.exists() && !grown.exists());
+    });
+}
+
+#[test]
+fn another_directory_in_the_workspaces_place_is_not_taken_for_it() {
+    let bench = Bench::new(User::Me);
+    let branch = bench.branch("b");
+    let text = branch.to_str().unwrap();
+    bench.sh(&format!("echo mine > {text}/mine; cat {text}/f"));
+    // Moved while the service runs, it is the same.
+    let (root, aside) = (bench.0.root(), bench.0.path("aside"));
+    fs::rename(&root, &aside).unwrap();
+    bench.at(&aside, &["branch", "--provider", "agentfs", "--mode", "cow-overlay", "--name", "moved"]);
+    assert_eq!(bench.sh(&format!("cat {}/../moved/src/main", text)), "fn main() {}");
+    fs::rename(&aside, &root).unwrap();
+    assert_eq!(bench.0.fs(["branches"]).lines().count(), 3);
+    // Made anew, it is not.
+    fs::rename(&root, &aside).unwrap();
+    fs::create_dir(&root).unwrap();
+    bench.0.write("f", "brand new");
+    let ran = bench.ran(&root, &["branch", "--provider", "agentfs", "--mode", "cow-overlay", "--name", "c"]);
+    assert!(ran.code == 4 && ran.stderr.contains("another directory"), "{ran:?}");
+    // Nor is it promised.
+    let promised = || {
+        let said = bench.ran(&root, &["status", "--mode", "cow-overlay", "--provider", "agentfs"]).stdout;
+        said.lines().find(|line| line.contains(" agentfs ")).unwrap_or_default().to_owned()
+    };
+    assert!(promised().starts_with('-') && promised().contains("another directory"), "{}", promised());
+    fs::remove_dir_all(&aside).unwrap();
+    bench.kill_services();
+    let ran = bench.0.run(["agent", "fs", "branches"]);
+    assert!(ran.code == 0 && ran.stderr.contains("is not mounted"), "{ran:?}");
+    // What cannot be opened can be removed.
+    assert!(promised().starts_with('-'), "{}", promised());
+    bench.0.fs(["rm", "--force", "b", "moved"]);
+    assert_eq!(bench.mounts(), Vec::<String>::new());
+}
+
+#[test]
+fn what_branches_grew_from_goes_by_force_alone_and_they_are_named() {
+    Bench::each(|bench| {
+        let middle = bench.branch("middle");
+        let leaf = PathBuf::from(bench.at(&middle, &["branch", "--name", "leaf"]));
+        let ran = bench.ran(&bench.0.root(), &["rm", "middle"]);
+        assert!(ran.code == 4 && ran.stderr.contains("what leaf grew from goes"), "{ran:?}");
+        let hint = ran.stderr.lines().find_map(|line| line.strip_prefix("hint: ")).unwrap();
+        assert!(hint.contains(&format!("`ah -C {} agent fs rm leaf`", middle.display())), "{hint}");
+        assert_eq!(bench.at(&leaf, &["diff"]), "");
+        let ran = bench.ran(&bench.0.root(), &["rm", "--force", "middle"]);
+        assert!(ran.code == 0 && ran.stderr.contains("what leaf grew from is gone"), "{ran:?}");
+        assert_eq!(bench.ran(&leaf, &["diff"]).code, 3);
+        assert_eq!(bench.sh(&format!("cat {}/f", leaf.display())), "one");
+        bench.0.fs(["rm", "--force", "leaf"]);
+        assert_eq!(bench.mounts(), Vec::<String>::new());
+    });
+}
+
+#[test]
+fn work_that_was_brought_home_is_not_held_back() {
+    Bench::each(|bench| {
+        let (branch, root) = (bench.branch("b"), bench.0.root());
+        let (there, here) = (branch.display(), root.display());
+        bench.sh(&format!("cd {there}; echo two > f; chmod +x src/main; rm .gitignore; ln -s f link"));
+        let held = |changed: &str| {
+            let ran = bench.ran(&root, &["rm", "b"]);
+            assert!(ran.code == 4 && ran.stderr.contains(&format!("nowhere else: {changed}\n")), "{changed}: {ran:?}");
+        };
+        held("4 changed files");
+        bench.sh(&format!("cd {here}; echo two > f"));
+        held("3 changed files");
+        bench.sh(&format!("cd {here}; rm .gitignore; ln -s other link"));
+        held("2 changed files");
+        bench.sh(&format!("cd {here}; ln -sfn f link"));
+        held("1 changed file");
+        bench.sh(&format!("cd {here}; chmod +x src/main"));
+        bench.0.fs(["rm", "b"]);
+        assert_eq!(bench.mounts(), Vec::<String>::new());
+    });
+}
+
+#[test]
+fn on_a_full_disk_a_branch_can_be_removed() {
+    if !is_root() {
+        return skip("needs root, to mount a small disk");
+    }
+    let bench = Bench::new(User::Me);
+    let state = bench.0.path("state");
+    fs::create_dir_all(&state).unwrap();
+    let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", "size=24m", "none"]).arg(&state).status().unwrap();
+    assert!(mounted.success());
+    let branch = bench.branch("b");
+    bench.sh(&format!(
+        "echo mine > {}/f; head -c 40M /dev/zero > {}/fill 2>&1 || true",
+        branch.display(),
+        state.display()
+    ));
+    let ran = bench.0.run(["agent", "fs", "branch", "--mode", "cow-overlay", "--name", "c"]);
+    assert!(ran.code == 1 && ran.stderr.contains("`df -h` shows which disk is full"), "{ran:?}");
+    bench.0.fs(["rm", "--force", "b"]);
+    assert!(!branch.exists());
+}
+
+#[test]
+fn what_is_kept_of_a_deleted_workspace_is_had_and_removed_by_its_path() {
+    Bench::each(|bench| {
+        let (root, other) = (bench.0.root(), bench.0.path("other"));
+        fs::create_dir(&other).unwrap();
+        bench.0.give_away();
+        let kept = bench.branch("kept");
+        bench.branch("untouched");
+        bench.sh(&format!("echo two > {}/f", kept.display()));
+        let seen = bench.at(&kept, &["snapshot"]);
+        fs::remove_dir_all(&root).unwrap();
+        let from = |at: &Path, words: &[&str]| {
+            let mut command = bench.0.command(["-C", root.to_str().unwrap(), "agent", "fs"].iter().chain(words));
+            Ran::of(command.current_dir(at))
+        };
+        let at_root = |words: &[&str]| from(&other, words);
+        // From anywhere it is said where.
+        let mut command = bench.0.command(["agent", "fs", "rm", "kept"]);
+        let ran = Ran::of(command.current_dir(&other));
+        let hint = format!("hint: ah -C {} agent fs branches", root.display());
+        assert!(ran.code == 3 && ran.stderr.contains(&hint), "{ran:?}");
+        let ran = at_root(&["branches"]);
+        assert!(ran.code == 0 && ran.stdout.contains("kept") && ran.stdout.contains("untouched"), "{ran:?}");
+        assert!(ran.stderr.contains("there is nothing at"), "{ran:?}");
+        assert_eq!(at_root(&["rm", "untouched"]).code, 0);
+        assert_eq!(bench.at(&kept, &["cat", &seen, "f"]), "two");
+        for started_anew in [false, true] {
+            if started_anew {
+                bench.kill_services();
+            }
+            let ran = at_root(&["rm", "kept"]);
+            let forced = format!("`ah -C {} agent fs rm --force kept`", root.display());
+            assert!(ran.code == 4 && ran.stderr.contains(&forced), "{ran:?}");
+        }
+        assert_eq!(at_root(&["rm", "--force", "kept"]).code, 0);
+        assert_eq!((bench.mounts(), kept.exists()), (Vec::new(), false));
+        // What needs the directory, and what nobody knows, is refused, and nothing is made.
+        for words in [&["snapshot"][..], &["status"]] {
+            assert_eq!(at_root(words).code, 3, "{words:?}");
+        }
+        assert_eq!(bench.ran(&root.join("src"), &["branches"]).code, 3);
+        assert!(!root.exists());
+    });
+}
+
+#[test]
+fn a_branch_of_a_branch_that_is_gone_is_mounted_by_whatever_uses_it() {
+    Bench::each(|bench| {
+        let other = bench.0.path("other");
+        fs::create_dir(&other).unwrap();
+        bench.0.give_away();
+        let middle = bench.branch("middle");
+        let leaf = PathBuf::from(bench.at(&middle, &["branch", "--name", "leaf"]));
+        let text = leaf.to_str().unwrap();
+        bench.sh(&format!("echo two > {text}/f; sync {text}/f"));
+        bench.0.fs(["rm", "--force", "middle"]);
+        for words in [&["branches"][..], &["exec", "leaf", "--", "cat", "f"], &["status"], &["seek", "@"]] {
+            bench.kill_services();
+            let at = if ["status", "seek"].contains(&words[0]) { &leaf } else { &bench.0.root() };
+            if words[0] == "seek" {
+                bench.at(at, &["snapshot"]);
+                bench.kill_services();
+            }
+            let ran = bench.ran(at, words);
+            assert_eq!(ran.code, 0, "{ran:?}");
+            assert!(words[0] != "branches" || ran.stdout.contains("leaf") && ran.stdout.contains("ready"), "{ran:?}");
+            assert!(words[0] != "exec" || ran.stdout == "two\n", "{ran:?}");
+            assert_eq!(bench.sh(&format!("cat {text}/f")), "two", "{words:?}");
+        }
+        // It is the first one's, in whose store it is: another workspace neither has it nor shows it at its own path.
+        bench.at(&other, &["snapshot"]);
+        assert!(!bench.at(&other, &["branches"]).contains("leaf"));
+        let ran = bench.ran(&other, &["exec", "leaf", "--", "cat", "f"]);
+        assert!(ran.code == 3 && ran.stderr.contains("is a branch of another workspace"), "{ran:?}");
+        bench.0.fs(["rm", "--force", "leaf"]);
+        assert_eq!(bench.mounts(), Vec::<String>::new());
+    });
+}
+
+#[test]
+fn a_removal_that_a_power_cut_ended_is_finished_by_one_gc() {
+    Bench::each(|bench| {
+        let branch = bench.branch("b");
+        bench.kill_services();
+        assert!(Command::new("umount").args(["-l", branch.to_str().unwrap()]).status().unwrap().success());
+        let records = bench.0.path("state/branches");
+        let is_record = |path: &PathBuf| path.extension().is_some_and(|end| end == "json");
+        let record = fs::read_dir(records).unwrap().map(|entry| entry.unwrap().path()).find(is_record).unwrap();
+        let mut text: serde_json::Value = serde_json::from_slice(&fs::read(&record).unwrap()).unwrap();
+        text["state"] = "removing".into();
+        text["maker"]["boot"] = "before".into();
+        fs::write(&record, text.to_string()).unwrap();
+        let ran = bench.ran(&bench.0.root(), &["gc"]);
+        assert!(ran.code == 0 && ran.stdout.contains("took away the branch b"), "{ran:?}");
+        let ran = bench.ran(&bench.0.root(), &["gc"]);
+        assert!(ran.code == 0 && !ran.stdout.contains("branch"), "{ran:?}");
+        assert_eq!((branch.exists(), record.exists(), bench.mounts()), (false, false, Vec::new()));
+    });
+}

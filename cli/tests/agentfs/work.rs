@@ -1,0 +1,239 @@
+//! Working in branches: going back, side by side, with git, within `exec`.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::support::bench::{Bench, until};
+use crate::support::{self, Ran, User, is_root, skip};
+
+#[test]
+fn a_branch_is_worked_in_and_gone_back_in() {
+    Bench::each(|bench| {
+        let branch = bench.branch("b");
+        let text = branch.to_str().unwrap();
+        // Everything is there, ignored files too; and nothing is written to the workspace.
+        assert_eq!(
+            bench.sh(&format!("cat {text}/f {text}/src/main {text}/node_modules/big")),
+            "onefn main() {}ignored, and needed"
+        );
+        assert_eq!(bench.at(&branch, &["diff"]), "");
+        bench.sh(&format!("echo two > {text}/f; mkdir {text}/new; echo n > {text}/new/n; rm -r {text}/src"));
+        assert_eq!(bench.at(&branch, &["diff"]), "M\tf\nA\tnew/\nA\tnew/n\nD\tsrc/\nD\tsrc/main");
+        assert_eq!((bench.0.read("f").unwrap(), bench.0.read("new/n")), ("one".to_owned(), None));
+
+        let snapshot = bench.at(&branch, &["snapshot", "-m", "half"]);
+        assert!(bench.at(&branch, &["status"]).contains("agentfs"));
+        bench.sh(&format!("echo three > {text}/f; rm -r {text}/new {text}/node_modules; touch {text}/later"));
+        assert_eq!(bench.at(&branch, &["cat", "half", "f"]), "two");
+        let view = bench.at(&branch, &["seek", &snapshot]);
+        assert_eq!(bench.sh(&format!("cat {view}/new/n {view}/f; ls {view}")), "n\ntwo\nf\nnew\nnode_modules");
+        assert!(bench.sh(&format!("touch {view}/x 2>&1 || true")).contains("Read-only"));
+        bench.at(&branch, &["restore", "half"]);
+        assert_eq!(
+            bench.sh(&format!("cat {text}/f {text}/new/n {text}/node_modules/big; ls {text}")),
+            "two\nn\nignored, and neededf\nnew\nnode_modules"
+        );
+        bench.at(&branch, &["undo"]);
+        assert_eq!(bench.sh(&format!("cat {text}/f; ls {text}")), "three\nf\nlater");
+        bench.at(&branch, &["release", &view]);
+
+        // A branch of the branch, from what it was.
+        let second = PathBuf::from(bench.at(&branch, &["branch", "half", "--name", "second"]));
+        assert_eq!(bench.sh(&format!("cat {}/f {0}/new/n", second.display())), "two\nn");
+        assert!(bench.at(&second, &["status", "--json"]).contains("\"agentfs\""));
+
+        // What is nowhere else is not taken away by mistake.
+        assert_eq!(bench.ran(&branch, &["rm", "second"]).code, 0);
+        assert_eq!(bench.0.run(["agent", "fs", "rm", "b"]).code, 4);
+        bench.0.fs(["rm", "--force", "b"]);
+        assert_eq!((bench.mounts(), branch.exists()), (Vec::new(), false));
+        assert_eq!(bench.0.read("f").unwrap(), "one");
+        // What it grew from is no point of the workspace, and goes with the last that grew from it.
+        let left = bench.0.json("snapshots", &["agent", "fs", "snapshots"]);
+        assert_eq!(left["snapshots"].as_array().unwrap().len(), 0, "{left}");
+    });
+}
+
+#[test]
+fn two_agents_work_side_by_side_at_the_same_path() {
+    Bench::each(|bench| {
+        // The first two at once: one of them makes what both need.
+        let (a, b) = std::thread::scope(|scope| {
+            let a = scope.spawn(|| bench.branch("a"));
+            let b = bench.branch("b");
+            (a.join().unwrap(), b)
+        });
+        let root = bench.0.root();
+        let work = |name: &'static str| {
+            let script = format!(
+                "pwd; for i in $(seq 50); do echo {name} > f; cat f; echo $i > made-by-{name}; done | sort -u; ls"
+            );
+            let mut command = bench.0.command(["agent", "fs", "exec", name, "--", "sh", "-c", &script]);
+            std::thread::spawn(move || Ran::of(&mut command))
+        };
+        let (one, two) = (work("a"), work("b"));
+        for (name, ran) in [("a", one.join().unwrap()), ("b", two.join().unwrap())] {
+            assert_eq!(ran.code, 0, "{ran:?}");
+            let seen = format!("{}\n{name}\nf\nmade-by-{name}\nnode_modules\nsrc\n", root.display());
+            assert_eq!(ran.stdout, seen);
+        }
+        assert_eq!(bench.0.read("f").unwrap(), "one");
+        assert_eq!(bench.sh(&format!("cat {}/f {}/f", a.display(), b.display())), "a\nb");
+        // A snapshot from inside is one of that branch.
+        let ran = bench.0.run([
+            "agent",
+            "fs",
+            "exec",
+            "a",
+            "--",
+            support::ah().to_str().unwrap(),
+            "agent",
+            "fs",
+            "snapshot",
+            "-m",
+            "inside",
+        ]);
+        assert_eq!(ran.code, 0, "{ran:?}");
+        assert_eq!(bench.at(&a, &["cat", "inside", "made-by-a"]), "50");
+        assert_eq!(bench.ran(&b, &["cat", "inside", "f"]).code, 3);
+    });
+}
+
+#[test]
+fn git_goes_on_in_a_branch_whatever_is_done_in_the_origin() {
+    Bench::each(|bench| {
+        let root = bench.0.root();
+        let git = |at: &Path, line: &str| {
+            let name = "-c user.name=a -c user.email=a@b -c safe.directory=*";
+            bench.sh(&format!("cd {} && export HOME=/nonexistent GIT_CONFIG_NOSYSTEM=1 && git() {{ command git {name} \"$@\"; }} && {line}", at.display()))
+        };
+        git(&root, "git init -q && git add -A && git commit -qm one");
+        let branch = bench.branch("b");
+        git(&branch, "echo two > f && git status --short");
+        // Another index, other heads: as a shell's prompt, an editor or the user's own work makes them.
+        git(&root, "git status --short && git commit -q --allow-empty -m two");
+        assert_eq!(git(&branch, "git status --short && git log --format=%s"), " M f\none");
+        assert_eq!(bench.at(&branch, &["diff"]), "M\tf");
+        git(&branch, "git add f && git commit -qm mine && git fsck 2>&1");
+        assert_eq!(git(&branch, "git log --format=%s"), "mine\none");
+        assert_eq!(git(&root, "git log --format=%s"), "two\none");
+        // What Git has changed on both sides is not what anybody compares.
+        let ran = bench.ran(&branch, &["diff"]);
+        assert!(ran.stdout == "M\tf\n" && !ran.stderr.contains(".git"), "{ran:?}");
+        // All objects go into a pack that the branch has never seen; its own stay.
+        git(&root, "git gc -q --prune=now && test ! -e .git/objects/??");
+        until(|| git(&branch, "git log --format=%s 2>&1 || true") == "mine\none");
+        git(&branch, "git fsck 2>&1 && git status --short && git commit -q --allow-empty -m more");
+    });
+}
+
+#[test]
+fn hints_say_what_helps() {
+    Bench::each(|bench| {
+        let branch = bench.branch("b");
+        bench.at(&branch, &["snapshot", "-m", "k"]);
+        bench.sh(&format!("echo mine > {0}/f; echo mine > {0}/src/main", branch.display()));
+        bench.0.write("f", "the user's");
+        // Repeating it would not help.
+        let ran = bench.ran(&branch, &["restore", "k"]);
+        assert!(ran.code == 4 && ran.stdout.lines().count() == 1, "{ran:?}");
+        assert!(ran.stderr.contains("`versions PATH` there") && !ran.stderr.contains("make writable"), "{ran:?}");
+        assert_eq!(bench.sh(&format!("cat {0}/f {0}/src/main", branch.display())), "mine\nfn main() {}");
+        let ran = bench.ran(&branch, &["cat", "k", "f"]);
+        assert!(ran.code == 1 && ran.stderr.contains("`versions PATH` there"), "{ran:?}");
+        let ran = bench.ran(&branch, &["exec", "k", "--", "true"]);
+        assert!(ran.code == 3 && ran.stderr.contains("agent fs branch k` makes a branch"), "{ran:?}");
+        let ran = bench.ran(&branch, &["rm", "nothing"]);
+        assert!(ran.code == 3 && ran.stderr.contains("branches` list what there is"), "{ran:?}");
+    });
+}
+
+#[test]
+fn within_exec_what_is_mounted_is_seen_or_it_is_said_why_not() {
+    if !is_root() {
+        return skip("needs root, to make a mount namespace");
+    }
+    // What a command of `exec` does, in a namespace outside which has mounts of that kind. There a branch is made behind its start.
+    let within = |bench: &Bench, mounts: &str, script: &str| {
+        let world = &bench.0;
+        let ah = format!("ah() {{ {} agent fs \"$@\"; }}", support::ah().display());
+        let line = format!(
+            "{ah}; ah branch --mode cow-overlay --name a > /dev/null\n\
+             {} agent fs exec a -- sh -c '{ah}; echo > $AH_HOME/runs; until test -e $AH_HOME/go; do sleep 0.05; done; {script}' &\n\
+             until test -e $AH_HOME/runs; do sleep 0.05; done; ah branch --mode cow-overlay --name late > /dev/null; echo > $AH_HOME/go; wait $!",
+            support::ah().display()
+        );
+        let mut command = Command::new("unshare");
+        command.args(["-m", "--propagation", mounts]);
+        if world.user == User::Ordinary {
+            command.args(["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all"]);
+        }
+        command.args(["sh", "-c", &line]).env_clear().env("AH_HELPER_SOCKET", "");
+        command.env("AH_HOME", world.path("state")).env("HOME", world.path("home"));
+        command.env("PATH", "/usr/local/bin:/usr/bin:/bin");
+        let ran = Ran::of(command.current_dir(world.root()));
+        bench.kill_services();
+        ran
+    };
+    let seen = "set -e; w=$PWD b=$AH_HOME/branches; echo changed > f; ah snapshot -m s > /dev/null; v=$(ah seek s); cat $v/f; ah branch --name inner > /dev/null\n\
+                ah exec inner -- cat f; ah -C $b/late status > /dev/null; cat $b/late/f\n\
+                cd $b/inner; if ah -C $w rm --force inner 2> /dev/null; then exit 9; fi; echo again > f; cat f; cd $v; if ah release $v 2> /dev/null; then exit 9; fi\n\
+                cd $w; ah release --all > /dev/null; ah rm --force inner > /dev/null; ls $AH_HOME/mounts; grep -c \"$b\" /proc/self/mountinfo; ls $b | grep -v json";
+    let unseen = "ah snapshot -m s > /dev/null; ah seek s; ah branch --name inner; ls $AH_HOME/mounts; ls $AH_HOME/branches | grep -v json";
+    Bench::each(|bench| {
+        let ordinary = bench.0.user == User::Ordinary;
+        let ran = within(bench, "private", if ordinary { unseen } else { seen });
+        if ordinary {
+            // It may not bring them in. Nothing is left of what was made in vain.
+            assert_eq!((ran.code, ran.stdout.as_str()), (0, "a\nlate\n"), "{ran:?}");
+            let said = ran.stderr.lines().filter(|line| line.starts_with("hint: ") && line.contains("--make-rshared"));
+            assert_eq!(said.count(), 2, "{ran:?}");
+        } else {
+            assert_eq!((ran.code, ran.stdout.as_str()), (0, "changed\nchanged\noneagain\n2\na\nlate\n"), "{ran:?}");
+        }
+        let bench = Bench::new(bench.0.user);
+        let ran = within(&bench, "shared", seen);
+        assert_eq!((ran.code, ran.stdout.as_str()), (0, "changed\nchanged\noneagain\n2\na\nlate\n"), "{ran:?}");
+    });
+}
+
+#[test]
+fn how_branches_grow_is_chosen_apart_from_who_captures() {
+    Bench::each(|bench| {
+        let world = &bench.0;
+        let best = if support::on_btrfs(&world.root()) { "btrfs" } else { "git" };
+        let by = || {
+            let status = world.json("status", &["agent", "fs", "status"])["status"].clone();
+            [&status["provider"], &status["branch_provider"]].map(|name| name.as_str().unwrap().to_owned())
+        };
+        assert_eq!(by(), [best, best]);
+        // Left alone, who captures the workspace makes branches.
+        world.fs(["branch", "--name", "plain"]);
+        assert_eq!(bench.mounts(), Vec::<String>::new());
+        world.run(["config", "set", "mode", "cow-overlay"]);
+        assert_eq!(by(), [best, "agentfs"]);
+        let said = world.fs(["status"]);
+        assert!(said.contains("branches  grow by agentfs"), "{said}");
+        let taken = world.fs(["snapshot", "-m", "a moment"]);
+        let branch = PathBuf::from(world.fs(["branch", "--name", "at-once"]));
+        assert_eq!(bench.mounts(), [branch.to_str().unwrap()]);
+        assert_eq!(bench.sh(&format!("cat {}/node_modules/big", branch.display())), "ignored, and needed");
+        // What the branch grew from is no moment of the workspace, which goes on being captured where it is.
+        assert_eq!(world.json("show", &["agent", "fs", "show", "@"])["snapshot"]["id"], taken);
+        let next = world.fs(["snapshot"]);
+        assert_eq!(world.json("show", &["agent", "fs", "show", &next])["snapshot"]["provider"], best);
+        // A moment's own provider serves what grows from it, and says so; who wants a copy gets one.
+        let ran = world.run(["agent", "fs", "branch", "a moment", "--name", "of-moment"]);
+        assert!(ran.code == 0 && ran.stderr.contains("it is a copy: the snapshot is of"), "{ran:?}");
+        world.fs(["branch", "--name", "copy", "--mode", "worktree"]);
+        assert_eq!(bench.mounts(), [branch.to_str().unwrap()]);
+        // For one command.
+        let ran = world.run(["agent", "fs", "exec", "--", "sh", "-c", "cat node_modules/big; rm -r src; ls"]);
+        assert_eq!((ran.code, ran.stdout.as_str()), (0, "ignored, and neededf\nnode_modules\n"), "{ran:?}");
+        assert!(world.root().join("src/main").exists());
+        // A copy that `exec` shows at the workspace's path: what grew there would read in the workspace once the command has ended.
+        let ah = support::ah().to_str().unwrap();
+        let ran = world.run(["agent", "fs", "exec", "copy", "--", ah, "agent", "fs", "branch", "--name", "inner"]);
+        assert!(ran.code == 5 && ran.stderr.contains("shown at another path"), "{ran:?}");
+    });
+}

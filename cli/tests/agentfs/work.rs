@@ -181,16 +181,11 @@ fn within_exec_what_is_mounted_is_seen_or_it_is_said_why_not() {
                 cd $w; ah release --all > /dev/null; ah rm --force inner > /dev/null; ls $AH_HOME/mounts; grep -c \"$b\" /proc/self/mountinfo; ls $b | grep -v json";
     let unseen = "ah snapshot -m s > /dev/null; ah seek s; ah branch --name inner; ls $AH_HOME/mounts; ls $AH_HOME/branches | grep -v json";
     Bench::each(|bench| {
-        let ordinary = bench.0.user == User::Ordinary;
-        let ran = within(bench, "private", if ordinary { unseen } else { seen });
-        if ordinary {
-            // It may not bring them in. Nothing is left of what was made in vain.
-            assert_eq!((ran.code, ran.stdout.as_str()), (0, "a\nlate\n"), "{ran:?}");
-            let said = ran.stderr.lines().filter(|line| line.starts_with("hint: ") && line.contains("--make-rshared"));
-            assert_eq!(said.count(), 2, "{ran:?}");
-        } else {
-            assert_eq!((ran.code, ran.stdout.as_str()), (0, "changed\nchanged\noneagain\n2\na\nlate\n"), "{ran:?}");
-        }
+        // They do not come in. Nothing is left of what was made in vain.
+        let ran = within(bench, "private", unseen);
+        assert_eq!((ran.code, ran.stdout.as_str()), (0, "a\nlate\n"), "{ran:?}");
+        let said = ran.stderr.lines().filter(|line| line.starts_with("hint: ") && line.contains("--make-rshared"));
+        assert_eq!(said.count(), 2, "{ran:?}");
         let bench = Bench::new(bench.0.user);
         let ran = within(&bench, "shared", seen);
         assert_eq!((ran.code, ran.stdout.as_str()), (0, "changed\nchanged\noneagain\n2\na\nlate\n"), "{ran:?}");

@@ -6,7 +6,7 @@
 //!   views, and answers the same contract over a socket in the home (`ah_plugin_api::ipc`), so that there is no second protocol.
 //! - `home` is how both know where things are: the *home* is the store of the workspace that was branched first; a branch of it is a workspace with a
 //!   store of its own, in which is written whose tree it is part of (its *shelf*).
-//! - `reach` finds the service, or starts it. `namespace` shows what it mounts to a process in another mount namespace. `probe` says what can be served.
+//! - `reach` finds the service, or starts it. `probe` says what can be served.
 //!
 //! **One service for a home, not one for a user**: the store is open in one process at a time anyway, there is no list of stores that
 //! could be wrong, and what befalls one workspace's service befalls no other's. It ends by itself when nothing is mounted and nobody calls; killed, it
@@ -18,7 +18,6 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod home;
-mod namespace;
 mod probe;
 mod provider;
 mod reach;

@@ -17,10 +17,8 @@ use rustix::fs::{AtFlags, StatxFlags};
 use rustix::io::Errno;
 
 use crate::home::{Shelf, Shown, TREE, path_of};
-use crate::namespace::Elsewhere;
 use crate::probe;
 use crate::reach::Reach;
-use crate::service::place_of_view;
 
 /// Branches of any directory, kept mounted by a service.
 pub struct AgentFsProvider {
@@ -85,23 +83,8 @@ fn grew_elsewhere(store: &Dir, workspace: &Dir) -> bool {
     paths.is_ok_and(|(store, lower)| matches!(ah_agentfs::Workspace::may_be_of(&store.join(TREE), &lower), Ok(false)))
 }
 
-/// The mount namespace of the service that keeps what is in a store, if that is not this process's.
-fn elsewhere(store: &Dir) -> Option<Elsewhere> {
-    let home = Shelf::of(store).ok()??.home;
-    Elsewhere::of(home.map_or_else(|| path_of(store), Ok).ok()?)
-}
-
-/// As [`is_seen`], after what is mounted was brought to where this process is.
-fn is_brought(place: &Place<'_>, path: &Path) -> Result<bool> {
-    let target = place.need_target()?;
-    Ok(is_seen(target, path) || {
-        let _ = elsewhere(place.store).map(|elsewhere| elsewhere.bring_in());
-        is_seen(target, path)
-    })
-}
-
 fn unseen() -> Error {
-    let message = "it was mounted, and that does not reach this command, which is in another mount namespace: within `ah agent fs exec`, say";
+    let message = "it was mounted, and that does not reach this command, which is in a mount namespace of its own, as within `ah agent fs exec`";
     Error::new(ErrorKind::FailedPrecondition, message).with_hint(
         "do it outside, in another shell; or let mounts come in, outside, before the command of `ah agent fs exec` is started: sudo mount --make-rshared /",
     )
@@ -156,17 +139,7 @@ impl Provider for AgentFsProvider {
         // By the home that it names: the store of who removes it may know nothing of it.
         let Some(Shown { home, .. }) = Shown::parse(reference.as_str().as_bytes()) else { return Ok(Done {}) };
         match Dir::open(home) {
-            Ok(home) => {
-                let elsewhere = path_of(&home).ok().and_then(Elsewhere::of);
-                if let Some(elsewhere) = &elsewhere {
-                    elsewhere.let_go(reference.as_str().as_bytes())?;
-                }
-                let destroyed = self.service.destroy(&Place::new(&home), request, cx);
-                if let (Some(elsewhere), Err(_)) = (elsewhere, &destroyed) {
-                    elsewhere.bring_in();
-                }
-                destroyed
-            }
+            Ok(home) => self.service.destroy(&Place::new(&home), request, cx),
             Err(error) if error.kind == ErrorKind::NotFound => Ok(Done {}),
             Err(error) => Err(error),
         }
@@ -174,7 +147,7 @@ impl Provider for AgentFsProvider {
 
     fn mount(&self, place: &Place<'_>, request: &MountRequest, cx: &Context<'_>) -> Result<View> {
         let view = self.service.mount(place, request, cx)?;
-        if is_brought(place, &view.path)? {
+        if is_seen(place.need_target()?, &view.path) {
             return Ok(view);
         }
         self.service.unmount(place, &UnmountRequest { view: view.reference }, cx)?;
@@ -182,22 +155,12 @@ impl Provider for AgentFsProvider {
     }
 
     fn unmount(&self, place: &Place<'_>, request: &UnmountRequest, cx: &Context<'_>) -> Result<Done> {
-        let elsewhere = elsewhere(place.store);
-        if let Some(elsewhere) = &elsewhere
-            && let Some(at) = place_of_view(elsewhere.home(), &request.view)?
-        {
-            elsewhere.let_go_at(&at)?;
-        }
-        let unmounted = self.service.unmount(place, request, cx);
-        if let (Some(elsewhere), Err(_)) = (elsewhere, &unmounted) {
-            elsewhere.bring_in();
-        }
-        unmounted
+        self.service.unmount(place, request, cx)
     }
 
     fn clone_snapshot(&self, place: &Place<'_>, request: &CloneRequest, cx: &Context<'_>) -> Result<WritableClone> {
         let clone = self.service.clone_snapshot(place, request, cx)?;
-        if is_brought(place, &clone.path)? {
+        if is_seen(place.need_target()?, &clone.path) {
             return Ok(clone);
         }
         self.service.destroy(place, &DestroyRequest::Clone(clone.reference), cx)?;
@@ -221,10 +184,7 @@ impl Provider for AgentFsProvider {
     }
 
     fn reclaim(&self, place: &Place<'_>, request: &ReclaimRequest, cx: &Context<'_>) -> Result<Reclaimed> {
-        let reclaimed = self.service.reclaim(place, request, cx)?;
-        // Who misses a mount calls this.
-        let _ = elsewhere(place.store).map(|elsewhere| elsewhere.bring_in());
-        Ok(reclaimed)
+        self.service.reclaim(place, request, cx)
     }
 }
 

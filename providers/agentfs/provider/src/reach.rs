@@ -116,11 +116,8 @@ fn connect(home: &Path, cx: &Context<'_>) -> Result<Client> {
     }
 }
 
-/// A connection to a home's service, and its process; none if nobody listens.
-///
-/// # Errors
-/// `PermissionDenied` if it is another user's.
-pub(crate) fn who_listens(home: &Dir) -> Result<Option<(UnixStream, i32)>> {
+/// None if nobody listens.
+fn dial(home: &Dir) -> Result<Option<Client>> {
     // By descriptor: a socket's path is at most 107 bytes long.
     let address = format!("/proc/self/fd/{}/socket", home.as_fd().as_raw_fd());
     let stream = match UnixStream::connect(address) {
@@ -135,12 +132,7 @@ pub(crate) fn who_listens(home: &Dir) -> Result<Option<(UnixStream, i32)>> {
     if peer.uid() != rustix::process::geteuid().as_raw() {
         return Err(Error::new(ErrorKind::PermissionDenied, format!("{WHAT} runs as user {}", peer.uid())));
     }
-    Ok(Some((stream, peer.pid())))
-}
-
-/// None if nobody listens.
-fn dial(home: &Dir) -> Result<Option<Client>> {
-    let Some((stream, pid)) = who_listens(home)? else { return Ok(None) };
+    let pid = peer.pid();
     if is_stopped(pid) {
         let message = format!("{WHAT}, process {pid}, is stopped, and whoever looks into its branches waits for it");
         return Err(Error::new(ErrorKind::Busy, message).with_hint(format!("let it go on: kill -CONT {pid}")));

@@ -43,7 +43,6 @@ use record::{PlaceLabel, SnapshotLabel};
 use standing::{Grown, names_in};
 
 pub use listen::{run, start};
-pub(crate) use standing::place_of_view;
 
 /// So often it is tried to remove a snapshot that is read at that moment.
 const ATTEMPTS: u32 = 100;

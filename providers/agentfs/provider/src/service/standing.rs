@@ -146,7 +146,10 @@ impl Service {
 
     /// What is known of a view; none if nothing is.
     pub(super) fn view_label(&self, name: &str) -> Result<Option<PlaceLabel>> {
-        label_in(&self.views()?, name)
+        if name.len() != 32 || !name.bytes().all(|b| b.is_ascii_hexdigit()) {
+            return Ok(None);
+        }
+        home::read(&self.views()?, name)?.map(|bytes| PlaceLabel::decode(&bytes)).transpose()
     }
 
     pub(super) fn forget_view(&self, name: &str) -> Result<()> {
@@ -209,25 +212,6 @@ impl Service {
         let shows = |name: &String| matches!(self.view_label(name), Ok(Some(label)) if label.shows == Some(number.0));
         Ok(names_in(&self.views()?)?.iter().any(shows))
     }
-}
-
-/// Where a view of a home is mounted; none if nothing is known of it.
-///
-/// # Errors
-/// If what is known cannot be read.
-pub(crate) fn place_of_view(home: &Path, view: &Reference) -> Result<Option<PathBuf>> {
-    match Dir::open(home.join(VIEWS)) {
-        Ok(views) => Ok(label_in(&views, view.as_str())?.map(|label| label.at())),
-        Err(error) if error.kind == ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error),
-    }
-}
-
-fn label_in(views: &Dir, name: &str) -> Result<Option<PlaceLabel>> {
-    if name.len() != 32 || !name.bytes().all(|b| b.is_ascii_hexdigit()) {
-        return Ok(None);
-    }
-    home::read(views, name)?.map(|bytes| PlaceLabel::decode(&bytes)).transpose()
 }
 
 fn no_view(name: &str) -> Error {

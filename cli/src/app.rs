@@ -112,10 +112,12 @@ impl App {
             told: RefCell::default(),
         };
         match gone {
-            Some(error) if !app.engine().and_then(|engine| engine.was_workspace(&app.cwd)).unwrap_or(false) => {
-                Err(error)
+            Some(error) => {
+                // Where there is no home yet, none is made to find that out.
+                let was = app.settings()?.home.exists() && app.engine()?.was_workspace(&app.cwd)?;
+                if was { Ok(app) } else { Err(error) }
             }
-            _ => Ok(app),
+            None => Ok(app),
         }
     }
 

@@ -16,9 +16,10 @@ use crate::ids::WorkspaceId;
 use crate::moments::told;
 use crate::notice::{Notice, NoticeKind};
 use crate::registry::{Identity, Index, WorkspaceRecord};
+use crate::text;
 use crate::workspace::Workspace;
 
-/// So long a filesystem is waited for that another process serves.
+/// So long a filesystem is waited for that another process serves; a disk fifteen times as long.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 impl Engine {
@@ -173,8 +174,10 @@ impl BranchFile {
 
     fn away(&self, how: &str) -> Error {
         let message = format!("the branch {} {how} at {}", self.record.name, self.made_at.display());
-        Error::new(ErrorKind::FailedPrecondition, message)
-            .with_hint("`ah agent fs branches` in the workspace that it grew from says why")
+        Error::new(ErrorKind::FailedPrecondition, message).with_hint(format!(
+            "`ah -C {} agent fs branches` says why",
+            text::shell(self.record.origin_path.as_os_str())
+        ))
     }
 }
 
@@ -210,21 +213,21 @@ pub(crate) fn answers(path: &Path) -> bool {
     asked(path).is_some()
 }
 
-/// What `statfs` says; none if it says nothing for [`PATIENCE`].
+/// What `statfs` says; none if it says nothing for as long as [`PATIENCE`] says.
 fn asked(path: &Path) -> Option<rustix::io::Result<()>> {
     /// Whether something has been waited for in vain: what comes then is given less time.
     static SILENT: AtomicBool = AtomicBool::new(false);
     let (tell, told) = channel();
-    let path = path.to_owned();
+    let asked = path.to_owned();
     // One that is never answered ends with this process.
-    let ask = move || _ = tell.send(rustix::fs::statfs(&path).map(drop));
+    let ask = move || _ = tell.send(rustix::fs::statfs(&asked).map(drop));
     if std::thread::Builder::new().name("statfs".to_owned()).spawn(ask).is_err() {
         return None;
     }
-    let patience = if SILENT.load(Ordering::Relaxed) { PATIENCE / 20 } else { PATIENCE };
-    // A disk answers in the end, however busy it is.
-    let said =
-        told.recv_timeout(patience).ok().or_else(|| if branch::is_any_served() { None } else { told.recv().ok() });
+    // A disk answers in the end, however busy it is; where a path leads by links is not known here.
+    let patience = if branch::is_served(path) { PATIENCE } else { PATIENCE * 15 };
+    let patience = if SILENT.load(Ordering::Relaxed) { patience / 20 } else { patience };
+    let said = told.recv_timeout(patience).ok();
     SILENT.fetch_or(said.is_none(), Ordering::Relaxed);
     said
 }

@@ -99,8 +99,12 @@ impl Engine {
             None => self.find(path)?.0,
         };
         let config = self.config(Some(&root))?;
-        let dir = Dir::open(&root)
-            .map_err(|e| e.with_hint("`ah agent fs snapshots` and `ah agent fs branches` list what is kept of it"))?;
+        let dir = Dir::open(&root).map_err(|error| match (&workspace, error.kind) {
+            (Some(_), ErrorKind::NotFound) => {
+                error.with_hint("`ah agent fs snapshots` and `ah agent fs branches` list what is kept of it")
+            }
+            _ => error,
+        })?;
         let elsewhere = workspace.as_ref().is_some_and(Workspace::is_elsewhere);
         let candidates = self.verdicts(&config, &dir, elsewhere, |name| {
             let store = workspace.as_ref().map(|workspace| workspace.store_path(name)).filter(|path| path.is_dir());

@@ -139,9 +139,9 @@ pub(crate) fn views(leases: &[LeaseRecord]) -> impl Iterator<Item = &LeaseRecord
 /// Names workspaces whose directories are not there: nobody else does, and their snapshots take room.
 pub(crate) fn tell_missing(app: &App, missing: &[MissingWorkspace]) {
     for workspace in missing {
-        let path = text::path(&workspace.path);
+        let (path, typed) = (text::path(&workspace.path), ah_core::text::shell(workspace.path.as_os_str()));
         app.ui.note(&format!(
-            "the workspace {path} is not there; its snapshots are kept: `ah -C {path} agent fs snapshots`, and `branches`. If it was moved: `ah -C . agent fs adopt {path}` in its new place"
+            "the workspace {path} is not there; its snapshots are kept: `ah -C {typed} agent fs snapshots`, and `branches`. If it was moved: `ah -C . agent fs adopt {typed}` in its new place"
         ));
     }
 }

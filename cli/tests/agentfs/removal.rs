@@ -246,6 +246,42 @@ fn a_branch_of_a_branch_that_is_gone_is_mounted_by_whatever_uses_it() {
 }
 
 #[test]
+fn a_removal_that_was_cut_short_takes_nothing_that_was_made_since() {
+    Bench::each(|bench| {
+        let removing = |name: &str| {
+            let records = fs::read_dir(bench.0.path("state/branches")).unwrap().map(|entry| entry.unwrap().path());
+            for record in records.filter(|path| path.extension().is_some_and(|end| end == "json")) {
+                let mut text: serde_json::Value = serde_json::from_slice(&fs::read(&record).unwrap()).unwrap();
+                if text["name"] == name {
+                    text["state"] = "removing".into();
+                    text["maker"]["boot"] = "before".into();
+                    fs::write(&record, text.to_string()).unwrap();
+                }
+            }
+        };
+        for (name, unmount) in [("dead", false), ("away", true)] {
+            for command in ["rm", "gc"] {
+                let branch = bench.branch(&format!("{name}-{command}"));
+                let name = branch.file_name().unwrap().to_str().unwrap();
+                let file = branch.join("new");
+                bench.sh(&format!("echo precious > {0}; sync {0}", file.display()));
+                removing(name);
+                bench.kill_services();
+                if unmount {
+                    assert!(Command::new("umount").args(["-l", branch.to_str().unwrap()]).status().unwrap().success());
+                }
+                let words = if command == "rm" { vec!["rm", name] } else { vec!["gc"] };
+                let ran = bench.ran(&bench.0.root(), &words);
+                let told = format!("{}{}", ran.stdout, ran.stderr);
+                assert!(told.contains("1 changed file") && ran.code == if command == "rm" { 4 } else { 0 }, "{ran:?}");
+                assert_eq!(bench.sh(&format!("cat {}", file.display())), "precious", "{ran:?}");
+                bench.0.fs(["rm", "--force", name]);
+            }
+        }
+    });
+}
+
+#[test]
 fn a_removal_that_a_power_cut_ended_is_finished_by_one_gc() {
     Bench::each(|bench| {
         let branch = bench.branch("b");

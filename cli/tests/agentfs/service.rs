@@ -217,21 +217,6 @@ fn another_mount_namespace_holds_nobody_up() {
     until(|| bench.0.run(["agent", "fs", "rm", "--force", "b"]).code != 1);
     bench.0.fs(["rm", "--force", "c"]);
     assert_eq!(bench.mounts(), Vec::<String>::new());
-    // A service that was started elsewhere mounts there; root brings it here.
-    bench.0.wait_for_background();
-    bench.kill_services();
-    let made = bench.0.command(["agent", "fs", "branch", "--mode", "cow-overlay", "--name", "d"]);
-    let branch = bench.0.path("state/branches/d");
-    let (program, words) = (made.get_program().to_owned(), made.get_args().map(ToOwned::to_owned).collect::<Vec<_>>());
-    let mut elsewhere = Command::new("unshare");
-    elsewhere.args(["-m", "--propagation", "private"]).arg(program).args(words).env_clear();
-    elsewhere.envs(made.get_envs().filter_map(|(name, value)| Some((name, value?)))).current_dir(bench.0.root());
-    assert_eq!(Ran::of(&mut elsewhere).code, 0);
-    assert_eq!((bench.mounts(), branch.join("f").exists()), (Vec::new(), false));
-    assert_eq!(bench.at(&branch, &["diff"]), "");
-    assert_eq!(bench.sh(&format!("cat {}/f", branch.display())), "one");
-    bench.0.fs(["rm", "d"]);
-    assert_eq!(bench.mounts(), Vec::<String>::new());
 }
 
 #[test]

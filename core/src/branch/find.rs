@@ -131,7 +131,11 @@ impl Workspace {
 impl Engine {
     /// What is to be said of a name that is not known in a workspace and is another one's branch; none if it is none.
     pub fn foreign_branch(&self, name: &str) -> Option<Error> {
-        let BranchRecord { name, origin_path, .. } = called(&all(self.home()).ok()?, name)?.record.clone();
+        let file = called(&all(self.home()).ok()?, name)?.clone();
+        // That of a branch which is gone has it in its keeper's store.
+        let keeper = self.keeper_of(&file).ok().flatten().map(|keeper| keeper.root().to_owned());
+        let BranchRecord { name, origin_path, .. } = file.record;
+        let origin_path = keeper.unwrap_or(origin_path);
         let message = format!("{name} is a branch of another workspace: {}", origin_path.display());
         let there = format!("ah -C {} agent fs branches", text::shell(origin_path.as_os_str()));
         Some(Error::new(ErrorKind::NotFound, message).with_hint(there))

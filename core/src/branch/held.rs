@@ -4,6 +4,9 @@ use std::path::PathBuf;
 
 use ah_plugin_api::{CapturePolicy, Change, DiffRequest, Dir, EntryKind, Error, ErrorKind, RelPath, Result, Side};
 
+use rustix::fs::AtFlags;
+use rustix::io::Errno;
+
 use crate::attend::Standing;
 use crate::branch::repository::RepositoryMark;
 use crate::branch::{BranchFile, BranchState, all};
@@ -44,7 +47,13 @@ impl BranchFile {
 
     /// Where its directory is, by what the workspace `own` is known by.
     pub(super) fn whereabouts(&self, own: Option<&Workspace>) -> Whereabouts {
-        let Some(there) = Identity::of_path(&self.made_at) else { return Whereabouts::Gone };
+        let Some(there) = Identity::of_path(&self.made_at) else {
+            // What cannot be looked at, as a mount whose process is gone, is there.
+            return match std::fs::symlink_metadata(&self.made_at).map_err(|error| error.kind()) {
+                Err(std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory) => Whereabouts::Gone,
+                _ => Whereabouts::Replaced,
+            };
+        };
         if self.standing() == Standing::Unmounted {
             return Whereabouts::Replaced;
         }
@@ -172,13 +181,19 @@ impl Workspace {
     /// Whether a changed file of a branch is the same in this workspace, contents and mode, or gone there as well. In doubt, it is not.
     fn is_here(&self, here: &Dir, branch: &Dir, change: &Change) -> bool {
         let none = |_: &RelPath, _: EntryKind, _: u64| false;
+        let here_dir = here;
         let (here, there) =
             (Source::Directory { root: here, skip: &none }, Source::Directory { root: branch, skip: &none });
         let (path, cx) = (&change.path, self.context());
         match (here.entry(path, &cx), &change.after) {
-            (Ok(None), None) => true,
+            // An entry that is beyond a link or a mount is none to `entry`, and is there.
+            (Ok(None), None) => {
+                let missing = |errno| matches!(errno, Errno::NOENT | Errno::NOTDIR);
+                rustix::fs::statat(here_dir, path.as_path(), AtFlags::SYMLINK_NOFOLLOW).is_err_and(missing)
+            }
             (Ok(Some(entry)), Some(after)) => {
-                entry.mode == after.mode
+                matches!(after.kind, EntryKind::File | EntryKind::Symlink)
+                    && entry.mode == after.mode
                     && walk::same_contents((&here, path, &entry), (&there, path, after), &cx).unwrap_or(false)
             }
             _ => false,
@@ -204,18 +219,24 @@ pub(crate) fn mounts_at(dir: &std::path::Path) -> (usize, Option<PathBuf>) {
     (there.len(), below.into_iter().min())
 }
 
-/// Whether anything is mounted that a process serves, which may never answer.
-pub(crate) fn is_any_served() -> bool {
-    is_served(&std::fs::read("/proc/self/mountinfo").unwrap_or_default())
+/// Whether a path lies, by its name, on a filesystem that a process or another machine serves, which may never answer.
+pub(crate) fn is_served(path: &std::path::Path) -> bool {
+    is_served_by(&std::fs::read("/proc/self/mountinfo").unwrap_or_default(), path)
 }
 
-/// As [`is_any_served`], by the table: the kind is behind a dash (`… - fuse.agentfs source options`); see `proc_pid_mountinfo(5)`.
-fn is_served(table: &[u8]) -> bool {
-    let kinds = table.split(|&b| b == b'\n').filter_map(|line| {
-        let mut words = line.split(|&b| b == b' ').skip_while(|word| *word != b"-");
-        words.nth(1)
+/// As [`is_served`], by the table: the mount point is the fifth word, the kind is behind a dash (`… - fuse.agentfs source options`); see
+/// `proc_pid_mountinfo(5)`. Of several at one point the last is on top.
+fn is_served_by(table: &[u8], path: &std::path::Path) -> bool {
+    use std::os::unix::ffi::OsStringExt;
+    const SERVED: [&[u8]; 9] = [b"fuse", b"nfs", b"cifs", b"smb", b"9p", b"ceph", b"afs", b"autofs", b"virtiofs"];
+    let mounts = table.split(|&b| b == b'\n').filter_map(|line| {
+        let mut words = line.split(|&b| b == b' ');
+        let point = PathBuf::from(std::ffi::OsString::from_vec(unescaped(words.nth(4)?)));
+        let kind = words.skip_while(|word| *word != b"-").nth(1)?;
+        path.starts_with(&point).then(|| (point.components().count(), kind))
     });
-    kinds.into_iter().any(|kind| kind.starts_with(b"fuse") && kind != b"fusectl")
+    let kind = mounts.max_by_key(|(depth, _)| *depth).map(|(_, kind)| kind);
+    kind.is_some_and(|kind| kind != b"fusectl" && SERVED.iter().any(|served| kind.starts_with(served)))
 }
 
 /// The kernel writes space, tab, newline and backslash as three octal digits.
@@ -240,13 +261,22 @@ fn unescaped(text: &[u8]) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn what_a_process_serves_is_told_by_its_kind() {
-        let disk = "27 1 254:0 / / rw shared:1 - ext4 /dev/vda rw\n36 35 0:31 / /sys/fs/fuse/connections rw - fusectl none rw\n";
-        assert!(!super::is_served(disk.as_bytes()));
-        for kind in ["fuse", "fuse.agentfs", "fuseblk"] {
-            assert!(super::is_served(format!("{disk}40 27 0:40 / /b rw,nosuid - {kind} agentfs:/h rw\n").as_bytes()));
+    fn what_a_process_serves_is_told_by_the_mount_that_a_path_is_on() {
+        let table = b"27 1 254:0 / / rw shared:1 - ext4 /dev/vda rw\n36 27 0:31 / /c rw - fusectl none rw\n\
+            40 27 0:40 / /b\\040b rw,nosuid - fuse.agentfs agentfs:/h rw\n41 40 0:41 / /b\\040b/t rw - tmpfs none rw\n\
+            42 27 0:42 / /n rw - nfs4 host:/ rw\n43 42 254:0 / /n rw - ext4 /dev/vdb rw\n44 27 0:44 / /s rw - nfs4 host:/ rw\n";
+        for (path, served) in [
+            ("/", false),
+            ("/bb", false),
+            ("/c/1", false),
+            ("/b b", true),
+            ("/b b/f", true),
+            ("/b b/t/f", false),
+            ("/n/f", false),
+            ("/s/f", true),
+        ] {
+            assert_eq!(super::is_served_by(table, path.as_ref()), served, "{path}");
         }
-        assert!(!super::is_served(b"40 27 0:40 / /fuse rw - ext4 fuse rw\n"));
     }
 
     #[test]

@@ -56,10 +56,9 @@ impl Workspace {
         self.append(&self.writing_session(), body, Durability::Durable)?;
         if !grown.is_empty() {
             let message = format!("what {} grew from is gone with the branch {}", grown.join(", "), file.record.name);
-            self.engine.notify(
-                Notice::new(NoticeKind::Other, message)
-                    .with_hint("`diff` there needs a REF from now on: one of `ah agent fs snapshots` there"),
-            );
+            self.engine.notify(Notice::new(NoticeKind::Other, message).with_hint(
+                "`diff` there needs a snapshot of its own from now on; what was changed before its first one cannot be told any more",
+            ));
         }
         Ok(BranchRemoved { branch: file.record })
     }
@@ -89,12 +88,24 @@ impl Workspace {
             BranchState::Making => {}
             BranchState::Ready | BranchState::NotMounted | BranchState::Removing | BranchState::Unknown if force => {}
             BranchState::Ready | BranchState::NotMounted | BranchState::Removing | BranchState::Unknown => {
+                self.go_on_removing(&file)?;
                 self.refuse_at_work(&file)?;
                 self.refuse_grown(&file)?;
                 self.refuse_held(&file)?;
             }
         }
         Ok(file)
+    }
+
+    /// Has the provider of a branch whose removal was cut short, and which is not mounted, go on with what it had begun, or mount it, so that it can be looked at. Refuses if
+    /// nobody would answer who looks.
+    pub(crate) fn go_on_removing(&self, file: &BranchFile) -> Result<()> {
+        match file.standing() {
+            Standing::Unmounted if file.record.state == BranchState::Removing => {
+                self.engine.call(self, &file.record.provider)
+            }
+            _ => file.need_answer(),
+        }
     }
 
     /// Refuses while a command runs in a branch.

@@ -4,7 +4,6 @@ use std::path::Path;
 
 use ah_plugin_api::{Error, ErrorKind, FileName, ReclaimRequest, Result};
 
-use crate::attend::Standing;
 use crate::branch::{self, BranchState};
 use crate::fsio;
 use crate::gc::GcReport;
@@ -88,10 +87,9 @@ impl Workspace {
             if file.record.origin != self.id || !open || file.maker.alive() {
                 continue;
             }
-            // Its provider goes on with what it had begun, or mounts it, so that it can be looked at.
-            if file.record.state == BranchState::Removing && file.standing() == Standing::Unmounted {
-                let outcome = self.engine.call(self, &file.record.provider);
-                report.note(&format!("going on with the removal of the branch {}", file.record.name), outcome)?;
+            if let Err(error) = self.go_on_removing(&file) {
+                report.note(&format!("going on with the removal of the branch {}", file.record.name), Err(error))?;
+                continue;
             }
             // Somebody may have worked in it since its removal was cut short.
             if file.record.state == BranchState::Removing

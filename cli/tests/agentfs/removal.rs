@@ -245,27 +245,31 @@ fn a_branch_of_a_branch_that_is_gone_is_mounted_by_whatever_uses_it() {
     });
 }
 
+/// Has a branch's record say what is left of a removal that the machine's end cut short. Gives where it is.
+fn removal_was_cut_short(bench: &Bench, name: &str) -> PathBuf {
+    let records = fs::read_dir(bench.0.path("state/branches")).unwrap().map(|entry| entry.unwrap().path());
+    for record in records.filter(|path| path.extension().is_some_and(|end| end == "json")) {
+        let mut text: serde_json::Value = serde_json::from_slice(&fs::read(&record).unwrap()).unwrap();
+        if text["name"] == name {
+            text["state"] = "removing".into();
+            text["maker"]["boot"] = "before".into();
+            fs::write(&record, text.to_string()).unwrap();
+            return record;
+        }
+    }
+    panic!("there is no branch {name}");
+}
+
 #[test]
 fn a_removal_that_was_cut_short_takes_nothing_that_was_made_since() {
     Bench::each(|bench| {
-        let removing = |name: &str| {
-            let records = fs::read_dir(bench.0.path("state/branches")).unwrap().map(|entry| entry.unwrap().path());
-            for record in records.filter(|path| path.extension().is_some_and(|end| end == "json")) {
-                let mut text: serde_json::Value = serde_json::from_slice(&fs::read(&record).unwrap()).unwrap();
-                if text["name"] == name {
-                    text["state"] = "removing".into();
-                    text["maker"]["boot"] = "before".into();
-                    fs::write(&record, text.to_string()).unwrap();
-                }
-            }
-        };
         for (name, unmount) in [("dead", false), ("away", true)] {
             for command in ["rm", "gc"] {
                 let branch = bench.branch(&format!("{name}-{command}"));
                 let name = branch.file_name().unwrap().to_str().unwrap();
                 let file = branch.join("new");
                 bench.sh(&format!("echo precious > {0}; sync {0}", file.display()));
-                removing(name);
+                removal_was_cut_short(bench, name);
                 bench.kill_services();
                 if unmount {
                     assert!(Command::new("umount").args(["-l", branch.to_str().unwrap()]).status().unwrap().success());
@@ -287,13 +291,7 @@ fn a_removal_that_a_power_cut_ended_is_finished_by_one_gc() {
         let branch = bench.branch("b");
         bench.kill_services();
         assert!(Command::new("umount").args(["-l", branch.to_str().unwrap()]).status().unwrap().success());
-        let records = bench.0.path("state/branches");
-        let is_record = |path: &PathBuf| path.extension().is_some_and(|end| end == "json");
-        let record = fs::read_dir(records).unwrap().map(|entry| entry.unwrap().path()).find(is_record).unwrap();
-        let mut text: serde_json::Value = serde_json::from_slice(&fs::read(&record).unwrap()).unwrap();
-        text["state"] = "removing".into();
-        text["maker"]["boot"] = "before".into();
-        fs::write(&record, text.to_string()).unwrap();
+        let record = removal_was_cut_short(bench, "b");
         let ran = bench.ran(&bench.0.root(), &["gc"]);
         assert!(ran.code == 0 && ran.stdout.contains("took away the branch b"), "{ran:?}");
         let ran = bench.ran(&bench.0.root(), &["gc"]);

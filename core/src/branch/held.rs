@@ -181,20 +181,19 @@ impl Workspace {
     /// Whether a changed file of a branch is the same in this workspace, contents and mode, or gone there as well. In doubt, it is not.
     fn is_here(&self, here: &Dir, branch: &Dir, change: &Change) -> bool {
         let none = |_: &RelPath, _: EntryKind, _: u64| false;
-        let here_dir = here;
-        let (here, there) =
+        let (ours, its) =
             (Source::Directory { root: here, skip: &none }, Source::Directory { root: branch, skip: &none });
         let (path, cx) = (&change.path, self.context());
-        match (here.entry(path, &cx), &change.after) {
+        match (ours.entry(path, &cx), &change.after) {
             // An entry that is beyond a link or a mount is none to `entry`, and is there.
             (Ok(None), None) => {
                 let missing = |errno| matches!(errno, Errno::NOENT | Errno::NOTDIR);
-                rustix::fs::statat(here_dir, path.as_path(), AtFlags::SYMLINK_NOFOLLOW).is_err_and(missing)
+                rustix::fs::statat(here, path.as_path(), AtFlags::SYMLINK_NOFOLLOW).is_err_and(missing)
             }
             (Ok(Some(entry)), Some(after)) => {
                 matches!(after.kind, EntryKind::File | EntryKind::Symlink)
                     && entry.mode == after.mode
-                    && walk::same_contents((&here, path, &entry), (&there, path, after), &cx).unwrap_or(false)
+                    && walk::same_contents((&ours, path, &entry), (&its, path, after), &cx).unwrap_or(false)
             }
             _ => false,
         }

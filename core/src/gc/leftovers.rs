@@ -88,7 +88,7 @@ impl Workspace {
                 continue;
             }
             if let Err(error) = self.go_on_removing(&file) {
-                report.note(&format!("going on with the removal of the branch {}", file.record.name), Err(error))?;
+                report.note(&format!("looking at the branch {}", file.record.name), Err(error))?;
                 continue;
             }
             // Somebody may have worked in it since its removal was cut short.

@@ -120,7 +120,7 @@ fn fail(message: impl Into<String>, error: &ah_agentfs::Error) -> Error {
     let failed = Error::new(kind, message).with_cause(error);
     match error {
         Tree::DataLoss { .. } => failed.with_hint(
-            "it was changed in the directory that was branched, which has it as it is now; what it was, a snapshot of that directory may have: `versions PATH` there",
+            "it was changed or removed in the directory that was branched; what it was, a snapshot of that directory may have: `versions PATH` there",
         ),
         _ => failed,
     }

@@ -186,7 +186,6 @@ pub(crate) const INODE_ITEM: u32 = raw::BTRFS_INODE_ITEM_KEY;
 pub(crate) const INODE_REF: u32 = raw::BTRFS_INODE_REF_KEY;
 pub(crate) const INODE_EXTREF: u32 = raw::BTRFS_INODE_EXTREF_KEY;
 
-/// Room for the answers of one search.
 /// Whether somebody else has a file open, maps it or runs it, whoever and wherever they are: a write lease is to be had only by who has
 /// it alone, and is given back at once. `EACCES` for another user's file without `CAP_LEASE`; `EINVAL` where there are none.
 pub(crate) fn is_open_elsewhere(file: impl AsFd) -> Result<bool, Errno> {
@@ -207,6 +206,7 @@ pub(crate) fn is_open_elsewhere(file: impl AsFd) -> Result<bool, Errno> {
     }
 }
 
+/// Room for the answers of one search.
 const SEARCH_BUFFER: usize = 64 << 10;
 
 /// `btrfs_ioctl_search_args_v2` with a buffer behind it.

@@ -228,3 +228,18 @@ fn a_branch_of_a_branch_that_is_gone_can_be_removed() {
     assert!(!second.exists());
     assert_eq!(world.refused(3, &["agent", "fs", "rm", "second"]), "not-found");
 }
+
+#[test]
+fn one_that_cannot_be_made_leaves_no_row_on_the_timeline() {
+    let world = World::on_git();
+    world.write("f", "one");
+    // No directory can be made there, which only the provider finds out.
+    for _ in 0..2 {
+        assert_eq!(world.run(["agent", "fs", "branch", "--at", "/proc/none"]).code, 3);
+    }
+    let events = world.json("timeline", &["timeline"])["events"].as_array().unwrap().len();
+    assert_eq!((events, world.run(["timeline"]).stdout.lines().count()), (4, 0), "twice a snapshot, and that it went");
+    world.fs(["branch", "--name", "b"]);
+    assert_eq!(world.run(["timeline"]).stdout.lines().count(), 3);
+    assert_eq!(world.run(["timeline", "-n", "2"]).stdout.lines().count(), 3);
+}

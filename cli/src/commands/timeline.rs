@@ -76,6 +76,7 @@ fn table(report: &TimelineReport, app: &App) -> Table {
         let begins = match &event.body {
             // Told with their moments.
             EventBody::MomentUpdate(_) => continue,
+            _ if report.came_to_nothing(event) => continue,
             EventBody::Snapshot { snapshot }
                 if snapshot.kind == SnapshotKind::Auto && shown.contains(snapshot.id.as_str()) =>
             {

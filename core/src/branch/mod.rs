@@ -101,13 +101,14 @@ impl Workspace {
 
     /// A branch of the present state, by that provider.
     fn branch_by(&self, served: &Served, name: &str, place: &Place, options: &BranchOptions) -> Result<BranchRecord> {
+        let id = self.branch_id()?;
         let base = SnapshotOptions {
             kind: SnapshotKind::Branch,
             label: Some(format!("branch {name}")),
             ..SnapshotOptions::default()
         };
         let (snapshot, _) = self.snapshot_of(&base, Some(served))?;
-        let made = self.branch_from(&snapshot, self.branch_id()?, name.to_owned(), place, options, |_, _| Ok(()));
+        let made = self.branch_from(&snapshot, id, name.to_owned(), place, options, |_, _| Ok(()));
         if made.is_err() {
             // It was taken for the branch alone. What cannot be taken back now, prune finds.
             let taken = [snapshot];
@@ -385,6 +386,15 @@ impl Workspace {
             Ok::<_, Error>(self.open_dir().is_ok() && self.can_capture(&served).is_err())
         };
         if branch.origin == self.id && is_base()? { self.give_up_base(&branch.snapshot) } else { Ok(()) }
+    }
+
+    /// As [`Workspace::give_up_base_of`], of a branch that nobody was ever given: what was taken for it alone was to be no point to go back to.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) fn give_up_base_of_unmade(&self, base: &SnapshotId) -> Result<()> {
+        let grew = |body: &EventBody| matches!(body, EventBody::Branch { snapshot, .. } if snapshot == base);
+        if self.state()?.events.iter().any(|event| grew(&event.body)) { Ok(()) } else { self.give_up_base(base) }
     }
 
     /// Removes the snapshot that was taken for a branch which is gone, unless anything else needs it.

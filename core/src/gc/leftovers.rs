@@ -115,6 +115,10 @@ impl Workspace {
                     file.record.name,
                     unfinished(file.record.state)
                 ));
+                if file.record.state == BranchState::Making {
+                    let outcome = self.give_up_base_of_unmade(&file.record.snapshot);
+                    report.note(&format!("removing what was taken for the branch {}", file.record.name), outcome)?;
+                }
             }
         }
         Ok(())

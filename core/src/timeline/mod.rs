@@ -17,6 +17,7 @@ use serde::Serialize;
 
 use crate::ids::SessionName;
 use crate::moments::{Moment, MomentKind};
+use crate::record::SnapshotKind;
 use crate::state;
 use crate::workspace::Workspace;
 
@@ -58,6 +59,9 @@ pub struct TimelineReport {
     /// Those of them that their session left behind by going back (`rewind`).
     #[serde(skip)]
     pub left: BTreeSet<SnapshotId>,
+    /// The snapshots that were taken for branches which could not be made, and taken back.
+    #[serde(skip)]
+    pub taken_back: BTreeSet<SnapshotId>,
 }
 
 /// A prompt, and the moments of what was done for it.
@@ -76,6 +80,12 @@ pub struct PromptGroup {
 }
 
 impl TimelineReport {
+    /// Whether an event is of a branch that could not be made, and left nothing: what was taken for it, or that this was taken back.
+    #[must_use]
+    pub fn came_to_nothing(&self, event: &Event) -> bool {
+        is_only_of(&event.body, &self.taken_back)
+    }
+
     /// The moments, by prompts, in the order in which these came.
     #[must_use]
     pub fn prompts(&self) -> Vec<PromptGroup> {
@@ -106,6 +116,7 @@ impl Workspace {
         let TimelineReport { mut events, mut faults, .. } = self.read_timelines()?;
         let session = self.reading_session(filter.session.as_ref())?;
         let (mut moments, left) = state::moments(&events);
+        let taken_back = taken_back(&events);
         if let Some(session) = session {
             events.retain(|event| event.session == session);
             faults.retain(|fault| fault.session == session);
@@ -113,13 +124,43 @@ impl Workspace {
         }
         if let Some(limit) = filter.limit {
             // What became of a moment is told with the moment.
-            let counts = |event: &Event| !matches!(event.body, EventBody::MomentUpdate(_));
+            let counts = |event: &Event| {
+                !matches!(event.body, EventBody::MomentUpdate(_)) && !is_only_of(&event.body, &taken_back)
+            };
             let mut counting = events.iter().enumerate().rev().filter(|(_, event)| counts(event)).map(|(at, _)| at);
             let first = if limit == 0 { events.len() } else { counting.nth(limit - 1).unwrap_or(0) };
             events.drain(..first);
             let first = events.first().map_or(u64::MAX, |event| event.seq);
             moments.retain(|moment| moment.seq >= first);
         }
-        Ok(TimelineReport { events, faults, moments, left })
+        Ok(TimelineReport { events, faults, moments, left, taken_back })
+    }
+}
+
+/// The snapshots that came and went with the attempt to make a branch.
+fn taken_back(events: &[Event]) -> BTreeSet<SnapshotId> {
+    let mut back = BTreeSet::new();
+    for event in events {
+        match &event.body {
+            EventBody::Remove { snapshots, by } if by == "branch" => back.extend(snapshots.iter().cloned()),
+            _ => {}
+        }
+    }
+    for event in events {
+        match &event.body {
+            EventBody::Branch { snapshot, .. } => _ = back.remove(snapshot),
+            EventBody::Snapshot { snapshot } if snapshot.kind != SnapshotKind::Branch => _ = back.remove(&snapshot.id),
+            _ => {}
+        }
+    }
+    back
+}
+
+/// Whether an event tells of these snapshots, and of nothing else.
+fn is_only_of(body: &EventBody, ids: &BTreeSet<SnapshotId>) -> bool {
+    match body {
+        EventBody::Snapshot { snapshot } => ids.contains(&snapshot.id),
+        EventBody::Remove { snapshots, .. } => !snapshots.is_empty() && snapshots.iter().all(|id| ids.contains(id)),
+        _ => false,
     }
 }

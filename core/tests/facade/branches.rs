@@ -3,7 +3,7 @@ use std::sync::atomic::Ordering;
 
 use ah_core::{
     Access, BranchOptions, BranchRecord, BranchState, ErrorKind, GcOptions, RmOptions, SnapshotFilter, SnapshotKind,
-    SnapshotOptions,
+    SnapshotOptions, TimelineFilter,
 };
 use std::fs;
 use std::path::PathBuf;
@@ -304,6 +304,28 @@ fn nothing_of_a_branch_that_was_never_finished_stays_registered() {
 }
 
 #[test]
+fn what_was_taken_for_one_whose_maker_was_killed_goes_with_it() {
+    let lab = Lab::new();
+    lab.step("a", "1");
+    let workspace = lab.open();
+    let count = || workspace.snapshots(&SnapshotFilter::default()).unwrap().len();
+    for (grew, left) in [(false, 1), (true, 2)] {
+        let branch = workspace.branch(&named("b")).unwrap();
+        killed(&lab, &branch, "making");
+        if !grew {
+            // Its maker did not come to write down that it is there.
+            let timeline = fs::read_to_string(lab.timeline_file()).unwrap();
+            let (before, last) = timeline.trim_end().rsplit_once('\n').unwrap();
+            assert!(last.contains("\"branch\""), "{last}");
+            fs::write(lab.timeline_file(), format!("{before}\n")).unwrap();
+        }
+        let report = workspace.gc(&GcOptions::default()).unwrap();
+        assert!(report.failures.is_empty() && !branch.path.exists(), "{report:?}");
+        assert_eq!(count(), left, "{grew}");
+    }
+}
+
+#[test]
 fn one_that_fails_leaves_no_snapshot_and_none_is_counted() {
     let lab = Lab::new();
     let taken = lab.step("a", "1");
@@ -320,6 +342,12 @@ fn one_that_fails_leaves_no_snapshot_and_none_is_counted() {
     lab.fake.clones_fail.store(true, Ordering::Relaxed);
     workspace.branch(&from_now).unwrap_err();
     assert_eq!(count(), 1);
+    // Nor a row on the timeline, though that keeps what happened; `-n` counts what is shown.
+    let rows = |limit| {
+        let report = workspace.timeline(&TimelineFilter { limit, ..TimelineFilter::default() }).unwrap();
+        (report.events.len(), report.events.iter().filter(|event| !report.came_to_nothing(event)).count())
+    };
+    assert_eq!((rows(None), rows(Some(1))), ((3, 1), (3, 1)));
     lab.fake.clones_fail.store(false, Ordering::Relaxed);
     workspace.branch(&from_now).unwrap();
     assert_eq!((count(), workspace.resolve("@").unwrap().id), (2, taken.id));

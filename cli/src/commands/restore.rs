@@ -137,6 +137,9 @@ pub(crate) fn aside(app: &App, report: &RestoreReport, refused: bool) {
         // Nothing would be done, however much differs.
         _ if report.dry_run && refused => {}
         true if !report.failed.is_empty() => {}
+        true if report.left.is_empty() && report.below > 0 => {
+            app.ui.note(&format!("nothing that was changed in the branch itself differs from {name}"));
+        }
         true if report.left.is_empty() => app.ui.note(&format!("everything is as in {name} already")),
         true => app.ui.note(&format!("what differs from {name} is left alone")),
         false => app.ui.note(&format!("{done} {name}: {}", changes::summary(&report.changes))),

@@ -179,3 +179,72 @@ fn a_restore_puts_back_what_is_known_and_names_the_rest() {
         assert!(!told.stderr.contains("everything is as in"), "{told:?}");
     });
 }
+
+#[test]
+fn what_is_gone_below_is_neither_as_it_was_nor_lost_without_a_word() {
+    Bench::each(|bench| {
+        let (branch, root) = (bench.branch("b"), bench.0.root());
+        bench.sh(&format!("echo mine > {}/src/main", branch.display()));
+        bench.at(&branch, &["snapshot", "-m", "before"]);
+        let told = bench.ran(&branch, &["restore", "before"]);
+        assert!(told.code == 0 && told.stderr.contains("everything is as in"), "{told:?}");
+        // One file is changed there: it is said, and the rest goes on.
+        bench.0.write("f", "changed by the user");
+        until(|| bench.at(&branch, &["status"]).contains("became other there"));
+        bench.sh(&format!("echo other > {}/src/main", branch.display()));
+        let told = bench.ran(&branch, &["restore", "before"]);
+        assert!(told.code == 0 && told.stderr.contains("reads in is not put back: 1 path: f\n"), "{told:?}");
+        assert_eq!(bench.sh(&format!("cat {}/src/main", branch.display())), "mine");
+        let told = bench.ran(&branch, &["restore", "before", "--", "src"]);
+        assert!(told.code == 0 && told.stderr.contains("everything is as in"), "{told:?}");
+        // All of it goes.
+        let other = bench.branch("other");
+        bench.sh(&format!("echo mine > {}/src/main", other.display()));
+        bench.at(&other, &["snapshot", "-m", "before"]);
+        bench.sh(&format!("echo other > {}/src/main", other.display()));
+        fs::rename(&root, bench.0.path("aside")).unwrap();
+        fs::remove_dir_all(bench.0.path("aside")).unwrap();
+        for words in [&["restore", "before"][..], &["restore", "before", "--dry-run"]] {
+            let told = bench.ran(&branch, words);
+            assert!(
+                told.code == 0 && told.stderr.contains("nothing that was changed in the branch itself"),
+                "{told:?}"
+            );
+            assert!(!told.stderr.contains("everything is as in"), "{told:?}");
+            assert!(told.stderr.contains("copy out of the branch what is needed"), "{told:?}");
+        }
+        // Nothing can be made at the top of one in which nothing was made there before.
+        let told = bench.ran(&other, &["restore", "before"]);
+        assert!(
+            told.code != 0 && told.stderr.contains("hint: the workspace that this branch reads in was"),
+            "{told:?}"
+        );
+
+        // Once nobody serves it, nothing can be looked at: that is no reason to give anything up.
+        let views = [&branch, &other].map(|at| bench.at(at, &["seek", "before"]));
+        bench.kill_services();
+        for made_anew in [false, true] {
+            if made_anew {
+                bench.sh(&format!("mkdir {0}; echo copy > {0}/f", root.display()));
+            }
+            let at_root = |words: &[&str]| {
+                let mut command = bench.0.command(["-C", root.to_str().unwrap(), "agent", "fs"].iter().chain(words));
+                support::Ran::of(command.current_dir("/"))
+            };
+            let before = at_root(&["snapshots"]).stdout;
+            let ran = at_root(&["gc"]);
+            assert!(ran.code == 1 && ran.stderr.contains("cannot be looked for now"), "{ran:?}");
+            assert!(ran.stderr.contains("cannot open the AgentFS tree of"), "{ran:?}");
+            assert!(!ran.stderr.contains("does not have it any more"), "{ran:?}");
+            let after = at_root(&["snapshots"]).stdout;
+            let ids = |table: &str| table.lines().map(|line| line[..12].to_owned()).collect::<Vec<_>>();
+            assert!(ids(&after).len() == 3 && ids(&after) == ids(&before), "{before}{after}");
+            assert_eq!(at_root(&["cat", &ids(&after)[1], "f"]).code, 4);
+            // Nor to keep what can be given back.
+            let view = &views[usize::from(made_anew)];
+            let ran = at_root(&["release", view]);
+            assert!(ran.code == 0 && !fs::exists(view).unwrap(), "{ran:?}");
+        }
+        bench.at(&root, &["rm", "--force", "b", "other"]);
+    });
+}

@@ -158,7 +158,11 @@ impl Workspace {
     fn reclaim_missing(&self, report: &mut GcReport) -> Result<()> {
         for record in self.engine.missing()? {
             let (id, path) = (record.id.clone(), record.path.clone());
-            report.missing.push(MissingWorkspace { id, path: path.clone() });
+            report.missing.push(MissingWorkspace { id: id.clone(), path: path.clone() });
+            // That was done already.
+            if id == self.id {
+                continue;
+            }
             let workspace = self.engine.handle(record, path);
             for name in workspace.stores()? {
                 let outcome = workspace.reclaim(&name, false, report);

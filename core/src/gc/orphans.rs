@@ -107,7 +107,11 @@ impl Workspace {
         // Alone: nobody is between making a snapshot and listing it.
         let lock = self.lock("orphans")?;
         let served = self.serve(name)?;
-        let held = served.provider.list(&served.place(), &ListRequest {}, &self.context())?;
+        let held = served.provider.list(&served.place(), &ListRequest {}, &self.context());
+        let held = held.map_err(|error| match error.kind {
+            ErrorKind::Cancelled => error,
+            _ => error.context("its snapshots cannot be looked for now, and none is taken off the timeline"),
+        })?;
         let state = self.state()?;
         let mut known: BTreeSet<&SnapshotId> = BTreeSet::new();
         for event in &state.events {

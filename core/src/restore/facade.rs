@@ -10,6 +10,7 @@ use ah_plugin_api::{
 
 use super::apply::{apply, lanes};
 use super::at::Tree;
+use super::below::{COPY_OUT, below_note};
 use super::clean::clean;
 use super::journal::{Journal, Named, Unlocked};
 use super::plan::{Ground, Plan, Wish, plan};
@@ -223,10 +224,16 @@ impl Workspace {
                 Ok(plan)
             });
         notes.extend(head_note(&target, &safety));
+        let below = match &planned {
+            Ok(plan) => self.changed_below(&job.scope, &safety, plan)?,
+            Err(_) => Vec::new(),
+        };
+        let below_is_gone = !below.is_empty() && self.below_is_gone();
+        notes.extend(below_note(&below, below_is_gone));
         let plan = match planned {
             Ok(plan) if job.dry_run => {
                 unused(&safety);
-                return Ok(report(job, plan, notes));
+                return Ok(report(job, plan, notes, below.len()));
             }
             Ok(plan) if !plan.conflicts.is_empty() => {
                 unused(&safety);
@@ -256,7 +263,7 @@ impl Workspace {
                 // What an earlier run of the machine wrote and can still be read is on disk.
                 self.journals().end(&journal.session, &journal.restore)?;
             }
-            return Ok(report(job, plan, notes));
+            return Ok(report(job, plan, notes, below.len()));
         }
 
         let session = self.writing_session();
@@ -290,7 +297,7 @@ impl Workspace {
                 // Nothing has been changed; a state before this one may still be half-way.
                 self.say_ended(&journal, "failed")?;
                 self.journals().end(&journal.session, &journal.restore)?;
-                return Err(error);
+                return Err(if below_is_gone { error.with_hint(COPY_OUT) } else { error });
             }
         };
         // What came in between was half-way. If that cannot be written it has been counted once already.
@@ -305,7 +312,7 @@ impl Workspace {
         // Its journal stays open until the background has put everything on disk.
         background::after_restore(self, &record);
         notes.extend(applied.notes);
-        let mut report = report(job, plan, notes);
+        let mut report = report(job, plan, notes, below.len());
         report.restore = Some(journal.restore);
         report.safety = Some(record);
         report.failed.extend(applied.failed);
@@ -412,7 +419,7 @@ impl Workspace {
     }
 }
 
-fn report(job: &Job, plan: Plan, notes: Vec<String>) -> RestoreReport {
+fn report(job: &Job, plan: Plan, notes: Vec<String>, below: usize) -> RestoreReport {
     RestoreReport {
         restore: None,
         target: job.target.clone(),
@@ -423,6 +430,7 @@ fn report(job: &Job, plan: Plan, notes: Vec<String>) -> RestoreReport {
         conflicts: plan.conflicts,
         failed: plan.beyond,
         lost: plan.lost,
+        below,
         notes,
     }
 }

@@ -8,6 +8,7 @@
 //! - `facade.rs`: the order of all this, with the timeline. `standing.rs`: which are interrupted, and which are on disk.
 //! - `scope.rs`, `ignores.rs`: what a restore may touch. `plan.rs`: what it will do. `journal.rs`: what it says about that on disk.
 //! - `read_back.rs`: whether the safety snapshot really gives back what will be lost.
+//! - `below.rs`: what it cannot put back, since it was changed in the workspace that a branch reads in.
 //! - `apply/`: doing it. `clean.rs`: what a killed one left; `tidy.rs`: what ended ones left. `at.rs`: work relative to a directory, safe from symlinks.
 //!
 //! # Times
@@ -32,6 +33,7 @@
 pub(crate) mod at;
 
 mod apply;
+mod below;
 mod clean;
 mod facade;
 mod ignores;
@@ -117,6 +119,9 @@ pub struct RestoreReport {
     /// How many of `failed` the snapshot cannot give any more: doing it again helps none of them.
     #[serde(skip)]
     pub lost: usize,
+    /// How many paths that the workspace reads in the one it grew from were changed there, which no restore puts back; a note names them.
+    #[serde(skip)]
+    pub below: usize,
     /// Anything a person should know: HEAD differs now, say.
     pub notes: Vec<String>,
 }

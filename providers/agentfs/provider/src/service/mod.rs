@@ -360,6 +360,9 @@ impl Provider for Service {
     fn unmount(&self, place: &Place<'_>, request: &UnmountRequest, _cx: &Context<'_>) -> Result<Done> {
         let (open, shelf) = match self.need(place.store) {
             Err(error) if error.kind == ErrorKind::NotFound => return Ok(Done {}),
+            Err(_) if lock(&self.closed).is_some() => {
+                return self.unmount_in_closed(place.store, request.view.as_str());
+            }
             other => other?,
         };
         let name = request.view.as_str();

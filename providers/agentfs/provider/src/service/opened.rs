@@ -20,6 +20,10 @@ use crate::home::{self, Shelf, TREE};
 /// A name in a home.
 const LOWER: &str = "lower";
 
+/// What to do about a tree whose directory is not where it was.
+const GONE: &str = "if the directory was moved: `ah agent fs branches` where it is now; if it is gone for good: `ah agent fs rm` what \
+    `ah agent fs branches` and `ah agent fs snapshots` list of AgentFS, then repeat";
+
 /// Bytes that every disk takes long before a caller would take silence for the end.
 const LITTLE: u64 = 1 << 20;
 
@@ -109,6 +113,11 @@ impl Service {
                     ) =>
                 {
                     eprintln!("ah-agentfsd: {error}");
+                    // What it holds is there, and cannot be looked at: not what is found nowhere.
+                    let error = match error.kind {
+                        ErrorKind::NotFound => Error { kind: ErrorKind::FailedPrecondition, ..error }.with_hint(GONE),
+                        _ => error,
+                    };
                     *lock(&service.closed) = Some(error).filter(|_| service.path.join(TREE).exists());
                 }
                 Err(error) => return Err(error),
@@ -136,12 +145,7 @@ impl Service {
         let cannot = |e: &ah_agentfs::Error| {
             let error = fail(format!("cannot open the AgentFS tree of {}", lower.display()), e);
             match e {
-                ah_agentfs::Error::OtherLower => {
-                    error.with_hint(
-                        "if the directory was moved: `ah agent fs branches` where it is now; if it is gone for good: `ah agent fs rm` what \
-                         `ah agent fs branches` and `ah agent fs snapshots` list of AgentFS, then repeat",
-                    )
-                }
+                ah_agentfs::Error::OtherLower => error.with_hint(GONE),
                 _ => error,
             }
         };
@@ -303,6 +307,23 @@ impl Service {
             let at = label.at();
             let _ = make_ready(&at);
             remove_folder(&at);
+        }
+        Ok(Done {})
+    }
+
+    /// As `unmount`, where the tree is not open: what is there, if anything, is a mount whose process is gone.
+    pub(super) fn unmount_in_closed(&self, store: &Dir, name: &str) -> Result<Done> {
+        let _opening = lock(&self.opening);
+        if self.current().is_some() {
+            return Err(Error::new(ErrorKind::Busy, "its tree was opened this moment").with_hint("repeat it"));
+        }
+        let shelf = Shelf::of(store)?;
+        let is_its = |label: &PlaceLabel| shelf.as_ref().is_some_and(|shelf| shelf.key == label.shelf);
+        if let Some(label) = self.view_label(name)?.filter(is_its) {
+            let at = label.at();
+            let _ = make_ready(&at);
+            remove_folder(&at);
+            self.forget_view(name)?;
         }
         Ok(Done {})
     }

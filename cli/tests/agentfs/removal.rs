@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::support::bench::Bench;
-use crate::support::{Ran, User, is_root, skip};
+use crate::support::{self, Ran, User, is_root, skip};
 
 #[test]
 fn a_branch_of_a_branch_that_is_gone_is_everybodys_to_remove() {
@@ -297,5 +297,24 @@ fn a_removal_that_a_power_cut_ended_is_finished_by_one_gc() {
         let ran = bench.ran(&bench.0.root(), &["gc"]);
         assert!(ran.code == 0 && !ran.stdout.contains("branch"), "{ran:?}");
         assert_eq!((branch.exists(), record.exists(), bench.mounts()), (false, false, Vec::new()));
+    });
+}
+
+#[test]
+fn who_is_in_a_branch_is_told_to_leave_it_and_not_to_end_their_shell() {
+    Bench::each(|bench| {
+        let (branch, root) = (bench.branch("b"), bench.0.root());
+        let ah = support::ah().display();
+        let home = bench.0.path("state");
+        let line = |at: &Path| {
+            let (at, root, home) = (at.display(), root.display(), home.display());
+            format!("cd {at}; AH_HELPER_SOCKET= AH_HOME={home} {ah} -C {root} agent fs rm --force b 2>&1; true")
+        };
+        let said = bench.sh(&line(&branch.join("src")));
+        let hint = format!("leave the directory first: `cd {}`, then repeat it", root.display());
+        assert!(said.contains(&hint) && !said.contains("kill"), "{said}");
+        assert_eq!(bench.sh(&format!("cat {}/f", branch.display())), "one");
+        let said = bench.sh(&line(Path::new("/")));
+        assert_eq!((said.as_str(), branch.exists()), (branch.to_str().unwrap(), false));
     });
 }

@@ -20,3 +20,4 @@ mod start;
 pub use hook::{Called, HookContext};
 pub use known::LastEvent;
 pub(crate) use late::Late;
+pub(crate) use process::own_and_above;

@@ -48,17 +48,13 @@ pub(super) fn begun_since(agent: &Holder, ticks: u64) -> Vec<Holder> {
 
 /// Whether this process is that one, or below it.
 fn is_ours(pid: u32) -> bool {
-    let mut at = std::process::id();
-    for _ in 0..STEPS {
-        if at == pid {
-            return true;
-        }
-        match name_and_parent(at) {
-            Some((_, parent)) if parent > 1 => at = parent,
-            _ => return false,
-        }
-    }
-    false
+    own_and_above().take(STEPS).any(|at| at == pid)
+}
+
+/// This process, the one that started it, and so on, as far up as can be seen.
+pub(crate) fn own_and_above() -> impl Iterator<Item = u32> {
+    let above = |pid: &u32| name_and_parent(*pid).map(|(_, parent)| parent).filter(|parent| *parent > 1);
+    std::iter::successors(Some(std::process::id()), above).take(1000)
 }
 
 /// What `/proc/PID/stat` says of a process.
@@ -72,7 +68,7 @@ fn name_and_parent(pid: u32) -> Option<(String, u32)> {
 
 #[cfg(test)]
 mod tests {
-    use super::{agent_above, begun_since, name_and_parent};
+    use super::{agent_above, begun_since, name_and_parent, own_and_above};
     use crate::lock::Holder;
 
     #[test]
@@ -80,6 +76,7 @@ mod tests {
         let me = std::process::id();
         let (_, parent) = name_and_parent(me).unwrap();
         assert_eq!(parent, std::os::unix::process::parent_id());
+        assert_eq!(own_and_above().take(2).collect::<Vec<_>>(), [me, parent]);
         assert_eq!(agent_above(me), Some(Holder::me()), "a test is no shell");
         let mut shell = std::process::Command::new("sh")
             .args(["-c", "read x; true"])

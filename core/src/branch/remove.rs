@@ -8,6 +8,7 @@ use ah_plugin_api::{
 };
 use serde::Serialize;
 
+use crate::agent::own_and_above;
 use crate::attend::Standing;
 use crate::branch::held::{Whereabouts, grown_from, mounts_at};
 use crate::branch::{BranchFile, BranchRecord, BranchState, all, called, destroy_request};
@@ -42,6 +43,7 @@ impl Workspace {
         let served = self.serve(&file.record.provider)?;
         let before = (file.record.state, file.maker.clone());
         let grown = grown_from(&self.engine, &file)?;
+        self.refuse_from_within(&file)?;
         prepare(&self.engine, &file)?;
         file.record.state = BranchState::Removing;
         file.maker = Holder::me();
@@ -121,6 +123,24 @@ impl Workspace {
         .with_hint(format!(
             "wait for it to end, then repeat; or take it away from under it: `ah agent fs rm --force {name}`"
         )))
+    }
+
+    /// Refuses while the caller, or who called it, works in a branch that is to be unmounted: nobody is to end their own shell.
+    fn refuse_from_within(&self, file: &BranchFile) -> Result<()> {
+        if !file.mounted || file.standing() != Standing::There {
+            return Ok(());
+        }
+        let works_there =
+            |pid: &u32| std::fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|cwd| cwd.starts_with(&file.made_at));
+        let Some(pid) = own_and_above().find(works_there) else { return Ok(()) };
+        let message =
+            format!("this command was called from within the branch {}: process {pid} works there", file.record.name);
+        let root = text::shell(self.root.as_os_str());
+        let hint = match self.root.is_dir() {
+            true => format!("leave the directory first: `cd {root}`, then repeat it"),
+            false => "leave the directory first: `cd`, then repeat it".to_owned(),
+        };
+        Err(Error::new(ErrorKind::Busy, message).with_hint(hint))
     }
 
     /// After a removal that failed: as long as the directory is there, the branch is one that can be worked in.

@@ -122,17 +122,17 @@ impl Engine {
     /// Makes the timeline of the workspace that was at `old_path` that of the one at `path`, after a move that was not noticed.
     ///
     /// # Errors
-    /// `NotFound` if no workspace was at `old_path`; `Conflict` if `path` has a timeline of its own with snapshots on it, or the
+    /// `NotFound` if no workspace was at `old_path`; `Conflict` if that one is elsewhere by now, if `path` has a timeline of its own with snapshots on it, or the
     /// old directory is still there.
     pub fn adopt(&self, path: &Path, old_path: &Path) -> Result<Workspace> {
         let lock = self.lock_registry()?;
         let index = Index::refresh(self.home())?;
         let old_path = absolute(old_path);
         let former = index.workspaces.iter().find(|record| record.path == old_path);
-        let former = former.cloned().ok_or_else(|| {
-            Error::new(ErrorKind::NotFound, format!("no workspace was at {}", old_path.display()))
-                .with_hint("name the directory by its full path, as it was")
-        })?;
+        let Some(former) = former.cloned() else {
+            drop(lock);
+            return self.adopted_already(path, &old_path, index);
+        };
         if Identity::of_path(&former.path).is_some_and(|there| there.same(&former.identity)) {
             let message = format!("the workspace is still at {}", former.path.display());
             return Err(Error::new(ErrorKind::Conflict, message)
@@ -160,6 +160,31 @@ impl Engine {
         let workspace = self.handle(record, root.to_owned());
         // Its branches would lose what they grew from.
         if is_branch || !workspace.state()?.snapshots.is_empty() || !workspace.branches()?.is_empty() {
+    /// The workspace of `path`, if it was at `old_path` and was found again where it is now.
+    fn adopted_already(&self, path: &Path, old_path: &Path, index: Index) -> Result<Workspace> {
+        let was_there = |workspace: &Workspace| {
+            let is_from = |body: &EventBody| matches!(body, EventBody::Workspace { from, .. } if from == old_path);
+            workspace.state().is_ok_and(|state| state.events.iter().any(|event| is_from(&event.body)))
+        };
+        if let Ok(here) = self.find_or_register(path, Access::Existing)
+            && was_there(&here)
+        {
+            let message = format!("the timeline of what was at {} goes on here already", old_path.display());
+            self.notify(Notice::new(NoticeKind::WorkspaceMoved, message));
+            return Ok(here);
+        }
+        let all = index.workspaces.into_iter().map(|record| self.handle(record.clone(), record.path));
+        Err(match all.into_iter().find(was_there) {
+            Some(there) => {
+                let (old, new) = (old_path.display(), there.root().display());
+                Error::new(ErrorKind::Conflict, format!("the workspace that was at {old} was moved, and is at {new}"))
+                    .with_hint(format!("ah -C {} agent fs snapshots", text::shell(there.root().as_os_str())))
+            }
+            None => Error::new(ErrorKind::NotFound, format!("no workspace was at {}", old_path.display()))
+                .with_hint("name the directory by its full path, as it was"),
+        })
+    }
+
             let message = format!("{} has a timeline of its own", root.display());
             return Err(Error::new(ErrorKind::Conflict, message)
                 .with_hint("ah agent fs snapshots shows it; `ah agent fs rm` its snapshots first to give it up"));

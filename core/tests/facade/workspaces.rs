@@ -138,6 +138,26 @@ fn adopt_brings_a_timeline_to_a_copy() {
 }
 
 #[test]
+fn adopt_of_what_was_found_again_by_itself_is_done_already() {
+    let lab = Lab::new();
+    let first = lab.step("a", "1");
+    let (old, new, elsewhere) = (lab.path(), lab.top.join("new"), lab.top.join("elsewhere"));
+    fs::create_dir(&elsewhere).unwrap();
+    fs::rename(&old, &new).unwrap();
+    let engine = lab.engine();
+    engine.workspace(&new, Access::Existing).unwrap();
+    let _ = engine.take_notices();
+    assert_eq!(engine.adopt(&new, &old).unwrap().resolve("@").unwrap().id, first.id);
+    let notices = engine.take_notices();
+    assert!(notices.len() == 1 && notices[0].message.contains("goes on here already"), "{notices:?}");
+    // From elsewhere it is said where it is.
+    let error = engine.adopt(&elsewhere, &old).err().unwrap();
+    assert_eq!(error.kind, ErrorKind::Conflict);
+    assert!(error.message.contains(new.to_str().unwrap()), "{error:?}");
+    assert_eq!(engine.adopt(&new, &lab.top.join("never")).err().unwrap().kind, ErrorKind::NotFound);
+}
+
+#[test]
 fn adopt_gives_up_no_other_timeline_however_it_is_found() {
     let lab = Lab::new();
     let engine = lab.engine();

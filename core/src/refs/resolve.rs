@@ -104,7 +104,10 @@ impl Resolver<'_> {
             } else if total == 0 {
                 format!("{text} names nothing: there are no snapshots yet")
             } else {
-                format!("{text} names nothing: there are only {total} snapshots")
+                let passed_over = self.snapshots().filter(|snapshot| !snapshot.counts()).count();
+                let others = self.snapshots().count() - total - passed_over;
+                let beside = [(passed_over, "that a restore or a branch took for itself"), (others, "of other sessions")];
+                format!("{text} names nothing: {}", only(total, "snapshot", &beside))
             })
         })
     }
@@ -128,7 +131,10 @@ impl Resolver<'_> {
                 (0, _) => not_found(format!(
                     "{text} names nothing: all prompts were rewound; name one by the id that `ah timeline` shows"
                 )),
-                (count, _) => not_found(format!("{text} names nothing: there are only {count} prompts")),
+                (count, all) => {
+                    let rewound = [(all - count, "rewound")];
+                    not_found(format!("{text} names nothing: {}", only(count, "prompt", &rewound)))
+                }
             }
         })
     }
@@ -244,6 +250,15 @@ impl Resolver<'_> {
 enum Named<'a> {
     Snapshot(&'a SnapshotRecord),
     Moment(&'a Moment),
+}
+
+/// How many there are, and how many beside that do not count.
+fn only(count: usize, what: &str, beside: &[(usize, &str)]) -> String {
+    let (are, many) = if count == 1 { ("is", "") } else { ("are", "s") };
+    let beside: Vec<String> =
+        beside.iter().filter(|(count, _)| *count > 0).map(|(count, which)| format!("{count} {which}")).collect();
+    let beside = if beside.is_empty() { String::new() } else { format!(", beside {}", beside.join(" and ")) };
+    format!("there {are} only {count} {what}{many}{beside}")
 }
 
 fn not_found(message: String) -> Error {
@@ -455,6 +470,32 @@ mod tests {
         for text in ["kkkk", "k", "pppp", "@{x}", ""] {
             assert_eq!(ask(text, None, None), Err(ErrorKind::InvalidArgument), "{text}");
         }
+    }
+
+    #[test]
+    fn what_there_is_too_little_of_is_counted_as_it_is_passed_over() {
+        let said = |text: &str, only: Option<&str>, own: Option<&str>| {
+            let state = state();
+            let (only, own) = (only.map(|s| SessionName::new(s).unwrap()), own.map(|s| SessionName::new(s).unwrap()));
+            let (only, own) = (only.as_ref(), own.as_ref());
+            let resolver = Resolver { state: &state, only, own, began: None, now: at(40), local: |_| None };
+            resolver.resolve(text).unwrap_err().message
+        };
+        let (three, one) = ("there are only 3 snapshots", "there is only 1 snapshot");
+        let taken = "2 that a restore or a branch took for itself";
+        for (text, only, own, there) in [
+            ("@{3}", None, None, format!("{three}, beside {taken}")),
+            ("@{1}", None, Some("agent"), format!("{one}, beside {taken} and 2 of other sessions")),
+            ("@{1}", Some("agent"), None, one.to_owned()),
+            ("@prompt{3}", None, None, "there are only 2 prompts".to_owned()),
+        ] {
+            assert_eq!(said(text, only, own), format!("{text} names nothing: {there}"));
+        }
+        let mut state = state();
+        state.rewound.insert(SnapshotId::new("ppppzzzzzzzz").unwrap());
+        let resolver = Resolver { state: &state, only: None, own: None, began: None, now: at(40), local: |_| None };
+        let said = resolver.resolve("@prompt{2}").unwrap_err().message;
+        assert!(said.ends_with("there is only 1 prompt, beside 1 rewound"), "{said}");
     }
 
     #[test]

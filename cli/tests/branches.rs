@@ -243,3 +243,39 @@ fn one_that_cannot_be_made_leaves_no_row_on_the_timeline() {
     assert_eq!(world.run(["timeline"]).stdout.lines().count(), 3);
     assert_eq!(world.run(["timeline", "-n", "2"]).stdout.lines().count(), 3);
 }
+
+#[test]
+fn where_the_workspace_was_deleted_hints_can_be_typed() {
+    let world = World::on_git();
+    world.write("f", "one");
+    world.fs(["snapshot"]);
+    world.fs(["branch", "@", "--name", "it's"]);
+    fs::remove_dir_all(world.root()).unwrap();
+    let root = world.root();
+    let run = |words: &[&str]| {
+        let mut command = world.command(["-C", root.to_str().unwrap(), "agent", "fs"].iter().chain(words));
+        support::Ran::of(command.current_dir("/"))
+    };
+    let shell = |line: &str| {
+        let mut command = Command::new("sh");
+        command.args(["-c", &line.replacen("ah ", &format!("{} ", support::ah().display()), 1)]).current_dir("/");
+        command.env("AH_HOME", world.path("state")).env("AH_HELPER_SOCKET", "").env("HOME", world.path("home"));
+        support::Ran::of(&mut command)
+    };
+    for words in [&["branch"][..], &["exec", "--", "true"], &["snapshot"], &["restore", "@"], &["diff"]] {
+        let ran = run(words);
+        assert!(ran.code == 3 && ran.stderr.contains("error: there is nothing at"), "{words:?}: {ran:?}");
+        let hint = ran.stderr.lines().find_map(|line| line.strip_prefix("hint: ")).unwrap();
+        let typed: Vec<&str> = hint.split('`').skip(1).step_by(2).collect();
+        assert_eq!(typed.len(), 3, "{hint}");
+        for line in typed {
+            let ran = shell(line);
+            assert!(ran.code == 0 && !ran.stdout.is_empty(), "{line}: {ran:?}");
+        }
+    }
+    let ran = run(&["exec", "it's", "--", "true"]);
+    let hint = ran.stderr.lines().find_map(|line| line.strip_prefix("hint: ")).unwrap();
+    let typed: Vec<&str> = hint.split("; or work in the branch itself: ").collect();
+    assert!(ran.code == 4 && typed.len() == 2 && typed[1].contains("it'\\''s"), "{ran:?}");
+    assert!(shell(typed[1]).code == 0 && shell(typed[0]).code == 0 && root.is_dir(), "{hint}");
+}

@@ -51,6 +51,12 @@ impl Engine {
             Err(error) if error.kind == ErrorKind::NotFound && access == Access::Existing => {
                 return self.deleted(path)?.ok_or(error);
             }
+            Err(error) if error.kind == ErrorKind::NotFound => {
+                return Err(match self.record_of_deleted(path)? {
+                    Some(record) => no_more(&record.path),
+                    None => error,
+                });
+            }
             found => found?,
         };
         if let Found::Same(record) | Found::Elsewhere(record) = found {
@@ -350,6 +356,13 @@ fn absolute(path: &Path) -> PathBuf {
     let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     for ancestor in path.ancestors() {
         if let (Ok(there), Ok(rest)) = (std::fs::canonicalize(ancestor), path.strip_prefix(ancestor)) {
+/// What is to be said where a workspace's directory is needed, and was deleted.
+pub(crate) fn no_more(root: &Path) -> Error {
+    Error::new(ErrorKind::NotFound, format!("there is nothing at {} any more", root.display())).with_hint(
+        "`ah agent fs snapshots` and `ah agent fs branches` list what is kept of it; `ah agent fs branch @` makes a copy of its latest snapshot",
+    )
+}
+
             return if rest.as_os_str().is_empty() { there } else { there.join(rest) };
         }
     }

@@ -16,6 +16,7 @@ use crate::ids::{SessionName, WorkspaceId};
 use crate::lock::Lock;
 use crate::moments::Point;
 use crate::notice::{Notice, NoticeKind};
+use crate::open::no_more;
 use crate::record::SnapshotRecord;
 use crate::refs::Resolver;
 use crate::registry::{Identity, WorkspaceRecord};
@@ -180,7 +181,10 @@ impl Workspace {
         {
             return Ok(dir);
         }
-        let dir = Dir::open(&self.root)?;
+        let dir = Dir::open(&self.root).map_err(|error| match error.kind {
+            ErrorKind::NotFound => no_more(&self.root),
+            _ => error,
+        })?;
         if is_it(&dir)? {
             return Ok(dir);
         }

@@ -17,6 +17,7 @@ use std::process::Command;
 use ah_plugin_api::{Dir, Error, ErrorKind, Result};
 
 use crate::branch::BranchRecord;
+use crate::text;
 use crate::workspace::Workspace;
 
 /// What is to be run, and how.
@@ -87,7 +88,11 @@ fn enter(branch: &Path, workspace: &Path, cwd: Option<&Path>) -> Result<PathBuf>
     let under = Dir::open(workspace).map_err(|e| match e.kind {
         ErrorKind::NotFound => {
             Error::new(ErrorKind::FailedPrecondition, format!("there is nothing at {} any more", workspace.display()))
-                .with_hint(format!("mkdir -p {}; or work in the branch itself: cd {shown}", workspace.display()))
+                .with_hint(format!(
+                    "mkdir -p {}; or work in the branch itself: cd {}",
+                    text::shell(workspace.as_os_str()),
+                    text::shell(branch.as_os_str())
+                ))
         }
         _ => e,
     })?;

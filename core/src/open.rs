@@ -160,12 +160,6 @@ impl Engine {
         self.moved(record, &former.path, root, WorkspaceChange::Adopted)
     }
 
-    /// Puts away a workspace that another one's timeline is to take the place of, if it has nothing to lose.
-    fn give_up(&self, record: WorkspaceRecord, root: &Path) -> Result<()> {
-        let (id, is_branch) = (record.id.clone(), record.branch.is_some());
-        let workspace = self.handle(record, root.to_owned());
-        // Its branches would lose what they grew from.
-        if is_branch || !workspace.state()?.snapshots.is_empty() || !workspace.branches()?.is_empty() {
     /// The workspace of `path`, if it was at `old_path` and was found again where it is now.
     fn adopted_already(&self, path: &Path, old_path: &Path, index: Index) -> Result<Workspace> {
         let was_there = |workspace: &Workspace| {
@@ -191,6 +185,12 @@ impl Engine {
         })
     }
 
+    /// Puts away a workspace that another one's timeline is to take the place of, if it has nothing to lose.
+    fn give_up(&self, record: WorkspaceRecord, root: &Path) -> Result<()> {
+        let (id, is_branch) = (record.id.clone(), record.branch.is_some());
+        let workspace = self.handle(record, root.to_owned());
+        // Its branches would lose what they grew from.
+        if is_branch || !workspace.state()?.snapshots.is_empty() || !workspace.branches()?.is_empty() {
             let message = format!("{} has a timeline of its own", root.display());
             return Err(Error::new(ErrorKind::Conflict, message)
                 .with_hint("ah agent fs snapshots shows it; `ah agent fs rm` its snapshots first to give it up"));
@@ -226,11 +226,16 @@ impl Engine {
             first => first,
         };
         let cannot = |e: std::io::Error| {
-            let hint = match e.kind() {
-                std::io::ErrorKind::TimedOut => "a process serves it, or its disk is very busy: repeat it",
-                _ => "name an existing directory with `-C DIR`",
-            };
-            fsio::failed("find", path, &e).with_hint(hint)
+            let failed = fsio::failed("find", path, &e);
+            if e.kind() != std::io::ErrorKind::TimedOut {
+                return failed.with_hint("name an existing directory with `-C DIR`");
+            }
+            match branch::served_mount(path) {
+                Some(mount) => failed
+                    .context(format!("what is mounted at {} does not answer", mount.display()))
+                    .with_hint("wait for who serves it, or let that go on, then repeat it"),
+                None => failed.with_hint("its disk is very busy: repeat it"),
+            }
         };
         let (canonical, is_dir) = found.map_err(cannot)?;
         let dir = if is_dir { canonical } else { canonical.parent().unwrap_or(Path::new("/")).to_owned() };
@@ -351,11 +356,6 @@ impl Engine {
     }
 }
 
-/// The path made absolute and without symlinks as far as it still exists: its last part may be gone.
-fn absolute(path: &Path) -> PathBuf {
-    let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-    for ancestor in path.ancestors() {
-        if let (Ok(there), Ok(rest)) = (std::fs::canonicalize(ancestor), path.strip_prefix(ancestor)) {
 /// What is to be said where a workspace's directory is needed, and was deleted.
 pub(crate) fn no_more(root: &Path) -> Error {
     Error::new(ErrorKind::NotFound, format!("there is nothing at {} any more", root.display())).with_hint(
@@ -363,6 +363,11 @@ pub(crate) fn no_more(root: &Path) -> Error {
     )
 }
 
+/// The path made absolute and without symlinks as far as it still exists: its last part may be gone.
+fn absolute(path: &Path) -> PathBuf {
+    let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    for ancestor in path.ancestors() {
+        if let (Ok(there), Ok(rest)) = (std::fs::canonicalize(ancestor), path.strip_prefix(ancestor)) {
             return if rest.as_os_str().is_empty() { there } else { there.join(rest) };
         }
     }

@@ -363,6 +363,12 @@ fn a_service_that_is_stopped_holds_nobody_up_for_long() {
         world.give_away();
         bench.at(&other, &["snapshot"]);
         let branch = bench.branch("a&b");
+        // Of another home, which has a branch, too.
+        let foreign = |at: &Path, words: &[&str]| {
+            let mut command = world.command(["-C", at.to_str().unwrap(), "agent", "fs"].iter().chain(words));
+            support::Ran::of(command.env("AH_HOME", world.path("state-of-another")).current_dir("/"))
+        };
+        assert_eq!(foreign(&other, &["branch", "--provider", "git"]).code, 0);
         let [service] = bench.services()[..] else { panic!("{:?}", bench.services()) };
         let signal = |signal| nix::sys::signal::kill(nix::unistd::Pid::from_raw(service), signal).unwrap();
         signal(nix::sys::signal::Signal::SIGSTOP);
@@ -383,6 +389,10 @@ fn a_service_that_is_stopped_holds_nobody_up_for_long() {
         }
         let ran = bench.ran(&world.root(), &["branches"]);
         assert!(ran.code == 0 && ran.stderr.contains(&told), "{ran:?}");
+        // Who only comes by it learns which mount it is.
+        let ran = foreign(&branch, &["status"]);
+        let which = format!("what is mounted at {} does not answer", branch.display());
+        assert!(ran.code != 0 && ran.stderr.contains(&which), "{ran:?}");
         assert!(began.elapsed() < Duration::from_secs(60), "{:?}", began.elapsed());
         signal(nix::sys::signal::Signal::SIGCONT);
         bench.sh(&format!("echo mine > '{}/f'", branch.display()));

@@ -220,22 +220,27 @@ pub(crate) fn mounts_at(dir: &std::path::Path) -> (usize, Option<PathBuf>) {
 
 /// Whether a path lies, by its name, on a filesystem that a process or another machine serves, which may never answer.
 pub(crate) fn is_served(path: &std::path::Path) -> bool {
-    is_served_by(&std::fs::read("/proc/self/mountinfo").unwrap_or_default(), path)
+    served_mount(path).is_some()
 }
 
-/// As [`is_served`], by the table: the mount point is the fifth word, the kind is behind a dash (`… - fuse.agentfs source options`); see
+/// Where what is mounted that serves a path so; none if nothing does.
+pub(crate) fn served_mount(path: &std::path::Path) -> Option<PathBuf> {
+    served_by(&std::fs::read("/proc/self/mountinfo").unwrap_or_default(), path)
+}
+
+/// As [`served_mount`], by the table: the mount point is the fifth word, the kind is behind a dash (`… - fuse.agentfs source options`); see
 /// `proc_pid_mountinfo(5)`. Of several at one point the last is on top.
-fn is_served_by(table: &[u8], path: &std::path::Path) -> bool {
+fn served_by(table: &[u8], path: &std::path::Path) -> Option<PathBuf> {
     use std::os::unix::ffi::OsStringExt;
     const SERVED: [&[u8]; 9] = [b"fuse", b"nfs", b"cifs", b"smb", b"9p", b"ceph", b"afs", b"autofs", b"virtiofs"];
     let mounts = table.split(|&b| b == b'\n').filter_map(|line| {
         let mut words = line.split(|&b| b == b' ');
         let point = PathBuf::from(std::ffi::OsString::from_vec(unescaped(words.nth(4)?)));
         let kind = words.skip_while(|word| *word != b"-").nth(1)?;
-        path.starts_with(&point).then(|| (point.components().count(), kind))
+        path.starts_with(&point).then_some((point, kind))
     });
-    let kind = mounts.max_by_key(|(depth, _)| *depth).map(|(_, kind)| kind);
-    kind.is_some_and(|kind| kind != b"fusectl" && SERVED.iter().any(|served| kind.starts_with(served)))
+    let (point, kind) = mounts.max_by_key(|(point, _)| point.components().count())?;
+    (kind != b"fusectl" && SERVED.iter().any(|served| kind.starts_with(served))).then_some(point)
 }
 
 /// The kernel writes space, tab, newline and backslash as three octal digits.
@@ -265,16 +270,16 @@ mod tests {
             40 27 0:40 / /b\\040b rw,nosuid - fuse.agentfs agentfs:/h rw\n41 40 0:41 / /b\\040b/t rw - tmpfs none rw\n\
             42 27 0:42 / /n rw - nfs4 host:/ rw\n43 42 254:0 / /n rw - ext4 /dev/vdb rw\n44 27 0:44 / /s rw - nfs4 host:/ rw\n";
         for (path, served) in [
-            ("/", false),
-            ("/bb", false),
-            ("/c/1", false),
-            ("/b b", true),
-            ("/b b/f", true),
-            ("/b b/t/f", false),
-            ("/n/f", false),
-            ("/s/f", true),
+            ("/", None),
+            ("/bb", None),
+            ("/c/1", None),
+            ("/b b", Some("/b b")),
+            ("/b b/f", Some("/b b")),
+            ("/b b/t/f", None),
+            ("/n/f", None),
+            ("/s/f", Some("/s")),
         ] {
-            assert_eq!(super::is_served_by(table, path.as_ref()), served, "{path}");
+            assert_eq!(super::served_by(table, path.as_ref()), served.map(Into::into), "{path}");
         }
     }
 

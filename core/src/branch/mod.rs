@@ -36,7 +36,7 @@ use crate::timeline::EventBody;
 use crate::workspace::{Served, Workspace};
 
 use find::called;
-pub(crate) use held::{is_served, mounts_at};
+pub(crate) use held::{is_served, mounts_at, served_mount};
 pub(crate) use record::{BranchFile, all};
 pub use record::{BranchRecord, BranchState};
 pub use remove::BranchRemoved;

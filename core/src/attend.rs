@@ -225,7 +225,7 @@ fn asked(path: &Path) -> Option<rustix::io::Result<()>> {
         return None;
     }
     // A disk answers in the end, however busy it is; where a path leads by links is not known here.
-    let patience = if branch::is_served(path) { PATIENCE } else { PATIENCE * 15 };
+    let patience = if branch::served_mount(path).is_some() { PATIENCE } else { PATIENCE * 15 };
     let patience = if SILENT.load(Ordering::Relaxed) { patience / 20 } else { patience };
     let said = told.recv_timeout(patience).ok();
     SILENT.fetch_or(said.is_none(), Ordering::Relaxed);

@@ -110,8 +110,7 @@ impl Workspace {
     pub fn grown_from(&self) -> Result<Option<(Self, SnapshotRecord)>> {
         let Some(id) = &self.record.branch else { return Ok(None) };
         let gone = |what: String| Error::new(ErrorKind::NotFound, what).with_hint("ah agent fs diff @");
-        let branch =
-            branch::all(self.engine.home())?.into_iter().map(|file| file.record).find(|branch| branch.id == *id);
+        let branch = branch::of_workspace(self.engine.home(), Some(id))?;
         let branch = branch.ok_or_else(|| gone(format!("nothing is on record of the branch {id}")))?;
         let origin = self.engine.workspace_by_id(&branch.origin)?;
         let snapshot = origin.as_ref().map(Self::state).transpose()?;

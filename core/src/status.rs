@@ -180,10 +180,7 @@ impl Status {
         let state = workspace.state()?;
         self.workspace = Some(workspace.id().clone());
         self.first_commit.clone_from(&workspace.record.first_commit);
-        if let Some(id) = &workspace.record.branch {
-            let all = branch::all(workspace.engine.home())?.into_iter();
-            self.branch = all.map(|file| file.record).find(|branch| branch.id == *id);
-        }
+        self.branch = branch::of_workspace(workspace.engine.home(), workspace.record.branch.as_ref())?;
         self.sessions = session::list(&workspace.folder())?;
         self.snapshots = state.snapshots.len() as u64;
         self.latest = state.snapshots.iter().rev().find(|snapshot| snapshot.counts()).cloned();

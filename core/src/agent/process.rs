@@ -4,6 +4,8 @@ use std::path::Path;
 
 use crate::lock::Holder;
 
+/// More ancestors than any process has: an end to each walk upwards, also where `/proc` changes meanwhile.
+const ANCESTORS: usize = 1000;
 /// Between a hook and its agent stand shells and the like, never more than a few.
 const STEPS: usize = 8;
 const BETWEEN: &[&str] = &["sh", "bash", "dash", "zsh", "fish", "ksh", "busybox", "env", "timeout", "nice", "ah"];
@@ -54,7 +56,7 @@ fn is_ours(pid: u32) -> bool {
 /// This process, the one that started it, and so on, as far up as can be seen.
 pub(crate) fn own_and_above() -> impl Iterator<Item = u32> {
     let above = |pid: &u32| name_and_parent(*pid).map(|(_, parent)| parent).filter(|parent| *parent > 1);
-    std::iter::successors(Some(std::process::id()), above).take(1000)
+    std::iter::successors(Some(std::process::id()), above).take(ANCESTORS)
 }
 
 /// What `/proc/PID/stat` says of a process.

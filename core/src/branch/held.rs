@@ -218,12 +218,7 @@ pub(crate) fn mounts_at(dir: &std::path::Path) -> (usize, Option<PathBuf>) {
     (there.len(), below.into_iter().min())
 }
 
-/// Whether a path lies, by its name, on a filesystem that a process or another machine serves, which may never answer.
-pub(crate) fn is_served(path: &std::path::Path) -> bool {
-    served_mount(path).is_some()
-}
-
-/// Where what is mounted that serves a path so; none if nothing does.
+/// Where what is mounted on which a path lies by its name, if a process or another machine serves that, which may never answer; none if nothing does.
 pub(crate) fn served_mount(path: &std::path::Path) -> Option<PathBuf> {
     served_by(&std::fs::read("/proc/self/mountinfo").unwrap_or_default(), path)
 }

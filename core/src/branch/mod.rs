@@ -36,8 +36,8 @@ use crate::timeline::EventBody;
 use crate::workspace::{Served, Workspace};
 
 use find::called;
-pub(crate) use held::{is_served, mounts_at, served_mount};
-pub(crate) use record::{BranchFile, all};
+pub(crate) use held::{mounts_at, served_mount};
+pub(crate) use record::{BranchFile, all, of_workspace};
 pub use record::{BranchRecord, BranchState};
 pub use remove::BranchRemoved;
 pub(crate) use remove::{empty_stores, finish, prepare, refuse_held_by_store, refuse_held_unless_captured};

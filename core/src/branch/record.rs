@@ -118,6 +118,12 @@ impl BranchFile {
     }
 }
 
+/// The branch that a workspace is, as `id` says; none if it is none, or nothing is on record of it.
+pub(crate) fn of_workspace(home: &Home, id: Option<&BranchId>) -> Result<Option<BranchRecord>> {
+    let Some(id) = id else { return Ok(None) };
+    Ok(all(home)?.into_iter().map(|file| file.record).find(|branch| branch.id == *id))
+}
+
 /// All branches of all workspaces, oldest first, each where it is now. A file that cannot be read is passed over here; `gc` reports it.
 pub(crate) fn all(home: &Home) -> Result<Vec<BranchFile>> {
     let folder = home.join("branches");

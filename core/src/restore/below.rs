@@ -32,9 +32,8 @@ impl Workspace {
 
     /// Whether the workspace that this one grew from is not where it was.
     pub(super) fn below_is_gone(&self) -> bool {
-        let branches = branch::all(self.engine.home()).unwrap_or_default();
-        let own = branches.into_iter().find(|file| Some(&file.record.id) == self.record.branch.as_ref());
-        let origin = own.and_then(|file| self.engine.workspace_by_id(&file.record.origin).ok().flatten());
+        let own = branch::of_workspace(self.engine.home(), self.record.branch.as_ref()).ok().flatten();
+        let origin = own.and_then(|branch| self.engine.workspace_by_id(&branch.origin).ok().flatten());
         origin.is_some_and(|origin| origin.open_dir().is_err())
     }
 }

@@ -10,20 +10,22 @@
 use std::collections::HashSet;
 use std::ffi::CString;
 use std::io::{BufRead, BufReader, Seek as _};
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 
 use ah_plugin_api::{
     Changes, Context, DiffMethod, DiffRequest, Dir, Error, ErrorKind, Place, Reference, RelPath, Result, Side as Asked,
 };
-use ah_provider_directory::{Comparison, Mounts, Side, failed};
-use rustix::fs::{MemfdFlags, Mode, OFlags, Statx, StatxAttributes};
+use ah_provider_directory::{Comparison, Mounts, Side, failed, open_beneath};
+use rustix::fs::{FileType, MemfdFlags, Mode, OFlags, Statx, StatxAttributes};
 
 use crate::failure::of_library;
 use crate::find::{self, Found};
+use crate::locate::{self, Mounted};
 use crate::record::Record;
 use crate::store::Store;
 use crate::sys::{Number, Zfs};
-use crate::{locate, view};
+use crate::view;
 
 /// Answers [`ah_plugin_api::Provider::diff`].
 pub(crate) fn diff(place: &Place<'_>, request: &DiffRequest, cx: &Context<'_>) -> Result<Changes> {
@@ -61,6 +63,8 @@ fn unknown(why: &str) -> Error {
 struct Taken {
     side: Side,
     dataset: String,
+    /// The dataset's root, as it is in this side.
+    root: OwnedFd,
     /// From the dataset's root to the workspace.
     rel: RelPath,
     /// Its full name; none: the workspace.
@@ -78,8 +82,9 @@ impl Taken {
         })?;
         let omitted = found.record.snapshot.omitted.iter().map(|omission| omission.path.clone());
         let side = Side::new(view::directory(&found)?.0, |_| false).hiding(omitted);
+        let root = view::root(&found)?;
         let Found { dataset, full, record } = found;
-        Ok(Self { side, dataset, rel: record.rel, snapshot: Some(full), made_in })
+        Ok(Self { side, dataset, root, rel: record.rel, snapshot: Some(full), made_in })
     }
 
     fn workspace(workspace: &Dir) -> Result<Self> {
@@ -91,7 +96,17 @@ impl Taken {
         rustix::fs::syncfs(&top).map_err(fail)?;
         let elsewhere = |stat: &Statx| stat.stx_attributes.contains(StatxAttributes::MOUNT_ROOT);
         let side = Side::new(top, elsewhere).hiding(located.omitted.into_iter().map(|omission| omission.path));
-        Ok(Self { side, dataset: located.mounted.dataset, rel: located.rel, snapshot: None, made_in: u64::MAX })
+        let Mounted { dataset, root, .. } = located.mounted;
+        Ok(Self { side, dataset, root, rel: located.rel, snapshot: None, made_in: u64::MAX })
+    }
+
+    /// Whether what is at a path of the dataset has that name alone; not if it is not to be found. A name that it had before counts no
+    /// more: the directory that it was in was written when it went.
+    fn has_no_other_name(&self, path: &RelPath) -> bool {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        open_beneath(self.root.as_fd(), path.as_bytes(), flags)
+            .and_then(rustix::fs::fstat)
+            .is_ok_and(|found| FileType::from_raw_mode(found.st_mode).is_dir() || found.st_nlink == 1)
     }
 }
 
@@ -127,7 +142,8 @@ impl Written {
                 return match error.kind {
                     // Delegated by the permission `diff`; without it, and on what libzfs does not like, core walks.
                     ErrorKind::PermissionDenied | ErrorKind::FailedPrecondition | ErrorKind::Unavailable => {
-                        Err(unknown(&error.to_string()))
+                        let why = error.causes.first().map_or(String::new(), |cause| format!(": {cause}"));
+                        Err(unknown(&format!("{error}{why}")))
                     }
                     _ => Err(error),
                 };
@@ -142,13 +158,21 @@ impl Written {
         let points: Vec<&[u8]> = mounts.iter().filter(is_its).map(|mount| mount.point.as_os_str().as_bytes()).collect();
         let mut written = Self::default();
         for line in BufReader::new(text).split(b'\n') {
-            written.add(&line.map_err(fail)?, &points, rel)?;
+            written.add(&line.map_err(fail)?, &points, rel, |path| newer.has_no_other_name(path))?;
         }
         Ok(written)
     }
 
     /// Takes in a line of libzfs.
-    fn add(&mut self, line: &[u8], points: &[&[u8]], workspace: &RelPath) -> Result<()> {
+    ///
+    /// Of several names libzfs tells one, so what has its only one outside of the workspace has to be known: by `alone`.
+    fn add(
+        &mut self,
+        line: &[u8],
+        points: &[&[u8]],
+        workspace: &RelPath,
+        alone: impl Fn(&RelPath) -> bool,
+    ) -> Result<()> {
         let odd = || unknown(&format!("libzfs says {:?}", String::from_utf8_lossy(line)));
         let mut fields = line.split(|&byte| byte == b'\t');
         let whole = match fields.next() {
@@ -177,9 +201,8 @@ impl Written {
                 self.insert(RelPath::new(rest.strip_prefix(b"/").unwrap_or(rest))?, whole);
             } else if whole && workspace.starts_with(&in_dataset) {
                 return Err(unknown("a directory above the workspace was renamed"));
-            } else if !whole && !is_directory(&path) {
-                // Of several names libzfs tells one, and another may be in the workspace.
-                return Err(unknown("a file outside of the workspace was written"));
+            } else if !whole && !alone(&in_dataset) {
+                return Err(unknown("a file outside of the workspace was written that may have a name in it, too"));
             }
         }
         Ok(())
@@ -232,11 +255,6 @@ impl Written {
     }
 }
 
-fn is_directory(path: &[u8]) -> bool {
-    let path = std::path::Path::new(std::ffi::OsStr::from_bytes(path));
-    std::fs::symlink_metadata(path).is_ok_and(|found| found.is_dir())
-}
-
 /// A path without libzfs's escapes; none if they are none.
 fn plain(field: &[u8]) -> Option<Vec<u8>> {
     let mut path = Vec::with_capacity(field.len());
@@ -277,7 +295,7 @@ mod tests {
         let points: [&[u8]; 2] = [b"/tank", b"/tank/w"];
         for line in ["M\t/tank/w/p/dir", "R\t/tank/w/p/old\t/tank/w/p/new", "M\t/tank/w/p/f\t(+1)", "+\t/tank/w/else/x"]
         {
-            written.add(line.as_bytes(), &points, &path("p")).unwrap();
+            written.add(line.as_bytes(), &points, &path("p"), |_| false).unwrap();
         }
         for touched in ["", "dir", "dir/name", "old", "old/a/b", "new/a/b", "f"] {
             assert!(written.touches(&path(touched)), "{touched}");
@@ -285,6 +303,13 @@ mod tests {
         for untouched in ["other", "dir/name/below", "else/x", "else"] {
             assert!(!written.touches(&path(untouched)), "{untouched}");
         }
+    }
+
+    #[test]
+    fn what_has_its_only_name_elsewhere_touches_nothing() {
+        let mut written = Written::default();
+        written.add(b"M\t/tank/w/else/x", &[b"/tank/w"], &path("p"), |at| *at == path("else/x")).unwrap();
+        assert!(written.is_empty(), "{written:?}");
     }
 
     #[test]
@@ -298,12 +323,14 @@ mod tests {
             "M\t/tank/w/\\9",
             "R\t/tank/w/a\t/tank/w/p",
             "-\t/tank/w/p",
+            "M\t/tank/w/else",
         ] {
-            let error = Written::default().add(line.as_bytes(), &points, &path("p/q")).unwrap_err();
+            let alone = |at: &RelPath| *at != path("else");
+            let error = Written::default().add(line.as_bytes(), &points, &path("p/q"), alone).unwrap_err();
             assert_eq!(error.kind, ErrorKind::Unsupported, "{line}");
         }
         let mut written = Written::default();
-        written.add(b"M\t/tank/w(on_delete_queue)", &points, &path("")).unwrap();
+        written.add(b"M\t/tank/w(on_delete_queue)", &points, &path(""), |_| false).unwrap();
         assert!(!written.touches(&path("")), "what has no name any more touches nothing");
     }
 }

@@ -41,7 +41,9 @@ pub(crate) fn diff(place: &Place<'_>, request: &DiffRequest, cx: &Context<'_>) -
     // What was written is the same in both directions; libzfs tells it from the older side on.
     let (older, newer) = if from.made_in <= to.made_in { (&from, &to) } else { (&to, &from) };
     let written = match &older.snapshot {
-        Some(snapshot) => Written::between(&older.dataset, snapshot, newer, &older.rel)?,
+        // Snapshots are made when all else of a transaction group is on the disk.
+        Some(_) if older.made_in == newer.made_in => Written::default(),
+        Some(snapshot) => Written::between(older, snapshot, newer)?,
         None => return Err(unknown("both sides are the workspace")),
     };
     if written.has_several_names(&[&from.side, &to.side])? {
@@ -100,8 +102,7 @@ impl Taken {
         Ok(Self { side, dataset, root, rel: located.rel, snapshot: None, made_in: u64::MAX })
     }
 
-    /// Whether what is at a path of the dataset has that name alone; not if it is not to be found. A name that it had before counts no
-    /// more: the directory that it was in was written when it went.
+    /// Whether what is at a path of the dataset has that name alone; not if it is not to be found.
     fn has_no_other_name(&self, path: &RelPath) -> bool {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         open_beneath(self.root.as_fd(), path.as_bytes(), flags)
@@ -127,7 +128,8 @@ impl Written {
         self.at.is_empty() && self.above.is_empty() && self.whole.is_empty()
     }
 
-    fn between(dataset: &str, older: &CString, newer: &Taken, rel: &RelPath) -> Result<Self> {
+    fn between(older: &Taken, snapshot: &CString, newer: &Taken) -> Result<Self> {
+        let dataset = older.dataset.as_str();
         let mut text = std::fs::File::from(
             rustix::fs::memfd_create("ah-zfs-diff", MemfdFlags::CLOEXEC)
                 .map_err(|errno| failed("cannot get memory", errno))?,
@@ -137,7 +139,7 @@ impl Written {
             let fail = |error| of_library(format!("cannot ask what was written in {dataset}"), &error);
             let opened = find::open_dataset(&zfs, dataset).map_err(fail)?;
             let opened = opened.ok_or_else(|| unknown("the dataset was renamed"))?;
-            if let Err(error) = opened.show_differences(older, newer.snapshot.as_deref(), &text) {
+            if let Err(error) = opened.show_differences(snapshot, newer.snapshot.as_deref(), &text) {
                 let error = fail(error);
                 return match error.kind {
                     // Delegated by the permission `diff`; without it, and on what libzfs does not like, core walks.
@@ -158,14 +160,15 @@ impl Written {
         let points: Vec<&[u8]> = mounts.iter().filter(is_its).map(|mount| mount.point.as_os_str().as_bytes()).collect();
         let mut written = Self::default();
         for line in BufReader::new(text).split(b'\n') {
-            written.add(&line.map_err(fail)?, &points, rel, |path| newer.has_no_other_name(path))?;
+            written.add(&line.map_err(fail)?, &points, &older.rel, |path| older.has_no_other_name(path))?;
         }
         Ok(written)
     }
 
     /// Takes in a line of libzfs.
     ///
-    /// Of several names libzfs tells one, so what has its only one outside of the workspace has to be known: by `alone`.
+    /// Of several names libzfs tells one, so what had its only one outside of the workspace has to be known: by `alone`, of the older
+    /// side. One that it has been given since is in a directory that was written.
     fn add(
         &mut self,
         line: &[u8],
@@ -202,7 +205,8 @@ impl Written {
             } else if whole && workspace.starts_with(&in_dataset) {
                 return Err(unknown("a directory above the workspace was renamed"));
             } else if !whole && !alone(&in_dataset) {
-                return Err(unknown("a file outside of the workspace was written that may have a name in it, too"));
+                let why = "was written, is outside of the workspace, and may have a name in it, too";
+                return Err(unknown(&format!("{in_dataset} {why}")));
             }
         }
         Ok(())

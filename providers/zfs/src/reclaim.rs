@@ -12,7 +12,7 @@ use crate::find;
 use crate::names::{Named, read_snapshot};
 use crate::remove;
 use crate::store::{Identity, Lock, Store};
-use crate::sys::{Core, Number, Zfs};
+use crate::sys::{Core, Kind, Number, Zfs};
 
 /// Answers [`ah_plugin_api::Provider::reclaim`].
 pub(crate) fn reclaim(place: &Place<'_>, request: &ReclaimRequest, cx: &Context<'_>) -> Result<Reclaimed> {
@@ -70,6 +70,7 @@ fn free_names(identity: &Identity, actions: &mut Vec<String>, cx: &Context<'_>) 
     let core = Core::get()?;
     let mut todo: Vec<(String, CString, bool)> = Vec::new();
     {
+        cx.check_cancelled()?;
         let zfs = Zfs::get()?;
         let datasets = find::datasets(&zfs, identity)?;
         if let Some(name) = datasets.lost {
@@ -78,17 +79,24 @@ fn free_names(identity: &Identity, actions: &mut Vec<String>, cx: &Context<'_>) 
         for dataset in datasets.there {
             let fail = |error| of_library(format!("cannot list the snapshots of {dataset}"), &error);
             let Some(opened) = find::open_dataset(&zfs, &dataset).map_err(fail)? else { continue };
+            let mut ours = Vec::new();
             opened
-                .snapshots(false, |snapshot| {
+                .snapshots(true, |snapshot| {
                     let name = snapshot.name();
-                    let marked = snapshot.number(Number::DeferDestroy) != 0;
                     match read_snapshot(name.to_bytes(), &identity.key) {
-                        Named::Snapshot(_) if marked => todo.push((dataset.clone(), name, true)),
-                        Named::Removed if !marked => todo.push((dataset.clone(), name, false)),
-                        Named::Snapshot(_) | Named::Removed | Named::Foreign => {}
+                        Named::Snapshot(_) => ours.push((name, true)),
+                        Named::Removed => ours.push((name, false)),
+                        Named::Foreign => {}
                     }
                 })
                 .map_err(fail)?;
+            for (name, whole) in ours {
+                cx.check_cancelled()?;
+                let Some(snapshot) = zfs.open(&name, Kind::Snapshot).map_err(fail)? else { continue };
+                if (snapshot.number(Number::DeferDestroy) != 0) == whole {
+                    todo.push((dataset.clone(), name, whole));
+                }
+            }
         }
     }
     for (dataset, name, marked) in todo {

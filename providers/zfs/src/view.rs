@@ -4,12 +4,12 @@
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
-use ah_plugin_api::{Context, Dir, Error, ErrorKind, MountRequest, Reference, RelPath, Result, View};
+use ah_plugin_api::{Context, Dir, Error, ErrorKind, MountRequest, Reference, Result, View};
 use ah_provider_directory::{Tree, refuse_if_used};
 
 use crate::failure::of_library;
 use crate::find::{self, Found};
-use crate::locate::{self, Mounted};
+use crate::locate;
 use crate::store::Store;
 use crate::sys::{Text, Zfs};
 
@@ -22,18 +22,9 @@ pub(crate) fn open(found: &Found) -> Result<(Tree, PathBuf)> {
 
 /// Opens the directory of a snapshot that is the workspace's.
 pub(crate) fn directory(found: &Found) -> Result<(OwnedFd, PathBuf)> {
-    mounted(found)?.open_snapshot(&found.full, &found.record.rel)
-}
-
-/// Opens the root of a snapshot, whatever of it is the workspace's.
-pub(crate) fn root(found: &Found) -> Result<OwnedFd> {
-    Ok(mounted(found)?.open_snapshot(&found.full, &RelPath::root())?.0)
-}
-
-fn mounted(found: &Found) -> Result<Mounted> {
-    let mounted = locate::dataset(&found.dataset)?.ok_or_else(|| not_mounted(&found.dataset))?;
+    let Some(mounted) = locate::dataset(&found.dataset)? else { return Err(not_mounted(&found.dataset)) };
     mounted.must_show_snapshots()?;
-    Ok(mounted)
+    mounted.open_snapshot(&found.full, &found.record.rel)
 }
 
 /// Why a dataset is not mounted, and what would help.

@@ -88,15 +88,6 @@ impl Side {
         }
     }
 
-    /// How many names what is at `path` has; none for directories, and if nothing is there.
-    ///
-    /// # Errors
-    /// What the operating system says.
-    pub fn names_of_file(&self, path: &RelPath) -> Result<Option<u32>> {
-        let found = self.find(path)?.map(|(_, found)| found).filter(|found| found.kind() != EntryKind::Dir);
-        Ok(found.map(|found| found.stat.stx_nlink))
-    }
-
     /// What is in the directory `name` of `parent`, which is at `path`.
     pub(super) fn list(&self, parent: &OwnedFd, name: &[u8], path: &RelPath) -> Result<Listing> {
         let fail = |errno| failed(format!("cannot list {path}"), errno);

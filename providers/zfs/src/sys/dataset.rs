@@ -3,12 +3,10 @@
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString};
-use std::fs::File;
 use std::marker::PhantomData;
-use std::os::fd::{BorrowedFd, FromRawFd as _, IntoRawFd as _, OwnedFd};
 use std::os::raw::{c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::ptr::{NonNull, null, null_mut};
+use std::ptr::{NonNull, null_mut};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::bindings::{core as raw_core, zfs as raw};
@@ -283,28 +281,6 @@ impl Dataset<'_> {
             self.session.check(status)?;
             Ok(NvList::take(self.session.core, list.cast::<raw_core::nvlist_t>()))
         }
-    }
-
-    /// Writes to `out` what was written between two of its snapshots, or since one, a line each; the form is libzfs's for programs.
-    pub(crate) fn show_differences(&self, from: &CStr, to: Option<&CStr>, out: &File) -> Result<(), LibError> {
-        // It closes what it writes to, unless it fails early.
-        let Ok(theirs) = out.try_clone() else { return Err(self.session.error()) };
-        let (number, to) = (theirs.into_raw_fd(), to.map_or(null(), CStr::as_ptr));
-        // SAFETY: an open dataset, an open descriptor that is libzfs's now, two texts of which the second may be null.
-        let status = unsafe {
-            let (handle, from) = (self.handle.as_ptr(), from.as_ptr());
-            self.session.lib.zfs_show_diffs(handle, number, from, to, raw::ZFS_DIFF_PARSEABLE.cast_signed())
-        };
-        let outcome = self.session.check(status);
-        // SAFETY: only asked about; a number that is not open is an error.
-        let (left, ours) = (rustix::fs::fstat(unsafe { BorrowedFd::borrow_raw(number) }), rustix::fs::fstat(out));
-        if let (Ok(left), Ok(ours)) = (left, ours)
-            && (left.st_dev, left.st_ino) == (ours.st_dev, ours.st_ino)
-        {
-            // SAFETY: still the clone from above, which nobody else knows of.
-            drop(unsafe { OwnedFd::from_raw_fd(number) });
-        }
-        outcome
     }
 
     /// Calls `each` for every snapshot. `names_only` is faster, and gives nothing but the name and [`Number::CreateTxg`].

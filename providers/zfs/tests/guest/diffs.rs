@@ -1,11 +1,11 @@
-//! Differences by libzfs's own knowledge, beside what is known to have been done.
+//! Differences beside what is known to have been done.
 
 use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
-use ah_plugin_api::{Changes, DiffMethod, DiffRequest, ErrorKind, Provider as _, Result, Side, Snapshot};
+use ah_plugin_api::{Changes, DiffMethod, DiffRequest, Provider as _, Result, Side, Snapshot};
 
 use crate::bench::{Bench, Pool, run};
 
@@ -31,13 +31,13 @@ fn words(changes: &Changes) -> String {
         };
         format!("{sign}{}", change.path.as_path().as_os_str().as_bytes().escape_ascii())
     };
-    assert_eq!(changes.method, DiffMethod::Native);
+    assert_eq!(changes.method, if changes.untouched { DiffMethod::Native } else { DiffMethod::Walk });
     changes.changes.iter().map(word).collect::<Vec<_>>().join(" ")
 }
 
 #[test]
 #[ignore = "needs a kernel with ZFS"]
-fn what_was_written_is_told_without_a_walk() {
+fn what_was_written_is_told() {
     let pool = Pool::new();
     pool.create("w", &[]);
     for below in ["", "deep/project"] {
@@ -83,22 +83,29 @@ fn what_was_written_is_told_without_a_walk() {
 
 #[test]
 #[ignore = "needs a kernel with ZFS"]
-fn what_libzfs_does_not_tell_is_left_to_a_walk() {
+fn what_libzfs_does_not_tell_is_told() {
     let pool = Pool::new();
     pool.create("w", &[]);
-    let bench = Bench::new(&pool, &pool.path("w"));
+    let bench = Bench::new(&pool, &pool.path("w/project"));
+    let outside = pool.path("w").join("outside");
+    fs::create_dir(&outside).unwrap();
     bench.write("a/one", "x");
-    fs::create_dir(pool.path("w").join("b")).unwrap();
-    fs::hard_link(pool.path("w").join("a/one"), pool.path("w").join("b/other")).unwrap();
+    let one = pool.path("w/project").join("a/one");
     let first = bench.take("a");
-    bench.write("a/one", "changed under both names");
-    assert_eq!(diff(&bench, &first, None).unwrap_err().kind, ErrorKind::Unsupported);
-    fs::remove_file(pool.path("w").join("b/other")).unwrap();
+    // Written under a name outside that was renamed: libzfs tells of that name alone.
+    fs::hard_link(&one, outside.join("old")).unwrap();
+    fs::rename(outside.join("old"), outside.join("new")).unwrap();
+    fs::write(outside.join("new"), "y").unwrap();
     let second = bench.take("b");
-    assert_eq!(diff(&bench, &first, Some(&second)).unwrap_err().kind, ErrorKind::Unsupported);
-    // A new second name alone is a change of the directory that it is in.
-    fs::hard_link(pool.path("w").join("a/one"), pool.path("w").join("b/third")).unwrap();
-    assert_eq!(diff(&bench, &second, None).unwrap_err().kind, ErrorKind::Unsupported);
+    assert_eq!(words(&diff(&bench, &first, Some(&second)).unwrap()), "~a/one");
+    // The name that it was given last is gone: libzfs tells nothing of what is written from then on.
+    fs::remove_dir_all(&outside).unwrap();
+    let third = bench.take("c");
+    fs::write(&one, "z").unwrap();
+    assert_eq!(words(&diff(&bench, &third, None).unwrap()), "~a/one");
+    let fourth = bench.take("d");
+    let found = diff(&bench, &third, Some(&fourth)).unwrap();
+    assert_eq!((words(&found).as_str(), found.untouched), ("~a/one", false));
     let descriptors = fs::read_dir("/proc/self/fd").unwrap().count();
     for _ in 0..3 {
         let _ = diff(&bench, &first, Some(&second));

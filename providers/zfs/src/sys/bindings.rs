@@ -511,11 +511,6 @@ pub(crate) mod zfs {
     pub type zfs_iter_f = ::std::option::Option<
         unsafe extern "C" fn(arg1: *mut zfs_handle_t, arg2: *mut ::std::os::raw::c_void) -> ::std::os::raw::c_int,
     >;
-    pub const ZFS_DIFF_PARSEABLE: diff_flags = 1;
-    pub const ZFS_DIFF_TIMESTAMP: diff_flags = 2;
-    pub const ZFS_DIFF_CLASSIFY: diff_flags = 4;
-    pub const ZFS_DIFF_NO_MANGLE: diff_flags = 8;
-    pub type diff_flags = ::std::os::raw::c_uint;
     pub struct Zfs {
         __library: ::libloading::Library,
         pub libzfs_init: unsafe extern "C" fn() -> *mut libzfs_handle_t,
@@ -566,13 +561,6 @@ pub(crate) mod zfs {
         ) -> ::std::os::raw::c_int,
         pub zfs_get_fsacl:
             unsafe extern "C" fn(arg1: *mut zfs_handle_t, arg2: *mut *mut nvlist_t) -> ::std::os::raw::c_int,
-        pub zfs_show_diffs: unsafe extern "C" fn(
-            arg1: *mut zfs_handle_t,
-            arg2: ::std::os::raw::c_int,
-            arg3: *const ::std::os::raw::c_char,
-            arg4: *const ::std::os::raw::c_char,
-            arg5: ::std::os::raw::c_int,
-        ) -> ::std::os::raw::c_int,
     }
     impl Zfs {
         pub unsafe fn new<P>(path: P) -> Result<Self, ::libloading::Error>
@@ -603,7 +591,6 @@ pub(crate) mod zfs {
             let zfs_iter_filesystems = unsafe { __library.get(b"zfs_iter_filesystems\0") }.map(|sym| *sym)?;
             let zfs_iter_snapshots = unsafe { __library.get(b"zfs_iter_snapshots\0") }.map(|sym| *sym)?;
             let zfs_get_fsacl = unsafe { __library.get(b"zfs_get_fsacl\0") }.map(|sym| *sym)?;
-            let zfs_show_diffs = unsafe { __library.get(b"zfs_show_diffs\0") }.map(|sym| *sym)?;
             Ok(Zfs {
                 __library,
                 libzfs_init,
@@ -621,7 +608,6 @@ pub(crate) mod zfs {
                 zfs_iter_filesystems,
                 zfs_iter_snapshots,
                 zfs_get_fsacl,
-                zfs_show_diffs,
             })
         }
         pub unsafe fn libzfs_init(&self) -> *mut libzfs_handle_t {
@@ -706,16 +692,6 @@ pub(crate) mod zfs {
         }
         pub unsafe fn zfs_get_fsacl(&self, arg1: *mut zfs_handle_t, arg2: *mut *mut nvlist_t) -> ::std::os::raw::c_int {
             unsafe { (self.zfs_get_fsacl)(arg1, arg2) }
-        }
-        pub unsafe fn zfs_show_diffs(
-            &self,
-            arg1: *mut zfs_handle_t,
-            arg2: ::std::os::raw::c_int,
-            arg3: *const ::std::os::raw::c_char,
-            arg4: *const ::std::os::raw::c_char,
-            arg5: ::std::os::raw::c_int,
-        ) -> ::std::os::raw::c_int {
-            unsafe { (self.zfs_show_diffs)(arg1, arg2, arg3, arg4, arg5) }
         }
     }
 }

@@ -86,11 +86,12 @@ fn what_was_written_is_told() {
 fn what_libzfs_does_not_tell_is_told() {
     let pool = Pool::new();
     pool.create("w", &[]);
-    let bench = Bench::new(&pool, &pool.path("w/project"));
-    let outside = pool.path("w").join("outside");
+    let (project, outside) = (pool.path("w/project"), pool.path("w/outside"));
+    fs::create_dir(&project).unwrap();
     fs::create_dir(&outside).unwrap();
+    let bench = Bench::new(&pool, &project);
     bench.write("a/one", "x");
-    let one = pool.path("w/project").join("a/one");
+    let one = project.join("a/one");
     let first = bench.take("a");
     // Written under a name outside that was renamed: libzfs tells of that name alone.
     fs::hard_link(&one, outside.join("old")).unwrap();

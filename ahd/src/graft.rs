@@ -1,7 +1,7 @@
 //! A directory shown at another place: mounted there, and taken away again, by descriptors.
 //!
 //! What is mounted is a copy of the mount that the directory is on, cut down to the directory, nosuid and nodev, made before it is
-//! put anywhere. Where it is put, is a directory made with the user's own rights in a directory of theirs.
+//! put anywhere; and noexec where its user could not start programs anyway. Where it is put, is a directory made with the user's own rights in a directory of theirs.
 
 use std::fs;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -20,7 +20,7 @@ use crate::holders;
 use crate::mounts::{self, About};
 use crate::peer::as_user;
 use crate::records::Mark;
-use crate::sys;
+use crate::sys::{self, Forbidden};
 
 /// How often, and after which pause, what is in use is tried again: a process that has just been started has open for a moment what the
 /// one had that started it.
@@ -42,12 +42,21 @@ pub(crate) fn boot() -> &'static str {
     })
 }
 
-/// A mount of `source` that is nowhere yet, and how it will be known.
-pub(crate) fn copy(source: BorrowedFd<'_>, read_only: bool) -> Result<(OwnedFd, Mark)> {
+/// A mount of `source` that is nowhere yet, and how it will be known. It allows no more than the mount that `target` is on, which its
+/// user can copy files to.
+pub(crate) fn copy(source: BorrowedFd<'_>, target: BorrowedFd<'_>, read_only: bool) -> Result<(OwnedFd, Mark)> {
     let failed = |what: &str, e: std::io::Error| Error::from_io(format!("cannot {what}"), &e);
     let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
     let tree = rustix::mount::open_tree(source, c"", flags).map_err(|e| failed("copy a mount", e.into()))?;
-    sys::harden(tree.as_fd(), read_only).map_err(|e| failed("make a mount safe", e))?;
+    let there = About::of(target).map_err(|e| failed("look at the target folder", e.into()))?;
+    let there = mounts::find(there.mount)?;
+    // Of a mount that is gone nothing is known.
+    let forbidden = Forbidden {
+        writing: read_only,
+        programs: there.as_ref().is_none_or(|mount| mount.noexec),
+        symlinks: there.as_ref().is_some_and(|mount| mount.nosymfollow),
+    };
+    sys::harden(tree.as_fd(), forbidden).map_err(|e| failed("make a mount safe", e))?;
     let about = About::of(&tree).map_err(|e| failed("look at a mount", e.into()))?;
     let mark = Mark { id: about.mount, dev: about.dev, ino: about.ino, boot: boot().to_owned() };
     Ok((tree, mark))

@@ -155,7 +155,7 @@ impl Keeper {
     /// Shows `source` as the record says, and writes down how it is known.
     pub(crate) fn show(&self, record: &mut Record, source: &OwnedFd, target: BorrowedFd<'_>) -> Result<()> {
         let name = record.name()?;
-        let (tree, mark) = graft::copy(source.as_fd(), record.made == Made::View)?;
+        let (tree, mark) = graft::copy(source.as_fd(), target, record.made == Made::View)?;
         // First the record, so that nothing is mounted that nobody knows of.
         record.mark = Some(mark);
         self.records.save(record)?;
@@ -287,7 +287,7 @@ impl Keeper {
         if !is_empty(&point) {
             return Err(Error::new(ErrorKind::Conflict, "there is something in its place"));
         }
-        let (tree, mark) = graft::copy(source.as_fd(), false)?;
+        let (tree, mark) = graft::copy(source.as_fd(), target.as_fd(), false)?;
         record.mark = Some(mark);
         record.ready = true;
         self.records.save(record)?;

@@ -19,6 +19,10 @@ pub(crate) struct Mount {
     pub(crate) point: PathBuf,
     /// The filesystem's type.
     pub(crate) kind: String,
+    /// Whether no program is started from it.
+    pub(crate) noexec: bool,
+    /// Whether no symlink on it is followed.
+    pub(crate) nosymfollow: bool,
 }
 
 /// What a descriptor is, as far as it can be said without asking anybody.
@@ -100,9 +104,17 @@ fn parse(table: &[u8]) -> impl Iterator<Item = Mount> {
         let id = std::str::from_utf8(fields.next()?).ok()?.parse().ok()?;
         let root = fields.nth(2)?;
         let point = fields.next()?;
+        let options: Vec<_> = fields.next()?.split(|&b| b == b',').collect();
         let kind = fields.skip_while(|field| *field != b"-").nth(1)?;
         let path = |field| PathBuf::from(OsString::from_vec(unescaped(field)));
-        Some(Mount { id, root: path(root), point: path(point), kind: String::from_utf8_lossy(kind).into_owned() })
+        Some(Mount {
+            id,
+            root: path(root),
+            point: path(point),
+            kind: String::from_utf8_lossy(kind).into_owned(),
+            noexec: options.contains(&b"noexec".as_slice()),
+            nosymfollow: options.contains(&b"nosymfollow".as_slice()),
+        })
     })
 }
 
@@ -130,12 +142,13 @@ mod tests {
 
     #[test]
     fn lines_are_read_as_the_kernel_writes_them() {
-        let table = b"36 35 98:0 /mnt1 /mnt\\0402 rw,noatime master:1 shared:2 - ext3 /dev/root rw\n\
+        let table = b"36 35 98:0 /mnt1 /mnt\\0402 rw,noexec,noatime master:1 shared:2 - ext3 /dev/root rw\n\
             37 35 0:5 / / rw - btrfs /dev/sdb rw\ngarbage\n";
         let mounts: Vec<_> = parse(table).collect();
         assert_eq!(mounts.len(), 2);
         assert_eq!((mounts[0].root.as_path(), mounts[0].point.as_path()), (Path::new("/mnt1"), Path::new("/mnt 2")));
         assert_eq!((mounts[0].kind.as_str(), mounts[1].kind.as_str()), ("ext3", "btrfs"));
+        assert_eq!((mounts[0].noexec, mounts[1].noexec, mounts[0].nosymfollow), (true, false, false));
     }
 
     #[test]

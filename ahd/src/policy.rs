@@ -9,7 +9,7 @@
 //! How views and clones are made is in `making`.
 
 use std::os::fd::AsFd;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock, TryLockError};
 
 use ah_plugin_api::ipc::Offered;
 use ah_plugin_api::{
@@ -201,6 +201,11 @@ impl Provider for Guarded<'_> {
     fn probe(&self, place: &Place<'_>, request: &ProbeRequest, cx: &Context<'_>) -> Result<Probe> {
         self.counted("probe", place, || {
             let workspace = self.workspace(place)?;
+            // Before the provider looks at it: one that lies too deep is not climbed.
+            let allowed = match self.check_containing(&workspace) {
+                Err(error) if error.kind != ErrorKind::PermissionDenied => return Err(error),
+                allowed => allowed,
+            };
             let is_token = About::of(place.store).is_ok_and(|at| at.kind == FileType::RegularFile);
             let kept = if is_token { self.kept(place)? } else { None };
             let store = match kept {
@@ -213,17 +218,16 @@ impl Provider for Guarded<'_> {
             if !probe.usable {
                 return Ok(probe);
             }
-            match self.check_containing(&workspace) {
+            match allowed {
                 Ok(()) => {
                     probe.can_delete = true;
                     probe.reason.push_str(", through the helper ahd");
                 }
-                Err(error) if error.kind == ErrorKind::PermissionDenied => {
+                Err(error) => {
                     probe.usable = false;
                     probe.reason = error.message;
                     probe.remedy = error.hint;
                 }
-                Err(error) => return Err(error),
             }
             Ok(probe)
         })
@@ -345,8 +349,12 @@ impl Provider for Guarded<'_> {
         self.audited("reclaim", place, None, || {
             let Some(kept) = self.kept(place)? else { return Ok(Reclaimed::default()) };
             // All who work in the store are in this process, so that nobody has to guess whether somebody still makes something.
-            let Ok(_alone) = kept.lock.try_write() else {
-                return Err(Error::new(ErrorKind::Busy, "another call is working in this store at this moment"));
+            let _alone = match kept.lock.try_write() {
+                Ok(alone) => alone,
+                Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+                Err(TryLockError::WouldBlock) => {
+                    return Err(Error::new(ErrorKind::Busy, "another call is working in this store at this moment"));
+                }
             };
             let (mut actions, mut first_error) = (Vec::new(), None);
             let target = place.target.map(|dir| owned::directory(dir, self.peer, "target folder")).transpose()?;

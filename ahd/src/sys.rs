@@ -17,11 +17,26 @@ struct MountAttr {
 const MOUNT_ATTR_RDONLY: u64 = 0x1;
 const MOUNT_ATTR_NOSUID: u64 = 0x2;
 const MOUNT_ATTR_NODEV: u64 = 0x4;
+const MOUNT_ATTR_NOEXEC: u64 = 0x8;
+const MOUNT_ATTR_NOSYMFOLLOW: u64 = 0x0020_0000;
 
-/// Sets a mount that is nowhere yet nosuid, nodev, private, and read-only if asked for.
-pub(crate) fn harden(mount: BorrowedFd<'_>, read_only: bool) -> io::Result<()> {
+/// What a mount does not allow, beside set-id programs and devices.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Forbidden {
+    pub(crate) writing: bool,
+    pub(crate) programs: bool,
+    pub(crate) symlinks: bool,
+}
+
+/// Sets a mount that is nowhere yet nosuid, nodev, private, and whatever else is forbidden.
+pub(crate) fn harden(mount: BorrowedFd<'_>, forbidden: Forbidden) -> io::Result<()> {
+    let set = |forbidden, attribute| if forbidden { attribute } else { 0 };
     let attr = MountAttr {
-        attr_set: MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | if read_only { MOUNT_ATTR_RDONLY } else { 0 },
+        attr_set: MOUNT_ATTR_NOSUID
+            | MOUNT_ATTR_NODEV
+            | set(forbidden.writing, MOUNT_ATTR_RDONLY)
+            | set(forbidden.programs, MOUNT_ATTR_NOEXEC)
+            | set(forbidden.symlinks, MOUNT_ATTR_NOSYMFOLLOW),
         attr_clr: 0,
         propagation: libc::MS_PRIVATE,
         userns_fd: 0,

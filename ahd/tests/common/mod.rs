@@ -94,7 +94,7 @@ impl Daemon {
     /// Starts it; what it said if it does not come up.
     pub fn run(&mut self) -> std::result::Result<(), String> {
         let base = self.base.path();
-        // As confined as systemd would have it.
+        // With the capabilities that its unit leaves it; scripts/test-systemd has it run with all that the unit forbids.
         let mut child = Command::new("setpriv")
             .args(["--no-new-privs", "--inh-caps=-all", "--bounding-set", &capabilities(), "--"])
             .arg(env!("CARGO_BIN_EXE_ahd"))

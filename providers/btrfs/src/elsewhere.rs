@@ -9,6 +9,7 @@
 //! Whoever puts something into a depot holds that locked, shared ([`hold`]); whoever takes it away, alone. Which depot is the store's is decided
 //! by the note's first name; whoever takes that away holds the note locked.
 
+use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -81,6 +82,15 @@ impl Note {
         let (Some(filesystem), Ok(folder)) = (&self.filesystem, self.folder()) else { return false };
         sys::filesystem(&folder).is_ok_and(|here| hex(&here) == *filesystem)
             && matches!(look(&folder, self.key.as_bytes()), Err(Errno::NOENT))
+    }
+
+    /// Whether there is no folder of depots, for sure: what it would be in is there, on its filesystem.
+    fn is_gone(&self) -> bool {
+        let (Some(filesystem), Some(above)) = (&self.filesystem, self.above.parent()) else { return false };
+        Dir::open(above).is_ok_and(|above| {
+            sys::filesystem(&above).is_ok_and(|here| hex(&here) == *filesystem)
+                && matches!(look(&above, ABOVE.as_bytes()), Err(Errno::NOENT))
+        })
     }
 
     /// Where the depot is.
@@ -160,11 +170,14 @@ fn nowhere(workspace: &Dir) -> Error {
         .with_hint("set AH_HOME to a folder of yours on that filesystem, or let the administrator set up `ahd`")
 }
 
+/// So many directories above a workspace are tried, the highest of those that come into question: each is held open.
+const MAX_CANDIDATES: usize = 16;
+
 /// The directories above the workspace that come into question, the lowest first.
-fn candidates(workspace: &Dir) -> Result<Vec<OwnedFd>> {
+fn candidates(workspace: &Dir) -> Result<VecDeque<OwnedFd>> {
     let fail = |errno| failed("cannot look at the directories above the workspace", errno);
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let mut found = Vec::new();
+    let mut found = VecDeque::new();
     let mut stat = look(workspace, b"").map_err(fail)?;
     let mut at = rustix::fs::openat(workspace, c".", flags, Mode::empty()).map_err(fail)?;
     loop {
@@ -176,7 +189,10 @@ fn candidates(workspace: &Dir) -> Result<Vec<OwnedFd>> {
         }
         let wanted = Access::READ_OK | Access::WRITE_OK | Access::EXEC_OK;
         if rustix::fs::accessat(&up, c".", wanted, AtFlags::EACCESS).is_ok() {
-            found.push(up.try_clone().map_err(|e| Error::from_io("cannot look at the directories above", &e))?);
+            if found.len() == MAX_CANDIDATES {
+                found.pop_front();
+            }
+            found.push_back(up.try_clone().map_err(|e| Error::from_io("cannot look at the directories above", &e))?);
         }
         (at, stat) = (up, above);
     }
@@ -385,8 +401,12 @@ pub(crate) fn clear(store: &Dir) -> Result<usize> {
 
 /// Whether nothing is left of what that note aside is about; takes it away if need be.
 fn is_settled(store: &Dir, note: &Note) -> bool {
-    let Ok(folder) = note.folder() else { return true };
-    let Ok(depot) = open(folder.as_fd(), &note.key) else { return true };
+    // A filesystem that is not there may hold it still.
+    let Ok(folder) = note.folder() else { return note.is_gone() };
+    let depot = match open(folder.as_fd(), &note.key) {
+        Ok(depot) => depot,
+        Err(_) => return note.is_void(),
+    };
     if rustix::fs::flock(&depot, FlockOperation::NonBlockingLockExclusive).is_err() {
         return false;
     }

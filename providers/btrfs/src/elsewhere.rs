@@ -401,11 +401,12 @@ pub(crate) fn clear(store: &Dir) -> Result<usize> {
 
 /// Whether nothing is left of what that note aside is about; takes it away if need be.
 fn is_settled(store: &Dir, note: &Note) -> bool {
-    // A filesystem that is not there may hold it still.
-    let Ok(folder) = note.folder() else { return note.is_gone() };
+    // A filesystem that is not there may hold it still; notes of old do not say which it was.
+    let of_old = note.filesystem.is_none();
+    let Ok(folder) = note.folder() else { return of_old || note.is_gone() };
     let depot = match open(folder.as_fd(), &note.key) {
         Ok(depot) => depot,
-        Err(_) => return note.is_void(),
+        Err(_) => return of_old || note.is_void(),
     };
     if rustix::fs::flock(&depot, FlockOperation::NonBlockingLockExclusive).is_err() {
         return false;

@@ -1,13 +1,15 @@
 //! The log of what was done for whom: one line of JSON for each call that changes something, or was refused.
 //!
-//! Lines go to stderr (the journal) and to `audit.log` in the state folder, which is set aside when it has grown, a few times.
+//! Lines go to stderr (the journal) and to `audit.log` in the state folder, which is set aside when it has grown, a few times. Nobody can push older
+//! lines out of it: of what one user has written there is so much in a minute, and what is more is only counted.
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use ah_plugin_api::Error;
 use serde::Serialize;
@@ -18,13 +20,35 @@ use crate::peer::Peer;
 const MAX_SIZE: u64 = 8 << 20;
 /// So many are kept beside the present one.
 const KEPT: u32 = 3;
-/// Longer texts are cut, bytes.
-const MAX_TEXT: usize = 4096;
+/// Longer texts are cut, bytes: paths and references at their beginning, which says least, messages at their end.
+const MAX_TEXT: usize = 256;
+const MAX_MESSAGE: usize = 1024;
+/// What one user may have written in a minute, bytes: some 400 usual lines. All that is kept takes one user nine hours to push out.
+const PER_MINUTE: f64 = 64_000.0;
 
 /// Writes the log.
 pub(crate) struct Audit {
     path: PathBuf,
     file: Mutex<Option<Open>>,
+    users: Mutex<HashMap<u32, Share>>,
+}
+
+/// What a user may still have written.
+struct Share {
+    /// Bytes at `since`.
+    left: f64,
+    since: Instant,
+    /// Lines that were left out since the last one that was written.
+    left_out: u64,
+}
+
+/// What becomes of a line.
+enum Turn {
+    /// It is written, and how many before it were not.
+    Written(u64),
+    /// It is the first that is left out.
+    LastOne,
+    LeftOut,
 }
 
 struct Open {
@@ -58,32 +82,70 @@ struct Line<'a> {
     error: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     message: Option<String>,
+    /// Lines of this user that were left out before this one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    left_out: Option<u64>,
 }
 
 impl Audit {
     /// A log in `folder`.
     pub(crate) fn new(folder: &Path) -> Self {
-        Self { path: folder.join("audit.log"), file: Mutex::new(None) }
+        Self { path: folder.join("audit.log"), file: Mutex::new(None), users: Mutex::default() }
     }
 
     /// Writes down how something ended.
     pub(crate) fn note(&self, peer: &Peer, what: &What<'_>, outcome: Result<(), &Error>) {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
         let error = outcome.err();
-        let line = Line {
+        let end = |text: &Option<String>| text.as_deref().map(cut_to_end);
+        let what =
+            What { workspace: end(&what.workspace), target: end(&what.target), object: end(&what.object), ..*what };
+        let mut line = Line {
             time: (now.as_secs_f64() * 1000.0).round() / 1000.0,
             uid: peer.uid,
             pid: peer.pid,
-            what,
+            what: &what,
             ok: error.is_none(),
             error: error.map(|error| error.kind.to_string()),
             message: error.map(|error| cut(&told(error))),
+            left_out: None,
         };
         // JSON escapes control characters, so that nobody can write a line of their own.
-        if let Ok(mut text) = serde_json::to_string(&line) {
-            text.push('\n');
-            self.write(&text);
+        let Ok(text) = serde_json::to_string(&line) else { return };
+        match self.turn(peer.uid, text.len()) {
+            Turn::Written(0) => self.write(text),
+            Turn::Written(left_out) => {
+                line.left_out = Some(left_out);
+                self.write(serde_json::to_string(&line).unwrap_or(text));
+            }
+            Turn::LastOne => {
+                self.say(&format!("user {} has too much written: what comes now is only counted", peer.uid));
+            }
+            Turn::LeftOut => {}
         }
+    }
+
+    /// Takes the room of a line from its user's share.
+    fn turn(&self, uid: u32, bytes: usize) -> Turn {
+        let now = Instant::now();
+        let mut users = lock(&self.users);
+        // Who has their whole share again need not be remembered.
+        users.retain(|other, share| {
+            *other == uid || share.left_out > 0 || now.duration_since(share.since) < Duration::from_secs(60)
+        });
+        let share = users.entry(uid).or_insert(Share { left: PER_MINUTE, since: now, left_out: 0 });
+        let gained = now.duration_since(share.since).as_secs_f64() / 60.0 * PER_MINUTE;
+        share.left = (share.left + gained).min(PER_MINUTE);
+        share.since = now;
+        let bytes = bytes as f64;
+        // Once lines are left out there is to be room for some again, or every other line would say that.
+        let enough = if share.left_out > 0 { PER_MINUTE / 4.0 } else { bytes };
+        if share.left < enough.max(bytes) {
+            share.left_out += 1;
+            return if share.left_out == 1 { Turn::LastOne } else { Turn::LeftOut };
+        }
+        share.left -= bytes;
+        Turn::Written(std::mem::take(&mut share.left_out))
     }
 
     /// Writes a line that is about the helper itself.
@@ -94,16 +156,16 @@ impl Audit {
             message: &'a str,
         }
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
-        if let Ok(mut text) = serde_json::to_string(&Said { time: now.as_secs_f64(), message }) {
-            text.push('\n');
-            self.write(&text);
+        if let Ok(text) = serde_json::to_string(&Said { time: now.as_secs_f64(), message }) {
+            self.write(text);
         }
     }
 
     /// Best effort: a full disk stops nobody's work.
-    fn write(&self, text: &str) {
+    fn write(&self, mut text: String) {
+        text.push('\n');
         let _ = std::io::stderr().write_all(text.as_bytes());
-        let mut slot = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut slot = lock(&self.file);
         if slot.as_ref().is_some_and(|open| open.size > MAX_SIZE) {
             *slot = None;
             for number in (1..KEPT).rev() {
@@ -135,9 +197,25 @@ pub(crate) fn told(error: &Error) -> String {
     error.causes.iter().fold(error.message.clone(), |text, cause| format!("{text}: {cause}"))
 }
 
+/// The beginning of a message.
 fn cut(text: &str) -> String {
-    let end = (0..=text.len().min(MAX_TEXT)).rev().find(|&end| text.is_char_boundary(end)).unwrap_or(0);
+    let end = (0..=text.len().min(MAX_MESSAGE)).rev().find(|&end| text.is_char_boundary(end)).unwrap_or(0);
     text[..end].to_owned()
+}
+
+/// The end of a path or reference.
+fn cut_to_end(text: &str) -> String {
+    match text.len().checked_sub(MAX_TEXT) {
+        None | Some(0) => text.to_owned(),
+        Some(more) => {
+            let begin = (more..text.len()).find(|&begin| text.is_char_boundary(begin)).unwrap_or(text.len());
+            format!("…{}", &text[begin..])
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
@@ -170,5 +248,27 @@ mod tests {
             audit.note(&peer, &what, Ok(()));
         }
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count() as u32, KEPT + 1);
+    }
+
+    #[test]
+    fn one_user_cannot_push_out_what_was_written_of_others() {
+        let dir = tempfile::tempdir().unwrap();
+        let audit = Audit::new(dir.path());
+        let peer = |uid| Peer { uid, gid: 1, pid: 2, groups: Vec::new() };
+        let long = What { op: "destroy", object: Some("\"".repeat(4096)), ..What::default() };
+        for _ in 0..6000 {
+            audit.note(&peer(1), &long, Ok(()));
+        }
+        audit.note(&peer(2), &What { op: "snapshot", ..What::default() }, Ok(()));
+        // When there is room again the next line says how many there were.
+        audit.users.lock().unwrap().get_mut(&1).unwrap().since -= Duration::from_secs(40);
+        audit.note(&peer(1), &What { op: "mount", ..What::default() }, Ok(()));
+        let text = std::fs::read_to_string(dir.path().join("audit.log")).unwrap();
+        assert!((text.len() as f64) < PER_MINUTE * 1.1, "{} bytes", text.len());
+        let lines: Vec<serde_json::Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let count = |op| lines.iter().filter(|line| line["op"] == op).count();
+        assert_eq!((count("snapshot"), count("mount")), (1, 1));
+        assert_eq!(lines.last().unwrap()["left_out"].as_u64(), Some(6000 - count("destroy") as u64));
+        assert_eq!(lines.iter().filter(|line| line.get("op").is_none()).count(), 1, "it is told when it begins");
     }
 }

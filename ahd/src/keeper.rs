@@ -94,7 +94,7 @@ impl Keeper {
         })
     }
 
-    fn provider(&self, name: &ProviderName) -> Result<&Served> {
+    pub(crate) fn provider(&self, name: &ProviderName) -> Result<&Served> {
         let found = self.served.iter().find(|served| served.name == *name);
         found.ok_or_else(|| Error::new(ErrorKind::Unavailable, format!("the provider {name} is not there any more")))
     }
@@ -105,18 +105,27 @@ impl Keeper {
         key: &StoreKey,
         again: bool,
         list: impl FnOnce() -> Result<Vec<Snapshot>>,
-        work: impl FnOnce(&mut HashSet<Reference>) -> T,
+        work: impl FnOnce(&HashSet<Reference>) -> T,
     ) -> Result<T> {
         let lock = || self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if again || !lock().contains_key(key) {
-            let references = list()?.into_iter().map(|snapshot| snapshot.reference).collect();
-            let mut known = lock();
-            if known.len() >= MAX_KNOWN {
-                known.clear();
-            }
-            known.insert(key.clone(), references);
+        if !again && let Some(references) = lock().get(key) {
+            return Ok(work(references));
         }
-        Ok(work(lock().entry(key.clone()).or_default()))
+        let references = list()?.into_iter().map(|snapshot| snapshot.reference).collect();
+        let outcome = work(&references);
+        let mut known = lock();
+        if known.len() >= MAX_KNOWN {
+            known.clear();
+        }
+        known.insert(key.clone(), references);
+        Ok(outcome)
+    }
+
+    /// A snapshot came to a store, or went, if it is known what is in there.
+    pub(crate) fn note(&self, key: &StoreKey, change: impl FnOnce(&mut HashSet<Reference>) -> bool) {
+        if let Some(references) = self.known.lock().unwrap_or_else(PoisonError::into_inner).get_mut(key) {
+            change(references);
+        }
     }
 
     /// The lock of a store.

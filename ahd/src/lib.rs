@@ -3,10 +3,11 @@
 //! - `listen` takes connections, `peer` is who connects, `limits` how many and how often;
 //! - `policy` checks each call and makes it, by what `owned` says of the caller's descriptors; views and clones in `making`;
 //! - `keeper` is what they share: the providers, and the life of views and clones, which `graft` mounts and `records` writes down;
-//! - `config`, `state` and `audit` are the helper's own files; `sys` the only place with `unsafe`.
+//! - `config`, `state` and `audit` are the helper's own files; `stores` what the administrator may do with them; `sys` the only place with `unsafe`.
 //!
-//! What it never does: read the environment, load a library that others could have changed, open by name what a caller named, read or write
-//! contents of files for a caller (but a branch's `.git`, with no more rights than its owner's), run another program.
+//! What it never does: read the environment, load a library that others could have changed, open by name what a caller named (what it wrote down itself it
+//! finds by path, without symlinks, and by what is found there), read or write contents of files for a caller (but the `.git` of a workspace and of a
+//! branch, with no more rights than its owner's), run another program.
 //!
 //! Not here: restore (the caller does that, from a view), providers (libraries), the protocol (`ah_plugin_api::ipc`).
 
@@ -26,6 +27,7 @@ mod peer;
 mod policy;
 mod records;
 mod state;
+mod stores;
 #[allow(unsafe_code)]
 mod sys;
 
@@ -36,6 +38,7 @@ use std::sync::Arc;
 use ah_plugin_api::{Error, ErrorKind, Result};
 
 pub use config::{Config, Limits};
+pub use stores::Held;
 
 /// How the helper is started.
 #[derive(Debug, Clone)]
@@ -75,22 +78,12 @@ const SYSCONFDIR: &str = match option_env!("AH_SYSCONFDIR") {
 /// # Errors
 /// Why it cannot be started.
 pub fn run(options: &Options) -> Result<std::convert::Infallible> {
-    need_root()?;
-    // Whoever started it may be in groups that the users are not in.
-    nix::unistd::setgroups(&[])
-        .map_err(|e| Error::from_io("cannot leave the groups of who started this", &e.into()))?;
-    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
-    std::env::set_current_dir("/").map_err(|e| Error::from_io("cannot go to /", &e))?;
     let listen_fd = options.listen_fd.map(sys::inherited).transpose();
     let listen_fd = listen_fd.map_err(|e| Error::from_io("cannot use the socket that this was started with", &e))?;
-    let state = state::State::open(&options.state)?;
-    let audit = audit::Audit::new(state.path());
-    let config = Config::read(&options.config, &mut |warning| audit.say(&warning))?;
-    let served = load(options, &state, &audit);
+    let keeper = Arc::new(keeper(options)?);
     if elsewhere() {
-        audit.say("this process is not in the mount namespace of the system: its mounts may not reach anybody");
+        keeper.audit.say("this process is not in the mount namespace of the system: its mounts may not reach anybody");
     }
-    let keeper = Arc::new(keeper::Keeper::new(config, state, audit, served)?);
     let listener = match listen_fd {
         Some(fd) => listen::adopt(fd)?,
         None => listen::bind(&options.socket)?,
@@ -98,6 +91,37 @@ pub fn run(options: &Options) -> Result<std::convert::Infallible> {
     keeper.settle();
     keeper.audit.say("ready");
     listen::serve(&listener, &keeper)
+}
+
+/// What is kept for whom. No helper may be at work.
+///
+/// # Errors
+/// Why its state cannot be looked at.
+pub fn stores(options: &Options) -> Result<Vec<Held>> {
+    stores::all(&keeper(options)?)
+}
+
+/// Removes all that is kept for a user under a token; gives how many snapshots that were. No helper may be at work.
+///
+/// # Errors
+/// `NotFound`; `Busy` while something of it is in use; the provider's.
+pub fn forget_store(options: &Options, uid: u32, token: &str) -> Result<usize> {
+    stores::forget(&keeper(options)?, uid, token)
+}
+
+/// The helper's state, configuration and providers, for this process alone.
+fn keeper(options: &Options) -> Result<keeper::Keeper> {
+    need_root()?;
+    // Whoever started it may be in groups that the users are not in.
+    nix::unistd::setgroups(&[])
+        .map_err(|e| Error::from_io("cannot leave the groups of who started this", &e.into()))?;
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
+    std::env::set_current_dir("/").map_err(|e| Error::from_io("cannot go to /", &e))?;
+    let state = state::State::open(&options.state)?;
+    let audit = audit::Audit::new(state.path());
+    let config = Config::read(&options.config, &mut |warning| audit.say(&warning))?;
+    let served = load(options, &state, &audit);
+    keeper::Keeper::new(config, state, audit, served)
 }
 
 /// Root of the whole system, not of a user namespace, where nothing would be worth what it seems.

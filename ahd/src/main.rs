@@ -14,11 +14,16 @@ const USAGE: &str = "\
 ahd - the privileged helper of ah: serves providers that need root to ordinary users
 
 usage: ahd [--socket PATH] [--state DIR] [--config FILE] [--provider-dir DIR]...
+       ahd --stores [--state DIR] [--provider-dir DIR]...
+       ahd --forget-store UID/TOKEN [--state DIR] [--provider-dir DIR]...
 
   --socket PATH       where to listen (default /run/ahd/ahd.sock), unless systemd hands over a socket
   --state DIR         root's own folder for what it keeps (default /var/lib/ahd)
   --config FILE       what it allows (default /etc/ah/ahd.conf)
   --provider-dir DIR  where provider libraries are, instead of the system's folders
+  --stores            lists what is kept for whom, while no ahd is running (systemctl stop ahd.socket ahd.service)
+  --forget-store UID/TOKEN
+                      removes all that is kept there: snapshots whose user has lost what ~/.ah knew of them
   --version, --help
 ";
 
@@ -45,12 +50,21 @@ fn main() -> ExitCode {
     }
 }
 
+/// What is asked of it.
+#[derive(Default)]
+enum Wanted {
+    #[default]
+    Serve,
+    Stores,
+    Forget(u32, String),
+}
+
 fn start() -> Result<Option<Infallible>> {
     let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
     if std::env::vars_os().next().is_some() {
         return Err(start_afresh(&arguments));
     }
-    let mut options = Options::default();
+    let (mut options, mut wanted) = (Options::default(), Wanted::default());
     let mut rest = arguments.into_iter();
     while let Some(argument) = rest.next() {
         let mut value = || {
@@ -71,6 +85,14 @@ fn start() -> Result<Option<Infallible>> {
                 let wrong = || Error::new(ErrorKind::InvalidArgument, "--listen-fd needs a number from 3 on");
                 options.listen_fd = Some(number.ok_or_else(wrong)?);
             }
+            Some("--stores") => wanted = Wanted::Stores,
+            Some("--forget-store") => {
+                let text = value()?;
+                let store = text.to_str().and_then(|text| text.split_once('/'));
+                let store = store.and_then(|(uid, token)| Some(Wanted::Forget(uid.parse().ok()?, token.to_owned())));
+                let wrong = || Error::new(ErrorKind::InvalidArgument, "--forget-store needs UID/TOKEN");
+                wanted = store.ok_or_else(|| wrong().with_hint("ahd --stores lists them"))?;
+            }
             Some("--version") => {
                 println!("ahd {}", env!("CARGO_PKG_VERSION"));
                 return Ok(None);
@@ -85,7 +107,15 @@ fn start() -> Result<Option<Infallible>> {
             }
         }
     }
-    ah_helper::run(&options).map(Some)
+    match wanted {
+        Wanted::Serve => return ah_helper::run(&options).map(Some),
+        Wanted::Stores => ah_helper::stores(&options)?.iter().for_each(|held| println!("{held}")),
+        Wanted::Forget(uid, token) => {
+            let count = ah_helper::forget_store(&options, uid, &token)?;
+            println!("{uid}/{token} is forgotten, with {count} snapshots");
+        }
+    }
+    Ok(None)
 }
 
 fn absolute(path: &OsStr) -> Result<PathBuf> {

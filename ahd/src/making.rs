@@ -155,9 +155,28 @@ impl<'k> Guarded<'k> {
         let _claim = self.keeper.records.claim(&record.id)?;
         // As it is now that nobody else works on it.
         if let Some(record) = self.keeper.records.get(&record.id) {
+            self.refuse_shown(&record)?;
             self.keeper.take_down(&record, cx)?;
         }
         Ok(Done {})
+    }
+
+    /// Refuses to take a clone from under a view of one of its own snapshots: where the filesystem shows those within the clone, it would go with it.
+    fn refuse_shown(&self, clone: &Record) -> Result<()> {
+        let Some(source) = clone.source.as_ref().map(Text::path).filter(|_| clone.made == Made::Clone) else {
+            return Ok(());
+        };
+        let within = |view: &Record| {
+            self.is_mine(view, Made::View)
+                && view.source.as_ref().is_some_and(|shown| shown.path().starts_with(&source))
+        };
+        match self.keeper.records.find(within).first() {
+            None => Ok(()),
+            Some(view) => {
+                let message = format!("a view of one of its snapshots is at {}", view.place().display());
+                Err(Error::new(ErrorKind::Busy, message).with_hint("ah agent fs release --all"))
+            }
+        }
     }
 
     /// Whether a record is of something of the caller's, made by this provider.

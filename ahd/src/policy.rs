@@ -8,8 +8,10 @@
 //!
 //! How views and clones are made is in `making`.
 
+use std::collections::HashSet;
 use std::os::fd::AsFd;
-use std::sync::{Arc, PoisonError, RwLock, TryLockError};
+use std::sync::{Arc, PoisonError, RwLock, RwLockWriteGuard, TryLockError};
+use std::time::{Duration, Instant};
 
 use ah_plugin_api::ipc::Offered;
 use ah_plugin_api::{
@@ -29,6 +31,10 @@ use crate::records::{Made, Record};
 /// The longest label, and the most that attributes may hold together, bytes.
 const MAX_LABEL: usize = 4096;
 const MAX_ATTRIBUTES: usize = 64 << 10;
+
+/// How long putting a store in order waits for who works in it, and how often it looks.
+const PATIENCE: Duration = Duration::from_secs(10);
+const MOMENT: Duration = Duration::from_millis(10);
 
 /// A connection's view of the helper.
 pub(crate) struct Session<'a> {
@@ -245,7 +251,7 @@ impl Provider for Guarded<'_> {
             let store = self.keeper.state.make_store(key.uid, &key.token, &key.provider, limits.stores)?;
             let kept = Kept { lock: self.keeper.lock_of(&key), key, store };
             let _shared = kept.lock.read().unwrap_or_else(PoisonError::into_inner);
-            let count = self.keeper.known(&kept.key, false, || self.list_of(&kept, cx), |known| known.len())?;
+            let count = self.keeper.known(&kept.key, false, || self.list_of(&kept, cx), HashSet::len)?;
             if count >= limits.snapshots {
                 let message = format!("this store has {} snapshots, which is the limit", limits.snapshots);
                 return Err(Error::new(ErrorKind::ResourceExhausted, message)
@@ -253,14 +259,7 @@ impl Provider for Guarded<'_> {
             }
             let inner = Place::new(&kept.store).with_workspace(&workspace.dir);
             let mut snapshot = self.served.provider.snapshot(&inner, request, cx)?;
-            self.keeper.known(
-                &kept.key,
-                false,
-                || Ok(Vec::new()),
-                |known| {
-                    known.insert(snapshot.reference.clone());
-                },
-            )?;
+            self.keeper.note(&kept.key, |known| known.insert(snapshot.reference.clone()));
             blind(&mut snapshot);
             Ok(snapshot)
         })
@@ -311,7 +310,7 @@ impl Provider for Guarded<'_> {
             }
             let _shared = kept.lock.read().unwrap_or_else(PoisonError::into_inner);
             let done = self.served.provider.destroy(&Place::new(&kept.store), request, cx)?;
-            self.keeper.known(&kept.key, false, || Ok(Vec::new()), |known| known.remove(snapshot))?;
+            self.keeper.note(&kept.key, |known| known.remove(snapshot));
             Ok(done)
         })
     }
@@ -349,13 +348,7 @@ impl Provider for Guarded<'_> {
         self.audited("reclaim", place, None, || {
             let Some(kept) = self.kept(place)? else { return Ok(Reclaimed::default()) };
             // All who work in the store are in this process, so that nobody has to guess whether somebody still makes something.
-            let _alone = match kept.lock.try_write() {
-                Ok(alone) => alone,
-                Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-                Err(TryLockError::WouldBlock) => {
-                    return Err(Error::new(ErrorKind::Busy, "another call is working in this store at this moment"));
-                }
-            };
+            let _alone = kept.alone(cx)?;
             let (mut actions, mut first_error) = (Vec::new(), None);
             let target = place.target.map(|dir| owned::directory(dir, self.peer, "target folder")).transpose()?;
             let here = target.as_ref().zip(place.target).map(|(target, given)| target.dir(given));
@@ -390,6 +383,27 @@ impl Provider for Guarded<'_> {
             actions.append(&mut reclaimed.actions);
             first_error.map_or(Ok(Reclaimed { actions, ..reclaimed }), Err)
         })
+    }
+}
+
+impl Kept {
+    /// Waits until nobody else works in the store.
+    fn alone(&self, cx: &Context<'_>) -> Result<RwLockWriteGuard<'_, ()>> {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            match self.lock.try_write() {
+                Ok(alone) => return Ok(alone),
+                Err(TryLockError::Poisoned(poisoned)) => return Ok(poisoned.into_inner()),
+                Err(TryLockError::WouldBlock) if Instant::now() < until => {
+                    cx.check_cancelled()?;
+                    std::thread::sleep(MOMENT);
+                }
+                Err(TryLockError::WouldBlock) => {
+                    return Err(Error::new(ErrorKind::Busy, "another call is working in this store")
+                        .with_hint("wait a little, then repeat"));
+                }
+            }
+        }
     }
 }
 

@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use ah_plugin_api::{Dir, Error, ErrorKind, ProviderName, Result};
 use rustix::fs::FlockOperation;
 
+use crate::keeper::StoreKey;
 use crate::owned::is_token;
 
 /// The state folder, locked.
@@ -45,8 +46,10 @@ impl State {
         let mut options = File::options();
         options.write(true).create(true).truncate(false).mode(0o600).custom_flags(nix::libc::O_NOFOLLOW);
         let lock = options.open(root.join("lock")).map_err(|e| Error::from_io(format!("cannot lock {shown}"), &e))?;
-        rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive)
-            .map_err(|_| Error::new(ErrorKind::Busy, format!("another ahd works on {shown}")))?;
+        rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(|_| {
+            Error::new(ErrorKind::Busy, format!("another ahd works on {shown}"))
+                .with_hint("systemctl stop ahd.socket ahd.service")
+        })?;
         Ok(Self { root, _lock: lock })
     }
 
@@ -101,6 +104,41 @@ impl State {
         }
         Dir::open(path)
     }
+}
+
+impl State {
+    /// All stores. What is no store's name is none.
+    pub(crate) fn stores(&self) -> Result<Vec<StoreKey>> {
+        let mut keys = Vec::new();
+        for (user, of_user) in folders(&self.root.join("stores"))? {
+            let Ok(uid) = user.parse() else { continue };
+            for (token, of_token) in folders(&of_user)?.into_iter().filter(|(token, _)| is_token(token)) {
+                for (provider, _) in folders(&of_token)? {
+                    let Ok(provider) = ProviderName::new(provider) else { continue };
+                    keys.push(StoreKey { uid, token: token.clone(), provider });
+                }
+            }
+        }
+        keys.sort_by(|a, b| (a.uid, &a.token, a.provider.as_str()).cmp(&(b.uid, &b.token, b.provider.as_str())));
+        Ok(keys)
+    }
+
+    /// Removes the folders of a token's stores, which must hold nothing any more.
+    pub(crate) fn remove_stores(&self, uid: u32, token: &str) -> Result<()> {
+        if !is_token(token) {
+            return Err(Error::new(ErrorKind::InvalidArgument, "no token"));
+        }
+        let of_user = self.root.join("stores").join(uid.to_string());
+        std::fs::remove_dir_all(of_user.join(token)).map_err(|e| Error::from_io("cannot remove the store", &e))?;
+        sync(&of_user)
+    }
+}
+
+/// The names and paths of what is in a folder.
+fn folders(path: &Path) -> Result<Vec<(String, PathBuf)>> {
+    let failed = |e: std::io::Error| Error::from_io(format!("cannot look into {}", path.display()), &e);
+    let entries = std::fs::read_dir(path).map_err(failed)?.collect::<std::io::Result<Vec<_>>>().map_err(failed)?;
+    Ok(entries.into_iter().filter_map(|entry| Some((entry.file_name().into_string().ok()?, entry.path()))).collect())
 }
 
 /// Makes a folder that only this user can enter; one that is there is left as it is.

@@ -11,7 +11,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use ah_plugin_api::{Context, ErrorKind, FileName, MountRequest, Observer};
+use ah_plugin_api::{Context, ErrorKind, FileName, MountRequest, Observer, ReclaimRequest};
 use common::{ALICE, ALLOWED, BOB, Daemon, LIMIT, as_user, is_root, request, wait_for};
 
 /// That a user with a snapshot is served, and soon.
@@ -143,6 +143,37 @@ impl Observer for Until<'_> {
     fn cancelled(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
+}
+
+#[test]
+fn putting_a_store_in_order_waits_for_who_works_in_it() {
+    if !is_root() {
+        return;
+    }
+    let daemon = Daemon::start(ALLOWED);
+    let alice = daemon.home(ALICE);
+    as_user(ALICE, || {
+        let (provider, open) = (daemon.provider(), alice.open());
+        open.snapshot(&*provider, "one").unwrap();
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let working = scope.spawn(|| {
+                let (provider, slow) = (daemon.provider(), request("slow", Some("slow")));
+                provider.snapshot(&open.place(), &slow, &Context::new(&Until(&stop))).unwrap_err()
+            });
+            std::thread::sleep(Duration::from_millis(200));
+            let ordering = scope.spawn(|| {
+                let request = ReclaimRequest { auto: false, forgotten: Vec::new() };
+                provider.reclaim(&open.place(), &request, &Context::quiet())
+            });
+            std::thread::sleep(Duration::from_millis(300));
+            assert!(!working.is_finished() && !ordering.is_finished(), "it is worked in");
+            stop.store(true, Ordering::Relaxed);
+            assert_eq!(working.join().unwrap().kind, ErrorKind::Cancelled);
+            ordering.join().unwrap().unwrap();
+        });
+        assert_eq!(open.list(&*provider).unwrap().len(), 1);
+    });
 }
 
 #[test]

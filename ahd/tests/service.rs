@@ -252,3 +252,43 @@ fn what_was_forgotten_can_be_taken_away_by_name() {
     assert_eq!(daemon.mounts().len(), 1);
     assert!(!alice.at("target/v").exists() && alice.at("target/stays/file").exists());
 }
+
+#[test]
+fn what_was_kept_under_a_lost_token_can_be_found_and_forgotten_by_root() {
+    if !is_root() {
+        return;
+    }
+    let mut daemon = Daemon::start(ALLOWED);
+    let (alice, bob) = (daemon.home(ALICE), daemon.home(BOB));
+    for home in [&alice, &bob] {
+        as_user(home.uid, || {
+            let (provider, open) = (daemon.provider(), home.open());
+            let one = open.snapshot(&*provider, "one").unwrap();
+            open.snapshot(&*provider, "two").unwrap();
+            open.fork(&*provider, &one.reference, "c").unwrap();
+        });
+    }
+    let token = fs::read_to_string(alice.at("store/ahd-token")).unwrap();
+    fs::remove_file(alice.at("store/ahd-token")).unwrap();
+    let name = format!("{ALICE}/{token}");
+    let (status, said) = daemon.command(&["--stores"]);
+    assert!(!status && said.contains("another ahd works on"), "{said}");
+    daemon.kill();
+    let (status, said) = daemon.command(&["--stores"]);
+    assert!(status && said.contains(&format!("{name}  copies  2 snapshots")) && said.contains("1 views and branches"));
+    assert_eq!(said.lines().count(), 2);
+    for wrong in [format!("{ALICE}/../{token}"), format!("{BOB}/{token}"), format!("{ALICE}/"), token] {
+        assert!(!daemon.command(&["--forget-store", &wrong]).0, "{wrong}");
+    }
+    let (status, said) = daemon.command(&["--forget-store", &name]);
+    assert!(status, "{said}");
+    assert!(!alice.at("target/c").exists());
+    let (_, said) = daemon.command(&["--stores"]);
+    assert!(!said.contains(&name) && said.contains(&format!("{BOB}/")), "{said}");
+    daemon.run().unwrap();
+    as_user(BOB, || {
+        assert_eq!(bob.open().list(&*daemon.provider()).unwrap().len(), 2);
+        assert_eq!(fs::read_to_string(bob.at("target/c/file")).unwrap(), format!("of {BOB}"));
+    });
+    as_user(ALICE, || assert_eq!(alice.open().snapshot(&*daemon.provider(), "one").unwrap().id.as_str(), "one"));
+}

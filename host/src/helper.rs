@@ -37,6 +37,8 @@ pub const TOKEN_LENGTH: usize = 26;
 const HELLO: Duration = Duration::from_secs(2);
 /// How long it may take to say whether it can serve.
 const PROBE: Duration = Duration::from_secs(5);
+/// How often a call is begun anew when the helper closes the connection before it has heard all of it.
+const REDIALS: u32 = 3;
 
 /// Where a helper is, and how far it is trusted.
 #[derive(Debug, Clone)]
@@ -124,6 +126,13 @@ impl Link {
         *slot = Some(Arc::clone(&client));
         Ok(client)
     }
+
+    fn forget(&self, gone: &Arc<Client>) {
+        let mut slot = self.client.lock().unwrap_or_else(PoisonError::into_inner);
+        if slot.as_ref().is_some_and(|client| Arc::ptr_eq(client, gone)) {
+            *slot = None;
+        }
+    }
 }
 
 impl Caller for Link {
@@ -147,7 +156,16 @@ impl Caller for Link {
             with_token[0] = token.as_fd();
         }
         let limit = if op == Op::Probe { PROBE.min(self.helper.limit) } else { self.helper.limit };
-        self.client()?.call_within(limit, op, request, &with_token, cx)
+        for _ in 0..REDIALS {
+            let client = self.client()?;
+            // A helper that is being restarted had not heard all of it, so nothing of it was done.
+            if let Some(answer) = client.call_if_open(limit, op, request, &with_token, cx)? {
+                return Ok(answer);
+            }
+            self.forget(&client);
+        }
+        let message = format!("{} closes every connection", what(&self.helper));
+        Err(Error::new(ErrorKind::Unavailable, message).with_hint("journalctl -u ahd"))
     }
 }
 

@@ -128,6 +128,21 @@ impl Daemon {
         if up { Ok(()) } else { Err(self.log.lock().unwrap().join("\n")) }
     }
 
+    /// Asks the program something as its administrator; whether it could answer, and what it said.
+    pub fn command(&self, arguments: &[&str]) -> (bool, String) {
+        let base = self.base.path();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_ahd"));
+        command
+            .args(arguments)
+            .arg("--state")
+            .arg(base.join("state"))
+            .arg("--provider-dir")
+            .arg(base.join("providers"));
+        let output = command.output().unwrap();
+        let said = [output.stdout, output.stderr].concat();
+        (output.status.success(), String::from_utf8_lossy(&said).into_owned())
+    }
+
     /// Ends it, at once.
     pub fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {

@@ -1,0 +1,110 @@
+//! What is kept for whom, for the administrator: a store whose user has lost its token (`rm -rf ~/.ah`) can be reached by nobody else,
+//! and what it holds takes space for ever.
+//!
+//! Not here: anything that a user may ask for (`policy`).
+
+use std::fmt;
+
+use ah_plugin_api::{
+    Context, DestroyRequest, Dir, Error, ErrorKind, ListRequest, Place, ProviderName, ReclaimRequest, Result, Timestamp,
+};
+
+use crate::keeper::{Keeper, StoreKey};
+use crate::owned::is_token;
+
+/// A store, by what it is named to [`forget`], and what is in it.
+#[derive(Debug)]
+pub struct Held {
+    /// Whose it is.
+    pub uid: u32,
+    /// The token that its user has in the workspace's store, or has lost.
+    pub token: String,
+    /// Whose store it is among the providers.
+    pub provider: ProviderName,
+    /// How many snapshots are in it, and when the last one was taken; or why that cannot be told.
+    pub snapshots: Result<(usize, Option<Timestamp>)>,
+    /// How many views and clones are shown from it.
+    pub shown: usize,
+}
+
+impl fmt::Display for Held {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}  {}  ", self.uid, self.token, self.provider)?;
+        match &self.snapshots {
+            Ok((count, last)) => {
+                write!(f, "{count} snapshots")?;
+                if let Some(last) = last {
+                    write!(f, ", the last one at {} s since 1970", last.secs)?;
+                }
+            }
+            Err(error) => write!(f, "cannot be looked at: {error}")?,
+        }
+        if self.shown > 0 {
+            write!(f, ", {} views and branches", self.shown)?;
+        }
+        Ok(())
+    }
+}
+
+/// All stores, by user.
+pub(crate) fn all(keeper: &Keeper) -> Result<Vec<Held>> {
+    let mut held = Vec::new();
+    for key in keeper.state.stores()? {
+        let snapshots = keeper.provider(&key.provider).and_then(|served| {
+            let store = open(keeper, &key)?;
+            let list = served.provider.list(&Place::new(&store), &ListRequest {}, &Context::quiet())?;
+            Ok((list.len(), list.iter().map(|snapshot| snapshot.created).max()))
+        });
+        let shown = keeper.records.find(|record| record.uid == key.uid && record.token == key.token).len();
+        held.push(Held { uid: key.uid, token: key.token, provider: key.provider, snapshots, shown });
+    }
+    Ok(held)
+}
+
+/// Removes all that is kept for `uid` under `token`, views and branches too. Gives how many snapshots there were.
+pub(crate) fn forget(keeper: &Keeper, uid: u32, token: &str) -> Result<usize> {
+    let missing =
+        || Error::new(ErrorKind::NotFound, format!("there is no store {uid}/{token}")).with_hint("ahd --stores");
+    if !is_token(token) {
+        return Err(missing());
+    }
+    let keys: Vec<StoreKey> =
+        keeper.state.stores()?.into_iter().filter(|key| key.uid == uid && key.token == token).collect();
+    if keys.is_empty() {
+        return Err(missing());
+    }
+    let cx = Context::quiet();
+    for record in keeper.records.find(|record| record.uid == uid && record.token == token) {
+        let _claim = keeper.records.claim(&record.id)?;
+        keeper.take_down(&record, &cx)?;
+    }
+    let mut count = 0;
+    for key in &keys {
+        let provider = &keeper.provider(&key.provider)?.provider;
+        let store = open(keeper, key)?;
+        let place = Place::new(&store);
+        for snapshot in provider.list(&place, &ListRequest {}, &cx)? {
+            provider.destroy(&place, &DestroyRequest::Snapshot(snapshot.reference), &cx)?;
+            count += 1;
+        }
+        // What was removed is given back now, since nobody will ask for it again.
+        let request = ReclaimRequest { auto: false, forgotten: Vec::new() };
+        provider.reclaim(&place, &request, &cx)?;
+        if !provider.list(&place, &ListRequest {}, &cx)?.is_empty()
+            || !provider.reclaim(&place, &request, &cx)?.actions.is_empty()
+        {
+            let message = format!("the store {uid}/{token} of {} is not empty yet", key.provider);
+            return Err(
+                Error::new(ErrorKind::Busy, message).with_hint("repeat it; what is in use has to be left first")
+            );
+        }
+    }
+    keeper.state.remove_stores(uid, token)?;
+    keeper.audit.say(&format!("the administrator had the store {uid}/{token} forgotten: {count} snapshots"));
+    Ok(count)
+}
+
+fn open(keeper: &Keeper, key: &StoreKey) -> Result<Dir> {
+    let store = keeper.state.store(key.uid, &key.token, &key.provider)?;
+    store.ok_or_else(|| Error::new(ErrorKind::NotFound, "the store is gone"))
+}

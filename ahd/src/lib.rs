@@ -36,6 +36,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ah_plugin_api::{Error, ErrorKind, Result};
+use rustix::thread::{CapabilitySet, CapabilitySets};
 
 pub use config::{Config, Limits};
 pub use stores::Held;
@@ -115,6 +116,7 @@ fn keeper(options: &Options) -> Result<keeper::Keeper> {
     // Whoever started it may be in groups that the users are not in.
     nix::unistd::setgroups(&[])
         .map_err(|e| Error::from_io("cannot leave the groups of who started this", &e.into()))?;
+    keep_capabilities()?;
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
     std::env::set_current_dir("/").map_err(|e| Error::from_io("cannot go to /", &e))?;
     let state = state::State::open(&options.state)?;
@@ -122,6 +124,26 @@ fn keeper(options: &Options) -> Result<keeper::Keeper> {
     let config = Config::read(&options.config, &mut |warning| audit.say(&warning))?;
     let served = load(options, &state, &audit);
     keeper::Keeper::new(config, state, audit, served)
+}
+
+/// Gives up what it does not need of root's rights, as its unit has it, however it was started: before there are threads, and before a library is
+/// loaded.
+fn keep_capabilities() -> Result<()> {
+    let needed = CapabilitySet::SYS_ADMIN
+        | CapabilitySet::DAC_OVERRIDE
+        | CapabilitySet::DAC_READ_SEARCH
+        | CapabilitySet::FOWNER
+        | CapabilitySet::CHOWN
+        | CapabilitySet::SETUID
+        | CapabilitySet::SETGID;
+    let cannot = |e: rustix::io::Errno| Error::from_io("cannot give up capabilities", &e.into());
+    let has = rustix::thread::capabilities(None).map_err(cannot)?;
+    let sets = CapabilitySets {
+        effective: has.effective & needed,
+        permitted: has.permitted & needed,
+        inheritable: CapabilitySet::empty(),
+    };
+    rustix::thread::set_capabilities(None, sets).map_err(cannot)
 }
 
 /// Root of the whole system, not of a user namespace, where nothing would be worth what it seems.

@@ -6,8 +6,8 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::os::fd::AsFd;
 
-use ah_rules::GitDir;
-use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags};
+use ah_rules::{GitDir, without_magic};
+use rustix::fs::{AtFlags, Dir, FileType, OFlags};
 
 /// More folders of refs than this are not looked at.
 const FOLDERS: usize = 4096;
@@ -48,7 +48,7 @@ fn below(dir: impl AsFd, name: &[u8], folders: &mut usize, hasher: &mut DefaultH
         return None;
     }
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let folder = match rustix::fs::openat(dir, name, flags, Mode::empty()) {
+    let folder = match without_magic(dir, name, flags) {
         Ok(folder) => folder,
         // On a filesystem that does not say what an entry is, it may have been a file.
         Err(rustix::io::Errno::NOENT | rustix::io::Errno::NOTDIR) => return Some(()),

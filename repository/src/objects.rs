@@ -4,6 +4,7 @@ use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use ah_plugin_api::{Context, Error, Result};
+use ah_rules::without_magic;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
@@ -20,7 +21,7 @@ pub(crate) fn copy(from: BorrowedFd<'_>, to: BorrowedFd<'_>, cx: &Context<'_>) -
         };
         cx.check_cancelled()?;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let Ok(folder) = rustix::fs::openat(from, name.as_str(), flags, Mode::empty()) else { continue };
+        let Ok(folder) = without_magic(from, name.as_str(), flags) else { continue };
         let into = make_dir(to, &name)?;
         let mut files = names(folder.as_fd())?;
         files.retain(|file| wanted(file));

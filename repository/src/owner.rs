@@ -6,7 +6,7 @@
 use std::os::fd::AsFd;
 
 use nix::unistd::{Gid, Uid, geteuid, setfsgid, setfsuid};
-use rustix::thread::set_thread_groups;
+use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities, set_thread_groups};
 
 /// Calls `run` with the filesystem rights of the owner of `dir`, on this thread, where this process is root and the owner is not. None if
 /// these rights cannot be had: then nothing was called.
@@ -22,26 +22,32 @@ struct Acting {
     uid: Uid,
     gid: Gid,
     groups: Vec<rustix::process::Gid>,
+    /// What this thread may do as root.
+    may: CapabilitySets,
 }
 
 impl Acting {
     fn begin(uid: Uid, gid: Gid) -> Option<Self> {
         // Root's own groups may read what the owner may not. Which groups the owner is in, nobody asks here.
         let groups = rustix::process::getgroups().ok()?;
+        let may = capabilities(None).ok()?;
         set_thread_groups(&[]).ok()?;
         // Both answer what was before, and nothing else: whether it came about is told by asking again, with what is no id.
         let nobody = u32::MAX;
-        let acting = Self { gid: setfsgid(gid), uid: setfsuid(uid), groups };
+        let acting = Self { gid: setfsgid(gid), uid: setfsuid(uid), groups, may };
         let came_about = setfsuid(Uid::from_raw(nobody)) == uid && setfsgid(Gid::from_raw(nobody)) == gid;
+        // With the user id the kernel takes away what overrides permissions, and leaves what lets root look into other users' processes.
+        set_capabilities(None, CapabilitySets { effective: CapabilitySet::empty(), ..may }).ok()?;
         came_about.then_some(acting)
     }
 }
 
 impl Drop for Acting {
     fn drop(&mut self) {
+        // None of it can fail: all of it was this thread's before.
+        let _ = set_capabilities(None, self.may);
         setfsuid(self.uid);
         setfsgid(self.gid);
-        // It cannot fail: they were this thread's before.
         let _ = set_thread_groups(&self.groups);
     }
 }
@@ -85,5 +91,67 @@ mod tests {
         // And afterwards it is root again.
         assert_eq!(std::fs::read(&secret).unwrap(), b"secret");
         assert_eq!(rustix::process::getgroups().unwrap(), [group]);
+    }
+
+    #[test]
+    fn a_repository_leads_nowhere_by_what_other_processes_have_open() {
+        if !nix::unistd::geteuid().is_root() {
+            assert!(std::env::var_os("AH_TEST_REQUIRE_ALL").is_none(), "skipped: needs root");
+            eprintln!("skipped: needs root");
+            return;
+        }
+        // A closed directory of somebody's, with a repository in it that is not closed itself; a process of theirs works there, and this one has it open.
+        let temp = tempfile::tempdir().unwrap();
+        std::fs::set_permissions(temp.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+        let (closed, theirs) = (temp.path().join("closed"), temp.path().join("theirs"));
+        let git = closed.join("project/.git");
+        for folder in ["objects/info", "refs/heads"] {
+            std::fs::create_dir_all(git.join(folder)).unwrap();
+        }
+        std::fs::write(git.join("HEAD"), "ref: refs/heads/main\n").unwrap();
+        std::fs::set_permissions(&closed, std::fs::Permissions::from_mode(0o700)).unwrap();
+        let mut works_there =
+            std::process::Command::new("sleep").arg("60").current_dir(closed.join("project")).spawn().unwrap();
+        let open = std::fs::File::open(closed.join("project")).unwrap();
+        let (pid, number) = (works_there.id(), std::os::fd::AsRawFd::as_raw_fd(&open));
+        let outcome = std::panic::catch_unwind(|| {
+            std::fs::create_dir(&theirs).unwrap();
+            std::os::unix::fs::chown(&theirs, Some(65534), Some(65534)).unwrap();
+            let dir = ah_plugin_api::Dir::open(&theirs).unwrap();
+            let ways = [
+                git.display().to_string(),
+                format!("/proc/{pid}/cwd/.git"),
+                format!("/proc/{pid}/root{}", git.display()),
+                format!("/proc/self/fd/{number}/.git"),
+                format!("/dev/fd/{number}/.git"),
+            ];
+            for way in &ways {
+                std::fs::write(theirs.join(".git"), format!("gitdir: {way}\n")).unwrap();
+                let found = as_owner(&dir, || crate::Repository::of(&dir)).unwrap();
+                assert!(found.is_none(), "{way}: {:?}", found.map(|found| found.state));
+                std::fs::remove_file(theirs.join(".git")).unwrap();
+                std::os::unix::fs::symlink(way, theirs.join(".git")).unwrap();
+                assert!(as_owner(&dir, || crate::Repository::of(&dir)).unwrap().is_none(), "{way}");
+                std::fs::remove_file(theirs.join(".git")).unwrap();
+                // Nor by objects that are borrowed, or by a common directory.
+                for folder in ["objects/info", "refs"] {
+                    std::fs::create_dir_all(theirs.join(".git").join(folder)).unwrap();
+                }
+                std::fs::write(theirs.join(".git/HEAD"), "ref: refs/heads/main\n").unwrap();
+                std::fs::write(theirs.join(".git/objects/info/alternates"), format!("{way}/objects\n")).unwrap();
+                let found = as_owner(&dir, || crate::Repository::of(&dir)).unwrap().unwrap();
+                assert!(found.state.not_kept.is_some(), "{way}");
+                std::fs::write(theirs.join(".git/commondir"), way).unwrap();
+                assert!(as_owner(&dir, || crate::Repository::of(&dir)).unwrap().is_none(), "{way}");
+                std::fs::remove_dir_all(theirs.join(".git")).unwrap();
+            }
+            // What this user can reach is followed.
+            std::fs::set_permissions(&closed, std::fs::Permissions::from_mode(0o755)).unwrap();
+            std::fs::write(theirs.join(".git"), format!("gitdir: {}\n", ways[0])).unwrap();
+            assert!(as_owner(&dir, || crate::Repository::of(&dir)).unwrap().is_some());
+        });
+        let _ = works_there.kill();
+        let _ = works_there.wait();
+        outcome.unwrap();
     }
 }

@@ -11,8 +11,8 @@ use std::io::{BufRead, BufReader, Read};
 use std::os::fd::{AsFd, OwnedFd};
 
 use ah_plugin_api::{Dir, Error, RepositoryState, Result};
-use ah_rules::GitDir;
-use rustix::fs::{FileType, Mode, OFlags, Stat};
+use ah_rules::{GitDir, without_magic};
+use rustix::fs::{FileType, OFlags, Stat};
 use rustix::io::Errno;
 
 use crate::owner::as_owner;
@@ -228,15 +228,15 @@ fn same(a: &Stat, b: &Stat) -> bool {
     (a.st_dev, a.st_ino) == (b.st_dev, b.st_ino)
 }
 
-/// Opens a directory, wherever the path leads.
+/// Opens a directory, wherever the path leads, but by what other processes have open.
 pub(crate) fn open_dir(at: impl AsFd, path: &[u8]) -> rustix::io::Result<OwnedFd> {
-    rustix::fs::openat(at, path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+    without_magic(at, path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC)
 }
 
 /// Opens a regular file; none if there is nothing, or something else, of that name.
 pub(crate) fn open_file(at: impl AsFd, name: &str) -> rustix::io::Result<Option<(OwnedFd, u64)>> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    let fd = match rustix::fs::openat(at, name, flags, Mode::empty()) {
+    let fd = match without_magic(at, name, flags) {
         Ok(fd) => fd,
         // No such name, a directory on the way that is none, a symlink, a socket.
         Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::NXIO) => return Ok(None),

@@ -37,6 +37,7 @@ mod tracked;
 
 pub use class::Class;
 pub use dir_rules::{DirRules, Present};
+pub use open::without_magic;
 pub use repository::GitDir;
 pub use rules::Rules;
 pub use staging::{STAGING_PREFIX, is_staging};

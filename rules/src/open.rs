@@ -4,7 +4,8 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rustix::fs::{FileType, Mode, OFlags};
+use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
 use rustix::path::Arg;
 
 /// The largest ignore file that counts.
@@ -17,6 +18,22 @@ pub(crate) enum Links {
     Refuse,
 }
 
+/// Opens what a path leads to, which somebody else has written: symlinks are followed as `flags` say, but none of those in `/proc` that stand for what a
+/// process has open or works in. By those root would come to what whoever wrote the path has no way to, with whosever rights it reads.
+///
+/// # Errors
+/// Those of the system; `ELOOP` for such a link.
+pub fn without_magic(dir: impl AsFd, path: impl Arg, flags: OFlags) -> rustix::io::Result<OwnedFd> {
+    let path = path.into_c_str()?;
+    match rustix::fs::openat2(&dir, &*path, flags, Mode::empty(), ResolveFlags::NO_MAGICLINKS) {
+        // Before Linux 5.6, or forbidden in a container. Who is not root follows nothing there that is not theirs already.
+        Err(Errno::NOSYS | Errno::PERM) if !rustix::process::geteuid().is_root() => {
+            rustix::fs::openat(&dir, &*path, flags, Mode::empty())
+        }
+        opened => opened,
+    }
+}
+
 /// Opens a regular file. None if there is none, or something else in its place, or it may not be read.
 pub(crate) fn regular(dir: BorrowedFd<'_>, name: impl Arg, links: Links) -> Option<(OwnedFd, rustix::fs::Stat)> {
     // A FIFO must not block us, and a terminal not become ours.
@@ -24,7 +41,7 @@ pub(crate) fn regular(dir: BorrowedFd<'_>, name: impl Arg, links: Links) -> Opti
     if links == Links::Refuse {
         flags |= OFlags::NOFOLLOW;
     }
-    let fd = rustix::fs::openat(dir, name, flags, Mode::empty()).ok()?;
+    let fd = without_magic(dir, name, flags).ok()?;
     let stat = rustix::fs::fstat(&fd).ok()?;
     (FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile).then_some((fd, stat))
 }
@@ -51,7 +68,7 @@ pub(crate) fn directory(dir: BorrowedFd<'_>, name: impl Arg, links: Links) -> Op
     if links == Links::Refuse {
         flags |= OFlags::NOFOLLOW;
     }
-    rustix::fs::openat(dir, name, flags, Mode::empty()).ok()
+    without_magic(dir, name, flags).ok()
 }
 
 /// Device and inode of an open file.

@@ -42,8 +42,9 @@ impl GitDir {
             None => None,
         };
         let this = Self { git_dir, common_dir };
-        rustix::fs::statat(this.common(), c"objects", AtFlags::empty()).ok()?;
-        rustix::fs::statat(this.common(), c"refs", AtFlags::empty()).ok()?;
+        for needed in [c"objects", c"refs"] {
+            open::without_magic(this.common(), needed, OFlags::PATH | OFlags::CLOEXEC).ok()?;
+        }
         Some(this)
     }
 

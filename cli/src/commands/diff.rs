@@ -1,10 +1,11 @@
 //! `ah agent fs diff`: what differs.
 
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 
 use ah_core::{Access, ChangeRecord, DiffOptions, DiffReport, DiffSide, EntryKind, EntryRecord, Workspace};
-use ah_plugin_api::{Dir, Error, ErrorKind, Result};
+use ah_plugin_api::{Dir, Error, ErrorKind, RelPath, Result};
 use clap::Args;
 use serde::Serialize;
 
@@ -74,7 +75,7 @@ pub(crate) fn run(app: &App, args: &DiffArgs) -> Outcome {
         None => (None, workspace.diff(args.from.as_deref().unwrap_or("@"), args.to.as_deref(), &options)?),
     };
     let (then, root) = (then.as_ref().unwrap_or(&workspace), Dir::open(workspace.root())?);
-    let sides = Sides { then, report: &report, root, lost: RefCell::default() };
+    let sides = Sides { then, report: &report, root, lost: RefCell::default(), unread: RefCell::default() };
     for path in &report.unreadable {
         app.ui.note(&format!("not compared: {path} (unreadable)"));
     }
@@ -97,6 +98,9 @@ pub(crate) fn run(app: &App, args: &DiffArgs) -> Outcome {
     } else {
         app.ui.stdout(|out| changes::write(out, app.ui.out, &report.changes))?;
     }
+    for path in sides.unread.take() {
+        app.ui.note(&format!("not shown: {path} (unreadable)"));
+    }
     // Everything else was shown by then.
     sides.lost.into_inner().map_or(Ok(Exit::Done), |error| Err(error.into()))
 }
@@ -109,6 +113,8 @@ struct Sides<'a> {
     root: Dir,
     /// Why contents could not be read that are damaged, or not what was captured any more: one of them.
     lost: RefCell<Option<Error>>,
+    /// What differs, and may not be read by this user.
+    unread: RefCell<BTreeSet<RelPath>>,
 }
 
 impl Sides<'_> {
@@ -128,19 +134,31 @@ impl Sides<'_> {
         let Some(entry) = entry.filter(|entry| matches!(entry.kind, EntryKind::File | EntryKind::Symlink)) else {
             return Ok(None);
         };
+        if entry.size > patch::MAX_TEXT {
+            return Ok(Some(patch::Version { kind: entry.kind, mode: entry.mode, size: entry.size, content: None }));
+        }
         let content = match side {
-            _ if entry.size > patch::MAX_TEXT => None,
-            DiffSide::Snapshot(snapshot) => match contents::then(self.then, snapshot, &change.path) {
-                Ok((_, content)) => Some(content),
-                // It had the path; what cannot be found any more was lost, too.
-                Err(error) if matches!(error.kind, ErrorKind::DataLoss | ErrorKind::NotFound) => {
-                    let error = error.context(format!("{} differs, and what it was cannot be shown", change.path));
-                    self.lost.borrow_mut().get_or_insert(error);
-                    None
-                }
-                Err(error) => return Err(error),
-            },
-            DiffSide::Workspace => Some(contents::now(&self.root, &change.path, entry.kind)?),
+            DiffSide::Snapshot(snapshot) => {
+                contents::then(self.then, snapshot, &change.path).map(|(_, content)| content)
+            }
+            DiffSide::Workspace => contents::now(&self.root, &change.path, entry.kind),
+        };
+        let content = match content {
+            Ok(content) => Some(content),
+            Err(error) if error.kind == ErrorKind::PermissionDenied => {
+                self.unread.borrow_mut().insert(change.path.clone());
+                None
+            }
+            // It had the path; what cannot be found any more was lost, too.
+            Err(error)
+                if matches!(side, DiffSide::Snapshot(_))
+                    && matches!(error.kind, ErrorKind::DataLoss | ErrorKind::NotFound) =>
+            {
+                let error = error.context(format!("{} differs, and what it was cannot be shown", change.path));
+                self.lost.borrow_mut().get_or_insert(error);
+                None
+            }
+            Err(error) => return Err(error),
         };
         Ok(Some(patch::Version { kind: entry.kind, mode: entry.mode, size: entry.size, content }))
     }

@@ -235,6 +235,15 @@ impl Source<'_> {
         }
     }
 
+    /// Whether this user may not read a file, or look into a directory, as it was captured.
+    ///
+    /// # Errors
+    /// Those of the filesystem.
+    pub(crate) fn is_unreadable(&self, path: &RelPath) -> Result<bool> {
+        // Who reads through a provider has what that could read.
+        Ok(self.tree()?.is_some_and(|tree| tree.is_unreadable(path)))
+    }
+
     /// A symlink's target.
     ///
     /// # Errors
@@ -357,17 +366,25 @@ impl Walk<'_, '_> {
         let is_dir = |entry: &Option<Entry>| entry.as_ref().is_some_and(|entry| entry.kind == EntryKind::Dir);
         let (from_dir, to_dir) = (is_dir(&before), is_dir(&after));
         if let (Some(a), Some(b)) = (&before, &after) {
-            let equal = a.mode == b.mode
-                && (!self.times || a.mtime == b.mtime)
-                && same_contents((self.from, path, a), (self.to, path, b), self.cx)?;
+            let same = || match same_contents((self.from, path, a), (self.to, path, b), self.cx) {
+                // What this user may not read: as its attributes say.
+                Err(error) if error.kind == ErrorKind::PermissionDenied => Ok(a.mtime == b.mtime),
+                answer => answer,
+            };
+            let equal = a.mode == b.mode && (!self.times || a.mtime == b.mtime) && same()?;
             if !equal {
                 self.changes.push(Change { path: path.clone(), before, after });
             }
         } else if before.is_some() || after.is_some() {
             self.changes.push(Change { path: path.clone(), before, after });
         }
-        let before = if from_dir { self.from.children(path, self.cx)? } else { Vec::new() };
-        let after = if to_dir { self.to.children(path, self.cx)? } else { Vec::new() };
+        let list = |side: &Source<'_>, is_dir: bool| match is_dir.then(|| side.children(path, self.cx)).transpose() {
+            Err(error) if error.kind == ErrorKind::PermissionDenied => Ok(None),
+            entries => entries.map(|entries| Some(entries.unwrap_or_default())),
+        };
+        let (before, after) = (list(self.from, from_dir)?, list(self.to, to_dir)?);
+        // What this user may not look into on one side is not known to differ from the other.
+        let (Some(before), Some(after)) = (before, after) else { return Ok(()) };
         let (mut before, mut after) = (before.into_iter().peekable(), after.into_iter().peekable());
         loop {
             let order = match (before.peek(), after.peek()) {

@@ -25,6 +25,9 @@ use crate::walk::{self, Shelf, Source, same_contents};
 /// 1 to 10 ms. Then contents are compared.
 const DOUBT: i64 = 100_000_000;
 
+/// What is said of a path that a snapshot has, since all was captured, and does not give to who restores it.
+const UNREADABLE_THEN: &str = "what the snapshot holds of it you may not read";
+
 /// Where a restore works.
 #[derive(Clone, Copy)]
 pub(crate) struct Ground<'a> {
@@ -300,6 +303,10 @@ impl<'a> Planner<'a> {
             self.leave(path, "special files cannot be made again");
             return Ok(());
         }
+        if self.target.is_unreadable(path)? {
+            self.leave(path, UNREADABLE_THEN);
+            return Ok(());
+        }
         let parent = path.parent().unwrap_or_default();
         if !self.becoming.contains(&parent) {
             match self.tree.stat(path) {
@@ -368,6 +375,10 @@ impl<'a> Planner<'a> {
             self.leave(path, "ignored: `--ignored` overwrites it");
             return Ok(());
         }
+        if self.target.is_unreadable(path)? {
+            self.leave(path, UNREADABLE_THEN);
+            return Ok(());
+        }
         let step = |found| Step { path: path.clone(), before: Some(before.clone()), after: Some(after.clone()), found };
         if was_dir && becomes_dir {
             return match self.tree.stat(path) {
@@ -416,8 +427,19 @@ impl<'a> Planner<'a> {
                 return Ok(Seen::Done);
             }
         };
+        // Whatever its attributes say: neither could it be compared, nor brought back by an undo.
+        if matches!(found.kind, EntryKind::File | EntryKind::Dir) && self.tree.is_unreadable(path) {
+            self.leave(path, "it stays as it is: you may not read it");
+            return Ok(Seen::Done);
+        }
         let doubt = nanos(found.ctime) >= nanos(self.wish.safety.created) - i128::from(DOUBT);
-        if found.is_still(before) && (found.kind == EntryKind::Dir || !doubt || self.held(path, before)?) {
+        let still = found.is_still(before);
+        if still && (found.kind == EntryKind::Dir || !doubt) {
+            return Ok(Seen::Same(found));
+        }
+        // Its times alone may be others: a write that failed for want of room moves them in memory only.
+        let alike = (found.kind, found.size, found.mode) == (before.kind, before.size, before.mode);
+        if (still || alike && found.kind == EntryKind::File) && self.held(path, before)? {
             return Ok(Seen::Same(found));
         }
         let present = found.entry(path.file_name().unwrap_or_default());

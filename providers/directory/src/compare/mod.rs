@@ -93,12 +93,15 @@ impl Walk<'_> {
                 |it: &At<'_>| it.as_ref().map(|(_, found)| entry_of(&found.stat, path.file_name().unwrap_or_default()));
             self.changes.push(Change { path: path.clone(), before: entry(before), after: entry(after) });
         }
+        let directory = |it: &'_ At<'_>| it.as_ref().is_some_and(|(_, found)| found.kind() == EntryKind::Dir);
+        let (was_directory, is_directory) = (directory(before), directory(after));
         let list = |side: &Side, it: &At<'_>| match it {
-            Some((dir, found)) if found.kind() == EntryKind::Dir => side.list(dir, &found.name, path).map(Some),
+            Some((dir, found)) if found.kind() == EntryKind::Dir => side.list(dir, &found.name, path),
             _ => Ok(None),
         };
         let (before, after) = (list(self.of.from, before)?, list(self.of.to, after)?);
-        if before.is_none() && after.is_none() {
+        // What may not be looked into on one side is not known to differ from the other.
+        if before.is_some() != was_directory || after.is_some() != is_directory || !(was_directory || is_directory) {
             return Ok(());
         }
         let (mut a, mut b) =

@@ -88,18 +88,18 @@ impl Side {
         }
     }
 
-    /// What is in the directory `name` of `parent`, which is at `path`.
-    pub(super) fn list(&self, parent: &OwnedFd, name: &[u8], path: &RelPath) -> Result<Listing> {
+    /// What is in the directory `name` of `parent`, which is at `path`. None if this user may not look into it.
+    pub(super) fn list(&self, parent: &OwnedFd, name: &[u8], path: &RelPath) -> Result<Option<Listing>> {
         let fail = |errno| failed(format!("cannot list {path}"), errno);
-        let empty = |dir| Ok(Listing { dir, entries: Vec::new() });
         let dir = match rustix::fs::openat(parent, name, DIRECTORY, Mode::empty()) {
             Ok(dir) => dir,
-            // In the workspace it may go, or change its kind, at any time; and what may not be looked into is as if it were empty.
-            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::ACCESS) => {
-                return empty(
-                    parent.try_clone().map_err(|e| ah_plugin_api::Error::from_io("cannot open a directory", &e))?,
-                );
+            // In the workspace it may go, or change its kind, at any time.
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {
+                let dir =
+                    parent.try_clone().map_err(|e| ah_plugin_api::Error::from_io("cannot open a directory", &e))?;
+                return Ok(Some(Listing { dir, entries: Vec::new() }));
             }
+            Err(Errno::ACCESS) => return Ok(None),
             Err(errno) => return Err(fail(errno)),
         };
         let mut entries = Vec::new();
@@ -108,7 +108,7 @@ impl Side {
                 Ok(stat) => stat,
                 Err(Errno::NOENT) => continue,
                 // It may be listed and not be entered.
-                Err(Errno::ACCESS) => return empty(dir),
+                Err(Errno::ACCESS) => return Ok(None),
                 Err(errno) => return Err(fail(errno)),
             };
             let hidden = !self.hidden.is_empty() && self.hidden.contains(&path.join(&name)?);
@@ -116,7 +116,7 @@ impl Side {
                 entries.push(Found { name, stat });
             }
         }
-        Ok(Listing { dir, entries })
+        Ok(Some(Listing { dir, entries }))
     }
 }
 

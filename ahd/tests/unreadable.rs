@@ -11,8 +11,8 @@ use std::process::Command;
 use std::sync::Arc;
 
 use ah_core::{
-    Access, BranchOptions, DiffOptions, Engine, HelperSocket, ProviderSet, ProviderSource, RestoreOptions, Settings,
-    SnapshotOptions,
+    Access, BranchOptions, DiffOptions, Engine, HelperSocket, ProviderSet, ProviderSource, RestoreOptions,
+    RestoreReport, Settings, SnapshotOptions,
 };
 use ah_test_disks::Disk;
 use common::{ALICE, Daemon, Home, as_user, is_root};
@@ -22,8 +22,15 @@ fn close(home: &Home, name: &str, mode: u32, contents: &str) {
     fs::set_permissions(home.at(name), fs::Permissions::from_mode(mode)).unwrap();
 }
 
+fn left(report: &RestoreReport) -> Vec<String> {
+    let mut left: Vec<String> = report.left.iter().map(|left| left.path.to_string()).collect();
+    left.sort();
+    left
+}
+
 fn a_day_beside_closed_files(home: &Home, settings: &Settings, serves: &str) {
     close(home, "w/root.key", 0o600, "secret");
+    close(home, "w/second.key", 0o600, "secret, too");
     fs::create_dir(home.at("w/closed")).unwrap();
     fs::set_permissions(home.at("w/closed"), fs::Permissions::from_mode(0o700)).unwrap();
     fs::write(home.at("w/closed/file"), "closed").unwrap();
@@ -54,12 +61,17 @@ fn a_day_beside_closed_files(home: &Home, settings: &Settings, serves: &str) {
         assert_eq!(told, ["closed", "file", "new", "root.key"]);
         let report = workspace.restore(&id, &RestoreOptions::default()).unwrap();
         assert!(report.conflicts.is_empty() && report.failed.is_empty(), "{report:?}");
-        let left: Vec<String> = report.left.iter().map(|left| left.path.to_string()).collect();
-        assert!(left.contains(&"root.key".to_owned()), "{left:?}");
+        assert_eq!(left(&report), ["closed", "root.key"]);
         assert_eq!(fs::read_to_string(home.at("w/file")).unwrap(), format!("of {ALICE}"));
         assert!(!home.at("w/new").exists());
         workspace.undo(&Default::default()).unwrap();
         assert_eq!(fs::read_to_string(home.at("w/file")).unwrap(), "later");
+        // The directory is theirs: they may take it away, and cannot have it back.
+        fs::remove_file(home.at("w/second.key")).unwrap();
+        let report = workspace.restore(&id, &RestoreOptions::default()).unwrap();
+        assert!(report.conflicts.is_empty() && report.failed.is_empty(), "{report:?}");
+        assert_eq!(left(&report), ["closed", "root.key", "second.key"]);
+        assert!(!home.at("w/second.key").exists() && !home.at("w/new").exists());
     });
     assert_eq!(fs::read_to_string(home.at("w/root.key")).unwrap(), "secret, and longer");
     assert_eq!(fs::read_to_string(home.at("w/closed/file")).unwrap(), "closed");

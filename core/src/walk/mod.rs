@@ -239,9 +239,29 @@ impl Source<'_> {
     ///
     /// # Errors
     /// Those of the filesystem.
-    pub(crate) fn is_unreadable(&self, path: &RelPath) -> Result<bool> {
-        // Who reads through a provider has what that could read.
-        Ok(self.tree()?.is_some_and(|tree| tree.is_unreadable(path)))
+    pub(crate) fn is_unreadable(&self, path: &RelPath, kind: EntryKind, cx: &Context<'_>) -> Result<bool> {
+        let Source::Snapshot { shelf, snapshot } = self else {
+            return Ok(self.tree()?.is_some_and(|tree| tree.is_unreadable(path)));
+        };
+        // Who captures by reading has read all of it.
+        if shelf.can(Capability::AppliesPolicy) || !matches!(kind, EntryKind::File | EntryKind::Dir) {
+            return Ok(false);
+        }
+        let (place, snapshot, path) = (Place::new(shelf.store), snapshot.clone(), path.clone());
+        let asked = match kind {
+            EntryKind::Dir => shelf.provider.read_dir(&place, &ReadDirRequest { snapshot, path }, cx).map(drop),
+            // Into what cannot be written to: nothing is read for that, and it fails in another way where the file could be opened.
+            _ => {
+                let nothing = rustix::fs::open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
+                let nothing = nothing.map_err(|e| io("cannot open /dev/null", e))?;
+                let place = place.with_output(nothing.as_fd());
+                shelf.provider.read(&place, &ReadRequest { snapshot, path }, cx).map(drop)
+            }
+        };
+        match asked {
+            Err(error) => Ok(error.kind == ErrorKind::PermissionDenied),
+            Ok(()) => Ok(false),
+        }
     }
 
     /// A symlink's target.

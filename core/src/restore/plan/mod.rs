@@ -303,7 +303,7 @@ impl<'a> Planner<'a> {
             self.leave(path, "special files cannot be made again");
             return Ok(());
         }
-        if self.target.is_unreadable(path)? {
+        if self.target.is_unreadable(path, after.kind, self.cx)? {
             self.leave(path, UNREADABLE_THEN);
             return Ok(());
         }
@@ -375,7 +375,7 @@ impl<'a> Planner<'a> {
             self.leave(path, "ignored: `--ignored` overwrites it");
             return Ok(());
         }
-        if self.target.is_unreadable(path)? {
+        if self.target.is_unreadable(path, after.kind, self.cx)? {
             self.leave(path, UNREADABLE_THEN);
             return Ok(());
         }

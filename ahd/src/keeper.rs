@@ -1,9 +1,10 @@
 //! What all connections share, and the life of views and clones: shown, taken down, and put in order when the helper starts.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::{Duration, Instant};
 
 use ah_plugin_api::{
     Capability, Context, Description, DestroyRequest, Dir, Error, ErrorKind, FileName, Place, Provider, ProviderName,
@@ -22,6 +23,10 @@ use crate::state::State;
 
 /// So many stores' snapshots are remembered at most.
 const MAX_KNOWN: usize = 4096;
+/// How long the start waits for what is put in order.
+const SETTLING: Duration = Duration::from_secs(5);
+/// The stack of a thread that calls a provider, which is used to that of a main thread.
+pub(crate) const STACK: usize = 8 << 20;
 
 /// A provider as it is offered.
 pub(crate) struct Served {
@@ -224,9 +229,25 @@ impl Keeper {
         Ok(())
     }
 
-    /// Puts in order what a former run of the helper, or of the machine, left.
-    pub(crate) fn settle(&self) {
-        self.settle_those(|_| true);
+    /// Puts in order what a former run of the helper, or of the machine, left: each user's by itself, since a user can have a directory of
+    /// theirs hold up for ever whoever changes something in it. Who is not ready soon goes on behind.
+    pub(crate) fn settle(self: &Arc<Self>) {
+        let users: BTreeSet<u32> = self.records.find(|_| true).iter().map(|record| record.uid).collect();
+        let (done, settled) = std::sync::mpsc::channel();
+        for uid in users {
+            let (keeper, done) = (Arc::clone(self), done.clone());
+            let work = move || {
+                keeper.settle_those(|record| record.uid == uid);
+                let _ = done.send(());
+            };
+            if let Err(e) = std::thread::Builder::new().name("settle".to_owned()).stack_size(STACK).spawn(work) {
+                self.audit.say(&format!("nothing of user {uid} is put in order: {e}"));
+            }
+        }
+        // Ends when all are done.
+        drop(done);
+        let until = Instant::now() + SETTLING;
+        while settled.recv_timeout(until.saturating_duration_since(Instant::now())).is_ok() {}
     }
 
     /// Mounts again what of a user's could not be mounted when the helper started: their home may not have been there.

@@ -7,19 +7,18 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ah_plugin_api::ipc::{self, Timing};
+use ah_plugin_api::ipc::{self, Bounds};
 use ah_plugin_api::{Error, ErrorKind, Result};
 use rustix::net::{AddressFamily, SocketType, sockopt};
 
 use crate::audit::What;
-use crate::keeper::Keeper;
+use crate::keeper::{Keeper, STACK};
 use crate::peer::Peer;
 use crate::policy::Session;
 
-/// How long a client may take to say what it wants, and between two calls.
-const TIMING: Timing = Timing { hello: Duration::from_secs(5), idle: Some(Duration::from_secs(600)) };
-/// The stack of a connection's thread; providers are used to that of a main thread.
-const STACK: usize = 8 << 20;
+/// How long a client may take to say what it wants, and between two calls; and how much it may say: more than label, attributes and rules ever are.
+const BOUNDS: Bounds =
+    Bounds { hello: Duration::from_secs(5), idle: Some(Duration::from_secs(600)), largest: 256 << 10 };
 /// A pause when the system has nothing to give: descriptors, memory.
 const BREATH: Duration = Duration::from_millis(100);
 
@@ -107,7 +106,7 @@ fn welcome(stream: UnixStream, keeper: &Arc<Keeper>) {
 
 fn converse(stream: &UnixStream, keeper: &Keeper, peer: &Peer) {
     keeper.settle_for(peer.uid);
-    if let Err(error) = ipc::serve_one_of(stream, &Session { keeper, peer }, TIMING) {
+    if let Err(error) = ipc::serve_one_of(stream, &Session { keeper, peer }, BOUNDS) {
         keeper.audit.note(peer, &What { op: "connection", ..What::default() }, Err(&error));
     }
 }

@@ -4,18 +4,22 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use ah_plugin_api::{
-    CloneRequest, Context, Dir, Done, Error, ErrorKind, FileName, MountRequest, Place, Reference, Result, View,
-    WritableClone,
+    CloneRequest, Context, Dir, Done, Error, ErrorKind, FileName, MountRequest, Place, Reference, RelPath, Result,
+    View, WritableClone,
 };
-use rustix::fs::AtFlags;
+use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
 use crate::graft;
 use crate::keeper::open_shown;
 use crate::mounts;
 use crate::owned::{self, Owned};
+use crate::peer::as_user;
 use crate::policy::{Guarded, Kept};
 use crate::records::{Claim, Made, Record, Text, new_id};
+
+/// The most paths that are looked for in a view.
+const MAX_PATHS: usize = 1000;
 
 /// A view or clone that is being made.
 pub(crate) struct Making<'a> {
@@ -84,11 +88,39 @@ impl<'k> Guarded<'k> {
     }
 
     fn view(&self, making: &mut Making<'_>, request: &MountRequest, cx: &Context<'_>) -> Result<View> {
-        let inner = MountRequest { name: making.record.id_name()?, ..request.clone() };
+        // The provider would look for the paths as root, and so tell which there are where the caller may not look.
+        let inner =
+            MountRequest { snapshot: request.snapshot.clone(), name: making.record.id_name()?, paths: Vec::new() };
         let view = self.served.provider.mount(&making.inside, &inner, cx)?;
         let source = self.found(making, view.reference, &view.path)?;
+        self.look_for(&source, &request.paths, cx)?;
         let path = self.show(making, &source, &request.name)?;
         Ok(View { path, reference: making.record.reference()?, read_only_mount: true })
+    }
+
+    /// Whether a view has these paths, as its user can see it.
+    fn look_for(&self, view: &OwnedFd, paths: &[RelPath], cx: &Context<'_>) -> Result<()> {
+        if paths.len() > MAX_PATHS {
+            let message = format!("more than {MAX_PATHS} paths are asked for at once");
+            return Err(Error::new(ErrorKind::InvalidArgument, message).with_hint("ask for all of the snapshot"));
+        }
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+        for path in paths.iter().filter(|path| !path.is_root()) {
+            cx.check_cancelled()?;
+            let found = as_user(self.peer.uid, self.peer.gid, || {
+                rustix::fs::openat2(view, path.as_bytes(), flags, Mode::empty(), resolve)
+            });
+            match found {
+                // A symlink itself.
+                Ok(_) | Err(Errno::LOOP) => {}
+                Err(Errno::NOENT | Errno::NOTDIR) => {
+                    return Err(Error::new(ErrorKind::NotFound, format!("the snapshot has no {path}")));
+                }
+                Err(e) => return Err(Error::from_io(format!("cannot look for {path} in the snapshot"), &e.into())),
+            }
+        }
+        Ok(())
     }
 
     /// Has a clone made, and shows it.

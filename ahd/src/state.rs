@@ -1,7 +1,7 @@
 //! The helper's state folder: stores that only root can enter, and a lock so that one helper at a time works on it.
 //!
 //! ```text
-//! lock, audit.log, plugins/          who works here; what was done; which libraries were tried
+//! lock, audit.log, plugins/          who works here (a process's number); what was done; which libraries were tried
 //! stores/<uid>/<token>/<provider>/   a provider's store for one of a user's
 //! records/<id>.json                  a view or a clone, see `records`
 //! shown/, clones/                    where providers make views and clones
@@ -9,8 +9,9 @@
 //! ```
 
 use std::fs::File;
+use std::io::Read;
 use std::os::fd::AsFd;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use ah_plugin_api::{Dir, Error, ErrorKind, ProviderName, Result};
@@ -43,13 +44,7 @@ impl State {
         for name in ["stores", "records", "shown", "clones", "probe", "plugins"] {
             make(&root.join(name))?;
         }
-        let mut options = File::options();
-        options.write(true).create(true).truncate(false).mode(0o600).custom_flags(nix::libc::O_NOFOLLOW);
-        let lock = options.open(root.join("lock")).map_err(|e| Error::from_io(format!("cannot lock {shown}"), &e))?;
-        rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(|_| {
-            Error::new(ErrorKind::Busy, format!("another ahd works on {shown}"))
-                .with_hint("systemctl stop ahd.socket ahd.service")
-        })?;
+        let lock = lock(&root)?;
         Ok(Self { root, _lock: lock })
     }
 
@@ -134,6 +129,47 @@ impl State {
     }
 }
 
+/// Takes the lock of a state folder.
+///
+/// A process that was killed holds it until its last thread has ended, and one that a user has had wait in a directory of theirs may never end. Such a
+/// process does nothing any more: its lock is set aside.
+fn lock(root: &Path) -> Result<File> {
+    let failed = |e: std::io::Error| Error::from_io(format!("cannot lock {}", root.display()), &e);
+    let open = |name: &str| {
+        let mut options = File::options();
+        options.read(true).write(true).create(true).truncate(false).mode(0o600).custom_flags(nix::libc::O_NOFOLLOW);
+        options.open(root.join(name)).map_err(failed)
+    };
+    let take = |file: &File| rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive).is_ok();
+    // Of those who start at once one after the other looks.
+    let turn = open("lock.turn")?;
+    rustix::fs::flock(&turn, FlockOperation::LockExclusive).map_err(|e| failed(e.into()))?;
+    let mut file = open("lock")?;
+    if !take(&file) {
+        let mut holder = String::new();
+        file.read_to_string(&mut holder).map_err(failed)?;
+        let free = is_dying(holder.trim()) && {
+            std::fs::rename(root.join("lock"), root.join("lock.old")).map_err(failed)?;
+            file = open("lock")?;
+            take(&file)
+        };
+        if !free {
+            let message = format!("another ahd works on {}", root.display());
+            return Err(Error::new(ErrorKind::Busy, message).with_hint("systemctl stop ahd.socket ahd.service"));
+        }
+    }
+    file.set_len(0).and_then(|()| file.write_all_at(std::process::id().to_string().as_bytes(), 0)).map_err(failed)?;
+    Ok(file)
+}
+
+/// Whether a process has been killed and waits for its last threads: its main thread is a zombie.
+fn is_dying(process: &str) -> bool {
+    let Ok(process) = process.parse::<u32>() else { return false };
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    // Behind the name, which may contain anything.
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('Z') || rest.starts_with('X'))
+}
+
 /// The names and paths of what is in a folder.
 fn folders(path: &Path) -> Result<Vec<(String, PathBuf)>> {
     let failed = |e: std::io::Error| Error::from_io(format!("cannot look into {}", path.display()), &e);
@@ -155,4 +191,29 @@ fn make(path: &Path) -> Result<()> {
 pub(crate) fn sync(folder: &Path) -> Result<()> {
     let dir = Dir::open(folder)?;
     rustix::fs::fsync(dir.as_fd()).map_err(|e| Error::from_io(format!("cannot sync {}", folder.display()), &e.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_at_a_time_works_on_a_state_and_who_was_killed_does_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let held = lock(dir.path()).unwrap();
+        assert_eq!(lock(dir.path()).unwrap_err().kind, ErrorKind::Busy);
+        // A process that has ended, and that nobody has asked about.
+        let mut ended = std::process::Command::new("true").spawn().unwrap();
+        while !is_dying(&ended.id().to_string()) {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        held.set_len(0).unwrap();
+        held.write_all_at(ended.id().to_string().as_bytes(), 0).unwrap();
+        let next = lock(dir.path()).unwrap();
+        assert_eq!(lock(dir.path()).unwrap_err().kind, ErrorKind::Busy, "and of those who come then only one");
+        drop((held, next));
+        ended.wait().unwrap();
+        assert!(!is_dying(&std::process::id().to_string()) && !is_dying("0") && !is_dying(""));
+        lock(dir.path()).unwrap();
+    }
 }

@@ -6,7 +6,7 @@ mod common;
 
 use std::fs::{self, File};
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::{MetadataExt, symlink};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,8 +16,8 @@ use ah_host::helper::TOKEN_FILE;
 use ah_plugin_api::ipc::Client;
 use ah_plugin_api::wire::{self, Caller, Op};
 use ah_plugin_api::{
-    Context, DestroyRequest, ErrorKind, FileName, MountRequest, Place, ProbeRequest, ProviderName, Reference, Result,
-    Snapshot,
+    Context, DestroyRequest, ErrorKind, FileName, MountRequest, Place, ProbeRequest, ProviderName, Reference, RelPath,
+    Result, Snapshot,
 };
 use common::{ALICE, ALLOWED, BOB, Daemon, Home, LIMIT, as_user, is_root, request};
 use rustix::fs::{Mode, OFlags};
@@ -408,4 +408,36 @@ fn other_mount_namespaces_get_what_is_real_and_what_reaches_them() {
     });
     assert!(daemon.state("records").is_empty());
     assert_eq!(fs::read_dir(alice.at("target")).unwrap().count(), 0);
+}
+
+#[test]
+fn what_a_user_may_not_look_into_is_not_told_by_the_paths_of_a_view() {
+    if !is_root() {
+        return;
+    }
+    let daemon = Daemon::start(ALLOWED);
+    let alice = daemon.home(ALICE);
+    fs::create_dir(alice.at("w/closed")).unwrap();
+    fs::write(alice.at("w/closed/there"), "").unwrap();
+    fs::set_permissions(alice.at("w/closed"), fs::Permissions::from_mode(0o700)).unwrap();
+    as_user(ALICE, || {
+        let (provider, open) = (daemon.provider(), alice.open());
+        let snapshot = open.snapshot(&*provider, "one").unwrap().reference;
+        let ask = |paths: Vec<&str>| {
+            let paths = paths.into_iter().map(|path| RelPath::new(path).unwrap()).collect();
+            let request = MountRequest { snapshot: snapshot.clone(), name: FileName::new("v").unwrap(), paths };
+            let view = provider.mount(&open.place(), &request, &Context::quiet())?;
+            open.unmount(&*provider, &view.reference)
+        };
+        ask(vec!["file", "closed", ""]).unwrap();
+        assert_eq!(ask(vec!["file", "missing"]).unwrap_err().kind, ErrorKind::NotFound);
+        for closed in ["closed/there", "closed/missing"] {
+            assert_eq!(ask(vec![closed]).unwrap_err().kind, ErrorKind::PermissionDenied);
+        }
+        assert_eq!(ask(vec!["file"; 2000]).unwrap_err().kind, ErrorKind::InvalidArgument);
+        // Nor may anybody say more than anybody has to: what is said is kept in many times the room.
+        let error = ask(vec!["file"; 100_000]).unwrap_err();
+        assert!(matches!(error.kind, ErrorKind::ResourceExhausted | ErrorKind::Unavailable), "{error}");
+    });
+    assert!(daemon.mounts().is_empty() && daemon.state("records").is_empty());
 }

@@ -474,11 +474,11 @@ impl ipc::Offered for Two {
 }
 
 /// A client of a server of two, which ends when the client is gone.
-fn of_two<T>(timing: ipc::Timing, test: impl FnOnce(UnixStream) -> T) -> (T, Result<()>) {
+fn of_two<T>(bounds: ipc::Bounds, test: impl FnOnce(UnixStream) -> T) -> (T, Result<()>) {
     let (ours, theirs) = UnixStream::pair().unwrap();
     std::thread::scope(|scope| {
         let two = Two([Trivial::new("one"), Trivial::new("other")]);
-        let server = scope.spawn(move || ipc::serve_one_of(&theirs, &two, timing));
+        let server = scope.spawn(move || ipc::serve_one_of(&theirs, &two, bounds));
         let result = test(ours);
         (result, server.join().unwrap())
     })
@@ -488,11 +488,11 @@ fn of_two<T>(timing: ipc::Timing, test: impl FnOnce(UnixStream) -> T) -> (T, Res
 fn a_server_of_several_says_what_it_has_and_serves_the_one_that_is_named() {
     let scene = Scene::new();
     let name = |text: &str| ah_plugin_api::ProviderName::new(text).unwrap();
-    let (offers, ended) = of_two(ipc::Timing::default(), |stream| ipc::offers(&stream, "two", LIMIT).unwrap());
+    let (offers, ended) = of_two(ipc::Bounds::default(), |stream| ipc::offers(&stream, "two", LIMIT).unwrap());
     ended.unwrap();
     assert_eq!(offers.iter().map(|offer| offer.name.as_str()).collect::<Vec<_>>(), ["one", "other"]);
 
-    let ((), ended) = of_two(ipc::Timing::default(), |stream| {
+    let ((), ended) = of_two(ipc::Bounds::default(), |stream| {
         let (client, description) = Client::open(stream, "two", Some(&name("other")), LIMIT).unwrap();
         assert_eq!(description.name.as_str(), "other");
         let remote = Remote::new(client, description);
@@ -501,12 +501,12 @@ fn a_server_of_several_says_what_it_has_and_serves_the_one_that_is_named() {
     ended.unwrap();
 
     let (refused, ended) =
-        of_two(ipc::Timing::default(), |stream| Client::open(stream, "two", Some(&name("third")), LIMIT));
+        of_two(ipc::Bounds::default(), |stream| Client::open(stream, "two", Some(&name("third")), LIMIT));
     assert_eq!(refused.err().unwrap().kind, ErrorKind::NotFound);
     assert_eq!(ended.unwrap_err().kind, ErrorKind::NotFound);
 
     // Who does not know that there are several is told so in its own way, and a server of one serves whom it has.
-    let (refused, _) = of_two(ipc::Timing::default(), |stream| connect(stream, "two", LIMIT).err());
+    let (refused, _) = of_two(ipc::Bounds::default(), |stream| connect(stream, "two", LIMIT).err());
     assert_eq!(refused.unwrap().kind, ErrorKind::Unavailable);
     let (ours, theirs) = UnixStream::pair().unwrap();
     std::thread::scope(|scope| {
@@ -521,7 +521,11 @@ fn a_server_of_several_says_what_it_has_and_serves_the_one_that_is_named() {
 #[test]
 fn a_client_that_says_nothing_is_let_go_but_not_while_a_call_runs() {
     let scene = Scene::new();
-    let short = ipc::Timing { hello: Duration::from_millis(50), idle: Some(Duration::from_millis(200)) };
+    let short = ipc::Bounds {
+        hello: Duration::from_millis(50),
+        idle: Some(Duration::from_millis(200)),
+        ..ipc::Bounds::default()
+    };
     let (mut ours, theirs) = UnixStream::pair().unwrap();
     let ended = ipc::serve_one_of(&theirs, &Two([Trivial::new("one"), Trivial::new("other")]), short);
     assert_eq!(ended.unwrap_err().kind, ErrorKind::Unavailable);
@@ -568,7 +572,7 @@ fn a_call_at_the_last_moment_is_answered_or_was_not_sent() {
     static MADE: AtomicU32 = AtomicU32::new(0);
     let scene = Scene::new();
     let patience = Duration::from_millis(20);
-    let timing = ipc::Timing { idle: Some(patience), ..ipc::Timing::default() };
+    let bounds = ipc::Bounds { idle: Some(patience), ..ipc::Bounds::default() };
     let mut provider = Trivial::new("trivial");
     provider.before = |_, cx| {
         MADE.fetch_add(1, Ordering::SeqCst);
@@ -579,7 +583,7 @@ fn a_call_at_the_last_moment_is_answered_or_was_not_sent() {
     for n in 0..150_u64 {
         let (ours, theirs) = UnixStream::pair().unwrap();
         std::thread::scope(|scope| {
-            let server = scope.spawn(|| ipc::serve_within(&theirs, &provider, timing));
+            let server = scope.spawn(|| ipc::serve_within(&theirs, &provider, bounds));
             let (client, description) = Client::open(ours, "the test server", None, LIMIT).unwrap();
             let remote = Remote::new(Told(client), description);
             // Before, at, and after the end.

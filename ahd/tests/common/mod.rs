@@ -165,8 +165,18 @@ impl Daemon {
         self.child.as_ref().unwrap().id()
     }
 
+    /// Whether it says that, sooner or later: its lines are read by a thread that may lag behind.
     pub fn said(&self, text: &str) -> bool {
-        self.log.lock().unwrap().iter().any(|line| line.contains(text))
+        let began = Instant::now();
+        loop {
+            if self.log.lock().unwrap().iter().any(|line| line.contains(text)) {
+                return true;
+            }
+            if began.elapsed() > LIMIT {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 
     /// Its provider, as `ah` would use it.

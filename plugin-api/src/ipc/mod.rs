@@ -46,7 +46,7 @@ use serde::{Deserialize, Serialize};
 use crate::types::{Description, ProviderName};
 
 pub use client::{Client, connect, offers};
-pub use server::{Offered, Timing, serve, serve_one_of, serve_within, turn_away};
+pub use server::{Bounds, Offered, serve, serve_one_of, serve_within, turn_away};
 
 /// The version of the protocol. A side that hears of another one ends the connection.
 pub const VERSION: u32 = 1;

@@ -19,19 +19,21 @@ const ALIVE: Duration = Duration::from_secs(1);
 /// Longer log lines are cut.
 const MAX_LOG: usize = 4096;
 
-/// How long a server waits for its clients.
+/// How long a server waits for its clients, and how much it takes from them.
 #[derive(Debug, Clone, Copy)]
-pub struct Timing {
+pub struct Bounds {
     /// For the first word.
     pub hello: Duration,
     /// For the next call, while none runs; none: for ever. A call that comes at the last moment is answered, or whoever makes it is told that it
     /// was not sent.
     pub idle: Option<Duration>,
+    /// The largest payload, bytes; [`MAX_REQUEST`] at most. What is read of it can take forty times that in memory.
+    pub largest: u32,
 }
 
-impl Default for Timing {
+impl Default for Bounds {
     fn default() -> Self {
-        Self { hello: PAUSE, idle: None }
+        Self { hello: PAUSE, idle: None, largest: MAX_REQUEST }
     }
 }
 
@@ -54,21 +56,21 @@ pub trait Offered {
 /// # Errors
 /// What the client did that is against the protocol. That it went away is none.
 pub fn serve(stream: &UnixStream, provider: &dyn Provider) -> Result<()> {
-    serve_within(stream, provider, Timing::default())
+    serve_within(stream, provider, Bounds::default())
 }
 
 /// As [`serve`], but waits only so long.
 ///
 /// # Errors
 /// As there.
-pub fn serve_within(stream: &UnixStream, provider: &dyn Provider, timing: Timing) -> Result<()> {
+pub fn serve_within(stream: &UnixStream, provider: &dyn Provider, bounds: Bounds) -> Result<()> {
     let socket = stream.as_fd();
-    let greeted = hear_hello(socket, timing).and_then(|hello| match hello {
+    let greeted = hear_hello(socket, bounds).and_then(|hello| match hello {
         Some(_) => describe(socket, provider).map(Some),
         None => Ok(None),
     });
     match greeted {
-        Ok(Some(())) => converse(socket, provider, timing),
+        Ok(Some(())) => converse(socket, provider, bounds),
         Ok(None) => Ok(()),
         Err(error) => refuse(socket, error),
     }
@@ -78,9 +80,9 @@ pub fn serve_within(stream: &UnixStream, provider: &dyn Provider, timing: Timing
 ///
 /// # Errors
 /// As there.
-pub fn serve_one_of(stream: &UnixStream, offered: &dyn Offered, timing: Timing) -> Result<()> {
+pub fn serve_one_of(stream: &UnixStream, offered: &dyn Offered, bounds: Bounds) -> Result<()> {
     let socket = stream.as_fd();
-    let chosen = hear_hello(socket, timing).and_then(|hello| match hello {
+    let chosen = hear_hello(socket, bounds).and_then(|hello| match hello {
         None => Ok(None),
         Some(Hello { provider: None, .. }) => {
             let offers = wire::guard(|| Ok(offered.offers()))?;
@@ -95,7 +97,7 @@ pub fn serve_one_of(stream: &UnixStream, offered: &dyn Offered, timing: Timing) 
         }
     });
     match chosen {
-        Ok(Some(provider)) => converse(socket, &*provider, timing),
+        Ok(Some(provider)) => converse(socket, &*provider, bounds),
         Ok(None) => Ok(()),
         Err(error) => refuse(socket, error),
     }
@@ -103,9 +105,10 @@ pub fn serve_one_of(stream: &UnixStream, offered: &dyn Offered, timing: Timing) 
 
 /// Answers calls until the client goes away. One thread does it all: while a call runs, whoever asks whether it shall stop looks what the client
 /// has said meanwhile.
-fn converse(socket: BorrowedFd<'_>, provider: &dyn Provider, timing: Timing) -> Result<()> {
+fn converse(socket: BorrowedFd<'_>, provider: &dyn Provider, bounds: Bounds) -> Result<()> {
     let connection = Connection {
         socket,
+        largest: bounds.largest,
         writing: Mutex::new(()),
         listening: Mutex::new(()),
         began: Instant::now(),
@@ -116,8 +119,8 @@ fn converse(socket: BorrowedFd<'_>, provider: &dyn Provider, timing: Timing) -> 
         cancelled: AtomicU64::new(0),
     };
     while !connection.gone.load(Ordering::Relaxed) {
-        let idle = timing.idle.filter(|_| !connection.closing.load(Ordering::Relaxed));
-        let Frame { kind, payload, fds } = match frame::read(socket, MAX_REQUEST, idle) {
+        let idle = bounds.idle.filter(|_| !connection.closing.load(Ordering::Relaxed));
+        let Frame { kind, payload, fds } = match frame::read(socket, bounds.largest, idle) {
             Err(FrameError::Waited) => {
                 // What has been sent is read still, and nothing can be sent from now on.
                 connection.closing.store(true, Ordering::Relaxed);
@@ -144,8 +147,8 @@ fn converse(socket: BorrowedFd<'_>, provider: &dyn Provider, timing: Timing) -> 
 }
 
 /// None if the client went away without a word.
-fn hear_hello(socket: BorrowedFd<'_>, timing: Timing) -> Result<Option<Hello>> {
-    let first = match frame::read(socket, MAX_REQUEST, Some(timing.hello)) {
+fn hear_hello(socket: BorrowedFd<'_>, bounds: Bounds) -> Result<Option<Hello>> {
+    let first = match frame::read(socket, bounds.largest, Some(bounds.hello)) {
         Err(FrameError::Closed) => return Ok(None),
         other => other?,
     };
@@ -183,6 +186,8 @@ fn refuse(socket: BorrowedFd<'_>, error: Error) -> Result<()> {
 
 struct Connection<'a> {
     socket: BorrowedFd<'a>,
+    /// The largest payload that is taken.
+    largest: u32,
     /// Held while a frame is written.
     writing: Mutex<()>,
     /// Held while it is looked what the client says during a call.
@@ -222,7 +227,7 @@ impl Connection<'_> {
         while !self.gone.load(Ordering::Relaxed) && !self.closing.load(Ordering::Relaxed) {
             let heard = match frame::next(self.socket) {
                 Ok(None) => return,
-                Ok(Some(_)) => frame::read(self.socket, MAX_REQUEST, None),
+                Ok(Some(_)) => frame::read(self.socket, self.largest, None),
                 Err(error) => Err(error),
             };
             let offence = match heard {

@@ -152,7 +152,7 @@ fn say_ready() -> rustix::io::Result<()> {
 
 fn serve(listener: &UnixListener, service: &Service, stop: &std::sync::atomic::AtomicBool) {
     let connections = AtomicUsize::new(0);
-    let timing = ipc::Timing { idle: Some(SILENT), ..ipc::Timing::default() };
+    let bounds = ipc::Bounds { idle: Some(SILENT), ..ipc::Bounds::default() };
     let mut needed = Instant::now();
     std::thread::scope(|scope| {
         let mut streams: Vec<std::sync::Weak<UnixStream>> = Vec::new();
@@ -177,7 +177,7 @@ fn serve(listener: &UnixListener, service: &Service, stop: &std::sync::atomic::A
                 let work = move || {
                     if is_mine(&stream) {
                         // What the client did against the protocol it has been told.
-                        let _ = ipc::serve_within(&stream, service, timing);
+                        let _ = ipc::serve_within(&stream, service, bounds);
                     }
                     connections.fetch_sub(1, Ordering::Relaxed);
                 };

@@ -4,7 +4,7 @@
 //! known there is an error, so that nothing is allowed or limited by a slip of the pen.
 
 use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use ah_plugin_api::{Error, ErrorKind, Result};
 use nix::unistd::{Group, User};
@@ -57,6 +57,8 @@ enum Who {
 /// The configuration in force.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Config {
+    /// Where it is read from, whether there is anything or not.
+    pub(crate) path: PathBuf,
     allow_containing: Vec<Who>,
     /// How much each user may have.
     pub limits: Limits,
@@ -70,7 +72,7 @@ impl Config {
     pub fn read(path: &Path, warn: &mut dyn FnMut(String)) -> Result<Self> {
         let shown = path.display();
         if matches!(std::fs::symlink_metadata(path), Err(e) if e.kind() == std::io::ErrorKind::NotFound) {
-            return Ok(Self::default());
+            return Ok(Self { path: path.to_owned(), ..Self::default() });
         }
         let (file, _) = ah_host::open_trusted(path).map_err(|untrusted| {
             Error::new(ErrorKind::PermissionDenied, format!("{shown} is not to be trusted: {untrusted}"))
@@ -80,7 +82,8 @@ impl Config {
         file.take(MAX_SIZE)
             .read_to_string(&mut text)
             .map_err(|e| Error::from_io(format!("cannot read {shown}"), &e))?;
-        Self::parse(&text, warn).map_err(|error| error.context(format!("{shown} is wrong")))
+        let config = Self::parse(&text, warn).map_err(|error| error.context(format!("{shown} is wrong")))?;
+        Ok(Self { path: path.to_owned(), ..config })
     }
 
     fn parse(text: &str, warn: &mut dyn FnMut(String)) -> Result<Self> {
@@ -88,7 +91,7 @@ impl Config {
         let file: File = serde_json::from_str::<serde_json::Map<_, _>>(text)
             .and_then(|object| serde_json::from_value(object.into()))
             .map_err(|e| Error::new(ErrorKind::InvalidArgument, e.to_string()))?;
-        let mut config = Self { allow_containing: Vec::new(), limits: file.limits };
+        let mut config = Self { limits: file.limits, ..Self::default() };
         for text in &file.allow_containing {
             match who(text)? {
                 Some(who) => config.allow_containing.push(who),

@@ -19,7 +19,7 @@ usage: ahd [--socket PATH] [--state DIR] [--config FILE] [--provider-dir DIR]...
 
   --socket PATH       where to listen (default /run/ahd/ahd.sock), unless systemd hands over a socket
   --state DIR         root's own folder for what it keeps (default /var/lib/ahd)
-  --config FILE       what it allows (default /etc/ah/ahd.conf)
+  --config FILE       what it allows (default CONFIG)
   --provider-dir DIR  where provider libraries are, instead of the system's folders
   --stores            lists what is kept for whom, while no ahd is running (systemctl stop ahd.socket ahd.service)
   --forget-store UID/TOKEN
@@ -98,7 +98,8 @@ fn start() -> Result<Option<Infallible>> {
                 return Ok(None);
             }
             Some("--help" | "-h") => {
-                print!("{USAGE}");
+                // As it was built: the system's configuration folder is compiled in.
+                print!("{}", USAGE.replace("CONFIG", &options.config.display().to_string()));
                 return Ok(None);
             }
             _ => {

@@ -189,9 +189,9 @@ impl Guarded<'_> {
                 "{} lies in a subvolume or dataset of {whose}, and all of it would be captured",
                 dir.path().display()
             );
-            let uid = self.peer.uid;
+            let (uid, conf) = (self.peer.uid, self.keeper.config.path.display());
             return Err(Error::new(ErrorKind::PermissionDenied, message).with_hint(format!(
-                "an administrator can allow it: \"allow-containing\": [\"{uid}\"] in ahd.conf, then `systemctl restart ahd`; or \
+                "an administrator can allow it: {{\"allow-containing\": [\"{uid}\"]}} in {conf}, and ahd started anew (`systemctl restart ahd`); or \
                  make the directory a subvolume or dataset of its own"
             )));
         }

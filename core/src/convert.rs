@@ -68,12 +68,22 @@ impl Workspace {
             };
             self.append(&self.writing_session(), body, Durability::Durable)?;
         }
-        Ok(ConvertReport {
-            provider: served.name,
-            changed: converted.changed,
-            notes: converted.notes,
-            path: self.root.clone(),
-        })
+        let mut notes = converted.notes;
+        notes.extend(self.served_otherwise(&served.name)?);
+        Ok(ConvertReport { provider: served.name, changed: converted.changed, notes, path: self.root.clone() })
+    }
+
+    /// What is to be said where it is still not the provider that converted who captures the workspace.
+    fn served_otherwise(&self, converter: &ProviderName) -> Result<Option<String>> {
+        let mut choices = self.choices(&self.config()?, Purpose::Capture)?;
+        let Some(chosen) = choices.next_usable()?.map(|served| served.name).filter(|name| name != converter) else {
+            return Ok(None);
+        };
+        let verdict = choices.verdicts.iter().find(|verdict| verdict.name == *converter);
+        let why = verdict.map_or_else(String::new, |verdict| format!(": {converter} says {}", verdict.reason));
+        let remedy =
+            verdict.and_then(|verdict| verdict.remedy.as_ref()).map_or_else(String::new, |it| format!("; {it}"));
+        Ok(Some(format!("snapshots here go by {chosen}{why}{remedy}")))
     }
 
     /// The provider to convert with.

@@ -232,6 +232,9 @@ fn row(event: &Event, moments: &HashMap<&str, &Moment>, left: &BTreeSet<Snapshot
         EventBody::Repaired { bytes } => {
             plain("repaired", "", format!("a torn last line of {bytes} bytes was cut off"))
         }
+        EventBody::Workspace { change, from, to } if from == to => {
+            plain("workspace", "", format!("{change}: {}", to.display()))
+        }
         EventBody::Workspace { change, from, to } => {
             plain("workspace", "", format!("{change}: {} -> {}", from.display(), to.display()))
         }

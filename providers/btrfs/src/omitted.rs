@@ -6,7 +6,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
 use ah_plugin_api::{Dir, Omission, OmitReason, RelPath, Result};
-use ah_provider_directory::{Mounts, failed, look, open_beneath};
+use ah_provider_directory::{Mounts, failed, look, open_beneath, unescape_octal};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
@@ -77,7 +77,7 @@ pub(crate) fn swap_files(source: &Subvolume) -> Vec<PathBuf> {
     let paths = table.split(|&b| b == b'\n').skip(1).filter_map(|line| {
         let mut fields = line.split(|&b| b == b' ' || b == b'\t').filter(|field| !field.is_empty());
         let path = fields.next()?;
-        (fields.next()? == b"file").then(|| PathBuf::from(std::ffi::OsString::from_vec(path.to_owned())))
+        (fields.next()? == b"file").then(|| PathBuf::from(std::ffi::OsString::from_vec(unescape_octal(path))))
     });
     let device = (source.stat.stx_dev_major, source.stat.stx_dev_minor);
     // Each subvolume has a device number of its own.

@@ -97,11 +97,6 @@ fn refused(source: &Subvolume, id: &SnapshotId, errno: Errno) -> Error {
             )
             .with_hint("swap to a file in a subvolume of its own")
         }
-        Errno::XDEV => Error::new(
-            ErrorKind::FailedPrecondition,
-            format!("{path} is on another filesystem than the snapshots that were taken of this workspace before"),
-        )
-        .with_hint("ah agent fs adopt takes the history of a workspace that was moved over"),
         errno => failed(format!("cannot take a snapshot of the subvolume {path}"), errno),
     }
 }

@@ -156,17 +156,18 @@ fn line(line: &[u8]) -> Option<Mount> {
         id,
         parent,
         device: text(device),
-        root: PathBuf::from(OsString::from_vec(unescape(root))),
-        point: PathBuf::from(OsString::from_vec(unescape(point))),
+        root: PathBuf::from(OsString::from_vec(unescape_octal(root))),
+        point: PathBuf::from(OsString::from_vec(unescape_octal(point))),
         kind: text(kind),
-        source: unescape(source),
+        source: unescape_octal(source),
         options: text(options),
         super_options: text(fields.next().unwrap_or_default()),
     })
 }
 
-/// Blanks, tabs, newlines and backslashes are three octal digits there.
-fn unescape(field: &[u8]) -> Vec<u8> {
+/// A field of a table in `/proc` as it is: blanks, tabs, newlines and backslashes are three octal digits there.
+#[must_use]
+pub fn unescape_octal(field: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(field.len());
     let mut rest = field;
     while let [first, tail @ ..] = rest {

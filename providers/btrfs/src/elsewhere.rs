@@ -15,6 +15,7 @@ use std::io::{Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use ah_plugin_api::{Dir, Error, ErrorKind, Result};
 use ah_provider_directory::{failed, look, names, path_of};
@@ -322,13 +323,21 @@ pub(crate) fn remove_if_empty(store: &Dir, depot: BorrowedFd<'_>, path: &Path) -
 /// Locks it, unless somebody has it for longer than it takes to start a process: until that is another program, it has what the one has that
 /// starts it.
 fn lock_soon(fd: BorrowedFd<'_>) -> bool {
-    for _ in 0..40 {
+    lock_within(fd, Duration::from_millis(200))
+}
+
+/// Locks it alone, unless somebody has it for longer.
+pub(crate) fn lock_within(fd: BorrowedFd<'_>, patience: Duration) -> bool {
+    let began = Instant::now();
+    loop {
         if rustix::fs::flock(fd, FlockOperation::NonBlockingLockExclusive).is_ok() {
             return true;
         }
-        std::thread::sleep(std::time::Duration::from_millis(5));
+        if began.elapsed() >= patience {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(5));
     }
-    false
 }
 
 fn remove_locked(store: &Dir, depot: BorrowedFd<'_>, path: &Path) -> bool {

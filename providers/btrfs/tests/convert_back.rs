@@ -41,11 +41,14 @@ fn convert_and_put_back(bench: &Bench, then: impl Fn() + Sync) -> Result<Convert
     converted
 }
 
+/// What somebody does in the copy.
+type Work<'a> = &'a (dyn Fn(&Bench) + Sync);
+
 #[test]
 fn what_is_written_while_the_former_is_put_back_stays() {
     let Some(disk) = Disk::new("btrfs", 300, "") else { return };
     let writing = Mutex::new(None);
-    let cases: [(&str, &str, &(dyn Fn(&Bench) + Sync)); 4] = [
+    let cases: [(&str, &str, Work<'_>); 4] = [
         ("new", "src/new.rs", &|bench| fs::write(bench.work("src/new.rs"), "work").unwrap()),
         ("saved", "dir/f", &|bench| {
             fs::write(bench.work("dir/f~"), "work").unwrap();

@@ -76,11 +76,13 @@ fn a_branch_that_is_ready_is_never_the_users_own_repository() {
     });
 }
 
+type TakeAway<'a> = &'a dyn Fn(&Bench, WritableClone);
+
 #[test]
 fn a_clone_that_was_taken_away_does_not_come_back() {
     let Some(disk) = Disk::new("btrfs", 300, "commit=300") else { return };
     let folder = |path: &Path| path.join("target/c").exists();
-    let ways: [&dyn Fn(&Bench, WritableClone); 2] = [
+    let ways: [TakeAway<'_>; 2] = [
         &|bench, made| bench.destroy(&DestroyRequest::Clone(made.reference)).unwrap(),
         // The maker was killed before it heard the reference.
         &|bench, _| {

@@ -196,7 +196,15 @@ impl Shelf {
             Err(errno) => return Err(fail(errno)),
         };
         // Without one, its removal has begun.
-        Ok(Record::read(folder.as_fd(), id)?.map(|record| Shown { record, root }))
+        match Record::read(folder.as_fd(), id) {
+            Ok(record) => Ok(record.map(|record| Shown { record, root })),
+            // What it is a snapshot of cannot be told any more; that is there.
+            Err(error) if error.kind == ErrorKind::DataLoss => {
+                let tree = self.depot.path().join("snapshots").join(id.as_str()).join(TREE);
+                Err(error.with_hint(format!("its files are still in {}", tree.display())))
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// All of them, oldest first, as `list` shows them.

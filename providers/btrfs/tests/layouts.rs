@@ -293,7 +293,9 @@ fn what_is_done_behind_our_back() {
     // A record that was damaged.
     let folder = disk.at().join("store/depot/snapshots/a");
     rustix::fs::setxattr(&folder, "user.ah.snapshot", b"nonsense", rustix::fs::XattrFlags::empty()).unwrap();
-    assert_eq!(bench.stat(&again).unwrap_err().kind, ErrorKind::DataLoss);
+    let damaged = bench.stat(&again).unwrap_err();
+    assert_eq!(damaged.kind, ErrorKind::DataLoss);
+    assert!(damaged.hint.unwrap().ends_with(folder.join("tree").to_str().unwrap()));
     assert_eq!(bench.ids(), ["b"]);
     // It can be removed all the same.
     bench.remove(&again);

@@ -125,3 +125,30 @@ fn a_swap_file_whose_path_the_kernel_writes_otherwise() {
     let taken = bench.snapshot("a");
     assert_eq!((bench.names(&taken, ""), taken.omitted_total), (vec!["the\tswap file".to_owned()], 0));
 }
+
+#[test]
+fn where_nobody_can_say_what_is_mounted_nothing_is_claimed() {
+    const TEST: &str = "where_nobody_can_say_what_is_mounted_nothing_is_claimed";
+    if let Some(path) = std::env::var_os("AH_TEST_WITHOUT_MOUNTS") {
+        let bench = Bench::in_folder(Path::new(&path));
+        for error in [bench.try_snapshot("a").unwrap_err(), bench.convert().map(drop).unwrap_err()] {
+            assert!(error.kind == ErrorKind::Unavailable && error.hint.is_some(), "{error:?}");
+        }
+        return;
+    }
+    let Some(disk) = Disk::new("btrfs", 300, "") else { return };
+    let bench = Bench::in_folder(disk.at());
+    bench.write("f", "x");
+    let (test, path) = (std::env::current_exe().unwrap(), disk.at().to_str().unwrap());
+    for table in ["/dev/null", "/proc/self/mem"] {
+        // It is empty, and it cannot be read.
+        let script = format!("mount --bind {table} /proc/$$/mountinfo && exec \"$0\" --exact {TEST}");
+        let mut shell = std::process::Command::new("unshare");
+        shell.args(["-m", "sh", "-c", &script]).arg(&test).env("AH_TEST_WITHOUT_MOUNTS", path);
+        let out = shell.output().unwrap();
+        let text = String::from_utf8_lossy(&out.stdout).into_owned() + &String::from_utf8_lossy(&out.stderr);
+        assert!(out.status.success() && text.contains("1 passed"), "{table}: {text}");
+    }
+    assert_eq!(bench.ids(), Vec::<String>::new());
+    assert!(bench.convert().unwrap().changed);
+}

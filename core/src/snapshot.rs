@@ -153,13 +153,16 @@ pub(crate) fn another_may_help(error: &Error) -> bool {
         ErrorKind::Unsupported
         | ErrorKind::Unavailable
         | ErrorKind::PermissionDenied
+        // What has to be done first is the next one's to ask for, if it asks for anything: an automatic snapshot must not stop for good at
+        // what nobody sees, and who asks for one by hand is told both what to do and who can do it as it is.
+        | ErrorKind::FailedPrecondition
         | ErrorKind::ResourceExhausted
         | ErrorKind::DataLoss
         | ErrorKind::Internal
         | ErrorKind::Busy
         | ErrorKind::NotFound
         | ErrorKind::Unknown => true,
-        // The request, the workspace's state or the person is the reason: the same with every provider.
+        // The request or the person is the reason: the same with every provider.
         _ => false,
     }
 }

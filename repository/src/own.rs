@@ -4,6 +4,10 @@
 //! `.git` file or symlink that names a directory of the user's, symlinks in `.git`, linked work trees, a configured work tree, and locks of
 //! a git that was at work at that moment.
 //!
+//! The filesystem has the raw copy on disk when it has made it; what is done to it here would come there some time later. In between, a power
+//! cut would bring back a clone whose `.git` is the user's own, and which its maker has on record as ready. So [`own`] sees to it that
+//! whatever it changed is on disk when it returns, and no caller can forget to.
+//!
 //! Not here: repositories further down in the clone. Finding them would take a walk of all of it.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -31,27 +35,55 @@ const DEEPEST: usize = 48;
 /// # Errors
 /// Those of the system. A repository that cannot be made whole is no error: its `.git` is taken away, and a note says why.
 pub fn own(clone: &Dir, state: Option<&RepositoryState>, cx: &Context<'_>) -> Result<Vec<String>> {
-    as_owner(clone, || cut_loose(clone, state, cx)).unwrap_or_else(|| {
+    let cut = as_owner(clone, || cut_loose(clone, state, cx)).unwrap_or_else(|| {
         Err(Error::new(
             ErrorKind::PermissionDenied,
             "the clone's repository cannot be looked at with its owner's rights",
         ))
-    })
+    })?;
+    if cut.changed {
+        sync(clone)?;
+    }
+    Ok(cut.notes)
 }
 
-fn cut_loose(clone: &Dir, state: Option<&RepositoryState>, cx: &Context<'_>) -> Result<Vec<String>> {
+/// What was done to a clone.
+#[derive(Default)]
+struct Cut {
+    changed: bool,
+    /// For a person.
+    notes: Vec<String>,
+}
+
+impl Cut {
+    fn changed(notes: Vec<String>) -> Self {
+        Self { changed: true, notes }
+    }
+}
+
+/// Takes what was done in the clone to the disk.
+fn sync(clone: &Dir) -> Result<()> {
+    #[cfg(test)]
+    tests::SYNCED.set(tests::SYNCED.get() + 1);
+    // All of it, since it is many files. A filesystem in user space hears nothing of that; of the second it does.
+    rustix::fs::syncfs(clone)
+        .and_then(|()| rustix::fs::fsync(clone))
+        .map_err(|e| Error::from_io("cannot put the clone's repository on disk", &e.into()))
+}
+
+fn cut_loose(clone: &Dir, state: Option<&RepositoryState>, cx: &Context<'_>) -> Result<Cut> {
     let kind = match rustix::fs::statat(clone, ".git", AtFlags::SYMLINK_NOFOLLOW) {
         Ok(stat) => FileType::from_raw_mode(stat.st_mode),
-        Err(Errno::NOENT) => return Ok(Vec::new()),
+        Err(Errno::NOENT) => return Ok(Cut::default()),
         Err(e) => return Err(failed("look at", ".git", e)),
     };
     match kind {
         FileType::Directory if leads_out(open_dir(clone.as_fd(), ".git")?.as_fd(), false, DEEPEST)? => {
-            rebuilt(clone, state, cx)
+            rebuilt(clone, state, cx).map(Cut::changed)
         }
         FileType::Directory => of_directory(clone, cx),
-        FileType::RegularFile | FileType::Symlink => rebuilt(clone, state, cx),
-        _ => Ok(Vec::new()),
+        FileType::RegularFile | FileType::Symlink => rebuilt(clone, state, cx).map(Cut::changed),
+        _ => Ok(Cut::default()),
     }
 }
 
@@ -89,11 +121,11 @@ fn leads_out(folder: BorrowedFd<'_>, objects: bool, deepest: usize) -> Result<bo
     Ok(false)
 }
 
-fn of_directory(clone: &Dir, cx: &Context<'_>) -> Result<Vec<String>> {
+fn of_directory(clone: &Dir, cx: &Context<'_>) -> Result<Cut> {
     let git = open_dir(clone.as_fd(), ".git")?;
-    let mut notes = Vec::new();
+    let mut cut = Cut::default();
     for lock in LOCKS {
-        gone(rustix::fs::unlinkat(&git, *lock, AtFlags::empty()), lock)?;
+        cut.changed |= gone(rustix::fs::unlinkat(&git, *lock, AtFlags::empty()), lock)?;
     }
     let borrows = read_file(&git, "objects/info/alternates", CONFIG_LIMIT).ok().flatten().unwrap_or_default();
     if borrows.split(|&byte| byte == b'\n').any(|line| !line.is_empty() && line[0] != b'#') {
@@ -101,17 +133,20 @@ fn of_directory(clone: &Dir, cx: &Context<'_>) -> Result<Vec<String>> {
         let whole = found.as_ref().filter(|found| found.state.not_kept.is_none());
         let Some(found) = whole else {
             let why = found.and_then(|found| found.state.not_kept).unwrap_or_else(|| "it cannot be read".to_owned());
-            return without(clone, &why);
+            return without(clone, &why).map(Cut::changed);
         };
+        cut.changed = true;
         let own = open_dir(git.as_fd(), "objects")?;
         for borrowed in found.objects.iter().skip(1) {
             objects::copy(borrowed.as_fd(), own.as_fd(), cx)?;
         }
         gone(rustix::fs::unlinkat(&own, "info/alternates", AtFlags::empty()), "info/alternates")?;
     }
-    notes.extend(drop_work_trees(clone, git.as_fd())?);
-    notes.extend(own_config(git.as_fd())?);
-    Ok(notes)
+    // Each of these has something to say of what it changes.
+    cut.notes.extend(drop_work_trees(clone, git.as_fd())?);
+    cut.notes.extend(own_config(git.as_fd())?);
+    cut.changed |= !cut.notes.is_empty();
+    Ok(cut)
 }
 
 /// Linked work trees are the user's: what the clone holds of those inside it become plain directories.
@@ -145,7 +180,7 @@ fn unlink_git_file(clone: &Dir, link: &RelPath, name: &str) -> Result<()> {
     if !text.trim_ascii_end().ends_with(format!("/worktrees/{name}").as_bytes()) {
         return Ok(());
     }
-    gone(rustix::fs::unlinkat(&parent, ".git", AtFlags::empty()), ".git")
+    gone(rustix::fs::unlinkat(&parent, ".git", AtFlags::empty()), ".git").map(drop)
 }
 
 /// A configured work tree leads back to the user's files; then the configuration is made anew of what is safe in it.
@@ -247,9 +282,11 @@ fn open_dir(at: BorrowedFd<'_>, name: &str) -> Result<OwnedFd> {
     rustix::fs::openat(at, name, flags, Mode::empty()).map_err(|e| failed("open", name, e))
 }
 
-fn gone(removed: rustix::io::Result<()>, name: &str) -> Result<()> {
+/// Whether it was there.
+fn gone(removed: rustix::io::Result<()>, name: &str) -> Result<bool> {
     match removed {
-        Ok(()) | Err(Errno::NOENT) => Ok(()),
+        Ok(()) => Ok(true),
+        Err(Errno::NOENT) => Ok(false),
         Err(e) => Err(failed("remove", name, e)),
     }
 }
@@ -259,195 +296,4 @@ fn failed(doing: &str, name: &str, e: Errno) -> Error {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::path::Path;
-
-    use ah_plugin_api::{Context, Dir};
-
-    use super::own;
-    use crate::Repository;
-    use crate::testing::git;
-
-    fn write(path: &Path, text: &str) {
-        std::fs::write(path, text).unwrap();
-    }
-
-    /// A repository with two commits, and a copy of it or of its linked work tree, byte for byte.
-    fn made(temp: &Path, what: &str) -> Dir {
-        let main = temp.join("main");
-        std::fs::create_dir(&main).unwrap();
-        git(&main, &["init", "-q", "-b", "trunk"]);
-        for text in ["one", "two"] {
-            write(&main.join("file"), text);
-            git(&main, &["add", "."]);
-            git(&main, &["commit", "-q", "-m", text]);
-        }
-        match what {
-            "linked" => git(&main, &["worktree", "add", "-q", "../linked", "-b", "other"]),
-            "borrower" => git(temp, &["clone", "-q", "--shared", "main", "borrower"]),
-            _ => git(&main, &["worktree", "add", "-q", "trees/inside", "-b", "inside"]),
-        };
-        assert!(
-            std::process::Command::new("cp").args(["-a", what, "copy"]).current_dir(temp).status().unwrap().success()
-        );
-        Dir::open(temp.join("copy")).unwrap()
-    }
-
-    fn stands_alone(temp: &Path, expected_head: &str) {
-        let copy = temp.join("copy");
-        std::fs::rename(temp.join("main"), temp.join("away")).unwrap();
-        assert_eq!(git(&copy, &["rev-parse", "HEAD"]), expected_head);
-        git(&copy, &["fsck", "--full", "--no-dangling"]);
-        assert_eq!(git(&copy, &["status", "--porcelain"]), "");
-        assert!(copy.join(".git").symlink_metadata().unwrap().is_dir());
-    }
-
-    #[test]
-    fn a_linked_work_tree_becomes_a_repository() {
-        let temp = tempfile::tempdir().unwrap();
-        let copy = made(temp.path(), "linked");
-        let linked = temp.path().join("linked");
-        let head = git(&linked, &["rev-parse", "HEAD"]);
-        let state = Repository::of(&Dir::open(&linked).unwrap()).unwrap().state;
-        assert!(own(&copy, Some(&state), &Context::quiet()).unwrap().is_empty());
-        assert_eq!(git(&temp.path().join("copy"), &["symbolic-ref", "HEAD"]), "refs/heads/other");
-        stands_alone(temp.path(), &head);
-    }
-
-    #[test]
-    fn a_linked_work_tree_that_went_on_keeps_the_recorded_head() {
-        let temp = tempfile::tempdir().unwrap();
-        let copy = made(temp.path(), "linked");
-        let linked = temp.path().join("linked");
-        let state = Repository::of(&Dir::open(&linked).unwrap()).unwrap().state;
-        write(&linked.join("file"), "three");
-        git(&linked, &["commit", "-q", "-am", "three"]);
-        let notes = own(&copy, Some(&state), &Context::quiet()).unwrap();
-        assert!(notes.len() == 1 && notes[0].contains("git reset"), "{notes:?}");
-        git(&temp.path().join("copy"), &["reset", "-q"]);
-        stands_alone(temp.path(), state.head.as_deref().unwrap());
-    }
-
-    #[test]
-    fn borrowed_objects_become_its_own() {
-        let temp = tempfile::tempdir().unwrap();
-        let copy = made(temp.path(), "borrower");
-        let head = git(&temp.path().join("borrower"), &["rev-parse", "HEAD"]);
-        assert!(own(&copy, None, &Context::quiet()).unwrap().is_empty());
-        assert!(!temp.path().join("copy/.git/objects/info/alternates").exists());
-        stands_alone(temp.path(), &head);
-    }
-
-    #[test]
-    fn a_plain_repository_loses_its_locks_and_linked_work_trees_only() {
-        let temp = tempfile::tempdir().unwrap();
-        let copy = made(temp.path(), "main");
-        let path = temp.path().join("copy");
-        write(&path.join(".git/index.lock"), "");
-        let notes = own(&copy, None, &Context::quiet()).unwrap();
-        assert_eq!(notes.len(), 1);
-        assert!(!path.join("trees/inside/.git").exists() && path.join("trees/inside/file").exists());
-        assert!(!path.join(".git/index.lock").exists() && !path.join(".git/worktrees").exists());
-        // The user's are as they were.
-        assert!(temp.path().join("main/trees/inside/.git").exists());
-        git(&temp.path().join("main/trees/inside"), &["status"]);
-        assert_eq!(git(&path, &["symbolic-ref", "HEAD"]), "refs/heads/trunk");
-    }
-
-    #[test]
-    fn what_leads_out_is_cut() {
-        let temp = tempfile::tempdir().unwrap();
-        let copy = made(temp.path(), "main");
-        let path = temp.path().join("copy");
-        git(&path, &["config", "core.worktree", temp.path().join("main").to_str().unwrap()]);
-        let notes = own(&copy, None, &Context::quiet()).unwrap();
-        assert!(notes.iter().any(|note| note.contains("work tree")), "{notes:?}");
-        assert_eq!(git(&path, &["rev-parse", "--show-toplevel"]), path.canonicalize().unwrap().to_str().unwrap());
-        // A repository that borrows from what is gone cannot be made whole.
-        write(&path.join(".git/objects/info/alternates"), "/nowhere/objects\n");
-        let notes = own(&copy, None, &Context::quiet()).unwrap();
-        assert!(notes[0].contains("/nowhere"), "{notes:?}");
-        assert!(!path.join(".git").exists() && path.join("file").exists());
-        // And without any there is nothing to do.
-        assert!(own(&copy, None, &Context::quiet()).unwrap().is_empty());
-    }
-
-    #[test]
-    fn symlinks_that_lead_out_are_cut() {
-        use std::os::unix::fs::symlink;
-        for what in ["the repository", "parts of it"] {
-            let temp = tempfile::tempdir().unwrap();
-            let copy = made(temp.path(), "main");
-            let (path, main) = (temp.path().join("copy"), temp.path().join("main"));
-            std::fs::remove_dir_all(main.join(".git/worktrees")).unwrap();
-            if what == "the repository" {
-                std::fs::remove_dir_all(path.join(".git")).unwrap();
-                symlink(main.join(".git"), path.join(".git")).unwrap();
-            } else {
-                for part in ["objects", "refs", "logs"] {
-                    std::fs::remove_dir_all(path.join(".git").join(part)).unwrap();
-                    symlink(main.join(".git").join(part), path.join(".git").join(part)).unwrap();
-                }
-            }
-            let head = git(&main, &["rev-parse", "HEAD"]);
-            let state = Repository::of(&Dir::open(&main).unwrap()).unwrap().state;
-            own(&copy, Some(&state), &Context::quiet()).unwrap();
-            // Whole or gone, but never the user's.
-            if path.join(".git").symlink_metadata().is_ok() {
-                write(&path.join("file"), "three");
-                git(&path, &["commit", "-q", "-am", "three"]);
-            }
-            assert_eq!(git(&main, &["rev-parse", "HEAD"]), head, "{what}");
-            let left: Vec<_> = std::fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-            assert!(left.iter().all(|name| !name.to_string_lossy().starts_with(".git.")), "{left:?}");
-        }
-    }
-
-    #[test]
-    fn a_work_tree_named_elsewhere_is_cut() {
-        let temp = tempfile::tempdir().unwrap();
-        let copy = made(temp.path(), "main");
-        let (path, main) = (temp.path().join("copy"), temp.path().join("main"));
-        let leads = format!("[core]\n\tworktree = {}\n", main.display());
-        git(&path, &["config", "extensions.worktreeConfig", "true"]);
-        write(&path.join(".git/config.worktree"), &leads);
-        assert_ne!(git(&path, &["rev-parse", "--show-toplevel"]), path.canonicalize().unwrap().to_str().unwrap());
-        own(&copy, None, &Context::quiet()).unwrap();
-        assert_eq!(git(&path, &["rev-parse", "--show-toplevel"]), path.canonicalize().unwrap().to_str().unwrap());
-        // What leads nowhere stays: a sparse checkout's settings, say.
-        write(&path.join(".git/config.worktree"), "[core]\n\tsparseCheckout = false\n");
-        assert!(own(&copy, None, &Context::quiet()).unwrap().is_empty());
-        assert!(path.join(".git/config.worktree").exists());
-    }
-
-    #[test]
-    fn root_copies_nothing_that_the_clones_owner_could_not_read() {
-        if !nix::unistd::geteuid().is_root() {
-            assert!(std::env::var_os("AH_TEST_REQUIRE_ALL").is_none(), "skipped: needs root");
-            eprintln!("skipped: needs root");
-            return;
-        }
-        let temp = tempfile::tempdir().unwrap();
-        let only_root = std::os::unix::fs::PermissionsExt::from_mode(0o700);
-        let copy = made(temp.path(), "main");
-        std::fs::set_permissions(temp.path().join("main"), only_root).unwrap();
-        let path = temp.path().join("copy");
-        let secret = temp.path().join("main/.git");
-        for borrowed in [false, true] {
-            let _ = std::fs::remove_dir_all(path.join(".git"));
-            if borrowed {
-                git(&path, &["init", "-q"]);
-                write(&path.join(".git/objects/info/alternates"), &format!("{}\n", secret.join("objects").display()));
-            } else {
-                write(&path.join(".git"), &format!("gitdir: {}\n", secret.display()));
-            }
-            let theirs = std::process::Command::new("chown").args(["-R", "65534:65534"]).arg(&path).status().unwrap();
-            assert!(theirs.success());
-            let notes = own(&copy, None, &Context::quiet()).unwrap();
-            assert!(notes.len() == 1 && notes[0].contains("without .git"), "{notes:?}");
-            assert!(!path.join(".git").exists());
-            let standing = Repository::standing(&copy);
-            assert!(standing.is_none(), "{standing:?}");
-        }
-    }
-}
+mod tests;

@@ -102,7 +102,7 @@ impl Workspace {
     }
 
     /// Lists again complete snapshots that the timeline does not know, removes those that it says are removed, and reports those
-    /// that it knows and the provider has lost.
+    /// that it knows and the provider has lost or cannot read.
     pub(super) fn reconcile(&self, name: &ProviderName, report: &mut GcReport) -> Result<()> {
         // Alone: nobody is between making a snapshot and listing it.
         let lock = self.lock("orphans")?;
@@ -139,12 +139,22 @@ impl Workspace {
             report.note(&format!("removing the snapshot {}", snapshot.id), outcome.map(drop))?;
         }
         let held: BTreeSet<&SnapshotId> = held.iter().map(|snapshot| &snapshot.id).collect();
-        for snapshot in state.snapshots.iter().filter(|snapshot| snapshot.provider == *name) {
-            if !held.contains(&snapshot.id) {
-                report.failures.push(format!(
-                    "the snapshot {} is on the timeline, but {name} does not have it any more; `ah agent fs rm {}` takes it off",
-                    snapshot.id, snapshot.id
-                ));
+        let missing = state.snapshots.iter().filter(|snapshot| snapshot.provider == *name);
+        for snapshot in missing.filter(|snapshot| !held.contains(&snapshot.id)) {
+            // A list passes over what it cannot read. Nobody is to be told to give up what is only damaged.
+            let request = SnapshotRef { snapshot: snapshot.reference.clone() };
+            let id = &snapshot.id;
+            match served.provider.stat(&served.place(), &request, &self.context()) {
+                Ok(_) => {}
+                Err(error) if error.kind == ErrorKind::NotFound => report.failures.push(format!(
+                    "the snapshot {id} is on the timeline, but {name} does not have it any more; `ah agent fs rm {id}` takes it off"
+                )),
+                Err(error) if error.kind == ErrorKind::Cancelled => return Err(error),
+                Err(error) => {
+                    let hint = error.hint.as_deref().map_or_else(String::new, |hint| format!("; {hint}"));
+                    let what = if error.kind == ErrorKind::DataLoss { "damaged" } else { "there, but cannot be looked at" };
+                    report.failures.push(format!("the snapshot {id} is {what}: {error}{hint}"));
+                }
             }
         }
         Ok(())

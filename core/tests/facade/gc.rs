@@ -44,6 +44,19 @@ fn a_removal_that_was_cut_short_is_finished() {
 }
 
 #[test]
+fn a_damaged_snapshot_is_not_called_lost() {
+    let lab = Lab::new();
+    let taken = lab.step("a", "1");
+    *lab.fake.damaged.lock().unwrap() = Some(taken.reference.clone());
+    let failures = gc(&lab).failures;
+    assert_eq!(failures.len(), 1, "{failures:?}");
+    let told = |what: &str| failures[0].contains(what);
+    assert!(told(taken.id.as_str()) && told("its record is damaged") && told("look at it"), "{failures:?}");
+    assert!(!told("agent fs rm"), "nothing is to be given up: {failures:?}");
+    assert_eq!(lab.open().snapshots(&SnapshotFilter::default()).unwrap().len(), 1);
+}
+
+#[test]
 fn providers_are_asked_to_take_away_the_views_of_dead_processes() {
     let lab = Lab::new();
     lab.step("a", "1");

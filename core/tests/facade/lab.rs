@@ -53,6 +53,8 @@ pub(crate) struct Fake {
     pub(crate) destroys_fail: Arc<AtomicBool>,
     /// What is done, once, when something is taken away.
     pub(crate) on_destroy: Arc<Mutex<Option<Then>>>,
+    /// A snapshot that cannot be read: passed over in lists.
+    pub(crate) damaged: Arc<Mutex<Option<Reference>>>,
     /// Whether the next snapshots have no tree by which equal ones are told.
     pub(crate) treeless: Arc<AtomicBool>,
 }
@@ -78,6 +80,7 @@ impl Fake {
             clones_fail: Arc::default(),
             destroys_fail: Arc::default(),
             on_destroy: Arc::default(),
+            damaged: Arc::default(),
             treeless: Arc::default(),
         }
     }
@@ -118,6 +121,19 @@ impl Provider for Fake {
                 Ok(snapshot)
             }
         }
+    }
+
+    fn list(&self, place: &Place<'_>, request: &ListRequest, cx: &Context<'_>) -> Result<Vec<Snapshot>> {
+        let mut all = self.inner.list(place, request, cx)?;
+        all.retain(|snapshot| self.damaged.lock().unwrap().as_ref() != Some(&snapshot.reference));
+        Ok(all)
+    }
+
+    fn stat(&self, place: &Place<'_>, request: &SnapshotRef, cx: &Context<'_>) -> Result<Snapshot> {
+        if self.damaged.lock().unwrap().as_ref() == Some(&request.snapshot) {
+            return Err(Error::new(ah_core::ErrorKind::DataLoss, "its record is damaged").with_hint("look at it"));
+        }
+        self.inner.stat(place, request, cx)
     }
 
     fn sync(&self, place: &Place<'_>, request: &SnapshotRef, cx: &Context<'_>) -> Result<Done> {
@@ -180,8 +196,6 @@ impl Provider for Fake {
     }
 
     forward! {
-        list(ListRequest) -> Vec<Snapshot>;
-        stat(SnapshotRef) -> Snapshot;
         diff(DiffRequest) -> Changes;
         read_dir(ReadDirRequest) -> Vec<Entry>;
         lookup(LookupRequest) -> Vec<Option<Entry>>;

@@ -291,8 +291,15 @@ fn when_the_best_fails_an_automatic_one_is_taken_with_the_next() {
     let events = workspace.timeline(&TimelineFilter::default()).unwrap().events;
     assert!(matches!(&events[0].body, EventBody::Degraded { provider, .. } if provider.as_str() == "better"));
     assert!(lab.engine().status(&lab.path()).unwrap().degraded.unwrap().contains("the pool is gone"));
-    *better.fails.lock().unwrap() = Some(Error::new(ErrorKind::FailedPrecondition, "too many"));
-    assert_eq!(workspace.snapshot(&automatic()).unwrap_err().kind, ErrorKind::FailedPrecondition);
+    // What a person would have to do first stops nothing that can go on without them.
+    let unmounted = || Error::new(ErrorKind::FailedPrecondition, "not mounted").with_hint("mount it");
+    *better.fails.lock().unwrap() = Some(unmounted());
+    assert_eq!(workspace.snapshot(&automatic()).unwrap().provider.as_str(), "other");
+    let offered = workspace.snapshot(&SnapshotOptions::default()).unwrap_err();
+    assert_eq!(offered.hint.unwrap(), "mount it; or ah agent fs snapshot --provider other");
+    // Where the request is at fault, it is so with all of them.
+    *better.fails.lock().unwrap() = Some(Error::new(ErrorKind::InvalidArgument, "no"));
+    assert_eq!(workspace.snapshot(&automatic()).unwrap_err().kind, ErrorKind::InvalidArgument);
 }
 
 #[test]

@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 
 use ah_plugin_api::{Dir, Error, ErrorKind, Result};
 use ah_provider_directory::{failed, look};
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{Access, AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::elsewhere::{self, Note};
@@ -57,7 +57,7 @@ impl Depot {
         }
         let Some(mut note) = Note::read(store)? else { return Ok(None) };
         loop {
-            let error = match note.open() {
+            let error = match note.open(store) {
                 Ok(dir) => return Ok(Some(Self { dir, path: note.path(), elsewhere: true })),
                 Err(error) => error,
             };
@@ -75,7 +75,7 @@ impl Depot {
     /// one is open, nobody takes it away.
     ///
     /// # Errors
-    /// `FailedPrecondition` if there is no place for it; `PermissionDenied`; `ResourceExhausted`.
+    /// `FailedPrecondition` if there is no place for it, or it is on another filesystem and not empty; `PermissionDenied`; `ResourceExhausted`.
     pub(crate) fn make(store: &Dir, source: BorrowedFd<'_>, workspace: &Dir) -> Result<Self> {
         for _ in 0..ATTEMPTS {
             let Some(depot) = Self::find(store)? else {
@@ -87,6 +87,13 @@ impl Depot {
                 }
                 continue;
             };
+            if !depot.is_on_filesystem_of(source) {
+                // What is there stays to be used from there; only an empty one makes room for one over here.
+                if depot.remove_empty(store) {
+                    continue;
+                }
+                return Err(depot.on_another(workspace.path()));
+            }
             if !depot.elsewhere {
                 return Ok(depot);
             }
@@ -128,6 +135,44 @@ impl Depot {
             }
             other => other.map_err(fail),
         }
+    }
+
+    /// Whether snapshots of what `source` is on can be in it.
+    pub(crate) fn is_on_filesystem_of(&self, source: impl AsFd) -> bool {
+        matches!((sys::filesystem(&self.dir), sys::filesystem(source)), (Ok(a), Ok(b)) if a == b)
+    }
+
+    /// Whether it would be taken away where it is in the way.
+    pub(crate) fn is_empty(&self) -> bool {
+        elsewhere::is_empty(self.dir.as_fd())
+    }
+
+    /// The error where it is on another filesystem than the workspace.
+    pub(crate) fn on_another(&self, workspace: &Path) -> Error {
+        let message = format!(
+            "{} is on another filesystem than the snapshots that were taken of this workspace before, in {}",
+            workspace.display(),
+            self.path.display()
+        );
+        Error::new(ErrorKind::FailedPrecondition, message).with_hint(
+            "mount the former filesystem there again; or, to go on with this one, remove those snapshots (ah agent fs \
+             snapshots, ah agent fs rm) and branches, then: ah agent fs gc",
+        )
+    }
+
+    /// Takes an empty depot away, wherever it is; whether it is gone.
+    fn remove_empty(&self, store: &Dir) -> bool {
+        if self.elsewhere {
+            return elsewhere::remove_if_empty(store, self.dir.as_fd(), &self.path);
+        }
+        // An empty subvolume goes as an empty directory does.
+        elsewhere::is_emptied(self.dir.as_fd())
+            && matches!(rustix::fs::unlinkat(store, "depot", AtFlags::REMOVEDIR), Ok(()) | Err(Errno::NOENT))
+    }
+
+    /// Whether this user may put something into it.
+    pub(crate) fn is_writable(&self) -> Result<(), Errno> {
+        rustix::fs::accessat(&self.dir, c".", Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS)
     }
 
     /// Takes an empty depot away that is not in its store.

@@ -15,6 +15,7 @@ use std::io::{Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use ah_plugin_api::{Dir, Error, ErrorKind, Result};
 use ah_provider_directory::{failed, look, names, path_of};
@@ -45,7 +46,11 @@ impl Note {
     /// That of the store's depot.
     pub(crate) fn read(store: &Dir) -> Result<Option<Self>> {
         match open_note(store, NOTE)? {
-            Some(file) => Self::parse(&file).map(Some),
+            // Where they are, nobody knows then.
+            Some(file) => Self::parse(&file).map(Some).map_err(|error| match error.kind {
+                ErrorKind::DataLoss => error.with_hint(format!("if its snapshots are not needed: {}", forget(store))),
+                _ => error,
+            }),
             None => Ok(None),
         }
     }
@@ -103,30 +108,38 @@ impl Note {
         format!("{NOTE}.{}", self.key)
     }
 
-    fn folder(&self) -> Result<Dir> {
-        let gone = |why: String| {
-            let message = format!("the snapshots in {} cannot be reached: {why}", self.path().display());
-            Error::new(ErrorKind::FailedPrecondition, message)
-                .with_hint("mount that filesystem where it was when they were taken")
-        };
-        let folder = Dir::open(&self.above).map_err(|error| gone(error.causes.join(": ")))?;
-        check_own(folder.as_fd(), &self.above).map_err(|error| gone(error.message))?;
+    /// The folder of depots; or why not.
+    fn folder(&self) -> Result<Dir, String> {
+        let folder = Dir::open(&self.above).map_err(|error| error.causes.join(": "))?;
+        check_own(folder.as_fd(), &self.above).map_err(|error| error.message)?;
         Ok(folder)
     }
 
-    /// Opens the depot.
+    /// Opens the depot of `store`.
     ///
     /// # Errors
-    /// `FailedPrecondition` if it is on a filesystem that is not there.
-    pub(crate) fn open(&self) -> Result<OwnedFd> {
-        let folder = self.folder()?;
-        open(folder.as_fd(), &self.key).map_err(|errno| {
-            let why = std::io::Error::from(errno);
+    /// `FailedPrecondition` if it is not there: on a filesystem that is not mounted, or taken away by somebody else.
+    pub(crate) fn open(&self, store: &Dir) -> Result<OwnedFd> {
+        let opened = self.folder().and_then(|folder| {
+            open(folder.as_fd(), &self.key).map_err(|errno| std::io::Error::from(errno).to_string())
+        });
+        opened.map_err(|why| {
             let message = format!("the snapshots in {} cannot be reached: {why}", self.path().display());
+            // Whether they are only elsewhere, nobody but a person knows; nothing is forgotten by itself.
+            let first = if self.is_gone() {
+                format!("move {} back to where it was", self.above.display())
+            } else {
+                "mount that filesystem where it was when they were taken".to_owned()
+            };
             Error::new(ErrorKind::FailedPrecondition, message)
-                .with_hint("mount that filesystem where it was when they were taken")
+                .with_hint(format!("{first}; or, if they are lost for good, forget them: {}", forget(store)))
         })
     }
+}
+
+/// The command that forgets a depot.
+fn forget(store: &Dir) -> String {
+    format!("rm '{}'", store.path().join(NOTE).display())
 }
 
 fn open_note(store: &Dir, name: &str) -> Result<Option<std::fs::File>> {
@@ -310,13 +323,21 @@ pub(crate) fn remove_if_empty(store: &Dir, depot: BorrowedFd<'_>, path: &Path) -
 /// Locks it, unless somebody has it for longer than it takes to start a process: until that is another program, it has what the one has that
 /// starts it.
 fn lock_soon(fd: BorrowedFd<'_>) -> bool {
-    for _ in 0..40 {
+    lock_within(fd, Duration::from_millis(200))
+}
+
+/// Locks it alone, unless somebody has it for longer.
+pub(crate) fn lock_within(fd: BorrowedFd<'_>, patience: Duration) -> bool {
+    let began = Instant::now();
+    loop {
         if rustix::fs::flock(fd, FlockOperation::NonBlockingLockExclusive).is_ok() {
             return true;
         }
-        std::thread::sleep(std::time::Duration::from_millis(5));
+        if began.elapsed() >= patience {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(5));
     }
-    false
 }
 
 fn remove_locked(store: &Dir, depot: BorrowedFd<'_>, path: &Path) -> bool {
@@ -368,8 +389,16 @@ fn remove_void(store: &Dir) -> Result<bool> {
     Ok(true)
 }
 
+/// Whether there is nothing in a depot that somebody may need, or that `reclaim` has yet to remove.
+pub(crate) fn is_empty(depot: BorrowedFd<'_>) -> bool {
+    FOLDERS.iter().all(|name| match open(depot, name) {
+        Ok(folder) => names(folder.as_fd()).is_ok_and(|names| names.is_empty()),
+        Err(errno) => errno == Errno::NOENT,
+    })
+}
+
 /// Takes a depot's empty folders away; whether it has none any more.
-fn is_emptied(depot: BorrowedFd<'_>) -> bool {
+pub(crate) fn is_emptied(depot: BorrowedFd<'_>) -> bool {
     FOLDERS
         .iter()
         .all(|name| matches!(rustix::fs::unlinkat(depot, *name, AtFlags::REMOVEDIR), Ok(()) | Err(Errno::NOENT)))

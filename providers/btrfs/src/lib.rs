@@ -2,7 +2,7 @@
 //!
 //! - [`BtrfsProvider`] is the way in: it implements the contract and holds no logic of its own.
 //! - `subvolume` finds what contains a workspace and what this process may do; `probe` and `omitted` say what follows.
-//! - `depot` is where snapshots are kept (`elsewhere`, if that is not in the store), `record` what travels with one, `shelf` takes, lists and removes them.
+//! - `depot` is where snapshots are kept (`elsewhere`, if that is not in the store), `record` what travels with one, `shelf` takes and lists them, `removal` removes them.
 //! - `convert` makes a subvolume of a directory.
 //! - `diff` compares, by what the filesystem knows where this process may ask.
 //! - `view` shows snapshots.
@@ -24,6 +24,7 @@ mod probe;
 mod provider;
 mod reclaim;
 mod record;
+mod removal;
 mod remove;
 mod shelf;
 mod subvolume;

@@ -135,8 +135,9 @@ pub(crate) fn make(place: &Place<'_>, request: &CloneRequest, cx: &Context<'_>) 
     let mut notes = match alone {
         Ok(notes) => notes,
         Err(error) => {
-            // Should that fail too, `reclaim` finds it; the error at hand is the one to tell.
-            let _ = take_away(shelf.depot(), folder.as_fd(), at, cx).and_then(|()| forget(made.as_fd(), &name));
+            // Should that fail too, `reclaim` finds it; the error at hand is the one to tell. Also when it was cancelled: nobody else would.
+            let quiet = Context::quiet();
+            let _ = take_away(shelf.depot(), folder.as_fd(), at, &quiet).and_then(|()| forget(made.as_fd(), &name));
             return Err(error);
         }
     };
@@ -195,18 +196,17 @@ pub(crate) fn destroy(store: &Dir, target: &Dir, reference: &Reference, cx: &Con
     let Some(record) = read(made.as_fd(), name)? else { return Ok(()) };
     if let Some((folder, at)) = place(&depot, target, name, &record)? {
         take_away(&depot, folder.as_fd(), &at, cx)?;
-        // Once the caller has forgotten it, nobody would know it any more if a power cut brought it back.
-        rustix::fs::syncfs(&folder).map_err(|errno| failed("cannot put a removal on disk", errno))?;
     }
     forget(made.as_fd(), name)
 }
 
-/// At once where this user can; else it goes into the trash by one rename, and is emptied behind.
+/// At once where this user can; else it goes into the trash by one rename, and is emptied behind. On disk when this returns: once the caller
+/// has forgotten it, nobody would know it any more if a power cut brought it back.
 fn take_away(depot: &Depot, folder: BorrowedFd<'_>, name: &[u8], cx: &Context<'_>) -> Result<()> {
-    if Removal::on(folder) == Removal::Emptied && put_aside(depot, folder, name)? {
-        return Ok(());
+    if Removal::on(folder) != Removal::Emptied || !put_aside(depot, folder, name)? {
+        remove::subvolume(folder, name, cx)?;
     }
-    remove::subvolume(folder, name, cx)
+    rustix::fs::syncfs(folder).map_err(|errno| failed("cannot put a removal on disk", errno))
 }
 
 /// Whether it is in the trash now, or gone anyway.

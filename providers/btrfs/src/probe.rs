@@ -7,8 +7,11 @@ use ah_plugin_api::{Dir, Error, Mode, Probe, ProbeRequest};
 use rustix::fs::{Access, AtFlags};
 use rustix::io::Errno;
 
+use crate::depot::Depot;
 use crate::subvolume::{Removal, Subvolume};
 use crate::{depot, elsewhere, omitted};
+
+const OWN_HOME: &str = "set AH_HOME to a folder of your own";
 
 const HELPER: &str = "let the administrator set up `ahd`, which does it for you";
 
@@ -57,6 +60,10 @@ fn told(error: &Error) -> String {
     std::iter::once(&error.message).chain(&error.causes).map(String::as_str).collect::<Vec<_>>().join(": ")
 }
 
+fn errno_text(errno: Errno) -> String {
+    std::io::Error::from(errno).to_string()
+}
+
 /// Why not, and what would help.
 fn obstacle(workspace: &Dir, store: &Dir, source: &Subvolume, convertible: bool) -> Option<(String, String)> {
     let subvolume = source.path.display();
@@ -78,13 +85,32 @@ fn obstacle(workspace: &Dir, store: &Dir, source: &Subvolume, convertible: bool)
         let wanted = Access::WRITE_OK | Access::EXEC_OK;
         rustix::fs::accessat(fd.as_fd(), c".", wanted, AtFlags::EACCESS)
     };
+    // Where there are snapshots already, the new ones have to be.
+    match Depot::find(store) {
+        Err(error) => return Some((told(&error), error.hint.unwrap_or_default())),
+        Ok(Some(depot)) if depot.is_on_filesystem_of(workspace) => {
+            return match depot.is_writable() {
+                Ok(()) => None,
+                Err(Errno::ROFS) => read_only(depot.path()),
+                Err(errno) => Some((
+                    format!("{} cannot be written to: {}", depot.path().display(), errno_text(errno)),
+                    OWN_HOME.to_owned(),
+                )),
+            };
+        }
+        Ok(Some(depot)) if !depot.is_empty() => {
+            let error = depot.on_another(workspace.path());
+            return Some((told(&error), error.hint.unwrap_or_default()));
+        }
+        Ok(_) => {}
+    }
     if depot::is_here(store, workspace.as_fd()) {
         return match writable(store) {
             Ok(()) => None,
             Err(Errno::ROFS) => read_only(store.path()),
             Err(errno) => Some((
-                format!("{} cannot be written to: {}", store.path().display(), std::io::Error::from(errno)),
-                "set AH_HOME to a folder of your own".to_owned(),
+                format!("{} cannot be written to: {}", store.path().display(), errno_text(errno)),
+                OWN_HOME.to_owned(),
             )),
         };
     }

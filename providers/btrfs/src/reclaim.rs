@@ -1,12 +1,13 @@
 //! Finishing what removals began, undoing what crashes left.
 
-use ah_plugin_api::{Context, Error, Place, ReclaimRequest, Reclaimed, Result};
+use ah_plugin_api::{Context, Error, ErrorKind, Place, ReclaimRequest, Reclaimed, Result};
 use ah_provider_directory::{Views, failed, names};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use crate::depot::Depot;
-use crate::{convert, elsewhere, made, shelf};
+use crate::shelf::Shelf;
+use crate::{convert, elsewhere, made, removal};
 
 /// How long the background empties the trash without coming up for air.
 const TURN: Duration = Duration::from_millis(250);
@@ -38,18 +39,26 @@ pub(crate) fn reclaim(place: &Place<'_>, request: &ReclaimRequest, cx: &Context<
         actions.extend(made::reclaim(&depot, target, &request.forgotten, cx)?);
     }
     if let Some(snapshots) = depot.folder("snapshots")? {
-        let count = shelf::clear_unfinished(snapshots.as_fd(), cx)?;
+        let count = removal::clear_unfinished(snapshots.as_fd(), cx)?;
         if count > 0 {
             actions.push(format!("took away what was left of {count} snapshots that were not finished"));
         }
     }
     let mut failed = None;
+    if let Some(shelf) = Shelf::open(place.store)? {
+        match shelf.finish_removals(cx) {
+            Ok(0) => {}
+            Ok(count) => actions.push(format!("finished the removal of {count} snapshots")),
+            Err(error) if error.kind == ErrorKind::Cancelled => return Err(error),
+            Err(error) => failed = Some(error),
+        }
+    }
     if let Some(trash) = depot.folder("trash")? {
         let (count, error) = empty(trash.as_fd(), request.auto, cx)?;
         if count > 0 {
             actions.push(format!("gave back the space of {count} removed snapshots and clones"));
         }
-        failed = error;
+        failed = failed.or(error);
     }
     if let Some(error) = failed.filter(|_| actions.is_empty() || !request.auto) {
         return Err(error);
@@ -74,7 +83,7 @@ fn empty(trash: BorrowedFd<'_>, auto: bool, cx: &Context<'_>) -> Result<(u64, Op
         cx.progress("removing", done, Some(total));
         cx.check_cancelled()?;
         let one = Instant::now();
-        match shelf::discard(trash, name, cx) {
+        match removal::discard(trash, name, cx) {
             Ok(()) => count += 1,
             Err(error) => drop(first_error.get_or_insert(error)),
         }

@@ -87,17 +87,30 @@ impl Record {
         Ok(())
     }
 
-    /// Reads that of the snapshot `id` from its open folder.
+    /// Takes it off an open folder: what is in there is no snapshot from now on, and goes. It is emptied and not removed, so that only what bears
+    /// the sign of that is taken for such a one, and needs no more room than it has.
+    pub(crate) fn strike(folder: BorrowedFd<'_>) -> Result<(), Errno> {
+        rustix::fs::fsetxattr(folder, NAME, b"", XattrFlags::empty())
+    }
+
+    /// Whether it was taken off.
+    pub(crate) fn is_struck(folder: BorrowedFd<'_>) -> bool {
+        // A piece of it would not fit.
+        rustix::fs::fgetxattr(folder, NAME, &mut [0; 1]) == Ok(0)
+    }
+
+    /// Reads that of the snapshot `id` from its open folder; none if it was taken off.
     ///
     /// # Errors
     /// `DataLoss` if it is damaged or missing.
-    pub(crate) fn read(folder: BorrowedFd<'_>, id: &SnapshotId) -> Result<Self> {
+    pub(crate) fn read(folder: BorrowedFd<'_>, id: &SnapshotId) -> Result<Option<Self>> {
         let damaged = |why: &str| Error::new(ErrorKind::DataLoss, format!("the record of the snapshot {id} {why}"));
         let mut bytes = Vec::new();
         let mut number = 0;
         loop {
             let mut piece = vec![0; PIECE];
             let got = match rustix::fs::fgetxattr(folder, name(number), piece.as_mut_slice()) {
+                Ok(0) if number == 0 => return Ok(None),
                 Ok(got) => got,
                 Err(Errno::NODATA) => return Err(damaged("is missing")),
                 Err(Errno::RANGE) => return Err(damaged("is too long")),
@@ -119,7 +132,7 @@ impl Record {
         }
         let record: Self = ciborium::from_reader(bytes.get(4..).unwrap_or_default())
             .map_err(|e| damaged("cannot be read").with_cause(&e))?;
-        if record.id == *id { Ok(record) } else { Err(damaged("is another's")) }
+        if record.id == *id { Ok(Some(record)) } else { Err(damaged("is another's")) }
     }
 
     /// As the contract puts it; `full` with what was omitted.
@@ -182,13 +195,16 @@ mod tests {
             if record(label).write(folder.as_fd()).is_err() {
                 continue;
             }
-            assert_eq!(Record::read(folder.as_fd(), &id).unwrap(), record(label));
+            assert_eq!(Record::read(folder.as_fd(), &id).unwrap(), Some(record(label)));
         }
         let other = SnapshotId::new("b").unwrap();
         assert_eq!(Record::read(folder.as_fd(), &other).unwrap_err().kind, ErrorKind::DataLoss);
-        for bad in [b"".as_slice(), b"\xff\xff\xff\xff", b"\x09\0\0\0a", b"\x02\0\0\0\xff\xff"] {
+        for bad in [b"\0".as_slice(), b"\xff\xff\xff\xff", b"\x09\0\0\0a", b"\x02\0\0\0\xff\xff"] {
             rustix::fs::fsetxattr(&folder, NAME, bad, XattrFlags::empty()).unwrap();
             assert_eq!(Record::read(folder.as_fd(), &id).unwrap_err().kind, ErrorKind::DataLoss);
+            assert!(!Record::is_struck(folder.as_fd()));
         }
+        Record::strike(folder.as_fd()).unwrap();
+        assert!(Record::is_struck(folder.as_fd()) && Record::read(folder.as_fd(), &id).unwrap().is_none());
     }
 }

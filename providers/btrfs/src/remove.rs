@@ -66,6 +66,8 @@ fn nested(parent: BorrowedFd<'_>, name: &[u8], depth: u32, cx: &Context<'_>) -> 
             nested(above.as_fd(), last, depth + 1, cx)?;
         }
     }
+    // Writable by now, it is not what it was: whoever ends here must have seen to it that nobody takes it for that.
+    cx.check_cancelled()?;
     match sys::destroy(parent, name) {
         Ok(()) | Err(Errno::NOENT) => return Ok(()),
         Err(Errno::PERM | Errno::ACCESS | Errno::NOTEMPTY) => {}

@@ -1,8 +1,7 @@
-//! The snapshots of a depot: taking, listing, opening, removing.
+//! The snapshots of a depot: taking, listing, opening. Removing is in `removal`.
 //!
 //! A snapshot is a folder with a record and, in it, `tree`. The folder comes first; the call that makes `tree` commits both. Whoever
-//! makes a snapshot holds its folder's lock, so that `reclaim` does not take a folder without a tree for a leftover. What is removed
-//! goes by one rename, tree and all.
+//! makes a snapshot holds its folder's lock, so that `reclaim` does not take a folder without a tree for a leftover.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
@@ -11,13 +10,12 @@ use ah_plugin_api::{
     Context, Dir, Error, ErrorKind, LogLevel, Reference, Result, Snapshot, SnapshotId, SnapshotRequest,
 };
 use ah_provider_directory::{Tree, Views, failed, look, names};
-use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, RenameFlags};
-use rustix::io::{Errno, retry_on_intr};
+use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
 
-use crate::depot::{Depot, unique};
+use crate::depot::Depot;
 use crate::omitted::{omitted, swap_files};
 use crate::record::Record;
-use crate::remove;
 use crate::subvolume::{Subvolume, is_root};
 use crate::sys;
 
@@ -97,11 +95,6 @@ fn refused(source: &Subvolume, id: &SnapshotId, errno: Errno) -> Error {
             )
             .with_hint("swap to a file in a subvolume of its own")
         }
-        Errno::XDEV => Error::new(
-            ErrorKind::FailedPrecondition,
-            format!("{path} is on another filesystem than the snapshots that were taken of this workspace before"),
-        )
-        .with_hint("ah agent fs adopt takes the history of a workspace that was moved over"),
         errno => failed(format!("cannot take a snapshot of the subvolume {path}"), errno),
     }
 }
@@ -142,7 +135,7 @@ fn claim(snapshots: BorrowedFd<'_>, id: &SnapshotId, cx: &Context<'_>) -> Result
     Err(Error::new(ErrorKind::Busy, format!("another process is making the snapshot {id}")))
 }
 
-fn has_tree(folder: BorrowedFd<'_>) -> Result<bool> {
+pub(crate) fn has_tree(folder: BorrowedFd<'_>) -> Result<bool> {
     match look(folder, TREE.as_bytes()) {
         Ok(stat) => Ok(is_root(&stat)),
         Err(Errno::NOENT) => Ok(false),
@@ -152,8 +145,8 @@ fn has_tree(folder: BorrowedFd<'_>) -> Result<bool> {
 
 /// The snapshots of an open depot.
 pub(crate) struct Shelf {
-    depot: Depot,
-    snapshots: OwnedFd,
+    pub(crate) depot: Depot,
+    pub(crate) snapshots: OwnedFd,
 }
 
 impl Shelf {
@@ -202,7 +195,16 @@ impl Shelf {
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(None),
             Err(errno) => return Err(fail(errno)),
         };
-        Ok(Some(Shown { record: Record::read(folder.as_fd(), id)?, root }))
+        // Without one, its removal has begun.
+        match Record::read(folder.as_fd(), id) {
+            Ok(record) => Ok(record.map(|record| Shown { record, root })),
+            // What it is a snapshot of cannot be told any more; that is there.
+            Err(error) if error.kind == ErrorKind::DataLoss => {
+                let tree = self.depot.path().join("snapshots").join(id.as_str()).join(TREE);
+                Err(error.with_hint(format!("its files are still in {}", tree.display())))
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// All of them, oldest first, as `list` shows them.
@@ -236,165 +238,10 @@ impl Shelf {
         self.depot.made_folder("made").map(Views::new)
     }
 
-    fn is_viewed(&self, id: &SnapshotId) -> Result<bool> {
+    pub(crate) fn is_viewed(&self, id: &SnapshotId) -> Result<bool> {
         match self.depot.folder("made")? {
             Some(made) => Ok(Views::new(made).of(id)? > 0),
             None => Ok(false),
         }
-    }
-
-    /// Removes a snapshot: from now on it is not listed. Its space comes back behind.
-    ///
-    /// # Errors
-    /// `Busy` if it is shown.
-    pub(crate) fn remove(&self, reference: &Reference, cx: &Context<'_>) -> Result<()> {
-        let Ok(id) = SnapshotId::new(reference.as_str()) else { return Ok(()) };
-        let fail = |errno| failed(format!("cannot remove the snapshot {id}"), errno);
-        let busy = || Error::new(ErrorKind::Busy, format!("the snapshot {id} is shown by a view"));
-        match look(&self.snapshots, format!("{id}/{TREE}").as_bytes()) {
-            Ok(_) => {}
-            // In the making, it is not there yet; what is left of one, `reclaim` takes away.
-            Err(Errno::NOENT | Errno::NOTDIR) => return Ok(()),
-            Err(errno) => return Err(fail(errno)),
-        }
-        if self.is_viewed(&id)? {
-            return Err(busy());
-        }
-        let trash = match self.depot.made_folder("trash") {
-            Err(error) if error.kind == ErrorKind::ResourceExhausted => return self.remove_in_place(&id, cx),
-            trash => trash?,
-        };
-        let name = format!("{id}.{}", unique()?);
-        match rustix::fs::renameat(&self.snapshots, id.as_str(), &trash, &name) {
-            Ok(()) => {}
-            Err(Errno::NOENT) => return Ok(()),
-            Err(Errno::NOSPC | Errno::DQUOT) => return self.remove_in_place(&id, cx),
-            Err(errno) => return Err(fail(errno)),
-        }
-        // Whoever shows a snapshot writes that down, then looks if it is there: one of the two sees the other.
-        if self.is_viewed(&id)? {
-            let back = rustix::fs::renameat_with(&trash, &name, &self.snapshots, id.as_str(), RenameFlags::NOREPLACE);
-            return back.map_err(fail).and(Err(busy()));
-        }
-        // No more than that: removing a subvolume waits for each snapshot that somebody takes at that moment.
-        Ok(())
-    }
-}
-
-impl Shelf {
-    /// Keeps a snapshot from being removed where it is, until this is closed.
-    ///
-    /// # Errors
-    /// `NotFound`.
-    pub(crate) fn hold(&self, id: &SnapshotId) -> Result<OwnedFd> {
-        let fail = |errno| match errno {
-            Errno::NOENT => Error::new(ErrorKind::NotFound, format!("there is no snapshot {id}")),
-            errno => failed(format!("cannot open the snapshot {id}"), errno),
-        };
-        let folder = rustix::fs::openat(&self.snapshots, id.as_str(), DIRECTORY, Mode::empty()).map_err(fail)?;
-        retry_on_intr(|| rustix::fs::flock(&folder, FlockOperation::LockShared)).map_err(fail)?;
-        Ok(folder)
-    }
-
-    /// On a disk that is too full for a rename: what frees it has to work there. Nobody can look whether it is still there meanwhile, so
-    /// whoever is about to show it is waited for instead, or waits.
-    fn remove_in_place(&self, id: &SnapshotId, cx: &Context<'_>) -> Result<()> {
-        let fail = |errno| failed(format!("cannot remove the snapshot {id}"), errno);
-        let folder = match rustix::fs::openat(&self.snapshots, id.as_str(), DIRECTORY, Mode::empty()) {
-            Ok(folder) => folder,
-            Err(Errno::NOENT) => return Ok(()),
-            Err(errno) => return Err(fail(errno)),
-        };
-        retry_on_intr(|| rustix::fs::flock(&folder, FlockOperation::LockExclusive)).map_err(fail)?;
-        if self.is_viewed(id)? {
-            return Err(Error::new(ErrorKind::Busy, format!("the snapshot {id} is shown by a view")));
-        }
-        discard(self.snapshots.as_fd(), id.as_str().as_bytes(), cx)
-    }
-}
-
-/// Takes a folder in the trash away, with its tree.
-pub(crate) fn discard(trash: BorrowedFd<'_>, name: &[u8], cx: &Context<'_>) -> Result<()> {
-    let fail = |errno| failed("cannot clear the trash", errno);
-    let folder = match rustix::fs::openat(trash, name, DIRECTORY, Mode::empty()) {
-        Ok(folder) => folder,
-        Err(Errno::NOENT) => return Ok(()),
-        Err(errno) => return Err(fail(errno)),
-    };
-    remove::subvolume(folder.as_fd(), TREE.as_bytes(), cx)?;
-    drop(folder);
-    remove::entry(trash, name, cx)
-}
-
-/// Takes away what is left of snapshots that were never finished, or were removed behind our back; answers how many.
-pub(crate) fn clear_unfinished(snapshots: BorrowedFd<'_>, cx: &Context<'_>) -> Result<usize> {
-    let fail = |errno| failed("cannot look for unfinished snapshots", errno);
-    let mut count = 0;
-    for name in names(snapshots).map_err(fail)? {
-        cx.check_cancelled()?;
-        if !String::from_utf8(name.clone()).is_ok_and(|name| SnapshotId::new(name).is_ok()) {
-            continue;
-        }
-        let Ok(folder) = rustix::fs::openat(snapshots, name.as_slice(), DIRECTORY, Mode::empty()) else { continue };
-        if has_tree(folder.as_fd())? || rustix::fs::flock(&folder, FlockOperation::NonBlockingLockExclusive).is_err() {
-            continue;
-        }
-        // Finished between the two looks, perhaps; a folder with something in it does not go.
-        if rustix::fs::unlinkat(snapshots, name.as_slice(), AtFlags::REMOVEDIR).is_ok() {
-            count += 1;
-        }
-    }
-    Ok(count)
-}
-
-#[cfg(test)]
-mod tests {
-    use std::collections::BTreeMap;
-    use std::sync::mpsc;
-
-    use ah_plugin_api::{Durability, FileName, MountRequest, Timestamp, UnmountRequest};
-    use ah_test_disks::Disk;
-
-    use super::*;
-    use crate::view;
-
-    #[test]
-    fn what_is_removed_where_it_is_is_shown_to_nobody() {
-        let Some(disk) = Disk::new("btrfs", 300, "") else { return };
-        let dir = |name: &str| {
-            std::fs::create_dir(disk.at().join(name)).unwrap();
-            Dir::open(disk.at().join(name)).unwrap()
-        };
-        let (work, store, target) = (dir("work"), dir("store"), dir("target"));
-        let id = SnapshotId::new("a").unwrap();
-        let request = SnapshotRequest {
-            id: id.clone(),
-            created: Timestamp::now(),
-            label: None,
-            attributes: BTreeMap::new(),
-            durability: Durability::Durable,
-            policy: Default::default(),
-        };
-        let cx = Context::quiet();
-        let taken = take(&store, &work, &request, &cx).unwrap();
-        let shelf = Shelf::open(&store).unwrap().unwrap();
-        let request =
-            MountRequest { snapshot: taken.reference.clone(), name: FileName::new("v").unwrap(), paths: Vec::new() };
-        // Shown between the first look and the second.
-        let shown = view::make(&store, &target, &request).unwrap();
-        assert_eq!(shelf.remove_in_place(&id, &cx).unwrap_err().kind, ErrorKind::Busy);
-        assert!(shown.path.exists());
-        view::take_away(&store, &UnmountRequest { view: shown.reference }.view).unwrap();
-        // While somebody is about to show it, it is waited for; who comes later finds none.
-        let held = shelf.hold(&id).unwrap();
-        let (removed, done) = mpsc::channel();
-        std::thread::scope(|threads| {
-            threads.spawn(|| removed.send(shelf.remove_in_place(&id, &Context::quiet())).unwrap());
-            assert!(done.recv_timeout(Duration::from_millis(200)).is_err());
-            assert!(shelf.get(&taken.reference).is_ok());
-            drop(held);
-            done.recv().unwrap().unwrap();
-        });
-        assert_eq!(view::make(&store, &target, &request).unwrap_err().kind, ErrorKind::NotFound);
     }
 }

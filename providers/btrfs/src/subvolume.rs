@@ -48,7 +48,7 @@ impl Subvolume {
             return Err(Error::new(ErrorKind::FailedPrecondition, format!("{shown} is not on a Btrfs filesystem")));
         }
         let climbed = match climb(workspace.as_fd(), is_root)? {
-            None => climb_by_other_mounts(workspace.as_fd(), &Mounts::read(), is_root)?,
+            None => climb_by_other_mounts(workspace.as_fd(), &Mounts::read_all()?, is_root)?,
             found => found,
         };
         let climbed = climbed.ok_or_else(|| {

@@ -20,7 +20,7 @@ pub(crate) fn make(store: &Dir, target: &Dir, request: &MountRequest) -> Result<
     let views = shelf.views()?;
     let _held = shelf.hold(&shown.record.id)?;
     let reference = views.add(target, &request.name, &shown.record.id)?;
-    // Removed meanwhile? Whoever removes looks at the views after that.
+    // Removed before it was held? Whoever removes it holds it alone.
     if let Err(error) = shelf.get(&request.snapshot) {
         views.remove(&reference)?;
         return Err(if error.kind == ErrorKind::NotFound { no_snapshot(&request.snapshot) } else { error });

@@ -11,44 +11,7 @@ use std::process::{Command, Stdio};
 
 use ah_plugin_api::{Dir, ErrorKind};
 use ah_test_disks::{Disk, NOBODY, as_ordinary_user, ordinary_users_path};
-use common::{Bench, run, subvolume, subvolumes};
-
-/// Everything that is to be kept, one line an entry.
-fn listing(root: &Path) -> Vec<String> {
-    let mut out = Vec::new();
-    let mut todo = vec![root.to_owned()];
-    while let Some(path) = todo.pop() {
-        let meta = fs::symlink_metadata(&path).unwrap();
-        let name = path.strip_prefix(root).unwrap().display().to_string();
-        let xattrs: Vec<String> = ["user.test", "trusted.test"]
-            .iter()
-            .filter_map(|name| {
-                let mut value = [0; 100];
-                let got = rustix::fs::lgetxattr(&path, *name, &mut value).ok()?;
-                Some(format!("{name}={}", String::from_utf8_lossy(&value[..got])))
-            })
-            .collect();
-        let contents = if meta.is_file() { fs::read(&path).unwrap().len() } else { 0 };
-        out.push(format!(
-            "{name} {:o} {}:{} {}.{:09} {}.{} {} {} {contents} {xattrs:?} {:?}",
-            meta.mode(),
-            meta.uid(),
-            meta.gid(),
-            meta.mtime(),
-            meta.mtime_nsec(),
-            meta.atime(),
-            meta.atime_nsec(),
-            meta.nlink(),
-            meta.rdev(),
-            fs::read_link(&path).ok(),
-        ));
-        if meta.is_dir() {
-            todo.extend(fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
-        }
-    }
-    out.sort();
-    out
-}
+use common::{Bench, listing, run, subvolume, subvolumes};
 
 fn fill(bench: &Bench) {
     bench.write("dir/file", "contents");
@@ -318,33 +281,6 @@ fn what_was_changed_before_its_end_is_never_lost() {
 }
 
 #[test]
-fn killed_before_the_last_look_ended_what_is_newer_stays() {
-    let Some(disk) = Disk::new("btrfs", 400, "") else { return };
-    for newer in [true, false] {
-        let folder = disk.at().join(format!("newer-{newer}"));
-        let bench = Bench::in_folder(&folder);
-        bench.write("dir/f", "old");
-        let killed = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "convert_what_the_environment_names", "--ignored"])
-            .env("AH_TEST_CONVERT", &folder)
-            .env("AH_TEST_DIE", newer.to_string())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .status()
-            .unwrap();
-        assert!(!killed.success());
-        let actions = Bench::in_folder(&folder).reclaim().actions;
-        let left: Vec<_> = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).collect();
-        assert_eq!((actions.len(), left.len()), (1, if newer { 4 } else { 3 }), "{actions:?} {left:?}");
-        if newer {
-            let kept = left.iter().find(|path| actions[0].contains(path.to_str().unwrap())).unwrap();
-            assert_eq!(fs::read_to_string(kept.join("dir/f")).unwrap(), "newer");
-        }
-        assert_eq!(fs::read_to_string(folder.join("work/dir/f")).unwrap(), "old");
-    }
-}
-
-#[test]
 fn files_are_open_to_processes_that_cannot_be_seen() {
     let test = "files_are_open_to_processes_that_cannot_be_seen";
     if let Some(folder) = ordinary_users_path() {
@@ -426,15 +362,15 @@ fn a_file_opened_while_it_was_exchanged_puts_the_former_back() {
     let bench = Bench::in_folder(disk.at());
     bench.write("dir/f", "x");
     let holder = std::sync::Mutex::new(None);
-    let dir = fs::File::open(bench.work("dir")).unwrap();
     let refused = bench.convert_watched(|stage| {
         if stage == "looking once more" {
+            // By the descriptor of the workspace itself: one of a directory in it would be refused at once.
             let flags = rustix::fs::OFlags::RDWR;
-            let file = rustix::fs::openat(&dir, "f", flags, rustix::fs::Mode::empty()).unwrap();
+            let file = rustix::fs::openat(&bench.workspace, "dir/f", flags, rustix::fs::Mode::empty()).unwrap();
             *holder.lock().unwrap() = Some(file);
         }
     });
-    drop(dir);
+    assert!(holder.lock().unwrap().is_some());
     assert_eq!(refused.unwrap_err().kind, ErrorKind::Busy);
     assert_ne!(fs::metadata(bench.work("")).unwrap().ino(), 256);
     assert_eq!(fs::read_dir(disk.at()).unwrap().count(), 3);
@@ -492,67 +428,4 @@ fn what_could_not_be_removed_is_refused_before() {
     fs::hard_link(bench.work("dir/f"), disk.at().join("target/outside")).unwrap();
     let notes = bench.convert().unwrap().notes;
     assert!(notes.len() == 2 && notes[1].starts_with("1 files") && notes[1].contains("dir/f"), "{notes:?}");
-}
-
-/// Started by the next test, and killed by it.
-#[test]
-#[ignore = "does nothing by itself"]
-fn convert_what_the_environment_names() {
-    let Some(folder) = std::env::var_os("AH_TEST_CONVERT") else { return };
-    // As a program does that was told where to work; it has to be able to convert that.
-    std::env::set_current_dir(Path::new(&folder).join("work")).unwrap();
-    let bench = Bench::in_folder(Path::new(&folder));
-    let Some(newer) = std::env::var_os("AH_TEST_DIE") else {
-        let _ = bench.convert();
-        return;
-    };
-    let _ = bench.convert_watched(|stage| {
-        if stage == "looking once more" {
-            let mut names = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path());
-            let former = names.find(|path| path.file_name().unwrap().to_string_lossy().starts_with(".ah-convert-"));
-            if newer == "true" {
-                fs::write(former.unwrap().join("dir/f"), "newer").unwrap();
-            }
-            std::process::abort();
-        }
-    });
-}
-
-#[test]
-fn killed_anywhere_one_of_the_two_is_there_whole() {
-    let Some(disk) = Disk::new("btrfs", 400, "") else { return };
-    let mut converted = 0;
-    for round in 0..14u32 {
-        let folder = disk.at().join(format!("round{round}"));
-        let bench = Bench::in_folder(&folder);
-        for i in 0..300 {
-            bench.write(&format!("{}/f{i}", i % 7), format!("contents {i}"));
-        }
-        let before = listing(bench.workspace.path());
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "convert_what_the_environment_names", "--ignored"])
-            .env("AH_TEST_CONVERT", &folder)
-            .stdout(Stdio::null())
-            .spawn()
-            .unwrap();
-        // The last ones are not disturbed.
-        std::thread::sleep(std::time::Duration::from_millis(u64::from(round) * 12));
-        if round < 12 {
-            child.kill().unwrap();
-        }
-        child.wait().unwrap();
-        let now = |lines: Vec<String>| -> Vec<String> {
-            // Reading may have changed a time of access.
-            lines.into_iter().map(|line| line.split(' ').take(4).collect::<Vec<_>>().join(" ")).collect()
-        };
-        assert_eq!(now(listing(&folder.join("work"))), now(before.clone()), "round {round}");
-        let bench = Bench::in_folder(&folder);
-        bench.reclaim();
-        let left: Vec<_> = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-        assert_eq!(left.len(), 3, "round {round}: {left:?}");
-        assert_eq!(fs::read_dir(folder.join("store")).unwrap().count(), 0, "round {round}");
-        assert_eq!(now(listing(&folder.join("work"))), now(before), "round {round}");
-        converted += u32::from(fs::metadata(folder.join("work")).unwrap().ino() == 256);
-    }
-    assert!(converted >= 2, "none came to its end");
 }

@@ -293,7 +293,9 @@ fn what_is_done_behind_our_back() {
     // A record that was damaged.
     let folder = disk.at().join("store/depot/snapshots/a");
     rustix::fs::setxattr(&folder, "user.ah.snapshot", b"nonsense", rustix::fs::XattrFlags::empty()).unwrap();
-    assert_eq!(bench.stat(&again).unwrap_err().kind, ErrorKind::DataLoss);
+    let damaged = bench.stat(&again).unwrap_err();
+    assert_eq!(damaged.kind, ErrorKind::DataLoss);
+    assert!(damaged.hint.unwrap().ends_with(folder.join("tree").to_str().unwrap()));
     assert_eq!(bench.ids(), ["b"]);
     // It can be removed all the same.
     bench.remove(&again);
@@ -388,8 +390,6 @@ fn an_interrupted_snapshot_is_none() {
     bench.snapshot("a");
     let folder = disk.at().join("store/depot/snapshots");
     fs::create_dir(folder.join("half")).unwrap();
-    let held = fs::File::open(folder.join("a")).unwrap();
-    drop(held);
     assert_eq!(bench.ids(), ["a"]);
     // Held by whoever makes it, it stays.
     fs::create_dir(folder.join("making")).unwrap();
@@ -404,7 +404,7 @@ fn an_interrupted_snapshot_is_none() {
 }
 
 #[test]
-fn not_btrfs_read_only_swap_and_full() {
+fn not_btrfs_read_only_and_swap() {
     let Some(disk) = Disk::new("btrfs", 300, "") else { return };
     let ordinary = tempfile::tempdir().unwrap();
     let bench = Bench::of(&ordinary.path().join("w"), &disk.at().join("s"), &disk.at().join("t"));
@@ -433,16 +433,6 @@ fn not_btrfs_read_only_swap_and_full() {
     assert!(!no.usable && no.reason.contains("swap") && no.remedy.is_some(), "{no:?}");
     assert_eq!(refused.unwrap_err().kind, ErrorKind::FailedPrecondition);
     fs::remove_file(&swap).unwrap();
-
-    run("btrfs", &["quota", "enable", disk.at().to_str().unwrap()]);
-    let limited = disk.at().join("limited");
-    subvolume(&limited);
-    let bench = Bench::in_folder(&limited);
-    bench.write("f", "x");
-    bench.snapshot("a");
-    run("btrfs", &["qgroup", "limit", "8M", limited.join("store/depot").to_str().unwrap()]);
-    bench.snapshot("b");
-    assert_eq!(bench.ids(), ["a", "b"]);
 }
 
 #[test]
@@ -506,36 +496,4 @@ fn what_was_written_before_is_there_whole() {
     assert!(
         bench.provider.list(&Place::new(&bench.store), &Default::default(), &ah_plugin_api::Context::quiet()).is_ok()
     );
-}
-
-#[test]
-fn what_frees_a_full_disk_works_on_it() {
-    let Some(disk) = Disk::new("btrfs", 120, "") else { return };
-    let bench = Bench::in_folder(disk.at());
-    bench.write("big", vec![1; 20 << 20]);
-    let first = bench.snapshot("a");
-    fs::remove_file(bench.work("big")).unwrap();
-    // In pieces that get smaller, until not one more fits.
-    for (size, name) in [(1 << 20, "m"), (1 << 16, "k"), (1 << 10, "b")] {
-        for i in 0..100_000 {
-            if fs::write(disk.at().join(format!("{name}{i}")), vec![2; size]).is_err() {
-                break;
-            }
-            if i % 50 == 0 && name != "m" {
-                let _ = fs::File::open(disk.at()).and_then(|dir| dir.sync_all());
-            }
-        }
-    }
-    // It fits, or it says why it does not, and then nothing is left of it.
-    match bench.try_snapshot("b") {
-        Ok(second) => bench.remove(&second),
-        Err(error) => assert_eq!(error.kind, ErrorKind::ResourceExhausted, "{error:?}"),
-    }
-    assert_eq!(bench.ids(), ["a"]);
-    bench.remove(&first);
-    assert!(bench.ids().is_empty());
-    bench.reclaim();
-    run("btrfs", &["subvolume", "sync", disk.at().to_str().unwrap()]);
-    bench.write("big", vec![3; 10 << 20]);
-    bench.snapshot("c");
 }

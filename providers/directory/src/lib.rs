@@ -29,7 +29,7 @@ pub use beneath::open_beneath;
 pub use climb::{Climbed, climb, climb_by_other_mounts, path_of};
 pub use compare::{Comparison, Side, Touched};
 pub use entry::{MASK, entry_of, failed, look, mount_of, names};
-pub use mounts::{KeptMounts, Mount, Mounts, boot_id, has_capability, in_first_user_namespace};
+pub use mounts::{KeptMounts, Mount, Mounts, boot_id, has_capability, in_first_user_namespace, unescape_octal};
 pub use percent::unescape;
 pub use processes::{How, Process, Use};
 pub use tree::Tree;

@@ -9,7 +9,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
-use ah_plugin_api::{Omission, OmitReason, RelPath};
+use ah_plugin_api::{Error, ErrorKind, Omission, OmitReason, RelPath, Result};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::{AtFlags, OFlags, StatxFlags};
 use rustix::thread::CapabilitySet;
@@ -52,7 +52,21 @@ impl Mount {
 pub struct Mounts(Vec<Mount>);
 
 impl Mounts {
-    /// Reads it; empty where there is no `/proc`.
+    /// Reads it, for a question to which a wrong "no" would do harm: what is not listed counts as not mounted.
+    ///
+    /// # Errors
+    /// `Unavailable` where it cannot be read, or names nothing: something is mounted at `/`.
+    pub fn read_all() -> Result<Self> {
+        let cannot = |why: &str| {
+            Error::new(ErrorKind::Unavailable, format!("the table of mounts cannot be read: {why}"))
+                .with_hint("see that /proc is mounted and shows this process: cat /proc/self/mountinfo")
+        };
+        let table = std::fs::read("/proc/self/mountinfo").map_err(|e| cannot(&e.to_string()))?;
+        let mounts = Self::parse(&table);
+        if mounts.0.is_empty() { Err(cannot("nothing is in it")) } else { Ok(mounts) }
+    }
+
+    /// Reads it; empty where there is no `/proc`. For where that leads to an error, or to less than could be done, but not to a wrong answer.
     #[must_use]
     pub fn read() -> Self {
         Self::parse(&std::fs::read("/proc/self/mountinfo").unwrap_or_default())
@@ -156,17 +170,18 @@ fn line(line: &[u8]) -> Option<Mount> {
         id,
         parent,
         device: text(device),
-        root: PathBuf::from(OsString::from_vec(unescape(root))),
-        point: PathBuf::from(OsString::from_vec(unescape(point))),
+        root: PathBuf::from(OsString::from_vec(unescape_octal(root))),
+        point: PathBuf::from(OsString::from_vec(unescape_octal(point))),
         kind: text(kind),
-        source: unescape(source),
+        source: unescape_octal(source),
         options: text(options),
         super_options: text(fields.next().unwrap_or_default()),
     })
 }
 
-/// Blanks, tabs, newlines and backslashes are three octal digits there.
-fn unescape(field: &[u8]) -> Vec<u8> {
+/// A field of a table in `/proc` as it is: blanks, tabs, newlines and backslashes are three octal digits there.
+#[must_use]
+pub fn unescape_octal(field: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(field.len());
     let mut rest = field;
     while let [first, tail @ ..] = rest {

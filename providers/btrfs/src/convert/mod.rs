@@ -8,10 +8,12 @@
 //!    everything (`copy`), on disk; a look whether anything was changed meanwhile; only then the copy gets its owner and bits;
 //! 3. both change names in one step;
 //! 4. a last look at the old directory, which nobody can reach by name any more: if somebody changed it meanwhile or holds something in
-//!    it open (`holders`), both change names back;
-//! 5. that on disk; that the last look ended well, into the note; then the old directory goes, then the note.
+//!    it open (`holders`), both change names back, unless somebody has begun to work in the new one by then; and because they may have done
+//!    so until that very moment, the copy gets a last look of the same kind, now that nobody can reach that by name;
+//! 5. that on disk; that the last look ended well, into the note; then the one that is not needed goes, then the note.
 //!
-//! Nothing is removed but what is, by its descriptor, the copy that was made or the directory that was copied.
+//! Nothing is removed but what is, by its descriptor, the copy that was made or the directory that was copied, and once somebody else could
+//! come to it, only after a look that found it as it was.
 
 mod copy;
 mod holders;
@@ -62,7 +64,9 @@ pub(crate) fn convert(store: &Dir, workspace: &Dir, cx: &Context<'_>) -> Result<
         Ok(notes) => notes,
         Err(Stopped { error, left }) => {
             match left {
-                Left::Copy => {
+                // Without that on the note, an end in between would leave a copy of which nobody knows whether it was used.
+                Left::Unused if note.looked().is_err() => {}
+                Left::Copy | Left::Unused => {
                     let removed = made.is_none_or(|copy| {
                         let is_it = |dir: &OwnedFd| is_copy(dir, &copy);
                         remove_if(old.above.as_fd(), &temp, is_it, &Context::quiet()).unwrap_or(false)
@@ -100,8 +104,10 @@ struct Stopped {
 
 /// What is under our name then.
 enum Left {
-    /// A copy that nobody needs.
+    /// A copy that nobody could come to.
     Copy,
+    /// A copy that was in the workspace's place, and was not used there.
+    Unused,
     /// Somebody's work, which must stay.
     Work,
     /// What the disk says after a power cut: `reclaim` takes it away once that is known.
@@ -151,7 +157,7 @@ fn same(a: &Statx, b: &Statx) -> bool {
 
 /// Other filesystems and subvolumes inside would have to come along, which is not to be had in one step.
 fn refuse_boundaries(workspace: &Dir, source: &Subvolume, store: &Dir, shown: &str) -> Result<()> {
-    if let Some(inside) = Mounts::read().below(workspace).first() {
+    if let Some(inside) = Mounts::read_all()?.below(workspace).first() {
         let message = format!("{} is mounted inside of {shown}", inside.path);
         return Err(Error::new(ErrorKind::FailedPrecondition, message).with_hint("unmount it, then repeat"));
     }
@@ -212,32 +218,72 @@ fn copy_and_exchange(
     // Looked at once more before anybody is disturbed.
     unchanged(&copier.state, from.as_fd(), cx)?;
     copier.finish(from.as_fd(), &top)?;
-    copied.set_top(&look(&new, b"").map_err(fail)?);
+    let finished = look(&new, b"").map_err(fail)?;
+    copied.set_top(&finished);
+    // What is done in it from now on has a later time than anything in it.
+    std::thread::sleep(TICK);
     cx.check_cancelled()?;
+    note.finished(&finished)?;
     exchange(old, temp)?;
     cx.progress("looking once more", 0, None);
     let before = &copier.state;
-    let last_look = holders::refuse(from.as_fd(), Some(before))
-        .and_then(|()| [from.as_fd(), new.as_fd()].into_iter().try_for_each(holders::refuse_mounts))
-        .and_then(|()| untouched(before, from.as_fd()))
+    let last_look = nobody_is_in(before, from.as_fd())
+        .and_then(|()| holders::refuse_mounts(new.as_fd()))
         .and_then(|()| if are_exchanged(old, temp, new.as_fd()) { Ok(()) } else { Err(moved()) });
     if let Err(error) = last_look {
-        // Somebody may have begun to work in the new one, or the names may not go back: then it stays, and so does the old one.
-        let back = unchanged(&copied, new.as_fd(), &Context::quiet()).and_then(|()| exchange(old, temp));
-        if let Err(why) = back {
-            let kept = format!("the former directory is kept as {temp}, beside the workspace: {}", why.message);
-            return Err(Stopped { error: error.with_hint(kept), left: Left::Work });
-        }
-        return Err(error.into());
+        return Err(put_back(old, temp, &copied, new.as_fd(), error, cx));
     }
-    rustix::fs::syncfs(&new)
-        .map_err(|errno| Stopped { error: failed("cannot put the exchange on disk", errno), left: Left::Either })?;
+    on_disk(&new)?;
     Ok(copier.notes())
+}
+
+/// Puts the former directory back, for that reason; gives what is left to be done about the other one.
+fn put_back(old: &Old, temp: &str, copied: &State, new: BorrowedFd<'_>, error: Error, cx: &Context<'_>) -> Stopped {
+    let work = |error: Error, which: &str, why: &Error| {
+        let kept = format!("{which} is kept as {temp}, beside the workspace: {}", why.message);
+        Stopped { error: error.with_hint(kept), left: Left::Work }
+    };
+    // Somebody may have begun to work in the new one: nobody's work changes its place, so that stays, and so does the old one. As it does
+    // where the names are not ours to give any more.
+    let back = nobody_is_in(copied, new)
+        .and_then(|()| if are_exchanged(old, temp, new) { Ok(()) } else { Err(moved()) })
+        .and_then(|()| {
+            cx.progress("putting it back", 0, None);
+            exchange(old, temp)
+        });
+    if let Err(why) = back {
+        return work(error, "the former directory", &why);
+    }
+    // They may have begun while that was looked for: only now nobody comes to it by name.
+    let last_look = nobody_is_in(copied, new).and_then(|()| {
+        let is_it = |now: &Statx| look(new, b"").is_ok_and(|new| same(now, &new));
+        if look(&old.above, temp.as_bytes()).is_ok_and(|now| is_it(&now)) { Ok(()) } else { Err(moved()) }
+    });
+    if let Err(why) = last_look {
+        return work(error, "what was begun in the new directory meanwhile", &why);
+    }
+    match on_disk(new) {
+        Ok(()) => Stopped { error, left: Left::Unused },
+        Err(_) => Stopped { error, left: Left::Either },
+    }
+}
+
+/// Before it is written down that what is under our name is not needed: until then a power cut may change which of the two that is.
+fn on_disk(new: impl AsFd) -> Result<(), Stopped> {
+    rustix::fs::syncfs(new)
+        .map_err(|errno| Stopped { error: failed("cannot put the exchange on disk", errno), left: Left::Either })
 }
 
 fn are_exchanged(old: &Old, temp: &str, new: BorrowedFd<'_>) -> bool {
     let is = |name: &[u8], stat: &Statx| look(&old.above, name).is_ok_and(|there| same(&there, stat));
     is(temp.as_bytes(), &old.stat) && look(new, b"").is_ok_and(|stat| is(&old.name, &stat))
+}
+
+/// That a directory is as it was, and nobody works in it or has anything in it open or mounted.
+fn nobody_is_in(before: &State, dir: BorrowedFd<'_>) -> Result<()> {
+    holders::refuse(dir, Some(before))?;
+    holders::refuse_mounts(dir)?;
+    untouched(before, dir)
 }
 
 fn moved() -> Error {

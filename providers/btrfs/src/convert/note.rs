@@ -3,7 +3,8 @@
 //!
 //! 1. the identity of the directory above the workspace, our name in it, its path; what the workspace's directory is, and looks like;
 //! 2. once there is one, which subvolume the copy is, and when it was made;
-//! 3. once the last look ended well, `looked`.
+//! 3. once it is whole, before it comes to the workspace's place: `finished`, when it was last changed, and what it looks like;
+//! 4. once the last look ended well, `looked`: what is under our name then is not needed.
 
 use std::ffi::OsString;
 use std::io::{Read, Write};
@@ -24,6 +25,8 @@ use crate::subvolume::is_root;
 use crate::sys::{self, Info};
 
 const LOOKED: &[u8] = b"looked";
+
+const FINISHED: &[u8] = b"finished ";
 
 /// So often a note is written anew that somebody takes for a leftover.
 const ATTEMPTS: u32 = 100;
@@ -62,6 +65,11 @@ impl<'a> Note<'a> {
     /// Which subvolume the copy is.
     pub(super) fn made(&mut self, copy: &Info) -> Result<()> {
         self.add(copy_of(copy).as_bytes())
+    }
+
+    /// The copy is whole and looks like this; others come to it from now on.
+    pub(super) fn finished(&mut self, copy: &Statx) -> Result<()> {
+        self.add(&[FINISHED, finished_of(copy).as_bytes()].concat())
     }
 
     /// The last look ended well: what is under our name from now on is not needed by anybody.
@@ -105,6 +113,12 @@ fn copy_of(copy: &Info) -> String {
     format!("{} {}.{}", hex(&copy.uuid), copy.made.0, copy.made.1)
 }
 
+/// When the copy was last changed, and what tells that it was changed since, but for its own time of change, which a new name changes.
+fn finished_of(copy: &Statx) -> String {
+    let (changed, time, mode) = (copy.stx_ctime, copy.stx_mtime, copy.stx_mode);
+    format!("{}.{} {:x}.{:x} {mode:o}", changed.tv_sec, changed.tv_nsec, time.tv_sec, time.tv_nsec)
+}
+
 /// Removes a directory whose descriptor says that it is the one that is meant; whether it was.
 pub(super) fn remove_if(
     above: BorrowedFd<'_>,
@@ -142,6 +156,7 @@ struct Said {
     path: PathBuf,
     former: String,
     copy: Option<String>,
+    finished: Option<String>,
     looked: bool,
 }
 
@@ -155,7 +170,11 @@ impl Said {
         let path = PathBuf::from(OsString::from_vec(fields.next()?.to_vec()));
         let former = String::from_utf8(fields.next()?.to_vec()).ok()?;
         let copy = fields.next().and_then(|field| String::from_utf8(field.to_vec()).ok());
-        let looked = fields.next() == Some(LOOKED);
+        let (mut finished, mut looked) = (None, false);
+        for field in fields {
+            looked |= field == LOOKED;
+            finished = finished.or(field.strip_prefix(FINISHED).map(|text| String::from_utf8_lossy(text).into_owned()));
+        }
         // The name becomes a path: it must be one of ours.
         let key = temp.strip_prefix(PREFIX)?;
         (key.len() == 32 && key.bytes().all(|b| b.is_ascii_hexdigit()) && path.is_absolute()).then_some(Self {
@@ -164,6 +183,7 @@ impl Said {
             path,
             former,
             copy,
+            finished,
             looked,
         })
     }
@@ -185,12 +205,26 @@ impl Said {
     }
 
     /// Whether nobody did anything in the former directory since the copy was begun: nothing in it has changed since that was made.
-    fn is_untouched(&self, dir: &OwnedFd, cx: &Context<'_>) -> Result<bool> {
+    fn is_former_untouched(&self, dir: &OwnedFd, cx: &Context<'_>) -> Result<bool> {
         let Some(made) = self.copy.as_deref().and_then(made_of) else { return Ok(false) };
-        if look_of(dir.as_fd()).ok().as_ref() != Some(&self.former) {
+        let is_it = look_of(dir.as_fd()).is_ok_and(|now| now == self.former);
+        Ok(is_it && Self::is_unused(dir, |changed| changed >= made, cx)?)
+    }
+
+    /// Whether nobody did anything in the copy since others could come to it.
+    fn is_copy_untouched(&self, dir: &OwnedFd, cx: &Context<'_>) -> Result<bool> {
+        let Some(finished) = &self.finished else { return Ok(true) };
+        let Some((when, looks)) = finished.split_once(' ').and_then(|(when, looks)| Some((time(when)?, looks))) else {
             return Ok(false);
-        }
-        let changed_later = |stat: &Statx| (stat.stx_ctime.tv_sec, stat.stx_ctime.tv_nsec) >= made;
+        };
+        let now = look(dir, b"").map_err(|errno| failed("cannot look at what a conversion left", errno))?;
+        let is_it = finished_of(&now).split_once(' ').is_some_and(|(_, now)| now == looks);
+        Ok(is_it && Self::is_unused(dir, |changed| changed > when, cx)?)
+    }
+
+    /// Whether nothing in it has such a time of change, and nobody has anything in it open.
+    fn is_unused(dir: &OwnedFd, is_later: impl Fn((i64, u32)) -> bool, cx: &Context<'_>) -> Result<bool> {
+        let changed_later = |stat: &Statx| is_later((stat.stx_ctime.tv_sec, stat.stx_ctime.tv_nsec));
         let looked = State::of(dir.as_fd(), cx, |above, name, stat| {
             if changed_later(stat) {
                 return Err(changed());
@@ -206,7 +240,11 @@ impl Said {
 }
 
 fn made_of(copy: &str) -> Option<(i64, u32)> {
-    let (secs, nanos) = copy.split_once(' ')?.1.split_once('.')?;
+    time(copy.split_once(' ')?.1)
+}
+
+fn time(text: &str) -> Option<(i64, u32)> {
+    let (secs, nanos) = text.split_once('.')?;
     Some((secs.parse().ok()?, nanos.parse().ok()?))
 }
 
@@ -218,8 +256,9 @@ enum Found {
 
 /// Takes away what conversions left that did not come to their end; says what was done.
 ///
-/// Before the exchange that is the copy, after it the former directory. That the exchange is on disk is seen to first. A former directory
-/// that somebody changed after it was copied, and anything that is neither of the two, stays.
+/// Before the exchange, and where it was taken back, that is the copy, after it the former directory. That the exchange is on disk is seen to
+/// first. A former directory that somebody changed after it was copied, a copy that somebody used while it was in the workspace's place, and
+/// anything that is neither of the two, stay.
 pub(crate) fn reclaim(store: &Dir, cx: &Context<'_>) -> Result<Vec<String>> {
     let mut actions = Vec::new();
     for name in names(store.as_fd()).map_err(|errno| failed("cannot look into the store", errno))? {
@@ -264,8 +303,16 @@ fn settle(said: &Said, actions: &mut Vec<String>, cx: &Context<'_>) -> Result<bo
     };
     let found = said.found(&dir).map_err(|errno| failed(format!("cannot look at {}", shown.display()), errno))?;
     match found {
-        Found::Copy => {}
-        Found::Former if said.looked || said.is_untouched(&dir, cx)? => {}
+        Found::Copy if said.looked || said.is_copy_untouched(&dir, cx)? => {}
+        Found::Copy => {
+            actions.push(format!(
+                "kept {}, which was in the workspace's place for a moment while it was converted: files in it were changed \
+                 there, or are in use; take over what is missing in the workspace, then remove it",
+                shown.display()
+            ));
+            return Ok(false);
+        }
+        Found::Former if said.looked || said.is_former_untouched(&dir, cx)? => {}
         Found::Former => {
             actions.push(format!(
                 "kept {}, the former directory of a conversion that was cut short: files in it were changed after they \
@@ -315,6 +362,9 @@ mod tests {
         let said = Said::parse(format!("{start}ab 12.34\0look").as_bytes()).unwrap();
         assert_eq!((said.copy.as_deref().and_then(made_of), said.looked), (Some((12, 34)), false));
         assert!(Said::parse(format!("{start}ab 12.34\0looked\0").as_bytes()).unwrap().looked);
+        let said = Said::parse(format!("{start}ab 12.34\0finished 5.6 7.8 755\0looked\0").as_bytes()).unwrap();
+        assert_eq!((said.finished.as_deref(), said.looked), (Some("5.6 7.8 755"), true));
+        assert_eq!((time("5.6"), time("5"), time("")), (Some((5, 6)), None, None));
         for bad in ["", "1.2.3", "1.2.3\0x\0/a\0b\0", "1.2.3\0.ah-convert-../x\0/a\0b\0"] {
             assert_eq!(Said::parse(bad.as_bytes()), None, "{bad:?}");
         }

@@ -3,6 +3,8 @@
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -174,4 +176,41 @@ pub fn subvolume(path: &Path) {
 /// How many subvolumes a filesystem has.
 pub fn subvolumes(at: &Path) -> usize {
     run("btrfs", &["subvolume", "list", at.to_str().unwrap()]).lines().count()
+}
+
+/// Everything that is to be kept, one line an entry.
+pub fn listing(root: &Path) -> Vec<String> {
+    let mut out = Vec::new();
+    let mut todo = vec![root.to_owned()];
+    while let Some(path) = todo.pop() {
+        let meta = fs::symlink_metadata(&path).unwrap();
+        let name = path.strip_prefix(root).unwrap().display().to_string();
+        let xattrs: Vec<String> = ["user.test", "trusted.test"]
+            .iter()
+            .filter_map(|name| {
+                let mut value = [0; 100];
+                let got = rustix::fs::lgetxattr(&path, *name, &mut value).ok()?;
+                Some(format!("{name}={}", String::from_utf8_lossy(&value[..got])))
+            })
+            .collect();
+        let contents = if meta.is_file() { fs::read(&path).unwrap().len() } else { 0 };
+        out.push(format!(
+            "{name} {:o} {}:{} {}.{:09} {}.{} {} {} {contents} {xattrs:?} {:?}",
+            meta.mode(),
+            meta.uid(),
+            meta.gid(),
+            meta.mtime(),
+            meta.mtime_nsec(),
+            meta.atime(),
+            meta.atime_nsec(),
+            meta.nlink(),
+            meta.rdev(),
+            fs::read_link(&path).ok(),
+        ));
+        if meta.is_dir() {
+            todo.extend(fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
+        }
+    }
+    out.sort();
+    out
 }

@@ -1,0 +1,103 @@
+//! Conversions that were killed: one of the two directories is there whole, and what is left of the other is cleared up or kept.
+
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use ah_test_disks::Disk;
+use common::{Bench, listing};
+
+#[test]
+fn killed_before_the_last_look_ended_what_is_newer_stays() {
+    let Some(disk) = Disk::new("btrfs", 400, "") else { return };
+    for newer in [true, false] {
+        let folder = disk.at().join(format!("newer-{newer}"));
+        let bench = Bench::in_folder(&folder);
+        bench.write("dir/f", "old");
+        let killed = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "convert_what_the_environment_names", "--ignored"])
+            .env("AH_TEST_CONVERT", &folder)
+            .env("AH_TEST_DIE", newer.to_string())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .status()
+            .unwrap();
+        assert!(!killed.success());
+        let actions = Bench::in_folder(&folder).reclaim().actions;
+        let left: Vec<_> = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+        assert_eq!((actions.len(), left.len()), (1, if newer { 4 } else { 3 }), "{actions:?} {left:?}");
+        if newer {
+            let kept = left.iter().find(|path| actions[0].contains(path.to_str().unwrap())).unwrap();
+            assert_eq!(fs::read_to_string(kept.join("dir/f")).unwrap(), "newer");
+        }
+        assert_eq!(fs::read_to_string(folder.join("work/dir/f")).unwrap(), "old");
+    }
+}
+
+/// Started by the next test, and killed by it.
+#[test]
+#[ignore = "does nothing by itself"]
+fn convert_what_the_environment_names() {
+    let Some(folder) = std::env::var_os("AH_TEST_CONVERT") else { return };
+    // As a program does that was told where to work; it has to be able to convert that.
+    std::env::set_current_dir(Path::new(&folder).join("work")).unwrap();
+    let bench = Bench::in_folder(Path::new(&folder));
+    let Some(newer) = std::env::var_os("AH_TEST_DIE") else {
+        let _ = bench.convert();
+        return;
+    };
+    let _ = bench.convert_watched(|stage| {
+        if stage == "looking once more" {
+            let mut names = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path());
+            let former = names.find(|path| path.file_name().unwrap().to_string_lossy().starts_with(".ah-convert-"));
+            if newer == "true" {
+                fs::write(former.unwrap().join("dir/f"), "newer").unwrap();
+            }
+            std::process::abort();
+        }
+    });
+}
+
+#[test]
+fn killed_anywhere_one_of_the_two_is_there_whole() {
+    let Some(disk) = Disk::new("btrfs", 400, "") else { return };
+    let mut converted = 0;
+    for round in 0..14u32 {
+        let folder = disk.at().join(format!("round{round}"));
+        let bench = Bench::in_folder(&folder);
+        for i in 0..300 {
+            bench.write(&format!("{}/f{i}", i % 7), format!("contents {i}"));
+        }
+        let before = listing(bench.workspace.path());
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "convert_what_the_environment_names", "--ignored"])
+            .env("AH_TEST_CONVERT", &folder)
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        // The last ones are not disturbed.
+        std::thread::sleep(std::time::Duration::from_millis(u64::from(round) * 12));
+        if round < 12 {
+            child.kill().unwrap();
+        }
+        child.wait().unwrap();
+        let now = |lines: Vec<String>| -> Vec<String> {
+            // Reading may have changed a time of access.
+            lines.into_iter().map(|line| line.split(' ').take(4).collect::<Vec<_>>().join(" ")).collect()
+        };
+        assert_eq!(now(listing(&folder.join("work"))), now(before.clone()), "round {round}");
+        let bench = Bench::in_folder(&folder);
+        bench.reclaim();
+        let left: Vec<_> = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(left.len(), 3, "round {round}: {left:?}");
+        assert_eq!(fs::read_dir(folder.join("store")).unwrap().count(), 0, "round {round}");
+        assert_eq!(now(listing(&folder.join("work"))), now(before), "round {round}");
+        converted += u32::from(fs::metadata(folder.join("work")).unwrap().ino() == 256);
+    }
+    assert!(converted >= 2, "none came to its end");
+}

@@ -1,0 +1,154 @@
+//! A workspace that cannot be snapshotted because of where its earlier snapshots are, or of what is in it: the probe says so, so that another
+//! provider serves, and what it advises helps.
+
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use ah_plugin_api::{Context, Error, ErrorKind, ListRequest, Place, Provider};
+use ah_test_disks::Disk;
+use common::{Bench, run, subvolume, subvolumes};
+
+/// No snapshot can be taken, and the probe knows it; gives what it advises.
+fn advice(bench: &Bench) -> String {
+    let probe = bench.probe();
+    assert!(!probe.usable && !probe.reason.is_empty(), "{probe:?}");
+    let error = bench.try_snapshot("never").unwrap_err();
+    assert_eq!(error.kind, ErrorKind::FailedPrecondition, "{error:?}");
+    assert_eq!(error.hint, probe.remedy, "{error:?}");
+    probe.remedy.unwrap()
+}
+
+/// Types the command that a hint ends with.
+fn follow(hint: &str) {
+    let command = hint.find("rm '").map(|at| &hint[at..]).unwrap_or_else(|| panic!("nothing to type: {hint}"));
+    run("sh", &["-ec", command]);
+}
+
+fn list(bench: &Bench) -> Result<usize, Error> {
+    let list = bench.provider.list(&Place::new(&bench.store), &ListRequest {}, &Context::quiet());
+    list.map(|list| list.len())
+}
+
+#[test]
+fn snapshots_that_somebody_cleared_away() {
+    let Some(disk) = Disk::new("btrfs", 300, "") else { return };
+    let elsewhere = tempfile::tempdir().unwrap();
+    let bench = Bench::of(&disk.at().join("work"), &elsewhere.path().join("a store"), &elsewhere.path().join("t"));
+    bench.write("f", "x");
+    bench.snapshot("a");
+    let above = disk.at().join(".ah-snapshots");
+    // Moved, they are only away.
+    fs::rename(&above, disk.at().join("moved")).unwrap();
+    assert!(advice(&bench).starts_with(&format!("move {} back", above.display())));
+    fs::rename(disk.at().join("moved"), &above).unwrap();
+    assert!(bench.probe().usable && bench.ids() == ["a"]);
+    // Removed, nobody but a person knows it.
+    let gone = |path: &Path| {
+        run("sh", &["-ec", &format!("btrfs subvolume delete '{0}'/*/snapshots/*/tree '{0}'", path.display())])
+    };
+    gone(&above);
+    let hint = advice(&bench);
+    assert_eq!(list(&bench).unwrap_err().hint.as_ref(), Some(&hint));
+    bench.provider.reclaim(&bench.place(), &Default::default(), &Context::quiet()).unwrap_err();
+    assert!(elsewhere.path().join("a store/elsewhere").exists(), "nothing is forgotten by itself");
+    follow(&hint);
+    assert!(bench.probe().usable && list(&bench).unwrap() == 0);
+    bench.snapshot("b");
+    assert_eq!(bench.ids(), ["b"]);
+    // A note that cannot be read.
+    let note = elsewhere.path().join("a store/elsewhere");
+    fs::write(&note, "nonsense").unwrap();
+    let probe = bench.probe();
+    assert!(!probe.usable, "{probe:?}");
+    follow(&probe.remedy.unwrap());
+    bench.snapshot("c");
+}
+
+#[test]
+fn snapshots_on_another_filesystem_than_the_workspace_by_now() {
+    let (Some(first), Some(second)) = (Disk::new("btrfs", 300, ""), Disk::new("btrfs", 300, "")) else { return };
+    let beside = tempfile::tempdir().unwrap();
+    // In the store, and elsewhere.
+    for store in [first.at().join("store"), beside.path().join("store")] {
+        let work = first.at().join("work");
+        let bench = || Bench::of(&work, &store, &store.with_file_name("t"));
+        bench().write("f", "former");
+        let taken = bench().snapshot("a");
+        run("mount", &["--bind", second.at().to_str().unwrap(), work.to_str().unwrap()]);
+        fs::create_dir_all(work.join("work")).unwrap();
+        // A directory in it: there has to be one above where snapshots can be.
+        let work = work.join("work");
+        let other = Bench::of(&work, &store, &store.with_file_name("t"));
+        let hint = advice(&other);
+        assert!(hint.contains("ah agent fs rm") && hint.ends_with("ah agent fs gc"), "{hint}");
+        // What there was is there.
+        assert_eq!(other.names(&taken, ""), ["f"]);
+        other.remove(&taken);
+        assert!(!other.probe().usable, "it is not gone yet");
+        other.reclaim();
+        assert!(other.probe().usable, "{:?}", other.probe());
+        other.write("f", "new");
+        let new = other.snapshot("b");
+        assert_eq!((other.ids(), other.names(&new, "")), (vec!["b".to_owned()], vec!["f".to_owned()]));
+        assert_eq!(subvolumes(first.at()), 0);
+        other.remove(&new);
+        other.reclaim();
+        drop(other);
+        run("umount", &[first.at().join("work").to_str().unwrap()]);
+    }
+}
+
+#[test]
+fn a_swap_file_whose_path_the_kernel_writes_otherwise() {
+    let Some(disk) = Disk::new("btrfs", 300, "") else { return };
+    let home = disk.at().join("my home\\");
+    subvolume(&home);
+    let bench = Bench::of(&home, &disk.at().join("store"), &disk.at().join("target"));
+    let swap = home.join("the\tswap file");
+    run("truncate", &["-s", "0", swap.to_str().unwrap()]);
+    run("chattr", &["+C", swap.to_str().unwrap()]);
+    run("dd", &["if=/dev/zero", &format!("of={}", swap.display()), "bs=1M", "count=16", "status=none"]);
+    fs::set_permissions(&swap, fs::Permissions::from_mode(0o600)).unwrap();
+    run("mkswap", &[swap.to_str().unwrap()]);
+    run("swapon", &[swap.to_str().unwrap()]);
+    let (probe, refused) = (bench.probe(), bench.try_snapshot("a"));
+    run("swapoff", &[swap.to_str().unwrap()]);
+    assert!(!probe.usable && probe.reason.contains("the\tswap file"), "{probe:?}");
+    let error = refused.unwrap_err();
+    assert!(error.kind == ErrorKind::FailedPrecondition && error.message.contains("the\tswap file"), "{error:?}");
+    // Not in use, it is a file like others.
+    let taken = bench.snapshot("a");
+    assert_eq!((bench.names(&taken, ""), taken.omitted_total), (vec!["the\tswap file".to_owned()], 0));
+}
+
+#[test]
+fn where_nobody_can_say_what_is_mounted_nothing_is_claimed() {
+    const TEST: &str = "where_nobody_can_say_what_is_mounted_nothing_is_claimed";
+    if let Some(path) = std::env::var_os("AH_TEST_WITHOUT_MOUNTS") {
+        let bench = Bench::in_folder(Path::new(&path));
+        for error in [bench.try_snapshot("a").unwrap_err(), bench.convert().map(drop).unwrap_err()] {
+            assert!(error.kind == ErrorKind::Unavailable && error.hint.is_some(), "{error:?}");
+        }
+        return;
+    }
+    let Some(disk) = Disk::new("btrfs", 300, "") else { return };
+    let bench = Bench::in_folder(disk.at());
+    bench.write("f", "x");
+    let (test, path) = (std::env::current_exe().unwrap(), disk.at().to_str().unwrap());
+    for table in ["/dev/null", "/proc/self/mem"] {
+        // It is empty, and it cannot be read.
+        let script = format!("mount --bind {table} /proc/$$/mountinfo && exec \"$0\" --exact {TEST}");
+        let mut shell = std::process::Command::new("unshare");
+        shell.args(["-m", "sh", "-c", &script]).arg(&test).env("AH_TEST_WITHOUT_MOUNTS", path);
+        let out = shell.output().unwrap();
+        let text = String::from_utf8_lossy(&out.stdout).into_owned() + &String::from_utf8_lossy(&out.stderr);
+        assert!(out.status.success() && text.contains("1 passed"), "{table}: {text}");
+    }
+    assert_eq!(bench.ids(), Vec::<String>::new());
+    assert!(bench.convert().unwrap().changed);
+}

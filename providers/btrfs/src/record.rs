@@ -78,8 +78,14 @@ impl Record {
         let mut bytes = vec![0; 4];
         ciborium::into_writer(self, &mut bytes)
             .map_err(|e| Error::new(ErrorKind::Internal, "a snapshot's record cannot be encoded").with_cause(&e))?;
-        let length = u32::try_from(bytes.len() - 4).unwrap_or(u32::MAX).to_le_bytes();
-        bytes.splice(..4, length);
+        let length = bytes.len() - 4;
+        if length > MAX {
+            // Nobody could read it again.
+            let message = format!("what would have to be written down of the snapshot is more than {} MiB", MAX >> 20);
+            return Err(Error::new(ErrorKind::ResourceExhausted, message)
+                .with_hint("it names every nested subvolume and mount that is left out: `ah agent fs status`"));
+        }
+        bytes.splice(..4, u32::try_from(length).unwrap_or(u32::MAX).to_le_bytes());
         for (number, piece) in bytes.chunks(PIECE).enumerate() {
             rustix::fs::fsetxattr(folder, name(number), piece, XattrFlags::empty())
                 .map_err(|errno| failed("cannot write down what the snapshot is", errno))?;
@@ -197,6 +203,9 @@ mod tests {
             }
             assert_eq!(Record::read(folder.as_fd(), &id).unwrap(), Some(record(label)));
         }
+        // One that nobody could read again is not begun.
+        assert_eq!(record(MAX).write(folder.as_fd()).unwrap_err().kind, ErrorKind::ResourceExhausted);
+        assert_eq!(Record::read(folder.as_fd(), &id).unwrap(), Some(record(0)));
         let other = SnapshotId::new("b").unwrap();
         assert_eq!(Record::read(folder.as_fd(), &other).unwrap_err().kind, ErrorKind::DataLoss);
         for bad in [b"\0".as_slice(), b"\xff\xff\xff\xff", b"\x09\0\0\0a", b"\x02\0\0\0\xff\xff"] {

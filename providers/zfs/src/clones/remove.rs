@@ -5,11 +5,9 @@
 //! by. What was grown from a snapshot of it goes on: it is promoted, and takes that snapshot over.
 
 use std::ffi::{CStr, CString};
-use std::path::Path;
 use std::time::Duration;
 
 use ah_plugin_api::{Context, Error, ErrorKind, LogLevel, Reference, Result};
-use ah_provider_directory::failed;
 use rustix::io::Errno;
 
 use crate::busy;
@@ -98,7 +96,7 @@ fn finish(store: &Store<'_>, gone: &mut Gone, record: &Record, cx: &Context<'_>)
             stays = true;
         }
     }
-    remove_point(&record.point())?;
+    mounting::remove_point(&record.point())?;
     if !stays {
         record::forget(store, gone)?;
     }
@@ -226,13 +224,5 @@ fn hide(name: &CStr) -> Result<()> {
     match zfs.open(name, Kind::Filesystem).map_err(fail)? {
         Some(opened) => opened.set(c"mountpoint", c"none").map_err(fail),
         None => Ok(()),
-    }
-}
-
-/// Removes the directory that a clone was mounted on; one that is not empty, or not there, is none of ours any more.
-fn remove_point(point: &Path) -> Result<()> {
-    match rustix::fs::rmdir(point) {
-        Ok(()) | Err(Errno::NOENT | Errno::NOTEMPTY | Errno::EXIST | Errno::NOTDIR | Errno::BUSY) => Ok(()),
-        Err(errno) => Err(failed(format!("cannot remove {}", point.display()), errno)),
     }
 }

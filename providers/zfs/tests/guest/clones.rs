@@ -263,6 +263,62 @@ fn a_way_that_others_may_change_does_not_lead_root_astray() {
 
 #[test]
 #[ignore = "needs a kernel with ZFS"]
+fn a_way_that_is_swapped_does_not_take_other_mounts_away() {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    let pool = Pool::new();
+    pool.create("w", &[]);
+    let bench = Bench::new(&pool, &pool.path("w"));
+    bench.write("file", "x");
+    let a = bench.take("a");
+    // A user's folder, in which root has made a branch, and the helper shows a snapshot of it; and a place that is not theirs, where
+    // others are mounted by the same names.
+    let (theirs, victim) = (pool.temp.path().join("theirs"), pool.temp.path().join("victim"));
+    let (folder, link) = (theirs.join("t"), theirs.join("link"));
+    std::fs::create_dir_all(folder.join("boot")).unwrap();
+    std::os::unix::fs::symlink(&victim, &link).unwrap();
+    let others = [victim.join("fork"), victim.join("boot")];
+    for other in &others {
+        std::fs::create_dir_all(other).unwrap();
+        run("mount", &["-t", "tmpfs", "other", other.to_str().unwrap()]);
+    }
+    let bench = Bench { target: ah_plugin_api::Dir::open(&folder).unwrap(), ..bench };
+    for round in 0..8 {
+        let clone = bench.clone(&a, "fork").unwrap();
+        let inner = Bench::named(&pool, "inner", &clone.path);
+        let view = inner.mount(&inner.take(&format!("own{round}")), &format!("v{round}")).unwrap();
+        run("mount", &["--bind", view.path.to_str().unwrap(), folder.join("boot").to_str().unwrap()]);
+        drop(inner);
+        let end = AtomicBool::new(false);
+        let removed = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let flags = rustix::fs::RenameFlags::EXCHANGE;
+                let swap = || rustix::fs::renameat_with(rustix::fs::CWD, &folder, rustix::fs::CWD, &link, flags);
+                let mut swaps = 0;
+                while !end.load(Ordering::Relaxed) || swaps % 2 == 1 {
+                    swap().unwrap();
+                    swaps += 1;
+                }
+            });
+            let _end = Ends(&end);
+            bench.destroy_clone(&clone.reference)
+        });
+        let mounts = String::from_utf8_lossy(&std::fs::read("/proc/self/mountinfo").unwrap()).into_owned();
+        for other in &others {
+            assert!(mounts.contains(&format!(" {} ", other.display())), "round {round}: {} is gone", other.display());
+        }
+        // It may be that it was never seen where it was.
+        if let Err(error) = removed {
+            assert_eq!(error.kind, ErrorKind::Busy, "{error}");
+            bench.destroy_clone(&clone.reference).unwrap();
+        }
+        assert_eq!(pool.names("filesystem", "w").len(), 1);
+        let _ = std::fs::remove_dir(folder.join("fork"));
+    }
+    others.iter().for_each(|other| drop(run("umount", &[other.to_str().unwrap()])));
+}
+
+#[test]
+#[ignore = "needs a kernel with ZFS"]
 fn a_clone_of_a_clone_outlives_it() {
     let pool = Pool::new();
     pool.create("w", &[]);

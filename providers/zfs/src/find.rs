@@ -123,6 +123,11 @@ pub(crate) fn anywhere<T>(zfs: &Zfs, mut wanted: impl FnMut(&Dataset<'_>) -> Opt
     }
 }
 
+/// The present names of what has that guid: one, unless a pool was split.
+pub(crate) fn by_guid(zfs: &Zfs, guid: u64) -> Result<Vec<CString>> {
+    anywhere(zfs, |dataset| (dataset.number(Number::Guid) == guid).then(|| dataset.name()))
+}
+
 /// Whether the pool is imported in which a dataset of that name was.
 pub(crate) fn pool_is_there(zfs: &Zfs, dataset: &str) -> Result<bool> {
     guid(zfs, pool_of(dataset)).map(|guid| guid.is_some())

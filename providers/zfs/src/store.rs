@@ -134,7 +134,7 @@ impl<'a> Store<'a> {
             // Another one that had this name stays known: it may be there, with its snapshots, under another.
             None => identity.datasets.push(now),
         }
-        self.replace(IDENTITY, &encode(&identity)?)?;
+        self.replace(IDENTITY, &encode(&identity)?, |_| Ok(()))?;
         Ok(identity)
     }
 
@@ -168,12 +168,21 @@ impl<'a> Store<'a> {
         Ok(Some(bytes))
     }
 
-    /// Makes a file, or replaces it in one step; it is on disk when this returns.
-    pub(crate) fn replace(&self, name: &str, bytes: &[u8]) -> Result<()> {
+    /// Makes a file, or replaces it in one step, with `first` done to it before it has its name; it is on disk when this returns.
+    pub(crate) fn replace(
+        &self,
+        name: &str,
+        bytes: &[u8],
+        first: impl FnOnce(&OwnedFd) -> Result<(), Errno>,
+    ) -> Result<OwnedFd> {
         let fail = |errno| failed(format!("cannot write {name} in the store"), errno);
         let temporary = format!("{name}.new-{}", std::process::id());
-        let written = self.write(&temporary, bytes).map(drop).and_then(|()| {
-            rustix::fs::renameat(self.0, &temporary, self.0, name).and_then(|()| self.sync()).map_err(fail)
+        let written = self.write(&temporary, bytes).and_then(|file| {
+            first(&file)
+                .and_then(|()| rustix::fs::renameat(self.0, &temporary, self.0, name))
+                .and_then(|()| self.sync())
+                .map_err(fail)?;
+            Ok(file)
         });
         if written.is_err() {
             // What it was to replace is as it was; the error at hand is the one to tell.

@@ -84,7 +84,7 @@ fn finish(store: &Store<'_>, gone: &mut Gone, record: &Record, cx: &Context<'_>)
         return Err(Error::new(ErrorKind::DataLoss, format!("the record of the clone {} is damaged", gone.reference)));
     }
     let mut stays = false;
-    if let Some(name) = present(core, record)? {
+    if let Some(name) = present(record)? {
         let dataset = name.to_string_lossy();
         mounting::unmount(&dataset)?;
         cx.check_cancelled()?;
@@ -104,34 +104,52 @@ fn finish(store: &Store<'_>, gone: &mut Gone, record: &Record, cx: &Context<'_>)
 }
 
 /// The dataset of a clone, by its present name; none if it was destroyed. `FailedPrecondition` if that cannot be known.
-fn present(core: &Core, record: &Record) -> Result<Option<CString>> {
+///
+/// Never a copy of it that was sent elsewhere, which has the same last component: the guid is another one.
+fn present(record: &Record) -> Result<Option<CString>> {
     let bad = |_| Error::new(ErrorKind::DataLoss, "the record of a clone is damaged");
     let name = CString::new(record.dataset.as_str()).map_err(bad)?;
-    if core.exists(&name) {
+    let zfs = Zfs::get()?;
+    let there = find::guid(&zfs, &record.dataset)?;
+    if there.is_some_and(|there| record.guid.is_none_or(|guid| guid == there)) {
         return Ok(Some(name));
     }
-    // The dataset that it lies in may have been renamed. The last component is a random number.
-    let last = record.dataset.rsplit('/').next();
-    let zfs = Zfs::get()?;
-    let found = find::anywhere(&zfs, |dataset| {
-        let name = dataset.name();
-        name.to_str().is_ok_and(|name| name.rsplit('/').next() == last && names::is_any_clone(name)).then_some(name)
-    })?;
-    if let Some(name) = found.into_iter().next() {
-        return Ok(Some(name));
+    // The dataset that it lies in may have been renamed. Of one that is not known by more than its name, nothing else can be it.
+    if let Some(guid) = record.guid {
+        let found = find::by_guid(&zfs, guid)?;
+        // One that was given a name by others is theirs by now.
+        let found: Vec<CString> =
+            found.into_iter().filter(|name| name.to_str().is_ok_and(names::is_any_clone)).collect();
+        if let Some(name) = the_one(found, &record.dataset)? {
+            return Ok(Some(name));
+        }
     }
     if find::pool_is_there(&zfs, &record.dataset)? { Ok(None) } else { Err(find::lost(&record.dataset)) }
 }
 
+/// The one of these that is the clone once called `dataset`: a pool that was split has all of it twice.
+fn the_one(mut found: Vec<CString>, dataset: &str) -> Result<Option<CString>> {
+    let pool = |name: &str| name.split('/').next().map(ToOwned::to_owned);
+    if found.len() > 1 {
+        found.retain(|name| name.to_str().is_ok_and(|name| pool(name) == pool(dataset)));
+        if found.len() != 1 {
+            let message = format!("the clone {dataset} was renamed, and more than one may be it");
+            return Err(Error::new(ErrorKind::FailedPrecondition, message)
+                .with_hint("export the pool that was split off, then repeat"));
+        }
+    }
+    Ok(found.pop())
+}
+
 fn is_mounted(record: &Record) -> Result<bool> {
-    Ok(present(Core::get()?, record)?.is_some_and(|name| mounting::is_mounted(&name.to_string_lossy())))
+    Ok(present(record)?.is_some_and(|name| mounting::is_mounted(&name.to_string_lossy())))
 }
 
 /// After a removal that failed: the clone is what it was, as long as it is there.
 fn put_back(store: &Store<'_>, gone: &Gone, record: &Record, cx: &Context<'_>) {
     // The error at hand is the one to tell; what else goes wrong here, is.
     let back = || -> Result<()> {
-        let Some(name) = present(Core::get()?, record)? else { return Ok(()) };
+        let Some(name) = present(record)? else { return Ok(()) };
         if gone.state == State::Part {
             return Ok(());
         }
@@ -224,5 +242,23 @@ fn hide(name: &CStr) -> Result<()> {
     match zfs.open(name, Kind::Filesystem).map_err(fail)? {
         Some(opened) => opened.set(c"mountpoint", c"none").map_err(fail),
         None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_a_split_pool_the_own_half_counts() {
+        let names = |names: &[&str]| names.iter().map(|name| CString::new(*name).unwrap()).collect::<Vec<_>>();
+        let one =
+            |found: &[&str]| the_one(names(found), "tank/a/c").map(|name| name.map(|name| name.into_string().unwrap()));
+        assert_eq!(one(&[]).unwrap(), None);
+        assert_eq!(one(&["backup/a/c"]).unwrap().as_deref(), Some("backup/a/c"));
+        assert_eq!(one(&["half/b/c", "tank/b/c"]).unwrap().as_deref(), Some("tank/b/c"));
+        for unclear in [&["half/b/c", "third/b/c"], &["tank/b/c", "tank/d/c"]] {
+            assert_eq!(one(unclear).unwrap_err().kind, ErrorKind::FailedPrecondition);
+        }
     }
 }

@@ -217,6 +217,12 @@ impl Bench {
     }
 }
 
+/// The bench with its workspace closed, so that the dataset can be unmounted, or the pool exported.
+pub fn closed(pool: &Pool, bench: Bench) -> Bench {
+    let away = ah_plugin_api::Dir::open(pool.temp.path()).unwrap();
+    Bench { workspace: away, ..bench }
+}
+
 /// A process in a mount namespace of its own, in which a mount here has no part any more.
 pub struct Elsewhere(std::process::Child);
 

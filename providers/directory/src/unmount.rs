@@ -17,10 +17,10 @@ use rustix::mount::UnmountFlags;
 
 use crate::{Mount, look};
 
-/// How [`unmount`] ended.
+/// How [`unmount`] ended, or would end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unmount {
-    /// The mount is gone.
+    /// The mount is gone, or nothing is in the way.
     Done,
     /// It is in use.
     InUse,
@@ -33,6 +33,23 @@ pub enum Unmount {
 /// # Errors
 /// What the operating system says, unless it says one of the answers.
 pub fn unmount(mount: &Mount) -> Result<Unmount, Errno> {
+    call(mount, UnmountFlags::empty())
+}
+
+/// Asks the kernel whether [`unmount`] would find a mount in use, and leaves it. Of one with others mounted on it the answer is always
+/// yes; of what is in use in other mount namespaces nothing is said.
+///
+/// # Errors
+/// As for [`unmount`].
+pub fn would_unmount(mount: &Mount) -> Result<Unmount, Errno> {
+    // What `MNT_EXPIRE` is for goes in two steps, of which the first one only looks, and leaves a mark (umount(2)).
+    let answer = call(mount, UnmountFlags::EXPIRE)?;
+    // Taken off by whoever looks at the mount next. If it is never reached again, it need not be.
+    let _ = open_plain(&mount.point);
+    Ok(answer)
+}
+
+fn call(mount: &Mount, flags: UnmountFlags) -> Result<Unmount, Errno> {
     let (Some(folder), Some(name)) = (mount.point.parent(), mount.point.file_name()) else { return Ok(Unmount::InUse) };
     let folder = match open_plain(folder) {
         Ok(folder) => folder,
@@ -46,7 +63,9 @@ pub fn unmount(mount: &Mount) -> Result<Unmount, Errno> {
         Err(errno) => return Err(errno),
     }
     let path = Path::new("/proc/self/fd").join(folder.as_raw_fd().to_string()).join(name);
-    match rustix::mount::unmount(&path, UnmountFlags::NOFOLLOW) {
+    match rustix::mount::unmount(&path, UnmountFlags::NOFOLLOW | flags) {
+        // A mount without a mark, which the look above has taken off: it is not in use.
+        Err(Errno::AGAIN) if flags.contains(UnmountFlags::EXPIRE) => Ok(Unmount::Done),
         Ok(()) => Ok(Unmount::Done),
         Err(Errno::BUSY) => Ok(Unmount::InUse),
         Err(Errno::INVAL | Errno::NOENT) => Ok(Unmount::Elsewhere),

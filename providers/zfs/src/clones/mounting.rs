@@ -113,11 +113,11 @@ pub(super) fn others_may_change(folder: &Path) -> bool {
     !mine(&at)
 }
 
-/// The mounts of a dataset and its snapshots that this process sees, in the order in which they can be taken away.
-fn mounts_of(dataset: &str) -> Vec<Mount> {
+/// The mounts of a dataset and its snapshots in a table, in the order in which they can be taken away.
+fn mounts_of(dataset: &str, mounts: &Mounts) -> Vec<Mount> {
     let snapshots = format!("{dataset}@");
     let is_it = |source: &[u8]| source == dataset.as_bytes() || source.starts_with(snapshots.as_bytes());
-    innermost_first(&Mounts::read(), |mount| mount.kind == "zfs" && is_it(&mount.source))
+    innermost_first(mounts, |mount| mount.kind == "zfs" && is_it(&mount.source))
 }
 
 /// By how many mounts each is mounted on, not by paths: what is mounted right over another one has the same.
@@ -138,13 +138,45 @@ pub(super) fn is_mounted(dataset: &str) -> bool {
     mounts.iter().any(|mount| mount.kind == "zfs" && mount.source == dataset.as_bytes())
 }
 
+/// `Busy` if [`unmount`] could not take away all of it, as far as that can be known before a part of it is gone: what comes back later is
+/// not what was there, for whoever had looked into it meanwhile. What cannot be seen (other users' namespaces, for one who is not root
+/// of all) is found out by `unmount`.
+pub(super) fn refuse_if_in_use(dataset: &str) -> Result<()> {
+    let table = Mounts::read();
+    let mounts = mounts_of(dataset, &table);
+    let is_ours = |mount: &Mount| mounts.iter().any(|ours| ours.id == mount.id);
+    let mut bearing = Vec::new();
+    for mount in &mounts {
+        let shown = mount.point.display();
+        let mut inside = table.iter().filter(|inside| inside.parent == mount.id && inside.id != mount.id).peekable();
+        if inside.peek().is_none() {
+            match ah_provider_directory::would_unmount(mount) {
+                Ok(Unmount::Done | Unmount::Elsewhere) => continue,
+                Ok(Unmount::InUse) => return Err(busy::error(&format!("{shown} is in use"), dataset)),
+                Err(errno) => return Err(failed(format!("cannot look whether {shown} is in use"), errno)),
+            }
+        }
+        if let Some(other) = inside.find(|inside| !is_ours(inside)) {
+            let other = other.point.display();
+            return Err(Error::new(ErrorKind::Busy, format!("something is mounted in {shown}, at {other}"))
+                .with_hint(format!("umount {other}, then repeat")));
+        }
+        bearing.push(mount.point.clone());
+    }
+    // Of a mount that bears others the kernel says nothing.
+    if !bearing.is_empty() && busy::is_used(&bearing) {
+        return Err(busy::error(&format!("the clone {dataset} is in use"), dataset));
+    }
+    busy::refuse_what_stays(dataset, &table)
+}
+
 /// Takes away all mounts of a dataset and of its snapshots that this process sees, the innermost first; `Busy` if one is in use, or if
 /// it is mounted where this process cannot see it.
 pub(super) fn unmount(dataset: &str) -> Result<()> {
     let first = Instant::now();
     let mut began = first;
     // The table is read anew for each: where a mount is can change, by whoever owns a directory above it.
-    while let Some(mount) = mounts_of(dataset).into_iter().next() {
+    while let Some(mount) = mounts_of(dataset, &Mounts::read()).into_iter().next() {
         let shown = mount.point.display();
         match ah_provider_directory::unmount(&mount) {
             // Whoever looks into its snapshots all the time has the kernel mount them as fast as they go.

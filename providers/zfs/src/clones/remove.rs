@@ -1,7 +1,7 @@
 //! Removing a clone: unmounted, its own snapshots destroyed, then itself.
 //!
 //! Nothing of it is destroyed while anybody has it mounted, and a removal that fails leaves it as it was: mounted, and written down as
-//! whole. Snapshots of it that are not ours are left alone: then the dataset stays, unmounted, until they are gone and `reclaim` comes
+//! whole. What is in use is not unmounted in the first place, as far as can be seen; what cannot, is mounted again. Snapshots of it that are not ours are left alone: then the dataset stays, unmounted, until they are gone and `reclaim` comes
 //! by. What was grown from a snapshot of it goes on: it is promoted, and takes that snapshot over.
 
 use std::ffi::{CStr, CString};
@@ -86,11 +86,13 @@ fn finish(store: &Store<'_>, gone: &mut Gone, record: &Record, cx: &Context<'_>)
     let mut stays = false;
     if let Some(name) = present(record)? {
         let dataset = name.to_string_lossy();
-        mounting::unmount(&dataset)?;
+        mounting::refuse_if_in_use(&dataset)?;
         cx.check_cancelled()?;
+        // Before anything is taken away: a store that cannot be written to is a reason to leave all as it is.
         if gone.state == State::Whole {
             record::turn(store, gone, State::Gone)?;
         }
+        mounting::unmount(&dataset)?;
         if !destroy(core, &name)? {
             hide(&name)?;
             stays = true;

@@ -54,6 +54,57 @@ fn who_uses_a_clone_is_named_in_whatever_namespace() {
     assert!(!clone.path.exists());
 }
 
+#[test]
+#[ignore = "needs a kernel with ZFS"]
+fn what_is_in_use_is_not_taken_away_and_brought_back() {
+    let pool = Pool::new();
+    pool.create("w", &[]);
+    let bench = Bench::new(&pool, &pool.path("w"));
+    let clone = bench.clone(&bench.take("a"), "fork").unwrap();
+    // What a mount that was made anew would not have.
+    let at = clone.path.to_str().unwrap();
+    run("mount", &["-o", "remount,bind,noexec", at]);
+    let is_as_it_was = || {
+        assert!(run("findmnt", &["-n", "-o", "OPTIONS", "--mountpoint", at]).contains("noexec"), "it was away");
+        assert_eq!(bench.clone_records(), [""]);
+    };
+    let refused = |what: &str| {
+        let error = bench.destroy_clone(&clone.reference).unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Busy, "{what}: {error}");
+        is_as_it_was();
+    };
+    let elsewhere = Elsewhere::new();
+    refused("mounted where no unmount reaches");
+    drop(elsewhere);
+    // With one of its snapshots shown inside, and at another place.
+    let inner = Bench::named(&pool, "inner", &clone.path);
+    let view = inner.mount(&inner.take("own"), "v").unwrap();
+    drop(inner);
+    let bound = pool.temp.path().join("bound");
+    std::fs::create_dir(&bound).unwrap();
+    run("mount", &["--bind", view.path.to_str().unwrap(), bound.to_str().unwrap()]);
+    let user =
+        |dir: &std::path::Path| Command::new("sleep").arg("600").current_dir(dir).stdin(Stdio::null()).spawn().unwrap();
+    for dir in [&clone.path, &view.path, &bound] {
+        let mut user = user(dir);
+        refused("somebody is in it");
+        let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+        for kept in [&view.path, &bound] {
+            assert!(mounts.contains(&format!(" {} ", kept.display())), "{} is gone", kept.display());
+        }
+        user.kill().unwrap();
+        user.wait().unwrap();
+    }
+    let other = clone.path.join("other");
+    std::fs::create_dir(&other).unwrap();
+    run("mount", &["-t", "tmpfs", "other", other.to_str().unwrap()]);
+    refused("something is mounted in it");
+    run("umount", &[other.to_str().unwrap()]);
+    is_as_it_was();
+    wait("nobody to be in it", || bench.destroy_clone(&clone.reference).is_ok());
+    assert!(!clone.path.exists());
+}
+
 fn auto() -> ReclaimRequest {
     ReclaimRequest { auto: true, forgotten: Vec::new() }
 }

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use crate::clones::{self, Gone, Outcome, State};
 use crate::failure::of_library;
-use crate::find;
+use crate::find::{self, Datasets};
 use crate::names::{Named, read_snapshot};
 use crate::remove;
 use crate::store::{Identity, Lock, Store};
@@ -17,12 +17,16 @@ use crate::sys::{Core, Kind, Number, Zfs};
 /// Answers [`ah_plugin_api::Provider::reclaim`].
 pub(crate) fn reclaim(place: &Place<'_>, request: &ReclaimRequest, cx: &Context<'_>) -> Result<Reclaimed> {
     let store = Store::new(place.store);
-    let Some(identity) = store.identity()? else { return Ok(Reclaimed::default()) };
+    if store.identity()?.is_none() {
+        return Ok(Reclaimed::default());
+    }
     // Whoever makes something holds the lock. If it cannot be had, what is half may be theirs.
     let _lock = match store.lock(Lock::Exclusive, cx) {
         Err(error) if error.kind == ErrorKind::Busy && request.auto => return Ok(Reclaimed::default()),
         lock => lock?,
     };
+    // Read with the lock: it is written again below.
+    let Some(identity) = store.identity()? else { return Ok(Reclaimed::default()) };
     let mut actions = Vec::new();
     if let Some(target) = place.target {
         let views = store.views()?.forget(target, &request.forgotten)?;
@@ -52,8 +56,11 @@ pub(crate) fn reclaim(place: &Place<'_>, request: &ReclaimRequest, cx: &Context<
             Err(error) => cx.log(LogLevel::Warn, &format!("the clone {} stays: {error}", record.dataset)),
         }
     }
-    if !request.auto {
-        free_names(&identity, &mut actions, cx)?;
+    match settle(&store, &identity) {
+        Ok(datasets) if !request.auto => free_names(&identity, datasets, &mut actions, cx)?,
+        Err(error) if !request.auto => return Err(error),
+        Ok(_) => {}
+        Err(error) => cx.log(LogLevel::Debug, &format!("it is not known which datasets are there: {error}")),
     }
     Ok(Reclaimed { actions, ..Reclaimed::default() })
 }
@@ -65,14 +72,21 @@ fn told(gone: &Gone, dataset: &str) -> String {
     }
 }
 
+/// Finds the store's datasets, and writes down where they are now: whoever looks for one that was renamed or destroyed has to look through
+/// all pools, each time, until that is known.
+fn settle(store: &Store<'_>, identity: &Identity) -> Result<Datasets> {
+    let datasets = find::datasets(&Zfs::get()?, identity)?;
+    store.know(identity, datasets.known.clone())?;
+    Ok(datasets)
+}
+
 /// Goes on with removals of snapshots that were cut off.
-fn free_names(identity: &Identity, actions: &mut Vec<String>, cx: &Context<'_>) -> Result<()> {
+fn free_names(identity: &Identity, datasets: Datasets, actions: &mut Vec<String>, cx: &Context<'_>) -> Result<()> {
     let core = Core::get()?;
     let mut todo: Vec<(String, CString, bool)> = Vec::new();
     {
         cx.check_cancelled()?;
         let zfs = Zfs::get()?;
-        let datasets = find::datasets(&zfs, identity)?;
         if let Some(name) = datasets.lost {
             cx.log(LogLevel::Warn, &format!("left for later: {}", find::lost(&name)));
         }

@@ -53,6 +53,9 @@ pub(crate) struct Known {
     /// What its filesystem is known by while it is mounted; zero where that was not written down.
     #[serde(default)]
     pub(crate) filesystem: u64,
+    /// What its pool is known by, which another one of that name is not; zero where that was not written down.
+    #[serde(default)]
+    pub(crate) pool: u64,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -101,19 +104,19 @@ impl<'a> Store<'a> {
         })
     }
 
-    /// The identity, made on first use, and with this dataset in it. `guid` is asked for only if the dataset, whose filesystem has
-    /// that id, is not known by this name yet.
+    /// The identity, made on first use, and with this dataset in it. The guids of it and of its pool are asked for only if the dataset,
+    /// whose filesystem has that id, is not known by this name yet.
     pub(crate) fn identity_with(
         &self,
         dataset: &str,
         filesystem: u64,
-        guid: impl FnOnce() -> Result<u64>,
+        guids: impl FnOnce() -> Result<(u64, u64)>,
     ) -> Result<Identity> {
         let is_it = |known: &Known| known.name == dataset && filesystem != 0 && known.filesystem == filesystem;
         if let Some(known) = self.identity()?.filter(|identity| identity.datasets.iter().any(is_it)) {
             return Ok(known);
         }
-        let guid = guid()?;
+        let (guid, pool) = guids()?;
         // Whoever else does this at the same time waits here, and finds it done.
         let writing = rustix::fs::openat(
             self.0,
@@ -128,7 +131,7 @@ impl<'a> Store<'a> {
             Some(identity) => identity,
             None => Identity { key: Key::random()?, datasets: Vec::new() },
         };
-        let now = Known { name: dataset.to_owned(), guid, filesystem };
+        let now = Known { name: dataset.to_owned(), guid, filesystem, pool };
         match identity.datasets.iter_mut().find(|known| known.guid == guid) {
             Some(known) => *known = now,
             // Another one that had this name stays known: it may be there, with its snapshots, under another.
@@ -136,6 +139,16 @@ impl<'a> Store<'a> {
         }
         self.replace(IDENTITY, &encode(&identity)?, |_| Ok(()))?;
         Ok(identity)
+    }
+
+    /// Has the store know these datasets from now on, and no others. For who holds its lock alone: [`Self::identity_with`] is called with
+    /// the lock shared.
+    pub(crate) fn know(&self, identity: &Identity, datasets: Vec<Known>) -> Result<()> {
+        if datasets != identity.datasets {
+            let bytes = encode(&Identity { key: identity.key.clone(), datasets })?;
+            self.replace(IDENTITY, &bytes, |_| Ok(()))?;
+        }
+        Ok(())
     }
 
     /// The views of this store.
@@ -279,31 +292,36 @@ mod tests {
         let dir = Dir::open(temp.path()).unwrap();
         let store = Store::new(&dir);
         assert_eq!(store.identity().unwrap(), None);
-        let first = store.identity_with("tank/a", 10, || Ok(1)).unwrap();
+        let first = store.identity_with("tank/a", 10, || Ok((1, 100))).unwrap();
         let again = store.identity_with("tank/a", 10, || panic!("not needed")).unwrap();
         assert_eq!(first, again);
         let names = |identity: &Identity| {
             let names = identity.datasets.iter().map(|known| format!("{}={}", known.name, known.guid));
             names.collect::<Vec<_>>().join(" ")
         };
-        let renamed = store.identity_with("tank/b", 10, || Ok(1)).unwrap();
+        let renamed = store.identity_with("tank/b", 10, || Ok((1, 100))).unwrap();
         assert_eq!((&renamed.key, names(&renamed).as_str()), (&first.key, "tank/b=1"));
         // Another one under the same name: both are known.
-        let replaced = store.identity_with("tank/b", 20, || Ok(2)).unwrap();
+        let replaced = store.identity_with("tank/b", 20, || Ok((2, 100))).unwrap();
         assert_eq!(names(&replaced), "tank/b=1 tank/b=2");
         // An id that cannot be had says nothing.
-        assert_eq!(store.identity_with("tank/b", 0, || Ok(2)).unwrap().datasets.len(), 2);
-        assert_eq!(names(&store.identity_with("tank/d", 20, || Ok(2)).unwrap()), "tank/b=1 tank/d=2");
+        assert_eq!(store.identity_with("tank/b", 0, || Ok((2, 100))).unwrap().datasets.len(), 2);
+        assert_eq!(names(&store.identity_with("tank/d", 20, || Ok((2, 100))).unwrap()), "tank/b=1 tank/d=2");
         // As versions before this one wrote it.
         let old: Known = serde_json::from_str(r#"{"name":"t","guid":7}"#).unwrap();
-        assert_eq!((old.guid, old.filesystem), (7, 0));
+        assert_eq!((old.guid, old.filesystem, old.pool), (7, 0, 0));
+        // One that was destroyed is not kept, nor what it was for.
+        let all = store.identity().unwrap().unwrap();
+        store.know(&all, all.datasets[1..].to_vec()).unwrap();
+        let less = store.identity().unwrap().unwrap();
+        assert_eq!((names(&less).as_str(), less.key), ("tank/d=2", first.key));
     }
 
     #[test]
     fn every_damaged_byte_is_noticed() {
         let identity = Identity {
             key: Key::random().unwrap(),
-            datasets: vec![Known { name: "t/\u{e9}".into(), guid: 7, filesystem: 9 }],
+            datasets: vec![Known { name: "t/\u{e9}".into(), guid: 7, filesystem: 9, pool: 100 }],
         };
         let bytes = encode(&identity).unwrap();
         assert_eq!(decode(&bytes), Some(identity));

@@ -118,13 +118,15 @@ fn present(record: &Record) -> Result<Option<CString>> {
     }
     // The dataset that it lies in may have been renamed. Of one that is not known by more than its name, nothing else can be it.
     if let Some(guid) = record.guid {
-        let found = find::by_guid(&zfs, guid)?;
+        let looked = find::by_guid(&zfs, guid);
         // One that was given a name by others is theirs by now.
         let found: Vec<CString> =
-            found.into_iter().filter(|name| name.to_str().is_ok_and(names::is_any_clone)).collect();
+            looked.found.into_iter().filter(|name| name.to_str().is_ok_and(names::is_any_clone)).collect();
         if let Some(name) = the_one(found, &record.dataset)? {
             return Ok(Some(name));
         }
+        // What was not looked at may be it.
+        looked.error.map_or(Ok(()), Err)?;
     }
     if find::pool_is_there(&zfs, &record.dataset)? { Ok(None) } else { Err(find::lost(&record.dataset)) }
 }

@@ -58,6 +58,14 @@ pub(crate) struct Known {
     pub(crate) pool: u64,
 }
 
+/// Of the form of `identity`.
+const VERSION: u32 = 1;
+
+#[derive(Deserialize)]
+struct Version {
+    version: u32,
+}
+
 #[derive(Serialize, Deserialize)]
 struct File {
     version: u32,
@@ -97,10 +105,16 @@ impl<'a> Store<'a> {
     /// Which snapshots are this store's; none if it has never had one.
     pub(crate) fn identity(&self) -> Result<Option<Identity>> {
         let Some(bytes) = self.read(IDENTITY)? else { return Ok(None) };
-        decode(&bytes).map(Some).ok_or_else(|| {
-            Error::new(ErrorKind::DataLoss, format!("{} is damaged", self.0.path().join(IDENTITY).display())).with_hint(
-                "the snapshots are safe, and zfs list -t snapshot shows them; put the file back from a backup, or remove it to begin anew",
-            )
+        let shown = || self.0.path().join(IDENTITY).display().to_string();
+        decode(&bytes).map(Some).map_err(|unread| match unread {
+            Unread::Newer => {
+                Error::new(ErrorKind::FailedPrecondition, format!("{} was written by a newer version", shown()))
+                    .with_hint("use that version of ah; nothing is wrong with the store")
+            }
+            // Not to be removed: the key in it is all that says which snapshots are this store's.
+            Unread::Damaged => Error::new(ErrorKind::DataLoss, format!("{} is damaged", shown())).with_hint(
+                "the snapshots are safe, and zfs get -t snapshot -s local org.ah-project:store shows them: put the file back from a backup",
+            ),
         })
     }
 
@@ -263,23 +277,45 @@ fn wait_for(file: OwnedFd, operation: FlockOperation, mut tries: u32, cx: &Conte
 }
 
 fn encode(identity: &Identity) -> Result<Vec<u8>> {
-    let file = File { version: 1, key: identity.key.to_string(), datasets: identity.datasets.clone() };
+    let file = File { version: VERSION, key: identity.key.to_string(), datasets: identity.datasets.clone() };
     let mut bytes = serde_json::to_vec(&file).map_err(|error| {
         Error::new(ErrorKind::InvalidArgument, "the store's identity cannot be written down").with_cause(&error)
     })?;
-    let sum = crc32fast::hash(&bytes);
-    bytes.extend_from_slice(format!("\n{sum:08x}\n").as_bytes());
+    seal(&mut bytes);
     Ok(bytes)
 }
 
-fn decode(bytes: &[u8]) -> Option<Identity> {
-    let text = std::str::from_utf8(bytes).ok()?.strip_suffix('\n')?;
-    let (json, sum) = text.split_once('\n')?;
-    if u32::from_str_radix(sum, 16) != Ok(crc32fast::hash(json.as_bytes())) {
-        return None;
+/// Adds the checksum.
+fn seal(bytes: &mut Vec<u8>) {
+    let sum = crc32fast::hash(bytes);
+    bytes.extend_from_slice(format!("\n{sum:08x}\n").as_bytes());
+}
+
+/// Why an identity cannot be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Unread {
+    /// It is not what was written.
+    Damaged,
+    /// It is, by a version that writes it in another way.
+    Newer,
+}
+
+fn decode(bytes: &[u8]) -> Result<Identity, Unread> {
+    let json = unsealed(bytes).ok_or(Unread::Damaged)?;
+    // What else a newer version has in it is not known; the version is where it always was.
+    let Version { version } = serde_json::from_str(json).map_err(|_| Unread::Damaged)?;
+    if version > VERSION {
+        return Err(Unread::Newer);
     }
-    let file: File = serde_json::from_str(json).ok()?;
-    Some(Identity { key: Key::parse(&file.key)?, datasets: file.datasets }).filter(|_| file.version == 1)
+    let file: File = serde_json::from_str(json).map_err(|_| Unread::Damaged)?;
+    let key = Key::parse(&file.key).filter(|_| version == VERSION).ok_or(Unread::Damaged)?;
+    Ok(Identity { key, datasets: file.datasets })
+}
+
+/// What is in front of the checksum, if that is right.
+fn unsealed(bytes: &[u8]) -> Option<&str> {
+    let (json, sum) = std::str::from_utf8(bytes).ok()?.strip_suffix('\n')?.split_once('\n')?;
+    (u32::from_str_radix(sum, 16) == Ok(crc32fast::hash(json.as_bytes()))).then_some(json)
 }
 
 #[cfg(test)]
@@ -324,12 +360,35 @@ mod tests {
             datasets: vec![Known { name: "t/\u{e9}".into(), guid: 7, filesystem: 9, pool: 100 }],
         };
         let bytes = encode(&identity).unwrap();
-        assert_eq!(decode(&bytes), Some(identity));
+        assert_eq!(decode(&bytes), Ok(identity));
         for i in 0..bytes.len() {
             let mut damaged = bytes.clone();
             damaged[i] ^= 0x15;
-            assert_eq!(decode(&damaged), None, "byte {i}");
-            assert_eq!(decode(&bytes[..i]), None, "cut at {i}");
+            assert_eq!(decode(&damaged), Err(Unread::Damaged), "byte {i}");
+            assert_eq!(decode(&bytes[..i]), Err(Unread::Damaged), "cut at {i}");
+        }
+    }
+
+    #[test]
+    fn what_a_newer_version_wrote_is_not_damaged_and_not_to_be_removed() {
+        let temp = tempfile::tempdir().unwrap();
+        let dir = Dir::open(temp.path()).unwrap();
+        let told = |json: &str| {
+            let mut bytes = json.as_bytes().to_vec();
+            seal(&mut bytes);
+            std::fs::write(temp.path().join(IDENTITY), bytes).unwrap();
+            let error = Store::new(&dir).identity().unwrap_err();
+            let hint = error.hint.unwrap();
+            assert!(!hint.contains("remove") && !hint.contains("anew"), "{hint}");
+            (error.kind, error.message)
+        };
+        for newer in [r#"{"version":2,"keys":[]}"#, r#"{"version":3,"key":"0123456789abcdef","datasets":[]}"#] {
+            let (kind, message) = told(newer);
+            assert_eq!(kind, ErrorKind::FailedPrecondition);
+            assert!(message.contains("newer version"), "{message}");
+        }
+        for odd in [r#"{"version":0,"key":"0123456789abcdef","datasets":[]}"#, "{}", r#"{"version":1}"#] {
+            assert_eq!(told(odd).0, ErrorKind::DataLoss);
         }
     }
 }

@@ -17,7 +17,7 @@ use crate::sys::{Core, Kind, Number, Zfs};
 /// Answers [`ah_plugin_api::Provider::reclaim`].
 pub(crate) fn reclaim(place: &Place<'_>, request: &ReclaimRequest, cx: &Context<'_>) -> Result<Reclaimed> {
     let store = Store::new(place.store);
-    if store.identity()?.is_none() {
+    if store.identity()?.is_none() && store.unfinished()?.is_empty() {
         return Ok(Reclaimed::default());
     }
     // Whoever makes something holds the lock. If it cannot be had, what is half may be theirs.
@@ -25,6 +25,9 @@ pub(crate) fn reclaim(place: &Place<'_>, request: &ReclaimRequest, cx: &Context<
         Err(error) if error.kind == ErrorKind::Busy && request.auto => return Ok(Reclaimed::default()),
         lock => lock?,
     };
+    for name in store.unfinished()? {
+        store.remove(&name)?;
+    }
     // Read with the lock: it is written again below.
     let Some(identity) = store.identity()? else { return Ok(Reclaimed::default()) };
     let mut actions = Vec::new();
@@ -123,4 +126,31 @@ fn free_names(identity: &Identity, datasets: Datasets, actions: &mut Vec<String>
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ah_plugin_api::Dir;
+
+    #[test]
+    fn what_was_to_replace_a_file_goes_when_nobody_is_at_it() {
+        let temp = tempfile::tempdir().unwrap();
+        let dir = Dir::open(temp.path()).unwrap();
+        let (place, cx) = (Place::new(&dir), Context::quiet());
+        let left = ["identity.new-7", "clone-0123456789abcdef.part.new-9"];
+        let write = || left.iter().for_each(|name| std::fs::write(temp.path().join(name), "half").unwrap());
+        let ask = |auto| reclaim(&place, &ReclaimRequest { auto, forgotten: Vec::new() }, &cx);
+        write();
+        let taking = Store::new(&dir).lock(Lock::Shared, &cx).unwrap();
+        assert_eq!(ask(false).unwrap_err().kind, ErrorKind::Busy);
+        ask(true).unwrap();
+        assert!(left.iter().all(|name| temp.path().join(name).exists()), "somebody may be writing them");
+        drop(taking);
+        for auto in [true, false] {
+            write();
+            ask(auto).unwrap();
+            assert!(!left.iter().any(|name| temp.path().join(name).exists()));
+        }
+    }
 }

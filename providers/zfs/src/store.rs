@@ -6,6 +6,7 @@
 //! view-<hash>         a view (`ah_provider_directory::Views`)
 //! clone-<reference>   a clone; with `.part` one in the making, with `.gone` one that is being removed;
 //!                     locked by whoever does so
+//! <name>.new-<pid>    what is to replace <name>, before it is on disk
 //! ```
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -21,6 +22,9 @@ use crate::names::Key;
 
 const IDENTITY: &str = "identity";
 const LOCK: &str = "lock";
+
+/// What is in the name of a file that will replace another one, before the number of the process.
+const UNFINISHED: &str = ".new-";
 
 /// An open store.
 pub(crate) struct Store<'a>(&'a Dir);
@@ -178,6 +182,11 @@ impl<'a> Store<'a> {
         Ok(found.into_iter().filter_map(|name| String::from_utf8(name).ok()).collect())
     }
 
+    /// What [`Self::replace`] had in hand when its process was killed, if nobody is at it: all who call it hold the store's lock.
+    pub(crate) fn unfinished(&self) -> Result<Vec<String>> {
+        Ok(self.names()?.into_iter().filter(|name| name.contains(UNFINISHED)).collect())
+    }
+
     /// The contents of a small file; none if there is none.
     pub(crate) fn read(&self, name: &str) -> Result<Option<Vec<u8>>> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
@@ -203,7 +212,7 @@ impl<'a> Store<'a> {
         first: impl FnOnce(&OwnedFd) -> Result<(), Errno>,
     ) -> Result<OwnedFd> {
         let fail = |errno| failed(format!("cannot write {name} in the store"), errno);
-        let temporary = format!("{name}.new-{}", std::process::id());
+        let temporary = format!("{name}{UNFINISHED}{}", std::process::id());
         let written = self.write(&temporary, bytes).and_then(|file| {
             first(&file)
                 .and_then(|()| rustix::fs::renameat(self.0, &temporary, self.0, name))

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
-use crate::clones::{self, Gone, Outcome, State};
+use crate::clones::{self, Gone, Outcome, State, Written};
 use crate::failure::of_library;
 use crate::find::{self, Datasets};
 use crate::names::{Named, read_snapshot};
@@ -47,8 +47,19 @@ pub(crate) fn reclaim(place: &Place<'_>, request: &ReclaimRequest, cx: &Context<
         }
         None => Vec::new(),
     };
-    for (gone, record) in clones::all(&store)? {
+    for (gone, written) in clones::all(&store)? {
         cx.check_cancelled()?;
+        let record = match written {
+            Written::Whole(record) => record,
+            Written::CutOff => {
+                clones::forget_cut_off(&store, &gone)?;
+                continue;
+            }
+            Written::Damaged(error) => {
+                cx.log(LogLevel::Warn, &error.to_string());
+                continue;
+            }
+        };
         match clones::resume(&store, &gone, &record, forgotten.contains(&record.point()), cx) {
             Ok(Outcome::Removed) => actions.push(told(&gone, &record.dataset)),
             Ok(Outcome::Kept) => {

@@ -109,7 +109,7 @@ impl<'a> Store<'a> {
     /// Which snapshots are this store's; none if it has never had one.
     pub(crate) fn identity(&self) -> Result<Option<Identity>> {
         let Some(bytes) = self.read(IDENTITY)? else { return Ok(None) };
-        let shown = || self.0.path().join(IDENTITY).display().to_string();
+        let shown = || self.path(IDENTITY).display().to_string();
         decode(&bytes).map(Some).map_err(|unread| match unread {
             Unread::Newer => {
                 Error::new(ErrorKind::FailedPrecondition, format!("{} was written by a newer version", shown()))
@@ -260,6 +260,11 @@ impl<'a> Store<'a> {
     /// Puts the names on disk.
     pub(crate) fn sync(&self) -> Result<(), Errno> {
         rustix::fs::fsync(self.0)
+    }
+
+    /// Where a file of it is, for messages.
+    pub(crate) fn path(&self, name: &str) -> std::path::PathBuf {
+        self.0.path().join(name)
     }
 
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {

@@ -134,8 +134,19 @@ pub(super) fn forget(store: &Store<'_>, gone: &Gone) -> Result<()> {
     store.remove(&name(&gone.reference, gone.state))
 }
 
+/// What a file says of a clone.
+#[derive(Debug)]
+pub(crate) enum Written {
+    /// All of it.
+    Whole(Record),
+    /// Its maker was killed while it wrote that there will be one: so there is none.
+    CutOff,
+    /// It cannot be read, for this reason; so it is not known what it is about.
+    Damaged(Error),
+}
+
 /// All clones that are written down, in no order.
-pub(crate) fn all(store: &Store<'_>) -> Result<Vec<(Gone, Record)>> {
+pub(crate) fn all(store: &Store<'_>) -> Result<Vec<(Gone, Written)>> {
     let mut found = Vec::new();
     for file in store.names()? {
         let Some(rest) = file.strip_prefix(PREFIX) else { continue };
@@ -146,12 +157,29 @@ pub(crate) fn all(store: &Store<'_>) -> Result<Vec<(Gone, Record)>> {
             Some(_) => continue,
         };
         let Ok(reference) = Reference::new(text) else { continue };
-        // One that another process has just taken away, or that is no record.
-        let Some(bytes) = store.read(&file)? else { continue };
-        let Ok(record) = serde_json::from_slice(&bytes) else { continue };
-        found.push((Gone { reference, state }, record));
+        let written = match store.read(&file) {
+            // One that another process has just taken away.
+            Ok(None) => continue,
+            Ok(Some(bytes)) => match serde_json::from_slice(&bytes) {
+                Ok(record) => Written::Whole(record),
+                // It is on the disk before anything is made.
+                Err(error) if error.is_eof() && state == State::Part => Written::CutOff,
+                Err(error) => Written::Damaged(damaged(store, &reference, &file).with_cause(&error)),
+            },
+            Err(error) => Written::Damaged(error),
+        };
+        found.push((Gone { reference, state }, written));
     }
     Ok(found)
+}
+
+fn damaged(store: &Store<'_>, reference: &Reference, file: &str) -> Error {
+    let path = store.path(file);
+    Error::new(ErrorKind::DataLoss, format!("the record of the clone {reference}, {}, is damaged", path.display()))
+        .with_hint(format!(
+            "if its dataset is there (zfs list, its name ends in -{reference}), destroy it by hand; then remove {}",
+            path.display()
+        ))
 }
 
 /// Has nobody else go on with a clone until the answer is dropped, or this process ends in whatever way; none if somebody is making or
@@ -187,7 +215,36 @@ mod tests {
     fn only(store: &Store<'_>) -> (Gone, Record) {
         let mut all = all(store).unwrap();
         assert_eq!(all.len(), 1);
-        all.remove(0)
+        let (gone, written) = all.remove(0);
+        let Written::Whole(record) = written else { panic!("{written:?}") };
+        (gone, record)
+    }
+
+    #[test]
+    fn a_record_that_cannot_be_read_is_told_unless_it_was_never_written() {
+        let temp = tempfile::tempdir().unwrap();
+        let dir = Dir::open(temp.path()).unwrap();
+        let store = Store::new(&dir);
+        let reference = Reference::new("0123456789abcdef").unwrap();
+        let record = Record::new("tank/ah-0-0", Path::new("/there")).bytes().unwrap();
+        for (suffix, text, is_damage) in [
+            ("", &b""[..], true),
+            (".gone", &record[..9], true),
+            (".part", b"garbage", true),
+            (".part", &record[..9], false),
+            (".part", b"", false),
+        ] {
+            let path = temp.path().join(format!("clone-{reference}{suffix}"));
+            std::fs::write(&path, text).unwrap();
+            let removed = super::super::remove(&store, &reference, &ah_plugin_api::Context::quiet());
+            assert_eq!(removed.is_err(), is_damage, "{suffix} {text:?}");
+            assert_eq!(path.exists(), is_damage, "{suffix} {text:?}");
+            if let Err(error) = removed {
+                assert_eq!(error.kind, ErrorKind::DataLoss);
+                assert!(error.hint.unwrap().contains(path.to_str().unwrap()));
+                std::fs::remove_file(path).unwrap();
+            }
+        }
     }
 
     #[test]

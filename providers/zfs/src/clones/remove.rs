@@ -18,14 +18,19 @@ use crate::store::Store;
 use crate::sys::{Core, Kind, Zfs};
 
 use super::mounting;
-use super::record::{self, Gone, Record, State};
+use super::record::{self, Gone, Record, State, Written};
 
 /// Answers `destroy` of a clone.
 pub(crate) fn remove(store: &Store<'_>, reference: &Reference, cx: &Context<'_>) -> Result<()> {
     for _ in 0..1000 {
         let found = record::all(store)?.into_iter().find(|(gone, _)| gone.reference == *reference);
         // Gone already, or none of ours.
-        let Some((mut gone, record)) = found else { return Ok(()) };
+        let Some((mut gone, written)) = found else { return Ok(()) };
+        let record = match written {
+            Written::Whole(record) => record,
+            Written::CutOff => return forget_cut_off(store, &gone),
+            Written::Damaged(error) => return Err(error),
+        };
         if let Some(_claim) = record::claim(store, &gone)? {
             let removed = finish(store, &mut gone, &record, cx).map(drop);
             if removed.is_err() {
@@ -37,6 +42,15 @@ pub(crate) fn remove(store: &Store<'_>, reference: &Reference, cx: &Context<'_>)
         std::thread::sleep(Duration::from_millis(10));
     }
     Err(Error::new(ErrorKind::Busy, "another process is at work on this clone").with_hint("repeat later"))
+}
+
+/// Takes away a record whose maker was killed before it was written; nothing was made then.
+pub(crate) fn forget_cut_off(store: &Store<'_>, gone: &Gone) -> Result<()> {
+    match record::claim(store, gone)? {
+        Some(_claim) => record::forget(store, gone),
+        // Somebody is writing it.
+        None => Ok(()),
+    }
 }
 
 /// What came of a clone in `reclaim`.

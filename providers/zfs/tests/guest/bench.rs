@@ -118,10 +118,14 @@ impl Bench {
     }
 
     pub fn try_take(&self, id: &str) -> Result<Snapshot> {
+        self.try_take_labelled(id, Some("a label\n"))
+    }
+
+    pub fn try_take_labelled(&self, id: &str, label: Option<&str>) -> Result<Snapshot> {
         let request = SnapshotRequest {
             id: SnapshotId::new(id).unwrap(),
             created: Timestamp::now(),
-            label: Some("a label\n".to_owned()),
+            label: label.map(ToOwned::to_owned),
             attributes: BTreeMap::new(),
             durability: Durability::Durable,
             policy: CapturePolicy::default(),

@@ -217,6 +217,31 @@ fn a_received_copy_has_nothing_twice_and_brings_nothing_back() {
     assert_eq!(bench.ids(), "b");
 }
 
+#[test]
+#[ignore = "needs a kernel with ZFS"]
+fn what_is_set_on_the_dataset_is_not_the_snapshots() {
+    let pool = Pool::new();
+    pool.create("ws", &[]);
+    let bench = Bench::new(&pool, &pool.path("ws"));
+    let a = bench.try_take_labelled("a", None).unwrap();
+    let b = bench.take("b");
+    run("zfs", &["set", "org.ah-project:label=theirs", &pool.name]);
+    run("zfs", &["set", "org.ah-project:attributes=theirs", &pool.full("ws")]);
+    run("zfs", &["set", "org.ah-project:label.1=theirs", &pool.full("ws")]);
+    assert_eq!((bench.stat(&a).unwrap(), bench.stat(&b).unwrap()), (a, b));
+    assert_eq!(bench.ids(), "a b");
+    // What was received with it is its own.
+    let bench = closed(&pool, bench);
+    let (ws, old) = (pool.full("ws"), pool.full("ws.old"));
+    run("zfs", &["rename", &ws, &old]);
+    run("sh", &["-c", &format!("zfs snapshot {old}@all && zfs send -R {old}@all | zfs recv {ws}")]);
+    let bench = Bench { workspace: ah_plugin_api::Dir::open(pool.path("ws")).unwrap(), ..bench };
+    bench.take("c");
+    run("zfs", &["destroy", "-r", &old]);
+    let labels = bench.list().unwrap().into_iter().map(|snapshot| snapshot.label).collect::<Vec<_>>();
+    assert_eq!(labels, [None, Some("a label\n".to_owned()), Some("a label\n".to_owned())]);
+}
+
 /// The names of the datasets that a store knows.
 fn known(bench: &Bench) -> String {
     let text = std::fs::read_to_string(bench.store.path().join("identity")).unwrap();

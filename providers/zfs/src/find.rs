@@ -173,7 +173,8 @@ pub(crate) fn pool_is_there(zfs: &Zfs, dataset: &str) -> Result<bool> {
     guid(zfs, pool_of(dataset)).map(|guid| guid.is_some())
 }
 
-fn pool_of(dataset: &str) -> &str {
+/// The name of the pool that a dataset is in.
+pub(crate) fn pool_of(dataset: &str) -> &str {
     dataset.split_once('/').map_or(dataset, |(pool, _)| pool)
 }
 

@@ -121,7 +121,8 @@ fn finish(store: &Store<'_>, gone: &mut Gone, record: &Record, cx: &Context<'_>)
 
 /// The dataset of a clone, by its present name; none if it was destroyed. `FailedPrecondition` if that cannot be known.
 ///
-/// Never a copy of it that was sent elsewhere, which has the same last component: the guid is another one.
+/// Never a copy of it that was sent elsewhere, which has the same last component: the guid is another one. Nor what has the same guid in
+/// a pool of another name.
 fn present(record: &Record) -> Result<Option<CString>> {
     let bad = |_| Error::new(ErrorKind::DataLoss, "the record of a clone is damaged");
     let name = CString::new(record.dataset.as_str()).map_err(bad)?;
@@ -131,32 +132,37 @@ fn present(record: &Record) -> Result<Option<CString>> {
         return Ok(Some(name));
     }
     // The dataset that it lies in may have been renamed. Of one that is not known by more than its name, nothing else can be it.
+    let mut copies = Vec::new();
     if let Some(guid) = record.guid {
         let looked = find::by_guid(&zfs, guid);
         // One that was given a name by others is theirs by now.
-        let found: Vec<CString> =
-            looked.found.into_iter().filter(|name| name.to_str().is_ok_and(names::is_any_clone)).collect();
-        if let Some(name) = the_one(found, &record.dataset)? {
+        let found = looked.found.into_iter().filter(|name| name.to_str().is_ok_and(names::is_any_clone));
+        let is_own = |name: &CString| find::pool_of(&name.to_string_lossy()) == find::pool_of(&record.dataset);
+        let (own, others): (Vec<_>, Vec<_>) = found.partition(is_own);
+        if let Some(name) = own.into_iter().next() {
             return Ok(Some(name));
         }
+        copies = others;
         // What was not looked at may be it.
         looked.error.map_or(Ok(()), Err)?;
     }
-    if find::pool_is_there(&zfs, &record.dataset)? { Ok(None) } else { Err(find::lost(&record.dataset)) }
+    if find::pool_is_there(&zfs, &record.dataset)? {
+        return Ok(None);
+    }
+    Err(match copies.first() {
+        Some(copy) => in_another_pool(&record.dataset, &copy.to_string_lossy()),
+        None => find::lost(&record.dataset),
+    })
 }
 
-/// The one of these that is the clone once called `dataset`: a pool that was split has all of it twice.
-fn the_one(mut found: Vec<CString>, dataset: &str) -> Result<Option<CString>> {
-    let pool = |name: &str| name.split('/').next().map(ToOwned::to_owned);
-    if found.len() > 1 {
-        found.retain(|name| name.to_str().is_ok_and(|name| pool(name) == pool(dataset)));
-        if found.len() != 1 {
-            let message = format!("the clone {dataset} was renamed, and more than one may be it");
-            return Err(Error::new(ErrorKind::FailedPrecondition, message)
-                .with_hint("export the pool that was split off, then repeat"));
-        }
-    }
-    Ok(found.pop())
+/// The error for a clone whose pool is not there, but another one with the very same dataset in it: half of a pool that was split, the
+/// copy of a disk; or the pool itself, with another name. Nothing tells these apart.
+fn in_another_pool(dataset: &str, copy: &str) -> Error {
+    let (pool, other) = (find::pool_of(dataset), find::pool_of(copy));
+    let message = format!("the pool of the clone {dataset} is not imported; {copy} may be it, or a copy");
+    Error::new(ErrorKind::FailedPrecondition, message).with_hint(format!(
+        "zpool import {pool}; or if {other} is that pool: zpool export {other} && zpool import {other} {pool}"
+    ))
 }
 
 fn is_mounted(record: &Record) -> Result<bool> {
@@ -260,23 +266,5 @@ fn hide(name: &CStr) -> Result<()> {
     match zfs.open(name, Kind::Filesystem).map_err(fail)? {
         Some(opened) => opened.set(c"mountpoint", c"none").map_err(fail),
         None => Ok(()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn of_a_split_pool_the_own_half_counts() {
-        let names = |names: &[&str]| names.iter().map(|name| CString::new(*name).unwrap()).collect::<Vec<_>>();
-        let one =
-            |found: &[&str]| the_one(names(found), "tank/a/c").map(|name| name.map(|name| name.into_string().unwrap()));
-        assert_eq!(one(&[]).unwrap(), None);
-        assert_eq!(one(&["backup/a/c"]).unwrap().as_deref(), Some("backup/a/c"));
-        assert_eq!(one(&["half/b/c", "tank/b/c"]).unwrap().as_deref(), Some("tank/b/c"));
-        for unclear in [&["half/b/c", "third/b/c"], &["tank/b/c", "tank/d/c"]] {
-            assert_eq!(one(unclear).unwrap_err().kind, ErrorKind::FailedPrecondition);
-        }
     }
 }

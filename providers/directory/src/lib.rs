@@ -4,7 +4,8 @@
 //! - [`Comparison`] finds what differs between two of them, for `diff`.
 //! - [`climb`] finds the root that a workspace lies below, and the path between the two, from descriptors;
 //!   [`climb_by_other_mounts`] where only a part of it is mounted there.
-//! - [`Mounts`] is the mount table: what is mounted inside a workspace is not in its snapshots.
+//! - [`Mounts`] is the mount table: what is mounted inside a workspace is not in its snapshots. [`unmount`] takes away one of it, and
+//!   nothing else that its path may lead to; [`would_unmount`] asks whether that would do.
 //! - [`Views`] remembers which snapshots are shown, where a view is no mount that would say so itself; [`refuse_if_used`] asks whether
 //!   somebody is in one.
 //! - [`Process`] says what each process uses, for whoever is told that something is in use.
@@ -23,6 +24,7 @@ mod mounts;
 mod percent;
 mod processes;
 mod tree;
+mod unmount;
 mod views;
 
 pub use beneath::open_beneath;
@@ -33,4 +35,5 @@ pub use mounts::{KeptMounts, Mount, Mounts, boot_id, has_capability, in_first_us
 pub use percent::unescape;
 pub use processes::{How, Process, Use};
 pub use tree::Tree;
+pub use unmount::{Unmount, open_plain, unmount, would_unmount};
 pub use views::{Views, refuse_if_used};

@@ -37,6 +37,10 @@ pub struct Mount {
     pub options: String,
     /// Options of the filesystem, separated by commas.
     pub super_options: String,
+    /// The group of mounts with which it shares what is mounted and unmounted on it.
+    pub shared: Option<u64>,
+    /// The group from which it gets that, without giving anything back.
+    pub master: Option<u64>,
 }
 
 impl Mount {
@@ -164,7 +168,11 @@ fn line(line: &[u8]) -> Option<Mount> {
     let (id, parent) = (number(fields.next()?)?, number(fields.next()?)?);
     let (device, root, point, options) = (fields.next()?, fields.next()?, fields.next()?, fields.next()?);
     // A varying number of optional fields ends with a dash.
-    fields.by_ref().find(|field| *field == b"-")?;
+    let (mut shared, mut master) = (None, None);
+    for field in fields.by_ref().take_while(|field| *field != b"-") {
+        let group = |name: &[u8]| field.strip_prefix(name).and_then(number);
+        (shared, master) = (shared.or(group(b"shared:")), master.or(group(b"master:")));
+    }
     let (kind, source) = (fields.next()?, fields.next()?);
     Some(Mount {
         id,
@@ -176,6 +184,8 @@ fn line(line: &[u8]) -> Option<Mount> {
         source: unescape_octal(source),
         options: text(options),
         super_options: text(fields.next().unwrap_or_default()),
+        shared,
+        master,
     })
 }
 
@@ -223,7 +233,7 @@ mod tests {
     fn reads_a_table() {
         let table =
             br"36 35 98:0 /mnt1 /mnt\0402 rw,noatime master:1 - btrfs /dev/root rw,user_subvol_rm_allowed,subvolid=5
-37 36 0:5 / /mnt\0402/x\134y rw - tmpfs none rw
+37 36 0:5 / /mnt\0402/x\134y rw shared:3 master:2 propagate_from:9 - tmpfs none rw
 nonsense";
         let mounts = Mounts::parse(table);
         let all: Vec<_> = mounts.iter().collect();
@@ -234,6 +244,7 @@ nonsense";
         assert!(all[0].has_super_option("user_subvol_rm_allowed") && !all[0].has_super_option("user_subvol"));
         assert_eq!(all[1].point, PathBuf::from(r"/mnt 2/x\y"));
         assert_eq!(all[1].kind, "tmpfs");
+        assert_eq!([all[0], all[1]].map(|mount| (mount.shared, mount.master)), [(None, Some(1)), (Some(3), Some(2))]);
     }
 
     #[test]

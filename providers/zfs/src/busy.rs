@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use ah_plugin_api::{Error, ErrorKind};
-use ah_provider_directory::{Mounts, Process};
+use ah_provider_directory::{Mount, Mounts, Process};
 
 /// At most so many are named.
 const NAMED: usize = 5;
@@ -23,6 +23,45 @@ pub(crate) fn error(message: &str, source: &str) -> Error {
         named.push_str(&format!(" and {more} more"));
     }
     Error::new(ErrorKind::Busy, format!("{message} by {named}")).with_hint("end them or unmount it there, then repeat")
+}
+
+/// `Busy` if it can be seen that a dataset will go on being mounted in another mount namespace when all mounts of it here are gone.
+pub(crate) fn refuse_what_stays(dataset: &str, own: &Mounts) -> Result<(), Error> {
+    let mut seen: BTreeSet<PathBuf> = namespace(Path::new("/proc/self")).into_iter().collect();
+    for process in Process::all() {
+        let Some(space) = namespace(&process.folder) else { continue };
+        if !seen.insert(space) {
+            continue;
+        }
+        let table = std::fs::read(process.folder.join("mountinfo")).unwrap_or_default();
+        if stays(dataset, own, &Mounts::parse(&table)) {
+            return Err(error(&format!("the clone {dataset} is in use"), dataset));
+        }
+    }
+    Ok(())
+}
+
+/// Whether one of `theirs` stays that shows the dataset when those of `own` are unmounted: an unmount reaches the mounts that get it from
+/// the mount that it happens on. Where that goes by way of others, which need not be seen, it counts as reached: in the end ZFS knows.
+fn stays(dataset: &str, own: &Mounts, theirs: &Mounts) -> bool {
+    let of_it = |mounts: &Mounts| -> Vec<Option<Mount>> {
+        let on = |mount: &Mount| mounts.iter().find(|on| on.id == mount.parent).cloned();
+        mounts.iter().filter(|mount| mount.kind == "zfs" && mount.source == dataset.as_bytes()).map(on).collect()
+    };
+    let groups: BTreeSet<u64> = of_it(own).into_iter().flatten().filter_map(|on| on.shared).collect();
+    of_it(theirs).into_iter().flatten().any(|on| match (on.master, on.shared) {
+        (None, None) => true,
+        (None, Some(group)) => !groups.contains(&group),
+        (Some(_), _) => groups.is_empty(),
+    })
+}
+
+/// Processes in this mount namespace that use something below one of these places.
+pub(crate) fn is_used(points: &[PathBuf]) -> bool {
+    let own = namespace(Path::new("/proc/self"));
+    let here = |process: &Process| namespace(&process.folder) == own;
+    let uses = |process: &Process| process.uses(|used| points.iter().any(|point| used.is_below(point))).is_some();
+    Process::all().iter().any(|process| here(process) && uses(process))
 }
 
 /// `process 12 (bash) in the mount namespace 4026531841, at /path` each.
@@ -68,6 +107,32 @@ fn points(process: &Path, source: &str) -> Vec<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_an_unmount_does_not_reach_stays() {
+        let table = |on: &str| {
+            let text = format!("20 1 0:1 / / rw {on}- ext4 /dev/a rw\n30 20 0:2 / /c rw shared:9 - zfs t/c rw\n");
+            Mounts::parse(text.as_bytes())
+        };
+        let none = Mounts::parse(b"20 1 0:1 / / rw - ext4 /dev/a rw\n");
+        assert!(!stays("t/c", &table("shared:1 "), &none) && !stays("t/other", &table(""), &table("")));
+        for (own, theirs, is) in [
+            ("shared:1 ", "shared:1 ", false),
+            ("shared:1 ", "master:1 ", false),
+            ("shared:1 ", "shared:2 master:1 ", false),
+            // By way of a third one, perhaps.
+            ("shared:1 ", "master:3 ", false),
+            ("shared:1 ", "shared:2 ", true),
+            ("shared:1 ", "", true),
+            ("", "master:1 ", true),
+            ("master:1 ", "shared:1 ", true),
+        ] {
+            assert_eq!(stays("t/c", &table(own), &table(theirs)), is, "{own}/ {theirs}");
+        }
+        // Mounted there only.
+        assert!(stays("t/c", &none, &table("shared:1 ")));
+        assert!(is_used(&[std::env::current_exe().unwrap()]) && !is_used(&["/no/such/place".into()]));
+    }
 
     #[test]
     fn nobody_holds_what_is_not_mounted() {

@@ -29,7 +29,7 @@ pub(crate) fn diff(place: &Place<'_>, request: &DiffRequest, cx: &Context<'_>) -
         Asked::Snapshot(reference) => Taken::snapshot(&store, reference),
         Asked::Workspace => Taken::workspace(place.need_workspace()?),
     };
-    // What libzfs does cannot be stopped in the middle, and can take seconds.
+    // To show a snapshot the kernel has it mounted by a program, which cannot be stopped in the middle.
     let from = open(&request.from)?;
     cx.check_cancelled()?;
     let to = open(&request.to)?;

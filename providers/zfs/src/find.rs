@@ -7,7 +7,7 @@ use ah_plugin_api::{Context, Error, ErrorKind, LogLevel, Reference, Result, Snap
 use crate::failure::of_library;
 use crate::names::{self, Named};
 use crate::record::Record;
-use crate::store::{Identity, Store};
+use crate::store::{Identity, Known, Store};
 use crate::sys::{Dataset, Kind, LibError, Number, Zfs};
 
 /// A snapshot of a store.
@@ -70,43 +70,87 @@ pub(crate) fn with_snapshot<T>(
 }
 
 /// The datasets of a store.
+#[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Datasets {
     /// Those that are there, by their present names.
     pub(crate) there: Vec<String>,
     /// One that cannot be looked for, because its pool is not imported.
     pub(crate) lost: Option<String>,
+    /// All that the store need know from now on: by their present names, without those that are known to have been destroyed.
+    pub(crate) known: Vec<Known>,
 }
 
 /// Where all datasets of a store are. Those that were destroyed are left out.
 pub(crate) fn datasets(zfs: &Zfs, identity: &Identity) -> Result<Datasets> {
-    let mut found = Datasets { there: Vec::new(), lost: None };
+    sort_out(
+        &identity.datasets,
+        |name| guid(zfs, name),
+        |wanted| {
+            anywhere(zfs, |dataset| {
+                let guid = dataset.number(Number::Guid);
+                let name = wanted.contains(&guid).then(|| dataset.name().into_string().ok());
+                name.flatten().map(|name| (guid, name))
+            })
+        },
+    )
+}
+
+/// [`datasets`], with what is asked of ZFS: the guid of a name, and the names of those that have one of these guids.
+fn sort_out(
+    known: &[Known],
+    guid: impl Fn(&str) -> Result<Option<u64>>,
+    everywhere: impl FnOnce(&[u64]) -> Looked<(u64, String)>,
+) -> Result<Datasets> {
+    let mut sorted = Datasets { there: Vec::new(), lost: None, known: Vec::new() };
     let mut elsewhere = Vec::new();
-    for known in &identity.datasets {
-        match guid(zfs, &known.name)? {
-            Some(guid) if guid == known.guid => found.there.push(known.name.clone()),
+    let keep = |sorted: &mut Datasets, known: &Known, name: &str| -> Result<()> {
+        let pool = if known.pool == 0 { guid(pool_of(name))?.unwrap_or(0) } else { known.pool };
+        sorted.there.push(name.to_owned());
+        sorted.known.push(Known { name: name.to_owned(), pool, ..known.clone() });
+        Ok(())
+    };
+    for known in known {
+        match guid(&known.name)? {
+            Some(there) if there == known.guid => keep(&mut sorted, known, &known.name)?,
             _ => elsewhere.push(known),
         }
     }
     if elsewhere.is_empty() {
-        return Ok(found);
+        return Ok(sorted);
     }
-    let renamed = anywhere(zfs, |dataset| {
-        let guid = dataset.number(Number::Guid);
-        let name = elsewhere.iter().any(|known| known.guid == guid).then(|| dataset.name().into_string().ok());
-        name.flatten().map(|name| (guid, name))
-    })?;
+    let wanted: Vec<u64> =
+        elsewhere.iter().flat_map(|known| [known.guid, known.pool]).filter(|guid| *guid != 0).collect();
+    let looked = everywhere(&wanted);
+    let find = |wanted: u64| looked.found.iter().find(|(guid, _)| wanted != 0 && *guid == wanted);
     for known in elsewhere {
-        match renamed.iter().find(|(guid, _)| *guid == known.guid) {
-            Some((_, name)) => found.there.push(name.clone()),
-            None if pool_is_there(zfs, &known.name)? => {}
-            None => found.lost = Some(known.name.clone()),
+        if let Some((_, name)) = find(known.guid) {
+            keep(&mut sorted, known, name)?;
+            continue;
+        }
+        if let Some(error) = looked.error {
+            // What was not looked at may be it.
+            return Err(error);
+        }
+        // That the very pool is there, and not another one of its name, tells that it was destroyed for good.
+        if find(known.pool).is_none() {
+            sorted.known.push(known.clone());
+            if guid(pool_of(&known.name))?.is_none() {
+                sorted.lost = Some(known.name.clone());
+            }
         }
     }
-    Ok(found)
+    Ok(sorted)
+}
+
+/// What was found in all pools.
+pub(crate) struct Looked<T> {
+    pub(crate) found: Vec<T>,
+    /// The first reason why something was not looked at: then what was not found may be there all the same.
+    pub(crate) error: Option<Error>,
 }
 
 /// What `wanted` gives for all filesystems of all pools that are imported, mounted or not.
-pub(crate) fn anywhere<T>(zfs: &Zfs, mut wanted: impl FnMut(&Dataset<'_>) -> Option<T>) -> Result<Vec<T>> {
+fn anywhere<T>(zfs: &Zfs, mut wanted: impl FnMut(&Dataset<'_>) -> Option<T>) -> Looked<T> {
     fn down(dataset: &Dataset<'_>, each: &mut dyn FnMut(&Dataset<'_>), errors: &mut Vec<LibError>) {
         each(dataset);
         let below = dataset.children(|child| down(child, each, errors));
@@ -116,11 +160,12 @@ pub(crate) fn anywhere<T>(zfs: &Zfs, mut wanted: impl FnMut(&Dataset<'_>) -> Opt
     let mut each = |dataset: &Dataset<'_>| found.extend(wanted(dataset));
     let walked = zfs.roots(|root| down(root, &mut each, &mut errors));
     errors.extend(walked.err());
-    // What was not looked at may be what is looked for.
-    match errors.first() {
-        Some(error) if found.is_empty() => Err(of_library("cannot look through the pools", error)),
-        Some(_) | None => Ok(found),
-    }
+    Looked { found, error: errors.first().map(|error| of_library("cannot look through the pools", error)) }
+}
+
+/// The present names of what has that guid: one, unless a pool was split.
+pub(crate) fn by_guid(zfs: &Zfs, guid: u64) -> Looked<CString> {
+    anywhere(zfs, |dataset| (dataset.number(Number::Guid) == guid).then(|| dataset.name()))
 }
 
 /// Whether the pool is imported in which a dataset of that name was.
@@ -128,7 +173,8 @@ pub(crate) fn pool_is_there(zfs: &Zfs, dataset: &str) -> Result<bool> {
     guid(zfs, pool_of(dataset)).map(|guid| guid.is_some())
 }
 
-fn pool_of(dataset: &str) -> &str {
+/// The name of the pool that a dataset is in.
+pub(crate) fn pool_of(dataset: &str) -> &str {
     dataset.split_once('/').map_or(dataset, |(pool, _)| pool)
 }
 
@@ -143,6 +189,11 @@ pub(crate) fn lost(dataset: &str) -> Error {
 pub(crate) fn guid(zfs: &Zfs, dataset: &str) -> Result<Option<u64>> {
     let fail = |error| of_library(format!("cannot open the dataset {dataset}"), &error);
     Ok(open_dataset(zfs, dataset).map_err(fail)?.map(|opened| opened.number(Number::Guid)))
+}
+
+/// What identifies a dataset, and the pool that it is in: the guid of that one's topmost dataset. None if there is none of that name.
+pub(crate) fn guids(zfs: &Zfs, dataset: &str) -> Result<Option<(u64, u64)>> {
+    Ok(guid(zfs, dataset)?.zip(guid(zfs, pool_of(dataset))?))
 }
 
 /// Opens a dataset by name; none if there is none.
@@ -200,4 +251,49 @@ pub(crate) fn snapshot_names(zfs: &Zfs, dataset: &str, mut wanted: impl FnMut(&C
         opened.snapshots(true, each).map_err(fail)?;
     }
     Ok(names)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn known(name: &str, guid: u64, pool: u64) -> Known {
+        Known { name: name.to_owned(), guid, filesystem: guid * 10, pool }
+    }
+
+    /// On a machine that has these, with an error for what could not be looked at.
+    fn sorted(known: &[Known], machine: &[(u64, &str)], error: Option<Error>) -> Result<Datasets> {
+        let guid = |name: &str| Ok(machine.iter().find(|(_, there)| *there == name).map(|(guid, _)| *guid));
+        let everywhere = |wanted: &[u64]| {
+            let found = machine.iter().filter(|(guid, _)| wanted.contains(guid));
+            Looked { found: found.map(|(guid, name)| (*guid, (*name).to_owned())).collect(), error }
+        };
+        sort_out(known, guid, everywhere)
+    }
+
+    #[test]
+    fn an_error_in_one_pool_is_none_of_what_was_found_in_another() {
+        let (two, one) = ([known("tank/a", 1, 100), known("tank/b", 2, 100)], [known("tank/a", 1, 100)]);
+        let machine = [(100, "tank"), (1, "tank/renamed")];
+        let error = || Some(Error::new(ErrorKind::Unavailable, "cannot look"));
+        assert_eq!(sorted(&two, &machine, error()).unwrap_err().kind, ErrorKind::Unavailable, "b may be there");
+        assert_eq!(sorted(&one, &machine, error()).unwrap().there, ["tank/renamed"], "nothing is missing");
+        assert_eq!(sorted(&two, &machine, None).unwrap().there, ["tank/renamed"]);
+    }
+
+    #[test]
+    fn only_what_was_destroyed_for_good_need_not_be_known_any_more() {
+        let all = [known("tank/a", 1, 100), known("tank/b", 2, 100), known("tank/c", 3, 0), known("usb/d", 4, 200)];
+        // One renamed with its pool, one destroyed; of one it is not known which pool it was in; one pool is not there.
+        let machine = [(100, "new"), (1, "new/a")];
+        let found = sorted(&all, &machine, None).unwrap();
+        assert_eq!((found.there, found.lost.as_deref()), (vec!["new/a".to_owned()], Some("usb/d")));
+        assert_eq!(found.known, [known("new/a", 1, 100), all[2].clone(), all[3].clone()]);
+        // Another pool has its name: it is not listed, and not forgotten.
+        let found = sorted(&all[3..], &[(201, "usb")], None).unwrap();
+        assert_eq!((found.there.len(), found.lost, found.known), (0, None, all[3..].to_vec()));
+        // What was written down by an older version learns what its pool is.
+        let found = sorted(&all[2..3], &[(100, "tank"), (3, "tank/c")], None).unwrap();
+        assert_eq!(found.known, [known("tank/c", 3, 100)]);
+    }
 }

@@ -109,6 +109,7 @@ fn permissions(dataset: &str) -> Result<BTreeSet<String>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sys::Missing;
 
     #[test]
     fn elsewhere_it_says_where_the_workspace_is() {
@@ -124,12 +125,17 @@ mod tests {
 
     #[test]
     fn what_is_missing_is_said_with_what_would_help() {
-        match Core::get() {
-            Ok(_) => assert!(std::path::Path::new("/dev/zfs").exists()),
-            Err(missing) => {
-                let probe = no(missing.into());
-                assert!(!probe.usable && !probe.reason.is_empty() && probe.remedy.is_some(), "{probe:?}");
-            }
+        let missing = [
+            (Missing::Library { name: "libzfs.so.4".into(), cause: "no such file".into() }, "libzfs.so.4", "install"),
+            (Missing::Version { found: "libzfs.so.2".into() }, "libzfs.so.2", "install"),
+            (Missing::Module, "module", "modprobe zfs"),
+            (Missing::Device { errno: 13 }, "denied", "chmod"),
+        ];
+        for (missing, reason, remedy) in missing {
+            let probe = no(missing.into());
+            assert!(!probe.usable && !probe.can_delete && probe.modes.is_empty(), "{probe:?}");
+            assert!(probe.reason.contains(reason), "{probe:?}");
+            assert!(probe.remedy.as_ref().is_some_and(|told| told.contains(remedy)), "{probe:?}");
         }
     }
 }

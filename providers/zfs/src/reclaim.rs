@@ -6,9 +6,9 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
-use crate::clones::{self, Gone, Outcome, State};
+use crate::clones::{self, Gone, Outcome, State, Written};
 use crate::failure::of_library;
-use crate::find;
+use crate::find::{self, Datasets};
 use crate::names::{Named, read_snapshot};
 use crate::remove;
 use crate::store::{Identity, Lock, Store};
@@ -17,12 +17,19 @@ use crate::sys::{Core, Kind, Number, Zfs};
 /// Answers [`ah_plugin_api::Provider::reclaim`].
 pub(crate) fn reclaim(place: &Place<'_>, request: &ReclaimRequest, cx: &Context<'_>) -> Result<Reclaimed> {
     let store = Store::new(place.store);
-    let Some(identity) = store.identity()? else { return Ok(Reclaimed::default()) };
+    if store.identity()?.is_none() && store.unfinished()?.is_empty() {
+        return Ok(Reclaimed::default());
+    }
     // Whoever makes something holds the lock. If it cannot be had, what is half may be theirs.
     let _lock = match store.lock(Lock::Exclusive, cx) {
         Err(error) if error.kind == ErrorKind::Busy && request.auto => return Ok(Reclaimed::default()),
         lock => lock?,
     };
+    for name in store.unfinished()? {
+        store.remove(&name)?;
+    }
+    // Read with the lock: it is written again below.
+    let Some(identity) = store.identity()? else { return Ok(Reclaimed::default()) };
     let mut actions = Vec::new();
     if let Some(target) = place.target {
         let views = store.views()?.forget(target, &request.forgotten)?;
@@ -40,8 +47,19 @@ pub(crate) fn reclaim(place: &Place<'_>, request: &ReclaimRequest, cx: &Context<
         }
         None => Vec::new(),
     };
-    for (gone, record) in clones::all(&store)? {
+    for (gone, written) in clones::all(&store)? {
         cx.check_cancelled()?;
+        let record = match written {
+            Written::Whole(record) => record,
+            Written::CutOff => {
+                clones::forget_cut_off(&store, &gone)?;
+                continue;
+            }
+            Written::Damaged(error) => {
+                cx.log(LogLevel::Warn, &error.to_string());
+                continue;
+            }
+        };
         match clones::resume(&store, &gone, &record, forgotten.contains(&record.point()), cx) {
             Ok(Outcome::Removed) => actions.push(told(&gone, &record.dataset)),
             Ok(Outcome::Kept) => {
@@ -52,8 +70,11 @@ pub(crate) fn reclaim(place: &Place<'_>, request: &ReclaimRequest, cx: &Context<
             Err(error) => cx.log(LogLevel::Warn, &format!("the clone {} stays: {error}", record.dataset)),
         }
     }
-    if !request.auto {
-        free_names(&identity, &mut actions, cx)?;
+    match settle(&store, &identity) {
+        Ok(datasets) if !request.auto => free_names(&identity, datasets, &mut actions, cx)?,
+        Err(error) if !request.auto => return Err(error),
+        Ok(_) => {}
+        Err(error) => cx.log(LogLevel::Debug, &format!("it is not known which datasets are there: {error}")),
     }
     Ok(Reclaimed { actions, ..Reclaimed::default() })
 }
@@ -65,14 +86,21 @@ fn told(gone: &Gone, dataset: &str) -> String {
     }
 }
 
+/// Finds the store's datasets, and writes down where they are now: whoever looks for one that was renamed or destroyed has to look through
+/// all pools, each time, until that is known.
+fn settle(store: &Store<'_>, identity: &Identity) -> Result<Datasets> {
+    let datasets = find::datasets(&Zfs::get()?, identity)?;
+    store.know(identity, datasets.known.clone())?;
+    Ok(datasets)
+}
+
 /// Goes on with removals of snapshots that were cut off.
-fn free_names(identity: &Identity, actions: &mut Vec<String>, cx: &Context<'_>) -> Result<()> {
+fn free_names(identity: &Identity, datasets: Datasets, actions: &mut Vec<String>, cx: &Context<'_>) -> Result<()> {
     let core = Core::get()?;
     let mut todo: Vec<(String, CString, bool)> = Vec::new();
     {
         cx.check_cancelled()?;
         let zfs = Zfs::get()?;
-        let datasets = find::datasets(&zfs, identity)?;
         if let Some(name) = datasets.lost {
             cx.log(LogLevel::Warn, &format!("left for later: {}", find::lost(&name)));
         }
@@ -109,4 +137,31 @@ fn free_names(identity: &Identity, actions: &mut Vec<String>, cx: &Context<'_>) 
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ah_plugin_api::Dir;
+
+    #[test]
+    fn what_was_to_replace_a_file_goes_when_nobody_is_at_it() {
+        let temp = tempfile::tempdir().unwrap();
+        let dir = Dir::open(temp.path()).unwrap();
+        let (place, cx) = (Place::new(&dir), Context::quiet());
+        let left = ["identity.new-7", "clone-0123456789abcdef.part.new-9"];
+        let write = || left.iter().for_each(|name| std::fs::write(temp.path().join(name), "half").unwrap());
+        let ask = |auto| reclaim(&place, &ReclaimRequest { auto, forgotten: Vec::new() }, &cx);
+        write();
+        let taking = Store::new(&dir).lock(Lock::Shared, &cx).unwrap();
+        assert_eq!(ask(false).unwrap_err().kind, ErrorKind::Busy);
+        ask(true).unwrap();
+        assert!(left.iter().all(|name| temp.path().join(name).exists()), "somebody may be writing them");
+        drop(taking);
+        for auto in [true, false] {
+            write();
+            ask(auto).unwrap();
+            assert!(!left.iter().any(|name| temp.path().join(name).exists()));
+        }
+    }
 }

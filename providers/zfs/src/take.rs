@@ -26,8 +26,7 @@ pub(crate) fn snapshot(
     let mounted = &located.mounted;
     mounted.must_show_snapshots()?;
     let identity = store.identity_with(&mounted.dataset, mounted.filesystem(), || {
-        let guid = find::guid(&Zfs::get()?, &mounted.dataset)?;
-        guid.ok_or_else(|| moved(&mounted.dataset))
+        find::guids(&Zfs::get()?, &mounted.dataset)?.ok_or_else(|| moved(&mounted.dataset))
     })?;
     let exists = || Error::new(ErrorKind::AlreadyExists, format!("there is a snapshot {} already", request.id));
     for other in identity.datasets.iter().filter(|known| known.name != mounted.dataset) {

@@ -13,7 +13,7 @@ use crate::failure::of_kernel;
 use crate::find::{self, Found};
 use crate::names::{self, Key};
 use crate::store::{Lock, Store};
-use crate::sys::{Core, NvList};
+use crate::sys::{Core, NvList, Zfs};
 use crate::view;
 
 use super::record::{self, Record};
@@ -40,7 +40,7 @@ pub(crate) fn make(store: &Store<'_>, target: &Dir, request: &CloneRequest, cx: 
     let dataset = names::clone(&found.dataset, &identity.key, &reference)
         .unwrap_or_else(|| unreachable!("a reference of our own making"))?;
     let name = dataset.to_string_lossy().into_owned();
-    let making = record::begin(store, &reference, &Record::new(&name, &point))?;
+    let mut making = record::begin(store, &reference, Record::new(&name, &point))?;
     if let Err(errno) = rustix::fs::mkdirat(target, request.name.as_os_str(), Mode::RWXU) {
         making.undone(store)?;
         let shown = point.display();
@@ -49,6 +49,8 @@ pub(crate) fn make(store: &Store<'_>, target: &Dir, request: &CloneRequest, cx: 
     let by_itself = !point.parent().is_none_or(mounting::others_may_change);
     let made = cx.check_cancelled().and_then(|()| {
         clone(core, &dataset, &found.full, &point, &identity.key, by_itself)?;
+        let guid = find::guid(&Zfs::get()?, &name)?;
+        making.made(store, guid.ok_or_else(|| Error::new(ErrorKind::Conflict, format!("{name} is gone")))?)?;
         cx.check_cancelled()?;
         let top = mount(&dataset, target, &request.name, &point)?;
         stand_alone(&top, &point, &found, cx)

@@ -14,8 +14,8 @@ mod remove;
 use ah_provider_directory::{has_capability, in_first_user_namespace};
 
 pub(crate) use make::make;
-pub(crate) use record::{Gone, State, all};
-pub(crate) use remove::{Outcome, remove, resume};
+pub(crate) use record::{Gone, State, Written, all};
+pub(crate) use remove::{Outcome, forget_cut_off, remove, resume};
 
 /// capabilities(7).
 const CAP_SYS_ADMIN: u32 = 21;

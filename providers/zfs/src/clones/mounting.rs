@@ -10,10 +10,10 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use ah_plugin_api::{Error, ErrorKind, Result};
-use ah_provider_directory::{Mounts, failed};
-use rustix::fs::{Mode, OFlags, ResolveFlags};
+use ah_provider_directory::{Mount, Mounts, Unmount, failed, open_plain};
+use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
-use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::mount::MountFlags;
 
 use crate::busy;
 use crate::failure::of_library;
@@ -23,6 +23,9 @@ const DIRECTORY: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::NO
 
 /// How long a mount that was just taken away, by whomever, may take to be gone.
 const PATIENCE: Duration = Duration::from_millis(500);
+
+/// How long taking away all mounts may take.
+const LONGEST: Duration = Duration::from_secs(60);
 
 const PAUSE: Duration = Duration::from_millis(20);
 
@@ -72,9 +75,21 @@ pub(super) fn mount(dataset: &CStr, dir: &OwnedFd, point: &Path) -> Result<()> {
 
 /// Mounts a clone where it was, if that is still the directory that was made for it.
 pub(super) fn mount_again(dataset: &CStr, point: &Path) -> Result<()> {
-    let dir = rustix::fs::openat2(rustix::fs::CWD, point, DIRECTORY, Mode::empty(), ResolveFlags::NO_SYMLINKS);
-    let dir = own(dir.map_err(|errno| failed(format!("cannot open {}", point.display()), errno))?)?;
-    mount(dataset, &dir, point)
+    let dir = open_plain(point).map_err(|errno| failed(format!("cannot open {}", point.display()), errno))?;
+    mount(dataset, &own(dir)?, point)
+}
+
+/// Removes the directory that a clone was mounted on; one that is not empty, or not there, is none of ours any more. Nor is what a
+/// symlink on the way leads to: whoever owns a part of the way could name any empty directory by it.
+pub(super) fn remove_point(point: &Path) -> Result<()> {
+    let (Some(folder), Some(name)) = (point.parent(), point.file_name()) else { return Ok(()) };
+    let removed = open_plain(folder).and_then(|folder| rustix::fs::unlinkat(folder, name, AtFlags::REMOVEDIR));
+    match removed {
+        Ok(()) | Err(Errno::NOENT | Errno::NOTEMPTY | Errno::EXIST | Errno::NOTDIR | Errno::BUSY | Errno::LOOP) => {
+            Ok(())
+        }
+        Err(errno) => Err(failed(format!("cannot remove {}", point.display()), errno)),
+    }
 }
 
 /// Whether somebody but root and the present user could have something else be at this path, so that it is not for mounting by path.
@@ -98,16 +113,23 @@ pub(super) fn others_may_change(folder: &Path) -> bool {
     !mine(&at)
 }
 
-/// Where this process sees a dataset or its snapshots mounted, the innermost first.
-fn points(dataset: &str) -> Vec<PathBuf> {
+/// The mounts of a dataset and its snapshots in a table, in the order in which they can be taken away.
+fn mounts_of(dataset: &str, mounts: &Mounts) -> Vec<Mount> {
     let snapshots = format!("{dataset}@");
     let is_it = |source: &[u8]| source == dataset.as_bytes() || source.starts_with(snapshots.as_bytes());
-    let mounts = Mounts::read();
-    let of_it = mounts.iter().filter(|mount| mount.kind == "zfs" && is_it(&mount.source));
-    let mut points: Vec<PathBuf> = of_it.map(|mount| mount.point.clone()).collect();
-    // The longest first: what is mounted inside goes before what it is mounted in.
-    points.sort_by_key(|point| std::cmp::Reverse(point.as_os_str().len()));
-    points
+    innermost_first(mounts, |mount| mount.kind == "zfs" && is_it(&mount.source))
+}
+
+/// By how many mounts each is mounted on, not by paths: what is mounted right over another one has the same.
+fn innermost_first(mounts: &Mounts, is_it: impl Fn(&Mount) -> bool) -> Vec<Mount> {
+    let depth = |mount: &Mount| {
+        let above = |mount: &&Mount| mounts.iter().find(|above| above.id == mount.parent && above.id != mount.id);
+        std::iter::successors(Some(mount), above).take(mounts.iter().count()).count()
+    };
+    let mut found: Vec<(usize, &Mount)> =
+        mounts.iter().filter(|mount| is_it(mount)).map(|mount| (depth(mount), mount)).collect();
+    found.sort_by_key(|(depth, _)| std::cmp::Reverse(*depth));
+    found.into_iter().map(|(_, mount)| mount.clone()).collect()
 }
 
 /// Whether a dataset is mounted where this process sees it.
@@ -116,14 +138,59 @@ pub(super) fn is_mounted(dataset: &str) -> bool {
     mounts.iter().any(|mount| mount.kind == "zfs" && mount.source == dataset.as_bytes())
 }
 
+/// `Busy` if [`unmount`] could not take away all of it, as far as that can be known before a part of it is gone: what comes back later is
+/// not what was there, for whoever had looked into it meanwhile. What cannot be seen (other users' namespaces, for one who is not root
+/// of all) is found out by `unmount`.
+pub(super) fn refuse_if_in_use(dataset: &str) -> Result<()> {
+    let table = Mounts::read();
+    let mounts = mounts_of(dataset, &table);
+    let is_ours = |mount: &Mount| mounts.iter().any(|ours| ours.id == mount.id);
+    let mut bearing = Vec::new();
+    for mount in &mounts {
+        let shown = mount.point.display();
+        let mut inside = table.iter().filter(|inside| inside.parent == mount.id && inside.id != mount.id).peekable();
+        if inside.peek().is_none() {
+            match ah_provider_directory::would_unmount(mount) {
+                Ok(Unmount::Done | Unmount::Elsewhere) => continue,
+                Ok(Unmount::InUse) => return Err(busy::error(&format!("{shown} is in use"), dataset)),
+                Err(errno) => return Err(failed(format!("cannot look whether {shown} is in use"), errno)),
+            }
+        }
+        if let Some(other) = inside.find(|inside| !is_ours(inside)) {
+            let other = other.point.display();
+            return Err(Error::new(ErrorKind::Busy, format!("something is mounted in {shown}, at {other}"))
+                .with_hint(format!("umount {other}, then repeat")));
+        }
+        bearing.push(mount.point.clone());
+    }
+    // Of a mount that bears others the kernel says nothing.
+    if !bearing.is_empty() && busy::is_used(&bearing) {
+        return Err(busy::error(&format!("the clone {dataset} is in use"), dataset));
+    }
+    busy::refuse_what_stays(dataset, &table)
+}
+
 /// Takes away all mounts of a dataset and of its snapshots that this process sees, the innermost first; `Busy` if one is in use, or if
 /// it is mounted where this process cannot see it.
 pub(super) fn unmount(dataset: &str) -> Result<()> {
-    for point in points(dataset) {
-        match rustix::mount::unmount(&point, UnmountFlags::NOFOLLOW) {
-            Ok(()) | Err(Errno::INVAL | Errno::NOENT) => {}
-            Err(Errno::BUSY) => return Err(busy::error(&format!("{} is in use", point.display()), dataset)),
-            Err(errno) => return Err(failed(format!("cannot unmount {}", point.display()), errno)),
+    let first = Instant::now();
+    let mut began = first;
+    // The table is read anew for each: where a mount is can change, by whoever owns a directory above it.
+    while let Some(mount) = mounts_of(dataset, &Mounts::read()).into_iter().next() {
+        let shown = mount.point.display();
+        match ah_provider_directory::unmount(&mount) {
+            // Whoever looks into its snapshots all the time has the kernel mount them as fast as they go.
+            Ok(Unmount::Done) if first.elapsed() < LONGEST => began = Instant::now(),
+            Ok(Unmount::Done | Unmount::InUse) => return Err(busy::error(&format!("{shown} is in use"), dataset)),
+            Ok(Unmount::Elsewhere) if began.elapsed() < PATIENCE => std::thread::sleep(PAUSE),
+            Ok(Unmount::Elsewhere) => {
+                return Err(Error::new(
+                    ErrorKind::Busy,
+                    format!("something else is mounted over {shown}, or it is being moved"),
+                )
+                .with_hint(format!("see what findmnt says of {shown}, then repeat")));
+            }
+            Err(errno) => return Err(failed(format!("cannot unmount {shown}"), errno)),
         }
     }
     let Some(sign) = sign_of_mounts(dataset)? else { return Ok(()) };
@@ -187,5 +254,26 @@ mod tests {
         assert_eq!(made(0o755).unwrap_err().kind, ErrorKind::Conflict);
         std::os::unix::fs::symlink("/etc", temp.path().join("d")).unwrap();
         assert!(super::made(std::fs::File::open(temp.path()).unwrap(), "d".as_ref()).is_err());
+    }
+
+    #[test]
+    fn no_directory_goes_that_a_symlink_leads_to() {
+        let temp = tempfile::tempdir().unwrap();
+        let top = temp.path().canonicalize().unwrap();
+        std::fs::create_dir_all(top.join("theirs/fork")).unwrap();
+        std::os::unix::fs::symlink("theirs", top.join("link")).unwrap();
+        remove_point(&top.join("link/fork")).unwrap();
+        assert!(top.join("theirs/fork").exists());
+        remove_point(&top.join("theirs/fork")).unwrap();
+        assert!(!top.join("theirs/fork").exists());
+        remove_point(&top.join("none/fork")).unwrap();
+    }
+
+    #[test]
+    fn what_is_mounted_over_another_goes_first() {
+        let table = b"20 1 0:1 / / rw - ext4 /dev/a rw\n30 20 0:2 / /long/path rw - zfs c rw\n31 30 0:2 / /long/path rw - zfs c rw\n\
+            32 31 0:3 / /long/path/.zfs/snapshot/s ro - zfs c@s ro\n33 20 0:3 / /a/much/longer/path/of/a/view ro - zfs c@s ro\n";
+        let order = innermost_first(&Mounts::parse(table), |mount| mount.kind == "zfs");
+        assert_eq!(order.iter().map(|mount| mount.id).collect::<Vec<_>>(), [32, 31, 30, 33]);
     }
 }

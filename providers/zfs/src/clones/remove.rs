@@ -1,15 +1,13 @@
 //! Removing a clone: unmounted, its own snapshots destroyed, then itself.
 //!
 //! Nothing of it is destroyed while anybody has it mounted, and a removal that fails leaves it as it was: mounted, and written down as
-//! whole. Snapshots of it that are not ours are left alone: then the dataset stays, unmounted, until they are gone and `reclaim` comes
+//! whole. What is in use is not unmounted in the first place, as far as can be seen; what cannot, is mounted again. Snapshots of it that are not ours are left alone: then the dataset stays, unmounted, until they are gone and `reclaim` comes
 //! by. What was grown from a snapshot of it goes on: it is promoted, and takes that snapshot over.
 
 use std::ffi::{CStr, CString};
-use std::path::Path;
 use std::time::Duration;
 
 use ah_plugin_api::{Context, Error, ErrorKind, LogLevel, Reference, Result};
-use ah_provider_directory::failed;
 use rustix::io::Errno;
 
 use crate::busy;
@@ -20,14 +18,19 @@ use crate::store::Store;
 use crate::sys::{Core, Kind, Zfs};
 
 use super::mounting;
-use super::record::{self, Gone, Record, State};
+use super::record::{self, Gone, Record, State, Written};
 
 /// Answers `destroy` of a clone.
 pub(crate) fn remove(store: &Store<'_>, reference: &Reference, cx: &Context<'_>) -> Result<()> {
     for _ in 0..1000 {
         let found = record::all(store)?.into_iter().find(|(gone, _)| gone.reference == *reference);
         // Gone already, or none of ours.
-        let Some((mut gone, record)) = found else { return Ok(()) };
+        let Some((mut gone, written)) = found else { return Ok(()) };
+        let record = match written {
+            Written::Whole(record) => record,
+            Written::CutOff => return forget_cut_off(store, &gone),
+            Written::Damaged(error) => return Err(error),
+        };
         if let Some(_claim) = record::claim(store, &gone)? {
             let removed = finish(store, &mut gone, &record, cx).map(drop);
             if removed.is_err() {
@@ -39,6 +42,15 @@ pub(crate) fn remove(store: &Store<'_>, reference: &Reference, cx: &Context<'_>)
         std::thread::sleep(Duration::from_millis(10));
     }
     Err(Error::new(ErrorKind::Busy, "another process is at work on this clone").with_hint("repeat later"))
+}
+
+/// Takes away a record whose maker was killed before it was written; nothing was made then.
+pub(crate) fn forget_cut_off(store: &Store<'_>, gone: &Gone) -> Result<()> {
+    match record::claim(store, gone)? {
+        Some(_claim) => record::forget(store, gone),
+        // Somebody is writing it.
+        None => Ok(()),
+    }
 }
 
 /// What came of a clone in `reclaim`.
@@ -86,19 +98,21 @@ fn finish(store: &Store<'_>, gone: &mut Gone, record: &Record, cx: &Context<'_>)
         return Err(Error::new(ErrorKind::DataLoss, format!("the record of the clone {} is damaged", gone.reference)));
     }
     let mut stays = false;
-    if let Some(name) = present(core, record)? {
+    if let Some(name) = present(record)? {
         let dataset = name.to_string_lossy();
-        mounting::unmount(&dataset)?;
+        mounting::refuse_if_in_use(&dataset)?;
         cx.check_cancelled()?;
+        // Before anything is taken away: a store that cannot be written to is a reason to leave all as it is.
         if gone.state == State::Whole {
             record::turn(store, gone, State::Gone)?;
         }
+        mounting::unmount(&dataset)?;
         if !destroy(core, &name)? {
             hide(&name)?;
             stays = true;
         }
     }
-    remove_point(&record.point())?;
+    mounting::remove_point(&record.point())?;
     if !stays {
         record::forget(store, gone)?;
     }
@@ -106,34 +120,60 @@ fn finish(store: &Store<'_>, gone: &mut Gone, record: &Record, cx: &Context<'_>)
 }
 
 /// The dataset of a clone, by its present name; none if it was destroyed. `FailedPrecondition` if that cannot be known.
-fn present(core: &Core, record: &Record) -> Result<Option<CString>> {
+///
+/// Never a copy of it that was sent elsewhere, which has the same last component: the guid is another one. Nor what has the same guid in
+/// a pool of another name.
+fn present(record: &Record) -> Result<Option<CString>> {
     let bad = |_| Error::new(ErrorKind::DataLoss, "the record of a clone is damaged");
     let name = CString::new(record.dataset.as_str()).map_err(bad)?;
-    if core.exists(&name) {
-        return Ok(Some(name));
-    }
-    // The dataset that it lies in may have been renamed. The last component is a random number.
-    let last = record.dataset.rsplit('/').next();
     let zfs = Zfs::get()?;
-    let found = find::anywhere(&zfs, |dataset| {
-        let name = dataset.name();
-        name.to_str().is_ok_and(|name| name.rsplit('/').next() == last && names::is_any_clone(name)).then_some(name)
-    })?;
-    if let Some(name) = found.into_iter().next() {
+    let there = find::guid(&zfs, &record.dataset)?;
+    if there.is_some_and(|there| record.guid.is_none_or(|guid| guid == there)) {
         return Ok(Some(name));
     }
-    if find::pool_is_there(&zfs, &record.dataset)? { Ok(None) } else { Err(find::lost(&record.dataset)) }
+    // The dataset that it lies in may have been renamed. Of one that is not known by more than its name, nothing else can be it.
+    let mut copies = Vec::new();
+    if let Some(guid) = record.guid {
+        let looked = find::by_guid(&zfs, guid);
+        // One that was given a name by others is theirs by now.
+        let found = looked.found.into_iter().filter(|name| name.to_str().is_ok_and(names::is_any_clone));
+        let is_own = |name: &CString| find::pool_of(&name.to_string_lossy()) == find::pool_of(&record.dataset);
+        let (own, others): (Vec<_>, Vec<_>) = found.partition(is_own);
+        if let Some(name) = own.into_iter().next() {
+            return Ok(Some(name));
+        }
+        copies = others;
+        // What was not looked at may be it.
+        looked.error.map_or(Ok(()), Err)?;
+    }
+    if find::pool_is_there(&zfs, &record.dataset)? {
+        return Ok(None);
+    }
+    Err(match copies.first() {
+        Some(copy) => in_another_pool(&record.dataset, &copy.to_string_lossy()),
+        None => find::lost(&record.dataset),
+    })
+}
+
+/// The error for a clone whose pool is not there, but another one with the very same dataset in it: half of a pool that was split, the
+/// copy of a disk; or the pool itself, with another name. Nothing tells these apart.
+fn in_another_pool(dataset: &str, copy: &str) -> Error {
+    let (pool, other) = (find::pool_of(dataset), find::pool_of(copy));
+    let message = format!("the pool of the clone {dataset} is not imported; {copy} may be it, or a copy");
+    Error::new(ErrorKind::FailedPrecondition, message).with_hint(format!(
+        "zpool import {pool}; or if {other} is that pool: zpool export {other} && zpool import {other} {pool}"
+    ))
 }
 
 fn is_mounted(record: &Record) -> Result<bool> {
-    Ok(present(Core::get()?, record)?.is_some_and(|name| mounting::is_mounted(&name.to_string_lossy())))
+    Ok(present(record)?.is_some_and(|name| mounting::is_mounted(&name.to_string_lossy())))
 }
 
 /// After a removal that failed: the clone is what it was, as long as it is there.
 fn put_back(store: &Store<'_>, gone: &Gone, record: &Record, cx: &Context<'_>) {
     // The error at hand is the one to tell; what else goes wrong here, is.
     let back = || -> Result<()> {
-        let Some(name) = present(Core::get()?, record)? else { return Ok(()) };
+        let Some(name) = present(record)? else { return Ok(()) };
         if gone.state == State::Part {
             return Ok(());
         }
@@ -226,13 +266,5 @@ fn hide(name: &CStr) -> Result<()> {
     match zfs.open(name, Kind::Filesystem).map_err(fail)? {
         Some(opened) => opened.set(c"mountpoint", c"none").map_err(fail),
         None => Ok(()),
-    }
-}
-
-/// Removes the directory that a clone was mounted on; one that is not empty, or not there, is none of ours any more.
-fn remove_point(point: &Path) -> Result<()> {
-    match rustix::fs::rmdir(point) {
-        Ok(()) | Err(Errno::NOENT | Errno::NOTEMPTY | Errno::EXIST | Errno::NOTDIR | Errno::BUSY) => Ok(()),
-        Err(errno) => Err(failed(format!("cannot remove {}", point.display()), errno)),
     }
 }

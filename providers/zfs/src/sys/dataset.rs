@@ -236,7 +236,7 @@ impl Dataset<'_> {
         (status == 0).then(|| unsafe { CStr::from_ptr(text.as_ptr()) }.to_bytes().to_vec())
     }
 
-    /// The user properties, inherited ones too: names that contain a colon.
+    /// The user properties (names that contain a colon) that were set on it, or received with it; none that it inherits.
     pub(crate) fn user_properties(&self) -> BTreeMap<Vec<u8>, Vec<u8>> {
         // SAFETY: an open dataset; the list belongs to its handle and is copied.
         let properties = unsafe {
@@ -247,8 +247,7 @@ impl Dataset<'_> {
                 nvlist::read(self.session.core, list.cast::<raw_core::nvlist_t>())
             }
         };
-        let value = |value: &Value| Some(value.list()?.get(b"value".as_slice())?.text()?.to_vec());
-        properties.iter().filter_map(|(name, given)| Some((name.clone(), value(given)?))).collect()
+        own(&properties, self.name().to_bytes())
     }
 
     /// The names of a snapshot's clones.
@@ -300,6 +299,19 @@ impl Dataset<'_> {
     }
 }
 
+/// What a property that came with a received dataset has for its source. Source: `ZPROP_SOURCE_VAL_RECVD`.
+const RECEIVED: &[u8] = b"$recvd";
+
+/// Of the properties of what is called `name`, those that are its own: the others have the name of what they come from for a source.
+fn own(properties: &Values, name: &[u8]) -> BTreeMap<Vec<u8>, Vec<u8>> {
+    let value = |given: &Value| {
+        let text = |of: &[u8]| given.list()?.get(of)?.text();
+        let source = text(b"source")?;
+        (source == name || source == RECEIVED).then(|| text(b"value").map(<[u8]>::to_vec)).flatten()
+    };
+    properties.iter().filter_map(|(name, given)| Some((name.clone(), value(given)?))).collect()
+}
+
 impl Drop for Dataset<'_> {
     fn drop(&mut self) {
         // SAFETY: a handle of ours that nobody uses any more.
@@ -340,4 +352,26 @@ pub(crate) mod code {
     pub(crate) const EXISTS: i32 = raw::EZFS_EXISTS.cast_signed();
     pub(crate) const NOT_FOUND: i32 = raw::EZFS_NOENT.cast_signed();
     pub(crate) const NO_MEMORY: i32 = raw::EZFS_NOMEM.cast_signed();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_inherited_is_not_ones_own() {
+        let text = |text: &str| Value::Text(text.as_bytes().to_vec());
+        let given = |source: &str| {
+            Value::List(Values::from([(b"value".to_vec(), text("x")), (b"source".to_vec(), text(source))]))
+        };
+        let properties = Values::from([
+            (b"a:own".to_vec(), given("tank/w@s")),
+            (b"a:received".to_vec(), given("$recvd")),
+            (b"a:above".to_vec(), given("tank")),
+            (b"a:beside".to_vec(), given("tank/w")),
+            (b"a:odd".to_vec(), text("x")),
+        ]);
+        let own = own(&properties, b"tank/w@s");
+        assert_eq!(own.keys().map(Vec::as_slice).collect::<Vec<_>>(), [&b"a:own"[..], b"a:received"]);
+    }
 }

@@ -2,13 +2,7 @@
 
 use ah_plugin_api::{Context, ErrorKind, ProbeRequest, Provider};
 
-use crate::bench::{Bench, Pool, run};
-
-/// The bench with its workspace closed, so that the dataset can be unmounted.
-fn closed(pool: &Pool, bench: Bench) -> Bench {
-    let away = ah_plugin_api::Dir::open(pool.temp.path()).unwrap();
-    Bench { workspace: away, ..bench }
-}
+use crate::bench::{Bench, Pool, closed, run};
 
 #[test]
 #[ignore = "needs a kernel with ZFS"]

@@ -118,10 +118,14 @@ impl Bench {
     }
 
     pub fn try_take(&self, id: &str) -> Result<Snapshot> {
+        self.try_take_labelled(id, Some("a label\n"))
+    }
+
+    pub fn try_take_labelled(&self, id: &str, label: Option<&str>) -> Result<Snapshot> {
         let request = SnapshotRequest {
             id: SnapshotId::new(id).unwrap(),
             created: Timestamp::now(),
-            label: Some("a label\n".to_owned()),
+            label: label.map(ToOwned::to_owned),
             attributes: BTreeMap::new(),
             durability: Durability::Durable,
             policy: CapturePolicy::default(),
@@ -215,6 +219,12 @@ impl Bench {
         let clones = names.filter(|name| name.starts_with("clone-"));
         clones.map(|name| name.find('.').map_or_else(String::new, |dot| name[dot..].to_owned())).collect()
     }
+}
+
+/// The bench with its workspace closed, so that the dataset can be unmounted, or the pool exported.
+pub fn closed(pool: &Pool, bench: Bench) -> Bench {
+    let away = ah_plugin_api::Dir::open(pool.temp.path()).unwrap();
+    Bench { workspace: away, ..bench }
 }
 
 /// A process in a mount namespace of its own, in which a mount here has no part any more.

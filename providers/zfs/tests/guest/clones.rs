@@ -54,6 +54,57 @@ fn who_uses_a_clone_is_named_in_whatever_namespace() {
     assert!(!clone.path.exists());
 }
 
+#[test]
+#[ignore = "needs a kernel with ZFS"]
+fn what_is_in_use_is_not_taken_away_and_brought_back() {
+    let pool = Pool::new();
+    pool.create("w", &[]);
+    let bench = Bench::new(&pool, &pool.path("w"));
+    let clone = bench.clone(&bench.take("a"), "fork").unwrap();
+    // What a mount that was made anew would not have.
+    let at = clone.path.to_str().unwrap();
+    run("mount", &["-o", "remount,bind,noexec", at]);
+    let is_as_it_was = || {
+        assert!(run("findmnt", &["-n", "-o", "OPTIONS", "--mountpoint", at]).contains("noexec"), "it was away");
+        assert_eq!(bench.clone_records(), [""]);
+    };
+    let refused = |what: &str| {
+        let error = bench.destroy_clone(&clone.reference).unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Busy, "{what}: {error}");
+        is_as_it_was();
+    };
+    let elsewhere = Elsewhere::new();
+    refused("mounted where no unmount reaches");
+    drop(elsewhere);
+    // With one of its snapshots shown inside, and at another place.
+    let inner = Bench::named(&pool, "inner", &clone.path);
+    let view = inner.mount(&inner.take("own"), "v").unwrap();
+    drop(inner);
+    let bound = pool.temp.path().join("bound");
+    std::fs::create_dir(&bound).unwrap();
+    run("mount", &["--bind", view.path.to_str().unwrap(), bound.to_str().unwrap()]);
+    let user =
+        |dir: &std::path::Path| Command::new("sleep").arg("600").current_dir(dir).stdin(Stdio::null()).spawn().unwrap();
+    for dir in [&clone.path, &view.path, &bound] {
+        let mut user = user(dir);
+        refused("somebody is in it");
+        let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+        for kept in [&view.path, &bound] {
+            assert!(mounts.contains(&format!(" {} ", kept.display())), "{} is gone", kept.display());
+        }
+        user.kill().unwrap();
+        user.wait().unwrap();
+    }
+    let other = clone.path.join("other");
+    std::fs::create_dir(&other).unwrap();
+    run("mount", &["-t", "tmpfs", "other", other.to_str().unwrap()]);
+    refused("something is mounted in it");
+    run("umount", &[other.to_str().unwrap()]);
+    is_as_it_was();
+    wait("nobody to be in it", || bench.destroy_clone(&clone.reference).is_ok());
+    assert!(!clone.path.exists());
+}
+
 fn auto() -> ReclaimRequest {
     ReclaimRequest { auto: true, forgotten: Vec::new() }
 }
@@ -259,6 +310,62 @@ fn a_way_that_others_may_change_does_not_lead_root_astray() {
     for dataset in pool.names("filesystem", "w").iter().skip(1) {
         assert_eq!(run("zfs", &["get", "-H", "-o", "value", "canmount", dataset]).trim(), "noauto");
     }
+}
+
+#[test]
+#[ignore = "needs a kernel with ZFS"]
+fn a_way_that_is_swapped_does_not_take_other_mounts_away() {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    let pool = Pool::new();
+    pool.create("w", &[]);
+    let bench = Bench::new(&pool, &pool.path("w"));
+    bench.write("file", "x");
+    let a = bench.take("a");
+    // A user's folder, in which root has made a branch, and the helper shows a snapshot of it; and a place that is not theirs, where
+    // others are mounted by the same names.
+    let (theirs, victim) = (pool.temp.path().join("theirs"), pool.temp.path().join("victim"));
+    let (folder, link) = (theirs.join("t"), theirs.join("link"));
+    std::fs::create_dir_all(folder.join("boot")).unwrap();
+    std::os::unix::fs::symlink(&victim, &link).unwrap();
+    let others = [victim.join("fork"), victim.join("boot")];
+    for other in &others {
+        std::fs::create_dir_all(other).unwrap();
+        run("mount", &["-t", "tmpfs", "other", other.to_str().unwrap()]);
+    }
+    let bench = Bench { target: ah_plugin_api::Dir::open(&folder).unwrap(), ..bench };
+    for round in 0..8 {
+        let clone = bench.clone(&a, "fork").unwrap();
+        let inner = Bench::named(&pool, "inner", &clone.path);
+        let view = inner.mount(&inner.take(&format!("own{round}")), &format!("v{round}")).unwrap();
+        run("mount", &["--bind", view.path.to_str().unwrap(), folder.join("boot").to_str().unwrap()]);
+        drop(inner);
+        let end = AtomicBool::new(false);
+        let removed = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let flags = rustix::fs::RenameFlags::EXCHANGE;
+                let swap = || rustix::fs::renameat_with(rustix::fs::CWD, &folder, rustix::fs::CWD, &link, flags);
+                let mut swaps = 0;
+                while !end.load(Ordering::Relaxed) || swaps % 2 == 1 {
+                    swap().unwrap();
+                    swaps += 1;
+                }
+            });
+            let _end = Ends(&end);
+            bench.destroy_clone(&clone.reference)
+        });
+        let mounts = String::from_utf8_lossy(&std::fs::read("/proc/self/mountinfo").unwrap()).into_owned();
+        for other in &others {
+            assert!(mounts.contains(&format!(" {} ", other.display())), "round {round}: {} is gone", other.display());
+        }
+        // It may be that it was never seen where it was.
+        if let Err(error) = removed {
+            assert_eq!(error.kind, ErrorKind::Busy, "{error}");
+            bench.destroy_clone(&clone.reference).unwrap();
+        }
+        assert_eq!(pool.names("filesystem", "w").len(), 1);
+        let _ = std::fs::remove_dir(folder.join("fork"));
+    }
+    others.iter().for_each(|other| drop(run("umount", &[other.to_str().unwrap()])));
 }
 
 #[test]

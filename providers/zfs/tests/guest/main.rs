@@ -9,6 +9,7 @@
 mod bad_input;
 mod bench;
 mod clones;
+mod copies;
 mod delegation;
 mod diffs;
 mod places;

@@ -2,7 +2,7 @@
 
 use ah_plugin_api::{Context, ErrorKind, OmitReason, Provider, UsageRequest};
 
-use crate::bench::{Bench, Pool, run};
+use crate::bench::{Bench, Pool, closed, run};
 
 #[test]
 #[ignore = "needs a kernel with ZFS"]
@@ -214,6 +214,73 @@ fn a_received_copy_has_nothing_twice_and_brings_nothing_back() {
     bench.take("b");
     assert_eq!(bench.ids(), "a b");
     bench.destroy(&a).unwrap();
+    assert_eq!(bench.ids(), "b");
+}
+
+#[test]
+#[ignore = "needs a kernel with ZFS"]
+fn what_is_set_on_the_dataset_is_not_the_snapshots() {
+    let pool = Pool::new();
+    pool.create("ws", &[]);
+    let bench = Bench::new(&pool, &pool.path("ws"));
+    let a = bench.try_take_labelled("a", None).unwrap();
+    let b = bench.take("b");
+    run("zfs", &["set", "org.ah-project:label=theirs", &pool.name]);
+    run("zfs", &["set", "org.ah-project:attributes=theirs", &pool.full("ws")]);
+    run("zfs", &["set", "org.ah-project:label.1=theirs", &pool.full("ws")]);
+    assert_eq!((bench.stat(&a).unwrap(), bench.stat(&b).unwrap()), (a, b));
+    assert_eq!(bench.ids(), "a b");
+    // What was received with it is its own.
+    let bench = closed(&pool, bench);
+    let (ws, old) = (pool.full("ws"), pool.full("ws.old"));
+    run("zfs", &["rename", &ws, &old]);
+    run("sh", &["-c", &format!("zfs snapshot {old}@all && zfs send -R {old}@all | zfs recv {ws}")]);
+    let bench = Bench { workspace: ah_plugin_api::Dir::open(pool.path("ws")).unwrap(), ..bench };
+    bench.take("c");
+    run("zfs", &["destroy", "-r", &old]);
+    let labels = bench.list().unwrap().into_iter().map(|snapshot| snapshot.label).collect::<Vec<_>>();
+    assert_eq!(labels, [None, Some("a label\n".to_owned()), Some("a label\n".to_owned())]);
+}
+
+/// The names of the datasets that a store knows.
+fn known(bench: &Bench) -> String {
+    let text = std::fs::read_to_string(bench.store.path().join("identity")).unwrap();
+    let names = text.split("\"name\":\"").skip(1).map(|rest| rest.split('"').next().unwrap());
+    names.collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+#[ignore = "needs a kernel with ZFS"]
+fn datasets_that_were_destroyed_are_not_looked_for_for_ever() {
+    let pool = Pool::new();
+    pool.create("w", &[]);
+    pool.create("old", &[]);
+    let bench = Bench::new(&pool, &pool.path("old"));
+    bench.take("a");
+    let Bench { provider, store, workspace, target } = bench;
+    drop(workspace);
+    let bench = Bench { provider, store, workspace: ah_plugin_api::Dir::open(pool.path("w")).unwrap(), target };
+    bench.take("b");
+    assert_eq!(known(&bench), format!("{} {}", pool.full("old"), pool.full("w")));
+    // One that is only away, and another pool that has its pool's name meanwhile.
+    let bench = closed(&pool, bench);
+    pool.export();
+    bench.reclaim(&[]);
+    let other = Pool::new();
+    let disks = other.temp.path().to_str().unwrap();
+    run("zpool", &["export", &other.name]);
+    run("zpool", &["import", "-d", disks, &other.name, &pool.name]);
+    bench.reclaim(&[]);
+    assert_eq!(known(&bench), format!("{} {}", pool.full("old"), pool.full("w")));
+    run("zpool", &["export", &pool.name]);
+    run("zpool", &["import", "-d", disks, &pool.name, &other.name]);
+    pool.import();
+    assert_eq!(bench.ids(), "a b");
+    // One that was renamed, and one that is gone: unasked, too.
+    run("zfs", &["rename", &pool.full("w"), &pool.full("x")]);
+    run("zfs", &["destroy", "-r", &pool.full("old")]);
+    bench.try_reclaim(&ah_plugin_api::ReclaimRequest { auto: true, forgotten: Vec::new() }).unwrap();
+    assert_eq!(known(&bench), pool.full("x"));
     assert_eq!(bench.ids(), "b");
 }
 

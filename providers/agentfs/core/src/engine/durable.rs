@@ -105,16 +105,17 @@ impl Engine {
         Ok(())
     }
 
-    /// Takes a file of the log, or the names of all, to the disk.
+    /// Takes a file of the log, or the names of all, to the disk: what is needed to read them, that is.
     fn sync_log(&self, file: &File) -> Result<()> {
-        let synced = file.sync_all().inspect_err(|_| self.failed.store(true, Ordering::SeqCst));
+        let synced = file.sync_data().inspect_err(|_| self.failed.store(true, Ordering::SeqCst));
         synced.map_err(Error::io("syncing the log"))
     }
 
     /// False: there are too many contents for the log, or it has no room for them, or more than its present file has to reach the disk.
     fn mark_with_contents(&self, batch: u64, synced: &mut Synced) -> Result<bool> {
         // Without a boot's name nobody would know that they have to be written again.
-        if self.boot.is_empty() || self.disk_free()? < ROOM {
+        let free = self.disk_free()?;
+        if self.boot.is_empty() || free < ROOM {
             return Ok(false);
         }
         let (file, contents) = {
@@ -124,6 +125,7 @@ impl Engine {
                 return Ok(false);
             }
             let Some(contents) = self.segments.take_few() else { return Ok(false) };
+            log.write_ahead(free);
             let marked = log.mark_with(batch, synced.batch, &contents).and_then(|()| log.file());
             self.log_length.store(log.length(), Ordering::Relaxed);
             match marked {

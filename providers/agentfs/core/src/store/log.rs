@@ -5,6 +5,9 @@
 //! along, which then need not have reached its place. A batch that was written survives the death of the process at once, since
 //! the system holds it; a power cut, from the mark that covers it.
 //!
+//! Behind its end a file holds zeros, written ahead: what is written over them takes the disk less to keep than what makes a file longer. No record
+//! begins with a zero.
+//!
 //! Read back after the process died, all whole batches count. After the machine went down (the header names another boot) only
 //! those up to the last mark do, because data of the later ones may never have been written.
 
@@ -22,6 +25,11 @@ const BATCH: u8 = 1;
 const MARK: u8 = 2;
 const MARK_WITH_CONTENTS: u8 = 3;
 
+/// Zeros that are written ahead at a time, in bytes.
+const AHEAD: usize = 256 << 10;
+/// The disk must have so many times that left for it, in bytes: what is left is for who writes.
+const ROOM: u64 = 256;
+
 /// A row and its value; `None` removes it.
 pub(crate) type Change = (Vec<u8>, Option<Vec<u8>>);
 
@@ -31,6 +39,8 @@ pub(crate) struct Log {
     number: u64,
     file: File,
     length: u64,
+    /// Up to where there are zeros behind it.
+    ahead: u64,
     /// The number of the last batch.
     pub(crate) batch: u64,
 }
@@ -56,6 +66,7 @@ pub(crate) struct Piece {
     pub(crate) number: u64,
     /// Bytes; 0: not even the header.
     pub(crate) counts: u64,
+    /// Without the zeros at its end.
     pub(crate) length: u64,
     /// Whether it was begun in the present boot.
     pub(crate) present: bool,
@@ -98,7 +109,8 @@ impl Log {
         header.bytes(boot.as_bytes());
         let framed = frame(&header.0);
         file.write_all(&framed).map_err(Error::io("beginning a log"))?;
-        Ok(Self { directory: directory.to_owned(), number, file, length: framed.len() as u64, batch })
+        let length = framed.len() as u64;
+        Ok(Self { directory: directory.to_owned(), number, file, length, ahead: length, batch })
     }
 
     /// Goes on in a file after its first `length` bytes.
@@ -109,7 +121,7 @@ impl Log {
             .open(path(directory, number))
             .map_err(Error::io("opening the log"))?;
         file.set_len(length).map_err(Error::io("cutting the log's torn end"))?;
-        Ok(Self { directory: directory.to_owned(), number, file, length, batch })
+        Ok(Self { directory: directory.to_owned(), number, file, length, ahead: length, batch })
     }
 
     /// Bytes written so far.
@@ -166,10 +178,23 @@ impl Log {
         if let Err(error) = self.file.write_all_at(&framed, self.length) {
             // Half a record would hide what is written behind it later.
             self.file.set_len(self.length).map_err(Error::io("cutting the log"))?;
+            self.ahead = self.length;
             return Err(Error::io("writing the log")(error));
         }
         self.length += framed.len() as u64;
+        self.ahead = self.ahead.max(self.length);
         Ok(())
+    }
+
+    /// Writes zeros ahead where there are few left, for who waits for the disk next. Best effort: without them that takes longer.
+    pub(crate) fn write_ahead(&mut self, disk_free: u64) {
+        if self.ahead - self.length < AHEAD as u64 / 8 && disk_free > ROOM * AHEAD as u64 {
+            match self.file.write_all_at(&[0; AHEAD], self.ahead) {
+                Ok(()) => self.ahead += AHEAD as u64,
+                // What there is of them is harmless.
+                Err(_) => self.ahead = self.length,
+            }
+        }
     }
 
     /// Removes all files before this one.
@@ -232,8 +257,14 @@ pub(crate) fn read(directory: &Path, boot: &str, in_base: u64) -> Result<Found> 
             }
         }
         let beyond = records.iter().map(|read: &Record| read.number).max().unwrap_or(0).max(in_base);
-        let (batch, mark) = search(bytes.get(at..).unwrap_or_default(), beyond);
-        behind = (behind.0.max(batch), behind.1.max(mark));
+        let rest = bytes.get(at..).unwrap_or_default();
+        if rest.iter().all(|&byte| byte == 0) {
+            // Written ahead. Nothing needs to be cut off.
+            piece.length = at as u64;
+        } else {
+            let (batch, mark) = search(rest, beyond);
+            behind = (behind.0.max(batch), behind.1.max(mark));
+        }
         found.files.push(piece);
     }
     let marked = records.iter().filter(|read| read.tag != BATCH).map(|read| read.number).max().unwrap_or(0);
@@ -386,6 +417,36 @@ mod tests {
             before = found.batches.len();
         }
         assert_eq!(before, 0);
+    }
+
+    #[test]
+    fn zeros_ahead_are_no_records_and_are_written_over() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut log = Log::begin(directory.path(), 1, 0, "boot").unwrap();
+        let size = || std::fs::metadata(path(directory.path(), 1)).unwrap().len();
+        log.write_ahead(0);
+        assert_eq!(size(), log.length(), "not where there is little room");
+        for number in 1..=100_u64 {
+            log.write_ahead(u64::MAX);
+            let full = size();
+            log.append([(&b"row"[..], Some(&[7_u8; 4000][..]))].into_iter()).unwrap();
+            log.mark_with(number, number - 1, &[]).unwrap();
+            assert_eq!(size(), full, "nothing made it longer");
+            let found = look(directory.path());
+            assert!(!found.damaged && found.last == number && found.files[0].length == log.length());
+        }
+        assert!(log.length() > AHEAD as u64);
+        // Written over in part, when the machine goes down.
+        let end = log.length();
+        spoil(directory.path(), 1, end + 100, &[9; 50]);
+        let found = read(directory.path(), "another", 0).unwrap();
+        assert!(!found.damaged && found.last == 100 && found.files[0].counts == end);
+        cut(directory.path(), &found.files).unwrap();
+        assert_eq!(size(), end);
+        // One that is resumed begins where its last record ends.
+        let mut log = Log::resume(directory.path(), 1, end, 100).unwrap();
+        log.append([(&b"row"[..], None)].into_iter()).unwrap();
+        assert_eq!(look(directory.path()).last, 101);
     }
 
     #[test]

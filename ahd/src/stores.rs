@@ -12,7 +12,7 @@ use ah_plugin_api::{
 use crate::keeper::{Keeper, StoreKey};
 use crate::owned::is_token;
 
-/// A store, by what it is named to [`forget`], and what is in it.
+/// A store, and what is in it.
 #[derive(Debug)]
 pub struct Held {
     /// Whose it is.

@@ -47,7 +47,7 @@ enum Turn {
     /// It is written, and how many before it were not.
     Written(u64),
     /// It is the first that is left out.
-    LastOne,
+    FirstLeftOut,
     LeftOut,
 }
 
@@ -118,10 +118,18 @@ impl Audit {
                 line.left_out = Some(left_out);
                 self.write(serde_json::to_string(&line).unwrap_or(text));
             }
-            Turn::LastOne => {
+            Turn::FirstLeftOut => {
                 self.say(&format!("user {} has too much written: what comes now is only counted", peer.uid));
             }
             Turn::LeftOut => {}
+        }
+    }
+
+    /// Writes a line that is about the helper itself and that a user can have it write again and again: out of their share.
+    pub(crate) fn say_of(&self, uid: u32, message: &str) {
+        let message = cut(message);
+        if matches!(self.turn(uid, message.len() * 2), Turn::Written(_)) {
+            self.say(&message);
         }
     }
 
@@ -142,7 +150,7 @@ impl Audit {
         let enough = if share.left_out > 0 { PER_MINUTE / 4.0 } else { bytes };
         if share.left < enough.max(bytes) {
             share.left_out += 1;
-            return if share.left_out == 1 { Turn::LastOne } else { Turn::LeftOut };
+            return if share.left_out == 1 { Turn::FirstLeftOut } else { Turn::LeftOut };
         }
         share.left -= bytes;
         Turn::Written(std::mem::take(&mut share.left_out))

@@ -24,7 +24,7 @@ use crate::state::State;
 /// So many stores' snapshots are remembered at most.
 const MAX_KNOWN: usize = 4096;
 /// How long the start waits for what is put in order.
-const SETTLING: Duration = Duration::from_secs(5);
+const SETTLING: Duration = Duration::from_secs(1);
 /// The stack of a thread that calls a provider, which is used to that of a main thread.
 pub(crate) const STACK: usize = 8 << 20;
 
@@ -273,9 +273,13 @@ impl Keeper {
                 Ok(Some(did)) => {
                     self.audit.say(&format!("{did} the {what} at {} of user {}", place.display(), record.uid));
                 }
+                // Another thread is at it.
+                Err(error) if error.kind == ErrorKind::Busy => {}
                 Err(error) => {
                     let why = told(&error);
-                    self.audit.say(&format!("the {what} at {} of user {}: {why}", place.display(), record.uid));
+                    // Said for each connection of theirs, so it is theirs to pay for.
+                    let text = format!("the {what} at {} of user {}: {why}", place.display(), record.uid);
+                    self.audit.say_of(record.uid, &text);
                 }
             }
         }

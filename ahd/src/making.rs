@@ -104,17 +104,20 @@ impl<'k> Guarded<'k> {
             let message = format!("more than {MAX_PATHS} paths are asked for at once");
             return Err(Error::new(ErrorKind::InvalidArgument, message).with_hint("ask for all of the snapshot"));
         }
-        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
-        for path in paths.iter().filter(|path| !path.is_root()) {
+        for path in paths {
             cx.check_cancelled()?;
+            let (Some(above), Some(name)) = (path.parent(), path.file_name()) else { continue };
+            let above = if above.is_root() { b".".as_slice() } else { above.as_bytes() };
             let found = as_user(self.peer.uid, self.peer.gid, || {
-                rustix::fs::openat2(view, path.as_bytes(), flags, Mode::empty(), resolve)
+                let above = rustix::fs::openat2(view, above, flags, Mode::empty(), resolve)?;
+                rustix::fs::statat(&above, name, AtFlags::SYMLINK_NOFOLLOW)
             });
             match found {
-                // A symlink itself.
-                Ok(_) | Err(Errno::LOOP) => {}
-                Err(Errno::NOENT | Errno::NOTDIR) => {
+                // What they may not look for, or only as one of a group: whether it is there they see in the view, or do not.
+                Ok(_) | Err(Errno::ACCESS) => {}
+                Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {
                     return Err(Error::new(ErrorKind::NotFound, format!("the snapshot has no {path}")));
                 }
                 Err(e) => return Err(Error::from_io(format!("cannot look for {path} in the snapshot"), &e.into())),

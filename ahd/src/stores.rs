@@ -4,9 +4,11 @@
 //! Not here: anything that a user may ask for (`policy`).
 
 use std::fmt;
+use std::sync::{Mutex, PoisonError};
 
 use ah_plugin_api::{
-    Context, DestroyRequest, Dir, Error, ErrorKind, ListRequest, Place, ProviderName, ReclaimRequest, Result, Timestamp,
+    Context, DestroyRequest, Dir, Error, ErrorKind, ListRequest, LogLevel, Observer, Place, ProviderName,
+    ReclaimRequest, Result, Timestamp,
 };
 
 use crate::keeper::{Keeper, StoreKey};
@@ -73,7 +75,8 @@ pub(crate) fn forget(keeper: &Keeper, uid: u32, token: &str) -> Result<usize> {
     if keys.is_empty() {
         return Err(missing());
     }
-    let cx = Context::quiet();
+    let heard = Warnings::default();
+    let cx = Context::new(&heard);
     for record in keeper.records.find(|record| record.uid == uid && record.token == token) {
         let _claim = keeper.records.claim(&record.id)?;
         keeper.take_down(&record, &cx)?;
@@ -99,9 +102,26 @@ pub(crate) fn forget(keeper: &Keeper, uid: u32, token: &str) -> Result<usize> {
             );
         }
     }
+    // What cannot be read is listed nowhere, and would be found by nobody without what is known of the store.
+    if let Some(warning) = heard.0.lock().unwrap_or_else(PoisonError::into_inner).first() {
+        let message = format!("the store {uid}/{token} holds something that cannot be read, and stays: {warning}");
+        return Err(Error::new(ErrorKind::DataLoss, message));
+    }
     keeper.state.remove_stores(uid, token)?;
     keeper.audit.say(&format!("the administrator had the store {uid}/{token} forgotten: {count} snapshots"));
     Ok(count)
+}
+
+/// What providers warn of.
+#[derive(Default)]
+struct Warnings(Mutex<Vec<String>>);
+
+impl Observer for Warnings {
+    fn log(&self, level: LogLevel, message: &str) {
+        if level >= LogLevel::Warn {
+            self.0.lock().unwrap_or_else(PoisonError::into_inner).push(message.to_owned());
+        }
+    }
 }
 
 fn open(keeper: &Keeper, key: &StoreKey) -> Result<Dir> {

@@ -93,7 +93,10 @@ impl Workspace {
         to: Option<SnapshotRecord>,
         mut changes: Changes,
     ) -> Result<DiffReport> {
-        let unreadable = if to.is_none() { self.take_unreadable(&mut changes.changes)? } else { Vec::new() };
+        let mut unreadable = if to.is_none() { self.take_unreadable(&mut changes.changes)? } else { Vec::new() };
+        unreadable.append(&mut changes.unread);
+        unreadable.sort();
+        unreadable.dedup();
         Ok(DiffReport {
             from: DiffSide::Snapshot(Box::new(from)),
             to: to.map_or(DiffSide::Workspace, |to| DiffSide::Snapshot(Box::new(to))),

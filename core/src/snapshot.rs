@@ -63,7 +63,7 @@ impl Workspace {
     /// automatic snapshot is taken with the next one, with an event; by hand, the error's hint offers it.
     ///
     /// # Errors
-    /// `Unavailable` if no provider can serve; `FailedPrecondition` if there are too many entries; `ResourceExhausted`, for an
+    /// `Unavailable` if no provider can serve; `FailedPrecondition` if there are too many entries, and no other provider serves an automatic one; `ResourceExhausted`, for an
     /// automatic one also when the disk has less room than shall stay free; the provider's.
     pub fn snapshot(&self, options: &SnapshotOptions) -> Result<SnapshotRecord> {
         self.snapshot_of(options, None).map(|(record, _)| record)

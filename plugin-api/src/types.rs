@@ -428,6 +428,9 @@ pub struct Changes {
     /// Of which of these one side is not known any more.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub lost: Vec<Lost>,
+    /// Directories that this user may not look into on one side: of what is in them nothing is told.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unread: Vec<RelPath>,
 }
 
 /// A path at which two sides differ, while one of them cannot be read there any more: what its [`Change`] says of that side may not be

@@ -6,6 +6,7 @@
 use std::os::fd::AsFd;
 
 use nix::unistd::{Gid, Uid, geteuid, setfsgid, setfsuid};
+use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities, set_thread_groups};
 
 /// Calls `run` with the filesystem rights of the owner of `dir`, on this thread, where this process is root and the owner is not. None if
@@ -28,6 +29,9 @@ struct Acting {
 
 impl Acting {
     fn begin(uid: Uid, gid: Gid) -> Option<Self> {
+        // Without it the owner could lead root by what other processes have open (`ah_rules::without_magic`).
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
+        rustix::fs::openat2(rustix::fs::CWD, c"/", flags, Mode::empty(), ResolveFlags::NO_MAGICLINKS).ok()?;
         // Root's own groups may read what the owner may not. Which groups the owner is in, nobody asks here.
         let groups = rustix::process::getgroups().ok()?;
         let may = capabilities(None).ok()?;

@@ -200,7 +200,17 @@ fn older_kernels_and_lesser_filesystems_do() {
         for name in ["edited", "deleted", "swap/file"] {
             world.write(name, "old");
         }
-        let before = world.fs(["snapshot"]);
+        world.write(".gitignore", "built/\n");
+        world.write("built/file", "built");
+        let before = crate::support::Ran::of(&mut under_strace(
+            &world,
+            &world.command(["agent", "fs", "snapshot"]),
+            call,
+            error,
+        ));
+        assert_eq!(before.code, 0, "{call} {error}: {before:?}");
+        let before = before.stdout.trim().to_owned();
+        world.write("built/later", "built");
         world.write("edited", "new!");
         world.write("added", "new");
         fs::remove_file(world.root().join("deleted")).unwrap();
@@ -212,6 +222,11 @@ fn older_kernels_and_lesser_filesystems_do() {
         let contents = ["edited", "deleted", "swap/file"].map(|name| world.read(name));
         assert_eq!(contents, ["old"; 3].map(|text| Some(text.to_owned())), "{call} {error}");
         assert!(!world.root().join("added").exists(), "{call} {error}");
+        assert_eq!(world.read("built/later").as_deref(), Some("built"), "{call} {error}: ignored files stay");
+        assert!(
+            world.refused(3, &["agent", "fs", "cat", &before, "built/file"]) == "not-found",
+            "{call} {error}: nor are they captured"
+        );
         // Removing trees goes other ways.
         let branch = world.fs(["branch", "--name", "b"]);
         let ah = world.command(["agent", "fs", "rm", "b"]);

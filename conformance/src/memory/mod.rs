@@ -246,7 +246,7 @@ impl Provider for MemoryProvider {
         let changes = compare::compare(&from, &to, &request.paths, request.times)?;
         // There is nothing that it keeps and does not compare.
         let untouched = changes.is_empty() && request.times && request.paths.is_empty();
-        Ok(Changes { changes, method: DiffMethod::Native, untouched, lost: Vec::new() })
+        Ok(Changes { changes, method: DiffMethod::Native, untouched, lost: Vec::new(), unread: Vec::new() })
     }
 
     fn read_dir(&self, place: &Place<'_>, request: &ReadDirRequest, _cx: &Context<'_>) -> Result<Vec<Entry>> {

@@ -345,7 +345,7 @@ pub(crate) fn diff(
     pass_over: &dyn Fn(&RelPath) -> bool,
     cx: &Context<'_>,
 ) -> Result<Changes> {
-    let mut walk = Walk { from, to, times, pass_over, cx, changes: Vec::new(), seen: 0 };
+    let mut walk = Walk { from, to, times, pass_over, cx, changes: Vec::new(), unread: Vec::new(), seen: 0 };
     let mut tops: Vec<&RelPath> = paths.iter().collect();
     tops.sort();
     tops.dedup();
@@ -360,7 +360,7 @@ pub(crate) fn diff(
     }
     let mut changes = walk.changes;
     changes.sort_by(|a, b| a.path.cmp(&b.path));
-    Ok(Changes { changes, method: DiffMethod::Walk, untouched: false, lost: Vec::new() })
+    Ok(Changes { changes, method: DiffMethod::Walk, untouched: false, lost: Vec::new(), unread: walk.unread })
 }
 
 struct Walk<'a, 'c> {
@@ -370,6 +370,8 @@ struct Walk<'a, 'c> {
     pass_over: &'a dyn Fn(&RelPath) -> bool,
     cx: &'a Context<'c>,
     changes: Vec<Change>,
+    /// Directories that may not be looked into on one side.
+    unread: Vec<RelPath>,
     seen: u64,
 }
 
@@ -404,7 +406,10 @@ impl Walk<'_, '_> {
         };
         let (before, after) = (list(self.from, from_dir)?, list(self.to, to_dir)?);
         // What this user may not look into on one side is not known to differ from the other.
-        let (Some(before), Some(after)) = (before, after) else { return Ok(()) };
+        let (Some(before), Some(after)) = (before, after) else {
+            self.unread.push(path.clone());
+            return Ok(());
+        };
         let (mut before, mut after) = (before.into_iter().peekable(), after.into_iter().peekable());
         loop {
             let order = match (before.peek(), after.peek()) {

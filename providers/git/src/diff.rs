@@ -40,7 +40,7 @@ pub(crate) fn diff(store: &Store, workspace: Option<&Dir>, request: &DiffRequest
     }
     let mut changes = walk.changes;
     changes.sort_unstable_by(|a, b| a.path.cmp(&b.path));
-    Ok(Changes { changes, method: DiffMethod::Native, untouched: false, lost: Vec::new() })
+    Ok(Changes { changes, method: DiffMethod::Native, untouched: false, lost: Vec::new(), unread: Vec::new() })
 }
 
 struct Walk<'a> {

@@ -37,7 +37,13 @@ pub(crate) fn diff(place: &Place<'_>, request: &DiffRequest, cx: &Context<'_>) -
     let related = from.dataset == to.dataset;
     // Snapshots are made when all else of a transaction group is done.
     if related && from.rel == to.rel && from.made_in.is_some() && from.made_in == to.made_in {
-        return Ok(Changes { changes: Vec::new(), method: DiffMethod::Native, untouched: true, lost: Vec::new() });
+        return Ok(Changes {
+            changes: Vec::new(),
+            method: DiffMethod::Native,
+            untouched: true,
+            lost: Vec::new(),
+            unread: Vec::new(),
+        });
     }
     let asked = [from.asked, to.asked].into_iter().flatten().min();
     let comparison = Comparison {
@@ -47,8 +53,8 @@ pub(crate) fn diff(place: &Place<'_>, request: &DiffRequest, cx: &Context<'_>) -
         settled: asked.filter(|_| related).map(|asked| asked.secs - RECENT),
         times: request.times,
     };
-    let changes = comparison.run(&request.paths, cx)?;
-    Ok(Changes { changes, method: DiffMethod::Walk, untouched: false, lost: Vec::new() })
+    let (changes, unread) = comparison.run(&request.paths, cx)?;
+    Ok(Changes { changes, method: DiffMethod::Walk, untouched: false, lost: Vec::new(), unread })
 }
 
 /// A side, and when it was taken.

@@ -134,7 +134,8 @@ fn sort_out(
         // That the very pool is there, and not another one of its name, tells that it was destroyed for good.
         if find(known.pool).is_none() {
             sorted.known.push(known.clone());
-            if guid(pool_of(&known.name))?.is_none() {
+            // One that is known, and not there, is hidden by another of its name.
+            if known.pool != 0 || guid(pool_of(&known.name))?.is_none() {
                 sorted.lost = Some(known.name.clone());
             }
         }
@@ -289,9 +290,9 @@ mod tests {
         let found = sorted(&all, &machine, None).unwrap();
         assert_eq!((found.there, found.lost.as_deref()), (vec!["new/a".to_owned()], Some("usb/d")));
         assert_eq!(found.known, [known("new/a", 1, 100), all[2].clone(), all[3].clone()]);
-        // Another pool has its name: it is not listed, and not forgotten.
+        // Another pool has its name: it is hidden, not forgotten.
         let found = sorted(&all[3..], &[(201, "usb")], None).unwrap();
-        assert_eq!((found.there.len(), found.lost, found.known), (0, None, all[3..].to_vec()));
+        assert_eq!((found.there.len(), found.lost.as_deref(), found.known), (0, Some("usb/d"), all[3..].to_vec()));
         // What was written down by an older version learns what its pool is.
         let found = sorted(&all[2..3], &[(100, "tank"), (3, "tank/c")], None).unwrap();
         assert_eq!(found.known, [known("tank/c", 3, 100)]);

@@ -70,11 +70,9 @@ pub(crate) fn reclaim(place: &Place<'_>, request: &ReclaimRequest, cx: &Context<
             Err(error) => cx.log(LogLevel::Warn, &format!("the clone {} stays: {error}", record.dataset)),
         }
     }
-    match settle(&store, &identity) {
-        Ok(datasets) if !request.auto => free_names(&identity, datasets, &mut actions, cx)?,
-        Err(error) if !request.auto => return Err(error),
-        Ok(_) => {}
-        Err(error) => cx.log(LogLevel::Debug, &format!("it is not known which datasets are there: {error}")),
+    // Not in the background, behind every snapshot: it may look through all pools.
+    if !request.auto {
+        free_names(&identity, settle(&store, &identity)?, &mut actions, cx)?;
     }
     Ok(Reclaimed { actions, ..Reclaimed::default() })
 }

@@ -120,7 +120,7 @@ impl Plan {
 
 /// Finds out what is to be done. Changes nothing.
 pub(crate) fn plan(ground: &Ground<'_>, wish: &Wish<'_>, target: &Source<'_>, cx: &Context<'_>) -> Result<Plan> {
-    let Changes { changes, lost, .. } = differences(ground, wish, cx)?;
+    let Changes { changes, lost, unread, .. } = differences(ground, wish, cx)?;
     let lost: HashMap<&RelPath, &Lost> = lost.iter().map(|lost| (&lost.path, lost)).collect();
     let mut planner = Planner {
         ground,
@@ -146,6 +146,7 @@ pub(crate) fn plan(ground: &Ground<'_>, wish: &Wish<'_>, target: &Source<'_>, cx
             None => planner.one(change)?,
         }
     }
+    unread.iter().for_each(|path| planner.unread(path));
     planner.beyond_reach()?;
     planner.finish()
 }
@@ -160,7 +161,13 @@ fn differences(ground: &Ground<'_>, wish: &Wish<'_>, cx: &Context<'_>) -> Result
             walk::diff(&present, &ground.shelf.open(to, cx)?, &tops, wish.exact_times, &|_| false, cx)
         }
         None if wish.safety.tree.is_some() && wish.safety.tree == wish.target.tree && !wish.exact_times => {
-            Ok(Changes { changes: Vec::new(), method: DiffMethod::Native, untouched: false, lost: Vec::new() })
+            Ok(Changes {
+                changes: Vec::new(),
+                method: DiffMethod::Native,
+                untouched: false,
+                lost: Vec::new(),
+                unread: Vec::new(),
+            })
         }
         None => ground.shelf.diff(from, to, &tops, wish.exact_times, cx),
     }
@@ -240,6 +247,17 @@ impl<'a> Planner<'a> {
                 self.conflict(path, "it was changed below, and the snapshot of the present state does not hold it");
                 Ok(())
             }
+        }
+    }
+
+    /// A directory of which nobody told what differs in it.
+    fn unread(&mut self, path: &RelPath) {
+        let told = |left: &LeftAlone| left.path == *path;
+        if self.wish.scope.holds(path)
+            && !untouchable(path, self.ground.own_state)
+            && !self.plan.left.iter().chain(&self.plan.conflicts).any(told)
+        {
+            self.leave(path, "what is in it stays as it is: you may not look into it, now or in a snapshot");
         }
     }
 
@@ -429,7 +447,12 @@ impl<'a> Planner<'a> {
         };
         // Whatever its attributes say: neither could it be compared, nor brought back by an undo.
         if matches!(found.kind, EntryKind::File | EntryKind::Dir) && self.tree.is_unreadable(path) {
-            self.leave(path, "it stays as it is: you may not read it");
+            let why = "it stays as it is: you may not read it";
+            if self.makes_room(path) {
+                self.conflict(path, why);
+            } else {
+                self.leave(path, why);
+            }
             return Ok(Seen::Done);
         }
         let doubt = nanos(found.ctime) >= nanos(self.wish.safety.created) - i128::from(DOUBT);

@@ -184,7 +184,7 @@ impl Provider for Memory {
         for change in changes.iter_mut().filter(|it| lost.iter().any(|lost| lost.absent && lost.path == it.path)) {
             change.after = change.after.take().or_else(|| change.before.clone());
         }
-        Ok(Changes { changes, method: DiffMethod::Native, untouched: false, lost })
+        Ok(Changes { changes, method: DiffMethod::Native, untouched: false, lost, unread: Vec::new() })
     }
 
     fn read_dir(&self, _: &Place<'_>, request: &ReadDirRequest, _: &Context<'_>) -> Result<Vec<Entry>> {

@@ -45,7 +45,8 @@ pub(crate) fn diff(place: &Place<'_>, request: &DiffRequest, cx: &Context<'_>) -
     // With whatever was written come the directories above it, up to the workspace; the subvolume may hold more than that.
     let top = rustix::fs::fstat(newer.side.top()).map_err(|errno| failed("cannot look at the workspace", errno))?;
     let untouched = changed.as_ref().is_some_and(|changed| !changed.holds(top.st_ino));
-    Ok(Changes { changes: comparison.run(&request.paths, cx)?, method, untouched, lost: Vec::new() })
+    let (changes, unread) = comparison.run(&request.paths, cx)?;
+    Ok(Changes { changes, method, untouched, lost: Vec::new(), unread })
 }
 
 /// A side, and when it was taken.

@@ -34,12 +34,13 @@ pub struct Comparison<'a> {
 }
 
 impl Comparison<'_> {
-    /// The differences at `paths` and below them (everywhere, if there are none), ordered by path bytes.
+    /// The differences at `paths` and below them (everywhere, if there are none), ordered by path bytes; and the directories that may not be
+    /// looked into on one side, of whose contents nothing is told.
     ///
     /// # Errors
     /// Those of the filesystem; `Cancelled`.
-    pub fn run(&self, paths: &[RelPath], cx: &Context<'_>) -> Result<Vec<Change>> {
-        let mut walk = Walk { of: self, cx, changes: Vec::new(), seen: 0 };
+    pub fn run(&self, paths: &[RelPath], cx: &Context<'_>) -> Result<(Vec<Change>, Vec<RelPath>)> {
+        let mut walk = Walk { of: self, cx, changes: Vec::new(), unread: Vec::new(), seen: 0 };
         let mut tops: Vec<RelPath> = paths.to_vec();
         if tops.is_empty() {
             tops.push(RelPath::root());
@@ -53,7 +54,7 @@ impl Comparison<'_> {
             }
         }
         walk.changes.sort_unstable_by(|a, b| a.path.cmp(&b.path));
-        Ok(walk.changes)
+        Ok((walk.changes, walk.unread))
     }
 }
 
@@ -61,6 +62,7 @@ struct Walk<'a> {
     of: &'a Comparison<'a>,
     cx: &'a Context<'a>,
     changes: Vec<Change>,
+    unread: Vec<RelPath>,
     seen: u64,
 }
 
@@ -101,7 +103,11 @@ impl Walk<'_> {
         };
         let (before, after) = (list(self.of.from, before)?, list(self.of.to, after)?);
         // What may not be looked into on one side is not known to differ from the other.
-        if before.is_some() != was_directory || after.is_some() != is_directory || !(was_directory || is_directory) {
+        if before.is_some() != was_directory || after.is_some() != is_directory {
+            self.unread.push(path.clone());
+            return Ok(());
+        }
+        if !(was_directory || is_directory) {
             return Ok(());
         }
         let (mut a, mut b) =

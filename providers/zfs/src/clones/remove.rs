@@ -78,7 +78,7 @@ pub(crate) fn resume(
     let Some(_claim) = record::claim(store, gone)? else { return Ok(Outcome::Stays) };
     let mut gone = gone.clone();
     match gone.state {
-        // Who removed it had it unmounted: since then somebody, the machine's start perhaps, has brought it back.
+        // Who removed it was killed before it was unmounted; or somebody, the machine's start perhaps, has brought it back since.
         State::Gone if !forgotten && is_mounted(record)? => {
             record::turn(store, &mut gone, State::Whole)?;
             return Ok(Outcome::Kept);

@@ -105,10 +105,13 @@ impl Engine {
         Ok(())
     }
 
-    /// Takes a file of the log, or the names of all, to the disk: what is needed to read them, that is.
+    /// Takes a file of the log to the disk: what is needed to read it, that is.
     fn sync_log(&self, file: &File) -> Result<()> {
-        let synced = file.sync_data().inspect_err(|_| self.failed.store(true, Ordering::SeqCst));
-        synced.map_err(Error::io("syncing the log"))
+        self.reached(file.sync_data())
+    }
+
+    fn reached(&self, synced: std::io::Result<()>) -> Result<()> {
+        synced.inspect_err(|_| self.failed.store(true, Ordering::SeqCst)).map_err(Error::io("syncing the log"))
     }
 
     /// False: there are too many contents for the log, or it has no room for them, or more than its present file has to reach the disk.
@@ -155,7 +158,7 @@ impl Engine {
                 let mut log = lock(&self.log);
                 let older = std::mem::take(&mut *lock(&self.previous_logs));
                 if older.is_empty() && log.number() == synced.log {
-                    log.mark(batch)?;
+                    log.mark(batch, synced.batch)?;
                     break log.file()?;
                 }
                 (older, log.number())
@@ -166,7 +169,7 @@ impl Engine {
             }
             if number != synced.log {
                 let names = File::open(self.directory.join("log")).map_err(Error::io("syncing the log"))?;
-                self.sync_log(&names)?;
+                self.reached(names.sync_all())?;
                 synced.log = number;
             }
         };

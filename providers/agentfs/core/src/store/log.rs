@@ -27,8 +27,8 @@ const MARK_WITH_CONTENTS: u8 = 3;
 
 /// Zeros that are written ahead at a time, in bytes.
 const AHEAD: usize = 256 << 10;
-/// The disk must have so many times that left for it, in bytes: what is left is for who writes.
-const ROOM: u64 = 256;
+/// The disk must have so many times that left: what is left is for who writes.
+const SPARE: u64 = 256;
 
 /// A row and its value; `None` removes it.
 pub(crate) type Change = (Vec<u8>, Option<Vec<u8>>);
@@ -150,15 +150,15 @@ impl Log {
         Ok(self.batch)
     }
 
-    /// Says that everything up to the batch has reached the disk, and takes the saying there.
-    pub(crate) fn mark(&mut self, batch: u64) -> Result<()> {
+    /// Says that everything up to the batch has reached the disk, once this has. `before`: the last batch that was covered by a mark when that had reached
+    /// the disk.
+    pub(crate) fn mark(&mut self, batch: u64, before: u64) -> Result<()> {
         let mut payload = Writer::new(MARK);
-        payload.number(batch);
+        payload.number(batch).number(before);
         self.write(&payload.0)
     }
 
-    /// As [`Log::mark`], with the contents that were written since the last mark, which need not have reached the disk otherwise. `before`: the
-    /// last batch that was covered by a mark when that had reached the disk.
+    /// As [`Log::mark`], with the contents that were written since the last mark, which need not have reached the disk otherwise.
     pub(crate) fn mark_with(&mut self, batch: u64, before: u64, contents: &[Written]) -> Result<()> {
         let mut payload = Writer::new(MARK_WITH_CONTENTS);
         payload.number(batch).number(before);
@@ -188,7 +188,7 @@ impl Log {
 
     /// Writes zeros ahead where there are few left, for who waits for the disk next. Best effort: without them that takes longer.
     pub(crate) fn write_ahead(&mut self, disk_free: u64) {
-        if self.ahead - self.length < AHEAD as u64 / 8 && disk_free > ROOM * AHEAD as u64 {
+        if self.ahead - self.length < AHEAD as u64 / 8 && disk_free > SPARE * AHEAD as u64 {
             match self.file.write_all_at(&[0; AHEAD], self.ahead) {
                 Ok(()) => self.ahead += AHEAD as u64,
                 // What there is of them is harmless.
@@ -319,7 +319,7 @@ fn search(bytes: &[u8], beyond: u64) -> (u64, u64) {
         let length = u32::from_le_bytes([a, b, c, d]) as usize;
         let mut reader = Reader(rest);
         let Ok(number) = reader.number() else { continue };
-        let short = tag == MARK && length <= 11;
+        let short = tag == MARK && length <= 21;
         if !(short || tag == BATCH || tag == MARK_WITH_CONTENTS)
             || number <= beyond
             || number > most
@@ -332,8 +332,14 @@ fn search(bytes: &[u8], beyond: u64) -> (u64, u64) {
         if bytes.get(from..).and_then(record).is_some() {
             match tag {
                 BATCH => batch = number.max(batch),
-                MARK => mark = number.max(mark),
-                // The disk may have been about to take it; what is certain is what it had taken before.
+                // The disk may have been about to take it, before what it covers; what is certain is what it had taken before. Older marks do not tell.
+                MARK => {
+                    let mut told = Reader(rest.get(..length - 1).unwrap_or_default());
+                    match told.number().and_then(|_| told.number()) {
+                        Ok(before) => (batch, mark) = (number.max(batch), before.max(mark)),
+                        Err(_) => mark = number.max(mark),
+                    }
+                }
                 _ => (batch, mark) = (number.max(batch), reader.number().unwrap_or(0).max(mark)),
             }
         }
@@ -391,7 +397,7 @@ mod tests {
         for number in 0..10_u8 {
             log.append([(&[number][..], Some(&[7_u8; 40][..])), (b"gone", None)].into_iter()).unwrap();
         }
-        log.mark(4).unwrap();
+        log.mark(4, 4).unwrap();
         log.length()
     }
 
@@ -443,6 +449,24 @@ mod tests {
         assert!(!found.damaged && found.last == 100 && found.files[0].counts == end);
         cut(directory.path(), &found.files).unwrap();
         assert_eq!(size(), end);
+        // A sync that a power cut interrupted, whose last page came to the disk first: over zeros each page stands for itself.
+        let mut log = Log::resume(directory.path(), 1, end, 100).unwrap();
+        log.write_ahead(u64::MAX);
+        let covered = log.length();
+        log.append([(&b"row"[..], Some(&[7_u8; 9000][..]))].into_iter()).unwrap();
+        let between = log.length();
+        log.mark(101, 100).unwrap();
+        let whole = std::fs::read(path(directory.path(), 1)).unwrap();
+        spoil(directory.path(), 1, covered, &vec![0; (between - covered) as usize]);
+        let found = read(directory.path(), "another", 0).unwrap();
+        assert!(!found.damaged && found.last == 100 && found.files[0].counts == end, "nothing was told of that");
+        assert!(look(directory.path()).damaged, "without a power cut that cannot be");
+        // But what an earlier mark had covered was on the disk.
+        spoil(directory.path(), 1, covered, &whole[covered as usize..between as usize]);
+        log.append([(&b"row"[..], None)].into_iter()).unwrap();
+        log.mark(102, 101).unwrap();
+        spoil(directory.path(), 1, covered, &vec![0; (between - covered) as usize]);
+        assert!(read(directory.path(), "another", 0).unwrap().damaged);
         // One that is resumed begins where its last record ends.
         let mut log = Log::resume(directory.path(), 1, end, 100).unwrap();
         log.append([(&b"row"[..], None)].into_iter()).unwrap();
@@ -469,7 +493,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let mut log = Log::begin(directory.path(), 1, 0, "boot").unwrap();
         log.append([(&b"kept"[..], None)].into_iter()).unwrap();
-        log.mark(1).unwrap();
+        log.mark(1, 0).unwrap();
         let marked = log.length();
         for _ in 0..3 {
             log.append([(&[7_u8; 100][..], None)].into_iter()).unwrap();
@@ -488,7 +512,7 @@ mod tests {
         assert!(!look(directory.path()).damaged);
         // But a mark there does.
         let mut next = Log::begin(directory.path(), 2, 4, "boot").unwrap();
-        next.mark(4).unwrap();
+        next.mark(4, 4).unwrap();
         assert!(read(directory.path(), "another", 0).unwrap().damaged);
     }
 
@@ -517,7 +541,7 @@ mod tests {
         let mut log = Log::begin(directory.path(), 1, 0, "boot").unwrap();
         let append = |log: &mut Log| log.append([(&b"row"[..], None)].into_iter()).unwrap();
         append(&mut log);
-        log.mark(1).unwrap();
+        log.mark(1, 0).unwrap();
         append(&mut log);
         log.mark_with(2, 1, &written(2)).unwrap();
         let before = log.length();
@@ -548,7 +572,7 @@ mod tests {
         append(&mut log);
         assert_eq!(look(directory.path()).contents, [], "who has written since then may have written there");
         assert_eq!(read(directory.path(), "another", 0).unwrap().contents.len(), 2);
-        log.mark(4).unwrap();
+        log.mark(4, 3).unwrap();
         assert_eq!(read(directory.path(), "another", 0).unwrap().contents, []);
     }
 

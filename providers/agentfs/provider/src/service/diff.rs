@@ -70,7 +70,7 @@ impl Service {
             cx.log(LogLevel::Warn, &message);
         }
         changes.sort_by(|a, b| a.path.cmp(&b.path));
-        Ok(Changes { changes, method: DiffMethod::Native, untouched: told.untouched, lost })
+        Ok(Changes { changes, method: DiffMethod::Native, untouched: told.untouched, lost, unread: Vec::new() })
     }
 
     /// The branch that is mounted at a directory, as it is now.

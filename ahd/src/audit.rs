@@ -118,18 +118,25 @@ impl Audit {
                 line.left_out = Some(left_out);
                 self.write(serde_json::to_string(&line).unwrap_or(text));
             }
-            Turn::FirstLeftOut => {
-                self.say(&format!("user {} has too much written: what comes now is only counted", peer.uid));
-            }
+            Turn::FirstLeftOut => self.say_no_more(peer.uid),
             Turn::LeftOut => {}
         }
+    }
+
+    fn say_no_more(&self, uid: u32) {
+        self.say(&format!("user {uid} has too much written: what comes now is only counted"));
     }
 
     /// Writes a line that is about the helper itself and that a user can have it write again and again: out of their share.
     pub(crate) fn say_of(&self, uid: u32, message: &str) {
         let message = cut(message);
-        if matches!(self.turn(uid, message.len() * 2), Turn::Written(_)) {
-            self.say(&message);
+        match self.turn(uid, message.len() * 2) {
+            Turn::Written(0) => self.say(&message),
+            Turn::Written(left_out) => {
+                self.say(&format!("{message} ({left_out} lines of theirs before this were left out)"));
+            }
+            Turn::FirstLeftOut => self.say_no_more(uid),
+            Turn::LeftOut => {}
         }
     }
 

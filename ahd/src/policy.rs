@@ -16,8 +16,8 @@ use std::time::{Duration, Instant};
 use ah_plugin_api::ipc::Offered;
 use ah_plugin_api::{
     CloneRequest, Context, Description, DestroyRequest, Dir, Done, Error, ErrorKind, ListRequest, MountRequest, Place,
-    Probe, ProbeRequest, Provider, ProviderName, ReclaimRequest, Reclaimed, Reference, Result, Snapshot, SnapshotRef,
-    SnapshotRequest, UnmountRequest, View, WritableClone,
+    Probe, ProbeRequest, Provider, ProviderName, ReclaimRequest, Reclaimed, Reference, Result, Snapshot, SnapshotId,
+    SnapshotRef, SnapshotRequest, UnmountRequest, View, WritableClone,
 };
 use rustix::fs::FileType;
 
@@ -157,7 +157,19 @@ impl Guarded<'_> {
         if self.keeper.known(&kept.key, false, list, |known| known.contains(snapshot))? {
             return Ok(true);
         }
-        self.keeper.known(&kept.key, true, list, |known| known.contains(snapshot))
+        if self.keeper.known(&kept.key, true, list, |known| known.contains(snapshot))? {
+            return Ok(true);
+        }
+        // One that cannot be read is not listed, and is there all the same: whose record is damaged must not be told as gone. By its id alone, which
+        // names nothing outside of the store.
+        if SnapshotId::new(snapshot.as_str()).is_err() {
+            return Ok(false);
+        }
+        let request = SnapshotRef { snapshot: snapshot.clone() };
+        match self.served.provider.stat(&Place::new(&kept.store), &request, cx) {
+            Err(error) => Ok(error.kind != ErrorKind::NotFound),
+            Ok(_) => Ok(true),
+        }
     }
 
     fn need(&self, place: &Place<'_>, snapshot: &Reference, cx: &Context<'_>) -> Result<Kept> {

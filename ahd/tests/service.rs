@@ -7,8 +7,11 @@ mod common;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
-use ah_plugin_api::{Capability, Context, DestroyRequest, ErrorKind, FileName, ReclaimRequest};
-use common::{ALICE, ALLOWED, BOB, Daemon, as_user, in_groups, is_root};
+use std::path::{Path, PathBuf};
+
+use ah_plugin_api::{Capability, Context, DestroyRequest, ErrorKind, FileName, ReclaimRequest, Reference, SnapshotRef};
+use ah_test_disks::Disk;
+use common::{ALICE, ALLOWED, BOB, Daemon, Home, as_user, in_groups, is_root};
 
 #[test]
 fn a_user_has_snapshots_views_and_clones_of_what_is_theirs() {
@@ -291,4 +294,37 @@ fn what_was_kept_under_a_lost_token_can_be_found_and_forgotten_by_root() {
         assert_eq!(fs::read_to_string(bob.at("target/c/file")).unwrap(), format!("of {BOB}"));
     });
     as_user(ALICE, || assert_eq!(alice.open().snapshot(&*daemon.provider(), "one").unwrap().id.as_str(), "one"));
+}
+
+/// The folder of that name below `top`.
+fn folder(top: &Path, name: &str) -> Option<PathBuf> {
+    fs::read_dir(top)
+        .ok()?
+        .flatten()
+        .filter(|entry| entry.file_type().unwrap().is_dir())
+        .find_map(|entry| if entry.file_name() == name { Some(entry.path()) } else { folder(&entry.path(), name) })
+}
+
+#[test]
+fn a_snapshot_that_cannot_be_read_is_not_taken_for_gone() {
+    if !is_root() {
+        return;
+    }
+    let Some(disk) = Disk::new("btrfs", 512, "") else { return };
+    let home = Home::make(disk.at().join("home"), ALICE);
+    let daemon = Daemon::with(ALLOWED, &["btrfs"], &[]);
+    let taken = as_user(ALICE, || home.open().snapshot(&*daemon.named("btrfs_ahd"), "damaged").unwrap());
+    let at = folder(disk.at(), "damaged").unwrap();
+    rustix::fs::removexattr(&at, "user.ah.snapshot").unwrap();
+    as_user(ALICE, || {
+        let (provider, open) = (daemon.named("btrfs_ahd"), home.open());
+        assert!(open.list(&*provider).unwrap().is_empty());
+        let request = SnapshotRef { snapshot: taken.reference.clone() };
+        let error = provider.stat(&open.place(), &request, &Context::quiet()).unwrap_err();
+        assert_eq!(error.kind, ErrorKind::DataLoss);
+        let removed = open.destroy(&*provider, &DestroyRequest::Snapshot(taken.reference.clone()));
+        assert!(removed.is_err() || !at.exists(), "it is not said to be gone while it is there");
+        // What was never there is.
+        open.destroy(&*provider, &DestroyRequest::Snapshot(Reference::new("another").unwrap())).unwrap();
+    });
 }

@@ -9,6 +9,7 @@ use ah_plugin_api::{Capability, ConvertRequest, Durability, Error, ErrorKind, Pr
 use serde::Serialize;
 
 use crate::branch;
+use crate::engine::Access;
 use crate::registry::Identity;
 use crate::select::Purpose;
 use crate::text;
@@ -69,7 +70,9 @@ impl Workspace {
             self.append(&self.writing_session(), body, Durability::Durable)?;
         }
         let mut notes = converted.notes;
-        notes.extend(self.served_otherwise(&served.name)?);
+        // By what is there now, which is not what this one was opened for. It is done: what cannot be told of it is no error.
+        let here = self.engine.workspace(&self.root, Access::Existing);
+        notes.extend(here.and_then(|here| here.served_otherwise(&served.name)).ok().flatten());
         Ok(ConvertReport { provider: served.name, changed: converted.changed, notes, path: self.root.clone() })
     }
 

@@ -9,12 +9,18 @@ use std::io::Write;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::Mutex;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use ah_plugin_api::{Converted, ErrorKind, Result};
 use ah_test_disks::Disk;
 use common::Bench;
 use rustix::fs::{CWD, Mode, OFlags, RenameFlags};
+
+/// A process that another test starts has for a moment open what this one has.
+fn one_at_a_time() -> MutexGuard<'static, ()> {
+    static ONE: Mutex<()> = Mutex::new(());
+    ONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// What conversions left beside the workspace.
 fn left(folder: &Path) -> Vec<PathBuf> {
@@ -46,6 +52,7 @@ type Work<'a> = &'a (dyn Fn(&Bench) + Sync);
 
 #[test]
 fn what_is_written_while_the_former_is_put_back_stays() {
+    let _one = one_at_a_time();
     let Some(disk) = Disk::new("btrfs", 300, "") else { return };
     let writing = Mutex::new(None);
     let cases: [(&str, &str, Work<'_>); 4] = [
@@ -84,6 +91,7 @@ fn what_is_written_while_the_former_is_put_back_stays() {
 
 #[test]
 fn a_copy_that_nobody_used_goes() {
+    let _one = one_at_a_time();
     let Some(disk) = Disk::new("btrfs", 300, "") else { return };
     let bench = Bench::in_folder(disk.at());
     bench.write("dir/f", "old");
@@ -96,6 +104,7 @@ fn a_copy_that_nobody_used_goes() {
 
 #[test]
 fn whoever_works_in_the_copy_by_then_keeps_it() {
+    let _one = one_at_a_time();
     let Some(disk) = Disk::new("btrfs", 300, "") else { return };
     let bench = Bench::in_folder(disk.at());
     bench.write("dir/f", "old");
@@ -135,6 +144,7 @@ fn put_back_and_die() {
 
 #[test]
 fn killed_after_it_was_put_back_what_was_begun_in_the_copy_stays() {
+    let _one = one_at_a_time();
     let Some(disk) = Disk::new("btrfs", 300, "") else { return };
     for writes in [true, false] {
         let folder = disk.at().join(format!("writes-{writes}"));

@@ -223,10 +223,10 @@ fn older_kernels_and_lesser_filesystems_do() {
         assert_eq!(contents, ["old"; 3].map(|text| Some(text.to_owned())), "{call} {error}");
         assert!(!world.root().join("added").exists(), "{call} {error}");
         assert_eq!(world.read("built/later").as_deref(), Some("built"), "{call} {error}: ignored files stay");
-        assert!(
-            world.refused(3, &["agent", "fs", "cat", &before, "built/file"]) == "not-found",
-            "{call} {error}: nor are they captured"
-        );
+        // Nor are they captured, but where all is.
+        if !crate::support::on_btrfs(&world.root()) {
+            assert_eq!(world.refused(3, &["agent", "fs", "cat", &before, "built/file"]), "not-found", "{call} {error}");
+        }
         // Removing trees goes other ways.
         let branch = world.fs(["branch", "--name", "b"]);
         let ah = world.command(["agent", "fs", "rm", "b"]);

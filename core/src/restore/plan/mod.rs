@@ -279,11 +279,16 @@ impl<'a> Planner<'a> {
         beyond.dedup_by(|below, above| below.starts_with(above));
         for path in beyond {
             if self.target.entry(path, self.cx)?.is_none() && !self.plan.steps().any(|step| step.path == *path) {
-                let reason = "it should go, and you may not look into it".to_owned();
-                self.plan.beyond.push(LeftAlone { path: path.clone(), reason });
+                self.beyond_looking(path);
             }
         }
         Ok(())
+    }
+
+    /// What an undo would have to take away.
+    fn beyond_looking(&mut self, path: &RelPath) {
+        let reason = "it should go, and you may not look into it".to_owned();
+        self.plan.beyond.push(LeftAlone { path: path.clone(), reason });
     }
 
     /// Whether `path` is in a directory that makes room for something else.
@@ -450,6 +455,8 @@ impl<'a> Planner<'a> {
             let why = "it stays as it is: you may not read it";
             if self.makes_room(path) {
                 self.conflict(path, why);
+            } else if after.is_none() && matches!(self.wish.scope, Scope::Exactly(_)) {
+                self.beyond_looking(path);
             } else {
                 self.leave(path, why);
             }

@@ -1,0 +1,46 @@
+//! What this user may not read or look into: left as it is, and said.
+//!
+//! Not here: how it is found in the walk of all differences (`mod.rs`).
+
+use ah_plugin_api::{OmitReason, RelPath, Result};
+
+use super::Planner;
+use crate::restore::LeftAlone;
+use crate::restore::scope::{Scope, untouchable};
+
+impl Planner<'_> {
+    /// A directory of which nobody told what differs in it.
+    pub(super) fn unread(&mut self, path: &RelPath) {
+        let told = |left: &LeftAlone| left.path == *path;
+        if self.wish.scope.holds(path)
+            && !untouchable(path, self.ground.own_state)
+            && !self.plan.left.iter().chain(&self.plan.conflicts).any(told)
+        {
+            self.leave(path, "what is in it stays as it is: you may not look into it, now or in a snapshot");
+        }
+    }
+
+    /// Paths of an undo that the safety snapshot left out as unreadable: no diff shows them, and they stay as they are.
+    pub(super) fn beyond_reach(&mut self) -> Result<()> {
+        let Scope::Exactly(paths) = &self.wish.scope else { return Ok(()) };
+        let unread = |path: &&RelPath| {
+            self.kept_by_safety.cover(path).is_some_and(|it| it.reason == OmitReason::Unreadable)
+                && self.tree.is_unreadable(path)
+        };
+        let mut beyond: Vec<&RelPath> = paths.iter().filter(unread).collect();
+        beyond.sort();
+        beyond.dedup_by(|below, above| below.starts_with(above));
+        for path in beyond {
+            if self.target.entry(path, self.cx)?.is_none() && !self.plan.steps().any(|step| step.path == *path) {
+                self.beyond_looking(path);
+            }
+        }
+        Ok(())
+    }
+
+    /// What an undo would have to take away.
+    pub(super) fn beyond_looking(&mut self, path: &RelPath) {
+        let reason = "it should go, and you may not look into it".to_owned();
+        self.plan.beyond.push(LeftAlone { path: path.clone(), reason });
+    }
+}

@@ -18,7 +18,7 @@ use crate::sys;
 ///
 /// A nested subvolume that is in a directory which this user may not read is passed over: its name is not to be had.
 pub(crate) fn omitted(workspace: &Dir, source: &Subvolume, store: &Dir) -> Result<Vec<Omission>> {
-    let mut found = Mounts::read_all()?.below(workspace);
+    let mut found = Mounts::read()?.below(workspace);
     let nested = sys::nested(workspace)
         .map_err(|errno| failed(format!("cannot look for what is nested in {}", source.path.display()), errno))?;
     for one in nested {

@@ -48,7 +48,7 @@ impl Subvolume {
             return Err(Error::new(ErrorKind::FailedPrecondition, format!("{shown} is not on a Btrfs filesystem")));
         }
         let climbed = match climb(workspace.as_fd(), is_root)? {
-            None => climb_by_other_mounts(workspace.as_fd(), &Mounts::read_all()?, is_root)?,
+            None => climb_by_other_mounts(workspace.as_fd(), &Mounts::read()?, is_root)?,
             found => found,
         };
         let climbed = climbed.ok_or_else(|| {
@@ -98,7 +98,9 @@ impl Removal {
     pub(crate) fn on(fd: impl AsFd) -> Self {
         if is_privileged() {
             Self::Root
-        } else if Mounts::read().of(fd).is_some_and(|mount| mount.has_super_option("user_subvol_rm_allowed")) {
+        } else if Mounts::read()
+            .is_ok_and(|mounts| mounts.of(fd).is_some_and(|mount| mount.has_super_option("user_subvol_rm_allowed")))
+        {
             Self::Owner
         } else {
             Self::Emptied

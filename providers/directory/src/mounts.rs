@@ -56,11 +56,11 @@ impl Mount {
 pub struct Mounts(Vec<Mount>);
 
 impl Mounts {
-    /// Reads it, for a question to which a wrong "no" would do harm: what is not listed counts as not mounted.
+    /// Reads it. What is not listed counts as not mounted, so that one which cannot be read is an error.
     ///
     /// # Errors
     /// `Unavailable` where it cannot be read, or names nothing: something is mounted at `/`.
-    pub fn read_all() -> Result<Self> {
+    pub fn read() -> Result<Self> {
         let cannot = |why: &str| {
             Error::new(ErrorKind::Unavailable, format!("the table of mounts cannot be read: {why}"))
                 .with_hint("see that /proc is mounted and shows this process: cat /proc/self/mountinfo")
@@ -68,12 +68,6 @@ impl Mounts {
         let table = std::fs::read("/proc/self/mountinfo").map_err(|e| cannot(&e.to_string()))?;
         let mounts = Self::parse(&table);
         if mounts.0.is_empty() { Err(cannot("nothing is in it")) } else { Ok(mounts) }
-    }
-
-    /// Reads it; empty where there is no `/proc`. For where that leads to an error, or to less than could be done, but not to a wrong answer.
-    #[must_use]
-    pub fn read() -> Self {
-        Self::parse(&std::fs::read("/proc/self/mountinfo").unwrap_or_default())
     }
 
     /// The table with these contents: that of another process, say.
@@ -125,14 +119,14 @@ impl Mounts {
 pub struct KeptMounts(Mutex<Option<(File, Mounts)>>);
 
 impl KeptMounts {
-    /// As [`Mounts::below`].
+    /// As [`Mounts::below`]; nothing where the table cannot be read.
     #[must_use]
     pub fn below(&self, dir: impl AsFd) -> Vec<Omission> {
         let dir = dir.as_fd();
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if !kept.as_ref().is_some_and(|(table, _)| is_unchanged(table)) {
             // In this order: what is mounted while it is read is told of when it is looked at next.
-            *kept = File::open("/proc/self/mountinfo").ok().map(|table| (table, Mounts::read()));
+            *kept = File::open("/proc/self/mountinfo").ok().zip(Mounts::read().ok());
         }
         // What is mounted on what does not change without notice; where that is may, by a rename.
         let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
@@ -141,7 +135,7 @@ impl KeptMounts {
             known && kept.as_ref().is_some_and(|(_, all)| all.iter().all(|mount| mount.parent != stat.stx_mnt_id))
         });
         drop(kept);
-        if none { Vec::new() } else { Mounts::read().below(dir) }
+        if none { Vec::new() } else { Mounts::read().unwrap_or_default().below(dir) }
     }
 }
 
@@ -260,9 +254,10 @@ nonsense";
     #[test]
     fn sees_what_is_mounted_here() {
         let root = std::fs::File::open("/").unwrap();
-        let below = Mounts::read().below(&root);
+        let mounts = Mounts::read().unwrap();
+        let below = mounts.below(&root);
         assert!(below.iter().any(|omission| omission.path.as_bytes() == b"proc"), "{below:?}");
         assert!(!below.iter().any(|omission| omission.path.as_bytes().starts_with(b"proc/")), "{below:?}");
-        assert!(Mounts::read().of(&root).is_some());
+        assert!(mounts.of(&root).is_some());
     }
 }

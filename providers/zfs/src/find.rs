@@ -82,17 +82,7 @@ pub(crate) struct Datasets {
 
 /// Where all datasets of a store are. Those that were destroyed are left out.
 pub(crate) fn datasets(zfs: &Zfs, identity: &Identity) -> Result<Datasets> {
-    sort_out(
-        &identity.datasets,
-        |name| guid(zfs, name),
-        |wanted| {
-            anywhere(zfs, |dataset| {
-                let guid = dataset.number(Number::Guid);
-                let name = wanted.contains(&guid).then(|| dataset.name().into_string().ok());
-                name.flatten().map(|name| (guid, name))
-            })
-        },
-    )
+    sort_out(&identity.datasets, |name| guid(zfs, name), |wanted| by_guids(zfs, wanted))
 }
 
 /// [`datasets`], with what is asked of ZFS: the guid of a name, and the names of those that have one of these guids.
@@ -164,14 +154,13 @@ fn anywhere<T>(zfs: &Zfs, mut wanted: impl FnMut(&Dataset<'_>) -> Option<T>) -> 
     Looked { found, error: errors.first().map(|error| of_library("cannot look through the pools", error)) }
 }
 
-/// The present names of what has that guid: one, unless a pool was split.
-pub(crate) fn by_guid(zfs: &Zfs, guid: u64) -> Looked<CString> {
-    anywhere(zfs, |dataset| (dataset.number(Number::Guid) == guid).then(|| dataset.name()))
-}
-
-/// Whether the pool is imported in which a dataset of that name was.
-pub(crate) fn pool_is_there(zfs: &Zfs, dataset: &str) -> Result<bool> {
-    guid(zfs, pool_of(dataset)).map(|guid| guid.is_some())
+/// What has one of these guids, with its present name: one each, unless a pool was split.
+pub(crate) fn by_guids(zfs: &Zfs, wanted: &[u64]) -> Looked<(u64, String)> {
+    anywhere(zfs, |dataset| {
+        let guid = dataset.number(Number::Guid);
+        let name = wanted.contains(&guid).then(|| dataset.name().into_string().ok());
+        name.flatten().map(|name| (guid, name))
+    })
 }
 
 /// The name of the pool that a dataset is in.

@@ -47,7 +47,7 @@ pub(crate) fn is_zfs(dir: &Dir) -> Result<bool> {
 
 /// Finds the dataset of a workspace.
 pub(crate) fn workspace(dir: &Dir) -> Result<Located> {
-    let mounts = Mounts::read();
+    let mounts = Mounts::read()?;
     let shown = dir.path().display();
     if !is_zfs(dir)? {
         let kind = mounts.of(dir).map_or("another filesystem", |mount| mount.kind.as_str());
@@ -121,7 +121,7 @@ pub(crate) fn dataset(name: &str) -> Result<Option<Mounted>> {
     if let Some(mounted) = seen.and_then(Seen::again) {
         return Ok(Some(mounted));
     }
-    let found = root_in(&Mounts::read(), name)?;
+    let found = root_in(&Mounts::read()?, name)?;
     let mut last = last();
     last.retain(|seen| seen.dataset != name);
     last.truncate(REMEMBERED - 1);

@@ -213,7 +213,7 @@ impl Shown {
     pub(crate) fn around(dir: &Dir) -> Result<Option<(Self, bool)>> {
         let stat = look(dir, b"").map_err(|errno| failed("cannot look at the workspace", errno))?;
         let device = format!("{}:{}", stat.stx_dev_major, stat.stx_dev_minor);
-        let mounts = Mounts::read();
+        let mounts = Mounts::read()?;
         // `fuse` when root mounted it, `fuse.agentfs` by fusermount3.
         let ours = |kind: &str| kind == "fuse" || kind == "fuse.agentfs";
         let mut found = mounts.iter().filter(|mount| ours(&mount.kind) && mount.device == device);

@@ -111,7 +111,7 @@ pub(super) fn refuse_open_entry(dir: BorrowedFd<'_>, name: &[u8], stat: &Statx) 
 /// An error if the directory is mounted elsewhere, or if something is mounted over it or in it for some process: that would go on in the
 /// former one, or in the new one.
 pub(super) fn refuse_mounts(dir: BorrowedFd<'_>) -> Result<()> {
-    let own = Mounts::read_all()?;
+    let own = Mounts::read()?;
     let path = path_of(dir);
     let Some(mount) = own.of(dir) else { return Ok(()) };
     let Ok(inside) = path.strip_prefix(&mount.point) else { return Ok(()) };

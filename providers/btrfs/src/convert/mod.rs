@@ -157,7 +157,7 @@ fn same(a: &Statx, b: &Statx) -> bool {
 
 /// Other filesystems and subvolumes inside would have to come along, which is not to be had in one step.
 fn refuse_boundaries(workspace: &Dir, source: &Subvolume, store: &Dir, shown: &str) -> Result<()> {
-    if let Some(inside) = Mounts::read_all()?.below(workspace).first() {
+    if let Some(inside) = Mounts::read()?.below(workspace).first() {
         let message = format!("{} is mounted inside of {shown}", inside.path);
         return Err(Error::new(ErrorKind::FailedPrecondition, message).with_hint("unmount it, then repeat"));
     }

@@ -49,8 +49,8 @@ pub(crate) fn make(store: &Store<'_>, target: &Dir, request: &CloneRequest, cx: 
     let by_itself = !point.parent().is_none_or(mounting::others_may_change);
     let made = cx.check_cancelled().and_then(|()| {
         clone(core, &dataset, &found.full, &point, &identity.key, by_itself)?;
-        let guid = find::guid(&Zfs::get()?, &name)?;
-        making.made(store, guid.ok_or_else(|| Error::new(ErrorKind::Conflict, format!("{name} is gone")))?)?;
+        let guids = find::guids(&Zfs::get()?, &name)?;
+        making.made(store, guids.ok_or_else(|| Error::new(ErrorKind::Conflict, format!("{name} is gone")))?)?;
         cx.check_cancelled()?;
         let top = mount(&dataset, target, &request.name, &point)?;
         stand_alone(&top, &point, &found, cx)
@@ -119,7 +119,7 @@ fn mount(dataset: &CStr, target: &Dir, name: &ah_plugin_api::FileName, point: &P
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let there = rustix::fs::openat(target, name.as_os_str(), flags, Mode::empty())
         .map_err(|errno| failed(format!("cannot open {shown} where it is mounted"), errno))?;
-    match Mounts::read().of(&there) {
+    match Mounts::read()?.of(&there) {
         Some(mount) if mount.source == dataset.to_bytes() => Ok(there),
         _ => Err(Error::new(ErrorKind::Conflict, "the target folder was moved meanwhile").with_hint("repeat")),
     }

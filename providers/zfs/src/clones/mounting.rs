@@ -133,16 +133,16 @@ fn innermost_first(mounts: &Mounts, is_it: impl Fn(&Mount) -> bool) -> Vec<Mount
 }
 
 /// Whether a dataset is mounted where this process sees it.
-pub(super) fn is_mounted(dataset: &str) -> bool {
-    let mounts = Mounts::read();
-    mounts.iter().any(|mount| mount.kind == "zfs" && mount.source == dataset.as_bytes())
+pub(super) fn is_mounted(dataset: &str) -> Result<bool> {
+    let is_it = |mount: &Mount| mount.kind == "zfs" && mount.source == dataset.as_bytes();
+    Ok(Mounts::read()?.iter().any(is_it))
 }
 
 /// `Busy` if [`unmount`] could not take away all of it, as far as that can be known before a part of it is gone: what comes back later is
 /// not what was there, for whoever had looked into it meanwhile. What cannot be seen (other users' namespaces, for one who is not root
 /// of all) is found out by `unmount`.
 pub(super) fn refuse_if_in_use(dataset: &str) -> Result<()> {
-    let table = Mounts::read();
+    let table = Mounts::read()?;
     let mounts = mounts_of(dataset, &table);
     let is_ours = |mount: &Mount| mounts.iter().any(|ours| ours.id == mount.id);
     let mut bearing = Vec::new();
@@ -176,7 +176,7 @@ pub(super) fn unmount(dataset: &str) -> Result<()> {
     let first = Instant::now();
     let mut began = first;
     // The table is read anew for each: where a mount is can change, by whoever owns a directory above it.
-    while let Some(mount) = mounts_of(dataset, &Mounts::read()).into_iter().next() {
+    while let Some(mount) = mounts_of(dataset, &Mounts::read()?).into_iter().next() {
         let shown = mount.point.display();
         match ah_provider_directory::unmount(&mount) {
             // Whoever looks into its snapshots all the time has the kernel mount them as fast as they go.

@@ -55,11 +55,14 @@ pub(crate) struct Record {
     /// in records of older versions, whose clones are known by nothing but their whole name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) guid: Option<u64>,
+    /// The guid of its pool's topmost dataset: another pool may have that one's name. None as with `guid`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) pool: Option<u64>,
 }
 
 impl Record {
     pub(crate) fn new(dataset: &str, point: &std::path::Path) -> Self {
-        Self { dataset: dataset.to_owned(), point: escape(point.as_os_str().as_bytes()), guid: None }
+        Self { dataset: dataset.to_owned(), point: escape(point.as_os_str().as_bytes()), guid: None, pool: None }
     }
 
     /// Where it is mounted.
@@ -101,9 +104,9 @@ fn locked(file: &OwnedFd) -> Result<(), rustix::io::Errno> {
 }
 
 impl Making {
-    /// Writes down what the clone is known by, as soon as there is one.
-    pub(super) fn made(&mut self, store: &Store<'_>, guid: u64) -> Result<()> {
-        self.record.guid = Some(guid);
+    /// Writes down what the clone and its pool are known by, as soon as there is one.
+    pub(super) fn made(&mut self, store: &Store<'_>, (guid, pool): (u64, u64)) -> Result<()> {
+        (self.record.guid, self.record.pool) = (Some(guid), Some(pool));
         // In one step, and locked before it has that name: whoever finds it half, finds its maker alive or dead.
         self.lock = store.replace(&self.name, &self.record.bytes()?, locked)?;
         Ok(())
@@ -258,8 +261,8 @@ mod tests {
         let (gone, read) = only(&store);
         assert_eq!((gone.state, &read), (State::Part, &record));
         assert!(claim(&store, &gone).unwrap().is_none(), "its maker is at it");
-        making.made(&store, 7).unwrap();
-        assert_eq!(only(&store).1, Record { guid: Some(7), ..record.clone() });
+        making.made(&store, (7, 100)).unwrap();
+        assert_eq!(only(&store).1, Record { guid: Some(7), pool: Some(100), ..record.clone() });
         assert!(claim(&store, &gone).unwrap().is_none(), "still");
         making.done(&store, &reference).unwrap();
         drop(making);
@@ -268,6 +271,6 @@ mod tests {
         assert!(claim(&store, &gone).unwrap().is_some());
         // As versions before this one wrote it.
         let old: Record = serde_json::from_str(r#"{"dataset":"t/c","mountpoint":"/m"}"#).unwrap();
-        assert_eq!((old.dataset.as_str(), old.guid), ("t/c", None));
+        assert_eq!((old.dataset.as_str(), old.guid, old.pool), ("t/c", None, None));
     }
 }

@@ -132,27 +132,32 @@ fn present(record: &Record) -> Result<Option<CString>> {
         return Ok(Some(name));
     }
     // The dataset that it lies in may have been renamed. Of one that is not known by more than its name, nothing else can be it.
-    let mut copies = Vec::new();
+    let (mut copies, mut its_pool) = (Vec::new(), Vec::new());
     if let Some(guid) = record.guid {
-        let looked = find::by_guid(&zfs, guid);
+        let looked = find::by_guids(&zfs, &[Some(guid), record.pool].map(Option::unwrap_or_default));
+        let (found, pools): (Vec<_>, Vec<_>) = looked.found.into_iter().partition(|(its, _)| *its == guid);
         // One that was given a name by others is theirs by now.
-        let found = looked.found.into_iter().filter(|name| name.to_str().is_ok_and(names::is_any_clone));
-        let is_own = |name: &CString| find::pool_of(&name.to_string_lossy()) == find::pool_of(&record.dataset);
+        let found = found.into_iter().map(|(_, name)| name).filter(|name| names::is_any_clone(name));
+        let is_own = |name: &String| find::pool_of(name) == find::pool_of(&record.dataset);
         let (own, others): (Vec<_>, Vec<_>) = found.partition(is_own);
         if let Some(name) = own.into_iter().next() {
-            return Ok(Some(name));
+            return Ok(Some(CString::new(name).map_err(bad)?));
         }
-        copies = others;
+        (copies, its_pool) = (others, pools);
         // What was not looked at may be it.
         looked.error.map_or(Ok(()), Err)?;
     }
-    if find::pool_is_there(&zfs, &record.dataset)? {
+    // The very pool is there, and not another one of its name. Of an old record no more is known than the name.
+    let of_its_name = find::guid(&zfs, find::pool_of(&record.dataset))?;
+    if of_its_name.is_some_and(|there| record.pool.is_none_or(|pool| pool == there)) {
         return Ok(None);
     }
-    Err(match copies.first() {
-        Some(copy) => in_another_pool(&record.dataset, &copy.to_string_lossy()),
-        None => find::lost(&record.dataset),
-    })
+    match copies.first() {
+        Some(copy) => Err(in_another_pool(&record.dataset, copy)),
+        // It has another name now.
+        None if !its_pool.is_empty() => Ok(None),
+        None => Err(find::lost(&record.dataset)),
+    }
 }
 
 /// The error for a clone whose pool is not there, but another one with the very same dataset in it: half of a pool that was split, the
@@ -166,7 +171,7 @@ fn in_another_pool(dataset: &str, copy: &str) -> Error {
 }
 
 fn is_mounted(record: &Record) -> Result<bool> {
-    Ok(present(record)?.is_some_and(|name| mounting::is_mounted(&name.to_string_lossy())))
+    present(record)?.map_or(Ok(false), |name| mounting::is_mounted(&name.to_string_lossy()))
 }
 
 /// After a removal that failed: the clone is what it was, as long as it is there.
@@ -177,7 +182,7 @@ fn put_back(store: &Store<'_>, gone: &Gone, record: &Record, cx: &Context<'_>) {
         if gone.state == State::Part {
             return Ok(());
         }
-        if !mounting::is_mounted(&name.to_string_lossy()) {
+        if !mounting::is_mounted(&name.to_string_lossy())? {
             mounting::mount_again(&name, &record.point())?;
         }
         record::turn(store, &mut gone.clone(), State::Whole)

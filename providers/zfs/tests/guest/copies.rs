@@ -39,11 +39,16 @@ fn a_received_copy_is_not_the_branch() {
     run("zpool", &["export", &name]);
     let disks = backup.temp.path().to_str().unwrap();
     run("zpool", &["import", "-N", "-d", disks, &name, &pool.name]);
-    bench.destroy_clone(&clone.reference).unwrap();
+    let error = bench.destroy_clone(&clone.reference).unwrap_err();
+    assert!(error.kind == ErrorKind::FailedPrecondition && error.hint.unwrap().contains("zpool import"));
+    bench.reclaim(&["fork"]);
     assert!(pool.names("filesystem", "w").contains(&dataset), "it has the name, and is another one");
+    assert_eq!(bench.clone_records().len(), 1, "its pool is only hidden");
     run("zpool", &["export", &pool.name]);
     run("zpool", &["import", "-N", "-d", disks, &pool.name, &name]);
     pool.import();
+    bench.destroy_clone(&clone.reference).unwrap();
+    assert_eq!((pool.names("filesystem", "w").len(), bench.clone_records().len()), (1, 0));
 }
 
 #[test]
@@ -116,4 +121,22 @@ fn a_pool_under_another_name_is_not_taken_for_the_branchs() {
     run("zpool", &["import", "-d", disks, &other, &pool.name]);
     bench.destroy_clone(&clone.reference).unwrap();
     assert_eq!((pool.names("filesystem", "w").len(), bench.clone_records().len()), (1, 0));
+}
+
+#[test]
+#[ignore = "needs a kernel with ZFS"]
+fn a_branch_destroyed_in_a_pool_that_has_another_name_now_is_gone() {
+    let pool = Pool::new();
+    pool.create("w", &[]);
+    let bench = Bench::new(&pool, &pool.path("w"));
+    let clone = bench.clone(&bench.take("a"), "fork").unwrap();
+    run("zfs", &["destroy", "-f", &pool.names("filesystem", "w").remove(1)]);
+    let bench = closed(&pool, bench);
+    pool.export();
+    let (disks, other) = (pool.temp.path().to_str().unwrap(), format!("{}-new", pool.name));
+    run("zpool", &["import", "-N", "-d", disks, &pool.name, &other]);
+    bench.destroy_clone(&clone.reference).unwrap();
+    assert_eq!(bench.clone_records().len(), 0);
+    run("zpool", &["export", &other]);
+    run("zpool", &["import", "-N", "-d", disks, &other, &pool.name]);
 }

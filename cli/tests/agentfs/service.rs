@@ -43,6 +43,18 @@ fn a_killed_service_is_followed_by_another() {
     });
 }
 
+#[test]
+fn one_that_a_command_in_a_branch_started_does_not_hold_that_branch() {
+    let bench = &Bench::new(User::Me);
+    bench.0.fs(["branch", "--mode", "worktree", "--name", "copy"]);
+    let (other, ah) = (bench.0.path("other"), support::ah().to_str().unwrap());
+    fs::create_dir(&other).unwrap();
+    let branch = ["-C", other.to_str().unwrap(), "agent", "fs", "branch", "--mode", "cow-overlay"];
+    bench.0.fs(["exec", "copy", "--", ah].iter().chain(&branch));
+    assert_eq!(bench.services().len(), 1);
+    bench.0.fs(["rm", "copy"]);
+}
+
 /// Files `1`, `2`, … in a folder, each with its number in it many times over.
 fn numbered(n: u64) -> String {
     format!("{n}\n").repeat(usize::try_from(n % 700).unwrap() + 1)

@@ -6,8 +6,8 @@ use std::sync::atomic::Ordering;
 
 use crate::lab::{Lab, kinds};
 use ah_core::{
-    Background, ErrorKind, GcOptions, NoticeKind, RelPath, RestoreOptions, RmOptions, SessionName, SnapshotFilter,
-    SnapshotKind, SnapshotOptions, UndoOptions,
+    Background, BranchOptions, ErrorKind, GcOptions, NoticeKind, RelPath, RestoreOptions, RmOptions, SessionName,
+    SnapshotFilter, SnapshotKind, SnapshotOptions, UndoOptions,
 };
 use rustix::fs::{FlockOperation, flock};
 
@@ -242,6 +242,28 @@ fn the_next_command_starts_what_the_background_left() {
     let lock = fs::File::create(lock).unwrap();
     flock(&lock, FlockOperation::NonBlockingLockExclusive).unwrap();
     assert!(!started());
+}
+
+#[test]
+fn the_background_does_not_hold_a_branch_that_a_command_was_run_in() {
+    let mut lab = Lab::new();
+    lab.step("a", "one");
+    let branch = lab.open().branch(&BranchOptions::default()).unwrap();
+    lab.open().hold_branch(&branch).unwrap();
+    lab.write("a", "two");
+    let (trace, whole) = (lab.top.join("open"), lab.top.join("whole"));
+    let line = format!("readlink /proc/$$/fd/* >{0}; mv {0} {1}", trace.display(), whole.display());
+    lab.settings.background =
+        Some(Background { program: "/bin/sh".into(), args: vec!["-c".into(), line.into()], env: Vec::new() });
+    lab.open().restore("@", &RestoreOptions::default()).unwrap();
+    for _ in 0..3000 {
+        if whole.exists() {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    let open = fs::read_to_string(&whole).unwrap();
+    assert!(open.contains("/dev/null") && !open.contains(".lock"), "{open}");
 }
 
 #[test]

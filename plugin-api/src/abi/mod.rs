@@ -6,7 +6,7 @@
 //!   while an operation runs. Every entry carries the messages of [`crate::wire`] and nothing else.
 //!
 //! Not here: which files are opened, whether they are trusted, and what becomes of the ones that fail (`ah-host`). Nothing
-//! outside this folder names the ABI library, and only this folder of the crate contains `unsafe`.
+//! outside this folder names the ABI library.
 //!
 //! # Versions
 //!

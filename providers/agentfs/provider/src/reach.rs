@@ -183,6 +183,8 @@ fn start(home: &Path, cx: &Context<'_>) -> Result<()> {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
     // For fusermount3.
     command.env("PATH", std::env::var_os("PATH").unwrap_or_else(|| "/usr/local/bin:/usr/bin:/bin".into()));
+    // It lives on behind whoever called: no lock of theirs is for it to hold.
+    ah_plugin_api::sys::inherit_standard_only(&mut command);
     let mut child = command.spawn().map_err(|e| failed(&e))?;
     let began = Instant::now();
     // What it says fits into a pipe.

@@ -92,6 +92,22 @@ fn one_that_was_built_in_goes() {
 }
 
 #[test]
+fn one_whose_directory_was_deleted_is_called_gone_and_can_be_taken_away() {
+    let world = World::new();
+    let branch = branched(&world);
+    fs::remove_dir_all(&branch).unwrap();
+    let listed = world.json("branches", &["agent", "fs", "branches"]);
+    assert_eq!(listed["branches"][0]["state"], "gone");
+    let ran = world.run(["agent", "fs", "branches"]);
+    assert!(ran.stderr.contains("`ah agent fs rm --force b`"), "{ran:?}");
+    assert_eq!(world.refused(3, &["agent", "fs", "exec", "b", "--", "true"]), "not-found");
+    let ran = world.run(["agent", "fs", "exec", "b", "--", "true"]);
+    assert!(ran.stderr.contains("`ah agent fs rm --force b`"), "{ran:?}");
+    world.fs(["rm", "--force", "b"]);
+    assert_eq!(world.json("branches", &["agent", "fs", "branches"])["branches"], serde_json::json!([]));
+}
+
+#[test]
 fn commits_and_references_are_work() {
     let world = World::new();
     let branch = branched(&world);

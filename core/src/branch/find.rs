@@ -29,18 +29,11 @@ impl Workspace {
     pub fn branches_looked_at(&self) -> Result<Vec<BranchRecord>> {
         let branches = self.mine_and_orphans()?;
         self.engine.attend(&branches);
-        let state = |file: &BranchFile| if file.is_lost() { BranchState::NotMounted } else { file.record.state };
-        let looked_at = |file: BranchFile| BranchRecord { state: state(&file), ..file.record };
+        let looked_at = |file: BranchFile| BranchRecord { state: file.state_told(), ..file.record };
         let branches: Vec<_> = branches.into_iter().map(looked_at).collect();
-        for branch in branches.iter().filter(|branch| branch.state == BranchState::Ready) {
-            if std::fs::symlink_metadata(&branch.path).is_err() {
-                let message = format!("the branch {} is not at {} any more", branch.name, branch.path.display());
-                let name = text::shell(branch.name.as_ref());
-                self.engine.notify(
-                    Notice::new(NoticeKind::Other, message)
-                        .with_hint(format!("bring it back there, or `ah agent fs rm --force {name}`")),
-                );
-            }
+        for branch in branches.iter().filter(|branch| branch.state == BranchState::Gone) {
+            let (message, hint) = gone(branch);
+            self.engine.notify(Notice::new(NoticeKind::Other, message).with_hint(hint));
         }
         Ok(branches)
     }
@@ -67,13 +60,17 @@ impl Workspace {
     /// As [`Workspace::find_branch`], of one that can be worked in.
     ///
     /// # Errors
-    /// `NotFound`; `FailedPrecondition` if it is being made or taken away.
+    /// `NotFound`, also if its directory is not there; `FailedPrecondition` if it is being made or taken away.
     pub fn find_ready_branch(&self, name: &str) -> Result<BranchRecord> {
         let file = self.branch_file(name)?;
         file.need_mounted()?;
-        let branch = file.record;
-        match branch.state {
+        let (state, branch) = (file.state_told(), file.record);
+        match state {
             BranchState::Ready => Ok(branch),
+            BranchState::Gone => {
+                let (message, hint) = gone(&branch);
+                Err(Error::new(ErrorKind::NotFound, message).with_hint(hint))
+            }
             state => Err(Error::new(ErrorKind::FailedPrecondition, format!("the branch {name} is not ready: {state}"))
                 .with_hint("ah agent fs branches; `ah agent fs gc` clears up what a killed process left")),
         }
@@ -140,6 +137,17 @@ impl Engine {
         let there = format!("ah -C {} agent fs branches", text::shell(origin_path.as_os_str()));
         Some(Error::new(ErrorKind::NotFound, message).with_hint(there))
     }
+}
+
+/// What is to be said of a branch that is not at its place, and what to do.
+fn gone(branch: &BranchRecord) -> (String, String) {
+    let name = text::shell(branch.name.as_ref());
+    (
+        format!("the branch {} is not at {} any more", branch.name, branch.path.display()),
+        format!(
+            "bring it back there; or, if it is deleted, take what is left of it away: `ah agent fs rm --force {name}`"
+        ),
+    )
 }
 
 /// The one that a person calls so.

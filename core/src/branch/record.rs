@@ -26,6 +26,8 @@ text_enum! {
         Removing = "removing",
         /// It could be worked in, if it were mounted. So it is told, and never written down.
         NotMounted = "not-mounted",
+        /// There is nothing at its place. So it is told, and never written down.
+        Gone = "gone",
     }
 }
 
@@ -100,6 +102,18 @@ impl Versioned for BranchFile {
 }
 
 impl BranchFile {
+    /// How far it is, as it is told: by what is there now.
+    pub(crate) fn state_told(&self) -> BranchState {
+        let missing = |error: std::io::Error| {
+            matches!(error.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory)
+        };
+        match self.record.state {
+            BranchState::Ready if self.is_lost() => BranchState::NotMounted,
+            BranchState::Ready if std::fs::symlink_metadata(&self.record.path).is_err_and(missing) => BranchState::Gone,
+            state => state,
+        }
+    }
+
     fn path(home: &Home, id: &BranchId) -> PathBuf {
         home.join("branches").join(format!("{id}.json"))
     }

@@ -88,8 +88,8 @@ impl Workspace {
             }
             // Nobody was ever given it.
             BranchState::Making => {}
-            BranchState::Ready | BranchState::NotMounted | BranchState::Removing | BranchState::Unknown if force => {}
-            BranchState::Ready | BranchState::NotMounted | BranchState::Removing | BranchState::Unknown => {
+            _ if force => {}
+            _ => {
                 self.go_on_removing(&file)?;
                 self.refuse_at_work(&file)?;
                 self.refuse_grown(&file)?;

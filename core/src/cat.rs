@@ -60,6 +60,9 @@ impl Workspace {
     fn not_there(&self, served: &Served, path: &RelPath, snapshot: &SnapshotRecord) -> Error {
         let request = SnapshotRef { snapshot: snapshot.reference.clone() };
         if let Err(error) = served.provider.stat(&served.place(), &request, &self.context()) {
+            if error.kind == ErrorKind::NotFound {
+                return snapshot.lost();
+            }
             return Error { kind: ErrorKind::DataLoss, ..error }
                 .context(format!("the snapshot {} cannot be read", snapshot.id))
                 .with_hint("ah agent fs gc");

@@ -68,7 +68,13 @@ impl Workspace {
                 .with_hint("compare each with the workspace, or seek both and use diff -r"));
         }
         let served = self.serve(&from.provider)?;
-        let changes = self.told_changes(&served, &self.diff_request(&from, to.as_ref(), options)?)?;
+        let changes =
+            self.told_changes(&served, &self.diff_request(&from, to.as_ref(), options)?).map_err(|mut error| {
+                for side in std::iter::once(&from).chain(&to) {
+                    error = self.explain_lost(side, error);
+                }
+                error
+            })?;
         self.diff_report(from, to, changes)
     }
 
@@ -131,7 +137,8 @@ impl Workspace {
     pub fn diff_since(&self, origin: &Self, from: SnapshotRecord, options: &DiffOptions) -> Result<DiffReport> {
         let served = origin.serve(&from.provider)?;
         let request = self.diff_request(&from, None, options)?;
-        let changes = self.changes_since_growth(&served, &request)?;
+        let changes = self.changes_since_growth(&served, &request);
+        let changes = changes.map_err(|error| origin.explain_lost(&from, error))?;
         self.diff_report(from, None, changes)
     }
 

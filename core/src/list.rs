@@ -1,6 +1,6 @@
 //! Looking at what there is: `snapshots`, `show`.
 
-use ah_plugin_api::{Capability, Durability, Result, SnapshotRef, UsageRequest};
+use ah_plugin_api::{Capability, Durability, Error, ErrorKind, Result, SnapshotRef, UsageRequest};
 use serde::Serialize;
 
 use crate::ids::{BranchId, LeaseId, SessionName};
@@ -55,6 +55,19 @@ impl Workspace {
         Ok(snapshots)
     }
 
+    /// What is said where something of a snapshot was not found: if its provider does not have the snapshot itself any more, that, and what to do.
+    pub(crate) fn explain_lost(&self, snapshot: &SnapshotRecord, error: Error) -> Error {
+        let lost = || {
+            let served = self.serve(&snapshot.provider)?;
+            let request = SnapshotRef { snapshot: snapshot.reference.clone() };
+            served.provider.stat(&served.place(), &request, &self.context())
+        };
+        if error.kind == ErrorKind::NotFound && lost().is_err_and(|error| error.kind == ErrorKind::NotFound) {
+            return snapshot.lost();
+        }
+        error
+    }
+
     /// Everything about one snapshot.
     ///
     /// # Errors
@@ -63,7 +76,8 @@ impl Workspace {
         let record = self.resolve(reference)?;
         let served = self.serve(&record.provider)?;
         let request = SnapshotRef { snapshot: record.reference.clone() };
-        let snapshot = served.provider.stat(&served.place(), &request, &self.context())?;
+        let stat = served.provider.stat(&served.place(), &request, &self.context());
+        let snapshot = stat.map_err(|error| self.explain_lost(&record, error))?;
         let exclusive_bytes = served
             .can(Capability::Usage)
             .then(|| {

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use ah_plugin_api::{
-    Change, ContentId, Durability, Entry, EntryKind, Omission, OmitReason, ProviderName, Reference, RelPath,
-    RepositoryState, Snapshot, SnapshotId, Timestamp,
+    Change, ContentId, Durability, Entry, EntryKind, Error, ErrorKind, Omission, OmitReason, ProviderName, Reference,
+    RelPath, RepositoryState, Snapshot, SnapshotId, Timestamp,
 };
 use serde::{Deserialize, Serialize};
 
@@ -107,6 +107,13 @@ impl SnapshotRecord {
     #[must_use]
     pub fn counts(&self) -> bool {
         !matches!(self.kind, SnapshotKind::Safety | SnapshotKind::Branch)
+    }
+
+    /// The error of one that its provider does not have any more: somebody removed it by hand.
+    pub(crate) fn lost(&self) -> Error {
+        let Self { id, provider, .. } = self;
+        let message = format!("the snapshot {id} is on the timeline, but {provider} does not have it any more");
+        Error::new(ErrorKind::NotFound, message).with_hint(format!("`ah agent fs rm {id}` takes it off"))
     }
 }
 

@@ -208,6 +208,12 @@ impl Engine {
         let grows = verdicts.iter().position(|verdict| serves(verdict, Purpose::Branch));
         chosen.into_iter().for_each(|at| verdicts[at].chosen = true);
         grows.into_iter().for_each(|at| verdicts[at].branches = true);
+        // What the helper does already needs no remedy.
+        let usable: Vec<_> = verdicts.iter().filter(|other| other.usable).map(|other| other.name.clone()).collect();
+        for verdict in &mut verdicts {
+            let helped = usable.iter().any(|name| name.as_str() == helpers(&verdict.name));
+            verdict.remedy = verdict.remedy.take().filter(|_| !helped);
+        }
         Ok(verdicts)
     }
 

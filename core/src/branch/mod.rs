@@ -249,8 +249,10 @@ impl Workspace {
             at = at.with_workspace(workspace);
         }
         let request = CloneRequest { snapshot: snapshot.reference.clone(), name: place.name.clone() };
-        let WritableClone { path, reference, notes } =
-            served.provider.clone_snapshot(&at, &request, &self.context())?;
+        let WritableClone { path, reference, notes } = served
+            .provider
+            .clone_snapshot(&at, &request, &self.context())
+            .map_err(|error| self.explain_lost(snapshot, error))?;
         file.mounted = held::mounts_at(&path).0 > 0;
         file.made_at.clone_from(&path);
         file.record.path = path;

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use ah_plugin_api::{
-    DestroyRequest, Durability, ErrorKind, ListRequest, ProviderName, Result, Snapshot, SnapshotId, SnapshotRef,
+    DestroyRequest, Durability, Error, ErrorKind, ListRequest, ProviderName, Result, Snapshot, SnapshotId, SnapshotRef,
 };
 
 use crate::background;
@@ -146,13 +146,15 @@ impl Workspace {
             let id = &snapshot.id;
             match served.provider.stat(&served.place(), &request, &self.context()) {
                 Ok(_) => {}
-                Err(error) if error.kind == ErrorKind::NotFound => report.failures.push(format!(
-                    "the snapshot {id} is on the timeline, but {name} does not have it any more; `ah agent fs rm {id}` takes it off"
-                )),
+                Err(error) if error.kind == ErrorKind::NotFound => {
+                    let Error { message, hint, .. } = snapshot.lost();
+                    report.failures.push(format!("{message}; {}", hint.unwrap_or_default()));
+                }
                 Err(error) if error.kind == ErrorKind::Cancelled => return Err(error),
                 Err(error) => {
                     let hint = error.hint.as_deref().map_or_else(String::new, |hint| format!("; {hint}"));
-                    let what = if error.kind == ErrorKind::DataLoss { "damaged" } else { "there, but cannot be looked at" };
+                    let what =
+                        if error.kind == ErrorKind::DataLoss { "damaged" } else { "there, but cannot be looked at" };
                     report.failures.push(format!("the snapshot {id} is {what}: {error}{hint}"));
                 }
             }

@@ -179,7 +179,8 @@ impl Workspace {
         let ground = Ground { workspace: &workspace, shelf, own_state, ignores: ignores.as_ref() };
 
         let target_ref = SnapshotRef { snapshot: job.target.reference.clone() };
-        let target = served.provider.stat(&served.place(), &target_ref, &cx)?;
+        let target = served.provider.stat(&served.place(), &target_ref, &cx);
+        let target = target.map_err(|error| self.explain_lost(&job.target, error))?;
         // Until the safety snapshot is on the timeline, gc must not take it for an orphan.
         let making = self.lock_as("orphans", false)?;
         let Saved { snapshot: safety, other, note } = self.save_present(&served, &workspace, &policy, everything)?;

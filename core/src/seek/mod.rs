@@ -127,7 +127,8 @@ impl Workspace {
             name: FileName::new(lease.id.as_str())?,
             paths: lease.paths.clone(),
         };
-        let view = served.provider.mount(&served.place().with_target(&mounts), &request, &self.context())?;
+        let view = served.provider.mount(&served.place().with_target(&mounts), &request, &self.context());
+        let view = view.map_err(|error| self.explain_lost(snapshot, error))?;
         Ok(Shown { path: view.path, view: view.reference, read_only_mount: view.read_only_mount, boot: boot_id() })
     }
 

@@ -1,7 +1,8 @@
 use crate::lab::{Fake, Lab, kinds, labelled, write};
 use ah_core::{
-    DiffOptions, DiffSide, Durability, EditOptions, EntryKind, Error, ErrorKind, EventBody, Mode, NoticeKind, RelPath,
-    RmOptions, SessionName, SnapshotFilter, SnapshotKind, SnapshotOptions, TimelineFilter,
+    BranchOptions, DiffOptions, DiffSide, Durability, EditOptions, EntryKind, Error, ErrorKind, EventBody, Mode,
+    NoticeKind, RelPath, RestoreOptions, RmOptions, SeekOptions, SessionName, SnapshotFilter, SnapshotKind,
+    SnapshotOptions, TimelineFilter,
 };
 use ah_plugin_api::Probe;
 use std::os::fd::AsFd;
@@ -272,6 +273,28 @@ fn one_that_makes_no_branches_gives_way_to_the_helpers_that_does() {
 }
 
 #[test]
+fn what_the_helper_does_already_needs_no_remedy() {
+    let (direct, helped) = (Fake::new("fs", Some(400)), Fake::new("fs_ahd", Some(399)));
+    let lab = Lab::with(vec![helped.clone(), direct.clone()], direct.clone());
+    let no = Probe {
+        usable: false,
+        reason: "it is somebody else's".into(),
+        remedy: Some("set up the helper".into()),
+        modes: std::collections::BTreeSet::new(),
+        can_delete: true,
+        convertible: None,
+    };
+    let remedies = || {
+        let candidates = lab.engine().status(&lab.path()).unwrap().candidates.into_iter();
+        candidates.filter_map(|candidate| candidate.remedy).collect::<Vec<_>>()
+    };
+    *direct.probe.lock().unwrap() = Some(no.clone());
+    assert_eq!(remedies(), [""; 0]);
+    *helped.probe.lock().unwrap() = Some(Probe { remedy: Some("ask the administrator".into()), ..no });
+    assert_eq!(remedies(), ["set up the helper", "ask the administrator"]);
+}
+
+#[test]
 fn when_the_best_fails_a_person_is_offered_the_next() {
     let (lab, better, _) = two();
     *better.fails.lock().unwrap() = Some(broken());
@@ -351,6 +374,36 @@ fn a_workspace_bears_its_repositorys_first_commit() {
     *lab.fake.repository.lock().unwrap() = Some(ah_plugin_api::RepositoryState::default());
     lab.step("a", "3");
     assert_eq!(first_commit(), Some("2".repeat(12)));
+}
+
+#[test]
+fn who_asks_for_a_snapshot_that_its_provider_has_lost_is_told_what_takes_it_off() {
+    let lab = Lab::new();
+    let lost = |lab: &Lab| {
+        let taken = lab.step("a", "one");
+        let listed = std::fs::read(lab.timeline_file()).unwrap();
+        lab.open().rm(&["@".into()], &RmOptions::default()).unwrap();
+        std::fs::write(lab.timeline_file(), listed).unwrap();
+        taken
+    };
+    let (taken, workspace) = (lost(&lab), lab.open());
+    let wanted = Some(format!("`ah agent fs rm {}` takes it off", taken.id));
+    let from = BranchOptions { from: Some("@".into()), ..BranchOptions::default() };
+    let null = std::fs::File::create("/dev/null").unwrap();
+    for (what, error) in [
+        ("show", workspace.show("@").unwrap_err()),
+        ("diff", workspace.diff("@", None, &DiffOptions::default()).unwrap_err()),
+        ("diff", workspace.diff("@", Some("@"), &DiffOptions::default()).unwrap_err()),
+        ("cat", workspace.cat("@", &rel("a"), null.as_fd()).unwrap_err()),
+        ("seek", workspace.seek("@", &SeekOptions::default()).unwrap_err()),
+        ("restore", workspace.restore("@", &RestoreOptions::default()).unwrap_err()),
+        ("branch", workspace.branch(&from).unwrap_err()),
+    ] {
+        assert_eq!((error.kind, &error.hint), (ErrorKind::NotFound, &wanted), "{what}: {error:?}");
+        assert!(error.message.contains("does not have it any more"), "{what}: {error:?}");
+    }
+    workspace.rm(&["@".into()], &RmOptions::default()).unwrap();
+    assert!(workspace.snapshots(&SnapshotFilter::default()).unwrap().is_empty());
 }
 
 #[test]

@@ -90,11 +90,18 @@ impl Error {
         let mut this = Self::new(ErrorKind::of_io(error), message);
         this.errno = error.raw_os_error();
         this.causes.push(error.to_string());
-        if this.kind == ErrorKind::ResourceExhausted {
-            let hint = "free some space, then repeat: `df -h` shows which disk is full; `ah agent fs prune` removes old snapshots, `ah agent fs rm` branches";
-            this.hint = Some(hint.into());
-        }
-        this
+        let which = match error.kind() {
+            std::io::ErrorKind::StorageFull => "`df -h` shows which disk is full",
+            // Which `df` knows nothing of.
+            std::io::ErrorKind::QuotaExceeded => {
+                "`quota -s`, or on Btrfs `btrfs qgroup show -r DIR`, shows which quota is used up"
+            }
+            _ => return this,
+        };
+        let hint = format!(
+            "free some space, then repeat: {which}; `ah agent fs prune` removes old snapshots, `ah agent fs rm` branches"
+        );
+        this.with_hint(hint)
     }
 
     /// Puts what was being done in front; the former message becomes the first cause.
@@ -128,5 +135,26 @@ impl ErrorKind {
             _ if matches!(error.raw_os_error(), Some(23 | 24)) => Self::ResourceExhausted,
             _ => Self::Internal,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_used_up_is_looked_at_where_it_is_seen() {
+        const ENOSPC: i32 = 28;
+        const EDQUOT: i32 = 122;
+        const EMFILE: i32 = 24;
+        let hint = |errno| {
+            let error = Error::from_io("cannot write", &std::io::Error::from_raw_os_error(errno));
+            assert_eq!(error.kind, ErrorKind::ResourceExhausted);
+            error.hint.unwrap_or_default()
+        };
+        assert!(hint(ENOSPC).contains("`df -h`") && !hint(ENOSPC).contains("quota"));
+        assert!(hint(EDQUOT).contains("`quota -s`") && !hint(EDQUOT).contains("df -h"));
+        // Neither has to do with any disk.
+        assert_eq!(hint(EMFILE), "");
     }
 }

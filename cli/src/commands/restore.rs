@@ -99,7 +99,8 @@ pub(crate) fn full(app: &App, workspace: &Workspace, error: Error) -> Error {
     let (root, home) = (workspace.root(), engine.settings().home.as_path());
     // What did not fit is gone again by now, so the disk with less room is the one.
     let other = device(root) != device(home) && free(root) < free(home);
-    if error.kind != ErrorKind::ResourceExhausted || !other {
+    let quota = rustix::io::Errno::DQUOT.raw_os_error();
+    if error.kind != ErrorKind::ResourceExhausted || error.errno == Some(quota) || !other {
         return error;
     }
     let root = words::shell(root.as_os_str());

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
 use ah_helper::Options;
-use ah_plugin_api::{Error, ErrorKind, Result};
+use ah_plugin_api::{Error, ErrorKind, Result, text};
 
 const USAGE: &str = "\
 ahd - the privileged helper of ah: serves providers that need root to ordinary users
@@ -113,7 +113,7 @@ fn start() -> Result<Option<Infallible>> {
         Wanted::Stores => ah_helper::stores(&options)?.iter().for_each(|held| println!("{held}")),
         Wanted::Forget(uid, token) => {
             let count = ah_helper::forget_store(&options, uid, &token)?;
-            println!("{uid}/{token} is forgotten, with {count} snapshots");
+            println!("{uid}/{token} is forgotten, with {}", text::count(count, "snapshot", "snapshots"));
         }
     }
     Ok(None)

@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 
 use ah_plugin_api::{
     Context, DestroyRequest, Dir, Error, ErrorKind, ListRequest, LogLevel, Observer, Place, ProviderName,
-    ReclaimRequest, Result, Timestamp,
+    ReclaimRequest, Result, Timestamp, text,
 };
 
 use crate::keeper::{Keeper, StoreKey};
@@ -34,7 +34,7 @@ impl fmt::Display for Held {
         write!(f, "{}/{}  {}  ", self.uid, self.token, self.provider)?;
         match &self.snapshots {
             Ok((count, last)) => {
-                write!(f, "{count} snapshots")?;
+                f.write_str(&text::count(*count, "snapshot", "snapshots"))?;
                 if let Some(last) = last {
                     write!(f, ", the last one at {} s since 1970", last.secs)?;
                 }
@@ -42,7 +42,7 @@ impl fmt::Display for Held {
             Err(error) => write!(f, "cannot be looked at: {error}")?,
         }
         if self.shown > 0 {
-            write!(f, ", {} views and branches", self.shown)?;
+            write!(f, ", {}", text::count(self.shown, "view or branch", "views and branches"))?;
         }
         Ok(())
     }
@@ -108,7 +108,8 @@ pub(crate) fn forget(keeper: &Keeper, uid: u32, token: &str) -> Result<usize> {
         return Err(Error::new(ErrorKind::DataLoss, message));
     }
     keeper.state.remove_stores(uid, token)?;
-    keeper.audit.say(&format!("the administrator had the store {uid}/{token} forgotten: {count} snapshots"));
+    let snapshots = text::count(count, "snapshot", "snapshots");
+    keeper.audit.say(&format!("the administrator had the store {uid}/{token} forgotten: {snapshots}"));
     Ok(count)
 }
 

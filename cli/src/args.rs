@@ -274,7 +274,7 @@ pub(crate) fn parse(arguments: &[OsString], env: &Env) -> Result<Cli, ExitCode> 
     };
     // The explanations and all other commands are for help and for errors alone, and cost more than all the rest.
     let lean = lean(arguments).unwrap_or_else(Cli::command);
-    read(lean).or_else(|_| read(command())).map_err(|error| failure::usage(&error, arguments, colour))
+    read(lean).or_else(|_| read(command())).map_err(|error| failure::usage(error, arguments, colour))
 }
 
 /// The tree of commands without those beside the one that `arguments` name, if they begin with it. It reads what the whole tree

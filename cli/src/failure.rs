@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use ah_plugin_api::{Error, ErrorKind};
+use clap::error::{ContextKind, ContextValue};
 use serde::Serialize;
 
 use crate::args::Globals;
@@ -104,7 +105,7 @@ impl<'a> Report<'a> {
 
     fn failed(&self, mut error: Error, code: u8) -> ExitCode {
         let hint = self.in_sandbox(&error).or_else(|| error.hint.take());
-        let hint = hint.or_else(|| read_only(&error)).or_else(|| self.usual_hint(error.kind));
+        let hint = hint.or_else(|| read_only(&error)).or_else(|| self.usual_hint(&error));
         error.hint = hint.map(|hint| hint::in_place(self.directory.as_deref(), &hint));
         if self.json {
             to_stdout(&error);
@@ -129,17 +130,22 @@ impl<'a> Report<'a> {
     }
 
     /// What helps with most errors of a kind, where whoever made this one knew nothing better.
-    fn usual_hint(&self, kind: ErrorKind) -> Option<String> {
+    fn usual_hint(&self, error: &Error) -> Option<String> {
+        const ENFILE: i32 = 23;
+        const EMFILE: i32 = 24;
         let whole = hint::line_of(self.arguments);
-        Some(match kind {
+        Some(match error.kind {
             ErrorKind::InvalidArgument => format!("{} --help", hint::command_named(self.arguments)),
             ErrorKind::NotFound => return None,
             ErrorKind::AlreadyExists => "choose another name".to_owned(),
             ErrorKind::PermissionDenied => "`id` and `ls -ld` show who may; repeat it as the owner".to_owned(),
             ErrorKind::FailedPrecondition | ErrorKind::Unsupported => "ah agent fs status".to_owned(),
             ErrorKind::Conflict | ErrorKind::Busy => format!("wait a moment, then repeat `{whole}`"),
+            ErrorKind::ResourceExhausted if matches!(error.errno, Some(ENFILE | EMFILE)) => {
+                format!("too many files are open: `ulimit -n` shows how many may be, `ulimit -n 4096` lets there be more; then repeat `{whole}`")
+            }
             ErrorKind::ResourceExhausted => {
-                "free some space: `df -h` shows which disk is full, `ah agent fs prune keep-last=20 --dry-run` which snapshots can go, `ah agent fs branches` which branches".to_owned()
+                "free some space: `df -h` shows which disk is full, `quota -s` which quota is used up, `ah agent fs prune keep-last=20 --dry-run` which snapshots can go, `ah agent fs branches` which branches".to_owned()
             },
             ErrorKind::Unavailable => "ah agent fs providers".to_owned(),
             ErrorKind::DataLoss => {
@@ -187,13 +193,20 @@ fn exit_code(kind: ErrorKind) -> u8 {
 }
 
 /// Tells what is wrong with a command line, or prints the help that was asked for.
-pub(crate) fn usage(error: &clap::Error, arguments: &[OsString], colour: bool) -> ExitCode {
+pub(crate) fn usage(mut error: clap::Error, arguments: &[OsString], colour: bool) -> ExitCode {
     if !error.use_stderr() {
         // Help and version, asked for.
         let _ = error.print();
         return ExitCode::SUCCESS;
     }
-    let hint = hint::meant(error, arguments).unwrap_or_else(|| format!("{} --help", hint::command_named(arguments)));
+    // That `--` before it makes a mistyped option a value is no help: a REF is none that begins so, and `exec` would run it.
+    if let Some(ContextValue::StyledStrs(mut tips)) = error.remove(ContextKind::Suggested) {
+        tips.retain(|tip| !tip.to_string().starts_with("to pass "));
+        if !tips.is_empty() {
+            error.insert(ContextKind::Suggested, ContextValue::StyledStrs(tips));
+        }
+    }
+    let hint = hint::meant(&error, arguments).unwrap_or_else(|| format!("{} --help", hint::command_named(arguments)));
     // The options could not be read, so whether JSON is wanted has to be seen from the words themselves.
     if arguments.iter().take_while(|word| *word != "--").any(|word| word == "--json") {
         let rendered = error.render().to_string();

@@ -31,8 +31,13 @@ pub(crate) fn meant(error: &clap::Error, arguments: &[OsString]) -> Option<Strin
             Some(format!("did you mean `{path}`?"))
         }
         clap::error::ErrorKind::UnknownArgument => {
-            let word = word(ContextKind::InvalidArg).filter(|word| !word.starts_with('-'))?;
-            let places = (1..arguments.len()).filter(|at| arguments[*at] == word);
+            let word = word(ContextKind::InvalidArg)?;
+            // What begins with a hyphen is a mistyped option, of which the first letter is told here, unless there is such a file.
+            let is_it = |argument: &OsString| match word.starts_with('-') {
+                true => argument.as_encoded_bytes().starts_with(word.as_bytes()) && Path::new(argument).exists(),
+                false => argument == word,
+            };
+            let places = (1..arguments.len()).filter(|at| is_it(&arguments[*at]));
             let mut tries = places.map(|at| [&arguments[..at], &["--".into()], &arguments[at..]].concat());
             let right = tries.find(|words| args::command().try_get_matches_from(words).is_ok())?;
             Some(format!("paths go after `--`: `{}`", line_of(&right)))

@@ -7,7 +7,9 @@
 
 mod support;
 
+use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -599,6 +601,7 @@ fn a_project_that_wants_to_load_something() {
 #[test]
 fn words_that_are_no_command() {
     let world = World::new();
+    world.write("-odd", "x");
     for arguments in [
         &["frobnicate"][..],
         &["agent", "fs", "restore"],
@@ -621,15 +624,34 @@ fn words_that_are_no_command() {
         (&["agent", "fs", "timeline"], "did you mean `ah timeline`?"),
         (&["agent", "fs", "restore", "a b", "a"], "paths go after `--`: `ah agent fs restore 'a b' -- a`"),
         (&["agent", "fs", "restore", "a", "a"], "paths go after `--`: `ah agent fs restore a -- a`"),
+        (&["agent", "fs", "restore", "@", "-odd"], "paths go after `--`: `ah agent fs restore @ -- -odd`"),
+        (&["agent", "fs", "restore", "@", "-x"], "ah agent fs restore --help"),
+        (&["agent", "fs", "exec", "b", "--foo"], "ah agent fs exec --help"),
+        (&["agent", "fs", "rm", "--forc"], "ah agent fs rm --help"),
     ] {
         assert_eq!(world.refused(2, words), "invalid-argument");
         let ran = world.run(words);
         assert!(ran.stderr.ends_with(&format!("hint: {meant}\n")), "{ran:?}");
+        assert!(!ran.stderr.contains("as a value"), "{ran:?}");
     }
+    let ran = world.run(["agent", "fs", "rm", "--forc"]);
+    assert!(ran.stderr.contains("a similar argument exists: '--force'"), "{ran:?}");
     assert_eq!(world.refused(2, &["--session", "no/good", "timeline"]), "invalid-argument");
     assert_eq!(world.refused(2, &["config", "set", "no.such.key", "1"]), "invalid-argument");
     assert_eq!(world.refused(2, &["config", "get", "no.such.key"]), "invalid-argument");
     assert!(
         !world.path("state/workspaces").exists() || fs::read_dir(world.path("state/workspaces")).unwrap().count() == 0
     );
+}
+
+#[test]
+fn hints_can_be_typed_whatever_a_path_is_called() {
+    let world = World::new();
+    world.write("f", "x");
+    world.fs(["snapshot"]);
+    let ran = world.run(["agent", "fs", "seek", "@", "--", "-x"]);
+    assert!(ran.stderr.ends_with("hint: ah agent fs versions -- -x\n"), "{ran:?}");
+    let odd = OsStr::from_bytes(b"a\xff\n");
+    let ran = world.run(["agent", "fs", "cat", "@"].iter().map(OsStr::new).chain([odd]));
+    assert!(ran.stderr.ends_with("/w/a\\377\\012'\n"), "{ran:?}");
 }

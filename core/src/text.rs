@@ -5,10 +5,11 @@
 //! - A time is RFC 3339 in UTC with nanoseconds as far as needed: `2026-03-01T12:00:00.5Z`.
 //! - An enumeration is its text; a text that this version does not know reads as `unknown`.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
+pub use ah_plugin_api::text::{count, shell};
 use ah_plugin_api::{Error, ErrorKind, RelPath, Result, Timestamp};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use sha1::{Digest, Sha1};
@@ -265,17 +266,6 @@ pub mod words {
         let words = Vec::<Bytes>::deserialize(deserializer)?.into_iter();
         words.map(|word| word.into_bytes().map(OsString::from_vec).map_err(serde::de::Error::custom)).collect()
     }
-}
-
-/// A word of a command that can be run, quoted for a shell where it must be.
-#[must_use]
-pub fn shell(word: &OsStr) -> String {
-    let word = word.to_string_lossy();
-    let plain = |c: char| c.is_ascii_alphanumeric() || "@%+=:,./_-".contains(c);
-    if !word.is_empty() && word.chars().all(plain) {
-        return word.into_owned();
-    }
-    format!("'{}'", word.replace('\'', r"'\''"))
 }
 
 /// RFC 3339 in UTC. A time that no calendar has (a filesystem may keep such a one) shows as the nearest that has one.

@@ -22,6 +22,7 @@ use crate::refs::Resolver;
 use crate::registry::{Identity, WorkspaceRecord};
 use crate::session;
 use crate::state::State;
+use crate::text;
 use crate::timeline::{Event, EventBody, Head, Log, TimelineReport};
 
 /// A registered workspace.
@@ -281,8 +282,8 @@ impl Workspace {
         self.tell_repaired(torn);
         if let Some(fault) = report.faults.first() {
             let message = format!(
-                "{} damaged line(s) of the timeline are passed over; the first is line {} of session {}: {}",
-                report.faults.len(),
+                "{} of the timeline passed over; the first is line {} of session {}: {}",
+                text::count(report.faults.len(), "damaged line is", "damaged lines are"),
                 fault.line,
                 fault.session,
                 fault.reason
@@ -316,7 +317,8 @@ impl Workspace {
     fn tell_repaired(&self, torn: u64) {
         if torn > 0 {
             let message = format!(
-                "the timeline's last line was torn by a crash; {torn} bytes were cut off and kept in timeline.torn"
+                "the timeline's last line was torn by a crash; {} cut off and kept in timeline.torn",
+                text::count(torn, "byte was", "bytes were")
             );
             self.engine.notify(
                 Notice::new(NoticeKind::TimelineRepaired, message)

@@ -4,7 +4,7 @@
 //! - [`types`] and [`request`] are its nouns and its messages, declared once for all ways of travelling.
 //! - [`Error`] is its error, [`Context`] what runs beside an operation, [`Place`] where it works.
 //! - [`wire`] turns calls into messages and back; [`abi`] carries them into a shared library, [`ipc`] over a socket.
-//! - [`sys`] is what `ah`, the helper and providers ask of the kernel alike, with `unsafe`.
+//! - [`sys`] is what `ah`, the helper and providers ask of the kernel alike, with `unsafe`; [`text`] what they say alike.
 //!
 //! Not here: finding and loading libraries (`ah-host`), and anything that a particular provider needs.
 
@@ -20,6 +20,7 @@ mod place;
 mod provider;
 pub mod request;
 pub mod sys;
+pub mod text;
 pub mod types;
 pub mod wire;
 

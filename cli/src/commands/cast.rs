@@ -245,7 +245,10 @@ fn output_failed(error: Error) -> Failure {
 
 fn warn<R: BufRead>(app: &App, reader: &Reader<R>) {
     if reader.faults() > 0 {
-        app.ui.warning(&format!("{} lines could not be read and were left out", reader.faults()), None);
+        app.ui.warning(
+            &format!("{} left out that could not be read", text::count(reader.faults(), "line is", "lines are")),
+            None,
+        );
     }
     if reader.torn() {
         app.ui.warning("the recording was cut off in the middle of a line, which was left out", None);

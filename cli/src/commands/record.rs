@@ -143,7 +143,10 @@ pub(crate) fn run(app: &App, args: &RecordArgs) -> Outcome {
         }
     };
     if let Some(why) = &summary.stopped {
-        let message = format!("the recording ends before the command, without its last {} bytes: {why}", summary.lost);
+        let message = format!(
+            "the recording ends before the command, without its last {}: {why}",
+            text::count(summary.lost, "byte", "bytes")
+        );
         let hint = match why {
             Stopped::TooLarge(_) => "`ah config set prune.recordings max-size=…` lets recordings be larger".to_owned(),
             Stopped::Disk(_) => format!("`df {}` shows how full the disk is", text::shell(recording.path.as_os_str())),

@@ -40,7 +40,8 @@ pub(crate) fn run(app: &App, args: &SeekArgs) -> Outcome {
     let options = SeekOptions { paths: app.paths(&workspace, &args.paths)?, ..SeekOptions::default() };
     let lease = workspace.seek(&args.reference, &options).map_err(|error| match args.paths.as_slice() {
         [path] if error.kind == ErrorKind::NotFound && error.hint.is_none() => {
-            error.with_hint(format!("ah agent fs versions {}", text::shell(path)))
+            let end = if path.as_encoded_bytes().starts_with(b"-") { "-- " } else { "" };
+            error.with_hint(format!("ah agent fs versions {end}{}", text::shell(path)))
         }
         _ => error,
     })?;

@@ -230,7 +230,7 @@ fn row(event: &Event, moments: &HashMap<&str, &Moment>, left: &BTreeSet<Snapshot
         ),
         EventBody::CaptureResumed {} => plain("resumed", "", "automatic snapshots".to_owned()),
         EventBody::Repaired { bytes } => {
-            plain("repaired", "", format!("a torn last line of {bytes} bytes was cut off"))
+            plain("repaired", "", format!("a torn last line of {} was cut off", text::count(*bytes, "byte", "bytes")))
         }
         EventBody::Workspace { change, from, to } if from == to => {
             plain("workspace", "", format!("{change}: {}", to.display()))

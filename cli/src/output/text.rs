@@ -1,5 +1,6 @@
 //! Words and bytes made safe for a terminal: a file name or a label must not be able to move the cursor.
 
+pub(crate) use ah_plugin_api::text::count;
 use std::borrow::Cow;
 use std::io::{self, Write};
 use std::path::Path;
@@ -87,11 +88,6 @@ pub(crate) fn quoted(path: &[u8]) -> Cow<'_, [u8]> {
 /// Writes a path of a list of paths.
 pub(crate) fn write_path(out: &mut impl Write, path: &[u8]) -> io::Result<()> {
     out.write_all(&quoted(if path.is_empty() { b"." } else { path }))
-}
-
-/// `1 file`, `2 files`.
-pub(crate) fn count(number: u64, one: &str, many: &str) -> String {
-    if number == 1 { format!("1 {one}") } else { format!("{number} {many}") }
 }
 
 #[cfg(test)]

@@ -130,20 +130,19 @@ impl Workspace {
     fn held(&self, file: &BranchFile, own: Option<&Workspace>) -> Result<Vec<String>> {
         let Some(own) = own else { return Ok(Vec::new()) };
         let mut held = Vec::new();
-        let count = |number: usize, one: &str, many: &str| format!("{number} {}", if number == 1 { one } else { many });
         match self.state()?.snapshot(&file.record.snapshot) {
             Some(origin) => {
                 let served = self.serve(&origin.provider)?;
                 match self.changed_files(file, own, &served, Side::Snapshot(origin.reference.clone()))? {
                     0 => {}
-                    changed => held.push(count(changed, "changed file", "changed files")),
+                    changed => held.push(text::count(changed, "changed file", "changed files")),
                 }
             }
             None => held.push("perhaps changed files (the snapshot it grew from is gone)".to_owned()),
         }
         match own.state()?.snapshots.len() {
             0 => {}
-            snapshots => held.push(count(snapshots, "snapshot of its own", "snapshots of its own")),
+            snapshots => held.push(text::count(snapshots, "snapshot of its own", "snapshots of its own")),
         }
         let now = RepositoryMark::of(&own.open_dir()?)?;
         match (&file.repository, &now) {

@@ -175,7 +175,7 @@ pub(crate) fn prepare(engine: &Engine, file: &BranchFile) -> Result<()> {
     match on_top.or(below) {
         None => Ok(()),
         Some(point) => Err(Error::new(ErrorKind::Busy, format!("something is mounted at {}", point.display()))
-            .with_hint(format!("umount {}", point.display()))),
+            .with_hint(format!("umount {}", text::shell(point.as_os_str())))),
     }
 }
 

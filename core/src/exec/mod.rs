@@ -75,8 +75,10 @@ pub fn become_command(branch: &Path, workspace: &Path, options: &ExecOptions) ->
     let name = Path::new(program).display();
     let mut failed = Error::from_io(format!("cannot run {name}"), &error);
     if failed.kind == ErrorKind::NotFound {
-        failed = failed
-            .with_hint(format!("what is there to run can differ in the branch; `ls {}` shows it", branch.display()));
+        failed = failed.with_hint(format!(
+            "what is there to run can differ in the branch; `ls {}` shows it",
+            text::shell(branch.as_os_str())
+        ));
     }
     ExecError::Command(failed)
 }

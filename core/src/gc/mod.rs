@@ -16,6 +16,7 @@ use serde::Serialize;
 use crate::fsio;
 use crate::lock::Lock;
 use crate::status::MissingWorkspace;
+use crate::text;
 use crate::workspace::Workspace;
 
 pub(crate) use leftovers::remove_view_folder;
@@ -128,7 +129,7 @@ impl Workspace {
     pub(crate) fn compress_closed(&self, report: &mut GcReport) -> Result<()> {
         let compressed = self.compress_recordings()?;
         if compressed > 0 {
-            report.did(format!("compressed {compressed} recording(s)"));
+            report.did(format!("compressed {}", text::count(compressed, "recording", "recordings")));
         }
         Ok(())
     }

@@ -11,6 +11,7 @@ use crate::gc::GcReport;
 use crate::ids::SessionName;
 use crate::lock::{Lock, PATIENCE};
 use crate::record::{SnapshotKind, SnapshotRecord};
+use crate::text;
 use crate::timeline::EventBody;
 use crate::workspace::Workspace;
 
@@ -61,7 +62,7 @@ impl Workspace {
             background::forget_unsynced(self, id)?;
         }
         if synced > 0 {
-            report.did(format!("made {synced} snapshot(s) durable"));
+            report.did(format!("made {} durable", text::count(synced, "snapshot", "snapshots")));
         }
         if unknown.is_empty() { Ok(()) } else { self.make_these_durable(&unknown, true, report) }
     }
@@ -96,7 +97,7 @@ impl Workspace {
             background::forget_unsynced(self, id)?;
         }
         if synced > 0 {
-            report.did(format!("made {synced} snapshot(s) durable"));
+            report.did(format!("made {} durable", text::count(synced, "snapshot", "snapshots")));
         }
         Ok(())
     }

@@ -3,6 +3,7 @@
 //! What it has had is kept in the session's folder, in `pace`: a cache, without which the count begins anew. Times are those of the
 //! machine's run, so that a clock that jumps does not matter.
 
+use crate::text;
 use std::time::Duration;
 
 use ah_plugin_api::Durability;
@@ -51,7 +52,8 @@ impl Rules {
     /// Why a session has no snapshot now.
     pub(super) fn refuses(self, pace: &Pace) -> Option<String> {
         if pace.taken >= self.limit {
-            return Some(format!("the session has had {} automatic snapshots (moments.limit)", pace.taken));
+            let taken = text::count(pace.taken, "automatic snapshot", "automatic snapshots");
+            return Some(format!("the session has had {taken} (moments.limit)"));
         }
         let since = pace.since().filter(|since| *since < self.interval)?;
         Some(format!("the last snapshot was taken {} ms before (moments.interval)", since.as_millis()))

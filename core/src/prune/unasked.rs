@@ -23,6 +23,7 @@ use crate::prune::size::BATCH;
 use crate::record::{SnapshotKind, SnapshotRecord};
 use crate::registry::Index;
 use crate::state::State;
+use crate::text::count;
 use crate::timeline::TimelineReport;
 use crate::workspace::Workspace;
 
@@ -92,16 +93,25 @@ impl Workspace {
         let config = self.config()?;
         let removed = self.prune_unasked(&config, false)?.unwrap_or(0);
         if removed > 0 {
-            report.did(format!("removed {removed} automatic snapshot(s) that the retention policy does not keep"));
+            report.did(format!(
+                "removed {} that the retention policy does not keep",
+                count(removed, "automatic snapshot", "automatic snapshots")
+            ));
         }
         self.compress_closed(report)?;
         let removed = self.prune_recordings(&config, false)?;
         if removed > 0 {
-            report.did(format!("removed {removed} recording(s) that the retention policy does not keep"));
+            report.did(format!(
+                "removed {} that the retention policy does not keep",
+                count(removed, "recording", "recordings")
+            ));
         }
         let removed = self.shrink_all(&config)?;
         if removed > 0 {
-            report.did(format!("removed {removed} automatic snapshot(s), as the stores took more than they may"));
+            report.did(format!(
+                "removed {}, as the stores took more than they may",
+                count(removed, "automatic snapshot", "automatic snapshots")
+            ));
         }
         Ok(())
     }

@@ -7,6 +7,7 @@ use ah_plugin_api::{RelPath, Result, Snapshot};
 use super::plan::Plan;
 use super::scope::Scope;
 use crate::branch;
+use crate::text;
 use crate::timeline::EventBody;
 use crate::workspace::Workspace;
 
@@ -41,11 +42,10 @@ impl Workspace {
 /// The same for a person; none if there are none.
 pub(super) fn below_note(paths: &[RelPath], gone: bool) -> Option<String> {
     let named: Vec<String> = paths.iter().take(NAMED).map(ToString::to_string).collect();
-    let what = match paths.len() {
-        0 => return None,
-        1 => "1 path".to_owned(),
-        count => format!("{count} paths"),
-    };
+    if paths.is_empty() {
+        return None;
+    }
+    let what = text::count(paths.len(), "path", "paths");
     let more = paths.len() - named.len();
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
     let end = if gone { format!("; {COPY_OUT}") } else { String::new() };

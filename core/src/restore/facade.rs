@@ -438,8 +438,8 @@ fn report(job: &Job, plan: Plan, notes: Vec<String>, below: usize) -> RestoreRep
 
 fn refusal(conflicts: &[LeftAlone], forcible: bool) -> Error {
     let count = conflicts.len();
-    let paths = if count == 1 { "1 path stands".to_owned() } else { format!("{count} paths stand") };
-    let mut error = Error::new(ErrorKind::Conflict, format!("{paths} in the way, so nothing was changed"));
+    let stand = text::count(count, "path stands", "paths stand");
+    let mut error = Error::new(ErrorKind::Conflict, format!("{stand} in the way, so nothing was changed"));
     error.causes =
         conflicts.iter().take(NAMED).map(|conflict| format!("{}: {}", conflict.path, conflict.reason)).collect();
     if count > NAMED {

@@ -11,6 +11,7 @@ use super::clean::clean;
 use super::plan::Ground;
 use super::scope::STAGING_PREFIX;
 use super::standing::Outcomes;
+use crate::text;
 use crate::timeline::{Event, EventBody};
 use crate::walk::Shelf;
 use crate::workspace::Workspace;
@@ -30,7 +31,10 @@ impl Workspace {
             self.state()?.snapshots.into_iter().map(|record| record.id.as_str().to_owned()).collect();
         let count = self.journals().forget_ended(|journal| there.contains(journal.back.id.as_str()))?;
         if count > 0 {
-            done.push(format!("removed {count} plans of restores whose snapshots are gone"));
+            done.push(format!(
+                "removed {} whose snapshots are gone",
+                text::count(count, "plan of a restore", "plans of restores")
+            ));
         }
         Ok((done, failures))
     }

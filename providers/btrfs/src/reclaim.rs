@@ -1,5 +1,6 @@
 //! Finishing what removals began, undoing what crashes left.
 
+use ah_plugin_api::text::count as counted;
 use ah_plugin_api::{Context, Error, ErrorKind, Place, ReclaimRequest, Reclaimed, Result};
 use ah_provider_directory::{Views, failed, names};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -23,7 +24,10 @@ pub(crate) fn reclaim(place: &Place<'_>, request: &ReclaimRequest, cx: &Context<
     if !request.auto {
         let count = elsewhere::clear(place.store)?;
         if count > 0 {
-            actions.push(format!("took away what was left of {count} unfinished folders of snapshots"));
+            actions.push(format!(
+                "took away what was left of {}",
+                counted(count, "unfinished folder of snapshots", "unfinished folders of snapshots")
+            ));
         }
     }
     let Some(depot) = Depot::find(place.store)? else {
@@ -33,7 +37,7 @@ pub(crate) fn reclaim(place: &Place<'_>, request: &ReclaimRequest, cx: &Context<
         if let Some(made) = depot.folder("made")? {
             let count = Views::new(made).forget(target, &request.forgotten)?;
             if count > 0 {
-                actions.push(format!("forgot {count} views that nobody asked for any more"));
+                actions.push(format!("forgot {} that nobody asked for any more", counted(count, "view", "views")));
             }
         }
         actions.extend(made::reclaim(&depot, target, &request.forgotten, cx)?);
@@ -41,14 +45,17 @@ pub(crate) fn reclaim(place: &Place<'_>, request: &ReclaimRequest, cx: &Context<
     if let Some(snapshots) = depot.folder("snapshots")? {
         let count = removal::clear_unfinished(snapshots.as_fd(), cx)?;
         if count > 0 {
-            actions.push(format!("took away what was left of {count} snapshots that were not finished"));
+            actions.push(format!(
+                "took away what was left of {}",
+                counted(count, "unfinished snapshot", "unfinished snapshots")
+            ));
         }
     }
     let mut failed = None;
     if let Some(shelf) = Shelf::open(place.store)? {
         match shelf.finish_removals(cx) {
             Ok(0) => {}
-            Ok(count) => actions.push(format!("finished the removal of {count} snapshots")),
+            Ok(count) => actions.push(format!("finished the removal of {}", counted(count, "snapshot", "snapshots"))),
             Err(error) if error.kind == ErrorKind::Cancelled => return Err(error),
             Err(error) => failed = Some(error),
         }
@@ -56,7 +63,10 @@ pub(crate) fn reclaim(place: &Place<'_>, request: &ReclaimRequest, cx: &Context<
     if let Some(trash) = depot.folder("trash")? {
         let (count, error) = empty(trash.as_fd(), request.auto, cx)?;
         if count > 0 {
-            actions.push(format!("gave back the space of {count} removed snapshots and clones"));
+            actions.push(format!(
+                "gave back the space of {}",
+                counted(count, "removed snapshot or clone", "removed snapshots and clones")
+            ));
         }
         failed = failed.or(error);
     }

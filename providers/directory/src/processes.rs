@@ -71,6 +71,34 @@ impl Process {
         self.pid == std::process::id()
     }
 
+    /// Whether it is the parent of the one that asks, or that one's, and so on.
+    #[must_use]
+    pub fn is_above(&self) -> bool {
+        let mut at = rustix::process::getppid().map(|parent| parent.as_raw_nonzero().get().unsigned_abs());
+        for _ in 0..64 {
+            let Some(parent) = at.filter(|parent| *parent > 1) else { return false };
+            if parent == self.pid {
+                return true;
+            }
+            // Field 4, counted after the name, which may hold anything.
+            let stat = std::fs::read_to_string(format!("/proc/{parent}/stat")).unwrap_or_default();
+            at = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(1)?.parse().ok());
+        }
+        false
+    }
+
+    /// The hint for a person who waits for it to stop using something in that way. Nobody is to kill the shell that they type in, or what
+    /// started it; and one that only works there, a shell in another window, need not end.
+    #[must_use]
+    pub fn how_to_stop(&self, how: How) -> String {
+        match how {
+            How::Works if self.is_above() => "leave that directory (`cd /`), then repeat".to_owned(),
+            How::Works => "leave that directory there, or end it, then repeat".to_owned(),
+            _ if self.is_above() => "this command was started from it: close that there, then repeat".to_owned(),
+            _ => format!("end it, then repeat: kill {}", self.pid),
+        }
+    }
+
     /// The first thing it uses of which that is true. What takes longest to find out comes last.
     pub fn uses(&self, mut is_it: impl FnMut(&Use) -> bool) -> Option<Use> {
         for (name, how) in [("cwd", How::Works), ("root", How::Rooted), ("exe", How::Runs)] {
@@ -146,6 +174,21 @@ impl fmt::Display for Use {
 mod tests {
     use super::*;
     use std::process::{Command, Stdio};
+
+    #[test]
+    fn nobody_is_told_to_kill_the_shell_they_type_in() {
+        let process = |pid: u32| Process { pid, folder: PathBuf::from(format!("/proc/{pid}")) };
+        let above = process(std::os::unix::process::parent_id());
+        let mut child = Command::new("sleep").arg("60").stdin(Stdio::null()).spawn().unwrap();
+        let beside = process(child.id());
+        assert!(above.is_above() && !beside.is_above() && !process(std::process::id()).is_above());
+        for how in [How::Works, How::Rooted, How::Runs, How::Open, How::Maps] {
+            assert!(!above.how_to_stop(how).contains("kill"), "{how:?}");
+            assert_eq!(beside.how_to_stop(how).contains("kill"), how != How::Works, "{how:?}");
+        }
+        let _ = child.kill();
+        let _ = child.wait();
+    }
 
     #[test]
     fn a_process_is_found_by_what_it_uses_and_by_nothing_beside_it() {

@@ -137,9 +137,7 @@ pub fn refuse_if_used(root: impl AsFd) -> Result<()> {
         let Some((process, used)) = holder else { return Ok(()) };
         if began.elapsed() >= PATIENCE {
             let message = format!("the view is in use by process {process}: {used}");
-            return Err(
-                Error::new(ErrorKind::Busy, message).with_hint(format!("end it, then repeat: kill {}", process.pid))
-            );
+            return Err(Error::new(ErrorKind::Busy, message).with_hint(process.how_to_stop(used.how)));
         }
         std::thread::sleep(PAUSE);
     }

@@ -2,7 +2,7 @@
 
 use std::ffi::{CStr, CString};
 
-use ah_plugin_api::{Context, Error, ErrorKind, Reference, Result, SnapshotId};
+use ah_plugin_api::{Context, Error, ErrorKind, Reference, Result, SnapshotId, text};
 use rustix::io::Errno;
 
 use crate::busy;
@@ -40,8 +40,11 @@ pub(crate) fn snapshot(store: &Store<'_>, reference: &Reference, cx: &Context<'_
 fn must_not_be_viewed(store: &Store<'_>, id: &SnapshotId) -> Result<()> {
     match store.views()?.of(id)? {
         0 => Ok(()),
-        count => Err(Error::new(ErrorKind::Busy, format!("the snapshot {id} is shown in {count} view(s)"))
-            .with_hint("unmount them first")),
+        count => Err(Error::new(
+            ErrorKind::Busy,
+            format!("the snapshot {id} is shown in {}", text::count(count, "view", "views")),
+        )
+        .with_hint("unmount them first")),
     }
 }
 

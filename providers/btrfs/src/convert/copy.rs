@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 
-use ah_plugin_api::{Context, Error, ErrorKind, RelPath, Result};
+use ah_plugin_api::{Context, Error, ErrorKind, RelPath, Result, text};
 use ah_provider_directory::{failed, look, names, open_beneath};
 use rustix::fs::{
     AtFlags, FileType, Gid, IFlags, Mode, OFlags, SeekFrom, Statx, StatxAttributes, Timespec, Timestamps, Uid,
@@ -116,20 +116,27 @@ impl<'a> Copier<'a> {
         if let Some((first, _, _)) = outside.clone().min_by(|a, b| a.0.cmp(&b.0)) {
             let many = outside.count();
             notes.push(format!(
-                "{many} files have names outside of it too, which go on naming the former file, not this one: {first} \
-                 (the first)"
+                "{} a name outside of it too, which goes on naming the former file, not this one: {first} (the first)",
+                text::count(many, "file has", "files have")
             ));
         }
         if let Some((many, first, name)) = &self.lost.xattrs {
             notes.push(format!(
-                "{many} extended attributes were left behind, which only root may set: {name} of {first} (the first)"
+                "{} left behind, which only root may set: {name} of {first} (the first)",
+                text::count(*many, "extended attribute was", "extended attributes were")
             ));
         }
         if let Some((many, first)) = &self.lost.flags {
-            notes.push(format!("{many} files lost flags that chattr had set: {first} (the first)"));
+            notes.push(format!(
+                "{} lost flags that chattr had set: {first} (the first)",
+                text::count(*many, "file", "files")
+            ));
         }
         if let Some((many, first)) = &self.lost.unasked {
-            notes.push(format!("of {many} files the system would not say who has them open: {first} (the first)"));
+            notes.push(format!(
+                "the system would not say who has {} open: {first} (the first)",
+                text::count(*many, "file", "files")
+            ));
         }
         notes
     }
@@ -397,8 +404,10 @@ impl<'a> Copier<'a> {
         {
             if stat.stx_attributes.contains(flag) {
                 let message = format!("{} is {what}: it could not be removed", self.named(path));
-                return Err(Error::new(ErrorKind::FailedPrecondition, message)
-                    .with_hint(format!("chattr -{letter} {}", self.shown.join(path.as_path()).display())));
+                return Err(Error::new(ErrorKind::FailedPrecondition, message).with_hint(format!(
+                    "chattr -{letter} {}",
+                    text::shell(self.shown.join(path.as_path()).as_os_str())
+                )));
             }
         }
         Ok(())
@@ -414,7 +423,10 @@ impl<'a> Copier<'a> {
             Errno::NOENT | Errno::STALE => changed(),
             Errno::ACCESS => {
                 let error = failed(format!("cannot read {}", self.named(path)), errno);
-                error.with_hint(format!("make it readable: chmod u+rX {}", self.shown.join(path.as_path()).display()))
+                error.with_hint(format!(
+                    "make it readable: chmod u+rX {}",
+                    text::shell(self.shown.join(path.as_path()).as_os_str())
+                ))
             }
             errno => failed(format!("cannot copy {}", self.named(path)), errno),
         }

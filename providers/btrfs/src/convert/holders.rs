@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use ah_plugin_api::{Error, ErrorKind, RelPath, Result};
+use ah_plugin_api::{Error, ErrorKind, RelPath, Result, text};
 use ah_provider_directory::{How, Mount, Mounts, Process, Use, failed, look, path_of};
 use rustix::fs::{FileType, Mode, OFlags, Statx};
 use rustix::io::Errno;
@@ -48,31 +48,17 @@ pub(super) fn refuse(dir: BorrowedFd<'_>, state: Option<&State>) -> Result<()> {
         let used = process.uses(|used| !(own && matches!(used.how, How::Works | How::Rooted)) && inside(used));
         if let Some(used) = used {
             let message = format!("the process {process} is in the workspace: {used}");
-            // Nobody is to kill the shell that they are typing in.
-            let hint = if used.how == How::Works && is_above(process.pid) {
-                format!("leave it and name it from outside: cd / && ah -C '{}' agent fs convert", path.display())
-            } else {
-                format!("end it, or leave the workspace, then repeat: kill {}", process.pid)
+            let hint = match used.how {
+                How::Works if process.is_above() => {
+                    let path = text::shell(path.as_os_str());
+                    format!("leave it and name it from outside: cd / && ah -C {path} agent fs convert")
+                }
+                how => process.how_to_stop(how),
             };
             return Err(Error::new(ErrorKind::Busy, message).with_hint(hint));
         }
     }
     Ok(())
-}
-
-/// Whether a process is this one's parent, or that one's, and so on.
-fn is_above(pid: u32) -> bool {
-    let mut at = rustix::process::getppid().map(|parent| parent.as_raw_nonzero().get().unsigned_abs());
-    for _ in 0..64 {
-        let Some(parent) = at.filter(|parent| *parent > 1) else { return false };
-        if parent == pid {
-            return true;
-        }
-        // Field 4, counted after the name, which may hold anything.
-        let stat = std::fs::read_to_string(format!("/proc/{parent}/stat")).unwrap_or_default();
-        at = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(1)?.parse().ok());
-    }
-    false
 }
 
 /// That somebody has a file open who cannot be named.
@@ -136,9 +122,7 @@ pub(super) fn refuse_mounts(dir: BorrowedFd<'_>) -> Result<()> {
                 "the process {process} has mounts of its own, one of which concerns the workspace: {}",
                 found.point.display()
             );
-            return Err(
-                Error::new(ErrorKind::Busy, message).with_hint(format!("end it, then repeat: kill {}", process.pid))
-            );
+            return Err(Error::new(ErrorKind::Busy, message).with_hint("unmount it there, or end it, then repeat"));
         }
         seen.insert(table);
     }

@@ -10,7 +10,7 @@ use std::collections::HashSet as StdSet;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use ah_plugin_api::{Context, ErrorKind, LogLevel, Reclaimed, Result};
+use ah_plugin_api::{Context, ErrorKind, LogLevel, Reclaimed, Result, text};
 use gix::ObjectId;
 use gix::hashtable::HashSet;
 use gix::objs::{CommitRefIter, Kind, TreeRefIter};
@@ -438,8 +438,7 @@ fn replace(
     out.bytes += before.saturating_sub(after);
     out.actions.push(match (count, merged) {
         (1, Some(_)) => "wrote a pack anew".into(),
-        (1, None) => "removed a pack that nothing needs".into(),
-        (n, None) => format!("removed {n} packs that nothing needs"),
+        (n, None) => format!("removed {} that nothing needs", text::count(n, "pack", "packs")),
         (n, Some(_)) => format!("merged {n} packs into one"),
     });
     Ok(true)

@@ -20,7 +20,7 @@ use std::collections::{BTreeSet, HashSet};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use ah_plugin_api::{Context, Error, ErrorKind, Reclaimed, Result};
+use ah_plugin_api::{Context, Error, ErrorKind, Reclaimed, Result, text};
 use gix::objs::Kind;
 use gix::{ObjectId, oid};
 use rustix::fs::{AtFlags, FileType};
@@ -390,7 +390,7 @@ pub(super) fn sweep(store: &Store, kept: &HashSet<ObjectId>, out: &mut Reclaimed
         }
     }
     if removed > 0 {
-        out.actions.push(format!("gave up {removed} files kept from the user's repository"));
+        out.actions.push(format!("gave up {} kept from the user's repository", text::count(removed, "file", "files")));
     }
     Ok(())
 }

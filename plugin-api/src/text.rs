@@ -1,0 +1,67 @@
+//! Words for people that `ah`, the helper and providers have in common.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+
+/// `1 file`, `2 files`.
+#[must_use]
+pub fn count<N: std::fmt::Display + Copy + PartialEq + From<u8>>(number: N, one: &str, many: &str) -> String {
+    let what = if number == N::from(1) { one } else { many };
+    format!("{number} {what}")
+}
+
+/// A word of a command that can be run, quoted for a shell where it must be. What is not UTF-8, or would move a cursor, is written as
+/// bash, ksh and zsh read it: `$'a\377'`.
+#[must_use]
+pub fn shell(word: &OsStr) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "@%+=:,./_-".contains(c);
+    match word.to_str() {
+        Some(text) if !text.is_empty() && text.chars().all(plain) => text.to_owned(),
+        Some(text) if !text.contains(char::is_control) => format!("'{}'", text.replace('\'', r"'\''")),
+        _ => {
+            let mut quoted = String::from("$'");
+            for chunk in word.as_bytes().utf8_chunks() {
+                for c in chunk.valid().chars() {
+                    match c {
+                        '\\' | '\'' => quoted.extend(['\\', c]),
+                        c if c.is_control() => quoted.extend(octal(c.encode_utf8(&mut [0; 4]).as_bytes())),
+                        c => quoted.push(c),
+                    }
+                }
+                quoted.extend(octal(chunk.invalid()));
+            }
+            quoted + "'"
+        }
+    }
+}
+
+/// Three digits each, so that what follows cannot be taken for one more.
+fn octal(bytes: &[u8]) -> impl Iterator<Item = char> {
+    bytes.iter().map(|byte| format!("\\{byte:03o}")).collect::<String>().chars().collect::<Vec<_>>().into_iter()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{OsStr, OsStrExt, count, shell};
+
+    #[test]
+    fn a_shell_reads_what_was_meant() {
+        let words: [&[u8]; 9] =
+            [b"a/b", b"", b"it's", b"a b", "\u{fc}n\u{ef}".as_bytes(), b"a\nb", b"\xff7", b"a\xff'\\x", b"-x\x1b[2J"];
+        for word in words.map(OsStr::from_bytes) {
+            let quoted = shell(word);
+            assert!(!quoted.contains(char::is_control), "{quoted:?}");
+            let echo =
+                std::process::Command::new("bash").args(["-c", &format!("printf %s {quoted}")]).output().unwrap();
+            assert_eq!(OsStr::from_bytes(&echo.stdout), word, "{quoted}");
+        }
+        assert_eq!(shell("it's".as_ref()), r"'it'\''s'");
+        assert_eq!(shell(OsStr::from_bytes(b"\xff")), r"$'\377'");
+    }
+
+    #[test]
+    fn one_is_one() {
+        assert_eq!([0_u64, 1, 2].map(|n| count(n, "file", "files")), ["0 files", "1 file", "2 files"]);
+        assert_eq!(count(1_usize, "snapshot", "snapshots"), "1 snapshot");
+    }
+}

@@ -107,4 +107,23 @@ mod tests {
         assert!(Mounts::read().unwrap().iter().any(|mount| mount.id == proc.id));
         assert_eq!(open_plain(&top.join("link")).unwrap_err(), Errno::LOOP);
     }
+
+    #[test]
+    fn what_was_mounted_there_meanwhile_stays() {
+        if !rustix::process::geteuid().is_root() {
+            assert!(std::env::var_os("AH_TEST_REQUIRE_ALL").is_none(), "skipped: needs root, to mount");
+            eprintln!("skipped: needs root, to mount");
+            return;
+        }
+        let temp = tempfile::tempdir().unwrap();
+        let point = temp.path().canonicalize().unwrap();
+        rustix::mount::mount("none", &point, "tmpfs", rustix::mount::MountFlags::empty(), None).unwrap();
+        let here = || Mounts::read().iter().find(|mount| mount.point == point).cloned();
+        let mounted = here().unwrap();
+        // The table told of another one.
+        let before = Mount { id: mounted.id + 1, ..mounted.clone() };
+        let answers = (would_unmount(&before), unmount(&before), here().is_some(), unmount(&mounted), here().is_none());
+        let _ = rustix::mount::unmount(&point, UnmountFlags::DETACH);
+        assert_eq!(answers, (Ok(Unmount::Elsewhere), Ok(Unmount::Elsewhere), true, Ok(Unmount::Done), true));
+    }
 }

@@ -6,8 +6,6 @@ use std::os::unix::net::UnixStream;
 use ah_plugin_api::{Error, Result};
 use nix::sys::socket::getsockopt;
 use nix::sys::socket::sockopt::PeerCredentials;
-use nix::unistd::{Gid, Uid, setfsgid, setfsuid};
-use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
 
 use crate::sys;
 
@@ -31,32 +29,12 @@ impl Peer {
     }
 }
 
-/// Runs `work` on this thread with a user's rights on files: permissions, owner of what is made, quota. The helper itself is in no
-/// groups, so neither is the user here.
+/// Runs `work` on this thread with a user's rights on files, as [`ah_plugin_api::sys::as_user`] does.
+///
+/// # Panics
+/// If they cannot be had: nothing is done with root's.
 pub(crate) fn as_user<T>(uid: u32, gid: u32, work: impl FnOnce() -> T) -> T {
-    /// Gives the thread its own rights back, also when `work` panics.
-    struct Back(Uid, Gid, Option<CapabilitySets>);
-    impl Drop for Back {
-        fn drop(&mut self) {
-            // What was this thread's before can be had again.
-            let _ = self.2.map(|may| set_capabilities(None, may));
-            setfsuid(self.0);
-            setfsgid(self.1);
-        }
-    }
-    let may = capabilities(None).ok();
-    // The calls are of this thread alone.
-    let gid_before = setfsgid(Gid::from_raw(gid));
-    let uid_before = setfsuid(Uid::from_raw(uid));
-    let _back = Back(uid_before, gid_before, may);
-    // They answer what was before and nothing else; asked with what is no id, they change nothing.
-    let now = (setfsuid(Uid::from_raw(u32::MAX)).as_raw(), setfsgid(Gid::from_raw(u32::MAX)).as_raw());
-    assert_eq!(now, (uid, gid), "the rights of a user cannot be taken on");
-    // With the user id the kernel takes away the capabilities that override permissions, and leaves all others.
-    let powerless = may.map(|may| CapabilitySets { effective: CapabilitySet::empty(), ..may });
-    let given_up = powerless.is_some_and(|sets| set_capabilities(None, sets).is_ok());
-    assert!(given_up, "root's rights cannot be given up");
-    work()
+    ah_plugin_api::sys::as_user(uid, gid, work).unwrap_or_else(|| panic!("the rights of a user cannot be taken on"))
 }
 
 #[cfg(test)]

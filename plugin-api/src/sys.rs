@@ -1,4 +1,5 @@
-//! What programs of ours start without: a system call that no crate in use wraps. With [`crate::abi`] the only place of this crate with `unsafe`.
+//! What programs of ours do without: descriptors of whoever started them, and root's rights on files of others. With [`crate::abi`] the only
+//! place of this crate with `unsafe`.
 
 #![allow(unsafe_code)]
 
@@ -6,6 +7,8 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 use nix::libc;
+use nix::unistd::{Gid, Uid, setfsgid, setfsuid};
+use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities, set_thread_groups};
 
 /// Has `command` inherit no descriptor but the standard three. What goes on working behind its caller would otherwise hold what that was
 /// given by its own caller to hold: the locks by which `exec` says that a command runs in a branch, for instance. Kernels before 5.11 cannot
@@ -18,6 +21,52 @@ pub fn inherit_standard_only(command: &mut Command) {
             libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC);
             Ok(())
         });
+    }
+}
+
+/// Calls `work` with a user's rights on files, on this thread of root's: permissions, the owner of what is made, quotas. In which groups the user
+/// is, nobody asks: in none. `None` if these rights cannot be had: then nothing was called.
+pub fn as_user<T>(uid: u32, gid: u32, work: impl FnOnce() -> T) -> Option<T> {
+    let _acting = Acting::begin(Uid::from_raw(uid), Gid::from_raw(gid))?;
+    Some(work())
+}
+
+/// Ends when this goes, also by a panic.
+struct Acting {
+    uid: Uid,
+    gid: Gid,
+    groups: Vec<rustix::process::Gid>,
+    /// What this thread may do as root.
+    may: CapabilitySets,
+}
+
+impl Acting {
+    fn begin(uid: Uid, gid: Gid) -> Option<Self> {
+        // Root's own groups may read what the user may not.
+        let groups = rustix::process::getgroups().ok()?;
+        let may = capabilities(None).ok()?;
+        if !groups.is_empty() {
+            set_thread_groups(&[]).ok()?;
+        }
+        // Both answer what was before, and nothing else: whether it came about is told by asking again, with what is no id.
+        let nobody = u32::MAX;
+        let acting = Self { gid: setfsgid(gid), uid: setfsuid(uid), groups, may };
+        let came_about = setfsuid(Uid::from_raw(nobody)) == uid && setfsgid(Gid::from_raw(nobody)) == gid;
+        // With the user id the kernel takes away what overrides permissions, and leaves what lets root look into other users' processes.
+        set_capabilities(None, CapabilitySets { effective: CapabilitySet::empty(), ..may }).ok()?;
+        came_about.then_some(acting)
+    }
+}
+
+impl Drop for Acting {
+    fn drop(&mut self) {
+        // None of it can fail: all of it was this thread's before.
+        let _ = set_capabilities(None, self.may);
+        setfsuid(self.uid);
+        setfsgid(self.gid);
+        if !self.groups.is_empty() {
+            let _ = set_thread_groups(&self.groups);
+        }
     }
 }
 

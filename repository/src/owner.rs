@@ -5,55 +5,20 @@
 
 use std::os::fd::AsFd;
 
-use nix::unistd::{Gid, Uid, geteuid, setfsgid, setfsuid};
+use ah_plugin_api::sys::as_user;
 use rustix::fs::{Mode, OFlags, ResolveFlags};
-use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities, set_thread_groups};
 
 /// Calls `run` with the filesystem rights of the owner of `dir`, on this thread, where this process is root and the owner is not. None if
 /// these rights cannot be had: then nothing was called.
 pub(crate) fn as_owner<T>(dir: impl AsFd, run: impl FnOnce() -> T) -> Option<T> {
     let owner = rustix::fs::fstat(dir).ok()?;
-    let (uid, gid) = (Uid::from_raw(owner.st_uid), Gid::from_raw(owner.st_gid));
-    let _acting = if geteuid().is_root() && !uid.is_root() { Some(Acting::begin(uid, gid)?) } else { None };
-    Some(run())
-}
-
-/// Ends when this goes, also by a panic.
-struct Acting {
-    uid: Uid,
-    gid: Gid,
-    groups: Vec<rustix::process::Gid>,
-    /// What this thread may do as root.
-    may: CapabilitySets,
-}
-
-impl Acting {
-    fn begin(uid: Uid, gid: Gid) -> Option<Self> {
-        // Without it the owner could lead root by what other processes have open (`ah_rules::without_magic`).
-        let flags = OFlags::PATH | OFlags::CLOEXEC;
-        rustix::fs::openat2(rustix::fs::CWD, c"/", flags, Mode::empty(), ResolveFlags::NO_MAGICLINKS).ok()?;
-        // Root's own groups may read what the owner may not. Which groups the owner is in, nobody asks here.
-        let groups = rustix::process::getgroups().ok()?;
-        let may = capabilities(None).ok()?;
-        set_thread_groups(&[]).ok()?;
-        // Both answer what was before, and nothing else: whether it came about is told by asking again, with what is no id.
-        let nobody = u32::MAX;
-        let acting = Self { gid: setfsgid(gid), uid: setfsuid(uid), groups, may };
-        let came_about = setfsuid(Uid::from_raw(nobody)) == uid && setfsgid(Gid::from_raw(nobody)) == gid;
-        // With the user id the kernel takes away what overrides permissions, and leaves what lets root look into other users' processes.
-        set_capabilities(None, CapabilitySets { effective: CapabilitySet::empty(), ..may }).ok()?;
-        came_about.then_some(acting)
+    if !rustix::process::geteuid().is_root() || owner.st_uid == 0 {
+        return Some(run());
     }
-}
-
-impl Drop for Acting {
-    fn drop(&mut self) {
-        // None of it can fail: all of it was this thread's before.
-        let _ = set_capabilities(None, self.may);
-        setfsuid(self.uid);
-        setfsgid(self.gid);
-        let _ = set_thread_groups(&self.groups);
-    }
+    // Without it the owner could lead root by what other processes have open (`ah_rules::without_magic`).
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    rustix::fs::openat2(rustix::fs::CWD, c"/", flags, Mode::empty(), ResolveFlags::NO_MAGICLINKS).ok()?;
+    as_user(owner.st_uid, owner.st_gid, run)
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Leases, views, branches and files that nobody holds any more.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use ah_plugin_api::{Error, ErrorKind, FileName, ReclaimRequest, Result};
 
@@ -155,6 +155,7 @@ impl Workspace {
         let _lock = self.engine.lock_registry()?;
         // Writes anew what is lost and still known, before it is taken for something that was never finished.
         Index::refresh(home)?;
+        let mut unknown = Vec::new();
         for id in fsio::names(&home.join("workspaces"))? {
             let orphan = home.workspace(&id);
             match registry::load(home, &id) {
@@ -163,15 +164,26 @@ impl Workspace {
                     report.did(format!("removed the workspace {id}, which was never finished"));
                 }
                 Ok(Some(_)) => {}
-                Ok(None) => {
-                    report.failures.push(format!("the workspace folder {} has no workspace.json", orphan.display()));
-                }
+                Ok(None) => unknown.push(orphan),
                 Err(error) => report.failures.push(super::with_causes(&error)),
             }
         }
+        report.failures.extend(of_nobody(&unknown));
         Index::refresh(home)?;
         Ok(())
     }
+}
+
+/// What is said of folders whose workspaces nobody knows; mostly all of them have one cause.
+fn of_nobody(folders: &[PathBuf]) -> Option<String> {
+    let first = folders.first()?.display();
+    let those = match folders.len() {
+        1 => format!("the workspace folder {first} has"),
+        many => format!("{many} workspace folders have ({first} is the first)"),
+    };
+    Some(format!(
+        "{those} no workspace.json; if AH_HOME was removed by hand, they hold snapshots that the filesystem let nobody remove as files: its own command does"
+    ))
 }
 
 fn unfinished(state: BranchState) -> &'static str {

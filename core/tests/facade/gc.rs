@@ -44,6 +44,18 @@ fn a_removal_that_was_cut_short_is_finished() {
 }
 
 #[test]
+fn what_a_removal_by_hand_left_is_told_of_once() {
+    let lab = Lab::new();
+    lab.step("a", "1");
+    for n in 1..=7 {
+        fs::create_dir_all(lab.settings.home.join(format!("workspaces/left{n}/providers/fake/depot"))).unwrap();
+    }
+    let failures = gc(&lab).failures;
+    assert!(failures.len() == 1 && failures[0].starts_with("7 workspace folders"), "{failures:?}");
+    assert!(failures[0].contains("left1"), "{failures:?}");
+}
+
+#[test]
 fn a_damaged_snapshot_is_not_called_lost() {
     let lab = Lab::new();
     let taken = lab.step("a", "1");

@@ -35,8 +35,15 @@ impl Workspace {
     pub fn cat_from(&self, snapshot: &SnapshotRecord, path: &RelPath, out: BorrowedFd<'_>) -> Result<EntryRecord> {
         let served = self.serve(&snapshot.provider)?;
         let cx = self.context();
+        // What is no file is looked at in a view.
+        let seek = |path: &RelPath| {
+            let whole = self.root.join(path.as_path());
+            let paths = if path.is_root() { String::new() } else { format!(" -- {}", text::shell(whole.as_os_str())) };
+            format!("`ah agent fs seek {}{paths}` shows what is in it", snapshot.id)
+        };
         let explain = |error: Error| match error.kind {
             ErrorKind::NotFound => self.not_there(&served, path, snapshot),
+            ErrorKind::InvalidArgument if error.hint.is_none() => error.with_hint(seek(path)),
             _ => error,
         };
         if served.can(Capability::ReadWithoutMount) {
@@ -50,7 +57,7 @@ impl Workspace {
         let entry = source.entry(path, &cx).map_err(explain)?.ok_or_else(|| self.not_there(&served, path, snapshot))?;
         if !matches!(entry.kind, EntryKind::File | EntryKind::Symlink) {
             let message = format!("{path} is a {} in {}, which has no contents", entry.kind, snapshot.id);
-            return Err(Error::new(ErrorKind::InvalidArgument, message));
+            return Err(Error::new(ErrorKind::InvalidArgument, message).with_hint(seek(path)));
         }
         source.read(path, out, &cx)?;
         Ok(EntryRecord::from(&entry))

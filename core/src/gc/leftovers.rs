@@ -182,7 +182,7 @@ fn of_nobody(folders: &[PathBuf]) -> Option<String> {
         many => format!("{many} workspace folders have ({first} is the first)"),
     };
     Some(format!(
-        "{those} no workspace.json; if AH_HOME was removed by hand, they hold snapshots that the filesystem let nobody remove as files: its own command does"
+        "{those} no workspace.json; if AH_HOME was removed by hand, what is left there are snapshots that go by the filesystem's own command alone"
     ))
 }
 

@@ -67,8 +67,9 @@ fn one_file_is_had_without_a_view() {
     assert_eq!((entry.kind, entry.size), (EntryKind::File, 3));
     assert_eq!(std::fs::read_to_string(out.path()).unwrap(), "one");
     assert_eq!(workspace.cat("@", &rel("a"), out.as_file().as_fd()).unwrap_err().kind, ErrorKind::NotFound);
-    let root = workspace.cat("@", &RelPath::root(), out.as_file().as_fd());
-    assert_eq!(root.unwrap_err().kind, ErrorKind::InvalidArgument);
+    let root = workspace.cat("@", &RelPath::root(), out.as_file().as_fd()).unwrap_err();
+    assert_eq!(root.kind, ErrorKind::InvalidArgument);
+    assert_eq!(root.hint.unwrap(), format!("`ah agent fs seek {}` shows what is in it", fourth.id));
 
     let versions = workspace.versions(&rel("a")).unwrap();
     let shown: Vec<_> = versions.iter().map(|v| (v.snapshot.clone(), v.snapshots, v.entry.is_some())).collect();

@@ -427,5 +427,5 @@ fn what_could_not_be_removed_is_refused_before() {
     }
     fs::hard_link(bench.work("dir/f"), disk.at().join("target/outside")).unwrap();
     let notes = bench.convert().unwrap().notes;
-    assert!(notes.len() == 2 && notes[1].starts_with("1 files") && notes[1].contains("dir/f"), "{notes:?}");
+    assert!(notes.len() == 2 && notes[1].starts_with("1 file has") && notes[1].contains("dir/f"), "{notes:?}");
 }

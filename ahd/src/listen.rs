@@ -9,18 +9,22 @@ use std::time::Duration;
 
 use ah_plugin_api::ipc::{self, Bounds};
 use ah_plugin_api::{Error, ErrorKind, Result};
-use rustix::net::{AddressFamily, SocketType, sockopt};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 
 use crate::audit::What;
 use crate::keeper::{Keeper, STACK};
 use crate::peer::Peer;
 use crate::policy::Session;
+use crate::state::is_dying;
 
 /// How long a client may take to say what it wants, and between two calls; and how much it may say: more than label, attributes and rules ever are.
 const BOUNDS: Bounds =
     Bounds { hello: Duration::from_secs(5), idle: Some(Duration::from_secs(600)), largest: 256 << 10 };
 /// A pause when the system has nothing to give: descriptors, memory.
 const BREATH: Duration = Duration::from_millis(100);
+/// So often it is tried to connect to a socket at which too many wait, a breath apart.
+const ATTEMPTS: u32 = 10;
 
 /// Listens at `path`, which everybody may connect to.
 pub(crate) fn bind(path: &Path) -> Result<UnixListener> {
@@ -40,7 +44,7 @@ pub(crate) fn bind(path: &Path) -> Result<UnixListener> {
     })?;
     match std::fs::symlink_metadata(path) {
         Ok(at) if at.file_type().is_socket() => {
-            if UnixStream::connect(path).is_ok() {
+            if is_listened_at(path) {
                 return Err(Error::new(ErrorKind::Busy, format!("another program listens at {shown}")));
             }
             std::fs::remove_file(path).map_err(|e| failed("replace", &e))?;
@@ -51,6 +55,28 @@ pub(crate) fn bind(path: &Path) -> Result<UnixListener> {
     let listener = UnixListener::bind(path).map_err(|e| failed("listen at", &e))?;
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o666)).map_err(|e| failed("open", &e))?;
     Ok(listener)
+}
+
+/// Whether a program is there that accepts connections.
+///
+/// A process that was killed keeps its socket until its last thread has ended, and one that a user has had wait in a directory of theirs may never end:
+/// whoever connects waits for ever. Who does not even take what waits to be accepted is no other.
+fn is_listened_at(path: &Path) -> bool {
+    let connect = || {
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+        rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+        Ok(UnixStream::from(socket))
+    };
+    for _ in 0..ATTEMPTS {
+        match connect() {
+            // Of who listens, since nobody has accepted.
+            Ok(stream) => return !Peer::of(&stream).is_ok_and(|listens| is_dying(&listens.pid.to_string())),
+            Err(Errno::AGAIN) => std::thread::sleep(BREATH),
+            Err(_) => return false,
+        }
+    }
+    false
 }
 
 /// Takes over a socket that this program was started with.

@@ -163,7 +163,7 @@ fn lock(root: &Path) -> Result<File> {
 }
 
 /// Whether a process has been killed and waits for its last threads: its main thread is a zombie.
-fn is_dying(process: &str) -> bool {
+pub(crate) fn is_dying(process: &str) -> bool {
     let Ok(process) = process.parse::<u32>() else { return false };
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
     // Behind the name, which may contain anything.

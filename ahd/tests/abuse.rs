@@ -239,6 +239,67 @@ fn a_client_that_goes_away_in_the_middle_leaves_nothing_half() {
     assert!(daemon.is_alive());
 }
 
+#[test]
+fn a_socket_of_a_helper_that_was_killed_and_cannot_end_is_taken_over() {
+    if !is_root() {
+        return;
+    }
+    let mut daemon = Daemon::start(ALLOWED);
+    let alice = daemon.home(ALICE);
+    as_user(ALICE, || alice.open().snapshot(&*daemon.provider(), "one").unwrap());
+    daemon.kill();
+    for full in [false, true] {
+        fs::remove_file(&daemon.socket).unwrap();
+        // Nobody has asked how it ended, and what it listened at is open still.
+        let mut killed = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "listener", "--ignored", "--nocapture"])
+            .env("AHD_TEST_SOCKET", &daemon.socket)
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut said = String::new();
+        let mut out = std::io::BufReader::new(killed.stdout.take().unwrap());
+        while !said.contains("SLEEPER") {
+            said.clear();
+            assert_ne!(std::io::BufRead::read_line(&mut out, &mut said).unwrap(), 0);
+        }
+        let sleeper: i32 = said.trim().rsplit(' ').next().unwrap().parse().unwrap();
+        wait_for("it has ended", || {
+            let stat = fs::read_to_string(format!("/proc/{}/stat", killed.id())).unwrap();
+            stat.rsplit_once(") ").unwrap().1.starts_with('Z')
+        });
+        // Who waits there, waits for ever; and who comes when there is no more room, too.
+        let waiting: Vec<UnixStream> = if full { (0..2).map(|_| daemon.dial()).collect() } else { Vec::new() };
+        let outcome = daemon.run();
+        nix::sys::signal::kill(nix::unistd::Pid::from_raw(sleeper), nix::sys::signal::Signal::SIGKILL).unwrap();
+        killed.wait().unwrap();
+        drop(waiting);
+        outcome.unwrap();
+        is_served(&daemon, &alice, 1);
+        daemon.kill();
+    }
+    // One that lives is left alone.
+    let _lives = std::os::unix::net::UnixListener::bind(daemon.base.path().join("socket/lives")).unwrap();
+    daemon.socket = daemon.base.path().join("socket/lives");
+    assert!(daemon.run().unwrap_err().contains("another program listens"));
+}
+
+/// Not a test: who listens, and ends while another process has that open.
+#[test]
+#[ignore = "run by another test"]
+fn listener() {
+    let Some(path) = std::env::var_os("AHD_TEST_SOCKET") else { return };
+    let listener = std::os::unix::net::UnixListener::bind(path).unwrap();
+    // Room for two who wait.
+    rustix::net::listen(&listener, 1).unwrap();
+    let open = std::os::fd::OwnedFd::from(listener);
+    let null = std::process::Stdio::null;
+    let sleeper =
+        std::process::Command::new("sleep").arg("600").stdin(open).stdout(null()).stderr(null()).spawn().unwrap();
+    println!("SLEEPER {}", sleeper.id());
+    std::process::exit(0);
+}
+
 /// Not a test: the client that is killed.
 #[test]
 #[ignore = "run by another test"]

@@ -86,6 +86,42 @@ fn a_day_beside_closed_files(home: &Home, settings: &Settings, serves: &str) {
     });
 }
 
+/// A restore has put files into a directory that somebody else closes afterwards: `undo` does the rest, and says that it could not do all.
+fn an_undo_beside_a_closed_directory(home: &Home, settings: &Settings) {
+    use std::os::unix::fs::chown;
+    // Few paths are compared one by one, many all at once.
+    for many in [2, 50] {
+        let at = |i: usize| home.at(&format!("w/file-{many}-{i}"));
+        as_user(ALICE, || {
+            fs::create_dir_all(home.at("w/shut")).unwrap();
+            fs::write(home.at("w/shut/inside"), "first").unwrap();
+            (0..many).for_each(|i| fs::write(at(i), "first").unwrap());
+            let engine = Engine::open(settings.clone()).unwrap();
+            let workspace = engine.workspace(&home.at("w"), Access::Create).unwrap();
+            let first = workspace.snapshot(&SnapshotOptions::default()).unwrap().id.to_string();
+            fs::remove_file(home.at("w/shut/inside")).unwrap();
+            (0..many).for_each(|i| fs::remove_file(at(i)).unwrap());
+            let report = workspace.restore(&first, &RestoreOptions::default()).unwrap();
+            assert!(
+                report.left.is_empty() && report.failed.is_empty() && home.at("w/shut/inside").exists(),
+                "{report:?}"
+            );
+        });
+        chown(home.at("w/shut"), Some(0), Some(0)).unwrap();
+        fs::set_permissions(home.at("w/shut"), fs::Permissions::from_mode(0o700)).unwrap();
+        as_user(ALICE, || {
+            let engine = Engine::open(settings.clone()).unwrap();
+            let workspace = engine.workspace(&home.at("w"), Access::Existing).unwrap();
+            let report = workspace.undo(&Default::default()).unwrap();
+            let failed: Vec<String> = report.failed.iter().map(|failed| failed.path.to_string()).collect();
+            assert!(failed == ["shut"] || failed == ["shut/inside"], "{report:?}");
+            assert!((0..many).all(|i| !at(i).exists()), "{report:?}");
+        });
+        assert!(home.at("w/shut/inside").exists());
+        chown(home.at("w/shut"), Some(ALICE), Some(ALICE)).unwrap();
+    }
+}
+
 fn settings(home: &Home, source: ProviderSource) -> Settings {
     Settings { user_home: Some(home.root.clone()), ..Settings::new(home.at("ah"), source) }
 }
@@ -100,6 +136,7 @@ fn through_the_helper() {
     let daemon = Daemon::with(r#"{"allow-containing": ["65534"]}"#, &["btrfs"], &[]);
     let helper = Some(HelperSocket { path: daemon.socket.clone(), named: true });
     let settings = Settings { helper, ..settings(&home, ProviderSource::Plugins(Vec::new())) };
+    an_undo_beside_a_closed_directory(&home, &settings);
     a_day_beside_closed_files(&home, &settings, "btrfs_ahd");
 }
 
@@ -114,5 +151,6 @@ fn in_a_subvolume_of_their_own() {
     let home = Home::make(root, ALICE);
     let provider = Arc::new(ah_provider_btrfs::BtrfsProvider::new());
     let settings = settings(&home, ProviderSource::Given(ProviderSet::of(vec![provider])));
+    an_undo_beside_a_closed_directory(&home, &settings);
     a_day_beside_closed_files(&home, &settings, "btrfs");
 }

@@ -350,12 +350,12 @@ pub(crate) fn diff(
     tops.sort();
     tops.dedup();
     if tops.is_empty() {
-        walk.pair(&RelPath::root(), from.entry(&RelPath::root(), cx)?, to.entry(&RelPath::root(), cx)?)?;
+        walk.top(&RelPath::root())?;
     }
     for (at, top) in tops.iter().enumerate() {
         // One that lies below another was walked with it.
         if !tops[..at].iter().any(|above| top.starts_with(above)) {
-            walk.pair(top, from.entry(top, cx)?, to.entry(top, cx)?)?;
+            walk.top(top)?;
         }
     }
     let mut changes = walk.changes;
@@ -370,12 +370,25 @@ struct Walk<'a, 'c> {
     pass_over: &'a dyn Fn(&RelPath) -> bool,
     cx: &'a Context<'c>,
     changes: Vec<Change>,
-    /// Directories that may not be looked into on one side.
+    /// Directories that may not be looked into on one side, and paths asked for that are in such.
     unread: Vec<RelPath>,
     seen: u64,
 }
 
 impl Walk<'_, '_> {
+    /// One of the paths asked for, which may lie where this user may not look.
+    fn top(&mut self, path: &RelPath) -> Result<()> {
+        let both = self.from.entry(path, self.cx).and_then(|before| Ok((before, self.to.entry(path, self.cx)?)));
+        match both {
+            Ok((before, after)) => self.pair(path, before, after),
+            Err(error) if error.kind == ErrorKind::PermissionDenied => {
+                self.unread.push(path.clone());
+                Ok(())
+            }
+            Err(error) => Err(error),
+        }
+    }
+
     fn pair(&mut self, path: &RelPath, before: Option<Entry>, after: Option<Entry>) -> Result<()> {
         self.seen += 1;
         if self.seen.is_multiple_of(512) {

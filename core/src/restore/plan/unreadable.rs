@@ -9,9 +9,17 @@ use crate::restore::LeftAlone;
 use crate::restore::scope::{Scope, untouchable};
 
 impl Planner<'_> {
-    /// A directory of which nobody told what differs in it.
+    /// A path of which nobody told what differs at it or below it. An undo that leaves something of what it is for is not complete.
     pub(super) fn unread(&mut self, path: &RelPath) {
         let told = |left: &LeftAlone| left.path == *path;
+        if let Scope::Exactly(paths) = &self.wish.scope {
+            // What is to be put back in it may lie anywhere below.
+            if !self.plan.beyond.iter().any(told) && paths.iter().any(|touched| touched.starts_with(path)) {
+                let reason = "what is in it stays as it is: you may not look into it".to_owned();
+                self.plan.beyond.push(LeftAlone { path: path.clone(), reason });
+            }
+            return;
+        }
         if self.wish.scope.holds(path)
             && !untouchable(path, self.ground.own_state)
             && !self.plan.left.iter().chain(&self.plan.conflicts).any(told)

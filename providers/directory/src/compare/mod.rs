@@ -9,7 +9,7 @@ mod side;
 use std::cmp::Ordering;
 use std::os::fd::OwnedFd;
 
-use ah_plugin_api::{Change, Context, EntryKind, RelPath, Result};
+use ah_plugin_api::{Change, Context, EntryKind, ErrorKind, RelPath, Result};
 use rustix::fs::Statx;
 
 use crate::{entry_of, failed};
@@ -35,7 +35,7 @@ pub struct Comparison<'a> {
 
 impl Comparison<'_> {
     /// The differences at `paths` and below them (everywhere, if there are none), ordered by path bytes; and the directories that may not be
-    /// looked into on one side, of whose contents nothing is told.
+    /// looked into on one side, of whose contents nothing is told, with those of `paths` that are in such.
     ///
     /// # Errors
     /// Those of the filesystem; `Cancelled`.
@@ -72,7 +72,15 @@ type At<'d> = Option<(&'d OwnedFd, Found)>;
 impl Walk<'_> {
     /// One of the paths asked for.
     fn top(&mut self, path: &RelPath) -> Result<()> {
-        let (before, after) = (self.of.from.find(path)?, self.of.to.find(path)?);
+        let both = self.of.from.find(path).and_then(|before| Ok((before, self.of.to.find(path)?)));
+        let (before, after) = match both {
+            // It lies in a directory that may not be looked into.
+            Err(error) if error.kind == ErrorKind::PermissionDenied => {
+                self.unread.push(path.clone());
+                return Ok(());
+            }
+            both => both?,
+        };
         let at = |it: &'_ Option<(OwnedFd, Found)>| it.as_ref().map(|(_, found)| found.clone());
         let (a, b) = (at(&before), at(&after));
         self.pair(path, &before.as_ref().map(|(dir, _)| dir).zip(a), &after.as_ref().map(|(dir, _)| dir).zip(b))

@@ -130,7 +130,9 @@ impl Audit {
     /// Writes a line that is about the helper itself and that a user can have it write again and again: out of their share.
     pub(crate) fn say_of(&self, uid: u32, message: &str) {
         let message = cut(message);
-        match self.turn(uid, message.len() * 2) {
+        // As long as it is in the log: what cannot be printed takes six times as much there.
+        let bytes = serde_json::to_string(&message).map_or(message.len(), |text| text.len());
+        match self.turn(uid, bytes) {
             Turn::Written(0) => self.say(&message),
             Turn::Written(left_out) => {
                 self.say(&format!("{message} ({left_out} lines of theirs before this were left out)"));
@@ -263,6 +265,17 @@ mod tests {
             audit.note(&peer, &what, Ok(()));
         }
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count() as u32, KEPT + 1);
+    }
+
+    #[test]
+    fn what_the_helper_says_of_a_user_is_counted_as_long_as_it_is_written() {
+        let dir = tempfile::tempdir().unwrap();
+        let audit = Audit::new(dir.path());
+        for _ in 0..100 {
+            audit.say_of(1, &"\u{1}".repeat(4096));
+        }
+        let size = std::fs::metadata(dir.path().join("audit.log")).unwrap().len();
+        assert!((size as f64) < PER_MINUTE * 1.1, "{size} bytes");
     }
 
     #[test]

@@ -175,7 +175,9 @@ impl<'k> Guarded<'k> {
         {
             // The next reclaim, or the next start, tries again.
             let place = making.record.place();
-            self.keeper.audit.say(&format!("what is left at {} stays for now: {error}", place.display()));
+            // They can have that said for each call, so it is theirs to pay for.
+            let text = format!("what is left at {} stays for now: {error}", place.display());
+            self.keeper.audit.say_of(self.peer.uid, &text);
         }
         made
     }

@@ -441,3 +441,62 @@ fn what_a_user_may_not_look_into_is_not_told_by_the_paths_of_a_view() {
     });
     assert!(daemon.mounts().is_empty() && daemon.state("records").is_empty());
 }
+
+#[test]
+fn what_stays_for_now_is_said_out_of_its_users_share() {
+    if !is_root() {
+        return;
+    }
+    use nix::mount::{MsFlags, mount};
+    let daemon = Daemon::start(ALLOWED);
+    let (alice, snapshot) = with_snapshot(&daemon, ALICE);
+    // The longest name of a place, of what takes most room in the log.
+    let deep = as_user(ALICE, || {
+        let mut deep = alice.at("target");
+        for _ in 0..14 {
+            deep.push("\u{1}".repeat(250));
+            fs::create_dir(&deep).unwrap();
+        }
+        deep
+    });
+    let (stop, deep) = (&AtomicBool::new(false), &deep);
+    let said = || daemon.log.lock().unwrap().iter().filter(|line| line.contains("what is left at")).count();
+    std::thread::scope(|scope| {
+        // Whoever sees a view is in it at once.
+        scope.spawn(move || {
+            as_user(ALICE, || {
+                let mut held: Vec<Option<File>> = (0..60).map(|_| None).collect();
+                while !stop.load(Ordering::Relaxed) {
+                    for (i, file) in held.iter_mut().enumerate().filter(|(_, file)| file.is_none()) {
+                        *file = File::open(deep.join(format!("v{i}/file"))).ok();
+                    }
+                }
+            });
+        });
+        let caller = scope.spawn(|| {
+            // Here nothing that the helper mounts is seen, so that each call fails when it has been done.
+            nix::sched::unshare(nix::sched::CloneFlags::CLONE_FS | nix::sched::CloneFlags::CLONE_NEWNS).unwrap();
+            mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE, None::<&str>).unwrap();
+            as_user(ALICE, || {
+                let (store, target) = (alice.open().store, ah_plugin_api::Dir::open(deep).unwrap());
+                let place = Place::new(&store).with_target(&target);
+                for i in 0..60 {
+                    if said() >= 4 {
+                        break;
+                    }
+                    let name = FileName::new(format!("v{i}")).unwrap();
+                    let request = MountRequest { snapshot: snapshot.reference.clone(), name, paths: Vec::new() };
+                    let refused = daemon.provider().mount(&place, &request, &Context::quiet()).unwrap_err();
+                    assert_eq!(refused.kind, ErrorKind::FailedPrecondition);
+                }
+            });
+        });
+        let outcome = caller.join();
+        stop.store(true, Ordering::Relaxed);
+        outcome.unwrap();
+    });
+    assert!(daemon.said("what is left at"), "it was not in use once");
+    let lines = daemon.log.lock().unwrap().clone();
+    let longest = lines.iter().filter(|line| line.contains("what is left at")).map(String::len).max().unwrap();
+    assert!(longest < 10_000, "{longest} bytes");
+}

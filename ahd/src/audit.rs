@@ -14,6 +14,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use ah_plugin_api::Error;
 use serde::Serialize;
 
+use crate::accounts;
 use crate::peer::Peer;
 
 /// A file larger than this is set aside, bytes.
@@ -144,7 +145,7 @@ impl Audit {
 
     /// Takes the room of a line from its user's share.
     fn turn(&self, uid: u32, bytes: usize) -> Turn {
-        let now = Instant::now();
+        let (now, uid) = (Instant::now(), accounts::of(uid));
         let mut users = lock(&self.users);
         // Who has their whole share again need not be remembered.
         users.retain(|other, share| {
@@ -271,8 +272,9 @@ mod tests {
     fn what_the_helper_says_of_a_user_is_counted_as_long_as_it_is_written() {
         let dir = tempfile::tempdir().unwrap();
         let audit = Audit::new(dir.path());
-        for _ in 0..100 {
-            audit.say_of(1, &"\u{1}".repeat(4096));
+        for i in 0..100 {
+            // By ids of theirs, too.
+            audit.say_of(if i % 2 == 0 { 1 } else { 4_000_000 + i }, &"\u{1}".repeat(4096));
         }
         let size = std::fs::metadata(dir.path().join("audit.log")).unwrap().len();
         assert!((size as f64) < PER_MINUTE * 1.1, "{size} bytes");

@@ -1,6 +1,6 @@
 //! `ahd`, the privileged helper: serves providers that need root to ordinary users, each with what is theirs.
 //!
-//! - `listen` takes connections, `peer` is who connects, `limits` how many and how often;
+//! - `listen` takes connections, `peer` is who connects, `limits` how many and how often, `accounts` whose ids count as one;
 //! - `policy` checks each call and makes it, by what `owned` says of the caller's descriptors; views and clones in `making`;
 //! - `keeper` is what they share: the providers, and the life of views and clones, which `graft` mounts and `records` writes down;
 //! - `config`, `state` and `audit` are the helper's own files; `stores` what the administrator may do with them; `sys` the only place with `unsafe`.
@@ -13,6 +13,7 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod accounts;
 mod audit;
 mod config;
 mod graft;

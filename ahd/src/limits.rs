@@ -6,6 +6,8 @@ use std::time::{Duration, Instant};
 
 use ah_plugin_api::{Error, ErrorKind};
 
+use crate::accounts;
+
 /// All connections together. Each is two threads and a few descriptors.
 const MAX_CONNECTIONS: usize = 256;
 
@@ -59,6 +61,7 @@ impl Meter {
         if all >= MAX_CONNECTIONS && uid != 0 {
             return Err(busy("the helper ahd has as many connections as it takes".to_owned()));
         }
+        let uid = accounts::of(uid);
         let user = users.entry(uid).or_insert_with(|| User::new(Instant::now()));
         if user.connections >= limit {
             return Err(busy(format!("you have {limit} connections to the helper ahd, which is the limit")));
@@ -71,7 +74,7 @@ impl Meter {
     pub(crate) fn call(&self, uid: u32, per_minute: u32) -> Result<(), Refused> {
         let mut users = self.users();
         let now = Instant::now();
-        let user = users.entry(uid).or_insert_with(|| User::new(now));
+        let user = users.entry(accounts::of(uid)).or_insert_with(|| User::new(now));
         let most = f64::from(per_minute);
         let gained = now.duration_since(user.since).as_secs_f64() / 60.0 * most;
         user.calls = (user.calls + gained).min(most);
@@ -124,6 +127,17 @@ mod tests {
         meter.connect(0, 4).unwrap();
         drop(all);
         meter.connect(1, 4).unwrap();
+    }
+
+    #[test]
+    fn ids_for_user_namespaces_are_their_users() {
+        let meter = Arc::new(Meter::default());
+        let _held: Vec<_> = (0..4).map(|i| meter.connect(4_000_000 + i, 4).unwrap()).collect();
+        assert!(meter.connect(1, 4).is_err() && meter.connect(4_000_999, 4).is_err());
+        meter.connect(2, 4).unwrap();
+        meter.call(4_000_000, 2).unwrap();
+        meter.call(4_000_001, 2).unwrap();
+        assert!(meter.call(4_000_002, 2).is_err() && meter.call(1, 2).is_err());
     }
 
     #[test]

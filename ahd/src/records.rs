@@ -14,7 +14,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use ah_plugin_api::{Error, ErrorKind, FileName, ProviderName, Reference, Result};
 use serde::{Deserialize, Serialize};
 
-use crate::state;
+use crate::{accounts, state};
 
 /// What was made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -201,8 +201,9 @@ impl Records {
     pub(crate) fn begin(&self, record: &Record, limit: usize) -> Result<Claim<'_>> {
         let claim = self.claim(&record.id)?;
         {
-            let mut all = self.all();
-            let count = all.values().filter(|other| other.uid == record.uid && other.made == record.made).count();
+            let (mut all, account) = (self.all(), accounts::of(record.uid));
+            let count =
+                all.values().filter(|other| other.made == record.made && accounts::of(other.uid) == account).count();
             if count >= limit {
                 let what = match record.made {
                     Made::View => "views",

@@ -17,6 +17,7 @@ use std::path::{Path, PathBuf};
 use ah_plugin_api::{Dir, Error, ErrorKind, ProviderName, Result};
 use rustix::fs::FlockOperation;
 
+use crate::accounts;
 use crate::keeper::StoreKey;
 use crate::owned::is_token;
 
@@ -81,7 +82,14 @@ impl State {
         }
         let of_user = self.root.join("stores").join(uid.to_string());
         make(&of_user)?;
-        let others = std::fs::read_dir(&of_user).map_err(|e| Error::from_io("cannot count your stores", &e))?.count();
+        let account = accounts::of(uid);
+        let mut others = 0;
+        for (_, theirs) in folders(&self.root.join("stores"))?
+            .into_iter()
+            .filter(|(name, _)| name.parse().is_ok_and(|uid| accounts::of(uid) == account))
+        {
+            others += folders(&theirs)?.len();
+        }
         if others >= limit && !of_user.join(token).exists() {
             return Err(Error::new(
                 ErrorKind::ResourceExhausted,

@@ -66,6 +66,37 @@ pub(crate) fn share(directory: &Path, file: &File) -> Option<File> {
     }
 }
 
+/// Gives an empty file the contents of another, sharing what that has on the disk. False where the disk, or these two, cannot.
+pub(crate) fn clone(from: &File, to: &File) -> io::Result<bool> {
+    #[cfg(target_os = "linux")]
+    {
+        use rustix::io::Errno;
+        match rustix::fs::ioctl_ficlone(to, from) {
+            Ok(()) => Ok(true),
+            Err(Errno::OPNOTSUPP | Errno::XDEV | Errno::NOTTY | Errno::NOSYS) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+    #[cfg(not(target_os = "linux"))]
+    {
+        let _ = (from, to);
+        Ok(false)
+    }
+}
+
+/// Renames within directories that are open; what is there already stays there (EEXIST).
+pub(crate) fn rename_new(from: BorrowedFd<'_>, name: &str, to: BorrowedFd<'_>, new: &str) -> rustix::io::Result<()> {
+    use rustix::fs::{AtFlags, linkat, unlinkat};
+    #[cfg(target_os = "linux")]
+    match rustix::fs::renameat_with(from, name, to, new, rustix::fs::RenameFlags::NOREPLACE) {
+        // Not every filesystem knows of it.
+        Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOSYS) => {}
+        answer => return answer,
+    }
+    linkat(from, name, to, new, AtFlags::empty())?;
+    unlinkat(from, name, AtFlags::empty())
+}
+
 /// Copies bytes from one file to another, sharing them where the disk can; fewer only where the file ends.
 pub(crate) fn copy(from: &File, offset: u64, to: &File, at: u64, length: u64) -> io::Result<u64> {
     let mut done = 0;

@@ -264,13 +264,14 @@ impl Engine {
         Ok(())
     }
 
-    /// What the thread does that copies.
+    /// What the thread does that copies, and removes pins.
     pub(crate) fn keep_copying(&self) {
         platform::stand_back();
         let (waiting, bell) = &self.to_copy;
         loop {
             // What cannot be copied now is tried again when there is more.
             let _ = self.copy_taken_over();
+            let _ = self.sweep_pins(false);
             let mut woken = lock(waiting);
             while !*woken && !self.is_stopped() {
                 woken = bell.wait(woken).unwrap_or_else(std::sync::PoisonError::into_inner);

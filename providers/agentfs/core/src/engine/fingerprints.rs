@@ -10,6 +10,7 @@ use std::ops::ControlFlow;
 use std::os::unix::fs::FileExt;
 
 use crate::engine::Engine;
+use crate::engine::pinning::Pinning;
 use crate::engine::remembered::row_of;
 use crate::error::{Error, Result};
 use crate::lower::{Found, join, split, xattrs};
@@ -21,7 +22,7 @@ use crate::{lock, platform, read_lock, write_lock};
 /// Larger files are not hashed, in bytes.
 const LARGEST: u64 = 64 << 20;
 /// What a file may have to be small: they are worth more of what is read for a base than others are.
-const SMALL: u64 = 1 << 20;
+pub(super) const SMALL: u64 = 1 << 20;
 /// What is read for a base, in bytes: of small files, and of others.
 const READ: [u64; 2] = [2 << 30, 1 << 30];
 /// About how large a row becomes, in bytes: two fill a page of the base.
@@ -107,6 +108,10 @@ impl Fingerprints {
         }
         Ok(prints)
     }
+
+    pub(super) fn hashes(&self) -> impl Iterator<Item = &Hash> {
+        self.files.iter().map(|file| &file.hash)
+    }
 }
 
 impl Fingerprint {
@@ -150,7 +155,18 @@ impl Fingerprint {
 impl Engine {
     /// Writes down what the files hold in directories whose names were written down. Costs reading those that no earlier base knows, up to a limit. Ends early when
     /// the base is gone or the store is being closed.
+    /// What they name is pinned as far as it can be.
     pub(crate) fn take_fingerprints(&self, base: LineId) -> Result<()> {
+        let mut pinning = self.begin_pinning(base);
+        let whole = self.fingerprint_directories(base, &mut pinning);
+        if pinning.is_some() {
+            self.end_pinning(base, matches!(whole, Ok(true)));
+        }
+        whole.map(drop)
+    }
+
+    /// Gives whether it is done with all.
+    fn fingerprint_directories(&self, base: LineId, pinning: &mut Option<Pinning>) -> Result<bool> {
         let earlier: Vec<LineId> = {
             let state = read_lock(&self.state);
             let bases = state.lines.iter().rev().filter(|&(&id, line)| id < base && line.parent.is_none());
@@ -161,10 +177,10 @@ impl Engine {
         // The root's own row is the prefix itself.
         let mut next = read_lock(&self.state).layers.get(&prefix)?.map(|_| prefix.clone());
         loop {
-            let Some(row) = next else { return Ok(()) };
+            let Some(row) = next else { return Ok(true) };
             let path = row.get(prefix.len()..).unwrap_or_default().to_vec();
-            if self.fingerprint_directory(base, &earlier, &path, &mut left)?.is_break() {
-                return Ok(());
+            if self.fingerprint_directory(base, &earlier, &path, (&mut left, pinning))?.is_break() {
+                return Ok(false);
             }
             next = read_lock(&self.state).layers.next(&prefix, &row)?.map(|(row, _)| row);
         }
@@ -176,8 +192,10 @@ impl Engine {
         base: LineId,
         earlier: &[LineId],
         path: &[u8],
-        left: &mut [u64; 2],
+        (left, pinning): (&mut [u64; 2], &mut Option<Pinning>),
     ) -> Result<ControlFlow<()>> {
+        // Until they are written down.
+        let _deciding = self.decide();
         let Some(directory) = self.remembered(base, path)? else { return Ok(ControlFlow::Continue(())) };
         let of = (directory.ino, directory.birth);
         let mut files = Vec::new();
@@ -192,6 +210,8 @@ impl Engine {
             if found.kind != *kind || found.device != 0 || found.ctime > time {
                 continue;
             }
+            let mut open = None;
+            let left = &mut left[usize::from(found.size > SMALL)];
             let as_it_was = |print: &Fingerprint| print.is_of_found(&found);
             let mut before = None;
             for &base in earlier {
@@ -210,16 +230,21 @@ impl Engine {
                     }
                 }
                 None => {
-                    let left = &mut left[usize::from(found.size > SMALL)];
                     let Some(rest) = left.checked_sub(found.size) else { continue };
                     *left = rest;
                     let Ok(Some(file)) = self.lower.open_file(&below) else { continue };
                     match self.hash_of(&file) {
-                        Ok(Some((hashed, hash))) if hashed.is_as(&found) => hash,
+                        Ok(Some((hashed, hash))) if hashed.is_as(&found) => {
+                            open = Some(file);
+                            hash
+                        }
                         _ => continue,
                     }
                 }
             };
+            if let Some(pinning) = pinning {
+                self.pin((&below, &found, &hash), open.as_ref(), left, pinning);
+            }
             let Found { ino, mode, uid, gid, size, mtime, ctime, btime, .. } = found;
             let name = name.clone();
             files.push(Fingerprint { name, ino, mode, uid, gid, size, mtime, ctime, btime, hash });

@@ -45,6 +45,7 @@ pub(crate) fn check(directory: &Path, lower: &Path, repair: bool) -> Result<Repo
     if repair {
         if report.repaired {
             engine.reclaim()?;
+            engine.sweep_pins(true)?;
         }
         engine.sync()?;
     }
@@ -69,6 +70,7 @@ impl Engine {
             }
         }
         self.blocks(runs, repair, report)?;
+        self.examine_pins(repair, report)?;
         if repair && report.repaired {
             let mut state = write_lock(&self.state);
             for (stem, line, epoch) in garbage {

@@ -5,15 +5,19 @@
 //! - `complete`: what branches took over of files below is copied behind them.
 //! - `remembered`: the names in the directories below, as they were when a base was taken.
 //! - `fingerprints`: what the files below held then, as hashes.
+//! - `pins`: files of their own that hold it, for snapshots; `pinning`: when those are made, and when they go.
 //! - `reclaim`: what deleted snapshots and branches leave.
 //! - `fsck`: everything compared with everything.
 //!
-//! Locks, in the order in which they are taken: a pen's stripe, a pen's `ops`, `copying`, `reclaiming`, `checkpointing`, `syncing`, `giving`, the log, a pen's gate, the state.
+//! Locks, in the order in which they are taken: a pen's stripe, a pen's `ops`, `copying`, `sweeping`, `reclaiming`, `checkpointing`, `syncing`, `giving`, the log, a pen's gate, the state;
+//! a pin's making, or what is decided about pins, is taken last.
 
 mod complete;
 mod durable;
 mod fingerprints;
 mod fsck;
+mod pinning;
+mod pins;
 mod reclaim;
 mod remembered;
 #[cfg(test)]
@@ -155,6 +159,8 @@ pub(crate) struct Engine {
     /// That files were taken over.
     pub(crate) to_copy: Bell,
     copying: Mutex<()>,
+    pub(crate) pins: pins::Pins,
+    sweeping: Mutex<()>,
     stop: AtomicBool,
     boot: String,
     /// Held as long as the store is open.
@@ -261,6 +267,8 @@ impl Engine {
             wake: Bell::default(),
             to_copy: Bell::default(),
             copying: Mutex::default(),
+            pins: pins::Pins::open(directory)?,
+            sweeping: Mutex::default(),
             stop: AtomicBool::new(false),
             boot,
             _lock: held,

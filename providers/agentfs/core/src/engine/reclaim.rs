@@ -59,12 +59,15 @@ impl Engine {
             points.into_iter().try_for_each(|epoch| state.rest(line, epoch))?;
             drop(state);
             self.wake();
+            // Who copies removes pins, too, so that whoever is here does not wait for that.
+            Self::ring(&self.to_copy);
         }
     }
 
     /// As `reclaim`, and on return the space is back.
     pub(crate) fn reclaim_space(&self) -> Result<()> {
         self.reclaim()?;
+        self.sweep_pins(false)?;
         self.sync()?;
         // What another thread's sync was about to give back.
         drop(lock(&self.giving));

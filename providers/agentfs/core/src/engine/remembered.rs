@@ -132,6 +132,9 @@ impl Engine {
 
     /// Nobody sees the base any more.
     pub(super) fn forget_below(&self, base: LineId) -> Result<()> {
+        if self.pins.any() {
+            self.mark_pins(&mut write_lock(&self.state), base);
+        }
         for kind in *b"bh" {
             let prefix = row_of(kind, base, b"");
             write_lock(&self.state).layers.remove(&prefix);

@@ -17,6 +17,7 @@
 //! | `m` | name | a counter |
 //! | `n` | device, inode below, birth | the number of an inode below whose own does not do |
 //! | `o` | line, inode | an inode without a name that something still holds open |
+//! | `p` | line of a base | there may be pins that were made behind it, and that no fingerprint names |
 //! | `q` | line, inode | a file that was taken over and is not copied yet: the epoch in which that was |
 //! | `s` | snapshot | the snapshot |
 //!

@@ -14,7 +14,7 @@ mod versions;
 use std::collections::{BTreeMap, HashMap};
 
 pub(crate) use lines::{Line, Snapshot};
-pub(crate) use rows::{Layers, Table};
+pub(crate) use rows::{Layers, Row, Table};
 pub(crate) use versions::{Chain, View};
 
 use crate::error::{Error, Result};

@@ -184,13 +184,18 @@ impl View {
 
     /// The file below whose extended attributes shine through; `None`: none does.
     fn with_xattrs(&self, node: &Node) -> Result<Option<File>> {
-        let Some(origin @ Origin { path, device, ino, .. }) = &node.inode.origin else { return Ok(None) };
+        let Some(origin) = &node.inode.origin else { return Ok(None) };
         if self.is_copied(node.ino)? {
             return Ok(None);
         }
         if !matches!(node.inode.kind, Kind::File | Kind::Directory) {
             return Ok(None);
         }
+        self.or_then(self.with_xattrs_below(node, origin), || Ok(self.has_none_then(node, origin)?.then_some(None)))
+    }
+
+    fn with_xattrs_below(&self, node: &Node, origin: &Origin) -> Result<Option<File>> {
+        let Origin { path, device, ino, .. } = origin;
         let Some(file) = self.engine.lower.open_file(path)? else {
             // Where another filesystem is mounted there is an empty directory, which has none.
             let is_mount = node.inode.kind == Kind::Directory && *device != 0;

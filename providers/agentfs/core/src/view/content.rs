@@ -13,11 +13,15 @@ use crate::rows::chunk::{BLOCK, BLOCKS, CHUNK, Chunk, Place};
 use crate::rows::key;
 use crate::rows::value::Origin;
 use crate::types::{Ino, Kind, Seek};
+use crate::view::pinned::is_lost;
 use crate::view::{Node, View};
 use crate::{lock, read_lock};
 
 /// Files below that are kept open.
 const OPEN: usize = 32;
+
+/// A file below, open, what it was, and what it is if it must hold what it held.
+type Below<'a> = (&'a Origin, Arc<File>, Option<Found>);
 
 impl View {
     /// Reads up to `length` bytes; fewer only at the end.
@@ -170,7 +174,18 @@ impl View {
 
     /// Reads from the file below, then makes sure that it is what it was.
     pub(super) fn read_below(&self, node: &Node, offset: u64, bytes: &mut [u8]) -> Result<usize> {
-        let (origin, file, proven) = self.below_file(node)?;
+        let answer = self.read_opened(self.below_file(node)?, offset, bytes);
+        match (answer, &node.inode.origin) {
+            // It was changed just now.
+            (Err(error), Some(origin)) if is_lost(&error) => {
+                let (pin, is) = self.contents_then(origin)?.ok_or(error)?;
+                self.read_opened((origin, Arc::new(pin), Some(is)), offset, bytes)
+            }
+            (answer, _) => answer,
+        }
+    }
+
+    fn read_opened(&self, (origin, file, proven): Below<'_>, offset: u64, bytes: &mut [u8]) -> Result<usize> {
         let mut done = 0;
         while done < bytes.len() {
             match file.read_at(&mut bytes[done..], offset + done as u64) {
@@ -190,7 +205,7 @@ impl View {
     }
 
     /// The file below, open, and what it is, if it must hold what it held: a pen shows what nobody wrote there as it is.
-    fn below_file<'a>(&self, node: &'a Node) -> Result<(&'a Origin, Arc<File>, Option<Found>)> {
+    fn below_file<'a>(&self, node: &'a Node) -> Result<Below<'a>> {
         let Some(origin) = &node.inode.origin else {
             return Err(Error::corrupt("a file without an origin lies below"));
         };
@@ -204,18 +219,13 @@ impl View {
             // There may be another by now that does.
             lock(&self.open).retain(|(ino, _)| *ino != node.ino);
         }
-        let Some(file) = self.engine.lower.open_file(&origin.path)? else {
-            return Err(self.changed(&origin.path, "removed below"));
-        };
-        let proven = if must_hold {
-            let proven = self.proven(&file, origin)?;
-            Some(proven.ok_or_else(|| self.changed(&origin.path, "changed or replaced below"))?)
-        } else {
-            let found = self.engine.lower.find_open(&file)?;
-            if (found.device, found.ino) != (origin.device, origin.ino) {
-                return Err(self.changed(&origin.path, "replaced below"));
+        let (file, proven) = match self.open_origin(origin, must_hold) {
+            // Hashed once, and opened each time: what is below comes first.
+            Err(error) if is_lost(&error) => {
+                let (pin, is) = self.contents_then(origin)?.ok_or(error)?;
+                return Ok((origin, Arc::new(pin), Some(is)));
             }
-            None
+            opened => opened?,
         };
         let file = Arc::new(file);
         let mut open = lock(&self.open);
@@ -224,5 +234,21 @@ impl View {
             open.pop_front();
         }
         Ok((origin, file, proven))
+    }
+
+    fn open_origin(&self, origin: &Origin, must_hold: bool) -> Result<(File, Option<Found>)> {
+        let Some(file) = self.engine.lower.open_file(&origin.path)? else {
+            return Err(self.changed(&origin.path, "removed below"));
+        };
+        if must_hold {
+            let proven = self.proven(&file, origin)?;
+            let proven = proven.ok_or_else(|| self.changed(&origin.path, "changed or replaced below"))?;
+            return Ok((file, Some(proven)));
+        }
+        let found = self.engine.lower.find_open(&file)?;
+        if (found.device, found.ino) != (origin.device, origin.ino) {
+            return Err(self.changed(&origin.path, "replaced below"));
+        }
+        Ok((file, None))
     }
 }

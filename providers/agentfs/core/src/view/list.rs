@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::engine::LOWER;
 use crate::error::{Error, Result};
+use crate::lower::Listed;
 use crate::read_lock;
 use crate::rows::key;
 use crate::rows::value::Entry;
@@ -40,12 +41,8 @@ impl View {
         };
         let mut names = BTreeMap::new();
         if let Some(below) = below {
-            let listed = self.engine.lower.list(&below)?;
-            self.judge_directory(directory, &below)?;
-            self.hear_of_names(&below, &listed)?;
-            // What came there later is not shown, and what went is a name still.
-            let listed = self.changed_names(directory, &below)?.map_or(listed, |remembered| remembered.names.clone());
-            for (name, ino, kind) in listed {
+            let names_then = || Ok(self.then_of(directory, &below)?.map(|then| then.names.clone()));
+            for (name, ino, kind) in self.or_then(self.names_below(directory, &below), names_then)? {
                 names.insert(name, Entry { ino: LOWER | (ino & (LOWER - 1)), kind, hides: true });
             }
         }
@@ -58,6 +55,14 @@ impl View {
             };
         }
         Ok(names)
+    }
+
+    fn names_below(&self, directory: Ino, below: &[u8]) -> Result<Vec<Listed>> {
+        let listed = self.engine.lower.list(below)?;
+        self.judge_directory(directory, below)?;
+        self.hear_of_names(below, &listed)?;
+        // What came there later is not shown, and what went is a name still.
+        Ok(self.changed_names(directory, below)?.map_or(listed, |remembered| remembered.names.clone()))
     }
 }
 

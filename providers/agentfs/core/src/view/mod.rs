@@ -3,7 +3,8 @@
 //! - here: how an inode is found, and how long it is known.
 //! - `names`: looking up, making and removing names; `rename`; `list`: directories.
 //! - `changes`: what differs between two trees; `below`: what somebody changed below a branch, as it is told.
-//! - `attrs`: attributes, extended ones too; `content`: reading and seeking; `kept`: what was copied of files below; `same`: those that hold what they held; `edit`: all changes of contents.
+//! - `attrs`: attributes, extended ones too; `content`: reading and seeking; `kept`: what was copied of files below; `same`: those that hold what they held; `pinned`: what a snapshot shows of those that do not;
+//!   `edit`: all changes of contents.
 //!
 //! An inode that was never changed has no row: it is the file below, found by the path under which it was looked up, which is
 //! kept until the host forgets it.
@@ -16,6 +17,7 @@ mod edit;
 mod kept;
 mod list;
 mod names;
+mod pinned;
 mod rename;
 mod same;
 
@@ -242,13 +244,17 @@ impl View {
             return Ok(Node { ino, inode, has_row: true });
         }
         let path = path.map_or_else(|| self.path_of(ino), |path| Ok(path.to_vec()))?;
-        let Some(found) = self.engine.lower.find(&path)? else { return Err(self.gone(&path, "removed below")) };
-        let found = self.as_then(found, &path)?;
-        let mut node = self.node_of(ino, &found, &path)?;
+        let mut node = self.or_then(self.node_below(ino, &path), || self.node_then(ino, &path))?;
         if lock(&self.known).get(&ino).is_some_and(|known| known.unlinked) {
             node.inode.nlink = 0;
         }
         Ok(node)
+    }
+
+    fn node_below(&self, ino: Ino, path: &[u8]) -> Result<Node> {
+        let Some(found) = self.engine.lower.find(path)? else { return Err(self.gone(path, "removed below")) };
+        let found = self.as_then(found, path)?;
+        self.node_of(ino, &found, path)
     }
 
     /// An inode without a row, as it was found below.
@@ -325,16 +331,12 @@ impl View {
         if found.as_ref().is_some_and(|found| found.ctime <= self.base) {
             return Ok(None);
         }
-        let Some(then) = self.remembered(below)? else { return Ok(None) };
-        let row = self.seen(&key::inode(directory))?;
-        let same = match row.as_deref().map(Inode::decode).transpose()?.flatten().and_then(|inode| inode.origin) {
-            Some(origin) => (origin.ino, origin.btime) == (then.ino, then.birth),
-            None => {
-                let number = LOWER | (then.ino & (LOWER - 1));
-                directory == ROOT || directory == number || found.is_some_and(|found| then.is(&found))
-            }
-        };
-        Ok(Some(then).filter(|_| same))
+        if let Some(then) = self.then_of(directory, below)? {
+            return Ok(Some(then));
+        }
+        let has_row = self.seen(&key::inode(directory))?.is_some();
+        let then = if has_row { None } else { self.remembered(below)? };
+        Ok(then.filter(|then| found.is_some_and(|found| then.is(&found))))
     }
 
     /// What was at a name below that is not there any more: where, its number and its kind.
@@ -486,6 +488,8 @@ impl View {
     /// Opens the directory below that shines through a directory; `None`: none does.
     pub fn open_below(&self, directory: Ino) -> Result<Option<File>> {
         match self.below(directory)? {
+            // A snapshot shows what was there, by now.
+            Some(path) if self.at.is_some() && self.judge_directory(directory, &path).is_err() => Ok(None),
             Some(path) => self.engine.lower.open_file(&path),
             None => Ok(None),
         }
@@ -526,25 +530,47 @@ impl View {
         }
         let Some(below) = self.below(parent)? else { return Ok(None) };
         let path = join(&below, name);
-        let found = self.engine.lower.find(&path)?;
-        self.judge_directory(parent, &below)?;
-        match (self.changed_names(parent, &below)?.map(|remembered| remembered.get(name).is_some()), &found) {
-            (Some(true), None) => return Err(self.changed(&path, "removed below")),
+        match self.resolve_below(parent, &below, &path) {
+            Err(error) if pinned::is_lost(&error) => self.named_then(parent, &below, &path)?.ok_or(error),
+            // Another than then is only shown if that is not kept.
+            Ok(Some(named)) if self.is_lost(&named, &path)? => {
+                Ok(self.named_then(parent, &below, &path)?.unwrap_or(Some(named)))
+            }
+            answer => answer,
+        }
+    }
+
+    /// Whether a snapshot has lost what it had where that was found.
+    fn is_lost(&self, named: &Named, path: &[u8]) -> Result<bool> {
+        let Some(found) = named.found.as_ref().filter(|_| self.at.is_some()) else { return Ok(false) };
+        match self.judge(found, path) {
+            Ok(_) => Ok(false),
+            Err(Error::DataLoss { .. }) => Ok(true),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn resolve_below(&self, parent: Ino, below: &[u8], path: &[u8]) -> Result<Option<Named>> {
+        let name = split(path).1;
+        let found = self.engine.lower.find(path)?;
+        self.judge_directory(parent, below)?;
+        match (self.changed_names(parent, below)?.map(|remembered| remembered.get(name).is_some()), &found) {
+            (Some(true), None) => return Err(self.changed(path, "removed below")),
             // It came later.
             (Some(false), Some(_)) => return Ok(None),
             _ => {}
         }
         let Some(found) = found else {
-            if self.changed_for_branch(&below)?.is_some_and(|then| then.get(name).is_some()) {
-                self.note_changed(&path);
+            if self.changed_for_branch(below)?.is_some_and(|then| then.get(name).is_some()) {
+                self.note_changed(path);
             }
             return Ok(None);
         };
-        let found = self.as_then(found, &path)?;
-        let ino = self.number_of(&found, &path)?;
+        let found = self.as_then(found, path)?;
+        let ino = self.number_of(&found, path)?;
         let row = self.seen(&key::inode(ino))?;
         let kind = found.kind;
-        Ok(Some(Named { ino, kind, path: Some(path), found: Some(found).filter(|_| row.is_none()) }))
+        Ok(Some(Named { ino, kind, path: Some(path.to_vec()), found: Some(found).filter(|_| row.is_none()) }))
     }
 
     /// The number of what is found below at a path, by a name that this tree has no row of.

@@ -42,6 +42,10 @@ impl View {
 
     /// Where a link points that was found below. In a snapshot it is that one still, or points where the one did that was there when the base was taken.
     pub(super) fn target_of(&self, found: &Found, path: &[u8]) -> Result<Vec<u8>> {
+        self.or_then(self.target_below(found, path), || self.target_then(found, path))
+    }
+
+    fn target_below(&self, found: &Found, path: &[u8]) -> Result<Vec<u8>> {
         let lower = &self.engine.lower;
         let target = lower.target(path)?.ok_or_else(|| self.changed(path, "removed below"))?;
         let is_it = || Ok(lower.find(path)?.is_some_and(|now| now.is_as(found)));

@@ -154,7 +154,9 @@ fn a_snapshot_knows_which_names_there_were_below() {
         assert_eq!(names(&old, deep), ["file"]);
         assert_eq!(names(&then, at(&then, "dir")), ["deep", "renamed", "same"], "what the branch removed is not there");
         assert_eq!(content(&old, "dir/same"), b"then");
-        for (directory, name) in [(ROOT, "top"), (ROOT, "swapped"), (dir, "gone"), (dir, "renamed"), (deep, "file")] {
+        let swapped = at(&old, "swapped");
+        assert_eq!(names(&old, swapped), ["file"], "the one that was there");
+        for (directory, name) in [(ROOT, "top"), (swapped, "file"), (dir, "gone"), (dir, "renamed"), (deep, "file")] {
             let answer = old.lookup(directory, name.as_bytes());
             assert!(matches!(answer, Err(Error::DataLoss { .. })), "{name}: {answer:?}");
         }
@@ -212,7 +214,7 @@ fn names_are_written_down_behind_a_base() {
     let known = (0..50).position(|n| {
         std::thread::sleep(Duration::from_millis(10));
         std::fs::remove_dir(lower.join(format!("{n}/in"))).unwrap();
-        matches!(old.lookup(at(&old, &n.to_string()), b"in"), Err(Error::DataLoss { .. }))
+        old.lookup(at(&old, &n.to_string()), b"in").is_ok()
     });
     assert!(known.is_some(), "{:?}", began.elapsed());
     // Closing waits for it.

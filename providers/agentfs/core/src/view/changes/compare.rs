@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::lower::{join, split};
 use crate::rows::chunk::CHUNK;
 use crate::rows::key;
-use crate::rows::value::{Entry, WHITEOUT};
+use crate::rows::value::{Entry, Inode, WHITEOUT};
 use crate::types::{Attr, Ino, Kind, Time};
 
 /// A name: the directory in one tree, what is at its path in the other, the name itself.
@@ -86,7 +86,7 @@ impl Comparison<'_> {
         for tree in [0, 1] {
             if let Some(directory) = directories[tree] {
                 let place = (directory, directories[1 - tree], name);
-                if self.came_later(tree, place)? {
+                if self.came_later(tree, place, found[tree].as_ref())? {
                     found[tree] = None;
                 }
                 self.remember_lost(tree, directory, name, &mut found)?;
@@ -119,12 +119,11 @@ impl Comparison<'_> {
         Ok(view.below(directory)?.map(|below| (join(&below, name), hides)))
     }
 
-    /// Whether what a snapshot has at a name was made below since: where the other tree wrote that name first, nothing was there.
-    fn came_later(&self, tree: usize, name: Name<'_>) -> Result<bool> {
-        let view = self.trees[tree].view;
-        let Some((place, false)) = self.written_by_other(tree, name)? else { return Ok(false) };
+    /// Whether what a snapshot finds at a name was made below since: where the other tree wrote that name first, nothing was there.
+    fn came_later(&self, tree: usize, name: Name<'_>, found: Option<&Found>) -> Result<bool> {
         // It may have been there, away for a while, and back.
-        Ok(view.engine.lower.find(&place)?.is_some_and(|found| found.btime > view.base))
+        let later = found.is_some_and(|found| found.attr.btime > self.trees[tree].view.base);
+        Ok(later && matches!(self.written_by_other(tree, name)?, Some((_, false))))
     }
 
     /// What one tree took over was there in the other, whatever became of it below.
@@ -218,7 +217,10 @@ impl Comparison<'_> {
     fn chunks(&self, before: &Found, after: &Found) -> Result<BTreeSet<u64>> {
         // Where what is below does not count any more, no chunk need say that.
         let limit = |found: &Found| found.inode.as_ref().map(|inode| inode.lower_limit);
-        if before.attr.ino == after.attr.ino && limit(before) == limit(after) {
+        let origin = |found: &Found| found.inode.as_ref().and_then(Inode::came_from);
+        // What was changed below before one of them took it over is another there.
+        let is_one = before.attr.ino == after.attr.ino && origin(before) == origin(after);
+        if is_one && limit(before) == limit(after) {
             return Ok(self.touched.chunks.get(&before.attr.ino).cloned().unwrap_or_default());
         }
         let mut chunks = BTreeSet::new();

@@ -315,7 +315,8 @@ impl Comparison<'_> {
         };
         let (Some(before), Some(after)) = (inode(&self.trees[0])?, inode(&self.trees[1])?) else { return Ok(false) };
         let (Some(before), Some(after)) = (before, after) else { return Ok(true) };
-        let seen = |inode: &Inode| (inode.kind, inode.mode, inode.mtime, inode.size, inode.lower_limit);
+        let seen =
+            |inode: &Inode| (inode.kind, inode.mode, inode.mtime, inode.size, inode.lower_limit, inode.came_from());
         Ok(self.touched.chunks.contains_key(&ino) || seen(&before) != seen(&after))
     }
 }

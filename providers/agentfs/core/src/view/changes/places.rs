@@ -139,8 +139,11 @@ impl Comparison<'_> {
             return Ok(ROOT);
         }
         let view = self.trees[tree].view;
-        let found = view.engine.lower.find(place)?.ok_or(Stop::Unknown)?;
-        let number = view.number_of(&found, place)?;
+        let found = view.engine.lower.find(place)?;
+        let number = match view.other_place_then(place, found.as_ref())? {
+            Some(number) => number,
+            None => view.number_of(&found.ok_or(Stop::Unknown)?, place)?,
+        };
         self.below.entry(number).or_insert_with(|| place.to_vec());
         Ok(number)
     }

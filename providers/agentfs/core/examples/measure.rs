@@ -99,7 +99,9 @@ fn below(directory: &Path) -> Result<()> {
             std::fs::create_dir_all(&parent)?;
             std::fs::write(parent.join(format!("file{nth}.txt")), nth.to_le_bytes().repeat(1024))?;
         }
-        std::fs::write(lower.join("large"), vec![7; 60 << 20])
+        std::fs::write(lower.join("large"), vec![7; 60 << 20])?;
+        // As it is when nobody has just written it.
+        rustix::fs::syncfs(std::fs::File::open(&lower)?).map_err(std::io::Error::from)
     };
     if let Err(error) = prepare() {
         eprintln!("{error}");

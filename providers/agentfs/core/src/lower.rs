@@ -242,12 +242,15 @@ impl Lower {
         Ok(there("opening a file below", answer)?.map(Into::into))
     }
 
-    /// Where a link points; `None`: gone.
+    /// Where a link points; `None`: gone, or something else is there.
     pub(crate) fn target(&self, path: &[u8]) -> Result<Option<Vec<u8>>> {
         let (parent, name) = split(path);
         let answer = open_beneath(self.root.as_fd(), parent, OFlags::RDONLY | OFlags::DIRECTORY);
         let Some(parent) = there("opening a directory below", answer)? else { return Ok(None) };
         let answer = rustix::fs::readlinkat(&parent, name, Vec::new());
+        if matches!(answer, Err(Errno::INVAL)) {
+            return Ok(None);
+        }
         Ok(there("reading a link below", answer)?.map(std::ffi::CString::into_bytes))
     }
 }

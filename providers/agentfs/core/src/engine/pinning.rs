@@ -175,7 +175,9 @@ impl Engine {
                 }
             }
             copied = true;
-            Ok(small && self.room_for_pin(whole, pinning).is_ok() && copy(file, pin, size)?)
+            // Else the room for all of it was seen to.
+            let room = !pinning.shares || self.room_for_pin(whole, pinning).is_ok();
+            Ok(small && room && copy(file, pin, size)?)
         };
         let made = self.pins.make(Kind::File, hash, size, &|| self.is_stopped(), &mut fill);
         pinning.shares = shares;
@@ -189,9 +191,12 @@ impl Engine {
 
     fn room_for_pin(&self, blocks: u64, pinning: &Pinning) -> Result<()> {
         self.room_for_blocks((pinning.blocks + blocks) * ROOM)?;
+        if !pinning.made.is_multiple_of(64) {
+            return Ok(());
+        }
         let stat = rustix::fs::statvfs(&self.directory).map_err(Error::io("looking at the disk"))?;
         // Some make inodes as they are needed, and have none to tell of.
-        if stat.f_files > 0 && stat.f_favail < (pinning.made + 1) * ROOM { Err(Error::NoSpace) } else { Ok(()) }
+        if stat.f_files > 0 && stat.f_favail < (pinning.made + 64) * ROOM { Err(Error::NoSpace) } else { Ok(()) }
     }
 
     /// What a file held that had that hash, from its pin, and what the pin is: it holds that for as long as it is this. Costs reading it, once.

@@ -68,7 +68,7 @@ pub(super) struct Listed {
 
 /// The directory of a pin, and its name there.
 fn place(kind: Kind, hash: &Hash) -> (String, String) {
-    let name: String = hash.iter().map(|byte| format!("{byte:02x}")).collect();
+    let name = blake3::Hash::from_bytes(*hash).to_hex().to_string();
     let links = if kind == Kind::Symlink { "links/" } else { "" };
     (format!("pins/{links}{}", &name[..2]), name)
 }
@@ -98,10 +98,17 @@ impl Pins {
     }
 
     fn look(&self, kind: Kind, hash: &Hash, flags: OFlags) -> Option<File> {
+        let (file, _) = self.look_at(kind, hash, flags)?;
+        Some(file)
+    }
+
+    /// A pin, and its size.
+    fn look_at(&self, kind: Kind, hash: &Hash, flags: OFlags) -> Option<(File, u64)> {
         let (directory, name) = place(kind, hash);
         let path = format!("{directory}/{name}");
         let file: File = open_beneath(self.store.as_fd(), path.as_bytes(), flags).ok()?.into();
-        Some(file).filter(|file| file.metadata().is_ok_and(|metadata| metadata.is_file()))
+        let metadata = file.metadata().ok().filter(std::fs::Metadata::is_file)?;
+        Some((file, metadata.len()))
     }
 
     /// Whether there is a pin of that size. What it holds is not looked at.
@@ -110,8 +117,7 @@ impl Pins {
         let flags = OFlags::PATH;
         #[cfg(not(target_os = "linux"))]
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
-        let pin = self.look(kind, hash, flags);
-        pin.is_some_and(|pin| pin.metadata().is_ok_and(|metadata| metadata.len() == size))
+        self.look_at(kind, hash, flags).is_some_and(|(_, length)| length == size)
     }
 
     /// The contents of a file that had that hash, and what the pin is: it holds them for as long as it is that. Costs reading all of it, once. `stopped` ends that.

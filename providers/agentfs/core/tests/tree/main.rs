@@ -9,6 +9,8 @@ mod damage;
 mod kept;
 mod model;
 mod names;
+mod pinned;
+mod pins;
 mod same;
 mod snapshots;
 mod space;

@@ -30,6 +30,7 @@ enum Op {
     Copy,
     Touch,
     Replace,
+    Below(u8),
     Forget,
     Reopen,
     Crash,
@@ -66,6 +67,7 @@ fn op() -> impl Strategy<Value = Op> {
         2 => Just(Op::Copy),
         1 => Just(Op::Touch),
         1 => Just(Op::Replace),
+        2 => (0..9_u8).prop_map(Op::Below),
         1 => Just(Op::Forget),
         1 => Just(Op::Reopen),
         1 => Just(Op::Crash),
@@ -222,19 +224,90 @@ struct World {
     snapshots: Vec<(SnapshotId, Tree)>,
     /// Whether a file below has several names, not all of which are known once one of them is written to.
     links: bool,
+    /// Touched below since the base was taken.
+    touched: bool,
+    /// The newest base. What grew from others is read from pins, where it was changed below since.
+    base: SnapshotId,
+}
+
+/// What the lower directory has at least.
+fn plant(lower: &std::path::Path, byte: u8) {
+    std::fs::create_dir_all(lower.join("a/b/c")).unwrap();
+    for (name, byte, length) in [("a/a", byte, 300_000), ("a/b/a", byte + 1, 5000)] {
+        if !lower.join(name).exists() {
+            std::fs::write(lower.join(name), vec![byte; length]).unwrap();
+        }
+    }
+    if lower.join("a/d").symlink_metadata().is_err() {
+        std::os::unix::fs::symlink("nowhere", lower.join("a/d")).unwrap();
+    }
+}
+
+/// What somebody else does there.
+fn change(lower: &std::path::Path, how: u8, byte: u8) {
+    let overwrite = |name: &str, offset: u64| {
+        let file = std::fs::File::options().write(true).open(lower.join(name)).unwrap();
+        let time = file.metadata().unwrap().modified().unwrap();
+        std::os::unix::fs::FileExt::write_all_at(&file, &[byte; 100], offset).unwrap();
+        file.set_modified(time).unwrap();
+    };
+    match how {
+        0 => std::fs::remove_dir_all(lower.join("a")).unwrap(),
+        1 => {
+            overwrite("a/a", 200_000);
+            overwrite("a/b/a", 4900);
+        }
+        2 => {
+            std::fs::write(lower.join("new"), vec![byte; 300_000]).unwrap();
+            std::fs::rename(lower.join("new"), lower.join("a/a")).unwrap();
+            std::fs::remove_file(lower.join("a/b/a")).unwrap();
+        }
+        3 => {
+            let _ = std::fs::remove_dir_all(lower.join("z"));
+            std::fs::rename(lower.join("a"), lower.join("z")).unwrap();
+            plant(lower, byte);
+        }
+        4 => {
+            std::fs::remove_dir_all(lower.join("a/b")).unwrap();
+            std::fs::create_dir_all(lower.join("a/b/c/a")).unwrap();
+            std::fs::write(lower.join("a/b/b"), [byte]).unwrap();
+        }
+        5 => {
+            std::fs::remove_file(lower.join("a/d")).unwrap();
+            std::os::unix::fs::symlink(format!("{byte}"), lower.join("a/d")).unwrap();
+            std::fs::remove_dir_all(lower.join("a/b/c")).unwrap();
+        }
+        6 => {
+            // The numbers that became free are given out next, on many filesystems.
+            std::fs::remove_dir_all(lower.join("a")).unwrap();
+            for name in ["b", "c", "d"] {
+                let _ = std::fs::remove_dir_all(lower.join(name));
+                std::fs::create_dir(lower.join(name)).unwrap();
+                std::fs::write(lower.join(name).join("a"), [byte; 50]).unwrap();
+            }
+            plant(lower, byte);
+        }
+        7 => {
+            std::fs::remove_dir_all(lower.join("a")).unwrap();
+            std::fs::write(lower.join("a"), [byte]).unwrap();
+        }
+        _ => {
+            // Each where the other was.
+            std::fs::rename(lower.join("a/a"), lower.join("x")).unwrap();
+            std::fs::rename(lower.join("a/b/a"), lower.join("a/a")).unwrap();
+            std::fs::rename(lower.join("x"), lower.join("a/b/a")).unwrap();
+        }
+    }
 }
 
 impl World {
     fn new(links: bool) -> Self {
         let place = Place::new();
         let lower = place.lower();
-        std::fs::create_dir_all(lower.join("a/b/c")).unwrap();
-        std::fs::write(lower.join("a/a"), vec![b'l'; 300_000]).unwrap();
-        std::fs::write(lower.join("a/b/a"), vec![b'm'; 5000]).unwrap();
+        plant(&lower, b'l');
         if links {
             std::fs::hard_link(lower.join("a/b/a"), lower.join("c")).unwrap();
         }
-        std::os::unix::fs::symlink("nowhere", lower.join("a/d")).unwrap();
         let workspace = place.create();
         let base = workspace.base_with_names(b"").unwrap();
         workspace.take_fingerprints(base).unwrap();
@@ -244,7 +317,7 @@ impl World {
         let base = workspace.snapshots()[0].id;
         let snapshots = vec![(base, tree.clone())];
         let (workspace, view, branches) = (Some(workspace), Some(view), vec![(branch, tree)]);
-        Self { place, workspace, view, branch, branches, snapshots, links }
+        Self { place, workspace, view, branch, branches, snapshots, links, touched: false, base }
     }
 
     fn workspace(&self) -> &Workspace {
@@ -281,11 +354,15 @@ impl World {
         self.switch(self.branch);
     }
 
-    fn compare(&mut self) {
+    fn compare_snapshots(&self) {
         for (id, tree) in &self.snapshots {
             let seen = Tree::read(&self.workspace().view_of(*id).unwrap());
             assert_eq!(seen.shape(), tree.shape(), "snapshot {id:?}");
         }
+    }
+
+    fn compare(&mut self) {
+        self.compare_snapshots();
         for (id, tree) in self.branches.clone() {
             self.switch(id);
             let seen = Tree::read(self.view());
@@ -304,7 +381,8 @@ impl World {
             for to in [0, at + 1, all.len() - 1] {
                 let Some((other, after)) = all.get(to) else { continue };
                 let Some(told) = one.differences(other, &|_| true).unwrap() else {
-                    assert!(self.links, "nothing is told of {at} and {to}");
+                    let of_other_bases = self.is_older(at) != self.is_older(to) || self.is_older(at);
+                    assert!(self.links || of_other_bases, "nothing is told of {at} and {to}");
                     continue;
                 };
                 let paths: Vec<_> = told.list.iter().map(|found| &found.path).collect();
@@ -333,6 +411,40 @@ impl World {
                 assert_eq!(strange, None, "{at} to {to}");
             }
         }
+    }
+
+    fn is_older(&self, at: usize) -> bool {
+        self.snapshots.get(at).is_some_and(|(id, _)| *id < self.base)
+    }
+
+    /// Somebody changes the lower directory, and goes on from there: with a base and a branch of it as it is then. What there was before shows what it showed.
+    fn below(&mut self, how: u8) {
+        let lower = self.place.lower();
+        if self.touched {
+            // What was taken over since then is not what the fingerprints are of.
+            self.workspace().copy_taken_over().unwrap();
+        }
+        let byte = b'A' + (self.base.0 % 50) as u8;
+        change(&lower, how, byte);
+        self.compare_snapshots();
+        if lower.join("a").is_file() {
+            std::fs::remove_file(lower.join("a")).unwrap();
+        }
+        plant(&lower, byte);
+        self.compare_snapshots();
+        self.view = None;
+        for (id, _) in std::mem::take(&mut self.branches) {
+            self.workspace().delete_branch(id).unwrap();
+        }
+        self.base = self.workspace().base_with_names(b"").unwrap();
+        self.workspace().take_fingerprints(self.base).unwrap();
+        self.touched = false;
+        let branch = self.workspace().branch(self.base, b"").unwrap();
+        self.branches = vec![(branch, Tree::default())];
+        self.switch(branch);
+        *self.tree() = Tree::read(self.view());
+        let tree = self.tree().clone();
+        self.snapshots.push((self.base, tree));
     }
 
     fn apply(&mut self, op: &Op) {
@@ -429,7 +541,9 @@ impl World {
                 self.snapshots.push((id, tree));
             }
             Op::Branch(at) => {
-                if let Some((id, tree)) = self.snapshots.get(at % self.snapshots.len().max(1)).cloned()
+                // A pen of an older base would show what is below now.
+                let of_base: Vec<_> = self.snapshots.iter().filter(|(id, _)| *id >= self.base).collect();
+                if let Some((id, tree)) = of_base.get(at % of_base.len().max(1)).copied().cloned()
                     && self.branches.len() < 5
                 {
                     let branch = self.workspace().branch(id, b"").unwrap();
@@ -457,6 +571,7 @@ impl World {
             Op::Copy => self.workspace().copy_taken_over().unwrap(),
             // What was taken over is copied before, and written down, since what is below is another after that.
             Op::Touch | Op::Replace => {
+                self.touched = true;
                 self.workspace().copy_taken_over().unwrap();
                 self.workspace().flush().unwrap();
                 let lower = self.place.lower();
@@ -468,6 +583,12 @@ impl World {
                 } else {
                     std::fs::copy(lower.join("a/a"), self.place.store().join("equal")).unwrap();
                     std::fs::rename(self.place.store().join("equal"), lower.join("a/a")).unwrap();
+                }
+            }
+            // Of one of several names that was changed here it is not known what the others show once they are changed below.
+            Op::Below(how) => {
+                if !self.links {
+                    self.below(how);
                 }
             }
             Op::Forget => self.switch(self.branch),
@@ -544,6 +665,7 @@ impl World {
         workspace.reclaim().unwrap();
         assert_eq!((workspace.used(), if HOLES { self.place.data_on_disk() } else { 0 }), (0, 0));
         drop(workspace);
+        assert!(!self.place.store().join("pins").exists());
         let report = Workspace::fsck(&self.place.store(), &self.place.lower(), false).unwrap();
         assert_eq!((report.problems, report.rows), (Vec::new(), 0));
     }

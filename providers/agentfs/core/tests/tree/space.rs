@@ -160,10 +160,10 @@ fn holes_are_seen_and_cost_nothing() {
 }
 
 /// A small disk of its own, which takes root; elsewhere the store's limit above is what is tested.
-struct Disk(tempfile::TempDir);
+pub(crate) struct Disk(tempfile::TempDir);
 
 impl Disk {
-    fn new() -> Option<Self> {
+    pub(crate) fn new() -> Option<Self> {
         let disk = tempfile::tempdir().unwrap();
         let mounted = std::process::Command::new("mount")
             .args(["-t", "tmpfs", "-o", "size=40m", "agentfs-test"])
@@ -177,7 +177,7 @@ impl Disk {
         mounted.then_some(Self(disk))
     }
 
-    fn path(&self) -> &std::path::Path {
+    pub(crate) fn path(&self) -> &std::path::Path {
         self.0.path()
     }
 }

@@ -55,9 +55,8 @@ pub(crate) fn share(directory: &Path, file: &File) -> Option<File> {
     #[cfg(target_os = "linux")]
     {
         let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
-        let shared = rustix::fs::open(directory, flags, Mode::RUSR | Mode::WUSR).ok()?;
-        rustix::fs::ioctl_ficlone(&shared, file).ok()?;
-        Some(shared.into())
+        let shared: File = rustix::fs::open(directory, flags, Mode::RUSR | Mode::WUSR).ok()?.into();
+        clone(file, &shared).ok()?.then_some(shared)
     }
     #[cfg(not(target_os = "linux"))]
     {
@@ -82,19 +81,6 @@ pub(crate) fn clone(from: &File, to: &File) -> io::Result<bool> {
         let _ = (from, to);
         Ok(false)
     }
-}
-
-/// Renames within directories that are open; what is there already stays there (EEXIST).
-pub(crate) fn rename_new(from: BorrowedFd<'_>, name: &str, to: BorrowedFd<'_>, new: &str) -> rustix::io::Result<()> {
-    use rustix::fs::{AtFlags, linkat, unlinkat};
-    #[cfg(target_os = "linux")]
-    match rustix::fs::renameat_with(from, name, to, new, rustix::fs::RenameFlags::NOREPLACE) {
-        // Not every filesystem knows of it.
-        Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOSYS) => {}
-        answer => return answer,
-    }
-    linkat(from, name, to, new, AtFlags::empty())?;
-    unlinkat(from, name, AtFlags::empty())
 }
 
 /// Copies bytes from one file to another, sharing them where the disk can; fewer only where the file ends.

@@ -259,12 +259,11 @@ fn what_was_changed_below_is_an_error_in_a_snapshot_and_still_a_name() {
     (0..500).for_each(|n| fs::write(many.join(format!("n{n}")), "then").unwrap());
     let (workspace, mount) = lab.mount("work");
     drop(mount);
-    let base = workspace.base_with_names(b"nothing of it is pinned").unwrap();
-    let pinned = workspace.base_with_names(b"all of it is").unwrap();
-    workspace.take_fingerprints(pinned).unwrap();
+    // With names, and without pins, on any disk.
+    let base = workspace.base_with_names(b"").unwrap();
     (0..500).step_by(2).for_each(|n| fs::write(many.join(format!("n{n}")), "now").unwrap());
     let place = lab.place();
-    let mount = Mount::new(workspace.view_of(base).unwrap(), &place).unwrap();
+    let _mount = Mount::new(workspace.view_of(base).unwrap(), &place).unwrap();
     assert_eq!(names(&place), ["a", "d", "l", "many"]);
     // Read with attributes, in several messages, again and again.
     for _ in 0..3 {
@@ -277,9 +276,22 @@ fn what_was_changed_below_is_an_error_in_a_snapshot_and_still_a_name() {
             assert_eq!(outcome, expected, "n{n}");
         }
     }
+}
+
+#[test]
+fn what_was_removed_below_is_there_in_a_snapshot_if_it_was_pinned() {
+    let Some(disk) = ah_test_disks::Disk::new("xfs", 400, "") else { return };
+    let Some(lab) = Lab::within(disk.at()) else { return };
+    let many = lab.lower().join("many");
+    fs::create_dir(&many).unwrap();
+    (0..500).for_each(|n| fs::write(many.join(format!("n{n}")), "then").unwrap());
+    let (workspace, mount) = lab.mount("work");
     drop(mount);
+    let base = workspace.base_with_names(b"").unwrap();
+    workspace.take_fingerprints(base).unwrap();
     fs::remove_dir_all(&many).unwrap();
-    let _mount = Mount::new(workspace.view_of(pinned).unwrap(), &place).unwrap();
+    let place = lab.place();
+    let _mount = Mount::new(workspace.view_of(base).unwrap(), &place).unwrap();
     for _ in 0..3 {
         assert_eq!(sh(&place, "ls -l many | grep -c '^-rw'"), "500\n");
         assert_eq!(sh(&place, "cat many/* | wc -c"), "2000\n");

@@ -1,7 +1,7 @@
 //! What files below held when a base was taken, as hashes: written down behind the base, after the names, so that a snapshot knows a file again whose times were
 //! moved or that was replaced by an equal one.
 //!
-//! A hash covers contents and extended attributes, of a link where it points. It is noted of what had not changed by its turn, and taken over from an earlier base where the file is the same.
+//! A hash covers contents and extended attributes but SELinux's, of a link where it points. It is noted of what had not changed by its turn, and taken over from an earlier base where the file is the same.
 //! A file is hashed when whatever is changed in it from then on bears a later change time, and counts if that time is the same afterwards.
 
 use std::collections::HashMap;
@@ -22,7 +22,7 @@ use crate::{lock, platform, read_lock, write_lock};
 /// Larger files are not hashed, in bytes.
 const LARGEST: u64 = 64 << 20;
 /// What a file may have to be small: they are worth more of what is read for a base than others are.
-pub(super) const SMALL: u64 = 1 << 20;
+const SMALL: u64 = 1 << 20;
 /// What is read for a base, in bytes: of small files, and of others.
 const READ: [u64; 2] = [2 << 30, 1 << 30];
 /// About how large a row becomes, in bytes: two fill a page of the base.
@@ -33,6 +33,9 @@ const STEP: usize = 128;
 const EARLIER: usize = 4;
 /// Files of which it is remembered in memory what they were found to hold.
 const HASHES: usize = 1 << 16;
+
+/// The attribute that no hash is of: SELinux gives every file one, by where it lies, and no mount of ours shows it to SELinux.
+pub(super) const LABEL: &[u8] = b"security.selinux";
 
 pub(crate) type Hash = [u8; 32];
 
@@ -154,8 +157,7 @@ impl Fingerprint {
 
 impl Engine {
     /// Writes down what the files hold in directories whose names were written down. Costs reading those that no earlier base knows, up to a limit. Ends early when
-    /// the base is gone or the store is being closed.
-    /// What they name is pinned as far as it can be.
+    /// the base is gone or the store is being closed. What they name is pinned where the disk shares contents.
     pub(crate) fn take_fingerprints(&self, base: LineId) -> Result<()> {
         let mut pinning = self.begin_pinning(base);
         let whole = self.fingerprint_directories(base, &mut pinning);
@@ -211,7 +213,6 @@ impl Engine {
                 continue;
             }
             let mut open = None;
-            let left = &mut left[usize::from(found.size > SMALL)];
             let as_it_was = |print: &Fingerprint| print.is_of_found(&found);
             let mut before = None;
             for &base in earlier {
@@ -230,6 +231,7 @@ impl Engine {
                     }
                 }
                 None => {
+                    let left = &mut left[usize::from(found.size > SMALL)];
                     let Some(rest) = left.checked_sub(found.size) else { continue };
                     *left = rest;
                     let Ok(Some(file)) = self.lower.open_file(&below) else { continue };
@@ -243,7 +245,7 @@ impl Engine {
                 }
             };
             if let Some(pinning) = pinning {
-                self.pin((&below, &found, &hash), open.as_ref(), left, pinning);
+                self.pin((&below, &found, &hash), open, pinning);
             }
             let Found { ino, mode, uid, gid, size, mtime, ctime, btime, .. } = found;
             let name = name.clone();
@@ -336,6 +338,7 @@ impl Engine {
             at += rest as u64;
         }
         let mut xattrs = xattrs(file)?;
+        xattrs.retain(|(name, _)| name != LABEL);
         if xattrs.is_empty() {
             return Ok(Some(hasher.finalize().into()));
         }

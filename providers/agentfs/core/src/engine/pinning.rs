@@ -1,45 +1,37 @@
 //! When pins are made, and when they go.
 //!
-//! They are made with the fingerprints behind a base, of what is there for the taking: shared where the disk can do that, else copied as long as that is little and there is much more room. What
-//! fails here is not pinned, and nobody hears of it.
+//! They are made with the fingerprints behind a base, of what is there for the taking, where the disk shares contents between files: nothing is copied or read for them. What fails here is not
+//! pinned, and nobody hears of it.
 //!
 //! They go when no base's fingerprints name them any more. A row `p` of a base says that there may be such: it is there while pins are made behind that base, since its fingerprints come after
 //! them, and since it began to be forgotten. So whatever is killed in between leaves it to the next who opens the store.
 
 use std::fs::File;
-use std::io;
 use std::os::unix::fs::FileExt;
+use std::sync::atomic::Ordering;
 
-use super::fingerprints::{Hash, SMALL, hash_of_target};
+use super::fingerprints::{Hash, LABEL, hash_of_target};
 use super::fsck::Report;
-use super::pins::Listed;
+use super::pins::{Listed, may_be_attributes};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
-use crate::lower::Found;
-use crate::rows::chunk::BLOCK;
+use crate::lower::{Found, xattrs};
 use crate::rows::key::{self, LineId};
 use crate::state::{Row, State};
 use crate::types::Kind;
 use crate::{lock, platform, read_lock, write_lock};
 
-/// What is copied behind a base where the disk shares nothing, in bytes.
-const COPIED: u64 = 512 << 20;
-/// Pins are made where there is so many times the room that all of the base's take, inodes too: what is left is for who writes.
+/// Pins are made where there is so many times the room that all of the base's take by themselves, inodes too: what is left is for who writes.
 const ROOM: u64 = 8;
 /// Rows that are looked at while others wait.
-const STEP: usize = 128;
+const STEP: usize = 16;
 
 /// How far the pins of a base are.
 pub(super) struct Pinning {
-    /// Whether the disk may share contents, as far as it was tried.
-    shares: bool,
-    /// Bytes that were copied.
-    copied: u64,
-    /// Blocks that the pins take, and how many there are.
-    blocks: u64,
+    /// How many were made.
     made: u64,
-    /// There is no room for more.
-    full: bool,
+    /// No more are: there is no room for them, or this disk shares nothing with the store's.
+    over: bool,
 }
 
 /// Somebody whose decisions about pins count, until fingerprints say the same.
@@ -58,19 +50,20 @@ impl Drop for Deciding<'_> {
 impl Engine {
     /// From now on there may be pins that no fingerprint names. `None`: none are made.
     pub(super) fn begin_pinning(&self, base: LineId) -> Option<Pinning> {
+        platform::share(&self.directory, &File::open(self.directory.join("format")).ok()?)?;
         self.room_for_rows().ok()?;
         {
             let mut state = write_lock(&self.state);
             self.base_seen(&state, base)?;
-            if !lock(&self.pins.decided).bases.insert(base) {
+            if !lock(&self.pins.bases).insert(base) {
                 return None;
             }
             self.mark_pins(&mut state, base);
         }
         match self.flush() {
-            Ok(_) => Some(Pinning { shares: true, copied: 0, blocks: 0, made: 0, full: false }),
+            Ok(_) => Some(Pinning { made: 0, over: false }),
             Err(_) => {
-                lock(&self.pins.decided).bases.remove(&base);
+                lock(&self.pins.bases).remove(&base);
                 None
             }
         }
@@ -78,15 +71,14 @@ impl Engine {
 
     /// There may be pins from now on that no fingerprint names.
     pub(super) fn mark_pins(&self, state: &mut State, base: LineId) {
-        let mut decided = lock(&self.pins.decided);
-        decided.marks += 1;
-        state.layers.put(&key::of_line(b'p', base, None), decided.marks.to_be_bytes().to_vec());
+        let mark = self.pins.marks.fetch_add(1, Ordering::Relaxed);
+        state.layers.put(&key::of_line(b'p', base, None), mark.to_be_bytes().to_vec());
     }
 
     /// `whole`: fingerprints name all pins that were made.
     pub(super) fn end_pinning(&self, base: LineId, whole: bool) {
         let mut state = write_lock(&self.state);
-        lock(&self.pins.decided).bases.remove(&base);
+        lock(&self.pins.bases).remove(&base);
         // What forgets a base puts the row there once nobody sees it.
         if whole && self.base_seen(&state, base).is_some() {
             state.layers.remove(&key::of_line(b'p', base, None));
@@ -102,95 +94,57 @@ impl Engine {
         Deciding(self)
     }
 
-    /// Pins a file or link below, of which that hash is noted. `file`: it, if it is open. `left`: how much may be read yet.
-    pub(super) fn pin(
-        &self,
-        (path, found, hash): (&[u8], &Found, &Hash),
-        file: Option<&File>,
-        left: &mut u64,
-        pinning: &mut Pinning,
-    ) {
+    /// Pins a file or link below, of which that hash is noted. `open`: it, if it is open.
+    pub(super) fn pin(&self, (path, found, hash): (&[u8], &Found, &Hash), open: Option<File>, pinning: &mut Pinning) {
         let there = {
             let mut decided = lock(&self.pins.decided);
             decided.pins.insert((found.kind, *hash));
             self.pins.is_there(found.kind, hash, found.size)
         };
-        if !there && !pinning.full && !self.is_stopped() {
-            let done = match found.kind {
-                Kind::Symlink => self.pin_target(path, hash, pinning),
-                _ => self.pin_contents((path, found.size, hash), file, left, pinning),
-            };
+        if there || pinning.over || self.is_stopped() {
+            return;
+        }
+        let made = self.room_for_pin(pinning).and_then(|()| match found.kind {
+            Kind::Symlink => self.pin_target(path, found.size, hash),
+            _ => self.pin_contents((path, found, hash), open),
+        });
+        match made {
+            Ok(made) => pinning.made += u64::from(made),
             // Whatever else went wrong may have been this one alone.
-            pinning.full |= matches!(done, Err(Error::NoSpace));
+            Err(error) => pinning.over = matches!(error, Error::NoSpace | Error::Unsupported),
         }
     }
 
-    fn pin_target(&self, path: &[u8], hash: &Hash, pinning: &mut Pinning) -> Result<()> {
-        let Some(target) = self.lower.target(path)?.filter(|target| hash_of_target(target) == *hash) else {
-            return Ok(());
-        };
-        self.room_for_pin(1, pinning)?;
-        let mut fill = |pin: &File| pin.write_all_at(&target, 0).map(|()| true);
-        let made = self.pins.make(Kind::Symlink, hash, target.len() as u64, &|| self.is_stopped(), &mut fill);
-        pinning.count(made.map_err(Error::io("pinning a link"))?, 1);
-        Ok(())
+    fn pin_target(&self, path: &[u8], size: u64, hash: &Hash) -> Result<bool> {
+        let target = self.lower.target(path)?.filter(|target| hash_of_target(target) == *hash);
+        let Some(target) = target else { return Ok(false) };
+        let fill = |pin: &File| pin.write_all_at(&target, 0).map_err(Error::io("pinning a link")).map(|()| true);
+        self.pins.make(Kind::Symlink, hash, size, &fill)
     }
 
-    fn pin_contents(
-        &self,
-        (path, size, hash): (&[u8], u64, &Hash),
-        file: Option<&File>,
-        left: &mut u64,
-        pinning: &mut Pinning,
-    ) -> Result<()> {
-        let small = size <= SMALL && pinning.copied + size <= COPIED;
-        if !pinning.shares && !small {
-            return Ok(());
-        }
-        let opened;
-        let file = match file {
+    fn pin_contents(&self, (path, found, hash): (&[u8], &Found, &Hash), open: Option<File>) -> Result<bool> {
+        let file = match open {
             Some(file) => file,
-            None => {
-                let Some(rest) = left.checked_sub(size) else { return Ok(()) };
-                *left = rest;
-                let Some(file) = self.lower.open_file(path)? else { return Ok(()) };
-                opened = file;
-                &opened
-            }
+            None => match self.lower.open_file(path)? {
+                Some(file) => file,
+                None => return Ok(false),
+            },
         };
-        // The hash is of these, too, and a pin has none.
-        if has_xattrs(file) {
-            return Ok(());
+        // Another may be there by now, of any size.
+        let is_it = || Ok(self.lower.find_open(&file)?.is_as(found));
+        let error = Error::io("pinning a file");
+        if !is_it()? || has_xattrs(&file) || may_be_attributes(&file, found.size).map_err(error)? {
+            return Ok(false);
         }
-        let whole = size.div_ceil(BLOCK).max(1);
-        self.room_for_pin(if pinning.shares { 1 } else { whole }, pinning)?;
-        let (mut shares, mut copied) = (pinning.shares, false);
-        let mut fill = |pin: &File| {
-            if shares && size > 0 {
-                match platform::clone(file, pin) {
-                    Ok(true) => return Ok(true),
-                    Ok(false) => shares = false,
-                    // This one cannot be shared.
-                    Err(_) => {}
-                }
-            }
-            copied = true;
-            // Else the room for all of it was seen to.
-            let room = !pinning.shares || self.room_for_pin(whole, pinning).is_ok();
-            Ok(small && room && copy(file, pin, size)?)
+        let fill = |pin: &File| match platform::clone(&file, pin).map_err(Error::io("pinning a file"))? {
+            true => is_it(),
+            false => Err(Error::Unsupported),
         };
-        let made = self.pins.make(Kind::File, hash, size, &|| self.is_stopped(), &mut fill);
-        pinning.shares = shares;
-        let made = made.map_err(Error::io("pinning a file"))?;
-        if made && copied {
-            pinning.copied += size;
-        }
-        pinning.count(made, if copied { whole } else { 1 });
-        Ok(())
+        self.pins.make(Kind::File, hash, found.size, &fill)
     }
 
-    fn room_for_pin(&self, blocks: u64, pinning: &Pinning) -> Result<()> {
-        self.room_for_blocks((pinning.blocks + blocks) * ROOM)?;
+    fn room_for_pin(&self, pinning: &Pinning) -> Result<()> {
+        self.room_for_blocks((pinning.made + 1) * ROOM)?;
         if !pinning.made.is_multiple_of(64) {
             return Ok(());
         }
@@ -215,6 +169,7 @@ impl Engine {
             return Ok(());
         }
         let _deciding = self.decide();
+        let mut all_gone = true;
         if self.pins.any() {
             let named = self.named()?;
             self.pins.list(&mut |pins| {
@@ -225,14 +180,17 @@ impl Engine {
                     if named.binary_search(&key::be64(hash)).is_err() {
                         let decided = lock(&self.pins.decided);
                         if !decided.pins.contains(&(*kind, *hash)) {
-                            // What cannot be removed is tried again with the next.
-                            let _ = self.pins.remove(*kind, hash);
+                            all_gone &= self.pins.remove(*kind, hash).is_ok();
                         }
                     }
                 }
                 Ok(())
             })?;
             self.pins.tidy();
+        }
+        if !all_gone {
+            // Another time.
+            return Ok(());
         }
         let mut state = write_lock(&self.state);
         for (row, mark) in due {
@@ -253,7 +211,7 @@ impl Engine {
         for (row, mark) in state.layers.prefix(b"p")? {
             let base = key::be32(row.get(1..).unwrap_or_default());
             let rests = state.lines.get(&base).is_none_or(|line| !line.points.is_empty());
-            if rests && !lock(&self.pins.decided).bases.contains(&base) {
+            if rests && !lock(&self.pins.bases).contains(&base) {
                 due.push((row, mark));
             }
         }
@@ -297,29 +255,7 @@ impl Engine {
     }
 }
 
-impl Pinning {
-    fn count(&mut self, made: bool, blocks: u64) {
-        self.made += u64::from(made);
-        self.blocks += if made { blocks } else { 0 };
-    }
-}
-
-/// Whether it has any, or that cannot be told.
+/// Whether it has any that its hash is of, too, or that cannot be told.
 fn has_xattrs(file: &File) -> bool {
-    !matches!(rustix::fs::flistxattr(file, &mut [0_u8; 0]), Ok(0) | Err(rustix::io::Errno::OPNOTSUPP))
-}
-
-/// Copies a small file; blocks of zeros stay nowhere. False if it is shorter.
-fn copy(from: &File, to: &File, size: u64) -> io::Result<bool> {
-    let mut bytes = vec![0; size as usize];
-    match from.read_exact_at(&mut bytes, 0) {
-        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(false),
-        answer => answer?,
-    }
-    to.set_len(size)?;
-    let blocks = bytes.chunks(BLOCK as usize).zip((0..).step_by(BLOCK as usize));
-    for (block, at) in blocks.filter(|(block, _)| block.iter().any(|&byte| byte != 0)) {
-        to.write_all_at(block, at)?;
-    }
-    Ok(true)
+    !xattrs(file).is_ok_and(|all| all.iter().all(|(name, _)| name == LABEL))
 }

@@ -1,8 +1,8 @@
 //! Pins: what files and links below held when a base was taken, each in a file of its own that is named by its hash. Snapshots read them once somebody has changed, replaced or removed
 //! what is below.
 //!
-//! A pin is never believed for its name: who reads it has hashed all of it since the store was opened, and as long as it is that file in which nothing was changed since. One that does not
-//! match is removed, so that the next base makes it anew. So nothing here is ever synced.
+//! A pin is never believed for its name, and nothing of it is looked at when it is made: who reads it has hashed all of it since the store was opened, and as long as it is that file in which
+//! nothing was changed since. One that does not match is removed, so that the next base makes it anew. So nothing here is ever synced.
 //!
 //! - here: where they are, and what they hold. `pinning`: when they are made, and when they go.
 //!
@@ -15,8 +15,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Mutex;
+use std::sync::atomic::AtomicU64;
 
-use rustix::fs::{AtFlags, Mode, OFlags, mkdirat, openat, unlinkat};
+use rustix::fs::{AtFlags, Mode, OFlags, mkdirat, openat, renameat, unlinkat};
 use rustix::io::Errno;
 
 use super::fingerprints::{Hash, hash_of_target};
@@ -45,7 +46,12 @@ pub(crate) struct Pins {
     verified: Mutex<HashMap<Hash, Identity>>,
     /// Held while a pin gets its name, or loses it because it does not match, and while directories come and go.
     making: Mutex<()>,
+    /// Held while the disk is asked for a pin, or told to remove one: never by who holds the state, which everybody waits for.
     pub(super) decided: Mutex<Decided>,
+    /// Bases behind which pins are being made.
+    pub(super) bases: Mutex<HashSet<LineId>>,
+    /// How many rows were put that say that there may be pins to remove: each is another.
+    pub(super) marks: AtomicU64,
 }
 
 /// Pins that fingerprints are about to name which are not written down yet.
@@ -54,10 +60,6 @@ pub(super) struct Decided {
     pub(super) pins: HashSet<(Kind, Hash)>,
     /// Those who are noting fingerprints of a directory, or removing pins, just now. With the last of them all is forgotten.
     pub(super) users: usize,
-    /// Bases behind which pins are being made.
-    pub(super) bases: HashSet<LineId>,
-    /// How many rows were put that say that there may be pins to remove: each is another.
-    pub(super) marks: u64,
 }
 
 /// A pin in the list of all.
@@ -94,7 +96,14 @@ impl Pins {
     pub(super) fn open(store: &Path) -> Result<Self> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let store = rustix::fs::open(store, flags, Mode::empty()).map_err(Error::io("opening the store"))?;
-        Ok(Self { store, verified: Mutex::default(), making: Mutex::default(), decided: Mutex::default() })
+        Ok(Self {
+            store,
+            verified: Mutex::default(),
+            making: Mutex::default(),
+            decided: Mutex::default(),
+            bases: Mutex::default(),
+            marks: AtomicU64::default(),
+        })
     }
 
     fn look(&self, kind: Kind, hash: &Hash, flags: OFlags) -> Option<File> {
@@ -159,55 +168,38 @@ impl Pins {
         target
     }
 
-    /// Makes a pin: `fill` writes into an empty file, and says whether it could. It gets its name if it holds what the hash says, and only then; gives whether it has it.
+    /// Makes a pin of that size: `fill` gives an empty file its contents, and says whether it could. It gets its name then; gives whether it has it.
     pub(super) fn make(
         &self,
         kind: Kind,
         hash: &Hash,
         size: u64,
-        stopped: &dyn Fn() -> bool,
-        fill: &mut dyn FnMut(&File) -> io::Result<bool>,
-    ) -> io::Result<bool> {
+        fill: &dyn Fn(&File) -> Result<bool>,
+    ) -> Result<bool> {
         let _one = lock(&self.making);
         // Behind another base.
         if self.is_there(kind, hash, size) {
             return Ok(true);
         }
+        let error = Error::io::<io::Error>;
         let (path, name) = place(kind, hash);
-        let pins = self.directory("pins")?;
+        let pins = self.directory("pins").map_err(error("pinning"))?;
         if kind == Kind::Symlink {
-            self.directory("pins/links")?;
+            self.directory("pins/links").map_err(error("pinning"))?;
         }
-        let directory = self.directory(&path)?;
+        let directory = self.directory(&path).map_err(error("pinning"))?;
+        // Of somebody who was killed.
+        remove(&pins, NEW.as_bytes()).map_err(error("pinning"))?;
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let create = || openat(&pins, NEW, flags, Mode::RUSR);
-        let file: File = match create() {
-            // Of somebody who was killed.
-            Err(Errno::EXIST) => {
-                remove(&pins, NEW.as_bytes())?;
-                create()?
-            }
-            answer => answer?,
-        }
-        .into();
-        let mut made = || -> io::Result<bool> {
-            if !fill(&file)? || file.metadata()?.len() != size {
+        let file: File = openat(&pins, NEW, flags, Mode::RUSR).map_err(Error::io("pinning"))?.into();
+        let made = || -> Result<bool> {
+            if !fill(&file)? || file.metadata().map_err(error("pinning"))?.len() != size {
                 return Ok(false);
             }
-            let right = match kind {
-                Kind::Symlink => target_in(&file)?.as_deref().map(hash_of_target) == Some(*hash),
-                _ => holds(&file, size, hash, stopped)? == Some(true),
-            };
-            if !right {
-                return Ok(false);
-            }
-            match platform::rename_new(pins.as_fd(), NEW, directory.as_fd(), &name) {
-                // It is known by then that this is none.
-                Err(Errno::EXIST) => {
-                    remove(&directory, name.as_bytes())?;
-                    platform::rename_new(pins.as_fd(), NEW, directory.as_fd(), &name)?;
-                }
-                answer => answer?,
+            // What has the name already is no pin: it has another size.
+            if renameat(&pins, NEW, &directory, &name).is_err() {
+                remove(&directory, name.as_bytes()).map_err(error("pinning"))?;
+                renameat(&pins, NEW, &directory, &name).map_err(Error::io("pinning"))?;
             }
             Ok(true)
         };
@@ -241,7 +233,6 @@ impl Pins {
         }
     }
 
-    /// What fails here is found by fsck.
     pub(super) fn remove(&self, kind: Kind, hash: &Hash) -> io::Result<()> {
         let (directory, name) = place(kind, hash);
         let flags = OFlags::RDONLY | OFlags::DIRECTORY;
@@ -359,7 +350,7 @@ fn holds(file: &File, size: u64, hash: &Hash, stopped: &dyn Fn() -> bool) -> io:
 }
 
 /// Whether the bytes are what a fingerprint hashes of a file with extended attributes: the hash of its contents, names and values. As contents of another file they would have that one's hash.
-fn may_be_attributes(file: &File, size: u64) -> io::Result<bool> {
+pub(super) fn may_be_attributes(file: &File, size: u64) -> io::Result<bool> {
     let number = |at: &mut u64| -> io::Result<Option<u64>> {
         let mut number = 0;
         for shift in [0, 7, 14] {

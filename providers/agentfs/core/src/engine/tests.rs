@@ -374,3 +374,26 @@ fn a_copy_for_snapshots_of_a_branch_that_is_gone_leaves_nothing_in_the_branch() 
     engine.reclaim_space().unwrap();
     assert_eq!(read_lock(&engine.state).used_blocks(), 25, "one that was written, and the others below");
 }
+
+#[test]
+fn nobody_waits_for_a_pin_that_is_being_removed() {
+    let place = Place::new();
+    let engine = place.open();
+    std::fs::create_dir(place.store().join("pins")).unwrap();
+    let (base, line) = engine.base(b"").unwrap();
+    let (_, view) = branch(&engine);
+    let (done, hears) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        // As who asks the disk to.
+        let removing = lock(&engine.pins.decided);
+        scope.spawn(|| {
+            engine.delete_snapshot(base).unwrap();
+            engine.forget_below(line).unwrap();
+            make(&view, "file", b"content");
+            done.send(()).unwrap();
+        });
+        let heard = hears.recv_timeout(std::time::Duration::from_secs(30));
+        drop(removing);
+        heard.unwrap();
+    });
+}

@@ -107,19 +107,14 @@ impl View {
             None => return Ok(Some(ino)),
             // One that lost its last name here cannot have another.
             Some(None) => {}
-            Some(Some(Inode { origin: Some(origin), .. })) => {
-                let is_same = origin.btime == found.btime;
-                if is_same && origin.path == path {
-                    return Ok(Some(ino));
-                }
-                // One that was moved below before this tree took it over is another. One of several names may have been another by then, or this tree's.
-                if is_same && found.kind != Kind::Directory {
-                    match self.listed_then(&origin.path)? {
-                        Some(then) if then != Some(found.ino) => {}
-                        _ => return Ok(None),
-                    }
-                }
-            }
+            Some(Some(Inode { origin: Some(origin), .. })) if origin.btime == found.btime => match found.kind {
+                _ if origin.path == path => return Ok(Some(ino)),
+                // Moved below before this tree took it over: one that was somewhere else then.
+                Kind::Directory => {}
+                // It may be that, or one of several names: whether this one showed what was written here is not known.
+                _ => return Ok(None),
+            },
+            Some(Some(Inode { origin: Some(_), .. })) => {}
             Some(Some(_)) => return Ok(None),
         }
         let number = self.engine.number_of(0, found.ino, found.btime, true)?;

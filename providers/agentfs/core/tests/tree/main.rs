@@ -32,7 +32,16 @@ pub(crate) struct Place {
 
 impl Place {
     pub(crate) fn new() -> Self {
-        let place = Self { directory: tempfile::tempdir().unwrap() };
+        Self::of(tempfile::tempdir().unwrap())
+    }
+
+    /// On that disk.
+    pub(crate) fn on(disk: &ah_test_disks::Disk) -> Self {
+        Self::of(tempfile::tempdir_in(disk.at()).unwrap())
+    }
+
+    fn of(directory: tempfile::TempDir) -> Self {
+        let place = Self { directory };
         std::fs::create_dir(place.lower()).unwrap();
         place
     }
@@ -118,6 +127,11 @@ impl OnDisk {
         }
         in_another_boot(store);
     }
+}
+
+/// A disk that shares contents between files, where files are pinned, and that gives inodes' numbers out again; `None`: skipped.
+pub(crate) fn sharing() -> Option<ah_test_disks::Disk> {
+    ah_test_disks::Disk::new("xfs", 400, "")
 }
 
 /// A branch of the lower directory as it is now.

@@ -224,6 +224,8 @@ struct World {
     snapshots: Vec<(SnapshotId, Tree)>,
     /// Whether a file below has several names, not all of which are known once one of them is written to.
     links: bool,
+    /// Whether what is below is pinned.
+    pins: bool,
     /// Touched below since the base was taken.
     touched: bool,
     /// The newest base. What grew from others is read from pins, where it was changed below since.
@@ -301,8 +303,7 @@ fn change(lower: &std::path::Path, how: u8, byte: u8) {
 }
 
 impl World {
-    fn new(links: bool) -> Self {
-        let place = Place::new();
+    fn new(place: Place, links: bool, pins: bool) -> Self {
         let lower = place.lower();
         plant(&lower, b'l');
         if links {
@@ -317,7 +318,7 @@ impl World {
         let base = workspace.snapshots()[0].id;
         let snapshots = vec![(base, tree.clone())];
         let (workspace, view, branches) = (Some(workspace), Some(view), vec![(branch, tree)]);
-        Self { place, workspace, view, branch, branches, snapshots, links, touched: false, base }
+        Self { place, workspace, view, branch, branches, snapshots, links, pins, touched: false, base }
     }
 
     fn workspace(&self) -> &Workspace {
@@ -587,7 +588,7 @@ impl World {
             }
             // Of one of several names that was changed here it is not known what the others show once they are changed below.
             Op::Below(how) => {
-                if !self.links {
+                if self.pins && !self.links {
                     self.below(how);
                 }
             }
@@ -663,7 +664,9 @@ impl World {
             workspace.delete_snapshot(*id).unwrap();
         }
         workspace.reclaim().unwrap();
-        assert_eq!((workspace.used(), if HOLES { self.place.data_on_disk() } else { 0 }), (0, 0));
+        // XFS sets more room aside behind what is written.
+        let data = if HOLES && !self.pins { self.place.data_on_disk() } else { 0 };
+        assert_eq!((workspace.used(), data), (0, 0));
         drop(workspace);
         assert!(!self.place.store().join("pins").exists());
         let report = Workspace::fsck(&self.place.store(), &self.place.lower(), false).unwrap();
@@ -686,10 +689,25 @@ proptest! {
 
     #[test]
     fn any_operations_do_what_they_do_to_a_tree_in_memory(ops in prop::collection::vec(op(), 1..150), links: bool) {
-        let mut world = World::new(links);
+        let mut world = World::new(Place::new(), links, false);
         for op in &ops {
             world.apply(op);
         }
         world.finish();
     }
+}
+
+#[test]
+fn any_operations_do_so_whatever_becomes_of_what_is_below() {
+    let Some(disk) = crate::sharing() else { return };
+    let ops = prop::collection::vec(op(), 1..150);
+    let outcome = proptest::test_runner::TestRunner::new(config()).run(&ops, |ops| {
+        let mut world = World::new(Place::on(&disk), false, true);
+        for op in &ops {
+            world.apply(op);
+        }
+        world.finish();
+        Ok(())
+    });
+    outcome.unwrap();
 }

@@ -7,7 +7,7 @@ use std::path::Path;
 use ah_agentfs::{BranchId, Error, Kind, ROOT, Seek, SetAttr, View, Workspace};
 
 use crate::pins::{begin, lost};
-use crate::{HOLES, ME, Place, at, content, everything, make, snapshot};
+use crate::{HOLES, ME, Place, at, content, everything, make, sharing, snapshot};
 
 /// A tree with what there is: links, hard links, directories, an empty file, one of several blocks.
 fn plant(lower: &Path) {
@@ -161,9 +161,16 @@ fn attrs(view: &View) -> Attrs {
 
 #[test]
 fn snapshots_read_what_was_there_whatever_is_done_below() {
+    for kind in ["xfs", "btrfs"] {
+        let Some(disk) = ah_test_disks::Disk::new(kind, 400, "") else { return };
+        all_fates(&disk);
+    }
+}
+
+fn all_fates(disk: &ah_test_disks::Disk) {
     for (fate, done) in fates() {
         for looked_before in [false, true] {
-            let place = Place::new();
+            let place = Place::on(disk);
             plant(&place.lower());
             let (workspace, branch) = begin(&place);
             let view = workspace.view(branch).unwrap();
@@ -203,7 +210,8 @@ fn snapshots_read_what_was_there_whatever_is_done_below() {
 
 #[test]
 fn what_a_branch_changed_is_told_against_what_was_there() {
-    let place = Place::new();
+    let Some(disk) = sharing() else { return };
+    let place = Place::on(&disk);
     plant(&place.lower());
     let (workspace, branch) = begin(&place);
     let base = workspace.view_of(workspace.snapshots()[0].id).unwrap();
@@ -246,7 +254,8 @@ fn what_a_branch_changed_is_told_against_what_was_there() {
 
 #[test]
 fn what_was_taken_over_after_it_was_changed_below_differs_from_what_was_there() {
-    let place = Place::new();
+    let Some(disk) = sharing() else { return };
+    let place = Place::on(&disk);
     std::fs::write(place.lower().join("file"), vec![b'o'; 2 << 20]).unwrap();
     let (workspace, branch) = begin(&place);
     let base = workspace.view_of(workspace.snapshots()[0].id).unwrap();
@@ -268,7 +277,8 @@ fn what_was_taken_over_after_it_was_changed_below_differs_from_what_was_there() 
 
 #[test]
 fn a_number_that_is_used_again_below_is_not_two_files() {
-    let place = Place::new();
+    let Some(disk) = sharing() else { return };
+    let place = Place::on(&disk);
     let lower = place.lower();
     for n in 0..20 {
         std::fs::write(lower.join(format!("old{n}")), format!("old{n}")).unwrap();
@@ -306,10 +316,11 @@ fn a_number_that_is_used_again_below_is_not_two_files() {
 
 #[test]
 fn one_of_two_names_is_not_shown_as_another_file() {
+    let Some(disk) = sharing() else { return };
     // Names of one file, of which the branch changed what it found under one of them, and one was then removed below: what the other shows is not known.
-    let place = Place::new();
+    let place = Place::on(&disk);
     let lower = place.lower();
-    for name in ["moved", "x"] {
+    for name in ["moved", "linked", "x"] {
         std::fs::write(lower.join(name), "then").unwrap();
     }
     std::fs::hard_link(lower.join("x"), lower.join("y")).unwrap();
@@ -322,20 +333,53 @@ fn one_of_two_names_is_not_shown_as_another_file() {
     let then = workspace.view_of(id).unwrap();
     assert_eq!(content(&then, "x"), b"mine");
     assert!(lost(&then, "y"));
-    // One that was moved below, and then changed in the branch at its new name, is what it was at its old one.
+    // One that was moved below, and then changed in the branch at its new name, might have had both.
     std::fs::rename(lower.join("moved"), lower.join("now")).unwrap();
     view.write(at(&view, "now"), 0, b"mine").unwrap();
     let then = workspace.view_of(snapshot(&workspace, branch)).unwrap();
-    assert_eq!((content(&then, "moved"), content(&then, "now")), (b"then".to_vec(), b"mine".to_vec()));
-    assert_ne!(at(&then, "moved"), at(&then, "now"));
+    assert_eq!(content(&then, "now"), b"mine");
+    assert!(lost(&then, "moved"));
+    // So had this one, which the branch found by its later name: it shows what the branch wrote, or nothing, but never something else.
+    std::fs::hard_link(lower.join("linked"), lower.join("later")).unwrap();
+    view.write(at(&view, "later"), 0, b"mine").unwrap();
+    let id = snapshot(&workspace, branch);
+    assert_eq!(content(&workspace.view_of(id).unwrap(), "linked"), b"mine");
+    std::fs::remove_file(lower.join("linked")).unwrap();
+    let then = workspace.view_of(id).unwrap();
+    assert_eq!(content(&then, "later"), b"mine");
+    assert!(lost(&then, "linked"));
     let base = workspace.view_of(workspace.snapshots()[0].id).unwrap();
+    assert_eq!(content(&base, "linked"), b"then");
     assert_eq!((content(&base, "x"), content(&base, "y")), (b"then".to_vec(), b"then".to_vec()));
     assert_eq!(at(&base, "x"), at(&base, "y"));
 }
 
 #[test]
+fn what_its_owner_closed_since_is_shown_as_it_was() {
+    let place = match ah_test_disks::ordinary_users_path() {
+        Some(_) => Place::new(),
+        None => {
+            let Some(disk) = sharing() else { return };
+            std::fs::set_permissions(disk.at(), std::fs::Permissions::from_mode(0o777)).unwrap();
+            ah_test_disks::as_ordinary_user("pinned::what_its_owner_closed_since_is_shown_as_it_was", disk.at());
+            return;
+        }
+    };
+    plant(&place.lower());
+    let (workspace, _) = begin(&place);
+    let base = workspace.snapshots()[0].id;
+    let was = everything(&workspace.view_of(base).unwrap());
+    for closed in ["top", "src/deep"] {
+        std::fs::set_permissions(place.lower().join(closed), std::fs::Permissions::from_mode(0o000)).unwrap();
+    }
+    assert_eq!(everything(&workspace.view_of(base).unwrap()), was);
+    std::fs::set_permissions(place.lower().join("src/deep"), std::fs::Permissions::from_mode(0o700)).unwrap();
+}
+
+#[test]
 fn a_repository_that_is_packed_below_works_in_snapshots() {
-    let place = Place::new();
+    let Some(disk) = sharing() else { return };
+    let place = Place::on(&disk);
     let git = |arguments: &[&str]| {
         let output = std::process::Command::new("git")
             .arg("-C")
@@ -368,7 +412,8 @@ fn a_repository_that_is_packed_below_works_in_snapshots() {
 
 #[test]
 fn a_hole_is_a_hole_and_a_racing_writer_gets_nothing_in() {
-    let place = Place::new();
+    let Some(disk) = sharing() else { return };
+    let place = Place::on(&disk);
     let path = place.lower().join("hole");
     let file = std::fs::File::create(&path).unwrap();
     file.set_len(1 << 20).unwrap();
@@ -411,7 +456,8 @@ fn a_hole_is_a_hole_and_a_racing_writer_gets_nothing_in() {
 
 #[test]
 fn a_pen_shows_what_is_there_and_what_changed_is_told() {
-    let place = Place::new();
+    let Some(disk) = sharing() else { return };
+    let place = Place::on(&disk);
     plant(&place.lower());
     let (workspace, branch): (Workspace, BranchId) = begin(&place);
     let view = workspace.view(branch).unwrap();

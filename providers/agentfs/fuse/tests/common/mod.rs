@@ -31,12 +31,17 @@ pub(crate) struct Lab {
 impl Lab {
     /// With the files `a` ("lower"), `d/f` ("deep") and the link `l` to the first below. None: skipped.
     pub(crate) fn new() -> Option<Self> {
+        Self::within(&std::env::temp_dir())
+    }
+
+    /// In that directory.
+    pub(crate) fn within(directory: &Path) -> Option<Self> {
         if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
             assert!(std::env::var_os("AH_TEST_REQUIRE_ALL").is_none(), "skipped: needs root and /dev/fuse");
             println!("skipped: needs root and /dev/fuse");
             return None;
         }
-        let temp = tempfile::Builder::new().prefix("ah-fuse-").tempdir().unwrap();
+        let temp = tempfile::Builder::new().prefix("ah-fuse-").tempdir_in(directory).unwrap();
         fs::set_permissions(temp.path(), fs::Permissions::from_mode(0o755)).unwrap();
         let lab = Self { temp, places: AtomicU32::new(0) };
         fs::create_dir_all(lab.lower().join("d")).unwrap();

@@ -566,9 +566,16 @@ impl View {
             }
             return Ok(None);
         };
+        let is_changed = found.ctime > self.base;
         let found = self.as_then(found, path)?;
         let ino = self.number_of(&found, path)?;
         let row = self.seen(&key::inode(ino))?;
+        if let Some(Inode { origin: Some(origin), .. }) = row.as_deref().map(Inode::decode).transpose()?.flatten()
+            && is_changed
+            && !self.had_both_names(&found, path, &origin.path)?
+        {
+            return Err(self.changed(path, "moved or given another name below"));
+        }
         let kind = found.kind;
         Ok(Some(Named { ino, kind, path: Some(path.to_vec()), found: Some(found).filter(|_| row.is_none()) }))
     }
@@ -582,7 +589,9 @@ impl View {
             Some(None) => true,
             // What is taken over stays where it was, and is not found again where the one below was moved to.
             Some(Some(Inode { origin: Some(origin), .. })) => {
-                let is_moved = origin.path != path && (found.kind == Kind::Directory || found.nlink == 1);
+                // In a snapshot a file may have had other names that went since.
+                let is_alone = found.kind == Kind::Directory || found.nlink == 1 && self.at.is_none();
+                let is_moved = origin.path != path && is_alone;
                 origin.btime != found.btime || is_moved
             }
             _ => false,

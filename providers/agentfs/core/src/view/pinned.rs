@@ -121,6 +121,15 @@ impl View {
         Ok(if self.seen(&key::inode(number))?.is_some() { None } else { Some(number) })
     }
 
+    /// Whether a file of which this tree has something under one name showed that under another, too, as far as that is known. A pen shows what is there.
+    pub(super) fn had_both_names(&self, found: &Found, path: &[u8], own: &[u8]) -> Result<bool> {
+        if self.at.is_none() || path == own || found.kind == Kind::Directory {
+            return Ok(true);
+        }
+        let was_it = |path| Ok::<_, Error>(self.listed_then(path)? == Some(Some(found.ino)));
+        Ok(was_it(path)? && was_it(own)?)
+    }
+
     /// Which inode was at a path when the base was taken, told from the root down; `None`: not known. `Some(None)`: nothing was.
     fn listed_then(&self, path: &[u8]) -> Result<Option<Option<u64>>> {
         let mut directory = self.engine.remembered(self.chain.base, b"")?;

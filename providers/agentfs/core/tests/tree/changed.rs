@@ -416,3 +416,46 @@ fn names_go_with_their_base_however_many_and_whatever_is_under_way() {
     let report = ah_agentfs::Workspace::fsck(&place.store(), &lower, false).unwrap();
     assert_eq!((report.problems, report.rows), (Vec::new(), 0), "{one:?}");
 }
+
+#[test]
+fn a_snapshot_finds_what_a_branch_changed_at_no_name_that_was_anothers() {
+    for fate in ["moved there", "linked there", "alone", "moved and back"] {
+        let place = Place::new();
+        let lower = place.lower();
+        for name in ["x", "z"] {
+            std::fs::write(lower.join(name), name).unwrap();
+        }
+        std::fs::hard_link(lower.join("x"), lower.join("y")).unwrap();
+        let workspace = place.create();
+        let base = workspace.base_with_names(b"").unwrap();
+        workspace.take_fingerprints(base).unwrap();
+        let branch = workspace.branch(base, b"").unwrap();
+        let view = workspace.view(branch).unwrap();
+        view.write(at(&view, "x"), 0, b"mine").unwrap();
+        let id = snapshot(&workspace, branch);
+        let shown = |name: &str| {
+            let tree = workspace.view_of(id).unwrap();
+            match tree.lookup(ROOT, name.as_bytes()).and_then(|attr| tree.read(attr.ino, 0, 10)) {
+                Err(Error::DataLoss { .. }) => None,
+                bytes => Some(bytes.unwrap()),
+            }
+        };
+        let shows = |name: &str, bytes: &[u8]| shown(name).is_none_or(|shown| shown == bytes);
+        assert_eq!(["x", "y", "z"].map(|name| shown(name).unwrap()), [&b"mine"[..], b"mine", b"z"]);
+        match fate {
+            "moved there" => std::fs::rename(lower.join("y"), lower.join("z")).unwrap(),
+            "linked there" => {
+                std::fs::remove_file(lower.join("z")).unwrap();
+                std::fs::hard_link(lower.join("x"), lower.join("z")).unwrap();
+            }
+            "alone" => std::fs::remove_file(lower.join("x")).unwrap(),
+            _ => {
+                std::fs::rename(lower.join("y"), lower.join("away")).unwrap();
+                std::fs::rename(lower.join("away"), lower.join("y")).unwrap();
+                assert_eq!(shown("y").unwrap(), b"mine", "it is the one that it was");
+            }
+        }
+        assert_eq!(shown("x").unwrap(), b"mine", "{fate}");
+        assert!(shows("y", b"mine") && shows("z", b"z"), "{fate}");
+    }
+}

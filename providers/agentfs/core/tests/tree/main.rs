@@ -6,6 +6,7 @@ mod below;
 mod changed;
 mod crash;
 mod damage;
+mod drift;
 mod kept;
 mod model;
 mod names;

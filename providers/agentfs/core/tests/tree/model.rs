@@ -675,7 +675,7 @@ impl World {
 }
 
 /// A tenth of all cases, unless `AH_TEST_FULL` (`scripts/test --full`) or `PROPTEST_CASES` says otherwise.
-fn config() -> ProptestConfig {
+pub(crate) fn config() -> ProptestConfig {
     let usual = ProptestConfig::default();
     if std::env::var_os("PROPTEST_CASES").is_some() {
         return usual;

@@ -96,13 +96,16 @@ impl Pins {
     pub(super) fn open(store: &Path) -> Result<Self> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let store = rustix::fs::open(store, flags, Mode::empty()).map_err(Error::io("opening the store"))?;
+        let since_epoch = platform::now();
+        let since_epoch = (since_epoch.secs as u64) << 30 | u64::from(since_epoch.nanos);
         Ok(Self {
             store,
             verified: Mutex::default(),
             making: Mutex::default(),
             decided: Mutex::default(),
             bases: Mutex::default(),
-            marks: AtomicU64::default(),
+            // No process before this one used the same.
+            marks: AtomicU64::new(since_epoch),
         })
     }
 

@@ -397,3 +397,17 @@ fn nobody_waits_for_a_pin_that_is_being_removed() {
         heard.unwrap();
     });
 }
+
+#[test]
+fn that_there_may_be_pins_to_remove_is_said_in_other_words_each_time() {
+    let place = Place::new();
+    let mut said = std::collections::BTreeSet::new();
+    for _ in 0..2 {
+        let engine = place.open();
+        for _ in 0..2 {
+            engine.mark_pins(&mut write_lock(&engine.state), 1);
+            let row = read_lock(&engine.state).layers.get(&key::of_line(b'p', 1, None)).unwrap().unwrap();
+            assert!(said.insert(row.to_vec()), "who removes pins takes it for what it began with");
+        }
+    }
+}

@@ -9,6 +9,7 @@ use crate::support::bench::{Bench, until};
 #[test]
 fn what_is_changed_below_is_never_shown_as_something_else() {
     Bench::each(|bench| {
+        bench.unpin("f");
         let branch = bench.branch("b");
         let text = branch.to_str().unwrap();
         bench.sh(&format!("cat {text}/f; echo mine > {text}/src/main"));
@@ -51,6 +52,33 @@ fn what_is_changed_below_is_never_shown_as_something_else() {
 }
 
 #[test]
+fn what_is_changed_or_removed_below_is_in_snapshots_where_the_disk_shares_contents() {
+    let Some(disk) = ah_test_disks::Disk::new("xfs", 400, "") else { return };
+    let bench = Bench::within(support::User::Me, disk.at());
+    let branch = bench.branch("b");
+    bench.sh(&format!("echo mine > {}/mine", branch.display()));
+    let before = bench.at(&branch, &["snapshot"]);
+    // f, src/main, .gitignore and node_modules/big: behind the branch.
+    let pins =
+        format!("find {} -path '*/tree/pins/*' -type f | grep -vc /new || true", bench.0.path("state").display());
+    until(|| bench.sh(&pins) == "4");
+    bench.0.write("f", "changed by the user");
+    bench.sh(&format!("rm -r {}/src", bench.0.root().display()));
+    assert_eq!(bench.at(&branch, &["cat", &before, "f"]), "one");
+    assert_eq!(bench.at(&branch, &["cat", &before, "src/main"]), "fn main() {}");
+    assert_eq!(bench.at(&branch, &["diff", &before]), "");
+    // The branch goes on with what is there.
+    assert_eq!(bench.sh(&format!("cat {}/f", branch.display())), "changed by the user");
+    let view = bench.at(&branch, &["seek", &before]);
+    assert_eq!(
+        bench.sh(&format!("cd {view}; cat f src/main mine; ls")),
+        "onefn main() {}mine\nf\nmine\nnode_modules\nsrc"
+    );
+    bench.at(&branch, &["release", &view]);
+    bench.0.fs(["rm", "--force", "b"]);
+}
+
+#[test]
 fn what_branches_grow_from_saves_nothing_of_the_workspace_that_is_restored() {
     Bench::each(|bench| {
         let world = &bench.0;
@@ -68,6 +96,7 @@ fn what_branches_grow_from_saves_nothing_of_the_workspace_that_is_restored() {
 fn what_a_branch_changed_is_told_whatever_is_done_in_the_workspace() {
     Bench::each(|bench| {
         bench.0.write("both", "of both");
+        bench.unpin("both");
         let (first, second) = (bench.branch("first"), bench.branch("second"));
         bench.sh(&format!("echo 1 > {0}/f; echo 1 > {0}/both; mkdir {0}/new; echo 1 > {0}/new/n", first.display()));
         bench.sh(&format!("echo 2 > {0}/src/main; echo 2 > {0}/both; rm -r {0}/node_modules", second.display()));
@@ -133,6 +162,7 @@ fn a_restore_puts_back_what_is_known_and_names_the_rest() {
     Bench::each(|bench| {
         let world = &bench.0;
         world.write("both", "of both");
+        bench.unpin("both");
         let branch = bench.branch("b");
         let text = branch.to_str().unwrap();
         bench.sh(&format!("echo then > {text}/src/main"));

@@ -13,8 +13,13 @@ pub(crate) struct Bench(pub(crate) World);
 
 impl Bench {
     pub(crate) fn new(user: User) -> Self {
+        Self::within(user, &std::env::temp_dir())
+    }
+
+    /// The same in that directory.
+    pub(crate) fn within(user: User, directory: &Path) -> Self {
         need_agentfs();
-        let world = World::of(user);
+        let world = World::within(user, directory);
         world.write("f", "one");
         world.write("src/main", "fn main() {}");
         world.write(".gitignore", "node_modules/\n");
@@ -35,6 +40,13 @@ impl Bench {
 
     pub(crate) fn branch(&self, name: &str) -> PathBuf {
         self.0.fs(["branch", "--mode", "cow-overlay", "--name", name]).into()
+    }
+
+    /// What is changed in a file of the workspace from now on is lost to snapshots on any disk: such as have attributes are not pinned.
+    pub(crate) fn unpin(&self, name: &str) {
+        use rustix::fs::{XattrFlags, setxattr};
+        // A disk that has none shares nothing, either.
+        let _ = setxattr(self.0.root().join(name), "user.ah-test", b"1", XattrFlags::empty());
     }
 
     pub(crate) fn ran(&self, at: &Path, words: &[&str]) -> Ran {

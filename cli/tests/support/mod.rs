@@ -58,8 +58,13 @@ impl World {
 
     /// A world for `user`, with an empty workspace `w`.
     pub(crate) fn of(user: User) -> Self {
+        Self::within(user, &std::env::temp_dir())
+    }
+
+    /// The same in that directory.
+    pub(crate) fn within(user: User, directory: &Path) -> Self {
         need_library();
-        let temp = tempfile::Builder::new().prefix("ah-cli-").tempdir().unwrap();
+        let temp = tempfile::Builder::new().prefix("ah-cli-").tempdir_in(directory).unwrap();
         let world = Self { user, temp };
         fs::create_dir(world.path("home")).unwrap();
         // On Btrfs as `ah agent fs convert` makes it, so that the provider there serves both users.

@@ -130,6 +130,7 @@ fn git_goes_on_in_a_branch_whatever_is_done_in_the_origin() {
 #[test]
 fn hints_say_what_helps() {
     Bench::each(|bench| {
+        bench.unpin("f");
         let branch = bench.branch("b");
         bench.at(&branch, &["snapshot", "-m", "k"]);
         bench.sh(&format!("echo mine > {0}/f; echo mine > {0}/src/main", branch.display()));

@@ -118,7 +118,7 @@ mod tests {
         let temp = tempfile::tempdir().unwrap();
         let point = temp.path().canonicalize().unwrap();
         rustix::mount::mount("none", &point, "tmpfs", rustix::mount::MountFlags::empty(), None).unwrap();
-        let here = || Mounts::read().iter().find(|mount| mount.point == point).cloned();
+        let here = || Mounts::read().unwrap().iter().find(|mount| mount.point == point).cloned();
         let mounted = here().unwrap();
         // The table told of another one.
         let before = Mount { id: mounted.id + 1, ..mounted.clone() };

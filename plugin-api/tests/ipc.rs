@@ -222,19 +222,42 @@ fn a_call_without_a_sign_of_life_is_given_up() {
 }
 
 #[test]
+fn a_call_that_was_to_stop_before_it_began_is_not_made() {
+    let scene = Scene::new();
+    let mut provider = Trivial::new("trivial");
+    provider.before = |operation, _| assert!(operation != "snapshot", "it was made");
+    with_client(&provider, LIMIT, |remote| {
+        let notes = Notes { cancel: AtomicBool::new(true), ..Notes::default() };
+        let stopped = remote.snapshot(&scene.place(), &request("one"), &Context::new(&notes)).unwrap_err();
+        assert_eq!(stopped.kind, ErrorKind::Cancelled);
+        assert!(remote.list(&scene.place(), &ListRequest {}, &Context::quiet()).unwrap().is_empty());
+    })
+    .unwrap();
+}
+
+#[test]
 fn whoever_wants_to_stop_does_not_wait_for_a_call_that_hangs() {
     static STOP: AtomicBool = AtomicBool::new(false);
     let scene = Scene::new();
     let mut provider = Trivial::new("trivial");
-    provider.before = |_, _| {
+    provider.before = |_, cx| {
+        cx.progress("waiting", 0, None);
         while !STOP.load(Ordering::Relaxed) {
             std::thread::sleep(Duration::from_millis(5));
         }
     };
     with_client(&provider, Duration::from_secs(3600), |remote| {
-        let notes = Notes { cancel: AtomicBool::new(true), ..Notes::default() };
-        let error = remote.list(&scene.place(), &ListRequest {}, &Context::new(&notes)).unwrap_err();
-        assert_eq!(error.kind, ErrorKind::Cancelled);
+        let notes = Notes::default();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while notes.progress.lock().unwrap().is_empty() {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                notes.cancel.store(true, Ordering::Relaxed);
+            });
+            let error = remote.list(&scene.place(), &ListRequest {}, &Context::new(&notes)).unwrap_err();
+            assert_eq!(error.kind, ErrorKind::Cancelled);
+        });
         // The answer may still come; nobody must take it for that of another call.
         let error = remote.list(&scene.place(), &ListRequest {}, &Context::quiet()).unwrap_err();
         assert_eq!(error.kind, ErrorKind::Unavailable);

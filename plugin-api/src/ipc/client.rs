@@ -116,6 +116,8 @@ impl Client {
 
     /// Waits for this thread's turn.
     fn begin(&self, cx: &Context<'_>) -> Result<Ongoing<'_>> {
+        // The other side may be in the middle of what cannot be stopped before it hears of it.
+        cx.check_cancelled()?;
         let mut turn = self.lock();
         while turn.busy {
             turn = self.free.wait_timeout(turn, TICK).unwrap_or_else(PoisonError::into_inner).0;

@@ -8,12 +8,15 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, anyhow, bail};
 
 use crate::disk::{Disk, Loss};
+use crate::kinds::{KINDS, Kind, Turns};
 use crate::machine::{Backing, Event, KernelLog, Machine, Setup};
 use crate::random::Random;
 use crate::record::{Book, Line, Report};
 
 /// How large a disk is. Sparse.
 const DISK: u64 = 2 << 30;
+/// The disk with the helper's own state.
+const SYSTEM: &str = "system";
 /// How long the guest may say nothing.
 const SILENCE: Duration = Duration::from_secs(180);
 /// The longest time that a workload has.
@@ -24,7 +27,7 @@ const LONGEST: u64 = 12_000;
 pub struct Cuts {
     /// The machine, without disks and command.
     pub setup: Setup,
-    /// `git`, `btrfs`, `zfs`: those of them whose providers are there.
+    /// The disks whose workspaces are worked in: of `git`, `btrfs`, `zfs`.
     pub places: Vec<String>,
     /// How often.
     pub count: u32,
@@ -45,6 +48,8 @@ pub struct Tally {
     pub compared: usize,
     /// Operations that were reported as done.
     pub done: usize,
+    /// Those of them that the helper had a part in.
+    pub by_helper: usize,
     /// Cuts while an operation was under way.
     pub amid: usize,
     /// Blocks that were written and not flushed when power went, and those of them that were lost.
@@ -57,6 +62,9 @@ struct Run<'c> {
     folder: PathBuf,
     books: BTreeMap<String, Book>,
     disks: Vec<(String, Disk)>,
+    turns: Turns,
+    /// The kinds that were worked in before the last cut.
+    worked: Vec<&'static Kind>,
     random: Random,
     tally: Tally,
 }
@@ -74,7 +82,7 @@ impl Cuts {
     pub fn run(&self, say: &mut dyn FnMut(&str)) -> Result<Tally> {
         let folder = tempfile::Builder::new().prefix("cuts.").tempdir_in(&self.disks)?;
         let mut disks = Vec::new();
-        for place in &self.places {
+        for place in self.places.iter().chain([&SYSTEM.to_owned()]) {
             disks.push((place.clone(), Disk::new(&folder.path().join(place), DISK)?));
         }
         let mut run = Run {
@@ -82,6 +90,8 @@ impl Cuts {
             folder: folder.path().to_owned(),
             books: BTreeMap::new(),
             disks,
+            turns: Turns::new(self.seed),
+            worked: Vec::new(),
             random: Random::new(self.seed),
             tally: Tally::default(),
         };
@@ -114,14 +124,21 @@ impl Run<'_> {
         }
         let books = self.folder.join("books.json");
         fs::write(&books, serde_json::to_vec(&self.books)?)?;
-        let places = self.cuts.places.join(" ");
-        let labs: Vec<_> = self.cuts.places.iter().map(|place| format!("{place}={place}=/mnt/{place}")).collect();
-        let (when, mode) = (if first { "first" } else { "again" }, if last { "" } else { "--work" });
+        let when = if first { "first" } else { "again" };
+        let work = if last { Vec::new() } else { self.turns.next(&self.cuts.places) };
+        let all = KINDS.iter().filter(|kind| self.cuts.places.iter().any(|place| place == kind.disk));
+        let all: Vec<_> = all.map(Kind::for_script).collect();
+        let options = |option: &str, kinds: &[&Kind]| -> String {
+            kinds.iter().map(|kind| format!(" --{option} {}", kind.name)).collect()
+        };
         let seed = self.random.number() >> 1;
         setup.payload.command = format!(
-            "set -e; bash ./cuts.sh {when} '{places}'; exec ah-vm inside --books books.json --seed {seed} --log $AH_VM_LOG {mode} {}",
-            labs.join(" ")
+            "set -e; bash ./cuts.sh {when} {}; exec ah-vm inside --books books.json --seed {seed} --log $AH_VM_LOG{}{}",
+            all.join(" "),
+            options("look", &self.worked),
+            options("work", &work)
         );
+        self.worked = work;
         setup.payload.files = vec![books, self.cuts.script.clone()];
         setup.payload.programs.push(self.cuts.program.clone());
         let mut machine = Machine::start(&setup)?;
@@ -146,13 +163,15 @@ impl Run<'_> {
         self.tally.loss.unflushed += loss.unflushed;
         self.tally.loss.lost += loss.lost;
         self.tally.amid += usize::from(amid > 0);
+        let kinds: Vec<_> = self.worked.iter().map(|kind| kind.name).collect();
         Ok(format!(
-            "{} snapshots compared after {:.1} s, {} operations in {worked} ms, {amid} under way, {} of {} unflushed blocks lost",
+            "{kinds}: {} snapshots compared after {:.1} s, {} operations in {worked} ms, {amid} under way, {} of {} unflushed blocks lost",
             heard.compared,
             (started.elapsed().as_millis() as f64 - worked as f64) / 1000.0,
             heard.done,
             loss.lost,
-            loss.unflushed
+            loss.unflushed,
+            kinds = if last { "nothing more".to_owned() } else { kinds.join(", ") },
         ))
     }
 
@@ -165,7 +184,7 @@ impl Run<'_> {
             When::Done(count, Duration::from_micros(self.random.below(30_000)))
         };
         let (mut kernel, mut heard, mut output) = (KernelLog::default(), Heard::default(), String::new());
-        let (mut verified, mut end) = (0, None::<Instant>);
+        let (mut ready, mut end) = (false, None::<Instant>);
         loop {
             let wait = end.map_or(SILENCE, |end| end.saturating_duration_since(Instant::now()));
             let event = match machine.next(wait) {
@@ -178,7 +197,7 @@ impl Run<'_> {
                 Event::Out(bytes) => output.push_str(&String::from_utf8_lossy(&bytes)),
                 Event::Log(line) if line.starts_with("up ") => {}
                 Event::Log(line) if line.starts_with("exit ") => {
-                    if last && line == "exit 0" && verified == self.cuts.places.len() {
+                    if last && line == "exit 0" && ready {
                         return Ok(heard);
                     }
                     bail!("the guest ended ({line}): {output}");
@@ -188,8 +207,8 @@ impl Run<'_> {
                     self.hear(&line, &mut heard.amid)?;
                     heard.done += self.tally.done - before.0;
                     heard.compared += self.tally.compared - before.1;
-                    verified += usize::from(line.contains("\"verified\""));
-                    if verified == self.cuts.places.len() && heard.worked.is_none() && !last {
+                    ready |= line.contains("\"ready\"");
+                    if ready && heard.worked.is_none() && !last {
                         heard.worked = Some(Instant::now());
                         let longest = match when {
                             When::After(time) => time,
@@ -212,21 +231,25 @@ impl Run<'_> {
     fn hear(&mut self, line: &str, amid: &mut usize) -> Result<()> {
         let line: Line = serde_json::from_str(line).with_context(|| format!("from the guest: {line}"))?;
         match &line.report {
-            Report::Fault { text } => bail!("{}: {text}", line.place),
-            Report::Note { .. } => {}
+            Report::Fault { text } => bail!("{text}"),
+            Report::Note { .. } | Report::Ready => {}
             Report::Verified { compared, .. } => self.tally.compared += compared,
-            Report::Snapshot { .. } | Report::Remove { .. } | Report::Branch { .. } | Report::RemoveBranch { .. } => {
-                *amid += 1;
-            }
+            Report::Snapshot { .. }
+            | Report::Remove { .. }
+            | Report::Branch { .. }
+            | Report::RemoveBranch { .. }
+            | Report::Commit => *amid += 1,
             Report::SnapshotDone { .. }
             | Report::RemoveDone { .. }
             | Report::BranchDone { .. }
-            | Report::RemoveBranchDone { .. } => {
+            | Report::RemoveBranchDone { .. }
+            | Report::CommitDone { .. } => {
                 *amid = amid.saturating_sub(1);
                 self.tally.done += 1;
+                self.tally.by_helper += usize::from(Kind::find(&line.lab).is_some_and(Kind::by_helper));
             }
         }
-        self.books.entry(line.place).or_default().enter(&line.report);
+        self.books.entry(line.lab).or_default().enter(&line.report);
         Ok(())
     }
 }

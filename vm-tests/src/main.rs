@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use ah_vm_tests::contract::{Contract, Whom};
 use ah_vm_tests::cuts::{Cuts, guest_files};
+use ah_vm_tests::kinds::Kind;
 use ah_vm_tests::machine::{Accelerator, Backing, Machine, Setup, run};
 use ah_vm_tests::payload::{Guest, Payload};
 use ah_vm_tests::random::Random;
@@ -33,6 +34,9 @@ enum Action {
     /// What runs in the guest between two cuts.
     #[command(hide = true)]
     Inside(InsideArgs),
+    /// What snapshots show there.
+    #[command(hide = true)]
+    Views { kind: String, ids: Vec<String> },
     /// The conformance suite, in the guest.
     #[command(hide = true)]
     Contract(ContractArgs),
@@ -62,7 +66,7 @@ struct CutsArgs {
     /// The seed of an earlier run.
     #[arg(long)]
     seed: Option<u64>,
-    /// Which providers.
+    /// Which disks.
     #[arg(long, default_value = "git btrfs zfs")]
     places: String,
 }
@@ -76,8 +80,9 @@ struct InsideArgs {
     #[arg(long)]
     log: PathBuf,
     #[arg(long)]
-    work: bool,
-    places: Vec<String>,
+    look: Vec<String>,
+    #[arg(long)]
+    work: Vec<String>,
 }
 
 #[derive(Args)]
@@ -124,7 +129,13 @@ fn folders() -> Result<(PathBuf, PathBuf)> {
 
 fn act(cli: &Cli) -> Result<i32> {
     if let Action::Inside(args) = &cli.command {
-        workload::inside(&args.places, &args.books, args.seed, &args.log, args.work)?;
+        let InsideArgs { books, seed, log, look, work } = args;
+        workload::Inside { look, work, books, seed: *seed, log }.run()?;
+        return Ok(0);
+    }
+    if let Action::Views { kind, ids } = &cli.command {
+        let kind = Kind::find(kind).context("there is no such kind")?;
+        println!("{}", serde_json::to_string(&workload::views(kind, ids)?)?);
         return Ok(0);
     }
     if let Action::Contract(args) = &cli.command {
@@ -140,7 +151,7 @@ fn act(cli: &Cli) -> Result<i32> {
     match &cli.command {
         Action::Run(args) => run_command(args, Setup::new(guest, accelerator), &build),
         Action::Cuts(args) => run_cuts(args, Setup::new(guest, accelerator), &build, &target),
-        Action::Inside(_) | Action::Contract(_) => Ok(0),
+        Action::Inside(_) | Action::Views { .. } | Action::Contract(_) => Ok(0),
     }
 }
 
@@ -181,7 +192,9 @@ fn run_cuts(args: &CutsArgs, mut setup: Setup, build: &Path, target: &Path) -> R
     let places: Vec<_> = args.places.split_whitespace().map(str::to_owned).collect();
     setup.payload.programs = ours(build)?;
     // What is not used costs time at each boot.
-    setup.payload.modules = places.iter().map(|place| if place == "git" { "ext4" } else { place }.to_owned()).collect();
+    // Besides, the system's disk has Btrfs.
+    let modules = places.iter().map(|place| if place == "git" { "ext4" } else { place });
+    setup.payload.modules = modules.filter(|module| *module != "btrfs").chain(["btrfs"]).map(str::to_owned).collect();
     let seed = args.seed.unwrap_or_else(Random::seed);
     println!("power cuts: {} of {}, --seed {seed}", args.cuts, places.join(", "));
     let cuts = Cuts {
@@ -195,12 +208,15 @@ fn run_cuts(args: &CutsArgs, mut setup: Setup, build: &Path, target: &Path) -> R
     };
     let tally = cuts.run(&mut |line| println!("  {line}"))?;
     println!(
-        "power cuts: {} snapshots compared, {} operations reported, {} cuts amid one, {} of {} unflushed blocks lost, and nothing that was reported durable",
-        tally.compared, tally.done, tally.amid, tally.loss.lost, tally.loss.unflushed
+        "power cuts: {} snapshots compared, {} operations reported, {} of them by ahd, {} cuts amid one, {} of {} unflushed blocks lost, and nothing that was reported durable",
+        tally.compared, tally.done, tally.by_helper, tally.amid, tally.loss.lost, tally.loss.unflushed
     );
     // So few may all come before anything was done.
     if args.cuts >= 5 && [tally.compared, tally.done, tally.loss.unflushed].contains(&0) {
         bail!("nothing was at stake in any of these cuts");
+    }
+    if args.cuts >= 10 && tally.by_helper == 0 && cuts.places.iter().any(|place| place != "git") {
+        bail!("the helper had no part in any of these cuts");
     }
     Ok(0)
 }

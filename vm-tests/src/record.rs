@@ -51,6 +51,8 @@ pub enum Report {
         name: String,
         /// What it is to show.
         digest: Digest,
+        /// The commit that is to be its HEAD, where that is known.
+        head: Option<String>,
     },
     /// It was reported as made.
     BranchDone {
@@ -67,6 +69,13 @@ pub enum Report {
         /// Its name.
         name: String,
     },
+    /// The user is about to commit.
+    Commit,
+    /// That is on disk.
+    CommitDone {
+        /// What came of it.
+        repository: Repository,
+    },
     /// Everything was looked at after a reboot, and this is what stands from now on.
     Verified {
         /// The book.
@@ -74,6 +83,8 @@ pub enum Report {
         /// Snapshots whose contents were compared.
         compared: usize,
     },
+    /// All that there was to look at was looked at, and work begins.
+    Ready,
     /// Something is not as it must be, or a command failed that must not.
     Fault {
         /// What.
@@ -91,8 +102,19 @@ pub enum Report {
 pub struct Branch {
     /// What it shows.
     pub digest: Digest,
+    /// Its HEAD, where that is known.
+    pub head: Option<String>,
     /// The filesystem was written out since.
     pub synced: bool,
+}
+
+/// A repository as its user left it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Repository {
+    /// All of it, and what git ignores in the workspace: nothing that `ah` may change.
+    pub digest: Digest,
+    /// The commit at HEAD.
+    pub head: String,
 }
 
 /// What follows from the reports.
@@ -111,9 +133,13 @@ pub struct Book {
     /// Must be listed.
     pub branches: BTreeMap<String, Branch>,
     /// May be listed.
-    pub maybe_branches: BTreeMap<String, Digest>,
+    pub maybe_branches: BTreeMap<String, Branch>,
     /// Must not be listed.
     pub removed_branches: BTreeSet<String>,
+    /// The user's repository, unless they were at work in it.
+    pub repository: Option<Repository>,
+    /// What HEAD was when a snapshot was taken, as far as it is known.
+    pub heads: BTreeMap<String, String>,
 }
 
 impl Book {
@@ -130,6 +156,9 @@ impl Book {
                 self.snapshots.insert(id.clone(), digest.clone());
                 self.maybe.retain(|_, maybe| maybe != digest);
                 self.maybe_safety.remove(digest);
+                if let Some(repository) = &self.repository {
+                    self.heads.insert(id.clone(), repository.head.clone());
+                }
             }
             Report::Remove { id } => {
                 if let Some(digest) = self.snapshots.remove(id) {
@@ -138,36 +167,40 @@ impl Book {
             }
             Report::RemoveDone { id } => {
                 self.removing.remove(id);
+                self.heads.remove(id);
                 self.removed.insert(id.clone());
             }
-            Report::Branch { name, digest } => {
-                self.maybe_branches.insert(name.clone(), digest.clone());
+            Report::Branch { name, digest, head } => {
+                let branch = Branch { digest: digest.clone(), head: head.clone(), synced: false };
+                self.maybe_branches.insert(name.clone(), branch);
             }
             Report::BranchDone { name } => {
-                if let Some(digest) = self.maybe_branches.remove(name) {
-                    self.branches.insert(name.clone(), Branch { digest, synced: false });
+                if let Some(branch) = self.maybe_branches.remove(name) {
+                    self.branches.insert(name.clone(), branch);
                 }
             }
             Report::RemoveBranch { name } => {
                 if let Some(branch) = self.branches.remove(name) {
-                    self.maybe_branches.insert(name.clone(), branch.digest);
+                    self.maybe_branches.insert(name.clone(), Branch { synced: false, ..branch });
                 }
             }
             Report::RemoveBranchDone { name } => {
                 self.maybe_branches.remove(name);
                 self.removed_branches.insert(name.clone());
             }
+            Report::Commit => self.repository = None,
+            Report::CommitDone { repository } => self.repository = Some(repository.clone()),
             Report::Verified { book, .. } => *self = book.clone(),
-            Report::Fault { .. } | Report::Note { .. } => {}
+            Report::Ready | Report::Fault { .. } | Report::Note { .. } => {}
         }
     }
 }
 
-/// A report with the filesystem that it is about.
+/// A report with the workspace that it is about.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Line {
-    /// `git`, `btrfs`, `zfs`.
-    pub place: String,
+    /// Its kind's name; none: all of them.
+    pub lab: String,
     /// What.
     pub report: Report,
 }
@@ -188,8 +221,14 @@ mod tests {
         assert!(book.snapshots.is_empty() && book.removing.contains_key("a"));
         book.enter(&Report::RemoveDone { id: "a".into() });
         assert!(book.removing.is_empty() && book.removed.contains("a"));
+        let repository = Repository { digest: digest("g"), head: "c".into() };
+        book.enter(&Report::CommitDone { repository });
+        book.enter(&Report::SnapshotDone { id: "b".into(), digest: digest("2") });
+        assert_eq!(book.heads["b"], "c");
+        book.enter(&Report::Commit);
+        assert!(book.repository.is_none(), "as long as the user works on it, nothing is known");
         let line =
-            serde_json::to_string(&Line { place: "zfs".into(), report: Report::Remove { id: "a".into() } }).unwrap();
-        assert_eq!(line, r#"{"place":"zfs","report":{"remove":{"id":"a"}}}"#);
+            serde_json::to_string(&Line { lab: "zfs".into(), report: Report::Remove { id: "a".into() } }).unwrap();
+        assert_eq!(line, r#"{"lab":"zfs","report":{"remove":{"id":"a"}}}"#);
     }
 }

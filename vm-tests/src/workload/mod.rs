@@ -1,9 +1,11 @@
 //! In the guest: looks at everything that was reported before the last power cut, then works until the next one.
 //!
-//! One thread for each filesystem. `verify` looks, `work` works, `tree` makes and measures directory trees, `lab` calls `ah`
-//! and reports to the host.
+//! One thread for each workspace. `verify` looks, `work` works, `tree` makes and measures directory trees, `repository` is what concerns
+//! Git, `helper` is `ahd`; `lab` calls `ah` and reports to the host.
 
+mod helper;
 mod lab;
+mod repository;
 mod tree;
 mod verify;
 mod work;
@@ -11,42 +13,82 @@ mod work;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::Path;
-use std::sync::{Arc, Barrier, Mutex};
 
 use anyhow::{Context as _, Result};
 
+use crate::kinds::Kind;
 use crate::random::Random;
 use crate::record::{Book, Report};
-use lab::Lab;
+use helper::Helper;
+use lab::{Lab, Log};
 
-/// Where a workspace is and what serves it: `NAME=PROVIDER=FOLDER`; the folder holds `work`, the workspace, and `home`.
-pub fn inside(places: &[String], books: &Path, seed: u64, log: &Path, work: bool) -> Result<()> {
-    let books: BTreeMap<String, Book> = serde_json::from_reader(File::open(books)?)?;
-    let log = Arc::new(Mutex::new(File::options().write(true).open(log)?));
-    let ready = Arc::new(Barrier::new(places.len()));
-    let mut threads = Vec::new();
-    for (index, place) in places.iter().enumerate() {
-        let mut parts = place.splitn(3, '=').map(str::to_owned);
-        let mut part = || parts.next().context("NAME=PROVIDER=FOLDER is meant");
-        let (name, provider, folder) = (part()?, part()?, part()?);
-        let book = books.get(&name).cloned().unwrap_or_default();
-        let random = Random::new(seed.wrapping_add(index as u64 * 7919));
-        let mut lab = Lab::new(name, &provider, folder.as_ref(), book, random, Arc::clone(&log));
-        let ready = Arc::clone(&ready);
-        threads.push(std::thread::spawn(move || {
-            let looked = verify::everything(&mut lab);
-            if let Err(error) = &looked {
-                let _ = lab.say(Report::Fault { text: format!("after the reboot: {error:#}") });
-            }
-            ready.wait();
-            if work && looked.is_ok() {
-                let Err(error) = work::until_cut(&mut lab);
-                let _ = lab.say(Report::Fault { text: format!("at work: {error:#}") });
-            }
-        }));
+pub use lab::views;
+
+/// What is to be done between two cuts.
+#[derive(Debug)]
+pub struct Inside<'a> {
+    /// The kinds that were worked in when the power went.
+    pub look: &'a [String],
+    /// The kinds to work in.
+    pub work: &'a [String],
+    /// What was reported.
+    pub books: &'a Path,
+    /// Where randomness comes from.
+    pub seed: u64,
+    /// The way to the host.
+    pub log: &'a Path,
+}
+
+impl Inside<'_> {
+    /// Does it.
+    pub fn run(&self) -> Result<()> {
+        let log = Log::open(self.log)?;
+        let done = self.look_and_work(&log);
+        if let Err(error) = &done {
+            log.say("", Report::Fault { text: format!("{error:#}") })?;
+        }
+        done
     }
-    for thread in threads {
-        let _ = thread.join();
+
+    fn look_and_work(&self, log: &Log) -> Result<()> {
+        let mut books: BTreeMap<String, Book> = serde_json::from_reader(File::open(self.books)?)?;
+        let mut random = Random::new(self.seed);
+        let mut lab = |name: &String, book: Book| -> Result<Lab> {
+            let kind = Kind::find(name).with_context(|| format!("there is no kind {name}"))?;
+            Ok(Lab::new(kind, book, Random::new(random.number()), log.clone()))
+        };
+        let mut helper = Helper::start()?;
+        let labs = self.look.iter().map(|name| lab(name, books.remove(name).unwrap_or_default()));
+        let looked = each(labs.collect::<Result<_>>()?, |lab| verify::everything(lab).context("after the reboot"))?;
+        let by_helper: Vec<_> = looked.iter().filter(|lab| lab.kind.by_helper()).collect();
+        if !by_helper.is_empty() {
+            helper.look(&by_helper).context("after the reboot")?;
+            helper = Helper::start().context("ahd was killed")?;
+        }
+        log.say("", Report::Ready)?;
+        let mut known: BTreeMap<_, _> = looked.into_iter().map(|lab| (lab.kind.name.to_owned(), lab.book)).collect();
+        let labs = self.work.iter().map(|name| {
+            let book = known.remove(name).or_else(|| books.remove(name)).unwrap_or_default();
+            lab(name, book)
+        });
+        each(labs.collect::<Result<_>>()?, |lab| work::until_cut(lab).context("at work"))?;
+        drop(helper);
+        Ok(())
     }
-    Ok(())
+}
+
+/// Does something with each at the same time; gives them back, or the first one's error, with its name.
+fn each(labs: Vec<Lab>, act: fn(&mut Lab) -> Result<()>) -> Result<Vec<Lab>> {
+    let threads = labs.into_iter().map(|mut lab| {
+        std::thread::spawn(move || {
+            let done = act(&mut lab).context(lab.kind.name);
+            if let Err(error) = &done {
+                // At once: others may go on for long.
+                let _ = lab.say(Report::Fault { text: format!("{error:#}") });
+            }
+            done.map(|()| lab)
+        })
+    });
+    let threads: Vec<_> = threads.collect();
+    threads.into_iter().map(|thread| thread.join().map_err(|_| anyhow::anyhow!("a thread panicked"))?).collect()
 }

@@ -3,7 +3,7 @@
 use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, lchown, symlink};
 use std::path::{Path, PathBuf};
 
 use sha1::{Digest as _, Sha1};
@@ -11,8 +11,27 @@ use sha1::{Digest as _, Sha1};
 use crate::random::Random;
 use crate::record::Digest;
 
+/// A few changes of every kind, made for a user.
+pub(super) fn change_for(uid: u32, root: &Path, random: &mut Random) -> io::Result<()> {
+    change(root, random)?;
+    let mut folders = vec![root.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder)? {
+            let entry = entry?;
+            let meta = entry.metadata()?;
+            if meta.uid() != uid {
+                lchown(entry.path(), Some(uid), Some(uid))?;
+            }
+            if meta.is_dir() {
+                folders.push(entry.path());
+            }
+        }
+    }
+    Ok(())
+}
+
 /// A few changes of every kind.
-pub(super) fn change(root: &Path, random: &mut Random) -> io::Result<()> {
+fn change(root: &Path, random: &mut Random) -> io::Result<()> {
     for _ in 0..=random.below(6) {
         let folder = root.join(["", "a", "a/b", "c"][usize::try_from(random.below(4)).unwrap_or(0)]);
         fs::create_dir_all(&folder)?;
@@ -51,36 +70,46 @@ fn gone(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Measures a tree. Times of the root are not part of it.
+/// Measures a workspace as `ah` sees it: without its repository and what that ignores. Times of the root are not part of it.
 pub(super) fn digest(root: &Path) -> io::Result<Digest> {
+    let names =
+        fs::read_dir(root)?.map(|entry| Ok(PathBuf::from(entry?.file_name()))).collect::<io::Result<Vec<_>>>()?;
+    digest_of(
+        root,
+        names.into_iter().filter(|name| ![".git", "out"].map(Path::new).contains(&name.as_path())).collect(),
+    )
+}
+
+/// Measures what is at these paths below `root`, as far as there is something.
+pub(super) fn digest_of(root: &Path, mut paths: Vec<PathBuf>) -> io::Result<Digest> {
     let (mut plain, mut timed) = (Sha1::new(), Sha1::new());
-    let mut folders = vec![PathBuf::new()];
-    while let Some(folder) = folders.pop() {
-        let mut names =
-            fs::read_dir(root.join(&folder))?.map(|entry| Ok(entry?.file_name())).collect::<io::Result<Vec<_>>>()?;
-        names.sort();
-        for name in names {
-            let path = folder.join(name);
-            let full = root.join(&path);
-            let meta = fs::symlink_metadata(&full)?;
-            let content = if meta.is_dir() {
-                folders.push(path.clone());
-                Vec::new()
-            } else if meta.is_symlink() {
-                fs::read_link(&full)?.as_os_str().as_bytes().to_vec()
-            } else {
-                fs::read(&full)?
-            };
-            for (hash, times) in [(&mut plain, false), (&mut timed, true)] {
-                hash.update(path.as_os_str().as_bytes());
-                // Permission bits of symlinks mean nothing.
-                let mode = if meta.is_symlink() { 0 } else { meta.mode() };
-                hash.update(format!("\0{mode:o} {} ", content.len()));
-                if times {
-                    hash.update(format!("{}.{} ", meta.mtime(), meta.mtime_nsec()));
-                }
-                hash.update(&content);
+    paths.sort();
+    while let Some(path) = paths.pop() {
+        let full = root.join(&path);
+        let meta = match fs::symlink_metadata(&full) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            meta => meta?,
+        };
+        let content = if meta.is_dir() {
+            let below = fs::read_dir(&full)?.map(|entry| Ok(path.join(entry?.file_name())));
+            let mut below = below.collect::<io::Result<Vec<_>>>()?;
+            below.sort();
+            paths.append(&mut below);
+            Vec::new()
+        } else if meta.is_symlink() {
+            fs::read_link(&full)?.as_os_str().as_bytes().to_vec()
+        } else {
+            fs::read(&full)?
+        };
+        for (hash, times) in [(&mut plain, false), (&mut timed, true)] {
+            hash.update(path.as_os_str().as_bytes());
+            // Permission bits of symlinks mean nothing.
+            let mode = if meta.is_symlink() { 0 } else { meta.mode() };
+            hash.update(format!("\0{mode:o} {} ", content.len()));
+            if times {
+                hash.update(format!("{}.{} ", meta.mtime(), meta.mtime_nsec()));
             }
+            hash.update(&content);
         }
     }
     let hex = |hash: Sha1| hash.finalize().iter().take(10).map(|byte| format!("{byte:02x}")).collect();
@@ -109,6 +138,14 @@ mod tests {
         assert_eq!(before.plain, after.plain);
         assert_ne!(before.timed, after.timed);
         change(&one, &mut random).unwrap();
-        assert_ne!(before.plain, digest(&one).unwrap().plain);
+        let after = digest(&one).unwrap();
+        assert_ne!(before.plain, after.plain);
+        fs::create_dir_all(one.join("out")).unwrap();
+        fs::create_dir_all(one.join(".git")).unwrap();
+        assert_eq!(after, digest(&one).unwrap());
+        let theirs = || digest_of(&one, vec![".git".into(), "missing".into()]).unwrap();
+        let before = theirs();
+        fs::write(one.join(".git/HEAD"), "x").unwrap();
+        assert_ne!(before, theirs());
     }
 }

@@ -1,20 +1,22 @@
 //! Looks at everything that was reported before the power went.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::process::Command;
 
-use ah_core::SeekOptions;
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::Value;
 
-use super::lab::{Lab, list, text};
-use super::tree;
+use super::lab::{Lab, list, printed, text};
+use super::{repository, tree};
+use crate::kinds::Git;
 use crate::record::{Book, Branch, Digest, Report};
 
 /// Removed ones that are still asked for; older ones were looked at often enough.
 const REMEMBERED: usize = 30;
 
 pub(super) fn everything(lab: &mut Lab) -> Result<()> {
+    lab.book.repository = repository::look(lab)?;
     // Views were mounts; their leases were not.
     lab.ah(&["release", "--all"])?;
     promised(lab, &listed(lab)?)?;
@@ -36,11 +38,12 @@ pub(super) fn everything(lab: &mut Lab) -> Result<()> {
     while removed_branches.len() > REMEMBERED {
         removed_branches.pop_first();
     }
-    let status = Command::new("sync").arg("-f").arg(lab.workspace()).status()?;
-    if !status.success() {
-        bail!("sync: {status}");
-    }
-    let book = Book { snapshots: shown, branches, removed, removed_branches, ..Book::default() };
+    repository::untouched(lab)?;
+    printed(Command::new("sync").arg("-f").arg(lab.workspace()).arg(&lab.folder)).context("sync")?;
+    let (repository, mut heads) = (lab.book.repository.clone(), lab.book.heads.clone());
+    heads.retain(|id, _| shown.contains_key(id));
+    let snapshots = shown;
+    let book = Book { snapshots, branches, removed, removed_branches, repository, heads, ..Book::default() };
     lab.say(Report::Verified { book, compared })
 }
 
@@ -89,20 +92,15 @@ fn promised(lab: &Lab, listed: &BTreeMap<String, Value>) -> Result<()> {
     Ok(())
 }
 
-/// What the listed snapshots show, each compared with what it showed. By one process but for one: emulated, a program's start takes longer
-/// than all that it then does.
+/// What the listed snapshots show, each compared with what it showed.
 fn show(lab: &Lab, listed: &BTreeMap<String, Value>) -> Result<BTreeMap<String, Digest>> {
-    let mut shown = BTreeMap::new();
-    let Some((one, snapshot)) = listed.last_key_value() else { return Ok(shown) };
+    let Some((one, snapshot)) = listed.last_key_value() else { return Ok(BTreeMap::new()) };
     let answer = lab.ah(&["seek", one])?;
     compare(lab, one, snapshot, &tree::digest(text(&answer, "/lease/path")?.as_ref())?)?;
-    let workspace = lab.open()?;
+    let shown = lab.views(listed.keys())?;
     for (id, snapshot) in listed {
-        let lease = workspace.seek(id, &SeekOptions::default());
-        let lease = lease.with_context(|| format!("snapshot {id} is listed: {snapshot}"))?;
-        let digest = tree::digest(&lease.path).with_context(|| format!("the view of {id}"))?;
-        compare(lab, id, snapshot, &digest)?;
-        shown.insert(id.clone(), digest);
+        let digest = shown.get(id).with_context(|| format!("snapshot {id} was not shown"))?;
+        compare(lab, id, snapshot, digest)?;
     }
     lab.ah(&["release", "--all"])?;
     Ok(shown)
@@ -131,14 +129,16 @@ fn branches(lab: &mut Lab) -> Result<BTreeMap<String, Branch>> {
             bail!("branch {name} was reported removed and is listed");
         }
         let known = lab.book.branches.get(&name).cloned();
-        let maybe = lab.book.maybe_branches.get(&name).cloned();
-        let Some(known) = known.or(maybe.map(|digest| Branch { digest, synced: false })) else {
+        let Some(known) = known.or_else(|| lab.book.maybe_branches.get(&name).cloned()) else {
             bail!("branch {name} is listed, which nobody made: {branch}");
         };
-        let whole = tree::digest(path.as_ref()).is_ok_and(|digest| digest.plain == known.digest.plain);
-        if !whole && known.synced {
-            bail!("branch {name} was on disk and has changed: {branch}");
+        // Also one that is not whole.
+        repository::closed(path.as_ref()).with_context(|| format!("the repository of branch {name}"))?;
+        let whole = whole(lab, path.as_ref(), &known);
+        if let (Err(why), true) = (&whole, known.synced) {
+            bail!("branch {name} was on disk and has changed: {why:#}: {branch}");
         }
+        let whole = whole.is_ok();
         if whole {
             found.insert(name, Branch { synced: true, ..known });
         } else {
@@ -153,6 +153,16 @@ fn branches(lab: &mut Lab) -> Result<BTreeMap<String, Branch>> {
         }
     }
     Ok(found)
+}
+
+/// Whether a branch is what it was.
+fn whole(lab: &Lab, path: &Path, known: &Branch) -> Result<()> {
+    ensure!(tree::digest(path)?.plain == known.digest.plain, "its files are others");
+    if lab.kind.git != Git::No {
+        let head = repository::check_branch(lab, path)?;
+        ensure!(known.head.as_ref().is_none_or(|known| *known == head), "its HEAD is {head}");
+    }
+    Ok(())
 }
 
 /// `gc` brings order, and a second one finds nothing to do.
@@ -171,28 +181,32 @@ fn collect(lab: &Lab) -> Result<()> {
 
 /// The filesystem, where it knows of snapshots, has no more of them than are listed.
 fn orphans(lab: &Lab, snapshots: usize, branches: usize) -> Result<()> {
-    let lines = |program: &str, arguments: &[&str]| -> Result<String> {
-        let output = Command::new(program).args(arguments).output().context(program.to_owned())?;
-        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
-    };
-    let folder = lab.folder.display().to_string();
-    let (found, wanted) = match lab.name.as_str() {
-        // The workspace is one, and where snapshots are kept is another.
-        "btrfs" => (lines("btrfs", &["subvolume", "list", &folder])?, 1 + snapshots + branches),
-        // The pool, home and workspace are three.
-        "zfs" => (lines("zfs", &["list", "-H", "-o", "name", "-t", "filesystem,snapshot"])?, 3 + snapshots + branches),
+    let (name, unit) = (lab.kind.name, usize::from(lab.kind.unit));
+    let dataset = format!("tank/{name}");
+    let (found, wanted) = match lab.kind.disk {
+        // Of all on the filesystem, what is in this one's own; and where snapshots are kept is another.
+        "btrfs" => {
+            let all = printed(Command::new("btrfs").args(["subvolume", "list", "/mnt/top"]))?;
+            let within = |line: &&str| line.contains(&format!(" path {name}/"));
+            (all.lines().filter(within).map(|line| format!("{line}\n")).collect(), unit + snapshots + branches)
+        }
+        "zfs" => {
+            let list = ["list", "-H", "-r", "-o", "name", "-t", "filesystem,snapshot", &dataset];
+            (printed(Command::new("zfs").args(list))?, 1 + unit + snapshots + branches)
+        }
         _ => return Ok(()),
     };
     // A removed snapshot that a branch grew from has given its name back, and goes with the branch: ZFS has no clone without it.
-    let origins = match lab.name.as_str() {
-        "zfs" => lines("zfs", &["list", "-H", "-o", "origin", "-t", "filesystem"])?,
+    let origins = match lab.kind.disk {
+        "zfs" => printed(Command::new("zfs").args(["list", "-H", "-r", "-o", "origin", "-t", "filesystem", &dataset]))?,
         _ => String::new(),
     };
     let pinned = |line: &str| {
         let unnamed = line.split_once("@ah-").is_some_and(|(_, rest)| rest.contains('.'));
         unnamed && origins.lines().any(|origin| origin == line)
     };
-    if found.lines().filter(|line| !line.ends_with("/depot") && !pinned(line)).count() != wanted {
+    let place = |line: &str| line.ends_with("/depot") || line.ends_with("/.ah-snapshots");
+    if found.lines().filter(|line| !place(line) && !pinned(line)).count() != wanted {
         bail!("{snapshots} snapshots and {branches} branches are listed, and the filesystem has these:\n{found}");
     }
     Ok(())

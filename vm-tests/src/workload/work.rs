@@ -1,26 +1,30 @@
-//! Works until the power goes: snapshot, branch, restore, rm, each said to the host before and after.
-
-use std::convert::Infallible;
+//! Works until the power goes: snapshot, branch, restore, rm, and commits of the user, each said to the host before and after.
 
 use anyhow::{Context as _, Result};
 
 use super::lab::{Lab, text};
-use super::tree;
+use super::{repository, tree};
+use crate::kinds::Git;
 use crate::record::Report;
 
 /// Snapshots and branches that are kept; of more, one is removed.
 const SNAPSHOTS: usize = 10;
 const BRANCHES: usize = 3;
 
-pub(super) fn until_cut(lab: &mut Lab) -> Result<Infallible> {
+pub(super) fn until_cut(lab: &mut Lab) -> Result<()> {
+    if lab.book.repository.is_none() {
+        repository::commit(lab)?;
+    }
     loop {
-        match lab.random.below(10) {
+        match lab.random.below(11) {
             0..4 => snapshot(lab)?,
             4..6 => restore(lab)?,
             6 if lab.book.branches.len() < BRANCHES => branch(lab)?,
             6 | 7 => remove_branch(lab)?,
+            8 => repository::commit(lab)?,
             _ => remove(lab)?,
         }
+        repository::untouched(lab)?;
         while lab.book.snapshots.len() > SNAPSHOTS {
             remove(lab)?;
         }
@@ -39,7 +43,7 @@ fn a_snapshot(lab: &mut Lab) -> Option<String> {
 }
 
 fn snapshot(lab: &mut Lab) -> Result<()> {
-    tree::change(&lab.workspace(), &mut lab.random).context("changing the workspace")?;
+    lab.change()?;
     let digest = tree::digest(&lab.workspace())?;
     let label = format!("label-{}", lab.random.number());
     lab.say(Report::Snapshot { label: Some(label.clone()), digest: digest.clone() })?;
@@ -54,7 +58,7 @@ fn snapshot(lab: &mut Lab) -> Result<()> {
 
 fn restore(lab: &mut Lab) -> Result<()> {
     let Some(id) = a_snapshot(lab) else { return Ok(()) };
-    tree::change(&lab.workspace(), &mut lab.random).context("changing the workspace")?;
+    lab.change()?;
     let before = tree::digest(&lab.workspace())?;
     lab.say(Report::Snapshot { label: None, digest: before.clone() })?;
     let answer = lab.ah(&["restore", &id])?;
@@ -79,12 +83,18 @@ fn remove(lab: &mut Lab) -> Result<()> {
 fn branch(lab: &mut Lab) -> Result<()> {
     let Some(id) = a_snapshot(lab) else { return Ok(()) };
     let name = format!("branch-{}", lab.random.below(1 << 40));
-    let digest = lab.book.snapshots[&id].clone();
-    lab.say(Report::Branch { name: name.clone(), digest: digest.clone() })?;
+    let (digest, head) = (lab.book.snapshots[&id].clone(), lab.book.heads.get(&id).cloned());
+    lab.say(Report::Branch { name: name.clone(), digest: digest.clone(), head: head.clone() })?;
     let answer = lab.ah(&["branch", &id, "--name", &name])?;
     let path = text(&answer, "/branch/path")?;
     let made = tree::digest(path.as_ref()).with_context(|| path.to_owned())?;
     anyhow::ensure!(made.plain == digest.plain, "branch {name} differs from the snapshot {id}");
+    if lab.kind.git != Git::No {
+        repository::closed(path.as_ref()).with_context(|| format!("the repository of branch {name}"))?;
+        let found = repository::check_branch(lab, path.as_ref());
+        let found = found.with_context(|| format!("the repository of branch {name}"))?;
+        anyhow::ensure!(head.is_none_or(|head| head == found), "branch {name} is at {found}, unlike the snapshot {id}");
+    }
     lab.say(Report::BranchDone { name })
 }
 

@@ -105,7 +105,7 @@ pub(super) fn printed(command: &mut Command) -> Result<String> {
     Ok(text)
 }
 
-/// What [`Lab::views`] prints.
+/// What `Lab::views` prints.
 pub fn views(kind: &Kind, ids: &[String]) -> Result<BTreeMap<String, Digest>> {
     let home = kind.folder().join("home");
     let mut settings = Settings::new(home.join("ah"), ProviderSource::Plugins(Vec::new()));

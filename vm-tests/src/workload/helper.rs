@@ -29,7 +29,9 @@ impl Helper {
     pub(super) fn start() -> Result<Self> {
         fs::create_dir_all("/run/ahd")?;
         let log = File::create(LOG)?;
-        let mut child = command()?.stdout(log.try_clone()?).stderr(log).spawn().context("ahd")?;
+        // As `cuts.sh` has written it, wherever the programs were built for.
+        let config = ["--config", "/etc/ah/ahd.conf"];
+        let mut child = command()?.args(config).stdout(log.try_clone()?).stderr(log).spawn().context("ahd")?;
         let started = Instant::now();
         while UnixStream::connect(ah_host::helper::SOCKET).is_err() {
             if let Some(status) = child.try_wait()? {
@@ -51,15 +53,16 @@ impl Helper {
         let mut kept = BTreeMap::new();
         for line in said.lines() {
             let words: Vec<_> = line.split_whitespace().collect();
+            // "1 snapshot", "2 snapshots".
             let number = |before: &str| {
-                let at = words.iter().position(|word| word.trim_end_matches(',') == before)?;
+                let at = words.iter().position(|word| word.trim_end_matches(',').trim_end_matches('s') == before)?;
                 words.get(at.checked_sub(1)?)?.parse::<usize>().ok()
             };
             let store = words.first().and_then(|store| store.split_once('/'));
-            let (Some((_, token)), Some(snapshots)) = (store, number("snapshots")) else {
+            let (Some((_, token)), Some(snapshots)) = (store, number("snapshot")) else {
                 bail!("ahd --stores says: {said}");
             };
-            kept.insert(token.to_owned(), (snapshots, number("views").unwrap_or(0)));
+            kept.insert(token.to_owned(), (snapshots, number("view").unwrap_or(0)));
         }
         let mut known = Vec::new();
         for kind in KINDS.iter().filter(|kind| kind.by_helper()) {

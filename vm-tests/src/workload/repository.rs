@@ -41,18 +41,22 @@ pub(super) fn look(lab: &Lab) -> Result<Option<Repository>> {
     if lab.kind.git == Git::No {
         return Ok(None);
     }
-    untouched(lab)?;
     if lab.book.repository.is_none() {
         // As its user is told to do.
         let script = "find . ../main -name '*.lock' -path '*.git/*' -exec rm {} + ; git rev-parse HEAD >/dev/null";
         printed(lab.command("sh").args(["-c", script]))?;
     }
+    let found = measure(lab)?;
     let head = check(lab, &lab.workspace()).context("the user's repository")?.1;
-    let repository = Repository { digest: measure(lab)?, head };
     if let Some(known) = &lab.book.repository {
-        ensure!(*known == repository, "the user's repository has another HEAD, or git changed it");
+        let was = &known.digest;
+        ensure!(found.plain == was.plain, "the user's repository, or what it ignores, was changed");
+        // What ZFS does again from its log after a cut gives the directories that it is in the time at which that is done.
+        ensure!(found == *was || lab.kind.disk == "zfs", "the user's repository has other times");
+        ensure!(head == known.head, "the user's repository has another HEAD");
+        ensure!(measure(lab)? == found, "git changed it");
     }
-    Ok(Some(repository))
+    Ok(Some(Repository { digest: measure(lab)?, head }))
 }
 
 /// Has git look at all of a repository; gives where git says that it is, and the commit at HEAD.

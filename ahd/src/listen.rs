@@ -71,7 +71,7 @@ fn is_listened_at(path: &Path) -> bool {
     for _ in 0..ATTEMPTS {
         match connect() {
             // Of who listens, since nobody has accepted.
-            Ok(stream) => return !Peer::of(&stream).is_ok_and(|listens| is_dying(&listens.pid.to_string())),
+            Ok(stream) => return !Peer::of(&stream).is_ok_and(|who| u32::try_from(who.pid).is_ok_and(is_dying)),
             Err(Errno::AGAIN) => std::thread::sleep(BREATH),
             Err(_) => return false,
         }

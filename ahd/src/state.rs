@@ -83,14 +83,12 @@ impl State {
         let of_user = self.root.join("stores").join(uid.to_string());
         make(&of_user)?;
         let account = accounts::of(uid);
-        let mut others = 0;
-        for (_, theirs) in folders(&self.root.join("stores"))?
-            .into_iter()
-            .filter(|(name, _)| name.parse().is_ok_and(|uid| accounts::of(uid) == account))
-        {
-            others += folders(&theirs)?.len();
+        let theirs = |name: &str| name.parse().is_ok_and(|other| accounts::of(other) == account);
+        let mut held = 0;
+        for (name, folder) in folders(&self.root.join("stores"))? {
+            held += if theirs(&name) { folders(&folder)?.len() } else { 0 };
         }
-        if others >= limit && !of_user.join(token).exists() {
+        if held >= limit && !of_user.join(token).exists() {
             return Err(Error::new(
                 ErrorKind::ResourceExhausted,
                 format!("you have {limit} stores with the helper ahd, which is the limit"),
@@ -156,7 +154,7 @@ fn lock(root: &Path) -> Result<File> {
     if !take(&file) {
         let mut holder = String::new();
         file.read_to_string(&mut holder).map_err(failed)?;
-        let free = is_dying(holder.trim()) && {
+        let free = holder.trim().parse().is_ok_and(is_dying) && {
             std::fs::rename(root.join("lock"), root.join("lock.old")).map_err(failed)?;
             file = open("lock")?;
             take(&file)
@@ -171,8 +169,7 @@ fn lock(root: &Path) -> Result<File> {
 }
 
 /// Whether a process has been killed and waits for its last threads: its main thread is a zombie.
-pub(crate) fn is_dying(process: &str) -> bool {
-    let Ok(process) = process.parse::<u32>() else { return false };
+pub(crate) fn is_dying(process: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
     // Behind the name, which may contain anything.
     stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('Z') || rest.starts_with('X'))
@@ -212,7 +209,7 @@ mod tests {
         assert_eq!(lock(dir.path()).unwrap_err().kind, ErrorKind::Busy);
         // A process that has ended, and that nobody has asked about.
         let mut ended = std::process::Command::new("true").spawn().unwrap();
-        while !is_dying(&ended.id().to_string()) {
+        while !is_dying(ended.id()) {
             std::thread::sleep(std::time::Duration::from_millis(5));
         }
         held.set_len(0).unwrap();
@@ -221,7 +218,7 @@ mod tests {
         assert_eq!(lock(dir.path()).unwrap_err().kind, ErrorKind::Busy, "and of those who come then only one");
         drop((held, next));
         ended.wait().unwrap();
-        assert!(!is_dying(&std::process::id().to_string()) && !is_dying("0") && !is_dying(""));
+        assert!(!is_dying(std::process::id()) && !is_dying(0));
         lock(dir.path()).unwrap();
     }
 }

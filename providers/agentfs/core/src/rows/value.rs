@@ -122,7 +122,7 @@ pub(crate) struct Inode {
 }
 
 impl Inode {
-    /// The state of the file below that is read there: inode, size, times of modification and change.
+    /// The state of the file below that is read there: device, inode, size, times of modification and change.
     pub(crate) fn came_from(&self) -> Option<(u64, u64, u64, Time, Time)> {
         let origin = self.origin.as_ref().filter(|_| self.kind == Kind::File && self.lower_limit > 0)?;
         Some((origin.device, origin.ino, origin.size, origin.mtime, origin.ctime))

@@ -251,12 +251,18 @@ fn branches_at_work_at_once_do_not_see_each_other() {
     assert_eq!(fs::read_to_string(lab.lower().join("d/f")).unwrap(), "deep\n");
 }
 
-#[test]
-fn what_was_changed_below_is_an_error_in_a_snapshot_and_still_a_name() {
-    let Some(lab) = Lab::new() else { return };
+/// A directory below with 500 files in it.
+fn five_hundred(lab: &Lab) -> std::path::PathBuf {
     let many = lab.lower().join("many");
     fs::create_dir(&many).unwrap();
     (0..500).for_each(|n| fs::write(many.join(format!("n{n}")), "then").unwrap());
+    many
+}
+
+#[test]
+fn what_was_changed_below_is_an_error_in_a_snapshot_and_still_a_name() {
+    let Some(lab) = Lab::new() else { return };
+    let many = five_hundred(&lab);
     let (workspace, mount) = lab.mount("work");
     drop(mount);
     // With names, and without pins, on any disk.
@@ -282,9 +288,7 @@ fn what_was_changed_below_is_an_error_in_a_snapshot_and_still_a_name() {
 fn what_was_removed_below_is_there_in_a_snapshot_if_it_was_pinned() {
     let Some(disk) = ah_test_disks::Disk::new("xfs", 400, "") else { return };
     let Some(lab) = Lab::within(disk.at()) else { return };
-    let many = lab.lower().join("many");
-    fs::create_dir(&many).unwrap();
-    (0..500).for_each(|n| fs::write(many.join(format!("n{n}")), "then").unwrap());
+    let many = five_hundred(&lab);
     let (workspace, mount) = lab.mount("work");
     drop(mount);
     let base = workspace.base_with_names(b"").unwrap();

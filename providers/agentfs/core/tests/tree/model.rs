@@ -7,6 +7,12 @@ use proptest::prelude::*;
 
 use crate::{HOLES, ME, OnDisk, Place};
 
+mod lower;
+mod memory;
+
+use lower::{change, plant};
+use memory::{Thing, Tree};
+
 #[derive(Debug, Clone)]
 enum Op {
     Create(usize, u8),
@@ -74,147 +80,6 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Thing {
-    kind: Kind,
-    mode: u32,
-    bytes: Vec<u8>,
-    xattr: Option<u8>,
-}
-
-/// Names are paths without a leading slash; the root is not among them.
-#[derive(Debug, Clone, Default)]
-struct Tree {
-    names: BTreeMap<String, u64>,
-    things: BTreeMap<u64, Thing>,
-    next: u64,
-}
-
-impl Tree {
-    fn read(view: &View) -> Self {
-        let mut tree = Self { next: 1 << 60, ..Self::default() };
-        let mut directories = vec![(ROOT, String::new())];
-        let mut seen = Vec::new();
-        while let Some((directory, path)) = directories.pop() {
-            for entry in view.list(directory).unwrap() {
-                let attr = view.lookup(directory, &entry.name).unwrap();
-                let name = std::str::from_utf8(&entry.name).unwrap();
-                let path = if path.is_empty() { name.to_owned() } else { format!("{path}/{name}") };
-                let bytes = match attr.kind {
-                    Kind::File => view.read(attr.ino, 0, 1 << 24).unwrap(),
-                    Kind::Symlink => view.readlink(attr.ino).unwrap(),
-                    _ => Vec::new(),
-                };
-                assert!(attr.kind == Kind::Directory || attr.size == bytes.len() as u64);
-                assert_eq!(entry.kind, attr.kind);
-                let xattr = view.getxattr(attr.ino, b"user.x").ok().map(|value| value[0]);
-                if attr.kind == Kind::Directory {
-                    directories.push((attr.ino, path.clone()));
-                }
-                tree.things.insert(attr.ino, Thing { kind: attr.kind, mode: attr.mode, bytes, xattr });
-                tree.names.insert(path, attr.ino);
-                seen.push(attr.ino);
-            }
-        }
-        for ino in seen {
-            view.forget(ino, 1);
-        }
-        tree
-    }
-
-    /// The same for two trees that look the same: each name with the first name of its inode.
-    fn shape(&self) -> Vec<(&str, &str, &Thing)> {
-        let mut first: BTreeMap<u64, &str> = BTreeMap::new();
-        let names = self.names.iter();
-        names.map(|(name, id)| (name.as_str(), *first.entry(*id).or_insert(name), &self.things[id])).collect()
-    }
-
-    fn pick(&self, at: usize) -> Option<String> {
-        (!self.names.is_empty()).then(|| self.names.keys().nth(at % self.names.len()).unwrap().clone())
-    }
-
-    /// A name in some directory.
-    fn place(&self, at: usize, name: u8) -> String {
-        let mut directories: Vec<&str> = vec![""];
-        directories.extend(self.names.iter().filter(|(_, id)| self.is_directory(**id)).map(|(path, _)| path.as_str()));
-        let directory = directories[at % directories.len()];
-        let name = char::from(b'a' + name);
-        if directory.is_empty() { name.to_string() } else { format!("{directory}/{name}") }
-    }
-
-    fn is_directory(&self, id: u64) -> bool {
-        self.things[&id].kind == Kind::Directory
-    }
-
-    fn has_children(&self, path: &str) -> bool {
-        let inside = format!("{path}/");
-        self.names.range(inside.clone()..).next().is_some_and(|(name, _)| name.starts_with(&inside))
-    }
-
-    fn make(&mut self, path: String, kind: Kind, bytes: &[u8]) -> bool {
-        if self.names.contains_key(&path) {
-            return false;
-        }
-        let mode = if kind == Kind::Symlink { 0o777 } else { ME.mode };
-        self.things.insert(self.next, Thing { kind, mode, bytes: bytes.to_vec(), xattr: None });
-        self.names.insert(path, self.next);
-        self.next += 1;
-        true
-    }
-
-    fn take(&mut self, path: &str) -> Vec<(String, u64)> {
-        let inside = format!("{path}/");
-        let moved: Vec<_> = self
-            .names
-            .iter()
-            .filter(|(name, _)| *name == path || name.starts_with(&inside))
-            .map(|(n, i)| (n.clone(), *i))
-            .collect();
-        self.names.retain(|name, _| name != path && !name.starts_with(&inside));
-        moved.into_iter().map(|(name, id)| (name[path.len()..].to_owned(), id)).collect()
-    }
-
-    fn put(&mut self, path: &str, moved: Vec<(String, u64)>) {
-        self.names.extend(moved.into_iter().map(|(rest, id)| (format!("{path}{rest}"), id)));
-    }
-
-    fn rename(&mut self, from: &str, to: &str, how: Rename) -> bool {
-        let (source, target) = (self.names[from], self.names.get(to).copied());
-        if to.starts_with(&format!("{from}/")) || how == Rename::NoReplace && target.is_some() {
-            return false;
-        }
-        let Some(target) = target else {
-            let moved = self.take(from);
-            if how != Rename::Exchange {
-                self.put(to, moved);
-                return true;
-            }
-            self.put(from, moved);
-            return false;
-        };
-        if how == Rename::Exchange {
-            if from.starts_with(&format!("{to}/")) {
-                return false;
-            }
-            if source != target {
-                let (one, other) = (self.take(from), self.take(to));
-                self.put(to, one);
-                self.put(from, other);
-            }
-            return true;
-        }
-        if source == target {
-            return true;
-        }
-        if self.is_directory(source) != self.is_directory(target) || self.has_children(to) {
-            return false;
-        }
-        let moved = self.take(from);
-        self.put(to, moved);
-        true
-    }
-}
-
 struct World {
     place: Place,
     workspace: Option<Workspace>,
@@ -230,76 +95,6 @@ struct World {
     touched: bool,
     /// The newest base. What grew from others is read from pins, where it was changed below since.
     base: SnapshotId,
-}
-
-/// What the lower directory has at least.
-fn plant(lower: &std::path::Path, byte: u8) {
-    std::fs::create_dir_all(lower.join("a/b/c")).unwrap();
-    for (name, byte, length) in [("a/a", byte, 300_000), ("a/b/a", byte + 1, 5000)] {
-        if !lower.join(name).exists() {
-            std::fs::write(lower.join(name), vec![byte; length]).unwrap();
-        }
-    }
-    if lower.join("a/d").symlink_metadata().is_err() {
-        std::os::unix::fs::symlink("nowhere", lower.join("a/d")).unwrap();
-    }
-}
-
-/// What somebody else does there.
-fn change(lower: &std::path::Path, how: u8, byte: u8) {
-    let overwrite = |name: &str, offset: u64| {
-        let file = std::fs::File::options().write(true).open(lower.join(name)).unwrap();
-        let time = file.metadata().unwrap().modified().unwrap();
-        std::os::unix::fs::FileExt::write_all_at(&file, &[byte; 100], offset).unwrap();
-        file.set_modified(time).unwrap();
-    };
-    match how {
-        0 => std::fs::remove_dir_all(lower.join("a")).unwrap(),
-        1 => {
-            overwrite("a/a", 200_000);
-            overwrite("a/b/a", 4900);
-        }
-        2 => {
-            std::fs::write(lower.join("new"), vec![byte; 300_000]).unwrap();
-            std::fs::rename(lower.join("new"), lower.join("a/a")).unwrap();
-            std::fs::remove_file(lower.join("a/b/a")).unwrap();
-        }
-        3 => {
-            let _ = std::fs::remove_dir_all(lower.join("z"));
-            std::fs::rename(lower.join("a"), lower.join("z")).unwrap();
-            plant(lower, byte);
-        }
-        4 => {
-            std::fs::remove_dir_all(lower.join("a/b")).unwrap();
-            std::fs::create_dir_all(lower.join("a/b/c/a")).unwrap();
-            std::fs::write(lower.join("a/b/b"), [byte]).unwrap();
-        }
-        5 => {
-            std::fs::remove_file(lower.join("a/d")).unwrap();
-            std::os::unix::fs::symlink(format!("{byte}"), lower.join("a/d")).unwrap();
-            std::fs::remove_dir_all(lower.join("a/b/c")).unwrap();
-        }
-        6 => {
-            // The numbers that became free are given out next, on many filesystems.
-            std::fs::remove_dir_all(lower.join("a")).unwrap();
-            for name in ["b", "c", "d"] {
-                let _ = std::fs::remove_dir_all(lower.join(name));
-                std::fs::create_dir(lower.join(name)).unwrap();
-                std::fs::write(lower.join(name).join("a"), [byte; 50]).unwrap();
-            }
-            plant(lower, byte);
-        }
-        7 => {
-            std::fs::remove_dir_all(lower.join("a")).unwrap();
-            std::fs::write(lower.join("a"), [byte]).unwrap();
-        }
-        _ => {
-            // Each where the other was.
-            std::fs::rename(lower.join("a/a"), lower.join("x")).unwrap();
-            std::fs::rename(lower.join("a/b/a"), lower.join("a/a")).unwrap();
-            std::fs::rename(lower.join("x"), lower.join("a/b/a")).unwrap();
-        }
-    }
 }
 
 impl World {

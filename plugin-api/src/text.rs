@@ -24,11 +24,11 @@ pub fn shell(word: &OsStr) -> String {
                 for c in chunk.valid().chars() {
                     match c {
                         '\\' | '\'' => quoted.extend(['\\', c]),
-                        c if c.is_control() => quoted.extend(octal(c.encode_utf8(&mut [0; 4]).as_bytes())),
+                        c if c.is_control() => quoted.push_str(&octal(c.encode_utf8(&mut [0; 4]).as_bytes())),
                         c => quoted.push(c),
                     }
                 }
-                quoted.extend(octal(chunk.invalid()));
+                quoted.push_str(&octal(chunk.invalid()));
             }
             quoted + "'"
         }
@@ -36,8 +36,8 @@ pub fn shell(word: &OsStr) -> String {
 }
 
 /// Three digits each, so that what follows cannot be taken for one more.
-fn octal(bytes: &[u8]) -> impl Iterator<Item = char> {
-    bytes.iter().map(|byte| format!("\\{byte:03o}")).collect::<String>().chars().collect::<Vec<_>>().into_iter()
+fn octal(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("\\{byte:03o}")).collect()
 }
 
 #[cfg(test)]

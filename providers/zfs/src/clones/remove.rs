@@ -134,7 +134,8 @@ fn present(record: &Record) -> Result<Option<CString>> {
     // The dataset that it lies in may have been renamed. Of one that is not known by more than its name, nothing else can be it.
     let (mut copies, mut its_pool) = (Vec::new(), Vec::new());
     if let Some(guid) = record.guid {
-        let looked = find::by_guids(&zfs, &[Some(guid), record.pool].map(Option::unwrap_or_default));
+        let wanted: Vec<u64> = std::iter::once(guid).chain(record.pool).collect();
+        let looked = find::by_guids(&zfs, &wanted);
         let (found, pools): (Vec<_>, Vec<_>) = looked.found.into_iter().partition(|(its, _)| *its == guid);
         // One that was given a name by others is theirs by now.
         let found = found.into_iter().map(|(_, name)| name).filter(|name| names::is_any_clone(name));

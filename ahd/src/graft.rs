@@ -10,9 +10,10 @@ use std::path::Path;
 use std::sync::OnceLock;
 use std::time::Duration;
 
+use ah_plugin_api::sys::remove_dir_for_good;
 use ah_plugin_api::{Error, ErrorKind, FileName, Result};
 use nix::mount::{MntFlags, umount2};
-use rustix::fs::{AtFlags, FileType, Mode, OFlags};
+use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::{MoveMountFlags, OpenTreeFlags};
 
@@ -176,9 +177,10 @@ pub(crate) fn remove(
     Ok(())
 }
 
-/// Removes the directory that something was mounted on, if it is an empty one of the user's. Whatever else is there stays.
+/// Removes the directory that something was mounted on, if it is an empty one of the user's. Whatever else is there stays. What is known of
+/// the mount goes after it.
 fn remove_point(target: BorrowedFd<'_>, name: &FileName, user: Ids) {
     as_user(user.uid, user.gid, || {
-        let _ = rustix::fs::unlinkat(target, name.as_os_str(), AtFlags::REMOVEDIR);
+        let _ = remove_dir_for_good(target, name.as_os_str());
     });
 }

@@ -10,7 +10,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use ah_plugin_api::{Capability, Context, DestroyRequest, ErrorKind, FileName, ReclaimRequest, Reference, SnapshotRef};
-use ah_test_disks::Disk;
+use ah_test_disks::{Cut, Disk};
 use common::{ALICE, ALLOWED, BOB, Daemon, Home, as_user, in_groups, is_root};
 
 #[test]
@@ -327,4 +327,30 @@ fn a_snapshot_that_cannot_be_read_is_not_taken_for_gone() {
         // What was never there is.
         open.destroy(&*provider, &DestroyRequest::Snapshot(Reference::new("another").unwrap())).unwrap();
     });
+}
+
+#[test]
+fn the_place_of_a_clone_is_not_back_after_a_power_cut_when_nobody_knows_the_clone_any_more() {
+    if !is_root() {
+        return;
+    }
+    let Some(disk) = Disk::new("btrfs", 300, "commit=300") else { return };
+    let mut daemon = Daemon::start(ALLOWED);
+    let home = Home::make(disk.at().join("u"), ALICE);
+    let clone = as_user(ALICE, || {
+        let (provider, open) = (daemon.provider(), home.open());
+        let snapshot = open.snapshot(&*provider, "one").unwrap();
+        open.fork(&*provider, &snapshot.reference, "c").unwrap()
+    });
+    rustix::fs::syncfs(fs::File::open(disk.at()).unwrap()).unwrap();
+    let before = Cut::off(&disk);
+    as_user(ALICE, || {
+        let (provider, open) = (daemon.provider(), home.open());
+        open.destroy(&*provider, &DestroyRequest::Clone(clone.reference.clone())).unwrap();
+    });
+    let after = Cut::off(&disk);
+    assert_eq!(daemon.state("records").len(), 0);
+    daemon.kill();
+    before.look(&disk, |_| assert!(clone.path.is_dir()));
+    after.look(&disk, |_| assert!(!clone.path.exists()));
 }

@@ -1,13 +1,17 @@
-//! What programs of ours do without: descriptors of whoever started them, and root's rights on files of others. With [`crate::abi`] the only
-//! place of this crate with `unsafe`.
+//! What programs of ours do without: descriptors of whoever started them, root's rights on files of others, and directories that a power cut
+//! brings back. With [`crate::abi`] the only place of this crate with `unsafe`.
 
 #![allow(unsafe_code)]
 
+use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 use nix::libc;
 use nix::unistd::{Gid, Uid, setfsgid, setfsuid};
+use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::io::Errno;
+use rustix::path::Arg;
 use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities, set_thread_groups};
 
 /// Has `command` inherit no descriptor but the standard three. What goes on working behind its caller would otherwise hold what that was
@@ -21,6 +25,20 @@ pub fn inherit_standard_only(command: &mut Command) {
             libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC);
             Ok(())
         });
+    }
+}
+
+/// Removes an empty directory from `folder`, which may be open with `O_PATH`, and waits until that is on disk: before what is known of it
+/// goes, since one that a power cut brought back then, nobody would know. In a folder that may not be read, it is removed all the same.
+///
+/// # Errors
+/// Those of rmdir(2) and fsync(2).
+pub fn remove_dir_for_good(folder: impl AsFd, name: impl Arg + Copy) -> Result<(), Errno> {
+    rustix::fs::unlinkat(&folder, name, AtFlags::REMOVEDIR)?;
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    match rustix::fs::openat(&folder, ".", flags, Mode::empty()) {
+        Err(Errno::ACCESS) => Ok(()),
+        folder => rustix::fs::fsync(folder?),
     }
 }
 

@@ -73,6 +73,37 @@ impl Drop for Disk {
     }
 }
 
+/// A disk as it was at a moment, as after a power cut: nothing that the filesystem still held in memory is in it.
+#[derive(Debug)]
+pub struct Cut(tempfile::TempDir);
+
+impl Cut {
+    /// Of the disk as it is now.
+    ///
+    /// # Panics
+    /// If there is no room for it.
+    #[must_use]
+    pub fn off(disk: &Disk) -> Self {
+        let temp = tempfile::tempdir_in(disk.temp.path().parent().unwrap()).unwrap();
+        run(Command::new("cp").arg("--sparse=always").arg(disk.image()).arg(temp.path().join("image"))).unwrap();
+        Self(temp)
+    }
+
+    /// Mounted in the place of the one that it was taken of: the kernel takes both for one filesystem.
+    ///
+    /// # Panics
+    /// If something is in use on the disk.
+    pub fn look(&self, disk: &Disk, at: impl FnOnce(&Path)) {
+        let change = |image: PathBuf| {
+            run(Command::new("umount").arg(disk.at())).unwrap();
+            run(Command::new("mount").args(["-o", "loop"]).arg(image).arg(disk.at())).unwrap();
+        };
+        change(self.0.path().join("image"));
+        at(disk.at());
+        change(disk.image());
+    }
+}
+
 /// Where to keep an image of that size: in memory if there is room twice over, so that a commit costs what the filesystem costs.
 fn place(megabytes: u64) -> PathBuf {
     let memory = Path::new("/dev/shm");

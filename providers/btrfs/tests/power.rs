@@ -9,7 +9,7 @@ use std::fs;
 use std::path::Path;
 
 use ah_plugin_api::{CloneRequest, Context, DestroyRequest, FileName, Provider, ReclaimRequest, WritableClone};
-use ah_test_disks::Disk;
+use ah_test_disks::{Cut, Disk};
 use common::{Bench, run};
 
 /// A repository, and as the workspace its linked work tree.
@@ -23,27 +23,6 @@ fn linked(at: &Path, workspace: &Path) {
     git(at, &["init", "-q", "-b", "trunk"]);
     git(at, &["commit", "-q", "--allow-empty", "-m", "one"]);
     git(at, &["worktree", "add", "-q", workspace.to_str().unwrap(), "-b", "other"]);
-}
-
-/// The disk as it is now.
-struct Cut(tempfile::TempDir);
-
-impl Cut {
-    fn off(disk: &Disk) -> Self {
-        let temp = tempfile::tempdir_in(disk.image().parent().unwrap().parent().unwrap()).unwrap();
-        run("cp", &["--sparse=always", disk.image().to_str().unwrap(), temp.path().join("image").to_str().unwrap()]);
-        Self(temp)
-    }
-
-    /// Mounted in the place of the one that it was taken of: the kernel takes both for one filesystem.
-    fn look(&self, disk: &Disk, at: impl FnOnce(&Path)) {
-        let (image, place) = (self.0.path().join("image"), disk.at().to_str().unwrap());
-        run("umount", &[place]);
-        run("mount", &["-o", "loop", image.to_str().unwrap(), place]);
-        at(disk.at());
-        run("umount", &[place]);
-        run("mount", &["-o", "loop", disk.image().to_str().unwrap(), place]);
-    }
 }
 
 /// Everything is on disk now, and nothing more comes there for a while by itself.

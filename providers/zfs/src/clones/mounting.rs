@@ -9,9 +9,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use ah_plugin_api::sys::remove_dir_for_good;
 use ah_plugin_api::{Error, ErrorKind, Result};
 use ah_provider_directory::{Mount, Mounts, Unmount, failed, open_plain};
-use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::MountFlags;
 
@@ -83,7 +84,7 @@ pub(super) fn mount_again(dataset: &CStr, point: &Path) -> Result<()> {
 /// symlink on the way leads to: whoever owns a part of the way could name any empty directory by it.
 pub(super) fn remove_point(point: &Path) -> Result<()> {
     let (Some(folder), Some(name)) = (point.parent(), point.file_name()) else { return Ok(()) };
-    let removed = open_plain(folder).and_then(|folder| rustix::fs::unlinkat(folder, name, AtFlags::REMOVEDIR));
+    let removed = open_plain(folder).and_then(|folder| remove_dir_for_good(folder, name));
     match removed {
         Ok(()) | Err(Errno::NOENT | Errno::NOTEMPTY | Errno::EXIST | Errno::NOTDIR | Errno::BUSY | Errno::LOOP) => {
             Ok(())

@@ -9,9 +9,10 @@ use std::time::{Duration, Instant};
 
 use ah_agentfs::{BranchId, View};
 use ah_agentfs_fuse::{Face, Mount, Placed, clear_dead};
+use ah_plugin_api::sys::remove_dir_for_good;
 use ah_plugin_api::{Dir, Error, ErrorKind, FileName, Result};
 use ah_provider_directory::{failed, look, refuse_if_used};
-use rustix::fs::{AtFlags, FileType, Mode, StatxFlags};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
 
 use super::{lock, stand_in};
@@ -232,12 +233,16 @@ pub(super) fn make_folder(target: &Dir, name: &FileName) -> Result<PathBuf> {
     }
 }
 
-/// Takes away the folder at which something was mounted; one that holds something stays.
+/// Takes away the folder at which something was mounted; one that holds something stays. Before a branch's removal is put on disk: who
+/// asked for that takes what stands in the place of a branch that is not mounted for the branch.
 pub(super) fn remove_folder(at: &Path) {
+    let (Some(folder), Some(name)) = (at.parent(), at.file_name()) else { return };
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let Ok(folder) = rustix::fs::open(folder, flags, Mode::empty()) else { return };
     // Twice, as what stands in for a branch that was just made may be put there at this moment.
     for _ in 0..2 {
         let _ = stand_in::Place::clear(at);
-        if rustix::fs::unlinkat(rustix::fs::CWD, at, AtFlags::REMOVEDIR) != Err(Errno::NOTEMPTY) {
+        if remove_dir_for_good(&folder, name) != Err(Errno::NOTEMPTY) {
             break;
         }
     }

@@ -302,12 +302,12 @@ impl Service {
             Ok(()) | Err(ah_agentfs::Error::NotFound) => {}
             Err(error) => return Err(cannot(error)),
         }
-        tree.sync().map_err(cannot)?;
         if let Some(Ok(label)) = label.map(|label| PlaceLabel::decode(&label)) {
             let at = label.at();
             let _ = make_ready(&at);
             remove_folder(&at);
         }
+        tree.sync().map_err(cannot)?;
         Ok(Done {})
     }
 

@@ -278,3 +278,24 @@ fn what_is_gone_below_is_neither_as_it_was_nor_lost_without_a_word() {
         bench.at(&root, &["rm", "--force", "b", "other"]);
     });
 }
+
+#[test]
+fn what_git_touches_of_what_has_other_names_elsewhere_leaves_differences_those_of_the_branch() {
+    Bench::each(|bench| {
+        let root = bench.0.root();
+        bench.sh(&format!(
+            "cd {0} && git init -q && git add -A && git -c user.name=a -c user.email=a@b commit -qm one",
+            root.display()
+        ));
+        // As a snapshot by Git does, and `git clone` of a local repository: other names of the objects, outside of the workspace.
+        bench.sh(&format!("cp -al {0}/.git/objects {0}.objects", root.display()));
+        let branch = bench.branch("b");
+        // The object of the copy is there already, and is touched.
+        bench.sh(&format!("cd {} && cp f copy && git add copy", branch.display()));
+        bench.sh(&format!("cd {} && echo theirs > fromws && echo other >> src/main && rm f", root.display()));
+        assert_eq!(bench.at(&branch, &["diff"]), "A\tcopy");
+        bench.sh(&format!("cd {} && git -c user.name=a -c user.email=a@b commit -qm two", branch.display()));
+        assert_eq!(bench.at(&branch, &["diff"]), "A\tcopy");
+        bench.0.fs(["rm", "--force", "b"]);
+    });
+}

@@ -70,6 +70,11 @@ impl Open {
         self.tree.view_of(number).map_err(|e| fail("cannot open the snapshot", &e))
     }
 
+    /// Whether it may as well be another directory's.
+    fn holds_nothing(&self) -> bool {
+        lock(&self.mounted).is_empty() && self.tree.branches().is_empty() && self.tree.snapshots().is_empty()
+    }
+
     pub(super) fn is_durable(&self, number: Number) -> bool {
         !lock(&self.volatile).contains(&number)
     }
@@ -202,6 +207,10 @@ impl Service {
         let stat = rustix::fs::fstat(workspace).map_err(|errno| failed("cannot look at the workspace", errno))?;
         let path = home::path_of(workspace)?;
         let _opening = lock(&self.opening);
+        let is_its = |open: &Open| open.tree.is_lower(stat.st_dev, stat.st_ino);
+        if self.current().is_some_and(|open| !is_its(&open) && open.holds_nothing()) {
+            self.close();
+        }
         let open = match self.current() {
             Some(open) => open,
             None => {
@@ -219,7 +228,7 @@ impl Service {
                 }
             }
         };
-        if !open.tree.is_lower(stat.st_dev, stat.st_ino) {
+        if !is_its(&open) {
             return Err(other_lower(&path));
         }
         let mut lower = lock(&open.lower);
@@ -237,7 +246,7 @@ impl Service {
         let path = home::path_of(workspace)?;
         let _opening = lock(&self.opening);
         let other = match self.current() {
-            Some(open) => !open.tree.is_lower(stat.st_dev, stat.st_ino),
+            Some(open) => !open.tree.is_lower(stat.st_dev, stat.st_ino) && !open.holds_nothing(),
             None if !matches!(Workspace::may_be_of(&self.path.join(TREE), &path), Ok(false)) => false,
             None => {
                 let tree = self.closed_tree()?;

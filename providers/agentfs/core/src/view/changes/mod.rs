@@ -86,6 +86,8 @@ struct Tree<'a> {
     names: HashMap<Ino, HashMap<Ino, Vec<Vec<u8>>>>,
     /// All names of the inodes that were touched, once all rows were looked through.
     all_names: Option<Places>,
+    /// Those of them that no row says, once they were looked for below.
+    linked: Option<Places>,
 }
 
 /// What each of the two trees has.
@@ -114,10 +116,10 @@ struct Comparison<'a> {
 impl View {
     /// What differs from this tree to another. `wanted` says of a path whether it, or anything below it, is to be told.
     ///
-    /// `None`: that cannot be told from what was written. The trees have not one base (or not one store), or a file was changed not all of whose names are known: one of
-    /// those below that have several.
+    /// `None`: that cannot be told from what was written. The trees have not one base (or not one store).
     ///
-    /// Costs what was written that only one of them sees, and reading what differs perhaps.
+    /// Costs what was written that only one of them sees, and reading what differs perhaps. If a file was changed that has several names below, not all of which were
+    /// come by, a look at the names in all directories too.
     pub fn differences(&self, to: &Self, wanted: &dyn Fn(&[u8]) -> bool) -> Result<Option<Differences>> {
         if !Arc::ptr_eq(&self.engine, &to.engine) || self.base != to.base {
             return Ok(None);
@@ -129,6 +131,7 @@ impl View {
             paths: HashMap::from([(ROOT, Some(Vec::new()))]),
             names: HashMap::new(),
             all_names: None,
+            linked: None,
         };
         let mut comparison = Comparison {
             trees: [tree(self), tree(to)],

@@ -7,6 +7,7 @@ use crate::lower::{join, split};
 use crate::rows::key;
 use crate::rows::value::{Entry, Inode};
 use crate::types::{Ino, Kind, ROOT};
+use crate::view::Places;
 
 /// So deep below one another are directories that are told of.
 const DEEPEST: usize = 512;
@@ -164,14 +165,64 @@ impl Comparison<'_> {
         let here = self.names_in(tree, inode.parent, ino)?;
         let mut names: Vec<_> = here.into_iter().map(|name| (inode.parent, name)).collect();
         if names.len() < count && inode.kind != Kind::Directory {
-            let Self { trees, touched, .. } = self;
+            let Self { trees, touched, .. } = &mut *self;
             let Tree { view, all_names, .. } = &mut trees[tree];
             let all = match all_names {
                 Some(all) => all,
                 None => all_names.insert(view.all_names(&touched.inodes)?),
             };
             names = all.get(&ino).cloned().unwrap_or_default();
+            if names.len() < count && inode.origin.is_some() {
+                names.extend(self.linked(tree, ino)?);
+                // Those that are missing still lie outside of the workspace.
+                return Ok(names);
+            }
         }
         if names.len() < count { Err(Stop::Unknown) } else { Ok(names) }
+    }
+
+    /// The names that no row says of a file that has several below. Only going through all that there is below tells them.
+    fn linked(&mut self, tree: usize, ino: Ino) -> Result<Vec<(Ino, Vec<u8>)>> {
+        let linked = match self.trees[tree].linked.take() {
+            Some(linked) => linked,
+            None => self.find_linked(tree)?,
+        };
+        Ok(self.trees[tree].linked.insert(linked).get(&ino).cloned().unwrap_or_default())
+    }
+
+    /// Goes through all directories by names alone: no file is looked at.
+    fn find_linked(&mut self, tree: usize) -> Result<Places> {
+        let view = self.trees[tree].view;
+        let (mut linked, mut waiting) = (Places::new(), vec![ROOT]);
+        while let Some(directory) = waiting.pop() {
+            let names = match view.names_in(directory, None) {
+                Ok(names) => names,
+                // What was removed below shows no names in the other tree, and so no difference.
+                Err(Error::Stale | Error::NotFound | Error::DataLoss { .. }) => continue,
+                Err(error) => return Err(error),
+            };
+            let below = view.below(directory)?;
+            for (name, entry) in names {
+                if entry.kind == Kind::Directory {
+                    match view.resolve(directory, &name) {
+                        Ok(Some(named)) => {
+                            view.know(named.ino, directory, named.path.as_deref());
+                            if let Some(path) = named.path {
+                                self.below.entry(named.ino).or_insert(path);
+                            }
+                            waiting.push(named.ino);
+                        }
+                        Ok(None) | Err(Error::Stale | Error::NotFound | Error::DataLoss { .. }) => {}
+                        Err(error) => return Err(error),
+                    }
+                } else if below.is_some()
+                    && self.touched.inodes.contains(&entry.ino)
+                    && view.seen(&key::entry(directory, &name))?.is_none()
+                {
+                    linked.entry(entry.ino).or_default().push((directory, name));
+                }
+            }
+        }
+        Ok(linked)
     }
 }

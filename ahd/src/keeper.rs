@@ -287,6 +287,11 @@ impl Keeper {
 
     fn settle_one(&self, record: &mut Record, cx: &Context<'_>) -> Result<Option<&'static str>> {
         let _claim = self.records.claim(&record.id)?;
+        // As it is now that nobody else works on it.
+        match self.records.get(&record.id) {
+            Some(now) => *record = now,
+            None => return Ok(None),
+        }
         let name = record.name()?;
         let stands = match &record.mark {
             Some(mark) => graft::find(mark)?.is_some(),

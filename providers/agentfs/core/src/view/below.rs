@@ -100,7 +100,7 @@ impl View {
     }
 
     pub(super) fn note_changed(&self, path: &[u8]) {
-        let is_kept = || self.is_isolated() && matches!(self.is_pinned(path), Ok(true));
+        let is_kept = || self.isolates && matches!(self.is_pinned(path), Ok(true));
         if self.tells && !is_kept() {
             self.engine.note_changed(self.line, path);
         }

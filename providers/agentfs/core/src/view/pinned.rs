@@ -1,7 +1,7 @@
-//! What a snapshot shows of what somebody changed, replaced or removed below: files and links whose contents and targets were pinned behind the base, directories of which it was written
+//! What a snapshot, and a branch that shows what is pinned (`isolated`), shows of what somebody changed, replaced or removed below: files and links whose contents and targets were pinned behind the base, directories of which it was written
 //! down what they were.
 //!
-//! Asked only where the answer would be [`Error::DataLoss`] otherwise, and never by a pen, which shows what is there. Fingerprints and lists of names say what was true of an inode when the base
+//! Asked by snapshots only where the answer would be [`Error::DataLoss`] otherwise, and never by a pen that shows what is there. Fingerprints and lists of names say what was true of an inode when the base
 //! was taken, whatever is at its place now. So who has an inode's number of then is answered by that; who has a name is answered by the list of the directory that was there.
 
 use std::fs::File;
@@ -16,7 +16,7 @@ use crate::types::{Ino, Kind, ROOT, Time};
 use crate::view::{Named, Node, View};
 
 impl View {
-    /// What was in a directory when the base was taken, if it is the one that was at that path then. Of a pen it is not asked.
+    /// What was in a directory when the base was taken, if it is the one that was at that path then. Of a pen that shows what is there it is not asked.
     pub(super) fn then_of(&self, directory: Ino, below: &[u8]) -> Result<Option<Arc<Remembered>>> {
         let Some(then) = self.remembered(below)? else { return Ok(None) };
         let row = self.seen(&key::inode(directory))?;

@@ -52,7 +52,7 @@ fn what_is_changed_below_is_never_shown_as_something_else() {
 }
 
 #[test]
-fn what_is_changed_or_removed_below_is_in_snapshots_where_the_disk_shares_contents() {
+fn what_is_changed_or_removed_below_stays_in_branches_and_snapshots_where_the_disk_shares_contents() {
     let Some(disk) = ah_test_disks::Disk::new("xfs", 400, "") else { return };
     let bench = Bench::within(support::User::Me, disk.at());
     let branch = bench.branch("b");
@@ -67,8 +67,10 @@ fn what_is_changed_or_removed_below_is_in_snapshots_where_the_disk_shares_conten
     assert_eq!(bench.at(&branch, &["cat", &before, "f"]), "one");
     assert_eq!(bench.at(&branch, &["cat", &before, "src/main"]), "fn main() {}");
     assert_eq!(bench.at(&branch, &["diff", &before]), "");
-    // The branch goes on with what is there.
-    assert_eq!(bench.sh(&format!("cat {}/f", branch.display())), "changed by the user");
+    // So does the branch, and nothing is told.
+    assert_eq!(bench.sh(&format!("cd {}; cat f src/main", branch.display())), "onefn main() {}");
+    bench.at(&branch, &["snapshot"]);
+    assert!(!bench.at(&branch, &["status"]).contains("became other there"));
     let view = bench.at(&branch, &["seek", &before]);
     assert_eq!(
         bench.sh(&format!("cd {view}; cat f src/main mine; ls")),

@@ -307,7 +307,7 @@ impl Workspace {
     }
 
     /// What somebody was found to have changed, made or removed below since the base was taken, of what the branch reads there still: paths below the
-    /// lower directory, 10,000 at most, since the store was opened. The branch shows it as it is now; its snapshots cannot. Costs what is told.
+    /// lower directory, 10,000 at most, since the store was opened. What is pinned, and shown as it was, is not among it: the branch shows what is as it is now; its snapshots cannot. Costs what is told.
     pub fn changed_below(&self, branch: BranchId) -> Result<Vec<Vec<u8>>> {
         self.still_other(branch, self.engine.changed_below(branch.0))
     }

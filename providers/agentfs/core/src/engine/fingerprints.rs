@@ -14,7 +14,7 @@ use crate::engine::pinning::Pinning;
 use crate::engine::remembered::row_of;
 use crate::error::{Error, Result};
 use crate::lower::{Found, join, split, xattrs};
-use crate::rows::key::LineId;
+use crate::rows::key::{self, LineId};
 use crate::rows::value::{Origin, Reader, Writer};
 use crate::types::{Kind, Time};
 use crate::{lock, platform, read_lock, write_lock};
@@ -201,6 +201,7 @@ impl Engine {
         let Some(directory) = self.remembered(base, path)? else { return Ok(ControlFlow::Continue(())) };
         let of = (directory.ino, directory.birth);
         let mut files = Vec::new();
+        let mut several = Vec::new();
         for (name, _, kind) in directory.names.iter().filter(|(_, _, kind)| matches!(kind, Kind::File | Kind::Symlink))
         {
             let Some(time) = self.base_seen(&read_lock(&self.state), base).filter(|_| !self.is_stopped()) else {
@@ -247,11 +248,16 @@ impl Engine {
             if let Some(pinning) = pinning {
                 self.pin((&below, &found, &hash), open, pinning);
             }
+            if found.nlink > 1 {
+                let names = u64::from(found.nlink).to_be_bytes().to_vec();
+                several.push((key::of_line(b'j', base, Some(found.ino)), names));
+            }
             let Found { ino, mode, uid, gid, size, mtime, ctime, btime, .. } = found;
             let name = name.clone();
             files.push(Fingerprint { name, ino, mode, uid, gid, size, mtime, ctime, btime, hash });
         }
-        let mut rows = Vec::new();
+        // Before the fingerprints, which count.
+        let mut rows = several;
         let mut files = files.into_iter().peekable();
         while let Some(first) = files.next() {
             let row = row_from(base, path, &first.name);

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use crate::engine::{Engine, Fingerprints, LOWER, Opening, Options, Remembered, patiently};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::rows::chunk::Chunk;
 use crate::rows::key::{self, Epoch};
 use crate::rows::value::{Entry, Inode};
@@ -198,12 +198,19 @@ fn rows(state: &State, report: &mut Report, runs: &mut Vec<(u64, u64, u64)>, gar
             report.lost("a row of a file that is to be copied cannot be read".to_owned());
         }
     }
-    for (kind, what) in [(b'b', "the names in a directory below"), (b'h', "the fingerprints of a directory below")] {
+    let kinds = [
+        (b'b', "the names in a directory below"),
+        (b'h', "the fingerprints of a directory below"),
+        (b'j', "what branches show of what is pinned, or a file's names below,"),
+    ];
+    for (kind, what) in kinds {
         let mut after = vec![kind];
         while let Some((row, value)) = state.layers.next(&[kind], &after)? {
             report.rows += 1;
             let sound = match kind {
                 b'b' => Remembered::decode(&value).map(drop),
+                b'j' if !matches!(value.len(), 1 | 8) => Err(Error::corrupt("a number is missing")),
+                b'j' => Ok(()),
                 _ => Fingerprints::decode(&value).map(drop),
             };
             if let Err(error) = sound {

@@ -333,9 +333,13 @@ impl Engine {
         let root = self.lower.find(b"")?;
         let whole_seconds = root.is_some_and(|root| root.ctime.nanos == 0 && root.mtime.nanos == 0);
         let time = platform::settled_time(whole_seconds);
+        let isolates = !whole_seconds && self.shares();
         let (snapshot, line) = {
             let mut state = write_lock(&self.state);
             let line = state.grow(None, time, false, label);
+            if isolates {
+                state.layers.put(&key::of_line(b'j', line, None), vec![1]);
+            }
             (state.name_state(line, label)?, line)
         };
         if let Err(error) = self.flush() {

@@ -48,9 +48,25 @@ impl Drop for Deciding<'_> {
 }
 
 impl Engine {
+    /// Whether the store's disk shares contents between files.
+    pub(super) fn shares(&self) -> bool {
+        File::open(self.directory.join("format")).is_ok_and(|file| platform::share(&self.directory, &file).is_some())
+    }
+
+    /// Whether branches of a base show what is pinned as it was.
+    pub(crate) fn isolates(&self, base: LineId) -> Result<bool> {
+        Ok(read_lock(&self.state).layers.get(&key::of_line(b'j', base, None))?.is_some())
+    }
+
+    /// How many names a file below had when its fingerprint was taken.
+    pub(crate) fn names_then(&self, base: LineId, ino: u64) -> Result<u32> {
+        let row = read_lock(&self.state).layers.get(&key::of_line(b'j', base, Some(ino)))?;
+        Ok(row.map_or(1, |row| u32::try_from(key::be64(&row)).unwrap_or(u32::MAX)))
+    }
+
     /// From now on there may be pins that no fingerprint names. `None`: none are made.
     pub(super) fn begin_pinning(&self, base: LineId) -> Option<Pinning> {
-        platform::share(&self.directory, &File::open(self.directory.join("format")).ok()?)?;
+        self.shares().then_some(())?;
         self.room_for_rows().ok()?;
         {
             let mut state = write_lock(&self.state);

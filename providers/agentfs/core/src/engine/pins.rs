@@ -1,4 +1,4 @@
-//! Pins: what files and links below held when a base was taken, each in a file of its own that is named by its hash. Snapshots read them once somebody has changed, replaced or removed
+//! Pins: what files and links below held when a base was taken, each in a file of its own that is named by its hash. Snapshots and branches read them once somebody has changed, replaced or removed
 //! what is below.
 //!
 //! A pin is never believed for its name, and nothing of it is looked at when it is made: who reads it has hashed all of it since the store was opened, and as long as it is that file in which

@@ -135,7 +135,7 @@ impl Engine {
         if self.pins.any() {
             self.mark_pins(&mut write_lock(&self.state), base);
         }
-        for kind in *b"bh" {
+        for kind in *b"bhj" {
             let prefix = row_of(kind, base, b"");
             write_lock(&self.state).layers.remove(&prefix);
             self.forget_rows(&prefix)?;

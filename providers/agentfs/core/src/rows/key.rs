@@ -12,6 +12,8 @@
 //! | `f` | block | blocks from there on that nothing refers to any more, not given back to the disk yet |
 //! | `g` | segment | how many of its blocks are in use |
 //! | `h` | line of a base, path below, NUL, name | what files in that directory held, from that name on: their fingerprints |
+//! | `j` | line of a base | its branches show what is pinned as it was |
+//! | `j` | line of a base, inode below | how many names a file had whose fingerprint was taken, if more than one |
 //! | `k` | line, epoch | a point that was deleted, whose rows are not cleared up yet |
 //! | `l` | line | the line |
 //! | `m` | name | a counter |

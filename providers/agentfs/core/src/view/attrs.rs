@@ -201,7 +201,7 @@ impl View {
             let is_mount = node.inode.kind == Kind::Directory && *device != 0;
             return if is_mount { Ok(None) } else { Err(self.changed(path, "removed below")) };
         };
-        if node.inode.kind == Kind::File && (node.has_row || self.at.is_some()) {
+        if node.inode.kind == Kind::File && (node.has_row || self.at.is_some() || self.is_then(origin)) {
             self.proven(&file, origin)?.ok_or_else(|| self.changed(path, "changed or replaced below"))?;
             return Ok(Some(file));
         }

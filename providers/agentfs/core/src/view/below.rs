@@ -21,6 +21,9 @@ impl View {
         }
         let Some(below) = self.below(directory)? else { return Ok(None) };
         let path = join(&below, name);
+        if self.is_isolated() && self.isolated_name(directory, &below, &path)?.is_some() {
+            return Ok(None);
+        }
         let then = self.written_down(&below)?;
         let then = then.as_ref().map(|then| then.get(name));
         let is_other = match (self.engine.lower.find(&path)?, then) {
@@ -49,11 +52,13 @@ impl View {
         let same = match inode.kind {
             Kind::Directory => {
                 found.is_some_and(|it| (it.device, it.ino, it.btime) == (origin.device, origin.ino, origin.btime))
+                    || self.is_isolated() && self.then_of(ino, &origin.path)?.is_some()
             }
             Kind::File => {
                 inode.lower_limit == 0
                     || found.is_some_and(|it| it.is(&origin))
                     || self.is_copied(ino)?
+                    || self.is_isolated() && self.contents_then(&origin)?.is_some()
                     || thorough && self.is_same_at(&origin)?
             }
             _ => true,
@@ -95,7 +100,8 @@ impl View {
     }
 
     pub(super) fn note_changed(&self, path: &[u8]) {
-        if self.tells {
+        let is_kept = || self.isolates && matches!(self.is_pinned(path), Ok(true));
+        if self.tells && !is_kept() {
             self.engine.note_changed(self.line, path);
         }
     }

@@ -29,6 +29,14 @@ impl View {
         let mut node = self.file(ino)?;
         loop {
             let bytes = self.read_node(&node, offset, length);
+            let is_then = node.inode.origin.as_ref().is_some_and(|origin| self.is_then(origin));
+            if !node.has_row && is_then && matches!(&bytes, Err(error) if is_lost(error)) {
+                // It was changed just now, and is not pinned: shown as it is.
+                node = self.file(ino)?;
+                if node.has_row || node.inode.origin.as_ref().is_some_and(|origin| !self.is_then(origin)) {
+                    continue;
+                }
+            }
             if !node.has_row || node.inode.lower_limit == 0 {
                 return bytes;
             }
@@ -209,7 +217,7 @@ impl View {
         let Some(origin) = &node.inode.origin else {
             return Err(Error::corrupt("a file without an origin lies below"));
         };
-        let must_hold = node.has_row || self.at.is_some();
+        let must_hold = node.has_row || self.at.is_some() || self.is_then(origin);
         let known = lock(&self.open).iter().find(|(ino, _)| *ino == node.ino).map(|(_, file)| file.clone());
         if let Some(file) = known {
             let proven = if must_hold { self.proven(&file, origin)? } else { None };

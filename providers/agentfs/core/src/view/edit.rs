@@ -17,6 +17,7 @@ use crate::rows::value::{Entry, GONE, HERE, Inode};
 use crate::state::{self, State};
 use crate::types::{Allocate, Ino};
 use crate::view::attrs::Xattr;
+use crate::view::pinned::is_lost;
 use crate::view::{Node, View};
 use crate::{lock, read_lock};
 
@@ -179,10 +180,16 @@ impl Edit<'_> {
             let mut bytes = vec![0; self.lower_limit.min(self.size) as usize];
             let read = self.of.read_chunk(&self.node, &Chunk::default(), 0, &mut bytes);
             if self.node.has_row || self.is_as_noted()? {
-                read?;
-                self.write(0, &bytes)?;
-                self.lower_limit = 0;
-                return Ok(());
+                match read {
+                    // It was changed just now, and is not pinned.
+                    Err(error) if !self.node.has_row && is_lost(&error) => {}
+                    read => {
+                        read?;
+                        self.write(0, &bytes)?;
+                        self.lower_limit = 0;
+                        return Ok(());
+                    }
+                }
             }
             // Half of it may be from before and half from after.
             self.node = self.of.node_to_change(self.node.ino, None)?;
@@ -194,6 +201,10 @@ impl Edit<'_> {
     /// Whether the file below is what will be noted of it.
     fn is_as_noted(&self) -> Result<bool> {
         let Some(origin) = &self.node.inode.origin else { return Ok(true) };
+        if self.of.is_then(origin) {
+            // What was read of it was proven to be that.
+            return Ok(true);
+        }
         Ok(self.of.engine.lower.find(&origin.path)?.is_some_and(|found| found.is(origin)))
     }
 

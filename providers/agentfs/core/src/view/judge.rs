@@ -22,7 +22,7 @@ impl View {
         let is_directory = found.kind == Kind::Directory;
         if is_directory && let Some(then) = self.written_down(path)?.filter(|then| then.is(found)) {
             // What came and went in it is told by name.
-            return Ok(self.at.is_some().then_some(then));
+            return Ok(self.keeps.then_some(then));
         }
         let error = self.changed(path, "changed below since the base was taken");
         if self.at.is_none() {
@@ -37,9 +37,9 @@ impl View {
         Err(error)
     }
 
-    /// What was in a directory below when the base was taken, if that is known; of a pen it is not asked: that shows what is there now.
+    /// What was in a directory below when the base was taken, if that is known; of a pen that shows what is there now it is not asked.
     pub(super) fn remembered(&self, below: &[u8]) -> Result<Option<Arc<Remembered>>> {
-        if self.at.is_none() { Ok(None) } else { self.written_down(below) }
+        if self.keeps { self.written_down(below) } else { Ok(None) }
     }
 
     pub(super) fn written_down(&self, below: &[u8]) -> Result<Option<Arc<Remembered>>> {

@@ -60,7 +60,15 @@ impl View {
     fn names_below(&self, directory: Ino, below: &[u8]) -> Result<Vec<Listed>> {
         let listed = self.engine.lower.list(below)?;
         self.judge_directory(directory, below)?;
+        if self.is_isolated()
+            && let Some(names) = self.isolated_names(directory, below, &listed)?
+        {
+            return Ok(names);
+        }
         self.hear_of_names(below, &listed)?;
+        if self.at.is_none() {
+            return Ok(listed);
+        }
         // What came there later is not shown, and what went is a name still.
         Ok(self.changed_names(directory, below)?.map_or(listed, |remembered| remembered.names.clone()))
     }

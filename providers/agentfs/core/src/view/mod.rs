@@ -3,7 +3,7 @@
 //! - here: how an inode is found, and how long it is known.
 //! - `names`: looking up, making and removing names; `rename`; `list`: directories.
 //! - `changes`: what differs between two trees; `below`: what somebody changed below a branch, as it is told.
-//! - `judge`: whether what is found below is what was there; `attrs`: attributes, extended ones too; `content`: reading and seeking; `kept`: what was copied of files below; `same`: those that hold what they held; `pinned`: what a snapshot shows of those that do not;
+//! - `judge`: whether what is found below is what was there; `attrs`: attributes, extended ones too; `content`: reading and seeking; `kept`: what was copied of files below; `same`: those that hold what they held; `pinned`: what a snapshot shows of those that do not; `isolated`: what a branch does;
 //!   `edit`: all changes of contents.
 //!
 //! An inode that was never changed has no row: it is the file below, found by the path under which it was looked up, which is
@@ -14,6 +14,7 @@ mod below;
 mod changes;
 mod content;
 mod edit;
+mod isolated;
 mod judge;
 mod kept;
 mod list;
@@ -57,6 +58,10 @@ pub struct View {
     chain: Chain,
     base: Time,
     pen: Option<Arc<Pen>>,
+    /// Whether the base says that branches show what is pinned as it was.
+    isolates: bool,
+    /// Whether this tree shows what is pinned as it was: snapshots always do.
+    keeps: bool,
     /// Whether it is of a branch, of which it is told what is changed below.
     tells: bool,
     known: Mutex<HashMap<Ino, Known>>,
@@ -129,6 +134,7 @@ impl View {
             Ok((pen, state.chain(line)?, of.base, of.pen))
         };
         let (pen, chain, base, tells) = look().inspect_err(|_| engine.release(line, of))?;
+        let isolates = engine.isolates(chain.base).inspect_err(|_| engine.release(line, of))?;
         Ok(Self {
             engine,
             line,
@@ -137,6 +143,8 @@ impl View {
             chain,
             base,
             pen,
+            isolates,
+            keeps: at.is_some() || isolates,
             tells,
             known: Mutex::default(),
             former: Mutex::default(),
@@ -253,7 +261,14 @@ impl View {
     }
 
     fn node_below(&self, ino: Ino, path: &[u8]) -> Result<Node> {
-        let Some(found) = self.engine.lower.find(path)? else { return Err(self.gone(path, "removed below")) };
+        let found = self.engine.lower.find(path)?;
+        if self.is_isolated()
+            && !self.is_unchanged(ino, found.as_ref())?
+            && let Some(then) = self.node_then(ino, path)?
+        {
+            return Ok(then);
+        }
+        let Some(found) = found else { return Err(self.gone(path, "removed below")) };
         let found = self.as_then(found, path)?;
         self.node_of(ino, &found, path)
     }
@@ -427,8 +442,15 @@ impl View {
         }
         let Some(below) = self.below(parent)? else { return Ok(None) };
         let path = join(&below, name);
+        if self.is_isolated()
+            && let Some(then) = self.isolated_name(parent, &below, &path)?
+        {
+            return Ok(then);
+        }
         match self.resolve_below(parent, &below, &path) {
-            Err(error) if pinned::is_lost(&error) => self.named_then(parent, &below, &path)?.ok_or(error),
+            Err(error) if self.at.is_some() && pinned::is_lost(&error) => {
+                self.named_then(parent, &below, &path)?.ok_or(error)
+            }
             // Another than then is only shown if that is not kept.
             Ok(Some(named)) if self.is_lost(&named, &path)? => {
                 Ok(self.named_then(parent, &below, &path)?.unwrap_or(Some(named)))
@@ -479,7 +501,9 @@ impl View {
 
     /// The number of what is found below at a path, by a name that this tree has no row of.
     fn number_of(&self, found: &Found, path: &[u8]) -> Result<Ino> {
-        let ino = self.engine.number_of(found.device, found.ino, found.btime, false)?;
+        // It may have the number of one that is shown still.
+        let came = self.is_isolated() && self.came_later(found, path)?;
+        let ino = self.engine.number_of(found.device, found.ino, found.btime, came)?;
         let row = self.seen(&key::inode(ino))?;
         let reused = match row.as_deref().map(Inode::decode).transpose()? {
             // One that lost its last name here cannot have another.

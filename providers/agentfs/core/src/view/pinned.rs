@@ -1,7 +1,7 @@
-//! What a snapshot shows of what somebody changed, replaced or removed below: files and links whose contents and targets were pinned behind the base, directories of which it was written
+//! What a snapshot, and a branch that shows what is pinned (`isolated`), shows of what somebody changed, replaced or removed below: files and links whose contents and targets were pinned behind the base, directories of which it was written
 //! down what they were.
 //!
-//! Asked only where the answer would be [`Error::DataLoss`] otherwise, and never by a pen, which shows what is there. Fingerprints and lists of names say what was true of an inode when the base
+//! Asked by snapshots only where the answer would be [`Error::DataLoss`] otherwise, and never by a pen that shows what is there. Fingerprints and lists of names say what was true of an inode when the base
 //! was taken, whatever is at its place now. So who has an inode's number of then is answered by that; who has a name is answered by the list of the directory that was there.
 
 use std::fs::File;
@@ -16,7 +16,7 @@ use crate::types::{Ino, Kind, ROOT, Time};
 use crate::view::{Named, Node, View};
 
 impl View {
-    /// What was in a directory when the base was taken, if it is the one that was at that path then. Of a pen it is not asked.
+    /// What was in a directory when the base was taken, if it is the one that was at that path then. Of a pen that shows what is there it is not asked.
     pub(super) fn then_of(&self, directory: Ino, below: &[u8]) -> Result<Option<Arc<Remembered>>> {
         let Some(then) = self.remembered(below)? else { return Ok(None) };
         let row = self.seen(&key::inode(directory))?;
@@ -55,6 +55,11 @@ impl View {
         self.node_of(ino, &found, path).map(Some)
     }
 
+    /// Whether what was at a path when the base was taken is kept.
+    pub(super) fn is_pinned(&self, path: &[u8]) -> Result<bool> {
+        Ok(self.pinned(path)?.is_some())
+    }
+
     /// What was at a path when the base was taken, as far as it is kept.
     fn pinned(&self, path: &[u8]) -> Result<Option<Found>> {
         let (above, name) = split(path);
@@ -72,7 +77,8 @@ impl View {
                 if !is_it || !self.engine.pins.is_there(kind, &then.hash, then.size) {
                     return Ok(None);
                 }
-                Ok(Some(file_then(&then, kind)))
+                let nlink = self.engine.names_then(self.chain.base, ino)?;
+                Ok(Some(Found { nlink, ..file_then(&then, kind) }))
             }
             _ => Ok(None),
         }
@@ -111,6 +117,8 @@ impl View {
                 _ if origin.path == path => return Ok(Some(ino)),
                 // Moved below before this tree took it over: one that was somewhere else then.
                 Kind::Directory => {}
+                // Both were its names, and no branch showed anything else there.
+                _ if self.isolates && self.listed_then(&origin.path)? == Some(Some(found.ino)) => return Ok(Some(ino)),
                 // It may be that, or one of several names: whether this one showed what was written here is not known.
                 _ => return Ok(None),
             },
@@ -164,7 +172,7 @@ impl View {
 
     /// Where a link pointed when the base was taken, if that is the one.
     pub(super) fn target_then(&self, found: &Found, path: &[u8]) -> Result<Option<Vec<u8>>> {
-        if self.at.is_none() {
+        if !self.keeps {
             return Ok(None);
         }
         let then = self.engine.fingerprint(self.chain.base, path)?;
@@ -174,7 +182,7 @@ impl View {
 
     /// What the file of an origin held, from its pin, and what that pin is.
     pub(super) fn contents_then(&self, origin: &Origin) -> Result<Option<(File, Found)>> {
-        if self.at.is_none() {
+        if !self.keeps {
             return Ok(None);
         }
         let then = self.engine.fingerprint(self.chain.base, &origin.path)?.filter(|(then, _)| then.is_of(origin));
@@ -193,7 +201,7 @@ impl View {
     /// An answer that goes by what is below, or else what was there then.
     pub(super) fn or_then<T>(&self, answer: Result<T>, then: impl FnOnce() -> Result<Option<T>>) -> Result<T> {
         match answer {
-            Err(error) if self.at.is_some() && is_lost(&error) => then()?.ok_or(error),
+            Err(error) if self.keeps && is_lost(&error) => then()?.ok_or(error),
             answer => answer,
         }
     }

@@ -53,7 +53,8 @@ impl View {
             let then = self.engine.fingerprint(self.chain.base, path)?;
             Ok(then.is_some_and(|(then, _)| then.hash == hash_of_target(&target)))
         };
-        match self.at.is_none() || is_it()? || is_as_then()? {
+        let shows_now = self.at.is_none() && !(self.keeps && found.ctime <= self.base);
+        match shows_now || is_it()? || is_as_then()? {
             true => Ok(target),
             false => Err(self.changed(path, "replaced below")),
         }

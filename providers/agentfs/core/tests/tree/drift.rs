@@ -1,4 +1,4 @@
-//! What a snapshot has shown once it never shows as something else, whatever is done below and in branches, in any order.
+//! What a snapshot has shown once it never shows as something else, whatever is done below and in branches, in any order; nor does a branch by what is done below, where that is pinned.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -66,6 +66,14 @@ fn shown(view: &View) -> Shown {
         }
     }
     all
+}
+
+/// To be compared, and read by people.
+fn text(shown: &Shown) -> BTreeMap<&Path, Option<String>> {
+    shown
+        .iter()
+        .map(|(path, bytes)| (path.as_path(), bytes.as_deref().map(|it| String::from_utf8_lossy(it).into())))
+        .collect()
 }
 
 fn below(lower: &Path, how: u8, one: &str, other: &str, nth: usize) {
@@ -153,7 +161,8 @@ enum Knows {
     Fingerprints,
 }
 
-fn run(place: &Place, knows: Knows, ops: &[Op]) {
+/// `pinned`: the disk shares contents, and so what the branch shows is not changed by what is done below.
+fn run(place: &Place, knows: Knows, pinned: bool, ops: &[Op]) {
     let lower = place.lower();
     std::fs::create_dir_all(lower.join("d/e")).unwrap();
     for name in &PATHS[..5] {
@@ -182,9 +191,28 @@ fn run(place: &Place, knows: Knows, ops: &[Op]) {
     let mut view = workspace.view(branch).unwrap();
     for (nth, op) in ops.iter().enumerate() {
         match *op {
-            Op::Below(how, one, other) => below(&lower, how, PATHS[one], PATHS[other], nth),
+            Op::Below(how, one, other) => {
+                let before = pinned.then(|| shown(&view));
+                below(&lower, how, PATHS[one], PATHS[other], nth);
+                if let Some(before) = before {
+                    assert_eq!(text(&before), text(&shown(&view)), "by {op:?}");
+                    let look = workspace.look(branch).unwrap();
+                    assert_eq!(text(&before), text(&shown(&look)), "to who looks anew, by {op:?}");
+                    assert_eq!(workspace.changed_below(branch).unwrap(), Vec::<Vec<u8>>::new(), "by {op:?}");
+                }
+            }
             Op::Here(how, one, other) => here(&view, how, PATHS[one], PATHS[other], nth),
-            Op::Snapshot => seen.push(watch(snapshot(&workspace, branch), false)),
+            Op::Snapshot => {
+                let id = snapshot(&workspace, branch);
+                seen.push(watch(id, false));
+                if pinned {
+                    assert_eq!(
+                        text(&shown(&view)),
+                        text(&shown(&workspace.view_of(id).unwrap())),
+                        "the snapshot is the branch"
+                    );
+                }
+            }
             Op::Base => {
                 let (base, new) = begin();
                 seen.push(watch(base, true));
@@ -199,10 +227,10 @@ fn run(place: &Place, knows: Knows, ops: &[Op]) {
     place.check();
 }
 
-fn run_any(knows: Knows, place: impl Fn() -> Place) {
+fn run_any(knows: Knows, pinned: bool, place: impl Fn() -> Place) {
     let ops = prop::collection::vec(op(), 1..40);
     let outcome = proptest::test_runner::TestRunner::new(crate::model::config()).run(&ops, |ops| {
-        run(&place(), knows, &ops);
+        run(&place(), knows, pinned, &ops);
         Ok(())
     });
     outcome.unwrap();
@@ -211,12 +239,12 @@ fn run_any(knows: Knows, place: impl Fn() -> Place) {
 #[test]
 fn what_was_shown_once_is_never_shown_as_something_else() {
     for knows in [Knows::Fingerprints, Knows::Names, Knows::Nothing] {
-        run_any(knows, Place::new);
+        run_any(knows, false, Place::new);
     }
 }
 
 #[test]
 fn what_is_pinned_is_never_shown_as_something_else() {
     let Some(disk) = sharing() else { return };
-    run_any(Knows::Fingerprints, || Place::on(&disk));
+    run_any(Knows::Fingerprints, true, || Place::on(&disk));
 }

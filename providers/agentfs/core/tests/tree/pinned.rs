@@ -6,8 +6,8 @@ use std::path::Path;
 
 use ah_agentfs::{BranchId, Error, Kind, ROOT, Seek, SetAttr, View, Workspace};
 
-use crate::pins::{begin, lost};
-use crate::{HOLES, ME, Place, at, content, everything, make, sharing, snapshot};
+use crate::pins::begin;
+use crate::{HOLES, Place, at, content, everything, make, sharing, snapshot};
 
 /// A tree with what there is: links, hard links, directories, an empty file, one of several blocks.
 fn plant(lower: &Path) {
@@ -189,11 +189,9 @@ fn all_fates(disk: &ah_test_disks::Disk) {
                     assert_eq!(attrs(tree), was.1, "{fate}, {looked_before}");
                 }
             }
-            // The branch shows what is there now.
-            match fate {
-                "changed" => assert_eq!(content(&view, "top"), b"other"),
-                "everything removed" => assert!(view.lookup(ROOT, b"top").is_err()),
-                _ => {}
+            // So does the branch, to who knows it and to who does not.
+            for pen in [&view, &workspace.look(branch).unwrap()] {
+                assert_eq!(everything(pen), was[1].0, "{fate}, {looked_before}");
             }
             let differences = open()[0].differences(&open()[1], &|_| true).unwrap().unwrap();
             let told: Vec<_> = differences.list.iter().map(|found| (found.path.as_slice(), found.lost)).collect();
@@ -253,7 +251,7 @@ fn what_a_branch_changed_is_told_against_what_was_there() {
 }
 
 #[test]
-fn what_was_taken_over_after_it_was_changed_below_differs_from_what_was_there() {
+fn what_is_taken_over_after_it_was_changed_below_is_what_was_there() {
     let Some(disk) = sharing() else { return };
     let place = Place::on(&disk);
     std::fs::write(place.lower().join("file"), vec![b'o'; 2 << 20]).unwrap();
@@ -272,7 +270,14 @@ fn what_was_taken_over_after_it_was_changed_below_differs_from_what_was_there() 
     let then = workspace.view_of(snapshot(&workspace, branch)).unwrap();
     let differences = base.differences(&then, &|_| true).unwrap().unwrap();
     let told: Vec<_> = differences.list.iter().map(|found| (found.path.as_slice(), found.contents)).collect();
-    assert_eq!(told, [(b"file".as_slice(), true)]);
+    assert_eq!(told, [], "what was written was there");
+    assert_eq!(content(&view, "file"), vec![b'o'; 2 << 20]);
+    view.write(ino, 5, b"mine").unwrap();
+    workspace.copy_taken_over().unwrap();
+    assert_eq!(content(&view, "file")[..10], *b"ooooomineo");
+    drop((view, base, then));
+    drop(workspace);
+    place.check();
 }
 
 #[test]
@@ -296,10 +301,11 @@ fn a_number_that_is_used_again_below_is_not_two_files() {
     }
     let again = numbers("new").iter().filter(|new| old.contains(new)).count();
     eprintln!("{again} of 20 numbers were used again");
-    // The branch makes them its own, under their numbers.
+    // The branch does not see them, and makes its own.
     let view = workspace.view(branch).unwrap();
     for n in 0..20 {
-        view.write(at(&view, &format!("new{n}")), 0, b"MINE").unwrap();
+        assert!(matches!(view.lookup(ROOT, format!("new{n}").as_bytes()), Err(Error::NotFound)));
+        make(&view, &format!("new{n}"), b"MINE");
     }
     let then = workspace.view_of(snapshot(&workspace, branch)).unwrap();
     let mut seen = std::collections::BTreeSet::new();
@@ -317,7 +323,7 @@ fn a_number_that_is_used_again_below_is_not_two_files() {
 #[test]
 fn one_of_two_names_is_not_shown_as_another_file() {
     let Some(disk) = sharing() else { return };
-    // Names of one file, of which the branch changed what it found under one of them, and one was then removed below: what the other shows is not known.
+    // Names of one file, of which the branch changed what it found under one of them, and one was then removed below.
     let place = Place::on(&disk);
     let lower = place.lower();
     for name in ["moved", "linked", "x"] {
@@ -332,22 +338,21 @@ fn one_of_two_names_is_not_shown_as_another_file() {
     std::fs::remove_file(lower.join("y")).unwrap();
     let then = workspace.view_of(id).unwrap();
     assert_eq!(content(&then, "x"), b"mine");
-    assert!(lost(&then, "y"));
-    // One that was moved below, and then changed in the branch at its new name, might have had both.
+    for tree in [&then, &view] {
+        assert_eq!(content(tree, "y"), b"mine");
+    }
+    view.unlink(ROOT, b"x").unwrap();
+    assert_eq!(content(&view, "y"), b"mine", "the other name's still");
+    // Names that came later are not shown, and the old ones are.
     std::fs::rename(lower.join("moved"), lower.join("now")).unwrap();
-    view.write(at(&view, "now"), 0, b"mine").unwrap();
-    let then = workspace.view_of(snapshot(&workspace, branch)).unwrap();
-    assert_eq!(content(&then, "now"), b"mine");
-    assert!(lost(&then, "moved"));
-    // So had this one, which the branch found by a name that came later: what the other showed is not known, before and after that goes.
     std::fs::hard_link(lower.join("linked"), lower.join("later")).unwrap();
-    view.write(at(&view, "later"), 0, b"mine").unwrap();
-    let id = snapshot(&workspace, branch);
-    assert!(lost(&workspace.view_of(id).unwrap(), "linked"));
+    for name in ["now", "later"] {
+        assert!(matches!(view.lookup(ROOT, name.as_bytes()), Err(Error::NotFound)));
+    }
     std::fs::remove_file(lower.join("linked")).unwrap();
-    let then = workspace.view_of(id).unwrap();
-    assert_eq!(content(&then, "later"), b"mine");
-    assert!(lost(&then, "linked"));
+    for tree in [&workspace.view_of(snapshot(&workspace, branch)).unwrap(), &view] {
+        assert_eq!((content(tree, "moved"), content(tree, "linked")), (b"then".to_vec(), b"then".to_vec()));
+    }
     let base = workspace.view_of(workspace.snapshots()[0].id).unwrap();
     assert_eq!(content(&base, "linked"), b"then");
     assert_eq!((content(&base, "x"), content(&base, "y")), (b"then".to_vec(), b"then".to_vec()));
@@ -455,7 +460,7 @@ fn a_hole_is_a_hole_and_a_racing_writer_gets_nothing_in() {
 }
 
 #[test]
-fn a_pen_shows_what_is_there_and_what_changed_is_told() {
+fn a_branch_goes_on_as_it_was_and_nothing_is_told() {
     let Some(disk) = sharing() else { return };
     let place = Place::on(&disk);
     plant(&place.lower());
@@ -463,19 +468,54 @@ fn a_pen_shows_what_is_there_and_what_changed_is_told() {
     let view = workspace.view(branch).unwrap();
     std::fs::write(place.lower().join("top"), "new").unwrap();
     std::fs::remove_dir_all(place.lower().join("src")).unwrap();
-    assert_eq!(content(&view, "top"), b"new");
-    assert!(matches!(view.lookup(ROOT, b"src"), Err(Error::NotFound)));
+    assert_eq!(content(&view, "top"), b"top");
     for name in ["top", "src"] {
         view.hear_of_change(ROOT, name.as_bytes()).unwrap();
     }
-    assert_eq!(workspace.changed_below(branch).unwrap(), [&b"src"[..], b"top"]);
-    view.mkdir(ROOT, b"src", ME).unwrap();
+    assert_eq!(workspace.changed_below(branch).unwrap(), Vec::<Vec<u8>>::new());
     make(&view, "src/mine", b"mine");
-    let then = workspace.view_of(snapshot(&workspace, branch)).unwrap();
-    let names: Vec<_> = then.list(at(&then, "src")).unwrap().into_iter().map(|entry| entry.name).collect();
-    assert_eq!(names, [b"mine"], "the branch's own");
-    assert_eq!(content(&then, "top"), b"top");
-    // A branch that begins there is live again.
-    let second = workspace.branch(workspace.snapshots().last().unwrap().id, b"").unwrap();
-    assert_eq!(content(&workspace.view(second).unwrap(), "top"), b"new");
+    view.write(at(&view, "src/deep/two"), 1, b"mine").unwrap();
+    view.setattr(at(&view, "src/one"), SetAttr { mode: Some(0o600), ..SetAttr::default() }).unwrap();
+    workspace.copy_taken_over().unwrap();
+    let id = snapshot(&workspace, branch);
+    for tree in [&workspace.view_of(id).unwrap(), &view] {
+        assert_eq!((content(tree, "src/deep/two"), content(tree, "src/one")), (b"tmine".to_vec(), b"one".to_vec()));
+        assert_eq!(content(tree, "src/mine"), b"mine");
+    }
+    let second = workspace.branch(id, b"").unwrap();
+    assert_eq!(everything(&workspace.view(second).unwrap()), everything(&view));
+    drop(view);
+    drop(workspace);
+    place.check();
+}
+
+#[test]
+fn what_is_not_pinned_is_shown_as_it_is_and_told() {
+    let Some(disk) = sharing() else { return };
+    let place = Place::on(&disk);
+    std::fs::create_dir(place.lower().join("pack")).unwrap();
+    for name in ["pack/large", "pack/in place"] {
+        std::fs::File::create(place.lower().join(name)).unwrap().set_len(65 << 20).unwrap();
+    }
+    std::fs::write(place.lower().join("pack/small"), "small").unwrap();
+    let (workspace, branch): (Workspace, BranchId) = begin(&place);
+    let view = workspace.view(branch).unwrap();
+    // Another has what was in it.
+    std::fs::write(place.lower().join("pack/new"), "new").unwrap();
+    let pack = at(&view, "pack");
+    assert!(matches!(view.lookup(pack, b"new"), Err(Error::NotFound)), "all that was there is");
+    std::fs::remove_file(place.lower().join("pack/large")).unwrap();
+    std::fs::remove_file(place.lower().join("pack/small")).unwrap();
+    std::fs::write(place.lower().join("pack/in place"), "now").unwrap();
+    for name in ["large", "small", "in place", "new"] {
+        view.hear_of_change(pack, name.as_bytes()).unwrap();
+    }
+    assert!(matches!(view.lookup(pack, b"large"), Err(Error::NotFound)));
+    assert_eq!((content(&view, "pack/new"), content(&view, "pack/small")), (b"new".to_vec(), b"small".to_vec()));
+    assert_ne!(at(&view, "pack/new"), at(&view, "pack/small"), "the number may have been given out again");
+    assert_eq!(content(&view, "pack/in place"), b"now");
+    let names: Vec<_> = view.list(pack).unwrap().into_iter().map(|entry| entry.name).collect();
+    assert_eq!((names.len(), names.contains(&b"new".to_vec())), (3, true));
+    let told = workspace.changed_below(branch).unwrap();
+    assert_eq!(told, [&b"pack/in place"[..], b"pack/large", b"pack/new"]);
 }

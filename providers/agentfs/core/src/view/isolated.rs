@@ -1,0 +1,113 @@
+//! What a branch shows of what somebody changes below, where its base is pinned: what was there, as its snapshots do. What is not pinned is shown as it is.
+//!
+//! A name that is as it was when the base was taken is none of this module's. Of a directory whose names were written down what came later is hidden, unless something that was in it is lost: then
+//! who changed it may have put what is needed elsewhere in it (`git gc`, of a large pack), and what came shows.
+
+use std::collections::HashMap;
+
+use crate::engine::{LOWER, Remembered};
+use crate::error::Result;
+use crate::lower::{Found, Listed, join, split};
+use crate::rows::key;
+use crate::rows::value::{Inode, Origin};
+use crate::types::{Ino, ROOT};
+use crate::view::{Named, View};
+
+impl View {
+    /// Whether it is a branch that shows what is pinned as it was.
+    pub(super) fn is_isolated(&self) -> bool {
+        self.keeps && self.at.is_none()
+    }
+
+    /// Whether what a branch has of a file below is what it was when the base was taken, and must be read as that.
+    pub(super) fn is_then(&self, origin: &Origin) -> bool {
+        self.is_isolated() && origin.ctime <= self.base
+    }
+
+    /// Whether what is found below is that inode, and nothing was done to it since the base was taken.
+    pub(super) fn is_unchanged(&self, ino: Ino, found: Option<&Found>) -> Result<bool> {
+        let Some(found) = found.filter(|found| found.ctime <= self.base) else { return Ok(false) };
+        let reused = ino < LOWER;
+        Ok(ino == ROOT || self.engine.number_of(found.device, found.ino, found.btime, reused)? == ino)
+    }
+
+    /// What a name in a directory below led to when the base was taken, if it leads to something else now and that is pinned. `None`: it is shown as it is. `Some(None)`: it came later, and is not shown.
+    pub(super) fn isolated_name(&self, directory: Ino, below: &[u8], path: &[u8]) -> Result<Option<Option<Named>>> {
+        let found = self.engine.lower.find(path)?;
+        let there = self.engine.lower.find(below)?.filter(|there| there.ctime <= self.base);
+        // Nothing came, went or was replaced in it, if it is the one.
+        let same_place = there.is_some_and(|there| self.is_it(directory, &there).unwrap_or(false));
+        if same_place && found.as_ref().is_none_or(|found| found.ctime <= self.base) {
+            return Ok(None);
+        }
+        let Some(then) = self.then_of(directory, below)? else { return Ok(None) };
+        let Some(&(_, ino, kind)) = then.get(split(path).1) else {
+            let came = found.is_some() && self.is_whole(below, &then.names)?;
+            return Ok(came.then_some(None));
+        };
+        if found
+            .is_some_and(|found| (found.ino, found.kind, found.device) == (ino, kind, 0) && found.ctime <= self.base)
+        {
+            return Ok(None);
+        }
+        Ok(self.named_then(directory, below, path)?.filter(Option::is_some))
+    }
+
+    /// Whether what is found below was born, or got that name, after the base was taken, as far as that is known.
+    pub(super) fn came_later(&self, found: &Found, path: &[u8]) -> Result<bool> {
+        if found.ctime <= self.base {
+            return Ok(false);
+        }
+        let (above, name) = split(path);
+        let then = self.written_down(above)?;
+        let is_listed = |then: std::sync::Arc<Remembered>| then.get(name).is_some_and(|&(_, ino, _)| ino == found.ino);
+        Ok(found.btime > self.base || !then.is_none_or(is_listed))
+    }
+
+    fn is_it(&self, directory: Ino, there: &Found) -> Result<bool> {
+        let row = self.seen(&key::inode(directory))?;
+        let inode = row.as_deref().map(Inode::decode).transpose()?.flatten();
+        match inode.and_then(|inode| inode.origin) {
+            Some(origin) => Ok((origin.device, origin.ino, origin.btime) == (there.device, there.ino, there.btime)),
+            None => self.is_unchanged(directory, Some(there)),
+        }
+    }
+
+    /// The names in a directory below, where some came or went; `None`: they are shown as they are.
+    pub(super) fn isolated_names(
+        &self,
+        directory: Ino,
+        below: &[u8],
+        listed: &[Listed],
+    ) -> Result<Option<Vec<Listed>>> {
+        let Some(then) = self.then_of(directory, below)? else { return Ok(None) };
+        let now: HashMap<&[u8], &Listed> = listed.iter().map(|one| (one.0.as_slice(), one)).collect();
+        let mut names = Vec::with_capacity(then.names.len());
+        let mut whole = true;
+        for one in &then.names {
+            let there = now.get(one.0.as_slice()).copied();
+            if there == Some(one) || self.is_pinned(&join(below, &one.0))? {
+                names.push(one.clone());
+            } else {
+                whole = false;
+                names.extend(there.cloned());
+            }
+        }
+        if !whole {
+            names.extend(listed.iter().filter(|one| then.get(&one.0).is_none()).cloned());
+        }
+        Ok(Some(names))
+    }
+
+    /// Whether everything that was in a directory below is there or pinned.
+    fn is_whole(&self, below: &[u8], then: &[Listed]) -> Result<bool> {
+        let listed = self.engine.lower.list(below)?;
+        let now: HashMap<&[u8], &Listed> = listed.iter().map(|one| (one.0.as_slice(), one)).collect();
+        for one in then {
+            if now.get(one.0.as_slice()).copied() != Some(one) && !self.is_pinned(&join(below, &one.0))? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+}

@@ -1,13 +1,14 @@
 //! What branches took over of files below, and still read there, is copied behind them: from then on neither they nor their snapshots need those files.
 //!
 //! The copy belongs to the epoch in which the file was taken over, so that every snapshot since then has it, and lies beside the chunks that were written: what they
-//! say counts first, and nobody waits for anybody. It is made chunk by chunk as long as the file below is what it was; ended early, what is there stays.
+//! say counts first, and nobody waits for anybody. It is made chunk by chunk as long as the file below is what it was, else of its pin; ended early, what is there stays.
 //! Where the disk can share contents the file is shared, if it is not huge; else it is copied, up to a size, and only where there is much more room.
 
 use std::fs::File;
 
 use crate::engine::Engine;
 use crate::error::{Error, Result};
+use crate::lower::Found;
 use crate::rows::chunk::{BLOCK, BLOCKS, CHUNK, Chunk, Place};
 use crate::rows::key::{self, Epoch, LineId};
 use crate::rows::value::{HERE, Inode, Origin};
@@ -34,9 +35,12 @@ struct Taken {
     limit: u64,
 }
 
-/// What is copied from.
+/// What is copied from: the file below, or its pin.
 struct Source {
-    below: File,
+    file: File,
+    /// What that is as long as it is copied.
+    is: Found,
+    is_pin: bool,
     /// The same, shared: it never changes.
     shared: Option<File>,
 }
@@ -112,19 +116,10 @@ impl Engine {
             };
             Taken { line, chain, epoch, ino, limit: inode.lower_limit.min(origin.size), origin }
         };
-        let below = match self.lower.open_file(&taken.origin.path) {
-            Ok(Some(below)) => below,
-            Ok(None) => return Ok(true),
-            // What this user may not read is not read for him. Anything else may pass: too many open files, say.
-            Err(Error::Io { source, .. }) if source.kind() == std::io::ErrorKind::PermissionDenied => return Ok(true),
-            Err(error) => return Err(error),
-        };
         if taken.limit > LARGEST_SHARED {
             return Ok(true);
         }
-        let shared = platform::share(&self.directory, &below);
-        let source = Source { below, shared };
-        self.is_as_it_was(&taken, &source.below)?;
+        let Some(source) = self.source(&taken)? else { return Ok(true) };
         if source.shared.is_none() && taken.limit > LARGEST {
             return Ok(true);
         }
@@ -138,8 +133,32 @@ impl Engine {
         Ok(true)
     }
 
-    fn is_as_it_was(&self, taken: &Taken, below: &File) -> Result<()> {
-        if self.lower.find_open(below)?.is(&taken.origin) {
+    /// The file below, if it is what it was when it was taken over; else what is pinned of it.
+    fn source(&self, taken: &Taken) -> Result<Option<Source>> {
+        let path = &taken.origin.path;
+        let below = match self.lower.open_file(path) {
+            // What this user may not read is not read for him. Anything else may pass: too many open files, say.
+            Err(Error::Io { source, .. }) if source.kind() == std::io::ErrorKind::PermissionDenied => None,
+            below => below?,
+        };
+        let below = below.map(|file| Ok((self.lower.find_open(&file)?, file))).transpose()?;
+        let (file, is, is_pin) = match below {
+            Some((is, file)) if is.is(&taken.origin) => (file, is, false),
+            _ => {
+                let then = self.fingerprint(taken.chain.base, path)?.filter(|(then, _)| then.is_of(&taken.origin));
+                let pin = then.map_or(Ok(None), |(then, _)| self.pinned(&then.hash, then.size))?;
+                let Some((file, is)) = pin else { return Ok(None) };
+                (file, is, true)
+            }
+        };
+        let shared = platform::share(&self.directory, &file);
+        let source = Source { file, is, is_pin, shared };
+        self.is_as_it_was(taken, &source)?;
+        Ok(Some(source))
+    }
+
+    fn is_as_it_was(&self, taken: &Taken, source: &Source) -> Result<()> {
+        if self.lower.find_open(&source.file)?.is_as(&source.is) {
             return Ok(());
         }
         let path = String::from_utf8_lossy(&taken.origin.path).into_owned();
@@ -159,7 +178,7 @@ impl Engine {
         let mut blocks = Vec::new();
         let result = self
             .copy_blocks(taken, source, index, &written, &mut kept, &mut blocks)
-            .and_then(|()| if source.shared.is_some() { Ok(()) } else { self.is_as_it_was(taken, &source.below) })
+            .and_then(|()| if source.shared.is_some() { Ok(()) } else { self.is_as_it_was(taken, source) })
             .and_then(|()| self.put_kept(taken, index, &kept, &blocks));
         for &(first, count) in &blocks {
             if !matches!(result, Ok(true)) {
@@ -181,7 +200,7 @@ impl Engine {
         kept: &mut Chunk,
         blocks: &mut Vec<(u64, u64)>,
     ) -> Result<()> {
-        let file = source.shared.as_ref().unwrap_or(&source.below);
+        let file = source.shared.as_ref().unwrap_or(&source.file);
         let seek = |at, hole| platform::seek(file, at, hole).map_err(Error::io("seeking in a file below"));
         let start = index * CHUNK;
         let last = ((taken.limit - start).div_ceil(BLOCK) as usize).min(BLOCKS);
@@ -208,7 +227,7 @@ impl Engine {
                 blocks.push((first, count));
                 let length = (count * BLOCK).min(taken.origin.size - at);
                 if self.segments.copy(first, file, at, length)? < length {
-                    self.is_as_it_was(taken, &source.below)?;
+                    self.is_as_it_was(taken, source)?;
                     return Err(Error::Busy("a file below cannot be read as a whole"));
                 }
                 for (place, number) in kept.0[block..block + count as usize].iter_mut().zip(first..) {
@@ -244,8 +263,9 @@ impl Engine {
 
     /// With them everything is copied.
     fn copy_xattrs(&self, taken: &Taken, source: &Source) -> Result<()> {
-        let xattrs = lower::xattrs(&source.below)?;
-        self.is_as_it_was(taken, &source.below)?;
+        // What has any is not pinned.
+        let xattrs = if source.is_pin { Vec::new() } else { lower::xattrs(&source.file)? };
+        self.is_as_it_was(taken, source)?;
         self.room_for_rows()?;
         let mut state = write_lock(&self.state);
         let present = state.lines.get(&taken.line).map_or(0, |line| line.epoch);

@@ -274,7 +274,10 @@ fn what_is_taken_over_after_it_was_changed_below_is_what_was_there() {
     assert_eq!(content(&view, "file"), vec![b'o'; 2 << 20]);
     view.write(ino, 5, b"mine").unwrap();
     workspace.copy_taken_over().unwrap();
-    assert_eq!(content(&view, "file")[..10], *b"ooooomineo");
+    // What is pinned is not synced, and what was written in the branch is to survive a power cut: the rest was copied.
+    std::fs::remove_dir_all(place.store().join("pins")).unwrap();
+    let all = [b"ooooomine".as_slice(), &vec![b'o'; (2 << 20) - 9]].concat();
+    assert!(content(&view, "file") == all);
     drop((view, base, then));
     drop(workspace);
     place.check();

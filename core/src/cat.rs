@@ -4,7 +4,7 @@ use std::io::Read;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use ah_plugin_api::{
-    Capability, ContentId, Entry, EntryKind, Error, ErrorKind, LookupRequest, ProviderName, ReadRequest, Reference,
+    Capability, ContentId, Entry, EntryKind, Error, ErrorKind, LookupRequest, OmitReason, ProviderName, ReadRequest, Reference,
     RelPath, Result, SnapshotRef,
 };
 
@@ -12,6 +12,7 @@ use sha1::{Digest, Sha1};
 
 use crate::notice::{Notice, NoticeKind};
 use crate::record::{EntryRecord, SnapshotKind, SnapshotRecord, VersionRecord};
+use crate::restore::Omissions;
 use crate::text;
 use crate::walk::{Shelf, Source};
 use crate::workspace::{Served, Workspace};
@@ -66,13 +67,19 @@ impl Workspace {
     /// Either the path or the whole snapshot is gone.
     fn not_there(&self, served: &Served, path: &RelPath, snapshot: &SnapshotRecord) -> Error {
         let request = SnapshotRef { snapshot: snapshot.reference.clone() };
-        if let Err(error) = served.provider.stat(&served.place(), &request, &self.context()) {
-            if error.kind == ErrorKind::NotFound {
-                return snapshot.lost();
+        let captured = match served.provider.stat(&served.place(), &request, &self.context()) {
+            Ok(captured) => captured,
+            Err(error) if error.kind == ErrorKind::NotFound => return snapshot.lost(),
+            Err(error) => {
+                return Error { kind: ErrorKind::DataLoss, ..error }
+                    .context(format!("the snapshot {} cannot be read", snapshot.id))
+                    .with_hint("ah agent fs gc");
             }
-            return Error { kind: ErrorKind::DataLoss, ..error }
-                .context(format!("the snapshot {} cannot be read", snapshot.id))
-                .with_hint("ah agent fs gc");
+        };
+        if let Some(omission) = Omissions::of(&captured).cover(path) {
+            let message = format!("{path} is not in the snapshot {}, which left it out: {}", snapshot.id, omission.reason);
+            return Error::new(ErrorKind::NotFound, message)
+                .with_hint(format!("`ah agent fs show {}` lists what was left out, and why", snapshot.id));
         }
         Error::new(ErrorKind::NotFound, format!("{path} is not in the snapshot {}", snapshot.id))
             .with_hint(format!("ah agent fs versions {}", text::shell(self.root.join(path.as_path()).as_os_str())))
@@ -125,11 +132,20 @@ impl Workspace {
             versions.push((version, Some(snapshot.provider.clone())));
         }
         if versions.is_empty() {
-            return Err(
-                Error::new(ErrorKind::NotFound, format!("no snapshot has {path}")).with_hint("ah agent fs snapshots")
-            );
+            let left_out = snapshots.last().and_then(|latest| self.left_out(latest, path));
+            let why = left_out.map_or_else(String::new, |reason| format!("; the latest left it out: {reason}"));
+            let message = format!("no snapshot has {path}{why}");
+            return Err(Error::new(ErrorKind::NotFound, message).with_hint("ah agent fs snapshots"));
         }
         Ok(versions.into_iter().map(|(version, _)| version).collect())
+    }
+
+    /// Why a snapshot left out a path, if it says so.
+    fn left_out(&self, snapshot: &SnapshotRecord, path: &RelPath) -> Option<OmitReason> {
+        let served = self.serve(&snapshot.provider).ok()?;
+        let request = SnapshotRef { snapshot: snapshot.reference.clone() };
+        let captured = served.provider.stat(&served.place(), &request, &self.context()).ok()?;
+        Omissions::of(&captured).cover(path).map(|omission| omission.reason)
     }
 
     /// The path's entry in each snapshot, in their order; one question to each provider.

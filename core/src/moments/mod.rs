@@ -47,6 +47,8 @@ pub struct Point {
     pub moment: Option<Moment>,
     /// Whether the snapshot shows the workspace exactly as it was at the moment; else it is the nearest one before it.
     pub exact: bool,
+    /// Whether the REF names that moment itself, not the snapshot.
+    pub named: bool,
 }
 
 /// What is to be said of a new moment.

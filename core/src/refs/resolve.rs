@@ -68,7 +68,7 @@ impl Resolver<'_> {
                     ))
                 })?;
                 let (snapshot, moment) = (snapshot.clone(), Some(moment.clone()));
-                Ok(Point { exact: exact.is_some(), snapshot, moment })
+                Ok(Point { exact: exact.is_some(), snapshot, moment, named: true })
             }
         }
     }
@@ -78,7 +78,7 @@ impl Resolver<'_> {
         let all = || self.state.moments.iter().rev().filter(|moment| moment.session == snapshot.session);
         let shown = all().find(|moment| moment.record.exact() == Some(&snapshot.id));
         let moment = shown.or_else(|| all().find(|moment| moment.seq <= snapshot.seq));
-        Point { snapshot: snapshot.clone(), moment: moment.cloned(), exact: shown.is_some() }
+        Point { snapshot: snapshot.clone(), moment: moment.cloned(), exact: shown.is_some(), named: false }
     }
 
     fn in_scope(&self, session: &SessionName) -> bool {

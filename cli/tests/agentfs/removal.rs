@@ -311,7 +311,7 @@ fn who_is_in_a_branch_is_told_to_leave_it_and_not_to_end_their_shell() {
             format!("cd {at}; AH_HELPER_SOCKET= AH_HOME={home} {ah} -C {root} agent fs rm --force b 2>&1; true")
         };
         let said = bench.sh(&line(&branch.join("src")));
-        let hint = format!("leave the directory first: `cd {}`, then repeat it", root.display());
+        let hint = format!("`cd / && ah -C {} agent fs rm --force b`", root.display());
         assert!(said.contains(&hint) && !said.contains("kill"), "{said}");
         assert_eq!(bench.sh(&format!("cat {}/f", branch.display())), "one");
         let said = bench.sh(&line(Path::new("/")));

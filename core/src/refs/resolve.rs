@@ -128,9 +128,8 @@ impl Resolver<'_> {
             let left = self.moments().filter(own).filter(|moment| moment.record.kind == MomentKind::Prompt).count();
             match (prompts().count(), left) {
                 (0, 0) => not_found(format!("{text} names nothing: there are no prompts yet")),
-                (0, _) => not_found(format!(
-                    "{text} names nothing: all prompts were rewound; name one by the id that `ah timeline` shows"
-                )),
+                (0, _) => not_found(format!("{text} names nothing: all prompts were rewound; name one by its id"))
+                    .with_hint("`ah timeline` shows their ids"),
                 (count, all) => {
                     let rewound = [(all - count, "rewound")];
                     not_found(format!("{text} names nothing: {}", only(count, "prompt", &rewound)))

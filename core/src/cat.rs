@@ -4,14 +4,15 @@ use std::io::Read;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use ah_plugin_api::{
-    Capability, ContentId, Entry, EntryKind, Error, ErrorKind, LookupRequest, ProviderName, ReadRequest, Reference,
-    RelPath, Result, SnapshotRef,
+    Capability, ContentId, Entry, EntryKind, Error, ErrorKind, LookupRequest, OmitReason, ProviderName, ReadRequest,
+    Reference, RelPath, Result, SnapshotRef,
 };
 
 use sha1::{Digest, Sha1};
 
 use crate::notice::{Notice, NoticeKind};
 use crate::record::{EntryRecord, SnapshotKind, SnapshotRecord, VersionRecord};
+use crate::restore::Omissions;
 use crate::text;
 use crate::walk::{Shelf, Source};
 use crate::workspace::{Served, Workspace};
@@ -66,15 +67,23 @@ impl Workspace {
     /// Either the path or the whole snapshot is gone.
     fn not_there(&self, served: &Served, path: &RelPath, snapshot: &SnapshotRecord) -> Error {
         let request = SnapshotRef { snapshot: snapshot.reference.clone() };
-        if let Err(error) = served.provider.stat(&served.place(), &request, &self.context()) {
-            if error.kind == ErrorKind::NotFound {
-                return snapshot.lost();
+        let captured = match served.provider.stat(&served.place(), &request, &self.context()) {
+            Ok(captured) => captured,
+            Err(error) if error.kind == ErrorKind::NotFound => return snapshot.lost(),
+            Err(error) => {
+                return Error { kind: ErrorKind::DataLoss, ..error }
+                    .context(format!("the snapshot {} cannot be read", snapshot.id))
+                    .with_hint("ah agent fs gc");
             }
-            return Error { kind: ErrorKind::DataLoss, ..error }
-                .context(format!("the snapshot {} cannot be read", snapshot.id))
-                .with_hint("ah agent fs gc");
+        };
+        let shown = on_one_line(path);
+        if let Some(omission) = Omissions::of(&captured).cover(path) {
+            let message =
+                format!("{shown} is not in the snapshot {}, which left it out: {}", snapshot.id, omission.reason);
+            return Error::new(ErrorKind::NotFound, message)
+                .with_hint(format!("`ah agent fs show {}` lists what was left out, and why", snapshot.id));
         }
-        Error::new(ErrorKind::NotFound, format!("{path} is not in the snapshot {}", snapshot.id))
+        Error::new(ErrorKind::NotFound, format!("{shown} is not in the snapshot {}", snapshot.id))
             .with_hint(format!("ah agent fs versions {}", text::shell(self.root.join(path.as_path()).as_os_str())))
     }
 
@@ -125,11 +134,28 @@ impl Workspace {
             versions.push((version, Some(snapshot.provider.clone())));
         }
         if versions.is_empty() {
-            return Err(
-                Error::new(ErrorKind::NotFound, format!("no snapshot has {path}")).with_hint("ah agent fs snapshots")
-            );
+            let left_out = snapshots.last().and_then(|latest| self.left_out(latest, path));
+            let why = left_out.map_or_else(String::new, |reason| format!("; the latest left it out: {reason}"));
+            let message = format!("no snapshot has {}{why}", on_one_line(path));
+            return Err(Error::new(ErrorKind::NotFound, message).with_hint("ah agent fs snapshots"));
         }
         Ok(versions.into_iter().map(|(version, _)| version).collect())
+    }
+
+    /// Whether a snapshot has a path; none if that cannot be told.
+    #[must_use]
+    pub fn has(&self, snapshot: &SnapshotRecord, path: &RelPath) -> Option<bool> {
+        let served = self.serve(&snapshot.provider).ok()?;
+        let found = self.lookup(&served, vec![snapshot.reference.clone()], path).ok()?.pop()?;
+        found.ok().map(|entry| entry.is_some())
+    }
+
+    /// Why a snapshot left out a path, if it says so.
+    fn left_out(&self, snapshot: &SnapshotRecord, path: &RelPath) -> Option<OmitReason> {
+        let served = self.serve(&snapshot.provider).ok()?;
+        let request = SnapshotRef { snapshot: snapshot.reference.clone() };
+        let captured = served.provider.stat(&served.place(), &request, &self.context()).ok()?;
+        Omissions::of(&captured).cover(path).map(|omission| omission.reason)
     }
 
     /// The path's entry in each snapshot, in their order; one question to each provider.
@@ -234,6 +260,12 @@ impl Workspace {
                 .collect()),
         }
     }
+}
+
+/// A path as it stands in a message: control characters as escapes.
+fn on_one_line(path: &RelPath) -> String {
+    let escaped = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() };
+    path.to_string().chars().map(escaped).collect()
 }
 
 /// Whether two entries are one version: by contents where these are known, else by size and time.

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 
-use ah_core::{Access, ChangeRecord, DiffOptions, DiffReport, DiffSide, EntryKind, EntryRecord, Workspace};
+use ah_core::{Access, ChangeRecord, DiffOptions, DiffReport, DiffSide, EntryKind, EntryRecord, Workspace, text};
 use ah_plugin_api::{Dir, Error, ErrorKind, RelPath, Result};
 use clap::Args;
 use serde::Serialize;
@@ -12,8 +12,10 @@ use serde::Serialize;
 use crate::app::App;
 use crate::args::{path, reference};
 use crate::contents;
-use crate::failure::{Exit, Outcome};
+use crate::failure::{Exit, Failure, Outcome};
+use crate::hint;
 use crate::output::style::Painter;
+use crate::output::text::line;
 use crate::output::{changes, patch, stat};
 
 /// Options of `ah agent fs diff`.
@@ -65,16 +67,29 @@ struct Shape<'a> {
 /// Prints the differences.
 pub(crate) fn run(app: &App, args: &DiffArgs) -> Outcome {
     let workspace = app.workspace(Access::Existing)?;
-    let options = DiffOptions { paths: app.paths(&workspace, &args.paths)?, times: args.times };
+    show(app, args, &workspace).map_err(|failure| match (failure, workspace.own_place()) {
+        (Failure::Failed(error), Some(place)) if error.kind == ErrorKind::FailedPrecondition && args.to.is_none() => {
+            hint::outside(place, &std::env::args_os().collect::<Vec<_>>(), error).into()
+        }
+        (failure, _) => failure,
+    })
+}
+
+fn show(app: &App, args: &DiffArgs, workspace: &Workspace) -> Outcome {
+    let options = DiffOptions { paths: app.paths(workspace, &args.paths)?, times: args.times };
     let grown_from = if args.from.is_none() { workspace.grown_from()? } else { None };
     let (then, report) = match grown_from {
         Some((origin, snapshot)) => {
             let report = workspace.diff_since(&origin, snapshot, &options)?;
             (Some(origin), report)
         }
-        None => (None, workspace.diff(args.from.as_deref().unwrap_or("@"), args.to.as_deref(), &options)?),
+        None => {
+            let from = args.from.as_deref().unwrap_or("@");
+            let report = workspace.diff(from, args.to.as_deref(), &options);
+            (None, report.map_err(|error| meant(app, workspace, args, error))?)
+        }
     };
-    let (then, root) = (then.as_ref().unwrap_or(&workspace), Dir::open(workspace.root())?);
+    let (then, root) = (then.as_ref().unwrap_or(workspace), Dir::open(workspace.root())?);
     let sides = Sides { then, report: &report, root, lost: RefCell::default(), unread: RefCell::default() };
     for path in &report.unreadable {
         app.ui.note(&format!("not compared: {path} (unreadable)"));
@@ -98,11 +113,31 @@ pub(crate) fn run(app: &App, args: &DiffArgs) -> Outcome {
     } else {
         app.ui.stdout(|out| changes::write(out, app.ui.out, &report.changes))?;
     }
+    for path in options.paths.iter().filter(|path| sides.knows_nothing_of(path)) {
+        app.ui.note(&format!("{} is on neither side", line(&path.to_string())));
+    }
     for path in sides.unread.take() {
         app.ui.note(&format!("not shown: {path} (unreadable)"));
     }
     // Everything else was shown by then.
     sides.lost.into_inner().map_or(Ok(Exit::Done), |error| Err(error.into()))
+}
+
+/// A file's name where a REF goes is a path that `--` was forgotten before.
+fn meant(app: &App, workspace: &Workspace, args: &DiffArgs, error: Error) -> Error {
+    let names: Vec<&String> = args.from.iter().chain(&args.to).collect();
+    let unknown = |name: &str| workspace.resolve(name).is_err_and(|error| error.kind == ErrorKind::NotFound);
+    match names.iter().position(|name| unknown(name)) {
+        Some(at) if error.kind == ErrorKind::NotFound && app.cwd.join(names[at]).symlink_metadata().is_ok() => {
+            let (references, paths) = names.split_at(at);
+            let paths = paths.iter().map(|name| name.as_str()).map(OsString::from).chain(args.paths.iter().cloned());
+            let words = references.iter().map(|name| text::shell(name.as_ref()));
+            let words: Vec<String> =
+                words.chain(["--".to_owned()]).chain(paths.map(|path| text::shell(&path))).collect();
+            error.with_hint(format!("paths go after `--`: `ah agent fs diff {}`", words.join(" ")))
+        }
+        _ => error,
+    }
 }
 
 /// Where contents come from.
@@ -118,6 +153,17 @@ struct Sides<'a> {
 }
 
 impl Sides<'_> {
+    /// Whether a path that was asked for is nowhere.
+    fn knows_nothing_of(&self, path: &RelPath) -> bool {
+        let lacks = |side: &DiffSide| match side {
+            DiffSide::Snapshot(snapshot) => self.then.has(snapshot, path) == Some(false),
+            DiffSide::Workspace => self.root.path().join(path.as_path()).symlink_metadata().is_err(),
+        };
+        !self.report.changes.iter().any(|change| change.path.starts_with(path))
+            && lacks(&self.report.to)
+            && lacks(&self.report.from)
+    }
+
     /// Both sides of a change, with their contents as far as they are files or symlinks and not too large.
     fn versions(&self, change: &ChangeRecord) -> Result<(Option<patch::Version>, Option<patch::Version>)> {
         let before = self.version(&self.report.from, change, change.before.as_ref())?;

@@ -1,13 +1,14 @@
-//! `ah agent fs show`: everything about one snapshot.
+//! `ah agent fs show`: everything about one snapshot, or about a moment and the snapshot that shows it.
 
 use std::io::{self, Write};
 
-use ah_core::{Access, SnapshotDetails};
+use ah_core::{Access, Moment, MomentKind, Point, SnapshotDetails, Workspace};
 use clap::Args;
 use serde::Serialize;
 
 use crate::app::App;
 use crate::args::reference;
+use crate::commands::timeline::changed;
 use crate::failure::{Exit, Outcome};
 use crate::output::style::Style;
 use crate::output::{size, text, time};
@@ -15,7 +16,7 @@ use crate::output::{size, text, time};
 /// Options of `ah agent fs show`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Lists what the snapshot left out, and why: restore never deletes or overwrites that.
+Lists what the snapshot left out, and why: restore never deletes or overwrites that. Of a moment it says what that was, and how exactly the snapshot shows it.
 
 Examples:
   ah agent fs show @
@@ -29,25 +30,92 @@ pub(crate) struct ShowArgs {
 #[derive(Serialize)]
 struct Shape<'a> {
     snapshot: &'a SnapshotDetails,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    moment: Option<&'a Moment>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prompt: Option<&'a Moment>,
 }
 
 /// Prints the details.
 pub(crate) fn run(app: &App, args: &ShowArgs) -> Outcome {
     let workspace = app.workspace(Access::Existing)?;
-    let details = workspace.show(&args.reference)?;
+    let point = workspace.point(&args.reference)?;
+    let details = workspace.show(point.snapshot.id.as_str())?;
+    let moment = point.moment.as_ref().filter(|_| point.named);
+    let prompt = moment.map_or(Ok(None), |moment| prompt_of(&workspace, moment))?;
     if app.ui.json {
-        app.answer(workspace.root(), &Shape { snapshot: &details })?;
+        app.answer(workspace.root(), &Shape { snapshot: &details, moment, prompt: prompt.as_ref() })?;
         return Ok(Exit::Done);
     }
-    app.ui.stdout(|out| write(out, app, &details))?;
+    app.ui.stdout(|out| {
+        if let Some(moment) = moment {
+            write_moment(out, app, moment, prompt.as_ref(), &point)?;
+        }
+        write(out, app, &details)
+    })?;
     Ok(Exit::Done)
+}
+
+/// The prompt at which the agent was, by that moment.
+fn prompt_of(workspace: &Workspace, moment: &Moment) -> ah_core::Result<Option<Moment>> {
+    let mut before = workspace.moments(Some(&moment.session))?;
+    before.retain(|other| other.seq < moment.seq && other.record.kind == MomentKind::Prompt);
+    Ok(before.pop().filter(|_| moment.record.kind != MomentKind::Prompt))
+}
+
+fn write_moment(
+    out: &mut impl Write,
+    app: &App,
+    moment: &Moment,
+    prompt: Option<&Moment>,
+    point: &Point,
+) -> io::Result<()> {
+    let record = &moment.record;
+    let mut field = |name: &str, value: &str| field(out, app, name, value);
+    field("moment", record.id.as_str())?;
+    field("when", &time::both(moment.time, app.now()))?;
+    field("session", moment.session.as_str())?;
+    field("event", record.kind.as_str())?;
+    if let Some(tool) = &record.tool {
+        let id = tool.id.as_ref().map_or_else(String::new, |id| format!(" ({id})"));
+        field("tool", &format!("{}{id}", tool.name))?;
+    }
+    if let Some(sub_agent) = &record.sub_agent {
+        field("sub-agent", sub_agent)?;
+    }
+    if let Some(label) = &record.label {
+        field("label", label)?;
+    }
+    let words = |prompt: &str| format!("{:?}", prompt.split_whitespace().collect::<Vec<_>>().join(" "));
+    if let Some(own) = &record.prompt {
+        field("prompt", &words(own))?;
+    }
+    if let Some(prompt) = prompt {
+        let text = prompt.record.prompt.as_deref().map_or_else(String::new, |text| format!("{} ", words(text)));
+        field("prompt", &format!("{text}({})", prompt.record.id))?;
+    }
+    if let Some(files) = &record.files {
+        field("files", &changed(files))?;
+    }
+    let reason = record.reason.as_deref().map_or_else(String::new, |reason| format!(": {reason}"));
+    let shown = match (&record.snapshot, point.exact) {
+        (Some(_), true) => "exactly by this snapshot".to_owned(),
+        (Some(own), false) => format!("by the nearest snapshot before; its own, {own}, is inexact{reason}"),
+        (None, _) if record.reason.is_some() => {
+            format!("by the nearest snapshot before; it has none of its own{reason}")
+        }
+        (None, _) => "by the nearest snapshot before; its own is not taken yet".to_owned(),
+    };
+    field("shown", &shown)
+}
+
+fn field(out: &mut impl Write, app: &App, name: &str, value: &str) -> io::Result<()> {
+    writeln!(out, "{} {}", app.ui.out.paint(&format!("{name:<11}"), Style::Dim), text::line(value))
 }
 
 fn write(out: &mut impl Write, app: &App, details: &SnapshotDetails) -> io::Result<()> {
     let record = &details.record;
-    let mut field = |name: &str, value: &str| {
-        writeln!(out, "{} {}", app.ui.out.paint(&format!("{name:<11}"), Style::Dim), text::line(value))
-    };
+    let mut field = |name: &str, value: &str| field(out, app, name, value);
     field("snapshot", record.id.as_str())?;
     if let Some(label) = &record.label {
         field("label", label)?;

@@ -131,7 +131,7 @@ fn about(moment: &MomentRecord) -> String {
 }
 
 /// `2 files: a, b`.
-fn changed(files: &FilesChanged) -> String {
+pub(crate) fn changed(files: &FilesChanged) -> String {
     if files.total == 0 {
         return "no files changed".to_owned();
     }

@@ -60,6 +60,18 @@ fn every_moment_shows_the_files_as_they_were() {
         assert_eq!(cat(world, "@prompt", "f").as_deref(), Some("one"));
         assert_eq!(cat(world, "@prompt{2}", "f").as_deref(), Some("zero"));
         assert_eq!(cat(world, text(&moments[2], "time"), "f").as_deref(), Some("one"));
+        // Each is shown with what it was.
+        let tool = world.json("show", &["agent", "fs", "show", text(&moments[2], "id")]);
+        assert_eq!((&tool["moment"]["id"], &tool["moment"]["tool"]["name"]), (&moments[2]["id"], &json!("Write")));
+        assert_eq!((&tool["prompt"]["id"], &tool["snapshot"]["id"]), (&moments[1]["id"], &moments[2]["snapshot"]));
+        let told = world.fs(["show", text(&moments[2], "id")]);
+        for line in
+            ["event       tool", "tool        Write (toolu_s1_", "\"first, please\" (", "exactly by this snapshot"]
+        {
+            assert!(told.contains(line), "{line}: {told}");
+        }
+        let snapshot = world.json("show", &["agent", "fs", "show", text(&moments[2], "snapshot")]);
+        assert!(snapshot["moment"].is_null() && snapshot["prompt"].is_null(), "{snapshot}");
         // The files that each prompt changed.
         let files = until("the files that each prompt changed", || {
             let timeline = world.json("timeline", &["timeline"]);

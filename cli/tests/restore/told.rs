@@ -151,3 +151,34 @@ fn what_cannot_come_back_is_named() {
     world.fs(["restore", "@"]);
     assert_eq!(world.read(".ah-restore-notes").as_deref(), Some("mine"));
 }
+
+#[test]
+fn what_was_left_out_as_ignored_and_is_gone_is_named_too() {
+    let world = World::on_git();
+    world.write(".gitignore", "node_modules/\n*.log\n");
+    world.write("a", "a");
+    world.write("node_modules/x", "i");
+    world.write("big.log", vec![0; 2 << 20]);
+    world.fs(["snapshot", "-m", "s"]);
+    let cat = world.run(["agent", "fs", "cat", "s", "big.log"]);
+    assert!(cat.code == 3 && cat.stderr.contains("left it out: ignored"), "{cat:?}");
+    let versions = world.run(["agent", "fs", "versions", "node_modules/x"]);
+    assert!(versions.code == 3 && versions.stderr.contains("left it out: ignored"), "{versions:?}");
+    let named = world.run(["agent", "fs", "restore", "s", "--", "node_modules"]);
+    assert!(named.code == 0 && named.stderr.contains("left alone: node_modules"), "{named:?}");
+    fs::remove_dir_all(world.root().join("node_modules")).unwrap();
+    for gone in ["big.log", "a"] {
+        fs::remove_file(world.root().join(gone)).unwrap();
+    }
+    for path in ["node_modules", "node_modules/x"] {
+        let named = world.run(["agent", "fs", "restore", "s", "--", path]);
+        assert!(named.code == 3 && named.stderr.contains("is missing, and not in the snapshot: ignored"), "{named:?}");
+    }
+    let both = world.run(["agent", "fs", "restore", "s", "--dry-run", "--", "a", "node_modules/x"]);
+    let note = "missing now: node_modules/x (ignored)";
+    assert!(both.code == 0 && both.stderr.contains(note) && !both.stderr.contains("left alone"), "{both:?}");
+    let ran = world.run(["agent", "fs", "restore", "s"]);
+    for missing in ["node_modules (ignored)", "big.log (ignored)"] {
+        assert!(ran.code == 0 && ran.stderr.contains(&format!("missing now: {missing}")), "{ran:?}");
+    }
+}

@@ -47,6 +47,8 @@ pub struct Point {
     pub moment: Option<Moment>,
     /// Whether the snapshot shows the workspace exactly as it was at the moment; else it is the nearest one before it.
     pub exact: bool,
+    /// Whether the REF names that moment itself, not the snapshot.
+    pub named: bool,
 }
 
 /// What is to be said of a new moment.
@@ -119,7 +121,7 @@ impl Workspace {
     /// # Errors
     /// `InvalidArgument` for a bad label; if the timeline cannot be written.
     pub fn mark(&self, label: Option<String>) -> Result<(Moment, Option<Error>)> {
-        check_label(label.as_deref())?;
+        check_label(label.as_deref(), self.engine.settings().local_time)?;
         let session = self.writing_session();
         let new = NewMoment { label: label.clone(), ..NewMoment::new(MomentKind::Manual) };
         let (mut moment, waiting, pending) = self.write_moment(&session, new)?;

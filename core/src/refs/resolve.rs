@@ -68,7 +68,7 @@ impl Resolver<'_> {
                     ))
                 })?;
                 let (snapshot, moment) = (snapshot.clone(), Some(moment.clone()));
-                Ok(Point { exact: exact.is_some(), snapshot, moment })
+                Ok(Point { exact: exact.is_some(), snapshot, moment, named: true })
             }
         }
     }
@@ -78,7 +78,7 @@ impl Resolver<'_> {
         let all = || self.state.moments.iter().rev().filter(|moment| moment.session == snapshot.session);
         let shown = all().find(|moment| moment.record.exact() == Some(&snapshot.id));
         let moment = shown.or_else(|| all().find(|moment| moment.seq <= snapshot.seq));
-        Point { snapshot: snapshot.clone(), moment: moment.cloned(), exact: shown.is_some() }
+        Point { snapshot: snapshot.clone(), moment: moment.cloned(), exact: shown.is_some(), named: false }
     }
 
     fn in_scope(&self, session: &SessionName) -> bool {
@@ -128,9 +128,8 @@ impl Resolver<'_> {
             let left = self.moments().filter(own).filter(|moment| moment.record.kind == MomentKind::Prompt).count();
             match (prompts().count(), left) {
                 (0, 0) => not_found(format!("{text} names nothing: there are no prompts yet")),
-                (0, _) => not_found(format!(
-                    "{text} names nothing: all prompts were rewound; name one by the id that `ah timeline` shows"
-                )),
+                (0, _) => not_found(format!("{text} names nothing: all prompts were rewound; name one by its id"))
+                    .with_hint("`ah timeline` shows their ids"),
                 (count, all) => {
                     let rewound = [(all - count, "rewound")];
                     not_found(format!("{text} names nothing: {}", only(count, "prompt", &rewound)))

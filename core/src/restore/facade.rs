@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::os::fd::AsFd;
 
 use ah_plugin_api::{
-    Capability, Change, ChangedBelow, Dir, Durability, Error, ErrorKind, Omission, RelPath, Result, Snapshot,
+    Capability, Change, ChangedBelow, Dir, Durability, Error, ErrorKind, OmitReason, RelPath, Result, Snapshot,
     SnapshotRef,
 };
 
@@ -211,7 +211,7 @@ impl Workspace {
                 "what is put back here, snapshots of the branches do not hold that had not changed it themselves: {readers}"
             ));
         }
-        notes.extend(missing_notes(&target, &job.scope, &workspace));
+        notes.extend(missing_notes(&target, job, &workspace));
         let planned = plan(&ground, &wish, &source, &cx)
             .and_then(|plan| self.known_paths(job, &target, plan))
             .and_then(|mut plan| {
@@ -393,8 +393,10 @@ impl Workspace {
     /// A path that was asked for by name must be somewhere: then, or now. If the snapshot left it out, that is said.
     fn known_paths(&self, job: &Job, target: &Snapshot, mut plan: Plan) -> Result<Plan> {
         let omissions = Omissions::of(target);
+        let is_there = |path: &RelPath| self.root.join(path.as_path()).symlink_metadata().is_ok();
         for path in job.paths.iter().filter(|_| job.undoes.is_none()) {
             if let Some(omission) = omissions.cover(path)
+                && is_there(path)
                 && !plan.left.iter().any(|left| left.path.starts_with(path))
             {
                 let reason = format!("the snapshot left it out ({})", omission.reason);
@@ -409,7 +411,12 @@ impl Workspace {
             let (served, scratch) = (self.serve(&job.target.provider)?, self.mounts_dir()?);
             let shelf = Shelf::new(&*served.provider, &served.store, &scratch);
             let then = shelf.open(&job.target.reference, &self.context())?.entry(path, &self.context())?;
-            if then.is_none() && !self.root.join(path.as_path()).exists() {
+            if then.is_none() && !is_there(path) {
+                if let Some(omission) = omissions.cover(path) {
+                    let message = format!("{path} is missing, and not in the snapshot: {}", omission.reason);
+                    let hint = format!("`ah agent fs show {}` lists what was left out, and why", target.id);
+                    return Err(Error::new(ErrorKind::NotFound, message).with_hint(hint));
+                }
                 let message = format!("{path} is neither in the snapshot nor in the workspace");
                 let whole = text::shell(self.root.join(path.as_path()).as_os_str());
                 let hint = format!("`ah agent fs versions {whole}` shows when it was there");
@@ -451,16 +458,24 @@ fn refusal(conflicts: &[LeftAlone], forcible: bool) -> Error {
     ))
 }
 
-/// What the snapshot does not hold, and nobody has any more, cannot come back: whoever expects it should hear so.
-fn missing_notes(target: &Snapshot, scope: &Scope, workspace: &Dir) -> Vec<String> {
+/// What the snapshot does not hold, and nobody has any more, cannot come back: whoever expects it should hear so. What an ignore rule
+/// left out comes last: mostly it can be made again.
+fn missing_notes(target: &Snapshot, job: &Job, workspace: &Dir) -> Vec<String> {
     let Ok(tree) = Tree::new(workspace.as_fd()) else { return Vec::new() };
-    let wanted = |omission: &&Omission| !by_rule(omission.reason) && scope.holds(&omission.path);
-    let missing = target.omitted.iter().filter(wanted).filter(|omission| matches!(tree.stat(&omission.path), Ok(None)));
-    let mut notes: Vec<String> = missing
-        .map(|omission| format!("not in the snapshot and missing now: {} ({})", omission.path, omission.reason))
-        .collect();
-    let more = notes.len().saturating_sub(MISSING_NAMED);
-    notes.truncate(MISSING_NAMED);
+    let gone = |path: &RelPath| matches!(tree.stat(path), Ok(None));
+    let omissions = Omissions::of(target);
+    let below = target.omitted.iter().filter(|omission| job.scope.holds(&omission.path));
+    let mut missing: Vec<(&RelPath, OmitReason)> = below.map(|omission| (&omission.path, omission.reason)).collect();
+    // Somebody may ask for what is in a directory that was left out.
+    let named = job.paths.iter().filter(|path| !missing.iter().any(|(known, _)| known == path));
+    let named: Vec<_> = named.filter_map(|path| Some((path, omissions.cover(path)?.reason))).collect();
+    missing.extend(named);
+    missing.retain(|(path, _)| gone(path));
+    missing.sort_by_key(|(_, reason)| by_rule(*reason));
+    let note =
+        |(path, reason): &(&RelPath, OmitReason)| format!("not in the snapshot and missing now: {path} ({reason})");
+    let mut notes: Vec<String> = missing.iter().take(MISSING_NAMED).map(note).collect();
+    let more = missing.len() - notes.len();
     if more > 0 {
         notes.push(format!(
             "not in the snapshot and missing now: {more} more; `ah agent fs show {}` lists them",

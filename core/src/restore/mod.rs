@@ -49,6 +49,7 @@ mod tidy;
 
 pub(crate) use apply::{lanes, on_threads};
 pub(crate) use ignores::Ignores;
+pub(crate) use scope::Omissions;
 
 use ah_plugin_api::{RelPath, SnapshotId, Timestamp};
 use serde::{Deserialize, Serialize};

@@ -48,8 +48,10 @@ pub(crate) fn run(app: &App, args: &RmArgs) -> Outcome {
         _ => error,
     })?;
     let (branches, references) = sort(&workspace, &args.names, foreign)?;
-    // All is checked before the first thing goes. Branches go first: a branch is compared with the snapshot it grew from.
-    for branch in &branches {
+    // All is checked before the first thing goes. Branches go first: a branch is compared with the snapshot it grew from. One alone
+    // is compared when it goes, and not twice.
+    let alone = branches.len() == 1 && references.is_empty() && !args.dry_run;
+    for branch in branches.iter().filter(|_| !alone) {
         workspace.may_remove_branch(branch.id.as_str(), args.force)?;
     }
     let snapshots = |dry_run| {

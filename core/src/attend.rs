@@ -2,6 +2,7 @@
 //! Whoever comes by one has it mounted again, by a call of its provider.
 
 use std::collections::BTreeMap;
+use std::io::Read;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
@@ -12,6 +13,7 @@ use rustix::io::Errno;
 
 use crate::branch::{self, BranchFile, BranchState};
 use crate::engine::Engine;
+use crate::fsio;
 use crate::ids::WorkspaceId;
 use crate::moments::told;
 use crate::notice::{Notice, NoticeKind};
@@ -185,6 +187,25 @@ impl BranchFile {
 fn holds_work(at: &Path) -> bool {
     let work = |entry: std::io::Result<std::fs::DirEntry>| entry.is_ok_and(|entry| entry.file_name() != NOT_MOUNTED);
     std::fs::read_dir(at).is_ok_and(|mut there| there.any(work))
+}
+
+/// Whether a file is what a provider leaves in the place of a branch that is not mounted, by its name and how it begins.
+pub(crate) fn is_stand_in(file: &Path) -> bool {
+    const BEGINS: &[u8] = b"This is the place of a branch that ah keeps in ";
+    let mut begins = [0; BEGINS.len()];
+    let read = std::fs::File::open(file).and_then(|mut file| file.read_exact(&mut begins));
+    file.file_name().is_some_and(|name| name == NOT_MOUNTED) && read.is_ok() && begins == BEGINS
+}
+
+/// Takes away what stands in the place of a branch that is gone, as far as it is a provider's own.
+pub(crate) fn take_down(at: &Path) -> Result<()> {
+    let note = at.join(NOT_MOUNTED);
+    let Ok(mut entries) = std::fs::read_dir(at) else { return Ok(()) };
+    let ours = entries.all(|entry| entry.is_ok_and(|entry| entry.file_name() == NOT_MOUNTED));
+    if !ours || branch::mounts_at(at).0 > 0 || note.exists() && !is_stand_in(&note) {
+        return Ok(());
+    }
+    fsio::remove_tree(at)
 }
 
 /// Whether something is mounted at a path by a process that is not there any more. Attributes may still come from the kernel's memory;

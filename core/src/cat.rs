@@ -4,8 +4,8 @@ use std::io::Read;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use ah_plugin_api::{
-    Capability, ContentId, Entry, EntryKind, Error, ErrorKind, LookupRequest, OmitReason, ProviderName, ReadRequest, Reference,
-    RelPath, Result, SnapshotRef,
+    Capability, ContentId, Entry, EntryKind, Error, ErrorKind, LookupRequest, OmitReason, ProviderName, ReadRequest,
+    Reference, RelPath, Result, SnapshotRef,
 };
 
 use sha1::{Digest, Sha1};
@@ -77,7 +77,8 @@ impl Workspace {
             }
         };
         if let Some(omission) = Omissions::of(&captured).cover(path) {
-            let message = format!("{path} is not in the snapshot {}, which left it out: {}", snapshot.id, omission.reason);
+            let message =
+                format!("{path} is not in the snapshot {}, which left it out: {}", snapshot.id, omission.reason);
             return Error::new(ErrorKind::NotFound, message)
                 .with_hint(format!("`ah agent fs show {}` lists what was left out, and why", snapshot.id));
         }

@@ -17,10 +17,13 @@ use ah_plugin_api::{Durability, Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
 
 use crate::fsio;
+use crate::{attend, branch, text};
 
 const VERSION: u32 = 1;
 /// Bytes of the file `reserve`: a few blocks, for a few lines and small files.
 const RESERVE: usize = 64 << 10;
+/// Where it is if nobody says otherwise, as people write it.
+const DEFAULT: &str = "~/.ah";
 
 /// An `$AH_HOME` that can be used.
 #[derive(Debug, Clone)]
@@ -38,6 +41,8 @@ impl Home {
     ///
     /// An existing directory is used, and made private, only if it is an `$AH_HOME` already, or there is nothing of anybody's in it.
     pub(crate) fn open(path: &Path, user_home: Option<&Path>) -> Result<Self> {
+        let called = called(path, user_home);
+        let unusable = |error| unusable(&called, error);
         if !path.is_absolute() {
             return Err(Error::new(ErrorKind::InvalidArgument, format!("AH_HOME {} is not absolute", path.display()))
                 .with_hint("set AH_HOME to an absolute path, or unset it for ~/.ah"));
@@ -47,22 +52,23 @@ impl Home {
         if !is_home {
             refuse_anothers(path, user_home, me)?;
         }
-        let made = fsio::make_dir(path).map_err(|e| unusable(path, e))?;
+        let made = fsio::make_dir(path).map_err(unusable)?;
         // One spelling of it, so that paths below it can be compared with canonical ones.
-        let path = fs::canonicalize(path).map_err(|e| unusable(path, fsio::failed("open", path, &e)))?;
-        let meta = fs::metadata(&path).map_err(|e| unusable(&path, fsio::failed("open", &path, &e)))?;
+        let path = fs::canonicalize(path).map_err(|e| unusable(fsio::failed("open", path, &e)))?;
+        let meta = fs::metadata(&path).map_err(|e| unusable(fsio::failed("open", &path, &e)))?;
         if meta.uid() != me {
-            let message = format!("AH_HOME {} belongs to user {}, not to user {me}", path.display(), meta.uid());
+            let message = format!("{called} belongs to user {}, not to user {me}", meta.uid());
             return Err(Error::new(ErrorKind::PermissionDenied, message)
                 .with_hint("run this as its owner, or set AH_HOME to a directory of your own"));
         }
         if !made && !is_home {
             // Another process may be making it at this moment; it writes that file before anything else.
-            refuse_full(&path).or_else(|error| if path.join("home.json").exists() { Ok(()) } else { Err(error) })?;
+            refuse_full(&path, &called)
+                .or_else(|error| if path.join("home.json").exists() { Ok(()) } else { Err(error) })?;
         }
         if meta.permissions().mode() & 0o077 != 0 {
             fs::set_permissions(&path, fs::Permissions::from_mode(fsio::DIR_MODE))
-                .map_err(|e| unusable(&path, fsio::failed("make private", &path, &e)))?;
+                .map_err(|e| unusable(fsio::failed("make private", &path, &e)))?;
         }
         // What was captured can be looked at on a disk that is read-only now; what writes says so by itself.
         let wanted = if is_home {
@@ -71,26 +77,25 @@ impl Home {
             rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK
         };
         let usable = rustix::fs::access(&path, wanted);
-        usable.map_err(|e| unusable(&path, fsio::failed("write to", &path, &e.into())))?;
+        usable.map_err(|e| unusable(fsio::failed("write to", &path, &e.into())))?;
         let home = Self { path };
-        home.check_version(made)?;
+        home.check_version(made, &called)?;
         Ok(home)
     }
 
-    fn check_version(&self, made: bool) -> Result<()> {
+    fn check_version(&self, made: bool, called: &str) -> Result<()> {
         let file = self.path.join("home.json");
-        let found = if made { None } else { fsio::read(&file).map_err(|e| unusable(&self.path, e))? };
+        let found = if made { None } else { fsio::read(&file).map_err(|e| unusable(called, e))? };
         match found.map(|bytes| serde_json::from_slice::<HomeFile>(&bytes)) {
-            Some(Ok(found)) if found.version > VERSION => Err(Error::new(
-                ErrorKind::FailedPrecondition,
-                format!("AH_HOME {} was made by a newer version of ah", self.path.display()),
-            )
-            .with_hint("use that version, or set AH_HOME to another directory")),
+            Some(Ok(found)) if found.version > VERSION => {
+                Err(Error::new(ErrorKind::FailedPrecondition, format!("{called} was made by a newer version of ah"))
+                    .with_hint("use that version, or set AH_HOME to another directory"))
+            }
             Some(Ok(_)) => Ok(()),
             // Missing or damaged: it holds nothing else, so it is written anew.
             Some(Err(_)) | None => {
                 let bytes = format!("{{\"version\":{VERSION}}}\n");
-                fsio::replace(&file, bytes.as_bytes(), Durability::Durable).map_err(|e| unusable(&self.path, e))
+                fsio::replace(&file, bytes.as_bytes(), Durability::Durable).map_err(|e| unusable(called, e))
             }
         }
     }
@@ -143,31 +148,64 @@ fn refuse_anothers(path: &Path, user_home: Option<&Path>, me: u32) -> Result<()>
         .with_hint("run without sudo, or set AH_HOME"))
 }
 
+/// What a person calls it.
+fn called(path: &Path, user_home: Option<&Path>) -> String {
+    match user_home.is_some_and(|home| path == home.join(".ah")) {
+        true => DEFAULT.to_owned(),
+        false => format!("AH_HOME {}", path.display()),
+    }
+}
+
 /// Refuses a directory that holds what is not ours. Configuration may be there before the first use.
-fn refuse_full(path: &Path) -> Result<()> {
+fn refuse_full(path: &Path, called: &str) -> Result<()> {
     let ours = |name: &std::ffi::OsStr| {
         name.to_str().is_some_and(|name| ["config.json", "trust.json"].contains(&name) || fsio::is_temp(name))
     };
-    let mut names = fs::read_dir(path).map_err(|e| unusable(path, fsio::failed("read", path, &e)))?;
+    let mut names = fs::read_dir(path).map_err(|e| unusable(called, fsio::failed("read", path, &e)))?;
     if names.all(|entry| entry.is_ok_and(|entry| ours(&entry.file_name()))) {
         return Ok(());
     }
-    let message = format!("AH_HOME {} is a directory with other things in it", path.display());
-    let hint = match path.join("workspaces").is_dir() {
-        true => format!(
-            "if it is one that lost its `home.json`: echo '{{\"version\":{VERSION}}}' >{}/home.json",
-            path.display()
-        ),
-        false => "set AH_HOME to a directory that is not there yet, or unset it for ~/.ah".to_owned(),
+    let typed = if called == DEFAULT { DEFAULT.to_owned() } else { text::shell(path.as_os_str()) };
+    let hint = if is_a_husk(path) {
+        format!("nothing is kept in it any more; take it away: chmod -R u+w {typed} && rm -rf {typed}")
+    } else if path.join("workspaces").is_dir() {
+        format!("if it is one that lost its `home.json`: echo '{{\"version\":{VERSION}}}' >{typed}/home.json")
+    } else if called == DEFAULT {
+        format!("move what is not ah's out of {DEFAULT}, or set AH_HOME to a directory that is not there yet")
+    } else {
+        "set AH_HOME to a directory that is not there yet, or unset it for ~/.ah".to_owned()
     };
-    Err(Error::new(ErrorKind::FailedPrecondition, message).with_hint(hint))
+    Err(Error::new(ErrorKind::FailedPrecondition, format!("{called} is a directory with other things in it"))
+        .with_hint(hint))
 }
 
-fn unusable(path: &Path, error: Error) -> Error {
+/// Whether a removal by hand left only what it could not take: directories, and what stands in the place of branches. What
+/// cannot be looked at, or may be mounted in it, may be somebody's.
+fn is_a_husk(path: &Path) -> bool {
+    const LOOKS: usize = 10_000;
+    let (there, below) = branch::mounts_at(path);
+    let (mut folders, mut looks) = (vec![path.to_owned()], 0);
+    while let Some(folder) = folders.pop() {
+        let Ok(entries) = fs::read_dir(&folder) else { return false };
+        for entry in entries {
+            looks += 1;
+            let Ok(entry) = entry else { return false };
+            match entry.file_type() {
+                _ if looks > LOOKS => return false,
+                Ok(kind) if kind.is_dir() => folders.push(entry.path()),
+                Ok(kind) if kind.is_file() && attend::is_stand_in(&entry.path()) => {}
+                _ => return false,
+            }
+        }
+    }
+    there == 0 && below.is_none()
+}
+
+fn unusable(called: &str, error: Error) -> Error {
     let hint = error.hint.clone();
     // That a folder above it is not there says nothing about what the person asked for.
     let kind = if error.kind == ErrorKind::NotFound { ErrorKind::FailedPrecondition } else { error.kind };
-    let error = Error { kind, ..error }.context(format!("AH_HOME {} cannot be used", path.display()));
+    let error = Error { kind, ..error }.context(format!("{called} cannot be used"));
     error.with_hint(hint.unwrap_or_else(|| "set AH_HOME to a directory that you can write to".to_owned()))
 }
 
@@ -205,6 +243,26 @@ mod tests {
         open(&full).unwrap();
         assert_eq!(mode(&full), 0o700);
         open(&link).unwrap();
+    }
+
+    #[test]
+    fn what_a_removal_could_not_take_is_told_from_what_may_be_somebodys() {
+        let dir = tempfile::tempdir().unwrap();
+        let home = dir.path().join(".ah");
+        let place = home.join("branches/z1");
+        std::fs::create_dir_all(&place).unwrap();
+        std::fs::create_dir_all(home.join("workspaces/k")).unwrap();
+        std::fs::write(place.join("NOT-MOUNTED.txt"), "This is the place of a branch that ah keeps in …").unwrap();
+        let said = || Home::open(&home, Some(dir.path())).unwrap_err();
+        assert!(said().message.starts_with("~/.ah is a directory"), "{:?}", said());
+        assert!(said().hint.unwrap().ends_with(": chmod -R u+w ~/.ah && rm -rf ~/.ah"), "{:?}", said());
+        for (file, content) in [("branches/z1/mine", "x"), ("workspaces/k/timeline", ""), ("NOT-MOUNTED.txt", "mine")] {
+            std::fs::write(home.join(file), content).unwrap();
+            assert!(!said().hint.unwrap().contains("rm "), "{file}: {:?}", said());
+            std::fs::remove_file(home.join(file)).unwrap();
+        }
+        let error = open(&home).unwrap_err();
+        assert!(error.message.starts_with("AH_HOME /") && error.hint.unwrap().contains("rm -rf /"));
     }
 
     #[test]

@@ -318,3 +318,29 @@ fn who_is_in_a_branch_is_told_to_leave_it_and_not_to_end_their_shell() {
         assert_eq!((said.as_str(), branch.exists()), (branch.to_str().unwrap(), false));
     });
 }
+
+#[test]
+fn what_stands_in_the_place_of_a_branch_whose_store_is_lost_goes_with_it() {
+    Bench::each(|bench| {
+        let branch = bench.branch("b");
+        let gone = |branch: &Path| {
+            bench.kill_services();
+            assert!(Command::new("umount").args(["-l", branch.to_str().unwrap()]).status().unwrap().success());
+            assert!(branch.join("NOT-MOUNTED.txt").exists());
+            bench.sh(&format!(
+                "cd {}; chmod -R u+w workspaces; rm -rf workspaces index.json",
+                bench.0.path("state").display()
+            ));
+            bench.0.fs(["snapshot"]);
+        };
+        gone(&branch);
+        bench.0.fs(["rm", "--force", "b"]);
+        assert!(!branch.exists());
+        // What somebody put there stays.
+        let branch = bench.branch("b");
+        gone(&branch);
+        bench.sh(&format!("cd {}; chmod u+w .; echo mine >mine", branch.display()));
+        bench.0.fs(["rm", "--force", "b"]);
+        assert_eq!(bench.sh(&format!("cat {}/mine", branch.display())), "mine");
+    });
+}

@@ -9,7 +9,7 @@ use ah_plugin_api::{
 use serde::Serialize;
 
 use crate::agent::own_and_above;
-use crate::attend::Standing;
+use crate::attend::{Standing, take_down};
 use crate::branch::held::{Whereabouts, grown_from, mounts_at};
 use crate::branch::{BranchFile, BranchRecord, BranchState, all, called, destroy_request};
 use crate::engine::Engine;
@@ -189,6 +189,10 @@ pub(crate) fn finish(engine: &Engine, file: &BranchFile, served: &Served) -> Res
         let left = own.is_some() && !file.mounted && file.whereabouts(own.as_ref()) == Whereabouts::InPlace;
         if left && !engine.home().workspace(file.record.origin.as_str()).is_dir() {
             fsio::remove_tree(&file.made_at)?;
+        }
+        // A provider that has lost its store knows of no branch, nor of what it put in its place.
+        if file.mounted {
+            take_down(&file.made_at)?;
         }
     }
     if let Some(own) = own {

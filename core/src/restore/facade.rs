@@ -472,7 +472,8 @@ fn missing_notes(target: &Snapshot, job: &Job, workspace: &Dir) -> Vec<String> {
     missing.extend(named);
     missing.retain(|(path, _)| gone(path));
     missing.sort_by_key(|(_, reason)| by_rule(*reason));
-    let note = |(path, reason): &(&RelPath, OmitReason)| format!("not in the snapshot and missing now: {path} ({reason})");
+    let note =
+        |(path, reason): &(&RelPath, OmitReason)| format!("not in the snapshot and missing now: {path} ({reason})");
     let mut notes: Vec<String> = missing.iter().take(MISSING_NAMED).map(note).collect();
     let more = missing.len() - notes.len();
     if more > 0 {

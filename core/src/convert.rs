@@ -3,7 +3,7 @@
 //! The provider puts another directory in the workspace's place; what is known of it goes on. Neither a restore nor a snapshot may be at
 //! work meanwhile. Killed after the exchange, the next command finds a directory made anew at the path, and the timeline goes on all the same.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use ah_plugin_api::{Capability, ConvertRequest, Durability, Error, ErrorKind, ProviderName, Result};
 use serde::Serialize;
@@ -11,7 +11,7 @@ use serde::Serialize;
 use crate::branch;
 use crate::engine::Access;
 use crate::registry::Identity;
-use crate::select::Purpose;
+use crate::select::{Purpose, helpers};
 use crate::text;
 use crate::timeline::{EventBody, WorkspaceChange};
 use crate::workspace::{Served, Workspace};
@@ -28,6 +28,12 @@ pub struct ConvertReport {
     /// The workspace's directory.
     #[serde(with = "text::abs")]
     pub path: PathBuf,
+}
+
+/// What is typed to convert a workspace: from outside, as nobody may stand in it.
+#[must_use]
+pub fn convert_command(root: &Path) -> String {
+    format!("cd / && ah -C {} agent fs convert", text::shell(root.as_os_str()))
 }
 
 impl Workspace {
@@ -82,6 +88,10 @@ impl Workspace {
         let Some(chosen) = choices.next_usable()?.map(|served| served.name).filter(|name| name != converter) else {
             return Ok(None);
         };
+        // The helper does the same, and nothing is amiss.
+        if chosen.as_str() == helpers(converter) {
+            return Ok(Some(format!("snapshots here go by {chosen}")));
+        }
         let verdict = choices.verdicts.iter().find(|verdict| verdict.name == *converter);
         let why = verdict.map_or_else(String::new, |verdict| format!(": {converter} says {}", verdict.reason));
         let remedy =

@@ -70,7 +70,7 @@ pub use branch::{BranchOptions, BranchRecord, BranchRemoved, BranchState};
 pub use carry::{Carry, CarryOptions, CarryReport};
 pub use config::{ConfigEntry, ConfigKey, ConfigLayer, ConfigValues, TrustReport};
 pub use conversation::{ConversationReport, FromRecord};
-pub use convert::ConvertReport;
+pub use convert::{ConvertReport, convert_command};
 pub use diff::{DiffOptions, DiffReport, DiffSide};
 pub use edit::EditOptions;
 pub use engine::{Access, Engine};

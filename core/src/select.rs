@@ -11,6 +11,7 @@ use ah_plugin_api::{Context, Dir, Error, ErrorKind, Mode, Place, ProbeRequest, P
 use serde::Serialize;
 
 use crate::config::Config;
+use crate::convert::convert_command;
 use crate::engine::Engine;
 use crate::fsio;
 use crate::providers::ServedProvider;
@@ -173,7 +174,7 @@ impl Candidate {
 }
 
 /// The name of the helper's provider that does what `name` does.
-fn helpers(name: &ProviderName) -> String {
+pub(crate) fn helpers(name: &ProviderName) -> String {
     format!("{name}_ahd")
 }
 
@@ -208,10 +209,11 @@ impl Engine {
         let grows = verdicts.iter().position(|verdict| serves(verdict, Purpose::Branch));
         chosen.into_iter().for_each(|at| verdicts[at].chosen = true);
         grows.into_iter().for_each(|at| verdicts[at].branches = true);
-        // What the helper does already needs no remedy.
-        let usable: Vec<_> = verdicts.iter().filter(|other| other.usable).map(|other| other.name.clone()).collect();
+        // What the helper does already needs no remedy. Where it cannot, it says best what would help: that it should be set up is no advice.
+        let said = |other: &&Candidate| other.usable || other.remedy.is_some();
+        let helping: Vec<_> = verdicts.iter().filter(said).map(|other| other.name.clone()).collect();
         for verdict in &mut verdicts {
-            let helped = usable.iter().any(|name| name.as_str() == helpers(&verdict.name));
+            let helped = helping.iter().any(|name| name.as_str() == helpers(&verdict.name));
             verdict.remedy = verdict.remedy.take().filter(|_| !helped);
         }
         Ok(verdicts)
@@ -327,7 +329,10 @@ impl Choices<'_> {
         if self.verdicts.is_empty() {
             error.causes.push("no provider was found".to_owned());
         }
+        let convert = self.verdicts.iter().any(|verdict| verdict.convertible.is_some());
+        let convert = convert.then(|| convert_command(self.workspace.root()));
         let remedy = self.verdicts.iter().find_map(|verdict| verdict.remedy.clone());
+        let remedy = convert.into_iter().chain(remedy).reduce(|convert, remedy| format!("{convert}; or {remedy}"));
         error.with_hint(remedy.unwrap_or_else(|| "ah agent fs status".to_owned()))
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::path::PathBuf;
 
-use ah_core::{Candidate, LeaseRecord, MissingWorkspace, NoticeKind, Status};
+use ah_core::{Candidate, LeaseRecord, MissingWorkspace, NoticeKind, Status, convert_command};
 use clap::Args;
 use serde::Serialize;
 
@@ -113,8 +113,8 @@ fn write(app: &App, status: &Status) -> Result<(), Failure> {
     }
     for candidate in &status.candidates {
         if let Some(why) = &candidate.convertible {
-            let command = "`ah agent fs convert` (from outside of it, with -C)";
-            app.ui.note(&format!("{}: {}; {command}", candidate.name, text::line(why)));
+            let command = convert_command(&status.root);
+            app.ui.note(&format!("{}: {}; `{command}` makes one of its own of it", candidate.name, text::line(why)));
         }
     }
     for (path, remedy) in status.refused.iter().filter_map(|plugin| Some((&plugin.path, plugin.remedy.as_ref()?))) {

@@ -292,7 +292,7 @@ fn what_the_helper_does_already_needs_no_remedy() {
     *direct.probe.lock().unwrap() = Some(no.clone());
     assert_eq!(remedies(), [""; 0]);
     *helped.probe.lock().unwrap() = Some(Probe { remedy: Some("ask the administrator".into()), ..no });
-    assert_eq!(remedies(), ["set up the helper", "ask the administrator"]);
+    assert_eq!(remedies(), ["ask the administrator"]);
 }
 
 #[test]

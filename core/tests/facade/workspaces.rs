@@ -1,4 +1,4 @@
-use crate::lab::{Lab, kinds, write};
+use crate::lab::{Fake, Lab, kinds, write};
 use ah_core::{
     Access, Engine, ErrorKind, EventBody, GcOptions, NoticeKind, RestoreOptions, SnapshotFilter, SnapshotOptions,
     TimelineFilter, WorkspaceChange,
@@ -370,4 +370,25 @@ fn a_converted_workspace_goes_on_with_its_history() {
     assert_eq!(changes, [WorkspaceChange::Converted]);
     let report = lab.open().restore(before.id.as_str(), &RestoreOptions::default());
     assert!(report.is_ok(), "{report:?}");
+}
+
+#[test]
+fn a_conversion_is_offered_as_it_is_typed_and_needs_no_helper_that_serves() {
+    let (direct, helped) = (Fake::new("fs", Some(400)), Fake::new("fs_ahd", Some(399)));
+    let lab = Lab::with(vec![helped.clone(), direct.clone()], direct.clone());
+    lab.step("a", "1");
+    let cannot = Probe {
+        usable: false,
+        reason: "it is somebody else's".into(),
+        remedy: Some("set up the helper".into()),
+        modes: [].into(),
+        can_delete: true,
+        convertible: Some("snapshots hold too much".into()),
+    };
+    *direct.probe.lock().unwrap() = Some(cannot.clone());
+    assert_eq!(lab.open().convert().unwrap().notes, ["copied", "snapshots here go by fs_ahd"]);
+    *helped.probe.lock().unwrap() = Some(Probe { convertible: None, remedy: None, ..cannot });
+    let hint = lab.open().snapshot(&SnapshotOptions::default()).unwrap_err().hint.unwrap();
+    let typed = format!("cd / && ah -C {} agent fs convert; or set up the helper", lab.path().display());
+    assert_eq!(hint, typed);
 }

@@ -36,7 +36,7 @@ pub(crate) fn probe(workspace: &Dir, store: &Dir, request: &ProbeRequest) -> Pro
         true => why,
         false => format!("{why}; mount it with user_subvol_rm_allowed first, or only root could remove what it makes"),
     });
-    if let Some((reason, remedy)) = obstacle(workspace, store, &source, convertible.is_some()) {
+    if let Some((reason, remedy)) = obstacle(workspace, store, &source) {
         return Probe { convertible, can_delete, ..no(reason, Some(remedy)) };
     }
     if let Some(mode) = request.mode
@@ -65,11 +65,10 @@ fn errno_text(errno: Errno) -> String {
 }
 
 /// Why not, and what would help.
-fn obstacle(workspace: &Dir, store: &Dir, source: &Subvolume, convertible: bool) -> Option<(String, String)> {
+fn obstacle(workspace: &Dir, store: &Dir, source: &Subvolume) -> Option<(String, String)> {
     let subvolume = source.path.display();
     if !source.is_own() {
-        let convert = if convertible { "`ah agent fs convert` makes a subvolume of your own of it; or " } else { "" };
-        return Some((format!("the subvolume {subvolume} belongs to somebody else"), format!("{convert}{HELPER}")));
+        return Some((format!("the subvolume {subvolume} belongs to somebody else"), HELPER.to_owned()));
     }
     if let Some(file) = omitted::swap_files(source).first() {
         return Some((

@@ -37,7 +37,8 @@ pub(crate) fn meant(error: &clap::Error, arguments: &[OsString]) -> Option<Strin
                 true => argument.as_encoded_bytes().starts_with(word.as_bytes()) && Path::new(argument).exists(),
                 false => argument == word,
             };
-            let places = (1..arguments.len()).filter(|at| is_it(&arguments[*at]));
+            // As few words as can be are taken for paths.
+            let places = (1..arguments.len()).rev().filter(|at| is_it(&arguments[*at]));
             let mut tries = places.map(|at| [&arguments[..at], &["--".into()], &arguments[at..]].concat());
             let right = tries.find(|words| args::command().try_get_matches_from(words).is_ok())?;
             Some(format!("paths go after `--`: `{}`", line_of(&right)))

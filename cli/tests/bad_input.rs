@@ -624,6 +624,8 @@ fn words_that_are_no_command() {
         (&["agent", "fs", "timeline"], "did you mean `ah timeline`?"),
         (&["agent", "fs", "restore", "a b", "a"], "paths go after `--`: `ah agent fs restore 'a b' -- a`"),
         (&["agent", "fs", "restore", "a", "a"], "paths go after `--`: `ah agent fs restore a -- a`"),
+        (&["agent", "fs", "restore", "a", "a", "a"], "paths go after `--`: `ah agent fs restore a -- a a`"),
+        (&["agent", "fs", "diff", "a", "a", "a"], "paths go after `--`: `ah agent fs diff a a -- a`"),
         (&["agent", "fs", "restore", "@", "-odd"], "paths go after `--`: `ah agent fs restore @ -- -odd`"),
         (&["agent", "fs", "restore", "@", "-x"], "ah agent fs restore --help"),
         (&["agent", "fs", "exec", "b", "--foo"], "ah agent fs exec --help"),
@@ -654,4 +656,21 @@ fn hints_can_be_typed_whatever_a_path_is_called() {
     let odd = OsStr::from_bytes(b"a\xff\n");
     let ran = world.run(["agent", "fs", "cat", "@"].iter().map(OsStr::new).chain([odd]));
     assert!(ran.stderr.ends_with("/w/a\\377\\012'\n"), "{ran:?}");
+}
+
+#[test]
+fn what_names_nothing_is_answered_with_what_leads_on() {
+    let world = World::new();
+    world.write("notes.txt", "one");
+    world.fs(["snapshot", "-m", "clean"]);
+    for (words, hint) in [
+        (&["diff", "clean", "notes.txt"][..], "paths go after `--`: `ah agent fs diff clean -- notes.txt`"),
+        (&["diff", "notes.txt"], "paths go after `--`: `ah agent fs diff -- notes.txt`"),
+        (&["diff", "clean", "no-such"], "ah agent fs snapshots"),
+    ] {
+        let ran = world.run(["agent", "fs"].iter().chain(words));
+        assert!(ran.code == 3 && ran.stderr.ends_with(&format!("hint: {hint}\n")), "{ran:?}");
+    }
+    let ran = world.run(["-C", "../home", "agent", "fs", "convert"]);
+    assert!(ran.code == 4 && ran.stderr.contains("hint: name a project's directory"), "{ran:?}");
 }

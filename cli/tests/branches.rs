@@ -295,3 +295,20 @@ fn where_the_workspace_was_deleted_hints_can_be_typed() {
     assert!(ran.code == 4 && typed.len() == 2 && typed[1].contains("it'\\''s"), "{ran:?}");
     assert!(shell(typed[1]).code == 0 && shell(typed[0]).code == 0 && root.is_dir(), "{hint}");
 }
+
+#[test]
+fn a_branch_that_was_moved_is_taken_up_where_it_is() {
+    let world = World::on_git();
+    world.write("f", "one");
+    let path = world.fs(["branch", "--name", "b"]);
+    let place = world.path("elsewhere");
+    std::fs::rename(path, &place).unwrap();
+    let gone = world.run(["agent", "fs", "exec", "b", "--", "true"]);
+    assert!(gone.code == 3 && gone.stderr.contains("`ah -C NEWPLACE agent fs status`"), "{gone:?}");
+    assert_eq!(world.run(["-C", place.to_str().unwrap(), "agent", "fs", "status"]).code, 0);
+    assert_eq!(world.fs(["exec", "b", "--", "cat", "f"]), "one");
+    assert!(world.fs(["branches"]).contains(place.to_str().unwrap()));
+    // It is taken away where it was made: how to have it there is still said.
+    let kept = world.run(["agent", "fs", "rm", "b"]);
+    assert!(kept.code == 4 && kept.stderr.contains("bring it back there"), "{kept:?}");
+}

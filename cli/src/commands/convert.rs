@@ -1,6 +1,6 @@
 //! `ah agent fs convert`: the workspace as a unit that its filesystem can snapshot by itself.
 
-use ah_core::{Access, ConvertReport};
+use ah_core::{Access, ConvertReport, ErrorKind};
 use clap::Args;
 use serde::Serialize;
 
@@ -28,7 +28,14 @@ struct Shape<'a> {
 
 /// Converts; prints the workspace's path.
 pub(crate) fn run(app: &App, _args: &ConvertArgs) -> Outcome {
-    let workspace = app.workspace(Access::Create)?;
+    let too_much =
+        || app.engine().is_ok_and(|engine| engine.root_of(&app.cwd).is_ok_and(|root| engine.is_too_much(&root)));
+    let workspace = app.workspace(Access::Create).map_err(|error| match error.kind {
+        ErrorKind::FailedPrecondition if too_much() => {
+            error.with_hint("name a project's directory: ah -C DIR agent fs convert")
+        }
+        _ => error,
+    })?;
     let report = workspace.convert()?;
     if app.ui.json {
         app.answer(workspace.root(), &Shape { convert: &report })?;

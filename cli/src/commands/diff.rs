@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 
-use ah_core::{Access, ChangeRecord, DiffOptions, DiffReport, DiffSide, EntryKind, EntryRecord, Workspace};
+use ah_core::{Access, ChangeRecord, DiffOptions, DiffReport, DiffSide, EntryKind, EntryRecord, Workspace, text};
 use ah_plugin_api::{Dir, Error, ErrorKind, RelPath, Result};
 use clap::Args;
 use serde::Serialize;
@@ -72,7 +72,11 @@ pub(crate) fn run(app: &App, args: &DiffArgs) -> Outcome {
             let report = workspace.diff_since(&origin, snapshot, &options)?;
             (Some(origin), report)
         }
-        None => (None, workspace.diff(args.from.as_deref().unwrap_or("@"), args.to.as_deref(), &options)?),
+        None => {
+            let from = args.from.as_deref().unwrap_or("@");
+            let report = workspace.diff(from, args.to.as_deref(), &options);
+            (None, report.map_err(|error| meant(app, &workspace, args, error))?)
+        }
     };
     let (then, root) = (then.as_ref().unwrap_or(&workspace), Dir::open(workspace.root())?);
     let sides = Sides { then, report: &report, root, lost: RefCell::default(), unread: RefCell::default() };
@@ -103,6 +107,23 @@ pub(crate) fn run(app: &App, args: &DiffArgs) -> Outcome {
     }
     // Everything else was shown by then.
     sides.lost.into_inner().map_or(Ok(Exit::Done), |error| Err(error.into()))
+}
+
+/// A file's name where a REF goes is a path that `--` was forgotten before.
+fn meant(app: &App, workspace: &Workspace, args: &DiffArgs, error: Error) -> Error {
+    let names: Vec<&String> = args.from.iter().chain(&args.to).collect();
+    let unknown = |name: &str| workspace.resolve(name).is_err_and(|error| error.kind == ErrorKind::NotFound);
+    match names.iter().position(|name| unknown(name)) {
+        Some(at) if error.kind == ErrorKind::NotFound && app.cwd.join(names[at]).symlink_metadata().is_ok() => {
+            let (references, paths) = names.split_at(at);
+            let paths = paths.iter().map(|name| name.as_str()).map(OsString::from).chain(args.paths.iter().cloned());
+            let words = references.iter().map(|name| text::shell(name.as_ref()));
+            let words: Vec<String> =
+                words.chain(["--".to_owned()]).chain(paths.map(|path| text::shell(&path))).collect();
+            error.with_hint(format!("paths go after `--`: `ah agent fs diff {}`", words.join(" ")))
+        }
+        _ => error,
+    }
 }
 
 /// Where contents come from.

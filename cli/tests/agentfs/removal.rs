@@ -311,7 +311,7 @@ fn who_is_in_a_branch_is_told_to_leave_it_and_not_to_end_their_shell() {
             format!("cd {at}; AH_HELPER_SOCKET= AH_HOME={home} {ah} -C {root} agent fs rm --force b 2>&1; true")
         };
         let said = bench.sh(&line(&branch.join("src")));
-        let hint = format!("leave the directory first: `cd {}`, then repeat it", root.display());
+        let hint = format!("`cd / && ah -C {} agent fs rm --force b`", root.display());
         assert!(said.contains(&hint) && !said.contains("kill"), "{said}");
         assert_eq!(bench.sh(&format!("cat {}/f", branch.display())), "one");
         let said = bench.sh(&line(Path::new("/")));
@@ -343,4 +343,17 @@ fn what_stands_in_the_place_of_a_branch_whose_store_is_lost_goes_with_it() {
         bench.0.fs(["rm", "--force", "b"]);
         assert_eq!(bench.sh(&format!("cat {}/mine", branch.display())), "mine");
     });
+}
+
+#[test]
+fn a_branch_in_use_is_not_called_a_view() {
+    let bench = Bench::new(User::Me);
+    let branch = bench.branch("b");
+    let mut user = Command::new("sleep").arg("100").current_dir(&branch).spawn().unwrap();
+    let ran = bench.ran(&bench.0.root(), &["rm", "--force", "b"]);
+    user.kill().unwrap();
+    user.wait().unwrap();
+    let told = ran.code == 4 && ran.stderr.contains("the branch b cannot be taken away");
+    assert!(told && ran.stderr.contains("in use by process") && !ran.stderr.contains("view"), "{ran:?}");
+    bench.0.fs(["rm", "--force", "b"]);
 }

@@ -145,7 +145,7 @@ fn gone(branch: &BranchRecord) -> (String, String) {
     (
         format!("the branch {} is not at {} any more", branch.name, branch.path.display()),
         format!(
-            "bring it back there; or, if it is deleted, take what is left of it away: `ah agent fs rm --force {name}`"
+            "if it was moved, any command there takes it up: `ah -C NEWPLACE agent fs status`; if it is deleted, take what is left of it away: `ah agent fs rm --force {name}`"
         ),
     )
 }

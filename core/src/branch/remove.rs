@@ -43,15 +43,16 @@ impl Workspace {
         let served = self.serve(&file.record.provider)?;
         let before = (file.record.state, file.maker.clone());
         let grown = grown_from(&self.engine, &file)?;
-        self.refuse_from_within(&file)?;
+        self.refuse_from_within(&file, force)?;
         prepare(&self.engine, &file)?;
         file.record.state = BranchState::Removing;
         file.maker = Holder::me();
         let home = self.engine.home();
         home.with_reserve(|| file.save(home))?;
         if let Err(error) = finish(&self.engine, &file, &served) {
+            let what = format!("the branch {} cannot be taken away", file.record.name);
             self.take_back(file, before);
-            return Err(error);
+            return Err(if error.kind == ErrorKind::Busy { error.context(what) } else { error });
         }
         let _ = fsio::remove_file(&self.branch_lock(&file.record.id));
         let body = EventBody::BranchRemoved { branch: file.record.id.clone(), name: file.record.name.clone() };
@@ -126,7 +127,7 @@ impl Workspace {
     }
 
     /// Refuses while the caller, or who called it, works in a branch that is to be unmounted: nobody is to end their own shell.
-    fn refuse_from_within(&self, file: &BranchFile) -> Result<()> {
+    fn refuse_from_within(&self, file: &BranchFile, force: bool) -> Result<()> {
         if !file.mounted || file.standing() != Standing::There {
             return Ok(());
         }
@@ -136,10 +137,8 @@ impl Workspace {
         let message =
             format!("this command was called from within the branch {}: process {pid} works there", file.record.name);
         let root = text::shell(self.root.as_os_str());
-        let hint = match self.root.is_dir() {
-            true => format!("leave the directory first: `cd {root}`, then repeat it"),
-            false => "leave the directory first: `cd`, then repeat it".to_owned(),
-        };
+        let (name, force) = (text::shell(file.record.name.as_ref()), if force { "--force " } else { "" });
+        let hint = format!("leave the directory first: `cd / && ah -C {root} agent fs rm {force}{name}`");
         Err(Error::new(ErrorKind::Busy, message).with_hint(hint))
     }
 

@@ -128,9 +128,8 @@ impl Resolver<'_> {
             let left = self.moments().filter(own).filter(|moment| moment.record.kind == MomentKind::Prompt).count();
             match (prompts().count(), left) {
                 (0, 0) => not_found(format!("{text} names nothing: there are no prompts yet")),
-                (0, _) => not_found(format!(
-                    "{text} names nothing: all prompts were rewound; name one by the id that `ah timeline` shows"
-                )),
+                (0, _) => not_found(format!("{text} names nothing: all prompts were rewound; name one by its id"))
+                    .with_hint("`ah timeline` shows their ids"),
                 (count, all) => {
                     let rewound = [(all - count, "rewound")];
                     not_found(format!("{text} names nothing: {}", only(count, "prompt", &rewound)))
@@ -496,6 +495,9 @@ mod tests {
         let resolver = Resolver { state: &state, only: None, own: None, began: None, now: at(40), local: |_| None };
         let said = resolver.resolve("@prompt{2}").unwrap_err().message;
         assert!(said.ends_with("there is only 1 prompt, beside 1 rewound"), "{said}");
+        state.rewound.insert(SnapshotId::new("ppppkkkkkkkk").unwrap());
+        let resolver = Resolver { state: &state, only: None, own: None, began: None, now: at(40), local: |_| None };
+        assert!(resolver.resolve("@prompt").unwrap_err().hint.unwrap().contains("`ah timeline`"));
     }
 
     #[test]

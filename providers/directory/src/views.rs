@@ -136,7 +136,7 @@ pub fn refuse_if_used(root: impl AsFd) -> Result<()> {
         let holder = Process::others().find_map(|process| process.uses(inside).map(|used| (process, used)));
         let Some((process, used)) = holder else { return Ok(()) };
         if began.elapsed() >= PATIENCE {
-            let message = format!("the view is in use by process {process}: {used}");
+            let message = format!("it is in use by process {process}: {used}");
             return Err(Error::new(ErrorKind::Busy, message).with_hint(process.how_to_stop(used.how)));
         }
         std::thread::sleep(PAUSE);

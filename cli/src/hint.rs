@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::path::Path;
 
+use ah_core::Error;
 use ah_core::text::shell;
 use clap::error::{ContextKind, ContextValue};
 
@@ -47,6 +48,14 @@ pub(crate) fn meant(error: &clap::Error, arguments: &[OsString]) -> Option<Strin
     }
 }
 
+/// An error of a command in a mount namespace of its own, which what others mount need not reach: outside it does.
+pub(crate) fn outside(place: &Path, arguments: &[OsString], error: Error) -> Error {
+    let line = line_of(arguments);
+    let there = format!("ah -C {}{}", shell(place.as_os_str()), line.strip_prefix("ah").unwrap_or(&line));
+    let or = error.hint.as_deref().map_or_else(String::new, |hint| format!("; or {hint}"));
+    error.with_hint(format!("outside of `ah agent fs exec`: `{there}`{or}"))
+}
+
 /// The whole name of the command whose last word is `name`, somewhere below `command`.
 fn path_of(command: &clap::Command, name: &str) -> Option<String> {
     let own = command.get_name();
@@ -77,6 +86,16 @@ pub(crate) fn command_named(arguments: &[OsString]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_not_seen_in_a_namespace_is_asked_for_outside() {
+        let words = ["/usr/bin/ah", "agent", "fs", "diff", "--patch"].map(OsString::from);
+        let hint = |error| outside(Path::new("/home/u/.ah/branches/b"), &words, error).hint.unwrap();
+        let error = || Error::new(ah_core::ErrorKind::FailedPrecondition, "it does not reach");
+        let there = "outside of `ah agent fs exec`: `ah -C /home/u/.ah/branches/b agent fs diff --patch`";
+        assert_eq!(hint(error()), there);
+        assert_eq!(hint(error().with_hint("ask")), format!("{there}; or ask"));
+    }
 
     #[test]
     fn commands_stay_in_their_directory() {

@@ -57,6 +57,12 @@ impl Workspace {
         self.root != self.record.path
     }
 
+    /// Its own path, where it is shown at another one, as in a command of `exec`.
+    #[must_use]
+    pub fn own_place(&self) -> Option<&Path> {
+        self.is_elsewhere().then_some(self.record.path.as_path())
+    }
+
     /// The engine it belongs to.
     #[must_use]
     pub fn engine(&self) -> &Engine {

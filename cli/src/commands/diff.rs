@@ -12,7 +12,8 @@ use serde::Serialize;
 use crate::app::App;
 use crate::args::{path, reference};
 use crate::contents;
-use crate::failure::{Exit, Outcome};
+use crate::failure::{Exit, Failure, Outcome};
+use crate::hint;
 use crate::output::style::Painter;
 use crate::output::{changes, patch, stat};
 
@@ -65,7 +66,16 @@ struct Shape<'a> {
 /// Prints the differences.
 pub(crate) fn run(app: &App, args: &DiffArgs) -> Outcome {
     let workspace = app.workspace(Access::Existing)?;
-    let options = DiffOptions { paths: app.paths(&workspace, &args.paths)?, times: args.times };
+    show(app, args, &workspace).map_err(|failure| match (failure, workspace.own_place()) {
+        (Failure::Failed(error), Some(place)) if error.kind == ErrorKind::FailedPrecondition && args.to.is_none() => {
+            hint::outside(place, &std::env::args_os().collect::<Vec<_>>(), error).into()
+        }
+        (failure, _) => failure,
+    })
+}
+
+fn show(app: &App, args: &DiffArgs, workspace: &Workspace) -> Outcome {
+    let options = DiffOptions { paths: app.paths(workspace, &args.paths)?, times: args.times };
     let grown_from = if args.from.is_none() { workspace.grown_from()? } else { None };
     let (then, report) = match grown_from {
         Some((origin, snapshot)) => {
@@ -75,10 +85,10 @@ pub(crate) fn run(app: &App, args: &DiffArgs) -> Outcome {
         None => {
             let from = args.from.as_deref().unwrap_or("@");
             let report = workspace.diff(from, args.to.as_deref(), &options);
-            (None, report.map_err(|error| meant(app, &workspace, args, error))?)
+            (None, report.map_err(|error| meant(app, workspace, args, error))?)
         }
     };
-    let (then, root) = (then.as_ref().unwrap_or(&workspace), Dir::open(workspace.root())?);
+    let (then, root) = (then.as_ref().unwrap_or(workspace), Dir::open(workspace.root())?);
     let sides = Sides { then, report: &report, root, lost: RefCell::default(), unread: RefCell::default() };
     for path in &report.unreadable {
         app.ui.note(&format!("not compared: {path} (unreadable)"));

@@ -674,3 +674,19 @@ fn what_names_nothing_is_answered_with_what_leads_on() {
     let ran = world.run(["-C", "../home", "agent", "fs", "convert"]);
     assert!(ran.code == 4 && ran.stderr.contains("hint: name a project's directory"), "{ran:?}");
 }
+
+#[test]
+fn what_is_nowhere_and_what_could_not_be_named_is_said() {
+    let world = World::new();
+    world.write("notes.txt", "one");
+    world.fs(["snapshot", "-m", "clean"]);
+    let ran = world.run(["agent", "fs", "diff", "@", "--", "no-such", "notes.txt"]);
+    assert_eq!((ran.code, ran.stderr.matches("no-such is on neither side").count()), (0, 1), "{ran:?}");
+    assert!(!ran.stderr.contains("notes.txt"), "{ran:?}");
+    let ran = world.run(["agent", "fs", "cat", "@", "two\nlines"]);
+    assert!(ran.stderr.starts_with("error: two\\nlines is not in the snapshot"), "{ran:?}");
+    for label in ["5m-ago", "2026-11-21", "  "] {
+        assert_eq!(world.refused(2, &["agent", "fs", "snapshot", "-m", label]), "invalid-argument", "{label}");
+        assert_eq!(world.refused(2, &["agent", "fs", "edit", "@", "-m", label]), "invalid-argument", "{label}");
+    }
+}

@@ -297,6 +297,33 @@ fn where_the_workspace_was_deleted_hints_can_be_typed() {
 }
 
 #[test]
+fn a_branch_is_called_as_its_place_unless_that_is_taken() {
+    let world = World::new();
+    world.write("f", "one");
+    let name = |at: &str| {
+        let made = world.json("branch", &["agent", "fs", "branch", "--at", at]);
+        made["branch"]["name"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(name("../experiment"), "experiment");
+    std::fs::create_dir(world.path("other")).unwrap();
+    assert!(name("../other/experiment").starts_with("w-"));
+    assert!(name("../.hidden").starts_with("w-"));
+}
+
+#[test]
+fn a_branchs_name_wins_over_the_beginning_of_an_id() {
+    let world = World::new();
+    world.write("f", "one");
+    let snapshot = world.fs(["snapshot"]);
+    let path = world.fs(["branch", "@", "--name", &snapshot[..1]]);
+    world.fs(["rm", "--force", &snapshot[..1]]);
+    assert!(!std::path::Path::new(&path).exists() && world.fs(["snapshots"]).contains(&snapshot));
+    // A whole id is as exact.
+    world.fs(["branch", "@", "--name", &snapshot]);
+    assert_eq!(world.refused(2, &["agent", "fs", "rm", &snapshot]), "invalid-argument");
+}
+
+#[test]
 fn a_branch_that_was_moved_is_taken_up_where_it_is() {
     let world = World::on_git();
     world.write("f", "one");

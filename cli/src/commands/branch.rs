@@ -25,7 +25,7 @@ pub(crate) struct BranchArgs {
     /// The snapshot to start from; left out: the present state.
     #[arg(value_name = "REF", value_parser = reference, allow_hyphen_values = true)]
     reference: Option<String>,
-    /// The branch's name; made up if left out.
+    /// The branch's name; left out: the last part of --at, or one that is made up.
     #[arg(long)]
     name: Option<String>,
     /// Where to make it: a path that is not there yet.

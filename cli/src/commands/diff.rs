@@ -15,6 +15,7 @@ use crate::contents;
 use crate::failure::{Exit, Failure, Outcome};
 use crate::hint;
 use crate::output::style::Painter;
+use crate::output::text::line;
 use crate::output::{changes, patch, stat};
 
 /// Options of `ah agent fs diff`.
@@ -112,6 +113,9 @@ fn show(app: &App, args: &DiffArgs, workspace: &Workspace) -> Outcome {
     } else {
         app.ui.stdout(|out| changes::write(out, app.ui.out, &report.changes))?;
     }
+    for path in options.paths.iter().filter(|path| sides.knows_nothing_of(path)) {
+        app.ui.note(&format!("{} is on neither side", line(&path.to_string())));
+    }
     for path in sides.unread.take() {
         app.ui.note(&format!("not shown: {path} (unreadable)"));
     }
@@ -149,6 +153,17 @@ struct Sides<'a> {
 }
 
 impl Sides<'_> {
+    /// Whether a path that was asked for is nowhere.
+    fn knows_nothing_of(&self, path: &RelPath) -> bool {
+        let lacks = |side: &DiffSide| match side {
+            DiffSide::Snapshot(snapshot) => self.then.has(snapshot, path) == Some(false),
+            DiffSide::Workspace => self.root.path().join(path.as_path()).symlink_metadata().is_err(),
+        };
+        !self.report.changes.iter().any(|change| change.path.starts_with(path))
+            && lacks(&self.report.to)
+            && lacks(&self.report.from)
+    }
+
     /// Both sides of a change, with their contents as far as they are files or symlinks and not too large.
     fn versions(&self, change: &ChangeRecord) -> Result<(Option<patch::Version>, Option<patch::Version>)> {
         let before = self.version(&self.report.from, change, change.before.as_ref())?;

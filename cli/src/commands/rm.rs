@@ -1,6 +1,6 @@
 //! `ah agent fs rm`: snapshots and branches, by name.
 
-use ah_core::{Access, BranchRecord, RmOptions, RmReport, Workspace};
+use ah_core::{Access, BranchRecord, RmOptions, RmReport, SnapshotRecord, Workspace};
 use ah_plugin_api::{Error, ErrorKind, Result};
 use clap::Args;
 use serde::Serialize;
@@ -82,6 +82,11 @@ pub(crate) fn run(app: &App, args: &RmArgs) -> Outcome {
     Ok(Exit::Done)
 }
 
+/// Whether that is a whole id or label, or the latest.
+fn is_whole(name: &str, snapshot: &SnapshotRecord) -> bool {
+    name.len() == snapshot.id.as_str().len() || snapshot.label.as_deref() == Some(name) || name.starts_with('@')
+}
+
 /// Branches and REFs apart.
 fn sort(
     workspace: &Workspace,
@@ -92,14 +97,15 @@ fn sort(
     let found = workspace.find_branch_each(names)?.into_iter().zip(workspace.resolve_each(names)?);
     for (name, found) in names.iter().zip(found) {
         match found {
-            (Some(branch), Ok(snapshot)) => {
+            // What only begins an id, or reads as a time, gives way to a name.
+            (Some(branch), Ok(snapshot)) if is_whole(name, &snapshot) => {
                 return Err(Error::new(ErrorKind::InvalidArgument, format!("{name} is a branch and a snapshot"))
                     .with_hint(format!(
                         "ah agent fs rm {} removes the branch, {} the snapshot",
                         branch.id, snapshot.id
                     )));
             }
-            (Some(branch), Err(_)) => branches.push(branch),
+            (Some(branch), _) => branches.push(branch),
             (None, Ok(_)) => references.push(name.clone()),
             (None, Err(error)) if error.kind == ErrorKind::NotFound => {
                 let what_is =

@@ -76,7 +76,10 @@ impl Workspace {
         // What can be refused is refused before a snapshot is taken for it.
         let name = match &options.name {
             Some(name) => checked_name(name)?,
-            None => self.default_name(&self.branch_id()?),
+            None => match self.name_of_place(options.at.as_deref())? {
+                Some(name) => name,
+                None => self.default_name(&self.branch_id()?),
+            },
         };
         let place = self.branch_place(&name, options.at.as_deref())?;
         refuse_taken(&all(self.engine.home())?, &name, &place.path())?;
@@ -414,6 +417,13 @@ impl Workspace {
     /// Held shared by whoever runs a command in a branch.
     pub(crate) fn branch_lock(&self, id: &BranchId) -> PathBuf {
         self.folder().join(format!("branch-{id}.lock"))
+    }
+
+    /// What the place of a branch is called, if that is a name, and free.
+    fn name_of_place(&self, at: Option<&Path>) -> Result<Option<String>> {
+        let name = at.and_then(|at| at.file_name()?.to_str()).and_then(|name| checked_name(name).ok());
+        let others = if name.is_some() { all(self.engine.home())? } else { Vec::new() };
+        Ok(name.filter(|name| !others.iter().any(|other| other.record.name == *name)))
     }
 
     fn default_name(&self, id: &BranchId) -> String {

@@ -200,9 +200,9 @@ pub(crate) fn is_stand_in(file: &Path) -> bool {
 /// Takes away what stands in the place of a branch that is gone, as far as it is a provider's own.
 pub(crate) fn take_down(at: &Path) -> Result<()> {
     let note = at.join(NOT_MOUNTED);
-    let Ok(entries) = std::fs::read_dir(at) else { return Ok(()) };
-    let mut names = entries.map(|entry| entry.is_ok_and(|entry| entry.file_name() == NOT_MOUNTED));
-    if branch::mounts_at(at).0 > 0 || !names.all(|ours| ours) || note.exists() && !is_stand_in(&note) {
+    let Ok(mut entries) = std::fs::read_dir(at) else { return Ok(()) };
+    let ours = entries.all(|entry| entry.is_ok_and(|entry| entry.file_name() == NOT_MOUNTED));
+    if !ours || branch::mounts_at(at).0 > 0 || note.exists() && !is_stand_in(&note) {
         return Ok(());
     }
     fsio::remove_tree(at)

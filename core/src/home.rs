@@ -52,7 +52,7 @@ impl Home {
         if !is_home {
             refuse_anothers(path, user_home, me)?;
         }
-        let made = fsio::make_dir(path).map_err(|e| unusable(e))?;
+        let made = fsio::make_dir(path).map_err(unusable)?;
         // One spelling of it, so that paths below it can be compared with canonical ones.
         let path = fs::canonicalize(path).map_err(|e| unusable(fsio::failed("open", path, &e)))?;
         let meta = fs::metadata(&path).map_err(|e| unusable(fsio::failed("open", &path, &e)))?;
@@ -161,8 +161,8 @@ fn refuse_full(path: &Path, called: &str) -> Result<()> {
     let ours = |name: &std::ffi::OsStr| {
         name.to_str().is_some_and(|name| ["config.json", "trust.json"].contains(&name) || fsio::is_temp(name))
     };
-    let names = fs::read_dir(path).map_err(|e| unusable(called, fsio::failed("read", path, &e)))?;
-    if names.map(|entry| entry.is_ok_and(|entry| ours(&entry.file_name()))).all(|ours| ours) {
+    let mut names = fs::read_dir(path).map_err(|e| unusable(called, fsio::failed("read", path, &e)))?;
+    if names.all(|entry| entry.is_ok_and(|entry| ours(&entry.file_name()))) {
         return Ok(());
     }
     let typed = if called == DEFAULT { DEFAULT.to_owned() } else { text::shell(path.as_os_str()) };

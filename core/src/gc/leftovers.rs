@@ -11,6 +11,7 @@ use crate::home::Home;
 use crate::lock::may_run;
 use crate::registry::{self, Index};
 use crate::seek;
+use crate::text;
 use crate::workspace::Workspace;
 
 /// What the names begin with that providers give to what is not finished.
@@ -176,13 +177,16 @@ impl Workspace {
 
 /// What is said of folders whose workspaces nobody knows; mostly all of them have one cause.
 fn of_nobody(folders: &[PathBuf]) -> Option<String> {
-    let first = folders.first()?.display();
+    let first = folders.first()?;
+    let (path, typed) = (first.display(), text::shell(first.as_os_str()));
     let those = match folders.len() {
-        1 => format!("the workspace folder {first} has"),
-        many => format!("{many} workspace folders have ({first} is the first)"),
+        1 => format!("the workspace folder {path} has"),
+        many => format!("{many} workspace folders have ({path} is the first)"),
     };
+    // They may be all that somebody has of their work: nothing here removes them.
     Some(format!(
-        "{those} no workspace.json; if AH_HOME was removed by hand, what is left there are snapshots that go by the filesystem's own command alone"
+        "{those} no workspace.json; if AH_HOME was removed by hand, what is left there are snapshots that go by the filesystem's own command alone; \
+         `mv {typed} ~` puts that away as it is, and nothing is said of it any more"
     ))
 }
 

@@ -495,6 +495,9 @@ mod tests {
         let resolver = Resolver { state: &state, only: None, own: None, began: None, now: at(40), local: |_| None };
         let said = resolver.resolve("@prompt{2}").unwrap_err().message;
         assert!(said.ends_with("there is only 1 prompt, beside 1 rewound"), "{said}");
+        state.rewound.insert(SnapshotId::new("ppppkkkkkkkk").unwrap());
+        let resolver = Resolver { state: &state, only: None, own: None, began: None, now: at(40), local: |_| None };
+        assert!(resolver.resolve("@prompt").unwrap_err().hint.unwrap().contains("`ah timeline`"));
     }
 
     #[test]

@@ -128,3 +128,15 @@ fn workspaces_that_are_not_there_are_named_and_reclaimed_in() {
     lab.engine().workspace(&other, Access::Existing).unwrap().resolve("@").unwrap();
     assert!(gc(&lab).missing.is_empty());
 }
+
+#[test]
+fn what_is_kept_of_nobody_is_put_away_by_what_is_said_of_it() {
+    let lab = Lab::new();
+    lab.step("a", "1");
+    let folder = lab.settings.home.join("workspaces/kkkkkkkkkkkk");
+    fs::create_dir_all(folder.join("providers/fs/depot")).unwrap();
+    let told = gc(&lab).failures;
+    assert!(told.len() == 1 && told[0].contains(&format!("`mv {} ~`", folder.display())), "{told:?}");
+    fs::rename(&folder, lab.settings.home.parent().unwrap().join("away")).unwrap();
+    assert_eq!(gc(&lab).failures, [""; 0]);
+}

@@ -26,8 +26,7 @@ impl Workspace {
             return Err(Error::new(ErrorKind::InvalidArgument, "nothing is to change")
                 .with_hint("ah agent fs edit REF -m LABEL, or --keep"));
         }
-        let label = options.label.as_deref().filter(|label| !label.is_empty());
-        check_label(label, self.engine.settings().local_time)?;
+        check_label(options.label.as_deref().filter(|label| !label.is_empty()))?;
         if options.keep == Some(false) {
             self.engine.refuse_to_agents("`edit --no-keep`")?;
         }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use ah_plugin_api::{
     Capability, CapturePolicy, ChangedBelow, DestroyRequest, Durability, Error, ErrorKind, ProviderName, Reference,
-    Result, Snapshot, SnapshotId, SnapshotRequest, Timestamp,
+    Result, Snapshot, SnapshotId, SnapshotRequest,
 };
 use serde::{Deserialize, Serialize};
 
@@ -102,7 +102,7 @@ impl Workspace {
         only: Option<&Served>,
         behind: Option<Behind<'_>>,
     ) -> Result<(Listed, Snapshot)> {
-        check_label(options.label.as_deref(), self.engine.settings().local_time)?;
+        check_label(options.label.as_deref())?;
         let config = self.config()?;
         let automatic = options.kind == SnapshotKind::Auto;
         if automatic {
@@ -167,8 +167,7 @@ pub(crate) fn another_may_help(error: &Error) -> bool {
     }
 }
 
-/// `local` reads a time without an offset.
-pub(crate) fn check_label(label: Option<&str>, local: fn(&str) -> Option<Timestamp>) -> Result<()> {
+pub(crate) fn check_label(label: Option<&str>) -> Result<()> {
     match label {
         Some(label) if label.len() > MAX_LABEL || label.chars().any(char::is_control) => Err(Error::new(
             ErrorKind::InvalidArgument,
@@ -183,7 +182,7 @@ pub(crate) fn check_label(label: Option<&str>, local: fn(&str) -> Option<Timesta
             format!("{label:?} cannot be a label: as a REF it means something else"),
         )
         .with_hint("labels do not begin with @, and are not twelve letters from k to z")),
-        Some(label) if refs::reads_as_time(label) || local(label).is_some() => Err(Error::new(
+        Some(label) if refs::reads_as_time(label) => Err(Error::new(
             ErrorKind::InvalidArgument,
             format!("{label:?} cannot be a label: as a REF it means a time"),
         )

@@ -121,7 +121,7 @@ impl Workspace {
     /// # Errors
     /// `InvalidArgument` for a bad label; if the timeline cannot be written.
     pub fn mark(&self, label: Option<String>) -> Result<(Moment, Option<Error>)> {
-        check_label(label.as_deref(), self.engine.settings().local_time)?;
+        check_label(label.as_deref())?;
         let session = self.writing_session();
         let new = NewMoment { label: label.clone(), ..NewMoment::new(MomentKind::Manual) };
         let (mut moment, waiting, pending) = self.write_moment(&session, new)?;

@@ -443,7 +443,8 @@ fn without_privilege_it_says_what_would_help() {
         let probe = bench.probe();
         if path.ends_with("foreign") {
             assert!(!probe.usable && probe.reason.contains("somebody else"), "{probe:?}");
-            assert!(probe.remedy.is_some_and(|remedy| remedy.contains("convert")) && probe.convertible.is_some());
+            // That `convert` would, whoever shows this adds.
+            assert!(probe.remedy.is_some_and(|remedy| remedy.contains("ahd")) && probe.convertible.is_some());
             assert_eq!(bench.try_snapshot("a").unwrap_err().kind, ErrorKind::PermissionDenied);
             assert!(bench.ids().is_empty());
             // And that does help.

@@ -8,8 +8,7 @@ use crate::support::bench::{Bench, until};
 
 #[test]
 fn what_is_changed_below_is_never_shown_as_something_else() {
-    Bench::each(|bench| {
-        bench.unpin("f");
+    Bench::each_unpinned(|bench| {
         let branch = bench.branch("b");
         let text = branch.to_str().unwrap();
         bench.sh(&format!("cat {text}/f; echo mine > {text}/src/main"));
@@ -96,9 +95,8 @@ fn what_branches_grow_from_saves_nothing_of_the_workspace_that_is_restored() {
 
 #[test]
 fn what_a_branch_changed_is_told_whatever_is_done_in_the_workspace() {
-    Bench::each(|bench| {
+    Bench::each_unpinned(|bench| {
         bench.0.write("both", "of both");
-        bench.unpin("both");
         let (first, second) = (bench.branch("first"), bench.branch("second"));
         bench.sh(&format!("echo 1 > {0}/f; echo 1 > {0}/both; mkdir {0}/new; echo 1 > {0}/new/n", first.display()));
         bench.sh(&format!("echo 2 > {0}/src/main; echo 2 > {0}/both; rm -r {0}/node_modules", second.display()));
@@ -161,10 +159,9 @@ fn what_reads_in_the_workspace_is_named_before_it_is_changed() {
 
 #[test]
 fn a_restore_puts_back_what_is_known_and_names_the_rest() {
-    Bench::each(|bench| {
+    Bench::each_unpinned(|bench| {
         let world = &bench.0;
         world.write("both", "of both");
-        bench.unpin("both");
         let branch = bench.branch("b");
         let text = branch.to_str().unwrap();
         bench.sh(&format!("echo then > {text}/src/main"));
@@ -214,7 +211,7 @@ fn a_restore_puts_back_what_is_known_and_names_the_rest() {
 
 #[test]
 fn what_is_gone_below_is_neither_as_it_was_nor_lost_without_a_word() {
-    Bench::each(|bench| {
+    Bench::each_unpinned(|bench| {
         let (branch, root) = (bench.branch("b"), bench.0.root());
         bench.sh(&format!("echo mine > {}/src/main", branch.display()));
         bench.at(&branch, &["snapshot", "-m", "before"]);
@@ -283,7 +280,7 @@ fn what_is_gone_below_is_neither_as_it_was_nor_lost_without_a_word() {
 
 #[test]
 fn what_git_touches_of_what_has_other_names_elsewhere_leaves_differences_those_of_the_branch() {
-    Bench::each(|bench| {
+    Bench::each_unpinned(|bench| {
         let root = bench.0.root();
         bench.sh(&format!(
             "cd {0} && git init -q && git add -A && git -c user.name=a -c user.email=a@b commit -qm one",

@@ -28,11 +28,27 @@ impl Bench {
     }
 
     pub(crate) fn each(test: impl Fn(&Self)) {
-        test(&Self::new(User::Me));
+        Self::each_within(&std::env::temp_dir(), test);
+    }
+
+    /// On a disk that shares no contents between files, whatever the tests run on: nothing is pinned, branches show what is changed in the
+    /// workspace, and all that lies in `AH_HOME` can be removed by hand.
+    pub(crate) fn each_unpinned(test: impl Fn(&Self)) {
+        const SHARING: [u64; 2] = [0x9123_683e, 0x5846_5342];
+        let kind = rustix::fs::statfs(std::env::temp_dir()).unwrap().f_type as u64;
+        if !SHARING.contains(&kind) {
+            return Self::each(test);
+        }
+        let Some(disk) = ah_test_disks::Disk::new("ext4", 400, "") else { return };
+        Self::each_within(disk.at(), test);
+    }
+
+    fn each_within(directory: &Path, test: impl Fn(&Self)) {
+        test(&Self::within(User::Me, directory));
         // As distributions have it, and scripts/setup makes it.
         let open = fs::metadata("/dev/fuse").is_ok_and(|device| device.permissions().mode() & 0o006 == 0o006);
         match (is_root(), open) {
-            (true, true) => test(&Self::new(User::Ordinary)),
+            (true, true) => test(&Self::within(User::Ordinary, directory)),
             (true, false) => skip("/dev/fuse is root's alone: chmod 0666 /dev/fuse"),
             (false, _) => skip("needs root, to act as an ordinary user as well"),
         }

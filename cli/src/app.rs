@@ -240,12 +240,10 @@ impl App {
     fn settings(&self) -> Result<Settings> {
         let home = self.home()?;
         let mut settings = Settings::new(home, ProviderSource::Plugins(self.provider_folders()));
-        let program = std::env::current_exe().ok();
-        settings.exe_dir = program.as_deref().and_then(exe_dir);
+        settings.exe_dir = exe_dir();
         settings.helper = self.helper_socket();
-        settings.background =
-            self.background(program.as_deref(), &settings.home, GC).filter(|_| !self.in_background.get());
-        settings.capturer = self.background(program.as_deref(), &settings.home, &["__capture", "--quiet"]);
+        settings.background = self.background(&settings.home, GC).filter(|_| !self.in_background.get());
+        settings.capturer = self.background(&settings.home, &["__capture", "--quiet"]);
         settings.deadline = self.deadline;
         if let Some(seconds) = self.globals.hang_limit {
             settings.hang = Duration::from_secs(seconds.into());
@@ -309,8 +307,8 @@ impl App {
     }
 
     /// How this program is started again for work that nobody waits for.
-    fn background(&self, program: Option<&Path>, home: &Path, command: &[&str]) -> Option<Background> {
-        let program = program?.to_owned();
+    fn background(&self, home: &Path, command: &[&str]) -> Option<Background> {
+        let program = std::env::current_exe().ok()?;
         let mut args: Vec<OsString> = command.iter().map(OsString::from).collect();
         for folder in self.provider_folders() {
             args.extend(["--provider-path".into(), folder.into_os_string()]);
@@ -334,7 +332,8 @@ impl App {
     }
 }
 
-/// The folder of a program, without symlinks.
-fn exe_dir(program: &Path) -> Option<PathBuf> {
-    program.canonicalize().ok()?.parent().map(Path::to_owned)
+/// The folder of this program, without symlinks.
+fn exe_dir() -> Option<PathBuf> {
+    let program = std::env::current_exe().ok()?.canonicalize().ok()?;
+    program.parent().map(Path::to_owned)
 }

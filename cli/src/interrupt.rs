@@ -1,7 +1,5 @@
 //! Ctrl-C: the first asks the operation to stop and clean up, a second one ends the process at once.
 
-use std::fs::File;
-use std::io::Read as _;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -27,9 +25,7 @@ pub(crate) fn listen() -> Arc<AtomicBool> {
 
 /// The signals that whoever started this process had it ignore, as a bit each; none where `/proc` is missing.
 fn ignored() -> u64 {
-    // With room for all of it, it is read at once.
-    let mut status = String::with_capacity(4 << 10);
-    let _ = File::open("/proc/self/status").and_then(|mut file| file.read_to_string(&mut status));
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
 }

@@ -10,8 +10,7 @@
 //! 2. `elf`: it is a whole shared library for this machine, with our symbol in it — before any of its code runs;
 //! 3. `trial`: a file that was never loaded before is loaded in a child process first, because a library that crashes or
 //!    hangs in its constructor cannot be survived in one's own;
-//! 4. [`ah_plugin_api::abi::open`]: version, layout (unless this very build opened this very file before),
-//!    initialiser, description.
+//! 4. [`ah_plugin_api::abi::open`]: version, layout, initialiser, description.
 //!
 //! The privileged helper's providers come over its socket: [`helper`].
 //!

@@ -14,7 +14,6 @@ use ah_plugin_api::{Description, Provider, ProviderName};
 use crate::elf;
 use crate::report::{Fault, Outcome, Report};
 use crate::search::{Origin, Place, Search, name_of};
-use crate::sys;
 use crate::trial::{Known, Memory};
 use crate::trust;
 use crate::watch::Watched;
@@ -214,10 +213,10 @@ fn load_one(
     let (file, real) = trust::open_trusted(path)?;
     elf::check(&file)?;
     let name = name_for_loader(&file, &real);
-    let fits = memory.try_out(&file, || {
+    memory.try_out(&file, || {
         let _ = abi::open(&name);
     })?;
-    let opened = match if fits { sys::open_fitting(&name) } else { abi::open(&name) } {
+    let opened = match abi::open(&name) {
         Err(OpenError::NotALibrary(why)) => {
             let why = why.replace(&*name.to_string_lossy(), &real.to_string_lossy());
             return Err(OpenError::NotALibrary(why).into());

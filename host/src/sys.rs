@@ -1,24 +1,15 @@
-//! The one place of this crate with `unsafe`: running something in a child process that may crash, and opening a library that is known.
+//! The one place of this crate with `unsafe`: running something in a child process that may crash.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::Path;
 use std::time::{Duration, Instant};
 
-use ah_plugin_api::abi::{self, Library, OpenError};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, Pid};
-
-/// Opens a library of which `Memory` says that this very build of the program has opened this very file.
-pub(crate) fn open_fitting(path: &Path) -> Result<Library, OpenError> {
-    // SAFETY: only what was opened is remembered as that, so that its layout was found to fit then; both identities hold the times of
-    // the last change, which nobody sets back.
-    unsafe { abi::open_fitting(path) }
-}
 
 /// How it went.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

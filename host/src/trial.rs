@@ -8,9 +8,6 @@
 //! Of a good file it is also remembered which provider is in it and where that can serve at all, so that a file can be left alone which does
 //! not come into question ([`Known`]).
 //!
-//! And it is remembered which build of this program found that its table's layout fits, by that program's own identity: comparing the
-//! layouts anew would tell that build nothing, and cost as much as all else that there is to loading a file.
-//!
 //! What may be the machine's fault (too slow, killed for want of memory) is not remembered. What is remembered is a cache. Without a folder for it, or with a damaged file, everything is tried again.
 
 use std::collections::BTreeSet;
@@ -60,14 +57,11 @@ pub(crate) struct Memory {
     changed: bool,
 }
 
-/// One line: `OUTCOME DEV INO SIZE MTIME CTIME`, of a good file also ` NAME RANK FILESYSTEMS PROGRAM`, where the last is like the five
-/// after the outcome, with colons between.
+/// One line: `OUTCOME DEV INO SIZE MTIME CTIME`, of a good file also ` NAME RANK FILESYSTEMS`.
 struct Line {
     identity: String,
     ending: Ending,
     known: Option<Known>,
-    /// The build of this program that opened it last.
-    opened_by: Option<String>,
 }
 
 impl Memory {
@@ -86,15 +80,10 @@ impl Memory {
     }
 
     /// What loading `file` comes to, if it does not come to a good end; `load` is what is run in the child if that is not known yet.
-    /// Otherwise, whether this very build of the program has opened this very file.
-    pub(crate) fn try_out(&mut self, file: &File, load: impl FnOnce()) -> Result<bool, Fault> {
+    pub(crate) fn try_out(&mut self, file: &File, load: impl FnOnce()) -> Result<(), Fault> {
         let identity = identity(&file.metadata().map_err(Fault::Unreadable)?);
-        let mut opened = false;
         let ending = match self.lines.iter().find(|line| line.identity == identity) {
-            Some(line) => {
-                opened = line.opened_by.is_some() && line.opened_by == program();
-                line.ending
-            }
+            Some(line) => line.ending,
             None => {
                 let ending = sys::in_child(LIMIT, load).map_err(Fault::Untried)?;
                 self.note(identity, ending);
@@ -102,7 +91,7 @@ impl Memory {
             }
         };
         match ending {
-            Ending::Finished => Ok(opened),
+            Ending::Finished => Ok(()),
             Ending::Signal(signal) => Err(Fault::Crashes { signal: signal.as_str().to_owned() }),
             Ending::Exit(code) => Err(Fault::Exits { code }),
             Ending::TimedOut => Err(Fault::Hangs(LIMIT)),
@@ -115,7 +104,7 @@ impl Memory {
             return;
         }
         self.lines.retain(|line| line.identity != identity);
-        self.lines.push(Line { identity, ending, known: None, opened_by: None });
+        self.lines.push(Line { identity, ending, known: None });
         self.changed = true;
     }
 
@@ -125,13 +114,14 @@ impl Memory {
         self.lines.iter().find(|line| line.identity == identity)?.known.clone()
     }
 
-    /// Remembers that a file was opened, and what it says of itself.
+    /// Remembers what a file that was loaded says of itself.
     pub(crate) fn learn(&mut self, file: &File, description: &Description) {
         let Ok(identity) = file.metadata().map(|at| identity(&at)) else { return };
-        let (known, opened_by) = (Some(Known::of(description)), program());
-        let line = self.lines.iter_mut().find(|line| line.identity == identity);
-        if let Some(line) = line.filter(|line| line.known != known || line.opened_by != opened_by) {
-            (line.known, line.opened_by) = (known, opened_by);
+        let known = Known::of(description);
+        if let Some(line) =
+            self.lines.iter_mut().find(|line| line.identity == identity && line.known.as_ref() != Some(&known))
+        {
+            line.known = Some(known);
             self.changed = true;
         }
     }
@@ -167,18 +157,13 @@ impl Memory {
 /// Remembered outcomes count only for this build's ABI and this state of the system's libraries.
 fn head() -> String {
     let (secs, nanos) = std::fs::metadata("/etc/ld.so.cache").map_or((0, 0), |at| (at.mtime(), at.mtime_nsec()));
-    format!("ah plugins tried 3 {} {secs}.{nanos}", AbiVersion::OURS)
+    format!("ah plugins tried 2 {} {secs}.{nanos}", AbiVersion::OURS)
 }
 
 fn identity(at: &Metadata) -> String {
     let (modified, changed) = ((at.mtime(), at.mtime_nsec()), (at.ctime(), at.ctime_nsec()));
     let (dev, ino, size) = (at.dev(), at.ino(), at.size());
     format!("{dev} {ino} {size} {}.{} {}.{}", modified.0, modified.1, changed.0, changed.1)
-}
-
-/// The identity of this program, in one word; none where there is no `/proc`.
-fn program() -> Option<String> {
-    std::fs::metadata("/proc/self/exe").ok().map(|at| identity(&at).replace(' ', ":"))
 }
 
 impl Line {
@@ -192,16 +177,15 @@ impl Line {
                 Signal::from_str(other).map(Ending::Signal).ok().or_else(|| other.parse().ok().map(Ending::Exit))?
             }
         };
-        let opened_by = known.get(3).map(|program| (*program).to_owned());
         let known = match known {
-            [name, rank, filesystems] | [name, rank, filesystems, _] => Some(Known {
+            [name, rank, filesystems] => Some(Known {
                 name: ProviderName::new(*name).ok()?,
                 rank: if *rank == "-" { None } else { Some(rank.parse().ok()?) },
                 filesystems: filesystems.split_terminator(',').map(str::parse).collect::<Result<_, _>>().ok()?,
             }),
             _ => None,
         };
-        Some(Self { identity: identity.join(" "), ending, known, opened_by })
+        Some(Self { identity: identity.join(" "), ending, known })
     }
 }
 
@@ -218,8 +202,7 @@ impl fmt::Display for Line {
         let Some(Known { name, rank, filesystems }) = &self.known else { return Ok(()) };
         let rank = rank.map_or_else(|| "-".to_owned(), |rank| rank.to_string());
         write!(f, " {name} {rank} ")?;
-        filesystems.iter().try_for_each(|filesystem| write!(f, "{filesystem},"))?;
-        self.opened_by.as_ref().map_or(Ok(()), |program| write!(f, " {program}"))
+        filesystems.iter().try_for_each(|filesystem| write!(f, "{filesystem},"))
     }
 }
 
@@ -252,13 +235,10 @@ mod tests {
             (Ending::Exit(3), None),
         ];
         for (ending, known) in of_all_kinds {
-            for opened_by in [None, known.as_ref().map(|_| "1:2:3:4.5:6.7".to_owned())] {
-                let line = Line { identity: "1 2 3 4.5 6.7".to_owned(), ending, known: known.clone(), opened_by };
-                let again = Line::parse(&line.to_string()).unwrap();
-                assert!(again.identity == line.identity && again.known == line.known, "{line}");
-                assert_eq!(again.opened_by, line.opened_by, "{line}");
-                assert_eq!(again.to_string(), line.to_string());
-            }
+            let line = Line { identity: "1 2 3 4.5 6.7".to_owned(), ending, known };
+            let again = Line::parse(&line.to_string()).unwrap();
+            assert!(again.identity == line.identity && again.known == line.known, "{line}");
+            assert_eq!(again.to_string(), line.to_string());
         }
         for damaged in ["", "fine", "fine 1 2 3", "what 1 2 3 4 5", "fine 1 2 3 4 5 A 1 ", "fine 1 2 3 4 5 a b "] {
             assert!(Line::parse(damaged).is_none(), "{damaged}");

@@ -112,23 +112,6 @@ impl OpenError {
 /// # Errors
 /// See [`OpenError`]. A library that fails after the system's loader took it stays loaded, but is not called again.
 pub fn open(path: &Path) -> Result<Library, OpenError> {
-    open_by(path, |ours, theirs| layout::check(ours, theirs).map_err(OpenError::OtherLayout))
-}
-
-/// As [`open`], without comparing the layouts of the tables: that costs as much as all the rest of it.
-///
-/// # Errors
-/// See [`OpenError`].
-///
-/// # Safety
-/// [`open`] has found, in the same build of the program, that the table of the very same library has a layout that fits.
-pub unsafe fn open_fitting(path: &Path) -> Result<Library, OpenError> {
-    open_by(path, |_, _| Ok(()))
-}
-
-type Layout = &'static abi_stable::type_layout::TypeLayout;
-
-fn open_by(path: &Path, fits: impl FnOnce(Layout, Layout) -> Result<(), OpenError>) -> Result<Library, OpenError> {
     let library = RawLibrary::load_at(path).map_err(|e| OpenError::NotALibrary(cause(&e)))?;
     // Never closed: a plugin may have started threads, registered thread-local destructors, or given out pointers to itself.
     let library: &'static RawLibrary = Box::leak(Box::new(library));
@@ -144,7 +127,7 @@ fn open_by(path: &Path, fits: impl FnOnce(Layout, Layout) -> Result<(), OpenErro
     }
     // SAFETY: as above.
     let header = unsafe { lib_header_from_raw_library(library) }.map_err(|e| OpenError::OtherLayout(cause(&e)))?;
-    let (abi, table) = table(header, fits)?;
+    let (abi, table) = table(header)?;
 
     if let RResult::RErr(bytes) = table.start()() {
         return Err(match wire::decode::<StartError>(&bytes) {
@@ -159,11 +142,8 @@ fn open_by(path: &Path, fits: impl FnOnce(Layout, Layout) -> Result<(), OpenErro
     Ok(Library { description, abi, caller })
 }
 
-/// Checks the version and, by `fits`, the layout of the table, and gets it.
-fn table(
-    header: &'static LibHeader,
-    fits: impl FnOnce(Layout, Layout) -> Result<(), OpenError>,
-) -> Result<(AbiVersion, Table_Ref), OpenError> {
+/// Checks the version and layout of the table, and gets it.
+fn table(header: &'static LibHeader) -> Result<(AbiVersion, Table_Ref), OpenError> {
     if header.root_mod_consts().name().as_str() != MODULE {
         return Err(OpenError::NotOurs);
     }
@@ -171,9 +151,9 @@ fn table(
     let abi = AbiVersion::parse(found).filter(|abi| abi.major == AbiVersion::OURS.major);
     let abi = abi.ok_or_else(|| OpenError::OtherAbi { found: found.to_owned(), expected: AbiVersion::OURS })?;
     let theirs = header.layout().ok_or_else(|| OpenError::OtherLayout("it carries no layout".to_owned()))?;
-    fits(<Table_Ref as abi_stable::StableAbi>::LAYOUT, theirs)?;
-    // SAFETY: `layout::check` has found, just now or before (`open_fitting`), that the table is ours, or a shorter or longer edition
-    // of it, whose missing entries the accessors of `Table_Ref` answer with `None`.
+    layout::check(<Table_Ref as abi_stable::StableAbi>::LAYOUT, theirs).map_err(OpenError::OtherLayout)?;
+    // SAFETY: `layout::check` has just found that the table is ours, or a shorter or longer edition of it, whose missing entries
+    // the accessors of `Table_Ref` answer with `None`.
     let table = unsafe { header.init_root_module_with_unchecked_layout::<Table_Ref>() };
     Ok((abi, table.map_err(|e| OpenError::InitFailed(Error::new(ErrorKind::Internal, cause(&e))))?))
 }

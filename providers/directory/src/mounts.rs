@@ -4,7 +4,6 @@
 
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::Read as _;
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
@@ -66,11 +65,7 @@ impl Mounts {
             Error::new(ErrorKind::Unavailable, format!("the table of mounts cannot be read: {why}"))
                 .with_hint("see that /proc is mounted and shows this process: cat /proc/self/mountinfo")
         };
-        // The file does not say how long it is. With room for most tables it is read at once, not in pieces from 32 bytes on.
-        let mut table = Vec::with_capacity(16 << 10);
-        File::open("/proc/self/mountinfo")
-            .and_then(|mut file| file.read_to_end(&mut table))
-            .map_err(|e| cannot(&e.to_string()))?;
+        let table = std::fs::read("/proc/self/mountinfo").map_err(|e| cannot(&e.to_string()))?;
         let mounts = Self::parse(&table);
         if mounts.0.is_empty() { Err(cannot("nothing is in it")) } else { Ok(mounts) }
     }

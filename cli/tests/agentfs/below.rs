@@ -162,11 +162,13 @@ fn a_restore_puts_back_what_is_known_and_names_the_rest() {
     Bench::each_unpinned(|bench| {
         let world = &bench.0;
         world.write("both", "of both");
+        world.write("was", "there");
         let branch = bench.branch("b");
         let text = branch.to_str().unwrap();
-        bench.sh(&format!("echo then > {text}/src/main"));
+        bench.sh(&format!("echo then > {text}/src/main; rm {text}/was"));
         let before = bench.at(&branch, &["snapshot"]);
-        // Two names come below, one file is changed there; then the branch writes to all of that.
+        // Two names come below, and are shown since one is lost; one file is changed there. Then the branch writes to all of that.
+        fs::remove_file(world.root().join("was")).unwrap();
         for name in ["gone-again", "over", "both"] {
             world.write(name, "came later");
         }

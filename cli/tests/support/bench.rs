@@ -31,15 +31,10 @@ impl Bench {
         Self::each_within(&std::env::temp_dir(), test);
     }
 
-    /// On a disk that shares no contents between files, whatever the tests run on: nothing is pinned, branches show what is changed in the
-    /// workspace, and all that lies in `AH_HOME` can be removed by hand.
+    /// On a disk that has no room for pins, as each is an inode: branches show what is changed in the workspace. All that lies in `AH_HOME` can be
+    /// removed by hand there, whatever the tests run on.
     pub(crate) fn each_unpinned(test: impl Fn(&Self)) {
-        const SHARING: [u64; 2] = [0x9123_683e, 0x5846_5342];
-        let kind = rustix::fs::statfs(std::env::temp_dir()).unwrap().f_type as u64;
-        if !SHARING.contains(&kind) {
-            return Self::each(test);
-        }
-        let Some(disk) = ah_test_disks::Disk::new("ext4", 400, "") else { return };
+        let Some(disk) = ah_test_disks::Disk::formatted("ext4", 400, &["-b", "4096", "-N", "500"], "") else { return };
         Self::each_within(disk.at(), test);
     }
 

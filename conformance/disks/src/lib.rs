@@ -22,11 +22,17 @@ impl Disk {
     /// If there is none although nothing may be missing.
     #[must_use]
     pub fn new(kind: &str, megabytes: u64, options: &str) -> Option<Self> {
-        let made = Self::try_new(kind, megabytes, options);
+        Self::formatted(kind, megabytes, &[], options)
+    }
+
+    /// The same, with arguments for what formats it.
+    #[must_use]
+    pub fn formatted(kind: &str, megabytes: u64, arguments: &[&str], options: &str) -> Option<Self> {
+        let made = Self::try_new(kind, megabytes, arguments, options);
         made.map_err(|why| skip(&format!("{kind} on a loop device: {why}"))).ok()
     }
 
-    fn try_new(kind: &str, megabytes: u64, options: &str) -> Result<Self, String> {
+    fn try_new(kind: &str, megabytes: u64, arguments: &[&str], options: &str) -> Result<Self, String> {
         if !rustix::process::geteuid().is_root() {
             return Err("only root can mount".to_owned());
         }
@@ -37,7 +43,7 @@ impl Disk {
         let (image, at) = (temp.path().join("image"), temp.path().join("at"));
         std::fs::File::create(&image).and_then(|file| file.set_len(megabytes << 20)).map_err(|e| e.to_string())?;
         std::fs::create_dir(&at).map_err(|e| e.to_string())?;
-        run(Command::new(format!("mkfs.{kind}")).arg("-q").arg(&image))?;
+        run(Command::new(format!("mkfs.{kind}")).arg("-q").args(arguments).arg(&image))?;
         let options = if options.is_empty() { "loop".to_owned() } else { format!("loop,{options}") };
         run(Command::new("mount").args(["-t", kind, "-o", &options]).arg(&image).arg(&at))?;
         Ok(Self { temp, at })

@@ -1,5 +1,5 @@
-//! A branch that is mounted, where the disk shares contents between files: whatever is done in the workspace, programs in the branch see what was there, and their own work. Needs root and
-//! /dev/fuse, as the other tests of mounts do.
+//! A branch that is mounted, once what is below is pinned, by sharing contents or by copying: whatever is done in the workspace, programs in the branch see what was there, and their own work.
+//! Needs root and /dev/fuse, as the other tests of mounts do.
 
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used)]
@@ -29,7 +29,7 @@ fn plant(lab: &Lab) {
 
 #[test]
 fn who_works_in_a_branch_does_not_see_what_is_done_in_the_workspace() {
-    for kind in ["xfs", "btrfs"] {
+    for kind in ["xfs", "btrfs", "ext4"] {
         let Some(disk) = ah_test_disks::Disk::new(kind, 600, "") else { return };
         let Some(lab) = Lab::within(disk.at()) else { return };
         plant(&lab);

@@ -263,7 +263,7 @@ fn five_hundred(lab: &Lab) -> std::path::PathBuf {
 fn what_was_changed_below_is_an_error_in_a_snapshot_and_still_a_name() {
     let Some(lab) = Lab::new() else { return };
     let many = five_hundred(&lab);
-    let (workspace, mount) = lab.mount("work");
+    let (workspace, mount) = lab.mount_unpinned("work");
     drop(mount);
     // With names, and without pins, on any disk.
     let base = workspace.base_with_names(b"").unwrap();
@@ -306,7 +306,7 @@ fn what_was_removed_below_is_there_in_a_snapshot_if_it_was_pinned() {
 #[test]
 fn what_was_replaced_below_is_found_again_in_a_branch() {
     let Some(lab) = Lab::new() else { return };
-    let (_workspace, mount) = lab.mount("work");
+    let (_workspace, mount) = lab.mount_unpinned("work");
     let at = mount.at();
     // The kernel knows them, but not what is in them.
     assert_eq!((fs::metadata(at.join("a")).unwrap().len(), fs::metadata(at.join("d/f")).unwrap().len()), (6, 5));
@@ -348,7 +348,7 @@ fn the_kernel_reads_ahead_as_far_as_one_message_goes() {
 #[test]
 fn a_branch_shows_soon_what_is_changed_below() {
     let Some(lab) = Lab::new() else { return };
-    let (workspace, mount) = lab.mount("work");
+    let (workspace, mount) = lab.mount_unpinned("work");
     let (at, lower) = (mount.at().to_owned(), lab.lower());
     let read = |name: &str| fs::read_to_string(at.join(name)).unwrap_or_default();
     // All of it is in the kernel's memory, absent names too.
@@ -422,7 +422,7 @@ fn a_branch_shows_what_is_changed_below_while_it_is_read() {
     let Some(lab) = Lab::new() else { return };
     let lower = lab.lower();
     fs::create_dir(lower.join("many")).unwrap();
-    let (_workspace, mount) = lab.mount("work");
+    let (_workspace, mount) = lab.mount_unpinned("work");
     let many = mount.at().join("many");
     let (done, count) = (AtomicBool::new(false), 300);
     std::thread::scope(|scope| {

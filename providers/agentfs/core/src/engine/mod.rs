@@ -68,11 +68,13 @@ pub struct Options {
     pub log_limit: u64,
     /// Open it although the lower directory is not there any more, or is another: as if everything had been removed from it.
     pub without_lower: bool,
+    /// Whether what is below is pinned behind a base: shared where the disk can, else copied.
+    pub pins: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { limit: None, background: true, log_limit: 4 << 20, without_lower: false }
+        Self { limit: None, background: true, log_limit: 4 << 20, without_lower: false, pins: true }
     }
 }
 
@@ -333,7 +335,7 @@ impl Engine {
         let root = self.lower.find(b"")?;
         let whole_seconds = root.is_some_and(|root| root.ctime.nanos == 0 && root.mtime.nanos == 0);
         let time = platform::settled_time(whole_seconds);
-        let isolates = !whole_seconds && self.shares();
+        let isolates = !whole_seconds && self.options.pins;
         let (snapshot, line) = {
             let mut state = write_lock(&self.state);
             let line = state.grow(None, time, false, label);

@@ -1,13 +1,13 @@
 //! When pins are made, and when they go.
 //!
-//! They are made with the fingerprints behind a base, of what is there for the taking, where the disk shares contents between files: nothing is copied or read for them. What fails here is not
-//! pinned, and nobody hears of it.
+//! They are made with the fingerprints behind a base, of what is there for the taking. Where the disk shares contents between files they take none of it; else they are copies, which are written in small
+//! steps, so that what others write does not wait behind them. What fails here is not pinned, and nobody hears of it.
 //!
 //! They go when no base's fingerprints name them any more. A row `p` of a base says that there may be such: it is there while pins are made behind that base, since its fingerprints come after
 //! them, and since it began to be forgotten. So whatever is killed in between leaves it to the next who opens the store.
 
 use std::fs::File;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::atomic::Ordering;
 
 use super::fingerprints::{Hash, LABEL, hash_of_target};
@@ -16,13 +16,18 @@ use super::pins::{Listed, may_be_attributes};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::lower::{Found, xattrs};
+use crate::rows::chunk::BLOCK;
 use crate::rows::key::{self, LineId};
 use crate::state::{Row, State};
 use crate::types::Kind;
 use crate::{lock, platform, read_lock, write_lock};
 
-/// Pins are made where there is so many times the room that all of the base's take by themselves, inodes too: what is left is for who writes.
+/// Pins are made where there is so many times the room that all of the base's take, inodes too: what is left is for who writes.
 const ROOM: u64 = 8;
+/// Copies that wait for the disk before they are waited for, in bytes: what others sync can have to wait for them, too.
+const UNSYNCED: u64 = 16 << 20;
+/// What is copied before it is looked whether the store is being closed, in bytes.
+const PART: u64 = 4 << 20;
 /// Rows that are looked at while others wait.
 const STEP: usize = 16;
 
@@ -30,7 +35,11 @@ const STEP: usize = 16;
 pub(super) struct Pinning {
     /// How many were made.
     made: u64,
-    /// No more are: there is no room for them, or this disk shares nothing with the store's.
+    /// What they take of the disk, in blocks.
+    blocks: u64,
+    /// What was copied since the disk was waited for, in bytes.
+    unsynced: u64,
+    /// No more are: there is no room for them.
     over: bool,
 }
 
@@ -48,11 +57,6 @@ impl Drop for Deciding<'_> {
 }
 
 impl Engine {
-    /// Whether the store's disk shares contents between files.
-    pub(super) fn shares(&self) -> bool {
-        File::open(self.directory.join("format")).is_ok_and(|file| platform::share(&self.directory, &file).is_some())
-    }
-
     /// Whether branches of a base show what is pinned as it was.
     pub(crate) fn isolates(&self, base: LineId) -> Result<bool> {
         Ok(read_lock(&self.state).layers.get(&key::of_line(b'j', base, None))?.is_some())
@@ -66,7 +70,7 @@ impl Engine {
 
     /// From now on there may be pins that no fingerprint names. `None`: none are made.
     pub(super) fn begin_pinning(&self, base: LineId) -> Option<Pinning> {
-        self.shares().then_some(())?;
+        self.options.pins.then_some(())?;
         self.room_for_rows().ok()?;
         {
             let mut state = write_lock(&self.state);
@@ -77,7 +81,7 @@ impl Engine {
             self.mark_pins(&mut state, base);
         }
         match self.flush() {
-            Ok(_) => Some(Pinning { made: 0, over: false }),
+            Ok(_) => Some(Pinning { made: 0, blocks: 0, unsynced: 0, over: false }),
             Err(_) => {
                 lock(&self.pins.bases).remove(&base);
                 None
@@ -122,12 +126,15 @@ impl Engine {
         }
         let made = self.room_for_pin(pinning).and_then(|()| match found.kind {
             Kind::Symlink => self.pin_target(path, found.size, hash),
-            _ => self.pin_contents((path, found, hash), open),
+            _ => self.pin_contents((path, found, hash), open, pinning),
         });
         match made {
-            Ok(made) => pinning.made += u64::from(made),
+            Ok(made) => {
+                pinning.made += u64::from(made);
+                pinning.blocks += u64::from(made);
+            }
             // Whatever else went wrong may have been this one alone.
-            Err(error) => pinning.over = matches!(error, Error::NoSpace | Error::Unsupported),
+            Err(error) => pinning.over = matches!(error, Error::NoSpace),
         }
     }
 
@@ -135,10 +142,15 @@ impl Engine {
         let target = self.lower.target(path)?.filter(|target| hash_of_target(target) == *hash);
         let Some(target) = target else { return Ok(false) };
         let fill = |pin: &File| pin.write_all_at(&target, 0).map_err(Error::io("pinning a link")).map(|()| true);
-        self.pins.make(Kind::Symlink, hash, size, &fill)
+        self.pins.make(Kind::Symlink, hash, size, &mut { fill })
     }
 
-    fn pin_contents(&self, (path, found, hash): (&[u8], &Found, &Hash), open: Option<File>) -> Result<bool> {
+    fn pin_contents(
+        &self,
+        (path, found, hash): (&[u8], &Found, &Hash),
+        open: Option<File>,
+        pinning: &mut Pinning,
+    ) -> Result<bool> {
         let file = match open {
             Some(file) => file,
             None => match self.lower.open_file(path)? {
@@ -152,15 +164,54 @@ impl Engine {
         if !is_it()? || has_xattrs(&file) || may_be_attributes(&file, found.size).map_err(error)? {
             return Ok(false);
         }
-        let fill = |pin: &File| match platform::clone(&file, pin).map_err(Error::io("pinning a file"))? {
-            true => is_it(),
-            false => Err(Error::Unsupported),
+        // Without holes.
+        let held = file.metadata().map_or(found.size, |metadata| metadata.blocks() * 512).min(found.size);
+        let blocks = held.div_ceil(BLOCK);
+        let mut fill = |pin: &File| {
+            // Some say so for two files alone, of those that share.
+            if platform::clone(&file, pin).unwrap_or(false) {
+                return is_it();
+            }
+            // A smaller one may have the room.
+            if self.room_for_blocks((pinning.blocks + 1 + blocks) * ROOM).is_err() {
+                return Ok(false);
+            }
+            pinning.blocks += blocks;
+            pinning.unsynced += held;
+            let copied = self.copy_to_pin(&file, found.size, pin)? && is_it()?;
+            if pinning.unsynced > UNSYNCED {
+                pinning.unsynced = 0;
+                pin.sync_data().map_err(Error::io("pinning a file"))?;
+            }
+            Ok(copied)
         };
-        self.pins.make(Kind::File, hash, found.size, &fill)
+        self.pins.make(Kind::File, hash, found.size, &mut fill)
+    }
+
+    /// False where it was stopped, or the file has ended.
+    fn copy_to_pin(&self, file: &File, size: u64, pin: &File) -> Result<bool> {
+        let error = Error::io::<std::io::Error>;
+        pin.set_len(size).map_err(error("pinning a file"))?;
+        let mut at = 0;
+        while let Some(data) = platform::seek(file, at, false).map_err(error("pinning a file"))?.filter(|&at| at < size)
+        {
+            let hole = platform::seek(file, data, true).map_err(error("pinning a file"))?.unwrap_or(size);
+            at = data;
+            let hole = hole.min(size).max(data + 1);
+            while at < hole {
+                let part = (hole - at).min(PART);
+                if self.is_stopped() || platform::copy(file, at, pin, at, part).map_err(error("pinning a file"))? < part
+                {
+                    return Ok(false);
+                }
+                at += part;
+            }
+        }
+        Ok(true)
     }
 
     fn room_for_pin(&self, pinning: &Pinning) -> Result<()> {
-        self.room_for_blocks((pinning.made + 1) * ROOM)?;
+        self.room_for_blocks((pinning.blocks + 1) * ROOM)?;
         if !pinning.made.is_multiple_of(64) {
             return Ok(());
         }

@@ -177,7 +177,7 @@ impl Pins {
         kind: Kind,
         hash: &Hash,
         size: u64,
-        fill: &dyn Fn(&File) -> Result<bool>,
+        fill: &mut dyn FnMut(&File) -> Result<bool>,
     ) -> Result<bool> {
         let _one = lock(&self.making);
         // Behind another base.
@@ -195,7 +195,7 @@ impl Pins {
         remove(&pins, NEW.as_bytes()).map_err(error("pinning"))?;
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file: File = openat(&pins, NEW, flags, Mode::RUSR).map_err(Error::io("pinning"))?.into();
-        let made = || -> Result<bool> {
+        let mut made = || -> Result<bool> {
             if !fill(&file)? || file.metadata().map_err(error("pinning"))?.len() != size {
                 return Ok(false);
             }

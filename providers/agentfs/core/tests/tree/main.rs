@@ -29,20 +29,27 @@ pub(crate) const ME: Owner = Owner { mode: 0o644, uid: 1000, gid: 100 };
 /// A lower directory and a store, gone with it.
 pub(crate) struct Place {
     directory: tempfile::TempDir,
+    pins: bool,
 }
 
 impl Place {
+    /// Where nothing is pinned.
     pub(crate) fn new() -> Self {
-        Self::of(tempfile::tempdir().unwrap())
+        Self::of(tempfile::tempdir().unwrap(), false)
     }
 
-    /// On that disk.
+    /// Where what is below is pinned.
+    pub(crate) fn pinned() -> Self {
+        Self::of(tempfile::tempdir().unwrap(), true)
+    }
+
+    /// On that disk, where what is below is pinned.
     pub(crate) fn on(disk: &ah_test_disks::Disk) -> Self {
-        Self::of(tempfile::tempdir_in(disk.at()).unwrap())
+        Self::of(tempfile::tempdir_in(disk.at()).unwrap(), true)
     }
 
-    fn of(directory: tempfile::TempDir) -> Self {
-        let place = Self { directory };
+    fn of(directory: tempfile::TempDir, pins: bool) -> Self {
+        let place = Self { directory, pins };
         std::fs::create_dir(place.lower()).unwrap();
         place
     }
@@ -61,7 +68,7 @@ impl Place {
     }
 
     pub(crate) fn open(&self) -> Workspace {
-        self.open_with(Options { background: false, ..Options::default() })
+        self.open_with(Options { background: false, pins: self.pins, ..Options::default() })
     }
 
     pub(crate) fn open_with(&self, options: Options) -> Workspace {
@@ -130,9 +137,9 @@ impl OnDisk {
     }
 }
 
-/// A disk that shares contents between files, where files are pinned, and that gives inodes' numbers out again; `None`: skipped.
-pub(crate) fn sharing() -> Option<ah_test_disks::Disk> {
-    ah_test_disks::Disk::new("xfs", 400, "")
+/// On a disk that shares contents between files, and on one where pins are copies. Both give inodes' numbers out again. Those that cannot be had are skipped.
+pub(crate) fn on_each_disk(test: impl Fn(ah_test_disks::Disk)) {
+    ["xfs", "ext4"].into_iter().filter_map(|kind| ah_test_disks::Disk::new(kind, 400, "")).for_each(test);
 }
 
 /// A branch of the lower directory as it is now.

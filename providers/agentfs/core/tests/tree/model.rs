@@ -494,15 +494,16 @@ proptest! {
 
 #[test]
 fn any_operations_do_so_whatever_becomes_of_what_is_below() {
-    let Some(disk) = crate::sharing() else { return };
-    let ops = prop::collection::vec(op(), 1..150);
-    let outcome = proptest::test_runner::TestRunner::new(config()).run(&ops, |ops| {
-        let mut world = World::new(Place::on(&disk), false, true);
-        for op in &ops {
-            world.apply(op);
-        }
-        world.finish();
-        Ok(())
+    crate::on_each_disk(|disk| {
+        let ops = prop::collection::vec(op(), 1..150);
+        let outcome = proptest::test_runner::TestRunner::new(config()).run(&ops, |ops| {
+            let mut world = World::new(Place::on(&disk), false, true);
+            for op in &ops {
+                world.apply(op);
+            }
+            world.finish();
+            Ok(())
+        });
+        outcome.unwrap();
     });
-    outcome.unwrap();
 }

@@ -7,7 +7,7 @@ use std::path::Path;
 use ah_agentfs::{BranchId, Error, Kind, ROOT, Seek, SetAttr, View, Workspace};
 
 use crate::pins::begin;
-use crate::{HOLES, Place, at, content, everything, make, sharing, snapshot};
+use crate::{HOLES, Place, at, content, everything, make, on_each_disk, snapshot};
 
 /// A tree with what there is: links, hard links, directories, an empty file, one of several blocks.
 fn plant(lower: &Path) {
@@ -208,169 +208,173 @@ fn all_fates(disk: &ah_test_disks::Disk) {
 
 #[test]
 fn what_a_branch_changed_is_told_against_what_was_there() {
-    let Some(disk) = sharing() else { return };
-    let place = Place::on(&disk);
-    plant(&place.lower());
-    let (workspace, branch) = begin(&place);
-    let base = workspace.view_of(workspace.snapshots()[0].id).unwrap();
-    let view = workspace.view(branch).unwrap();
-    view.write(at(&view, "top"), 0, b"TOP").unwrap();
-    view.write(at(&view, "src/deep/er/three"), 5000, b"mine").unwrap();
-    view.unlink(at(&view, "src/deep"), b"two").unwrap();
-    view.rename(ROOT, b"other", ROOT, b"here", ah_agentfs::Rename::Replace).unwrap();
-    let id = snapshot(&workspace, branch);
-    // Not copied yet: snapshots read it from its pin.
-    std::fs::remove_dir_all(place.lower().join("src")).unwrap();
-    std::fs::remove_dir_all(place.lower().join("other")).unwrap();
-    std::fs::write(place.lower().join("top"), "new").unwrap();
-    let then = workspace.view_of(id).unwrap();
-    let differences = base.differences(&then, &|_| true).unwrap().unwrap();
-    let told: Vec<_> = differences
-        .list
-        .iter()
-        .filter(|found| found.contents)
-        .map(|found| (std::str::from_utf8(&found.path).unwrap(), found.before.is_some(), found.after.is_some()))
-        .collect();
-    let expected = [
-        ("here", false, true),
-        ("here/four", false, true),
-        ("other", true, false),
-        ("other/four", true, false),
-        ("src/deep/er/three", true, true),
-        ("src/deep/two", true, false),
-        ("top", true, true),
-    ];
-    assert_eq!(told, expected);
-    assert!(differences.list.iter().all(|found| !found.lost), "{differences:?}");
-    assert_eq!(content(&base, "src/deep/two"), b"two");
-    assert_eq!(content(&base, "src/deep/er/three"), vec![b'3'; 20_000]);
-    let three = content(&then, "src/deep/er/three");
-    assert_eq!((&three[..5000], &three[5000..5005]), (&[b'3'; 5000][..], &b"mine3"[..]));
-    assert_eq!(content(&then, "here/four"), b"four");
-    assert_eq!((content(&base, "top"), content(&then, "top")), (b"top".to_vec(), b"TOP".to_vec()));
+    on_each_disk(|disk| {
+        let place = Place::on(&disk);
+        plant(&place.lower());
+        let (workspace, branch) = begin(&place);
+        let base = workspace.view_of(workspace.snapshots()[0].id).unwrap();
+        let view = workspace.view(branch).unwrap();
+        view.write(at(&view, "top"), 0, b"TOP").unwrap();
+        view.write(at(&view, "src/deep/er/three"), 5000, b"mine").unwrap();
+        view.unlink(at(&view, "src/deep"), b"two").unwrap();
+        view.rename(ROOT, b"other", ROOT, b"here", ah_agentfs::Rename::Replace).unwrap();
+        let id = snapshot(&workspace, branch);
+        // Not copied yet: snapshots read it from its pin.
+        std::fs::remove_dir_all(place.lower().join("src")).unwrap();
+        std::fs::remove_dir_all(place.lower().join("other")).unwrap();
+        std::fs::write(place.lower().join("top"), "new").unwrap();
+        let then = workspace.view_of(id).unwrap();
+        let differences = base.differences(&then, &|_| true).unwrap().unwrap();
+        let told: Vec<_> = differences
+            .list
+            .iter()
+            .filter(|found| found.contents)
+            .map(|found| (std::str::from_utf8(&found.path).unwrap(), found.before.is_some(), found.after.is_some()))
+            .collect();
+        let expected = [
+            ("here", false, true),
+            ("here/four", false, true),
+            ("other", true, false),
+            ("other/four", true, false),
+            ("src/deep/er/three", true, true),
+            ("src/deep/two", true, false),
+            ("top", true, true),
+        ];
+        assert_eq!(told, expected);
+        assert!(differences.list.iter().all(|found| !found.lost), "{differences:?}");
+        assert_eq!(content(&base, "src/deep/two"), b"two");
+        assert_eq!(content(&base, "src/deep/er/three"), vec![b'3'; 20_000]);
+        let three = content(&then, "src/deep/er/three");
+        assert_eq!((&three[..5000], &three[5000..5005]), (&[b'3'; 5000][..], &b"mine3"[..]));
+        assert_eq!(content(&then, "here/four"), b"four");
+        assert_eq!((content(&base, "top"), content(&then, "top")), (b"top".to_vec(), b"TOP".to_vec()));
+    });
 }
 
 #[test]
 fn what_is_taken_over_after_it_was_changed_below_is_what_was_there() {
-    let Some(disk) = sharing() else { return };
-    let place = Place::on(&disk);
-    std::fs::write(place.lower().join("file"), vec![b'o'; 2 << 20]).unwrap();
-    let (workspace, branch) = begin(&place);
-    let base = workspace.view_of(workspace.snapshots()[0].id).unwrap();
-    let view = workspace.view(branch).unwrap();
-    let shares = base.getattr(at(&base, "file")).unwrap().mtime;
-    // In one MiB below, in the other here; by the times nothing was changed below.
-    let file = std::fs::File::options().write(true).open(place.lower().join("file")).unwrap();
-    let time = file.metadata().unwrap().modified().unwrap();
-    file.write_all_at(b"theirs", 0).unwrap();
-    file.set_modified(time).unwrap();
-    let ino = at(&view, "file");
-    view.write(ino, 1 << 20, b"o").unwrap();
-    view.setattr(ino, SetAttr { mtime: Some(ah_agentfs::SetTime::At(shares)), ..SetAttr::default() }).unwrap();
-    let then = workspace.view_of(snapshot(&workspace, branch)).unwrap();
-    let differences = base.differences(&then, &|_| true).unwrap().unwrap();
-    let told: Vec<_> = differences.list.iter().map(|found| (found.path.as_slice(), found.contents)).collect();
-    assert_eq!(told, [], "what was written was there");
-    assert_eq!(content(&view, "file"), vec![b'o'; 2 << 20]);
-    view.write(ino, 5, b"mine").unwrap();
-    workspace.copy_taken_over().unwrap();
-    // What is pinned is not synced, and what was written in the branch is to survive a power cut: the rest was copied.
-    std::fs::remove_dir_all(place.store().join("pins")).unwrap();
-    let all = [b"ooooomine".as_slice(), &vec![b'o'; (2 << 20) - 9]].concat();
-    assert!(content(&view, "file") == all);
-    drop((view, base, then));
-    drop(workspace);
-    place.check();
+    on_each_disk(|disk| {
+        let place = Place::on(&disk);
+        std::fs::write(place.lower().join("file"), vec![b'o'; 2 << 20]).unwrap();
+        let (workspace, branch) = begin(&place);
+        let base = workspace.view_of(workspace.snapshots()[0].id).unwrap();
+        let view = workspace.view(branch).unwrap();
+        let shares = base.getattr(at(&base, "file")).unwrap().mtime;
+        // In one MiB below, in the other here; by the times nothing was changed below.
+        let file = std::fs::File::options().write(true).open(place.lower().join("file")).unwrap();
+        let time = file.metadata().unwrap().modified().unwrap();
+        file.write_all_at(b"theirs", 0).unwrap();
+        file.set_modified(time).unwrap();
+        let ino = at(&view, "file");
+        view.write(ino, 1 << 20, b"o").unwrap();
+        view.setattr(ino, SetAttr { mtime: Some(ah_agentfs::SetTime::At(shares)), ..SetAttr::default() }).unwrap();
+        let then = workspace.view_of(snapshot(&workspace, branch)).unwrap();
+        let differences = base.differences(&then, &|_| true).unwrap().unwrap();
+        let told: Vec<_> = differences.list.iter().map(|found| (found.path.as_slice(), found.contents)).collect();
+        assert_eq!(told, [], "what was written was there");
+        assert_eq!(content(&view, "file"), vec![b'o'; 2 << 20]);
+        view.write(ino, 5, b"mine").unwrap();
+        workspace.copy_taken_over().unwrap();
+        // What is pinned is not synced, and what was written in the branch is to survive a power cut: the rest was copied.
+        std::fs::remove_dir_all(place.store().join("pins")).unwrap();
+        let all = [b"ooooomine".as_slice(), &vec![b'o'; (2 << 20) - 9]].concat();
+        assert!(content(&view, "file") == all);
+        drop((view, base, then));
+        drop(workspace);
+        place.check();
+    });
 }
 
 #[test]
 fn a_number_that_is_used_again_below_is_not_two_files() {
-    let Some(disk) = sharing() else { return };
-    let place = Place::on(&disk);
-    let lower = place.lower();
-    for n in 0..20 {
-        std::fs::write(lower.join(format!("old{n}")), format!("old{n}")).unwrap();
-    }
-    let (workspace, branch) = begin(&place);
-    let numbers = |prefix: &str| -> Vec<u64> {
-        (0..20).map(|n| std::fs::metadata(lower.join(format!("{prefix}{n}"))).unwrap().ino()).collect()
-    };
-    let old = numbers("old");
-    for n in 0..20 {
-        std::fs::remove_file(lower.join(format!("old{n}"))).unwrap();
-    }
-    for n in 0..20 {
-        std::fs::write(lower.join(format!("new{n}")), format!("new{n}")).unwrap();
-    }
-    let again = numbers("new").iter().filter(|new| old.contains(new)).count();
-    eprintln!("{again} of 20 numbers were used again");
-    // The branch does not see them, and makes its own.
-    let view = workspace.view(branch).unwrap();
-    for n in 0..20 {
-        assert!(matches!(view.lookup(ROOT, format!("new{n}").as_bytes()), Err(Error::NotFound)));
-        make(&view, &format!("new{n}"), b"MINE");
-    }
-    let then = workspace.view_of(snapshot(&workspace, branch)).unwrap();
-    let mut seen = std::collections::BTreeSet::new();
-    for n in 0..20 {
-        assert_eq!(content(&then, &format!("old{n}")), format!("old{n}").as_bytes());
-        assert_eq!(content(&then, &format!("new{n}"))[..4], *b"MINE");
-        assert!(seen.insert(at(&then, &format!("old{n}"))) && seen.insert(at(&then, &format!("new{n}"))), "{n}");
-    }
-    for n in 0..20 {
-        let attr = then.getattr(at(&then, &format!("old{n}"))).unwrap();
-        assert_eq!(attr.size, format!("old{n}").len() as u64);
-    }
+    on_each_disk(|disk| {
+        let place = Place::on(&disk);
+        let lower = place.lower();
+        for n in 0..20 {
+            std::fs::write(lower.join(format!("old{n}")), format!("old{n}")).unwrap();
+        }
+        let (workspace, branch) = begin(&place);
+        let numbers = |prefix: &str| -> Vec<u64> {
+            (0..20).map(|n| std::fs::metadata(lower.join(format!("{prefix}{n}"))).unwrap().ino()).collect()
+        };
+        let old = numbers("old");
+        for n in 0..20 {
+            std::fs::remove_file(lower.join(format!("old{n}"))).unwrap();
+        }
+        for n in 0..20 {
+            std::fs::write(lower.join(format!("new{n}")), format!("new{n}")).unwrap();
+        }
+        let again = numbers("new").iter().filter(|new| old.contains(new)).count();
+        eprintln!("{again} of 20 numbers were used again");
+        // The branch does not see them, and makes its own.
+        let view = workspace.view(branch).unwrap();
+        for n in 0..20 {
+            assert!(matches!(view.lookup(ROOT, format!("new{n}").as_bytes()), Err(Error::NotFound)));
+            make(&view, &format!("new{n}"), b"MINE");
+        }
+        let then = workspace.view_of(snapshot(&workspace, branch)).unwrap();
+        let mut seen = std::collections::BTreeSet::new();
+        for n in 0..20 {
+            assert_eq!(content(&then, &format!("old{n}")), format!("old{n}").as_bytes());
+            assert_eq!(content(&then, &format!("new{n}"))[..4], *b"MINE");
+            assert!(seen.insert(at(&then, &format!("old{n}"))) && seen.insert(at(&then, &format!("new{n}"))), "{n}");
+        }
+        for n in 0..20 {
+            let attr = then.getattr(at(&then, &format!("old{n}"))).unwrap();
+            assert_eq!(attr.size, format!("old{n}").len() as u64);
+        }
+    });
 }
 
 #[test]
 fn one_of_two_names_is_not_shown_as_another_file() {
-    let Some(disk) = sharing() else { return };
-    // Names of one file, of which the branch changed what it found under one of them, and one was then removed below.
-    let place = Place::on(&disk);
-    let lower = place.lower();
-    for name in ["moved", "linked", "x"] {
-        std::fs::write(lower.join(name), "then").unwrap();
-    }
-    std::fs::hard_link(lower.join("x"), lower.join("y")).unwrap();
-    let (workspace, branch) = begin(&place);
-    let view = workspace.view(branch).unwrap();
-    view.write(at(&view, "x"), 0, b"mine").unwrap();
-    let id = snapshot(&workspace, branch);
-    assert_eq!(content(&workspace.view_of(id).unwrap(), "y"), b"mine");
-    std::fs::remove_file(lower.join("y")).unwrap();
-    let then = workspace.view_of(id).unwrap();
-    assert_eq!(content(&then, "x"), b"mine");
-    for tree in [&then, &view] {
-        assert_eq!(content(tree, "y"), b"mine");
-    }
-    view.unlink(ROOT, b"x").unwrap();
-    assert_eq!(content(&view, "y"), b"mine", "the other name's still");
-    // Names that came later are not shown, and the old ones are.
-    std::fs::rename(lower.join("moved"), lower.join("now")).unwrap();
-    std::fs::hard_link(lower.join("linked"), lower.join("later")).unwrap();
-    for name in ["now", "later"] {
-        assert!(matches!(view.lookup(ROOT, name.as_bytes()), Err(Error::NotFound)));
-    }
-    std::fs::remove_file(lower.join("linked")).unwrap();
-    for tree in [&workspace.view_of(snapshot(&workspace, branch)).unwrap(), &view] {
-        assert_eq!((content(tree, "moved"), content(tree, "linked")), (b"then".to_vec(), b"then".to_vec()));
-    }
-    let base = workspace.view_of(workspace.snapshots()[0].id).unwrap();
-    assert_eq!(content(&base, "linked"), b"then");
-    assert_eq!((content(&base, "x"), content(&base, "y")), (b"then".to_vec(), b"then".to_vec()));
-    assert_eq!(at(&base, "x"), at(&base, "y"));
+    on_each_disk(|disk| {
+        // Names of one file, of which the branch changed what it found under one of them, and one was then removed below.
+        let place = Place::on(&disk);
+        let lower = place.lower();
+        for name in ["moved", "linked", "x"] {
+            std::fs::write(lower.join(name), "then").unwrap();
+        }
+        std::fs::hard_link(lower.join("x"), lower.join("y")).unwrap();
+        let (workspace, branch) = begin(&place);
+        let view = workspace.view(branch).unwrap();
+        view.write(at(&view, "x"), 0, b"mine").unwrap();
+        let id = snapshot(&workspace, branch);
+        assert_eq!(content(&workspace.view_of(id).unwrap(), "y"), b"mine");
+        std::fs::remove_file(lower.join("y")).unwrap();
+        let then = workspace.view_of(id).unwrap();
+        assert_eq!(content(&then, "x"), b"mine");
+        for tree in [&then, &view] {
+            assert_eq!(content(tree, "y"), b"mine");
+        }
+        view.unlink(ROOT, b"x").unwrap();
+        assert_eq!(content(&view, "y"), b"mine", "the other name's still");
+        // Names that came later are not shown, and the old ones are.
+        std::fs::rename(lower.join("moved"), lower.join("now")).unwrap();
+        std::fs::hard_link(lower.join("linked"), lower.join("later")).unwrap();
+        for name in ["now", "later"] {
+            assert!(matches!(view.lookup(ROOT, name.as_bytes()), Err(Error::NotFound)));
+        }
+        std::fs::remove_file(lower.join("linked")).unwrap();
+        for tree in [&workspace.view_of(snapshot(&workspace, branch)).unwrap(), &view] {
+            assert_eq!((content(tree, "moved"), content(tree, "linked")), (b"then".to_vec(), b"then".to_vec()));
+        }
+        let base = workspace.view_of(workspace.snapshots()[0].id).unwrap();
+        assert_eq!(content(&base, "linked"), b"then");
+        assert_eq!((content(&base, "x"), content(&base, "y")), (b"then".to_vec(), b"then".to_vec()));
+        assert_eq!(at(&base, "x"), at(&base, "y"));
+    });
 }
 
 #[test]
 fn what_its_owner_closed_since_is_shown_as_it_was() {
     let place = match ah_test_disks::ordinary_users_path() {
-        Some(_) => Place::new(),
+        Some(_) => Place::pinned(),
         None => {
-            let Some(disk) = sharing() else { return };
-            std::fs::set_permissions(disk.at(), std::fs::Permissions::from_mode(0o777)).unwrap();
-            ah_test_disks::as_ordinary_user("pinned::what_its_owner_closed_since_is_shown_as_it_was", disk.at());
-            return;
+            return on_each_disk(|disk| {
+                std::fs::set_permissions(disk.at(), std::fs::Permissions::from_mode(0o777)).unwrap();
+                ah_test_disks::as_ordinary_user("pinned::what_its_owner_closed_since_is_shown_as_it_was", disk.at());
+            });
         }
     };
     plant(&place.lower());
@@ -386,139 +390,144 @@ fn what_its_owner_closed_since_is_shown_as_it_was() {
 
 #[test]
 fn a_repository_that_is_packed_below_works_in_snapshots() {
-    let Some(disk) = sharing() else { return };
-    let place = Place::on(&disk);
-    let git = |arguments: &[&str]| {
-        let output = std::process::Command::new("git")
-            .arg("-C")
-            .arg(place.lower())
-            .args(["-c", "user.name=a", "-c", "user.email=a@b", "-c", "gc.auto=0"])
-            .args(arguments)
-            .output()
-            .unwrap();
-        assert!(output.status.success(), "{output:?}");
-    };
-    git(&["init", "-q", "-b", "main"]);
-    for n in 0..30 {
-        std::fs::write(place.lower().join(format!("f{n}")), format!("{n}\n").repeat(n + 1)).unwrap();
-        git(&["add", "."]);
-        git(&["commit", "-qm", "c"]);
-    }
-    git(&["checkout", "-qb", "side", "HEAD~10"]);
-    git(&["checkout", "-q", "main"]);
-    let (workspace, branch) = begin(&place);
-    let then = snapshot(&workspace, branch);
-    let was = everything(&workspace.view_of(then).unwrap());
-    git(&["checkout", "-q", "side"]);
-    git(&["branch", "-qD", "main"]);
-    git(&["reflog", "expire", "--expire=now", "--all"]);
-    git(&["gc", "-q", "--prune=now"]);
-    let loose = was.keys().filter(|path| path.starts_with(b"/.git/objects/") && path.len() > 50).count();
-    assert!(loose > 50, "{loose}");
-    assert_eq!(everything(&workspace.view_of(then).unwrap()), was);
+    on_each_disk(|disk| {
+        let place = Place::on(&disk);
+        let git = |arguments: &[&str]| {
+            let output = std::process::Command::new("git")
+                .arg("-C")
+                .arg(place.lower())
+                .args(["-c", "user.name=a", "-c", "user.email=a@b", "-c", "gc.auto=0"])
+                .args(arguments)
+                .output()
+                .unwrap();
+            assert!(output.status.success(), "{output:?}");
+        };
+        git(&["init", "-q", "-b", "main"]);
+        for n in 0..30 {
+            std::fs::write(place.lower().join(format!("f{n}")), format!("{n}\n").repeat(n + 1)).unwrap();
+            git(&["add", "."]);
+            git(&["commit", "-qm", "c"]);
+        }
+        git(&["checkout", "-qb", "side", "HEAD~10"]);
+        git(&["checkout", "-q", "main"]);
+        let (workspace, branch) = begin(&place);
+        let then = snapshot(&workspace, branch);
+        let was = everything(&workspace.view_of(then).unwrap());
+        git(&["checkout", "-q", "side"]);
+        git(&["branch", "-qD", "main"]);
+        git(&["reflog", "expire", "--expire=now", "--all"]);
+        git(&["gc", "-q", "--prune=now"]);
+        let loose = was.keys().filter(|path| path.starts_with(b"/.git/objects/") && path.len() > 50).count();
+        assert!(loose > 50, "{loose}");
+        assert_eq!(everything(&workspace.view_of(then).unwrap()), was);
+    });
 }
 
 #[test]
 fn a_hole_is_a_hole_and_a_racing_writer_gets_nothing_in() {
-    let Some(disk) = sharing() else { return };
-    let place = Place::on(&disk);
-    let path = place.lower().join("hole");
-    let file = std::fs::File::create(&path).unwrap();
-    file.set_len(1 << 20).unwrap();
-    file.write_all_at(b"end", (1 << 20) - 3).unwrap();
-    drop(file);
-    let [then, other] = [vec![b't'; 100_000], vec![b'o'; 100_000]];
-    std::fs::write(place.lower().join("file"), &then).unwrap();
-    let (workspace, branch) = begin(&place);
-    let id = snapshot(&workspace, branch);
-    std::fs::remove_file(&path).unwrap();
-    let tree = workspace.view_of(id).unwrap();
-    let ino = at(&tree, "hole");
-    assert_eq!(tree.read(ino, (1 << 20) - 5, 10).unwrap(), b"\0\0end");
-    if HOLES {
-        assert_eq!(tree.seek(ino, 0, Seek::Data).unwrap(), (1 << 20) - 4096);
-        assert_eq!(tree.seek(ino, 0, Seek::Hole).unwrap(), 0);
-    }
-    let stop = std::sync::atomic::AtomicBool::new(false);
-    let mut shown = 0;
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            let file = std::fs::File::options().write(true).open(place.lower().join("file")).unwrap();
-            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
-                for (bytes, rest) in [(&other, 1), (&then, 3)] {
-                    file.write_all_at(bytes, 0).unwrap();
-                    std::thread::sleep(std::time::Duration::from_millis(rest));
-                }
-            }
-        });
-        let begun = std::time::Instant::now();
-        while begun.elapsed().as_secs() < 2 {
-            let view = workspace.view_of(id).unwrap();
-            assert!(content(&view, "file") == then, "other bytes");
-            shown += 1;
+    on_each_disk(|disk| {
+        let place = Place::on(&disk);
+        let path = place.lower().join("hole");
+        let file = std::fs::File::create(&path).unwrap();
+        file.set_len(1 << 20).unwrap();
+        file.write_all_at(b"end", (1 << 20) - 3).unwrap();
+        drop(file);
+        let [then, other] = [vec![b't'; 100_000], vec![b'o'; 100_000]];
+        std::fs::write(place.lower().join("file"), &then).unwrap();
+        let (workspace, branch) = begin(&place);
+        let id = snapshot(&workspace, branch);
+        std::fs::remove_file(&path).unwrap();
+        let tree = workspace.view_of(id).unwrap();
+        let ino = at(&tree, "hole");
+        assert_eq!(tree.read(ino, (1 << 20) - 5, 10).unwrap(), b"\0\0end");
+        if HOLES {
+            // By the disk's own blocks.
+            assert!(((1 << 20) - 4096..1 << 20).contains(&tree.seek(ino, 0, Seek::Data).unwrap()));
+            assert_eq!(tree.seek(ino, 0, Seek::Hole).unwrap(), 0);
         }
-        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        let stop = std::sync::atomic::AtomicBool::new(false);
+        let mut shown = 0;
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let file = std::fs::File::options().write(true).open(place.lower().join("file")).unwrap();
+                while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                    for (bytes, rest) in [(&other, 1), (&then, 3)] {
+                        file.write_all_at(bytes, 0).unwrap();
+                        std::thread::sleep(std::time::Duration::from_millis(rest));
+                    }
+                }
+            });
+            let begun = std::time::Instant::now();
+            while begun.elapsed().as_secs() < 2 {
+                let view = workspace.view_of(id).unwrap();
+                assert!(content(&view, "file") == then, "other bytes");
+                shown += 1;
+            }
+            stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        });
+        assert!(shown > 0);
     });
-    assert!(shown > 0);
 }
 
 #[test]
 fn a_branch_goes_on_as_it_was_and_nothing_is_told() {
-    let Some(disk) = sharing() else { return };
-    let place = Place::on(&disk);
-    plant(&place.lower());
-    let (workspace, branch): (Workspace, BranchId) = begin(&place);
-    let view = workspace.view(branch).unwrap();
-    std::fs::write(place.lower().join("top"), "new").unwrap();
-    std::fs::remove_dir_all(place.lower().join("src")).unwrap();
-    assert_eq!(content(&view, "top"), b"top");
-    for name in ["top", "src"] {
-        view.hear_of_change(ROOT, name.as_bytes()).unwrap();
-    }
-    assert_eq!(workspace.changed_below(branch).unwrap(), Vec::<Vec<u8>>::new());
-    make(&view, "src/mine", b"mine");
-    view.write(at(&view, "src/deep/two"), 1, b"mine").unwrap();
-    view.setattr(at(&view, "src/one"), SetAttr { mode: Some(0o600), ..SetAttr::default() }).unwrap();
-    workspace.copy_taken_over().unwrap();
-    let id = snapshot(&workspace, branch);
-    for tree in [&workspace.view_of(id).unwrap(), &view] {
-        assert_eq!((content(tree, "src/deep/two"), content(tree, "src/one")), (b"tmine".to_vec(), b"one".to_vec()));
-        assert_eq!(content(tree, "src/mine"), b"mine");
-    }
-    let second = workspace.branch(id, b"").unwrap();
-    assert_eq!(everything(&workspace.view(second).unwrap()), everything(&view));
-    drop(view);
-    drop(workspace);
-    place.check();
+    on_each_disk(|disk| {
+        let place = Place::on(&disk);
+        plant(&place.lower());
+        let (workspace, branch): (Workspace, BranchId) = begin(&place);
+        let view = workspace.view(branch).unwrap();
+        std::fs::write(place.lower().join("top"), "new").unwrap();
+        std::fs::remove_dir_all(place.lower().join("src")).unwrap();
+        assert_eq!(content(&view, "top"), b"top");
+        for name in ["top", "src"] {
+            view.hear_of_change(ROOT, name.as_bytes()).unwrap();
+        }
+        assert_eq!(workspace.changed_below(branch).unwrap(), Vec::<Vec<u8>>::new());
+        make(&view, "src/mine", b"mine");
+        view.write(at(&view, "src/deep/two"), 1, b"mine").unwrap();
+        view.setattr(at(&view, "src/one"), SetAttr { mode: Some(0o600), ..SetAttr::default() }).unwrap();
+        workspace.copy_taken_over().unwrap();
+        let id = snapshot(&workspace, branch);
+        for tree in [&workspace.view_of(id).unwrap(), &view] {
+            assert_eq!((content(tree, "src/deep/two"), content(tree, "src/one")), (b"tmine".to_vec(), b"one".to_vec()));
+            assert_eq!(content(tree, "src/mine"), b"mine");
+        }
+        let second = workspace.branch(id, b"").unwrap();
+        assert_eq!(everything(&workspace.view(second).unwrap()), everything(&view));
+        drop(view);
+        drop(workspace);
+        place.check();
+    });
 }
 
 #[test]
 fn what_is_not_pinned_is_shown_as_it_is_and_told() {
-    let Some(disk) = sharing() else { return };
-    let place = Place::on(&disk);
-    std::fs::create_dir(place.lower().join("pack")).unwrap();
-    for name in ["pack/large", "pack/in place"] {
-        std::fs::File::create(place.lower().join(name)).unwrap().set_len(65 << 20).unwrap();
-    }
-    std::fs::write(place.lower().join("pack/small"), "small").unwrap();
-    let (workspace, branch): (Workspace, BranchId) = begin(&place);
-    let view = workspace.view(branch).unwrap();
-    // Another has what was in it.
-    std::fs::write(place.lower().join("pack/new"), "new").unwrap();
-    let pack = at(&view, "pack");
-    assert!(matches!(view.lookup(pack, b"new"), Err(Error::NotFound)), "all that was there is");
-    std::fs::remove_file(place.lower().join("pack/large")).unwrap();
-    std::fs::remove_file(place.lower().join("pack/small")).unwrap();
-    std::fs::write(place.lower().join("pack/in place"), "now").unwrap();
-    for name in ["large", "small", "in place", "new"] {
-        view.hear_of_change(pack, name.as_bytes()).unwrap();
-    }
-    assert!(matches!(view.lookup(pack, b"large"), Err(Error::NotFound)));
-    assert_eq!((content(&view, "pack/new"), content(&view, "pack/small")), (b"new".to_vec(), b"small".to_vec()));
-    assert_ne!(at(&view, "pack/new"), at(&view, "pack/small"), "the number may have been given out again");
-    assert_eq!(content(&view, "pack/in place"), b"now");
-    let names: Vec<_> = view.list(pack).unwrap().into_iter().map(|entry| entry.name).collect();
-    assert_eq!((names.len(), names.contains(&b"new".to_vec())), (3, true));
-    let told = workspace.changed_below(branch).unwrap();
-    assert_eq!(told, [&b"pack/in place"[..], b"pack/large", b"pack/new"]);
+    on_each_disk(|disk| {
+        let place = Place::on(&disk);
+        std::fs::create_dir(place.lower().join("pack")).unwrap();
+        for name in ["pack/large", "pack/in place"] {
+            std::fs::File::create(place.lower().join(name)).unwrap().set_len(65 << 20).unwrap();
+        }
+        std::fs::write(place.lower().join("pack/small"), "small").unwrap();
+        let (workspace, branch): (Workspace, BranchId) = begin(&place);
+        let view = workspace.view(branch).unwrap();
+        // Another has what was in it.
+        std::fs::write(place.lower().join("pack/new"), "new").unwrap();
+        let pack = at(&view, "pack");
+        assert!(matches!(view.lookup(pack, b"new"), Err(Error::NotFound)), "all that was there is");
+        std::fs::remove_file(place.lower().join("pack/large")).unwrap();
+        std::fs::remove_file(place.lower().join("pack/small")).unwrap();
+        std::fs::write(place.lower().join("pack/in place"), "now").unwrap();
+        for name in ["large", "small", "in place", "new"] {
+            view.hear_of_change(pack, name.as_bytes()).unwrap();
+        }
+        assert!(matches!(view.lookup(pack, b"large"), Err(Error::NotFound)));
+        assert_eq!((content(&view, "pack/new"), content(&view, "pack/small")), (b"new".to_vec(), b"small".to_vec()));
+        assert_ne!(at(&view, "pack/new"), at(&view, "pack/small"), "the number may have been given out again");
+        assert_eq!(content(&view, "pack/in place"), b"now");
+        let names: Vec<_> = view.list(pack).unwrap().into_iter().map(|entry| entry.name).collect();
+        assert_eq!((names.len(), names.contains(&b"new".to_vec())), (3, true));
+        let told = workspace.changed_below(branch).unwrap();
+        assert_eq!(told, [&b"pack/in place"[..], b"pack/large", b"pack/new"]);
+    });
 }

@@ -37,14 +37,8 @@ fn begin(place: &Place) -> (Workspace, BranchId) {
     let workspace = place.create();
     let base = workspace.base_with_names(b"base").unwrap();
     workspace.take_fingerprints(base).unwrap();
-    unpin(place);
     let branch = workspace.branch(base, b"branch").unwrap();
     (workspace, branch)
-}
-
-/// Where the disk shares contents: fingerprints alone are to be left.
-fn unpin(place: &Place) {
-    let _ = std::fs::remove_dir_all(place.store().join("pins"));
 }
 
 fn lost(view: &View, path: &str) -> bool {

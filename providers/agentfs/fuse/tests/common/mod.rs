@@ -72,8 +72,17 @@ impl Lab {
 
     /// The store, made if there is none, and its branch of that label, mounted.
     pub(crate) fn mount(&self, label: &str) -> (Workspace, Mount) {
+        self.mount_with(label, Options::default())
+    }
+
+    /// The same, where nothing is pinned: a branch shows what is done below.
+    pub(crate) fn mount_unpinned(&self, label: &str) -> (Workspace, Mount) {
+        self.mount_with(label, Options { pins: false, ..Options::default() })
+    }
+
+    fn mount_with(&self, label: &str, options: Options) -> (Workspace, Mount) {
         let _ = Workspace::create(&self.store(), &self.lower());
-        let workspace = Workspace::open(&self.store(), &self.lower(), Options::default()).unwrap();
+        let workspace = Workspace::open(&self.store(), &self.lower(), options).unwrap();
         let there = workspace.branches().into_iter().find(|branch| branch.label == label.as_bytes());
         let branch = there
             .map(|branch| branch.id)

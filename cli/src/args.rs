@@ -93,7 +93,7 @@ pub(crate) struct Globals {
     /// The provider that new snapshots use, instead of the best one.
     #[arg(long, value_name = "NAME", global = true)]
     pub(crate) provider: Option<String>,
-    /// The mode of work: auto, in-place, worktree or cow-overlay.
+    /// The mode of work: auto, in-place, worktree (branches are copies) or cow-overlay (branches share what they do not change).
     #[arg(long, value_name = "MODE", value_enum, global = true, hide_possible_values = true)]
     pub(crate) mode: Option<WorkMode>,
     /// A folder with provider libraries, looked at first; may be repeated.

@@ -103,7 +103,7 @@ fn patches_apply() {
     }
     symlink("changed", world.root().join("becomes-link")).unwrap();
     Command::new("chmod").arg("+x").arg(world.root().join("mode")).status().unwrap();
-    let texts = PathBuf::from(world.fs(["branch", "--name", "texts", "--carry", "none"]));
+    let texts = PathBuf::from(world.fs(["branch", "--name", "texts", "--carry", "none", "--mode", "worktree"]));
     for name in ["aa", "mode.bin", "new/empty.bin", "zz"] {
         world.write(name, b"\0two");
     }

@@ -77,13 +77,14 @@ impl Wanted {
         Ok(Self { named: config.provider()?, mode: config.mode(), elsewhere, thorough: false })
     }
 
-    /// The mode of work that serves a purpose.
-    fn mode(&self, purpose: Purpose) -> Mode {
-        match (purpose, self.mode) {
+    /// The modes of work that serve a purpose, each as well as the others.
+    fn modes(&self, purpose: Purpose) -> &[Mode] {
+        match (purpose, &self.mode) {
             // It says how branches are to be made.
-            (Purpose::Capture, Some(Mode::CowOverlay)) => Mode::InPlace,
-            // Left alone, they grow by who captures the workspace.
-            (_, mode) => mode.unwrap_or(Mode::InPlace),
+            (Purpose::Capture, None | Some(Mode::CowOverlay)) => &[Mode::InPlace],
+            // Left alone, they grow by the best there is. Who captures the workspace may have nothing more to say of how.
+            (Purpose::Branch, None) => &[Mode::InPlace, Mode::Worktree, Mode::CowOverlay],
+            (_, Some(mode)) => std::slice::from_ref(mode),
         }
     }
 
@@ -117,8 +118,11 @@ impl Wanted {
         };
         let probed = served.provider().and_then(|provider| {
             verdict.version = provider.describe().version;
-            // Without a purpose, which it can serve is to be told.
-            let mode = purpose.map(|purpose| self.mode(purpose));
+            // Without a purpose, or of several that would do, which it can serve is to be told.
+            let mode = match purpose.map_or(&[][..], |purpose| self.modes(purpose)) {
+                [mode] => Some(*mode),
+                _ => None,
+            };
             provider.probe(place, &ProbeRequest { mode, thorough: self.thorough }, cx)
         });
         match probed {
@@ -132,7 +136,7 @@ impl Wanted {
                     let apart = *mode != Mode::CowOverlay || probe.modes.contains(&Mode::InPlace) || !self.elsewhere;
                     (probe.modes.is_empty() || probe.modes.contains(mode)) && apart
                 };
-                let served = |purpose: &Purpose| can(&self.mode(*purpose));
+                let served = |purpose: &Purpose| self.modes(*purpose).iter().any(can);
                 let serves: Vec<_> = [Purpose::Capture, Purpose::Branch].into_iter().filter(served).collect();
                 // By itself only what this user can delete again; who names one is served all the same.
                 let deletes = probe.can_delete || self.named.is_some();
@@ -255,6 +259,12 @@ impl Choices<'_> {
         let Some(served) = self.find(|_, verdict| verdict.can(purpose))? else { return Ok(None) };
         let instead = self.verdicts.last().cloned().map_or(Ok(None), |verdict| self.helpers_instead(&verdict))?;
         self.serve(&instead.unwrap_or(served)).map(Some)
+    }
+
+    /// Whether the one that was found last makes branches and captures nothing here, and was neither named nor asked for by its mode.
+    pub(crate) fn serves_by_itself_for_branches_alone(&self) -> bool {
+        let alone = |verdict: &Candidate| verdict.can(Purpose::Branch) && !verdict.can(Purpose::Capture);
+        self.wanted.named.is_none() && self.wanted.mode.is_none() && self.verdicts.last().is_some_and(alone)
     }
 
     /// The next one of which that is true.

@@ -15,11 +15,13 @@ use crate::output::{size, text};
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Prints the path of the copy, alone. It is a workspace of its own, and a repository of its own if the origin is one; the \
-origin never changes. Without REF it starts from the present state.
+origin never changes. Without REF it starts from the present state; where that grows by agentfs (`ah agent fs status` says), what it has not \
+changed is read from the origin, and `--mode worktree` makes a copy.
 
 Examples:
   ah agent fs branch @{1} --name retry
   ah agent fs branch --at ../experiment
+  ah agent fs branch --mode worktree
   cd \"$(ah agent fs branch before)\"")]
 pub(crate) struct BranchArgs {
     /// The snapshot to start from; left out: the present state.

@@ -249,6 +249,14 @@ fn where_it_cannot_be_mounted_nothing_is_left_and_a_place_stays_marked() {
     assert!(ran.code == 1 && ran.stderr.contains("fusermount3"), "{ran:?}");
     let snapshots = bench.0.json("snapshots", &["agent", "fs", "snapshots"]);
     assert_eq!(snapshots["snapshots"].as_array().unwrap().len(), 0, "what was taken in vain is gone: {snapshots}");
+    // Where nobody has asked for it, it is as if it were not to be had.
+    let left_alone = bench.0.command(["agent", "fs", "branch", "--name", "copied"]);
+    let mut closed = Command::new(left_alone.get_program());
+    closed.arg("--no-new-privs").args(left_alone.get_args()).env_clear().current_dir(bench.0.root());
+    closed.envs(left_alone.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let ran = Ran::of(&mut closed);
+    assert!(ran.code == 0 && ran.stderr.contains("agentfs could not grow the branch, git does"), "{ran:?}");
+    assert_eq!((bench.mounts(), bench.sh(&format!("cat {}/f", ran.stdout.trim_end()))), (Vec::new(), "one".to_owned()));
 
     let bench = Bench::new(User::Me);
     let branch = bench.branch("b");

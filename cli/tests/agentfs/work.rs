@@ -202,9 +202,13 @@ fn how_branches_grow_is_chosen_apart_from_who_captures() {
             let status = world.json("status", &["agent", "fs", "status"])["status"].clone();
             [&status["provider"], &status["branch_provider"]].map(|name| name.as_str().unwrap().to_owned())
         };
-        assert_eq!(by(), [best, best]);
-        // Left alone, who captures the workspace makes branches.
-        world.fs(["branch", "--name", "plain"]);
+        // Left alone, branches of the present grow by the best there is; who wants a copy gets one.
+        let grows = if best == "git" { "agentfs" } else { best };
+        assert_eq!(by(), [best, grows]);
+        let plain = world.fs(["branch", "--name", "plain"]);
+        assert_eq!(bench.mounts(), if best == "git" { vec![plain] } else { Vec::new() });
+        world.fs(["rm", "--force", "plain"]);
+        world.fs(["branch", "--name", "copied", "--mode", "worktree"]);
         assert_eq!(bench.mounts(), Vec::<String>::new());
         world.run(["config", "set", "mode", "cow-overlay"]);
         assert_eq!(by(), [best, "agentfs"]);

@@ -108,7 +108,7 @@ fn make_in_a_branch() {
     assert_eq!(make(past), "v1");
     assert!(rebuilt(&world).is_empty());
 
-    let present = world.fs(["branch", "--name", "present"]);
+    let present = world.fs(["branch", "--name", "present", "--mode", "worktree"]);
     rebuilt(&world);
     assert_eq!(make(Path::new(&present)), "v2");
     assert!(rebuilt(&world).is_empty(), "nothing differs from the workspace, so nothing is rebuilt");

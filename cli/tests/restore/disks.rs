@@ -228,7 +228,7 @@ fn older_kernels_and_lesser_filesystems_do() {
             assert_eq!(world.refused(3, &["agent", "fs", "cat", &before, "built/file"]), "not-found", "{call} {error}");
         }
         // Removing trees goes other ways.
-        let branch = world.fs(["branch", "--name", "b"]);
+        let branch = world.fs(["branch", "--name", "b", "--mode", "worktree"]);
         let ah = world.command(["agent", "fs", "rm", "b"]);
         let ran = crate::support::Ran::of(&mut under_strace(&world, &ah, call, error));
         assert_eq!(ran.code, 0, "{call} {error}: {ran:?}");

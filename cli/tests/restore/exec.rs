@@ -13,7 +13,8 @@ fn branch(world: &World) -> String {
     world.write("f", "outside");
     world.write("sub/deep/g", "g");
     world.fs(["snapshot"]);
-    world.fs(["branch", "--name", "b"])
+    // A copy: root may look into another user's, and it does not show what is made in the workspace later.
+    world.fs(["branch", "--name", "b", "--mode", "worktree"])
 }
 
 #[test]

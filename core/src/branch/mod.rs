@@ -26,6 +26,8 @@ use crate::carry::{Carry, CarryOptions, CarryReport};
 use crate::fsio;
 use crate::ids::{BranchId, letters};
 use crate::lock::{Holder, Lock};
+use crate::moments::told;
+use crate::notice::{Notice, NoticeKind};
 use crate::prune;
 use crate::record::{SnapshotKind, SnapshotRecord};
 use crate::registry::Identity;
@@ -92,14 +94,23 @@ impl Workspace {
         }
         let config = self.config()?;
         let mut choices = self.choices(&config, Purpose::Branch)?;
-        let served = choices.next_usable()?.ok_or_else(|| choices.nobody())?;
-        self.branch_by(&served, &name, &place, options).map_err(|error| match another_may_help(&error) {
-            true => match choices.next_usable() {
-                Ok(Some(next)) => offered(error, &options.command(), &served, &next),
-                _ => error,
-            },
-            false => error,
-        })
+        let mut served = choices.next_usable()?.ok_or_else(|| choices.nobody())?;
+        loop {
+            let error = match self.branch_by(&served, &name, &place, options) {
+                Ok(made) => return Ok(made),
+                Err(error) if !another_may_help(&error) => return Err(error),
+                Err(error) => error,
+            };
+            let by_itself = choices.serves_by_itself_for_branches_alone();
+            let Ok(Some(next)) = choices.next_usable() else { return Err(error) };
+            // Nobody has asked for the one that only branches: where it fails, it is as if it were not there.
+            if !by_itself {
+                return Err(offered(error, &options.command(), &served, &next));
+            }
+            let message = format!("{} could not grow the branch, {} does: {}", served.name, next.name, told(&error));
+            self.engine.notify(Notice::new(NoticeKind::Degraded, message).with_hint("ah agent fs status"));
+            served = next;
+        }
     }
 
     /// A branch of the present state, by that provider.

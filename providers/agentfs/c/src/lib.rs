@@ -25,7 +25,7 @@ pub use workspace::*;
 
 /// The version of this interface: the upper half changes when a program has to be compiled anew, the lower half when something
 /// was added.
-pub const AGENTFS_ABI_VERSION: u32 = 0x0001_0000;
+pub const AGENTFS_ABI_VERSION: u32 = 0x0001_0001;
 
 /// The version that the library has; a program compares its upper half with that of AGENTFS_ABI_VERSION.
 #[unsafe(no_mangle)]

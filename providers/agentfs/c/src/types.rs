@@ -258,6 +258,8 @@ pub struct BranchInfo {
 
 /// `agentfs_open`: although the lower directory is not there any more, or is another, as if everything had been removed from it.
 pub const AGENTFS_OPEN_WITHOUT_LOWER: u32 = 1;
+/// `agentfs_open`: nothing of the lower directory is kept behind bases that are taken; branches of them show what is done there.
+pub const AGENTFS_OPEN_WITHOUT_PINS: u32 = 2;
 
 /// How a store is opened: 16 bytes. All zero is the usual way.
 #[derive(Clone, Copy)]
@@ -419,12 +421,13 @@ impl SetAttr {
 
 impl Options {
     pub(crate) fn asked(self) -> Outcome<core::Options> {
-        if self.flags & !AGENTFS_OPEN_WITHOUT_LOWER != 0 || self.reserved != 0 {
+        if self.flags & !(AGENTFS_OPEN_WITHOUT_LOWER | AGENTFS_OPEN_WITHOUT_PINS) != 0 || self.reserved != 0 {
             return Err(Stop::Argument("an option that is not known"));
         }
         Ok(core::Options {
             limit: Some(self.limit).filter(|&limit| limit > 0),
             without_lower: self.flags & AGENTFS_OPEN_WITHOUT_LOWER != 0,
+            pins: self.flags & AGENTFS_OPEN_WITHOUT_PINS == 0,
             ..core::Options::default()
         })
     }

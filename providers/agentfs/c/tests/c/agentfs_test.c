@@ -393,7 +393,7 @@ static void create(agentfs_bytes store, agentfs_bytes lower) {
     EXPECT(AGENTFS_CODE_EXISTS, agentfs_create(store, lower, &failure));
     options.flags = 1u << 9;
     EXPECT(AGENTFS_CODE_INVALID, agentfs_open(store, lower, &options, &workspace, &failure));
-    options.flags = 0;
+    options.flags = AGENTFS_OPEN_WITHOUT_PINS;
     OK(agentfs_open(store, lower, &options, &workspace, &failure));
     EXPECT(AGENTFS_CODE_BUSY, agentfs_open(store, lower, NULL, &twice, &failure));
 

@@ -29,7 +29,7 @@
 
 // The version of this interface: the upper half changes when a program has to be compiled anew, the lower half when something
 // was added.
-#define AGENTFS_ABI_VERSION 65536
+#define AGENTFS_ABI_VERSION 65537
 
 // `agentfs_setattr` sets `mode`.
 #define AGENTFS_SET_MODE 1
@@ -57,6 +57,9 @@
 
 // `agentfs_open`: although the lower directory is not there any more, or is another, as if everything had been removed from it.
 #define AGENTFS_OPEN_WITHOUT_LOWER 1
+
+// `agentfs_open`: nothing of the lower directory is kept behind bases that are taken; branches of them show what is done there.
+#define AGENTFS_OPEN_WITHOUT_PINS 2
 
 // The root directory's number: it need not be looked up, and is never forgotten.
 #define AGENTFS_ROOT 1

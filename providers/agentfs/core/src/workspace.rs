@@ -10,7 +10,7 @@ use crate::rows::chunk::BLOCK;
 use crate::rows::key::LineId;
 use crate::types::Time;
 use crate::view::View;
-use crate::{lock, platform, read_lock};
+use crate::{lock, read_lock};
 
 /// A snapshot's number, never used again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -110,6 +110,11 @@ impl Workspace {
         };
         let workspace = Self { engine, keeper, helpers: Mutex::default() };
         if background {
+            let unfinished = workspace.engine.unfinished();
+            if !unfinished.is_empty() {
+                workspace
+                    .help("agentfs-names", move |engine| unfinished.iter().for_each(|&base| engine.keep_below(base)));
+            }
             workspace.help("agentfs-copies", Engine::keep_copying);
         }
         Ok(workspace)
@@ -140,12 +145,7 @@ impl Workspace {
     pub fn base(&self, label: &[u8]) -> Result<SnapshotId> {
         let (snapshot, line) = self.engine.base(label)?;
         if self.keeper.is_some() {
-            // What is not written down is not known, as it is of what changes before it is its turn.
-            self.help("agentfs-names", move |engine| {
-                let _ = engine.remember_names(line);
-                platform::stand_back();
-                let _ = engine.take_fingerprints(line);
-            });
+            self.help("agentfs-names", move |engine| engine.keep_below(line));
         }
         Ok(SnapshotId(snapshot))
     }
@@ -156,6 +156,11 @@ impl Workspace {
     pub fn take_fingerprints(&self, base: SnapshotId) -> Result<()> {
         let line = read_lock(&self.engine.state).snapshots.get(&base.0).ok_or(Error::NotFound)?.line;
         self.engine.take_fingerprints(line)
+    }
+
+    /// Whether what a branch reads below is still being kept for it, behind its base: what is changed there before it is its turn, the branch shows.
+    pub fn is_keeping(&self, branch: BranchId) -> bool {
+        self.engine.is_keeping(branch.0)
     }
 
     /// Has a thread do something that ends when the store is closed. Where there is none to be had it is not done.

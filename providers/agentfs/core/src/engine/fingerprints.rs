@@ -156,6 +156,14 @@ impl Fingerprint {
 }
 
 impl Engine {
+    /// What a thread does behind a base, and behind one behind which a kill ended that.
+    pub(crate) fn keep_below(&self, base: LineId) {
+        // What is not written down is not known, as it is of what changes before it is its turn.
+        let _ = self.remember_names(base);
+        platform::stand_back();
+        let _ = self.take_fingerprints(base);
+    }
+
     /// Writes down what the files hold in directories whose names were written down. Costs reading those that no earlier base knows, up to a limit. Ends early when
     /// the base is gone or the store is being closed. What they name is pinned where the disk shares contents.
     pub(crate) fn take_fingerprints(&self, base: LineId) -> Result<()> {
@@ -199,10 +207,16 @@ impl Engine {
         // Until they are written down.
         let _deciding = self.decide();
         let Some(directory) = self.remembered(base, path)? else { return Ok(ControlFlow::Continue(())) };
+        let rows = row_from(base, path, b"");
+        // Before a kill: what was changed since then has its fingerprint only there.
+        if read_lock(&self.state).layers.next(&rows, &rows)?.is_some() {
+            return Ok(ControlFlow::Continue(()));
+        }
         let of = (directory.ino, directory.birth);
         let mut files = Vec::new();
         let mut several = Vec::new();
-        for (name, _, kind) in directory.names.iter().filter(|(_, _, kind)| matches!(kind, Kind::File | Kind::Symlink))
+        for (name, ino, kind) in
+            directory.names.iter().filter(|(_, _, kind)| matches!(kind, Kind::File | Kind::Symlink))
         {
             let Some(time) = self.base_seen(&read_lock(&self.state), base).filter(|_| !self.is_stopped()) else {
                 return Ok(ControlFlow::Break(()));
@@ -210,7 +224,7 @@ impl Engine {
             let below = join(path, name);
             // One that cannot be read is none of this user's.
             let Ok(Some(found)) = self.lower.find(&below) else { continue };
-            if found.kind != *kind || found.device != 0 || found.ctime > time {
+            if (found.kind, found.ino, found.device) != (*kind, *ino, 0) || found.ctime > time {
                 continue;
             }
             let mut open = None;

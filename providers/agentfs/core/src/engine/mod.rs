@@ -340,7 +340,7 @@ impl Engine {
             let mut state = write_lock(&self.state);
             let line = state.grow(None, time, false, label);
             if isolates {
-                state.layers.put(&key::of_line(b'j', line, None), vec![1]);
+                state.layers.put(&key::of_line(b'j', line, None), pinning::KEEPING.to_vec());
             }
             (state.name_state(line, label)?, line)
         };

@@ -31,6 +31,10 @@ const PART: u64 = 4 << 20;
 /// Rows that are looked at while others wait.
 const STEP: usize = 16;
 
+/// The row `j` of a base as long as what it needs is not all kept, and then.
+pub(super) const KEEPING: [u8; 1] = [1];
+const KEPT: [u8; 1] = [2];
+
 /// How far the pins of a base are.
 pub(super) struct Pinning {
     /// How many were made.
@@ -60,6 +64,19 @@ impl Engine {
     /// Whether branches of a base show what is pinned as it was.
     pub(crate) fn isolates(&self, base: LineId) -> Result<bool> {
         Ok(read_lock(&self.state).layers.get(&key::of_line(b'j', base, None))?.is_some())
+    }
+
+    /// The bases behind which not all is kept yet that is to be.
+    pub(crate) fn unfinished(&self) -> Vec<LineId> {
+        let state = read_lock(&self.state);
+        let bases = state.lines.iter().filter(|(_, line)| line.parent.is_none() && !line.points.is_empty());
+        bases.map(|(&base, _)| base).filter(|&base| is_unfinished(&state, base)).collect()
+    }
+
+    /// See [`crate::Workspace::is_keeping`].
+    pub(crate) fn is_keeping(&self, branch: LineId) -> bool {
+        let state = read_lock(&self.state);
+        state.lines.contains_key(&branch) && state.chain(branch).is_ok_and(|chain| is_unfinished(&state, chain.base))
     }
 
     /// How many names a file below had when its fingerprint was taken.
@@ -102,6 +119,10 @@ impl Engine {
         // What forgets a base puts the row there once nobody sees it.
         if whole && self.base_seen(&state, base).is_some() {
             state.layers.remove(&key::of_line(b'p', base, None));
+            let isolates = key::of_line(b'j', base, None);
+            if matches!(state.layers.get(&isolates), Ok(Some(_))) {
+                state.layers.put(&isolates, KEPT.to_vec());
+            }
         }
         drop(state);
         self.wake();
@@ -320,6 +341,10 @@ impl Engine {
             Ok(())
         })
     }
+}
+
+fn is_unfinished(state: &State, base: LineId) -> bool {
+    matches!(state.layers.get(&key::of_line(b'j', base, None)), Ok(Some(row)) if *row == KEEPING)
 }
 
 /// Whether it has any that its hash is of, too, or that cannot be told.

@@ -93,6 +93,13 @@ impl Engine {
             if found.kind != Kind::Directory {
                 continue;
             }
+            let row = row_of(b'b', base, &path);
+            // Before a kill. Another may be there now.
+            if let Some(then) = self.remembered(base, &path)? {
+                let below = then.names.iter().filter(|(_, _, kind)| *kind == Kind::Directory);
+                waiting.extend(below.map(|(name, _, _)| join(&path, name)));
+                continue;
+            }
             let Ok(mut names) = self.lower.list(&path) else { continue };
             names.sort_unstable();
             let below = names.iter().filter(|(_, _, kind)| *kind == Kind::Directory);
@@ -112,7 +119,7 @@ impl Engine {
             if self.base_seen(&state, base).is_none() {
                 return Ok(());
             }
-            state.layers.put(&row_of(b'b', base, &path), value);
+            state.layers.put(&row, value);
             drop(state);
             self.wake();
         }

@@ -485,6 +485,58 @@ fn what_is_too_large_or_has_no_room_is_not_pinned_and_nothing_fails() {
 }
 
 #[test]
+fn what_was_not_kept_when_the_store_was_closed_is_kept_when_it_is_opened() {
+    on_each_disk(|disk| {
+        let place = Place::on(&disk);
+        let (directories, files) = (100, 20);
+        for d in 0..directories {
+            std::fs::create_dir(place.lower().join(d.to_string())).unwrap();
+            for n in 0..files {
+                std::fs::write(place.lower().join(format!("{d}/{n}")), format!("then {d} {n}")).unwrap();
+            }
+        }
+        drop(place.create());
+        let workspace = place.open_with(Options::default());
+        let branch = workspace.branch(workspace.base(b"").unwrap(), b"").unwrap();
+        let made = || pins(&place.store()).len();
+        while made() < 100 {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        assert!(workspace.is_keeping(branch));
+        drop(workspace);
+        let (first, all) = (made(), directories * files);
+        assert!(first < all, "it was done already");
+        // What was kept is so whatever becomes of it, and of what was not, nothing else is.
+        let kept: Vec<_> = (0..directories).map(|d| place.lower().join(format!("{d}/0"))).collect();
+        kept.iter().for_each(|file| std::fs::write(file, "now").unwrap());
+        let workspace = place.open_with(Options::default());
+        let begun = std::time::Instant::now();
+        while workspace.is_keeping(branch) {
+            assert!(begun.elapsed().as_secs() < 60, "{} of {all}", made());
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        let tree = workspace.view(branch).unwrap();
+        let (mut then, mut now) = (0, 0);
+        for d in 0..directories {
+            match content(&tree, &format!("{d}/0")).as_slice() {
+                b"now" => now += 1,
+                other => {
+                    assert_eq!(other, format!("then {d} 0").as_bytes());
+                    then += 1;
+                }
+            }
+            std::fs::remove_dir_all(place.lower().join(d.to_string())).unwrap();
+        }
+        assert!(then > 0 && now > 0, "{then} {now}");
+        for d in 0..directories {
+            (1..files).for_each(|n| {
+                assert_eq!(content(&tree, &format!("{d}/{n}")), format!("then {d} {n}").as_bytes());
+            });
+        }
+    });
+}
+
+#[test]
 fn contents_are_copied_where_they_cannot_be_shared() {
     // The store is on another disk than the workspace. Holes stay holes, and what has no room is not copied, while smaller ones are.
     on_each_disk(|disk| {

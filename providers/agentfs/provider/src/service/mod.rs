@@ -168,6 +168,9 @@ impl Provider for Service {
             && let Some(open) = self.current()
         {
             let branch = lock(&open.mounted).branch_at(&self.path, workspace)?;
+            if branch.is_some_and(|branch| open.tree.is_keeping(branch)) {
+                probe.reason.push_str("; what it shows of the workspace is still being kept for it: let that rest");
+            }
             let changed = branch.and_then(|branch| below::changed(open.tree.changed_below(branch).ok()?));
             if let Some(changed) = changed {
                 probe.reason = format!("{}; {}", probe.reason, below::sentence(&changed));

@@ -111,7 +111,7 @@ impl Workspace {
         let workspace = Self { engine, keeper, helpers: Mutex::default() };
         if background {
             let unfinished = workspace.engine.unfinished();
-            if !unfinished.is_empty() {
+            if !unfinished.is_empty() && !workspace.engine.options.without_lower {
                 workspace
                     .help("agentfs-names", move |engine| unfinished.iter().for_each(|&base| engine.keep_below(base)));
             }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 
-use ah_agentfs::{BranchId, Error, Kind, ROOT, Seek, SetAttr, View, Workspace};
+use ah_agentfs::{BranchId, Error, Kind, Options, ROOT, Seek, SetAttr, View, Workspace};
 
 use crate::pins::begin;
 use crate::{HOLES, Place, at, content, everything, make, on_each_disk, snapshot};
@@ -420,6 +420,49 @@ fn a_repository_that_is_packed_below_works_in_snapshots() {
         let loose = was.keys().filter(|path| path.starts_with(b"/.git/objects/") && path.len() > 50).count();
         assert!(loose > 50, "{loose}");
         assert_eq!(everything(&workspace.view_of(then).unwrap()), was);
+    });
+}
+
+#[test]
+fn branches_and_snapshots_are_whole_without_the_directory_below() {
+    on_each_disk(|disk| {
+        let place = Place::on(&disk);
+        plant(&place.lower());
+        std::fs::write(place.lower().join("large"), vec![b'x'; 3 << 20]).unwrap();
+        let (workspace, branch) = begin(&place);
+        let view = workspace.view(branch).unwrap();
+        // Some of it is the branch's own, some is taken over in part, or only its mode.
+        let large = at(&view, "large");
+        view.write(large, 4096, b"mine").unwrap();
+        make(&view, "mine", b"mine");
+        let id = snapshot(&workspace, branch);
+        let was = everything(&view);
+        drop((view, workspace));
+        // Not there for now: the volume is not mounted, say.
+        let away = place.lower().with_file_name("away");
+        std::fs::rename(place.lower(), &away).unwrap();
+        let without = || place.open_with(Options { without_lower: true, ..Options::default() });
+        let workspace = without();
+        let view = workspace.view(branch).unwrap();
+        assert_eq!(everything(&view), was);
+        assert_eq!(everything(&workspace.view_of(id).unwrap()), was);
+        // Work goes on in it.
+        make(&view, "late", b"late");
+        view.write(at(&view, "large"), 2 << 20, b"more").unwrap();
+        let now = everything(&view);
+        let other = snapshot(&workspace, branch);
+        drop((view, workspace));
+        // There again, elsewhere; then gone for good.
+        let workspace =
+            Workspace::open(&place.store(), &away, Options { background: false, ..Options::default() }).unwrap();
+        assert_eq!(everything(&workspace.view(branch).unwrap()), now);
+        assert_eq!(everything(&workspace.view_of(id).unwrap()), was);
+        drop(workspace);
+        std::fs::remove_dir_all(&away).unwrap();
+        let workspace = without();
+        assert_eq!(everything(&workspace.view(branch).unwrap()), now);
+        assert_eq!(everything(&workspace.view_of(other).unwrap()), now);
+        assert_eq!(everything(&workspace.view_of(id).unwrap()), was);
     });
 }
 

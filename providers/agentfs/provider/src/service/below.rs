@@ -27,7 +27,15 @@ pub(super) fn caution(lower: &Path) -> String {
     )
 }
 
-/// The same in a sentence.
+/// What a person should know of a branch without what it grew from.
+pub(super) fn gone(lower: Option<&Path>) -> String {
+    let lower = lower.unwrap_or(Path::new("its place")).display();
+    format!(
+        "; the workspace that it grew from is not at {lower} any more, and what was not kept of that is missing (if it was moved, or is there again: `ah agent fs gc` in it)"
+    )
+}
+
+/// What a person should know of a branch whose paths below were changed.
 pub(super) fn sentence(ChangedBelow { total, paths }: &ChangedBelow) -> String {
     let named: Vec<String> = paths.iter().take(AT_A_GLANCE).map(ToString::to_string).collect();
     let (what, they) = if *total == 1 { ("path", "it") } else { ("paths", "them") };

@@ -168,7 +168,9 @@ impl Provider for Service {
             && let Some(open) = self.current()
         {
             let branch = lock(&open.mounted).branch_at(&self.path, workspace)?;
-            if branch.is_some_and(|branch| open.tree.is_keeping(branch)) {
+            if branch.is_some() && open.apart {
+                probe.reason.push_str(&below::gone(lock(&open.lower).as_deref()));
+            } else if branch.is_some_and(|branch| open.tree.is_keeping(branch)) {
                 probe.reason.push_str("; what it shows of the workspace is still being kept for it: let that rest");
             }
             let changed = branch.and_then(|branch| below::changed(open.tree.changed_below(branch).ok()?));
@@ -285,7 +287,6 @@ impl Provider for Service {
     fn destroy(&self, place: &Place<'_>, request: &DestroyRequest, cx: &Context<'_>) -> Result<Done> {
         let (open, shelf) = match self.need(place.store) {
             Err(error) if error.kind == ErrorKind::NotFound && lock(&self.closed).is_none() => return Ok(Done {}),
-            Err(_) if lock(&self.closed).is_some() => return self.destroy_in_closed(place.store, request),
             other => other?,
         };
         match request {
@@ -363,9 +364,6 @@ impl Provider for Service {
     fn unmount(&self, place: &Place<'_>, request: &UnmountRequest, _cx: &Context<'_>) -> Result<Done> {
         let (open, shelf) = match self.need(place.store) {
             Err(error) if error.kind == ErrorKind::NotFound => return Ok(Done {}),
-            Err(_) if lock(&self.closed).is_some() => {
-                return self.unmount_in_closed(place.store, request.view.as_str());
-            }
             other => other?,
         };
         let name = request.view.as_str();
@@ -432,11 +430,17 @@ impl Provider for Service {
     }
 
     fn reclaim(&self, place: &Place<'_>, request: &ReclaimRequest, cx: &Context<'_>) -> Result<Reclaimed> {
-        if lock(&self.closed).is_some()
-            && let Some(workspace) = place.workspace
+        // What could not be opened may be by now, and who works where a directory was moved to has it found again.
+        if let Some(workspace) = place.workspace
             && Shown::around(workspace)?.is_none()
         {
-            self.for_lower(workspace)?;
+            let again = match self.current() {
+                Some(open) => self.is_back(&open, &crate::home::path_of(workspace)?),
+                None => lock(&self.closed).is_some(),
+            };
+            if again {
+                self.for_lower(workspace)?;
+            }
         }
         let (open, shelf) = match self.need(place.store) {
             Err(error) if error.kind == ErrorKind::NotFound && lock(&self.closed).is_none() => {

@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use ah_agentfs::{Options, SnapshotId as Number, View as Tree, Workspace};
-use ah_plugin_api::{Context, DestroyRequest, Dir, Done, Error, ErrorKind, Reference, Result, SnapshotId};
+use ah_plugin_api::{Context, Dir, Error, ErrorKind, Reference, Result, SnapshotId};
 use ah_provider_directory::{KeptMounts, failed};
 
 use super::behind::Behind;
-use super::mounted::{Mounted, make_ready, remove_folder};
-use super::record::{PlaceLabel, SnapshotLabel};
+use super::mounted::Mounted;
+use super::record::SnapshotLabel;
 use super::standing::names_in;
 use super::{Service, fail, lock, no_snapshot, patiently};
 use crate::home::{self, Shelf, TREE};
@@ -20,16 +20,14 @@ use crate::home::{self, Shelf, TREE};
 /// A name in a home.
 const LOWER: &str = "lower";
 
-/// What to do about a tree whose directory is not where it was.
-const GONE: &str = "if the directory was moved: `ah agent fs branches` where it is now; if it is gone for good: `ah agent fs rm` what \
-    `ah agent fs branches` and `ah agent fs snapshots` list of AgentFS, then repeat";
-
 /// Bytes that every disk takes long before a caller would take silence for the end.
 const LITTLE: u64 = 1 << 20;
 
 /// Its tree.
 pub(super) struct Open {
     pub(super) tree: Workspace,
+    /// Whether the directory that was branched is not where it was: of that there is what was kept.
+    pub(super) apart: bool,
     /// The directory that was branched, as it is written down.
     pub(super) lower: Mutex<Option<PathBuf>>,
     pub(super) known: Mutex<HashMap<(String, SnapshotId), Known>>,
@@ -108,9 +106,16 @@ impl Service {
             mounts: KeptMounts::default(),
         };
         if let Some(lower) = service.lower()? {
-            match service.open_tree(&lower) {
+            let opened = match service.open_tree(&lower, false) {
+                Err(error) if service.has_left(&lower) => {
+                    eprintln!("ah-agentfsd: {error}; what was kept of it is shown");
+                    service.open_tree(&lower, true)
+                }
+                opened => opened,
+            };
+            match opened {
                 Ok(_) => {}
-                // Killed before the tree was whole: the next snapshot makes it. Moved: who shows where it is now has it opened.
+                // Killed before the tree was whole: the next snapshot makes it.
                 Err(error)
                     if matches!(
                         error.kind,
@@ -118,11 +123,6 @@ impl Service {
                     ) =>
                 {
                     eprintln!("ah-agentfsd: {error}");
-                    // What it holds is there, and cannot be looked at: not what is found nowhere.
-                    let error = match error.kind {
-                        ErrorKind::NotFound => Error { kind: ErrorKind::FailedPrecondition, ..error }.with_hint(GONE),
-                        _ => error,
-                    };
                     *lock(&service.closed) = Some(error).filter(|_| service.path.join(TREE).exists());
                 }
                 Err(error) => return Err(error),
@@ -146,15 +146,22 @@ impl Service {
         }
     }
 
-    pub(super) fn open_tree(&self, lower: &Path) -> Result<Arc<Open>> {
-        let cannot = |e: &ah_agentfs::Error| {
-            let error = fail(format!("cannot open the AgentFS tree of {}", lower.display()), e);
-            match e {
-                ah_agentfs::Error::OtherLower => error.with_hint(GONE),
-                _ => error,
-            }
-        };
-        let tree = Workspace::open(&self.path.join(TREE), lower, Options::default()).map_err(|e| cannot(&e))?;
+    /// Whether the directory that was branched is gone, or another is in its place.
+    fn has_left(&self, lower: &Path) -> bool {
+        let tree = self.path.join(TREE);
+        tree.exists() && (!lower.exists() || matches!(Workspace::may_be_of(&tree, lower), Ok(false)))
+    }
+
+    /// Whether a directory is the one that was branched, which was not found where it was.
+    pub(super) fn is_back(&self, open: &Open, path: &Path) -> bool {
+        open.apart && matches!(Workspace::may_be_of(&self.path.join(TREE), path), Ok(true))
+    }
+
+    /// `apart`: without the directory that was branched.
+    fn open_tree(&self, lower: &Path, apart: bool) -> Result<Arc<Open>> {
+        let cannot = |e: &ah_agentfs::Error| fail(format!("cannot open the AgentFS tree of {}", lower.display()), e);
+        let options = Options { without_lower: apart, ..Options::default() };
+        let tree = Workspace::open(&self.path.join(TREE), lower, options).map_err(|e| cannot(&e))?;
         // What a killed service had promised, and a power cut not yet taken.
         tree.sync().map_err(|e| cannot(&e))?;
         let mut known = HashMap::new();
@@ -168,6 +175,7 @@ impl Service {
         let path = self.path.clone();
         let open = Arc::new_cyclic(|open| Open {
             tree,
+            apart,
             lower: Mutex::new(written),
             known: Mutex::new(known),
             mounted: Mutex::default(),
@@ -208,7 +216,7 @@ impl Service {
         let path = home::path_of(workspace)?;
         let _opening = lock(&self.opening);
         let is_its = |open: &Open| open.tree.is_lower(stat.st_dev, stat.st_ino);
-        if self.current().is_some_and(|open| !is_its(&open) && open.holds_nothing()) {
+        if self.current().is_some_and(|open| !is_its(&open) && (open.holds_nothing() || self.is_back(&open, &path))) {
             self.close();
         }
         let open = match self.current() {
@@ -220,9 +228,9 @@ impl Service {
                         return Err(fail(format!("cannot make an AgentFS tree of {}", path.display()), &error));
                     }
                 }
-                match self.open_tree(&path) {
+                match self.open_tree(&path, false) {
                     Err(error) if error.kind == ErrorKind::FailedPrecondition && self.begin_anew(&path)? => {
-                        self.open_tree(&path)?
+                        self.open_tree(&path, false)?
                     }
                     opened => opened?,
                 }
@@ -246,7 +254,9 @@ impl Service {
         let path = home::path_of(workspace)?;
         let _opening = lock(&self.opening);
         let other = match self.current() {
-            Some(open) => !open.tree.is_lower(stat.st_dev, stat.st_ino) && !open.holds_nothing(),
+            Some(open) => {
+                !open.tree.is_lower(stat.st_dev, stat.st_ino) && !open.holds_nothing() && !self.is_back(&open, &path)
+            }
             None if !matches!(Workspace::may_be_of(&self.path.join(TREE), &path), Ok(false)) => false,
             None => {
                 let tree = self.closed_tree()?;
@@ -280,61 +290,6 @@ impl Service {
     /// The branches, as references.
     pub(super) fn references(&self, tree: &Workspace) -> Result<Vec<Reference>> {
         tree.branches().iter().map(|branch| Reference::new(self.shown(Some(branch.id)).source())).collect()
-    }
-
-    /// As `destroy`, where the tree is not open, since the directory that was branched is not there: as if that were empty.
-    pub(super) fn destroy_in_closed(&self, store: &Dir, request: &DestroyRequest) -> Result<Done> {
-        let cannot = |e: ah_agentfs::Error| fail("cannot remove it from the AgentFS tree", &e);
-        let _opening = lock(&self.opening);
-        let tree = self.closed_tree()?;
-        let branch = match request {
-            DestroyRequest::Clone(reference) => self.branch_of(reference)?,
-            DestroyRequest::Snapshot(reference) => {
-                let shelf = Shelf::of(store)?;
-                let is_it = |label: &SnapshotLabel| {
-                    shelf.as_ref().is_some_and(|shelf| shelf.key == label.shelf)
-                        && label.id.as_str() == reference.as_str()
-                };
-                let found = tree
-                    .snapshots()
-                    .into_iter()
-                    .find(|info| SnapshotLabel::decode(&info.label).as_ref().is_some_and(is_it));
-                if let Some(info) = found {
-                    tree.delete_snapshot(info.id).map_err(cannot)?;
-                    tree.sync().map_err(cannot)?;
-                }
-                return Ok(Done {});
-            }
-        };
-        let label = tree.branches().into_iter().find(|info| info.id == branch).map(|info| info.label);
-        match tree.delete_branch(branch) {
-            Ok(()) | Err(ah_agentfs::Error::NotFound) => {}
-            Err(error) => return Err(cannot(error)),
-        }
-        if let Some(Ok(label)) = label.map(|label| PlaceLabel::decode(&label)) {
-            let at = label.at();
-            let _ = make_ready(&at);
-            remove_folder(&at);
-        }
-        tree.sync().map_err(cannot)?;
-        Ok(Done {})
-    }
-
-    /// As `unmount`, where the tree is not open: what is there, if anything, is a mount whose process is gone.
-    pub(super) fn unmount_in_closed(&self, store: &Dir, name: &str) -> Result<Done> {
-        let _opening = lock(&self.opening);
-        if self.current().is_some() {
-            return Err(Error::new(ErrorKind::Busy, "its tree was opened this moment").with_hint("repeat it"));
-        }
-        let shelf = Shelf::of(store)?;
-        let is_its = |label: &PlaceLabel| shelf.as_ref().is_some_and(|shelf| shelf.key == label.shelf);
-        if let Some(label) = self.view_label(name)?.filter(is_its) {
-            let at = label.at();
-            let _ = make_ready(&at);
-            remove_folder(&at);
-            self.forget_view(name)?;
-        }
-        Ok(Done {})
     }
 }
 

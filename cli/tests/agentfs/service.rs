@@ -324,6 +324,18 @@ fn a_store_that_cannot_be_opened_is_told_and_left_alone() {
 }
 
 #[test]
+fn where_times_are_whole_seconds_branches_are_copies() {
+    let Some(disk) = ah_test_disks::Disk::formatted("ext4", 400, &["-I", "128"], "") else { return };
+    let bench = Bench::within(User::Me, disk.at());
+    let status = bench.0.fs(["status"]);
+    assert!(status.contains("whole seconds"), "{status}");
+    let branch = PathBuf::from(bench.0.fs(["branch", "--name", "b"]));
+    assert_eq!(bench.mounts(), Vec::<String>::new());
+    bench.0.write("f", "two");
+    assert_eq!(bench.sh(&format!("cat {}/f", branch.display())), "one");
+}
+
+#[test]
 fn where_it_cannot_be_it_says_why() {
     let bench = Bench::new(User::Me);
     let verdict = |command: &mut Command| {

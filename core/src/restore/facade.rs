@@ -208,7 +208,7 @@ impl Workspace {
         let readers = self.branches_reading_here()?.join(", ");
         if !readers.is_empty() {
             notes.push(format!(
-                "what is put back here, snapshots of the branches do not hold that had not changed it themselves: {readers}"
+                "what was not kept for a branch (files of more than 64 MiB, say), and it has not changed, it shows as it is put back here: {readers}"
             ));
         }
         notes.extend(missing_notes(&target, job, &workspace));

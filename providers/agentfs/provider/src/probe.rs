@@ -37,7 +37,7 @@ pub(crate) fn probe(workspace: &Dir, store: &Dir, request: &ProbeRequest) -> Res
         None => match refusal(workspace, store) {
             Some((reason, remedy)) => return Ok(unusable(&reason, remedy)),
             None => (
-                "branches grow from it at once and take no space; it is not captured where it is".to_owned(),
+                "branches grow from it at once; it is not captured where it is".to_owned(),
                 BTreeSet::from([Mode::CowOverlay]),
             ),
         },
@@ -59,6 +59,11 @@ pub(crate) fn unusable(reason: &str, remedy: Option<String>) -> Probe {
     }
 }
 
+/// Whether the filesystem keeps no more of a time (ext4 with inodes of 128 bytes, as it was made long ago).
+fn has_whole_seconds(workspace: &Dir) -> bool {
+    rustix::fs::fstat(workspace).is_ok_and(|stat| stat.st_mtime_nsec == 0 && stat.st_ctime_nsec == 0)
+}
+
 /// Why no branch can grow from a plain directory here, and what to do about it.
 fn refusal(workspace: &Dir, store: &Dir) -> Option<(String, Option<String>)> {
     if let Err(error) = service_program() {
@@ -72,6 +77,10 @@ fn refusal(workspace: &Dir, store: &Dir) -> Option<(String, Option<String>)> {
         let why = format!(
             "it is on a filesystem (0x{kind:x}) of which it is not known that changes underneath can be noticed"
         );
+        return Some((why, None));
+    }
+    if has_whole_seconds(workspace) {
+        let why = "the times of its files are whole seconds, and changes within one could look like none".to_owned();
         return Some((why, None));
     }
     match (path_of(store), path_of(workspace)) {

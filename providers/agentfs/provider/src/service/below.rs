@@ -23,7 +23,7 @@ pub(super) fn changed(paths: Vec<Vec<u8>>) -> Option<ChangedBelow> {
 pub(super) fn caution(lower: &Path) -> String {
     let lower = lower.display();
     format!(
-        "it goes on showing {lower} as it is now: let that rest for the next seconds, or take a copy (`--mode worktree`)"
+        "it goes on showing {lower} as it is now, files of more than 64 MiB apart: let that rest for the next seconds, or take a copy (`--mode worktree`)"
     )
 }
 

@@ -1,4 +1,6 @@
 //! Files and links below that are another than when the base was taken, or than when they were taken over, and hold the same: known by their fingerprints.
+//!
+//! A file's time of change says when somebody began to write: who is in the middle of a large write, or has it mapped, changes it without moving that. So a file is not known so where it is pinned.
 
 use std::fs::File;
 
@@ -28,6 +30,9 @@ impl View {
         // Another directory may have been there.
         let is_there = |above: Found| (above.ino, above.btime) == of;
         if then.size != found.size || !self.engine.lower.find(split(path).0)?.is_some_and(is_there) {
+            return Ok(None);
+        }
+        if self.keeps && self.engine.pins.is_there(found.kind, &then.hash, then.size) {
             return Ok(None);
         }
         if found.kind == Kind::Symlink {
@@ -79,6 +84,9 @@ impl View {
         }
         let then = self.engine.fingerprint(self.chain.base, &origin.path)?;
         let Some((then, _)) = then.filter(|(then, _)| then.is_of(origin)) else { return Ok(None) };
+        if self.keeps && self.engine.pins.is_there(Kind::File, &then.hash, then.size) {
+            return Ok(None);
+        }
         match self.engine.hash_of(file) {
             Ok(Some((found, hash))) if hash == then.hash => Ok(Some(found)),
             _ => Ok(None),

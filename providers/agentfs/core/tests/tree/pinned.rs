@@ -424,6 +424,44 @@ fn a_repository_that_is_packed_below_works_in_snapshots() {
 }
 
 #[test]
+fn who_changes_a_file_without_moving_its_time_changes_nothing_that_is_pinned() {
+    use std::io::{BufRead, BufReader, Write};
+    const WRITER: &str = "import mmap, sys
+file = open(sys.argv[1], 'r+b')
+mapped = mmap.mmap(file.fileno(), 0)
+for byte in (mapped[0:1], b'X'):
+    mapped[0:1] = byte
+    print(byte, flush=True)
+    sys.stdin.readline()";
+    on_each_disk(|disk| {
+        let place = Place::on(&disk);
+        let path = place.lower().join("file");
+        std::fs::write(&path, "then").unwrap();
+        let (workspace, branch) = begin(&place);
+        let then = workspace.view_of(snapshot(&workspace, branch)).unwrap();
+        let mut writer = std::process::Command::new("python3")
+            .args(["-c", WRITER, path.to_str().unwrap()])
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut said = BufReader::new(writer.stdout.take().unwrap()).lines();
+        // The same bytes, with another time; then others, with that.
+        for bytes in ["b't'", "b'X'"] {
+            assert_eq!(said.next().unwrap().unwrap(), bytes);
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            assert_eq!(std::fs::read(&path).unwrap()[0], bytes.as_bytes()[2]);
+            for view in [workspace.view(branch).unwrap(), workspace.view_of(snapshot(&workspace, branch)).unwrap()] {
+                assert_eq!(content(&view, "file"), b"then");
+            }
+            assert_eq!(content(&then, "file"), b"then");
+            writer.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
+        }
+        writer.wait().unwrap();
+    });
+}
+
+#[test]
 fn branches_and_snapshots_are_whole_without_the_directory_below() {
     on_each_disk(|disk| {
         let place = Place::on(&disk);

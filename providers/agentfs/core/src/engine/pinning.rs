@@ -1,7 +1,7 @@
 //! When pins are made, and when they go.
 //!
-//! They are made with the fingerprints behind a base, of what is there for the taking. Where the disk shares contents between files they take none of it; else they are copies, which are written in small
-//! steps, so that what others write does not wait behind them. What fails here is not pinned, and nobody hears of it.
+//! They are made with the fingerprints behind a base, of what is there for the taking. Where the disk shares contents between files they take none of it; else they are copies, each of which begins to be
+//! written at once, so that they do not pile up in memory. What fails here is not pinned, and nobody hears of it.
 //!
 //! They go when no base's fingerprints name them any more. A row `p` of a base says that there may be such: it is there while pins are made behind that base, since its fingerprints come after
 //! them, and since it began to be forgotten. So whatever is killed in between leaves it to the next who opens the store.
@@ -24,8 +24,6 @@ use crate::{lock, platform, read_lock, write_lock};
 
 /// Pins are made where there is so many times the room that all of the base's take, inodes too: what is left is for who writes.
 const ROOM: u64 = 8;
-/// Copies that wait for the disk before they are waited for, in bytes: what others sync can have to wait for them, too.
-const UNSYNCED: u64 = 16 << 20;
 /// What is copied before it is looked whether the store is being closed, in bytes.
 const PART: u64 = 4 << 20;
 /// Rows that are looked at while others wait.
@@ -41,8 +39,6 @@ pub(super) struct Pinning {
     made: u64,
     /// What they take of the disk, in blocks.
     blocks: u64,
-    /// What was copied since the disk was waited for, in bytes.
-    unsynced: u64,
     /// No more are: there is no room for them.
     over: bool,
 }
@@ -98,7 +94,7 @@ impl Engine {
             self.mark_pins(&mut state, base);
         }
         match self.flush() {
-            Ok(_) => Some(Pinning { made: 0, blocks: 0, unsynced: 0, over: false }),
+            Ok(_) => Some(Pinning { made: 0, blocks: 0, over: false }),
             Err(_) => {
                 lock(&self.pins.bases).remove(&base);
                 None
@@ -198,12 +194,9 @@ impl Engine {
                 return Ok(false);
             }
             pinning.blocks += blocks;
-            pinning.unsynced += held;
             let copied = self.copy_to_pin(&file, found.size, pin)? && is_it()?;
-            if pinning.unsynced > UNSYNCED {
-                pinning.unsynced = 0;
-                pin.sync_data().map_err(Error::io("pinning a file"))?;
-            }
+            // All told it can be so much that who syncs something would wait for it.
+            platform::begin_to_write(pin);
             Ok(copied)
         };
         self.pins.make(Kind::File, hash, found.size, &mut fill)

@@ -169,8 +169,8 @@ impl Engine {
     pub(crate) fn take_fingerprints(&self, base: LineId) -> Result<()> {
         let mut pinning = self.begin_pinning(base);
         let whole = self.fingerprint_directories(base, &mut pinning);
-        if pinning.is_some() {
-            self.end_pinning(base, matches!(whole, Ok(true)));
+        if let Some(pinning) = pinning {
+            self.end_pinning(base, matches!(whole, Ok(true)) && pinning.all_are_named());
         }
         whole.map(drop)
     }
@@ -269,6 +269,16 @@ impl Engine {
             let Found { ino, mode, uid, gid, size, mtime, ctime, btime, .. } = found;
             let name = name.clone();
             files.push(Fingerprint { name, ino, mode, uid, gid, size, mtime, ctime, btime, hash });
+        }
+        if let Some(pinning) = pinning {
+            // What was changed since it was looked at branches have shown as it is by then, and go on to.
+            let is_so_still = |file: &Fingerprint| {
+                let now = self.lower.find(&join(path, &file.name));
+                matches!(now, Ok(Some(now)) if file.is_of_found(&now))
+            };
+            let noted = files.len();
+            files.retain(is_so_still);
+            pinning.count_unnamed(noted - files.len());
         }
         // Before the fingerprints, which count.
         let mut rows = several;

@@ -39,8 +39,20 @@ pub(super) struct Pinning {
     made: u64,
     /// What they take of the disk, in blocks.
     blocks: u64,
+    /// How many of them no fingerprint may name.
+    unnamed: usize,
     /// No more are: there is no room for them.
     over: bool,
+}
+
+impl Pinning {
+    pub(super) fn count_unnamed(&mut self, more: usize) {
+        self.unnamed += more;
+    }
+
+    pub(super) fn all_are_named(&self) -> bool {
+        self.unnamed == 0
+    }
 }
 
 /// Somebody whose decisions about pins count, until fingerprints say the same.
@@ -94,7 +106,7 @@ impl Engine {
             self.mark_pins(&mut state, base);
         }
         match self.flush() {
-            Ok(_) => Some(Pinning { made: 0, blocks: 0, over: false }),
+            Ok(_) => Some(Pinning { made: 0, blocks: 0, unnamed: 0, over: false }),
             Err(_) => {
                 lock(&self.pins.bases).remove(&base);
                 None

@@ -600,3 +600,31 @@ fn a_pin_takes_no_contents_from_another_file_that_is_there_meanwhile() {
         eprintln!("{shown} of 100 were pinned");
     });
 }
+
+#[test]
+fn what_a_branch_showed_before_it_was_pinned_it_goes_on_showing() {
+    let place = Place::pinned();
+    let lower = place.lower();
+    std::fs::write(lower.join("a"), "then").unwrap();
+    std::fs::write(lower.join("b"), "removed").unwrap();
+    // These take a while.
+    for n in 0..4_u64 {
+        std::fs::write(lower.join(format!("c{n}")), n.to_le_bytes().repeat(1 << 18)).unwrap();
+    }
+    let workspace = place.create();
+    let base = workspace.base_with_names(b"base").unwrap();
+    let branch = workspace.branch(base, b"branch").unwrap();
+    let view = workspace.view(branch).unwrap();
+    std::thread::scope(|scope| {
+        let pinning = scope.spawn(|| workspace.take_fingerprints(base));
+        while pins(&place.store()).iter().filter(|pin| pin.file_name().unwrap().len() == 64).count() < 2 {
+            std::thread::yield_now();
+        }
+        std::fs::write(lower.join("a"), "and now").unwrap();
+        std::fs::remove_file(lower.join("b")).unwrap();
+        let shown = (content(&view, "a"), view.lookup(ROOT, b"b").map(drop));
+        pinning.join().unwrap().unwrap();
+        assert_eq!(content(&view, "a"), shown.0);
+        assert_eq!(view.lookup(ROOT, b"b").is_ok(), shown.1.is_ok());
+    });
+}

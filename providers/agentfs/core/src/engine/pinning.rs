@@ -114,6 +114,11 @@ impl Engine {
         }
     }
 
+    /// Whether pins are being made behind a base.
+    pub(crate) fn is_pinning(&self, base: LineId) -> bool {
+        lock(&self.pins.bases).contains(&base)
+    }
+
     /// There may be pins from now on that no fingerprint names.
     pub(super) fn mark_pins(&self, state: &mut State, base: LineId) {
         let mark = self.pins.marks.fetch_add(1, Ordering::Relaxed);

@@ -165,7 +165,7 @@ impl Engine {
     }
 
     /// Writes down what the files hold in directories whose names were written down. Costs reading those that no earlier base knows, up to a limit. Ends early when
-    /// the base is gone or the store is being closed. What they name is pinned where the disk shares contents.
+    /// the base is gone or the store is being closed. What they name is pinned, if there is room for it.
     pub(crate) fn take_fingerprints(&self, base: LineId) -> Result<()> {
         let mut pinning = self.begin_pinning(base);
         let whole = self.fingerprint_directories(base, &mut pinning);

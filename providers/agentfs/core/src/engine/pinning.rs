@@ -125,13 +125,15 @@ impl Engine {
         state.layers.put(&key::of_line(b'p', base, None), mark.to_be_bytes().to_vec());
     }
 
-    /// `whole`: fingerprints name all pins that were made.
-    pub(super) fn end_pinning(&self, base: LineId, whole: bool) {
+    /// `whole`: nothing more is to be pinned. `named`: fingerprints name all pins that were made.
+    pub(super) fn end_pinning(&self, base: LineId, whole: bool, named: bool) {
         let mut state = write_lock(&self.state);
         lock(&self.pins.bases).remove(&base);
         // What forgets a base puts the row there once nobody sees it.
         if whole && self.base_seen(&state, base).is_some() {
-            state.layers.remove(&key::of_line(b'p', base, None));
+            if named {
+                state.layers.remove(&key::of_line(b'p', base, None));
+            }
             let isolates = key::of_line(b'j', base, None);
             if matches!(state.layers.get(&isolates), Ok(Some(_))) {
                 state.layers.put(&isolates, KEPT.to_vec());

@@ -689,4 +689,5 @@ fn what_a_branch_showed_before_it_was_pinned_it_goes_on_showing() {
         assert_eq!(content(&view, "a"), shown.0);
         assert_eq!(view.lookup(ROOT, b"b").is_ok(), shown.1.is_ok());
     });
+    assert!(!workspace.is_keeping(branch));
 }

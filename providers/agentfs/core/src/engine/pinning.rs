@@ -97,16 +97,19 @@ impl Engine {
     pub(super) fn begin_pinning(&self, base: LineId) -> Option<Pinning> {
         self.options.pins.then_some(())?;
         self.room_for_rows().ok()?;
-        {
+        let left = {
             let mut state = write_lock(&self.state);
             self.base_seen(&state, base)?;
             if !lock(&self.pins.bases).insert(base) {
                 return None;
             }
+            // By who was killed: of what was changed since, fingerprints will not name the pins.
+            let left = !matches!(state.layers.get(&key::of_line(b'p', base, None)), Ok(None));
             self.mark_pins(&mut state, base);
-        }
+            left
+        };
         match self.flush() {
-            Ok(_) => Some(Pinning { made: 0, blocks: 0, unnamed: 0, over: false }),
+            Ok(_) => Some(Pinning { made: 0, blocks: 0, unnamed: usize::from(left), over: false }),
             Err(_) => {
                 lock(&self.pins.bases).remove(&base);
                 None

@@ -435,3 +435,26 @@ fn fingerprints_of_a_directory_go_on_where_they_ended() {
     engine.take_fingerprints(base).unwrap();
     assert_eq!(known(), 100);
 }
+
+#[test]
+fn what_was_pinned_in_vain_before_a_kill_goes_when_the_rest_is_kept() {
+    let place = Place::new();
+    let file = place.0.path().join("lower/file");
+    std::fs::write(&file, "then").unwrap();
+    let engine = place.open();
+    let (_, base) = engine.base(b"").unwrap();
+    engine.remember_names(base).unwrap();
+    engine.take_fingerprints(base).unwrap();
+    // As if it had been killed before the fingerprint was written down.
+    {
+        let mut state = write_lock(&engine.state);
+        let rows = state.layers.prefix(&key::of_line(b'h', base, None)).unwrap();
+        rows.iter().for_each(|(row, _)| state.layers.remove(row));
+        engine.mark_pins(&mut state, base);
+    }
+    std::fs::write(&file, "changed").unwrap();
+    engine.take_fingerprints(base).unwrap();
+    assert!(engine.pins.any());
+    engine.sweep_pins(false).unwrap();
+    assert!(!engine.pins.any());
+}

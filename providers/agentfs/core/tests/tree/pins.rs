@@ -664,6 +664,26 @@ fn what_came_is_hidden_no_longer_once_a_pin_does_not_match() {
 }
 
 #[test]
+fn a_file_whose_pin_does_not_match_is_not_shown_by_attributes_that_were_the_pins() {
+    let place = Place::pinned();
+    std::fs::write(place.lower().join("file"), "then").unwrap();
+    let (workspace, branch) = begin(&place);
+    std::fs::write(place.lower().join("file"), "and it is longer now").unwrap();
+    let view = workspace.view(branch).unwrap();
+    // As the host knows it.
+    let known = view.lookup(ROOT, b"file").unwrap();
+    assert_eq!(known.size, 4);
+    // A power cut came before it was on the disk.
+    let pin = only_pin(&place.store());
+    std::fs::set_permissions(&pin, std::fs::Permissions::from_mode(0o600)).unwrap();
+    std::fs::write(&pin, [0; 4]).unwrap();
+    assert!(matches!(view.read(known.ino, 0, 4), Err(Error::Stale)));
+    // Asked for again, it is what is there.
+    assert_eq!(view.lookup(ROOT, b"file").unwrap().size, 20);
+    assert_eq!(content(&view, "file"), b"and it is longer now");
+}
+
+#[test]
 fn what_a_branch_showed_before_it_was_pinned_it_goes_on_showing() {
     let place = Place::pinned();
     let lower = place.lower();

@@ -159,18 +159,23 @@ impl Engine {
     /// What a thread does behind a base, and behind one behind which a kill ended that.
     pub(crate) fn keep_below(&self, base: LineId) {
         // What is not written down is not known, as it is of what changes before it is its turn.
-        let _ = self.remember_names(base);
+        let named = self.remember_names(base);
         platform::stand_back();
-        let _ = self.take_fingerprints(base);
+        let _ = self.fingerprint_and_pin(base, matches!(named, Ok(true)));
     }
 
     /// Writes down what the files hold in directories whose names were written down. Costs reading those that no earlier base knows, up to a limit. Ends early when
     /// the base is gone or the store is being closed. What they name is pinned, if there is room for it.
     pub(crate) fn take_fingerprints(&self, base: LineId) -> Result<()> {
+        self.fingerprint_and_pin(base, true)
+    }
+
+    /// `named`: all names are written down that can be. Else the next who opens the store goes on.
+    fn fingerprint_and_pin(&self, base: LineId, named: bool) -> Result<()> {
         let mut pinning = self.begin_pinning(base);
         let whole = self.fingerprint_directories(base, &mut pinning);
         if let Some(pinning) = pinning {
-            self.end_pinning(base, matches!(whole, Ok(true)), pinning.all_are_named());
+            self.end_pinning(base, named && matches!(whole, Ok(true)), pinning.all_are_named());
         }
         whole.map(drop)
     }

@@ -458,3 +458,19 @@ fn what_was_pinned_in_vain_before_a_kill_goes_when_the_rest_is_kept() {
     engine.sweep_pins(false).unwrap();
     assert!(!engine.pins.any());
 }
+
+#[test]
+fn who_closes_the_store_while_names_are_written_down_leaves_the_rest_to_the_next() {
+    let place = Place::new();
+    std::fs::write(place.0.path().join("lower/file"), "then").unwrap();
+    let engine = place.open();
+    let (_, base) = engine.base(b"").unwrap();
+    engine.stop();
+    engine.keep_below(base);
+    assert_eq!(engine.unfinished(), [base]);
+    drop(engine);
+    let engine = place.open();
+    engine.keep_below(base);
+    assert_eq!(engine.unfinished(), []);
+    assert!(engine.fingerprint(base, b"file").unwrap().is_some());
+}

@@ -107,6 +107,10 @@ impl Workspace {
             if !by_itself {
                 return Err(offered(error, &options.command(), &served, &next));
             }
+            // Who may go on with it still has the name and the place, until gc has taken it away: that they are taken is no answer.
+            if refuse_taken(&all(self.engine.home())?, &name, &place.path()).is_err() {
+                return Err(error);
+            }
             let message = format!("{} could not grow the branch, {} does: {}", served.name, next.name, told(&error));
             self.engine.notify(Notice::new(NoticeKind::Degraded, message).with_hint("ah agent fs status"));
             served = next;

@@ -49,6 +49,8 @@ pub(crate) struct Fake {
     pub(crate) read_only: Arc<AtomicBool>,
     /// Whether making a branch fails.
     pub(crate) clones_fail: Arc<AtomicBool>,
+    /// Whether taking away what was not finished fails.
+    pub(crate) reclaims_fail: Arc<AtomicBool>,
     /// Whether taking anything away fails.
     pub(crate) destroys_fail: Arc<AtomicBool>,
     /// What is done, once, when something is taken away.
@@ -78,6 +80,7 @@ impl Fake {
             reads_fail: Arc::default(),
             read_only: Arc::default(),
             clones_fail: Arc::default(),
+            reclaims_fail: Arc::default(),
             destroys_fail: Arc::default(),
             on_destroy: Arc::default(),
             damaged: Arc::default(),
@@ -150,6 +153,9 @@ impl Provider for Fake {
 
     fn reclaim(&self, place: &Place<'_>, request: &ReclaimRequest, cx: &Context<'_>) -> Result<Reclaimed> {
         self.reclaims.fetch_add(1, Ordering::Relaxed);
+        if self.reclaims_fail.load(Ordering::Relaxed) {
+            return Err(Error::new(ah_core::ErrorKind::Unavailable, "made to fail"));
+        }
         let forgotten = request.forgotten.iter().map(|name| String::from_utf8_lossy(name.as_bytes()).into_owned());
         self.forgotten.lock().unwrap().extend(forgotten);
         self.inner.reclaim(place, request, cx)

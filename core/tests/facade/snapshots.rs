@@ -421,3 +421,26 @@ fn versions_tell_of_a_snapshot_that_its_provider_has_lost() {
     let notices = workspace.engine().take_notices();
     assert!(notices.iter().any(|notice| notice.message.contains(first.id.as_str())), "{notices:?}");
 }
+
+#[test]
+fn where_the_one_that_only_branches_fails_the_next_makes_the_branch() {
+    let (lab, better, _) = two();
+    let overlays = Probe {
+        usable: true,
+        reason: "overlays only".into(),
+        remedy: None,
+        modes: [Mode::CowOverlay].into(),
+        can_delete: true,
+        convertible: None,
+    };
+    *better.probe.lock().unwrap() = Some(overlays);
+    better.clones_fail.store(true, Ordering::Relaxed);
+    let workspace = lab.open();
+    let options = |name: &str| BranchOptions { name: Some(name.into()), ..BranchOptions::default() };
+    assert_eq!(workspace.branch(&options("a")).unwrap().provider.as_str(), "other");
+    assert_eq!(kinds(&workspace.engine().take_notices()), [NoticeKind::Degraded]);
+    // It may come of it still what was asked for.
+    better.reclaims_fail.store(true, Ordering::Relaxed);
+    let error = workspace.branch(&options("b")).unwrap_err();
+    assert_eq!((error.kind, error.message.contains("made to fail")), (ErrorKind::Unavailable, true));
+}

@@ -115,6 +115,15 @@ pub(crate) fn copy(from: &File, offset: u64, to: &File, at: u64, length: u64) ->
     Ok(done)
 }
 
+/// Has the system begin to write what a file has in memory, and not keep it there. Waits only until the disk's queue takes it.
+pub(crate) fn begin_to_write(file: &File) {
+    // That it does not is no matter.
+    #[cfg(target_os = "linux")]
+    let _ = rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed);
+    #[cfg(not(target_os = "linux"))]
+    let _ = file;
+}
+
 /// This thread works when nobody else wants to.
 pub(crate) fn stand_back() {
     // Of a thread, on Linux.

@@ -13,7 +13,7 @@ use crate::engine::Engine;
 use crate::engine::pinning::Pinning;
 use crate::engine::remembered::row_of;
 use crate::error::{Error, Result};
-use crate::lower::{Found, join, split, xattrs};
+use crate::lower::{Found, Listed, join, split, xattrs};
 use crate::rows::key::{self, LineId};
 use crate::rows::value::{Origin, Reader, Writer};
 use crate::types::{Kind, Time};
@@ -159,18 +159,23 @@ impl Engine {
     /// What a thread does behind a base, and behind one behind which a kill ended that.
     pub(crate) fn keep_below(&self, base: LineId) {
         // What is not written down is not known, as it is of what changes before it is its turn.
-        let _ = self.remember_names(base);
+        let named = self.remember_names(base);
         platform::stand_back();
-        let _ = self.take_fingerprints(base);
+        let _ = self.fingerprint_and_pin(base, matches!(named, Ok(true)));
     }
 
     /// Writes down what the files hold in directories whose names were written down. Costs reading those that no earlier base knows, up to a limit. Ends early when
-    /// the base is gone or the store is being closed. What they name is pinned where the disk shares contents.
+    /// the base is gone or the store is being closed. What they name is pinned, if there is room for it.
     pub(crate) fn take_fingerprints(&self, base: LineId) -> Result<()> {
+        self.fingerprint_and_pin(base, true)
+    }
+
+    /// `named`: all names are written down that can be. Else the next who opens the store goes on.
+    fn fingerprint_and_pin(&self, base: LineId, named: bool) -> Result<()> {
         let mut pinning = self.begin_pinning(base);
         let whole = self.fingerprint_directories(base, &mut pinning);
-        if pinning.is_some() {
-            self.end_pinning(base, matches!(whole, Ok(true)));
+        if let Some(pinning) = pinning {
+            self.end_pinning(base, named && matches!(whole, Ok(true)), pinning.all_are_named());
         }
         whole.map(drop)
     }
@@ -207,17 +212,14 @@ impl Engine {
         // Until they are written down.
         let _deciding = self.decide();
         let Some(directory) = self.remembered(base, path)? else { return Ok(ControlFlow::Continue(())) };
-        let rows = row_from(base, path, b"");
-        // Before a kill: what was changed since then has its fingerprint only there.
-        if read_lock(&self.state).layers.next(&rows, &rows)?.is_some() {
-            return Ok(ControlFlow::Continue(()));
-        }
+        // Before a kill, or a full disk, as far as it came: what was changed since then has its fingerprint only there.
+        let noted = self.last_fingerprinted(base, path)?;
+        let is_noted = |name: &Vec<u8>| noted.as_ref().is_some_and(|noted| name <= noted);
         let of = (directory.ino, directory.birth);
         let mut files = Vec::new();
         let mut several = Vec::new();
-        for (name, ino, kind) in
-            directory.names.iter().filter(|(_, _, kind)| matches!(kind, Kind::File | Kind::Symlink))
-        {
+        let wanted = |(name, _, kind): &&Listed| matches!(kind, Kind::File | Kind::Symlink) && !is_noted(name);
+        for (name, ino, kind) in directory.names.iter().filter(wanted) {
             let Some(time) = self.base_seen(&read_lock(&self.state), base).filter(|_| !self.is_stopped()) else {
                 return Ok(ControlFlow::Break(()));
             };
@@ -270,6 +272,16 @@ impl Engine {
             let name = name.clone();
             files.push(Fingerprint { name, ino, mode, uid, gid, size, mtime, ctime, btime, hash });
         }
+        if let Some(pinning) = pinning {
+            // What was changed since it was looked at branches have shown as it is by then, and go on to.
+            let is_so_still = |file: &Fingerprint| {
+                let now = self.lower.find(&join(path, &file.name));
+                matches!(now, Ok(Some(now)) if file.is_of_found(&now))
+            };
+            let noted = files.len();
+            files.retain(is_so_still);
+            pinning.count_unnamed(noted - files.len());
+        }
         // Before the fingerprints, which count.
         let mut rows = several;
         let mut files = files.into_iter().peekable();
@@ -296,6 +308,14 @@ impl Engine {
             self.wake();
         }
         Ok(ControlFlow::Continue(()))
+    }
+
+    /// The last name in a directory of which a fingerprint is written down: they are by name.
+    fn last_fingerprinted(&self, base: LineId, path: &[u8]) -> Result<Option<Vec<u8>>> {
+        let last = [0xff; 256];
+        let row = read_lock(&self.state).layers.last(&row_from(base, path, b""), &row_from(base, path, &last))?;
+        let Some((_, row)) = row else { return Ok(None) };
+        Ok(Fingerprints::decode(&row)?.files.pop().map(|file| file.name))
     }
 
     /// What is written down of a file below, and of the directory that it was in: number and birth.

@@ -1,7 +1,7 @@
 //! When pins are made, and when they go.
 //!
-//! They are made with the fingerprints behind a base, of what is there for the taking. Where the disk shares contents between files they take none of it; else they are copies, which are written in small
-//! steps, so that what others write does not wait behind them. What fails here is not pinned, and nobody hears of it.
+//! They are made with the fingerprints behind a base, of what is there for the taking. Where the disk shares contents between files they take none of it; else they are copies, each of which begins to be
+//! written at once, so that they do not pile up in memory. What fails here is not pinned, and nobody hears of it.
 //!
 //! They go when no base's fingerprints name them any more. A row `p` of a base says that there may be such: it is there while pins are made behind that base, since its fingerprints come after
 //! them, and since it began to be forgotten. So whatever is killed in between leaves it to the next who opens the store.
@@ -24,8 +24,6 @@ use crate::{lock, platform, read_lock, write_lock};
 
 /// Pins are made where there is so many times the room that all of the base's take, inodes too: what is left is for who writes.
 const ROOM: u64 = 8;
-/// Copies that wait for the disk before they are waited for, in bytes: what others sync can have to wait for them, too.
-const UNSYNCED: u64 = 16 << 20;
 /// What is copied before it is looked whether the store is being closed, in bytes.
 const PART: u64 = 4 << 20;
 /// Rows that are looked at while others wait.
@@ -41,10 +39,20 @@ pub(super) struct Pinning {
     made: u64,
     /// What they take of the disk, in blocks.
     blocks: u64,
-    /// What was copied since the disk was waited for, in bytes.
-    unsynced: u64,
+    /// How many of them no fingerprint may name.
+    unnamed: usize,
     /// No more are: there is no room for them.
     over: bool,
+}
+
+impl Pinning {
+    pub(super) fn count_unnamed(&mut self, more: usize) {
+        self.unnamed += more;
+    }
+
+    pub(super) fn all_are_named(&self) -> bool {
+        self.unnamed == 0
+    }
 }
 
 /// Somebody whose decisions about pins count, until fingerprints say the same.
@@ -89,21 +97,29 @@ impl Engine {
     pub(super) fn begin_pinning(&self, base: LineId) -> Option<Pinning> {
         self.options.pins.then_some(())?;
         self.room_for_rows().ok()?;
-        {
+        let left = {
             let mut state = write_lock(&self.state);
             self.base_seen(&state, base)?;
             if !lock(&self.pins.bases).insert(base) {
                 return None;
             }
+            // By who was killed: of what was changed since, fingerprints will not name the pins.
+            let left = !matches!(state.layers.get(&key::of_line(b'p', base, None)), Ok(None));
             self.mark_pins(&mut state, base);
-        }
+            left
+        };
         match self.flush() {
-            Ok(_) => Some(Pinning { made: 0, blocks: 0, unsynced: 0, over: false }),
+            Ok(_) => Some(Pinning { made: 0, blocks: 0, unnamed: usize::from(left), over: false }),
             Err(_) => {
                 lock(&self.pins.bases).remove(&base);
                 None
             }
         }
+    }
+
+    /// Whether pins are being made behind a base.
+    pub(crate) fn is_pinning(&self, base: LineId) -> bool {
+        lock(&self.pins.bases).contains(&base)
     }
 
     /// There may be pins from now on that no fingerprint names.
@@ -112,13 +128,15 @@ impl Engine {
         state.layers.put(&key::of_line(b'p', base, None), mark.to_be_bytes().to_vec());
     }
 
-    /// `whole`: fingerprints name all pins that were made.
-    pub(super) fn end_pinning(&self, base: LineId, whole: bool) {
+    /// `whole`: nothing more is to be pinned. `named`: fingerprints name all pins that were made.
+    pub(super) fn end_pinning(&self, base: LineId, whole: bool, named: bool) {
         let mut state = write_lock(&self.state);
         lock(&self.pins.bases).remove(&base);
         // What forgets a base puts the row there once nobody sees it.
         if whole && self.base_seen(&state, base).is_some() {
-            state.layers.remove(&key::of_line(b'p', base, None));
+            if named {
+                state.layers.remove(&key::of_line(b'p', base, None));
+            }
             let isolates = key::of_line(b'j', base, None);
             if matches!(state.layers.get(&isolates), Ok(Some(_))) {
                 state.layers.put(&isolates, KEPT.to_vec());
@@ -198,12 +216,9 @@ impl Engine {
                 return Ok(false);
             }
             pinning.blocks += blocks;
-            pinning.unsynced += held;
             let copied = self.copy_to_pin(&file, found.size, pin)? && is_it()?;
-            if pinning.unsynced > UNSYNCED {
-                pinning.unsynced = 0;
-                pin.sync_data().map_err(Error::io("pinning a file"))?;
-            }
+            // All told it can be so much that who syncs something would wait for it.
+            platform::begin_to_write(pin);
             Ok(copied)
         };
         self.pins.make(Kind::File, hash, found.size, &mut fill)

@@ -15,7 +15,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Mutex;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::{AtFlags, Mode, OFlags, mkdirat, openat, renameat, unlinkat};
 use rustix::io::Errno;
@@ -52,6 +52,8 @@ pub(crate) struct Pins {
     pub(super) bases: Mutex<HashSet<LineId>>,
     /// How many rows were put that say that there may be pins to remove: each is another.
     pub(super) marks: AtomicU64,
+    /// How many pins did not match.
+    forgotten: AtomicU64,
 }
 
 /// Pins that fingerprints are about to name which are not written down yet.
@@ -106,6 +108,7 @@ impl Pins {
             bases: Mutex::default(),
             // No process before this one used the same.
             marks: AtomicU64::new(since_epoch),
+            forgotten: AtomicU64::new(0),
         })
     }
 
@@ -227,13 +230,19 @@ impl Pins {
         }
     }
 
+    /// How many pins were found not to match: none other goes that fingerprints name.
+    pub(crate) fn forgotten(&self) -> u64 {
+        self.forgotten.load(Ordering::SeqCst)
+    }
+
     /// A pin that does not match is none. `file`: what was looked at; there may be another by now.
     fn forget(&self, kind: Kind, hash: &Hash, file: &File) {
         let _one = lock(&self.making);
-        let Some(now) = self.look(kind, hash, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY) else { return };
-        if matches!((identity(&now), identity(file)), (Ok(now), Ok(was)) if now == was) {
+        let now = self.look(kind, hash, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY);
+        if now.is_some_and(|now| matches!((identity(&now), identity(file)), (Ok(now), Ok(was)) if now == was)) {
             let _ = self.remove(kind, hash);
         }
+        self.forgotten.fetch_add(1, Ordering::SeqCst);
     }
 
     pub(super) fn remove(&self, kind: Kind, hash: &Hash) -> io::Result<()> {

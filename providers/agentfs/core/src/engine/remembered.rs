@@ -81,12 +81,12 @@ pub(super) fn row_of(kind: u8, base: LineId, path: &[u8]) -> Vec<u8> {
 
 impl Engine {
     /// Writes the names down that are in the directories below since the base was taken. Costs listing all of them. Ends early when the base is gone or the
-    /// store is being closed.
-    pub(crate) fn remember_names(&self, base: LineId) -> Result<()> {
+    /// store is being closed; gives whether it did not.
+    pub(crate) fn remember_names(&self, base: LineId) -> Result<bool> {
         let mut waiting = vec![Vec::new()];
         while let Some(path) = waiting.pop() {
             let Some(time) = self.base_seen(&read_lock(&self.state), base).filter(|_| !self.is_stopped()) else {
-                return Ok(());
+                return Ok(false);
             };
             // One that cannot be read is none of this user's, here and in branches.
             let Ok(Some(found)) = self.lower.find(&path) else { continue };
@@ -117,13 +117,13 @@ impl Engine {
             self.room_for_rows()?;
             let mut state = write_lock(&self.state);
             if self.base_seen(&state, base).is_none() {
-                return Ok(());
+                return Ok(false);
             }
             state.layers.put(&row, value);
             drop(state);
             self.wake();
         }
-        Ok(())
+        Ok(true)
     }
 
     /// When a base was taken that anybody sees still.

@@ -411,3 +411,66 @@ fn that_there_may_be_pins_to_remove_is_said_in_other_words_each_time() {
         }
     }
 }
+
+#[test]
+fn fingerprints_of_a_directory_go_on_where_they_ended() {
+    let place = Place::new();
+    let lower = place.0.path().join("lower");
+    for n in 100..200 {
+        std::fs::write(lower.join(format!("{n}")), format!("{n}")).unwrap();
+    }
+    let engine = place.open();
+    let (_, base) = engine.base(b"").unwrap();
+    engine.remember_names(base).unwrap();
+    engine.take_fingerprints(base).unwrap();
+    let rows = key::of_line(b'h', base, None);
+    // As if the last had not come to the disk.
+    let all = read_lock(&engine.state).layers.prefix(&rows).unwrap();
+    let kept = all.len() / 2;
+    assert!(kept > 0);
+    all.iter().skip(kept).for_each(|(row, _)| write_lock(&engine.state).layers.remove(row));
+    let known = || (100..200).filter(|n| engine.fingerprint(base, n.to_string().as_bytes()).unwrap().is_some()).count();
+    assert!(known() < 100);
+    std::fs::write(lower.join("100"), "changed").unwrap();
+    engine.take_fingerprints(base).unwrap();
+    assert_eq!(known(), 100);
+}
+
+#[test]
+fn what_was_pinned_in_vain_before_a_kill_goes_when_the_rest_is_kept() {
+    let place = Place::new();
+    let file = place.0.path().join("lower/file");
+    std::fs::write(&file, "then").unwrap();
+    let engine = place.open();
+    let (_, base) = engine.base(b"").unwrap();
+    engine.remember_names(base).unwrap();
+    engine.take_fingerprints(base).unwrap();
+    // As if it had been killed before the fingerprint was written down.
+    {
+        let mut state = write_lock(&engine.state);
+        let rows = state.layers.prefix(&key::of_line(b'h', base, None)).unwrap();
+        rows.iter().for_each(|(row, _)| state.layers.remove(row));
+        engine.mark_pins(&mut state, base);
+    }
+    std::fs::write(&file, "changed").unwrap();
+    engine.take_fingerprints(base).unwrap();
+    assert!(engine.pins.any());
+    engine.sweep_pins(false).unwrap();
+    assert!(!engine.pins.any());
+}
+
+#[test]
+fn who_closes_the_store_while_names_are_written_down_leaves_the_rest_to_the_next() {
+    let place = Place::new();
+    std::fs::write(place.0.path().join("lower/file"), "then").unwrap();
+    let engine = place.open();
+    let (_, base) = engine.base(b"").unwrap();
+    engine.stop();
+    engine.keep_below(base);
+    assert_eq!(engine.unfinished(), [base]);
+    drop(engine);
+    let engine = place.open();
+    engine.keep_below(base);
+    assert_eq!(engine.unfinished(), []);
+    assert!(engine.fingerprint(base, b"file").unwrap().is_some());
+}

@@ -26,12 +26,16 @@ type Below<'a> = (&'a Origin, Arc<File>, Option<Found>);
 impl View {
     /// Reads up to `length` bytes; fewer only at the end.
     pub fn read(&self, ino: Ino, offset: u64, length: usize) -> Result<Vec<u8>> {
+        let forgotten = self.engine.pins.forgotten();
         let mut node = self.file(ino)?;
         loop {
             let bytes = self.read_node(&node, offset, length);
             let is_then = node.inode.origin.as_ref().is_some_and(|origin| self.is_then(origin));
             if !node.has_row && is_then && matches!(&bytes, Err(error) if is_lost(error)) {
-                // It was changed just now, and is not pinned: shown as it is.
+                // It was changed just now, and is not pinned: shown as it is. But the host knows it by what its pin was to hold, if that did not match.
+                if self.engine.pins.forgotten() != forgotten {
+                    return Err(Error::Stale);
+                }
                 node = self.file(ino)?;
                 if node.has_row || node.inode.origin.as_ref().is_some_and(|origin| !self.is_then(origin)) {
                     continue;

@@ -4,14 +4,30 @@
 //! who changed it may have put what is needed elsewhere in it (`git gc`, of a large pack), and what came shows.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use crate::engine::{LOWER, Remembered};
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::lock;
 use crate::lower::{Found, Listed, join, split};
 use crate::rows::key;
 use crate::rows::value::{Inode, Origin};
 use crate::types::{Ino, ROOT};
 use crate::view::{Named, View};
+
+/// Of so many that are not pinned in a directory it is remembered which they are.
+const LOOSE: usize = 32;
+
+/// What was in a directory below and is not pinned.
+#[derive(Clone)]
+pub(super) struct Loose {
+    /// How many pins were found damaged by then: it may be more since.
+    forgotten: u64,
+    /// One that is lost; as a rule it does not come back.
+    lost: Option<usize>,
+    /// All of it, if that is little, and no more is being pinned.
+    all: Option<Arc<[usize]>>,
+}
 
 impl View {
     /// Whether it is a branch that shows what is pinned as it was.
@@ -60,7 +76,7 @@ impl View {
         }
         let (above, name) = split(path);
         let then = self.written_down(above)?;
-        let is_listed = |then: std::sync::Arc<Remembered>| then.get(name).is_some_and(|&(_, ino, _)| ino == found.ino);
+        let is_listed = |then: Arc<Remembered>| then.get(name).is_some_and(|&(_, ino, _)| ino == found.ino);
         Ok(found.btime > self.base || !then.is_none_or(is_listed))
     }
 
@@ -99,15 +115,55 @@ impl View {
         Ok(Some(names))
     }
 
-    /// Whether everything that was in a directory below is there or pinned.
+    /// Whether everything that was in a directory below is there or pinned. Costs the directory the first time: what is pinned stays so, whatever is done below, and what is not are few as a rule.
     fn is_whole(&self, below: &[u8], then: &[Listed]) -> Result<bool> {
-        let listed = self.engine.lower.list(below)?;
-        let now: HashMap<&[u8], &Listed> = listed.iter().map(|one| (one.0.as_slice(), one)).collect();
-        for one in then {
-            if now.get(one.0.as_slice()).copied() != Some(one) && !self.is_pinned(&join(below, &one.0))? {
+        let forgotten = self.engine.pins.forgotten();
+        let known = lock(&self.loose).get(below).filter(|known| known.forgotten == forgotten);
+        let is_lost = |nth: usize| {
+            let Some((name, ino, kind)) = then.get(nth) else { return Ok(false) };
+            let path = join(below, name);
+            // What is mounted on it is none of ours.
+            let is_it = |found: Found| (found.ino, found.kind) == (*ino, *kind) || found.device != 0;
+            Ok::<_, Error>(!self.engine.lower.find(&path)?.is_some_and(is_it) && !self.is_pinned(&path)?)
+        };
+        if let Some(Loose { lost, all, .. }) = known {
+            if lost.map_or(Ok(false), is_lost)? {
                 return Ok(false);
             }
+            if let Some(all) = all {
+                for &nth in &*all {
+                    if is_lost(nth)? {
+                        return Ok(false);
+                    }
+                }
+                return Ok(true);
+            }
         }
-        Ok(true)
+        let listed = self.engine.lower.list(below)?;
+        let now: HashMap<&[u8], &Listed> = listed.iter().map(|one| (one.0.as_slice(), one)).collect();
+        let mut lost = None;
+        for (nth, one) in then.iter().enumerate() {
+            if now.get(one.0.as_slice()).copied() != Some(one) && !self.is_pinned(&join(below, &one.0))? {
+                lost = Some(nth);
+                break;
+            }
+        }
+        let all = if self.engine.is_pinning(self.chain.base) { None } else { self.loose_in(below, then)? };
+        lock(&self.loose).put(below, Loose { forgotten, lost, all });
+        Ok(lost.is_none())
+    }
+
+    /// What was in a directory below and is not pinned; `None`: too much.
+    fn loose_in(&self, below: &[u8], then: &[Listed]) -> Result<Option<Arc<[usize]>>> {
+        let mut loose = Vec::new();
+        for (nth, one) in then.iter().enumerate() {
+            if !self.is_pinned(&join(below, &one.0))? {
+                loose.push(nth);
+                if loose.len() > LOOSE {
+                    return Ok(None);
+                }
+            }
+        }
+        Ok(Some(loose.into()))
     }
 }

@@ -43,11 +43,11 @@ impl View {
     }
 
     pub(super) fn written_down(&self, below: &[u8]) -> Result<Option<Arc<Remembered>>> {
-        if let Some((_, then)) = lock(&self.then).as_ref().filter(|(path, _)| **path == *below) {
-            return Ok(Some(then.clone()));
+        if let Some(then) = lock(&self.then).get(below) {
+            return Ok(Some(then));
         }
         let Some(then) = self.engine.remembered(self.chain.base, below)?.map(Arc::new) else { return Ok(None) };
-        *lock(&self.then) = Some((below.into(), then.clone()));
+        lock(&self.then).put(below, then.clone());
         Ok(Some(then))
     }
 

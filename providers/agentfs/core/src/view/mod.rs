@@ -4,7 +4,7 @@
 //! - `names`: looking up, making and removing names; `rename`; `list`: directories.
 //! - `changes`: what differs between two trees; `below`: what somebody changed below a branch, as it is told.
 //! - `judge`: whether what is found below is what was there; `attrs`: attributes, extended ones too; `content`: reading and seeking; `kept`: what was copied of files below; `same`: those that hold what they held; `pinned`: what a snapshot shows of those that do not; `isolated`: what a branch does;
-//!   `edit`: all changes of contents.
+//!   `edit`: all changes of contents; `recent`: what was found out of directories below last.
 //!
 //! An inode that was never changed has no row: it is the file below, found by the path under which it was looked up, which is
 //! kept until the host forgets it.
@@ -20,6 +20,7 @@ mod kept;
 mod list;
 mod names;
 mod pinned;
+mod recent;
 mod rename;
 mod same;
 
@@ -38,6 +39,8 @@ use crate::rows::key::{self, Epoch, LineId};
 use crate::rows::value::{Entry, Inode};
 use crate::state::{self, Chain, State};
 use crate::types::{Attr, Ino, Kind, ROOT, Time};
+use crate::view::isolated::Loose;
+use crate::view::recent::Recent;
 use crate::{lock, read_lock};
 
 /// A tree that a host shows. All calls can be made from any number of threads at once.
@@ -67,15 +70,15 @@ pub struct View {
     known: Mutex<HashMap<Ino, Known>>,
     /// Where inodes were known before they were found at another name: other links of theirs, or the filesystem below used the number again.
     former: Mutex<Places>,
-    /// The directory that was asked for last of what was written down behind the base: one name is asked after the other.
-    then: Mutex<Option<Then>>,
+    /// What was written down behind the base of the directories that were asked for last.
+    then: Mutex<Recent<Arc<Remembered>>>,
+    /// What of that is not pinned, of those in which something came later.
+    loose: Mutex<Recent<Loose>>,
     open: Mutex<VecDeque<(Ino, Arc<File>)>>,
 }
 
 /// Directories and names, by the inode that they lead to.
 type Places = HashMap<Ino, Vec<(Ino, Vec<u8>)>>;
-/// A directory below, and what was in it when the base was taken.
-type Then = (Box<[u8]>, Arc<Remembered>);
 
 /// What is kept of an inode that the host knows: about 60 bytes, and its path if it is below.
 struct Known {
@@ -149,6 +152,7 @@ impl View {
             known: Mutex::default(),
             former: Mutex::default(),
             then: Mutex::default(),
+            loose: Mutex::default(),
             open: Mutex::default(),
         })
     }

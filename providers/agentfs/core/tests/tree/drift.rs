@@ -161,7 +161,7 @@ enum Knows {
     Fingerprints,
 }
 
-/// `pinned`: the disk shares contents, and so what the branch shows is not changed by what is done below.
+/// `pinned`: all that is below is pinned, and so what the branch shows is not changed by what is done there.
 fn run(place: &Place, knows: Knows, pinned: bool, ops: &[Op]) {
     let lower = place.lower();
     std::fs::create_dir_all(lower.join("d/e")).unwrap();

@@ -7,7 +7,7 @@ use crate::platform;
 use crate::rows::key;
 use crate::rows::value::{Entry, GONE, Inode, WHITEOUT};
 use crate::state::{self, State};
-use crate::types::{Attr, Ino, Kind, Owner, Time};
+use crate::types::{Attr, DirEntry, Ino, Kind, Owner, Time};
 use crate::view::{Named, Node, View, check_name};
 
 /// Most names of one file.
@@ -150,7 +150,8 @@ impl View {
             (true, true) if !self.is_empty(&named)? => return Err(Error::NotEmpty),
             _ => {}
         }
-        let node = self.node_named(&named)?;
+        let mut node = self.node_named(&named)?;
+        self.count_name(&mut node, parent, name)?;
         let mut container = self.directory(parent)?;
         let now = platform::now();
         container.touch(now, -i32::from(directories));
@@ -160,6 +161,19 @@ impl View {
             self.lose_name(state, view, node, now)?;
             self.put(state, view, &container)
         })
+    }
+
+    /// Counts a name that is about to go and that somebody made below, by a link to a file that had been taken over: else that would go with it.
+    pub(super) fn count_name(&self, node: &mut Node, parent: Ino, name: &[u8]) -> Result<()> {
+        let may_be = node.has_row && node.inode.nlink == 1 && node.inode.origin.is_some();
+        if !may_be || node.inode.kind == Kind::Directory || self.seen(&key::entry(parent, name))?.is_some() {
+            return Ok(());
+        }
+        let above = node.inode.parent;
+        let others = if above == 0 { Vec::new() } else { self.list(above).unwrap_or_default() };
+        let is_other = |entry: &DirEntry| entry.ino == node.ino && (above, entry.name.as_slice()) != (parent, name);
+        node.inode.nlink += u32::from(others.iter().any(is_other));
+        Ok(())
     }
 
     /// One name of the inode is gone; the row of the name was changed before.

@@ -52,6 +52,9 @@ impl View {
             None => None,
         };
         let exchange = how == Rename::Exchange;
+        if let Some(other) = other.as_mut().filter(|_| !exchange) {
+            self.count_name(other, new_parent, new_name)?;
+        }
         let is_directory = |named: &Named| i32::from(named.kind == Kind::Directory);
         let (leaves, goes) = (is_directory(&source), target.as_ref().map_or(0, is_directory));
         let mut from = self.directory(parent)?;

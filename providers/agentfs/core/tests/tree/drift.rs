@@ -249,3 +249,18 @@ fn what_is_pinned_is_never_shown_as_something_else() {
         run_any(Knows::Fingerprints, true, || Place::on(&disk));
     });
 }
+
+#[test]
+fn a_name_that_came_below_goes_without_what_the_branch_wrote() {
+    let link = [Op::Here(0, 2, 0), Op::Below(2, 1, 0), Op::Below(5, 2, 1)];
+    // Removed, and replaced.
+    for gone in [Op::Here(2, 1, 0), Op::Here(3, 0, 1)] {
+        for knows in [Knows::Fingerprints, Knows::Names, Knows::Nothing] {
+            let place = Place::new();
+            run(&place, knows, false, &[&link[..], &[gone.clone(), Op::Snapshot]].concat());
+            let workspace = place.open();
+            let view = workspace.view(workspace.branches()[0].id).unwrap();
+            assert_eq!(crate::content(&view, "d/a"), b"here 0/a", "{knows:?}");
+        }
+    }
+}

@@ -300,3 +300,47 @@ fn what_git_touches_of_what_has_other_names_elsewhere_leaves_differences_those_o
         bench.0.fs(["rm", "--force", "b"]);
     });
 }
+
+/// A branch of which all is kept that will be.
+fn kept_branch(bench: &Bench, name: &str) -> std::path::PathBuf {
+    let branch = bench.branch(name);
+    until(|| !bench.at(&branch, &["status"]).contains("still being kept"));
+    branch
+}
+
+#[test]
+fn a_directory_made_anew_in_the_workspace_and_removed_in_the_branch_stops_neither_diff_nor_restore() {
+    Bench::each(|bench| {
+        let world = &bench.0;
+        for name in ["nm/pkg/native", "nm/pkg/small", "src/a"] {
+            world.write(name, "then");
+        }
+        bench.unpin("nm/pkg/native");
+        let branch = kept_branch(bench, "b");
+        let text = branch.to_str().unwrap();
+        let before = bench.at(&branch, &["snapshot"]);
+        // The numbers of the old ones are given out again, in one order or another.
+        bench.sh(&format!(
+            "cd {}; rm -r nm; mkdir -p nm/pkg; echo 2 >nm/pkg/small; echo 2 >nm/pkg/native",
+            world.root().display()
+        ));
+        bench.sh(&format!("cd {text}; rm -r nm; echo mine >src/a"));
+        for since in [&["diff", &before][..], &["diff"]] {
+            let told = bench.at(&branch, since);
+            assert_eq!(told, "D\tnm/\nD\tnm/pkg/\nD\tnm/pkg/native\nD\tnm/pkg/small\nM\tsrc/a");
+        }
+        let ran = bench.ran(&branch, &["diff", "--patch", &before]);
+        assert!(ran.code == 1 && ran.stderr.contains("nm/pkg/native differs"), "{ran:?}");
+        assert!(ran.stdout.contains("+++ b/src/a") && ran.stdout.contains("--- a/nm/pkg/small\n"), "{ran:?}");
+        assert!(!ran.stdout.contains("--- a/nm/pkg/native"), "{ran:?}");
+        for dry in [true, false] {
+            let mut words = vec!["restore", &before];
+            words.extend(dry.then_some("--dry-run"));
+            let ran = bench.ran(&branch, &words);
+            assert!(ran.code == 4 && ran.stderr.contains("nm/pkg/native (it stays as it is"), "{ran:?}");
+        }
+        assert_eq!(bench.sh(&format!("cd {text}; cat src/a nm/pkg/small; ls nm/pkg")), "thenthensmall");
+        bench.at(&branch, &["undo"]);
+        assert_eq!(bench.sh(&format!("cd {text}; cat src/a; ls")), "mine\nf\nnode_modules\nsrc");
+    });
+}

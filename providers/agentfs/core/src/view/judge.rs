@@ -69,16 +69,15 @@ impl View {
         Ok(then.filter(|then| found.is_some_and(|found| then.is(&found))))
     }
 
-    /// What was at a name below that is not there any more: where, its number and its kind.
-    pub(super) fn removed(&self, directory: Ino, name: &[u8]) -> Result<Option<(Vec<u8>, Ino, Kind)>> {
+    /// What was at a name below of which this snapshot has lost what it was, whatever is there now: where, its number and its kind.
+    pub(super) fn lost(&self, directory: Ino, name: &[u8]) -> Result<Option<(Vec<u8>, Ino, Kind)>> {
         let Some(below) = self.below(directory)? else { return Ok(None) };
-        let path = join(&below, name);
-        if self.seen(&key::entry(directory, name))?.is_some() || self.engine.lower.find(&path)?.is_some() {
+        if self.seen(&key::entry(directory, name))?.is_some() {
             return Ok(None);
         }
         let remembered = self.changed_names(directory, &below)?;
         let listed = remembered.as_ref().and_then(|remembered| remembered.get(name));
-        Ok(listed.map(|&(_, ino, kind)| (path, LOWER | (ino & (LOWER - 1)), kind)))
+        Ok(listed.map(|&(_, ino, kind)| (join(&below, name), LOWER | (ino & (LOWER - 1)), kind)))
     }
 
     /// The directory below from which something was just read must be the one that was meant: another may have been moved to its

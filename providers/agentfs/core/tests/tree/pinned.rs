@@ -531,3 +531,65 @@ fn what_is_not_pinned_is_shown_as_it_is_and_told() {
         assert_eq!(told, [&b"pack/in place"[..], b"pack/large", b"pack/new"]);
     });
 }
+
+/// Removes everything in a directory, as `rm -r` does.
+fn clear(view: &View, directory: u64) {
+    for entry in view.list(directory).unwrap() {
+        let ino = view.lookup(directory, &entry.name).unwrap().ino;
+        match entry.kind {
+            Kind::Directory => {
+                clear(view, ino);
+                view.rmdir(directory, &entry.name).unwrap();
+            }
+            _ => view.unlink(directory, &entry.name).unwrap(),
+        }
+    }
+}
+
+#[test]
+fn a_directory_made_anew_below_and_removed_in_the_branch_stops_no_diff() {
+    on_each_disk(|disk| {
+        for order in 0..8 {
+            let place = Place::on(&disk);
+            let lower = place.lower();
+            let plant = |bytes: &[u8]| {
+                std::fs::create_dir_all(lower.join("nm/pkg/deep")).unwrap();
+                std::fs::File::create(lower.join("nm/pkg/native")).unwrap().set_len(65 << 20).unwrap();
+                for name in ["nm/pkg/small", "nm/pkg/deep/one"] {
+                    std::fs::write(lower.join(name), bytes).unwrap();
+                }
+            };
+            plant(b"then");
+            std::fs::write(lower.join("a"), "then").unwrap();
+            let (workspace, branch): (Workspace, BranchId) = begin(&place);
+            let view = workspace.view(branch).unwrap();
+            let then = snapshot(&workspace, branch);
+            std::fs::remove_dir_all(lower.join("nm")).unwrap();
+            // The new ones get the numbers of the old ones, each time of others.
+            for n in 0..order {
+                std::fs::write(lower.join(format!("new{n}")), "").unwrap();
+            }
+            plant(b"other");
+            clear(&view, at(&view, "nm"));
+            view.rmdir(ROOT, b"nm").unwrap();
+            view.write(at(&view, "a"), 0, b"mine").unwrap();
+            let now = workspace.view_of(snapshot(&workspace, branch)).unwrap();
+            for (from, to) in [(workspace.view_of(then).unwrap(), &now), (workspace.view_of(then).unwrap(), &view)] {
+                let told = from.differences(to, &|_| true).unwrap().unwrap();
+                let list: Vec<_> = told.list.iter().filter(|found| found.contents).collect();
+                let told = |path: &str| list.iter().find(|found| found.path == path.as_bytes());
+                assert!(told("a").is_some_and(|found| !found.lost), "{order}: {list:?}");
+                for path in ["nm", "nm/pkg", "nm/pkg/small", "nm/pkg/deep", "nm/pkg/deep/one"] {
+                    let found = told(path).unwrap_or_else(|| panic!("{order}, {path}: {list:?}"));
+                    assert!(found.before.is_some() && found.after.is_none() && !found.lost, "{order}: {found:?}");
+                }
+                assert!(
+                    told("nm/pkg/native").is_some_and(|found| found.lost && found.after.is_none()),
+                    "{order}: {list:?}"
+                );
+                assert_eq!(list.len(), 7, "{order}: {list:?}");
+                assert_eq!(content(&from, "nm/pkg/small"), b"then");
+            }
+        }
+    });
+}

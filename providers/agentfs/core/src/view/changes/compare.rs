@@ -9,6 +9,7 @@ use crate::rows::chunk::CHUNK;
 use crate::rows::key;
 use crate::rows::value::{Entry, Inode, WHITEOUT};
 use crate::types::{Attr, Ino, Kind, Time};
+use crate::view::pinned::is_lost;
 
 /// A name: the directory in one tree, what is at its path in the other, the name itself.
 type Name<'a> = (Ino, Option<Ino>, &'a [u8]);
@@ -20,11 +21,11 @@ impl Comparison<'_> {
         let named = match view.resolve(directory, name) {
             Ok(Some(named)) => named,
             Ok(None) | Err(Error::Stale) => return Ok(None),
-            Err(error @ Error::DataLoss { .. }) => {
-                let (path, ino, kind) = view.removed(directory, name)?.ok_or(error)?;
+            Err(error) if is_lost(&error) => {
+                let (path, ino, kind) = view.lost(directory, name)?.ok_or(error)?;
                 view.know(ino, directory, Some(&path));
                 let mut attr = unknown(ino, kind);
-                let then = if kind == Kind::Directory { view.remembered(&path)? } else { None };
+                let then = if kind == Kind::Directory { view.then_of(ino, &path)? } else { None };
                 if let Some(then) = &then {
                     attr = Attr { mode: then.mode, uid: then.uid, gid: then.gid, mtime: then.mtime, ..attr };
                 }
@@ -34,7 +35,7 @@ impl Comparison<'_> {
         };
         let found = match view.node_named(&named) {
             Ok(node) => Found { attr: view.attr(&node), inode: Some(node.inode), lost: false, absent: false },
-            Err(error @ Error::DataLoss { .. }) => {
+            Err(error) if is_lost(&error) => {
                 let Some((found, path)) = named.found.as_ref().zip(named.path.as_deref()) else { return Err(error) };
                 Found { attr: found.inode(path).attr(named.ino), inode: None, lost: true, absent: false }
             }
@@ -195,11 +196,10 @@ impl Comparison<'_> {
                     match (read(0, one.ino), read(1, other.ino)) {
                         (Ok(one), Ok(other)) if one == other => {}
                         // What cannot be read on one side was changed below, and is not what is on the other.
-                        (
-                            Ok(_) | Err(Error::DataLoss { .. } | Error::Stale),
-                            Ok(_) | Err(Error::DataLoss { .. } | Error::Stale),
-                        ) => return Ok(true),
-                        (Err(error), _) | (_, Err(error)) => return Err(error),
+                        (Err(error), _) | (_, Err(error)) if !is_lost(&error) && !matches!(error, Error::Stale) => {
+                            return Err(error);
+                        }
+                        _ => return Ok(true),
                     }
                 }
                 Ok(false)

@@ -22,6 +22,7 @@ use crate::read_lock;
 use crate::rows::key::{self, Epoch, LineId};
 use crate::rows::value::{Entry, HERE, Inode};
 use crate::types::{Attr, Ino, ROOT};
+use crate::view::pinned::is_lost;
 use crate::view::{Places, View};
 
 /// Rows that are looked at while others wait.
@@ -311,7 +312,7 @@ impl Comparison<'_> {
             }
             match tree.view.node_at(ino, below) {
                 Ok(node) => Ok(Some(Some(node.inode))),
-                Err(Error::DataLoss { .. }) => Ok(Some(None)),
+                Err(error) if is_lost(&error) => Ok(Some(None)),
                 Err(Error::Stale | Error::NotFound) => Ok(None),
                 Err(error) => Err(error),
             }

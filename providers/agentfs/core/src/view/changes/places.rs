@@ -8,6 +8,7 @@ use crate::rows::key;
 use crate::rows::value::{Entry, Inode};
 use crate::types::{Ino, Kind, ROOT};
 use crate::view::Places;
+use crate::view::pinned::is_lost;
 
 /// So deep below one another are directories that are told of.
 const DEEPEST: usize = 512;
@@ -126,8 +127,8 @@ impl Comparison<'_> {
                 }
             }
             Ok(named) => Ok(Some(named.is_some_and(|named| named.ino == ino))),
-            Err(error @ Error::DataLoss { .. }) => match view.removed(parent, name)? {
-                Some((_, removed, _)) => Ok(Some(removed == ino)),
+            Err(error) if is_lost(&error) => match view.lost(parent, name)? {
+                Some((_, lost, _)) => Ok(Some(lost == ino)),
                 None => Err(error),
             },
             Err(error) => Err(error),
@@ -198,7 +199,8 @@ impl Comparison<'_> {
             let names = match view.names_in(directory, None) {
                 Ok(names) => names,
                 // What was removed below shows no names in the other tree, and so no difference.
-                Err(Error::Stale | Error::NotFound | Error::DataLoss { .. }) => continue,
+                Err(Error::Stale | Error::NotFound) => continue,
+                Err(error) if is_lost(&error) => continue,
                 Err(error) => return Err(error),
             };
             let below = view.below(directory)?;
@@ -212,7 +214,8 @@ impl Comparison<'_> {
                             }
                             waiting.push(named.ino);
                         }
-                        Ok(None) | Err(Error::Stale | Error::NotFound | Error::DataLoss { .. }) => {}
+                        Ok(None) | Err(Error::Stale | Error::NotFound) => {}
+                        Err(error) if is_lost(&error) => {}
                         Err(error) => return Err(error),
                     }
                 } else if below.is_some()

@@ -344,3 +344,25 @@ fn a_directory_made_anew_in_the_workspace_and_removed_in_the_branch_stops_neithe
         assert_eq!(bench.sh(&format!("cd {text}; cat src/a; ls")), "mine\nf\nnode_modules\nsrc");
     });
 }
+
+#[test]
+fn names_that_workspace_and_branch_make_are_new_ones_in_the_branch() {
+    Bench::each(|bench| {
+        let world = &bench.0;
+        let branch = kept_branch(bench, "b");
+        let text = branch.to_str().unwrap();
+        let before = bench.at(&branch, &["snapshot"]);
+        bench.sh(&format!("cd {text}; echo branch >y; mkdir dist; echo b >dist/x"));
+        world.write("y", "ws");
+        world.write("dist/x", "w");
+        let with = bench.at(&branch, &["snapshot"]);
+        bench.sh(&format!("cd {text}; rm -r y dist"));
+        assert_eq!(bench.at(&branch, &["diff", &before]), "");
+        assert_eq!(bench.at(&branch, &["diff", "--patch", &before]), "");
+        bench.at(&branch, &["restore", &with]);
+        assert_eq!(bench.at(&branch, &["diff", &before]), "A\tdist/\nA\tdist/x\nA\ty");
+        assert!(bench.at(&branch, &["diff", "--patch", &before]).contains("+branch"));
+        bench.at(&branch, &["restore", &before]);
+        assert_eq!(bench.sh(&format!("ls {text}")), "f\nnode_modules\nsrc");
+    });
+}

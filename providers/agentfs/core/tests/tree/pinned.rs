@@ -593,3 +593,58 @@ fn a_directory_made_anew_below_and_removed_in_the_branch_stops_no_diff() {
         }
     });
 }
+
+#[test]
+fn names_that_came_in_both_were_not_there_before() {
+    on_each_disk(|disk| {
+        let place = Place::on(&disk);
+        let lower = place.lower();
+        std::fs::write(lower.join("x"), "then").unwrap();
+        let (workspace, branch): (Workspace, BranchId) = begin(&place);
+        let view = workspace.view(branch).unwrap();
+        let told = |from: &View, to: &View| {
+            let told = from.differences(to, &|_| true).unwrap().unwrap().list;
+            assert!(told.iter().all(|found| !found.lost), "{told:?}");
+            let letter = |found: &ah_agentfs::Difference| match (&found.before, &found.after) {
+                (None, _) => 'A',
+                (_, None) => 'D',
+                _ => 'M',
+            };
+            let list = told.iter().filter(|found| found.contents);
+            list.map(|found| format!("{} {}", letter(found), String::from_utf8_lossy(&found.path))).collect::<Vec<_>>()
+        };
+        let before = workspace.view_of(snapshot(&workspace, branch)).unwrap();
+        let both = |text: &str| {
+            std::fs::write(lower.join(format!("y{text}")), text).unwrap();
+            std::fs::create_dir(lower.join(format!("dist{text}"))).unwrap();
+            std::fs::write(lower.join(format!("dist{text}/x")), text).unwrap();
+        };
+        let mine = |text: &str| {
+            make(&view, &format!("y{text}"), b"mine");
+            view.mkdir(ROOT, format!("dist{text}").as_bytes(), crate::ME).unwrap();
+            make(&view, &format!("dist{text}/x"), b"mine");
+        };
+        // In the one order and in the other.
+        mine("1");
+        both("1");
+        both("2");
+        mine("2");
+        let all = ["A dist1", "A dist1/x", "A dist2", "A dist2/x", "A y1", "A y2"];
+        let with = workspace.view_of(snapshot(&workspace, branch)).unwrap();
+        assert_eq!(told(&before, &with), all);
+        assert_eq!(told(&before, &view), all);
+        for text in ["1", "2"] {
+            clear(&view, at(&view, &format!("dist{text}")));
+            view.rmdir(ROOT, format!("dist{text}").as_bytes()).unwrap();
+            view.unlink(ROOT, format!("y{text}").as_bytes()).unwrap();
+        }
+        assert_eq!(told(&before, &view), [""; 0]);
+        assert_eq!(told(&with, &view), all.map(|line| line.replace('A', "D")));
+        let now = workspace.view_of(snapshot(&workspace, branch)).unwrap();
+        assert_eq!(told(&before, &now), [""; 0]);
+        // As a restore makes them anew.
+        mine("1");
+        mine("2");
+        assert_eq!(told(&before, &view), all);
+    });
+}

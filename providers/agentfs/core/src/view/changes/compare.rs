@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::lower::{join, split};
 use crate::rows::chunk::CHUNK;
 use crate::rows::key;
-use crate::rows::value::{Entry, Inode, WHITEOUT};
+use crate::rows::value::{Entry, Inode, WHITEOUT, hides_what_was_there};
 use crate::types::{Attr, Ino, Kind, Time};
 use crate::view::pinned::is_lost;
 
@@ -116,7 +116,10 @@ impl Comparison<'_> {
             return Ok(None);
         }
         let Some(row) = self.trees[1 - tree].view.seen(&stem)? else { return Ok(None) };
-        let hides = row.first() == Some(&WHITEOUT) || Entry::decode(&row)?.is_some_and(|entry| entry.hides);
+        let hides = match row.first() {
+            Some(&WHITEOUT) => hides_what_was_there(&row),
+            _ => Entry::decode(&row)?.is_some_and(|entry| entry.hides),
+        };
         Ok(view.below(directory)?.map(|below| (join(&below, name), hides)))
     }
 

@@ -366,3 +366,35 @@ fn names_that_workspace_and_branch_make_are_new_ones_in_the_branch() {
         assert_eq!(bench.sh(&format!("ls {text}")), "f\nnode_modules\nsrc");
     });
 }
+
+#[test]
+fn what_is_closed_in_the_workspace_is_in_branches_as_it_was() {
+    Bench::each(|bench| {
+        let world = &bench.0;
+        for name in ["k/t", "k/in/t", "other/t"] {
+            world.write(name, "then");
+        }
+        let branch = kept_branch(bench, "b");
+        let text = branch.to_str().unwrap();
+        let root = world.root();
+        bench.sh(&format!("ls {text}/k; chmod 000 {}/k", root.display()));
+        // The other one becomes somebody else's.
+        fs::remove_dir_all(root.join("other")).unwrap();
+        fs::create_dir(root.join("other")).unwrap();
+        fs::set_permissions(root.join("other"), PermissionsExt::from_mode(0o700)).unwrap();
+        let read = format!("cd {text}; cat k/t k/in/t other/t; ls k other");
+        until(|| bench.sh(&format!("ls -ld {text}/k")).starts_with("drwx"));
+        assert_eq!(bench.sh(&read), "thenthenthenk:\nin\nt\n\nother:\nt");
+        bench.sh(&format!(
+            "cd {text}; echo mine >k/n; echo mine >k/in/n; echo mine >other/n; echo mine >>k/t; rm other/t"
+        ));
+        assert_eq!(bench.at(&branch, &["diff"]), "A\tk/in/n\nA\tk/n\nM\tk/t\nA\tother/n\nD\tother/t");
+        let snapshot = bench.at(&branch, &["snapshot"]);
+        assert_eq!(bench.at(&branch, &["cat", &snapshot, "k/t"]), "thenmine");
+        assert!(!bench.at(&branch, &["status"]).contains("became other there"));
+        bench.sh(&format!("rm -r {text}/k {text}/other"));
+        bench.at(&branch, &["restore", &snapshot]);
+        assert_eq!(bench.sh(&format!("cd {text}; cat k/t k/in/t other/n; ls k")), "thenmine\nthenmine\nin\nn\nt");
+        fs::set_permissions(root.join("k"), PermissionsExt::from_mode(0o755)).unwrap();
+    });
+}

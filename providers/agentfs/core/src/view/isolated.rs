@@ -1,7 +1,7 @@
 //! What a branch shows of what somebody changes below, where its base is pinned: what was there, as its snapshots do. What is not pinned is shown as it is.
 //!
 //! A name that is as it was when the base was taken is none of this module's. Of a directory whose names were written down what came later is hidden, unless something that was in it is lost: then
-//! who changed it may have put what is needed elsewhere in it (`git gc`, of a large pack), and what came shows.
+//! who changed it may have put what is needed elsewhere in it (`git gc`, of a large pack), and what came shows. What was closed to this user is as if it were gone.
 
 use std::collections::HashMap;
 
@@ -11,6 +11,7 @@ use crate::lower::{Found, Listed, join, split};
 use crate::rows::key;
 use crate::rows::value::{Inode, Origin};
 use crate::types::{Ino, ROOT};
+use crate::view::pinned::is_lost;
 use crate::view::{Named, View};
 
 impl View {
@@ -33,8 +34,10 @@ impl View {
 
     /// What a name in a directory below led to when the base was taken, if it leads to something else now and that is pinned. `None`: it is shown as it is. `Some(None)`: it came later, and is not shown.
     pub(super) fn isolated_name(&self, directory: Ino, below: &[u8], path: &[u8]) -> Result<Option<Option<Named>>> {
-        let found = self.engine.lower.find(path)?;
-        let there = self.engine.lower.find(below)?.filter(|there| there.ctime <= self.base);
+        let found = self.engine.lower.find(path);
+        let is_closed = found.as_ref().is_err_and(is_lost);
+        let found = if is_closed { None } else { found? };
+        let there = self.reach(below)?.filter(|there| there.ctime <= self.base);
         // Nothing came, went or was replaced in it, if it is the one.
         let same_place = there.is_some_and(|there| self.is_it(directory, &there).unwrap_or(false));
         if same_place && found.as_ref().is_none_or(|found| found.ctime <= self.base) {
@@ -42,7 +45,8 @@ impl View {
         }
         let Some(then) = self.then_of(directory, below)? else { return Ok(None) };
         let Some(&(_, ino, kind)) = then.get(split(path).1) else {
-            let came = found.is_some() && self.is_whole(below, &then.names)?;
+            // Who closed a directory shows nothing of what came into it.
+            let came = is_closed || found.is_some() && self.is_whole(below, &then.names)?;
             return Ok(came.then_some(None));
         };
         if found
@@ -101,7 +105,10 @@ impl View {
 
     /// Whether everything that was in a directory below is there or pinned.
     fn is_whole(&self, below: &[u8], then: &[Listed]) -> Result<bool> {
-        let listed = self.engine.lower.list(below)?;
+        let listed = match self.engine.lower.list(below) {
+            Err(error) if is_lost(&error) => Vec::new(),
+            listed => listed?,
+        };
         let now: HashMap<&[u8], &Listed> = listed.iter().map(|one| (one.0.as_slice(), one)).collect();
         for one in then {
             if now.get(one.0.as_slice()).copied() != Some(one) && !self.is_pinned(&join(below, &one.0))? {

@@ -648,3 +648,68 @@ fn names_that_came_in_both_were_not_there_before() {
         assert_eq!(told(&before, &view), all);
     });
 }
+
+#[test]
+fn a_branch_goes_on_where_something_was_closed_below() {
+    let place = match ah_test_disks::ordinary_users_path() {
+        Some(_) => Place::pinned(),
+        None => {
+            return on_each_disk(|disk| {
+                std::fs::set_permissions(disk.at(), std::fs::Permissions::from_mode(0o777)).unwrap();
+                ah_test_disks::as_ordinary_user("pinned::a_branch_goes_on_where_something_was_closed_below", disk.at());
+            });
+        }
+    };
+    plant(&place.lower());
+    let (workspace, branch): (Workspace, BranchId) = begin(&place);
+    let known = workspace.view(branch).unwrap();
+    let was = everything(&known);
+    let close = |mode| {
+        for closed in ["top", "src/one", "src/deep/er", "src/deep", "src", "other"] {
+            // Those within a closed one cannot be reached, nor need they be.
+            let _ = std::fs::set_permissions(place.lower().join(closed), std::fs::Permissions::from_mode(mode));
+        }
+    };
+    close(0o000);
+    let fresh = workspace.look(branch).unwrap();
+    for view in [&known, &fresh] {
+        assert_eq!(everything(view), was);
+    }
+    for name in [b"top".as_slice(), b"src", b"other"] {
+        known.hear_of_change(ROOT, name).unwrap();
+    }
+    assert_eq!(workspace.changed_below(branch).unwrap(), Vec::<Vec<u8>>::new());
+    for (path, bytes) in [("src/mine", &b"mine"[..]), ("src/deep/er/mine", b"mine"), ("other/mine", b"mine")] {
+        make(&known, path, bytes);
+    }
+    known.write(at(&known, "src/deep/two"), 1, b"TWO").unwrap();
+    known.write(at(&known, "src/deep/er/three"), 5000, b"THREE").unwrap();
+    known.unlink(at(&known, "other"), b"four").unwrap();
+    known.rename(at(&known, "src"), b"one", ROOT, b"here", ah_agentfs::Rename::Replace).unwrap();
+    known.setattr(at(&known, "top"), SetAttr { mode: Some(0o640), ..SetAttr::default() }).unwrap();
+    workspace.copy_taken_over().unwrap();
+    let then = workspace.view_of(snapshot(&workspace, branch)).unwrap();
+    let base = workspace.view_of(workspace.snapshots()[0].id).unwrap();
+    for tree in [&known, &then] {
+        assert_eq!((content(tree, "src/deep/two"), content(tree, "here")), (b"tTWO".to_vec(), b"one".to_vec()));
+        assert_eq!(content(tree, "src/deep/er/three")[4999..5006], *b"3THREE3");
+        let told = base.differences(tree, &|_| true).unwrap().unwrap().list;
+        assert!(told.iter().all(|found| !found.lost), "{told:?}");
+        let told: Vec<_> = told.iter().filter(|found| found.contents).map(|found| found.path.as_slice()).collect();
+        let changed = [
+            "here",
+            "other/four",
+            "other/mine",
+            "src/deep/er/mine",
+            "src/deep/er/three",
+            "src/deep/two",
+            "src/mine",
+            "src/one",
+        ];
+        assert_eq!(told, changed.map(str::as_bytes));
+    }
+    clear(&known, at(&known, "src"));
+    known.rmdir(ROOT, b"src").unwrap();
+    assert!(matches!(known.lookup(ROOT, b"src"), Err(Error::NotFound)));
+    close(0o755);
+}

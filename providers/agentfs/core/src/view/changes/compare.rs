@@ -167,7 +167,7 @@ impl Comparison<'_> {
         let Some((place, true)) = self.written_by_other(tree, name)? else { return Ok(()) };
         // If all names were written down, it was not among those that the base had. What came later a branch has shown.
         let below = split(&place).0;
-        let unchanged = view.engine.lower.find(below)?.is_some_and(|found| found.ctime <= view.base);
+        let unchanged = view.reach(below)?.is_some_and(|found| found.ctime <= view.base);
         let is_base = view.line == view.chain.base;
         let absent = view.changed_names(name.0, below)?.is_some();
         if unchanged || is_base && absent {

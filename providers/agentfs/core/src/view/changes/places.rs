@@ -141,7 +141,7 @@ impl Comparison<'_> {
             return Ok(ROOT);
         }
         let view = self.trees[tree].view;
-        let found = view.engine.lower.find(place)?;
+        let found = view.reach(place)?;
         let number = match view.other_place_then(place, found.as_ref())? {
             Some(number) => number,
             None => view.number_of(&found.ok_or(Stop::Unknown)?, place)?,

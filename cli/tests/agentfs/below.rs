@@ -346,6 +346,42 @@ fn a_directory_made_anew_in_the_workspace_and_removed_in_the_branch_stops_neithe
 }
 
 #[test]
+fn a_directory_of_which_nothing_is_known_any_more_stops_neither_diff_nor_restore() {
+    Bench::each(|bench| {
+        let world = &bench.0;
+        for name in ["gone/in/small", "worked/in/small", "worked/in/other", "src/a"] {
+            world.write(name, "then");
+        }
+        // Their lists are too long to be written down.
+        let long = "x".repeat(250);
+        let root = world.root();
+        let fill = format!("i=0; while [ $i -lt 4200 ]; do : >gone/{long}$i; : >worked/{long}$i; i=$((i + 1)); done");
+        bench.sh(&format!("cd {}; {fill}", root.display()));
+        let branch = kept_branch(bench, "b");
+        let text = branch.to_str().unwrap();
+        let before = bench.at(&branch, &["snapshot"]);
+        bench.sh(&format!("cd {text}; echo mine >worked/in/small; echo mine >worked/in/new"));
+        bench.sh(&format!("cd {}; rm -r gone worked; mkdir -p gone worked; echo 2 >gone/other", root.display()));
+        until(|| bench.sh(&format!("ls {text}/gone")) == "other");
+        bench.sh(&format!("cd {text}; rm -r gone; echo mine >src/a; echo mine >made"));
+        let told = "D\tgone/\nA\tmade\nM\tsrc/a\nM\tworked/\nM\tworked/in/\nA\tworked/in/new\nM\tworked/in/small";
+        assert_eq!(bench.at(&branch, &["diff", &before]), told);
+        let ran = bench.ran(&branch, &["diff", "--patch", &before]);
+        assert!(ran.code == 1 && ran.stderr.contains("worked/in/small differs"), "{ran:?}");
+        assert!(ran.stdout.contains("+++ b/src/a") && !ran.stdout.contains("+++ b/worked/in/small"), "{ran:?}");
+        let ran = bench.ran(&branch, &["restore", &before]);
+        assert_eq!(ran.code, 4, "{ran:?}");
+        for lost in ["gone", "worked", "worked/in", "worked/in/new", "worked/in/small"] {
+            assert!(ran.stderr.contains(&format!(" {lost} (it stays as it is")), "{lost}: {ran:?}");
+        }
+        let shown = format!("cd {text}; ls; cat src/a worked/in/small worked/in/new");
+        assert_eq!(bench.sh(&shown), "f\nnode_modules\nsrc\nworked\nthenmine\nmine");
+        bench.at(&branch, &["undo"]);
+        assert_eq!(bench.sh(&shown), "f\nmade\nnode_modules\nsrc\nworked\nmine\nmine\nmine");
+    });
+}
+
+#[test]
 fn names_that_workspace_and_branch_make_are_new_ones_in_the_branch() {
     Bench::each(|bench| {
         let world = &bench.0;

@@ -111,6 +111,8 @@ struct Comparison<'a> {
     /// Where inodes without a row are below.
     below: HashMap<Ino, Vec<u8>>,
     wanted: &'a dyn Fn(&[u8]) -> bool,
+    /// Where it is not known what there was: what is told in there was not found by its path.
+    unknown: BTreeSet<Vec<u8>>,
     found: BTreeMap<Vec<u8>, Difference>,
 }
 
@@ -139,6 +141,7 @@ impl View {
             touched,
             below: HashMap::from([(ROOT, Vec::new())]),
             wanted,
+            unknown: BTreeSet::new(),
             found: BTreeMap::new(),
         };
         match comparison.run() {

@@ -123,12 +123,18 @@ impl Comparison<'_> {
                 let below = view.below(parent)?.unwrap_or_default();
                 match view.changed_names(parent, &below)? {
                     Some(_) => Ok(None),
-                    None => Err(view.changed(&join(&below, name), "removed below, or replaced")),
+                    // It may have been there: what is asked for in it is lost.
+                    None => Ok(Some(true)),
                 }
+            }
+            Ok(Some(named)) if named.ino != ino && view.is_snapshot() => {
+                // It may be one that came in its place.
+                Ok(Some(matches!(view.node_named(&named), Err(error) if is_lost(&error))))
             }
             Ok(named) => Ok(Some(named.is_some_and(|named| named.ino == ino))),
             Err(error) if is_lost(&error) => match view.lost(parent, name)? {
                 Some((_, lost, _)) => Ok(Some(lost == ino)),
+                None if view.is_snapshot() => Ok(Some(true)),
                 None => Err(error),
             },
             Err(error) => Err(error),
@@ -144,7 +150,15 @@ impl Comparison<'_> {
         let found = view.reach(place)?;
         let number = match view.other_place_then(place, found.as_ref())? {
             Some(number) => number,
-            None => view.number_of(&found.ok_or(Stop::Unknown)?, place)?,
+            None => {
+                let later = found.as_ref().is_none_or(|found| found.btime > view.base);
+                // The one that the other tree found there. Of what was in it nothing is known, if it was another.
+                let known = self.below.iter().find(|(_, path)| later && view.is_snapshot() && *path == place);
+                match known {
+                    Some((&known, _)) => known,
+                    None => view.number_of(&found.ok_or(Stop::Unknown)?, place)?,
+                }
+            }
         };
         self.below.entry(number).or_insert_with(|| place.to_vec());
         Ok(number)

@@ -299,3 +299,137 @@ fn what_git_touches_of_what_has_other_names_elsewhere_leaves_differences_those_o
         bench.0.fs(["rm", "--force", "b"]);
     });
 }
+
+/// A branch of which all is kept that will be.
+fn kept_branch(bench: &Bench, name: &str) -> std::path::PathBuf {
+    let branch = bench.branch(name);
+    until(|| !bench.at(&branch, &["status"]).contains("still being kept"));
+    branch
+}
+
+#[test]
+fn a_directory_made_anew_in_the_workspace_and_removed_in_the_branch_stops_neither_diff_nor_restore() {
+    Bench::each(|bench| {
+        let world = &bench.0;
+        for name in ["nm/pkg/native", "nm/pkg/small", "src/a"] {
+            world.write(name, "then");
+        }
+        bench.unpin("nm/pkg/native");
+        let branch = kept_branch(bench, "b");
+        let text = branch.to_str().unwrap();
+        let before = bench.at(&branch, &["snapshot"]);
+        // The numbers of the old ones are given out again, in one order or another.
+        bench.sh(&format!(
+            "cd {}; rm -r nm; mkdir -p nm/pkg; echo 2 >nm/pkg/small; echo 2 >nm/pkg/native",
+            world.root().display()
+        ));
+        bench.sh(&format!("cd {text}; rm -r nm; echo mine >src/a"));
+        for since in [&["diff", &before][..], &["diff"]] {
+            let told = bench.at(&branch, since);
+            assert_eq!(told, "D\tnm/\nD\tnm/pkg/\nD\tnm/pkg/native\nD\tnm/pkg/small\nM\tsrc/a");
+        }
+        let ran = bench.ran(&branch, &["diff", "--patch", &before]);
+        assert!(ran.code == 1 && ran.stderr.contains("nm/pkg/native differs"), "{ran:?}");
+        assert!(ran.stdout.contains("+++ b/src/a") && ran.stdout.contains("--- a/nm/pkg/small\n"), "{ran:?}");
+        assert!(!ran.stdout.contains("--- a/nm/pkg/native"), "{ran:?}");
+        for dry in [true, false] {
+            let mut words = vec!["restore", &before];
+            words.extend(dry.then_some("--dry-run"));
+            let ran = bench.ran(&branch, &words);
+            assert!(ran.code == 4 && ran.stderr.contains("nm/pkg/native (it stays as it is"), "{ran:?}");
+        }
+        assert_eq!(bench.sh(&format!("cd {text}; cat src/a nm/pkg/small; ls nm/pkg")), "thenthensmall");
+        bench.at(&branch, &["undo"]);
+        assert_eq!(bench.sh(&format!("cd {text}; cat src/a; ls")), "mine\nf\nnode_modules\nsrc");
+    });
+}
+
+#[test]
+fn a_directory_of_which_nothing_is_known_any_more_stops_neither_diff_nor_restore() {
+    Bench::each(|bench| {
+        let world = &bench.0;
+        for name in ["gone/in/small", "worked/in/small", "worked/in/other", "src/a"] {
+            world.write(name, "then");
+        }
+        // Their lists are too long to be written down.
+        let long = "x".repeat(250);
+        let root = world.root();
+        let fill = format!("i=0; while [ $i -lt 4200 ]; do : >gone/{long}$i; : >worked/{long}$i; i=$((i + 1)); done");
+        bench.sh(&format!("cd {}; {fill}", root.display()));
+        let branch = kept_branch(bench, "b");
+        let text = branch.to_str().unwrap();
+        let before = bench.at(&branch, &["snapshot"]);
+        bench.sh(&format!("cd {text}; echo mine >worked/in/small; echo mine >worked/in/new"));
+        bench.sh(&format!("cd {}; rm -r gone worked; mkdir -p gone worked; echo 2 >gone/other", root.display()));
+        until(|| bench.sh(&format!("ls {text}/gone")) == "other");
+        bench.sh(&format!("cd {text}; rm -r gone; echo mine >src/a; echo mine >made"));
+        let told = "D\tgone/\nA\tmade\nM\tsrc/a\nM\tworked/\nM\tworked/in/\nA\tworked/in/new\nM\tworked/in/small";
+        assert_eq!(bench.at(&branch, &["diff", &before]), told);
+        let ran = bench.ran(&branch, &["diff", "--patch", &before]);
+        assert!(ran.code == 1 && ran.stderr.contains("worked/in/small differs"), "{ran:?}");
+        assert!(ran.stdout.contains("+++ b/src/a") && !ran.stdout.contains("+++ b/worked/in/small"), "{ran:?}");
+        let ran = bench.ran(&branch, &["restore", &before]);
+        assert_eq!(ran.code, 4, "{ran:?}");
+        for lost in ["gone", "worked", "worked/in", "worked/in/new", "worked/in/small"] {
+            assert!(ran.stderr.contains(&format!(" {lost} (it stays as it is")), "{lost}: {ran:?}");
+        }
+        let shown = format!("cd {text}; ls; cat src/a worked/in/small worked/in/new");
+        assert_eq!(bench.sh(&shown), "f\nnode_modules\nsrc\nworked\nthenmine\nmine");
+        bench.at(&branch, &["undo"]);
+        assert_eq!(bench.sh(&shown), "f\nmade\nnode_modules\nsrc\nworked\nmine\nmine\nmine");
+    });
+}
+
+#[test]
+fn names_that_workspace_and_branch_make_are_new_ones_in_the_branch() {
+    Bench::each(|bench| {
+        let world = &bench.0;
+        let branch = kept_branch(bench, "b");
+        let text = branch.to_str().unwrap();
+        let before = bench.at(&branch, &["snapshot"]);
+        bench.sh(&format!("cd {text}; echo branch >y; mkdir dist; echo b >dist/x"));
+        world.write("y", "ws");
+        world.write("dist/x", "w");
+        let with = bench.at(&branch, &["snapshot"]);
+        bench.sh(&format!("cd {text}; rm -r y dist"));
+        assert_eq!(bench.at(&branch, &["diff", &before]), "");
+        assert_eq!(bench.at(&branch, &["diff", "--patch", &before]), "");
+        bench.at(&branch, &["restore", &with]);
+        assert_eq!(bench.at(&branch, &["diff", &before]), "A\tdist/\nA\tdist/x\nA\ty");
+        assert!(bench.at(&branch, &["diff", "--patch", &before]).contains("+branch"));
+        bench.at(&branch, &["restore", &before]);
+        assert_eq!(bench.sh(&format!("ls {text}")), "f\nnode_modules\nsrc");
+    });
+}
+
+#[test]
+fn what_is_closed_in_the_workspace_is_in_branches_as_it_was() {
+    Bench::each(|bench| {
+        let world = &bench.0;
+        for name in ["k/t", "k/in/t", "other/t"] {
+            world.write(name, "then");
+        }
+        let branch = kept_branch(bench, "b");
+        let text = branch.to_str().unwrap();
+        let root = world.root();
+        bench.sh(&format!("ls {text}/k; chmod 000 {}/k", root.display()));
+        // The other one becomes somebody else's.
+        fs::remove_dir_all(root.join("other")).unwrap();
+        fs::create_dir(root.join("other")).unwrap();
+        fs::set_permissions(root.join("other"), PermissionsExt::from_mode(0o700)).unwrap();
+        let read = format!("cd {text}; cat k/t k/in/t other/t; ls k other");
+        until(|| bench.sh(&format!("ls -ld {text}/k")).starts_with("drwx"));
+        assert_eq!(bench.sh(&read), "thenthenthenk:\nin\nt\n\nother:\nt");
+        bench.sh(&format!(
+            "cd {text}; echo mine >k/n; echo mine >k/in/n; echo mine >other/n; echo mine >>k/t; rm other/t"
+        ));
+        assert_eq!(bench.at(&branch, &["diff"]), "A\tk/in/n\nA\tk/n\nM\tk/t\nA\tother/n\nD\tother/t");
+        let snapshot = bench.at(&branch, &["snapshot"]);
+        assert_eq!(bench.at(&branch, &["cat", &snapshot, "k/t"]), "thenmine");
+        assert!(!bench.at(&branch, &["status"]).contains("became other there"));
+        bench.sh(&format!("rm -r {text}/k {text}/other"));
+        bench.at(&branch, &["restore", &snapshot]);
+        assert_eq!(bench.sh(&format!("cd {text}; cat k/t k/in/t other/n; ls k")), "thenmine\nthenmine\nin\nn\nt");
+        fs::set_permissions(root.join("k"), PermissionsExt::from_mode(0o755)).unwrap();
+    });
+}

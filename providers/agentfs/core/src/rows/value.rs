@@ -10,6 +10,8 @@ pub(crate) const GONE: u8 = 0;
 pub(crate) const HERE: u8 = 1;
 /// Nothing is there, and a name of the lower directory is hidden.
 pub(crate) const WHITEOUT: u8 = 2;
+/// Behind [`WHITEOUT`]: what is hidden came later, and was never shown. Older programs do not look at it.
+pub(crate) const CAME: u8 = 1;
 
 /// Builds a value.
 #[derive(Default)]
@@ -232,6 +234,11 @@ impl Entry {
             hides: reader.0.is_empty() || reader.number()? != 0,
         }))
     }
+}
+
+/// Whether a whiteout hides what was there, or was shown.
+pub(crate) fn hides_what_was_there(row: &[u8]) -> bool {
+    row.get(1) != Some(&CAME)
 }
 
 #[cfg(test)]

@@ -26,7 +26,7 @@ impl View {
         }
         let then = self.written_down(&below)?;
         let then = then.as_ref().map(|then| then.get(name));
-        let is_other = match (self.engine.lower.find(&path)?, then) {
+        let is_other = match (self.reach(&path)?, then) {
             // It is its names that matter, and snapshots have them.
             (Some(found), Some(then)) if found.kind == Kind::Directory => {
                 then.is_none_or(|&(_, ino, kind)| (ino, kind) != (found.ino, found.kind))
@@ -48,7 +48,7 @@ impl View {
         let row = self.seen(&key::inode(ino))?;
         let Some(inode) = row.as_deref().map(Inode::decode).transpose()?.flatten() else { return Ok(None) };
         let Some(origin) = inode.origin else { return Ok(None) };
-        let found = self.engine.lower.find(&origin.path)?;
+        let found = self.reach(&origin.path)?;
         let same = match inode.kind {
             Kind::Directory => {
                 found.is_some_and(|it| (it.device, it.ino, it.btime) == (origin.device, origin.ino, origin.btime))

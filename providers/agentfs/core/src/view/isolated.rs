@@ -1,7 +1,7 @@
 //! What a branch shows of what somebody changes below, where its base is pinned: what was there, as its snapshots do. What is not pinned is shown as it is.
 //!
 //! A name that is as it was when the base was taken is none of this module's. Of a directory whose names were written down what came later is hidden, unless something that was in it is lost: then
-//! who changed it may have put what is needed elsewhere in it (`git gc`, of a large pack), and what came shows.
+//! who changed it may have put what is needed elsewhere in it (`git gc`, of a large pack), and what came shows. What was closed to this user is as if it were gone.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,6 +13,7 @@ use crate::lower::{Found, Listed, join, split};
 use crate::rows::key;
 use crate::rows::value::{Inode, Origin};
 use crate::types::{Ino, ROOT};
+use crate::view::pinned::is_lost;
 use crate::view::{Named, View};
 
 /// Of so many that are not pinned in a directory it is remembered which they are.
@@ -49,8 +50,10 @@ impl View {
 
     /// What a name in a directory below led to when the base was taken, if it leads to something else now and that is pinned. `None`: it is shown as it is. `Some(None)`: it came later, and is not shown.
     pub(super) fn isolated_name(&self, directory: Ino, below: &[u8], path: &[u8]) -> Result<Option<Option<Named>>> {
-        let found = self.engine.lower.find(path)?;
-        let there = self.engine.lower.find(below)?.filter(|there| there.ctime <= self.base);
+        let found = self.engine.lower.find(path);
+        let is_closed = found.as_ref().is_err_and(is_lost);
+        let found = if is_closed { None } else { found? };
+        let there = self.reach(below)?.filter(|there| there.ctime <= self.base);
         // Nothing came, went or was replaced in it, if it is the one.
         let same_place = there.is_some_and(|there| self.is_it(directory, &there).unwrap_or(false));
         if same_place && found.as_ref().is_none_or(|found| found.ctime <= self.base) {
@@ -58,7 +61,8 @@ impl View {
         }
         let Some(then) = self.then_of(directory, below)? else { return Ok(None) };
         let Some(&(_, ino, kind)) = then.get(split(path).1) else {
-            let came = found.is_some() && self.is_whole(below, &then.names)?;
+            // Who closed a directory shows nothing of what came into it.
+            let came = is_closed || found.is_some() && self.is_whole(below, &then.names)?;
             return Ok(came.then_some(None));
         };
         if found
@@ -119,27 +123,30 @@ impl View {
     fn is_whole(&self, below: &[u8], then: &[Listed]) -> Result<bool> {
         let forgotten = self.engine.pins.forgotten();
         let known = lock(&self.loose).get(below).filter(|known| known.forgotten == forgotten);
-        let is_lost = |nth: usize| {
+        let is_gone = |nth: usize| {
             let Some((name, ino, kind)) = then.get(nth) else { return Ok(false) };
             let path = join(below, name);
             // What is mounted on it is none of ours.
             let is_it = |found: Found| (found.ino, found.kind) == (*ino, *kind) || found.device != 0;
-            Ok::<_, Error>(!self.engine.lower.find(&path)?.is_some_and(is_it) && !self.is_pinned(&path)?)
+            Ok::<_, Error>(!self.reach(&path)?.is_some_and(is_it) && !self.is_pinned(&path)?)
         };
         if let Some(Loose { lost, all, .. }) = known {
-            if lost.map_or(Ok(false), is_lost)? {
+            if lost.map_or(Ok(false), is_gone)? {
                 return Ok(false);
             }
             if let Some(all) = all {
                 for &nth in &*all {
-                    if is_lost(nth)? {
+                    if is_gone(nth)? {
                         return Ok(false);
                     }
                 }
                 return Ok(true);
             }
         }
-        let listed = self.engine.lower.list(below)?;
+        let listed = match self.engine.lower.list(below) {
+            Err(error) if is_lost(&error) => Vec::new(),
+            listed => listed?,
+        };
         let now: HashMap<&[u8], &Listed> = listed.iter().map(|one| (one.0.as_slice(), one)).collect();
         let mut lost = None;
         for (nth, one) in then.iter().enumerate() {

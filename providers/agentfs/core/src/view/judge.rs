@@ -10,6 +10,7 @@ use crate::rows::key;
 use crate::rows::value::Inode;
 use crate::types::{Ino, Kind, ROOT};
 use crate::view::View;
+use crate::view::pinned::is_lost;
 
 impl View {
     /// What is found below must be what was there when the base was taken. A pen shows it as it is and says so; in a snapshot
@@ -51,13 +52,21 @@ impl View {
         Ok(Some(then))
     }
 
+    /// What is found below; nothing, where somebody has closed it to this user and this tree may know what it was.
+    pub(super) fn reach(&self, path: &[u8]) -> Result<Option<Found>> {
+        match self.engine.lower.find(path) {
+            Err(error) if self.keeps && is_lost(&error) => Ok(None),
+            found => found,
+        }
+    }
+
     /// What was in a directory when the base was taken, if that is known and may be something else now. `below`: where it was found; another may have been there
     /// then.
     pub(super) fn changed_names(&self, directory: Ino, below: &[u8]) -> Result<Option<Arc<Remembered>>> {
         if self.at.is_none() {
             return Ok(None);
         }
-        let found = self.engine.lower.find(below)?;
+        let found = self.reach(below)?;
         if found.as_ref().is_some_and(|found| found.ctime <= self.base) {
             return Ok(None);
         }
@@ -69,16 +78,15 @@ impl View {
         Ok(then.filter(|then| found.is_some_and(|found| then.is(&found))))
     }
 
-    /// What was at a name below that is not there any more: where, its number and its kind.
-    pub(super) fn removed(&self, directory: Ino, name: &[u8]) -> Result<Option<(Vec<u8>, Ino, Kind)>> {
+    /// What was at a name below of which this snapshot has lost what it was, whatever is there now: where, its number and its kind.
+    pub(super) fn lost(&self, directory: Ino, name: &[u8]) -> Result<Option<(Vec<u8>, Ino, Kind)>> {
         let Some(below) = self.below(directory)? else { return Ok(None) };
-        let path = join(&below, name);
-        if self.seen(&key::entry(directory, name))?.is_some() || self.engine.lower.find(&path)?.is_some() {
+        if self.seen(&key::entry(directory, name))?.is_some() {
             return Ok(None);
         }
         let remembered = self.changed_names(directory, &below)?;
         let listed = remembered.as_ref().and_then(|remembered| remembered.get(name));
-        Ok(listed.map(|&(_, ino, kind)| (path, LOWER | (ino & (LOWER - 1)), kind)))
+        Ok(listed.map(|&(_, ino, kind)| (join(&below, name), LOWER | (ino & (LOWER - 1)), kind)))
     }
 
     /// The directory below from which something was just read must be the one that was meant: another may have been moved to its

@@ -401,13 +401,12 @@ impl View {
 
     /// Opens the directory below that shines through a directory; `None`: none does.
     pub fn open_below(&self, directory: Ino) -> Result<Option<File>> {
-        match self.below(directory)? {
-            Some(path) => match self.at.map_or(Ok(()), |_| self.judge_directory(directory, &path)) {
-                // The snapshot shows what was there, by now.
-                Err(error) if pinned::is_lost(&error) => Ok(None),
-                judged => judged.and_then(|()| self.engine.lower.open_file(&path)),
-            },
-            None => Ok(None),
+        let Some(path) = self.below(directory)? else { return Ok(None) };
+        let judged = self.at.map_or(Ok(()), |_| self.judge_directory(directory, &path));
+        match judged.and_then(|()| self.engine.lower.open_file(&path)) {
+            // What is shown is what was there.
+            Err(error) if self.keeps && pinned::is_lost(&error) => Ok(None),
+            opened => opened,
         }
     }
 

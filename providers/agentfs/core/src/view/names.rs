@@ -5,9 +5,10 @@ use crate::lock;
 use crate::lower::join;
 use crate::platform;
 use crate::rows::key;
-use crate::rows::value::{Entry, GONE, Inode, WHITEOUT};
+use crate::rows::value::{CAME, Entry, GONE, Inode, WHITEOUT, hides_what_was_there};
 use crate::state::{self, State};
 use crate::types::{Attr, DirEntry, Ino, Kind, Owner, Time};
+use crate::view::pinned::is_lost;
 use crate::view::{Named, Node, View, check_name};
 
 /// Most names of one file.
@@ -221,17 +222,20 @@ impl View {
         if self.hides(parent, name, Some(named))? {
             return Ok(vec![WHITEOUT]);
         }
-        let below = match self.below(parent)? {
-            Some(below) => self.engine.lower.find(&join(&below, name))?,
-            None => None,
-        };
-        Ok(vec![if below.is_some() { WHITEOUT } else { GONE }])
+        let Some(below) = self.below(parent)? else { return Ok(vec![GONE]) };
+        let found = self.engine.lower.find(&join(&below, name));
+        match found {
+            Err(error) if !(self.keeps && is_lost(&error)) => Err(error),
+            Ok(None) => Ok(vec![GONE]),
+            _ if self.is_new(parent, &below, name)? => Ok(vec![WHITEOUT, CAME]),
+            _ => Ok(vec![WHITEOUT]),
+        }
     }
 
     /// Whether a name is, or was, there below: `named` is what it leads to here.
     pub(super) fn hides(&self, parent: Ino, name: &[u8], named: Option<&Named>) -> Result<bool> {
         match self.seen(&key::entry(parent, name))? {
-            Some(row) if row.first() == Some(&WHITEOUT) => Ok(true),
+            Some(row) if row.first() == Some(&WHITEOUT) => Ok(hides_what_was_there(&row)),
             Some(row) => Ok(Entry::decode(&row)?.is_some_and(|entry| entry.hides)),
             None => Ok(named.is_some_and(|named| named.path.is_some())),
         }

@@ -18,7 +18,16 @@ use crate::view::{Named, Node, View};
 impl View {
     /// What was in a directory when the base was taken, if it is the one that was at that path then. Of a pen that shows what is there it is not asked.
     pub(super) fn then_of(&self, directory: Ino, below: &[u8]) -> Result<Option<Arc<Remembered>>> {
-        let Some(then) = self.remembered(below)? else { return Ok(None) };
+        if self.keeps { self.was_in(directory, below) } else { Ok(None) }
+    }
+
+    /// Whether a name is known not to have been in a directory when the base was taken.
+    pub(super) fn is_new(&self, directory: Ino, below: &[u8], name: &[u8]) -> Result<bool> {
+        Ok(self.was_in(directory, below)?.is_some_and(|then| then.get(name).is_none()))
+    }
+
+    fn was_in(&self, directory: Ino, below: &[u8]) -> Result<Option<Arc<Remembered>>> {
+        let Some(then) = self.written_down(below)? else { return Ok(None) };
         let row = self.seen(&key::inode(directory))?;
         let same = match row.as_deref().map(Inode::decode).transpose()?.flatten().and_then(|inode| inode.origin) {
             Some(origin) => (origin.device, origin.ino, origin.btime) == (0, then.ino, then.birth),

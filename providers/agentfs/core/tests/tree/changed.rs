@@ -461,3 +461,65 @@ fn a_snapshot_finds_what_a_branch_changed_at_no_name_that_was_anothers() {
         assert!(shows("y", b"mine") && shows("z", b"z"), "{fate}");
     }
 }
+
+#[test]
+fn a_directory_of_which_nothing_is_known_any_more_is_lost_and_the_rest_is_told() {
+    for (in_between, made_anew) in [(false, false), (false, true), (true, false), (true, true)] {
+        let place = Place::new();
+        let lower = place.lower();
+        let plant = |text: &str| {
+            std::fs::create_dir_all(lower.join("nm/pkg")).unwrap();
+            std::fs::write(lower.join("nm/pkg/file"), text).unwrap();
+        };
+        plant("then");
+        for directory in ["worked", "other"] {
+            std::fs::create_dir_all(lower.join(directory).join("in")).unwrap();
+            std::fs::write(lower.join(directory).join("in/file"), "then").unwrap();
+        }
+        std::fs::write(lower.join("a"), "then").unwrap();
+        let workspace = place.create();
+        let base = workspace.base(b"base").unwrap();
+        let branch = workspace.branch(base, b"branch").unwrap();
+        let view = workspace.view(branch).unwrap();
+        let before = if in_between { snapshot(&workspace, branch) } else { base };
+        view.write(at(&view, "worked/in/file"), 0, b"mine").unwrap();
+        make(&view, "worked/in/new", b"mine");
+        view.write(at(&view, "a"), 0, b"mine").unwrap();
+        make(&view, "b", b"mine");
+        for directory in ["nm", "worked", "other"] {
+            std::fs::remove_dir_all(lower.join(directory)).unwrap();
+        }
+        if made_anew {
+            plant("other");
+            for (directory, name) in [("nm/pkg", "file"), ("nm", "pkg"), ("", "nm")] {
+                match name {
+                    "file" => view.unlink(at(&view, directory), name.as_bytes()).unwrap(),
+                    _ => view.rmdir(at(&view, directory), name.as_bytes()).unwrap(),
+                }
+            }
+            std::fs::create_dir_all(lower.join("worked/in")).unwrap();
+            std::fs::write(lower.join("worked/in/file"), "other").unwrap();
+        }
+        let from = workspace.view_of(before).unwrap();
+        let now = workspace.view_of(snapshot(&workspace, branch)).unwrap();
+        for (one, other) in [(&from, &now), (&now, &from), (&from, &workspace.look(branch).unwrap())] {
+            let told = one.differences(other, &|_| true).unwrap();
+            let told = told.unwrap_or_else(|| panic!("{in_between}, {made_anew}")).list;
+            let is_lost = |path: &str| told.iter().find(|found| found.path == path.as_bytes()).map(|found| found.lost);
+            let all = (in_between, made_anew, &told);
+            assert_eq!((is_lost("a"), is_lost("b")), (Some(false), Some(false)), "{all:?}");
+            // There was none when the branch made it; in another directory that is not known.
+            assert!(is_lost("worked/in/new").is_some(), "{all:?}");
+            for path in ["nm", "worked/in/file"] {
+                // The branch showed nothing of the one that was merely removed, and changed nothing there.
+                assert_eq!(is_lost(path), (path != "nm" || made_anew).then_some(true), "{path}: {all:?}");
+            }
+            assert_eq!(is_lost("other"), None, "{all:?}");
+            assert!(
+                told.iter()
+                    .all(|found| found.lost || [&b""[..], b"a", b"b", b"worked/in/new"].contains(&&found.path[..])),
+                "{all:?}"
+            );
+        }
+    }
+}

@@ -612,3 +612,185 @@ fn what_is_not_pinned_is_shown_as_it_is_and_told() {
         assert_eq!(told, [&b"pack/in place"[..], b"pack/large", b"pack/new"]);
     });
 }
+
+/// Removes everything in a directory, as `rm -r` does.
+fn clear(view: &View, directory: u64) {
+    for entry in view.list(directory).unwrap() {
+        let ino = view.lookup(directory, &entry.name).unwrap().ino;
+        match entry.kind {
+            Kind::Directory => {
+                clear(view, ino);
+                view.rmdir(directory, &entry.name).unwrap();
+            }
+            _ => view.unlink(directory, &entry.name).unwrap(),
+        }
+    }
+}
+
+#[test]
+fn a_directory_made_anew_below_and_removed_in_the_branch_stops_no_diff() {
+    on_each_disk(|disk| {
+        for order in 0..8 {
+            let place = Place::on(&disk);
+            let lower = place.lower();
+            let plant = |bytes: &[u8]| {
+                std::fs::create_dir_all(lower.join("nm/pkg/deep")).unwrap();
+                std::fs::File::create(lower.join("nm/pkg/native")).unwrap().set_len(65 << 20).unwrap();
+                for name in ["nm/pkg/small", "nm/pkg/deep/one"] {
+                    std::fs::write(lower.join(name), bytes).unwrap();
+                }
+            };
+            plant(b"then");
+            std::fs::write(lower.join("a"), "then").unwrap();
+            let (workspace, branch): (Workspace, BranchId) = begin(&place);
+            let view = workspace.view(branch).unwrap();
+            let then = snapshot(&workspace, branch);
+            std::fs::remove_dir_all(lower.join("nm")).unwrap();
+            // The new ones get the numbers of the old ones, each time of others.
+            for n in 0..order {
+                std::fs::write(lower.join(format!("new{n}")), "").unwrap();
+            }
+            plant(b"other");
+            clear(&view, at(&view, "nm"));
+            view.rmdir(ROOT, b"nm").unwrap();
+            view.write(at(&view, "a"), 0, b"mine").unwrap();
+            let now = workspace.view_of(snapshot(&workspace, branch)).unwrap();
+            for (from, to) in [(workspace.view_of(then).unwrap(), &now), (workspace.view_of(then).unwrap(), &view)] {
+                let told = from.differences(to, &|_| true).unwrap().unwrap();
+                let list: Vec<_> = told.list.iter().filter(|found| found.contents).collect();
+                let told = |path: &str| list.iter().find(|found| found.path == path.as_bytes());
+                assert!(told("a").is_some_and(|found| !found.lost), "{order}: {list:?}");
+                for path in ["nm", "nm/pkg", "nm/pkg/small", "nm/pkg/deep", "nm/pkg/deep/one"] {
+                    let found = told(path).unwrap_or_else(|| panic!("{order}, {path}: {list:?}"));
+                    assert!(found.before.is_some() && found.after.is_none() && !found.lost, "{order}: {found:?}");
+                }
+                assert!(
+                    told("nm/pkg/native").is_some_and(|found| found.lost && found.after.is_none()),
+                    "{order}: {list:?}"
+                );
+                assert_eq!(list.len(), 7, "{order}: {list:?}");
+                assert_eq!(content(&from, "nm/pkg/small"), b"then");
+            }
+        }
+    });
+}
+
+#[test]
+fn names_that_came_in_both_were_not_there_before() {
+    on_each_disk(|disk| {
+        let place = Place::on(&disk);
+        let lower = place.lower();
+        std::fs::write(lower.join("x"), "then").unwrap();
+        let (workspace, branch): (Workspace, BranchId) = begin(&place);
+        let view = workspace.view(branch).unwrap();
+        let told = |from: &View, to: &View| {
+            let told = from.differences(to, &|_| true).unwrap().unwrap().list;
+            assert!(told.iter().all(|found| !found.lost), "{told:?}");
+            let letter = |found: &ah_agentfs::Difference| match (&found.before, &found.after) {
+                (None, _) => 'A',
+                (_, None) => 'D',
+                _ => 'M',
+            };
+            let list = told.iter().filter(|found| found.contents);
+            list.map(|found| format!("{} {}", letter(found), String::from_utf8_lossy(&found.path))).collect::<Vec<_>>()
+        };
+        let before = workspace.view_of(snapshot(&workspace, branch)).unwrap();
+        let both = |text: &str| {
+            std::fs::write(lower.join(format!("y{text}")), text).unwrap();
+            std::fs::create_dir(lower.join(format!("dist{text}"))).unwrap();
+            std::fs::write(lower.join(format!("dist{text}/x")), text).unwrap();
+        };
+        let mine = |text: &str| {
+            make(&view, &format!("y{text}"), b"mine");
+            view.mkdir(ROOT, format!("dist{text}").as_bytes(), crate::ME).unwrap();
+            make(&view, &format!("dist{text}/x"), b"mine");
+        };
+        // In the one order and in the other.
+        mine("1");
+        both("1");
+        both("2");
+        mine("2");
+        let all = ["A dist1", "A dist1/x", "A dist2", "A dist2/x", "A y1", "A y2"];
+        let with = workspace.view_of(snapshot(&workspace, branch)).unwrap();
+        assert_eq!(told(&before, &with), all);
+        assert_eq!(told(&before, &view), all);
+        for text in ["1", "2"] {
+            clear(&view, at(&view, &format!("dist{text}")));
+            view.rmdir(ROOT, format!("dist{text}").as_bytes()).unwrap();
+            view.unlink(ROOT, format!("y{text}").as_bytes()).unwrap();
+        }
+        assert_eq!(told(&before, &view), [""; 0]);
+        assert_eq!(told(&with, &view), all.map(|line| line.replace('A', "D")));
+        let now = workspace.view_of(snapshot(&workspace, branch)).unwrap();
+        assert_eq!(told(&before, &now), [""; 0]);
+        // As a restore makes them anew.
+        mine("1");
+        mine("2");
+        assert_eq!(told(&before, &view), all);
+    });
+}
+
+#[test]
+fn a_branch_goes_on_where_something_was_closed_below() {
+    let place = match ah_test_disks::ordinary_users_path() {
+        Some(_) => Place::pinned(),
+        None => {
+            return on_each_disk(|disk| {
+                std::fs::set_permissions(disk.at(), std::fs::Permissions::from_mode(0o777)).unwrap();
+                ah_test_disks::as_ordinary_user("pinned::a_branch_goes_on_where_something_was_closed_below", disk.at());
+            });
+        }
+    };
+    plant(&place.lower());
+    let (workspace, branch): (Workspace, BranchId) = begin(&place);
+    let known = workspace.view(branch).unwrap();
+    let was = everything(&known);
+    let close = |mode| {
+        for closed in ["top", "src/one", "src/deep/er", "src/deep", "src", "other"] {
+            // Those within a closed one cannot be reached, nor need they be.
+            let _ = std::fs::set_permissions(place.lower().join(closed), std::fs::Permissions::from_mode(mode));
+        }
+    };
+    close(0o000);
+    let fresh = workspace.look(branch).unwrap();
+    for view in [&known, &fresh] {
+        assert_eq!(everything(view), was);
+    }
+    for name in [b"top".as_slice(), b"src", b"other"] {
+        known.hear_of_change(ROOT, name).unwrap();
+    }
+    assert_eq!(workspace.changed_below(branch).unwrap(), Vec::<Vec<u8>>::new());
+    for (path, bytes) in [("src/mine", &b"mine"[..]), ("src/deep/er/mine", b"mine"), ("other/mine", b"mine")] {
+        make(&known, path, bytes);
+    }
+    known.write(at(&known, "src/deep/two"), 1, b"TWO").unwrap();
+    known.write(at(&known, "src/deep/er/three"), 5000, b"THREE").unwrap();
+    known.unlink(at(&known, "other"), b"four").unwrap();
+    known.rename(at(&known, "src"), b"one", ROOT, b"here", ah_agentfs::Rename::Replace).unwrap();
+    known.setattr(at(&known, "top"), SetAttr { mode: Some(0o640), ..SetAttr::default() }).unwrap();
+    workspace.copy_taken_over().unwrap();
+    let then = workspace.view_of(snapshot(&workspace, branch)).unwrap();
+    let base = workspace.view_of(workspace.snapshots()[0].id).unwrap();
+    for tree in [&known, &then] {
+        assert_eq!((content(tree, "src/deep/two"), content(tree, "here")), (b"tTWO".to_vec(), b"one".to_vec()));
+        assert_eq!(content(tree, "src/deep/er/three")[4999..5006], *b"3THREE3");
+        let told = base.differences(tree, &|_| true).unwrap().unwrap().list;
+        assert!(told.iter().all(|found| !found.lost), "{told:?}");
+        let told: Vec<_> = told.iter().filter(|found| found.contents).map(|found| found.path.as_slice()).collect();
+        let changed = [
+            "here",
+            "other/four",
+            "other/mine",
+            "src/deep/er/mine",
+            "src/deep/er/three",
+            "src/deep/two",
+            "src/mine",
+            "src/one",
+        ];
+        assert_eq!(told, changed.map(str::as_bytes));
+    }
+    clear(&known, at(&known, "src"));
+    known.rmdir(ROOT, b"src").unwrap();
+    assert!(matches!(known.lookup(ROOT, b"src"), Err(Error::NotFound)));
+    close(0o755);
+}

@@ -2,13 +2,14 @@
 
 use std::collections::BTreeSet;
 
-use super::{Both, Comparison, Difference, Found, Told};
+use super::{Both, Comparison, Difference, Found, Told, above};
 use crate::error::{Error, Result};
 use crate::lower::{join, split};
 use crate::rows::chunk::CHUNK;
 use crate::rows::key;
-use crate::rows::value::{Entry, Inode, WHITEOUT};
+use crate::rows::value::{Entry, Inode, WHITEOUT, hides_what_was_there};
 use crate::types::{Attr, Ino, Kind, Time};
+use crate::view::pinned::is_lost;
 
 /// A name: the directory in one tree, what is at its path in the other, the name itself.
 type Name<'a> = (Ino, Option<Ino>, &'a [u8]);
@@ -20,11 +21,23 @@ impl Comparison<'_> {
         let named = match view.resolve(directory, name) {
             Ok(Some(named)) => named,
             Ok(None) | Err(Error::Stale) => return Ok(None),
-            Err(error @ Error::DataLoss { .. }) => {
-                let (path, ino, kind) = view.removed(directory, name)?.ok_or(error)?;
+            Err(error) if is_lost(&error) => {
+                let (path, ino, kind) = match view.lost(directory, name)? {
+                    Some(lost) => lost,
+                    // Which names there were is not known.
+                    None if view.is_snapshot() => {
+                        return Ok(Some(Found {
+                            attr: unknown(0, Kind::File),
+                            inode: None,
+                            lost: true,
+                            absent: false,
+                        }));
+                    }
+                    None => return Err(error),
+                };
                 view.know(ino, directory, Some(&path));
                 let mut attr = unknown(ino, kind);
-                let then = if kind == Kind::Directory { view.remembered(&path)? } else { None };
+                let then = if kind == Kind::Directory { view.then_of(ino, &path)? } else { None };
                 if let Some(then) = &then {
                     attr = Attr { mode: then.mode, uid: then.uid, gid: then.gid, mtime: then.mtime, ..attr };
                 }
@@ -34,7 +47,7 @@ impl Comparison<'_> {
         };
         let found = match view.node_named(&named) {
             Ok(node) => Found { attr: view.attr(&node), inode: Some(node.inode), lost: false, absent: false },
-            Err(error @ Error::DataLoss { .. }) => {
+            Err(error) if is_lost(&error) => {
                 let Some((found, path)) = named.found.as_ref().zip(named.path.as_deref()) else { return Err(error) };
                 Found { attr: found.inode(path).attr(named.ino), inode: None, lost: true, absent: false }
             }
@@ -90,13 +103,23 @@ impl Comparison<'_> {
                     found[tree] = None;
                 }
                 self.remember_lost(tree, directory, name, &mut found)?;
-                self.refuse_unknown(tree, place, path, &mut found)?;
+                self.tell_unknown(tree, place, &mut found)?;
+            }
+        }
+        // What the other tree took over there is of the kind that was there; of its attributes no more is known.
+        for tree in [0, 1] {
+            let other = found[1 - tree].as_ref().filter(|it| it.inode.as_ref().is_some_and(|it| it.origin.is_some()));
+            let attr = other.map(|other| Attr { ino: 0, ..other.attr.clone() });
+            if let (Some(mine), Some(attr)) = (found[tree].as_mut().filter(|mine| mine.attr.ino == 0), attr) {
+                mine.attr = attr;
             }
         }
         let inside = found.each_ref().map(|found| {
             let attr = found.as_ref().map(|found| &found.attr);
             attr.filter(|attr| attr.kind == Kind::Directory).map(|attr| attr.ino)
         });
+        // Where it is not known what was in one, what is in the other was neither made nor removed.
+        let inside = if found.iter().flatten().any(Found::is_unknown) { [None, None] } else { inside };
         let contents = match &found {
             [None, None] => return Ok(inside),
             [Some(before), Some(after)] => self.contents_differ(path, before, after)?,
@@ -115,7 +138,10 @@ impl Comparison<'_> {
             return Ok(None);
         }
         let Some(row) = self.trees[1 - tree].view.seen(&stem)? else { return Ok(None) };
-        let hides = row.first() == Some(&WHITEOUT) || Entry::decode(&row)?.is_some_and(|entry| entry.hides);
+        let hides = match row.first() {
+            Some(&WHITEOUT) => hides_what_was_there(&row),
+            _ => Entry::decode(&row)?.is_some_and(|entry| entry.hides),
+        };
         Ok(view.below(directory)?.map(|below| (join(&below, name), hides)))
     }
 
@@ -143,9 +169,8 @@ impl Comparison<'_> {
         Ok(())
     }
 
-    /// Where what a snapshot had is not known, that is told, or refused if it was a directory: what the other tree found there and hid is lost. Nothing may be made or
-    /// removed in its name.
-    fn refuse_unknown(&self, tree: usize, name: Name<'_>, path: &[u8], found: &mut Both<Found>) -> Result<()> {
+    /// Where what a snapshot had is not known, that is told: what the other tree found there and hid is lost. Nothing may be made or removed in its name.
+    fn tell_unknown(&self, tree: usize, name: Name<'_>, found: &mut Both<Found>) -> Result<()> {
         let view = self.trees[tree].view;
         if let [Some(before), Some(after)] = found
             && (before.attr.kind, after.attr.kind) == (Kind::Directory, Kind::Directory)
@@ -153,17 +178,13 @@ impl Comparison<'_> {
         {
             (before.lost, after.lost) = (false, false);
         }
-        if found[tree].as_ref().is_some_and(|found| found.lost && found.attr.kind == Kind::Directory) {
-            let path = String::from_utf8_lossy(path).into_owned();
-            return Err(Error::DataLoss { path, what: "removed or replaced below" });
-        }
         if found[tree].is_some() {
             return Ok(());
         }
         let Some((place, true)) = self.written_by_other(tree, name)? else { return Ok(()) };
         // If all names were written down, it was not among those that the base had. What came later a branch has shown.
         let below = split(&place).0;
-        let unchanged = view.engine.lower.find(below)?.is_some_and(|found| found.ctime <= view.base);
+        let unchanged = view.reach(below)?.is_some_and(|found| found.ctime <= view.base);
         let is_base = view.line == view.chain.base;
         let absent = view.changed_names(name.0, below)?.is_some();
         if unchanged || is_base && absent {
@@ -195,11 +216,10 @@ impl Comparison<'_> {
                     match (read(0, one.ino), read(1, other.ino)) {
                         (Ok(one), Ok(other)) if one == other => {}
                         // What cannot be read on one side was changed below, and is not what is on the other.
-                        (
-                            Ok(_) | Err(Error::DataLoss { .. } | Error::Stale),
-                            Ok(_) | Err(Error::DataLoss { .. } | Error::Stale),
-                        ) => return Ok(true),
-                        (Err(error), _) | (_, Err(error)) => return Err(error),
+                        (Err(error), _) | (_, Err(error)) if !is_lost(&error) && !matches!(error, Error::Stale) => {
+                            return Err(error);
+                        }
+                        _ => return Ok(true),
                     }
                 }
                 Ok(false)
@@ -232,13 +252,25 @@ impl Comparison<'_> {
     }
 
     pub(super) fn tell(&mut self, path: &[u8], found: Both<Found>, contents: bool) {
-        let lost = found.iter().flatten().any(|found| found.lost);
+        let is_within = above(path).any(|above| self.unknown.contains(above));
+        let lost = is_within || found.iter().flatten().any(|found| found.lost);
+        if found.iter().flatten().any(Found::is_unknown) {
+            self.unknown.insert(path.to_vec());
+        }
+        let contents = contents || is_within;
         let absent = found.iter().flatten().any(|found| found.absent);
         let [before, after] = found.map(|found| found.map(|found| found.attr));
         let seen = |attr: &Option<Attr>| attr.as_ref().map(|attr| (attr.mode, attr.mtime));
         if contents || seen(&before) != seen(&after) {
             self.found.insert(path.to_vec(), Difference { path: path.to_vec(), before, after, contents, lost, absent });
         }
+    }
+}
+
+impl Found {
+    /// Whether nobody knows what was in it, or what it was.
+    fn is_unknown(&self) -> bool {
+        self.lost && (self.attr.kind == Kind::Directory || self.attr.ino == 0)
     }
 }
 

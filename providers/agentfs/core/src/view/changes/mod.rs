@@ -22,6 +22,7 @@ use crate::read_lock;
 use crate::rows::key::{self, Epoch, LineId};
 use crate::rows::value::{Entry, HERE, Inode};
 use crate::types::{Attr, Ino, ROOT};
+use crate::view::pinned::is_lost;
 use crate::view::{Places, View};
 
 /// Rows that are looked at while others wait.
@@ -110,6 +111,8 @@ struct Comparison<'a> {
     /// Where inodes without a row are below.
     below: HashMap<Ino, Vec<u8>>,
     wanted: &'a dyn Fn(&[u8]) -> bool,
+    /// Where it is not known what there was: what is told in there was not found by its path.
+    unknown: BTreeSet<Vec<u8>>,
     found: BTreeMap<Vec<u8>, Difference>,
 }
 
@@ -138,6 +141,7 @@ impl View {
             touched,
             below: HashMap::from([(ROOT, Vec::new())]),
             wanted,
+            unknown: BTreeSet::new(),
             found: BTreeMap::new(),
         };
         match comparison.run() {
@@ -311,7 +315,7 @@ impl Comparison<'_> {
             }
             match tree.view.node_at(ino, below) {
                 Ok(node) => Ok(Some(Some(node.inode))),
-                Err(Error::DataLoss { .. }) => Ok(Some(None)),
+                Err(error) if is_lost(&error) => Ok(Some(None)),
                 Err(Error::Stale | Error::NotFound) => Ok(None),
                 Err(error) => Err(error),
             }

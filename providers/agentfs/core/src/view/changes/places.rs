@@ -8,6 +8,7 @@ use crate::rows::key;
 use crate::rows::value::{Entry, Inode};
 use crate::types::{Ino, Kind, ROOT};
 use crate::view::Places;
+use crate::view::pinned::is_lost;
 
 /// So deep below one another are directories that are told of.
 const DEEPEST: usize = 512;
@@ -122,12 +123,18 @@ impl Comparison<'_> {
                 let below = view.below(parent)?.unwrap_or_default();
                 match view.changed_names(parent, &below)? {
                     Some(_) => Ok(None),
-                    None => Err(view.changed(&join(&below, name), "removed below, or replaced")),
+                    // It may have been there: what is asked for in it is lost.
+                    None => Ok(Some(true)),
                 }
             }
+            Ok(Some(named)) if named.ino != ino && view.is_snapshot() => {
+                // It may be one that came in its place.
+                Ok(Some(matches!(view.node_named(&named), Err(error) if is_lost(&error))))
+            }
             Ok(named) => Ok(Some(named.is_some_and(|named| named.ino == ino))),
-            Err(error @ Error::DataLoss { .. }) => match view.removed(parent, name)? {
-                Some((_, removed, _)) => Ok(Some(removed == ino)),
+            Err(error) if is_lost(&error) => match view.lost(parent, name)? {
+                Some((_, lost, _)) => Ok(Some(lost == ino)),
+                None if view.is_snapshot() => Ok(Some(true)),
                 None => Err(error),
             },
             Err(error) => Err(error),
@@ -140,10 +147,18 @@ impl Comparison<'_> {
             return Ok(ROOT);
         }
         let view = self.trees[tree].view;
-        let found = view.engine.lower.find(place)?;
+        let found = view.reach(place)?;
         let number = match view.other_place_then(place, found.as_ref())? {
             Some(number) => number,
-            None => view.number_of(&found.ok_or(Stop::Unknown)?, place)?,
+            None => {
+                let later = found.as_ref().is_none_or(|found| found.btime > view.base);
+                // The one that the other tree found there. Of what was in it nothing is known, if it was another.
+                let known = self.below.iter().find(|(_, path)| later && view.is_snapshot() && *path == place);
+                match known {
+                    Some((&known, _)) => known,
+                    None => view.number_of(&found.ok_or(Stop::Unknown)?, place)?,
+                }
+            }
         };
         self.below.entry(number).or_insert_with(|| place.to_vec());
         Ok(number)
@@ -198,7 +213,8 @@ impl Comparison<'_> {
             let names = match view.names_in(directory, None) {
                 Ok(names) => names,
                 // What was removed below shows no names in the other tree, and so no difference.
-                Err(Error::Stale | Error::NotFound | Error::DataLoss { .. }) => continue,
+                Err(Error::Stale | Error::NotFound) => continue,
+                Err(error) if is_lost(&error) => continue,
                 Err(error) => return Err(error),
             };
             let below = view.below(directory)?;
@@ -212,7 +228,8 @@ impl Comparison<'_> {
                             }
                             waiting.push(named.ino);
                         }
-                        Ok(None) | Err(Error::Stale | Error::NotFound | Error::DataLoss { .. }) => {}
+                        Ok(None) | Err(Error::Stale | Error::NotFound) => {}
+                        Err(error) if is_lost(&error) => {}
                         Err(error) => return Err(error),
                     }
                 } else if below.is_some()

@@ -501,8 +501,9 @@ fn refuse_taken(others: &[BranchFile], name: &str, path: &Path) -> Result<()> {
     let exists = |what: String, hint| {
         Err(Error::new(ErrorKind::AlreadyExists, format!("{what} exists already")).with_hint(hint))
     };
-    if others.iter().any(|other| other.record.name == name) {
-        return exists(format!("a branch {name}"), "choose another name: `--name`");
+    // It may be another workspace's.
+    if let Some(other) = others.iter().find(|other| other.record.name == name) {
+        return exists(format!("a branch {name} ({})", other.record.path.display()), "choose another name: `--name`");
     }
     if others.iter().any(|other| other.record.path == path) || std::fs::symlink_metadata(path).is_ok() {
         return exists(path.display().to_string(), "choose a place that is not there yet: `--at`");

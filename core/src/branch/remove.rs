@@ -136,7 +136,12 @@ impl Workspace {
         let Some(pid) = own_and_above().find(works_there) else { return Ok(()) };
         let message =
             format!("this command was called from within the branch {}: process {pid} works there", file.record.name);
-        let root = text::shell(self.root.as_os_str());
+        // Not by the branch's own path: that leads into it again.
+        let origin = match self.root.starts_with(&file.made_at) {
+            true => self.engine.workspace_by_id(&file.record.origin)?,
+            false => None,
+        };
+        let root = text::shell(origin.as_ref().unwrap_or(self).root.as_os_str());
         let (name, force) = (text::shell(file.record.name.as_ref()), if force { "--force " } else { "" });
         let hint = format!("leave the directory first: `cd / && ah -C {root} agent fs rm {force}{name}`");
         Err(Error::new(ErrorKind::Busy, message).with_hint(hint))

@@ -343,9 +343,15 @@ fn who_is_in_a_branch_is_told_to_leave_it_and_not_to_end_their_shell() {
         let said = bench.sh(&line(&branch.join("src")));
         let hint = format!("`cd / && ah -C {} agent fs rm --force b`", root.display());
         assert!(said.contains(&hint) && !said.contains("kill"), "{said}");
-        // Who names it by its own path is in it, too.
-        let ran = bench.ran(&branch, &["rm", "--force", "b"]);
+        // Who names one by its own path is in it, too, where it grew from a branch that was removed since.
+        let grown: PathBuf =
+            bench.at(&branch, &["branch", "--provider", "agentfs", "--mode", "cow-overlay", "--name", "grown"]).into();
+        bench.at(&root, &["rm", "--force", "b"]);
+        let ran = bench.ran(&grown, &["rm", "--force", "grown"]);
+        let hint = format!("`cd / && ah -C {} agent fs rm --force grown`", root.display());
         assert!(ran.code == 4 && ran.stderr.contains(&hint), "{ran:?}");
+        bench.at(&root, &["rm", "--force", "grown"]);
+        let branch = bench.branch("b");
         assert_eq!(bench.sh(&format!("cat {}/f", branch.display())), "one");
         let said = bench.sh(&line(Path::new("/")));
         assert_eq!((said.as_str(), branch.exists()), (branch.to_str().unwrap(), false));

@@ -138,7 +138,7 @@ impl Workspace {
             format!("this command was called from within the branch {}: process {pid} works there", file.record.name);
         // Not by the branch's own path: that leads into it again.
         let origin = match self.root.starts_with(&file.made_at) {
-            true => self.engine.workspace_by_id(&file.record.origin)?,
+            true => self.engine.keeper_of(file)?,
             false => None,
         };
         let root = text::shell(origin.as_ref().unwrap_or(self).root.as_os_str());

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use ah_plugin_api::{Error, ErrorKind, NOT_MOUNTED, ProviderName, ReclaimRequest, Result};
+use ah_plugin_api::{Dir, Error, ErrorKind, NOT_MOUNTED, ProviderName, ReclaimRequest, Result};
 use rustix::io::Errno;
 
 use crate::branch::{self, BranchFile, BranchState};
@@ -123,10 +123,16 @@ impl Engine {
     pub(crate) fn call(&self, workspace: &Workspace, provider: &ProviderName) -> Result<()> {
         let served = workspace.serve(provider)?;
         let request = ReclaimRequest { auto: true, forgotten: Vec::new() };
-        // The origin may have been moved, which the provider learns from its descriptor.
-        let dir = answers(&workspace.root).then(|| workspace.open_dir().ok()).flatten();
+        let dir = workspace.dir_that_answers();
         let place = dir.as_ref().map_or(served.place(), |dir| served.place().with_workspace(dir));
         served.provider.reclaim(&place, &request, &workspace.context()).map(|_| ())
+    }
+}
+
+impl Workspace {
+    /// Its directory, if it is there and its filesystem answers. It may have been moved, which a provider learns from the descriptor.
+    pub(crate) fn dir_that_answers(&self) -> Option<Dir> {
+        answers(&self.root).then(|| self.open_dir().ok()).flatten()
     }
 }
 

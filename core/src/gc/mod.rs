@@ -13,7 +13,6 @@ use std::time::Duration;
 use ah_plugin_api::{Dir, Error, ErrorKind, ProviderName, ReclaimRequest, Result};
 use serde::Serialize;
 
-use crate::attend::answers;
 use crate::fsio;
 use crate::lock::Lock;
 use crate::status::MissingWorkspace;
@@ -200,8 +199,7 @@ impl Workspace {
         auto: bool,
         report: &mut GcReport,
     ) -> Result<()> {
-        // It may have been moved, which a provider learns from its descriptor.
-        let dir = answers(self.root()).then(|| self.open_dir().ok()).flatten();
+        let dir = self.dir_that_answers();
         let place = served.place().with_target(target);
         let place = dir.as_ref().map_or(place, |dir| place.with_workspace(dir));
         let request = ReclaimRequest { auto, ..ReclaimRequest::default() };

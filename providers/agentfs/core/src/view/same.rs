@@ -32,7 +32,7 @@ impl View {
         if then.size != found.size || !self.engine.lower.find(split(path).0)?.is_some_and(is_there) {
             return Ok(None);
         }
-        if self.keeps && self.engine.pins.is_there(found.kind, &then.hash, then.size) {
+        if self.is_kept(found.kind, &then) {
             return Ok(None);
         }
         if found.kind == Kind::Symlink {
@@ -43,6 +43,11 @@ impl View {
         let Ok(Some(file)) = self.engine.lower.open_file(path) else { return Ok(None) };
         let same = matches!(self.engine.hash_of(&file), Ok(Some((now, hash))) if now.is_as(found) && hash == then.hash);
         Ok(Some(then).filter(|_| same))
+    }
+
+    /// Whether what had that fingerprint is shown by its pin.
+    fn is_kept(&self, kind: Kind, then: &Fingerprint) -> bool {
+        self.keeps && self.engine.pins.is_there(kind, &then.hash, then.size)
     }
 
     /// Where a link points that was found below. In a snapshot it is that one still, or points where the one did that was there when the base was taken.
@@ -84,7 +89,7 @@ impl View {
         }
         let then = self.engine.fingerprint(self.chain.base, &origin.path)?;
         let Some((then, _)) = then.filter(|(then, _)| then.is_of(origin)) else { return Ok(None) };
-        if self.keeps && self.engine.pins.is_there(Kind::File, &then.hash, then.size) {
+        if self.is_kept(Kind::File, &then) {
             return Ok(None);
         }
         match self.engine.hash_of(file) {

@@ -7,6 +7,7 @@ mod changed;
 mod crash;
 mod damage;
 mod drift;
+mod isolated;
 mod kept;
 mod model;
 mod names;

@@ -28,7 +28,7 @@ pub(crate) fn lost(view: &View, path: &str) -> bool {
     matches!(found, Err(Error::DataLoss { .. }))
 }
 
-fn pins(store: &Path) -> BTreeSet<PathBuf> {
+pub(crate) fn pins(store: &Path) -> BTreeSet<PathBuf> {
     let mut found = BTreeSet::new();
     let mut directories = vec![store.join("pins")];
     while let Some(directory) = directories.pop() {
@@ -43,7 +43,7 @@ fn pins(store: &Path) -> BTreeSet<PathBuf> {
     found
 }
 
-fn only_pin(store: &Path) -> PathBuf {
+pub(crate) fn only_pin(store: &Path) -> PathBuf {
     let pins = pins(store);
     assert_eq!(pins.len(), 1, "{pins:?}");
     pins.into_iter().next().unwrap()
@@ -485,58 +485,6 @@ fn what_is_too_large_or_has_no_room_is_not_pinned_and_nothing_fails() {
 }
 
 #[test]
-fn what_was_not_kept_when_the_store_was_closed_is_kept_when_it_is_opened() {
-    on_each_disk(|disk| {
-        let place = Place::on(&disk);
-        let (directories, files) = (100, 20);
-        for d in 0..directories {
-            std::fs::create_dir(place.lower().join(d.to_string())).unwrap();
-            for n in 0..files {
-                std::fs::write(place.lower().join(format!("{d}/{n}")), format!("then {d} {n}")).unwrap();
-            }
-        }
-        drop(place.create());
-        let workspace = place.open_with(Options::default());
-        let branch = workspace.branch(workspace.base(b"").unwrap(), b"").unwrap();
-        let made = || pins(&place.store()).len();
-        while made() < 100 {
-            std::thread::sleep(std::time::Duration::from_millis(1));
-        }
-        assert!(workspace.is_keeping(branch));
-        drop(workspace);
-        let (first, all) = (made(), directories * files);
-        assert!(first < all, "it was done already");
-        // What was kept is so whatever becomes of it, and of what was not, nothing else is.
-        let kept: Vec<_> = (0..directories).map(|d| place.lower().join(format!("{d}/0"))).collect();
-        kept.iter().for_each(|file| std::fs::write(file, "now").unwrap());
-        let workspace = place.open_with(Options::default());
-        let begun = std::time::Instant::now();
-        while workspace.is_keeping(branch) {
-            assert!(begun.elapsed().as_secs() < 60, "{} of {all}", made());
-            std::thread::sleep(std::time::Duration::from_millis(10));
-        }
-        let tree = workspace.view(branch).unwrap();
-        let (mut then, mut now) = (0, 0);
-        for d in 0..directories {
-            match content(&tree, &format!("{d}/0")).as_slice() {
-                b"now" => now += 1,
-                other => {
-                    assert_eq!(other, format!("then {d} 0").as_bytes());
-                    then += 1;
-                }
-            }
-            std::fs::remove_dir_all(place.lower().join(d.to_string())).unwrap();
-        }
-        assert!(then > 0 && now > 0, "{then} {now}");
-        for d in 0..directories {
-            (1..files).for_each(|n| {
-                assert_eq!(content(&tree, &format!("{d}/{n}")), format!("then {d} {n}").as_bytes());
-            });
-        }
-    });
-}
-
-#[test]
 fn contents_are_copied_where_they_cannot_be_shared() {
     // The store is on another disk than the workspace. Holes stay holes, and what has no room is not copied, while smaller ones are.
     on_each_disk(|disk| {
@@ -599,115 +547,4 @@ fn a_pin_takes_no_contents_from_another_file_that_is_there_meanwhile() {
         }
         eprintln!("{shown} of 100 were pinned");
     });
-}
-
-#[test]
-fn a_name_that_came_is_looked_up_without_listing_its_directory() {
-    let place = Place::pinned();
-    let lower = place.lower();
-    std::fs::create_dir(lower.join("d")).unwrap();
-    for n in 0..6000 {
-        std::fs::write(lower.join(format!("d/was{n}")), format!("{n}")).unwrap();
-    }
-    // Nothing is ever pinned of it.
-    std::fs::File::create(lower.join("d/large")).unwrap().set_len(65 << 20).unwrap();
-    let (workspace, branch) = begin(&place);
-    let view = workspace.view(branch).unwrap();
-    let d = at(&view, "d");
-    let took = |what: &mut dyn FnMut(usize)| {
-        let begun = std::time::Instant::now();
-        (0..100).for_each(what);
-        begun.elapsed()
-    };
-    for n in 0..100 {
-        std::fs::write(lower.join(format!("d/came{n}")), "came").unwrap();
-    }
-    let shows = |n: usize| match view.lookup(d, format!("came{n}").as_bytes()) {
-        Ok(attr) => {
-            view.forget(attr.ino, 1);
-            true
-        }
-        Err(Error::NotFound) => false,
-        Err(error) => panic!("{error}"),
-    };
-    assert!(!shows(0));
-    let lists = took(&mut |_| assert_eq!(view.list(d).unwrap().len(), 6001));
-    let hidden = took(&mut |n| {
-        // It goes on.
-        std::fs::write(lower.join(format!("d/more{n}")), "came").unwrap();
-        assert!(!shows(n));
-    });
-    assert!(hidden * 5 < lists, "{hidden:?}, {lists:?}");
-    // Something is lost: what came shows.
-    std::fs::remove_file(lower.join("d/large")).unwrap();
-    assert!(shows(0));
-    let shown = took(&mut |n| assert!(shows(n)));
-    assert!(shown * 5 < lists, "{shown:?}, {lists:?}");
-}
-
-#[test]
-fn what_came_is_hidden_no_longer_once_a_pin_does_not_match() {
-    let place = Place::pinned();
-    let lower = place.lower();
-    std::fs::create_dir(lower.join("d")).unwrap();
-    std::fs::write(lower.join("d/was"), "was").unwrap();
-    let (workspace, branch) = begin(&place);
-    let view = workspace.view(branch).unwrap();
-    std::fs::rename(lower.join("d/was"), lower.join("d/came")).unwrap();
-    let d = at(&view, "d");
-    assert!(matches!(view.lookup(d, b"came"), Err(Error::NotFound)));
-    let pin = only_pin(&place.store());
-    std::fs::set_permissions(&pin, std::fs::Permissions::from_mode(0o600)).unwrap();
-    std::fs::write(&pin, "saw").unwrap();
-    assert!(matches!(view.read(at(&view, "d/was"), 0, 10), Err(Error::Stale)));
-    assert_eq!(content(&view, "d/came"), b"was");
-}
-
-#[test]
-fn a_file_whose_pin_does_not_match_is_not_shown_by_attributes_that_were_the_pins() {
-    let place = Place::pinned();
-    std::fs::write(place.lower().join("file"), "then").unwrap();
-    let (workspace, branch) = begin(&place);
-    std::fs::write(place.lower().join("file"), "and it is longer now").unwrap();
-    let view = workspace.view(branch).unwrap();
-    // As the host knows it.
-    let known = view.lookup(ROOT, b"file").unwrap();
-    assert_eq!(known.size, 4);
-    // A power cut came before it was on the disk.
-    let pin = only_pin(&place.store());
-    std::fs::set_permissions(&pin, std::fs::Permissions::from_mode(0o600)).unwrap();
-    std::fs::write(&pin, [0; 4]).unwrap();
-    assert!(matches!(view.read(known.ino, 0, 4), Err(Error::Stale)));
-    // Asked for again, it is what is there.
-    assert_eq!(view.lookup(ROOT, b"file").unwrap().size, 20);
-    assert_eq!(content(&view, "file"), b"and it is longer now");
-}
-
-#[test]
-fn what_a_branch_showed_before_it_was_pinned_it_goes_on_showing() {
-    let place = Place::pinned();
-    let lower = place.lower();
-    std::fs::write(lower.join("a"), "then").unwrap();
-    std::fs::write(lower.join("b"), "removed").unwrap();
-    // These take a while.
-    for n in 0..4_u64 {
-        std::fs::write(lower.join(format!("c{n}")), n.to_le_bytes().repeat(1 << 18)).unwrap();
-    }
-    let workspace = place.create();
-    let base = workspace.base_with_names(b"base").unwrap();
-    let branch = workspace.branch(base, b"branch").unwrap();
-    let view = workspace.view(branch).unwrap();
-    std::thread::scope(|scope| {
-        let pinning = scope.spawn(|| workspace.take_fingerprints(base));
-        while pins(&place.store()).iter().filter(|pin| pin.file_name().unwrap().len() == 64).count() < 2 {
-            std::thread::yield_now();
-        }
-        std::fs::write(lower.join("a"), "and now").unwrap();
-        std::fs::remove_file(lower.join("b")).unwrap();
-        let shown = (content(&view, "a"), view.lookup(ROOT, b"b").map(drop));
-        pinning.join().unwrap().unwrap();
-        assert_eq!(content(&view, "a"), shown.0);
-        assert_eq!(view.lookup(ROOT, b"b").is_ok(), shown.1.is_ok());
-    });
-    assert!(!workspace.is_keeping(branch));
 }

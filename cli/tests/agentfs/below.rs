@@ -51,32 +51,34 @@ fn what_is_changed_below_is_never_shown_as_something_else() {
 }
 
 #[test]
-fn what_is_changed_or_removed_below_stays_in_branches_and_snapshots_where_the_disk_shares_contents() {
-    let Some(disk) = ah_test_disks::Disk::new("xfs", 400, "") else { return };
-    let bench = Bench::within(support::User::Me, disk.at());
-    let branch = bench.branch("b");
-    bench.sh(&format!("echo mine > {}/mine", branch.display()));
-    let before = bench.at(&branch, &["snapshot"]);
-    // f, src/main, .gitignore and node_modules/big: behind the branch.
-    let pins =
-        format!("find {} -path '*/tree/pins/*' -type f | grep -vc /new || true", bench.0.path("state").display());
-    until(|| bench.sh(&pins) == "4");
-    bench.0.write("f", "changed by the user");
-    bench.sh(&format!("rm -r {}/src", bench.0.root().display()));
-    assert_eq!(bench.at(&branch, &["cat", &before, "f"]), "one");
-    assert_eq!(bench.at(&branch, &["cat", &before, "src/main"]), "fn main() {}");
-    assert_eq!(bench.at(&branch, &["diff", &before]), "");
-    // So does the branch, and nothing is told.
-    assert_eq!(bench.sh(&format!("cd {}; cat f src/main", branch.display())), "onefn main() {}");
-    bench.at(&branch, &["snapshot"]);
-    assert!(!bench.at(&branch, &["status"]).contains("became other there"));
-    let view = bench.at(&branch, &["seek", &before]);
-    assert_eq!(
-        bench.sh(&format!("cd {view}; cat f src/main mine; ls")),
-        "onefn main() {}mine\nf\nmine\nnode_modules\nsrc"
-    );
-    bench.at(&branch, &["release", &view]);
-    bench.0.fs(["rm", "--force", "b"]);
+fn what_is_changed_or_removed_below_stays_in_branches_and_snapshots() {
+    // Shared, and copied.
+    for disk in ["xfs", "ext4"].into_iter().filter_map(|kind| ah_test_disks::Disk::new(kind, 400, "")) {
+        let bench = Bench::within(support::User::Me, disk.at());
+        let branch = bench.branch("b");
+        bench.sh(&format!("echo mine > {}/mine", branch.display()));
+        let before = bench.at(&branch, &["snapshot"]);
+        // f, src/main, .gitignore and node_modules/big: behind the branch.
+        let pins =
+            format!("find {} -path '*/tree/pins/*' -type f | grep -vc /new || true", bench.0.path("state").display());
+        until(|| bench.sh(&pins) == "4");
+        bench.0.write("f", "changed by the user");
+        bench.sh(&format!("rm -r {}/src", bench.0.root().display()));
+        assert_eq!(bench.at(&branch, &["cat", &before, "f"]), "one");
+        assert_eq!(bench.at(&branch, &["cat", &before, "src/main"]), "fn main() {}");
+        assert_eq!(bench.at(&branch, &["diff", &before]), "");
+        // So does the branch, and nothing is told.
+        assert_eq!(bench.sh(&format!("cd {}; cat f src/main", branch.display())), "onefn main() {}");
+        bench.at(&branch, &["snapshot"]);
+        assert!(!bench.at(&branch, &["status"]).contains("became other there"));
+        let view = bench.at(&branch, &["seek", &before]);
+        assert_eq!(
+            bench.sh(&format!("cd {view}; cat f src/main mine; ls")),
+            "onefn main() {}mine\nf\nmine\nnode_modules\nsrc"
+        );
+        bench.at(&branch, &["release", &view]);
+        bench.0.fs(["rm", "--force", "b"]);
+    }
 }
 
 #[test]

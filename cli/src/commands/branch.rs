@@ -15,8 +15,8 @@ use crate::output::{size, text};
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Prints the path of the copy, alone. It is a workspace of its own, and a repository of its own if the origin is one; the \
-origin never changes. Without REF it starts from the present state; where that grows by agentfs (`ah agent fs status` says), what it has not \
-changed is read from the origin, and `--mode worktree` makes a copy.
+origin never changes. Without REF it starts from the present state; where that grows by agentfs (`ah agent fs status` says), it is there \
+at once, and what it shows is kept for it in its first seconds; `--mode worktree` makes a copy.
 
 Examples:
   ah agent fs branch @{1} --name retry

@@ -552,7 +552,8 @@ int32_t agentfs_close(struct agentfs_workspace *workspace,
                       struct agentfs_failure *failure);
 
 // A snapshot of the lower directory as it is now; nothing is read or copied. Takes up to 10 ms, for a tick of the clock; a second
-// where files bear whole seconds. A label is any bytes.
+// where files bear whole seconds. A label is any bytes. Behind it what is below is kept for its branches, copied where the disk
+// shares no contents between files, unless AGENTFS_OPEN_WITHOUT_PINS was said.
 int32_t agentfs_base(struct agentfs_workspace *workspace,
                      struct agentfs_bytes label,
                      uint64_t *snapshot,

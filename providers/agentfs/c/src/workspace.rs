@@ -79,7 +79,8 @@ pub unsafe extern "C" fn agentfs_close(workspace: *mut Workspace, failure: *mut 
 }
 
 /// A snapshot of the lower directory as it is now; nothing is read or copied. Takes up to 10 ms, for a tick of the clock; a second
-/// where files bear whole seconds. A label is any bytes.
+/// where files bear whole seconds. A label is any bytes. Behind it what is below is kept for its branches, copied where the disk
+/// shares no contents between files, unless AGENTFS_OPEN_WITHOUT_PINS was said.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn agentfs_base(
     workspace: *mut Workspace,

@@ -141,7 +141,8 @@ impl Workspace {
     /// A snapshot of the lower directory as it is now; nothing is read or copied. Takes up to 10 ms, for a tick of the clock;
     /// a second where files bear whole seconds.
     ///
-    /// Behind it the names of all directories below are written down, so that snapshots know them when they are changed there later. See [`Workspace::base_with_names`].
+    /// Behind it the names of all directories below are written down, so that snapshots know them when they are changed there later (see [`Workspace::base_with_names`]), and what files hold is
+    /// pinned, so that branches and snapshots go on showing it (see [`Workspace::take_fingerprints`]).
     pub fn base(&self, label: &[u8]) -> Result<SnapshotId> {
         let (snapshot, line) = self.engine.base(label)?;
         if self.keeper.is_some() {
@@ -151,8 +152,8 @@ impl Workspace {
     }
 
     /// Writes down what files below held when the base was taken, as hashes, where the names are written down and nothing has changed since: so that its snapshots, and those of
-    /// its branches, know a file again whose times were moved or that was replaced by an equal one. Happens by itself behind [`Workspace::base`]. Costs reading
-    /// files that no earlier base knew: of 64 MiB at most each, and of 3 GiB all told.
+    /// its branches, know a file again whose times were moved or that was replaced by an equal one; and pins it, unless [`Options::pins`] says otherwise. Happens by itself behind [`Workspace::base`]. Costs reading
+    /// files that no earlier base knew, of 64 MiB at most each, and of 3 GiB all told, and where the disk shares no contents writing what is not pinned yet.
     pub fn take_fingerprints(&self, base: SnapshotId) -> Result<()> {
         let line = read_lock(&self.engine.state).snapshots.get(&base.0).ok_or(Error::NotFound)?.line;
         self.engine.take_fingerprints(line)

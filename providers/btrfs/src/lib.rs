@@ -31,6 +31,5 @@ mod subvolume;
 #[allow(unsafe_code)]
 mod sys;
 mod view;
-mod way;
 
 pub use provider::BtrfsProvider;

@@ -3,13 +3,12 @@
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use ah_plugin_api::{Context, Error, ErrorKind, Result};
-use ah_provider_directory::{failed, look, names, open_beneath};
+use ah_provider_directory::{Way, failed, look, names, open_beneath};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::subvolume::is_root;
 use crate::sys;
-use crate::way::Way;
 
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
@@ -168,4 +167,23 @@ pub(crate) fn entry(dir: BorrowedFd<'_>, name: &[u8], cx: &Context<'_>) -> Resul
     let Some(below) = unlink(dir, name).map_err(fail)? else { return Ok(()) };
     contents(below.as_fd(), cx)?;
     gone(rustix::fs::unlinkat(dir, name, AtFlags::REMOVEDIR)).map_err(fail)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_very_deep_is_removed() {
+        let temp = tempfile::tempdir().unwrap();
+        let top = rustix::fs::open(temp.path(), DIRECTORY, Mode::empty()).unwrap();
+        let mut way = Way::new(top.as_fd()).unwrap();
+        for _ in 0..3000 {
+            rustix::fs::mkdirat(way.at(), "d", Mode::RWXU).unwrap();
+            let below = rustix::fs::openat(way.at(), "d", DIRECTORY, Mode::empty()).unwrap();
+            way.down(below).unwrap();
+        }
+        contents(top.as_fd(), &Context::quiet()).unwrap();
+        assert_eq!(names(top.as_fd()).unwrap().len(), 0);
+    }
 }

@@ -9,6 +9,8 @@
 //! - [`Views`] remembers which snapshots are shown, where a view is no mount that would say so itself; [`refuse_if_used`] asks whether
 //!   somebody is in one.
 //! - [`Process`] says what each process uses, for whoever is told that something is in use.
+//! - [`Copier`] makes a copy of a directory that shares its data, [`State`] notices that one was changed, [`holders`] refuses one that is in use,
+//!   [`Way`] goes down into one, however deep.
 //! - [`unescape`] reads paths where not every byte may stand.
 //! - [`failed`] turns an error of the operating system into one of the contract, [`look`] asks for an entry's attributes.
 //!
@@ -19,21 +21,30 @@
 mod beneath;
 mod climb;
 mod compare;
+mod copy;
 mod entry;
+pub mod holders;
+#[allow(unsafe_code)]
+mod lease;
 mod mounts;
 mod percent;
 mod processes;
+mod state;
 mod tree;
 mod unmount;
 mod views;
+mod way;
 
 pub use beneath::open_beneath;
 pub use climb::{Climbed, climb, climb_by_other_mounts, path_of};
 pub use compare::{Comparison, Side, Touched};
+pub use copy::{Copier, changed};
 pub use entry::{MASK, entry_of, failed, look, mount_of, names};
 pub use mounts::{KeptMounts, Mount, Mounts, boot_id, has_capability, in_first_user_namespace, unescape_octal};
 pub use percent::unescape;
 pub use processes::{How, Process, Use};
+pub use state::State;
 pub use tree::Tree;
 pub use unmount::{Unmount, open_plain, unmount, would_unmount};
 pub use views::{Views, refuse_if_used};
+pub use way::Way;

@@ -5,26 +5,23 @@
 //!
 //! 1. the note in the store, on disk (`note`);
 //! 2. a subvolume beside the workspace, under a name of ours, which nobody else can come to; what it is, into the note; in it a copy of
-//!    everything (`copy`), on disk; a look whether anything was changed meanwhile; only then the copy gets its owner and bits;
+//!    everything ([`Copier`]), on disk; a look whether anything was changed meanwhile; only then the copy gets its owner and bits;
 //! 3. both change names in one step;
 //! 4. a last look at the old directory, which nobody can reach by name any more: if somebody changed it meanwhile or holds something in
-//!    it open (`holders`), both change names back, unless somebody has begun to work in the new one by then; and because they may have done
+//!    it open ([`holders`]), both change names back, unless somebody has begun to work in the new one by then; and because they may have done
 //!    so until that very moment, the copy gets a last look of the same kind, now that nobody can reach that by name;
 //! 5. that on disk; that the last look ended well, into the note; then the one that is not needed goes, then the note.
 //!
 //! Nothing is removed but what is, by its descriptor, the copy that was made or the directory that was copied, and once somebody else could
 //! come to it, only after a look that found it as it was.
 
-mod copy;
-mod holders;
 mod note;
-mod state;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use ah_plugin_api::{Context, Converted, Dir, Error, ErrorKind, Result};
-use ah_provider_directory::{Mounts, failed, look, mount_of, names, path_of};
+use ah_provider_directory::{Copier, Mounts, State, changed, failed, holders, look, mount_of, names, path_of};
 use rustix::fs::{Mode, OFlags, RenameFlags, Statx};
 use rustix::io::Errno;
 
@@ -32,10 +29,8 @@ use crate::depot::unique;
 use crate::omitted;
 use crate::subvolume::{Subvolume, is_root};
 use crate::sys::{self, Info};
-use copy::Copier;
 pub(crate) use note::reclaim;
 use note::{Note, is_copy, remove_if};
-use state::State;
 
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
@@ -307,9 +302,4 @@ fn unchanged(before: &State, dir: BorrowedFd<'_>, cx: &Context<'_>) -> Result<()
 /// As [`unchanged`], and nobody has any of the files open.
 fn untouched(before: &State, dir: BorrowedFd<'_>) -> Result<()> {
     if State::of(dir, &Context::quiet(), holders::refuse_open_entry)? == *before { Ok(()) } else { Err(changed()) }
-}
-
-fn changed() -> Error {
-    Error::new(ErrorKind::Busy, "files in the workspace were changed while it was converted")
-        .with_hint("end what writes there, then repeat")
 }

@@ -13,12 +13,11 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
 use ah_plugin_api::{Context, Dir, Error, ErrorKind, Result};
-use ah_provider_directory::{failed, look, names, path_of};
+use ah_provider_directory::{State, changed, failed, holders, look, names, path_of};
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, Statx};
 use rustix::io::{Errno, retry_on_intr};
 
-use super::state::State;
-use super::{PREFIX, changed, holders};
+use super::PREFIX;
 use crate::depot::{hex, identity};
 use crate::remove;
 use crate::subvolume::is_root;

@@ -9,16 +9,13 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 
 use ah_plugin_api::{Context, Error, ErrorKind, RelPath, Result, text};
-use ah_provider_directory::{failed, look, names, open_beneath};
 use rustix::fs::{
     AtFlags, FileType, Gid, IFlags, Mode, OFlags, SeekFrom, Statx, StatxAttributes, Timespec, Timestamps, Uid,
     XattrFlags,
 };
 use rustix::io::Errno;
 
-use super::state::State;
-use super::{changed, holders};
-use crate::way::Way;
+use crate::{State, Way, failed, holders, look, names, open_beneath};
 
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
@@ -27,7 +24,7 @@ const FLAGS: IFlags =
     IFlags::NOCOW.union(IFlags::NOATIME).union(IFlags::NODUMP).union(IFlags::SYNC).union(IFlags::DIRSYNC);
 
 /// Makes the copy.
-pub(super) struct Copier<'a> {
+pub struct Copier<'a> {
     top: BorrowedFd<'a>,
     /// The workspace's path, for hints.
     shown: PathBuf,
@@ -35,7 +32,7 @@ pub(super) struct Copier<'a> {
     /// Where the first name of each file with several is, how many were seen and how many there are.
     linked: HashMap<u64, (RelPath, u32, u32)>,
     /// What was copied, as it was just before.
-    pub(super) state: State,
+    pub state: State,
     lost: Lost,
     done: u64,
 }
@@ -56,13 +53,13 @@ struct Level {
 
 impl<'a> Copier<'a> {
     /// Into `top`, which is empty, of the directory whose path is `shown`.
-    pub(super) fn new(top: BorrowedFd<'a>, shown: PathBuf, cx: &'a Context<'a>) -> Self {
+    pub fn new(top: BorrowedFd<'a>, shown: PathBuf, cx: &'a Context<'a>) -> Self {
         let (state, lost) = (State::default(), Lost::default());
         Self { top, shown, cx, linked: HashMap::new(), state, lost, done: 0 }
     }
 
     /// Copies everything that is in `from`; gives what `from` itself was like, for [`Self::finish`].
-    pub(super) fn run(&mut self, from: BorrowedFd<'_>) -> Result<Statx> {
+    pub fn run(&mut self, from: BorrowedFd<'_>) -> Result<Statx> {
         let mut path = RelPath::root();
         let top = look(from, b"").map_err(|errno| self.cannot(&path, errno))?;
         self.state.set_top(&top);
@@ -105,12 +102,12 @@ impl<'a> Copier<'a> {
     }
 
     /// Gives the copy the attributes of the directory itself: until then it is nobody else's.
-    pub(super) fn finish(&mut self, from: BorrowedFd<'_>, stat: &Statx) -> Result<()> {
+    pub fn finish(&mut self, from: BorrowedFd<'_>, stat: &Statx) -> Result<()> {
         self.attributes(from, self.top, stat, &RelPath::root())
     }
 
     /// What a person should know of the copy.
-    pub(super) fn notes(&self) -> Vec<String> {
+    pub fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
         let outside = self.linked.values().filter(|(_, seen, all)| seen < all);
         if let Some((first, _, _)) = outside.clone().min_by(|a, b| a.0.cmp(&b.0)) {
@@ -431,6 +428,13 @@ impl<'a> Copier<'a> {
             errno => failed(format!("cannot copy {}", self.named(path)), errno),
         }
     }
+}
+
+/// That the directory was worked in while it was copied.
+#[must_use]
+pub fn changed() -> Error {
+    Error::new(ErrorKind::Busy, "files in the workspace were changed while it was converted")
+        .with_hint("end what writes there, then repeat")
 }
 
 fn count(counter: &mut Option<(u64, RelPath)>, path: &RelPath) {

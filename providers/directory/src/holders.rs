@@ -13,12 +13,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ah_plugin_api::{Error, ErrorKind, RelPath, Result, text};
-use ah_provider_directory::{How, Mount, Mounts, Process, Use, failed, look, path_of};
 use rustix::fs::{FileType, Mode, OFlags, Statx};
 use rustix::io::Errno;
 
-use super::state::{State, is};
-use crate::sys;
+use crate::lease::is_open_elsewhere;
+use crate::state::{State, is};
+use crate::{How, Mount, Mounts, Process, Use, failed, look, path_of};
 
 /// So often a file is asked for that somebody may just be looking at.
 const ATTEMPTS: u32 = 5;
@@ -26,7 +26,7 @@ const ATTEMPTS: u32 = 5;
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// An error if a process has something in `dir` open. `state`: what is in it, to recognise what has lost its name.
-pub(super) fn refuse(dir: BorrowedFd<'_>, state: Option<&State>) -> Result<()> {
+pub fn refuse(dir: BorrowedFd<'_>, state: Option<&State>) -> Result<()> {
     let root = look(dir, b"").map_err(|errno| failed("cannot look at the workspace", errno))?;
     let path = path_of(dir.as_fd());
     let known = |inode| state.is_some_and(|state| state.has(inode));
@@ -62,15 +62,15 @@ pub(super) fn refuse(dir: BorrowedFd<'_>, state: Option<&State>) -> Result<()> {
 }
 
 /// That somebody has a file open who cannot be named.
-pub(super) fn is_open(path: &RelPath) -> Error {
+pub fn is_open(path: &RelPath) -> Error {
     Error::new(ErrorKind::Busy, format!("{path} is open in a process that cannot be seen from here"))
         .with_hint("end what works in the workspace, in containers and as other users too, then repeat")
 }
 
 /// An error if anybody else has an open file open; whether the kernel would say. `path`: what it is called.
-pub(super) fn refuse_open(file: BorrowedFd<'_>, path: &RelPath) -> Result<bool> {
+pub fn refuse_open(file: BorrowedFd<'_>, path: &RelPath) -> Result<bool> {
     for attempt in 1.. {
-        match sys::is_open_elsewhere(file) {
+        match is_open_elsewhere(file) {
             Ok(false) => return Ok(true),
             Ok(true) if attempt < ATTEMPTS => std::thread::sleep(PAUSE),
             Ok(true) => break,
@@ -81,7 +81,7 @@ pub(super) fn refuse_open(file: BorrowedFd<'_>, path: &RelPath) -> Result<bool> 
 }
 
 /// As [`refuse_open`] for an entry of a directory. What is not there any more, or may not be read, is nobody's.
-pub(super) fn refuse_open_entry(dir: BorrowedFd<'_>, name: &[u8], stat: &Statx) -> Result<()> {
+pub fn refuse_open_entry(dir: BorrowedFd<'_>, name: &[u8], stat: &Statx) -> Result<()> {
     if !is(stat, FileType::RegularFile) {
         return Ok(());
     }
@@ -96,7 +96,7 @@ pub(super) fn refuse_open_entry(dir: BorrowedFd<'_>, name: &[u8], stat: &Statx) 
 
 /// An error if the directory is mounted elsewhere, or if something is mounted over it or in it for some process: that would go on in the
 /// former one, or in the new one.
-pub(super) fn refuse_mounts(dir: BorrowedFd<'_>) -> Result<()> {
+pub fn refuse_mounts(dir: BorrowedFd<'_>) -> Result<()> {
     let own = Mounts::read()?;
     let path = path_of(dir);
     let Some(mount) = own.of(dir) else { return Ok(()) };

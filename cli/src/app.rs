@@ -81,6 +81,11 @@ fn go_to(directory: &Path) -> Result<PathBuf> {
 }
 
 impl App {
+    /// The environment.
+    pub(crate) fn env(&self) -> &Env {
+        &self.env
+    }
+
     /// Goes where `-C` says.
     pub(crate) fn new(globals: Globals, env: Env, interrupted: Arc<AtomicBool>) -> Result<Self> {
         let (cwd, gone) = match &globals.directory {

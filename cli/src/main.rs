@@ -18,6 +18,7 @@ mod failure;
 mod generate;
 mod hint;
 mod interrupt;
+mod login;
 mod output;
 
 use std::process::ExitCode;

@@ -1,4 +1,4 @@
-//! Mounts that a process has to keep: branches whose provider's process was killed, or that were mounted before the machine was started anew.
+//! Mounts that a process has to keep: branches, and workspaces that were put behind a filesystem, whose provider's process was killed, or that were mounted before the machine was started anew.
 //! Whoever comes by one has it mounted again, by a call of its provider.
 
 use std::collections::BTreeMap;
@@ -104,7 +104,39 @@ impl Engine {
         let all = branch::all(self.home())?;
         let around: Vec<_> = all.iter().filter(|branch| path.starts_with(&branch.made_at)).collect();
         let any = self.attend(around.iter().copied());
-        around.into_iter().try_for_each(BranchFile::need_mounted).map(|()| any)
+        around.into_iter().try_for_each(BranchFile::need_mounted)?;
+        Ok(self.attend_workspaces(&path)? || any)
+    }
+
+    /// The same of workspaces that a provider mounts.
+    fn attend_workspaces(&self, path: &Path) -> Result<bool> {
+        let mut any = false;
+        for record in Index::load(self.home())?.0.workspaces {
+            let Some(provider) = record.mounted_by.clone().filter(|_| path.starts_with(&record.path)) else { continue };
+            if standing_at(&record.path) == Standing::There {
+                continue;
+            }
+            any = true;
+            let root = record.path.clone();
+            let called = self.call(&self.handle(record, root.clone()), &provider);
+            let how = match standing_at(&root) {
+                Standing::There => continue,
+                Standing::Silent => "does not answer",
+                // What was begun and not finished was undone, or somebody has made another directory there.
+                Standing::Unmounted if !is_dead(&root) && !is_stand_in(&root.join(NOT_MOUNTED)) => continue,
+                Standing::Unmounted => "is not mounted",
+            };
+            let message = format!("the workspace {} {how}: {provider} keeps it", root.display());
+            let error = Error::new(ErrorKind::FailedPrecondition, message);
+            return Err(match called {
+                Ok(()) => error.with_hint("repeat the command"),
+                Err(cause) => {
+                    let error = error.with_cause(&cause);
+                    cause.hint.iter().fold(error, Error::with_hint)
+                }
+            });
+        }
+        Ok(any)
     }
 
     /// The workspace in whose store a branch is kept: the one that it grew from, or, where that was a branch and is gone, the one whose store its reference
@@ -150,15 +182,7 @@ pub(crate) enum Standing {
 impl BranchFile {
     /// How it stands now.
     pub(crate) fn standing(&self) -> Standing {
-        if !self.mounted {
-            return Standing::There;
-        }
-        // In this order: between an unmount and the mount that follows, what is below answers.
-        match asked(&self.made_at) {
-            None if branch::mounts_at(&self.made_at).0 > 0 => Standing::Silent,
-            Some(answer) if !ended(&answer) && branch::mounts_at(&self.made_at).0 > 0 => Standing::There,
-            _ => Standing::Unmounted,
-        }
+        if self.mounted { standing_at(&self.made_at) } else { Standing::There }
     }
 
     /// Whether it should be mounted, and is not.
@@ -186,6 +210,16 @@ impl BranchFile {
             "`ah -C {} agent fs branches` says why",
             text::shell(self.record.origin_path.as_os_str())
         ))
+    }
+}
+
+/// How what a process mounts at a path stands.
+fn standing_at(path: &Path) -> Standing {
+    // In this order: between an unmount and the mount that follows, what is below answers.
+    match asked(path) {
+        None if branch::mounts_at(path).0 > 0 => Standing::Silent,
+        Some(answer) if !ended(&answer) && branch::mounts_at(path).0 > 0 => Standing::There,
+        _ => Standing::Unmounted,
     }
 }
 

@@ -1,11 +1,12 @@
-//! Making a workspace a unit that a provider can capture by itself: a subvolume of its own, say.
+//! Making a workspace a unit that a provider can capture by itself: a subvolume of its own, say, or a mount that its process keeps. What is mounted can be taken
+//! back.
 //!
 //! The provider puts another directory in the workspace's place; what is known of it goes on. Neither a restore nor a snapshot may be at
 //! work meanwhile. Killed after the exchange, the next command finds a directory made anew at the path, and the timeline goes on all the same.
 
 use std::path::{Path, PathBuf};
 
-use ah_plugin_api::{Capability, ConvertRequest, Durability, Error, ErrorKind, ProviderName, Result};
+use ah_plugin_api::{Capability, ConvertRequest, Converted, Durability, Error, ErrorKind, ProviderName, Result};
 use serde::Serialize;
 
 use crate::branch;
@@ -23,6 +24,8 @@ pub struct ConvertReport {
     pub provider: ProviderName,
     /// Whether anything was done; false: it was such a unit already.
     pub changed: bool,
+    /// Whether it is mounted now, by a process of the provider's: after the machine was started anew, any command in it has it mounted again.
+    pub mounted: bool,
     /// What a person should know.
     pub notes: Vec<String>,
     /// The workspace's directory.
@@ -42,6 +45,18 @@ impl Workspace {
     /// # Errors
     /// `FailedPrecondition` if none can, with what each says; `Busy` while something in it is open; the provider's.
     pub fn convert(&self) -> Result<ConvertReport> {
+        self.exchange(false)
+    }
+
+    /// Makes what a provider mounts in the workspace's place a plain directory again. Its snapshots stay.
+    ///
+    /// # Errors
+    /// `FailedPrecondition` if nothing is mounted there so; `Busy` while something in it is open; the provider's.
+    pub fn convert_back(&self) -> Result<ConvertReport> {
+        self.exchange(true)
+    }
+
+    fn exchange(&self, back: bool) -> Result<ConvertReport> {
         let _restore = self.lock("restore")?;
         let _making = self.lock("orphans")?;
         if let Some(interrupted) = self.interrupted()? {
@@ -59,10 +74,8 @@ impl Workspace {
         }
         // Those too that grew from branches which are gone.
         branch::refuse_held_unless_captured(self)?;
-        let served = self.convertible()?;
-        let dir = self.open_dir()?;
-        let place = served.place().with_workspace(&dir);
-        let converted = served.provider.convert(&place, &ConvertRequest::default(), &self.context())?;
+        let served = if back { self.mounted()? } else { self.convertible()? };
+        let converted = self.ask_to_convert(&served, back)?;
         if converted.changed {
             let there = Identity::of_path(&self.root).ok_or_else(|| {
                 Error::new(ErrorKind::Internal, format!("{} is not there after it was converted", self.root.display()))
@@ -75,11 +88,43 @@ impl Workspace {
             };
             self.append(&self.writing_session(), body, Durability::Durable)?;
         }
+        self.engine.note_mounted(&self.id, converted.mounted.then(|| served.name.clone()))?;
         let mut notes = converted.notes;
         // By what is there now, which is not what this one was opened for. It is done: what cannot be told of it is no error.
         let here = self.engine.workspace(&self.root, Access::Existing);
-        notes.extend(here.and_then(|here| here.served_otherwise(&served.name)).ok().flatten());
-        Ok(ConvertReport { provider: served.name, changed: converted.changed, notes, path: self.root.clone() })
+        if !back {
+            notes.extend(here.and_then(|here| here.served_otherwise(&served.name)).ok().flatten());
+        }
+        let (changed, mounted) = (converted.changed, converted.mounted);
+        Ok(ConvertReport { provider: served.name, changed, mounted, notes, path: self.root.clone() })
+    }
+
+    fn ask_to_convert(&self, served: &Served, back: bool) -> Result<Converted> {
+        if back {
+            // Whoever has it open is in the way.
+            return served.provider.convert(&served.place(), &ConvertRequest { back }, &self.context());
+        }
+        let dir = self.open_dir()?;
+        let was = self.record.mounted_by.clone();
+        // If this is killed, the next command knows whom to ask what became of it.
+        self.engine.note_mounted(&self.id, Some(served.name.clone()))?;
+        let place = served.place().with_workspace(&dir);
+        served.provider.convert(&place, &ConvertRequest { back }, &self.context()).inspect_err(|_| {
+            // Left as it is, it costs a question now and then.
+            let _ = self.engine.note_mounted(&self.id, was);
+        })
+    }
+
+    /// The provider that mounts the workspace.
+    fn mounted(&self) -> Result<Served> {
+        match &self.record.mounted_by {
+            Some(provider) => self.serve(provider),
+            None => {
+                let message =
+                    format!("{} is a directory like others: there is nothing to take back", self.root.display());
+                Err(Error::new(ErrorKind::FailedPrecondition, message).with_hint("ah agent fs status"))
+            }
+        }
     }
 
     /// What is to be said where it is still not the provider that converted who captures the workspace.
@@ -103,6 +148,7 @@ impl Workspace {
     fn convertible(&self) -> Result<Served> {
         let config = self.config()?;
         let mut choices = self.choices(&config, Purpose::Capture)?;
+        choices.thoroughly();
         let able = choices.next_that(|provider, verdict| {
             verdict.convertible.is_some() && provider.describe().capabilities.contains(&Capability::Convert)
         })?;

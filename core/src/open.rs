@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use ah_plugin_api::{Durability, Error, ErrorKind, Result};
+use ah_plugin_api::{Durability, Error, ErrorKind, ProviderName, Result};
 
 use crate::attend::{is_dead, look_alive};
 use crate::background;
@@ -216,7 +216,7 @@ impl Engine {
     fn find_in(&self, path: &Path, index: &Index) -> Result<(PathBuf, Identity, Found)> {
         // A mount whose process is gone is a directory too, that cannot be looked at; and one whose process is stopped would be waited for.
         let look = || {
-            look_alive(path, index.workspaces.iter().any(|record| record.branch.is_some()))?;
+            look_alive(path, index.workspaces.iter().any(WorkspaceRecord::may_be_mounted))?;
             let canonical = std::fs::canonicalize(path)?;
             let is_dir = std::fs::metadata(&canonical)?.is_dir();
             Ok((canonical, is_dir))
@@ -247,7 +247,7 @@ impl Engine {
         let found = finder.find(&dir)?;
         // What is there in a branch's place may be where it is to be mounted, or a mount whose process is gone.
         let is_lost = |record: &WorkspaceRecord| matches!(found.2, Found::MadeAnew(_)) || is_dead(&record.path);
-        match found.2.record().filter(|record| record.branch.is_some() && is_lost(record)) {
+        match found.2.record().filter(|record| record.may_be_mounted() && is_lost(record)) {
             Some(record) if self.attend_at(&record.path)? => finder.find(&dir),
             _ => Ok(found),
         }
@@ -283,7 +283,8 @@ impl Engine {
     ) -> Result<WorkspaceRecord> {
         let id = WorkspaceId::new(letters(&self.settings().ids))?;
         let created = self.settings().clock.now();
-        let record = WorkspaceRecord { id, path: root.to_owned(), identity, created, branch, first_commit: None };
+        let path = root.to_owned();
+        let record = WorkspaceRecord { id, path, identity, created, branch, mounted_by: None, first_commit: None };
         let folder = self.home().workspace(record.id.as_str());
         if !fsio::make_dir(&folder)? {
             return Err(Error::new(ErrorKind::Internal, format!("the id {} is taken already", record.id)));
@@ -301,6 +302,8 @@ impl Engine {
         self.rewrite(&former.id, |record| {
             root.clone_into(&mut record.path);
             record.identity = identity;
+            // A plain directory that was made anew, say.
+            record.mounted_by = record.mounted_by.take().filter(|_| branch::mounts_at(root).0 > 0);
         })
     }
 
@@ -314,6 +317,12 @@ impl Engine {
     pub(crate) fn note_identity(&self, id: &WorkspaceId, identity: Identity) -> Result<()> {
         let _lock = self.lock_registry()?;
         self.rewrite(id, |record| record.identity = identity).map(drop)
+    }
+
+    /// Writes down which provider mounts a workspace's directory, or is about to.
+    pub(crate) fn note_mounted(&self, id: &WorkspaceId, by: Option<ProviderName>) -> Result<()> {
+        let _lock = self.lock_registry()?;
+        self.rewrite(id, |record| record.mounted_by = by).map(drop)
     }
 
     fn rewrite(&self, id: &WorkspaceId, change: impl FnOnce(&mut WorkspaceRecord)) -> Result<WorkspaceRecord> {

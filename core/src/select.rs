@@ -253,6 +253,11 @@ pub(crate) struct Choices<'a> {
 }
 
 impl Choices<'_> {
+    /// Has them asked as if a person read what they say.
+    pub(crate) fn thoroughly(&mut self) {
+        self.wanted.thorough = true;
+    }
+
     /// The next one that can serve.
     pub(crate) fn next_usable(&mut self) -> Result<Option<Served>> {
         let purpose = self.purpose;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use ah_plugin_api::{Capability, Dir, ErrorKind, ProviderName, Result};
 use serde::Serialize;
 
-use crate::attend::Standing;
+use crate::attend::{Standing, is_dead};
 use crate::branch::{self, BranchFile, BranchRecord};
 use crate::engine::{Access, Engine};
 use crate::ids::WorkspaceId;
@@ -154,7 +154,10 @@ impl Engine {
         let waits = |record: &WorkspaceRecord| {
             record.branch.as_ref().is_some_and(|id| waiting.iter().any(|file| file.record.id == *id))
         };
-        Ok(records.filter(|record| !waits(record) && Identity::of_path(&record.path).is_none()).collect())
+        let is_missing = |record: &WorkspaceRecord| {
+            Identity::of_path(&record.path).is_none() && !(record.mounted_by.is_some() && is_dead(&record.path))
+        };
+        Ok(records.filter(|record| !waits(record) && is_missing(record)).collect())
     }
 }
 

@@ -206,7 +206,11 @@ pub trait Provider: Send + Sync {
     ///
     /// Another directory is at the workspace's path afterwards, with the same contents, names, permissions, owners and times. The
     /// exchange is atomic: whoever looks sees the old directory or the new one, whole. Killed anywhere, the old one or the new one
-    /// is there, and `reclaim` takes the other away.
+    /// is there, and `reclaim` takes the other away. Where the new one is mounted ([`Converted::mounted`]), an empty one is there for the moment between, and
+    /// until it is mounted again whenever it is not.
+    ///
+    /// [`ConvertRequest::back`] makes what is mounted so a plain directory again, with the same contents and under the same conditions; snapshots stay. It
+    /// goes without a workspace, as an open one is in use.
     ///
     /// # Errors
     /// `Busy` while a process has something in it open, with the process named where it can be found out; `FailedPrecondition` if it cannot be one here (a mount

@@ -198,9 +198,13 @@ pub struct ReclaimRequest {
     pub forgotten: Vec<FileName>,
 }
 
-/// Asks for the workspace to become a unit that the provider can capture by itself.
+/// Asks for the workspace to become a unit that the provider can capture by itself, or a plain directory again.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
-pub struct ConvertRequest {}
+pub struct ConvertRequest {
+    /// Whether what was mounted in its place is to go, and a plain directory with the same in it to be there again.
+    #[serde(default)]
+    pub back: bool,
+}
 
 /// An answer without contents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]

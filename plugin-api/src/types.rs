@@ -460,6 +460,9 @@ pub struct Usage {
 pub struct Converted {
     /// Whether anything was done; false: the workspace was such a unit already.
     pub changed: bool,
+    /// Whether what is at the workspace's path is mounted there now, by a process of the provider's: when that has ended, any call has it mounted again.
+    #[serde(default)]
+    pub mounted: bool,
     /// Anything a person should know, a sentence each.
     #[serde(default)]
     pub notes: Vec<String>,

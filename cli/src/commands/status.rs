@@ -114,7 +114,7 @@ fn write(app: &App, status: &Status) -> Result<(), Failure> {
     for candidate in &status.candidates {
         if let Some(why) = &candidate.convertible {
             let command = convert_command(&status.root);
-            app.ui.note(&format!("{}: {}; `{command}` makes one of its own of it", candidate.name, text::line(why)));
+            app.ui.note(&format!("{}: {}: `{command}`", candidate.name, text::line(why)));
         }
     }
     for (path, remedy) in status.refused.iter().filter_map(|plugin| Some((&plugin.path, plugin.remedy.as_ref()?))) {

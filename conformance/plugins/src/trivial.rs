@@ -219,7 +219,7 @@ impl Provider for Trivial {
 
     fn convert(&self, _place: &Place<'_>, _request: &ConvertRequest, cx: &Context<'_>) -> Result<Converted> {
         (self.before)("convert", cx);
-        Ok(Converted { changed: false, notes: vec!["a trivial unit".to_owned()] })
+        Ok(Converted { changed: false, mounted: false, notes: vec!["a trivial unit".to_owned()] })
     }
 }
 

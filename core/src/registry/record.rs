@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use ah_plugin_api::{Result, Timestamp};
+use ah_plugin_api::{ProviderName, Result, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use crate::home::Home;
@@ -28,9 +28,19 @@ pub(crate) struct WorkspaceRecord {
     /// The branch that it is, if it is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) branch: Option<BranchId>,
+    /// The provider that mounts its directory, if one does: `convert` says so before it is asked to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) mounted_by: Option<ProviderName>,
     /// The first twelve digits of its repository's first commit: the same in every clone, to group workspaces by. Never a key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) first_commit: Option<String>,
+}
+
+impl WorkspaceRecord {
+    /// Whether its directory is a mount that a process has to keep, perhaps.
+    pub(crate) fn may_be_mounted(&self) -> bool {
+        self.branch.is_some() || self.mounted_by.is_some()
+    }
 }
 
 impl Versioned for WorkspaceRecord {

@@ -198,7 +198,7 @@ impl Provider for Fake {
         std::fs::rename(path, &old).unwrap();
         std::fs::rename(&new, path).unwrap();
         std::fs::remove_dir_all(&old).unwrap();
-        Ok(Converted { changed: true, notes: vec!["copied".to_owned()] })
+        Ok(Converted { changed: true, mounted: false, notes: vec!["copied".to_owned()] })
     }
 
     forward! {

@@ -130,8 +130,14 @@ fn convertible(workspace: &Dir, source: &Subvolume) -> Option<String> {
     let above = rustix::fs::openat(workspace, c"..", flags, rustix::fs::Mode::empty()).ok()?;
     rustix::fs::accessat(&above, c".", Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS).ok()?;
     Some(if source.is_own() {
-        format!("snapshots hold the space of all of {} as long as they are kept", source.path.display())
+        format!(
+            "snapshots hold the space of all of {} as long as they are kept, unless the workspace is a subvolume of its own",
+            source.path.display()
+        )
     } else {
-        format!("the subvolume {} belongs to somebody else, who alone can take snapshots of it", source.path.display())
+        format!(
+            "the subvolume {} belongs to somebody else, who alone can take snapshots of it; a subvolume of its own would be yours",
+            source.path.display()
+        )
     })
 }

@@ -120,7 +120,11 @@ impl Provider for BtrfsProvider {
         reclaim::reclaim(place, request, cx)
     }
 
-    fn convert(&self, place: &Place<'_>, _request: &ConvertRequest, cx: &Context<'_>) -> Result<Converted> {
+    fn convert(&self, place: &Place<'_>, request: &ConvertRequest, cx: &Context<'_>) -> Result<Converted> {
+        if request.back {
+            let message = "a subvolume is a directory like others: there is nothing to take back";
+            return Err(ah_plugin_api::Error::new(ah_plugin_api::ErrorKind::FailedPrecondition, message));
+        }
         convert::convert(place.store, place.need_workspace()?, cx)
     }
 }

@@ -109,7 +109,8 @@ impl<'a> Copier<'a> {
     /// What a person should know of the copy.
     pub fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
-        let outside = self.linked.values().filter(|(_, seen, all)| seen < all);
+        // Git, and snapshots by it, give objects such names, and never change what is in them.
+        let outside = self.linked.values().filter(|(path, seen, all)| seen < all && !is_object(path));
         if let Some((first, _, _)) = outside.clone().min_by(|a, b| a.0.cmp(&b.0)) {
             let many = outside.count();
             notes.push(format!(
@@ -428,6 +429,12 @@ impl<'a> Copier<'a> {
             errno => failed(format!("cannot copy {}", self.named(path)), errno),
         }
     }
+}
+
+/// Whether a path leads to what a repository is made of.
+fn is_object(path: &RelPath) -> bool {
+    let names: Vec<_> = path.components().collect();
+    names.windows(2).any(|pair| pair == [b".git".as_slice(), b"objects"])
 }
 
 /// That the directory was worked in while it was copied.

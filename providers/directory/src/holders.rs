@@ -51,7 +51,7 @@ pub fn refuse(dir: BorrowedFd<'_>, state: Option<&State>) -> Result<()> {
             let hint = match used.how {
                 How::Works if process.is_above() => {
                     let path = text::shell(path.as_os_str());
-                    format!("leave it and name it from outside: cd / && ah -C {path} agent fs convert")
+                    format!("leave it (`cd /`), and repeat the command with -C {path}")
                 }
                 how => process.how_to_stop(how),
             };

@@ -144,7 +144,16 @@ impl Workspace {
     /// Behind it the names of all directories below are written down, so that snapshots know them when they are changed there later (see [`Workspace::base_with_names`]), and what files hold is
     /// pinned, so that branches and snapshots go on showing it (see [`Workspace::take_fingerprints`]).
     pub fn base(&self, label: &[u8]) -> Result<SnapshotId> {
-        let (snapshot, line) = self.engine.base(label)?;
+        self.keep_behind(self.engine.base(label, true)?)
+    }
+
+    /// As [`Workspace::base`], of a lower directory that nobody works in any more: nothing is pinned, which would take room for nothing. What is changed there all
+    /// the same is noticed, and shown in branches; in snapshots where it holds what it held.
+    pub fn base_alone(&self, label: &[u8]) -> Result<SnapshotId> {
+        self.keep_behind(self.engine.base(label, false)?)
+    }
+
+    fn keep_behind(&self, (snapshot, line): (u64, LineId)) -> Result<SnapshotId> {
         if self.keeper.is_some() {
             self.help("agentfs-names", move |engine| engine.keep_below(line));
         }
@@ -174,7 +183,7 @@ impl Workspace {
 
     /// As [`Workspace::base`], with all names written down when it returns: it costs listing all directories.
     pub fn base_with_names(&self, label: &[u8]) -> Result<SnapshotId> {
-        let (snapshot, line) = self.engine.base(label)?;
+        let (snapshot, line) = self.engine.base(label, true)?;
         if let Err(error) = self.engine.remember_names(line) {
             let _ = self.engine.delete_snapshot(snapshot);
             return Err(error);

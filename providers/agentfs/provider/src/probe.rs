@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 
 use ah_plugin_api::{Dir, Mode, Probe, ProbeRequest, Result};
+use ah_provider_directory::mount_of;
+use rustix::fs::{Access, AtFlags, OFlags};
 
 use crate::home::{Shown, path_of};
 use crate::reach::service_program;
@@ -19,20 +21,32 @@ const KNOWN: &[u32] = &[
     0x0102_1994, // tmpfs
 ];
 
+/// Btrfs and ZFS.
+const MAKE_SNAPSHOTS: &[u32] = &[0x9123_683e, 0x2fc1_2fc1];
+
 /// Answers [`ah_plugin_api::Provider::probe`].
 pub(crate) fn probe(workspace: &Dir, store: &Dir, request: &ProbeRequest) -> Result<Probe> {
     let (reason, modes) = match Shown::around(workspace)? {
         // A branch of it reads where it reads itself, and is no worktree apart.
-        Some((_, true)) => ("it is a branch in AgentFS".to_owned(), BTreeSet::from([Mode::InPlace, Mode::CowOverlay])),
+        Some((shown, true)) => {
+            let reason = match path_of(store).is_ok_and(|store| store == shown.home) {
+                true => "it is behind AgentFS",
+                false => "it is a branch in AgentFS",
+            };
+            (reason.to_owned(), BTreeSet::from([Mode::InPlace, Mode::CowOverlay]))
+        }
         Some(_) => {
             return Ok(unusable(
                 "it is within a branch or view of AgentFS, and only a branch as a whole is captured",
                 None,
             ));
         }
-        // For each snapshot of the workspace: what else there is to know takes a process.
         None if request.mode == Some(Mode::InPlace) => {
-            return Ok(unusable("a directory is not captured where it is, but branches may grow from it", None));
+            let not_where_it_is =
+                unusable("a directory is not captured where it is, but branches may grow from it", None);
+            // For each snapshot of the workspace: what else there is to know takes a process.
+            let convertible = if request.thorough { convertible(workspace, store) } else { None };
+            return Ok(Probe { convertible, ..not_where_it_is });
         }
         None => match refusal(workspace, store) {
             Some((reason, remedy)) => return Ok(unusable(&reason, remedy)),
@@ -42,9 +56,11 @@ pub(crate) fn probe(workspace: &Dir, store: &Dir, request: &ProbeRequest) -> Res
             ),
         },
     };
+    let is_plain = !modes.contains(&Mode::InPlace);
+    let convertible = if request.thorough && is_plain { convertible(workspace, store) } else { None };
     match request.mode {
         Some(mode) if !modes.contains(&mode) => Ok(unusable(&format!("it cannot work {mode} here"), None)),
-        _ => Ok(Probe { usable: true, reason, remedy: None, modes, can_delete: true, convertible: None }),
+        _ => Ok(Probe { usable: true, reason, remedy: None, modes, can_delete: true, convertible }),
     }
 }
 
@@ -65,7 +81,7 @@ fn has_whole_seconds(workspace: &Dir) -> bool {
 }
 
 /// Why no branch can grow from a plain directory here, and what to do about it.
-fn refusal(workspace: &Dir, store: &Dir) -> Option<(String, Option<String>)> {
+pub(crate) fn refusal(workspace: &Dir, store: &Dir) -> Option<(String, Option<String>)> {
     if let Err(error) = service_program() {
         return Some((error.message, error.hint));
     }
@@ -91,4 +107,20 @@ fn refusal(workspace: &Dir, store: &Dir) -> Option<(String, Option<String>)> {
         (Ok(_), Ok(_)) => None,
         (Err(error), _) | (_, Err(error)) => Some((error.message, error.hint)),
     }
+}
+
+/// What putting the workspace behind AgentFS would make better, if this user can.
+fn convertible(workspace: &Dir, store: &Dir) -> Option<String> {
+    let kind = rustix::fs::fstatfs(workspace).map(|stat| stat.f_type as u32).ok()?;
+    // Those make snapshots by themselves.
+    if MAKE_SNAPSHOTS.contains(&kind) || refusal(workspace, store).is_some() {
+        return None;
+    }
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let above = rustix::fs::openat(workspace, c"..", flags, rustix::fs::Mode::empty()).ok()?;
+    let is_mount_point = mount_of(&above).ok()? != mount_of(workspace).ok()?;
+    // What is renamed is the workspace's name in the directory above.
+    rustix::fs::accessat(&above, c".", Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS).ok()?;
+    let better = "snapshots take the same time however much there is, and hold ignored files too, once the workspace is behind it";
+    (!is_mount_point).then(|| better.to_owned())
 }

@@ -7,15 +7,17 @@ use std::path::Path;
 
 use ah_plugin_api::wire::Remote;
 use ah_plugin_api::{
-    Capability, Changes, CloneRequest, Context, Description, DestroyRequest, DiffRequest, Dir, Done, Entry, Error,
-    ErrorKind, ListRequest, LookupRequest, Mode, MountRequest, Place, Probe, ProbeRequest, Provider, ProviderName,
-    ReadDirRequest, ReadRequest, ReclaimRequest, Reclaimed, Result, Snapshot, SnapshotRef, SnapshotRequest,
-    UnmountRequest, View, WritableClone,
+    Capability, Changes, CloneRequest, Context, ConvertRequest, Converted, Description, DestroyRequest, DiffRequest,
+    Dir, Done, Entry, Error, ErrorKind, ListRequest, LookupRequest, Mode, MountRequest, Place, Probe, ProbeRequest,
+    Provider, ProviderName, ReadDirRequest, ReadRequest, ReclaimRequest, Reclaimed, Result, Snapshot, SnapshotRef,
+    SnapshotRequest, UnmountRequest, View, WritableClone,
 };
 
+use ah_provider_directory::holders;
 use rustix::fs::{AtFlags, StatxFlags};
 use rustix::io::Errno;
 
+use crate::back::back;
 use crate::home::{Shelf, Shown, TREE, path_of};
 use crate::probe;
 use crate::reach::Reach;
@@ -51,6 +53,7 @@ pub(crate) fn description() -> Description {
         Capability::SparseFiles,
         Capability::SpecialFiles,
         Capability::RepositoryClones,
+        Capability::Convert,
     ]);
     // The name is a valid one; a test looks at it.
     let name = ProviderName::new("agentfs").unwrap_or_else(|_| unreachable!("a fixed, valid name"));
@@ -61,7 +64,10 @@ pub(crate) fn description() -> Description {
 /// Makes the store the workspace's, or finds that it is.
 fn shelve(place: &Place<'_>) -> Result<Shelf> {
     let shown = Shown::around(place.need_workspace()?)?;
-    Shelf::make(place.store, shown.as_ref().map(|(shown, _)| shown.home.as_path()))
+    let own = path_of(place.store)?;
+    // The workspace that lies behind has its snapshots in the home itself.
+    let home = shown.as_ref().map(|(shown, _)| shown.home.as_path()).filter(|home| *home != own);
+    Shelf::make(place.store, home)
 }
 
 /// Whether what the service has mounted can be seen from here: this process may be in another mount namespace. A folder that was just made for it is on
@@ -185,6 +191,30 @@ impl Provider for AgentFsProvider {
 
     fn reclaim(&self, place: &Place<'_>, request: &ReclaimRequest, cx: &Context<'_>) -> Result<Reclaimed> {
         self.service.reclaim(place, request, cx)
+    }
+
+    fn convert(&self, place: &Place<'_>, request: &ConvertRequest, cx: &Context<'_>) -> Result<Converted> {
+        if request.back {
+            return back(&self.service, place.store, cx);
+        }
+        let workspace = place.need_workspace()?;
+        let at = path_of(workspace)?;
+        let shown = Shown::around(workspace)?;
+        if shown.is_none()
+            && let Some((message, remedy)) = probe::refusal(workspace, place.store)
+        {
+            let error = Error::new(ErrorKind::FailedPrecondition, message);
+            return Err(remedy.into_iter().fold(error, Error::with_hint));
+        }
+        // From here it is known who has called.
+        holders::refuse(workspace.as_fd(), None)?;
+        shelve(place)?;
+        let converted = self.service.convert(place, request, cx)?;
+        if converted.changed && !Dir::open(at).is_ok_and(|there| matches!(Shown::around(&there), Ok(Some(_)))) {
+            back(&self.service, place.store, cx)?;
+            return Err(unseen());
+        }
+        Ok(converted)
     }
 }
 

@@ -13,7 +13,9 @@ use ah_plugin_api::ipc::Client;
 use ah_plugin_api::wire::{self, Caller};
 use ah_plugin_api::{Context, Dir, Done, Error, ErrorKind, Op, Reclaimed, Result, Snapshot};
 
-use crate::home::{Shelf, is_home, path_of};
+use ah_provider_directory::{Mount, Mounts};
+
+use crate::home::{Shelf, Shown, is_home, path_of};
 
 /// How long the service may be silent during a call: it says every second that it is alive.
 const SILENCE: Duration = Duration::from_secs(60);
@@ -137,6 +139,10 @@ fn dial(home: &Dir) -> Result<Option<Client>> {
         let message = format!("{WHAT}, process {pid}, is stopped, and whoever looks into its branches waits for it");
         return Err(Error::new(ErrorKind::Busy, message).with_hint(format!("let it go on: kill -CONT {pid}")));
     }
+    if is_dying(pid) {
+        cut(&path_of(home)?);
+        return Err(Error::new(ErrorKind::Unavailable, format!("{WHAT}, process {pid}, was killed and does not end")));
+    }
     let began = Instant::now();
     match Client::open(stream, WHAT, None, GREETING) {
         Ok((client, _)) => Ok(Some(client)),
@@ -155,6 +161,30 @@ fn is_stopped(pid: i32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     // Behind the name, which may hold anything.
     stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
+}
+
+/// Whether a process was killed, and a thread of it goes on: it waits for a filesystem that the process itself served, and could wait for ever.
+pub(crate) fn is_dying(pid: i32) -> bool {
+    let has_ended = |thread: &Path| {
+        let stat = std::fs::read_to_string(thread.join("stat")).unwrap_or_default();
+        // Behind the name, which may hold anything.
+        stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with(['Z', 'X']))
+    };
+    let process = PathBuf::from(format!("/proc/{pid}"));
+    let threads = std::fs::read_dir(process.join("task")).into_iter().flatten().flatten();
+    process.join("stat").exists()
+        && has_ended(&process)
+        && threads.map(|thread| thread.path()).any(|it| !has_ended(&it))
+}
+
+/// Cuts what a home's service has mounted, where the system lets that be done: who waits for it, goes on.
+pub(crate) fn cut(home: &Path) {
+    let Ok(mounts) = Mounts::read() else { return };
+    let its = |mount: &&Mount| Shown::parse(&mount.source).is_some_and(|shown| shown.home == home);
+    for mount in mounts.iter().filter(its) {
+        let minor = mount.device.rsplit(':').next().unwrap_or_default();
+        let _ = std::fs::write(format!("/sys/fs/fuse/connections/{minor}/abort"), "1");
+    }
 }
 
 /// The program that the service is.

@@ -45,7 +45,11 @@ pub(crate) fn convert(store: &Dir, workspace: &Dir, cx: &Context<'_>) -> Result<
     let shown = workspace.path().display().to_string();
     let source = Subvolume::around(workspace)?;
     if source.rel.is_root() {
-        return Ok(Converted { changed: false, notes: vec![format!("{shown} is a subvolume already")] });
+        return Ok(Converted {
+            changed: false,
+            mounted: false,
+            notes: vec![format!("{shown} is a subvolume already")],
+        });
     }
     let old = Old::open(workspace, &shown)?;
     refuse_boundaries(workspace, &source, store, &shown)?;
@@ -88,7 +92,7 @@ pub(crate) fn convert(store: &Dir, workspace: &Dir, cx: &Context<'_>) -> Result<
         Ok(false) => notes.push(format!("{temp}, beside it, is not the former directory any more, and was left alone")),
         Err(error) => notes.push(format!("the former directory is still there as {temp}, beside it: {error}")),
     }
-    Ok(Converted { changed: true, notes })
+    Ok(Converted { changed: true, mounted: false, notes })
 }
 
 /// Why it was not done.

@@ -330,12 +330,12 @@ impl Engine {
 
     /// The lower directory as it is now, as a snapshot on a line of its own. Waits for the kernel's clock to tick, so that no
     /// later change of a file can bear an earlier time.
-    pub(crate) fn base(&self, label: &[u8]) -> Result<(u64, LineId)> {
+    pub(crate) fn base(&self, label: &[u8], pins: bool) -> Result<(u64, LineId)> {
         self.room_for_rows()?;
         let root = self.lower.find(b"")?;
         let whole_seconds = root.is_some_and(|root| root.ctime.nanos == 0 && root.mtime.nanos == 0);
         let time = platform::settled_time(whole_seconds);
-        let isolates = !whole_seconds && self.options.pins;
+        let isolates = !whole_seconds && pins && self.options.pins;
         let (snapshot, line) = {
             let mut state = write_lock(&self.state);
             let line = state.grow(None, time, false, label);

@@ -38,7 +38,7 @@ impl Place {
 
 /// A branch of the lower directory, and its pen's view.
 fn branch(engine: &Arc<Engine>) -> (u32, View) {
-    let line = engine.branch(engine.base(b"").unwrap().0, b"").unwrap();
+    let line = engine.branch(engine.base(b"", true).unwrap().0, b"").unwrap();
     (line, View::new(engine.clone(), line, Held::Pen).unwrap())
 }
 
@@ -380,7 +380,7 @@ fn nobody_waits_for_a_pin_that_is_being_removed() {
     let place = Place::new();
     let engine = place.open();
     std::fs::create_dir(place.store().join("pins")).unwrap();
-    let (base, line) = engine.base(b"").unwrap();
+    let (base, line) = engine.base(b"", true).unwrap();
     let (_, view) = branch(&engine);
     let (done, hears) = std::sync::mpsc::channel();
     std::thread::scope(|scope| {
@@ -420,7 +420,7 @@ fn fingerprints_of_a_directory_go_on_where_they_ended() {
         std::fs::write(lower.join(format!("{n}")), format!("{n}")).unwrap();
     }
     let engine = place.open();
-    let (_, base) = engine.base(b"").unwrap();
+    let (_, base) = engine.base(b"", true).unwrap();
     engine.remember_names(base).unwrap();
     engine.take_fingerprints(base).unwrap();
     let rows = key::of_line(b'h', base, None);
@@ -442,7 +442,7 @@ fn what_was_pinned_in_vain_before_a_kill_goes_when_the_rest_is_kept() {
     let file = place.0.path().join("lower/file");
     std::fs::write(&file, "then").unwrap();
     let engine = place.open();
-    let (_, base) = engine.base(b"").unwrap();
+    let (_, base) = engine.base(b"", true).unwrap();
     engine.remember_names(base).unwrap();
     engine.take_fingerprints(base).unwrap();
     // As if it had been killed before the fingerprint was written down.
@@ -464,7 +464,7 @@ fn who_closes_the_store_while_names_are_written_down_leaves_the_rest_to_the_next
     let place = Place::new();
     std::fs::write(place.0.path().join("lower/file"), "then").unwrap();
     let engine = place.open();
-    let (_, base) = engine.base(b"").unwrap();
+    let (_, base) = engine.base(b"", true).unwrap();
     engine.stop();
     engine.keep_below(base);
     assert_eq!(engine.unfinished(), [base]);

@@ -14,6 +14,7 @@ ah-agentfsd - keeps the AgentFS branches of one workspace mounted; ah starts it 
 
 usage: ah-agentfsd --start HOME   start it in the background, unless it runs
        ah-agentfsd --serve HOME   be it
+       ah-agentfsd --mourn HOME PID   see to it that process PID, which is it, can be killed
 
 HOME is the folder $AH_HOME/workspaces/<id>/providers/agentfs.
 ";
@@ -22,6 +23,10 @@ HOME is the folder $AH_HOME/workspaces/<id>/providers/agentfs.
     let outcome = match (word, arguments.get(1), arguments.len()) {
         (Some("--start"), Some(home), 2) => service::start(Path::new(home)),
         (Some("--serve"), Some(home), 2) => service::run(Path::new(home)).map(|()| ExitCode::SUCCESS),
+        (Some("--mourn"), Some(home), 3) => {
+            let service = arguments.get(2).and_then(|service| service.to_str()).unwrap_or_default();
+            service::mourn(Path::new(home), service).map(|()| ExitCode::SUCCESS)
+        }
         (Some("--version"), None, 1) => {
             println!("ah-agentfsd {}", env!("CARGO_PKG_VERSION"));
             return ExitCode::SUCCESS;

@@ -18,7 +18,7 @@ use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
 use rustix::process::{Resource, Rlimit};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-use super::Service;
+use super::{Service, mourner};
 use crate::home;
 
 /// With nothing mounted and nobody connected, it ends after that time.
@@ -103,6 +103,7 @@ pub fn run(home: &Path) -> Result<()> {
     let service = Service::open(Dir::open(home.path())?)?;
     let listener = listen(&home)?;
     say_ready().map_err(|errno| failed("the service of AgentFS cannot begin", errno))?;
+    mourner::start(home.path());
     serve(&listener, &service, &stop);
     // Nobody finds it any more; who connected before is hung up on, and starts another, which waits for the lock.
     let _ = rustix::fs::unlinkat(&home, "socket", AtFlags::empty());

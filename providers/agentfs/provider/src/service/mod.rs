@@ -4,8 +4,10 @@
 //! - `opened` opens the tree and finds snapshots in it; `standing` is what should be mounted, `mounted` what is, `stand_in` what is
 //!   in a branch's place while it is not.
 //! - `behind` does what nobody waits for: it takes a new branch to the disk, and makes the mount of the next one.
+//! - `convert` puts a workspace itself behind AgentFS, and back.
 //! - `git` gives a new branch its own copies of what Git changes in place.
 //! - `diff` asks the tree what changed; `below` tells what somebody changed in the directory that was branched.
+//! - `mourner` is a process that sees to it that a killed service comes to its end.
 //! - `record` is what travels with snapshots and branches, `tree` reads snapshots by paths.
 //!
 //! **After a kill**, or the machine's: what is in the tree says which branches there are and where; files in `views` say it of views. They are
@@ -13,10 +15,12 @@
 
 mod behind;
 mod below;
+mod convert;
 mod diff;
 mod git;
 mod listen;
 mod mounted;
+mod mourner;
 mod opened;
 mod record;
 mod stand_in;
@@ -29,10 +33,10 @@ use std::time::{Duration, Instant};
 
 use ah_agentfs::{Class, SnapshotId as Number};
 use ah_plugin_api::{
-    Changes, CloneRequest, Context, Description, DestroyRequest, DiffRequest, Dir, Done, Durability, Entry, Error,
-    ErrorKind, FileName, ListRequest, LookupRequest, Mode, MountRequest, Place, Probe, ProbeRequest, Provider,
-    ReadDirRequest, ReadRequest, ReclaimRequest, Reclaimed, Reference, Result, Snapshot, SnapshotRef, SnapshotRequest,
-    UnmountRequest, View, WritableClone,
+    Changes, CloneRequest, Context, ConvertRequest, Converted, Description, DestroyRequest, DiffRequest, Dir, Done,
+    Durability, Entry, Error, ErrorKind, FileName, ListRequest, LogLevel, LookupRequest, Mode, MountRequest, Place,
+    Probe, ProbeRequest, Provider, ReadDirRequest, ReadRequest, ReclaimRequest, Reclaimed, Reference, Result, Snapshot,
+    SnapshotRef, SnapshotRequest, UnmountRequest, View, WritableClone,
 };
 use ah_provider_directory::KeptMounts;
 
@@ -43,6 +47,8 @@ use record::{PlaceLabel, SnapshotLabel};
 use standing::{Grown, names_in};
 
 pub use listen::{run, start};
+pub use mourner::mourn;
+pub(crate) use stand_in::clear_place;
 
 /// So often it is tried to remove a snapshot that is read at that moment.
 const ATTEMPTS: u32 = 100;
@@ -193,6 +199,10 @@ impl Provider for Service {
             None => None,
         };
         let (shelf, open, branch) = match here {
+            // The workspace that lies behind has its snapshots in the home itself.
+            Some((open, branch)) if shelf.home.is_none() && convert::is_converted(&open.tree, branch) => {
+                (shelf, open, Some(branch))
+            }
             Some((open, branch)) => (shelf.fits(Some(&self.path))?, open, Some(branch)),
             None if Shown::around(workspace)?.is_none() => (shelf.fits(None)?, self.for_lower(workspace)?, None),
             None => {
@@ -393,7 +403,9 @@ impl Provider for Service {
             .and_then(|notes| cx.check_cancelled().map(|()| notes));
         match made {
             Ok(mut notes) => {
-                notes.extend(lock(&open.lower).as_deref().map(below::caution));
+                if !self.lies_behind(&open)? {
+                    notes.extend(lock(&open.lower).as_deref().map(below::caution));
+                }
                 let path = target.path().join(request.name.as_os_str());
                 open.behind.begin(beneath);
                 Ok(WritableClone { path, reference: Reference::new(self.shown(Some(branch)).source())?, notes })
@@ -448,6 +460,7 @@ impl Provider for Service {
             }
             other => other?,
         };
+        self.settle_after(&open)?;
         self.mount_again(&open);
         let mut reclaimed = Reclaimed::default();
         // What a killed caller had begun is whole or undone by then.
@@ -487,9 +500,21 @@ impl Provider for Service {
         }
         let before = open.tree.used();
         if !request.auto {
+            if let Some(stays) = self.drop_behind(&open, cx)? {
+                cx.log(LogLevel::Warn, &stays);
+            }
             patiently(cx, || open.tree.reclaim()).map_err(|e| fail("cannot give space back", &e))?;
             reclaimed.bytes = before.saturating_sub(open.tree.used());
         }
         Ok(reclaimed)
+    }
+    fn convert(&self, place: &Place<'_>, request: &ConvertRequest, cx: &Context<'_>) -> Result<Converted> {
+        if request.back {
+            return self.take_back(&self.need(place.store)?.0, cx);
+        }
+        let shelf = Shelf::of(place.store)?
+            .ok_or_else(|| Error::new(ErrorKind::InvalidArgument, "a store without a shelf"))?
+            .fits(None)?;
+        self.put_behind(place.need_workspace()?, &shelf, cx)
     }
 }

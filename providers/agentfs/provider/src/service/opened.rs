@@ -105,6 +105,10 @@ impl Service {
             opening: Mutex::new(()),
             mounts: KeptMounts::default(),
         };
+        if let Err(error) = service.settle_before() {
+            // What is where it was, or is not: the tree tells.
+            eprintln!("ah-agentfsd: a conversion that was cut short is not settled: {error}");
+        }
         if let Some(lower) = service.lower()? {
             let opened = match service.open_tree(&lower, false) {
                 Err(error) if service.has_left(&lower) => {
@@ -184,6 +188,9 @@ impl Service {
             volatile: Mutex::default(),
             behind: Behind::new(path, open.clone()),
         });
+        if let Err(error) = self.settle_after(&open) {
+            eprintln!("ah-agentfsd: a conversion that was cut short is not settled: {error}");
+        }
         self.mount_again(&open);
         *self.open.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&open));
         *lock(&self.closed) = None;
@@ -239,13 +246,18 @@ impl Service {
         if !is_its(&open) {
             return Err(other_lower(&path));
         }
+        self.write_lower(&open, path)?;
+        Ok(open)
+    }
+
+    /// Writes down where the directory is that was branched.
+    pub(super) fn write_lower(&self, open: &Open, path: PathBuf) -> Result<()> {
         let mut lower = lock(&open.lower);
         if lower.as_ref() != Some(&path) {
             home::write(&self.home, LOWER, path.as_os_str().as_bytes(), true)?;
             *lower = Some(path);
         }
-        drop(lower);
-        Ok(open)
+        Ok(())
     }
 
     /// Why no branch can grow from a plain directory; none if one can, as far as is known here.
@@ -263,7 +275,11 @@ impl Service {
                 !tree.branches().is_empty() || !tree.snapshots().is_empty()
             }
         };
-        Ok(other.then(|| other_lower(&path)))
+        if !other {
+            return Ok(None);
+        }
+        let behind = self.current().is_some_and(|open| self.lies_behind(&open).unwrap_or(false));
+        Ok(Some(if behind { was_behind(&path) } else { other_lower(&path) }))
     }
 
     /// The tree, as if the directory that was branched were empty.
@@ -291,6 +307,14 @@ impl Service {
     pub(super) fn references(&self, tree: &Workspace) -> Result<Vec<Reference>> {
         tree.branches().iter().map(|branch| Reference::new(self.shown(Some(branch.id)).source())).collect()
     }
+}
+
+/// Where a workspace was behind AgentFS, and is a plain directory again.
+fn was_behind(path: &Path) -> Error {
+    let message = format!("it keeps snapshots or branches of {} from when that was behind AgentFS", path.display());
+    Error::new(ErrorKind::FailedPrecondition, message).with_hint(
+        "once `ah agent fs rm` has taken them away, and `ah agent fs gc` what they read, new branches grow by it again",
+    )
 }
 
 fn other_lower(path: &Path) -> Error {

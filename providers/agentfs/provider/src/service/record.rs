@@ -82,11 +82,19 @@ pub(super) struct PlaceLabel {
     /// Of a view: the snapshot that it shows, by its number in the tree.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) shows: Option<u64>,
+    /// Whether it is in place of the workspace itself.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(super) converted: bool,
 }
 
 impl PlaceLabel {
     pub(super) fn new(shelf: &str, at: &Path, shows: Option<u64>) -> Self {
-        Self { shelf: shelf.to_owned(), at: at.as_os_str().as_bytes().to_vec(), shows }
+        Self { shelf: shelf.to_owned(), at: at.as_os_str().as_bytes().to_vec(), shows, converted: false }
+    }
+
+    /// That of the branch in place of a workspace.
+    pub(super) fn of_workspace(shelf: &str, at: &Path) -> Self {
+        Self { converted: true, ..Self::new(shelf, at, None) }
     }
 
     pub(super) fn at(&self) -> PathBuf {

@@ -65,6 +65,11 @@ impl Place {
     }
 }
 
+/// Takes down what stands at a path, if it is ours.
+pub(crate) fn clear_place(at: &Path) {
+    let _ = Place::clear(at);
+}
+
 /// A killed process may not have written all of it.
 fn is_ours(directory: &OwnedFd) -> Result<bool> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;

@@ -1,0 +1,102 @@
+//! A workspace that a provider mounts, mounted when its user logs in: a unit of systemd's for the user, which runs a command of ours.
+//!
+//! Without systemd there is none. The first command of ours in the workspace mounts it, too.
+
+use std::ffi::OsStr;
+use std::io::ErrorKind;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use ah_plugin_api::{Error, Result};
+
+use crate::env::Env;
+
+/// What runs at login.
+const WANTS: &str = "default.target.wants";
+
+/// The unit of one workspace.
+pub(crate) struct Unit {
+    folder: PathBuf,
+    name: String,
+}
+
+impl Unit {
+    /// Of the workspace with that id; none where it is not known where a user's units are.
+    pub(crate) fn of(env: &Env, id: &str) -> Option<Self> {
+        let config = env.xdg_config_home.clone().or_else(|| Some(env.user_home.as_ref()?.join(".config")))?;
+        Some(Self { folder: config.join("systemd").join("user"), name: format!("ah-workspace-{id}.service") })
+    }
+
+    /// Where it is.
+    pub(crate) fn path(&self) -> PathBuf {
+        self.folder.join(&self.name)
+    }
+
+    /// Writes it, and has it run at login.
+    pub(crate) fn write(&self, env: &Env, workspace: &Path) -> Result<()> {
+        let program = std::env::current_exe().map_err(|e| Error::from_io("ah cannot find itself", &e))?;
+        let failed = |e: std::io::Error| Error::from_io(format!("cannot write {}", self.path().display()), &e);
+        std::fs::create_dir_all(self.folder.join(WANTS)).map_err(failed)?;
+        let state = env.ah_home.as_ref().map(|home| [b"AH_HOME=", home.as_os_str().as_bytes()].concat());
+        let state = state.map_or_else(String::new, |set| format!("Environment={}\n", quoted(&set)));
+        let words = [program.as_os_str(), OsStr::new("-C"), workspace.as_os_str()];
+        let command: Vec<_> = words.iter().map(|word| quoted(word.as_bytes())).collect();
+        let text = format!(
+            "# Written by `ah agent fs convert`, and taken away by `ah agent fs convert --back`.\n\
+             [Unit]\nDescription=A workspace that ah keeps mounted\n\n\
+             [Service]\nType=oneshot\nRemainAfterExit=yes\n{state}ExecStart={} agent fs branches --quiet\n\n\
+             [Install]\nWantedBy=default.target\n",
+            command.join(" ")
+        );
+        std::fs::write(self.path(), text).map_err(failed)?;
+        let link = self.folder.join(WANTS).join(&self.name);
+        match std::os::unix::fs::symlink(Path::new("..").join(&self.name), link) {
+            Err(e) if e.kind() != ErrorKind::AlreadyExists => Err(failed(e)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Takes it away, if it is there.
+    pub(crate) fn remove(&self) -> Result<()> {
+        for path in [self.folder.join(WANTS).join(&self.name), self.path()] {
+            match std::fs::remove_file(&path) {
+                Err(e) if e.kind() != ErrorKind::NotFound => {
+                    return Err(Error::from_io(format!("cannot remove {}", path.display()), &e));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether systemd runs this machine, as sd_booted(3) finds out.
+pub(crate) fn has_systemd() -> bool {
+    Path::new("/run/systemd/system").is_dir()
+}
+
+/// A word as systemd reads it (systemd.syntax(7), systemd.service(5)): in double quotes, with what it would look into doubled.
+fn quoted(word: &[u8]) -> String {
+    let mut text = String::from("\"");
+    for &byte in word {
+        match byte {
+            b'%' => text.push_str("%%"),
+            b'$' => text.push_str("$$"),
+            b'"' | b'\\' => text.extend(['\\', char::from(byte)]),
+            b' '..=b'~' => text.push(char::from(byte)),
+            other => text.push_str(&format!("\\x{other:02x}")),
+        }
+    }
+    text + "\""
+}
+
+#[cfg(test)]
+mod tests {
+    use super::quoted;
+
+    #[test]
+    fn words_are_quoted_for_systemd() {
+        assert_eq!(quoted(b"/home/me/my proj"), "\"/home/me/my proj\"");
+        assert_eq!(quoted(b"100%\"$x\\\n\xff"), "\"100%%\\\"$$x\\\\\\x0a\\xff\"");
+    }
+}

@@ -1,0 +1,98 @@
+//! The caller's part of making a workspace that lies behind AgentFS a plain directory again: a copy of it, beside it.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::os::fd::AsFd;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::PathBuf;
+
+use ah_plugin_api::{
+    CapturePolicy, Context, ConvertRequest, Converted, Dir, Durability, Error, ErrorKind, Place, Provider,
+    ReclaimRequest, Result, SnapshotId, SnapshotRequest, Timestamp,
+};
+use ah_provider_directory::{Copier, Mounts, failed, holders, look};
+use rustix::fs::Mode;
+
+use crate::behind::{Around, BEHIND, Behind, COPY, DIRECTORY, Note, alone, incomplete};
+use crate::home;
+
+/// Copies the workspace, and has the service put the copy in its place.
+pub(crate) fn back(service: &impl Provider, store: &Dir, cx: &Context<'_>) -> Result<Converted> {
+    let none = || Error::new(ErrorKind::FailedPrecondition, "the workspace is not behind AgentFS");
+    // It is mounted then, if it can be, and what others have left is put in order.
+    settle(service, store)?;
+    let at = PathBuf::from(OsString::from_vec(Behind::of(store)?.ok_or_else(none)?.at));
+    let mounts = Mounts::read()?;
+    if !mounts.iter().any(|mount| mount.point == at) {
+        return Err(none());
+    }
+    if let Some(inside) = mounts.iter().find(|mount| mount.point != at && mount.point.starts_with(&at)) {
+        let message = format!("{} is mounted inside of it", inside.point.display());
+        return Err(Error::new(ErrorKind::FailedPrecondition, message).with_hint("unmount it, then repeat"));
+    }
+    let around = Around::of(&at)?;
+    let behind: OsString = [OsStr::new(BEHIND), &around.name].into_iter().collect();
+    if around.look(&behind).is_none() {
+        return Err(incomplete());
+    }
+    let busy = || Error::new(ErrorKind::Busy, "another command is taking it back").with_hint("repeat it in a moment");
+    let lock = alone(store)?.ok_or_else(busy)?;
+    let aside = format!("{COPY}{}", home::random()?);
+    let mut note = Note {
+        back: true,
+        at: at.as_os_str().as_bytes().to_vec(),
+        aside: aside.as_bytes().to_vec(),
+        made: None,
+        before: Some(aside.trim_start_matches('.').to_owned()),
+    };
+    note.write(store)?;
+    let done = copy(service, store, &around, &mut note, cx).and_then(|notes| {
+        let mut converted = service.convert(&Place::new(store), &ConvertRequest { back: true }, cx)?;
+        converted.notes.extend(notes);
+        Ok(converted)
+    });
+    drop(lock);
+    if done.is_err() {
+        // The copy goes, or, if it is in its place already, the rest of what it is there instead of. If not now, then by the next command.
+        let _ = settle(service, store);
+    }
+    done
+}
+
+/// Gives notes for a person. Nothing of the workspace is open when it returns.
+fn copy(
+    service: &impl Provider,
+    store: &Dir,
+    around: &Around,
+    note: &mut Note,
+    cx: &Context<'_>,
+) -> Result<Vec<String>> {
+    let cannot = |errno| failed("cannot make a copy beside the workspace", errno);
+    let at = note.at();
+    let from = Dir::open(&at)?;
+    holders::refuse(from.as_fd(), None)?;
+    let request = SnapshotRequest {
+        id: SnapshotId::new(note.before.clone().unwrap_or_default())?,
+        created: Timestamp::now(),
+        label: None,
+        attributes: BTreeMap::new(),
+        durability: Durability::Instant,
+        policy: CapturePolicy::default(),
+    };
+    service.snapshot(&Place::new(store).with_workspace(&from), &request, cx)?;
+    rustix::fs::mkdirat(&around.above, note.aside(), Mode::RWXU).map_err(cannot)?;
+    let to = rustix::fs::openat(&around.above, note.aside(), DIRECTORY, Mode::empty()).map_err(cannot)?;
+    let mut copier = Copier::new(to.as_fd(), at, cx);
+    let top = copier.run(from.as_fd())?;
+    copier.finish(from.as_fd(), &top)?;
+    cx.progress("putting it on disk", 0, None);
+    rustix::fs::syncfs(&to).map_err(cannot)?;
+    note.made = Some(look(&to, b"").map_err(cannot)?.stx_ino);
+    note.write(store)?;
+    Ok(copier.notes())
+}
+
+fn settle(service: &impl Provider, store: &Dir) -> Result<()> {
+    let request = ReclaimRequest { auto: true, forgotten: Vec::new() };
+    service.reclaim(&Place::new(store), &request, &Context::quiet()).map(drop)
+}

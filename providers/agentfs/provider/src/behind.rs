@@ -1,0 +1,179 @@
+//! What is written down of a workspace that lies behind AgentFS, and the names beside it. `service/convert.rs` says what happens when.
+//!
+//! In the home:
+//!
+//! | name | what |
+//! |---|---|
+//! | `behind` | where the workspace is, and since when nobody has anything to change in the directory behind it |
+//! | `converting` | a note of what is under way |
+//! | `converting.lock` | held by the caller that takes it back |
+
+use std::ffi::{OsStr, OsString};
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+use ah_plugin_api::sys::remove_dir_for_good;
+use ah_plugin_api::{Dir, Error, ErrorKind, Result, Timestamp, wire};
+use ah_provider_directory::{failed, look};
+use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, RenameFlags, Statx};
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+
+use crate::home;
+use crate::service::clear_place;
+
+const NOTE: &str = "converting";
+const LOCK: &str = "converting.lock";
+const SINCE: &str = "behind";
+/// What the name of the directory begins with that lies behind.
+pub(crate) const BEHIND: &str = ".ah-behind-";
+/// What the name of the copy begins with.
+pub(crate) const COPY: &str = ".ah-convert-";
+pub(crate) const DIRECTORY: OFlags =
+    OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+fn read<T: serde::de::DeserializeOwned>(home: &Dir, name: &str) -> Result<Option<T>> {
+    let bytes = home::read(home, name)?;
+    bytes.map(|bytes| wire::decode(&bytes).map_err(|e| Error { kind: ErrorKind::DataLoss, ..e })).transpose()
+}
+
+/// A workspace that lies behind, or did, as long as what it was is read.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Behind {
+    /// The workspace's path.
+    #[serde(with = "serde_bytes")]
+    pub(crate) at: Vec<u8>,
+    pub(crate) since: Timestamp,
+    /// Whether the directory behind it was looked at, and is being removed.
+    pub(crate) leaves: bool,
+}
+
+impl Behind {
+    pub(crate) fn of(home: &Dir) -> Result<Option<Self>> {
+        read(home, SINCE)
+    }
+
+    pub(crate) fn write(&self, home: &Dir) -> Result<()> {
+        home::write(home, SINCE, &wire::encode(self)?, true).map(drop)
+    }
+
+    pub(crate) fn forget(home: &Dir) {
+        // Beside another directory it says nothing.
+        let _ = rustix::fs::unlinkat(home, SINCE, AtFlags::empty());
+    }
+}
+
+/// What is under way.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Note {
+    pub(crate) back: bool,
+    /// The workspace's path.
+    #[serde(with = "serde_bytes")]
+    pub(crate) at: Vec<u8>,
+    /// The name beside it.
+    #[serde(with = "serde_bytes")]
+    pub(crate) aside: Vec<u8>,
+    /// The number of the directory that was made there: the place, or the copy; none before it is there, and whole.
+    pub(crate) made: Option<u64>,
+    /// The snapshot that the copy is to be compared with.
+    pub(crate) before: Option<String>,
+}
+
+impl Note {
+    pub(crate) fn of(home: &Dir) -> Result<Option<Self>> {
+        read(home, NOTE)
+    }
+
+    pub(crate) fn write(&self, home: &Dir) -> Result<()> {
+        home::write(home, NOTE, &wire::encode(self)?, true).map(drop)
+    }
+
+    pub(crate) fn forget(home: &Dir) {
+        // One that stays is settled by the next service, which finds that it is.
+        let _ = rustix::fs::unlinkat(home, NOTE, AtFlags::empty());
+    }
+
+    pub(crate) fn at(&self) -> PathBuf {
+        PathBuf::from(OsString::from_vec(self.at.clone()))
+    }
+
+    pub(crate) fn aside(&self) -> &OsStr {
+        OsStr::from_bytes(&self.aside)
+    }
+}
+
+/// What is to be said where a copy would lack what lies behind.
+pub(crate) fn incomplete() -> Error {
+    let message = "the directory that lies behind it is not where it was, and a copy would lack what is in it";
+    Error::new(ErrorKind::FailedPrecondition, message).with_hint(
+        "bring it back there; or copy out of the workspace what it shows; `ah agent fs status` says where it was",
+    )
+}
+
+/// The lock of who takes a workspace back; none while somebody has it.
+pub(crate) fn alone(home: &Dir) -> Result<Option<OwnedFd>> {
+    let cannot = |errno| failed("cannot lock the home of AgentFS", errno);
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let file = rustix::fs::openat(home, LOCK, flags, Mode::RUSR | Mode::WUSR).map_err(cannot)?;
+    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(Some(file)),
+        Err(Errno::WOULDBLOCK) => Ok(None),
+        Err(errno) => Err(cannot(errno)),
+    }
+}
+
+/// The folder that a workspace is in, and its name there.
+pub(crate) struct Around {
+    pub(crate) above: OwnedFd,
+    pub(crate) name: OsString,
+}
+
+impl Around {
+    pub(crate) fn of(at: &Path) -> Result<Self> {
+        let (Some(above), Some(name)) = (at.parent(), at.file_name()) else {
+            return Err(Error::new(ErrorKind::FailedPrecondition, "the whole system cannot be put behind AgentFS"));
+        };
+        let above = rustix::fs::open(above, DIRECTORY, Mode::empty())
+            .map_err(|errno| failed(format!("cannot look at what is around {}", at.display()), errno))?;
+        Ok(Self { above, name: name.to_owned() })
+    }
+
+    /// What is there under a name.
+    pub(crate) fn look(&self, name: &OsStr) -> Option<Statx> {
+        look(&self.above, name.as_bytes()).ok()
+    }
+
+    pub(crate) fn is(&self, name: &OsStr, ino: u64) -> bool {
+        self.look(name).is_some_and(|stat| stat.stx_ino == ino)
+    }
+
+    /// Has names changed, on disk.
+    pub(crate) fn rename(&self, from: &OsStr, to: &OsStr, how: RenameFlags) -> Result<()> {
+        rustix::fs::renameat_with(&self.above, from, &self.above, to, how)
+            .and_then(|()| rustix::fs::fsync(&self.above))
+            .map_err(|errno| failed("cannot change the workspace's name", errno))
+    }
+
+    /// Takes away an empty place, with what stands in it.
+    pub(crate) fn remove_place(&self, folder: &Path, name: &OsStr) -> Result<()> {
+        clear_place(&folder.join(name));
+        match remove_dir_for_good(&self.above, name) {
+            Ok(()) | Err(Errno::NOENT) => Ok(()),
+            Err(errno) => Err(failed(format!("cannot remove {}", folder.join(name).display()), errno)),
+        }
+    }
+}
+
+pub(crate) fn path_beside(at: &Path, name: &OsStr) -> PathBuf {
+    at.parent().unwrap_or(Path::new("/")).join(name)
+}
+
+pub(crate) fn remove_tree(path: &Path) -> Result<()> {
+    match std::fs::remove_dir_all(path) {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+            Err(Error::from_io(format!("cannot remove {}", path.display()), &e))
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,444 @@
+//! A workspace that is put behind AgentFS and taken back: what is in it stays, whoever is in the way and whenever it is killed.
+
+#![cfg(target_os = "linux")]
+#![allow(clippy::unwrap_used)]
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use ah_plugin_api::{
+    CapturePolicy, CloneRequest, Context, ConvertRequest, Converted, DestroyRequest, DiffRequest, Dir, Durability,
+    ErrorKind, FileName, Observer, Place, Progress, Provider, ReadRequest, ReclaimRequest, Reclaimed, Reference,
+    RelPath, Result, Side, SnapshotId, SnapshotRequest, Timestamp,
+};
+use ah_provider_agentfs::AgentFsProvider;
+use ah_test_disks::{NOBODY, as_ordinary_user, ordinary_users_path};
+use rustix::process::{Pid, Signal, kill_process};
+
+/// A workspace with something of each kind, its store, and a provider.
+struct Scene {
+    _temp: Option<tempfile::TempDir>,
+    dir: PathBuf,
+    provider: AgentFsProvider,
+}
+
+/// What is in a directory, by path: kind and bits, modification time, and contents.
+type Tree = BTreeMap<PathBuf, (u32, (i64, i64), Vec<u8>)>;
+
+fn tree(top: &Path) -> Tree {
+    let mut found = Tree::new();
+    let mut waiting = vec![PathBuf::new()];
+    while let Some(path) = waiting.pop() {
+        let at = top.join(&path);
+        let stat = fs::symlink_metadata(&at).unwrap();
+        let contents = match stat.file_type() {
+            kind if kind.is_symlink() => fs::read_link(&at).unwrap().as_os_str().as_bytes().to_vec(),
+            kind if kind.is_file() => [fs::read(&at).unwrap(), format!("{}", stat.nlink()).into_bytes()].concat(),
+            kind if kind.is_dir() => {
+                waiting.extend(fs::read_dir(&at).unwrap().map(|entry| path.join(entry.unwrap().file_name())));
+                Vec::new()
+            }
+            _ => Vec::new(),
+        };
+        found.insert(path, (stat.mode(), (stat.mtime(), stat.mtime_nsec()), contents));
+    }
+    found
+}
+
+impl Scene {
+    fn new() -> Self {
+        // An ordinary user's tests are given a place of their own.
+        let (temp, dir) = match ordinary_users_path() {
+            Some(path) => (None, path),
+            None => {
+                let temp = tempfile::tempdir().unwrap();
+                let dir = temp.path().to_owned();
+                (Some(temp), dir)
+            }
+        };
+        let scene = Self { _temp: temp, dir, provider: AgentFsProvider::new() };
+        fs::create_dir(scene.dir.join("store")).unwrap();
+        let work = scene.workspace();
+        fs::create_dir_all(work.join("src/deep")).unwrap();
+        fs::create_dir(work.join("empty")).unwrap();
+        for n in 0..40 {
+            fs::write(work.join(format!("src/deep/{n}")), format!("file {n}")).unwrap();
+        }
+        fs::write(work.join("a"), "as it was").unwrap();
+        fs::hard_link(work.join("a"), work.join("src/also a")).unwrap();
+        symlink("a", work.join("link")).unwrap();
+        fs::set_permissions(work.join("src/deep/1"), fs::Permissions::from_mode(0o751)).unwrap();
+        fs::set_permissions(work.join("empty"), fs::Permissions::from_mode(0o555)).unwrap();
+        scene
+    }
+
+    fn workspace(&self) -> PathBuf {
+        self.dir.join("work")
+    }
+
+    fn behind(&self) -> PathBuf {
+        self.dir.join(".ah-behind-work")
+    }
+
+    /// What is beside the workspace.
+    fn beside(&self) -> Vec<String> {
+        let mut names: Vec<String> =
+            fs::read_dir(&self.dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.retain(|name| name != "store" && name != "work");
+        names.sort();
+        names
+    }
+
+    fn store(&self) -> Dir {
+        Dir::open(self.dir.join("store")).unwrap()
+    }
+
+    fn there(&self) -> Result<Converted> {
+        let (store, work) = (self.store(), Dir::open(self.workspace())?);
+        let place = Place::new(&store).with_workspace(&work);
+        self.provider.convert(&place, &ConvertRequest { back: false }, &Context::quiet())
+    }
+
+    fn back(&self) -> Result<Converted> {
+        self.back_watched(&Context::quiet())
+    }
+
+    fn back_watched(&self, cx: &Context<'_>) -> Result<Converted> {
+        self.provider.convert(&Place::new(&self.store()), &ConvertRequest { back: true }, cx)
+    }
+
+    fn snapshot(&self, id: &str) -> Result<Reference> {
+        let (store, work) = (self.store(), Dir::open(self.workspace())?);
+        let request = SnapshotRequest {
+            id: SnapshotId::new(id).unwrap(),
+            created: Timestamp { secs: 1, nanos: 2 },
+            label: None,
+            attributes: BTreeMap::new(),
+            durability: Durability::Durable,
+            policy: CapturePolicy::default(),
+        };
+        let place = Place::new(&store).with_workspace(&work);
+        self.provider.snapshot(&place, &request, &Context::quiet()).map(|snapshot| snapshot.reference)
+    }
+
+    /// What a file held.
+    fn cat(&self, snapshot: &Reference, path: &str) -> String {
+        let mut file = tempfile::tempfile().unwrap();
+        let request = ReadRequest { snapshot: snapshot.clone(), path: RelPath::new(path).unwrap() };
+        let store = self.store();
+        self.provider.read(&Place::new(&store).with_output(file.as_fd()), &request, &Context::quiet()).unwrap();
+        let mut text = String::new();
+        std::io::Seek::rewind(&mut file).unwrap();
+        std::io::Read::read_to_string(&mut file, &mut text).unwrap();
+        text
+    }
+
+    fn changed(&self, from: &Reference) -> Vec<String> {
+        let (store, work) = (self.store(), Dir::open(self.workspace()).unwrap());
+        let request = DiffRequest {
+            from: Side::Snapshot(from.clone()),
+            to: Side::Workspace,
+            paths: Vec::new(),
+            times: false,
+            policy: CapturePolicy::default(),
+        };
+        let place = Place::new(&store).with_workspace(&work);
+        let changes = self.provider.diff(&place, &request, &Context::quiet()).unwrap().changes;
+        changes.into_iter().map(|change| change.path.to_string()).collect()
+    }
+
+    fn destroy(&self, snapshot: Reference) {
+        let request = DestroyRequest::Snapshot(snapshot);
+        self.provider.destroy(&Place::new(&self.store()), &request, &Context::quiet()).unwrap();
+    }
+
+    fn reclaim(&self, auto: bool) -> Result<Reclaimed> {
+        let request = ReclaimRequest { auto, forgotten: Vec::new() };
+        self.provider.reclaim(&Place::new(&self.store()), &request, &Context::quiet())
+    }
+
+    fn is_mounted(&self) -> bool {
+        let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        table.contains(&format!(" {} ", self.workspace().display()))
+    }
+
+    fn service(&self) -> Option<Pid> {
+        let home = self.dir.join("store");
+        let is_it = |proc: &PathBuf| {
+            let line = fs::read(proc.join("cmdline")).unwrap_or_default();
+            let mut words = line.split(|&byte| byte == 0).skip(1);
+            words.next() == Some(b"--serve") && words.next() == Some(home.as_os_str().as_bytes())
+        };
+        let found = fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.path()).find(is_it)?;
+        Pid::from_raw(found.file_name()?.to_str()?.parse().ok()?)
+    }
+
+    fn end(&self, signal: Signal) {
+        let Some(service) = self.service() else { return };
+        let _ = kill_process(service, signal);
+        let began = Instant::now();
+        // Its sockets are closed when the last of its threads is gone; what is left then is a zombie, perhaps.
+        let goes_on = || {
+            let threads = fs::read_dir(format!("/proc/{}/task", service.as_raw_nonzero())).into_iter().flatten();
+            threads.flatten().any(|thread| {
+                let stat = fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+                stat.rsplit(") ").next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with(['Z', 'X']))
+            })
+        };
+        while goes_on() {
+            assert!(began.elapsed() < Duration::from_secs(20), "the service does not end");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+impl Drop for Scene {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let log = fs::read_to_string(self.dir.join("store/log"));
+            eprintln!("{:?}, the service's log:\n{}", self.beside(), log.unwrap_or_default());
+        }
+        if let Some(service) = self.service() {
+            let _ = kill_process(service, Signal::TERM);
+            let began = Instant::now();
+            while self.service().is_some() && began.elapsed() < Duration::from_secs(20) {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        }
+        // The service was killed, perhaps, and nobody has come by since.
+        let _ = Command::new("umount").arg("-l").arg(self.workspace()).stderr(Stdio::null()).status();
+    }
+}
+
+/// A process that has a file open.
+struct Holder(Child);
+
+impl Holder {
+    fn of(file: &Path) -> Self {
+        Self(Command::new("sleep").arg("60").stdin(fs::File::open(file).unwrap()).spawn().unwrap())
+    }
+}
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn there_and_back(scene: &Scene) {
+    let was = tree(&scene.workspace());
+    let plain = scene.there().unwrap();
+    assert!(plain.changed && plain.mounted && scene.is_mounted());
+    assert_eq!(tree(&scene.workspace()), was);
+    assert_eq!(scene.beside(), [".ah-behind-work"]);
+    let again = scene.there().unwrap();
+    assert!(!again.changed && again.mounted);
+    // Snapshots of what is there, however it is changed.
+    let first = scene.snapshot("first").unwrap();
+    fs::write(scene.workspace().join("a"), "changed").unwrap();
+    fs::remove_file(scene.workspace().join("src/deep/7")).unwrap();
+    fs::write(scene.workspace().join("new"), "new").unwrap();
+    assert_eq!(scene.changed(&first), ["a", "new", "src/also a", "src/deep/7"]);
+    let second = scene.snapshot("second").unwrap();
+    assert_eq!((scene.cat(&first, "a"), scene.cat(&second, "a")), ("as it was".to_owned(), "changed".to_owned()));
+    // A branch of it, which does not see what comes after.
+    fs::create_dir(scene.dir.join("branches")).unwrap();
+    let (store, target) = (scene.store(), Dir::open(scene.dir.join("branches")).unwrap());
+    let request = CloneRequest { snapshot: second.clone(), name: FileName::new("one").unwrap() };
+    let branch =
+        scene.provider.clone_snapshot(&Place::new(&store).with_target(&target), &request, &Context::quiet()).unwrap();
+    assert_eq!(branch.notes, Vec::<String>::new(), "what is to be let rest lies behind already");
+    fs::write(scene.workspace().join("src/deep/3"), "later").unwrap();
+    assert_eq!(fs::read_to_string(branch.path.join("src/deep/3")).unwrap(), "file 3");
+    assert_eq!(fs::read_to_string(branch.path.join("a")).unwrap(), "changed");
+    // Ended and begun again, it is where it was.
+    let worked = tree(&scene.workspace());
+    scene.end(Signal::TERM);
+    assert!(!scene.is_mounted() && fs::metadata(scene.workspace().join("NOT-MOUNTED.txt")).is_ok());
+    scene.reclaim(true).unwrap();
+    assert_eq!(tree(&scene.workspace()), worked);
+
+    let back = scene.back().unwrap();
+    assert!(back.changed && !back.mounted && !scene.is_mounted());
+    assert_eq!(tree(&scene.workspace()), worked);
+    assert_eq!(fs::read_to_string(branch.path.join("src/deep/3")).unwrap(), "file 3");
+    assert_eq!(scene.cat(&first, "src/deep/7"), "file 7");
+    // What reads it keeps it, and another one is not put behind it.
+    scene.reclaim(false).unwrap();
+    assert_eq!(scene.beside(), [".ah-behind-work", "branches"]);
+    let refused = scene.there().unwrap_err();
+    assert_eq!(refused.kind, ErrorKind::FailedPrecondition, "{refused}");
+    assert_eq!(scene.back().unwrap_err().kind, ErrorKind::FailedPrecondition);
+    scene.provider.destroy(&Place::new(&store), &DestroyRequest::Clone(branch.reference), &Context::quiet()).unwrap();
+    scene.destroy(first);
+    scene.destroy(second);
+    scene.reclaim(false).unwrap();
+    fs::remove_dir(scene.dir.join("branches")).unwrap();
+    assert_eq!(scene.beside(), Vec::<String>::new());
+    assert_eq!(tree(&scene.workspace()), worked);
+    // With nothing kept, it can be put there again, and taken back at once.
+    assert!(scene.there().unwrap().changed);
+    assert_eq!(tree(&scene.workspace()), worked);
+    scene.back().unwrap();
+    assert_eq!(tree(&scene.workspace()), worked);
+    assert_eq!(scene.beside(), Vec::<String>::new());
+}
+
+#[test]
+fn it_goes_there_and_back_with_all_that_is_in_it() {
+    there_and_back(&Scene::new());
+}
+
+#[test]
+fn an_ordinary_user_may_do_so() {
+    if ordinary_users_path().is_some() {
+        return there_and_back(&Scene::new());
+    }
+    let open = fs::metadata("/dev/fuse").is_ok_and(|device| device.permissions().mode() & 0o006 == 0o006);
+    if !rustix::process::geteuid().is_root() || !open {
+        assert!(std::env::var_os("AH_TEST_REQUIRE_ALL").is_none(), "skipped: needs root, and /dev/fuse open to all");
+        println!("skipped: needs root, and /dev/fuse open to all");
+        return;
+    }
+    let scratch = tempfile::tempdir().unwrap();
+    std::os::unix::fs::chown(scratch.path(), Some(NOBODY), Some(NOBODY)).unwrap();
+    print!("{}", as_ordinary_user("an_ordinary_user_may_do_so", scratch.path()));
+}
+
+#[test]
+fn it_is_refused_while_somebody_is_in_it() {
+    let scene = Scene::new();
+    let was = tree(&scene.workspace());
+    let holder = Holder::of(&scene.workspace().join("src/deep/3"));
+    let refused = scene.there().unwrap_err();
+    assert!(refused.kind == ErrorKind::Busy && refused.to_string().contains(&holder.0.id().to_string()), "{refused}");
+    assert!(scene.beside().is_empty() && !scene.is_mounted());
+    drop(holder);
+    scene.there().unwrap();
+    let holder = Holder::of(&scene.workspace().join("src/deep/3"));
+    let refused = scene.back().unwrap_err();
+    assert!(refused.kind == ErrorKind::Busy && refused.to_string().contains(&holder.0.id().to_string()), "{refused}");
+    assert_eq!(scene.beside(), [".ah-behind-work"]);
+    assert!(scene.is_mounted());
+    assert_eq!(tree(&scene.workspace()), was);
+    drop(holder);
+    scene.back().unwrap();
+    assert_eq!(tree(&scene.workspace()), was);
+}
+
+#[test]
+fn nothing_of_anybody_elses_is_touched() {
+    let scene = Scene::new();
+    fs::create_dir(scene.behind()).unwrap();
+    fs::write(scene.behind().join("mine"), "mine").unwrap();
+    let refused = scene.there().unwrap_err();
+    assert_eq!(refused.kind, ErrorKind::AlreadyExists, "{refused}");
+    assert_eq!(fs::read_to_string(scene.behind().join("mine")).unwrap(), "mine");
+    assert!(!scene.is_mounted());
+    fs::remove_dir_all(scene.behind()).unwrap();
+    // What lies behind was worked in all the same: it stays.
+    scene.there().unwrap();
+    fs::write(scene.behind().join("src/deep/5"), "worked here").unwrap();
+    let back = scene.back().unwrap();
+    assert!(back.notes.iter().any(|note| note.contains("was worked in")), "{:?}", back.notes);
+    assert_eq!(fs::read_to_string(scene.behind().join("src/deep/5")).unwrap(), "worked here");
+    scene.reclaim(false).unwrap();
+    assert_eq!(scene.beside(), [".ah-behind-work"]);
+}
+
+#[test]
+fn what_is_written_while_it_is_copied_back_is_not_lost() {
+    struct Writes(PathBuf, AtomicBool);
+    impl Observer for Writes {
+        fn progress(&self, _progress: &Progress) {
+            // Whatever of it was copied by then: it is told when nobody can write any more.
+            std::thread::sleep(Duration::from_millis(20));
+            fs::write(&self.0, "written meanwhile").unwrap();
+            self.1.store(true, Ordering::Relaxed);
+        }
+    }
+    let scene = Scene::new();
+    scene.there().unwrap();
+    let writes = Writes(scene.workspace().join("src/deep/9"), AtomicBool::new(false));
+    let back = scene.back_watched(&Context::new(&writes));
+    assert!(writes.1.load(Ordering::Relaxed));
+    // It came in time to be copied, or it is refused.
+    if let Err(refused) = back {
+        assert_eq!(refused.kind, ErrorKind::Busy, "{refused}");
+        assert!(scene.is_mounted());
+        assert_eq!(scene.beside(), [".ah-behind-work"]);
+        assert_eq!(fs::read_to_string(scene.workspace().join("src/deep/9")).unwrap(), "written meanwhile");
+        scene.back().unwrap();
+    }
+    assert_eq!(fs::read_to_string(scene.workspace().join("src/deep/9")).unwrap(), "written meanwhile");
+}
+
+#[test]
+fn without_what_lies_behind_it_is_not_taken_back() {
+    let scene = Scene::new();
+    scene.there().unwrap();
+    fs::write(scene.workspace().join("new"), "new").unwrap();
+    scene.end(Signal::TERM);
+    fs::rename(scene.behind(), scene.dir.join("elsewhere")).unwrap();
+    let refused = scene.back().unwrap_err();
+    assert_eq!(refused.kind, ErrorKind::FailedPrecondition, "{refused}");
+    assert_eq!(fs::read_to_string(scene.workspace().join("new")).unwrap(), "new");
+    scene.end(Signal::TERM);
+    fs::rename(scene.dir.join("elsewhere"), scene.behind()).unwrap();
+    scene.back().unwrap();
+    assert_eq!(fs::read_to_string(scene.workspace().join("src/deep/9")).unwrap(), "file 9");
+    assert_eq!(fs::read_to_string(scene.workspace().join("new")).unwrap(), "new");
+}
+
+/// Killed anywhere on the way, there and back in turn: who asks next finds the one or the other, whole.
+#[test]
+fn killed_anywhere_it_is_whole() {
+    let scene = Scene::new();
+    let was = tree(&scene.workspace());
+    // How long it takes: there, and back.
+    let timed = |work: &dyn Fn() -> Result<Converted>| {
+        let began = Instant::now();
+        work().unwrap();
+        began.elapsed()
+    };
+    let takes = [timed(&|| scene.there()), timed(&|| scene.back())];
+    // Before it had changed anything for good, after, and not at all.
+    let (mut undone, mut finished, mut whole) = (0, 0, 0);
+    for round in 0..120_u32 {
+        let back = scene.is_mounted();
+        let _ = scene.reclaim(true);
+        let done = std::thread::scope(|scope| {
+            let asked = scope.spawn(|| if back { scene.back() } else { scene.there() });
+            // A golden section of that each time, so that no part of it is left out.
+            std::thread::sleep(takes[usize::from(back)].mul_f64(f64::from(round) * 0.618_034 % 1.1));
+            scene.end(Signal::KILL);
+            asked.join().unwrap()
+        });
+        scene.end(Signal::KILL);
+        scene.reclaim(true).unwrap();
+        assert_eq!(tree(&scene.workspace()), was, "round {round}, back: {back}");
+        let (mounted, beside) = (scene.is_mounted(), scene.beside());
+        match done {
+            Ok(_) => whole += 1,
+            Err(_) if mounted == back => undone += 1,
+            Err(_) => finished += 1,
+        }
+        if !mounted {
+            // What a kill left of it, a person's `gc` takes away.
+            scene.reclaim(false).unwrap();
+        }
+        assert_eq!(beside.len(), if mounted { 1 } else { beside.len().min(1) }, "{beside:?}");
+        assert_eq!(scene.beside() == [".ah-behind-work"], mounted, "{beside:?}");
+        assert!(!scene.dir.join("store/converting").exists());
+    }
+    println!("{undone} were undone, {finished} were finished, {whole} came to their end");
+    assert!(undone > 0 && finished > 0 && whole > 0, "{undone} {finished} {whole}");
+}

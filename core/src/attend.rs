@@ -127,13 +127,9 @@ impl Engine {
                 Standing::Unmounted => "is not mounted",
             };
             let message = format!("the workspace {} {how}: {provider} keeps it", root.display());
-            let error = Error::new(ErrorKind::FailedPrecondition, message);
             return Err(match called {
-                Ok(()) => error.with_hint("repeat the command"),
-                Err(cause) => {
-                    let error = error.with_cause(&cause);
-                    cause.hint.iter().fold(error, Error::with_hint)
-                }
+                Ok(()) => Error::new(ErrorKind::FailedPrecondition, message).with_hint("repeat the command"),
+                Err(cause) => Error { kind: ErrorKind::FailedPrecondition, ..cause.context(message) },
             });
         }
         Ok(any)

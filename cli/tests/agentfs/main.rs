@@ -3,6 +3,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod below;
+mod convert;
 mod removal;
 mod service;
 #[path = "../support/mod.rs"]

@@ -38,6 +38,12 @@ impl Bench {
         Self::each_within(disk.at(), test);
     }
 
+    /// On a disk of its own that makes no snapshots itself, whatever the tests run on.
+    pub(crate) fn each_plain(test: impl Fn(&Self)) {
+        let Some(disk) = ah_test_disks::Disk::formatted("ext4", 400, &["-b", "4096"], "") else { return };
+        Self::each_within(disk.at(), test);
+    }
+
     fn each_within(directory: &Path, test: impl Fn(&Self)) {
         test(&Self::within(User::Me, directory));
         // As distributions have it, and scripts/setup makes it.
@@ -73,17 +79,21 @@ impl Bench {
 
     /// A shell's line, as the user.
     pub(crate) fn sh(&self, line: &str) -> String {
-        let mut command = match self.0.user {
-            User::Me => Command::new("sh"),
-            User::Ordinary => {
-                let mut command = Command::new("setpriv");
-                command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all", "sh"]);
-                command
-            }
-        };
-        let output = command.arg("-c").arg(line).output().unwrap();
+        let output = self.program("sh").arg("-c").arg(line).output().unwrap();
         assert!(output.status.success(), "{line}: {output:?}");
         String::from_utf8(output.stdout).unwrap().trim_end().to_owned()
+    }
+
+    /// A program, as the user.
+    pub(crate) fn program(&self, name: &str) -> Command {
+        match self.0.user {
+            User::Me => Command::new(name),
+            User::Ordinary => {
+                let mut command = Command::new("setpriv");
+                command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all", name]);
+                command
+            }
+        }
     }
 
     /// The processes that serve a home of this world.
@@ -130,7 +140,7 @@ impl Drop for Bench {
 }
 
 /// Waits for that, half a minute at most.
-pub(crate) fn until(done: impl Fn() -> bool) {
+pub(crate) fn until(mut done: impl FnMut() -> bool) {
     let began = Instant::now();
     while !done() {
         assert!(began.elapsed() < Duration::from_secs(30), "it took too long");

@@ -14,7 +14,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use ah_plugin_api::sys::remove_dir_for_good;
-use ah_plugin_api::{Dir, Error, ErrorKind, Result, Timestamp, wire};
+use ah_plugin_api::{Dir, Error, ErrorKind, Result, SnapshotId, Timestamp, wire};
 use ah_provider_directory::{failed, look};
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, RenameFlags, Statx};
 use rustix::io::Errno;
@@ -36,6 +36,11 @@ pub(crate) const DIRECTORY: OFlags =
 fn read<T: serde::de::DeserializeOwned>(home: &Dir, name: &str) -> Result<Option<T>> {
     let bytes = home::read(home, name)?;
     bytes.map(|bytes| wire::decode(&bytes).map_err(|e| Error { kind: ErrorKind::DataLoss, ..e })).transpose()
+}
+
+/// Whether a snapshot is what a copy is to be compared with.
+pub(crate) fn is_for_copy(id: &SnapshotId) -> bool {
+    id.as_str().starts_with(COPY.trim_start_matches('.'))
 }
 
 /// A workspace that lies behind, or did, as long as what it was is read.

@@ -40,6 +40,7 @@ use ah_plugin_api::{
 };
 use ah_provider_directory::KeptMounts;
 
+use crate::behind::is_for_copy;
 use crate::home::{self, Shelf, Shown};
 use mounted::{What, make_folder, remove_folder};
 use opened::{Known, Open};
@@ -279,10 +280,12 @@ impl Provider for Service {
         };
         // What a killed caller had begun is there or not by then.
         drop(open.taking.write().unwrap_or_else(PoisonError::into_inner));
+        // What a copy is compared with is nobody's.
+        let is_somebodys = |(_, label): &(Number, SnapshotLabel)| !is_for_copy(&label.id);
         let known = lock(&open.known);
         let mine = known.iter().filter(|((key, _), _)| *key == shelf.key);
         let mut found: Vec<(Number, SnapshotLabel)> =
-            mine.filter_map(|(_, known)| Some((known.number?, known.label.clone()))).collect();
+            mine.filter_map(|(_, known)| Some((known.number?, known.label.clone()))).filter(is_somebodys).collect();
         drop(known);
         found.sort_by_key(|(number, _)| *number);
         found.into_iter().map(|(number, label)| label.snapshot(open.is_durable(number), false)).collect()
@@ -454,6 +457,7 @@ impl Provider for Service {
                 self.for_lower(workspace)?;
             }
         }
+        self.open_if_it_can_be()?;
         let (open, shelf) = match self.need(place.store) {
             Err(error) if error.kind == ErrorKind::NotFound && lock(&self.closed).is_none() => {
                 return Ok(Reclaimed::default());
@@ -500,7 +504,9 @@ impl Provider for Service {
         }
         let before = open.tree.used();
         if !request.auto {
-            if let Some(stays) = self.drop_behind(&open, cx)? {
+            if open.holds_nothing()
+                && let Some(stays) = self.drop_behind(&open, cx)?
+            {
                 cx.log(LogLevel::Warn, &stays);
             }
             patiently(cx, || open.tree.reclaim()).map_err(|e| fail("cannot give space back", &e))?;

@@ -69,7 +69,7 @@ impl Open {
     }
 
     /// Whether it may as well be another directory's.
-    fn holds_nothing(&self) -> bool {
+    pub(super) fn holds_nothing(&self) -> bool {
         lock(&self.mounted).is_empty() && self.tree.branches().is_empty() && self.tree.snapshots().is_empty()
     }
 
@@ -109,30 +109,36 @@ impl Service {
             // What is where it was, or is not: the tree tells.
             eprintln!("ah-agentfsd: a conversion that was cut short is not settled: {error}");
         }
-        if let Some(lower) = service.lower()? {
-            let opened = match service.open_tree(&lower, false) {
-                Err(error) if service.has_left(&lower) => {
-                    eprintln!("ah-agentfsd: {error}; what was kept of it is shown");
-                    service.open_tree(&lower, true)
-                }
-                opened => opened,
-            };
-            match opened {
-                Ok(_) => {}
-                // Killed before the tree was whole: the next snapshot makes it.
-                Err(error)
-                    if matches!(
-                        error.kind,
-                        ErrorKind::NotFound | ErrorKind::FailedPrecondition | ErrorKind::InvalidArgument
-                    ) =>
-                {
-                    eprintln!("ah-agentfsd: {error}");
-                    *lock(&service.closed) = Some(error).filter(|_| service.path.join(TREE).exists());
-                }
-                Err(error) => return Err(error),
-            }
-        }
+        service.open_if_it_can_be()?;
         Ok(service)
+    }
+
+    /// Opens the tree of a home that has one and is not open: what is in the way of that may be gone by now. What is still, is noted.
+    pub(super) fn open_if_it_can_be(&self) -> Result<()> {
+        let _opening = lock(&self.opening);
+        let Some(lower) = self.lower()?.filter(|_| self.current().is_none()) else { return Ok(()) };
+        let opened = match self.open_tree(&lower, false) {
+            Err(error) if self.has_left(&lower) => {
+                eprintln!("ah-agentfsd: {error}; what was kept of it is shown");
+                self.open_tree(&lower, true)
+            }
+            opened => opened,
+        };
+        match opened {
+            Ok(_) => Ok(()),
+            // Killed before the tree was whole: the next snapshot makes it.
+            Err(error)
+                if matches!(
+                    error.kind,
+                    ErrorKind::NotFound | ErrorKind::FailedPrecondition | ErrorKind::InvalidArgument
+                ) =>
+            {
+                eprintln!("ah-agentfsd: {error}");
+                *lock(&self.closed) = Some(error).filter(|_| self.path.join(TREE).exists());
+                Ok(())
+            }
+            Err(error) => Err(error),
+        }
     }
 
     pub(super) fn current(&self) -> Option<Arc<Open>> {

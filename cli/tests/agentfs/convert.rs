@@ -1,0 +1,190 @@
+//! A workspace that is itself behind AgentFS: put there, worked in, its service killed, taken back.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Child, Stdio};
+use std::time::Duration;
+
+use crate::support::bench::{Bench, until};
+use crate::support::{Ran, User, schema};
+
+/// A process that stands in a directory.
+struct Stands(Child);
+
+impl Stands {
+    fn at(bench: &Bench, directory: &Path) -> Self {
+        Self(bench.program("sleep").arg("60").current_dir(directory).spawn().unwrap())
+    }
+}
+
+impl Drop for Stands {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// What lies beside the workspace with a name of ours.
+fn beside(bench: &Bench) -> Vec<String> {
+    let names = fs::read_dir(bench.0.path("")).unwrap().map(|entry| entry.unwrap().file_name());
+    names.filter_map(|name| name.into_string().ok()).filter(|name| name.starts_with(".ah-")).collect()
+}
+
+/// What is in a file of the workspace, for its user; nothing if it is not there.
+fn text(bench: &Bench, name: &str) -> String {
+    bench.sh(&format!("cd {} && if test -e {name}; then cat {name}; fi", bench.0.root().display()))
+}
+
+fn provider(bench: &Bench) -> String {
+    let status = bench.at(&bench.0.root(), &["status"]);
+    status.lines().find_map(|line| line.strip_prefix("provider  ")).unwrap().to_owned()
+}
+
+#[test]
+fn a_workspace_goes_behind_and_comes_back() {
+    Bench::each_plain(|bench| {
+        let root = bench.0.root();
+        bench.sh(&format!(
+            "git init -q {0} && git -C {0} add f && git -C {0} -c user.name=n -c user.email=e commit -qm one",
+            root.display()
+        ));
+        bench.at(&root, &["snapshot", "-m", "plain"]);
+        assert_eq!(provider(bench), "git");
+        let refused = bench.ran(&root, &["convert", "--back"]);
+        assert!(refused.code == 4 && refused.stderr.contains("nothing to take back"), "{refused:?}");
+
+        let stands = Stands::at(bench, &root);
+        let refused = bench.ran(&root, &["convert"]);
+        assert!(refused.code != 0 && refused.stderr.contains(&stands.0.id().to_string()), "{refused:?}");
+        assert!(beside(bench).is_empty() && bench.mounts().is_empty());
+        drop(stands);
+        let converted = bench.ran(&root, &["convert", "--json"]);
+        let converted: serde_json::Value = serde_json::from_str(&converted.stdout).unwrap();
+        schema::check("convert", &converted);
+        assert!(converted["convert"]["mounted"] == true && converted["convert"]["changed"] == true, "{converted}");
+        assert_eq!((provider(bench).as_str(), beside(bench)), ("agentfs", vec![".ah-behind-w".to_owned()]));
+
+        // Snapshots where it is, ignored files included.
+        bench.at(&root, &["snapshot", "-m", "first"]);
+        bench.sh(&format!(
+            "cd {}; echo two > f; rm src/main; echo new > node_modules/new; echo more > more",
+            root.display()
+        ));
+        assert_eq!(bench.at(&root, &["cat", "first", "node_modules/big"]), "ignored, and needed");
+        bench.at(&root, &["restore", "first"]);
+        assert_eq!((text(bench, "f").as_str(), text(bench, "src/main").as_str()), ("one", "fn main() {}"));
+        bench.at(&root, &["undo"]);
+        assert_eq!((text(bench, "f").as_str(), text(bench, "src/main").as_str()), ("two", ""));
+        // Those that were taken before, too.
+        bench.at(&root, &["restore", "plain", "--", "f"]);
+        assert_eq!(text(bench, "f"), "one");
+        // What is changed afterwards is not seen in a branch, nor the other way round.
+        let branch = bench.at(&root, &["branch", "--name", "b"]);
+        bench.sh(&format!(
+            "echo three > {}/f; echo in b > {branch}/more; git -C {branch} status --short",
+            root.display()
+        ));
+        assert_eq!(bench.sh(&format!("cat {branch}/f {branch}/node_modules/big")), "oneignored, and needed");
+        assert_eq!(text(bench, "more"), "more");
+        let seen = bench.ran(&root, &["exec", "b", "--", "sh", "-c", "pwd; cat more"]);
+        assert_eq!(seen.stdout, format!("{}\nin b\n", root.display()), "{seen:?}");
+
+        // The service killed, and ended: the next command finds it as it was, and nothing else in its place.
+        bench.sh(&format!("sync {}/f", root.display()));
+        bench.kill_services();
+        bench.at(&root, &["snapshot", "-m", "after a kill"]);
+        assert_eq!(text(bench, "f"), "three");
+        for pid in bench.services() {
+            nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::SIGTERM).unwrap();
+        }
+        until(|| bench.mounts().is_empty());
+        assert!(!text(bench, "NOT-MOUNTED.txt").is_empty());
+        bench.at(&root, &["snapshot", "-m", "after its end"]);
+        assert_eq!(text(bench, "f"), "three");
+        let mut timeline = bench.0.command(["-C", root.to_str().unwrap(), "timeline"]);
+        let timeline = Ran::of(timeline.current_dir("/")).stdout;
+        assert!(!timeline.contains("made-anew") && !timeline.contains("made again"), "{timeline}");
+
+        bench.at(&root, &["convert", "--back"]);
+        assert_eq!((provider(bench).as_str(), beside(bench)), ("git", vec![".ah-behind-w".to_owned()]));
+        assert_eq!((text(bench, "f").as_str(), text(bench, "node_modules/new").as_str()), ("three", "new"));
+        bench.sh(&format!("git -C {0} fsck --strict && test -z \"$(git -C {0} diff --cached)\"", root.display()));
+        // What was taken meanwhile is there still, and so is the branch.
+        bench.at(&root, &["restore", "first"]);
+        assert_eq!((text(bench, "f").as_str(), text(bench, "src/main").as_str()), ("one", "fn main() {}"));
+        assert_eq!(bench.sh(&format!("cat {branch}/more")), "in b");
+        assert!(bench.ran(&root, &["convert", "--back"]).code == 4);
+        // Once nothing reads what lay behind, it goes.
+        bench.at(&root, &["rm", "--force", "b"]);
+        let listed: serde_json::Value = serde_json::from_str(&bench.at(&root, &["snapshots", "--json"])).unwrap();
+        let listed =
+            listed["snapshots"].as_array().unwrap().iter().filter(|snapshot| snapshot["provider"] == "agentfs");
+        let ids: Vec<&str> = listed.map(|snapshot| snapshot["id"].as_str().unwrap()).collect();
+        assert!(ids.len() > 3, "{ids:?}");
+        bench.at(&root, &[&["rm"], ids.as_slice()].concat());
+        bench.at(&root, &["gc"]);
+        assert_eq!(beside(bench), Vec::<String>::new());
+        assert_eq!(text(bench, "f"), "one");
+    });
+}
+
+#[test]
+fn nothing_else_is_taken_for_a_workspace_that_cannot_be_mounted() {
+    Bench::each_plain(|bench| {
+        let root = bench.0.root();
+        bench.at(&root, &["convert"]);
+        let taken = bench.at(&root, &["snapshot", "-m", "taken"]);
+        for pid in bench.services() {
+            nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::SIGTERM).unwrap();
+        }
+        until(|| bench.mounts().is_empty() && bench.services().is_empty());
+        let format =
+            bench.sh(&format!("echo {}/workspaces/*/providers/agentfs/tree/format", bench.0.path("state").display()));
+        let whole = fs::read(&format).unwrap();
+        fs::write(&format, "agentfs 999\n").unwrap();
+        for words in [&["snapshot", "-m", "of what?"][..], &["restore", "taken"], &["status"], &["convert", "--back"]] {
+            let refused = bench.ran(&root, words);
+            assert!(refused.code != 0 && refused.stderr.contains("is not mounted"), "{words:?}: {refused:?}");
+        }
+        fs::write(&format, whole).unwrap();
+        let listed = bench.at(&root, &["snapshots"]);
+        assert!(listed.contains(&taken) && !listed.contains("of what?"), "{listed}");
+        assert_eq!(text(bench, "f"), "one");
+        bench.at(&root, &["convert", "--back"]);
+        assert_eq!(text(bench, "f"), "one");
+    });
+}
+
+#[test]
+fn a_command_that_is_killed_while_it_copies_leaves_nothing() {
+    Bench::each_plain(|bench| {
+        let root = bench.0.root();
+        let many = format!("cd {}; mkdir many; for n in $(seq 3000); do echo $n > many/$n; done", root.display());
+        bench.sh(&many);
+        bench.at(&root, &["convert"]);
+        let mut cut_short = 0;
+        for round in 0..8 {
+            let words = ["-C", root.to_str().unwrap(), "agent", "fs", "convert", "--back"];
+            let mut command = bench.0.command(words);
+            let mut back = command.current_dir("/").stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+            // It has begun, or come to its end.
+            until(|| beside(bench).len() > 1 || back.try_wait().unwrap().is_some());
+            std::thread::sleep(Duration::from_millis(round * 20));
+            let _ = back.kill();
+            cut_short += u32::from(!back.wait().unwrap().success());
+            bench.at(&root, &["gc"]);
+            let count = bench.sh(&format!("cat {}/many/* | sort -n | uniq | wc -l", root.display()));
+            assert_eq!(count, "3000", "{round}");
+            let left = beside(bench);
+            assert!(left.iter().all(|name| name == ".ah-behind-w"), "{left:?}");
+            if bench.mounts().is_empty() {
+                assert!(left.is_empty(), "{left:?}");
+                bench.at(&root, &["convert"]);
+            }
+        }
+        assert!(cut_short > 0, "none was cut short");
+        if bench.0.user == User::Me {
+            bench.at(&root, &["convert", "--back"]);
+        }
+    });
+}

@@ -9,7 +9,7 @@
 //! - [`Views`] remembers which snapshots are shown, where a view is no mount that would say so itself; [`refuse_if_used`] asks whether
 //!   somebody is in one.
 //! - [`Process`] says what each process uses, for whoever is told that something is in use.
-//! - [`Copier`] makes a copy of a directory that shares its data, [`State`] notices that one was changed, [`holders`] refuses one that is in use,
+//! - [`Copier`] makes a copy of a directory that shares its data, [`remove_contents`] removes one, [`State`] notices that one was changed, [`holders`] refuses one that is in use,
 //!   [`Way`] goes down into one, however deep.
 //! - [`unescape`] reads paths where not every byte may stand.
 //! - [`failed`] turns an error of the operating system into one of the contract, [`look`] asks for an entry's attributes.
@@ -29,6 +29,7 @@ mod lease;
 mod mounts;
 mod percent;
 mod processes;
+mod remove;
 mod state;
 mod tree;
 mod unmount;
@@ -43,6 +44,7 @@ pub use entry::{MASK, entry_of, failed, look, mount_of, names};
 pub use mounts::{KeptMounts, Mount, Mounts, boot_id, has_capability, in_first_user_namespace, unescape_octal};
 pub use percent::unescape;
 pub use processes::{How, Process, Use};
+pub use remove::remove_contents;
 pub use state::State;
 pub use tree::Tree;
 pub use unmount::{Unmount, open_plain, unmount, would_unmount};

@@ -1,42 +1,56 @@
 //! The caller's part of making a workspace that lies behind AgentFS a plain directory again: a copy of it, beside it.
 
 use std::collections::BTreeMap;
-use std::ffi::{OsStr, OsString};
 use std::os::fd::AsFd;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::PathBuf;
+use std::os::unix::ffi::OsStrExt;
 
 use ah_plugin_api::{
     CapturePolicy, Context, ConvertRequest, Converted, Dir, Durability, Error, ErrorKind, Place, Provider,
     ReclaimRequest, Result, SnapshotId, SnapshotRequest, Timestamp,
 };
-use ah_provider_directory::{Copier, Mounts, failed, holders, look};
-use rustix::fs::Mode;
+use ah_provider_directory::{Copier, Mount, Mounts, failed, holders, look};
 
-use crate::behind::{Around, BEHIND, Behind, COPY, DIRECTORY, Note, alone, incomplete};
-use crate::home;
+use crate::conversion::{Around, Behind, COPY, Note, incomplete, lock_back};
+use crate::home::{self, Shown};
 
 /// Copies the workspace, and has the service put the copy in its place.
 pub(crate) fn back(service: &impl Provider, store: &Dir, cx: &Context<'_>) -> Result<Converted> {
     let none = || Error::new(ErrorKind::FailedPrecondition, "the workspace is not behind AgentFS");
     // It is mounted then, if it can be, and what others have left is put in order.
     settle(service, store)?;
-    let at = PathBuf::from(OsString::from_vec(Behind::of(store)?.ok_or_else(none)?.at));
+    let behind = Behind::of(store)?.ok_or_else(none)?;
+    let (home, at) = (home::path_of(store)?, behind.at());
     let mounts = Mounts::read()?;
-    if !mounts.iter().any(|mount| mount.point == at) {
-        return Err(none());
+    let is_it = |mount: &&Mount| {
+        Shown::parse(&mount.source).is_some_and(|shown| shown.home == home && shown.branch == Some(behind.branch))
+    };
+    match mounts.iter().find(is_it) {
+        Some(mount) if mount.point == at => {}
+        Some(mount) => {
+            let message = format!(
+                "it is at {}, since a folder above it was renamed: it was {}",
+                mount.point.display(),
+                at.display()
+            );
+            return Err(Error::new(ErrorKind::FailedPrecondition, message)
+                .with_hint("give that its old name back, then repeat"));
+        }
+        None => {
+            let message = format!("the workspace is not mounted at {}", at.display());
+            return Err(Error::new(ErrorKind::FailedPrecondition, message)
+                .with_hint(format!("{} says why", home.join("log").display())));
+        }
     }
     if let Some(inside) = mounts.iter().find(|mount| mount.point != at && mount.point.starts_with(&at)) {
         let message = format!("{} is mounted inside of it", inside.point.display());
         return Err(Error::new(ErrorKind::FailedPrecondition, message).with_hint("unmount it, then repeat"));
     }
     let around = Around::of(&at)?;
-    let behind: OsString = [OsStr::new(BEHIND), &around.name].into_iter().collect();
-    if around.look(&behind).is_none() {
+    if around.look(&around.behind()).is_none() {
         return Err(incomplete());
     }
     let busy = || Error::new(ErrorKind::Busy, "another command is taking it back").with_hint("repeat it in a moment");
-    let lock = alone(store)?.ok_or_else(busy)?;
+    let lock = lock_back(store)?.ok_or_else(busy)?;
     let aside = format!("{COPY}{}", home::random()?);
     let mut note = Note {
         back: true,
@@ -80,8 +94,7 @@ fn copy(
         policy: CapturePolicy::default(),
     };
     service.snapshot(&Place::new(store).with_workspace(&from), &request, cx)?;
-    rustix::fs::mkdirat(&around.above, note.aside(), Mode::RWXU).map_err(cannot)?;
-    let to = rustix::fs::openat(&around.above, note.aside(), DIRECTORY, Mode::empty()).map_err(cannot)?;
+    let to = around.make(note.aside())?;
     let mut copier = Copier::new(to.as_fd(), at, cx);
     let top = copier.run(from.as_fd())?;
     copier.finish(from.as_fd(), &top)?;

@@ -6,7 +6,7 @@
 //!   views, and answers the same contract over a socket in the home (`ah_plugin_api::ipc`), so that there is no second protocol.
 //! - `home` is how both know where things are: the *home* is the store of the workspace that was branched first; a branch of it is a workspace with a
 //!   store of its own, in which is written whose tree it is part of (its *shelf*).
-//! - `behind` is what is written down of a workspace that was itself put behind AgentFS; `back` takes it back.
+//! - `conversion` is what is written down of a workspace that was itself put behind AgentFS; `back` takes it back.
 //! - `reach` finds the service, or starts it. `probe` says what can be served.
 //!
 //! **One service for a home, not one for a user**: the store is open in one process at a time anyway, there is no list of stores that
@@ -19,7 +19,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod back;
-mod behind;
+mod conversion;
 mod home;
 mod probe;
 mod provider;

@@ -199,10 +199,17 @@ impl Provider for AgentFsProvider {
         }
         let workspace = place.need_workspace()?;
         let at = path_of(workspace)?;
-        let shown = Shown::around(workspace)?;
-        if shown.is_none()
-            && let Some((message, remedy)) = probe::refusal(workspace, place.store)
-        {
+        match Shown::around(workspace)? {
+            Some((_, true)) => {
+                let notes = vec![format!("{} is in AgentFS already", at.display())];
+                return Ok(Converted { changed: false, mounted: true, notes });
+            }
+            Some(_) => {
+                return Err(Error::new(ErrorKind::FailedPrecondition, "it is within a branch or view of AgentFS"));
+            }
+            None => {}
+        }
+        if let Some((message, remedy)) = probe::refusal(workspace, place.store) {
             let error = Error::new(ErrorKind::FailedPrecondition, message);
             return Err(remedy.into_iter().fold(error, Error::with_hint));
         }

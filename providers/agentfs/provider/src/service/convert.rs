@@ -4,7 +4,7 @@
 //!
 //! 1. a note in the home, on disk; a place for the mount beside the workspace, with what stands in for it;
 //! 2. both change names in one step; a last look whether somebody is in the directory;
-//! 3. the branch, on disk; in the home, where the directory is now (`lower`): from here on it is done;
+//! 3. the branch, on disk; in the home, where the directory is now (`lower`), and that it lies behind (`behind`): from here on it is done;
 //! 4. the branch is mounted, the note goes.
 //!
 //! **Back**, of which the first is done by the caller's process: one that waits for a filesystem which it serves itself could not be killed.
@@ -18,21 +18,24 @@
 
 use std::ffi::{OsStr, OsString};
 use std::os::fd::AsFd;
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 
 use ah_agentfs::{BranchId, BranchInfo, SnapshotId as Number, Workspace};
 use ah_agentfs_fuse::clear_dead;
-use ah_plugin_api::{Context, Converted, Dir, Error, ErrorKind, Reference, Result, SnapshotId, Timestamp, text};
+use ah_plugin_api::{
+    Context, Converted, Dir, Error, ErrorKind, LogLevel, Reference, Result, SnapshotId, Timestamp, text,
+};
 use ah_provider_directory::{Mounts, State, failed, holders, look, mount_of};
-use rustix::fs::{Mode, RenameFlags};
+use rustix::fs::RenameFlags;
 
 use super::mounted::{Place, What, take_away};
-use super::opened::Open;
+use super::opened::{LOWER, Open};
 use super::record::PlaceLabel;
-use super::{Service, fail, lock, patiently, stand_in};
-use crate::behind::{Around, BEHIND, Behind, Note, alone, incomplete, path_beside, remove_tree};
-use crate::home::{self, Shelf, Shown};
+use super::{Service, alone, fail, lock, patiently, stand_in};
+use crate::conversion::{Around, BEHIND, Behind, COPY, Note, incomplete, lock_back, path_beside};
+use crate::home::{self, Shelf};
 
 /// The branch that is mounted in place of a workspace.
 fn converted(tree: &Workspace) -> Option<(BranchInfo, PathBuf)> {
@@ -51,16 +54,6 @@ impl Service {
     /// Answers [`ah_plugin_api::Provider::convert`].
     pub(super) fn put_behind(&self, workspace: &Dir, shelf: &Shelf, cx: &Context<'_>) -> Result<Converted> {
         let at = home::path_of(workspace)?;
-        if let Some((_, is_root)) = Shown::around(workspace)? {
-            return match is_root {
-                true => Ok(Converted {
-                    changed: false,
-                    mounted: true,
-                    notes: vec![format!("{} is in AgentFS already", at.display())],
-                }),
-                false => Err(Error::new(ErrorKind::FailedPrecondition, "it is within a branch or view of AgentFS")),
-            };
-        }
         let around = refuse_boundaries(workspace, &at)?;
         if let Some(error) = self.refuses(workspace)? {
             let message = "snapshots or branches of what was here before are kept in AgentFS";
@@ -69,18 +62,20 @@ impl Service {
                 .with_hint("`ah agent fs snapshots` and `branches` list them; `ah agent fs rm` them first"));
         }
         let open = self.for_lower(workspace)?;
-        let _making = open.making.write().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let _making = alone(&open.making, cx)?;
         if !open.tree.branches().is_empty() {
             let message = "branches read in the workspace what was not changed in them";
             return Err(Error::new(ErrorKind::FailedPrecondition, message).with_hint("ah agent fs branches"));
         }
         cx.check_cancelled()?;
         let aside: OsString = [OsStr::new(BEHIND), &around.name].into_iter().collect();
-        let moved = path_beside(&at, &aside);
+        let behind = path_beside(&at, &aside);
         if around.look(&aside).is_some() {
-            return Err(Error::new(ErrorKind::AlreadyExists, format!("{} is there already", moved.display()))
+            return Err(Error::new(ErrorKind::AlreadyExists, format!("{} is there already", behind.display()))
                 .with_hint("rename it, or remove it if nothing in it is needed"));
         }
+        // One of another time would say that this one is done.
+        Behind::forget(&self.home)?;
         let mut note = Note {
             back: false,
             at: at.as_os_str().as_bytes().to_vec(),
@@ -89,67 +84,87 @@ impl Service {
             before: None,
         };
         note.write(&self.home)?;
-        let made = self.exchange_and_grow(&open, shelf, &around, &at, &mut note, workspace, cx);
-        match made {
-            Ok(()) => {}
-            Err(error) => {
-                if let Some((branch, _)) = converted(&open.tree) {
-                    Self::discard_branch(&open, branch.id, &at, cx);
-                }
-                return Err(match self.undo(&note) {
-                    Ok(()) => error,
-                    Err(why) => error
-                        .with_cause(&why)
-                        .with_hint(format!("the directory is at {}; `ah agent fs gc` puts it back", moved.display())),
-                });
-            }
+        let made = self.exchange(&around, &behind, &mut note, workspace).and_then(|since| {
+            // Locked until it is known: whoever mounts again what should be mounted must not find it half-way.
+            let mut mounted = lock(&open.mounted);
+            let branch = self.grow_behind(&open, shelf, &note, behind.clone(), since, cx)?;
+            let view = open.tree.view(branch).map_err(|e| fail("cannot open the branch", &e))?;
+            let place = Place::mount(view, &at, &self.shown(Some(branch)))?;
+            mounted.insert(What::Branch(branch), place);
+            Ok(())
+        });
+        if let Err(error) = made {
+            return Err(match self.undo_all(&open, &note, &at, cx) {
+                Ok(()) => error,
+                Err(why) => error
+                    .with_cause(&why)
+                    .with_hint(format!("the directory is at {}; `ah agent fs gc` puts it back", behind.display())),
+            });
         }
         Note::forget(&self.home);
-        let notes = vec![
-            format!(
-                "{} is mounted by AgentFS now, and another directory: programs that were in it have to be started anew",
-                at.display()
-            ),
-            format!("what it was until now is {}, for AgentFS to read: nothing is to be done there", moved.display()),
-            "other users, root too, do not see into it".to_owned(),
-        ];
-        Ok(Converted { changed: true, mounted: true, notes })
+        Ok(Converted { changed: true, mounted: true, notes: self.what_is_where(&at, &behind, workspace) })
     }
 
-    #[expect(clippy::too_many_arguments, reason = "what one step of a conversion works with")]
-    fn exchange_and_grow(
+    /// What a person should know of a workspace that was just put behind AgentFS.
+    fn what_is_where(&self, at: &Path, behind: &Path, workspace: &Dir) -> Vec<String> {
+        let (at, behind, home) = (at.display(), behind.display(), self.path.display());
+        let device = |dir: &Dir| rustix::fs::fstat(dir).map(|stat| stat.st_dev).ok();
+        let another = if device(workspace) == device(&self.home) { "" } else { ", which is on another disk" };
+        let mut notes = vec![
+            format!(
+                "{at} is mounted by AgentFS now, and another directory: programs that were in it have to be started anew"
+            ),
+            format!("what it was until now is {behind}: AgentFS reads it there, and nothing is to be done in it"),
+            format!("what is written from now on is kept in {home}{another}"),
+        ];
+        if !rustix::process::geteuid().is_root() {
+            notes.push("other users, root too, do not see into it".to_owned());
+        }
+        notes
+    }
+
+    /// Puts a place for the mount where the workspace is, and that beside it. Gives since when nobody else changes anything in it.
+    fn exchange(&self, around: &Around, behind: &Path, note: &mut Note, workspace: &Dir) -> Result<Timestamp> {
+        let cannot = |errno| failed(format!("cannot make {}", behind.display()), errno);
+        let place = around.make(note.aside())?;
+        note.made = Some(look(&place, b"").map_err(cannot)?.stx_ino);
+        note.write(&self.home)?;
+        stand_in::Place::of(place).put_up().map_err(cannot)?;
+        around.rename(&around.name, note.aside(), RenameFlags::EXCHANGE)?;
+        // Who came in by then works in what nobody else sees any more.
+        holders::refuse(workspace.as_fd(), None)?;
+        Ok(Timestamp::now())
+    }
+
+    /// Makes the branch, on disk, and writes down that it is in place of the workspace: from there on it is done.
+    fn grow_behind(
         &self,
         open: &Open,
         shelf: &Shelf,
-        around: &Around,
-        at: &Path,
-        note: &mut Note,
-        workspace: &Dir,
+        note: &Note,
+        behind: PathBuf,
+        since: Timestamp,
         cx: &Context<'_>,
-    ) -> Result<()> {
-        let aside = note.aside().to_owned();
-        let place = path_beside(at, &aside);
-        let cannot = |errno| failed(format!("cannot make {}", place.display()), errno);
-        rustix::fs::mkdirat(&around.above, &aside, Mode::RWXU).map_err(cannot)?;
-        note.made = Some(look(&around.above, aside.as_bytes()).map_err(cannot)?.stx_ino);
-        note.write(&self.home)?;
-        stand_in::Place::hold(&place).and_then(|place| place.put_up()).map_err(cannot)?;
-        around.rename(&around.name, &aside, RenameFlags::EXCHANGE)?;
-        // Who came in by then works in what nobody else sees any more.
-        holders::refuse(workspace.as_fd(), None)?;
-        let since = Timestamp::now();
+    ) -> Result<BranchId> {
         let cannot = |e: &ah_agentfs::Error| fail("cannot put the workspace behind AgentFS", e);
         let base = open.tree.base_alone(b"").map_err(|e| cannot(&e))?;
-        let label = PlaceLabel::of_workspace(&shelf.key, at);
-        let branch = open.tree.branch(base, &label.encode()?);
+        let branch = open.tree.branch(base, &PlaceLabel::of_workspace(&shelf.key, &note.at()).encode()?);
         let _ = open.tree.delete_snapshot(base);
         let branch = branch.map_err(|e| cannot(&e))?;
         patiently(cx, || open.tree.sync()).map_err(|e| cannot(&e))?;
-        let view = open.tree.view(branch).map_err(|e| cannot(&e))?;
-        let mounted = Place::mount(view, at, &self.shown(Some(branch)))?;
-        lock(&open.mounted).insert(What::Branch(branch), mounted);
-        Behind { at: note.at.clone(), since, leaves: false }.write(&self.home)?;
-        self.write_lower(open, place)
+        self.write_lower(open, behind)?;
+        Behind { at: note.at.clone(), branch: branch.0, since, leaves: None }.write(&self.home)?;
+        Ok(branch)
+    }
+
+    /// Undoes what was begun, in the reverse order.
+    fn undo_all(&self, open: &Open, note: &Note, at: &Path, cx: &Context<'_>) -> Result<()> {
+        Behind::forget(&self.home)?;
+        if let Some((branch, _)) = converted(&open.tree) {
+            Self::discard_branch(open, branch.id, at, cx);
+        }
+        self.undo(note)?;
+        self.write_lower(open, at.to_owned())
     }
 
     /// Puts the workspace's own directory back, whichever of the steps was the last. Nothing is mounted there any more.
@@ -167,7 +182,10 @@ impl Service {
         }
         if note.made.is_none_or(|made| around.is(note.aside(), made)) {
             // What is not empty is not the place.
-            let _ = around.remove_place(at.parent().unwrap_or(Path::new("/")), note.aside());
+            let _ = around.remove_place(&at, note.aside());
+        }
+        if self.lower()?.is_some_and(|lower| lower == path_beside(&at, note.aside())) {
+            home::write(&self.home, LOWER, &note.at, true)?;
         }
         Note::forget(&self.home);
         Ok(())
@@ -175,7 +193,8 @@ impl Service {
 
     /// Answers [`ah_plugin_api::Provider::convert`] where the workspace is to be a plain directory again: a copy of it is beside it, as the note says.
     pub(super) fn take_back(&self, open: &Open, cx: &Context<'_>) -> Result<Converted> {
-        let _making = open.making.write().unwrap_or_else(std::sync::PoisonError::into_inner);
+        // Whoever puts in order what others have left waits for that.
+        let _making = alone(&open.making, cx)?;
         let none = || Error::new(ErrorKind::FailedPrecondition, "the workspace is not behind AgentFS");
         let (branch, at) = converted(&open.tree).ok_or_else(none)?;
         if open.apart {
@@ -191,15 +210,27 @@ impl Service {
         if !around.is(note.aside(), made) {
             return Err(uncopied());
         }
-        take_away(&open.mounted, &What::Branch(branch.id), || {
-            unchanged(open, before, branch.id)?;
-            around.rename(&around.name, note.aside(), RenameFlags::EXCHANGE)?;
-            self.finish_back(open, &note)
+        let mut notes = vec![format!(
+            "{} is a plain directory again, and another one: programs that were in it have to be started anew",
+            at.display()
+        )];
+        // It is done then, whatever becomes of the rest: that is left to `reclaim`.
+        let later = |error: Error| format!("`ah agent fs gc` clears up behind it: {}", error.message);
+        let left = Mutex::default();
+        patiently(cx, || {
+            take_away(&open.mounted, &What::Branch(branch.id), || {
+                unchanged(open, before, branch.id)?;
+                around.rename(&around.name, note.aside(), RenameFlags::EXCHANGE)?;
+                *lock(&left) = self.finish_back(open, &note).err();
+                Ok(())
+            })
         })
         .inspect_err(|_| self.mount_again(open))?;
-        let about = "is a plain directory again, and another one: programs that were in it have to be started anew";
-        let mut notes = vec![format!("{} {about}", at.display())];
-        notes.extend(self.drop_behind(open, cx)?);
+        notes.extend(lock(&left).take().map(later));
+        match self.drop_behind(open, cx) {
+            Ok(stays) => notes.extend(stays),
+            Err(error) => notes.push(later(error)),
+        }
         Ok(Converted { changed: true, mounted: false, notes })
     }
 
@@ -214,7 +245,7 @@ impl Service {
         open.tree.sync().map_err(|e| cannot(&e))?;
         let around = Around::of(&at)?;
         if !note.made.is_some_and(|made| around.is(note.aside(), made)) {
-            around.remove_place(at.parent().unwrap_or(Path::new("/")), note.aside())?;
+            around.remove_place(&at, note.aside())?;
         }
         Note::forget(&self.home);
         Ok(())
@@ -243,42 +274,51 @@ impl Service {
 
     /// What a killed service had begun to do: before the tree is opened, as it says where the directory lies that was branched.
     pub(super) fn settle_before(&self) -> Result<()> {
-        let Some(note) = Note::of(&self.home)? else { return Ok(()) };
+        let Some(note) = Note::of(&self.home)?.filter(|note| !note.back) else { return Ok(()) };
         clear_dead(&note.at()).map_err(|e| Error::new(ErrorKind::Unavailable, e.to_string()))?;
-        let done = self.lower()?.is_some_and(|lower| lower == path_beside(&note.at(), note.aside()));
-        match (note.back, done) {
-            // What was copied is looked at with the tree.
-            (true, _) => Ok(()),
-            (false, true) => {
+        match Behind::of(&self.home)? {
+            Some(_) => {
                 Note::forget(&self.home);
                 Ok(())
             }
-            (false, false) => self.undo(&note),
+            None => self.undo(&note),
         }
     }
 
-    /// The same, with the tree, before anything is mounted; and of whoever took the workspace back and is gone.
-    pub(super) fn settle_after(&self, open: &Open) -> Result<()> {
-        if let Some(note) = Note::of(&self.home)?.filter(|note| note.back)
-            && let Some(_alone) = alone(&self.home)?
+    /// The same, with the tree, before anything is mounted.
+    pub(super) fn settle_with(&self, open: &Open) -> Result<()> {
+        let behind = Behind::of(&self.home)?;
+        if let Some((branch, _)) = converted(&open.tree)
+            && behind.as_ref().map(|behind| behind.branch) != Some(branch.id.0)
         {
-            let around = Around::of(&note.at())?;
-            if note.made.is_some_and(|made| around.is(&around.name, made)) {
-                self.finish_back(open, &note)?;
-            } else {
-                remove_tree(&path_beside(&note.at(), note.aside()))?;
-                self.forget_before(open, &note)?;
-                Note::forget(&self.home);
-            }
-        }
-        // One that was undone before it was whole: the directory is in its place.
-        let lower = self.lower()?;
-        if let Some((branch, at)) = converted(&open.tree)
-            && lower.as_ref() == Some(&at)
-        {
+            // Undone before it was whole.
             open.tree.delete_branch(branch.id).map_err(|e| fail("cannot remove a branch that was not finished", &e))?;
         }
-        Ok(())
+        match Note::of(&self.home)?.filter(|note| note.back) {
+            Some(note) if self.refuse_replaced(&note.at()).is_err() => self.finish_back(open, &note),
+            _ => Ok(()),
+        }
+    }
+
+    /// Puts in order what a caller has left who took the workspace back and is gone, unless somebody is converting it at this moment. What cannot be done is
+    /// tried again by the next one.
+    pub(super) fn settle(&self, open: &Open, cx: &Context<'_>) {
+        let Ok(_making) = open.making.try_write() else { return };
+        let settled = (|| {
+            let Some(note) = Note::of(&self.home)?.filter(|note| note.back) else { return Ok(()) };
+            let Some(_lock) = lock_back(&self.home)? else { return Ok(()) };
+            if self.refuse_replaced(&note.at()).is_err() {
+                return self.finish_back(open, &note);
+            }
+            let around = Around::of(&note.at())?;
+            patiently(cx, || around.remove(note.aside()))?;
+            self.forget_before(open, &note)?;
+            Note::forget(&self.home);
+            Ok(())
+        })();
+        if let Err(error) = settled {
+            cx.log(LogLevel::Warn, &format!("a conversion that was cut short is not cleared up: {}", error.message));
+        }
     }
 
     /// Whether what branches read is a directory that lies behind a workspace, or did.
@@ -289,36 +329,62 @@ impl Service {
         Ok(name == Some(true) && Behind::of(&self.home)?.is_some())
     }
 
-    /// Takes away the directory that lay behind a workspace, once nothing reads it any more and if nobody changed anything in it. Gives what is to be said
-    /// where it stays.
-    pub(super) fn drop_behind(&self, open: &Open, cx: &Context<'_>) -> Result<Option<String>> {
-        let Some(lower) = lock(&open.lower).clone() else { return Ok(None) };
-        if !self.lies_behind(open)? {
-            return Ok(None);
+    /// As [`Service::drop_behind`], of a workspace that is a plain directory again since some time.
+    pub(super) fn drop_what_lay_behind(&self, open: &Open, cx: &Context<'_>) {
+        let Ok(_making) = open.making.try_write() else { return };
+        if !open.holds_nothing() {
+            return;
         }
+        let said = match self.drop_behind(open, cx) {
+            Ok(None) => return,
+            Ok(Some(stays)) => stays,
+            Err(error) => format!("what lay behind AgentFS is not cleared up: {}", error.message),
+        };
+        cx.log(LogLevel::Warn, &said);
+    }
+
+    /// Takes away the directory that lay behind a workspace, once nothing reads it any more and if nobody changed anything in it or has it open. Gives what is
+    /// to be said where it stays.
+    fn drop_behind(&self, open: &Open, cx: &Context<'_>) -> Result<Option<String>> {
         let Some(mut behind) = Behind::of(&self.home)? else { return Ok(None) };
-        let shown = lower.display();
-        if !open.tree.snapshots().is_empty() || !open.tree.branches().is_empty() {
-            return Ok(Some(format!(
-                "{shown} stays as long as there are snapshots and branches by agentfs, which read it; then `ah agent fs gc` takes it away"
-            )));
-        }
-        let Ok(dir) = Dir::open(&lower) else { return Ok(None) };
-        let stat = rustix::fs::fstat(&dir).map_err(|errno| failed("cannot look at what lay behind", errno))?;
-        if !open.tree.is_lower(stat.st_dev, stat.st_ino) {
-            return Ok(None);
-        }
-        // A removal that was cut short has changed it.
-        if !behind.leaves && is_changed(&dir, behind.since, cx)? {
-            return Ok(Some(format!(
-                "{shown} was worked in, although nothing was to be done there, and stays: `rm -r {}` takes it away",
-                text::shell(lower.as_os_str())
-            )));
-        }
-        behind.leaves = true;
-        behind.write(&self.home)?;
-        remove_tree(&lower)?;
-        Behind::forget(&self.home);
+        let around = Around::of(&behind.at())?;
+        // It may have been killed before it got that name.
+        let leaves = behind.leaves.clone().map(OsString::from_vec).filter(|name| around.look(name).is_some());
+        let leaves = match leaves {
+            Some(leaves) => leaves,
+            None => {
+                let name = around.behind();
+                let shown = path_beside(&behind.at(), &name);
+                if !open.tree.snapshots().is_empty() || !open.tree.branches().is_empty() {
+                    return Ok(Some(format!(
+                        "{} stays as long as there are snapshots and branches by agentfs, which read it; then `ah agent fs gc` takes it away",
+                        shown.display()
+                    )));
+                }
+                let Ok(dir) = Dir::open(&shown) else { return Ok(None) };
+                let stat = rustix::fs::fstat(&dir).map_err(|errno| failed("cannot look at what lay behind", errno))?;
+                if !open.tree.is_lower(stat.st_dev, stat.st_ino) {
+                    return Ok(None);
+                }
+                holders::refuse(dir.as_fd(), None)?;
+                holders::refuse_mounts(dir.as_fd())?;
+                if is_changed(&dir, behind.since, cx)? {
+                    return Ok(Some(format!(
+                        "{} was worked in, although nothing was to be done there, and stays: `rm -r {}` takes it away",
+                        shown.display(),
+                        text::shell(shown.as_os_str())
+                    )));
+                }
+                // From here on it is nobody's any more, under a name that nobody knows.
+                let leaves = OsString::from(format!("{COPY}{}", home::random()?));
+                behind.leaves = Some(leaves.as_bytes().to_vec());
+                behind.write(&self.home)?;
+                around.rename(&name, &leaves, RenameFlags::NOREPLACE)?;
+                leaves
+            }
+        };
+        patiently(cx, || around.remove(&leaves))?;
+        Behind::forget(&self.home)?;
         Ok(None)
     }
 }

@@ -34,13 +34,13 @@ use std::time::{Duration, Instant};
 use ah_agentfs::{Class, SnapshotId as Number};
 use ah_plugin_api::{
     Changes, CloneRequest, Context, ConvertRequest, Converted, Description, DestroyRequest, DiffRequest, Dir, Done,
-    Durability, Entry, Error, ErrorKind, FileName, ListRequest, LogLevel, LookupRequest, Mode, MountRequest, Place,
-    Probe, ProbeRequest, Provider, ReadDirRequest, ReadRequest, ReclaimRequest, Reclaimed, Reference, Result, Snapshot,
+    Durability, Entry, Error, ErrorKind, FileName, ListRequest, LookupRequest, Mode, MountRequest, Place, Probe,
+    ProbeRequest, Provider, ReadDirRequest, ReadRequest, ReclaimRequest, Reclaimed, Reference, Result, Snapshot,
     SnapshotRef, SnapshotRequest, UnmountRequest, View, WritableClone,
 };
 use ah_provider_directory::KeptMounts;
 
-use crate::behind::is_for_copy;
+use crate::conversion::is_for_copy;
 use crate::home::{self, Shelf, Shown};
 use mounted::{What, make_folder, remove_folder};
 use opened::{Known, Open};
@@ -464,7 +464,7 @@ impl Provider for Service {
             }
             other => other?,
         };
-        self.settle_after(&open)?;
+        self.settle(&open, cx);
         self.mount_again(&open);
         let mut reclaimed = Reclaimed::default();
         // What a killed caller had begun is whole or undone by then.
@@ -504,11 +504,7 @@ impl Provider for Service {
         }
         let before = open.tree.used();
         if !request.auto {
-            if open.holds_nothing()
-                && let Some(stays) = self.drop_behind(&open, cx)?
-            {
-                cx.log(LogLevel::Warn, &stays);
-            }
+            self.drop_what_lay_behind(&open, cx);
             patiently(cx, || open.tree.reclaim()).map_err(|e| fail("cannot give space back", &e))?;
             reclaimed.bytes = before.saturating_sub(open.tree.used());
         }

@@ -18,7 +18,7 @@ use super::{Service, fail, lock, no_snapshot, patiently};
 use crate::home::{self, Shelf, TREE};
 
 /// A name in a home.
-const LOWER: &str = "lower";
+pub(super) const LOWER: &str = "lower";
 
 /// Bytes that every disk takes long before a caller would take silence for the end.
 const LITTLE: u64 = 1 << 20;
@@ -194,7 +194,7 @@ impl Service {
             volatile: Mutex::default(),
             behind: Behind::new(path, open.clone()),
         });
-        if let Err(error) = self.settle_after(&open) {
+        if let Err(error) = self.settle_with(&open) {
             eprintln!("ah-agentfsd: a conversion that was cut short is not settled: {error}");
         }
         self.mount_again(&open);

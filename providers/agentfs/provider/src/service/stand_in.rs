@@ -15,6 +15,7 @@ const FIRST_LINE: &str = "This is the place of a branch that ah keeps in AgentFS
 const REST: &str = " It is not mounted at the moment, and nothing of it is lost.
 
 Mount it again: run `ah agent fs branches` in the workspace that it grew from, or any command of ah in this directory, then enter it anew.
+If a directory .ah-behind-… of the same name lies beside it, that is a part of it: leave it where it is, as it is.
 ";
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
@@ -45,6 +46,11 @@ impl Place {
     }
 
     /// One that was just made, and is empty.
+    pub(super) fn of(directory: OwnedFd) -> Self {
+        Self(directory)
+    }
+
+    /// As [`Place::of`], by its path.
     pub(super) fn hold(at: &Path) -> Result<Self> {
         rustix::fs::open(at, DIRECTORY, Mode::empty()).map(Self)
     }

@@ -9,13 +9,13 @@
 //! | `converting.lock` | held by the caller that takes it back |
 
 use std::ffi::{OsStr, OsString};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use ah_plugin_api::sys::remove_dir_for_good;
 use ah_plugin_api::{Dir, Error, ErrorKind, Result, SnapshotId, Timestamp, wire};
-use ah_provider_directory::{failed, look};
+use ah_provider_directory::{failed, look, names, remove_contents};
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, RenameFlags, Statx};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
@@ -50,8 +50,10 @@ pub(crate) struct Behind {
     #[serde(with = "serde_bytes")]
     pub(crate) at: Vec<u8>,
     pub(crate) since: Timestamp,
-    /// Whether the directory behind it was looked at, and is being removed.
-    pub(crate) leaves: bool,
+    /// The number of the branch that is in place of the workspace, or was.
+    pub(crate) branch: u32,
+    /// The name under which the directory that lay behind it is being removed.
+    pub(crate) leaves: Option<Vec<u8>>,
 }
 
 impl Behind {
@@ -63,9 +65,16 @@ impl Behind {
         home::write(home, SINCE, &wire::encode(self)?, true).map(drop)
     }
 
-    pub(crate) fn forget(home: &Dir) {
-        // Beside another directory it says nothing.
-        let _ = rustix::fs::unlinkat(home, SINCE, AtFlags::empty());
+    /// On disk when it returns.
+    pub(crate) fn forget(home: &Dir) -> Result<()> {
+        match rustix::fs::unlinkat(home, SINCE, AtFlags::empty()).and_then(|()| rustix::fs::fsync(home)) {
+            Ok(()) | Err(Errno::NOENT) => Ok(()),
+            Err(errno) => Err(failed("cannot forget what lies behind the workspace", errno)),
+        }
+    }
+
+    pub(crate) fn at(&self) -> PathBuf {
+        PathBuf::from(OsString::from_vec(self.at.clone()))
     }
 }
 
@@ -117,7 +126,7 @@ pub(crate) fn incomplete() -> Error {
 }
 
 /// The lock of who takes a workspace back; none while somebody has it.
-pub(crate) fn alone(home: &Dir) -> Result<Option<OwnedFd>> {
+pub(crate) fn lock_back(home: &Dir) -> Result<Option<OwnedFd>> {
     let cannot = |errno| failed("cannot lock the home of AgentFS", errno);
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = rustix::fs::openat(home, LOCK, flags, Mode::RUSR | Mode::WUSR).map_err(cannot)?;
@@ -160,25 +169,51 @@ impl Around {
             .map_err(|errno| failed("cannot change the workspace's name", errno))
     }
 
-    /// Takes away an empty place, with what stands in it.
-    pub(crate) fn remove_place(&self, folder: &Path, name: &OsStr) -> Result<()> {
-        clear_place(&folder.join(name));
+    /// What the directory is called that lies behind.
+    pub(crate) fn behind(&self) -> OsString {
+        [OsStr::new(BEHIND), &self.name].into_iter().collect()
+    }
+
+    /// Makes a directory that nobody else can come to.
+    pub(crate) fn make(&self, name: &OsStr) -> Result<OwnedFd> {
+        let cannot = |errno| failed("cannot make a directory beside the workspace", errno);
+        rustix::fs::mkdirat(&self.above, name, Mode::RWXU).map_err(cannot)?;
+        let made = rustix::fs::openat(&self.above, name, DIRECTORY, Mode::empty()).map_err(cannot)?;
+        rustix::fs::fchmod(&made, Mode::RWXU).map_err(cannot)?;
+        let stat = rustix::fs::fstat(&made).map_err(cannot)?;
+        // Whoever may write above could have put something else there.
+        if stat.st_uid != rustix::process::geteuid().as_raw() || !names(made.as_fd()).map_err(cannot)?.is_empty() {
+            let message = "somebody else works beside the workspace under names of ours";
+            return Err(Error::new(ErrorKind::Conflict, message).with_hint("repeat"));
+        }
+        Ok(made)
+    }
+
+    /// Removes what is under a name of ours, with all that is in it. What is gone is success.
+    pub(crate) fn remove(&self, name: &OsStr) -> Result<()> {
+        let cannot = |errno| failed("cannot remove a directory beside the workspace", errno);
+        let dir = match rustix::fs::openat(&self.above, name, DIRECTORY, Mode::empty()) {
+            Err(Errno::NOENT) => return Ok(()),
+            dir => dir.map_err(cannot)?,
+        };
+        remove_contents(dir.as_fd())?;
         match remove_dir_for_good(&self.above, name) {
             Ok(()) | Err(Errno::NOENT) => Ok(()),
-            Err(errno) => Err(failed(format!("cannot remove {}", folder.join(name).display()), errno)),
+            Err(errno) => Err(cannot(errno)),
+        }
+    }
+
+    /// Takes away an empty place beside a workspace, with what stands in it.
+    pub(crate) fn remove_place(&self, at: &Path, name: &OsStr) -> Result<()> {
+        let place = path_beside(at, name);
+        clear_place(&place);
+        match remove_dir_for_good(&self.above, name) {
+            Ok(()) | Err(Errno::NOENT) => Ok(()),
+            Err(errno) => Err(failed(format!("cannot remove {}", place.display()), errno)),
         }
     }
 }
 
 pub(crate) fn path_beside(at: &Path, name: &OsStr) -> PathBuf {
     at.parent().unwrap_or(Path::new("/")).join(name)
-}
-
-pub(crate) fn remove_tree(path: &Path) -> Result<()> {
-    match std::fs::remove_dir_all(path) {
-        Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
-            Err(Error::from_io(format!("cannot remove {}", path.display()), &e))
-        }
-        _ => Ok(()),
-    }
 }

@@ -2,7 +2,6 @@
 //!
 //! Without systemd there is none. The first command of ours in the workspace mounts it, too.
 
-use std::ffi::OsStr;
 use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -39,14 +38,14 @@ impl Unit {
         std::fs::create_dir_all(self.folder.join(WANTS)).map_err(failed)?;
         let state = env.ah_home.as_ref().map(|home| [b"AH_HOME=", home.as_os_str().as_bytes()].concat());
         let state = state.map_or_else(String::new, |set| format!("Environment={}\n", quoted(&set)));
-        let words = [program.as_os_str(), OsStr::new("-C"), workspace.as_os_str()];
-        let command: Vec<_> = words.iter().map(|word| quoted(word.as_bytes())).collect();
+        let program = quoted(program.as_os_str().as_bytes());
+        // What begins with a dollar sign is looked up in arguments only.
+        let workspace = quoted(workspace.as_os_str().as_bytes()).replace('$', "$$");
         let text = format!(
             "# Written by `ah agent fs convert`, and taken away by `ah agent fs convert --back`.\n\
              [Unit]\nDescription=A workspace that ah keeps mounted\n\n\
-             [Service]\nType=oneshot\nRemainAfterExit=yes\n{state}ExecStart={} agent fs branches --quiet\n\n\
-             [Install]\nWantedBy=default.target\n",
-            command.join(" ")
+             [Service]\nType=oneshot\nRemainAfterExit=yes\n{state}ExecStart={program} -C {workspace} agent fs branches --quiet\n\n\
+             [Install]\nWantedBy=default.target\n"
         );
         std::fs::write(self.path(), text).map_err(failed)?;
         let link = self.folder.join(WANTS).join(&self.name);
@@ -81,7 +80,6 @@ fn quoted(word: &[u8]) -> String {
     for &byte in word {
         match byte {
             b'%' => text.push_str("%%"),
-            b'$' => text.push_str("$$"),
             b'"' | b'\\' => text.extend(['\\', char::from(byte)]),
             b' '..=b'~' => text.push(char::from(byte)),
             other => text.push_str(&format!("\\x{other:02x}")),
@@ -97,6 +95,6 @@ mod tests {
     #[test]
     fn words_are_quoted_for_systemd() {
         assert_eq!(quoted(b"/home/me/my proj"), "\"/home/me/my proj\"");
-        assert_eq!(quoted(b"100%\"$x\\\n\xff"), "\"100%%\\\"$$x\\\\\\x0a\\xff\"");
+        assert_eq!(quoted(b"100%\"$x\\\n\xff"), "\"100%%\\\"$x\\\\\\x0a\\xff\"");
     }
 }

@@ -17,6 +17,7 @@ use crate::fsio;
 use crate::ids::WorkspaceId;
 use crate::moments::told;
 use crate::notice::{Notice, NoticeKind};
+use crate::open::absolute;
 use crate::registry::{Identity, Index, WorkspaceRecord};
 use crate::text;
 use crate::workspace::Workspace;
@@ -111,24 +112,35 @@ impl Engine {
     /// The same of workspaces that a provider mounts.
     fn attend_workspaces(&self, path: &Path) -> Result<bool> {
         let mut any = false;
+        // By what links lead to, where that can be asked for without waiting.
+        let path = if is_dead(path) { absolute(path) } else { path.to_owned() };
         for record in Index::load(self.home())?.0.workspaces {
-            let Some(provider) = record.mounted_by.clone().filter(|_| path.starts_with(&record.path)) else { continue };
+            let Some(provider) = record.mounted_by.clone().filter(|_| path.starts_with(&record.path)) else {
+                continue;
+            };
             if standing_at(&record.path) == Standing::There {
                 continue;
             }
             any = true;
             let root = record.path.clone();
-            let called = self.call(&self.handle(record, root.clone()), &provider);
+            let called = self.call(&self.handle(record.clone(), root.clone()), &provider);
             let how = match standing_at(&root) {
                 Standing::There => continue,
                 Standing::Silent => "does not answer",
                 // What was begun and not finished was undone, or somebody has made another directory there.
-                Standing::Unmounted if !is_dead(&root) && !is_stand_in(&root.join(NOT_MOUNTED)) => continue,
+                Standing::Unmounted if called.is_ok() && !is_dead(&root) && !is_stand_in(&root.join(NOT_MOUNTED)) => {
+                    continue;
+                }
                 Standing::Unmounted => "is not mounted",
             };
             let message = format!("the workspace {} {how}: {provider} keeps it", root.display());
             return Err(match called {
-                Ok(()) => Error::new(ErrorKind::FailedPrecondition, message).with_hint("repeat the command"),
+                Ok(()) if holds_work(&root) => Error::new(ErrorKind::FailedPrecondition, message)
+                    .with_hint("somebody has put files in its place: move them away, then repeat"),
+                Ok(()) => Error::new(ErrorKind::FailedPrecondition, message).with_hint(format!(
+                    "repeat it; give a folder above it its old name if that was changed; {}/log says more",
+                    text::shell(self.handle(record, root).store_path(&provider).as_os_str())
+                )),
                 Err(cause) => Error { kind: ErrorKind::FailedPrecondition, ..cause.context(message) },
             });
         }
@@ -164,7 +176,7 @@ impl Workspace {
     }
 }
 
-/// How a branch stands.
+/// How a branch stands, or a workspace that a provider mounts.
 #[derive(PartialEq, Eq)]
 pub(crate) enum Standing {
     /// It is there, as far as mounts go.
@@ -210,7 +222,7 @@ impl BranchFile {
 }
 
 /// How what a process mounts at a path stands.
-fn standing_at(path: &Path) -> Standing {
+pub(crate) fn standing_at(path: &Path) -> Standing {
     // In this order: between an unmount and the mount that follows, what is below answers.
     match asked(path) {
         None if branch::mounts_at(path).0 > 0 => Standing::Silent,

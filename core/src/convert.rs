@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use crate::branch;
 use crate::engine::Access;
-use crate::registry::Identity;
+use crate::registry::{Identity, Index, WorkspaceRecord};
 use crate::select::{Purpose, helpers};
 use crate::text;
 use crate::timeline::{EventBody, WorkspaceChange};
@@ -72,6 +72,7 @@ impl Workspace {
             return Err(Error::new(ErrorKind::FailedPrecondition, message)
                 .with_hint(format!("bring home what they hold, then `ah agent fs rm {}`", names.join(" "))));
         }
+        self.refuse_mounted_within()?;
         // Those too that grew from branches which are gone.
         branch::refuse_held_unless_captured(self)?;
         let served = if back { self.mounted()? } else { self.convertible()? };
@@ -99,6 +100,22 @@ impl Workspace {
         Ok(ConvertReport { provider: served.name, changed, mounted, notes, path: self.root.clone() })
     }
 
+    /// Refuses while a workspace inside of this one is mounted, or should be: it would be taken along without what is in it.
+    fn refuse_mounted_within(&self) -> Result<()> {
+        let is_within = |record: &WorkspaceRecord| {
+            record.mounted_by.is_some() && record.id != self.id && record.path.starts_with(&self.root)
+        };
+        match Index::load(self.engine.home())?.0.workspaces.into_iter().find(is_within) {
+            None => Ok(()),
+            Some(inner) => {
+                let message = format!("the workspace {} inside of it is mounted by itself", inner.path.display());
+                let inner = text::shell(inner.path.as_os_str());
+                Err(Error::new(ErrorKind::FailedPrecondition, message)
+                    .with_hint(format!("take that back first: ah -C {inner} agent fs convert --back")))
+            }
+        }
+    }
+
     fn ask_to_convert(&self, served: &Served, back: bool) -> Result<Converted> {
         if back {
             // Whoever has it open is in the way.
@@ -110,8 +127,10 @@ impl Workspace {
         self.engine.note_mounted(&self.id, Some(served.name.clone()))?;
         let place = served.place().with_workspace(&dir);
         served.provider.convert(&place, &ConvertRequest { back }, &self.context()).inspect_err(|_| {
-            // Left as it is, it costs a question now and then.
-            let _ = self.engine.note_mounted(&self.id, was);
+            // Where another directory is there than was, it may be that only the answer was lost.
+            if Identity::of_path(&self.root).is_some_and(|there| there.same(&self.record.identity)) {
+                let _ = self.engine.note_mounted(&self.id, was);
+            }
         })
     }
 

@@ -245,7 +245,7 @@ impl Engine {
         let user_home = self.user_home();
         let finder = Finder { home: self.home(), index, views: &views, user_home: user_home.as_deref() };
         let found = finder.find(&dir)?;
-        // What is there in a branch's place may be where it is to be mounted, or a mount whose process is gone.
+        // What is there in its place may be where it is to be mounted, or a mount whose process is gone.
         let is_lost = |record: &WorkspaceRecord| matches!(found.2, Found::MadeAnew(_)) || is_dead(&record.path);
         match found.2.record().filter(|record| record.may_be_mounted() && is_lost(record)) {
             Some(record) if self.attend_at(&record.path)? => finder.find(&dir),
@@ -373,7 +373,7 @@ pub(crate) fn no_more(root: &Path) -> Error {
 }
 
 /// The path made absolute and without symlinks as far as it still exists: its last part may be gone.
-fn absolute(path: &Path) -> PathBuf {
+pub(crate) fn absolute(path: &Path) -> PathBuf {
     let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     for ancestor in path.ancestors() {
         if let (Ok(there), Ok(rest)) = (std::fs::canonicalize(ancestor), path.strip_prefix(ancestor)) {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use ah_plugin_api::{Capability, Dir, ErrorKind, ProviderName, Result};
 use serde::Serialize;
 
-use crate::attend::{Standing, is_dead};
+use crate::attend::{Standing, is_dead, standing_at};
 use crate::branch::{self, BranchFile, BranchRecord};
 use crate::engine::{Access, Engine};
 use crate::ids::WorkspaceId;
@@ -154,9 +154,11 @@ impl Engine {
         let waits = |record: &WorkspaceRecord| {
             record.branch.as_ref().is_some_and(|id| waiting.iter().any(|file| file.record.id == *id))
         };
-        let is_missing = |record: &WorkspaceRecord| {
-            Identity::of_path(&record.path).is_none() && !(record.mounted_by.is_some() && is_dead(&record.path))
+        // Nothing is to be asked of one that does not answer.
+        let is_mounted = |record: &WorkspaceRecord| {
+            record.mounted_by.is_some() && (standing_at(&record.path) == Standing::Silent || is_dead(&record.path))
         };
+        let is_missing = |record: &WorkspaceRecord| !is_mounted(record) && Identity::of_path(&record.path).is_none();
         Ok(records.filter(|record| !waits(record) && is_missing(record)).collect())
     }
 }

@@ -198,6 +198,11 @@ impl<C: Caller> Remote<C> {
         Self { caller, description }
     }
 
+    /// The way over which it is called.
+    pub fn caller(&self) -> &C {
+        &self.caller
+    }
+
     fn call<Q: Serialize, A: DeserializeOwned>(
         &self,
         op: Op,

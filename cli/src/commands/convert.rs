@@ -1,7 +1,7 @@
 //! `ah agent fs convert`: the workspace as a unit that its filesystem, or ours, can snapshot by itself.
 
 use ah_core::{Access, ConvertReport, ErrorKind, Workspace};
-use ah_plugin_api::{Error, Result};
+use ah_plugin_api::Error;
 use clap::Args;
 use serde::Serialize;
 
@@ -54,7 +54,7 @@ pub(crate) fn run(app: &App, args: &ConvertArgs) -> Outcome {
     std::env::set_current_dir("/").map_err(|e| Error::from_io("cannot leave the workspace", &e))?;
     let mut report = if args.back { workspace.convert_back()? } else { workspace.convert()? };
     if report.changed {
-        report.notes.extend(at_login(app, &workspace, report.mounted)?);
+        report.notes.extend(at_login(app, &workspace, report.mounted));
     }
     if app.ui.json {
         app.answer(workspace.root(), &Shape { convert: &report })?;
@@ -71,18 +71,18 @@ pub(crate) fn run(app: &App, args: &ConvertArgs) -> Outcome {
 }
 
 /// Has it mounted at login, or not any more. Gives what is to be said of that.
-fn at_login(app: &App, workspace: &Workspace, mounted: bool) -> Result<Option<String>> {
-    let Some(unit) = Unit::of(app.env(), workspace.id().as_str()) else { return Ok(None) };
+fn at_login(app: &App, workspace: &Workspace, mounted: bool) -> Option<String> {
+    let unit = Unit::of(app.env(), workspace.id().as_str())?;
     if !mounted {
-        return unit.remove().map(|()| None);
+        return unit.remove().err().map(|error| format!("what mounts it at login is there still: {error}"));
     }
     let by_hand = "after the machine was started anew, the first command of ah in it mounts it";
     if !has_systemd() {
-        return Ok(Some(by_hand.to_owned()));
+        return Some(by_hand.to_owned());
     }
     // It is done, and whole without that.
-    Ok(Some(match unit.write(app.env(), workspace.own_path()) {
+    Some(match unit.write(app.env(), workspace.own_path()) {
         Ok(()) => format!("it is mounted at login, by {}", text::path(&unit.path())),
         Err(error) => format!("{by_hand}: it is not mounted at login, as {error}"),
-    }))
+    })
 }

@@ -14,9 +14,9 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use ah_plugin_api::sys::remove_dir_for_good;
-use ah_plugin_api::{Dir, Error, ErrorKind, Result, SnapshotId, Timestamp, wire};
-use ah_provider_directory::{failed, look, names, remove_contents};
-use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, RenameFlags, Statx};
+use ah_plugin_api::{Context, Dir, Error, ErrorKind, Result, SnapshotId, Timestamp, wire};
+use ah_provider_directory::{State, failed, holders, look, names, path_of, remove_contents};
+use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags, RenameFlags, Statx, StatxAttributes};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
@@ -216,4 +216,39 @@ impl Around {
 
 pub(crate) fn path_beside(at: &Path, name: &OsStr) -> PathBuf {
     at.parent().unwrap_or(Path::new("/")).join(name)
+}
+
+/// Refuses what could not be taken back: what cannot be read, or given to whom it belongs; and what somebody has open, as far as the kernel says.
+pub(crate) fn refuse_what_stays(workspace: &Dir, cx: &Context<'_>) -> Result<()> {
+    let me = rustix::process::geteuid();
+    let groups = rustix::process::getgroups().unwrap_or_default();
+    let in_group =
+        |gid: u32| rustix::process::getegid().as_raw() == gid || groups.iter().any(|group| group.as_raw() == gid);
+    let is_locked = |stat: &Statx| stat.stx_attributes.intersects(StatxAttributes::IMMUTABLE | StatxAttributes::APPEND);
+    cx.progress("looking", 0, None);
+    State::of(workspace.as_fd(), cx, |dir, name, stat| {
+        let shown = || path_of(dir).join(OsStr::from_bytes(name));
+        let refused = |why: &str, remedy: &str| {
+            let message = format!("{} {why}, so it could not be taken back", shown().display());
+            let hint = format!("{remedy} {}; then repeat", ah_plugin_api::text::shell(shown().as_os_str()));
+            Err(Error::new(ErrorKind::FailedPrecondition, message).with_hint(hint))
+        };
+        if is_locked(stat) {
+            return refused("is immutable or append-only", "chattr -ia");
+        }
+        if !me.is_root() && (stat.stx_uid != me.as_raw() || !in_group(stat.stx_gid)) {
+            return refused("belongs to another user or group", "sudo chown \"$(id -u):$(id -g)\"");
+        }
+        let kind = FileType::from_raw_mode(stat.stx_mode.into());
+        let needed = match kind {
+            FileType::Directory => 0o500,
+            FileType::RegularFile => 0o400,
+            _ => 0,
+        };
+        if !me.is_root() && u32::from(stat.stx_mode) & needed != needed {
+            return refused("cannot be read", "chmod u+rX");
+        }
+        holders::refuse_open_entry(dir, name, stat)
+    })
+    .map(drop)
 }

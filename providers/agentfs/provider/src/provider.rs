@@ -18,6 +18,7 @@ use rustix::fs::{AtFlags, StatxFlags};
 use rustix::io::Errno;
 
 use crate::back::back;
+use crate::conversion::refuse_what_stays;
 use crate::home::{Shelf, Shown, TREE, path_of};
 use crate::probe;
 use crate::reach::Reach;
@@ -215,13 +216,13 @@ impl Provider for AgentFsProvider {
         }
         // From here it is known who has called.
         holders::refuse(workspace.as_fd(), None)?;
+        refuse_what_stays(workspace, cx)?;
         shelve(place)?;
-        let converted = self.service.convert(place, request, cx)?;
-        if converted.changed && !Dir::open(at).is_ok_and(|there| matches!(Shown::around(&there), Ok(Some(_)))) {
-            back(&self.service, place.store, cx)?;
+        // Before anything is done: it could be undone only from where it is seen.
+        if !self.service.caller().shares_mounts(place.store, cx)? {
             return Err(unseen());
         }
-        Ok(converted)
+        self.service.convert(place, request, cx)
     }
 }
 

@@ -1,7 +1,7 @@
 //! The way to a store's service: found, or started, and talked to.
 
 use std::collections::HashMap;
-use std::io::Read;
+use std::io::{Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -68,6 +68,14 @@ impl Reach {
         }
     }
 
+    /// Whether what the service of a home mounts is seen by this process: both are in one mount namespace, as far as can be told.
+    pub(crate) fn shares_mounts(&self, home: &Dir, cx: &Context<'_>) -> Result<bool> {
+        self.client(&path_of(home)?, cx)?;
+        let Some((_, pid)) = peer_of(home)? else { return Ok(true) };
+        let theirs = std::fs::read_link(format!("/proc/{pid}/ns/mnt"));
+        Ok(theirs.map_or(true, |theirs| std::fs::read_link("/proc/self/ns/mnt").is_ok_and(|own| own == theirs)))
+    }
+
     fn client(&self, home: &Path, cx: &Context<'_>) -> Result<Arc<Client>> {
         let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(client) = clients.get(home).filter(|client| client.is_open()) {
@@ -118,8 +126,8 @@ fn connect(home: &Path, cx: &Context<'_>) -> Result<Client> {
     }
 }
 
-/// None if nobody listens.
-fn dial(home: &Dir) -> Result<Option<Client>> {
+/// A connection to who listens, and their process; none if nobody does.
+fn peer_of(home: &Dir) -> Result<Option<(UnixStream, i32)>> {
     // By descriptor: a socket's path is at most 107 bytes long.
     let address = format!("/proc/self/fd/{}/socket", home.as_fd().as_raw_fd());
     let stream = match UnixStream::connect(address) {
@@ -134,13 +142,18 @@ fn dial(home: &Dir) -> Result<Option<Client>> {
     if peer.uid() != rustix::process::geteuid().as_raw() {
         return Err(Error::new(ErrorKind::PermissionDenied, format!("{WHAT} runs as user {}", peer.uid())));
     }
-    let pid = peer.pid();
+    Ok(Some((stream, peer.pid())))
+}
+
+/// None if nobody listens.
+fn dial(home: &Dir) -> Result<Option<Client>> {
+    let Some((stream, pid)) = peer_of(home)? else { return Ok(None) };
     if is_stopped(pid) {
         let message = format!("{WHAT}, process {pid}, is stopped, and whoever looks into its branches waits for it");
         return Err(Error::new(ErrorKind::Busy, message).with_hint(format!("let it go on: kill -CONT {pid}")));
     }
     if is_dying(pid) {
-        cut(&path_of(home)?);
+        cut(&path_of(home)?, pid);
         return Err(Error::new(ErrorKind::Unavailable, format!("{WHAT}, process {pid}, was killed and does not end")));
     }
     let began = Instant::now();
@@ -177,13 +190,20 @@ pub(crate) fn is_dying(pid: i32) -> bool {
         && threads.map(|thread| thread.path()).any(|it| !has_ended(&it))
 }
 
-/// Cuts what a home's service has mounted, where the system lets that be done: who waits for it, goes on.
-pub(crate) fn cut(home: &Path) {
+/// Cuts what a home's dying service has mounted, where the system lets that be done: who waits for it, goes on.
+pub(crate) fn cut(home: &Path, service: i32) {
     let Ok(mounts) = Mounts::read() else { return };
     let its = |mount: &&Mount| Shown::parse(&mount.source).is_some_and(|shown| shown.home == home);
-    for mount in mounts.iter().filter(its) {
+    let open = |mount: &Mount| {
         let minor = mount.device.rsplit(':').next().unwrap_or_default();
-        let _ = std::fs::write(format!("/sys/fs/fuse/connections/{minor}/abort"), "1");
+        std::fs::OpenOptions::new().write(true).open(format!("/sys/fs/fuse/connections/{minor}/abort")).ok()
+    };
+    let connections: Vec<_> = mounts.iter().filter(its).filter_map(open).collect();
+    // They stay these connections', also when another has the number. One that follows begins only when this has ended.
+    if is_dying(service) {
+        for mut connection in connections {
+            let _ = connection.write_all(b"1");
+        }
     }
 }
 

@@ -45,18 +45,17 @@ pub fn mourn(home: &Path, service: &str) -> Result<()> {
     signal_hook::low_level::pipe::register(SIGUSR1, tell).map_err(cannot)?;
     set_parent_process_death_signal(Some(Signal::USR1)).map_err(|errno| cannot(errno.into()))?;
     let service = service.parse().ok().and_then(Pid::from_raw);
+    let Some(pid) = service.map(|service| service.as_raw_nonzero().get()) else { return Ok(()) };
     // It may have gone before that was to be told.
-    if getppid() == service {
+    if getppid() == service && !is_dying(pid) {
         told.read_exact(&mut [0]).map_err(cannot)?;
     }
-    let Some(service) = service else { return Ok(()) };
     for _ in 0..LOOKS {
         std::thread::sleep(PAUSE);
-        // A service that follows begins only when this one has ended.
-        if !is_dying(service.as_raw_nonzero().get()) {
+        if !is_dying(pid) {
             break;
         }
-        cut(home);
+        cut(home, pid);
     }
     Ok(())
 }

@@ -147,6 +147,28 @@ impl Engine {
         Ok(any)
     }
 
+    /// Has workspaces mounted that are, and that are known at another path than at which something stands in for one.
+    ///
+    /// # Errors
+    /// `FailedPrecondition` if nothing is mounted at `root` then: what stands there is no workspace.
+    pub(crate) fn attend_moved(&self, root: &Path) -> Result<()> {
+        for record in Index::load(self.home())?.0.workspaces {
+            let Some(provider) = record.mounted_by.clone() else { continue };
+            if standing_at(&record.path) != Standing::There {
+                let path = record.path.clone();
+                // Where it cannot be, whoever asks for that one is told.
+                let _ = self.call(&self.handle(record, path), &provider);
+            }
+        }
+        if branch::mounts_at(root).0 > 0 {
+            return Ok(());
+        }
+        let message = format!("{} is only the place of what ah mounts there, and is not mounted", root.display());
+        Err(Error::new(ErrorKind::FailedPrecondition, message).with_hint(
+            "if a folder above it was renamed, give it its old name; else `ah agent fs branches` in the workspace that it grew from",
+        ))
+    }
+
     /// The workspace in whose store a branch is kept: the one that it grew from, or, where that was a branch and is gone, the one whose store its reference
     /// names.
     pub(crate) fn keeper_of(&self, branch: &BranchFile) -> Result<Option<Workspace>> {

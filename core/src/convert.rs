@@ -59,6 +59,12 @@ impl Workspace {
     fn exchange(&self, back: bool) -> Result<ConvertReport> {
         let _restore = self.lock("restore")?;
         let _making = self.lock("orphans")?;
+        // Another command may have done it by now.
+        if !back && self.is_mounted()? {
+            let notes = vec![format!("{} is mounted already", self.root.display())];
+            let provider = self.mounted()?.name;
+            return Ok(ConvertReport { provider, changed: false, mounted: true, notes, path: self.root.clone() });
+        }
         if let Some(interrupted) = self.interrupted()? {
             let message = format!("a restore was interrupted ({})", interrupted.restore);
             return Err(Error::new(ErrorKind::FailedPrecondition, message)
@@ -134,9 +140,16 @@ impl Workspace {
         })
     }
 
+    /// Whether a provider has mounted it in its place.
+    fn is_mounted(&self) -> Result<bool> {
+        let record = Index::load(self.engine.home())?.0.workspaces.into_iter().find(|record| record.id == self.id);
+        Ok(record.is_some_and(|record| record.mounted_by.is_some()) && branch::mounts_at(&self.root).0 > 0)
+    }
+
     /// The provider that mounts the workspace.
     fn mounted(&self) -> Result<Served> {
-        match &self.record.mounted_by {
+        let record = Index::load(self.engine.home())?.0.workspaces.into_iter().find(|record| record.id == self.id);
+        match &record.and_then(|record| record.mounted_by) {
             Some(provider) => self.serve(provider),
             None => {
                 let message =

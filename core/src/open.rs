@@ -2,9 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use ah_plugin_api::{Durability, Error, ErrorKind, ProviderName, Result};
+use ah_plugin_api::{Durability, Error, ErrorKind, NOT_MOUNTED, ProviderName, Result};
 
-use crate::attend::{is_dead, look_alive};
+use crate::attend::{is_dead, is_stand_in, look_alive};
 use crate::background;
 use crate::branch;
 use crate::engine::{Access, Engine};
@@ -249,6 +249,10 @@ impl Engine {
         let is_lost = |record: &WorkspaceRecord| matches!(found.2, Found::MadeAnew(_)) || is_dead(&record.path);
         match found.2.record().filter(|record| record.may_be_mounted() && is_lost(record)) {
             Some(record) if self.attend_at(&record.path)? => finder.find(&dir),
+            _ if is_stand_in(&found.0.join(NOT_MOUNTED)) && branch::mounts_at(&found.0).0 == 0 => {
+                self.attend_moved(&found.0)?;
+                finder.find(&dir)
+            }
             _ => Ok(found),
         }
     }
@@ -302,8 +306,6 @@ impl Engine {
         self.rewrite(&former.id, |record| {
             root.clone_into(&mut record.path);
             record.identity = identity;
-            // A plain directory that was made anew, say.
-            record.mounted_by = record.mounted_by.take().filter(|_| branch::mounts_at(root).0 > 0);
         })
     }
 

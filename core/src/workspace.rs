@@ -1,12 +1,13 @@
 //! A workspace that is open: the handle that all operations hang on, and what they share.
 
+use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
 use ah_plugin_api::{
-    Capability, CapturePolicy, Context, Dir, Durability, Error, ErrorKind, Place, Provider, ProviderName, RelPath,
-    Result, Timestamp,
+    BEHIND, Capability, CapturePolicy, Context, Dir, Durability, Error, ErrorKind, Place, Provider, ProviderName,
+    RelPath, Result, Timestamp,
 };
 
 use crate::config::Config;
@@ -19,7 +20,7 @@ use crate::notice::{Notice, NoticeKind};
 use crate::open::no_more;
 use crate::record::SnapshotRecord;
 use crate::refs::Resolver;
-use crate::registry::{Identity, WorkspaceRecord};
+use crate::registry::{Identity, Index, WorkspaceRecord};
 use crate::session;
 use crate::state::State;
 use crate::text;
@@ -249,6 +250,20 @@ impl Workspace {
         }
         if let Ok(own) = self.engine.home().path().strip_prefix(&self.root) {
             policy.own_state.push(RelPath::new(own.as_os_str().as_bytes())?);
+        }
+        // What a provider mounts inside is a workspace of its own, also while something stands in for it.
+        for record in Index::load(self.engine.home())?.0.workspaces {
+            if let Ok(own) = record.path.strip_prefix(&self.root)
+                && record.mounted_by.is_some()
+                && record.id != self.id
+                && let Some(name) = own.file_name()
+            {
+                let behind = [BEHIND.as_bytes(), name.as_bytes()].concat();
+                policy.own_state.push(RelPath::new(own.as_os_str().as_bytes())?);
+                policy
+                    .own_state
+                    .push(RelPath::new(own.with_file_name(OsStr::from_bytes(&behind)).as_os_str().as_bytes())?);
+            }
         }
         Ok(policy)
     }

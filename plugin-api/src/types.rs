@@ -379,6 +379,10 @@ pub struct View {
 /// The name of a file that a provider whose clones are mounts leaves in a clone's place while it is not mounted, to say so. It is nobody's work.
 pub const NOT_MOUNTED: &str = "NOT-MOUNTED.txt";
 
+/// What the name of the directory begins with, beside a workspace that a provider mounts in its place ([`Converted::mounted`]), in which it was until then; the workspace's name follows.
+/// Nothing else is captured, restored or removed there.
+pub const BEHIND: &str = ".ah-behind-";
+
 /// A writable workspace grown from a snapshot.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WritableClone {

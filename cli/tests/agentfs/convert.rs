@@ -94,10 +94,7 @@ fn a_workspace_goes_behind_and_comes_back() {
         bench.kill_services();
         bench.at(&root, &["snapshot", "-m", "after a kill"]);
         assert_eq!(text(bench, "f"), "three");
-        for pid in bench.services() {
-            nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::SIGTERM).unwrap();
-        }
-        until(|| bench.mounts().is_empty());
+        end(bench);
         assert!(!text(bench, "NOT-MOUNTED.txt").is_empty());
         bench.at(&root, &["snapshot", "-m", "after its end"]);
         assert_eq!(text(bench, "f"), "three");
@@ -134,10 +131,7 @@ fn nothing_else_is_taken_for_a_workspace_that_cannot_be_mounted() {
         let root = bench.0.root();
         bench.at(&root, &["convert"]);
         let taken = bench.at(&root, &["snapshot", "-m", "taken"]);
-        for pid in bench.services() {
-            nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::SIGTERM).unwrap();
-        }
-        until(|| bench.mounts().is_empty() && bench.services().is_empty());
+        end(bench);
         let format =
             bench.sh(&format!("echo {}/workspaces/*/providers/agentfs/tree/format", bench.0.path("state").display()));
         let whole = fs::read(&format).unwrap();
@@ -186,5 +180,63 @@ fn a_command_that_is_killed_while_it_copies_leaves_nothing() {
         if bench.0.user == User::Me {
             bench.at(&root, &["convert", "--back"]);
         }
+    });
+}
+
+/// Ends what serves this world, as a restart of the machine does.
+fn end(bench: &Bench) {
+    for pid in bench.services() {
+        nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::SIGTERM).unwrap();
+    }
+    until(|| bench.mounts().is_empty() && bench.services().is_empty());
+}
+
+#[test]
+fn what_stands_in_for_it_is_no_workspace_wherever_it_is() {
+    Bench::each_plain(|bench| {
+        let (above, moved) = (bench.0.root().join("above"), bench.0.root().join("moved"));
+        bench.sh(&format!("mkdir -p {0}/p && echo one > {0}/p/f", above.display()));
+        bench.at(&above.join("p"), &["snapshot", "-m", "plain"]);
+        bench.at(&above.join("p"), &["convert"]);
+        bench.sh(&format!("echo two > {}/p/f", above.display()));
+        end(bench);
+        bench.sh(&format!("mv {} {}", above.display(), moved.display()));
+        for words in [&["snapshot"][..], &["status"], &["restore", "plain"], &["convert"]] {
+            let refused = bench.ran(&moved.join("p"), words);
+            assert!(refused.code != 0 && refused.stderr.contains("not mounted"), "{words:?}: {refused:?}");
+        }
+        bench.sh(&format!("mv {} {}", moved.display(), above.display()));
+        bench.at(&above.join("p"), &["snapshot", "-m", "again"]);
+        assert_eq!(bench.sh(&format!("cat {}/p/f", above.display())), "two");
+        bench.at(&above.join("p"), &["convert", "--back"]);
+        assert_eq!(bench.sh(&format!("cat {}/p/f", above.display())), "two");
+    });
+}
+
+#[test]
+fn a_workspace_around_it_leaves_it_alone() {
+    Bench::each_plain(|bench| {
+        let root = bench.0.root();
+        bench.sh(&format!("mkdir {0}/p && echo one > {0}/p/f", root.display()));
+        bench.at(&root, &["snapshot", "-m", "before"]);
+        // Registered by itself, so that it is one within the other.
+        bench.sh(&format!("git init -q {}/p", root.display()));
+        bench.at(&root.join("p"), &["convert"]);
+        bench.sh(&format!("echo two > {}/p/f", root.display()));
+        for mounted in [true, false] {
+            if !mounted {
+                end(bench);
+            }
+            let changed = bench.at(&root, &["diff", "before"]);
+            assert!(!changed.contains("ah-behind") && !changed.contains("NOT-MOUNTED"), "{changed}");
+            bench.at(&root, &["restore", "before"]);
+            bench.at(&root, &["snapshot"]);
+            let refused = bench.ran(&root, &["convert"]);
+            assert!(refused.code != 0 && refused.stderr.contains("inside of it"), "{refused:?}");
+        }
+        bench.at(&root.join("p"), &["snapshot"]);
+        assert_eq!(bench.sh(&format!("cat {}/p/f", root.display())), "two");
+        bench.at(&root.join("p"), &["convert", "--back"]);
+        assert_eq!(bench.sh(&format!("cat {}/p/f", root.display())), "two");
     });
 }

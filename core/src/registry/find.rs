@@ -107,6 +107,13 @@ impl Finder<'_> {
                 _ => Some(Found::Moved((*record).clone())),
             };
         }
+        // A folder above it was renamed, and what is mounted there has another number since: its root's inode is nobody else's.
+        let is_it = |record: &&WorkspaceRecord| {
+            record.mounted_by.is_some() && record.path != dir && record.identity.same_but_for_device(identity)
+        };
+        if let Some(record) = all().find(is_it) {
+            return Some(Found::Moved(record.clone()));
+        }
         let record = all().find(|record| record.path == dir)?;
         if record.identity.same_but_for_device(identity) {
             return Some(Found::Renumbered(record.clone()));

@@ -304,13 +304,20 @@ impl<'a> Copier<'a> {
             None => rustix::fs::flistxattr_query(from),
             Some(buffer) => rustix::fs::flistxattr(from, buffer),
         });
-        for name in split(&list.map_err(fail)?) {
+        let listed = list.map_err(fail)?;
+        for name in split(&listed) {
             let set = |value: &[u8]| rustix::fs::fsetxattr(to, name, value, XattrFlags::empty());
             let (old, new) = (
                 |b: &mut [u8]| rustix::fs::fgetxattr(from, name, b),
                 |b: &mut [u8]| rustix::fs::fgetxattr(to, name, b),
             );
             self.xattr(name, old, new, set, path)?;
+        }
+        // What the directory above gave the copy, and the original lacks, would let others in.
+        for name in [c"system.posix_acl_access", c"system.posix_acl_default"] {
+            if !split(&listed).any(|listed| listed == name.to_bytes()) {
+                let _ = rustix::fs::fremovexattr(to, name);
+            }
         }
         // The contents are those of what had these bits from before they were copied until after it.
         self.same(from, stat, path)?;

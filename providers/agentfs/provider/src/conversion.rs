@@ -9,12 +9,12 @@
 //! | `converting.lock` | held by the caller that takes it back |
 
 use std::ffi::{OsStr, OsString};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use ah_plugin_api::sys::remove_dir_for_good;
-use ah_plugin_api::{Context, Dir, Error, ErrorKind, Result, SnapshotId, Timestamp, wire};
+use ah_plugin_api::{BEHIND, Context, Dir, Error, ErrorKind, NOT_MOUNTED, Result, SnapshotId, Timestamp, wire};
 use ah_provider_directory::{State, failed, holders, look, names, path_of, remove_contents};
 use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags, RenameFlags, Statx, StatxAttributes};
 use rustix::io::Errno;
@@ -26,8 +26,6 @@ use crate::service::clear_place;
 const NOTE: &str = "converting";
 const LOCK: &str = "converting.lock";
 const SINCE: &str = "behind";
-/// What the name of the directory begins with that lies behind.
-pub(crate) const BEHIND: &str = ".ah-behind-";
 /// What the name of the copy begins with.
 pub(crate) const COPY: &str = ".ah-convert-";
 pub(crate) const DIRECTORY: OFlags =
@@ -203,14 +201,31 @@ impl Around {
         }
     }
 
-    /// Takes away an empty place beside a workspace, with what stands in it.
+    /// Takes away the place beside a workspace at which that was mounted, or was to be, with what stands in it. What somebody has put there goes into the workspace,
+    /// where nothing is called so; else it stays, under a name that is in nobody's way.
     pub(crate) fn remove_place(&self, at: &Path, name: &OsStr) -> Result<()> {
         let place = path_beside(at, name);
+        let cannot = |errno| failed(format!("cannot remove {}", place.display()), errno);
         clear_place(&place);
         match remove_dir_for_good(&self.above, name) {
-            Ok(()) | Err(Errno::NOENT) => Ok(()),
-            Err(errno) => Err(failed(format!("cannot remove {}", place.display()), errno)),
+            Ok(()) | Err(Errno::NOENT) => return Ok(()),
+            Err(Errno::NOTEMPTY) => {}
+            Err(errno) => return Err(cannot(errno)),
         }
+        let from = rustix::fs::openat(&self.above, name, DIRECTORY, Mode::empty()).map_err(cannot)?;
+        let to = rustix::fs::openat(&self.above, &self.name, DIRECTORY, Mode::empty()).map_err(cannot)?;
+        rustix::fs::fchmod(&from, Mode::RWXU).map_err(cannot)?;
+        for entry in names(from.as_fd()).map_err(cannot)?.iter().filter(|entry| *entry != NOT_MOUNTED.as_bytes()) {
+            // What is called so there is the workspace's own.
+            let _ = rustix::fs::renameat_with(&from, entry.as_slice(), &to, entry.as_slice(), RenameFlags::NOREPLACE);
+        }
+        clear_place(&place);
+        if remove_dir_for_good(&self.above, name).is_err() {
+            let left = OsString::from(format!(".ah-left-{}", home::random()?));
+            self.rename(name, &left, RenameFlags::NOREPLACE)?;
+            eprintln!("ah-agentfsd: what was put in the workspace's place is in {}", path_beside(at, &left).display());
+        }
+        Ok(())
     }
 }
 
@@ -248,7 +263,65 @@ pub(crate) fn refuse_what_stays(workspace: &Dir, cx: &Context<'_>) -> Result<()>
         if !me.is_root() && u32::from(stat.stx_mode) & needed != needed {
             return refused("cannot be read", "chmod u+rX");
         }
+        if kind != FileType::Symlink && has_access_list(dir, name) {
+            return refused("has an access list (ACL), which AgentFS does not enforce", "setfacl -b");
+        }
         holders::refuse_open_entry(dir, name, stat)
     })
     .map(drop)
+}
+
+/// Whether more is said of who may use an entry than its bits say.
+fn has_access_list(dir: BorrowedFd<'_>, name: &[u8]) -> bool {
+    let path = [format!("/proc/self/fd/{}/", dir.as_raw_fd()).as_bytes(), name].concat();
+    let has = |list: &str| rustix::fs::lgetxattr(path.as_slice(), list, &mut [0_u8; 0][..]).is_ok();
+    has("system.posix_acl_access") || has("system.posix_acl_default")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_put_in_the_place_is_found_again() {
+        let temp = tempfile::tempdir().unwrap();
+        let at = temp.path().join("work");
+        std::fs::create_dir(&at).unwrap();
+        std::fs::write(at.join("a"), "the workspace's").unwrap();
+        let around = Around::of(&at).unwrap();
+        let names = || {
+            let names = std::fs::read_dir(temp.path()).unwrap().map(|entry| entry.unwrap().file_name());
+            names.filter(|name| name != "work").collect::<Vec<_>>()
+        };
+        drop(around.make(OsStr::new("place")).unwrap());
+        assert!(around.make(OsStr::new("place")).is_err());
+        around.remove_place(&at, OsStr::new("place")).unwrap();
+        assert_eq!(names(), Vec::<OsString>::new());
+        drop(around.make(OsStr::new("place")).unwrap());
+        std::fs::write(temp.path().join("place/new"), "somebody's").unwrap();
+        std::fs::write(temp.path().join("place/a"), "somebody's").unwrap();
+        around.remove_place(&at, OsStr::new("place")).unwrap();
+        assert_eq!(std::fs::read_to_string(at.join("new")).unwrap(), "somebody's");
+        assert_eq!(std::fs::read_to_string(at.join("a")).unwrap(), "the workspace's");
+        let [left] = names().try_into().unwrap();
+        assert_eq!(std::fs::read_to_string(temp.path().join(left).join("a")).unwrap(), "somebody's");
+    }
+
+    #[test]
+    fn access_lists_are_seen() {
+        let temp = tempfile::tempdir().unwrap();
+        std::fs::write(temp.path().join("plain"), "").unwrap();
+        std::fs::write(temp.path().join("listed"), "").unwrap();
+        // Version 2; the owner, user 1000, the group, the mask, others.
+        let entries: [(u16, u16, u32); 5] = [(1, 6, !0), (2, 6, 1000), (4, 4, !0), (0x10, 6, !0), (0x20, 0, !0)];
+        let mut list = 2_u32.to_le_bytes().to_vec();
+        for (tag, bits, id) in entries {
+            list.extend([tag.to_le_bytes(), bits.to_le_bytes()].concat());
+            list.extend(id.to_le_bytes());
+        }
+        let flags = rustix::fs::XattrFlags::empty();
+        rustix::fs::setxattr(temp.path().join("listed"), "system.posix_acl_access", &list, flags).unwrap();
+        let dir = std::fs::File::open(temp.path()).unwrap();
+        assert!(has_access_list(dir.as_fd(), b"listed") && !has_access_list(dir.as_fd(), b"plain"));
+    }
 }

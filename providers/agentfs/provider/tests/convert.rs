@@ -239,7 +239,7 @@ impl Drop for Holder {
 
 fn there_and_back(scene: &Scene) {
     if !rustix::process::geteuid().is_root() {
-        fs::set_permissions(scene.workspace().join("src/deep/3"), fs::Permissions::from_mode(0)).unwrap();
+        fs::set_permissions(scene.workspace().join("src/deep/3"), fs::Permissions::from_mode(0o000)).unwrap();
         let refused = scene.there().unwrap_err();
         assert!(
             refused.kind == ErrorKind::FailedPrecondition && refused.to_string().contains("src/deep/3"),
@@ -392,6 +392,26 @@ fn what_is_written_while_it_is_copied_back_is_not_lost() {
         scene.back().unwrap();
     }
     assert_eq!(fs::read_to_string(scene.workspace().join("src/deep/9")).unwrap(), "written meanwhile");
+}
+
+#[test]
+fn what_is_changed_behind_the_copy_is_not_lost() {
+    struct Changes(PathBuf);
+    impl Observer for Changes {
+        fn progress(&self, progress: &Progress) {
+            if progress.stage == "putting it on disk" {
+                rustix::fs::setxattr(&self.0, "user.later", b"1", rustix::fs::XattrFlags::empty()).unwrap();
+            }
+        }
+    }
+    let scene = Scene::new();
+    scene.there().unwrap();
+    let file = scene.workspace().join("src/deep/9");
+    let refused = scene.back_watched(&Context::new(&Changes(file.clone()))).unwrap_err();
+    assert_eq!(refused.kind, ErrorKind::Busy, "{refused}");
+    assert!(scene.is_mounted() && scene.beside() == [".ah-behind-work"]);
+    scene.back().unwrap();
+    assert_eq!(rustix::fs::getxattr(&file, "user.later", &mut [0; 4][..]).unwrap(), 1);
 }
 
 #[test]

@@ -189,6 +189,13 @@ impl Engine {
         if directory.join("format").exists() {
             return Err(Error::Exists);
         }
+        // Whoever was killed before it was whole may have left half of one.
+        match std::fs::remove_file(directory.join("rows.redb")) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(Error::io("making the store")(error));
+            }
+            _ => {}
+        }
         Base::create(&directory.join("rows.redb"))?;
         write_format(directory, &lower.identity())
     }

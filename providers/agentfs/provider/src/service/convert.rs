@@ -25,7 +25,7 @@ use std::sync::Mutex;
 use ah_agentfs::{BranchId, BranchInfo, SnapshotId as Number, Workspace};
 use ah_agentfs_fuse::clear_dead;
 use ah_plugin_api::{
-    Context, Converted, Dir, Error, ErrorKind, LogLevel, Reference, Result, SnapshotId, Timestamp, text,
+    BEHIND, Context, Converted, Dir, Error, ErrorKind, LogLevel, Reference, Result, SnapshotId, Timestamp, text,
 };
 use ah_provider_directory::{Mounts, State, failed, holders, look, mount_of};
 use rustix::fs::RenameFlags;
@@ -34,7 +34,7 @@ use super::mounted::{Place, What, take_away};
 use super::opened::{LOWER, Open};
 use super::record::PlaceLabel;
 use super::{Service, alone, fail, lock, patiently, stand_in};
-use crate::conversion::{Around, BEHIND, Behind, COPY, Note, incomplete, lock_back, path_beside};
+use crate::conversion::{Around, Behind, COPY, Note, incomplete, lock_back, path_beside};
 use crate::home::{self, Shelf};
 
 /// The branch that is mounted in place of a workspace.
@@ -61,6 +61,10 @@ impl Service {
                 .with_cause(&error)
                 .with_hint("`ah agent fs snapshots` and `branches` list them; `ah agent fs rm` them first"));
         }
+        if let Some(leaves) = Behind::of(&self.home)?.and_then(|behind| behind.leaves) {
+            // What was killed as it removed what had lain behind.
+            patiently(cx, || around.remove(OsStr::from_bytes(&leaves)))?;
+        }
         let open = self.for_lower(workspace)?;
         let _making = alone(&open.making, cx)?;
         if !open.tree.branches().is_empty() {
@@ -68,7 +72,7 @@ impl Service {
             return Err(Error::new(ErrorKind::FailedPrecondition, message).with_hint("ah agent fs branches"));
         }
         cx.check_cancelled()?;
-        let aside: OsString = [OsStr::new(BEHIND), &around.name].into_iter().collect();
+        let aside = around.behind();
         let behind = path_beside(&at, &aside);
         if around.look(&aside).is_some() {
             return Err(Error::new(ErrorKind::AlreadyExists, format!("{} is there already", behind.display()))
@@ -181,8 +185,7 @@ impl Service {
             around.rename(note.aside(), &around.name, how)?;
         }
         if note.made.is_none_or(|made| around.is(note.aside(), made)) {
-            // What is not empty is not the place.
-            let _ = around.remove_place(&at, note.aside());
+            around.remove_place(&at, note.aside())?;
         }
         if self.lower()?.is_some_and(|lower| lower == path_beside(&at, note.aside())) {
             home::write(&self.home, LOWER, &note.at, true)?;
@@ -395,7 +398,8 @@ fn unchanged(open: &Open, before: Number, branch: BranchId) -> Result<()> {
     let now = open.tree.look(branch).map_err(|e| cannot(&e))?;
     let told = open.view_of(before)?.differences(&now, &|_| true).map_err(|e| cannot(&e))?;
     match told {
-        Some(told) if told.list.is_empty() => Ok(()),
+        // Owners and attributes too, and what was changed and changed back.
+        Some(told) if told.untouched => Ok(()),
         _ => Err(ah_provider_directory::changed()),
     }
 }

@@ -138,11 +138,17 @@ impl Place {
     /// Mounts a tree at an empty folder.
     pub(super) fn mount(view: View, at: &Path, shown: &Shown) -> Result<Self> {
         let face = face(shown);
-        let beneath = shown.branch.and_then(|_| stand_in::Place::clear(at).ok());
+        let beneath = shown.branch.and_then(|_| stand_in::Place::clear(at).ok()).flatten();
         let mount = Mount::with_face(view, at, &face).map_err(|e| refused(&e));
         // Without it nothing is worse than an empty directory.
-        let _ = beneath.map(|beneath| beneath.put_up());
-        Ok(Self { mount: mount? })
+        let _ = beneath.as_ref().map(stand_in::Place::put_up);
+        let mut mount = mount?;
+        // Between the two anybody could write there, and nobody would see it any more.
+        if beneath.is_some_and(|beneath| beneath.holds_others().unwrap_or(false)) {
+            mount.detach();
+            return Err(refused(&ah_agentfs_fuse::Error::NotEmpty(at.to_owned())));
+        }
+        Ok(Self { mount })
     }
 
     /// The same of a branch, whose mount was made ready and put there.

@@ -116,7 +116,13 @@ impl Service {
     /// Opens the tree of a home that has one and is not open: what is in the way of that may be gone by now. What is still, is noted.
     pub(super) fn open_if_it_can_be(&self) -> Result<()> {
         let _opening = lock(&self.opening);
-        let Some(lower) = self.lower()?.filter(|_| self.current().is_none()) else { return Ok(()) };
+        let Some(lower) = self.lower()? else { return Ok(()) };
+        match self.current() {
+            // What lies behind a workspace is where it was again: it is not served without that any longer.
+            Some(open) if self.is_back(&open, &lower) && self.lies_behind(&open)? => self.close(),
+            Some(_) => return Ok(()),
+            None => {}
+        }
         let opened = match self.open_tree(&lower, false) {
             Err(error) if self.has_left(&lower) => {
                 eprintln!("ah-agentfsd: {error}; what was kept of it is shown");

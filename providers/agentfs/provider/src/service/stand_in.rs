@@ -23,8 +23,8 @@ const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::
 pub(super) struct Place(OwnedFd);
 
 impl Place {
-    /// Takes down what stands there. What somebody else put there stays, and then all does.
-    pub(super) fn clear(at: &Path) -> Result<Self> {
+    /// Takes down what stands there. None where somebody else has put something: then all stays.
+    pub(super) fn clear(at: &Path) -> Result<Option<Self>> {
         let directory = rustix::fs::open(at, DIRECTORY, Mode::empty())?;
         let names = ah_provider_directory::names(directory.as_fd())?;
         let ours = match names.as_slice() {
@@ -32,17 +32,26 @@ impl Place {
             [name] => name == NOT_MOUNTED.as_bytes() && is_ours(&directory)?,
             _ => false,
         };
-        if ours {
-            let mode = Mode::from_raw_mode(rustix::fs::fstat(&directory)?.st_mode);
-            if !mode.contains(Mode::WUSR) {
-                rustix::fs::fchmod(&directory, Mode::RWXU)?;
-            }
-            match rustix::fs::unlinkat(&directory, NOT_MOUNTED, AtFlags::empty()) {
-                Ok(()) | Err(Errno::NOENT) => {}
-                Err(errno) => return Err(errno),
-            }
+        if !ours {
+            return Ok(None);
         }
-        Ok(Self(directory))
+        let mode = Mode::from_raw_mode(rustix::fs::fstat(&directory)?.st_mode);
+        if !mode.contains(Mode::WUSR) {
+            rustix::fs::fchmod(&directory, Mode::RWXU)?;
+        }
+        match rustix::fs::unlinkat(&directory, NOT_MOUNTED, AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => {}
+            Err(errno) => return Err(errno),
+        }
+        Ok(Some(Self(directory)))
+    }
+
+    /// Whether somebody has put something there, also beneath what is mounted.
+    pub(super) fn holds_others(&self) -> Result<bool> {
+        // Anew: reading a directory moves a position.
+        let directory = rustix::fs::openat(&self.0, c".", DIRECTORY, Mode::empty())?;
+        let names = ah_provider_directory::names(directory.as_fd())?;
+        Ok(names.iter().any(|name| name != NOT_MOUNTED.as_bytes()))
     }
 
     /// One that was just made, and is empty.
@@ -101,7 +110,7 @@ mod tests {
         let names = || std::fs::read_dir(&at).unwrap().map(|entry| entry.unwrap().file_name()).collect::<Vec<_>>();
         let mode = || std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&at).unwrap().permissions()) & 0o777;
         for _ in 0..2 {
-            let place = Place::clear(&at).unwrap();
+            let place = Place::clear(&at).unwrap().unwrap();
             assert_eq!((names().len(), mode() & 0o700), (0, 0o700));
             place.put_up().unwrap();
             place.put_up().unwrap();
@@ -117,7 +126,7 @@ mod tests {
         }
         // Somebody's own, alone or beside ours.
         std::fs::write(&note, "somebody's own").unwrap();
-        Place::clear(&at).unwrap().put_up().unwrap();
+        assert!(Place::clear(&at).unwrap().is_none());
         assert_eq!(std::fs::read_to_string(&note).unwrap(), "somebody's own");
         std::fs::write(&note, FIRST_LINE).unwrap();
         std::fs::write(at.join("work"), "").unwrap();

@@ -8,6 +8,7 @@
 //! | `tree/` | the store of `ah-agentfs` |
 //! | `lower` | the path of the directory that was branched |
 //! | `views/` | a record for each view that is mounted |
+//! | `behind`, `converting`, `converting.lock` | of a workspace that was itself put behind AgentFS (`conversion`) |
 //! | `socket`, `service.lock`, `log` | the service's |
 //!
 //! A shelf is three lines: `agentfs shelf 1`, a random key, and the path of the home, which is empty for a home itself.

@@ -267,6 +267,13 @@ pub(crate) fn is_stand_in(file: &Path) -> bool {
     file.file_name().is_some_and(|name| name == NOT_MOUNTED) && read.is_ok() && begins == BEGINS
 }
 
+/// Whether a directory is nothing but what stands in for what is not mounted there.
+pub(crate) fn is_place(dir: &Path) -> bool {
+    // In a repository, a file that is called so is a file like others.
+    let is_alone = || std::fs::read_dir(dir).is_ok_and(|entries| entries.take(2).count() == 1);
+    is_stand_in(&dir.join(NOT_MOUNTED)) && is_alone() && branch::mounts_at(dir).0 == 0
+}
+
 /// Takes away what stands in the place of a branch that is gone, as far as it is a provider's own.
 pub(crate) fn take_down(at: &Path) -> Result<()> {
     let note = at.join(NOT_MOUNTED);

@@ -2,9 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use ah_plugin_api::{Durability, Error, ErrorKind, NOT_MOUNTED, ProviderName, Result};
+use ah_plugin_api::{Durability, Error, ErrorKind, ProviderName, Result};
 
-use crate::attend::{is_dead, is_stand_in, look_alive};
+use crate::attend::{is_dead, is_place, look_alive};
 use crate::background;
 use crate::branch;
 use crate::engine::{Access, Engine};
@@ -249,7 +249,7 @@ impl Engine {
         let is_lost = |record: &WorkspaceRecord| matches!(found.2, Found::MadeAnew(_)) || is_dead(&record.path);
         match found.2.record().filter(|record| record.may_be_mounted() && is_lost(record)) {
             Some(record) if self.attend_at(&record.path)? => finder.find(&dir),
-            _ if is_stand_in(&found.0.join(NOT_MOUNTED)) && branch::mounts_at(&found.0).0 == 0 => {
+            _ if is_place(&found.0) => {
                 self.attend_moved(&found.0)?;
                 finder.find(&dir)
             }

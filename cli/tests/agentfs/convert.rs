@@ -205,6 +205,10 @@ fn what_stands_in_for_it_is_no_workspace_wherever_it_is() {
             let refused = bench.ran(&moved.join("p"), words);
             assert!(refused.code != 0 && refused.stderr.contains("not mounted"), "{words:?}: {refused:?}");
         }
+        // A file that is called so, in a repository that somebody else has made, stands in for nothing.
+        let text = "This is the place of a branch that ah keeps in AgentFS.";
+        bench.sh(&format!("cd {}; git init -q q; echo '{text}' > q/NOT-MOUNTED.txt", bench.0.root().display()));
+        bench.at(&bench.0.root().join("q"), &["snapshot"]);
         bench.sh(&format!("mv {} {}", moved.display(), above.display()));
         bench.at(&above.join("p"), &["snapshot", "-m", "again"]);
         assert_eq!(bench.sh(&format!("cat {}/p/f", above.display())), "two");

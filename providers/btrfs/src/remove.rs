@@ -1,16 +1,14 @@
 //! Removing subvolumes, by whichever way this process may.
 
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use ah_plugin_api::{Context, Error, ErrorKind, Result};
-use ah_provider_directory::{Way, failed, look, names, open_beneath};
-use rustix::fs::{AtFlags, FileType, Mode, OFlags};
+use ah_provider_directory::{Special, failed, look, open_beneath, open_to_remove, remove_contents, remove_entry};
+use rustix::fs::{AtFlags, Mode, OFlags, Statx};
 use rustix::io::Errno;
 
 use crate::subvolume::is_root;
 use crate::sys;
-
-const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 /// Subvolumes nested deeper than that are not asked for, but found by walking.
 const DEEPEST: u32 = 64;
@@ -40,7 +38,7 @@ fn nested(parent: BorrowedFd<'_>, name: &[u8], depth: u32, cx: &Context<'_>) -> 
         Err(errno @ (Errno::NOTEMPTY | Errno::PERM | Errno::ACCESS | Errno::ROFS)) => errno,
         Err(errno) => return Err(fail(errno)),
     };
-    let root = open(parent, name).map_err(fail)?;
+    let root = open_to_remove(parent, name).map_err(fail)?;
     if !look(&root, b"").is_ok_and(|stat| is_root(&stat)) {
         return Err(Error::new(ErrorKind::FailedPrecondition, format!("{shown} is not a subvolume")));
     }
@@ -79,111 +77,29 @@ fn nested(parent: BorrowedFd<'_>, name: &[u8], depth: u32, cx: &Context<'_>) -> 
     }
 }
 
-/// Opens a directory, of which its owner may have taken the bits.
-fn open(parent: BorrowedFd<'_>, name: &[u8]) -> Result<OwnedFd, Errno> {
-    match rustix::fs::openat(parent, name, DIRECTORY, Mode::empty()) {
-        Err(Errno::ACCESS) => {
-            let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            let found = rustix::fs::openat(parent, name, flags, Mode::empty())?;
-            rustix::fs::chmod(format!("/proc/self/fd/{}", found.as_raw_fd()), Mode::RWXU)?;
-            rustix::fs::openat(parent, name, DIRECTORY, Mode::empty())
-        }
-        other => other,
-    }
-}
+/// Subvolumes, of which this user may remove some at once.
+struct Subvolumes;
 
-fn fail(errno: Errno) -> Error {
-    match errno {
-        Errno::BUSY => Error::new(ErrorKind::Busy, "something is mounted in what is to be removed"),
-        errno => failed("cannot remove what is in a removed directory", errno),
+impl Special for Subvolumes {
+    fn is(&self, stat: &Statx) -> bool {
+        is_root(stat)
+    }
+
+    fn remove(&self, dir: BorrowedFd<'_>, name: &[u8]) -> Result<(), Errno> {
+        sys::destroy(dir, name)
+    }
+
+    fn open_up(&self, opened: &OwnedFd) -> Result<(), Errno> {
+        sys::make_writable(opened)
     }
 }
 
 /// Removes what is in an open directory. Follows no symlink, and does not leave the mount.
 pub(crate) fn contents(dir: BorrowedFd<'_>, cx: &Context<'_>) -> Result<()> {
-    let first = list(dir)?;
-    let mut way = Way::new(dir).map_err(fail)?;
-    let mut levels = vec![(Vec::new(), first)];
-    while let Some((_, names)) = levels.last_mut() {
-        cx.check_cancelled()?;
-        if let Some(name) = names.next() {
-            if let Some(below) = unlink(way.at(), &name).map_err(fail)? {
-                levels.push((name, list(below.as_fd())?));
-                way.down(below).map_err(fail)?;
-            }
-            continue;
-        }
-        let Some((name, _)) = levels.pop().filter(|_| !levels.is_empty()) else { break };
-        way.up().map_err(fail)?;
-        gone(rustix::fs::unlinkat(way.at(), name, AtFlags::REMOVEDIR)).map_err(fail)?;
-    }
-    Ok(())
-}
-
-fn list(dir: BorrowedFd<'_>) -> Result<std::vec::IntoIter<Vec<u8>>> {
-    // A directory of which its owner took the bits.
-    let _ = rustix::fs::fchmod(dir, Mode::RWXU);
-    names(dir).map(Vec::into_iter).map_err(fail)
-}
-
-fn gone(removed: Result<(), Errno>) -> Result<(), Errno> {
-    match removed {
-        Err(Errno::NOENT) => Ok(()),
-        other => other,
-    }
-}
-
-/// Removes an entry; a directory that is not empty is opened instead.
-fn unlink(dir: BorrowedFd<'_>, name: &[u8]) -> Result<Option<OwnedFd>, Errno> {
-    let stat = match look(dir, name) {
-        Err(Errno::NOENT) => return Ok(None),
-        stat => stat?,
-    };
-    if FileType::from_raw_mode(stat.stx_mode.into()) != FileType::Directory {
-        return gone(rustix::fs::unlinkat(dir, name, AtFlags::empty())).map(|()| None);
-    }
-    if is_root(&stat) && gone(sys::destroy(dir, name)).is_ok() {
-        return Ok(None);
-    }
-    match rustix::fs::unlinkat(dir, name, AtFlags::REMOVEDIR) {
-        Ok(()) | Err(Errno::NOENT) => return Ok(None),
-        Err(Errno::NOTEMPTY) => {}
-        // A read-only subvolume.
-        Err(Errno::PERM | Errno::ACCESS | Errno::ROFS) if is_root(&stat) => {}
-        Err(errno) => return Err(errno),
-    }
-    if look(dir, b"")?.stx_mnt_id != stat.stx_mnt_id {
-        return Err(Errno::BUSY);
-    }
-    let below = open(dir, name)?;
-    if is_root(&stat) {
-        sys::make_writable(&below)?;
-    }
-    Ok(Some(below))
+    remove_contents(dir, &Subvolumes, cx)
 }
 
 /// Removes one entry of a directory, with everything below it.
 pub(crate) fn entry(dir: BorrowedFd<'_>, name: &[u8], cx: &Context<'_>) -> Result<()> {
-    let Some(below) = unlink(dir, name).map_err(fail)? else { return Ok(()) };
-    contents(below.as_fd(), cx)?;
-    gone(rustix::fs::unlinkat(dir, name, AtFlags::REMOVEDIR)).map_err(fail)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_very_deep_is_removed() {
-        let temp = tempfile::tempdir().unwrap();
-        let top = rustix::fs::open(temp.path(), DIRECTORY, Mode::empty()).unwrap();
-        let mut way = Way::new(top.as_fd()).unwrap();
-        for _ in 0..3000 {
-            rustix::fs::mkdirat(way.at(), "d", Mode::RWXU).unwrap();
-            let below = rustix::fs::openat(way.at(), "d", DIRECTORY, Mode::empty()).unwrap();
-            way.down(below).unwrap();
-        }
-        contents(top.as_fd(), &Context::quiet()).unwrap();
-        assert_eq!(names(top.as_fd()).unwrap().len(), 0);
-    }
+    remove_entry(dir, name, &Subvolumes, cx)
 }

@@ -1,39 +1,102 @@
 //! Removing what is in a directory, however deep, read-only or odd.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-use ah_plugin_api::{Error, ErrorKind, Result};
-use rustix::fs::{AtFlags, FileType, Mode, OFlags};
+use ah_plugin_api::{Context, Error, ErrorKind, Result};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Statx};
 use rustix::io::Errno;
 
 use crate::{Way, failed, look, names};
 
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
+/// What only one filesystem has, and removes in a way of its own: a subvolume, say.
+pub trait Special {
+    /// Whether a directory is such a thing.
+    fn is(&self, stat: &Statx) -> bool;
+
+    /// Removes it with all that is in it, if that can be done at once.
+    ///
+    /// # Errors
+    /// What the system says: then it is removed as other directories are.
+    fn remove(&self, dir: BorrowedFd<'_>, name: &[u8]) -> Result<(), Errno>;
+
+    /// Sees to it that what is in it can be removed.
+    ///
+    /// # Errors
+    /// What the system says.
+    fn open_up(&self, opened: &OwnedFd) -> Result<(), Errno>;
+}
+
+/// Nothing is special.
+#[derive(Debug, Clone, Copy)]
+pub struct Plain;
+
+impl Special for Plain {
+    fn is(&self, _stat: &Statx) -> bool {
+        false
+    }
+
+    fn remove(&self, _dir: BorrowedFd<'_>, _name: &[u8]) -> Result<(), Errno> {
+        Ok(())
+    }
+
+    fn open_up(&self, _opened: &OwnedFd) -> Result<(), Errno> {
+        Ok(())
+    }
+}
+
 /// Removes what is in an open directory. Follows no symlink, and does not leave the mount.
 ///
 /// # Errors
-/// `Busy` if something is mounted in it; those of the system. Calling it again goes on.
-pub fn remove_contents(dir: BorrowedFd<'_>) -> Result<()> {
+/// `Busy` if something is mounted in it; `Cancelled`; those of the system. Calling it again goes on.
+pub fn remove_contents(dir: BorrowedFd<'_>, special: &impl Special, cx: &Context<'_>) -> Result<()> {
     let first = list(dir)?;
-    let mut way = Way::new(dir).map_err(fail)?;
+    let mut way = Way::new(dir).map_err(cannot_remove)?;
     let mut levels = vec![(Vec::new(), first)];
     while let Some((_, names)) = levels.last_mut() {
+        cx.check_cancelled()?;
         if let Some(name) = names.next() {
-            if let Some(below) = unlink(way.at(), &name).map_err(fail)? {
+            if let Some(below) = unlink(way.at(), &name, special).map_err(cannot_remove)? {
                 levels.push((name, list(below.as_fd())?));
-                way.down(below).map_err(fail)?;
+                way.down(below).map_err(cannot_remove)?;
             }
             continue;
         }
         let Some((name, _)) = levels.pop().filter(|_| !levels.is_empty()) else { break };
-        way.up().map_err(fail)?;
-        gone(rustix::fs::unlinkat(way.at(), name, AtFlags::REMOVEDIR)).map_err(fail)?;
+        way.up().map_err(cannot_remove)?;
+        gone(rustix::fs::unlinkat(way.at(), name, AtFlags::REMOVEDIR)).map_err(cannot_remove)?;
     }
     Ok(())
 }
 
-fn fail(errno: Errno) -> Error {
+/// Removes one entry of a directory, with everything below it. What is gone is success.
+///
+/// # Errors
+/// As for [`remove_contents`].
+pub fn remove_entry(dir: BorrowedFd<'_>, name: &[u8], special: &impl Special, cx: &Context<'_>) -> Result<()> {
+    let Some(below) = unlink(dir, name, special).map_err(cannot_remove)? else { return Ok(()) };
+    remove_contents(below.as_fd(), special, cx)?;
+    gone(rustix::fs::unlinkat(dir, name, AtFlags::REMOVEDIR)).map_err(cannot_remove)
+}
+
+/// Opens a directory that is to be removed, of which its owner may have taken the bits.
+///
+/// # Errors
+/// What the system says.
+pub fn open_to_remove(parent: BorrowedFd<'_>, name: &[u8]) -> Result<OwnedFd, Errno> {
+    match rustix::fs::openat(parent, name, DIRECTORY, Mode::empty()) {
+        Err(Errno::ACCESS) => {
+            let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            let found = rustix::fs::openat(parent, name, flags, Mode::empty())?;
+            rustix::fs::chmod(format!("/proc/self/fd/{}", found.as_raw_fd()), Mode::RWXU)?;
+            rustix::fs::openat(parent, name, DIRECTORY, Mode::empty())
+        }
+        other => other,
+    }
+}
+
+fn cannot_remove(errno: Errno) -> Error {
     match errno {
         Errno::BUSY => Error::new(ErrorKind::Busy, "something is mounted in what is to be removed"),
         errno => failed("cannot remove what is in a removed directory", errno),
@@ -43,7 +106,7 @@ fn fail(errno: Errno) -> Error {
 fn list(dir: BorrowedFd<'_>) -> Result<std::vec::IntoIter<Vec<u8>>> {
     // A directory of which its owner took the bits.
     let _ = rustix::fs::fchmod(dir, Mode::RWXU);
-    names(dir).map(Vec::into_iter).map_err(fail)
+    names(dir).map(Vec::into_iter).map_err(cannot_remove)
 }
 
 fn gone(removed: Result<(), Errno>) -> Result<(), Errno> {
@@ -54,7 +117,7 @@ fn gone(removed: Result<(), Errno>) -> Result<(), Errno> {
 }
 
 /// Removes an entry; a directory that is not empty is opened instead.
-fn unlink(dir: BorrowedFd<'_>, name: &[u8]) -> Result<Option<OwnedFd>, Errno> {
+fn unlink(dir: BorrowedFd<'_>, name: &[u8], special: &impl Special) -> Result<Option<OwnedFd>, Errno> {
     let stat = match look(dir, name) {
         Err(Errno::NOENT) => return Ok(None),
         stat => stat?,
@@ -62,22 +125,25 @@ fn unlink(dir: BorrowedFd<'_>, name: &[u8]) -> Result<Option<OwnedFd>, Errno> {
     if FileType::from_raw_mode(stat.stx_mode.into()) != FileType::Directory {
         return gone(rustix::fs::unlinkat(dir, name, AtFlags::empty())).map(|()| None);
     }
+    let is_special = special.is(&stat);
+    if is_special && gone(special.remove(dir, name)).is_ok() {
+        return Ok(None);
+    }
     match rustix::fs::unlinkat(dir, name, AtFlags::REMOVEDIR) {
         Ok(()) | Err(Errno::NOENT) => return Ok(None),
         Err(Errno::NOTEMPTY) => {}
+        // It is read-only, perhaps.
+        Err(Errno::PERM | Errno::ACCESS | Errno::ROFS) if is_special => {}
         Err(errno) => return Err(errno),
     }
     if look(dir, b"")?.stx_mnt_id != stat.stx_mnt_id {
         return Err(Errno::BUSY);
     }
-    match rustix::fs::openat(dir, name, DIRECTORY, Mode::empty()) {
-        // Its owner may not read it.
-        Err(Errno::ACCESS) => {
-            rustix::fs::chmodat(dir, name, Mode::RWXU, AtFlags::empty())?;
-            rustix::fs::openat(dir, name, DIRECTORY, Mode::empty()).map(Some)
-        }
-        below => below.map(Some),
+    let below = open_to_remove(dir, name)?;
+    if is_special {
+        special.open_up(&below)?;
     }
+    Ok(Some(below))
 }
 
 #[cfg(test)]
@@ -105,7 +171,7 @@ mod tests {
             rustix::fs::mkdirat(way.at(), "d", Mode::RWXU).unwrap();
             way.down(rustix::fs::openat(way.at(), "d", DIRECTORY, Mode::empty()).unwrap()).unwrap();
         }
-        remove_contents(dir.as_fd()).unwrap();
+        remove_contents(dir.as_fd(), &Plain, &Context::quiet()).unwrap();
         assert_eq!(names(dir.as_fd()).unwrap(), Vec::<Vec<u8>>::new());
         assert!(kept.join("file").exists());
     }

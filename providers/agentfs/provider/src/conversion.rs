@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 
 use ah_plugin_api::sys::remove_dir_for_good;
 use ah_plugin_api::{BEHIND, Context, Dir, Error, ErrorKind, NOT_MOUNTED, Result, SnapshotId, Timestamp, wire};
-use ah_provider_directory::{State, failed, holders, look, names, path_of, remove_contents};
+use ah_provider_directory::{Plain, State, failed, holders, look, names, path_of, remove_entry};
 use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags, RenameFlags, Statx, StatxAttributes};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
@@ -189,16 +189,7 @@ impl Around {
 
     /// Removes what is under a name of ours, with all that is in it. What is gone is success.
     pub(crate) fn remove(&self, name: &OsStr) -> Result<()> {
-        let cannot = |errno| failed("cannot remove a directory beside the workspace", errno);
-        let dir = match rustix::fs::openat(&self.above, name, DIRECTORY, Mode::empty()) {
-            Err(Errno::NOENT) => return Ok(()),
-            dir => dir.map_err(cannot)?,
-        };
-        remove_contents(dir.as_fd())?;
-        match remove_dir_for_good(&self.above, name) {
-            Ok(()) | Err(Errno::NOENT) => Ok(()),
-            Err(errno) => Err(cannot(errno)),
-        }
+        remove_entry(self.above.as_fd(), name.as_bytes(), &Plain, &Context::quiet())
     }
 
     /// Takes away the place beside a workspace at which that was mounted, or was to be, with what stands in it. What somebody has put there goes into the workspace,

@@ -33,6 +33,7 @@ const NOT_CHECKED: &[(&str, &str)] = &[
     ("`DataLoss` if the store cannot be read.", "depends on how a store is made; `failure.damage` damages each"),
     ("It is at the request's name in the target, or wherever", "allows something"),
     ("Those of all methods.", "a pointer"),
+    ("Where the new one is mounted", "allows something"),
     ("Killed anywhere, the old one", "a provider's own tests kill it where it matters"),
 ];
 

@@ -1,8 +1,14 @@
 //! `convert`: another directory at the workspace's path, with the same in it.
 
-use ah_plugin_api::{Capability, Context, ConvertRequest, Converted, Error, ErrorKind, Place, Provider, Reclaimed};
+use std::os::unix::fs::DirBuilderExt;
 
-use crate::case::{Case, Check, Need, ensure, refused, same};
+use ah_plugin_api::{
+    Capability, Context, ConvertRequest, Converted, DestroyRequest, Dir, Error, ErrorKind, ListRequest, Place,
+    Provider, Reclaimed,
+};
+
+use crate::case::{Case, Check, Need, Trouble, ensure, refused, same};
+use crate::editor::Editor;
 use crate::fixture::Fixture;
 use crate::tree::{Modes, Tree};
 
@@ -32,6 +38,15 @@ pub(super) const CASES: &[Case] = &[
         clauses: &["The exchange is atomic: whoever looks sees the old directory or the new one, whole."],
         needs: NEEDS,
         run: atomic,
+    },
+    Case {
+        id: "convert.back",
+        clauses: &[
+            "[`ConvertRequest::back`] makes what is mounted so a plain directory again, with the same contents and under the same conditions; snapshots stay.",
+            "It goes without a workspace, as an open one is in use.",
+        ],
+        needs: NEEDS,
+        run: back,
     },
 ];
 
@@ -103,4 +118,50 @@ fn atomic(f: &Fixture) -> Check {
     converted?;
     ensure!(missed == 0, "a file was not there in {missed} looks while its workspace was converted");
     Ok(())
+}
+
+/// In a directory of its own, as the fixture's workspace may be something that cannot be converted.
+fn back(f: &Fixture) -> Check {
+    let (at, store) = (f.beside("plain"), f.beside("plain-store"));
+    std::fs::create_dir(&at)?;
+    std::fs::DirBuilder::new().mode(0o700).create(&store)?;
+    let (ws, store) = (Editor::new(&at), Dir::open(&store)?);
+    ws.sample()?;
+    ws.write("linked", "two names")?;
+    ws.link("linked", "other name")?;
+    let before = Tree::walk(&at)?;
+    let convert = |back: bool| {
+        let workspace = if back { None } else { Some(Dir::open(&at)?) };
+        let place = Place::new(&store);
+        let place = workspace.as_ref().map_or(place, |workspace| Place::new(&store).with_workspace(workspace));
+        f.provider().convert(&place, &ConvertRequest { back }, &Context::quiet())
+    };
+    if !convert(false)?.mounted {
+        return Ok(());
+    }
+    let worked = (|| {
+        same("what is mounted", &before.differences(&Tree::walk(&at)?, Modes::Exact))?;
+        ws.write("README.md", "changed")?;
+        let taken = f.provider().snapshot(
+            &Place::new(&store).with_workspace(&Dir::open(&at)?),
+            &f.request("mounted"),
+            &Context::quiet(),
+        )?;
+        ws.write("README.md", "changed again")?;
+        let open = std::fs::File::options().append(true).open(ws.at("README.md"))?;
+        refused(convert(true), &[ErrorKind::Busy], "convert back while a file is open")?;
+        drop(open);
+        Ok::<_, Trouble>((taken, Tree::walk(&at)?))
+    })();
+    // Whatever failed, nothing stays mounted.
+    let converted = convert(true);
+    let (taken, before) = worked?;
+    let converted = converted?;
+    ensure!(converted.changed && !converted.mounted, "convert back says that it did nothing");
+    same("the workspace after convert back", &before.differences(&Tree::walk(&at)?, Modes::Exact))?;
+    let listed = f.provider().list(&Place::new(&store), &ListRequest::default(), &Context::quiet())?;
+    ensure!(listed.iter().any(|snapshot| snapshot.id == taken.id), "a snapshot went with convert back");
+    f.provider().destroy(&Place::new(&store), &DestroyRequest::Snapshot(taken.reference), &Context::quiet())?;
+    f.provider().reclaim(&Place::new(&store), &Default::default(), &Context::quiet())?;
+    same("the workspace after reclaim", &before.differences(&Tree::walk(&at)?, Modes::Exact))
 }

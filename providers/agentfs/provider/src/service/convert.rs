@@ -24,6 +24,7 @@ use std::sync::Mutex;
 
 use ah_agentfs::{BranchId, BranchInfo, SnapshotId as Number, Workspace};
 use ah_agentfs_fuse::clear_dead;
+use ah_plugin_api::sys::remove_dir_for_good;
 use ah_plugin_api::{
     BEHIND, Context, Converted, Dir, Error, ErrorKind, LogLevel, Reference, Result, SnapshotId, Timestamp, text,
 };
@@ -184,8 +185,11 @@ impl Service {
         if let Some(how) = how {
             around.rename(note.aside(), &around.name, how)?;
         }
-        if note.made.is_none_or(|made| around.is(note.aside(), made)) {
-            around.remove_place(&at, note.aside())?;
+        match note.made {
+            Some(made) if around.is(note.aside(), made) => around.remove_place(&at, note.aside())?,
+            Some(_) => {}
+            // Killed before it was known which it is: an empty one is ours, or as good as nothing.
+            None => _ = remove_dir_for_good(&around.above, note.aside()),
         }
         if self.lower()?.is_some_and(|lower| lower == path_beside(&at, note.aside())) {
             home::write(&self.home, LOWER, &note.at, true)?;

@@ -135,8 +135,10 @@ impl Engine {
             };
             let message = format!("the workspace {} {how}: {provider} keeps it", root.display());
             return Err(match called {
-                Ok(()) if holds_work(&root) => Error::new(ErrorKind::FailedPrecondition, message)
-                    .with_hint("somebody has put files in its place: move them away, then repeat"),
+                Ok(()) if !is_dead(&root) && holds_work(&root) => Error::new(ErrorKind::FailedPrecondition, message)
+                    .with_hint(
+                        "somebody has put files in its place, beside NOT-MOUNTED.txt: move them away, then repeat",
+                    ),
                 Ok(()) => Error::new(ErrorKind::FailedPrecondition, message).with_hint(format!(
                     "repeat it; give a folder above it its old name if that was changed; {}/log says more",
                     text::shell(self.handle(record, root).store_path(&provider).as_os_str())
@@ -164,9 +166,13 @@ impl Engine {
             return Ok(());
         }
         let message = format!("{} is only the place of what ah mounts there, and is not mounted", root.display());
-        Err(Error::new(ErrorKind::FailedPrecondition, message).with_hint(
-            "if a folder above it was renamed, give it its old name; else `ah agent fs branches` in the workspace that it grew from",
-        ))
+        let records = Index::load(self.home())?.0.workspaces.into_iter();
+        let gone = |record: &WorkspaceRecord| record.mounted_by.is_some() && !record.path.exists();
+        let gone: Vec<_> = records.filter(gone).map(|record| record.path.display().to_string()).collect();
+        Err(Error::new(ErrorKind::FailedPrecondition, message).with_hint(match gone.is_empty() {
+            true => "`ah agent fs branches` in the workspace that it grew from".to_owned(),
+            false => format!("give the folder above it its old name: it was {}", gone.join(" or ")),
+        }))
     }
 
     /// The workspace in whose store a branch is kept: the one that it grew from, or, where that was a branch and is gone, the one whose store its reference

@@ -151,6 +151,11 @@ impl Workspace {
         let record = Index::load(self.engine.home())?.0.workspaces.into_iter().find(|record| record.id == self.id);
         match &record.and_then(|record| record.mounted_by) {
             Some(provider) => self.serve(provider),
+            None if self.record.branch.is_some() => {
+                let message = format!("{} is a branch, and was not put behind anything", self.root.display());
+                Err(Error::new(ErrorKind::FailedPrecondition, message)
+                    .with_hint("copy out of it what is needed; `ah agent fs rm` takes a branch away"))
+            }
             None => {
                 let message =
                     format!("{} is a directory like others: there is nothing to take back", self.root.display());

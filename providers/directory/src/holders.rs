@@ -29,21 +29,37 @@ const PAUSE: Duration = Duration::from_millis(20);
 pub fn refuse(dir: BorrowedFd<'_>, state: Option<&State>) -> Result<()> {
     let root = look(dir, b"").map_err(|errno| failed("cannot look at the workspace", errno))?;
     let path = path_of(dir.as_fd());
+    among(Process::all(), &path, |used| is_inside(used, &root, &path, state))
+}
+
+/// Whether what a process uses is in a directory. `state`: what is in it, to recognise what has lost its name.
+fn is_inside(used: &Use, root: &Statx, path: &Path, state: Option<&State>) -> bool {
     let known = |inode| state.is_some_and(|state| state.has(inode));
-    let inside = |used: &Use| {
-        if used.how == How::Maps {
-            return used.is_below(&path) && (state.is_none() || used.inode.is_some_and(known));
-        }
-        let Some(stat) = used.stat() else { return false };
-        if (stat.stx_dev_major, stat.stx_dev_minor) != (root.stx_dev_major, root.stx_dev_minor) {
-            return false;
-        }
-        if stat.stx_ino == root.stx_ino {
-            return matches!(used.how, How::Works | How::Rooted);
-        }
-        known(stat.stx_ino) || used.is_below(&path)
-    };
-    for process in Process::all() {
+    if used.how == How::Maps {
+        return used.is_below(path) && (state.is_none() || used.inode.is_some_and(known));
+    }
+    let Some(stat) = used.stat() else { return false };
+    if (stat.stx_dev_major, stat.stx_dev_minor) != (root.stx_dev_major, root.stx_dev_minor) {
+        return false;
+    }
+    if stat.stx_ino == root.stx_ino {
+        return matches!(used.how, How::Works | How::Rooted);
+    }
+    known(stat.stx_ino) || used.is_below(path)
+}
+
+/// As [`refuse`], of other processes than this one, which has its reasons.
+///
+/// # Errors
+/// `Busy`, with the process named.
+pub fn refuse_others(dir: BorrowedFd<'_>) -> Result<()> {
+    let root = look(dir, b"").map_err(|errno| failed("cannot look at the workspace", errno))?;
+    let path = path_of(dir.as_fd());
+    among(Process::others(), &path, |used| is_inside(used, &root, &path, None))
+}
+
+fn among(processes: impl IntoIterator<Item = Process>, path: &Path, inside: impl Fn(&Use) -> bool) -> Result<()> {
+    for process in processes {
         let own = process.is_own();
         let used = process.uses(|used| !(own && matches!(used.how, How::Works | How::Rooted)) && inside(used));
         if let Some(used) = used {

@@ -8,9 +8,9 @@ use ah_plugin_api::{
     CapturePolicy, Context, ConvertRequest, Converted, Dir, Durability, Error, ErrorKind, Place, Provider,
     ReclaimRequest, Result, SnapshotId, SnapshotRequest, Timestamp,
 };
-use ah_provider_directory::{Copier, Mount, Mounts, failed, holders, look};
+use ah_provider_directory::{Copier, Mount, Mounts, failed, look};
 
-use crate::conversion::{Around, Behind, COPY, Note, incomplete, lock_back};
+use crate::conversion::{Around, Behind, COPY, Note, incomplete, lock_back, refuse_held};
 use crate::home::{self, Shown};
 
 /// Copies the workspace, and has the service put the copy in its place.
@@ -84,7 +84,7 @@ fn copy(
     let cannot = |errno| failed("cannot make a copy beside the workspace", errno);
     let at = note.at();
     let from = Dir::open(&at)?;
-    holders::refuse(from.as_fd(), None)?;
+    refuse_held(&from, cx)?;
     let request = SnapshotRequest {
         id: SnapshotId::new(note.before.clone().unwrap_or_default())?,
         created: Timestamp::now(),

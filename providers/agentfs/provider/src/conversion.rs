@@ -12,6 +12,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use ah_plugin_api::sys::remove_dir_for_good;
 use ah_plugin_api::{BEHIND, Context, Dir, Error, ErrorKind, NOT_MOUNTED, Result, SnapshotId, Timestamp, wire};
@@ -23,6 +24,8 @@ use serde::{Deserialize, Serialize};
 use crate::home;
 use crate::service::clear_place;
 
+/// So long somebody is waited for who is just leaving.
+const PATIENCE: Duration = Duration::from_secs(2);
 const NOTE: &str = "converting";
 const LOCK: &str = "converting.lock";
 const SINCE: &str = "behind";
@@ -222,6 +225,18 @@ impl Around {
 
 pub(crate) fn path_beside(at: &Path, name: &OsStr) -> PathBuf {
     at.parent().unwrap_or(Path::new("/")).join(name)
+}
+
+/// Refuses a workspace that somebody is in. What `ah` does in the background comes to its end by itself: it is waited for.
+pub(crate) fn refuse_held(workspace: &Dir, cx: &Context<'_>) -> Result<()> {
+    let began = Instant::now();
+    loop {
+        match holders::refuse(workspace.as_fd(), None) {
+            Err(error) if error.kind == ErrorKind::Busy && began.elapsed() < PATIENCE => cx.check_cancelled()?,
+            refused => return refused,
+        }
+        std::thread::sleep(PATIENCE / 20);
+    }
 }
 
 /// Refuses what could not be taken back: what cannot be read, or given to whom it belongs; and what somebody has open, as far as the kernel says.

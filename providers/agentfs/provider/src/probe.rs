@@ -45,8 +45,13 @@ pub(crate) fn probe(workspace: &Dir, store: &Dir, request: &ProbeRequest) -> Res
             let not_where_it_is =
                 unusable("a directory is not captured where it is, but branches may grow from it", None);
             // For each snapshot of the workspace: what else there is to know takes a process.
-            let convertible = if request.thorough { convertible(workspace, store) } else { None };
-            return Ok(Probe { convertible, ..not_where_it_is });
+            if !request.thorough {
+                return Ok(not_where_it_is);
+            }
+            return Ok(match refusal(workspace, store) {
+                Some((reason, remedy)) => unusable(&reason, remedy),
+                None => Probe { convertible: convertible(workspace, store), ..not_where_it_is },
+            });
         }
         None => match refusal(workspace, store) {
             Some((reason, remedy)) => return Ok(unusable(&reason, remedy)),

@@ -13,12 +13,11 @@ use ah_plugin_api::{
     SnapshotRequest, UnmountRequest, View, WritableClone,
 };
 
-use ah_provider_directory::holders;
 use rustix::fs::{AtFlags, StatxFlags};
 use rustix::io::Errno;
 
 use crate::back::back;
-use crate::conversion::refuse_what_stays;
+use crate::conversion::{refuse_held, refuse_what_stays};
 use crate::home::{Shelf, Shown, TREE, path_of};
 use crate::probe;
 use crate::reach::Reach;
@@ -215,7 +214,7 @@ impl Provider for AgentFsProvider {
             return Err(remedy.into_iter().fold(error, Error::with_hint));
         }
         // From here it is known who has called.
-        holders::refuse(workspace.as_fd(), None)?;
+        refuse_held(workspace, cx)?;
         refuse_what_stays(workspace, cx)?;
         shelve(place)?;
         // Before anything is done: it could be undone only from where it is seen.

@@ -16,7 +16,7 @@
 //!
 //! What snapshots are of goes on lying beside it, until the last one is gone: then `reclaim` takes it away, if nobody changed anything in it.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
@@ -34,7 +34,7 @@ use rustix::fs::RenameFlags;
 use super::mounted::{Place, What, take_away};
 use super::opened::{LOWER, Open};
 use super::record::PlaceLabel;
-use super::{Service, alone, fail, lock, patiently, stand_in};
+use super::{Service, alone, below, fail, lock, patiently, stand_in};
 use crate::conversion::{Around, Behind, COPY, Note, incomplete, lock_back, path_beside};
 use crate::home::{self, Shelf};
 
@@ -58,13 +58,15 @@ impl Service {
         let around = refuse_boundaries(workspace, &at)?;
         if let Some(error) = self.refuses(workspace)? {
             let message = "snapshots or branches of what was here before are kept in AgentFS";
-            return Err(Error::new(ErrorKind::FailedPrecondition, message)
-                .with_cause(&error)
-                .with_hint("`ah agent fs snapshots` and `branches` list them; `ah agent fs rm` them first"));
+            return Err(Error::new(ErrorKind::FailedPrecondition, message).with_cause(&error).with_hint(
+                "`ah agent fs snapshots` and `ah agent fs branches` list them; `ah agent fs rm` them first",
+            ));
         }
-        if let Some(leaves) = Behind::of(&self.home)?.and_then(|behind| behind.leaves) {
-            // What was killed as it removed what had lain behind.
-            patiently(cx, || around.remove(OsStr::from_bytes(&leaves)))?;
+        // What lay behind before goes first, while it is known.
+        if let Some(open) = self.current().filter(|open| open.holds_nothing())
+            && let Some(stays) = self.drop_behind(&open, cx)?
+        {
+            return Err(Error::new(ErrorKind::FailedPrecondition, stays));
         }
         let open = self.for_lower(workspace)?;
         let _making = alone(&open.making, cx)?;
@@ -75,6 +77,12 @@ impl Service {
         cx.check_cancelled()?;
         let aside = around.behind();
         let behind = path_beside(&at, &aside);
+        if aside.len() > 255 {
+            let message = format!("{} would have too long a name", behind.display());
+            return Err(
+                Error::new(ErrorKind::FailedPrecondition, message).with_hint("give the workspace a shorter one")
+            );
+        }
         if around.look(&aside).is_some() {
             return Err(Error::new(ErrorKind::AlreadyExists, format!("{} is there already", behind.display()))
                 .with_hint("rename it, or remove it if nothing in it is needed"));
@@ -137,7 +145,7 @@ impl Service {
         stand_in::Place::of(place).put_up().map_err(cannot)?;
         around.rename(&around.name, note.aside(), RenameFlags::EXCHANGE)?;
         // Who came in by then works in what nobody else sees any more.
-        holders::refuse(workspace.as_fd(), None)?;
+        holders::refuse_others(workspace.as_fd())?;
         Ok(Timestamp::now())
     }
 
@@ -221,6 +229,12 @@ impl Service {
             "{} is a plain directory again, and another one: programs that were in it have to be started anew",
             at.display()
         )];
+        notes.extend(open.tree.changed_below(branch.id).ok().and_then(below::changed).map(|changed| {
+            let first: Vec<_> = changed.paths.iter().take(3).map(ToString::to_string).collect();
+            let behind = path_beside(&at, &around.behind());
+            let what = text::count(changed.total, "path was", "paths were");
+            format!("{what} changed in {}, and came along as there: {} …", behind.display(), first.join(", "))
+        }));
         // It is done then, whatever becomes of the rest: that is left to `reclaim`.
         let later = |error: Error| format!("`ah agent fs gc` clears up behind it: {}", error.message);
         let left = Mutex::default();
@@ -337,17 +351,20 @@ impl Service {
     }
 
     /// As [`Service::drop_behind`], of a workspace that is a plain directory again since some time.
-    pub(super) fn drop_what_lay_behind(&self, open: &Open, cx: &Context<'_>) {
-        let Ok(_making) = open.making.try_write() else { return };
-        if !open.holds_nothing() {
-            return;
-        }
+    /// Gives what was done.
+    pub(super) fn drop_what_lay_behind(&self, open: &Open, cx: &Context<'_>) -> Option<String> {
+        let _making = open.making.try_write().ok()?;
+        let behind = Behind::of(&self.home).ok().flatten().filter(|_| open.holds_nothing())?;
         let said = match self.drop_behind(open, cx) {
-            Ok(None) => return,
+            Ok(None) => {
+                let at = behind.at();
+                return Some(format!("took away what {} was when it was put behind AgentFS", at.display()));
+            }
             Ok(Some(stays)) => stays,
             Err(error) => format!("what lay behind AgentFS is not cleared up: {}", error.message),
         };
         cx.log(LogLevel::Warn, &said);
+        None
     }
 
     /// Takes away the directory that lay behind a workspace, once nothing reads it any more and if nobody changed anything in it or has it open. Gives what is
@@ -368,12 +385,15 @@ impl Service {
                         shown.display()
                     )));
                 }
-                let Ok(dir) = Dir::open(&shown) else { return Ok(None) };
+                let Ok(dir) = Dir::open(&shown) else {
+                    // Somebody else has taken it away.
+                    return Behind::forget(&self.home).map(|()| None);
+                };
                 let stat = rustix::fs::fstat(&dir).map_err(|errno| failed("cannot look at what lay behind", errno))?;
                 if !open.tree.is_lower(stat.st_dev, stat.st_ino) {
                     return Ok(None);
                 }
-                holders::refuse(dir.as_fd(), None)?;
+                holders::refuse_others(dir.as_fd())?;
                 holders::refuse_mounts(dir.as_fd())?;
                 if is_changed(&dir, behind.since, cx)? {
                     return Ok(Some(format!(

@@ -50,6 +50,15 @@ impl Mounted {
         self.0.is_empty()
     }
 
+    /// Whether a mount with that device is one of these (`major:minor`).
+    pub(super) fn serves(&self, device: &str) -> bool {
+        let is_it = |place: &Place| {
+            let (major, minor) = place.mount.device();
+            device == format!("{major}:{minor}")
+        };
+        self.0.values().any(|place| place.as_ref().is_none_or(is_it))
+    }
+
     /// Whether it is mounted, or is being unmounted.
     pub(super) fn has(&self, what: &What) -> bool {
         self.0.contains_key(what)

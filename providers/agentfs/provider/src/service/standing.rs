@@ -5,12 +5,13 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 use ah_agentfs::{BranchId, ROOT, SnapshotId as Number};
+use ah_agentfs_fuse::clear_dead;
 use ah_plugin_api::{Context, Dir, Error, ErrorKind, FileName, Reference, Result};
-use ah_provider_directory::{failed, names};
+use ah_provider_directory::{Mount, Mounts, failed, names};
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::mounted::{Place, What, discard, make_folder, make_ready, remove_folder, take_away};
+use super::mounted::{Mounted, Place, What, discard, make_folder, make_ready, remove_folder, take_away};
 use super::opened::Open;
 use super::record::PlaceLabel;
 use super::{ATTEMPTS, PAUSE, Service, fail, lock, patiently, stand_in};
@@ -35,6 +36,7 @@ impl Service {
     pub(super) fn mount_again(&self, open: &Open) {
         let mut mounted = lock(&open.mounted);
         mounted.look();
+        self.clear_strays(&mounted);
         let mut places = BTreeSet::new();
         // Where one that could not be made was not taken away either, a later one has its place.
         for branch in open.tree.branches().into_iter().rev() {
@@ -77,6 +79,15 @@ impl Service {
                 Ok(place) => mounted.insert(what, place),
                 Err(error) => eprintln!("ah-agentfsd: view {name} is not mounted: {error}"),
             }
+        }
+    }
+
+    /// Takes away mounts of a service that is gone, where a folder above them was renamed since.
+    fn clear_strays(&self, mounted: &Mounted) {
+        let Ok(mounts) = Mounts::read() else { return };
+        let its = |mount: &&Mount| Shown::parse(&mount.source).is_some_and(|shown| shown.home == self.path);
+        for stray in mounts.iter().filter(its).filter(|mount| !mounted.serves(&mount.device)) {
+            let _ = clear_dead(&stray.point);
         }
     }
 

@@ -350,8 +350,7 @@ impl Service {
         Ok(name == Some(true) && Behind::of(&self.home)?.is_some())
     }
 
-    /// As [`Service::drop_behind`], of a workspace that is a plain directory again since some time.
-    /// Gives what was done.
+    /// As [`Service::drop_behind`], of a workspace that is a plain directory again since some time. Gives what was done.
     pub(super) fn drop_what_lay_behind(&self, open: &Open, cx: &Context<'_>) -> Option<String> {
         let _making = open.making.try_write().ok()?;
         let behind = Behind::of(&self.home).ok().flatten().filter(|_| open.holds_nothing())?;
@@ -385,9 +384,12 @@ impl Service {
                         shown.display()
                     )));
                 }
-                let Ok(dir) = Dir::open(&shown) else {
+                let dir = match Dir::open(&shown) {
                     // Somebody else has taken it away.
-                    return Behind::forget(&self.home).map(|()| None);
+                    Err(error) if error.kind == ErrorKind::NotFound => {
+                        return Behind::forget(&self.home).map(|()| None);
+                    }
+                    dir => dir?,
                 };
                 let stat = rustix::fs::fstat(&dir).map_err(|errno| failed("cannot look at what lay behind", errno))?;
                 if !open.tree.is_lower(stat.st_dev, stat.st_ino) {
@@ -455,7 +457,8 @@ fn refuse_boundaries(workspace: &Dir, at: &Path) -> Result<Around> {
         let message = format!("{} is mounted inside of {shown}", inside.path);
         return Err(Error::new(ErrorKind::FailedPrecondition, message).with_hint("unmount it, then repeat"));
     }
-    holders::refuse(workspace.as_fd(), None)?;
+    // This process has read in it, perhaps, for a branch that is gone by now.
+    holders::refuse_others(workspace.as_fd())?;
     holders::refuse_mounts(workspace.as_fd())?;
     Ok(around)
 }

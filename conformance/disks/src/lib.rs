@@ -95,6 +95,14 @@ impl Cut {
         Self(temp)
     }
 
+    /// What the disk, which is not mounted now, has from now on.
+    ///
+    /// # Panics
+    /// If there is no room for it.
+    pub fn put_back(&self, disk: &Disk) {
+        run(Command::new("cp").arg("--sparse=always").arg(self.0.path().join("image")).arg(disk.image())).unwrap();
+    }
+
     /// Mounted in the place of the one that it was taken of: the kernel takes both for one filesystem.
     ///
     /// # Panics

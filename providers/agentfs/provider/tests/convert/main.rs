@@ -22,6 +22,8 @@ use ah_provider_agentfs::AgentFsProvider;
 use ah_test_disks::{NOBODY, as_ordinary_user, ordinary_users_path};
 use rustix::process::{Pid, Signal, kill_process};
 
+mod power;
+
 /// A workspace with something of each kind, its store, and a provider.
 struct Scene {
     _temp: Option<tempfile::TempDir>,
@@ -63,6 +65,10 @@ impl Scene {
                 (Some(temp), dir)
             }
         };
+        Self::at(temp, dir)
+    }
+
+    fn at(temp: Option<tempfile::TempDir>, dir: PathBuf) -> Self {
         let scene = Self { _temp: temp, dir, provider: AgentFsProvider::new() };
         fs::create_dir(scene.dir.join("store")).unwrap();
         let work = scene.workspace();

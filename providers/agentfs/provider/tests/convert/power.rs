@@ -87,9 +87,9 @@ fn whenever_the_power_fails_it_is_whole() {
         scene.reclaim(false).unwrap();
         let mounted = scene.is_mounted();
         if mounted == back {
-            undone += 1
+            undone += 1;
         } else {
-            done += 1
+            done += 1;
         }
         let beside: Vec<String> = scene.beside().into_iter().filter(|name| name != "lost+found").collect();
         assert_eq!(beside, if mounted { vec![".ah-behind-work".to_owned()] } else { Vec::new() }, "round {round}");

@@ -11,6 +11,7 @@ use serde::Serialize;
 
 use crate::branch;
 use crate::engine::Access;
+use crate::notice::{Notice, NoticeKind};
 use crate::registry::{Identity, Index, WorkspaceRecord};
 use crate::select::{Purpose, helpers};
 use crate::text;
@@ -104,6 +105,20 @@ impl Workspace {
         }
         let (changed, mounted) = (converted.changed, converted.mounted);
         Ok(ConvertReport { provider: served.name, changed, mounted, notes, path: self.root.clone() })
+    }
+
+    /// Says so where somebody has taken that away.
+    pub(crate) fn tell_what_lacks(&self) {
+        let is_gone = |path: &PathBuf| {
+            std::fs::symlink_metadata(path).is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
+                && branch::mounts_at(&self.record.path).0 > 0
+        };
+        if let Some(behind) = self.record.behind().filter(is_gone) {
+            let message =
+                format!("{} is gone, and with it all that was not written here since `convert`", behind.display());
+            let hint = "bring it back there; what snapshots still have of it, `ah agent fs cat` and `seek` show";
+            self.engine.notify(Notice::new(NoticeKind::Other, message).with_hint(hint));
+        }
     }
 
     /// Refuses while a workspace inside of this one is mounted, or should be: it would be taken along without what is in it.

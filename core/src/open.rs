@@ -27,6 +27,7 @@ impl Engine {
     /// a view, or for `$HOME` and `/`.
     pub fn workspace(&self, path: &Path, access: Access) -> Result<Workspace> {
         let workspace = self.find_or_register(path, access)?;
+        workspace.tell_what_lacks();
         let unsettled = workspace.look_at_restores()?;
         background::resume(&workspace, unsettled);
         Ok(workspace)

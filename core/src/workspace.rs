@@ -1,13 +1,12 @@
 //! A workspace that is open: the handle that all operations hang on, and what they share.
 
-use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
 use ah_plugin_api::{
-    BEHIND, Capability, CapturePolicy, Context, Dir, Durability, Error, ErrorKind, Place, Provider, ProviderName,
-    RelPath, Result, Timestamp,
+    Capability, CapturePolicy, Context, Dir, Durability, Error, ErrorKind, Place, Provider, ProviderName, RelPath,
+    Result, Timestamp,
 };
 
 use crate::config::Config;
@@ -256,13 +255,12 @@ impl Workspace {
             if let Ok(own) = record.path.strip_prefix(&self.root)
                 && record.mounted_by.is_some()
                 && record.id != self.id
-                && let Some(name) = own.file_name()
             {
-                let behind = [BEHIND.as_bytes(), name.as_bytes()].concat();
-                policy.own_state.push(RelPath::new(own.as_os_str().as_bytes())?);
+                let inside = |path: &Path| RelPath::new(path.as_os_str().as_bytes());
+                policy.own_state.push(inside(own)?);
                 policy
                     .own_state
-                    .push(RelPath::new(own.with_file_name(OsStr::from_bytes(&behind)).as_os_str().as_bytes())?);
+                    .extend(record.behind().and_then(|path| inside(path.strip_prefix(&self.root).ok()?).ok()));
             }
         }
         Ok(policy)

@@ -144,8 +144,16 @@ fn nothing_else_is_taken_for_a_workspace_that_cannot_be_mounted() {
         let listed = bench.at(&root, &["snapshots"]);
         assert!(listed.contains(&taken) && !listed.contains("of what?"), "{listed}");
         assert_eq!(text(bench, "f"), "one");
+        // Without what lies behind it, each command says so.
+        let (behind, aside) = (bench.0.path(".ah-behind-w"), bench.0.path("aside"));
+        fs::rename(&behind, &aside).unwrap();
+        let told = bench.ran(&root, &["snapshots"]);
+        assert!(told.code == 0 && told.stderr.contains(".ah-behind-w is gone"), "{told:?}");
+        fs::rename(&aside, &behind).unwrap();
+        assert_eq!(bench.ran(&root, &["snapshots"]).stderr, "");
         bench.at(&root, &["convert", "--back"]);
         assert_eq!(text(bench, "f"), "one");
+        assert_eq!(bench.ran(&root, &["snapshots"]).stderr, "");
     });
 }
 

@@ -1,8 +1,10 @@
 //! `workspaces/<id>/workspace.json`.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-use ah_plugin_api::{ProviderName, Result, Timestamp};
+use ah_plugin_api::{BEHIND, ProviderName, Result, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use crate::home::Home;
@@ -37,6 +39,13 @@ pub(crate) struct WorkspaceRecord {
 }
 
 impl WorkspaceRecord {
+    /// The directory that a provider reads which mounts the workspace in its place; none if none does.
+    pub(crate) fn behind(&self) -> Option<PathBuf> {
+        self.mounted_by.as_ref()?;
+        let name = [BEHIND.as_bytes(), self.path.file_name()?.as_bytes()].concat();
+        Some(self.path.with_file_name(OsStr::from_bytes(&name)))
+    }
+
     /// Whether its directory is a mount that a process has to keep, perhaps.
     pub(crate) fn may_be_mounted(&self) -> bool {
         self.branch.is_some() || self.mounted_by.is_some()

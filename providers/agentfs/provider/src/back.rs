@@ -13,8 +13,15 @@ use ah_provider_directory::{Copier, Mount, Mounts, failed, look};
 use crate::conversion::{Around, Behind, COPY, Note, incomplete, lock_back, refuse_held};
 use crate::home::{self, Shown};
 
-/// Copies the workspace, and has the service put the copy in its place.
+/// Copies the workspace, and has the service put the copy in its place; twice at most, if it is worked in meanwhile.
 pub(crate) fn back(service: &impl Provider, store: &Dir, cx: &Context<'_>) -> Result<Converted> {
+    match once(service, store, cx) {
+        Err(error) if error.kind == ErrorKind::Conflict => once(service, store, cx),
+        done => done,
+    }
+}
+
+fn once(service: &impl Provider, store: &Dir, cx: &Context<'_>) -> Result<Converted> {
     let none = || Error::new(ErrorKind::FailedPrecondition, "the workspace is not behind AgentFS");
     // It is mounted then, if it can be, and what others have left is put in order.
     settle(service, store)?;
@@ -96,8 +103,12 @@ fn copy(
     service.snapshot(&Place::new(store).with_workspace(&from), &request, cx)?;
     let to = around.make(note.aside())?;
     let mut copier = Copier::new(to.as_fd(), at, cx);
-    let top = copier.run(from.as_fd())?;
-    copier.finish(from.as_fd(), &top)?;
+    // What the kernel remembers of what was changed below can look like a change, once.
+    let again = |error: Error| match error.kind {
+        ErrorKind::Busy => Error { kind: ErrorKind::Conflict, ..error },
+        _ => error,
+    };
+    copier.run(from.as_fd()).and_then(|top| copier.finish(from.as_fd(), &top)).map_err(again)?;
     cx.progress("putting it on disk", 0, None);
     rustix::fs::syncfs(&to).map_err(cannot)?;
     note.made = Some(look(&to, b"").map_err(cannot)?.stx_ino);

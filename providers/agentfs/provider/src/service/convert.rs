@@ -422,11 +422,11 @@ impl Service {
 fn unchanged(open: &Open, before: Number, branch: BranchId) -> Result<()> {
     let cannot = |e: &ah_agentfs::Error| fail("cannot tell what was changed while the workspace was copied", e);
     let now = open.tree.look(branch).map_err(|e| cannot(&e))?;
-    let told = open.view_of(before)?.differences(&now, &|_| true).map_err(|e| cannot(&e))?;
-    match told {
-        // Owners and attributes too, and what was changed and changed back.
-        Some(told) if told.untouched => Ok(()),
-        _ => Err(ah_provider_directory::changed()),
+    // Owners and attributes too, and what was changed and changed back.
+    match open.view_of(before)?.is_untouched_until(&now).map_err(|e| cannot(&e))? {
+        true => Ok(()),
+        // Who copies tries it once more.
+        false => Err(Error { kind: ErrorKind::Conflict, ..ah_provider_directory::changed() }),
     }
 }
 

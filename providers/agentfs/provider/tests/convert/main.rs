@@ -174,6 +174,17 @@ impl Scene {
         self.provider.reclaim(&Place::new(&self.store()), &request, &Context::quiet())
     }
 
+    /// As the next command does, and the one after that: who had just connected to a service that was being killed is told so.
+    fn settle(&self) {
+        for _ in 0..2 {
+            match self.reclaim(true) {
+                Err(error) if error.kind == ErrorKind::Unavailable => {}
+                settled => return drop(settled.unwrap()),
+            }
+        }
+        self.reclaim(true).unwrap();
+    }
+
     fn is_mounted(&self) -> bool {
         let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
         table.contains(&format!(" {} ", self.workspace().display()))
@@ -389,7 +400,7 @@ fn what_is_written_while_it_is_copied_back_is_not_lost() {
     assert!(writes.1.load(Ordering::Relaxed));
     // It came in time to be copied, or it is refused.
     if let Err(refused) = back {
-        assert_eq!(refused.kind, ErrorKind::Busy, "{refused}");
+        assert_eq!(refused.kind, ErrorKind::Conflict, "{refused}");
         assert!(scene.is_mounted());
         assert_eq!(scene.beside(), [".ah-behind-work"]);
         assert_eq!(fs::read_to_string(scene.workspace().join("src/deep/9")).unwrap(), "written meanwhile");
@@ -411,8 +422,9 @@ fn what_is_changed_behind_the_copy_is_not_lost() {
     let scene = Scene::new();
     scene.there().unwrap();
     let file = scene.workspace().join("src/deep/9");
+    // Each time that it is tried.
     let refused = scene.back_watched(&Context::new(&Changes(file.clone()))).unwrap_err();
-    assert_eq!(refused.kind, ErrorKind::Busy, "{refused}");
+    assert_eq!(refused.kind, ErrorKind::Conflict, "{refused}");
     assert!(scene.is_mounted() && scene.beside() == [".ah-behind-work"]);
     scene.back().unwrap();
     assert_eq!(rustix::fs::getxattr(&file, "user.later", &mut [0; 4][..]).unwrap(), 1);
@@ -528,7 +540,7 @@ fn killed_anywhere_it_is_whole() {
             asked.join().unwrap()
         });
         scene.end(Signal::KILL);
-        scene.reclaim(true).unwrap();
+        scene.settle();
         assert_eq!(tree(&scene.workspace()), was, "round {round}, back: {back}");
         let (mounted, beside) = (scene.is_mounted(), scene.beside());
         match done {

@@ -71,9 +71,14 @@ fn whenever_the_power_fails_it_is_whole() {
     for round in 0..if std::env::var_os("AH_TEST_FULL").is_some() { 100 } else { 12 } {
         let back = scene.is_mounted();
         let mut child = child(&scene, back);
-        std::thread::sleep(takes[usize::from(back)].mul_f64(f64::from(round) * 0.618_034 % 1.0));
-        let pids = [Pid::from_child(&child)].into_iter().chain(scene.service());
-        let pids: Vec<Pid> = pids.collect();
+        if round % 4 == 3 {
+            // It has just said that it is done.
+            child.wait().unwrap();
+        } else {
+            std::thread::sleep(takes[usize::from(back)].mul_f64(f64::from(round) * 0.618_034 % 1.0));
+        }
+        let client = child.try_wait().unwrap().is_none().then(|| Pid::from_child(&child));
+        let pids: Vec<Pid> = client.into_iter().chain(scene.service()).collect();
         pids.iter().for_each(|pid| _ = kill_process(*pid, Signal::STOP));
         let cut = Cut::off(&disk);
         pids.iter().for_each(|pid| _ = kill_process(*pid, Signal::KILL));
@@ -82,7 +87,7 @@ fn whenever_the_power_fails_it_is_whole() {
         restart(&scene, &disk, &cut);
         // A machine that starts has none that goes on.
         scene.provider = AgentFsProvider::new();
-        scene.reclaim(true).unwrap();
+        scene.settle();
         assert_eq!(tree(&scene.workspace()), was, "round {round}, back: {back}");
         scene.reclaim(false).unwrap();
         let mounted = scene.is_mounted();

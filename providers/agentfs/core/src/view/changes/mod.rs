@@ -117,6 +117,12 @@ struct Comparison<'a> {
 }
 
 impl View {
+    /// Whether nothing was written that only one of the two trees sees, of one store and base: nothing at all was done in between, not even undone. Costs no look at
+    /// what is there.
+    pub fn is_untouched_until(&self, to: &Self) -> Result<bool> {
+        Ok(Arc::ptr_eq(&self.engine, &to.engine) && self.base == to.base && !self.touched(to)?.any)
+    }
+
     /// What differs from this tree to another. `wanted` says of a path whether it, or anything below it, is to be told.
     ///
     /// `None`: that cannot be told from what was written. The trees have not one base (or not one store).

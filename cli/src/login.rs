@@ -90,7 +90,27 @@ fn quoted(word: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::quoted;
+    use super::{Unit, WANTS, quoted};
+    use crate::env::Env;
+
+    #[test]
+    fn a_unit_is_written_and_taken_away_again() {
+        let temp = tempfile::tempdir().unwrap();
+        let env = Env { xdg_config_home: Some(temp.path().to_owned()), ah_home: Some("/a$b".into()), ..Env::read() };
+        let unit = Unit::of(&env, "qzvk").unwrap();
+        unit.remove().unwrap();
+        for _ in 0..2 {
+            unit.write(&env, std::path::Path::new("/home/me/my $proj")).unwrap();
+        }
+        let link = temp.path().join("systemd/user").join(WANTS).join("ah-workspace-qzvk.service");
+        let text = std::fs::read_to_string(link).unwrap();
+        assert!(text.contains("-C \"/home/me/my $$proj\" agent fs branches --quiet\n"), "{text}");
+        assert!(text.contains("\nEnvironment=\"AH_HOME=/a$b\"\n"), "{text}");
+        unit.remove().unwrap();
+        assert!(
+            !unit.path().exists() && unit.path().parent().unwrap().join(WANTS).read_dir().unwrap().next().is_none()
+        );
+    }
 
     #[test]
     fn words_are_quoted_for_systemd() {

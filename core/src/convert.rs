@@ -157,14 +157,17 @@ impl Workspace {
 
     /// Whether a provider has mounted it in its place.
     fn is_mounted(&self) -> Result<bool> {
-        let record = Index::load(self.engine.home())?.0.workspaces.into_iter().find(|record| record.id == self.id);
-        Ok(record.is_some_and(|record| record.mounted_by.is_some()) && branch::mounts_at(&self.root).0 > 0)
+        Ok(self.mounted_by()?.is_some() && branch::mounts_at(&self.root).0 > 0)
+    }
+
+    /// The provider that mounts it by now: another command may have changed that since it was opened.
+    fn mounted_by(&self) -> Result<Option<ProviderName>> {
+        Ok(self.engine.workspace_by_id(&self.id)?.and_then(|now| now.record.mounted_by))
     }
 
     /// The provider that mounts the workspace.
     fn mounted(&self) -> Result<Served> {
-        let record = Index::load(self.engine.home())?.0.workspaces.into_iter().find(|record| record.id == self.id);
-        match &record.and_then(|record| record.mounted_by) {
+        match &self.mounted_by()? {
             Some(provider) => self.serve(provider),
             None if self.record.branch.is_some() => {
                 let message = format!("{} is a branch, and was not put behind anything", self.root.display());

@@ -380,7 +380,7 @@ pub struct View {
 pub const NOT_MOUNTED: &str = "NOT-MOUNTED.txt";
 
 /// What the name of the directory begins with, beside a workspace that a provider mounts in its place ([`Converted::mounted`]), in which it was until then; the workspace's name follows.
-/// Nothing else is captured, restored or removed there.
+/// A workspace around both captures and restores neither.
 pub const BEHIND: &str = ".ah-behind-";
 
 /// A writable workspace grown from a snapshot.

@@ -169,6 +169,21 @@ pub fn as_ordinary_user(test: &str, path: &Path) -> String {
     text
 }
 
+/// As [`as_ordinary_user`], in a folder of that user's, for a test that mounts by FUSE; skipped where that user cannot.
+///
+/// # Panics
+/// If it fails, or is skipped although nothing may be missing.
+pub fn mounting_as_ordinary_user(test: &str) {
+    use std::os::unix::fs::PermissionsExt;
+    let open = std::fs::metadata("/dev/fuse").is_ok_and(|device| device.permissions().mode() & 0o006 == 0o006);
+    if !rustix::process::geteuid().is_root() || !open {
+        return skip("needs root, and /dev/fuse open to all");
+    }
+    let scratch = tempfile::tempdir().unwrap();
+    std::os::unix::fs::chown(scratch.path(), Some(NOBODY), Some(NOBODY)).unwrap();
+    print!("{}", as_ordinary_user(test, scratch.path()));
+}
+
 /// In a process that [`as_ordinary_user`] started: where that user may work.
 #[must_use]
 pub fn ordinary_users_path() -> Option<PathBuf> {

@@ -15,9 +15,8 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
+use crate::way::DIRECTORY;
 use crate::{State, Way, failed, holders, look, names, open_beneath};
-
-const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 /// What is set at files by chattr(1) and can be taken over. Compression is an extended attribute, too.
 const FLAGS: IFlags =

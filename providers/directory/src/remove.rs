@@ -6,9 +6,8 @@ use ah_plugin_api::{Context, Error, ErrorKind, Result};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Statx};
 use rustix::io::Errno;
 
+use crate::way::DIRECTORY;
 use crate::{Way, failed, look, names};
-
-const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 /// What only one filesystem has, and removes in a way of its own: a subvolume, say.
 pub trait Special {

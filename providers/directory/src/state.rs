@@ -4,12 +4,11 @@ use std::collections::HashSet;
 use std::os::fd::BorrowedFd;
 
 use ah_plugin_api::{Context, Result};
-use rustix::fs::{FileType, Mode, OFlags, Statx};
+use rustix::fs::{FileType, Mode, Statx};
 use rustix::io::Errno;
 
+use crate::way::DIRECTORY;
 use crate::{Way, failed, look, names};
-
-const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 /// What everything in a directory looked like: number, change time, size. Whatever is done in it shows.
 #[derive(Debug, Default)]

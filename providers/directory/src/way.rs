@@ -6,7 +6,9 @@ use crate::look;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+/// How a directory is opened that nothing leads to but its name.
+pub(crate) const DIRECTORY: OFlags =
+    OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 /// So many levels are open at once.
 const OPEN: usize = 8;

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
-use std::os::unix::ffi::OsStrExt;
 
 use ah_plugin_api::{
     CapturePolicy, Context, ConvertRequest, Converted, Dir, Durability, Error, ErrorKind, Place, Provider,
@@ -59,13 +58,8 @@ fn once(service: &impl Provider, store: &Dir, cx: &Context<'_>) -> Result<Conver
     let busy = || Error::new(ErrorKind::Busy, "another command is taking it back").with_hint("repeat it in a moment");
     let lock = lock_back(store)?.ok_or_else(busy)?;
     let aside = format!("{COPY}{}", home::random()?);
-    let mut note = Note {
-        back: true,
-        at: at.as_os_str().as_bytes().to_vec(),
-        aside: aside.as_bytes().to_vec(),
-        made: None,
-        before: Some(aside.trim_start_matches('.').to_owned()),
-    };
+    let mut note = Note::new(true, &at, aside.as_ref());
+    note.before = Some(aside.trim_start_matches('.').to_owned());
     note.write(store)?;
     let done = copy(service, store, &around, &mut note, cx).and_then(|notes| {
         let mut converted = service.convert(&Place::new(store), &ConvertRequest { back: true }, cx)?;

@@ -31,8 +31,7 @@ const LOCK: &str = "converting.lock";
 const SINCE: &str = "behind";
 /// What the name of the copy begins with.
 pub(crate) const COPY: &str = ".ah-convert-";
-pub(crate) const DIRECTORY: OFlags =
-    OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 fn read<T: serde::de::DeserializeOwned>(home: &Dir, name: &str) -> Result<Option<T>> {
     let bytes = home::read(home, name)?;
@@ -96,6 +95,12 @@ pub(crate) struct Note {
 }
 
 impl Note {
+    /// Of what begins.
+    pub(crate) fn new(back: bool, at: &Path, aside: &OsStr) -> Self {
+        let bytes = |path: &OsStr| path.as_bytes().to_vec();
+        Self { back, at: bytes(at.as_os_str()), aside: bytes(aside), made: None, before: None }
+    }
+
     pub(crate) fn of(home: &Dir) -> Result<Option<Self>> {
         read(home, NOTE)
     }

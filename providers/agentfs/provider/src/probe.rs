@@ -50,7 +50,7 @@ pub(crate) fn probe(workspace: &Dir, store: &Dir, request: &ProbeRequest) -> Res
             }
             return Ok(match refusal(workspace, store) {
                 Some((reason, remedy)) => unusable(&reason, remedy),
-                None => Probe { convertible: convertible(workspace, store), ..not_where_it_is },
+                None => Probe { convertible: convertible(workspace), ..not_where_it_is },
             });
         }
         None => match refusal(workspace, store) {
@@ -62,7 +62,7 @@ pub(crate) fn probe(workspace: &Dir, store: &Dir, request: &ProbeRequest) -> Res
         },
     };
     let is_plain = !modes.contains(&Mode::InPlace);
-    let convertible = if request.thorough && is_plain { convertible(workspace, store) } else { None };
+    let convertible = if request.thorough && is_plain { convertible(workspace) } else { None };
     match request.mode {
         Some(mode) if !modes.contains(&mode) => Ok(unusable(&format!("it cannot work {mode} here"), None)),
         _ => Ok(Probe { usable: true, reason, remedy: None, modes, can_delete: true, convertible }),
@@ -114,11 +114,11 @@ pub(crate) fn refusal(workspace: &Dir, store: &Dir) -> Option<(String, Option<St
     }
 }
 
-/// What putting the workspace behind AgentFS would make better, if this user can.
-fn convertible(workspace: &Dir, store: &Dir) -> Option<String> {
+/// What putting the workspace, from which branches can grow, behind AgentFS would make better, if this user can.
+fn convertible(workspace: &Dir) -> Option<String> {
     let kind = rustix::fs::fstatfs(workspace).map(|stat| stat.f_type as u32).ok()?;
     // Those make snapshots by themselves.
-    if MAKE_SNAPSHOTS.contains(&kind) || refusal(workspace, store).is_some() {
+    if MAKE_SNAPSHOTS.contains(&kind) {
         return None;
     }
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;

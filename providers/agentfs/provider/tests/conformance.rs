@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use ah_conformance::{InProcess, Options, Target, run};
 use ah_provider_agentfs::AgentFsProvider;
-use ah_test_disks::{NOBODY, as_ordinary_user, ordinary_users_path};
+use ah_test_disks::{mounting_as_ordinary_user, ordinary_users_path};
 
 fn suite(scratch: &Path) {
     let mut options = Options::new(scratch);
@@ -33,14 +33,5 @@ fn as_an_ordinary_user() {
     if let Some(path) = ordinary_users_path() {
         return suite(&path);
     }
-    let open = std::fs::metadata("/dev/fuse")
-        .is_ok_and(|device| std::os::unix::fs::PermissionsExt::mode(&device.permissions()) & 0o006 == 0o006);
-    if !rustix::process::geteuid().is_root() || !open {
-        assert!(std::env::var_os("AH_TEST_REQUIRE_ALL").is_none(), "skipped: needs root, and /dev/fuse open to all");
-        println!("skipped: needs root, and /dev/fuse open to all");
-        return;
-    }
-    let scratch = tempfile::tempdir().unwrap();
-    std::os::unix::fs::chown(scratch.path(), Some(NOBODY), Some(NOBODY)).unwrap();
-    print!("{}", as_ordinary_user("as_an_ordinary_user", scratch.path()));
+    mounting_as_ordinary_user("as_an_ordinary_user");
 }

@@ -89,13 +89,7 @@ impl Service {
         }
         // One of another time would say that this one is done.
         Behind::forget(&self.home)?;
-        let mut note = Note {
-            back: false,
-            at: at.as_os_str().as_bytes().to_vec(),
-            aside: aside.as_bytes().to_vec(),
-            made: None,
-            before: None,
-        };
+        let mut note = Note::new(false, &at, &aside);
         note.write(&self.home)?;
         let made = self.exchange(&around, &behind, &mut note, workspace).and_then(|since| {
             // Locked until it is known: whoever mounts again what should be mounted must not find it half-way.

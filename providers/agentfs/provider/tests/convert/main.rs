@@ -19,7 +19,7 @@ use ah_plugin_api::{
     RelPath, Result, Side, SnapshotId, SnapshotRequest, Timestamp,
 };
 use ah_provider_agentfs::AgentFsProvider;
-use ah_test_disks::{NOBODY, as_ordinary_user, ordinary_users_path};
+use ah_test_disks::{mounting_as_ordinary_user, ordinary_users_path};
 use rustix::process::{Pid, Signal, kill_process};
 
 mod power;
@@ -330,15 +330,7 @@ fn an_ordinary_user_may_do_so() {
     if ordinary_users_path().is_some() {
         return there_and_back(&Scene::new());
     }
-    let open = fs::metadata("/dev/fuse").is_ok_and(|device| device.permissions().mode() & 0o006 == 0o006);
-    if !rustix::process::geteuid().is_root() || !open {
-        assert!(std::env::var_os("AH_TEST_REQUIRE_ALL").is_none(), "skipped: needs root, and /dev/fuse open to all");
-        println!("skipped: needs root, and /dev/fuse open to all");
-        return;
-    }
-    let scratch = tempfile::tempdir().unwrap();
-    std::os::unix::fs::chown(scratch.path(), Some(NOBODY), Some(NOBODY)).unwrap();
-    print!("{}", as_ordinary_user("an_ordinary_user_may_do_so", scratch.path()));
+    mounting_as_ordinary_user("an_ordinary_user_may_do_so");
 }
 
 #[test]

@@ -59,7 +59,8 @@ pub(crate) fn copy(source: BorrowedFd<'_>, target: BorrowedFd<'_>, read_only: bo
     };
     sys::harden(tree.as_fd(), forbidden).map_err(|e| failed("make a mount safe", e))?;
     let about = About::of(&tree).map_err(|e| failed("look at a mount", e.into()))?;
-    let mark = Mark { id: about.mount, dev: about.dev, ino: about.ino, boot: boot().to_owned() };
+    let unique = mounts::unique(&tree);
+    let mark = Mark { id: about.mount, unique, dev: about.dev, ino: about.ino, boot: boot().to_owned() };
     Ok((tree, mark))
 }
 
@@ -103,36 +104,61 @@ pub(crate) fn find(mark: &Mark) -> Result<Option<(OwnedFd, FileName)>> {
     if mark.boot != boot() {
         return Ok(None);
     }
-    let Some(mount) = mounts::find(mark.id)? else { return Ok(None) };
-    let hidden = || {
-        Error::new(ErrorKind::Busy, format!("something else is mounted over {}", mount.point.display()))
-            .with_hint(format!("umount {}", mount.point.display()))
-    };
-    let name = mount.point.file_name().map(|name| FileName::new(name.as_bytes())).transpose()?;
-    let Some((name, above)) = name.zip(mount.point.parent()) else { return Ok(None) };
-    let parent = mounts::open_plain(above).map_err(|_| hidden())?;
-    let Some(about) = look(parent.as_fd(), &name) else { return Err(hidden()) };
-    if about.mount != mark.id {
-        return Err(hidden());
+    let mut tries = 1;
+    loop {
+        let Some(mount) = mounts::find(mark.id)? else { return Ok(None) };
+        let name = mount.point.file_name().map(|name| FileName::new(name.as_bytes())).transpose()?;
+        let Some((name, above)) = name.zip(mount.point.parent()) else { return Ok(None) };
+        if let Ok(parent) = mounts::open_plain(above)
+            && let Some(seen) = Seen::at(parent.as_fd(), &name)
+            && seen.about.mount == mark.id
+        {
+            return Ok(seen.is(mark).then_some((parent, name)));
+        }
+        // It may have gone, or been moved, since the table was read.
+        if tries == PATIENCE {
+            let point = mount.point.display();
+            return Err(Error::new(ErrorKind::Busy, format!("something else is mounted over {point}"))
+                .with_hint(format!("umount {point}")));
+        }
+        tries += 1;
+        std::thread::sleep(MOMENT / PATIENCE);
     }
-    // Its number may have been given to another mount.
-    Ok(((about.dev, about.ino) == (mark.dev, mark.ino)).then_some((parent, name)))
 }
 
 /// Whether a mount is what is seen at `name` in `target`.
 pub(crate) fn is_at(mark: &Mark, target: BorrowedFd<'_>, name: &FileName) -> bool {
-    look(target, name).is_some_and(|about| about.mount == mark.id)
+    Seen::at(target, name).is_some_and(|seen| seen.is(mark))
 }
 
 /// Whether what a mount shows is what is seen at `name` in `target`, which may be a directory in another mount namespace.
 pub(crate) fn is_seen(mark: &Mark, target: BorrowedFd<'_>, name: &FileName) -> bool {
-    look(target, name).is_some_and(|about| (about.dev, about.ino) == (mark.dev, mark.ino))
+    Seen::at(target, name).is_some_and(|seen| seen.shows(mark))
 }
 
-fn look(dir: BorrowedFd<'_>, name: &FileName) -> Option<About> {
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let fd = rustix::fs::openat(dir, name.as_os_str(), flags, Mode::empty()).ok()?;
-    About::of(&fd).ok()
+/// What is at some place.
+struct Seen {
+    about: About,
+    unique: Option<u64>,
+}
+
+impl Seen {
+    fn at(dir: BorrowedFd<'_>, name: &FileName) -> Option<Self> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let fd = rustix::fs::openat(dir, name.as_os_str(), flags, Mode::empty()).ok()?;
+        Some(Self { about: About::of(&fd).ok()?, unique: mounts::unique(&fd) })
+    }
+
+    /// Whether it is the directory that a mount shows.
+    fn shows(&self, mark: &Mark) -> bool {
+        (self.about.dev, self.about.ino) == (mark.dev, mark.ino)
+    }
+
+    /// Whether it is that mount, and not another that got its number once it was gone: that may show the same directory.
+    fn is(&self, mark: &Mark) -> bool {
+        let same = mark.unique.zip(self.unique).is_none_or(|(mark, seen)| mark == seen);
+        self.about.mount == mark.id && self.shows(mark) && same
+    }
 }
 
 /// Takes a mount away, and the directory that it was on. What is gone already is success.

@@ -65,6 +65,16 @@ impl About {
     }
 }
 
+/// `STATX_MNT_ID_UNIQUE` of statx(2), which no crate in use names.
+const MNT_ID_UNIQUE: StatxFlags = StatxFlags::from_bits_retain(0x4000);
+
+/// The number of the mount that a descriptor is on which no other mount gets in this run of the machine; none before Linux 6.8.
+pub(crate) fn unique(fd: impl AsFd) -> Option<u64> {
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT;
+    let at = rustix::fs::statx(fd, c"", flags, MNT_ID_UNIQUE).ok()?;
+    (at.stx_mask & MNT_ID_UNIQUE.bits() != 0).then_some(at.stx_mnt_id)
+}
+
 /// The mount of that number, if it is one of this process's mount namespace.
 pub(crate) fn find(id: u64) -> Result<Option<Mount>> {
     Ok(parse(&table()?).find(|mount| mount.id == id))

@@ -39,6 +39,9 @@ impl Made {
 pub(crate) struct Mark {
     /// Its number in /proc/self/mountinfo, which may be given to another one after it is gone.
     pub(crate) id: u64,
+    /// The number that is given to no other one, where the kernel has such.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) unique: Option<u64>,
     /// The directory that it shows.
     pub(crate) dev: (u32, u32),
     pub(crate) ino: u64,

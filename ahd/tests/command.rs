@@ -71,7 +71,7 @@ fn a_day_with_the_helper() {
     assert!(!home.at("w/fixed").exists());
     // The machine goes down, and comes up again.
     daemon.kill();
-    nix::mount::umount(&branch.path).unwrap();
+    ah_test_disks::unmount(&branch.path);
     daemon.run().unwrap();
     as_user(ALICE, || {
         let engine = Engine::open(settings(&home, &daemon.socket, false)).unwrap();

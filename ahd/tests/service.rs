@@ -183,7 +183,7 @@ fn views_and_clones_outlive_the_helper_and_clones_come_back_after_a_restart_of_t
     daemon.kill();
     // As if the machine had been down.
     for (point, _) in daemon.mounts() {
-        nix::mount::umount(&point).unwrap();
+        ah_test_disks::unmount(&point);
     }
     assert!(!clone.path.join("new").exists());
     daemon.run().unwrap();
@@ -200,7 +200,7 @@ fn views_and_clones_outlive_the_helper_and_clones_come_back_after_a_restart_of_t
     // With something else in its place, a clone is not mounted over it.
     let clone = as_user(ALICE, || home.open().fork(&*daemon.provider(), &snapshot.reference, "c").unwrap());
     daemon.kill();
-    nix::mount::umount(&clone.path).unwrap();
+    ah_test_disks::unmount(&clone.path);
     fs::write(clone.path.join("in the way"), "x").unwrap();
     daemon.run().unwrap();
     assert!(daemon.mounts().is_empty() && clone.path.join("in the way").exists());
@@ -210,7 +210,7 @@ fn views_and_clones_outlive_the_helper_and_clones_come_back_after_a_restart_of_t
     assert_eq!(daemon.mounts().len(), 1);
     // A home that was not there when the helper started: the clone is there when its user comes.
     daemon.kill();
-    nix::mount::umount(&clone.path).unwrap();
+    ah_test_disks::unmount(&clone.path);
     let records = daemon.base.path().join("state/records");
     for entry in fs::read_dir(&records).unwrap() {
         let path = entry.unwrap().path();

@@ -202,7 +202,7 @@ fn a_directory_that_is_read_only() {
     let snapshot = world.run(["agent", "fs", "snapshot", "--json"]);
     let restore = world.run(["agent", "fs", "restore", "first", "--json"]);
     let after = world.picture("w");
-    nix::mount::umount(&root).unwrap();
+    ah_test_disks::unmount(&root);
     assert_eq!(snapshot.code, 0, "{snapshot:?}");
     assert!([1, 4].contains(&restore.code), "{restore:?}");
     assert_eq!(after, before);

@@ -179,7 +179,7 @@ fn what_is_in_use_stays_whole() {
         world.fs(["gc"]);
         assert!(branch.join("f").exists());
     }));
-    nix::mount::umount(&point).unwrap();
+    ah_test_disks::unmount(&point);
     outcome.unwrap();
     world.fs(["rm", "--force", "b"]);
     assert!(!branch.exists());

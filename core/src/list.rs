@@ -81,7 +81,7 @@ impl Workspace {
         let exclusive_bytes = served
             .can(Capability::Usage)
             .then(|| {
-                let request = UsageRequest { snapshot: Some(record.reference.clone()) };
+                let request = UsageRequest { snapshots: vec![record.reference.clone()] };
                 served.provider.usage(&served.place(), &request, &self.context()).ok()?.exclusive
             })
             .flatten();

@@ -22,6 +22,8 @@ pub(crate) struct State {
     pub(crate) rewound: BTreeSet<SnapshotId>,
     /// The snapshots that were removed, or were to be.
     pub(crate) removed: BTreeSet<SnapshotId>,
+    /// Whether lines could not be read: of what is there, something may be labelled, pinned or needed that does not look so.
+    pub(crate) gaps: bool,
 }
 
 impl State {
@@ -55,7 +57,7 @@ impl State {
         }
         drop(seen);
         let (moments, rewound) = moments_of(&report.events, &removed);
-        Self { snapshots, moments, rewound, removed, events: report.events }
+        Self { snapshots, moments, rewound, removed, gaps: !report.faults.is_empty(), events: report.events }
     }
 
     /// The snapshot of that id, if it is there.

@@ -170,6 +170,11 @@ impl Served {
         Place::new(&self.store)
     }
 
+    /// Whether what it captures lies in its store. One that serves certain filesystems alone leaves it to these.
+    pub(crate) fn keeps_in_store(&self) -> bool {
+        self.provider.describe().filesystems.is_empty()
+    }
+
     /// Whether it can do that.
     pub(crate) fn can(&self, capability: Capability) -> bool {
         self.provider.describe().capabilities.contains(&capability)

@@ -187,7 +187,7 @@ pub trait Provider: Send + Sync {
         Err(unsupported("lookup"))
     }
 
-    /// Space in use by the store, or by one snapshot.
+    /// Space in use by the store, or by snapshots of it taken together: those that are not there hold nothing.
     ///
     /// # Errors
     /// `Unsupported` (the default) without [`crate::Capability::Usage`].

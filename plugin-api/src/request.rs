@@ -181,9 +181,9 @@ pub struct LookupRequest {
 /// Asks for space in use.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
 pub struct UsageRequest {
-    /// One snapshot; none: the whole store.
+    /// Snapshots, taken together: what several of them share counts once, and what is not there holds nothing. None: the whole store.
     #[serde(default)]
-    pub snapshot: Option<Reference>,
+    pub snapshots: Vec<Reference>,
 }
 
 /// Asks the provider to finish or undo what a crash left, and to put its store in order.

@@ -452,9 +452,9 @@ pub struct Lost {
 /// Space in use, bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Usage {
-    /// Everything in the store, or everything the snapshot refers to.
+    /// Everything that the store takes beside the workspace as it is, or everything that the snapshots refer to.
     pub total: u64,
-    /// What removing the snapshot alone would free, where known.
+    /// What removing these snapshots and no others would free, where known; a little less is better than more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exclusive: Option<u64>,
 }

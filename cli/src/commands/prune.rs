@@ -116,7 +116,7 @@ fn explain_snapshots(app: &App, report: &PruneReport) -> Result<(), Failure> {
     }
     app.ui.stdout(|out| table.write(out, app.ui.out))?;
     let would = if report.dry_run { "would be removed" } else { "to be removed" };
-    let frees = report.frees.map(|bytes| format!("; frees at least {}", size::human(bytes))).unwrap_or_default();
+    let frees = report.frees.map(|bytes| format!("; frees about {}", size::human(bytes))).unwrap_or_default();
     let going = text::count(report.removed, "snapshot", "snapshots");
     app.ui.note(&format!("{going} {would} by {}{frees}", report.policy));
     Ok(())

@@ -109,13 +109,39 @@ impl Cut {
     /// If something is in use on the disk.
     pub fn look(&self, disk: &Disk, at: impl FnOnce(&Path)) {
         let change = |image: PathBuf| {
-            run(Command::new("umount").arg(disk.at())).unwrap();
+            unmount(disk.at());
             run(Command::new("mount").args(["-o", "loop"]).arg(image).arg(disk.at())).unwrap();
         };
         change(self.0.path().join("image"));
         at(disk.at());
         change(disk.image());
     }
+}
+
+/// Unmounts what is at a place. A process that another test has just started may have something there open for a moment.
+///
+/// # Panics
+/// If it cannot be done.
+pub fn unmount(at: &Path) {
+    let unmounted = || rustix::mount::unmount(at, rustix::mount::UnmountFlags::empty());
+    let mut last = unmounted();
+    for _ in 0..100 {
+        if last != Err(rustix::io::Errno::BUSY) {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        last = unmounted();
+    }
+    last.unwrap();
+}
+
+/// The mounts of this process, as the kernel lists them. Names are bytes, of other tests' mounts too.
+///
+/// # Panics
+/// If `/proc` is not there.
+#[must_use]
+pub fn mounts() -> String {
+    String::from_utf8_lossy(&std::fs::read("/proc/self/mountinfo").unwrap()).into_owned()
 }
 
 /// Where to keep an image of that size: in memory if there is room twice over, so that a commit costs what the filesystem costs.

@@ -8,7 +8,7 @@ use ah_plugin_api::{
 };
 
 use crate::case::{Case, Check, Need, ensure, refused};
-use crate::fixture::Fixture;
+use crate::fixture::{Fixture, Taken};
 use crate::tree::{Modes, Tree};
 
 pub(super) const CASES: &[Case] = &[
@@ -112,7 +112,9 @@ pub(super) const CASES: &[Case] = &[
     },
     Case {
         id: "answers.usage",
-        clauses: &["Space in use by the store, or by one snapshot."],
+        clauses: &[
+            "Space in use by the store, or by snapshots of it taken together: those that are not there hold nothing.",
+        ],
         needs: &[Need::Has(Capability::Usage)],
         run: usage,
     },
@@ -270,8 +272,9 @@ fn not_found(f: &Fixture) -> Check {
             refused(f.try_clone(reference, "c"), &kinds, "clone_snapshot")?;
         }
         if f.has(Capability::Usage) {
-            let request = UsageRequest { snapshot: Some(reference.clone()) };
-            refused(f.provider().usage(&f.place(), &request, &Context::quiet()), &kinds, "usage")?;
+            let request = UsageRequest { snapshots: vec![reference.clone()] };
+            let usage = f.provider().usage(&f.place(), &request, &Context::quiet())?;
+            ensure!(usage.total == 0 && usage.exclusive.is_none_or(|bytes| bytes == 0), "what is gone holds {usage:?}");
         }
     }
     ensure!(std::fs::read_dir(f.folder().path())?.count() == 0, "something is left in the target folder");
@@ -399,10 +402,11 @@ fn entries(f: &Fixture) -> Check {
 
 fn usage(f: &Fixture) -> Check {
     let cx = Context::quiet();
-    let of = |snapshot: Option<Reference>| -> Check<Usage> {
-        Ok(f.provider().usage(&f.place_without_workspace(), &UsageRequest { snapshot }, &cx)?)
+    let of = |taken: &[&Taken]| -> Check<Usage> {
+        let request = UsageRequest { snapshots: taken.iter().map(|taken| taken.reference()).collect() };
+        Ok(f.provider().usage(&f.place_without_workspace(), &request, &cx)?)
     };
-    let empty = of(None)?;
+    let empty = of(&[])?;
     // Not to be compressed, nor to be shared with anything.
     let mut state = 1u64;
     let noise: Vec<u8> = std::iter::repeat_with(|| {
@@ -412,12 +416,30 @@ fn usage(f: &Fixture) -> Check {
     .take(1 << 20)
     .collect();
     f.ws.write("noise", &noise)?;
-    let taken = f.take("a")?;
-    let full = of(None)?;
-    ensure!(full.total >= empty.total + (1 << 19), "a MiB of noise adds {} bytes", full.total - empty.total);
-    let one = of(Some(taken.reference()))?;
+    let (a, same) = (f.take("a")?, f.take("same")?);
+    let one = of(&[&a])?;
     ensure!(one.total >= 1 << 19, "a snapshot of a MiB of noise refers to {} bytes", one.total);
     ensure!(one.exclusive.is_none_or(|exclusive| exclusive <= one.total), "more is exclusive than there is");
+    f.ws.remove("noise")?;
+    // With it on disk that the noise is gone.
+    f.take("b")?;
+    let (one, other, both) = (of(&[&a])?, of(&[&same])?, of(&[&a, &same, &a])?);
+    ensure!(both.total <= one.total + other.total, "what is asked for twice counts twice: {both:?}");
+    // Where a snapshot is of more than the workspace, others may hold the same.
+    if a.snapshot.pins.is_none() {
+        let full = of(&[])?;
+        ensure!(full.total >= empty.total + (1 << 19), "a MiB of noise takes {} bytes", full.total - empty.total);
+        let enough = |exclusive: Option<u64>| exclusive.is_none_or(|bytes| bytes >= 1 << 19);
+        ensure!(enough(both.exclusive), "two hold a MiB of noise, and that would free {:?} bytes", both.exclusive);
+        f.destroy(&a)?;
+        let left = of(&[&a, &same])?;
+        ensure!(
+            enough(left.exclusive),
+            "one alone holds a MiB of noise, and that would free {:?} bytes",
+            left.exclusive
+        );
+    }
+    ensure!(both.exclusive.zip(one.exclusive).is_none_or(|(both, one)| both >= one), "more would free less: {both:?}");
     Ok(())
 }
 

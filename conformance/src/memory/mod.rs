@@ -283,8 +283,10 @@ impl Provider for MemoryProvider {
     }
 
     fn usage(&self, place: &Place<'_>, request: &UsageRequest, _cx: &Context<'_>) -> Result<Usage> {
-        if let Some(reference) = &request.snapshot {
-            let total = self.kept(place, reference)?.tree.bytes();
+        if !request.snapshots.is_empty() {
+            let wanted: BTreeSet<&Reference> = request.snapshots.iter().collect();
+            let kept = wanted.into_iter().filter_map(|reference| self.kept(place, reference).ok());
+            let total = kept.map(|kept| kept.tree.bytes()).sum();
             return Ok(Usage { total, exclusive: Some(total) });
         }
         let total = self.with_store(place, |store| Ok(store.snapshots.iter().map(|kept| kept.tree.bytes()).sum()))?;

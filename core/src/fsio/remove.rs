@@ -124,7 +124,7 @@ mod tests {
             return;
         }
         let error = remove_tree(&tree).unwrap_err();
-        nix::mount::umount(&tree.join("mnt")).unwrap();
+        ah_test_disks::unmount(&tree.join("mnt"));
         assert_eq!(error.kind, ErrorKind::Busy);
         assert!(other.join("precious").exists());
     }

@@ -65,7 +65,7 @@ pub struct PruneReport {
     /// Each recording, oldest first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub recordings: Vec<RecordingVerdict>,
-    /// Bytes that go with what is removed, at least, where that is known: what several of these share is not counted.
+    /// Bytes that go with what is removed, where that is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub frees: Option<u64>,
     /// Bytes given back, where that is known.
@@ -126,21 +126,21 @@ impl Workspace {
         if let Some(recordings) = recordings {
             self.judge_recordings(recordings, &mut report)?;
         }
-        let mut gone = vec![false; snapshots.len()];
+        if policy.limits_size() && !options.dry_run {
+            // Nothing goes for what has gone already.
+            self.reclaim_all()?;
+        }
         let before = self.stored_bytes();
-        let mut explain = Some(explain);
-        loop {
-            self.take_too_much(&policy, &given, &mut report.verdicts, &gone)?;
-            report.removed = report.verdicts.iter().filter(|verdict| !verdict.stays).count() as u64;
-            if let Some(explain) = explain.take() {
-                report.frees = self.frees(&report.verdicts);
-                explain(&report);
-            }
-            let going = |at: &usize| !report.verdicts[*at].stays && !gone[*at];
-            let going: Vec<usize> = (0..gone.len()).filter(going).collect();
-            if options.dry_run || going.is_empty() {
-                break;
-            }
+        self.take_too_much(&policy, &given, &mut report.verdicts)?;
+        let going: Vec<usize> = (0..snapshots.len()).filter(|at| !report.verdicts[*at].stays).collect();
+        report.removed = going.len() as u64;
+        report.frees =
+            self.frees(&going.iter().map(|at| &snapshots[*at]).collect::<Vec<_>>()).filter(|_| !going.is_empty());
+        explain(&report);
+        if options.dry_run {
+            return Ok(report);
+        }
+        if !going.is_empty() {
             let records = {
                 let _stays = self.lock("stays")?;
                 let now = self.state()?;
@@ -149,31 +149,21 @@ impl Workspace {
                 for at in going {
                     let (id, verdict) = (&snapshots[at].id, &mut report.verdicts[at]);
                     let kept = now.snapshots.iter().find(|snapshot| snapshot.id == *id).is_some_and(|now| now.kept);
-                    let since = protected.get(id).copied().or(kept.then_some("it was pinned"));
-                    match since {
+                    match protected.get(id).copied().or(kept.then_some("it was pinned")) {
                         // Since it was decided.
                         Some(reason) => (verdict.stays, verdict.reason) = (true, reason.to_owned()),
                         None => records.push(snapshots[at].clone()),
                     }
-                    gone[at] = since.is_none();
                 }
                 self.say_removed(&records, "prune")?;
                 records
             };
+            report.removed = records.len() as u64;
             self.destroy_all(&records)?;
             self.reclaim_all()?;
-            // What they shared with others is seen only now.
-            if !policy.limits_size() {
-                break;
-            }
-        }
-        report.removed = report.verdicts.iter().filter(|verdict| !verdict.stays).count() as u64;
-        if !options.dry_run {
-            self.remove_recordings(&report.recordings)?;
-        }
-        if gone.contains(&true) {
             report.bytes = before.zip(self.stored_bytes()).map(|(before, after)| before.saturating_sub(after));
         }
+        self.remove_recordings(&report.recordings)?;
         Ok(report)
     }
 

@@ -140,6 +140,12 @@ pub(super) fn plan(policy: &Policy, given: &Given<'_>) -> Vec<Option<String>> {
     reasons
 }
 
+/// What a policy does not keep, in the order given.
+pub(super) fn going<'a>(policy: &Policy, given: &Given<'a>) -> Vec<&'a SnapshotRecord> {
+    let reasons = plan(policy, given);
+    given.snapshots.iter().zip(reasons).filter(|(_, reason)| reason.is_none()).map(|(going, _)| going).collect()
+}
+
 /// Stretches of time of which the latest snapshot stays.
 struct Slots {
     left: u64,

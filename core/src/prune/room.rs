@@ -39,9 +39,21 @@ impl Room {
         (found.f_blocks > 0).then(|| Self { free: bytes(found.f_bavail), total: bytes(found.f_blocks) })
     }
 
-    fn is_low(self, min_free: Share) -> bool {
-        self.free < min_free.of(self.total)
+    /// Bytes that there are too few of.
+    fn lacks(self, min_free: Share) -> u64 {
+        min_free.of(self.total).saturating_sub(self.free)
     }
+}
+
+/// Bytes that are lacking where a capture writes to.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Lacking {
+    /// Where the workspace lies.
+    pub(super) workspace: u64,
+    /// Where `AH_HOME` does.
+    pub(super) home: u64,
+    /// The fuller one of those where some are.
+    fullest: Room,
 }
 
 /// `workspaces/<id>/paused.json`: automatic captures are paused.
@@ -63,11 +75,13 @@ impl Workspace {
         })
     }
 
-    /// The fullest filesystem that a capture writes to, if it has less room than shall stay free.
-    fn low(&self, config: &Config) -> Result<Option<Room>> {
+    /// What is lacking, if there is less room than shall stay free.
+    fn low(&self, config: &Config) -> Result<Option<Lacking>> {
         let min_free = config.min_free().unwrap_or(MIN_FREE);
         let rooms = [Room::of(&self.open_dir()?), Room::of(&Dir::open(self.engine.home().path())?)];
-        Ok(rooms.into_iter().flatten().filter(|room| room.is_low(min_free)).min_by_key(|room| room.free))
+        let [workspace, home] = rooms.map(|room| room.map_or(0, |room| room.lacks(min_free)));
+        let full = rooms.into_iter().flatten().filter(|room| room.lacks(min_free) > 0);
+        Ok(full.min_by_key(|room| room.free).map(|fullest| Lacking { workspace, home, fullest }))
     }
 
     /// Before an automatic capture: makes room where there is too little. Two looks at filesystems where there is enough.
@@ -83,16 +97,16 @@ impl Workspace {
             }
             Ok(())
         };
-        let Some(mut room) = self.low(config)? else { return resume() };
+        let Some(Lacking { fullest: mut room, .. }) = self.low(config)? else { return resume() };
         let paused: Option<Paused> = fsio::read(&path)?.and_then(|bytes| serde_json::from_slice(&bytes).ok());
         let now = self.engine.settings().clock.now();
         let lately = |paused: &Paused| (0..AGAIN).contains(&(now.secs - paused.tried.secs));
         if !paused.as_ref().is_some_and(lately) {
             // What could not be pruned is in the way no more than before.
-            let tried = self.prune_for_room(config, || !matches!(self.low(config), Ok(None))).unwrap_or(true);
+            let tried = self.prune_for_room(config, || self.low(config).ok().flatten()).unwrap_or(true);
             match self.low(config)? {
                 None => return resume(),
-                Some(left) => room = left,
+                Some(left) => room = left.fullest,
             }
             // What nobody could try just now is tried again at the next capture.
             let tried = if tried { now } else { Timestamp::default() };
@@ -125,8 +139,8 @@ mod tests {
     #[test]
     fn low_is_less_than_shall_stay_free() {
         let room = Room { free: 99, total: 1000 };
-        assert!(room.is_low(MIN_FREE) && !room.is_low(Share::Percent(9)));
-        assert!(!Room { free: 100, total: 1000 }.is_low(MIN_FREE));
-        assert!(room.is_low(Share::Bytes(100)) && !room.is_low(Share::Bytes(0)));
+        assert_eq!((room.lacks(MIN_FREE), room.lacks(Share::Percent(9))), (1, 0));
+        assert_eq!(Room { free: 100, total: 1000 }.lacks(MIN_FREE), 0);
+        assert_eq!((room.lacks(Share::Bytes(100)), room.lacks(Share::Bytes(0))), (1, 0));
     }
 }

@@ -1,8 +1,11 @@
 //! `max-size`: how much is stored, and the oldest that go until it is little enough.
+//!
+//! What snapshots hold is asked of their provider for all of them together: what two of them share is nobody's alone. So what goes is known
+//! before anything does, and nothing goes that would not help.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use ah_plugin_api::{Capability, Error, ErrorKind, Result, UsageRequest};
+use ah_plugin_api::{Capability, Error, ErrorKind, ProviderName, Reference, Result, UsageRequest};
 
 use crate::ids::SessionName;
 use crate::prune::plan::Given;
@@ -10,14 +13,8 @@ use crate::prune::{Policy, PruneVerdict};
 use crate::record::SnapshotRecord;
 use crate::workspace::{Served, Workspace};
 
-/// So many go at once: what they share is seen when it is given back.
-pub(super) const BATCH: usize = 64;
-
-/// So many snapshots are asked for their size to explain what a removal frees: a provider may have to look at all it has for each.
-const EXPLAINED: usize = 32;
-
 impl Workspace {
-    /// Marks as going what the size rules of a policy take next, beside what is gone or going.
+    /// Marks as going what the size rules of a policy take beside what goes already.
     ///
     /// # Errors
     /// `Unsupported` if there is a rule and a provider does not say how much it stores.
@@ -26,69 +23,66 @@ impl Workspace {
         policy: &Policy,
         given: &Given<'_>,
         verdicts: &mut [PruneVerdict],
-        gone: &[bool],
     ) -> Result<()> {
-        if !policy.limits_size() {
-            return Ok(());
-        }
         let nobody_knows = || {
             Error::new(ErrorKind::Unsupported, "max-size needs a provider that says how much it stores")
                 .with_hint("use keep-last or keep-within")
         };
-        let stored = self.stored_bytes().ok_or_else(nobody_knows)?;
-        if let Some(max) = policy.max_size_of_session {
-            let mut sessions: BTreeMap<&SessionName, u64> = BTreeMap::new();
-            let sizes: Vec<u64> = given
+        let may_give_way = given.may_give_way();
+        let mut take = |chosen: &[usize], max: Max, why: &str| -> Result<()> {
+            let going: Vec<&SnapshotRecord> = given
                 .snapshots
                 .iter()
                 .zip(&*verdicts)
-                .map(|(snapshot, verdict)| if verdict.stays { self.own_bytes(snapshot) } else { 0 })
+                .filter(|(_, it)| !it.stays)
+                .map(|(snapshot, _)| snapshot)
                 .collect();
-            for (snapshot, size) in given.snapshots.iter().zip(&sizes) {
-                *sessions.entry(&snapshot.session).or_default() += size;
+            let with = |more: &mut dyn Iterator<Item = usize>| {
+                let all: Vec<_> = going.iter().copied().chain(more.map(|at| &given.snapshots[at])).collect();
+                self.frees(&all)
+            };
+            // What is to have gone then, with what goes already.
+            let wanted = match max {
+                Max::Stored(max) => self.stored_bytes().map(|stored| stored.saturating_sub(max)),
+                Max::Held(max) => with(&mut chosen.iter().copied()).map(|held| held.saturating_sub(max)),
+            };
+            let wanted = wanted.ok_or_else(nobody_knows)?;
+            let may: Vec<usize> =
+                may_give_way.iter().copied().filter(|at| verdicts[*at].stays && chosen.contains(at)).collect();
+            let number = fewest(may.len(), wanted, |number| with(&mut may[..number].iter().copied()));
+            for at in &may[..number.ok_or_else(nobody_knows)?] {
+                verdicts[*at].stays = false;
+                why.clone_into(&mut verdicts[*at].reason);
             }
-            for at in given.may_give_way() {
-                let total = sessions.entry(&given.snapshots[at].session).or_default();
-                if *total > max && verdicts[at].stays {
-                    *total -= sizes[at];
-                    take(&mut verdicts[at], "max-size of its session");
-                }
+            Ok(())
+        };
+        if let Some(max) = policy.max_size_of_session {
+            let mut sessions: BTreeMap<&SessionName, Vec<usize>> = BTreeMap::new();
+            for (at, snapshot) in given.snapshots.iter().enumerate() {
+                sessions.entry(&snapshot.session).or_default().push(at);
+            }
+            for own in sessions.values() {
+                take(own, Max::Held(max), "max-size of its session")?;
             }
         }
-        let Some(max) = policy.max_size else { return Ok(()) };
-        let going = given.snapshots.iter().zip(&*verdicts).zip(gone);
-        let going: u64 = going
-            .filter(|((_, verdict), gone)| !verdict.stays && !**gone)
-            .map(|((snapshot, _), _)| self.own_bytes(snapshot))
-            .sum();
-        let mut over = stored.saturating_sub(going).saturating_sub(max);
-        for at in given.may_give_way().into_iter().filter(|at| verdicts[*at].stays).take(BATCH).collect::<Vec<_>>() {
-            if over == 0 {
-                break;
-            }
-            // At least one goes.
-            over = over.saturating_sub(self.own_bytes(&given.snapshots[at]).max(1));
-            take(&mut verdicts[at], "max-size");
+        if let Some(max) = policy.max_size {
+            take(&(0..given.snapshots.len()).collect::<Vec<_>>(), Max::Stored(max), "max-size")?;
         }
         Ok(())
     }
 
-    /// Bytes that go with what does not stay, at least; none if nothing goes, or a provider does not say.
-    pub(super) fn frees(&self, verdicts: &[PruneVerdict]) -> Option<u64> {
-        let going = verdicts.iter().filter(|verdict| !verdict.stays).take(EXPLAINED);
-        let sizes: Option<Vec<u64>> = going.map(|verdict| self.exclusive(&verdict.snapshot)).collect();
-        sizes.filter(|sizes| !sizes.is_empty()).map(|sizes| sizes.into_iter().sum())
-    }
-
-    /// What removing a snapshot alone would free; 0 if nobody knows.
-    pub(super) fn own_bytes(&self, snapshot: &SnapshotRecord) -> u64 {
-        self.exclusive(snapshot).unwrap_or(0)
-    }
-
-    fn exclusive(&self, snapshot: &SnapshotRecord) -> Option<u64> {
-        let served = self.serve(&snapshot.provider).ok()?;
-        let request = UsageRequest { snapshot: Some(snapshot.reference.clone()) };
-        served.provider.usage(&served.place(), &request, &self.context()).ok()?.exclusive
+    /// Bytes that removing these snapshots of this workspace, and no others, would free; none if a provider does not say.
+    pub(super) fn frees(&self, snapshots: &[&SnapshotRecord]) -> Option<u64> {
+        let mut stores: BTreeMap<&ProviderName, Vec<Reference>> = BTreeMap::new();
+        for snapshot in snapshots {
+            stores.entry(&snapshot.provider).or_default().push(snapshot.reference.clone());
+        }
+        let freed = stores.into_iter().map(|(name, snapshots)| {
+            let served = self.serve(name).ok()?;
+            let request = UsageRequest { snapshots };
+            served.provider.usage(&served.place(), &request, &self.context()).ok()?.exclusive
+        });
+        freed.sum()
     }
 
     /// Bytes in all stores of this workspace; none if a provider that captures it does not say. One that grows branches alone holds nothing that rules
@@ -100,22 +94,70 @@ impl Workspace {
         served.iter().map(|served| self.stored_in(served)).sum()
     }
 
-    /// Bytes in the stores of this workspace whose providers say.
-    pub(super) fn known_bytes(&self) -> Result<u64> {
+    /// Bytes that this workspace takes in `AH_HOME`, as far as providers say, and the names of those.
+    pub(super) fn stored_at_home(&self) -> Result<(u64, BTreeSet<ProviderName>)> {
         let served = self.stores()?.into_iter().filter_map(|name| self.serve(&name).ok());
-        Ok(served.filter_map(|served| self.stored_in(&served)).sum())
+        let known = served.filter(Served::keeps_in_store).filter_map(|it| Some((self.stored_in(&it)?, it.name)));
+        let (bytes, names): (Vec<u64>, _) = known.unzip();
+        Ok((bytes.into_iter().sum(), names))
     }
 
     fn stored_in(&self, served: &Served) -> Option<u64> {
         if !served.can(Capability::Usage) {
             return None;
         }
-        let request = UsageRequest { snapshot: None };
-        Some(served.provider.usage(&served.place(), &request, &self.context()).ok()?.total)
+        Some(served.provider.usage(&served.place(), &UsageRequest::default(), &self.context()).ok()?.total)
     }
 }
 
-fn take(verdict: &mut PruneVerdict, why: &str) {
-    verdict.stays = false;
-    why.clone_into(&mut verdict.reason);
+/// What there may be at most, bytes.
+#[derive(Clone, Copy)]
+enum Max {
+    /// In the stores.
+    Stored(u64),
+    /// By the chosen ones alone.
+    Held(u64),
+}
+
+/// How many of `all` have to go for `wanted` bytes to have gone: the first so many, and all where that does not do. None if nobody knows what the
+/// first so many hold.
+pub(super) fn fewest(all: usize, wanted: u64, mut frees: impl FnMut(usize) -> Option<u64>) -> Option<usize> {
+    // What goes in any case may do.
+    let (mut too_few, mut enough) = (0, all);
+    if frees(0)? >= wanted {
+        return Some(0);
+    }
+    while enough - too_few > 1 {
+        let middle = too_few.midpoint(enough);
+        if frees(middle)? >= wanted {
+            enough = middle;
+        } else {
+            too_few = middle;
+        }
+    }
+    Some(enough)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::fewest;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn as_many_as_it_takes(sizes in proptest::collection::vec(0u64..5, 0..40), wanted in 0u64..80) {
+            let frees = |number: usize| sizes[..number].iter().sum::<u64>();
+            let expected = (0..=sizes.len()).find(|number| frees(*number) >= wanted).unwrap_or(sizes.len());
+            let mut asked = 0;
+            let found = fewest(sizes.len(), wanted, |number| { asked += 1; Some(frees(number)) });
+            prop_assert_eq!(found, Some(expected));
+            prop_assert!(asked <= 7);
+        }
+    }
+
+    #[test]
+    fn who_does_not_know_says_so() {
+        assert_eq!(fewest(3, 1, |number| (number == 0).then_some(0)), None);
+        assert_eq!(fewest(0, 1, |_| Some(0)), Some(0));
+    }
 }

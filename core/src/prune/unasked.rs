@@ -1,16 +1,16 @@
 //! Retention that nobody asked for: at most once an hour, in the background's process behind a snapshot; and at once where an automatic
 //! capture finds the disk too full.
 //!
-//! It never takes what is a person's own (taken by hand, labelled, pinned), what a branch, a view or an undo needs, the newest, or for 14 days the
+//! It takes nothing of a workspace whose timeline has lines that cannot be read. It never takes what is a person's own (taken by hand, labelled, pinned), what a branch, a view or an undo needs, the newest, or for 14 days the
 //! last of a session, whatever the policy says. What goes is decided, and taken off the timeline, while nobody can pin, label or come to
 //! need a snapshot (the lock `stays`); the providers remove it afterwards. A clock that was set back makes nothing old; one that was ahead costs at most one run
 //! more.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use ah_plugin_api::{Capability, Durability, ErrorKind, Result, SnapshotId, Timestamp};
+use ah_plugin_api::{Durability, ErrorKind, ProviderName, Result, SnapshotId, Timestamp};
 
 use crate::config::Config;
 use crate::fsio;
@@ -19,7 +19,8 @@ use crate::lock::Lock;
 use crate::prune::Policy;
 use crate::prune::plan::{self, Given};
 use crate::prune::prompts::Prompts;
-use crate::prune::size::BATCH;
+use crate::prune::room::Lacking;
+use crate::prune::size::fewest;
 use crate::record::{SnapshotKind, SnapshotRecord};
 use crate::registry::Index;
 use crate::state::State;
@@ -32,6 +33,9 @@ const EVERY: i64 = 3_600;
 
 /// On a disk that is too full, this is what stays of `keep-within`, in nanoseconds.
 const TIGHT: i128 = 3_600 * 1_000_000_000;
+
+/// What frees less than one part in so many of what is wanted is not worth it.
+const NOTICED: u64 = 100;
 
 /// Whether the background has a run to do. A look at one small file.
 pub(crate) fn is_due(workspace: &Workspace) -> bool {
@@ -91,7 +95,7 @@ impl Workspace {
         // First, so that whatever becomes of this run the next one is an hour away.
         note_run(self, self.engine.settings().clock.now())?;
         let config = self.config()?;
-        let removed = self.prune_unasked(&config, false)?.unwrap_or(0);
+        let removed = self.prune_unasked(&config)?.unwrap_or(0);
         if removed > 0 {
             report.did(format!(
                 "removed {} that the retention policy does not keep",
@@ -106,7 +110,7 @@ impl Workspace {
                 count(removed, "recording", "recordings")
             ));
         }
-        let removed = self.shrink_all(&config)?;
+        let removed = self.shrink_all()?;
         if removed > 0 {
             report.did(format!(
                 "removed {}, as the stores took more than they may",
@@ -116,17 +120,21 @@ impl Workspace {
         Ok(())
     }
 
-    /// Makes room on a disk that is too full: of recordings first, then, if it still `is_full`, of snapshots. What policies keep for its
-    /// youth alone goes after an hour. False if somebody else is at it, or about to need a snapshot.
-    pub(super) fn prune_for_room(&self, config: &Config, is_full: impl Fn() -> bool) -> Result<bool> {
+    /// Makes room where `lacking` says that there is too little: of recordings first, then of snapshots. Of what policies keep for its
+    /// youth alone as much goes as it takes, and nothing of the last hour. False if somebody else is at it, or about to need a snapshot.
+    pub(super) fn prune_for_room(&self, config: &Config, lacking: impl Fn() -> Option<Lacking>) -> Result<bool> {
         let Some(_lock) = Lock::try_take(&self.folder().join("prune.lock"), true)? else { return Ok(false) };
         // What cannot be done of that is no reason to leave snapshots.
         let _ = self.prune_recordings(config, true);
-        if !is_full() {
-            return Ok(true);
+        let mut tried = true;
+        if lacking().is_some() {
+            tried = self.prune_unasked(config)?.is_some();
+            self.reclaim_all()?;
         }
-        let tried = self.prune_unasked(config, true)?.is_some();
-        self.reclaim_all()?;
+        if let Some(lacking) = lacking() {
+            tried &= self.prune_young(config, lacking)?.is_some();
+            self.reclaim_all()?;
+        }
         Ok(tried)
     }
 
@@ -140,12 +148,34 @@ impl Workspace {
     }
 
     /// Removes what the policy does not keep and nobody would miss; gives how many, as [`Self::remove_free`].
-    fn prune_unasked(&self, config: &Config, tight: bool) -> Result<Option<usize>> {
+    fn prune_unasked(&self, config: &Config) -> Result<Option<usize>> {
         let policy = Policy::parse(config.prune_policy())?;
-        let policy = if tight { policy.tightened(TIGHT) } else { policy };
+        self.remove_free(|given| plan::going(&policy, given))
+    }
+
+    /// Removes of what the policy keeps for its youth alone, and is older than an hour, the oldest, until what is lacking is there; gives how
+    /// many, as [`Self::remove_free`]. Where nobody says what that takes, all of it; where it would hardly be noticed, nothing.
+    fn prune_young(&self, config: &Config, lacking: Lacking) -> Result<Option<usize>> {
+        let policy = Policy::parse(config.prune_policy())?.tightened(TIGHT);
+        let young = self.with_given(|given| plan::going(&policy, given).into_iter().cloned().collect::<Vec<_>>())?;
+        let mut chosen = BTreeSet::new();
+        for name in self.stores()? {
+            let Ok(served) = self.serve(&name) else { continue };
+            let wanted = if served.keeps_in_store() { lacking.home } else { lacking.workspace };
+            let own: Vec<_> = young.iter().filter(|snapshot| snapshot.provider == name).collect();
+            let number = match self.frees(&own) {
+                Some(all) if all < wanted / NOTICED => 0,
+                // One that says it of all says it of some.
+                Some(_) => fewest(own.len(), wanted, |number| self.frees(&own[..number])).unwrap_or(0),
+                None if wanted == 0 => 0,
+                None => own.len(),
+            };
+            chosen.extend(own[..number].iter().map(|snapshot| snapshot.id.clone()));
+        }
         self.remove_free(|given| {
-            let reasons = plan::plan(&policy, given);
-            given.snapshots.iter().zip(reasons).filter(|(_, reason)| reason.is_none()).map(|(going, _)| going).collect()
+            let mut going = plan::going(&policy, given);
+            going.retain(|snapshot| chosen.contains(&snapshot.id));
+            going
         })
     }
 
@@ -183,7 +213,8 @@ impl Workspace {
                 events.map(|events| State::of(TimelineReport { events, ..TimelineReport::default() }))
             }
         };
-        let Some(state) = state.filter(|state| asked.other.is_none_or(|other| !state.removed.contains(other))) else {
+        let may = |state: &State| !state.gaps && asked.other.is_none_or(|other| !state.removed.contains(other));
+        let Some(state) = state.filter(may) else {
             return Ok(false);
         };
         let free = self.given_of(&state, |given| {
@@ -205,9 +236,10 @@ impl Workspace {
         }
     }
 
-    /// What there is, for who decides without being asked.
-    fn with_given<T>(&self, ask: impl FnOnce(&Given<'_>) -> T) -> Result<T> {
-        self.given_of(&self.state()?, ask)
+    /// What there is, for who decides without being asked; nothing as long as it is not known whose some of that is.
+    fn with_given<T: Default>(&self, ask: impl FnOnce(&Given<'_>) -> T) -> Result<T> {
+        let state = self.state()?;
+        if state.gaps { Ok(T::default()) } else { self.given_of(&state, ask) }
     }
 
     fn given_of<T>(&self, state: &State, ask: impl FnOnce(&Given<'_>) -> T) -> Result<T> {
@@ -217,9 +249,11 @@ impl Workspace {
         Ok(ask(&Given { snapshots, protected: &protected, prompts: &prompts, unasked: true, now }))
     }
 
-    /// Takes the oldest of all workspaces until the stores in `$AH_HOME` take no more than they may; gives how many.
-    fn shrink_all(&self, config: &Config) -> Result<usize> {
-        let max = self.max_stored(config)?;
+    /// Takes the oldest of all workspaces until the stores in `$AH_HOME` take no more than they may; gives how many. What may not go leaves the
+    /// others half of that, however much it is.
+    fn shrink_all(&self) -> Result<usize> {
+        // What holds for all is no single project's to say.
+        let max = self.max_stored(&self.engine.config(None)?)?;
         let known = Index::load(self.engine.home())?.0.workspaces.into_iter();
         let everyone: Vec<Self> = known
             .map(|record| {
@@ -228,52 +262,64 @@ impl Workspace {
             })
             .collect();
         // One that cannot be asked now does not keep the others from being asked.
-        let stored = || everyone.iter().map(|workspace| workspace.known_bytes().unwrap_or(0)).sum::<u64>();
-        let mut total = stored();
+        let stored = |workspace: &Self| workspace.stored_at_home().unwrap_or_default();
+        let total = || everyone.iter().map(|workspace| stored(workspace).0).sum::<u64>();
+        if total() <= max {
+            return Ok(0);
+        }
+        // Nothing goes for what has gone already.
+        for workspace in &everyone {
+            let _ = workspace.reclaim_all();
+        }
+        let total = total();
         if total <= max {
             return Ok(0);
         }
         let mut candidates = Vec::new();
         for (at, workspace) in everyone.iter().enumerate() {
-            candidates.extend(workspace.may_go(at).unwrap_or_default());
+            candidates.extend(workspace.may_go(at, &stored(workspace).1).unwrap_or_default());
         }
         candidates.sort_by_key(|one| (one.time, one.workspace, one.snapshot.seq));
-        let (mut candidates, mut removed) = (candidates.into_iter().peekable(), 0);
-        while total > max && candidates.peek().is_some() {
-            let (mut over, mut batch) = (total - max, vec![BTreeSet::new(); everyone.len()]);
-            for candidate in candidates.by_ref().take(BATCH) {
-                over = over.saturating_sub(everyone[candidate.workspace].own_bytes(&candidate.snapshot).max(1));
-                batch[candidate.workspace].insert(candidate.snapshot.id);
-                if over == 0 {
-                    break;
-                }
+        let of = |number: usize, at: usize| {
+            let own = candidates[..number].iter().filter(|one| one.workspace == at);
+            own.map(|one| &one.snapshot).collect::<Vec<_>>()
+        };
+        // Most steps of the search change nothing about most workspaces.
+        let mut asked: BTreeMap<(usize, usize), u64> = BTreeMap::new();
+        let mut held = |number: usize, at: usize| {
+            let own = of(number, at);
+            *asked.entry((at, own.len())).or_insert_with(|| everyone[at].frees(&own).unwrap_or(0))
+        };
+        let mut frees = |number| (0..everyone.len()).map(|at| held(number, at)).sum::<u64>();
+        let stays = total.saturating_sub(frees(candidates.len()));
+        let wanted = total - max.max(stays.saturating_add(max / 2)).min(total);
+        let number = fewest(candidates.len(), wanted, |number| Some(frees(number))).unwrap_or(0);
+        let mut removed = 0;
+        for (at, workspace) in everyone.iter().enumerate() {
+            // A small one is not emptied for a large one.
+            if held(number, at) <= wanted / NOTICED {
+                continue;
             }
-            for (workspace, going) in everyone.iter().zip(batch).filter(|(_, going)| !going.is_empty()) {
-                // Since they were looked for, somebody may have come to need one.
-                let outcome = workspace.remove_free(|given| {
-                    let may = given.may_give_way().into_iter().map(|at| &given.snapshots[at]);
-                    may.filter(|snapshot| going.contains(&snapshot.id)).collect()
-                });
-                match outcome {
-                    Ok(Some(count)) => removed += count,
-                    // Nobody else's newer ones go in their stead.
-                    Ok(None) => return Ok(removed),
-                    Err(_) => continue,
-                }
+            let going: BTreeSet<_> = of(number, at).into_iter().map(|snapshot| snapshot.id.clone()).collect();
+            // Since they were looked for, somebody may have come to need one.
+            let outcome = workspace.remove_free(|given| {
+                let may = given.may_give_way().into_iter().map(|at| &given.snapshots[at]);
+                may.filter(|snapshot| going.contains(&snapshot.id)).collect()
+            });
+            // Nobody else's newer ones go in the stead of what stays.
+            if let Ok(Some(count)) = outcome {
+                removed += count;
                 workspace.reclaim_all()?;
             }
-            total = stored();
         }
         Ok(removed)
     }
 
-    /// What of this workspace may go for want of room, and frees some.
-    fn may_go(&self, at: usize) -> Result<Vec<Candidate>> {
-        let frees = |snapshot: &&SnapshotRecord| {
-            self.serve(&snapshot.provider).is_ok_and(|served| served.can(Capability::Usage))
-        };
+    /// What of this workspace may go for want of room, and frees some: of the providers that say what they store in `$AH_HOME`.
+    fn may_go(&self, at: usize, known: &BTreeSet<ProviderName>) -> Result<Vec<Candidate>> {
         self.with_given(|given| {
-            let going = given.may_give_way().into_iter().map(|at| &given.snapshots[at]).filter(frees);
+            let going = given.may_give_way().into_iter().map(|at| &given.snapshots[at]);
+            let going = going.filter(|snapshot| known.contains(&snapshot.provider));
             going.map(|snapshot| Candidate { time: snapshot.time, workspace: at, snapshot: snapshot.clone() }).collect()
         })
     }

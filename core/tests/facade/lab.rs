@@ -55,6 +55,8 @@ pub(crate) struct Fake {
     pub(crate) destroys_fail: Arc<AtomicBool>,
     /// What is done, once, when something is taken away.
     pub(crate) on_destroy: Arc<Mutex<Option<Then>>>,
+    /// What is done, once, when it is asked what snapshots hold.
+    pub(crate) on_usage: Arc<Mutex<Option<Then>>>,
     /// A snapshot that cannot be read: passed over in lists.
     pub(crate) damaged: Arc<Mutex<Option<Reference>>>,
     /// Whether the next snapshots have no tree by which equal ones are told.
@@ -83,6 +85,7 @@ impl Fake {
             reclaims_fail: Arc::default(),
             destroys_fail: Arc::default(),
             on_destroy: Arc::default(),
+            on_usage: Arc::default(),
             damaged: Arc::default(),
             treeless: Arc::default(),
         }
@@ -151,6 +154,15 @@ impl Provider for Fake {
         self.inner.read(place, request, cx)
     }
 
+    fn usage(&self, place: &Place<'_>, request: &UsageRequest, cx: &Context<'_>) -> Result<Usage> {
+        if !request.snapshots.is_empty()
+            && let Some(then) = self.on_usage.lock().unwrap().take()
+        {
+            then();
+        }
+        self.inner.usage(place, request, cx)
+    }
+
     fn reclaim(&self, place: &Place<'_>, request: &ReclaimRequest, cx: &Context<'_>) -> Result<Reclaimed> {
         self.reclaims.fetch_add(1, Ordering::Relaxed);
         if self.reclaims_fail.load(Ordering::Relaxed) {
@@ -205,7 +217,6 @@ impl Provider for Fake {
         diff(DiffRequest) -> Changes;
         read_dir(ReadDirRequest) -> Vec<Entry>;
         lookup(LookupRequest) -> Vec<Option<Entry>>;
-        usage(UsageRequest) -> Usage;
     }
 }
 

@@ -365,7 +365,7 @@ fn a_file_opened_while_it_was_exchanged_puts_the_former_back() {
     let refused = bench.convert_watched(|stage| {
         if stage == "looking once more" {
             // By the descriptor of the workspace itself: one of a directory in it would be refused at once.
-            let flags = rustix::fs::OFlags::RDWR;
+            let flags = rustix::fs::OFlags::RDWR | rustix::fs::OFlags::CLOEXEC;
             let file = rustix::fs::openat(&bench.workspace, "dir/f", flags, rustix::fs::Mode::empty()).unwrap();
             *holder.lock().unwrap() = Some(file);
         }

@@ -20,8 +20,8 @@ use crate::lease::is_open_elsewhere;
 use crate::state::{State, is};
 use crate::{How, Mount, Mounts, Process, Use, failed, look, path_of};
 
-/// So often a file is asked for that somebody may just be looking at.
-const ATTEMPTS: u32 = 5;
+/// So often a file is asked for that somebody may just be looking at, or have open without knowing: who was just started has it until it is another program.
+const ATTEMPTS: u32 = 25;
 
 const PAUSE: Duration = Duration::from_millis(20);
 

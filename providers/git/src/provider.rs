@@ -195,12 +195,11 @@ impl Provider for GitProvider {
 
     fn usage(&self, place: &Place<'_>, request: &UsageRequest, cx: &Context<'_>) -> Result<Usage> {
         let store = self.store(place.store)?;
-        let Some(reference) = &request.snapshot else {
+        if request.snapshots.is_empty() {
             return Ok(Usage { total: store.disk_usage()?, exclusive: None });
-        };
-        let head = tree::open(&store, reference)?;
-        let (total, exclusive) = store.snapshot_usage(&head.manifest.id, cx)?;
-        Ok(Usage { total, exclusive: Some(exclusive) })
+        }
+        let ids = request.snapshots.iter().filter_map(|reference| SnapshotId::new(reference.as_str()).ok()).collect();
+        store.usage_of(&ids, cx)
     }
 
     fn reclaim(&self, place: &Place<'_>, request: &ReclaimRequest, cx: &Context<'_>) -> Result<Reclaimed> {

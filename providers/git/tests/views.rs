@@ -55,7 +55,7 @@ fn a_view_is_the_captured_tree_and_cannot_be_written_to() {
         assert_eq!(error.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
         assert!(std::fs::write(view.path.join("dir/new"), "x").is_err());
         assert!(std::fs::remove_file(view.path.join("a.txt")).is_err());
-        let mounts = String::from_utf8_lossy(&std::fs::read("/proc/self/mountinfo").unwrap()).into_owned();
+        let mounts = ah_test_disks::mounts();
         let line = mounts.lines().find(|line| line.contains(view.path.to_str().unwrap())).unwrap();
         let options = line.split(' ').nth(5).unwrap();
         assert!(["ro", "nosuid", "nodev"].iter().all(|option| options.split(',').any(|o| o == *option)), "{line}");

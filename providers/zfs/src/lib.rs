@@ -24,6 +24,7 @@ mod remove;
 mod store;
 mod sys;
 mod take;
+mod usage;
 mod view;
 
 pub use provider::ZfsProvider;

@@ -10,7 +10,7 @@ use ah_plugin_api::{
 };
 
 use crate::store::Store;
-use crate::{clones, diff, find, probe, reclaim, remove, take, view};
+use crate::{clones, diff, find, probe, reclaim, remove, take, usage, view};
 
 /// Snapshots by ZFS.
 ///
@@ -123,7 +123,7 @@ impl Provider for ZfsProvider {
     }
 
     fn usage(&self, place: &Place<'_>, request: &UsageRequest, _cx: &Context<'_>) -> Result<Usage> {
-        view::usage(&Store::new(place.store), request.snapshot.as_ref())
+        usage::usage(&Store::new(place.store), &request.snapshots)
     }
 
     fn reclaim(&self, place: &Place<'_>, request: &ReclaimRequest, cx: &Context<'_>) -> Result<Reclaimed> {

@@ -7,7 +7,6 @@ use std::path::PathBuf;
 use ah_plugin_api::{Context, Dir, Error, ErrorKind, MountRequest, Reference, Result, View};
 use ah_provider_directory::{Tree, refuse_if_used};
 
-use crate::failure::of_library;
 use crate::find::{self, Found};
 use crate::locate;
 use crate::store::Store;
@@ -85,41 +84,4 @@ pub(crate) fn unmount(store: &Store<'_>, view: &Reference) -> Result<()> {
         refuse_if_used(&dir)?;
     }
     views.remove(view)
-}
-
-/// Bytes that a snapshot refers to and those that it alone refers to; and for a whole store, those that its snapshots refer to.
-pub(crate) fn usage(store: &Store<'_>, snapshot: Option<&Reference>) -> Result<ah_plugin_api::Usage> {
-    use crate::names::{Named, read_snapshot};
-    use crate::sys::Number;
-    if let Some(reference) = snapshot {
-        return find::with_snapshot(store, reference, |_, snapshot, _| {
-            let (total, exclusive) = (snapshot.number(Number::Referenced), snapshot.number(Number::Used));
-            Ok(ah_plugin_api::Usage { total, exclusive: Some(exclusive) })
-        });
-    }
-    let Some(identity) = store.identity()? else { return Ok(ah_plugin_api::Usage { total: 0, exclusive: None }) };
-    let zfs = Zfs::get()?;
-    let mut total = 0;
-    let datasets = find::datasets(&zfs, &identity)?;
-    if let Some(name) = datasets.lost {
-        return Err(find::lost(&name));
-    }
-    for dataset in datasets.there {
-        let fail = |error| of_library(format!("cannot list the snapshots of {dataset}"), &error);
-        let Some(opened) = find::open_dataset(&zfs, &dataset).map_err(fail)? else { continue };
-        let mut found = Vec::new();
-        opened
-            .snapshots(false, |snapshot| {
-                if read_snapshot(snapshot.name().to_bytes(), &identity.key) != Named::Foreign {
-                    let number = |number| snapshot.number(number);
-                    found.push((number(Number::CreateTxg), number(Number::Referenced), number(Number::Written)));
-                }
-            })
-            .map_err(fail)?;
-        found.sort_unstable();
-        // The first with all it refers to, each later one with what is new in it.
-        total += found.first().map_or(0, |(_, referenced, _)| *referenced);
-        total += found.iter().skip(1).map(|(_, _, written)| *written).sum::<u64>();
-    }
-    Ok(ah_plugin_api::Usage { total, exclusive: None })
 }

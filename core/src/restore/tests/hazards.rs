@@ -128,7 +128,7 @@ fn nothing_is_written_through_a_bind_mount() {
         // Mounted before the plan: in the way. Mounted after it: left alone.
         let plan = lab.plan(&lab.snapshot_without("shared"), &target, &Ask::default());
         assert_eq!(paths(&plan.conflicts), set(&["shared/f", "shared/gone"]));
-        nix::mount::umount(&lab.at("shared")).unwrap();
+        ah_test_disks::unmount(&lab.at("shared"));
         std::fs::remove_file(lab.at("shared/gone")).unwrap();
         drop(plan);
         let safety = lab.snapshot();
@@ -137,7 +137,7 @@ fn nothing_is_written_through_a_bind_mount() {
         let outcome = lab.apply(plan, &safety, &target, false).unwrap();
         assert_eq!(paths(&outcome.applied.failed), set(&["shared/gone"]));
         assert_eq!(std::fs::read_dir(outside.path()).unwrap().count(), 1);
-        nix::mount::umount(&lab.at("shared")).unwrap();
+        ah_test_disks::unmount(&lab.at("shared"));
     };
     std::thread::spawn(apart).join().unwrap();
 }

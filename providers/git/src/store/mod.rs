@@ -43,12 +43,12 @@ mod sync;
 mod tests;
 mod usage;
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
-use ah_plugin_api::{Context, Dir, Error, ErrorKind, Reclaimed, Result, SnapshotId};
+use ah_plugin_api::{Context, Dir, Error, ErrorKind, Reclaimed, Result, SnapshotId, Usage};
 use gix::objs::Kind;
 use gix::{ObjectId, oid};
 use sha1::{Digest, Sha1};
@@ -437,9 +437,9 @@ impl Store {
         usage::disk(self)
     }
 
-    /// Bytes of all that one snapshot refers to, and of what it alone refers to, both compressed. Looks at every snapshot.
-    pub(crate) fn snapshot_usage(&self, id: &SnapshotId, cx: &Context<'_>) -> Result<(u64, u64)> {
-        usage::snapshot(self, id, cx)
+    /// Bytes of all that these snapshots refer to, and of what no other refers to, both compressed. Looks at every snapshot.
+    pub(crate) fn usage_of(&self, ids: &BTreeSet<SnapshotId>, cx: &Context<'_>) -> Result<Usage> {
+        usage::snapshots(self, ids, cx)
     }
 
     /// Keeps what the user's repository has now: links its packs and loose objects, and writes the list of them as a blob

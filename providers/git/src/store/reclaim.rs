@@ -263,12 +263,18 @@ fn tidy(store: &Store, out: &mut Reclaimed) -> Result<()> {
 }
 
 /// Packs to be merged into one.
+#[derive(Default)]
 struct Group {
     packs: Vec<Arc<Pack>>,
     fresh: Vec<bool>,
 }
 
 impl Group {
+    fn add(&mut self, pack: &Arc<Pack>, fresh: bool) {
+        self.packs.push(Arc::clone(pack));
+        self.fresh.push(fresh);
+    }
+
     /// Leaves packs out that are not as they were written.
     fn leave_damaged(&mut self, store: &Store, cx: &Context<'_>) -> Result<()> {
         let mut sound = Vec::with_capacity(self.packs.len());
@@ -329,37 +335,41 @@ fn plan(store: &Store, auto: bool, needed: Option<&Needed>, cx: &Context<'_>) ->
                 bytes += class[at].size;
             }
         }
-        if let Some(needed) = needed {
-            for (at, pack) in class.iter().enumerate() {
+        let (mut group, mut dead) = (Group::default(), Group::default());
+        for (at, pack) in class.into_iter().enumerate() {
+            let mut chosen = chosen[at];
+            if let Some(needed) = needed {
                 cx.check_cancelled()?;
-                let dead = dead_bytes(pack, &needed.live);
-                let worth = if auto { pack.size / 4 } else { pack.size / 20 };
-                chosen[at] |= dead > worth;
+                let (bytes, all) = dead_bytes(pack, &needed.live);
+                if all {
+                    dead.add(pack, fresh[at]);
+                    continue;
+                }
+                chosen |= bytes > if auto { pack.size / 4 } else { pack.size / 20 };
             }
-        }
-        let mut group = Group { packs: Vec::new(), fresh: Vec::new() };
-        for (at, pack) in class.into_iter().enumerate().filter(|(at, _)| chosen[*at]) {
-            group.packs.push(Arc::clone(pack));
-            group.fresh.push(fresh[at]);
+            if chosen {
+                group.add(pack, fresh[at]);
+            }
         }
         if !group.packs.is_empty() {
             groups.push(group);
+        }
+        if !dead.packs.is_empty() {
+            // First: where the disk is full, there is room for the others then.
+            groups.insert(0, dead);
         }
     }
     Ok(groups)
 }
 
-/// Bytes of a pack that no snapshot needs. All of it counts as needed if its index cannot be read.
-fn dead_bytes(pack: &Pack, live: &HashSet<ObjectId>) -> u64 {
-    let Some(mut entries) = pack.index.entries() else { return 0 };
+/// Bytes of a pack that no snapshot needs, and whether that is all of it. All of it counts as needed if its index cannot be read.
+fn dead_bytes(pack: &Pack, live: &HashSet<ObjectId>) -> (u64, bool) {
+    let Some(mut entries) = pack.index.entries() else { return (0, false) };
     entries.sort_unstable_by_key(|entry| entry.offset);
     let ends = entries.iter().skip(1).map(|entry| entry.offset).chain([pack.size]);
-    entries
-        .iter()
-        .zip(ends)
-        .filter(|(entry, _)| !live.contains(&entry.id))
-        .map(|(entry, end)| end.saturating_sub(entry.offset))
-        .sum()
+    let dead = entries.iter().zip(ends).filter(|(entry, _)| !live.contains(&entry.id));
+    let sizes: Vec<u64> = dead.map(|(entry, end)| end.saturating_sub(entry.offset)).collect();
+    (sizes.iter().sum(), sizes.len() == entries.len())
 }
 
 /// What was published since `needed` was found out, and what it needs beyond that. None if that cannot be told.

@@ -1,9 +1,9 @@
 //! How much space is in use.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::os::fd::{AsFd, OwnedFd};
 
-use ah_plugin_api::{Context, Error, ErrorKind, Result, SnapshotId};
+use ah_plugin_api::{Context, Result, SnapshotId, Usage};
 use gix::ObjectId;
 use gix::hashtable::HashSet;
 use rustix::fs::{AtFlags, FileType};
@@ -13,6 +13,12 @@ use super::{Store, reclaim, refs};
 
 /// Folders of the store are not deeper than this.
 const DEEPEST: usize = 8;
+
+/// What an object takes in the index of its pack.
+const INDEXED: u64 = 28;
+
+/// What a ref takes: a block of the disk, as most have them.
+const REF: u64 = 4096;
 
 /// Bytes that the store occupies on disk. Files that someone else holds too (links to the user's objects) cost nothing.
 pub(super) fn disk(store: &Store) -> Result<u64> {
@@ -40,24 +46,28 @@ pub(super) fn disk(store: &Store) -> Result<u64> {
     Ok(total)
 }
 
-/// Compressed bytes of all that a snapshot refers to, and of what no other snapshot refers to. Objects that are stored as a
-/// difference count as much as that difference.
-pub(super) fn snapshot(store: &Store, id: &SnapshotId, cx: &Context<'_>) -> Result<(u64, u64)> {
-    let not_found = || Error::new(ErrorKind::NotFound, format!("there is no snapshot {id}"));
-    let commit = refs::one(&store.folders, id)?.ok_or_else(not_found)?;
+/// Compressed bytes of all that some snapshots refer to, and of what nothing but them refers to: what would come back if they were
+/// removed. Objects that are stored as a difference count as much as that difference. Those that are not there refer to nothing.
+///
+/// Nothing would come back as long as any other cannot be read (see [`reclaim`]): then nobody knows.
+pub(super) fn snapshots(store: &Store, ids: &BTreeSet<SnapshotId>, cx: &Context<'_>) -> Result<Usage> {
     let none = HashSet::default();
-    let mut own = HashSet::default();
-    reclaim::mark(store, commit, &none, &mut own, cx)?;
-    let mut others = HashSet::default();
-    for (other, commit) in refs::all(&store.folders, cx)?.snapshots {
-        // A damaged one has no claim that could be told.
-        if other != *id && reclaim::mark(store, commit, &none, &mut others, cx).is_err() {
+    let (mut own, mut others) = (HashSet::default(), HashSet::default());
+    let all = refs::all(&store.folders, cx)?;
+    let (mut refs, mut known) = (0, !all.unreadable);
+    for (id, commit) in all.snapshots {
+        let asked = ids.contains(&id);
+        refs += u64::from(asked);
+        let marked = reclaim::mark(store, commit, &none, if asked { &mut own } else { &mut others }, cx);
+        if marked.is_err() {
             cx.check_cancelled()?;
+            known = false;
         }
     }
     let sizes = sizes(store, &own);
-    let size = |id: &ObjectId| sizes.get(id).copied().unwrap_or(0);
-    Ok((own.iter().map(size).sum(), own.iter().filter(|id| !others.contains(*id)).map(size).sum()))
+    let size = |id: &ObjectId| sizes.get(id).map_or(0, |size| size + INDEXED);
+    let exclusive = refs * REF + own.iter().filter(|id| !others.contains(*id)).map(size).sum::<u64>();
+    Ok(Usage { total: refs * REF + own.iter().map(size).sum::<u64>(), exclusive: known.then_some(exclusive) })
 }
 
 fn sizes(store: &Store, wanted: &HashSet<ObjectId>) -> HashMap<ObjectId, u64> {

@@ -107,6 +107,11 @@ pub(crate) mod core {
             arg2: boolean_t,
             arg3: *mut *mut nvlist_t,
         ) -> ::std::os::raw::c_int,
+        pub lzc_snaprange_space: unsafe extern "C" fn(
+            arg1: *const ::std::os::raw::c_char,
+            arg2: *const ::std::os::raw::c_char,
+            arg3: *mut u64,
+        ) -> ::std::os::raw::c_int,
         pub lzc_exists: unsafe extern "C" fn(arg1: *const ::std::os::raw::c_char) -> boolean_t,
         pub lzc_rename: unsafe extern "C" fn(
             arg1: *const ::std::os::raw::c_char,
@@ -145,6 +150,7 @@ pub(crate) mod core {
             let lzc_clone = unsafe { __library.get(b"lzc_clone\0") }.map(|sym| *sym)?;
             let lzc_promote = unsafe { __library.get(b"lzc_promote\0") }.map(|sym| *sym)?;
             let lzc_destroy_snaps = unsafe { __library.get(b"lzc_destroy_snaps\0") }.map(|sym| *sym)?;
+            let lzc_snaprange_space = unsafe { __library.get(b"lzc_snaprange_space\0") }.map(|sym| *sym)?;
             let lzc_exists = unsafe { __library.get(b"lzc_exists\0") }.map(|sym| *sym)?;
             let lzc_rename = unsafe { __library.get(b"lzc_rename\0") }.map(|sym| *sym)?;
             let lzc_destroy = unsafe { __library.get(b"lzc_destroy\0") }.map(|sym| *sym)?;
@@ -167,6 +173,7 @@ pub(crate) mod core {
                 lzc_clone,
                 lzc_promote,
                 lzc_destroy_snaps,
+                lzc_snaprange_space,
                 lzc_exists,
                 lzc_rename,
                 lzc_destroy,
@@ -269,6 +276,14 @@ pub(crate) mod core {
             arg3: *mut *mut nvlist_t,
         ) -> ::std::os::raw::c_int {
             unsafe { (self.lzc_destroy_snaps)(arg1, arg2, arg3) }
+        }
+        pub unsafe fn lzc_snaprange_space(
+            &self,
+            arg1: *const ::std::os::raw::c_char,
+            arg2: *const ::std::os::raw::c_char,
+            arg3: *mut u64,
+        ) -> ::std::os::raw::c_int {
+            unsafe { (self.lzc_snaprange_space)(arg1, arg2, arg3) }
         }
         pub unsafe fn lzc_exists(&self, arg1: *const ::std::os::raw::c_char) -> boolean_t {
             unsafe { (self.lzc_exists)(arg1) }

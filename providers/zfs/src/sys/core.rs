@@ -76,6 +76,14 @@ impl Core {
         }
     }
 
+    /// Bytes that would come back if all snapshots of a dataset from the one to the other went. Both full names.
+    pub(crate) fn space_of_range(&self, first: &CStr, last: &CStr) -> Result<u64, Failure> {
+        let mut bytes = 0;
+        // SAFETY: two names, and a place for the answer.
+        let errno = unsafe { self.0.lzc_snaprange_space(first.as_ptr(), last.as_ptr(), &raw mut bytes) };
+        answer(errno, &Values::new()).map(|()| bytes)
+    }
+
     /// Makes a writable clone of a snapshot.
     pub(crate) fn clone_snapshot(
         &'static self,

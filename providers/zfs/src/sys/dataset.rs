@@ -53,12 +53,12 @@ pub(crate) enum Number {
     Guid,
     /// The transaction group that made it: the order of snapshots.
     CreateTxg,
-    /// Bytes that would come back if it were destroyed.
-    Used,
     /// Bytes that it refers to.
     Referenced,
-    /// Bytes of a snapshot that the one before does not refer to.
-    Written,
+    /// How many holds a snapshot has.
+    Holds,
+    /// How many clones a snapshot has.
+    Clones,
     /// Whether a snapshot goes as soon as nothing holds it any more.
     DeferDestroy,
     /// What names its objects within the pool.
@@ -197,9 +197,9 @@ impl Dataset<'_> {
         let property = match property {
             Number::Guid => raw::ZFS_PROP_GUID,
             Number::CreateTxg => raw::ZFS_PROP_CREATETXG,
-            Number::Used => raw::ZFS_PROP_USED,
             Number::Referenced => raw::ZFS_PROP_REFERENCED,
-            Number::Written => raw::ZFS_PROP_WRITTEN,
+            Number::Holds => raw::ZFS_PROP_USERREFS,
+            Number::Clones => raw::ZFS_PROP_NUMCLONES,
             Number::DeferDestroy => raw::ZFS_PROP_DEFER_DESTROY,
             Number::ObjsetId => raw::ZFS_PROP_OBJSETID,
             Number::Atime => raw::ZFS_PROP_ATIME,

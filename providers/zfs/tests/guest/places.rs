@@ -154,20 +154,47 @@ fn usage_counts_what_snapshots_refer_to() {
     let pool = Pool::new();
     pool.create("w", &["-o", "compression=off"]);
     let bench = Bench::new(&pool, &pool.path("w"));
-    let usage = |snapshot: Option<&ah_plugin_api::Snapshot>| {
-        let request = UsageRequest { snapshot: snapshot.map(|snapshot| snapshot.reference.clone()) };
+    let usage = |snapshots: &[&ah_plugin_api::Snapshot]| {
+        let request = UsageRequest { snapshots: snapshots.iter().map(|snapshot| snapshot.reference.clone()).collect() };
         bench.provider.usage(&bench.place(), &request, &Context::quiet()).unwrap()
     };
-    assert_eq!(usage(None).total, 0);
+    let frees = |snapshots: &[&ah_plugin_api::Snapshot]| usage(snapshots).exclusive.unwrap();
+    const MIB: u64 = 1 << 20;
+    assert_eq!(usage(&[]).total, 0);
     bench.write("file", &"x".repeat(1 << 20));
     let a = bench.take("a");
-    assert!(usage(Some(&a)).total >= 1 << 20 && usage(Some(&a)).exclusive.unwrap() < 1 << 19);
+    assert!(usage(&[&a]).total >= MIB && frees(&[&a]) < MIB / 2);
+    assert!(usage(&[]).total < MIB / 2, "the filesystem has it as well");
+    let same = bench.take("same");
     bench.write("file", &"y".repeat(1 << 20));
     let b = bench.take("b");
-    assert!(usage(Some(&a)).exclusive.unwrap() >= 1 << 20, "only a has the old contents now");
-    assert!(usage(None).total >= 2 << 20 && usage(None).total < 4 << 20);
+    assert!(frees(&[&a]) < MIB / 2 && frees(&[&same]) < MIB / 2, "each has the old contents");
+    assert!((MIB..2 * MIB).contains(&frees(&[&same, &a, &a])), "only both together do");
+    assert!((MIB..2 * MIB).contains(&usage(&[]).total));
+    // Whoever made what lies between.
+    bench.write("file", &"z".repeat(1 << 20));
+    run("zfs", &["snapshot", &format!("{}@theirs", pool.full("w"))]);
+    let c = bench.take("c");
+    bench.write("file", "");
+    bench.take("d");
+    assert!(frees(&[&b, &c]) < 2 * MIB, "the third is theirs as well");
+    // What a hold or a clone keeps does not come back.
+    let full = format!(
+        "{}@{}",
+        pool.full("w"),
+        run("zfs", &["list", "-Ho", "name", "-t", "snapshot"])
+            .lines()
+            .find_map(|line| line.split_once('@').filter(|(_, name)| name.ends_with("-a")))
+            .unwrap()
+            .1
+    );
+    run("zfs", &["hold", "kept", &full]);
+    assert!(frees(&[&a, &same]) < MIB / 2);
+    run("zfs", &["release", "kept", &full]);
+    assert!(frees(&[&a, &same]) >= MIB);
     bench.destroy(&a).unwrap();
-    assert!(usage(Some(&b)).total >= 1 << 20);
+    assert_eq!(usage(&[&a]), ah_plugin_api::Usage { total: 0, exclusive: Some(0) });
+    assert!(frees(&[&a, &same]) >= MIB && usage(&[&b]).total >= MIB);
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Packs do not pile up, and nothing is lost while they are made one.
 
+use std::collections::BTreeSet;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
@@ -94,6 +95,59 @@ fn what_no_snapshot_needs_is_dropped_and_the_rest_stays() {
     f.store.reclaim(false, &Context::quiet()).unwrap();
     assert!(pack_files(f.temp.path(), "pack").is_empty());
     assert!(!f.temp.path().join("garbage").exists());
+}
+
+#[test]
+fn what_snapshots_hold_together_is_what_comes_back() {
+    let f = fixture();
+    history(&f.store, 40, 10);
+    f.store.reclaim(false, &Context::quiet()).unwrap();
+    let ids = |numbers: std::ops::Range<usize>| numbers.map(|n| id(&format!("s{n}"))).collect::<BTreeSet<_>>();
+    let held = |numbers| f.store.usage_of(&ids(numbers), &Context::quiet()).unwrap();
+    let alone: u64 = (0..30).map(|n| held(n..n + 1).exclusive.unwrap()).sum();
+    let together = held(0..30).exclusive.unwrap();
+    assert!(together > alone && held(0..30).total > together, "{together} {alone}");
+    assert!(held(0..40).exclusive.unwrap() == held(0..40).total, "all that there is");
+    assert_eq!(held(40..50), ah_plugin_api::Usage { total: 0, exclusive: Some(0) }, "what is not there holds nothing");
+    assert_eq!(held(0..50), held(0..40));
+    let before = f.store.disk_usage().unwrap();
+    for id in ids(0..30) {
+        let guard = f.store.lock(&Context::quiet()).unwrap();
+        f.store.remove_snapshot(&guard, &id).unwrap();
+    }
+    f.store.reclaim(false, &Context::quiet()).unwrap();
+    let came_back = before - f.store.disk_usage().unwrap();
+    assert!(came_back * 2 > together && came_back < together * 2, "{came_back} came back, {together} were told");
+    // Nothing is given back beside one that cannot be read.
+    std::fs::write(f.temp.path().join("git/refs/ah/snapshots/s36"), "nothing\n").unwrap();
+    assert_eq!(held(30..31).exclusive, None);
+}
+
+#[test]
+fn packs_that_nothing_needs_go_before_others_are_merged() {
+    let mut seen = false;
+    for step in 0.. {
+        let f = fixture();
+        for (n, name) in ["dead", "a", "b"].into_iter().enumerate() {
+            publish(&f.store, name, &some_files(4, n + 1), &[], Durability::Durable).unwrap();
+            if n == 0 {
+                // Nothing of it is in another one.
+                f.store.remove_snapshot(&f.store.lock(&Context::quiet()).unwrap(), &id(name)).unwrap();
+            }
+        }
+        let before = pack_files(f.temp.path(), "pack");
+        assert_eq!(before.len(), 3);
+        faults::arm(Fault::NoSpace, step);
+        let outcome = f.store.reclaim(false, &Context::quiet());
+        let missed = faults::disarm();
+        let left = pack_files(f.temp.path(), "pack");
+        seen |= outcome.is_err() && left.len() == 2 && left.iter().all(|pack| before.contains(pack));
+        if missed {
+            assert_eq!(left.len(), 1);
+            break;
+        }
+    }
+    assert!(seen, "no room for the merged one, but those that nothing needs are gone");
 }
 
 #[test]

@@ -82,7 +82,7 @@ impl Workspace {
             .can(Capability::Usage)
             .then(|| {
                 let request = UsageRequest { snapshots: vec![record.reference.clone()] };
-                served.provider.usage(&served.place(), &request, &self.context()).ok()?.exclusive
+                served.provider.usage(&served.place(), &request, &self.context()).ok()?.bytes
             })
             .flatten();
         let leases = self.leases()?.into_iter().filter(|lease| lease.snapshot == record.id);

@@ -181,7 +181,7 @@ pub struct LookupRequest {
 /// Asks for space in use.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
 pub struct UsageRequest {
-    /// Snapshots, taken together: what several of them share counts once, and what is not there holds nothing. None: the whole store.
+    /// Snapshots, taken together: what is not there holds nothing. None: the whole store.
     #[serde(default)]
     pub snapshots: Vec<Reference>,
 }

@@ -449,14 +449,13 @@ pub struct Lost {
     pub absent: bool,
 }
 
-/// Space in use, bytes.
+/// Space in use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Usage {
-    /// Everything that the store takes beside the workspace as it is, or everything that the snapshots refer to.
-    pub total: u64,
-    /// What removing these snapshots and no others would free, where known; a little less is better than more.
+    /// Bytes that removing these snapshots and no others would free, rather a little less than more; of a whole store, all that it takes beside the
+    /// workspace as it is. None: not known at present.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub exclusive: Option<u64>,
+    pub bytes: Option<u64>,
 }
 
 /// What `convert` did.

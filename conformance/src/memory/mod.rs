@@ -286,11 +286,10 @@ impl Provider for MemoryProvider {
         if !request.snapshots.is_empty() {
             let wanted: BTreeSet<&Reference> = request.snapshots.iter().collect();
             let kept = wanted.into_iter().filter_map(|reference| self.kept(place, reference).ok());
-            let total = kept.map(|kept| kept.tree.bytes()).sum();
-            return Ok(Usage { total, exclusive: Some(total) });
+            return Ok(Usage { bytes: Some(kept.map(|kept| kept.tree.bytes()).sum()) });
         }
-        let total = self.with_store(place, |store| Ok(store.snapshots.iter().map(|kept| kept.tree.bytes()).sum()))?;
-        Ok(Usage { total, exclusive: None })
+        let bytes = self.with_store(place, |store| Ok(store.snapshots.iter().map(|kept| kept.tree.bytes()).sum()))?;
+        Ok(Usage { bytes: Some(bytes) })
     }
 
     fn reclaim(&self, _place: &Place<'_>, _request: &ReclaimRequest, cx: &Context<'_>) -> Result<Reclaimed> {

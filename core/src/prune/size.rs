@@ -80,7 +80,7 @@ impl Workspace {
         let freed = stores.into_iter().map(|(name, snapshots)| {
             let served = self.serve(name).ok()?;
             let request = UsageRequest { snapshots };
-            served.provider.usage(&served.place(), &request, &self.context()).ok()?.exclusive
+            served.provider.usage(&served.place(), &request, &self.context()).ok()?.bytes
         });
         freed.sum()
     }
@@ -106,7 +106,7 @@ impl Workspace {
         if !served.can(Capability::Usage) {
             return None;
         }
-        Some(served.provider.usage(&served.place(), &UsageRequest::default(), &self.context()).ok()?.total)
+        served.provider.usage(&served.place(), &UsageRequest::default(), &self.context()).ok()?.bytes
     }
 }
 

@@ -196,10 +196,10 @@ impl Provider for GitProvider {
     fn usage(&self, place: &Place<'_>, request: &UsageRequest, cx: &Context<'_>) -> Result<Usage> {
         let store = self.store(place.store)?;
         if request.snapshots.is_empty() {
-            return Ok(Usage { total: store.disk_usage()?, exclusive: None });
+            return Ok(Usage { bytes: Some(store.disk_usage()?) });
         }
         let ids = request.snapshots.iter().filter_map(|reference| SnapshotId::new(reference.as_str()).ok()).collect();
-        store.usage_of(&ids, cx)
+        Ok(Usage { bytes: store.usage_of(&ids, cx)? })
     }
 
     fn reclaim(&self, place: &Place<'_>, request: &ReclaimRequest, cx: &Context<'_>) -> Result<Reclaimed> {

@@ -14,10 +14,9 @@ use crate::names::{Key, Named, read_snapshot};
 use crate::store::Store;
 use crate::sys::{Core, Dataset, Number, Zfs};
 
-/// What `snapshots` refer to, and what removing them would free; without any, what all snapshots of the store hold beside the filesystems
-/// as they are.
+/// What removing `snapshots` would free; without any, what removing all of the store would.
 pub(crate) fn usage(store: &Store<'_>, snapshots: &[Reference]) -> Result<Usage> {
-    let nothing = Usage { total: 0, exclusive: (!snapshots.is_empty()).then_some(0) };
+    let nothing = Usage { bytes: Some(0) };
     let Some(identity) = store.identity()? else { return Ok(nothing) };
     let wanted: BTreeSet<SnapshotId> = snapshots.iter().filter_map(find::id_of).collect();
     if wanted.is_empty() && !snapshots.is_empty() {
@@ -28,7 +27,7 @@ pub(crate) fn usage(store: &Store<'_>, snapshots: &[Reference]) -> Result<Usage>
     if let Some(name) = datasets.lost {
         return Err(find::lost(&name));
     }
-    let (mut referenced, mut freed) = (0, 0);
+    let mut freed = 0;
     for dataset in datasets.there {
         let fail = |error| of_library(format!("cannot list the snapshots of {dataset}"), &error);
         let Some(opened) = find::open_dataset(&zfs, &dataset).map_err(fail)? else { continue };
@@ -36,18 +35,13 @@ pub(crate) fn usage(store: &Store<'_>, snapshots: &[Reference]) -> Result<Usage>
         let look = |snapshot: &Dataset<'_>| found.push(Found::look(snapshot, &identity.key, &wanted));
         opened.snapshots(false, look).map_err(fail)?;
         found.sort_unstable_by_key(|one| one.at);
-        referenced += found.iter().map(|one| one.referenced).sum::<u64>();
         for run in found.chunk_by(|one, next| one.goes && next.goes).filter(|run| run[0].goes) {
             let bytes = core.space_of_range(&run[0].full, &run[run.len() - 1].full);
             freed +=
                 bytes.map_err(|e| of_kernel(format!("cannot find out what the snapshots of {dataset} hold"), &e))?;
         }
     }
-    Ok(if snapshots.is_empty() {
-        Usage { total: freed, exclusive: None }
-    } else {
-        Usage { total: referenced, exclusive: Some(freed) }
-    })
+    Ok(Usage { bytes: Some(freed) })
 }
 
 /// One snapshot of a dataset.
@@ -55,9 +49,8 @@ struct Found {
     /// Its place in the order of time.
     at: u64,
     full: CString,
-    /// What it refers to; 0 if it is not among those that are asked for.
-    referenced: u64,
-    /// Whether it is, and nothing keeps it from being destroyed: with a clone or a hold it stays, under another name, with all that it has.
+    /// Whether it is one of those that are asked for, and nothing keeps it from being destroyed: with a clone or a hold it stays, under another name,
+    /// with all that it has.
     goes: bool,
 }
 
@@ -68,9 +61,8 @@ impl Found {
             Named::Snapshot(id) => wanted.is_empty() || wanted.contains(&id),
             Named::Removed | Named::Foreign => false,
         };
-        let none = |number| snapshot.number(number) == 0;
-        let asked = asked && none(Number::DeferDestroy);
-        let goes = asked && none(Number::Holds) && none(Number::Clones);
-        Self { at, full, referenced: if asked { snapshot.number(Number::Referenced) } else { 0 }, goes }
+        let kept = [Number::DeferDestroy, Number::Holds, Number::Clones];
+        let goes = asked && kept.into_iter().all(|number| snapshot.number(number) == 0);
+        Self { at, full, goes }
     }
 }

@@ -306,9 +306,10 @@ impl Workspace {
         pens.map(|(&id, line)| BranchInfo { id: BranchId(id), label: line.label.clone() }).collect()
     }
 
-    /// Bytes of contents that only this snapshot holds: what deleting it would give back. Costs what was written for it.
-    pub fn usage(&self, snapshot: SnapshotId) -> Result<u64> {
-        self.engine.usage(snapshot.0)
+    /// Bytes of contents that only these snapshots hold: what deleting them would give back. Those that are not there hold nothing. Costs what was
+    /// written for them.
+    pub fn usage(&self, snapshots: &[SnapshotId]) -> Result<u64> {
+        self.engine.usage(&snapshots.iter().map(|snapshot| snapshot.0).collect())
     }
 
     /// Bytes of contents that the store holds, those included that are about to be given back.

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use ah_plugin_api::wire::Remote;
@@ -10,7 +11,7 @@ use ah_plugin_api::{
     Capability, Changes, CloneRequest, Context, ConvertRequest, Converted, Description, DestroyRequest, DiffRequest,
     Dir, Done, Entry, Error, ErrorKind, ListRequest, LookupRequest, Mode, MountRequest, Place, Probe, ProbeRequest,
     Provider, ProviderName, ReadDirRequest, ReadRequest, ReclaimRequest, Reclaimed, Result, Snapshot, SnapshotRef,
-    SnapshotRequest, UnmountRequest, View, WritableClone,
+    SnapshotRequest, UnmountRequest, Usage, UsageRequest, View, WritableClone,
 };
 
 use rustix::fs::{AtFlags, StatxFlags};
@@ -20,7 +21,7 @@ use crate::back::back;
 use crate::conversion::{refuse_held, refuse_what_stays};
 use crate::home::{Shelf, Shown, TREE, path_of};
 use crate::probe;
-use crate::reach::Reach;
+use crate::reach::{Reach, is_asleep};
 
 /// Branches of any directory, kept mounted by a service.
 pub struct AgentFsProvider {
@@ -54,6 +55,7 @@ pub(crate) fn description() -> Description {
         Capability::SpecialFiles,
         Capability::RepositoryClones,
         Capability::Convert,
+        Capability::Usage,
     ]);
     // The name is a valid one; a test looks at it.
     let name = ProviderName::new("agentfs").unwrap_or_else(|_| unreachable!("a fixed, valid name"));
@@ -87,6 +89,19 @@ fn is_seen(target: &Dir, path: &Path) -> bool {
 fn grew_elsewhere(store: &Dir, workspace: &Dir) -> bool {
     let paths = path_of(store).and_then(|store| Ok((store, path_of(workspace)?)));
     paths.is_ok_and(|(store, lower)| matches!(ah_agentfs::Workspace::may_be_of(&store.join(TREE), &lower), Ok(false)))
+}
+
+/// What the contents in a home take of the disk, bytes: without pins.
+fn on_disk(home: &Dir) -> Result<u64> {
+    let data = path_of(home)?.join(TREE).join("data");
+    let cannot = |e: std::io::Error| Error::from_io("cannot look at what AgentFS keeps", &e);
+    let files = match std::fs::read_dir(data) {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(0),
+        files => files.map_err(cannot)?,
+    };
+    // What vanishes meanwhile takes no space.
+    let blocks = |file: std::fs::DirEntry| file.metadata().map_or(0, |it| it.blocks() * 512);
+    files.map(|file| file.map(blocks).map_err(cannot)).sum()
 }
 
 fn unseen() -> Error {
@@ -187,6 +202,19 @@ impl Provider for AgentFsProvider {
 
     fn lookup(&self, place: &Place<'_>, request: &LookupRequest, cx: &Context<'_>) -> Result<Vec<Option<Entry>>> {
         self.service.lookup(place, request, cx)
+    }
+
+    fn usage(&self, place: &Place<'_>, request: &UsageRequest, cx: &Context<'_>) -> Result<Usage> {
+        let Some(shelf) = Shelf::of(place.store)? else { return Ok(Usage { bytes: Some(0) }) };
+        // No service is started, and no branch mounted, for what its files say: of the whole, this is asked of store after store.
+        if request.snapshots.is_empty() {
+            let home = shelf.home.as_ref().map(Dir::open).transpose()?;
+            if is_asleep(home.as_ref().unwrap_or(place.store)) {
+                let bytes = if home.is_none() { on_disk(place.store)? } else { 0 };
+                return Ok(Usage { bytes: Some(bytes) });
+            }
+        }
+        self.service.usage(place, request, cx)
     }
 
     fn reclaim(&self, place: &Place<'_>, request: &ReclaimRequest, cx: &Context<'_>) -> Result<Reclaimed> {

@@ -126,6 +126,11 @@ fn connect(home: &Path, cx: &Context<'_>) -> Result<Client> {
     }
 }
 
+/// Whether no service of a home listens.
+pub(crate) fn is_asleep(home: &Dir) -> bool {
+    matches!(peer_of(home), Ok(None))
+}
+
 /// A connection to who listens, and their process; none if nobody does.
 fn peer_of(home: &Dir) -> Result<Option<(UnixStream, i32)>> {
     // By descriptor: a socket's path is at most 107 bytes long.

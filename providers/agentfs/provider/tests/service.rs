@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use ah_plugin_api::{
     CapturePolicy, CloneRequest, Context, DestroyRequest, Dir, Durability, FileName, ListRequest, Place, Provider,
-    Reference, Result, Snapshot, SnapshotId, SnapshotRequest, Timestamp, WritableClone,
+    Reference, Result, Snapshot, SnapshotId, SnapshotRequest, Timestamp, UsageRequest, WritableClone,
 };
 use ah_provider_agentfs::AgentFsProvider;
 use rustix::process::{Pid, Signal, kill_process};
@@ -126,6 +126,36 @@ fn a_killed_service_is_followed_by_another_although_the_connection_was_kept() {
     }
     let expected = ["first", "after-0", "after-1", "after-2"].map(ToOwned::to_owned);
     assert_eq!(scene.ids(), BTreeSet::from(expected));
+}
+
+#[test]
+fn what_all_takes_is_counted_once_and_asked_without_starting_a_service() {
+    const MIB: u64 = 1 << 20;
+    let scene = Scene::new();
+    let held = |store: &str, snapshots: &[&Snapshot]| {
+        let request = UsageRequest { snapshots: snapshots.iter().map(|it| it.reference.clone()).collect() };
+        let store = scene.open(store);
+        scene.provider.usage(&Place::new(&store), &request, &Context::quiet()).unwrap().bytes.unwrap()
+    };
+    assert_eq!((held("store", &[]), scene.service()), (0, None));
+    let first = scene.base("first").unwrap();
+    let branch = scene.branch(&first.reference, "b").unwrap();
+    std::fs::create_dir(scene.dir.path().join("own")).unwrap();
+    let write = |byte: u8| std::fs::write(branch.path.join("file"), vec![byte; MIB as usize]).unwrap();
+    let take = |id: &str| scene.snapshot(&branch.path, "own", id, Durability::Durable).unwrap();
+    write(1);
+    let (a, b) = (take("a"), take("b"));
+    write(2);
+    let c = take("c");
+    assert_eq!((held("own", &[&a]), held("own", &[&a, &b]), held("own", &[&c])), (0, MIB, 0));
+    // The branch itself has a mebibyte, its snapshots another.
+    assert_eq!((held("store", &[]), held("own", &[]), held("store", &[&a, &b])), (MIB, MIB, 0));
+    let service = scene.service().unwrap();
+    kill_process(service, Signal::TERM).unwrap();
+    scene.until_it_ended(service, Duration::from_secs(20));
+    assert!((2 * MIB..3 * MIB).contains(&held("store", &[])) && held("own", &[]) == 0);
+    assert_eq!(scene.service(), None);
+    assert_eq!(held("own", &[&a, &b]), MIB);
 }
 
 #[test]

@@ -48,7 +48,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
-use ah_plugin_api::{Context, Dir, Error, ErrorKind, Reclaimed, Result, SnapshotId, Usage};
+use ah_plugin_api::{Context, Dir, Error, ErrorKind, Reclaimed, Result, SnapshotId};
 use gix::objs::Kind;
 use gix::{ObjectId, oid};
 use sha1::{Digest, Sha1};
@@ -437,8 +437,8 @@ impl Store {
         usage::disk(self)
     }
 
-    /// Bytes of all that these snapshots refer to, and of what no other refers to, both compressed. Looks at every snapshot.
-    pub(crate) fn usage_of(&self, ids: &BTreeSet<SnapshotId>, cx: &Context<'_>) -> Result<Usage> {
+    /// Compressed bytes of what these snapshots refer to and no other; none if that cannot be told. Looks at every snapshot.
+    pub(crate) fn usage_of(&self, ids: &BTreeSet<SnapshotId>, cx: &Context<'_>) -> Result<Option<u64>> {
         usage::snapshots(self, ids, cx)
     }
 

@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::os::fd::{AsFd, OwnedFd};
 
-use ah_plugin_api::{Context, Result, SnapshotId, Usage};
+use ah_plugin_api::{Context, Result, SnapshotId};
 use gix::ObjectId;
 use gix::hashtable::HashSet;
 use rustix::fs::{AtFlags, FileType};
@@ -46,11 +46,11 @@ pub(super) fn disk(store: &Store) -> Result<u64> {
     Ok(total)
 }
 
-/// Compressed bytes of all that some snapshots refer to, and of what nothing but them refers to: what would come back if they were
-/// removed. Objects that are stored as a difference count as much as that difference. Those that are not there refer to nothing.
+/// Compressed bytes of what nothing but some snapshots refers to: what would come back if they were removed. Objects that are stored as a
+/// difference count as much as that difference. Those that are not there refer to nothing.
 ///
-/// Nothing would come back as long as any other cannot be read (see [`reclaim`]): then nobody knows.
-pub(super) fn snapshots(store: &Store, ids: &BTreeSet<SnapshotId>, cx: &Context<'_>) -> Result<Usage> {
+/// Nothing would come back as long as any snapshot cannot be read (see [`reclaim`]): then nobody knows.
+pub(super) fn snapshots(store: &Store, ids: &BTreeSet<SnapshotId>, cx: &Context<'_>) -> Result<Option<u64>> {
     let none = HashSet::default();
     let (mut own, mut others) = (HashSet::default(), HashSet::default());
     let all = refs::all(&store.folders, cx)?;
@@ -64,10 +64,9 @@ pub(super) fn snapshots(store: &Store, ids: &BTreeSet<SnapshotId>, cx: &Context<
             known = false;
         }
     }
-    let sizes = sizes(store, &own);
-    let size = |id: &ObjectId| sizes.get(id).map_or(0, |size| size + INDEXED);
-    let exclusive = refs * REF + own.iter().filter(|id| !others.contains(*id)).map(size).sum::<u64>();
-    Ok(Usage { total: refs * REF + own.iter().map(size).sum::<u64>(), exclusive: known.then_some(exclusive) })
+    own.retain(|id| !others.contains(id));
+    let bytes = sizes(store, &own).values().map(|size| size + INDEXED).sum::<u64>();
+    Ok(known.then_some(refs * REF + bytes))
 }
 
 fn sizes(store: &Store, wanted: &HashSet<ObjectId>) -> HashMap<ObjectId, u64> {

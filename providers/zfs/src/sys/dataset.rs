@@ -53,8 +53,6 @@ pub(crate) enum Number {
     Guid,
     /// The transaction group that made it: the order of snapshots.
     CreateTxg,
-    /// Bytes that it refers to.
-    Referenced,
     /// How many holds a snapshot has.
     Holds,
     /// How many clones a snapshot has.
@@ -197,7 +195,6 @@ impl Dataset<'_> {
         let property = match property {
             Number::Guid => raw::ZFS_PROP_GUID,
             Number::CreateTxg => raw::ZFS_PROP_CREATETXG,
-            Number::Referenced => raw::ZFS_PROP_REFERENCED,
             Number::Holds => raw::ZFS_PROP_USERREFS,
             Number::Clones => raw::ZFS_PROP_NUMCLONES,
             Number::DeferDestroy => raw::ZFS_PROP_DEFER_DESTROY,

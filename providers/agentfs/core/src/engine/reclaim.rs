@@ -106,7 +106,11 @@ impl Engine {
             let first = points.iter().copied().min().unwrap_or_default();
             let last = points.iter().copied().max().unwrap_or_default();
             let older = (state.epochs_of(line, first).0, last);
-            let newer = if last == Epoch::MAX { None } else { state.epochs_behind(line, first) };
+            let newer = if last == Epoch::MAX {
+                None
+            } else {
+                state.epochs_behind(line, last).map(|(_, until)| (first + 1, until))
+            };
             let written = |epochs: Option<(Epoch, Epoch)>| match epochs {
                 Some(epochs) => state.layers.written(line, epochs),
                 None => Ok(Vec::new()),
@@ -135,23 +139,29 @@ impl Engine {
         if read_lock(&self.state).layers.unlogged() > super::WAITING { self.flush().map(drop) } else { Ok(()) }
     }
 
-    /// Bytes of contents that only this snapshot holds: what deleting it would give back. Costs what its epochs wrote, or the
-    /// next ones, whichever is less.
-    pub(crate) fn usage(&self, id: u64) -> Result<u64> {
-        let (line, epoch, without, chain) = {
+    /// Bytes of contents that only these snapshots hold: what deleting them would give back. Those that are not there hold nothing. Costs what their
+    /// epochs wrote, or the next ones, whichever is less.
+    pub(crate) fn usage(&self, ids: &BTreeSet<u64>) -> Result<u64> {
+        let runs = read_lock(&self.state).held_together(ids);
+        let mut bytes = 0;
+        for (line, points) in runs {
+            bytes += self.held_by(line, &points)? * BLOCK;
+        }
+        Ok(bytes)
+    }
+
+    /// Blocks that go with points of a line between which no other is.
+    fn held_by(&self, line: LineId, points: &[Epoch]) -> Result<u64> {
+        let (mut without, chain, after) = {
             let state = read_lock(&self.state);
-            let snapshot = state.snapshots.get(&id).ok_or(Error::NotFound)?;
-            let (line, epoch) = (snapshot.line, snapshot.epoch);
-            let of = state.lines.get(&line).ok_or_else(|| Error::corrupt("a snapshot's line is missing"))?;
-            if of.points.get(&epoch).is_none_or(|&count| count > 1) {
-                return Ok(0);
-            }
-            let mut without = of.clone();
-            without.points.remove(&epoch);
-            (line, epoch, without, state.chain(line)?)
+            // It may have gone since.
+            let Some(of) = state.lines.get(&line) else { return Ok(0) };
+            let last = points.last().copied().unwrap_or_default();
+            (of.clone(), state.chain(line)?, state.epochs_behind(line, last).map(|(_, after)| after))
         };
+        without.points.retain(|epoch, _| !points.contains(epoch));
         let mut blocks = [0, 0];
-        let side = self.scan(line, &[epoch], &mut |side, rows| {
+        let side = self.scan(line, points, &mut |side, rows| {
             let state = read_lock(&self.state);
             for (stem, written) in rows.iter().filter(|(stem, _)| stem.first() == Some(&b'c')) {
                 let Some(at) = side.version(&state, stem, line, *written)? else { continue };
@@ -159,13 +169,14 @@ impl Engine {
                 if !without.needs(at, next)
                     && let Some(row) = state.layers.get(&key::versioned(stem, line, at))?
                 {
-                    let only = state.only_here(stem, &row, View { line, until: at, chain: &chain })?;
-                    blocks[side as usize] += only.len() as u64;
+                    let after = after.map(|until| View { line, until, chain: &chain });
+                    let only = state.last_seen_here(stem, &row, View { line, until: at, chain: &chain }, after)?;
+                    blocks[side as usize] += only;
                 }
             }
             Ok(())
         })?;
-        Ok(blocks[side as usize] * BLOCK)
+        Ok(blocks[side as usize])
     }
 }
 

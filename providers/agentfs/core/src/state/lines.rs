@@ -3,7 +3,7 @@
 //! A line counts epochs. What its pen writes bears the present one; a snapshot is a name for it, and the pen goes on with the next. A
 //! branch is a new line that begins at a point of its parent. A point stays for as long as a snapshot or a child needs it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::error::{Error, Result};
 use crate::rows::key::{self, Epoch, LineId};
@@ -214,6 +214,23 @@ impl State {
         let until = self.epochs_behind(id, first).map_or(Epoch::MAX, |(_, until)| until);
         let together = |&&(line, epoch): &&(LineId, Epoch)| line == id && (from..=until).contains(&epoch);
         Some((id, self.dead.iter().filter(together).map(|&(_, epoch)| epoch).collect()))
+    }
+
+    /// Points that nothing but these snapshots needs, by line, those together between which no other is.
+    pub(crate) fn held_together(&self, ids: &BTreeSet<u64>) -> Vec<(LineId, Vec<Epoch>)> {
+        let mut named: BTreeMap<(LineId, Epoch), u32> = BTreeMap::new();
+        for snapshot in ids.iter().filter_map(|id| self.snapshots.get(id)) {
+            *named.entry((snapshot.line, snapshot.epoch)).or_default() += 1;
+        }
+        let lines: BTreeSet<LineId> = named.keys().map(|&(line, _)| line).collect();
+        let mut runs = Vec::new();
+        for line in lines {
+            let points = self.lines.get(&line).map(|of| &of.points).into_iter().flatten();
+            let points: Vec<_> = points.map(|(&at, count)| (at, named.get(&(line, at)) == Some(count))).collect();
+            let together = points.chunk_by(|one, next| one.1 && next.1).filter(|run| run[0].1);
+            runs.extend(together.map(|run| (line, run.iter().map(|&(at, _)| at).collect())));
+        }
+        runs
     }
 
     /// The epochs after a point, until the next one or the pen; `None`: nobody sees anything after it.

@@ -200,6 +200,22 @@ impl State {
         Ok(Chunk::decode(row)?.stored().map(|(block, _)| block).filter(|block| !elsewhere.contains(block)).collect())
     }
 
+    /// How many blocks of a version of a chunk the version before it does not name, nor what is seen `after` all that goes with this one: each block that goes
+    /// is counted once so, with the first version that names it.
+    pub(crate) fn last_seen_here(
+        &self,
+        stem: &[u8],
+        row: &[u8],
+        view: View<'_>,
+        after: Option<View<'_>>,
+    ) -> Result<u64> {
+        let mut elsewhere: BTreeSet<u64> = self.chunk_before(stem, view)?.stored().map(|(block, _)| block).collect();
+        if let Some(seen) = after.map(|after| self.seen(stem, after)).transpose()?.flatten() {
+            elsewhere.extend(Chunk::decode(&seen)?.stored().map(|(block, _)| block));
+        }
+        Ok(Chunk::decode(row)?.stored().filter(|(block, _)| !elsewhere.contains(block)).count() as u64)
+    }
+
     /// The next newer version in the same line.
     pub(crate) fn next_version(&self, stem: &[u8], line: LineId, epoch: Epoch) -> Result<Option<(Epoch, Arc<[u8]>)>> {
         let prefix = &key::versioned(stem, line, 0)[..stem.len() + 4];

@@ -74,7 +74,7 @@ fn four_kilobytes_in_a_large_file_cost_four_kilobytes() {
     let ino = at(&old, "large");
     assert_eq!(old.read(ino, (500 << 20) + 4094, 4).unwrap(), [1, 1, 0, 0]);
     assert!(matches!(old.write(ino, 0, b"no"), Err(Error::ReadOnly)));
-    assert_eq!(workspace.usage(first).unwrap(), 4096);
+    assert_eq!(workspace.usage(&[first]).unwrap(), 4096);
 }
 
 #[test]

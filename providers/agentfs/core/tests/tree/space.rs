@@ -1,6 +1,7 @@
 //! Space: what is deleted comes back, what a snapshot holds is known, and a full store damages nothing.
 
 use ah_agentfs::{Allocate, Error, Options, ROOT, Seek, SetAttr};
+use proptest::prelude::*;
 
 use crate::{HOLES, Place, at, branch, content, everything, in_another_boot, make, snapshot};
 
@@ -20,9 +21,9 @@ fn deleting_gives_back_what_only_the_deleted_held() {
     let child = workspace.branch(second, b"child").unwrap();
     workspace.sync().unwrap();
     assert_eq!(workspace.used(), 7 * MIB);
-    assert_eq!((workspace.usage(first).unwrap(), workspace.usage(second).unwrap()), (MIB, 0));
+    assert_eq!((workspace.usage(&[first]).unwrap(), workspace.usage(&[second]).unwrap()), (MIB, 0));
     workspace.checkpoint().unwrap();
-    assert_eq!((workspace.usage(first).unwrap(), workspace.usage(second).unwrap()), (MIB, 0));
+    assert_eq!((workspace.usage(&[first]).unwrap(), workspace.usage(&[second]).unwrap()), (MIB, 0));
     let on_disk = place.data_on_disk();
     assert!(on_disk >= 7 * MIB);
 
@@ -52,6 +53,60 @@ fn deleting_gives_back_what_only_the_deleted_held() {
     assert_eq!((workspace.used(), if HOLES { place.data_on_disk() } else { 0 }), (0, 0));
     drop(workspace);
     place.check();
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+
+    /// What snapshots are said to hold together is, to the block, what comes back.
+    #[test]
+    fn what_snapshots_hold_together_is_known(
+        steps in proptest::collection::vec((0u8..12, 0u64..600, 1u64..300), 20..120),
+        gone in any::<u64>(),
+        checkpoint in any::<bool>(),
+    ) {
+        let place = Place::new();
+        std::fs::write(place.lower().join("below"), vec![7; 700 * 4096]).unwrap();
+        let workspace = place.create();
+        let mut branch = branch(&workspace);
+        let mut view = workspace.view(branch).unwrap();
+        make(&view, "file", &vec![1; 600 * 4096]);
+        let mut taken = Vec::new();
+        for (n, (what, at, length)) in steps.into_iter().enumerate() {
+            let name = if at % 3 == 0 { "below" } else { "file" };
+            match what {
+                0..4 => {
+                    let size = view.getattr(self::at(&view, name)).unwrap().size;
+                    let bytes = vec![n as u8; (length * 4096) as usize];
+                    view.write(self::at(&view, name), (at * 4096).min(size), &bytes).unwrap();
+                }
+                4 => view.fallocate(self::at(&view, name), at * 4096, length * 4096, Allocate::Punch).unwrap(),
+                5 => drop(view.setattr(self::at(&view, name), SetAttr { size: Some(at * 4096), ..SetAttr::default() }).unwrap()),
+                6 => {
+                    view.unlink(ROOT, b"file").unwrap();
+                    make(&view, "file", &vec![n as u8; (length * 4096) as usize]);
+                }
+                7 if length % 4 == 0 && !taken.is_empty() => {
+                    branch = workspace.branch(taken[at as usize % taken.len()], format!("b{n}").as_bytes()).unwrap();
+                    view = workspace.view(branch).unwrap();
+                }
+                _ => taken.push(snapshot(&workspace, branch)),
+            }
+        }
+        drop(view);
+        if checkpoint {
+            workspace.checkpoint().unwrap();
+        }
+        workspace.reclaim().unwrap();
+        let going: Vec<_> = taken.iter().enumerate().filter(|(n, _)| gone >> (n % 64) & 1 == 1).map(|(_, id)| *id).collect();
+        let (held, before) = (workspace.usage(&going).unwrap(), workspace.used());
+        going.iter().for_each(|id| workspace.delete_snapshot(*id).unwrap());
+        prop_assert_eq!(workspace.usage(&going).unwrap(), 0);
+        workspace.reclaim().unwrap();
+        prop_assert_eq!(held, before - workspace.used());
+        drop(workspace);
+        place.check();
+    }
 }
 
 #[test]

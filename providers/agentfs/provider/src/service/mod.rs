@@ -8,7 +8,7 @@
 //! - `git` gives a new branch its own copies of what Git changes in place.
 //! - `diff` asks the tree what changed; `below` tells what somebody changed in the directory that was branched.
 //! - `mourner` is a process that sees to it that a killed service comes to its end.
-//! - `record` is what travels with snapshots and branches, `tree` reads snapshots by paths.
+//! - `record` is what travels with snapshots and branches, `tree` reads snapshots by paths, `usage` says what they hold.
 //!
 //! **After a kill**, or the machine's: what is in the tree says which branches there are and where; files in `views` say it of views. They are
 //! mounted again when the service starts, before it answers anybody.
@@ -26,6 +26,7 @@ mod record;
 mod stand_in;
 mod standing;
 mod tree;
+mod usage;
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockWriteGuard, TryLockError};
@@ -36,7 +37,7 @@ use ah_plugin_api::{
     Changes, CloneRequest, Context, ConvertRequest, Converted, Description, DestroyRequest, DiffRequest, Dir, Done,
     Durability, Entry, Error, ErrorKind, FileName, ListRequest, LookupRequest, Mode, MountRequest, Place, Probe,
     ProbeRequest, Provider, ReadDirRequest, ReadRequest, ReclaimRequest, Reclaimed, Reference, Result, Snapshot,
-    SnapshotRef, SnapshotRequest, UnmountRequest, View, WritableClone,
+    SnapshotRef, SnapshotRequest, UnmountRequest, Usage, UsageRequest, View, WritableClone,
 };
 use ah_provider_directory::KeptMounts;
 
@@ -444,6 +445,10 @@ impl Provider for Service {
         Ok(answers)
     }
 
+    fn usage(&self, place: &Place<'_>, request: &UsageRequest, _cx: &Context<'_>) -> Result<Usage> {
+        Ok(Usage { bytes: Some(self.held(place, &request.snapshots)?) })
+    }
+
     fn reclaim(&self, place: &Place<'_>, request: &ReclaimRequest, cx: &Context<'_>) -> Result<Reclaimed> {
         // What could not be opened may be by now, and who works where a directory was moved to has it found again.
         if let Some(workspace) = place.workspace
@@ -510,6 +515,7 @@ impl Provider for Service {
         }
         Ok(reclaimed)
     }
+
     fn convert(&self, place: &Place<'_>, request: &ConvertRequest, cx: &Context<'_>) -> Result<Converted> {
         if request.back {
             return self.take_back(&self.need(place.store)?.0, cx);

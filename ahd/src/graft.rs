@@ -181,10 +181,16 @@ pub(crate) fn remove(
                 break;
             }
             std::thread::sleep(MOMENT);
+            if !is_at(mark, parent.as_fd(), &name) {
+                // Somebody was quicker, or moved it.
+                if find(mark)?.is_none() {
+                    unmounted = Ok(());
+                }
+                break;
+            }
             unmounted = umount2(&path, MntFlags::UMOUNT_NOFOLLOW | detach);
         }
         match unmounted {
-            // Somebody was quicker.
             Ok(()) | Err(nix::errno::Errno::EINVAL) => {}
             Err(nix::errno::Errno::EBUSY) => {
                 let place = mounts::path_of(parent.as_fd())?.join(name.as_os_str());

@@ -306,7 +306,7 @@ impl Workspace {
         self.tell_repaired(torn);
         if let Some(fault) = report.faults.first() {
             let message = format!(
-                "{} of the timeline passed over; the first is line {} of session {}: {}",
+                "{} of the timeline passed over, and no snapshot goes by itself meanwhile; the first is line {} of session {}: {}",
                 text::count(report.faults.len(), "damaged line is", "damaged lines are"),
                 fault.line,
                 fault.session,

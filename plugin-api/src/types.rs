@@ -337,7 +337,8 @@ pub struct Description {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rank: Option<u32>,
     /// The filesystems that a workspace must be on for this provider ever to serve it, as `statfs(2)` names them in `f_type`
-    /// (`linux/magic.h`); empty: any. On others it is not even loaded.
+    /// (`linux/magic.h`); empty: any. On others it is not even loaded. What such a provider captures stays on the workspace's filesystem, and counts for what
+    /// is lacking there; what one for any captures lies in its store.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub filesystems: BTreeSet<u32>,
     /// What it can do and keep.
@@ -452,8 +453,8 @@ pub struct Lost {
 /// Space in use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Usage {
-    /// Bytes that removing these snapshots and no others would free, rather a little less than more; of a whole store, all that it takes beside the
-    /// workspace as it is. None: not known at present.
+    /// Bytes that removing these snapshots and no others would free, rather a little less than more; of a whole store, what is in it, without what the
+    /// workspace and clones have as they are. None: not known at present.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes: Option<u64>,
 }

@@ -1,17 +1,18 @@
 //! Retention: removing snapshots by rule, when somebody asks for it.
 //!
 //! - `policy`: the rules as text. `plan`: what they keep. `prompts`: which snapshot stands for which prompt.
-//! - `size`: `max-size`. `room`: what our stores may take, and pausing on a disk that runs full.
+//! - `size`: `max-size`. `room`: what our stores may take, and pausing on a disk that runs full. `shrink`: taking no more than that.
 //! - `unasked`: what runs by itself, behind snapshots; it never takes what is a person's own.
 
 mod plan;
 mod policy;
 mod prompts;
 mod room;
+mod shrink;
 mod size;
 mod unasked;
 
-use ah_plugin_api::{ReclaimRequest, Result};
+use ah_plugin_api::{ProviderName, ReclaimRequest, Result};
 use serde::Serialize;
 
 use crate::record::SnapshotRecord;
@@ -24,6 +25,9 @@ use prompts::Prompts;
 
 pub(crate) use policy::{DEFAULT, DEFAULT_RECORDINGS, Policy};
 pub(crate) use unasked::{Free, WAIT, is_due};
+
+/// What frees less than one part in so many of what is wanted is not worth its going.
+const NOTICED: u64 = 100;
 
 /// What can be said about a prune.
 #[derive(Debug, Clone, Default)]
@@ -127,8 +131,8 @@ impl Workspace {
             self.judge_recordings(recordings, &mut report)?;
         }
         if policy.limits_size() && !options.dry_run {
-            // Nothing goes for what has gone already.
-            self.reclaim_all()?;
+            // Nothing goes for what has gone already. On a full disk that may fail; then what goes comes first.
+            let _ = self.reclaim_all();
         }
         let before = self.stored_bytes();
         self.take_too_much(&policy, &given, &mut report.verdicts)?;
@@ -140,6 +144,7 @@ impl Workspace {
         if options.dry_run {
             return Ok(report);
         }
+        let mut reclaimed = Ok(());
         if !going.is_empty() {
             let records = {
                 let _stays = self.lock("stays")?;
@@ -160,11 +165,11 @@ impl Workspace {
             };
             report.removed = records.len() as u64;
             self.destroy_all(&records)?;
-            self.reclaim_all()?;
+            reclaimed = self.reclaim_all();
             report.bytes = before.zip(self.stored_bytes()).map(|(before, after)| before.saturating_sub(after));
         }
         self.remove_recordings(&report.recordings)?;
-        Ok(report)
+        reclaimed.map(|()| report)
     }
 
     fn judge_recordings(&self, policy: &str, report: &mut PruneReport) -> Result<()> {
@@ -189,13 +194,16 @@ impl Workspace {
         Ok(protected)
     }
 
+    /// Has each store give back what was removed. What one cannot do keeps no other from it; the first error is told.
     fn reclaim_all(&self) -> Result<()> {
-        for name in self.stores()? {
-            let served = self.serve(&name)?;
-            let mounts = self.mounts_dir()?;
-            let place = served.place().with_target(&mounts);
-            served.provider.reclaim(&place, &ReclaimRequest::default(), &self.context())?;
-        }
-        Ok(())
+        let outcomes: Vec<Result<()>> = self.stores()?.iter().map(|name| self.reclaim_store(name)).collect();
+        outcomes.into_iter().collect()
+    }
+
+    fn reclaim_store(&self, name: &ProviderName) -> Result<()> {
+        let (served, mounts) = (self.serve(name)?, self.mounts_dir()?);
+        let place = served.place().with_target(&mounts);
+        let reclaim = || served.provider.reclaim(&place, &ReclaimRequest::default(), &self.context());
+        self.engine.home().with_reserve(reclaim).map(drop)
     }
 }

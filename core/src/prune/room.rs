@@ -22,7 +22,7 @@ const MAX_SHARE: Share = Share::Percent(5);
 const MIN_FREE: Share = Share::Percent(10);
 
 /// While paused, pruning is tried again so often, in seconds.
-const AGAIN: i64 = 3_600;
+pub(super) const AGAIN: i64 = 3_600;
 
 /// A filesystem's room, bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,6 +52,8 @@ pub(super) struct Lacking {
     pub(super) workspace: u64,
     /// Where `AH_HOME` does.
     pub(super) home: u64,
+    /// Whether both lie on one filesystem.
+    pub(super) same: bool,
     /// The fuller one of those where some are.
     fullest: Room,
 }
@@ -60,7 +62,7 @@ pub(super) struct Lacking {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Paused {
     version: u32,
-    /// When pruning was last tried.
+    /// When pruning was last tried; earlier, if it is to be tried again sooner.
     #[serde(with = "text::time")]
     tried: Timestamp,
 }
@@ -78,10 +80,12 @@ impl Workspace {
     /// What is lacking, if there is less room than shall stay free.
     fn low(&self, config: &Config) -> Result<Option<Lacking>> {
         let min_free = config.min_free().unwrap_or(MIN_FREE);
-        let rooms = [Room::of(&self.open_dir()?), Room::of(&Dir::open(self.engine.home().path())?)];
+        let dirs = [self.open_dir()?, Dir::open(self.engine.home().path())?];
+        let device = |dir: &Dir| rustix::fs::fstat(dir).map(|stat| stat.st_dev).ok();
+        let (rooms, same) = (dirs.each_ref().map(Room::of), device(&dirs[0]) == device(&dirs[1]));
         let [workspace, home] = rooms.map(|room| room.map_or(0, |room| room.lacks(min_free)));
         let full = rooms.into_iter().flatten().filter(|room| room.lacks(min_free) > 0);
-        Ok(full.min_by_key(|room| room.free).map(|fullest| Lacking { workspace, home, fullest }))
+        Ok(full.min_by_key(|room| room.free).map(|fullest| Lacking { workspace, home, same, fullest }))
     }
 
     /// Before an automatic capture: makes room where there is too little. Two looks at filesystems where there is enough.
@@ -103,13 +107,12 @@ impl Workspace {
         let lately = |paused: &Paused| (0..AGAIN).contains(&(now.secs - paused.tried.secs));
         if !paused.as_ref().is_some_and(lately) {
             // What could not be pruned is in the way no more than before.
-            let tried = self.prune_for_room(config, || self.low(config).ok().flatten()).unwrap_or(true);
+            let wait = self.prune_for_room(config, || self.low(config).ok().flatten()).unwrap_or(AGAIN);
             match self.low(config)? {
                 None => return resume(),
                 Some(left) => room = left.fullest,
             }
-            // What nobody could try just now is tried again at the next capture.
-            let tried = if tried { now } else { Timestamp::default() };
+            let tried = Timestamp { secs: now.secs - (AGAIN - wait), ..now };
             let bytes = serde_json::to_vec(&Paused { version: 1, tried })
                 .map_err(|e| Error::new(ErrorKind::Internal, "a note cannot be written").with_cause(&e))?;
             // On a disk without a byte left there is no note, and the event comes again.

@@ -1,7 +1,7 @@
 //! `max-size`: how much is stored, and the oldest that go until it is little enough.
 //!
 //! What snapshots hold is asked of their provider for all of them together: what two of them share is nobody's alone. So what goes is known
-//! before anything does, and nothing goes that would not help.
+//! before anything does.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,12 +24,9 @@ impl Workspace {
         given: &Given<'_>,
         verdicts: &mut [PruneVerdict],
     ) -> Result<()> {
-        let nobody_knows = || {
-            Error::new(ErrorKind::Unsupported, "max-size needs a provider that says how much it stores")
-                .with_hint("use keep-last or keep-within")
-        };
+        let nobody_knows = || self.nobody_knows();
         let may_give_way = given.may_give_way();
-        let mut take = |chosen: &[usize], max: Max, why: &str| -> Result<()> {
+        let mut take = |chosen: &BTreeSet<usize>, max: Max, why: &str| -> Result<()> {
             let going: Vec<&SnapshotRecord> = given
                 .snapshots
                 .iter()
@@ -41,14 +38,16 @@ impl Workspace {
                 let all: Vec<_> = going.iter().copied().chain(more.map(|at| &given.snapshots[at])).collect();
                 self.frees(&all)
             };
+            let may: Vec<usize> =
+                may_give_way.iter().copied().filter(|at| verdicts[*at].stays && chosen.contains(at)).collect();
+            // Before the whole: of a store that is asked for its snapshots, that is known then.
+            let held = with(&mut chosen.iter().copied());
             // What is to have gone then, with what goes already.
             let wanted = match max {
                 Max::Stored(max) => self.stored_bytes().map(|stored| stored.saturating_sub(max)),
-                Max::Held(max) => with(&mut chosen.iter().copied()).map(|held| held.saturating_sub(max)),
+                Max::Held(max) => held.map(|held| held.saturating_sub(max)),
             };
             let wanted = wanted.ok_or_else(nobody_knows)?;
-            let may: Vec<usize> =
-                may_give_way.iter().copied().filter(|at| verdicts[*at].stays && chosen.contains(at)).collect();
             let number = fewest(may.len(), wanted, |number| with(&mut may[..number].iter().copied()));
             for at in &may[..number.ok_or_else(nobody_knows)?] {
                 verdicts[*at].stays = false;
@@ -57,18 +56,34 @@ impl Workspace {
             Ok(())
         };
         if let Some(max) = policy.max_size_of_session {
-            let mut sessions: BTreeMap<&SessionName, Vec<usize>> = BTreeMap::new();
+            let mut sessions: BTreeMap<&SessionName, BTreeSet<usize>> = BTreeMap::new();
             for (at, snapshot) in given.snapshots.iter().enumerate() {
-                sessions.entry(&snapshot.session).or_default().push(at);
+                sessions.entry(&snapshot.session).or_default().insert(at);
             }
             for own in sessions.values() {
                 take(own, Max::Held(max), "max-size of its session")?;
             }
         }
         if let Some(max) = policy.max_size {
-            take(&(0..given.snapshots.len()).collect::<Vec<_>>(), Max::Stored(max), "max-size")?;
+            take(&(0..given.snapshots.len()).collect(), Max::Stored(max), "max-size")?;
         }
         Ok(())
+    }
+
+    /// Why a size cannot be told.
+    fn nobody_knows(&self) -> Error {
+        let served = self.stores().unwrap_or_default().into_iter().filter_map(|name| self.serve(&name).ok());
+        let silent =
+            served.into_iter().find(|served| !served.can(Capability::Usage) && self.can_capture(served).is_ok());
+        if silent.is_some() {
+            return Error::new(ErrorKind::Unsupported, "max-size needs a provider that says how much it stores")
+                .with_hint("use keep-last or keep-within");
+        }
+        Error::new(
+            ErrorKind::Unavailable,
+            "how much is stored cannot be told at present: a store cannot be read, or its provider does not answer",
+        )
+        .with_hint("ah agent fs gc")
     }
 
     /// Bytes that removing these snapshots of this workspace, and no others, would free; none if a provider does not say.
@@ -85,28 +100,28 @@ impl Workspace {
         freed.sum()
     }
 
-    /// Bytes in all stores of this workspace; none if a provider that captures it does not say. One that grows branches alone holds nothing that rules
-    /// about sizes could take.
+    /// Bytes in all stores of this workspace; none if a provider that captures it does not say. What one does not know at present is not counted.
     pub(crate) fn stored_bytes(&self) -> Option<u64> {
         let mut served: Vec<Served> =
             self.stores().ok()?.iter().map(|name| self.serve(name)).collect::<Result<_>>().ok()?;
         served.retain(|served| served.can(Capability::Usage) || self.can_capture(served).is_ok());
-        served.iter().map(|served| self.stored_in(served)).sum()
+        served.iter().map(|served| Some(self.stored_in(served)?.unwrap_or(0))).sum()
     }
 
     /// Bytes that this workspace takes in `AH_HOME`, as far as providers say, and the names of those.
     pub(super) fn stored_at_home(&self) -> Result<(u64, BTreeSet<ProviderName>)> {
         let served = self.stores()?.into_iter().filter_map(|name| self.serve(&name).ok());
-        let known = served.filter(Served::keeps_in_store).filter_map(|it| Some((self.stored_in(&it)?, it.name)));
+        let known = served.filter(Served::keeps_in_store).filter_map(|it| Some((self.stored_in(&it)??, it.name)));
         let (bytes, names): (Vec<u64>, _) = known.unzip();
         Ok((bytes.into_iter().sum(), names))
     }
 
-    fn stored_in(&self, served: &Served) -> Option<u64> {
+    /// Bytes in one store, if that is known at present; none if its provider does not say.
+    fn stored_in(&self, served: &Served) -> Option<Option<u64>> {
         if !served.can(Capability::Usage) {
             return None;
         }
-        served.provider.usage(&served.place(), &UsageRequest::default(), &self.context()).ok()?.bytes
+        Some(served.provider.usage(&served.place(), &UsageRequest::default(), &self.context()).ok()?.bytes)
     }
 }
 
@@ -123,10 +138,10 @@ enum Max {
 /// first so many hold.
 pub(super) fn fewest(all: usize, wanted: u64, mut frees: impl FnMut(usize) -> Option<u64>) -> Option<usize> {
     // What goes in any case may do.
-    let (mut too_few, mut enough) = (0, all);
-    if frees(0)? >= wanted {
+    if wanted == 0 || frees(0)? >= wanted {
         return Some(0);
     }
+    let (mut too_few, mut enough) = (0, all);
     while enough - too_few > 1 {
         let middle = too_few.midpoint(enough);
         if frees(middle)? >= wanted {

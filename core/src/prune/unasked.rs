@@ -1,28 +1,27 @@
 //! Retention that nobody asked for: at most once an hour, in the background's process behind a snapshot; and at once where an automatic
 //! capture finds the disk too full.
 //!
-//! It takes nothing of a workspace whose timeline has lines that cannot be read. It never takes what is a person's own (taken by hand, labelled, pinned), what a branch, a view or an undo needs, the newest, or for 14 days the
+//! It takes no snapshot of a workspace whose timeline has lines that cannot be read. It never takes what is a person's own (taken by hand, labelled, pinned), what a branch, a view or an undo needs, the newest, or for 14 days the
 //! last of a session, whatever the policy says. What goes is decided, and taken off the timeline, while nobody can pin, label or come to
 //! need a snapshot (the lock `stays`); the providers remove it afterwards. A clock that was set back makes nothing old; one that was ahead costs at most one run
 //! more.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use ah_plugin_api::{Durability, ErrorKind, ProviderName, Result, SnapshotId, Timestamp};
+use ah_plugin_api::{Capability, Durability, ErrorKind, Result, SnapshotId, Timestamp};
 
 use crate::config::Config;
 use crate::fsio;
 use crate::gc::GcReport;
 use crate::lock::Lock;
-use crate::prune::Policy;
 use crate::prune::plan::{self, Given};
 use crate::prune::prompts::Prompts;
-use crate::prune::room::Lacking;
+use crate::prune::room::{AGAIN, Lacking};
 use crate::prune::size::fewest;
+use crate::prune::{NOTICED, Policy};
 use crate::record::{SnapshotKind, SnapshotRecord};
-use crate::registry::Index;
 use crate::state::State;
 use crate::text::count;
 use crate::timeline::TimelineReport;
@@ -31,11 +30,11 @@ use crate::workspace::Workspace;
 /// The shortest time between two runs, in seconds.
 const EVERY: i64 = 3_600;
 
+/// Filesystems give back what they were told to remove in their own time; what more must go is looked at after so many seconds.
+const SETTLED: i64 = 300;
+
 /// On a disk that is too full, this is what stays of `keep-within`, in nanoseconds.
 const TIGHT: i128 = 3_600 * 1_000_000_000;
-
-/// What frees less than one part in so many of what is wanted is not worth it.
-const NOTICED: u64 = 100;
 
 /// Whether the background has a run to do. A look at one small file.
 pub(crate) fn is_due(workspace: &Workspace) -> bool {
@@ -78,13 +77,6 @@ pub(crate) struct Free<'a> {
     pub(crate) since: u64,
 }
 
-/// A snapshot of some workspace that may go for want of room.
-struct Candidate {
-    time: Timestamp,
-    workspace: usize,
-    snapshot: SnapshotRecord,
-}
-
 impl Workspace {
     /// Does what is due. Behind a snapshot: nobody waits for it.
     pub(crate) fn prune_if_due(&self, report: &mut GcReport) -> Result<()> {
@@ -121,21 +113,24 @@ impl Workspace {
     }
 
     /// Makes room where `lacking` says that there is too little: of recordings first, then of snapshots. Of what policies keep for its
-    /// youth alone as much goes as it takes, and nothing of the last hour. False if somebody else is at it, or about to need a snapshot.
-    pub(super) fn prune_for_room(&self, config: &Config, lacking: impl Fn() -> Option<Lacking>) -> Result<bool> {
-        let Some(_lock) = Lock::try_take(&self.folder().join("prune.lock"), true)? else { return Ok(false) };
+    /// youth alone as much goes as it takes, and nothing of the last hour. Gives the seconds after which it is worth another try: none if somebody else is at
+    /// it, or about to need a snapshot.
+    pub(super) fn prune_for_room(&self, config: &Config, lacking: impl Fn() -> Option<Lacking>) -> Result<i64> {
+        let Some(_lock) = Lock::try_take(&self.folder().join("prune.lock"), true)? else { return Ok(0) };
         // What cannot be done of that is no reason to leave snapshots.
         let _ = self.prune_recordings(config, true);
-        let mut tried = true;
-        if lacking().is_some() {
-            tried = self.prune_unasked(config)?.is_some();
-            self.reclaim_all()?;
+        if lacking().is_none() {
+            return Ok(AGAIN);
         }
-        if let Some(lacking) = lacking() {
-            tried &= self.prune_young(config, lacking)?.is_some();
-            self.reclaim_all()?;
+        let Some(removed) = self.prune_unasked(config)? else { return Ok(0) };
+        let _ = self.reclaim_all();
+        let Some(still) = lacking() else { return Ok(AGAIN) };
+        if removed > 0 {
+            return Ok(SETTLED);
         }
-        Ok(tried)
+        let tried = self.prune_young(config, still)?.is_some();
+        let _ = self.reclaim_all();
+        Ok(if tried { AGAIN } else { 0 })
     }
 
     /// Removes recordings that their policy does not keep; gives how many.
@@ -158,18 +153,22 @@ impl Workspace {
     fn prune_young(&self, config: &Config, lacking: Lacking) -> Result<Option<usize>> {
         let policy = Policy::parse(config.prune_policy())?.tightened(TIGHT);
         let young = self.with_given(|given| plan::going(&policy, given).into_iter().cloned().collect::<Vec<_>>())?;
-        let mut chosen = BTreeSet::new();
+        // Where the workspace lies, and where `AH_HOME` does.
+        let (mut chosen, mut wanted) = (BTreeSet::new(), [lacking.workspace, lacking.home]);
         for name in self.stores()? {
             let Ok(served) = self.serve(&name) else { continue };
-            let wanted = if served.keeps_in_store() { lacking.home } else { lacking.workspace };
+            let wanted = &mut wanted[usize::from(lacking.same || served.keeps_in_store())];
             let own: Vec<_> = young.iter().filter(|snapshot| snapshot.provider == name).collect();
             let number = match self.frees(&own) {
-                Some(all) if all < wanted / NOTICED => 0,
-                // One that says it of all says it of some.
-                Some(_) => fewest(own.len(), wanted, |number| self.frees(&own[..number])).unwrap_or(0),
-                None if wanted == 0 => 0,
+                _ if *wanted == 0 => 0,
+                Some(all) if all <= *wanted / NOTICED => 0,
+                Some(_) => fewest(own.len(), *wanted, |number| self.frees(&own[..number])).unwrap_or(0),
+                // What cannot be told at present may be what does not come back at present.
+                None if served.can(Capability::Usage) => 0,
                 None => own.len(),
             };
+            // What one store gives need not be given by another.
+            *wanted = wanted.saturating_sub(self.frees(&own[..number]).unwrap_or(0));
             chosen.extend(own[..number].iter().map(|snapshot| snapshot.id.clone()));
         }
         self.remove_free(|given| {
@@ -180,7 +179,7 @@ impl Workspace {
     }
 
     /// Removes those that `choose` takes of what is there; gives how many. None if somebody is about to need one: the next run sees to it.
-    fn remove_free(
+    pub(super) fn remove_free(
         &self,
         choose: impl for<'a> FnOnce(&'a Given<'a>) -> Vec<&'a SnapshotRecord>,
     ) -> Result<Option<usize>> {
@@ -237,7 +236,7 @@ impl Workspace {
     }
 
     /// What there is, for who decides without being asked; nothing as long as it is not known whose some of that is.
-    fn with_given<T: Default>(&self, ask: impl FnOnce(&Given<'_>) -> T) -> Result<T> {
+    pub(super) fn with_given<T: Default>(&self, ask: impl FnOnce(&Given<'_>) -> T) -> Result<T> {
         let state = self.state()?;
         if state.gaps { Ok(T::default()) } else { self.given_of(&state, ask) }
     }
@@ -247,80 +246,5 @@ impl Workspace {
             (self.protected(state)?, Prompts::of(&state.events, &state.moments, &state.snapshots));
         let (snapshots, now) = (&state.snapshots, self.engine.settings().clock.now());
         Ok(ask(&Given { snapshots, protected: &protected, prompts: &prompts, unasked: true, now }))
-    }
-
-    /// Takes the oldest of all workspaces until the stores in `$AH_HOME` take no more than they may; gives how many. What may not go leaves the
-    /// others half of that, however much it is.
-    fn shrink_all(&self) -> Result<usize> {
-        // What holds for all is no single project's to say.
-        let max = self.max_stored(&self.engine.config(None)?)?;
-        let known = Index::load(self.engine.home())?.0.workspaces.into_iter();
-        let everyone: Vec<Self> = known
-            .map(|record| {
-                let root = record.path.clone();
-                self.engine.handle(record, root)
-            })
-            .collect();
-        // One that cannot be asked now does not keep the others from being asked.
-        let stored = |workspace: &Self| workspace.stored_at_home().unwrap_or_default();
-        let total = || everyone.iter().map(|workspace| stored(workspace).0).sum::<u64>();
-        if total() <= max {
-            return Ok(0);
-        }
-        // Nothing goes for what has gone already.
-        for workspace in &everyone {
-            let _ = workspace.reclaim_all();
-        }
-        let total = total();
-        if total <= max {
-            return Ok(0);
-        }
-        let mut candidates = Vec::new();
-        for (at, workspace) in everyone.iter().enumerate() {
-            candidates.extend(workspace.may_go(at, &stored(workspace).1).unwrap_or_default());
-        }
-        candidates.sort_by_key(|one| (one.time, one.workspace, one.snapshot.seq));
-        let of = |number: usize, at: usize| {
-            let own = candidates[..number].iter().filter(|one| one.workspace == at);
-            own.map(|one| &one.snapshot).collect::<Vec<_>>()
-        };
-        // Most steps of the search change nothing about most workspaces.
-        let mut asked: BTreeMap<(usize, usize), u64> = BTreeMap::new();
-        let mut held = |number: usize, at: usize| {
-            let own = of(number, at);
-            *asked.entry((at, own.len())).or_insert_with(|| everyone[at].frees(&own).unwrap_or(0))
-        };
-        let mut frees = |number| (0..everyone.len()).map(|at| held(number, at)).sum::<u64>();
-        let stays = total.saturating_sub(frees(candidates.len()));
-        let wanted = total - max.max(stays.saturating_add(max / 2)).min(total);
-        let number = fewest(candidates.len(), wanted, |number| Some(frees(number))).unwrap_or(0);
-        let mut removed = 0;
-        for (at, workspace) in everyone.iter().enumerate() {
-            // A small one is not emptied for a large one.
-            if held(number, at) <= wanted / NOTICED {
-                continue;
-            }
-            let going: BTreeSet<_> = of(number, at).into_iter().map(|snapshot| snapshot.id.clone()).collect();
-            // Since they were looked for, somebody may have come to need one.
-            let outcome = workspace.remove_free(|given| {
-                let may = given.may_give_way().into_iter().map(|at| &given.snapshots[at]);
-                may.filter(|snapshot| going.contains(&snapshot.id)).collect()
-            });
-            // Nobody else's newer ones go in the stead of what stays.
-            if let Ok(Some(count)) = outcome {
-                removed += count;
-                workspace.reclaim_all()?;
-            }
-        }
-        Ok(removed)
-    }
-
-    /// What of this workspace may go for want of room, and frees some: of the providers that say what they store in `$AH_HOME`.
-    fn may_go(&self, at: usize, known: &BTreeSet<ProviderName>) -> Result<Vec<Candidate>> {
-        self.with_given(|given| {
-            let going = given.may_give_way().into_iter().map(|at| &given.snapshots[at]);
-            let going = going.filter(|snapshot| known.contains(&snapshot.provider));
-            going.map(|snapshot| Candidate { time: snapshot.time, workspace: at, snapshot: snapshot.clone() }).collect()
-        })
     }
 }

@@ -128,6 +128,17 @@ fn it_is_explained_before_it_is_done() {
 }
 
 #[test]
+fn what_was_announced_goes_although_space_cannot_be_given_back_now() {
+    let lab = Lab::new();
+    (0..4).for_each(|n| drop(lab.step("a", &"x".repeat(1000 + n))));
+    lab.fake.reclaims_fail.store(true, Ordering::Relaxed);
+    let options = PruneOptions { policy: Some("max-size=1B".into()), ..PruneOptions::default() };
+    let mut told = 0;
+    let outcome = lab.open().prune(&options, &mut |report| told = report.removed);
+    assert_eq!((outcome.unwrap_err().kind, told, count(&lab)), (ErrorKind::Unavailable, 3, 1));
+}
+
+#[test]
 fn sizes_of_each_session() {
     let mut lab = Lab::new();
     for session in ["a", "b"] {

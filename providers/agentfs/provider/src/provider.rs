@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use ah_plugin_api::wire::Remote;
@@ -89,19 +88,6 @@ fn is_seen(target: &Dir, path: &Path) -> bool {
 fn grew_elsewhere(store: &Dir, workspace: &Dir) -> bool {
     let paths = path_of(store).and_then(|store| Ok((store, path_of(workspace)?)));
     paths.is_ok_and(|(store, lower)| matches!(ah_agentfs::Workspace::may_be_of(&store.join(TREE), &lower), Ok(false)))
-}
-
-/// What the contents in a home take of the disk, bytes: without pins.
-fn on_disk(home: &Dir) -> Result<u64> {
-    let data = path_of(home)?.join(TREE).join("data");
-    let cannot = |e: std::io::Error| Error::from_io("cannot look at what AgentFS keeps", &e);
-    let files = match std::fs::read_dir(data) {
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(0),
-        files => files.map_err(cannot)?,
-    };
-    // What vanishes meanwhile takes no space.
-    let blocks = |file: std::fs::DirEntry| file.metadata().map_or(0, |it| it.blocks() * 512);
-    files.map(|file| file.map(blocks).map_err(cannot)).sum()
 }
 
 fn unseen() -> Error {
@@ -206,12 +192,11 @@ impl Provider for AgentFsProvider {
 
     fn usage(&self, place: &Place<'_>, request: &UsageRequest, cx: &Context<'_>) -> Result<Usage> {
         let Some(shelf) = Shelf::of(place.store)? else { return Ok(Usage { bytes: Some(0) }) };
-        // No service is started, and no branch mounted, for what its files say: of the whole, this is asked of store after store.
+        // Of the whole, this is asked of store after store: no service is started, and no branch mounted, for it.
         if request.snapshots.is_empty() {
-            let home = shelf.home.as_ref().map(Dir::open).transpose()?;
+            let home = shelf.home.map(Dir::open).transpose()?;
             if is_asleep(home.as_ref().unwrap_or(place.store)) {
-                let bytes = if home.is_none() { on_disk(place.store)? } else { 0 };
-                return Ok(Usage { bytes: Some(bytes) });
+                return Ok(Usage { bytes: None });
             }
         }
         self.service.usage(place, request, cx)

@@ -307,10 +307,25 @@ impl Group {
 fn plan(store: &Store, auto: bool, needed: Option<&Needed>, cx: &Context<'_>) -> Result<Vec<Group>> {
     let hinted: StdSet<String> = files::names(&store.folders.hints)?.into_iter().collect();
     let packs = store.packs();
-    let mut groups = Vec::new();
+    let (mut groups, mut dead) = (Vec::new(), Group::default());
     for bulky in [false, true] {
-        let class: Vec<_> =
+        let mut class: Vec<_> =
             packs.packs.iter().filter(|pack| (pack.size / pack.index.count().max(1) > BULKY) == bulky).collect();
+        let mut unneeded = Vec::new();
+        if let Some(needed) = needed {
+            let mut left = Vec::with_capacity(class.len());
+            for pack in class {
+                cx.check_cancelled()?;
+                let (bytes, all) = dead_bytes(pack, &needed.live);
+                if all {
+                    dead.add(pack, false);
+                } else {
+                    unneeded.push(bytes);
+                    left.push(pack);
+                }
+            }
+            class = left;
+        }
         let mut chosen: Vec<bool> = vec![false; class.len()];
         let fresh: Vec<bool> = class.iter().map(|pack| hinted.contains(&pack.name)).collect();
         let fresh_count = fresh.iter().filter(|fresh| **fresh).count();
@@ -335,29 +350,20 @@ fn plan(store: &Store, auto: bool, needed: Option<&Needed>, cx: &Context<'_>) ->
                 bytes += class[at].size;
             }
         }
-        let (mut group, mut dead) = (Group::default(), Group::default());
+        let mut group = Group::default();
         for (at, pack) in class.into_iter().enumerate() {
-            let mut chosen = chosen[at];
-            if let Some(needed) = needed {
-                cx.check_cancelled()?;
-                let (bytes, all) = dead_bytes(pack, &needed.live);
-                if all {
-                    dead.add(pack, fresh[at]);
-                    continue;
-                }
-                chosen |= bytes > if auto { pack.size / 4 } else { pack.size / 20 };
-            }
-            if chosen {
+            let worth = if auto { pack.size / 4 } else { pack.size / 20 };
+            if chosen[at] || unneeded.get(at).is_some_and(|bytes| *bytes > worth) {
                 group.add(pack, fresh[at]);
             }
         }
         if !group.packs.is_empty() {
             groups.push(group);
         }
-        if !dead.packs.is_empty() {
-            // First: where the disk is full, there is room for the others then.
-            groups.insert(0, dead);
-        }
+    }
+    if !dead.packs.is_empty() {
+        // First: where the disk is full, there is room for the others then.
+        groups.insert(0, dead);
     }
     Ok(groups)
 }

@@ -54,19 +54,22 @@ pub(super) fn snapshots(store: &Store, ids: &BTreeSet<SnapshotId>, cx: &Context<
     let none = HashSet::default();
     let (mut own, mut others) = (HashSet::default(), HashSet::default());
     let all = refs::all(&store.folders, cx)?;
-    let (mut refs, mut known) = (0, !all.unreadable);
+    if all.unreadable {
+        return Ok(None);
+    }
+    let mut refs = 0;
     for (id, commit) in all.snapshots {
         let asked = ids.contains(&id);
         refs += u64::from(asked);
         let marked = reclaim::mark(store, commit, &none, if asked { &mut own } else { &mut others }, cx);
         if marked.is_err() {
             cx.check_cancelled()?;
-            known = false;
+            return Ok(None);
         }
     }
     own.retain(|id| !others.contains(id));
     let bytes = sizes(store, &own).values().map(|size| size + INDEXED).sum::<u64>();
-    Ok(known.then_some(refs * REF + bytes))
+    Ok(Some(refs * REF + bytes))
 }
 
 fn sizes(store: &Store, wanted: &HashSet<ObjectId>) -> HashMap<ObjectId, u64> {

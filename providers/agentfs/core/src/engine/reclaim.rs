@@ -152,14 +152,17 @@ impl Engine {
 
     /// Blocks that go with points of a line between which no other is.
     fn held_by(&self, line: LineId, points: &[Epoch]) -> Result<u64> {
-        let (mut without, chain, after) = {
+        let (mut without, chain, after, dead) = {
             let state = read_lock(&self.state);
             // It may have gone since.
             let Some(of) = state.lines.get(&line) else { return Ok(0) };
             let last = points.last().copied().unwrap_or_default();
-            (of.clone(), state.chain(line)?, state.epochs_behind(line, last).map(|(_, after)| after))
+            let dead: Vec<Epoch> = state.dead.iter().filter(|dead| dead.0 == line).map(|dead| dead.1).collect();
+            (of.clone(), state.chain(line)?, state.epochs_behind(line, last).map(|(_, after)| after), dead)
         };
         without.points.retain(|epoch, _| !points.contains(epoch));
+        // What deleted ones hold comes back anyway.
+        without.points.extend(dead.into_iter().map(|epoch| (epoch, 1)));
         let mut blocks = [0, 0];
         let side = self.scan(line, points, &mut |side, rows| {
             let state = read_lock(&self.state);

@@ -98,12 +98,20 @@ proptest! {
             workspace.checkpoint().unwrap();
         }
         workspace.reclaim().unwrap();
-        let going: Vec<_> = taken.iter().enumerate().filter(|(n, _)| gone >> (n % 64) & 1 == 1).map(|(_, id)| *id).collect();
+        let picked = |bits: u64, n: usize| bits >> (n % 64) & 1 == 1;
+        let numbered = || taken.iter().copied().enumerate();
+        let going: Vec<_> = numbered().filter(|(n, _)| picked(gone, *n)).map(|(_, id)| id).collect();
+        for (_, id) in numbered().filter(|(n, _)| picked(gone.rotate_left(7) & !gone, *n)) {
+            workspace.delete_snapshot(id).unwrap();
+        }
+        let early = workspace.usage(&going).unwrap();
+        workspace.reclaim().unwrap();
         let (held, before) = (workspace.usage(&going).unwrap(), workspace.used());
         going.iter().for_each(|id| workspace.delete_snapshot(*id).unwrap());
         prop_assert_eq!(workspace.usage(&going).unwrap(), 0);
         workspace.reclaim().unwrap();
         prop_assert_eq!(held, before - workspace.used());
+        prop_assert!(early <= held, "what was deleted before comes back anyway");
         drop(workspace);
         place.check();
     }

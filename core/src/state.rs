@@ -7,7 +7,7 @@ use ah_plugin_api::SnapshotId;
 use crate::moments::Moment;
 use crate::record::SnapshotRecord;
 use crate::rewind::left_behind;
-use crate::timeline::{Event, EventBody, TimelineReport};
+use crate::timeline::{Event, EventBody, TimelineFault, TimelineReport};
 
 /// All sessions' events in order, folded.
 #[derive(Debug, Clone, Default)]
@@ -22,8 +22,8 @@ pub(crate) struct State {
     pub(crate) rewound: BTreeSet<SnapshotId>,
     /// The snapshots that were removed, or were to be.
     pub(crate) removed: BTreeSet<SnapshotId>,
-    /// Whether lines could not be read: of what is there, something may be labelled, pinned or needed that does not look so.
-    pub(crate) gaps: bool,
+    /// The first line that could not be read: of what is there, something may be labelled, pinned or needed that does not look so.
+    pub(crate) gap: Option<TimelineFault>,
 }
 
 impl State {
@@ -57,7 +57,7 @@ impl State {
         }
         drop(seen);
         let (moments, rewound) = moments_of(&report.events, &removed);
-        Self { snapshots, moments, rewound, removed, gaps: !report.faults.is_empty(), events: report.events }
+        Self { snapshots, moments, rewound, removed, gap: report.faults.into_iter().next(), events: report.events }
     }
 
     /// The snapshot of that id, if it is there.

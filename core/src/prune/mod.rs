@@ -12,12 +12,13 @@ mod shrink;
 mod size;
 mod unasked;
 
-use ah_plugin_api::{ProviderName, ReclaimRequest, Result};
+use ah_plugin_api::{Error, ErrorKind, ProviderName, ReclaimRequest, Result};
 use serde::Serialize;
 
 use crate::record::SnapshotRecord;
 use crate::recording::RecordingVerdict;
 use crate::state::State;
+use crate::timeline::TimelineFault;
 use crate::workspace::Workspace;
 
 use plan::{Given, Protected};
@@ -82,7 +83,8 @@ impl Workspace {
     /// needs. `explain` hears what would be removed before it is.
     ///
     /// # Errors
-    /// `InvalidArgument` for a policy that is not one; `FailedPrecondition` inside an agent's own session; the provider's.
+    /// `InvalidArgument` for a policy that is not one; `FailedPrecondition` inside an agent's own session, and beside lines of the timeline that cannot be read; the
+    /// provider's.
     pub fn prune(&self, options: &PruneOptions, explain: &mut dyn FnMut(&PruneReport)) -> Result<PruneReport> {
         if !options.dry_run {
             self.engine.refuse_to_agents("`prune`")?;
@@ -101,6 +103,9 @@ impl Workspace {
         // As for `rm`: what is not on disk yet keeps what it needs.
         let _ = self.settle_restores();
         let state = self.state()?;
+        if let Some(gap) = state.gap.as_ref().filter(|_| !options.dry_run) {
+            return Err(self.may_be_pinned(gap));
+        }
         let (protected, prompts) =
             (self.protected(&state)?, Prompts::of(&state.events, &state.moments, &state.snapshots));
         let now = self.engine.settings().clock.now();
@@ -170,6 +175,18 @@ impl Workspace {
         }
         self.remove_recordings(&report.recordings)?;
         reclaimed.map(|()| report)
+    }
+
+    /// Why nothing can be chosen by a policy.
+    fn may_be_pinned(&self, gap: &TimelineFault) -> Error {
+        let TimelineFault { session, line, reason } = gap;
+        let file = self.folder().join("sessions").join(session.as_str()).join("timeline.jsonl");
+        let message =
+            format!("line {line} of session {session} cannot be read, and may have pinned something: {reason}");
+        let file = ah_plugin_api::text::shell(file.as_os_str());
+        Error::new(ErrorKind::FailedPrecondition, message).with_hint(format!(
+            "`ah agent fs rm ID` removes single ones; to do without that line: sed -i {line}d {file}"
+        ))
     }
 
     fn judge_recordings(&self, policy: &str, report: &mut PruneReport) -> Result<()> {

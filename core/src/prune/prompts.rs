@@ -58,15 +58,17 @@ impl Prompts {
                 _ => {}
             }
         }
+        let mut labelled = BTreeSet::new();
         for event in events {
             if let EventBody::Edit { snapshot, label: Some(label), .. } = &event.body {
                 if label.is_empty() {
-                    this.marked.remove(snapshot);
+                    labelled.remove(snapshot);
                 } else {
-                    this.marked.insert(snapshot.clone());
+                    labelled.insert(snapshot.clone());
                 }
             }
         }
+        this.marked.extend(labelled);
         for (session, own) in &sessions {
             let prompts = prompts.get(session).map_or(&[][..], Vec::as_slice);
             this.keepers.extend(stand_for(prompts, own));

@@ -212,7 +212,7 @@ impl Workspace {
                 events.map(|events| State::of(TimelineReport { events, ..TimelineReport::default() }))
             }
         };
-        let may = |state: &State| !state.gaps && asked.other.is_none_or(|other| !state.removed.contains(other));
+        let may = |state: &State| state.gap.is_none() && asked.other.is_none_or(|other| !state.removed.contains(other));
         let Some(state) = state.filter(may) else {
             return Ok(false);
         };
@@ -238,7 +238,7 @@ impl Workspace {
     /// What there is, for who decides without being asked; nothing as long as it is not known whose some of that is.
     pub(super) fn with_given<T: Default>(&self, ask: impl FnOnce(&Given<'_>) -> T) -> Result<T> {
         let state = self.state()?;
-        if state.gaps { Ok(T::default()) } else { self.given_of(&state, ask) }
+        if state.gap.is_some() { Ok(T::default()) } else { self.given_of(&state, ask) }
     }
 
     fn given_of<T>(&self, state: &State, ask: impl FnOnce(&Given<'_>) -> T) -> Result<T> {

@@ -285,7 +285,7 @@ fn what_a_filesystem_keeps_itself_takes_no_room_in_the_stores() {
 }
 
 #[test]
-fn nothing_goes_by_itself_as_long_as_something_may_be_pinned_that_does_not_look_so() {
+fn nothing_goes_by_a_policy_as_long_as_something_may_be_pinned_that_does_not_look_so() {
     let mut lab = Lab::new();
     lab.settings.environment.insert("prune.max-size".into(), "1B".into());
     lab.settings.environment.insert("prune.policy".into(), "keep-last=1".into());
@@ -294,8 +294,14 @@ fn nothing_goes_by_itself_as_long_as_something_may_be_pinned_that_does_not_look_
     let whole = std::fs::read(&file).unwrap();
     std::fs::write(&file, [&whole[..], b"not a line\n"].concat()).unwrap();
     an_hour_later(&lab);
-    assert_eq!(count(&lab), 3);
-    std::fs::write(&file, whole).unwrap();
+    let options = PruneOptions { policy: Some("keep-last=1".into()), ..PruneOptions::default() };
+    let refused = lab.open().prune(&options, &mut |report| panic!("{report:?}")).unwrap_err();
+    assert_eq!((refused.kind, count(&lab)), (ErrorKind::FailedPrecondition, 3));
+    // What the hint says can be typed.
+    let hint = refused.hint.unwrap();
+    let command = hint.split_once(": ").unwrap().1;
+    assert!(std::process::Command::new("sh").args(["-c", command]).status().unwrap().success(), "{command}");
+    assert_eq!(std::fs::read(&file).unwrap(), whole);
     lab.wait(4_000);
     behind(&lab);
     assert_eq!(count(&lab), 1);

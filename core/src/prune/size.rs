@@ -17,7 +17,7 @@ impl Workspace {
     /// Marks as going what the size rules of a policy take beside what goes already.
     ///
     /// # Errors
-    /// `Unsupported` if there is a rule and a provider does not say how much it stores.
+    /// If there is a rule: `Unsupported` where a provider does not say how much it stores, `Unavailable` where that cannot be told at present.
     pub(super) fn take_too_much(
         &self,
         policy: &Policy,

@@ -9,7 +9,7 @@ use crate::engine::{Engine, Held};
 use crate::error::{Error, Result};
 use crate::rows::chunk::BLOCK;
 use crate::rows::key::{self, Epoch, LineId};
-use crate::state::{State, View};
+use crate::state::{Line, State, View};
 use crate::{lock, read_lock, write_lock};
 
 /// Rows that are looked at while others wait.
@@ -152,24 +152,25 @@ impl Engine {
 
     /// Blocks that go with points of a line between which no other is.
     fn held_by(&self, line: LineId, points: &[Epoch]) -> Result<u64> {
-        let (mut without, chain, after, dead) = {
+        let (mut without, chain, after) = {
             let state = read_lock(&self.state);
             // It may have gone since.
             let Some(of) = state.lines.get(&line) else { return Ok(0) };
             let last = points.last().copied().unwrap_or_default();
-            let dead: Vec<Epoch> = state.dead.iter().filter(|dead| dead.0 == line).map(|dead| dead.1).collect();
-            (of.clone(), state.chain(line)?, state.epochs_behind(line, last).map(|(_, after)| after), dead)
+            (of.clone(), state.chain(line)?, state.epochs_behind(line, last).map(|(_, after)| after))
         };
+        // What only deleted points see, that are not cleared up yet, comes back anyway.
+        let mut own = Line { pen: false, ..without.clone() };
+        own.points.retain(|epoch, _| points.contains(epoch));
         without.points.retain(|epoch, _| !points.contains(epoch));
-        // What deleted ones hold comes back anyway.
-        without.points.extend(dead.into_iter().map(|epoch| (epoch, 1)));
         let mut blocks = [0, 0];
         let side = self.scan(line, points, &mut |side, rows| {
             let state = read_lock(&self.state);
             for (stem, written) in rows.iter().filter(|(stem, _)| stem.first() == Some(&b'c')) {
                 let Some(at) = side.version(&state, stem, line, *written)? else { continue };
                 let next = state.next_version(stem, line, at)?.map(|(next, _)| next);
-                if !without.needs(at, next)
+                if own.needs(at, next)
+                    && !without.needs(at, next)
                     && let Some(row) = state.layers.get(&key::versioned(stem, line, at))?
                 {
                     let after = after.map(|until| View { line, until, chain: &chain });

@@ -1,6 +1,6 @@
 //! Looking at what there is: `snapshots`, `show`.
 
-use ah_plugin_api::{Capability, Durability, Error, ErrorKind, Result, SnapshotRef, UsageRequest};
+use ah_plugin_api::{Durability, Error, ErrorKind, Result, SnapshotRef};
 use serde::Serialize;
 
 use crate::ids::{BranchId, LeaseId, SessionName};
@@ -78,13 +78,7 @@ impl Workspace {
         let request = SnapshotRef { snapshot: record.reference.clone() };
         let stat = served.provider.stat(&served.place(), &request, &self.context());
         let snapshot = stat.map_err(|error| self.explain_lost(&record, error))?;
-        let exclusive_bytes = served
-            .can(Capability::Usage)
-            .then(|| {
-                let request = UsageRequest { snapshots: vec![record.reference.clone()] };
-                served.provider.usage(&served.place(), &request, &self.context()).ok()?.bytes
-            })
-            .flatten();
+        let exclusive_bytes = self.frees(&[&record]);
         let leases = self.leases()?.into_iter().filter(|lease| lease.snapshot == record.id);
         let branches = self.branches()?.into_iter().filter(|branch| branch.snapshot == record.id);
         Ok(SnapshotDetails {

@@ -421,11 +421,13 @@ fn usage(f: &Fixture) -> Check {
     // With it on disk that the noise is gone.
     f.take("b")?;
     let (one, both) = (of(&[&a])?, of(&[&a, &same, &a])?);
+    ensure!(one.is_some() && both.is_some(), "what snapshots of a sound store hold is not told");
     ensure!(both.zip(one).is_none_or(|(both, one)| both >= one), "more would free less: {both:?} and {one:?}");
     // Where a snapshot is of more than the workspace, others may hold the same.
     if a.snapshot.pins.is_none() {
         let half = 1 << 19;
         let full = of(&[])?;
+        ensure!(full.is_some(), "what a sound store takes is not told");
         let more = full.zip(empty).map(|(full, empty)| full.saturating_sub(empty));
         ensure!(more.is_none_or(|more| more >= half), "a MiB of noise takes {more:?} bytes");
         ensure!(both.is_none_or(|both| both >= half), "two hold a MiB of noise, and that would free {both:?} bytes");

@@ -192,7 +192,8 @@ impl Workspace {
         Ok(())
     }
 
-    fn reclaim_in(
+    /// The same, in one folder.
+    pub(crate) fn reclaim_in(
         &self,
         served: &crate::workspace::Served,
         target: &Dir,

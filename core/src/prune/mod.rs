@@ -12,9 +12,10 @@ mod shrink;
 mod size;
 mod unasked;
 
-use ah_plugin_api::{Error, ErrorKind, ProviderName, ReclaimRequest, Result};
+use ah_plugin_api::{Error, ErrorKind, ProviderName, Result};
 use serde::Serialize;
 
+use crate::gc::GcReport;
 use crate::record::SnapshotRecord;
 use crate::recording::RecordingVerdict;
 use crate::state::State;
@@ -218,9 +219,6 @@ impl Workspace {
     }
 
     fn reclaim_store(&self, name: &ProviderName) -> Result<()> {
-        let (served, mounts) = (self.serve(name)?, self.mounts_dir()?);
-        let place = served.place().with_target(&mounts);
-        let reclaim = || served.provider.reclaim(&place, &ReclaimRequest::default(), &self.context());
-        self.engine.home().with_reserve(reclaim).map(drop)
+        self.reclaim_in(&self.serve(name)?, &self.mounts_dir()?, false, &mut GcReport::default())
     }
 }

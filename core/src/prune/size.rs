@@ -87,7 +87,7 @@ impl Workspace {
     }
 
     /// Bytes that removing these snapshots of this workspace, and no others, would free; none if a provider does not say.
-    pub(super) fn frees(&self, snapshots: &[&SnapshotRecord]) -> Option<u64> {
+    pub(crate) fn frees(&self, snapshots: &[&SnapshotRecord]) -> Option<u64> {
         let mut stores: BTreeMap<&ProviderName, Vec<Reference>> = BTreeMap::new();
         for snapshot in snapshots {
             stores.entry(&snapshot.provider).or_default().push(snapshot.reference.clone());

@@ -113,7 +113,7 @@ impl Workspace {
     }
 
     /// Makes room where `lacking` says that there is too little: of recordings first, then of snapshots. Of what policies keep for its
-    /// youth alone as much goes as it takes, and nothing of the last hour. Gives the seconds after which it is worth another try: none if somebody else is at
+    /// youth alone as much goes as it takes, and nothing of the last hour. Gives the seconds after which it is worth another try: 0 if somebody else is at
     /// it, or about to need a snapshot.
     pub(super) fn prune_for_room(&self, config: &Config, lacking: impl Fn() -> Option<Lacking>) -> Result<i64> {
         let Some(_lock) = Lock::try_take(&self.folder().join("prune.lock"), true)? else { return Ok(0) };

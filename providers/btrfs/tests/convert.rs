@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use ah_plugin_api::{Dir, ErrorKind};
-use ah_test_disks::{Disk, NOBODY, as_ordinary_user, ordinary_users_path};
+use ah_test_disks::{Disk, NOBODY, as_ordinary_user, ordinary_users_path, unmount};
 use common::{Bench, listing, run, subvolume, subvolumes};
 
 fn fill(bench: &Bench) {
@@ -129,12 +129,12 @@ fn what_cannot_be_one_is_refused() {
     fs::create_dir(bench.work("m")).unwrap();
     run("mount", &["-t", "tmpfs", "tmpfs", bench.work("m").to_str().unwrap()]);
     refused(&bench, "mounted inside");
-    run("umount", &[bench.work("m").to_str().unwrap()]);
+    unmount(&bench.work("m"));
     let at = disk.at().join("bound");
     fs::create_dir(&at).unwrap();
     run("mount", &["--bind", bench.workspace.path().to_str().unwrap(), at.to_str().unwrap()]);
     refused(&Bench::of(&at, &disk.at().join("s"), &disk.at().join("t")), "mount point");
-    run("umount", &[at.to_str().unwrap()]);
+    unmount(&at);
     refused(&Bench::of(disk.at().join("work").as_path(), &bench.work("own"), &disk.at().join("t")), "own state");
 }
 
@@ -404,7 +404,7 @@ fn mounts_of_other_processes_over_it_or_of_it_are_in_the_way() {
     }
     run("mount", &["--bind", work.to_str().unwrap(), other.to_str().unwrap()]);
     let refused = bench.convert();
-    run("umount", &[other.to_str().unwrap()]);
+    unmount(&other);
     assert_eq!(refused.unwrap_err().kind, ErrorKind::FailedPrecondition);
     assert!(bench.convert().unwrap().changed);
 }

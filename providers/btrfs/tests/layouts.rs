@@ -12,7 +12,7 @@ use ah_plugin_api::{
     Capability, Context, DestroyRequest, Dir, ErrorKind, ListRequest, OmitReason, Place, Provider, ReclaimRequest,
     UnmountRequest,
 };
-use ah_test_disks::{Disk, NOBODY, as_ordinary_user, ordinary_users_path};
+use ah_test_disks::{Disk, NOBODY, as_ordinary_user, ordinary_users_path, unmount};
 use common::{Bench, omitted, run, subvolume, subvolumes};
 
 #[test]
@@ -94,7 +94,7 @@ fn a_workspace_on_a_mount_of_its_own_is_found_in_its_subvolume() {
     assert_eq!(below.names(&below.snapshot("a"), ""), ["f"]);
     assert!(below.convert().unwrap().changed);
     drop((bench, below));
-    run("umount", &[bound.to_str().unwrap()]);
+    unmount(&bound);
     assert_eq!(fs::metadata(real.join("in")).unwrap().ino(), 256);
 }
 

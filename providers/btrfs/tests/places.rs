@@ -10,7 +10,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use ah_plugin_api::{Context, Error, ErrorKind, ListRequest, Place, Provider};
-use ah_test_disks::Disk;
+use ah_test_disks::{Disk, unmount};
 use common::{Bench, run, subvolume, subvolumes};
 
 /// No snapshot can be taken, and the probe knows it; gives what it advises.
@@ -99,7 +99,7 @@ fn snapshots_on_another_filesystem_than_the_workspace_by_now() {
         other.remove(&new);
         other.reclaim();
         drop(other);
-        run("umount", &[first.at().join("work").to_str().unwrap()]);
+        unmount(&first.at().join("work"));
     }
 }
 

@@ -247,7 +247,7 @@ impl Disk {
 
 impl Drop for Disk {
     fn drop(&mut self) {
-        let _ = std::process::Command::new("umount").arg(self.path()).status();
+        let _ = std::process::Command::new("umount").arg("-l").arg(self.path()).status();
     }
 }
 

@@ -6,7 +6,7 @@
 use std::fs;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use ah_provider_agentfs::AgentFsProvider;
 use ah_test_disks::{Cut, Disk};
@@ -45,12 +45,8 @@ fn run(program: &str, arguments: &[&str]) -> bool {
 fn restart(scene: &Scene, disk: &Disk, cut: &Cut) {
     let (at, image) = (disk.at().to_str().unwrap(), disk.image());
     run("umount", &["-l", scene.workspace().to_str().unwrap()]);
-    let began = Instant::now();
     // The process that looks on as the service ends has the log open.
-    while !run("umount", &[at]) {
-        assert!(began.elapsed() < Duration::from_secs(20), "the disk is in use");
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    ah_test_disks::unmount(disk.at());
     cut.put_back(disk);
     assert!(run("mount", &["-o", &format!("loop,{OPTIONS}"), image.to_str().unwrap(), at]));
 }

@@ -145,7 +145,7 @@ fn other_filesystems_are_left_out() {
 #[test]
 #[ignore = "run by other_filesystems_are_left_out"]
 fn other_filesystems_are_left_out_in_a_namespace() {
-    use nix::mount::{MsFlags, mount, umount};
+    use nix::mount::{MsFlags, mount};
     let bench = Bench::new();
     bench.write("mnt/under", "x");
     bench.write("bind/under", "x");
@@ -167,7 +167,7 @@ fn other_filesystems_are_left_out_in_a_namespace() {
         bench.settle();
     }
     for path in ["mnt", "bind", "file"] {
-        umount(&bench.path(path)).unwrap();
+        ah_test_disks::unmount(&bench.path(path));
     }
     assert_eq!(reasons(&bench.take_and_compare()), []);
 }

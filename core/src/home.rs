@@ -1,7 +1,7 @@
 //! The layout of `$AH_HOME`, and the check that it is ours and can be used.
 //!
 //! ```text
-//! home.json      {"version":1}           config.json    the user's configuration     trust.json   trusted project files
+//! home.json      version, key and place  config.json    the user's configuration     trust.json   trusted project files
 //! index.json     a cache (registry/)     lock           held while the registry changes
 //! workspaces/<id>/                       registry/, session.rs, timeline/
 //! leases/<id>.json   mounts/<id>         seek/
@@ -29,11 +29,25 @@ const DEFAULT: &str = "~/.ah";
 #[derive(Debug, Clone)]
 pub(crate) struct Home {
     path: PathBuf,
+    /// The one that it was copied from, if that is there.
+    original: Option<PathBuf>,
 }
 
 #[derive(Serialize, Deserialize)]
 struct HomeFile {
     version: u32,
+    /// What it shares with its copies alone: 16 hex digits.
+    #[serde(default)]
+    key: Option<String>,
+    /// Where it was when it was last used. A copy was somewhere else.
+    #[serde(default, with = "text::abs_option")]
+    path: Option<PathBuf>,
+}
+
+impl HomeFile {
+    fn read(home: &Path) -> Result<Option<serde_json::Result<Self>>> {
+        Ok(fsio::read(&home.join("home.json"))?.map(|bytes| serde_json::from_slice(&bytes)))
+    }
 }
 
 impl Home {
@@ -78,26 +92,61 @@ impl Home {
         };
         let usable = rustix::fs::access(&path, wanted);
         usable.map_err(|e| unusable(fsio::failed("write to", &path, &e.into())))?;
-        let home = Self { path };
-        home.check_version(made, &called)?;
+        let found = if made { None } else { HomeFile::read(&path).map_err(unusable)? };
+        let original = match &found {
+            Some(Ok(found)) if found.version > VERSION => {
+                let message = format!("{called} was made by a newer version of ah");
+                return Err(Error::new(ErrorKind::FailedPrecondition, message)
+                    .with_hint("use that version, or set AH_HOME to another directory"));
+            }
+            Some(Ok(found)) => original_of(&path, found),
+            // Missing or damaged: it holds nothing that is needed, so it is written anew.
+            Some(Err(_)) | None => None,
+        };
+        let home = Self { path, original };
+        home.write_down(found.and_then(serde_json::Result::ok)).map_err(unusable)?;
         Ok(home)
     }
 
-    fn check_version(&self, made: bool, called: &str) -> Result<()> {
-        let file = self.path.join("home.json");
-        let found = if made { None } else { fsio::read(&file).map_err(|e| unusable(called, e))? };
-        match found.map(|bytes| serde_json::from_slice::<HomeFile>(&bytes)) {
-            Some(Ok(found)) if found.version > VERSION => {
-                Err(Error::new(ErrorKind::FailedPrecondition, format!("{called} was made by a newer version of ah"))
-                    .with_hint("use that version, or set AH_HOME to another directory"))
-            }
-            Some(Ok(_)) => Ok(()),
-            // Missing or damaged: it holds nothing else, so it is written anew.
-            Some(Err(_)) | None => {
-                let bytes = format!("{{\"version\":{VERSION}}}\n");
-                fsio::replace(&file, bytes.as_bytes(), Durability::Durable).map_err(|e| unusable(called, e))
-            }
+    /// Has `home.json` say where it is, unless it does, or the original is there.
+    fn write_down(&self, found: Option<HomeFile>) -> Result<()> {
+        let is_said = |found: &HomeFile| found.key.is_some() && found.path.as_deref() == Some(&self.path);
+        if self.original.is_some() || found.as_ref().is_some_and(is_said) {
+            return Ok(());
         }
+        let is_new = found.is_none();
+        let key = found.and_then(|found| found.key).map_or_else(random_key, Ok)?;
+        let file = HomeFile { version: VERSION, key: Some(key), path: Some(self.path.clone()) };
+        let mut bytes = serde_json::to_vec(&file).map_err(|e| {
+            Error::new(ErrorKind::InvalidArgument, "where AH_HOME is cannot be written down").with_cause(&e)
+        })?;
+        bytes.push(b'\n');
+        let written = fsio::replace(&self.path.join("home.json"), &bytes, Durability::Durable);
+        // On a disk that is full or read-only, the next one does.
+        if is_new { written } else { Ok(()) }
+    }
+
+    /// That something which is not in here may be removed. A copy names the snapshots and branches of its original, and does not
+    /// know what that came to need since.
+    ///
+    /// # Errors
+    /// `FailedPrecondition` for a copy whose original is there.
+    pub(crate) fn may_remove(&self, what: &str) -> Result<()> {
+        let Some(original) = &self.original else { return Ok(()) };
+        let message = format!(
+            "{what} is not done in {}, a copy of {}, whose snapshots and branches it would remove",
+            self.path.display(),
+            original.display()
+        );
+        Err(Error::new(ErrorKind::FailedPrecondition, message).with_hint(format!(
+            "set AH_HOME to {}; if the copy is to go on in its place, move that away first",
+            text::shell(original.as_os_str())
+        )))
+    }
+
+    /// Whether it is a copy, and its original is there.
+    pub(crate) fn is_copy(&self) -> bool {
+        self.original.is_some()
     }
 
     /// Keeps room for removals and gc, should the disk be full then. Best effort.
@@ -131,6 +180,22 @@ impl Home {
     pub(crate) fn workspace(&self, id: &str) -> PathBuf {
         self.path.join("workspaces").join(id)
     }
+}
+
+/// Where the one is that the `$AH_HOME` at `path` was copied from: another one of its key, where it says that it was when it was last used.
+fn original_of(path: &Path, found: &HomeFile) -> Option<PathBuf> {
+    let (key, other) = (found.key.as_ref()?, found.path.as_ref().filter(|other| *other != path)?);
+    let same = |a: fs::Metadata, b: fs::Metadata| (a.dev(), a.ino()) == (b.dev(), b.ino());
+    let is_this = same(fs::metadata(path).ok()?, fs::metadata(other).ok()?);
+    let is_its = matches!(HomeFile::read(other), Ok(Some(Ok(theirs))) if theirs.key.as_ref() == Some(key));
+    (is_its && !is_this).then(|| other.clone())
+}
+
+fn random_key() -> Result<String> {
+    let random = getrandom::u64();
+    let random =
+        random.map_err(|e| Error::new(ErrorKind::Unavailable, format!("the system has no random numbers: {e}")))?;
+    Ok(format!("{random:016x}"))
 }
 
 /// Refuses what somebody else may have put where a new `$AH_HOME` would be: a symlink; and for root, who runs `sudo`, `~/.ah` in
@@ -296,6 +361,40 @@ mod tests {
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
         open(&path).unwrap();
         assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o700);
+    }
+
+    #[test]
+    fn a_copy_is_told_from_what_was_moved_or_put_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        let copy = |from: &str, to: &str| {
+            std::fs::create_dir(at(to)).unwrap();
+            std::fs::copy(at(from).join("home.json"), at(to).join("home.json")).unwrap();
+        };
+        let is_copy = |name: &str| open(&at(name)).unwrap().is_copy();
+        // As versions before this one wrote it.
+        std::fs::create_dir(at("a")).unwrap();
+        std::fs::write(at("a/home.json"), "{\"version\":1}\n").unwrap();
+        assert!(!is_copy("a"));
+        copy("a", "b");
+        for _ in 0..2 {
+            assert!(is_copy("b") && !is_copy("a"));
+        }
+        let error = open(&at("b")).unwrap().may_remove("`rm`").unwrap_err();
+        assert!(error.message.contains("a copy of") && error.hint.unwrap().contains(at("a").to_str().unwrap()));
+        // Moved, it is what it was; the copy of one that is not there goes on in its place.
+        std::fs::rename(at("a"), at("moved")).unwrap();
+        assert!(!is_copy("moved") && !is_copy("b"));
+        // Moved aside, and put back from a copy: the other one is the copy now.
+        std::fs::rename(at("moved"), at("aside")).unwrap();
+        copy("aside", "moved");
+        assert!(!is_copy("moved") && is_copy("aside"));
+        // By another name, or with another one in its old place, it is itself.
+        symlink(at("moved"), at("link")).unwrap();
+        assert!(!is_copy("link"));
+        std::fs::rename(at("moved"), at("again")).unwrap();
+        open(&at("moved")).unwrap();
+        assert!(!is_copy("again") && !is_copy("moved"));
     }
 
     #[test]

@@ -40,11 +40,12 @@ impl Workspace {
     /// Removes snapshots: all of those named, or with an error none of them.
     ///
     /// # Errors
-    /// As [`Workspace::resolve`]; `FailedPrecondition` inside an agent's own session, if one is pinned, is needed by a restore that is running, was interrupted or is not on disk or, without
+    /// As [`Workspace::resolve`]; `FailedPrecondition` inside an agent's own session, in a copy of an `$AH_HOME` that is there, if one is pinned, is needed by a restore that is running, was interrupted or is not on disk or, without
     /// `force`, by a branch, or is shown by a lease; the provider's.
     pub fn rm(&self, references: &[String], options: &RmOptions) -> Result<RmReport> {
         if !options.dry_run {
             self.engine.refuse_to_agents("`rm`")?;
+            self.engine.home().may_remove("`rm`")?;
         }
         // A power cut now would interrupt a restore that is in place, so what that needs stays until it is on disk. Where it
         // cannot be brought there, it is refused below.

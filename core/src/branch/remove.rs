@@ -34,7 +34,7 @@ impl Workspace {
     /// Takes a branch away with everything in it, its own snapshots too. If that fails, the branch stays what it was.
     ///
     /// # Errors
-    /// `NotFound`; `FailedPrecondition` inside an agent's own session, if it holds something that is nowhere else, branches grew from it, or it is not where it was made, and `force` is not
+    /// `NotFound`; `FailedPrecondition` inside an agent's own session, in a copy of an `$AH_HOME` that is there, if it holds something that is nowhere else, branches grew from it, or it is not where it was made, and `force` is not
     /// given; `Busy` while a view of one of its snapshots is used, something is mounted in it, or, without `force`, a command of `exec` runs in
     /// it; the provider's.
     pub fn remove_branch(&self, name: &str, force: bool) -> Result<BranchRemoved> {
@@ -75,6 +75,7 @@ impl Workspace {
     }
 
     fn removable(&self, name: &str, force: bool) -> Result<BranchFile> {
+        self.engine.home().may_remove("`rm`")?;
         let file = called(&self.removable_branches()?, name).cloned().ok_or_else(|| self.no_branch(name))?;
         file.need_answer()?;
         let (pid, alive) = (file.maker.pid, file.maker.alive());

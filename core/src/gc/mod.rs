@@ -75,7 +75,7 @@ impl Workspace {
     /// time, beside any other process.
     ///
     /// # Errors
-    /// Only if nothing could be done at all; the rest is in the report.
+    /// Only if nothing could be done at all, `FailedPrecondition` in a copy of an `$AH_HOME` that is there; the rest is in the report.
     pub fn gc(&self, options: &GcOptions) -> Result<GcReport> {
         let mut report = GcReport::default();
         // Before the lock, which another one may hold for long.
@@ -86,9 +86,12 @@ impl Workspace {
         if options.auto {
             let pruned = self.prune_if_due(&mut report);
             report.note("applying the retention policy", pruned)?;
-            self.reclaim_in_turns(&mut report)?;
+            if !self.engine.home().is_copy() {
+                self.reclaim_in_turns(&mut report)?;
+            }
             return Ok(report);
         }
+        self.engine.home().may_remove("`gc`")?;
         // What a killed worker left.
         let outcome = self.settle_moments().map(drop);
         report.note("taking the snapshots that moments wait for", outcome)?;

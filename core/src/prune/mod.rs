@@ -84,11 +84,12 @@ impl Workspace {
     /// needs. `explain` hears what would be removed before it is.
     ///
     /// # Errors
-    /// `InvalidArgument` for a policy that is not one; `FailedPrecondition` inside an agent's own session, and beside lines of the timeline that cannot be read; the
+    /// `InvalidArgument` for a policy that is not one; `FailedPrecondition` inside an agent's own session, in a copy of an `$AH_HOME` that is there, and beside lines of the timeline that cannot be read; the
     /// provider's.
     pub fn prune(&self, options: &PruneOptions, explain: &mut dyn FnMut(&PruneReport)) -> Result<PruneReport> {
         if !options.dry_run {
             self.engine.refuse_to_agents("`prune`")?;
+            self.engine.home().may_remove("`prune`")?;
         }
         let config = self.config()?;
         if let (None, Some(recordings)) = (&options.policy, &options.recordings) {

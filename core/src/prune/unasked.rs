@@ -229,6 +229,9 @@ impl Workspace {
     /// Until it is dropped nobody pins, labels or comes to need a snapshot; none if somebody is still at it after
     /// `wait`.
     fn decide(&self, wait: Duration) -> Result<Option<Lock>> {
+        if self.engine.home().is_copy() {
+            return Ok(None);
+        }
         match Lock::take(&self.folder().join("stays.lock"), true, wait, &*self.engine.settings().observer) {
             Err(error) if error.kind == ErrorKind::Busy => Ok(None),
             taken => taken.map(Some),

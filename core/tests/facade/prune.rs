@@ -330,6 +330,51 @@ fn nothing_goes_unasked_while_somebody_is_about_to_need_it() {
 }
 
 #[test]
+fn a_copy_removes_nothing_of_what_its_original_has() {
+    let mut lab = Lab::new();
+    (0..3).for_each(|_| drop(auto(&lab, 60)));
+    let branch = BranchOptions { from: Some("@".into()), name: Some("b".into()), ..BranchOptions::default() };
+    lab.open().branch(&branch).unwrap();
+    let (original, copy) = (lab.settings.home.clone(), lab.top.join("copy"));
+    assert!(std::process::Command::new("cp").arg("-a").args([&original, &copy]).status().unwrap().success());
+    // What it came to need since.
+    let needed = auto(&lab, 60);
+    let pin = EditOptions { keep: Some(true), label: None };
+    lab.open().edit(needed.as_str(), &pin).unwrap();
+    let all = ids(&lab);
+    lab.settings.home.clone_from(&copy);
+    auto(&lab, 25 * 3_600);
+    lab.wait(14 * 86_400);
+    let actions = behind(&lab);
+    assert!(!actions.iter().any(|action| action.contains("removed")), "{actions:?}");
+    let workspace = lab.open();
+    let policy = PruneOptions { policy: Some("keep-last=1".into()), ..PruneOptions::default() };
+    let refused = [
+        workspace.gc(&GcOptions::default()).map(drop),
+        workspace.rm(&["@{1}".into()], &ah_core::RmOptions::default()).map(drop),
+        workspace.remove_branch("b", true).map(drop),
+        workspace.may_remove_branch("b", true),
+        workspace.prune(&policy, &mut |_| {}).map(drop),
+    ];
+    for error in refused.map(Result::unwrap_err) {
+        assert_eq!(error.kind, ErrorKind::FailedPrecondition);
+        assert!(error.message.contains("a copy of") && error.hint.unwrap().contains(original.to_str().unwrap()));
+    }
+    let looked = PruneOptions { dry_run: true, ..policy };
+    assert!(workspace.prune(&looked, &mut |_| {}).unwrap().verdicts.iter().any(|verdict| !verdict.stays));
+    lab.settings.home.clone_from(&original);
+    assert_eq!(lab.open().snapshots(&SnapshotFilter::default()).unwrap().len(), all.len());
+    lab.open().gc(&GcOptions::default()).unwrap();
+    assert!(all.iter().all(|id| ids(&lab).contains(id)));
+    // In its place, it does what the original did.
+    std::fs::rename(&original, lab.top.join("former")).unwrap();
+    lab.settings.home.clone_from(&copy);
+    lab.open().gc(&GcOptions::default()).unwrap();
+    lab.open().prune(&PruneOptions { dry_run: false, ..looked }, &mut |_| {}).unwrap();
+    assert!(!ids(&lab).contains(&all[0]));
+}
+
+#[test]
 fn nobody_comes_to_need_a_snapshot_while_it_is_decided_what_goes() {
     let mut lab = Lab::new();
     lab.step("a", "1");

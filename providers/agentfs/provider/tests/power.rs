@@ -78,7 +78,7 @@ fn a_branch_of_a_linked_work_tree_is_never_the_users_own_repository() {
     let store_path = store.path().to_owned();
     drop((store, work, target, provider));
     end_service(&store_path);
-    run("umount", &["-R", disk.at().to_str().unwrap()]);
+    ah_test_disks::unmount(disk.at());
     run("mount", &["-o", "loop", cut.to_str().unwrap(), disk.at().to_str().unwrap()]);
     // Whoever asks for anything has it mounted again.
     let provider = AgentFsProvider::new();

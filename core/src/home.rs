@@ -144,9 +144,9 @@ impl Home {
         )))
     }
 
-    /// Whether it is a copy, and its original is there.
-    pub(crate) fn is_copy(&self) -> bool {
-        self.original.is_some()
+    /// The one that it is a copy of, if that is there.
+    pub(crate) fn original(&self) -> Option<&Path> {
+        self.original.as_deref()
     }
 
     /// Keeps room for removals and gc, should the disk be full then. Best effort.
@@ -371,7 +371,7 @@ mod tests {
             std::fs::create_dir(at(to)).unwrap();
             std::fs::copy(at(from).join("home.json"), at(to).join("home.json")).unwrap();
         };
-        let is_copy = |name: &str| open(&at(name)).unwrap().is_copy();
+        let is_copy = |name: &str| open(&at(name)).unwrap().original().is_some();
         // As versions before this one wrote it.
         std::fs::create_dir(at("a")).unwrap();
         std::fs::write(at("a/home.json"), "{\"version\":1}\n").unwrap();

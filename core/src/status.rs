@@ -110,6 +110,10 @@ impl Engine {
             let store = workspace.as_ref().map(|workspace| workspace.store_path(name)).filter(|path| path.is_dir());
             store.map_or_else(|| self.scratch_store(), Dir::open)
         })?;
+        if let Some(original) = self.home().original() {
+            let message = format!("this AH_HOME is a copy of {}: nothing is removed in it", original.display());
+            self.notify(Notice::new(NoticeKind::Other, message));
+        }
         let chosen = candidates.iter().find(|candidate| candidate.chosen).map(|candidate| candidate.name.clone());
         let grows = candidates.iter().find(|candidate| candidate.branches).map(|candidate| candidate.name.clone());
         let refused = self.providers(Vec::new).refused;

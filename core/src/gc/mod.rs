@@ -86,7 +86,7 @@ impl Workspace {
         if options.auto {
             let pruned = self.prune_if_due(&mut report);
             report.note("applying the retention policy", pruned)?;
-            if !self.engine.home().is_copy() {
+            if self.engine.home().original().is_none() {
                 self.reclaim_in_turns(&mut report)?;
             }
             return Ok(report);

@@ -347,6 +347,9 @@ fn a_copy_removes_nothing_of_what_its_original_has() {
     lab.wait(14 * 86_400);
     let actions = behind(&lab);
     assert!(!actions.iter().any(|action| action.contains("removed")), "{actions:?}");
+    let engine = lab.engine();
+    engine.status(&lab.path()).unwrap();
+    assert!(engine.take_notices().iter().any(|notice| notice.message.contains("a copy of")));
     let workspace = lab.open();
     let policy = PruneOptions { policy: Some("keep-last=1".into()), ..PruneOptions::default() };
     let refused = [

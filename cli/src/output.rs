@@ -8,7 +8,6 @@
 pub(crate) mod changes;
 pub(crate) mod patch;
 pub(crate) mod progress;
-pub(crate) mod size;
 pub(crate) mod stat;
 pub(crate) mod style;
 pub(crate) mod table;

@@ -231,8 +231,15 @@ fn a_disk_that_is_full() {
     let ran = world.run(["agent", "fs", "snapshot", "--json"]);
     assert_eq!((ran.code, kind(&ran).as_str()), (1, "resource-exhausted"), "{ran:?}");
     assert_eq!(world.picture("w"), before);
+    // Who goes back hears what to delete first.
+    let ran = world.run(["agent", "fs", "restore", &first, "--json"]);
+    assert_eq!((ran.code, kind(&ran).as_str()), (1, "resource-exhausted"), "{ran:?}");
+    let large = world.root().join("large");
+    let told = format!("came after that snapshot: {} (8.0 MiB); free some space", large.display());
+    assert!(ran.stdout.contains(&told), "{ran:?}");
+    assert_eq!(world.picture("w"), before);
     // What was there is there, complete; what failed is not.
-    fs::remove_file(world.root().join("large")).unwrap();
+    fs::remove_file(&large).unwrap();
     fs::remove_file(world.root().join("small")).unwrap();
     world.fs(["restore", &first]);
     assert_eq!(world.read("small").unwrap(), "one\n");

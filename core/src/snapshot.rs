@@ -113,7 +113,7 @@ impl Workspace {
         let session = behind.map_or_else(|| self.writing_session(), |behind| behind.session.clone());
         let taking = Taking { workspace: self, options, session, durability, config: &config, behind };
         if let Some(served) = only {
-            return taking.with(served, Vec::new());
+            return Ok(taking.with(served, Vec::new())?);
         }
         let mut choices = self.choices(&config, Purpose::Capture)?;
         let mut served = choices.next_usable()?.ok_or_else(|| choices.nobody())?;
@@ -121,8 +121,8 @@ impl Workspace {
         loop {
             let error = match taking.with(&served, degraded.clone()) {
                 Ok(done) => return Ok(done),
-                Err(error) if !another_may_help(&error) => return Err(error),
-                Err(error) => error,
+                Err(Failed::ByProvider(error)) if another_may_help(&error) => error,
+                Err(failed) => return Err(failed.into()),
             };
             let Some(next) = choices.next_usable()? else { return Err(error) };
             if !automatic {
@@ -244,15 +244,37 @@ struct Taking<'a> {
     behind: Option<Behind<'a>>,
 }
 
+/// Why there is no snapshot.
+enum Failed {
+    /// Another provider may be able to do it.
+    ByProvider(Error),
+    /// None of them has to do with it: a timeline that cannot be written, say.
+    Otherwise(Error),
+}
+
+impl From<Error> for Failed {
+    fn from(error: Error) -> Self {
+        Self::Otherwise(error)
+    }
+}
+
+impl From<Failed> for Error {
+    fn from(failed: Failed) -> Self {
+        match failed {
+            Failed::ByProvider(error) | Failed::Otherwise(error) => error,
+        }
+    }
+}
+
 impl Taking<'_> {
-    fn with(&self, served: &Served, before: Vec<EventBody>) -> Result<(Listed, Snapshot)> {
+    fn with(&self, served: &Served, before: Vec<EventBody>) -> Result<(Listed, Snapshot), Failed> {
         let workspace = self.workspace;
         let dir = workspace.open_dir()?;
         let request = self.request(served)?;
         // Held until the line is written, so that gc does not take a snapshot in the making for an orphan.
         let _making = workspace.lock_as("orphans", false)?;
-        let snapshot =
-            served.provider.snapshot(&served.place().with_workspace(&dir), &request, &workspace.context())?;
+        let snapshot = served.provider.snapshot(&served.place().with_workspace(&dir), &request, &workspace.context());
+        let snapshot = snapshot.map_err(Failed::ByProvider)?;
         let mut record = SnapshotRecord::of(&snapshot, &served.name, self.options.kind, &self.session);
         record.kept = self.options.keep;
         record.attributes = self.attributes();

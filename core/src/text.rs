@@ -9,7 +9,7 @@ use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
-pub use ah_plugin_api::text::{count, shell};
+pub use ah_plugin_api::text::{count, shell, size};
 use ah_plugin_api::{Error, ErrorKind, RelPath, Result, Timestamp};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use sha1::{Digest, Sha1};

@@ -10,6 +10,23 @@ pub fn count<N: std::fmt::Display + Copy + PartialEq + From<u8>>(number: N, one:
     format!("{number} {what}")
 }
 
+/// `0 B`, `999 B`, `1.4 MiB`, `12 GiB`.
+#[expect(clippy::cast_precision_loss, reason = "three digits are shown")]
+#[must_use]
+pub fn size(bytes: u64) -> String {
+    const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    if bytes < 1024 {
+        return format!("{bytes} B");
+    }
+    let mut value = bytes as f64 / 1024.0;
+    let mut unit = 0;
+    while value >= 1023.95 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    if value < 10.0 { format!("{value:.1} {}", UNITS[unit]) } else { format!("{value:.0} {}", UNITS[unit]) }
+}
+
 /// A word of a command that can be run, quoted for a shell where it must be. What is not UTF-8, or would move a cursor, is written as
 /// bash, ksh and zsh read it: `$'a\377'`.
 #[must_use]
@@ -42,7 +59,17 @@ fn octal(bytes: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{OsStr, OsStrExt, count, shell};
+    use super::{OsStr, OsStrExt, count, shell, size};
+
+    #[test]
+    fn three_digits() {
+        assert_eq!(size(0), "0 B");
+        assert_eq!(size(1023), "1023 B");
+        assert_eq!(size(1024), "1.0 KiB");
+        assert_eq!(size(1_468_006), "1.4 MiB");
+        assert_eq!(size(1 << 34), "16 GiB");
+        assert_eq!(size(u64::MAX), "16 EiB");
+    }
 
     #[test]
     fn a_shell_reads_what_was_meant() {

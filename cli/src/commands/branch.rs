@@ -9,7 +9,7 @@ use serde::Serialize;
 use crate::app::App;
 use crate::args::reference;
 use crate::failure::{Exit, Outcome};
-use crate::output::{size, text};
+use crate::output::text;
 
 /// Options of `ah agent fs branch`.
 #[derive(Debug, Args)]
@@ -90,7 +90,7 @@ pub(crate) fn tell(app: &App, branch: &BranchRecord) {
     if let Some(carried) = &branch.carried {
         if !carried.carried.is_empty() {
             let paths = text::count(carried.carried.len() as u64, "ignored path", "ignored paths");
-            let (copied, shared) = (size::human(carried.copied), size::human(carried.shared));
+            let (copied, shared) = (text::size(carried.copied), text::size(carried.shared));
             app.ui.note(&format!("{paths} came along ({shared} shared, {copied} copied)"));
         }
         for left in &carried.left {

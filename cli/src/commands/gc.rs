@@ -10,7 +10,7 @@ use serde::Serialize;
 use crate::app::App;
 use crate::commands::status::tell_missing;
 use crate::failure::{Exit, Outcome};
-use crate::output::{size, text};
+use crate::output::text;
 
 /// Options of `ah agent fs gc`.
 #[derive(Debug, Args)]
@@ -67,7 +67,7 @@ pub(crate) fn run(app: &App, args: &GcArgs) -> Outcome {
         }
         tell_missing(app, &report.missing);
         if report.bytes > 0 {
-            app.ui.note(&format!("{} given back", size::human(report.bytes)));
+            app.ui.note(&format!("{} given back", text::size(report.bytes)));
         }
     }
     Ok(if report.failures.is_empty() { Exit::Done } else { Exit::Code(1) })

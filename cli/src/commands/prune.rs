@@ -8,7 +8,7 @@ use crate::app::App;
 use crate::failure::{Exit, Failure, Outcome};
 use crate::output::style::Style;
 use crate::output::table::{Cell, Table};
-use crate::output::{size, text, time};
+use crate::output::{text, time};
 
 /// Options of `ah agent fs prune`.
 #[derive(Debug, Args)]
@@ -68,7 +68,7 @@ pub(crate) fn run(app: &App, args: &PruneArgs) -> Outcome {
     if app.ui.json {
         app.answer(&root, &Shape { prune: &report })?;
     } else if !report.dry_run && report.removed > 0 {
-        let freed = report.bytes.map(|bytes| format!(", {} given back", size::human(bytes))).unwrap_or_default();
+        let freed = report.bytes.map(|bytes| format!(", {} given back", text::size(bytes))).unwrap_or_default();
         let removed = text::count(report.removed, "snapshot", "snapshots");
         app.ui.note(&format!("{removed} removed by {}{freed}", report.policy));
     }
@@ -90,7 +90,7 @@ fn explain(app: &App, report: &PruneReport) -> Result<(), Failure> {
             if verdict.stays { Cell::new("keep", Style::Added) } else { Cell::new("remove", Style::Deleted) },
             Cell::new(&format!("{} {}", verdict.session, verdict.number), Style::Id),
             Cell::from(time::relative(verdict.time, app.now())),
-            Cell::from(size::human(verdict.bytes)),
+            Cell::from(text::size(verdict.bytes)),
             Cell::from(&verdict.reason),
         ]);
     }
@@ -98,7 +98,7 @@ fn explain(app: &App, report: &PruneReport) -> Result<(), Failure> {
     let going = report.recordings.iter().filter(|verdict| !verdict.stays);
     let (count, bytes) = going.fold((0, 0), |(count, bytes), verdict| (count + 1, bytes + verdict.bytes));
     let going = text::count(count, "recording", "recordings");
-    app.ui.note(&format!("{going} {would} by {policy}; frees {}", size::human(bytes)));
+    app.ui.note(&format!("{going} {would} by {policy}; frees {}", text::size(bytes)));
     Ok(())
 }
 
@@ -116,7 +116,7 @@ fn explain_snapshots(app: &App, report: &PruneReport) -> Result<(), Failure> {
     }
     app.ui.stdout(|out| table.write(out, app.ui.out))?;
     let would = if report.dry_run { "would be removed" } else { "to be removed" };
-    let frees = report.frees.map(|bytes| format!("; frees about {}", size::human(bytes))).unwrap_or_default();
+    let frees = report.frees.map(|bytes| format!("; frees about {}", text::size(bytes))).unwrap_or_default();
     let going = text::count(report.removed, "snapshot", "snapshots");
     app.ui.note(&format!("{going} {would} by {}{frees}", report.policy));
     Ok(())

@@ -1,11 +1,8 @@
 //! `ah agent fs restore`: put files back. What it may touch is decided in core.
 
 use std::ffi::OsString;
-use std::path::Path;
 
-use ah_core::{
-    Access, Error, ErrorKind, LeftAlone, NoticeKind, RestoreOptions, RestoreReport, Workspace, text as words,
-};
+use ah_core::{Access, LeftAlone, NoticeKind, RestoreOptions, RestoreReport, Workspace};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 
@@ -86,25 +83,8 @@ pub(crate) fn run(app: &App, args: &RestoreArgs) -> Outcome {
         exact_times: args.how.exact_times(),
         force: args.how.force,
     };
-    let report = workspace.restore(&args.reference, &options).map_err(|error| full(app, &workspace, error))?;
+    let report = workspace.restore(&args.reference, &options)?;
     tell(app, &workspace, &report, args.how.force)
-}
-
-/// Names the disk that is full: that of the state, or that of the workspace.
-pub(crate) fn full(app: &App, workspace: &Workspace, error: Error) -> Error {
-    use std::os::unix::fs::MetadataExt;
-    let device = |path: &Path| std::fs::metadata(path).map(|found| found.dev()).ok();
-    let free = |path: &Path| rustix::fs::statvfs(path).map_or(0, |found| found.f_bavail * found.f_frsize);
-    let Ok(engine) = app.engine() else { return error };
-    let (root, home) = (workspace.root(), engine.settings().home.as_path());
-    // What did not fit is gone again by now, so the disk with less room is the one.
-    let other = device(root) != device(home) && free(root) < free(home);
-    let quota = rustix::io::Errno::DQUOT.raw_os_error();
-    if error.kind != ErrorKind::ResourceExhausted || error.errno == Some(quota) || !other {
-        return error;
-    }
-    let root = words::shell(root.as_os_str());
-    error.with_hint(format!("the workspace's disk is full; free some space there (`df -h {root}`), then repeat"))
 }
 
 /// Tells what a restore or an undo did, or would do.

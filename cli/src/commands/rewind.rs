@@ -77,7 +77,7 @@ pub(crate) fn run(app: &App, args: &RewindArgs) -> Outcome {
         form: launch::form(args.run),
         agents: app.agents_home()?,
     };
-    let report = workspace.rewind(&options).map_err(|error| restore::full(app, &workspace, error))?;
+    let report = workspace.rewind(&options)?;
     let agent = report.conversation.as_ref().map(|made| (launch::command(app, report.session.as_str(), made), made));
     let launch = agent.as_ref().map(|(agent, made)| Launch::new(agent.clone(), Some(&made.cwd)));
     if app.ui.json && !args.run {

@@ -11,7 +11,7 @@ use crate::args::reference;
 use crate::commands::timeline::changed;
 use crate::failure::{Exit, Outcome};
 use crate::output::style::Style;
-use crate::output::{size, text, time};
+use crate::output::{text, time};
 
 /// Options of `ah agent fs show`.
 #[derive(Debug, Args)]
@@ -131,7 +131,7 @@ fn write(out: &mut impl Write, app: &App, details: &SnapshotDetails) -> io::Resu
         field("entries", &entries.to_string())?;
     }
     if let Some(bytes) = details.exclusive_bytes {
-        field("alone", &format!("{} would be freed by removing it", size::human(bytes)))?;
+        field("alone", &format!("{} would be freed by removing it", text::size(bytes)))?;
     }
     if let Some(pins) = &record.pins {
         field("holds", &format!("also the space of {pins}"))?;

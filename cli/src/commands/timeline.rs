@@ -13,7 +13,7 @@ use crate::app::App;
 use crate::failure::{Exit, Outcome};
 use crate::output::style::Style;
 use crate::output::table::{Cell, Table};
-use crate::output::{size, text, time};
+use crate::output::{text, time};
 
 /// Options of `ah timeline`.
 #[derive(Debug, Args)]
@@ -226,7 +226,7 @@ fn row(event: &Event, moments: &HashMap<&str, &Moment>, left: &BTreeSet<Snapshot
         EventBody::CapturePaused { free, total } => (
             Cell::new("paused", Style::Warning),
             String::new(),
-            format!("automatic snapshots: only {} of {} are free on the disk", size::human(*free), size::human(*total)),
+            format!("automatic snapshots: only {} of {} are free on the disk", text::size(*free), text::size(*total)),
         ),
         EventBody::CaptureResumed {} => plain("resumed", "", "automatic snapshots".to_owned()),
         EventBody::Repaired { bytes } => {

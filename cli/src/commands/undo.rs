@@ -4,7 +4,7 @@ use ah_core::{Access, UndoOptions};
 use clap::Args;
 
 use crate::app::App;
-use crate::commands::restore::{How, full, tell};
+use crate::commands::restore::{How, tell};
 use crate::failure::Outcome;
 
 /// Options of `ah agent fs undo`.
@@ -28,6 +28,6 @@ pub(crate) struct UndoArgs {
 pub(crate) fn run(app: &App, args: &UndoArgs) -> Outcome {
     let workspace = app.workspace(Access::Existing)?;
     let options = UndoOptions { dry_run: args.dry_run, exact_times: args.how.exact_times(), force: args.how.force };
-    let report = workspace.undo(&options).map_err(|error| full(app, &workspace, error))?;
+    let report = workspace.undo(&options)?;
     tell(app, &workspace, &report, args.how.force)
 }

@@ -12,7 +12,7 @@ use crate::args::path;
 use crate::failure::{Exit, Outcome};
 use crate::output::style::Style;
 use crate::output::table::{Cell, Table};
-use crate::output::{size, time};
+use crate::output::{text, time};
 
 /// Options of `ah agent fs versions`.
 #[derive(Debug, Args)]
@@ -54,7 +54,7 @@ pub(crate) fn run(app: &App, args: &VersionsArgs) -> Outcome {
             Some(entry) => [
                 entry.content.as_deref().map(|id| id.chars().take(CONTENT_DIGITS).collect()).unwrap_or_default(),
                 format!("{:04o}", entry.mode),
-                size::human(entry.size),
+                text::size(entry.size),
                 time::relative(entry.mtime, app.now()),
             ],
             None => ["not there".to_owned(), String::new(), String::new(), String::new()],

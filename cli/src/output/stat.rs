@@ -10,7 +10,7 @@ use unicode_width::UnicodeWidthStr;
 use crate::output::changes::Letter;
 use crate::output::patch::{self, Version};
 use crate::output::style::{Painter, Style};
-use crate::output::{size, text};
+use crate::output::text;
 
 /// Columns for plus and minus signs.
 const BAR: u64 = 40;
@@ -45,7 +45,7 @@ impl FileStat {
         let nothing = || Some(&b""[..]);
         let texts = (before.map_or_else(nothing, Version::text), after.map_or_else(nothing, Version::text));
         let (Some(old), Some(new)) = texts else {
-            let bytes = |version: Option<&Version>| size::human(version.map_or(0, |version| version.size));
+            let bytes = |version: Option<&Version>| text::size(version.map_or(0, |version| version.size));
             return instead(format!("binary {} -> {}", bytes(before), bytes(after)));
         };
         let (old, new) = (patch::lines(old), patch::lines(new));

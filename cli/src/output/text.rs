@@ -1,6 +1,6 @@
 //! Words and bytes made safe for a terminal: a file name or a label must not be able to move the cursor.
 
-pub(crate) use ah_plugin_api::text::count;
+pub(crate) use ah_plugin_api::text::{count, size};
 use std::borrow::Cow;
 use std::io::{self, Write};
 use std::path::Path;

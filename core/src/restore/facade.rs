@@ -168,6 +168,10 @@ impl Workspace {
     }
 
     fn put_back(&self, job: &Job) -> Result<RestoreReport> {
+        self.put_back_now(job).map_err(|error| self.say_what_takes_room(&job.target, error))
+    }
+
+    fn put_back_now(&self, job: &Job) -> Result<RestoreReport> {
         let cx = self.context();
         let served = self.serve(&job.target.provider)?;
         let (workspace, scratch, policy) = (self.open_dir()?, self.mounts_dir()?, self.policy()?);

@@ -40,6 +40,7 @@ mod ignores;
 mod journal;
 mod plan;
 mod read_back;
+mod room;
 mod safety;
 mod scope;
 mod standing;

@@ -327,6 +327,23 @@ fn when_the_best_fails_an_automatic_one_is_taken_with_the_next() {
 }
 
 #[test]
+fn no_other_provider_is_tried_where_it_is_the_timeline_that_cannot_be_written() {
+    let (mut lab, _, _) = two();
+    lab.settings.patience = std::time::Duration::ZERO;
+    let workspace = lab.open();
+    let timeline = std::fs::File::create(lab.folder().join("timeline.lock")).unwrap();
+    rustix::fs::flock(&timeline, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    for options in [automatic(), SnapshotOptions::default()] {
+        let error = workspace.snapshot(&options).unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Busy);
+        assert!(!error.hint.unwrap_or_default().contains("--provider"));
+    }
+    assert!(workspace.engine().take_notices().is_empty());
+    drop(timeline);
+    assert_eq!(workspace.snapshot(&automatic()).unwrap().provider.as_str(), "better");
+}
+
+#[test]
 fn automatic_ones_are_instant_and_made_durable_later() {
     let lab = Lab::new();
     let workspace = lab.open();

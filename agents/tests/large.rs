@@ -1,10 +1,9 @@
-//! Large input: in bounded memory, and in time. One test, since the memory asked about is the whole process's.
+//! Large input, in bounded memory. One test, since the memory asked about is the whole process's.
 
 #![allow(clippy::unwrap_used)]
 
 use std::io::{BufWriter, Read, Seek as _, SeekFrom, Write as _};
 use std::path::Path;
-use std::time::{Duration, Instant};
 
 use ah_agents::hook;
 use ah_agents::transcript::{Destination, position_now, prompts, trim};
@@ -56,34 +55,26 @@ fn write(file: &Path) -> u64 {
 }
 
 #[test]
-fn large_input_takes_little_memory_and_time() {
+fn large_input_takes_little_memory() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("large.jsonl");
     let lines = write(&file);
     let limit = peak() + 32 * 1024;
 
-    let began = Instant::now();
     let end = position_now(Agent::Claude, &file, None).unwrap();
     assert_eq!(end.line, lines);
     let home = Home::plain(dir.path(), "");
     let to = Destination { home: &home, cwd: Path::new("/branch") };
     let copy = trim(Agent::Claude, &end, &to, "99999999-9999-4999-8999-999999999999").unwrap();
-    let took = began.elapsed();
     assert_eq!((copy.lines, copy.dropped), (lines, 0));
     assert_eq!(prompts(Agent::Claude, &file, None).unwrap().count() as u64, lines / 3);
 
     let head: &[u8] = br#"{"hook_event_name":"PostToolUse","session_id":"s","cwd":"/w","tool_response":""#;
-    let began = Instant::now();
     let event =
         hook::read(Agent::Claude, head.chain(std::io::repeat(b'x').take(50 << 20)).chain(br#""}"#.as_slice())).unwrap();
-    let hook_took = began.elapsed();
     assert_eq!(event.session_id, "s");
 
     assert!(peak() < limit, "{} KiB at most, of {limit}", peak());
-    if !cfg!(debug_assertions) {
-        assert!(took < Duration::from_secs(2), "100 MB took {took:?}");
-        assert!(hook_took < Duration::from_secs(1), "50 MB took {hook_took:?}");
-    }
 
     // A line that is longer than any agent writes is said to be so, not taken into memory whole.
     std::fs::File::create(&file).unwrap().set_len(ah_agents::transcript::LONGEST_LINE as u64 + 10).unwrap();

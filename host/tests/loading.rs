@@ -226,14 +226,14 @@ fn a_panic_comes_back_and_the_plugin_goes_on() {
 #[test]
 fn a_call_that_hangs_is_named_and_not_repeated() {
     let _alone = alone();
-    let options = Options { limit: Some(Duration::from_millis(200)), ..options(&[]) };
+    let options = Options { limit: Some(Duration::from_secs(2)), ..options(&[]) };
     let plugin = load_file(&library("hangs"), &options).unwrap();
     let scene = Scene::new();
     let cx = Context::quiet();
     assert!(plugin.provider.probe(&scene.place(), &ProbeRequest::default(), &cx).unwrap().usable);
     let began = Instant::now();
     let error = plugin.provider.snapshot(&scene.place(), &request("one"), &cx).unwrap_err();
-    assert!(began.elapsed() >= Duration::from_millis(200));
+    assert!(began.elapsed() >= Duration::from_secs(2));
     assert_eq!(error.kind, ErrorKind::Unavailable);
     for part in ["hangs", "snapshot", "libplugin_hangs.so"] {
         assert!(error.message.contains(part), "{error}");
@@ -241,7 +241,7 @@ fn a_call_that_hangs_is_named_and_not_repeated() {
     let began = Instant::now();
     let error = plugin.provider.list(&scene.place(), &ListRequest {}, &cx).unwrap_err();
     assert_eq!(error.kind, ErrorKind::Unavailable);
-    assert!(began.elapsed() < Duration::from_millis(200));
+    assert!(began.elapsed() < Duration::from_secs(2));
 }
 
 #[test]

@@ -29,6 +29,18 @@ pub struct Held {
     pub shown: usize,
 }
 
+/// `3 days ago`.
+fn ago(time: Timestamp) -> String {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    let minutes = i64::try_from(now.as_secs()).unwrap_or(i64::MAX).saturating_sub(time.secs) / 60;
+    match u64::try_from(minutes).unwrap_or(0) {
+        0 => "just now".to_owned(),
+        minutes @ 1..60 => format!("{} ago", text::count(minutes, "minute", "minutes")),
+        minutes @ 60..2880 => format!("{} ago", text::count(minutes / 60, "hour", "hours")),
+        minutes => format!("{} ago", text::count(minutes / 1440, "day", "days")),
+    }
+}
+
 impl fmt::Display for Held {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}  {}  ", self.uid, self.token, self.provider)?;
@@ -36,7 +48,7 @@ impl fmt::Display for Held {
             Ok((count, last)) => {
                 f.write_str(&text::count(*count, "snapshot", "snapshots"))?;
                 if let Some(last) = last {
-                    write!(f, ", the last one at {} s since 1970", last.secs)?;
+                    write!(f, ", the last one {}", ago(*last))?;
                 }
             }
             Err(error) => write!(f, "cannot be looked at: {error}")?,
@@ -128,4 +140,17 @@ impl Observer for Warnings {
 fn open(keeper: &Keeper, key: &StoreKey) -> Result<Dir> {
     let store = keeper.state.store(key.uid, &key.token, &key.provider)?;
     store.ok_or_else(|| Error::new(ErrorKind::NotFound, "the store is gone"))
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn how_long_ago() {
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
+        let ago = |secs: u64| super::ago(super::Timestamp { secs: i64::try_from(now - secs).unwrap(), nanos: 0 });
+        assert_eq!([ago(0), ago(70), ago(7_300)], ["just now", "1 minute ago", "2 hours ago"]);
+        assert_eq!(ago(3 * 86_400 + 5), "3 days ago");
+        assert_eq!(super::ago(super::Timestamp { secs: i64::MAX, nanos: 0 }), "just now");
+        assert!(super::ago(super::Timestamp { secs: i64::MIN, nanos: 0 }).ends_with("days ago"));
+    }
 }

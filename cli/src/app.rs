@@ -148,6 +148,8 @@ impl App {
     /// Says that this is work that another command left for the background.
     pub(crate) fn work_in_background(&self) {
         self.in_background.set(true);
+        // Nobody who waits for others to leave the workspace is to wait for this.
+        let _ = std::env::set_current_dir("/");
     }
 
     /// The engine, opened at the first need.

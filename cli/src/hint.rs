@@ -11,13 +11,15 @@ use crate::args;
 
 /// A text with `-C` in its commands, if that is how this one came to its directory.
 pub(crate) fn in_place(directory: Option<&Path>, text: &str) -> String {
-    let Some(directory) = directory.filter(|_| !text.contains(" -C ")) else { return text.to_owned() };
+    let Some(directory) = directory else { return text.to_owned() };
     let ah = format!("ah -C {}", shell(directory.as_os_str()));
-    let text = text.replace("`ah ", &format!("`{ah} ")).replace("`ah`", &format!("`{ah}`"));
-    match text.strip_prefix("ah ") {
-        Some(rest) => format!("{ah} {rest}"),
-        None => text,
-    }
+    // A command that has one keeps it.
+    let command = |rest: &str| if rest.starts_with("-C ") { format!("ah {rest}") } else { format!("{ah} {rest}") };
+    let mut parts = text.split("`ah ");
+    let first = parts.next().unwrap_or_default();
+    let first = first.strip_prefix("ah ").map_or_else(|| first.to_owned(), command);
+    let text = parts.fold(first, |text, rest| format!("{text}`{}", command(rest)));
+    text.replace("`ah`", &format!("`{ah}`"))
 }
 
 /// What was probably meant: a command by the last part of its name, or a path that `--` was forgotten before.
@@ -42,7 +44,8 @@ pub(crate) fn meant(error: &clap::Error, arguments: &[OsString]) -> Option<Strin
             let places = (1..arguments.len()).rev().filter(|at| is_it(&arguments[*at]));
             let mut tries = places.map(|at| [&arguments[..at], &["--".into()], &arguments[at..]].concat());
             let right = tries.find(|words| args::command().try_get_matches_from(words).is_ok())?;
-            Some(format!("paths go after `--`: `{}`", line_of(&right)))
+            let what = if arguments.iter().any(|word| word == "exec") { "the command goes" } else { "paths go" };
+            Some(format!("{what} after `--`: `{}`", line_of(&right)))
         }
         _ => None,
     }
@@ -104,6 +107,7 @@ mod tests {
         assert_eq!(there("see `ah`, or `ah timeline`"), "see `ah -C 'a b'`, or `ah -C 'a b' timeline`");
         assert_eq!(there("name it with `-C DIR`"), "name it with `-C DIR`");
         assert_eq!(there("`ah -C x timeline` again"), "`ah -C x timeline` again");
+        assert_eq!(there("`ah -C x timeline`, or `ah timeline`"), "`ah -C x timeline`, or `ah -C 'a b' timeline`");
         assert_eq!(in_place(None, "ah agent fs gc"), "ah agent fs gc");
     }
 }

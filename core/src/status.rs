@@ -137,7 +137,10 @@ impl Engine {
             missing: self
                 .missing()?
                 .into_iter()
-                .map(|record| MissingWorkspace { id: record.id, path: record.path })
+                .map(|record| (record.path.clone(), record))
+                .map(|(path, record)| self.handle(record, path))
+                .filter(Workspace::holds_something)
+                .map(|workspace| MissingWorkspace { id: workspace.id.clone(), path: workspace.root().to_owned() })
                 .collect(),
         };
         if let Some(workspace) = workspace {

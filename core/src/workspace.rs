@@ -255,9 +255,11 @@ impl Workspace {
         if let Ok(own) = self.engine.home().path().strip_prefix(&self.root) {
             policy.own_state.push(RelPath::new(own.as_os_str().as_bytes())?);
         }
-        // What a provider mounts inside is a workspace of its own, also while something stands in for it.
+        // What a provider mounts inside is a workspace of its own, also while something stands in for it. What is mounted at this very place is
+        // the workspace in whose place `exec` shows this one.
         for record in Index::load(self.engine.home())?.0.workspaces {
             if let Ok(own) = record.path.strip_prefix(&self.root)
+                && record.path != self.root
                 && record.mounted_by.is_some()
                 && record.id != self.id
             {
@@ -269,6 +271,12 @@ impl Workspace {
             }
         }
         Ok(policy)
+    }
+
+    /// Whether there are snapshots or branches of it, as far as can be told.
+    pub(crate) fn holds_something(&self) -> bool {
+        let no_snapshots = self.state().is_ok_and(|state| state.snapshots.is_empty() && state.gap.is_none());
+        !(no_snapshots && self.branches().is_ok_and(|branches| branches.is_empty()))
     }
 
     /// What provider calls run beside.

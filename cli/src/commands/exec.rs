@@ -13,6 +13,7 @@ use clap::Args;
 use crate::app::App;
 use crate::commands::branch;
 use crate::failure::{Failure, Outcome};
+use crate::output::text;
 
 /// Options of `ah agent fs exec`.
 #[derive(Debug, Args)]
@@ -66,6 +67,12 @@ pub(crate) fn run(app: &App, args: &ExecArgs) -> Outcome {
 /// Becomes a command that sees `branch`, which is held, at the workspace's path. Only if that cannot be is there anything to say.
 pub(crate) fn become_in(app: &App, workspace: &Workspace, branch: &BranchRecord, options: &ExecOptions) -> Failure {
     app.tell_notices();
+    let below = options.cwd.as_deref().and_then(|cwd| cwd.strip_prefix(workspace.root()).ok());
+    if let Some(below) = below.filter(|below| !branch.path.join(below).is_dir()) {
+        let name = text::line(&branch.name);
+        app.ui
+            .note(&format!("{name} has no {}: the command runs in the nearest directory above it", text::path(below)));
+    }
     if !alone() {
         return anew(app.ui.json, &branch.path, workspace.root(), options).into();
     }

@@ -6,7 +6,7 @@ use std::process::{Child, Stdio};
 use std::time::Duration;
 
 use crate::support::bench::{Bench, until};
-use crate::support::{Ran, User, schema};
+use crate::support::{Ran, User, ah, schema};
 
 /// A process that stands in a directory.
 struct Stands(Child);
@@ -88,6 +88,21 @@ fn a_workspace_goes_behind_and_comes_back() {
         assert_eq!(text(bench, "more"), "more");
         let seen = bench.ran(&root, &["exec", "b", "--", "sh", "-c", "pwd; cat more"]);
         assert_eq!(seen.stdout, format!("{}\nin b\n", root.display()), "{seen:?}");
+        // In the branch, at that path, it is worked with as anywhere.
+        let within = |words: &[&str]| {
+            let program = [&["exec", "b", "--", ah().to_str().unwrap(), "agent", "fs"], words].concat();
+            let ran = bench.ran(&root, &program);
+            assert_eq!(ran.code, 0, "{ran:?}");
+            ran.stdout
+        };
+        within(&["snapshot", "-m", "within"]);
+        bench.sh(&format!("echo four > {branch}/more"));
+        assert_eq!(within(&["diff", "within", "--name-status"]), "M\tmore\n");
+        within(&["restore", "within"]);
+        assert_eq!(bench.sh(&format!("cat {branch}/more")), "in b");
+        // What was kept of the repository's objects for a snapshot of former days goes, and that is no work in what lies behind.
+        bench.at(&root, &["rm", "plain"]);
+        bench.at(&root, &["gc"]);
 
         // The service killed, and ended: the next command finds it as it was, and nothing else in its place.
         bench.sh(&format!("sync {}/f", root.display()));

@@ -85,8 +85,17 @@ impl Workspace {
                 let place = file.made_at.display();
                 let message =
                     format!("the branch {name} is not at {place} any more: only its history could be removed");
+                let path = &file.record.path;
+                let back = match *path != file.made_at {
+                    true => format!(
+                        "`mv {} {}` brings it back there",
+                        text::shell(path.as_os_str()),
+                        text::shell(file.made_at.as_os_str())
+                    ),
+                    false => "bring it back there".to_owned(),
+                };
                 return Err(Error::new(ErrorKind::FailedPrecondition, message).with_hint(format!(
-                    "bring it back there; or `ah agent fs rm --force {}`, which leaves its files wherever they are",
+                    "{back}; or `ah agent fs rm --force {}`, which leaves its files wherever they are",
                     text::shell(name.as_ref())
                 )));
             }

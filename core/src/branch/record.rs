@@ -115,6 +115,11 @@ impl BranchFile {
     }
 
     fn path(home: &Home, id: &BranchId) -> PathBuf {
+        Self::path_in(home.path(), id)
+    }
+
+    /// Where what is known of a branch is, in the `$AH_HOME` at `home`.
+    pub(super) fn path_in(home: &Path, id: &BranchId) -> PathBuf {
         home.join("branches").join(format!("{id}.json"))
     }
 

@@ -1,6 +1,7 @@
 //! Taking branches away, finished or not.
 
 use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 use ah_plugin_api::{
     DestroyRequest, Dir, Durability, Error, ErrorKind, FileName, ListRequest, ProviderName, ReclaimRequest, Reference,
@@ -57,6 +58,11 @@ impl Workspace {
         let _ = fsio::remove_file(&self.branch_lock(&file.record.id));
         let body = EventBody::BranchRemoved { branch: file.record.id.clone(), name: file.record.name.clone() };
         self.append(&self.writing_session(), body, Durability::Durable)?;
+        let (path, name) = (&file.record.path, &file.record.name);
+        if *path != file.made_at && path.exists() {
+            let message = format!("the files of {name}, which was moved, stay in {}", path.display());
+            self.engine.notify(Notice::new(NoticeKind::Other, message));
+        }
         if !grown.is_empty() {
             let message = format!("what {} grew from is gone with the branch {}", grown.join(", "), file.record.name);
             self.engine.notify(Notice::new(NoticeKind::Other, message).with_hint(
@@ -75,8 +81,12 @@ impl Workspace {
     }
 
     fn removable(&self, name: &str, force: bool) -> Result<BranchFile> {
-        self.engine.home().may_remove("`rm`")?;
         let file = called(&self.removable_branches()?, name).cloned().ok_or_else(|| self.no_branch(name))?;
+        // What a copy made is its own.
+        let of_original = |home: &Path| BranchFile::path_in(home, &file.record.id).exists();
+        if self.engine.home().original().is_some_and(of_original) {
+            self.engine.home().may_remove("`rm`")?;
+        }
         file.need_answer()?;
         let (pid, alive) = (file.maker.pid, file.maker.alive());
         match file.record.state {

@@ -76,8 +76,9 @@ impl Engine {
                 (target, fields)
             }
             _ => {
-                return Err(Error::new(ErrorKind::InvalidArgument, format!("the layer {layer} has no file to change"))
-                    .with_hint("use `--user` or `--project`"));
+                let message = format!("this ah has no file for the layer {layer}");
+                return Err(Error::new(ErrorKind::InvalidArgument, message)
+                    .with_hint("without `--system`, the user's own is changed, and with `--project` the project's"));
             }
         };
         let fields = fields.get_or_insert_with(Map::new);

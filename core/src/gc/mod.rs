@@ -162,12 +162,14 @@ impl Workspace {
     fn reclaim_missing(&self, report: &mut GcReport) -> Result<()> {
         for record in self.engine.missing()? {
             let (id, path) = (record.id.clone(), record.path.clone());
-            report.missing.push(MissingWorkspace { id: id.clone(), path: path.clone() });
+            let workspace = self.engine.handle(record, path.clone());
+            if workspace.holds_something() {
+                report.missing.push(MissingWorkspace { id: id.clone(), path });
+            }
             // That was done already.
             if id == self.id {
                 continue;
             }
-            let workspace = self.engine.handle(record, path);
             for name in workspace.stores()? {
                 let outcome = workspace.reclaim(&name, false, report);
                 report.note(&format!("reclaiming in {name} of {}", workspace.root().display()), outcome)?;

@@ -210,11 +210,6 @@ impl Workspace {
         let mut notes = job.notes.clone();
         notes.extend(note);
         let readers = self.branches_reading_here()?.join(", ");
-        if !readers.is_empty() {
-            notes.push(format!(
-                "what was not kept for a branch (files of more than 64 MiB, say), and it has not changed, it shows as it is put back here: {readers}"
-            ));
-        }
         notes.extend(missing_notes(&target, job, &workspace));
         let planned = plan(&ground, &wish, &source, &cx)
             .and_then(|plan| self.known_paths(job, &target, plan))
@@ -233,6 +228,11 @@ impl Workspace {
             Ok(plan) => self.changed_below(&job.scope, &safety, plan)?,
             Err(_) => Vec::new(),
         };
+        if !readers.is_empty() && planned.as_ref().is_ok_and(|plan| !plan.is_empty()) {
+            notes.push(format!(
+                "these branches read here what was not kept for them (files of more than 64 MiB, say), and show of that what is put back: {readers}"
+            ));
+        }
         let below_is_gone = !below.is_empty() && self.below_is_gone();
         notes.extend(below_note(&below, below_is_gone));
         let plan = match planned {

@@ -17,7 +17,7 @@
 //! What snapshots are of goes on lying beside it, until the last one is gone: then `reclaim` takes it away, if nobody changed anything in it.
 
 use std::ffi::OsString;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -28,8 +28,8 @@ use ah_plugin_api::sys::remove_dir_for_good;
 use ah_plugin_api::{
     BEHIND, Context, Converted, Dir, Error, ErrorKind, LogLevel, Reference, Result, SnapshotId, Timestamp, text,
 };
-use ah_provider_directory::{Mounts, State, failed, holders, look, mount_of};
-use rustix::fs::RenameFlags;
+use ah_provider_directory::{Mounts, State, failed, holders, look, mount_of, path_of};
+use rustix::fs::{FileType, RenameFlags, Statx};
 
 use super::mounted::{Place, What, take_away};
 use super::opened::{LOWER, Open};
@@ -58,9 +58,17 @@ impl Service {
         let around = refuse_boundaries(workspace, &at)?;
         if let Some(error) = self.refuses(workspace)? {
             let message = "snapshots or branches of what was here before are kept in AgentFS";
-            return Err(Error::new(ErrorKind::FailedPrecondition, message).with_cause(&error).with_hint(
-                "`ah agent fs snapshots` and `ah agent fs branches` list them; `ah agent fs rm` them first",
-            ));
+            let ids = self.current().map(|open| open.ids(shelf)).unwrap_or_default();
+            let them = match ids.len() {
+                0 => String::new(),
+                1..=20 => format!(", `ah agent fs rm {}` removes its snapshots", ids.join(" ")),
+                many => {
+                    format!(", `ah agent fs snapshots --json` says which {many} snapshots are its own; remove them")
+                }
+            };
+            return Err(Error::new(ErrorKind::FailedPrecondition, message)
+                .with_cause(&error)
+                .with_hint(format!("`ah agent fs branches` lists its branches{them}; then repeat")));
         }
         // What lay behind before goes first, while it is known.
         if let Some(open) = self.current().filter(|open| open.holds_nothing())
@@ -424,14 +432,23 @@ fn unchanged(open: &Open, before: Number, branch: BranchId) -> Result<()> {
     }
 }
 
-/// Whether anything in a directory was changed after a time. The directory itself got its name about then.
+/// Whether anything in a directory was changed after a time. The directory itself got its name about then. Git's objects have the links that a store of
+/// ours has to them taken away, which changes them as little as another link does.
 fn is_changed(dir: &Dir, since: Timestamp, cx: &Context<'_>) -> Result<bool> {
     let mut changed = false;
-    State::of(dir.as_fd(), cx, |_, _, stat| {
-        changed |= (stat.stx_ctime.tv_sec, stat.stx_ctime.tv_nsec) > (since.secs, since.nanos);
+    let since = (since.secs, since.nanos);
+    State::of(dir.as_fd(), cx, |folder, _, stat| {
+        changed |= (stat.stx_ctime.tv_sec, stat.stx_ctime.tv_nsec) > since
+            && ((stat.stx_mtime.tv_sec, stat.stx_mtime.tv_nsec) > since || !is_object(folder, stat));
         Ok(())
     })?;
     Ok(changed)
+}
+
+/// Whether a file is one of Git's objects, by where it is.
+fn is_object(folder: BorrowedFd<'_>, stat: &Statx) -> bool {
+    FileType::from_raw_mode(stat.stx_mode.into()) == FileType::RegularFile
+        && path_of(folder).iter().skip_while(|name| *name != ".git").any(|name| name == "objects")
 }
 
 /// Refuses what cannot come along, and what cannot be put aside.

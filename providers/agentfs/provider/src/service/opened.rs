@@ -15,6 +15,7 @@ use super::mounted::Mounted;
 use super::record::SnapshotLabel;
 use super::standing::names_in;
 use super::{Service, fail, lock, no_snapshot, patiently};
+use crate::conversion::is_for_copy;
 use crate::home::{self, Shelf, TREE};
 
 /// A name in a home.
@@ -66,6 +67,14 @@ impl Open {
 
     pub(super) fn view_of(&self, number: Number) -> Result<Tree> {
         self.tree.view_of(number).map_err(|e| fail("cannot open the snapshot", &e))
+    }
+
+    /// The snapshots of a shelf, by their ids, the oldest first.
+    pub(super) fn ids(&self, shelf: &Shelf) -> Vec<String> {
+        let known = lock(&self.known);
+        let mut its: Vec<_> = known.iter().filter(|((key, id), _)| *key == shelf.key && !is_for_copy(id)).collect();
+        its.sort_by_key(|(_, known)| known.number);
+        its.into_iter().map(|((_, id), _)| id.to_string()).collect()
     }
 
     /// Whether it may as well be another directory's.

@@ -31,17 +31,22 @@ pub(crate) struct Home {
     path: PathBuf,
     /// The one that it was copied from, if that is there.
     original: Option<PathBuf>,
+    /// What `home.json` is to say before anything is removed that is not in here, if it says otherwise.
+    settled: Option<HomeFile>,
 }
 
-#[derive(Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 struct HomeFile {
     version: u32,
     /// What it shares with its copies alone: 16 hex digits.
     #[serde(default)]
     key: Option<String>,
-    /// Where it was when it was last used. A copy was somewhere else.
+    /// Where it was when something was last removed by it. A copy was somewhere else.
     #[serde(default, with = "text::abs_option")]
     path: Option<PathBuf>,
+    /// Where it was before that, or what it is a copy of was: that may be there again.
+    #[serde(default, with = "text::abs_option", skip_serializing_if = "Option::is_none")]
+    from: Option<PathBuf>,
 }
 
 impl HomeFile {
@@ -103,27 +108,41 @@ impl Home {
             // Missing or damaged: it holds nothing that is needed, so it is written anew.
             Some(Err(_)) | None => None,
         };
-        let home = Self { path, original };
-        home.write_down(found.and_then(serde_json::Result::ok)).map_err(unusable)?;
+        let mut home = Self { path, original, settled: None };
+        match found.and_then(serde_json::Result::ok) {
+            Some(found) if found.key.is_some() && found.path.is_some() => home.settled = home.settle(found),
+            found => home.write_down(found).map_err(unusable)?,
+        }
         Ok(home)
     }
 
-    /// Has `home.json` say where it is, unless it does, or the original is there.
+    /// What is to be said of one that was moved, or is the copy of one that is not there.
+    fn settle(&self, found: HomeFile) -> Option<HomeFile> {
+        let moved = self.original.is_none() && found.path.as_deref() != Some(&self.path);
+        moved.then(|| HomeFile { from: found.path, path: Some(self.path.clone()), ..found })
+    }
+
+    /// Has `home.json` say where it is for the first time.
     fn write_down(&self, found: Option<HomeFile>) -> Result<()> {
-        let is_said = |found: &HomeFile| found.key.is_some() && found.path.as_deref() == Some(&self.path);
-        if self.original.is_some() || found.as_ref().is_some_and(is_said) {
-            return Ok(());
-        }
         let is_new = found.is_none();
         let key = found.and_then(|found| found.key).map_or_else(random_key, Ok)?;
-        let file = HomeFile { version: VERSION, key: Some(key), path: Some(self.path.clone()) };
-        let mut bytes = serde_json::to_vec(&file).map_err(|e| {
+        let file = HomeFile { version: VERSION, key: Some(key), path: Some(self.path.clone()), from: None };
+        let written = self.write(&file);
+        // On a disk that is full or read-only, the next one does.
+        if is_new { written } else { Ok(()) }
+    }
+
+    fn write(&self, file: &HomeFile) -> Result<()> {
+        let mut bytes = serde_json::to_vec(file).map_err(|e| {
             Error::new(ErrorKind::InvalidArgument, "where AH_HOME is cannot be written down").with_cause(&e)
         })?;
         bytes.push(b'\n');
-        let written = fsio::replace(&self.path.join("home.json"), &bytes, Durability::Durable);
-        // On a disk that is full or read-only, the next one does.
-        if is_new { written } else { Ok(()) }
+        fsio::replace(&self.path.join("home.json"), &bytes, Durability::Durable)
+    }
+
+    /// Whether something that is not in here may be removed unasked.
+    pub(crate) fn may_remove_unasked(&self) -> bool {
+        self.may_remove("").is_ok()
     }
 
     /// That something which is not in here may be removed. A copy names the snapshots and branches of its original, and does not
@@ -132,7 +151,11 @@ impl Home {
     /// # Errors
     /// `FailedPrecondition` for a copy whose original is there.
     pub(crate) fn may_remove(&self, what: &str) -> Result<()> {
-        let Some(original) = &self.original else { return Ok(()) };
+        let Some(original) = &self.original else {
+            // From now on it is the one, also when the other one comes back. On a disk that is full, the next one sees to that.
+            let _ = self.settled.as_ref().map(|settled| self.write(settled));
+            return Ok(());
+        };
         let message = format!(
             "{what} is not done in {}, a copy of {}, whose snapshots and branches it would remove",
             self.path.display(),
@@ -182,13 +205,16 @@ impl Home {
     }
 }
 
-/// Where the one is that the `$AH_HOME` at `path` was copied from: another one of its key, where it says that it was when it was last used.
+/// Where the one is that the `$AH_HOME` at `path` was copied from: another one of its key, where it says that it was, and which says so itself.
 fn original_of(path: &Path, found: &HomeFile) -> Option<PathBuf> {
-    let (key, other) = (found.key.as_ref()?, found.path.as_ref().filter(|other| *other != path)?);
-    let same = |a: fs::Metadata, b: fs::Metadata| (a.dev(), a.ino()) == (b.dev(), b.ino());
-    let is_this = same(fs::metadata(path).ok()?, fs::metadata(other).ok()?);
-    let is_its = matches!(HomeFile::read(other), Ok(Some(Ok(theirs))) if theirs.key.as_ref() == Some(key));
-    (is_its && !is_this).then(|| other.clone())
+    let key = found.key.as_ref()?;
+    let id = |path: &Path| fs::metadata(path).ok().map(|found| (found.dev(), found.ino()));
+    let is_it = |other: &Path| {
+        let theirs = HomeFile::read(other).ok().flatten().and_then(serde_json::Result::ok);
+        theirs.is_some_and(|theirs| theirs.key.as_ref() == Some(key) && theirs.path.as_deref() == Some(other))
+            && id(other) != id(path)
+    };
+    [&found.path, &found.from].into_iter().flatten().find(|other| *other != path && is_it(other)).cloned()
 }
 
 fn random_key() -> Result<String> {
@@ -382,9 +408,20 @@ mod tests {
         }
         let error = open(&at("b")).unwrap().may_remove("`rm`").unwrap_err();
         assert!(error.message.contains("a copy of") && error.hint.unwrap().contains(at("a").to_str().unwrap()));
-        // Moved, it is what it was; the copy of one that is not there goes on in its place.
+        // Away for a moment only, it is the one again.
         std::fs::rename(at("a"), at("moved")).unwrap();
         assert!(!is_copy("moved") && !is_copy("b"));
+        std::fs::rename(at("moved"), at("a")).unwrap();
+        assert!(!is_copy("a") && is_copy("b"));
+        // Moved, it is what it was; the copy of one that is not there goes on in its place, until that is back.
+        std::fs::rename(at("a"), at("moved")).unwrap();
+        open(&at("b")).unwrap().may_remove("`rm`").unwrap();
+        assert!(!is_copy("b"));
+        std::fs::rename(at("moved"), at("a")).unwrap();
+        assert!(!is_copy("a") && is_copy("b"));
+        std::fs::remove_dir_all(at("b")).unwrap();
+        std::fs::rename(at("a"), at("moved")).unwrap();
+        open(&at("moved")).unwrap().may_remove("`rm`").unwrap();
         // Moved aside, and put back from a copy: the other one is the copy now.
         std::fs::rename(at("moved"), at("aside")).unwrap();
         copy("aside", "moved");

@@ -78,6 +78,10 @@ fn cut_loose(clone: &Dir, state: Option<&RepositoryState>, cx: &Context<'_>) -> 
         Err(e) => return Err(failed("look at", ".git", e)),
     };
     match kind {
+        // Where git is told by that file to work, whatever else is in the folder.
+        FileType::Directory if rustix::fs::statat(clone, ".git/commondir", AtFlags::SYMLINK_NOFOLLOW).is_ok() => {
+            rebuilt(clone, state, cx).map(Cut::changed)
+        }
         FileType::Directory if leads_out(open_dir(clone.as_fd(), ".git")?.as_fd(), false, DEEPEST)? => {
             rebuilt(clone, state, cx).map(Cut::changed)
         }

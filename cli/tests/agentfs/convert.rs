@@ -141,6 +141,28 @@ fn a_workspace_goes_behind_and_comes_back() {
 }
 
 #[test]
+fn a_copy_of_the_state_takes_nothing_over() {
+    Bench::each_plain(|bench| {
+        let root = bench.0.root();
+        bench.at(&root, &["convert"]);
+        let copy = bench.copy_of_state();
+        bench.sh(&format!("cd {}; echo later > later; sync later", root.display()));
+        end(bench);
+        for words in [&["status"][..], &["convert", "--back"], &["gc"]] {
+            let mut command = bench.0.command([&["-C", root.to_str().unwrap(), "agent", "fs"], words].concat());
+            let ran = Ran::of(command.env("AH_HOME", &copy).current_dir("/"));
+            assert!(ran.code != 0, "{ran:?}");
+            assert!(!ah_test_disks::mounts().contains(copy.to_str().unwrap()), "{words:?}");
+        }
+        bench.at(&root, &["snapshot"]);
+        assert_eq!(text(bench, "later"), "later");
+        assert_eq!(beside(bench), [".ah-behind-w"]);
+        bench.at(&root, &["convert", "--back"]);
+        assert_eq!(text(bench, "later"), "later");
+    });
+}
+
+#[test]
 fn nothing_else_is_taken_for_a_workspace_that_cannot_be_mounted() {
     Bench::each_plain(|bench| {
         let root = bench.0.root();

@@ -44,6 +44,30 @@ fn a_killed_service_is_followed_by_another() {
 }
 
 #[test]
+fn a_copy_of_the_state_mounts_nothing_in_the_originals_place() {
+    Bench::each(|bench| {
+        let branch = bench.branch("b");
+        let text = branch.to_str().unwrap();
+        let copy = bench.copy_of_state();
+        bench.sh(&format!("echo precious > {text}/kept; sync {text}/kept"));
+        bench.kill_services();
+        let listed = Ran::of(bench.0.command(["agent", "fs", "branches"]).env("AH_HOME", &copy));
+        assert!(listed.code == 0 && listed.stdout.contains("not-mounted"), "{listed:?}");
+        assert!(!ah_test_disks::mounts().contains(copy.to_str().unwrap()));
+        bench.0.fs(["branches"]);
+        assert_eq!(bench.sh(&format!("cat {text}/kept")), "precious");
+        let refused = Ran::of(bench.0.command(["agent", "fs", "rm", "--force", "b"]).env("AH_HOME", &copy));
+        assert!(refused.code == 4 && refused.stderr.contains("a copy of"), "{refused:?}");
+        // What the copy makes is its own to remove.
+        for words in [&["branch", "--mode", "cow-overlay", "--name", "c"][..], &["rm", "--force", "c"]] {
+            let ran = Ran::of(bench.0.command([&["agent", "fs"], words].concat()).env("AH_HOME", &copy));
+            assert_eq!(ran.code, 0, "{ran:?}");
+        }
+        assert_eq!(bench.sh(&format!("cat {text}/kept")), "precious");
+    });
+}
+
+#[test]
 fn one_that_a_command_in_a_branch_started_does_not_hold_that_branch() {
     let bench = &Bench::new(User::Me);
     bench.0.fs(["branch", "--mode", "worktree", "--name", "copy"]);

@@ -84,6 +84,13 @@ impl Bench {
         String::from_utf8(output.stdout).unwrap().trim_end().to_owned()
     }
 
+    /// A copy of `AH_HOME` as it is now, made by the user: where it is.
+    pub(crate) fn copy_of_state(&self) -> PathBuf {
+        let copy = self.0.path("state-copy");
+        self.sh(&format!("cp -a --one-file-system {} {}", self.0.path("state").display(), copy.display()));
+        copy
+    }
+
     /// A program, as the user.
     pub(crate) fn program(&self, name: &str) -> Command {
         match self.0.user {

@@ -126,7 +126,7 @@ impl Workspace {
         for snapshot in held.iter().filter(mine) {
             if !state.removed.contains(&snapshot.id) && !known.contains(&snapshot.id) {
                 self.list_again(snapshot, name)?;
-                report.did(format!("listed again the snapshot {}, whose maker was killed", snapshot.id));
+                report.did(format!("listed the snapshot {}, which had been taken and was on no timeline", snapshot.id));
             }
         }
         // What is said to be removed stays so: nobody need wait for that.

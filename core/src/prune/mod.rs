@@ -214,7 +214,7 @@ impl Workspace {
     }
 
     /// Has each store give back what was removed. What one cannot do keeps no other from it; the first error is told.
-    fn reclaim_all(&self) -> Result<()> {
+    pub(crate) fn reclaim_all(&self) -> Result<()> {
         let outcomes: Vec<Result<()>> = self.stores()?.iter().map(|name| self.reclaim_store(name)).collect();
         outcomes.into_iter().collect()
     }

@@ -123,10 +123,14 @@ impl Workspace {
             return Ok(AGAIN);
         }
         let Some(removed) = self.prune_unasked(config)? else { return Ok(0) };
-        let _ = self.reclaim_all();
+        let given = self.reclaim_all();
         let Some(still) = lacking() else { return Ok(AGAIN) };
         if removed > 0 {
             return Ok(SETTLED);
+        }
+        // More would be taken off the timeline for nothing, as long as there is no room to give it back.
+        if given.is_err_and(|error| error.kind == ErrorKind::ResourceExhausted) {
+            return Ok(AGAIN);
         }
         let tried = self.prune_young(config, still)?.is_some();
         let _ = self.reclaim_all();
@@ -229,7 +233,7 @@ impl Workspace {
     /// Until it is dropped nobody pins, labels or comes to need a snapshot; none if somebody is still at it after
     /// `wait`.
     fn decide(&self, wait: Duration) -> Result<Option<Lock>> {
-        if self.engine.home().original().is_some() {
+        if !self.engine.home().may_remove_unasked() {
             return Ok(None);
         }
         match Lock::take(&self.folder().join("stays.lock"), true, wait, &*self.engine.settings().observer) {

@@ -32,6 +32,8 @@ impl Workspace {
         } else {
             error.hint.clone()
         };
+        // What was saved of the present state before there was no room any more is needed no more, and may be what takes it.
+        let _ = self.reclaim_all();
         // Whatever becomes of this look, the error at hand is the one to tell.
         let large = self.large_since(target).unwrap_or_default();
         let told: Vec<String> = large
@@ -42,10 +44,8 @@ impl Workspace {
             .collect();
         let own = (!told.is_empty())
             .then(|| format!("delete what nobody needs of what came after that snapshot: {}", told.join(", ")));
-        match own.into_iter().chain(hint).collect::<Vec<_>>() {
-            hints if hints.is_empty() => error,
-            hints => error.with_hint(hints.join("; ")),
-        }
+        let gc = "`ah agent fs gc` gives back what was removed before".to_owned();
+        error.with_hint(own.into_iter().chain(hint).chain([gc]).collect::<Vec<_>>().join("; "))
     }
 
     /// Whether it is the workspace's disk that is full, and not that of `AH_HOME`. What did not fit is gone again by now, so the one with less

@@ -140,6 +140,22 @@ fn what_leads_out_is_cut() {
 }
 
 #[test]
+fn a_common_directory_elsewhere_is_cut() {
+    let temp = tempfile::tempdir().unwrap();
+    let copy = made(temp.path(), "main");
+    let (path, main) = (temp.path().join("copy"), temp.path().join("main"));
+    let heads = || git(&main, &["for-each-ref"]);
+    let before = heads();
+    write(&path.join(".git/commondir"), &format!("{}\n", main.join(".git").display()));
+    let state = Repository::of(&Dir::open(&main).unwrap()).unwrap().state;
+    own(&copy, Some(&state), &Context::quiet()).unwrap();
+    write(&path.join("file"), "three");
+    git(&path, &["commit", "-q", "-am", "three"]);
+    git(&path, &["branch", "evil"]);
+    assert_eq!(heads(), before);
+}
+
+#[test]
 fn symlinks_that_lead_out_are_cut() {
     use std::os::unix::fs::symlink;
     for what in ["the repository", "parts of it"] {

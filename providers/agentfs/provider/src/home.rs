@@ -7,6 +7,7 @@
 //! | `shelf` | which snapshots are this store's; every store has one, a home or not |
 //! | `tree/` | the store of `ah-agentfs` |
 //! | `lower` | the path of the directory that was branched |
+//! | `here` | the path of the home itself: a copy of one finds another one there |
 //! | `views/` | a record for each view that is mounted |
 //! | `behind`, `converting`, `converting.lock` | of a workspace that was itself put behind AgentFS (`conversion`) |
 //! | `socket`, `service.lock`, `log` | the service's |
@@ -24,6 +25,7 @@ use rustix::fs::{Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 
 const SHELF: &str = "shelf";
+const HERE: &str = "here";
 /// The tree's name in a home.
 pub(crate) const TREE: &str = "tree";
 const FIRST_LINE: &str = "agentfs shelf 1";
@@ -78,6 +80,9 @@ impl Shelf {
                 ErrorKind::Unsupported,
                 "AgentFS keeps nothing in a folder with a line break in its name",
             ));
+        }
+        if home.is_none() {
+            write(store, HERE, path_of(store)?.as_os_str().as_bytes(), true)?;
         }
         let text = [FIRST_LINE.as_bytes(), b"\n", shelf.key.as_bytes(), b"\n", last, b"\n"].concat();
         if write(store, SHELF, &text, false)? {
@@ -166,6 +171,25 @@ pub(crate) fn write(dir: &Dir, name: &str, bytes: &[u8], replace: bool) -> Resul
 pub(crate) fn path_of(dir: impl AsFd) -> Result<PathBuf> {
     std::fs::read_link(format!("/proc/self/fd/{}", dir.as_fd().as_raw_fd()))
         .map_err(|e| Error::from_io("cannot find out where a folder is", &e))
+}
+
+/// The home that this one, at `path`, is a copy of, if that is there: what is in place of its branches and its workspace is not this one's to
+/// mount or to take away. Else it is written down where this one is.
+pub(crate) fn original(home: &Dir, path: &Path) -> Result<Option<PathBuf>> {
+    let Some(shelf) = Shelf::of(home)? else { return Ok(None) };
+    let here = read(home, HERE)?.map(|bytes| PathBuf::from(OsString::from_vec(bytes)));
+    if here.as_deref() == Some(path) {
+        return Ok(None);
+    }
+    let id = |dir: &Dir| rustix::fs::fstat(dir).map(|stat| (stat.st_dev, stat.st_ino)).ok();
+    let is_it = |other: &PathBuf| {
+        let Ok(there) = Dir::open(other) else { return false };
+        id(&there) != id(home) && matches!(Shelf::of(&there), Ok(Some(theirs)) if theirs.key == shelf.key)
+    };
+    match here.filter(is_it) {
+        Some(other) => Ok(Some(other)),
+        None => write(home, HERE, path.as_os_str().as_bytes(), true).map(|_| None),
+    }
 }
 
 /// Whether a folder is a home of this user's.

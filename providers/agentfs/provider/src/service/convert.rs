@@ -56,6 +56,7 @@ impl Service {
     pub(super) fn put_behind(&self, workspace: &Dir, shelf: &Shelf, cx: &Context<'_>) -> Result<Converted> {
         let at = home::path_of(workspace)?;
         let around = refuse_boundaries(workspace, &at)?;
+        self.refuse_in_copy()?;
         if let Some(error) = self.refuses(workspace)? {
             let message = "snapshots or branches of what was here before are kept in AgentFS";
             let ids = self.current().map(|open| open.ids(shelf)).unwrap_or_default();
@@ -138,6 +139,15 @@ impl Service {
         notes
     }
 
+    /// What is beside the workspace, and in its place, is the original's.
+    fn refuse_in_copy(&self) -> Result<()> {
+        let Some(original) = &self.original else { return Ok(()) };
+        let message =
+            format!("{} is a copy of {}, which may have the workspace", self.path.display(), original.display());
+        Err(Error::new(ErrorKind::FailedPrecondition, message)
+            .with_hint("use the AH_HOME that it was copied from; or move that away first"))
+    }
+
     /// Puts a place for the mount where the workspace is, and that beside it. Gives since when nobody else changes anything in it.
     fn exchange(&self, around: &Around, behind: &Path, note: &mut Note, workspace: &Dir) -> Result<Timestamp> {
         let cannot = |errno| failed(format!("cannot make {}", behind.display()), errno);
@@ -210,6 +220,7 @@ impl Service {
 
     /// Answers [`ah_plugin_api::Provider::convert`] where the workspace is to be a plain directory again: a copy of it is beside it, as the note says.
     pub(super) fn take_back(&self, open: &Open, cx: &Context<'_>) -> Result<Converted> {
+        self.refuse_in_copy()?;
         // Whoever puts in order what others have left waits for that.
         let _making = alone(&open.making, cx)?;
         let none = || Error::new(ErrorKind::FailedPrecondition, "the workspace is not behind AgentFS");
@@ -297,7 +308,8 @@ impl Service {
 
     /// What a killed service had begun to do: before the tree is opened, as it says where the directory lies that was branched.
     pub(super) fn settle_before(&self) -> Result<()> {
-        let Some(note) = Note::of(&self.home)?.filter(|note| !note.back) else { return Ok(()) };
+        let note = Note::of(&self.home)?.filter(|note| !note.back && self.original.is_none());
+        let Some(note) = note else { return Ok(()) };
         clear_dead(&note.at()).map_err(|e| Error::new(ErrorKind::Unavailable, e.to_string()))?;
         match Behind::of(&self.home)? {
             Some(_) => {
@@ -310,6 +322,9 @@ impl Service {
 
     /// The same, with the tree, before anything is mounted.
     pub(super) fn settle_with(&self, open: &Open) -> Result<()> {
+        if self.original.is_some() {
+            return Ok(());
+        }
         let behind = Behind::of(&self.home)?;
         if let Some((branch, _)) = converted(&open.tree)
             && behind.as_ref().map(|behind| behind.branch) != Some(branch.id.0)
@@ -326,6 +341,9 @@ impl Service {
     /// Puts in order what a caller has left who took the workspace back and is gone, unless somebody is converting it at this moment. What cannot be done is
     /// tried again by the next one.
     pub(super) fn settle(&self, open: &Open, cx: &Context<'_>) {
+        if self.original.is_some() {
+            return;
+        }
         let Ok(_making) = open.making.try_write() else { return };
         let settled = (|| {
             let Some(note) = Note::of(&self.home)?.filter(|note| note.back) else { return Ok(()) };
@@ -355,7 +373,8 @@ impl Service {
     /// As [`Service::drop_behind`], of a workspace that is a plain directory again since some time. Gives what was done.
     pub(super) fn drop_what_lay_behind(&self, open: &Open, cx: &Context<'_>) -> Option<String> {
         let _making = open.making.try_write().ok()?;
-        let behind = Behind::of(&self.home).ok().flatten().filter(|_| open.holds_nothing())?;
+        let is_free = || self.original.is_none() && open.holds_nothing();
+        let behind = Behind::of(&self.home).ok().flatten().filter(|_| is_free())?;
         let said = match self.drop_behind(open, cx) {
             Ok(None) => {
                 let at = behind.at();
@@ -371,7 +390,8 @@ impl Service {
     /// Takes away the directory that lay behind a workspace, once nothing reads it any more and if nobody changed anything in it or has it open. Gives what is
     /// to be said where it stays.
     fn drop_behind(&self, open: &Open, cx: &Context<'_>) -> Result<Option<String>> {
-        let Some(mut behind) = Behind::of(&self.home)? else { return Ok(None) };
+        let behind = Behind::of(&self.home)?.filter(|_| self.original.is_none());
+        let Some(mut behind) = behind else { return Ok(None) };
         let around = Around::of(&behind.at())?;
         // It may have been killed before it got that name.
         let leaves = behind.leaves.clone().map(OsString::from_vec).filter(|name| around.look(name).is_some());

@@ -106,9 +106,11 @@ impl Service {
     /// the tree is of a newer version) is none: whoever needs it is told.
     pub fn open(home: Dir) -> Result<Self> {
         let path = home::path_of(&home)?;
+        let original = home::original(&home, &path)?;
         let service = Self {
             home,
             path,
+            original,
             open: RwLock::new(None),
             closed: Mutex::new(None),
             opening: Mutex::new(()),

@@ -34,6 +34,14 @@ impl Service {
     /// Mounts what should be mounted and is not: when the last service was killed, or somebody has unmounted it by hand. What cannot be is written
     /// to the log.
     pub(super) fn mount_again(&self, open: &Open) {
+        if let Some(original) = &self.original {
+            eprintln!(
+                "ah-agentfsd: nothing is mounted again: {} is a copy of {}",
+                self.path.display(),
+                original.display()
+            );
+            return;
+        }
         let mut mounted = lock(&open.mounted);
         mounted.look();
         self.clear_strays(&mounted);

@@ -116,12 +116,6 @@ impl Run<'_> {
     fn boot(&mut self, first: bool, last: bool) -> Result<String> {
         let started = Instant::now();
         let mut setup = self.cuts.setup.clone();
-        let sockets = tempfile::Builder::new().prefix("ah-disks.").tempdir()?;
-        for (name, disk) in &mut self.disks {
-            let socket = sockets.path().join(&*name);
-            disk.serve(&socket)?;
-            setup.disks.push((name.clone(), Backing::Nbd(socket)));
-        }
         let books = self.folder.join("books.json");
         fs::write(&books, serde_json::to_vec(&self.books)?)?;
         let when = if first { "first" } else { "again" };
@@ -141,8 +135,19 @@ impl Run<'_> {
         self.worked = work;
         setup.payload.files = vec![books, self.cuts.script.clone()];
         setup.payload.programs.push(self.cuts.program.clone());
-        let mut machine = Machine::start(&setup)?;
-        let heard = self.listen(&mut machine, last)?;
+        let sockets = tempfile::Builder::new().prefix("ah-disks.").tempdir()?;
+        let (mut kernel, mut tries, others) = (KernelLog::default(), 0, setup.disks.len());
+        let mut machine = Machine::up(&mut kernel, || {
+            tries += 1;
+            setup.disks.truncate(others);
+            for (name, disk) in &mut self.disks {
+                let socket = sockets.path().join(format!("{name}.{tries}"));
+                disk.serve(&socket)?;
+                setup.disks.push((name.clone(), Backing::Nbd(socket)));
+            }
+            Machine::start(&setup)
+        })?;
+        let heard = self.listen(&mut machine, kernel, last)?;
         let worked = heard.worked.map_or(0, |at| at.elapsed().as_millis());
         machine.cut();
         // What was said until then counts: it had arrived.
@@ -176,14 +181,14 @@ impl Run<'_> {
     }
 
     /// Hears the guest until its instant has come, or until it ends, if it only looks.
-    fn listen(&mut self, machine: &mut Machine, last: bool) -> Result<Heard> {
+    fn listen(&mut self, machine: &mut Machine, mut kernel: KernelLog, last: bool) -> Result<Heard> {
         let when = if self.random.below(2) == 0 {
             When::After(Duration::from_millis(self.random.below(LONGEST)))
         } else {
             let count = usize::try_from(1 + self.random.below(20))?;
             When::Done(count, Duration::from_micros(self.random.below(30_000)))
         };
-        let (mut kernel, mut heard, mut output) = (KernelLog::default(), Heard::default(), String::new());
+        let (mut heard, mut output) = (Heard::default(), String::new());
         let (mut ready, mut end) = (false, None::<Instant>);
         loop {
             let wait = end.map_or(SILENCE, |end| end.saturating_duration_since(Instant::now()));
@@ -195,7 +200,6 @@ impl Run<'_> {
             match event {
                 Event::Kernel(line) => kernel.add(line),
                 Event::Out(bytes) => output.push_str(&String::from_utf8_lossy(&bytes)),
-                Event::Log(line) if line.starts_with("up ") => {}
                 Event::Log(line) if line.starts_with("exit ") => {
                     if last && line == "exit 0" && ready {
                         return Ok(heard);

@@ -21,6 +21,10 @@ use crate::payload::{Guest, Payload};
 const KERNEL_LINES: usize = 80;
 /// How long a probe may take until the kernel speaks.
 const PROBE: Duration = Duration::from_secs(10);
+/// How long a guest may be silent until its own programs run: then it hangs in what its kernel or QEMU does at its start.
+const BOOT: Duration = Duration::from_secs(90);
+/// So often it is started anew then. Nothing of what is tested has begun.
+const ANEW: u32 = 2;
 
 /// How the guest's instructions are carried out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -158,6 +162,28 @@ impl Machine {
             });
         }
         Ok(Self { child, events, _folder: folder })
+    }
+
+    /// Starts it by `start`, and hears it until its own programs run. One that hangs before that, as happens once in hundreds of starts where
+    /// it is emulated, is started anew.
+    pub fn up(kernel: &mut KernelLog, mut start: impl FnMut() -> Result<Self>) -> Result<Self> {
+        for tries in 0.. {
+            let machine = start()?;
+            loop {
+                match machine.next(BOOT) {
+                    Ok(Event::Kernel(line)) => kernel.add(line),
+                    Ok(Event::Log(line)) if line.starts_with("up ") => return Ok(machine),
+                    Ok(Event::Ended) => return Err(anyhow!("{}", kernel.text()).context("the guest went away")),
+                    Ok(_) => {}
+                    Err(error) if tries == ANEW => return Err(error.context(kernel.text())),
+                    Err(error) => {
+                        println!("  {error} before its programs ran, and is started anew");
+                        break;
+                    }
+                }
+            }
+        }
+        unreachable!("it ends with the last try")
     }
 
     /// What it says next; an error if it says nothing for that long.
@@ -302,17 +328,18 @@ pub struct Outcome {
 /// Starts a machine, hands what its command prints to `out`, and waits for its end. An error if it hangs, panics or goes away.
 pub fn run(setup: &Setup, silence: Duration, out: &mut dyn FnMut(&[u8])) -> Result<Outcome> {
     let started = Instant::now();
-    let machine = Machine::start(setup)?;
-    let (mut kernel, mut status, mut boot) = (KernelLog::default(), None, Duration::ZERO);
+    let (mut kernel, mut status) = (KernelLog::default(), None);
+    let machine = Machine::up(&mut kernel, || Machine::start(setup))?;
+    let boot = started.elapsed();
     loop {
         match machine.next(silence).map_err(|error| error.context(kernel.text()))? {
             Event::Kernel(line) => kernel.add(line),
             Event::Out(bytes) => out(&bytes),
-            Event::Log(line) => match line.split_once(' ') {
-                Some(("up", _)) => boot = started.elapsed(),
-                Some(("exit", text)) => status = text.parse().ok(),
-                _ => {}
-            },
+            Event::Log(line) => {
+                if let Some(text) = line.strip_prefix("exit ") {
+                    status = text.parse().ok();
+                }
+            }
             Event::Ended => break,
         }
     }

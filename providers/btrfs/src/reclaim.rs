@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::depot::Depot;
 use crate::shelf::Shelf;
-use crate::{convert, elsewhere, made, removal};
+use crate::{convert, elsewhere, made, removal, sys};
 
 /// How long the background empties the trash without coming up for air.
 const TURN: Duration = Duration::from_millis(250);
@@ -67,6 +67,10 @@ pub(crate) fn reclaim(place: &Place<'_>, request: &ReclaimRequest, cx: &Context<
                 "gave back the space of {}",
                 counted(count, "removed snapshot or clone", "removed snapshots and clones")
             ));
+        }
+        if count > 0 && !request.auto {
+            // By itself the kernel begins with that within half a minute, which is long on a full disk.
+            let _ = sys::give_back(&trash);
         }
         failed = failed.or(error);
     }

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, AsRawFd};
 
 use linux_raw_sys::{btrfs as raw, ioctl as op};
 use rustix::io::Errno;
-use rustix::ioctl::{Getter, Opcode, Setter, Updater};
+use rustix::ioctl::{Getter, NoArg, Opcode, Setter, Updater};
 
 /// The inode number of every subvolume's root, and of nothing else.
 pub(crate) const ROOT_INODE: u64 = raw::BTRFS_FIRST_FREE_OBJECTID as u64;
@@ -188,6 +188,13 @@ pub(crate) const INODE_EXTREF: u32 = raw::BTRFS_INODE_EXTREF_KEY;
 
 /// Room for the answers of one search.
 const SEARCH_BUFFER: usize = 64 << 10;
+
+/// Commits, and has the kernel begin to give back the space of removed subvolumes. Anybody may.
+pub(crate) fn give_back(on: impl AsFd) -> Result<(), Errno> {
+    const OP: Opcode = op::BTRFS_IOC_SYNC as Opcode;
+    // SAFETY: this call takes no argument.
+    unsafe { rustix::ioctl::ioctl(on, NoArg::<OP>::new()) }
+}
 
 /// `btrfs_ioctl_search_args_v2` with a buffer behind it.
 #[repr(C)]

@@ -206,3 +206,21 @@ fn what_frees_a_full_disk_works_on_it() {
     bench.write("big", vec![3; 10 << 20]);
     bench.snapshot("c");
 }
+
+#[test]
+fn what_is_removed_comes_back_at_once_when_somebody_waits_for_it() {
+    // By itself, the kernel begins with that as seldom as it commits.
+    let Some(disk) = Disk::new("btrfs", 300, "commit=300") else { return };
+    let bench = Bench::in_folder(disk.at());
+    bench.write("large", vec![1; 150 << 20]);
+    run("sync", &[]);
+    let taken = bench.snapshot("a");
+    fs::remove_file(bench.work("large")).unwrap();
+    bench.remove(&taken);
+    bench.reclaim();
+    let began = std::time::Instant::now();
+    while fs::write(bench.work("new"), vec![2; 150 << 20]).is_err() {
+        assert!(began.elapsed().as_secs() < 60);
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+}

@@ -95,6 +95,8 @@ impl Workspace {
         // What a killed worker left.
         let outcome = self.settle_moments().map(drop);
         report.note("taking the snapshots that moments wait for", outcome)?;
+        let outcome = self.settle_unheard_moments();
+        report.note("saying why moments have no snapshots", outcome)?;
         let outcome = self.end_vanished();
         report.note("ending sessions whose agents are gone", outcome)?;
         let _lock = self.lock("gc")?;

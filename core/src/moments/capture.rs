@@ -8,9 +8,10 @@
 //! known then, which is that a moment is only shown exactly if nothing of that has happened since, in the same run of the machine.
 
 use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use ah_plugin_api::{Durability, Error, ErrorKind, Result};
+use ah_plugin_api::{Durability, Error, ErrorKind, Result, SnapshotId};
 
 use crate::crash;
 use crate::gc::GcOptions;
@@ -19,7 +20,7 @@ use crate::lock::{Lock, boot_id};
 use crate::moments::pace::Pace;
 use crate::moments::pending::{self, Pending, Waiting};
 use crate::moments::tools::{Running, Tools};
-use crate::moments::{MomentKind, MomentUpdate, fence};
+use crate::moments::{Moment, MomentKind, MomentUpdate, fence};
 use crate::record::SnapshotKind;
 use crate::snapshot::{Behind, Listed, SnapshotOptions};
 use crate::timeline::EventBody;
@@ -29,6 +30,8 @@ use crate::workspace::Workspace;
 const LOOK: Duration = Duration::from_millis(4);
 /// A worker that finds another one at work waits for it no longer than this; that one, or the next, will see to it.
 const OTHERS: Duration = Duration::from_secs(30);
+/// A moment that is so many seconds old has been left to a worker, if its hook has come so far.
+const OLD: i64 = 600;
 
 /// A snapshot that was taken for moments.
 pub(super) struct Taken {
@@ -90,6 +93,36 @@ impl Workspace {
             }
         }
         Ok(settled)
+    }
+
+    /// Says of moments that nobody takes a snapshot for why they have none: their lines came on the timeline, and the notes that they wait did
+    /// not, on a full disk, or as their hooks were killed.
+    pub(crate) fn settle_unheard_moments(&self) -> Result<()> {
+        let now = self.engine.settings().clock.now();
+        // In this order: one that is added meanwhile is not old.
+        let state = self.state()?;
+        // What became of them may be in a line that cannot be read.
+        if state.gap.is_some() {
+            return Ok(());
+        }
+        let waiting: BTreeSet<SnapshotId> = pending::all(self)?.into_iter().map(|waiting| waiting.moment).collect();
+        let is_unheard = |moment: &&Moment| {
+            let record = &moment.record;
+            record.snapshot.is_none()
+                && record.reason.is_none()
+                && !waiting.contains(&record.id)
+                && now.secs - moment.time.secs > OLD
+        };
+        let mut unheard: BTreeMap<SessionName, Vec<EventBody>> = BTreeMap::new();
+        for moment in state.moments.iter().filter(is_unheard) {
+            let reason = Some("nobody heard of it: its hook was killed, or the disk was full".to_owned());
+            let update = MomentUpdate { reason, ..MomentUpdate::new(moment.record.id.clone()) };
+            unheard.entry(moment.session.clone()).or_default().push(EventBody::MomentUpdate(Box::new(update)));
+        }
+        for (session, updates) in unheard {
+            self.append_with(&session, Durability::Instant, |_| updates)?;
+        }
+        Ok(())
     }
 
     /// Waits until every session that waits has had its window, or is hurried.

@@ -90,6 +90,25 @@ fn a_session_that_cannot_be_served_does_not_stop_the_others() {
 }
 
 #[test]
+fn a_moment_that_nobody_heard_of_says_so_in_time() {
+    let lab = Lab::new();
+    lab.step("a", "0");
+    let reason = || {
+        lab.open().gc(&ah_core::GcOptions::default()).unwrap();
+        lab.open().moments(None).unwrap().pop().unwrap().record.reason
+    };
+    waiting(&lab, "1");
+    fs::remove_dir_all(lab.folder().join("pending")).unwrap();
+    assert_eq!(reason(), None, "its hook may be at it");
+    lab.wait(601);
+    assert!(reason().unwrap().contains("nobody heard of it"));
+    // Said once.
+    let said = lab.open().timeline(&ah_core::TimelineFilter::default()).unwrap().events.len();
+    reason();
+    assert_eq!(lab.open().timeline(&ah_core::TimelineFilter::default()).unwrap().events.len(), said);
+}
+
+#[test]
 fn what_waited_when_the_machine_went_down_is_inexact() {
     let lab = Lab::new();
     lab.step("a", "0");

@@ -44,7 +44,11 @@ pub(crate) fn meant(error: &clap::Error, arguments: &[OsString]) -> Option<Strin
             let places = (1..arguments.len()).rev().filter(|at| is_it(&arguments[*at]));
             let mut tries = places.map(|at| [&arguments[..at], &["--".into()], &arguments[at..]].concat());
             let right = tries.find(|words| args::command().try_get_matches_from(words).is_ok())?;
-            let what = if arguments.iter().any(|word| word == "exec") { "the command goes" } else { "paths go" };
+            let what = if arguments.windows(2).any(|words| words[0] == "fs" && words[1] == "exec") {
+                "the command goes"
+            } else {
+                "paths go"
+            };
             Some(format!("{what} after `--`: `{}`", line_of(&right)))
         }
         _ => None,

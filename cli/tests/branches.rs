@@ -337,5 +337,13 @@ fn a_branch_that_was_moved_is_taken_up_where_it_is() {
     assert!(world.fs(["branches"]).contains(place.to_str().unwrap()));
     // It is taken away where it was made: how to have it there is still said.
     let kept = world.run(["agent", "fs", "rm", "b"]);
-    assert!(kept.code == 4 && kept.stderr.contains("bring it back there"), "{kept:?}");
+    let command = kept.stderr.split('`').nth(1).unwrap().to_owned();
+    assert!(kept.code == 4 && command.starts_with("mv "), "{kept:?}");
+    assert!(std::process::Command::new("sh").args(["-c", &command]).status().unwrap().success(), "{command}");
+    world.fs(["rm", "b"]);
+    std::fs::rename(world.fs(["branch", "--name", "c"]), &place).unwrap();
+    world.run(["-C", place.to_str().unwrap(), "agent", "fs", "status"]);
+    let forced = world.run(["agent", "fs", "rm", "--force", "c"]);
+    assert!(forced.code == 0 && forced.stderr.contains("stay in"), "{forced:?}");
+    assert_eq!(std::fs::read_to_string(place.join("f")).unwrap(), "one");
 }

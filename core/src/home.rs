@@ -17,6 +17,7 @@ use ah_plugin_api::{Durability, Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
 
 use crate::fsio;
+use crate::registry::Identity;
 use crate::{attend, branch, text};
 
 const VERSION: u32 = 1;
@@ -35,23 +36,55 @@ pub(crate) struct Home {
     settled: Option<HomeFile>,
 }
 
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize)]
 struct HomeFile {
     version: u32,
     /// What it shares with its copies alone: 16 hex digits.
-    #[serde(default)]
     key: Option<String>,
-    /// Where it was when something was last removed by it. A copy was somewhere else.
-    #[serde(default, with = "text::abs_option")]
+    /// Where it was when that was last written: when it was made, was found moved, or something was to be removed by it. A copy was
+    /// somewhere else.
+    #[serde(with = "text::abs_option")]
     path: Option<PathBuf>,
+    /// What the folder is known by, which a copy of it is not.
+    folder: Option<Identity>,
     /// Where it was before that, or what it is a copy of was: that may be there again.
-    #[serde(default, with = "text::abs_option", skip_serializing_if = "Option::is_none")]
+    #[serde(with = "text::abs_option", skip_serializing_if = "Option::is_none")]
     from: Option<PathBuf>,
 }
 
+/// What is in the place of another `home.json`.
+enum There {
+    /// None.
+    Nothing,
+    /// One, or something that cannot be read now.
+    File(Option<HomeFile>),
+}
+
 impl HomeFile {
-    fn read(home: &Path) -> Result<Option<serde_json::Result<Self>>> {
-        Ok(fsio::read(&home.join("home.json"))?.map(|bytes| serde_json::from_slice(&bytes)))
+    /// A field that cannot be read is none: a newer version may write it in another way.
+    fn parse(bytes: &[u8]) -> Option<Self> {
+        #[derive(Deserialize)]
+        struct Place(#[serde(with = "text::abs")] PathBuf);
+        let fields: serde_json::Map<String, serde_json::Value> = serde_json::from_slice(bytes).ok()?;
+        let version = fields.get("version")?.as_u64()?;
+        let place = |name: &str| Some(serde_json::from_value::<Place>(fields.get(name)?.clone()).ok()?.0);
+        Some(Self {
+            version: u32::try_from(version).unwrap_or(u32::MAX),
+            key: fields.get("key").and_then(|key| Some(key.as_str()?.to_owned())),
+            path: place("path"),
+            folder: fields.get("folder").and_then(|folder| serde_json::from_value(folder.clone()).ok()),
+            from: place("from"),
+        })
+    }
+
+    fn read(home: &Path) -> There {
+        match fsio::read(&home.join("home.json")) {
+            Ok(Some(bytes)) => There::File(Self::parse(&bytes)),
+            Ok(None) => There::Nothing,
+            // What is behind a closed door is nobody's whom this one could harm.
+            Err(error) if error.kind == ErrorKind::PermissionDenied => There::Nothing,
+            Err(_) => There::File(None),
+        }
     }
 }
 
@@ -97,38 +130,49 @@ impl Home {
         };
         let usable = rustix::fs::access(&path, wanted);
         usable.map_err(|e| unusable(fsio::failed("write to", &path, &e.into())))?;
-        let found = if made { None } else { HomeFile::read(&path).map_err(unusable)? };
-        let original = match &found {
-            Some(Ok(found)) if found.version > VERSION => {
-                let message = format!("{called} was made by a newer version of ah");
-                return Err(Error::new(ErrorKind::FailedPrecondition, message)
-                    .with_hint("use that version, or set AH_HOME to another directory"));
-            }
-            Some(Ok(found)) => original_of(&path, found),
-            // Missing or damaged: it holds nothing that is needed, so it is written anew.
-            Some(Err(_)) | None => None,
-        };
+        let bytes = if made { None } else { fsio::read(&path.join("home.json")).map_err(unusable)? };
+        // Missing or damaged: it holds nothing that is needed, so it is written anew.
+        let found = bytes.and_then(|bytes| HomeFile::parse(&bytes));
+        if found.as_ref().is_some_and(|found| found.version > VERSION) {
+            return Err(Error::new(
+                ErrorKind::FailedPrecondition,
+                format!("{called} was made by a newer version of ah"),
+            )
+            .with_hint("use that version, or set AH_HOME to another directory"));
+        }
+        let original = found.as_ref().and_then(|found| original_of(&path, found));
         let mut home = Self { path, original, settled: None };
-        match found.and_then(serde_json::Result::ok) {
+        match found {
             Some(found) if found.key.is_some() && found.path.is_some() => home.settled = home.settle(found),
             found => home.write_down(found).map_err(unusable)?,
         }
         Ok(home)
     }
 
-    /// What is to be said of one that was moved, or is the copy of one that is not there.
+    /// What is to be said of the copy of one that is not there. One that was moved says at once where it is now.
     fn settle(&self, found: HomeFile) -> Option<HomeFile> {
-        let moved = self.original.is_none() && found.path.as_deref() != Some(&self.path);
-        moved.then(|| HomeFile { from: found.path, path: Some(self.path.clone()), ..found })
+        if self.original.is_some() {
+            return None;
+        }
+        let folder = Identity::of_path(&self.path);
+        let is_this = found.folder.zip(folder).is_some_and(|(then, now)| then.same_but_for_device(&now));
+        if found.path.as_deref() == Some(&self.path) {
+            // Put back in its place, it is another folder.
+            let _ = (!is_this).then(|| self.write(&HomeFile { folder, ..found }));
+            return None;
+        }
+        let settled = HomeFile { from: found.path, path: Some(self.path.clone()), folder, ..found };
+        // On a disk that is full or read-only, the next one does.
+        if is_this && self.write(&settled).is_ok() { None } else { Some(settled) }
     }
 
     /// Has `home.json` say where it is for the first time.
     fn write_down(&self, found: Option<HomeFile>) -> Result<()> {
         let is_new = found.is_none();
         let key = found.and_then(|found| found.key).map_or_else(random_key, Ok)?;
-        let file = HomeFile { version: VERSION, key: Some(key), path: Some(self.path.clone()), from: None };
-        let written = self.write(&file);
-        // On a disk that is full or read-only, the next one does.
+        let (path, folder) = (Some(self.path.clone()), Identity::of_path(&self.path));
+        let written = self.write(&HomeFile { version: VERSION, key: Some(key), path, folder, from: None });
+        // As above.
         if is_new { written } else { Ok(()) }
     }
 
@@ -140,19 +184,14 @@ impl Home {
         fsio::replace(&self.path.join("home.json"), &bytes, Durability::Durable)
     }
 
-    /// Whether something that is not in here may be removed unasked.
-    pub(crate) fn may_remove_unasked(&self) -> bool {
-        self.may_remove("").is_ok()
-    }
-
-    /// That something which is not in here may be removed. A copy names the snapshots and branches of its original, and does not
-    /// know what that came to need since.
+    /// Makes sure that something which is not in here may be removed: a copy names the snapshots and branches of its original, and does not
+    /// know what that came to need since. Where the original is not there, this is the one from now on, until that comes back.
     ///
     /// # Errors
     /// `FailedPrecondition` for a copy whose original is there.
     pub(crate) fn may_remove(&self, what: &str) -> Result<()> {
         let Some(original) = &self.original else {
-            // From now on it is the one, also when the other one comes back. On a disk that is full, the next one sees to that.
+            // On a disk that is full, the next one does.
             let _ = self.settled.as_ref().map(|settled| self.write(settled));
             return Ok(());
         };
@@ -205,16 +244,18 @@ impl Home {
     }
 }
 
-/// Where the one is that the `$AH_HOME` at `path` was copied from: another one of its key, where it says that it was, and which says so itself.
+/// Where the one is that the `$AH_HOME` at `path` was copied from: another one of its key, where it says that it was, and which says so itself; or
+/// one that cannot be read now.
 fn original_of(path: &Path, found: &HomeFile) -> Option<PathBuf> {
     let key = found.key.as_ref()?;
     let id = |path: &Path| fs::metadata(path).ok().map(|found| (found.dev(), found.ino()));
-    let is_it = |other: &Path| {
-        let theirs = HomeFile::read(other).ok().flatten().and_then(serde_json::Result::ok);
-        theirs.is_some_and(|theirs| theirs.key.as_ref() == Some(key) && theirs.path.as_deref() == Some(other))
-            && id(other) != id(path)
+    let is_it = |other: &Path| match HomeFile::read(other) {
+        There::Nothing => false,
+        There::File(None) => true,
+        There::File(Some(theirs)) => theirs.key.as_ref() == Some(key) && theirs.path.as_deref() == Some(other),
     };
-    [&found.path, &found.from].into_iter().flatten().find(|other| *other != path && is_it(other)).cloned()
+    let mut others = [&found.path, &found.from].into_iter().flatten().filter(|other| *other != path);
+    others.find(|other| is_it(other) && id(other) != id(path)).cloned()
 }
 
 fn random_key() -> Result<String> {
@@ -426,6 +467,19 @@ mod tests {
         std::fs::rename(at("moved"), at("aside")).unwrap();
         copy("aside", "moved");
         assert!(!is_copy("moved") && is_copy("aside"));
+        // A copy of one that was moved is told as well.
+        let there = at("moved");
+        std::fs::rename(&there, at("twice")).unwrap();
+        assert!(!is_copy("twice"));
+        copy("twice", "copy");
+        assert!(is_copy("copy") && !is_copy("twice"));
+        // What cannot be read now may be the original.
+        std::fs::write(at("twice/home.json"), "garb").unwrap();
+        assert!(is_copy("copy"));
+        std::fs::copy(at("copy/home.json"), at("twice/home.json")).unwrap();
+        assert!(!is_copy("twice"));
+        std::fs::rename(at("twice"), &there).unwrap();
+        assert!(!is_copy("moved"));
         // By another name, or with another one in its old place, it is itself.
         symlink(at("moved"), at("link")).unwrap();
         assert!(!is_copy("link"));

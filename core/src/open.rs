@@ -196,6 +196,7 @@ impl Engine {
             return Err(Error::new(ErrorKind::Conflict, message)
                 .with_hint("ah agent fs snapshots shows it; `ah agent fs rm` its snapshots first to give it up"));
         }
+        self.home().may_remove("`adopt`")?;
         branch::refuse_held_by_store(&workspace)?;
         branch::empty_stores(&workspace)?;
         let trash = self.home().join("trash");

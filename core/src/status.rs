@@ -111,7 +111,10 @@ impl Engine {
             store.map_or_else(|| self.scratch_store(), Dir::open)
         })?;
         if let Some(original) = self.home().original() {
-            let message = format!("this AH_HOME is a copy of {}: nothing is removed in it", original.display());
+            let message = format!(
+                "this AH_HOME is a copy of {}: nothing is removed in it that is also that one's",
+                original.display()
+            );
             self.notify(Notice::new(NoticeKind::Other, message));
         }
         let chosen = candidates.iter().find(|candidate| candidate.chosen).map(|candidate| candidate.name.clone());

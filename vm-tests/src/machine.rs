@@ -24,7 +24,7 @@ const PROBE: Duration = Duration::from_secs(10);
 /// How long a guest may be silent until its own programs run: then it hangs in what its kernel or QEMU does at its start.
 const BOOT: Duration = Duration::from_secs(90);
 /// So often it is started anew then. Nothing of what is tested has begun.
-const ANEW: u32 = 2;
+const ANEW: u32 = 1;
 
 /// How the guest's instructions are carried out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -177,7 +177,7 @@ impl Machine {
                     Ok(_) => {}
                     Err(error) if tries == ANEW => return Err(error.context(kernel.text())),
                     Err(error) => {
-                        println!("  {error} before its programs ran, and is started anew");
+                        eprintln!("  {error} before its programs ran, and is started anew");
                         break;
                     }
                 }

@@ -143,7 +143,7 @@ fn what_reads_in_the_workspace_is_named_before_it_is_changed() {
         world.fs(["branch", &first, "--name", "copy"]);
         for words in [&["restore", "first", "--dry-run"][..], &["restore", "first"]] {
             let ran = bench.ran(&world.root(), words);
-            assert!(ran.code == 0 && ran.stderr.contains("shows as it is put back here: idea"), "{words:?}: {ran:?}");
+            assert!(ran.code == 0 && ran.stderr.contains("show of that what is put back: idea"), "{words:?}: {ran:?}");
         }
         // What it grew from says nothing of a file that was changed since, and nobody is to do anything about that.
         let ran = bench.ran(&world.root(), &["versions", "f"]);

@@ -151,12 +151,26 @@ fn a_copy_of_the_state_takes_nothing_over() {
         for words in [&["status"][..], &["convert", "--back"], &["gc"]] {
             let mut command = bench.0.command([&["-C", root.to_str().unwrap(), "agent", "fs"], words].concat());
             let ran = Ran::of(command.env("AH_HOME", &copy).current_dir("/"));
-            assert!(ran.code != 0, "{ran:?}");
+            assert!(ran.code == 4 && ran.stderr.contains("is a copy of"), "{ran:?}");
             assert!(!ah_test_disks::mounts().contains(copy.to_str().unwrap()), "{words:?}");
         }
         bench.at(&root, &["snapshot"]);
         assert_eq!(text(bench, "later"), "later");
         assert_eq!(beside(bench), [".ah-behind-w"]);
+        // While the original is away the copy is the one, and not any more when that is back.
+        let (state, away) = (bench.0.path("state"), bench.0.path("away"));
+        end(bench);
+        bench.sh(&format!("mv {} {}", state.display(), away.display()));
+        let status = || {
+            let mut command = bench.0.command(["-C", root.to_str().unwrap(), "agent", "fs", "status"]);
+            Ran::of(command.env("AH_HOME", &copy).current_dir("/"))
+        };
+        assert_eq!(status().code, 0);
+        assert!(ah_test_disks::mounts().contains(copy.to_str().unwrap()));
+        end(bench);
+        bench.sh(&format!("mv {} {}", away.display(), state.display()));
+        let ran = status();
+        assert!(ran.code == 4 && ran.stderr.contains("is a copy of"), "{ran:?}");
         bench.at(&root, &["convert", "--back"]);
         assert_eq!(text(bench, "later"), "later");
     });

@@ -125,11 +125,9 @@ impl Cut {
 /// If it cannot be done.
 pub fn unmount(at: &Path) {
     let unmounted = || run(Command::new("umount").arg("-R").arg(at));
+    let began = std::time::Instant::now();
     let mut last = unmounted();
-    for _ in 0..100 {
-        if last.is_ok() {
-            break;
-        }
+    while last.as_ref().is_err_and(|why| why.contains("busy")) && began.elapsed().as_secs() < 20 {
         std::thread::sleep(std::time::Duration::from_millis(20));
         last = unmounted();
     }

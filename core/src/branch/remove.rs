@@ -84,7 +84,7 @@ impl Workspace {
         let file = called(&self.removable_branches()?, name).cloned().ok_or_else(|| self.no_branch(name))?;
         // What a copy made is its own.
         let of_original = |home: &Path| BranchFile::path_in(home, &file.record.id).exists();
-        if self.engine.home().original().is_some_and(of_original) {
+        if self.engine.home().original().is_none_or(of_original) {
             self.engine.home().may_remove("`rm`")?;
         }
         file.need_answer()?;

@@ -220,6 +220,9 @@ impl Workspace {
     }
 
     fn reclaim_store(&self, name: &ProviderName) -> Result<()> {
+        if self.engine.home().original().is_some() {
+            return Ok(());
+        }
         self.reclaim_in(&self.serve(name)?, &self.mounts_dir()?, false, &mut GcReport::default())
     }
 }

@@ -168,10 +168,13 @@ impl Workspace {
     }
 
     fn put_back(&self, job: &Job) -> Result<RestoreReport> {
-        self.put_back_now(job).map_err(|error| self.say_what_takes_room(&job.target, error))
+        let mut is_done = false;
+        let outcome = self.put_back_now(job, &mut is_done);
+        outcome.map_err(|error| if is_done { error } else { self.say_what_takes_room(&job.target, error) })
     }
 
-    fn put_back_now(&self, job: &Job) -> Result<RestoreReport> {
+    /// `is_done`: whether files were changed.
+    fn put_back_now(&self, job: &Job, is_done: &mut bool) -> Result<RestoreReport> {
         let cx = self.context();
         let served = self.serve(&job.target.provider)?;
         let (workspace, scratch, policy) = (self.open_dir()?, self.mounts_dir()?, self.policy()?);
@@ -305,6 +308,7 @@ impl Workspace {
                 return Err(if below_is_gone { error.with_hint(COPY_OUT) } else { error });
             }
         };
+        *is_done = true;
         // What came in between was half-way. If that cannot be written it has been counted once already.
         let _ = self.count_put_back();
         let complete = applied.failed.is_empty() && plan.beyond.is_empty();

@@ -34,6 +34,7 @@ impl Workspace {
         };
         // What was saved of the present state before there was no room any more is needed no more, and may be what takes it.
         let _ = self.reclaim_all();
+        self.engine.home().keep_reserve();
         // Whatever becomes of this look, the error at hand is the one to tell.
         let large = self.large_since(target).unwrap_or_default();
         let told: Vec<String> = large
@@ -42,8 +43,9 @@ impl Workspace {
                 format!("{} ({})", text::shell(self.root().join(path.as_path()).as_os_str()), text::size(*size))
             })
             .collect();
-        let own = (!told.is_empty())
-            .then(|| format!("delete what nobody needs of what came after that snapshot: {}", told.join(", ")));
+        let own = (!told.is_empty()).then(|| {
+            format!("delete what nobody needs of what came, or grew, after that snapshot: {}", told.join(", "))
+        });
         let gc = "`ah agent fs gc` gives back what was removed before".to_owned();
         error.with_hint(own.into_iter().chain(hint).chain([gc]).collect::<Vec<_>>().join("; "))
     }
@@ -57,7 +59,7 @@ impl Workspace {
         device(root) != device(home) && free(root) < free(home)
     }
 
-    /// The largest files that the snapshot does not have.
+    /// The largest files that the snapshot does not have, or that have grown since.
     fn large_since(&self, target: &SnapshotRecord) -> Result<Vec<(RelPath, u64)>> {
         let cx = self.context();
         let served = self.serve(&target.provider)?;
@@ -65,8 +67,12 @@ impl Workspace {
         let ignores = Ignores::open(self.open_dir()?, &policy)?;
         let found = largest(&workspace, &ignores, &cx)?;
         let target = Shelf::new(&*served.provider, &served.store, &scratch).open(&target.reference, &cx)?;
-        let is_new = |path: &RelPath| matches!(target.entry(path, &cx), Ok(None));
-        Ok(found.into_iter().filter(|(path, _)| is_new(path)).take(TOLD).collect())
+        let grown = |(path, size): &(RelPath, u64)| match target.entry(path, &cx) {
+            Ok(None) => true,
+            Ok(Some(then)) => size.saturating_sub(then.size) >= LARGE,
+            Err(_) => false,
+        };
+        Ok(found.into_iter().filter(grown).take(TOLD).collect())
     }
 }
 

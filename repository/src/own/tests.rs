@@ -144,15 +144,17 @@ fn a_common_directory_elsewhere_is_cut() {
     let temp = tempfile::tempdir().unwrap();
     let copy = made(temp.path(), "main");
     let (path, main) = (temp.path().join("copy"), temp.path().join("main"));
+    std::fs::remove_dir_all(path.join("trees")).unwrap();
     let heads = || git(&main, &["for-each-ref"]);
     let before = heads();
     write(&path.join(".git/commondir"), &format!("{}\n", main.join(".git").display()));
     let state = Repository::of(&Dir::open(&main).unwrap()).unwrap().state;
     own(&copy, Some(&state), &Context::quiet()).unwrap();
-    write(&path.join("file"), "three");
-    git(&path, &["commit", "-q", "-am", "three"]);
     git(&path, &["branch", "evil"]);
     assert_eq!(heads(), before);
+    assert!(!path.join(".git/commondir").exists());
+    let head = git(&main, &["rev-parse", "HEAD"]);
+    stands_alone(temp.path(), &head);
 }
 
 #[test]

@@ -7,7 +7,7 @@
 //! | `shelf` | which snapshots are this store's; every store has one, a home or not |
 //! | `tree/` | the store of `ah-agentfs` |
 //! | `lower` | the path of the directory that was branched |
-//! | `here` | the path of the home itself: a copy of one finds another one there |
+//! | `here` | the path of the home itself, and behind a NUL the one before that: a copy finds another home there |
 //! | `views/` | a record for each view that is mounted |
 //! | `behind`, `converting`, `converting.lock` | of a workspace that was itself put behind AgentFS (`conversion`) |
 //! | `socket`, `service.lock`, `log` | the service's |
@@ -82,7 +82,7 @@ impl Shelf {
             ));
         }
         if home.is_none() {
-            write(store, HERE, path_of(store)?.as_os_str().as_bytes(), true)?;
+            settle(store, &path_of(store)?)?;
         }
         let text = [FIRST_LINE.as_bytes(), b"\n", shelf.key.as_bytes(), b"\n", last, b"\n"].concat();
         if write(store, SHELF, &text, false)? {
@@ -173,23 +173,41 @@ pub(crate) fn path_of(dir: impl AsFd) -> Result<PathBuf> {
         .map_err(|e| Error::from_io("cannot find out where a folder is", &e))
 }
 
-/// The home that this one, at `path`, is a copy of, if that is there: what is in place of its branches and its workspace is not this one's to
-/// mount or to take away. Else it is written down where this one is.
-pub(crate) fn original(home: &Dir, path: &Path) -> Result<Option<PathBuf>> {
-    let Some(shelf) = Shelf::of(home)? else { return Ok(None) };
-    let here = read(home, HERE)?.map(|bytes| PathBuf::from(OsString::from_vec(bytes)));
-    if here.as_deref() == Some(path) {
-        return Ok(None);
-    }
+/// Where a home says that it is, and where it was before that, or what it is a copy of.
+fn here(home: &Dir) -> Option<(PathBuf, Option<PathBuf>)> {
+    let bytes = read(home, HERE).ok().flatten()?;
+    let mut places = bytes.split(|&b| b == 0).map(|place| PathBuf::from(OsString::from_vec(place.to_vec())));
+    Some((places.next()?, places.next()))
+}
+
+/// The home that this one, at `path`, is a copy of, if that is there and says so itself, or cannot be read now: what is in place of its
+/// branches and its workspace is not this one's to mount or to take away.
+pub(crate) fn original(home: &Dir, path: &Path) -> Option<PathBuf> {
+    let shelf = Shelf::of(home).ok().flatten()?;
     let id = |dir: &Dir| rustix::fs::fstat(dir).map(|stat| (stat.st_dev, stat.st_ino)).ok();
-    let is_it = |other: &PathBuf| {
-        let Ok(there) = Dir::open(other) else { return false };
-        id(&there) != id(home) && matches!(Shelf::of(&there), Ok(Some(theirs)) if theirs.key == shelf.key)
+    let is_it = |other: &PathBuf| match Dir::open(other) {
+        Ok(there) => {
+            id(&there) != id(home)
+                && matches!(Shelf::of(&there), Ok(Some(theirs)) if theirs.key == shelf.key)
+                && here(&there).is_some_and(|(place, _)| place == *other)
+        }
+        Err(error) => {
+            !matches!(error.kind, ErrorKind::NotFound | ErrorKind::InvalidArgument | ErrorKind::PermissionDenied)
+        }
     };
-    match here.filter(is_it) {
-        Some(other) => Ok(Some(other)),
-        None => write(home, HERE, path.as_os_str().as_bytes(), true).map(|_| None),
+    let (place, from) = here(home)?;
+    [Some(place), from].into_iter().flatten().filter(|other| other != path).find(is_it)
+}
+
+/// Has a home, which is no copy of one that is there, say where it is.
+pub(crate) fn settle(home: &Dir, path: &Path) -> Result<()> {
+    let before = here(home).map(|(place, _)| place);
+    if before.as_deref() == Some(path) {
+        return Ok(());
     }
+    let path = path.as_os_str().as_bytes();
+    let bytes = before.map_or_else(|| path.to_vec(), |before| [path, b"\0", before.as_os_str().as_bytes()].concat());
+    write(home, HERE, &bytes, true).map(drop)
 }
 
 /// Whether a folder is a home of this user's.

@@ -141,7 +141,7 @@ impl Service {
 
     /// What is beside the workspace, and in its place, is the original's.
     fn refuse_in_copy(&self) -> Result<()> {
-        let Some(original) = &self.original else { return Ok(()) };
+        let Some(original) = self.original() else { return Ok(()) };
         let message =
             format!("{} is a copy of {}, which may have the workspace", self.path.display(), original.display());
         Err(Error::new(ErrorKind::FailedPrecondition, message)
@@ -308,7 +308,7 @@ impl Service {
 
     /// What a killed service had begun to do: before the tree is opened, as it says where the directory lies that was branched.
     pub(super) fn settle_before(&self) -> Result<()> {
-        let note = Note::of(&self.home)?.filter(|note| !note.back && self.original.is_none());
+        let note = Note::of(&self.home)?.filter(|note| !note.back && self.original().is_none());
         let Some(note) = note else { return Ok(()) };
         clear_dead(&note.at()).map_err(|e| Error::new(ErrorKind::Unavailable, e.to_string()))?;
         match Behind::of(&self.home)? {
@@ -322,7 +322,7 @@ impl Service {
 
     /// The same, with the tree, before anything is mounted.
     pub(super) fn settle_with(&self, open: &Open) -> Result<()> {
-        if self.original.is_some() {
+        if self.original().is_some() {
             return Ok(());
         }
         let behind = Behind::of(&self.home)?;
@@ -341,7 +341,7 @@ impl Service {
     /// Puts in order what a caller has left who took the workspace back and is gone, unless somebody is converting it at this moment. What cannot be done is
     /// tried again by the next one.
     pub(super) fn settle(&self, open: &Open, cx: &Context<'_>) {
-        if self.original.is_some() {
+        if self.original().is_some() {
             return;
         }
         let Ok(_making) = open.making.try_write() else { return };
@@ -373,7 +373,7 @@ impl Service {
     /// As [`Service::drop_behind`], of a workspace that is a plain directory again since some time. Gives what was done.
     pub(super) fn drop_what_lay_behind(&self, open: &Open, cx: &Context<'_>) -> Option<String> {
         let _making = open.making.try_write().ok()?;
-        let is_free = || self.original.is_none() && open.holds_nothing();
+        let is_free = || self.original().is_none() && open.holds_nothing();
         let behind = Behind::of(&self.home).ok().flatten().filter(|_| is_free())?;
         let said = match self.drop_behind(open, cx) {
             Ok(None) => {
@@ -390,7 +390,7 @@ impl Service {
     /// Takes away the directory that lay behind a workspace, once nothing reads it any more and if nobody changed anything in it or has it open. Gives what is
     /// to be said where it stays.
     fn drop_behind(&self, open: &Open, cx: &Context<'_>) -> Result<Option<String>> {
-        let behind = Behind::of(&self.home)?.filter(|_| self.original.is_none());
+        let behind = Behind::of(&self.home)?.filter(|_| self.original().is_none());
         let Some(mut behind) = behind else { return Ok(None) };
         let around = Around::of(&behind.at())?;
         // It may have been killed before it got that name.

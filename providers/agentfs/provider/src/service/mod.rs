@@ -63,8 +63,6 @@ const SIGN: Duration = Duration::from_millis(100);
 pub struct Service {
     home: Dir,
     path: PathBuf,
-    /// The home that this one is a copy of, if that is there.
-    original: Option<PathBuf>,
     /// None until the first snapshot.
     open: RwLock<Option<Arc<Open>>>,
     /// Why it is not open, if it should be: the directory that was branched is not where it was, say.

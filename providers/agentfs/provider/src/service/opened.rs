@@ -106,16 +106,18 @@ impl Service {
     /// the tree is of a newer version) is none: whoever needs it is told.
     pub fn open(home: Dir) -> Result<Self> {
         let path = home::path_of(&home)?;
-        let original = home::original(&home, &path)?;
         let service = Self {
             home,
             path,
-            original,
             open: RwLock::new(None),
             closed: Mutex::new(None),
             opening: Mutex::new(()),
             mounts: KeptMounts::default(),
         };
+        if let Some(original) = service.original() {
+            let (home, original) = (service.path.display(), original.display());
+            eprintln!("ah-agentfsd: nothing is mounted again: {home} is a copy of {original}");
+        }
         if let Err(error) = service.settle_before() {
             // What is where it was, or is not: the tree tells.
             eprintln!("ah-agentfsd: a conversion that was cut short is not settled: {error}");
@@ -156,6 +158,11 @@ impl Service {
             }
             Err(error) => Err(error),
         }
+    }
+
+    /// The home that this one is a copy of, if that is there.
+    pub(super) fn original(&self) -> Option<PathBuf> {
+        home::original(&self.home, &self.path)
     }
 
     pub(super) fn current(&self) -> Option<Arc<Open>> {

@@ -34,14 +34,11 @@ impl Service {
     /// Mounts what should be mounted and is not: when the last service was killed, or somebody has unmounted it by hand. What cannot be is written
     /// to the log.
     pub(super) fn mount_again(&self, open: &Open) {
-        if let Some(original) = &self.original {
-            eprintln!(
-                "ah-agentfsd: nothing is mounted again: {} is a copy of {}",
-                self.path.display(),
-                original.display()
-            );
+        if self.original().is_some() {
             return;
         }
+        // On a disk that is full, the next one does.
+        let _ = home::settle(&self.home, &self.path);
         let mut mounted = lock(&open.mounted);
         mounted.look();
         self.clear_strays(&mounted);

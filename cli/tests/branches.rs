@@ -337,9 +337,11 @@ fn a_branch_that_was_moved_is_taken_up_where_it_is() {
     assert!(world.fs(["branches"]).contains(place.to_str().unwrap()));
     // It is taken away where it was made: how to have it there is still said.
     let kept = world.run(["agent", "fs", "rm", "b"]);
-    let command = kept.stderr.split('`').nth(1).unwrap().to_owned();
-    assert!(kept.code == 4 && command.starts_with("mv "), "{kept:?}");
-    assert!(std::process::Command::new("sh").args(["-c", &command]).status().unwrap().success(), "{command}");
+    let mut words = kept.stderr.split('`').skip(1).step_by(2);
+    let (moves, looks) = (words.next().unwrap(), words.next().unwrap());
+    assert!(kept.code == 4 && moves.starts_with("mv "), "{kept:?}");
+    assert!(std::process::Command::new("sh").args(["-c", moves]).status().unwrap().success(), "{kept:?}");
+    assert_eq!(world.run(looks.split(' ').skip(1)).code, 0, "{kept:?}");
     world.fs(["rm", "b"]);
     std::fs::rename(world.fs(["branch", "--name", "c"]), &place).unwrap();
     world.run(["-C", place.to_str().unwrap(), "agent", "fs", "status"]);

@@ -88,9 +88,9 @@ impl Workspace {
                 let path = &file.record.path;
                 let back = match *path != file.made_at {
                     true => format!(
-                        "`mv {} {}` brings it back there",
+                        "`mv {} {place}`, then `ah -C {place} agent fs status`, brings it back there",
                         text::shell(path.as_os_str()),
-                        text::shell(file.made_at.as_os_str())
+                        place = text::shell(file.made_at.as_os_str())
                     ),
                     false => "bring it back there".to_owned(),
                 };

@@ -172,7 +172,7 @@ impl Home {
         let key = found.and_then(|found| found.key).map_or_else(random_key, Ok)?;
         let (path, folder) = (Some(self.path.clone()), Identity::of_path(&self.path));
         let written = self.write(&HomeFile { version: VERSION, key: Some(key), path, folder, from: None });
-        // As above.
+        // On a disk that is full or read-only, the next one does.
         if is_new { written } else { Ok(()) }
     }
 

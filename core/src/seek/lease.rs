@@ -61,6 +61,11 @@ impl Shown {
 
 impl LeaseFile {
     fn path(home: &Home, id: &LeaseId) -> PathBuf {
+        Self::path_in(home.path(), id)
+    }
+
+    /// Where what is known of a lease is, in the `$AH_HOME` at `home`.
+    pub(super) fn path_in(home: &Path, id: &LeaseId) -> PathBuf {
         home.join("leases").join(format!("{id}.json"))
     }
 

@@ -226,7 +226,10 @@ impl Engine {
                 other.id != lease.id
                     && other.shown.as_ref().is_some_and(|o| o.view == shown.view && o.path == shown.path)
             };
-            if !all(self.home())?.iter().any(same_view) {
+            // What a copy has only the record of is the original's view.
+            let of_original = |original: &Path| LeaseFile::path_in(original, &lease.id).exists();
+            let is_ours = !self.home().original().is_some_and(of_original);
+            if is_ours && !all(self.home())?.iter().any(same_view) {
                 self.unmount(lease, shown)?;
             }
         }

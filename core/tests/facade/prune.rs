@@ -335,7 +335,7 @@ fn a_copy_removes_nothing_of_what_its_original_has() {
     (0..3).for_each(|_| drop(auto(&lab, 60)));
     let branch = BranchOptions { from: Some("@".into()), name: Some("b".into()), ..BranchOptions::default() };
     lab.open().branch(&branch).unwrap();
-    let view = lab.open().seek("@", &SeekOptions::default()).unwrap().path;
+    let lease = lab.open().seek("@", &SeekOptions::default()).unwrap();
     let (original, copy) = (lab.settings.home.clone(), lab.top.join("copy"));
     assert!(std::process::Command::new("cp").arg("-a").args([&original, &copy]).status().unwrap().success());
     // What it came to need since.
@@ -364,8 +364,11 @@ fn a_copy_removes_nothing_of_what_its_original_has() {
         assert_eq!(error.kind, ErrorKind::FailedPrecondition);
         assert!(error.message.contains("a copy of") && error.hint.unwrap().contains(original.to_str().unwrap()));
     }
-    workspace.release(&ah_core::Release::All).unwrap();
-    assert!(view.join("a").exists(), "it is the original's");
+    // Its provider is not even asked for the view, which is the original's.
+    *lab.fake.stuck.lock().unwrap() = Some(lease.view.clone());
+    assert_eq!(workspace.release(&ah_core::Release::All).unwrap().len(), 1);
+    assert!(workspace.leases().unwrap().is_empty());
+    *lab.fake.stuck.lock().unwrap() = None;
     let looked = PruneOptions { dry_run: true, ..policy };
     assert!(workspace.prune(&looked, &mut |_| {}).unwrap().verdicts.iter().any(|verdict| !verdict.stays));
     lab.settings.home.clone_from(&original);

@@ -134,14 +134,14 @@ impl Engine {
                 Standing::Unmounted => "is not mounted",
             };
             let message = format!("the workspace {} {how}: {provider} keeps it", root.display());
+            if let (Ok(()), Some(hint)) = (&called, self.original_has_it()) {
+                return Err(Error::new(ErrorKind::FailedPrecondition, message).with_hint(hint));
+            }
             return Err(match called {
                 Ok(()) if !is_dead(&root) && holds_work(&root) => Error::new(ErrorKind::FailedPrecondition, message)
                     .with_hint(
                         "somebody has put files in its place, beside NOT-MOUNTED.txt: move them away, then repeat",
                     ),
-                Ok(()) if self.home().original().is_some() => {
-                    Error::new(ErrorKind::FailedPrecondition, message).with_hint(self.original_has_it())
-                }
                 Ok(()) => Error::new(ErrorKind::FailedPrecondition, message).with_hint(format!(
                     "repeat it; give a folder above it its old name if that was changed; {}/log says more",
                     text::shell(self.handle(record, root).store_path(&provider).as_os_str())
@@ -152,10 +152,10 @@ impl Engine {
         Ok(any)
     }
 
-    /// What to do where a copy of an `$AH_HOME` mounts nothing.
-    fn original_has_it(&self) -> String {
-        let original = self.home().original().unwrap_or(self.home().path());
-        format!("this AH_HOME is a copy of {0}, which has it: AH_HOME={0}", text::shell(original.as_os_str()))
+    /// What to do where a copy of an `$AH_HOME` mounts nothing; none where this is no copy.
+    fn original_has_it(&self) -> Option<String> {
+        let original = text::shell(self.home().original()?.as_os_str());
+        Some(format!("this AH_HOME is a copy of {original}, which has it: AH_HOME={original}"))
     }
 
     /// Has workspaces mounted that are, and that are known at another path than at which something stands in for one.
@@ -175,8 +175,8 @@ impl Engine {
             return Ok(());
         }
         let message = format!("{} is only the place of what ah mounts there, and is not mounted", root.display());
-        if self.home().original().is_some() {
-            return Err(Error::new(ErrorKind::FailedPrecondition, message).with_hint(self.original_has_it()));
+        if let Some(hint) = self.original_has_it() {
+            return Err(Error::new(ErrorKind::FailedPrecondition, message).with_hint(hint));
         }
         let records = Index::load(self.home())?.0.workspaces.into_iter();
         let gone = |record: &WorkspaceRecord| record.mounted_by.is_some() && !record.path.exists();

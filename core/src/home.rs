@@ -184,17 +184,21 @@ impl Home {
         fsio::replace(&self.path.join("home.json"), &bytes, Durability::Durable)
     }
 
-    /// Makes sure that something which is not in here may be removed: a copy names the snapshots and branches of its original, and does not
-    /// know what that came to need since. Where the original is not there, this is the one from now on, until that comes back.
+    /// Whether something that is not in here may be removed: a copy names the snapshots and branches of its original, and does not know what
+    /// that came to need since. Where the original is not there, this is the one from now on, until that comes back.
+    pub(crate) fn claim(&self) -> bool {
+        // On a disk that is full, the next one writes it.
+        let _ = self.settled.as_ref().map(|settled| self.write(settled));
+        self.original.is_none()
+    }
+
+    /// As [`Home::claim`], for what a person asked for.
     ///
     /// # Errors
     /// `FailedPrecondition` for a copy whose original is there.
     pub(crate) fn may_remove(&self, what: &str) -> Result<()> {
-        let Some(original) = &self.original else {
-            // On a disk that is full, the next one does.
-            let _ = self.settled.as_ref().map(|settled| self.write(settled));
-            return Ok(());
-        };
+        self.claim();
+        let Some(original) = &self.original else { return Ok(()) };
         let message = format!(
             "{what} is not done in {}, a copy of {}, whose snapshots and branches it would remove",
             self.path.display(),

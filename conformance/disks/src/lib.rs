@@ -124,7 +124,7 @@ impl Cut {
 /// # Panics
 /// If it cannot be done.
 pub fn unmount(at: &Path) {
-    let unmounted = || run(Command::new("umount").arg("-R").arg(at));
+    let unmounted = || run(Command::new("umount").env("LC_ALL", "C").arg("-R").arg(at));
     let began = std::time::Instant::now();
     let mut last = unmounted();
     while last.as_ref().is_err_and(|why| why.contains("busy")) && began.elapsed().as_secs() < 20 {

@@ -233,7 +233,7 @@ impl Workspace {
     /// Until it is dropped nobody pins, labels or comes to need a snapshot; none if somebody is still at it after
     /// `wait`.
     fn decide(&self, wait: Duration) -> Result<Option<Lock>> {
-        if self.engine.home().may_remove("").is_err() {
+        if !self.engine.home().claim() {
             return Ok(None);
         }
         match Lock::take(&self.folder().join("stays.lock"), true, wait, &*self.engine.settings().observer) {

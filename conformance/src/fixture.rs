@@ -309,8 +309,9 @@ impl Fixture {
     }
 
     /// Has a view or clone of that name taken away whose caller never heard of it.
-    pub(crate) fn reclaim_forgotten(&self, name: &str) -> Check {
-        let request = ReclaimRequest { auto: false, forgotten: vec![FileName::new(name)?] };
+    pub(crate) fn reclaim_forgotten(&self, names: &[&str]) -> Check {
+        let forgotten = names.iter().map(|name| FileName::new(*name)).collect::<Result<_, _>>()?;
+        let request = ReclaimRequest { auto: false, forgotten };
         let place = Place::new(&self.store).with_target(&self.folder);
         self.provider.reclaim(&place, &request, &Context::quiet())?;
         Ok(())

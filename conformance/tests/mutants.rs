@@ -57,6 +57,8 @@ enum Fault {
     DiffConfusesSides,
     NoDifferenceIsUntouched,
     ReclaimTakesOne,
+    ReclaimLeavesTheForgotten,
+    ReclaimTakesWhatBearsAName,
     CancelledIsInternal,
     Panics,
 }
@@ -101,6 +103,10 @@ const FOUND_BY: &[(Fault, &str)] = &[
     (Fault::DiffConfusesSides, "diff.snapshots"),
     (Fault::NoDifferenceIsUntouched, "diff.untouched"),
     (Fault::ReclaimTakesOne, "immutable.reclaim"),
+    (Fault::ReclaimLeavesTheForgotten, "clones.forgotten"),
+    (Fault::ReclaimLeavesTheForgotten, "views.forgotten"),
+    (Fault::ReclaimTakesWhatBearsAName, "clones.forgotten"),
+    (Fault::ReclaimTakesWhatBearsAName, "views.forgotten"),
     (Fault::CancelledIsInternal, "cancel.snapshot"),
     (Fault::Panics, "answers.usage"),
 ];
@@ -355,6 +361,14 @@ impl Provider for Faulty {
             && let Some(first) = self.inner.list(place, &ListRequest {}, cx)?.into_iter().next()
         {
             self.inner.destroy(place, &DestroyRequest::Snapshot(first.reference), cx)?;
+        }
+        if self.is(Fault::ReclaimLeavesTheForgotten) {
+            return self.inner.reclaim(place, &ReclaimRequest { forgotten: Vec::new(), ..request.clone() }, cx);
+        }
+        if self.is(Fault::ReclaimTakesWhatBearsAName) {
+            for name in &request.forgotten {
+                let _ = std::fs::remove_dir_all(place.need_target()?.path().join(name.as_os_str()));
+            }
         }
         self.inner.reclaim(place, request, cx)
     }

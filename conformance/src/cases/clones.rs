@@ -39,6 +39,15 @@ pub(super) const CASES: &[Case] = &[
         run: destroy,
     },
     Case {
+        id: "clones.forgotten",
+        clauses: &[
+            "Names in the place's target of views and clones that are to go although they are whole",
+            "Names of anything else that is there do nothing.",
+        ],
+        needs: NEEDS,
+        run: forgotten,
+    },
+    Case {
         id: "clones.without-workspace",
         clauses: &["Needs a target; a workspace is used where it is there."],
         needs: NEEDS,
@@ -156,6 +165,41 @@ fn destroy(f: &Fixture) -> Check {
     let again = f.try_clone(&taken.reference(), "fork")?;
     same_as(f, &taken, &again)?;
     f.destroy_clone(&again)
+}
+
+/// Its maker was killed, perhaps, before it could write down that it has it.
+fn forgotten(f: &Fixture) -> Check {
+    f.ws.sample()?;
+    let taken = f.take("a")?;
+    let target = Editor::new(f.folder().path());
+    target.write("file", "stays")?;
+    target.write("dir/in", "stays")?;
+    let maker = f.another()?;
+    let clone = maker.try_clone(&taken.reference(), "fork")?;
+    let stays = maker.try_clone(&taken.reference(), "stays")?;
+    drop(maker);
+    f.reclaim()?;
+    f.reclaim_forgotten(&["file", "dir", "nothing"])?;
+    same_as(f, &taken, &clone)?;
+    f.reclaim_forgotten(&["fork", "file", "dir"])?;
+    let named = f.folder().path().join("fork");
+    ensure!(named.symlink_metadata().is_err(), "a clone stays that was named to reclaim");
+    ensure!(!f.held()?.contains(&clone.reference), "a clone is held that was named to reclaim");
+    same_as(f, &taken, &stays)?;
+    // Neither is what bears its name by now.
+    target.write("fork/in", "stays")?;
+    f.reclaim_forgotten(&["fork"])?;
+    f.destroy_clone(&clone)?;
+    ensure!(target.read("fork/in")? == b"stays", "what is called as a clone was is not left alone");
+    target.remove("fork")?;
+    let again = f.try_clone(&taken.reference(), "fork")?;
+    same_as(f, &taken, &again)?;
+    f.destroy_clone(&again)?;
+    f.destroy_clone(&stays)?;
+    for name in ["file", "dir/in"] {
+        ensure!(target.read(name)? == b"stays", "{name}, which was there before, is not left alone");
+    }
+    Ok(())
 }
 
 fn remove_all(path: &std::path::Path) -> std::io::Result<()> {

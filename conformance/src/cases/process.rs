@@ -157,7 +157,7 @@ fn killed_in_clone(f: &Fixture) -> Check {
             let differences = f.expected(&taken).differences(&shown, crate::tree::Modes::Exact);
             crate::case::same("a clone that was cut off and that reclaim left there", &differences)?;
             // Nobody was given a reference to it.
-            f.reclaim_forgotten(&name)?;
+            f.reclaim_forgotten(&[&name])?;
             ensure!(
                 half.symlink_metadata().is_err(),
                 "a clone that nobody was told of stays, although it was named to reclaim"

@@ -1,5 +1,7 @@
 //! `mount` and `unmount`.
 
+use std::collections::BTreeSet;
+use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -45,6 +47,15 @@ pub(super) const CASES: &[Case] = &[
         clauses: &["Takes a view away. Needs the target that `mount` was given. What is gone already is success."],
         needs: &[],
         run: unmount,
+    },
+    Case {
+        id: "views.forgotten",
+        clauses: &[
+            "Names in the place's target of views and clones that are to go although they are whole",
+            "Names of anything else that is there do nothing.",
+        ],
+        needs: &[],
+        run: forgotten,
     },
     Case {
         id: "views.in-use",
@@ -198,6 +209,32 @@ fn unmount(f: &Fixture) -> Check {
     f.unmount(&view)
 }
 
+/// Its maker was killed, perhaps, before it could write down that it has it.
+fn forgotten(f: &Fixture) -> Check {
+    f.ws.sample()?;
+    let taken = f.take("a")?;
+    let target = Editor::new(f.folder().path());
+    target.write("dir/in", "stays")?;
+    let maker = f.another()?;
+    let stays = maker.mount(&taken, "stays", &[])?;
+    let before = entries(f)?;
+    let view = maker.mount(&taken, "v", &[])?;
+    drop(maker);
+    f.reclaim()?;
+    f.reclaim_forgotten(&["dir", "nothing"])?;
+    same_as(f, &taken, &view)?;
+    f.reclaim_forgotten(&["v", "dir"])?;
+    ensure!(entries(f)? == before, "a view stays that was named to reclaim");
+    same_as(f, &taken, &stays)?;
+    // Neither is what bears its name by now.
+    target.write("v/in", "stays")?;
+    f.reclaim_forgotten(&["v"])?;
+    f.unmount(&view)?;
+    ensure!(target.read("v/in")? == b"stays", "what is called as a view was is not left alone");
+    ensure!(target.read("dir/in")? == b"stays", "what was there before is not left alone");
+    f.unmount(&stays)
+}
+
 fn in_use(f: &Fixture) -> Check {
     f.ws.sample()?;
     let taken = f.take("a")?;
@@ -346,6 +383,11 @@ fn same_as(f: &Fixture, taken: &crate::fixture::Taken, view: &View) -> Check {
 
 /// Whether nothing is left of a view after it was unmounted. Where a snapshot is shown anyway, outside of the target folder, it goes on
 /// being there, and nothing ever was in the target folder.
+/// What is in the target folder.
+fn entries(f: &Fixture) -> Check<BTreeSet<OsString>> {
+    Ok(std::fs::read_dir(f.folder().path())?.map(|entry| Ok(entry?.file_name())).collect::<io::Result<_>>()?)
+}
+
 fn given_back(f: &Fixture, view: &View) -> bool {
     if view.path.starts_with(f.folder().path()) {
         return gone(&view.path);

@@ -292,10 +292,24 @@ impl Provider for MemoryProvider {
         Ok(Usage { bytes: Some(bytes) })
     }
 
-    fn reclaim(&self, _place: &Place<'_>, _request: &ReclaimRequest, cx: &Context<'_>) -> Result<Reclaimed> {
-        // What fails here is undone on the spot, and memory has no crashes to clear up after.
+    fn reclaim(&self, place: &Place<'_>, request: &ReclaimRequest, cx: &Context<'_>) -> Result<Reclaimed> {
+        // What fails here is undone on the spot, and memory has no crashes to clear up after but its callers'.
         cx.check_cancelled()?;
-        Ok(Reclaimed::default())
+        let mut actions = Vec::new();
+        for name in &request.forgotten {
+            let ours = self.with_store(place, |store| {
+                let Store { views, clones, .. } = store;
+                let before = views.len() + clones.len();
+                views.retain(|_, made| made != name);
+                clones.retain(|_, made| made != name);
+                Ok(views.len() + clones.len() < before)
+            })?;
+            if ours {
+                take_away(place, name)?;
+                actions.push(format!("removed {name}, which was forgotten"));
+            }
+        }
+        Ok(Reclaimed { actions, ..Reclaimed::default() })
     }
 }
 

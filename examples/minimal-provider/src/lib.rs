@@ -8,7 +8,7 @@
 //! snapshots/<id>/            a snapshot; it exists if and only if this directory does
 //!     tree/                  what was captured
 //!     snapshot.json          everything else that is known of it
-//! made/<reference>           a view or a clone in a target folder; contains its name
+//! made/<reference>           a view or a clone in a target folder; contains its name, and once it is whole which directory it is
 //! ```
 
 mod store;
@@ -134,14 +134,14 @@ impl Provider for Minimal {
         Ok(WritableClone { path: made.0, reference: made.1, notes: Vec::new() })
     }
 
-    fn reclaim(&self, place: &Place<'_>, _request: &ReclaimRequest, cx: &Context<'_>) -> Result<Reclaimed> {
+    fn reclaim(&self, place: &Place<'_>, request: &ReclaimRequest, cx: &Context<'_>) -> Result<Reclaimed> {
         let store = Store::open(place.store)?;
         // Whoever makes something holds the lock. If it cannot be had, what is in `tmp` may be theirs.
         let _lock = match store.lock(Lock::Exclusive, cx) {
             Err(error) if error.kind == ErrorKind::Busy => return Ok(Reclaimed::default()),
             lock => lock?,
         };
-        let actions = store.clear(place.target, cx)?;
+        let actions = store.clear(place.target, &request.forgotten, cx)?;
         Ok(Reclaimed { actions, ..Reclaimed::default() })
     }
 }
@@ -168,6 +168,7 @@ fn make(
     let mut copier = Copier::of_snapshot(kind == "view", cx);
     let made = copier
         .run(from.as_fd(), target.as_fd(), half.as_bytes())
+        .and_then(|()| store.record_whole(&reference, target, &half))
         .and_then(|()| tree::rename(target.as_fd(), half.as_bytes(), target.as_fd(), name.as_bytes()));
     if let Err(error) = made {
         // Should that fail too, `reclaim` finds it; the error at hand is the one to tell.
@@ -181,10 +182,10 @@ fn make(
 fn take_away(place: &Place<'_>, kind: &str, reference: &Reference) -> Result<()> {
     let target = place.need_target()?;
     let store = Store::open(place.store)?;
-    // Without a record it is gone already, or was never ours.
-    if let Some(name) = store.recorded(kind, reference)? {
-        tree::remove(target.as_fd(), name.as_bytes())?;
-        store.forget(reference)?;
+    // A reference comes from outside; one that `record` cannot have made must not become a path.
+    let ours = |rest: &str| rest.bytes().all(|b| b.is_ascii_digit() || b == b'-');
+    if reference.as_str().strip_prefix(kind).is_some_and(ours) {
+        store.take_away(target, reference)?;
     }
     Ok(())
 }

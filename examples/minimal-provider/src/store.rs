@@ -177,52 +177,75 @@ impl Store {
         Ok((reference, half))
     }
 
-    /// The name recorded under a reference, if there is such a record.
-    pub fn recorded(&self, kind: &str, reference: &Reference) -> Result<Option<FileName>> {
-        let text = reference.as_str();
-        let ours = |rest: &str| rest.bytes().all(|b| b.is_ascii_digit() || b == b'-');
-        if !text.strip_prefix(kind).is_some_and(ours) {
-            return Ok(None);
-        }
-        let file = match rustix::fs::openat(
-            &self.made,
-            text,
-            OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC,
-            Mode::empty(),
-        ) {
+    /// Records which directory in the target is the whole one that is about to get its name: what else may bear that name some day is
+    /// not ours to remove. A name has no `/`.
+    pub fn record_whole(&self, reference: &Reference, target: &Dir, half: &str) -> Result<()> {
+        let (device, inode) =
+            tree::identity(target.as_fd(), half.as_bytes()).map_err(|e| failed("cannot look at what was made", e))?;
+        let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        rustix::fs::openat(&self.made, reference.as_str(), flags, Mode::empty())
+            .map_err(std::io::Error::from)
+            .and_then(|file| File::from(file).write_all(format!("/{device}/{inode}").as_bytes()))
+            .map_err(|e| Error::from_io("cannot record what was made", &e))
+    }
+
+    /// The name of what was made under a reference and is still there, whole, in that target.
+    fn whole(&self, target: &Dir, reference: &Reference) -> Result<Option<Vec<u8>>> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = match rustix::fs::openat(&self.made, reference.as_str(), flags, Mode::empty()) {
             Ok(file) => file,
             Err(Errno::NOENT | Errno::NAMETOOLONG) => return Ok(None),
             Err(errno) => return Err(failed("cannot read a record", errno)),
         };
-        let mut name = Vec::new();
-        File::from(file).read_to_end(&mut name).map_err(|e| Error::from_io("cannot read a record", &e))?;
-        FileName::new(name).map(Some).map_err(|_| Error::new(ErrorKind::DataLoss, "a record is damaged"))
+        let mut record = Vec::new();
+        File::from(file).read_to_end(&mut record).map_err(|e| Error::from_io("cannot read a record", &e))?;
+        let mut parts = record.splitn(2, |byte| *byte == b'/');
+        let (Some(name), Some(recorded)) = (parts.next(), parts.next()) else { return Ok(None) };
+        match tree::identity(target.as_fd(), name) {
+            Ok((device, inode)) if recorded == format!("{device}/{inode}").as_bytes() => Ok(Some(name.to_vec())),
+            Ok(_) | Err(Errno::NOENT) => Ok(None),
+            Err(errno) => Err(failed("cannot look for what was made", errno)),
+        }
+    }
+
+    /// Removes what was made under a reference, and its record. Without a record it is gone already, or was never ours.
+    pub fn take_away(&self, target: &Dir, reference: &Reference) -> Result<()> {
+        if let Some(name) = self.whole(target, reference)? {
+            tree::remove(target.as_fd(), &name)?;
+        }
+        self.forget(reference)
     }
 
     /// Removes a record.
     pub fn forget(&self, reference: &Reference) -> Result<()> {
         match rustix::fs::unlinkat(&self.made, reference.as_str(), AtFlags::empty()) {
-            Ok(()) | Err(Errno::NOENT) => Ok(()),
+            Ok(()) | Err(Errno::NOENT | Errno::NAMETOOLONG) => Ok(()),
             Err(errno) => Err(failed("cannot remove a record", errno)),
         }
     }
 
-    /// Removes what processes that ended in the middle have left. Only with the exclusive lock.
-    pub fn clear(&self, target: Option<&Dir>, cx: &Context<'_>) -> Result<Vec<String>> {
+    /// Removes what processes that ended in the middle have left, and what is called as one of `forgotten`. Only with the exclusive lock.
+    pub fn clear(&self, target: Option<&Dir>, forgotten: &[FileName], cx: &Context<'_>) -> Result<Vec<String>> {
         let mut actions = Vec::new();
         for name in tree::names(self.tmp.as_fd())? {
             cx.check_cancelled()?;
             tree::remove(self.tmp.as_fd(), &name)?;
             actions.push("removed a snapshot that was half made or half removed".to_owned());
         }
+        let Some(target) = target else { return Ok(actions) };
         for name in tree::names(self.made.as_fd())? {
+            let Ok(reference) = Reference::new(String::from_utf8_lossy(&name)) else { continue };
             let half = [b".ah-minimal-".as_slice(), &name].concat();
-            if let (Some(target), Ok(reference)) = (target, Reference::new(String::from_utf8_lossy(&name)))
-                && tree::must_not_exist(target.as_fd(), &half).is_err()
-            {
+            if tree::must_not_exist(target.as_fd(), &half).is_err() {
                 tree::remove(target.as_fd(), &half)?;
                 self.forget(&reference)?;
                 actions.push("removed a view or a clone that was half made".to_owned());
+            } else if !forgotten.is_empty()
+                && let Some(whole) = self.whole(target, &reference)?
+                && forgotten.iter().any(|name| name.as_bytes() == whole)
+            {
+                self.take_away(target, &reference)?;
+                actions.push("removed a view or a clone that its maker did not live to hear of".to_owned());
             }
         }
         Ok(actions)

@@ -203,6 +203,11 @@ pub fn must_not_exist(dir: BorrowedFd<'_>, name: &[u8]) -> Result<()> {
     }
 }
 
+/// Device and inode of an entry, which no other bears as long as it is there.
+pub fn identity(dir: BorrowedFd<'_>, name: &[u8]) -> rustix::io::Result<(u64, u64)> {
+    rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW).map(|stat| (stat.st_dev, stat.st_ino))
+}
+
 /// Renames, but not over something.
 pub fn rename(from: BorrowedFd<'_>, old: &[u8], to: BorrowedFd<'_>, new: &[u8]) -> Result<()> {
     rustix::fs::renameat_with(from, old, to, new, RenameFlags::NOREPLACE)

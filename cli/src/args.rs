@@ -125,17 +125,38 @@ pub(crate) struct Globals {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// What agents do, and what can be done about it.
-    #[command(subcommand)]
+    #[command(
+        subcommand,
+        after_help = "\
+Examples:
+  ah agent hooks install claude          snapshots by themselves, at each step of Claude Code's
+  ah agent rewind @prompt                go back to before its last prompt
+  ah agent fs snapshot -m 'it works'     capture this workspace
+  ah agent record -- make test           run a command and record its terminal"
+    )]
     Agent(Agent),
     /// Moments, snapshots, branches and restores of this workspace, in order.
     Timeline(commands::timeline::TimelineArgs),
     /// Mark this point, with a snapshot; prints the moment's id.
     Moment(commands::moment::MomentArgs),
     /// Sessions of this workspace.
-    #[command(subcommand)]
+    #[command(
+        subcommand,
+        after_help = "\
+Examples:
+  ah session list
+  ah session show main
+  ah session branch @prompt --name try-b"
+    )]
     Session(commands::session::Session),
     /// Read and change the configuration.
-    #[command(subcommand)]
+    #[command(
+        subcommand,
+        after_help = "\
+Examples:
+  ah config list
+  ah config set prune.max-size 5GiB"
+    )]
     Config(commands::config::Config),
     /// What agents call: reads one event of AGENT's on stdin.
     Hook(commands::hook::HookArgs),
@@ -164,13 +185,35 @@ pub(crate) enum Agent {
     /// Play a recording in the terminal.
     Replay(commands::replay::ReplayArgs),
     /// Recordings as files: in from elsewhere, out for other programs.
-    #[command(subcommand)]
+    #[command(
+        subcommand,
+        after_help = "\
+Examples:
+  ah agent cast export > demo.cast
+  ah agent cast import demo.cast"
+    )]
     Cast(commands::cast::Cast),
     /// Snapshots of a workspace's files: take, look at, go back, branch off.
-    #[command(subcommand)]
+    #[command(
+        subcommand,
+        after_help = "\
+Examples:
+  ah agent fs snapshot -m 'before the refactoring'   capture this workspace
+  ah agent fs diff @                                 what changed since the latest snapshot
+  ah agent fs restore @                              put every file back, safely
+  ah agent fs undo                                   take the restore back
+  ah agent fs branch @ --name try-b                  a writable copy to work in"
+    )]
     Fs(Fs),
     /// Let an agent call `ah` at each step.
-    #[command(subcommand)]
+    #[command(
+        subcommand,
+        after_help = "\
+Examples:
+  ah agent hooks install claude
+  ah agent hooks status
+  ah agent hooks uninstall claude"
+    )]
     Hooks(commands::hooks::Hooks),
     /// Go back to before a prompt: files, conversation or both.
     Rewind(commands::rewind::RewindArgs),
@@ -374,12 +417,9 @@ mod tests {
     fn every_visible_command_has_an_example() {
         fn visit(command: &clap::Command) {
             for sub in command.get_subcommands().filter(|sub| !sub.is_hide_set()) {
-                if sub.has_subcommands() {
-                    visit(sub);
-                } else {
-                    let help = sub.get_after_help().map(ToString::to_string).unwrap_or_default();
-                    assert!(help.contains("Examples:\n  ah "), "{} has no example", sub.get_name());
-                }
+                let help = sub.get_after_help().map(ToString::to_string).unwrap_or_default();
+                assert!(help.contains("Examples:\n  ah "), "{} has no example", sub.get_name());
+                visit(sub);
             }
         }
         visit(&command());

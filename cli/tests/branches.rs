@@ -129,6 +129,75 @@ fn commits_and_references_are_work() {
 }
 
 #[test]
+fn repositories_inside_are_work_unless_what_they_name_is_elsewhere() {
+    let world = World::new();
+    let branch = branched(&world);
+    let (mine, theirs) = (branch.join("out/mine"), world.path("theirs"));
+    git(&branch, &["init", "-q", "-b", "main", "out/mine"]);
+    git(&mine, &["commit", "-q", "--allow-empty", "-m", "only here"]);
+    refused(&world, "commits or references in out/mine");
+    git(&mine, &["checkout", "-q", "--detach"]);
+    git(&mine, &["branch", "-q", "-D", "main"]);
+    refused(&world, "commits or references in out/mine");
+    // Pushed, and so in another repository.
+    git(&mine, &["branch", "-q", "main"]);
+    git(&world.root(), &["init", "-q", "--bare", theirs.to_str().unwrap()]);
+    git(&mine, &["remote", "add", "origin", theirs.to_str().unwrap()]);
+    git(&mine, &["push", "-q", "-u", "origin", "main"]);
+    world.fs(["rm", "b"]);
+    assert!(!branch.exists());
+}
+
+#[test]
+fn another_branch_inside_is_not_taken_along() {
+    let world = World::new();
+    branched(&world);
+    world.fs(["rm", "b"]);
+    let branch = world.path("elsewhere");
+    let at = |name: &str, at: &Path| world.fs(["branch", "@", "--name", name, "--at", at.to_str().unwrap()]);
+    at("b", &branch);
+    fs::create_dir_all(branch.join("out")).unwrap();
+    let inner = branch.join("out/inner");
+    at("inner", &inner);
+    fs::write(inner.join("only-here"), "x").unwrap();
+    refused(&world, "the branch inner");
+    assert_eq!(fs::read_to_string(inner.join("only-here")).unwrap(), "x");
+    world.fs(["rm", "--force", "inner"]);
+    world.fs(["rm", "b"]);
+    assert!(!branch.exists());
+}
+
+#[test]
+fn what_is_behind_a_workspace_inside_is_not_taken_along() {
+    let world = World::new();
+    let branch = branched(&world);
+    let behind = branch.join("out/.ah-behind-project");
+    fs::create_dir_all(&behind).unwrap();
+    fs::write(behind.join("only-here"), "x").unwrap();
+    refused(&world, "out/.ah-behind-project");
+    fs::remove_dir_all(&behind).unwrap();
+    world.fs(["rm", "b"]);
+    assert!(!branch.exists());
+}
+
+#[test]
+fn a_subvolume_inside_is_not_taken_along() {
+    if !support::on_btrfs(&std::env::temp_dir()) {
+        return skip("on Btrfs only; the run there has it");
+    }
+    let world = World::new();
+    let branch = branched(&world);
+    let inside = branch.join("out/volume");
+    let made = Command::new("btrfs").args(["subvolume", "create", "-q"]).arg(&inside).output().unwrap();
+    assert!(made.status.success(), "{made:?}");
+    fs::write(inside.join("only-here"), "x").unwrap();
+    refused(&world, "the subvolume out/volume");
+    fs::remove_file(inside.join("only-here")).unwrap();
+    world.fs(["rm", "b"]);
+    assert!(!branch.exists());
+}
+
+#[test]
 fn files_and_snapshots_of_its_own_are_counted() {
     let world = World::new();
     let branch = branched(&world);

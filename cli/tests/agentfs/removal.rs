@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::support::bench::Bench;
+use crate::support::bench::{Bench, until};
 use crate::support::{self, Ran, User, is_root, skip};
 
 #[test]
@@ -68,6 +68,38 @@ fn what_branches_are_made_of_is_not_removed_under_them() {
         bench.at(&bench.0.root(), &["rm", "copy", "--force"]);
         assert!(!copy.exists() && !grown.exists());
     });
+}
+
+#[test]
+fn commits_in_repositories_and_submodules_inside_are_work() {
+    let bench = Bench::new(User::Me);
+    let root = bench.0.root();
+    let git = "git -c user.name=n -c user.email=e@x -c protocol.file.allow=always -c init.defaultBranch=main";
+    bench.sh(&format!(
+        "cd {0} && {git} init -q . && {git} init -q nested && {git} -C nested commit -q --allow-empty -m one && \
+         {git} init -q ../other && {git} -C ../other commit -q --allow-empty -m one && {git} submodule --quiet add ../other sub",
+        root.display()
+    ));
+    for at in ["nested", "sub"] {
+        let work = |branch: &Path, word: &str| bench.sh(&format!("cd {}/{at} && {git} {word}", branch.display()));
+        let branch = bench.branch("b");
+        work(&branch, "checkout -q -b feature");
+        work(&branch, "commit -q --allow-empty -m work");
+        work(&branch, "checkout -q main");
+        let ran = bench.ran(&root, &["rm", "b"]);
+        let place = if at == "sub" { ".git/modules/sub" } else { at };
+        assert!(ran.code == 4 && ran.stderr.contains(&format!("commits or references in {place}")), "{ran:?}");
+        // Brought home, it is not only here.
+        work(&root, &format!("fetch -q {}/{at} feature:feature", branch.display()));
+        bench.at(&root, &["rm", "b"]);
+        assert!(!branch.exists());
+        // Where only the workspace's has gone on, nothing is lost.
+        let branch = bench.branch("b");
+        until(|| !bench.at(&branch, &["status"]).contains("still being kept"));
+        work(&root, "commit -q --allow-empty -m later");
+        bench.at(&root, &["rm", "b"]);
+        assert!(!branch.exists());
+    }
 }
 
 #[test]

@@ -8,6 +8,7 @@ use rustix::fs::AtFlags;
 use rustix::io::Errno;
 
 use crate::attend::Standing;
+use crate::branch::inside::inside;
 use crate::branch::repository::RepositoryMark;
 use crate::branch::{BranchFile, BranchState, all};
 use crate::engine::Engine;
@@ -153,7 +154,14 @@ impl Workspace {
             0 => {}
             snapshots => held.push(text::count(snapshots, "snapshot of its own", "snapshots of its own")),
         }
-        let now = RepositoryMark::of(&own.open_dir()?)?;
+        let branch = own.open_dir()?;
+        held.extend(inside(&branch, self.open_dir().ok().as_ref())?);
+        for other in all(self.engine.home())? {
+            if other.record.id != file.record.id && other.made_at.starts_with(&file.made_at) && other.made_at.exists() {
+                held.push(format!("the branch {}", other.record.name));
+            }
+        }
+        let now = RepositoryMark::of(&branch)?;
         match (&file.repository, &now) {
             // What is half taken away already has no HEAD.
             (_, None) => {}

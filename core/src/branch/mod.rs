@@ -7,6 +7,7 @@
 
 mod find;
 mod held;
+mod inside;
 mod record;
 mod remove;
 mod repository;

@@ -29,19 +29,9 @@ pub(crate) struct RepositoryMark {
 impl RepositoryMark {
     /// The mark of the repository at the top of a branch; none if there is none.
     pub(crate) fn of(branch: &Dir) -> Result<Option<Self>> {
-        let tree = Tree::new(branch.as_fd())?;
-        let Some(head) = text(tree, &RelPath::new(".git/HEAD")?) else { return Ok(None) };
-        let mut refs = BTreeMap::new();
-        for line in text(tree, &RelPath::new(".git/packed-refs")?).unwrap_or_default().lines() {
-            if let Some((value, name)) = line.split_once(' ').filter(|_| !line.starts_with(['#', '^'])) {
-                refs.insert(name.to_owned(), value.to_owned());
-            }
-        }
-        loose(tree, &RelPath::new(".git/refs")?, &mut refs)?;
-        // Another form of storage has a file that changes with every reference.
-        if let Some(tables) = text(tree, &RelPath::new(".git/reftable/tables.list")?) {
-            refs.insert("tables".to_owned(), tables);
-        }
+        let Some((head, refs)) = references(Tree::new(branch.as_fd())?, &RelPath::new(".git")?) else {
+            return Ok(None);
+        };
         let target = head.strip_prefix("ref: ").and_then(|name| refs.get(name));
         let head = format!("{head} {}", target.map_or("", String::as_str));
         let mut sum = crc32fast::Hasher::new();
@@ -52,25 +42,40 @@ impl RepositoryMark {
     }
 }
 
-/// Adds the references below a directory that have files of their own.
-fn loose(tree: Tree<'_>, dir: &RelPath, refs: &mut BTreeMap<String, String>) -> Result<()> {
+/// `HEAD` of the repository in the directory `git`, and all references with their values; none if there is no `HEAD` to read.
+pub(super) fn references(tree: Tree<'_>, git: &RelPath) -> Option<(String, BTreeMap<String, String>)> {
+    let head = text(tree, &git.join(b"HEAD").ok()?)?;
+    let mut refs = BTreeMap::new();
+    for line in text(tree, &git.join(b"packed-refs").ok()?).unwrap_or_default().lines() {
+        if let Some((value, name)) = line.split_once(' ').filter(|_| !line.starts_with(['#', '^'])) {
+            refs.insert(name.to_owned(), value.to_owned());
+        }
+    }
+    loose(tree, &git.join(b"refs").ok()?, "refs", &mut refs);
+    // Another form of storage has a file that changes with every reference.
+    if let Some(tables) = text(tree, &git.join(b"reftable").ok()?.join(b"tables.list").ok()?) {
+        refs.insert("tables".to_owned(), tables);
+    }
+    Some((head, refs))
+}
+
+/// Adds the references below a directory, which are called so, that have files of their own.
+fn loose(tree: Tree<'_>, dir: &RelPath, called: &str, refs: &mut BTreeMap<String, String>) {
     for name in tree.names(dir).unwrap_or_default() {
-        let path = dir.join(&name)?;
+        let Ok(path) = dir.join(&name) else { continue };
+        let called = format!("{called}/{}", String::from_utf8_lossy(&name));
         match tree.stat(&path).ok().flatten().map(|found| found.kind) {
-            Some(EntryKind::Dir) => loose(tree, &path, refs)?,
+            Some(EntryKind::Dir) => loose(tree, &path, &called, refs),
             Some(EntryKind::File) if !name.ends_with(b".lock") => {
-                let shown = path.to_string();
-                let name = shown.strip_prefix(".git/").unwrap_or(&shown);
-                refs.insert(name.to_owned(), text(tree, &path).unwrap_or_default());
+                refs.insert(called, text(tree, &path).unwrap_or_default());
             }
             _ => {}
         }
     }
-    Ok(())
 }
 
 /// The text of a small file without the space around it; none if it cannot be read.
-fn text(tree: Tree<'_>, path: &RelPath) -> Option<String> {
+pub(super) fn text(tree: Tree<'_>, path: &RelPath) -> Option<String> {
     let file = std::fs::File::from(tree.file(path).ok()?);
     let mut bytes = Vec::new();
     file.take(MAX).read_to_end(&mut bytes).ok()?;

@@ -1,0 +1,132 @@
+//! What lies inside a branch that no comparison with a snapshot tells: repositories below its top, the directories behind workspaces that were
+//! converted, other subvolumes. It goes with the branch, so it is asked for before.
+
+use std::collections::BTreeSet;
+use std::os::fd::AsFd;
+
+use ah_plugin_api::{BEHIND, Dir, EntryKind, RelPath, Result};
+use rustix::fs::FileType;
+
+use crate::branch::repository::{references, text};
+use crate::restore::at::{Tree, stat};
+
+/// Looks through a branch.
+struct Inside<'a> {
+    branch: Tree<'a>,
+    /// The workspace that it grew from; what is the same there is not lost with the branch.
+    here: Option<Tree<'a>>,
+    held: Vec<String>,
+}
+
+/// What a branch holds below its top that is not in the workspace `here` as well, a few words for each. Reads all directories of the branch, and
+/// of files only references. What cannot be read, and what comes or goes meanwhile, is passed over.
+pub(super) fn inside(branch: &Dir, here: Option<&Dir>) -> Result<Vec<String>> {
+    let tree = Tree::new(branch.as_fd())?;
+    let here = here.map(|here| Tree::new(here.as_fd())).transpose()?;
+    let mut inside = Inside { branch: tree, here, held: Vec::new() };
+    inside.directory(RelPath::root())?;
+    inside.held.sort();
+    Ok(inside.held)
+}
+
+impl Inside<'_> {
+    fn directory(&mut self, top: RelPath) -> Result<()> {
+        let mut todo = vec![top];
+        while let Some(path) = todo.pop() {
+            let Ok(fd) = self.branch.listing(&path) else { continue };
+            if !path.is_root()
+                && stat(fd.as_fd(), b"").ok().flatten().is_some_and(|found| found.dev != self.branch.dev())
+            {
+                // A subvolume goes with the one around it.
+                if names(&fd).next().is_some() {
+                    self.held.push(format!("the subvolume {path}"));
+                }
+                continue;
+            }
+            for (name, kind) in names(&fd) {
+                let below = path.join(&name)?;
+                let kind = match kind {
+                    FileType::Unknown => self.branch.stat(&below).ok().flatten().map(|found| found.kind),
+                    FileType::Directory => Some(EntryKind::Dir),
+                    _ => None,
+                };
+                if kind != Some(EntryKind::Dir) {
+                    continue;
+                }
+                if name == b".git" {
+                    // Of the one at the top, more is known.
+                    if !path.is_root() {
+                        self.repository(&below);
+                    }
+                    self.modules(&below)?;
+                } else if name.starts_with(BEHIND.as_bytes()) && !self.is_here(&below) {
+                    self.held.push(format!("{below}, what is behind a workspace"));
+                } else {
+                    todo.push(below);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The repositories of submodules, whose names may have slashes.
+    fn modules(&mut self, repository: &RelPath) -> Result<()> {
+        let mut todo = vec![repository.join(b"modules")?];
+        while let Some(path) = todo.pop() {
+            let Ok(fd) = self.branch.listing(&path) else { continue };
+            let is_repository = matches!(self.branch.stat(&path.join(b"HEAD")?), Ok(Some(_)));
+            if is_repository {
+                self.repository(&path);
+                todo.push(path.join(b"modules")?);
+                continue;
+            }
+            for (name, kind) in names(&fd) {
+                if matches!(kind, FileType::Directory | FileType::Unknown) {
+                    todo.push(path.join(&name)?);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether all that a repository's references name is known to the one at the same place in the workspace, or was fetched from elsewhere.
+    fn repository(&mut self, path: &RelPath) {
+        let Some((head, refs)) = references(self.branch, path) else { return };
+        let mut known = BTreeSet::new();
+        for (name, value) in &refs {
+            if name.starts_with("refs/remotes/") {
+                known.insert(value.clone());
+            }
+        }
+        let mut been = String::new();
+        if let Some(here) = self.here
+            && let Some((head, refs)) = references(here, path)
+        {
+            known.extend(refs.into_values());
+            known.insert(head);
+            // Its own may have gone on since.
+            let log = path.join(b"logs").and_then(|logs| logs.join(b"HEAD"));
+            been = log.ok().and_then(|log| text(here, &log)).unwrap_or_default();
+        }
+        let is_known = |value: &String| known.contains(value) || !value.is_empty() && been.contains(value.as_str());
+        let named = refs.values().chain([&head]).filter(|value| !value.starts_with("ref: "));
+        if !named.into_iter().all(is_known) {
+            let place = path.parent().filter(|_| path.file_name() == Some(b".git")).unwrap_or_else(|| path.clone());
+            self.held.push(format!("commits or references in {place}"));
+        }
+    }
+
+    fn is_here(&self, path: &RelPath) -> bool {
+        self.here.is_some_and(|here| matches!(here.stat(path), Ok(Some(_))))
+    }
+}
+
+/// The names in a directory and what they are, as far as it tells.
+fn names(directory: &std::os::fd::OwnedFd) -> impl Iterator<Item = (Vec<u8>, FileType)> {
+    rustix::fs::Dir::read_from(directory)
+        .into_iter()
+        .flatten()
+        .map_while(std::result::Result::ok)
+        .map(|entry| (entry.file_name().to_bytes().to_vec(), entry.file_type()))
+        .filter(|(name, _)| name != b"." && name != b"..")
+}

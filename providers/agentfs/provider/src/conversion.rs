@@ -164,8 +164,13 @@ impl Around {
         look(&self.above, name.as_bytes()).ok()
     }
 
-    pub(crate) fn is(&self, name: &OsStr, ino: u64) -> bool {
-        self.look(name).is_some_and(|stat| stat.stx_ino == ino)
+    /// Whether the directory of that number is there under a name. A mount whose process is gone is another one.
+    pub(crate) fn is(&self, name: &OsStr, ino: u64) -> Result<bool> {
+        match look(&self.above, name.as_bytes()) {
+            Ok(stat) => Ok(stat.stx_ino == ino),
+            Err(Errno::NOENT | Errno::NOTCONN) => Ok(false),
+            Err(errno) => Err(failed(format!("cannot look at {}", name.display()), errno)),
+        }
     }
 
     /// Has names changed, on disk.

@@ -206,7 +206,7 @@ impl Service {
             around.rename(note.aside(), &around.name, how)?;
         }
         match note.made {
-            Some(made) if around.is(note.aside(), made) => around.remove_place(&at, note.aside())?,
+            Some(made) if around.is(note.aside(), made)? => around.remove_place(&at, note.aside())?,
             Some(_) => {}
             // Killed before it was known which it is: an empty one is ours, or as good as nothing.
             None => _ = remove_dir_for_good(&around.above, note.aside()),
@@ -235,7 +235,7 @@ impl Service {
         let shelf = Shelf::of(&self.home)?.ok_or_else(uncopied)?;
         let (before, _) = open.find(&shelf, &Reference::new(before.as_str())?)?;
         let around = Around::of(&at)?;
-        if !around.is(note.aside(), made) {
+        if !around.is(note.aside(), made)? {
             return Err(uncopied());
         }
         let mut notes = vec![format!(
@@ -272,15 +272,17 @@ impl Service {
     fn finish_back(&self, open: &Open, note: &Note) -> Result<()> {
         let at = note.at();
         let cannot = |e: &ah_agentfs::Error| fail("cannot remove the branch that the workspace was", e);
+        // Before anything goes for good.
+        if !self.is_replaced(open, note)? {
+            return Err(Error::new(ErrorKind::Internal, "the copy of the workspace is not in its place"));
+        }
+        let around = Around::of(&at)?;
         if let Some((branch, _)) = converted(&open.tree) {
             open.tree.delete_branch(branch.id).map_err(|e| cannot(&e))?;
         }
         self.forget_before(open, note)?;
         open.tree.sync().map_err(|e| cannot(&e))?;
-        let around = Around::of(&at)?;
-        if !note.made.is_some_and(|made| around.is(note.aside(), made)) {
-            around.remove_place(&at, note.aside())?;
-        }
+        around.remove_place(&at, note.aside())?;
         Note::forget(&self.home);
         Ok(())
     }
@@ -297,13 +299,28 @@ impl Service {
     }
 
     /// Refuses to mount a branch where the copy is that is to be there instead.
-    pub(super) fn refuse_replaced(&self, at: &Path) -> Result<()> {
+    pub(super) fn refuse_replaced(&self, open: &Open, at: &Path) -> Result<()> {
         match Note::of(&self.home)?.filter(|note| note.back && note.at() == at) {
-            Some(Note { made: Some(made), .. }) if Around::of(at)?.is(at.file_name().unwrap_or_default(), made) => {
+            Some(note) if self.is_replaced(open, &note)? => {
                 Err(Error::new(ErrorKind::FailedPrecondition, "a plain directory is there again"))
             }
             _ => Ok(()),
         }
+    }
+
+    /// Whether the copy is in the workspace's place. An error where that cannot be told, be it that the folder around it is not there at the moment, or that the
+    /// branch is gone and the copy is somewhere else: nothing may go then, as it may be the last of either.
+    fn is_replaced(&self, open: &Open, note: &Note) -> Result<bool> {
+        let Some(made) = note.made else { return Ok(false) };
+        let around = Around::of(&note.at())?;
+        if around.is(&around.name, made)? {
+            return Ok(true);
+        }
+        if converted(&open.tree).is_some() {
+            return Ok(false);
+        }
+        let message = format!("the copy that was made of {} is not in its place", note.at().display());
+        Err(Error::new(ErrorKind::FailedPrecondition, message))
     }
 
     /// What a killed service had begun to do: before the tree is opened, as it says where the directory lies that was branched.
@@ -333,7 +350,7 @@ impl Service {
             open.tree.delete_branch(branch.id).map_err(|e| fail("cannot remove a branch that was not finished", &e))?;
         }
         match Note::of(&self.home)?.filter(|note| note.back) {
-            Some(note) if self.refuse_replaced(&note.at()).is_err() => self.finish_back(open, &note),
+            Some(note) if self.is_replaced(open, &note)? => self.finish_back(open, &note),
             _ => Ok(()),
         }
     }
@@ -348,7 +365,7 @@ impl Service {
         let settled = (|| {
             let Some(note) = Note::of(&self.home)?.filter(|note| note.back) else { return Ok(()) };
             let Some(_lock) = lock_back(&self.home)? else { return Ok(()) };
-            if self.refuse_replaced(&note.at()).is_err() {
+            if self.is_replaced(open, &note)? {
                 return self.finish_back(open, &note);
             }
             let around = Around::of(&note.at())?;
@@ -481,7 +498,7 @@ fn refuse_boundaries(workspace: &Dir, at: &Path) -> Result<Around> {
             .with_hint("convert the directories in it that you work in, each by itself"));
     }
     let ino = look(workspace, b"").map_err(fail)?.stx_ino;
-    if !around.is(&around.name, ino) {
+    if !around.is(&around.name, ino)? {
         return Err(Error::new(ErrorKind::Conflict, format!("{shown} was moved meanwhile")).with_hint("repeat"));
     }
     if let Some(inside) = Mounts::read()?.below(workspace).first() {

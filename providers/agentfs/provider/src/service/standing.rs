@@ -53,7 +53,7 @@ impl Service {
             }
             let again = label.and_then(|label| {
                 let at = label.at();
-                self.refuse_replaced(&at)?;
+                self.refuse_replaced(open, &at)?;
                 make_ready(&at)?;
                 let view = open.tree.view(branch.id).map_err(|e| fail("cannot open a branch", &e))?;
                 Place::mount(view, &at, &self.shown(Some(branch.id)))

@@ -10,6 +10,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -505,6 +506,57 @@ fn what_could_not_be_taken_back_is_not_put_there() {
     assert!(scene.beside().is_empty() && !scene.is_mounted());
     drop(open);
     scene.there().unwrap();
+}
+
+/// Killed between the copy and the exchange; and where the next one looks, the folder around it is not to be found, as on a disk that is not mounted yet.
+#[test]
+fn while_the_folder_around_it_is_away_nothing_goes() {
+    struct Holds(PathBuf, Mutex<Option<Holder>>);
+    impl Observer for Holds {
+        fn progress(&self, progress: &Progress) {
+            if progress.stage == "putting it on disk" {
+                *self.1.lock().unwrap() = Some(Holder::of(&self.0));
+            }
+        }
+    }
+    let scene = Scene::new();
+    scene.there().unwrap();
+    fs::write(scene.workspace().join("fresh"), "only here").unwrap();
+    let was = tree(&scene.workspace());
+    let away = Scene { _temp: None, dir: scene.dir.with_extension("away"), provider: AgentFsProvider::new() };
+    // While somebody has something open, the copy does not get its place.
+    let holds = Holds(scene.workspace().join("a"), Mutex::default());
+    std::thread::scope(|scope| {
+        let asked = scope.spawn(|| scene.back_watched(&Context::new(&holds)));
+        let began = Instant::now();
+        while holds.1.lock().unwrap().is_none() {
+            assert!(began.elapsed() < Duration::from_secs(20), "it is not copied");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        // It is waited for so long, and longer.
+        std::thread::sleep(Duration::from_millis(500));
+        let service = scene.service().unwrap();
+        fs::rename(&scene.dir, &away.dir).unwrap();
+        kill_process(service, Signal::KILL).unwrap();
+        asked.join().unwrap().unwrap_err();
+    });
+    drop(holds);
+    away.end(Signal::KILL);
+    let copies = || away.beside().iter().filter(|name| name.starts_with(".ah-convert-")).count();
+    assert_eq!(copies(), 1);
+    for auto in [true, false] {
+        let _ = away.reclaim(auto);
+    }
+    assert_eq!(copies(), 1);
+    let dir = away.dir.clone();
+    drop(away);
+    fs::rename(&dir, &scene.dir).unwrap();
+    scene.settle();
+    scene.reclaim(false).unwrap();
+    assert_eq!((tree(&scene.workspace()), scene.is_mounted()), (was.clone(), true));
+    assert_eq!(scene.beside(), [".ah-behind-work"]);
+    scene.back().unwrap();
+    assert_eq!(tree(&scene.workspace()), was);
 }
 
 /// Killed anywhere on the way, there and back in turn: who asks next finds the one or the other, whole.

@@ -127,6 +127,7 @@ pub(crate) fn aside(app: &App, report: &RestoreReport, refused: bool) {
     }
     list(app, "left alone", &report.left);
     list(app, "in the way", &report.conflicts);
+    list(app, if report.dry_run { "would be lost for good" } else { "lost for good" }, &report.overwritten);
     list(app, "could not be changed", &report.failed);
     for note in &report.notes {
         app.ui.note(note);
@@ -142,7 +143,10 @@ pub(crate) fn aside(app: &App, report: &RestoreReport, refused: bool) {
         };
         app.ui.warning("the restore is not complete", Some(&hint));
     } else if report.safety.is_some() {
-        app.ui.note("`ah agent fs undo` takes it back");
+        app.ui.note(match report.overwritten.is_empty() {
+            true => "`ah agent fs undo` takes it back",
+            false => "`ah agent fs undo` takes the rest back",
+        });
     }
 }
 

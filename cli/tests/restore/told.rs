@@ -105,6 +105,25 @@ fn a_dry_run_that_would_be_refused_says_only_that() {
 }
 
 #[test]
+fn what_is_lost_by_force_is_named_and_no_undo_promised_for_it() {
+    let world = World::on_git();
+    world.write("f", "small");
+    world.run(["config", "set", "capture.max-file-size", "1000B"]);
+    world.fs(["snapshot"]);
+    world.write("f", "x".repeat(2000));
+    let reason = "f (the snapshot of the present state does not hold it (too-large))";
+    let dry = world.run(["agent", "fs", "restore", "@", "--force", "--dry-run"]);
+    assert!(dry.code == 0 && dry.stderr.contains(&format!("would be lost for good: {reason}")), "{dry:?}");
+    assert!(dry.stderr.contains("1 changed") && dry.stdout.contains("M\tf"), "{dry:?}");
+    let told = world.json("restore", &["agent", "fs", "restore", "@", "--force", "--dry-run"]);
+    assert_eq!(told["restore"]["overwritten"][0]["path"], "f");
+    let ran = world.run(["agent", "fs", "restore", "@", "--force"]);
+    assert!(ran.stderr.contains(&format!("lost for good: {reason}")), "{ran:?}");
+    assert!(ran.stderr.contains("undo` takes the rest back"), "{ran:?}");
+    assert_eq!(world.read("f").as_deref(), Some("small"));
+}
+
+#[test]
 fn what_may_not_be_looked_at_is_neither_gone_nor_undone() {
     if !is_root() {
         return skip("needs root, to act as an ordinary user");

@@ -17,6 +17,7 @@ use super::plan::{Ground, Plan, Wish, plan};
 use super::read_back::read_back;
 use super::safety::Saved;
 use super::scope::{Omissions, Scope, by_rule, untouchable};
+use super::standing::sync_filesystem;
 use super::{Ignores, LeftAlone, RestoreBegin, RestoreEnd, RestoreOptions, RestoreReport, UndoOptions};
 use crate::background;
 use crate::fsio;
@@ -219,7 +220,7 @@ impl Workspace {
             .and_then(|mut plan| {
                 let lost = read_back(&safety_shelf, &plan, &safety.reference, &cx)?;
                 if job.force {
-                    notes.extend(lost.into_iter().map(|lost| format!("{} is lost: {}", lost.path, lost.reason)));
+                    plan.overwritten.extend(lost);
                 } else {
                     plan.forcible += lost.len();
                     plan.conflicts.extend(lost);
@@ -265,10 +266,12 @@ impl Workspace {
         notes.extend(self.clear_ended(&workspace, &scratch, &cx).1);
         if plan.is_empty() {
             unused(&safety);
-            // All of it had been done, or taken back, but for saying so.
+            // All of it had been done, or taken back, but for saying so, and perhaps for being on disk.
+            if !job.taken_over.is_empty() {
+                sync_filesystem(&workspace)?;
+            }
             for journal in &job.taken_over {
                 self.say_ended(journal, if job.finishes { "done" } else { "abandoned" })?;
-                // What an earlier run of the machine wrote and can still be read is on disk.
                 self.journals().end(&journal.session, &journal.restore)?;
             }
             return Ok(report(job, plan, notes, below.len()));
@@ -444,6 +447,7 @@ fn report(job: &Job, plan: Plan, notes: Vec<String>, below: usize) -> RestoreRep
         changes: plan.changes().iter().map(|change: &Change| ChangeRecord::from(change)).collect(),
         left: plan.left,
         conflicts: plan.conflicts,
+        overwritten: plan.overwritten,
         failed: plan.beyond,
         lost: plan.lost,
         below,

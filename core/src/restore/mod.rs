@@ -115,6 +115,9 @@ pub struct RestoreReport {
     pub left: Vec<LeftAlone>,
     /// What stands in the way; not empty means that it would be refused. Only in a dry run: otherwise it is refused.
     pub conflicts: Vec<LeftAlone>,
+    /// Files that were (or would be) replaced or taken away by force and that nothing holds any more then, and why: no undo brings them back.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub overwritten: Vec<LeftAlone>,
     /// Paths that could not be changed, or that the snapshot cannot give any more, and why. Not empty means that the restore is not complete (exit code 4): what is in
     /// `changes` beside these has been done.
     pub failed: Vec<LeftAlone>,

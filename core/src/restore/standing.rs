@@ -209,8 +209,10 @@ impl Workspace {
     }
 }
 
-fn sync_filesystem(dir: &Dir) -> Result<()> {
+/// Takes what a restore did to the disk. A filesystem in user space hears nothing of `syncfs`; of `fsync` it does.
+pub(super) fn sync_filesystem(dir: &Dir) -> Result<()> {
+    let sync = || rustix::fs::syncfs(dir.as_fd()).and_then(|()| rustix::fs::fsync(dir.as_fd()));
     crate::crash::point("restore-sync")
-        .and_then(|()| rustix::fs::syncfs(dir.as_fd()).map_err(std::io::Error::from))
+        .and_then(|()| sync().map_err(std::io::Error::from))
         .map_err(|e| crate::fsio::failed("sync the filesystem of", dir.path(), &e))
 }

@@ -73,10 +73,9 @@ impl Work<'_> {
             Ok(()) => return,
             Err(Trouble::Changed) => "it was changed in the last instant, and is left as it is".to_owned(),
             Err(Trouble::Aside) => {
-                if let Some(slot) = slot {
-                    kept.lock().unwrap_or_else(PoisonError::into_inner).insert(slot);
-                }
-                "it was changed in the last instant; what was there is put aside in the staging folder".to_owned()
+                let slot = slot.inspect(|slot| _ = kept.lock().unwrap_or_else(PoisonError::into_inner).insert(*slot));
+                let called = slot.map(|slot| format!(", called {slot}")).unwrap_or_default();
+                format!("it was changed in the last instant; what was there is put aside in the restore's own folder{called}")
             }
             Err(Trouble::System(error)) => error.to_string(),
         };

@@ -73,7 +73,13 @@ pub(crate) fn apply(
     };
     let kept = work.commit(&staging, &slots);
     drop(staging);
-    if !sweep(tree, &journal.staging, &kept) {
+    if !kept.is_empty() {
+        work.note(format!(
+            "the folder {} holds the only copy of what was put aside: take it out before you remove the folder",
+            journal.staging
+        ));
+        sweep(tree, &journal.staging, &kept);
+    } else if !sweep(tree, &journal.staging, &kept) {
         work.note(format!("the folder {} could not be removed; it is no longer needed", journal.staging));
     }
     work.finish(true);

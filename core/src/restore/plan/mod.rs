@@ -29,6 +29,9 @@ const DOUBT: i64 = 100_000_000;
 /// What is said of a path that a snapshot has, since all was captured, and does not give to who restores it.
 const UNREADABLE_THEN: &str = "what the snapshot holds of it you may not read";
 
+const MADE_AFTER: &str = "it was made after the present state was saved";
+const CHANGED_BELOW: &str = "it was changed below, and the snapshot of the present state does not hold it";
+
 /// Where a restore works.
 #[derive(Clone, Copy)]
 pub(crate) struct Ground<'a> {
@@ -91,6 +94,8 @@ pub(crate) struct Plan {
     pub(crate) conflicts: Vec<LeftAlone>,
     /// How many of these would not be in the way with `force`.
     pub(crate) forcible: usize,
+    /// Files that are lost with `force`, as nothing holds them, and why.
+    pub(crate) overwritten: Vec<LeftAlone>,
     /// What an undo would have to take away and cannot even look at, and what the snapshot cannot give any more. It keeps nothing else from being done.
     pub(crate) beyond: Vec<LeftAlone>,
     /// How many of these the snapshot cannot give any more.
@@ -110,8 +115,15 @@ impl Plan {
 
     /// What changes, one for each path, in order.
     pub(crate) fn changes(&self) -> Vec<Change> {
-        let change =
-            |step: &Step| Change { path: step.path.clone(), before: step.before.clone(), after: step.after.clone() };
+        let change = |step: &Step| {
+            // What is lost by force is there, whether anything holds it or not.
+            let there = || step.found.map(|found| found.entry(step.path.file_name().unwrap_or_default()));
+            Change {
+                path: step.path.clone(),
+                before: step.before.clone().or_else(there),
+                after: step.after.clone(),
+            }
+        };
         let mut changes: Vec<Change> = self.steps().map(change).collect();
         changes.sort_by(|a, b| a.path.cmp(&b.path));
         changes.dedup_by(|a, b| a.path == b.path);
@@ -242,10 +254,17 @@ impl<'a> Planner<'a> {
                 Ok(())
             }
             // It is the present state that nobody could give back.
-            (then, _) if self.wish.force => self.one(&Change { after: then, ..change.clone() }),
+            (then, _) if self.wish.force => {
+                let steps = self.plan.steps().count();
+                self.one(&Change { after: then, ..change.clone() })?;
+                if self.plan.steps().count() > steps {
+                    self.overwrite(path, CHANGED_BELOW);
+                }
+                Ok(())
+            }
             _ => {
                 self.plan.forcible += usize::from(change.before.as_ref().is_some_and(|it| it.kind != EntryKind::Dir));
-                self.conflict(path, "it was changed below, and the snapshot of the present state does not hold it");
+                self.conflict(path, CHANGED_BELOW);
                 Ok(())
             }
         }
@@ -331,6 +350,11 @@ impl<'a> Planner<'a> {
                 self.leave(path, format!("it is there and {reason}: only missing ones are brought back"));
             }
             _ if self.wish.force && found.kind != EntryKind::Dir && after.kind != EntryKind::Dir => {
+                let why = match reason {
+                    Some(reason) => format!("the snapshot of the present state does not hold it ({reason})"),
+                    None => MADE_AFTER.to_owned(),
+                };
+                self.overwrite(path, why);
                 let step = Step { path: path.clone(), before: None, after: Some(after.clone()), found: Some(found) };
                 self.put(step);
             }
@@ -340,7 +364,7 @@ impl<'a> Planner<'a> {
                     Some(reason) => format!(
                         "it would be overwritten, and the snapshot of the present state does not hold it ({reason})"
                     ),
-                    None => "it was made after the present state was saved".to_owned(),
+                    None => MADE_AFTER.to_owned(),
                 };
                 self.conflict(path, why);
             }
@@ -445,11 +469,13 @@ impl<'a> Planner<'a> {
         {
             return Ok(Seen::Done);
         }
+        const CHANGED_AFTER: &str = "it changed after the present state was saved";
         if self.wish.force && found.kind != EntryKind::Dir && found.kind != EntryKind::Special {
+            self.overwrite(path, CHANGED_AFTER);
             return Ok(Seen::Same(found));
         }
         self.plan.forcible += usize::from(found.kind != EntryKind::Dir && found.kind != EntryKind::Special);
-        self.conflict(path, "it changed after the present state was saved");
+        self.conflict(path, CHANGED_AFTER);
         Ok(Seen::Done)
     }
 
@@ -555,6 +581,10 @@ impl<'a> Planner<'a> {
 
     fn leave(&mut self, path: &RelPath, reason: impl Into<String>) {
         self.plan.left.push(LeftAlone { path: path.clone(), reason: reason.into() });
+    }
+
+    fn overwrite(&mut self, path: &RelPath, reason: impl Into<String>) {
+        self.plan.overwritten.push(LeftAlone { path: path.clone(), reason: reason.into() });
     }
 
     fn conflict(&mut self, path: &RelPath, reason: impl Into<String>) {

@@ -3,7 +3,7 @@
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::time::{Duration, SystemTime};
 
-use ah_plugin_api::{Lost, RelPath};
+use ah_plugin_api::{Capability, Lost, RelPath};
 
 use super::lab::{Ask, Lab};
 use super::{age, chmod, paths, set};
@@ -186,6 +186,25 @@ fn a_path_longer_than_the_system_takes_at_once_comes_back() {
     openat(&deepest, "f", OFlags::RDONLY, Mode::empty()).unwrap();
     lab.undo(&safety, &outcome);
     openat(&deepest, "f", OFlags::RDONLY, Mode::empty()).unwrap_err();
+}
+
+#[test]
+fn where_times_are_whole_seconds_a_later_edit_is_told_by_its_contents() {
+    // Inodes too small for more.
+    let Some(disk) = ah_test_disks::Disk::formatted("ext4", 20, &["-I", "128"], "") else { return };
+    let lab = Lab::within(disk.at(), &[Capability::Diff, Capability::ReadWithoutMount, Capability::AppliesPolicy]);
+    // In one second, not at its end.
+    while SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().subsec_millis() > 300 {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    lab.write("f", "then");
+    let target = lab.snapshot();
+    lab.write("f", "now ");
+    std::thread::sleep(Duration::from_millis(150));
+    let safety = lab.snapshot();
+    lab.write("f", "new ");
+    assert_eq!(lab.at("f").metadata().unwrap().ctime_nsec(), 0);
+    assert_eq!(paths(&lab.plan(&safety, &target, &Ask::default()).conflicts), set(&["f"]));
 }
 
 #[test]

@@ -259,7 +259,11 @@ pub(super) type Shown = BTreeMap<PathBuf, (u32, Vec<u8>, Timestamp)>;
 
 impl Lab {
     pub(super) fn new(capabilities: &[Capability]) -> Self {
-        let tmp = tempfile::tempdir().unwrap();
+        Self::within(&std::env::temp_dir(), capabilities)
+    }
+
+    pub(super) fn within(folder: &Path, capabilities: &[Capability]) -> Self {
+        let tmp = tempfile::tempdir_in(folder).unwrap();
         let dir = |name: &str| {
             std::fs::create_dir(tmp.path().join(name)).unwrap();
             Dir::open(tmp.path().join(name)).unwrap()

@@ -194,7 +194,12 @@ impl Workspace {
                     self.leaves_out(request, dir.is_some())?.take_out_of(&mut answer.changes);
                     return Ok(answer);
                 }
-                answer => return answer,
+                answer => {
+                    let mut answer = answer?;
+                    // What has become a workspace of its own since was captured, perhaps, and is no difference either.
+                    answer.changes.retain(|change| !not_of_the_work(&change.path, &request.policy.own_state));
+                    return Ok(answer);
+                }
             }
         }
         self.walked(served, request, dir)

@@ -260,14 +260,16 @@ impl Workspace {
         for record in Index::load(self.engine.home())?.0.workspaces {
             if let Ok(own) = record.path.strip_prefix(&self.root)
                 && record.path != self.root
-                && record.mounted_by.is_some()
                 && record.id != self.id
             {
                 let inside = |path: &Path| RelPath::new(path.as_os_str().as_bytes());
-                policy.own_state.push(inside(own)?);
-                policy
-                    .own_state
-                    .extend(record.behind().and_then(|path| inside(path.strip_prefix(&self.root).ok()?).ok()));
+                let is_mounted = record.mounted_by.is_some();
+                if is_mounted {
+                    policy.own_state.push(inside(own)?);
+                }
+                let is_there = |path: &PathBuf| path.symlink_metadata().is_ok_and(|found| found.is_dir());
+                let behind = record.place_behind().filter(|path| is_mounted || is_there(path));
+                policy.own_state.extend(behind.and_then(|path| inside(path.strip_prefix(&self.root).ok()?).ok()));
             }
         }
         Ok(policy)

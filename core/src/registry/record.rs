@@ -42,6 +42,11 @@ impl WorkspaceRecord {
     /// The directory that a provider reads which mounts the workspace in its place; none if none does.
     pub(crate) fn behind(&self) -> Option<PathBuf> {
         self.mounted_by.as_ref()?;
+        self.place_behind()
+    }
+
+    /// Where that is, or was, or would be: it stays for snapshots that read it when the workspace is a plain directory again.
+    pub(crate) fn place_behind(&self) -> Option<PathBuf> {
         let name = [BEHIND.as_bytes(), self.path.file_name()?.as_bytes()].concat();
         Some(self.path.with_file_name(OsStr::from_bytes(&name)))
     }

@@ -75,7 +75,9 @@ impl Work<'_> {
             Err(Trouble::Aside) => {
                 let slot = slot.inspect(|slot| _ = kept.lock().unwrap_or_else(PoisonError::into_inner).insert(*slot));
                 let called = slot.map(|slot| format!(", called {slot}")).unwrap_or_default();
-                format!("it was changed in the last instant; what was there is put aside in the restore's own folder{called}")
+                format!(
+                    "it was changed in the last instant; what was there is put aside in the restore's own folder{called}"
+                )
             }
             Err(Trouble::System(error)) => error.to_string(),
         };

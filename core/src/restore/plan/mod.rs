@@ -121,11 +121,7 @@ impl Plan {
         let change = |step: &Step| {
             // What is lost by force is there, whether anything holds it or not.
             let there = || step.found.map(|found| found.entry(step.path.file_name().unwrap_or_default()));
-            Change {
-                path: step.path.clone(),
-                before: step.before.clone().or_else(there),
-                after: step.after.clone(),
-            }
+            Change { path: step.path.clone(), before: step.before.clone().or_else(there), after: step.after.clone() }
         };
         let mut changes: Vec<Change> = self.steps().map(change).collect();
         changes.sort_by(|a, b| a.path.cmp(&b.path));

@@ -131,7 +131,7 @@ impl Home {
         let usable = rustix::fs::access(&path, wanted);
         usable.map_err(|e| unusable(fsio::failed("write to", &path, &e.into())))?;
         let bytes = if made { None } else { fsio::read(&path.join("home.json")).map_err(unusable)? };
-        // Missing or damaged: it holds nothing that is needed, so it is written anew.
+        // Missing or damaged: it is written anew, with another key, by which copies that were made before are not told any more.
         let found = bytes.and_then(|bytes| HomeFile::parse(&bytes));
         if found.as_ref().is_some_and(|found| found.version > VERSION) {
             return Err(Error::new(

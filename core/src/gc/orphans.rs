@@ -135,7 +135,7 @@ impl Workspace {
             let request = DestroyRequest::Snapshot(snapshot.reference.clone());
             let outcome = served.provider.destroy(&served.place(), &request, &self.context());
             if outcome.is_ok() {
-                report.did(format!("removed the snapshot {}, which a killed process had begun to remove", snapshot.id));
+                report.did(format!("removed the snapshot {}, whose removal had begun and not ended", snapshot.id));
             }
             report.note(&format!("removing the snapshot {}", snapshot.id), outcome.map(drop))?;
         }

@@ -424,15 +424,16 @@ impl Service {
                     )));
                 }
                 let dir = match Dir::open(&shown) {
-                    // Somebody else has taken it away.
                     Err(error) if error.kind == ErrorKind::NotFound => {
-                        return Behind::forget(&self.home).map(|()| None);
+                        Behind::forget(&self.home)?;
+                        return Ok(Some(format!("{} is gone already: somebody else took it away", shown.display())));
                     }
                     dir => dir?,
                 };
                 let stat = rustix::fs::fstat(&dir).map_err(|errno| failed("cannot look at what lay behind", errno))?;
                 if !open.tree.is_lower(stat.st_dev, stat.st_ino) {
-                    return Ok(None);
+                    Behind::forget(&self.home)?;
+                    return Ok(Some(format!("{} is another directory by now, and stays", shown.display())));
                 }
                 holders::refuse_others(dir.as_fd())?;
                 holders::refuse_mounts(dir.as_fd())?;

@@ -31,15 +31,38 @@ pub(crate) fn failed(what: &str, path: &Path, error: &io::Error) -> Error {
 
 /// Reads a file whole; none if it is not there.
 pub(crate) fn read(path: &Path) -> Result<Option<Vec<u8>>> {
+    read_until(path, None)
+}
+
+/// The same up to the first `mark`, if there is one; what comes after it is not read.
+pub(crate) fn read_up_to(path: &Path, mark: &[u8]) -> Result<Option<Vec<u8>>> {
+    read_until(path, Some(mark))
+}
+
+fn read_until(path: &Path, mark: Option<&[u8]>) -> Result<Option<Vec<u8>>> {
     let run = || -> io::Result<Vec<u8>> {
-        let mut file = OpenOptions::new().read(true).custom_flags(NOFOLLOW_NONBLOCK).open(path)?;
+        let file = OpenOptions::new().read(true).custom_flags(NOFOLLOW_NONBLOCK).open(path)?;
         let meta = file.metadata()?;
         if !meta.is_file() || meta.len() > MAX_READ {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "not a file of ours"));
         }
-        let mut bytes = Vec::with_capacity(usize::try_from(meta.len()).unwrap_or(0) + 1);
-        file.read_to_end(&mut bytes)?;
-        Ok(bytes)
+        let Some(mark) = mark else {
+            let mut bytes = Vec::with_capacity(usize::try_from(meta.len()).unwrap_or(0) + 1);
+            (&file).read_to_end(&mut bytes)?;
+            return Ok(bytes);
+        };
+        let mut bytes = Vec::new();
+        loop {
+            // It may lie across two pieces.
+            let looked_at = bytes.len().saturating_sub(mark.len());
+            if (&file).take(16 << 10).read_to_end(&mut bytes)? == 0 {
+                return Ok(bytes);
+            }
+            if let Some(at) = bytes[looked_at..].windows(mark.len()).position(|part| part == mark) {
+                bytes.truncate(looked_at + at);
+                return Ok(bytes);
+            }
+        }
     };
     match run() {
         Ok(bytes) => Ok(Some(bytes)),

@@ -196,7 +196,7 @@ impl Journals {
                 continue;
             }
             let path = self.open_folder().join(name);
-            match read::<Head>(&path) {
+            match read_head(&path) {
                 Ok(Some(head)) => found.push(head),
                 // Filed away between the listing and the look.
                 Ok(None) => {}
@@ -210,7 +210,7 @@ impl Journals {
     /// The journal of a restore of that session, filed away or not.
     pub(crate) fn of(&self, session: &SessionName, restore: &str) -> Result<Option<Journal>> {
         // In this order: it may be filed away between the two looks.
-        match read::<Journal>(&self.open_path(restore))? {
+        match read(&self.open_path(restore))? {
             Some(journal) => Ok(Some(journal)),
             None => read(&self.ended_folder(session).join(format!("{restore}.json"))),
         }
@@ -231,14 +231,14 @@ impl Journals {
     pub(crate) fn find_ended(&self, restore: &str) -> Result<Option<Journal>> {
         let name = format!("{restore}.json");
         let found = self.all_ended()?.into_iter().find(|path| path.file_name().is_some_and(|own| *own == *name));
-        Ok(found.and_then(|path| read::<Journal>(&path).ok().flatten()))
+        Ok(found.and_then(|path| read(&path).ok().flatten()))
     }
 
     /// Removes the journals of ended restores that `keep` does not want; gives how many.
     pub(crate) fn forget_ended(&self, keep: impl Fn(&Head) -> bool) -> Result<u64> {
         let mut count = 0;
         for path in self.all_ended()? {
-            if matches!(read::<Head>(&path), Ok(Some(head)) if !keep(&head)) {
+            if matches!(read_head(&path), Ok(Some(head)) if !keep(&head)) {
                 fsio::remove_file(&path)?;
                 count += 1;
             }
@@ -273,9 +273,22 @@ impl Journals {
 }
 
 /// Reads a journal; none if it is not there.
-fn read<T: DeserializeOwned>(path: &Path) -> Result<Option<T>> {
+fn read(path: &Path) -> Result<Option<Journal>> {
+    fsio::read(path)?.map(|bytes| parse(path, &bytes)).transpose()
+}
+
+/// Reads what a journal says but for its steps, which come last: however many they are, each command and each hook looks.
+fn read_head(path: &Path) -> Result<Option<Head>> {
+    // Nothing else reads so: in a text the quotes have backslashes.
+    let Some(mut bytes) = fsio::read_up_to(path, br#","steps":["#)? else { return Ok(None) };
+    if bytes.last() != Some(&b'}') {
+        bytes.push(b'}');
+    }
+    parse(path, &bytes).map(Some)
+}
+
+fn parse<T: DeserializeOwned>(path: &Path, bytes: &[u8]) -> Result<T> {
     let shown = path.display();
-    let Some(bytes) = fsio::read(path)? else { return Ok(None) };
     let damaged = |e: &serde_json::Error| {
         Error::new(ErrorKind::DataLoss, format!("the plan of a restore is damaged: {shown}"))
             .with_cause(e)
@@ -285,10 +298,58 @@ fn read<T: DeserializeOwned>(path: &Path) -> Result<Option<T>> {
     struct Version {
         version: u32,
     }
-    let found: Version = serde_json::from_slice(&bytes).map_err(|e| damaged(&e))?;
+    let found: Version = serde_json::from_slice(bytes).map_err(|e| damaged(&e))?;
     if found.version > VERSION {
         let message = format!("the plan of a restore was written by a newer version: {shown}");
         return Err(Error::new(ErrorKind::FailedPrecondition, message).with_hint("update ah"));
     }
-    serde_json::from_slice(&bytes).map(Some).map_err(|e| damaged(&e))
+    serde_json::from_slice(bytes).map_err(|e| damaged(&e))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_head_is_read_without_the_steps() {
+        let temp = tempfile::tempdir().unwrap();
+        let journals = Journals::new(temp.path().to_owned());
+        let named = |id: &str| Named { id: SnapshotId::new(id).unwrap(), reference: Reference::new(id).unwrap() };
+        let path = RelPath::new(r#","steps":["#).unwrap();
+        let step = |n: u64| JournalStep { path: path.clone(), slot: Some(n), before: None, after: None };
+        let mut journal = Journal {
+            version: VERSION,
+            restore: "r".to_owned(),
+            session: SessionName::main(),
+            began: Timestamp::now(),
+            boot: "b".to_owned(),
+            provider: ProviderName::new("git").unwrap(),
+            target: named("t"),
+            safety: named("s"),
+            back: named("k"),
+            back_paths: Vec::new(),
+            undoes: None,
+            // Over where one piece ends and the next begins.
+            paths: vec![path.clone(); 1500],
+            staging: path.clone(),
+            lanes: 1,
+            unlocked: Vec::new(),
+            steps: (0..1000).map(step).collect(),
+        };
+        for steps in [1000, 0] {
+            journal.steps.truncate(steps);
+            journals.begin(&journal).unwrap();
+            let (heads, unreadable) = journals.open().unwrap();
+            assert!(unreadable.is_empty() && heads.len() == 1, "{unreadable:?}");
+            assert_eq!((&heads[0].restore, &heads[0].back, heads[0].began), (&journal.restore, &journal.back, journal.began));
+            assert_eq!(journals.of(&journal.session, "r").unwrap().as_ref(), Some(&journal));
+        }
+        // The rest is not even looked at.
+        let file = temp.path().join("restoring/r.json");
+        let bytes = fs::read(&file).unwrap();
+        fs::write(&file, [&bytes[..bytes.len() - 2], b"no JSON"].concat()).unwrap();
+        assert_eq!(journals.open().unwrap().0.len(), 1);
+        fs::write(&file, &bytes[..200]).unwrap();
+        assert_eq!(journals.open().unwrap().1.len(), 1);
+    }
 }

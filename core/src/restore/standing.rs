@@ -99,7 +99,7 @@ impl Workspace {
         Ok(interrupted)
     }
 
-    /// The restore that did not come to its end, if there is one; none while one runs. Cost: one look for a file.
+    /// The restore that did not come to its end, if there is one; none while one runs. Cost: the beginning of each record that is not filed away.
     ///
     /// # Errors
     /// If the folder of its records cannot be read. A record that cannot be read is passed over.

@@ -341,7 +341,10 @@ mod tests {
             journals.begin(&journal).unwrap();
             let (heads, unreadable) = journals.open().unwrap();
             assert!(unreadable.is_empty() && heads.len() == 1, "{unreadable:?}");
-            assert_eq!((&heads[0].restore, &heads[0].back, heads[0].began), (&journal.restore, &journal.back, journal.began));
+            assert_eq!(
+                (&heads[0].restore, &heads[0].back, heads[0].began),
+                (&journal.restore, &journal.back, journal.began)
+            );
             assert_eq!(journals.of(&journal.session, "r").unwrap().as_ref(), Some(&journal));
         }
         // The rest is not even looked at.

@@ -22,6 +22,16 @@ pub(crate) fn in_place(directory: Option<&Path>, text: &str) -> String {
     text.replace("`ah`", &format!("`{ah}`"))
 }
 
+/// What other tools call what some of our commands do.
+const CALLED_ELSEWHERE: [(&[&str], &str); 6] = [
+    (&["list", "ls"], "ah agent fs snapshots"),
+    (&["log", "history"], "ah timeline"),
+    (&["delete", "remove", "drop"], "ah agent fs rm"),
+    (&["checkout", "reset", "revert", "rollback"], "ah agent fs restore"),
+    (&["save", "commit", "checkpoint"], "ah agent fs snapshot"),
+    (&["sessions"], "ah session list"),
+];
+
 /// What was probably meant: a command by the last part of its name, or a path that `--` was forgotten before.
 pub(crate) fn meant(error: &clap::Error, arguments: &[OsString]) -> Option<String> {
     let word = |kind| match error.get(kind) {
@@ -30,7 +40,9 @@ pub(crate) fn meant(error: &clap::Error, arguments: &[OsString]) -> Option<Strin
     };
     match error.kind() {
         clap::error::ErrorKind::InvalidSubcommand => {
-            let path = path_of(&args::command(), word(ContextKind::InvalidSubcommand)?)?;
+            let word = word(ContextKind::InvalidSubcommand)?;
+            let elsewhere = CALLED_ELSEWHERE.iter().find(|(names, _)| names.contains(&word));
+            let path = elsewhere.map(|(_, path)| (*path).to_owned()).or_else(|| path_of(&args::command(), word))?;
             Some(format!("did you mean `{path}`?"))
         }
         clap::error::ErrorKind::UnknownArgument => {
@@ -44,11 +56,8 @@ pub(crate) fn meant(error: &clap::Error, arguments: &[OsString]) -> Option<Strin
             let places = (1..arguments.len()).rev().filter(|at| is_it(&arguments[*at]));
             let mut tries = places.map(|at| [&arguments[..at], &["--".into()], &arguments[at..]].concat());
             let right = tries.find(|words| args::command().try_get_matches_from(words).is_ok())?;
-            let what = if arguments.windows(2).any(|words| words[0] == "fs" && words[1] == "exec") {
-                "the command goes"
-            } else {
-                "paths go"
-            };
+            let runs = |words: &[OsString]| words == ["fs", "exec"] || words == ["agent", "record"];
+            let what = if arguments.windows(2).any(runs) { "the command goes" } else { "paths go" };
             Some(format!("{what} after `--`: `{}`", line_of(&right)))
         }
         _ => None,
@@ -93,6 +102,17 @@ pub(crate) fn command_named(arguments: &[OsString]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_others_call_otherwise_is_there() {
+        for (names, path) in CALLED_ELSEWHERE {
+            let words: Vec<&str> = path.split(' ').chain(["--help"]).collect();
+            let help = args::command().try_get_matches_from(words).unwrap_err();
+            assert_eq!(help.kind(), clap::error::ErrorKind::DisplayHelp, "{path}");
+            let ours = names.iter().find(|name| args::command().find_subcommand(name).is_some());
+            assert_eq!(ours, None);
+        }
+    }
 
     #[test]
     fn what_is_not_seen_in_a_namespace_is_asked_for_outside() {

@@ -188,7 +188,7 @@ fn a_subvolume_inside_is_not_taken_along() {
     let world = World::new();
     let branch = branched(&world);
     let inside = branch.join("out/volume");
-    let made = Command::new("btrfs").args(["subvolume", "create", "-q"]).arg(&inside).output().unwrap();
+    let made = Command::new("btrfs").args(["subvolume", "create"]).arg(&inside).output().unwrap();
     assert!(made.status.success(), "{made:?}");
     fs::write(inside.join("only-here"), "x").unwrap();
     refused(&world, "the subvolume out/volume");

@@ -2,17 +2,20 @@
 //! converted, other subvolumes. It goes with the branch, so it is asked for before.
 
 use std::collections::BTreeSet;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use ah_plugin_api::{BEHIND, Dir, EntryKind, RelPath, Result};
-use rustix::fs::FileType;
+use rustix::fs::{FileType, OFlags};
+use rustix::io::Errno;
 
+use crate::beneath::{self, Mounts};
 use crate::branch::repository::{references, text};
-use crate::restore::at::{Tree, stat};
+use crate::restore::at::Tree;
 
 /// Looks through a branch.
 struct Inside<'a> {
     branch: Tree<'a>,
+    top: BorrowedFd<'a>,
     /// The workspace that it grew from; what is the same there is not lost with the branch.
     here: Option<Tree<'a>>,
     held: Vec<String>,
@@ -23,7 +26,7 @@ struct Inside<'a> {
 pub(super) fn inside(branch: &Dir, here: Option<&Dir>) -> Result<Vec<String>> {
     let tree = Tree::new(branch.as_fd())?;
     let here = here.map(|here| Tree::new(here.as_fd())).transpose()?;
-    let mut inside = Inside { branch: tree, here, held: Vec::new() };
+    let mut inside = Inside { branch: tree, top: branch.as_fd(), here, held: Vec::new() };
     inside.directory(RelPath::root())?;
     inside.held.sort();
     Ok(inside.held)
@@ -33,16 +36,19 @@ impl Inside<'_> {
     fn directory(&mut self, top: RelPath) -> Result<()> {
         let mut todo = vec![top];
         while let Some(path) = todo.pop() {
-            let Ok(fd) = self.branch.listing(&path) else { continue };
-            if !path.is_root()
-                && stat(fd.as_fd(), b"").ok().flatten().is_some_and(|found| found.dev != self.branch.dev())
-            {
-                // A subvolume goes with the one around it.
-                if names(&fd).next().is_some() {
-                    self.held.push(format!("the subvolume {path}"));
+            let fd = match self.branch.listing(&path) {
+                Ok(fd) => fd,
+                // A subvolume, which goes with the one around it.
+                Err(Errno::XDEV) => {
+                    let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+                    let entered = beneath::open(self.top, path.as_bytes(), flags, Mounts::Enter);
+                    if entered.map_or(true, |fd| names(&fd).next().is_some()) {
+                        self.held.push(format!("the subvolume {path}"));
+                    }
+                    continue;
                 }
-                continue;
-            }
+                Err(_) => continue,
+            };
             for (name, kind) in names(&fd) {
                 let below = path.join(&name)?;
                 let kind = match kind {
@@ -122,7 +128,7 @@ impl Inside<'_> {
 }
 
 /// The names in a directory and what they are, as far as it tells.
-fn names(directory: &std::os::fd::OwnedFd) -> impl Iterator<Item = (Vec<u8>, FileType)> {
+fn names(directory: &OwnedFd) -> impl Iterator<Item = (Vec<u8>, FileType)> {
     rustix::fs::Dir::read_from(directory)
         .into_iter()
         .flatten()

@@ -281,10 +281,17 @@ fn read(path: &Path) -> Result<Option<Journal>> {
 fn read_head(path: &Path) -> Result<Option<Head>> {
     // Nothing else reads so: in a text the quotes have backslashes.
     let Some(mut bytes) = fsio::read_up_to(path, br#","steps":["#)? else { return Ok(None) };
-    if bytes.last() != Some(&b'}') {
-        bytes.push(b'}');
+    bytes.push(b'}');
+    match serde_json::from_slice(&bytes) {
+        Ok(Version { version: ..=VERSION }) if let Ok(head) = serde_json::from_slice(&bytes) => Ok(Some(head)),
+        // Without steps, of a newer version, damaged, or not in the order in which it is written.
+        _ => fsio::read(path)?.map(|bytes| parse(path, &bytes)).transpose(),
     }
-    parse(path, &bytes).map(Some)
+}
+
+#[derive(Deserialize)]
+struct Version {
+    version: u32,
 }
 
 fn parse<T: DeserializeOwned>(path: &Path, bytes: &[u8]) -> Result<T> {
@@ -294,10 +301,6 @@ fn parse<T: DeserializeOwned>(path: &Path, bytes: &[u8]) -> Result<T> {
             .with_cause(e)
             .with_hint("do the restore again: `ah agent fs restore REF`; `ah timeline` shows which it was")
     };
-    #[derive(Deserialize)]
-    struct Version {
-        version: u32,
-    }
     let found: Version = serde_json::from_slice(bytes).map_err(|e| damaged(&e))?;
     if found.version > VERSION {
         let message = format!("the plan of a restore was written by a newer version: {shown}");
@@ -347,8 +350,13 @@ mod tests {
             );
             assert_eq!(journals.of(&journal.session, "r").unwrap().as_ref(), Some(&journal));
         }
-        // The rest is not even looked at.
+        // In another order it is read as well.
         let file = temp.path().join("restoring/r.json");
+        let value: serde_json::Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+        fs::write(&file, value.to_string()).unwrap();
+        assert_eq!(journals.open().unwrap().0.len(), 1);
+        // The rest is not even looked at.
+        journals.begin(&journal).unwrap();
         let bytes = fs::read(&file).unwrap();
         fs::write(&file, [&bytes[..bytes.len() - 2], b"no JSON"].concat()).unwrap();
         assert_eq!(journals.open().unwrap().0.len(), 1);

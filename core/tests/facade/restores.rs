@@ -279,7 +279,7 @@ fn what_cannot_be_read_back_is_not_destroyed() {
     let dry = lab.open().restore("@", &RestoreOptions { dry_run: true, ..RestoreOptions::default() }).unwrap();
     assert_eq!(dry.conflicts.len(), 1);
     let forced = lab.open().restore("@", &RestoreOptions { force: true, ..RestoreOptions::default() }).unwrap();
-    assert!(!lab.path().join("extra").exists() && forced.notes.len() == 1, "{forced:?}");
+    assert!(!lab.path().join("extra").exists() && forced.overwritten.len() == 1, "{forced:?}");
 }
 
 #[test]

@@ -113,13 +113,16 @@ fn busy(path: &Path, file: &File) -> Error {
 /// verifiably has this file open comes first.
 fn holder(file: &File) -> Option<u32> {
     let at = file.metadata().ok()?;
-    let locks = std::fs::read_to_string("/proc/locks").ok()?;
-    let holders = locks.lines().filter_map(|line| holder_of(line, at.ino()));
+    // Lines are passed over when others give up locks in the middle of the list while it is read.
+    let holders = (0..3).find_map(|_| {
+        let locks = std::fs::read_to_string("/proc/locks").ok()?;
+        let holders: Vec<u32> = locks.lines().filter_map(|line| holder_of(line, at.ino())).collect();
+        (!holders.is_empty()).then_some(holders)
+    })?;
     let has_it = |pid: &u32| {
         let open = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
         open.filter_map(|fd| std::fs::metadata(fd.path()).ok()).any(|it| (it.dev(), it.ino()) == (at.dev(), at.ino()))
     };
-    let holders: Vec<u32> = holders.collect();
     holders.iter().copied().find(has_it).or_else(|| holders.first().copied())
 }
 

@@ -282,16 +282,11 @@ fn read_head(path: &Path) -> Result<Option<Head>> {
     // Nothing else reads so: in a text the quotes have backslashes.
     let Some(mut bytes) = fsio::read_up_to(path, br#","steps":["#)? else { return Ok(None) };
     bytes.push(b'}');
-    match serde_json::from_slice(&bytes) {
-        Ok(Version { version: ..=VERSION }) if let Ok(head) = serde_json::from_slice(&bytes) => Ok(Some(head)),
+    match parse(path, &bytes) {
+        Ok(head) => Ok(Some(head)),
         // Without steps, of a newer version, damaged, or not in the order in which it is written.
-        _ => fsio::read(path)?.map(|bytes| parse(path, &bytes)).transpose(),
+        Err(_) => fsio::read(path)?.map(|bytes| parse(path, &bytes)).transpose(),
     }
-}
-
-#[derive(Deserialize)]
-struct Version {
-    version: u32,
 }
 
 fn parse<T: DeserializeOwned>(path: &Path, bytes: &[u8]) -> Result<T> {
@@ -301,6 +296,10 @@ fn parse<T: DeserializeOwned>(path: &Path, bytes: &[u8]) -> Result<T> {
             .with_cause(e)
             .with_hint("do the restore again: `ah agent fs restore REF`; `ah timeline` shows which it was")
     };
+    #[derive(Deserialize)]
+    struct Version {
+        version: u32,
+    }
     let found: Version = serde_json::from_slice(bytes).map_err(|e| damaged(&e))?;
     if found.version > VERSION {
         let message = format!("the plan of a restore was written by a newer version: {shown}");

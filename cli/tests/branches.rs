@@ -8,7 +8,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use support::{World, is_root, skip};
+use ah_test_disks::Disk;
+use support::{User, World, is_root, skip};
 
 fn git(at: &Path, words: &[&str]) {
     let mut git = Command::new("git");
@@ -182,10 +183,8 @@ fn what_is_behind_a_workspace_inside_is_not_taken_along() {
 
 #[test]
 fn a_subvolume_inside_is_not_taken_along() {
-    if !support::on_btrfs(&std::env::temp_dir()) {
-        return skip("on Btrfs only; the run there has it");
-    }
-    let world = World::new();
+    let Some(disk) = Disk::new("btrfs", 300, "user_subvol_rm_allowed") else { return };
+    let world = World::within(User::Me, disk.at());
     let branch = branched(&world);
     let inside = branch.join("out/volume");
     let made = Command::new("btrfs").args(["subvolume", "create"]).arg(&inside).output().unwrap();

@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 
 use ah_plugin_api::{
     Capability, Changes, CloneRequest, Context, ConvertRequest, Converted, Description, DestroyRequest, DiffRequest,
-    Done, Entry, ListRequest, LookupRequest, MountRequest, Place, Probe, ProbeRequest, Provider, ProviderName,
-    ReadDirRequest, ReadRequest, ReclaimRequest, Reclaimed, Result, Snapshot, SnapshotRef, SnapshotRequest,
-    UnmountRequest, View, WritableClone,
+    Done, Entry, ErrorKind, ListRequest, LookupRequest, MountRequest, Place, Probe, ProbeRequest, Provider,
+    ProviderName, ReadDirRequest, ReadRequest, ReclaimRequest, Reclaimed, Result, Snapshot, SnapshotRef,
+    SnapshotRequest, UnmountRequest, View, WritableClone,
 };
 
 use crate::shelf::{self, Shelf, no_snapshot};
@@ -51,7 +51,14 @@ impl Provider for BtrfsProvider {
     }
 
     fn snapshot(&self, place: &Place<'_>, request: &SnapshotRequest, cx: &Context<'_>) -> Result<Snapshot> {
-        shelf::take(place.store, place.need_workspace()?, request, cx)
+        let workspace = place.need_workspace()?;
+        match shelf::take(place.store, workspace, request, cx) {
+            // What was freed just now is to be had with the filesystem's next commit.
+            Err(error) if error.kind == ErrorKind::ResourceExhausted && rustix::fs::syncfs(place.store).is_ok() => {
+                shelf::take(place.store, workspace, request, cx)
+            }
+            taken => taken,
+        }
     }
 
     fn sync(&self, place: &Place<'_>, request: &SnapshotRef, _cx: &Context<'_>) -> Result<Done> {

@@ -268,13 +268,12 @@ impl Service {
         Ok(Converted { changed: true, mounted: false, notes })
     }
 
-    /// The copy is in the workspace's place: the rest goes.
-    fn finish_back(&self, open: &Open, note: &Note) -> Result<()> {
+    /// If the copy is in the workspace's place, the rest goes; whether it is. Before that is known nothing goes.
+    fn finish_back(&self, open: &Open, note: &Note) -> Result<bool> {
         let at = note.at();
         let cannot = |e: &ah_agentfs::Error| fail("cannot remove the branch that the workspace was", e);
-        // Before anything goes for good.
         if !self.is_replaced(open, note)? {
-            return Err(Error::new(ErrorKind::Internal, "the copy of the workspace is not in its place"));
+            return Ok(false);
         }
         let around = Around::of(&at)?;
         if let Some((branch, _)) = converted(&open.tree) {
@@ -284,7 +283,7 @@ impl Service {
         open.tree.sync().map_err(|e| cannot(&e))?;
         around.remove_place(&at, note.aside())?;
         Note::forget(&self.home);
-        Ok(())
+        Ok(true)
     }
 
     /// The snapshot that the copy is compared with goes.
@@ -350,8 +349,8 @@ impl Service {
             open.tree.delete_branch(branch.id).map_err(|e| fail("cannot remove a branch that was not finished", &e))?;
         }
         match Note::of(&self.home)?.filter(|note| note.back) {
-            Some(note) if self.is_replaced(open, &note)? => self.finish_back(open, &note),
-            _ => Ok(()),
+            Some(note) => self.finish_back(open, &note).map(drop),
+            None => Ok(()),
         }
     }
 
@@ -362,11 +361,11 @@ impl Service {
             return;
         }
         let Ok(_making) = open.making.try_write() else { return };
-        let settled = (|| {
+        let settled: Result<()> = (|| {
             let Some(note) = Note::of(&self.home)?.filter(|note| note.back) else { return Ok(()) };
             let Some(_lock) = lock_back(&self.home)? else { return Ok(()) };
-            if self.is_replaced(open, &note)? {
-                return self.finish_back(open, &note);
+            if self.finish_back(open, &note)? {
+                return Ok(());
             }
             let around = Around::of(&note.at())?;
             patiently(cx, || around.remove(note.aside()))?;
@@ -405,7 +404,7 @@ impl Service {
     }
 
     /// Takes away the directory that lay behind a workspace, once nothing reads it any more and if nobody changed anything in it or has it open. Gives what is
-    /// to be said where it stays.
+    /// to be said unless it did.
     fn drop_behind(&self, open: &Open, cx: &Context<'_>) -> Result<Option<String>> {
         let behind = Behind::of(&self.home)?.filter(|_| self.original().is_none());
         let Some(mut behind) = behind else { return Ok(None) };

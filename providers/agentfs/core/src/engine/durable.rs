@@ -68,7 +68,7 @@ impl Engine {
         // Others may sync meanwhile; who wants to know that the space is back waits for this.
         let giving = lock(&self.giving);
         drop(synced);
-        self.give_back(free)?;
+        self.give_back(free);
         drop(giving);
         self.keep_reserve();
         Ok(())
@@ -193,12 +193,14 @@ impl Engine {
         spend_reserve(&self.directory);
     }
 
-    /// Gives blocks back to the disk, and removes segments that nothing is in.
-    fn give_back(&self, free: Vec<(u64, u64)>) -> Result<()> {
-        for (block, blocks) in free {
-            if let Err(error) = self.segments.give_back(block, blocks) {
-                write_lock(&self.state).free.push((block, blocks));
-                return Err(error);
+    /// Gives blocks back to the disk, and removes segments that nothing is in. What the disk does not take now, as a full one may not, it is
+    /// given after the next sync: it is nobody's contents that this is about.
+    fn give_back(&self, free: Vec<(u64, u64)>) {
+        let mut free = free.into_iter();
+        while let Some((block, blocks)) = free.next() {
+            if self.segments.give_back(block, blocks).is_err() {
+                write_lock(&self.state).free.extend(std::iter::once((block, blocks)).chain(free));
+                return;
             }
             let segment = block / SEGMENT;
             // In this order: in one that is full nobody takes blocks any more, who took some before is pending until his rows are counted.
@@ -211,10 +213,10 @@ impl Engine {
                 full && !pending && !state.used.contains_key(&segment)
             };
             if unused {
-                self.segments.remove(segment)?;
+                // One that stays takes no room.
+                let _ = self.segments.remove(segment);
             }
         }
-        Ok(())
     }
 
     /// Moves the rows of the log to the base. Others go on meanwhile.

@@ -136,6 +136,32 @@ fn make_dirty(engine: &Engine) {
 }
 
 #[test]
+fn what_the_disk_does_not_take_back_now_it_is_given_later() {
+    let place = Place::new();
+    let engine = place.open();
+    let (_, view) = branch(&engine);
+    for name in ["a", "kept", "b"] {
+        make(&view, name, &vec![7; 1 << 20]);
+    }
+    engine.sync().unwrap();
+    let free = || read_lock(&engine.state).free.iter().map(|(_, blocks)| blocks).sum::<u64>();
+    for name in ["a", "b"] {
+        let ino = view.lookup(ROOT, name.as_bytes()).unwrap().ino;
+        view.setattr(ino, SetAttr { size: Some(0), ..SetAttr::default() }).unwrap();
+    }
+    engine.flush().unwrap();
+    let waits = free();
+    assert!(waits > 0);
+    *lock(&engine.segments.refuse) = Some(Refuse::Open);
+    // All that was written is on disk.
+    engine.sync().unwrap();
+    assert_eq!(free(), waits);
+    *lock(&engine.segments.refuse) = None;
+    engine.sync().unwrap();
+    assert_eq!((free(), content(&view, "kept").len()), (0, 1 << 20));
+}
+
+#[test]
 fn a_segment_that_is_removed_while_it_is_synced_is_no_error() {
     let place = Place::new();
     let engine = place.open();

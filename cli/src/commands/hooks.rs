@@ -27,7 +27,7 @@ pub(crate) enum Hooks {
 /// Options of `ah agent hooks install`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Adds to the agent's settings what makes it call `ah hook AGENT`: everything else in them stays as it is, order and comments too. What \
+Adds to the agent's settings what makes it call `ah hook AGENT`: everything else in them stays as it is, order too, and comments where the agent allows them. What \
 is added does nothing where `ah` is gone. Codex runs hooks only when you have trusted them: it asks at its next start.
 
 Examples:

@@ -64,7 +64,8 @@ impl Workspace {
     ///
     /// # Errors
     /// As [`Workspace::resolve`]; `Conflict` where something would be lost that the safety snapshot cannot keep, or where a file
-    /// changed meanwhile; the provider's. Whatever the error, nothing has been changed.
+    /// changed meanwhile; the provider's. Nothing has been changed then, but where the error says that the files were restored and
+    /// the timeline could not be written.
     pub fn restore(&self, reference: &str, options: &RestoreOptions) -> Result<RestoreReport> {
         self.fence_all()?;
         self.restore_behind_fence(reference, options)

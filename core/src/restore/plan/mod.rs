@@ -5,6 +5,7 @@
 //! carried out in `apply/`.
 
 mod finish;
+mod lost;
 mod unreadable;
 
 use std::cell::OnceCell;
@@ -33,7 +34,6 @@ const DOUBT_OF_SECONDS: i128 = 2_000_000_000 + DOUBT;
 const UNREADABLE_THEN: &str = "what the snapshot holds of it you may not read";
 
 const MADE_AFTER: &str = "it was made after the present state was saved";
-const CHANGED_BELOW: &str = "it was changed below, and the snapshot of the present state does not hold it";
 
 /// Where a restore works.
 #[derive(Clone, Copy)]
@@ -230,49 +230,6 @@ impl<'a> Planner<'a> {
             (Some(before), Some(after)) => self.changed(path, before, after),
             (None, None) => Ok(()),
         }
-    }
-
-    /// A change of which one side is not known any more: nothing is put in place that is not what the snapshot held, and nothing is lost that the
-    /// safety snapshot does not hold.
-    fn one_lost(&mut self, change: &Change, absent: bool) -> Result<()> {
-        let path = &change.path;
-        if untouchable(path, self.ground.own_state) || !self.makes_room(path) && !self.wish.scope.holds(path) {
-            return Ok(());
-        }
-        let then = match self.target.entry(path, self.cx) {
-            Err(error) if error.kind == ErrorKind::DataLoss => {
-                self.beyond(path);
-                return Ok(());
-            }
-            then => then?,
-        };
-        match (then, &change.after) {
-            (None, Some(_)) if absent => self.one(&Change { after: None, ..change.clone() }),
-            (None, Some(_)) => {
-                self.beyond(path);
-                Ok(())
-            }
-            // It is the present state that nobody could give back.
-            (then, _) if self.wish.force => {
-                let steps = self.plan.steps().count();
-                self.one(&Change { after: then, ..change.clone() })?;
-                if self.plan.steps().count() > steps {
-                    self.overwrite(path, CHANGED_BELOW);
-                }
-                Ok(())
-            }
-            _ => {
-                self.plan.forcible += usize::from(change.before.as_ref().is_some_and(|it| it.kind != EntryKind::Dir));
-                self.conflict(path, CHANGED_BELOW);
-                Ok(())
-            }
-        }
-    }
-
-    fn beyond(&mut self, path: &RelPath) {
-        let reason = "it stays as it is: what the snapshot held was changed below since (DataLoss)".to_owned();
-        self.plan.beyond.push(LeftAlone { path: path.clone(), reason });
-        self.plan.lost += 1;
     }
 
     /// Whether `path` is in a directory that makes room for something else.
@@ -585,7 +542,9 @@ impl<'a> Planner<'a> {
     }
 
     fn overwrite(&mut self, path: &RelPath, reason: impl Into<String>) {
-        self.plan.overwritten.push(LeftAlone { path: path.clone(), reason: reason.into() });
+        if self.plan.overwritten.last().is_none_or(|last| last.path != *path) {
+            self.plan.overwritten.push(LeftAlone { path: path.clone(), reason: reason.into() });
+        }
     }
 
     fn conflict(&mut self, path: &RelPath, reason: impl Into<String>) {

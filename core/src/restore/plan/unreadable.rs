@@ -1,8 +1,8 @@
-//! What this user may not read or look into: left as it is, and said.
+//! What this user may not read or look into, and what of an undo the safety snapshot does not hold: left as it is, and said.
 //!
 //! Not here: how it is found in the walk of all differences (`mod.rs`).
 
-use ah_plugin_api::{OmitReason, RelPath, Result};
+use ah_plugin_api::{EntryKind, OmitReason, RelPath, Result};
 
 use super::Planner;
 use crate::restore::LeftAlone;
@@ -28,19 +28,28 @@ impl Planner<'_> {
         }
     }
 
-    /// Paths of an undo that the safety snapshot left out as unreadable: no diff shows them, and they stay as they are.
+    /// Paths of an undo that should go, and that the safety snapshot left out: no diff shows them, and they stay as they are.
     pub(super) fn beyond_reach(&mut self) -> Result<()> {
         let Scope::Exactly(paths) = &self.wish.scope else { return Ok(()) };
-        let unread = |path: &&RelPath| {
-            self.kept_by_safety.cover(path).is_some_and(|it| it.reason == OmitReason::Unreadable)
-                && self.tree.is_unreadable(path)
+        let left_out = |path: &&RelPath| match self.kept_by_safety.cover(path).map(|omission| omission.reason) {
+            None | Some(OmitReason::GitDir | OmitReason::OwnState) => false,
+            Some(OmitReason::Unreadable) => self.tree.is_unreadable(path),
+            Some(_) => matches!(self.tree.stat(path), Ok(Some(found)) if found.kind != EntryKind::Dir),
         };
-        let mut beyond: Vec<&RelPath> = paths.iter().filter(unread).collect();
+        let mut beyond: Vec<&RelPath> = paths.iter().filter(left_out).collect();
         beyond.sort();
         beyond.dedup_by(|below, above| below.starts_with(above));
         for path in beyond {
-            if self.target.entry(path, self.cx)?.is_none() && !self.plan.steps().any(|step| step.path == *path) {
-                self.beyond_looking(path);
+            if self.target.entry(path, self.cx)?.is_some() || self.plan.steps().any(|step| step.path == *path) {
+                continue;
+            }
+            match self.kept_by_safety.cover(path).map(|omission| omission.reason) {
+                Some(reason) if reason != OmitReason::Unreadable => {
+                    let reason =
+                        format!("it should go, and the snapshot of the present state does not hold it ({reason})");
+                    self.plan.beyond.push(LeftAlone { path: path.clone(), reason });
+                }
+                _ => self.beyond_looking(path),
             }
         }
         Ok(())

@@ -207,6 +207,22 @@ fn undo_takes_away_what_restore_brought_back() {
 }
 
 #[test]
+fn undo_tells_what_should_go_and_is_held_by_no_snapshot() {
+    let lab = Lab::like_git();
+    lab.write("log", "old");
+    lab.write("other", "old");
+    let target = lab.snapshot();
+    std::fs::remove_file(lab.at("log")).unwrap();
+    std::fs::remove_file(lab.at("other")).unwrap();
+    let (safety, outcome) = lab.restore(&target, &Ask::default());
+    lab.write("log", &"too large by now".repeat(100));
+    let (_, outcome) = lab.undo(&safety, &outcome);
+    assert_eq!(paths(&outcome.plan.beyond), set(&["log"]));
+    assert!(outcome.plan.beyond[0].reason.contains("too-large"), "{:?}", outcome.plan.beyond);
+    assert!(lab.at("log").exists() && !lab.at("other").exists());
+}
+
+#[test]
 fn undo_leaves_alone_what_restore_did_not_touch() {
     let lab = Lab::like_git();
     lab.write("d/f", "old");

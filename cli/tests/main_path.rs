@@ -172,6 +172,25 @@ fn what_nobody_asked_to_leave_out_is_said() {
 }
 
 #[test]
+fn what_is_not_captured_any_more_is_not_told_as_deleted() {
+    let world = World::on_git();
+    for name in ["grown", "same", "dir/ignored", "gone"] {
+        world.write(name, "ten bytes");
+    }
+    world.write("dir/edited", "1\n");
+    world.fs(["snapshot"]);
+    world.run(["config", "set", "capture.max-file-size", "10B"]);
+    world.write("grown", "more than ten bytes\n");
+    world.write(".gitignore", "dir\n");
+    world.write("dir/edited", "2\n");
+    fs::remove_file(world.root().join("gone")).unwrap();
+    let told = "A\t.gitignore\nM\tdir/edited\nD\tgone\nM\tgrown";
+    assert_eq!(world.fs(["diff", "@", "--name-status"]), told);
+    let patch = world.fs(["diff", "@", "--patch"]);
+    assert!(patch.contains("+more than ten bytes") && patch.contains("-1\n+2\n"), "{patch}");
+}
+
+#[test]
 fn one_file_then() {
     World::each(|world| {
         world.write("f", "one\n");

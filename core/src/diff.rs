@@ -99,7 +99,7 @@ impl Workspace {
         to: Option<SnapshotRecord>,
         mut changes: Changes,
     ) -> Result<DiffReport> {
-        let mut unreadable = if to.is_none() { self.take_unreadable(&mut changes.changes)? } else { Vec::new() };
+        let mut unreadable = if to.is_none() { self.look_at_missing(&mut changes.changes)? } else { Vec::new() };
         unreadable.append(&mut changes.unread);
         unreadable.sort();
         unreadable.dedup();
@@ -142,19 +142,27 @@ impl Workspace {
         self.diff_report(from, None, changes)
     }
 
-    /// Takes out what only seems to be gone, because this user may not look at it.
-    fn take_unreadable(&self, changes: &mut Vec<Change>) -> Result<Vec<RelPath>> {
+    /// Looks again for what seems to be gone, and is only not captured any more: too large, ignored by now. Takes out, and gives, what
+    /// this user may not look at.
+    fn look_at_missing(&self, changes: &mut Vec<Change>) -> Result<Vec<RelPath>> {
         let dir = self.open_dir()?;
         let tree = Tree::new(dir.as_fd())?;
-        let mut taken = Vec::new();
-        changes.retain(|change| {
-            let there = change.after.is_some() || !tree.is_unreadable(&change.path);
-            if !there {
-                taken.push(change.path.clone());
+        let mut unreadable = Vec::new();
+        changes.retain_mut(|Change { path, before, after }| {
+            let (Some(then), None) = (before, &after) else { return true };
+            if tree.is_unreadable(path) {
+                unreadable.push(path.clone());
+                return false;
             }
-            there
+            match tree.stat(path) {
+                Ok(Some(now)) if now.kind == then.kind && !now.mounted => {
+                    *after = Some(now.entry(&then.name));
+                    !now.is_still(then)
+                }
+                _ => true,
+            }
         });
-        Ok(taken)
+        Ok(unreadable)
     }
 
     /// As [`Workspace::changes`], without what is left out of comparisons with the workspace, as it is now: what is ignored differs in two

@@ -9,7 +9,7 @@ text_enum! {
     pub enum NoticeKind {
         /// A workspace was found at a new path.
         WorkspaceMoved = "workspace-moved",
-        /// A workspace's directory was deleted and made again; its timeline goes on.
+        /// Another directory is in a workspace's place, the one before was deleted or moved; its timeline goes on.
         WorkspaceMadeAnew = "workspace-made-anew",
         /// A torn last line of a timeline was cut off.
         TimelineRepaired = "timeline-repaired",

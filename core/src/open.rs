@@ -79,17 +79,18 @@ impl Engine {
                 self.moved(record, &former.path, root, WorkspaceChange::Moved)
             }
             Found::MadeAnew(former) => {
-                let record = self.relocate(&former, &root, identity)?;
+                let record = self.rewrite(&former.id, |record| record.replace(identity))?;
                 self.moved(record, &former.path, root, WorkspaceChange::MadeAnew)
             }
             Found::New if access == Access::Existing => {
                 let message = format!("{} has no snapshots", root.display());
                 // A move to another filesystem is a copy to all appearance; the name often stays.
                 let named_alike = |old: &PathBuf| old.file_name() == root.file_name() && !seek::is_there(old);
-                let mut paths = index.workspaces.into_iter().map(|record| record.path);
-                let hint = match paths.find(named_alike) {
-                    Some(old) => {
-                        let old = text::shell(old.as_os_str());
+                let all = || index.workspaces.iter();
+                let replaced = all().find(|record| record.was(&identity));
+                let hint = match replaced.or_else(|| all().find(|record| named_alike(&record.path))) {
+                    Some(record) => {
+                        let old = text::shell(record.path.as_os_str());
                         format!("`ah agent fs snapshot`; or, if it was moved here: `ah agent fs adopt {old}`")
                     }
                     None => "`ah agent fs snapshot`".to_owned(),
@@ -130,7 +131,7 @@ impl Engine {
     ///
     /// # Errors
     /// `NotFound` if no workspace was at `old_path`; `Conflict` if that one is elsewhere by now, if `path` has a timeline of its own with snapshots on it, or the
-    /// old directory is still there.
+    /// old directory is still there and `path` is not what was there before it.
     pub fn adopt(&self, path: &Path, old_path: &Path) -> Result<Workspace> {
         let lock = self.lock_registry()?;
         let index = Index::refresh(self.home())?;
@@ -140,12 +141,14 @@ impl Engine {
             drop(lock);
             return self.adopted_already(path, &old_path, index);
         };
-        if Identity::of_path(&former.path).is_some_and(|there| there.same(&former.identity)) {
+        let (root, identity, found) = self.find_in(path, &index)?;
+        // A copy may have taken the place of one that was moved, and its timeline with it.
+        let is_there = Identity::of_path(&former.path).is_some_and(|there| there.same(&former.identity));
+        if is_there && !former.was(&identity) {
             let message = format!("the workspace is still at {}", former.path.display());
             return Err(Error::new(ErrorKind::Conflict, message)
                 .with_hint("to copy files out of its snapshots, use `ah agent fs seek` there"));
         }
-        let (root, identity, found) = self.find_in(path, &index)?;
         self.guard(&root, Access::Existing)?;
         let known = match found {
             Found::Same(record) | Found::Elsewhere(record) if record.id == former.id => {
@@ -290,7 +293,16 @@ impl Engine {
         let id = WorkspaceId::new(letters(&self.settings().ids))?;
         let created = self.settings().clock.now();
         let path = root.to_owned();
-        let record = WorkspaceRecord { id, path, identity, created, branch, mounted_by: None, first_commit: None };
+        let record = WorkspaceRecord {
+            id,
+            path,
+            identity,
+            former: Vec::new(),
+            created,
+            branch,
+            mounted_by: None,
+            first_commit: None,
+        };
         let folder = self.home().workspace(record.id.as_str());
         if !fsio::make_dir(&folder)? {
             return Err(Error::new(ErrorKind::Internal, format!("the id {} is taken already", record.id)));
@@ -308,6 +320,7 @@ impl Engine {
         self.rewrite(&former.id, |record| {
             root.clone_into(&mut record.path);
             record.identity = identity;
+            record.former.clear();
         })
     }
 
@@ -343,7 +356,10 @@ impl Engine {
         let notice = match change {
             WorkspaceChange::MadeAnew => Notice::new(
                 NoticeKind::WorkspaceMadeAnew,
-                format!("{} was deleted and made again since; its timeline goes on", to.display()),
+                format!(
+                    "{} is another directory since: its timeline goes on. If the one before was moved, `ah agent fs adopt {0}` there takes it along",
+                    to.display()
+                ),
             ),
             _ => Notice::new(
                 NoticeKind::WorkspaceMoved,

@@ -4,7 +4,8 @@
 //!
 //! 1. by identity (device, inode, time of birth), also at another path: a branch that `exec` shows at the workspace's path, or a
 //!    workspace that was moved; it has moved if its old path does not lead to it any more;
-//! 2. else by path: the directory was deleted and made anew (or its filesystem mounted anew), and its timeline goes on.
+//! 2. else by path: the directory was deleted and made anew (or its filesystem mounted anew), and its timeline goes on. One that was moved and
+//!    replaced by a copy looks the same; `adopt` puts that right.
 //!
 //! A copy has neither, so it is new; and so is a second clone, as nothing of a repository's contents counts.
 

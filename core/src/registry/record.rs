@@ -13,6 +13,9 @@ use crate::registry::Identity;
 use crate::text;
 use crate::versioned::{Doc, Versioned};
 
+/// How many directories a workspace remembers that it once was: one that is made anew by each build would fill its record.
+const MAX_FORMER: usize = 8;
+
 /// A workspace as it is registered.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct WorkspaceRecord {
@@ -24,6 +27,10 @@ pub(crate) struct WorkspaceRecord {
     /// What its directory is known by.
     #[serde(flatten)]
     pub(crate) identity: Identity,
+    /// What it was known by before another directory was found at its path, the latest last: that one may have been moved away, not
+    /// deleted.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) former: Vec<Identity>,
     /// When it was registered.
     #[serde(with = "text::time")]
     pub(crate) created: Timestamp,
@@ -49,6 +56,18 @@ impl WorkspaceRecord {
     pub(crate) fn place_behind(&self) -> Option<PathBuf> {
         let name = [BEHIND.as_bytes(), self.path.file_name()?.as_bytes()].concat();
         Some(self.path.with_file_name(OsStr::from_bytes(&name)))
+    }
+
+    /// Another directory is at its path.
+    pub(crate) fn replace(&mut self, identity: Identity) {
+        self.former.push(std::mem::replace(&mut self.identity, identity));
+        let surplus = self.former.len().saturating_sub(MAX_FORMER);
+        self.former.drain(..surplus);
+    }
+
+    /// Whether this directory was it, until another one was found at its path.
+    pub(crate) fn was(&self, identity: &Identity) -> bool {
+        self.former.iter().any(|former| former.same(identity))
     }
 
     /// Whether its directory is a mount that a process has to keep, perhaps.

@@ -19,7 +19,7 @@ text_enum! {
     pub enum WorkspaceChange {
         /// It was found at another path.
         Moved = "moved",
-        /// It was deleted and made again at the same path.
+        /// Another directory is at the same path: it was deleted and made again, or moved and replaced.
         MadeAnew = "made-anew",
         /// A person said that it is the one that was at another path.
         Adopted = "adopted",

@@ -138,6 +138,40 @@ fn adopt_brings_a_timeline_to_a_copy() {
 }
 
 #[test]
+fn adopt_takes_a_timeline_back_from_a_copy_that_came_in_the_old_place() {
+    let lab = Lab::new();
+    let first = lab.step("a", "1");
+    let (old, new) = (lab.path(), lab.top.join("new"));
+    fs::rename(&old, &new).unwrap();
+    let copy = |from: &Path| {
+        assert!(std::process::Command::new("cp").arg("-a").arg(from).arg(&old).status().unwrap().success());
+    };
+    copy(&new);
+    let engine = lab.engine();
+    assert_eq!(engine.workspace(&old, Access::Existing).unwrap().resolve("@").unwrap().id, first.id);
+    let notices = engine.take_notices();
+    let adopt = format!("`ah agent fs adopt {}`", old.display());
+    assert!(notices.len() == 1 && notices[0].message.contains(&adopt), "{notices:?}");
+    // And once more.
+    fs::remove_dir_all(&old).unwrap();
+    copy(&new);
+    let second = lab.step("a", "2");
+    let _ = engine.take_notices();
+
+    let hint = engine.workspace(&new, Access::Existing).err().unwrap().hint.unwrap();
+    assert!(hint.ends_with(&adopt), "{hint}");
+    let elsewhere = lab.top.join("elsewhere");
+    fs::create_dir(&elsewhere).unwrap();
+    assert_eq!(engine.adopt(&elsewhere, &old).err().unwrap().kind, ErrorKind::Conflict);
+    let here = engine.adopt(&new, &old).unwrap();
+    assert!(here.resolve(&first.id.to_string()).is_ok() && here.resolve("@").unwrap().id == second.id);
+    assert_eq!(engine.workspace(&new, Access::Existing).unwrap().id(), here.id());
+    // The copy is one, and cannot take it again.
+    assert_eq!(engine.workspace(&old, Access::Existing).err().unwrap().kind, ErrorKind::NotFound);
+    assert_eq!(engine.adopt(&old, &new).err().unwrap().kind, ErrorKind::Conflict);
+}
+
+#[test]
 fn adopt_of_what_was_found_again_by_itself_is_done_already() {
     let lab = Lab::new();
     let first = lab.step("a", "1");

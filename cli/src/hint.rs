@@ -3,10 +3,11 @@
 use std::ffi::OsString;
 use std::path::Path;
 
-use ah_core::Error;
 use ah_core::text::shell;
+use ah_core::{Error, ErrorKind, Workspace};
 use clap::error::{ContextKind, ContextValue};
 
+use crate::app::App;
 use crate::args;
 
 /// A text with `-C` in its commands, if that is how this one came to its directory.
@@ -70,6 +71,15 @@ pub(crate) fn outside(place: &Path, arguments: &[OsString], error: Error) -> Err
     let there = format!("ah -C {}{}", shell(place.as_os_str()), line.strip_prefix("ah").unwrap_or(&line));
     let or = error.hint.as_deref().map_or_else(String::new, |hint| format!("; or {hint}"));
     error.with_hint(format!("outside of `ah agent fs exec`: `{there}`{or}"))
+}
+
+/// A file's name where a REF goes, in a command of `ah agent fs`: the REF was forgotten.
+pub(crate) fn reference_first(app: &App, workspace: &Workspace, command: &str, name: &str, error: Error) -> Error {
+    let unknown = || workspace.resolve(name).is_err_and(|error| error.kind == ErrorKind::NotFound);
+    if error.kind != ErrorKind::NotFound || app.cwd.join(name).symlink_metadata().is_err() || !unknown() {
+        return error;
+    }
+    error.with_hint(format!("the REF goes before the path: `ah agent fs {command} @ -- {}`", shell(name.as_ref())))
 }
 
 /// The whole name of the command whose last word is `name`, somewhere below `command`.

@@ -677,6 +677,10 @@ fn what_names_nothing_is_answered_with_what_leads_on() {
         (&["diff", "clean", "notes.txt"][..], "paths go after `--`: `ah agent fs diff clean -- notes.txt`"),
         (&["diff", "notes.txt"], "paths go after `--`: `ah agent fs diff -- notes.txt`"),
         (&["diff", "clean", "no-such"], "ah agent fs snapshots"),
+        (&["restore", "notes.txt"], "the REF goes before the path: `ah agent fs restore @ -- notes.txt`"),
+        (&["seek", "notes.txt"], "the REF goes before the path: `ah agent fs seek @ -- notes.txt`"),
+        (&["cat", "notes.txt", "@"], "the REF goes before the path: `ah agent fs cat @ -- notes.txt`"),
+        (&["show", "claen"], "did you mean clean? `ah agent fs snapshots` lists what there is"),
     ] {
         let ran = world.run(["agent", "fs"].iter().chain(words));
         assert!(ran.code == 3 && ran.stderr.ends_with(&format!("hint: {hint}\n")), "{ran:?}");

@@ -13,6 +13,7 @@ use crate::app::App;
 use crate::args::{path, reference};
 use crate::contents;
 use crate::failure::{Exit, Failure, Outcome};
+use crate::hint;
 
 /// Options of `ah agent fs cat`.
 #[derive(Debug, Args)]
@@ -47,7 +48,9 @@ struct Shape<'a> {
 pub(crate) fn run(app: &App, args: &CatArgs) -> Outcome {
     let workspace = app.workspace(Access::Existing)?;
     let path = workspace.rel_path(&app.cwd, Path::new(&args.path))?;
-    let snapshot = workspace.resolve(&args.reference)?;
+    let snapshot = workspace
+        .resolve(&args.reference)
+        .map_err(|error| hint::reference_first(app, &workspace, "cat", &args.reference, error))?;
     if app.ui.json {
         return json(app, &workspace, &snapshot, &path);
     }

@@ -9,6 +9,7 @@ use serde::Serialize;
 use crate::app::App;
 use crate::args::{path, reference};
 use crate::failure::{Exit, Outcome};
+use crate::hint;
 use crate::output::changes::Letter;
 use crate::output::{changes, text};
 
@@ -83,7 +84,9 @@ pub(crate) fn run(app: &App, args: &RestoreArgs) -> Outcome {
         exact_times: args.how.exact_times(),
         force: args.how.force,
     };
-    let report = workspace.restore(&args.reference, &options)?;
+    let report = workspace
+        .restore(&args.reference, &options)
+        .map_err(|error| hint::reference_first(app, &workspace, "restore", &args.reference, error))?;
     tell(app, &workspace, &report, args.how.force)
 }
 

@@ -78,6 +78,9 @@ pub(crate) fn run(app: &App, args: &RmArgs) -> Outcome {
     for snapshot in &report.removed {
         app.ui.line(snapshot.id.as_str())?;
     }
+    if !args.dry_run && !report.removed.is_empty() {
+        app.ui.note("the space comes back by and by; all of it now with `ah agent fs gc`");
+    }
     for branch in &branches {
         app.ui.path(&branch.path)?;
     }

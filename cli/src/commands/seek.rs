@@ -9,6 +9,7 @@ use serde::Serialize;
 use crate::app::App;
 use crate::args::{path, reference};
 use crate::failure::{Exit, Outcome};
+use crate::hint;
 
 /// Options of `ah agent fs seek`.
 #[derive(Debug, Args)]
@@ -43,7 +44,7 @@ pub(crate) fn run(app: &App, args: &SeekArgs) -> Outcome {
             let end = if path.as_encoded_bytes().starts_with(b"-") { "-- " } else { "" };
             error.with_hint(format!("ah agent fs versions {end}{}", text::shell(path)))
         }
-        _ => error,
+        _ => hint::reference_first(app, &workspace, "seek", &args.reference, error),
     })?;
     if app.ui.json {
         app.answer(workspace.root(), &Shape { lease: &lease })?;

@@ -18,8 +18,13 @@ use crate::open::when;
 use crate::record::SnapshotRecord;
 use crate::refs::parse::{Parsed, When, parse};
 use crate::state::State;
+use crate::text::shell;
+
+/// From how alike a label is to a name that nothing has it is worth asking about, of 1.
+const ALIKE: f64 = 0.8;
 
 /// Everything that the meaning of a REF depends on.
+#[derive(Clone, Copy)]
 pub(crate) struct Resolver<'a> {
     pub(crate) state: &'a State,
     /// The session that everything is limited to.
@@ -127,7 +132,9 @@ impl Resolver<'_> {
         back.and_then(|back| prompts().rev().nth(back)).ok_or_else(|| {
             let left = self.moments().filter(own).filter(|moment| moment.record.kind == MomentKind::Prompt).count();
             match (prompts().count(), left) {
-                (0, 0) => not_found(format!("{text} names nothing: there are no prompts yet")),
+                (0, 0) => not_found(format!("{text} names nothing: there are no prompts yet")).with_hint(
+                    "`ah agent hooks install AGENT` has an agent's prompts noted; `ah timeline` shows what there is",
+                ),
                 (0, _) => not_found(format!("{text} names nothing: all prompts were rewound; name one by its id"))
                     .with_hint("`ah timeline` shows their ids"),
                 (count, all) => {
@@ -204,8 +211,34 @@ impl Resolver<'_> {
         })
     }
 
+    /// What may have been meant by a name that nothing has.
+    fn unknown(&self, text: &str) -> Error {
+        let error = not_found(format!("{text:?} is no snapshot's id, label or time here"));
+        let elsewhere = || self.only.and_then(|_| Resolver { only: None, ..*self }.resolve(text).ok());
+        let labels = || {
+            let of_moments = self.moments().filter(|moment| moment.record.kind == MomentKind::Manual);
+            let of_moments = of_moments.filter_map(|moment| moment.record.label.as_deref());
+            self.snapshots().filter_map(|snapshot| snapshot.label.as_deref()).chain(of_moments)
+        };
+        let alike = |label: &str| strsim::jaro_winkler(&label.to_lowercase(), &text.to_lowercase());
+        let near = labels().map(|label| (alike(label), label)).filter(|(alike, _)| *alike >= ALIKE);
+        let near = near.max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, label)| shell(label.as_ref()));
+        if let Some(snapshot) = elsewhere() {
+            error.with_hint(format!(
+                "it is in another session: `--session {}`",
+                shell(snapshot.session.as_str().as_ref())
+            ))
+        } else if let Some(near) = near {
+            error.with_hint(format!("did you mean {near}? `ah agent fs snapshots` lists what there is"))
+        } else if text.starts_with(|first: char| first.is_ascii_digit()) {
+            error.with_hint("times are written like 5m-ago, 2h-ago, '2026-01-31 14:30:00', or 12.5s into the session; `ah agent fs snapshots` lists what there is")
+        } else {
+            error
+        }
+    }
+
     fn by_prefix(&self, text: &str) -> Result<Named<'_>> {
-        let unknown = || not_found(format!("{text:?} is no snapshot's id, label or time here"));
+        let unknown = || self.unknown(text);
         if !looks_like_id(text) {
             return Err(unknown());
         }
@@ -498,6 +531,22 @@ mod tests {
         state.rewound.insert(SnapshotId::new("ppppkkkkkkkk").unwrap());
         let resolver = Resolver { state: &state, only: None, own: None, began: None, now: at(40), local: |_| None };
         assert!(resolver.resolve("@prompt").unwrap_err().hint.unwrap().contains("`ah timeline`"));
+    }
+
+    #[test]
+    fn what_may_have_been_meant_is_said() {
+        let hint = |text: &str, only: Option<&str>| {
+            let (state, only) = (state(), only.map(|s| SessionName::new(s).unwrap()));
+            let only = only.as_ref();
+            let resolver = Resolver { state: &state, only, own: None, began: None, now: at(40), local: |_| None };
+            resolver.resolve(text).unwrap_err().hint.unwrap()
+        };
+        assert!(hint("Strat", None).starts_with("did you mean start? "));
+        assert!(hint("branchb", None).starts_with("did you mean 'branch b'? "));
+        assert!(hint("5m-ago", Some("agent")).starts_with("ah agent fs snapshots"), "it is a time there");
+        assert_eq!(hint("branch b", Some("agent")), "it is in another session: `--session main`");
+        assert!(hint("2 hours ago", None).contains("2h-ago"));
+        assert_eq!(hint("nonsense", None), "ah agent fs snapshots");
     }
 
     #[test]

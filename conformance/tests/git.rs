@@ -1,19 +1,14 @@
-//! The suite against the Git provider, all three ways.
+//! The suite against the Git provider: through the trait, and over a socket from a child that loads its library, which is both adapters at once. From
+//! a library alone it is the example provider's (`minimal.rs`).
 
 #![allow(clippy::unwrap_used)]
 
 mod common;
 
-use std::path::PathBuf;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
-use ah_conformance::{InProcess, Library, Target, check, run};
+use ah_conformance::{InProcess, Target, check, run};
 use ah_provider_git::GitProvider;
-
-fn library() -> PathBuf {
-    static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT.get_or_init(|| common::build("providers/git/plugin/Cargo.toml", "libah_provider_git.so")).clone()
-}
 
 #[test]
 fn through_the_trait() {
@@ -22,12 +17,7 @@ fn through_the_trait() {
 }
 
 #[test]
-fn from_its_library() {
-    let target: Arc<dyn Target> = Arc::new(Library::new(library()));
-    common::must_keep(&run(&target, &common::options(), &mut |_| {}));
-}
-
-#[test]
 fn over_a_socket() {
-    common::must_keep(&check(common::child(), &library(), &common::options(), &mut |_| {}));
+    let library = common::build("providers/git/plugin/Cargo.toml", "libah_provider_git.so");
+    common::must_keep(&check(common::child(), &library, &common::options(), &mut |_| {}));
 }

@@ -1,26 +1,16 @@
-//! The suite against the example provider, as a stranger's would be: from its library, and over a socket.
+//! The suite against the example provider, as a stranger's would be: from its library. Over a socket it is what `ah agent fs check` does, which
+//! `scripts/test` runs with it.
 
 #![allow(clippy::unwrap_used)]
 
 mod common;
 
-use std::path::PathBuf;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
-use ah_conformance::{Library, Target, check, run};
-
-fn library() -> PathBuf {
-    static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT.get_or_init(|| common::build("examples/minimal-provider/Cargo.toml", "libah_provider_minimal.so")).clone()
-}
+use ah_conformance::{Library, Target, run};
 
 #[test]
 fn from_its_library() {
-    let target: Arc<dyn Target> = Arc::new(Library::new(library()));
+    let target: Arc<dyn Target> = Arc::new(Library::new(common::build_example()));
     common::must_keep(&run(&target, &common::options(), &mut |_| {}));
-}
-
-#[test]
-fn over_a_socket() {
-    common::must_keep(&check(common::child(), &library(), &common::options(), &mut |_| {}));
 }

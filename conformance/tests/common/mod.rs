@@ -17,19 +17,31 @@ pub(crate) fn project() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("conformance/ lies in the project")
 }
 
+/// The folder of the profile that this test was built with: target/<profile>/conformance-child.
+fn profile() -> &'static Path {
+    Path::new(env!("CARGO_BIN_EXE_conformance-child")).parent().expect("a profile's folder")
+}
+
 /// Builds the package whose manifest is at `manifest` in the running test's target folder; gives the library `name`.
 pub(crate) fn build(manifest: &str, name: &str) -> PathBuf {
-    // target/<profile>/conformance-child
-    let profile = Path::new(env!("CARGO_BIN_EXE_conformance-child")).parent().expect("a profile's folder");
-    let target = profile.parent().expect("a target folder");
+    build_in(profile().parent().expect("a target folder"), manifest, name)
+}
+
+/// Builds the example provider, which is no part of the workspace, in a target folder of its own.
+pub(crate) fn build_example() -> PathBuf {
+    let target = profile().parent().expect("a target folder").join("examples");
+    build_in(&target, "examples/minimal-provider/Cargo.toml", "libah_provider_minimal.so")
+}
+
+fn build_in(target: &Path, manifest: &str, name: &str) -> PathBuf {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| env!("CARGO").into()));
     command.args(["build", "--quiet", "--manifest-path"]).arg(project().join(manifest)).arg("--target-dir").arg(target);
-    if profile.ends_with("release") {
+    if profile().ends_with("release") {
         command.arg("--release");
     }
     let status = command.status().expect("cargo can be run");
     assert!(status.success(), "{manifest} cannot be built");
-    let library = profile.join(name);
+    let library = target.join(profile().file_name().expect("a profile")).join(name);
     assert!(library.is_file(), "{} was not built", library.display());
     library
 }

@@ -1,5 +1,5 @@
 //! The conformance suite on a real Btrfs, straight through the trait: as root and as an ordinary user, with workspaces that are
-//! subvolumes and such that are directories in one. From the library and over a socket it is in `ah-conformance`.
+//! subvolumes and such that are directories in one. Over a socket it is in `ah-conformance`.
 
 #![allow(clippy::unwrap_used)]
 

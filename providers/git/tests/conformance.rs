@@ -1,4 +1,4 @@
-//! The conformance suite as an ordinary user, where the tests run as root. As whoever runs them, and all three ways, it is in
+//! The conformance suite as an ordinary user, where the tests run as root. As whoever runs them, and over a socket, it is in
 //! `ah-conformance`, which has no second user.
 
 #![allow(clippy::unwrap_used)]

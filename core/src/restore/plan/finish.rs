@@ -26,7 +26,9 @@ impl Planner<'_> {
 
     /// A directory that becomes something else may hold nothing but what the safety snapshot holds and this plan takes away.
     fn only_what_is_held_makes_room(&mut self) -> Result<()> {
-        let cleared: HashSet<RelPath> = self.plan.clear.iter().map(|step| step.path.clone()).collect();
+        // What is refused already is named once.
+        let refused = self.plan.conflicts.iter().map(|conflict| conflict.path.clone());
+        let decided: HashSet<RelPath> = self.plan.clear.iter().map(|step| step.path.clone()).chain(refused).collect();
         for step in &self.plan.clear {
             if step.before.as_ref().is_none_or(|before| before.kind != EntryKind::Dir) {
                 continue;
@@ -34,7 +36,7 @@ impl Planner<'_> {
             let names = self.tree.names(&step.path).map_err(|e| io(format!("cannot list {}", step.path), e))?;
             for name in names {
                 let child = step.path.join(&name)?;
-                if !cleared.contains(&child) {
+                if !decided.contains(&child) {
                     let reason = "a file takes the place of its directory, and the snapshot of the present state does not hold it";
                     self.plan.conflicts.push(LeftAlone { path: child, reason: reason.to_owned() });
                 }

@@ -238,6 +238,21 @@ fn undo_leaves_alone_what_restore_did_not_touch() {
 }
 
 #[test]
+fn what_stands_in_the_way_is_named_once() {
+    let lab = Lab::new(&[]);
+    lab.write(".gitignore", "*.log\n");
+    lab.write("a", "a file");
+    let target = lab.snapshot();
+    std::fs::remove_file(lab.at("a")).unwrap();
+    lab.write("a/mine.log", "ignored");
+    lab.write("a/other", "not");
+    let plan = lab.plan(&lab.snapshot(), &target, &Ask::default());
+    assert_eq!(plan.conflicts.len(), 1, "{:?}", plan.conflicts);
+    assert_eq!(plan.conflicts[0].path, path("a/mine.log"));
+    assert!(plan.conflicts[0].reason.contains("ignored files are never deleted"), "{:?}", plan.conflicts);
+}
+
+#[test]
 fn what_the_target_left_out_is_not_deleted() {
     let lab = Lab::like_git();
     lab.write("data/big", &"x".repeat(2000));

@@ -209,6 +209,29 @@ fn nothing_else_is_taken_for_a_workspace_that_cannot_be_mounted() {
 }
 
 #[test]
+fn what_is_put_in_its_place_hides_it_with_a_word_and_for_no_longer_than_it_is_there() {
+    Bench::each_plain(|bench| {
+        let root = bench.0.root();
+        bench.at(&root, &["convert"]);
+        bench.at(&root, &["snapshot", "-m", "taken"]);
+        bench.sh(&format!("cd {} && echo -n unsaved > f", root.display()));
+        end(bench);
+        bench.sh(&format!("cd / && chmod u+w {0} && rm -rf {0} && mkdir {0} && echo mine > {0}/mine", root.display()));
+        let status = bench.at(&root, &["status"]);
+        assert!(status.contains("is kept whole"), "{status}");
+        for words in [&["convert"][..], &["convert", "--back"]] {
+            let refused = bench.ran(&root, words);
+            assert!(refused.code == 4 && refused.stderr.contains("agent fs status`"), "{words:?}: {refused:?}");
+        }
+        bench.sh(&format!("mv {} {}", root.display(), bench.0.path("aside").display()));
+        bench.at(&root, &["snapshots"]);
+        assert_eq!(text(bench, "f"), "unsaved");
+        bench.at(&root, &["convert", "--back"]);
+        assert_eq!(text(bench, "f"), "unsaved");
+    });
+}
+
+#[test]
 fn a_command_that_is_killed_while_it_copies_leaves_nothing() {
     Bench::each_plain(|bench| {
         let root = bench.0.root();

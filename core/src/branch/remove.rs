@@ -276,15 +276,27 @@ fn refuse_held_by(workspace: &Workspace, stores: Vec<ProviderName>) -> Result<()
     if held.is_empty() {
         return Ok(());
     }
+    let root = workspace.root();
     let name_of = |reference: &Reference| {
         let file = branches.iter().find(|file| file.record.reference.as_ref() == Some(reference));
-        file.map_or_else(|| reference.to_string(), |file| text::shell(file.record.name.as_ref()))
+        file.map(|file| text::shell(file.record.name.as_ref()))
     };
-    let names: Vec<String> = held.iter().map(name_of).collect();
-    let message =
-        format!("what was branched from {} lives in its store: {}", workspace.root().display(), names.join(", "));
-    Err(Error::new(ErrorKind::FailedPrecondition, message)
-        .with_hint(format!("take those away first: ah agent fs rm {}", names.join(" "))))
+    let names: Vec<String> = held.iter().filter_map(name_of).collect();
+    let (message, hint) = if names.is_empty() {
+        (
+            format!("the store of {} holds a workspace or branch that is not mounted", root.display()),
+            format!(
+                "`ah -C {} agent fs status` says of which provider, and what is to be done",
+                text::shell(root.as_os_str())
+            ),
+        )
+    } else {
+        (
+            format!("what was branched from {} lives in its store: {}", root.display(), names.join(", ")),
+            format!("take those away first: ah agent fs rm {}", names.join(" ")),
+        )
+    };
+    Err(Error::new(ErrorKind::FailedPrecondition, message).with_hint(hint))
 }
 
 fn held_by_store(workspace: &Workspace, name: &ProviderName) -> Result<Vec<Reference>> {

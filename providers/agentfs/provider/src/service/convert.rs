@@ -39,7 +39,7 @@ use crate::conversion::{Around, Behind, COPY, Note, incomplete, lock_back, path_
 use crate::home::{self, Shelf};
 
 /// The branch that is mounted in place of a workspace.
-fn converted(tree: &Workspace) -> Option<(BranchInfo, PathBuf)> {
+pub(super) fn converted(tree: &Workspace) -> Option<(BranchInfo, PathBuf)> {
     tree.branches().into_iter().find_map(|branch| {
         let label = PlaceLabel::decode(&branch.label).ok().filter(|label| label.converted)?;
         Some((branch, label.at()))

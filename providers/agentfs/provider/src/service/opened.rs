@@ -7,10 +7,11 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use ah_agentfs::{Options, SnapshotId as Number, View as Tree, Workspace};
-use ah_plugin_api::{Context, Dir, Error, ErrorKind, Reference, Result, SnapshotId};
+use ah_plugin_api::{Context, Dir, Error, ErrorKind, Reference, Result, SnapshotId, text};
 use ah_provider_directory::{KeptMounts, failed};
 
 use super::behind::Behind;
+use super::convert::converted;
 use super::mounted::Mounted;
 use super::record::SnapshotLabel;
 use super::standing::names_in;
@@ -308,7 +309,11 @@ impl Service {
         if !other {
             return Ok(None);
         }
-        let behind = self.current().is_some_and(|open| self.lies_behind(&open).unwrap_or(false));
+        let open = self.current();
+        if open.as_ref().is_some_and(|open| converted(&open.tree).is_some()) {
+            return Ok(Some(in_its_place(&path)));
+        }
+        let behind = open.is_some_and(|open| self.lies_behind(&open).unwrap_or(false));
         Ok(Some(if behind { was_behind(&path) } else { other_lower(&path) }))
     }
 
@@ -337,6 +342,17 @@ impl Service {
     pub(super) fn references(&self, tree: &Workspace) -> Result<Vec<Reference>> {
         tree.branches().iter().map(|branch| Reference::new(self.shown(Some(branch.id)).source())).collect()
     }
+}
+
+/// Where a workspace is behind AgentFS, not mounted, and something else is in its place.
+fn in_its_place(path: &Path) -> Error {
+    let shown = text::shell(path.as_os_str());
+    let message = format!(
+        "another directory is at {}: the workspace that was mounted there is kept whole, and cannot be mounted over it",
+        path.display()
+    );
+    Error::new(ErrorKind::FailedPrecondition, message)
+        .with_hint(format!("move that directory away, and `ah -C {shown}` mounts the workspace again"))
 }
 
 /// Where a workspace was behind AgentFS, and is a plain directory again.

@@ -14,7 +14,7 @@ use rustix::io::{Errno, Result};
 const FIRST_LINE: &str = "This is the place of a branch that ah keeps in AgentFS.";
 const REST: &str = " It is not mounted at the moment, and nothing of it is lost.
 
-Mount it again: run `ah agent fs branches` in the workspace that it grew from, or any command of ah in this directory, then enter it anew.
+Mount it again: run `ah` in this directory (or, of a branch, `ah agent fs branches` in the workspace that it grew from), then enter it anew.
 If a directory .ah-behind-… of the same name lies beside it, that is a part of it: leave it where it is, as it is.
 ";
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);

@@ -20,7 +20,7 @@ pub(crate) fn in_place(directory: Option<&Path>, text: &str) -> String {
     let first = parts.next().unwrap_or_default();
     let first = first.strip_prefix("ah ").map_or_else(|| first.to_owned(), command);
     let text = parts.fold(first, |text, rest| format!("{text}`{}", command(rest)));
-    text.replace("`ah`", &format!("`{ah}`"))
+    text.replace("`ah`", &format!("`{ah}`")).replace("$(ah ", &format!("$({ah} "))
 }
 
 /// What other tools call what some of our commands do.

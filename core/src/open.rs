@@ -146,8 +146,9 @@ impl Engine {
         let is_there = Identity::of_path(&former.path).is_some_and(|there| there.same(&former.identity));
         if is_there && !former.was(&identity) {
             let message = format!("the workspace is still at {}", former.path.display());
+            let there = text::shell(former.path.as_os_str());
             return Err(Error::new(ErrorKind::Conflict, message)
-                .with_hint("to copy files out of its snapshots, use `ah agent fs seek` there"));
+                .with_hint(format!("to copy files out of its snapshots: `ah -C {there} agent fs seek @`")));
         }
         self.guard(&root, Access::Existing)?;
         let known = match found {
@@ -387,9 +388,10 @@ impl Engine {
 
 /// What is to be said where a workspace's directory is needed, and was deleted.
 pub(crate) fn no_more(root: &Path) -> Error {
-    Error::new(ErrorKind::NotFound, format!("there is nothing at {} any more", root.display())).with_hint(
-        "`ah agent fs snapshots` and `ah agent fs branches` list what is kept of it; `ah agent fs branch @` makes a copy of its latest snapshot",
-    )
+    let typed = text::shell(root.as_os_str());
+    Error::new(ErrorKind::NotFound, format!("there is nothing at {} any more", root.display())).with_hint(format!(
+        "`ah agent fs snapshots` and `ah agent fs branches` list what is kept of it; `mkdir {typed} && ah -C {typed} agent fs restore @` brings the latest snapshot back, `ah agent fs branch @` makes a copy of it"
+    ))
 }
 
 /// The path made absolute and without symlinks as far as it still exists: its last part may be gone.

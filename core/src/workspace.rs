@@ -126,7 +126,14 @@ impl Workspace {
     }
 
     pub(crate) fn resolve_in(&self, state: &State, reference: &str) -> Result<SnapshotRecord> {
-        self.with_resolver(state, |resolver| resolver.resolve(reference))
+        let resolved = self.with_resolver(state, |resolver| resolver.resolve(reference));
+        let of_branch = self.record.branch.is_some() && state.snapshots.is_empty();
+        resolved.map_err(|error| match error.kind {
+            ErrorKind::NotFound if of_branch => error.with_hint(
+                "a branch has the snapshots that were taken in it, and none yet: `ah agent fs diff` shows what was changed since it was made; `ah agent fs branch` in the workspace it grew from makes another",
+            ),
+            _ => error,
+        })
     }
 
     pub(crate) fn point_in(&self, state: &State, reference: &str) -> Result<Point> {

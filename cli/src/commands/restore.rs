@@ -87,16 +87,17 @@ pub(crate) fn run(app: &App, args: &RestoreArgs) -> Outcome {
     let report = workspace
         .restore(&args.reference, &options)
         .map_err(|error| hint::reference_first(app, &workspace, "restore", &args.reference, error))?;
-    tell(app, &workspace, &report, args.how.force)
+    tell(app, &workspace, &report)
 }
 
 /// Tells what a restore or an undo did, or would do.
-pub(crate) fn tell(app: &App, workspace: &Workspace, report: &RestoreReport, force: bool) -> Outcome {
+pub(crate) fn tell(app: &App, workspace: &Workspace, report: &RestoreReport) -> Outcome {
     // What was interrupted before is settled now, unless it was of other paths.
     if !report.dry_run && workspace.interrupted()?.is_none() {
         app.answer_tells(NoticeKind::InterruptedRestore);
     }
-    let refused = !report.conflicts.is_empty() && !force;
+    // By force it would be what can be.
+    let refused = !report.conflicts.is_empty();
     let incomplete = (report.dry_run && refused) || !report.failed.is_empty();
     let exit = if incomplete { Exit::Code(4) } else { Exit::Done };
     if app.ui.json {
@@ -136,11 +137,14 @@ pub(crate) fn aside(app: &App, report: &RestoreReport, refused: bool) {
         app.ui.note(note);
     }
     if report.dry_run && refused {
-        app.ui.warning("this restore would be refused", Some("move what is in the way aside, or add --force"));
+        app.ui.warning(
+            "this restore would be refused",
+            Some("move what is in the way aside; `--dry-run --force` shows whether it can be lost instead"),
+        );
     } else if !report.failed.is_empty() {
         let lost = "what the snapshot held of it is not kept; a snapshot of the workspace that the branch grew from may have it: `versions PATH` there";
         let hint = match report.lost {
-            0 => "make writable what may not be written to, then repeat it; the rest stays as it is".to_owned(),
+            0 => "put right what is named (make writable what may not be written to), then repeat it; the rest stays as it is".to_owned(),
             all if all == report.failed.len() => lost.to_owned(),
             _ => format!("make writable what may not be written to, then repeat it; of what was changed below: {lost}"),
         };
@@ -157,7 +161,7 @@ pub(crate) fn aside(app: &App, report: &RestoreReport, refused: bool) {
 pub(crate) fn deleted(app: &App, report: &RestoreReport) {
     const SHOWN: usize = 10;
     let gone = report.changes.iter().filter(|change| Letter::of(change) == Letter::Deleted);
-    let gone: Vec<_> = gone.filter(|change| !report.failed.iter().any(|failed| failed.path == change.path)).collect();
+    let gone: Vec<_> = gone.collect();
     for change in gone.iter().take(SHOWN) {
         app.ui.note(&format!("deleted: {}", text::line(&change.path.to_string())));
     }

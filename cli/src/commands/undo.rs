@@ -29,5 +29,5 @@ pub(crate) fn run(app: &App, args: &UndoArgs) -> Outcome {
     let workspace = app.workspace(Access::Existing)?;
     let options = UndoOptions { dry_run: args.dry_run, exact_times: args.how.exact_times(), force: args.how.force };
     let report = workspace.undo(&options)?;
-    tell(app, &workspace, &report, args.how.force)
+    tell(app, &workspace, &report)
 }

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -200,4 +201,55 @@ fn what_was_left_out_as_ignored_and_is_gone_is_named_too() {
     for missing in ["node_modules (ignored)", "big.log (ignored)"] {
         assert!(ran.code == 0 && ran.stderr.contains(&format!("missing now: {missing}")), "{ran:?}");
     }
+}
+
+#[test]
+fn what_could_not_be_put_back_is_not_counted() {
+    let world = changed();
+    let Some(mut ah) = tampered(&world, "renameat2:error=EIO:when=3", &["restore", "first", "--json"]) else { return };
+    let ran = Ran::of(&mut ah);
+    assert_eq!((ran.code, olds(&world)), (4, 4), "{ran:?}");
+    let report = &serde_json::from_str::<serde_json::Value>(&ran.stdout).unwrap()["restore"];
+    let count = |what: &str| report[what].as_array().unwrap().len();
+    assert_eq!((count("changes"), count("failed")), (4, 1), "{report}");
+    world.fs(["restore", "first"]);
+    assert_eq!(olds(&world), 5);
+}
+
+#[test]
+fn a_repository_that_is_gone_is_said() {
+    World::each(|world| {
+        let git = |arguments: &[&str]| {
+            let mut git = Command::new("git");
+            let commit = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "safe.directory=*"];
+            assert!(git.args(commit).args(arguments).current_dir(world.root()).status().unwrap().success());
+        };
+        git(&["init", "--quiet"]);
+        world.write("f", "1");
+        git(&["add", "f"]);
+        git(&["commit", "--quiet", "--message=one"]);
+        world.fs(["snapshot", "-m", "s"]);
+        assert!(!world.run(["agent", "fs", "restore", "s"]).stderr.contains(".git"));
+        fs::remove_dir_all(world.root().join(".git")).unwrap();
+        let ran = world.run(["agent", "fs", "restore", "s"]);
+        assert_eq!(ran.code, 0, "{ran:?}");
+        assert!(ran.stderr.contains("the repository (.git) that was here is gone"), "{ran:?}");
+        let branch = world.fs(["branch", "s", "--mode", "worktree"]);
+        assert!(Path::new(&branch).join(".git").is_dir(), "{branch}");
+    });
+}
+
+#[test]
+fn what_force_cannot_lose_is_refused_in_a_dry_run_as_well() {
+    let world = World::on_git();
+    world.write("f", "a file");
+    world.fs(["snapshot", "-m", "s"]);
+    fs::remove_file(world.root().join("f")).unwrap();
+    world.write(".gitignore", "f/kept\n");
+    world.write("f/kept/large", "ignored");
+    for how in [&["--dry-run"][..], &["--dry-run", "--force"], &["--force"], &[]] {
+        let ran = world.run(["agent", "fs", "restore", "s"].iter().chain(how));
+        assert!(ran.code == 4 && !ran.stderr.contains("already"), "{how:?}: {ran:?}");
+    }
+    assert!(world.root().join("f/kept/large").exists());
 }

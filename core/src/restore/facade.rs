@@ -309,6 +309,7 @@ impl Workspace {
                 // Nothing has been changed; a state before this one may still be half-way.
                 self.say_ended(&journal, "failed")?;
                 self.journals().end(&journal.session, &journal.restore)?;
+                let error = error.context("the restore came to nothing before it changed anything");
                 return Err(if below_is_gone { error.with_hint(COPY_OUT) } else { error });
             }
         };
@@ -328,6 +329,8 @@ impl Workspace {
         let mut report = report(job, plan, notes, below.len());
         report.restore = Some(journal.restore);
         report.safety = Some(record);
+        let failed: HashSet<&RelPath> = applied.failed.iter().map(|failed| &failed.path).collect();
+        report.changes.retain(|change| !failed.contains(&change.path));
         report.failed.extend(applied.failed);
         Ok(report)
     }
@@ -498,9 +501,15 @@ fn missing_notes(target: &Snapshot, job: &Job, workspace: &Dir) -> Vec<String> {
     notes
 }
 
-/// Restore does not move HEAD; whoever expects it to should hear so.
+/// Restore does not touch repositories; whoever expects it to bring one back, or to move HEAD, should hear so.
 fn head_note(target: &Snapshot, safety: &Snapshot) -> Vec<String> {
-    let (Some(then), Some(now)) = (&target.repository, &safety.repository) else { return Vec::new() };
+    let Some(then) = &target.repository else { return Vec::new() };
+    let Some(now) = &safety.repository else {
+        let id = &target.id;
+        return vec![format!(
+            "the repository (.git) that was here is gone: restore leaves repositories alone; `ah agent fs branch {id}` makes a copy of all with one, HEAD, branch and index as they were"
+        )];
+    };
     if (&then.head, &then.branch) == (&now.head, &now.branch) {
         return Vec::new();
     }

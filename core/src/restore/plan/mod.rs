@@ -341,7 +341,13 @@ impl<'a> Planner<'a> {
             return Ok(());
         }
         if !self.asked_for(path, after) && (self.ignored(path, before) || after.ignored) {
-            self.leave(path, "ignored: `--ignored` overwrites it");
+            self.leave(
+                path,
+                match was_dir == becomes_dir {
+                    true => "ignored: `--ignored` overwrites it",
+                    false => "ignored, and a directory on one side: nothing overwrites it",
+                },
+            );
             return Ok(());
         }
         if self.target.is_unreadable(path, after.kind, self.cx)? {

@@ -428,6 +428,14 @@ fn a_service_that_is_stopped_holds_nobody_up_for_long() {
         let [service] = bench.services()[..] else { panic!("{:?}", bench.services()) };
         let signal = |signal| nix::sys::signal::kill(nix::unistd::Pid::from_raw(service), signal).unwrap();
         signal(nix::sys::signal::Signal::SIGSTOP);
+        // All of it: what one of its threads has begun to answer, nobody gets out of before it goes on.
+        let stands = |task: &Path| {
+            fs::read_to_string(task.join("stat")).is_ok_and(|stat| stat.rsplit(')').next().unwrap().starts_with(" T"))
+        };
+        until(|| {
+            let mut tasks = fs::read_dir(format!("/proc/{service}/task")).unwrap();
+            tasks.all(|task| stands(&task.unwrap().path()))
+        });
         let began = Instant::now();
         // Who has nothing to do with it notices nothing.
         for words in [&["status"][..], &["gc"], &["snapshot"]] {

@@ -9,7 +9,7 @@ use ah_plugin_api::{
 };
 
 use super::apply::{apply, lanes};
-use super::at::Tree;
+use super::at::{self, Tree};
 use super::below::{COPY_OUT, below_note};
 use super::clean::clean;
 use super::journal::{Journal, Named, Unlocked};
@@ -228,7 +228,7 @@ impl Workspace {
                 }
                 Ok(plan)
             });
-        notes.extend(head_note(&target, &safety));
+        notes.extend(head_note(&target, &safety, &workspace));
         let below = match &planned {
             Ok(plan) => self.changed_below(&job.scope, &safety, plan)?,
             Err(_) => Vec::new(),
@@ -502,9 +502,13 @@ fn missing_notes(target: &Snapshot, job: &Job, workspace: &Dir) -> Vec<String> {
 }
 
 /// Restore does not touch repositories; whoever expects it to bring one back, or to move HEAD, should hear so.
-fn head_note(target: &Snapshot, safety: &Snapshot) -> Vec<String> {
+fn head_note(target: &Snapshot, safety: &Snapshot, workspace: &Dir) -> Vec<String> {
     let Some(then) = &target.repository else { return Vec::new() };
     let Some(now) = &safety.repository else {
+        // Not every way to a provider tells of repositories.
+        if !matches!(at::stat(workspace.as_fd(), b".git"), Ok(None)) {
+            return Vec::new();
+        }
         let id = &target.id;
         return vec![format!(
             "the repository (.git) that was here is gone: restore leaves repositories alone; `ah agent fs branch {id}` makes a copy of all with one, HEAD, branch and index as they were"

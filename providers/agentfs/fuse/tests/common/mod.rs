@@ -17,12 +17,7 @@ use rustix::mount::UnmountFlags;
 
 /// How many of so many are done: all if `AH_TEST_FULL` is set (`scripts/test --full`), else a tenth.
 pub(crate) fn full_or_tenth(all: u32) -> u32 {
-    full_or(all, all / 10)
-}
-
-/// So many if `AH_TEST_FULL` is set, else so few.
-pub(crate) fn full_or(all: u32, few: u32) -> u32 {
-    if std::env::var_os("AH_TEST_FULL").is_some() { all } else { few }
+    if std::env::var_os("AH_TEST_FULL").is_some() { all } else { all / 10 }
 }
 
 /// An ordinary user.

@@ -1,4 +1,4 @@
-//! fsx on a real mount, with snapshots taken meanwhile and each compared afterwards: a million operations with each of ten seeds, or 40,000.
+//! fsx on a real mount, with snapshots taken meanwhile and each compared afterwards: a million operations with each of ten seeds, or a tenth of them.
 //!
 //! The store is in memory, since fsx syncs what it writes to a mapping, and would wait for the disk most of the time. fsx and who
 //! answers it are on one processor, where a message and its answer cost half of what they do between two; the store's own thread is on any.
@@ -19,10 +19,10 @@ use ah_agentfs_fuse::Mount;
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-use common::{Child, Lab, full_or, is_sound, sh, tool, unmount};
+use common::{Child, Lab, full_or_tenth, is_sound, sh, tool, unmount};
 
 /// How long fsx runs between two snapshots.
-const PACE: Duration = Duration::from_millis(250);
+const PACE: Duration = Duration::from_millis(400);
 /// So many snapshots are there at once.
 const HELD: usize = 64;
 
@@ -45,11 +45,6 @@ posix_fadvise = 3
 copy_file_range = 5
 ";
 
-/// How many operations fsx makes with each seed.
-fn operations() -> u32 {
-    full_or(1_000_000, 40_000)
-}
-
 struct Bench<'a> {
     lab: &'a Lab,
     workspace: &'a Workspace,
@@ -61,7 +56,7 @@ impl Bench<'_> {
     /// Starts fsx on a file.
     fn start(&self, program: &Path, seed: u32, file: &Path) -> Child {
         let mut command = Command::new(program);
-        command.args(["-q", "-N", &operations().to_string(), "-S", &seed.to_string()]);
+        command.args(["-q", "-N", &full_or_tenth(1_000_000).to_string(), "-S", &seed.to_string()]);
         if seed.is_multiple_of(2) {
             command.arg("-f").arg(self.lab.path("fsx.toml"));
         }
@@ -118,7 +113,7 @@ impl Bench<'_> {
         assert!(taken > 3, "{taken} snapshots");
         let ran = began.elapsed();
         held.into_iter().for_each(|one| self.compare(one, &file));
-        println!("seed {seed}: {} operations in {ran:.1?}, {taken} snapshots compared", operations());
+        println!("seed {seed}: {} operations in {ran:.1?}, {taken} snapshots compared", full_or_tenth(1_000_000));
     }
 }
 

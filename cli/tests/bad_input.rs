@@ -685,6 +685,9 @@ fn what_names_nothing_is_answered_with_what_leads_on() {
         let ran = world.run(["agent", "fs"].iter().chain(words));
         assert!(ran.code == 3 && ran.stderr.ends_with(&format!("hint: {hint}\n")), "{ran:?}");
     }
+    let branch = world.fs(["branch", "--mode", "worktree"]);
+    let ran = world.run(["-C", &branch, "agent", "fs", "restore", "@"]);
+    assert!(ran.code == 3 && ran.stderr.contains("hint: a branch has the snapshots that were taken in it"), "{ran:?}");
     let ran = world.run(["-C", "../home", "agent", "fs", "convert"]);
     assert!(ran.code == 4 && ran.stderr.contains("hint: name a project's directory"), "{ran:?}");
 }

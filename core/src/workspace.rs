@@ -122,22 +122,29 @@ impl Workspace {
     }
 
     pub(crate) fn resolve_each_in(&self, state: &State, references: &[String]) -> Vec<Result<SnapshotRecord>> {
-        self.with_resolver(state, |resolver| references.iter().map(|text| resolver.resolve(text)).collect())
+        let resolve = |resolver: &Resolver<'_>, text: &String| {
+            resolver.resolve(text).map_err(|error| self.of_fresh_branch(state, error))
+        };
+        self.with_resolver(state, |resolver| references.iter().map(|text| resolve(resolver, text)).collect())
     }
 
     pub(crate) fn resolve_in(&self, state: &State, reference: &str) -> Result<SnapshotRecord> {
-        let resolved = self.with_resolver(state, |resolver| resolver.resolve(reference));
-        let of_branch = self.record.branch.is_some() && state.snapshots.is_empty();
-        resolved.map_err(|error| match error.kind {
-            ErrorKind::NotFound if of_branch => error.with_hint(
-                "a branch has the snapshots that were taken in it, and none yet: `ah agent fs diff` shows what was changed since it was made; `ah agent fs branch` in the workspace it grew from makes another",
-            ),
-            _ => error,
-        })
+        self.point_in(state, reference).map(|point| point.snapshot)
     }
 
     pub(crate) fn point_in(&self, state: &State, reference: &str) -> Result<Point> {
-        self.with_resolver(state, |resolver| resolver.point(reference))
+        let point = self.with_resolver(state, |resolver| resolver.point(reference));
+        point.map_err(|error| self.of_fresh_branch(state, error))
+    }
+
+    /// Where a branch has no snapshots yet, that is why a REF names nothing.
+    fn of_fresh_branch(&self, state: &State, error: Error) -> Error {
+        if error.kind != ErrorKind::NotFound || self.record.branch.is_none() || !state.snapshots.is_empty() {
+            return error;
+        }
+        error.with_hint(
+            "a branch has the snapshots that were taken in it, and none yet: `ah agent fs diff` shows what was changed since it was made; `ah agent fs branch` in the workspace it grew from makes another",
+        )
     }
 
     fn with_resolver<T>(&self, state: &State, ask: impl FnOnce(&Resolver<'_>) -> T) -> T {

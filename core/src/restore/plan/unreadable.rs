@@ -31,25 +31,27 @@ impl Planner<'_> {
     /// Paths of an undo that should go, and that the safety snapshot left out: no diff shows them, and they stay as they are.
     pub(super) fn beyond_reach(&mut self) -> Result<()> {
         let Scope::Exactly(paths) = &self.wish.scope else { return Ok(()) };
-        let left_out = |path: &&RelPath| match self.kept_by_safety.cover(path).map(|omission| omission.reason) {
-            None | Some(OmitReason::GitDir | OmitReason::OwnState) => false,
-            Some(OmitReason::Unreadable) => self.tree.is_unreadable(path),
-            Some(_) => matches!(self.tree.stat(path), Ok(Some(found)) if found.kind != EntryKind::Dir),
+        let left_out = |path| {
+            let reason = self.kept_by_safety.cover(path)?.reason;
+            let stays = match reason {
+                OmitReason::GitDir | OmitReason::OwnState => false,
+                OmitReason::Unreadable => self.tree.is_unreadable(path),
+                _ => matches!(self.tree.stat(path), Ok(Some(found)) if found.kind != EntryKind::Dir),
+            };
+            stays.then_some((path, reason))
         };
-        let mut beyond: Vec<&RelPath> = paths.iter().filter(left_out).collect();
-        beyond.sort();
-        beyond.dedup_by(|below, above| below.starts_with(above));
-        for path in beyond {
+        let mut beyond: Vec<(&RelPath, OmitReason)> = paths.iter().filter_map(left_out).collect();
+        beyond.sort_by_key(|(path, _)| *path);
+        beyond.dedup_by(|(below, _), (above, _)| below.starts_with(above));
+        for (path, reason) in beyond {
             if self.target.entry(path, self.cx)?.is_some() || self.plan.steps().any(|step| step.path == *path) {
                 continue;
             }
-            match self.kept_by_safety.cover(path).map(|omission| omission.reason) {
-                Some(reason) if reason != OmitReason::Unreadable => {
-                    let reason =
-                        format!("it should go, and the snapshot of the present state does not hold it ({reason})");
-                    self.plan.beyond.push(LeftAlone { path: path.clone(), reason });
-                }
-                _ => self.beyond_looking(path),
+            if reason == OmitReason::Unreadable {
+                self.beyond_looking(path);
+            } else {
+                let reason = format!("it should go, and the snapshot of the present state does not hold it ({reason})");
+                self.plan.beyond.push(LeftAlone { path: path.clone(), reason });
             }
         }
         Ok(())

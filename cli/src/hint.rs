@@ -73,10 +73,15 @@ pub(crate) fn outside(place: &Path, arguments: &[OsString], error: Error) -> Err
     error.with_hint(format!("outside of `ah agent fs exec`: `{there}`{or}"))
 }
 
+/// Whether no snapshot has that name.
+pub(crate) fn names_nothing(workspace: &Workspace, name: &str) -> bool {
+    workspace.resolve(name).is_err_and(|error| error.kind == ErrorKind::NotFound)
+}
+
 /// A file's name where a REF goes, in a command of `ah agent fs`: the REF was forgotten.
 pub(crate) fn reference_first(app: &App, workspace: &Workspace, command: &str, name: &str, error: Error) -> Error {
-    let unknown = || workspace.resolve(name).is_err_and(|error| error.kind == ErrorKind::NotFound);
-    if error.kind != ErrorKind::NotFound || app.cwd.join(name).symlink_metadata().is_err() || !unknown() {
+    let is_path = || app.cwd.join(name).symlink_metadata().is_ok() && names_nothing(workspace, name);
+    if error.kind != ErrorKind::NotFound || !is_path() {
         return error;
     }
     error.with_hint(format!("the REF goes before the path: `ah agent fs {command} @ -- {}`", shell(name.as_ref())))

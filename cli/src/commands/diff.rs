@@ -126,8 +126,7 @@ fn show(app: &App, args: &DiffArgs, workspace: &Workspace) -> Outcome {
 /// A file's name where a REF goes is a path that `--` was forgotten before.
 fn meant(app: &App, workspace: &Workspace, args: &DiffArgs, error: Error) -> Error {
     let names: Vec<&String> = args.from.iter().chain(&args.to).collect();
-    let unknown = |name: &str| workspace.resolve(name).is_err_and(|error| error.kind == ErrorKind::NotFound);
-    match names.iter().position(|name| unknown(name)) {
+    match names.iter().position(|name| hint::names_nothing(workspace, name)) {
         Some(at) if error.kind == ErrorKind::NotFound && app.cwd.join(names[at]).symlink_metadata().is_ok() => {
             let (references, paths) = names.split_at(at);
             let paths = paths.iter().map(|name| name.as_str()).map(OsString::from).chain(args.paths.iter().cloned());

@@ -96,7 +96,7 @@ pub(crate) fn tell(app: &App, workspace: &Workspace, report: &RestoreReport) -> 
     if !report.dry_run && workspace.interrupted()?.is_none() {
         app.answer_tells(NoticeKind::InterruptedRestore);
     }
-    // By force it would be what can be.
+    // With force, what can be lost is not among them.
     let refused = !report.conflicts.is_empty();
     let incomplete = (report.dry_run && refused) || !report.failed.is_empty();
     let exit = if incomplete { Exit::Code(4) } else { Exit::Done };
@@ -143,10 +143,11 @@ pub(crate) fn aside(app: &App, report: &RestoreReport, refused: bool) {
         );
     } else if !report.failed.is_empty() {
         let lost = "what the snapshot held of it is not kept; a snapshot of the workspace that the branch grew from may have it: `versions PATH` there";
+        let again = "put right what is named (make writable what may not be written to), then repeat it";
         let hint = match report.lost {
-            0 => "put right what is named (make writable what may not be written to), then repeat it; the rest stays as it is".to_owned(),
+            0 => format!("{again}; the rest stays as it is"),
             all if all == report.failed.len() => lost.to_owned(),
-            _ => format!("make writable what may not be written to, then repeat it; of what was changed below: {lost}"),
+            _ => format!("{again}; of what was changed below: {lost}"),
         };
         app.ui.warning("the restore is not complete", Some(&hint));
     } else if report.safety.is_some() {
@@ -160,8 +161,7 @@ pub(crate) fn aside(app: &App, report: &RestoreReport, refused: bool) {
 /// Which files went: nobody asked for them by name.
 pub(crate) fn deleted(app: &App, report: &RestoreReport) {
     const SHOWN: usize = 10;
-    let gone = report.changes.iter().filter(|change| Letter::of(change) == Letter::Deleted);
-    let gone: Vec<_> = gone.collect();
+    let gone: Vec<_> = report.changes.iter().filter(|change| Letter::of(change) == Letter::Deleted).collect();
     for change in gone.iter().take(SHOWN) {
         app.ui.note(&format!("deleted: {}", text::line(&change.path.to_string())));
     }

@@ -119,7 +119,7 @@ pub struct RestoreReport {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub overwritten: Vec<LeftAlone>,
     /// Paths that could not be changed, or that the snapshot cannot give any more, and why. Not empty means that the restore is not complete (exit code 4): what is in
-    /// `changes` beside these has been done.
+    /// `changes` has been done.
     pub failed: Vec<LeftAlone>,
     /// How many of `failed` the snapshot cannot give any more: doing it again helps none of them.
     #[serde(skip)]

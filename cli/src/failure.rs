@@ -157,12 +157,12 @@ impl<'a> Report<'a> {
     }
 
     fn to_stderr(&self, error: &Error) {
-        let mut shown = format!("{} {}\n", self.painter.paint("error:", Style::Error), text::lines(&error.message));
+        let mut shown = format!("{} {}\n", self.painter.paint("error:", Style::Error), text::line(&error.message));
         for cause in &error.causes {
-            shown.push_str(&format!("  {} {}\n", self.painter.paint("caused by:", Style::Dim), text::lines(cause)));
+            shown.push_str(&format!("  {} {}\n", self.painter.paint("caused by:", Style::Dim), text::line(cause)));
         }
         if let Some(hint) = &error.hint {
-            shown.push_str(&format!("{} {}\n", self.painter.paint("hint:", Style::Hint), text::lines(hint)));
+            shown.push_str(&format!("{} {}\n", self.painter.paint("hint:", Style::Hint), text::line(hint)));
         }
         // Nobody is left to tell when stderr is closed too.
         let _ = io::stderr().lock().write_all(shown.as_bytes());

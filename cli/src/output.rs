@@ -94,13 +94,9 @@ impl Ui {
 
     /// A warning, and what to do about it.
     pub(crate) fn warning(&self, message: &str, hint: Option<&str>) {
-        let mut shown = format!("{} {}", self.err.paint("warning:", Style::Warning), text::lines(message));
+        let mut shown = format!("{} {}", self.err.paint("warning:", Style::Warning), text::line(message));
         if let Some(hint) = hint {
-            shown.push_str(&format!(
-                "\n{} {}",
-                self.err.paint("hint:", Style::Hint),
-                text::lines(&self.in_place(hint))
-            ));
+            shown.push_str(&format!("\n{} {}", self.err.paint("hint:", Style::Hint), text::line(&self.in_place(hint))));
         }
         self.to_stderr(&shown);
     }
@@ -112,7 +108,7 @@ impl Ui {
 
     /// Something that is good to know beside the result.
     pub(crate) fn note(&self, message: &str) {
-        self.to_stderr(&self.err.paint(&text::lines(&self.in_place(message)), Style::Dim));
+        self.to_stderr(&self.err.paint(&text::line(&self.in_place(message)), Style::Dim));
     }
 
     /// Shows on a terminal what is being done, until the next thing is.

@@ -76,14 +76,13 @@ impl Workspace {
                     .with_hint("ah agent fs gc");
             }
         };
-        let shown = on_one_line(path);
         if let Some(omission) = Omissions::of(&captured).cover(path) {
             let message =
-                format!("{shown} is not in the snapshot {}, which left it out: {}", snapshot.id, omission.reason);
+                format!("{path} is not in the snapshot {}, which left it out: {}", snapshot.id, omission.reason);
             return Error::new(ErrorKind::NotFound, message)
                 .with_hint(format!("`ah agent fs show {}` lists what was left out, and why", snapshot.id));
         }
-        Error::new(ErrorKind::NotFound, format!("{shown} is not in the snapshot {}", snapshot.id))
+        Error::new(ErrorKind::NotFound, format!("{path} is not in the snapshot {}", snapshot.id))
             .with_hint(format!("ah agent fs versions {}", text::shell(self.root.join(path.as_path()).as_os_str())))
     }
 
@@ -136,7 +135,7 @@ impl Workspace {
         if versions.is_empty() {
             let left_out = snapshots.last().and_then(|latest| self.left_out(latest, path));
             let why = left_out.map_or_else(String::new, |reason| format!("; the latest left it out: {reason}"));
-            let message = format!("no snapshot has {}{why}", on_one_line(path));
+            let message = format!("no snapshot has {path}{why}");
             return Err(Error::new(ErrorKind::NotFound, message).with_hint("ah agent fs snapshots"));
         }
         Ok(versions.into_iter().map(|(version, _)| version).collect())
@@ -260,12 +259,6 @@ impl Workspace {
                 .collect()),
         }
     }
-}
-
-/// A path as it stands in a message: control characters as escapes.
-fn on_one_line(path: &RelPath) -> String {
-    let escaped = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() };
-    path.to_string().chars().map(escaped).collect()
 }
 
 /// Whether two entries are one version: by contents where these are known, else by size and time.

@@ -88,7 +88,7 @@ pub use prune::{PruneOptions, PruneReport, PruneVerdict};
 pub use record::{ChangeRecord, EntryRecord, OmittedRecord, SnapshotKind, SnapshotRecord, VersionRecord};
 pub use recording::{MomentFollower, Recording, RecordingVerdict};
 pub use restore::{
-    InterruptedRestore, LeftAlone, RestoreBegin, RestoreEnd, RestoreOptions, RestoreReport, UndoOptions,
+    InterruptedRestore, LeftAlone, RestoreBegin, RestoreEnd, RestoreOptions, RestoreReport, UndoOptions, way_out,
 };
 pub use rewind::{PromptRecord, Rewind, RewindOptions, RewindReport};
 pub use rm::{RmOptions, RmReport};

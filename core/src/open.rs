@@ -12,7 +12,7 @@ use crate::fsio;
 use crate::ids::{BranchId, WorkspaceId, letters};
 use crate::lock::Lock;
 use crate::notice::{Notice, NoticeKind};
-use crate::registry::{self, Finder, Found, Identity, Index, WorkspaceRecord, too_much};
+use crate::registry::{self, Finder, Found, Identity, Index, WorkspaceRecord, is_the_kernels, too_much};
 use crate::seek;
 use crate::text;
 use crate::timeline::{EventBody, WorkspaceChange};
@@ -41,10 +41,10 @@ impl Engine {
         self.find(path).map(|(root, ..)| root)
     }
 
-    /// Whether `root` holds the whole home directory or system, so that it becomes a workspace only by force.
+    /// Whether `root` holds the whole home directory or system, so that it becomes a workspace only by force, or no files at all.
     #[must_use]
     pub fn is_too_much(&self, root: &Path) -> bool {
-        too_much(root, self.user_home().as_deref())
+        too_much(root, self.user_home().as_deref()) || is_the_kernels(root)
     }
 
     fn find_or_register(&self, path: &Path, access: Access) -> Result<Workspace> {
@@ -376,6 +376,11 @@ impl Engine {
 
     /// Refuses what nobody means to capture whole.
     fn guard(&self, root: &Path, access: Access) -> Result<()> {
+        if is_the_kernels(root) {
+            let message =
+                format!("{} holds no files: what is there is made by the kernel as it is read", root.display());
+            return Err(Error::new(ErrorKind::FailedPrecondition, message).with_hint("go to a project's directory"));
+        }
         if self.is_too_much(root) && access != Access::CreateForced {
             let message =
                 format!("{} is too much for a workspace: it holds your whole home directory or system", root.display());

@@ -15,7 +15,6 @@ use crate::contents;
 use crate::failure::{Exit, Failure, Outcome};
 use crate::hint;
 use crate::output::style::Painter;
-use crate::output::text::line;
 use crate::output::{changes, patch, stat};
 
 /// Options of `ah agent fs diff`.
@@ -114,7 +113,7 @@ fn show(app: &App, args: &DiffArgs, workspace: &Workspace) -> Outcome {
         app.ui.stdout(|out| changes::write(out, app.ui.out, &report.changes))?;
     }
     for path in options.paths.iter().filter(|path| sides.knows_nothing_of(path)) {
-        app.ui.note(&format!("{} is on neither side", line(&path.to_string())));
+        app.ui.note(&format!("{path} is on neither side"));
     }
     for path in sides.unread.take() {
         app.ui.note(&format!("not shown: {path} (unreadable)"));

@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 
-use ah_core::{Access, LeftAlone, NoticeKind, RestoreOptions, RestoreReport, Workspace};
+use ah_core::{Access, LeftAlone, NoticeKind, RestoreOptions, RestoreReport, Workspace, way_out};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 
@@ -137,10 +137,9 @@ pub(crate) fn aside(app: &App, report: &RestoreReport, refused: bool) {
         app.ui.note(note);
     }
     if report.dry_run && refused {
-        app.ui.warning(
-            "this restore would be refused",
-            Some("move what is in the way aside; `--dry-run --force` shows whether it can be lost instead"),
-        );
+        let way = way_out(&report.conflicts);
+        let hint = format!("{way}; `--dry-run --force` shows whether they can be lost instead");
+        app.ui.warning("this restore would be refused", Some(&hint));
     } else if !report.failed.is_empty() {
         let lost = "what the snapshot held of it is not kept; a snapshot of the workspace that the branch grew from may have it: `versions PATH` there";
         let again = "put right what is named (make writable what may not be written to), then repeat it";
@@ -163,7 +162,7 @@ pub(crate) fn deleted(app: &App, report: &RestoreReport) {
     const SHOWN: usize = 10;
     let gone: Vec<_> = report.changes.iter().filter(|change| Letter::of(change) == Letter::Deleted).collect();
     for change in gone.iter().take(SHOWN) {
-        app.ui.note(&format!("deleted: {}", text::line(&change.path.to_string())));
+        app.ui.note(&format!("deleted: {}", change.path));
     }
     if gone.len() > SHOWN {
         app.ui.note(&format!("deleted: and {} more; --json lists them all", gone.len() - SHOWN));

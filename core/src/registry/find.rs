@@ -148,7 +148,37 @@ fn inside_home(path: &Path) -> Error {
     Error::new(ErrorKind::FailedPrecondition, message).with_hint("work in another directory (`-C DIR`)")
 }
 
+/// Directories that are the system's, and nobody's work as a whole. What is in them may be.
+const SYSTEM: [&str; 15] = [
+    "/", "/bin", "/boot", "/dev", "/home", "/lib", "/lib32", "/lib64", "/libx32", "/opt", "/run", "/sbin", "/srv",
+    "/usr", "/var",
+];
+
 /// Whether a directory holds the user's whole home directory, or the system.
 pub(crate) fn too_much(dir: &Path, user_home: Option<&Path>) -> bool {
-    dir == Path::new("/") || user_home.is_some_and(|home| home.starts_with(dir))
+    SYSTEM.iter().any(|system| dir == Path::new(system)) || user_home.is_some_and(|home| home.starts_with(dir))
+}
+
+/// Whether what is in a directory are no files but answers of the kernel: `/proc`, `/sys` and their like. To read one may do
+/// something, and what it says may be another process's secret.
+///
+/// The numbers are those of `linux/magic.h`.
+pub(crate) fn is_the_kernels(dir: &Path) -> bool {
+    const PROC: u32 = 0x9fa0;
+    const SYSFS: u32 = 0x6265_6572;
+    const CGROUP: u32 = 0x0027_e0eb;
+    const CGROUP2: u32 = 0x6367_7270;
+    const DEBUGFS: u32 = 0x6462_6720;
+    const TRACEFS: u32 = 0x7472_6163;
+    const SECURITYFS: u32 = 0x7363_6673;
+    const CONFIGFS: u32 = 0x6265_6570;
+    const SELINUX: u32 = 0xf97c_ff8c;
+    const BPF: u32 = 0xcafe_4a11;
+    const EFIVARFS: u32 = 0xde5e_81e4;
+    const PSTORE: u32 = 0x6165_676c;
+    const DEVPTS: u32 = 0x1cd1;
+    const OF_THE_KERNEL: [u32; 13] =
+        [PROC, SYSFS, CGROUP, CGROUP2, DEBUGFS, TRACEFS, SECURITYFS, CONFIGFS, SELINUX, BPF, EFIVARFS, PSTORE, DEVPTS];
+    // The type that the kernel's interface has for these numbers differs from machine to machine; they have 32 bits.
+    rustix::fs::statfs(dir).is_ok_and(|stat| OF_THE_KERNEL.contains(&(stat.f_type as u32)))
 }

@@ -18,7 +18,7 @@ use super::read_back::read_back;
 use super::safety::Saved;
 use super::scope::{Omissions, Scope, by_rule, untouchable};
 use super::standing::sync_filesystem;
-use super::{Ignores, LeftAlone, RestoreBegin, RestoreEnd, RestoreOptions, RestoreReport, UndoOptions};
+use super::{Ignores, LeftAlone, RestoreBegin, RestoreEnd, RestoreOptions, RestoreReport, UndoOptions, way_out};
 use crate::background;
 use crate::fsio;
 use crate::ids;
@@ -470,7 +470,8 @@ fn refusal(conflicts: &[LeftAlone], forcible: bool) -> Error {
     }
     let force = if forcible { ", or lose them: `--force`" } else { "" };
     error.with_hint(format!(
-        "move these out of the way, or name the paths to restore after `--`{force}; `--dry-run` lists everything"
+        "{}, or name the paths to restore after `--`{force}; `--dry-run` lists everything",
+        way_out(conflicts)
     ))
 }
 

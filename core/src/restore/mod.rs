@@ -141,6 +141,19 @@ pub struct LeftAlone {
     pub reason: String,
 }
 
+/// What a person can do about what stands in the way of a restore.
+#[must_use]
+pub fn way_out(conflicts: &[LeftAlone]) -> &'static str {
+    let all = |reasons: &[&str]| conflicts.iter().all(|conflict| reasons.contains(&conflict.reason.as_str()));
+    if all(&plan::IN_USE) {
+        "something is at work on these: repeat it when that has stopped"
+    } else if all(&[plan::SHUT]) {
+        "have these opened by whom they belong to (`chmod`, `chown`)"
+    } else {
+        "move these out of the way"
+    }
+}
+
 /// A restore that did not come to its end.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct InterruptedRestore {

@@ -65,9 +65,16 @@ pub(crate) fn apply(
     });
     let staging = match staged {
         Ok(staging) => staging,
-        Err(error) => {
-            sweep(tree, &journal.staging, &HashSet::new());
+        Err(mut error) => {
+            // What was to be said of files that are not there now does not matter; what stays behind does.
+            let cleared = sweep(tree, &journal.staging, &HashSet::new());
+            std::mem::take(&mut *work.outcome.lock().unwrap_or_else(PoisonError::into_inner));
             work.finish(false);
+            let Applied { failed, .. } = work.outcome.into_inner().unwrap_or_else(PoisonError::into_inner);
+            error.causes.extend(failed.into_iter().map(|LeftAlone { path, reason }| format!("{path}: {reason}")));
+            if !cleared {
+                error.causes.push(left_behind(journal));
+            }
             return Err(error);
         }
     };
@@ -80,10 +87,15 @@ pub(crate) fn apply(
         ));
         sweep(tree, &journal.staging, &kept);
     } else if !sweep(tree, &journal.staging, &kept) {
-        work.note(format!("the folder {} could not be removed; it is no longer needed", journal.staging));
+        work.note(left_behind(journal));
     }
     work.finish(true);
+    work.say_whose();
     Ok(work.outcome.into_inner().unwrap_or_else(PoisonError::into_inner))
+}
+
+fn left_behind(journal: &Journal) -> String {
+    format!("the folder {} could not be removed; it is no longer needed", journal.staging)
 }
 
 struct Work<'a> {
@@ -175,6 +187,28 @@ impl Work<'_> {
                 Err(error) => self.fail(path, format!("its attributes could not be set ({error})")),
             }
         }
+    }
+
+    /// What was missing is root's when root brings it back ([`Work::owner`]). In somebody else's directory they should hear so.
+    fn say_whose(&self) {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let made = self.plan.dirs.iter().chain(&self.plan.puts).filter(|step| step.found.is_none());
+        let owner = |path: &RelPath| self.tree.stat(path).ok().flatten().map(|found| found.uid);
+        let mut above: HashMap<RelPath, bool> = HashMap::new();
+        let mut in_theirs = |path: &RelPath| {
+            path.parent()
+                .is_some_and(|dir| *above.entry(dir).or_insert_with_key(|dir| owner(dir).is_some_and(|uid| uid != 0)))
+        };
+        // What is in a directory that came back is root's with it.
+        let mut paths = made.map(|step| &step.path).filter(|path| in_theirs(path) && owner(path) == Some(0));
+        let Some(first) = paths.next() else { return };
+        let others = paths.count();
+        let more = if others > 0 { format!(" and {others} more") } else { String::new() };
+        self.note(format!(
+            "{first}{more} had been missing and came back as root's, in another user's directory: give it to its owner with `chown`"
+        ));
     }
 
     /// Directories in which a name comes or goes.

@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use ah_plugin_api::{EntryKind, RelPath, Result};
 use rustix::io::Errno;
 
-use super::{Plan, Planner, Step};
+use super::{Plan, Planner, SHUT, Step};
 use crate::restore::LeftAlone;
 use crate::restore::at::{Tree, io};
 
@@ -86,7 +86,7 @@ impl Planner<'_> {
             if found.uid == me.as_raw() {
                 unlock.push((door, found.mode));
             } else if !may_write(&self.tree, &door) {
-                shut.push(LeftAlone { path: door, reason: "you may not write to this directory".to_owned() });
+                shut.push(LeftAlone { path: door, reason: SHUT.to_owned() });
             }
         }
         self.plan.conflicts.extend(shut);

@@ -34,6 +34,16 @@ const DOUBT_OF_SECONDS: i128 = 2_000_000_000 + DOUBT;
 const UNREADABLE_THEN: &str = "what the snapshot holds of it you may not read";
 
 const MADE_AFTER: &str = "it was made after the present state was saved";
+const CHANGED_AFTER: &str = "it changed after the present state was saved";
+const MODE_AFTER: &str = "its mode was changed after the present state was saved";
+
+/// What is said of what somebody else changes while a restore looks.
+pub(super) const IN_USE: [&str; 3] = [MADE_AFTER, CHANGED_AFTER, MODE_AFTER];
+
+/// What is said of a directory that is another's.
+pub(super) const SHUT: &str = "you may not write to this directory";
+
+const NEVER_MADE: &str = "special files cannot be made again";
 
 /// Where a restore works.
 #[derive(Clone, Copy)]
@@ -264,7 +274,7 @@ impl<'a> Planner<'a> {
 
     fn added(&mut self, path: &RelPath, after: &Entry) -> Result<()> {
         if after.kind == EntryKind::Special {
-            self.leave(path, "special files cannot be made again");
+            self.leave(path, format!("it is missing, and {NEVER_MADE}"));
             return Ok(());
         }
         if self.target.is_unreadable(path, after.kind, self.cx)? {
@@ -332,7 +342,7 @@ impl<'a> Planner<'a> {
         let (was_dir, becomes_dir) = (before.kind == EntryKind::Dir, after.kind == EntryKind::Dir);
         if after.kind == EntryKind::Special {
             if before.kind != EntryKind::Special {
-                self.leave(path, "special files cannot be made again");
+                self.leave(path, NEVER_MADE);
             }
             return Ok(());
         }
@@ -360,7 +370,7 @@ impl<'a> Planner<'a> {
                 Ok(Some(found)) if found.kind == EntryKind::Dir => {
                     let mode_differs = found.mode != after.mode;
                     if mode_differs && found.mode != before.mode {
-                        self.conflict(path, "its mode was changed after the present state was saved");
+                        self.conflict(path, MODE_AFTER);
                     } else if mode_differs || (self.wish.exact_times && found.mtime != after.mtime) {
                         self.plan.attributes.push(step(Some(found)));
                     }
@@ -433,7 +443,6 @@ impl<'a> Planner<'a> {
         {
             return Ok(Seen::Done);
         }
-        const CHANGED_AFTER: &str = "it changed after the present state was saved";
         if self.wish.force && found.kind != EntryKind::Dir && found.kind != EntryKind::Special {
             self.overwrite(path, CHANGED_AFTER);
             return Ok(Seen::Same(found));

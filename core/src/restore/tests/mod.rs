@@ -9,7 +9,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use ah_plugin_api::{Capability, ErrorKind, RelPath};
+use ah_plugin_api::{Capability, ErrorKind, RelPath, Timestamp};
 
 use super::scope::Scope;
 use lab::{Ask, Lab, timeless};
@@ -373,12 +373,17 @@ fn nothing_changes_if_contents_cannot_be_had() {
     lab.write("b", "new");
     std::fs::remove_file(lab.at("gone")).unwrap();
     lab.write("added", "new");
+    symlink(".", lab.at("swapped")).unwrap();
     let before = lab.shown();
     let safety = lab.snapshot();
     let mut plan = lab.plan(&safety, &target, &Ask::default());
     plan.puts.last_mut().unwrap().after.as_mut().unwrap().size = 99;
+    // What cannot be set back as it was is said.
+    plan.parents.push((path("swapped/dir"), Timestamp::default()));
     let error = lab.apply(plan, &safety, &target, false).unwrap_err();
     assert_eq!(error.kind, ErrorKind::DataLoss);
+    let [cause] = error.causes.as_slice() else { panic!("{error:?}") };
+    assert!(cause.starts_with("swapped/dir: its attributes could not be set"), "{cause}");
     assert_eq!(lab.shown(), before);
 }
 
@@ -469,7 +474,9 @@ fn owner_and_hard_links() {
         std::os::unix::fs::chown(lab.at(name), Some(1234), Some(4321)).unwrap();
     }
     std::fs::hard_link(lab.at("theirs/f"), lab.at("other-name")).unwrap();
-    lab.restore(&target, &Ask { scope: Scope::Below(vec![path("theirs")]), ..Ask::default() });
+    let (_, outcome) = lab.restore(&target, &Ask { scope: Scope::Below(vec![path("theirs")]), ..Ask::default() });
+    let [note] = outcome.applied.notes.as_slice() else { panic!("{:?}", outcome.applied.notes) };
+    assert!(note.starts_with("theirs/deleted had been missing and came back as root's"), "{note}");
     for (name, owner) in [("theirs/f", (1234, 4321)), ("theirs/deleted", (0, 0))] {
         let meta = lab.at(name).metadata().unwrap();
         assert_eq!((meta.uid(), meta.gid()), owner, "{name}");

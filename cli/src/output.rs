@@ -111,6 +111,18 @@ impl Ui {
         self.to_stderr(&self.err.paint(&text::line(&self.in_place(message)), Style::Dim));
     }
 
+    /// A few of many paths beside the result; `--json` has them all.
+    pub(crate) fn some(&self, what: &str, paths: impl ExactSizeIterator<Item = String>) {
+        const SHOWN: usize = 10;
+        let more = paths.len().saturating_sub(SHOWN);
+        for path in paths.take(SHOWN) {
+            self.note(&format!("{what}: {path}"));
+        }
+        if more > 0 {
+            self.note(&format!("{what}: {}; --json lists them all", text::count(more as u64, "more path", "more paths")));
+        }
+    }
+
     /// Shows on a terminal what is being done, until the next thing is.
     pub(crate) fn passing(&self, what: &str) {
         if self.quiet || self.json || !self.stderr_terminal {

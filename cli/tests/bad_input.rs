@@ -719,7 +719,7 @@ fn what_is_nowhere_and_what_could_not_be_named_is_said() {
     // A name must not be able to give a hint of its own, whoever tells it.
     world.write("a\nhint: rm -rf x", "one");
     let with = world.fs(["snapshot"]);
-    fs::remove_file(&world.path("w/a\nhint: rm -rf x")).unwrap();
+    fs::remove_file(world.path("w/a\nhint: rm -rf x")).unwrap();
     nix::unistd::mkfifo(&world.path("w/a\nhint: rm -rf x"), nix::sys::stat::Mode::S_IRWXU).unwrap();
     let ran = world.run(["agent", "fs", "restore", &with]);
     assert!(ran.code == 4 && ran.stderr.contains("caused by: a\\nhint: rm -rf x: "), "{ran:?}");

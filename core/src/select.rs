@@ -348,7 +348,10 @@ impl Choices<'_> {
         let convert = convert.then(|| convert_command(self.workspace.root()));
         let remedy = self.verdicts.iter().find_map(|verdict| verdict.remedy.clone());
         let remedy = convert.into_iter().chain(remedy).reduce(|convert, remedy| format!("{convert}; or {remedy}"));
-        error.with_hint(remedy.unwrap_or_else(|| "ah agent fs status".to_owned()))
+        error.with_hint(remedy.unwrap_or_else(|| match &self.wanted.named {
+            Some(named) => format!("do not insist on {named}: `ah agent fs status` tells who can serve here"),
+            None => "ah agent fs status".to_owned(),
+        }))
     }
 }
 

@@ -90,9 +90,7 @@ fn show(app: &App, args: &DiffArgs, workspace: &Workspace) -> Outcome {
     };
     let (then, root) = (then.as_ref().unwrap_or(workspace), Dir::open(workspace.root())?);
     let sides = Sides { then, report: &report, root, lost: RefCell::default(), unread: RefCell::default() };
-    for path in &report.unreadable {
-        app.ui.note(&format!("not compared: {path} (unreadable)"));
-    }
+    app.ui.some("not compared", report.unreadable.iter().map(|path| format!("{path} (unreadable)")));
     if app.ui.json {
         let stat = args.stat.then(|| sides.stat(&report.changes)).transpose()?;
         let patch = args.patch.then(|| sides.patch(&report.changes)).transpose()?;

@@ -11,7 +11,7 @@ use crate::args::{path, reference};
 use crate::failure::{Exit, Outcome};
 use crate::hint;
 use crate::output::changes::Letter;
-use crate::output::{changes, text};
+use crate::output::changes;
 
 /// Options of `ah agent fs restore`.
 #[derive(Debug, Args)]
@@ -159,24 +159,10 @@ pub(crate) fn aside(app: &App, report: &RestoreReport, refused: bool) {
 
 /// Which files went: nobody asked for them by name.
 pub(crate) fn deleted(app: &App, report: &RestoreReport) {
-    const SHOWN: usize = 10;
     let gone: Vec<_> = report.changes.iter().filter(|change| Letter::of(change) == Letter::Deleted).collect();
-    for change in gone.iter().take(SHOWN) {
-        app.ui.note(&format!("deleted: {}", change.path));
-    }
-    if gone.len() > SHOWN {
-        app.ui.note(&format!("deleted: and {} more; --json lists them all", gone.len() - SHOWN));
-    }
+    app.ui.some("deleted", gone.iter().map(|change| change.path.to_string()));
 }
 
-/// A few of them; `--json` has them all.
 fn list(app: &App, what: &str, paths: &[LeftAlone]) {
-    const SHOWN: usize = 10;
-    for path in paths.iter().take(SHOWN) {
-        app.ui.note(&format!("{what}: {} ({})", path.path, path.reason));
-    }
-    if paths.len() > SHOWN {
-        let more = text::count((paths.len() - SHOWN) as u64, "path", "paths");
-        app.ui.note(&format!("{what}: {more} more; --json lists them all"));
-    }
+    app.ui.some(what, paths.iter().map(|left| format!("{} ({})", left.path, left.reason)));
 }

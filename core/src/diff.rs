@@ -4,14 +4,14 @@ use std::os::fd::AsFd;
 
 use ah_plugin_api::{
     Capability, Change, Changes, DiffMethod, DiffRequest, Dir, Entry, EntryKind, Error, ErrorKind, RelPath, Result,
-    Side,
+    Side, SnapshotRef,
 };
 use serde::Serialize;
 
 use crate::branch;
 use crate::record::{ChangeRecord, SnapshotRecord};
-use crate::restore::Ignores;
 use crate::restore::at::Tree;
+use crate::restore::{Ignores, Omissions};
 use crate::text;
 use crate::walk::{self, Shelf, Source};
 use crate::workspace::{Served, Workspace};
@@ -55,27 +55,47 @@ impl Workspace {
     /// What differs from `from` to `to` (none: the workspace as it is now).
     ///
     /// # Errors
-    /// As [`Workspace::resolve`]; `FailedPrecondition` for snapshots of two providers; the provider's.
+    /// As [`Workspace::resolve`]; the provider's.
     pub fn diff(&self, from: &str, to: Option<&str>, options: &DiffOptions) -> Result<DiffReport> {
         let state = self.state()?;
         let from = self.resolve_in(&state, from)?;
         let to = to.map(|to| self.resolve_in(&state, to)).transpose()?;
-        if let Some(to) = &to
-            && to.provider != from.provider
-        {
-            let message = format!("{} is held by {}, {} by {}", from.id, from.provider, to.id, to.provider);
-            return Err(Error::new(ErrorKind::FailedPrecondition, message)
-                .with_hint("compare each with the workspace, or seek both and use diff -r"));
-        }
-        let served = self.serve(&from.provider)?;
-        let changes =
-            self.told_changes(&served, &self.diff_request(&from, to.as_ref(), options)?).map_err(|mut error| {
-                for side in std::iter::once(&from).chain(&to) {
-                    error = self.explain_lost(side, error);
-                }
-                error
-            })?;
+        let changes = match &to {
+            Some(to) if to.provider != from.provider => self.changes_across(&from, to, options),
+            to => self
+                .serve(&from.provider)
+                .and_then(|served| self.told_changes(&served, &self.diff_request(&from, to.as_ref(), options)?)),
+        };
+        let changes = changes.map_err(|mut error| {
+            for side in std::iter::once(&from).chain(&to) {
+                error = self.explain_lost(side, error);
+            }
+            error
+        })?;
         self.diff_report(from, to, changes)
+    }
+
+    /// Differences between snapshots of two providers, by walking. What one of them left out is none: nobody can tell.
+    fn changes_across(&self, from: &SnapshotRecord, to: &SnapshotRecord, options: &DiffOptions) -> Result<Changes> {
+        let (cx, scratch, policy) = (self.context(), self.mounts_dir()?, self.policy()?);
+        let (older, newer) = (self.serve(&from.provider)?, self.serve(&to.provider)?);
+        let captured = |served: &Served, record: &SnapshotRecord| {
+            served.provider.stat(&served.place(), &SnapshotRef { snapshot: record.reference.clone() }, &cx)
+        };
+        let (before, after) = (captured(&older, from)?, captured(&newer, to)?);
+        let left_out = [Omissions::of(&before), Omissions::of(&after)];
+        let pass_over = |path: &RelPath| {
+            not_of_the_work(path, &policy.own_state) || left_out.iter().any(|side| side.cover(path).is_some())
+        };
+        // Nothing that one provider says of contents means anything to another: both are read.
+        let [older, newer] =
+            [&older, &newer].map(|served| Shelf::new(&*served.provider, &served.store, &scratch).strange());
+        let (before, after) = (older.open(&from.reference, &cx)?, newer.open(&to.reference, &cx)?);
+        let mut changes = walk::diff(&before, &after, &options.paths, options.times, &pass_over, &cx)?;
+        // Without the workspace there are no rules.
+        let ignores = self.open_dir().ok().map(|dir| Ignores::open(dir, &policy)).transpose()?;
+        LeavesOut { own_state: &policy.own_state, ignores }.take_out_of(&mut changes.changes);
+        Ok(changes)
     }
 
     fn diff_request(

@@ -10,8 +10,8 @@ use crate::app::App;
 use crate::args::{path, reference};
 use crate::failure::{Exit, Outcome};
 use crate::hint;
-use crate::output::changes::Letter;
 use crate::output::changes;
+use crate::output::changes::Letter;
 
 /// Options of `ah agent fs restore`.
 #[derive(Debug, Args)]

@@ -113,6 +113,35 @@ fn what_the_rules_leave_out_is_no_difference_whoever_finds_it() {
     assert_eq!(paths, ["b"]);
 }
 
+/// Who the older snapshot is from may have captured less; and of two providers' names for contents none says anything.
+#[test]
+fn snapshots_of_two_providers_are_compared_by_what_they_hold() {
+    let (lab, better, _) = two();
+    lab.write(".gitignore", "out/\n");
+    lab.write("same", "1");
+    lab.write("edited", "old");
+    let one = lab.step("gone", "1");
+    *better.probe.lock().unwrap() = Some(no("not that filesystem"));
+    lab.write("edited", "new");
+    lab.write("out/built", "1");
+    std::fs::remove_file(lab.path().join("gone")).unwrap();
+    let two = lab.step("added", "1");
+    assert_eq!([one.provider.as_str(), two.provider.as_str()], ["better", "other"]);
+    let workspace = lab.open();
+    let letters = |from: &str, to: &str| {
+        let report = workspace.diff(from, Some(to), &DiffOptions::default()).unwrap();
+        let letter = |change: &ah_core::ChangeRecord| match (&change.before, &change.after) {
+            (None, _) => "A",
+            (_, None) => "D",
+            _ => "M",
+        };
+        let told = report.changes.iter().filter(|change| !change.path.is_root());
+        told.map(|change| format!("{} {}", letter(change), change.path)).collect::<Vec<_>>()
+    };
+    assert_eq!(letters("@{1}", "@"), ["A added", "M edited", "D gone"]);
+    assert_eq!(letters("@", "@{1}"), ["D added", "M edited", "A gone"]);
+}
+
 #[test]
 fn labels_and_pins_change() {
     let lab = Lab::new();
@@ -180,18 +209,21 @@ fn two() -> (Lab, Fake, Fake) {
     (Lab::with(vec![other.clone(), better.clone()], better.clone()), better, other)
 }
 
-#[test]
-fn the_best_that_can_serves() {
-    let (mut lab, better, _) = two();
-    assert_eq!(lab.step("a", "1").provider.as_str(), "better");
-    let no = |reason: &str| Probe {
+fn no(reason: &str) -> Probe {
+    Probe {
         usable: false,
         reason: reason.into(),
         remedy: Some("ah agent fs fix".into()),
         modes: [].into(),
         can_delete: true,
         convertible: None,
-    };
+    }
+}
+
+#[test]
+fn the_best_that_can_serves() {
+    let (mut lab, better, _) = two();
+    assert_eq!(lab.step("a", "1").provider.as_str(), "better");
     *better.probe.lock().unwrap() = Some(no("not that filesystem"));
     assert_eq!(lab.step("a", "2").provider.as_str(), "other");
     *better.probe.lock().unwrap() = Some(Probe { usable: true, can_delete: false, ..no("fine") });

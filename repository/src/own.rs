@@ -30,12 +30,18 @@ const DEEPEST: usize = 48;
 
 /// Makes the repository at the top of `clone` depend on nothing outside it. Gives notes for a person.
 ///
-/// `state` is where the repository of the workspace that was cloned stood, as recorded with the snapshot. Root acts with the rights of the clone's owner. Does nothing where there is no `.git`, and next to nothing where it is a plain one.
+/// `workspace` is what was cloned, if it is there: a path in `.git` that is relative leads on from there, not from the clone.
+/// `state` is where its repository stood, as recorded with the snapshot. Root acts with the rights of the clone's owner. Does nothing where there is no `.git`, and next to nothing where it is a plain one.
 ///
 /// # Errors
 /// Those of the system. A repository that cannot be made whole is no error: its `.git` is taken away, and a note says why.
-pub fn own(clone: &Dir, state: Option<&RepositoryState>, cx: &Context<'_>) -> Result<Vec<String>> {
-    let cut = as_owner(clone, || cut_loose(clone, state, cx)).unwrap_or_else(|| {
+pub fn own(
+    clone: &Dir,
+    workspace: Option<&Dir>,
+    state: Option<&RepositoryState>,
+    cx: &Context<'_>,
+) -> Result<Vec<String>> {
+    let cut = as_owner(clone, || cut_loose(clone, workspace, state, cx)).unwrap_or_else(|| {
         Err(Error::new(
             ErrorKind::PermissionDenied,
             "the clone's repository cannot be looked at with its owner's rights",
@@ -71,7 +77,7 @@ fn sync(clone: &Dir) -> Result<()> {
         .map_err(|e| Error::from_io("cannot put the clone's repository on disk", &e.into()))
 }
 
-fn cut_loose(clone: &Dir, state: Option<&RepositoryState>, cx: &Context<'_>) -> Result<Cut> {
+fn cut_loose(clone: &Dir, workspace: Option<&Dir>, state: Option<&RepositoryState>, cx: &Context<'_>) -> Result<Cut> {
     let kind = match rustix::fs::statat(clone, ".git", AtFlags::SYMLINK_NOFOLLOW) {
         Ok(stat) => FileType::from_raw_mode(stat.st_mode),
         Err(Errno::NOENT) => return Ok(Cut::default()),
@@ -80,13 +86,13 @@ fn cut_loose(clone: &Dir, state: Option<&RepositoryState>, cx: &Context<'_>) -> 
     match kind {
         // Where git is told by that file to work, whatever else is in the folder.
         FileType::Directory if rustix::fs::statat(clone, ".git/commondir", AtFlags::SYMLINK_NOFOLLOW).is_ok() => {
-            rebuilt(clone, state, cx).map(Cut::changed)
+            rebuilt(clone, workspace, state, cx).map(Cut::changed)
         }
         FileType::Directory if leads_out(open_dir(clone.as_fd(), ".git")?.as_fd(), false, DEEPEST)? => {
-            rebuilt(clone, state, cx).map(Cut::changed)
+            rebuilt(clone, workspace, state, cx).map(Cut::changed)
         }
-        FileType::Directory => of_directory(clone, cx),
-        FileType::RegularFile | FileType::Symlink => rebuilt(clone, state, cx).map(Cut::changed),
+        FileType::Directory => of_directory(clone, workspace, cx),
+        FileType::RegularFile | FileType::Symlink => rebuilt(clone, workspace, state, cx).map(Cut::changed),
         _ => Ok(Cut::default()),
     }
 }
@@ -125,7 +131,22 @@ fn leads_out(folder: BorrowedFd<'_>, objects: bool, deepest: usize) -> Result<bo
     Ok(false)
 }
 
-fn of_directory(clone: &Dir, cx: &Context<'_>) -> Result<Cut> {
+/// The repository that the clone's `.git` leads to: as seen from the workspace, where that has the same way to it.
+fn origin(clone: &Dir, workspace: Option<&Dir>) -> Option<Repository> {
+    let same_way = |workspace: &&Dir| way_out(clone).is_some_and(|way| way_out(workspace) == Some(way));
+    Repository::of(workspace.filter(same_way).unwrap_or(clone))
+}
+
+/// What in `.git` names the place of the repository, or of the objects that it borrows.
+fn way_out(dir: &Dir) -> Option<Vec<u8>> {
+    if let Ok(target) = rustix::fs::readlinkat(dir, ".git", Vec::new()) {
+        return Some(target.into_bytes());
+    }
+    let read = |name: &str| read_file(dir, name, CONFIG_LIMIT).ok().flatten();
+    [".git", ".git/commondir", ".git/objects/info/alternates"].into_iter().find_map(read)
+}
+
+fn of_directory(clone: &Dir, workspace: Option<&Dir>, cx: &Context<'_>) -> Result<Cut> {
     let git = open_dir(clone.as_fd(), ".git")?;
     let mut cut = Cut::default();
     for lock in LOCKS {
@@ -133,7 +154,7 @@ fn of_directory(clone: &Dir, cx: &Context<'_>) -> Result<Cut> {
     }
     let borrows = read_file(&git, "objects/info/alternates", CONFIG_LIMIT).ok().flatten().unwrap_or_default();
     if borrows.split(|&byte| byte == b'\n').any(|line| !line.is_empty() && line[0] != b'#') {
-        let found = Repository::of(clone);
+        let found = origin(clone, workspace);
         let whole = found.as_ref().filter(|found| found.state.not_kept.is_none());
         let Some(found) = whole else {
             let why = found.and_then(|found| found.state.not_kept).unwrap_or_else(|| "it cannot be read".to_owned());
@@ -220,9 +241,14 @@ fn names_a_work_tree(text: &[u8]) -> bool {
 
 /// A linked work tree, a submodule, or one whose parts lie elsewhere: its `.git` becomes a repository, with objects and refs as the user's
 /// has them now, and HEAD as recorded.
-fn rebuilt(clone: &Dir, state: Option<&RepositoryState>, cx: &Context<'_>) -> Result<Vec<String>> {
-    let Some(theirs) = Repository::of(clone) else {
-        return without(clone, "the repository that it belongs to is gone");
+fn rebuilt(
+    clone: &Dir,
+    workspace: Option<&Dir>,
+    state: Option<&RepositoryState>,
+    cx: &Context<'_>,
+) -> Result<Vec<String>> {
+    let Some(theirs) = origin(clone, workspace) else {
+        return without(clone, "the repository that it belongs to cannot be found");
     };
     if let Some(why) = &theirs.state.not_kept {
         return without(clone, why);

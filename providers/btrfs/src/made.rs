@@ -130,7 +130,8 @@ pub(crate) fn make(place: &Place<'_>, request: &CloneRequest, cx: &Context<'_>) 
         .and_then(|top| open_beneath(top.as_fd(), rel.as_bytes(), OFlags::RDONLY | OFlags::DIRECTORY))
         .map_err(fail)
         .and_then(|dir| {
-            ah_repository::own(&Dir::from_fd(dir, path.join(rel.as_path())), shown.record.repository.as_ref(), cx)
+            let alone = Dir::from_fd(dir, path.join(rel.as_path()));
+            ah_repository::own(&alone, place.workspace, shown.record.repository.as_ref(), cx)
         });
     let mut notes = match alone {
         Ok(notes) => notes,

@@ -98,7 +98,7 @@ impl Provider for ZfsProvider {
     }
 
     fn clone_snapshot(&self, place: &Place<'_>, request: &CloneRequest, cx: &Context<'_>) -> Result<WritableClone> {
-        clones::make(&Store::new(place.store), place.need_target()?, request, cx)
+        clones::make(place, request, cx)
     }
 
     fn read_dir(&self, place: &Place<'_>, request: &ReadDirRequest, _cx: &Context<'_>) -> Result<Vec<Entry>> {

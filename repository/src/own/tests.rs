@@ -51,7 +51,7 @@ fn a_linked_work_tree_becomes_a_repository() {
     let linked = temp.path().join("linked");
     let head = git(&linked, &["rev-parse", "HEAD"]);
     let state = Repository::of(&Dir::open(&linked).unwrap()).unwrap().state;
-    assert!(own(&copy, Some(&state), &Context::quiet()).unwrap().is_empty());
+    assert!(own(&copy, None, Some(&state), &Context::quiet()).unwrap().is_empty());
     assert_eq!(git(&temp.path().join("copy"), &["symbolic-ref", "HEAD"]), "refs/heads/other");
     stands_alone(temp.path(), &head);
 }
@@ -64,7 +64,7 @@ fn a_linked_work_tree_that_went_on_keeps_the_recorded_head() {
     let state = Repository::of(&Dir::open(&linked).unwrap()).unwrap().state;
     write(&linked.join("file"), "three");
     git(&linked, &["commit", "-q", "-am", "three"]);
-    let notes = own(&copy, Some(&state), &Context::quiet()).unwrap();
+    let notes = own(&copy, None, Some(&state), &Context::quiet()).unwrap();
     assert!(notes.len() == 1 && notes[0].contains("git reset"), "{notes:?}");
     git(&temp.path().join("copy"), &["reset", "-q"]);
     stands_alone(temp.path(), state.head.as_deref().unwrap());
@@ -75,7 +75,7 @@ fn borrowed_objects_become_its_own() {
     let temp = tempfile::tempdir().unwrap();
     let copy = made(temp.path(), "borrower");
     let head = git(&temp.path().join("borrower"), &["rev-parse", "HEAD"]);
-    assert!(own(&copy, None, &Context::quiet()).unwrap().is_empty());
+    assert!(own(&copy, None, None, &Context::quiet()).unwrap().is_empty());
     assert!(!temp.path().join("copy/.git/objects/info/alternates").exists());
     stands_alone(temp.path(), &head);
 }
@@ -86,7 +86,7 @@ fn a_plain_repository_loses_its_locks_and_linked_work_trees_only() {
     let copy = made(temp.path(), "main");
     let path = temp.path().join("copy");
     write(&path.join(".git/index.lock"), "");
-    let notes = own(&copy, None, &Context::quiet()).unwrap();
+    let notes = own(&copy, None, None, &Context::quiet()).unwrap();
     assert_eq!(notes.len(), 1);
     assert!(!path.join("trees/inside/.git").exists() && path.join("trees/inside/file").exists());
     assert!(!path.join(".git/index.lock").exists() && !path.join(".git/worktrees").exists());
@@ -105,7 +105,7 @@ fn what_was_changed_is_on_disk_and_a_plain_repository_costs_nothing() {
         let git = temp.path().join("copy/.git");
         let synced = |expected: u32, why: &str| {
             SYNCED.set(0);
-            own(&copy, None, &Context::quiet()).unwrap();
+            own(&copy, None, None, &Context::quiet()).unwrap();
             assert_eq!(SYNCED.get(), expected, "{what}: {why}");
         };
         synced(1, "as it was copied");
@@ -127,16 +127,16 @@ fn what_leads_out_is_cut() {
     let copy = made(temp.path(), "main");
     let path = temp.path().join("copy");
     git(&path, &["config", "core.worktree", temp.path().join("main").to_str().unwrap()]);
-    let notes = own(&copy, None, &Context::quiet()).unwrap();
+    let notes = own(&copy, None, None, &Context::quiet()).unwrap();
     assert!(notes.iter().any(|note| note.contains("work tree")), "{notes:?}");
     assert_eq!(git(&path, &["rev-parse", "--show-toplevel"]), path.canonicalize().unwrap().to_str().unwrap());
     // A repository that borrows from what is gone cannot be made whole.
     write(&path.join(".git/objects/info/alternates"), "/nowhere/objects\n");
-    let notes = own(&copy, None, &Context::quiet()).unwrap();
+    let notes = own(&copy, None, None, &Context::quiet()).unwrap();
     assert!(notes[0].contains("/nowhere"), "{notes:?}");
     assert!(!path.join(".git").exists() && path.join("file").exists());
     // And without any there is nothing to do.
-    assert!(own(&copy, None, &Context::quiet()).unwrap().is_empty());
+    assert!(own(&copy, None, None, &Context::quiet()).unwrap().is_empty());
 }
 
 #[test]
@@ -149,7 +149,7 @@ fn a_common_directory_elsewhere_is_cut() {
     let before = heads();
     write(&path.join(".git/commondir"), &format!("{}\n", main.join(".git").display()));
     let state = Repository::of(&Dir::open(&main).unwrap()).unwrap().state;
-    own(&copy, Some(&state), &Context::quiet()).unwrap();
+    own(&copy, None, Some(&state), &Context::quiet()).unwrap();
     git(&path, &["branch", "evil"]);
     assert_eq!(heads(), before);
     assert!(!path.join(".git/commondir").exists());
@@ -176,7 +176,7 @@ fn symlinks_that_lead_out_are_cut() {
         }
         let head = git(&main, &["rev-parse", "HEAD"]);
         let state = Repository::of(&Dir::open(&main).unwrap()).unwrap().state;
-        own(&copy, Some(&state), &Context::quiet()).unwrap();
+        own(&copy, None, Some(&state), &Context::quiet()).unwrap();
         // Whole or gone, but never the user's.
         if path.join(".git").symlink_metadata().is_ok() {
             write(&path.join("file"), "three");
@@ -197,11 +197,11 @@ fn a_work_tree_named_elsewhere_is_cut() {
     git(&path, &["config", "extensions.worktreeConfig", "true"]);
     write(&path.join(".git/config.worktree"), &leads);
     assert_ne!(git(&path, &["rev-parse", "--show-toplevel"]), path.canonicalize().unwrap().to_str().unwrap());
-    own(&copy, None, &Context::quiet()).unwrap();
+    own(&copy, None, None, &Context::quiet()).unwrap();
     assert_eq!(git(&path, &["rev-parse", "--show-toplevel"]), path.canonicalize().unwrap().to_str().unwrap());
     // What leads nowhere stays: a sparse checkout's settings, say.
     write(&path.join(".git/config.worktree"), "[core]\n\tsparseCheckout = false\n");
-    assert!(own(&copy, None, &Context::quiet()).unwrap().is_empty());
+    assert!(own(&copy, None, None, &Context::quiet()).unwrap().is_empty());
     assert!(path.join(".git/config.worktree").exists());
 }
 
@@ -228,10 +228,43 @@ fn root_copies_nothing_that_the_clones_owner_could_not_read() {
         }
         let theirs = std::process::Command::new("chown").args(["-R", "65534:65534"]).arg(&path).status().unwrap();
         assert!(theirs.success());
-        let notes = own(&copy, None, &Context::quiet()).unwrap();
+        let notes = own(&copy, None, None, &Context::quiet()).unwrap();
         assert!(notes.len() == 1 && notes[0].contains("without .git"), "{notes:?}");
         assert!(!path.join(".git").exists());
         let standing = Repository::standing(&copy);
         assert!(standing.is_none(), "{standing:?}");
+    }
+}
+
+/// What a path in `.git` is relative to is where the workspace is, wherever its clone was put.
+#[test]
+fn relative_ways_lead_on_from_the_workspace() {
+    let temp = tempfile::tempdir().unwrap();
+    made(temp.path(), "borrower");
+    let top = temp.path().join("top");
+    std::fs::create_dir(&top).unwrap();
+    git(&top, &["init", "-q"]);
+    git(&top, &["-c", "protocol.file.allow=always", "submodule", "add", "-q", "../main", "deep/sub"]);
+    let borrower = temp.path().join("borrower");
+    write(&borrower.join(".git/objects/info/alternates"), "../../../main/.git/objects\n");
+    for workspace in [top.join("deep/sub"), borrower] {
+        let way = std::fs::read_to_string(workspace.join(".git")).unwrap_or_else(|_| "a folder".into());
+        let place = temp.path().join("elsewhere/for/clones");
+        std::fs::create_dir_all(&place).unwrap();
+        let copy = place.join("copy");
+        let cp = std::process::Command::new("cp").arg("-a").args([&workspace, &copy]).status().unwrap();
+        assert!(cp.success());
+        let head = git(&workspace, &["rev-parse", "HEAD"]);
+        let (clone, workspace) = (Dir::open(&copy).unwrap(), Dir::open(&workspace).unwrap());
+        let state = Repository::of(&workspace).unwrap().state;
+        let notes = own(&clone, Some(&workspace), Some(&state), &Context::quiet()).unwrap();
+        assert!(notes.is_empty(), "{way}: {notes:?}");
+        assert!(copy.join(".git").is_dir() && !copy.join(".git/objects/info/alternates").exists(), "{way}");
+        std::fs::rename(temp.path().join("main"), temp.path().join("away")).unwrap();
+        assert_eq!(git(&copy, &["rev-parse", "HEAD"]), head);
+        git(&copy, &["fsck", "--full", "--no-dangling"]);
+        assert_eq!(git(&copy, &["status", "--porcelain"]), "");
+        std::fs::rename(temp.path().join("away"), temp.path().join("main")).unwrap();
+        std::fs::remove_dir_all(temp.path().join("elsewhere")).unwrap();
     }
 }

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-use ah_plugin_api::{CloneRequest, Context, Dir, Error, ErrorKind, Reference, Result, WritableClone};
+use ah_plugin_api::{CloneRequest, Context, Dir, Error, ErrorKind, Place, Reference, Result, WritableClone};
 use ah_provider_directory::{Mounts, failed, open_beneath};
 use rustix::fs::{AtFlags, Mode, OFlags};
 
@@ -20,7 +20,8 @@ use super::record::{self, Record};
 use super::{mounting, remove};
 
 /// Answers [`ah_plugin_api::Provider::clone_snapshot`].
-pub(crate) fn make(store: &Store<'_>, target: &Dir, request: &CloneRequest, cx: &Context<'_>) -> Result<WritableClone> {
+pub(crate) fn make(place: &Place<'_>, request: &CloneRequest, cx: &Context<'_>) -> Result<WritableClone> {
+    let (store, target) = (&Store::new(place.store), place.need_target()?);
     let core = Core::get()?;
     let found = find::snapshot(store, &request.snapshot)?;
     if !super::allowed() {
@@ -53,7 +54,7 @@ pub(crate) fn make(store: &Store<'_>, target: &Dir, request: &CloneRequest, cx: 
         making.made(store, guids.ok_or_else(|| Error::new(ErrorKind::Conflict, format!("{name} is gone")))?)?;
         cx.check_cancelled()?;
         let top = mount(&dataset, target, &request.name, &point)?;
-        stand_alone(&top, &point, &found, cx)
+        stand_alone(&top, &point, place.workspace, &found, cx)
     });
     let made = made.and_then(|notes| making.done(store, &reference).map(|()| notes));
     let mut notes = match made {
@@ -103,13 +104,19 @@ fn clone(core: &'static Core, dataset: &CStr, origin: &CStr, point: &Path, key: 
 }
 
 /// Makes the repository that the workspace was, if it was one, depend on nothing outside the clone. Gives notes for a person.
-fn stand_alone(top: &OwnedFd, point: &Path, found: &Found, cx: &Context<'_>) -> Result<Vec<String>> {
+fn stand_alone(
+    top: &OwnedFd,
+    point: &Path,
+    workspace: Option<&Dir>,
+    found: &Found,
+    cx: &Context<'_>,
+) -> Result<Vec<String>> {
     let rel = &found.record.rel;
     let flags = OFlags::RDONLY | OFlags::DIRECTORY;
     let dir = open_beneath(top.as_fd(), rel.as_bytes(), flags)
         .map_err(|errno| failed(format!("cannot open {rel} in the clone"), errno))?;
     let dir = Dir::from_fd(dir, point.join(rel.as_path()));
-    ah_repository::own(&dir, found.record.snapshot.repository.as_ref(), cx)
+    ah_repository::own(&dir, workspace, found.record.snapshot.repository.as_ref(), cx)
 }
 
 /// Mounts the clone on the folder that was made for it, and sees that it is there. Gives its root, opened.

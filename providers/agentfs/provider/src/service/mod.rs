@@ -396,7 +396,7 @@ impl Provider for Service {
         let cannot = |e: &ah_agentfs::Error| fail("cannot make a branch", e);
         let Grown { at, branch, beneath, has_git } = self.grow(&open, &shelf, number, target, &request.name)?;
         let furnish = || {
-            let notes = ah_repository::own(&Dir::open(&at)?, label.repository.as_ref(), cx)?;
+            let notes = ah_repository::own(&Dir::open(&at)?, place.workspace, label.repository.as_ref(), cx)?;
             git::take_over(&at, cx)?;
             open.tree.flush().map_err(|e| cannot(&e))?;
             Ok(notes)

@@ -126,6 +126,12 @@ impl Workspace {
         };
         let target =
             self.state()?.snapshots.into_iter().find(|record| record.id == journal.back.id).ok_or_else(gone)?;
+        // It may not be the one that comes to mind: one that changed nothing is none.
+        let (what, began) = (&journal.target.id, crate::open::when(journal.began));
+        notes.push(match journal.undoes.is_some() {
+            true => format!("this takes back the undo of {began}"),
+            false => format!("this takes back the restore of {what}, of {began}"),
+        });
         let touched: HashSet<RelPath> = journal.touched().cloned().collect();
         let beyond_policy = journal.provider != target.provider
             && self.serve(&journal.provider).is_ok_and(|served| !served.can(Capability::AppliesPolicy));
@@ -213,7 +219,6 @@ impl Workspace {
         };
         let source = shelf.open(&target.reference, &cx)?;
         let mut notes = job.notes.clone();
-        notes.extend(note);
         let readers = self.branches_reading_here()?.join(", ");
         notes.extend(missing_notes(&target, job, &workspace));
         let planned = plan(&ground, &wish, &source, &cx)
@@ -278,6 +283,7 @@ impl Workspace {
             return Ok(report(job, plan, notes, below.len()));
         }
 
+        notes.extend(note);
         let session = self.writing_session();
         if let Some(ChangedBelow { total, paths }) = safety.changed_below.clone() {
             let body = EventBody::ChangedBelow { files: FilesChanged { total, paths } };
@@ -295,7 +301,8 @@ impl Workspace {
             safety: record.id.clone(),
             undoes: job.undoes.clone(),
             paths: job.paths.clone(),
-            changes: journal.steps.len() as u64,
+            // One whose kind changes is two steps.
+            changes: journal.touched().collect::<HashSet<_>>().len() as u64,
         };
         let begun = self.append(&session, EventBody::RestoreBegin(begin), Durability::Durable);
         if let Err(error) = begun {

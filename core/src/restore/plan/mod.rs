@@ -274,7 +274,12 @@ impl<'a> Planner<'a> {
 
     fn added(&mut self, path: &RelPath, after: &Entry) -> Result<()> {
         if after.kind == EntryKind::Special {
-            self.leave(path, format!("it is missing, and {NEVER_MADE}"));
+            // A provider that does not capture it says of one that is there that it is not.
+            match self.tree.stat(path) {
+                Ok(Some(found)) if found.kind == EntryKind::Special => {}
+                Ok(Some(_)) => self.leave(path, NEVER_MADE),
+                _ => self.leave(path, format!("it is missing, and {NEVER_MADE}")),
+            }
             return Ok(());
         }
         if self.target.is_unreadable(path, after.kind, self.cx)? {

@@ -34,6 +34,10 @@ const GENERATION: Generation = Generation(0);
 pub(crate) const LARGEST: u32 = 1 << 20;
 /// How many directories that are being read are remembered.
 const LISTS: usize = 32;
+/// So many names are remembered of them together, if there is more than one.
+const LISTED: usize = 100_000;
+/// Set in the number of an inode that the tree does not have: its own are below 2^62, the root is told as one of 2^62 and more.
+const NOBODYS: Ino = 1 << 63;
 /// Where `.` and `..` come in a list; the tree's own names have higher cookies.
 const DOT: u64 = 1;
 const DOTS: u64 = 2;
@@ -150,7 +154,7 @@ impl Host {
     }
 
     /// All names of a directory: as they were when its reading began, if they are remembered still. A list of any time goes on rightly behind
-    /// a cookie.
+    /// a cookie; what its names lead to is to be looked up.
     fn names(&self, directory: Ino, from: u64) -> Result<Arc<Vec<DirEntry>>> {
         if from > DOTS
             && let Some((_, names)) = lock(&self.lists).iter().find(|(of, _)| *of == directory)
@@ -162,18 +166,29 @@ impl Host {
         let mut lists = lock(&self.lists);
         lists.retain(|(of, _)| *of != directory);
         lists.push_back((directory, names.clone()));
-        if lists.len() > LISTS {
-            lists.pop_front();
+        let mut listed: usize = lists.iter().map(|(_, names)| names.len()).sum();
+        while lists.len() > LISTS || lists.len() > 1 && listed > LISTED {
+            listed -= lists.pop_front().map_or(0, |(_, names)| names.len());
         }
         Ok(names)
     }
 
-    /// What a directory's entry leads to, counted as known, and how long that may be kept. What cannot be looked up, as a file that was
-    /// changed below, is still a name there: not counted and not to be kept, so that it is asked for again, and answered with the error.
-    fn looked_up(&self, directory: Ino, entry: &DirEntry) -> (FileAttr, Duration) {
+    /// All names of a directory were read: who goes on behind others finds them anew.
+    fn read_to_the_end(&self, directory: Ino, names: &Arc<Vec<DirEntry>>) {
+        lock(&self.lists).retain(|(of, listed)| *of != directory || !Arc::ptr_eq(listed, names));
+    }
+
+    /// What a directory's entry leads to, counted as known, and how long that may be kept; none if it was renamed or removed since the list was
+    /// made. What cannot be looked up, as a file that was changed below, is still a name there: not counted and not to be kept, so that it is
+    /// asked for again, and answered with the error.
+    ///
+    /// Never is the number told of what was not looked up: the kernel takes what it is told for that inode's attributes, and another name may
+    /// lead to it still. That it has a size of 0 would cut what is cached of it, and the next who appends would write at its beginning.
+    fn looked_up(&self, directory: Ino, entry: &DirEntry) -> Option<(FileAttr, Duration)> {
         match self.view().lookup(directory, &entry.name) {
-            Ok(attr) => (attributes(&attr), FOREVER),
-            Err(_) => (bare(entry.ino, file_type(entry.kind)), NEVER),
+            Ok(attr) => Some((attributes(&attr), FOREVER)),
+            Err(Error::NotFound) => None,
+            Err(_) => Some((bare(NOBODYS | entry.ino, file_type(entry.kind)), NEVER)),
         }
     }
 
@@ -182,7 +197,7 @@ impl Host {
         lock(&self.plain).remove(&ino);
     }
 
-    fn allocate(&self, ino: Ino, offset: u64, length: u64, mode: i32) -> Result<()> {
+    fn allocate(&self, request: &Request, ino: Ino, offset: u64, length: u64, mode: i32) -> Result<()> {
         let flags = FallocateFlags::from_bits_retain(mode as u32);
         let keep = FallocateFlags::KEEP_SIZE;
         let (length, how) = match flags {
@@ -201,7 +216,8 @@ impl Host {
             }
             _ => return Err(Error::Unsupported),
         };
-        self.strip(ino, false)?;
+        // The kernel leaves all of that to us.
+        self.strip(ino, request.uid() != 0)?;
         self.view().fallocate(ino, offset, length, how)
     }
 }
@@ -466,6 +482,9 @@ impl Filesystem for Host {
             }
         }
         let behind = names.partition_point(|entry| entry.cookie <= offset);
+        if offset >= DOTS && behind == names.len() {
+            self.read_to_the_end(ino.0, &names);
+        }
         for entry in &names[behind..] {
             if reply.add(INodeNo(entry.ino), entry.cookie, file_type(entry.kind), OsStr::from_bytes(&entry.name)) {
                 break;
@@ -487,8 +506,11 @@ impl Filesystem for Host {
             }
         }
         let behind = names.partition_point(|entry| entry.cookie <= offset);
+        if offset >= DOTS && behind == names.len() {
+            self.read_to_the_end(ino.0, &names);
+        }
         for entry in &names[behind..] {
-            let (attr, keep) = self.looked_up(ino.0, entry);
+            let Some((attr, keep)) = self.looked_up(ino.0, entry) else { continue };
             if reply.add(attr.ino, entry.cookie, OsStr::from_bytes(&entry.name), &keep, &attr, GENERATION) {
                 // It did not fit, so the kernel will not give it back.
                 if keep == FOREVER {
@@ -551,7 +573,7 @@ impl Filesystem for Host {
 
     fn fallocate(
         &self,
-        _: &Request,
+        request: &Request,
         ino: INodeNo,
         _: FileHandle,
         offset: u64,
@@ -559,7 +581,7 @@ impl Filesystem for Host {
         mode: i32,
         reply: ReplyEmpty,
     ) {
-        empty(reply, self.allocate(ino.0, offset, length, mode));
+        empty(reply, self.allocate(request, ino.0, offset, length, mode));
     }
 
     fn lseek(&self, _: &Request, ino: INodeNo, _: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {

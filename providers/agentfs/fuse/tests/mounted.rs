@@ -125,6 +125,46 @@ fn programs_see_a_filesystem_and_nothing_below_changes() {
     assert_eq!(fs::read_to_string(mount.at().join("b/d/f")).unwrap(), "deep\n");
 }
 
+/// Who lists a directory with attributes, as `ls -l` does, must not have the kernel take a file that was renamed meanwhile for an empty one.
+#[test]
+fn a_file_that_is_renamed_while_its_directory_is_listed_keeps_its_size() {
+    let Some(lab) = Lab::new() else { return };
+    let (workspace, mount) = lab.mount("work");
+    let many = mount.at().join("many");
+    fs::create_dir(&many).unwrap();
+    let all: Vec<String> = (0..400).map(|n| format!("n{n}")).collect();
+    all.iter().for_each(|name| fs::write(many.join(name), "0123456789").unwrap());
+    let directory = File::open(&many).unwrap();
+    let mut buffer = [std::mem::MaybeUninit::uninit(); 4096];
+    let mut reading = rustix::fs::RawDir::new(&directory, &mut buffer);
+    let mut seen = Vec::new();
+    // What it has of one message.
+    while seen.is_empty() || !reading.is_buffer_empty() {
+        seen.push(reading.next().unwrap().unwrap().file_name().to_str().unwrap().to_owned());
+    }
+    let later: Vec<&String> = all.iter().filter(|name| !seen.contains(name)).collect();
+    assert!(later.len() > 300, "{}", later.len());
+    let mut open: Vec<File> =
+        later.iter().map(|name| OpenOptions::new().append(true).open(many.join(name)).unwrap()).collect();
+    for (number, name) in later.iter().enumerate() {
+        fs::rename(many.join(name), many.join(format!("moved{number}"))).unwrap();
+    }
+    // To ask for attributes has the kernel ask for them with the names that follow.
+    let ask = |name: &str| _ = fs::symlink_metadata(many.join(name));
+    ask(seen.last().unwrap());
+    while let Some(entry) = reading.next() {
+        ask(entry.unwrap().file_name().to_str().unwrap());
+    }
+    for (number, file) in open.iter_mut().enumerate() {
+        file.write_all(b"tail").unwrap();
+        let text = fs::read_to_string(many.join(format!("moved{number}"))).unwrap();
+        assert_eq!((text.as_str(), file.metadata().unwrap().len()), ("0123456789tail", 14));
+    }
+    drop((open, directory));
+    unmount(mount);
+    drop(workspace);
+}
+
 #[test]
 fn who_changes_a_file_takes_its_privileges_away() {
     let Some(lab) = Lab::new() else { return };
@@ -132,12 +172,14 @@ fn who_changes_a_file_takes_its_privileges_away() {
     let at = mount.at();
     let mode = |name: &str| fs::metadata(at.join(name)).unwrap().mode() & 0o7777;
     let other = |script: &str| sh(at, &format!("setpriv --reuid 65534 --regid 65534 --clear-groups sh -c '{script}'"));
-    for (script, left) in [("echo x >> tool", 0o777), ("truncate -s 1 tool", 0o777), ("echo x > tool", 0o777)] {
+    for script in
+        ["echo x >> tool", "truncate -s 1 tool", "echo x > tool", "fallocate -l 9999 tool", "fallocate -pl 4 tool"]
+    {
         fs::write(at.join("tool"), "#!/bin/sh\n").unwrap();
         fs::set_permissions(at.join("tool"), fs::Permissions::from_mode(0o6777)).unwrap();
         rustix::fs::setxattr(at.join("tool"), "security.capability", &CAPABILITY, XattrFlags::empty()).unwrap();
         other(script);
-        assert_eq!(mode("tool"), left, "{script}");
+        assert_eq!(mode("tool"), 0o777, "{script}");
         let value = rustix::fs::getxattr(at.join("tool"), "security.capability", &mut [0; 100][..]);
         assert_eq!(value.unwrap_err(), Errno::NODATA, "{script}");
     }

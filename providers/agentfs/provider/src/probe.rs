@@ -50,7 +50,13 @@ pub(crate) fn probe(workspace: &Dir, store: &Dir, request: &ProbeRequest) -> Res
             }
             return Ok(match refusal(workspace, store) {
                 Some((reason, remedy)) => unusable(&reason, remedy),
-                None => Probe { convertible: convertible(workspace), ..not_where_it_is },
+                None => match convertible(workspace) {
+                    Ok(convertible) => Probe { convertible: Some(convertible), ..not_where_it_is },
+                    Err(why) => {
+                        let reason = format!("{}; nor can it be put behind AgentFS: {why}", not_where_it_is.reason);
+                        Probe { reason, ..not_where_it_is }
+                    }
+                },
             });
         }
         None => match refusal(workspace, store) {
@@ -62,7 +68,7 @@ pub(crate) fn probe(workspace: &Dir, store: &Dir, request: &ProbeRequest) -> Res
         },
     };
     let is_plain = !modes.contains(&Mode::InPlace);
-    let convertible = if request.thorough && is_plain { convertible(workspace) } else { None };
+    let convertible = if request.thorough && is_plain { convertible(workspace).ok() } else { None };
     match request.mode {
         Some(mode) if !modes.contains(&mode) => Ok(unusable(&format!("it cannot work {mode} here"), None)),
         _ => Ok(Probe { usable: true, reason, remedy: None, modes, can_delete: true, convertible }),
@@ -115,17 +121,23 @@ pub(crate) fn refusal(workspace: &Dir, store: &Dir) -> Option<(String, Option<St
 }
 
 /// What putting the workspace, from which branches can grow, behind AgentFS would make better, if this user can.
-fn convertible(workspace: &Dir) -> Option<String> {
-    let kind = rustix::fs::fstatfs(workspace).map(|stat| stat.f_type as u32).ok()?;
-    // Those make snapshots by themselves.
+fn convertible(workspace: &Dir) -> Result<String, String> {
+    let unseen = |_| "it cannot be looked at".to_owned();
+    let kind = rustix::fs::fstatfs(workspace).map(|stat| stat.f_type as u32).map_err(unseen)?;
     if MAKE_SNAPSHOTS.contains(&kind) {
-        return None;
+        return Err("the filesystem that it is on makes snapshots by itself".to_owned());
     }
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let above = rustix::fs::openat(workspace, c"..", flags, rustix::fs::Mode::empty()).ok()?;
-    let is_mount_point = mount_of(&above).ok()? != mount_of(workspace).ok()?;
+    let above = rustix::fs::openat(workspace, c"..", flags, rustix::fs::Mode::empty()).map_err(unseen)?;
+    let mount = |dir: BorrowedFd<'_>| mount_of(dir).map_err(|_| "it cannot be told what is mounted".to_owned());
+    if mount(above.as_fd())? != mount(workspace.as_fd())? {
+        return Err("something is mounted at it".to_owned());
+    }
     // What is renamed is the workspace's name in the directory above.
-    rustix::fs::accessat(&above, c".", Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS).ok()?;
-    let better = "snapshots take the same time however much there is, and hold ignored files too, once the workspace is behind it";
-    (!is_mount_point).then(|| better.to_owned())
+    rustix::fs::accessat(&above, c".", Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS).map_err(|_| {
+        let above =
+            path_of(&above).map_or_else(|_| "the directory above".to_owned(), |path| path.display().to_string());
+        format!("you may not rename it in {above}")
+    })?;
+    Ok("snapshots take the same time however much there is, and hold ignored files too, once the workspace is behind it".to_owned())
 }

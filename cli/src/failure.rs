@@ -206,7 +206,15 @@ pub(crate) fn usage(mut error: clap::Error, arguments: &[OsString], colour: bool
             error.insert(ContextKind::Suggested, ContextValue::StyledStrs(tips));
         }
     }
-    let hint = hint::meant(&error, arguments).unwrap_or_else(|| format!("{} --help", hint::command_named(arguments)));
+    let meant = hint::meant(&error, arguments);
+    // Nor is what nobody types a help, nor what only sounds like it where it is known what was meant.
+    if let Some(ContextValue::Strings(mut names)) = error.remove(ContextKind::SuggestedSubcommand) {
+        names.retain(|name| meant.is_none() && !name.starts_with("__"));
+        if !names.is_empty() {
+            error.insert(ContextKind::SuggestedSubcommand, ContextValue::Strings(names));
+        }
+    }
+    let hint = meant.unwrap_or_else(|| format!("{} --help", hint::command_named(arguments)));
     // The options could not be read, so whether JSON is wanted has to be seen from the words themselves.
     if arguments.iter().take_while(|word| *word != "--").any(|word| word == "--json") {
         let rendered = error.render().to_string();

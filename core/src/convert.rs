@@ -83,14 +83,20 @@ impl Workspace {
         // Those too that grew from branches which are gone.
         branch::refuse_held_unless_captured(self)?;
         let served = if back { self.mounted()? } else { self.convertible()? };
+        let within = self.workspaces_within()?;
         let converted = self.ask_to_convert(&served, back)?;
         if converted.changed {
+            // They are other directories now, too, and nobody made them anew.
+            for inner in within {
+                let Some(there) = Identity::of_path(&inner.path) else { continue };
+                self.engine.note_identity(&inner.id, there)?;
+            }
             let there = Identity::of_path(&self.root).ok_or_else(|| {
                 Error::new(ErrorKind::Internal, format!("{} is not there after it was converted", self.root.display()))
             })?;
             self.engine.note_identity(&self.id, there)?;
             let body = EventBody::Workspace {
-                change: WorkspaceChange::Converted,
+                change: if back { WorkspaceChange::ConvertedBack } else { WorkspaceChange::Converted },
                 from: self.root.clone(),
                 to: self.root.clone(),
             };
@@ -119,6 +125,17 @@ impl Workspace {
             let hint = "bring it back there; what snapshots still have of it, `ah agent fs cat` and `seek` show";
             self.engine.notify(Notice::new(NoticeKind::Other, message).with_hint(hint));
         }
+    }
+
+    /// The workspaces inside of this one that are where they are known to be.
+    fn workspaces_within(&self) -> Result<Vec<WorkspaceRecord>> {
+        let is_there = |record: &WorkspaceRecord| {
+            Identity::of_path(&record.path).is_some_and(|there| there.same(&record.identity))
+        };
+        let records = Index::load(self.engine.home())?.0.workspaces.into_iter();
+        Ok(records
+            .filter(|record| record.id != self.id && record.path.starts_with(&self.root) && is_there(record))
+            .collect())
     }
 
     /// Refuses while a workspace inside of this one is mounted, or should be: it would be taken along without what is in it.
@@ -171,8 +188,14 @@ impl Workspace {
             Some(provider) => self.serve(provider),
             None if self.record.branch.is_some() => {
                 let message = format!("{} is a branch, and was not put behind anything", self.root.display());
-                Err(Error::new(ErrorKind::FailedPrecondition, message)
-                    .with_hint("copy out of it what is needed; `ah agent fs rm` takes a branch away"))
+                let origin = self.grown_from().ok().flatten().map(|(origin, _)| origin);
+                let there =
+                    origin.map_or_else(String::new, |origin| format!("-C {} ", text::shell(origin.root().as_os_str())));
+                let branch = branch::of_workspace(self.engine.home(), self.record.branch.as_ref()).ok().flatten();
+                let branch = branch.map_or_else(|| "BRANCH".to_owned(), |branch| text::shell(branch.name.as_ref()));
+                Err(Error::new(ErrorKind::FailedPrecondition, message).with_hint(format!(
+                    "copy out of it what is needed; `ah {there}agent fs rm {branch}` takes a branch away"
+                )))
             }
             None => {
                 let message =

@@ -178,6 +178,7 @@ fn of_directory(clone: &Dir, workspace: Option<&Dir>, cx: &Context<'_>) -> Resul
 fn drop_work_trees(clone: &Dir, git: BorrowedFd<'_>) -> Result<Option<String>> {
     let Ok(trees) = open_dir(git, "worktrees") else { return Ok(None) };
     let entries = rustix::fs::Dir::read_from(&trees).map_err(|e| failed("read", "worktrees", e))?;
+    let mut some_inside = false;
     for entry in entries.flatten() {
         let Ok(name) = entry.file_name().to_str() else { continue };
         let text = read_file(&trees, &format!("{name}/gitdir"), SMALL).ok().flatten().unwrap_or_default();
@@ -185,27 +186,29 @@ fn drop_work_trees(clone: &Dir, git: BorrowedFd<'_>) -> Result<Option<String>> {
         let link: Vec<&[u8]> = text.trim_ascii_end().split(|&byte| byte == b'/').collect();
         let inside = (0..link.len()).filter_map(|first| RelPath::new(link[first..].join(&b'/')).ok());
         for path in inside {
-            unlink_git_file(clone, &path, name)?;
+            some_inside |= unlink_git_file(clone, &path, name)?;
         }
     }
     let path = format!("/proc/self/fd/{}/worktrees", git.as_raw_fd());
     std::fs::remove_dir_all(path).map_err(|e| Error::from_io("cannot take linked work trees out of the clone", &e))?;
-    Ok(Some("linked work trees stay with the workspace: in the clone they are plain directories".to_owned()))
+    let now =
+        if some_inside { "in the clone they are plain directories" } else { "git does not work in them for the clone" };
+    Ok(Some(format!("linked work trees stay with the workspace: {now}")))
 }
 
-/// Removes the `.git` file at `link` in the clone if it is that of the linked work tree `name`.
-fn unlink_git_file(clone: &Dir, link: &RelPath, name: &str) -> Result<()> {
-    let (Some(parent), Some(b".git")) = (link.parent(), link.file_name()) else { return Ok(()) };
+/// Removes the `.git` file at `link` in the clone if it is that of the linked work tree `name`. Whether it was.
+fn unlink_git_file(clone: &Dir, link: &RelPath, name: &str) -> Result<bool> {
+    let (Some(parent), Some(b".git")) = (link.parent(), link.file_name()) else { return Ok(false) };
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let top = parent.as_bytes().is_empty();
     let path: &[u8] = if top { b"." } else { parent.as_bytes() };
-    let Ok(parent) = rustix::fs::openat2(clone, path, flags, Mode::empty(), resolve) else { return Ok(()) };
-    let Ok(Some(text)) = read_file(&parent, ".git", SMALL) else { return Ok(()) };
+    let Ok(parent) = rustix::fs::openat2(clone, path, flags, Mode::empty(), resolve) else { return Ok(false) };
+    let Ok(Some(text)) = read_file(&parent, ".git", SMALL) else { return Ok(false) };
     if !text.trim_ascii_end().ends_with(format!("/worktrees/{name}").as_bytes()) {
-        return Ok(());
+        return Ok(false);
     }
-    gone(rustix::fs::unlinkat(&parent, ".git", AtFlags::empty()), ".git").map(drop)
+    gone(rustix::fs::unlinkat(&parent, ".git", AtFlags::empty()), ".git")
 }
 
 /// A configured work tree leads back to the user's files; then the configuration is made anew of what is safe in it.

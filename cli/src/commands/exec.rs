@@ -45,7 +45,12 @@ pub(crate) fn run(app: &App, args: &ExecArgs) -> Outcome {
     if let [branch, root] = args.over.as_slice() {
         return Err(failed(become_command(branch, root, &options(root))));
     }
-    let workspace = app.workspace(if args.branch.is_some() { Access::Existing } else { Access::Create })?;
+    let access = if args.branch.is_some() { Access::Existing } else { Access::Create };
+    let workspace = app.workspace(access).map_err(|error| match (&args.branch, error.kind) {
+        // Where there is no workspace, the branch may be another's.
+        (Some(name), ErrorKind::NotFound) => app.engine().ok().and_then(|it| it.foreign_branch(name)).unwrap_or(error),
+        _ => error,
+    })?;
     let branch = match &args.branch {
         Some(name) => workspace.find_ready_branch(name)?,
         None => {

@@ -129,6 +129,7 @@ struct StatusBody {
 }
 
 /// What is needed for any of them.
+#[derive(Clone)]
 struct Settings {
     scope: Scope,
     home: Home,
@@ -165,8 +166,13 @@ pub(crate) fn run(app: &App, command: &Hooks) -> Outcome {
     match command {
         Hooks::Install(args) => {
             let settings = Settings::of(app, &args.target.scope)?;
-            let change = settings::install(&settings.target(args.target.agent))?;
-            changed(app, &settings, args.target.agent, change, "installed", "installed already")
+            let target = settings.target(args.target.agent);
+            let change = settings::install(&target)?;
+            let exit = changed(app, &settings, args.target.agent, change, "installed", "installed already")?;
+            if settings::status(&target)?.trusted == Some(false) {
+                app.ui.note("not trusted yet: it asks for that at its next start, and calls `ah` from then on");
+            }
+            Ok(exit)
         }
         Hooks::Uninstall(args) => {
             app.engine()?.refuse_to_agents("`hooks uninstall`")?;
@@ -198,7 +204,15 @@ fn status(app: &App, args: &StatusArgs) -> Outcome {
     // It may switch off what is the user's.
     settings.project = settings.project.or_else(|| app.engine().ok()?.root_of(&app.cwd).ok());
     let agents = args.agent.map_or_else(|| Agent::ALL.to_vec(), |agent| vec![agent]);
-    let bodies: Vec<StatusBody> = agents.iter().map(|agent| body(app, &settings, *agent)).collect::<Result<_>>()?;
+    let mut bodies = Vec::new();
+    for agent in agents {
+        bodies.push(body(app, &settings, agent)?);
+        // A project's own are told where there are any.
+        if settings.scope == Scope::User && !args.scope.user && settings.project.is_some() {
+            let project = Settings { scope: Scope::Project, ..settings.clone() };
+            bodies.extend(Some(body(app, &project, agent)?).filter(|body| body.installed != Installed::No));
+        }
+    }
     // Who asks for one that has no such settings is told so as an error.
     if let (Some(_), [StatusBody { file: None, problem: Some(problem), .. }]) = (args.agent, bodies.as_slice()) {
         return Err(Error::new(ErrorKind::Unsupported, problem.clone()).with_hint("leave `--project` away").into());
@@ -221,7 +235,8 @@ fn status(app: &App, args: &StatusArgs) -> Outcome {
                 None => "",
             };
             let file = body.file.as_ref().map_or_else(String::new, |file| format!(", {}", shown::path(file)));
-            writeln!(out, "{}: {installed}{trusted}{file}", body.agent.title())?;
+            let scope = if body.scope == Scope::Project && !args.scope.project { " in this project" } else { "" };
+            writeln!(out, "{}: {installed}{scope}{trusted}{file}", body.agent.title())?;
             if let Some(problem) = &body.problem {
                 writeln!(out, "  {}", shown::line(problem))?;
             }

@@ -111,7 +111,9 @@ fn write(app: &App, status: &Status) -> Result<(), Failure> {
     for (name, remedy) in remedies.filter_map(|candidate| Some((&candidate.name, candidate.remedy.as_ref()?))) {
         app.ui.note(&format!("{name}: {remedy}"));
     }
-    for candidate in &status.candidates {
+    // Nobody is advised to do that with what is hardly a workspace.
+    let is_too_much = app.engine()?.is_too_much(&status.root);
+    for candidate in status.candidates.iter().filter(|_| !is_too_much) {
         if let Some(why) = &candidate.convertible {
             let command = convert_command(&status.root);
             app.ui.note(&format!("{}: {}: `{command}`", candidate.name, text::line(why)));
@@ -141,7 +143,7 @@ pub(crate) fn tell_missing(app: &App, missing: &[MissingWorkspace]) {
     for workspace in missing {
         let (path, typed) = (text::path(&workspace.path), ah_core::text::shell(workspace.path.as_os_str()));
         app.ui.note(&format!(
-            "the workspace {path} is not there; its snapshots are kept: `ah -C {typed} agent fs snapshots`, and `branches`. If it was moved: `ah -C . agent fs adopt {typed}` in its new place"
+            "the workspace {path} is not there; its snapshots are kept: `ah -C {typed} agent fs snapshots`, and `branches`. If it was moved: `ah -C . agent fs adopt {typed}` in its new place; if nothing of it is needed any more: `ah -C {typed} agent fs rm REF`"
         ));
     }
 }

@@ -25,6 +25,8 @@ text_enum! {
         Adopted = "adopted",
         /// `convert` put another directory with the same contents in its place.
         Converted = "converted",
+        /// `convert --back` put a plain directory with the same contents in its place.
+        ConvertedBack = "converted-back",
     }
 }
 

@@ -1,6 +1,7 @@
 //! What can be served: a branch of ours where it is; of any other directory, branches.
 
 use std::collections::BTreeSet;
+use std::os::fd::{AsFd, BorrowedFd};
 
 use ah_plugin_api::{Dir, Mode, Probe, ProbeRequest, Result};
 use ah_provider_directory::mount_of;

@@ -52,6 +52,10 @@ pub(crate) struct Behind {
     pub(crate) since: Timestamp,
     /// The number of the branch that is in place of the workspace, or was.
     pub(crate) branch: u32,
+    /// Whether a plain directory is in the workspace's place again. Only then is it known that the branch was taken away, and is not lost.
+    /// None: written by a program that did not say.
+    #[serde(default)]
+    pub(crate) taken_back: Option<bool>,
     /// The name under which the directory that lay behind it is being removed.
     pub(crate) leaves: Option<Vec<u8>>,
 }

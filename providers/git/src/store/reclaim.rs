@@ -129,24 +129,26 @@ pub(super) fn mark(
 pub(super) fn is_whole(store: &Store, commit: ObjectId, cx: &Context<'_>) -> Result<bool> {
     let mut live = HashSet::default();
     match mark(store, commit, &HashSet::default(), &mut live, cx) {
-        Ok(_) => {
-            let mut data = Vec::new();
-            for id in &live {
-                if store.look_for(id)? {
-                    continue;
-                }
-                // It may be whole in a damaged pack.
-                match store.read(id, &mut data) {
-                    Ok(_) => {}
-                    Err(error) if error.kind == ErrorKind::DataLoss => return Ok(false),
-                    Err(error) => return Err(error),
-                }
-            }
-            Ok(true)
-        }
+        Ok(_) => has_all(store, &live),
         Err(error) if error.kind == ErrorKind::DataLoss => Ok(false),
         Err(error) => Err(error),
     }
+}
+
+fn has_all(store: &Store, live: &HashSet<ObjectId>) -> Result<bool> {
+    let mut data = Vec::new();
+    for id in live {
+        if store.look_for(id)? {
+            continue;
+        }
+        // It may be whole in a damaged pack.
+        match store.read(id, &mut data) {
+            Ok(_) => {}
+            Err(error) if error.kind == ErrorKind::DataLoss => return Ok(false),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(true)
 }
 
 /// What all snapshots need.
@@ -198,11 +200,12 @@ pub(super) fn run(store: &Store, auto: bool, cx: &Context<'_>) -> Result<Reclaim
     }
     let seen = {
         let _guard = store.lock(cx)?;
-        tidy(store, &mut out)?;
+        tidy(store)?;
         sync::pending(store)?;
         store.refresh()?;
         garbage(store)?
     };
+    tidy_orphans(store, &mut out, cx)?;
     let snapshots = refs::all(&store.folders, cx)?.snapshots.len() as u64;
     let sweep = if auto { seen >= 16 && seen >= snapshots / 4 } else { seen > 0 };
     // Whoever publishes meanwhile may need what this does not know of; then it is looked at once more.
@@ -234,8 +237,8 @@ pub(super) fn run(store: &Store, auto: bool, cx: &Context<'_>) -> Result<Reclaim
     Ok(out)
 }
 
-/// Removes what belongs to nothing: hints of packs that are gone, packs without an index. The caller has the lock.
-fn tidy(store: &Store, out: &mut Reclaimed) -> Result<()> {
+/// Removes hints of packs that are gone. The caller has the lock.
+fn tidy(store: &Store) -> Result<()> {
     damage::tidy(store)?;
     let folders = &store.folders;
     let names: StdSet<String> = files::names(&folders.packs)?.into_iter().collect();
@@ -244,19 +247,43 @@ fn tidy(store: &Store, out: &mut Reclaimed) -> Result<()> {
             files::remove(&folders.hints, &hint)?;
         }
     }
-    let is_orphan = |name: &str| {
+    Ok(())
+}
+
+/// Packs without an index.
+fn orphans(store: &Store) -> Result<Vec<String>> {
+    let names: StdSet<String> = files::names(&store.folders.packs)?.into_iter().collect();
+    let is_orphan = |name: &&String| {
         let stem = name.strip_suffix(".pack").filter(|stem| stem.starts_with("pack-"));
         stem.is_some_and(|stem| !names.contains(&format!("{stem}.idx")))
     };
-    let orphans: Vec<_> = names.iter().filter(|name| is_orphan(name)).collect();
-    if !orphans.is_empty() {
-        // A git that is working here gives a pack its name a moment before its index.
-        std::thread::sleep(std::time::Duration::from_millis(200));
-        let now: StdSet<String> = files::names(&folders.packs)?.into_iter().collect();
-        for orphan in orphans {
-            if !now.contains(&orphan.replace(".pack", ".idx")) && files::remove(&folders.packs, orphan)? {
-                out.actions.push(format!("removed {orphan}, which had no index"));
-            }
+    Ok(names.iter().filter(is_orphan).cloned().collect())
+}
+
+/// Removes packs without an index, as a removal that was killed leaves them, if every snapshot is whole without them. If not, the index may
+/// be what was lost: then they are set aside.
+fn tidy_orphans(store: &Store, out: &mut Reclaimed, cx: &Context<'_>) -> Result<()> {
+    let seen = orphans(store)?;
+    if seen.is_empty() {
+        return Ok(());
+    }
+    // A git that is working here gives a pack its name a moment before its index.
+    std::thread::sleep(std::time::Duration::from_millis(200));
+    let whole = match needed(store, cx)? {
+        Some(needed) => has_all(store, &needed.live)?,
+        None => false,
+    };
+    let _guard = store.lock(cx)?;
+    let packs = &store.folders.packs;
+    for orphan in orphans(store)?.into_iter().filter(|orphan| seen.contains(orphan)) {
+        if !whole {
+            files::rename(packs, &orphan, packs, &format!("{orphan}{}", damage::ENDING))?;
+            out.actions.push(format!(
+                "set aside {orphan}{}, which has no index, as snapshots lack what may be in it: give it its name again, and an index by `git index-pack`",
+                damage::ENDING
+            ));
+        } else if files::remove(packs, &orphan)? {
+            out.actions.push(format!("removed {orphan}, which had no index"));
         }
     }
     Ok(())

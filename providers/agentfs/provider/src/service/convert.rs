@@ -178,7 +178,8 @@ impl Service {
         let branch = branch.map_err(|e| cannot(&e))?;
         patiently(cx, || open.tree.sync()).map_err(|e| cannot(&e))?;
         self.write_lower(open, behind)?;
-        Behind { at: note.at.clone(), branch: branch.0, since, leaves: None }.write(&self.home)?;
+        let behind = Behind { at: note.at.clone(), branch: branch.0, since, taken_back: Some(false), leaves: None };
+        behind.write(&self.home)?;
         Ok(branch)
     }
 
@@ -276,6 +277,9 @@ impl Service {
             return Ok(false);
         }
         let around = Around::of(&at)?;
+        if let Some(behind) = Behind::of(&self.home)?.filter(|behind| behind.taken_back != Some(true)) {
+            Behind { taken_back: Some(true), ..behind }.write(&self.home)?;
+        }
         if let Some((branch, _)) = converted(&open.tree) {
             open.tree.delete_branch(branch.id).map_err(|e| cannot(&e))?;
         }
@@ -348,9 +352,12 @@ impl Service {
             // Undone before it was whole.
             open.tree.delete_branch(branch.id).map_err(|e| fail("cannot remove a branch that was not finished", &e))?;
         }
-        match Note::of(&self.home)?.filter(|note| note.back) {
-            Some(note) => self.finish_back(open, &note).map(drop),
-            None => Ok(()),
+        if let Some(note) = Note::of(&self.home)?.filter(|note| note.back) {
+            return self.finish_back(open, &note).map(drop);
+        }
+        match behind {
+            Some(behind) if behind.taken_back == Some(false) && converted(&open.tree).is_none() => Err(lost(&behind)),
+            _ => Ok(()),
         }
     }
 
@@ -409,6 +416,11 @@ impl Service {
         let behind = Behind::of(&self.home)?.filter(|_| self.original().is_none());
         let Some(mut behind) = behind else { return Ok(None) };
         let around = Around::of(&behind.at())?;
+        if behind.taken_back != Some(true) {
+            let shown = path_beside(&behind.at(), &around.behind());
+            let message = "stays: it is not on record that a plain directory came in its place, so it may be the last there is of it";
+            return Ok(Some(format!("{} {message}", shown.display())));
+        }
         // It may have been killed before it got that name.
         let leaves = behind.leaves.clone().map(OsString::from_vec).filter(|name| around.look(name).is_some());
         let leaves = match leaves {
@@ -454,6 +466,21 @@ impl Service {
         patiently(cx, || around.remove(&leaves))?;
         Behind::forget(&self.home)?;
         Ok(None)
+    }
+}
+
+/// The branch that the workspace is, is not in the tree, and nobody took it away.
+fn lost(behind: &Behind) -> Error {
+    let at = behind.at();
+    let message =
+        format!("AgentFS has lost what was written in {} since it was put behind it: its log is damaged", at.display());
+    let error = Error::new(ErrorKind::DataLoss, message);
+    match Around::of(&at).map(|around| path_beside(&at, &around.behind())) {
+        Ok(before) => {
+            let (before, typed) = (text::shell(before.as_os_str()), text::shell(at.as_os_str()));
+            error.with_hint(format!("what it was until then is there: `cp -a {before} {typed}` brings that back"))
+        }
+        Err(_) => error,
     }
 }
 

@@ -507,3 +507,24 @@ fn what_could_not_be_taken_back_is_not_put_there() {
     drop(open);
     scene.there().unwrap();
 }
+
+#[test]
+fn a_log_that_was_lost_does_not_take_what_lies_behind_along() {
+    let scene = Scene::new();
+    scene.there().unwrap();
+    fs::write(scene.workspace().join("new"), "new").unwrap();
+    scene.end(Signal::KILL);
+    assert!(Command::new("umount").arg("-l").arg(scene.workspace()).status().unwrap().success());
+    for log in fs::read_dir(scene.dir.join("store/tree/log")).unwrap() {
+        fs::File::options().write(true).open(log.unwrap().path()).unwrap().set_len(0).unwrap();
+    }
+    fs::set_permissions(scene.workspace(), fs::Permissions::from_mode(0o755)).unwrap();
+    fs::remove_dir_all(scene.workspace()).unwrap();
+    fs::create_dir(scene.workspace()).unwrap();
+    for auto in [true, false] {
+        scene.reclaim(auto).unwrap();
+        assert_eq!(fs::read_to_string(scene.behind().join("src/deep/9")).unwrap(), "file 9");
+    }
+    let log = fs::read_to_string(scene.dir.join("store/log")).unwrap();
+    assert!(log.contains("its log is damaged"), "{log}");
+}

@@ -257,3 +257,29 @@ fn an_index_that_points_past_its_pack_loses_nothing() {
     store.reclaim(false, &Context::quiet()).unwrap();
     check(&store, "kept", &some_files(3, 0), &kept);
 }
+
+#[test]
+fn a_pack_whose_index_was_lost_is_removed_only_if_nothing_needs_it() {
+    let f = fixture();
+    let first = publish(&f.store, "one", &some_files(2, 0), &[], Durability::Durable).unwrap();
+    let mine = pack_files(f.temp.path(), "pack").remove(0);
+    let second = publish(&f.store, "two", &some_files(2, 9), &first, Durability::Durable).unwrap();
+    let (pack, index) = (std::fs::read(&mine).unwrap(), std::fs::read(mine.with_extension("idx")).unwrap());
+    // As a removal that was killed leaves it.
+    let left = mine.with_file_name(format!("pack-{}.pack", "0".repeat(40)));
+    std::fs::write(&left, &pack).unwrap();
+    let said = open(f.temp.path()).reclaim(true, &Context::quiet()).unwrap().actions;
+    assert!(!left.exists() && said.iter().any(|action| action.starts_with("removed ")), "{said:?}");
+
+    std::fs::remove_file(mine.with_extension("idx")).unwrap();
+    let said = open(f.temp.path()).reclaim(false, &Context::quiet()).unwrap().actions;
+    let aside = mine.with_extension("pack.damaged");
+    assert!(said.iter().any(|action| action.starts_with("set aside ")), "{said:?}");
+    assert_eq!(std::fs::read(&aside).unwrap(), pack);
+    // As a person does, by `git index-pack`.
+    std::fs::rename(&aside, &mine).unwrap();
+    std::fs::write(mine.with_extension("idx"), index).unwrap();
+    let store = open(f.temp.path());
+    check(&store, "one", &some_files(2, 0), &first);
+    check(&store, "two", &some_files(2, 9), &second);
+}

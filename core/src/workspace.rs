@@ -330,8 +330,12 @@ impl Workspace {
         self.tell_repaired(torn);
         if let Some(fault) = report.faults.first() {
             let message = format!(
-                "{} of the timeline passed over, and no snapshot goes by itself meanwhile; the first is line {} of session {}: {}",
-                text::count(report.faults.len(), "damaged line is", "damaged lines are"),
+                "{} passed over, and no snapshot goes by itself meanwhile; the first is line {} of session {}: {}",
+                text::count(
+                    report.faults.len(),
+                    "damaged line of the timeline is",
+                    "damaged lines of the timeline are"
+                ),
                 fault.line,
                 fault.session,
                 fault.reason

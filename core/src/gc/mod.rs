@@ -109,17 +109,20 @@ impl Workspace {
         // After the branches: a session that was to bear one may have gone with its branch.
         let outcome = self.finish_conversations().map(|done| report.actions.extend(done));
         report.note("finishing conversations", outcome)?;
-        let outcome = self.tidy_restores().map(|(done, failures)| {
-            report.actions.extend(done);
-            report.failures.extend(failures);
-        });
-        report.note("clearing up after restores", outcome)?;
+        let mut all_asked = true;
         for name in self.stores()? {
             let outcome = self.reconcile(&name, &mut report);
+            all_asked &= outcome.is_ok();
             report.note(&format!("reconciling with {name}"), outcome)?;
             let outcome = self.reclaim(&name, false, &mut report);
             report.note(&format!("reclaiming in {name}"), outcome)?;
         }
+        // After all were asked: a snapshot that is only not on the timeline is listed again by then.
+        let outcome = self.tidy_restores(all_asked).map(|(done, failures)| {
+            report.actions.extend(done);
+            report.failures.extend(failures);
+        });
+        report.note("clearing up after restores", outcome)?;
         let outcome = self.compress_closed(&mut report);
         report.note("compressing recordings", outcome)?;
         let outcome = self.reclaim_missing(&mut report);

@@ -122,7 +122,9 @@ impl Workspace {
             None => (self.last_ended(&events)?, Vec::new()),
         };
         let gone = || {
-            Error::new(ErrorKind::NotFound, format!("the snapshot {} that undo goes back to is gone", journal.back.id))
+            let message = format!("the snapshot {} that undo goes back to is not on the timeline", journal.back.id);
+            Error::new(ErrorKind::NotFound, message)
+                .with_hint("`ah agent fs gc` lists it again if it is there; then repeat it")
         };
         let target =
             self.state()?.snapshots.into_iter().find(|record| record.id == journal.back.id).ok_or_else(gone)?;
@@ -169,9 +171,20 @@ impl Workspace {
             return Err(Error::new(ErrorKind::FailedPrecondition, message)
                 .with_hint(format!("ah agent fs restore {} takes back the restore before it", begin.safety)));
         }
-        self.journals().of(session, &begin.restore)?.ok_or_else(|| {
-            Error::new(ErrorKind::NotFound, "the snapshot that undo would go back to was removed")
-                .with_hint("`ah agent fs snapshots` lists those that are there")
+        if let Some(journal) = self.journals().of(session, &begin.restore)? {
+            return Ok(journal);
+        }
+        let safety = &begin.safety;
+        Err(match self.state()?.snapshot(safety) {
+            Some(_) => Error::new(
+                ErrorKind::NotFound,
+                "the plan of the last restore is gone: nobody knows what it changed",
+            )
+            .with_hint(format!(
+                "`ah agent fs restore {safety}` takes everything back to before it; `--dry-run` shows what that changes"
+            )),
+            None => Error::new(ErrorKind::NotFound, "the snapshot that undo would go back to was removed")
+                .with_hint("`ah agent fs snapshots` lists those that are there"),
         })
     }
 
@@ -221,6 +234,21 @@ impl Workspace {
         let mut notes = job.notes.clone();
         let readers = self.branches_reading_here()?.join(", ");
         notes.extend(missing_notes(&target, job, &workspace));
+        // Before the plan looks: a file that goes out of such a folder may have another name in the tree, and changes there by that.
+        let mut cleared = Vec::new();
+        if !job.dry_run {
+            for journal in &job.taken_over {
+                // What is left in a folder of ours keeps nobody from restoring.
+                match clean(&ground, journal, &cx) {
+                    Ok(kept) => cleared.extend(kept.into_iter().map(|(path, aside)| {
+                        format!("{path} was being changed when the restore was interrupted; that state is in {aside}")
+                    })),
+                    Err(error) => cleared.push(format!("the folder {} could not be cleared: {error}", journal.staging)),
+                }
+            }
+            cleared.extend(self.clear_ended(&workspace, &scratch, &cx).1);
+        }
+        notes.extend(cleared.iter().cloned());
         let planned = plan(&ground, &wish, &source, &cx)
             .and_then(|plan| self.known_paths(job, &target, plan))
             .and_then(|mut plan| {
@@ -252,24 +280,17 @@ impl Workspace {
             }
             Ok(plan) if !plan.conflicts.is_empty() => {
                 unused(&safety);
-                return Err(refusal(&plan.conflicts, plan.forcible == plan.conflicts.len()));
+                let mut error = refusal(&plan.conflicts, plan.forcible == plan.conflicts.len());
+                error.causes.extend(cleared);
+                return Err(error);
             }
             Ok(plan) => plan,
-            Err(error) => {
+            Err(mut error) => {
                 unused(&safety);
+                error.causes.extend(cleared);
                 return Err(error);
             }
         };
-        for journal in &job.taken_over {
-            // What is left in a folder of ours keeps nobody from restoring.
-            match clean(&ground, journal, &cx) {
-                Ok(kept) => notes.extend(kept.into_iter().map(|(path, aside)| {
-                    format!("{path} was being changed when the restore was interrupted; that state is in {aside}")
-                })),
-                Err(error) => notes.push(format!("the folder {} could not be cleared: {error}", journal.staging)),
-            }
-        }
-        notes.extend(self.clear_ended(&workspace, &scratch, &cx).1);
         if plan.is_empty() {
             unused(&safety);
             // All of it had been done, or taken back, but for saying so, and perhaps for being on disk.

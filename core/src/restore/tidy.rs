@@ -17,8 +17,9 @@ use crate::walk::Shelf;
 use crate::workspace::Workspace;
 
 impl Workspace {
-    /// Clears up after restores that have ended; gives a sentence for each thing it did, and for each that it could not do.
-    pub(crate) fn tidy_restores(&self) -> Result<(Vec<String>, Vec<String>)> {
+    /// Clears up after restores that have ended; gives a sentence for each thing it did, and for each that it could not do. `all_asked`: whether
+    /// each provider said which snapshots it has, so that those which are not on the timeline are gone.
+    pub(crate) fn tidy_restores(&self, all_asked: bool) -> Result<(Vec<String>, Vec<String>)> {
         let _lock = self.lock("restore")?;
         let (mut done, mut failures) = (Vec::new(), Vec::new());
         if let Ok(workspace) = self.open_dir() {
@@ -26,6 +27,9 @@ impl Workspace {
             let left = |folder| format!("removed {folder}, which a restore had left in the workspace");
             done.extend(cleared.into_iter().map(left));
             failures = failed;
+        }
+        if !all_asked {
+            return Ok((done, failures));
         }
         let there: HashSet<String> =
             self.state()?.snapshots.into_iter().map(|record| record.id.as_str().to_owned()).collect();

@@ -93,6 +93,11 @@ const JOBS: &[(&str, Job)] = &[
     }),
     ("restore", |engine, path| {
         std::fs::write(path.join("added"), "x").unwrap();
+        // Under two names, of which one may be gone when it is interrupted.
+        for n in 0..4 {
+            std::fs::write(path.join(format!("b{n}")), "x").unwrap();
+            std::fs::hard_link(path.join(format!("b{n}")), path.join(format!("c{n}"))).unwrap();
+        }
         open(engine, path)?.restore("@{1}", &RestoreOptions::default()).map(drop)
     }),
     ("undo", |engine, path| open(engine, path)?.undo(&UndoOptions::default()).map(drop)),
@@ -193,13 +198,18 @@ fn check(lab: &Lab, what: &str) {
     let report = workspace.gc(&GcOptions::default()).unwrap();
     assert!(report.failures.is_empty(), "{what}: {report:?}");
     readable("after gc");
-    // An interrupted restore is a person's to decide about: taken back, each path is as it was.
+    // An interrupted restore is a person's to decide about: taken back, each path is as it was; done again, all of it is done.
     let text = || std::fs::read_to_string(root.join("a")).unwrap();
     assert!(["0", "1", "2", "3"].contains(&text().as_str()), "{what}: half a file");
     if let Some(interrupted) = workspace.interrupted().unwrap() {
-        INTERRUPTED.fetch_add(1, Ordering::Relaxed);
-        let undone = workspace.undo(&UndoOptions::default()).unwrap();
-        assert_eq!(undone.target.id, interrupted.safety, "{what}");
+        let done = if INTERRUPTED.fetch_add(1, Ordering::Relaxed) % 2 == 0 {
+            let undone = workspace.undo(&UndoOptions::default()).unwrap();
+            assert_eq!(undone.target.id, interrupted.safety, "{what}");
+            undone
+        } else {
+            workspace.restore(interrupted.target.as_str(), &RestoreOptions::default()).unwrap()
+        };
+        assert!(done.failed.is_empty(), "{what}: {:?}", done.failed);
         assert!(workspace.interrupted().unwrap().is_none(), "{what}");
         workspace.gc(&GcOptions::default()).unwrap();
     }

@@ -72,8 +72,10 @@ fn go_to(directory: &Path) -> Result<PathBuf> {
     };
     match std::env::set_current_dir(directory) {
         Ok(()) => std::env::current_dir().map_err(cannot),
-        // In a branch whose provider's process was killed; it is mounted again when it is looked for.
-        Err(error) if error.kind() == std::io::ErrorKind::NotConnected => {
+        // In a branch whose provider's process was killed, or is being killed; it is mounted again when it is looked for.
+        Err(error)
+            if [std::io::ErrorKind::NotConnected, std::io::ErrorKind::ConnectionAborted].contains(&error.kind()) =>
+        {
             std::path::absolute(directory).map_err(cannot)
         }
         Err(error) => Err(cannot(error)),

@@ -301,3 +301,26 @@ fn an_interrupted_one_does_not_come_before_a_later_one() {
     assert_eq!(fs::read_to_string(lab.path().join("b")).unwrap(), "b edited");
     assert!(workspace.interrupted().unwrap().is_some(), "a person decides");
 }
+
+/// A snapshot that is only not on the timeline is not gone.
+#[test]
+fn a_damaged_line_does_not_cost_the_undo() {
+    let lab = Lab::new();
+    lab.step("a", "old");
+    lab.write("a", "new");
+    lab.open().restore("@", &RestoreOptions::default()).unwrap();
+    let lines = fs::read_to_string(lab.timeline_file()).unwrap();
+    let damaged = |line: &str| match line.contains("\"kind\":\"safety\"") {
+        true => line.replace("\"seq\"", "\"seQ\""),
+        false => line.to_owned(),
+    };
+    let damaged: Vec<String> = lines.lines().map(damaged).collect();
+    assert_eq!(lines.lines().zip(&damaged).filter(|(was, is)| was != is).count(), 1, "{lines}");
+    fs::write(lab.timeline_file(), damaged.join("\n") + "\n").unwrap();
+    let refused = lab.open().undo(&UndoOptions::default()).unwrap_err();
+    assert!(refused.message.ends_with("is not on the timeline") && refused.hint.unwrap().contains("gc"));
+    let report = lab.open().gc(&GcOptions::default()).unwrap();
+    assert!(report.actions.iter().any(|action| action.starts_with("listed ")), "{report:?}");
+    lab.open().undo(&UndoOptions::default()).unwrap();
+    assert_eq!(text(&lab), "new");
+}

@@ -1,7 +1,7 @@
 //! What differs between systems, each with a portable way out: holes, shared contents, the boot's identity, opening without leaving a
 //! directory, the kernel's clock.
 //!
-//! Everything else in this crate is POSIX through `rustix`.
+//! But for that, `lower.rs`, a flag and the name of an error, this crate is POSIX through `rustix`.
 
 use std::fs::File;
 use std::io;

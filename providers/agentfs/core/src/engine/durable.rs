@@ -47,10 +47,12 @@ impl Engine {
         match log.append(rows.iter().map(|(row, value)| (&**row, value.as_deref()))) {
             Ok(batch) => {
                 self.log_length.store(log.length(), Ordering::Relaxed);
+                self.log_is_full.store(false, Ordering::Relaxed);
                 Ok(batch)
             }
             Err(error) => {
                 write_lock(&self.state).layers.give_back(rows);
+                self.log_is_full.store(true, Ordering::Relaxed);
                 Err(error)
             }
         }

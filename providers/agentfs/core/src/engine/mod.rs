@@ -141,6 +141,8 @@ pub(crate) struct Engine {
     log: Mutex<Log>,
     /// The log's, for those who only want to know that.
     log_length: AtomicU64,
+    /// Whether the log could not take the rows that it was last given.
+    log_is_full: AtomicBool,
     /// Older files of the log that no sync has taken to the disk yet. Changed only by who holds `log`, but for the end of a checkpoint,
     /// which has no need of them.
     previous_logs: Mutex<Vec<File>>,
@@ -261,6 +263,7 @@ impl Engine {
             options,
             directory: directory.to_owned(),
             log_length: AtomicU64::new(log.length()),
+            log_is_full: AtomicBool::new(false),
             log: Mutex::new(log),
             previous_logs: Mutex::new(older),
             failed: AtomicBool::new(false),
@@ -377,6 +380,20 @@ impl Engine {
 
     /// Changes rows of a line under its present epoch.
     pub(crate) fn change<T>(
+        &self,
+        line: LineId,
+        chain: &Chain,
+        change: impl FnOnce(&mut State, View<'_>) -> Result<T>,
+    ) -> Result<T> {
+        // Who is told that it is done would find it undone, should this process be killed before the log takes it.
+        if self.log_is_full.load(Ordering::Relaxed) {
+            self.flush()?;
+        }
+        self.remove(line, chain, change)
+    }
+
+    /// The same to remove something, which goes on for a while where the log cannot be written: on a full disk it makes room.
+    pub(crate) fn remove<T>(
         &self,
         line: LineId,
         chain: &Chain,

@@ -5,8 +5,8 @@
 //! along, which then need not have reached its place. A batch that was written survives the death of the process at once, since
 //! the system holds it; a power cut, from the mark that covers it.
 //!
-//! Behind its end a file holds zeros, written ahead: what is written over them takes the disk less to keep than what makes a file longer. No record
-//! begins with a zero.
+//! Behind its end a file holds zeros, written ahead: what is written over them takes the disk less to keep than what makes a file longer. No batch
+//! is all zeros.
 //!
 //! Read back after the process died, all whole batches count. After the machine went down (the header names another boot) only
 //! those up to the last mark do, because data of the later ones may never have been written.

@@ -157,7 +157,7 @@ impl View {
         let now = platform::now();
         container.touch(now, -i32::from(directories));
         let hidden = self.hidden(parent, name, &named)?;
-        self.change(|state, view| {
+        self.engine.remove(self.line, &self.chain, |state, view| {
             state.write(&key::entry(parent, name), hidden, view)?;
             self.lose_name(state, view, node, now)?;
             self.put(state, view, &container)
@@ -201,8 +201,10 @@ impl View {
         }
         state.write(&key::inode(node.ino), node.inode.encode(), view)?;
         state.layers.put(&key::of_line(b'o', view.line, Some(node.ino)), Vec::new());
-        if let Some(known) = lock(&self.known).get_mut(&node.ino) {
-            known.orphan = true;
+        match lock(&self.known).get_mut(&node.ino) {
+            Some(known) => known.orphan = true,
+            // Forgotten by the last one in this moment, when it still had a name.
+            None => return state.purge(node.ino, view),
         }
         Ok(())
     }

@@ -333,6 +333,14 @@ fn a_real_full_disk_damages_nothing() {
     };
     assert!(matches!(refused, Error::NoSpace), "{refused}");
     assert!(matches!(workspace.sync(), Err(Error::NoSpace)));
+    // Nothing more is said to be done that a killed process would lose, but what makes room.
+    let root = view.getattr(ROOT).unwrap();
+    let renamed = view.rename(ROOT, b"name0", ROOT, b"renamed", ah_agentfs::Rename::Replace);
+    assert!(matches!(renamed, Err(Error::NoSpace)), "{renamed:?}");
+    let stamped = view.setattr(ROOT, ah_agentfs::SetAttr { mode: Some(root.mode ^ 1), ..Default::default() });
+    assert!(matches!(stamped, Err(Error::NoSpace)), "{stamped:?}");
+    view.unlink(ROOT, b"name0").unwrap();
+    made -= 1;
     let full = workspace.used();
     workspace.delete_snapshot(doomed).unwrap();
     workspace.reclaim().unwrap();

@@ -202,7 +202,7 @@ fn check(lab: &Lab, what: &str) {
     let text = || std::fs::read_to_string(root.join("a")).unwrap();
     assert!(["0", "1", "2", "3"].contains(&text().as_str()), "{what}: half a file");
     if let Some(interrupted) = workspace.interrupted().unwrap() {
-        let done = if INTERRUPTED.fetch_add(1, Ordering::Relaxed) % 2 == 0 {
+        let done = if INTERRUPTED.fetch_add(1, Ordering::Relaxed).is_multiple_of(2) {
             let undone = workspace.undo(&UndoOptions::default()).unwrap();
             assert_eq!(undone.target.id, interrupted.safety, "{what}");
             undone

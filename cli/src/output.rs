@@ -119,10 +119,7 @@ impl Ui {
             self.note(&format!("{what}: {path}"));
         }
         if more > 0 {
-            self.note(&format!(
-                "{what}: {}; --json lists them all",
-                text::count(more as u64, "more path", "more paths")
-            ));
+            self.note(&format!("{what}: and {more} more; --json lists them all"));
         }
     }
 

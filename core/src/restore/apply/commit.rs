@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use ah_plugin_api::{EntryKind, Error, RelPath, Result, Timestamp};
@@ -45,10 +46,16 @@ impl Work<'_> {
             (slotted(&plan.clear), slotted(&plan.dirs), slotted(&plan.puts), slotted(&plan.removals));
         let kept = Mutex::new(HashSet::new());
         let total = (plan.clear.len() + plan.dirs.len() + plan.puts.len() + plan.removals.len()) as u64;
-        self.cx.progress("changing files", 0, Some(total));
+        let changed = AtomicU64::new(0);
+        let one_more = || {
+            let count = changed.fetch_add(1, Ordering::Relaxed);
+            if count.is_multiple_of(256) {
+                self.cx.progress("changing files", count, Some(total));
+            }
+        };
 
         let twins = twins(plan);
-        self.take_all(staging, &plan.clear, &clear, &twins, &kept);
+        self.take_all(staging, &plan.clear, &clear, &twins, &kept, &one_more);
         self.make_dirs();
         let times = self.times();
         let puts: Vec<Slotted<'_>> = plan.puts.iter().zip(puts).map(|(step, slot)| Slotted { step, slot }).collect();
@@ -59,11 +66,12 @@ impl Work<'_> {
             for put in *chunk {
                 let done = self.put(staging, &mut dirs, put, &twins, &times);
                 self.settle(&put.step.path, put.slot, &done, &kept);
+                one_more();
             }
             Ok(())
         });
         debug_assert!(placed.is_ok(), "each path's trouble is settled where it arises");
-        self.take_all(staging, &plan.removals, &removals, &twins, &kept);
+        self.take_all(staging, &plan.removals, &removals, &twins, &kept, &one_more);
         self.cx.progress("changing files", total, Some(total));
         kept.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
@@ -169,11 +177,13 @@ impl Work<'_> {
         slots: &[Option<u64>],
         twins: &Twins,
         kept: &Mutex<HashSet<u64>>,
+        one_more: &dyn Fn(),
     ) {
         let mut dirs = LastDir::new(self.tree);
         for (step, &slot) in steps.iter().zip(slots) {
             let done = take(staging, &mut dirs, step, slot, twins);
             self.settle(&step.path, slot, &done, kept);
+            one_more();
         }
     }
 }

@@ -121,7 +121,7 @@ pub(crate) fn refusal(workspace: &Dir, store: &Dir) -> Option<(String, Option<St
     }
 }
 
-/// What putting the workspace, from which branches can grow, behind AgentFS would make better, if this user can.
+/// What putting the workspace, from which branches can grow, behind AgentFS would make better; or why this user cannot.
 fn convertible(workspace: &Dir) -> Result<String, String> {
     let unseen = |_| "it cannot be looked at".to_owned();
     let kind = rustix::fs::fstatfs(workspace).map(|stat| stat.f_type as u32).map_err(unseen)?;

@@ -376,12 +376,15 @@ impl Engine {
 
     /// Refuses what nobody means to capture whole.
     fn guard(&self, root: &Path, access: Access) -> Result<()> {
+        if !self.is_too_much(root) {
+            return Ok(());
+        }
         if is_the_kernels(root) {
             let message =
                 format!("{} holds no files: what is there is made by the kernel as it is read", root.display());
             return Err(Error::new(ErrorKind::FailedPrecondition, message).with_hint("go to a project's directory"));
         }
-        if self.is_too_much(root) && access != Access::CreateForced {
+        if access != Access::CreateForced {
             let message =
                 format!("{} is too much for a workspace: it holds your whole home directory or system", root.display());
             return Err(Error::new(ErrorKind::FailedPrecondition, message)

@@ -1,4 +1,4 @@
-//! The order of a restore: lock, safety snapshot, plan, journal, timeline, changes, timeline. And of an undo.
+//! The order of a restore: lock, safety snapshot, what an interrupted one left, plan, journal, timeline, changes, timeline. And of an undo.
 
 use std::collections::HashSet;
 use std::os::fd::AsFd;

@@ -4,13 +4,13 @@
 //! identity, the UUID of the snapshot that the clone grew from, whether it is in the depot, and its name. A subvolume of that name in that
 //! folder which grew from that snapshot is the clone; anything else is not ours.
 
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 
 use ah_plugin_api::{
     CloneRequest, Context, Dir, Error, ErrorKind, FileName, LogLevel, Place, Reference, Result, WritableClone,
 };
-use ah_provider_directory::{failed, look, names, open_beneath};
+use ah_provider_directory::{failed, look, names, open_beneath, open_up, set_mode};
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
@@ -176,7 +176,7 @@ fn place(depot: &Depot, target: &Dir, name: &str, record: &Clone) -> Result<Opti
     let root = match rustix::fs::openat(&folder, name.as_slice(), DIRECTORY, Mode::empty()) {
         // Whose bits were taken.
         Err(Errno::ACCESS) => {
-            open_up(folder.as_fd(), &name).map_err(fail)?;
+            open_up(folder.as_fd(), &name, is_root).map_err(fail)?;
             rustix::fs::openat(&folder, name.as_slice(), DIRECTORY, Mode::empty())
         }
         other => other,
@@ -187,23 +187,6 @@ fn place(depot: &Depot, target: &Dir, name: &str, record: &Clone) -> Result<Opti
         Err(errno) => return Err(fail(errno)),
     };
     Ok((hex(&parent) == record.parent).then_some((folder, name)))
-}
-
-/// Gives the owner of a clone all rights to its root, and to nothing else that somebody has put there meanwhile. Gives the root, and the mode it had.
-fn open_up(folder: BorrowedFd<'_>, name: &[u8]) -> Result<(OwnedFd, Mode), Errno> {
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let root = rustix::fs::openat(folder, name, flags, Mode::empty())?;
-    let stat = look(&root, b"")?;
-    if !is_root(&stat) {
-        return Err(Errno::NOTDIR);
-    }
-    set_mode(&root, Mode::RWXU)?;
-    Ok((root, Mode::from_raw_mode(stat.stx_mode.into())))
-}
-
-/// A descriptor that is only a path has no mode to set but by its name.
-fn set_mode(root: &OwnedFd, mode: Mode) -> Result<(), Errno> {
-    rustix::fs::chmod(format!("/proc/self/fd/{}", root.as_raw_fd()), mode)
 }
 
 /// Takes a clone away. What is gone already is success.
@@ -236,7 +219,7 @@ fn put_aside(depot: &Depot, folder: BorrowedFd<'_>, name: &[u8]) -> Result<bool>
             .and_then(|()| rustix::fs::openat(&trash, &unique, DIRECTORY, Mode::empty()))
             .and_then(|bin| {
                 // A directory that its owner may not write to cannot be moved by its owner.
-                let opened = open_up(folder, name);
+                let opened = open_up(folder, name, is_root);
                 #[cfg(test)]
                 tests::before_it_is_moved(&trash, &unique);
                 rustix::fs::renameat(folder, name, &bin, crate::shelf::TREE).inspect_err(|_| {

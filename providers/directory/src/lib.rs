@@ -44,7 +44,7 @@ pub use entry::{MASK, entry_of, failed, look, mount_of, names};
 pub use mounts::{KeptMounts, Mount, Mounts, boot_id, has_capability, in_first_user_namespace, unescape_octal};
 pub use percent::unescape;
 pub use processes::{How, Process, Use};
-pub use remove::{Plain, Special, open_to_remove, remove_contents, remove_entry};
+pub use remove::{Plain, Special, open_to_remove, open_up, remove_contents, remove_entry, set_mode};
 pub use state::State;
 pub use tree::Tree;
 pub use unmount::{Unmount, open_plain, unmount, would_unmount};

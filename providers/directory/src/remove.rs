@@ -86,13 +86,39 @@ pub fn remove_entry(dir: BorrowedFd<'_>, name: &[u8], special: &impl Special, cx
 pub fn open_to_remove(parent: BorrowedFd<'_>, name: &[u8]) -> Result<OwnedFd, Errno> {
     match rustix::fs::openat(parent, name, DIRECTORY, Mode::empty()) {
         Err(Errno::ACCESS) => {
-            let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            let found = rustix::fs::openat(parent, name, flags, Mode::empty())?;
-            rustix::fs::chmod(format!("/proc/self/fd/{}", found.as_raw_fd()), Mode::RWXU)?;
+            open_up(parent, name, |_| true)?;
             rustix::fs::openat(parent, name, DIRECTORY, Mode::empty())
         }
         other => other,
     }
+}
+
+/// Gives the owner of a directory all rights to it, if `is_it` says that it is the one: what a symlink leads to, or somebody has put there meanwhile,
+/// is left alone. Gives the directory, opened as a path, and the mode it had.
+///
+/// # Errors
+/// What the system says; `ENOTDIR` if it is not the one.
+pub fn open_up(
+    parent: BorrowedFd<'_>,
+    name: &[u8],
+    is_it: impl FnOnce(&Statx) -> bool,
+) -> Result<(OwnedFd, Mode), Errno> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let found = rustix::fs::openat(parent, name, flags, Mode::empty())?;
+    let stat = look(&found, b"")?;
+    if !is_it(&stat) {
+        return Err(Errno::NOTDIR);
+    }
+    set_mode(&found, Mode::RWXU)?;
+    Ok((found, Mode::from_raw_mode(stat.stx_mode.into())))
+}
+
+/// Sets the mode of a directory that is opened as a path, which by itself has none to set.
+///
+/// # Errors
+/// What the system says.
+pub fn set_mode(found: &OwnedFd, mode: Mode) -> Result<(), Errno> {
+    rustix::fs::chmod(format!("/proc/self/fd/{}", found.as_raw_fd()), mode)
 }
 
 fn cannot_remove(errno: Errno) -> Error {

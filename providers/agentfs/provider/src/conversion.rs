@@ -4,7 +4,7 @@
 //!
 //! | name | what |
 //! |---|---|
-//! | `behind` | where the workspace is, and since when nobody has anything to change in the directory behind it |
+//! | `behind` | where the workspace is, since when nobody has anything to change in the directory behind it, and whether it was taken back |
 //! | `converting` | a note of what is under way |
 //! | `converting.lock` | held by the caller that takes it back |
 

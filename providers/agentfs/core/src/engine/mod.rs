@@ -389,11 +389,11 @@ impl Engine {
         if self.log_is_full.load(Ordering::Relaxed) {
             self.flush()?;
         }
-        self.remove(line, chain, change)
+        self.change_removing(line, chain, change)
     }
 
-    /// The same to remove something, which goes on for a while where the log cannot be written: on a full disk it makes room.
-    pub(crate) fn remove<T>(
+    /// The same where something is removed, which goes on for a while where the log cannot be written: on a full disk it makes room.
+    pub(crate) fn change_removing<T>(
         &self,
         line: LineId,
         chain: &Chain,

@@ -177,7 +177,7 @@ impl View {
         lock(&self.former).remove(&ino);
         if gone {
             // What fails here is found by the next who opens the store.
-            let _ = self.engine.remove(self.line, &self.chain, |state, view| state.purge(ino, view));
+            let _ = self.engine.change_removing(self.line, &self.chain, |state, view| state.purge(ino, view));
         }
     }
 
@@ -533,7 +533,7 @@ impl Drop for View {
     fn drop(&mut self) {
         let known = std::mem::take(&mut *lock(&self.known));
         for (ino, _) in known.into_iter().filter(|(_, known)| known.orphan) {
-            let _ = self.engine.remove(self.line, &self.chain, |state, view| state.purge(ino, view));
+            let _ = self.engine.change_removing(self.line, &self.chain, |state, view| state.purge(ino, view));
         }
         self.engine.release(self.line, self.held);
     }

@@ -157,7 +157,7 @@ impl View {
         let now = platform::now();
         container.touch(now, -i32::from(directories));
         let hidden = self.hidden(parent, name, &named)?;
-        self.engine.remove(self.line, &self.chain, |state, view| {
+        self.engine.change_removing(self.line, &self.chain, |state, view| {
             state.write(&key::entry(parent, name), hidden, view)?;
             self.lose_name(state, view, node, now)?;
             self.put(state, view, &container)

@@ -12,9 +12,9 @@
 //! 1. the note; a snapshot; a copy of everything beside the workspace, on disk, and what it is into the note (`crate::back`);
 //! 2. the branch is unmounted, which nobody may work in; if anything was changed since the snapshot, it is mounted again, and the copy goes;
 //! 3. the copy and the place change names in one step, on disk: from here on it is done;
-//! 4. the branch goes, then the place, then the note.
+//! 4. in the home, that it was taken back; the branch goes, then the place, then the note.
 //!
-//! What snapshots are of goes on lying beside it, until the last one is gone: then `reclaim` takes it away, if nobody changed anything in it.
+//! What snapshots are of goes on lying beside it, until the last one is gone: then `reclaim` takes it away, if it is written down that the workspace was taken back, and nobody changed anything in it.
 
 use std::ffi::OsString;
 use std::os::fd::{AsFd, BorrowedFd};

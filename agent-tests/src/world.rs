@@ -30,6 +30,8 @@ impl World {
         for name in ["home", "work", "bin"] {
             fs::create_dir(world.path(name)).unwrap();
         }
+        // However full the disk is that the tests run on, automatic snapshots are taken.
+        world.ah(["config", "set", "prune.min-free", "0%"]);
         world
     }
 

@@ -218,7 +218,6 @@ fn a_disk_that_is_full() {
     }
     let world = World::new();
     let state = world.path("state");
-    fs::create_dir(&state).unwrap();
     let size = Some("size=4m,mode=700");
     nix::mount::mount(Some("tmpfs"), &state, Some("tmpfs"), nix::mount::MsFlags::empty(), size).unwrap();
     world.use_git();

@@ -262,10 +262,10 @@ fn a_recording_ends_before_the_disk_is_full_and_nothing_else_does() {
     }
     let world = World::new();
     let state = world.path("state");
-    fs::create_dir(&state).unwrap();
     // What a recording leaves free, a fiftieth, has to be enough for the snapshot that is taken meanwhile.
     nix::mount::mount(Some("none"), &state, Some("tmpfs"), nix::mount::MsFlags::empty(), Some("size=12M,mode=700"))
         .unwrap();
+    world.capture_on_full_disks();
     let ran = Ran::of(&mut recorded(&world, &[], "seq 1 1800000; echo END; exit 4"));
     assert_eq!(ran.code, 4, "{}", ran.stderr);
     assert!(ran.stdout.ends_with("1800000\nEND\n"));

@@ -74,6 +74,7 @@ impl World {
             fs::create_dir(world.root()).unwrap();
         }
         world.give_away();
+        world.capture_on_full_disks();
         world
     }
 
@@ -86,7 +87,16 @@ impl World {
 
     /// From now on the Git provider serves.
     pub(crate) fn use_git(&self) {
-        let ran = self.run(["config", "set", "provider", "git"]);
+        self.set("provider", "git");
+    }
+
+    /// Automatic snapshots are taken however full the disk is that the tests run on.
+    pub(crate) fn capture_on_full_disks(&self) {
+        self.set("prune.min-free", "0%");
+    }
+
+    fn set(&self, key: &str, value: &str) {
+        let ran = self.run(["config", "set", key, value]);
         assert_eq!(ran.code, 0, "{ran:?}");
     }
 

@@ -6,6 +6,7 @@
 use std::os::fd::AsFd;
 
 use ah_plugin_api::{Dir, Durability, Error, ErrorKind, Result, Timestamp};
+use rustix::fs::StatVfs;
 use serde::{Deserialize, Serialize};
 
 use crate::config::{Config, Share};
@@ -24,7 +25,7 @@ const MIN_FREE: Share = Share::Percent(10);
 /// While paused, pruning is tried again so often, in seconds.
 pub(super) const AGAIN: i64 = 3_600;
 
-/// A filesystem's room, bytes.
+/// A filesystem's room, bytes: what a user can have of it, as `df` reckons. What is kept for root alone is neither.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Room {
     free: u64,
@@ -34,9 +35,14 @@ struct Room {
 impl Room {
     fn of(dir: impl AsFd) -> Option<Self> {
         let found = rustix::fs::fstatvfs(dir).ok()?;
-        let bytes = |blocks: u64| blocks.saturating_mul(found.f_frsize);
         // Some filesystems say nothing of it.
-        (found.f_blocks > 0).then(|| Self { free: bytes(found.f_bavail), total: bytes(found.f_blocks) })
+        (found.f_blocks > 0).then(|| Self::told(&found))
+    }
+
+    fn told(found: &StatVfs) -> Self {
+        let bytes = |blocks: u64| blocks.saturating_mul(found.f_frsize);
+        let used = found.f_blocks.saturating_sub(found.f_bfree);
+        Self { free: bytes(found.f_bavail), total: bytes(used.saturating_add(found.f_bavail)) }
     }
 
     /// Bytes that there are too few of.
@@ -145,5 +151,14 @@ mod tests {
         assert_eq!((room.lacks(MIN_FREE), room.lacks(Share::Percent(9))), (1, 0));
         assert_eq!(Room { free: 100, total: 1000 }.lacks(MIN_FREE), 0);
         assert_eq!((room.lacks(Share::Bytes(100)), room.lacks(Share::Bytes(0))), (1, 0));
+    }
+
+    #[test]
+    fn what_root_alone_may_use_is_no_part_of_the_disk() {
+        let root = Dir::open(std::path::Path::new("/")).unwrap();
+        let mut found = rustix::fs::fstatvfs(&root).unwrap();
+        (found.f_frsize, found.f_blocks, found.f_bfree, found.f_bavail) = (10, 1000, 700, 100);
+        assert_eq!(Room::told(&found), Room { free: 1000, total: 4000 });
+        assert_eq!(Room::told(&found).lacks(MIN_FREE), 0);
     }
 }

@@ -167,7 +167,7 @@ pub enum Seek {
 /// What `statfs` shows, in bytes and counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StatFs {
-    /// Size of the disk that the store is on, or the store's own limit.
+    /// Size of the disk that the store is on, without what is kept there for root alone, or the store's own limit.
     pub total: u64,
     /// What can still be written.
     pub free: u64,

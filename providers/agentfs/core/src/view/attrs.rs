@@ -73,7 +73,10 @@ impl View {
     /// What the disk under the store, or the store's limit, has left.
     pub fn statfs(&self) -> Result<StatFs> {
         let stat = rustix::fs::statvfs(&self.engine.directory).map_err(Error::io("looking at the disk"))?;
-        let (mut total, mut free) = (stat.f_blocks.saturating_mul(stat.f_frsize), self.engine.disk_free()?);
+        let reserved = stat.f_bfree.saturating_sub(stat.f_bavail);
+        // Without what is kept for root alone, so that `df` shows of a mount how full it shows the disk to be.
+        let blocks = stat.f_blocks.saturating_sub(reserved);
+        let (mut total, mut free) = (blocks.saturating_mul(stat.f_frsize), self.engine.disk_free()?);
         if let Some(limit) = self.engine.options.limit {
             let used = crate::read_lock(&self.engine.state).used_blocks() * BLOCK;
             (total, free) = (limit.min(total), free.min(limit.saturating_sub(used)));

@@ -97,7 +97,12 @@ impl Workspace {
         snapshots.retain(|snapshot| session.as_ref().is_none_or(|session| *session == snapshot.session));
         let entries = self.entries(&snapshots, path)?;
         let mut versions: Vec<(VersionRecord, Option<ProviderName>)> = Vec::new();
+        let mut all_asked = true;
         for (snapshot, entry) in snapshots.iter().zip(entries) {
+            let Some(entry) = entry else {
+                all_asked = false;
+                continue;
+            };
             let entry = match entry {
                 Ok(entry) => entry,
                 Err(error) if error.kind == ErrorKind::Cancelled => return Err(error),
@@ -135,7 +140,8 @@ impl Workspace {
         if versions.is_empty() {
             let left_out = snapshots.last().and_then(|latest| self.left_out(latest, path));
             let why = left_out.map_or_else(String::new, |reason| format!("; the latest left it out: {reason}"));
-            let message = format!("no snapshot has {path}{why}");
+            let those = if all_asked { "no snapshot" } else { "no snapshot that can be looked at" };
+            let message = format!("{those} has {path}{why}");
             return Err(Error::new(ErrorKind::NotFound, message).with_hint("ah agent fs snapshots"));
         }
         Ok(versions.into_iter().map(|(version, _)| version).collect())
@@ -157,9 +163,9 @@ impl Workspace {
         Omissions::of(&captured).cover(path).map(|omission| omission.reason)
     }
 
-    /// The path's entry in each snapshot, in their order; one question to each provider.
-    fn entries(&self, snapshots: &[SnapshotRecord], path: &RelPath) -> Result<Vec<Result<Option<Entry>>>> {
-        let mut answers: Vec<Result<Option<Entry>>> = snapshots.iter().map(|_| Ok(None)).collect();
+    /// The path's entry in each snapshot, in their order; one question to each provider. None for those of a provider that cannot be asked, which is said.
+    fn entries(&self, snapshots: &[SnapshotRecord], path: &RelPath) -> Result<Vec<Option<Result<Option<Entry>>>>> {
+        let mut answers: Vec<Option<Result<Option<Entry>>>> = snapshots.iter().map(|_| None).collect();
         let mut providers: Vec<&ProviderName> = snapshots.iter().map(|snapshot| &snapshot.provider).collect();
         providers.sort_unstable();
         providers.dedup();
@@ -170,11 +176,19 @@ impl Workspace {
                 .filter(|(_, snapshot)| snapshot.provider == *name)
                 .map(|(at, snapshot)| (at, snapshot.reference.clone()))
                 .unzip();
-            let served = self.serve(name)?;
-            let mut found = self.lookup(&served, references.clone(), path)?;
-            self.identify(&served, &references, path, &mut found)?;
-            for (at, answer) in at.into_iter().zip(found) {
-                answers[at] = answer;
+            let found = self.serve(name).and_then(|served| {
+                let mut found = self.lookup(&served, references.clone(), path)?;
+                self.identify(&served, &references, path, &mut found)?;
+                Ok(found)
+            });
+            match found {
+                Ok(found) => at.into_iter().zip(found).for_each(|(at, answer)| answers[at] = Some(answer)),
+                Err(error) if error.kind == ErrorKind::Cancelled => return Err(error),
+                Err(error) => {
+                    let those = text::count(at.len(), "snapshot", "snapshots");
+                    let notice = Notice::new(NoticeKind::Other, format!("{those} of {name} passed over: {error}"));
+                    self.engine.notify(notice.with_hint(error.hint.as_deref().unwrap_or("ah agent fs providers")));
+                }
             }
         }
         Ok(answers)

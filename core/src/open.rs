@@ -194,11 +194,22 @@ impl Engine {
     fn give_up(&self, record: WorkspaceRecord, root: &Path) -> Result<()> {
         let (id, is_branch) = (record.id.clone(), record.branch.is_some());
         let workspace = self.handle(record, root.to_owned());
-        // Its branches would lose what they grew from.
-        if is_branch || !workspace.state()?.snapshots.is_empty() || !workspace.branches()?.is_empty() {
-            let message = format!("{} has a timeline of its own", root.display());
-            return Err(Error::new(ErrorKind::Conflict, message)
-                .with_hint("ah agent fs snapshots shows it; `ah agent fs rm` its snapshots first to give it up"));
+        // Not waited for: who takes a snapshot may wait for the registry.
+        let alone = Lock::try_take(&workspace.folder().join("orphans.lock"), true)?.ok_or_else(|| {
+            let message = format!("a snapshot of {} is being taken", root.display());
+            Error::new(ErrorKind::Busy, message).with_hint("wait for it to end, then repeat")
+        })?;
+        let mut held = workspace.snapshots_held(&alone)?;
+        // They would lose what they grew from.
+        if !workspace.branches()?.is_empty() {
+            held.push("branches".to_owned());
+        }
+        if is_branch || !held.is_empty() {
+            let its = if held.is_empty() { String::new() } else { format!(": {}", held.join(", ")) };
+            let message = format!("{} has a timeline of its own{its}", root.display());
+            return Err(Error::new(ErrorKind::Conflict, message).with_hint(
+                "ah agent fs snapshots shows it (`ah agent fs gc` lists what is missing there); `ah agent fs rm` its snapshots first to give it up",
+            ));
         }
         self.home().may_remove("`adopt`")?;
         branch::refuse_held_by_store(&workspace)?;

@@ -1,6 +1,6 @@
 //! `ah agent fs prune`: removal by rule.
 
-use ah_core::{PruneOptions, PruneReport};
+use ah_core::{Error, PruneOptions, PruneReport};
 use clap::Args;
 use serde::Serialize;
 
@@ -60,8 +60,18 @@ pub(crate) fn run(app: &App, args: &PruneArgs) -> Outcome {
         PruneOptions { policy: args.policy.clone(), recordings: args.recordings.clone(), dry_run: args.dry_run };
     let mut explained = Ok(());
     let report = workspace.prune(&options, &mut |report| {
-        if !app.ui.json {
-            explained = explain(app, report);
+        if app.ui.json {
+            return Ok(());
+        }
+        match explain(app, report) {
+            Err(Failure::Output(error)) if !report.dry_run => {
+                let message = "nothing was removed, as the list of what goes was not read to its end";
+                Err(Error::from_io(message, &error).with_hint("`--dry-run` shows it without removing anything"))
+            }
+            told => {
+                explained = told;
+                Ok(())
+            }
         }
     })?;
     explained?;

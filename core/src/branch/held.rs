@@ -150,10 +150,7 @@ impl Workspace {
             }
             None => held.push("perhaps changed files (the snapshot it grew from is gone)".to_owned()),
         }
-        match own.state()?.snapshots.len() {
-            0 => {}
-            snapshots => held.push(text::count(snapshots, "snapshot of its own", "snapshots of its own")),
-        }
+        held.extend(own.snapshots_held(&own.lock("orphans")?)?);
         let branch = own.open_dir()?;
         held.extend(inside(&branch, self.open_dir().ok().as_ref())?);
         for other in all(self.engine.home())? {

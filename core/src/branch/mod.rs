@@ -364,14 +364,25 @@ impl Workspace {
     /// Says that the command which this process becomes works in a branch, as long as that or what it starts runs.
     ///
     /// # Errors
-    /// `Busy` if the branch is being removed.
+    /// `Busy` if the branch is being removed, `NotFound` if it was just now.
     pub fn hold_branch(&self, branch: &BranchRecord) -> Result<()> {
         let path = self.branch_lock(&branch.id);
-        let Some(lock) = Lock::try_take(&path, false)? else {
-            return Err(Error::new(ErrorKind::Busy, format!("the branch {} is being removed", branch.name))
-                .with_hint("ah agent fs branches shows the others"));
+        let refused = |kind, what| {
+            Error::new(kind, format!("the branch {} {what}", branch.name))
+                .with_hint("ah agent fs branches shows the others")
         };
-        lock.leave_to_command(&path)
+        let lock = Lock::try_take(&path, false)?.ok_or_else(|| refused(ErrorKind::Busy, "is being removed"))?;
+        // Between the look at the branch and the lock, somebody may have begun to remove it, or have done so, with the lock's file.
+        match BranchFile::load(self.engine.home(), &branch.id)? {
+            None => {
+                let _ = fsio::remove_file(&path);
+                Err(refused(ErrorKind::NotFound, "was removed just now"))
+            }
+            Some(file) if file.record.state == BranchState::Removing => {
+                Err(refused(ErrorKind::Busy, "is being removed"))
+            }
+            Some(_) => lock.leave_to_command(&path),
+        }
     }
 
     /// As [`Workspace::hold_branch`], of a branch that was made for that command alone: it goes when the command has ended, unless it then
@@ -392,8 +403,8 @@ impl Workspace {
     /// As [`Workspace::remove_branch`].
     pub fn remove_branch_when_done(&self, branch: &str) -> Result<()> {
         let record = self.find_branch(branch)?;
-        drop(Lock::wait(&self.branch_lock(&record.id))?);
-        self.remove_branch(branch, false)?;
+        let alone = Lock::wait(&self.branch_lock(&record.id))?;
+        self.remove_held(branch, false, Some(alone))?;
         self.give_up_base(&record.snapshot)
     }
 

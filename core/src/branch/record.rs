@@ -123,6 +123,11 @@ impl BranchFile {
         home.join("branches").join(format!("{id}.json"))
     }
 
+    /// What is on record of a branch; none if it is not there any more.
+    pub(super) fn load(home: &Home, id: &BranchId) -> Result<Option<Self>> {
+        Ok(Doc::load(&Self::path(home, id))?.map(|doc| doc.value))
+    }
+
     pub(crate) fn save(&self, home: &Home) -> Result<()> {
         fsio::make_dir(&home.join("branches"))?;
         let path = Self::path(home, &self.record.id);

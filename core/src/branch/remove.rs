@@ -39,8 +39,13 @@ impl Workspace {
     /// given; `Busy` while a view of one of its snapshots is used, something is mounted in it, or, without `force`, a command of `exec` runs in
     /// it; the provider's.
     pub fn remove_branch(&self, name: &str, force: bool) -> Result<BranchRemoved> {
+        self.remove_held(name, force, None)
+    }
+
+    /// As [`Workspace::remove_branch`], by who has the branch's lock alone already.
+    pub(super) fn remove_held(&self, name: &str, force: bool, lock: Option<Lock>) -> Result<BranchRemoved> {
         self.engine.refuse_to_agents("`rm`")?;
-        let mut file = self.removable(name, force)?;
+        let (mut file, _alone) = self.removable(name, force, lock)?;
         let served = self.serve(&file.record.provider)?;
         let before = (file.record.state, file.maker.clone());
         let grown = grown_from(&self.engine, &file)?;
@@ -77,10 +82,11 @@ impl Workspace {
     /// # Errors
     /// As there.
     pub fn may_remove_branch(&self, name: &str, force: bool) -> Result<()> {
-        self.removable(name, force).map(|_| ())
+        self.removable(name, force, None).map(|_| ())
     }
 
-    fn removable(&self, name: &str, force: bool) -> Result<BranchFile> {
+    /// The branch, and its lock, which keeps commands from being run in it from before it is looked at until it is gone. By `force` it is removed without.
+    fn removable(&self, name: &str, force: bool, mut lock: Option<Lock>) -> Result<(BranchFile, Option<Lock>)> {
         let file = called(&self.removable_branches()?, name).cloned().ok_or_else(|| self.no_branch(name))?;
         // What a copy made is its own.
         let of_original = |home: &Path| BranchFile::path_in(home, &file.record.id).exists();
@@ -103,12 +109,14 @@ impl Workspace {
             _ if force => {}
             _ => {
                 self.go_on_removing(&file)?;
-                self.refuse_at_work(&file)?;
+                if lock.is_none() {
+                    lock = Some(self.refuse_at_work(&file)?);
+                }
                 self.refuse_grown(&file)?;
                 self.refuse_held(&file)?;
             }
         }
-        Ok(file)
+        Ok((file, lock))
     }
 
     /// Has the provider of a branch whose removal was cut short, and which is not mounted, go on with what it had begun, or mount it, so that it can be looked at. Refuses if
@@ -122,19 +130,18 @@ impl Workspace {
         }
     }
 
-    /// Refuses while a command runs in a branch.
-    fn refuse_at_work(&self, file: &BranchFile) -> Result<()> {
+    /// Refuses while a command runs in a branch. None is begun in it while the lock is held.
+    fn refuse_at_work(&self, file: &BranchFile) -> Result<Lock> {
         let (path, name) = (self.branch_lock(&file.record.id), text::shell(file.record.name.as_ref()));
-        if !path.exists() || Lock::try_take(&path, true)?.is_some() {
-            return Ok(());
-        }
-        Err(Error::new(
-            ErrorKind::Busy,
-            format!("a command of `ah agent fs exec` runs in the branch {}", file.record.name),
-        )
-        .with_hint(format!(
-            "wait for it to end, then repeat; or take it away from under it: `ah agent fs rm --force {name}`"
-        )))
+        self.engine.home().with_reserve(|| Lock::try_take(&path, true))?.ok_or_else(|| {
+            Error::new(
+                ErrorKind::Busy,
+                format!("a command of `ah agent fs exec` runs in the branch {}", file.record.name),
+            )
+            .with_hint(format!(
+                "wait for it to end, then repeat; or take it away from under it: `ah agent fs rm --force {name}`"
+            ))
+        })
     }
 
     /// Refuses while the caller, or who called it, works in a branch that is to be unmounted: nobody is to end their own shell.

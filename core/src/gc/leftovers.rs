@@ -8,7 +8,7 @@ use crate::branch::{self, BranchState};
 use crate::fsio;
 use crate::gc::GcReport;
 use crate::home::Home;
-use crate::lock::may_run;
+use crate::lock::{Lock, may_run};
 use crate::registry::{self, Index};
 use crate::seek;
 use crate::text;
@@ -92,6 +92,9 @@ impl Workspace {
                 report.note(&format!("looking at the branch {}", file.record.name), Err(error))?;
                 continue;
             }
+            // Who was in it when it was removed by force may still be.
+            let lock = self.branch_lock(&file.record.id);
+            let Some(_alone) = Lock::try_take(&lock, true)? else { continue };
             // Somebody may have worked in it since its removal was cut short.
             if file.record.state == BranchState::Removing
                 && let Err(error) = self.refuse_held(&file)
@@ -105,12 +108,14 @@ impl Workspace {
                 }
                 continue;
             }
-            let served = self.serve(&file.record.provider)?;
-            let outcome =
-                branch::prepare(&self.engine, &file).and_then(|()| branch::finish(&self.engine, &file, &served));
+            let outcome = self.serve(&file.record.provider).and_then(|served| {
+                branch::prepare(&self.engine, &file)?;
+                branch::finish(&self.engine, &file, &served)
+            });
             let failed = outcome.is_err();
             report.note(&format!("taking away the branch {}", file.record.name), outcome)?;
             if !failed {
+                let _ = fsio::remove_file(&lock);
                 report.did(format!(
                     "took away the branch {}, which was {}",
                     file.record.name,

@@ -1,9 +1,10 @@
 //! Timeline and providers' stores brought into agreement.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ah_plugin_api::{
-    DestroyRequest, Durability, Error, ErrorKind, ListRequest, ProviderName, Result, Snapshot, SnapshotId, SnapshotRef,
+    DestroyRequest, Durability, Error, ErrorKind, ListRequest, ProviderName, Reference, Result, Snapshot, SnapshotId,
+    SnapshotRef,
 };
 
 use crate::background;
@@ -11,32 +12,57 @@ use crate::gc::GcReport;
 use crate::ids::SessionName;
 use crate::lock::{Lock, PATIENCE};
 use crate::record::{SnapshotKind, SnapshotRecord};
+use crate::state::State;
 use crate::text;
-use crate::timeline::EventBody;
-use crate::workspace::Workspace;
+use crate::timeline::{Event, EventBody};
+use crate::workspace::{Served, Workspace};
+
+/// Snapshots that could not be made durable now, each with the reason.
+type Failed = BTreeMap<SnapshotId, Error>;
+
+/// How many were made durable. One that could not be, as its provider is not there, say, keeps no other from it.
+fn settle(id: &SnapshotId, outcome: Result<bool>, failed: &mut Failed) -> Result<u64> {
+    match outcome {
+        Ok(done) => Ok(done.into()),
+        Err(error) if error.kind == ErrorKind::Cancelled => Err(error),
+        Err(error) => {
+            failed.insert(id.clone(), error);
+            Ok(0)
+        }
+    }
+}
+
+/// The snapshot that an event lists.
+fn listed(event: &Event) -> Option<&SnapshotId> {
+    match &event.body {
+        EventBody::Snapshot { snapshot } | EventBody::Recovered { snapshot } => Some(&snapshot.id),
+        _ => None,
+    }
+}
 
 impl Workspace {
     /// Makes instant snapshots survive a power cut: those marked, also while it is at work, or with a full gc all that are not
     /// durable.
     pub(super) fn make_durable(&self, auto: bool, report: &mut GcReport) -> Result<()> {
         let _lock = Lock::take(&self.sync_lock(), true, PATIENCE, &*self.engine.settings().observer)?;
-        let mut auto = auto;
+        let (mut auto, mut failed) = (auto, Failed::new());
         loop {
-            let marked = background::unsynced_ids(self)?;
+            let mut marked = background::unsynced_ids(self)?;
+            marked.retain(|id| !failed.contains_key(id));
             if auto && marked.is_empty() {
-                return Ok(());
+                return failed.into_values().next().map_or(Ok(()), Err);
             }
             if auto {
-                self.make_marked_durable(&marked, report)?;
+                self.make_marked_durable(&marked, &mut failed, report)?;
             } else {
-                self.make_these_durable(&marked, auto, report)?;
+                self.make_these_durable(&marked, auto, &mut failed, report)?;
             }
             auto = true;
         }
     }
 
     /// Those that were marked, by what their marks say: the timeline, which may be long, is not looked at.
-    fn make_marked_durable(&self, marked: &[SnapshotId], report: &mut GcReport) -> Result<()> {
+    fn make_marked_durable(&self, marked: &[SnapshotId], failed: &mut Failed, report: &mut GcReport) -> Result<()> {
         let (mut known, mut unknown) = (Vec::new(), Vec::new());
         for id in marked {
             match background::unsynced_mark(self, id) {
@@ -45,55 +71,63 @@ impl Workspace {
             }
         }
         let mut synced = 0;
-        for (_, mark) in &known {
-            let served = self.serve(&mark.provider)?;
-            let request = SnapshotRef { snapshot: mark.reference.clone() };
-            match served.provider.sync(&served.place(), &request, &self.context()) {
-                Ok(_) => synced += 1,
-                // It was removed since; or reconciling says that it is gone.
-                Err(error) if error.kind == ErrorKind::NotFound => {}
-                Err(error) => return Err(error),
-            }
+        for (id, mark) in &known {
+            let outcome = self.serve(&mark.provider).and_then(|served| self.make_durable_in(&served, &mark.reference));
+            synced += settle(id, outcome, failed)?;
         }
         if !known.is_empty() {
             self.log().sync()?;
         }
-        for (id, _) in known {
-            background::forget_unsynced(self, id)?;
-        }
-        if synced > 0 {
-            report.did(format!("made {} durable", text::count(synced, "snapshot", "snapshots")));
-        }
-        if unknown.is_empty() { Ok(()) } else { self.make_these_durable(&unknown, true, report) }
+        let known = known.into_iter().map(|(id, _)| id);
+        self.are_durable(known, synced, failed, report)?;
+        if unknown.is_empty() { Ok(()) } else { self.make_these_durable(&unknown, true, failed, report) }
     }
 
-    fn make_these_durable(&self, marked: &[SnapshotId], auto: bool, report: &mut GcReport) -> Result<()> {
+    fn make_these_durable(
+        &self,
+        marked: &[SnapshotId],
+        auto: bool,
+        failed: &mut Failed,
+        report: &mut GcReport,
+    ) -> Result<()> {
         let state = self.state()?;
-        let mut synced = 0u64;
+        let mut synced = 0;
         for snapshot in &state.snapshots {
             let marked = marked.contains(&snapshot.id);
             if !marked && (auto || snapshot.durability != Durability::Instant) {
                 continue;
             }
-            let served = self.serve(&snapshot.provider)?;
-            let request = SnapshotRef { snapshot: snapshot.reference.clone() };
-            let already = !marked
-                && served
-                    .provider
-                    .stat(&served.place(), &request, &self.context())
-                    .is_ok_and(|s| s.durability == Durability::Durable);
-            if already {
-                continue;
-            }
-            match served.provider.sync(&served.place(), &request, &self.context()) {
-                Ok(_) => synced += 1,
-                // Reconciling says that it is gone.
-                Err(error) if error.kind == ErrorKind::NotFound => {}
-                Err(error) => return Err(error),
-            }
+            let outcome = self.serve(&snapshot.provider).and_then(|served| {
+                let request = SnapshotRef { snapshot: snapshot.reference.clone() };
+                let stat = || served.provider.stat(&served.place(), &request, &self.context());
+                let already = !marked && stat().is_ok_and(|stat| stat.durability == Durability::Durable);
+                if already { Ok(false) } else { self.make_durable_in(&served, &snapshot.reference) }
+            });
+            synced += settle(&snapshot.id, outcome, failed)?;
         }
         self.log().sync()?;
-        for id in marked {
+        self.are_durable(marked.iter(), synced, failed, report)
+    }
+
+    /// Whether there was such a snapshot: it may have been removed since, or reconciling says that it is gone.
+    fn make_durable_in(&self, served: &Served, reference: &Reference) -> Result<bool> {
+        let request = SnapshotRef { snapshot: reference.clone() };
+        match served.provider.sync(&served.place(), &request, &self.context()) {
+            Ok(_) => Ok(true),
+            Err(error) if error.kind == ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Takes away the marks of those that did not fail.
+    fn are_durable<'a>(
+        &self,
+        ids: impl Iterator<Item = &'a SnapshotId>,
+        synced: u64,
+        failed: &Failed,
+        report: &mut GcReport,
+    ) -> Result<()> {
+        for id in ids.filter(|id| !failed.contains_key(*id)) {
             background::forget_unsynced(self, id)?;
         }
         if synced > 0 {
@@ -114,23 +148,13 @@ impl Workspace {
             _ => error.context("its snapshots cannot be looked for now, and none is taken off the timeline"),
         })?;
         let state = self.state()?;
-        let mut known: BTreeSet<&SnapshotId> = BTreeSet::new();
-        for event in &state.events {
-            if let EventBody::Snapshot { snapshot } | EventBody::Recovered { snapshot } = &event.body {
-                known.insert(&snapshot.id);
-            }
-        }
-        let mine = |snapshot: &&Snapshot| {
-            snapshot.attributes.get("workspace").is_none_or(|workspace| *workspace == self.id.as_str())
-        };
-        for snapshot in held.iter().filter(mine) {
-            if !state.removed.contains(&snapshot.id) && !known.contains(&snapshot.id) {
-                self.list_again(snapshot, name)?;
-                report.did(format!("listed the snapshot {}, which had been taken and was on no timeline", snapshot.id));
-            }
+        for snapshot in self.unlisted(&held, &state) {
+            self.list_again(snapshot, name)?;
+            report.did(format!("listed the snapshot {}, which had been taken and was on no timeline", snapshot.id));
         }
         // What is said to be removed stays so: nobody need wait for that.
         drop(lock);
+        let mine = |snapshot: &&Snapshot| self.is_mine(snapshot);
         for snapshot in held.iter().filter(mine).filter(|snapshot| state.removed.contains(&snapshot.id)) {
             let request = DestroyRequest::Snapshot(snapshot.reference.clone());
             let outcome = served.provider.destroy(&served.place(), &request, &self.context());
@@ -161,6 +185,41 @@ impl Workspace {
             }
         }
         Ok(())
+    }
+
+    /// Those of a provider's snapshots that the timeline neither lists nor says to be removed.
+    fn unlisted<'a>(&self, held: &'a [Snapshot], state: &State) -> Vec<&'a Snapshot> {
+        let known: BTreeSet<&SnapshotId> = state.events.iter().filter_map(listed).collect();
+        let is_new = |id: &SnapshotId| !state.removed.contains(id) && !known.contains(id);
+        held.iter().filter(|snapshot| self.is_mine(snapshot) && is_new(&snapshot.id)).collect()
+    }
+
+    fn is_mine(&self, snapshot: &Snapshot) -> bool {
+        snapshot.attributes.get("workspace").is_none_or(|workspace| *workspace == self.id.as_str())
+    }
+
+    /// The snapshots there are of the workspace, a few words for each kind: also those that it does not list, as their maker was killed or their line is
+    /// damaged. Whoever calls holds `orphans` alone, so that none is being taken.
+    ///
+    /// # Errors
+    /// The provider's, if one cannot be asked.
+    pub(crate) fn snapshots_held(&self, _alone: &Lock) -> Result<Vec<String>> {
+        let state = self.state()?;
+        let mut held = Vec::new();
+        let mut say = |count: usize, one: &str, many: &str| {
+            if count > 0 {
+                held.push(text::count(count, one, many));
+            }
+        };
+        say(state.snapshots.len(), "snapshot of its own", "snapshots of its own");
+        let mut unlisted = 0;
+        for name in self.stores()? {
+            let served = self.serve(&name)?;
+            let all = served.provider.list(&served.place(), &ListRequest {}, &self.context())?;
+            unlisted += self.unlisted(&all, &state).len();
+        }
+        say(unlisted, "snapshot that no timeline lists", "snapshots that no timeline lists");
+        Ok(held)
     }
 
     fn list_again(&self, snapshot: &Snapshot, provider: &ProviderName) -> Result<()> {

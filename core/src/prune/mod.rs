@@ -12,7 +12,9 @@ mod shrink;
 mod size;
 mod unasked;
 
-use ah_plugin_api::{Error, ErrorKind, ProviderName, Result};
+use std::collections::HashMap;
+
+use ah_plugin_api::{Error, ErrorKind, ProviderName, Result, Timestamp};
 use serde::Serialize;
 
 use crate::gc::GcReport;
@@ -81,12 +83,16 @@ pub struct PruneReport {
 
 impl Workspace {
     /// Applies a retention policy. Never removes what is pinned, what the last restore's undo needs, nor what a branch or a lease
-    /// needs. `explain` hears what would be removed before it is.
+    /// needs. `explain` hears what would be removed before it is, and nothing is if it fails. What it takes its time for is looked at again.
     ///
     /// # Errors
-    /// `InvalidArgument` for a policy that is not one; `FailedPrecondition` inside an agent's own session, in a copy of an `$AH_HOME` that is there, and beside lines of the timeline that cannot be read; the
+    /// What `explain` gives; `InvalidArgument` for a policy that is not one; `FailedPrecondition` inside an agent's own session, in a copy of an `$AH_HOME` that is there, and beside lines of the timeline that cannot be read; the
     /// provider's.
-    pub fn prune(&self, options: &PruneOptions, explain: &mut dyn FnMut(&PruneReport)) -> Result<PruneReport> {
+    pub fn prune(
+        &self,
+        options: &PruneOptions,
+        explain: &mut dyn FnMut(&PruneReport) -> Result<()>,
+    ) -> Result<PruneReport> {
         if !options.dry_run {
             self.engine.refuse_to_agents("`prune`")?;
             self.engine.home().may_remove("`prune`")?;
@@ -95,7 +101,7 @@ impl Workspace {
         if let (None, Some(recordings)) = (&options.policy, &options.recordings) {
             let mut report = PruneReport { dry_run: options.dry_run, ..PruneReport::default() };
             self.judge_recordings(recordings, &mut report)?;
-            explain(&report);
+            explain(&report)?;
             if !options.dry_run {
                 self.remove_recordings(&report.recordings)?;
             }
@@ -137,6 +143,7 @@ impl Workspace {
         if let Some(recordings) = recordings {
             self.judge_recordings(recordings, &mut report)?;
         }
+        let planned: Vec<bool> = report.verdicts.iter().map(|verdict| !verdict.stays).collect();
         if policy.limits_size() && !options.dry_run {
             // Nothing goes for what has gone already. On a full disk that may fail; then what goes comes first.
             let _ = self.reclaim_all();
@@ -147,7 +154,7 @@ impl Workspace {
         report.removed = going.len() as u64;
         report.frees =
             self.frees(&going.iter().map(|at| &snapshots[*at]).collect::<Vec<_>>()).filter(|_| !going.is_empty());
-        explain(&report);
+        explain(&report)?;
         if options.dry_run {
             return Ok(report);
         }
@@ -155,18 +162,7 @@ impl Workspace {
         if !going.is_empty() {
             let records = {
                 let _stays = self.lock("stays")?;
-                let now = self.state()?;
-                let protected = self.protected(&now)?;
-                let mut records = Vec::new();
-                for at in going {
-                    let (id, verdict) = (&snapshots[at].id, &mut report.verdicts[at]);
-                    let kept = now.snapshots.iter().find(|snapshot| snapshot.id == *id).is_some_and(|now| now.kept);
-                    match protected.get(id).copied().or(kept.then_some("it was pinned")) {
-                        // Since it was decided.
-                        Some(reason) => (verdict.stays, verdict.reason) = (true, reason.to_owned()),
-                        None => records.push(snapshots[at].clone()),
-                    }
-                }
+                let records = self.still_go(&policy, now, going, &planned, &mut report.verdicts)?;
                 self.say_removed(&records, "prune")?;
                 records
             };
@@ -177,6 +173,44 @@ impl Workspace {
         }
         self.remove_recordings(&report.recordings)?;
         reclaimed.map(|()| report)
+    }
+
+    /// Those of `going` that may go as things are now: meanwhile one may have been labelled, pinned, or come to be needed. `planned` says which go by what the
+    /// policy keeps; the others go by its size. What stays is told in `verdicts`.
+    fn still_go(
+        &self,
+        policy: &Policy,
+        now: Timestamp,
+        going: Vec<usize>,
+        planned: &[bool],
+        verdicts: &mut [PruneVerdict],
+    ) -> Result<Vec<SnapshotRecord>> {
+        let state = self.state()?;
+        if let Some(gap) = &state.gap {
+            return Err(self.may_be_pinned(gap));
+        }
+        let (protected, prompts) =
+            (self.protected(&state)?, Prompts::of(&state.events, &state.moments, &state.snapshots));
+        let given =
+            Given { snapshots: &state.snapshots, protected: &protected, prompts: &prompts, unasked: false, now };
+        let (reasons, may_give_way) = (plan::plan(policy, &given), given.may_give_way());
+        let places: HashMap<_, _> = state.snapshots.iter().enumerate().map(|(at, it)| (&it.id, at)).collect();
+        let mut records = Vec::new();
+        for at in going {
+            let verdict = &mut verdicts[at];
+            // Another one may have removed it.
+            let Some(&place) = places.get(&verdict.snapshot.id) else { continue };
+            let stays = match planned[at] {
+                true => reasons[place].clone(),
+                false if may_give_way.contains(&place) => None,
+                false => Some(given.stays(&state.snapshots[place]).unwrap_or("the newest").to_owned()),
+            };
+            match stays {
+                Some(reason) => (verdict.stays, verdict.reason) = (true, reason),
+                None => records.push(state.snapshots[place].clone()),
+            }
+        }
+        Ok(records)
     }
 
     /// Why nothing can be chosen by a policy.

@@ -1,5 +1,6 @@
 use crate::lab::{Lab, write};
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
 
 use ah_core::{
     Access, BranchOptions, BranchRecord, BranchState, ErrorKind, GcOptions, RmOptions, SnapshotFilter, SnapshotKind,
@@ -126,6 +127,12 @@ fn is_taken_away_only_with_nothing_in_it_or_by_force() {
     assert!(refused().ends_with(": 1 changed file, 1 snapshot of its own"));
     fs::remove_file(branch.path.join("new")).unwrap();
     assert!(refused().ends_with(": 1 snapshot of its own"));
+    // Also one whose maker was killed before it was listed.
+    let timeline = lab.settings.home.join("workspaces").join(own.id().as_str()).join("sessions/main/timeline.jsonl");
+    let listed = fs::read(&timeline).unwrap();
+    fs::write(&timeline, "").unwrap();
+    assert!(refused().ends_with(": 1 snapshot that no timeline lists"));
+    fs::write(&timeline, listed).unwrap();
     workspace.remove_branch("b", true).unwrap();
     assert!(!branch.path.exists());
     assert!(workspace.branches().unwrap().is_empty());
@@ -135,6 +142,26 @@ fn is_taken_away_only_with_nothing_in_it_or_by_force() {
     let branch = workspace.branch(&named("b")).unwrap();
     workspace.remove_branch("b", false).unwrap();
     assert!(!branch.path.exists());
+}
+
+#[test]
+fn no_command_is_begun_in_one_that_is_being_taken_away() {
+    let lab = Lab::new();
+    lab.step("a", "1");
+    let workspace = lab.open();
+    for force in [false, true] {
+        let branch = workspace.branch(&named("b")).unwrap();
+        let (begun, other, it) = (Arc::new(Mutex::new(None)), lab.open(), branch.clone());
+        let heard = Arc::clone(&begun);
+        *lab.fake.on_destroy.lock().unwrap() =
+            Some(Box::new(move || *heard.lock().unwrap() = Some(other.hold_branch(&it).map_err(|error| error.kind))));
+        workspace.remove_branch("b", force).unwrap();
+        assert_eq!(*begun.lock().unwrap(), Some(Err(ErrorKind::Busy)));
+        assert_eq!(workspace.hold_branch(&branch).unwrap_err().kind, ErrorKind::NotFound);
+        let locks = || fs::read_dir(lab.folder()).unwrap().flatten().map(|entry| entry.file_name());
+        let of_it = format!("branch-{}.lock", branch.id);
+        assert!(!locks().any(|name| name == *of_it), "{:?}", locks().collect::<Vec<_>>());
+    }
 }
 
 #[test]

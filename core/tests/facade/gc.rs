@@ -1,5 +1,5 @@
 use crate::lab::Lab;
-use ah_core::{Access, GcOptions, RmOptions, SnapshotFilter, SnapshotOptions};
+use ah_core::{Access, Durability, GcOptions, RmOptions, SnapshotFilter, SnapshotOptions};
 use std::fs;
 use std::sync::atomic::Ordering;
 
@@ -21,6 +21,27 @@ fn a_snapshot_whose_line_was_never_written_is_listed_again() {
     assert_eq!(listed.len(), 2);
     assert_eq!((&listed[1].id, listed[1].time, listed[1].kind), (&second.id, second.time, second.kind));
     assert!(gc(&lab).actions.is_empty());
+}
+
+#[test]
+fn one_that_cannot_be_made_durable_keeps_no_other_from_it() {
+    let lab = Lab::new();
+    let instant = SnapshotOptions { durability: Some(Durability::Instant), ..SnapshotOptions::default() };
+    let take = |text: &str| {
+        lab.write("a", text);
+        lab.open().snapshot(&instant).unwrap()
+    };
+    let (first, _, _) = (take("1"), take("2"), take("3"));
+    let marks = || fs::read_dir(lab.folder().join("unsynced")).unwrap().count();
+    assert_eq!(marks(), 3);
+    *lab.fake.unsyncable.lock().unwrap() = Some(first.reference);
+    for auto in [true, false] {
+        let report = lab.open().gc(&GcOptions { auto, ..GcOptions::default() }).unwrap();
+        assert!(report.failures.iter().any(|failure| failure.contains("made to fail")), "{report:?}");
+        assert_eq!((marks(), lab.fake.syncs.load(Ordering::Relaxed)), (1, 2), "{report:?}");
+    }
+    *lab.fake.unsyncable.lock().unwrap() = None;
+    assert!(gc(&lab).failures.is_empty() && marks() == 0);
 }
 
 #[test]

@@ -34,6 +34,8 @@ pub(crate) struct Fake {
     /// What `probe` says.
     pub(crate) probe: Arc<Mutex<Option<Probe>>>,
     pub(crate) syncs: Arc<AtomicI64>,
+    /// A snapshot that cannot be made durable.
+    pub(crate) unsyncable: Arc<Mutex<Option<Reference>>>,
     pub(crate) reclaims: Arc<AtomicI64>,
     /// The names of views that it was told to forget.
     pub(crate) forgotten: Arc<Mutex<Vec<String>>>,
@@ -74,6 +76,7 @@ impl Fake {
             fails: Arc::default(),
             probe: Arc::default(),
             syncs: Arc::default(),
+            unsyncable: Arc::default(),
             reclaims: Arc::default(),
             forgotten: Arc::default(),
             repository: Arc::default(),
@@ -143,6 +146,9 @@ impl Provider for Fake {
     }
 
     fn sync(&self, place: &Place<'_>, request: &SnapshotRef, cx: &Context<'_>) -> Result<Done> {
+        if self.unsyncable.lock().unwrap().as_ref() == Some(&request.snapshot) {
+            return Err(Error::new(ah_core::ErrorKind::Unavailable, "made to fail"));
+        }
         self.syncs.fetch_add(1, Ordering::Relaxed);
         self.inner.sync(place, request, cx)
     }

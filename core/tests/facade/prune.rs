@@ -10,7 +10,7 @@ use ah_core::{
 
 fn prune(lab: &Lab, policy: &str, dry_run: bool) -> Vec<(usize, String)> {
     let options = PruneOptions { policy: Some(policy.into()), dry_run, ..PruneOptions::default() };
-    let report = lab.open().prune(&options, &mut |_| {}).unwrap();
+    let report = lab.open().prune(&options, &mut |_| Ok(())).unwrap();
     let verdicts = report.verdicts.iter().enumerate();
     verdicts.filter(|(_, verdict)| verdict.stays).map(|(at, verdict)| (at, verdict.reason.clone())).collect()
 }
@@ -105,7 +105,7 @@ fn a_policy_is_asked_for_or_configured() {
     lab.step("a", "1");
     let policy = |lab: &Lab, policy: Option<&str>| {
         let options = PruneOptions { policy: policy.map(str::to_owned), dry_run: true, ..PruneOptions::default() };
-        lab.open().prune(&options, &mut |_| {}).map(|report| report.policy)
+        lab.open().prune(&options, &mut |_| Ok(())).map(|report| report.policy)
     };
     assert!(policy(&lab, None).unwrap().contains("keep-manual"), "nobody loses his own to the default");
     assert_eq!(policy(&lab, Some("keep-everything")).unwrap_err().kind, ErrorKind::InvalidArgument);
@@ -119,8 +119,13 @@ fn it_is_explained_before_it_is_done() {
     (0..4).for_each(|n| drop(lab.step("a", &"x".repeat(1000 + n))));
     let mut told = Vec::new();
     let options = PruneOptions { policy: Some("keep-last=1".into()), ..PruneOptions::default() };
-    let done =
-        lab.open().prune(&options, &mut |report| told.push((report.removed, report.frees, count(&lab)))).unwrap();
+    let done = lab
+        .open()
+        .prune(&options, &mut |report| {
+            told.push((report.removed, report.frees, count(&lab)));
+            Ok(())
+        })
+        .unwrap();
     assert_eq!(told.len(), 1);
     let (removed, frees, there) = told[0];
     assert_eq!((removed, there, done.removed, count(&lab)), (3, 4, 3, 1));
@@ -134,7 +139,10 @@ fn what_was_announced_goes_although_space_cannot_be_given_back_now() {
     lab.fake.reclaims_fail.store(true, Ordering::Relaxed);
     let options = PruneOptions { policy: Some("max-size=1B".into()), ..PruneOptions::default() };
     let mut told = 0;
-    let outcome = lab.open().prune(&options, &mut |report| told = report.removed);
+    let outcome = lab.open().prune(&options, &mut |report| {
+        told = report.removed;
+        Ok(())
+    });
     assert_eq!((outcome.unwrap_err().kind, told, count(&lab)), (ErrorKind::Unavailable, 3, 1));
 }
 
@@ -358,7 +366,7 @@ fn a_copy_removes_nothing_of_what_its_original_has() {
         workspace.rm(&["@{1}".into()], &ah_core::RmOptions::default()).map(drop),
         workspace.remove_branch("b", true).map(drop),
         workspace.may_remove_branch("b", true),
-        workspace.prune(&policy, &mut |_| {}).map(drop),
+        workspace.prune(&policy, &mut |_| Ok(())).map(drop),
     ];
     for error in refused.map(Result::unwrap_err) {
         assert_eq!(error.kind, ErrorKind::FailedPrecondition);
@@ -370,7 +378,7 @@ fn a_copy_removes_nothing_of_what_its_original_has() {
     assert!(workspace.leases().unwrap().is_empty());
     *lab.fake.stuck.lock().unwrap() = None;
     let looked = PruneOptions { dry_run: true, ..policy };
-    assert!(workspace.prune(&looked, &mut |_| {}).unwrap().verdicts.iter().any(|verdict| !verdict.stays));
+    assert!(workspace.prune(&looked, &mut |_| Ok(())).unwrap().verdicts.iter().any(|verdict| !verdict.stays));
     lab.settings.home.clone_from(&original);
     assert_eq!(lab.open().snapshots(&SnapshotFilter::default()).unwrap().len(), all.len());
     lab.open().gc(&GcOptions::default()).unwrap();
@@ -379,7 +387,7 @@ fn a_copy_removes_nothing_of_what_its_original_has() {
     std::fs::rename(&original, lab.top.join("former")).unwrap();
     lab.settings.home.clone_from(&copy);
     lab.open().gc(&GcOptions::default()).unwrap();
-    lab.open().prune(&PruneOptions { dry_run: false, ..looked }, &mut |_| {}).unwrap();
+    lab.open().prune(&PruneOptions { dry_run: false, ..looked }, &mut |_| Ok(())).unwrap();
     assert!(!ids(&lab).contains(&all[0]));
 }
 
@@ -523,7 +531,7 @@ fn recordings_that_are_closed_are_compressed_and_go_by_a_policy_of_their_own() {
         recordings: Some(recordings.into()),
         dry_run,
     };
-    let prune = |recordings: &str, dry_run| lab.open().prune(&options(recordings, dry_run), &mut |_| {}).unwrap();
+    let prune = |recordings: &str, dry_run| lab.open().prune(&options(recordings, dry_run), &mut |_| Ok(())).unwrap();
     assert!(prune("keep-last=0", false).recordings.iter().all(|verdict| verdict.stays));
     let live = made.pop().unwrap();
     let closed: Vec<_> = made.into_iter().map(|(recording, _)| recording).collect();
@@ -556,7 +564,7 @@ fn recordings_that_are_closed_are_compressed_and_go_by_a_policy_of_their_own() {
     assert_eq!(left(&lab), 2);
     // A policy for snapshots alone leaves recordings alone.
     let alone = PruneOptions { policy: Some("keep-last=0".into()), ..PruneOptions::default() };
-    assert!(lab.open().prune(&alone, &mut |_| {}).unwrap().recordings.is_empty());
+    assert!(lab.open().prune(&alone, &mut |_| Ok(())).unwrap().recordings.is_empty());
     assert_eq!(left(&lab), 2); // A number that moments name is not given again.
     prune("keep-last=0", false);
     assert_eq!(left(&lab), 1, "the one that is being made");
@@ -565,17 +573,33 @@ fn recordings_that_are_closed_are_compressed_and_go_by_a_policy_of_their_own() {
 }
 
 #[test]
-fn what_is_pinned_between_the_plan_and_the_removal_stays() {
+fn what_is_pinned_or_labelled_between_the_plan_and_the_removal_stays() {
     let lab = Lab::new();
     let first = lab.step("a", "1");
     let second = lab.step("a", "2");
-    lab.step("a", "3");
-    let options = PruneOptions { policy: Some("keep-last=1".into()), ..PruneOptions::default() };
-    let mut pin = |_: &ah_core::PruneReport| {
+    let third = lab.step("a", "3");
+    lab.step("a", "4");
+    let options = PruneOptions { policy: Some("keep-last=1,keep-labelled".into()), ..PruneOptions::default() };
+    let mut edit = |report: &ah_core::PruneReport| {
+        assert_eq!(report.removed, 3);
         let keep = EditOptions { keep: Some(true), ..EditOptions::default() };
-        lab.open().edit(first.id.as_str(), &keep).unwrap();
+        lab.open().edit(first.id.as_str(), &keep)?;
+        let label = EditOptions { label: Some("precious".into()), ..EditOptions::default() };
+        lab.open().edit(third.id.as_str(), &label).map(drop)
     };
-    let report = lab.open().prune(&options, &mut pin).unwrap();
+    let report = lab.open().prune(&options, &mut edit).unwrap();
     assert_eq!(report.removed, 1);
-    assert!(ids(&lab).contains(&first.id) && !ids(&lab).contains(&second.id));
+    let left = ids(&lab);
+    assert!(left.contains(&first.id) && left.contains(&third.id) && !left.contains(&second.id));
+}
+
+#[test]
+fn nothing_goes_that_could_not_be_told_of() {
+    let lab = Lab::new();
+    lab.step("a", "1");
+    lab.step("a", "2");
+    let options = PruneOptions { policy: Some("keep-last=1".into()), ..PruneOptions::default() };
+    let deaf = || Error::new(ErrorKind::Unavailable, "nobody listens");
+    assert_eq!(lab.open().prune(&options, &mut |_| Err(deaf())).unwrap_err(), deaf());
+    assert_eq!(ids(&lab).len(), 2);
 }

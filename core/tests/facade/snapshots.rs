@@ -1,11 +1,12 @@
 use crate::lab::{Fake, Lab, kinds, labelled, write};
 use ah_core::{
     BranchOptions, DiffOptions, DiffSide, Durability, EditOptions, EntryKind, Error, ErrorKind, EventBody, Mode,
-    NoticeKind, RelPath, RestoreOptions, RmOptions, SeekOptions, SessionName, SnapshotFilter, SnapshotKind,
-    SnapshotOptions, TimelineFilter,
+    NoticeKind, ProviderSet, ProviderSource, RelPath, RestoreOptions, RmOptions, SeekOptions, SessionName,
+    SnapshotFilter, SnapshotKind, SnapshotOptions, TimelineFilter,
 };
 use ah_plugin_api::Probe;
 use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 fn rel(path: &str) -> RelPath {
@@ -469,6 +470,24 @@ fn versions_tell_of_a_snapshot_that_its_provider_has_lost() {
     assert_eq!(versions.iter().map(|version| version.snapshot.clone()).collect::<Vec<_>>(), [second.id]);
     let notices = workspace.engine().take_notices();
     assert!(notices.iter().any(|notice| notice.message.contains(first.id.as_str())), "{notices:?}");
+}
+
+#[test]
+fn versions_tell_of_a_provider_that_is_not_there() {
+    let (mut lab, better, other) = two();
+    let first = lab.step("a", "one");
+    *better.probe.lock().unwrap() = Some(no("gone"));
+    let second = lab.step("a", "two");
+    assert_eq!((first.provider.as_str(), second.provider.as_str()), ("better", "other"));
+    lab.settings.providers = ProviderSource::Given(ProviderSet::of(vec![Arc::new(other)]));
+    let workspace = lab.open();
+    let versions = workspace.versions(&rel("a")).unwrap();
+    assert_eq!(versions.iter().map(|version| &version.snapshot).collect::<Vec<_>>(), [&second.id]);
+    let notices = workspace.engine().take_notices();
+    let told = |notice: &ah_core::Notice| notice.message.starts_with("1 snapshot of better passed over: ");
+    assert!(notices.iter().any(told), "{notices:?}");
+    let error = workspace.versions(&rel("b")).unwrap_err();
+    assert!(error.message.starts_with("no snapshot that can be looked at has b"), "{error:?}");
 }
 
 #[test]

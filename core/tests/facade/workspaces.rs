@@ -135,6 +135,11 @@ fn adopt_brings_a_timeline_to_a_copy() {
     engine.workspace(&other, Access::Create).unwrap().snapshot(&SnapshotOptions::default()).unwrap();
     fs::remove_dir_all(&copy).unwrap();
     assert_eq!(engine.adopt(&other, &copy).err().unwrap().kind, ErrorKind::Conflict);
+    // Nor where the line of the snapshot is lost.
+    let folder = lab.settings.home.join("workspaces").join(id(&engine, &other));
+    fs::write(folder.join("sessions/main/timeline.jsonl"), "").unwrap();
+    let error = engine.adopt(&other, &copy).err().unwrap();
+    assert!(error.message.ends_with(": 1 snapshot that no timeline lists"), "{error:?}");
 }
 
 #[test]

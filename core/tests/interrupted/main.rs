@@ -104,7 +104,7 @@ const JOBS: &[(&str, Job)] = &[
     ("settle", |engine, path| open(engine, path)?.gc(&GcOptions { auto: true }).map(drop)),
     ("prune", |engine, path| {
         let options = PruneOptions { policy: Some("keep-last=2".into()), ..PruneOptions::default() };
-        open(engine, path)?.prune(&options, &mut |_| {}).map(drop)
+        open(engine, path)?.prune(&options, &mut |_| Ok(())).map(drop)
     }),
     ("session branch", |engine, path| {
         open(engine, path)?.session_branch(&agent(path).branch_of("@prompt", "retry")).map(drop)

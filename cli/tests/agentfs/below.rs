@@ -3,8 +3,8 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
-use crate::support;
 use crate::support::bench::{Bench, until};
+use crate::support::{self, User, is_root, skip};
 
 #[test]
 fn what_is_changed_below_is_never_shown_as_something_else() {
@@ -434,4 +434,26 @@ fn what_is_closed_in_the_workspace_is_in_branches_as_it_was() {
         assert_eq!(bench.sh(&format!("cd {text}; cat k/t k/in/t other/n; ls k")), "thenmine\nthenmine\nin\nn\nt");
         fs::set_permissions(root.join("k"), PermissionsExt::from_mode(0o755)).unwrap();
     });
+}
+
+#[test]
+fn what_this_user_may_not_read_below_is_there_and_can_be_written_over() {
+    if !is_root() {
+        return skip("needs root, to act as another user");
+    }
+    let bench = &Bench::new(User::Ordinary);
+    bench.sh(&format!(
+        "cd {}; mkdir x; echo in > x/f; ln -s f x/l; chmod 0311 x; echo old > own; chmod 0200 own",
+        bench.0.root().display()
+    ));
+    let theirs = bench.0.root().join("theirs");
+    fs::write(&theirs, "root's").unwrap();
+    fs::set_permissions(&theirs, fs::Permissions::from_mode(0o600)).unwrap();
+    let branch = bench.branch("b");
+    let at = branch.display();
+    assert_eq!(bench.sh(&format!("cd {at}; readlink x/l; cat x/l")), "f\nin");
+    let listed = bench.sh(&format!("cd {at}; ls -l theirs 2>&1; cat theirs 2>&1 || true"));
+    assert!(listed.starts_with("-rw-------") && listed.ends_with("Permission denied"), "{listed}");
+    assert_eq!(listed.lines().count(), 2, "{listed}");
+    assert_eq!(bench.sh(&format!("cd {at}; echo new > own; chmod 600 own; cat own")), "new");
 }

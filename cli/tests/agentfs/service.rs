@@ -79,6 +79,23 @@ fn one_that_a_command_in_a_branch_started_does_not_hold_that_branch() {
     bench.0.fs(["rm", "copy"]);
 }
 
+#[test]
+fn many_branches_take_little_memory_and_give_it_back() {
+    let bench = &Bench::new(User::Me);
+    let names: Vec<String> = (0..12).map(|n| format!("b{n}")).collect();
+    std::thread::scope(|scope| names.iter().for_each(|name| drop(scope.spawn(|| bench.branch(name)))));
+    let service = bench.services()[0];
+    let resident = || {
+        let status = fs::read_to_string(format!("/proc/{service}/status")).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        line.trim().strip_suffix(" kB").unwrap().parse::<u64>().unwrap()
+    };
+    let many = resident();
+    assert!(many < 100 << 10, "{many} KiB");
+    bench.0.fs(["rm", "--force"].into_iter().chain(names[1..].iter().map(String::as_str)));
+    assert!(resident() < many + 1024, "{many} KiB before, {} after", resident());
+}
+
 /// Files `1`, `2`, … in a folder, each with its number in it many times over.
 fn numbered(n: u64) -> String {
     format!("{n}\n").repeat(usize::try_from(n % 700).unwrap() + 1)

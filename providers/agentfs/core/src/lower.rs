@@ -46,6 +46,12 @@ pub(crate) type Listed = (Vec<u8>, u64, Kind);
 /// Name and value of an extended attribute.
 pub(crate) type Xattr = (Vec<u8>, Vec<u8>);
 
+/// How a directory is opened to reach what is in it, which does not take that its names may be read.
+#[cfg(target_os = "linux")]
+const THROUGH: OFlags = OFlags::PATH.union(OFlags::DIRECTORY);
+#[cfg(not(target_os = "linux"))]
+const THROUGH: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY);
+
 /// The largest value of an extended attribute, in bytes, as the kernel has it.
 pub(crate) const XATTR: usize = 64 << 10;
 
@@ -129,11 +135,7 @@ impl Lower {
         if parent.is_empty() {
             return self.look(self.root.as_fd(), name);
         }
-        #[cfg(target_os = "linux")]
-        let flags = OFlags::PATH | OFlags::DIRECTORY;
-        #[cfg(not(target_os = "linux"))]
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
-        match there("opening a directory below", open_beneath(self.root.as_fd(), parent, flags))? {
+        match there("opening a directory below", open_beneath(self.root.as_fd(), parent, THROUGH))? {
             Some(parent) => self.look(parent.as_fd(), name),
             None => Ok(None),
         }
@@ -236,6 +238,18 @@ impl Lower {
         Ok(names)
     }
 
+    /// As [`Lower::open_file`], for attributes alone: also what this user may not read.
+    pub(crate) fn open_for_xattrs(&self, path: &[u8]) -> Result<Option<File>> {
+        match self.open_file(path) {
+            #[cfg(target_os = "linux")]
+            Err(error) if error.errno() == Errno::ACCESS.raw_os_error() => {
+                let answer = open_beneath(self.root.as_fd(), path, OFlags::PATH);
+                Ok(there("opening a file below", answer)?.map(Into::into))
+            }
+            opened => opened,
+        }
+    }
+
     /// Opens a regular file for reading, or a directory for its attributes; `None`: gone.
     pub(crate) fn open_file(&self, path: &[u8]) -> Result<Option<File>> {
         let answer = open_beneath(self.root.as_fd(), path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY);
@@ -245,7 +259,7 @@ impl Lower {
     /// Where a link points; `None`: gone, or something else is there.
     pub(crate) fn target(&self, path: &[u8]) -> Result<Option<Vec<u8>>> {
         let (parent, name) = split(path);
-        let answer = open_beneath(self.root.as_fd(), parent, OFlags::RDONLY | OFlags::DIRECTORY);
+        let answer = open_beneath(self.root.as_fd(), parent, THROUGH);
         let Some(parent) = there("opening a directory below", answer)? else { return Ok(None) };
         let answer = rustix::fs::readlinkat(&parent, name, Vec::new());
         if matches!(answer, Err(Errno::INVAL)) {
@@ -301,20 +315,44 @@ impl Found {
 
 /// All extended attributes of a file.
 pub(crate) fn xattrs(file: &File) -> Result<Vec<Xattr>> {
-    let mut list = vec![0; XATTR];
-    let length = match rustix::fs::flistxattr(file, &mut list) {
-        Ok(length) => length,
-        Err(Errno::OPNOTSUPP) => 0,
+    let names = match xattr_names(file) {
+        Ok(names) => names,
+        Err(Errno::OPNOTSUPP) => Vec::new(),
         Err(error) => return Err(Error::io("reading attributes below")(error)),
     };
-    let mut all = Vec::new();
-    for name in list.get(..length).unwrap_or_default().split(|&byte| byte == 0).filter(|name| !name.is_empty()) {
-        let mut value = vec![0; XATTR];
-        let length = rustix::fs::fgetxattr(file, name, &mut value);
-        value.truncate(length.map_err(Error::io("reading attributes below"))?);
-        all.push((name.to_vec(), value));
-    }
-    Ok(all)
+    let value = |name: Vec<u8>| {
+        let value = xattr(file, &name).map_err(Error::io("reading attributes below"))?;
+        Ok((name, value))
+    };
+    names.into_iter().map(value).collect()
+}
+
+/// The names of an open file's extended attributes.
+pub(crate) fn xattr_names(file: &File) -> rustix::io::Result<Vec<Vec<u8>>> {
+    let mut list = vec![0; XATTR];
+    let length = match rustix::fs::flistxattr(file, &mut list) {
+        Err(Errno::BADF) => rustix::fs::listxattr(by_number(file), &mut list)?,
+        answer => answer?,
+    };
+    list.truncate(length);
+    Ok(list.split(|&byte| byte == 0).filter(|name| !name.is_empty()).map(<[u8]>::to_vec).collect())
+}
+
+/// The value of one of them.
+pub(crate) fn xattr(file: &File, name: &[u8]) -> rustix::io::Result<Vec<u8>> {
+    let mut value = vec![0; XATTR];
+    let length = match rustix::fs::fgetxattr(file, name, &mut value) {
+        Err(Errno::BADF) => rustix::fs::getxattr(by_number(file), name, &mut value)?,
+        answer => answer?,
+    };
+    value.truncate(length);
+    Ok(value)
+}
+
+/// A path to what is open, for what is open only to be named (`O_PATH`).
+fn by_number(file: &File) -> String {
+    use std::os::fd::AsRawFd;
+    format!("/proc/self/fd/{}", file.as_raw_fd())
 }
 
 /// When a file was born, where that is told; nothing else tells a file from one that is given its number later.

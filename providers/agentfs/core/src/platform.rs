@@ -5,7 +5,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -158,6 +158,10 @@ pub(crate) fn subvolume_id(directory: &OwnedFd) -> Option<u64> {
     None
 }
 
+/// One more than the bytes of the longest path that the kernel takes. Source: `PATH_MAX`, which counts the end.
+#[cfg(target_os = "linux")]
+const LONGEST: usize = 4096;
+
 /// Opens `path`, relative and without `..`, below `root`, following no symbolic link on the way or at the end, and entering no other
 /// filesystem (XDEV) where the system can tell.
 pub(crate) fn open_beneath(root: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> rustix::io::Result<OwnedFd> {
@@ -165,14 +169,17 @@ pub(crate) fn open_beneath(root: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> 
     #[cfg(target_os = "linux")]
     {
         use rustix::fs::{ResolveFlags, openat2};
+        let how = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
+        // The kernel takes no longer path at a time.
+        if let Some(cut) = path.get(..LONGEST).and_then(|head| head.iter().rposition(|&byte| byte == b'/')) {
+            let through = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+            match openat2(root, &path[..cut], through, Mode::empty(), how) {
+                Err(rustix::io::Errno::NOSYS) => return step_by_step(root, path, flags),
+                above => return open_beneath(above?.as_fd(), &path[cut + 1..], flags),
+            }
+        }
         let path = if path.is_empty() { b".".as_slice() } else { path };
-        match openat2(
-            root,
-            path,
-            flags,
-            Mode::empty(),
-            ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV,
-        ) {
+        match openat2(root, path, flags, Mode::empty(), how) {
             Err(rustix::io::Errno::NOSYS) => {}
             answer => return answer,
         }

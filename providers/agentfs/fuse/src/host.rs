@@ -15,21 +15,16 @@ use ah_agentfs::{
     Allocate, Attr, DirEntry, Error, Ino, Kind, Owner, ROOT, Rename, Result, Seek, SetAttr, SetXattr, View,
 };
 use fuser::{
-    BsdFileFlags, Errno, FileAttr, FileHandle, FileType, Filesystem, Generation, INodeNo, InitFlags, KernelConfig,
-    LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
+    BsdFileFlags, Errno, FileAttr, FileHandle, FileType, Filesystem, INodeNo, InitFlags, KernelConfig, LockOwner,
+    Notifier, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
     ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use rustix::fs::{FallocateFlags, Mode, XattrFlags};
 
+use crate::replies::{FOREVER, GENERATION, NEVER, attr, bare, empty, entry, value};
 use crate::watch::{Tree, Watch};
 use crate::words::{attributes, device, errno, file_type, kind, set_time};
 
-/// How long the kernel may keep what it was told: a year.
-const FOREVER: Duration = Duration::from_secs(365 * 24 * 3600);
-/// It is to ask again at once.
-const NEVER: Duration = Duration::ZERO;
-/// Numbers of inodes are never used for another.
-const GENERATION: Generation = Generation(0);
 /// How much the kernel writes or reads by one message, in bytes.
 pub(crate) const LARGEST: u32 = 1 << 20;
 /// How many directories that are being read are remembered.
@@ -49,6 +44,10 @@ const CAPABILITY: &[u8] = b"security.capability";
 /// Access control lists are kept, but nobody here would enforce them, so they are not shown either.
 const ACL: &[u8] = b"system.posix_acl_";
 
+/// What attributes' names begin with on Linux' own filesystems: others could not be put back there.
+const SPACES: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
+const TRUSTED: &[u8] = b"trusted.";
+
 /// The kernel's side of a tree.
 pub(crate) struct Host {
     view: Arc<Tree>,
@@ -62,15 +61,44 @@ pub(crate) struct Host {
     lists: Mutex<VecDeque<(Ino, Arc<Vec<DirEntry>>)>>,
     /// Files of which it is known that they have no capabilities which a write would have to take away.
     plain: Mutex<HashSet<Ino>>,
-    /// Hears of inodes that the kernel remembers, and that are not at their path any more, since somebody replaced them below.
-    stale: Sender<Ino>,
+    aside: Sender<Aside>,
+}
+
+/// What takes telling the kernel something for which it may wait for answers first: done in a thread of its own.
+pub(crate) enum Aside {
+    /// An inode that the kernel remembers is not at its path any more, since somebody replaced it below.
+    Stale(Ino),
+    /// Where data or a hole begins, at or behind an offset.
+    Seek(Ino, u64, Seek, ReplyLseek),
+}
+
+impl Aside {
+    pub(crate) fn act(self, tree: &Tree, kernel: &Notifier) {
+        match self {
+            // Attributes only; opening looks at them. What it does not know any more needs nothing.
+            Self::Stale(ino) => _ = kernel.inval_inode(INodeNo(ino), -1, 0),
+            Self::Seek(ino, from, what, reply) => {
+                // It does not by itself hand on what was written through a mapping.
+                let _ = kernel.inval_inode(INodeNo(ino), from.cast_signed(), 0);
+                match tree.wait().seek(ino, from, what) {
+                    Ok(at) => reply.offset(at.cast_signed()),
+                    Err(error) => reply.error(errno(&error)),
+                }
+            }
+        }
+    }
 }
 
 impl Host {
     /// `watch` comes with an end that is closed with the host.
-    pub(crate) fn new(view: Arc<Tree>, watch: Option<(Arc<Watch>, UnixStream)>, root: Ino, stale: Sender<Ino>) -> Self {
+    pub(crate) fn new(
+        view: Arc<Tree>,
+        watch: Option<(Arc<Watch>, UnixStream)>,
+        root: Ino,
+        aside: Sender<Aside>,
+    ) -> Self {
         let (watch, _end) = watch.unzip();
-        Self { view, watch, _end, root, lists: Mutex::default(), plain: Mutex::default(), stale }
+        Self { view, watch, _end, root, lists: Mutex::default(), plain: Mutex::default(), aside }
     }
 
     /// Whoever is there before the tree waits for it.
@@ -82,7 +110,7 @@ impl Host {
     fn asked<T>(&self, ino: INodeNo, outcome: Result<T>) -> Result<T> {
         if let Err(Error::Stale) = outcome {
             // Nobody listens any more when all is over.
-            let _ = self.stale.send(ino.0);
+            let _ = self.aside.send(Aside::Stale(ino.0));
         }
         outcome
     }
@@ -144,8 +172,8 @@ impl Host {
             let attr = self.view().getattr(ino)?;
             if attr.kind != Kind::Directory {
                 set.mode = Some(stripped(set.mode.unwrap_or(attr.mode)));
+                self.strip(ino, false)?;
             }
-            self.strip(ino, false)?;
         }
         if set.size.is_some() {
             self.strip(ino, request.uid() != 0)?;
@@ -222,28 +250,6 @@ impl Host {
     }
 }
 
-/// An inode of which nothing but that is known.
-fn bare(ino: Ino, kind: FileType) -> FileAttr {
-    let time = SystemTime::UNIX_EPOCH;
-    FileAttr {
-        ino: INodeNo(ino),
-        size: 0,
-        blocks: 0,
-        atime: time,
-        mtime: time,
-        ctime: time,
-        crtime: time,
-        kind,
-        perm: 0,
-        nlink: 1,
-        uid: 0,
-        gid: 0,
-        rdev: 0,
-        blksize: 4096,
-        flags: 0,
-    }
-}
-
 /// Permissions without set-id bits; set-gid without execution by the group means something else, and stays.
 fn stripped(mode: u32) -> u32 {
     let mode = mode & !Mode::SUID.bits();
@@ -253,37 +259,6 @@ fn stripped(mode: u32) -> u32 {
 /// Every change here is whole before the lock is let go.
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn entry(reply: ReplyEntry, outcome: Result<Attr>) {
-    match outcome {
-        Ok(attr) => reply.entry(&FOREVER, &attributes(&attr), GENERATION),
-        Err(error) => reply.error(errno(&error)),
-    }
-}
-
-fn empty(reply: ReplyEmpty, outcome: Result<()>) {
-    match outcome {
-        Ok(()) => reply.ok(),
-        Err(error) => reply.error(errno(&error)),
-    }
-}
-
-fn attr(reply: ReplyAttr, outcome: Result<Attr>) {
-    match outcome {
-        Ok(attr) => reply.attr(&FOREVER, &attributes(&attr)),
-        Err(error) => reply.error(errno(&error)),
-    }
-}
-
-/// A value whose size is asked for first, or that has to fit.
-fn value(reply: ReplyXattr, size: u32, outcome: Result<Vec<u8>>) {
-    match outcome {
-        Ok(value) if size == 0 => reply.size(value.len() as u32),
-        Ok(value) if value.len() > size as usize => reply.error(Errno::ERANGE),
-        Ok(value) => reply.data(&value),
-        Err(error) => reply.error(errno(&error)),
-    }
 }
 
 impl Filesystem for Host {
@@ -534,8 +509,10 @@ impl Filesystem for Host {
 
     fn setxattr(&self, _: &Request, ino: INodeNo, name: &OsStr, value: &[u8], flags: i32, _: u32, reply: ReplyEmpty) {
         let name = name.as_bytes();
-        if name.starts_with(ACL) {
-            return reply.error(Errno::EOPNOTSUPP);
+        match SPACES.iter().find_map(|space| name.strip_prefix(*space)) {
+            None => return reply.error(Errno::EOPNOTSUPP),
+            Some([]) => return reply.error(Errno::EINVAL),
+            Some(_) => {}
         }
         let how = match XattrFlags::from_bits_retain(flags as u32) {
             flags if flags.is_empty() => SetXattr::Any,
@@ -556,9 +533,9 @@ impl Filesystem for Host {
         value(reply, size, self.view().getxattr(ino.0, name.as_bytes()));
     }
 
-    fn listxattr(&self, _: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
+    fn listxattr(&self, request: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
         let names = self.view().listxattr(ino.0).map(|mut names| {
-            names.retain(|name| !name.starts_with(ACL));
+            names.retain(|name| !name.starts_with(ACL) && (request.uid() == 0 || !name.starts_with(TRUSTED)));
             names.into_iter().flat_map(|name| name.into_iter().chain([0])).collect()
         });
         value(reply, size, names);
@@ -588,9 +565,7 @@ impl Filesystem for Host {
         // The kernel asks only for these two.
         let what = if whence == SEEK_DATA { Seek::Data } else { Seek::Hole };
         let Ok(from) = u64::try_from(offset) else { return reply.error(Errno::ENXIO) };
-        match self.view().seek(ino.0, from, what) {
-            Ok(at) => reply.offset(at as i64),
-            Err(error) => reply.error(errno(&error)),
-        }
+        // Nobody listens any more when all is over, and nobody asks.
+        let _ = self.aside.send(Aside::Seek(ino.0, from, what, reply));
     }
 }

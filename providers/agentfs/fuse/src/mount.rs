@@ -12,12 +12,12 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use ah_agentfs::{Ino, ROOT, View};
-use fuser::{BackgroundSession, Config, INodeNo, MountOption, Session, SessionACL};
+use fuser::{BackgroundSession, Config, MountOption, Session, SessionACL};
 use rustix::fs::{AtFlags, StatxFlags};
 use rustix::io::Errno;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, UnmountFlags};
 
-use crate::host::{Host, LARGEST};
+use crate::host::{Aside, Host, LARGEST};
 use crate::watch::{self, Tree, Watch};
 
 /// The result of everything here.
@@ -285,11 +285,11 @@ impl Served {
         // Some wait for the disk while others answer.
         config.n_threads = Some(std::thread::available_parallelism().map_or(4, |cores| cores.get().clamp(4, 16)));
         config.clone_fd = true;
-        let (stale, replaced) = channel();
+        let (aside, asked) = channel();
         let watch = if writable { Watch::new().ok().map(Arc::new) } else { None };
         let (end, until) = UnixStream::pair()?;
         let (tree, heard) = (Arc::new(Tree::new()), watch.as_ref().map(Arc::downgrade));
-        let session = start(Host::new(Arc::clone(&tree), watch.zip(Some(end)), face.root, stale), config)?;
+        let session = start(Host::new(Arc::clone(&tree), watch.zip(Some(end)), face.root, aside), config)?;
         let watcher = match heard {
             Some(watch) => {
                 let (seen, kernel) = (Arc::downgrade(&tree), session.notifier());
@@ -298,12 +298,12 @@ impl Served {
             }
             None => None,
         };
-        let kernel = session.notifier();
-        // In a thread of its own: the kernel may wait for an answer before it takes this. Ends with the host.
-        std::thread::Builder::new().name("stale".into()).spawn(move || {
-            for ino in replaced {
-                // Attributes only; opening looks at them. What it does not know any more needs nothing.
-                let _ = kernel.inval_inode(INodeNo(ino), -1, 0);
+        let (kernel, shown) = (session.notifier(), Arc::downgrade(&tree));
+        // Ends with the host.
+        std::thread::Builder::new().name("aside".into()).spawn(move || {
+            for aside in asked {
+                let Some(tree) = shown.upgrade() else { break };
+                Aside::act(aside, &tree, &kernel);
             }
         })?;
         Ok(Self { tree, session: session.spawn()?, watcher })

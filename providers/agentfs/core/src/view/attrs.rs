@@ -5,7 +5,7 @@ use std::fs::File;
 
 use crate::error::{Error, Result};
 use crate::lock;
-use crate::lower::{XATTR, xattrs};
+use crate::lower::{self, XATTR, xattrs};
 use crate::platform;
 use crate::rows::chunk::BLOCK;
 use crate::rows::key;
@@ -95,14 +95,7 @@ impl View {
             };
         }
         let Some(file) = self.with_xattrs(&node)? else { return Err(Error::NoAttribute) };
-        let mut value = vec![0; XATTR];
-        match rustix::fs::fgetxattr(&file, name, &mut value) {
-            Ok(length) => {
-                value.truncate(length);
-                Ok(value)
-            }
-            Err(_) => Err(Error::NoAttribute),
-        }
+        lower::xattr(&file, name).map_err(|_| Error::NoAttribute)
     }
 
     /// The names of an inode's extended attributes.
@@ -110,10 +103,7 @@ impl View {
         let node = self.node(ino)?;
         let mut names = BTreeSet::new();
         if let Some(file) = self.with_xattrs(&node)? {
-            let mut list = vec![0; XATTR];
-            let length = rustix::fs::flistxattr(&file, &mut list).unwrap_or(0);
-            list.truncate(length);
-            names.extend(list.split(|&byte| byte == 0).filter(|name| !name.is_empty()).map(<[u8]>::to_vec));
+            names.extend(lower::xattr_names(&file).unwrap_or_default());
         }
         let rows = crate::read_lock(&self.engine.state).all_seen(&key::stem(b'x', ino), self.view())?;
         for (stem, row) in rows {
@@ -199,7 +189,7 @@ impl View {
 
     fn with_xattrs_below(&self, node: &Node, origin: &Origin) -> Result<Option<File>> {
         let Origin { path, device, ino, .. } = origin;
-        let Some(file) = self.engine.lower.open_file(path)? else {
+        let Some(file) = self.engine.lower.open_for_xattrs(path)? else {
             // Where another filesystem is mounted there is an empty directory, which has none.
             let is_mount = node.inode.kind == Kind::Directory && *device != 0;
             return if is_mount { Ok(None) } else { Err(self.changed(path, "removed below")) };

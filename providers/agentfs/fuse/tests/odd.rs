@@ -1,0 +1,88 @@
+//! On real mounts: what the kernel leaves undone, what other filesystems refuse, and paths that are longer than a system call takes. Needs root
+//! and /dev/fuse, as the other tests of mounts do.
+
+#![cfg(target_os = "linux")]
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::fs;
+
+use rustix::fs::{XattrFlags, listxattr, setxattr};
+use rustix::io::Errno;
+
+use common::{Lab, USER, sh, unmount};
+
+#[test]
+fn what_was_written_through_a_mapping_is_data_to_who_seeks_it() {
+    let Some(lab) = Lab::new() else { return };
+    let (_workspace, mount) = lab.mount("work");
+    let script = "python3 -c \"
+import mmap, os
+f = os.open('sparse', os.O_RDWR | os.O_CREAT); os.ftruncate(f, 1 << 20)
+m = mmap.mmap(f, 1 << 20); m[500000:500003] = b'abc'
+print(os.lseek(f, 0, os.SEEK_DATA) // 65536, os.lseek(f, 500002, os.SEEK_HOLE) < 1 << 20)
+m[9:10] = b'd'; print(os.lseek(f, 0, os.SEEK_DATA), os.pread(f, 3, 500000), m[9:10])\"";
+    assert_eq!(sh(mount.at(), script), "7 True\n0 b'abc' b'd'\n");
+    unmount(mount);
+}
+
+#[test]
+fn attributes_that_no_disk_takes_are_refused() {
+    let Some(lab) = Lab::new() else { return };
+    let (_workspace, mount) = lab.mount("work");
+    let file = mount.at().join("a");
+    let set = |name: &str| setxattr(&file, name, b"1", XattrFlags::empty());
+    for name in ["foo.x", "system.foo"] {
+        assert_eq!(set(name), Err(Errno::OPNOTSUPP), "{name}");
+    }
+    assert_eq!(set("user."), Err(Errno::INVAL));
+    for name in ["user.x", "trusted.x", "security.x"] {
+        assert_eq!(set(name), Ok(()), "{name}");
+    }
+    let mut names = [0; 64];
+    assert_eq!(listxattr(&file, &mut names).unwrap(), "security.x\0trusted.x\0user.x\0".len());
+    let list = "/usr/bin/python3 -c \"import os; print(os.listxattr('a'))\"";
+    let seen = sh(mount.at(), &format!("setpriv --reuid={USER} --clear-groups {list}"));
+    assert_eq!(seen, "['security.x', 'user.x']\n");
+    unmount(mount);
+}
+
+#[test]
+fn who_changes_hands_keeps_a_directorys_attributes() {
+    let Some(lab) = Lab::new() else { return };
+    let (_workspace, mount) = lab.mount("work");
+    // A capability of version 2 without any bit.
+    let none = [&[0, 0, 0, 2][..], &[0; 16]].concat();
+    let capabilities = "security.capability";
+    for name in ["a", "d"] {
+        setxattr(mount.at().join(name), capabilities, &none, XattrFlags::empty()).unwrap();
+    }
+    sh(mount.at(), "chown 1:1 a d");
+    let left = |name: &str| rustix::fs::getxattr(mount.at().join(name), capabilities, &mut [0; 64]).is_ok();
+    assert_eq!((left("a"), left("d")), (false, true));
+    unmount(mount);
+}
+
+#[test]
+fn paths_below_of_any_length_are_reached() {
+    let Some(lab) = Lab::new() else { return };
+    let steps = "import os
+def down():
+    for n in range(40):
+        yield str(n) + 'n' * 230
+";
+    let make = "for step in down(): os.mkdir(step); os.chdir(step)
+open('bottom', 'w').write('deep')";
+    let program = |dir: &std::path::Path, rest: &str| sh(dir, &format!("python3 -c \"{steps}{rest}\""));
+    program(&lab.lower(), make);
+    let (_workspace, mount) = lab.mount("work");
+    let read = "for step in down(): os.chdir(step)
+print(open('bottom').read()); open('bottom', 'a').write('er'); print(open('bottom').read(), os.listdir('.'))";
+    assert_eq!(program(mount.at(), read), "deep\ndeeper ['bottom']\n");
+    sh(mount.at(), "rm -r 0n*");
+    assert_eq!(fs::read_dir(mount.at()).unwrap().count(), 3);
+    unmount(mount);
+    // It is long for who removes it, too.
+    sh(&lab.lower(), "rm -r 0n*");
+}

@@ -133,6 +133,7 @@ impl<'a> Report<'a> {
     fn usual_hint(&self, error: &Error) -> Option<String> {
         const ENFILE: i32 = 23;
         const EMFILE: i32 = 24;
+        const EFBIG: i32 = 27;
         let whole = hint::line_of(self.arguments);
         Some(match error.kind {
             ErrorKind::InvalidArgument => format!("{} --help", hint::command_named(self.arguments)),
@@ -152,6 +153,9 @@ impl<'a> Report<'a> {
                 "`ah agent fs snapshots` lists the others; `ah agent fs cat` and `seek` show what can be read of this one".to_owned()
             }
             ErrorKind::Cancelled => format!("`ah` shows how things stand; `{whole}` starts again"),
+            _ if error.errno == Some(EFBIG) => {
+                "the filesystem there holds no file of that size: make it smaller, then repeat it".to_owned()
+            }
             _ => "`ah agent fs gc` puts things in order; then repeat it".to_owned(),
         })
     }

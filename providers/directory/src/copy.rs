@@ -386,6 +386,13 @@ impl<'a> Copier<'a> {
                 }
                 Ok(())
             }
+            Err(errno @ (Errno::NOSPC | Errno::DQUOT | Errno::TOOBIG | Errno::RANGE)) => {
+                let (name, size) = (String::from_utf8_lossy(name), value.len());
+                let what = format!("cannot copy {path} with its attribute {name} of {size} bytes");
+                Err(failed(what, errno).with_hint(format!(
+                    "the filesystem there may hold less, as ext4 does (4 KiB together): take it away, `setfattr -x {name}` and the file; if its disk is full, free some space"
+                )))
+            }
             Err(errno) => Err(fail(errno)),
         }
     }

@@ -287,6 +287,12 @@ impl View {
         let mut inode = found.inode(path);
         if let Some(then) = self.judge(found, path)? {
             (inode.mode, inode.uid, inode.gid, inode.mtime) = (then.mode, then.uid, then.gid, then.mtime);
+            inode.ctime = self.base;
+            // Some filesystems count no directories.
+            if found.nlink > 1 {
+                let directories = then.names.iter().filter(|(_, _, kind)| *kind == Kind::Directory).count();
+                inode.nlink = u32::try_from(directories).unwrap_or(u32::MAX).saturating_add(2);
+            }
         }
         if found.kind == Kind::Symlink {
             inode.target = self.target_of(found, path)?;

@@ -1,5 +1,6 @@
 //! What differs between trees, and what snapshots know, while somebody changes the lower directory.
 
+use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 
 use ah_agentfs::{Error, ROOT, Rename, SetAttr};
@@ -133,7 +134,9 @@ fn a_snapshot_knows_which_names_there_were_below() {
     let view = workspace.view(branch).unwrap();
     view.unlink(at(&view, "dir"), b"gone").unwrap();
     let then = snapshot(&workspace, branch);
+    let links = view.getattr(at(&view, "dir/deep")).unwrap().nlink;
     // In all directories above each other, at once.
+    std::fs::create_dir(lower.join("dir/deep/more")).unwrap();
     std::fs::write(lower.join("later"), "").unwrap();
     std::fs::remove_file(lower.join("top")).unwrap();
     std::fs::remove_file(lower.join("dir/gone")).unwrap();
@@ -154,6 +157,9 @@ fn a_snapshot_knows_which_names_there_were_below() {
         let (dir, deep) = (at(&old, "dir"), at(&old, "dir/deep"));
         assert_eq!(names(&old, dir), ["deep", "gone", "renamed", "same"]);
         assert_eq!(names(&old, deep), ["file"]);
+        let (shown, now) = (old.getattr(deep).unwrap(), std::fs::metadata(lower.join("dir/deep")).unwrap());
+        assert_eq!(shown.nlink, links);
+        assert!((shown.ctime.secs, i64::from(shown.ctime.nanos)) < (now.ctime(), now.ctime_nsec()), "{shown:?}");
         assert_eq!(names(&then, at(&then, "dir")), ["deep", "renamed", "same"], "what the branch removed is not there");
         assert_eq!(content(&old, "dir/same"), b"then");
         let swapped = at(&old, "swapped");

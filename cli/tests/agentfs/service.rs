@@ -68,6 +68,22 @@ fn a_copy_of_the_state_mounts_nothing_in_the_originals_place() {
 }
 
 #[test]
+fn branches_of_a_state_that_was_moved_are_there_again_when_it_is_back() {
+    Bench::each(|bench| {
+        let branch = bench.branch("b");
+        bench.sh(&format!("echo precious > {}/kept", branch.display()));
+        let (state, moved) = (bench.0.path("state"), bench.0.path("state-moved"));
+        fs::rename(&state, &moved).unwrap();
+        until(|| bench.mounts().is_empty() && bench.services().is_empty());
+        let refused = Ran::of(bench.0.command(["agent", "fs", "rm", "--force", "b"]).env("AH_HOME", &moved));
+        assert!(refused.code == 4 && refused.stderr.contains("hint: if AH_HOME was moved"), "{refused:?}");
+        fs::rename(&moved, &state).unwrap();
+        let ran = bench.0.run(["agent", "fs", "exec", "b", "--", "cat", "kept"]);
+        assert_eq!((ran.code, ran.stdout.as_str()), (0, "precious\n"), "{ran:?}");
+    });
+}
+
+#[test]
 fn one_that_a_command_in_a_branch_started_does_not_hold_that_branch() {
     let bench = &Bench::new(User::Me);
     bench.0.fs(["branch", "--mode", "worktree", "--name", "copy"]);

@@ -48,6 +48,7 @@ impl Workspace {
         let (mut file, _alone) = self.removable(name, force, lock)?;
         let served = self.serve(&file.record.provider)?;
         let before = (file.record.state, file.maker.clone());
+        let was_in_place = file.whereabouts(file.own_workspace(&self.engine)?.as_ref()) == Whereabouts::InPlace;
         let grown = grown_from(&self.engine, &file)?;
         self.refuse_from_within(&file, force)?;
         prepare(&self.engine, &file)?;
@@ -57,7 +58,13 @@ impl Workspace {
         home.with_reserve(|| file.save(home))?;
         if let Err(error) = finish(&self.engine, &file, &served) {
             let what = format!("the branch {} cannot be taken away", file.record.name);
-            self.take_back(file, before);
+            if was_in_place {
+                self.take_back(file, before);
+            } else {
+                // Nothing of it was there to be taken away.
+                (file.record.state, file.maker) = before;
+                let _ = file.save(home);
+            }
             return Err(if error.kind == ErrorKind::Busy { error.context(what) } else { error });
         }
         let _ = fsio::remove_file(&self.branch_lock(&file.record.id));

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use ah_agentfs::{Ino, ROOT, View};
 use fuser::{BackgroundSession, Config, MountOption, Session, SessionACL};
-use rustix::fs::{AtFlags, StatxFlags};
+use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, UnmountFlags};
 
@@ -80,6 +80,8 @@ pub enum Error {
 #[derive(Debug)]
 pub struct Mount {
     at: PathBuf,
+    /// The directory in which it is, only to be named.
+    above: Option<OwnedFd>,
     device: (u32, u32),
     /// `None` once it has ended.
     session: Option<BackgroundSession>,
@@ -161,7 +163,7 @@ impl Mount {
     /// was.
     pub fn unmount_within(&mut self, patience: Duration) -> Result<bool> {
         if self.serves() {
-            unmount(&self.at, false)?;
+            unmount(&self.place(), false)?;
         }
         self.gone_within(patience)
     }
@@ -181,8 +183,17 @@ impl Mount {
     /// Takes it away from its place. Who has something open there goes on with it until they close it, or this process ends.
     pub fn detach(&mut self) {
         if self.serves() {
-            let _ = unmount(&self.at, true);
+            let _ = unmount(&self.place(), true);
         }
+    }
+
+    /// Where it is now: a directory above may have been renamed.
+    fn place(&self) -> PathBuf {
+        let above = self
+            .above
+            .as_ref()
+            .and_then(|above| std::fs::read_link(format!("/proc/self/fd/{}", above.as_raw_fd())).ok());
+        above.zip(self.at.file_name()).map_or_else(|| self.at.clone(), |(above, name)| above.join(name))
     }
 
     /// Waits until somebody else unmounts it.
@@ -312,7 +323,9 @@ impl Served {
     fn show(self, view: View, at: PathBuf) -> Mount {
         // Nobody else gives it one.
         let _ = self.tree.set(view);
-        Mount { at, device: (0, 0), session: Some(self.session), watcher: self.watcher }
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let above = at.parent().and_then(|above| rustix::fs::open(above, flags, Mode::empty()).ok());
+        Mount { at, above, device: (0, 0), session: Some(self.session), watcher: self.watcher }
     }
 }
 

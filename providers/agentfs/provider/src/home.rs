@@ -173,6 +173,17 @@ pub(crate) fn path_of(dir: impl AsFd) -> Result<PathBuf> {
         .map_err(|e| Error::from_io("cannot find out where a folder is", &e))
 }
 
+/// Whether a store is a home that was at a path, and was moved.
+pub(crate) fn was_at(store: &Dir, path: &Path) -> bool {
+    here(store).is_some_and(|(now, before)| now == path || before.as_deref() == Some(path))
+}
+
+/// What is said of a home that is not where it was.
+pub(crate) fn moved(from: &Path, to: &Path) -> Error {
+    let message = format!("what AgentFS kept at {} is at {} now", from.display(), to.display());
+    Error::new(ErrorKind::FailedPrecondition, message).with_hint("if AH_HOME was moved, move it back to where it was")
+}
+
 /// Where a home says that it is, and where it was before that, or what it is a copy of.
 fn here(home: &Dir) -> Option<(PathBuf, Option<PathBuf>)> {
     let bytes = read(home, HERE).ok().flatten()?;

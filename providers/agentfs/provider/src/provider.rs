@@ -18,7 +18,7 @@ use rustix::io::Errno;
 
 use crate::back::back;
 use crate::conversion::{refuse_held, refuse_what_stays};
-use crate::home::{Shelf, Shown, TREE, path_of};
+use crate::home::{self, Shelf, Shown, TREE, path_of};
 use crate::probe;
 use crate::reach::{Reach, is_asleep};
 
@@ -145,9 +145,10 @@ impl Provider for AgentFsProvider {
         let DestroyRequest::Clone(reference) = request else { return self.service.destroy(place, request, cx) };
         // By the home that it names: the store of who removes it may know nothing of it.
         let Some(Shown { home, .. }) = Shown::parse(reference.as_str().as_bytes()) else { return Ok(Done {}) };
-        match Dir::open(home) {
+        match Dir::open(&home) {
             Ok(home) => self.service.destroy(&Place::new(&home), request, cx),
-            Err(error) if error.kind == ErrorKind::NotFound => Ok(Done {}),
+            Err(error) if error.kind == ErrorKind::NotFound && !home::was_at(place.store, &home) => Ok(Done {}),
+            Err(error) if error.kind == ErrorKind::NotFound => Err(home::moved(&home, &path_of(place.store)?)),
             Err(error) => Err(error),
         }
     }

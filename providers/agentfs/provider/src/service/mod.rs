@@ -152,9 +152,10 @@ impl Service {
         })
     }
 
-    /// Whether the home is still there.
+    /// Whether the home is still there, at the path by which it is known.
     fn is_there(&self) -> bool {
-        rustix::fs::fstat(&self.home).is_ok_and(|stat| stat.st_nlink > 0)
+        let there = rustix::fs::fstat(&self.home).is_ok_and(|stat| stat.st_nlink > 0);
+        there && home::path_of(&self.home).is_ok_and(|path| path == self.path)
     }
 }
 

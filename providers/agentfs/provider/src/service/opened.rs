@@ -237,12 +237,9 @@ impl Service {
     pub(super) fn need(&self, store: &Dir) -> Result<(Arc<Open>, Shelf)> {
         let nothing = || Error::new(ErrorKind::NotFound, "this store of AgentFS holds nothing");
         let shelf = Shelf::of(store)?.ok_or_else(nothing)?;
-        let there = match &shelf.home {
-            Some(home) => *home == self.path,
-            None => home::path_of(store)? == self.path,
-        };
-        if !there {
-            return Err(Error::new(ErrorKind::InvalidArgument, "this store is of another home of AgentFS"));
+        let home = shelf.home.clone().map_or_else(|| home::path_of(store), Ok)?;
+        if home != self.path {
+            return Err(home::moved(&home, &self.path));
         }
         let closed = || lock(&self.closed).clone().unwrap_or_else(nothing);
         Ok((self.current().ok_or_else(closed)?, shelf))

@@ -24,6 +24,10 @@ pub enum Mounts {
 /// `ELOOP` or `ENOTDIR` if a component is a symlink or a file, `EXDEV` if it is in another mount and shall not be.
 pub fn open(top: BorrowedFd<'_>, path: &[u8], flags: OFlags, mounts: Mounts) -> Result<OwnedFd, Errno> {
     let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    if let Some((above, rest)) = split_long(path) {
+        let above = open(top, above, OFlags::PATH | OFlags::DIRECTORY, mounts)?;
+        return open(above.as_fd(), rest, flags, mounts);
+    }
     let mut resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
     if mounts == Mounts::Stay {
         resolve |= ResolveFlags::NO_XDEV;
@@ -31,10 +35,15 @@ pub fn open(top: BorrowedFd<'_>, path: &[u8], flags: OFlags, mounts: Mounts) -> 
     match rustix::fs::openat2(top, path, flags, Mode::empty(), resolve) {
         // Kernels before 5.6 have no openat2; some sandboxes answer EPERM to what they do not know. EAGAIN: raced with a rename
         // somewhere up the tree.
-        // ENAMETOOLONG: the way is longer than the system takes at once.
-        Err(Errno::NOSYS | Errno::PERM | Errno::AGAIN | Errno::NAMETOOLONG) => by_hand(top, path, flags, mounts),
+        Err(Errno::NOSYS | Errno::PERM | Errno::AGAIN) => by_hand(top, path, flags, mounts),
         opened => opened,
     }
+}
+
+/// A path that is longer than the system takes at once (`PATH_MAX`, 4,096 bytes with the end): as much of it as it takes, and the rest.
+fn split_long(path: &[u8]) -> Option<(&[u8], &[u8])> {
+    let cut = path.get(..4096)?.iter().rposition(|&byte| byte == b'/')?;
+    Some((&path[..cut], &path[cut + 1..]))
 }
 
 fn by_hand(top: BorrowedFd<'_>, path: &[u8], flags: OFlags, mounts: Mounts) -> Result<OwnedFd, Errno> {

@@ -1,6 +1,6 @@
 //! Opening what lies below an open directory, without following a symlink and without leaving it.
 
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
@@ -15,11 +15,17 @@ pub fn open_beneath(top: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> Result<O
     if path.is_empty() {
         return rustix::fs::openat(top, c".", flags, Mode::empty());
     }
+    // Longer than the system takes at once (`PATH_MAX`, 4,096 bytes with the end).
+    let long = path.get(..4096).and_then(|head| head.iter().rposition(|&byte| byte == b'/'));
+    if let Some((above, rest)) = long.and_then(|cut| path.split_at_checked(cut)) {
+        let above = open_beneath(top, above, OFlags::PATH | OFlags::DIRECTORY)?;
+        return open_beneath(above.as_fd(), &rest[1..], flags);
+    }
     let resolve =
         ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_XDEV;
     match rustix::fs::openat2(top, path, flags, Mode::empty(), resolve) {
-        // Not in kernels before 5.6, and not in some sandboxes; raced with a rename further up; longer than the system takes at once.
-        Err(Errno::NOSYS | Errno::PERM | Errno::AGAIN | Errno::NAMETOOLONG) => step_by_step(top, path, flags),
+        // Not in kernels before 5.6, and not in some sandboxes; raced with a rename further up.
+        Err(Errno::NOSYS | Errno::PERM | Errno::AGAIN) => step_by_step(top, path, flags),
         opened => opened,
     }
 }
@@ -34,10 +40,19 @@ fn step_by_step(top: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> Result<Owned
         }
         at = rustix::fs::openat(&at, part, if parts.peek().is_some() { step } else { flags }, Mode::empty())?;
     }
-    if crate::mount_of(&at)? != crate::mount_of(top)? {
+    if mount_or_device(at.as_fd())? != mount_or_device(top)? {
         return Err(Errno::XDEV);
     }
     Ok(at)
+}
+
+/// The mount, or, on kernels that do not say, the device.
+fn mount_or_device(fd: BorrowedFd<'_>) -> Result<(u64, u32, u32), Errno> {
+    let stat = crate::look(fd, b"")?;
+    Ok(match crate::mount_of(fd)? {
+        0 => (0, stat.stx_dev_major, stat.stx_dev_minor),
+        mount => (mount, 0, 0),
+    })
 }
 
 #[cfg(test)]

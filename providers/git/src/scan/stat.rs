@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use ah_plugin_api::Timestamp;
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, Statx, StatxAttributes, StatxFlags};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Statx, StatxAttributes, StatxFlags};
 use rustix::io::Errno;
 use rustix::path::Arg;
 
@@ -74,31 +74,7 @@ pub(crate) fn stat_of(fd: impl AsFd) -> Result<Seen, Errno> {
 /// # Errors
 /// `LOOP` or `NOTDIR` where something else is in the way, `XDEV` at a mount.
 pub(crate) fn open_dir(root: BorrowedFd<'_>, path: &[u8]) -> Result<OwnedFd, Errno> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    if path.is_empty() {
-        return rustix::fs::openat(root, c".", flags, Mode::empty());
-    }
-    // A path longer than the kernel takes at once goes component by component.
-    if path.len() < 4000 {
-        let resolve =
-            ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_XDEV;
-        match rustix::fs::openat2(root, path, flags, Mode::empty(), resolve) {
-            // Older kernels and some sandboxes have no openat2.
-            Err(Errno::NOSYS | Errno::PERM | Errno::AGAIN) => {}
-            result => return result,
-        }
-    }
-    let device = stat_of(root)?.device;
-    let mut at: Option<OwnedFd> = None;
-    for name in path.split(|&byte| byte == b'/') {
-        let next = rustix::fs::openat(at.as_ref().map_or(root, AsFd::as_fd), name, flags, Mode::empty())?;
-        let seen = stat_of(&next)?;
-        if seen.mount || seen.device != device {
-            return Err(Errno::XDEV);
-        }
-        at = Some(next);
-    }
-    at.ok_or(Errno::NOENT)
+    ah_provider_directory::open_beneath(root, path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NONBLOCK)
 }
 
 /// Opens a file for reading if it is a regular one; never blocks on anything else.

@@ -68,6 +68,11 @@ impl Engine {
                 );
                 Notice::new(NoticeKind::Other, message).with_hint("move them away, then `ah agent fs branches`")
             }
+            None if !branch.target.is_dir() => {
+                let (at, place) = (at.display(), branch.target.display());
+                let message = format!("the branch {name} is not mounted at {at}: {place} is not there");
+                Notice::new(NoticeKind::Other, message).with_hint("if AH_HOME was moved, move it back to where it was")
+            }
             None => Notice::new(NoticeKind::Other, format!("the branch {name} is not mounted at {}", at.display())),
         };
         self.notify(notice);

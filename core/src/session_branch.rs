@@ -84,6 +84,7 @@ impl Workspace {
     /// if its snapshot cannot be used, with the nearest that can be in the hint; `NotFound` if the agent is not installed. Whatever
     /// the error, nothing has been made. What can fail once it is made is a note of the report.
     pub fn session_branch(&self, options: &SessionBranchOptions) -> Result<SessionBranchReport> {
+        self.finish_conversations_first();
         self.fence_all()?;
         let _stays = self.lock_stays()?;
         let state = self.state()?;
@@ -99,6 +100,10 @@ impl Workspace {
         // An instruction that cannot be given is refused before anything is made.
         launch::fresh(agent, options.instruction.as_deref(), options.form)?;
         self.may_branch_as(options.name.as_str())?;
+        if self.related_sessions()?.iter().any(|listed| listed.record.name == options.name) {
+            let message = format!("there is a session {} already", options.name);
+            return Err(Error::new(ErrorKind::AlreadyExists, message).with_hint("choose another one for --name"));
+        }
         let snapshot = start.snapshot.clone();
         self.usable(&snapshot).map_err(|error| self.offer(&state, &snapshot, &error, again))?;
         let (mut begun, mut made) = (false, None);

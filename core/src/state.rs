@@ -60,6 +60,19 @@ impl State {
         Self { snapshots, moments, rewound, removed, gap: report.faults.into_iter().next(), events: report.events }
     }
 
+    /// The snapshot that a moment had, if that was removed.
+    pub(crate) fn lost_snapshot(&self, moment: &Moment) -> Option<SnapshotId> {
+        if moment.record.snapshot.is_some() {
+            return None;
+        }
+        let said = self.events.iter().rev().find_map(|event| match &event.body {
+            EventBody::MomentUpdate(update) if update.moment == moment.record.id => update.snapshot.clone(),
+            EventBody::Moment(record) if record.id == moment.record.id => record.snapshot.clone(),
+            _ => None,
+        });
+        said.filter(|snapshot| self.removed.contains(snapshot))
+    }
+
     /// The snapshot of that id, if it is there.
     pub(crate) fn snapshot(&self, id: &SnapshotId) -> Option<&SnapshotRecord> {
         self.snapshots.iter().find(|snapshot| snapshot.id == *id)

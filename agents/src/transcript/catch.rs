@@ -113,12 +113,32 @@ impl<'a> Search<'a> {
     }
 }
 
+/// Whether one of two texts begins with the other, whatever white space there is between their words: agents write commands anew.
+fn begin_alike(one: &str, other: &str) -> bool {
+    let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let (one, other) = (words(one), words(other));
+    one.starts_with(&other) || other.starts_with(&one)
+}
+
 /// Whether a prompt's line is that of the prompt sought: by id if both have one, else by text, if it was not made long before the moment, else
 /// the first that was made after it.
 fn is_it(sought: &Sought<'_>, text: &str, id: Option<&str>, (newer, near): (bool, bool)) -> bool {
     match (sought.prompt_id, id, sought.prompt) {
         (Some(wanted), Some(id), _) => wanted == id,
-        (.., Some(wanted)) => near && (text.starts_with(wanted.trim()) || wanted.trim().starts_with(text)),
+        (.., Some(wanted)) => near && begin_alike(text, wanted),
         (.., None) => newer,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::begin_alike;
+
+    #[test]
+    fn white_space_tells_no_prompts_apart() {
+        for (line, told) in [("/fix this", "/fix  this"), ("/fix line one", "/fix\nline one\n"), ("a b", " a")] {
+            assert!(begin_alike(line, told) && begin_alike(told, line), "{line:?} {told:?}");
+        }
+        assert!(!begin_alike("/fix this", "/fix that"));
     }
 }

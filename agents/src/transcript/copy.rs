@@ -148,6 +148,10 @@ pub(super) fn write(at: &Position, target: &Path, mut edit: impl FnMut(u64, &[u8
             }
             counts.lines += 1;
         }
+        // It is another file than the one in which the place was found.
+        if lines.offset != at.offset {
+            return Err(rewritten(&at.file));
+        }
         let file = out.into_inner().map_err(|error| fail(error.into_error()))?;
         file.sync_all().map_err(fail)?;
         rename_new(&temp, target).map_err(|error| match error.kind() {
@@ -167,4 +171,21 @@ pub(super) fn write(at: &Position, target: &Path, mut edit: impl FnMut(u64, &[u8
 fn exists(file: &Path) -> Error {
     Error::new(ErrorKind::AlreadyExists, format!("the session {} exists", file.display()))
         .with_hint("repeat: another id is taken each time")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_that_is_within_a_line_is_of_another_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let (file, target) = (dir.path().join("from"), dir.path().join("to"));
+        std::fs::write(&file, "{}\n{\"a\": 1}\n").unwrap();
+        let at = |offset| Position { file: file.clone(), line: 1, offset, uuid: None };
+        let wrong = write(&at(5), &target, |_, _| Edit::Keep).err().unwrap();
+        assert_eq!((wrong.kind, target.exists()), (ErrorKind::Conflict, false));
+        assert_eq!(write(&at(3), &target, |_, _| Edit::Keep).unwrap().lines, 1);
+        assert_eq!(std::fs::read_to_string(&target).unwrap(), "{}\n");
+    }
 }

@@ -75,8 +75,12 @@ fn branches_of_a_state_that_was_moved_are_there_again_when_it_is_back() {
         let (state, moved) = (bench.0.path("state"), bench.0.path("state-moved"));
         fs::rename(&state, &moved).unwrap();
         until(|| bench.mounts().is_empty() && bench.services().is_empty());
-        let refused = Ran::of(bench.0.command(["agent", "fs", "rm", "--force", "b"]).env("AH_HOME", &moved));
-        assert!(refused.code == 4 && refused.stderr.contains("hint: if AH_HOME was moved"), "{refused:?}");
+        let there =
+            |words: &[&str]| Ran::of(bench.0.command([&["agent", "fs"], words].concat()).env("AH_HOME", &moved));
+        for (words, code) in [(&["branches"][..], 0), (&["rm", "--force", "b"], 4)] {
+            let ran = there(words);
+            assert!(ran.code == code && ran.stderr.contains("hint: if AH_HOME was moved"), "{ran:?}");
+        }
         fs::rename(&moved, &state).unwrap();
         let ran = bench.0.run(["agent", "fs", "exec", "b", "--", "cat", "kept"]);
         assert_eq!((ran.code, ran.stdout.as_str()), (0, "precious\n"), "{ran:?}");

@@ -232,10 +232,11 @@ impl Call<'_> {
 
     /// The session goes on, or begins.
     fn taken_up(&self) -> Result<()> {
-        let transcript = self.event.transcript.clone();
+        let (id, transcript) = (self.event.session_id.as_str(), self.event.transcript.clone());
         self.workspace.change_session(self.session, |record| {
             record.ended = None;
             if let Some(agent) = &mut record.agent
+                && agent.id == id
                 && transcript.is_some()
             {
                 agent.transcript = transcript;

@@ -7,14 +7,17 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use ah_plugin_api::Result;
+use ah_plugin_api::{Durability, Result};
 use serde::{Deserialize, Serialize};
 
 use crate::fsio;
 use crate::ids::{SessionName, WorkspaceId};
-use crate::lock::Holder;
+use crate::lock::{Holder, Lock};
+use crate::notice::{Notice, NoticeKind};
+use crate::rewind::Rewind;
 use crate::session;
 use crate::text;
+use crate::timeline::EventBody;
 use crate::versioned::{Doc, Versioned};
 use crate::workspace::Workspace;
 
@@ -33,6 +36,9 @@ pub(crate) struct Intent {
     /// What comes to lie in the agent's home; written down before it does.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) files: Vec<Made>,
+    /// What the session's timeline is to say once it bears the conversation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) rewind: Option<Box<Rewind>>,
 }
 
 /// A file in the agent's home.
@@ -95,11 +101,31 @@ impl Intent {
         self.forget(workspace)
     }
 
-    /// Whether the session that it was made for has it.
+    /// Whether the session that it was made for has it, or had it and went on to another.
     pub(crate) fn is_borne(&self, workspace: &Workspace) -> Result<bool> {
         let Some(own) = workspace.engine.workspace_by_id(&self.workspace)? else { return Ok(false) };
         let record = session::load(&own.folder(), &self.session)?;
-        Ok(record.and_then(|record| record.agent).is_some_and(|agent| agent.id == self.id))
+        let has = record.and_then(|record| record.agent).is_some_and(|agent| agent.id == self.id);
+        Ok(has || own.state()?.events.iter().any(|event| self.is_told_by(&event.body)))
+    }
+
+    fn is_told_by(&self, event: &EventBody) -> bool {
+        let (new, left) = match event {
+            EventBody::Rewind(rewind) => (&rewind.agent_session, rewind.left.as_ref()),
+            EventBody::SessionBranch(branch) => (&branch.agent_session, None),
+            _ => return false,
+        };
+        new.as_ref() == Some(&self.id) || left.is_some_and(|left| left.id == self.id)
+    }
+
+    /// Says on the timeline what its maker did not come to say, of a conversation that the session bears.
+    fn tell(&self, workspace: &Workspace) -> Result<Option<String>> {
+        let Some(rewind) = &self.rewind else { return Ok(None) };
+        if workspace.state()?.events.iter().any(|event| self.is_told_by(&event.body)) {
+            return Ok(None);
+        }
+        workspace.append(&self.session, EventBody::Rewind(rewind.clone()), Durability::Durable)?;
+        Ok(Some(format!("wrote down that the session {} went back to {}, as it had", self.session, rewind.moment)))
     }
 }
 
@@ -119,6 +145,18 @@ pub(crate) fn staging(session: &Path, id: &str) -> PathBuf {
 }
 
 impl Workspace {
+    /// As [`Workspace::finish_conversations`], before another one is made, if nobody else does at this moment. What cannot be done, `gc` says.
+    pub(crate) fn finish_conversations_first(&self) {
+        // A copy of the state names what is its original's.
+        if self.engine.home().original().is_some() {
+            return;
+        }
+        let Ok(Some(_lock)) = Lock::try_take(&self.folder().join("gc.lock"), true) else { return };
+        for done in self.finish_conversations().unwrap_or_default() {
+            self.engine.notify(Notice::new(NoticeKind::Other, done));
+        }
+    }
+
     /// Finishes or takes back conversations whose makers were killed; a sentence for each that was taken back.
     pub(crate) fn finish_conversations(&self) -> Result<Vec<String>> {
         let folder = self.folder().join(FOLDER);
@@ -135,6 +173,7 @@ impl Workspace {
             if intent.is_borne(self)? {
                 let session = self.engine.home().workspace(intent.workspace.as_str()).join("sessions");
                 fsio::remove_tree(&staging(&session.join(intent.session.as_str()), &intent.id))?;
+                done.extend(intent.tell(self)?);
                 intent.forget(self)?;
                 continue;
             }

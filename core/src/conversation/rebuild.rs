@@ -16,6 +16,7 @@ use crate::fsio;
 use crate::ids::SessionName;
 use crate::lock::Holder;
 use crate::moments::{Moment, MomentKind};
+use crate::rewind::Rewind;
 use crate::session::{self, AgentSession, Provenance, ResumeMethod};
 use crate::state::State;
 use crate::text;
@@ -46,6 +47,22 @@ impl Rebuilt {
     /// The session bears it: it is gc's no more.
     pub(crate) fn keep(&self, workspace: &Workspace) -> Result<()> {
         self.intent.as_ref().map_or(Ok(()), |intent| intent.forget(workspace))
+    }
+
+    /// Writes down what the timeline is to say, should this process not come to it.
+    pub(crate) fn announce(&self, workspace: &Workspace, rewind: &Rewind) -> Result<()> {
+        let Some(intent) = &self.intent else { return Ok(()) };
+        Intent { rewind: Some(Box::new(rewind.clone())), ..intent.clone() }.save(workspace)
+    }
+
+    /// Whether a path is one of the conversation's files.
+    pub(crate) fn is_of_it(&self, path: &Path) -> bool {
+        self.intent.iter().flat_map(|intent| &intent.files).any(|made| made.path == path)
+    }
+
+    /// Whether one of its files lies in a directory.
+    pub(crate) fn lies_in(&self, directory: &Path) -> bool {
+        self.intent.iter().flat_map(|intent| &intent.files).any(|made| made.path.starts_with(directory))
     }
 
     /// It is not wanted after all, and the session that was to bear it goes. What cannot be taken away now, `gc` takes away.
@@ -152,6 +169,7 @@ impl Workspace {
             maker: Holder::me(),
             workspace: bearer.workspace.id.clone(),
             session: bearer.session.clone(),
+            rewind: None,
             files: Vec::new(),
         };
         intent.save(self)?;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use ah_agents::Agent;
 use ah_agents::hook::HookKind;
 use ah_agents::transcript::{Caught, Position, Sought, catch_up};
-use ah_plugin_api::{Error, ErrorKind, Result, SnapshotId};
+use ah_plugin_api::{Error, ErrorKind, Result};
 
 use crate::conversation::FromRecord;
 use crate::ids::SessionName;
@@ -39,7 +39,7 @@ impl Workspace {
                 point.snapshot.id
             )));
         };
-        if let Some(lost) = lost_snapshot(state, &named) {
+        if let Some(lost) = state.lost_snapshot(&named) {
             let gone =
                 Error::new(ErrorKind::NotFound, format!("the snapshot {lost} of {} was removed", named.record.id));
             return Err(self.offer(state, &point.snapshot, &gone, hint));
@@ -131,7 +131,7 @@ impl Start {
         let sought = Sought {
             kind: &kind,
             tool_id: moment.tool.as_ref().and_then(|tool| tool.id.as_deref()),
-            prompt_id: None,
+            prompt_id: moment.prompt_id.as_deref(),
             prompt: moment.prompt.as_deref(),
             time: self.moment.time,
         };
@@ -152,17 +152,4 @@ fn left(state: &State, session: &SessionName) -> Option<AgentSession> {
         EventBody::Rewind(rewind) => rewind.left.clone(),
         _ => None,
     })
-}
-
-/// The snapshot that a moment had, if that was removed.
-fn lost_snapshot(state: &State, moment: &Moment) -> Option<SnapshotId> {
-    if moment.record.snapshot.is_some() {
-        return None;
-    }
-    let said = state.events.iter().rev().find_map(|event| match &event.body {
-        EventBody::MomentUpdate(update) if update.moment == moment.record.id => update.snapshot.clone(),
-        EventBody::Moment(record) if record.id == moment.record.id => record.snapshot.clone(),
-        _ => None,
-    });
-    said.filter(|snapshot| state.removed.contains(snapshot))
 }

@@ -173,6 +173,7 @@ impl Workspace {
         let record = MomentRecord {
             label: label.map(|label| labelled(&label, exit)).filter(|label| !label.is_empty()),
             prompt,
+            prompt_id: prompt_id.filter(|id| id.len() <= LABEL),
             tool,
             sub_agent,
             transcript,
@@ -190,7 +191,7 @@ impl Workspace {
             at,
             tool: record.tool.as_ref().and_then(|tool| tool.id.clone()),
             prompt: record.prompt.clone(),
-            prompt_id,
+            prompt_id: record.prompt_id.clone(),
             looks: 0,
         });
         let pending = Pending { kind, begun, put_back, boot: boot_id(), beside, late };

@@ -55,6 +55,9 @@ pub struct MomentRecord {
     /// The beginning of the prompt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt: Option<String>,
+    /// The agent's id of the prompt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prompt_id: Option<String>,
     /// The tool that ran.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tool: Option<MomentTool>,
@@ -87,6 +90,7 @@ impl MomentRecord {
             reason: None,
             inexact: false,
             prompt: None,
+            prompt_id: None,
             tool: None,
             sub_agent: None,
             transcript: None,

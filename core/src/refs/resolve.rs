@@ -66,15 +66,29 @@ impl Resolver<'_> {
             Named::Snapshot(snapshot) => Ok(self.point_of(snapshot)),
             Named::Moment(moment) => {
                 let exact = moment.record.exact().and_then(|id| self.state.snapshot(id));
-                let snapshot = exact.or_else(|| self.before(moment.seq)).ok_or_else(|| {
-                    not_found(format!(
-                        "{text} names the moment {}, before which there is no snapshot",
-                        moment.record.id
-                    ))
-                })?;
+                let found = exact.or_else(|| self.before(moment.seq));
+                let snapshot = found.ok_or_else(|| self.nothing_before(text, moment))?;
                 let (snapshot, moment) = (snapshot.clone(), Some(moment.clone()));
                 Ok(Point { exact: exact.is_some(), snapshot, moment, named: true })
             }
+        }
+    }
+
+    /// There is neither a snapshot that shows a moment nor one before it.
+    fn nothing_before(&self, text: &str, moment: &Moment) -> Error {
+        let id = &moment.record.id;
+        let Some(lost) = self.state.lost_snapshot(moment) else {
+            return not_found(format!("{text} names the moment {id}, before which there is no snapshot"));
+        };
+        let message = format!("the snapshot {lost} of {id} was removed, and there is none before it");
+        let error = Error::new(ErrorKind::FailedPrecondition, message);
+        match self.counting().find(|snapshot| snapshot.session == moment.session) {
+            Some(next) => error.with_hint(format!(
+                "the nearest that is left is of {}, after it: use {} in its place",
+                when(next.time),
+                next.id
+            )),
+            None => error.with_hint("`ah agent fs snapshots` lists what there is"),
         }
     }
 

@@ -10,7 +10,7 @@ mod line;
 
 use ah_agents::Home;
 use ah_agents::launch::{self, Form};
-use ah_plugin_api::{Durability, Result, SnapshotId, Timestamp};
+use ah_plugin_api::{Durability, Error, ErrorKind, RelPath, Result, SnapshotId, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use crate::conversation::{Bearer, ConversationReport, FromRecord, Rebuilt, Seat, Start};
@@ -103,6 +103,7 @@ impl Workspace {
     /// As [`Workspace::restore`] and [`Workspace::session_branch`]. Whatever the error, the conversation is
     /// what it was; where files were restored by then, the error says so, and what takes them back.
     pub fn rewind(&self, options: &RewindOptions) -> Result<RewindReport> {
+        self.finish_conversations_first();
         self.fence_all()?;
         let state = self.state()?;
         let only = match (options.files, options.conversation) {
@@ -123,6 +124,9 @@ impl Workspace {
             false => None,
         };
         let take_back = || rebuilt.iter().for_each(|rebuilt| rebuilt.take_back(self));
+        if let Some(rebuilt) = rebuilt.as_ref().filter(|_| options.files) {
+            self.refuse_to_restore_over(rebuilt, &start).inspect_err(|_| take_back())?;
+        }
         let restore = match options.files {
             true => {
                 let restored = self.restore_behind_fence(start.snapshot.id.as_str(), &RestoreOptions::default());
@@ -184,11 +188,30 @@ impl Workspace {
         )
     }
 
+    /// Refuses where the agent keeps its conversations in the workspace, and the restore would take away the one that was just made.
+    fn refuse_to_restore_over(&self, rebuilt: &Rebuilt, start: &Start) -> Result<()> {
+        if !rebuilt.lies_in(&self.root) {
+            return Ok(());
+        }
+        let look = RestoreOptions { dry_run: true, ..RestoreOptions::default() };
+        let would = self.restore_behind_fence(start.snapshot.id.as_str(), &look)?;
+        let own = |path: &RelPath| rebuilt.is_of_it(&self.root.join(path.as_path()));
+        let Some(own) = would.changes.iter().map(|change| &change.path).find(|path| own(path)) else { return Ok(()) };
+        let folder = own.parent().unwrap_or(RelPath::root());
+        let message = format!(
+            "the agent keeps its conversations among the workspace's files, in {folder}: going back would take the new one away"
+        );
+        Err(Error::new(ErrorKind::FailedPrecondition, message).with_hint(format!(
+            "have it ignored (`echo /{folder}/ >> .gitignore`), or go back with `--files` or `--conversation` alone"
+        )))
+    }
+
     /// Lets the session go on from there. If that fails its record is what it was.
     fn go_on(&self, session: &SessionName, rebuilt: Option<&Rebuilt>, event: Rewind) -> Result<()> {
         let before = session::load(&self.folder(), session)?;
         let write = || {
             if let Some(rebuilt) = rebuilt {
+                rebuilt.announce(self, &event)?;
                 // Without an id yet the session is free for the one that the agent gives itself.
                 let agent = rebuilt.agent_session();
                 self.change_session(session, |record| {

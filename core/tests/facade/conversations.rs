@@ -3,7 +3,10 @@
 use std::fs;
 use std::sync::atomic::Ordering;
 
-use ah_core::{Access, ErrorKind, EventBody, GcOptions, ResumeMethod, RmOptions, TimelineFilter, UndoOptions};
+use ah_core::{
+    Access, BranchOptions, ErrorKind, EventBody, GcOptions, ResumeMethod, RmOptions, SnapshotFilter, TimelineFilter,
+    UndoOptions,
+};
 
 use crate::lab::Lab;
 use crate::talk::{ID, Talk, project};
@@ -183,4 +186,104 @@ fn copies_of_whole_transcripts_go_as_recordings_do() {
     run(&lab);
     assert_eq!(copies(&lab), [newest.untrimmed.unwrap()]);
     assert!(talk.file.exists());
+}
+
+/// What a process that was killed while it made the conversation `id` would have written down of it.
+fn unfinished(lab: &Lab, id: &str, more: serde_json::Value) {
+    let workspace = lab.open();
+    let branch = workspace.branch(&BranchOptions::default()).unwrap();
+    let record = lab.settings.home.join(format!("branches/{}.json", branch.id));
+    let record: serde_json::Value = serde_json::from_slice(&fs::read(record).unwrap()).unwrap();
+    let mut maker = record["maker"].clone();
+    maker["start"] = 1.into();
+    workspace.remove_branch(&branch.name, true).unwrap();
+    let mut intent = serde_json::json!({
+        "version": 1, "id": id, "maker": maker, "workspace": workspace.id().as_str(), "session": "claude-one",
+    });
+    intent.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    let folder = lab.folder().join("conversations");
+    fs::create_dir_all(&folder).unwrap();
+    fs::write(folder.join(format!("{id}.json")), intent.to_string()).unwrap();
+}
+
+#[test]
+fn who_was_killed_before_the_timeline_said_so_has_gone_back_all_the_same() {
+    let lab = Lab::new();
+    let mut talk = talked(&lab);
+    talk.turn(&lab, "the third", "3");
+    let workspace = lab.open();
+    let id = workspace.rewind(&talk.back_to("@prompt")).unwrap().conversation.unwrap().agent_session.unwrap();
+    let timeline = lab.folder().join("sessions/claude-one/timeline.jsonl");
+    let text = fs::read_to_string(&timeline).unwrap();
+    let (before, last) = text.trim_end().rsplit_once('\n').unwrap();
+    let event: serde_json::Value = serde_json::from_str(last).unwrap();
+    assert_eq!(event["type"], "rewind", "{event}");
+    fs::write(&timeline, format!("{before}\n")).unwrap();
+    unfinished(&lab, &id, serde_json::json!({"rewind": event}));
+    assert_eq!(lab.open().prompts(9).unwrap().len(), 3, "as if it had not gone back");
+    let workspace = lab.open();
+    workspace.rewind(&talk.back_to("@prompt")).unwrap();
+    assert_eq!(fs::read_to_string(lab.path().join("a")).unwrap(), "1");
+    let notices = workspace.engine().take_notices();
+    assert!(notices.iter().any(|notice| notice.message.contains("went back to")), "{notices:?}");
+    assert_eq!(fs::read_dir(lab.folder().join("conversations")).unwrap().count(), 0);
+}
+
+#[test]
+fn a_conversation_that_a_session_had_once_is_not_taken_away() {
+    let lab = Lab::new();
+    let mut talk = talked(&lab);
+    talk.turn(&lab, "the third", "3");
+    let back = || lab.open().rewind(&talk.back_to("@prompt")).unwrap().conversation.unwrap();
+    let first = back();
+    back();
+    let copy = first.transcript.unwrap();
+    let made = serde_json::json!([{"path": copy, "bytes": fs::metadata(&copy).unwrap().len()}]);
+    unfinished(&lab, &first.agent_session.unwrap(), serde_json::json!({"files": made}));
+    let report = lab.open().gc(&GcOptions::default()).unwrap();
+    assert!(copy.exists() && report.failures.is_empty(), "{report:?}");
+    assert_eq!(fs::read_dir(lab.folder().join("conversations")).unwrap().count(), 0);
+}
+
+#[test]
+fn conversations_among_the_workspaces_files_are_not_restored_over() {
+    let lab = Lab::new();
+    let mut talk = talked(&lab);
+    let inside = lab.path().join(".claude");
+    let options = |talk: &Talk| {
+        let mut options = talk.back_to("@prompt");
+        options.agents.claude.clone_from(&inside);
+        options
+    };
+    talk.turn(&lab, "the third", "3");
+    let error = lab.open().rewind(&options(&talk)).unwrap_err();
+    assert_eq!(error.kind, ErrorKind::FailedPrecondition, "{error:?}");
+    assert!(error.hint.unwrap().contains("/.claude/projects/"));
+    assert_eq!(fs::read_to_string(lab.path().join("a")).unwrap(), "3");
+    assert!(talk.file.exists() && !inside.join("projects").exists());
+    let alone = ah_core::RewindOptions { files: false, ..options(&talk) };
+    assert!(lab.open().rewind(&alone).unwrap().conversation.unwrap().transcript.unwrap().exists());
+}
+
+#[test]
+fn what_was_removed_at_the_old_end_is_said_and_the_next_named() {
+    let lab = Lab::new();
+    let talk = talked(&lab);
+    let workspace = lab.open();
+    let first = workspace.prompts(9).unwrap().pop().unwrap();
+    let point = workspace.point(first.moment.as_str()).unwrap();
+    let snapshots = workspace.snapshots(&SnapshotFilter::default()).unwrap();
+    let (old, left) = snapshots.split_at(snapshots.iter().position(|it| it.id == point.snapshot.id).unwrap() + 1);
+    let old: Vec<String> = old.iter().map(|snapshot| snapshot.id.to_string()).collect();
+    workspace.rm(&old, &RmOptions::default()).unwrap();
+    for error in [
+        workspace.session_branch(&talk.branch_of(first.moment.as_str(), "retry")).unwrap_err(),
+        workspace.rewind(&talk.back_to(first.moment.as_str())).unwrap_err(),
+    ] {
+        assert_eq!(error.kind, ErrorKind::FailedPrecondition, "{error:?}");
+        assert!(error.message.contains("was removed"), "{error:?}");
+        assert!(error.hint.unwrap().contains(left[0].id.as_str()));
+    }
+    let taken = workspace.session_branch(&talk.branch_of("@prompt", "claude-one")).unwrap_err();
+    assert_eq!(taken.kind, ErrorKind::AlreadyExists, "{taken:?}");
 }

@@ -197,8 +197,16 @@ fn what_was_killed_while_it_made_a_place_or_took_one_away_leaves_nothing() {
     fs::write(dir("store").join(format!("elsewhere.{}", "2".repeat(32))), "2222").unwrap();
     let own = fs::read_to_string(dir("store").join("elsewhere")).unwrap();
     fs::hard_link(dir("store").join("elsewhere"), dir("store").join(format!("elsewhere.{}", &own[..32]))).unwrap();
-    bench.reclaim();
-    assert_eq!(fs::read_dir(dir("store")).unwrap().count(), 1);
+    let left = || fs::read_dir(dir("store")).unwrap().count();
+    // What other tests start at this moment has the locks of this process until it is another program.
+    for _ in 0..50 {
+        bench.reclaim();
+        if left() == 1 {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    assert_eq!(left(), 1);
     assert_eq!(fs::read_dir(&above).unwrap().count(), 1);
     assert!(bench.stat(&taken).is_ok());
     // While it was taken away.

@@ -15,7 +15,7 @@ use crate::conversation::{ConversationReport, Start};
 use crate::fsio;
 use crate::ids::SessionName;
 use crate::lock::Holder;
-use crate::moments::{Moment, MomentKind};
+use crate::moments::{Moment, MomentKind, PROMPT};
 use crate::rewind::Rewind;
 use crate::session::{self, AgentSession, Provenance, ResumeMethod};
 use crate::state::State;
@@ -270,16 +270,38 @@ fn may_be_replayed(error: &Error) -> bool {
     matches!(error.kind, ErrorKind::NotFound | ErrorKind::Conflict | ErrorKind::Unsupported | ErrorKind::DataLoss)
 }
 
-/// The prompts until then: whole ones from the transcript, else their beginnings from the timeline.
+/// The prompts until then: those that the timeline knows, whole where the transcript has them, and what came before the first of them there. Places in
+/// the transcript count only where the timeline knows of no prompt: it may have been rewritten since.
 fn said(state: &State, start: &Start, agent: Agent, file: Option<&Path>) -> Vec<String> {
-    let until = start.moment.record.transcript.as_ref();
-    let until = until.filter(|until| Some(until.file.as_path()) == file).map(|until| until.offset);
-    let whole = file.zip(until).and_then(|(file, until)| {
-        let all: Result<Vec<_>> = prompts(agent, file, None).ok()?.collect();
-        let all = all.ok()?.into_iter().filter(|prompt| prompt.position.offset <= until);
-        Some(all.map(|prompt| prompt.text).collect::<Vec<_>>()).filter(|all| !all.is_empty())
-    });
-    whole.unwrap_or_else(|| prompts_before(state, start).filter_map(|moment| moment.record.prompt.clone()).collect())
+    let known: Vec<&String> = prompts_before(state, start).filter_map(|moment| moment.record.prompt.as_ref()).collect();
+    let read = |file: &Path| prompts(agent, file, None)?.collect::<Result<Vec<_>>>();
+    let all = file.and_then(|file| read(file).ok()).unwrap_or_default();
+    if known.is_empty() {
+        let until = start.moment.record.transcript.as_ref().filter(|until| Some(until.file.as_path()) == file);
+        let until = until.map_or(0, |until| until.offset);
+        return all.into_iter().filter(|prompt| prompt.position.offset <= until).map(|prompt| prompt.text).collect();
+    }
+    let mut whole: Vec<String> = all.into_iter().map(|prompt| prompt.text).collect();
+    let (mut said, mut before) = (Vec::new(), None);
+    for beginning in known {
+        let place = whole.iter().position(|text| begins_so(text, beginning));
+        let Some(place) = place else {
+            said.push(beginning.clone());
+            continue;
+        };
+        let passed: Vec<String> = whole.drain(..=place).collect();
+        let (it, earlier) = passed.split_last().map_or((None, &[][..]), |(it, earlier)| (Some(it), earlier));
+        before.get_or_insert_with(|| earlier.to_vec());
+        said.extend(it.cloned());
+    }
+    before.unwrap_or_default().into_iter().chain(said).collect()
+}
+
+/// Whether a prompt is the one whose beginning the timeline has, whatever white space there is between the words.
+fn begins_so(text: &str, beginning: &str) -> bool {
+    let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let (text, begins) = (words(text), words(beginning));
+    text == begins || beginning.chars().count() >= PROMPT && text.starts_with(&begins)
 }
 
 impl Workspace {

@@ -99,7 +99,7 @@ impl NewMoment {
 }
 
 /// So many characters of a prompt are kept.
-const PROMPT: usize = 200;
+pub(crate) const PROMPT: usize = 200;
 /// So many bytes of a label that a program made are kept.
 const LABEL: usize = 200;
 

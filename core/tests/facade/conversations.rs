@@ -287,3 +287,24 @@ fn what_was_removed_at_the_old_end_is_said_and_the_next_named() {
     let taken = workspace.session_branch(&talk.branch_of("@prompt", "claude-one")).unwrap_err();
     assert_eq!(taken.kind, ErrorKind::AlreadyExists, "{taken:?}");
 }
+
+#[test]
+fn who_is_told_the_prompts_anew_hears_those_until_then_whatever_became_of_the_transcript() {
+    let lab = Lab::new();
+    let mut talk = talked(&lab);
+    talk.turn(&lab, "the third", "3");
+    let workspace = lab.open();
+    let second = workspace.prompts(9).unwrap()[1].moment.to_string();
+    let whole = fs::read_to_string(&talk.file).unwrap();
+    // What is left is shorter: by where it lies, all of it would be before that place.
+    let prompts = |line: &&str| line.contains(r#""content":"the "#);
+    let short: String = whole.lines().filter(prompts).map(|line| format!("{line}\n")).collect();
+    for (text, told) in [(short, "the first"), (String::new(), "the first")] {
+        fs::write(&talk.file, text).unwrap();
+        let made = workspace.session_branch(&talk.branch_of(&second, "retry")).unwrap();
+        assert_eq!((made.conversation.method, made.conversation.replayed), (ResumeMethod::Replay, 1));
+        let command = made.conversation.command.last().unwrap().to_str().unwrap();
+        assert!(command.contains(told) && !command.contains("the second"), "{command}");
+        workspace.remove_branch("retry", true).unwrap();
+    }
+}

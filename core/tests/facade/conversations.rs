@@ -189,7 +189,7 @@ fn copies_of_whole_transcripts_go_as_recordings_do() {
 }
 
 /// What a process that was killed while it made the conversation `id` would have written down of it.
-fn unfinished(lab: &Lab, id: &str, more: serde_json::Value) {
+fn unfinished(lab: &Lab, id: &str, more: &serde_json::Value) {
     let workspace = lab.open();
     let branch = workspace.branch(&BranchOptions::default()).unwrap();
     let record = lab.settings.home.join(format!("branches/{}.json", branch.id));
@@ -219,7 +219,7 @@ fn who_was_killed_before_the_timeline_said_so_has_gone_back_all_the_same() {
     let event: serde_json::Value = serde_json::from_str(last).unwrap();
     assert_eq!(event["type"], "rewind", "{event}");
     fs::write(&timeline, format!("{before}\n")).unwrap();
-    unfinished(&lab, &id, serde_json::json!({"rewind": event}));
+    unfinished(&lab, &id, &serde_json::json!({"rewind": event}));
     assert_eq!(lab.open().prompts(9).unwrap().len(), 3, "as if it had not gone back");
     let workspace = lab.open();
     workspace.rewind(&talk.back_to("@prompt")).unwrap();
@@ -239,7 +239,7 @@ fn a_conversation_that_a_session_had_once_is_not_taken_away() {
     back();
     let copy = first.transcript.unwrap();
     let made = serde_json::json!([{"path": copy, "bytes": fs::metadata(&copy).unwrap().len()}]);
-    unfinished(&lab, &first.agent_session.unwrap(), serde_json::json!({"files": made}));
+    unfinished(&lab, &first.agent_session.unwrap(), &serde_json::json!({"files": made}));
     let report = lab.open().gc(&GcOptions::default()).unwrap();
     assert!(copy.exists() && report.failures.is_empty(), "{report:?}");
     assert_eq!(fs::read_dir(lab.folder().join("conversations")).unwrap().count(), 0);

@@ -36,7 +36,7 @@ fn one_that_cannot_be_made_durable_keeps_no_other_from_it() {
     assert_eq!(marks(), 3);
     *lab.fake.unsyncable.lock().unwrap() = Some(first.reference);
     for auto in [true, false] {
-        let report = lab.open().gc(&GcOptions { auto, ..GcOptions::default() }).unwrap();
+        let report = lab.open().gc(&GcOptions { auto }).unwrap();
         assert!(report.failures.iter().any(|failure| failure.contains("made to fail")), "{report:?}");
         assert_eq!((marks(), lab.fake.syncs.load(Ordering::Relaxed)), (1, 2), "{report:?}");
     }

@@ -253,3 +253,29 @@ fn what_force_cannot_lose_is_refused_in_a_dry_run_as_well() {
     }
     assert!(world.root().join("f/kept/large").exists());
 }
+
+#[test]
+fn what_lies_in_a_directory_that_may_be_listed_and_not_entered_is_left_out_and_never_removed() {
+    if !is_root() {
+        return skip("needs root, to act as an ordinary user");
+    }
+    for mode in [0o400, 0o640] {
+        let world = World::of(User::Ordinary);
+        world.write("d/f", "precious");
+        world.write("a", "one");
+        let directory = world.root().join("d");
+        let open = |mode| fs::set_permissions(&directory, fs::Permissions::from_mode(mode)).unwrap();
+        open(mode);
+        let first = world.fs(["snapshot"]);
+        // Filesystems that snapshot by themselves have all of it.
+        let shown = world.json("show", &["agent", "fs", "show", &first]);
+        let left_out = shown["snapshot"]["omitted"].as_array().unwrap().iter().any(|it| it["path"] == "d/f");
+        assert_eq!(left_out, world.can("applies-policy"), "{shown:#}");
+        world.fs(["diff", &first]);
+        open(0o755);
+        world.write("a", "two");
+        world.fs(["restore", &first]);
+        open(0o755);
+        assert_eq!((world.read("d/f").as_deref(), world.read("a").as_deref()), (Some("precious"), Some("one")));
+    }
+}

@@ -8,8 +8,12 @@ use ah_core::{
     SnapshotKind, SnapshotOptions, TimelineFilter, UndoOptions,
 };
 
+fn by(policy: &str) -> PruneOptions {
+    PruneOptions { policy: Some(policy.into()), ..PruneOptions::default() }
+}
+
 fn prune(lab: &Lab, policy: &str, dry_run: bool) -> Vec<(usize, String)> {
-    let options = PruneOptions { policy: Some(policy.into()), dry_run, ..PruneOptions::default() };
+    let options = PruneOptions { dry_run, ..by(policy) };
     let report = lab.open().prune(&options, &mut |_| Ok(())).unwrap();
     let verdicts = report.verdicts.iter().enumerate();
     verdicts.filter(|(_, verdict)| verdict.stays).map(|(at, verdict)| (at, verdict.reason.clone())).collect()
@@ -118,14 +122,11 @@ fn it_is_explained_before_it_is_done() {
     let lab = Lab::new();
     (0..4).for_each(|n| drop(lab.step("a", &"x".repeat(1000 + n))));
     let mut told = Vec::new();
-    let options = PruneOptions { policy: Some("keep-last=1".into()), ..PruneOptions::default() };
-    let done = lab
-        .open()
-        .prune(&options, &mut |report| {
-            told.push((report.removed, report.frees, count(&lab)));
-            Ok(())
-        })
-        .unwrap();
+    let mut tell = |report: &ah_core::PruneReport| {
+        told.push((report.removed, report.frees, count(&lab)));
+        Ok(())
+    };
+    let done = lab.open().prune(&by("keep-last=1"), &mut tell).unwrap();
     assert_eq!(told.len(), 1);
     let (removed, frees, there) = told[0];
     assert_eq!((removed, there, done.removed, count(&lab)), (3, 4, 3, 1));
@@ -137,9 +138,8 @@ fn what_was_announced_goes_although_space_cannot_be_given_back_now() {
     let lab = Lab::new();
     (0..4).for_each(|n| drop(lab.step("a", &"x".repeat(1000 + n))));
     lab.fake.reclaims_fail.store(true, Ordering::Relaxed);
-    let options = PruneOptions { policy: Some("max-size=1B".into()), ..PruneOptions::default() };
     let mut told = 0;
-    let outcome = lab.open().prune(&options, &mut |report| {
+    let outcome = lab.open().prune(&by("max-size=1B"), &mut |report| {
         told = report.removed;
         Ok(())
     });
@@ -302,8 +302,7 @@ fn nothing_goes_by_a_policy_as_long_as_something_may_be_pinned_that_does_not_loo
     let whole = std::fs::read(&file).unwrap();
     std::fs::write(&file, [&whole[..], b"not a line\n"].concat()).unwrap();
     an_hour_later(&lab);
-    let options = PruneOptions { policy: Some("keep-last=1".into()), ..PruneOptions::default() };
-    let refused = lab.open().prune(&options, &mut |report| panic!("{report:?}")).unwrap_err();
+    let refused = lab.open().prune(&by("keep-last=1"), &mut |report| panic!("{report:?}")).unwrap_err();
     assert_eq!((refused.kind, count(&lab)), (ErrorKind::FailedPrecondition, 3));
     // What the hint says can be typed.
     let hint = refused.hint.unwrap();
@@ -360,13 +359,12 @@ fn a_copy_removes_nothing_of_what_its_original_has() {
     engine.status(&lab.path()).unwrap();
     assert!(engine.take_notices().iter().any(|notice| notice.message.contains("a copy of")));
     let workspace = lab.open();
-    let policy = PruneOptions { policy: Some("keep-last=1".into()), ..PruneOptions::default() };
     let refused = [
         workspace.gc(&GcOptions::default()).map(drop),
         workspace.rm(&["@{1}".into()], &ah_core::RmOptions::default()).map(drop),
         workspace.remove_branch("b", true).map(drop),
         workspace.may_remove_branch("b", true),
-        workspace.prune(&policy, &mut |_| Ok(())).map(drop),
+        workspace.prune(&by("keep-last=1"), &mut |_| Ok(())).map(drop),
     ];
     for error in refused.map(Result::unwrap_err) {
         assert_eq!(error.kind, ErrorKind::FailedPrecondition);
@@ -563,8 +561,7 @@ fn recordings_that_are_closed_are_compressed_and_go_by_a_policy_of_their_own() {
     prune("keep-last=1/session", false);
     assert_eq!(left(&lab), 2);
     // A policy for snapshots alone leaves recordings alone.
-    let alone = PruneOptions { policy: Some("keep-last=0".into()), ..PruneOptions::default() };
-    assert!(lab.open().prune(&alone, &mut |_| Ok(())).unwrap().recordings.is_empty());
+    assert!(lab.open().prune(&by("keep-last=0"), &mut |_| Ok(())).unwrap().recordings.is_empty());
     assert_eq!(left(&lab), 2); // A number that moments name is not given again.
     prune("keep-last=0", false);
     assert_eq!(left(&lab), 1, "the one that is being made");
@@ -579,7 +576,6 @@ fn what_is_pinned_or_labelled_between_the_plan_and_the_removal_stays() {
     let second = lab.step("a", "2");
     let third = lab.step("a", "3");
     lab.step("a", "4");
-    let options = PruneOptions { policy: Some("keep-last=1,keep-labelled".into()), ..PruneOptions::default() };
     let mut edit = |report: &ah_core::PruneReport| {
         assert_eq!(report.removed, 3);
         let keep = EditOptions { keep: Some(true), ..EditOptions::default() };
@@ -587,7 +583,7 @@ fn what_is_pinned_or_labelled_between_the_plan_and_the_removal_stays() {
         let label = EditOptions { label: Some("precious".into()), ..EditOptions::default() };
         lab.open().edit(third.id.as_str(), &label).map(drop)
     };
-    let report = lab.open().prune(&options, &mut edit).unwrap();
+    let report = lab.open().prune(&by("keep-last=1,keep-labelled"), &mut edit).unwrap();
     assert_eq!(report.removed, 1);
     let left = ids(&lab);
     assert!(left.contains(&first.id) && left.contains(&third.id) && !left.contains(&second.id));
@@ -598,8 +594,7 @@ fn nothing_goes_that_could_not_be_told_of() {
     let lab = Lab::new();
     lab.step("a", "1");
     lab.step("a", "2");
-    let options = PruneOptions { policy: Some("keep-last=1".into()), ..PruneOptions::default() };
     let deaf = || Error::new(ErrorKind::Unavailable, "nobody listens");
-    assert_eq!(lab.open().prune(&options, &mut |_| Err(deaf())).unwrap_err(), deaf());
+    assert_eq!(lab.open().prune(&by("keep-last=1"), &mut |_| Err(deaf())).unwrap_err(), deaf());
     assert_eq!(ids(&lab).len(), 2);
 }

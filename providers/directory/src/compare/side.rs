@@ -103,7 +103,13 @@ impl Side {
             Err(errno) => return Err(fail(errno)),
         };
         let mut entries = Vec::new();
-        for name in names(dir.as_fd()).map_err(fail)? {
+        let names = match names(dir.as_fd()) {
+            Ok(names) => names,
+            // It may be opened and not be entered.
+            Err(Errno::ACCESS) => return Ok(None),
+            Err(errno) => return Err(fail(errno)),
+        };
+        for name in names {
             let stat = match look(&dir, &name) {
                 Ok(stat) => stat,
                 Err(Errno::NOENT) => continue,

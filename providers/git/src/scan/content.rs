@@ -167,7 +167,8 @@ fn read_item(
             }
             // Something else took its place, or it cannot be read.
             Err(error) => match stat_at(dir, &*item.name) {
-                Err(_) => return Ok(Outcome::Gone),
+                Err(Errno::NOENT | Errno::NOTDIR) => return Ok(Outcome::Gone),
+                Err(error) => return Ok(Outcome::Omitted(OmitReason::Unreadable, text(error), item.stat)),
                 Ok(seen) => match seen.stat.file_type() {
                     rustix::fs::FileType::Symlink if what != What::Symlink => what = What::Symlink,
                     rustix::fs::FileType::RegularFile if what == What::Symlink => what = What::File,

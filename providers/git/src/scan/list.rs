@@ -9,7 +9,7 @@ use ah_rules::{Class, DirRules, Present};
 use rustix::fs::{FileType, RawDir};
 use rustix::io::Errno;
 
-use super::stat::{Seen, stat_at};
+use super::stat::{Seen, Stat, stat_at};
 use super::{Env, Item};
 use crate::index::{ITEM_DIR, ITEM_IGNORED, ITEM_RECHECK, ITEM_TRACKED, Index, ItemRecord, What};
 
@@ -66,17 +66,40 @@ pub(super) fn decide(
     for (name, file_type) in names {
         let old_item = old_items.as_mut().and_then(|items| advance(items, &name, |item: &ItemRecord<'_>| item.name));
         let old_dir = old_dirs.as_mut().and_then(|dirs| advance(dirs, &name, |dir: &(&[u8], usize)| dir.0));
-        let seen = if file_type == FileType::Directory { None } else { stat_at(dir, &*name).ok() };
-        // What is gone again was never there.
-        if seen.is_none() && file_type != FileType::Directory {
-            continue;
-        }
+        let seen = match file_type {
+            FileType::Directory => None,
+            _ => match stat_at(dir, &*name) {
+                Ok(seen) => Some(seen),
+                // What is gone again was never there.
+                Err(Errno::NOENT) => continue,
+                // It is there: a directory that may be listed and not entered, say.
+                Err(error) => {
+                    items.push(unseen(rules, name, file_type, error));
+                    continue;
+                }
+            },
+        };
         match decide_one(env, rules, name, seen.as_ref(), old_item.as_ref()) {
             Decision::Item(item) => items.push(item),
             Decision::Dir(name, class) => dirs.push(FoundDir { name, class, old: old_dir.map(|(_, at)| at) }),
         }
     }
     (items, dirs)
+}
+
+/// An entry that is no directory, as far as is known, and cannot be looked at.
+fn unseen(rules: &DirRules, name: Box<[u8]>, file_type: FileType, error: Errno) -> Item {
+    let kind = match file_type {
+        FileType::Symlink => EntryKind::Symlink,
+        FileType::RegularFile | FileType::Unknown => EntryKind::File,
+        _ => EntryKind::Special,
+    };
+    let mut item = Item::nothing(name, Stat::default());
+    match rules.classify(&item.name, kind, 0) {
+        Class::Omitted { reason, detail, .. } => item.omit(reason, detail.unwrap_or_default(), ITEM_RECHECK),
+        _ => item.omit(OmitReason::Unreadable, std::io::Error::from(error).to_string(), ITEM_RECHECK),
+    }
+    item
 }
 
 /// Skips what comes before `name` in an ordered sequence, and takes what bears it.

@@ -57,6 +57,11 @@ impl Lock {
         }
     }
 
+    /// Makes the file of a lock that is not there yet, best effort: on a full disk it could not be.
+    pub(crate) fn prepare(path: &Path) {
+        let _ = open(path);
+    }
+
     /// Takes the lock if it is free.
     pub(crate) fn try_take(path: &Path, alone: bool) -> Result<Option<Self>> {
         let file = open(path)?;

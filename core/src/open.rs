@@ -323,6 +323,10 @@ impl Engine {
         fsio::make_dir(&self.home().join("mounts"))?;
         registry::save_new(self.home(), &record)?;
         self.home().keep_reserve();
+        // What frees a full disk takes these.
+        for name in ["gc", "orphans", "prune", "restore", "stays", "timeline"] {
+            Lock::prepare(&folder.join(format!("{name}.lock")));
+        }
         Index::refresh(self.home())?;
         Ok(record)
     }

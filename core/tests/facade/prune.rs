@@ -375,7 +375,7 @@ fn a_copy_removes_nothing_of_what_its_original_has() {
     assert_eq!(workspace.release(&ah_core::Release::All).unwrap().len(), 1);
     assert!(workspace.leases().unwrap().is_empty());
     *lab.fake.stuck.lock().unwrap() = None;
-    let looked = PruneOptions { dry_run: true, ..policy };
+    let looked = PruneOptions { dry_run: true, ..by("keep-last=1") };
     assert!(workspace.prune(&looked, &mut |_| Ok(())).unwrap().verdicts.iter().any(|verdict| !verdict.stays));
     lab.settings.home.clone_from(&original);
     assert_eq!(lab.open().snapshots(&SnapshotFilter::default()).unwrap().len(), all.len());

@@ -431,3 +431,12 @@ fn a_conversion_is_offered_as_it_is_typed_and_needs_no_helper_that_serves() {
     let typed = format!("cd / && ah -C {} agent fs convert; or set up the helper", lab.path().display());
     assert_eq!(hint, typed);
 }
+
+#[test]
+fn what_frees_a_full_disk_needs_no_new_lock() {
+    let lab = Lab::new();
+    lab.open();
+    for name in ["gc", "orphans", "prune", "restore", "stays", "timeline"] {
+        assert!(lab.folder().join(format!("{name}.lock")).exists(), "{name}");
+    }
+}

@@ -113,9 +113,14 @@ impl<'a> Search<'a> {
     }
 }
 
-/// Whether one of two texts begins with the other, whatever white space there is between their words: agents write commands anew.
+/// A prompt with single blanks between its words: agents write commands anew, so white space tells no two apart.
+#[must_use]
+pub fn words(prompt: &str) -> String {
+    prompt.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// Whether one of two prompts begins with the other.
 fn begin_alike(one: &str, other: &str) -> bool {
-    let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
     let (one, other) = (words(one), words(other));
     one.starts_with(&other) || other.starts_with(&one)
 }

@@ -38,6 +38,7 @@ use crate::files::open_regular;
 use crate::hook::{HookEvent, HookKind};
 use crate::{Agent, Home};
 
+pub use catch::words;
 pub use id::new_session_id;
 pub use prompts::{Prompt, Prompts};
 

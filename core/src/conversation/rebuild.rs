@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use ah_agents::Agent;
 use ah_agents::launch::{self, Form, Invocation, Resume};
-use ah_agents::transcript::{Position, new_session_id, prompts};
+use ah_agents::transcript::{Position, new_session_id, prompts, words};
 use ah_plugin_api::{Error, ErrorKind, Result};
 use serde_json::{Map, Value};
 
@@ -297,9 +297,8 @@ fn said(state: &State, start: &Start, agent: Agent, file: Option<&Path>) -> Vec<
     before.unwrap_or_default().into_iter().chain(said).collect()
 }
 
-/// Whether a prompt is the one whose beginning the timeline has, whatever white space there is between the words.
+/// Whether a prompt is the one whose beginning the timeline has.
 fn begins_so(text: &str, beginning: &str) -> bool {
-    let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
     let (text, begins) = (words(text), words(beginning));
     text == begins || beginning.chars().count() >= PROMPT && text.starts_with(&begins)
 }

@@ -202,7 +202,7 @@ impl Workspace {
             "the agent keeps its conversations among the workspace's files, in {folder}: going back would take the new one away"
         );
         Err(Error::new(ErrorKind::FailedPrecondition, message).with_hint(format!(
-            "have it ignored (`echo /{folder}/ >> .gitignore`), or go back with `--files` or `--conversation` alone"
+            "have it ignored (`echo /{folder}/ >> .gitignore`), or leave the files as they are: `--conversation`"
         )))
     }
 

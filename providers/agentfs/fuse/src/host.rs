@@ -61,6 +61,7 @@ pub(crate) struct Host {
     lists: Mutex<VecDeque<(Ino, Arc<Vec<DirEntry>>)>>,
     /// Files of which it is known that they have no capabilities which a write would have to take away.
     plain: Mutex<HashSet<Ino>>,
+    /// Does what the kernel is to be told first.
     aside: Sender<Aside>,
 }
 

@@ -2,7 +2,8 @@
 
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
-use std::time::SystemTime;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use std::time::{Duration, Instant, SystemTime};
 
 use ah_agentfs::{BranchId, Error, ROOT, SetAttr, View, Workspace};
 
@@ -278,33 +279,43 @@ fn a_racing_writer_below_gets_nothing_under_a_snapshots_name() {
     std::fs::write(&path, &then).unwrap();
     let (workspace, branch) = begin(&place);
     let id = snapshot(&workspace, branch);
-    let stop = std::sync::atomic::AtomicBool::new(false);
-    let (mut shown, mut refused) = (0, 0);
+    let (shown, refused) = (AtomicU32::new(0), AtomicU32::new(0));
+    let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let file = std::fs::File::options().write(true).open(&path).unwrap();
-            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
-                for (bytes, rest) in [(&other, 1), (&then, 12)] {
+            for round in 0.. {
+                for (bytes, rest, reads) in [(&other, 1, &refused), (&then, 12, &shown)] {
+                    let seen = reads.load(Relaxed);
                     file.write_all_at(bytes, 0).unwrap();
-                    std::thread::sleep(std::time::Duration::from_millis(rest));
+                    std::thread::sleep(Duration::from_millis(rest));
+                    // However slow the machine is, now and then one that lies within the rest has its turn.
+                    while round % 8 == 0 && reads.load(Relaxed) == seen && !stop.load(Relaxed) {
+                        std::thread::sleep(Duration::from_millis(1));
+                    }
+                }
+                if stop.load(Relaxed) {
+                    break;
                 }
             }
         });
-        let begun = std::time::Instant::now();
-        while begun.elapsed().as_secs() < 3 {
-            let view = workspace.view_of(id).unwrap();
-            match view.lookup(ROOT, b"file").and_then(|attr| view.read(attr.ino, 0, 1 << 20)) {
-                Ok(bytes) => {
-                    shown += 1;
-                    assert!(bytes == then, "other bytes");
+        let begun = Instant::now();
+        let both = || shown.load(Relaxed) > 0 && refused.load(Relaxed) > 0;
+        while begun.elapsed().as_secs() < 3 || (!both() && begun.elapsed().as_secs() < 60) {
+            let of_view = |view: View| view.read(view.lookup(ROOT, b"file")?.ino, 0, 1 << 20);
+            let read = match workspace.view_of(id).and_then(of_view) {
+                Ok(bytes) if bytes == then => &shown,
+                Err(Error::DataLoss { .. }) => &refused,
+                wrong => {
+                    stop.store(true, Relaxed);
+                    panic!("other bytes, or {:?}", wrong.err());
                 }
-                Err(Error::DataLoss { .. }) => refused += 1,
-                Err(error) => panic!("{error}"),
-            }
+            };
+            read.fetch_add(1, Relaxed);
         }
-        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        stop.store(true, Relaxed);
     });
-    assert!(shown > 0 && refused > 0, "{shown} shown, {refused} refused");
+    assert!(shown.into_inner() > 0 && refused.into_inner() > 0, "one or the other was never seen");
 }
 
 #[test]

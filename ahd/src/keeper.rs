@@ -133,6 +133,12 @@ impl Keeper {
         }
     }
 
+    /// Removes a store, which holds nothing any more. Nobody else may work in it.
+    pub(crate) fn remove_store(&self, key: &StoreKey) -> Result<()> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
+        self.state.remove_store(key)
+    }
+
     /// The lock of a store.
     pub(crate) fn lock_of(&self, key: &StoreKey) -> Arc<RwLock<()>> {
         let mut locks = self.locks.lock().unwrap_or_else(PoisonError::into_inner);

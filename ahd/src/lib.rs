@@ -3,7 +3,7 @@
 //! - `listen` takes connections, `peer` is who connects, `limits` how many and how often, `accounts` whose ids count as one;
 //! - `policy` checks each call and makes it, by what `owned` says of the caller's descriptors; views and clones in `making`;
 //! - `keeper` is what they share: the providers, and the life of views and clones, which `graft` mounts and `records` writes down;
-//! - `config`, `state` and `audit` are the helper's own files; `stores` what the administrator may do with them; `sys` the only place with `unsafe`.
+//! - `config`, `state` and `audit` are the helper's own files; `stores` how stores come and go, also by the administrator; `sys` the only place with `unsafe`.
 //!
 //! What it never does: read the environment, load a library that others could have changed, open by name what a caller named (what it wrote down itself it
 //! finds by path, without symlinks, and by what is found there), read or write contents of files for a caller (but the `.git` of a workspace and of a
@@ -91,6 +91,11 @@ pub fn run(options: &Options) -> Result<std::convert::Infallible> {
         None => listen::bind(&options.socket)?,
     };
     keeper.settle();
+    if keeper.served.is_empty() {
+        keeper.audit.say(
+            "there is no provider to serve: libraries are looked for in --provider-dir, else in the system's folders",
+        );
+    }
     keeper.audit.say("ready");
     listen::serve(&listener, &keeper)
 }

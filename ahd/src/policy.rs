@@ -27,6 +27,7 @@ use crate::mounts::{self, About};
 use crate::owned::{self, Owned};
 use crate::peer::Peer;
 use crate::records::{Made, Record};
+use crate::stores;
 
 /// The longest label, and the most that attributes may hold together, bytes.
 const MAX_LABEL: usize = 4096;
@@ -226,6 +227,13 @@ impl Provider for Guarded<'_> {
             };
             let is_token = About::of(place.store).is_ok_and(|at| at.kind == FileType::RegularFile);
             let kept = if is_token { self.kept(place)? } else { None };
+            let allowed = match &kept {
+                Some(_) => allowed,
+                None => allowed.and_then(|()| {
+                    let token = is_token.then(|| owned::token(place.store, self.peer)).transpose()?;
+                    stores::check_room(self.keeper, self.peer.uid, token.as_deref())
+                }),
+            };
             let store = match kept {
                 Some(kept) => kept.store,
                 None => self.keeper.state.dir("probe")?,
@@ -260,9 +268,11 @@ impl Provider for Guarded<'_> {
                 return Err(Error::new(ErrorKind::InvalidArgument, "the label or the attributes are too long"));
             }
             let (key, limits) = (self.key(place)?, &self.keeper.config.limits);
-            let store = self.keeper.state.make_store(key.uid, &key.token, &key.provider, limits.stores)?;
-            let kept = Kept { lock: self.keeper.lock_of(&key), key, store };
-            let _shared = kept.lock.read().unwrap_or_else(PoisonError::into_inner);
+            let lock = self.keeper.lock_of(&key);
+            // Before it is made, so that nobody finds that it holds nothing, and removes it.
+            let _shared = lock.read().unwrap_or_else(PoisonError::into_inner);
+            let store = stores::make(self.keeper, &key)?;
+            let kept = Kept { lock: Arc::clone(&lock), key, store };
             let count = self.keeper.known(&kept.key, false, || self.list_of(&kept, cx), HashSet::len)?;
             if count >= limits.snapshots {
                 let message = format!("this store has {} snapshots, which is the limit", limits.snapshots);

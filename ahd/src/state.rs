@@ -13,6 +13,7 @@ use std::io::Read;
 use std::os::fd::AsFd;
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use ah_plugin_api::{Dir, Error, ErrorKind, ProviderName, Result};
 use rustix::fs::FlockOperation;
@@ -26,6 +27,8 @@ use crate::owned::is_token;
 pub(crate) struct State {
     root: PathBuf,
     _lock: File,
+    /// Held by who makes or removes folders of stores, so that none is counted or removed while it comes.
+    changing: Mutex<()>,
 }
 
 impl State {
@@ -46,7 +49,7 @@ impl State {
             make(&root.join(name))?;
         }
         let lock = lock(&root)?;
-        Ok(Self { root, _lock: lock })
+        Ok(Self { root, _lock: lock, changing: Mutex::default() })
     }
 
     /// The folder.
@@ -75,29 +78,43 @@ impl State {
         }
     }
 
-    /// As [`State::store`]; made if need be. A user has at most `limit` of them.
-    pub(crate) fn make_store(&self, uid: u32, token: &str, provider: &ProviderName, limit: usize) -> Result<Dir> {
-        if let Some(store) = self.store(uid, token, provider)? {
-            return Ok(store);
+    /// Refuses a store, if it would be one under a new token and those of the user's account are `limit`.
+    pub(crate) fn check_room(&self, uid: u32, token: Option<&str>, limit: usize) -> Result<()> {
+        let stores = self.root.join("stores");
+        if token.is_some_and(|token| stores.join(uid.to_string()).join(token).exists()) {
+            return Ok(());
         }
-        let of_user = self.root.join("stores").join(uid.to_string());
-        make(&of_user)?;
         let account = accounts::of(uid);
         let theirs = |name: &str| name.parse().is_ok_and(|other| accounts::of(other) == account);
         let mut held = 0;
-        for (name, folder) in folders(&self.root.join("stores"))? {
-            held += if theirs(&name) { folders(&folder)?.len() } else { 0 };
+        for (_, folder) in folders(&stores)?.into_iter().filter(|(name, _)| theirs(name)) {
+            // One that is empty is left of a making or a removal that was cut short.
+            let filled = |of_token: &Path| folders(of_token).map_or(true, |all| !all.is_empty());
+            held += folders(&folder)?.iter().filter(|(_, of_token)| filled(of_token)).count();
         }
-        if held >= limit && !of_user.join(token).exists() {
-            return Err(Error::new(
-                ErrorKind::ResourceExhausted,
-                format!("you have {limit} stores with the helper ahd, which is the limit"),
-            )
-            .with_hint("limits are set in ahd.conf"));
+        if held >= limit {
+            let message = format!(
+                "the helper ahd keeps snapshots of {limit} of your workspaces and branches, which is the limit"
+            );
+            return Err(Error::new(ErrorKind::ResourceExhausted, message).with_hint(
+                "remove what you do not need (ah agent fs branches, ah agent fs rm), or have an administrator raise limits.stores in ahd.conf, \
+                 or look for what can be reached no more (ahd --stores)",
+            ));
         }
-        let path = self.store_path(uid, token, provider)?;
-        for folder in [of_user.join(token), path.clone()] {
-            make(&folder)?;
+        Ok(())
+    }
+
+    /// As [`State::store`]; made if need be, and if [`State::check_room`] allows it.
+    pub(crate) fn make_store(&self, StoreKey { uid, token, provider }: &StoreKey, limit: usize) -> Result<Dir> {
+        let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(store) = self.store(*uid, token, provider)? {
+            return Ok(store);
+        }
+        self.check_room(*uid, Some(token), limit)?;
+        let path = self.store_path(*uid, token, provider)?;
+        let of_user = self.root.join("stores").join(uid.to_string());
+        for folder in [&of_user, &of_user.join(token), &path] {
+            make(folder)?;
         }
         // What is in it shall be found after a power cut.
         for folder in [&self.root.join("stores"), &of_user, &of_user.join(token)] {
@@ -124,14 +141,16 @@ impl State {
         Ok(keys)
     }
 
-    /// Removes the folders of a token's stores, which must hold nothing any more.
-    pub(crate) fn remove_stores(&self, uid: u32, token: &str) -> Result<()> {
-        if !is_token(token) {
-            return Err(Error::new(ErrorKind::InvalidArgument, "no token"));
-        }
+    /// Removes the folder of a store, which must hold nothing any more, and with a token's last one that of the token.
+    pub(crate) fn remove_store(&self, StoreKey { uid, token, provider }: &StoreKey) -> Result<()> {
+        let cannot = |e: std::io::Error| Error::from_io("cannot remove the store", &e);
+        let _changing = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        std::fs::remove_dir_all(self.store_path(*uid, token, provider)?).map_err(cannot)?;
         let of_user = self.root.join("stores").join(uid.to_string());
-        std::fs::remove_dir_all(of_user.join(token)).map_err(|e| Error::from_io("cannot remove the store", &e))?;
-        sync(&of_user)
+        match std::fs::remove_dir(of_user.join(token)) {
+            Err(e) if e.kind() != std::io::ErrorKind::DirectoryNotEmpty => Err(cannot(e)),
+            _ => sync(&of_user),
+        }
     }
 }
 

@@ -1,17 +1,18 @@
-//! What is kept for whom, for the administrator: a store whose user has lost its token (`rm -rf ~/.ah`) can be reached by nobody else,
-//! and what it holds takes space for ever.
+//! What is kept for whom: made, given back where it holds nothing any more, and for the administrator told and forgotten. A store whose user
+//! has lost its token (`rm -rf ~/.ah`) can be reached by nobody else, and what it holds takes space for ever.
 //!
-//! Not here: anything that a user may ask for (`policy`).
+//! Not here: what is done in a store (`policy`), the folders (`state`).
 
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
 use ah_plugin_api::{
-    Context, DestroyRequest, Dir, Error, ErrorKind, ListRequest, LogLevel, Observer, Place, ProviderName,
+    Context, DestroyRequest, Dir, Error, ErrorKind, ListRequest, LogLevel, Observer, Place, Provider, ProviderName,
     ReclaimRequest, Result, Timestamp, text,
 };
 
-use crate::keeper::{Keeper, StoreKey};
+use crate::accounts;
+use crate::keeper::{Keeper, Served, StoreKey};
 use crate::owned::is_token;
 
 /// A store, and what is in it.
@@ -75,6 +76,56 @@ pub(crate) fn all(keeper: &Keeper) -> Result<Vec<Held>> {
     Ok(held)
 }
 
+/// Makes a store, or opens it. Who has as many as they may have gets those back that hold nothing: a branch that was removed has left one.
+pub(crate) fn make(keeper: &Keeper, key: &StoreKey) -> Result<Dir> {
+    let limit = keeper.config.limits.stores;
+    match keeper.state.make_store(key, limit) {
+        Err(error) if error.kind == ErrorKind::ResourceExhausted => {
+            give_back(keeper, key.uid)?;
+            keeper.state.make_store(key, limit)
+        }
+        made => made,
+    }
+}
+
+/// Refuses what [`make`] would refuse for want of room; without a token: a new one.
+pub(crate) fn check_room(keeper: &Keeper, uid: u32, token: Option<&str>) -> Result<()> {
+    let check = || keeper.state.check_room(uid, token, keeper.config.limits.stores);
+    check().or_else(|_| {
+        give_back(keeper, uid)?;
+        check()
+    })
+}
+
+/// Removes the stores of a user's account that hold nothing. What somebody works in, or cannot be looked at, stays.
+fn give_back(keeper: &Keeper, uid: u32) -> Result<()> {
+    let account = accounts::of(uid);
+    for key in keeper.state.stores()?.into_iter().filter(|key| accounts::of(key.uid) == account) {
+        let lock = keeper.lock_of(&key);
+        let Ok(_alone) = lock.try_write() else { continue };
+        if !keeper.records.find(|record| record.uid == key.uid && record.token == key.token).is_empty() {
+            continue;
+        }
+        let Ok(Served { provider, .. }) = keeper.provider(&key.provider) else { continue };
+        let Ok(store) = open(keeper, &key) else { continue };
+        let heard = Warnings::default();
+        let (place, cx) = (Place::new(&store), Context::new(&heard));
+        let empty = provider.list(&place, &ListRequest {}, &cx).is_ok_and(|all| all.is_empty());
+        if empty && holds_nothing(&**provider, &place, &cx).unwrap_or(false) && heard.first().is_none() {
+            keeper.remove_store(&key)?;
+        }
+    }
+    Ok(())
+}
+
+/// Puts a store in order; whether there is nothing in it then, as far as it can be read.
+fn holds_nothing(provider: &dyn Provider, place: &Place<'_>, cx: &Context<'_>) -> Result<bool> {
+    let request = ReclaimRequest { auto: false, forgotten: Vec::new() };
+    provider.reclaim(place, &request, cx)?;
+    Ok(provider.list(place, &ListRequest {}, cx)?.is_empty()
+        && provider.reclaim(place, &request, cx)?.actions.is_empty())
+}
+
 /// Removes all that is kept for `uid` under `token`, views and branches too. Gives how many snapshots there were.
 pub(crate) fn forget(keeper: &Keeper, uid: u32, token: &str) -> Result<usize> {
     let missing =
@@ -103,11 +154,7 @@ pub(crate) fn forget(keeper: &Keeper, uid: u32, token: &str) -> Result<usize> {
             count += 1;
         }
         // What was removed is given back now, since nobody will ask for it again.
-        let request = ReclaimRequest { auto: false, forgotten: Vec::new() };
-        provider.reclaim(&place, &request, &cx)?;
-        if !provider.list(&place, &ListRequest {}, &cx)?.is_empty()
-            || !provider.reclaim(&place, &request, &cx)?.actions.is_empty()
-        {
+        if !holds_nothing(&**provider, &place, &cx)? {
             let message = format!("the store {uid}/{token} of {} is not empty yet", key.provider);
             return Err(
                 Error::new(ErrorKind::Busy, message).with_hint("repeat it; what is in use has to be left first")
@@ -115,11 +162,13 @@ pub(crate) fn forget(keeper: &Keeper, uid: u32, token: &str) -> Result<usize> {
         }
     }
     // What cannot be read is listed nowhere, and would be found by nobody without what is known of the store.
-    if let Some(warning) = heard.0.lock().unwrap_or_else(PoisonError::into_inner).first() {
+    if let Some(warning) = heard.first() {
         let message = format!("the store {uid}/{token} holds something that cannot be read, and stays: {warning}");
         return Err(Error::new(ErrorKind::DataLoss, message));
     }
-    keeper.state.remove_stores(uid, token)?;
+    for key in &keys {
+        keeper.remove_store(key)?;
+    }
     let snapshots = text::count(count, "snapshot", "snapshots");
     keeper.audit.say(&format!("the administrator had the store {uid}/{token} forgotten: {snapshots}"));
     Ok(count)
@@ -128,6 +177,12 @@ pub(crate) fn forget(keeper: &Keeper, uid: u32, token: &str) -> Result<usize> {
 /// What providers warn of.
 #[derive(Default)]
 struct Warnings(Mutex<Vec<String>>);
+
+impl Warnings {
+    fn first(&self) -> Option<String> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).first().cloned()
+    }
+}
 
 impl Observer for Warnings {
     fn log(&self, level: LogLevel, message: &str) {

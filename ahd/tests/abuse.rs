@@ -11,7 +11,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use ah_plugin_api::{Context, ErrorKind, FileName, MountRequest, Observer, ReclaimRequest};
+use ah_plugin_api::{Context, DestroyRequest, ErrorKind, FileName, MountRequest, Observer, ReclaimRequest};
 use common::{ALICE, ALLOWED, BOB, Daemon, LIMIT, as_user, is_root, request, wait_for};
 
 /// That a user with a snapshot is served, and soon.
@@ -134,6 +134,48 @@ fn limits_hold() {
         let last = (0..60).find_map(|_| open.probe(&*provider).err()).unwrap();
         assert_eq!(last.kind, ErrorKind::ResourceExhausted);
     });
+}
+
+#[test]
+fn stores_that_hold_nothing_make_room_and_no_others_do() {
+    if !is_root() {
+        return;
+    }
+    let daemon = Daemon::start(r#"{"allow-containing": ["65534"], "limits": {"stores": 2}}"#);
+    let alice = daemon.home(ALICE);
+    let token = alice.at("store/ahd-token");
+    as_user(ALICE, || {
+        let (provider, open) = (daemon.provider(), alice.open());
+        open.snapshot(&*provider, "one").unwrap();
+        let first = fs::read_to_string(&token).unwrap();
+        fs::remove_file(&token).unwrap();
+        let two = open.snapshot(&*provider, "two").unwrap().reference;
+        let second = fs::read_to_string(&token).unwrap();
+        let view = open.mount(&*provider, &two, "view").unwrap();
+        fs::remove_file(&token).unwrap();
+        // Who cannot have a store is told so before it is chosen.
+        let probe = open.probe(&*provider).unwrap();
+        assert!(!probe.usable && probe.reason.contains("is the limit"), "{probe:?}");
+        assert!(probe.remedy.unwrap().contains("ah agent fs rm"));
+        assert_eq!(open.snapshot(&*provider, "three").unwrap_err().kind, ErrorKind::ResourceExhausted);
+        let third = fs::read_to_string(&token).unwrap();
+        // Nothing that anybody has was given back for it.
+        fs::write(&token, &second).unwrap();
+        assert_eq!(open.list(&*provider).unwrap().len(), 1);
+        open.unmount(&*provider, &view.reference).unwrap();
+        open.destroy(&*provider, &DestroyRequest::Snapshot(two)).unwrap();
+        fs::write(&token, &third).unwrap();
+        assert!(open.probe(&*provider).unwrap().usable);
+        open.snapshot(&*provider, "three").unwrap();
+        assert_eq!(open.list(&*provider).unwrap().len(), 1);
+        fs::write(&token, &first).unwrap();
+        assert_eq!(open.list(&*provider).unwrap().len(), 1);
+        // Whose store was given back gets another one as soon as there is room.
+        fs::write(&token, &second).unwrap();
+        assert!(open.list(&*provider).unwrap().is_empty());
+        assert_eq!(open.snapshot(&*provider, "four").unwrap_err().kind, ErrorKind::ResourceExhausted);
+    });
+    assert_eq!(daemon.state(&format!("stores/{ALICE}")).len(), 2);
 }
 
 /// Wants to stop after a while.

@@ -88,6 +88,27 @@ fn a_day_with_the_helper() {
 }
 
 #[test]
+fn branches_that_were_removed_leave_room_for_others() {
+    let Some((_disk, home, daemon)) = scene(r#"{"allow-containing": ["65534"], "limits": {"stores": 2}}"#) else {
+        return;
+    };
+    as_user(ALICE, || {
+        let engine = Engine::open(settings(&home, &daemon.socket, false)).unwrap();
+        let workspace = engine.workspace(&home.at("w"), Access::Create).unwrap();
+        workspace.snapshot(&SnapshotOptions::default()).unwrap();
+        for name in ["one", "two", "three"] {
+            let options = BranchOptions { name: Some(name.into()), ..BranchOptions::default() };
+            let branch = workspace.branch(&options).unwrap();
+            let there = engine.workspace(&branch.path, Access::Create).unwrap();
+            there.snapshot(&SnapshotOptions::default()).unwrap();
+            workspace.remove_branch(name, true).unwrap();
+        }
+    });
+    assert!(daemon.mounts().is_empty() && daemon.state("records").is_empty());
+    assert_eq!(daemon.state(&format!("stores/{ALICE}")).len(), 2);
+}
+
+#[test]
 fn without_permission_and_without_a_helper_the_verdicts_say_so() {
     let Some((_disk, home, mut daemon)) = scene("{}") else { return };
     as_user(ALICE, || {

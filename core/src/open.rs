@@ -324,9 +324,10 @@ impl Engine {
         registry::save_new(self.home(), &record)?;
         self.home().keep_reserve();
         // What frees a full disk takes these.
-        for name in ["gc", "orphans", "prune", "restore", "stays", "timeline"] {
+        for name in ["gc", "orphans", "prune", "restore", "stays", "sync", "timeline"] {
             Lock::prepare(&folder.join(format!("{name}.lock")));
         }
+        Lock::prepare(&self.leases_lock());
         Index::refresh(self.home())?;
         Ok(record)
     }

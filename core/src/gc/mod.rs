@@ -194,7 +194,11 @@ impl Workspace {
         let served = self.serve(name)?;
         let mut targets = vec![self.mounts_dir()?];
         if !auto {
-            targets.push(fsio::open_made(&self.engine.home().join("branches"))?);
+            // Where no branch was ever made, nothing is left of one; and on a full disk no folder can be made.
+            match Dir::open(self.engine.home().join("branches")) {
+                Err(error) if error.kind == ErrorKind::NotFound => {}
+                opened => targets.push(opened?),
+            }
         }
         for target in &targets {
             self.reclaim_in(&served, target, auto, report)?;

@@ -214,8 +214,12 @@ impl Engine {
         }
     }
 
+    pub(crate) fn leases_lock(&self) -> PathBuf {
+        self.home().join("leases.lock")
+    }
+
     pub(crate) fn lock_leases(&self) -> Result<Lock> {
-        Lock::take(&self.home().join("leases.lock"), true, PATIENCE, &*self.settings().observer)
+        Lock::take(&self.leases_lock(), true, PATIENCE, &*self.settings().observer)
     }
 
     /// Takes a lease away, and its view if nobody else holds it. The leases are locked.

@@ -138,6 +138,8 @@ fn workspaces_that_are_not_there_are_named_and_reclaimed_in() {
     let status = || lab.engine().status(&lab.path()).unwrap();
     assert!(status().missing.is_empty() && gc(&lab).missing.is_empty());
     fs::remove_dir_all(&other).unwrap();
+    // As where branches were once.
+    fs::create_dir(lab.settings.home.join("branches")).unwrap();
     let before = lab.fake.reclaims.load(Ordering::Relaxed);
     let report = gc(&lab);
     assert!(report.failures.is_empty() && lab.open().engine().take_notices().is_empty(), "{report:?}");

@@ -436,7 +436,8 @@ fn a_conversion_is_offered_as_it_is_typed_and_needs_no_helper_that_serves() {
 fn what_frees_a_full_disk_needs_no_new_lock() {
     let lab = Lab::new();
     lab.open();
-    for name in ["gc", "orphans", "prune", "restore", "stays", "timeline"] {
+    for name in ["gc", "orphans", "prune", "restore", "stays", "sync", "timeline"] {
         assert!(lab.folder().join(format!("{name}.lock")).exists(), "{name}");
     }
+    assert!(lab.settings.home.join("leases.lock").exists());
 }

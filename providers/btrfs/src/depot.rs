@@ -170,6 +170,11 @@ impl Depot {
             && matches!(rustix::fs::unlinkat(store, "depot", AtFlags::REMOVEDIR), Ok(()) | Err(Errno::NOENT))
     }
 
+    /// Commits, and has the kernel begin to give back the space of what was removed.
+    pub(crate) fn give_back(&self) {
+        let _ = sys::give_back(&self.dir);
+    }
+
     /// Whether this user may put something into it.
     pub(crate) fn is_writable(&self) -> Result<(), Errno> {
         rustix::fs::accessat(&self.dir, c".", Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS)

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::depot::Depot;
 use crate::shelf::Shelf;
-use crate::{convert, elsewhere, made, removal, sys};
+use crate::{convert, elsewhere, made, removal};
 
 /// How long the background empties the trash without coming up for air.
 const TURN: Duration = Duration::from_millis(250);
@@ -68,11 +68,12 @@ pub(crate) fn reclaim(place: &Place<'_>, request: &ReclaimRequest, cx: &Context<
                 counted(count, "removed snapshot or clone", "removed snapshots and clones")
             ));
         }
-        if count > 0 && !request.auto {
-            // By itself the kernel begins with that within half a minute, which is long on a full disk.
-            let _ = sys::give_back(&trash);
-        }
         failed = failed.or(error);
+    }
+    if !request.auto {
+        // By itself the kernel begins within half a minute to give back what was removed, which is long on a full disk; also what was removed
+        // by others, without the trash.
+        depot.give_back();
     }
     if let Some(error) = failed.filter(|_| actions.is_empty() || !request.auto) {
         return Err(error);

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use ah_plugin_api::{Context, DestroyRequest, ErrorKind, Observer, Provider, Reference};
+use ah_plugin_api::{Context, DestroyRequest, ErrorKind, Observer, Provider, ReclaimRequest, Reference};
 use ah_test_disks::{Disk, NOBODY, as_ordinary_user, ordinary_users_path};
 use common::{Bench, run, subvolume};
 
@@ -217,6 +217,10 @@ fn what_is_removed_comes_back_at_once_when_somebody_waits_for_it() {
     let taken = bench.snapshot("a");
     fs::remove_file(bench.work("large")).unwrap();
     bench.remove(&taken);
+    // The background was there before.
+    let background = ReclaimRequest { auto: true, ..ReclaimRequest::default() };
+    let emptied = bench.provider.reclaim(&bench.place(), &background, &Context::quiet()).unwrap();
+    assert!(!emptied.actions.is_empty());
     bench.reclaim();
     let began = std::time::Instant::now();
     while fs::write(bench.work("new"), vec![2; 150 << 20]).is_err() {

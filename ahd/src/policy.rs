@@ -227,13 +227,7 @@ impl Provider for Guarded<'_> {
             };
             let is_token = About::of(place.store).is_ok_and(|at| at.kind == FileType::RegularFile);
             let kept = if is_token { self.kept(place)? } else { None };
-            let allowed = match &kept {
-                Some(_) => allowed,
-                None => allowed.and_then(|()| {
-                    let token = is_token.then(|| owned::token(place.store, self.peer)).transpose()?;
-                    stores::check_room(self.keeper, self.peer.uid, token.as_deref())
-                }),
-            };
+            let is_new = kept.is_none();
             let store = match kept {
                 Some(kept) => kept.store,
                 None => self.keeper.state.dir("probe")?,
@@ -244,7 +238,11 @@ impl Provider for Guarded<'_> {
             if !probe.usable {
                 return Ok(probe);
             }
-            match allowed {
+            let has_room = || {
+                let token = is_token.then(|| owned::token(place.store, self.peer)).transpose()?;
+                stores::check_room(self.keeper, self.peer.uid, token.as_deref())
+            };
+            match allowed.and_then(|()| if is_new { has_room() } else { Ok(()) }) {
                 Ok(()) => {
                     probe.can_delete = true;
                     probe.reason.push_str(", through the helper ahd");

@@ -3,6 +3,7 @@
 //!
 //! Not here: what is done in a store (`policy`), the folders (`state`).
 
+use std::collections::HashSet;
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
@@ -12,6 +13,7 @@ use ah_plugin_api::{
 };
 
 use crate::accounts;
+use crate::audit::told;
 use crate::keeper::{Keeper, Served, StoreKey};
 use crate::owned::is_token;
 
@@ -110,9 +112,15 @@ fn give_back(keeper: &Keeper, uid: u32) -> Result<()> {
         let Ok(store) = open(keeper, &key) else { continue };
         let heard = Warnings::default();
         let (place, cx) = (Place::new(&store), Context::new(&heard));
-        let empty = provider.list(&place, &ListRequest {}, &cx).is_ok_and(|all| all.is_empty());
-        if empty && holds_nothing(&**provider, &place, &cx).unwrap_or(false) && heard.first().is_none() {
-            keeper.remove_store(&key)?;
+        // Those that are known to hold something are not asked each time.
+        let list = || provider.list(&place, &ListRequest {}, &cx);
+        let empty = keeper.known(&key, false, list, HashSet::is_empty).unwrap_or(false);
+        if !empty || !holds_nothing(&**provider, &place, &cx).unwrap_or(false) || heard.first().is_some() {
+            continue;
+        }
+        if let Err(error) = keeper.remove_store(&key) {
+            let text = format!("the store {}/{} holds nothing, and stays: {}", key.uid, key.token, told(&error));
+            keeper.audit.say_of(key.uid, &text);
         }
     }
     Ok(())

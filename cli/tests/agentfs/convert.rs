@@ -232,6 +232,21 @@ fn what_is_put_in_its_place_hides_it_with_a_word_and_for_no_longer_than_it_is_th
 }
 
 #[test]
+fn names_outside_of_it_are_told_of() {
+    Bench::each_plain(|bench| {
+        let root = bench.0.root();
+        // Of one file both names are in it.
+        bench.sh(&format!("cd {} && ln src/main linked && ln f ../outside", root.display()));
+        let converted = bench.ran(&root, &["convert"]);
+        assert_eq!(converted.code, 0, "{converted:?}");
+        assert!(format!("{converted:?}").contains("1 file in it has names outside of it"), "{converted:?}");
+        bench.sh(&format!("echo written > {}/f", root.display()));
+        assert_eq!(bench.sh(&format!("cat {}/../outside", root.display())), "one");
+        bench.at(&root, &["convert", "--back"]);
+    });
+}
+
+#[test]
 fn a_command_that_is_killed_while_it_copies_leaves_nothing() {
     Bench::each_plain(|bench| {
         let root = bench.0.root();

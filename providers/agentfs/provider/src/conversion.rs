@@ -8,6 +8,7 @@
 //! | `converting` | a note of what is under way |
 //! | `converting.lock` | held by the caller that takes it back |
 
+use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -254,12 +255,15 @@ pub(crate) fn refuse_held(workspace: &Dir, cx: &Context<'_>) -> Result<()> {
 }
 
 /// Refuses what could not be taken back: what cannot be read, or given to whom it belongs; and what somebody has open, as far as the kernel says.
-pub(crate) fn refuse_what_stays(workspace: &Dir, cx: &Context<'_>) -> Result<()> {
+/// Gives a note for a person if files in it have names outside of it, too.
+pub(crate) fn refuse_what_stays(workspace: &Dir, cx: &Context<'_>) -> Result<Option<String>> {
     let me = rustix::process::geteuid();
     let groups = rustix::process::getgroups().unwrap_or_default();
     let in_group =
         |gid: u32| rustix::process::getegid().as_raw() == gid || groups.iter().any(|group| group.as_raw() == gid);
     let is_locked = |stat: &Statx| stat.stx_attributes.intersects(StatxAttributes::IMMUTABLE | StatxAttributes::APPEND);
+    // Of each file with several names, how many of them were not met.
+    let mut unmet = HashMap::new();
     cx.progress("looking", 0, None);
     State::of(workspace.as_fd(), cx, |dir, name, stat| {
         let shown = || path_of(dir).join(OsStr::from_bytes(name));
@@ -286,9 +290,20 @@ pub(crate) fn refuse_what_stays(workspace: &Dir, cx: &Context<'_>) -> Result<()>
         if kind != FileType::Symlink && has_access_list(dir, name) {
             return refused("has an access list (ACL), which AgentFS does not enforce", "setfacl -b");
         }
+        if kind != FileType::Directory && stat.stx_nlink > 1 {
+            let file = (stat.stx_dev_major, stat.stx_dev_minor, stat.stx_ino);
+            let names = unmet.entry(file).or_insert(stat.stx_nlink);
+            *names = names.saturating_sub(1);
+        }
         holders::refuse_open_entry(dir, name, stat)
-    })
-    .map(drop)
+    })?;
+    let count = unmet.values().filter(|names| **names > 0).count() as u64;
+    Ok((count > 0).then(|| {
+        format!(
+            "{} names outside of it, too (hard links): what is written to them here does not show there from now on",
+            ah_plugin_api::text::count(count, "file in it has", "files in it have")
+        )
+    }))
 }
 
 /// Whether more is said of who may use an entry than its bits say.

@@ -229,13 +229,15 @@ impl Provider for AgentFsProvider {
         }
         // From here it is known who has called.
         refuse_held(workspace, cx)?;
-        refuse_what_stays(workspace, cx)?;
+        let linked = refuse_what_stays(workspace, cx)?;
         shelve(place)?;
         // Before anything is done: it could be undone only from where it is seen.
         if !self.service.caller().shares_mounts(place.store, cx)? {
             return Err(unseen());
         }
-        self.service.convert(place, request, cx)
+        let mut converted = self.service.convert(place, request, cx)?;
+        converted.notes.extend(linked);
+        Ok(converted)
     }
 }
 

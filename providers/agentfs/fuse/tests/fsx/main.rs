@@ -61,7 +61,7 @@ impl Bench<'_> {
             command.arg("-f").arg(self.lab.path("fsx.toml"));
         }
         let said = File::create(self.lab.path("said")).unwrap();
-        command.arg("-P").arg(self.lab.path("")).arg(file).env("LD_PRELOAD", self.lab.path("unmap.so"));
+        command.arg("-P").arg(self.lab.path("")).arg(file).env("LD_PRELOAD", self.lab.path("preload.so"));
         Child(command.stdout(Stdio::null()).stderr(said).spawn().unwrap())
     }
 
@@ -126,8 +126,8 @@ fn at_rest(pid: Pid) -> bool {
 #[test]
 fn fsx_finds_nothing_and_snapshots_have_what_there_was() {
     let (Some(lab), Some(program), Some(_)) = (Lab::new(), tool("fsx"), tool("cc")) else { return };
-    let source = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fsx/unmap.c");
-    sh(&lab.path(""), &format!("cc -shared -fPIC -O1 -o unmap.so {}", source.display()));
+    let source = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fsx/preload.c");
+    sh(&lab.path(""), &format!("cc -shared -fPIC -O1 -o preload.so {}", source.display()));
     fs::write(lab.path("fsx.toml"), EVERYTHING).unwrap();
     // Unmounted with the lab.
     let memory = lab.place();

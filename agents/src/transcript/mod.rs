@@ -216,8 +216,9 @@ pub fn prompts(agent: Agent, file: &Path, since: Option<&Position>) -> Result<Pr
 /// Makes a copy of a transcript that ends at `at`, under the id `session_id`, where the agent finds it from `to.cwd`.
 ///
 /// Each line is the original's but for the session id. Left out are tool calls whose result lies behind the place (lines that hung on them
-/// hang on what was before them), torn lines, and pointers to messages that are not in the copy. Images, compaction, sub-agents' lines
-/// and lines of unknown kinds are kept. The original is only read. A crash leaves at most a file whose name begins with `.ah-`.
+/// hang on what was before them), torn lines, pointers to messages that are not in the copy, and what the agent's own rewinding gave up right
+/// before the place (Claude Code). Images, compaction, sub-agents' lines and lines of unknown kinds are kept. The original is only read. A
+/// crash leaves at most a file whose name begins with `.ah-`.
 ///
 /// `session_id` comes from [`new_session_id`].
 ///

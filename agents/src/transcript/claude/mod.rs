@@ -10,6 +10,7 @@
 
 mod place;
 mod plan;
+mod rewound;
 mod subagents;
 
 use std::borrow::Cow;
@@ -72,6 +73,29 @@ impl<'a> Line<'a> {
         let message: Option<Message> =
             self.message.filter(|_| wanted).and_then(|raw| serde_json::from_str(raw.get()).ok());
         message.unwrap_or_default().content
+    }
+
+    /// What the line is, as far as finding places goes.
+    fn what(&self) -> What {
+        let id = text_of(self.prompt).map(Cow::into_owned);
+        match self.kind().as_ref() {
+            "queue-operation" | "file-history-snapshot" => What::Opening { id: None },
+            "user" => {
+                let content = self.content();
+                let typed = ![self.sidechain, self.meta, self.compact, self.shown_only].into_iter().any(is_true);
+                if !content.results.is_empty() {
+                    What::Results(content.results)
+                } else if let Some(text) = typed.then(|| typed_text(&content.text)).flatten() {
+                    What::Prompt { text, id }
+                } else {
+                    What::Other
+                }
+            }
+            "attachment" if !is_true(self.sidechain) => {
+                queued(self.attachment).map_or(What::Other, |text| What::Prompt { text, id })
+            }
+            _ => What::Other,
+        }
     }
 }
 
@@ -147,27 +171,7 @@ pub(super) fn look(line: &[u8]) -> Seen {
     let Some(line) = Line::parse(line) else { return Seen::default() };
     let uuid = text_of(line.uuid).map(Cow::into_owned);
     let time = text_of(line.timestamp).and_then(|text| time_of(&text));
-    let id = text_of(line.prompt).map(Cow::into_owned);
-    let what = match line.kind().as_ref() {
-        "queue-operation" | "file-history-snapshot" => What::Opening { id: None },
-        "user" => {
-            let content = line.content();
-            let typed =
-                !(is_true(line.sidechain) || is_true(line.meta) || is_true(line.compact) || is_true(line.shown_only));
-            if !content.results.is_empty() {
-                What::Results(content.results)
-            } else if let Some(text) = typed.then(|| typed_text(&content.text)).flatten() {
-                What::Prompt { text, id }
-            } else {
-                What::Other
-            }
-        }
-        "attachment" if !is_true(line.sidechain) => {
-            queued(line.attachment).map_or(What::Other, |text| What::Prompt { text, id })
-        }
-        _ => What::Other,
-    };
-    Seen { uuid, time, what }
+    Seen { uuid, time, what: line.what() }
 }
 
 /// What a person typed, of a message's text; `None` if the program wrote it.
@@ -222,7 +226,8 @@ pub(super) fn trim(at: &Position, to: &Destination<'_>, session_id: &str) -> Res
     let file = folder.join(format!("{session_id}.jsonl"));
     copy::refuse_existing(&file)?;
     let at = copy::settled(crate::Agent::Claude, at)?;
-    let plan = plan::plan(&mut Lines::open(&at.file, None)?, &Until::Offset(at.offset, at.file.clone()))?;
+    let until = Until::Offset(at.offset, at.file.clone());
+    let plan = plan::plan(&mut Lines::open(&at.file, None)?, &until, rewound::Rewound::at(&at)?)?;
     if plan.messages == 0 {
         return Err(copy::nothing_said(&at));
     }

@@ -2,7 +2,8 @@
 //!
 //! A call whose result lies behind the place must not stay: the model's API refuses it. Its line goes, and what hung on it (a parallel call, a
 //! note by a hook) hangs on what it hung on. If the line has other calls too, their results go with it. What points at a message that is not
-//! in the copy goes, and so do notes that would take the session to another directory or to a remote one.
+//! in the copy goes, and so do notes that would take the session to another directory or to a remote one, and what the agent's own `/rewind` gave
+//! up right before the place (`rewound`).
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -13,6 +14,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::Line;
+use super::rewound::Rewound;
 use crate::transcript::copy::Until;
 use crate::transcript::line::{Lines, is_true, text_of, time_of};
 
@@ -55,7 +57,7 @@ struct Results {
 }
 
 /// Reads `lines` up to `until` and decides.
-pub(super) fn plan(lines: &mut Lines, until: &Until) -> Result<Plan> {
+pub(super) fn plan(lines: &mut Lines, until: &Until, mut rewound: Rewound) -> Result<Plan> {
     let mut plan = Plan::default();
     let hasher = RandomState::new();
     let hash = |text: &str| hasher.hash_one(text);
@@ -80,6 +82,10 @@ pub(super) fn plan(lines: &mut Lines, until: &Until) -> Result<Plan> {
             break;
         }
         plan.until = time.or(plan.until);
+        if rewound.takes(&line) {
+            plan.dropped.insert(number);
+            continue;
+        }
         let uuid = text_of(line.uuid);
         if let Some(uuid) = &uuid {
             ids.insert(hash(uuid));

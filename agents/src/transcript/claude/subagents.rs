@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use ah_plugin_api::{Error, ErrorKind, Result};
 
 use super::plan::{Plan, plan as plan_of};
+use super::rewound::Rewound;
 use crate::files::open_regular;
 use crate::transcript::Position;
 use crate::transcript::copy::{self, Until};
@@ -48,7 +49,7 @@ fn one(
         Err(error) => return Err(error),
     };
     let until = whole.until.map_or(Until::End, Until::Time);
-    let plan = plan_of(&mut lines, &until)?;
+    let plan = plan_of(&mut lines, &until, Rewound::default())?;
     // The line that was too late was read to be seen as such, and is among the dropped.
     let end = lines.position(None);
     copy::write(&end, &target, |number, line| super::edit(&plan, session_id, number, line))?;

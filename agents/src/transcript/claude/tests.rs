@@ -17,13 +17,13 @@ const NEW: &str = "99999999-9999-4999-8999-999999999999";
 const OLD: &str = "11111111-1111-4111-8111-111111111111";
 
 /// A home with one session in it.
-struct Place {
+pub(super) struct Place {
     dir: tempfile::TempDir,
     home: Home,
     file: PathBuf,
 }
 
-fn place(lines: &str) -> Place {
+pub(super) fn place(lines: &str) -> Place {
     let dir = tempfile::tempdir().unwrap();
     let home = Home::plain(dir.path(), "");
     let file = home.claude.join(format!("projects/-home-u-w/{OLD}.jsonl"));
@@ -45,19 +45,19 @@ fn tools() -> Place {
 
 impl Place {
     /// The place behind line `line`.
-    fn at(&self, line: u64) -> Position {
+    pub(super) fn at(&self, line: u64) -> Position {
         let text = std::fs::read(&self.file).unwrap();
         let offset =
             text.split_inclusive(|b| *b == b'\n').take(usize::try_from(line).unwrap()).map(<[u8]>::len).sum::<usize>();
         Position { file: self.file.clone(), line, offset: offset as u64, uuid: None }
     }
 
-    fn trim_at(&self, at: &Position) -> ah_plugin_api::Result<Trimmed> {
+    pub(super) fn trim_at(&self, at: &Position) -> ah_plugin_api::Result<Trimmed> {
         let cwd = self.dir.path().join("the branch");
         trim(Agent::Claude, at, &Destination { home: &self.home, cwd: &cwd }, NEW)
     }
 
-    fn trim(&self, line: u64) -> Trimmed {
+    pub(super) fn trim(&self, line: u64) -> Trimmed {
         let before = std::fs::read(&self.file).unwrap();
         let trimmed = self.trim_at(&self.at(line)).unwrap();
         assert_eq!(std::fs::read(&self.file).unwrap(), before, "the original was touched");
@@ -71,7 +71,7 @@ impl Place {
     }
 }
 
-fn values(file: &Path) -> Vec<Value> {
+pub(super) fn values(file: &Path) -> Vec<Value> {
     std::fs::read_to_string(file).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 

@@ -14,6 +14,7 @@ use rustix::io::Errno;
 use crate::branch::{self, BranchFile, BranchState};
 use crate::engine::Engine;
 use crate::fsio;
+use crate::home::Home;
 use crate::ids::WorkspaceId;
 use crate::moments::told;
 use crate::notice::{Notice, NoticeKind};
@@ -30,7 +31,7 @@ impl Engine {
     pub(crate) fn attend<'a>(&self, branches: impl IntoIterator<Item = &'a BranchFile>) -> bool {
         let mut answers: BTreeMap<(Option<WorkspaceId>, ProviderName), Result<()>> = BTreeMap::new();
         let mut any = false;
-        for branch in branches.into_iter().filter(|branch| branch.need_mounted().is_err()) {
+        for branch in branches.into_iter().filter(|branch| branch.need_mounted(self.home()).is_err()) {
             any = true;
             let provider = &branch.record.provider;
             let keeper = self.keeper_of(branch).unwrap_or_default();
@@ -110,7 +111,7 @@ impl Engine {
         let all = branch::all(self.home())?;
         let around: Vec<_> = all.iter().filter(|branch| path.starts_with(&branch.made_at)).collect();
         let any = self.attend(around.iter().copied());
-        around.into_iter().try_for_each(BranchFile::need_mounted)?;
+        around.into_iter().try_for_each(|branch| branch.need_mounted(self.home()))?;
         Ok(self.attend_workspaces(&path)? || any)
     }
 
@@ -244,24 +245,24 @@ impl BranchFile {
     }
 
     /// Refuses what would take something else for a branch that is not mounted, or wait for one that does not answer.
-    pub(crate) fn need_mounted(&self) -> Result<()> {
+    pub(crate) fn need_mounted(&self, home: &Home) -> Result<()> {
         match self.standing() {
-            Standing::Unmounted if self.record.state == BranchState::Ready => Err(self.away("is not mounted")),
-            Standing::Silent => Err(self.away("does not answer")),
+            Standing::Unmounted if self.record.state == BranchState::Ready => Err(self.away(home, "is not mounted")),
+            Standing::Silent => Err(self.away(home, "does not answer")),
             _ => Ok(()),
         }
     }
 
     /// Refuses what would wait for one that does not answer.
-    pub(crate) fn need_answer(&self) -> Result<()> {
-        if self.standing() == Standing::Silent { Err(self.away("does not answer")) } else { Ok(()) }
+    pub(crate) fn need_answer(&self, home: &Home) -> Result<()> {
+        if self.standing() == Standing::Silent { Err(self.away(home, "does not answer")) } else { Ok(()) }
     }
 
-    fn away(&self, how: &str) -> Error {
+    fn away(&self, home: &Home, how: &str) -> Error {
         let message = format!("the branch {} {how} at {}", self.record.name, self.made_at.display());
         Error::new(ErrorKind::FailedPrecondition, message).with_hint(format!(
             "`ah -C {} agent fs branches` says why",
-            text::shell(self.record.origin_path.as_os_str())
+            text::shell(self.record.origin_now(home).as_os_str())
         ))
     }
 }

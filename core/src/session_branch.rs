@@ -226,7 +226,7 @@ impl Workspace {
             listed.extend(theirs.map(|record| ListedSession {
                 record,
                 branch: branches.iter().find(|b| b.workspace.as_ref() == Some(&above.origin)).map(|b| b.name.clone()),
-                workspace: Some(above.origin_path.clone()),
+                workspace: Some(above.origin_now(home)),
             }));
         }
         listed.extend(own.into_iter().map(|record| ListedSession { record, branch: None, workspace: None }));

@@ -63,7 +63,7 @@ impl Workspace {
     /// `NotFound`, also if its directory is not there; `FailedPrecondition` if it is being made or taken away.
     pub fn find_ready_branch(&self, name: &str) -> Result<BranchRecord> {
         let file = self.branch_file(name)?;
-        file.need_mounted()?;
+        file.need_mounted(self.engine.home())?;
         let (state, branch) = (file.state_told(), file.record);
         match state {
             BranchState::Ready => Ok(branch),
@@ -131,8 +131,8 @@ impl Engine {
         let file = called(&all(self.home()).ok()?, name)?.clone();
         // That of a branch which is gone has it in its keeper's store.
         let keeper = self.keeper_of(&file).ok().flatten().map(|keeper| keeper.root().to_owned());
-        let BranchRecord { name, origin_path, .. } = file.record;
-        let origin_path = keeper.unwrap_or(origin_path);
+        let origin_path = keeper.unwrap_or_else(|| file.record.origin_now(self.home()));
+        let name = file.record.name;
         let message = format!("{name} is a branch of another workspace: {}", origin_path.display());
         let there = format!("ah -C {} agent fs branches", text::shell(origin_path.as_os_str()));
         Some(Error::new(ErrorKind::NotFound, message).with_hint(there))

@@ -70,6 +70,12 @@ pub struct BranchRecord {
 }
 
 impl BranchRecord {
+    /// Where the workspace that it grew from is now, as far as is known.
+    pub(crate) fn origin_now(&self, home: &Home) -> PathBuf {
+        let known = registry::load(home, self.origin.as_str()).ok().flatten();
+        known.map_or_else(|| self.origin_path.clone(), |doc| doc.value.path)
+    }
+
     /// Whether a person may call it so: by its name, its id, or the path that is `there`.
     pub(crate) fn is_called(&self, name: &str, there: Option<&Path>) -> bool {
         self.name == name || self.id.as_str() == name || there.is_some_and(|there| there == self.path)

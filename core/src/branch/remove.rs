@@ -100,7 +100,7 @@ impl Workspace {
         if self.engine.home().original().is_none_or(of_original) {
             self.engine.home().may_remove("`rm`")?;
         }
-        file.need_answer()?;
+        file.need_answer(self.engine.home())?;
         let (pid, alive) = (file.maker.pid, file.maker.alive());
         match file.record.state {
             BranchState::Making if alive => {
@@ -133,7 +133,7 @@ impl Workspace {
             Standing::Unmounted if file.record.state == BranchState::Removing => {
                 self.engine.call(self, &file.record.provider)
             }
-            _ => file.need_answer(),
+            _ => file.need_answer(self.engine.home()),
         }
     }
 

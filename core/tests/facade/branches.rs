@@ -106,6 +106,19 @@ fn one_elsewhere_that_is_moved_is_still_known() {
 }
 
 #[test]
+fn of_a_workspace_that_was_moved_is_told_where_that_is_now() {
+    let lab = Lab::new();
+    lab.step("a", "1");
+    lab.open().branch(&named("n")).unwrap();
+    let (before, after) = (lab.path(), lab.top.join("after"));
+    fs::rename(&before, &after).unwrap();
+    lab.engine().workspace(&after, Access::Existing).unwrap();
+    let said = lab.engine().foreign_branch("n").unwrap();
+    assert_eq!(said.message, format!("n is a branch of another workspace: {}", after.display()));
+    assert_eq!(said.hint.unwrap(), format!("ah -C {} agent fs branches", after.display()));
+}
+
+#[test]
 fn is_taken_away_only_with_nothing_in_it_or_by_force() {
     let lab = Lab::new();
     lab.step("a", "1");

@@ -8,7 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::mpsc::Sender;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use ah_agentfs::{
@@ -63,6 +63,8 @@ pub(crate) struct Host {
     plain: Mutex<HashSet<Ino>>,
     /// Does what the kernel is to be told first.
     aside: Sender<Aside>,
+    /// To tell the kernel, from when it has been greeted.
+    kernel: Arc<OnceLock<Notifier>>,
 }
 
 /// What takes telling the kernel something for which it may wait for answers first: done in a thread of its own.
@@ -97,9 +99,10 @@ impl Host {
         watch: Option<(Arc<Watch>, UnixStream)>,
         root: Ino,
         aside: Sender<Aside>,
+        kernel: Arc<OnceLock<Notifier>>,
     ) -> Self {
         let (watch, _end) = watch.unzip();
-        Self { view, watch, _end, root, lists: Mutex::default(), plain: Mutex::default(), aside }
+        Self { view, watch, _end, root, lists: Mutex::default(), plain: Mutex::default(), aside, kernel }
     }
 
     /// Whoever is there before the tree waits for it.
@@ -121,6 +124,16 @@ impl Host {
         if let Some(watch) = &self.watch {
             watch.begin(self.view(), directory);
         }
+    }
+
+    /// A name in a directory came or went, about to be answered. The kernel by itself forgets the directory's attributes then, but takes them for known again by an answer
+    /// that was given before and comes through later, to who lists what is above, say. Told of it, it takes none that is older.
+    fn changed<T>(&self, directory: INodeNo, outcome: Result<T>) -> Result<T> {
+        if let (Ok(_), Some(kernel)) = (&outcome, self.kernel.get()) {
+            // Attributes alone: it waits for nobody. Who asked holds the directory.
+            let _ = kernel.inval_inode(directory, -1, 0);
+        }
+        outcome
     }
 
     /// Attributes as `stat` is to show them.
@@ -339,7 +352,7 @@ impl Filesystem for Host {
     }
 
     fn mknod(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, _: u32, rdev: u32, reply: ReplyEntry) {
-        entry(reply, self.make(request, parent.0, name, mode, rdev));
+        entry(reply, self.changed(parent, self.make(request, parent.0, name, mode, rdev)));
     }
 
     /// Refused for good, as OPEN is: the kernel then makes a file by `mknod` and opens it by itself.
@@ -349,21 +362,23 @@ impl Filesystem for Host {
 
     fn mkdir(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, _: u32, reply: ReplyEntry) {
         let owner = self.owner(request, parent.0, mode, Kind::Directory);
-        entry(reply, owner.and_then(|owner| self.view().mkdir(parent.0, name.as_bytes(), owner)));
+        let made = owner.and_then(|owner| self.view().mkdir(parent.0, name.as_bytes(), owner));
+        entry(reply, self.changed(parent, made));
     }
 
     fn unlink(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        empty(reply, self.view().unlink(parent.0, name.as_bytes()));
+        empty(reply, self.changed(parent, self.view().unlink(parent.0, name.as_bytes())));
     }
 
     fn rmdir(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        empty(reply, self.view().rmdir(parent.0, name.as_bytes()));
+        empty(reply, self.changed(parent, self.view().rmdir(parent.0, name.as_bytes())));
     }
 
     fn symlink(&self, request: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
         let owner = self.owner(request, parent.0, 0o777, Kind::Symlink);
         let target = target.as_os_str().as_bytes();
-        entry(reply, owner.and_then(|owner| self.view().symlink(parent.0, name.as_bytes(), target, owner)));
+        let made = owner.and_then(|owner| self.view().symlink(parent.0, name.as_bytes(), target, owner));
+        entry(reply, self.changed(parent, made));
     }
 
     fn rename(
@@ -382,11 +397,12 @@ impl Filesystem for Host {
             RenameFlags::RENAME_EXCHANGE => Rename::Exchange,
             _ => return reply.error(Errno::EINVAL),
         };
-        empty(reply, self.view().rename(parent.0, name.as_bytes(), new_parent.0, new_name.as_bytes(), how));
+        let renamed = self.view().rename(parent.0, name.as_bytes(), new_parent.0, new_name.as_bytes(), how);
+        empty(reply, self.changed(new_parent, self.changed(parent, renamed)));
     }
 
     fn link(&self, _: &Request, ino: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        entry(reply, self.view().link(ino.0, parent.0, name.as_bytes()));
+        entry(reply, self.changed(parent, self.view().link(ino.0, parent.0, name.as_bytes())));
     }
 
     /// Refused for good: from then on the kernel opens files without a message.

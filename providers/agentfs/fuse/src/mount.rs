@@ -6,8 +6,8 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::Arc;
 use std::sync::mpsc::channel;
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -300,7 +300,10 @@ impl Served {
         let watch = if writable { Watch::new().ok().map(Arc::new) } else { None };
         let (end, until) = UnixStream::pair()?;
         let (tree, heard) = (Arc::new(Tree::new()), watch.as_ref().map(Arc::downgrade));
-        let session = start(Host::new(Arc::clone(&tree), watch.zip(Some(end)), face.root, aside), config)?;
+        let told = Arc::new(OnceLock::new());
+        let host = Host::new(Arc::clone(&tree), watch.zip(Some(end)), face.root, aside, Arc::clone(&told));
+        let session = start(host, config)?;
+        let _ = told.set(session.notifier());
         let watcher = match heard {
             Some(watch) => {
                 let (seen, kernel) = (Arc::downgrade(&tree), session.notifier());

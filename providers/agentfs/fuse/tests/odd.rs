@@ -7,6 +7,9 @@
 mod common;
 
 use std::fs;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use rustix::fs::{XattrFlags, listxattr, setxattr};
 use rustix::io::Errno;
@@ -24,6 +27,53 @@ m = mmap.mmap(f, 1 << 20); m[500000:500003] = b'abc'
 print(os.lseek(f, 0, os.SEEK_DATA) // 65536, os.lseek(f, 500002, os.SEEK_HOLE) < 1 << 20)
 m[9:10] = b'd'; print(os.lseek(f, 0, os.SEEK_DATA), os.pread(f, 3, 500000), m[9:10])\"";
     assert_eq!(sh(mount.at(), script), "7 True\n0 b'abc' b'd'\n");
+    unmount(mount);
+}
+
+/// Who lists with attributes is answered for many directories at once, and what of that comes through late is not taken for news of those in
+/// which names came meanwhile.
+#[test]
+fn a_directory_in_which_a_file_was_made_is_as_young_as_that() {
+    let Some(lab) = Lab::new() else { return };
+    let (_workspace, mount) = lab.mount("work");
+    let above = mount.at().join("above");
+    (0..200).for_each(|n| fs::create_dir_all(above.join(format!("d{n}"))).unwrap());
+    let directory = above.join("d0");
+    let is_over = AtomicBool::new(false);
+    // Also when this fails.
+    struct End<'a>(&'a AtomicBool);
+    impl Drop for End<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+    let list = || {
+        while !is_over.load(Ordering::Relaxed) {
+            for (nth, entry) in fs::read_dir(&above).unwrap().enumerate() {
+                // To ask for attributes has the kernel ask for them with the names that follow.
+                if nth < 3 {
+                    let _ = entry.and_then(|entry| entry.metadata());
+                }
+            }
+        }
+    };
+    let modified = |path: &Path| fs::symlink_metadata(path).unwrap().modified().unwrap();
+    let old = std::thread::scope(|threads| {
+        let _end = End(&is_over);
+        threads.spawn(list);
+        threads.spawn(list);
+        let make = |round: usize| {
+            // The list is asked for anew.
+            fs::write(above.join("other"), "").unwrap();
+            fs::remove_file(above.join("other")).unwrap();
+            let file = directory.join(round.to_string());
+            fs::write(&file, "").unwrap();
+            std::thread::sleep(Duration::from_millis(15));
+            modified(&directory) < modified(&file)
+        };
+        (0..200).filter(|round| make(*round)).count()
+    });
+    assert_eq!(old, 0, "of 200 times");
     unmount(mount);
 }
 

@@ -126,8 +126,8 @@ impl Workspace {
                 ..made
             });
         }
-        let file = start.transcript();
-        let why = match find(state, start, agent, file.as_deref())? {
+        let file = start.transcript.as_deref();
+        let why = match find(state, start, agent, file)? {
             Found::Empty => {
                 let notes = vec![format!("nothing had been said by then: {} starts anew", agent.title())];
                 let command = launch::fresh(agent, bearer.instruction, bearer.form)?;
@@ -135,11 +135,16 @@ impl Workspace {
             }
             Found::Cut(position) => match self.cut(agent, &position, bearer, details.clone()) {
                 Err(error) if may_be_replayed(&error) => error,
-                made => return made,
+                made => {
+                    return made.map(|mut made| {
+                        made.report.notes.extend(start.behind_its_end(state));
+                        made
+                    });
+                }
             },
             Found::Not(error) => error,
         };
-        let said = said(state, start, agent, file.as_deref());
+        let said = said(state, start, agent, file);
         let mut notes = vec![format!("{}; what is known of the conversation are its prompts", why.message)];
         if said.is_empty() {
             notes.push("no prompt of it is known either".to_owned());

@@ -24,6 +24,8 @@ pub(crate) struct Start {
     pub(crate) snapshot: SnapshotRecord,
     /// Whose conversation it is; none: nobody's.
     pub(crate) agent: Option<AgentSession>,
+    /// The transcript that the moment is in; none: it was not written down where that is.
+    pub(crate) transcript: Option<PathBuf>,
     /// What a person should know of the choice.
     pub(crate) notes: Vec<String>,
 }
@@ -67,7 +69,8 @@ impl Workspace {
         };
         let agent = session::load(&self.folder(), &moment.session)?.and_then(|record| record.agent);
         let agent = agent.or_else(|| left(state, &moment.session));
-        Ok(Start { moment, snapshot, agent, notes })
+        let transcript = transcript(state, &moment, agent.as_ref());
+        Ok(Start { moment, snapshot, agent, transcript, notes })
     }
 }
 
@@ -97,10 +100,22 @@ impl Start {
         Ok((session.name.parse()?, session))
     }
 
-    /// The transcript that the moment is in.
-    pub(crate) fn transcript(&self) -> Option<PathBuf> {
-        let position = self.moment.record.transcript.as_ref().map(|position| position.file.clone());
-        position.or_else(|| self.agent.as_ref()?.transcript.clone())
+    /// What is to be said where the conversation was over by the moment: a person's or a shell's, in a session whose agent had ended, or begun another
+    /// conversation.
+    pub(crate) fn behind_its_end(&self, state: &State) -> Option<String> {
+        let moment = &self.moment;
+        let before =
+            state.events.iter().rev().filter(|event| event.session == moment.session && event.seq < moment.seq);
+        let over = before.into_iter().find_map(|event| match &event.body {
+            EventBody::Moment(of) if !matches!(of.kind, MomentKind::Manual | MomentKind::Shell) => {
+                Some(of.kind == MomentKind::SessionEnd)
+            }
+            EventBody::Rewind(rewind) => rewind.method.map(|_| false),
+            _ => None,
+        });
+        let own = moment.record.transcript.is_some();
+        (!own && over == Some(true))
+            .then(|| format!("the conversation of {} was over by then: it is as it ended", moment.session))
     }
 
     /// The place at which the conversation ends. What the agent wrote late is looked for once more.
@@ -139,6 +154,30 @@ impl Start {
             (Caught::SoFar(_), Some(known)) if by_tool => Ok(known),
             (found, _) => Ok(found.into_position()),
         }
+    }
+}
+
+/// The transcript that a moment is in. One without a place of its own is a person's or a shell's: what the session had then counts, not what it has
+/// now. That may be a copy by which it went back since, and which does not hold what had been said by the moment.
+fn transcript(state: &State, moment: &Moment, agent: Option<&AgentSession>) -> Option<PathBuf> {
+    if let Some(own) = &moment.record.transcript {
+        return Some(own.file.clone());
+    }
+    let changes = state.events.iter().filter(|event| event.session == moment.session).filter_map(|event| {
+        let EventBody::Rewind(rewind) = &event.body else { return None };
+        rewind.method.is_some().then_some((event.seq, rewind))
+    });
+    let since = changes.clone().map(|(seq, _)| seq).filter(|seq| *seq < moment.seq).max();
+    let near = |other: &&Moment| {
+        other.session == moment.session && other.seq < moment.seq && since.is_none_or(|since| other.seq > since)
+    };
+    let mut before = state.moments.iter().rev().filter(near).filter_map(|other| other.record.transcript.as_ref());
+    if let Some(before) = before.next() {
+        return Some(before.file.clone());
+    }
+    match changes.into_iter().find(|(seq, _)| *seq > moment.seq) {
+        Some((_, next)) => next.left.as_ref()?.transcript.clone(),
+        None => agent?.transcript.clone(),
     }
 }
 

@@ -308,3 +308,32 @@ fn who_is_told_the_prompts_anew_hears_those_until_then_whatever_became_of_the_tr
         workspace.remove_branch("retry", true).unwrap();
     }
 }
+
+#[test]
+fn a_moment_without_a_place_is_in_the_conversation_that_there_was_then() {
+    let lab = Lab::new();
+    let mut talk = talked(&lab);
+    talk.turn(&lab, "the third", "3");
+    let workspace = lab.open();
+    let before = talk.mark(&lab);
+    let back = || workspace.rewind(&talk.back_to("@prompt")).unwrap();
+    back();
+    let between = talk.mark(&lab);
+    back();
+    let copy_of = |moment: &str, name: &str| {
+        let made = workspace.session_branch(&talk.branch_of(moment, name)).unwrap();
+        let copy = fs::read_to_string(made.conversation.transcript.as_ref().unwrap()).unwrap();
+        assert!(copy.contains("done with the first"), "{copy}");
+        let a = fs::read_to_string(made.branch.path.join("a")).unwrap();
+        (a, copy.contains("done with the second"), copy.contains("done with the third"), made.conversation.notes)
+    };
+    assert_eq!(copy_of(&before, "before"), ("3".to_owned(), true, true, vec![]));
+    assert_eq!(copy_of(&between, "between"), ("2".to_owned(), true, false, vec![]));
+    let now = talk.mark(&lab);
+    assert_eq!(copy_of(&now, "now"), ("1".to_owned(), false, false, vec![]));
+    // When the agent has ended, or has begun another conversation, it is the one that there was.
+    talk.end(&lab);
+    let late = talk.mark(&lab);
+    let (.., notes) = copy_of(&late, "late");
+    assert!(notes.iter().any(|note| note.contains("was over by then")), "{notes:?}");
+}

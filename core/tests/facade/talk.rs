@@ -94,6 +94,20 @@ impl Talk {
         moment
     }
 
+    /// A moment without a place in the transcript, as a person's or a shell's is.
+    pub(crate) fn mark(&self, lab: &Lab) -> String {
+        lab.wait(1);
+        let workspace = lab.open();
+        let moment = workspace.add_moment(&self.session, NewMoment::new(MomentKind::Manual)).unwrap();
+        workspace.capture().unwrap();
+        moment.record.id.to_string()
+    }
+
+    /// The agent ends.
+    pub(crate) fn end(&self, lab: &Lab) {
+        self.moment(lab, NewMoment::new(MomentKind::SessionEnd));
+    }
+
     pub(crate) fn branch_of(&self, from: &str, name: &str) -> SessionBranchOptions {
         SessionBranchOptions {
             from: from.to_owned(),

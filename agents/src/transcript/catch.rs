@@ -1,7 +1,8 @@
 //! Finding the place that belongs to a moment.
 //!
 //! An id decides where there is one: the tool call's for its result, the prompt's for the prompt. Otherwise the time does: a line bears the
-//! time at which it was made, not that of its being written, so what was made by the moment belongs to it however late it comes.
+//! time at which it was made, not that of its being written, so what was made by the moment belongs to it however late it comes. Codex's id is the
+//! turn's: of several prompts in one, the text decides, and a line that is older than the moment is not the one.
 
 use std::path::Path;
 
@@ -39,7 +40,7 @@ pub(super) fn end_of(agent: Agent, file: &Path, since: Option<&Position>) -> Res
 
 /// The place of each, with the lines read once.
 pub(super) fn catch_up(agent: Agent, sought: &[Sought<'_>], since: &Position) -> Result<Vec<Caught>> {
-    let mut searches: Vec<Search<'_>> = sought.iter().map(Search::new).collect();
+    let mut searches: Vec<Search<'_>> = sought.iter().map(|sought| Search::new(agent, sought)).collect();
     let mut lines = match Lines::open(&since.file, Some(since)) {
         Ok(lines) => lines,
         Err(error) if error.kind == ErrorKind::NotFound && since.line == 0 => {
@@ -64,21 +65,35 @@ pub(super) fn catch_up(agent: Agent, sought: &[Sought<'_>], since: &Position) ->
             opening = Some(begin);
         }
     }
-    let so_far = |search: Search<'_>| Caught::SoFar(search.by_time.unwrap_or_else(|| last.clone()));
+    let so_far = |search: Search<'_>| Caught::SoFar(search.best(&last));
     Ok(searches.into_iter().map(|mut search| search.found.take().unwrap_or_else(|| so_far(search))).collect())
 }
 
 /// The search for one place.
 struct Search<'a> {
     sought: &'a Sought<'a>,
+    /// Whether prompts share the ids of their turns.
+    by_turn: bool,
+    /// Where the turn begins that has the id sought, until its first prompt has been met.
+    turn: Option<Position>,
+    /// Whether that was met.
+    turn_is_on: bool,
+    /// The place of the first prompt with that id that was made since, though it says something else.
+    by_id: Option<Position>,
     /// The place by time, once a line that is newer than the moment has been met.
     by_time: Option<Position>,
     found: Option<Caught>,
 }
 
 impl<'a> Search<'a> {
-    fn new(sought: &'a Sought<'a>) -> Self {
-        Self { sought, by_time: None, found: None }
+    fn new(agent: Agent, sought: &'a Sought<'a>) -> Self {
+        let by_turn = agent == Agent::Codex;
+        Self { sought, by_turn, turn: None, turn_is_on: false, by_id: None, by_time: None, found: None }
+    }
+
+    /// The best that can be said where lines were read up to `last`.
+    fn best(self, last: &Position) -> Position {
+        self.turn.or(self.by_id).or(self.by_time).unwrap_or_else(|| last.clone())
     }
 
     /// Looks at a line. What belongs to it begins at `begin`, and it ends at `last`.
@@ -91,24 +106,44 @@ impl<'a> Search<'a> {
         if newer && self.by_time.is_none() {
             self.by_time = Some(begin.clone());
         }
+        let its_id = |id: &Option<String>| at_prompt && id.is_some() && id.as_deref() == sought.prompt_id;
         let (place, is_prompt) = match what {
             What::Results(ids) => {
-                (wanted_result.filter(|wanted| ids.iter().any(|id| id == wanted)).map(|_| last), false)
+                self.turn = None;
+                (wanted_result.filter(|wanted| ids.iter().any(|id| id == wanted)).map(|_| last.clone()), false)
             }
             What::Opening { id } => {
-                let its = at_prompt && id.is_some() && id.as_deref() == sought.prompt_id;
-                (its.then_some(begin), false)
+                if its_id(id) && !self.turn_is_on {
+                    self.turn.get_or_insert_with(|| begin.clone());
+                }
+                (None, false)
             }
             What::Prompt { text, id } => {
-                let its = at_prompt && is_it(sought, text, id.as_deref(), (newer, near));
-                (its.then_some(begin), true)
+                let turn = self.turn.take();
+                if self.by_turn && (its_id(id) || turn.is_some() && id.is_none()) {
+                    self.turn_is_on = true;
+                    let place = turn.unwrap_or_else(|| begin.clone());
+                    let alike = sought.prompt.is_none_or(|wanted| begin_alike(text, wanted));
+                    // The hook runs before the line is made.
+                    let older = time.is_some_and(|time| time < sought.time);
+                    if !older && !alike {
+                        self.by_id.get_or_insert_with(|| place.clone());
+                    }
+                    ((alike && !older).then_some(place), false)
+                } else {
+                    // That of the turn never came.
+                    self.by_id = self.by_id.take().or(turn);
+                    let its = at_prompt && is_it(sought, text, id.as_deref(), (newer, near));
+                    (its.then(|| begin.clone()), true)
+                }
             }
             What::Other => (None, false),
         };
         // Lines are written in the order in which they were made, so a newer one ends the search by time. A result may be newer than its
         // moment, since the hook runs first; what ends that search is the next prompt. An opening line may be newer than the prompt sought.
         let ends = newer && (is_prompt || (wanted_result.is_none() && !at_prompt));
-        let place = place.cloned().or_else(|| ends.then(|| self.by_time.take().unwrap_or_else(|| last.clone())));
+        let by_time = || self.by_id.take().or(self.by_time.take()).unwrap_or_else(|| last.clone());
+        let place = place.or_else(|| ends.then(by_time));
         self.found = place.map(Caught::Exact);
     }
 }

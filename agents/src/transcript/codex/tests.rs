@@ -135,6 +135,60 @@ fn each_moment_finds_its_place_afterwards() {
     assert_eq!((end.line as usize, end.uuid.as_deref()), (TEXT.lines().count(), Some("m5_0")));
 }
 
+/// A turn in which two prompts are given, the second while it runs.
+fn turn_with(first: &str, second: &str, more: &str) -> String {
+    let event = |at: u32, kind: &str, more: &str| {
+        format!("{{\"timestamp\":\"2026-11-21T10:00:{at:02}Z\",\"type\":\"{kind}\",\"payload\":{{{more}}}}}\n")
+    };
+    let said = |at, text: &str| {
+        let typed = format!("\"type\":\"message\",\"role\":\"user\",\"content\":[{{\"text\":\"{text}\"}}]");
+        let shown = format!("\"type\":\"user_message\",\"turn_id\":\"T\",\"message\":\"{text}\"");
+        event(at, "response_item", &typed) + &event(at, "event_msg", &shown)
+    };
+    [
+        event(0, "session_meta", &format!("\"id\":\"{OLD}\"")),
+        event(1, "event_msg", "\"type\":\"task_started\",\"turn_id\":\"T\""),
+        event(1, "turn_context", "\"turn_id\":\"T\""),
+        said(2, first),
+        event(3, "response_item", "\"type\":\"function_call\",\"call_id\":\"c\""),
+        event(5, "response_item", "\"type\":\"function_call_output\",\"call_id\":\"c\""),
+        said(6, second),
+        more.to_owned(),
+    ]
+    .concat()
+}
+
+#[test]
+fn a_prompt_that_is_typed_while_a_turn_runs_has_a_place_of_its_own() {
+    let catch = |place: &Place, prompt: Option<&str>, second: u32| {
+        let time = crate::transcript::line::time_of(&format!("2026-11-21T10:00:{second:02}.5Z")).unwrap();
+        let sought = Sought { kind: &HookKind::Prompt, tool_id: None, prompt_id: Some("T"), prompt, time };
+        let caught = catch_up(Agent::Codex, &sought, &Position::start(&place.file)).unwrap();
+        (matches!(caught, Caught::Exact(_)), caught.position().line)
+    };
+    // By what was typed; where that is the same or not known, by the time.
+    for (first, second, one, two) in
+        [("one", "two", Some("one"), Some("two")), ("on", "on", Some("on"), Some("on")), ("one", "two", None, None)]
+    {
+        let place = place(&turn_with(first, second, ""));
+        assert_eq!((catch(&place, one, 1), catch(&place, two, 5)), ((true, 1), (true, 7)), "{first} {second}");
+    }
+    // The text is another in the transcript: the first that was made since has it.
+    let other = r#"{"timestamp":"2026-11-21T10:00:09Z","type":"event_msg","payload":{"type":"user_message","turn_id":"U","message":"next"}}"#;
+    let place = self::place(&turn_with("one", "two", &format!("{other}\n")));
+    assert_eq!((catch(&place, Some("1"), 1), catch(&place, Some("2"), 5)), ((true, 1), (true, 7)));
+    // It has none, as something refused it.
+    let text = turn_with("one", "two", "");
+    let refused = text.split_inclusive('\n').take(3).collect::<String>() + other + "\n";
+    assert_eq!(catch(&self::place(&refused), Some("one"), 1), (true, 1));
+    // Its line is not there yet.
+    for (lines, second, line) in [(3, 1, 1), (7, 5, 7)] {
+        let place = self::place(&text.split_inclusive('\n').take(lines).collect::<String>());
+        let prompt = if second == 1 { "one" } else { "two" };
+        assert_eq!(catch(&place, Some(prompt), second), (false, line));
+    }
+}
+
 #[test]
 fn what_is_no_rollout_is_refused() {
     let place = place("{\"type\":\"event_msg\",\"payload\":{\"type\":\"user_message\",\"message\":\"go\"}}\n");

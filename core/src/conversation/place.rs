@@ -16,6 +16,7 @@ use ah_plugin_api::{Error, ErrorKind, Result};
 use crate::conversation::intent::{Intent, Made, staging};
 use crate::crash;
 use crate::fsio::{self, failed};
+use crate::open::absolute;
 use crate::workspace::Workspace;
 
 /// Where an agent will run, and what it will see there.
@@ -29,9 +30,9 @@ pub(crate) struct Seat<'a> {
 }
 
 impl Seat<'_> {
-    /// Where a path that the agent will see is now.
+    /// Where a path that the agent will see is now. The agents' homes may be spelled through symlinks that lead into the workspace.
     fn real(&self, path: &Path) -> PathBuf {
-        let inside = self.shown.and_then(|(at, branch)| Some(branch.join(path.strip_prefix(at).ok()?)));
+        let inside = self.shown.and_then(|(at, branch)| Some(branch.join(absolute(path).strip_prefix(at).ok()?)));
         inside.unwrap_or_else(|| path.to_owned())
     }
 }

@@ -16,6 +16,7 @@ use crate::fsio;
 use crate::ids::SessionName;
 use crate::lock::Holder;
 use crate::moments::{Moment, MomentKind, PROMPT};
+use crate::open::absolute;
 use crate::rewind::Rewind;
 use crate::session::{self, AgentSession, Provenance, ResumeMethod};
 use crate::state::State;
@@ -55,14 +56,9 @@ impl Rebuilt {
         Intent { rewind: Some(Box::new(rewind.clone())), ..intent.clone() }.save(workspace)
     }
 
-    /// Whether a path is one of the conversation's files.
-    pub(crate) fn is_of_it(&self, path: &Path) -> bool {
-        self.intent.iter().flat_map(|intent| &intent.files).any(|made| made.path == path)
-    }
-
-    /// Whether one of its files lies in a directory.
-    pub(crate) fn lies_in(&self, directory: &Path) -> bool {
-        self.intent.iter().flat_map(|intent| &intent.files).any(|made| made.path.starts_with(directory))
+    /// The conversation's files, where they lie.
+    pub(crate) fn files(&self) -> impl Iterator<Item = PathBuf> {
+        self.intent.iter().flat_map(|intent| &intent.files).map(|made| absolute(&made.path))
     }
 
     /// It is not wanted after all, and the session that was to bear it goes. What cannot be taken away now, `gc` takes away.

@@ -8,6 +8,8 @@
 
 mod line;
 
+use std::path::PathBuf;
+
 use ah_agents::Home;
 use ah_agents::launch::{self, Form};
 use ah_plugin_api::{Durability, Error, ErrorKind, RelPath, Result, SnapshotId, Timestamp};
@@ -16,6 +18,7 @@ use serde::{Deserialize, Serialize};
 use crate::conversation::{Bearer, ConversationReport, FromRecord, Rebuilt, Seat, Start};
 use crate::ids::SessionName;
 use crate::moments::MomentKind;
+use crate::open::absolute;
 use crate::restore::{RestoreOptions, RestoreReport};
 use crate::session::{self, AgentSession, ResumeMethod};
 use crate::state::State;
@@ -188,18 +191,21 @@ impl Workspace {
         )
     }
 
-    /// Refuses where the agent keeps its conversations in the workspace, and the restore would take away the one that was just made.
+    /// Refuses where the agent keeps its conversations in the workspace, and the restore would take away the one that was just made, or change the one
+    /// that there was.
     fn refuse_to_restore_over(&self, rebuilt: &Rebuilt, start: &Start) -> Result<()> {
-        if !rebuilt.lies_in(&self.root) {
+        let files = rebuilt.files().chain(start.transcript.as_deref().map(absolute));
+        let own: Vec<PathBuf> = files.filter(|file| file.starts_with(&self.root)).collect();
+        if own.is_empty() {
             return Ok(());
         }
         let look = RestoreOptions { dry_run: true, ..RestoreOptions::default() };
         let would = self.restore_behind_fence(start.snapshot.id.as_str(), &look)?;
-        let own = |path: &RelPath| rebuilt.is_of_it(&self.root.join(path.as_path()));
-        let Some(own) = would.changes.iter().map(|change| &change.path).find(|path| own(path)) else { return Ok(()) };
+        let of_it = |path: &&RelPath| own.contains(&self.root.join(path.as_path()));
+        let Some(own) = would.changes.iter().map(|change| &change.path).find(of_it) else { return Ok(()) };
         let folder = own.parent().unwrap_or(RelPath::root());
         let message = format!(
-            "the agent keeps its conversations among the workspace's files, in {folder}: going back would take the new one away"
+            "the agent keeps its conversations among the workspace's files, in {folder}: going back would take one away, or a part of it"
         );
         Err(Error::new(ErrorKind::FailedPrecondition, message).with_hint(format!(
             "have it ignored (`echo /{folder}/ >> .gitignore`), or leave the files as they are: `--conversation`"

@@ -266,6 +266,48 @@ fn conversations_among_the_workspaces_files_are_not_restored_over() {
 }
 
 #[test]
+fn nor_are_they_where_the_agents_home_is_spelled_through_a_link() {
+    let lab = Lab::new();
+    let talk = talked(&lab);
+    let (inside, link) = (lab.path().join("claude"), lab.top.join("link"));
+    fs::create_dir(&inside).unwrap();
+    std::os::unix::fs::symlink(&inside, &link).unwrap();
+    let mut options = talk.back_to("@prompt");
+    options.agents.claude.clone_from(&link);
+    let error = lab.open().rewind(&options).unwrap_err();
+    assert_eq!(error.kind, ErrorKind::FailedPrecondition, "{error:?}");
+    assert!(error.hint.unwrap().contains("/claude/projects/"));
+    // Where a branch is shown at the workspace's path, the agent finds the branch's folder there.
+    let mut options = talk.branch_of("@prompt", "retry");
+    options.agents.claude = link;
+    let made = lab.open().session_branch(&options).unwrap();
+    let copy = made.conversation.transcript.unwrap();
+    assert!(copy.starts_with(made.branch.path.join("claude")) && copy.exists(), "{copy:?}");
+}
+
+#[test]
+fn nor_is_the_one_that_there_was_where_no_copy_is_made() {
+    let lab = Lab::new();
+    lab.step("a", "0");
+    let mut talk = Talk::begin(&lab);
+    talk.keeps_below(&lab.path().join(".claude"));
+    talk.turn(&lab, "the first", "1");
+    talk.turn(&lab, "the second", "2");
+    let refused = |to: &str, text: &str| {
+        let error = lab.open().rewind(&talk.back_to(to)).unwrap_err();
+        assert_eq!(error.kind, ErrorKind::FailedPrecondition, "{error:?}");
+        assert!(error.hint.unwrap().contains("/.claude/projects/"));
+        assert_eq!(fs::read_to_string(&talk.file).unwrap(), text);
+        assert_eq!(fs::read_to_string(lab.path().join("a")).unwrap(), "2");
+    };
+    let first = lab.open().prompts(9).unwrap()[1].moment.to_string();
+    refused(&first, &fs::read_to_string(&talk.file).unwrap());
+    // It cannot be cut.
+    fs::write(&talk.file, "{}\n").unwrap();
+    refused("@prompt", "{}\n");
+}
+
+#[test]
 fn what_was_removed_at_the_old_end_is_said_and_the_next_named() {
     let lab = Lab::new();
     let talk = talked(&lab);

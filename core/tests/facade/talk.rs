@@ -51,6 +51,13 @@ impl Talk {
         talk
     }
 
+    /// From here on the agent keeps its conversations below another folder.
+    pub(crate) fn keeps_below(&mut self, folder: &Path) {
+        self.home.claude = folder.to_owned();
+        self.file = folder.join("projects").join(project(&self.workspace)).join(format!("{ID}.jsonl"));
+        fs::create_dir_all(self.file.parent().unwrap()).unwrap();
+    }
+
     /// A prompt, a tool that writes `text` to the file `a`, an answer.
     pub(crate) fn turn(&mut self, lab: &Lab, prompt: &str, text: &str) {
         let new = NewMoment { prompt: Some(prompt.to_owned()), ..NewMoment::new(MomentKind::Prompt) };

@@ -155,11 +155,11 @@ impl Workspace {
         let mut session = SessionRecord::new(options.name.clone(), self.engine.settings().clock.now());
         session.agent = rebuilt.agent_session();
         session.provenance = Some(rebuilt.provenance(start));
+        self.engine.make_known(&own.id, &options.name, session.agent.as_ref());
         let written = session::make(&own.folder(), session.clone());
         let said = written
             .and_then(|()| own.append(&options.name, branched(start, &rebuilt, branch), Durability::Durable).map(drop));
         said.inspect_err(|_| rebuilt.discard(self))?;
-        self.engine.make_known(&own.id, &session);
         Ok((session, rebuilt))
     }
 }

@@ -15,7 +15,7 @@ use crate::engine::Engine;
 use crate::fsio;
 use crate::ids::{SessionName, WorkspaceId};
 use crate::lock::Holder;
-use crate::session::{self, SessionRecord};
+use crate::session::{self, AgentSession};
 use crate::text;
 
 /// An agent's session that is known.
@@ -101,10 +101,11 @@ impl Engine {
         AllKnown(self.agents_folder().join("all"))
     }
 
-    /// Lets the agent's hooks find a session by the id that the agent has for it now.
-    pub(crate) fn make_known(&self, workspace: &WorkspaceId, record: &SessionRecord) {
-        let Some(agent) = &record.agent else { return };
-        let known = Known { workspace: workspace.clone(), session: record.name.clone(), process: None };
+    /// Lets the agent's hooks find a session by the id that the agent will have for it. Comes before the session's record bears that id: a kill in
+    /// between leaves a file for an id that nobody has, rather than a session that none of them finds.
+    pub(crate) fn make_known(&self, workspace: &WorkspaceId, session: &SessionName, agent: Option<&AgentSession>) {
+        let Some(agent) = agent else { return };
+        let known = Known { workspace: workspace.clone(), session: session.clone(), process: None };
         if self.remember(&agent.name, &agent.id, &known).is_err() {
             let _ = self.marker().not_so();
         }

@@ -220,14 +220,12 @@ impl Workspace {
                 rebuilt.announce(self, &event)?;
                 // Without an id yet the session is free for the one that the agent gives itself.
                 let agent = rebuilt.agent_session();
+                self.engine.make_known(&self.id, session, agent.as_ref());
                 self.change_session(session, |record| {
                     record.was_agents = true;
                     record.agent = agent;
                     record.ended = None;
                 })?;
-                if let Some(now) = session::load(&self.folder(), session)? {
-                    self.engine.make_known(&self.id, &now);
-                }
             }
             self.append(session, EventBody::Rewind(Box::new(event)), Durability::Durable).map(drop)
         };

@@ -58,6 +58,14 @@ impl Talk {
         fs::create_dir_all(self.file.parent().unwrap()).unwrap();
     }
 
+    /// Says that the hooks find every agent's session, which is so.
+    pub(crate) fn make_known(&self, lab: &Lab) {
+        let agents = lab.settings.home.join("agents");
+        fs::create_dir_all(agents.join("all")).unwrap();
+        let known = serde_json::json!({"workspace": lab.open().id().as_str(), "session": self.session});
+        crate::lab::write(&agents.join("claude").join(format!("{ID}.json")), &known.to_string());
+    }
+
     /// A prompt, a tool that writes `text` to the file `a`, an answer.
     pub(crate) fn turn(&mut self, lab: &Lab, prompt: &str, text: &str) {
         let new = NewMoment { prompt: Some(prompt.to_owned()), ..NewMoment::new(MomentKind::Prompt) };

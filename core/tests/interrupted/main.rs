@@ -151,6 +151,12 @@ fn conversations_are_borne(lab: &Lab, workspace: &ah_core::Workspace, what: &str
         let known = listed.branch.as_ref().is_none_or(|name| workspace.find_ready_branch(name).is_ok());
         assert!(known, "{what}: a session of a branch that is not ready");
     }
+    // Where all agents' sessions are said to be known, the hooks find each of them.
+    let known = lab.settings.home.join("agents");
+    for agent in sessions.iter().filter_map(|listed| listed.record.agent.as_ref()) {
+        let found = !known.join("all").exists() || known.join(&agent.name).join(format!("{}.json", agent.id)).exists();
+        assert!(found, "{what}: {} is not known", agent.id);
+    }
     let folders = std::fs::read_dir(lab.settings.home.join("workspaces")).unwrap().flatten();
     for folder in folders {
         let making = std::fs::read_dir(folder.path().join("conversations")).into_iter().flatten().flatten();
@@ -258,6 +264,7 @@ fn rounds(name: &str, job: Job, plan: fn(u64) -> Plan, kind: &str) {
             let mut talk = Talk::begin(&lab);
             talk.turn(&lab, "the first", "1");
             talk.turn(&lab, "the second", "2");
+            talk.make_known(&lab);
         }
         let engine = lab.engine();
         if ["undo", "settle"].contains(&name) {

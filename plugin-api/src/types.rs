@@ -81,7 +81,18 @@ pub struct Timestamp {
     /// Seconds since 1970-01-01T00:00:00Z.
     pub secs: i64,
     /// Nanoseconds after `secs`, below 1,000,000,000.
+    #[serde(deserialize_with = "below_a_second")]
     pub nanos: u32,
+}
+
+/// What is not below a second would be written down as what nobody can read again.
+fn below_a_second<'de, D: serde::Deserializer<'de>>(from: D) -> Result<u32, D::Error> {
+    let nanos = u32::deserialize(from)?;
+    if nanos < 1_000_000_000 {
+        Ok(nanos)
+    } else {
+        Err(serde::de::Error::custom("a second has 1,000,000,000 nanoseconds"))
+    }
 }
 
 impl Timestamp {

@@ -85,6 +85,15 @@ fn times_before_1970_round_down() {
 }
 
 #[test]
+fn a_second_has_so_many_nanoseconds_on_every_way_in() {
+    let come_in = |nanos| wire::decode::<Timestamp>(&wire::encode(&Timestamp { secs: 1, nanos }).unwrap());
+    assert_eq!(come_in(999_999_999).unwrap(), Timestamp { secs: 1, nanos: 999_999_999 });
+    for nanos in [1_000_000_000, u32::MAX] {
+        assert_eq!(come_in(nanos).unwrap_err().kind, ErrorKind::InvalidArgument);
+    }
+}
+
+#[test]
 fn ids_are_checked_on_every_way_in() {
     assert!(SnapshotId::new("klmnopqrstuv").is_ok());
     for bad in ["", "../x", "A", "a b", &"a".repeat(65)] {

@@ -18,7 +18,7 @@
 //! | 2 Call | client | `{number, op, request}` | one operation; the next one only after its answer |
 //! | 3 Cancel | client | `{number}` | the call shall stop; it is answered all the same |
 //! | 4 Progress | server | [`crate::Progress`] | while a call runs; may be left out when the client is slow |
-//! | 5 Log | server | `{level, message}` | while a call runs |
+//! | 5 Log | server | `{level, message}` | while a call runs; left out when the client is slow, and counted before the answer |
 //! | 6 Alive | server | nothing | while a call runs and looks whether it shall stop, about once a second |
 //! | 7 Answer | server | of the operation | the call is done |
 //! | 8 Error | server | [`crate::Error`] | the call failed; or, followed by the end, the client broke the protocol |
@@ -33,7 +33,8 @@
 //!
 //! A frame beyond [`MAX_REQUEST`] (to the server) or [`MAX_ANSWER`] (to the client), or with more than
 //! [`crate::wire::MAX_FDS`] descriptors, is refused before anything is allocated for it. A frame that has begun must go on:
-//! a pause of [`PAUSE`] in the middle of one ends the connection. Nothing here raises SIGPIPE or passes descriptors on to child processes.
+//! a pause of [`PAUSE`] in the middle of one ends the connection. A client that says more than a thousand frames while a call of its runs
+//! breaks the protocol. Nothing here raises SIGPIPE or passes descriptors on to child processes.
 
 mod client;
 mod frame;

@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -18,6 +18,10 @@ use crate::wire::{self, Op};
 const ALIVE: Duration = Duration::from_secs(1);
 /// Longer log lines are cut.
 const MAX_LOG: usize = 4096;
+/// So much of what a client says is heard each time it is looked, lest who says more and more keeps the call from going on.
+const AT_ONCE: u32 = 16;
+/// More than that during one call is an offence: there is nothing to say but that it shall stop.
+const DURING_A_CALL: u32 = 1024;
 
 /// How long a server waits for its clients, and how much it takes from them.
 #[derive(Debug, Clone, Copy)]
@@ -111,6 +115,8 @@ fn converse(socket: BorrowedFd<'_>, provider: &dyn Provider, bounds: Bounds) -> 
         largest: bounds.largest,
         writing: Mutex::new(()),
         listening: Mutex::new(()),
+        heard: AtomicU32::new(0),
+        unsaid: AtomicU32::new(0),
         began: Instant::now(),
         last_write: AtomicU64::new(0),
         gone: AtomicBool::new(false),
@@ -192,6 +198,10 @@ struct Connection<'a> {
     writing: Mutex<()>,
     /// Held while it is looked what the client says during a call.
     listening: Mutex<()>,
+    /// Frames that came since the call began.
+    heard: AtomicU32,
+    /// Lines of the call's log that were left out.
+    unsaid: AtomicU32,
     began: Instant,
     /// Milliseconds after `began`.
     last_write: AtomicU64,
@@ -221,16 +231,22 @@ impl Connection<'_> {
         }
     }
 
-    /// Takes note of what the client has said since its call began. Never waits.
-    fn listen(&self) {
+    /// Takes note of what the client has said since its call began, so many frames at most. Never waits.
+    fn listen(&self, most: u32) {
         let Ok(_alone) = self.listening.try_lock() else { return };
-        while !self.gone.load(Ordering::Relaxed) && !self.closing.load(Ordering::Relaxed) {
+        for _ in 0..most {
+            if self.gone.load(Ordering::Relaxed) || self.closing.load(Ordering::Relaxed) {
+                return;
+            }
             let heard = match frame::next(self.socket) {
                 Ok(None) => return,
                 Ok(Some(_)) => frame::read(self.socket, self.largest, None),
                 Err(error) => Err(error),
             };
             let offence = match heard {
+                Ok(_) if self.heard.fetch_add(1, Ordering::Relaxed) >= DURING_A_CALL => {
+                    Some(Error::new(ErrorKind::InvalidArgument, "too much was said during one call"))
+                }
                 Ok(Frame { kind, payload, .. }) => self.hear(kind, &payload).err(),
                 Err(FrameError::Closed | FrameError::CutOff | FrameError::Socket(_)) => {
                     self.gone.store(true, Ordering::Relaxed);
@@ -246,6 +262,8 @@ impl Connection<'_> {
     }
 
     fn answer(&self, provider: &dyn Provider, call: &CallIn, fds: Vec<OwnedFd>) -> Result<(), FrameError> {
+        self.heard.store(0, Ordering::Relaxed);
+        self.unsaid.store(0, Ordering::Relaxed);
         let observer = CallObserver { connection: self, number: call.number };
         let op = Op::from_text(&call.op);
         let result = wire::serve(provider, op, &call.request, fds, &Context::new(&observer));
@@ -254,8 +272,15 @@ impl Connection<'_> {
             Err(e) => Err(Error::from(e).context(format!("the answer to {op} is too large"))),
         });
         // It may call again as soon as it has the answer, and not before.
-        self.listen();
+        self.listen(DURING_A_CALL + 1);
         let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        let unsaid = self.unsaid.load(Ordering::Relaxed);
+        if unsaid > 0 {
+            let message =
+                format!("{} of the log left out", crate::text::count(u64::from(unsaid), "line was", "lines were"));
+            let payload = wire::encode(&Log { level: LogLevel::Warn, message }).unwrap_or_default();
+            frame::write(self.socket, Kind::Log, &payload, &[])?;
+        }
         match result {
             Ok(answer) => frame::write(self.socket, Kind::Answer, &answer, &[]),
             Err(error) => frame::write(self.socket, Kind::Error, &wire::encode(&error).unwrap_or_default(), &[]),
@@ -295,17 +320,26 @@ impl Observer for CallObserver<'_> {
         if u128::from(silent) >= ALIVE.as_millis() {
             connection.say(Kind::Alive, &[]);
         }
-        connection.listen();
+        connection.listen(AT_ONCE);
         connection.gone.load(Ordering::Relaxed) || connection.cancelled.load(Ordering::Relaxed) >= self.number
     }
 
+    /// Never waits: whoever logs may hold what others need. A line that a slow client has no room for is left out, and counted.
     fn log(&self, level: LogLevel, message: &str) {
+        let connection = self.connection;
+        if connection.gone.load(Ordering::Relaxed) {
+            return;
+        }
         let end = (0..=message.len().min(MAX_LOG)).rev().find(|&end| message.is_char_boundary(end)).unwrap_or(0);
         let message = message[..end].to_owned();
         if let Ok(payload) = wire::encode(&Log { level, message }) {
-            let _writing = self.connection.writing.lock().unwrap_or_else(PoisonError::into_inner);
-            if frame::write(self.connection.socket, Kind::Log, &payload, &[]).is_err() {
-                self.connection.gone.store(true, Ordering::Relaxed);
+            let _writing = connection.writing.lock().unwrap_or_else(PoisonError::into_inner);
+            match frame::try_write(connection.socket, Kind::Log, &payload) {
+                Ok(true) => {}
+                Ok(false) => {
+                    connection.unsaid.fetch_add(1, Ordering::Relaxed);
+                }
+                Err(_) => connection.gone.store(true, Ordering::Relaxed),
             }
         }
     }

@@ -42,7 +42,7 @@ pub fn entry_of(stat: &Statx, name: &[u8]) -> Entry {
         kind,
         mode: u32::from(stat.stx_mode) & 0o7777,
         size: if matches!(kind, EntryKind::File | EntryKind::Symlink) { stat.stx_size } else { 0 },
-        mtime: Timestamp { secs: stat.stx_mtime.tv_sec, nanos: stat.stx_mtime.tv_nsec },
+        mtime: Timestamp { secs: stat.stx_mtime.tv_sec, nanos: stat.stx_mtime.tv_nsec.min(999_999_999) },
         content: None,
         ignored: false,
     }

@@ -197,8 +197,8 @@ pub(crate) fn open_dataset<'a>(zfs: &'a Zfs, name: &str) -> Result<Option<Datase
 /// All snapshots of a store, oldest first, without what was omitted. `FailedPrecondition` if some cannot be looked for.
 pub(crate) fn list(store: &Store<'_>, cx: &Context<'_>) -> Result<Vec<Snapshot>> {
     let Some(identity) = store.identity()? else { return Ok(Vec::new()) };
+    let (mut found, mut unreadable): (Vec<(Snapshot, u64)>, Vec<Error>) = Default::default();
     let zfs = Zfs::get()?;
-    let mut found: Vec<(Snapshot, u64)> = Vec::new();
     let datasets = datasets(&zfs, &identity)?;
     if let Some(name) = datasets.lost {
         // A list without them would say that they were removed.
@@ -220,10 +220,15 @@ pub(crate) fn list(store: &Store<'_>, cx: &Context<'_>) -> Result<Vec<Snapshot>>
                         record.snapshot.omitted.clear();
                         found.push((record.snapshot, snapshot.number(Number::CreateTxg)));
                     }
-                    Err(error) => cx.log(LogLevel::Warn, &format!("left out of the list: {error}")),
+                    Err(error) => unreadable.push(error),
                 }
             })
             .map_err(fail)?;
+    }
+    // All others wait for it; nobody is told anything before.
+    drop(zfs);
+    for error in unreadable {
+        cx.log(LogLevel::Warn, &format!("left out of the list: {error}"));
     }
     found.sort_by(|(a, at), (b, bt)| (a.created, at).cmp(&(b.created, bt)));
     // A dataset that was sent and received with its snapshots has them too.

@@ -12,7 +12,7 @@ use crate::find::{self, Datasets};
 use crate::names::{Named, read_snapshot};
 use crate::remove;
 use crate::store::{Identity, Lock, Store};
-use crate::sys::{Core, Kind, Number, Zfs};
+use crate::sys::{Core, Dataset, Kind, Number, Zfs};
 
 /// Answers [`ah_plugin_api::Provider::reclaim`].
 pub(crate) fn reclaim(place: &Place<'_>, request: &ReclaimRequest, cx: &Context<'_>) -> Result<Reclaimed> {
@@ -84,6 +84,9 @@ fn told(gone: &Gone, dataset: &str) -> String {
     }
 }
 
+/// So many snapshots are looked at before others get their turn, and it is asked whether this shall stop.
+const AT_ONCE: usize = 256;
+
 /// Finds the store's datasets, and writes down where they are now: whoever looks for one that was renamed or destroyed has to look through
 /// all pools, each time, until that is known.
 fn settle(store: &Store<'_>, identity: &Identity) -> Result<Datasets> {
@@ -92,35 +95,42 @@ fn settle(store: &Store<'_>, identity: &Identity) -> Result<Datasets> {
     Ok(datasets)
 }
 
-/// Goes on with removals of snapshots that were cut off.
+/// The names of what this store has in a dataset, each with whether it is a snapshot's, not one of what was removed.
+fn names_of_ours(dataset: &str, identity: &Identity) -> Result<Vec<(CString, bool)>> {
+    let fail = |error| of_library(format!("cannot list the snapshots of {dataset}"), &error);
+    let zfs = Zfs::get()?;
+    let mut ours = Vec::new();
+    let Some(opened) = find::open_dataset(&zfs, dataset).map_err(fail)? else { return Ok(ours) };
+    let each = |snapshot: &Dataset<'_>| {
+        let name = snapshot.name();
+        match read_snapshot(name.to_bytes(), &identity.key) {
+            Named::Snapshot(_) => ours.push((name, true)),
+            Named::Removed => ours.push((name, false)),
+            Named::Foreign => {}
+        }
+    };
+    opened.snapshots(true, each).map_err(fail)?;
+    Ok(ours)
+}
+
+/// Goes on with removals of snapshots that were cut off. Nobody is asked or told anything while the library is held: all others wait for it.
 fn free_names(identity: &Identity, datasets: Datasets, actions: &mut Vec<String>, cx: &Context<'_>) -> Result<()> {
     let core = Core::get()?;
     let mut todo: Vec<(String, CString, bool)> = Vec::new();
-    {
+    if let Some(name) = datasets.lost {
+        cx.log(LogLevel::Warn, &format!("left for later: {}", find::lost(&name)));
+    }
+    for dataset in datasets.there {
+        let fail = |error| of_library(format!("cannot list the snapshots of {dataset}"), &error);
         cx.check_cancelled()?;
-        let zfs = Zfs::get()?;
-        if let Some(name) = datasets.lost {
-            cx.log(LogLevel::Warn, &format!("left for later: {}", find::lost(&name)));
-        }
-        for dataset in datasets.there {
-            let fail = |error| of_library(format!("cannot list the snapshots of {dataset}"), &error);
-            let Some(opened) = find::open_dataset(&zfs, &dataset).map_err(fail)? else { continue };
-            let mut ours = Vec::new();
-            opened
-                .snapshots(true, |snapshot| {
-                    let name = snapshot.name();
-                    match read_snapshot(name.to_bytes(), &identity.key) {
-                        Named::Snapshot(_) => ours.push((name, true)),
-                        Named::Removed => ours.push((name, false)),
-                        Named::Foreign => {}
-                    }
-                })
-                .map_err(fail)?;
-            for (name, whole) in ours {
-                cx.check_cancelled()?;
-                let Some(snapshot) = zfs.open(&name, Kind::Snapshot).map_err(fail)? else { continue };
-                if (snapshot.number(Number::DeferDestroy) != 0) == whole {
-                    todo.push((dataset.clone(), name, whole));
+        let ours = names_of_ours(&dataset, identity)?;
+        for some in ours.chunks(AT_ONCE) {
+            cx.check_cancelled()?;
+            let zfs = Zfs::get()?;
+            for (name, whole) in some {
+                let Some(snapshot) = zfs.open(name, Kind::Snapshot).map_err(fail)? else { continue };
+                if (snapshot.number(Number::DeferDestroy) != 0) == *whole {
+                    todo.push((dataset.clone(), name.clone(), *whole));
                 }
             }
         }

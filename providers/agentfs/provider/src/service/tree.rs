@@ -116,7 +116,7 @@ pub(super) fn entry_of(attr: &Attr, name: &[u8]) -> Entry {
         kind,
         mode: attr.mode,
         size: if matches!(kind, EntryKind::File | EntryKind::Symlink) { attr.size } else { 0 },
-        mtime: Timestamp { secs: attr.mtime.secs, nanos: attr.mtime.nanos },
+        mtime: Timestamp { secs: attr.mtime.secs, nanos: attr.mtime.nanos.min(999_999_999) },
         content: None,
         ignored: false,
     }

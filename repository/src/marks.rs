@@ -11,6 +11,8 @@ use rustix::fs::{AtFlags, Dir, FileType, OFlags};
 
 /// More folders of refs than this are not looked at.
 const FOLDERS: usize = 4096;
+/// Nor deeper ones, as with refs: each on the way is held open.
+const DEPTH: usize = 32;
 
 /// The marks of a repository; none if they cannot be told.
 pub(crate) fn of(git: &GitDir) -> Option<String> {
@@ -22,7 +24,7 @@ pub(crate) fn of(git: &GitDir) -> Option<String> {
     attributes(git.common(), "packed-refs").hash(&mut hasher);
     let mut folders = 0;
     for name in ["refs", "reftable"] {
-        below(git.common(), name.as_bytes(), &mut folders, &mut hasher)?;
+        below(git.common(), name.as_bytes(), &mut folders, DEPTH, &mut hasher)?;
     }
     Some(format!("{:016x}", hasher.finish()))
 }
@@ -42,7 +44,7 @@ fn attributes(dir: impl AsFd, name: &str) -> Attributes {
     ))
 }
 
-fn below(dir: impl AsFd, name: &[u8], folders: &mut usize, hasher: &mut DefaultHasher) -> Option<()> {
+fn below(dir: impl AsFd, name: &[u8], folders: &mut usize, depth: usize, hasher: &mut DefaultHasher) -> Option<()> {
     *folders += 1;
     if *folders > FOLDERS {
         return None;
@@ -66,7 +68,24 @@ fn below(dir: impl AsFd, name: &[u8], folders: &mut usize, hasher: &mut DefaultH
     }
     names.sort();
     for name in names {
-        below(&folder, &name, folders, hasher)?;
+        below(&folder, &name, folders, depth.checked_sub(1)?, hasher)?;
     }
     Some(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn folders_that_lie_deep_are_not_held_open_one_in_the_other() {
+        let dir = tempfile::tempdir().unwrap();
+        let marks = |deep: usize| {
+            std::fs::create_dir_all(dir.path().join("refs").join(vec!["a"; deep].join("/"))).unwrap();
+            let top = std::fs::File::open(dir.path()).unwrap();
+            below(&top, b"refs", &mut 0, DEPTH, &mut DefaultHasher::new())
+        };
+        assert!(marks(DEPTH).is_some());
+        assert!(marks(DEPTH + 1).is_none());
+    }
 }

@@ -7,7 +7,6 @@
 //! cut brings back must find its blocks.
 
 use std::fs::File;
-use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -29,22 +28,24 @@ const SYNC: Duration = Duration::from_secs(1);
 /// What the disk must have left for contents to go into the log, too, in bytes: rows need what there is otherwise.
 const ROOM: u64 = 64 << 20;
 
-/// Space that is kept for deleting, in bytes: more than rows that wait for the log can take.
-const KEEP: u64 = 2 << 20;
-
 impl Engine {
     /// Writes all rows that wait to the log, as one batch, and gives its number. They survive the death of the process then.
     pub(crate) fn flush(&self) -> Result<u64> {
+        self.write_rows(false)
+    }
+
+    /// As [`Engine::flush`]. On a full disk it takes the reserve if something is removed by that, or blocks are free.
+    pub(super) fn write_rows(&self, removing: bool) -> Result<u64> {
         let mut log = lock(&self.log);
-        let rows = {
+        let (rows, makes_room) = {
             let mut state = write_lock(&self.state);
             if state.layers.unlogged() == 0 {
                 return Ok(log.batch);
             }
             state.note_counters(self.segments.next());
-            state.layers.take_unlogged()
+            (state.layers.take_unlogged(), removing || !state.free.is_empty())
         };
-        match log.append(rows.iter().map(|(row, value)| (&**row, value.as_deref()))) {
+        match self.on_reserve(makes_room, || log.append(rows.iter().map(|(row, value)| (&**row, value.as_deref())))) {
             Ok(batch) => {
                 self.log_length.store(log.length(), Ordering::Relaxed);
                 self.log_is_full.store(false, Ordering::Relaxed);
@@ -62,7 +63,7 @@ impl Engine {
     pub(crate) fn sync(&self) -> Result<()> {
         let mut synced = lock(&self.syncing);
         let free = std::mem::take(&mut write_lock(&self.state).free);
-        let result = self.sync_to_disk(&mut synced);
+        let result = self.sync_to_disk(&mut synced, !free.is_empty());
         if let Err(error) = result {
             write_lock(&self.state).free.extend(free);
             return Err(error);
@@ -85,16 +86,16 @@ impl Engine {
         if batch == synced.batch || self.mark_with_contents(batch, &mut synced)? {
             return Ok(());
         }
-        self.mark(batch, &mut synced)
+        self.mark(batch, &mut synced, false)
     }
 
-    fn sync_to_disk(&self, synced: &mut Synced) -> Result<()> {
+    fn sync_to_disk(&self, synced: &mut Synced, makes_room: bool) -> Result<()> {
         self.lost_nothing()?;
-        let batch = self.flush()?;
+        let batch = self.write_rows(makes_room)?;
         if batch == synced.batch && synced.contents {
             return Ok(());
         }
-        self.mark(batch, synced)
+        self.mark(batch, synced, makes_room)
     }
 
     /// An error once the disk did not take something that it had been given: the system forgets what it could not write, and says
@@ -147,12 +148,12 @@ impl Engine {
         Ok(true)
     }
 
-    fn mark(&self, batch: u64, synced: &mut Synced) -> Result<()> {
+    fn mark(&self, batch: u64, synced: &mut Synced, makes_room: bool) -> Result<()> {
         self.segments.begin_anew();
-        self.mark_with_all(batch, synced).inspect_err(|_| self.segments.many())
+        self.mark_with_all(batch, synced, makes_room).inspect_err(|_| self.segments.many())
     }
 
-    fn mark_with_all(&self, batch: u64, synced: &mut Synced) -> Result<()> {
+    fn mark_with_all(&self, batch: u64, synced: &mut Synced, makes_room: bool) -> Result<()> {
         self.segments.sync(&self.failed)?;
         // The mark may only be read where what it covers can be: in older files, which a checkpoint may leave at any time.
         let file = loop {
@@ -160,7 +161,7 @@ impl Engine {
                 let mut log = lock(&self.log);
                 let older = std::mem::take(&mut *lock(&self.previous_logs));
                 if older.is_empty() && log.number() == synced.log {
-                    log.mark(batch, synced.batch)?;
+                    self.on_reserve(makes_room, || log.mark(batch, synced.batch))?;
                     break log.file()?;
                 }
                 (older, log.number())
@@ -178,21 +179,6 @@ impl Engine {
         self.sync_log(&file)?;
         (synced.batch, synced.contents) = (batch, true);
         Ok(())
-    }
-
-    /// Keeps space for deleting on a disk that others have filled, while there is enough of it.
-    pub(crate) fn keep_reserve(&self) {
-        let path = self.directory.join("reserve");
-        if path.exists() || self.disk_free().is_ok_and(|free| free < KEEP * 8) {
-            return;
-        }
-        // Without one deleting may fail on a full disk, which is no reason not to go on.
-        let _ = std::fs::write(path, vec![0xa5; KEEP as usize]);
-    }
-
-    /// Before something is deleted: gives the reserve up if the disk is full.
-    pub(crate) fn spend_reserve(&self) {
-        spend_reserve(&self.directory);
     }
 
     /// Gives blocks back to the disk, and removes segments that nothing is in. What the disk does not take now, as a full one may not, it is
@@ -306,17 +292,4 @@ impl Engine {
             std::thread::sleep(WRITE);
         }
     }
-}
-
-/// Gives the reserve up if the disk is full.
-pub(super) fn spend_reserve(directory: &Path) {
-    if disk_free(directory).is_ok_and(|free| free < KEEP) {
-        let _ = std::fs::remove_file(directory.join("reserve"));
-    }
-}
-
-/// Bytes that the disk has left for this user.
-pub(super) fn disk_free(directory: &Path) -> Result<u64> {
-    let stat = rustix::fs::statvfs(directory).map_err(Error::io("looking at the disk"))?;
-    Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
 }

@@ -2,6 +2,7 @@
 //!
 //! - here: opening, changing, and what a snapshot is.
 //! - `durable`: log, marks, checkpoints, giving space back, and the thread that does this unasked.
+//! - `room`: who may still change something when the disk is full.
 //! - `complete`: what branches took over of files below is copied behind them.
 //! - `remembered`: the names in the directories below, as they were when a base was taken.
 //! - `fingerprints`: what the files below held then, as hashes.
@@ -20,6 +21,7 @@ mod pinning;
 mod pins;
 mod reclaim;
 mod remembered;
+mod room;
 #[cfg(test)]
 mod tests;
 
@@ -29,16 +31,15 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, RwLock};
 
-use durable::{disk_free, spend_reserve};
 pub(crate) use fingerprints::{Fingerprint, Fingerprints, hash_of_target};
 pub use fsck::Report;
 pub(crate) use fsck::check;
 pub(crate) use remembered::Remembered;
+use room::spend_reserve;
 
 use crate::error::{Error, Result};
 use crate::lower::Lower;
 use crate::platform;
-use crate::rows::chunk::BLOCK;
 use crate::rows::key::{self, Epoch, LineId};
 use crate::state::{Chain, Layers, State, View};
 use crate::store::base::Base;
@@ -53,8 +54,6 @@ const FORMAT: u32 = 2;
 const WAITING: usize = 512 << 10;
 /// So many changes below are remembered of each branch.
 const MOST_CHANGED: usize = 10_000;
-/// What is left free on the disk for rows, so that deleting works on a full disk.
-const RESERVE: u64 = 4 << 20;
 
 /// How a store is opened.
 #[derive(Debug, Clone)]
@@ -143,6 +142,8 @@ pub(crate) struct Engine {
     log_length: AtomicU64,
     /// Whether the log could not take the rows that it was last given.
     log_is_full: AtomicBool,
+    /// What is free on the disk may be what the reserve left for removals.
+    reserve_is_spent: AtomicBool,
     /// Older files of the log that no sync has taken to the disk yet. Changed only by who holds `log`, but for the end of a checkpoint,
     /// which has no need of them.
     previous_logs: Mutex<Vec<File>>,
@@ -240,7 +241,7 @@ impl Engine {
         let next_block = layers.get(&key::counter("block"))?.map(|value| key::be64(&value));
         let segments = Segments::open(&directory.join("data"), next_block, how != Opening::Check)?;
         // A full disk has no room for a log; deleting takes an open store.
-        spend_reserve(directory);
+        let reserve_is_spent = spend_reserve(directory);
         // Before anything is written of this boot: then it was done.
         found.contents.iter().try_for_each(|written| segments.write_again(written))?;
         log::cut(&logs, &found.files)?;
@@ -264,6 +265,7 @@ impl Engine {
             directory: directory.to_owned(),
             log_length: AtomicU64::new(log.length()),
             log_is_full: AtomicBool::new(false),
+            reserve_is_spent: AtomicBool::new(reserve_is_spent),
             log: Mutex::new(log),
             previous_logs: Mutex::new(older),
             failed: AtomicBool::new(false),
@@ -389,54 +391,33 @@ impl Engine {
         if self.log_is_full.load(Ordering::Relaxed) {
             self.flush()?;
         }
-        self.change_removing(line, chain, change)
+        self.room_for_rows()?;
+        self.change_rows(line, chain, change)
     }
 
-    /// The same where something is removed, which goes on for a while where the log cannot be written: on a full disk it makes room.
+    /// The same where something is removed, which goes on for a while where the log cannot be written, and has the reserve: on a full disk it makes room.
     pub(crate) fn change_removing<T>(
         &self,
         line: LineId,
         chain: &Chain,
         change: impl FnOnce(&mut State, View<'_>) -> Result<T>,
     ) -> Result<T> {
-        self.room_for_rows()?;
+        self.room_for_removal()?;
+        self.change_rows(line, chain, change)
+    }
+
+    fn change_rows<T>(
+        &self,
+        line: LineId,
+        chain: &Chain,
+        change: impl FnOnce(&mut State, View<'_>) -> Result<T>,
+    ) -> Result<T> {
         let mut state = write_lock(&self.state);
         let until = state.lines.get(&line).filter(|line| line.pen).ok_or(Error::NotFound)?.epoch;
         let result = change(&mut state, View { line, until, chain });
         drop(state);
         self.wake();
         result
-    }
-
-    /// Before rows are changed: those that wait for the log must not become too many, and if the log cannot take them, nothing more is changed.
-    fn room_for_rows(&self) -> Result<()> {
-        if read_lock(&self.state).layers.unlogged() > WAITING {
-            self.flush()?;
-        }
-        let most = self.options.log_limit.saturating_mul(8);
-        if self.log_length.load(Ordering::Relaxed) > most {
-            self.checkpoint()?;
-        }
-        Ok(())
-    }
-
-    /// Before blocks are written: whether there is space for so many more.
-    pub(crate) fn room_for_blocks(&self, blocks: u64) -> Result<()> {
-        if let Some(limit) = self.options.limit {
-            let used = read_lock(&self.state).used_blocks() + self.segments.pending_blocks();
-            if (used + blocks) * BLOCK > limit {
-                return Err(Error::NoSpace);
-            }
-        }
-        if self.disk_free()? < blocks * BLOCK + RESERVE {
-            return Err(Error::NoSpace);
-        }
-        Ok(())
-    }
-
-    /// Bytes that the disk has left for this user.
-    pub(crate) fn disk_free(&self) -> Result<u64> {
-        disk_free(&self.directory)
     }
 
     /// Notes that somebody changed what a branch shows of the lower directory. The list is bounded.

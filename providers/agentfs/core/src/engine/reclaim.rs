@@ -19,7 +19,6 @@ const MANY: usize = 8;
 
 impl Engine {
     pub(crate) fn delete_snapshot(&self, id: u64) -> Result<()> {
-        self.spend_reserve();
         {
             let mut state = write_lock(&self.state);
             let snapshot = state.snapshots.get(&id).ok_or(Error::NotFound)?;
@@ -28,11 +27,10 @@ impl Engine {
             }
             state.forget_snapshot(id)?;
         }
-        self.flush().map(drop)
+        self.write_rows(true).map(drop)
     }
 
     pub(crate) fn delete_branch(&self, line: LineId) -> Result<()> {
-        self.spend_reserve();
         {
             let mut state = write_lock(&self.state);
             if self.is_held(line, Held::Pen) || self.is_held(line, Held::Look) {
@@ -41,7 +39,7 @@ impl Engine {
             state.drop_pen(line)?;
         }
         lock(&self.pens).remove(&line);
-        self.flush().map(drop)
+        self.write_rows(true).map(drop)
     }
 
     /// Clears up behind everything that was deleted. The space itself comes back with the next sync. Costs what the
@@ -136,7 +134,7 @@ impl Engine {
     }
 
     fn flush_if_many(&self) -> Result<()> {
-        if read_lock(&self.state).layers.unlogged() > super::WAITING { self.flush().map(drop) } else { Ok(()) }
+        if read_lock(&self.state).layers.unlogged() > super::WAITING { self.write_rows(true).map(drop) } else { Ok(()) }
     }
 
     /// Bytes of contents that only these snapshots hold: what deleting them would give back. Those that are not there hold nothing. Costs what their

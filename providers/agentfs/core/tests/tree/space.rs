@@ -365,3 +365,50 @@ fn a_real_full_disk_damages_nothing() {
     let old = workspace.view_of(id).unwrap();
     assert_eq!(old.read(at(&old, "kept"), 0, 10).unwrap(), [7; 10]);
 }
+
+/// Others fill a disk to its last byte, and names until nothing can be written down any more.
+fn fill(disk: &Disk, view: &ah_agentfs::View) {
+    let _ = std::fs::write(disk.path().join("rest"), vec![0; 64 * MIB as usize]);
+    let refused = (0..1_000_000).find_map(|n| view.create(ROOT, format!("name{n}").as_bytes(), crate::ME).err());
+    assert!(matches!(refused, Some(Error::NoSpace)), "{refused:?}");
+}
+
+#[test]
+fn removing_files_on_a_disk_that_others_have_filled_gives_their_room_back() {
+    let place = Place::new();
+    let Some(disk) = Disk::new() else { return };
+    let store = disk.path().join("store");
+    ah_agentfs::Workspace::create(&store, &place.lower()).unwrap();
+    let options = Options { background: false, ..Options::default() };
+    let workspace = ah_agentfs::Workspace::open(&store, &place.lower(), options).unwrap();
+    let branch = branch(&workspace);
+    let view = workspace.view(branch).unwrap();
+    for (name, size) in [("little", 4096), ("big", 8 * MIB)] {
+        let ino = make(&view, name, &vec![7; size as usize]);
+        view.forget(ino, 1);
+    }
+    workspace.sync().unwrap();
+    fill(&disk, &view);
+    assert!(matches!(workspace.sync(), Err(Error::NoSpace)));
+    assert!(store.join("reserve").exists(), "it is for removals");
+    view.unlink(ROOT, b"little").unwrap();
+    workspace.sync().unwrap();
+    assert_eq!((workspace.used(), store.join("reserve").exists()), (8 * MIB, false));
+    // What the reserve left is for removals, too.
+    for n in 0..10_000 {
+        let made = view.create(ROOT, format!("more{n}").as_bytes(), crate::ME);
+        assert!(matches!(made, Err(Error::NoSpace)), "{n}");
+    }
+    assert!(matches!(workspace.snapshot(branch, b"", ah_agentfs::Class::Instant), Err(Error::NoSpace)));
+    view.unlink(ROOT, b"big").unwrap();
+    workspace.sync().unwrap();
+    assert_eq!(workspace.used(), 0);
+    // There is room again, and once there is enough of it, a reserve.
+    make(&view, "again", b"works");
+    std::fs::remove_file(disk.path().join("rest")).unwrap();
+    workspace.sync().unwrap();
+    assert!(store.join("reserve").exists());
+    drop((view, workspace));
+    let report = ah_agentfs::Workspace::fsck(&store, &place.lower(), false).unwrap();
+    assert_eq!(report.problems, Vec::<String>::new());
+}

@@ -74,6 +74,7 @@ pub(crate) fn run(app: &App, args: &RewindArgs) -> Outcome {
         to,
         files: !args.conversation,
         conversation: !args.files,
+        run: args.run,
         form: launch::form(args.run),
         agents: app.agents_home()?,
     };

@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::conversation::{Bearer, ConversationReport, FromRecord, Rebuilt, Seat, Start};
 use crate::ids::SessionName;
+use crate::lock::Holder;
 use crate::moments::MomentKind;
 use crate::open::absolute;
 use crate::restore::{RestoreOptions, RestoreReport};
@@ -37,6 +38,8 @@ pub struct RewindOptions {
     pub files: bool,
     /// Whether the conversation is cut.
     pub conversation: bool,
+    /// Whether the agent is to be started at once: refused while the one that there was still runs.
+    pub run: bool,
     /// With a person at the terminal, or without.
     pub form: Form,
     /// Where agents keep their things.
@@ -103,7 +106,7 @@ impl Workspace {
     /// Goes back to a moment.
     ///
     /// # Errors
-    /// As [`Workspace::restore`] and [`Workspace::session_branch`]. Whatever the error, the conversation is
+    /// As [`Workspace::restore`] and [`Workspace::session_branch`]; `FailedPrecondition` where the agent is to be started and still runs. Whatever the error, the conversation is
     /// what it was; where files were restored by then, the error says so, and what takes them back.
     pub fn rewind(&self, options: &RewindOptions) -> Result<RewindReport> {
         self.finish_conversations_first();
@@ -118,6 +121,12 @@ impl Workspace {
         let start = self.start_from(&state, &options.to, again)?;
         if options.files {
             self.usable(&start.snapshot).map_err(|error| self.offer(&state, &start.snapshot, &error, again))?;
+        }
+        let running = || self.still_running(&state, &start).filter(|_| options.conversation);
+        if let Some(agent) = running().filter(|_| options.run) {
+            let message = format!("the agent still runs (process {}): two would work in the same files", agent.pid);
+            let hint = format!("end process {} first, or leave `--run` away", agent.pid);
+            return Err(Error::new(ErrorKind::FailedPrecondition, message).with_hint(hint));
         }
         let rebuilt = match options.conversation {
             true => {
@@ -154,16 +163,12 @@ impl Workspace {
                 .with_hint("ah agent fs undo"),
             None => error,
         })?;
-        let conversation_is_cut = rebuilt.is_some();
         if let Some(rebuilt) = &rebuilt {
             // All is done; if that cannot be said, gc finds that it is.
             let _ = rebuilt.keep(self);
         }
         let mut notes = start.notes.clone();
-        // By the process that called last for that conversation.
-        let known = start.agent.as_ref().and_then(|agent| self.engine.known(&agent.name, &agent.id).ok()?);
-        let running = known.and_then(|known| known.process).filter(|agent| conversation_is_cut && agent.alive());
-        if let Some(agent) = running {
+        if let Some(agent) = running() {
             notes.push(format!(
                 "the agent still runs (process {}), with the whole conversation: end it before another one is started",
                 agent.pid
@@ -172,6 +177,17 @@ impl Workspace {
         let from = start.record();
         let conversation = rebuilt.map(|rebuilt| rebuilt.report);
         Ok(RewindReport { session, from, restore, conversation, notes })
+    }
+
+    /// An agent that goes on with one of the conversations that the session has had: the process that called last for it.
+    fn still_running(&self, state: &State, start: &Start) -> Option<Holder> {
+        let of_it = state.events.iter().rev().filter(|event| event.session == start.moment.session);
+        let left = of_it.filter_map(|event| match &event.body {
+            EventBody::Rewind(rewind) => rewind.left.as_ref(),
+            _ => None,
+        });
+        let known = |agent: &AgentSession| self.engine.known(&agent.name, &agent.id).ok()??.process;
+        start.agent.iter().chain(left).filter_map(known).find(Holder::alive)
     }
 
     fn cut_in_place(&self, state: &State, start: &Start, options: &RewindOptions) -> Result<Rebuilt> {

@@ -188,15 +188,21 @@ fn copies_of_whole_transcripts_go_as_recordings_do() {
     assert!(talk.file.exists());
 }
 
-/// What a process that was killed while it made the conversation `id` would have written down of it.
-fn unfinished(lab: &Lab, id: &str, more: &serde_json::Value) {
+/// How this process is written down.
+fn me(lab: &Lab) -> serde_json::Value {
     let workspace = lab.open();
     let branch = workspace.branch(&BranchOptions::default()).unwrap();
     let record = lab.settings.home.join(format!("branches/{}.json", branch.id));
     let record: serde_json::Value = serde_json::from_slice(&fs::read(record).unwrap()).unwrap();
-    let mut maker = record["maker"].clone();
-    maker["start"] = 1.into();
     workspace.remove_branch(&branch.name, true).unwrap();
+    record["maker"].clone()
+}
+
+/// What a process that was killed while it made the conversation `id` would have written down of it.
+fn unfinished(lab: &Lab, id: &str, more: &serde_json::Value) {
+    let workspace = lab.open();
+    let mut maker = me(lab);
+    maker["start"] = 1.into();
     let mut intent = serde_json::json!({
         "version": 1, "id": id, "maker": maker, "workspace": workspace.id().as_str(), "session": "claude-one",
     });
@@ -378,4 +384,26 @@ fn a_moment_without_a_place_is_in_the_conversation_that_there_was_then() {
     let late = talk.mark(&lab);
     let (.., notes) = copy_of(&late, "late");
     assert!(notes.iter().any(|note| note.contains("was over by then")), "{notes:?}");
+}
+
+#[test]
+fn the_agent_that_still_runs_is_named_however_often_its_session_went_back() {
+    let lab = Lab::new();
+    let mut talk = talked(&lab);
+    talk.turn(&lab, "the third", "3");
+    let mut process = me(&lab);
+    talk.calls_by(&lab, &process);
+    let runs = || ah_core::RewindOptions { run: true, ..talk.back_to("@prompt") };
+    for left in [2, 1] {
+        let report = lab.open().rewind(&talk.back_to("@prompt")).unwrap();
+        assert!(report.notes.iter().any(|note| note.contains("still runs")), "{left}: {report:?}");
+        let files = talk.files();
+        let error = lab.open().rewind(&runs()).unwrap_err();
+        assert_eq!(error.kind, ErrorKind::FailedPrecondition, "{error:?}");
+        assert!(error.hint.unwrap().contains(&format!("process {}", std::process::id())));
+        assert_eq!((talk.files(), lab.open().prompts(9).unwrap().len()), (files, left), "nothing was done");
+    }
+    process["start"] = 1.into();
+    talk.calls_by(&lab, &process);
+    assert_eq!(lab.open().rewind(&runs()).unwrap().notes, [""; 0]);
 }

@@ -60,9 +60,15 @@ impl Talk {
 
     /// Says that the hooks find every agent's session, which is so.
     pub(crate) fn make_known(&self, lab: &Lab) {
+        fs::create_dir_all(lab.settings.home.join("agents/all")).unwrap();
+        self.calls_by(lab, &serde_json::Value::Null);
+    }
+
+    /// Says which process called the hooks last for the conversation.
+    pub(crate) fn calls_by(&self, lab: &Lab, process: &serde_json::Value) {
         let agents = lab.settings.home.join("agents");
-        fs::create_dir_all(agents.join("all")).unwrap();
-        let known = serde_json::json!({"workspace": lab.open().id().as_str(), "session": self.session});
+        let workspace = lab.open().id().as_str().to_owned();
+        let known = serde_json::json!({"workspace": workspace, "session": self.session, "process": process});
         crate::lab::write(&agents.join("claude").join(format!("{ID}.json")), &known.to_string());
     }
 
@@ -139,6 +145,7 @@ impl Talk {
             to: to.to_owned(),
             files: true,
             conversation: true,
+            run: false,
             form: Form::Interactive,
             agents: self.home.clone(),
         }

@@ -2,6 +2,7 @@
 
 use std::io::IsTerminal;
 
+use ah_agents::launch::Form;
 use ah_core::{Access, Error, ErrorKind, PromptRecord, RewindOptions, RewindReport, Workspace};
 use clap::Args;
 use dialoguer::Select;
@@ -64,6 +65,12 @@ struct Answer<'a> {
 
 /// Goes back.
 pub(crate) fn run(app: &App, args: &RewindArgs) -> Outcome {
+    // The agent gets no instruction with it, and would have nothing to do.
+    if launch::form(args.run) == Form::OneShot {
+        return Err(Error::new(ErrorKind::InvalidArgument, "`--run` starts the agent on a terminal, and this is none")
+            .with_hint("leave `--run` away: the command that starts the agent is printed")
+            .into());
+    }
     let workspace = app.workspace(Access::Existing)?;
     let to = match &args.reference {
         Some(reference) => reference.clone(),
@@ -75,7 +82,6 @@ pub(crate) fn run(app: &App, args: &RewindArgs) -> Outcome {
         files: !args.conversation,
         conversation: !args.files,
         run: args.run,
-        form: launch::form(args.run),
         agents: app.agents_home()?,
     };
     let report = workspace.rewind(&options)?;

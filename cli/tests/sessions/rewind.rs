@@ -204,6 +204,15 @@ fn a_person_chooses_on_a_terminal() {
 }
 
 #[test]
+fn an_agent_that_gets_no_instruction_is_not_started_without_a_terminal() {
+    let world = World::new();
+    let play = played(&world, Form::Claude);
+    let ran = Ran::of(&mut play.ah(&["agent", "rewind", "--run"]));
+    assert_eq!((ran.code, world.read("a").as_deref()), (2, Some("3")), "{ran:?}");
+    assert!(ran.stderr.contains("leave `--run` away"), "{ran:?}");
+}
+
+#[test]
 fn without_a_prompt_there_is_nothing_to_go_back_to() {
     let world = World::new();
     world.write("a", "0");

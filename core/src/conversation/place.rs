@@ -3,9 +3,9 @@
 //! It is made in a folder of ours first, laid out as the agent's home is. So each file's place is known, and written down, before
 //! anything is there; and there it appears whole or not at all.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{DirBuilder, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use ah_agents::files::{open_regular, rename_new};
@@ -98,7 +98,7 @@ fn move_in(from: &Path, made: &Made) -> Result<()> {
     let to = &made.path;
     let run = || -> io::Result<()> {
         let folder = to.parent().unwrap_or(Path::new("/"));
-        std::fs::create_dir_all(folder)?;
+        DirBuilder::new().recursive(true).mode(fsio::DIR_MODE).create(folder)?;
         crash::point("conversation-put")?;
         match rename_new(from, to) {
             Err(error) if error.kind() == io::ErrorKind::CrossesDevices => {
@@ -154,6 +154,9 @@ mod tests {
         std::fs::write(&from, "new").unwrap();
         move_in(&from, &Made { path: to.clone(), bytes: 3 }).unwrap();
         assert_eq!((from.exists(), std::fs::read_to_string(&to).unwrap().as_str()), (false, "new"));
+        for folder in to.ancestors().skip(1).take(2) {
+            assert_eq!(folder.metadata().unwrap().permissions().mode() & 0o777, 0o700, "{}", folder.display());
+        }
         std::fs::write(&from, "other").unwrap();
         assert!(move_in(&from, &Made { path: to.clone(), bytes: 5 }).is_err());
         assert_eq!(std::fs::read_to_string(&to).unwrap(), "new");

@@ -40,8 +40,6 @@ pub struct RewindOptions {
     pub conversation: bool,
     /// Whether the agent is to be started at once: refused while the one that there was still runs.
     pub run: bool,
-    /// With a person at the terminal, or without.
-    pub form: Form,
     /// Where agents keep their things.
     pub agents: Home,
 }
@@ -202,7 +200,7 @@ impl Workspace {
                 session: &start.moment.session,
                 seat: Seat { home: &options.agents, cwd: &cwd, shown: None },
                 instruction: None,
-                form: options.form,
+                form: Form::Interactive,
             },
         )
     }

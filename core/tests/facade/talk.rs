@@ -141,14 +141,7 @@ impl Talk {
     }
 
     pub(crate) fn back_to(&self, to: &str) -> RewindOptions {
-        RewindOptions {
-            to: to.to_owned(),
-            files: true,
-            conversation: true,
-            run: false,
-            form: Form::Interactive,
-            agents: self.home.clone(),
-        }
+        RewindOptions { to: to.to_owned(), files: true, conversation: true, run: false, agents: self.home.clone() }
     }
 
     /// Every file in the agent's home.

@@ -3,7 +3,9 @@
 //! Those whose result is in the copy come along, so that the agent can go on with them; what they did after the place does not. A sub-agent without
 //! a file is none the worse: its result stands in the conversation.
 
-use std::io::Read as _;
+use std::fs::File;
+use std::io::{Read as _, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use ah_plugin_api::{Error, ErrorKind, Result};
@@ -63,7 +65,10 @@ fn notes(source: &Path, target: &Path, made: &mut Vec<PathBuf>) -> Result<()> {
     if read.is_err() {
         return Ok(());
     }
-    std::fs::write(target, &text)
+    let mut options = File::options();
+    let written = options.write(true).create(true).truncate(true).mode(0o600).open(target);
+    written
+        .and_then(|mut file| file.write_all(&text))
         .map_err(|error| Error::from_io(format!("cannot write {}", target.display()), &error))?;
     made.push(target.into());
     Ok(())

@@ -1,6 +1,7 @@
 //! Transcripts of real runs (2.1.197 against a stub, made small by hand), hostile ones, and random ones.
 
 use std::collections::{HashMap, HashSet};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use ah_plugin_api::{ErrorKind, Timestamp};
@@ -136,6 +137,7 @@ fn a_subagent_whose_result_is_there_comes_along_and_an_unfinished_one_does_not()
     let lines = values(&copy.others[0]);
     assert_eq!(lines.len(), 5);
     assert!(lines.iter().all(|line| line["sessionId"] == NEW));
+    assert!(copy.others.iter().all(|file| file.metadata().unwrap().mode() & 0o777 == 0o600));
 
     let place = tools();
     let copy = place.trim(18);

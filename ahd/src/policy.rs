@@ -401,7 +401,8 @@ impl Provider for Guarded<'_> {
             let inner = ReclaimRequest { auto: request.auto, forgotten: Vec::new() };
             let mut reclaimed = self.served.provider.reclaim(&Place::new(&kept.store), &inner, cx)?;
             actions.append(&mut reclaimed.actions);
-            first_error.map_or(Ok(Reclaimed { actions, ..reclaimed }), Err)
+            // What lies in a store here is none of the caller's own store, and is known to them by other references.
+            first_error.map_or(Ok(Reclaimed { actions, held: Vec::new(), ..reclaimed }), Err)
         })
     }
 }

@@ -1,7 +1,7 @@
 //! Finishing what removals began, undoing what crashes left.
 
 use ah_plugin_api::text::count as counted;
-use ah_plugin_api::{Context, Error, ErrorKind, Place, ReclaimRequest, Reclaimed, Result};
+use ah_plugin_api::{Context, Error, ErrorKind, Place, ReclaimRequest, Reclaimed, Reference, Result};
 use ah_provider_directory::{Views, failed, names};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
@@ -81,7 +81,15 @@ pub(crate) fn reclaim(place: &Place<'_>, request: &ReclaimRequest, cx: &Context<
     if !request.auto && depot.remove_if_empty(place.store) {
         actions.push("took away the empty folder of snapshots".to_owned());
     }
-    converted.map(|_| Reclaimed { actions, ..Reclaimed::default() })
+    let held = held(&depot)?;
+    converted.map(|_| Reclaimed { actions, held, ..Reclaimed::default() })
+}
+
+/// The clones that lie in the depot, whether anything is written down of them or not.
+fn held(depot: &Depot) -> Result<Vec<Reference>> {
+    let Some(clones) = depot.folder("clones")? else { return Ok(Vec::new()) };
+    let names = names(clones.as_fd()).map_err(|errno| failed("cannot look for clones", errno))?;
+    names.iter().map(|name| Reference::new(String::from_utf8_lossy(name))).collect()
 }
 
 /// Removes what is in the trash; with `auto` only as much as a short time allows. How many, and the first error: what cannot be removed

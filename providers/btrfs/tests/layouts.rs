@@ -116,6 +116,11 @@ fn a_store_on_another_filesystem() {
     let clone = bench.clone(&taken, "c");
     assert!(clone.path.starts_with(&above) && clone.notes.len() == 2, "{clone:?}");
     fs::write(clone.path.join("f"), "mine").unwrap();
+    // Who asks whether the store may be removed is told of it, with and without a target folder.
+    assert_eq!(bench.reclaim().held, std::slice::from_ref(&clone.reference));
+    let alone = Place::new(&bench.store);
+    let held = || bench.provider.reclaim(&alone, &ReclaimRequest::default(), &Context::quiet()).unwrap().held;
+    assert_eq!(held(), std::slice::from_ref(&clone.reference));
     // Another store has a place of its own there.
     let other =
         Bench::of(&disk.at().join("me/work"), &elsewhere.path().join("other"), &elsewhere.path().join("target"));
@@ -130,6 +135,7 @@ fn a_store_on_another_filesystem() {
     assert!(gone.kind == ErrorKind::FailedPrecondition && gone.hint.is_some(), "{gone:?}");
     fs::rename(disk.at().join("moved"), &above).unwrap();
     bench.destroy(&DestroyRequest::Clone(clone.reference)).unwrap();
+    assert!(held().is_empty());
     bench.remove(&taken);
     bench.reclaim();
     assert!(bench.ids().is_empty());

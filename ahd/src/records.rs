@@ -138,6 +138,8 @@ pub(crate) struct Records {
     all: Mutex<BTreeMap<String, Record>>,
     /// Those that a call works on.
     claimed: Mutex<HashSet<String>>,
+    /// The first file that could not be read: of whom it is, and what it stands for, nobody knows.
+    unread: Option<PathBuf>,
 }
 
 /// The right to work on a record, until dropped.
@@ -156,8 +158,10 @@ impl Records {
     /// Reads all of `folder`; a file that cannot be read is told to `warn`.
     pub(crate) fn open(folder: PathBuf, warn: &mut dyn FnMut(String)) -> Result<Self> {
         let mut all = BTreeMap::new();
-        let entries = std::fs::read_dir(&folder).map_err(|e| Error::from_io("cannot read the records", &e))?;
-        for path in entries.flatten().map(|entry| entry.path()) {
+        let cannot = |e: std::io::Error| Error::from_io("cannot read the records", &e);
+        let mut unread = None;
+        for entry in std::fs::read_dir(&folder).map_err(cannot)? {
+            let path = entry.map_err(cannot)?.path();
             let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
             let Some(id) = name.strip_suffix(".json") else {
                 // Was being written when its writer was killed.
@@ -165,13 +169,23 @@ impl Records {
                 continue;
             };
             let read = std::fs::read(&path).map_err(|e| e.to_string());
-            match read.and_then(|bytes| serde_json::from_slice::<Record>(&bytes).map_err(|e| e.to_string())) {
-                Ok(record) if record.id == id => drop(all.insert(id.to_owned(), record)),
-                Ok(_) => warn(format!("the record {} is of something else", path.display())),
-                Err(why) => warn(format!("the record {} cannot be read: {why}", path.display())),
-            }
+            let why = match read.and_then(|bytes| serde_json::from_slice::<Record>(&bytes).map_err(|e| e.to_string())) {
+                Ok(record) if record.id == id => {
+                    all.insert(id.to_owned(), record);
+                    continue;
+                }
+                Ok(_) => "is of something else".to_owned(),
+                Err(why) => format!("cannot be read: {why}"),
+            };
+            warn(format!("the record {} {why}; as long as it is there, no store is given back", path.display()));
+            unread.get_or_insert(path);
         }
-        Ok(Self { folder, all: Mutex::new(all), claimed: Mutex::default() })
+        Ok(Self { folder, all: Mutex::new(all), claimed: Mutex::default(), unread })
+    }
+
+    /// A file that could not be read, if there is one.
+    pub(crate) fn unread(&self) -> Option<&Path> {
+        self.unread.as_deref()
     }
 
     fn all(&self) -> MutexGuard<'_, BTreeMap<String, Record>> {

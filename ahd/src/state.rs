@@ -21,6 +21,7 @@ use rustix::fs::FlockOperation;
 use crate::accounts;
 use crate::keeper::StoreKey;
 use crate::owned::is_token;
+use crate::records::Made;
 
 /// The state folder, locked.
 #[derive(Debug)]
@@ -139,6 +140,11 @@ impl State {
         }
         keys.sort_by(|a, b| (a.uid, &a.token, a.provider.as_str()).cmp(&(b.uid, &b.token, b.provider.as_str())));
         Ok(keys)
+    }
+
+    /// What providers made as clones: names, which are those of the records, and paths.
+    pub(crate) fn clones(&self) -> Result<Vec<(String, PathBuf)>> {
+        folders(&self.root.join(Made::Clone.workshop()))
     }
 
     /// Removes the folder of a store, which must hold nothing any more, and with a token's last one that of the token.

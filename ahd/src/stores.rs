@@ -5,6 +5,7 @@
 
 use std::collections::HashSet;
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
 use ah_plugin_api::{
@@ -99,9 +100,25 @@ pub(crate) fn check_room(keeper: &Keeper, uid: u32, token: Option<&str>) -> Resu
     })
 }
 
+/// What may be of any store, since no record says of which: a record that cannot be read, or a clone that there is none of.
+fn unaccounted(keeper: &Keeper) -> Result<Option<PathBuf>> {
+    if let Some(record) = keeper.records.unread() {
+        return Ok(Some(record.to_owned()));
+    }
+    // Its record comes before a clone, and goes after it: one without, that is still there, has none.
+    let mut clones = keeper.state.clones()?.into_iter();
+    let without = |(id, path): &(String, PathBuf)| keeper.records.get(id).is_none() && path.symlink_metadata().is_ok();
+    Ok(clones.find(without).map(|(_, path)| path))
+}
+
 /// Removes the stores of a user's account that hold nothing. What somebody works in, or cannot be looked at, stays.
 fn give_back(keeper: &Keeper, uid: u32) -> Result<()> {
     let account = accounts::of(uid);
+    if let Some(path) = unaccounted(keeper)? {
+        let text = format!("no store is given back, because nobody knows of which one {} is", path.display());
+        keeper.audit.say_of(uid, &text);
+        return Ok(());
+    }
     for key in keeper.state.stores()?.into_iter().filter(|key| accounts::of(key.uid) == account) {
         let lock = keeper.lock_of(&key);
         let Ok(_alone) = lock.try_write() else { continue };
@@ -115,7 +132,7 @@ fn give_back(keeper: &Keeper, uid: u32) -> Result<()> {
         // Those that are known to hold something are not asked each time.
         let list = || provider.list(&place, &ListRequest {}, &cx);
         let empty = keeper.known(&key, false, list, HashSet::is_empty).unwrap_or(false);
-        if !empty || !holds_nothing(&**provider, &place, &cx).unwrap_or(false) || heard.first().is_some() {
+        if !empty || !matches!(what_stays(&**provider, &place, &cx), Ok(None)) || heard.first().is_some() {
             continue;
         }
         if let Err(error) = keeper.remove_store(&key) {
@@ -126,12 +143,19 @@ fn give_back(keeper: &Keeper, uid: u32) -> Result<()> {
     Ok(())
 }
 
-/// Puts a store in order; whether there is nothing in it then, as far as it can be read.
-fn holds_nothing(provider: &dyn Provider, place: &Place<'_>, cx: &Context<'_>) -> Result<bool> {
+/// Puts a store in order; what there is in it then, as far as it can be read.
+fn what_stays(provider: &dyn Provider, place: &Place<'_>, cx: &Context<'_>) -> Result<Option<String>> {
     let request = ReclaimRequest { auto: false, forgotten: Vec::new() };
     provider.reclaim(place, &request, cx)?;
-    Ok(provider.list(place, &ListRequest {}, cx)?.is_empty()
-        && provider.reclaim(place, &request, cx)?.actions.is_empty())
+    let count = provider.list(place, &ListRequest {}, cx)?.len();
+    let last = provider.reclaim(place, &request, cx)?;
+    if let Some(clone) = last.held.first() {
+        return Ok(Some(format!("the clone {clone} lies in it, of which there is no record")));
+    }
+    if count > 0 {
+        return Ok(Some(text::count(count, "snapshot", "snapshots")));
+    }
+    Ok((!last.actions.is_empty()).then(|| last.actions.join(", ")))
 }
 
 /// Removes all that is kept for `uid` under `token`, views and branches too. Gives how many snapshots there were.
@@ -145,6 +169,14 @@ pub(crate) fn forget(keeper: &Keeper, uid: u32, token: &str) -> Result<usize> {
         keeper.state.stores()?.into_iter().filter(|key| key.uid == uid && key.token == token).collect();
     if keys.is_empty() {
         return Err(missing());
+    }
+    if let Some(path) = unaccounted(keeper)? {
+        let message =
+            format!("nobody knows of which store {} is; it may be {uid}/{token}, which stays", path.display());
+        return Err(Error::new(ErrorKind::DataLoss, message).with_hint(format!(
+            "look at it; once nothing of it is needed, remove {}, then repeat this",
+            path.display()
+        )));
     }
     let heard = Warnings::default();
     let cx = Context::new(&heard);
@@ -162,8 +194,8 @@ pub(crate) fn forget(keeper: &Keeper, uid: u32, token: &str) -> Result<usize> {
             count += 1;
         }
         // What was removed is given back now, since nobody will ask for it again.
-        if !holds_nothing(&**provider, &place, &cx)? {
-            let message = format!("the store {uid}/{token} of {} is not empty yet", key.provider);
+        if let Some(what) = what_stays(&**provider, &place, &cx)? {
+            let message = format!("the store {uid}/{token} of {} is not empty yet: {what}", key.provider);
             return Err(
                 Error::new(ErrorKind::Busy, message).with_hint("repeat it; what is in use has to be left first")
             );

@@ -65,6 +65,11 @@ pub(crate) fn reclaim(place: &Place<'_>, request: &ReclaimRequest, cx: &Context<
             Ok(Outcome::Kept) => {
                 actions.push(format!("the clone {}, whose removal was cut off, is mounted, and kept", record.dataset));
             }
+            // Until it is gone, this record is all that is known of it.
+            Ok(Outcome::Stays) if gone.state != State::Whole => {
+                let why = "somebody is at it, or what others have in it keeps it";
+                cx.log(LogLevel::Warn, &format!("the clone {} is not gone yet: {why}", record.dataset));
+            }
             Ok(Outcome::Stays) => {}
             // One that is in use now is for the next time.
             Err(error) => cx.log(LogLevel::Warn, &format!("the clone {} stays: {error}", record.dataset)),
@@ -150,7 +155,39 @@ fn free_names(identity: &Identity, datasets: Datasets, actions: &mut Vec<String>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ah_plugin_api::Dir;
+    use ah_plugin_api::{Dir, Observer};
+    use std::sync::Mutex;
+
+    #[derive(Default)]
+    struct Heard(Mutex<Vec<String>>);
+
+    impl Observer for Heard {
+        fn log(&self, level: LogLevel, message: &str) {
+            if level >= LogLevel::Warn {
+                self.0.lock().unwrap().push(message.to_owned());
+            }
+        }
+    }
+
+    #[test]
+    fn a_clone_that_is_half_made_or_half_gone_is_told_as_long_as_it_stays() {
+        let temp = tempfile::tempdir().unwrap();
+        let dir = Dir::open(temp.path()).unwrap();
+        Store::new(&dir).identity_with("tank/a", 10, || Ok((1, 100))).unwrap();
+        for (suffix, told) in [(".part", true), (".gone", true), ("", false)] {
+            let path = temp.path().join(format!("clone-0123456789abcdef{suffix}"));
+            std::fs::write(&path, r#"{"dataset":"tank/ah-0-0","mountpoint":"/there"}"#).unwrap();
+            let at_it = std::fs::File::open(&path).unwrap();
+            rustix::fs::flock(&at_it, rustix::fs::FlockOperation::LockExclusive).unwrap();
+            let heard = Heard::default();
+            let request = ReclaimRequest { auto: true, forgotten: Vec::new() };
+            let reclaimed = reclaim(&Place::new(&dir), &request, &Context::new(&heard)).unwrap();
+            let warnings = heard.0.into_inner().unwrap();
+            assert_eq!((reclaimed.actions.len(), warnings.len()), (0, usize::from(told)), "{suffix}: {warnings:?}");
+            assert!(path.exists());
+            std::fs::remove_file(path).unwrap();
+        }
+    }
 
     #[test]
     fn what_was_to_replace_a_file_goes_when_nobody_is_at_it() {

@@ -1,0 +1,105 @@
+//! What is kept for somebody is given back when it is known to hold nothing, and not before.
+
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+mod common;
+
+use std::fs;
+use std::path::PathBuf;
+
+use ah_plugin_api::{DestroyRequest, ErrorKind, Provider};
+use ah_test_disks::Disk;
+use common::{ALICE, Daemon, Home, as_user, is_root};
+
+const TWO_STORES: &str = r#"{"allow-containing": ["65534"], "limits": {"stores": 2}}"#;
+
+/// Two stores, all that Alice may have: a clone in the first, whose snapshot is gone, and a snapshot in the second. Gives the token of the first.
+fn a_clone_and_a_snapshot(provider: &dyn Provider, home: &Home) -> String {
+    as_user(ALICE, || {
+        let open = home.open();
+        let one = open.snapshot(provider, "one").unwrap().reference;
+        open.fork(provider, &one, "c").unwrap();
+        open.destroy(provider, &DestroyRequest::Snapshot(one)).unwrap();
+        assert!(open.list(provider).unwrap().is_empty());
+        let token = fs::read_to_string(home.at("store/ahd-token")).unwrap();
+        fs::remove_file(home.at("store/ahd-token")).unwrap();
+        open.snapshot(provider, "two").unwrap();
+        fs::remove_file(home.at("store/ahd-token")).unwrap();
+        token
+    })
+}
+
+/// Whether Alice gets a third store, which there is room for if the first is given back.
+fn a_third(provider: &dyn Provider, home: &Home) -> bool {
+    match as_user(ALICE, || home.open().snapshot(provider, "three")) {
+        Ok(_) => true,
+        Err(error) => {
+            assert_eq!(error.kind, ErrorKind::ResourceExhausted, "{error}");
+            false
+        }
+    }
+}
+
+/// The file of the only record.
+fn record(daemon: &Daemon) -> PathBuf {
+    let names = daemon.state("records");
+    assert_eq!(names.len(), 1);
+    daemon.base.path().join("state/records").join(&names[0])
+}
+
+#[test]
+fn no_store_is_given_back_while_a_clone_may_be_of_any() {
+    if !is_root() {
+        return;
+    }
+    let mut daemon = Daemon::start(TWO_STORES);
+    let alice = daemon.home(ALICE);
+    let token = a_clone_and_a_snapshot(&*daemon.provider(), &alice);
+    assert!(!a_third(&*daemon.provider(), &alice), "there is a clone of the first");
+    let (record, name) = (record(&daemon), format!("{ALICE}/{token}"));
+    // Damaged, and then lost.
+    for (loss, told) in [(true, "record"), (false, "clones")] {
+        daemon.kill();
+        if loss {
+            fs::write(&record, "{").unwrap();
+        } else {
+            fs::remove_file(&record).unwrap();
+        }
+        let (status, said) = daemon.command(&["--forget-store", &name]);
+        assert!(!status && said.contains("nobody knows of which store") && said.contains(told), "{said}");
+        daemon.run().unwrap();
+        assert!(!a_third(&*daemon.provider(), &alice));
+        assert!(daemon.said("no store is given back"));
+        assert!(daemon.state(&format!("stores/{ALICE}")).contains(&token));
+    }
+    ah_test_disks::unmount(&alice.at("target/c"));
+    let clones = daemon.state("clones");
+    assert_eq!(clones.len(), 1);
+    fs::remove_dir_all(daemon.base.path().join("state/clones").join(&clones[0])).unwrap();
+    assert!(a_third(&*daemon.provider(), &alice));
+    assert!(!daemon.state(&format!("stores/{ALICE}")).contains(&token));
+}
+
+#[test]
+fn a_store_in_which_a_clone_lies_is_not_given_back_though_no_record_is_left_of_it() {
+    if !is_root() {
+        return;
+    }
+    let Some(disk) = Disk::new("btrfs", 512, "") else { return };
+    let alice = Home::make(disk.at().join("home"), ALICE);
+    let mut daemon = Daemon::with(TWO_STORES, &["btrfs"], &[]);
+    let token = a_clone_and_a_snapshot(&*daemon.named("btrfs_ahd"), &alice);
+    let record = record(&daemon);
+    daemon.kill();
+    fs::remove_file(&record).unwrap();
+    daemon.run().unwrap();
+    // The state is on another filesystem than what is captured, so the clone is beside the snapshots.
+    assert!(daemon.state("clones").is_empty());
+    assert!(!a_third(&*daemon.named("btrfs_ahd"), &alice));
+    daemon.kill();
+    let (status, said) = daemon.command(&["--forget-store", &format!("{ALICE}/{token}")]);
+    assert!(!status && said.contains("of which there is no record"), "{said}");
+    assert_eq!(fs::read_to_string(alice.at("target/c/file")).unwrap(), format!("of {ALICE}"));
+    assert!(daemon.state(&format!("stores/{ALICE}")).contains(&token));
+    ah_test_disks::unmount(&alice.at("target/c"));
+}

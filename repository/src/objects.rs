@@ -1,6 +1,7 @@
 //! Copying object folders: shared by reflink where the filesystem can, byte by byte where not.
 
 use std::fs::File;
+use std::io::Read;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use ah_plugin_api::{Context, Error, Result};
@@ -29,15 +30,19 @@ pub(crate) fn copy(from: BorrowedFd<'_>, to: BorrowedFd<'_>, cx: &Context<'_>) -
         files.sort_by_key(|file| file.ends_with(".idx"));
         for file in files {
             if let Ok(Some((source, _))) = open_file(&folder, &file) {
-                copy_file(source.as_fd(), into.as_fd(), &file)?;
+                copy_file(source.as_fd(), into.as_fd(), &file, cx)?;
             }
         }
     }
     Ok(())
 }
 
+/// How much is copied between two looks whether it shall stop: whose the file is, it may be of any size.
+const PIECE: u64 = 16 << 20;
+
 /// Copies one open file to `name`, read-only as git has objects; one that is there already is left alone.
-pub(crate) fn copy_file(source: BorrowedFd<'_>, into: BorrowedFd<'_>, name: &str) -> Result<()> {
+pub(crate) fn copy_file(source: BorrowedFd<'_>, into: BorrowedFd<'_>, name: &str, cx: &Context<'_>) -> Result<()> {
+    cx.check_cancelled()?;
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let mode = if name == "index" { 0o644 } else { 0o444 };
     let to = match rustix::fs::openat(into, name, flags, Mode::from_raw_mode(mode)) {
@@ -49,7 +54,11 @@ pub(crate) fn copy_file(source: BorrowedFd<'_>, into: BorrowedFd<'_>, name: &str
         return Ok(());
     }
     let source = source.try_clone_to_owned().map_err(|e| failed(name, &e))?;
-    std::io::copy(&mut File::from(source), &mut File::from(to)).map(drop).map_err(|e| failed(name, &e))
+    let (source, mut to) = (File::from(source), File::from(to));
+    while std::io::copy(&mut (&source).take(PIECE), &mut to).map_err(|e| failed(name, &e))? > 0 {
+        cx.check_cancelled()?;
+    }
+    Ok(())
 }
 
 fn is_hex(text: &str) -> bool {
@@ -71,4 +80,41 @@ fn names(dir: BorrowedFd<'_>) -> Result<Vec<String>> {
 
 fn failed(name: &str, e: &std::io::Error) -> Error {
     Error::from_io(format!("cannot copy {name} into the clone's repository"), e)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use ah_plugin_api::{ErrorKind, Observer};
+
+    use super::*;
+
+    /// Lets so many pieces be copied.
+    struct Until(AtomicU64);
+
+    impl Observer for Until {
+        fn cancelled(&self) -> bool {
+            self.0.fetch_sub(1, Ordering::Relaxed) == 0
+        }
+    }
+
+    #[test]
+    fn a_large_file_is_copied_whole_or_until_it_shall_stop() {
+        let temp = tempfile::tempdir().unwrap();
+        let into = File::open(temp.path()).unwrap();
+        // In memory, so that nothing of it can be shared.
+        let source = File::from(rustix::fs::memfd_create("pack", rustix::fs::MemfdFlags::CLOEXEC).unwrap());
+        source.set_len(3 * PIECE + 1).unwrap();
+        let copied = |name: &str, pieces| {
+            rustix::fs::seek(&source, rustix::fs::SeekFrom::Start(0)).unwrap();
+            let until = Until(AtomicU64::new(pieces));
+            let outcome = copy_file(source.as_fd(), into.as_fd(), name, &Context::new(&until));
+            let length = std::fs::metadata(temp.path().join(name)).map_or(0, |at| at.len());
+            (outcome.err().map(|error| error.kind), length)
+        };
+        assert_eq!(copied("whole", 100), (None, 3 * PIECE + 1));
+        assert_eq!(copied("none", 0), (Some(ErrorKind::Cancelled), 0));
+        assert_eq!(copied("part", 2), (Some(ErrorKind::Cancelled), 2 * PIECE));
+    }
 }

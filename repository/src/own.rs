@@ -287,7 +287,7 @@ fn rebuilt(
     put_head(git, state)?;
     match theirs.index()? {
         Some((index, size)) if state.head == theirs.state.head && size <= ah_rules::LARGEST_INDEX => {
-            objects::copy_file(index.as_fd(), git, "index")?;
+            objects::copy_file(index.as_fd(), git, "index", cx)?;
         }
         Some(_) => notes.push("the index was not taken along; `git reset` in the clone makes one from HEAD".to_owned()),
         None => {}

@@ -6,6 +6,7 @@
 //!
 //! Not here: finding it ([`GitDir`]), keeping its objects (a provider's), its ignore rules (`ah-rules`).
 
+use std::collections::HashSet;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::os::fd::{AsFd, OwnedFd};
@@ -39,6 +40,8 @@ pub(crate) const CONFIG_LIMIT: u64 = 4 << 20;
 const PACKED_LIMIT: u64 = 256 << 20;
 /// Alternates of alternates; Git itself follows five.
 const DEPTH: usize = 5;
+/// The most that are looked at in all: each is held open.
+const MOST_BORROWED: usize = 64;
 
 impl Repository {
     /// The repository whose work tree's top the workspace is; none if it is none's. A directory inside of a repository has none: it is no
@@ -159,20 +162,26 @@ impl Repository {
 
     fn open_objects(&mut self) -> Result<(), String> {
         let own = open_dir(self.git.common(), b"objects").map_err(|e| format!("its objects cannot be read: {e}"))?;
-        let mut seen = Vec::new();
-        let mut todo = vec![(own, 0)];
+        let look = |dir: &OwnedFd| rustix::fs::fstat(dir).map_err(|e| format!("its objects cannot be read: {e}"));
+        let (mut seen, mut todo, mut borrowed) = (vec![look(&own)?], vec![(own, 0)], 0);
         while let Some((dir, depth)) = todo.pop() {
-            let stat = rustix::fs::fstat(&dir).map_err(|e| format!("its objects cannot be read: {e}"))?;
-            if seen.iter().any(|other| same(other, &stat)) {
-                continue;
-            }
-            seen.push(stat);
             let alternates = read_file(&dir, "info/alternates", CONFIG_LIMIT).unwrap_or(None).unwrap_or_default();
+            // Some scripts add the same line again and again.
+            let mut lines = HashSet::new();
             for line in alternates.split(|&byte| byte == b'\n').filter(|line| !line.is_empty() && line[0] != b'#') {
+                if !lines.insert(line) {
+                    continue;
+                }
+                borrowed += 1;
+                if borrowed > MOST_BORROWED {
+                    return Err(format!("it borrows objects from more than {MOST_BORROWED} places"));
+                }
                 let next = open_dir(&dir, line).map_err(|e| {
                     format!("it borrows objects from {}, which cannot be read: {e}", String::from_utf8_lossy(line))
                 })?;
-                if depth < DEPTH {
+                let stat = look(&next)?;
+                if depth < DEPTH && !seen.iter().any(|other| same(other, &stat)) {
+                    seen.push(stat);
                     todo.push((next, depth + 1));
                 }
             }
@@ -382,6 +391,33 @@ mod tests {
         assert!(discover(temp.path()).unwrap().state.not_kept.unwrap().contains("/nowhere"));
         std::fs::write(dot_git.join("objects/info/alternates"), ".\n../objects\n").unwrap();
         assert_eq!(discover(temp.path()).unwrap().objects.len(), 1);
+    }
+
+    #[test]
+    fn not_everything_that_objects_are_borrowed_from_is_held_open() {
+        let temp = tempfile::tempdir().unwrap();
+        let dot_git = temp.path().join(".git");
+        for folder in ["objects/info", "refs/heads"] {
+            std::fs::create_dir_all(dot_git.join(folder)).unwrap();
+        }
+        std::fs::write(dot_git.join("HEAD"), "ref: refs/heads/main\n").unwrap();
+        let borrow = |places: usize| {
+            let lines = (0..places).map(|place| {
+                std::fs::create_dir_all(temp.path().join(format!("{place}"))).unwrap();
+                format!("../../{place}\n")
+            });
+            // Each again and again.
+            std::fs::write(dot_git.join("objects/info/alternates"), lines.collect::<String>().repeat(9)).unwrap();
+            discover(temp.path()).unwrap()
+        };
+        let most = borrow(super::MOST_BORROWED);
+        assert_eq!((most.objects.len(), most.state.not_kept), (1 + super::MOST_BORROWED, None));
+        let beyond = borrow(super::MOST_BORROWED + 1);
+        assert!(beyond.objects.is_empty() && beyond.state.not_kept.unwrap().contains("more than"));
+        // One place by many ways.
+        let ways = (0..super::MOST_BORROWED).map(|way| format!("../../{}0\n", "0/../".repeat(way)));
+        std::fs::write(dot_git.join("objects/info/alternates"), ways.collect::<String>()).unwrap();
+        assert_eq!(discover(temp.path()).unwrap().objects.len(), 2);
     }
 
     #[test]

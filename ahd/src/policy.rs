@@ -15,9 +15,9 @@ use std::time::{Duration, Instant};
 
 use ah_plugin_api::ipc::Offered;
 use ah_plugin_api::{
-    CloneRequest, Context, Description, DestroyRequest, Dir, Done, Error, ErrorKind, ListRequest, MountRequest, Place,
-    Probe, ProbeRequest, Provider, ProviderName, ReclaimRequest, Reclaimed, Reference, Result, Snapshot, SnapshotId,
-    SnapshotRef, SnapshotRequest, UnmountRequest, View, WritableClone,
+    CloneRequest, Context, Description, DestroyRequest, Dir, Done, Error, ErrorKind, FileName, ListRequest,
+    MountRequest, Place, Probe, ProbeRequest, Provider, ProviderName, ReclaimRequest, Reclaimed, Reference, Result,
+    Snapshot, SnapshotId, SnapshotRef, SnapshotRequest, UnmountRequest, View, WritableClone,
 };
 use rustix::fs::FileType;
 
@@ -373,13 +373,15 @@ impl Provider for Guarded<'_> {
             let target = place.target.map(|dir| owned::directory(dir, self.peer, "target folder")).transpose()?;
             let here = target.as_ref().zip(place.target).map(|(target, given)| target.dir(given));
             let path = here.and_then(|dir| mounts::path_of(dir.as_fd()).ok());
+            // Looked at for each record, while nobody else gets at any of them.
+            let names: HashSet<&FileName> = request.forgotten.iter().collect();
             let forgotten = |record: &Record| {
                 // A filesystem may have another number since it was mounted again.
                 let here = target.as_ref().is_some_and(|target| {
                     record.target_ino == target.about.ino
                         && (record.target_dev == target.about.dev || path.as_ref() == Some(&record.target.path()))
                 });
-                here && record.name().is_ok_and(|name| request.forgotten.contains(&name))
+                here && record.name().is_ok_and(|name| names.contains(&name))
             };
             let left = self.keeper.records.find(|record| {
                 record.uid == self.peer.uid

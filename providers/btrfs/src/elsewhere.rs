@@ -160,12 +160,23 @@ pub(crate) fn hold(depot: BorrowedFd<'_>) -> Result<()> {
 /// That a folder of depots is this user's, and closed to all others.
 fn check_own(folder: BorrowedFd<'_>, path: &Path) -> Result<()> {
     let stat = look(folder, b"").map_err(|errno| failed("cannot look at the folder of snapshots", errno))?;
-    let own = stat.stx_uid == rustix::process::geteuid().as_raw() && is_root(&stat) && stat.stx_mode & 0o077 == 0;
-    if own {
+    if is_ours(&stat) && stat.stx_mode & 0o077 == 0 {
         return Ok(());
     }
     let message = format!("{} is not a subvolume that only this user can look into", path.display());
     Err(Error::new(ErrorKind::FailedPrecondition, message))
+}
+
+/// Whether it is a subvolume of this user's.
+fn is_ours(stat: &rustix::fs::Statx) -> bool {
+    stat.stx_uid == rustix::process::geteuid().as_raw() && is_root(stat)
+}
+
+/// Closes a folder of depots that was just made to all others: it was made with what the umask leaves, and nothing is in it before this. By then
+/// somebody who may write to the directory that it is in can have put something else in its place, which stays as it is.
+fn close(folder: BorrowedFd<'_>) -> Result<(), Errno> {
+    let is_new = is_ours(&look(folder, b"")?) && names(folder)?.is_empty();
+    if is_new { rustix::fs::fchmod(folder, Mode::RWXU) } else { Ok(()) }
 }
 
 /// The highest directory above the workspace, on its mount, that this user may write to; in it, the folder of depots is made, or
@@ -263,15 +274,15 @@ fn make_noted(store: &Dir, place: BorrowedFd<'_>, note: &Note) -> Result<()> {
 fn make_depot(place: BorrowedFd<'_>, note: &Note) -> Result<OwnedFd> {
     let fail = |errno| failed("cannot make a place for snapshots", errno);
     for _ in 0..100 {
-        match sys::create(place, ABOVE.as_bytes()) {
-            // It was made with what the umask leaves; nothing is in it before this.
-            Ok(()) => match open(place, ABOVE).and_then(|folder| rustix::fs::fchmod(folder, Mode::RWXU)) {
-                Ok(()) | Err(Errno::NOENT) => {}
-                Err(errno) => return Err(fail(errno)),
-            },
-            Err(Errno::EXIST) => {}
+        let is_made = match sys::create(place, ABOVE.as_bytes()) {
+            Ok(()) => {
+                #[cfg(test)]
+                tests::after_it_was_made();
+                true
+            }
+            Err(Errno::EXIST) => false,
             Err(errno) => return Err(fail(errno)),
-        }
+        };
         let folder = match open(place, ABOVE) {
             Ok(folder) => folder,
             Err(Errno::NOENT) => continue,
@@ -282,6 +293,9 @@ fn make_depot(place: BorrowedFd<'_>, note: &Note) -> Result<OwnedFd> {
             }
             Err(errno) => return Err(fail(errno)),
         };
+        if is_made {
+            close(folder.as_fd()).map_err(fail)?;
+        }
         check_own(folder.as_fd(), &note.above)?;
         match rustix::fs::mkdirat(&folder, &note.key, Mode::RWXU) {
             Ok(()) => return Ok(folder),
@@ -453,7 +467,53 @@ fn is_settled(store: &Dir, note: &Note) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::RefCell;
+    use std::os::unix::fs::PermissionsExt;
+
+    use ah_test_disks::Disk;
+
     use super::*;
+
+    thread_local! {
+        /// What somebody else does as soon as a folder of depots is there.
+        static THEN: RefCell<Option<Box<dyn FnOnce()>>> = const { RefCell::new(None) };
+    }
+
+    pub(super) fn after_it_was_made() {
+        if let Some(then) = THEN.take() {
+            then();
+        }
+    }
+
+    #[test]
+    fn what_was_put_in_the_place_of_a_folder_of_depots_is_left_as_it_is() {
+        let Some(disk) = Disk::new("btrfs", 300, "") else { return };
+        let place = std::fs::File::open(disk.at()).unwrap();
+        let above = disk.at().join(ABOVE);
+        let note = Note { key: "0a".repeat(16), above: above.clone(), filesystem: None };
+        // A plain directory, and somebody else's subvolume.
+        for (subvolume, owner) in [(false, 0), (true, ah_test_disks::NOBODY)] {
+            let other = disk.at().join("other");
+            if subvolume {
+                sys::create(&place, b"other").unwrap();
+            } else {
+                std::fs::create_dir(&other).unwrap();
+            }
+            std::os::unix::fs::chown(&other, Some(owner), None).unwrap();
+            std::fs::set_permissions(&other, std::fs::Permissions::from_mode(0o751)).unwrap();
+            let there = above.clone();
+            THEN.set(Some(Box::new(move || {
+                std::fs::remove_dir(&there).unwrap();
+                std::fs::rename(other, there).unwrap();
+            })));
+            assert_eq!(make_depot(place.as_fd(), &note).unwrap_err().kind, ErrorKind::FailedPrecondition);
+            assert!(THEN.take().is_none());
+            assert_eq!(std::fs::metadata(&above).unwrap().permissions().mode() & 0o777, 0o751);
+            std::fs::remove_dir(&above).unwrap();
+        }
+        make_depot(place.as_fd(), &note).unwrap();
+        assert_eq!(std::fs::metadata(&above).unwrap().permissions().mode() & 0o777, 0o700);
+    }
 
     #[test]
     fn notes_come_back_and_those_of_old_are_read() {

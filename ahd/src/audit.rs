@@ -111,13 +111,12 @@ impl Audit {
             message: error.map(|error| cut(&told(error))),
             left_out: None,
         };
-        // JSON escapes control characters, so that nobody can write a line of their own.
-        let Ok(text) = serde_json::to_string(&line) else { return };
+        let Some(text) = encoded(&line) else { return };
         match self.turn(peer.uid, text.len()) {
             Turn::Written(0) => self.write(text),
             Turn::Written(left_out) => {
                 line.left_out = Some(left_out);
-                self.write(serde_json::to_string(&line).unwrap_or(text));
+                self.write(encoded(&line).unwrap_or(text));
             }
             Turn::FirstLeftOut => self.say_no_more(peer.uid),
             Turn::LeftOut => {}
@@ -212,7 +211,30 @@ fn said(message: &str) -> Option<String> {
         message: &'a str,
     }
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
-    serde_json::to_string(&Said { time: now.as_secs_f64(), message }).ok()
+    encoded(&Said { time: now.as_secs_f64(), message })
+}
+
+/// In JSON, with everything escaped by which somebody could write a line of their own, or make one look otherwise in a terminal: what moves the
+/// cursor, of which JSON itself escapes a part, and what turns the order of what stands beside it. Such are in texts only.
+fn encoded(line: &impl Serialize) -> Option<String> {
+    let json = serde_json::to_string(line).ok()?;
+    let misleads = |c: char| {
+        c.is_control()
+            || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
+    if !json.contains(misleads) {
+        return Some(json);
+    }
+    let mut safe = String::with_capacity(json.len() * 2);
+    for c in json.chars() {
+        if misleads(c) {
+            // All of them are within the first 65,536.
+            safe.push_str(&format!("\\u{:04x}", u32::from(c)));
+        } else {
+            safe.push(c);
+        }
+    }
+    Some(safe)
 }
 
 /// An error with its causes, on one line.
@@ -271,6 +293,24 @@ mod tests {
             audit.note(&peer, &what, Ok(()));
         }
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count() as u32, KEPT + 1);
+    }
+
+    #[test]
+    fn nothing_in_a_line_moves_the_cursor_or_turns_the_text() {
+        let dir = tempfile::tempdir().unwrap();
+        let audit = Audit::new(dir.path());
+        let peer = Peer { uid: 1, gid: 1, pid: 2, groups: Vec::new() };
+        let odd = "/a\u{7f}b\u{85}c\u{9b}31md\u{61c}e\u{200f}f\u{2028}g\u{202e}h\u{2069}i\u{1b}\u{e9}";
+        let what = What { op: "probe", workspace: Some(odd.to_owned()), ..What::default() };
+        audit.note(&peer, &what, Err(&Error::new(ErrorKind::PermissionDenied, odd)));
+        audit.say_of(1, odd);
+        audit.say(odd);
+        let text = std::fs::read_to_string(dir.path().join("audit.log")).unwrap();
+        assert!(text.chars().all(|c| c == '\n' || c == '\u{e9}' || c.is_ascii_graphic() || c == ' '), "{text:?}");
+        let lines: Vec<serde_json::Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert_eq!(lines.len(), 3);
+        assert_eq!((&lines[0]["workspace"], &lines[0]["message"]), (&odd.into(), &odd.into()));
+        assert!(lines[1..].iter().all(|line| line["message"] == odd));
     }
 
     #[test]

@@ -99,14 +99,11 @@ impl Guarded<'_> {
     ) -> Result<T> {
         self.count(op)?;
         let result = call();
-        let path = |dir: Option<&Dir>| {
-            dir.and_then(|dir| mounts::path_of(dir.as_fd()).ok()).map(|path| path.to_string_lossy().into_owned())
-        };
         let what = What {
             op,
             provider: self.served.description.name.as_str(),
-            workspace: path(place.workspace),
-            target: path(place.target),
+            workspace: named(place.workspace),
+            target: named(place.target),
             object: object.map(str::to_owned),
         };
         self.keeper.audit.note(self.peer, &what, result.as_ref().map(|_| ()));
@@ -124,7 +121,7 @@ impl Guarded<'_> {
                     &What {
                         op,
                         provider: self.served.description.name.as_str(),
-                        workspace: place.workspace.map(|dir| dir.path().to_string_lossy().into_owned()),
+                        workspace: named(place.workspace),
                         ..What::default()
                     },
                     Err(&refused),
@@ -428,6 +425,12 @@ impl Kept {
             }
         }
     }
+}
+
+/// Where a directory is, for the log: not where its caller says that it is.
+fn named(dir: Option<&Dir>) -> Option<String> {
+    let path = mounts::path_of(dir?.as_fd()).ok()?;
+    Some(path.to_string_lossy().into_owned())
 }
 
 /// Takes out what was read as root of a repository: where it lies, is the user's to say, and it may be anywhere.

@@ -113,6 +113,24 @@ fn another_users_workspace_target_and_token_are_refused_however_they_were_come_b
 }
 
 #[test]
+fn what_was_refused_is_written_down_with_where_it_is_and_not_with_what_its_caller_says() {
+    if !is_root() {
+        return;
+    }
+    let daemon = Daemon::start(ALLOWED);
+    let (alice, bob) = (daemon.home(ALICE), daemon.home(BOB));
+    let (theirs, own) = (alice.open(), bob.open());
+    as_user(BOB, || {
+        // All its paths are lies.
+        let refused =
+            Raw::of(&daemon).call(Op::Probe, ProbeRequest::default(), &own.store, Some(&theirs.workspace), None);
+        assert_eq!(refused.unwrap_err().kind, ErrorKind::PermissionDenied);
+    });
+    let place = alice.at("w").display().to_string();
+    assert!(daemon.said(&format!(r#""op":"probe","provider":"copies_ahd","workspace":"{place}""#)));
+}
+
+#[test]
 fn another_users_token_and_references_lead_nowhere() {
     if !is_root() {
         return;

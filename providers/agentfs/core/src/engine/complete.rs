@@ -248,14 +248,14 @@ impl Engine {
         if kept.is_default() || !taken.is_seen(&state) || done && present == taken.epoch {
             return Ok(false);
         }
-        state.write(&key::kept(taken.ino, index), kept.encode(), taken.view(taken.epoch))?;
-        for &(first, count) in blocks {
-            state.count(first, count as i64);
-        }
-        if done {
+        state.whole(|state| {
+            state.write(&key::kept(taken.ino, index), kept.encode(), taken.view(taken.epoch))?;
+            for &(first, count) in blocks {
+                state.count(first, count as i64);
+            }
             // Only snapshots need it.
-            state.drop_kept(taken.ino, taken.view(present))?;
-        }
+            if done { state.drop_kept(taken.ino, taken.view(present)) } else { Ok(()) }
+        })?;
         drop(state);
         self.wake();
         Ok(true)
@@ -273,12 +273,15 @@ impl Engine {
             return Ok(());
         }
         let all_copied = (Vec::new(), Vec::new());
-        for (name, value) in xattrs.into_iter().chain([all_copied]) {
-            let stem = key::xattr(taken.ino, &name);
-            if state.seen(&stem, taken.view(taken.epoch))?.is_none() {
-                state.write(&stem, [&[HERE], value.as_slice()].concat(), taken.view(taken.epoch))?;
+        state.whole(|state| {
+            for (name, value) in xattrs.into_iter().chain([all_copied]) {
+                let stem = key::xattr(taken.ino, &name);
+                if state.seen(&stem, taken.view(taken.epoch))?.is_none() {
+                    state.write(&stem, [&[HERE], value.as_slice()].concat(), taken.view(taken.epoch))?;
+                }
             }
-        }
+            Ok(())
+        })?;
         drop(state);
         self.wake();
         Ok(())

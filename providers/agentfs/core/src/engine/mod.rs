@@ -380,7 +380,7 @@ impl Engine {
         Ok(line)
     }
 
-    /// Changes rows of a line under its present epoch.
+    /// Changes rows of a line under its present epoch. After an error nothing is changed.
     pub(crate) fn change<T>(
         &self,
         line: LineId,
@@ -414,7 +414,7 @@ impl Engine {
     ) -> Result<T> {
         let mut state = write_lock(&self.state);
         let until = state.lines.get(&line).filter(|line| line.pen).ok_or(Error::NotFound)?.epoch;
-        let result = change(&mut state, View { line, until, chain });
+        let result = state.whole(|state| change(state, View { line, until, chain }));
         drop(state);
         self.wake();
         result

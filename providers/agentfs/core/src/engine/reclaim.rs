@@ -81,14 +81,16 @@ impl Engine {
         self.scan(line, points, &mut |side, rows| {
             self.flush_if_many()?;
             let mut state = write_lock(&self.state);
-            for (stem, written) in rows {
-                let Some(epoch) = side.version(&state, stem, line, *written)? else { continue };
-                let next = state.next_version(stem, line, epoch)?.map(|(next, _)| next);
-                if state.lines.get(&line).is_some_and(|line| !line.needs(epoch, next)) {
-                    state.erase(stem, epoch, View { line, until: epoch, chain: &chain })?;
+            state.whole(|state| {
+                for (stem, written) in rows {
+                    let Some(epoch) = side.version(state, stem, line, *written)? else { continue };
+                    let next = state.next_version(stem, line, epoch)?.map(|(next, _)| next);
+                    if state.lines.get(&line).is_some_and(|line| !line.needs(epoch, next)) {
+                        state.erase(stem, epoch, View { line, until: epoch, chain: &chain })?;
+                    }
                 }
-            }
-            Ok(())
+                Ok(())
+            })
         })?;
         Ok(())
     }

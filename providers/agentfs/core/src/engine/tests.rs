@@ -1,5 +1,7 @@
 //! Tests of what only shows when the disk refuses something in a certain moment.
 
+mod reads;
+
 use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::sync::Arc;

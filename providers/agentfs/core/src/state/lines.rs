@@ -184,16 +184,17 @@ impl State {
 
     /// The rows of a dead point are cleared up. A line that nobody needs goes with it, and lets go of its parent's point.
     pub(crate) fn rest(&mut self, id: LineId, epoch: Epoch) -> Result<()> {
+        let others = self.dead.iter().any(|&dead| dead.0 == id && dead != (id, epoch));
+        let empty = self.lines.get(&id).is_some_and(|line| !line.pen && line.points.is_empty());
+        let goes = empty && !others;
+        // First what may fail: then nothing is changed.
+        let uncopied = if goes { self.layers.prefix(&key::of_line(b'q', id, None))? } else { Vec::new() };
         self.dead.retain(|&dead| dead != (id, epoch));
         self.layers.remove(&key::of_line(b'k', id, Some(epoch)));
-        let others = self.dead.iter().any(|&(line, _)| line == id);
-        let empty = self.lines.get(&id).is_some_and(|line| !line.pen && line.points.is_empty());
-        if empty && !others {
+        if goes {
             let parent = self.lines.remove(&id).and_then(|line| line.parent);
             self.layers.remove(&key::of_line(b'l', id, None));
-            for (row, _) in self.layers.prefix(&key::of_line(b'q', id, None))? {
-                self.layers.remove(&row);
-            }
+            uncopied.iter().for_each(|(row, _)| self.layers.remove(row));
             if let Some((line, epoch)) = parent {
                 self.release(line, epoch);
             }

@@ -33,6 +33,8 @@ pub(crate) struct State {
     pub(crate) free: Vec<(u64, u64)>,
     /// Blocks in use, by segment.
     pub(crate) used: HashMap<u64, u64>,
+    /// Of the change that is under way, if it can be undone: segments, and what `used` said of them.
+    counted: Option<Vec<(u64, Option<u64>)>>,
     pub(crate) next_epoch: Epoch,
     pub(crate) next_line: LineId,
     pub(crate) next_snapshot: u64,
@@ -52,6 +54,7 @@ impl State {
             dead: Vec::new(),
             free: Vec::new(),
             used: HashMap::new(),
+            counted: None,
             next_epoch: 1,
             next_line: 1,
             next_snapshot: 1,
@@ -106,6 +109,29 @@ impl State {
         self.layers.put(&key::counter("block"), next_block.to_be_bytes().to_vec());
     }
 
+    /// Changes rows, all or none: an error in the middle, of the disk as it reads what is changed, leaves everything as it was. Else a row could name blocks that whoever
+    /// failed gives back. Numbers of inodes that were given are not given again. Not to be called within itself.
+    pub(crate) fn whole<T>(&mut self, change: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
+        self.layers.begin();
+        self.counted = Some(Vec::new());
+        let free = self.free.len();
+        let result = change(self);
+        let counted = self.counted.take().unwrap_or_default();
+        if result.is_ok() {
+            self.layers.keep();
+            return result;
+        }
+        self.layers.undo();
+        self.free.truncate(free);
+        for (segment, was) in counted.into_iter().rev() {
+            match was {
+                Some(count) => self.used.insert(segment, count),
+                None => self.used.remove(&segment),
+            };
+        }
+        result
+    }
+
     /// Blocks in use, all told.
     pub(crate) fn used_blocks(&self) -> u64 {
         self.used.values().fold(0, |sum, &count| sum.saturating_add(count))
@@ -114,6 +140,9 @@ impl State {
     /// Counts blocks as used (or not any more).
     pub(crate) fn count(&mut self, block: u64, blocks: i64) {
         let segment = block / crate::store::segments::SEGMENT;
+        if let Some(counted) = &mut self.counted {
+            counted.push((segment, self.used.get(&segment).copied()));
+        }
         let used = self.used.entry(segment).or_default();
         *used = used.saturating_add_signed(blocks);
         let value = *used;

@@ -20,19 +20,34 @@ pub(crate) type Row = (Vec<u8>, Arc<[u8]>);
 /// A row that the log does not hold yet; `None`: it was removed.
 pub(crate) type Waiting = (Arc<[u8]>, Option<Arc<[u8]>>);
 
+/// A row that a change is about to replace: its value in `active`, if it is there, and whether the log does not hold that yet.
+struct Replaced {
+    row: Arc<[u8]>,
+    was: Option<Option<Arc<[u8]>>>,
+    waited: bool,
+}
+
+/// What a change that is under way has replaced, and how many bytes waited when it began.
+struct Undo {
+    replaced: Vec<Replaced>,
+    unlogged_bytes: usize,
+}
+
 /// See the module.
 pub(crate) struct Layers {
     active: Table,
     /// Those of `active` that the log does not hold yet.
     unlogged: BTreeSet<Arc<[u8]>>,
     unlogged_bytes: usize,
+    /// Of the change that is under way, if it can be undone.
+    undo: Option<Undo>,
     pub(crate) frozen: Option<Arc<Table>>,
     pub(crate) base: Arc<Rows>,
 }
 
 impl Layers {
     pub(crate) fn new(base: Arc<Rows>) -> Self {
-        Self { active: Table::new(), unlogged: BTreeSet::new(), unlogged_bytes: 0, frozen: None, base }
+        Self { active: Table::new(), unlogged: BTreeSet::new(), unlogged_bytes: 0, undo: None, frozen: None, base }
     }
 
     /// Takes over what the log held.
@@ -63,10 +78,39 @@ impl Layers {
     fn change(&mut self, row: &[u8], value: Option<Arc<[u8]>>) {
         let length = row.len() + value.as_ref().map_or(0, |value| value.len());
         let row: Arc<[u8]> = row.into();
-        self.active.insert(row.clone(), value);
-        if self.unlogged.insert(row) {
+        let was = self.active.insert(row.clone(), value);
+        let waited = !self.unlogged.insert(row.clone());
+        if !waited {
             self.unlogged_bytes += length;
         }
+        if let Some(undo) = &mut self.undo {
+            undo.replaced.push(Replaced { row, was, waited });
+        }
+    }
+
+    /// What is changed from now on can be undone, until it is kept.
+    pub(super) fn begin(&mut self) {
+        self.undo = Some(Undo { replaced: Vec::new(), unlogged_bytes: self.unlogged_bytes });
+    }
+
+    /// What was changed since it began stays.
+    pub(super) fn keep(&mut self) {
+        self.undo = None;
+    }
+
+    /// All rows are again what they were when it began. Reads nothing, and so cannot fail.
+    pub(super) fn undo(&mut self) {
+        let Some(Undo { replaced, unlogged_bytes }) = self.undo.take() else { return };
+        for Replaced { row, was, waited } in replaced.into_iter().rev() {
+            if !waited {
+                self.unlogged.remove(&row);
+            }
+            match was {
+                Some(value) => drop(self.active.insert(row, value)),
+                None => drop(self.active.remove(&row)),
+            }
+        }
+        self.unlogged_bytes = unlogged_bytes;
     }
 
     /// About how much the next batch will hold; 0: nothing.

@@ -107,11 +107,15 @@ fn index(row: &[u8]) -> Result<Vec<u8>> {
 
 impl Rows {
     pub(crate) fn get(&self, row: &[u8]) -> Result<Option<Vec<u8>>> {
+        #[cfg(test)]
+        failing::read()?;
         Ok(self.rows.get(row).map_err(failed)?.map(|value| value.value().to_vec()))
     }
 
     /// The last row within the bounds.
     pub(crate) fn last(&self, from: &[u8], to: Bound<&[u8]>) -> Result<Option<(Vec<u8>, Vec<u8>)>> {
+        #[cfg(test)]
+        failing::read()?;
         let mut range = self.rows.range::<&[u8]>((Bound::Included(from), to)).map_err(failed)?;
         let last = range.next_back().transpose().map_err(failed)?;
         Ok(last.map(|(row, value)| (row.value().to_vec(), value.value().to_vec())))
@@ -119,8 +123,12 @@ impl Rows {
 
     /// The rows from `from` on, in order.
     pub(crate) fn from(&self, from: &[u8]) -> Result<impl Iterator<Item = Result<(Vec<u8>, Vec<u8>)>> + use<>> {
+        #[cfg(test)]
+        failing::read()?;
         let range = self.rows.range::<&[u8]>(from..).map_err(failed)?;
         Ok(range.map(|item| {
+            #[cfg(test)]
+            failing::read()?;
             let (row, value) = item.map_err(failed)?;
             Ok((row.value().to_vec(), value.value().to_vec()))
         }))
@@ -136,6 +144,8 @@ impl Rows {
     ) -> Result<Vec<Written>> {
         let first = key::of_line(b'w', line, Some(epochs.0));
         let from = after.map_or(Bound::Included(first.as_slice()), Bound::Excluded);
+        #[cfg(test)]
+        failing::read()?;
         let mut found = Vec::new();
         for item in self.written.range::<&[u8]>((from, Bound::Unbounded)).map_err(failed)?.take(most) {
             let (index, _) = item.map_err(failed)?;
@@ -150,5 +160,34 @@ impl Rows {
             found.push((index.to_vec(), index[13..].to_vec(), epoch));
         }
         Ok(found)
+    }
+}
+
+/// Which read of rows by this thread fails, for tests: so many come before it.
+#[cfg(test)]
+pub(crate) mod failing {
+    use std::cell::Cell;
+
+    thread_local! {
+        static AFTER: Cell<Option<u32>> = const { Cell::new(None) };
+    }
+
+    /// `None`: none does.
+    pub(crate) fn after(reads: Option<u32>) {
+        AFTER.set(reads);
+    }
+
+    /// Whether it has failed, or none was to.
+    pub(crate) fn is_over() -> bool {
+        AFTER.get().is_none()
+    }
+
+    pub(super) fn read() -> super::Result<()> {
+        let left = AFTER.get();
+        AFTER.set(left.and_then(|left| left.checked_sub(1)));
+        if left == Some(0) {
+            return Err(super::Error::io("reading rows")(std::io::Error::other("as a test wants it")));
+        }
+        Ok(())
     }
 }

@@ -91,7 +91,7 @@ struct Known {
     orphan: bool,
     /// It never had a name, and may be given one.
     linkable: bool,
-    /// It has no row, and lost its last name.
+    /// It had no row when it lost its last name. Should it get one, that goes when it is forgotten.
     unlinked: bool,
 }
 
@@ -171,14 +171,19 @@ impl View {
             if entry.count > 0 {
                 return;
             }
-            known.remove(&ino).is_some_and(|entry| entry.orphan)
+            known.remove(&ino)
         };
         lock(&self.open).retain(|(of, _)| *of != ino);
         lock(&self.former).remove(&ino);
-        if gone {
+        if gone.is_some_and(|known| self.goes(ino, &known)) {
             // What fails here is found by the next who opens the store.
             let _ = self.engine.change_removing(self.line, &self.chain, |state, view| state.purge(ino, view));
         }
+    }
+
+    /// Whether there are rows of an inode that go when it is forgotten.
+    fn goes(&self, ino: Ino, known: &Known) -> bool {
+        known.orphan || known.unlinked && !matches!(self.seen(&key::inode(ino)), Ok(None))
     }
 
     fn view(&self) -> state::View<'_> {
@@ -360,16 +365,13 @@ impl View {
         if node.has_row || node.ino == ROOT {
             return state.write(&key::inode(node.ino), node.inode.encode(), view);
         }
-        let place = {
-            let mut known = lock(&self.known);
-            known.get_mut(&node.ino).and_then(|known| {
-                if known.unlinked {
-                    (known.unlinked, known.orphan) = (false, true);
-                    state.layers.put(&key::of_line(b'o', view.line, Some(node.ino)), Vec::new());
-                    return None;
-                }
-                known.place()
-            })
+        // Of who is known nothing is changed: that would not be undone with the rows.
+        let place = match lock(&self.known).get(&node.ino) {
+            Some(known) if known.unlinked => {
+                state.layers.put(&key::of_line(b'o', view.line, Some(node.ino)), Vec::new());
+                None
+            }
+            known => known.and_then(Known::place),
         };
         let mut inode = node.inode.clone();
         if let Some((parent, _)) = &place {
@@ -538,7 +540,7 @@ impl View {
 impl Drop for View {
     fn drop(&mut self) {
         let known = std::mem::take(&mut *lock(&self.known));
-        for (ino, _) in known.into_iter().filter(|(_, known)| known.orphan) {
+        for (ino, _) in known.into_iter().filter(|(ino, known)| self.goes(*ino, known)) {
             let _ = self.engine.change_removing(self.line, &self.chain, |state, view| state.purge(ino, view));
         }
         self.engine.release(self.line, self.held);

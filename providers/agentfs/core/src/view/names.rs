@@ -159,8 +159,8 @@ impl View {
         let hidden = self.hidden(parent, name, &named)?;
         self.engine.change_removing(self.line, &self.chain, |state, view| {
             state.write(&key::entry(parent, name), hidden, view)?;
-            self.lose_name(state, view, node, now)?;
-            self.put(state, view, &container)
+            self.put(state, view, &container)?;
+            self.lose_name(state, view, node, now)
         })
     }
 
@@ -177,7 +177,7 @@ impl View {
         Ok(())
     }
 
-    /// One name of the inode is gone; the row of the name was changed before.
+    /// One name of the inode is gone; the row of the name was changed before. Comes last in a change: what it notes of who is known is not undone with the rows.
     pub(super) fn lose_name(&self, state: &mut State, view: state::View<'_>, mut node: Node, now: Time) -> Result<()> {
         let left = if node.inode.kind == Kind::Directory { 0 } else { node.inode.nlink.saturating_sub(1) };
         (node.inode.nlink, node.inode.ctime) = (left, now);

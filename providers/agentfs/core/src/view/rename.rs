@@ -78,16 +78,16 @@ impl View {
             state.write(&key::entry(new_parent, new_name), new_place.encode(), view)?;
             // The names come first, so that the rows below do not take the old ones over.
             self.put(state, view, &moved)?;
-            if let Some(mut other) = other.take() {
-                if exchange {
-                    (other.inode.ctime, other.inode.parent) = (now, parent);
-                    self.put(state, view, &other)?;
-                } else {
-                    self.lose_name(state, view, other, now)?;
-                }
-            }
             self.put(state, view, &from)?;
-            to.iter().try_for_each(|to| self.put(state, view, to))
+            to.iter().try_for_each(|to| self.put(state, view, to))?;
+            match other.take() {
+                Some(mut other) if exchange => {
+                    (other.inode.ctime, other.inode.parent) = (now, parent);
+                    self.put(state, view, &other)
+                }
+                Some(other) => self.lose_name(state, view, other, now),
+                None => Ok(()),
+            }
         })?;
         let mut known = lock(&self.known);
         if let Some(known) = known.get_mut(&source.ino) {

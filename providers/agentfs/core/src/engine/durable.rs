@@ -61,6 +61,7 @@ impl Engine {
 
     /// Takes everything that was changed before this call to the disk, and gives space back that is free since then.
     pub(crate) fn sync(&self) -> Result<()> {
+        self.drop_kept_orphans();
         let mut synced = lock(&self.syncing);
         let free = std::mem::take(&mut write_lock(&self.state).free);
         let result = self.sync_to_disk(&mut synced, !free.is_empty());

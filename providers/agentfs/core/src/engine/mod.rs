@@ -25,7 +25,7 @@ mod room;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -45,7 +45,7 @@ use crate::state::{Chain, Layers, State, View};
 use crate::store::base::Base;
 use crate::store::log::{self, Log};
 use crate::store::segments::Segments;
-use crate::types::Time;
+use crate::types::{Ino, Time};
 use crate::{lock, read_lock, write_lock};
 
 /// The format that is written, and the newest that is read. Stores of an older one are of this one once they are open: 1 had no contents in the log.
@@ -154,6 +154,8 @@ pub(crate) struct Engine {
     reclaiming: Mutex<()>,
     syncing: Mutex<Synced>,
     giving: Mutex<()>,
+    /// Inodes without a name that nobody has open any more, and whose rows could not be removed yet.
+    orphans: Mutex<BTreeSet<(LineId, Ino)>>,
     pens: Mutex<HashMap<LineId, Arc<Pen>>>,
     views: Mutex<HashMap<(LineId, Held), usize>>,
     /// Of each branch what somebody changed below.
@@ -274,6 +276,7 @@ impl Engine {
             reclaiming: Mutex::default(),
             syncing: Mutex::default(),
             giving: Mutex::default(),
+            orphans: Mutex::default(),
             pens: Mutex::default(),
             views: Mutex::default(),
             changed_below: Mutex::default(),

@@ -9,7 +9,8 @@ use crate::engine::{Engine, Held};
 use crate::error::{Error, Result};
 use crate::rows::chunk::BLOCK;
 use crate::rows::key::{self, Epoch, LineId};
-use crate::state::{Line, State, View};
+use crate::state::{Chain, Line, State, View};
+use crate::types::Ino;
 use crate::{lock, read_lock, write_lock};
 
 /// Rows that are looked at while others wait.
@@ -207,6 +208,29 @@ impl Side {
 }
 
 impl Engine {
+    /// Removes an inode without a name that nobody has open any more. Where that cannot be done now, as on a full disk, it is with a later sync.
+    pub(crate) fn drop_orphan(&self, line: LineId, chain: &Chain, ino: Ino) {
+        match self.change_removing(line, chain, |state, view| state.purge(ino, view)) {
+            // It goes with its branch.
+            Ok(()) | Err(Error::NotFound) => {}
+            Err(_) => drop(lock(&self.orphans).insert((line, ino))),
+        }
+    }
+
+    /// Removes those that could not be removed before. What fails is kept for another time, and fails nobody.
+    pub(super) fn drop_kept_orphans(&self) {
+        if lock(&self.orphans).is_empty() || self.room_for_removal().is_err() {
+            return;
+        }
+        let kept = std::mem::take(&mut *lock(&self.orphans));
+        for (line, ino) in kept {
+            let chain = read_lock(&self.state).chain(line);
+            if let Ok(chain) = chain {
+                self.drop_orphan(line, &chain, ino);
+            }
+        }
+    }
+
     /// Removes what was without a name but open when the store was last used.
     pub(crate) fn drop_orphans(&self) -> Result<()> {
         let mut state = write_lock(&self.state);

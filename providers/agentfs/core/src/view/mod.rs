@@ -176,8 +176,7 @@ impl View {
         lock(&self.open).retain(|(of, _)| *of != ino);
         lock(&self.former).remove(&ino);
         if gone.is_some_and(|known| self.goes(ino, &known)) {
-            // What fails here is found by the next who opens the store.
-            let _ = self.engine.change_removing(self.line, &self.chain, |state, view| state.purge(ino, view));
+            self.engine.drop_orphan(self.line, &self.chain, ino);
         }
     }
 
@@ -541,7 +540,7 @@ impl Drop for View {
     fn drop(&mut self) {
         let known = std::mem::take(&mut *lock(&self.known));
         for (ino, _) in known.into_iter().filter(|(ino, known)| self.goes(*ino, known)) {
-            let _ = self.engine.change_removing(self.line, &self.chain, |state, view| state.purge(ino, view));
+            self.engine.drop_orphan(self.line, &self.chain, ino);
         }
         self.engine.release(self.line, self.held);
     }

@@ -412,3 +412,42 @@ fn removing_files_on_a_disk_that_others_have_filled_gives_their_room_back() {
     let report = ah_agentfs::Workspace::fsck(&store, &place.lower(), false).unwrap();
     assert_eq!(report.problems, Vec::<String>::new());
 }
+
+#[test]
+fn a_removed_file_that_is_closed_on_a_full_disk_gives_its_room_back_as_soon_as_there_is_some() {
+    for closed_with_the_tree in [false, true] {
+        let place = Place::new();
+        let Some(disk) = Disk::new() else { return };
+        let store = disk.path().join("store");
+        ah_agentfs::Workspace::create(&store, &place.lower()).unwrap();
+        let options = Options { background: false, ..Options::default() };
+        let workspace = ah_agentfs::Workspace::open(&store, &place.lower(), options).unwrap();
+        let branch = branch(&workspace);
+        let view = workspace.view(branch).unwrap();
+        let ino = make(&view, "open", &vec![7; MIB as usize]);
+        view.unlink(ROOT, b"open").unwrap();
+        workspace.sync().unwrap();
+        fill(&disk, &view);
+        // Others take what was kept for removals, too.
+        std::fs::remove_file(store.join("reserve")).unwrap();
+        let rest = disk.path().join("rest");
+        let file = std::fs::OpenOptions::new().append(true).open(&rest).unwrap();
+        let _ = std::io::Write::write_all(&mut &file, &vec![0; 64 * MIB as usize]);
+        drop(file);
+        let view = if closed_with_the_tree {
+            drop(view);
+            None
+        } else {
+            view.forget(ino, 1);
+            Some(view)
+        };
+        assert!(matches!(workspace.sync(), Err(Error::NoSpace)));
+        assert_eq!(workspace.used(), MIB);
+        std::fs::remove_file(rest).unwrap();
+        workspace.sync().unwrap();
+        assert_eq!(workspace.used(), 0);
+        drop((view, workspace));
+        let report = ah_agentfs::Workspace::fsck(&store, &place.lower(), false).unwrap();
+        assert_eq!(report.problems, Vec::<String>::new());
+    }
+}

@@ -316,3 +316,32 @@ fn a_file_below_that_was_removed_and_is_open_stays_removed_when_it_gets_no_row()
     assert!(tree(&of.view) == before);
     of.is_sound("at last");
 }
+
+#[test]
+fn a_removed_file_whose_rows_cannot_be_read_when_it_is_closed_goes_with_the_next_sync() {
+    let used = |of: &Setting| read_lock(&of.engine.state).used_blocks();
+    let mut failures = 0;
+    for reads in 0.. {
+        let of = Setting::new(true);
+        let ino = of.ino("loose");
+        of.engine.delete_snapshot(of.snapshot).unwrap();
+        of.engine.reclaim().unwrap();
+        of.view.unlink(ROOT, b"loose").unwrap();
+        of.engine.sync().unwrap();
+        of.engine.checkpoint().unwrap();
+        let before = used(&of);
+        let (_, failed) = of.fails_after(reads, |of| {
+            of.view.forget(of.ino("loose"), u64::MAX);
+            Ok(())
+        });
+        of.is_sound(&format!("after {reads} reads"));
+        of.engine.sync().unwrap();
+        assert_eq!(used(&of), before - 3, "after {reads} reads");
+        assert!(read_lock(&of.engine.state).layers.get(&key::of_line(b'o', of.line, Some(ino))).unwrap().is_none());
+        failures += u32::from(failed);
+        if !failed {
+            break;
+        }
+    }
+    assert!(failures > 0);
+}

@@ -390,11 +390,7 @@ impl Engine {
         chain: &Chain,
         change: impl FnOnce(&mut State, View<'_>) -> Result<T>,
     ) -> Result<T> {
-        // Who is told that it is done would find it undone, should this process be killed before the log takes it.
-        if self.log_is_full.load(Ordering::Relaxed) {
-            self.flush()?;
-        }
-        self.room_for_rows()?;
+        self.room_for_change()?;
         self.change_rows(line, chain, change)
     }
 

@@ -31,6 +31,14 @@ impl Engine {
         self.room_in_log(true)
     }
 
+    /// Before anything is changed in a tree. Who is told that it is done would find it undone, should this process be killed before the log takes it.
+    pub(crate) fn room_for_change(&self) -> Result<()> {
+        if self.log_is_full.load(Ordering::Relaxed) {
+            self.flush()?;
+        }
+        self.room_for_rows()
+    }
+
     fn room_in_log(&self, removing: bool) -> Result<()> {
         if read_lock(&self.state).layers.unlogged() > WAITING {
             self.write_rows(removing)?;

@@ -105,6 +105,8 @@ impl View {
 
     fn edit(&self, ino: Ino, change: impl FnOnce(&mut Edit<'_>) -> Result<()>) -> Result<()> {
         let pen = self.writable()?;
+        // Before contents are touched: what is written in place cannot be taken back.
+        self.engine.room_for_change()?;
         // Before the span begins: what is above must not be of a later one.
         self.take_over_above(ino)?;
         let _alone = lock(&pen.stripes[(ino % 64) as usize]);

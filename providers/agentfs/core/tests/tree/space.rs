@@ -451,3 +451,34 @@ fn a_removed_file_that_is_closed_on_a_full_disk_gives_its_room_back_as_soon_as_t
         assert_eq!(report.problems, Vec::<String>::new());
     }
 }
+
+#[test]
+fn a_file_on_a_disk_that_others_have_filled_is_not_written_without_its_time() {
+    let place = Place::new();
+    let Some(disk) = Disk::new() else { return };
+    let store = disk.path().join("store");
+    ah_agentfs::Workspace::create(&store, &place.lower()).unwrap();
+    let options = Options { background: false, ..Options::default() };
+    let workspace = ah_agentfs::Workspace::open(&store, &place.lower(), options).unwrap();
+    let view = workspace.view(branch(&workspace)).unwrap();
+    let ino = make(&view, "file", &[7; 10_000]);
+    workspace.sync().unwrap();
+    fill(&disk, &view);
+    let before = (content(&view, "file"), view.getattr(ino).unwrap());
+    let cut = SetAttr { size: Some(5000), ..SetAttr::default() };
+    let changes = [
+        view.write(ino, 100, b"in place").map(drop),
+        view.fallocate(ino, 100, 100, Allocate::Punch),
+        view.setattr(ino, cut).map(drop),
+    ];
+    for (nth, changed) in changes.into_iter().enumerate() {
+        assert!(matches!(changed, Err(Error::NoSpace)), "{nth}");
+    }
+    assert!((content(&view, "file"), view.getattr(ino).unwrap()) == before);
+    std::fs::remove_file(disk.path().join("rest")).unwrap();
+    view.write(ino, 100, b"in place").unwrap();
+    assert_eq!(&content(&view, "file")[100..108], b"in place");
+    drop((view, workspace));
+    let report = ah_agentfs::Workspace::fsck(&store, &place.lower(), false).unwrap();
+    assert_eq!(report.problems, Vec::<String>::new());
+}

@@ -13,7 +13,7 @@ use std::os::fd::AsFd;
 use std::sync::{Arc, PoisonError, RwLock, RwLockWriteGuard, TryLockError};
 use std::time::{Duration, Instant};
 
-use ah_plugin_api::ipc::Offered;
+use ah_plugin_api::ipc::{MAX_ANSWER, Offered};
 use ah_plugin_api::{
     CloneRequest, Context, Description, DestroyRequest, Dir, Done, Error, ErrorKind, FileName, ListRequest,
     MountRequest, Place, Probe, ProbeRequest, Provider, ProviderName, ReclaimRequest, Reclaimed, Reference, Result,
@@ -29,9 +29,10 @@ use crate::peer::Peer;
 use crate::records::{Made, Record};
 use crate::stores;
 
-/// The longest label, and the most that attributes may hold together, bytes.
+/// The longest label, and the most that attributes may hold together, bytes; and how many there may be: in memory each takes more than it says.
 const MAX_LABEL: usize = 4096;
 const MAX_ATTRIBUTES: usize = 64 << 10;
+const MOST_ATTRIBUTES: usize = 64;
 
 /// How long putting a store in order waits for who works in it, and how often it looks.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -262,6 +263,10 @@ impl Provider for Guarded<'_> {
             if request.label.as_ref().is_some_and(|label| label.len() > MAX_LABEL) || attributes > MAX_ATTRIBUTES {
                 return Err(Error::new(ErrorKind::InvalidArgument, "the label or the attributes are too long"));
             }
+            if request.attributes.len() > MOST_ATTRIBUTES {
+                let message = format!("the snapshot has more than {MOST_ATTRIBUTES} attributes, which is the limit");
+                return Err(Error::new(ErrorKind::InvalidArgument, message));
+            }
             let (key, limits) = (self.key(place)?, &self.keeper.config.limits);
             let lock = self.keeper.lock_of(&key);
             // Before it is made, so that nobody finds that it holds nothing, and removes it.
@@ -293,6 +298,7 @@ impl Provider for Guarded<'_> {
         self.counted("list", place, || {
             let Some(kept) = self.kept(place)? else { return Ok(Vec::new()) };
             let mut snapshots = self.list_of(&kept, cx)?;
+            refuse_beyond(&snapshots, MAX_ANSWER as usize)?;
             snapshots.iter_mut().for_each(blind);
             Ok(snapshots)
         })
@@ -427,6 +433,19 @@ impl Kept {
     }
 }
 
+/// Refuses a list that no answer of so many bytes can hold, before it is written a second time.
+fn refuse_beyond(snapshots: &[Snapshot], limit: usize) -> Result<()> {
+    let texts = |snapshot: &Snapshot| {
+        let attributes = snapshot.attributes.iter().map(|(key, value)| key.len() + value.len()).sum::<usize>();
+        snapshot.label.as_ref().map_or(0, String::len) + attributes
+    };
+    if snapshots.iter().map(texts).sum::<usize>() <= limit {
+        return Ok(());
+    }
+    let message = format!("the labels and attributes of the snapshots are more than {} MiB", limit >> 20);
+    Err(Error::new(ErrorKind::ResourceExhausted, message).with_hint("ah agent fs rm removes snapshots by their ids"))
+}
+
 /// Where a directory is, for the log: not where its caller says that it is.
 fn named(dir: Option<&Dir>) -> Option<String> {
     let path = mounts::path_of(dir?.as_fd()).ok()?;
@@ -436,4 +455,33 @@ fn named(dir: Option<&Dir>) -> Option<String> {
 /// Takes out what was read as root of a repository: where it lies, is the user's to say, and it may be anywhere.
 fn blind(snapshot: &mut Snapshot) {
     snapshot.repository = None;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ah_plugin_api::{Durability, Timestamp};
+
+    #[test]
+    fn a_list_is_refused_by_the_texts_in_it() {
+        let id = SnapshotId::new("a").unwrap();
+        let snapshot = Snapshot {
+            reference: Reference::new(id.as_str()).unwrap(),
+            id,
+            created: Timestamp { secs: 0, nanos: 0 },
+            label: Some("x".repeat(10)),
+            attributes: [("key".to_owned(), "x".repeat(7))].into(),
+            durability: Durability::Durable,
+            tree: None,
+            entries: None,
+            omitted_total: 0,
+            omitted: Vec::new(),
+            repository: None,
+            pins: None,
+            changed_below: None,
+        };
+        let list = vec![snapshot; 3];
+        assert!(refuse_beyond(&list, 60).is_ok());
+        assert_eq!(refuse_beyond(&list, 59).unwrap_err().kind, ErrorKind::ResourceExhausted);
+    }
 }

@@ -131,6 +131,9 @@ fn limits_hold() {
         long.label = None;
         long.attributes.insert("a".into(), "x".repeat(100_000));
         assert!(provider.snapshot(&open.place(), &long, &Context::quiet()).is_err());
+        long.attributes = (0..65).map(|number| (number.to_string(), String::new())).collect();
+        let many = provider.snapshot(&open.place(), &long, &Context::quiet()).unwrap_err();
+        assert_eq!(many.kind, ErrorKind::InvalidArgument);
         let last = (0..60).find_map(|_| open.probe(&*provider).err()).unwrap();
         assert_eq!(last.kind, ErrorKind::ResourceExhausted);
     });

@@ -11,6 +11,7 @@ use ah_provider_directory::{Mounts, failed, look, open_beneath, unescape_octal};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
+use crate::record;
 use crate::subvolume::Subvolume;
 use crate::sys;
 
@@ -18,26 +19,47 @@ use crate::sys;
 ///
 /// A nested subvolume that is in a directory which this user may not read is passed over: its name is not to be had.
 pub(crate) fn omitted(workspace: &Dir, source: &Subvolume, store: &Dir) -> Result<Vec<Omission>> {
-    let mut found = Mounts::read()?.below(workspace);
+    let found = Mounts::read()?.below(workspace);
     let nested = sys::nested(workspace)
         .map_err(|errno| failed(format!("cannot look for what is nested in {}", source.path.display()), errno))?;
-    for one in nested {
+    let nested = nested.into_iter().filter_map(|one| {
         let path = match sys::nested_path(workspace, one) {
             Ok(path) => path,
             // Elsewhere in the subvolume, hidden, or taken away just now.
-            Err(Errno::ACCESS | Errno::NOENT) => continue,
-            Err(errno) => return Err(failed("cannot look for nested subvolumes", errno)),
+            Err(Errno::ACCESS | Errno::NOENT) => return None,
+            Err(errno) => return Some(Err(failed("cannot look for nested subvolumes", errno))),
         };
-        let Ok(path) = RelPath::new(path) else { continue };
-        if path.is_root() {
-            continue;
-        }
+        let path = RelPath::new(path).ok().filter(|path| !path.is_root())?;
         let (reason, detail) = if is_own(workspace, &path, store) {
             (OmitReason::OwnState, "snapshots of its own")
         } else {
             (OmitReason::OtherFilesystem, "a subvolume of its own")
         };
-        found.push(Omission { path, reason, detail: Some(detail.to_owned()) });
+        Some(Ok(Omission { path, reason, detail: Some(detail.to_owned()) }))
+    });
+    gathered(found, nested, record::MAX)
+}
+
+/// The topmost of all that was found and of `more`, unless their texts alone are longer than `most` bytes: then no more are asked for.
+fn gathered(
+    mut found: Vec<Omission>,
+    more: impl Iterator<Item = Result<Omission>>,
+    most: usize,
+) -> Result<Vec<Omission>> {
+    let length = |one: &Omission| one.path.as_bytes().len() + one.detail.as_ref().map_or(0, String::len);
+    let mut held: usize = found.iter().map(length).sum();
+    for one in more {
+        let one = one?;
+        held += length(&one);
+        found.push(one);
+        // Those below others do not count; they are not looked for before there is much of it.
+        if held > 2 * most {
+            found = topmost(found);
+            held = found.iter().map(length).sum();
+            if held > most {
+                return Err(record::too_long());
+            }
+        }
     }
     Ok(topmost(found))
 }
@@ -106,6 +128,20 @@ mod tests {
     fn omissions(paths: impl IntoIterator<Item = String>) -> Vec<Omission> {
         let omission = |path| Omission { path, reason: OmitReason::OtherFilesystem, detail: None };
         paths.into_iter().map(|path| omission(RelPath::new(path).unwrap())).collect()
+    }
+
+    #[test]
+    fn no_more_is_gathered_than_can_be_written_down() {
+        let asked = std::cell::Cell::new(0);
+        let from = |all: Vec<Omission>| all.into_iter().map(|one| Ok(one).inspect(|_| asked.set(asked.get() + 1)));
+        let all = || omissions((0..1000).map(|n| format!("{n:04}")));
+        assert_eq!(gathered(Vec::new(), from(all()), 4000).unwrap().len(), 1000);
+        asked.set(0);
+        let refused = gathered(Vec::new(), from(all()), 400).unwrap_err();
+        assert_eq!((refused.kind, asked.get()), (ah_plugin_api::ErrorKind::ResourceExhausted, 201));
+        // What is below another one is not written down.
+        let below = omissions((0..1000).map(|n| format!("top/{n:04}")));
+        assert_eq!(gathered(omissions(["top".to_owned()]), from(below), 400).unwrap().len(), 1);
     }
 
     #[test]

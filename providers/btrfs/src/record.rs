@@ -50,7 +50,7 @@ const NAME: &str = "user.ah.snapshot";
 const PIECE: usize = 3000;
 
 /// Longer than any record; a length beyond it is damage.
-const MAX: usize = 16 << 20;
+pub(crate) const MAX: usize = 16 << 20;
 
 impl Record {
     pub(crate) fn new(
@@ -81,9 +81,7 @@ impl Record {
         let length = bytes.len() - 4;
         if length > MAX {
             // Nobody could read it again.
-            let message = format!("what would have to be written down of the snapshot is more than {} MiB", MAX >> 20);
-            return Err(Error::new(ErrorKind::ResourceExhausted, message)
-                .with_hint("it names every nested subvolume and mount that is left out: `ah agent fs status`"));
+            return Err(too_long());
         }
         bytes.splice(..4, u32::try_from(length).unwrap_or(u32::MAX).to_le_bytes());
         for (number, piece) in bytes.chunks(PIECE).enumerate() {
@@ -159,6 +157,13 @@ impl Record {
             changed_below: None,
         })
     }
+}
+
+/// The error of a snapshot of which more would have to be written down than [`MAX`].
+pub(crate) fn too_long() -> Error {
+    let message = format!("what would have to be written down of the snapshot is more than {} MiB", MAX >> 20);
+    Error::new(ErrorKind::ResourceExhausted, message)
+        .with_hint("it names every nested subvolume and mount that is left out: `ah agent fs status`")
 }
 
 fn name(number: usize) -> String {

@@ -23,6 +23,7 @@ pub mod write;
 
 pub use config::{Config, config};
 pub use own::own;
+pub use owner::as_owner;
 pub use repository::Repository;
 
 use std::os::fd::BorrowedFd;

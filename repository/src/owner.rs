@@ -10,7 +10,7 @@ use rustix::fs::{Mode, OFlags, ResolveFlags};
 
 /// Calls `run` with the filesystem rights of the owner of `dir`, on this thread, where this process is root and the owner is not. None if
 /// these rights cannot be had: then nothing was called.
-pub(crate) fn as_owner<T>(dir: impl AsFd, run: impl FnOnce() -> T) -> Option<T> {
+pub fn as_owner<T>(dir: impl AsFd, run: impl FnOnce() -> T) -> Option<T> {
     let owner = rustix::fs::fstat(dir).ok()?;
     if !rustix::process::geteuid().is_root() || owner.st_uid == 0 {
         return Some(run());

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 
 use ah_plugin_api::{Dir, Omission, OmitReason, RelPath, Result};
 use ah_provider_directory::{Mounts, failed, look, open_beneath, unescape_octal};
+use ah_repository::as_owner;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
@@ -17,13 +18,14 @@ use crate::sys;
 
 /// Everything that a snapshot of `source` will not hold of the workspace, ordered by path, the topmost only.
 ///
-/// A nested subvolume that is in a directory which this user may not read is passed over: its name is not to be had.
+/// A nested subvolume that is further down in a directory which this user may not read is passed over: its name is not to be had. Root passes over what the
+/// workspace's owner may not read: who has the helper take a snapshot is told of it.
 pub(crate) fn omitted(workspace: &Dir, source: &Subvolume, store: &Dir) -> Result<Vec<Omission>> {
     let found = Mounts::read()?.below(workspace);
     let nested = sys::nested(workspace)
         .map_err(|errno| failed(format!("cannot look for what is nested in {}", source.path.display()), errno))?;
-    let nested = nested.into_iter().filter_map(|one| {
-        let path = match sys::nested_path(workspace, one) {
+    let nested = nested.chunks(AT_ONCE).flat_map(|some| nested_paths(workspace, some)).filter_map(|path| {
+        let path = match path {
             Ok(path) => path,
             // Elsewhere in the subvolume, hidden, or taken away just now.
             Err(Errno::ACCESS | Errno::NOENT) => return None,
@@ -38,6 +40,15 @@ pub(crate) fn omitted(workspace: &Dir, source: &Subvolume, store: &Dir) -> Resul
         Some(Ok(Omission { path, reason, detail: Some(detail.to_owned()) }))
     });
     gathered(found, nested, record::MAX)
+}
+
+/// So many paths are asked for with the rights of the workspace's owner at a time: to take these on costs more than to ask.
+const AT_ONCE: usize = 256;
+
+/// The paths of some nested subvolumes, as the workspace's owner may have them.
+fn nested_paths(workspace: &Dir, some: &[(u64, u64)]) -> Vec<Result<Vec<u8>, Errno>> {
+    let ask = || some.iter().map(|&one| sys::nested_path(workspace, one)).collect();
+    as_owner(workspace, ask).unwrap_or_else(|| vec![Err(Errno::PERM)])
 }
 
 /// The topmost of all that was found and of `more`, unless their texts alone are longer than `most` bytes: then no more are asked for.

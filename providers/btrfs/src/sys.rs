@@ -153,7 +153,7 @@ pub(crate) fn nested(inside: impl AsFd) -> Result<Vec<(u64, u64)>, Errno> {
 }
 
 /// The path from the open directory `below` to a subvolume that [`nested`] named. `EACCES` if it is elsewhere, or this user may not
-/// read a directory on the way. No privilege.
+/// read a directory above the one that it is in. No privilege.
 pub(crate) fn nested_path(below: impl AsFd, (id, dir): (u64, u64)) -> Result<Vec<u8>, Errno> {
     const OP: Opcode = op::BTRFS_IOC_INO_LOOKUP_USER as Opcode;
     // SAFETY: any bytes are a value of this type, which is all integers.

@@ -57,6 +57,23 @@ fn what_is_nested_or_mounted_inside_is_omitted_and_not_shown() {
 }
 
 #[test]
+fn root_tells_of_nothing_that_the_workspaces_owner_may_not_look_for() {
+    let Some(disk) = Disk::new("btrfs", 300, "") else { return };
+    let bench = Bench::in_folder(disk.at());
+    std::os::unix::fs::chown(bench.work(""), Some(NOBODY), Some(NOBODY)).unwrap();
+    for (folder, mode) in [("closed", 0o700), ("open", 0o755), ("only to be entered", 0o711)] {
+        // What is right in such a directory the kernel tells everybody.
+        fs::create_dir_all(bench.work(&format!("{folder}/deeper"))).unwrap();
+        fs::set_permissions(bench.work(folder), fs::Permissions::from_mode(mode)).unwrap();
+        subvolume(&bench.work(&format!("{folder}/deeper/secret")));
+    }
+    let taken = bench.snapshot("a");
+    assert_eq!(omitted(&taken.omitted), ["other-filesystem open/deeper/secret"]);
+    // And what is not told of is not shown.
+    assert!(bench.names(&taken, "closed/deeper").is_empty());
+}
+
+#[test]
 fn a_store_inside_of_the_workspace_is_its_own_state() {
     let Some(disk) = Disk::new("btrfs", 300, "") else { return };
     let work = disk.at().join("work");

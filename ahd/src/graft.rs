@@ -97,10 +97,19 @@ pub(crate) fn attach(tree: &OwnedFd, point: &OwnedFd) -> Result<()> {
     })
 }
 
-/// Where a mount is: the directory it is in, and its name there. None if it is gone.
+/// A mount as it was found.
+pub(crate) struct Found {
+    /// The directory it is in, and its name there.
+    parent: OwnedFd,
+    name: FileName,
+    /// The mount itself, which is in use as long as this is open.
+    mount: OwnedFd,
+}
+
+/// Where a mount is. None if it is gone.
 ///
 /// By what the kernel says of it now: its directory may have been renamed, or have been another when it was mounted.
-pub(crate) fn find(mark: &Mark) -> Result<Option<(OwnedFd, FileName)>> {
+pub(crate) fn find(mark: &Mark) -> Result<Option<Found>> {
     if mark.boot != boot() {
         return Ok(None);
     }
@@ -113,7 +122,7 @@ pub(crate) fn find(mark: &Mark) -> Result<Option<(OwnedFd, FileName)>> {
             && let Some(seen) = Seen::at(parent.as_fd(), &name)
             && seen.about.mount == mark.id
         {
-            return Ok(seen.is(mark).then_some((parent, name)));
+            return Ok(seen.is(mark).then_some(Found { parent, name, mount: seen.fd }));
         }
         // It may have gone, or been moved, since the table was read.
         if tries == PATIENCE {
@@ -138,6 +147,7 @@ pub(crate) fn is_seen(mark: &Mark, target: BorrowedFd<'_>, name: &FileName) -> b
 
 /// What is at some place.
 struct Seen {
+    fd: OwnedFd,
     about: About,
     unique: Option<u64>,
 }
@@ -146,7 +156,7 @@ impl Seen {
     fn at(dir: BorrowedFd<'_>, name: &FileName) -> Option<Self> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let fd = rustix::fs::openat(dir, name.as_os_str(), flags, Mode::empty()).ok()?;
-        Some(Self { about: About::of(&fd).ok()?, unique: mounts::unique(&fd) })
+        Some(Self { about: About::of(&fd).ok()?, unique: mounts::unique(&fd), fd })
     }
 
     /// Whether it is the directory that a mount shows.
@@ -172,10 +182,19 @@ pub(crate) fn remove(
     user: Ids,
     even_in_use: bool,
 ) -> Result<()> {
-    if let Some((parent, name)) = find(mark)? {
-        let path = Path::new("/proc/self/fd").join(parent.as_raw_fd().to_string()).join(name.as_os_str());
-        let detach = if even_in_use { MntFlags::MNT_DETACH } else { MntFlags::empty() };
-        let mut unmounted = umount2(&path, MntFlags::UMOUNT_NOFOLLOW | detach);
+    if let Some(Found { parent, name, mount }) = find(mark)? {
+        #[cfg(test)]
+        tests::after_it_was_found();
+        let open = |fd: &OwnedFd| Path::new("/proc/self/fd").join(fd.as_raw_fd().to_string());
+        let path = open(&parent).join(name.as_os_str());
+        let mut unmounted = if even_in_use {
+            // By what is open: whatever its user has moved there since, it is this one that goes.
+            umount2(&open(&mount), MntFlags::MNT_DETACH)
+        } else {
+            // What is open is in use, so by its name. If another one has come there since, it goes only if nobody uses it.
+            drop(mount);
+            umount2(&path, MntFlags::UMOUNT_NOFOLLOW)
+        };
         for _ in 0..PATIENCE {
             if unmounted != Err(nix::errno::Errno::EBUSY) {
                 break;
@@ -188,7 +207,7 @@ pub(crate) fn remove(
                 }
                 break;
             }
-            unmounted = umount2(&path, MntFlags::UMOUNT_NOFOLLOW | detach);
+            unmounted = umount2(&path, MntFlags::UMOUNT_NOFOLLOW);
         }
         match unmounted {
             Ok(()) | Err(nix::errno::Errno::EINVAL) => {}
@@ -215,4 +234,74 @@ fn remove_point(target: BorrowedFd<'_>, name: &FileName, user: Ids) {
     as_user(user.uid, user.gid, || {
         let _ = remove_dir_for_good(target, name.as_os_str());
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+    use std::path::PathBuf;
+
+    use nix::mount::{MsFlags, mount};
+
+    use super::*;
+
+    thread_local! {
+        /// What somebody else does as soon as a mount was found.
+        static THEN: RefCell<Option<Box<dyn FnOnce()>>> = const { RefCell::new(None) };
+    }
+
+    pub(super) fn after_it_was_found() {
+        if let Some(then) = THEN.take() {
+            then();
+        }
+    }
+
+    /// Takes a folder's mounts away again, however a test ends.
+    struct Base(tempfile::TempDir);
+
+    impl Drop for Base {
+        fn drop(&mut self) {
+            let _ = umount2(self.0.path(), MntFlags::MNT_DETACH);
+        }
+    }
+
+    #[test]
+    fn what_was_moved_into_the_place_of_a_clone_meanwhile_stays() {
+        if !nix::unistd::geteuid().is_root() {
+            assert!(std::env::var_os("AH_TEST_REQUIRE_ALL").is_none(), "skipped: needs root");
+            eprintln!("skipped: needs root");
+            return;
+        }
+        let base = Base(tempfile::tempdir().unwrap());
+        let no = None::<&str>;
+        let fresh = |at: &Path| mount(Some("tmpfs"), at, Some("tmpfs"), MsFlags::empty(), no).unwrap();
+        fresh(base.0.path());
+        // Of what is shared nothing can be moved.
+        mount(no, base.0.path(), no, MsFlags::MS_PRIVATE, no).unwrap();
+        let at = |name: &str| base.0.path().canonicalize().unwrap().join(name);
+        for name in ["clone", "moved", "other"] {
+            fs::create_dir(at(name)).unwrap();
+        }
+        fresh(&at("clone"));
+        fresh(&at("other"));
+        let number = |name: &str| About::of(mounts::open_plain(&at(name)).unwrap()).unwrap().mount;
+        let other = number("other");
+        let mark = {
+            let fd = mounts::open_plain(&at("clone")).unwrap();
+            let about = About::of(&fd).unwrap();
+            let unique = mounts::unique(&fd);
+            Mark { id: about.mount, unique, dev: about.dev, ino: about.ino, boot: boot().to_owned() }
+        };
+        let moves: Vec<(PathBuf, PathBuf)> = vec![(at("clone"), at("moved")), (at("other"), at("clone"))];
+        THEN.set(Some(Box::new(move || {
+            moves
+                .iter()
+                .for_each(|(from, to)| mount(Some(from), to, None::<&str>, MsFlags::MS_MOVE, None::<&str>).unwrap());
+        })));
+        let name = FileName::new("clone").unwrap();
+        remove(&mark, &name, None, Ids { uid: 12345, gid: 12345 }, true).unwrap();
+        assert!(THEN.take().is_none());
+        assert_eq!(number("clone"), other);
+        assert_eq!(mounts::find(mark.id).unwrap(), None);
+    }
 }

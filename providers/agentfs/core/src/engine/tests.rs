@@ -502,3 +502,21 @@ fn who_closes_the_store_while_names_are_written_down_leaves_the_rest_to_the_next
     assert_eq!(engine.unfinished(), []);
     assert!(engine.fingerprint(base, b"file").unwrap().is_some());
 }
+
+#[test]
+fn nobody_who_gives_blocks_back_waits_for_what_is_read_below() {
+    let place = Place::new();
+    std::fs::write(place.0.path().join("lower/large"), [7; 300_000]).unwrap();
+    let engine = place.open();
+    let (_, view) = branch(&engine);
+    let ino = view.lookup(ROOT, b"large").unwrap().ino;
+    let mut expected = vec![7; 300_000];
+    for at in [10, 150_000] {
+        // Of the blocks at its edges the rest is read below.
+        view.write(ino, at, &[9; 10_000]).unwrap();
+        expected[at as usize..at as usize + 10_000].fill(9);
+    }
+    assert_eq!(view.read(ino, 0, 1 << 20).unwrap(), expected);
+    let noted = std::mem::take(&mut *lock(&engine.segments.read_below));
+    assert!(noted.len() >= 6 && !noted.contains(&true), "{noted:?}");
+}

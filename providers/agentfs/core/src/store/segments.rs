@@ -50,6 +50,8 @@ pub(crate) struct Segments {
     reading: RwLock<()>,
     #[cfg(test)]
     pub(crate) refuse: Mutex<Option<Refuse>>,
+    #[cfg(test)]
+    pub(crate) read_below: Mutex<Vec<bool>>,
 }
 
 /// What fails from now on, for tests.
@@ -138,6 +140,8 @@ impl Segments {
             reading: RwLock::default(),
             #[cfg(test)]
             refuse: Mutex::default(),
+            #[cfg(test)]
+            read_below: Mutex::default(),
         })
     }
 
@@ -300,6 +304,12 @@ impl Segments {
     /// As long as this is held, no block is given back.
     pub(crate) fn reading(&self) -> RwLockReadGuard<'_, ()> {
         read_lock(&self.reading)
+    }
+
+    /// Something is read below: notes whether blocks cannot be given back meanwhile.
+    #[cfg(test)]
+    pub(crate) fn note_if_read(&self) {
+        lock(&self.read_below).push(self.reading.try_write().is_err());
     }
 
     #[cfg(test)]

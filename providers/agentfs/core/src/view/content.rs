@@ -63,13 +63,11 @@ impl View {
             bytes.truncate(count);
             return Ok(bytes);
         }
-        let _kept = self.engine.segments.reading();
         let mut done = 0;
         while done < bytes.len() {
             let at = offset + done as u64;
             let part = ((CHUNK - at % CHUNK) as usize).min(bytes.len() - done);
-            let chunk = self.chunk(node.ino, at / CHUNK)?;
-            self.read_chunk(node, &chunk, at, &mut bytes[done..done + part])?;
+            self.read_chunk(node, || self.chunk(node.ino, at / CHUNK), at, &mut bytes[done..done + part])?;
             done += part;
         }
         Ok(bytes)
@@ -160,28 +158,42 @@ impl View {
         Ok(rows.keys().map(|stem| key::chunk_index(stem)).filter(|index| index & key::KEPT == 0).collect())
     }
 
-    /// Reads within one chunk. Bytes that are nowhere are left as they are: zeros.
-    pub(super) fn read_chunk(&self, node: &Node, chunk: &Chunk, offset: u64, bytes: &mut [u8]) -> Result<()> {
-        let start = offset / CHUNK * CHUNK;
-        let mut done = 0;
-        while done < bytes.len() {
-            let at = offset + done as u64;
-            let block = ((at - start) / BLOCK) as usize;
-            let end = start + (block + chunk.run(block)).min(BLOCKS) as u64 * BLOCK;
-            let part = ((end - at) as usize).min(bytes.len() - done);
-            let here = &mut bytes[done..done + part];
-            match chunk.0[block] {
+    /// Reads within one chunk, whatever that is by now.
+    pub(super) fn read_chunk(
+        &self,
+        node: &Node,
+        chunk: impl FnOnce() -> Result<Chunk>,
+        offset: u64,
+        bytes: &mut [u8],
+    ) -> Result<()> {
+        let chunk = self.read_stored(chunk, offset, bytes)?;
+        each_below(&chunk, offset, bytes, |at, here| {
+            let there = node.inode.lower_limit.saturating_sub(at).min(here.len() as u64) as usize;
+            self.read_origin(node, at, &mut here[..there])?;
+            here[there..].fill(0);
+            Ok(())
+        })
+    }
+
+    /// Reads within one chunk what does not lie below, and gives the chunk. From when it is looked up until that is read no block is given back; who gives some back, and
+    /// all who read after him, do not wait for the lower directory, which may be slow.
+    pub(super) fn read_stored(
+        &self,
+        chunk: impl FnOnce() -> Result<Chunk>,
+        offset: u64,
+        bytes: &mut [u8],
+    ) -> Result<Chunk> {
+        let _kept = self.engine.segments.reading();
+        let chunk = chunk()?;
+        each_run(&chunk, offset, bytes, |place, at, here| {
+            match place {
                 Place::Hole => here.fill(0),
                 Place::Store { block, .. } => self.engine.segments.read(block, at % BLOCK, here)?,
-                Place::Below => {
-                    let there = node.inode.lower_limit.saturating_sub(at).min(part as u64) as usize;
-                    self.read_origin(node, at, &mut here[..there])?;
-                    here[there..].fill(0);
-                }
+                Place::Below => {}
             }
-            done += part;
-        }
-        Ok(())
+            Ok(())
+        })?;
+        Ok(chunk)
     }
 
     /// Reads from the file below, then makes sure that it is what it was.
@@ -198,6 +210,8 @@ impl View {
     }
 
     fn read_opened(&self, (origin, file, proven): Below<'_>, offset: u64, bytes: &mut [u8]) -> Result<usize> {
+        #[cfg(test)]
+        self.engine.segments.note_if_read();
         let mut done = 0;
         while done < bytes.len() {
             match file.read_at(&mut bytes[done..], offset + done as u64) {
@@ -263,4 +277,34 @@ impl View {
         }
         Ok((file, None))
     }
+}
+
+/// Shows bytes within one chunk by runs of blocks that lie alike: where the first one is, from which byte of the file on, the bytes.
+fn each_run(
+    chunk: &Chunk,
+    offset: u64,
+    bytes: &mut [u8],
+    mut show: impl FnMut(Place, u64, &mut [u8]) -> Result<()>,
+) -> Result<()> {
+    let start = offset / CHUNK * CHUNK;
+    let mut done = 0;
+    while done < bytes.len() {
+        let at = offset + done as u64;
+        let block = ((at - start) / BLOCK) as usize;
+        let end = start + (block + chunk.run(block)).min(BLOCKS) as u64 * BLOCK;
+        let part = ((end - at) as usize).min(bytes.len() - done);
+        show(chunk.0[block], at, &mut bytes[done..done + part])?;
+        done += part;
+    }
+    Ok(())
+}
+
+/// The same of those that lie below.
+pub(super) fn each_below(
+    chunk: &Chunk,
+    offset: u64,
+    bytes: &mut [u8],
+    mut show: impl FnMut(u64, &mut [u8]) -> Result<()>,
+) -> Result<()> {
+    each_run(chunk, offset, bytes, |place, at, here| if place == Place::Below { show(at, here) } else { Ok(()) })
 }

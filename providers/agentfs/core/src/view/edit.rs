@@ -180,7 +180,7 @@ impl Edit<'_> {
                 return Ok(());
             }
             let mut bytes = vec![0; self.lower_limit.min(self.size) as usize];
-            let read = self.of.read_chunk(&self.node, &Chunk::default(), 0, &mut bytes);
+            let read = self.of.read_chunk(&self.node, || Ok(Chunk::default()), 0, &mut bytes);
             if self.node.has_row || self.is_as_noted()? {
                 match read {
                     // It was changed just now, and is not pinned.
@@ -266,9 +266,8 @@ impl Edit<'_> {
             };
             if !nowhere {
                 let mut content = vec![0; BLOCK as usize];
-                let _kept = engine.segments.reading();
                 self.node.inode.lower_limit = self.lower_limit;
-                self.of.read_chunk(&self.node, &old, start + edge as u64 * BLOCK, &mut content)?;
+                self.of.read_chunk(&self.node, || Ok(old), start + edge as u64 * BLOCK, &mut content)?;
                 engine.segments.write(first + (edge - block) as u64, 0, &content)?;
             }
         }

@@ -2,11 +2,12 @@
 
 use crate::engine::Engine;
 use crate::error::Result;
-use crate::rows::chunk::{BLOCK, CHUNK, Chunk, Place};
+use crate::rows::chunk::{CHUNK, Chunk};
 use crate::rows::key;
 use crate::rows::value::{GONE, HERE};
 use crate::state::{self, State};
 use crate::types::{Ino, Kind};
+use crate::view::content::each_below;
 use crate::view::{Node, View};
 
 impl View {
@@ -25,28 +26,18 @@ impl View {
         if bytes.is_empty() {
             return Ok(());
         }
-        let kept = if node.has_row { self.kept(node.ino, offset / CHUNK)? } else { None };
-        let kept = kept.unwrap_or_default();
-        let mut done = 0;
-        while done < bytes.len() {
-            let at = offset + done as u64;
-            let block = (at % CHUNK / BLOCK) as usize;
-            let end = at / CHUNK * CHUNK + (block + kept.run(block)) as u64 * BLOCK;
-            let part = ((end - at) as usize).min(bytes.len() - done);
-            let here = &mut bytes[done..done + part];
-            match kept.0[block] {
-                Place::Hole => here.fill(0),
-                Place::Store { block, .. } => self.engine.segments.read(block, at % BLOCK, here)?,
-                Place::Below => {
-                    if self.read_below(node, at, here)? < part {
-                        let path = node.inode.origin.as_ref().map_or(&b""[..], |origin| &origin.path);
-                        return Err(self.changed(path, "cut below since it was taken over"));
-                    }
-                }
+        let kept = || {
+            let kept = if node.has_row { self.kept(node.ino, offset / CHUNK)? } else { None };
+            Ok(kept.unwrap_or_default())
+        };
+        let kept = self.read_stored(kept, offset, bytes)?;
+        each_below(&kept, offset, bytes, |at, here| {
+            if self.read_below(node, at, here)? < here.len() {
+                let path = node.inode.origin.as_ref().map_or(&b""[..], |origin| &origin.path);
+                return Err(self.changed(path, "cut below since it was taken over"));
             }
-            done += part;
-        }
-        Ok(())
+            Ok(())
+        })
     }
 
     /// A file got its first row: what it reads below is to be copied.

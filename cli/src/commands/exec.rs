@@ -19,7 +19,7 @@ use crate::output::text;
 #[derive(Debug, Args)]
 #[command(after_help = "\
 CMD and everything it starts see the branch where the workspace is; everybody else sees the workspace. Without BRANCH a \
-new one is made from the present state; it goes when CMD has ended if nothing in it was changed, and is kept otherwise. Ends as CMD ends; 128 + N if signal N ended it, 127 if there is no CMD, 126 if it \
+new one is made from the present state; it goes when CMD has ended, unless `ah agent fs rm` would refuse to take it then: files were changed in it that are not ignored, say. Ends as CMD ends; 128 + N if signal N ended it, 127 if there is no CMD, 126 if it \
 cannot be run. With --json, errors before CMD starts are JSON; afterwards stdout is CMD's.
 
 Examples:
@@ -57,7 +57,7 @@ pub(crate) fn run(app: &App, args: &ExecArgs) -> Outcome {
             let made = branch::make(app, &workspace, &BranchOptions::default())?;
             let (name, path) = (&made.name, made.path.display());
             app.ui
-                .note(&format!("branch {name} at {path}; it goes when the command ends, if nothing in it was changed"));
+                .note(&format!("branch {name} at {path}; it goes when the command ends, unless something in it was changed that is not ignored"));
             made
         }
     };

@@ -289,8 +289,7 @@ fn a_store_on_a_full_disk_opens_after_a_power_cut() {
         assert_eq!(content(&workspace.view(branch).unwrap(), "kept"), b"kept");
         assert_eq!(workspace.snapshots().len(), 1, "the base alone");
         drop(workspace);
-        let report = ah_agentfs::Workspace::fsck(&store, &place.lower(), false).unwrap();
-        assert_eq!(report.problems, Vec::<String>::new());
+        assert_whole(&store, &place);
     }
 }
 
@@ -356,14 +355,27 @@ fn a_real_full_disk_damages_nothing() {
     workspace.sync().unwrap();
     assert_eq!(workspace.used(), MIB + 4096);
     drop((view, workspace));
-    let report = ah_agentfs::Workspace::fsck(&store, &place.lower(), false).unwrap();
-    assert_eq!(report.problems, Vec::<String>::new());
+    assert_whole(&store, &place);
     let workspace = open();
     let view = workspace.view(branch).unwrap();
     assert_eq!(view.list(ROOT).unwrap().len(), made + 2);
     assert_eq!(content(&view, "again"), b"works");
     let old = workspace.view_of(id).unwrap();
     assert_eq!(old.read(at(&old, "kept"), 0, 10).unwrap(), [7; 10]);
+}
+
+/// A store on a disk of its own, for which nothing is done in the background.
+fn store_on(disk: &Disk, place: &Place) -> (std::path::PathBuf, ah_agentfs::Workspace) {
+    let store = disk.path().join("store");
+    ah_agentfs::Workspace::create(&store, &place.lower()).unwrap();
+    let options = Options { background: false, ..Options::default() };
+    let workspace = ah_agentfs::Workspace::open(&store, &place.lower(), options).unwrap();
+    (store, workspace)
+}
+
+fn assert_whole(store: &std::path::Path, place: &Place) {
+    let report = ah_agentfs::Workspace::fsck(store, &place.lower(), false).unwrap();
+    assert_eq!(report.problems, Vec::<String>::new());
 }
 
 /// Others fill a disk to its last byte, and names until nothing can be written down any more.
@@ -377,10 +389,7 @@ fn fill(disk: &Disk, view: &ah_agentfs::View) {
 fn removing_files_on_a_disk_that_others_have_filled_gives_their_room_back() {
     let place = Place::new();
     let Some(disk) = Disk::new() else { return };
-    let store = disk.path().join("store");
-    ah_agentfs::Workspace::create(&store, &place.lower()).unwrap();
-    let options = Options { background: false, ..Options::default() };
-    let workspace = ah_agentfs::Workspace::open(&store, &place.lower(), options).unwrap();
+    let (store, workspace) = store_on(&disk, &place);
     let branch = branch(&workspace);
     let view = workspace.view(branch).unwrap();
     for (name, size) in [("little", 4096), ("big", 8 * MIB)] {
@@ -409,8 +418,7 @@ fn removing_files_on_a_disk_that_others_have_filled_gives_their_room_back() {
     workspace.sync().unwrap();
     assert!(store.join("reserve").exists());
     drop((view, workspace));
-    let report = ah_agentfs::Workspace::fsck(&store, &place.lower(), false).unwrap();
-    assert_eq!(report.problems, Vec::<String>::new());
+    assert_whole(&store, &place);
 }
 
 #[test]
@@ -418,10 +426,7 @@ fn a_removed_file_that_is_closed_on_a_full_disk_gives_its_room_back_as_soon_as_t
     for closed_with_the_tree in [false, true] {
         let place = Place::new();
         let Some(disk) = Disk::new() else { return };
-        let store = disk.path().join("store");
-        ah_agentfs::Workspace::create(&store, &place.lower()).unwrap();
-        let options = Options { background: false, ..Options::default() };
-        let workspace = ah_agentfs::Workspace::open(&store, &place.lower(), options).unwrap();
+        let (store, workspace) = store_on(&disk, &place);
         let branch = branch(&workspace);
         let view = workspace.view(branch).unwrap();
         let ino = make(&view, "open", &vec![7; MIB as usize]);
@@ -447,8 +452,7 @@ fn a_removed_file_that_is_closed_on_a_full_disk_gives_its_room_back_as_soon_as_t
         workspace.sync().unwrap();
         assert_eq!(workspace.used(), 0);
         drop((view, workspace));
-        let report = ah_agentfs::Workspace::fsck(&store, &place.lower(), false).unwrap();
-        assert_eq!(report.problems, Vec::<String>::new());
+        assert_whole(&store, &place);
     }
 }
 
@@ -456,10 +460,7 @@ fn a_removed_file_that_is_closed_on_a_full_disk_gives_its_room_back_as_soon_as_t
 fn a_file_on_a_disk_that_others_have_filled_is_not_written_without_its_time() {
     let place = Place::new();
     let Some(disk) = Disk::new() else { return };
-    let store = disk.path().join("store");
-    ah_agentfs::Workspace::create(&store, &place.lower()).unwrap();
-    let options = Options { background: false, ..Options::default() };
-    let workspace = ah_agentfs::Workspace::open(&store, &place.lower(), options).unwrap();
+    let (store, workspace) = store_on(&disk, &place);
     let view = workspace.view(branch(&workspace)).unwrap();
     let ino = make(&view, "file", &[7; 10_000]);
     workspace.sync().unwrap();
@@ -479,6 +480,5 @@ fn a_file_on_a_disk_that_others_have_filled_is_not_written_without_its_time() {
     view.write(ino, 100, b"in place").unwrap();
     assert_eq!(&content(&view, "file")[100..108], b"in place");
     drop((view, workspace));
-    let report = ah_agentfs::Workspace::fsck(&store, &place.lower(), false).unwrap();
-    assert_eq!(report.problems, Vec::<String>::new());
+    assert_whole(&store, &place);
 }

@@ -266,7 +266,7 @@ fn trusted_owner(uid: u32) -> bool {
     uid == rustix::process::geteuid().as_raw() || is_root(uid)
 }
 
-/// Whether only the owner is in the group that may write. An ACL could name others behind the same mode bits, so there must be none.
+/// Whether only the owner is in the group that may write, as far as the machine's own accounts tell. An ACL could name others behind the same mode bits, so there must be none.
 fn own_group(fd: &OwnedFd, stat: &Stat) -> bool {
     let (Ok(Some(owner)), Ok(Some(group))) = (
         nix::unistd::User::from_uid(nix::unistd::Uid::from_raw(stat.st_uid)),
@@ -277,7 +277,17 @@ fn own_group(fd: &OwnedFd, stat: &Stat) -> bool {
     owner.gid == group.gid
         && owner.name == group.name
         && group.mem.iter().all(|member| *member == owner.name)
+        && std::fs::read("/etc/passwd").is_ok_and(|accounts| !is_anothers(&accounts, owner.gid.as_raw(), &owner.name))
         && has_no_acl(fd)
+}
+
+/// Whether an account of `/etc/passwd` but its owner's has a group for its own: such an account is no member by the group's list. Fields: `passwd(5)`.
+fn is_anothers(accounts: &[u8], gid: u32, owner: &str) -> bool {
+    accounts.split(|&b| b == b'\n').any(|line| {
+        let mut fields = line.split(|&b| b == b':');
+        let name = fields.next();
+        name != Some(owner.as_bytes()) && fields.nth(2) == Some(gid.to_string().as_bytes())
+    })
 }
 
 fn has_no_acl(fd: &OwnedFd) -> bool {
@@ -321,6 +331,16 @@ mod tests {
         fs::write(&file, "x").unwrap();
         mode(&file, 0o755);
         (dir, file)
+    }
+
+    #[test]
+    fn a_group_that_is_the_own_one_of_another_account_too_is_not_its_owners_alone() {
+        let accounts =
+            "root:x:0:0:root:/root:/bin/sh\nme:x:1000:1000::/home/me:/bin/sh\nbot:x:999:1001::/:/bin/false\n";
+        for (gid, is) in [(1000, false), (1001, true), (1002, false), (999, false)] {
+            assert_eq!(is_anothers(accounts.as_bytes(), gid, "me"), is, "{gid}");
+        }
+        assert!(is_anothers(format!("{accounts}you:x:1002:1000::/:/bin/sh").as_bytes(), 1000, "me"));
     }
 
     #[test]

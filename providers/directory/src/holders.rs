@@ -61,7 +61,15 @@ pub fn refuse_others(dir: BorrowedFd<'_>) -> Result<()> {
 fn among(processes: impl IntoIterator<Item = Process>, path: &Path, inside: impl Fn(&Use) -> bool) -> Result<()> {
     for process in processes {
         let own = process.is_own();
-        let used = process.uses(|used| !(own && matches!(used.how, How::Works | How::Rooted)) && inside(used));
+        let find = || process.uses(|used| !(own && matches!(used.how, How::Works | How::Rooted)) && inside(used));
+        let mut used = find();
+        for _ in 1..ATTEMPTS {
+            if used.as_ref().is_none_or(|used| used.how != How::Open) {
+                break;
+            }
+            std::thread::sleep(PAUSE);
+            used = find();
+        }
         if let Some(used) = used {
             let message = format!("the process {process} is in the workspace: {used}");
             let hint = match used.how {
@@ -165,4 +173,30 @@ impl Place {
 fn top(mounts: &Mounts) -> Option<(String, PathBuf)> {
     let top = mounts.iter().filter(|mount| mount.point == Path::new("/")).last()?;
     Some((top.device.clone(), top.root.clone()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    #[test]
+    fn who_has_a_file_open_for_a_moment_only_is_not_in_the_way() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("f"), "x").unwrap();
+        let top = File::open(dir.path()).unwrap();
+        let holder = |script: &str| {
+            let file = File::open(dir.path().join("f")).unwrap();
+            let mut child = Command::new("sh").args(["-c", script]).stdin(Stdio::from(file)).spawn().unwrap();
+            let refused = refuse_others(top.as_fd());
+            child.kill().unwrap();
+            child.wait().unwrap();
+            refused
+        };
+        holder("sleep 0.1 && exec sleep 60 </dev/null").unwrap();
+        let error = holder("exec sleep 60").unwrap_err();
+        assert!(error.kind == ErrorKind::Busy && error.to_string().contains("(sleep)"), "{error}");
+    }
 }

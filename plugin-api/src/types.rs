@@ -101,6 +101,12 @@ impl Timestamp {
     pub fn now() -> Self {
         SystemTime::now().into()
     }
+
+    /// Nanoseconds since 1970-01-01T00:00:00Z, to reckon with.
+    #[must_use]
+    pub fn as_nanos(self) -> i128 {
+        i128::from(self.secs) * 1_000_000_000 + i128::from(self.nanos)
+    }
 }
 
 impl From<SystemTime> for Timestamp {

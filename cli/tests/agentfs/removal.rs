@@ -1,8 +1,9 @@
 //! Taking branches away, and what becomes of those that grew from what is gone.
 
 use std::fs;
+use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use crate::support::bench::{Bench, until};
 use crate::support::{self, Ran, User, is_root, skip};
@@ -429,4 +430,55 @@ fn a_branch_in_use_is_not_called_a_view() {
     let told = ran.code == 4 && ran.stderr.contains("the branch b cannot be taken away");
     assert!(told && ran.stderr.contains("in use by process") && !ran.stderr.contains("view"), "{ran:?}");
     bench.0.fs(["rm", "--force", "b"]);
+}
+
+#[test]
+fn the_base_stays_as_long_as_it_alone_has_what_was_in_the_workspace() {
+    Bench::each(|bench| {
+        let root = bench.0.root();
+        let listed = || bench.0.json("snapshots", &["agent", "fs", "snapshots"])["snapshots"].clone();
+        // What is the same, whatever its times are, ignored, or came later, is in no base alone.
+        let kept = |branch: &Path| until(|| !bench.at(branch, &["status"]).contains("still being kept"));
+        kept(&bench.branch("b"));
+        bench.sh(&format!("cd {} && touch f && echo other > node_modules/big && echo new > new", root.display()));
+        let ran = bench.ran(&root, &["rm", "b"]);
+        assert!(ran.code == 0 && !ran.stderr.contains("stays"), "{ran:?}");
+        assert_eq!(listed().as_array().unwrap().len(), 0, "{}", listed());
+        let changes = [
+            ("f", "one", "echo two > f"),
+            // Of the same size, with its former time.
+            ("f", "two\n", "touch -r f stamp && echo six > f && touch -r stamp f"),
+            ("src/main", "fn main() {}", "rm -r src"),
+            ("f", "six\n", "rm f && mkdir f && echo in > f/in"),
+        ];
+        for (path, held, change) in changes {
+            kept(&bench.branch("b"));
+            bench.sh(&format!("cd {} && {change}", root.display()));
+            let ran = bench.ran(&root, &["rm", "b"]);
+            assert!(ran.code == 0 && ran.stderr.contains(&format!("all that has {path} as it was")), "{ran:?}");
+            let (base, all) = (listed()[0]["id"].as_str().unwrap().to_owned(), listed());
+            assert_eq!(all.as_array().unwrap().len(), 1, "{change}: {all}");
+            assert_eq!(bench.ran(&root, &["cat", &base, path]).stdout, held, "{change}");
+            bench.at(&root, &["rm", &base]);
+        }
+        // So it is with a branch that `exec` makes; nobody is told when that goes.
+        let branches = || bench.0.json("branches", &["agent", "fs", "branches"])["branches"].clone();
+        for changed in [false, true] {
+            let words = ["-C", root.to_str().unwrap(), "agent", "fs", "exec", "--", "sh", "-c", "read line"];
+            let mut command = bench.0.command(words);
+            let mut exec = command.current_dir("/").stdin(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+            until(|| branches().as_array().unwrap().iter().any(|branch| branch["state"] == "ready"));
+            kept(Path::new(branches()[0]["path"].as_str().unwrap()));
+            if changed {
+                bench.0.write("src-later", "new");
+                bench.0.write(".gitignore", "node_modules/\nmore/\n");
+            }
+            exec.stdin.take().unwrap().write_all(b"done\n").unwrap();
+            assert!(exec.wait().unwrap().success());
+            until(|| branches().as_array().unwrap().is_empty());
+            until(|| listed().as_array().unwrap().len() == usize::from(changed));
+        }
+        let base = listed()[0]["id"].as_str().unwrap().to_owned();
+        assert_eq!(bench.ran(&root, &["cat", &base, ".gitignore"]).stdout, "node_modules/\n");
+    });
 }

@@ -3,8 +3,9 @@
 //! First the branch is written down as `making`, then the provider makes it, then files are carried, then it is registered as a workspace of
 //! its own and written down as `ready`. What a killed process leaves `making`, `gc` takes away. Removing goes the other way.
 //!
-//! Taken away is only what holds nothing that is nowhere else (`held.rs`, `repository.rs`), unless it is forced.
+//! Taken away is only what holds nothing that is nowhere else (`held.rs`, `repository.rs`; `base.rs`, of the snapshot it grew from), unless it is forced.
 
+mod base;
 mod find;
 mod held;
 mod inside;
@@ -19,7 +20,7 @@ use std::path::{Path, PathBuf};
 
 use ah_plugin_api::{
     Capability, CloneRequest, DestroyRequest, Dir, Durability, Error, ErrorKind, FileName, Mode, ProbeRequest,
-    ProviderName, Result, SnapshotId, WritableClone,
+    ProviderName, Result, WritableClone,
 };
 
 use crate::background;
@@ -29,7 +30,6 @@ use crate::ids::{BranchId, letters};
 use crate::lock::{Holder, Lock};
 use crate::moments::told;
 use crate::notice::{Notice, NoticeKind};
-use crate::prune;
 use crate::record::{SnapshotKind, SnapshotRecord};
 use crate::registry::Identity;
 use crate::select::Purpose;
@@ -405,40 +405,7 @@ impl Workspace {
         let record = self.find_branch(branch)?;
         let alone = Lock::wait(&self.branch_lock(&record.id))?;
         self.remove_held(branch, false, Some(alone))?;
-        self.give_up_base(&record.snapshot)
-    }
-
-    /// Removes the snapshot that a branch grew from which is gone, if it is no point of this workspace to go back to, and nothing else needs it.
-    ///
-    /// # Errors
-    /// The provider's; prune finds what is left then.
-    pub fn give_up_base_of(&self, branch: &BranchRecord) -> Result<()> {
-        let is_base = || {
-            let served = self.serve(&branch.provider)?;
-            Ok::<_, Error>(self.open_dir().is_ok() && self.can_capture(&served).is_err())
-        };
-        if branch.origin == self.id && is_base()? { self.give_up_base(&branch.snapshot) } else { Ok(()) }
-    }
-
-    /// As [`Workspace::give_up_base_of`], of a branch that nobody was ever given: what was taken for it alone was to be no point to go back to.
-    ///
-    /// # Errors
-    /// As there.
-    pub(crate) fn give_up_base_of_unmade(&self, base: &SnapshotId) -> Result<()> {
-        let grew = |body: &EventBody| matches!(body, EventBody::Branch { snapshot, .. } if snapshot == base);
-        if self.state()?.events.iter().any(|event| grew(&event.body)) { Ok(()) } else { self.give_up_base(base) }
-    }
-
-    /// Removes the snapshot that was taken for a branch which is gone, unless anything else needs it.
-    fn give_up_base(&self, base: &SnapshotId) -> Result<()> {
-        let state = self.state()?;
-        let Some(taken) = state.snapshot(base).map(std::slice::from_ref) else { return Ok(()) };
-        let say = || self.say_removed(taken, "branch");
-        let asked = prune::Free { id: base, kind: SnapshotKind::Branch, other: None, since: 0 };
-        match self.give_up_if_free(&asked, prune::WAIT, say)? {
-            true => self.destroy_all(taken),
-            false => Ok(()),
-        }
+        self.give_up_base_if_as_it_was(&record.snapshot)
     }
 
     /// Held shared by whoever runs a command in a branch.

@@ -64,7 +64,7 @@ impl Given<'_> {
 
     /// Nanoseconds since it was taken; less than none if the clock was set back since: that is recent.
     fn age(&self, snapshot: &SnapshotRecord) -> i128 {
-        nanos(self.now) - nanos(snapshot.time)
+        self.now.as_nanos() - snapshot.time.as_nanos()
     }
 
     /// The newest that counts: no policy takes all there is, as a clock that jumped ahead makes everything old.
@@ -165,10 +165,6 @@ impl Slots {
         self.left -= 1;
         true
     }
-}
-
-fn nanos(time: Timestamp) -> i128 {
-    i128::from(time.secs) * SECOND + i128::from(time.nanos)
 }
 
 #[cfg(test)]

@@ -156,7 +156,6 @@ impl Workspace {
 
 /// Says of each which rule keeps it; what is marked to stay already does.
 fn judge(policy: &Policy, verdicts: &mut [RecordingVerdict], now: Timestamp) {
-    let nanos = |time: Timestamp| i128::from(time.secs) * 1_000_000_000 + i128::from(time.nanos);
     let newest = verdicts.len().wrapping_sub(1);
     let mut of_session: BTreeMap<SessionName, u64> = BTreeMap::new();
     let live: Vec<bool> = verdicts.iter().map(|verdict| verdict.stays).collect();
@@ -173,7 +172,7 @@ fn judge(policy: &Policy, verdicts: &mut [RecordingVerdict], now: Timestamp) {
             Some("keep-last")
         } else if policy.last_of_session.is_some_and(|last| in_session < last) {
             Some("keep-last of its session")
-        } else if policy.within.is_some_and(|within| nanos(now) - nanos(verdict.time) <= within) {
+        } else if policy.within.is_some_and(|within| now.as_nanos() - verdict.time.as_nanos() <= within) {
             Some("keep-within")
         } else if policy.keeps_by_rule() {
             None

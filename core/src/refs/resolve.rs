@@ -313,7 +313,7 @@ fn not_found(message: String) -> Error {
 
 fn add(time: Timestamp, nanos: i128) -> Timestamp {
     const SECOND: i128 = 1_000_000_000;
-    let sum = i128::from(time.secs) * SECOND + i128::from(time.nanos) + nanos;
+    let sum = time.as_nanos() + nanos;
     let clamp = if sum < 0 { i64::MIN } else { i64::MAX };
     Timestamp {
         secs: i64::try_from(sum.div_euclid(SECOND)).unwrap_or(clamp),

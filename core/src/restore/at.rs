@@ -12,6 +12,13 @@ use rustix::io::Errno;
 
 use crate::beneath::{self, Mounts};
 
+/// A change time this close before a snapshot, or later, says nothing: filesystems stamp with a clock that ticks every
+/// 1 to 10 ms. Then contents are compared. Nanoseconds.
+const DOUBT: i128 = 100_000_000;
+
+/// The same where times are of whole seconds: ext4 with small inodes, or of two: FAT.
+const DOUBT_OF_SECONDS: i128 = 2_000_000_000 + DOUBT;
+
 /// What `statx` says of one entry.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Found {
@@ -76,6 +83,13 @@ impl Found {
                 EntryKind::Symlink => self.size == entry.size && self.mtime == entry.mtime,
                 _ => self.size == entry.size && self.mtime == entry.mtime && self.mode == entry.mode,
             }
+    }
+
+    /// Whether something may have been done to it since a snapshot that was taken at that time.
+    pub(crate) fn may_be_touched_since(&self, taken: Timestamp) -> bool {
+        let whole_seconds = (self.ctime.nanos, self.mtime.nanos) == (0, 0);
+        let doubt = if whole_seconds { DOUBT_OF_SECONDS } else { DOUBT };
+        self.ctime.as_nanos() >= taken.as_nanos() - doubt
     }
 
     /// Whether it is the same file with the same contents as another look at it, whatever its name and change time.

@@ -23,13 +23,6 @@ use super::scope::{Omissions, Scope, by_rule, untouchable};
 use super::{Ignores, LeftAlone};
 use crate::walk::{self, Shelf, Source, same_contents};
 
-/// A change time this close before the safety snapshot, or later, says nothing: filesystems stamp with a clock that ticks every
-/// 1 to 10 ms. Then contents are compared. Nanoseconds.
-const DOUBT: i128 = 100_000_000;
-
-/// The same where times are of whole seconds: ext4 with small inodes, or of two: FAT.
-const DOUBT_OF_SECONDS: i128 = 2_000_000_000 + DOUBT;
-
 /// What is said of a path that a snapshot has, since all was captured, and does not give to who restores it.
 const UNREADABLE_THEN: &str = "what the snapshot holds of it you may not read";
 
@@ -429,9 +422,7 @@ impl<'a> Planner<'a> {
             }
             return Ok(Seen::Done);
         }
-        let whole_seconds = (found.ctime.nanos, found.mtime.nanos) == (0, 0);
-        let doubt = if whole_seconds { DOUBT_OF_SECONDS } else { DOUBT };
-        let doubt = nanos(found.ctime) >= nanos(self.wish.safety.created) - doubt;
+        let doubt = found.may_be_touched_since(self.wish.safety.created);
         let still = found.is_still(before);
         if still && (found.kind == EntryKind::Dir || !doubt) {
             return Ok(Seen::Same(found));
@@ -585,8 +576,4 @@ fn unreadable_is_different(answer: Result<bool>) -> Result<bool> {
         }
         other => other,
     }
-}
-
-fn nanos(time: Timestamp) -> i128 {
-    i128::from(time.secs) * 1_000_000_000 + i128::from(time.nanos)
 }

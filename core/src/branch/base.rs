@@ -1,5 +1,6 @@
 //! The snapshot that was taken for a branch, once that is gone: whether it goes too.
 
+use std::cell::Cell;
 use std::os::fd::AsFd;
 
 use ah_plugin_api::{Entry, EntryKind, Error, RelPath, Result, SnapshotId, Timestamp};
@@ -16,6 +17,9 @@ use crate::text;
 use crate::timeline::EventBody;
 use crate::walk::{self, Shelf, Source};
 use crate::workspace::Workspace;
+
+/// So many files are looked at between two signs of how far it is.
+const BETWEEN: u64 = 512;
 
 impl Workspace {
     /// Removes the snapshot that a branch grew from which is gone, if it is no point of this workspace to go back to, nothing else needs it, and
@@ -43,6 +47,10 @@ impl Workspace {
     /// As [`Workspace::give_up_base_of`], whoever took it.
     pub(super) fn give_up_base_if_as_it_was(&self, base: &SnapshotId) -> Result<()> {
         let Some(taken) = self.state()?.snapshot(base).cloned() else { return Ok(()) };
+        // What stays anyway need not be looked through.
+        if !self.give_up_if_free(&free(base), prune::WAIT, || Ok(()))? {
+            return Ok(());
+        }
         let why = match self.held_alone(&taken) {
             Ok(None) => return self.give_up_base(base),
             Ok(Some(path)) => format!("it may be all that has {path} as it was then"),
@@ -62,8 +70,7 @@ impl Workspace {
         let state = self.state()?;
         let Some(taken) = state.snapshot(base).map(std::slice::from_ref) else { return Ok(()) };
         let say = || self.say_removed(taken, "branch");
-        let asked = prune::Free { id: base, kind: SnapshotKind::Branch, other: None, since: 0 };
-        match self.give_up_if_free(&asked, prune::WAIT, say)? {
+        match self.give_up_if_free(&free(base), prune::WAIT, say)? {
             true => self.destroy_all(taken),
             false => Ok(()),
         }
@@ -84,11 +91,17 @@ impl Workspace {
             ignores: Ignores::open(self.open_dir()?, &policy)?,
             own_state: &policy.own_state,
             taken: snapshot.time,
+            seen: Cell::new(0),
             before,
             cx: &cx,
         };
         comparison.missing_in(&RelPath::root())
     }
+}
+
+/// A base that nothing else needs.
+fn free(base: &SnapshotId) -> prune::Free<'_> {
+    prune::Free { id: base, kind: SnapshotKind::Branch, other: None, since: 0 }
 }
 
 /// A snapshot and the workspace that it was taken of.
@@ -101,6 +114,8 @@ struct Comparison<'a> {
     own_state: &'a [RelPath],
     /// When the snapshot was taken. What was touched since is read.
     taken: Timestamp,
+    /// How many files were looked at.
+    seen: Cell<u64>,
     cx: &'a ah_plugin_api::Context<'a>,
 }
 
@@ -138,6 +153,11 @@ impl Comparison<'_> {
     }
 
     fn is_as_it_was(&self, path: &RelPath, entry: &Entry, there: &Found) -> Result<bool> {
+        self.seen.set(self.seen.get() + 1);
+        if self.seen.get().is_multiple_of(BETWEEN) {
+            self.cx.check_cancelled()?;
+            self.cx.progress("comparing", self.seen.get(), None);
+        }
         let told = (there.kind, there.size, there.mtime) == (entry.kind, entry.size, entry.mtime);
         if told && !there.may_be_touched_since(self.taken) {
             return Ok(true);

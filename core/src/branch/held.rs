@@ -28,6 +28,15 @@ pub(super) enum Whereabouts {
     Replaced,
 }
 
+/// What a branch holds that is nowhere else.
+#[derive(Default)]
+struct Held {
+    /// A few words for each kind.
+    words: Vec<String>,
+    /// A repository with commits or references that no other has.
+    repository: Option<PathBuf>,
+}
+
 impl BranchFile {
     /// The workspace that the branch is, also if its maker did not live to write that down.
     pub(super) fn own_workspace(&self, engine: &Engine) -> Result<Option<Workspace>> {
@@ -110,13 +119,15 @@ impl Workspace {
                     text::shell(name.as_ref())
                 ))
         })?;
-        if held.is_empty() {
+        if held.words.is_empty() {
             return Ok(());
         }
-        let message = format!("the branch {name} holds what is nowhere else: {}", held.join(", "));
+        let message = format!("the branch {name} holds what is nowhere else: {}", held.words.join(", "));
         let (place, name) = (text::shell(file.record.path.as_os_str()), text::shell(name.as_ref()));
+        let fetch = |from: &PathBuf| format!(" (`cp`; commits: `git fetch {}`)", text::shell(from.as_os_str()));
+        let fetch = held.repository.as_ref().map(fetch).unwrap_or_default();
         Err(Error::new(ErrorKind::FailedPrecondition, message).with_hint(format!(
-            "copy what is needed out of {place} (`cp`, `git fetch {place}`); or lose it: `ah agent fs rm --force {name}`"
+            "copy what is needed out of {place}{fetch}; or lose it: `ah agent fs rm --force {name}`"
         )))
     }
 
@@ -136,9 +147,8 @@ impl Workspace {
         )))
     }
 
-    /// What a branch holds that is nowhere else, a few words for each kind.
-    fn held(&self, file: &BranchFile, own: Option<&Workspace>) -> Result<Vec<String>> {
-        let Some(own) = own else { return Ok(Vec::new()) };
+    fn held(&self, file: &BranchFile, own: Option<&Workspace>) -> Result<Held> {
+        let Some(own) = own else { return Ok(Held::default()) };
         let mut held = Vec::new();
         match self.state()?.snapshot(&file.record.snapshot) {
             Some(origin) => {
@@ -152,7 +162,9 @@ impl Workspace {
         }
         held.extend(own.snapshots_held(&own.lock("orphans")?)?);
         let branch = own.open_dir()?;
-        held.extend(inside(&branch, self.open_dir().ok().as_ref())?);
+        let (words, repositories) = inside(&branch, self.open_dir().ok().as_ref())?;
+        held.extend(words);
+        let mut repository = repositories.first().map(|path| file.record.path.join(path.as_path()));
         for other in all(self.engine.home())? {
             if other.record.id != file.record.id && other.made_at.starts_with(&file.made_at) && other.made_at.exists() {
                 held.push(format!("the branch {}", other.record.name));
@@ -167,7 +179,10 @@ impl Workspace {
             (Some(then), Some(now)) if then != now => held.push("references moved".to_owned()),
             (Some(_), Some(_)) => {}
         }
-        Ok(held)
+        if now.is_some() && file.repository != now {
+            repository = Some(file.record.path.clone());
+        }
+        Ok(Held { words: held, repository })
     }
 
     /// How many files of a branch are neither as in the snapshot it grew from nor as they are in this workspace now.

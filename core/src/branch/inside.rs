@@ -19,17 +19,19 @@ struct Inside<'a> {
     /// The workspace that it grew from; what is the same there is not lost with the branch.
     here: Option<Tree<'a>>,
     held: Vec<String>,
+    repositories: Vec<RelPath>,
 }
 
-/// What a branch holds below its top that is not in the workspace `here` as well, a few words for each. Reads all directories of the branch, and
-/// of files only references. What cannot be read, and what comes or goes meanwhile, is passed over.
-pub(super) fn inside(branch: &Dir, here: Option<&Dir>) -> Result<Vec<String>> {
+/// What a branch holds below its top that is not in the workspace `here` as well, a few words for each, and which repositories are among it. Reads all
+/// directories of the branch, and of files only references. What cannot be read, and what comes or goes meanwhile, is passed over.
+pub(super) fn inside(branch: &Dir, here: Option<&Dir>) -> Result<(Vec<String>, Vec<RelPath>)> {
     let tree = Tree::new(branch.as_fd())?;
     let here = here.map(|here| Tree::new(here.as_fd())).transpose()?;
-    let mut inside = Inside { branch: tree, top: branch.as_fd(), here, held: Vec::new() };
+    let mut inside = Inside { branch: tree, top: branch.as_fd(), here, held: Vec::new(), repositories: Vec::new() };
     inside.directory(RelPath::root())?;
     inside.held.sort();
-    Ok(inside.held)
+    inside.repositories.sort();
+    Ok((inside.held, inside.repositories))
 }
 
 impl Inside<'_> {
@@ -119,6 +121,7 @@ impl Inside<'_> {
         if !named.into_iter().all(is_known) {
             let place = path.parent().filter(|_| path.file_name() == Some(b".git")).unwrap_or_else(|| path.clone());
             self.held.push(format!("commits or references in {place}"));
+            self.repositories.push(place);
         }
     }
 

@@ -499,7 +499,7 @@ fn checked_name(name: &str) -> Result<String> {
         || name.ends_with(".json")
     {
         let message = format!(
-            "{name:?} cannot be a branch's name: up to 100 bytes, no slash, not beginning with . or -, not ending with .json"
+            "{name:?} cannot be a branch's name: 1 to 100 bytes, no slash or control character, not beginning with . or -, not ending with .json"
         );
         return Err(Error::new(ErrorKind::InvalidArgument, message));
     }

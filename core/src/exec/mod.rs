@@ -74,11 +74,16 @@ pub fn become_command(branch: &Path, workspace: &Path, options: &ExecOptions) ->
     let error = command.exec();
     let name = Path::new(program).display();
     let mut failed = Error::from_io(format!("cannot run {name}"), &error);
-    if failed.kind == ErrorKind::NotFound {
-        failed = failed.with_hint(format!(
-            "what is there to run can differ in the branch; `ls {}` shows it",
-            text::shell(branch.as_os_str())
-        ));
+    let hint = match failed.kind {
+        ErrorKind::NotFound => {
+            let branch = text::shell(branch.as_os_str());
+            Some(format!("what is there to run can differ in the branch; `ls {branch}` shows it"))
+        }
+        ErrorKind::PermissionDenied => Some(format!("`ls -l {}` shows whether it can be run", text::shell(program))),
+        _ => None,
+    };
+    if let Some(hint) = hint {
+        failed = failed.with_hint(hint);
     }
     ExecError::Command(failed)
 }

@@ -36,6 +36,12 @@ const NAMED: usize = 20;
 /// So many things that cannot come back are named.
 const MISSING_NAMED: usize = 5;
 
+/// Why an undo has nothing to go back to.
+fn was_removed() -> Error {
+    Error::new(ErrorKind::NotFound, "the snapshot that undo would go back to was removed")
+        .with_hint("`ah agent fs snapshots` lists those that are there")
+}
+
 /// What restore and undo have in common.
 struct Job {
     target: SnapshotRecord,
@@ -121,13 +127,15 @@ impl Workspace {
             Some(journal) => (journal.clone(), vec![journal]),
             None => (self.last_ended(&events)?, Vec::new()),
         };
-        let gone = || {
+        let state = self.state()?;
+        let target = state.snapshot(&journal.back.id).cloned().ok_or_else(|| {
+            if state.removed.contains(&journal.back.id) {
+                return was_removed();
+            }
             let message = format!("the snapshot {} that undo goes back to is not on the timeline", journal.back.id);
             Error::new(ErrorKind::NotFound, message)
                 .with_hint("`ah agent fs gc` lists it again if it is there; then repeat it")
-        };
-        let target =
-            self.state()?.snapshots.into_iter().find(|record| record.id == journal.back.id).ok_or_else(gone)?;
+        })?;
         // It may not be the one that comes to mind: one that changed nothing is none.
         let (what, began) = (&journal.target.id, crate::open::when(journal.began));
         notes.push(match journal.undoes.is_some() {
@@ -183,8 +191,7 @@ impl Workspace {
             .with_hint(format!(
                 "`ah agent fs restore {safety}` takes everything back to before it; `--dry-run` shows what that changes"
             )),
-            None => Error::new(ErrorKind::NotFound, "the snapshot that undo would go back to was removed")
-                .with_hint("`ah agent fs snapshots` lists those that are there"),
+            None => was_removed(),
         })
     }
 
@@ -446,16 +453,17 @@ impl Workspace {
                 plan.left.push(LeftAlone { path: path.clone(), reason });
             }
         }
-        let says_nothing = plan.left.is_empty() && plan.conflicts.is_empty() && plan.beyond.is_empty();
-        if job.undoes.is_some() || !plan.is_empty() || !says_nothing {
-            return Ok(plan);
-        }
-        for path in &job.paths {
+        let says_nothing =
+            plan.is_empty() && plan.left.is_empty() && plan.conflicts.is_empty() && plan.beyond.is_empty();
+        for path in job.paths.iter().filter(|path| job.undoes.is_none() && !is_there(path)) {
             let (served, scratch) = (self.serve(&job.target.provider)?, self.mounts_dir()?);
             let shelf = Shelf::new(&*served.provider, &served.store, &scratch);
-            let then = shelf.open(&job.target.reference, &self.context())?.entry(path, &self.context())?;
-            if then.is_none() && !is_there(path) {
+            if shelf.open(&job.target.reference, &self.context())?.entry(path, &self.context())?.is_none() {
                 if let Some(omission) = omissions.cover(path) {
+                    // What is done with the others is told, and that this one is missing, too.
+                    if !says_nothing {
+                        continue;
+                    }
                     let message = format!("{path} is missing, and not in the snapshot: {}", omission.reason);
                     let hint = format!("`ah agent fs show {}` lists what was left out, and why", target.id);
                     return Err(Error::new(ErrorKind::NotFound, message).with_hint(hint));

@@ -324,3 +324,27 @@ fn a_damaged_line_does_not_cost_the_undo() {
     lab.open().undo(&UndoOptions::default()).unwrap();
     assert_eq!(text(&lab), "new");
 }
+
+#[test]
+fn a_path_that_nobody_knows_is_not_passed_over_beside_one_that_somebody_does() {
+    let lab = Lab::new();
+    lab.step("a", "one");
+    lab.step("a", "second");
+    let options =
+        RestoreOptions { paths: vec![RelPath::new("a").unwrap(), RelPath::new("aa").unwrap()], ..Default::default() };
+    let error = lab.open().restore("@{1}", &options).unwrap_err();
+    assert!(error.kind == ErrorKind::NotFound && error.to_string().contains("aa is neither"), "{error}");
+    assert_eq!(text(&lab), "second");
+}
+
+#[test]
+fn an_undo_whose_snapshot_somebody_removed_is_not_told_to_look_for_it() {
+    let lab = Lab::new();
+    restored(&lab);
+    lab.open().gc(&AUTO).unwrap();
+    let safeties = SnapshotFilter { kinds: vec![SnapshotKind::Safety], ..SnapshotFilter::default() };
+    let safety = lab.open().snapshots(&safeties).unwrap()[0].id.to_string();
+    lab.open().rm(&[safety], &RmOptions::default()).unwrap();
+    let error = lab.open().undo(&UndoOptions::default()).unwrap_err();
+    assert!(error.kind == ErrorKind::NotFound && error.to_string().contains("was removed"), "{error}");
+}

@@ -537,3 +537,17 @@ fn an_ordinary_user_gets_views_without_write_bits_and_exact_clones() {
     assert!(!clone.path.exists());
     set("d/e", 0o755);
 }
+
+#[test]
+fn that_repositories_inside_are_plain_directories_in_a_clone_is_said() {
+    let bench = Bench::new();
+    bench.write("a", "1");
+    assert_eq!(bench.clone(&bench.snapshot(), "none").notes, Vec::<String>::new());
+    for (nested, said) in [("one", "clone: one"), ("b/two", "clone: b/two and 1 more")] {
+        bench.write(&format!("{nested}/f"), "1");
+        git(&bench.work(nested), &["init", "-q"]);
+        let clone = bench.clone(&bench.snapshot(), &nested.replace('/', "-"));
+        assert!(clone.notes.len() == 1 && clone.notes[0].ends_with(said), "{:?}", clone.notes);
+        assert!(!clone.path.join(nested).join(".git").exists());
+    }
+}

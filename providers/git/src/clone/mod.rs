@@ -12,7 +12,7 @@ mod index;
 
 use std::os::fd::AsFd;
 
-use ah_plugin_api::{CloneRequest, Context, Dir, Error, Place, Result, WritableClone};
+use ah_plugin_api::{CloneRequest, Context, Dir, Error, OmitReason, Place, Result, WritableClone};
 
 use crate::checkout::{Options, checkout, gives_set_id};
 use crate::made::{Build, Kind};
@@ -42,12 +42,26 @@ pub(crate) fn clone_snapshot(
         };
         let into = build.dir().try_clone().map_err(|e| Error::from_io("cannot keep a folder open", &e))?;
         let settle = checkout(store, &head.root, into, options, cx)?;
-        let notes = repository(store, &head, place.workspace, build, cx)?;
+        let mut notes = repository(store, &head, place.workspace, build, cx)?;
+        notes.extend(nested(store, &head)?);
         settle.apply(build.dir())?;
         build.install()?;
         Ok((build.path(), notes))
     })?;
     Ok(WritableClone { path, reference, notes })
+}
+
+/// What is to be said of the repositories inside, whose files alone were captured.
+fn nested(store: &Store, head: &Head) -> Result<Option<String>> {
+    let omitted = head.omitted(store)?;
+    let mut tops = omitted.iter().filter(|omission| omission.reason == OmitReason::GitDir).map(|it| it.path.parent());
+    let Some(first) = tops.next() else { return Ok(None) };
+    let first = first.unwrap_or_default();
+    let and_more = match tops.count() {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    Ok(Some(format!("repositories inside are plain directories in the clone: {first}{and_more}")))
 }
 
 /// Gives the clone its `.git`, if it is to have one.

@@ -111,7 +111,8 @@ impl Agent {
 }
 
 /// Where Node.js is, which both are started by.
-pub(crate) fn node_folder() -> Option<PathBuf> {
+#[must_use]
+pub fn node_folder() -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     std::env::split_paths(&path).find(|folder| folder.join("node").is_file())
 }

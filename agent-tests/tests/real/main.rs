@@ -5,6 +5,7 @@
 mod branches;
 mod compaction;
 mod conversations;
+mod opencode;
 mod rewind;
 mod terminal;
 mod timeline;

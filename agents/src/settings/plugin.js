@@ -6,6 +6,9 @@ const LONGEST = 2000
 
 export const Ah = async ({ directory }) => {
   const seen = new Set()
+  // Sub-agents have sessions of their own there: what they do belongs to the one that was asked for it.
+  const parents = new Map()
+  const asked = (session) => (parents.has(session) ? asked(parents.get(session)) : session)
 
   const tell = (name, session, more) =>
     new Promise((done) => {
@@ -34,25 +37,32 @@ export const Ah = async ({ directory }) => {
 
   return {
     event: async ({ event }) => {
-      const session = event?.properties?.sessionID ?? event?.properties?.info?.id
+      const info = event?.properties?.info
+      const session = event?.properties?.sessionID ?? info?.id
       if (!session) return
+      if (info?.parentID && info.id === session && info.parentID !== session) parents.set(session, info.parentID)
+      if (parents.has(session)) {
+        if (event.type === "session.deleted") parents.delete(session)
+        return
+      }
       if (event.type === "session.created") await begin(session)
       if (event.type === "session.idle" && seen.has(session)) await tell("Stop", session, {})
       if (event.type === "session.deleted" && seen.delete(session)) await tell("SessionEnd", session, { reason: "deleted" })
     },
     "chat.message": async (input, output) => {
       const session = input?.sessionID ?? output?.message?.sessionID
-      if (!session) return
+      if (!session || parents.has(session)) return
       await begin(session)
       const texts = (output?.parts ?? []).filter((part) => part.type === "text" && !part.synthetic).map((part) => part.text)
       await tell("UserPromptSubmit", session, { prompt: texts.join("\n"), prompt_id: output?.message?.id })
     },
     "tool.execute.before": async (input) => {
-      await begin(input.sessionID)
-      await tell("PreToolUse", input.sessionID, { tool_name: input.tool, tool_use_id: input.callID })
+      const session = asked(input.sessionID)
+      await begin(session)
+      await tell("PreToolUse", session, { tool_name: input.tool, tool_use_id: input.callID })
     },
     "tool.execute.after": async (input) => {
-      await tell("PostToolUse", input.sessionID, { tool_name: input.tool, tool_use_id: input.callID })
+      await tell("PostToolUse", asked(input.sessionID), { tool_name: input.tool, tool_use_id: input.callID })
     },
   }
 }

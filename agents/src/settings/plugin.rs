@@ -1,6 +1,6 @@
 //! The plugin that opencode gets: it has no hooks that are commands, so a small script calls `ah` with events in the form of the other agents'.
 //!
-//! Written from its documentation (plugins of version 1: `event`, `chat.message`, `tool.execute.before`, `tool.execute.after`); it was not run against the program.
+//! Written from its documentation (plugins of version 1: `event`, `chat.message`, `tool.execute.before`, `tool.execute.after`); with version 1.18.33 it was run by hand.
 
 use std::path::{Path, PathBuf};
 

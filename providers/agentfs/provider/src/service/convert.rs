@@ -112,9 +112,13 @@ impl Service {
         if let Err(error) = made {
             return Err(match self.undo_all(&open, &note, &at, cx) {
                 Ok(()) => error,
-                Err(why) => error
-                    .with_cause(&why)
-                    .with_hint(format!("the directory is at {}; `ah agent fs gc` puts it back", behind.display())),
+                Err(why) => {
+                    let stat = look(workspace, b"").ok();
+                    let is_aside = stat.is_some_and(|stat| around.is(&aside, stat.stx_ino).unwrap_or(false));
+                    let lies = if is_aside { &behind } else { &at };
+                    let hint = format!("the directory is at {}; `ah agent fs gc` puts things in order", lies.display());
+                    error.with_cause(&why).with_hint(hint)
+                }
             });
         }
         Note::forget(&self.home);
@@ -208,6 +212,12 @@ impl Service {
         }
         match note.made {
             Some(made) if around.is(note.aside(), made)? => around.remove_place(&at, note.aside())?,
+            // As long as it is not in its place, it stays on record where it is.
+            Some(_) if around.look(note.aside()).is_some() => {
+                let aside = path_beside(&at, note.aside());
+                let message = format!("something else is at {}, which is {} now", at.display(), aside.display());
+                return Err(Error::new(ErrorKind::Conflict, message).with_hint("move that away, then repeat"));
+            }
             Some(_) => {}
             // Killed before it was known which it is: an empty one is ours, or as good as nothing.
             None => _ = remove_dir_for_good(&around.above, note.aside()),
@@ -375,6 +385,8 @@ impl Service {
                 return Ok(());
             }
             let around = Around::of(&note.at())?;
+            // Its number may be another's as soon as it is gone.
+            Note { made: None, ..note.clone() }.write(&self.home)?;
             patiently(cx, || around.remove(note.aside()))?;
             self.forget_before(open, &note)?;
             Note::forget(&self.home);
@@ -448,6 +460,10 @@ impl Service {
                 }
                 holders::refuse_others(dir.as_fd())?;
                 holders::refuse_mounts(dir.as_fd())?;
+                if Timestamp::now() < behind.since {
+                    let shown = shown.display();
+                    return Ok(Some(format!("{shown} stays: by the clock it was put there later than now")));
+                }
                 if is_changed(&dir, behind.since, cx)? {
                     return Ok(Some(format!(
                         "{} was worked in, although nothing was to be done there, and stays: `rm -r {}` takes it away",

@@ -3,12 +3,14 @@
 //! A branch shows what is below as it is now, and `git status` in the origin is enough to put another index there. What is copied here does not
 //! follow the origin any more. Objects are not: Git never changes one, and all of them would be the size of the repository.
 
-use std::fs::{DirEntry, File, FileTimes, OpenOptions};
+use std::fs::{File, FileTimes};
 use std::io::{self, Read};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::path::Path;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::FileExt;
 
-use ah_plugin_api::{Context, Result};
+use ah_plugin_api::{Context, Dir, Result};
+use ah_provider_directory::open_beneath;
+use rustix::fs::{AtFlags, FileType, OFlags};
 
 /// Folders of a repository that only grow, that nobody changes by using it, or that are of others.
 const LEFT: [&str; 5] = ["objects", "lfs", "annex", "hooks", "worktrees"];
@@ -18,17 +20,18 @@ const MOST_BYTES: u64 = 64 << 20;
 /// Submodules' repositories lie deeper, and others' branches have slashes.
 const DEEPEST: usize = 12;
 
-/// Copies them, in a branch that was just mounted. What cannot be copied stays below.
+/// Copies them, in a branch that was just mounted. What cannot be copied stays below. Nothing is followed out of the branch, whatever is put into it meanwhile.
 ///
 /// # Errors
 /// `Cancelled`.
-pub(super) fn take_over(branch: &Path, cx: &Context<'_>) -> Result<()> {
-    let git = branch.join(".git");
-    if !git.symlink_metadata().is_ok_and(|it| it.is_dir()) {
-        return Ok(());
+pub(super) fn take_over(branch: &Dir, cx: &Context<'_>) -> Result<()> {
+    match open_beneath(branch.as_fd(), b".git", FOLDER) {
+        Ok(git) => Room { files: MOST_FILES, bytes: MOST_BYTES, cx }.folder(&git, DEEPEST),
+        Err(_) => Ok(()),
     }
-    Room { files: MOST_FILES, bytes: MOST_BYTES, cx }.folder(&git, DEEPEST)
 }
+
+const FOLDER: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY);
 
 struct Room<'a> {
     files: usize,
@@ -38,31 +41,36 @@ struct Room<'a> {
 
 impl Room<'_> {
     /// What lies nearest to the top first: the index, and what packed refs there are.
-    fn folder(&mut self, at: &Path, deepest: usize) -> Result<()> {
-        let Ok(entries) = std::fs::read_dir(at) else { return Ok(()) };
-        let is_repository = at.join("HEAD").is_file();
+    fn folder(&mut self, at: &OwnedFd, deepest: usize) -> Result<()> {
+        let Ok(entries) = rustix::fs::Dir::read_from(at) else { return Ok(()) };
+        let head = rustix::fs::statat(at, "HEAD", AtFlags::SYMLINK_NOFOLLOW);
+        let is_repository = head.is_ok_and(|head| FileType::from_raw_mode(head.st_mode) == FileType::RegularFile);
         let mut below = Vec::new();
         for entry in entries.flatten() {
             self.cx.check_cancelled()?;
+            let name = entry.file_name().to_bytes();
             match entry.file_type() {
-                Ok(kind) if kind.is_file() && self.files > 0 => drop(self.file(&entry)),
-                Ok(kind) if kind.is_dir() => below.push(entry.file_name()),
+                FileType::RegularFile if self.files > 0 => drop(self.file(at, name)),
+                FileType::Directory if name != b"." && name != b".." => below.push(name.to_vec()),
                 _ => {}
             }
         }
         if deepest > 0 {
-            below.retain(|name| !(is_repository && LEFT.iter().any(|left| name == *left)));
-            below.iter().try_for_each(|name| self.folder(&at.join(name), deepest - 1))?;
+            below.retain(|name| !(is_repository && LEFT.iter().any(|left| name == left.as_bytes())));
+            for name in below {
+                if let Ok(folder) = open_beneath(at.as_fd(), &name, FOLDER) {
+                    self.folder(&folder, deepest - 1)?;
+                }
+            }
         }
         Ok(())
     }
 
     /// Writes what is there over itself, which makes it the branch's.
-    fn file(&mut self, entry: &DirEntry) -> io::Result<()> {
-        let flags = nix::libc::O_NOFOLLOW | nix::libc::O_NONBLOCK;
-        let file: File = OpenOptions::new().read(true).write(true).custom_flags(flags).open(entry.path())?;
+    fn file(&mut self, at: &OwnedFd, name: &[u8]) -> io::Result<()> {
+        let file: File = open_beneath(at.as_fd(), name, OFlags::RDWR | OFlags::NONBLOCK)?.into();
         let there = file.metadata()?;
-        if there.len() > self.bytes {
+        if !there.is_file() || there.len() > self.bytes {
             return Ok(());
         }
         (self.files, self.bytes) = (self.files - 1, self.bytes - there.len());

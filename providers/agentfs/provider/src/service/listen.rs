@@ -104,10 +104,7 @@ pub fn run(home: &Path) -> Result<()> {
     let listener = listen(&home)?;
     say_ready().map_err(|errno| failed("the service of AgentFS cannot begin", errno))?;
     mourner::start(home.path());
-    serve(&listener, &service, &stop);
-    // Nobody finds it any more; who connected before is hung up on, and starts another, which waits for the lock.
-    let _ = rustix::fs::unlinkat(&home, "socket", AtFlags::empty());
-    drop(listener);
+    serve(listener, &home, &service, &stop);
     service.close();
     Ok(())
 }
@@ -151,7 +148,8 @@ fn say_ready() -> rustix::io::Result<()> {
     rustix::stdio::dup2_stdout(null)
 }
 
-fn serve(listener: &UnixListener, service: &Service, stop: &std::sync::atomic::AtomicBool) {
+/// Answers who connects until it shall end, and who is left then.
+fn serve(listener: UnixListener, home: &Dir, service: &Service, stop: &std::sync::atomic::AtomicBool) {
     let connections = AtomicUsize::new(0);
     let bounds = ipc::Bounds { idle: Some(SILENT), ..ipc::Bounds::default() };
     let mut needed = Instant::now();
@@ -159,7 +157,7 @@ fn serve(listener: &UnixListener, service: &Service, stop: &std::sync::atomic::A
         let mut streams: Vec<std::sync::Weak<UnixStream>> = Vec::new();
         loop {
             let tick = Timespec { tv_sec: 0, tv_nsec: i64::from(TICK.subsec_nanos()) };
-            let mut polled = [PollFd::new(listener, PollFlags::IN)];
+            let mut polled = [PollFd::new(&listener, PollFlags::IN)];
             let ready = rustix::event::poll(&mut polled, Some(&tick)).unwrap_or(0) > 0;
             if stop.load(Ordering::Relaxed) || !service.is_there() {
                 break;
@@ -193,6 +191,9 @@ fn serve(listener: &UnixListener, service: &Service, stop: &std::sync::atomic::A
                 break;
             }
         }
+        // Nobody finds it any more; who connected before is hung up on, and starts another, which waits for the lock.
+        let _ = rustix::fs::unlinkat(home, "socket", AtFlags::empty());
+        drop(listener);
         // Calls that run are cancelled, and their threads end.
         for stream in streams.iter().filter_map(std::sync::Weak::upgrade) {
             let _ = stream.shutdown(std::net::Shutdown::Both);

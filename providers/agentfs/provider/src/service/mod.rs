@@ -29,7 +29,7 @@ mod tree;
 mod usage;
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockWriteGuard, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
 use std::time::{Duration, Instant};
 
 use ah_agentfs::{Class, SnapshotId as Number};
@@ -86,6 +86,26 @@ fn alone<'a>(busy: &'a RwLock<()>, cx: &Context<'_>) -> Result<RwLockWriteGuard<
         }
         cx.check_cancelled()?;
         std::thread::sleep(TICK);
+    }
+}
+
+/// Is one of those in it, once nobody is alone in it any more.
+fn beside<'a>(busy: &'a RwLock<()>, cx: &Context<'_>) -> Result<RwLockReadGuard<'a, ()>> {
+    loop {
+        match busy.try_read() {
+            Ok(beside) => return Ok(beside),
+            Err(TryLockError::Poisoned(beside)) => return Ok(beside.into_inner()),
+            Err(TryLockError::WouldBlock) => {}
+        }
+        cx.check_cancelled()?;
+        std::thread::sleep(TICK);
+    }
+}
+
+/// Waits until those who are in it now are done, however many come after them.
+fn after_all(busy: &RwLock<()>, cx: &Context<'_>) {
+    if matches!(busy.try_write(), Err(TryLockError::WouldBlock)) {
+        patiently(cx, || drop(busy.write()));
     }
 }
 
@@ -209,13 +229,12 @@ impl Provider for Service {
             Some((open, branch)) => (shelf.fits(Some(&self.path))?, open, Some(branch)),
             None if Shown::around(workspace)?.is_none() => (shelf.fits(None)?, self.for_lower(workspace)?, None),
             None => {
-                return Err(Error::new(
-                    ErrorKind::FailedPrecondition,
-                    "only a branch as a whole is captured, and this is none of this home's",
-                ));
+                let none = "only a branch as a whole is captured, and this is none of this home's";
+                let closed = lock(&self.closed).clone();
+                return Err(closed.unwrap_or_else(|| Error::new(ErrorKind::FailedPrecondition, none)));
             }
         };
-        let _taking = open.taking.read().unwrap_or_else(PoisonError::into_inner);
+        let _taking = beside(&open.taking, cx)?;
         // The caller may be gone by now.
         cx.check_cancelled()?;
         let label = SnapshotLabel::new(&shelf.key, request, workspace, self.mounts.below(workspace));
@@ -275,13 +294,13 @@ impl Provider for Service {
         Ok(Done {})
     }
 
-    fn list(&self, place: &Place<'_>, _request: &ListRequest, _cx: &Context<'_>) -> Result<Vec<Snapshot>> {
+    fn list(&self, place: &Place<'_>, _request: &ListRequest, cx: &Context<'_>) -> Result<Vec<Snapshot>> {
         let (open, shelf) = match self.need(place.store) {
             Err(error) if error.kind == ErrorKind::NotFound => return Ok(Vec::new()),
             other => other?,
         };
         // What a killed caller had begun is there or not by then.
-        drop(open.taking.write().unwrap_or_else(PoisonError::into_inner));
+        after_all(&open.taking, cx);
         // What a copy is compared with is nobody's.
         let is_somebodys = |(_, label): &(Number, SnapshotLabel)| !is_for_copy(&label.id);
         let known = lock(&open.known);
@@ -338,7 +357,7 @@ impl Provider for Service {
 
     fn mount(&self, place: &Place<'_>, request: &MountRequest, cx: &Context<'_>) -> Result<View> {
         let (open, shelf) = self.need(place.store)?;
-        let _making = open.making.read().unwrap_or_else(PoisonError::into_inner);
+        let _making = beside(&open.making, cx)?;
         let target = place.need_target()?;
         let (number, _) = open.find(&shelf, &request.snapshot)?;
         let view = open.view_of(number)?;
@@ -391,14 +410,15 @@ impl Provider for Service {
     fn clone_snapshot(&self, place: &Place<'_>, request: &CloneRequest, cx: &Context<'_>) -> Result<WritableClone> {
         cx.check_cancelled()?;
         let (open, shelf) = self.need(place.store)?;
-        let _making = open.making.read().unwrap_or_else(PoisonError::into_inner);
+        let _making = beside(&open.making, cx)?;
         let target = place.need_target()?;
         let (number, label) = open.find(&shelf, &request.snapshot)?;
         let cannot = |e: &ah_agentfs::Error| fail("cannot make a branch", e);
         let Grown { at, branch, beneath, has_git } = self.grow(&open, &shelf, number, target, &request.name)?;
         let furnish = || {
-            let notes = ah_repository::own(&Dir::open(&at)?, place.workspace, label.repository.as_ref(), cx)?;
-            git::take_over(&at, cx)?;
+            let top = Dir::open(&at)?;
+            let notes = ah_repository::own(&top, place.workspace, label.repository.as_ref(), cx)?;
+            git::take_over(&top, cx)?;
             open.tree.flush().map_err(|e| cannot(&e))?;
             Ok(notes)
         };

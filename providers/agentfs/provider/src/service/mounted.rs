@@ -27,6 +27,9 @@ const SHORT_USE: Duration = Duration::from_millis(500);
 /// A tree at a place.
 pub(super) struct Place {
     mount: Mount,
+    /// What cuts the connection to the kernel when it is written to; none where that is not to be had. It stays this connection's when the device's number
+    /// goes to another filesystem.
+    connection: Option<File>,
 }
 
 /// All of them. One that is being unmounted is none.
@@ -43,7 +46,15 @@ pub(super) enum What {
 impl Mounted {
     /// Forgets what others have unmounted.
     pub(super) fn look(&mut self) {
-        self.0.retain(|_, place| place.as_ref().is_none_or(|place| place.mount.serves()));
+        let serves = |place: &Place| {
+            let serves = place.mount.serves();
+            if !serves {
+                // Some of its threads may do so still, where the system had none for the last of them: nobody is to find it twice.
+                place.abort();
+            }
+            serves
+        };
+        self.0.retain(|_, place| place.as_ref().is_none_or(serves));
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -157,12 +168,18 @@ impl Place {
             mount.detach();
             return Err(refused(&ah_agentfs_fuse::Error::NotEmpty(at.to_owned())));
         }
-        Ok(Self { mount })
+        Ok(Self::of(mount))
+    }
+
+    fn of(mount: Mount) -> Self {
+        let abort = format!("/sys/fs/fuse/connections/{}/abort", mount.device().1);
+        let connection = OpenOptions::new().write(true).open(abort).ok();
+        Self { mount, connection }
     }
 
     /// The same of a branch, whose mount was made ready and put there.
     pub(super) fn show(view: View, placed: Placed) -> Self {
-        Self { mount: placed.show(view) }
+        Self::of(placed.show(view))
     }
 
     /// Takes it away, unless somebody works in it. What was mounted there is given back when this returns.
@@ -171,8 +188,6 @@ impl Place {
     /// `Busy`, with the process named.
     fn unmount(&mut self) -> Result<()> {
         let began = Instant::now();
-        // While it is known whose it is.
-        let connection = self.connection().ok();
         loop {
             match self.mount.unmount_within(PATIENCE) {
                 // A process that is just being started has open what the one has that starts it, until it is another program.
@@ -188,37 +203,31 @@ impl Place {
                         .mount
                         .unmount_within(PATIENCE)
                         .map_err(|_| refused(&busy))
-                        .and_then(|gone| self.let_go(gone, connection));
+                        .and_then(|gone| self.let_go(gone));
                 }
-                Ok(gone) => return self.let_go(gone, connection),
+                Ok(gone) => return self.let_go(gone),
                 Err(error) => return Err(refused(&error)),
             }
         }
     }
 
-    /// What cuts the connection when it is written to. It stays this connection's when the number goes to another filesystem.
-    fn connection(&self) -> std::io::Result<File> {
-        OpenOptions::new().write(true).open(format!("/sys/fs/fuse/connections/{}/abort", self.mount.device().1))
+    /// Cuts off who works in it, where that can be done; whether it was.
+    fn abort(&self) -> bool {
+        self.connection.as_ref().is_some_and(|mut connection| connection.write_all(b"1").is_ok())
     }
 
     /// Takes it away, and cuts off who works in it where that can be done.
     fn cut(mut self) {
-        let connection = self.mount.serves().then(|| self.connection().ok()).flatten();
         self.mount.detach();
-        if let Some(mut connection) = connection {
-            let _ = connection.write_all(b"1");
+        if self.abort() {
             // What is under way comes to its end.
             let _ = self.mount.gone_within(PATIENCE);
         }
     }
 
     /// It is unmounted here. Where it lives on in another mount namespace, the connection is cut, if that can be done.
-    fn let_go(&mut self, gone: bool, connection: Option<File>) -> Result<()> {
-        if gone {
-            return Ok(());
-        }
-        let cut = connection.is_some_and(|mut abort| abort.write_all(b"1").is_ok());
-        if cut && self.mount.gone_within(PATIENCE).is_ok_and(|gone| gone) {
+    fn let_go(&mut self, gone: bool) -> Result<()> {
+        if gone || self.abort() && self.mount.gone_within(PATIENCE).is_ok_and(|gone| gone) {
             return Ok(());
         }
         let message =

@@ -99,6 +99,11 @@ impl Open {
     }
 }
 
+/// Whether that is why a tree is not open.
+fn is_opened_anew(closed: &Error) -> bool {
+    closed.kind == ErrorKind::Unavailable
+}
+
 impl Service {
     /// Opens a home, and mounts what was mounted.
     ///
@@ -157,7 +162,18 @@ impl Service {
                 *lock(&self.closed) = Some(error).filter(|_| self.path.join(TREE).exists());
                 Ok(())
             }
-            Err(error) => Err(error),
+            Err(error) => {
+                self.stays_closed(&error);
+                Err(error)
+            }
+        }
+    }
+
+    /// Notes why a tree cannot be opened anew after it was closed for that.
+    fn stays_closed(&self, error: &Error) {
+        let mut closed = lock(&self.closed);
+        if closed.as_ref().is_some_and(is_opened_anew) {
+            *closed = Some(error.clone());
         }
     }
 
@@ -170,8 +186,10 @@ impl Service {
         self.open.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Takes everything that is mounted away, and what was changed to the disk.
+    /// Takes everything that is mounted away, and what was changed to the disk. Whoever needs it waits until it is opened anew, or is told to repeat.
     pub(super) fn close(&self) {
+        let closed = Error::new(ErrorKind::Unavailable, "the AgentFS tree is being opened anew").with_hint("repeat");
+        *lock(&self.closed) = Some(closed);
         if let Some(open) = self.open.write().unwrap_or_else(PoisonError::into_inner).take() {
             // In this order: what is written until it is cut off, was answered.
             lock(&open.mounted).end();
@@ -241,8 +259,18 @@ impl Service {
         if home != self.path {
             return Err(home::moved(&home, &self.path));
         }
-        let closed = || lock(&self.closed).clone().unwrap_or_else(nothing);
-        Ok((self.current().ok_or_else(closed)?, shelf))
+        if let Some(open) = self.current() {
+            return Ok((open, shelf));
+        }
+        if lock(&self.closed).as_ref().is_some_and(is_opened_anew) {
+            drop(lock(&self.opening));
+        }
+        let closed = lock(&self.closed).clone();
+        // It may have been opened since it was looked at first.
+        match (self.current(), closed) {
+            (Some(open), _) => Ok((open, shelf)),
+            (None, closed) => Err(closed.unwrap_or_else(nothing)),
+        }
     }
 
     /// The tree for a snapshot of a plain directory: made if there is none, and found again if the directory was moved.
@@ -256,26 +284,27 @@ impl Service {
         }
         let open = match self.current() {
             Some(open) => open,
-            None => {
-                match Workspace::create(&self.path.join(TREE), &path) {
-                    Ok(()) | Err(ah_agentfs::Error::Exists) => {}
-                    Err(error) => {
-                        return Err(fail(format!("cannot make an AgentFS tree of {}", path.display()), &error));
-                    }
-                }
-                match self.open_tree(&path, false) {
-                    Err(error) if error.kind == ErrorKind::FailedPrecondition && self.begin_anew(&path)? => {
-                        self.open_tree(&path, false)?
-                    }
-                    opened => opened?,
-                }
-            }
+            None => self.made_for(&path).inspect_err(|error| self.stays_closed(error))?,
         };
         if !is_its(&open) {
             return Err(other_lower(&path));
         }
         self.write_lower(&open, path)?;
         Ok(open)
+    }
+
+    /// The tree of a directory, which is not open: made if there is none.
+    fn made_for(&self, lower: &Path) -> Result<Arc<Open>> {
+        match Workspace::create(&self.path.join(TREE), lower) {
+            Ok(()) | Err(ah_agentfs::Error::Exists) => {}
+            Err(error) => return Err(fail(format!("cannot make an AgentFS tree of {}", lower.display()), &error)),
+        }
+        match self.open_tree(lower, false) {
+            Err(error) if error.kind == ErrorKind::FailedPrecondition && self.begin_anew(lower)? => {
+                self.open_tree(lower, false)
+            }
+            opened => opened,
+        }
     }
 
     /// Writes down where the directory is that was branched.
@@ -364,4 +393,43 @@ fn other_lower(path: &Path) -> Error {
     let message = format!("branches were grown from another directory than is at {} now", path.display());
     Error::new(ErrorKind::FailedPrecondition, message)
         .with_hint("what they hold is in `ah agent fs branches`; name another provider for new ones: --provider git")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ah_plugin_api::{DestroyRequest, ListRequest, Place, Provider};
+
+    #[test]
+    fn while_a_tree_is_opened_anew_nothing_in_it_is_told_to_be_gone() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| {
+            std::fs::create_dir(dir.path().join(name)).unwrap();
+            Dir::open(dir.path().join(name)).unwrap()
+        };
+        let (home, lower) = (at("home"), at("lower"));
+        Shelf::make(&home, None).unwrap();
+        let service = Service::open(Dir::open(home.path()).unwrap()).unwrap();
+        let (place, cx) = (Place::new(&home), Context::quiet());
+        let list = || service.list(&place, &ListRequest {}, &cx).map(|snapshots| snapshots.len());
+        let gone = || {
+            let snapshot = Reference::new("aaaaaaaa").unwrap();
+            service.destroy(&place, &DestroyRequest::Snapshot(snapshot), &cx).map_err(|error| error.kind)
+        };
+        assert_eq!(list().unwrap(), 0, "there is none");
+        service.for_lower(&lower).unwrap();
+        assert_eq!((list().unwrap(), gone().is_ok()), (0, true));
+        service.close();
+        assert_eq!(list().unwrap_err().kind, ErrorKind::Unavailable);
+        assert_eq!(gone().unwrap_err(), ErrorKind::Unavailable);
+        // What cannot be opened says why, and what can be is as before.
+        std::fs::rename(home.path().join(TREE), dir.path().join("aside")).unwrap();
+        std::fs::write(home.path().join(TREE), "no folder").unwrap();
+        assert!(service.for_lower(&lower).is_err());
+        assert_ne!(list().unwrap_err().message, "the AgentFS tree is being opened anew");
+        std::fs::remove_file(home.path().join(TREE)).unwrap();
+        std::fs::rename(dir.path().join("aside"), home.path().join(TREE)).unwrap();
+        service.for_lower(&lower).unwrap();
+        assert_eq!((list().unwrap(), gone().is_ok()), (0, true));
+    }
 }

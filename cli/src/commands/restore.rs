@@ -141,14 +141,19 @@ pub(crate) fn aside(app: &App, report: &RestoreReport, refused: bool) {
         let hint = format!("{way}; `--dry-run --force` shows whether they can be lost instead");
         app.ui.warning("this restore would be refused", Some(&hint));
     } else if !report.failed.is_empty() {
-        let lost = "what the snapshot held of it is not kept; a snapshot of the workspace that the branch grew from may have it: `versions PATH` there";
-        let again = "put right what is named (make writable what may not be written to), then repeat it";
-        let hint = match report.lost {
-            0 => format!("{again}; the rest stays as it is"),
-            all if all == report.failed.len() => lost.to_owned(),
-            _ => format!("{again}; of what was changed below: {lost}"),
-        };
-        app.ui.warning("the restore is not complete", Some(&hint));
+        let mut hints = Vec::new();
+        if report.failed.len() > report.lost + report.copy_out.len() {
+            hints.push("put right what is named (make writable what may not be written to), then repeat it; the rest stays as it is".to_owned());
+        }
+        if report.lost > 0 {
+            let of = if hints.is_empty() && report.copy_out.is_empty() { "" } else { "of what was changed below: " };
+            hints.push(format!("{of}what the snapshot held of it is not kept; a snapshot of the workspace that the branch grew from may have it: `versions PATH` there"));
+        }
+        if let Some(first) = report.copy_out.first() {
+            let others = if report.copy_out.len() > 1 { ", and the others alike" } else { "" };
+            hints.push(format!("`{first}` brings the repository back{others}"));
+        }
+        app.ui.warning("the restore is not complete", Some(&hints.join("; ")));
     } else if report.safety.is_some() {
         app.ui.note(match report.overwritten.is_empty() {
             true => "`ah agent fs undo` takes it back",

@@ -237,3 +237,55 @@ fn how_branches_grow_is_chosen_apart_from_who_captures() {
         assert!(ran.code == 5 && ran.stderr.contains("shown at another path"), "{ran:?}");
     });
 }
+
+#[test]
+fn a_repository_further_down_that_is_gone_is_named_with_what_brings_it_back() {
+    Bench::each(|bench| {
+        bench.0.write("nested/.git/HEAD", "ref: refs/heads/main\n");
+        bench.0.write("nested/n", "n");
+        bench.0.write("sub/.git", "gitdir: ../.git/modules/sub\n");
+        let branch = bench.branch("b");
+        let text = branch.to_str().unwrap();
+        bench.at(&branch, &["snapshot", "-m", "s"]);
+        let failed = |ran: &Ran| {
+            let report = serde_json::from_str::<serde_json::Value>(&ran.stdout).unwrap();
+            support::schema::check("restore", &report);
+            let restore = &report["restore"];
+            let names = |list: &serde_json::Value| {
+                list.as_array().unwrap().iter().map(|it| it["path"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+            };
+            (names(&restore["failed"]), restore["copy_out"].as_array().unwrap().len())
+        };
+        // A change in a repository that is there is none that is told.
+        bench.sh(&format!("cd {text}; echo x > nested/.git/HEAD; rm sub/.git"));
+        let ran = bench.ran(&branch, &["restore", "s", "--dry-run", "--json"]);
+        assert_eq!((ran.code, failed(&ran)), (4, (vec!["sub/.git".to_owned()], 1)), "{ran:?}");
+        bench.sh(&format!(
+            "cd {text}; echo 'ref: refs/heads/main' > nested/.git/HEAD; echo 'gitdir: ../.git/modules/sub' > sub/.git"
+        ));
+        // One alone, and one that went with all around it.
+        bench.sh(&format!("rm -r {text}/nested/.git"));
+        let ran = bench.ran(&branch, &["restore", "s"]);
+        assert!(ran.code == 4 && !ran.stderr.contains("already"), "{ran:?}");
+        assert!(ran.stderr.contains("nested/.git") && ran.stderr.contains("not complete"), "{ran:?}");
+        bench.sh(&format!("rm -r {text}/nested {text}/sub"));
+        assert_eq!(bench.ran(&branch, &["restore", "s", "--", "src"]).code, 0);
+        let ran = bench.ran(&branch, &["restore", "s", "--json"]);
+        let both = vec!["nested/.git".to_owned(), "sub/.git".to_owned()];
+        assert_eq!((ran.code, failed(&ran)), (4, (both, 2)), "{ran:?}");
+        let timeline = Ran::of(&mut bench.0.command(["-C", text, "timeline", "--json"]));
+        assert!(timeline.stdout.contains("\"partial\""), "{timeline:?}");
+        assert_eq!(bench.sh(&format!("cat {text}/nested/n")), "n");
+        // What it says is what brings them back.
+        let report = serde_json::from_str::<serde_json::Value>(&ran.stdout).unwrap();
+        for command in report["restore"]["copy_out"].as_array().unwrap() {
+            let ah = format!("{} agent fs", support::ah().display());
+            let command = command.as_str().unwrap().replace("ah agent fs", &ah);
+            bench.sh(&format!("export AH_HOME={}; cd {text}; {command}", bench.0.path("state").display()));
+        }
+        let ran = bench.ran(&branch, &["restore", "s"]);
+        assert!(ran.code == 0 && ran.stderr.contains("already"), "{ran:?}");
+        let ran = bench.ran(&branch, &["undo"]);
+        assert_eq!(ran.code, 0, "{ran:?}");
+    });
+}

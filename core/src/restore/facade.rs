@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::os::fd::AsFd;
+use std::path::Path;
 
 use ah_plugin_api::{
     Capability, Change, ChangedBelow, Dir, Durability, Error, ErrorKind, OmitReason, RelPath, Result, Snapshot,
@@ -18,7 +19,9 @@ use super::read_back::read_back;
 use super::safety::Saved;
 use super::scope::{Omissions, Scope, by_rule, untouchable};
 use super::standing::sync_filesystem;
-use super::{Ignores, LeftAlone, RestoreBegin, RestoreEnd, RestoreOptions, RestoreReport, UndoOptions, way_out};
+use super::{
+    Ignores, LeftAlone, RestoreBegin, RestoreEnd, RestoreOptions, RestoreReport, UndoOptions, copies_out, way_out,
+};
 use crate::background;
 use crate::fsio;
 use crate::ids;
@@ -283,7 +286,7 @@ impl Workspace {
         let plan = match planned {
             Ok(plan) if job.dry_run => {
                 unused(&safety);
-                return Ok(report(job, plan, notes, below.len()));
+                return Ok(report(job, plan, notes, below.len(), &self.root));
             }
             Ok(plan) if !plan.conflicts.is_empty() => {
                 unused(&safety);
@@ -308,7 +311,7 @@ impl Workspace {
                 self.say_ended(journal, if job.finishes { "done" } else { "abandoned" })?;
                 self.journals().end(&journal.session, &journal.restore)?;
             }
-            return Ok(report(job, plan, notes, below.len()));
+            return Ok(report(job, plan, notes, below.len(), &self.root));
         }
 
         notes.extend(note);
@@ -361,7 +364,7 @@ impl Workspace {
         // Its journal stays open until the background has put everything on disk.
         background::after_restore(self, &record);
         notes.extend(applied.notes);
-        let mut report = report(job, plan, notes, below.len());
+        let mut report = report(job, plan, notes, below.len(), &self.root);
         report.restore = Some(journal.restore);
         report.safety = Some(record);
         let failed: HashSet<&RelPath> = applied.failed.iter().map(|failed| &failed.path).collect();
@@ -428,8 +431,7 @@ impl Workspace {
             Ok(shelf.open(&target.reference, &cx)?.entry(path, &cx)?.is_some())
         };
         let hint = if !served.can(Capability::AppliesPolicy) && holds()? {
-            let path = text::shell(path.as_path().as_os_str());
-            format!("the snapshot holds it: `cp -a \"$(ah agent fs seek {id})\"/{path} ELSEWHERE` copies it out")
+            format!("the snapshot holds it: `{}` copies it out", copies_out(id, path, Path::new("ELSEWHERE")))
         } else if repository && served.can(Capability::AppliesPolicy) {
             format!("`ah agent fs branch {id}` makes a repository with HEAD, branch and index as they were")
         } else {
@@ -478,7 +480,8 @@ impl Workspace {
     }
 }
 
-fn report(job: &Job, plan: Plan, notes: Vec<String>, below: usize) -> RestoreReport {
+fn report(job: &Job, plan: Plan, notes: Vec<String>, below: usize, root: &Path) -> RestoreReport {
+    let copy_out = |path: &RelPath| copies_out(&job.target.id, path, &root.join(path.as_path()));
     RestoreReport {
         restore: None,
         target: job.target.clone(),
@@ -490,6 +493,7 @@ fn report(job: &Job, plan: Plan, notes: Vec<String>, below: usize) -> RestoreRep
         overwritten: plan.overwritten,
         failed: plan.beyond,
         lost: plan.lost,
+        copy_out: plan.repositories.iter().map(copy_out).collect(),
         below,
         notes,
     }

@@ -52,6 +52,8 @@ pub(crate) use apply::{lanes, on_threads};
 pub(crate) use ignores::Ignores;
 pub(crate) use scope::Omissions;
 
+use std::path::Path;
+
 use ah_plugin_api::{RelPath, SnapshotId, Timestamp};
 use serde::{Deserialize, Serialize};
 
@@ -124,6 +126,9 @@ pub struct RestoreReport {
     /// How many of `failed` the snapshot cannot give any more: doing it again helps none of them.
     #[serde(skip)]
     pub lost: usize,
+    /// Commands that bring back those of `failed` that are repositories, which the snapshot holds.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub copy_out: Vec<String>,
     /// How many paths that the workspace reads in the one it grew from were changed there, which no restore puts back; a note names them.
     #[serde(skip)]
     pub below: usize,
@@ -152,6 +157,12 @@ pub fn way_out(conflicts: &[LeftAlone]) -> &'static str {
     } else {
         "move these out of the way"
     }
+}
+
+/// The command that copies something out of a snapshot which no restore touches.
+fn copies_out(snapshot: &SnapshotId, path: &RelPath, to: &Path) -> String {
+    let [path, to] = [path.as_path(), to].map(|path| text::shell(path.as_os_str()));
+    format!("cp -a \"$(ah agent fs seek {snapshot})\"/{path} {to}")
 }
 
 /// A restore that did not come to its end.

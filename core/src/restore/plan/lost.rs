@@ -13,7 +13,11 @@ impl Planner<'_> {
     /// safety snapshot does not hold.
     pub(super) fn one_lost(&mut self, change: &Change, absent: bool) -> Result<()> {
         let path = &change.path;
-        if untouchable(path, self.ground.own_state) || !self.makes_room(path) && !self.wish.scope.holds(path) {
+        if untouchable(path, self.ground.own_state) {
+            self.untouched(change);
+            return Ok(());
+        }
+        if !self.makes_room(path) && !self.wish.scope.holds(path) {
             return Ok(());
         }
         let then = match self.target.entry(path, self.cx) {

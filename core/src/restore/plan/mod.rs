@@ -6,6 +6,7 @@
 
 mod finish;
 mod lost;
+mod repositories;
 mod unreadable;
 
 use std::cell::OnceCell;
@@ -106,6 +107,8 @@ pub(crate) struct Plan {
     pub(crate) beyond: Vec<LeftAlone>,
     /// How many of these the snapshot cannot give any more.
     pub(crate) lost: usize,
+    /// Which of these are repositories that the snapshot holds.
+    pub(crate) repositories: Vec<RelPath>,
 }
 
 impl Plan {
@@ -221,6 +224,7 @@ impl<'a> Planner<'a> {
     fn one(&mut self, change: &Change) -> Result<()> {
         let path = &change.path;
         if untouchable(path, self.ground.own_state) {
+            self.untouched(change);
             return Ok(());
         }
         let makes_room = self.makes_room(path);

@@ -1,0 +1,37 @@
+//! Repositories that the snapshot holds and that are gone: no restore brings one back, and none says that all is back without one.
+//!
+//! Why they are not put back, though nothing would be overwritten: a restore that is killed half-way is finished by looking at what differs, and
+//! what differs in a `.git` is never looked at; and an undo would have to take away what has been committed to it since.
+
+use ah_plugin_api::{Change, RelPath};
+use rustix::io::Errno;
+
+use super::Planner;
+use crate::restore::LeftAlone;
+use crate::restore::scope::untouchable;
+
+impl Planner<'_> {
+    /// A difference in what is never touched. Of a repository that is there nothing is said, whatever differs in it.
+    pub(super) fn untouched(&mut self, change: &Change) {
+        let path = &change.path;
+        let above = path.parent().unwrap_or_default();
+        // Of the workspace's own who restores says more, if the snapshot tells of one.
+        let told = above.is_root() && self.wish.target.repository.is_some();
+        if path.file_name() != Some(b".git")
+            || change.before.is_some()
+            || told
+            || !self.wish.scope.holds(path)
+            || untouchable(&above, self.ground.own_state)
+            || !self.is_gone(path)
+        {
+            return;
+        }
+        let reason = "it is missing, and repositories are left alone: the snapshot holds it".to_owned();
+        self.plan.beyond.push(LeftAlone { path: path.clone(), reason });
+        self.plan.repositories.push(path.clone());
+    }
+
+    fn is_gone(&self, path: &RelPath) -> bool {
+        matches!(self.tree.stat(path), Ok(None) | Err(Errno::NOTDIR | Errno::LOOP))
+    }
+}

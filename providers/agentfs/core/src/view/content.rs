@@ -119,9 +119,10 @@ impl View {
                             continue;
                         }
                     }
-                    let (_, file, _) = self.below_file(&node)?;
-                    let found = platform::seek(&file, at, what == Seek::Hole);
-                    let found = found.map_err(Error::io("seeking in a file below"))?.unwrap_or(end);
+                    let seek = |file: &File| platform::seek(file, at, what == Seek::Hole);
+                    let found =
+                        self.in_below(&node, |file| seek(file).map_err(Error::io("seeking in a file below")))?;
+                    let found = found.unwrap_or(end);
                     if found < end {
                         return Ok(found);
                     }
@@ -198,36 +199,44 @@ impl View {
 
     /// Reads from the file below, then makes sure that it is what it was.
     pub(super) fn read_below(&self, node: &Node, offset: u64, bytes: &mut [u8]) -> Result<usize> {
-        let answer = self.read_opened(self.below_file(node)?, offset, bytes);
+        self.in_below(node, |file| {
+            let mut done = 0;
+            while done < bytes.len() {
+                match file.read_at(&mut bytes[done..], offset + done as u64) {
+                    Ok(0) => break,
+                    Ok(count) => done += count,
+                    Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                    Err(error) => return Err(Error::io("reading a file below")(error)),
+                }
+            }
+            Ok(done)
+        })
+    }
+
+    /// Asks a file below something, and whether it still held by then what it must hold; else its pin is asked.
+    fn in_below<T>(&self, node: &Node, mut ask: impl FnMut(&File) -> Result<T>) -> Result<T> {
+        let answer = self.in_opened(self.below_file(node)?, &mut ask);
         match (answer, &node.inode.origin) {
             // It was changed just now.
             (Err(error), Some(origin)) if is_lost(&error) => {
                 let (pin, is) = self.contents_then(origin)?.ok_or(error)?;
-                self.read_opened((origin, Arc::new(pin), Some(is)), offset, bytes)
+                self.in_opened((origin, Arc::new(pin), Some(is)), &mut ask)
             }
             (answer, _) => answer,
         }
     }
 
-    fn read_opened(&self, (origin, file, proven): Below<'_>, offset: u64, bytes: &mut [u8]) -> Result<usize> {
+    fn in_opened<T>(&self, (origin, file, proven): Below<'_>, ask: &mut impl FnMut(&File) -> Result<T>) -> Result<T> {
         #[cfg(test)]
         self.engine.segments.note_if_read();
-        let mut done = 0;
-        while done < bytes.len() {
-            match file.read_at(&mut bytes[done..], offset + done as u64) {
-                Ok(0) => break,
-                Ok(count) => done += count,
-                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(Error::io("reading a file below")(error)),
-            }
-        }
+        let answer = ask(&file)?;
         let found = self.engine.lower.find_open(&file)?;
         match proven {
             None => drop(self.judge(&found, &origin.path)?),
             Some(proven) if found.is_as(&proven) => {}
             Some(_) => return Err(self.changed(&origin.path, "changed below")),
         }
-        Ok(done)
+        Ok(answer)
     }
 
     /// The file below, open, and what it is, if it must hold what it held: a pen shows what nobody wrote there as it is.

@@ -46,6 +46,7 @@ impl Workspace {
         if !options.dry_run {
             self.engine.refuse_to_agents("`rm`")?;
             self.engine.home().may_remove("`rm`")?;
+            self.forget_what_the_killed_saw();
         }
         // A power cut now would interrupt a restore that is in place, so what that needs stays until it is on disk. Where it
         // cannot be brought there, it is refused below.

@@ -19,6 +19,9 @@ use crate::output::changes::Letter;
 Saves the present state first and prints that safety snapshot's id, alone; `ah agent fs undo` takes the restore back. \
 Prints nothing if nothing differs. Equal files are left untouched. Ignored files come back when they are missing, are \
 overwritten only with --ignored, and are never deleted; nor is anything that the snapshot left out. \
+What is put back has the owner, extended attributes, access list and holes that it had, as far as the snapshot's provider \
+keeps them (git none of these, agentfs no access lists) and you may give them; hard links, flags and capabilities never \
+come back, nor set-id bits if root restores. SEMANTICS.md has it all under \"What comes back by what\". \
 Refuses, with exit code 4, where it would destroy what the safety snapshot cannot keep.
 
 Examples:

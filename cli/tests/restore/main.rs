@@ -3,6 +3,7 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod attributes;
 mod builds;
 mod disks;
 mod exec;

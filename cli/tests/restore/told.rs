@@ -10,7 +10,7 @@ use crate::support::{Ran, User, World, is_root, skip};
 
 /// `ah agent fs …` under strace, which tampers with a system call; none (and a message) if the tests may not. The process that
 /// is started is `ah` itself, not strace.
-fn tampered(world: &World, how: &str, arguments: &[&str]) -> Option<Command> {
+pub(crate) fn tampered(world: &World, how: &str, arguments: &[&str]) -> Option<Command> {
     let traced = Command::new("strace").args(["-o", "/dev/null", "true"]).status();
     if !traced.is_ok_and(|status| status.success()) {
         skip("needs strace (apt-get install strace), and to be allowed to trace");

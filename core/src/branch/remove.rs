@@ -45,6 +45,7 @@ impl Workspace {
     /// As [`Workspace::remove_branch`], by who has the branch's lock alone already.
     pub(super) fn remove_held(&self, name: &str, force: bool, lock: Option<Lock>) -> Result<BranchRemoved> {
         self.engine.refuse_to_agents("`rm`")?;
+        self.forget_what_the_killed_saw();
         let (mut file, _alone) = self.removable(name, force, lock)?;
         let served = self.serve(&file.record.provider)?;
         let before = (file.record.state, file.maker.clone());

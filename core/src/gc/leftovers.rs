@@ -51,6 +51,11 @@ impl Workspace {
         served.provider.reclaim(&served.place().with_target(&mounts), &request, &self.context()).map(|_| ())
     }
 
+    /// Takes away what a killed restore was shown, as nobody may remove what is shown. What cannot be done now is `gc`'s.
+    pub(crate) fn forget_what_the_killed_saw(&self) {
+        let _ = self.forget_dead_views(&mut GcReport::default());
+    }
+
     /// Has providers take away views whose holders were killed before they could be given back. Any workspace's may be among them: they
     /// all lie in one folder.
     pub(super) fn forget_dead_views(&self, report: &mut GcReport) -> Result<()> {

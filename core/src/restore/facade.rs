@@ -77,6 +77,7 @@ impl Workspace {
     /// the timeline could not be written.
     pub fn restore(&self, reference: &str, options: &RestoreOptions) -> Result<RestoreReport> {
         self.fence_all()?;
+        self.forget_what_the_killed_saw();
         self.restore_behind_fence(reference, options)
     }
 
@@ -119,6 +120,7 @@ impl Workspace {
     /// `NotFound` if there was none; `FailedPrecondition` if a rewind came since that changed no files; otherwise as [`Workspace::restore`].
     pub fn undo(&self, options: &UndoOptions) -> Result<RestoreReport> {
         self.fence_all()?;
+        self.forget_what_the_killed_saw();
         let (_lock, _stays) = (self.lock("restore")?, self.lock_stays()?);
         let mut notes = Vec::new();
         let interrupted = self.interrupted_journals(&mut notes)?.pop();

@@ -27,8 +27,9 @@
 //!
 //! # What is not kept
 //!
-//! A file that is replaced is a new file: hard links to the old one keep the old contents, and extended attributes go. Owner and group
-//! stay; where they cannot be set the file stays closed to others, and is listed as failed. What root brings back is root's, and gets no set-id bits.
+//! A file that is replaced is a new file: hard links to the old one keep the old contents. Owner, group, extended attributes and access lists are
+//! the snapshot's where a view of it shows them (`apply/attributes.rs`), else the owner stays, and what root brings back is root's; where the owner
+//! cannot be set the file stays closed to others, and is listed as failed. Root gives no set-id bits, and nobody capabilities.
 
 pub(crate) mod at;
 

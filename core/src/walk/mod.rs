@@ -59,6 +59,14 @@ impl<'a> Shelf<'a> {
         if self.can(Capability::ReadWithoutMount) {
             return Ok(Source::Snapshot { shelf: *self, snapshot: snapshot.clone() });
         }
+        self.show(snapshot, cx)
+    }
+
+    /// Mounts a view of a snapshot, for what only a directory tells.
+    ///
+    /// # Errors
+    /// Those of `mount`.
+    pub(crate) fn show(&self, snapshot: &Reference, cx: &Context<'_>) -> Result<Source<'a>> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let name = format!("walk-{}-{}", me_in_a_name(), NEXT.fetch_add(1, Ordering::Relaxed));
         let request = MountRequest { snapshot: snapshot.clone(), name: FileName::new(name)?, paths: Vec::new() };
@@ -155,7 +163,16 @@ pub(crate) enum Source<'a> {
 }
 
 impl Source<'_> {
-    fn tree(&self) -> Result<Option<Tree<'_>>> {
+    /// Whether it is read from a view.
+    pub(crate) fn is_view(&self) -> bool {
+        matches!(self, Source::View { .. })
+    }
+
+    /// The directory that it is read from, if it is one.
+    ///
+    /// # Errors
+    /// If it cannot be looked at.
+    pub(crate) fn tree(&self) -> Result<Option<Tree<'_>>> {
         match self {
             Source::Snapshot { .. } => Ok(None),
             Source::View { mounted, .. } => match &mounted.root {

@@ -46,7 +46,7 @@ pub use percent::unescape;
 pub use processes::{How, Process, Use};
 pub use remove::{Plain, Special, open_to_remove, open_up, remove_contents, remove_entry, set_mode};
 pub use state::State;
-pub use tree::Tree;
+pub use tree::{Tree, is_new_file};
 pub use unmount::{Unmount, open_plain, unmount, would_unmount};
 pub use views::{Views, refuse_if_used};
 pub use way::Way;

@@ -176,8 +176,9 @@ fn copy(from: BorrowedFd<'_>, to: BorrowedFd<'_>, cx: &Context<'_>, fail: impl F
     }
 }
 
-/// Whether an output is an empty regular file that is written from its beginning.
-fn is_new_file(output: BorrowedFd<'_>) -> bool {
+/// Whether an output is an empty regular file that is written from its beginning, in which holes can be left.
+#[must_use]
+pub fn is_new_file(output: BorrowedFd<'_>) -> bool {
     let is_file =
         |stat: rustix::fs::Stat| FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile && stat.st_size == 0;
     rustix::fs::fstat(output).is_ok_and(is_file)

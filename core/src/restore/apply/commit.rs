@@ -1,7 +1,7 @@
 //! Putting what was made in place: renames and the like, nothing that reads or writes contents.
 
 use std::collections::{HashMap, HashSet};
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
@@ -15,6 +15,9 @@ use crate::restore::at::{self, Found, LastDir};
 use crate::restore::plan::{Plan, Step};
 
 const SECOND: i128 = 1_000_000_000;
+
+/// What a directory is called while it is made, in the first of the staging folder's lanes. No number: it is no file's.
+pub(super) const DIRECTORY: &[u8] = b"directory";
 
 /// Why a path could not be changed.
 enum Trouble {
@@ -56,7 +59,7 @@ impl Work<'_> {
 
         let twins = twins(plan);
         self.take_all(staging, &plan.clear, &clear, &twins, &kept, &one_more);
-        self.make_dirs();
+        self.make_dirs(staging);
         let times = self.times();
         let puts: Vec<Slotted<'_>> = plan.puts.iter().zip(puts).map(|(step, slot)| Slotted { step, slot }).collect();
         // Neighbours share a directory, so each thread remembers the one it was in last.
@@ -92,22 +95,48 @@ impl Work<'_> {
         self.fail(path, reason);
     }
 
-    fn make_dirs(&self) {
+    fn make_dirs(&self, staging: &Staging) {
         let mut dirs = LastDir::new(self.tree);
         for step in &self.plan.dirs {
-            let made = step_point("restore-mkdir").and_then(|()| dirs.parent(&step.path)).and_then(|(parent, name)| {
-                // Closed to others until its mode is set at the end.
-                match rustix::fs::mkdirat(parent, name, Mode::RWXU) {
-                    Err(Errno::EXIST) if at::stat(parent, name)?.is_some_and(|found| found.kind == EntryKind::Dir) => {
-                        Ok(())
-                    }
-                    made => made,
-                }
-            });
+            let made =
+                step_point("restore-mkdir").and_then(|()| dirs.parent(&step.path)).and_then(
+                    |(parent, name)| match self.make_dir(staging, &step.path, (parent, name)) {
+                        Err(Errno::EXIST)
+                            if at::stat(parent, name)?.is_some_and(|found| found.kind == EntryKind::Dir) =>
+                        {
+                            Ok(())
+                        }
+                        made => made,
+                    },
+                );
             if let Err(error) = made {
                 self.fail(&step.path, error.to_string());
             }
         }
+    }
+
+    /// Makes a directory, closed to others until its mode is set at the end. Its owner is set before it is in its place: once it is there,
+    /// nobody looks whose it is.
+    fn make_dir(&self, staging: &Staging, path: &RelPath, place: (BorrowedFd<'_>, &[u8])) -> Result<(), Errno> {
+        if self.view.is_none() {
+            return rustix::fs::mkdirat(place.0, place.1, Mode::RWXU);
+        }
+        let made = (staging.lanes[0].as_fd(), DIRECTORY);
+        rustix::fs::mkdirat(made.0, made.1, Mode::RWXU)?;
+        let shown = self.shown(path);
+        let done = at::open_dir(made.0, made.1).and_then(|dir| {
+            let attributes = shown.give_attributes(dir.as_fd());
+            self.give(path, &shown, (None, None), |uid, gid| rustix::fs::fchown(&dir, uid, gid))?;
+            if let Err(error) = attributes.and_then(|()| shown.give_lists(dir.as_fd())) {
+                self.fail(path, format!("its extended attributes could not be set ({error})"));
+            }
+            rustix::fs::fchmod(&dir, Mode::RWXU)?;
+            at::rename_new(made, place)
+        });
+        if done.is_err() {
+            let _ = rustix::fs::unlinkat(made.0, made.1, AtFlags::REMOVEDIR);
+        }
+        done
     }
 
     /// The modification times that files get: the captured one where that is wanted, and for ignored ones, so that what a build

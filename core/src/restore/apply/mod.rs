@@ -10,6 +10,7 @@
 //! A kill at any point leaves a tree in which each path is either as before or as wanted, and a journal that says which paths
 //! these are. `clean.rs` removes what is left in our folder then.
 
+mod attributes;
 mod commit;
 mod stage;
 
@@ -18,10 +19,11 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use ah_plugin_api::{Context, EntryKind, RelPath, Result, Timestamp};
+use ah_plugin_api::{Capability, Context, EntryKind, RelPath, Result, Timestamp};
 use rustix::fs::{AtFlags, Mode};
 use rustix::io::Errno;
 
+use self::attributes::Said;
 use super::LeftAlone;
 use super::at::{self, Tree, io};
 use super::journal::Journal;
@@ -57,7 +59,16 @@ pub(crate) fn apply(
 ) -> Result<Applied> {
     let tree = Tree::new(ground.workspace.as_fd())?;
     let slots: Vec<Option<u64>> = journal.steps.iter().map(|step| step.slot).collect();
-    let work = Work { tree, plan, target, exact_times, cx, outcome: Mutex::default(), has_proc: OnceLock::new() };
+    let (outcome, said, has_proc) = (Mutex::default(), Mutex::default(), OnceLock::new());
+    let can = |kept| ground.shelf.can(kept);
+    let owners = can(Capability::Owners);
+    let wanted = (owners || can(Capability::Xattrs)) && !(plan.dirs.is_empty() && plan.puts.is_empty());
+    let mounted = match target {
+        Source::Snapshot { .. } if wanted => ground.shelf.show(&journal.target.reference, cx).map(Some),
+        _ => Ok(None),
+    };
+    let view = mounted.as_ref().map_or(None, Option::as_ref).or((wanted && target.is_view()).then_some(target));
+    let work = Work { tree, plan, target, view, owners, exact_times, cx, outcome, said, has_proc };
     let staged = work.unlock().and_then(|()| {
         let staging = Staging::make(tree, &journal.staging, journal.lanes)?;
         work.stage(&staging, &slots)?;
@@ -91,6 +102,7 @@ pub(crate) fn apply(
     }
     work.finish(true);
     work.say_whose();
+    work.tell_said(mounted.as_ref().err());
     Ok(work.outcome.into_inner().unwrap_or_else(PoisonError::into_inner))
 }
 
@@ -102,9 +114,14 @@ struct Work<'a> {
     tree: Tree<'a>,
     plan: &'a Plan,
     target: &'a Source<'a>,
+    /// Shows what the contract's entries do not tell, where the provider keeps any of that.
+    view: Option<&'a Source<'a>>,
+    /// Whether it shows owners.
+    owners: bool,
     exact_times: bool,
     cx: &'a Context<'a>,
     outcome: Mutex<Applied>,
+    said: Mutex<Said>,
     has_proc: OnceLock<bool>,
 }
 
@@ -189,9 +206,10 @@ impl Work<'_> {
         }
     }
 
-    /// What was missing is root's when root brings it back ([`Work::owner`]). In somebody else's directory they should hear so.
+    /// What was missing is root's when root brings it back and the snapshot does not tell whose it was ([`Work::owner`]). In somebody
+    /// else's directory they should hear so.
     fn say_whose(&self) {
-        if !rustix::process::geteuid().is_root() {
+        if self.view.is_some() && self.owners || !rustix::process::geteuid().is_root() {
             return;
         }
         let made = self.plan.dirs.iter().chain(&self.plan.puts).filter(|step| step.found.is_none());
@@ -286,7 +304,8 @@ fn sweep_lane(tree: Tree<'_>, path: &RelPath, lane: &[u8], keep: &HashSet<u64>) 
     for file in files {
         let slot = std::str::from_utf8(&file).ok().and_then(|text| text.parse::<u64>().ok());
         if slot.is_none_or(|slot| !keep.contains(&slot)) {
-            let _ = rustix::fs::unlinkat(&dir, file, AtFlags::empty());
+            let how = if file == commit::DIRECTORY { AtFlags::REMOVEDIR } else { AtFlags::empty() };
+            let _ = rustix::fs::unlinkat(&dir, file, how);
         }
     }
     if let Ok(own) = tree.dir(path) {

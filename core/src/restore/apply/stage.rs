@@ -38,12 +38,10 @@ impl Work<'_> {
         let (dir, name) = staging.slot(slot);
         crash::point("restore-stage").map_err(|e| Error::from_io(format!("cannot prepare {path}"), &e))?;
         if after.kind == EntryKind::Symlink {
-            let (uid, gid) = self.owner(step);
             let target = self.target.link_target(path, self.cx)?;
             rustix::fs::symlinkat(target, dir, name.as_str()).map_err(fail)?;
-            if uid.is_some() || gid.is_some() {
-                let _ = rustix::fs::chownat(dir, name.as_str(), uid, gid, AtFlags::SYMLINK_NOFOLLOW);
-            }
+            let chown = |uid, gid| rustix::fs::chownat(dir, name.as_str(), uid, gid, AtFlags::SYMLINK_NOFOLLOW);
+            let _ = self.give(path, &self.shown(path), self.owner(step), chown);
             return Ok(());
         }
         if let Some(file) = self.unnamed(path) {
@@ -60,7 +58,7 @@ impl Work<'_> {
         self.fill(&file, step, after)
     }
 
-    /// Gives a new file its contents, owner and mode.
+    /// Gives a new file its contents, attributes, owner and mode.
     fn fill(&self, file: &OwnedFd, step: &Step, after: &Entry) -> Result<()> {
         let path = &step.path;
         let fail = |e| io(format!("cannot prepare {path}"), e);
@@ -71,12 +69,16 @@ impl Work<'_> {
             let message = format!("the snapshot gave {size} bytes of {path}, not {}", after.size);
             return Err(Error::new(ErrorKind::DataLoss, message));
         }
-        let (uid, gid) = self.owner(step);
-        let given = if uid.is_some() || gid.is_some() { rustix::fs::fchown(file, uid, gid) } else { Ok(()) };
-        match given {
+        let shown = self.shown(path);
+        let attributes = shown.give_attributes(file.as_fd());
+        // Takes set-id bits and capabilities away, so it comes first.
+        match self.give(path, &shown, self.owner(step), |uid, gid| rustix::fs::fchown(file, uid, gid)) {
             Ok(()) => {
                 let mode = self.allowed_mode(step, after.mode, true);
                 rustix::fs::fchmod(file, Mode::from_raw_mode(mode)).map_err(fail)?;
+                if let Err(error) = attributes.and_then(|()| shown.give_lists(file.as_fd())) {
+                    self.fail(path, format!("its extended attributes could not be set ({error})"));
+                }
             }
             // It stays as closed as it was made: its mode was meant for another owner.
             Err(error) => {
@@ -102,7 +104,7 @@ impl Work<'_> {
         rustix::fs::openat(&parent, ".", flags, Mode::RUSR | Mode::WUSR).ok()
     }
 
-    /// Whose the new file is, where that is not a matter of course: the owner of the file it replaces; a set-group-id directory
+    /// Whose the new file is where the snapshot does not tell and that is not a matter of course: the owner of the file it replaces; a set-group-id directory
     /// gives its group. One that was missing stays root's if root brings it back, as it may be nobody else's to read.
     fn owner(&self, step: &Step) -> (Option<Uid>, Option<Gid>) {
         let (me, my_group) = (rustix::process::geteuid(), rustix::process::getegid());

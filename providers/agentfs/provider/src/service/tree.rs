@@ -2,9 +2,10 @@
 
 use std::os::fd::BorrowedFd;
 
-use ah_agentfs::{Attr, Ino, Kind, ROOT, View};
+use ah_agentfs::{Attr, Ino, Kind, ROOT, Seek, View};
 use ah_plugin_api::{Context, Entry, EntryKind, Error, ErrorKind, RelPath, Result, Timestamp};
-use ah_provider_directory::failed;
+use ah_provider_directory::{failed, is_new_file};
+use rustix::fs::SeekFrom;
 
 use super::fail;
 
@@ -43,15 +44,34 @@ pub(super) fn read(view: &View, path: &RelPath, output: BorrowedFd<'_>, cx: &Con
     match attr.kind {
         Kind::File => {
             refuse_closed(&attr, READ, path)?;
+            let of_output = |errno| failed("cannot hand over what was read", errno);
+            // In a new file holes stay holes.
+            let sparse = is_new_file(output);
             let mut at = 0;
             while at < attr.size {
-                cx.check_cancelled()?;
-                let bytes = view.read(attr.ino, at, PIECE).map_err(cannot)?;
-                if bytes.is_empty() {
-                    return Err(Error::new(ErrorKind::DataLoss, format!("{path} ends before its end")));
+                let mut end = attr.size;
+                if sparse {
+                    at = match view.seek(attr.ino, at, Seek::Data) {
+                        Err(ah_agentfs::Error::NoData) => break,
+                        data => data.map_err(cannot)?,
+                    };
+                    end = view.seek(attr.ino, at, Seek::Hole).map_err(cannot)?;
+                    rustix::fs::seek(output, SeekFrom::Start(at)).map_err(of_output)?;
                 }
-                put(output, &bytes)?;
-                at += bytes.len() as u64;
+                while at < end {
+                    cx.check_cancelled()?;
+                    let most = PIECE.min(usize::try_from(end - at).unwrap_or(PIECE));
+                    let bytes = view.read(attr.ino, at, most).map_err(cannot)?;
+                    if bytes.is_empty() {
+                        return Err(Error::new(ErrorKind::DataLoss, format!("{path} ends before its end")));
+                    }
+                    put(output, &bytes)?;
+                    at += bytes.len() as u64;
+                }
+            }
+            if sparse {
+                rustix::fs::ftruncate(output, attr.size).map_err(of_output)?;
+                rustix::fs::seek(output, SeekFrom::End(0)).map_err(of_output)?;
             }
         }
         Kind::Symlink => put(output, &view.readlink(attr.ino).map_err(cannot)?)?,

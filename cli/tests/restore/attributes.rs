@@ -231,3 +231,21 @@ fn what_a_killed_restore_was_shown_holds_nothing_up() {
     bench.0.fs(["rm", "--force", "b"]);
     assert_eq!(bench.mounts(), [""; 0]);
 }
+
+#[test]
+fn root_hears_whose_a_branch_is_that_knows_no_owners() {
+    if !is_root() {
+        return skip("needs root, to give files away");
+    }
+    let world = World::on_git();
+    world.write("f", "f");
+    let branch = |name| world.run(["agent", "fs", "branch", "--mode", "worktree", "--name", name]);
+    let own = branch("own");
+    assert!(own.code == 0 && !own.stderr.contains("root's"), "{own:?}");
+    for path in [world.root(), world.root().join("f")] {
+        chown(path, Some(2001), Some(2001)).unwrap();
+    }
+    let theirs = branch("theirs");
+    assert!(theirs.code == 0 && theirs.stderr.contains("is root's in the branch"), "{theirs:?}");
+    assert_eq!(owner(&Path::new(theirs.stdout.trim_end()).join("f")), (0, 0));
+}

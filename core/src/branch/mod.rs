@@ -277,6 +277,7 @@ impl Workspace {
         file.record.path = path;
         file.record.reference = Some(reference);
         file.record.notes = notes;
+        file.record.notes.extend(workspace.as_ref().and_then(|workspace| whose(workspace, served)));
         file.save(home)?;
 
         let branch = Dir::open(&file.record.path)?;
@@ -474,6 +475,13 @@ impl Place {
     fn path(&self) -> PathBuf {
         self.target.join(OsString::from(self.name.as_os_str()))
     }
+}
+
+/// What root is told whose branch of another's workspace is root's, as its provider knows no owners.
+fn whose(workspace: &Dir, served: &Served) -> Option<String> {
+    let others = rustix::fs::fstat(workspace).is_ok_and(|stat| stat.st_uid != 0);
+    let told = rustix::process::geteuid().is_root() && others && !served.can(Capability::Owners);
+    told.then(|| format!("what comes from the snapshot is root's in the branch: {} keeps no owners", served.name))
 }
 
 fn refuse_taken(others: &[BranchFile], name: &str, path: &Path) -> Result<()> {

@@ -195,11 +195,32 @@ fn who_could_not_read_a_file_cannot_by_a_restore() {
     let list = [&2_u32.to_le_bytes()[..], &entries.concat()].concat();
     set(&file, "system.posix_acl_access", &list);
     assert_eq!(file.metadata().unwrap().permissions().mode() & 0o777, 0o660);
+    // What is made in a directory has the list that it gives, unless it had none.
+    for without in ["giving/f", "giving/d/f"] {
+        world.write(without, "for everybody to read");
+    }
+    for giving in [world.root().join("giving"), world.root()] {
+        set(&giving, "system.posix_acl_default", &list);
+    }
     world.fs(["snapshot", "-m", "s"]);
+    let is_back = || {
+        assert_eq!(get(&file, "system.posix_acl_access").as_ref(), Some(&list));
+        assert_eq!(file.metadata().unwrap().permissions().mode() & 0o777, 0o660);
+        assert_eq!(get(&world.root().join("giving"), "system.posix_acl_default").as_ref(), Some(&list));
+        for without in ["giving", "giving/f", "giving/d", "giving/d/f"] {
+            assert_eq!(get(&world.root().join(without), "system.posix_acl_access"), None, "{without}");
+        }
+        assert_eq!(get(&world.root().join("giving/d"), "system.posix_acl_default"), None);
+        assert_eq!(world.root().join("giving/d/f").metadata().unwrap().permissions().mode() & 0o777, 0o644);
+    };
     fs::remove_file(&file).unwrap();
+    fs::remove_file(world.root().join("giving/f")).unwrap();
+    fs::remove_dir_all(world.root().join("giving/d")).unwrap();
     world.fs(["restore", "s"]);
-    assert_eq!(get(&file, "system.posix_acl_access"), Some(list));
-    assert_eq!(file.metadata().unwrap().permissions().mode() & 0o777, 0o660);
+    is_back();
+    fs::remove_dir_all(world.root().join("giving")).unwrap();
+    world.fs(["restore", "s"]);
+    is_back();
 }
 
 #[test]

@@ -18,7 +18,7 @@ use crate::restore::at::{Found, Tree};
 const USER: &[u8] = b"user.";
 
 /// Access lists. Only the owner sets them, and they hold the permission bits too.
-const LISTS: &[u8] = b"system.posix_acl_";
+const LISTS: [&[u8]; 2] = [b"system.posix_acl_access", b"system.posix_acl_default"];
 
 /// The kernel gives labels by rules of its own.
 const LABEL: &[u8] = b"security.selinux";
@@ -38,6 +38,8 @@ pub(super) type Said = BTreeMap<&'static str, Vec<RelPath>>;
 pub(super) struct Shown {
     owner: Option<(u32, u32)>,
     xattrs: Vec<Xattr>,
+    /// Whether it would show access lists, if there were any.
+    lists: bool,
 }
 
 impl Shown {
@@ -48,21 +50,29 @@ impl Shown {
             EntryKind::Dir => xattrs(tree.listing(path)?.as_fd())?,
             _ => Vec::new(),
         };
-        Ok(Self { owner: Some((uid, gid)), xattrs })
-    }
-
-    fn begin_with(&self, space: &[u8]) -> impl Iterator<Item = &Xattr> {
-        self.xattrs.iter().filter(move |(name, _)| name.starts_with(space))
+        Ok(Self { owner: Some((uid, gid)), xattrs, lists: false })
     }
 
     /// Gives a new file or directory the attributes that need write permission on it: before its mode is set.
     pub(super) fn give_attributes(&self, to: BorrowedFd<'_>) -> Result<(), Errno> {
-        self.begin_with(USER).try_for_each(|(name, value)| set(to, name, value))
+        let mut users = self.xattrs.iter().filter(|(name, _)| name.starts_with(USER));
+        users.try_for_each(|(name, value)| set(to, name, value))
     }
 
-    /// Gives it its access lists: after its owner and its mode, of which they are a part.
+    /// Gives it its access lists, after its owner and its mode, of which they are a part; takes away what it has of the directory that it
+    /// was made in.
     pub(super) fn give_lists(&self, to: BorrowedFd<'_>) -> Result<(), Errno> {
-        self.begin_with(LISTS).try_for_each(|(name, value)| set(to, name, value))
+        for list in LISTS {
+            match self.xattrs.iter().find(|(name, _)| name == list) {
+                Some((name, value)) => set(to, name, value)?,
+                None if self.lists => match rustix::fs::fremovexattr(to, list) {
+                    Err(Errno::NODATA | Errno::NOTSUP) => {}
+                    done => done?,
+                },
+                None => {}
+            }
+        }
+        Ok(())
     }
 }
 
@@ -71,15 +81,14 @@ impl Work<'_> {
     pub(super) fn shown(&self, path: &RelPath) -> Shown {
         let Some(view) = self.view else { return Shown::default() };
         let shown = view.tree().ok().flatten().map_or(Err(Errno::BADF), |tree| Shown::of(tree, path));
-        let mut shown = shown.unwrap_or_else(|_| {
+        let Ok(mut shown) = shown else {
             self.say(UNSEEN, path);
-            Shown::default()
-        });
-        if !self.owners {
-            shown.owner = None;
-        }
-        let given = [USER, LISTS, LABEL];
-        if shown.xattrs.iter().any(|(name, _)| !given.iter().any(|space| name.starts_with(space))) {
+            return Shown::default();
+        };
+        shown.owner = shown.owner.filter(|_| self.owners);
+        shown.lists = self.lists;
+        let given = |name: &[u8]| name.starts_with(USER) || name == LABEL || LISTS.contains(&name);
+        if shown.xattrs.iter().any(|(name, _)| !given(name)) {
             self.say(WITHOUT, path);
         }
         shown
@@ -118,7 +127,7 @@ impl Work<'_> {
     pub(super) fn tell_said(&self, unseen: Option<&Error>) {
         if let Some(error) = unseen {
             self.note(format!(
-                "what came back has not the owners and extended attributes that it had: the snapshot could not be shown ({error})"
+                "what came back may lack owners and extended attributes that it had: the snapshot could not be shown ({error})"
             ));
         }
         for (what, mut paths) in std::mem::take(&mut *self.said.lock().unwrap_or_else(PoisonError::into_inner)) {

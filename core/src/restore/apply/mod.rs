@@ -61,14 +61,14 @@ pub(crate) fn apply(
     let slots: Vec<Option<u64>> = journal.steps.iter().map(|step| step.slot).collect();
     let (outcome, said, has_proc) = (Mutex::default(), Mutex::default(), OnceLock::new());
     let can = |kept| ground.shelf.can(kept);
-    let owners = can(Capability::Owners);
-    let wanted = (owners || can(Capability::Xattrs)) && !(plan.dirs.is_empty() && plan.puts.is_empty());
+    let (owners, lists) = (can(Capability::Owners), can(Capability::Xattrs));
+    let wanted = (owners || lists) && !(plan.dirs.is_empty() && plan.puts.is_empty());
     let mounted = match target {
         Source::Snapshot { .. } if wanted => ground.shelf.show(&journal.target.reference, cx).map(Some),
         _ => Ok(None),
     };
     let view = mounted.as_ref().map_or(None, Option::as_ref).or((wanted && target.is_view()).then_some(target));
-    let work = Work { tree, plan, target, view, owners, exact_times, cx, outcome, said, has_proc };
+    let work = Work { tree, plan, target, view, owners, lists, exact_times, cx, outcome, said, has_proc };
     let staged = work.unlock().and_then(|()| {
         let staging = Staging::make(tree, &journal.staging, journal.lanes)?;
         work.stage(&staging, &slots)?;
@@ -116,8 +116,9 @@ struct Work<'a> {
     target: &'a Source<'a>,
     /// Shows what the contract's entries do not tell, where the provider keeps any of that.
     view: Option<&'a Source<'a>>,
-    /// Whether it shows owners.
+    /// Whether it shows owners, and access lists.
     owners: bool,
+    lists: bool,
     exact_times: bool,
     cx: &'a Context<'a>,
     outcome: Mutex<Applied>,

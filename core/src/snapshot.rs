@@ -85,7 +85,19 @@ impl Workspace {
         only: Option<&Served>,
     ) -> Result<(SnapshotRecord, Snapshot)> {
         match self.snapshot_for(options, only, None)? {
-            (Listed::New(record), snapshot) => Ok((*record, snapshot)),
+            (Listed::New(record), snapshot) => {
+                if options.kind == SnapshotKind::Manual
+                    && let Some(ChangedBelow { total, paths }) = &snapshot.changed_below
+                {
+                    let first = paths.first().map(|path| format!(": {path}")).unwrap_or_default();
+                    let more = if *total > 1 { " …" } else { "" };
+                    let what = text::count(*total, "path", "paths");
+                    let how = "became other in the workspace that this branch reads in";
+                    let message = format!("{what} {how}, and its snapshots do not hold that as now{first}{more}");
+                    self.engine.notify(Notice::new(NoticeKind::Other, message).with_hint("ah timeline"));
+                }
+                Ok((*record, snapshot))
+            }
             (Listed::Equal(_), _) => Err(not_listed()),
         }
     }

@@ -270,3 +270,54 @@ fn root_hears_whose_a_branch_is_that_knows_no_owners() {
     assert!(theirs.code == 0 && theirs.stderr.contains("is root's in the branch"), "{theirs:?}");
     assert_eq!(owner(&Path::new(theirs.stdout.trim_end()).join("f")), (0, 0));
 }
+
+#[test]
+fn where_an_owner_cannot_be_given_the_rest_comes_back_closed_to_others() {
+    if !is_root() {
+        return skip("needs root, to make files of others");
+    }
+    each(&[User::Me], |bench, at| {
+        bench
+            .sh(&format!("cd {}; mkdir -p d/e; echo one > d/e/f; chown -R 2001:2001 d; chmod 755 d d/e", at.display()));
+        bench.at(at, &["snapshot", "-m", "s"]);
+        bench.sh(&format!("rm -r {}/d", at.display()));
+        let ah = bench.0.command(["-C", at.to_str().unwrap(), "agent", "fs", "restore", "s"]);
+        let mut without = std::process::Command::new("setpriv");
+        without.args(["--bounding-set=-chown", "--inh-caps=-chown"]).arg(ah.get_program()).args(ah.get_args());
+        for (name, value) in ah.get_envs() {
+            match value {
+                Some(value) => without.env(name, value),
+                None => without.env_remove(name),
+            };
+        }
+        let ran = Ran::of(without.current_dir("/"));
+        assert!(ran.code == 4 && ran.stderr.contains("only you can look into it now"), "{ran:?}");
+        assert_eq!(bench.sh(&format!("cat {}/d/e/f", at.display())), "one");
+        let mode = |name: &str| fs::metadata(at.join(name)).unwrap().mode() & 0o777;
+        assert_eq!((mode("d"), mode("d/e"), mode("d/e/f")), (0o700, 0o700, 0o600), "{ran:?}");
+    });
+}
+
+#[test]
+fn a_program_of_somebody_elses_does_not_come_back_as_ones_own_set_id_program() {
+    if !is_root() {
+        return skip("needs root, to make files of others");
+    }
+    each(&[User::Ordinary], |bench, at| {
+        // In the branch it is seen as it is below.
+        let below = bench.0.root();
+        let prog = below.join("src/prog");
+        bench.sh(&format!("mkdir -p {}/src", below.display()));
+        fs::write(&prog, "prog").unwrap();
+        chown(&prog, Some(2001), Some(2001)).unwrap();
+        fs::set_permissions(&prog, fs::Permissions::from_mode(0o4755)).unwrap();
+        let grown = below != at;
+        let at = if grown { bench.branch("later") } else { below };
+        bench.at(&at, &["snapshot", "-m", "s"]);
+        bench.sh(&format!("rm -f {}/src/prog", at.display()));
+        let ran = bench.ran(&at, &["restore", "s"]);
+        assert!(ran.code == 0 && ran.stderr.contains("belonged to others"), "{ran:?}");
+        let meta = seen(bench, || fs::metadata(at.join("src/prog")).unwrap());
+        assert_eq!((meta.uid(), meta.mode() & 0o7777), (65534, 0o755), "{ran:?}");
+    });
+}

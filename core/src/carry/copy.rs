@@ -208,7 +208,7 @@ impl Copying<'_> {
             let (dir, name) = dirs.parent(&item.path).map_err(|e| fail(&item.path, e))?;
             self.own(dir, name, &item.found);
             at::set_mtime(dir, name, item.found.mtime).map_err(|e| fail(&item.path, e))?;
-            at::chmod(dir, name, item.found.mode).map_err(|e| fail(&item.path, e))?;
+            at::chmod(dir, name, item.found.mode, |now| now.kind == EntryKind::Dir).map_err(|e| fail(&item.path, e))?;
         }
         Ok(())
     }

@@ -281,19 +281,23 @@ pub(crate) fn rename_new(from: (BorrowedFd<'_>, &[u8]), to: (BorrowedFd<'_>, &[u
     }
 }
 
-/// Sets permission bits of an entry, which must not be a symlink, and never follows one that was swapped in.
-pub(crate) fn chmod(dir: BorrowedFd<'_>, name: &[u8], mode: u32) -> Result<(), Errno> {
+/// Sets permission bits of an entry, which must not be a symlink, and never follows one that was swapped in. `ESTALE` if it is not the one that `is_it` says.
+pub(crate) fn chmod(dir: BorrowedFd<'_>, name: &[u8], mode: u32, is_it: impl Fn(&Found) -> bool) -> Result<(), Errno> {
+    let judge = |fd: &OwnedFd| match stat(fd.as_fd(), b"")? {
+        Some(found) if found.kind != EntryKind::Symlink && is_it(&found) => Ok(()),
+        Some(found) if found.kind != EntryKind::Symlink => Err(Errno::STALE),
+        _ => Err(Errno::LOOP),
+    };
     let bits = Mode::from_raw_mode(mode & 0o7777);
     let flags = OFlags::NOFOLLOW | OFlags::CLOEXEC;
     // O_PATH needs no permission on the entry, and opens nothing that could block. fchmod does not take such a descriptor,
     // the name of it under /proc does.
     let fd = rustix::fs::openat(dir, name, OFlags::PATH | flags, Mode::empty())?;
-    if stat(fd.as_fd(), b"")?.is_none_or(|found| found.kind == EntryKind::Symlink) {
-        return Err(Errno::LOOP);
-    }
+    judge(&fd)?;
     match rustix::fs::chmod(proc_name(fd.as_fd()), bits) {
         Err(Errno::NOENT) => {
             let fd = rustix::fs::openat(dir, name, OFlags::RDONLY | OFlags::NONBLOCK | flags, Mode::empty())?;
+            judge(&fd)?;
             rustix::fs::fchmod(fd, bits)
         }
         other => other,
@@ -356,7 +360,7 @@ mod tests {
         assert_eq!(tree.stat(&path("link")).unwrap().unwrap().kind, EntryKind::Symlink);
         assert!(tree.stat(&path("real/none")).unwrap().is_none());
         assert!(tree.stat(&path("none/none")).unwrap().is_none());
-        assert!(chmod(tree.dir(&path("")).unwrap().as_fd(), b"link", 0o700).is_err());
+        assert!(chmod(tree.dir(&path("")).unwrap().as_fd(), b"link", 0o700, |_| true).is_err());
     }
 
     #[test]
@@ -374,7 +378,8 @@ mod tests {
         std::fs::write(&file, "x").unwrap();
         let top = ah_plugin_api::Dir::open(tmp.path()).unwrap();
         for mode in [0o000, 0o4755, 0o640] {
-            chmod(top.as_fd(), b"f", mode).unwrap();
+            chmod(top.as_fd(), b"f", mode, |_| true).unwrap();
+            assert_eq!(chmod(top.as_fd(), b"f", 0o777, |_| false), Err(Errno::STALE));
             assert_eq!(file.metadata().unwrap().permissions().mode() & 0o7777, mode);
         }
     }

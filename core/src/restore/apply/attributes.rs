@@ -59,6 +59,12 @@ impl Shown {
         users.try_for_each(|(name, value)| set(to, name, value))
     }
 
+    /// Whether it was somebody else's, and comes back as this user's: a program of theirs must not run as this one.
+    pub(super) fn changes_hands(&self) -> bool {
+        let me = rustix::process::geteuid();
+        !me.is_root() && self.owner.is_some_and(|(uid, _)| uid != me.as_raw())
+    }
+
     /// Gives it its access lists, after its owner and its mode, of which they are a part; takes away what it has of the directory that it
     /// was made in.
     pub(super) fn give_lists(&self, to: BorrowedFd<'_>) -> Result<(), Errno> {
@@ -110,11 +116,13 @@ impl Work<'_> {
         match shown.owner {
             None => fallback(),
             Some((uid, gid)) if me.is_root() => chown(Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid))),
-            // A group that they are not in any more is another's, too.
-            Some((uid, gid)) if uid == me.as_raw() && chown(None, Some(Gid::from_raw(gid))).is_ok() => Ok(()),
-            Some(_) => {
-                self.say(OF_OTHERS, path);
-                fallback()
+            Some((uid, gid)) => {
+                // A group that they are not in any more is another's, too.
+                let group = chown(None, Some(Gid::from_raw(gid)));
+                if uid != me.as_raw() || group.is_err() {
+                    self.say(OF_OTHERS, path);
+                }
+                group.or_else(|_| fallback())
             }
         }
     }

@@ -100,7 +100,7 @@ impl Work<'_> {
         for step in &self.plan.dirs {
             let made =
                 step_point("restore-mkdir").and_then(|()| dirs.parent(&step.path)).and_then(
-                    |(parent, name)| match self.make_dir(staging, &step.path, (parent, name)) {
+                    |(parent, name)| match self.make_dir(staging, step, (parent, name)) {
                         Err(Errno::EXIST)
                             if at::stat(parent, name)?.is_some_and(|found| found.kind == EntryKind::Dir) =>
                         {
@@ -117,18 +117,26 @@ impl Work<'_> {
 
     /// Makes a directory, closed to others until its mode is set at the end. Its owner is set before it is in its place: once it is there,
     /// nobody looks whose it is.
-    fn make_dir(&self, staging: &Staging, path: &RelPath, place: (BorrowedFd<'_>, &[u8])) -> Result<(), Errno> {
+    fn make_dir(&self, staging: &Staging, step: &Step, place: (BorrowedFd<'_>, &[u8])) -> Result<(), Errno> {
         if self.view.is_none() {
             return rustix::fs::mkdirat(place.0, place.1, Mode::RWXU);
         }
         let made = (staging.lanes[0].as_fd(), DIRECTORY);
         rustix::fs::mkdirat(made.0, made.1, Mode::RWXU)?;
-        let shown = self.shown(path);
+        let (path, shown) = (&step.path, self.shown(&step.path));
         let done = at::open_dir(made.0, made.1).and_then(|dir| {
             let attributes = shown.give_attributes(dir.as_fd());
-            self.give(path, &shown, (None, None), |uid, gid| rustix::fs::fchown(&dir, uid, gid))?;
-            if let Err(error) = attributes.and_then(|()| shown.give_lists(dir.as_fd())) {
-                self.fail(path, format!("its extended attributes could not be set ({error})"));
+            let given = self.give(path, &shown, self.owner(step), |uid, gid| rustix::fs::fchown(&dir, uid, gid));
+            // What is in it comes back all the same; it stays closed to others.
+            if let Err(error) = given {
+                self.fail(path, format!("its owner could not be set, so only you can look into it now ({error})"));
+            } else if let Err(error) = attributes.and(shown.give_lists(dir.as_fd())) {
+                self.fail(
+                    path,
+                    format!(
+                        "its extended attributes could not be set, so only its owner can look into it now ({error})"
+                    ),
+                );
             }
             rustix::fs::fchmod(&dir, Mode::RWXU)?;
             at::rename_new(made, place)

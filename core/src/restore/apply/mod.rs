@@ -25,7 +25,7 @@ use rustix::io::Errno;
 
 use self::attributes::Said;
 use super::LeftAlone;
-use super::at::{self, Tree, io};
+use super::at::{self, Found, Tree, io};
 use super::journal::Journal;
 use super::plan::{Ground, Plan, Step};
 use crate::crash;
@@ -155,7 +155,7 @@ impl Work<'_> {
         for (path, mode) in &self.plan.unlock {
             let fail = |e| io(format!("cannot make the directory {path} writable"), e);
             crash::point("restore-unlock").map_err(|e| ah_plugin_api::Error::from_io("cannot change a mode", &e))?;
-            set_mode(self.tree, path, mode | 0o700).map_err(fail)?;
+            set_mode(self.tree, path, mode | 0o700, None).map_err(fail)?;
         }
         Ok(())
     }
@@ -163,7 +163,7 @@ impl Work<'_> {
     /// Sets modes and times of directories and of files of which nothing else changes, the deepest first. After a failed
     /// start only what the start itself has changed is set back.
     fn finish(&self, changed: bool) {
-        let mut last: HashMap<&RelPath, (Option<u32>, Option<Timestamp>)> = HashMap::new();
+        let mut last: HashMap<&RelPath, Last> = HashMap::new();
         let named = self.named_in();
         let gone: HashSet<&RelPath> = if changed {
             self.plan.clear.iter().chain(&self.plan.removals).map(|step| &step.path).collect()
@@ -173,30 +173,37 @@ impl Work<'_> {
         for (path, was) in self.plan.parents.iter().filter(|(path, _)| !gone.contains(path)) {
             // Exchanging files in it, or our folder, touches a directory's time though no name has come or gone.
             if !changed || self.exact_times || !named.contains(path) {
-                last.entry(path).or_default().1 = Some(*was);
+                last.entry(path).or_default().mtime = Some(*was);
             }
         }
         let is_dir =
             |path| self.tree.stat(path).is_ok_and(|found| found.is_some_and(|found| found.kind == EntryKind::Dir));
         // One that was to go and could not is locked again.
         for (path, mode) in self.plan.unlock.iter().filter(|(path, _)| !gone.contains(path) || is_dir(path)) {
-            last.entry(path).or_default().0 = Some(*mode);
+            last.entry(path).or_default().mode = Some(*mode);
         }
         if changed {
-            for step in self.plan.dirs.iter().chain(&self.plan.attributes) {
+            let failed: HashSet<RelPath> = {
+                let outcome = self.outcome.lock().unwrap_or_else(PoisonError::into_inner);
+                outcome.failed.iter().map(|failed| failed.path.clone()).collect()
+            };
+            let made = self.plan.dirs.iter().map(|step| (step, None));
+            for (step, of) in made.chain(self.plan.attributes.iter().map(|step| (step, step.found))) {
                 let Some(after) = &step.after else { continue };
                 let slot = last.entry(&step.path).or_default();
-                slot.0 = (after.kind != EntryKind::Symlink).then(|| self.allowed_mode(step, after.mode, false));
+                let has_mode = after.kind != EntryKind::Symlink && !failed.contains(&step.path);
+                slot.mode = has_mode.then(|| self.allowed_mode(step, after.mode, false));
+                slot.of = of;
                 if self.exact_times {
-                    slot.1 = Some(after.mtime);
+                    slot.mtime = Some(after.mtime);
                 }
             }
         }
         let mut last: Vec<_> = last.into_iter().collect();
         last.sort_by(|a, b| b.0.cmp(a.0));
-        for (path, (mode, mtime)) in last {
+        for (path, Last { mode, of, mtime }) in last {
             let done = crash::point("restore-attributes").map_err(|_| Errno::IO).and_then(|()| {
-                mode.map_or(Ok(()), |mode| set_mode(self.tree, path, mode))?;
+                mode.map_or(Ok(()), |mode| set_mode(self.tree, path, mode, of))?;
                 mtime.map_or(Ok(()), |mtime| set_time(self.tree, path, mtime))
             });
             match done {
@@ -239,12 +246,26 @@ impl Work<'_> {
     }
 }
 
-fn set_mode(tree: Tree<'_>, path: &RelPath, mode: u32) -> Result<(), Errno> {
+/// What is set last.
+#[derive(Default)]
+struct Last {
+    mode: Option<u32>,
+    /// What gets that mode, as it was found; none: a directory.
+    of: Option<Found>,
+    mtime: Option<Timestamp>,
+}
+
+/// Sets the mode of what was found there, or else of a directory: what somebody has put in its place meanwhile gets none.
+fn set_mode(tree: Tree<'_>, path: &RelPath, mode: u32, of: Option<Found>) -> Result<(), Errno> {
     let parent = tree.dir(&path.parent().unwrap_or_default())?;
     let name = path.file_name().unwrap_or(b".");
+    let is_it = |now: &Found| match of {
+        Some(was) => (now.dev, now.ino, now.kind, now.uid) == (was.dev, was.ino, was.kind, was.uid),
+        None => now.kind == EntryKind::Dir,
+    };
     match at::stat(parent.as_fd(), name)? {
         Some(found) if found.mode == mode => Ok(()),
-        Some(_) => at::chmod(parent.as_fd(), name, mode),
+        Some(_) => at::chmod(parent.as_fd(), name, mode, is_it),
         None => Err(Errno::NOENT),
     }
 }

@@ -74,9 +74,17 @@ impl Work<'_> {
         // Takes set-id bits and capabilities away, so it comes first.
         match self.give(path, &shown, self.owner(step), |uid, gid| rustix::fs::fchown(file, uid, gid)) {
             Ok(()) => {
-                let mode = self.allowed_mode(step, after.mode, true);
+                let mut mode = self.allowed_mode(step, after.mode, true);
+                if shown.changes_hands() {
+                    mode &= !0o6000;
+                }
                 rustix::fs::fchmod(file, Mode::from_raw_mode(mode)).map_err(fail)?;
-                if let Err(error) = attributes.and_then(|()| shown.give_lists(file.as_fd())) {
+                let lists = shown.give_lists(file.as_fd());
+                if lists.is_err() {
+                    // The group's bits are what the list allows at most, and not what it gives them.
+                    rustix::fs::fchmod(file, Mode::from_raw_mode(mode & !0o070)).map_err(fail)?;
+                }
+                if let Err(error) = attributes.and(lists) {
                     self.fail(path, format!("its extended attributes could not be set ({error})"));
                 }
             }
@@ -106,7 +114,7 @@ impl Work<'_> {
 
     /// Whose the new file is where the snapshot does not tell and that is not a matter of course: the owner of the file it replaces; a set-group-id directory
     /// gives its group. One that was missing stays root's if root brings it back, as it may be nobody else's to read.
-    fn owner(&self, step: &Step) -> (Option<Uid>, Option<Gid>) {
+    pub(super) fn owner(&self, step: &Step) -> (Option<Uid>, Option<Gid>) {
         let (me, my_group) = (rustix::process::geteuid(), rustix::process::getegid());
         let parent = || self.tree.stat(&step.path.parent()?).ok().flatten();
         let (uid, gid) = match step.found {

@@ -41,10 +41,7 @@ export const Ah = async ({ directory }) => {
       const session = event?.properties?.sessionID ?? info?.id
       if (!session) return
       if (info?.parentID && info.id === session && info.parentID !== session) parents.set(session, info.parentID)
-      if (parents.has(session)) {
-        if (event.type === "session.deleted") parents.delete(session)
-        return
-      }
+      if (parents.has(session)) return
       if (event.type === "session.created") await begin(session)
       if (event.type === "session.idle" && seen.has(session)) await tell("Stop", session, {})
       if (event.type === "session.deleted" && seen.delete(session)) await tell("SessionEnd", session, { reason: "deleted" })

@@ -279,9 +279,9 @@ fn a_repository_further_down_that_is_gone_is_named_with_what_brings_it_back() {
         // What it says is what brings them back.
         let report = serde_json::from_str::<serde_json::Value>(&ran.stdout).unwrap();
         for command in report["restore"]["copy_out"].as_array().unwrap() {
-            let ah = format!("{} agent fs", support::ah().display());
-            let command = command.as_str().unwrap().replace("ah agent fs", &ah);
-            bench.sh(&format!("export AH_HOME={}; cd {text}; {command}", bench.0.path("state").display()));
+            let ah = format!("$({} -C", support::ah().display());
+            let command = command.as_str().unwrap().replace("$(ah -C", &ah);
+            bench.sh(&format!("export AH_HOME={}; cd /; {command}", bench.0.path("state").display()));
         }
         let ran = bench.ran(&branch, &["restore", "s"]);
         assert!(ran.code == 0 && ran.stderr.contains("already"), "{ran:?}");

@@ -433,7 +433,10 @@ impl Workspace {
             Ok(shelf.open(&target.reference, &cx)?.entry(path, &cx)?.is_some())
         };
         let hint = if !served.can(Capability::AppliesPolicy) && holds()? {
-            format!("the snapshot holds it: `{}` copies it out", copies_out(id, path, Path::new("ELSEWHERE")))
+            format!(
+                "the snapshot holds it: `{}` copies it out",
+                copies_out(&self.root, id, path, Path::new("ELSEWHERE"))
+            )
         } else if repository && served.can(Capability::AppliesPolicy) {
             format!("`ah agent fs branch {id}` makes a repository with HEAD, branch and index as they were")
         } else {
@@ -483,7 +486,7 @@ impl Workspace {
 }
 
 fn report(job: &Job, plan: Plan, notes: Vec<String>, below: usize, root: &Path) -> RestoreReport {
-    let copy_out = |path: &RelPath| copies_out(&job.target.id, path, &root.join(path.as_path()));
+    let copy_out = |path: &RelPath| copies_out(root, &job.target.id, path, &root.join(path.as_path()));
     RestoreReport {
         restore: None,
         target: job.target.clone(),

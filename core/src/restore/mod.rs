@@ -161,9 +161,9 @@ pub fn way_out(conflicts: &[LeftAlone]) -> &'static str {
 }
 
 /// The command that copies something out of a snapshot which no restore touches.
-fn copies_out(snapshot: &SnapshotId, path: &RelPath, to: &Path) -> String {
-    let [path, to] = [path.as_path(), to].map(|path| text::shell(path.as_os_str()));
-    format!("cp -a \"$(ah agent fs seek {snapshot})\"/{path} {to}")
+fn copies_out(root: &Path, snapshot: &SnapshotId, path: &RelPath, to: &Path) -> String {
+    let [root, path, to] = [root, path.as_path(), to].map(|path| text::shell(path.as_os_str()));
+    format!("cp -a \"$(ah -C {root} agent fs seek {snapshot})\"/{path} {to}")
 }
 
 /// A restore that did not come to its end.

@@ -156,6 +156,8 @@ fn xattrs(of: BorrowedFd<'_>) -> Result<Vec<Xattr>, Errno> {
     let mut names = vec![0; 64 << 10];
     let length = match rustix::fs::flistxattr(of, names.as_mut_slice()) {
         Err(Errno::NOTSUP) => return Ok(Vec::new()),
+        // Most have none.
+        Ok(0) => return Ok(Vec::new()),
         other => other?,
     };
     let mut value = vec![0; 64 << 10];

@@ -187,12 +187,12 @@ impl Work<'_> {
                 let outcome = self.outcome.lock().unwrap_or_else(PoisonError::into_inner);
                 outcome.failed.iter().map(|failed| failed.path.clone()).collect()
             };
-            let made = self.plan.dirs.iter().map(|step| (step, None));
+            // A directory that could not be made as it was stays closed to others.
+            let made = self.plan.dirs.iter().filter(|step| !failed.contains(&step.path)).map(|step| (step, None));
             for (step, of) in made.chain(self.plan.attributes.iter().map(|step| (step, step.found))) {
                 let Some(after) = &step.after else { continue };
                 let slot = last.entry(&step.path).or_default();
-                let has_mode = after.kind != EntryKind::Symlink && !failed.contains(&step.path);
-                slot.mode = has_mode.then(|| self.allowed_mode(step, after.mode, false));
+                slot.mode = (after.kind != EntryKind::Symlink).then(|| self.allowed_mode(step, after.mode, false));
                 slot.of = of;
                 if self.exact_times {
                     slot.mtime = Some(after.mtime);

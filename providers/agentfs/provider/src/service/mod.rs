@@ -29,7 +29,9 @@ mod tree;
 mod usage;
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
+use std::sync::{
+    Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError, TryLockResult,
+};
 use std::time::{Duration, Instant};
 
 use ah_agentfs::{Class, SnapshotId as Number};
@@ -78,23 +80,20 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// Waits until nobody is in it.
 fn alone<'a>(busy: &'a RwLock<()>, cx: &Context<'_>) -> Result<RwLockWriteGuard<'a, ()>> {
-    loop {
-        match busy.try_write() {
-            Ok(alone) => return Ok(alone),
-            Err(TryLockError::Poisoned(alone)) => return Ok(alone.into_inner()),
-            Err(TryLockError::WouldBlock) => {}
-        }
-        cx.check_cancelled()?;
-        std::thread::sleep(TICK);
-    }
+    entered(cx, || busy.try_write())
 }
 
 /// Is one of those in it, once nobody is alone in it any more.
 fn beside<'a>(busy: &'a RwLock<()>, cx: &Context<'_>) -> Result<RwLockReadGuard<'a, ()>> {
+    entered(cx, || busy.try_read())
+}
+
+/// Tries to enter until it can be done; asking whether it is cancelled is the sign of life.
+fn entered<G>(cx: &Context<'_>, attempt: impl Fn() -> TryLockResult<G>) -> Result<G> {
     loop {
-        match busy.try_read() {
-            Ok(beside) => return Ok(beside),
-            Err(TryLockError::Poisoned(beside)) => return Ok(beside.into_inner()),
+        match attempt() {
+            Ok(guard) => return Ok(guard),
+            Err(TryLockError::Poisoned(guard)) => return Ok(guard.into_inner()),
             Err(TryLockError::WouldBlock) => {}
         }
         cx.check_cancelled()?;

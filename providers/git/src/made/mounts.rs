@@ -50,7 +50,7 @@ pub(crate) fn is_private(target: BorrowedFd<'_>) -> bool {
     false
 }
 
-fn bind(dir: BorrowedFd<'_>) -> rustix::io::Result<()> {
+pub(super) fn bind(dir: BorrowedFd<'_>) -> rustix::io::Result<()> {
     let path = format!("/proc/self/fd/{}", dir.as_raw_fd());
     rustix::mount::mount_bind(path.as_str(), path.as_str())
 }

@@ -139,8 +139,9 @@ fn undo(mut record: Record, target: BorrowedFd<'_>, cx: &Context<'_>) -> Result<
     };
     let Some(found) = find(&record, target)? else { return record.remove() };
     let temporary = record.temporary();
+    // Under its temporary name too: there it was tried whether a mount can be had.
+    unmount(target, &found.name, &identity)?;
     if !found.temporary {
-        unmount(target, &found.name, &identity)?;
         if let Some(dir) = open_path(target, &found.name)? {
             refuse_if_used(&record, &dir, &found.name)?;
         }
@@ -228,4 +229,51 @@ fn open_path(target: BorrowedFd<'_>, name: &CStr) -> Result<Option<OwnedFd>> {
 
 fn failed(name: &CStr, e: Errno) -> Error {
     Error::from_io(format!("cannot take away {name:?}"), &e.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use ah_plugin_api::{Context, Dir, FileName, SnapshotId, Timestamp};
+
+    use super::super::mounts;
+    use super::super::record::{Kind, Making, Records};
+    use super::{Identity, reclaim};
+
+    #[test]
+    fn what_was_killed_while_it_tried_a_mount_goes() {
+        let temp = tempfile::tempdir().unwrap();
+        for name in ["store", "target"] {
+            std::fs::create_dir(temp.path().join(name)).unwrap();
+        }
+        let open = |name: &str| Dir::open(temp.path().join(name)).unwrap();
+        let (store, target) = (open("store"), open("target"));
+        let mut record = Records::open(&store)
+            .unwrap()
+            .create(Making {
+                kind: Kind::View,
+                snapshot: SnapshotId::new("s").unwrap(),
+                name: FileName::new("v").unwrap(),
+                target: Identity::of(&target).unwrap(),
+                target_path: target.path().as_os_str().as_encoded_bytes().to_vec(),
+                created: Timestamp::now(),
+            })
+            .unwrap();
+        let path = target.path().join(record.temporary().to_str().unwrap());
+        std::fs::create_dir(&path).unwrap();
+        let dir = std::fs::File::open(&path).unwrap();
+        record.directory_made(Identity::of(&dir).unwrap()).unwrap();
+        if mounts::allowed() {
+            mounts::bind(dir.as_fd()).unwrap();
+        }
+        drop((dir, record));
+
+        let actions = reclaim(&store, Some(&target), &[], &Context::quiet()).unwrap();
+        let left = path.exists();
+        // So that a failure leaves no mount behind.
+        let _ = std::process::Command::new("umount").arg("-l").arg(&path).output();
+        assert!(!left);
+        assert_eq!(actions, ["removed a half-made view"]);
+    }
 }

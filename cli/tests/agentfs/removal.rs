@@ -483,3 +483,33 @@ fn the_base_stays_as_long_as_it_alone_has_what_was_in_the_workspace() {
         assert_eq!(bench.ran(&root, &["cat", &base, ".gitignore"]).stdout, "node_modules/\n");
     });
 }
+
+#[test]
+fn a_base_is_not_kept_for_what_it_has_lost() {
+    Bench::each_plain(|bench| {
+        let root = bench.0.root();
+        let listed = || bench.0.json("snapshots", &["agent", "fs", "snapshots"])["snapshots"].clone();
+        // More than is copied behind the branch before it changes.
+        let grow = || bench.sh(&format!("truncate -s 80M {}/src/large", root.display()));
+        let branch = || {
+            let branch = bench.branch("b");
+            until(|| !bench.at(&branch, &["status"]).contains("still being kept"));
+        };
+        grow();
+        branch();
+        bench.sh(&format!("echo more >> {}/src/large", root.display()));
+        let ran = bench.ran(&root, &["rm", "b"]);
+        assert!(ran.code == 0 && !ran.stderr.contains("stays"), "{ran:?}");
+        assert_eq!(listed().as_array().unwrap().len(), 0);
+        // What is gone beside it does not go unseen.
+        grow();
+        branch();
+        bench.sh(&format!("cd {}/src && echo more >> large && rm main", root.display()));
+        let ran = bench.ran(&root, &["rm", "b"]);
+        assert!(ran.code == 0 && ran.stderr.contains("all that has src/main as it was"), "{ran:?}");
+        let base = listed()[0]["id"].as_str().unwrap().to_owned();
+        let lost = bench.ran(&root, &["cat", &base, "src/large"]);
+        assert!(lost.code == 1 && lost.stderr.contains("src/large"), "{lost:?}");
+        assert_eq!(bench.ran(&root, &["cat", &base, "src/main"]).stdout, "fn main() {}");
+    });
+}

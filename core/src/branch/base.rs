@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::os::fd::AsFd;
 
-use ah_plugin_api::{Entry, EntryKind, Error, RelPath, Result, SnapshotId, Timestamp};
+use ah_plugin_api::{Entry, EntryKind, Error, ErrorKind, Reference, RelPath, Result, SnapshotId, Timestamp};
 use rustix::io::Errno;
 
 use crate::branch::BranchRecord;
@@ -83,7 +83,8 @@ impl Workspace {
         let (dir, policy, scratch) = (self.open_dir()?, self.policy()?, self.mounts_dir()?);
         let served = self.serve(&snapshot.provider)?;
         let cx = self.context();
-        let before = Shelf::new(&*served.provider, &served.store, &scratch).open(&snapshot.reference, &cx)?;
+        let shelf = Shelf::new(&*served.provider, &served.store, &scratch);
+        let before = shelf.open(&snapshot.reference, &cx)?;
         let none = |_: &RelPath, _: EntryKind, _: u64| false;
         let comparison = Comparison {
             now: Source::Directory { root: &dir, skip: &none },
@@ -92,6 +93,8 @@ impl Workspace {
             own_state: &policy.own_state,
             taken: snapshot.time,
             seen: Cell::new(0),
+            shelf,
+            snapshot: &snapshot.reference,
             before,
             cx: &cx,
         };
@@ -106,6 +109,8 @@ fn free(base: &SnapshotId) -> prune::Free<'_> {
 
 /// A snapshot and the workspace that it was taken of.
 struct Comparison<'a> {
+    shelf: Shelf<'a>,
+    snapshot: &'a Reference,
     before: Source<'a>,
     now: Source<'a>,
     /// The workspace's.
@@ -128,7 +133,7 @@ impl Comparison<'_> {
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => None,
             Err(error) => return Err(io(format!("cannot look into {at}"), error)),
         };
-        for entry in self.before.children(at, self.cx)? {
+        for entry in self.held_in(at)? {
             let path = at.join(&entry.name)?;
             if not_of_the_work(&path, self.own_state) || self.ignores.left_out(&path, entry.kind, entry.size) {
                 continue;
@@ -152,6 +157,24 @@ impl Comparison<'_> {
         Ok(None)
     }
 
+    /// The entries of a directory of the snapshot, without those that it has lost: what it cannot give, it is not kept for.
+    fn held_in(&self, at: &RelPath) -> Result<Vec<Entry>> {
+        match self.before.children(at, self.cx) {
+            Err(error) if error.kind == ErrorKind::DataLoss => {}
+            listed => return listed,
+        }
+        // Only a view gives their names still.
+        let (view, mut held) = (self.shelf.show(self.snapshot, self.cx)?, Vec::new());
+        let names = view.tree()?.map_or(Ok(Vec::new()), |tree| tree.names(at));
+        for name in names.map_err(|error| io(format!("cannot list {at}"), error))? {
+            match self.before.entry(&at.join(&name)?, self.cx) {
+                Err(error) if error.kind == ErrorKind::DataLoss => {}
+                entry => held.extend(entry?),
+            }
+        }
+        Ok(held)
+    }
+
     fn is_as_it_was(&self, path: &RelPath, entry: &Entry, there: &Found) -> Result<bool> {
         self.seen.set(self.seen.get() + 1);
         if self.seen.get().is_multiple_of(BETWEEN) {
@@ -163,6 +186,9 @@ impl Comparison<'_> {
             return Ok(true);
         }
         let there = there.entry(&entry.name);
-        walk::same_contents((&self.before, path, entry), (&self.now, path, &there), self.cx)
+        match walk::same_contents((&self.before, path, entry), (&self.now, path, &there), self.cx) {
+            Err(error) if error.kind == ErrorKind::DataLoss => Ok(true),
+            answer => answer,
+        }
     }
 }

@@ -45,11 +45,14 @@ impl Workspace {
     /// As [`Workspace::remove_branch`], by who has the branch's lock alone already.
     pub(super) fn remove_held(&self, name: &str, force: bool, lock: Option<Lock>) -> Result<BranchRemoved> {
         self.engine.refuse_to_agents("`rm`")?;
-        self.forget_what_the_killed_saw();
         let (mut file, _alone) = self.removable(name, force, lock)?;
         let served = self.serve(&file.record.provider)?;
         let before = (file.record.state, file.maker.clone());
-        let was_in_place = file.whereabouts(file.own_workspace(&self.engine)?.as_ref()) == Whereabouts::InPlace;
+        let own = file.own_workspace(&self.engine)?;
+        if let Some(own) = &own {
+            own.forget_what_the_killed_saw();
+        }
+        let was_in_place = file.whereabouts(own.as_ref()) == Whereabouts::InPlace;
         let grown = grown_from(&self.engine, &file)?;
         self.refuse_from_within(&file, force)?;
         prepare(&self.engine, &file)?;

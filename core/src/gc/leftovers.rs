@@ -9,7 +9,7 @@ use crate::fsio;
 use crate::gc::GcReport;
 use crate::home::Home;
 use crate::lock::{Lock, may_run};
-use crate::registry::{self, Index};
+use crate::registry::{self, Index, WorkspaceRecord};
 use crate::seek;
 use crate::text;
 use crate::workspace::Workspace;
@@ -51,14 +51,19 @@ impl Workspace {
         served.provider.reclaim(&served.place().with_target(&mounts), &request, &self.context()).map(|_| ())
     }
 
-    /// Takes away what a killed restore was shown, as nobody may remove what is shown. What cannot be done now is `gc`'s.
+    /// Takes away what a killed restore of this workspace was shown, as nobody may remove what is shown. What cannot be done now is `gc`'s, and
+    /// other workspaces' providers, which may hang, are not asked.
     pub(crate) fn forget_what_the_killed_saw(&self) {
-        let _ = self.forget_dead_views(&mut GcReport::default());
+        let _ = self.forget_dead_views([self], &mut GcReport::default());
     }
 
-    /// Has providers take away views whose holders were killed before they could be given back. Any workspace's may be among them: they
-    /// all lie in one folder.
-    pub(super) fn forget_dead_views(&self, report: &mut GcReport) -> Result<()> {
+    /// Has the providers of some workspaces take away views whose holders were killed before they could be given back. A view does not say
+    /// whose it is: they all lie in one folder.
+    pub(super) fn forget_dead_views<'a>(
+        &self,
+        of: impl IntoIterator<Item = &'a Self>,
+        report: &mut GcReport,
+    ) -> Result<()> {
         let home = self.engine.home();
         let _lock = self.engine.lock_leases()?;
         let dead = dead_views(home)?;
@@ -67,9 +72,7 @@ impl Workspace {
         }
         let forgotten: Vec<FileName> = dead.iter().filter_map(|name| FileName::new(name.as_str()).ok()).collect();
         let mounts = self.mounts_dir()?;
-        for known in Index::load(home)?.0.workspaces {
-            let root = known.path.clone();
-            let workspace = self.engine.handle(known, root);
+        for workspace in of {
             for name in workspace.stores()? {
                 let request = ReclaimRequest { auto: true, forgotten: forgotten.clone() };
                 let outcome = workspace.serve(&name).and_then(|served| {
@@ -84,6 +87,15 @@ impl Workspace {
             report.did(format!("removed the view {name}, which nobody held any more"));
         }
         Ok(())
+    }
+
+    /// All workspaces that are known.
+    pub(super) fn all_known(&self) -> Result<Vec<Self>> {
+        let handle = |known: WorkspaceRecord| {
+            let root = known.path.clone();
+            self.engine.handle(known, root)
+        };
+        Ok(Index::load(self.engine.home())?.0.workspaces.into_iter().map(handle).collect())
     }
 
     /// Takes away branches whose makers or removers were killed.

@@ -102,7 +102,7 @@ impl Workspace {
         let _lock = self.lock("gc")?;
         let outcome = self.give_back_stale_leases(&mut report);
         report.note("giving back stale views", outcome)?;
-        let outcome = self.forget_dead_views(&mut report);
+        let outcome = self.all_known().and_then(|all| self.forget_dead_views(&all, &mut report));
         report.note("looking for views that nobody holds", outcome)?;
         let outcome = self.finish_branches(&mut report);
         report.note("finishing branches", outcome)?;

@@ -1,5 +1,5 @@
 use crate::lab::Lab;
-use ah_core::{Access, Durability, GcOptions, RmOptions, SnapshotFilter, SnapshotOptions};
+use ah_core::{Access, Durability, GcOptions, RestoreOptions, RmOptions, SnapshotFilter, SnapshotOptions};
 use std::fs;
 use std::sync::atomic::Ordering;
 
@@ -104,6 +104,16 @@ fn providers_are_asked_to_take_away_the_views_of_dead_processes() {
     assert_eq!(*lab.fake.forgotten.lock().unwrap(), std::slice::from_ref(&old));
     assert!(report.actions.iter().any(|action| action.contains(&old)) && report.failures.is_empty(), "{report:?}");
     assert!(!mounts.join(&old).exists() && mounts.join(&living).exists());
+    // Who restores asks no other workspace's: its service may hang.
+    lab.fake.forgotten.lock().unwrap().clear();
+    fs::create_dir_all(mounts.join(&old)).unwrap();
+    let other = lab.top.join("other");
+    fs::create_dir(&other).unwrap();
+    lab.engine().workspace(&other, Access::Create).unwrap().snapshot(&SnapshotOptions::default()).unwrap();
+    lab.open().restore("@", &RestoreOptions::default()).unwrap();
+    assert_eq!(lab.fake.forgotten.lock().unwrap().len(), 1);
+    gc(&lab);
+    assert_eq!(lab.fake.forgotten.lock().unwrap().len(), 3);
 }
 
 #[test]

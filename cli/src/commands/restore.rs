@@ -145,8 +145,11 @@ pub(crate) fn aside(app: &App, report: &RestoreReport, refused: bool) {
         app.ui.warning("this restore would be refused", Some(&hint));
     } else if !report.failed.is_empty() {
         let mut hints = Vec::new();
-        if report.failed.len() > report.lost + report.copy_out.len() {
-            hints.push("put right what is named (make writable what may not be written to), then repeat it; the rest stays as it is".to_owned());
+        if report.failed.len() > report.lost + report.bare + report.copy_out.len() {
+            hints.push("put right what is named (make writable what may not be written to, and room on a full disk), then repeat it; the rest stays as it is".to_owned());
+        }
+        if report.bare > 0 {
+            hints.push(format!("what owner and attributes it had, `ah agent fs seek {}` shows", report.target.id));
         }
         if report.lost > 0 {
             let of = if hints.is_empty() && report.copy_out.is_empty() { "" } else { "of what was changed below: " };

@@ -131,6 +131,7 @@ fn root_gives_back_what_was_others() {
         };
         give();
         fs::set_permissions(at.join("d/suid"), fs::Permissions::from_mode(0o6755)).unwrap();
+        fs::set_permissions(at.join("d/e"), fs::Permissions::from_mode(0o2775)).unwrap();
         set(&at.join("d/f"), "security.capability", &[1, 0, 0, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
         bench.at(at, &["snapshot", "-m", "s"]);
         let is_back = || {
@@ -146,6 +147,12 @@ fn root_gives_back_what_was_others() {
         assert_eq!(get(&at.join("d/f"), "security.capability"), None);
         assert!(ran.stderr.contains("d/suid comes back without its set-id bits"), "{ran:?}");
         assert!(ran.stderr.contains("d/f came back without what restore never gives"), "{ran:?}");
+        // Of a directory nothing acts.
+        let mode = || fs::metadata(at.join("d/e")).unwrap().permissions().mode() & 0o7777;
+        assert_eq!(mode(), 0o2775, "{ran:?}");
+        fs::set_permissions(at.join("d/e"), fs::Permissions::from_mode(0o700)).unwrap();
+        bench.at(at, &["restore", "s"]);
+        assert_eq!(mode(), 0o2775);
         // In the place of something else, and of what is another's by now.
         for name in ["d/f", "d/suid"] {
             fs::write(at.join(name), "newer").unwrap();
@@ -292,6 +299,8 @@ fn where_an_owner_cannot_be_given_the_rest_comes_back_closed_to_others() {
         }
         let ran = Ran::of(without.current_dir("/"));
         assert!(ran.code == 4 && ran.stderr.contains("only you can look into it now"), "{ran:?}");
+        // Repeating it would find no difference.
+        assert!(ran.stderr.contains("seek") && !ran.stderr.contains("repeat"), "{ran:?}");
         assert_eq!(bench.sh(&format!("cat {}/d/e/f", at.display())), "one");
         let mode = |name: &str| fs::metadata(at.join(name)).unwrap().mode() & 0o777;
         assert_eq!((mode("d"), mode("d/e"), mode("d/e/f")), (0o700, 0o700, 0o600), "{ran:?}");
@@ -320,4 +329,17 @@ fn a_program_of_somebody_elses_does_not_come_back_as_ones_own_set_id_program() {
         let meta = seen(bench, || fs::metadata(at.join("src/prog")).unwrap());
         assert_eq!((meta.uid(), meta.mode() & 0o7777), (65534, 0o755), "{ran:?}");
     });
+    // Nor where the snapshot does not tell whose it was.
+    let world = World::of(User::Ordinary);
+    world.use_git();
+    world.write("prog", "prog");
+    let prog = world.root().join("prog");
+    chown(&prog, Some(2001), Some(2001)).unwrap();
+    fs::set_permissions(&prog, fs::Permissions::from_mode(0o4755)).unwrap();
+    world.fs(["snapshot", "-m", "s"]);
+    fs::remove_file(&prog).unwrap();
+    let ran = world.run(["agent", "fs", "restore", "s"]);
+    assert!(ran.code == 0 && ran.stderr.contains("prog comes back without its set-id bits"), "{ran:?}");
+    let meta = fs::metadata(&prog).unwrap();
+    assert_eq!((meta.uid(), meta.mode() & 0o7777), (65534, 0o755));
 }

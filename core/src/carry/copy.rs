@@ -242,8 +242,7 @@ impl Copying<'_> {
         count.fetch_add(found.size, Ordering::Relaxed);
         self.own(dir, name, found);
         // Its contents may be another's than those of the file that was looked at: not a program that runs as its owner.
-        let mode = if rustix::process::geteuid().is_root() { found.mode & !0o6000 } else { found.mode };
-        rustix::fs::fchmod(&to, Mode::from_raw_mode(mode))?;
+        rustix::fs::fchmod(&to, Mode::from_raw_mode(found.mode & !0o6000))?;
         rustix::fs::futimens(&to, &at::times(found.mtime))
     }
 

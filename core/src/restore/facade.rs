@@ -372,6 +372,7 @@ impl Workspace {
         let failed: HashSet<&RelPath> = applied.failed.iter().map(|failed| &failed.path).collect();
         report.changes.retain(|change| !failed.contains(&change.path));
         report.failed.extend(applied.failed);
+        report.bare = applied.bare;
         Ok(report)
     }
 
@@ -498,6 +499,7 @@ fn report(job: &Job, plan: Plan, notes: Vec<String>, below: usize, root: &Path) 
         overwritten: plan.overwritten,
         failed: plan.beyond,
         lost: plan.lost,
+        bare: 0,
         copy_out: plan.repositories.iter().map(copy_out).collect(),
         below,
         notes,

@@ -29,7 +29,7 @@
 //!
 //! A file that is replaced is a new file: hard links to the old one keep the old contents. Owner, group, extended attributes and access lists are
 //! the snapshot's where a view of it shows them (`apply/attributes.rs`), else the owner stays, and what root brings back is root's; where the owner
-//! cannot be set the file stays closed to others, and is listed as failed. Root gives no set-id bits, and nobody capabilities.
+//! cannot be set the file stays closed to others, and is listed as failed. Set-id bits come back where the snapshot tells whose the file was, for its owner alone; capabilities for nobody.
 
 pub(crate) mod at;
 
@@ -127,6 +127,9 @@ pub struct RestoreReport {
     /// How many of `failed` the snapshot cannot give any more: doing it again helps none of them.
     #[serde(skip)]
     pub lost: usize,
+    /// How many of `failed` are there but for their owner or attributes: doing it again gives them to none.
+    #[serde(skip)]
+    pub bare: usize,
     /// Commands that bring back those of `failed` that are repositories, which the snapshot holds.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub copy_out: Vec<String>,

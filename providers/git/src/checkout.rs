@@ -18,6 +18,7 @@ use gix::objs::Kind;
 use rustix::fs::{AtFlags, Mode, OFlags, Timespec, Timestamps, UTIME_OMIT};
 use rustix::io::Errno;
 
+use crate::made::mounts;
 use crate::meta::FileMeta;
 use crate::paths::Part;
 use crate::share::Share;
@@ -39,10 +40,10 @@ pub(crate) struct Options<'a> {
     pub(crate) share: Option<&'a Share<'a>>,
 }
 
-/// Whether set-user-id and set-group-id bits may be given to files where anybody can reach them. Not by root: whoever the file
-/// belonged to when it was captured, the copy belongs to root, and would run as root for everybody.
-pub(crate) fn gives_set_id() -> bool {
-    !rustix::process::geteuid().is_root()
+/// Whether files in that folder may be given set-user-id and set-group-id bits. Whoever a file belonged to when it was captured, the copy belongs to
+/// this user, and would run as them for everybody who can reach it. Root's never get them: who has a branch is told its path.
+pub(crate) fn gives_set_id(target: BorrowedFd<'_>) -> bool {
+    !rustix::process::geteuid().is_root() && mounts::is_private(target)
 }
 
 /// Both bits.

@@ -39,7 +39,7 @@ pub(crate) fn mount(
                 paths: &request.paths,
                 without: if by_mount { 0 } else { 0o222 },
                 // The mount runs nothing as another user; but the folder below it is there before it, and after a reboot.
-                set_id: gives_set_id() || (by_mount && mounts::is_private(target.as_fd())),
+                set_id: gives_set_id(target.as_fd()) || (by_mount && mounts::is_private(target.as_fd())),
                 total: request.paths.is_empty().then_some(head.manifest.entries),
                 share: share.as_ref(),
             };

@@ -122,9 +122,9 @@ fn a_clone_that_bears_its_name_is_whole_though_its_removal_began() {
     assert!(!other.path.exists());
 }
 
-/// A file of anybody's with these bits, copied by root, would run as root for whoever reaches the copy.
+/// A file of anybody's with these bits would run as who copied it, for whoever reaches the copy.
 #[test]
-fn root_makes_no_set_id_programs() {
+fn no_set_id_programs_are_made_where_others_reach_them() {
     let bench = Bench::new();
     let is_root = rustix::process::geteuid().is_root();
     let set = |path: &str, mode: u32| {
@@ -138,6 +138,7 @@ fn root_makes_no_set_id_programs() {
     set("d", 0o2755);
     let mode = |path: PathBuf| std::fs::metadata(path).unwrap().permissions().mode() & 0o7777;
     let snapshot = bench.snapshot();
+    std::fs::set_permissions(bench.temp.path(), std::fs::Permissions::from_mode(0o700)).unwrap();
     let clone = bench.clone(&snapshot, "c");
     let without = if is_root { 0o6000 } else { 0 };
     for name in ["u", "g", "both", "sticky"] {
@@ -146,14 +147,14 @@ fn root_makes_no_set_id_programs() {
     assert_eq!(mode(clone.path.join("d")), 0o2755);
 
     // A view behind a closed door, and under a mount, has the exact modes; one that others can reach without it has not.
-    std::fs::set_permissions(bench.temp.path(), std::fs::Permissions::from_mode(0o700)).unwrap();
     let view = bench.mount(&snapshot, "private");
     let as_captured = if view.read_only_mount { 0 } else { without | 0o222 };
     assert_eq!(mode(view.path.join("both")), 0o6711 & !as_captured);
     std::fs::set_permissions(bench.temp.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
     let view = bench.mount(&snapshot, "open");
-    let taken_off = without | if view.read_only_mount { 0 } else { 0o222 };
+    let taken_off = 0o6000 | if view.read_only_mount { 0 } else { 0o222 };
     assert_eq!(mode(view.path.join("both")), 0o6711 & !taken_off);
+    assert_eq!(mode(bench.clone(&snapshot, "reachable").path.join("both")), 0o711);
 }
 
 #[test]

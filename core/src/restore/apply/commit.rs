@@ -129,9 +129,9 @@ impl Work<'_> {
             let given = self.give(path, &shown, self.owner(step), |uid, gid| rustix::fs::fchown(&dir, uid, gid));
             // What is in it comes back all the same; it stays closed to others.
             if let Err(error) = given {
-                self.fail(path, format!("its owner could not be set, so only you can look into it now ({error})"));
+                self.came_bare(path, format!("its owner could not be set, so only you can look into it now ({error})"));
             } else if let Err(error) = attributes.and(shown.give_lists(dir.as_fd())) {
-                self.fail(
+                self.came_bare(
                     path,
                     format!(
                         "its extended attributes could not be set, so only its owner can look into it now ({error})"

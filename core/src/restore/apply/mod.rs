@@ -34,8 +34,10 @@ use crate::walk::Source;
 /// What came of it.
 #[derive(Debug, Default)]
 pub(crate) struct Applied {
-    /// Paths that could not be changed, and why.
+    /// Paths that could not be changed, or not wholly, and why.
     pub(crate) failed: Vec<LeftAlone>,
+    /// How many of them came back without their owner or attributes.
+    pub(crate) bare: usize,
     /// Anything a person should know.
     pub(crate) notes: Vec<String>,
 }
@@ -132,20 +134,31 @@ impl Work<'_> {
         self.outcome.lock().unwrap_or_else(PoisonError::into_inner).failed.push(failed);
     }
 
+    /// As [`Work::fail`], of what is there but for its owner or attributes: those are no difference that doing it again would find.
+    fn came_bare(&self, path: &RelPath, reason: impl Into<String>) {
+        self.fail(path, reason);
+        self.outcome.lock().unwrap_or_else(PoisonError::into_inner).bare += 1;
+    }
+
     fn note(&self, note: String) {
         self.outcome.lock().unwrap_or_else(PoisonError::into_inner).notes.push(note);
     }
 
-    /// The mode that what a step makes may get. Root gives the set-id bits only to what has them already and keeps its contents: a
-    /// program of one user's making must not run as another, or as root. Whose the contents were, a snapshot does not say.
+    /// The mode that what a step makes may get. A file gets the set-id bits only if it has them already and keeps its contents: a program of
+    /// one user's making must not run as another, or as root. Who is not root gives them also where the snapshot tells whose it was, to their own.
+    /// A directory gets them unless it is made anew and may be another's than it was.
     fn allowed_mode(&self, step: &Step, mode: u32, new_contents: bool) -> u32 {
         let set_id = mode & 0o6000;
-        if set_id == 0 || !rustix::process::geteuid().is_root() {
+        let is_dir = step.after.as_ref().is_some_and(|after| after.kind == EntryKind::Dir);
+        let told = self.owners && self.view.is_some();
+        let may_have =
+            if is_dir { told || step.found.is_some() } else { told && !rustix::process::geteuid().is_root() };
+        if set_id == 0 || may_have {
             return mode;
         }
         let has = step.found.filter(|_| !new_contents).map_or(0, |found| found.mode & 0o6000);
         if set_id & !has != 0 {
-            self.note(format!("{} comes back without its set-id bits, as root restores it", step.path));
+            self.note(format!("{} comes back without its set-id bits: `chmod` gives them, if it is yours", step.path));
         }
         mode & !(set_id & !has)
     }

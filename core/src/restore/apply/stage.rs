@@ -85,12 +85,15 @@ impl Work<'_> {
                     rustix::fs::fchmod(file, Mode::from_raw_mode(mode & !0o070)).map_err(fail)?;
                 }
                 if let Err(error) = attributes.and(lists) {
-                    self.fail(path, format!("its extended attributes could not be set ({error})"));
+                    self.came_bare(path, format!("its extended attributes could not be set ({error})"));
                 }
             }
             // It stays as closed as it was made: its mode was meant for another owner.
             Err(error) => {
-                self.fail(path, format!("its owner could not be set, so only you can read its contents now ({error})"));
+                self.came_bare(
+                    path,
+                    format!("its owner could not be set, so only you can read its contents now ({error})"),
+                );
             }
         }
         // Starts writing to disk without waiting for it, so that the rename that follows cannot reach the disk long before the

@@ -36,7 +36,7 @@ pub(crate) fn clone_snapshot(
         let options = Options {
             paths: &[],
             without: 0,
-            set_id: gives_set_id(),
+            set_id: gives_set_id(target.as_fd()),
             total: Some(head.manifest.entries),
             share: share.as_ref(),
         };

@@ -14,6 +14,7 @@ use crate::lock::Lock;
 use crate::notice::{Notice, NoticeKind};
 use crate::registry::{self, Finder, Found, Identity, Index, WorkspaceRecord, is_the_kernels, too_much};
 use crate::seek;
+use crate::session;
 use crate::text;
 use crate::timeline::{EventBody, WorkspaceChange};
 use crate::workspace::Workspace;
@@ -130,7 +131,7 @@ impl Engine {
     /// Makes the timeline of the workspace that was at `old_path` that of the one at `path`, after a move that was not noticed.
     ///
     /// # Errors
-    /// `NotFound` if no workspace was at `old_path`; `Conflict` if that one is elsewhere by now, if `path` has a timeline of its own with snapshots on it, or the
+    /// `NotFound` if no workspace was at `old_path`; `Conflict` if that one is elsewhere by now, if `path` has a timeline of its own with snapshots or recordings, or the
     /// old directory is still there and `path` is not what was there before it.
     pub fn adopt(&self, path: &Path, old_path: &Path) -> Result<Workspace> {
         let lock = self.lock_registry()?;
@@ -204,11 +205,14 @@ impl Engine {
         if !workspace.branches()?.is_empty() {
             held.push("branches".to_owned());
         }
+        for session in session::names(&workspace.folder())? {
+            held.extend(workspace.recordings(&session)?.into_iter().map(|it| text::shell(it.path.as_os_str())));
+        }
         if is_branch || !held.is_empty() {
             let its = if held.is_empty() { String::new() } else { format!(": {}", held.join(", ")) };
             let message = format!("{} has a timeline of its own{its}", root.display());
             return Err(Error::new(ErrorKind::Conflict, message).with_hint(
-                "ah agent fs snapshots shows it (`ah agent fs gc` lists what is missing there); `ah agent fs rm` its snapshots first to give it up",
+                "ah agent fs snapshots shows it (`ah agent fs gc` lists what is missing there); `ah agent fs rm` its snapshots first to give it up, and `rm` its recordings (`ah agent cast export` saves one)",
             ));
         }
         self.home().may_remove("`adopt`")?;

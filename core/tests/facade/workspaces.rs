@@ -197,6 +197,23 @@ fn adopt_of_what_was_found_again_by_itself_is_done_already() {
 }
 
 #[test]
+fn adopt_gives_up_no_recordings() {
+    let lab = Lab::new();
+    let engine = lab.engine();
+    lab.step("a", "1");
+    fs::remove_dir_all(lab.path()).unwrap();
+    let other = lab.top.join("other");
+    fs::create_dir(&other).unwrap();
+    let own = engine.workspace(&other, Access::Create).unwrap();
+    let (recording, _) = own.begin_recording().unwrap();
+    let error = engine.adopt(&other, &lab.path()).err().unwrap();
+    let named = error.message.contains(recording.path.to_str().unwrap());
+    assert!(error.kind == ErrorKind::Conflict && named, "{error:?}");
+    fs::remove_file(recording.path).unwrap();
+    assert_eq!(engine.adopt(&other, &lab.path()).unwrap().snapshots(&SnapshotFilter::default()).unwrap().len(), 1);
+}
+
+#[test]
 fn adopt_gives_up_no_other_timeline_however_it_is_found() {
     let lab = Lab::new();
     let engine = lab.engine();

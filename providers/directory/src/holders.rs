@@ -29,7 +29,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 pub fn refuse(dir: BorrowedFd<'_>, state: Option<&State>) -> Result<()> {
     let root = look(dir, b"").map_err(|errno| failed("cannot look at the workspace", errno))?;
     let path = path_of(dir.as_fd());
-    among(Process::all(), &path, |used| is_inside(used, &root, &path, state))
+    among(Process::all, &path, |used| is_inside(used, &root, &path, state))
 }
 
 /// Whether what a process uses is in a directory. `state`: what is in it, to recognise what has lost its name.
@@ -55,10 +55,20 @@ fn is_inside(used: &Use, root: &Statx, path: &Path, state: Option<&State>) -> bo
 pub fn refuse_others(dir: BorrowedFd<'_>) -> Result<()> {
     let root = look(dir, b"").map_err(|errno| failed("cannot look at the workspace", errno))?;
     let path = path_of(dir.as_fd());
-    among(Process::others(), &path, |used| is_inside(used, &root, &path, None))
+    among(|| Process::others().collect(), &path, |used| is_inside(used, &root, &path, None))
 }
 
-fn among(processes: impl IntoIterator<Item = Process>, path: &Path, inside: impl Fn(&Use) -> bool) -> Result<()> {
+fn among(processes: impl Fn() -> Vec<Process>, path: &Path, inside: impl Fn(&Use) -> bool) -> Result<()> {
+    // Who was started while somebody was waited for is not among those that were listed before.
+    match wait_for(processes(), path, &inside)? {
+        true => wait_for(processes(), path, &inside).map(drop),
+        false => Ok(()),
+    }
+}
+
+/// An error if one of them stays; whether any was waited for.
+fn wait_for(processes: Vec<Process>, path: &Path, inside: impl Fn(&Use) -> bool) -> Result<bool> {
+    let mut waited = false;
     for process in processes {
         let own = process.is_own();
         let find = || process.uses(|used| !(own && matches!(used.how, How::Works | How::Rooted)) && inside(used));
@@ -68,6 +78,7 @@ fn among(processes: impl IntoIterator<Item = Process>, path: &Path, inside: impl
                 break;
             }
             std::thread::sleep(PAUSE);
+            waited = true;
             used = find();
         }
         if let Some(used) = used {
@@ -82,7 +93,7 @@ fn among(processes: impl IntoIterator<Item = Process>, path: &Path, inside: impl
             return Err(Error::new(ErrorKind::Busy, message).with_hint(hint));
         }
     }
-    Ok(())
+    Ok(waited)
 }
 
 /// That somebody has a file open who cannot be named.
@@ -196,6 +207,8 @@ mod tests {
             refused
         };
         holder("sleep 0.1 && exec sleep 60 </dev/null").unwrap();
+        // Who has it from that one by then is.
+        holder("exec 3<&0 </dev/null; sleep 0.2; sleep 2 & exec sleep 60 3<&-").unwrap_err();
         let error = holder("exec sleep 60").unwrap_err();
         assert!(error.kind == ErrorKind::Busy && error.to_string().contains("(sleep)"), "{error}");
     }

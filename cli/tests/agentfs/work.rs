@@ -256,10 +256,24 @@ fn a_repository_further_down_that_is_gone_is_named_with_what_brings_it_back() {
             };
             (names(&restore["failed"]), restore["copy_out"].as_array().unwrap().len())
         };
-        // A change in a repository that is there is none that is told.
+        let copy_out = |ran: &Ran| {
+            let report = serde_json::from_str::<serde_json::Value>(&ran.stdout).unwrap();
+            for command in report["restore"]["copy_out"].as_array().unwrap() {
+                let ah = format!("$({} -C", support::ah().display());
+                let command = command.as_str().unwrap().replace("$(ah -C", &ah);
+                bench.sh(&format!("export AH_HOME={}; cd /; {command}", bench.0.path("state").display()));
+            }
+        };
+        // A change in a repository that is there is none that is told; without its HEAD it is none.
         bench.sh(&format!("cd {text}; echo x > nested/.git/HEAD; rm sub/.git"));
         let ran = bench.ran(&branch, &["restore", "s", "--dry-run", "--json"]);
         assert_eq!((ran.code, failed(&ran)), (4, (vec!["sub/.git".to_owned()], 1)), "{ran:?}");
+        bench.sh(&format!("rm {text}/nested/.git/HEAD"));
+        let ran = bench.ran(&branch, &["restore", "s", "--json"]);
+        let both = vec!["nested/.git".to_owned(), "sub/.git".to_owned()];
+        assert_eq!((ran.code, failed(&ran)), (4, (both, 2)), "{ran:?}");
+        copy_out(&ran);
+        assert_eq!(bench.sh(&format!("cat {text}/nested/.git/HEAD; rm {text}/sub/.git")), "ref: refs/heads/main");
         bench.sh(&format!(
             "cd {text}; echo 'ref: refs/heads/main' > nested/.git/HEAD; echo 'gitdir: ../.git/modules/sub' > sub/.git"
         ));
@@ -277,12 +291,7 @@ fn a_repository_further_down_that_is_gone_is_named_with_what_brings_it_back() {
         assert!(timeline.stdout.contains("\"partial\""), "{timeline:?}");
         assert_eq!(bench.sh(&format!("cat {text}/nested/n")), "n");
         // What it says is what brings them back.
-        let report = serde_json::from_str::<serde_json::Value>(&ran.stdout).unwrap();
-        for command in report["restore"]["copy_out"].as_array().unwrap() {
-            let ah = format!("$({} -C", support::ah().display());
-            let command = command.as_str().unwrap().replace("$(ah -C", &ah);
-            bench.sh(&format!("export AH_HOME={}; cd /; {command}", bench.0.path("state").display()));
-        }
+        copy_out(&ran);
         let ran = bench.ran(&branch, &["restore", "s"]);
         assert!(ran.code == 0 && ran.stderr.contains("already"), "{ran:?}");
         let ran = bench.ran(&branch, &["undo"]);

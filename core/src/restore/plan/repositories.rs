@@ -1,4 +1,4 @@
-//! Repositories that the snapshot holds and that are gone: no restore brings one back, and none says that all is back without one.
+//! Repositories that the snapshot holds and that are gone or none any more: no restore brings one back, and none says that all is back without one.
 //!
 //! Why they are not put back, though nothing would be overwritten: a restore that is killed half-way is finished by looking at what differs, and
 //! what differs in a `.git` is never looked at; and an undo would have to take away what has been committed to it since.
@@ -11,9 +11,10 @@ use crate::restore::LeftAlone;
 use crate::restore::scope::untouchable;
 
 impl Planner<'_> {
-    /// A difference in what is never touched. Of a repository that is there nothing is said, whatever differs in it.
+    /// A difference in what is never touched. Of a repository that is there nothing is said, whatever differs in it; without its HEAD it is none.
     pub(super) fn untouched(&mut self, change: &Change) {
-        let path = &change.path;
+        let headless = change.path.file_name() == Some(b"HEAD");
+        let path = &if headless { change.path.parent().unwrap_or_default() } else { change.path.clone() };
         let above = path.parent().unwrap_or_default();
         // Of the workspace's own who restores says more, if the snapshot tells of one.
         let told = above.is_root() && self.wish.target.repository.is_some();
@@ -22,11 +23,13 @@ impl Planner<'_> {
             || told
             || !self.wish.scope.holds(path)
             || untouchable(&above, self.ground.own_state)
-            || !self.is_gone(path)
+            || self.is_gone(path) == headless
+            || !self.is_gone(&change.path)
         {
             return;
         }
-        let reason = "it is missing, and repositories are left alone: the snapshot holds it".to_owned();
+        let is = if headless { "has no HEAD" } else { "is missing" };
+        let reason = format!("it {is}, and repositories are left alone: the snapshot holds it");
         self.plan.beyond.push(LeftAlone { path: path.clone(), reason });
         self.plan.repositories.push(path.clone());
     }

@@ -39,6 +39,14 @@ pub(crate) enum Failure {
     Output(io::Error),
 }
 
+impl Failure {
+    /// A command that cannot be run ends this as it ends a shell.
+    pub(crate) fn command(error: Error) -> Self {
+        let code = if error.kind == ErrorKind::NotFound { 127 } else { 126 };
+        Self::Command(error, code)
+    }
+}
+
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         Self::Failed(error)

@@ -31,6 +31,9 @@ pub(crate) struct ExecArgs {
     /// Given by `ah` itself when it starts itself anew: the branch's path and the workspace's.
     #[arg(long, hide = true, num_args = 2, conflicts_with = "branch")]
     over: Vec<PathBuf>,
+    /// Given with it: the branch goes when the command has ended.
+    #[arg(long, hide = true, requires = "over")]
+    once: bool,
     /// The command and its arguments.
     #[arg(value_name = "CMD", last = true, required = true)]
     command: Vec<OsString>,
@@ -40,11 +43,14 @@ pub(crate) struct ExecArgs {
 pub(crate) fn run(app: &App, args: &ExecArgs) -> Outcome {
     let options = |root: &Path| {
         let cwd = app.cwd.starts_with(root).then(|| app.cwd.clone());
-        ExecOptions { command: args.command.clone(), cwd }
+        let once = args.once || args.over.is_empty() && args.branch.is_none();
+        ExecOptions { command: args.command.clone(), cwd, once }
     };
     if let [branch, root] = args.over.as_slice() {
         return Err(failed(become_command(branch, root, &options(root))));
     }
+    // No branch is made for nothing.
+    options(Path::new("/")).program()?;
     let access = if args.branch.is_some() { Access::Existing } else { Access::Create };
     let workspace = app.workspace(access).map_err(|error| match (&args.branch, error.kind) {
         // Where there is no workspace, the branch may be another's.
@@ -93,12 +99,10 @@ pub(crate) fn can_show(root: &Path) -> bool {
     attempt.status().is_ok_and(|status| status.success())
 }
 
-/// A command that cannot be run ends this as it ends a shell.
 fn failed(error: ExecError) -> Failure {
     match error {
         ExecError::Place(error) => error.into(),
-        ExecError::Command(error) if error.kind == ErrorKind::NotFound => Failure::Command(error, 127),
-        ExecError::Command(error) => Failure::Command(error, 126),
+        ExecError::Command(error) => Failure::command(error),
     }
 }
 
@@ -110,6 +114,7 @@ fn anew(json: bool, branch: &Path, root: &Path, options: &ExecOptions) -> Error 
             again.current_dir(cwd);
         }
         again.args(["agent", "fs", "exec", "--over"]).arg(branch).arg(root);
+        again.args(options.once.then_some("--once"));
         again.args(json.then_some("--json")).arg("--").args(&options.command);
         again.exec()
     });

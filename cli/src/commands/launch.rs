@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use ah_agents::launch::{Form, Invocation};
+use ah_core::exec::cannot_run;
 use ah_core::{ConversationReport, FromRecord, text as words};
 use ah_plugin_api::{Error, ErrorKind};
 use serde::Serialize;
@@ -80,8 +81,7 @@ pub(crate) fn become_it(app: &App, agent: &[OsString], cwd: &Path) -> Failure {
         return Error::new(ErrorKind::Internal, "there is no command to run").into();
     };
     let error = Command::new(program).args(arguments).current_dir(cwd).env("PWD", cwd).exec();
-    let code = if error.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 };
-    Failure::Command(Error::from_io(format!("cannot run {}", Path::new(program).display()), &error), code)
+    Failure::command(cannot_run(program, &error))
 }
 
 /// Tells what the conversation was made from, and how.

@@ -5,6 +5,7 @@
 //! marker of each moment, whoever added it.
 
 use std::ffi::OsString;
+use std::io;
 use std::os::fd::OwnedFd;
 use std::process::ExitCode;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -13,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use ah_agents::Agent;
 use ah_agents::settings::OneRun;
+use ah_core::exec::cannot_run;
 use ah_core::{Access, Moment, MomentFollower, MomentKind, NewMoment, Recording, RecordingPosition, Workspace, text};
 use ah_plugin_api::{Error, ErrorKind, Result};
 use ah_recording::cast::{Format, Header, sane_size};
@@ -139,7 +141,7 @@ pub(crate) fn run(app: &App, args: &RecordArgs) -> Outcome {
         Err(error) => {
             // Nothing was recorded.
             let _ = std::fs::remove_file(&recording.path);
-            return Err(not_run(error));
+            return Err(not_run(&args.command, error));
         }
     };
     if let Some(why) = &summary.stopped {
@@ -185,15 +187,21 @@ fn with_hooks(app: &App, command: &[OsString], env: &mut Vec<(OsString, OsString
     words
 }
 
-/// A command that cannot be run ends this as it ends a shell.
-fn not_run(error: RunError) -> Failure {
-    match error {
-        RunError::Place(error) => error.into(),
-        RunError::Command(error) if error.kind == ErrorKind::NotFound => {
-            Failure::Command(error.with_hint("`command -v NAME` tells whether there is a program of that name"), 127)
-        }
-        RunError::Command(error) => Failure::Command(error.with_hint("`ls -l` shows whether it may be run"), 126),
-    }
+/// What is to be said of a command that did not run.
+fn not_run(command: &[OsString], error: RunError) -> Failure {
+    let error = match error {
+        RunError::Place(error) => return error.into(),
+        RunError::Command(error) => error,
+    };
+    let error = match (command.first(), error.errno) {
+        (Some(program), Some(errno)) => cannot_run(program, &io::Error::from_raw_os_error(errno)),
+        _ => error,
+    };
+    Failure::command(match error.kind {
+        _ if error.hint.is_some() => error,
+        ErrorKind::NotFound => error.with_hint("`command -v NAME` tells whether there is a program of that name"),
+        _ => error.with_hint("`ls -l` shows whether it may be run"),
+    })
 }
 
 /// A command as a shell would take it.

@@ -1,6 +1,7 @@
 //! `exec`: a branch at the workspace's own path, for one command and what it starts.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
 use crate::support::{Ran, User, World, is_root, skip};
@@ -69,6 +70,56 @@ fn status_and_signals_are_the_commands() {
             assert!([2, 3].contains(&ran.code), "{ran:?}");
             crate::support::schema::check("error", &serde_json::from_str(&ran.stdout).unwrap());
         }
+    });
+}
+
+/// What is there and executable, and cannot be run all the same: the system says of it that it is not there.
+#[test]
+fn an_interpreter_that_is_missing_is_named() {
+    World::each(|world| {
+        world.write("f", "plain");
+        world.write("ours", "#!/no/such/program -x\n");
+        world.write("through-f", format!("#!{}/f/x\n", world.root().display()));
+        for script in ["ours", "through-f"] {
+            fs::set_permissions(world.root().join(script), fs::Permissions::from_mode(0o755)).unwrap();
+        }
+        world.give_away();
+        let path = world.fs(["branch", "--name", "b", "--mode", "worktree"]);
+        let path_variable = format!("{}:/usr/bin:/bin", world.root().display());
+        for (command, words) in [
+            ("./ours", r#"cannot run ./ours: it is there, but its interpreter "/no/such/program" probably is not"#),
+            ("ours", r#""/no/such/program""#),
+            ("./through-f", "/f/x\" probably is not"),
+        ] {
+            for exec in [&["fs", "exec", "b"][..], &["fs", "exec"], &["record"]] {
+                let line = [&["agent"], exec, &["--", command]].concat();
+                let ran = Ran::of(world.command(line).env("PATH", &path_variable));
+                assert_eq!(ran.code, 126, "{ran:?}");
+                assert!(ran.stderr.contains(words), "{ran:?}");
+            }
+        }
+        // And what is not there, as far as it is there.
+        for command in ["f/x", "./f/x/y", "./f/"] {
+            let ran = world.run(["agent", "fs", "exec", "b", "--", command]);
+            assert_eq!(ran.code, 127, "{ran:?}");
+            assert!(ran.stderr.contains("f is no directory") && !ran.stderr.contains(&path), "{ran:?}");
+        }
+    });
+}
+
+/// Its branch goes with it, so that nobody is sent there.
+#[test]
+fn a_command_that_is_not_there_leaves_no_branch_and_names_none() {
+    World::each(|world| {
+        world.write("f", "plain");
+        let branches = || world.json("branches", &["agent", "fs", "branches"])["branches"].as_array().unwrap().len();
+        let ran = world.run(["agent", "fs", "exec", "--", ""]);
+        assert!(ran.code == 2 && ran.stderr.contains("its name is empty"), "{ran:?}");
+        assert!(!ran.stderr.contains("branch "), "none is made for nothing: {ran:?}");
+        let ran = world.run(["agent", "fs", "exec", "--", "no-such-command"]);
+        let hint = ran.stderr.lines().find(|line| line.contains("hint:")).unwrap_or_default();
+        assert!(ran.code == 127 && hint.contains("`ls`") && !hint.contains("/branches/"), "{ran:?}");
+        crate::support::bench::until(|| branches() == 0);
     });
 }
 

@@ -8,6 +8,7 @@
 //! (`sudo`) do not work there. Root needs none.
 
 mod namespace;
+mod program;
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
@@ -20,6 +21,8 @@ use crate::branch::BranchRecord;
 use crate::text;
 use crate::workspace::Workspace;
 
+pub use program::cannot_run;
+
 /// What is to be run, and how.
 #[derive(Debug, Clone, Default)]
 pub struct ExecOptions {
@@ -28,6 +31,21 @@ pub struct ExecOptions {
     /// The directory to run it in, as seen outside; none: the workspace's root. One that the branch does not have becomes the
     /// nearest above that it has.
     pub cwd: Option<PathBuf>,
+    /// Whether the branch goes when the command has ended: then no advice may lead there.
+    pub once: bool,
+}
+
+impl ExecOptions {
+    /// The program, and its arguments.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if there is none.
+    pub fn program(&self) -> Result<(&OsString, &[OsString])> {
+        self.command.split_first().filter(|(program, _)| !program.is_empty()).ok_or_else(|| {
+            Error::new(ErrorKind::InvalidArgument, "there is no command to run: its name is empty")
+                .with_hint("in a script, a variable that should hold it may not be set")
+        })
+    }
 }
 
 /// Why a process did not become a command.
@@ -62,49 +80,50 @@ pub fn alone() -> bool {
 /// are known.
 #[must_use]
 pub fn become_command(branch: &Path, workspace: &Path, options: &ExecOptions) -> ExecError {
-    let Some((program, arguments)) = options.command.split_first() else {
-        return ExecError::Place(Error::new(ErrorKind::InvalidArgument, "there is no command to run"));
+    let (program, arguments) = match options.program() {
+        Ok(command) => command,
+        Err(error) => return ExecError::Place(error),
     };
-    let cwd = match enter(branch, workspace, options.cwd.as_deref()) {
+    let cwd = match enter(branch, workspace, options) {
         Ok(cwd) => cwd,
         Err(error) => return ExecError::Place(error),
     };
     let mut command = Command::new(program);
     command.args(arguments).env("PWD", &cwd);
-    let error = command.exec();
-    let name = Path::new(program).display();
-    let mut failed = Error::from_io(format!("cannot run {name}"), &error);
+    let failed = cannot_run(program, &command.exec());
     let hint = match failed.kind {
+        _ if failed.hint.is_some() => None,
         ErrorKind::NotFound => {
-            let branch = text::shell(branch.as_os_str());
-            Some(format!("what is there to run can differ in the branch; `ls {branch}` shows it"))
+            Some("what is there to run can differ in the branch: `ls` as the command shows it".to_owned())
         }
-        ErrorKind::PermissionDenied => Some(format!("`ls -l {}` shows whether it can be run", text::shell(program))),
+        ErrorKind::PermissionDenied => {
+            Some(format!("`ls -l {}` as the command shows whether it can be run", text::shell(program)))
+        }
         _ => None,
     };
-    if let Some(hint) = hint {
-        failed = failed.with_hint(hint);
-    }
-    ExecError::Command(failed)
+    ExecError::Command(match hint {
+        Some(hint) => failed.with_hint(hint),
+        None => failed,
+    })
 }
 
 /// Puts the branch over the workspace, for this process and what it becomes; gives the directory it is in then.
-fn enter(branch: &Path, workspace: &Path, cwd: Option<&Path>) -> Result<PathBuf> {
+fn enter(branch: &Path, workspace: &Path, options: &ExecOptions) -> Result<PathBuf> {
     let shown = branch.display();
+    let way_out = match options.once {
+        true => "or make a branch that stays, and work in it: ah agent fs branch".to_owned(),
+        false => format!("or work in the branch itself: cd {}", text::shell(branch.as_os_str())),
+    };
     let over = Dir::open(branch).map_err(|e| e.context(format!("the branch at {shown} cannot be opened")))?;
     let under = Dir::open(workspace).map_err(|e| match e.kind {
         ErrorKind::NotFound => {
             Error::new(ErrorKind::FailedPrecondition, format!("there is nothing at {} any more", workspace.display()))
-                .with_hint(format!(
-                    "mkdir -p {}; or work in the branch itself: cd {}",
-                    text::shell(workspace.as_os_str()),
-                    text::shell(branch.as_os_str())
-                ))
+                .with_hint(format!("mkdir -p {}; {way_out}", text::shell(workspace.as_os_str())))
         }
         _ => e,
     })?;
-    namespace::put_over(&over, &under)?;
-    let below = cwd.and_then(|cwd| cwd.strip_prefix(workspace).ok()).unwrap_or(Path::new(""));
+    namespace::put_over(&over, &under, &way_out)?;
+    let below = options.cwd.as_deref().and_then(|cwd| cwd.strip_prefix(workspace).ok()).unwrap_or(Path::new(""));
     for below in below.ancestors() {
         let cwd = if below == Path::new("") { workspace.to_owned() } else { workspace.join(below) };
         if std::env::set_current_dir(&cwd).is_ok() {

@@ -13,9 +13,9 @@ use nix::sched::{CloneFlags, unshare};
 
 use crate::restore::at::{proc_name, stat};
 
-/// Shows `over` in place of `under`, to this process and its descendants alone.
-pub(super) fn put_over(over: &Dir, under: &Dir) -> Result<()> {
-    let refused = |doing: &str, error: Errno| refusal(doing, error, over.path());
+/// Shows `over` in place of `under`, to this process and its descendants alone. Who is not allowed to is told `way_out`, too.
+pub(super) fn put_over(over: &Dir, under: &Dir, way_out: &str) -> Result<()> {
+    let refused = |doing: &str, error: Errno| refusal(doing, error, way_out);
     let alone = |flags| enter_namespace(flags).map_err(|e| refused("leave the common namespace", e));
     if rustix::process::geteuid().is_root() {
         match enter_namespace(CloneFlags::CLONE_NEWNS) {
@@ -76,10 +76,8 @@ fn again(dir: &Dir) -> Result<Dir> {
 }
 
 /// Why the kernel said no, and what would make it say yes.
-fn refusal(doing: &str, error: Errno, branch: &Path) -> Error {
+fn refusal(doing: &str, error: Errno, way_out: &str) -> Error {
     let setting = |path: &str| fs::read_to_string(path).ok().map(|text| text.trim().to_owned());
-    let shown = branch.display();
-    let way_out = format!("or work in the branch itself: cd {shown}");
     let hint = if setting("/proc/sys/kernel/unprivileged_userns_clone").as_deref() == Some("0") {
         format!("sudo sysctl kernel.unprivileged_userns_clone=1; {way_out}")
     } else if setting("/proc/sys/user/max_user_namespaces").as_deref() == Some("0") {

@@ -314,6 +314,17 @@ fn a_branch_of_a_branch_that_is_gone_can_be_removed() {
 }
 
 #[test]
+fn a_name_is_more_than_blanks() {
+    let world = World::on_git();
+    world.write("f", "one");
+    world.fs(["snapshot"]);
+    for name in ["", " ", "   ", "\u{a0}"] {
+        assert_eq!(world.refused(2, &["agent", "fs", "branch", "@", "--name", name]), "invalid-argument");
+    }
+    world.fs(["branch", "@", "--name", " a b "]);
+}
+
+#[test]
 fn one_that_cannot_be_made_leaves_no_row_on_the_timeline() {
     let world = World::on_git();
     world.write("f", "one");

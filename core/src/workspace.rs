@@ -269,24 +269,38 @@ impl Workspace {
         if let Ok(own) = self.engine.home().path().strip_prefix(&self.root) {
             policy.own_state.push(RelPath::new(own.as_os_str().as_bytes())?);
         }
-        // What a provider mounts inside is a workspace of its own, also while something stands in for it. What is mounted at this very place is
-        // the workspace in whose place `exec` shows this one.
+        for (own, record) in self.inside()? {
+            let is_mounted = record.mounted_by.is_some();
+            let behind = record.place_behind().filter(|path| is_mounted || is_there(path));
+            let inside = |path: &Path| RelPath::new(path.strip_prefix(&self.root).ok()?.as_os_str().as_bytes()).ok();
+            policy.own_state.extend(is_mounted.then_some(own));
+            policy.own_state.extend(behind.and_then(|path| inside(&path)));
+        }
+        Ok(policy)
+    }
+
+    /// What a provider mounts inside is a workspace of its own, also while something stands in for it: where such are. No snapshot and no branch
+    /// of this one has what is in them.
+    ///
+    /// # Errors
+    /// If the list of workspaces cannot be read.
+    pub fn mounted_inside(&self) -> Result<Vec<RelPath>> {
+        let is_mounted = |record: &WorkspaceRecord| record.behind().is_some_and(|path| is_there(&path));
+        Ok(self.inside()?.into_iter().filter(|(_, record)| is_mounted(record)).map(|(path, _)| path).collect())
+    }
+
+    /// The workspaces inside this one. What is mounted at this very place is the one in whose place `exec` shows this one.
+    fn inside(&self) -> Result<Vec<(RelPath, WorkspaceRecord)>> {
+        let mut inside = Vec::new();
         for record in Index::load(self.engine.home())?.0.workspaces {
-            if let Ok(own) = record.path.strip_prefix(&self.root)
+            if let Ok(path) = record.path.strip_prefix(&self.root)
                 && record.path != self.root
                 && record.id != self.id
             {
-                let inside = |path: &Path| RelPath::new(path.as_os_str().as_bytes());
-                let is_mounted = record.mounted_by.is_some();
-                if is_mounted {
-                    policy.own_state.push(inside(own)?);
-                }
-                let is_there = |path: &PathBuf| path.symlink_metadata().is_ok_and(|found| found.is_dir());
-                let behind = record.place_behind().filter(|path| is_mounted || is_there(path));
-                policy.own_state.extend(behind.and_then(|path| inside(path.strip_prefix(&self.root).ok()?).ok()));
+                inside.push((RelPath::new(path.as_os_str().as_bytes())?, record));
             }
         }
-        Ok(policy)
+        Ok(inside)
     }
 
     /// Whether there are snapshots or branches of it, as far as can be told.
@@ -410,4 +424,8 @@ impl Workspace {
             &*self.engine.settings().observer,
         )
     }
+}
+
+fn is_there(directory: &Path) -> bool {
+    directory.symlink_metadata().is_ok_and(|found| found.is_dir())
 }

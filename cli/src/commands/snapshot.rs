@@ -1,6 +1,6 @@
 //! `ah agent fs snapshot`: capture the workspace.
 
-use ah_core::{Access, Durability, OmitReason, OmittedRecord, SnapshotOptions, SnapshotRecord};
+use ah_core::{Access, Durability, OmitReason, OmittedRecord, RelPath, SnapshotOptions, SnapshotRecord};
 use clap::Args;
 use serde::Serialize;
 
@@ -39,18 +39,20 @@ pub(crate) struct SnapshotShape<'a> {
     pub(crate) snapshot: &'a SnapshotRecord,
 }
 
-/// Names what was left out though nobody asked for that.
-fn unasked(omitted: &[OmittedRecord]) -> Option<String> {
+/// Names what was left out though nobody asked for that; `inside`: workspaces of their own, which a provider mounts.
+fn unasked(omitted: &[OmittedRecord], inside: &[RelPath]) -> Option<String> {
     const NAMED: usize = 3;
     let asked = |reason| match reason {
         // The first two are the person's own rules; the others are never captured.
         OmitReason::Ignored | OmitReason::Excluded | OmitReason::GitDir | OmitReason::OwnState => true,
         _ => false,
     };
-    let unasked: Vec<&OmittedRecord> = omitted.iter().filter(|omitted| !asked(omitted.reason)).collect();
-    let named = unasked.iter().take(NAMED).map(|omitted| format!("{} ({})", omitted.path, omitted.reason));
-    let more = unasked.len().saturating_sub(NAMED);
-    let parts: Vec<String> = named.chain((more > 0).then(|| format!("and {more} more"))).collect();
+    let others = omitted.iter().filter(|omitted| !asked(omitted.reason) && !inside.contains(&omitted.path));
+    let mut parts: Vec<String> = inside.iter().map(|path| format!("{path} (a workspace of its own)")).collect();
+    parts.extend(others.map(|omitted| format!("{} ({})", omitted.path, omitted.reason)));
+    let more = parts.len().saturating_sub(NAMED);
+    parts.truncate(NAMED);
+    parts.extend((more > 0).then(|| format!("and {more} more")));
     (!parts.is_empty()).then(|| format!("left out: {}", parts.join(", ")))
 }
 
@@ -76,7 +78,7 @@ pub(crate) fn run(app: &App, args: &SnapshotArgs) -> Outcome {
     if let Some(pins) = &snapshot.pins {
         app.ui.note(&format!("it also holds the space of {}; see `ah agent fs status`", text::line(pins)));
     }
-    if let Some(line) = unasked(&omitted) {
+    if let Some(line) = unasked(&omitted, &workspace.mounted_inside()?) {
         app.ui.note(&format!("{line}; `ah agent fs show {}` lists them", snapshot.id));
     }
     if let Some(reason) = snapshot.repository.as_ref().and_then(|repository| repository.not_kept.as_ref()) {

@@ -348,3 +348,48 @@ fn a_workspace_around_it_leaves_it_alone() {
         assert_eq!(bench.at(&root.join("p"), &["cat", "inside", "empty-below"]), "");
     });
 }
+
+/// What is in it is in no snapshot and no branch of what is around it, whoever makes them, and whether it is mounted just now.
+#[test]
+fn what_is_around_it_says_what_it_does_not_have() {
+    Bench::each_plain(|bench| {
+        let (root, inner) = (bench.0.root(), bench.0.root().join("sub/p"));
+        bench.sh(&format!("mkdir -p {0} && echo one > {0}/in-it && git init -q {0}", inner.display()));
+        bench.at(&root, &["snapshot", "-m", "before"]);
+        bench.at(&inner, &["convert"]);
+        let taken = bench.ran(&root, &["snapshot", "-m", "after"]);
+        assert!(taken.stderr.contains("left out: sub/p (a workspace of its own)"), "{taken:?}");
+        let told = format!(
+            "what is in sub/p is not in the branch: it is a workspace of its own, and `ah -C {} agent fs branch` makes one of it",
+            inner.display()
+        );
+        // Another user, root too, does not see into a branch.
+        let has =
+            |branch: &str, name: &str| bench.sh(&format!("test -e {branch}/{name} && echo yes || echo no")) == "yes";
+        for mounted in [true, false] {
+            if !mounted {
+                end(bench);
+            }
+            for how in ["cow-overlay", "worktree"] {
+                let made = bench.ran(&root, &["branch", "--mode", how]);
+                let line = made.stderr.lines().find(|line| line.contains(&told)).unwrap_or_else(|| panic!("{made:?}"));
+                let has = |name: &str| has(made.stdout.trim_end(), name);
+                assert!(made.code == 0 && !has("sub/p/in-it"), "{made:?}");
+                // Where it is to be seen, nobody is to take it for that.
+                let shows_behind = has("sub/.ah-behind-p");
+                assert_eq!(shows_behind, how == "cow-overlay");
+                assert_eq!(line.contains("; sub/.ah-behind-p does not have"), shows_behind, "{made:?}");
+            }
+        }
+        // One that has it from before says nothing of the kind.
+        let made = bench.ran(&root, &["branch", "before"]);
+        assert!(made.code == 0 && !made.stderr.contains("of its own"), "{made:?}");
+        assert!(has(made.stdout.trim_end(), "sub/p/in-it"));
+        // Nor one of itself, nor where it is a plain directory again.
+        let made = bench.ran(&inner, &["branch"]);
+        assert!(made.code == 0 && !made.stderr.contains("of its own"), "{made:?}");
+        bench.at(&inner, &["convert", "--back"]);
+        let made = bench.ran(&root, &["branch"]);
+        assert!(made.code == 0 && !made.stderr.contains("of its own"), "{made:?}");
+    });
+}

@@ -4,13 +4,24 @@
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use ah_plugin_api::{BEHIND, Dir, EntryKind, RelPath, Result};
+use ah_plugin_api::{BEHIND, Dir, EntryKind, NOT_MOUNTED, RelPath, Result};
 use rustix::fs::{FileType, OFlags};
 use rustix::io::Errno;
 
 use crate::beneath::{self, Mounts};
 use crate::branch::repository::{references, text};
 use crate::restore::at::Tree;
+
+/// Whether a branch has nothing at a path at which a provider mounts a workspace inside of its origin: no directory, an empty one, or what stands in for
+/// that. If so, what lay behind it, where the branch shows that.
+pub(super) fn bare(branch: &Dir, path: &RelPath) -> Option<Option<RelPath>> {
+    let tree = Tree::new(branch.as_fd()).ok()?;
+    if tree.listing(path).is_ok_and(|fd| names(&fd).any(|(name, _)| name != NOT_MOUNTED.as_bytes())) {
+        return None;
+    }
+    let behind = path.parent()?.join(&[BEHIND.as_bytes(), path.file_name()?].concat()).ok()?;
+    Some(Some(behind).filter(|behind| tree.listing(behind).is_ok()))
+}
 
 /// Looks through a branch.
 struct Inside<'a> {

@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 
 use ah_plugin_api::{
     Capability, CloneRequest, DestroyRequest, Dir, Durability, Error, ErrorKind, FileName, Mode, ProbeRequest,
-    ProviderName, Result, WritableClone,
+    ProviderName, RelPath, Result, WritableClone,
 };
 
 use crate::background;
@@ -281,6 +281,7 @@ impl Workspace {
         file.save(home)?;
 
         let branch = Dir::open(&file.record.path)?;
+        file.record.notes.extend(self.mounted_inside()?.iter().filter_map(|path| self.not_along(path, &branch)));
         file.record.carried = match &workspace {
             Some(workspace) => self.carry_along(served, snapshot, workspace, &branch, options)?,
             None => None,
@@ -303,6 +304,16 @@ impl Workspace {
         };
         self.append(&self.writing_session(), body, Durability::Durable)?;
         Ok(())
+    }
+
+    /// What is to be said of a workspace that a provider mounts inside this one, and of which the branch has nothing.
+    fn not_along(&self, path: &RelPath, branch: &Dir) -> Option<String> {
+        let behind = inside::bare(branch, path)?;
+        let place = text::shell(self.root.join(path.as_path()).as_os_str());
+        let behind = behind.map_or_else(String::new, |behind| format!("; {behind} does not have what is in it now"));
+        Some(format!(
+            "what is in {path} is not in the branch: it is a workspace of its own, and `ah -C {place} agent fs branch` makes one of it{behind}"
+        ))
     }
 
     fn carry_along(

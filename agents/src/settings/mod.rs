@@ -97,6 +97,8 @@ pub struct Status {
     pub trusted: Option<bool>,
     /// The agent's names of the events that are hooked.
     pub events: Vec<String>,
+    /// Those of them at which the agent calls this `ah` without being given anything for one run.
+    pub calls: Vec<String>,
     /// Hooks of others in the same file.
     pub others: usize,
     /// Why nothing can be said, such as a file that is not JSON (`installed` is then `No`), or why nothing comes of the hooks: the `ah` that they call is gone,
@@ -191,8 +193,15 @@ pub fn uninstall(target: &Target<'_>) -> Result<Change> {
 pub fn status(target: &Target<'_>) -> Result<Status> {
     let file = place_of(target)?;
     let wanted = wanted(target)?;
-    let mut status =
-        Status { file, installed: Installed::No, trusted: None, events: Vec::new(), others: 0, problem: None };
+    let mut status = Status {
+        file,
+        installed: Installed::No,
+        trusted: None,
+        events: Vec::new(),
+        calls: Vec::new(),
+        others: 0,
+        problem: None,
+    };
     let found = file::Settings::read(&status.file, project_of(target)).and_then(|settings| match settings.text {
         None => Ok(json::Found::default()),
         Some(text) if target.agent == Agent::Opencode && plugin::is_ours(&text) => {
@@ -219,10 +228,14 @@ pub fn status(target: &Target<'_>) -> Result<Status> {
             if status.problem.is_none() {
                 status.problem = switched_off(target);
             }
-            if target.agent == Agent::Codex && !found.ours.is_empty() {
-                status.trusted = trust::trusted(target.home, &status.file, &found.ours);
-            }
-            for ours in found.ours {
+            let asks = target.agent == Agent::Codex && !found.ours.is_empty();
+            let trusted = if asks { trust::trusted(target.home, &status.file, &found.ours) } else { None };
+            status.trusted = trusted.as_ref().map(|each| each.iter().all(|trusted| *trusted));
+            for (at, ours) in found.ours.into_iter().enumerate() {
+                let runs = !asks || trusted.as_ref().is_some_and(|each| each[at]);
+                if runs && wanted.iter().any(|hook| hook.event == ours.event && hook.command == ours.command) {
+                    status.calls.push(ours.event.clone());
+                }
                 if !status.events.contains(&ours.event) {
                     status.events.push(ours.event);
                 }
@@ -232,27 +245,32 @@ pub fn status(target: &Target<'_>) -> Result<Status> {
     Ok(status)
 }
 
-/// What makes `agent` call `ah` (absolute) for one run, with nothing installed.
+/// What makes `agent` call `ah` (absolute) for one run, at all events but those at which it `calls` it anyway ([`Status::calls`]); none if there are no others.
 ///
-/// Where hooks are installed as well, Claude Code runs equal commands of an event once (tried), and these are equal if `ah` is the same. With Codex each
-/// event would come twice: who finds those installed trusted ([`Status::trusted`]) need not pass any.
+/// Where hooks are installed as well, Claude Code runs equal commands of an event once (tried), and these are equal if `ah` is the same. Codex runs both
+/// (tried).
 ///
 /// For Codex the hooks are trusted for this run by their own hash, so that no others are trusted along with them.
 ///
 /// # Errors
 /// `Unsupported` for agents that cannot (Gemini CLI, opencode), with a hint.
-pub fn for_one_run(agent: Agent, ah: &Path) -> Result<OneRun> {
+pub fn for_one_run(agent: Agent, ah: &Path, calls: &[String]) -> Result<Option<OneRun>> {
+    let mut hooks = events::of(agent, ah)?;
+    hooks.retain(|hook| !calls.contains(&hook.event));
+    if hooks.is_empty() {
+        return Ok(None);
+    }
     match agent {
         Agent::Claude => {
             let mut events = serde_json::Map::new();
-            for hook in events::of(agent, ah)? {
+            for hook in hooks {
                 let entry = serde_json::json!([{"hooks": [{"type": "command", "command": hook.command, "timeout": hook.timeout}]}]);
                 events.insert(hook.event, entry);
             }
             let settings = serde_json::json!({ "hooks": events });
-            Ok(OneRun { args: vec!["--settings".into(), settings.to_string().into()], env: Vec::new() })
+            Ok(Some(OneRun { args: vec!["--settings".into(), settings.to_string().into()], env: Vec::new() }))
         }
-        Agent::Codex => Ok(OneRun { args: trust::overrides(&events::of(agent, ah)?), env: Vec::new() }),
+        Agent::Codex => Ok(Some(OneRun { args: trust::overrides(&hooks), env: Vec::new() })),
         Agent::Gemini | Agent::Opencode => {
             let message = format!("{} takes no hooks on its command line", agent.title());
             Err(Error::new(ErrorKind::Unsupported, message)

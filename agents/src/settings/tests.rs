@@ -367,7 +367,7 @@ fn trust_is_read_from_codexs_configuration() {
     let config = place.home.codex.join("config.toml");
     // As for one run, but for the file that the hooks are in.
     let file = place.file(Agent::Codex, Scope::User);
-    let run = for_one_run(Agent::Codex, target.ah).unwrap();
+    let run = for_one_run(Agent::Codex, target.ah, &[]).unwrap().unwrap();
     let state = run.args.last().unwrap().to_str().unwrap().strip_prefix("hooks.state=").unwrap().to_owned();
     let state = state.replace("/<session-flags>/config.toml", file.to_str().unwrap());
     std::fs::write(&config, format!("model = \"x\"\n[hooks]\nstate = {state}\n")).unwrap();
@@ -380,16 +380,16 @@ fn trust_is_read_from_codexs_configuration() {
 
 #[test]
 fn one_run_needs_no_settings() {
-    let run = for_one_run(Agent::Claude, Path::new("/opt/ah")).unwrap();
+    let run = for_one_run(Agent::Claude, Path::new("/opt/ah"), &[]).unwrap().unwrap();
     assert_eq!(run.args[0], "--settings");
     assert_eq!(events(run.args[1].to_str().unwrap()).len(), 8);
-    let run = for_one_run(Agent::Codex, Path::new("/opt/ah")).unwrap();
+    let run = for_one_run(Agent::Codex, Path::new("/opt/ah"), &[]).unwrap().unwrap();
     for pair in run.args.chunks(2) {
         assert_eq!(pair[0], "-c");
         pair[1].to_str().unwrap().parse::<toml_edit::DocumentMut>().unwrap();
     }
     for agent in [Agent::Gemini, Agent::Opencode] {
-        assert_eq!(for_one_run(agent, Path::new("/opt/ah")).unwrap_err().kind, ErrorKind::Unsupported);
+        assert_eq!(for_one_run(agent, Path::new("/opt/ah"), &[]).unwrap_err().kind, ErrorKind::Unsupported);
     }
 }
 

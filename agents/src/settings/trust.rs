@@ -19,13 +19,13 @@ const SESSION_FLAGS: &str = "/<session-flags>/config.toml";
 /// The timeout of a hook that names none, in seconds.
 const DEFAULT_TIMEOUT: u32 = 600;
 
-/// Whether every one of `ours` in `file` is trusted; `None` if the configuration cannot be read.
-pub(super) fn trusted(home: &Home, file: &Path, ours: &[Ours]) -> Option<bool> {
+/// Whether each of `ours` in `file` is trusted; `None` if the configuration cannot be read.
+pub(super) fn trusted(home: &Home, file: &Path, ours: &[Ours]) -> Option<Vec<bool>> {
     let mut text = String::new();
     let read = open_regular(&home.codex.join("config.toml")).and_then(|mut file| file.read_to_string(&mut text));
     match read {
         Ok(_) => {}
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Some(false),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
         Err(_) => return None,
     };
     let config: toml_edit::DocumentMut = text.parse().ok()?;
@@ -39,7 +39,7 @@ pub(super) fn trusted(home: &Home, file: &Path, ours: &[Ours]) -> Option<bool> {
         let on = entry.and_then(|entry| entry.get("enabled")).and_then(toml_edit::Item::as_bool).unwrap_or(true);
         on && entry.and_then(|entry| entry.get("trusted_hash")).and_then(toml_edit::Item::as_str) == Some(&hash)
     };
-    Some(ours.iter().all(is))
+    Some(ours.iter().map(is).collect())
 }
 
 /// Arguments that give Codex `hooks` for one run, and trust these and no others.

@@ -157,8 +157,7 @@ impl Settings {
 pub(crate) fn for_one_run(app: &App, agent: Agent) -> Result<Option<OneRun>> {
     let settings = Settings::of(app, &ScopeArgs { user: true, project: false })?;
     let status = settings::status(&settings.target(agent))?;
-    let calls = status.installed == Installed::Yes && status.trusted.unwrap_or(agent != Agent::Codex);
-    if calls { Ok(None) } else { settings::for_one_run(agent, &settings.ah).map(Some) }
+    settings::for_one_run(agent, &settings.ah, &status.calls)
 }
 
 /// Runs one of them.
@@ -254,7 +253,7 @@ fn body(app: &App, settings: &Settings, agent: Agent) -> Result<StatusBody> {
     let last = app.engine()?.last_event(agent.name())?;
     let scope = settings.scope;
     Ok(match settings::status(&settings.target(agent)) {
-        Ok(settings::Status { file, installed, trusted, events, others, problem }) => {
+        Ok(settings::Status { file, installed, trusted, events, calls: _, others, problem }) => {
             let problem = problem.map(|problem| problem.message);
             StatusBody { agent, scope, file: Some(file), installed, trusted, events, others, problem, last }
         }

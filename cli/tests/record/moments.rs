@@ -290,6 +290,15 @@ fn codex_gets_no_hooks_beside_those_that_it_calls_anyway() {
     let file = done["hooks"]["file"].as_str().unwrap();
     let state = first.lines().find_map(|line| line.strip_prefix("hooks.state=")).unwrap();
     let state = state.replace("/<session-flags>/config.toml", file);
-    fs::write(world.path("home/.codex/config.toml"), format!("[hooks]\nstate = {state}\n")).unwrap();
+    let trust = |state: &str| {
+        fs::write(world.path("home/.codex/config.toml"), format!("[hooks]\nstate = {state}\n")).unwrap();
+    };
+    trust(&state);
     assert_eq!(given(), "hello\n");
+    // One was changed since: that alone is given, and trusted for this run.
+    let (before, after) = state.split_once(":stop:0:0\"={trusted_hash=\"sha256:").unwrap();
+    trust(&format!("{before}:stop:0:0\"={{trusted_hash=\"sha256:0{after}"));
+    let given: Vec<String> = given().lines().filter(|line| *line != "-c").map(str::to_owned).collect();
+    assert!(given.len() == 3 && given[0].starts_with("hooks.Stop="), "{given:?}");
+    assert!(given[1].starts_with("hooks.state={") && given[1].matches("trusted_hash").count() == 1, "{given:?}");
 }

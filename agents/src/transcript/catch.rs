@@ -74,11 +74,13 @@ struct Search<'a> {
     sought: &'a Sought<'a>,
     /// Whether prompts share the ids of their turns.
     by_turn: bool,
+    /// A prompt's line that was there before, up to here, is that of an earlier one.
+    written: u64,
     /// Where the turn begins that has the id sought, until its first prompt has been met.
     turn: Option<Position>,
     /// Whether that was met.
     turn_is_on: bool,
-    /// The place of the first prompt with that id that was made since, though it says something else.
+    /// The place of the first prompt with that id that was made since, though it says something else; or that says the same, though its line was there before.
     by_id: Option<Position>,
     /// The place by time, once a line that is newer than the moment has been met.
     by_time: Option<Position>,
@@ -88,7 +90,8 @@ struct Search<'a> {
 impl<'a> Search<'a> {
     fn new(agent: Agent, sought: &'a Sought<'a>) -> Self {
         let by_turn = agent == Agent::Codex;
-        Self { sought, by_turn, turn: None, turn_is_on: false, by_id: None, by_time: None, found: None }
+        let written = if agent == Agent::Claude { sought.written } else { 0 };
+        Self { sought, by_turn, written, turn: None, turn_is_on: false, by_id: None, by_time: None, found: None }
     }
 
     /// The best that can be said where lines were read up to `last`.
@@ -134,7 +137,11 @@ impl<'a> Search<'a> {
                     // That of the turn never came.
                     self.by_id = self.by_id.take().or(turn);
                     let its = at_prompt && is_it(sought, text, id.as_deref(), (newer, near));
-                    (its.then(|| begin.clone()), true)
+                    let earlier = last.offset <= self.written && !its_id(id);
+                    if its && earlier {
+                        self.by_id.get_or_insert_with(|| begin.clone());
+                    }
+                    ((its && !earlier).then(|| begin.clone()), true)
                 }
             }
             What::Other => (None, false),

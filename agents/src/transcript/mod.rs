@@ -81,6 +81,8 @@ pub struct Sought<'a> {
     pub prompt: Option<&'a str>,
     /// When the moment was.
     pub time: Timestamp,
+    /// How many bytes the transcript had by then; 0 if that is not known. Claude Code writes a prompt's line later.
+    pub written: u64,
 }
 
 impl<'a> Sought<'a> {
@@ -93,6 +95,7 @@ impl<'a> Sought<'a> {
             prompt_id: event.prompt_id.as_deref(),
             prompt: event.prompt.as_deref(),
             time,
+            written: 0,
         }
     }
 }

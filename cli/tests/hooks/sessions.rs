@@ -402,6 +402,33 @@ fn lines_that_come_late_are_caught_up_with() {
     assert_eq!(at["offset"], json!(user.len() + call.len() + result.len()));
 }
 
+/// Older versions of the agent say no ids of prompts.
+#[test]
+fn equal_prompts_at_once_have_places_of_their_own() {
+    let world = World::new();
+    world.write("f", "1");
+    let agent = Agent::claude(&world, "s1");
+    let line = |kind: &str, uuid: &str, text: &str| {
+        let now = std::process::Command::new("date").args(["-u", "+%FT%T.%3NZ"]).output().unwrap().stdout;
+        let line = json!({"type": kind, "uuid": uuid, "sessionId": "s1",
+            "timestamp": String::from_utf8(now).unwrap().trim(), "message": {"role": kind, "content": text}});
+        let written = fs::read_to_string(agent.transcript()).unwrap_or_default();
+        fs::write(agent.transcript(), format!("{written}{line}\n")).unwrap();
+        world.give_away();
+    };
+    agent.start();
+    for (first, second) in [("u1", "u2"), ("u3", "u4")] {
+        agent.call("UserPromptSubmit", json!({"prompt": "go on"}));
+        line("user", first, "go on");
+        line("assistant", second, "done");
+    }
+    let session = text(&settled(&world)[1], "session").to_owned();
+    let late = crate::agent::folder(&world).join("sessions").join(session).join("late");
+    until("all places to be found", || fs::read_to_string(&late).unwrap().contains("\"moments\":[]").then_some(()));
+    let at: Vec<Value> = moments(&world)[1..].iter().map(|moment| moment["transcript"]["line"].clone()).collect();
+    assert_eq!(at, [0, 2]);
+}
+
 #[test]
 fn an_agent_that_vanished_ends_its_session() {
     let world = World::new();

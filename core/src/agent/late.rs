@@ -201,6 +201,7 @@ impl Late {
             prompt_id: self.prompt_id.as_deref(),
             prompt: self.prompt.as_deref(),
             time: self.time,
+            written: self.at.offset,
         }
     }
 }

@@ -44,6 +44,10 @@ fn tools() -> Place {
     place
 }
 
+fn sought<'a>(kind: &'a HookKind, tool_id: Option<&'a str>, prompt: Option<&'a str>, time: Timestamp) -> Sought<'a> {
+    Sought { kind, tool_id, prompt_id: None, prompt, time, written: 0 }
+}
+
 impl Place {
     /// The place behind line `line`.
     pub(super) fn at(&self, line: u64) -> Position {
@@ -67,7 +71,7 @@ impl Place {
 
     fn catch(&self, kind: &HookKind, tool: Option<&str>, prompt: Option<&str>, time: &str) -> Caught {
         let time = crate::transcript::line::time_of(time).unwrap();
-        let sought = Sought { kind, tool_id: tool, prompt_id: prompt, prompt: None, time };
+        let sought = Sought { prompt_id: prompt, ..sought(kind, tool, None, time) };
         catch_up(Agent::Claude, &sought, &Position::start(&self.file)).unwrap()
     }
 }
@@ -334,7 +338,7 @@ fn each_moment_finds_its_place_afterwards() {
         [("second pr", "2026-11-21T23:47:05.190Z", 13), ("third prompt\n", "2026-11-21T23:47:17.730Z", 30)]
     {
         let time = crate::transcript::line::time_of(time).unwrap();
-        let sought = Sought { kind: &HookKind::Prompt, tool_id: None, prompt_id: None, prompt: Some(text), time };
+        let sought = sought(&HookKind::Prompt, None, Some(text), time);
         let prompt = catch_up(Agent::Claude, &sought, &Position::start(&terminal.file)).unwrap();
         assert!(matches!(prompt, Caught::Exact(ref at) if at.line == line), "{text}: {prompt:?}");
     }
@@ -354,13 +358,8 @@ fn lines_that_are_written_late_are_waited_for() {
     std::fs::write(&place.file, format!("{early}{{\"torn")).unwrap();
     let now = position_now(Agent::Claude, &place.file, None).unwrap();
     assert_eq!(now.line, 9);
-    let sought = |tool| Sought {
-        kind: &HookKind::AfterTool { failed: false },
-        tool_id: Some(tool),
-        prompt_id: None,
-        prompt: None,
-        time: Timestamp { secs: 1_795_301_181, nanos: 340_000_000 },
-    };
+    let time = Timestamp { secs: 1_795_301_181, nanos: 340_000_000 };
+    let sought = |tool| sought(&HookKind::AfterTool { failed: false }, Some(tool), None, time);
     let so_far = catch_up(Agent::Claude, &sought("toolu_002_1"), &now).unwrap();
     assert_eq!(so_far, Caught::SoFar(now.clone()));
     std::fs::write(&place.file, &whole).unwrap();
@@ -380,7 +379,6 @@ fn several_are_found_with_one_reading() {
     let place = tools();
     let after = HookKind::AfterTool { failed: false };
     let time = |text| crate::transcript::line::time_of(text).unwrap();
-    let sought = |kind, tool_id, prompt, time| Sought { kind, tool_id, prompt_id: None, prompt, time };
     let all = [
         sought(&after, Some("toolu_002_1"), None, time("2026-11-21T22:46:21.340Z")),
         sought(&HookKind::Prompt, None, Some("second prompt"), time("2026-11-21T22:46:23.500Z")),
@@ -400,8 +398,7 @@ fn several_are_found_with_one_reading() {
 fn a_prompt_is_found_by_its_text_although_its_line_is_dated_before_the_hook() {
     let place = tools();
     let time = crate::transcript::line::time_of("2026-11-21T22:46:23.500Z").unwrap();
-    let sought =
-        |prompt| Sought { kind: &HookKind::Prompt, tool_id: None, prompt_id: None, prompt: Some(prompt), time };
+    let sought = |prompt| sought(&HookKind::Prompt, None, Some(prompt), time);
     let found = catch_up(Agent::Claude, &sought("second prompt"), &place.at(13)).unwrap();
     assert!(matches!(&found, Caught::Exact(position) if position.line == 14), "{found:?}");
     let other = catch_up(Agent::Claude, &sought("another prompt"), &place.at(13)).unwrap();
@@ -415,8 +412,7 @@ fn a_file_that_is_not_there_yet_is_empty() {
     let start = Position::start(&missing);
     assert_eq!(position_now(Agent::Claude, &missing, None).unwrap(), start);
     assert_eq!(place.catch(&HookKind::SessionStart, None, None, "2020-01-01T00:00:00Z").position().line, 0);
-    let sought =
-        Sought { kind: &HookKind::Stop, tool_id: None, prompt_id: None, prompt: None, time: Timestamp::default() };
+    let sought = sought(&HookKind::Stop, None, None, Timestamp::default());
     assert_eq!(catch_up(Agent::Claude, &sought, &start).unwrap(), Caught::SoFar(start));
     assert!(prompts(Agent::Claude, &missing, None).is_err());
 }
@@ -577,8 +573,7 @@ fn what_is_no_file_is_refused_and_not_waited_for() {
     let to = Destination { home: &home, cwd: dir.path() };
     for file in [fifo.as_path(), Path::new("/dev/zero"), dir.path()] {
         let kind = |error: ah_plugin_api::Error| assert_eq!(error.kind, ErrorKind::Unsupported, "{file:?}");
-        let sought =
-            Sought { kind: &HookKind::Stop, tool_id: None, prompt_id: None, prompt: None, time: Timestamp::default() };
+        let sought = sought(&HookKind::Stop, None, None, Timestamp::default());
         for agent in [Agent::Claude, Agent::Codex, Agent::Gemini] {
             kind(crate::transcript::position_now(agent, file, None).unwrap_err());
             kind(crate::transcript::catch_up(agent, &sought, &Position::start(file)).unwrap_err());

@@ -119,7 +119,7 @@ fn each_moment_finds_its_place_afterwards() {
     let place = place(TEXT);
     let catch = |kind: &HookKind, tool: Option<&str>, prompt: Option<&str>, time: &str| {
         let time = crate::transcript::line::time_of(time).unwrap();
-        let sought = Sought { kind, tool_id: tool, prompt_id: prompt, prompt: None, time };
+        let sought = Sought { kind, tool_id: tool, prompt_id: prompt, prompt: None, time, written: 0 };
         catch_up(Agent::Codex, &sought, &Position::start(&place.file)).unwrap()
     };
     let after = HookKind::AfterTool { failed: false };
@@ -162,7 +162,7 @@ fn turn_with(first: &str, second: &str, more: &str) -> String {
 fn a_prompt_that_is_typed_while_a_turn_runs_has_a_place_of_its_own() {
     let catch = |place: &Place, prompt: Option<&str>, second: u32| {
         let time = crate::transcript::line::time_of(&format!("2026-11-21T10:00:{second:02}.5Z")).unwrap();
-        let sought = Sought { kind: &HookKind::Prompt, tool_id: None, prompt_id: Some("T"), prompt, time };
+        let sought = Sought { kind: &HookKind::Prompt, tool_id: None, prompt_id: Some("T"), prompt, time, written: 0 };
         let caught = catch_up(Agent::Codex, &sought, &Position::start(&place.file)).unwrap();
         (matches!(caught, Caught::Exact(_)), caught.position().line)
     };

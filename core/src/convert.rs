@@ -23,7 +23,7 @@ use crate::workspace::{Served, Workspace};
 pub struct ConvertReport {
     /// The provider that did it.
     pub provider: ProviderName,
-    /// Whether anything was done; false: it was such a unit already.
+    /// Whether anything was done; false: it was such a unit already, or a plain directory again.
     pub changed: bool,
     /// Whether it is mounted now, by a process of the provider's: after the machine was started anew, any command in it has it mounted again.
     pub mounted: bool,
@@ -49,10 +49,10 @@ impl Workspace {
         self.exchange(false)
     }
 
-    /// Makes what a provider mounts in the workspace's place a plain directory again. Its snapshots stay.
+    /// Makes what a provider mounts in the workspace's place a plain directory again. Its snapshots stay. Cut short when that was done, it is success.
     ///
     /// # Errors
-    /// `FailedPrecondition` if nothing is mounted there so; `Busy` while something in it is open; the provider's.
+    /// `FailedPrecondition` if nothing was mounted there so; `Busy` while something in it is open; the provider's.
     pub fn convert_back(&self) -> Result<ConvertReport> {
         self.exchange(true)
     }
@@ -71,20 +71,17 @@ impl Workspace {
             return Err(Error::new(ErrorKind::FailedPrecondition, message)
                 .with_hint("finish it or take it back first: `ah agent fs undo`"));
         }
-        let readers = self.branches_reading_here()?;
-        if !readers.is_empty() {
-            let names = readers.join(", ");
-            let message = format!("branches read here what was not changed in them, and would lose it: {names}");
-            let names: Vec<String> = readers.iter().map(|name| text::shell(name.as_ref())).collect();
-            return Err(Error::new(ErrorKind::FailedPrecondition, message)
-                .with_hint(format!("bring home what they hold, then `ah agent fs rm {}`", names.join(" "))));
+        // Perhaps a plain directory is there again, which only is to be written down: nothing reads in that.
+        let is_away = back && !self.is_mounted()?;
+        if !is_away {
+            self.refuse_needed()?;
         }
-        self.refuse_mounted_within()?;
-        // Those too that grew from branches which are gone.
-        branch::refuse_held_unless_captured(self)?;
         let served = if back { self.mounted()? } else { self.convertible()? };
         let within = self.workspaces_within()?;
-        let converted = self.ask_to_convert(&served, back)?;
+        let converted = match self.ask_to_convert(&served, back) {
+            Err(error) if is_away => return self.refuse_needed().and(Err(error)),
+            answer => answer?,
+        };
         if converted.changed {
             // They are other directories now, too, and nobody made them anew.
             for inner in within {
@@ -111,6 +108,21 @@ impl Workspace {
         }
         let (changed, mounted) = (converted.changed, converted.mounted);
         Ok(ConvertReport { provider: served.name, changed, mounted, notes, path: self.root.clone() })
+    }
+
+    /// Refuses while what is there is needed as it is.
+    fn refuse_needed(&self) -> Result<()> {
+        let readers = self.branches_reading_here()?;
+        if !readers.is_empty() {
+            let names = readers.join(", ");
+            let message = format!("branches read here what was not changed in them, and would lose it: {names}");
+            let names: Vec<String> = readers.iter().map(|name| text::shell(name.as_ref())).collect();
+            return Err(Error::new(ErrorKind::FailedPrecondition, message)
+                .with_hint(format!("bring home what they hold, then `ah agent fs rm {}`", names.join(" "))));
+        }
+        self.refuse_mounted_within()?;
+        // Those too that grew from branches which are gone.
+        branch::refuse_held_unless_captured(self)
     }
 
     /// Says so where somebody has taken that away.

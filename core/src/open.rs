@@ -375,6 +375,12 @@ impl Engine {
 
     fn moved(&self, record: WorkspaceRecord, from: &Path, to: PathBuf, change: WorkspaceChange) -> Result<Workspace> {
         let notice = match change {
+            // What a provider mounts is not moved by hand.
+            WorkspaceChange::MadeAnew if record.mounted_by.is_some() => Notice::new(
+                NoticeKind::WorkspaceMadeAnew,
+                format!("{} is another directory since: its timeline goes on", to.display()),
+            )
+            .with_hint("if `ah agent fs convert` was cut short, or `ah agent fs convert --back`: repeat it"),
             WorkspaceChange::MadeAnew => Notice::new(
                 NoticeKind::WorkspaceMadeAnew,
                 format!(

@@ -210,7 +210,7 @@ pub trait Provider: Send + Sync {
     /// until it is mounted again whenever it is not.
     ///
     /// [`ConvertRequest::back`] makes what is mounted so a plain directory again, with the same contents and under the same conditions; snapshots stay. It
-    /// goes without a workspace, as an open one is in use.
+    /// goes without a workspace, as an open one is in use. Where that was done already, it is success.
     ///
     /// # Errors
     /// `Busy` while a process has something in it open, with the process named where it can be found out; `FailedPrecondition` if it cannot be one here (a mount

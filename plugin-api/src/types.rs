@@ -479,7 +479,7 @@ pub struct Usage {
 /// What `convert` did.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
 pub struct Converted {
-    /// Whether anything was done; false: the workspace was such a unit already.
+    /// Whether anything was done; false: the workspace was such a unit already, or a plain directory again.
     pub changed: bool,
     /// Whether what is at the workspace's path is mounted there now, by a process of the provider's: when that has ended, any call has it mounted again.
     #[serde(default)]

@@ -54,15 +54,14 @@ pub(crate) fn run(app: &App, args: &ConvertArgs) -> Outcome {
     // Whoever stands in it is in the way.
     std::env::set_current_dir("/").map_err(|e| Error::from_io("cannot leave the workspace", &e))?;
     let mut report = if args.back { workspace.convert_back()? } else { workspace.convert()? };
-    if report.changed {
-        report.notes.extend(at_login(app, &workspace, report.mounted));
-    }
+    // Also if that was all that had not been done when it was cut short.
+    report.notes.extend(at_login(app, &workspace, report.mounted));
     if app.ui.json {
         app.answer(workspace.root(), &Shape { convert: &report })?;
         return Ok(Exit::Done);
     }
     app.ui.path(workspace.root())?;
-    if !report.changed {
+    if !report.changed && !args.back {
         app.ui.note(&format!("it was a unit of its own already, says {}", report.provider));
     }
     for note in &report.notes {

@@ -280,6 +280,34 @@ fn a_command_that_is_killed_while_it_copies_leaves_nothing() {
     });
 }
 
+/// Killed when the provider was done, before any of that was written down: it is put there as it was before.
+#[test]
+fn what_was_cut_short_at_its_end_is_repeated() {
+    Bench::each_plain(|bench| {
+        let (root, state) = (bench.0.root(), bench.0.path("state"));
+        bench.at(&root, &["snapshot", "-m", "plain"]);
+        let record = bench.sh(&format!("echo {}/workspaces/*/workspace.json", state.display()));
+        let cut_short = |words: &[&str]| {
+            let mut was: serde_json::Value = serde_json::from_slice(&fs::read(&record).unwrap()).unwrap();
+            was["mounted_by"] = "agentfs".into();
+            bench.at(&root, words);
+            fs::write(&record, was.to_string()).unwrap();
+            fs::remove_file(state.join("index.json")).unwrap();
+            let ran = bench.ran(&root, words);
+            assert!(ran.code == 0 && !ran.stderr.contains("adopt"), "{ran:?}");
+            ran.stderr
+        };
+        assert!(cut_short(&["convert"]).contains("is mounted already"));
+        assert_eq!(provider(bench), "agentfs");
+        bench.at(&root, &["snapshot", "-m", "behind"]);
+        bench.at(&root, &["branch", "--name", "b"]);
+        let said = cut_short(&["convert", "--back"]);
+        assert!(said.contains("a plain directory again already"), "{said}");
+        assert_eq!((provider(bench).as_str(), beside(bench)), ("git", vec![".ah-behind-w".to_owned()]));
+        assert_eq!(bench.ran(&root, &["convert", "--back"]).code, 4);
+    });
+}
+
 /// Ends what serves this world, as a restart of the machine does.
 fn end(bench: &Bench) {
     for pid in bench.services() {

@@ -20,7 +20,7 @@ pub(super) const CASES: &[Case] = &[
         clauses: &[
             "Makes the workspace a unit of its own (a subvolume, say), so that snapshots hold it and nothing else.",
             "Another directory is at the workspace's path afterwards, with the same contents, names, permissions, owners and times.",
-            "Whether anything was done; false: the workspace was such a unit already.",
+            "Whether anything was done; false: the workspace was such a unit already, or a plain directory again.",
         ],
         needs: NEEDS,
         run: same_contents,
@@ -44,6 +44,7 @@ pub(super) const CASES: &[Case] = &[
         clauses: &[
             "[`ConvertRequest::back`] makes what is mounted so a plain directory again, with the same contents and under the same conditions; snapshots stay.",
             "It goes without a workspace, as an open one is in use.",
+            "Where that was done already, it is success.",
         ],
         needs: NEEDS,
         run: back,
@@ -158,6 +159,8 @@ fn back(f: &Fixture) -> Check {
     let (taken, before) = worked?;
     let converted = converted?;
     ensure!(converted.changed && !converted.mounted, "convert back says that it did nothing");
+    let again = convert(true)?;
+    ensure!(!again.changed && !again.mounted, "convert back says that it did something once more");
     same("the workspace after convert back", &before.differences(&Tree::walk(&at)?, Modes::Exact))?;
     let listed = f.provider().list(&Place::new(&store), &ListRequest::default(), &Context::quiet())?;
     ensure!(listed.iter().any(|snapshot| snapshot.id == taken.id), "a snapshot went with convert back");

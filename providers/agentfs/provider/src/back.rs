@@ -21,10 +21,18 @@ pub(crate) fn back(service: &impl Provider, store: &Dir, cx: &Context<'_>) -> Re
 }
 
 fn once(service: &impl Provider, store: &Dir, cx: &Context<'_>) -> Result<Converted> {
-    let none = || Error::new(ErrorKind::FailedPrecondition, "the workspace is not behind AgentFS");
     // It is mounted then, if it can be, and what others have left is put in order.
     settle(service, store)?;
-    let behind = Behind::of(store)?.ok_or_else(none)?;
+    let behind = Behind::of(store)?;
+    let stays = behind.is_some();
+    let Some(behind) = behind.filter(|behind| behind.taken_back != Some(true)) else {
+        let mut notes = vec!["it is a plain directory again already: nothing was left to do".to_owned()];
+        if stays {
+            notes
+                .push("what lay behind it `ah agent fs gc` takes away, once no snapshot or branch reads it".to_owned());
+        }
+        return Ok(Converted { notes, ..Converted::default() });
+    };
     let (home, at) = (home::path_of(store)?, behind.at());
     let mounts = Mounts::read()?;
     let is_it = |mount: &&Mount| {

@@ -294,10 +294,7 @@ impl Provider for Service {
     }
 
     fn list(&self, place: &Place<'_>, _request: &ListRequest, cx: &Context<'_>) -> Result<Vec<Snapshot>> {
-        let (open, shelf) = match self.need(place.store) {
-            Err(error) if error.kind == ErrorKind::NotFound => return Ok(Vec::new()),
-            other => other?,
-        };
+        let Some((open, shelf)) = self.kept(place.store)? else { return Ok(Vec::new()) };
         // What a killed caller had begun is there or not by then.
         after_all(&open.taking, cx);
         // What a copy is compared with is nobody's.
@@ -318,10 +315,7 @@ impl Provider for Service {
     }
 
     fn destroy(&self, place: &Place<'_>, request: &DestroyRequest, cx: &Context<'_>) -> Result<Done> {
-        let (open, shelf) = match self.need(place.store) {
-            Err(error) if error.kind == ErrorKind::NotFound && lock(&self.closed).is_none() => return Ok(Done {}),
-            other => other?,
-        };
+        let Some((open, shelf)) = self.kept(place.store)? else { return Ok(Done {}) };
         match request {
             DestroyRequest::Snapshot(reference) => {
                 let (number, label) = match open.find(&shelf, reference) {
@@ -395,10 +389,7 @@ impl Provider for Service {
     }
 
     fn unmount(&self, place: &Place<'_>, request: &UnmountRequest, _cx: &Context<'_>) -> Result<Done> {
-        let (open, shelf) = match self.need(place.store) {
-            Err(error) if error.kind == ErrorKind::NotFound => return Ok(Done {}),
-            other => other?,
-        };
+        let Some((open, shelf)) = self.kept(place.store)? else { return Ok(Done {}) };
         let name = request.view.as_str();
         if let Some(label) = self.view_label(name)?.filter(|label| label.shelf == shelf.key) {
             self.unmount_view(&open, name, &label)?;
@@ -483,12 +474,7 @@ impl Provider for Service {
             }
         }
         self.open_if_it_can_be()?;
-        let (open, shelf) = match self.need(place.store) {
-            Err(error) if error.kind == ErrorKind::NotFound && lock(&self.closed).is_none() => {
-                return Ok(Reclaimed::default());
-            }
-            other => other?,
-        };
+        let Some((open, shelf)) = self.kept(place.store)? else { return Ok(Reclaimed::default()) };
         self.settle(&open, cx);
         self.mount_again(&open);
         let mut reclaimed = Reclaimed::default();

@@ -252,15 +252,22 @@ impl Service {
     }
 
     /// The tree, of a store whose shelf is here.
+    ///
+    /// # Errors
+    /// `NotFound` where nothing was ever kept, and only there.
     pub(super) fn need(&self, store: &Dir) -> Result<(Arc<Open>, Shelf)> {
-        let nothing = || Error::new(ErrorKind::NotFound, "this store of AgentFS holds nothing");
-        let shelf = Shelf::of(store)?.ok_or_else(nothing)?;
+        self.kept(store)?.ok_or_else(|| Error::new(ErrorKind::NotFound, "this store of AgentFS holds nothing"))
+    }
+
+    /// The same; none where nothing was ever kept.
+    pub(super) fn kept(&self, store: &Dir) -> Result<Option<(Arc<Open>, Shelf)>> {
+        let Some(shelf) = Shelf::of(store)? else { return Ok(None) };
         let home = shelf.home.clone().map_or_else(|| home::path_of(store), Ok)?;
         if home != self.path {
             return Err(home::moved(&home, &self.path));
         }
         if let Some(open) = self.current() {
-            return Ok((open, shelf));
+            return Ok(Some((open, shelf)));
         }
         if lock(&self.closed).as_ref().is_some_and(is_opened_anew) {
             drop(lock(&self.opening));
@@ -268,8 +275,18 @@ impl Service {
         let closed = lock(&self.closed).clone();
         // It may have been opened since it was looked at first.
         match (self.current(), closed) {
-            (Some(open), _) => Ok((open, shelf)),
-            (None, closed) => Err(closed.unwrap_or_else(nothing)),
+            (Some(open), _) => Ok(Some((open, shelf))),
+            (None, None) => Ok(None),
+            (None, Some(closed)) => Err(self.away(closed)),
+        }
+    }
+
+    /// What is said to who needs a tree that is not open. What they ask for is not known to be gone, whatever is.
+    fn away(&self, closed: Error) -> Error {
+        let kind = if closed.kind == ErrorKind::NotFound { ErrorKind::DataLoss } else { closed.kind };
+        match closed.hint {
+            Some(_) => Error { kind, ..closed },
+            None => Error { kind, ..closed }.with_hint(format!("{} says more", self.path.join("log").display())),
         }
     }
 
@@ -398,7 +415,9 @@ fn other_lower(path: &Path) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ah_plugin_api::{DestroyRequest, ListRequest, Place, Provider};
+    use ah_plugin_api::{
+        DestroyRequest, ListRequest, Place, Provider, ReclaimRequest, SnapshotRef, UnmountRequest, UsageRequest,
+    };
 
     #[test]
     fn while_a_tree_is_opened_anew_nothing_in_it_is_told_to_be_gone() {
@@ -431,5 +450,33 @@ mod tests {
         std::fs::rename(dir.path().join("aside"), home.path().join(TREE)).unwrap();
         service.for_lower(&lower).unwrap();
         assert_eq!((list().unwrap(), gone().is_ok()), (0, true));
+    }
+
+    #[test]
+    fn what_is_lost_of_a_tree_is_not_told_to_have_held_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| {
+            std::fs::create_dir(dir.path().join(name)).unwrap();
+            Dir::open(dir.path().join(name)).unwrap()
+        };
+        let (home, lower) = (at("home"), at("lower"));
+        Shelf::make(&home, None).unwrap();
+        let service = || Service::open(Dir::open(home.path()).unwrap()).unwrap();
+        service().for_lower(&lower).unwrap();
+        std::fs::remove_file(home.path().join(TREE).join("format")).unwrap();
+        let (service, place, cx) = (service(), Place::new(&home), Context::quiet());
+        let of = |name: &str| Reference::new(name.repeat(8)).unwrap();
+        let answers = [
+            service.list(&place, &ListRequest {}, &cx).map(drop),
+            service.unmount(&place, &UnmountRequest { view: of("abcd") }, &cx).map(drop),
+            service.destroy(&place, &DestroyRequest::Snapshot(of("a")), &cx).map(drop),
+            service.usage(&place, &UsageRequest { snapshots: Vec::new() }, &cx).map(drop),
+            service.reclaim(&place, &ReclaimRequest { auto: true, forgotten: Vec::new() }, &cx).map(drop),
+            service.stat(&place, &SnapshotRef { snapshot: of("a") }, &cx).map(drop),
+        ];
+        for answer in answers {
+            let error = answer.unwrap_err();
+            assert!(error.kind == ErrorKind::DataLoss && error.hint.is_some(), "{error:?}");
+        }
     }
 }

@@ -2,17 +2,14 @@
 
 use std::collections::BTreeSet;
 
-use ah_plugin_api::{ErrorKind, Place, Reference, Result};
+use ah_plugin_api::{Place, Reference, Result};
 
 use super::{Service, fail, lock};
 
 impl Service {
     /// Bytes that removing these snapshots of a store would free, or all of it. Pins, and what keeps names and attributes, are not counted.
     pub(super) fn held(&self, place: &Place<'_>, snapshots: &[Reference]) -> Result<u64> {
-        let (open, shelf) = match self.need(place.store) {
-            Err(error) if error.kind == ErrorKind::NotFound && lock(&self.closed).is_none() => return Ok(0),
-            other => other?,
-        };
+        let Some((open, shelf)) = self.kept(place.store)? else { return Ok(0) };
         let asked: BTreeSet<&str> = snapshots.iter().map(Reference::as_str).collect();
         let is_asked = |id: &str| asked.is_empty() || asked.contains(id);
         let numbers: Vec<_> = {

@@ -57,7 +57,7 @@ impl Service {
         let at = home::path_of(workspace)?;
         let around = refuse_boundaries(workspace, &at)?;
         self.refuse_in_copy()?;
-        if let Some(error) = self.refuses(workspace)? {
+        if let Some(error) = self.refuses(workspace, cx)? {
             let message = "snapshots or branches of what was here before are kept in AgentFS";
             let ids = self.current().map(|open| open.ids(shelf)).unwrap_or_default();
             let them = match ids.len() {
@@ -77,7 +77,7 @@ impl Service {
         {
             return Err(Error::new(ErrorKind::FailedPrecondition, stays));
         }
-        let open = self.for_lower(workspace)?;
+        let open = self.for_lower(workspace, cx)?;
         let _making = alone(&open.making, cx)?;
         if !open.tree.branches().is_empty() {
             let message = "branches read in the workspace what was not changed in them";

@@ -20,7 +20,7 @@ impl Service {
         cx.check_cancelled()?;
         let sides = [&request.from, &request.to];
         let workspace = if sides.contains(&&Side::Workspace) { Some(place.need_workspace()?) } else { None };
-        let (open, shelf) = self.need(place.store)?;
+        let (open, shelf) = self.need(place.store, cx)?;
         let [from, to] = sides.map(|side| match (side, workspace) {
             (Side::Snapshot(snapshot), _) => open.view(&shelf, snapshot),
             (Side::Workspace, Some(workspace)) => self.look(&open, workspace),

@@ -101,11 +101,21 @@ fn entered<G>(cx: &Context<'_>, attempt: impl Fn() -> TryLockResult<G>) -> Resul
     }
 }
 
-/// Waits until those who are in it now are done, however many come after them.
-fn after_all(busy: &RwLock<()>, cx: &Context<'_>) {
-    if matches!(busy.try_write(), Err(TryLockError::WouldBlock)) {
-        patiently(cx, || drop(busy.write()));
+/// Waits until those who take a snapshot now are done, however many come after them.
+fn after_all(open: &Arc<Open>, cx: &Context<'_>) -> Result<()> {
+    if !matches!(open.taking.try_write(), Err(TryLockError::WouldBlock)) {
+        return Ok(());
     }
+    // Who waits so lets nobody in before, and cannot be called back: it is left to itself where the caller stops.
+    let waits = Arc::clone(open);
+    let Ok(waiter) = std::thread::Builder::new().spawn(move || drop(waits.taking.write())) else {
+        return alone(&open.taking, cx).map(drop);
+    };
+    while !waiter.is_finished() {
+        cx.check_cancelled()?;
+        std::thread::sleep(TICK);
+    }
+    Ok(())
 }
 
 /// Does what may take long, and says meanwhile that it goes on.
@@ -183,12 +193,12 @@ impl Provider for Service {
         crate::provider::description()
     }
 
-    fn probe(&self, place: &Place<'_>, request: &ProbeRequest, _cx: &Context<'_>) -> Result<Probe> {
+    fn probe(&self, place: &Place<'_>, request: &ProbeRequest, cx: &Context<'_>) -> Result<Probe> {
         let workspace = place.need_workspace()?;
         let mut probe = crate::probe::probe(workspace, place.store, request)?;
         if probe.usable
             && !probe.modes.contains(&Mode::InPlace)
-            && let Some(Error { message, hint, .. }) = self.refuses(workspace)?
+            && let Some(Error { message, hint, .. }) = self.refuses(workspace, cx)?
         {
             return Ok(crate::probe::unusable(&message, hint));
         }
@@ -226,7 +236,7 @@ impl Provider for Service {
                 (shelf, open, Some(branch))
             }
             Some((open, branch)) => (shelf.fits(Some(&self.path))?, open, Some(branch)),
-            None if Shown::around(workspace)?.is_none() => (shelf.fits(None)?, self.for_lower(workspace)?, None),
+            None if Shown::around(workspace)?.is_none() => (shelf.fits(None)?, self.for_lower(workspace, cx)?, None),
             None => {
                 let none = "only a branch as a whole is captured, and this is none of this home's";
                 let closed = lock(&self.closed).clone();
@@ -285,7 +295,7 @@ impl Provider for Service {
     }
 
     fn sync(&self, place: &Place<'_>, request: &SnapshotRef, cx: &Context<'_>) -> Result<Done> {
-        let (open, shelf) = self.need(place.store)?;
+        let (open, shelf) = self.need(place.store, cx)?;
         let (number, _) = open.find(&shelf, &request.snapshot)?;
         if !open.is_durable(number) {
             open.sync(cx)?;
@@ -294,9 +304,9 @@ impl Provider for Service {
     }
 
     fn list(&self, place: &Place<'_>, _request: &ListRequest, cx: &Context<'_>) -> Result<Vec<Snapshot>> {
-        let Some((open, shelf)) = self.kept(place.store)? else { return Ok(Vec::new()) };
+        let Some((open, shelf)) = self.kept(place.store, cx)? else { return Ok(Vec::new()) };
         // What a killed caller had begun is there or not by then.
-        after_all(&open.taking, cx);
+        after_all(&open, cx)?;
         // What a copy is compared with is nobody's.
         let is_somebodys = |(_, label): &(Number, SnapshotLabel)| !is_for_copy(&label.id);
         let known = lock(&open.known);
@@ -308,14 +318,14 @@ impl Provider for Service {
         found.into_iter().map(|(number, label)| label.snapshot(open.is_durable(number), false)).collect()
     }
 
-    fn stat(&self, place: &Place<'_>, request: &SnapshotRef, _cx: &Context<'_>) -> Result<Snapshot> {
-        let (open, shelf) = self.need(place.store)?;
+    fn stat(&self, place: &Place<'_>, request: &SnapshotRef, cx: &Context<'_>) -> Result<Snapshot> {
+        let (open, shelf) = self.need(place.store, cx)?;
         let (number, label) = open.find(&shelf, &request.snapshot)?;
         label.snapshot(open.is_durable(number), true)
     }
 
     fn destroy(&self, place: &Place<'_>, request: &DestroyRequest, cx: &Context<'_>) -> Result<Done> {
-        let Some((open, shelf)) = self.kept(place.store)? else { return Ok(Done {}) };
+        let Some((open, shelf)) = self.kept(place.store, cx)? else { return Ok(Done {}) };
         match request {
             DestroyRequest::Snapshot(reference) => {
                 let (number, label) = match open.find(&shelf, reference) {
@@ -349,7 +359,7 @@ impl Provider for Service {
     }
 
     fn mount(&self, place: &Place<'_>, request: &MountRequest, cx: &Context<'_>) -> Result<View> {
-        let (open, shelf) = self.need(place.store)?;
+        let (open, shelf) = self.need(place.store, cx)?;
         let _making = beside(&open.making, cx)?;
         let target = place.need_target()?;
         let (number, _) = open.find(&shelf, &request.snapshot)?;
@@ -388,8 +398,8 @@ impl Provider for Service {
         }
     }
 
-    fn unmount(&self, place: &Place<'_>, request: &UnmountRequest, _cx: &Context<'_>) -> Result<Done> {
-        let Some((open, shelf)) = self.kept(place.store)? else { return Ok(Done {}) };
+    fn unmount(&self, place: &Place<'_>, request: &UnmountRequest, cx: &Context<'_>) -> Result<Done> {
+        let Some((open, shelf)) = self.kept(place.store, cx)? else { return Ok(Done {}) };
         let name = request.view.as_str();
         if let Some(label) = self.view_label(name)?.filter(|label| label.shelf == shelf.key) {
             self.unmount_view(&open, name, &label)?;
@@ -399,7 +409,7 @@ impl Provider for Service {
 
     fn clone_snapshot(&self, place: &Place<'_>, request: &CloneRequest, cx: &Context<'_>) -> Result<WritableClone> {
         cx.check_cancelled()?;
-        let (open, shelf) = self.need(place.store)?;
+        let (open, shelf) = self.need(place.store, cx)?;
         let _making = beside(&open.making, cx)?;
         let target = place.need_target()?;
         let (number, label) = open.find(&shelf, &request.snapshot)?;
@@ -437,17 +447,17 @@ impl Provider for Service {
     }
 
     fn read_dir(&self, place: &Place<'_>, request: &ReadDirRequest, cx: &Context<'_>) -> Result<Vec<Entry>> {
-        let (open, shelf) = self.need(place.store)?;
+        let (open, shelf) = self.need(place.store, cx)?;
         tree::read_dir(&open.view(&shelf, &request.snapshot)?, &request.path, cx)
     }
 
     fn read(&self, place: &Place<'_>, request: &ReadRequest, cx: &Context<'_>) -> Result<Entry> {
-        let (open, shelf) = self.need(place.store)?;
+        let (open, shelf) = self.need(place.store, cx)?;
         tree::read(&open.view(&shelf, &request.snapshot)?, &request.path, place.need_output()?, cx)
     }
 
     fn lookup(&self, place: &Place<'_>, request: &LookupRequest, cx: &Context<'_>) -> Result<Vec<Option<Entry>>> {
-        let (open, shelf) = self.need(place.store)?;
+        let (open, shelf) = self.need(place.store, cx)?;
         let mut answers = Vec::with_capacity(request.snapshots.len());
         for snapshot in &request.snapshots {
             cx.check_cancelled()?;
@@ -456,8 +466,8 @@ impl Provider for Service {
         Ok(answers)
     }
 
-    fn usage(&self, place: &Place<'_>, request: &UsageRequest, _cx: &Context<'_>) -> Result<Usage> {
-        Ok(Usage { bytes: Some(self.held(place, &request.snapshots)?) })
+    fn usage(&self, place: &Place<'_>, request: &UsageRequest, cx: &Context<'_>) -> Result<Usage> {
+        Ok(Usage { bytes: Some(self.held(place, &request.snapshots, cx)?) })
     }
 
     fn reclaim(&self, place: &Place<'_>, request: &ReclaimRequest, cx: &Context<'_>) -> Result<Reclaimed> {
@@ -470,11 +480,11 @@ impl Provider for Service {
                 None => lock(&self.closed).is_some(),
             };
             if again {
-                self.for_lower(workspace)?;
+                self.for_lower(workspace, cx)?;
             }
         }
-        self.open_if_it_can_be()?;
-        let Some((open, shelf)) = self.kept(place.store)? else { return Ok(Reclaimed::default()) };
+        self.open_if_it_can_be(cx)?;
+        let Some((open, shelf)) = self.kept(place.store, cx)? else { return Ok(Reclaimed::default()) };
         self.settle(&open, cx);
         self.mount_again(&open);
         let mut reclaimed = Reclaimed::default();
@@ -524,7 +534,7 @@ impl Provider for Service {
 
     fn convert(&self, place: &Place<'_>, request: &ConvertRequest, cx: &Context<'_>) -> Result<Converted> {
         if request.back {
-            return self.take_back(&self.need(place.store)?.0, cx);
+            return self.take_back(&self.need(place.store, cx)?.0, cx);
         }
         let shelf = Shelf::of(place.store)?
             .ok_or_else(|| Error::new(ErrorKind::InvalidArgument, "a store without a shelf"))?

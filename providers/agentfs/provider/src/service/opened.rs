@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use ah_agentfs::{Options, SnapshotId as Number, View as Tree, Workspace};
 use ah_plugin_api::{Context, Dir, Error, ErrorKind, Reference, Result, SnapshotId, text};
@@ -15,7 +15,7 @@ use super::convert::converted;
 use super::mounted::Mounted;
 use super::record::SnapshotLabel;
 use super::standing::names_in;
-use super::{Service, fail, lock, no_snapshot, patiently};
+use super::{Service, entered, fail, lock, no_snapshot, patiently};
 use crate::conversion::is_for_copy;
 use crate::home::{self, Shelf, TREE};
 
@@ -128,27 +128,27 @@ impl Service {
             // What is where it was, or is not: the tree tells.
             eprintln!("ah-agentfsd: a conversion that was cut short is not settled: {error}");
         }
-        service.open_if_it_can_be()?;
+        service.open_if_it_can_be(&Context::quiet())?;
         Ok(service)
     }
 
     /// Opens the tree of a home that has one and is not open: what is in the way of that may be gone by now. What is still, is noted.
-    pub(super) fn open_if_it_can_be(&self) -> Result<()> {
-        let _opening = lock(&self.opening);
+    pub(super) fn open_if_it_can_be(&self, cx: &Context<'_>) -> Result<()> {
+        let _opening = self.opens(cx)?;
         let Some(lower) = self.lower()? else { return Ok(()) };
         match self.current() {
             // What lies behind a workspace is where it was again: it is not served without that any longer.
-            Some(open) if self.is_back(&open, &lower) && self.lies_behind(&open)? => self.close(),
+            Some(open) if self.is_back(&open, &lower) && self.lies_behind(&open)? => patiently(cx, || self.close()),
             Some(_) => return Ok(()),
             None => {}
         }
-        let opened = match self.open_tree(&lower, false) {
+        let opened = patiently(cx, || match self.open_tree(&lower, false) {
             Err(error) if self.has_left(&lower) => {
                 eprintln!("ah-agentfsd: {error}; what was kept of it is shown");
                 self.open_tree(&lower, true)
             }
             opened => opened,
-        };
+        });
         match opened {
             Ok(_) => Ok(()),
             // Killed before the tree was whole: the next snapshot makes it.
@@ -255,12 +255,12 @@ impl Service {
     ///
     /// # Errors
     /// `NotFound` where nothing was ever kept, and only there.
-    pub(super) fn need(&self, store: &Dir) -> Result<(Arc<Open>, Shelf)> {
-        self.kept(store)?.ok_or_else(|| Error::new(ErrorKind::NotFound, "this store of AgentFS holds nothing"))
+    pub(super) fn need(&self, store: &Dir, cx: &Context<'_>) -> Result<(Arc<Open>, Shelf)> {
+        self.kept(store, cx)?.ok_or_else(|| Error::new(ErrorKind::NotFound, "this store of AgentFS holds nothing"))
     }
 
     /// The same; none where nothing was ever kept.
-    pub(super) fn kept(&self, store: &Dir) -> Result<Option<(Arc<Open>, Shelf)>> {
+    pub(super) fn kept(&self, store: &Dir, cx: &Context<'_>) -> Result<Option<(Arc<Open>, Shelf)>> {
         let Some(shelf) = Shelf::of(store)? else { return Ok(None) };
         let home = shelf.home.clone().map_or_else(|| home::path_of(store), Ok)?;
         if home != self.path {
@@ -270,7 +270,7 @@ impl Service {
             return Ok(Some((open, shelf)));
         }
         if lock(&self.closed).as_ref().is_some_and(is_opened_anew) {
-            drop(lock(&self.opening));
+            drop(self.opens(cx)?);
         }
         let closed = lock(&self.closed).clone();
         // It may have been opened since it was looked at first.
@@ -291,23 +291,28 @@ impl Service {
     }
 
     /// The tree for a snapshot of a plain directory: made if there is none, and found again if the directory was moved.
-    pub(super) fn for_lower(&self, workspace: &Dir) -> Result<Arc<Open>> {
+    pub(super) fn for_lower(&self, workspace: &Dir, cx: &Context<'_>) -> Result<Arc<Open>> {
         let stat = rustix::fs::fstat(workspace).map_err(|errno| failed("cannot look at the workspace", errno))?;
         let path = home::path_of(workspace)?;
-        let _opening = lock(&self.opening);
+        let _opening = self.opens(cx)?;
         let is_its = |open: &Open| open.tree.is_lower(stat.st_dev, stat.st_ino);
         if self.current().is_some_and(|open| !is_its(&open) && (open.holds_nothing() || self.is_back(&open, &path))) {
-            self.close();
+            patiently(cx, || self.close());
         }
         let open = match self.current() {
             Some(open) => open,
-            None => self.made_for(&path).inspect_err(|error| self.stays_closed(error))?,
+            None => patiently(cx, || self.made_for(&path)).inspect_err(|error| self.stays_closed(error))?,
         };
         if !is_its(&open) {
             return Err(other_lower(&path));
         }
         self.write_lower(&open, path)?;
         Ok(open)
+    }
+
+    /// Waits for who opens it at this moment. Nobody else does then.
+    fn opens(&self, cx: &Context<'_>) -> Result<MutexGuard<'_, ()>> {
+        entered(cx, || self.opening.try_lock())
     }
 
     /// The tree of a directory, which is not open: made if there is none.
@@ -335,10 +340,10 @@ impl Service {
     }
 
     /// Why no branch can grow from a plain directory; none if one can, as far as is known here.
-    pub(super) fn refuses(&self, workspace: &Dir) -> Result<Option<Error>> {
+    pub(super) fn refuses(&self, workspace: &Dir, cx: &Context<'_>) -> Result<Option<Error>> {
         let stat = rustix::fs::fstat(workspace).map_err(|errno| failed("cannot look at the workspace", errno))?;
         let path = home::path_of(workspace)?;
-        let _opening = lock(&self.opening);
+        let _opening = self.opens(cx)?;
         let other = match self.current() {
             Some(open) => {
                 !open.tree.is_lower(stat.st_dev, stat.st_ino) && !open.holds_nothing() && !self.is_back(&open, &path)
@@ -415,8 +420,11 @@ fn other_lower(path: &Path) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::{Duration, Instant};
+
     use ah_plugin_api::{
-        DestroyRequest, ListRequest, Place, Provider, ReclaimRequest, SnapshotRef, UnmountRequest, UsageRequest,
+        DestroyRequest, ListRequest, Observer, Place, Provider, ReclaimRequest, SnapshotRef, UnmountRequest,
+        UsageRequest,
     };
 
     #[test]
@@ -436,7 +444,7 @@ mod tests {
             service.destroy(&place, &DestroyRequest::Snapshot(snapshot), &cx).map_err(|error| error.kind)
         };
         assert_eq!(list().unwrap(), 0, "there is none");
-        service.for_lower(&lower).unwrap();
+        service.for_lower(&lower, &cx).unwrap();
         assert_eq!((list().unwrap(), gone().is_ok()), (0, true));
         service.close();
         assert_eq!(list().unwrap_err().kind, ErrorKind::Unavailable);
@@ -444,11 +452,11 @@ mod tests {
         // What cannot be opened says why, and what can be is as before.
         std::fs::rename(home.path().join(TREE), dir.path().join("aside")).unwrap();
         std::fs::write(home.path().join(TREE), "no folder").unwrap();
-        assert!(service.for_lower(&lower).is_err());
+        assert!(service.for_lower(&lower, &cx).is_err());
         assert_ne!(list().unwrap_err().message, "the AgentFS tree is being opened anew");
         std::fs::remove_file(home.path().join(TREE)).unwrap();
         std::fs::rename(dir.path().join("aside"), home.path().join(TREE)).unwrap();
-        service.for_lower(&lower).unwrap();
+        service.for_lower(&lower, &cx).unwrap();
         assert_eq!((list().unwrap(), gone().is_ok()), (0, true));
     }
 
@@ -462,7 +470,7 @@ mod tests {
         let (home, lower) = (at("home"), at("lower"));
         Shelf::make(&home, None).unwrap();
         let service = || Service::open(Dir::open(home.path()).unwrap()).unwrap();
-        service().for_lower(&lower).unwrap();
+        service().for_lower(&lower, &Context::quiet()).unwrap();
         std::fs::remove_file(home.path().join(TREE).join("format")).unwrap();
         let (service, place, cx) = (service(), Place::new(&home), Context::quiet());
         let of = |name: &str| Reference::new(name.repeat(8)).unwrap();
@@ -478,5 +486,49 @@ mod tests {
             let error = answer.unwrap_err();
             assert!(error.kind == ErrorKind::DataLoss && error.hint.is_some(), "{error:?}");
         }
+    }
+
+    /// That who waits for what somebody holds stops when it is told to.
+    fn stops<G>(held: G, call: impl FnOnce(&Context<'_>) -> Result<()> + Send) {
+        struct Stopped;
+        impl Observer for Stopped {
+            fn cancelled(&self) -> bool {
+                true
+            }
+        }
+        std::thread::scope(|scope| {
+            let asked = scope.spawn(|| call(&Context::new(&Stopped)));
+            let began = Instant::now();
+            while !asked.is_finished() && began.elapsed() < Duration::from_secs(5) {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            let has_stopped = asked.is_finished();
+            drop(held);
+            let answer = asked.join().unwrap();
+            assert!(has_stopped && answer.is_err_and(|error| error.kind == ErrorKind::Cancelled));
+        });
+    }
+
+    #[test]
+    fn who_waits_for_a_tree_or_for_who_takes_snapshots_can_stop() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| {
+            std::fs::create_dir(dir.path().join(name)).unwrap();
+            Dir::open(dir.path().join(name)).unwrap()
+        };
+        let (home, lower) = (at("home"), at("lower"));
+        Shelf::make(&home, None).unwrap();
+        let service = Service::open(Dir::open(home.path()).unwrap()).unwrap();
+        let open = service.for_lower(&lower, &Context::quiet()).unwrap();
+        let list = |cx: &Context<'_>| service.list(&Place::new(&home), &ListRequest {}, cx).map(drop);
+        stops(open.taking.read(), list);
+        drop(open);
+        service.close();
+        stops(service.opening.lock(), list);
+        stops(service.opening.lock(), |cx| service.for_lower(&lower, cx).map(drop));
+        stops(service.opening.lock(), |cx| service.refuses(&lower, cx).map(drop));
+        stops(service.opening.lock(), |cx| service.open_if_it_can_be(cx));
+        service.for_lower(&lower, &Context::quiet()).unwrap();
+        list(&Context::quiet()).unwrap();
     }
 }

@@ -2,14 +2,14 @@
 
 use std::collections::BTreeSet;
 
-use ah_plugin_api::{Place, Reference, Result};
+use ah_plugin_api::{Context, Place, Reference, Result};
 
 use super::{Service, fail, lock};
 
 impl Service {
     /// Bytes that removing these snapshots of a store would free, or all of it. Pins, and what keeps names and attributes, are not counted.
-    pub(super) fn held(&self, place: &Place<'_>, snapshots: &[Reference]) -> Result<u64> {
-        let Some((open, shelf)) = self.kept(place.store)? else { return Ok(0) };
+    pub(super) fn held(&self, place: &Place<'_>, snapshots: &[Reference], cx: &Context<'_>) -> Result<u64> {
+        let Some((open, shelf)) = self.kept(place.store, cx)? else { return Ok(0) };
         let asked: BTreeSet<&str> = snapshots.iter().map(Reference::as_str).collect();
         let is_asked = |id: &str| asked.is_empty() || asked.contains(id);
         let numbers: Vec<_> = {

@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use ah_plugin_api::{Error, ErrorKind, RelPath, Result, text};
+use ah_plugin_api::{Context, Error, ErrorKind, RelPath, Result, text};
 use rustix::fs::{FileType, Mode, OFlags, Statx};
 use rustix::io::Errno;
 
@@ -27,9 +27,13 @@ const PAUSE: Duration = Duration::from_millis(20);
 
 /// An error if a process has something in `dir` open. `state`: what is in it, to recognise what has lost its name.
 pub fn refuse(dir: BorrowedFd<'_>, state: Option<&State>) -> Result<()> {
-    let root = look(dir, b"").map_err(|errno| failed("cannot look at the workspace", errno))?;
-    let path = path_of(dir.as_fd());
-    among(Process::all, &path, |used| is_inside(used, &root, &path, state))
+    among(Process::all, dir, state, ATTEMPTS, &Context::quiet())
+}
+
+/// As [`refuse`], but who has something open, and nothing else, is waited for so long, as what `ah` does in the background.
+pub fn refuse_after(dir: BorrowedFd<'_>, patience: Duration, cx: &Context<'_>) -> Result<()> {
+    let attempts = patience.as_millis().div_ceil(PAUSE.as_millis());
+    among(Process::all, dir, None, attempts.try_into().unwrap_or(u32::MAX), cx)
 }
 
 /// Whether what a process uses is in a directory. `state`: what is in it, to recognise what has lost its name.
@@ -53,30 +57,44 @@ fn is_inside(used: &Use, root: &Statx, path: &Path, state: Option<&State>) -> bo
 /// # Errors
 /// `Busy`, with the process named.
 pub fn refuse_others(dir: BorrowedFd<'_>) -> Result<()> {
-    let root = look(dir, b"").map_err(|errno| failed("cannot look at the workspace", errno))?;
-    let path = path_of(dir.as_fd());
-    among(|| Process::others().collect(), &path, |used| is_inside(used, &root, &path, None))
+    among(|| Process::others().collect(), dir, None, ATTEMPTS, &Context::quiet())
 }
 
-fn among(processes: impl Fn() -> Vec<Process>, path: &Path, inside: impl Fn(&Use) -> bool) -> Result<()> {
+fn among(
+    processes: impl Fn() -> Vec<Process>,
+    dir: BorrowedFd<'_>,
+    state: Option<&State>,
+    attempts: u32,
+    cx: &Context<'_>,
+) -> Result<()> {
+    let root = look(dir, b"").map_err(|errno| failed("cannot look at the workspace", errno))?;
+    let path = path_of(dir);
+    let inside = |used: &Use| is_inside(used, &root, &path, state);
     // Who was started while somebody was waited for is not among those that were listed before.
-    match wait_for(processes(), path, &inside)? {
-        true => wait_for(processes(), path, &inside).map(drop),
+    match wait_for(processes(), &path, &inside, attempts, cx)? {
+        true => wait_for(processes(), &path, &inside, attempts, cx).map(drop),
         false => Ok(()),
     }
 }
 
 /// An error if one of them stays; whether any was waited for.
-fn wait_for(processes: Vec<Process>, path: &Path, inside: impl Fn(&Use) -> bool) -> Result<bool> {
+fn wait_for(
+    processes: Vec<Process>,
+    path: &Path,
+    inside: impl Fn(&Use) -> bool,
+    attempts: u32,
+    cx: &Context<'_>,
+) -> Result<bool> {
     let mut waited = false;
     for process in processes {
         let own = process.is_own();
         let find = || process.uses(|used| !(own && matches!(used.how, How::Works | How::Rooted)) && inside(used));
         let mut used = find();
-        for _ in 1..ATTEMPTS {
+        for _ in 1..attempts {
             if used.as_ref().is_none_or(|used| used.how != How::Open) {
                 break;
             }
+            cx.check_cancelled()?;
             std::thread::sleep(PAUSE);
             waited = true;
             used = find();

@@ -13,7 +13,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ah_plugin_api::sys::remove_dir_for_good;
 use ah_plugin_api::{BEHIND, Context, Dir, Error, ErrorKind, NOT_MOUNTED, Result, SnapshotId, Timestamp, wire};
@@ -242,16 +242,9 @@ pub(crate) fn path_beside(at: &Path, name: &OsStr) -> PathBuf {
     at.parent().unwrap_or(Path::new("/")).join(name)
 }
 
-/// Refuses a workspace that somebody is in. What `ah` does in the background comes to its end by itself: it is waited for.
+/// Refuses a workspace that somebody is in. What `ah` does in the background has files open, works nowhere, and comes to its end by itself: it is waited for.
 pub(crate) fn refuse_held(workspace: &Dir, cx: &Context<'_>) -> Result<()> {
-    let began = Instant::now();
-    loop {
-        match holders::refuse(workspace.as_fd(), None) {
-            Err(error) if error.kind == ErrorKind::Busy && began.elapsed() < PATIENCE => cx.check_cancelled()?,
-            refused => return refused,
-        }
-        std::thread::sleep(PATIENCE / 20);
-    }
+    holders::refuse_after(workspace.as_fd(), PATIENCE, cx)
 }
 
 /// Refuses what could not be taken back: what cannot be read, or given to whom it belongs; and what somebody has open, as far as the kernel says.
@@ -315,6 +308,9 @@ fn has_access_list(dir: BorrowedFd<'_>, name: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::process::Command;
+    use std::time::Instant;
+
     use super::*;
 
     #[test]
@@ -340,6 +336,31 @@ mod tests {
         assert_eq!(std::fs::read_to_string(at.join("a")).unwrap(), "the workspace's");
         let [left] = names().try_into().unwrap();
         assert_eq!(std::fs::read_to_string(temp.path().join(left).join("a")).unwrap(), "somebody's");
+    }
+
+    #[test]
+    fn who_works_there_is_told_of_at_once_and_who_has_something_open_is_waited_for() {
+        let temp = tempfile::tempdir().unwrap();
+        std::fs::write(temp.path().join("f"), "x").unwrap();
+        let dir = Dir::open(temp.path()).unwrap();
+        let refused = |change: &dyn Fn(&mut Command), script: &str| {
+            let mut command = Command::new("sh");
+            change(command.args(["-c", script]));
+            let mut child = command.spawn().unwrap();
+            // It has what it was given open, too.
+            drop(command);
+            let began = Instant::now();
+            let refused = refuse_held(&dir, &Context::quiet());
+            child.kill().unwrap();
+            child.wait().unwrap();
+            (refused.err().map(|error| error.kind), began.elapsed())
+        };
+        let works = |command: &mut Command| _ = command.current_dir(temp.path());
+        let (works, took) = refused(&works, "exec sleep 60");
+        assert!(works == Some(ErrorKind::Busy) && took < PATIENCE / 2, "{works:?} {took:?}");
+        let opens = |command: &mut Command| _ = command.stdin(std::fs::File::open(temp.path().join("f")).unwrap());
+        let (leaves, took) = refused(&opens, "sleep 1; exec sleep 60 </dev/null");
+        assert!(leaves.is_none() && took >= PATIENCE / 4, "{leaves:?} {took:?}");
     }
 
     #[test]

@@ -83,7 +83,7 @@ impl Aside {
             Self::Seek(ino, from, what, reply) => {
                 // It does not by itself hand on what was written through a mapping.
                 let _ = kernel.inval_inode(INodeNo(ino), from.cast_signed(), 0);
-                match tree.wait().seek(ino, from, what) {
+                match tree.wait().0.seek(ino, from, what) {
                     Ok(at) => reply.offset(at.cast_signed()),
                     Err(error) => reply.error(errno(&error)),
                 }
@@ -107,7 +107,7 @@ impl Host {
 
     /// Whoever is there before the tree waits for it.
     fn view(&self) -> &View {
-        self.view.wait()
+        &self.view.wait().0
     }
 
     /// What was asked of an inode. If it is not there any more, the kernel is to ask again before the next one opens it.

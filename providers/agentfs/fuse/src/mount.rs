@@ -7,8 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::mpsc::channel;
-use std::sync::{Arc, OnceLock};
-use std::thread::JoinHandle;
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use ah_agentfs::{Ino, ROOT, View};
@@ -83,10 +82,10 @@ pub struct Mount {
     /// The directory in which it is, only to be named.
     above: Option<OwnedFd>,
     device: (u32, u32),
-    /// `None` once it has ended.
+    /// `None` once it was waited for.
     session: Option<BackgroundSession>,
-    /// Ends with the session; the tree is given back when both have.
-    watcher: Option<JoinHandle<()>>,
+    /// Gone when the tree is given back: when the last of the threads that serve it has ended.
+    shown: Weak<()>,
 }
 
 /// By what a mount is known from outside.
@@ -154,9 +153,10 @@ impl Mount {
         self.unmount_within(Duration::MAX).map(drop)
     }
 
-    /// Whether it is mounted still: others may unmount it. If not, what is at its place is somebody else's.
+    /// Whether it is mounted still: others may unmount it. If not, what is at its place is somebody else's. Where the system had no thread for the last of those
+    /// that serve it, the others do.
     pub fn serves(&self) -> bool {
-        self.session.as_ref().is_some_and(|session| !session.guard.is_finished())
+        self.shown.strong_count() > 0
     }
 
     /// As [`Mount::unmount`], but waits at most so long until the tree is given back, which another mount namespace may keep from happening. Gives whether it
@@ -165,19 +165,19 @@ impl Mount {
         if self.serves() {
             unmount(&self.place(), false)?;
         }
-        self.gone_within(patience)
+        Ok(self.gone_within(patience))
     }
 
     /// Waits at most so long until it is unmounted everywhere and the tree is given back. Gives whether it was.
-    pub fn gone_within(&mut self, patience: Duration) -> Result<bool> {
+    pub fn gone_within(&self, patience: Duration) -> bool {
         let began = Instant::now();
         while self.serves() {
             if began.elapsed() >= patience {
-                return Ok(false);
+                return false;
             }
             std::thread::sleep(Duration::from_millis(1));
         }
-        self.wait().map(|()| true)
+        true
     }
 
     /// Takes it away from its place. Who has something open there goes on with it until they close it, or this process ends.
@@ -200,9 +200,7 @@ impl Mount {
     pub fn wait(&mut self) -> Result<()> {
         let Some(session) = self.session.take() else { return Ok(()) };
         let served = session.join();
-        if let Some(watcher) = self.watcher.take() {
-            let _ = watcher.join();
-        }
+        self.gone_within(Duration::MAX);
         served.map_err(|source| Error::Io { what: "serve", at: self.at.clone(), source })
     }
 }
@@ -281,7 +279,6 @@ impl Placed {
 struct Served {
     tree: Arc<Tree>,
     session: BackgroundSession,
-    watcher: Option<JoinHandle<()>>,
 }
 
 impl Served {
@@ -304,14 +301,11 @@ impl Served {
         let host = Host::new(Arc::clone(&tree), watch.zip(Some(end)), face.root, aside, Arc::clone(&told));
         let session = start(host, config)?;
         let _ = told.set(session.notifier());
-        let watcher = match heard {
-            Some(watch) => {
-                let (seen, kernel) = (Arc::downgrade(&tree), session.notifier());
-                let listen = move || watch::listen(&watch, &until, &seen, &kernel);
-                Some(std::thread::Builder::new().name("watch".into()).spawn(listen)?)
-            }
-            None => None,
-        };
+        if let Some(watch) = heard {
+            let (seen, kernel) = (Arc::downgrade(&tree), session.notifier());
+            let listen = move || watch::listen(&watch, &until, &seen, &kernel);
+            std::thread::Builder::new().name("watch".into()).spawn(listen)?;
+        }
         let (kernel, shown) = (session.notifier(), Arc::downgrade(&tree));
         // Ends with the host.
         std::thread::Builder::new().name("aside".into()).spawn(move || {
@@ -320,15 +314,17 @@ impl Served {
                 Aside::act(aside, &tree, &kernel);
             }
         })?;
-        Ok(Self { tree, session: session.spawn()?, watcher })
+        Ok(Self { tree, session: session.spawn()? })
     }
 
     fn show(self, view: View, at: PathBuf) -> Mount {
+        let shows = Arc::new(());
+        let shown = Arc::downgrade(&shows);
         // Nobody else gives it one.
-        let _ = self.tree.set(view);
+        let _ = self.tree.set((view, shows));
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let above = at.parent().and_then(|above| rustix::fs::open(above, flags, Mode::empty()).ok());
-        Mount { at, above, device: (0, 0), session: Some(self.session), watcher: self.watcher }
+        Mount { at, above, device: (0, 0), session: Some(self.session), shown }
     }
 }
 
@@ -407,4 +403,39 @@ fn unmount(at: &Path, lazily: bool) -> Result<()> {
     }
     let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
     if said.contains("busy") { Err(Error::Busy(at.to_owned())) } else { Err(failed(io::Error::other(said))) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ah_agentfs::{Options, Workspace};
+
+    #[test]
+    fn what_some_of_its_threads_serve_is_served() {
+        if !rustix::process::geteuid().is_root() || available().is_err() {
+            assert!(std::env::var_os("AH_TEST_REQUIRE_ALL").is_none(), "skipped: needs root and /dev/fuse");
+            return println!("skipped: needs root and /dev/fuse");
+        }
+        let temp = tempfile::tempdir().unwrap();
+        let [lower, store, at] = ["lower", "store", "at"].map(|name| temp.path().join(name));
+        for directory in [&lower, &at] {
+            std::fs::create_dir(directory).unwrap();
+        }
+        std::fs::write(lower.join("a"), "lower").unwrap();
+        Workspace::create(&store, &lower).unwrap();
+        let workspace = Workspace::open(&store, &lower, Options::default()).unwrap();
+        let branch = workspace.branch(workspace.base(b"").unwrap(), b"").unwrap();
+        let mut mount = Mount::new(workspace.view(branch).unwrap(), &at).unwrap();
+        // As when the system has no thread for the last of them: who waits for all has ended.
+        let none = std::thread::spawn(|| Err(io::ErrorKind::WouldBlock.into()));
+        while !none.is_finished() {
+            std::thread::yield_now();
+        }
+        mount.session.as_mut().unwrap().guard = none;
+        assert!(mount.serves());
+        assert_eq!(std::fs::read_to_string(at.join("a")).unwrap(), "lower");
+        let gone = mount.unmount_within(Duration::from_secs(20));
+        assert!(gone.unwrap() && !mount.serves());
+        assert_eq!(std::fs::read_dir(&at).unwrap().count(), 0);
+    }
 }

@@ -13,7 +13,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use ah_agentfs::{Ino, Kind, View};
@@ -171,8 +171,8 @@ impl Drop for Watch {
     }
 }
 
-/// A tree that comes when it is mounted, or before.
-pub(crate) type Tree = OnceLock<View>;
+/// A tree that comes when it is mounted, or before; and, dropped behind it, what tells the mount that it is given back.
+pub(crate) type Tree = OnceLock<(View, Arc<()>)>;
 
 /// Tells the kernel what happens, until the other end of `until` is closed.
 pub(crate) fn listen(watch: &Weak<Watch>, until: &UnixStream, tree: &Weak<Tree>, kernel: &Notifier) {
@@ -192,7 +192,7 @@ pub(crate) fn listen(watch: &Weak<Watch>, until: &UnixStream, tree: &Weak<Tree>,
         }
         let (Some(watch), Some(tree)) = (watch.upgrade(), tree.upgrade()) else { return };
         // Nothing is watched before it is there.
-        let Some(view) = tree.get() else { continue };
+        let Some((view, _)) = tree.get() else { continue };
         let tell = |happened: &Happened, settled| {
             let pending = RefCell::default();
             Teller { watch: &watch, view, kernel, until, settled, pending }.tell(happened);

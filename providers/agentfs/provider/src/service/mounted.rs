@@ -46,15 +46,7 @@ pub(super) enum What {
 impl Mounted {
     /// Forgets what others have unmounted.
     pub(super) fn look(&mut self) {
-        let serves = |place: &Place| {
-            let serves = place.mount.serves();
-            if !serves {
-                // Some of its threads may do so still, where the system had none for the last of them: nobody is to find it twice.
-                place.abort();
-            }
-            serves
-        };
-        self.0.retain(|_, place| place.as_ref().is_none_or(serves));
+        self.0.retain(|_, place| place.as_ref().is_none_or(|place| place.mount.serves()));
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -221,13 +213,13 @@ impl Place {
         self.mount.detach();
         if self.abort() {
             // What is under way comes to its end.
-            let _ = self.mount.gone_within(PATIENCE);
+            self.mount.gone_within(PATIENCE);
         }
     }
 
     /// It is unmounted here. Where it lives on in another mount namespace, the connection is cut, if that can be done.
     fn let_go(&mut self, gone: bool) -> Result<()> {
-        if gone || self.abort() && self.mount.gone_within(PATIENCE).is_ok_and(|gone| gone) {
+        if gone || self.abort() && self.mount.gone_within(PATIENCE) {
             return Ok(());
         }
         let message =

@@ -80,7 +80,7 @@ pub struct Workspace {
 }
 
 impl Workspace {
-    /// Makes an empty store in `store`, which is made too, for a lower directory. [`Error::Exists`] if there is one.
+    /// Makes an empty store in `store`, which is made too, for a lower directory. [`Error::Exists`] if there is one, [`Error::Corrupt`] if one has lost its format.
     pub fn create(store: &Path, lower: &Path) -> Result<()> {
         Engine::create(store, lower)
     }

@@ -194,6 +194,10 @@ impl Engine {
         if directory.join("format").exists() {
             return Err(Error::Exists);
         }
+        // One that was whole, and opened, has a log: what is in it is not to go.
+        if std::fs::read_dir(directory.join("log")).map_err(Error::io("making the store"))?.next().is_some() {
+            return Err(Error::corrupt("the file `format` is missing"));
+        }
         // Whoever was killed before it was whole may have left half of one.
         match std::fs::remove_file(directory.join("rows.redb")) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {

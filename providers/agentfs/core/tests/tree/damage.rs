@@ -45,6 +45,22 @@ fn a_newer_format_another_directory_and_a_second_opener_are_refused() {
 }
 
 #[test]
+fn a_store_that_has_lost_its_format_is_not_made_anew() {
+    let place = Place::new();
+    let workspace = place.create();
+    let branch = branch(&workspace);
+    make(&workspace.view(branch).unwrap(), "file", b"written");
+    workspace.sync().unwrap();
+    drop(workspace);
+    let format = place.store().join("format");
+    let text = std::fs::read(&format).unwrap();
+    std::fs::remove_file(&format).unwrap();
+    assert!(matches!(Workspace::create(&place.store(), &place.lower()), Err(Error::Corrupt(_))));
+    std::fs::write(&format, text).unwrap();
+    assert_eq!(content(&open(&place).unwrap().view(branch).unwrap(), "file"), b"written");
+}
+
+#[test]
 fn a_log_damaged_before_its_end_is_refused_and_can_be_cut() {
     let place = Place::new();
     let workspace = place.create();

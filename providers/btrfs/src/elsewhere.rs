@@ -1,7 +1,7 @@
 //! Depots that are not in their stores: the note of where one is, making one, taking it away when it is empty.
 //!
 //! ```text
-//! <store>/elsewhere          the depot that is the store's, one line: key, blank, path of the folder of depots
+//! <store>/elsewhere          the depot that is the store's: key, blank, path of the folder of depots; in a second line which folder that is
 //! <store>/elsewhere.<key>    the same of one that is in the making or being taken away
 //! ```
 //!
@@ -40,6 +40,8 @@ pub(crate) struct Note {
     above: PathBuf,
     /// The filesystem that it is on; none in notes of old.
     filesystem: Option<String>,
+    /// Which subvolume it is: another may come in its place. None in notes of old, and before it is known.
+    subvolume: Option<String>,
 }
 
 impl Note {
@@ -61,19 +63,27 @@ impl Note {
             .read_to_end(&mut bytes)
             .map_err(|e| Error::from_io("cannot read where the snapshots are", &e))?;
         let damaged = || Error::new(ErrorKind::DataLoss, "the store's note of where its snapshots are is damaged");
-        let line = bytes.strip_suffix(b"\n").ok_or_else(damaged)?;
+        let end = bytes.iter().position(|byte| *byte == b'\n').ok_or_else(damaged)?;
+        // Its maker may have been killed over the second line.
+        let (line, rest) = (&bytes[..end], bytes[end + 1..].strip_suffix(b"\n"));
+        let subvolume = rest.filter(|rest| rest.len() == 32);
         let (key, path) = line.split_at_checked(32).ok_or_else(damaged)?;
         let (filesystem, path) = match path.strip_prefix(b"@").map(|rest| rest.split_at_checked(32)) {
             None => (None, path),
             Some(fields) => fields.map(|(filesystem, path)| (Some(filesystem), path)).ok_or_else(damaged)?,
         };
         let path = path.strip_prefix(b" ").filter(|path| path.starts_with(b"/")).ok_or_else(damaged)?;
-        if ![Some(key), filesystem].into_iter().flatten().flatten().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f')) {
+        if ![Some(key), filesystem, subvolume]
+            .into_iter()
+            .flatten()
+            .flatten()
+            .all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
+        {
             return Err(damaged());
         }
         let text = |hex: &[u8]| String::from_utf8_lossy(hex).into_owned();
         let above = PathBuf::from(OsString::from_vec(path.to_owned()));
-        Ok(Self { key: text(key), above, filesystem: filesystem.map(text) })
+        Ok(Self { key: text(key), above, filesystem: filesystem.map(text), subvolume: subvolume.map(text) })
     }
 
     fn encode(&self) -> Vec<u8> {
@@ -81,12 +91,28 @@ impl Note {
         [self.key.as_bytes(), filesystem.as_bytes(), b" ", self.above.as_os_str().as_bytes(), b"\n"].concat()
     }
 
-    /// Whether there is no depot, for sure: the folder of depots is there, on its filesystem, and it is not in it. A power cut can bring a
-    /// note back, and somebody may have taken the depot away.
+    /// Whether there is no depot, for sure: the very folder of depots is there, and it is not in it. A power cut can bring a note back, and
+    /// somebody may have taken the depot away. In another folder in that place it never was.
     pub(crate) fn is_void(&self) -> bool {
+        let (Some(subvolume), Ok(folder)) = (&self.subvolume, self.folder()) else { return false };
+        sys::info(&folder).is_ok_and(|here| hex(&here.uuid) == *subvolume) && self.is_not_in(&folder)
+    }
+
+    /// Whether nothing is to be taken away of a depot that is not the store's, and had nothing in it: a folder of depots is there, on its
+    /// filesystem, and it is not in it.
+    fn is_unmade(&self) -> bool {
         let (Some(filesystem), Ok(folder)) = (&self.filesystem, self.folder()) else { return false };
-        sys::filesystem(&folder).is_ok_and(|here| hex(&here) == *filesystem)
-            && matches!(look(&folder, self.key.as_bytes()), Err(Errno::NOENT))
+        sys::filesystem(&folder).is_ok_and(|here| hex(&here) == *filesystem) && self.is_not_in(&folder)
+    }
+
+    /// Whether another folder of depots is in the place of the one that it was.
+    fn is_replaced(&self) -> bool {
+        let (Some(subvolume), Ok(folder)) = (&self.subvolume, self.folder()) else { return false };
+        sys::info(&folder).is_ok_and(|here| hex(&here.uuid) != *subvolume)
+    }
+
+    fn is_not_in(&self, folder: &Dir) -> bool {
+        matches!(look(folder, self.key.as_bytes()), Err(Errno::NOENT))
     }
 
     /// Whether there is no folder of depots, for sure: what it would be in is there, on its filesystem.
@@ -128,6 +154,8 @@ impl Note {
             // Whether they are only elsewhere, nobody but a person knows; nothing is forgotten by itself.
             let first = if self.is_gone() {
                 format!("move {} back to where it was", self.above.display())
+            } else if self.is_replaced() {
+                format!("{} is another folder by now: put the one back that was there", self.above.display())
             } else {
                 "mount that filesystem where it was when they were taken".to_owned()
             };
@@ -245,20 +273,25 @@ fn make_in(store: &Dir, place: BorrowedFd<'_>) -> Result<()> {
     let fail = |errno| failed("cannot make a place for snapshots", errno);
     let place = open(place, ".").map_err(fail)?;
     let filesystem = sys::filesystem(&place).map(|filesystem| hex(&filesystem)).map_err(fail)?;
-    let note = Note { key: unique()?, above: path_of(place.as_fd()).join(ABOVE), filesystem: Some(filesystem) };
+    let above = path_of(place.as_fd()).join(ABOVE);
+    let note = Note { key: unique()?, above, filesystem: Some(filesystem), subvolume: None };
     let aside = note.aside();
-    let _maker = write(store, &note)?;
-    let made = make_noted(store, place.as_fd(), &note);
+    let file = write(store, &note)?;
+    let made = make_noted(store, place.as_fd(), &note, &file);
     // What this does not take away, `clear` does.
     let _ = rustix::fs::unlinkat(store, &aside, AtFlags::empty());
     made
 }
 
-fn make_noted(store: &Dir, place: BorrowedFd<'_>, note: &Note) -> Result<()> {
+fn make_noted(store: &Dir, place: BorrowedFd<'_>, note: &Note, mut file: &std::fs::File) -> Result<()> {
     let fail = |errno| failed("cannot make a place for snapshots", errno);
     let folder = make_depot(place, note)?;
+    let which = sys::info(&folder).map(|info| format!("{}\n", hex(&info.uuid)));
+    let written = which.map_err(std::io::Error::from).and_then(|which| file.write_all(which.as_bytes()));
+    let written = written.and_then(|()| file.sync_all()).map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO));
     // The depot must be on disk before the note of it holds, and the note before the first snapshot.
-    let linked = rustix::fs::syncfs(&folder)
+    let linked = written
+        .and_then(|()| rustix::fs::syncfs(&folder))
         .and_then(|()| rustix::fs::linkat(store, note.aside(), store, NOTE, AtFlags::empty()));
     match linked {
         Ok(()) => rustix::fs::fsync(store).map_err(fail),
@@ -449,7 +482,7 @@ fn is_settled(store: &Dir, note: &Note) -> bool {
     let Ok(folder) = note.folder() else { return of_old || note.is_gone() };
     let depot = match open(folder.as_fd(), &note.key) {
         Ok(depot) => depot,
-        Err(_) => return of_old || note.is_void(),
+        Err(_) => return of_old || note.is_unmade(),
     };
     if rustix::fs::flock(&depot, FlockOperation::NonBlockingLockExclusive).is_err() {
         return false;
@@ -490,7 +523,7 @@ mod tests {
         let Some(disk) = Disk::new("btrfs", 300, "") else { return };
         let place = std::fs::File::open(disk.at()).unwrap();
         let above = disk.at().join(ABOVE);
-        let note = Note { key: "0a".repeat(16), above: above.clone(), filesystem: None };
+        let note = Note { key: "0a".repeat(16), above: above.clone(), filesystem: None, subvolume: None };
         // A plain directory, and somebody else's subvolume.
         for (subvolume, owner) in [(false, 0), (true, ah_test_disks::NOBODY)] {
             let other = disk.at().join("other");
@@ -523,8 +556,13 @@ mod tests {
             std::fs::write(&path, bytes).unwrap();
             Note::parse(&std::fs::File::open(&path).unwrap())
         };
-        let note = Note { key: "0a".repeat(16), above: "/a b@c".into(), filesystem: Some("1f".repeat(16)) };
+        let filesystem = Some("1f".repeat(16));
+        let note = Note { key: "0a".repeat(16), above: "/a b@c".into(), filesystem, subvolume: None };
         assert_eq!(parsed(&note.encode()).unwrap(), note);
+        let which = "2e".repeat(16);
+        let more = |text: &str| parsed(&[note.encode(), text.into()].concat()).unwrap().subvolume;
+        assert_eq!(more(&format!("{which}\n")), Some(which.clone()));
+        assert_eq!((more(&which), more("2e2e\n")), (None, None));
         let old = Note { filesystem: None, ..note };
         assert_eq!(old.encode(), format!("{} /a b@c\n", "0a".repeat(16)).as_bytes());
         assert_eq!(parsed(&old.encode()).unwrap(), old);

@@ -45,6 +45,12 @@ fn snapshots_that_somebody_cleared_away() {
     // Moved, they are only away.
     fs::rename(&above, disk.at().join("moved")).unwrap();
     assert!(advice(&bench).starts_with(&format!("move {} back", above.display())));
+    // Nor are they gone where somebody else's snapshot has made another folder in that place.
+    let other = Bench::of(&disk.at().join("other"), &elsewhere.path().join("other"), &elsewhere.path().join("t2"));
+    other.snapshot("b");
+    assert!(advice(&bench).starts_with(&format!("{} is another folder by now", above.display())));
+    bench.provider.reclaim(&bench.place(), &Default::default(), &Context::quiet()).unwrap_err();
+    fs::rename(&above, disk.at().join("of the other")).unwrap();
     fs::rename(disk.at().join("moved"), &above).unwrap();
     assert!(bench.probe().usable && bench.ids() == ["a"]);
     // Removed, nobody but a person knows it.

@@ -29,12 +29,13 @@ impl Peer {
     }
 }
 
-/// Runs `work` on this thread with a user's rights on files, as [`ah_plugin_api::sys::as_user`] does.
+/// Runs `work` on this thread with a user's rights on files, as [`ah_plugin_api::sys::as_user`] does, in no group but that one.
 ///
 /// # Panics
 /// If they cannot be had: nothing is done with root's.
 pub(crate) fn as_user<T>(uid: u32, gid: u32, work: impl FnOnce() -> T) -> T {
-    ah_plugin_api::sys::as_user(uid, gid, work).unwrap_or_else(|| panic!("the rights of a user cannot be taken on"))
+    ah_plugin_api::sys::as_user(uid, gid, &[], work)
+        .unwrap_or_else(|| panic!("the rights of a user cannot be taken on"))
 }
 
 #[cfg(test)]

@@ -42,10 +42,10 @@ pub fn remove_dir_for_good(folder: impl AsFd, name: impl Arg + Copy) -> Result<(
     }
 }
 
-/// Calls `work` with a user's rights on files, on this thread of root's: permissions, the owner of what is made, quotas. In which groups the user
-/// is, nobody asks: in none. `None` if these rights cannot be had: then nothing was called.
-pub fn as_user<T>(uid: u32, gid: u32, work: impl FnOnce() -> T) -> Option<T> {
-    let _acting = Acting::begin(Uid::from_raw(uid), Gid::from_raw(gid))?;
+/// Calls `work` with a user's rights on files, on this thread of root's: permissions, the owner of what is made, quotas. `groups`: in which others
+/// than `gid` the user is. `None` if these rights cannot be had: then nothing was called.
+pub fn as_user<T>(uid: u32, gid: u32, groups: &[u32], work: impl FnOnce() -> T) -> Option<T> {
+    let _acting = Acting::begin(Uid::from_raw(uid), Gid::from_raw(gid), groups)?;
     Some(work())
 }
 
@@ -59,12 +59,13 @@ struct Acting {
 }
 
 impl Acting {
-    fn begin(uid: Uid, gid: Gid) -> Option<Self> {
+    fn begin(uid: Uid, gid: Gid, theirs: &[u32]) -> Option<Self> {
         // Root's own groups may read what the user may not.
         let groups = rustix::process::getgroups().ok()?;
         let may = capabilities(None).ok()?;
-        if !groups.is_empty() {
-            set_thread_groups(&[]).ok()?;
+        let theirs: Vec<_> = theirs.iter().map(|group| rustix::process::Gid::from_raw(*group)).collect();
+        if groups != theirs {
+            set_thread_groups(&theirs).ok()?;
         }
         // Both answer what was before, and nothing else: whether it came about is told by asking again, with what is no id.
         let nobody = u32::MAX;
@@ -82,9 +83,7 @@ impl Drop for Acting {
         let _ = set_capabilities(None, self.may);
         setfsuid(self.uid);
         setfsgid(self.gid);
-        if !self.groups.is_empty() {
-            let _ = set_thread_groups(&self.groups);
-        }
+        let _ = set_thread_groups(&self.groups);
     }
 }
 

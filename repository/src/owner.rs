@@ -1,11 +1,14 @@
 //! Acting with the rights of a directory's owner.
 //!
 //! What a repository contains leads anywhere: a `.git` file and borrowed objects name directories. Run by root for somebody else (the helper
-//! is), following them would show that user what only root may read. So root follows them as the owner of the work tree would.
+//! is), following them would show that user what only root may read. So root follows them as the owner of the work tree would, in the groups
+//! that the system knows them in. The work tree's own group says nothing: it may be one that the owner is not in.
 
+use std::ffi::CString;
 use std::os::fd::AsFd;
 
 use ah_plugin_api::sys::as_user;
+use nix::unistd::{Gid, Uid, User, getgrouplist};
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 
 /// Calls `run` with the filesystem rights of the owner of `dir`, on this thread, where this process is root and the owner is not. None if
@@ -18,8 +21,19 @@ pub fn as_owner<T>(dir: impl AsFd, run: impl FnOnce() -> T) -> Option<T> {
     // Without it the owner could lead root by what other processes have open (`ah_rules::without_magic`).
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     rustix::fs::openat2(rustix::fs::CWD, c"/", flags, Mode::empty(), ResolveFlags::NO_MAGICLINKS).ok()?;
-    as_user(owner.st_uid, owner.st_gid, run)
+    let (group, groups) = groups_of(owner.st_uid)?;
+    as_user(owner.st_uid, group, &groups, run)
 }
+
+/// The group that a user's own files are in, and all that they are in; none if that cannot be told.
+fn groups_of(uid: u32) -> Option<(u32, Vec<u32>)> {
+    let Some(user) = User::from_uid(Uid::from_raw(uid)).ok()? else { return Some((NO_GROUP, Vec::new())) };
+    let all = getgrouplist(&CString::new(user.name).ok()?, user.gid).ok()?;
+    Some((user.gid.as_raw(), all.into_iter().map(Gid::as_raw).collect()))
+}
+
+/// Of whom the system knows nothing: the group that nobody is in (`/proc/sys/kernel/overflowgid`).
+const NO_GROUP: u32 = 65534;
 
 #[cfg(test)]
 mod tests {
@@ -48,9 +62,19 @@ mod tests {
         std::os::unix::fs::chown(&shared, Some(1), Some(4711)).unwrap();
         let group = rustix::process::Gid::from_raw(4711);
         rustix::thread::set_thread_groups(&[group]).unwrap();
+        // One that their directory is in, and they are not; and one that they are in.
+        let [of_directory, own] = [("of directory", 4712), ("own", 65534)].map(|(name, group)| {
+            let path = temp.path().join(name);
+            std::fs::write(&path, name).unwrap();
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o040)).unwrap();
+            std::os::unix::fs::chown(&path, Some(1), Some(group)).unwrap();
+            path
+        });
+        std::os::unix::fs::chown(&theirs, Some(65534), Some(4712)).unwrap();
         let dir = std::fs::File::open(&theirs).unwrap();
         let made = as_owner(&dir, || {
-            assert!(std::fs::read(&secret).is_err() && std::fs::read(&shared).is_err());
+            assert!([&secret, &shared, &of_directory].iter().all(|path| std::fs::read(path).is_err()));
+            assert_eq!(std::fs::read(&own).unwrap(), b"own");
             std::fs::write(theirs.join("made"), "").unwrap();
             theirs.join("made")
         });

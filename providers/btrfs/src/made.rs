@@ -103,6 +103,9 @@ pub(crate) fn make(place: &Place<'_>, request: &CloneRequest, cx: &Context<'_>) 
         Err(Errno::NOENT) => {}
         Err(errno) => return Err(fail(errno)),
     }
+    // Whoever removes it without the right to remove a subvolume empties it first: it is not to be copied half empty.
+    let held = shelf.hold(&shown.record.id)?;
+    let shown = shelf.get(&request.snapshot)?;
     let source = rustix::fs::openat(&shown.root, c".", DIRECTORY, Mode::empty()).map_err(fail)?;
     let parent = sys::info(&source).map_err(fail)?.uuid;
     let inside = !is_here(target, source.as_fd());
@@ -124,6 +127,7 @@ pub(crate) fn make(place: &Place<'_>, request: &CloneRequest, cx: &Context<'_>) 
         let _ = forget(made.as_fd(), &name);
         return Err(if errno == Errno::EXIST { taken() } else { fail(errno) });
     }
+    drop(held);
     let rel = &shown.record.rel;
     let mut workspace = path.clone();
     let alone = rustix::fs::openat(&folder, at, DIRECTORY, Mode::empty())

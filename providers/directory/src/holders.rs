@@ -71,8 +71,8 @@ fn among(
     let path = path_of(dir);
     let inside = |used: &Use| is_inside(used, &root, &path, state);
     // Who was started while somebody was waited for is not among those that were listed before.
-    match wait_for(processes(), &path, &inside, attempts, cx)? {
-        true => wait_for(processes(), &path, &inside, attempts, cx).map(drop),
+    match wait_for(processes(), &path, inside, attempts, cx)? {
+        true => wait_for(processes(), &path, inside, attempts, cx).map(drop),
         false => Ok(()),
     }
 }

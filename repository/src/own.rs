@@ -10,9 +10,10 @@
 //!
 //! Not here: repositories further down in the clone. Finding them would take a walk of all of it.
 
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use ah_plugin_api::{Context, Dir, Error, ErrorKind, RelPath, RepositoryState, Result};
+use ah_provider_directory::{Plain, remove_entry};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
@@ -158,7 +159,7 @@ fn of_directory(clone: &Dir, workspace: Option<&Dir>, cx: &Context<'_>) -> Resul
         let whole = found.as_ref().filter(|found| found.state.not_kept.is_none());
         let Some(found) = whole else {
             let why = found.and_then(|found| found.state.not_kept).unwrap_or_else(|| "it cannot be read".to_owned());
-            return without(clone, &why).map(Cut::changed);
+            return without(clone, &why, cx).map(Cut::changed);
         };
         cut.changed = true;
         let own = open_dir(git.as_fd(), "objects")?;
@@ -168,14 +169,14 @@ fn of_directory(clone: &Dir, workspace: Option<&Dir>, cx: &Context<'_>) -> Resul
         gone(rustix::fs::unlinkat(&own, "info/alternates", AtFlags::empty()), "info/alternates")?;
     }
     // Each of these has something to say of what it changes.
-    cut.notes.extend(drop_work_trees(clone, git.as_fd())?);
+    cut.notes.extend(drop_work_trees(clone, git.as_fd(), cx)?);
     cut.notes.extend(own_config(git.as_fd())?);
     cut.changed |= !cut.notes.is_empty();
     Ok(cut)
 }
 
 /// Linked work trees are the user's: what the clone holds of those inside it become plain directories.
-fn drop_work_trees(clone: &Dir, git: BorrowedFd<'_>) -> Result<Option<String>> {
+fn drop_work_trees(clone: &Dir, git: BorrowedFd<'_>, cx: &Context<'_>) -> Result<Option<String>> {
     let Ok(trees) = open_dir(git, "worktrees") else { return Ok(None) };
     let entries = rustix::fs::Dir::read_from(&trees).map_err(|e| failed("read", "worktrees", e))?;
     let mut some_inside = false;
@@ -189,8 +190,8 @@ fn drop_work_trees(clone: &Dir, git: BorrowedFd<'_>) -> Result<Option<String>> {
             some_inside |= unlink_git_file(clone, &path, name)?;
         }
     }
-    let path = format!("/proc/self/fd/{}/worktrees", git.as_raw_fd());
-    std::fs::remove_dir_all(path).map_err(|e| Error::from_io("cannot take linked work trees out of the clone", &e))?;
+    remove_entry(git, b"worktrees", &Plain, cx)
+        .map_err(|error| error.context("cannot take linked work trees out of the clone"))?;
     let now =
         if some_inside { "in the clone they are plain directories" } else { "git does not work in them for the clone" };
     Ok(Some(format!("linked work trees stay with the workspace: {now}")))
@@ -251,10 +252,10 @@ fn rebuilt(
     cx: &Context<'_>,
 ) -> Result<Vec<String>> {
     let Some(theirs) = origin(clone, workspace) else {
-        return without(clone, "the repository that it belongs to cannot be found");
+        return without(clone, "the repository that it belongs to cannot be found", cx);
     };
     if let Some(why) = &theirs.state.not_kept {
-        return without(clone, why);
+        return without(clone, why, cx);
     }
     let state = state.filter(|state| state.head.is_some() || state.branch.is_some()).unwrap_or(&theirs.state);
     // What is open of it stays readable until all is copied.
@@ -292,22 +293,18 @@ fn rebuilt(
         Some(_) => notes.push("the index was not taken along; `git reset` in the clone makes one from HEAD".to_owned()),
         None => {}
     }
-    take_away(clone, &aside)?;
+    take_away(clone, &aside, cx)?;
     Ok(notes)
 }
 
-fn without(clone: &Dir, why: &str) -> Result<Vec<String>> {
-    take_away(clone, ".git")?;
+fn without(clone: &Dir, why: &str, cx: &Context<'_>) -> Result<Vec<String>> {
+    take_away(clone, ".git", cx)?;
     Ok(vec![format!("the clone is a plain directory without .git: {why}")])
 }
 
-fn take_away(clone: &Dir, name: &str) -> Result<()> {
-    let path = format!("/proc/self/fd/{}/{name}", clone.as_fd().as_raw_fd());
-    let removed = match std::fs::symlink_metadata(&path) {
-        Ok(found) if found.is_dir() => std::fs::remove_dir_all(&path),
-        _ => std::fs::remove_file(&path),
-    };
-    removed.map_err(|e| Error::from_io("cannot take .git out of the clone", &e))
+fn take_away(clone: &Dir, name: &str, cx: &Context<'_>) -> Result<()> {
+    remove_entry(clone.as_fd(), name.as_bytes(), &Plain, cx)
+        .map_err(|error| error.context("cannot take .git out of the clone"))
 }
 
 fn open_dir(at: BorrowedFd<'_>, name: &str) -> Result<OwnedFd> {

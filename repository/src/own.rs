@@ -12,7 +12,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use ah_plugin_api::{Context, Dir, Error, ErrorKind, RelPath, RepositoryState, Result};
+use ah_plugin_api::{Context, Dir, Error, ErrorKind, RepositoryState, Result};
 use ah_provider_directory::{Plain, remove_entry};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
@@ -28,6 +28,9 @@ const LOCKS: &[&str] = &["index.lock", "HEAD.lock", "config.lock", "packed-refs.
 
 /// Folders in a repository that lie deeper are not Git's.
 const DEEPEST: usize = 48;
+
+/// The system takes no longer paths.
+const PATH_MAX: u64 = 4096;
 
 /// Makes the repository at the top of `clone` depend on nothing outside it. Gives notes for a person.
 ///
@@ -89,7 +92,7 @@ fn cut_loose(clone: &Dir, workspace: Option<&Dir>, state: Option<&RepositoryStat
         FileType::Directory if rustix::fs::statat(clone, ".git/commondir", AtFlags::SYMLINK_NOFOLLOW).is_ok() => {
             rebuilt(clone, workspace, state, cx).map(Cut::changed)
         }
-        FileType::Directory if leads_out(open_dir(clone.as_fd(), ".git")?.as_fd(), false, DEEPEST)? => {
+        FileType::Directory if leads_out(open_dir(clone.as_fd(), ".git")?.as_fd(), false, DEEPEST, cx)? => {
             rebuilt(clone, workspace, state, cx).map(Cut::changed)
         }
         FileType::Directory => of_directory(clone, workspace, cx),
@@ -100,9 +103,10 @@ fn cut_loose(clone: &Dir, workspace: Option<&Dir>, state: Option<&RepositoryStat
 
 /// Whether a symlink below leads out of the repository, as `git-new-workdir` makes them. `objects`: whether this is the folder of objects,
 /// whose files of one object each are not looked at: Git never changes one.
-fn leads_out(folder: BorrowedFd<'_>, objects: bool, deepest: usize) -> Result<bool> {
+fn leads_out(folder: BorrowedFd<'_>, objects: bool, deepest: usize, cx: &Context<'_>) -> Result<bool> {
     let entries = rustix::fs::Dir::read_from(folder).map_err(|e| failed("read", "a folder", e))?;
     for entry in entries.flatten() {
+        cx.check_cancelled()?;
         let name = entry.file_name();
         let bytes = name.to_bytes();
         if bytes == b"." || bytes == b".." {
@@ -122,7 +126,7 @@ fn leads_out(folder: BorrowedFd<'_>, objects: bool, deepest: usize) -> Result<bo
                 let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
                 let inner = rustix::fs::openat(folder, name, flags, Mode::empty())
                     .map_err(|e| failed("open", "a folder", e))?;
-                if deepest == 0 || leads_out(inner.as_fd(), bytes == b"objects", deepest - 1)? {
+                if deepest == 0 || leads_out(inner.as_fd(), bytes == b"objects", deepest - 1, cx)? {
                     return Ok(true);
                 }
             }
@@ -182,12 +186,13 @@ fn drop_work_trees(clone: &Dir, git: BorrowedFd<'_>, cx: &Context<'_>) -> Result
     let mut some_inside = false;
     for entry in entries.flatten() {
         let Ok(name) = entry.file_name().to_str() else { continue };
-        let text = read_file(&trees, &format!("{name}/gitdir"), SMALL).ok().flatten().unwrap_or_default();
+        cx.check_cancelled()?;
+        let text = read_file(&trees, &format!("{name}/gitdir"), PATH_MAX).ok().flatten().unwrap_or_default();
         // The path of its `.git` file, as it was in the workspace, wherever that was: the end of it is the path in the clone.
-        let link: Vec<&[u8]> = text.trim_ascii_end().split(|&byte| byte == b'/').collect();
-        let inside = (0..link.len()).filter_map(|first| RelPath::new(link[first..].join(&b'/')).ok());
-        for path in inside {
-            some_inside |= unlink_git_file(clone, &path, name)?;
+        let Some(path) = text.trim_ascii_end().strip_suffix(b"/.git") else { continue };
+        for (slash, _) in path.iter().enumerate().filter(|&(_, &byte)| byte == b'/') {
+            cx.check_cancelled()?;
+            some_inside |= unlink_git_file(clone, &path[slash + 1..], name)?;
         }
     }
     remove_entry(git, b"worktrees", &Plain, cx)
@@ -197,14 +202,11 @@ fn drop_work_trees(clone: &Dir, git: BorrowedFd<'_>, cx: &Context<'_>) -> Result
     Ok(Some(format!("linked work trees stay with the workspace: {now}")))
 }
 
-/// Removes the `.git` file at `link` in the clone if it is that of the linked work tree `name`. Whether it was.
-fn unlink_git_file(clone: &Dir, link: &RelPath, name: &str) -> Result<bool> {
-    let (Some(parent), Some(b".git")) = (link.parent(), link.file_name()) else { return Ok(false) };
+/// Removes the `.git` file in the folder `tree` of the clone if it is that of the linked work tree `name`. Whether it was.
+fn unlink_git_file(clone: &Dir, tree: &[u8], name: &str) -> Result<bool> {
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let top = parent.as_bytes().is_empty();
-    let path: &[u8] = if top { b"." } else { parent.as_bytes() };
-    let Ok(parent) = rustix::fs::openat2(clone, path, flags, Mode::empty(), resolve) else { return Ok(false) };
+    let Ok(parent) = rustix::fs::openat2(clone, tree, flags, Mode::empty(), resolve) else { return Ok(false) };
     let Ok(Some(text)) = read_file(&parent, ".git", SMALL) else { return Ok(false) };
     if !text.trim_ascii_end().ends_with(format!("/worktrees/{name}").as_bytes()) {
         return Ok(false);

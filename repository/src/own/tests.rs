@@ -1,7 +1,7 @@
 use std::cell::Cell;
 use std::path::Path;
 
-use ah_plugin_api::{Context, Dir};
+use ah_plugin_api::{Context, Dir, ErrorKind, Observer};
 
 use super::own;
 use crate::Repository;
@@ -266,5 +266,44 @@ fn relative_ways_lead_on_from_the_workspace() {
         assert_eq!(git(&copy, &["status", "--porcelain"]), "");
         std::fs::rename(temp.path().join("away"), temp.path().join("main")).unwrap();
         std::fs::remove_dir_all(temp.path().join("elsewhere")).unwrap();
+    }
+}
+
+/// Nobody may keep the helper busy with what their `.git` says of linked work trees, least of all when they are gone.
+#[test]
+fn long_paths_of_linked_work_trees_are_passed_over_and_whoever_asks_may_stop() {
+    let temp = tempfile::tempdir().unwrap();
+    let copy = made(temp.path(), "main");
+    let trees = temp.path().join("copy/.git/worktrees");
+    let cancelled = || own(&copy, None, None, &Context::new(&Gone)).unwrap_err().kind;
+    assert_eq!(cancelled(), ErrorKind::Cancelled);
+    assert!(trees.exists());
+    // 64 KiB that lead to the work tree in the end.
+    let long = format!("{}/trees/inside/.git\n", "/d".repeat(32_000));
+    write(&trees.join("inside/gitdir"), &long);
+    let began = std::time::Instant::now();
+    let notes = own(&copy, None, None, &Context::quiet()).unwrap();
+    assert!(notes[0].contains("does not work in them"), "{notes:?}");
+    assert!(began.elapsed() < std::time::Duration::from_secs(1), "{:?}", began.elapsed());
+}
+
+/// Somebody who does not wait any more.
+struct Gone;
+
+impl Observer for Gone {
+    fn cancelled(&self) -> bool {
+        true
+    }
+}
+
+#[test]
+fn a_linked_work_tree_is_found_by_the_end_of_its_path() {
+    for leads in ["/wherever/it/was/trees/inside/.git", "../../../trees/inside/.git", "/trees/inside/.git\n"] {
+        let temp = tempfile::tempdir().unwrap();
+        let copy = made(temp.path(), "main");
+        let path = temp.path().join("copy");
+        write(&path.join(".git/worktrees/inside/gitdir"), leads);
+        own(&copy, None, None, &Context::quiet()).unwrap();
+        assert!(!path.join("trees/inside/.git").exists(), "{leads}");
     }
 }

@@ -7,14 +7,17 @@
 mod side;
 
 use std::cmp::Ordering;
-use std::os::fd::OwnedFd;
+use std::iter::Peekable;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::vec::IntoIter;
 
-use ah_plugin_api::{Change, Context, EntryKind, ErrorKind, RelPath, Result};
+use ah_plugin_api::{Change, Context, EntryKind, Error, ErrorKind, RelPath, Result};
 use rustix::fs::Statx;
+use rustix::io::Errno;
 
-use crate::{entry_of, failed};
-use side::Found;
+use crate::{Way, entry_of, failed};
 pub use side::Side;
+use side::{Found, Listing};
 
 /// Whether anything of what both sides have at a path, with the same inode, may differ, at it or below it.
 pub type Touched<'a> = dyn Fn(&RelPath, u64) -> bool + 'a;
@@ -67,13 +70,33 @@ struct Walk<'a> {
 }
 
 /// An entry of a side, and the open directory that it is in.
-type At<'d> = Option<(&'d OwnedFd, Found)>;
+type At<'d> = Option<(BorrowedFd<'d>, &'d Found)>;
+
+/// A directory on the way down: what is in it on each side and was not compared yet, and the sides that went down into it.
+struct Level {
+    entries: [Peekable<IntoIter<Found>>; 2],
+    went: [bool; 2],
+}
+
+impl Level {
+    /// The next name, with what each side has of it.
+    fn next(&mut self) -> Option<[Option<Found>; 2]> {
+        let [a, b] = &mut self.entries;
+        let order = match (a.peek(), b.peek()) {
+            (None, None) => return None,
+            (Some(_), None) => Ordering::Less,
+            (None, Some(_)) => Ordering::Greater,
+            (Some(a), Some(b)) => a.name.cmp(&b.name),
+        };
+        Some([if order.is_le() { a.next() } else { None }, if order.is_ge() { b.next() } else { None }])
+    }
+}
 
 impl Walk<'_> {
-    /// One of the paths asked for.
+    /// One of the paths asked for, and all below it.
     fn top(&mut self, path: &RelPath) -> Result<()> {
-        let both = self.of.from.find(path).and_then(|before| Ok((before, self.of.to.find(path)?)));
-        let (before, after) = match both {
+        let both = self.of.from.find(path).and_then(|before| Ok([before, self.of.to.find(path)?]));
+        let both = match both {
             // It lies in a directory that may not be looked into.
             Err(error) if error.kind == ErrorKind::PermissionDenied => {
                 self.unread.push(path.clone());
@@ -81,59 +104,82 @@ impl Walk<'_> {
             }
             both => both?,
         };
-        let at = |it: &'_ Option<(OwnedFd, Found)>| it.as_ref().map(|(_, found)| found.clone());
-        let (a, b) = (at(&before), at(&after));
-        self.pair(path, &before.as_ref().map(|(dir, _)| dir).zip(a), &after.as_ref().map(|(dir, _)| dir).zip(b))
+        let (mut ways, mut found) = ([None, None], [None, None]);
+        for (at, side) in both.into_iter().enumerate() {
+            if let Some((dir, entry)) = side {
+                ways[at] = Some(Way::new(dir.as_fd()).map_err(|errno| cannot_compare(path, errno))?);
+                found[at] = Some(entry);
+            }
+        }
+        let mut path = path.clone();
+        let mut levels: Vec<Level> = self.pair(&path, &mut ways, &found)?.into_iter().collect();
+        while let Some(level) = levels.last_mut() {
+            if let Some(found) = level.next() {
+                let Some(name) = found.iter().flatten().next().map(|found| &found.name) else { continue };
+                let below = path.join(name)?;
+                if let Some(level) = self.pair(&below, &mut ways, &found)? {
+                    path = below;
+                    levels.push(level);
+                }
+                continue;
+            }
+            for (way, _) in ways.iter_mut().zip(level.went).filter(|(_, went)| *went) {
+                way.as_mut().map_or(Ok(()), |way| way.up().map(drop)).map_err(|errno| cannot_compare(&path, errno))?;
+            }
+            levels.pop();
+            path = path.parent().unwrap_or_default();
+        }
+        Ok(())
     }
 
-    fn pair(&mut self, path: &RelPath, before: &At<'_>, after: &At<'_>) -> Result<()> {
+    /// What each side has at a path, in the directories at hand. Goes down where there is a directory, and gives what is in it.
+    fn pair(
+        &mut self,
+        path: &RelPath,
+        ways: &mut [Option<Way>; 2],
+        found: &[Option<Found>; 2],
+    ) -> Result<Option<Level>> {
         self.seen += 1;
         if self.seen.is_multiple_of(512) {
             self.cx.check_cancelled()?;
             self.cx.progress("comparing", self.seen, None);
         }
-        if let (Some((_, a)), Some((_, b))) = (before, after)
+        if let [Some(a), Some(b)] = found
             && self.is_untouched(path, &a.stat, &b.stat)
         {
-            return Ok(());
+            return Ok(None);
         }
-        if !self.is_equal(path, before, after)? {
+        let [before, after] = [0, 1].map(|side| ways[side].as_ref().map(Way::at).zip(found[side].as_ref()));
+        if !self.is_equal(path, &before, &after)? {
             // A name is the last part of the path, also of what was asked for by its path.
             let entry =
                 |it: &At<'_>| it.as_ref().map(|(_, found)| entry_of(&found.stat, path.file_name().unwrap_or_default()));
-            self.changes.push(Change { path: path.clone(), before: entry(before), after: entry(after) });
+            self.changes.push(Change { path: path.clone(), before: entry(&before), after: entry(&after) });
         }
-        let directory = |it: &'_ At<'_>| it.as_ref().is_some_and(|(_, found)| found.kind() == EntryKind::Dir);
-        let (was_directory, is_directory) = (directory(before), directory(after));
+        let is_directory = |it: &At<'_>| it.is_some_and(|(_, found)| found.kind() == EntryKind::Dir);
+        if !(is_directory(&before) || is_directory(&after)) {
+            return Ok(None);
+        }
         let list = |side: &Side, it: &At<'_>| match it {
-            Some((dir, found)) if found.kind() == EntryKind::Dir => side.list(dir, &found.name, path),
-            _ => Ok(None),
+            Some((dir, found)) if is_directory(it) => side.list(*dir, &found.name, path),
+            _ => Ok(Some(Listing::default())),
         };
-        let (before, after) = (list(self.of.from, before)?, list(self.of.to, after)?);
+        let both = (list(self.of.from, &before)?, list(self.of.to, &after)?);
         // What may not be looked into on one side is not known to differ from the other.
-        if before.is_some() != was_directory || after.is_some() != is_directory {
+        let (Some(before), Some(after)) = both else {
             self.unread.push(path.clone());
-            return Ok(());
+            return Ok(None);
+        };
+        // At the top, the ways begin in the directory itself.
+        let dirs = [before.dir, after.dir].map(|dir| dir.filter(|_| !path.is_root()));
+        let went = [0, 1].map(|side| dirs[side].is_some());
+        let entries = [before.entries, after.entries].map(|entries| entries.into_iter().peekable());
+        for (way, dir) in ways.iter_mut().zip(dirs) {
+            if let (Some(way), Some(dir)) = (way, dir) {
+                way.down(dir).map_err(|errno| cannot_compare(path, errno))?;
+            }
         }
-        if !(was_directory || is_directory) {
-            return Ok(());
-        }
-        let (mut a, mut b) =
-            (before.iter().flat_map(|l| &l.entries).peekable(), after.iter().flat_map(|l| &l.entries).peekable());
-        let dirs = (before.as_ref().map(|l| &l.dir), after.as_ref().map(|l| &l.dir));
-        loop {
-            let order = match (a.peek(), b.peek()) {
-                (None, None) => return Ok(()),
-                (Some(_), None) => Ordering::Less,
-                (None, Some(_)) => Ordering::Greater,
-                (Some(a), Some(b)) => a.name.cmp(&b.name),
-            };
-            let one = if order.is_le() { a.next() } else { None };
-            let other = if order.is_ge() { b.next() } else { None };
-            let Some(name) = one.or(other).map(|found| &found.name) else { return Ok(()) };
-            let below = path.join(name)?;
-            self.pair(&below, &dirs.0.zip(one.cloned()), &dirs.1.zip(other.cloned()))?;
-        }
+        Ok(Some(Level { entries, went }))
     }
 
     /// Whether nothing at all was written in it, or below it, between the two sides.
@@ -142,7 +188,7 @@ impl Walk<'_> {
     }
 
     fn is_equal(&self, path: &RelPath, before: &At<'_>, after: &At<'_>) -> Result<bool> {
-        let (Some((a_dir, a)), Some((b_dir, b))) = (before, after) else {
+        let (Some((a_dir, a)), Some((b_dir, b))) = (*before, *after) else {
             return Ok(before.is_none() && after.is_none());
         };
         let time = |stat: &Statx| (stat.stx_mtime.tv_sec, stat.stx_mtime.tv_nsec);
@@ -166,9 +212,19 @@ impl Walk<'_> {
         }
         match side::same_contents((a_dir, a), (b_dir, b), self.cx) {
             // What may not be read: as its attributes say.
-            Err(rustix::io::Errno::ACCESS) => Ok(same_look),
-            Err(rustix::io::Errno::CANCELED) => self.cx.check_cancelled().map(|()| false),
-            other => other.map_err(|errno| failed(format!("cannot compare {path}"), errno)),
+            Err(Errno::ACCESS) => Ok(same_look),
+            Err(Errno::CANCELED) => self.cx.check_cancelled().map(|()| false),
+            other => other.map_err(|errno| cannot_compare(path, errno)),
         }
+    }
+}
+
+fn cannot_compare(path: &RelPath, errno: Errno) -> Error {
+    match errno {
+        // On the way up it was not where it had been.
+        Errno::STALE => {
+            Error::new(ErrorKind::Busy, format!("{path} was moved while it was compared")).with_hint("repeat")
+        }
+        errno => failed(format!("cannot compare {path}"), errno),
     }
 }

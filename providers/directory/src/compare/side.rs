@@ -1,15 +1,14 @@
 //! One side of a comparison: its entries with all that the filesystem says of them.
 
 use std::collections::BTreeSet;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use ah_plugin_api::{Context, EntryKind, RelPath, Result};
 use rustix::fs::{FileType, Mode, OFlags, Statx};
 use rustix::io::Errno;
 
+use crate::way::DIRECTORY;
 use crate::{failed, look, names, open_beneath};
-
-const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 /// A snapshot's directory, or the workspace.
 pub struct Side {
@@ -36,9 +35,11 @@ impl Found {
     }
 }
 
-/// A directory with what is in it, ordered by name bytes.
+/// What is in a directory, ordered by name bytes.
+#[derive(Default)]
 pub(super) struct Listing {
-    pub(super) dir: OwnedFd,
+    /// None if it is not there.
+    pub(super) dir: Option<OwnedFd>,
     pub(super) entries: Vec<Found>,
 }
 
@@ -89,16 +90,12 @@ impl Side {
     }
 
     /// What is in the directory `name` of `parent`, which is at `path`. None if this user may not look into it.
-    pub(super) fn list(&self, parent: &OwnedFd, name: &[u8], path: &RelPath) -> Result<Option<Listing>> {
+    pub(super) fn list(&self, parent: BorrowedFd<'_>, name: &[u8], path: &RelPath) -> Result<Option<Listing>> {
         let fail = |errno| failed(format!("cannot list {path}"), errno);
         let dir = match rustix::fs::openat(parent, name, DIRECTORY, Mode::empty()) {
             Ok(dir) => dir,
             // In the workspace it may go, or change its kind, at any time.
-            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {
-                let dir =
-                    parent.try_clone().map_err(|e| ah_plugin_api::Error::from_io("cannot open a directory", &e))?;
-                return Ok(Some(Listing { dir, entries: Vec::new() }));
-            }
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(Some(Listing::default())),
             Err(Errno::ACCESS) => return Ok(None),
             Err(errno) => return Err(fail(errno)),
         };
@@ -122,22 +119,24 @@ impl Side {
                 entries.push(Found { name, stat });
             }
         }
-        Ok(Some(Listing { dir, entries }))
+        Ok(Some(Listing { dir: Some(dir), entries }))
     }
 }
 
 /// Whether two files, or two symlinks, have the same contents. `ECANCELED` if the caller wants to stop.
 pub(super) fn same_contents(
-    (a_dir, a): (&OwnedFd, &Found),
-    (b_dir, b): (&OwnedFd, &Found),
+    (a_dir, a): (BorrowedFd<'_>, &Found),
+    (b_dir, b): (BorrowedFd<'_>, &Found),
     cx: &Context<'_>,
 ) -> Result<bool, Errno> {
     if a.kind() == EntryKind::Symlink {
-        let target = |dir: &OwnedFd, found: &Found| rustix::fs::readlinkat(dir, found.name.as_slice(), Vec::new());
+        let target =
+            |dir: BorrowedFd<'_>, found: &Found| rustix::fs::readlinkat(dir, found.name.as_slice(), Vec::new());
         return Ok(target(a_dir, a)? == target(b_dir, b)?);
     }
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    let open = |dir: &OwnedFd, found: &Found| rustix::fs::openat(dir, found.name.as_slice(), flags, Mode::empty());
+    let open =
+        |dir: BorrowedFd<'_>, found: &Found| rustix::fs::openat(dir, found.name.as_slice(), flags, Mode::empty());
     let (a, b) = (open(a_dir, a)?, open(b_dir, b)?);
     let (mut left, mut right) = (vec![0; 128 << 10], vec![0; 128 << 10]);
     let mut at = 0;

@@ -1,6 +1,6 @@
 //! `ahd`, the privileged helper: serves providers that need root to ordinary users, each with what is theirs.
 //!
-//! - `listen` takes connections, `peer` is who connects, `limits` how many and how often, `accounts` whose ids count as one;
+//! - `listen` takes connections, `closing` closes those that it refuses, `peer` is who connects, `limits` how many and how often, `accounts` whose ids count as one;
 //! - `policy` checks each call and makes it, by what `owned` says of the caller's descriptors; views and clones in `making`;
 //! - `keeper` is what they share: the providers, and the life of views and clones, which `graft` mounts and `records` writes down;
 //! - `config`, `state` and `audit` are the helper's own files; `stores` how stores come and go, also by the administrator; `sys` the only place with `unsafe`.
@@ -15,6 +15,7 @@
 
 mod accounts;
 mod audit;
+mod closing;
 mod config;
 mod graft;
 mod holders;

@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use ah_plugin_api::ipc::{self, Bounds};
@@ -12,7 +12,9 @@ use ah_plugin_api::{Error, ErrorKind, Result};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 
+use crate::accounts;
 use crate::audit::What;
+use crate::closing::Closers;
 use crate::keeper::{Keeper, STACK};
 use crate::peer::Peer;
 use crate::policy::Session;
@@ -94,9 +96,10 @@ pub(crate) fn adopt(fd: OwnedFd) -> Result<UnixListener> {
 
 /// Serves whoever connects, for ever.
 pub(crate) fn serve(listener: &UnixListener, keeper: &Arc<Keeper>) -> ! {
+    let closers = Arc::default();
     loop {
         match listener.accept() {
-            Ok((stream, _)) => welcome(stream, keeper),
+            Ok((stream, _)) => welcome(stream, keeper, &closers),
             Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
             // A client that is gone already, or want of descriptors: others may have better luck later.
             Err(_) => std::thread::sleep(BREATH),
@@ -104,9 +107,14 @@ pub(crate) fn serve(listener: &UnixListener, keeper: &Arc<Keeper>) -> ! {
     }
 }
 
-/// Starts a connection's thread, or says why not. Never waits.
-fn welcome(stream: UnixStream, keeper: &Arc<Keeper>) {
-    let Ok(peer) = Peer::of(&stream) else { return };
+/// Starts a connection's thread, or says why not. Never waits, and so closes no stream.
+fn welcome(stream: UnixStream, keeper: &Arc<Keeper>, closers: &Arc<Closers>) {
+    let Ok(peer) = Peer::of(&stream) else { return closers.close(None, stream) };
+    let account = Some(accounts::of(peer.uid));
+    let turn_away = |stream: UnixStream, error: &Error| {
+        ipc::turn_away(&stream, error);
+        closers.close(account, stream);
+    };
     let limits = keeper.config.limits;
     // Connecting counts as a call, so that connections come no faster than calls, and lines in the log neither.
     let allowed = keeper
@@ -116,17 +124,21 @@ fn welcome(stream: UnixStream, keeper: &Arc<Keeper>) {
         .and_then(|()| keeper.meter.connect(peer.uid, limits.connections));
     let connected = match allowed {
         Ok(connected) => connected,
-        Err(error) => return ipc::turn_away(&stream, &error),
+        Err(error) => return turn_away(stream, &error),
     };
     let shared = Arc::clone(keeper);
-    let for_refusal = stream.try_clone();
+    // The stream is handed over once there is a thread: one that is not started drops what was to be its own.
+    let (hand_over, handed) = mpsc::channel();
     let work = move || {
+        // Ends after the stream, which can take long to be closed.
         let _connected = connected;
-        converse(&stream, &shared, &peer);
+        if let Ok(stream) = handed.recv() {
+            converse(&stream, &shared, &peer);
+        }
     };
-    let thread = std::thread::Builder::new().name("connection".to_owned()).stack_size(STACK).spawn(work);
-    if let (Err(e), Ok(stream)) = (thread, for_refusal) {
-        ipc::turn_away(&stream, &Error::from_io("the helper ahd cannot start a thread", &e));
+    match std::thread::Builder::new().name("connection".to_owned()).stack_size(STACK).spawn(work) {
+        Ok(_) => drop(hand_over.send(stream)),
+        Err(e) => turn_away(stream, &Error::from_io("the helper ahd cannot start a thread", &e)),
     }
 }
 

@@ -1,9 +1,9 @@
 //! What all connections share, and the life of views and clones: shown, taken down, and put in order when the helper starts.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, TryLockError};
 use std::time::{Duration, Instant};
 
 use ah_plugin_api::{
@@ -13,16 +13,19 @@ use ah_plugin_api::{
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
+use crate::accounts;
 use crate::audit::{Audit, told};
 use crate::config::Config;
 use crate::graft::{self, Ids};
-use crate::limits::Meter;
+use crate::limits::{Meter, texts};
 use crate::mounts::{self, About};
 use crate::records::{Made, Record, Records, Text};
 use crate::state::State;
 
 /// So many stores' snapshots are remembered at most.
 const MAX_KNOWN: usize = 4096;
+/// How often it is looked whether a list can be read.
+const MOMENT: Duration = Duration::from_millis(10);
 /// How long the start waits for what is put in order.
 const SETTLING: Duration = Duration::from_secs(1);
 /// The stack of a thread that calls a provider, which is used to that of a main thread.
@@ -70,6 +73,9 @@ pub(crate) struct StoreKey {
     pub(crate) provider: ProviderName,
 }
 
+/// Snapshots of a store, each with how much its texts take.
+pub(crate) type Known = HashMap<Reference, usize>;
+
 /// What all connections share.
 pub(crate) struct Keeper {
     pub(crate) config: Config,
@@ -79,7 +85,9 @@ pub(crate) struct Keeper {
     pub(crate) meter: Arc<Meter>,
     pub(crate) served: Vec<Served>,
     /// Which snapshots are in which store, as far as it was asked.
-    known: Mutex<HashMap<StoreKey, HashSet<Reference>>>,
+    known: Mutex<HashMap<StoreKey, Known>>,
+    /// Held by the one of each account that reads a list.
+    lists: Mutex<HashMap<u32, Arc<Mutex<()>>>>,
     /// Held shared by who works in a store, alone by who puts it in order.
     locks: Mutex<HashMap<StoreKey, Arc<RwLock<()>>>>,
 }
@@ -95,6 +103,7 @@ impl Keeper {
             meter: Arc::default(),
             served,
             known: Mutex::default(),
+            lists: Mutex::default(),
             locks: Mutex::default(),
         })
     }
@@ -104,32 +113,50 @@ impl Keeper {
         found.ok_or_else(|| Error::new(ErrorKind::Unavailable, format!("the provider {name} is not there any more")))
     }
 
+    /// Reads a list and makes of it what is needed, one at a time for each account: as a whole it takes much memory.
+    pub(crate) fn list<T>(&self, uid: u32, cx: &Context<'_>, read: impl FnOnce() -> Result<T>) -> Result<T> {
+        let mut lists = self.lists.lock().unwrap_or_else(PoisonError::into_inner);
+        let turn = Arc::clone(lists.entry(accounts::of(uid)).or_default());
+        drop(lists);
+        let _mine = loop {
+            match turn.try_lock() {
+                Ok(mine) => break mine,
+                Err(TryLockError::Poisoned(poisoned)) => break poisoned.into_inner(),
+                Err(TryLockError::WouldBlock) => cx.check_cancelled()?,
+            }
+            std::thread::sleep(MOMENT);
+        };
+        read()
+    }
+
     /// Runs `work` on the snapshots that a store is known to hold, asked for if they are not known or `again`.
     pub(crate) fn known<T>(
         &self,
         key: &StoreKey,
         again: bool,
+        cx: &Context<'_>,
         list: impl FnOnce() -> Result<Vec<Snapshot>>,
-        work: impl FnOnce(&HashSet<Reference>) -> T,
+        work: impl FnOnce(&Known) -> T,
     ) -> Result<T> {
         let lock = || self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if !again && let Some(references) = lock().get(key) {
-            return Ok(work(references));
+        if !again && let Some(snapshots) = lock().get(key) {
+            return Ok(work(snapshots));
         }
-        let references = list()?.into_iter().map(|snapshot| snapshot.reference).collect();
-        let outcome = work(&references);
+        let read = || Ok(list()?.into_iter().map(|snapshot| (snapshot.reference.clone(), texts(&snapshot))).collect());
+        let snapshots: Known = self.list(key.uid, cx, read)?;
+        let outcome = work(&snapshots);
         let mut known = lock();
         if known.len() >= MAX_KNOWN {
             known.clear();
         }
-        known.insert(key.clone(), references);
+        known.insert(key.clone(), snapshots);
         Ok(outcome)
     }
 
     /// A snapshot came to a store, or went, if it is known what is in there.
-    pub(crate) fn note(&self, key: &StoreKey, change: impl FnOnce(&mut HashSet<Reference>) -> bool) {
-        if let Some(references) = self.known.lock().unwrap_or_else(PoisonError::into_inner).get_mut(key) {
-            change(references);
+    pub(crate) fn note(&self, key: &StoreKey, change: impl FnOnce(&mut Known) -> Option<usize>) {
+        if let Some(snapshots) = self.known.lock().unwrap_or_else(PoisonError::into_inner).get_mut(key) {
+            change(snapshots);
         }
     }
 

@@ -4,12 +4,26 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use ah_plugin_api::{Error, ErrorKind};
+use ah_plugin_api::{Error, ErrorKind, Snapshot};
 
 use crate::accounts;
 
 /// All connections together. Each is two threads and a few descriptors.
 const MAX_CONNECTIONS: usize = 256;
+
+/// So much the texts of a store's snapshots may take, bytes as [`texts`] counts them. A list is in memory as long as its reader likes, for each
+/// connection of theirs; beside these, ten thousand snapshots take nearly as much.
+pub(crate) const MOST_TEXTS: usize = 4 << 20;
+/// So much may be listed: several snapshots can be taken at once, each looking what there is before.
+pub(crate) const LISTED_TEXTS: usize = 6 << 20;
+/// What an attribute takes beside its texts, while it is read, at the least.
+const ATTRIBUTE: usize = 32;
+
+/// What the label and the attributes of a snapshot take.
+pub(crate) fn texts(snapshot: &Snapshot) -> usize {
+    let attributes = snapshot.attributes.iter().map(|(key, value)| key.len() + value.len() + ATTRIBUTE).sum::<usize>();
+    snapshot.label.as_ref().map_or(0, String::len) + attributes
+}
 
 /// Counts what users have and do.
 #[derive(Debug, Default)]

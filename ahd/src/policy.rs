@@ -13,7 +13,7 @@ use std::os::fd::AsFd;
 use std::sync::{Arc, PoisonError, RwLock, RwLockWriteGuard, TryLockError};
 use std::time::{Duration, Instant};
 
-use ah_plugin_api::ipc::{MAX_ANSWER, Offered};
+use ah_plugin_api::ipc::Offered;
 use ah_plugin_api::{
     CloneRequest, Context, Description, DestroyRequest, Dir, Done, Error, ErrorKind, FileName, ListRequest,
     MountRequest, Place, Probe, ProbeRequest, Provider, ProviderName, ReclaimRequest, Reclaimed, Reference, Result,
@@ -23,6 +23,7 @@ use rustix::fs::FileType;
 
 use crate::audit::What;
 use crate::keeper::{Keeper, Served, StoreKey};
+use crate::limits::{LISTED_TEXTS, MOST_TEXTS, texts};
 use crate::mounts::{self, About};
 use crate::owned::{self, Owned};
 use crate::peer::Peer;
@@ -153,11 +154,10 @@ impl Guarded<'_> {
     /// Whether a reference is one to a snapshot in the caller's store. What another store, or nobody, has is all the same here.
     fn holds(&self, kept: &Kept, snapshot: &Reference, cx: &Context<'_>) -> Result<bool> {
         let list = || self.list_of(kept, cx);
-        if self.keeper.known(&kept.key, false, list, |known| known.contains(snapshot))? {
-            return Ok(true);
-        }
-        if self.keeper.known(&kept.key, true, list, |known| known.contains(snapshot))? {
-            return Ok(true);
+        for again in [false, true] {
+            if self.keeper.known(&kept.key, again, cx, list, |known| known.contains_key(snapshot))? {
+                return Ok(true);
+            }
         }
         // One that cannot be read is not listed, and is there all the same: whose record is damaged must not be told as gone. By its id alone, which
         // names nothing outside of the store.
@@ -273,15 +273,25 @@ impl Provider for Guarded<'_> {
             let _shared = lock.read().unwrap_or_else(PoisonError::into_inner);
             let store = stores::make(self.keeper, &key)?;
             let kept = Kept { lock: Arc::clone(&lock), key, store };
-            let count = self.keeper.known(&kept.key, false, || self.list_of(&kept, cx), HashSet::len)?;
+            let list = || self.list_of(&kept, cx);
+            let (count, taken) =
+                self.keeper.known(&kept.key, false, cx, list, |known| (known.len(), known.values().sum::<usize>()))?;
             if count >= limits.snapshots {
                 let message = format!("this store has {} snapshots, which is the limit", limits.snapshots);
                 return Err(Error::new(ErrorKind::ResourceExhausted, message)
                     .with_hint("ah agent fs prune removes old snapshots; limits are set in ahd.conf"));
             }
+            if taken >= MOST_TEXTS {
+                let message = format!(
+                    "the labels and attributes of this store's snapshots take {} MiB, which is the limit",
+                    MOST_TEXTS >> 20
+                );
+                return Err(Error::new(ErrorKind::ResourceExhausted, message)
+                    .with_hint("ah agent fs prune removes old snapshots, ah agent fs rm those that you name"));
+            }
             let inner = Place::new(&kept.store).with_workspace(&workspace.dir);
             let mut snapshot = self.served.provider.snapshot(&inner, request, cx)?;
-            self.keeper.note(&kept.key, |known| known.insert(snapshot.reference.clone()));
+            self.keeper.note(&kept.key, |known| known.insert(snapshot.reference.clone(), texts(&snapshot)));
             blind(&mut snapshot);
             Ok(snapshot)
         })
@@ -297,10 +307,12 @@ impl Provider for Guarded<'_> {
     fn list(&self, place: &Place<'_>, _request: &ListRequest, cx: &Context<'_>) -> Result<Vec<Snapshot>> {
         self.counted("list", place, || {
             let Some(kept) = self.kept(place)? else { return Ok(Vec::new()) };
-            let mut snapshots = self.list_of(&kept, cx)?;
-            refuse_beyond(&snapshots, MAX_ANSWER as usize)?;
-            snapshots.iter_mut().for_each(blind);
-            Ok(snapshots)
+            self.keeper.list(self.peer.uid, cx, || {
+                let mut snapshots = self.list_of(&kept, cx)?;
+                refuse_beyond(&snapshots, LISTED_TEXTS)?;
+                snapshots.iter_mut().for_each(blind);
+                Ok(snapshots)
+            })
         })
     }
 
@@ -433,12 +445,8 @@ impl Kept {
     }
 }
 
-/// Refuses a list that no answer of so many bytes can hold, before it is written a second time.
+/// Refuses a list whose texts take more, before it is written a second time.
 fn refuse_beyond(snapshots: &[Snapshot], limit: usize) -> Result<()> {
-    let texts = |snapshot: &Snapshot| {
-        let attributes = snapshot.attributes.iter().map(|(key, value)| key.len() + value.len()).sum::<usize>();
-        snapshot.label.as_ref().map_or(0, String::len) + attributes
-    };
     if snapshots.iter().map(texts).sum::<usize>() <= limit {
         return Ok(());
     }
@@ -481,7 +489,7 @@ mod tests {
             changed_below: None,
         };
         let list = vec![snapshot; 3];
-        assert!(refuse_beyond(&list, 60).is_ok());
-        assert_eq!(refuse_beyond(&list, 59).unwrap_err().kind, ErrorKind::ResourceExhausted);
+        assert!(refuse_beyond(&list, 60 + 3 * 32).is_ok());
+        assert_eq!(refuse_beyond(&list, 59 + 3 * 32).unwrap_err().kind, ErrorKind::ResourceExhausted);
     }
 }

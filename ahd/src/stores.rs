@@ -3,7 +3,7 @@
 //!
 //! Not here: what is done in a store (`policy`), the folders (`state`).
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
@@ -131,7 +131,7 @@ fn give_back(keeper: &Keeper, uid: u32) -> Result<()> {
         let (place, cx) = (Place::new(&store), Context::new(&heard));
         // Those that are known to hold something are not asked each time.
         let list = || provider.list(&place, &ListRequest {}, &cx);
-        let empty = keeper.known(&key, false, list, HashSet::is_empty).unwrap_or(false);
+        let empty = keeper.known(&key, false, &cx, list, HashMap::is_empty).unwrap_or(false);
         if !empty || !matches!(what_stays(&**provider, &place, &cx), Ok(None)) || heard.first().is_some() {
             continue;
         }

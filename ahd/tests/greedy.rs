@@ -7,13 +7,15 @@ mod common;
 use std::io::{IoSlice, Read, Write};
 use std::mem::MaybeUninit;
 use std::net::{TcpListener, TcpStream};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use common::{ALICE, ALLOWED, BOB, Daemon, LIMIT, as_user, is_root, wait_for};
+use ah_plugin_api::{Context, ErrorKind, wire};
+use common::{ALICE, ALLOWED, BOB, Daemon, LIMIT, as_user, is_root, request, wait_for};
 use nix::sys::signal::{Signal, kill};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sockopt};
+use serde::Serialize;
 
 /// Leaves a descriptor unread in `stream` whose last close takes as long as `heard` is open: what was written to it is not taken there.
 fn clog(stream: &UnixStream, heard: &mut Vec<TcpStream>) {
@@ -23,11 +25,15 @@ fn clog(stream: &UnixStream, heard: &mut Vec<TcpStream>) {
     lingers.set_nonblocking(true).unwrap();
     while lingers.write(&[0; 1 << 16]).is_ok() {}
     sockopt::set_socket_linger(&lingers, Some(Duration::from_secs(600))).unwrap();
+    send_with(stream, b"x", lingers.as_fd());
+}
+
+fn send_with(stream: &UnixStream, bytes: &[u8], fd: BorrowedFd<'_>) {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = SendAncillaryBuffer::new(&mut space);
-    let fds = [lingers.as_fd()];
+    let fds = [fd];
     assert!(control.push(SendAncillaryMessage::ScmRights(&fds)));
-    rustix::net::sendmsg(stream, &[IoSlice::new(b"x")], &mut control, SendFlags::empty()).unwrap();
+    rustix::net::sendmsg(stream, &[IoSlice::new(bytes)], &mut control, SendFlags::empty()).unwrap();
 }
 
 /// Stops the helper while `work` is done, so that it finds all of it at once.
@@ -106,5 +112,102 @@ fn a_connection_counts_until_it_is_closed() {
             let helper = ah_host::helper::Helper { socket: daemon.socket.clone(), named: true, limit: LIMIT };
             ah_host::helper::load(&helper).is_ok()
         })
+    });
+}
+
+#[derive(Serialize)]
+struct Hello {
+    version: u32,
+    provider: &'static str,
+}
+
+#[derive(Serialize)]
+struct Call {
+    number: u64,
+    op: &'static str,
+    #[serde(with = "serde_bytes")]
+    request: Vec<u8>,
+}
+
+#[derive(Serialize)]
+struct List {
+    paths: Paths,
+    request: ah_plugin_api::ListRequest,
+}
+
+#[derive(Serialize)]
+struct Paths {
+    #[serde(with = "serde_bytes")]
+    store: &'static [u8],
+}
+
+fn frame<T: Serialize>(kind: u8, fds: u8, value: &T) -> Vec<u8> {
+    let payload = wire::encode(value).unwrap();
+    let length = u32::try_from(payload.len()).unwrap();
+    [&length.to_le_bytes()[..], &[kind, fds, 0, 0], &payload].concat()
+}
+
+/// A connection that has asked for a list, of which nothing but the beginning is read.
+fn ask_for_list(daemon: &Daemon, token: &std::fs::File) -> UnixStream {
+    let mut stream = daemon.dial();
+    stream.write_all(&frame(1, 0, &Hello { version: 1, provider: "copies_ahd" })).unwrap();
+    let mut header = [0; 8];
+    stream.read_exact(&mut header).unwrap();
+    assert_eq!(header[4], 1);
+    let length = u32::from_le_bytes(header[..4].try_into().unwrap());
+    stream.read_exact(&mut vec![0; length as usize]).unwrap();
+    let list = List { paths: Paths { store: b"/" }, request: ah_plugin_api::ListRequest {} };
+    let call = Call { number: 1, op: "list", request: wire::encode(&list).unwrap() };
+    send_with(&stream, &frame(2, 1, &call), token.as_fd());
+    stream
+}
+
+/// The most that it had in memory, MiB.
+fn peak(daemon: &Daemon) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", daemon.pid())).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() >> 10
+}
+
+#[test]
+fn lists_that_nobody_reads_fit_into_memory() {
+    if !is_root() {
+        return;
+    }
+    let daemon = Daemon::start(ALLOWED);
+    let alice = daemon.home(ALICE);
+    as_user(ALICE, || {
+        let (provider, open) = (daemon.provider(), alice.open());
+        let taken = (0..400).find_map(|number| {
+            let mut long = request(&number.to_string(), Some("label"));
+            long.attributes.insert("text".to_owned(), "x".repeat(65_000));
+            provider.snapshot(&open.place(), &long, &Context::quiet()).err().map(|refused| (number, refused))
+        });
+        drop(provider);
+        let token = std::fs::File::open(alice.at("store/ahd-token")).unwrap();
+        let mut asked: Vec<UnixStream> = (0..15).map(|_| ask_for_list(&daemon, &token)).collect();
+        for stream in &mut asked {
+            // The answer has come, and is written as far as there is room.
+            let mut header = [0; 8];
+            stream.set_read_timeout(Some(LIMIT)).unwrap();
+            stream.read_exact(&mut header).unwrap();
+            while header[4] == 6 {
+                stream.read_exact(&mut header).unwrap();
+            }
+            assert_eq!(header[4], 7);
+        }
+        let peak = peak(&daemon);
+        assert!(peak < 256, "{peak} MiB");
+        drop(asked);
+        let (number, refused) = taken.unwrap();
+        assert_eq!(refused.kind, ErrorKind::ResourceExhausted);
+        assert!(refused.hint.unwrap().contains("ah agent fs prune"));
+        // All that could be taken is listed, and what goes makes room.
+        let provider = daemon.provider();
+        let list = open.list(&*provider).unwrap();
+        assert_eq!(list.len(), number);
+        let first = ah_plugin_api::DestroyRequest::Snapshot(list[0].reference.clone());
+        open.destroy(&*provider, &first).unwrap();
+        open.snapshot(&*provider, "another").unwrap();
     });
 }

@@ -194,26 +194,37 @@ pub(crate) fn open_dataset<'a>(zfs: &'a Zfs, name: &str) -> Result<Option<Datase
     }
 }
 
+/// So many snapshots are looked at before others get their turn, and it is asked whether this shall stop.
+pub(crate) const AT_ONCE: usize = 256;
+
 /// All snapshots of a store, oldest first, without what was omitted. `FailedPrecondition` if some cannot be looked for.
 pub(crate) fn list(store: &Store<'_>, cx: &Context<'_>) -> Result<Vec<Snapshot>> {
     let Some(identity) = store.identity()? else { return Ok(Vec::new()) };
     let (mut found, mut unreadable): (Vec<(Snapshot, u64)>, Vec<Error>) = Default::default();
-    let zfs = Zfs::get()?;
-    let datasets = datasets(&zfs, &identity)?;
+    let datasets = datasets(&Zfs::get()?, &identity)?;
     if let Some(name) = datasets.lost {
         // A list without them would say that they were removed.
         return Err(lost(&name));
     }
     for dataset in datasets.there {
         let fail = |error| of_library(format!("cannot list the snapshots of {dataset}"), &error);
-        let Some(opened) = open_dataset(&zfs, &dataset).map_err(fail)? else { continue };
-        opened
-            .snapshots(false, |snapshot| {
-                let Named::Snapshot(id) = names::read_snapshot(snapshot.name().to_bytes(), &identity.key) else {
-                    return;
+        let id_of = |name: &CStr| match names::read_snapshot(name.to_bytes(), &identity.key) {
+            Named::Snapshot(id) => Some(id),
+            Named::Removed | Named::Foreign => None,
+        };
+        cx.check_cancelled()?;
+        let ours = snapshot_names(&Zfs::get()?, &dataset, |name| id_of(name).is_some())?;
+        for some in ours.chunks(AT_ONCE) {
+            cx.check_cancelled()?;
+            // All others wait for it; nobody is told anything meanwhile.
+            let zfs = Zfs::get()?;
+            for name in some {
+                // One that is gone by now was removed, or set aside under another name.
+                let (Some(id), Some(snapshot)) = (id_of(name), zfs.open(name, Kind::Snapshot).map_err(fail)?) else {
+                    continue;
                 };
                 if snapshot.number(Number::DeferDestroy) != 0 {
-                    return;
+                    continue;
                 }
                 match Record::from_properties(&snapshot.user_properties(), &dataset, &id) {
                     Ok(mut record) => {
@@ -222,11 +233,9 @@ pub(crate) fn list(store: &Store<'_>, cx: &Context<'_>) -> Result<Vec<Snapshot>>
                     }
                     Err(error) => unreadable.push(error),
                 }
-            })
-            .map_err(fail)?;
+            }
+        }
     }
-    // All others wait for it; nobody is told anything before.
-    drop(zfs);
     for error in unreadable {
         cx.log(LogLevel::Warn, &format!("left out of the list: {error}"));
     }

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use crate::clones::{self, Gone, Outcome, State, Written};
 use crate::failure::of_library;
-use crate::find::{self, Datasets};
+use crate::find::{self, AT_ONCE, Datasets};
 use crate::names::{Named, read_snapshot};
 use crate::remove;
 use crate::store::{Identity, Lock, Store};
@@ -88,9 +88,6 @@ fn told(gone: &Gone, dataset: &str) -> String {
         State::Gone | State::Whole => format!("the clone {dataset} was removed"),
     }
 }
-
-/// So many snapshots are looked at before others get their turn, and it is asked whether this shall stop.
-const AT_ONCE: usize = 256;
 
 /// Finds the store's datasets, and writes down where they are now: whoever looks for one that was renamed or destroyed has to look through
 /// all pools, each time, until that is known.

@@ -167,6 +167,9 @@ impl Provider for Copies {
 
     fn destroy(&self, _place: &Place<'_>, request: &DestroyRequest, _cx: &Context<'_>) -> Result<Done> {
         let (DestroyRequest::Snapshot(reference) | DestroyRequest::Clone(reference)) = request;
+        if Path::new(reference.as_str()).join("held").exists() {
+            return Err(Error::new(ErrorKind::Busy, "it is held"));
+        }
         remove(Path::new(reference.as_str()))?;
         Ok(Done {})
     }

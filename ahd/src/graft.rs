@@ -210,7 +210,11 @@ pub(crate) fn remove(
             unmounted = umount2(&path, MntFlags::UMOUNT_NOFOLLOW);
         }
         match unmounted {
-            Ok(()) | Err(nix::errno::Errno::EINVAL) => {}
+            Ok(()) | Err(nix::errno::Errno::EINVAL) if find(mark)?.is_none() => {}
+            Ok(()) | Err(nix::errno::Errno::EINVAL) => {
+                let message = "something else was mounted in its place at this moment";
+                return Err(Error::new(ErrorKind::Busy, message).with_hint("repeat"));
+            }
             Err(nix::errno::Errno::EBUSY) => {
                 let place = mounts::path_of(parent.as_fd())?.join(name.as_os_str());
                 let who = holders::of(&place, user);

@@ -18,7 +18,7 @@ use crate::audit::{Audit, told};
 use crate::config::Config;
 use crate::graft::{self, Ids};
 use crate::limits::{Meter, texts};
-use crate::mounts::{self, About};
+use crate::mounts::{self, About, Mount};
 use crate::records::{Made, Record, Records, Text};
 use crate::state::State;
 
@@ -219,26 +219,29 @@ impl Keeper {
 
     /// Takes a view or a clone away, however far it has come. The record must be claimed.
     pub(crate) fn take_down(&self, record: &Record, cx: &Context<'_>) -> Result<()> {
-        // A view that is in use stays. A clone is removed as any directory would be, whoever works in it.
-        let clone = record.made == Made::Clone;
-        if let Some(mark) = &record.mark {
-            let target = mounts::open_plain(&record.target.path())
-                .ok()
-                .filter(|target| About::of(target).is_ok_and(|at| at.uid == record.uid && at.ino == record.target_ino));
-            graft::remove(mark, &record.name()?, target.as_ref().map(AsFd::as_fd), ids(record), clone)?;
-        }
-        if record.ready && clone {
-            // Should this process be killed, the next one goes on.
-            self.records.save(&Record { ready: false, ..record.clone() })?;
-        }
-        if let Err(error) = self.take_from_provider(record, cx) {
-            if record.ready && clone {
-                // It stays what it was. If that fails too, the next reclaim takes it away.
-                let _ = self.show_again(&mut record.clone(), &record.name()?);
+        let whole = record.made == Made::Clone && record.ready;
+        // Before anything is done. Should this process be killed, the next one goes on.
+        let going = if whole { self.records.going(&record.id) } else { Ok(()) };
+        let taken =
+            going.and_then(|()| take_from_user(record, !whole)).and_then(|()| self.take_from_provider(record, cx));
+        if let Err(error) = taken {
+            if whole {
+                self.put_back(record);
             }
             return Err(error);
         }
         self.records.remove(&record.id)
+    }
+
+    /// After a removal that failed: a clone stays what it was. If it cannot be shown now, the next connection of its user tries again.
+    fn put_back(&self, record: &Record) {
+        let stays = self.records.stays(record);
+        let stands = record.mark.as_ref().is_some_and(|mark| !matches!(graft::find(mark), Ok(None)));
+        let shown = if stands { Ok(()) } else { record.name().and_then(|n| self.show_again(&mut record.clone(), &n)) };
+        if let Err(error) = stays.and(shown) {
+            let text = format!("the clone at {}, whose removal failed: {}", record.place().display(), told(&error));
+            self.audit.say_of(record.uid, &text);
+        }
     }
 
     fn take_from_provider(&self, record: &Record, cx: &Context<'_>) -> Result<()> {
@@ -283,12 +286,17 @@ impl Keeper {
         while settled.recv_timeout(until.saturating_duration_since(Instant::now())).is_ok() {}
     }
 
-    /// Mounts again what of a user's could not be mounted when the helper started: their home may not have been there.
+    /// Mounts again what of a user's is not mounted: their home may not have been there when the helper started.
     pub(crate) fn settle_for(&self, uid: u32) {
-        let boot = graft::boot();
+        // By the kernel's table alone, since the user may have a directory of theirs hold up for ever whoever looks at it. What is not where it was
+        // is looked for.
+        let mounts = mounts::all().unwrap_or_default();
         self.settle_those(|record| {
-            let not_now = record.mark.as_ref().is_none_or(|mark| mark.boot != boot);
-            record.uid == uid && record.made == Made::Clone && record.ready && not_now
+            let there = record.mark.as_ref().is_some_and(|mark| {
+                let is_it = |mount: &Mount| mount.id == mark.id && mount.point == record.place();
+                mark.boot == graft::boot() && mounts.iter().any(is_it)
+            });
+            record.uid == uid && record.made == Made::Clone && record.ready && !there
         });
     }
 
@@ -341,7 +349,7 @@ impl Keeper {
         Ok(Some("mounted again"))
     }
 
-    /// Mounts a clone where it was before the machine went down.
+    /// Mounts a clone where it was.
     fn show_again(&self, record: &mut Record, name: &FileName) -> Result<()> {
         let cannot = |what: &str, e: Errno| Error::from_io(format!("cannot open {what}"), &e.into());
         let path = record.source.as_ref().map(Text::path).unwrap_or_default();
@@ -369,6 +377,16 @@ impl Keeper {
             let _ = self.records.save(record);
         })
     }
+}
+
+/// Takes away what the user sees of a view or clone. One that is in use stays, unless nobody was told of it yet: then `even_in_use`.
+fn take_from_user(record: &Record, even_in_use: bool) -> Result<()> {
+    let Some(mark) = &record.mark else { return Ok(()) };
+    let target = mounts::open_plain(&record.target.path())
+        .ok()
+        .filter(|target| About::of(target).is_ok_and(|at| at.uid == record.uid && at.ino == record.target_ino));
+    let even_in_use = even_in_use && record.made == Made::Clone;
+    graft::remove(mark, &record.name()?, target.as_ref().map(AsFd::as_fd), ids(record), even_in_use)
 }
 
 fn ids(record: &Record) -> Ids {

@@ -170,14 +170,17 @@ impl<'k> Guarded<'k> {
     /// Ends the making: what failed, or nobody waits for any more, is taken down.
     fn finish<T>(&self, making: &Making<'_>, made: Result<T>, cx: &Context<'_>) -> Result<T> {
         let made = made.and_then(|made| cx.check_cancelled().map(|()| made));
-        if made.is_err()
-            && let Err(error) = self.keeper.take_down(&making.record, &Context::quiet())
-        {
-            // The next reclaim, or the next start, tries again.
-            let place = making.record.place();
-            // They can have that said for each call, so it is theirs to pay for.
-            let text = format!("what is left at {} stays for now: {error}", place.display());
-            self.keeper.audit.say_of(self.peer.uid, &text);
+        if made.is_err() {
+            // Nobody was told of it, however whole it is: so the next reclaim, or the next start, tries again.
+            if making.record.ready {
+                let _ = self.keeper.records.going(&making.record.id);
+            }
+            let left = Record { ready: false, ..making.record.clone() };
+            if let Err(error) = self.keeper.take_down(&left, &Context::quiet()) {
+                // They can have that said for each call, so it is theirs to pay for.
+                let text = format!("what is left at {} stays for now: {error}", making.record.place().display());
+                self.keeper.audit.say_of(self.peer.uid, &text);
+            }
         }
         made
     }

@@ -2,6 +2,9 @@
 //!
 //! So whatever a killed helper left is found again: a record that is not `ready` is something half-made, a view whose mount is gone is
 //! one to forget, a clone whose mount is gone is mounted again.
+//!
+//! What is being removed has a second file beside its record, which says that it is not `ready` any more. A removal that fails takes it away,
+//! for which no room is needed.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs::File;
@@ -164,13 +167,16 @@ impl Records {
             let path = entry.map_err(cannot)?.path();
             let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
             let Some(id) = name.strip_suffix(".json") else {
-                // Was being written when its writer was killed.
-                let _ = std::fs::remove_file(&path);
+                // Was being written when its writer was killed; or its record has gone.
+                if !name.strip_suffix(".going").is_some_and(|id| folder.join(format!("{id}.json")).exists()) {
+                    let _ = std::fs::remove_file(&path);
+                }
                 continue;
             };
             let read = std::fs::read(&path).map_err(|e| e.to_string());
             let why = match read.and_then(|bytes| serde_json::from_slice::<Record>(&bytes).map_err(|e| e.to_string())) {
-                Ok(record) if record.id == id => {
+                Ok(mut record) if record.id == id => {
+                    record.ready &= !path.with_extension("going").exists();
                     all.insert(id.to_owned(), record);
                     continue;
                 }
@@ -248,6 +254,32 @@ impl Records {
         Ok(())
     }
 
+    /// Writes down that what is whole is about to be removed. The record must be claimed.
+    pub(crate) fn going(&self, id: &str) -> Result<()> {
+        let path = self.path(id).with_extension("going");
+        let mut options = File::options();
+        options.write(true).create(true).truncate(true).mode(0o600).custom_flags(nix::libc::O_NOFOLLOW);
+        options.open(&path).map_err(|e| Error::from_io(format!("cannot write {}", path.display()), &e))?;
+        state::sync(&self.folder)?;
+        self.all().entry(id.to_owned()).and_modify(|record| record.ready = false);
+        Ok(())
+    }
+
+    /// Writes down that it stays what it was, after all.
+    pub(crate) fn stays(&self, record: &Record) -> Result<()> {
+        self.all().insert(record.id.clone(), record.clone());
+        self.forget_going(&record.id)
+    }
+
+    fn forget_going(&self, id: &str) -> Result<()> {
+        match std::fs::remove_file(self.path(id).with_extension("going")) {
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+                Err(Error::from_io(format!("the record {id} goes on saying that it is removed"), &e))
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn write(&self, record: &Record) -> Result<()> {
         let (path, temp) = (self.path(&record.id), self.folder.join(format!("{}.tmp", record.id)));
         let failed = |e: std::io::Error| Error::from_io(format!("cannot write {}", path.display()), &e);
@@ -276,6 +308,8 @@ impl Records {
             }
             _ => {
                 self.all().remove(id);
+                // Without its record it says nothing.
+                let _ = self.forget_going(id);
                 Ok(())
             }
         }

@@ -1,0 +1,131 @@
+//! A removal that is refused or fails leaves a clone as it was.
+
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+mod common;
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use ah_plugin_api::{Context, DestroyRequest, Error, ErrorKind, Provider, ReclaimRequest, WritableClone};
+use ah_test_disks::Disk;
+use common::{ALICE, ALLOWED, BOB, Daemon, Home, as_user, is_root};
+use nix::mount::{MsFlags, mount};
+use std::os::unix::fs::chown;
+
+/// A clone with a file of its own.
+fn clone(provider: &dyn Provider, home: &Home) -> WritableClone {
+    as_user(ALICE, || {
+        let open = home.open();
+        let one = open.snapshot(provider, "one").unwrap().reference;
+        let clone = open.fork(provider, &one, "c").unwrap();
+        fs::write(clone.path.join("new"), "mine").unwrap();
+        clone
+    })
+}
+
+fn remove(provider: &dyn Provider, home: &Home, clone: &WritableClone) -> Result<(), Error> {
+    as_user(ALICE, || home.open().destroy(provider, &DestroyRequest::Clone(clone.reference.clone())))
+}
+
+/// Puts the store in order as `gc` does, over a new connection.
+fn gc(provider: &dyn Provider, home: &Home) {
+    let request = ReclaimRequest { auto: false, forgotten: Vec::new() };
+    as_user(ALICE, || provider.reclaim(&home.open().place(), &request, &Context::quiet())).unwrap();
+}
+
+fn is_whole(clone: &WritableClone) -> bool {
+    fs::read_to_string(clone.path.join("new")).is_ok_and(|text| text == "mine")
+}
+
+#[test]
+fn without_room_to_write_down_that_it_goes_nothing_of_a_clone_does() {
+    if !is_root() {
+        return;
+    }
+    let mut daemon = Daemon::start(ALLOWED);
+    daemon.kill();
+    let state = daemon.base.path().join("state");
+    mount(Some("tmpfs"), &state, Some("tmpfs"), MsFlags::empty(), Some("nr_inodes=64,mode=700")).unwrap();
+    daemon.run().unwrap();
+    let alice = daemon.home(ALICE);
+    let clone = clone(&*daemon.provider(), &alice);
+    let provider = daemon.provider();
+    // As many files as fit in there.
+    while fs::File::create(state.join(format!("filler-{}", daemon.state("").len()))).is_ok() {}
+    let error = remove(&*provider, &alice, &clone).unwrap_err();
+    assert_eq!(error.kind, ErrorKind::ResourceExhausted, "{error}");
+    assert!(is_whole(&clone));
+}
+
+#[test]
+fn what_a_provider_refuses_to_remove_is_there_as_before() {
+    if !is_root() {
+        return;
+    }
+    let mut daemon = Daemon::start(ALLOWED);
+    let alice = daemon.home(ALICE);
+    let clone = clone(&*daemon.provider(), &alice);
+    let held = clone.path.join("held");
+    fs::write(&held, "").unwrap();
+    assert_eq!(remove(&*daemon.provider(), &alice, &clone).unwrap_err().kind, ErrorKind::Busy);
+    assert!(is_whole(&clone));
+    // It cannot even be shown again: what is there is somebody else's.
+    chown(&clone.path, Some(BOB), None).unwrap();
+    assert_eq!(remove(&*daemon.provider(), &alice, &clone).unwrap_err().kind, ErrorKind::Busy);
+    assert!(!is_whole(&clone));
+    let clones = daemon.base.path().join("state/clones");
+    let source = clones.join(&daemon.state("clones")[0]);
+    fs::remove_file(source.join("held")).unwrap();
+    gc(&*daemon.provider(), &alice);
+    daemon.restart();
+    gc(&*daemon.provider(), &alice);
+    chown(&source, Some(ALICE), None).unwrap();
+    gc(&*daemon.provider(), &alice);
+    assert!(is_whole(&clone));
+    remove(&*daemon.provider(), &alice, &clone).unwrap();
+    assert!(daemon.state("records").is_empty() && daemon.state("clones").is_empty());
+}
+
+#[test]
+fn a_clone_that_is_not_mounted_any_more_is_when_its_user_comes() {
+    if !is_root() {
+        return;
+    }
+    let daemon = Daemon::start(ALLOWED);
+    let alice = daemon.home(ALICE);
+    let clone = clone(&*daemon.provider(), &alice);
+    ah_test_disks::unmount(&clone.path);
+    assert!(!is_whole(&clone));
+    as_user(ALICE, || alice.open().list(&*daemon.provider()).unwrap());
+    assert!(is_whole(&clone));
+}
+
+/// Somebody works in a clone: in vain it is removed, and they go on in it as it is.
+fn is_not_taken_from_under(provider: &dyn Provider, home: &Home) {
+    let clone = clone(provider, home);
+    let mut inside =
+        Command::new("cat").current_dir(&clone.path).stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+    let at = || fs::read_link(Path::new("/proc").join(inside.id().to_string()).join("cwd")).unwrap();
+    let error = remove(provider, home, &clone).unwrap_err();
+    assert_eq!((error.kind, at()), (ErrorKind::Busy, clone.path.clone()), "{error}");
+    assert!(is_whole(&clone));
+    gc(provider, home);
+    assert!(is_whole(&clone));
+    inside.kill().unwrap();
+    inside.wait().unwrap();
+    remove(provider, home, &clone).unwrap();
+    assert!(!clone.path.exists());
+}
+
+#[test]
+fn a_clone_is_not_taken_from_under_who_works_in_it() {
+    if !is_root() {
+        return;
+    }
+    let daemon = Daemon::with(ALLOWED, &["copies", "btrfs"], &[]);
+    is_not_taken_from_under(&*daemon.provider(), &daemon.home(ALICE));
+    let Some(disk) = Disk::new("btrfs", 300, "") else { return };
+    is_not_taken_from_under(&*daemon.named("btrfs_ahd"), &Home::make(disk.at().join("home"), ALICE));
+}

@@ -174,6 +174,10 @@ impl Records {
                 continue;
             };
             let read = std::fs::read(&path).map_err(|e| e.to_string());
+            if read.as_ref().is_ok_and(|bytes| is_of_lost_view(bytes, id)) {
+                let _ = std::fs::remove_file(&path);
+                continue;
+            }
             let why = match read.and_then(|bytes| serde_json::from_slice::<Record>(&bytes).map_err(|e| e.to_string())) {
                 Ok(mut record) if record.id == id => {
                     record.ready &= !path.with_extension("going").exists();
@@ -318,6 +322,13 @@ impl Records {
     fn path(&self, id: &str) -> PathBuf {
         self.folder.join(format!("{id}.json"))
     }
+}
+
+/// Whether that is what a power cut leaves of a view's record: nothing, or its beginning. A clone's is on disk before it is in its place.
+fn is_of_lost_view(bytes: &[u8], id: &str) -> bool {
+    let written = bytes.iter().rposition(|&byte| byte != 0).map_or(&[] as &[u8], |last| &bytes[..=last]);
+    let begins = written.starts_with(format!(r#"{{"id":"{id}","made":"view","#).as_bytes());
+    written.is_empty() || (begins && serde_json::from_slice::<Record>(written).is_err_and(|e| e.is_eof()))
 }
 
 /// A new id.

@@ -81,6 +81,37 @@ fn no_store_is_given_back_while_a_clone_may_be_of_any() {
 }
 
 #[test]
+fn what_a_power_cut_left_of_a_views_record_keeps_no_store() {
+    if !is_root() {
+        return;
+    }
+    let mut daemon = Daemon::start(TWO_STORES);
+    let alice = daemon.home(ALICE);
+    as_user(ALICE, || {
+        let (provider, open) = (daemon.provider(), alice.open());
+        let one = open.snapshot(&*provider, "one").unwrap().reference;
+        open.mount(&*provider, &one, "v").unwrap();
+    });
+    let record = record(&daemon);
+    let whole = fs::read(&record).unwrap();
+    ah_test_disks::unmount(&alice.at("target/v"));
+    for left in [0, 60, whole.len() - 1] {
+        for zeros in [0, 8] {
+            daemon.kill();
+            fs::write(&record, [&whole[..left], &vec![0; zeros]].concat()).unwrap();
+            daemon.run().unwrap();
+            assert!(daemon.state("records").is_empty(), "{left} bytes and {zeros} zeros");
+        }
+    }
+    // What is there of a clone's is lost by no power cut.
+    daemon.kill();
+    let clone = String::from_utf8(whole).unwrap().replace(r#""view""#, r#""clone""#);
+    fs::write(&record, &clone[..60]).unwrap();
+    daemon.run().unwrap();
+    assert!(daemon.said("no store is given back") && record.exists());
+}
+
+#[test]
 fn a_store_in_which_a_clone_lies_is_not_given_back_though_no_record_is_left_of_it() {
     if !is_root() {
         return;

@@ -21,7 +21,7 @@ use ah_plugin_api::{
 };
 use rustix::fs::FileType;
 
-use crate::audit::What;
+use crate::audit::{What, told};
 use crate::keeper::{Keeper, Served, StoreKey};
 use crate::limits::{LISTED_TEXTS, MOST_TEXTS, texts};
 use crate::mounts::{self, About};
@@ -191,6 +191,16 @@ impl Guarded<'_> {
         Ok(Workspace { dir: Dir::from_fd(fd, given.path().to_owned()), owned })
     }
 
+    /// Where a removed snapshot goes into a trash, it counts for no limit any more and holds its space: so with each at least one leaves it, whether its
+    /// user ever asks for that or goes away now. It takes a moment.
+    fn give_space_back(&self, kept: &Kept) {
+        let request = ReclaimRequest { auto: true, forgotten: Vec::new() };
+        if let Err(error) = self.served.provider.reclaim(&Place::new(&kept.store), &request, &Context::quiet()) {
+            let text = format!("the space of a removed snapshot of user {} is kept: {}", self.peer.uid, told(&error));
+            self.keeper.audit.say_of(self.peer.uid, &text);
+        }
+    }
+
     /// Refuses to have somebody else's subvolume or dataset captured.
     fn check_containing(&self, Workspace { dir, owned }: &Workspace) -> Result<()> {
         let owner = owned::owner_above(dir.as_fd(), &owned.mount)?;
@@ -346,6 +356,7 @@ impl Provider for Guarded<'_> {
             let _shared = kept.lock.read().unwrap_or_else(PoisonError::into_inner);
             let done = self.served.provider.destroy(&Place::new(&kept.store), request, cx)?;
             self.keeper.note(&kept.key, |known| known.remove(snapshot));
+            self.give_space_back(&kept);
             Ok(done)
         })
     }

@@ -1,11 +1,11 @@
-//! A removal that is refused or fails leaves a clone as it was.
+//! A removal that is refused or fails leaves a clone as it was. What was removed takes no room beyond the limits.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod common;
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use ah_plugin_api::{Context, DestroyRequest, Error, ErrorKind, Provider, ReclaimRequest, WritableClone};
@@ -128,4 +128,34 @@ fn a_clone_is_not_taken_from_under_who_works_in_it() {
     is_not_taken_from_under(&*daemon.provider(), &daemon.home(ALICE));
     let Some(disk) = Disk::new("btrfs", 300, "") else { return };
     is_not_taken_from_under(&*daemon.named("btrfs_ahd"), &Home::make(disk.at().join("home"), ALICE));
+}
+
+/// The folder of that name somewhere in `top`.
+fn folder(top: &Path, name: &str) -> Option<PathBuf> {
+    let folders = fs::read_dir(top).ok()?.map(|entry| entry.unwrap().path()).filter(|path| path.is_dir());
+    folders.filter(|path| !path.is_symlink()).find_map(|path| match path.ends_with(name) {
+        true => Some(path),
+        false => folder(&path, name),
+    })
+}
+
+#[test]
+fn removed_snapshots_do_not_heap_up_beyond_the_limit() {
+    if !is_root() {
+        return;
+    }
+    let Some(disk) = Disk::new("btrfs", 300, "") else { return };
+    let config = r#"{"allow-containing": ["65534"], "limits": {"snapshots": 3}}"#;
+    let daemon = Daemon::with(config, &["btrfs"], &[]);
+    let alice = Home::make(disk.at().join("home"), ALICE);
+    as_user(ALICE, || {
+        let (provider, open) = (daemon.named("btrfs_ahd"), alice.open());
+        for i in 0..12 {
+            let one = open.snapshot(&*provider, &format!("s{i}")).unwrap().reference;
+            open.destroy(&*provider, &DestroyRequest::Snapshot(one)).unwrap();
+        }
+    });
+    let trash = folder(disk.at(), "trash").unwrap();
+    let left = fs::read_dir(trash).unwrap().count();
+    assert!(left <= 3, "{left} removed snapshots are kept");
 }

@@ -22,7 +22,9 @@ const ASKED: usize = 50;
 impl Workspace {
     /// Adds to the error of a restore that found no room which disk is full, and which files came since that take most.
     pub(super) fn say_what_takes_room(&self, target: &SnapshotRecord, error: Error) -> Error {
-        if error.kind != ErrorKind::ResourceExhausted {
+        // Too many open files take no room.
+        let files = [Errno::NFILE, Errno::MFILE].map(Errno::raw_os_error);
+        if error.kind != ErrorKind::ResourceExhausted || error.errno.is_some_and(|errno| files.contains(&errno)) {
             return error;
         }
         let quota = Some(Errno::DQUOT.raw_os_error());

@@ -134,23 +134,29 @@ impl Note {
         format!("{NOTE}.{}", self.key)
     }
 
-    /// The folder of depots; or why not.
-    fn folder(&self) -> Result<Dir, String> {
-        let folder = Dir::open(&self.above).map_err(|error| error.causes.join(": "))?;
-        check_own(folder.as_fd(), &self.above).map_err(|error| error.message)?;
+    /// The folder of depots.
+    fn folder(&self) -> Result<Dir> {
+        let folder = Dir::open(&self.above)?;
+        check_own(folder.as_fd(), &self.above)?;
         Ok(folder)
     }
 
     /// Opens the depot of `store`.
     ///
     /// # Errors
-    /// `FailedPrecondition` if it is not there: on a filesystem that is not mounted, or taken away by somebody else.
+    /// `FailedPrecondition` if it is not there: on a filesystem that is not mounted, or taken away by somebody else. Of what keeps this process from
+    /// looking nothing follows.
     pub(crate) fn open(&self, store: &Dir) -> Result<OwnedFd> {
+        let cannot = || format!("the snapshots in {} cannot be reached", self.path().display());
         let opened = self.folder().and_then(|folder| {
-            open(folder.as_fd(), &self.key).map_err(|errno| std::io::Error::from(errno).to_string())
+            open(folder.as_fd(), &self.key).map_err(|errno| Error::from_io(cannot(), &errno.into()))
         });
-        opened.map_err(|why| {
-            let message = format!("the snapshots in {} cannot be reached: {why}", self.path().display());
+        opened.map_err(|error| {
+            if is_passing(&error) {
+                return error.context(cannot());
+            }
+            let why = if error.causes.is_empty() { error.message } else { error.causes.join(": ") };
+            let message = format!("{}: {why}", cannot());
             // Whether they are only elsewhere, nobody but a person knows; nothing is forgotten by itself.
             let first = if self.is_gone() {
                 format!("move {} back to where it was", self.above.display())
@@ -163,6 +169,11 @@ impl Note {
                 .with_hint(format!("{first}; or, if they are lost for good, forget them: {}", forget(store)))
         })
     }
+}
+
+/// Whether an error says nothing of what is there: another time there is none.
+fn is_passing(error: &Error) -> bool {
+    error.kind == ErrorKind::ResourceExhausted || error.errno == Some(Errno::IO.raw_os_error())
 }
 
 /// The command that forgets a depot.
@@ -479,10 +490,13 @@ pub(crate) fn clear(store: &Dir) -> Result<usize> {
 fn is_settled(store: &Dir, note: &Note) -> bool {
     // A filesystem that is not there may hold it still; notes of old do not say which it was.
     let of_old = note.filesystem.is_none();
-    let Ok(folder) = note.folder() else { return of_old || note.is_gone() };
+    let folder = match note.folder() {
+        Ok(folder) => folder,
+        Err(error) => return !is_passing(&error) && (of_old || note.is_gone()),
+    };
     let depot = match open(folder.as_fd(), &note.key) {
         Ok(depot) => depot,
-        Err(_) => return of_old || note.is_unmade(),
+        Err(errno) => return of_old && errno == Errno::NOENT || note.is_unmade(),
     };
     if rustix::fs::flock(&depot, FlockOperation::NonBlockingLockExclusive).is_err() {
         return false;

@@ -52,13 +52,18 @@ impl Provider for BtrfsProvider {
 
     fn snapshot(&self, place: &Place<'_>, request: &SnapshotRequest, cx: &Context<'_>) -> Result<Snapshot> {
         let workspace = place.need_workspace()?;
-        match shelf::take(place.store, workspace, request, cx) {
-            // What was freed just now is to be had with the filesystem's next commit.
-            Err(error) if error.kind == ErrorKind::ResourceExhausted && rustix::fs::syncfs(place.store).is_ok() => {
-                shelf::take(place.store, workspace, request, cx)
+        let take = || shelf::take(place.store, workspace, request, cx);
+        let mut taken = take();
+        // What was freed just now is to be had with the filesystem's next commit, or the one after it.
+        for _ in 0..2 {
+            if !taken.as_ref().is_err_and(|error| error.kind == ErrorKind::ResourceExhausted)
+                || rustix::fs::syncfs(workspace).is_err()
+            {
+                break;
             }
-            taken => taken,
+            taken = take();
         }
+        taken
     }
 
     fn sync(&self, place: &Place<'_>, request: &SnapshotRef, _cx: &Context<'_>) -> Result<Done> {

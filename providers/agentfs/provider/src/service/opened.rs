@@ -427,8 +427,8 @@ mod tests {
         UsageRequest,
     };
 
-    #[test]
-    fn while_a_tree_is_opened_anew_nothing_in_it_is_told_to_be_gone() {
+    /// A home and a directory, in one that goes with the first.
+    fn places() -> (tempfile::TempDir, Dir, Dir) {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| {
             std::fs::create_dir(dir.path().join(name)).unwrap();
@@ -436,6 +436,12 @@ mod tests {
         };
         let (home, lower) = (at("home"), at("lower"));
         Shelf::make(&home, None).unwrap();
+        (dir, home, lower)
+    }
+
+    #[test]
+    fn while_a_tree_is_opened_anew_nothing_in_it_is_told_to_be_gone() {
+        let (dir, home, lower) = places();
         let service = Service::open(Dir::open(home.path()).unwrap()).unwrap();
         let (place, cx) = (Place::new(&home), Context::quiet());
         let list = || service.list(&place, &ListRequest {}, &cx).map(|snapshots| snapshots.len());
@@ -462,13 +468,7 @@ mod tests {
 
     #[test]
     fn what_is_lost_of_a_tree_is_not_told_to_have_held_nothing() {
-        let dir = tempfile::tempdir().unwrap();
-        let at = |name: &str| {
-            std::fs::create_dir(dir.path().join(name)).unwrap();
-            Dir::open(dir.path().join(name)).unwrap()
-        };
-        let (home, lower) = (at("home"), at("lower"));
-        Shelf::make(&home, None).unwrap();
+        let (_dir, home, lower) = places();
         let service = || Service::open(Dir::open(home.path()).unwrap()).unwrap();
         service().for_lower(&lower, &Context::quiet()).unwrap();
         std::fs::remove_file(home.path().join(TREE).join("format")).unwrap();
@@ -511,13 +511,7 @@ mod tests {
 
     #[test]
     fn who_waits_for_a_tree_or_for_who_takes_snapshots_can_stop() {
-        let dir = tempfile::tempdir().unwrap();
-        let at = |name: &str| {
-            std::fs::create_dir(dir.path().join(name)).unwrap();
-            Dir::open(dir.path().join(name)).unwrap()
-        };
-        let (home, lower) = (at("home"), at("lower"));
-        Shelf::make(&home, None).unwrap();
+        let (_dir, home, lower) = places();
         let service = Service::open(Dir::open(home.path()).unwrap()).unwrap();
         let open = service.for_lower(&lower, &Context::quiet()).unwrap();
         let list = |cx: &Context<'_>| service.list(&Place::new(&home), &ListRequest {}, cx).map(drop);

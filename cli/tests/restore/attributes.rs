@@ -316,7 +316,7 @@ fn a_program_of_somebody_elses_does_not_come_back_as_ones_own_set_id_program() {
         // In the branch it is seen as it is below.
         let below = bench.0.root();
         let prog = below.join("src/prog");
-        bench.sh(&format!("mkdir -p {}/src", below.display()));
+        bench.sh(&format!("mkdir -p {0}/src; echo f > {0}/f", below.display()));
         fs::write(&prog, "prog").unwrap();
         chown(&prog, Some(2001), Some(2001)).unwrap();
         fs::set_permissions(&prog, fs::Permissions::from_mode(0o4755)).unwrap();
@@ -326,8 +326,15 @@ fn a_program_of_somebody_elses_does_not_come_back_as_ones_own_set_id_program() {
         bench.sh(&format!("rm -f {}/src/prog", at.display()));
         let ran = bench.ran(&at, &["restore", "s"]);
         assert!(ran.code == 0 && ran.stderr.contains("belonged to others"), "{ran:?}");
-        let meta = seen(bench, || fs::metadata(at.join("src/prog")).unwrap());
-        assert_eq!((meta.uid(), meta.mode() & 0o7777), (65534, 0o755), "{ran:?}");
+        let own = || {
+            let meta = seen(bench, || fs::metadata(at.join("src/prog")).unwrap());
+            (meta.uid(), meta.mode() & 0o7777)
+        };
+        assert_eq!(own(), (65534, 0o755), "{ran:?}");
+        // Nor by once more, when its mode alone differs.
+        bench.sh(&format!("rm {}/f", at.display()));
+        bench.at(&at, &["restore", "s"]);
+        assert_eq!(own(), (65534, 0o755));
     });
     // Nor where the snapshot does not tell whose it was.
     let world = World::of(User::Ordinary);

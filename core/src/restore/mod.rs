@@ -29,7 +29,8 @@
 //!
 //! A file that is replaced is a new file: hard links to the old one keep the old contents. Owner, group, extended attributes and access lists are
 //! the snapshot's where a view of it shows them (`apply/attributes.rs`), else the owner stays, and what root brings back is root's; where the owner
-//! cannot be set the file stays closed to others, and is listed as failed. Set-id bits come back where the snapshot tells whose the file was, for its owner alone; capabilities for nobody.
+//! cannot be set the file stays closed to others, and is listed as failed. Set-id bits come back on a file that has them and keeps its
+//! contents, or with one that the snapshot tells to have been its maker's, who is not root; capabilities never.
 
 pub(crate) mod at;
 

@@ -59,10 +59,10 @@ impl Shown {
         users.try_for_each(|(name, value)| set(to, name, value))
     }
 
-    /// Whether it was somebody else's, and comes back as this user's: a program of theirs must not run as this one.
-    pub(super) fn changes_hands(&self) -> bool {
+    /// Whether it is known to have been this user's, who is not root: a program of somebody else's must not run as this one.
+    pub(super) fn is_own(&self) -> bool {
         let me = rustix::process::geteuid();
-        !me.is_root() && self.owner.is_some_and(|(uid, _)| uid != me.as_raw())
+        !me.is_root() && self.owner.is_some_and(|(uid, _)| uid == me.as_raw())
     }
 
     /// Gives it its access lists, after its owner and its mode, of which they are a part; takes away what it has of the directory that it

@@ -23,7 +23,7 @@ use ah_plugin_api::{Capability, Context, EntryKind, RelPath, Result, Timestamp};
 use rustix::fs::{AtFlags, Mode};
 use rustix::io::Errno;
 
-use self::attributes::Said;
+use self::attributes::{Said, Shown};
 use super::LeftAlone;
 use super::at::{self, Found, Tree, io};
 use super::journal::Journal;
@@ -145,18 +145,17 @@ impl Work<'_> {
     }
 
     /// The mode that what a step makes may get. A file gets the set-id bits only if it has them already and keeps its contents: a program of
-    /// one user's making must not run as another, or as root. Who is not root gives them also where the snapshot tells whose it was, to their own.
-    /// A directory gets them unless it is made anew and may be another's than it was.
-    fn allowed_mode(&self, step: &Step, mode: u32, new_contents: bool) -> u32 {
+    /// one user's making must not run as another, or as root. One that is made anew gets them if it is told in the snapshot to be its maker's own
+    /// ([`Shown::is_own`]); a directory unless it may be another's then than it was. `made`: what is shown of what is made anew.
+    fn allowed_mode(&self, step: &Step, mode: u32, made: Option<&Shown>) -> u32 {
         let set_id = mode & 0o6000;
         let is_dir = step.after.as_ref().is_some_and(|after| after.kind == EntryKind::Dir);
         let told = self.owners && self.view.is_some();
-        let may_have =
-            if is_dir { told || step.found.is_some() } else { told && !rustix::process::geteuid().is_root() };
+        let may_have = if is_dir { told || step.found.is_some() } else { made.is_some_and(Shown::is_own) };
         if set_id == 0 || may_have {
             return mode;
         }
-        let has = step.found.filter(|_| !new_contents).map_or(0, |found| found.mode & 0o6000);
+        let has = step.found.filter(|_| made.is_none()).map_or(0, |found| found.mode & 0o6000);
         if set_id & !has != 0 {
             self.note(format!("{} comes back without its set-id bits: `chmod` gives them, if it is yours", step.path));
         }
@@ -205,7 +204,7 @@ impl Work<'_> {
             for (step, of) in made.chain(self.plan.attributes.iter().map(|step| (step, step.found))) {
                 let Some(after) = &step.after else { continue };
                 let slot = last.entry(&step.path).or_default();
-                slot.mode = (after.kind != EntryKind::Symlink).then(|| self.allowed_mode(step, after.mode, false));
+                slot.mode = (after.kind != EntryKind::Symlink).then(|| self.allowed_mode(step, after.mode, None));
                 slot.of = of;
                 if self.exact_times {
                     slot.mtime = Some(after.mtime);

@@ -74,10 +74,7 @@ impl Work<'_> {
         // Takes set-id bits and capabilities away, so it comes first.
         match self.give(path, &shown, self.owner(step), |uid, gid| rustix::fs::fchown(file, uid, gid)) {
             Ok(()) => {
-                let mut mode = self.allowed_mode(step, after.mode, true);
-                if shown.changes_hands() {
-                    mode &= !0o6000;
-                }
+                let mode = self.allowed_mode(step, after.mode, Some(&shown));
                 rustix::fs::fchmod(file, Mode::from_raw_mode(mode)).map_err(fail)?;
                 let lists = shown.give_lists(file.as_fd());
                 if lists.is_err() {

@@ -316,14 +316,17 @@ fn a_program_of_somebody_elses_does_not_come_back_as_ones_own_set_id_program() {
         // In the branch it is seen as it is below.
         let below = bench.0.root();
         let prog = below.join("src/prog");
-        bench.sh(&format!("mkdir -p {0}/src; echo f > {0}/f", below.display()));
+        bench.sh(&format!(
+            "mkdir -p {0}/src; echo f > {0}/f; echo own > {0}/src/own; chmod 4755 {0}/src/own",
+            below.display()
+        ));
         fs::write(&prog, "prog").unwrap();
         chown(&prog, Some(2001), Some(2001)).unwrap();
         fs::set_permissions(&prog, fs::Permissions::from_mode(0o4755)).unwrap();
         let grown = below != at;
         let at = if grown { bench.branch("later") } else { below };
         bench.at(&at, &["snapshot", "-m", "s"]);
-        bench.sh(&format!("rm -f {}/src/prog", at.display()));
+        bench.sh(&format!("rm -f {0}/src/prog {0}/src/own", at.display()));
         let ran = bench.ran(&at, &["restore", "s"]);
         assert!(ran.code == 0 && ran.stderr.contains("belonged to others"), "{ran:?}");
         let own = || {
@@ -331,6 +334,8 @@ fn a_program_of_somebody_elses_does_not_come_back_as_ones_own_set_id_program() {
             (meta.uid(), meta.mode() & 0o7777)
         };
         assert_eq!(own(), (65534, 0o755), "{ran:?}");
+        let theirs = seen(bench, || fs::metadata(at.join("src/own")).unwrap().mode() & 0o7777);
+        assert_eq!(theirs, 0o4755, "one's own comes back");
         // Nor by once more, when its mode alone differs.
         bench.sh(&format!("rm {}/f", at.display()));
         bench.at(&at, &["restore", "s"]);

@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 
 use ah_plugin_api::{
     Capability, Changes, CloneRequest, Context, ConvertRequest, Converted, Description, DestroyRequest, DiffRequest,
-    Done, Entry, ErrorKind, ListRequest, LookupRequest, MountRequest, Place, Probe, ProbeRequest, Provider,
-    ProviderName, ReadDirRequest, ReadRequest, ReclaimRequest, Reclaimed, Result, Snapshot, SnapshotRef,
-    SnapshotRequest, UnmountRequest, View, WritableClone,
+    Done, Entry, ListRequest, LookupRequest, MountRequest, Place, Probe, ProbeRequest, Provider, ProviderName,
+    ReadDirRequest, ReadRequest, ReclaimRequest, Reclaimed, Result, Snapshot, SnapshotRef, SnapshotRequest,
+    UnmountRequest, View, WritableClone,
 };
 
 use crate::shelf::{self, Shelf, no_snapshot};
@@ -51,19 +51,7 @@ impl Provider for BtrfsProvider {
     }
 
     fn snapshot(&self, place: &Place<'_>, request: &SnapshotRequest, cx: &Context<'_>) -> Result<Snapshot> {
-        let workspace = place.need_workspace()?;
-        let take = || shelf::take(place.store, workspace, request, cx);
-        let mut taken = take();
-        // What was freed just now is to be had with the filesystem's next commit, or the one after it.
-        for _ in 0..2 {
-            if !taken.as_ref().is_err_and(|error| error.kind == ErrorKind::ResourceExhausted)
-                || rustix::fs::syncfs(workspace).is_err()
-            {
-                break;
-            }
-            taken = take();
-        }
-        taken
+        shelf::take(place.store, place.need_workspace()?, request, cx)
     }
 
     fn sync(&self, place: &Place<'_>, request: &SnapshotRef, _cx: &Context<'_>) -> Result<Done> {

@@ -64,6 +64,28 @@ fn a_restore_that_does_not_fit_changes_nothing() {
     assert_eq!(fs::read(world.root().join("big")).unwrap(), bytes(1));
 }
 
+/// As on Btrfs, where that takes more room than to make files.
+#[test]
+fn without_room_to_put_files_in_place_nothing_is_changed() {
+    if !may_trace() {
+        return;
+    }
+    let world = World::new();
+    world.use_git();
+    world.write("edited", "old");
+    world.write("gone", "old");
+    let first = world.fs(["snapshot"]);
+    world.write("edited", "new!");
+    world.write("added", "new");
+    fs::remove_file(world.root().join("gone")).unwrap();
+    let before = world.picture("w");
+    let ah = world.command(["agent", "fs", "restore", &first]);
+    let ran = crate::support::Ran::of(&mut under_strace(&world, &ah, "renameat2", "ENOSPC"));
+    assert_eq!(ran.code, 1, "{ran:?}");
+    assert!(ran.stderr.contains("cannot put the files in place") && ran.stderr.contains("free"), "{ran:?}");
+    assert_eq!(world.picture("w"), before);
+}
+
 #[test]
 fn without_room_for_the_safety_snapshot_nothing_is_changed() {
     let world = World::new();
@@ -181,11 +203,19 @@ fn under_strace(world: &World, ah: &Command, call: &str, error: &str) -> Command
     strace
 }
 
+fn may_trace() -> bool {
+    let traced = Command::new("strace").args(["-o", "/dev/null", "true"]).status();
+    let may = traced.is_ok_and(|status| status.success());
+    if !may {
+        skip("needs strace (apt-get install strace), and to be allowed to trace");
+    }
+    may
+}
+
 #[test]
 fn older_kernels_and_lesser_filesystems_do() {
-    let traced = Command::new("strace").args(["-o", "/dev/null", "true"]).status();
-    if !traced.is_ok_and(|status| status.success()) {
-        return skip("needs strace (apt-get install strace), and to be allowed to trace");
+    if !may_trace() {
+        return;
     }
     let lacks = [
         ("renameat2", "EINVAL"),

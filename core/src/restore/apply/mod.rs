@@ -1,7 +1,7 @@
 //! Carrying a plan out.
 //!
-//! 1. *Stage*: every file and symlink that is to appear is made, whole, in a folder of ours at the top of the workspace. A full
-//!    disk, a damaged store or a wish to stop end the restore here, with nothing changed.
+//! 1. *Stage*: every file and symlink that is to appear is made, whole, in a folder of ours at the top of the workspace, and two
+//!    empty ones are exchanged there. A full disk, a damaged store or a wish to stop end the restore here, with nothing changed.
 //! 2. *Commit*: only renames, `mkdir`, `rmdir`, `chmod`. A file that is replaced is exchanged with the new one in one step, so
 //!    that the old one, now in our folder, can be looked at: if someone wrote to it in the last instant, it goes back.
 //!    What one path fails with is reported; the others go on, since stopping half-way would help nobody.
@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use ah_plugin_api::{Capability, Context, EntryKind, RelPath, Result, Timestamp};
-use rustix::fs::{AtFlags, Mode};
+use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
 use self::attributes::{Said, Shown};
@@ -74,6 +74,10 @@ pub(crate) fn apply(
     let staged = work.unlock().and_then(|()| {
         let staging = Staging::make(tree, &journal.staging, journal.lanes)?;
         work.stage(&staging, &slots)?;
+        // What only goes gives room.
+        if !plan.puts.is_empty() {
+            staging.has_room(tree, &journal.staging)?;
+        }
         Ok(staging)
     });
     let staging = match staged {
@@ -308,6 +312,31 @@ impl Staging {
         Ok(Self { lanes: made })
     }
 
+    /// Whether there is room for what comes next. Btrfs wants more of it to exchange two files than to make one, so that a disk on which all could be made
+    /// may let none of it into its place.
+    ///
+    /// # Errors
+    /// No room for an exchange. Any other trouble with it is left to those that matter.
+    fn has_room(&self, tree: Tree<'_>, path: &RelPath) -> Result<()> {
+        const NAME: &[u8] = b"room";
+        let fail = |e| io("cannot put the files in place", e);
+        let own = tree.dir(path).map_err(fail)?;
+        // In two folders, as those that follow: in one it takes less.
+        let (a, b) = (self.lanes[0].as_fd(), own.as_fd());
+        let make = |dir| {
+            let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC;
+            rustix::fs::openat(dir, NAME, flags, Mode::RUSR).map(drop)
+        };
+        let exchanged = make(a).and_then(|()| make(b)).and_then(|()| at::exchange((a, NAME), (b, NAME)));
+        for dir in [a, b] {
+            let _ = rustix::fs::unlinkat(dir, NAME, AtFlags::empty());
+        }
+        match exchanged {
+            Err(error @ (Errno::NOSPC | Errno::DQUOT)) => Err(fail(error)),
+            _ => Ok(()),
+        }
+    }
+
     /// Where a slot is.
     fn slot(&self, slot: u64) -> (BorrowedFd<'_>, String) {
         let lane = usize::try_from(slot).unwrap_or(0) % self.lanes.len();
@@ -334,7 +363,12 @@ pub(super) fn sweep(tree: Tree<'_>, path: &RelPath, keep: &HashSet<u64>) -> bool
 
 fn sweep_lane(tree: Tree<'_>, path: &RelPath, lane: &[u8], keep: &HashSet<u64>) {
     let Ok(lane_path) = path.join(lane) else { return };
-    let (Ok(dir), Ok(files)) = (tree.dir(&lane_path), tree.names(&lane_path)) else { return };
+    let own = tree.dir(path);
+    let (Ok(dir), Ok(files)) = (tree.dir(&lane_path), tree.names(&lane_path)) else {
+        // Of a look for room that was killed.
+        let _ = own.map(|own| rustix::fs::unlinkat(own, lane, AtFlags::empty()));
+        return;
+    };
     for file in files {
         let slot = std::str::from_utf8(&file).ok().and_then(|text| text.parse::<u64>().ok());
         if slot.is_none_or(|slot| !keep.contains(&slot)) {
@@ -342,9 +376,7 @@ fn sweep_lane(tree: Tree<'_>, path: &RelPath, lane: &[u8], keep: &HashSet<u64>) 
             let _ = rustix::fs::unlinkat(&dir, file, how);
         }
     }
-    if let Ok(own) = tree.dir(path) {
-        let _ = rustix::fs::unlinkat(&own, lane, AtFlags::REMOVEDIR);
-    }
+    let _ = own.map(|own| rustix::fs::unlinkat(own, lane, AtFlags::REMOVEDIR));
 }
 
 /// Runs `each` on all items on some threads. After the first error no more are begun.

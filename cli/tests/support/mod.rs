@@ -260,14 +260,20 @@ impl Drop for World {
         for mount in mounts.lines().filter_map(|line| line.split(' ').nth(4)).filter(|path| path.starts_with(&top)) {
             let _ = nix::mount::umount2(mount, nix::mount::MntFlags::MNT_DETACH);
         }
-        let _ = Command::new("chmod").args(["-R", "u+rwX"]).arg(self.temp.path()).stderr(Stdio::null()).status();
         self.wait_for_background();
-        for _ in 0..100 {
-            if fs::remove_dir_all(self.temp.path()).is_ok_and(|()| !self.temp.path().exists()) {
-                break;
-            }
-            std::thread::sleep(std::time::Duration::from_millis(100));
+        // Snapshots are read-only subvolumes.
+        let mut writable = Command::new("find");
+        writable.arg(self.temp.path()).args(["-depth", "-inum", "256", "-type", "d", "-exec"]);
+        writable.args(["btrfs", "property", "set", "-ts", "{}", "ro", "false", ";"]);
+        if on_btrfs(self.temp.path()) {
+            let _ = writable.stderr(Stdio::null()).status();
         }
+        let _ = Command::new("chmod").args(["-R", "u+rwX"]).arg(self.temp.path()).stderr(Stdio::null()).status();
+        let removed = (0..100).any(|round| {
+            std::thread::sleep(std::time::Duration::from_millis(if round == 0 { 0 } else { 100 }));
+            fs::remove_dir_all(self.temp.path()).is_ok() && !self.temp.path().exists()
+        });
+        assert!(removed || std::thread::panicking(), "{top} cannot be removed");
     }
 }
 

@@ -310,6 +310,8 @@ fn prune_by_rule() {
         world.fs(["prune", "keep-last=2"]);
         assert_eq!(world.json("snapshots", &["agent", "fs", "snapshots"])["snapshots"].as_array().unwrap().len(), 2);
         world.refused(2, &["agent", "fs", "prune", "keep-nonsense=1"]);
+        // It would go for all sessions.
+        world.refused(2, &["--session", "other", "agent", "fs", "prune", "keep-last=1"]);
     });
 }
 

@@ -20,7 +20,8 @@ impl Workspace {
     /// Changes a snapshot's label or pin; the answer is how it is now.
     ///
     /// # Errors
-    /// As [`Workspace::resolve`]; `InvalidArgument` if nothing is to change.
+    /// As [`Workspace::resolve`]; `InvalidArgument` if nothing is to change, and for what a program printed; `FailedPrecondition` if a moment has no
+    /// snapshot that shows it.
     pub fn edit(&self, reference: &str, options: &EditOptions) -> Result<SnapshotRecord> {
         if options.label.is_none() && options.keep.is_none() {
             return Err(Error::new(ErrorKind::InvalidArgument, "nothing is to change")
@@ -31,7 +32,7 @@ impl Workspace {
             self.engine.refuse_to_agents("`edit --no-keep`")?;
         }
         let _stays = self.lock_stays()?;
-        let mut record = self.resolve(reference)?;
+        let mut record = self.resolve_own_in(&self.state()?, reference)?;
         let body = EventBody::Edit { snapshot: record.id.clone(), label: options.label.clone(), kept: options.keep };
         self.append(&self.writing_session(), body, Durability::Durable)?;
         if let Some(label) = &options.label {

@@ -40,7 +40,7 @@ impl Workspace {
     /// Removes snapshots: all of those named, or with an error none of them.
     ///
     /// # Errors
-    /// As [`Workspace::resolve`]; `FailedPrecondition` inside an agent's own session, in a copy of an `$AH_HOME` that is there, if one is pinned, is needed by a restore that is running, was interrupted or is not on disk or, without
+    /// As [`Workspace::resolve`]; `InvalidArgument` for what a program printed; `FailedPrecondition` if a moment has no snapshot that shows it, inside an agent's own session, in a copy of an `$AH_HOME` that is there, if one is pinned, is needed by a restore that is running, was interrupted or is not on disk or, without
     /// `force`, by a branch, or is shown by a lease; the provider's.
     pub fn rm(&self, references: &[String], options: &RmOptions) -> Result<RmReport> {
         if !options.dry_run {
@@ -53,7 +53,8 @@ impl Workspace {
         let _ = self.settle_restores();
         let stays = if options.dry_run { None } else { Some(self.lock("stays")?) };
         let state = self.state()?;
-        let mut removed = self.resolve_each_in(&state, references).into_iter().collect::<Result<Vec<_>>>()?;
+        let own = references.iter().map(|reference| self.resolve_own_in(&state, reference));
+        let mut removed = own.collect::<Result<Vec<_>>>()?;
         let mut seen = BTreeSet::new();
         removed.retain(|record| seen.insert(record.id.clone()));
         let (needed, branches) = (self.needed(&state.events)?, self.branches()?);

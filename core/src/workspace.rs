@@ -118,14 +118,17 @@ impl Workspace {
     /// # Errors
     /// If the timeline cannot be read; what a REF does not name is in its place.
     pub fn resolve_each(&self, references: &[String]) -> Result<Vec<Result<SnapshotRecord>>> {
-        Ok(self.resolve_each_in(&self.state()?, references))
-    }
-
-    pub(crate) fn resolve_each_in(&self, state: &State, references: &[String]) -> Vec<Result<SnapshotRecord>> {
+        let state = &self.state()?;
         let resolve = |resolver: &Resolver<'_>, text: &String| {
             resolver.resolve(text).map_err(|error| self.of_fresh_branch(state, error))
         };
-        self.with_resolver(state, |resolver| references.iter().map(|text| resolve(resolver, text)).collect())
+        Ok(self.with_resolver(state, |resolver| references.iter().map(|text| resolve(resolver, text)).collect()))
+    }
+
+    /// As [`Workspace::resolve`], of what is to go or to be marked: no REF means a neighbour of what it names there.
+    pub(crate) fn resolve_own_in(&self, state: &State, reference: &str) -> Result<SnapshotRecord> {
+        let own = self.with_resolver(state, |resolver| resolver.resolve_own(reference));
+        own.map_err(|error| self.of_fresh_branch(state, error))
     }
 
     pub(crate) fn resolve_in(&self, state: &State, reference: &str) -> Result<SnapshotRecord> {

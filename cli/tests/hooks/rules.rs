@@ -85,6 +85,24 @@ fn an_agent_does_not_take_away_what_one_would_go_back_to() {
 }
 
 #[test]
+fn removing_a_prompt_again_takes_no_other_snapshot() {
+    let world = World::new();
+    world.write("f", "one");
+    let mine = world.fs(["snapshot", "-m", "mine"]);
+    world.write("f", "two");
+    let agent = Agent::claude(&world, "s1");
+    agent.prompt("go on");
+    settled(&world);
+    let taken = world.fs(["rm", "@prompt"]);
+    assert_ne!(taken, mine);
+    for words in [&["agent", "fs", "rm", "@prompt"][..], &["agent", "fs", "edit", "@prompt", "--keep"]] {
+        let ran = world.run(words);
+        assert!(ran.code == 4 && ran.stderr.contains(&mine), "{ran:?}");
+    }
+    assert_eq!(world.fs(["rm", "--dry-run", "mine"]), mine);
+}
+
+#[test]
 fn hooks_are_put_into_settings_and_taken_out() {
     let world = World::new();
     world.write("f", "one");

@@ -86,7 +86,7 @@ impl Workspace {
     /// needs. `explain` hears what would be removed before it is, and nothing is if it fails. What it takes its time for is looked at again.
     ///
     /// # Errors
-    /// What `explain` gives; `InvalidArgument` for a policy that is not one; `FailedPrecondition` inside an agent's own session, in a copy of an `$AH_HOME` that is there, and beside lines of the timeline that cannot be read; the
+    /// What `explain` gives; `InvalidArgument` for a policy that is not one, and for one session alone; `FailedPrecondition` inside an agent's own session, in a copy of an `$AH_HOME` that is there, and beside lines of the timeline that cannot be read; the
     /// provider's.
     pub fn prune(
         &self,
@@ -96,6 +96,11 @@ impl Workspace {
         if !options.dry_run {
             self.engine.refuse_to_agents("`prune`")?;
             self.engine.home().may_remove("`prune`")?;
+        }
+        if let Some(session) = &self.engine.settings().session {
+            let message = format!("`prune` judges all sessions, and not {session} alone");
+            return Err(Error::new(ErrorKind::InvalidArgument, message)
+                .with_hint("leave `--session` out; `keep-last=N/session` keeps so many of each"));
         }
         let config = self.config()?;
         if let (None, Some(recordings)) = (&options.policy, &options.recordings) {

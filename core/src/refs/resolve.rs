@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, HashMap};
 use ah_plugin_api::{Error, ErrorKind, Result, SnapshotId, Timestamp};
 
 use crate::ids::{SessionName, looks_like_id};
-use crate::moments::{Moment, MomentKind, Point};
+use crate::moments::{Moment, MomentKind, MomentRecord, Point};
 use crate::open::when;
 use crate::record::SnapshotRecord;
 use crate::refs::parse::{Parsed, When, parse};
@@ -72,6 +72,28 @@ impl Resolver<'_> {
                 Ok(Point { exact: exact.is_some(), snapshot, moment, named: true })
             }
         }
+    }
+
+    /// As [`Resolver::resolve`], of what is to go or to be marked: that must not be a neighbour of what was meant, nor follow from what a program
+    /// printed.
+    pub(crate) fn resolve_own(&self, text: &str) -> Result<SnapshotRecord> {
+        let point = self.point(text)?;
+        let Some(moment) = point.moment.filter(|_| point.named) else { return Ok(point.snapshot) };
+        let MomentRecord { id, kind, label, snapshot: taken, .. } = &moment.record;
+        let printed = *kind != MomentKind::Manual && label.as_deref() == Some(text) && !id.as_str().starts_with(text);
+        if printed {
+            let message = format!("{text} is only what a program ran or printed, and no name to go by here");
+            return Err(Error::new(ErrorKind::InvalidArgument, message).with_hint(format!("its id is {id}")));
+        }
+        if point.exact {
+            return Ok(point.snapshot);
+        }
+        let message = format!("the moment {id} has no snapshot that shows it");
+        let error = Error::new(ErrorKind::FailedPrecondition, message);
+        Err(match taken.as_ref().filter(|taken| self.state.snapshot(taken).is_some()) {
+            Some(taken) => error.with_hint(format!("the one that was taken for it, and shows more, is {taken}")),
+            None => error.with_hint(format!("the nearest one before it is {}", point.snapshot.id)),
+        })
     }
 
     /// There is neither a snapshot that shows a moment nor one before it.
@@ -467,6 +489,30 @@ mod tests {
             let point = resolver.point(text).unwrap();
             let found = point.moment.as_ref().map(|moment| moment.record.id.as_str());
             assert_eq!((point.snapshot.id.as_str(), found, point.exact), (snapshot, moment, exact), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_goes_is_what_was_named_and_not_what_is_beside_it() {
+        let state = moments();
+        let resolver =
+            Resolver { state: &state, only: None, own: None, began: Some(at(0)), now: at(20), local: |_| None };
+        for (text, own) in [
+            ("ppppkkkkkkkk", Ok("llllllllllll")),
+            ("@prompt", Ok("llllllllllll")),
+            ("12s", Ok("llllllllllll")),
+            ("@", Ok("mmmmmmmmmmmm")),
+            ("qqqqkkkkkkkk", Err((ErrorKind::FailedPrecondition, "mmmmmmmmmmmm"))),
+            ("qqqq", Err((ErrorKind::FailedPrecondition, "mmmmmmmmmmmm"))),
+            ("make", Err((ErrorKind::InvalidArgument, "qqqqkkkkkkkk"))),
+        ] {
+            match (resolver.resolve_own(text), own) {
+                (Ok(found), Ok(own)) => assert_eq!(found.id.as_str(), own, "{text}"),
+                (Err(error), Err((kind, named))) => {
+                    assert!(error.kind == kind && error.hint.unwrap().contains(named), "{text}");
+                }
+                other => panic!("{text}: {other:?}"),
+            }
         }
     }
 

@@ -350,6 +350,31 @@ fn unchanged_files_are_not_read_again_and_changed_ones_are_seen() {
 }
 
 #[test]
+fn a_change_that_kept_size_and_time_is_seen() {
+    let bench = Bench::new();
+    let work = bench.workspace.path();
+    git(work, &["init", "-q"]);
+    let then = std::time::SystemTime::now() - std::time::Duration::from_secs(3600);
+    let write = |content: &str| {
+        bench.write("f", content);
+        std::fs::File::options().write(true).open(bench.work("f")).unwrap().set_modified(then).unwrap();
+    };
+    write("version=1");
+    git(work, &["add", "."]);
+    git(work, &["commit", "-q", "-m", "first"]);
+    // Git may compare whole seconds.
+    std::thread::sleep(std::time::Duration::from_millis(1100));
+    write("version=2");
+    assert_eq!(git(work, &["status", "--porcelain"]), " M f\n");
+    let clone = bench.clone(&bench.snapshot(), "c");
+    assert_eq!(git(&clone.path, &["status", "--porcelain"]), " M f\n");
+    // Of the packed one as well.
+    git(work, &["repack", "-qad"]);
+    let clone = bench.clone(&bench.snapshot(), "d");
+    assert_eq!(git(&clone.path, &["status", "--porcelain"]), " M f\n");
+}
+
+#[test]
 fn line_ends_that_git_converts_are_no_change() {
     let bench = Bench::new();
     let work = bench.workspace.path();

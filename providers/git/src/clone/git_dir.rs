@@ -1,6 +1,6 @@
 //! Making the `.git` of a clone: HEAD, its branch, configuration, excludes, index. Objects come from the store's keep.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use ah_plugin_api::{Context, RepositoryState, Result};
 use ah_repository::write::{make_dir, put, put_head, put_refs};
@@ -62,7 +62,7 @@ pub(super) fn make(
         expect(store, id, Kind::Blob, &mut text)?;
         put_refs(git.as_fd(), &text)?;
     }
-    notes.extend(index(store, head, clone, git.as_fd())?);
+    notes.extend(index(store, head, clone, git.as_fd(), &[objects])?);
     if let Some(id) = &head.progress {
         notes.extend(put_progress(store, id, git.as_fd())?);
     }
@@ -87,11 +87,18 @@ fn put_progress(store: &Store, id: &ObjectId, git: BorrowedFd<'_>) -> Result<Vec
     Ok(notes)
 }
 
-fn index(store: &Store, head: &Head, clone: BorrowedFd<'_>, git: BorrowedFd<'_>) -> Result<Option<String>> {
+fn index(
+    store: &Store,
+    head: &Head,
+    clone: BorrowedFd<'_>,
+    git: BorrowedFd<'_>,
+    objects: &[OwnedFd],
+) -> Result<Option<String>> {
     let Some(id) = &head.index else { return Ok(None) };
     let mut data = Vec::new();
     expect(store, id, Kind::Blob, &mut data)?;
-    let mut files = Files { reader: Reader::new(store), root: head.root, clone, written: head.manifest.index_written };
+    let written = head.manifest.index_written;
+    let mut files = Files { reader: Reader::new(store), root: head.root, clone, objects, written };
     match adapt(data, &mut files)? {
         Ok(adapted) => put(git, "index", &adapted).map(|()| None),
         Err(bad) => {

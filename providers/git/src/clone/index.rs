@@ -3,11 +3,12 @@
 //! Git believes that a file is unchanged when its attributes are those in the index. In the clone inode and times of change are
 //! others, so without this Git would read every file again, and where a filter stands between the file and its blob (line
 //! ends, LFS) it could find a difference that is none. An entry that was not in step with its file when the snapshot was taken gets
-//! attributes that no file has, and Git looks for itself.
+//! attributes that no file has, and Git looks for itself. In step is one whose blob is the file's contents, or, of another length, may be what a filter makes
+//! of them: time and size decide then. In the workspace Git asks the time of change, too, which a snapshot does not hold.
 //!
 //! The entries are patched where they lie: nothing that this code does not know is lost but caches.
 
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 
 use ah_plugin_api::{Result, Timestamp};
 use gix::ObjectId;
@@ -15,6 +16,7 @@ use rustix::fs::{AtFlags, Statx, StatxFlags};
 use sha1::{Digest, Sha1};
 
 use crate::meta::FileMeta;
+use crate::store::Objects;
 use crate::tree::{Directory, Listing, Reader, What};
 
 /// An index that this code cannot take apart.
@@ -39,6 +41,8 @@ pub(super) struct Files<'a> {
     pub(super) root: Directory,
     /// The clone's root, all files in place.
     pub(super) clone: BorrowedFd<'a>,
+    /// The clone's objects folder, filled.
+    pub(super) objects: &'a [OwnedFd],
     /// When the user's index file was last written; none if that is not known.
     pub(super) written: Option<Timestamp>,
 }
@@ -56,7 +60,7 @@ pub(super) fn adapt(mut data: Vec<u8>, files: &mut Files<'_>) -> Result<Result<V
     };
     let mut at = HEADER;
     let mut name = Vec::new();
-    let mut walk = Walk { files, stack: Vec::new() };
+    let mut walk = Walk { objects: Objects::open(files.objects), files, stack: Vec::new() };
     for _ in 0..count {
         let Some(entry) = next_entry(&data, at, version, &mut name) else { return Ok(Err(BadIndex::Damaged)) };
         // Conflicts (other stages), submodules and sparse directories have no file to be in step with.
@@ -181,6 +185,7 @@ fn fields(stat: &Statx) -> [u32; 9] {
 /// Goes through the snapshot in the order of the index, so that each directory is read once.
 struct Walk<'w, 'a> {
     files: &'w mut Files<'a>,
+    objects: Objects<'a>,
     /// The directories above the last entry: the length of each one's path, and its entries.
     stack: Vec<(Vec<u8>, Listing)>,
 }
@@ -191,10 +196,13 @@ impl Walk<'_, '_> {
         let Some((id, meta)) = self.find(path)? else { return Ok(None) };
         let same_contents = id == entry.id;
         // Without looking at contents, as Git does: same time and size, and not written in the very moment of the index.
-        let same_attributes = entry.mtime == (meta.mtime.secs as u32, meta.mtime.nanos)
+        let same_attributes = !same_contents
+            && entry.mtime == (meta.mtime.secs as u32, meta.mtime.nanos)
             && entry.size == meta.size as u32
             && self.files.written.is_some_and(|written| written > meta.mtime);
-        if !same_contents && !same_attributes {
+        // A filter that changes no length is not believed: Git looks for itself then.
+        let filtered = same_attributes && self.objects.size(&entry.id).is_some_and(|size| size != meta.size);
+        if !same_contents && !filtered {
             return Ok(None);
         }
         let flags = AtFlags::SYMLINK_NOFOLLOW;

@@ -56,7 +56,7 @@ use sha1::{Digest, Sha1};
 pub(crate) use batch::Batch;
 pub(crate) use blob::{Taken, hash_file};
 pub(crate) use files::{pwrite_all, write_all};
-pub(crate) use keep::{KEPT, Kept};
+pub(crate) use keep::{KEPT, Kept, Objects};
 pub(crate) use lock::WriteGuard;
 
 use crate::tree::Known;

@@ -12,6 +12,7 @@
 mod first;
 mod link;
 mod list;
+mod objects;
 #[cfg(test)]
 mod tests;
 mod unsynced;
@@ -33,6 +34,7 @@ use ah_repository::Repository;
 pub(super) use first::first_commit;
 use link::{Linker, Way};
 use list::List;
+pub(crate) use objects::Objects;
 use unsynced::Unsynced;
 pub(super) use unsynced::{recover, sync};
 

@@ -144,14 +144,19 @@ impl Workspace {
     /// Refuses while a command runs in a branch. None is begun in it while the lock is held.
     fn refuse_at_work(&self, file: &BranchFile) -> Result<Lock> {
         let (path, name) = (self.branch_lock(&file.record.id), text::shell(file.record.name.as_ref()));
+        let hint = match file.mounted {
+            // What is in use is not unmounted.
+            true => "wait for it to end, or end it, then repeat".to_owned(),
+            false => format!(
+                "wait for it to end, then repeat; or take it away from under it: `ah agent fs rm --force {name}`"
+            ),
+        };
         self.engine.home().with_reserve(|| Lock::try_take(&path, true))?.ok_or_else(|| {
             Error::new(
                 ErrorKind::Busy,
                 format!("a command of `ah agent fs exec` runs in the branch {}", file.record.name),
             )
-            .with_hint(format!(
-                "wait for it to end, then repeat; or take it away from under it: `ah agent fs rm --force {name}`"
-            ))
+            .with_hint(hint)
         })
     }
 

@@ -12,8 +12,10 @@ use crate::background;
 use crate::branch::BranchRecord;
 use crate::ids::BranchId;
 use crate::record::SnapshotRecord;
+use crate::seek;
 use crate::text;
 use crate::timeline::{Event, EventBody};
+use crate::versioned;
 use crate::workspace::{Served, Workspace};
 
 /// What can be said about a removal.
@@ -41,7 +43,7 @@ impl Workspace {
     ///
     /// # Errors
     /// As [`Workspace::resolve`]; `InvalidArgument` for what a program printed; `FailedPrecondition` if a moment has no snapshot that shows it, inside an agent's own session, in a copy of an `$AH_HOME` that is there, if one is pinned, is needed by a restore that is running, was interrupted or is not on disk or, without
-    /// `force`, by a branch, or is shown by a lease; the provider's.
+    /// `force`, by a branch, or is shown by a lease; `DataLoss` if it cannot be read what needs it; the provider's.
     pub fn rm(&self, references: &[String], options: &RmOptions) -> Result<RmReport> {
         if !options.dry_run {
             self.engine.refuse_to_agents("`rm`")?;
@@ -57,7 +59,8 @@ impl Workspace {
         let mut removed = own.collect::<Result<Vec<_>>>()?;
         let mut seen = BTreeSet::new();
         removed.retain(|record| seen.insert(record.id.clone()));
-        let (needed, branches) = (self.needed(&state.events)?, self.branches()?);
+        let needed = self.needed(&state.events)?;
+        let branches = if options.force { Vec::new() } else { self.branches_for_certain()? };
         for record in &removed {
             if record.kept {
                 return Err(Error::new(ErrorKind::FailedPrecondition, format!("the snapshot {} is pinned", record.id))
@@ -67,7 +70,7 @@ impl Workspace {
                 return Err(need.refusal(&record.id));
             }
             let grown = |branch: &&BranchRecord| branch.snapshot == record.id && !options.branches.contains(&branch.id);
-            if let Some(branch) = branches.iter().find(grown).filter(|_| !options.force) {
+            if let Some(branch) = branches.iter().find(grown) {
                 let message = format!("the branch {} grew from the snapshot {}", branch.name, record.id);
                 let name = text::shell(branch.name.as_ref());
                 return Err(Error::new(ErrorKind::FailedPrecondition, message).with_hint(format!(
@@ -85,11 +88,14 @@ impl Workspace {
     }
 
     /// What views, and running and interrupted restores need.
+    ///
+    /// # Errors
+    /// If the record of one cannot be read: then nobody knows what it needs.
     pub(crate) fn needed(&self, events: &[Event]) -> Result<BTreeMap<SnapshotId, Need>> {
         let mut needed = BTreeMap::new();
         let open = self.restores_need(events)?.into_iter().filter(|(_, open)| *open);
         needed.extend(open.map(|(id, _)| (id, Need::Restore)));
-        for lease in crate::seek::all(self.engine.home())? {
+        for lease in versioned::whole(seek::read_all(self.engine.home())?)? {
             if lease.workspace == self.id && !lease.is_stale() {
                 let path = lease.shown.map_or_else(String::new, |shown| shown.path.display().to_string());
                 needed.insert(lease.snapshot, Need::Lease(path));

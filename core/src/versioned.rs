@@ -11,6 +11,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use crate::fsio;
+use crate::text;
 
 const BACKUPS: u32 = 5;
 
@@ -133,6 +134,32 @@ impl<T: Versioned> Doc<T> {
         let older = (version < T::VERSION).then_some(version);
         Ok((Self { value, extra: fields, version: version.max(T::VERSION) }, older))
     }
+}
+
+/// What a folder's documents (`*.json`) say, and for each that cannot be read why not, and what to do.
+pub(crate) fn load_all<T: Versioned>(folder: &Path) -> Result<(Vec<T>, Vec<Error>)> {
+    let (mut found, mut unreadable) = (Vec::new(), Vec::new());
+    for name in fsio::names(folder)? {
+        let path = folder.join(&name);
+        if !name.ends_with(".json") || !path.is_file() {
+            continue;
+        }
+        match Doc::load(&path) {
+            Ok(doc) => found.extend(doc.map(|doc| doc.value)),
+            Err(error) => {
+                let path = text::shell(path.as_os_str());
+                unreadable.push(error.with_hint(format!(
+                    "bring it back from a backup, or do without it, and nothing is kept for it any more: `mv {path} ~`"
+                )));
+            }
+        }
+    }
+    Ok((found, unreadable))
+}
+
+/// What was found if all of it could be read; for who must not miss any.
+pub(crate) fn whole<T>((found, unreadable): (Vec<T>, Vec<Error>)) -> Result<Vec<T>> {
+    unreadable.into_iter().next().map_or(Ok(found), Err)
 }
 
 fn suffixed(path: &Path, suffix: &str) -> PathBuf {

@@ -2,10 +2,11 @@
 
 use ah_plugin_api::{Error, ErrorKind, Result};
 
-use crate::branch::{BranchFile, BranchRecord, BranchState, all};
+use crate::branch::{BranchFile, BranchRecord, BranchState, all, read_all};
 use crate::engine::Engine;
 use crate::notice::{Notice, NoticeKind};
 use crate::text;
+use crate::versioned;
 use crate::workspace::Workspace;
 
 impl Workspace {
@@ -15,6 +16,15 @@ impl Workspace {
     /// If the folder of branches cannot be read.
     pub fn branches(&self) -> Result<Vec<BranchRecord>> {
         Ok(self.branch_files()?.into_iter().map(|branch| branch.record).collect())
+    }
+
+    /// As [`Workspace::branches`], for who is not to take away what they need.
+    ///
+    /// # Errors
+    /// Also if the record of any branch cannot be read: then nobody knows what that grew from.
+    pub(crate) fn branches_for_certain(&self) -> Result<Vec<BranchRecord>> {
+        let all = versioned::whole(read_all(self.engine.home())?)?.into_iter().map(|file| file.record);
+        Ok(all.filter(|branch| branch.origin == self.id).collect())
     }
 
     pub(super) fn branch_files(&self) -> Result<Vec<BranchFile>> {

@@ -10,10 +10,11 @@ use rustix::io::Errno;
 use crate::attend::Standing;
 use crate::branch::inside::inside;
 use crate::branch::repository::RepositoryMark;
-use crate::branch::{BranchFile, BranchState, all};
+use crate::branch::{BranchFile, BranchState, all, read_all};
 use crate::engine::Engine;
 use crate::registry::{Identity, Index};
 use crate::text;
+use crate::versioned;
 use crate::walk::{self, Source};
 use crate::workspace::{Served, Workspace};
 
@@ -133,6 +134,8 @@ impl Workspace {
 
     /// Refuses if branches grew from a branch: what was done in them is told by comparing with its snapshots.
     pub(super) fn refuse_grown(&self, file: &BranchFile) -> Result<()> {
+        // One whose record cannot be read may have.
+        versioned::whole(read_all(self.engine.home())?)?;
         let (name, grown) = (&file.record.name, grown_from(&self.engine, file)?);
         if grown.is_empty() {
             return Ok(());

@@ -40,7 +40,7 @@ use crate::workspace::{Served, Workspace};
 
 use find::called;
 pub(crate) use held::{mounts_at, served_mount};
-pub(crate) use record::{BranchFile, all, of_workspace};
+pub(crate) use record::{BranchFile, all, of_workspace, read_all};
 pub use record::{BranchRecord, BranchState};
 pub use remove::BranchRemoved;
 pub(crate) use remove::{empty_stores, finish, prepare, refuse_held_by_store, refuse_held_unless_captured};

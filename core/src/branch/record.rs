@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use ah_plugin_api::{ProviderName, Reference, Result, SnapshotId, Timestamp};
+use ah_plugin_api::{Error, ProviderName, Reference, Result, SnapshotId, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use crate::branch::repository::RepositoryMark;
@@ -13,7 +13,7 @@ use crate::ids::{BranchId, WorkspaceId};
 use crate::lock::Holder;
 use crate::registry;
 use crate::text::{self, text_enum};
-use crate::versioned::{Doc, Versioned};
+use crate::versioned::{self, Doc, Versioned};
 
 text_enum! {
     /// How far a branch is.
@@ -154,16 +154,10 @@ pub(crate) fn of_workspace(home: &Home, id: Option<&BranchId>) -> Result<Option<
     Ok(all(home)?.into_iter().map(|file| file.record).find(|branch| branch.id == *id))
 }
 
-/// All branches of all workspaces, oldest first, each where it is now. A file that cannot be read is passed over here; `gc` reports it.
-pub(crate) fn all(home: &Home) -> Result<Vec<BranchFile>> {
-    let folder = home.join("branches");
-    let mut branches = Vec::new();
-    for name in fsio::names(&folder)? {
-        if !name.ends_with(".json") || !folder.join(&name).is_file() {
-            continue;
-        }
-        let Ok(Some(doc)) = Doc::<BranchFile>::load(&folder.join(&name)) else { continue };
-        let mut branch = doc.value;
+/// All branches of all workspaces that can be read, oldest first, each where it is now, and why others cannot.
+pub(crate) fn read_all(home: &Home) -> Result<(Vec<BranchFile>, Vec<Error>)> {
+    let (mut branches, unreadable) = versioned::load_all::<BranchFile>(&home.join("branches"))?;
+    for branch in &mut branches {
         branch.made_at.clone_from(&branch.record.path);
         // A person may have moved it; then its own workspace knows where it is.
         if let Some(workspace) = &branch.record.workspace
@@ -171,8 +165,12 @@ pub(crate) fn all(home: &Home) -> Result<Vec<BranchFile>> {
         {
             branch.record.path = own.value.path;
         }
-        branches.push(branch);
     }
     branches.sort_by(|a, b| (a.record.created, &a.record.id).cmp(&(b.record.created, &b.record.id)));
-    Ok(branches)
+    Ok((branches, unreadable))
+}
+
+/// As [`read_all`]. A file that cannot be read is passed over here; `gc` reports it.
+pub(crate) fn all(home: &Home) -> Result<Vec<BranchFile>> {
+    Ok(read_all(home)?.0)
 }

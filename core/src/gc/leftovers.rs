@@ -22,7 +22,9 @@ impl Workspace {
     pub(super) fn give_back_stale_leases(&self, report: &mut GcReport) -> Result<()> {
         let home = self.engine.home();
         let _lock = self.engine.lock_leases()?;
-        for lease in seek::all(home)? {
+        let (leases, unreadable) = seek::read_all(home)?;
+        report.tell(unreadable);
+        for lease in leases {
             if lease.workspace != self.id || !lease.is_stale() {
                 continue;
             }
@@ -100,7 +102,9 @@ impl Workspace {
 
     /// Takes away branches whose makers or removers were killed.
     pub(super) fn finish_branches(&self, report: &mut GcReport) -> Result<()> {
-        for file in branch::all(self.engine.home())? {
+        let (branches, unreadable) = branch::read_all(self.engine.home())?;
+        report.tell(unreadable);
+        for file in branches {
             let open = matches!(file.record.state, BranchState::Making | BranchState::Removing);
             if file.record.origin != self.id || !open || file.maker.alive() {
                 continue;

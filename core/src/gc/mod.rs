@@ -53,6 +53,12 @@ impl GcReport {
         self.actions.push(what.into());
     }
 
+    /// Takes note of records that cannot be read: what they need is not known, so that nothing goes which they may.
+    fn tell(&mut self, unreadable: Vec<Error>) {
+        let told = |error: Error| format!("{}; {}", with_causes(&error), error.hint.unwrap_or_default());
+        self.failures.extend(unreadable.into_iter().map(told));
+    }
+
     /// Takes note of a step's failure; only a wish to stop stops everything.
     fn note(&mut self, what: &str, outcome: Result<()>) -> Result<()> {
         match outcome {

@@ -86,8 +86,8 @@ impl Workspace {
     /// needs. `explain` hears what would be removed before it is, and nothing is if it fails. What it takes its time for is looked at again.
     ///
     /// # Errors
-    /// What `explain` gives; `InvalidArgument` for a policy that is not one, and for one session alone; `FailedPrecondition` inside an agent's own session, in a copy of an `$AH_HOME` that is there, and beside lines of the timeline that cannot be read; the
-    /// provider's.
+    /// What `explain` gives; `InvalidArgument` for a policy that is not one, and for one session alone; `FailedPrecondition` inside an agent's own session, in a copy of an `$AH_HOME` that is there, and beside lines of the timeline that cannot be read;
+    /// `DataLoss` if it cannot be read what a view, a branch or a restore needs; the provider's.
     pub fn prune(
         &self,
         options: &PruneOptions,
@@ -243,7 +243,7 @@ impl Workspace {
         for id in self.needed(&state.events)?.into_keys() {
             protected.insert(id, "a view, or a restore that has not come to its end, needs it");
         }
-        for branch in self.branches()? {
+        for branch in self.branches_for_certain()? {
             protected.insert(branch.snapshot, "a branch grew from it");
         }
         for id in self.restores_need(&state.events)?.into_keys() {

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use ah_plugin_api::{ProviderName, Reference, RelPath, Result, SnapshotId, Timestamp};
+use ah_plugin_api::{Error, ProviderName, Reference, RelPath, Result, SnapshotId, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use crate::fsio;
@@ -11,7 +11,7 @@ use crate::ids::{LeaseId, WorkspaceId};
 use crate::lock::{Holder, boot_id};
 use crate::seek::{LeaseRecord, is_there};
 use crate::text;
-use crate::versioned::{Doc, Versioned};
+use crate::versioned::{self, Doc, Versioned};
 
 /// A lease as it is written down.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -124,19 +124,16 @@ impl LeaseFile {
     }
 }
 
+/// All leases that can be read, oldest first, and why others cannot.
+pub(crate) fn read_all(home: &Home) -> Result<(Vec<LeaseFile>, Vec<Error>)> {
+    let (mut leases, unreadable) = versioned::load_all::<LeaseFile>(&home.join("leases"))?;
+    leases.sort_by(|a, b| (a.created, &a.id).cmp(&(b.created, &b.id)));
+    Ok((leases, unreadable))
+}
+
 /// All leases, oldest first. A file that cannot be read is passed over here; `gc` reports it.
 pub(crate) fn all(home: &Home) -> Result<Vec<LeaseFile>> {
-    let folder = home.join("leases");
-    let mut leases = Vec::new();
-    for name in fsio::names(&folder)? {
-        if name.ends_with(".json")
-            && let Ok(Some(doc)) = Doc::<LeaseFile>::load(&folder.join(&name))
-        {
-            leases.push(doc.value);
-        }
-    }
-    leases.sort_by(|a, b| (a.created, &a.id).cmp(&(b.created, &b.id)));
-    Ok(leases)
+    Ok(read_all(home)?.0)
 }
 
 /// Where views are.

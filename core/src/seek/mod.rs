@@ -22,7 +22,7 @@ use crate::record::SnapshotRecord;
 use crate::text;
 use crate::workspace::Workspace;
 
-pub(crate) use lease::{LeaseFile, Shown, all, view_paths};
+pub(crate) use lease::{LeaseFile, Shown, all, read_all, view_paths};
 
 /// What can be said about a seek.
 #[derive(Debug, Clone, Default)]
@@ -136,7 +136,7 @@ impl Workspace {
     /// of the others.
     ///
     /// # Errors
-    /// `NotFound` if there is none such; `Busy` while a process uses the view.
+    /// `NotFound` if there is none such; `Busy` while a process uses the view; of all, `DataLoss` if it cannot be read which view one is.
     pub fn release(&self, which: &Release) -> Result<Vec<LeaseRecord>> {
         match which {
             Release::All => self.engine.release_of(which, Some(&self.id)),
@@ -159,7 +159,7 @@ impl Engine {
     /// Gives views back, whichever workspace they are of; [`Release::All`] those of all workspaces.
     ///
     /// # Errors
-    /// `NotFound` if there is none such; `Busy` while a process uses the view.
+    /// `NotFound` if there is none such; `Busy` while a process uses the view; of all, `DataLoss` if it cannot be read which view one is.
     pub fn release(&self, which: &Release) -> Result<Vec<LeaseRecord>> {
         self.release_of(which, None)
     }
@@ -178,7 +178,7 @@ impl Engine {
 
     fn release_of(&self, which: &Release, workspace: Option<&WorkspaceId>) -> Result<Vec<LeaseRecord>> {
         let _lock = self.lock_leases()?;
-        let mut settled = all(self.home())?;
+        let (mut settled, mut unreadable) = read_all(self.home())?;
         settled.retain(|lease| lease.is_settled() && workspace.is_none_or(|id| lease.workspace == *id));
         let settled = settled.into_iter();
         let (chosen, named): (Vec<LeaseFile>, String) = match which {
@@ -197,7 +197,11 @@ impl Engine {
             return Err(Error::new(ErrorKind::NotFound, format!("{named} is no view that is held"))
                 .with_hint("`ah agent fs status` lists the views of a workspace"));
         }
-        let (mut released, mut first_error) = (Vec::new(), None);
+        if !matches!(which, Release::All) {
+            unreadable.clear();
+        }
+        let all = chosen.len() + unreadable.len();
+        let (mut released, mut first_error) = (Vec::new(), unreadable.into_iter().next());
         for lease in &chosen {
             match self.give_back(lease) {
                 Ok(record) => released.push(record),
@@ -206,11 +210,8 @@ impl Engine {
         }
         match first_error {
             None => Ok(released),
-            Some(error) if chosen.len() == 1 => Err(error),
-            Some(error) => {
-                let (done, all) = (released.len(), chosen.len());
-                Err(error.context(format!("{done} of {all} views were given back")))
-            }
+            Some(error) if all == 1 => Err(error),
+            Some(error) => Err(error.context(format!("{} of {all} views were given back", released.len()))),
         }
     }
 

@@ -1,5 +1,6 @@
 use crate::lab::Lab;
-use ah_core::{Access, ErrorKind, GcOptions, RelPath, Release, RmOptions, SeekOptions};
+use crate::prune::{auto, behind, by, ids};
+use ah_core::{Access, BranchOptions, ErrorKind, GcOptions, PruneOptions, RelPath, Release, RmOptions, SeekOptions};
 use std::fs;
 use std::sync::atomic::Ordering;
 
@@ -112,4 +113,48 @@ fn gc_leaves_a_view_to_its_provider_while_that_makes_it() {
     fs::create_dir_all(&making).unwrap();
     assert!(lab.open().gc(&GcOptions::default()).unwrap().actions.is_empty());
     assert!(making.exists());
+}
+
+#[test]
+fn nothing_goes_while_it_cannot_be_read_what_a_view_or_a_branch_needs() {
+    let lab = Lab::new();
+    let [shown, grown, _] = [(); 3].map(|()| auto(&lab, 60));
+    behind(&lab);
+    let workspace = lab.open();
+    let lease = workspace.seek(shown.as_str(), &SeekOptions::default()).unwrap();
+    let from = |id: &ah_core::SnapshotId| BranchOptions { from: Some(id.to_string()), ..BranchOptions::default() };
+    let branch = workspace.branch(&from(&grown)).unwrap();
+    let records = [format!("leases/{}.json", lease.id), format!("branches/{}.json", branch.id)];
+    for (record, needed) in records.into_iter().zip([shown, grown]) {
+        let file = lab.settings.home.join(record);
+        let whole = std::fs::read(&file).unwrap();
+        std::fs::write(&file, &whole[..30]).unwrap();
+        // What that needs is all that keeps it.
+        let lost = |error: ah_core::Error| {
+            let told = error.message.contains(file.to_str().unwrap()) && error.hint.unwrap().contains("`mv ");
+            assert!(told && error.kind == ErrorKind::DataLoss, "{}", error.message);
+        };
+        auto(&lab, 15 * 86_400);
+        let report = lab.open().gc(&GcOptions { auto: true }).unwrap();
+        assert!(ids(&lab).contains(&needed), "{report:?}");
+        assert!(report.failures[0].contains("retention policy"), "{report:?}");
+        lost(workspace.prune(&by("keep-last=1"), &mut |_| Ok(())).unwrap_err());
+        lost(workspace.rm(&[needed.to_string()], &RmOptions::default()).unwrap_err());
+        let failures = lab.open().gc(&GcOptions::default()).unwrap().failures;
+        assert!(failures.len() == 1 && failures[0].contains(file.to_str().unwrap()), "{failures:?}");
+        if file.starts_with(lab.settings.home.join("leases")) {
+            lost(workspace.release(&Release::All).unwrap_err());
+            assert!(lease.path.exists(), "whoever holds it has it still");
+        } else {
+            let other = workspace.branch(&from(&needed)).unwrap();
+            lost(workspace.remove_branch(&other.name, false).unwrap_err());
+            workspace.remove_branch(&other.name, true).unwrap();
+        }
+        std::fs::rename(&file, lab.top.join("put away")).unwrap();
+        assert_eq!(lab.open().gc(&GcOptions::default()).unwrap().failures, [""; 0]);
+        std::fs::write(&file, &whole).unwrap();
+        workspace.prune(&PruneOptions { dry_run: true, ..by("keep-last=1") }, &mut |_| Ok(())).unwrap();
+        std::fs::remove_file(&file).unwrap();
+        workspace.rm(&[needed.to_string()], &RmOptions::default()).unwrap();
+    }
 }

@@ -8,7 +8,7 @@ use ah_core::{
     SnapshotKind, SnapshotOptions, TimelineFilter, UndoOptions,
 };
 
-fn by(policy: &str) -> PruneOptions {
+pub(crate) fn by(policy: &str) -> PruneOptions {
     PruneOptions { policy: Some(policy.into()), ..PruneOptions::default() }
 }
 
@@ -160,7 +160,7 @@ fn sizes_of_each_session() {
 }
 
 /// An automatic snapshot, so many seconds later.
-fn auto(lab: &Lab, seconds: i64) -> ah_core::SnapshotId {
+pub(crate) fn auto(lab: &Lab, seconds: i64) -> ah_core::SnapshotId {
     lab.wait(seconds);
     lab.write("a", &format!("after {seconds} more"));
     lab.open().snapshot(&automatic()).unwrap().id
@@ -170,13 +170,13 @@ fn automatic() -> SnapshotOptions {
     SnapshotOptions { kind: SnapshotKind::Auto, ..SnapshotOptions::default() }
 }
 
-fn behind(lab: &Lab) -> Vec<String> {
+pub(crate) fn behind(lab: &Lab) -> Vec<String> {
     let report = lab.open().gc(&GcOptions { auto: true }).unwrap();
     assert!(report.failures.is_empty(), "{report:?}");
     report.actions
 }
 
-fn ids(lab: &Lab) -> Vec<ah_core::SnapshotId> {
+pub(crate) fn ids(lab: &Lab) -> Vec<ah_core::SnapshotId> {
     lab.open().snapshots(&SnapshotFilter::default()).unwrap().into_iter().map(|snapshot| snapshot.id).collect()
 }
 

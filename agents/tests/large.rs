@@ -88,4 +88,16 @@ fn large_input_takes_little_memory() {
     odd.write_all(b"\n{}\n").unwrap();
     let place = position_now(Agent::Claude, &file, None).unwrap();
     assert_eq!((place.line, place.offset), (1, 3));
+
+    // Nor is one that is larger than any: it is come nearer to its end with each call, as each is waited for.
+    let mut larger = std::fs::File::create(&file).unwrap();
+    let ends = [50, 100, 150, 200].map(|mib| mib << 20);
+    for end in ends {
+        larger.seek(SeekFrom::Start(end - 1)).unwrap();
+        larger.write_all(b"\n").unwrap();
+    }
+    let first = position_now(Agent::Claude, &file, None).unwrap();
+    assert_eq!((first.line, first.offset), (2, ends[1]));
+    let end = position_now(Agent::Claude, &file, Some(&first)).unwrap();
+    assert_eq!((end.line, end.offset), (4, ends[3]));
 }

@@ -170,13 +170,14 @@ pub fn open(file: &Path) -> Result<File> {
 
 /// The end of `file` as it is now, a torn last line left out. A file that does not exist yet is empty.
 ///
-/// `since` is an earlier place in the same file, from which lines are counted on; without it they are counted from the start.
+/// `since` is an earlier place in the same file, from which lines are counted on; without it they are counted from the start. If 128 MiB do not
+/// lead to the end, the place is that far on; asked from there, it comes nearer.
 ///
 /// # Errors
 /// `Unsupported` for agents without a transcript in a file (opencode); the filesystem's own errors.
 ///
 /// # Cost
-/// Reads what is behind `since`: about 50 ms for 100 MB.
+/// Reads what is behind `since`, 128 MiB at most: about 50 ms for 100 MB.
 pub fn position_now(agent: Agent, file: &Path, since: Option<&Position>) -> Result<Position> {
     in_files(agent)?;
     catch::end_of(agent, file, since)

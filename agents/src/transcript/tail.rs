@@ -10,6 +10,9 @@ use ah_plugin_api::{Error, Result};
 use super::line::rewritten;
 use super::{LONGEST_LINE, Position, open};
 
+/// No more is counted at once, bytes: whoever asks may be waited for. More than the longest line, so that each time gets further.
+const AT_ONCE: u64 = 2 * LONGEST_LINE as u64;
+
 /// Where the whole lines of a file end.
 pub(super) struct End {
     file: File,
@@ -22,7 +25,7 @@ pub(super) struct End {
     pub(super) offset: u64,
 }
 
-/// Counts the whole lines of `path`, on from `since`.
+/// Counts the whole lines of `path`, on from `since`, [`AT_ONCE`] at most.
 pub(super) fn whole_lines(path: &Path, since: Option<&Position>) -> Result<End> {
     let fail = |error: std::io::Error| Error::from_io(format!("cannot read the transcript {}", path.display()), &error);
     let file = open(path)?;
@@ -44,7 +47,7 @@ pub(super) fn whole_lines(path: &Path, since: Option<&Position>) -> Result<End> 
             offset = at + last as u64 + 1;
         }
         at += len as u64;
-        if at - offset > LONGEST_LINE as u64 {
+        if at - offset > LONGEST_LINE as u64 || at - from > AT_ONCE {
             break;
         }
     }

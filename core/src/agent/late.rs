@@ -1,5 +1,6 @@
 //! Moments' places in transcripts. Agents write late: when they call, the lines that belong to the moment may be missing. A moment
-//! bears at first what was written by then; the worker looks again, a few times if need be, and the timeline then says it better.
+//! bears at first what was written by then, as far as can be read while the agent waits; the worker looks again, a few times if need
+//! be, and the timeline then says it better.
 //!
 //! In the session's folder, `transcript` is how far the file was counted last, and `late` the moments whose place is not certain yet.
 //! Both are caches: without the one a file is counted from its beginning, without the other a moment keeps the place that it has.
@@ -72,7 +73,7 @@ impl From<TranscriptPosition> for Position {
 }
 
 impl Workspace {
-    /// How far a transcript has come, counted on from where it was counted last; none if there is none, or it cannot be read.
+    /// How far a transcript has come, counted on from where it was counted last, and no further than is quickly done; none if there is none, or it cannot be read.
     pub(super) fn position_now(
         &self,
         session: &SessionName,

@@ -227,3 +227,29 @@ fn late_places_are_looked_for_when_captures_are_done_and_all_at_once() {
     captured(&lab);
     assert_eq!(lines(), [2, 1, 3]);
 }
+
+#[test]
+fn a_call_reads_only_so_much_of_a_transcript_and_the_place_is_found_behind_it() {
+    let lab = Lab::new();
+    lab.step("a", "0");
+    let file = lab.top.join("transcript");
+    let write = |at: u64, text: &str| {
+        let transcript = fs::OpenOptions::new().create(true).truncate(false).write(true).open(&file).unwrap();
+        std::os::unix::fs::FileExt::write_all_at(&transcript, text.as_bytes(), at).unwrap();
+    };
+    (1..=4).for_each(|line| write(line * (50 << 20) - 1, "\n"));
+    write(
+        200 << 20,
+        "{\"type\":\"user\",\"message\":{\"content\":[{\"type\":\"tool_result\",\"tool_use_id\":\"t1\",\"content\":\"ok\"}]}}\n",
+    );
+    let event = serde_json::json!({
+        "session_id": "s", "cwd": lab.path(), "transcript_path": file,
+        "hook_event_name": "PostToolUse", "tool_name": "Bash", "tool_use_id": "t1",
+    });
+    let event = ah_agents::hook::read(Agent::Claude, &mut event.to_string().as_bytes()).unwrap();
+    lab.engine().hook(&event, &HookContext::default()).unwrap();
+    let line = || lab.open().moments(None).unwrap().pop().unwrap().record.transcript.unwrap().line;
+    assert_eq!(line(), 2);
+    lab.open().capture().unwrap();
+    assert_eq!(line(), 5);
+}

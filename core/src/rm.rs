@@ -1,6 +1,6 @@
 //! Removing snapshots by name. By rule: `prune/`.
 //!
-//! First the timeline says that they are removed, then the provider removes them: what a killed process leaves, `gc` removes. Providers
+//! First the timeline says that they are removed, then the provider removes them: what a killed process leaves, `gc` removes, and the hourly run behind snapshots. Providers
 //! may only put them aside; the background's process gives their space back. No lock is held meanwhile.
 
 use std::collections::{BTreeMap, BTreeSet};

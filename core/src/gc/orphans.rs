@@ -154,15 +154,7 @@ impl Workspace {
         }
         // What is said to be removed stays so: nobody need wait for that.
         drop(lock);
-        let mine = |snapshot: &&Snapshot| self.is_mine(snapshot);
-        for snapshot in held.iter().filter(mine).filter(|snapshot| state.removed.contains(&snapshot.id)) {
-            let request = DestroyRequest::Snapshot(snapshot.reference.clone());
-            let outcome = served.provider.destroy(&served.place(), &request, &self.context());
-            if outcome.is_ok() {
-                report.did(format!("removed the snapshot {}, whose removal had begun and not ended", snapshot.id));
-            }
-            report.note(&format!("removing the snapshot {}", snapshot.id), outcome.map(drop))?;
-        }
+        self.finish_removals_in(&served, &held, &state, report)?;
         let held: BTreeSet<&SnapshotId> = held.iter().map(|snapshot| &snapshot.id).collect();
         let missing = state.snapshots.iter().filter(|snapshot| snapshot.provider == *name);
         for snapshot in missing.filter(|snapshot| !held.contains(&snapshot.id)) {
@@ -183,6 +175,39 @@ impl Workspace {
                     report.failures.push(format!("the snapshot {id} is {what}: {error}{hint}"));
                 }
             }
+        }
+        Ok(())
+    }
+
+    /// Removes what the timeline says is removed and the providers still have: whoever said so was killed before they had done it.
+    pub(crate) fn finish_removals(&self, report: &mut GcReport) -> Result<()> {
+        if !self.engine.home().claim() {
+            return Ok(());
+        }
+        let state = self.state()?;
+        for name in self.stores()? {
+            let served = self.serve(&name)?;
+            let held = served.provider.list(&served.place(), &ListRequest {}, &self.context())?;
+            self.finish_removals_in(&served, &held, &state, report)?;
+        }
+        Ok(())
+    }
+
+    fn finish_removals_in(
+        &self,
+        served: &Served,
+        held: &[Snapshot],
+        state: &State,
+        report: &mut GcReport,
+    ) -> Result<()> {
+        let said = |snapshot: &&Snapshot| self.is_mine(snapshot) && state.removed.contains(&snapshot.id);
+        for snapshot in held.iter().filter(said) {
+            let request = DestroyRequest::Snapshot(snapshot.reference.clone());
+            let outcome = served.provider.destroy(&served.place(), &request, &self.context());
+            if outcome.is_ok() {
+                report.did(format!("removed the snapshot {}, whose removal had begun and not ended", snapshot.id));
+            }
+            report.note(&format!("removing the snapshot {}", snapshot.id), outcome.map(drop))?;
         }
         Ok(())
     }

@@ -86,6 +86,7 @@ impl Workspace {
         }
         // First, so that whatever becomes of this run the next one is an hour away.
         note_run(self, self.engine.settings().clock.now())?;
+        let finished = self.finish_removals(report);
         let config = self.config()?;
         let removed = self.prune_unasked(&config)?.unwrap_or(0);
         if removed > 0 {
@@ -109,7 +110,7 @@ impl Workspace {
                 count(removed, "automatic snapshot", "automatic snapshots")
             ));
         }
-        Ok(())
+        finished
     }
 
     /// Makes room where `lacking` says that there is too little: of recordings first, then of snapshots. Of what policies keep for its

@@ -65,6 +65,29 @@ fn a_removal_that_was_cut_short_is_finished() {
 }
 
 #[test]
+fn what_a_killed_removal_left_goes_behind_within_an_hour() {
+    let lab = Lab::new();
+    let taken = lab.step("a", "1");
+    lab.step("a", "2");
+    let behind = || {
+        let report = lab.open().gc(&GcOptions { auto: true }).unwrap();
+        assert!(report.failures.is_empty(), "{report:?}");
+        report.actions
+    };
+    behind();
+    // Off the timeline, and its provider has it still.
+    lab.fake.destroys_fail.store(true, Ordering::Relaxed);
+    lab.open().rm(&["@{1}".into()], &RmOptions::default()).unwrap_err();
+    lab.fake.destroys_fail.store(false, Ordering::Relaxed);
+    lab.wait(3_000);
+    assert_eq!(behind(), [""; 0], "stores are not looked through each time");
+    lab.wait(600);
+    let actions = behind();
+    assert!(actions.len() == 1 && actions[0].contains(taken.id.as_str()), "{actions:?}");
+    assert!(gc(&lab).actions.is_empty());
+}
+
+#[test]
 fn what_a_removal_by_hand_left_is_told_of_once() {
     let lab = Lab::new();
     lab.step("a", "1");

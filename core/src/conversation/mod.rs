@@ -62,7 +62,7 @@ pub struct ConversationReport {
     /// The trimmed copy, in the agent's home.
     #[serde(with = "text::abs_option", skip_serializing_if = "Option::is_none")]
     pub transcript: Option<PathBuf>,
-    /// The whole transcript that it was cut from, in the session's folder.
+    /// The whole transcript that it was cut from, in the session's folder; none where that could not be kept, or nothing was cut.
     #[serde(with = "text::abs_option", skip_serializing_if = "Option::is_none")]
     pub untrimmed: Option<PathBuf>,
     /// Lines in the copy.

@@ -15,7 +15,7 @@ use crate::conversation::{ConversationReport, Start};
 use crate::fsio;
 use crate::ids::SessionName;
 use crate::lock::Holder;
-use crate::moments::{Moment, MomentKind, PROMPT};
+use crate::moments::{self, Moment, MomentKind, PROMPT};
 use crate::open::absolute;
 use crate::rewind::Rewind;
 use crate::session::{self, AgentSession, Provenance, ResumeMethod};
@@ -176,12 +176,14 @@ impl Workspace {
         intent.save(self)?;
         let folder = session::folder(&bearer.workspace.folder(), bearer.session);
         let kept = untrimmed(&folder, &id);
-        let made = fsio::make_dir(&folder).and_then(|_| {
-            let trimmed = put(agent, position, &bearer.seat, (self, &mut intent, &folder))?;
-            keep_untrimmed(&position.file, &kept)?;
-            Ok(trimmed)
-        });
+        let made =
+            fsio::make_dir(&folder).and_then(|_| put(agent, position, &bearer.seat, (self, &mut intent, &folder)));
         let trimmed = made.inspect_err(|_| drop(intent.take_back(self)))?;
+        // The conversation goes on without it.
+        let (untrimmed, notes) = match keep_untrimmed(&position.file, &kept) {
+            Ok(()) => (Some(kept), Vec::new()),
+            Err(error) => (None, vec![format!("{}; the conversation is there without it", moments::told(&error))]),
+        };
         let told = |path: &Path| Value::from(path.to_string_lossy());
         details.extend([
             ("agentSessionId".to_owned(), id.clone().into()),
@@ -189,8 +191,8 @@ impl Workspace {
             ("line".to_owned(), position.line.into()),
             ("offset".to_owned(), position.offset.into()),
             ("transcript".to_owned(), told(&trimmed.file)),
-            ("untrimmed".to_owned(), told(&kept)),
         ]);
+        details.extend(untrimmed.as_deref().map(|kept| ("untrimmed".to_owned(), told(kept))));
         if let Some(uuid) = &position.uuid {
             details.insert("uuid".to_owned(), uuid.clone().into());
         }
@@ -199,13 +201,13 @@ impl Workspace {
             method: ResumeMethod::Resume,
             agent_session: Some(id),
             transcript: Some(trimmed.file),
-            untrimmed: Some(kept),
+            untrimmed,
             lines: trimmed.lines,
             dropped: trimmed.dropped,
             replayed: 0,
             cwd: bearer.seat.cwd.to_owned(),
             command,
-            notes: Vec::new(),
+            notes,
         };
         Ok(Rebuilt { report, intent: Some(intent), details })
     }

@@ -19,8 +19,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use ah_core::{
-    Access, BranchOptions, EditOptions, Engine, Error, ErrorKind, GcOptions, PruneOptions, RelPath, Release,
-    RestoreOptions, RmOptions, SeekOptions, SnapshotFilter, SnapshotOptions, UndoOptions, crash,
+    Access, BranchOptions, ConversationReport, EditOptions, Engine, Error, ErrorKind, GcOptions, PruneOptions, RelPath,
+    Release, RestoreOptions, RmOptions, SeekOptions, SnapshotFilter, SnapshotOptions, UndoOptions, crash,
 };
 use lab::Lab;
 use std::os::fd::AsFd;
@@ -39,6 +39,9 @@ static PLAN: Mutex<Plan> = Mutex::new(Plan::Nothing);
 /// How many rounds left a restore for a person to decide about.
 static INTERRUPTED: AtomicU64 = AtomicU64::new(0);
 
+/// The name of the step that failed last.
+static FAILED: Mutex<String> = Mutex::new(String::new());
+
 /// Names of the steps that were come by.
 static SEEN: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 
@@ -49,6 +52,7 @@ fn hook(name: &str) -> io::Result<()> {
         Plan::Nothing => Ok(()),
         Plan::Fail(0) => {
             *plan = Plan::Nothing;
+            name.clone_into(&mut FAILED.lock().unwrap());
             Err(io::Error::from_raw_os_error(28))
         }
         Plan::Die(0) => {
@@ -107,9 +111,15 @@ const JOBS: &[(&str, Job)] = &[
         open(engine, path)?.prune(&options, &mut |_| Ok(())).map(drop)
     }),
     ("session branch", |engine, path| {
-        open(engine, path)?.session_branch(&agent(path).branch_of("@prompt", "retry")).map(drop)
+        let made = open(engine, path)?.session_branch(&agent(path).branch_of("@prompt", "retry"))?;
+        whole_or_told(&made.conversation);
+        Ok(())
     }),
-    ("rewind", |engine, path| open(engine, path)?.rewind(&agent(path).back_to("@prompt")).map(drop)),
+    ("rewind", |engine, path| {
+        let made = open(engine, path)?.rewind(&agent(path).back_to("@prompt"))?;
+        made.conversation.iter().for_each(whole_or_told);
+        Ok(())
+    }),
     ("adopt", |engine, path| {
         let copy = path.with_file_name("copy");
         std::fs::create_dir_all(&copy).unwrap();
@@ -129,6 +139,12 @@ const JOBS: &[(&str, Job)] = &[
         outcome
     }),
 ];
+
+/// The whole transcript is kept beside a part of it, or it is said why not.
+fn whole_or_told(made: &ConversationReport) {
+    let told = made.notes.iter().any(|note| note.contains("No space left"));
+    assert!(made.untrimmed.as_ref().map_or(told, |kept| kept.is_file() && !told), "{made:?}");
+}
 
 /// The agent of a lab, as it was left.
 fn agent(path: &Path) -> Talk {
@@ -270,6 +286,7 @@ fn rounds(name: &str, job: Job, plan: fn(u64) -> Plan, kind: &str) {
         if ["undo", "settle"].contains(&name) {
             open(&engine, &lab.path()).unwrap().restore("@", &RestoreOptions::default()).unwrap();
         }
+        FAILED.lock().unwrap().clear();
         *PLAN.lock().unwrap() = plan(step);
         let outcome = catch_unwind(AssertUnwindSafe(|| job(&engine, &lab.path())));
         let reached = std::mem::replace(&mut *PLAN.lock().unwrap(), Plan::Nothing) == Plan::Nothing;
@@ -287,6 +304,9 @@ fn rounds(name: &str, job: Job, plan: fn(u64) -> Plan, kind: &str) {
             return;
         }
         check(&lab, &what);
+        if FAILED.lock().unwrap().starts_with("untrimmed-") {
+            assert!(matches!(outcome, Ok(Ok(()))), "{what}: {outcome:?}, for want of what nobody needs");
+        }
         if name == "session branch" && matches!(outcome, Ok(Err(_))) {
             // An error says that nothing was made.
             let made = open(&lab.engine(), &lab.path()).unwrap().find_ready_branch("retry");

@@ -7,7 +7,7 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use ah_plugin_api::{Durability, Result};
+use ah_plugin_api::{Durability, Error, Result};
 use serde::{Deserialize, Serialize};
 
 use crate::fsio;
@@ -18,7 +18,7 @@ use crate::rewind::Rewind;
 use crate::session;
 use crate::text;
 use crate::timeline::EventBody;
-use crate::versioned::{Doc, Versioned};
+use crate::versioned::{self, Doc, Versioned};
 use crate::workspace::Workspace;
 
 const FOLDER: &str = "conversations";
@@ -152,34 +152,32 @@ impl Workspace {
             return;
         }
         let Ok(Some(_lock)) = Lock::try_take(&self.folder().join("gc.lock"), true) else { return };
-        for done in self.finish_conversations().unwrap_or_default() {
+        for done in self.finish_conversations().unwrap_or_default().0 {
             self.engine.notify(Notice::new(NoticeKind::Other, done));
         }
     }
 
-    /// Finishes or takes back conversations whose makers were killed; a sentence for each that was taken back.
-    pub(crate) fn finish_conversations(&self) -> Result<Vec<String>> {
-        let folder = self.folder().join(FOLDER);
+    /// Finishes or takes back conversations whose makers were killed; a sentence for each of which there is something to say, and what went wrong with others.
+    pub(crate) fn finish_conversations(&self) -> Result<(Vec<String>, Vec<Error>)> {
+        let (intents, mut failed) = versioned::load_all::<Intent>(&self.folder().join(FOLDER))?;
         let mut done = Vec::new();
-        for name in fsio::names(&folder)? {
-            if fsio::is_temp(&name) || !name.ends_with(".json") {
-                continue;
+        for intent in intents.into_iter().filter(|intent| !intent.maker.alive()) {
+            match self.finish_conversation(&intent) {
+                Ok(said) => done.extend(said),
+                Err(error) => failed.push(error),
             }
-            let Some(doc) = Doc::<Intent>::load(&folder.join(&name))? else { continue };
-            let intent = doc.value;
-            if intent.maker.alive() {
-                continue;
-            }
-            if intent.is_borne(self)? {
-                let session = self.engine.home().workspace(intent.workspace.as_str()).join("sessions");
-                fsio::remove_tree(&staging(&session.join(intent.session.as_str()), &intent.id))?;
-                done.extend(intent.tell(self)?);
-                intent.forget(self)?;
-                continue;
-            }
-            intent.take_back(self)?;
-            done.push(format!("took away the conversation {}, which was being made by a killed process", intent.id));
         }
-        Ok(done)
+        Ok((done, failed))
+    }
+
+    fn finish_conversation(&self, intent: &Intent) -> Result<Option<String>> {
+        if intent.is_borne(self)? {
+            let session = self.engine.home().workspace(intent.workspace.as_str()).join("sessions");
+            fsio::remove_tree(&staging(&session.join(intent.session.as_str()), &intent.id))?;
+            let said = intent.tell(self)?;
+            return intent.forget(self).map(|()| said);
+        }
+        intent.take_back(self)?;
+        Ok(Some(format!("took away the conversation {}, which was being made by a killed process", intent.id)))
     }
 }

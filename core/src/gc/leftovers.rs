@@ -23,7 +23,7 @@ impl Workspace {
         let home = self.engine.home();
         let _lock = self.engine.lock_leases()?;
         let (leases, unreadable) = seek::read_all(home)?;
-        report.tell(unreadable);
+        report.tell(&unreadable);
         for lease in leases {
             if lease.workspace != self.id || !lease.is_stale() {
                 continue;
@@ -103,7 +103,7 @@ impl Workspace {
     /// Takes away branches whose makers or removers were killed.
     pub(super) fn finish_branches(&self, report: &mut GcReport) -> Result<()> {
         let (branches, unreadable) = branch::read_all(self.engine.home())?;
-        report.tell(unreadable);
+        report.tell(&unreadable);
         for file in branches {
             let open = matches!(file.record.state, BranchState::Making | BranchState::Removing);
             if file.record.origin != self.id || !open || file.maker.alive() {

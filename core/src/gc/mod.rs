@@ -53,10 +53,10 @@ impl GcReport {
         self.actions.push(what.into());
     }
 
-    /// Takes note of records that cannot be read: what they need is not known, so that nothing goes which they may.
-    fn tell(&mut self, unreadable: Vec<Error>) {
-        let told = |error: Error| format!("{}; {}", with_causes(&error), error.hint.unwrap_or_default());
-        self.failures.extend(unreadable.into_iter().map(told));
+    /// Takes note of what went wrong with some of many, such as records that cannot be read.
+    fn tell(&mut self, errors: &[Error]) {
+        let hint = |error: &Error| error.hint.as_ref().map_or_else(String::new, |hint| format!("; {hint}"));
+        self.failures.extend(errors.iter().map(|error| with_causes(error) + &hint(error)));
     }
 
     /// Takes note of a step's failure; only a wish to stop stops everything.
@@ -113,7 +113,10 @@ impl Workspace {
         let outcome = self.finish_branches(&mut report);
         report.note("finishing branches", outcome)?;
         // After the branches: a session that was to bear one may have gone with its branch.
-        let outcome = self.finish_conversations().map(|done| report.actions.extend(done));
+        let outcome = self.finish_conversations().map(|(done, failed)| {
+            report.actions.extend(done);
+            report.tell(&failed);
+        });
         report.note("finishing conversations", outcome)?;
         let mut all_asked = true;
         for name in self.stores()? {

@@ -236,6 +236,26 @@ fn who_was_killed_before_the_timeline_said_so_has_gone_back_all_the_same() {
 }
 
 #[test]
+fn one_that_cannot_be_read_keeps_no_other_from_being_finished() {
+    let lab = Lab::new();
+    let talk = talked(&lab);
+    let ids = [1, 5, 9].map(|n| format!("{n}0000000-0000-4000-8000-000000000000"));
+    ids.iter().for_each(|id| unfinished(&lab, id, &serde_json::json!({})));
+    let file = |id: &str| lab.folder().join(format!("conversations/{id}.json"));
+    for id in &ids {
+        fs::write(file(id), "{").unwrap();
+        let report = lab.open().gc(&GcOptions::default()).unwrap();
+        let told = |at: usize| report.actions.iter().any(|action| action.contains(&ids[at]));
+        assert_eq!((report.failures.len(), report.actions.len()), (1, 2), "{report:?}");
+        assert!(
+            report.failures[0].contains(file(id).to_str().unwrap()) && (0..3).all(|at| told(at) == (ids[at] != *id))
+        );
+        ids.iter().for_each(|id| unfinished(&lab, id, &serde_json::json!({})));
+    }
+    assert_eq!(talk.files().len(), 1);
+}
+
+#[test]
 fn a_conversation_that_a_session_had_once_is_not_taken_away() {
     let lab = Lab::new();
     let mut talk = talked(&lab);

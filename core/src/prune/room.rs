@@ -110,7 +110,7 @@ impl Workspace {
         let Some(Lacking { fullest: mut room, .. }) = self.low(config)? else { return resume() };
         let paused: Option<Paused> = fsio::read(&path)?.and_then(|bytes| serde_json::from_slice(&bytes).ok());
         let now = self.engine.settings().clock.now();
-        let lately = |paused: &Paused| (0..AGAIN).contains(&(now.secs - paused.tried.secs));
+        let lately = |paused: &Paused| (0..AGAIN).contains(&now.secs.saturating_sub(paused.tried.secs));
         if !paused.as_ref().is_some_and(lately) {
             // What could not be pruned is in the way no more than before.
             let wait = self.prune_for_room(config, || self.low(config).ok().flatten()).unwrap_or(AGAIN);

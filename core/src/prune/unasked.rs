@@ -41,7 +41,7 @@ pub(crate) fn is_due(workspace: &Workspace) -> bool {
     let now = workspace.engine.settings().clock.now();
     match last_run(workspace) {
         // After the clock was set back, the next run sets it right.
-        Some(last) => !(0..EVERY).contains(&(now.secs - last)),
+        Some(last) => !(0..EVERY).contains(&now.secs.saturating_sub(last)),
         // There is nothing to prune yet: the first hour begins here.
         None => {
             let _ = note_run(workspace, now);

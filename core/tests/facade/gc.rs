@@ -88,6 +88,22 @@ fn what_a_killed_removal_left_goes_behind_within_an_hour() {
 }
 
 #[test]
+fn a_last_run_at_no_possible_time_keeps_nothing_from_being_done() {
+    let lab = Lab::new();
+    lab.step("a", "1");
+    for time in [i64::MIN, i64::MAX] {
+        fs::write(lab.folder().join("pruned"), format!("{time}\n")).unwrap();
+        lab.step("a", &time.to_string());
+        assert!(lab.open().gc(&GcOptions { auto: true }).unwrap().failures.is_empty());
+        assert_ne!(
+            fs::read_to_string(lab.folder().join("pruned")).unwrap(),
+            format!("{time}\n"),
+            "the next run sets it right"
+        );
+    }
+}
+
+#[test]
 fn what_a_removal_by_hand_left_is_told_of_once() {
     let lab = Lab::new();
     lab.step("a", "1");

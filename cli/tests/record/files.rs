@@ -218,3 +218,15 @@ fn a_compressed_one_plays_the_same_and_goes_by_rule() {
     assert!(!packed.exists() && file(&world, "recording-2.cast").exists());
     assert_eq!(world.refused(2, &["agent", "fs", "prune", "--recordings", "keep-manual"]), "invalid-argument");
 }
+
+#[test]
+fn the_latest_is_the_latest_whatever_the_clock_said_before() {
+    let world = world();
+    world.run(["agent", "cast", "import", "in.cast"]);
+    let tomorrow = std::time::SystemTime::now() + Duration::from_secs(86400);
+    let ahead = fs::File::options().append(true).open(file(&world, "recording.cast")).unwrap();
+    ahead.set_modified(tomorrow).unwrap();
+    assert_eq!(world.json("replay", &["agent", "replay"])["recording"]["number"], 2);
+    assert_eq!(world.run(["agent", "fs", "prune", "--recordings", "keep-last=1"]).code, 0);
+    assert_eq!(world.json("replay", &["agent", "replay"])["recording"]["number"], 2);
+}

@@ -37,7 +37,7 @@ pub struct RecordingVerdict {
     /// The file.
     #[serde(with = "text::abs")]
     pub path: PathBuf,
-    /// When it was last written to.
+    /// When it was last written to, as far as the clock can be believed: not in the future, nor before an earlier one of its session.
     #[serde(with = "text::time")]
     pub time: Timestamp,
     /// Bytes on disk.
@@ -66,26 +66,44 @@ impl Workspace {
         first_error.map_or(Ok(done), Err)
     }
 
-    /// What a policy says of each recording, oldest first.
-    pub(crate) fn recording_verdicts(&self, policy: &Policy) -> Result<Vec<RecordingVerdict>> {
-        let mut verdicts = Vec::new();
-        for session in session::names(&self.folder())? {
-            for recording in self.recordings(&session)? {
+    /// Recordings of these sessions, oldest first, each with its time and size. A session's numbers say more than the clock did when they were
+    /// written, which may have been set.
+    pub(super) fn recordings_by_age(&self, sessions: &[SessionName]) -> Result<Vec<(Timestamp, u64, Recording)>> {
+        let now = self.engine.settings().clock.now();
+        let mut all = Vec::new();
+        for session in sessions {
+            let mut last = timestamp(SystemTime::UNIX_EPOCH);
+            for recording in self.recordings(session)? {
                 // One that went this moment is nobody's loss.
                 let Ok(found) = fs::metadata(&recording.path) else { continue };
+                last = last.max(timestamp(found.modified().unwrap_or(SystemTime::UNIX_EPOCH)).min(now));
+                all.push((last, found.len(), recording));
+            }
+        }
+        all.sort_by(|(a_time, _, a), (b_time, _, b)| {
+            (a_time, &a.session, a.number).cmp(&(b_time, &b.session, b.number))
+        });
+        Ok(all)
+    }
+
+    /// What a policy says of each recording, oldest first.
+    pub(crate) fn recording_verdicts(&self, policy: &Policy) -> Result<Vec<RecordingVerdict>> {
+        let by_age = self.recordings_by_age(&session::names(&self.folder())?)?;
+        let mut verdicts: Vec<_> = by_age
+            .into_iter()
+            .map(|(time, bytes, recording)| {
                 let live = recording.is_live();
-                verdicts.push(RecordingVerdict {
+                RecordingVerdict {
                     session: recording.session,
                     number: recording.number,
                     path: recording.path,
-                    time: timestamp(found.modified().unwrap_or(SystemTime::UNIX_EPOCH)),
-                    bytes: found.len(),
+                    time,
+                    bytes,
                     stays: live,
                     reason: if live { "it is being made".to_owned() } else { String::new() },
-                });
-            }
-        }
-        verdicts.sort_by(|a, b| (a.time, &a.session, a.number).cmp(&(b.time, &b.session, b.number)));
+                }
+            })
+            .collect();
         judge(policy, &mut verdicts, self.engine.settings().clock.now());
         Ok(verdicts)
     }

@@ -198,19 +198,8 @@ impl Workspace {
             None if number.is_some() => vec![SessionName::main()],
             None => session::names(&self.folder())?,
         };
-        let mut latest = None;
-        for session in &sessions {
-            for recording in self.recordings(session)? {
-                if number.is_some_and(|number| number != recording.number) {
-                    continue;
-                }
-                let changed = std::fs::metadata(&recording.path).and_then(|at| at.modified()).ok();
-                if latest.as_ref().is_none_or(|(before, _)| changed >= *before) {
-                    latest = Some((changed, recording));
-                }
-            }
-        }
-        latest.map(|(_, recording)| recording).ok_or_else(|| {
+        let mut latest_first = self.recordings_by_age(&sessions)?.into_iter().rev().map(|(_, _, recording)| recording);
+        latest_first.find(|recording| number.is_none_or(|number| number == recording.number)).ok_or_else(|| {
             let which = number.map_or_else(String::new, |number| format!(" {number}"));
             let whose = match sessions.as_slice() {
                 [session] => format!("session {session}"),

@@ -5,6 +5,7 @@
 //! marker of each moment, whoever added it.
 
 use std::ffi::OsString;
+use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::process::ExitCode;
@@ -90,7 +91,11 @@ pub(crate) fn child(args: ChildArgs) -> ExitCode {
 pub(crate) fn run(app: &App, args: &RecordArgs) -> Outcome {
     let workspace = app.workspace(Access::Create)?;
     let monitor = std::env::current_exe().map_err(|error| Error::from_io("ah cannot find itself", &error))?;
+    let most = workspace.largest_recording()?;
     let (recording, file) = workspace.begin_recording()?;
+    let keep = || file.try_clone().map_err(|error| Error::from_io("the recording cannot be kept open", &error));
+    let mut begun = Begun { recording: &recording, ran: false, _lock: keep()? };
+    let kept = keep()?;
     let line = command_line(&args.command);
     let terminal = Terminal::of_process();
     let (cols, rows) = terminal.size();
@@ -106,13 +111,7 @@ pub(crate) fn run(app: &App, args: &RecordArgs) -> Outcome {
         ..Header::default()
     };
     let (jobs, queue) = sync_channel(64);
-    let options = Options {
-        header,
-        bare_newlines: !terminal.shows_output(),
-        start: Instant::now(),
-        most: workspace.largest_recording()?,
-    };
-    let kept = file.try_clone().map_err(|error| Error::from_io("the recording cannot be kept open", &error))?;
+    let options = Options { header, bare_newlines: !terminal.shows_output(), start: Instant::now(), most };
     let shell = Arc::new(Shell::new(jobs.clone()));
     let (tape, running) = Tape::start(file, &options, Arc::clone(&shell) as Arc<dyn Listener>)?;
     let mut env: Vec<(OsString, OsString)> = vec![
@@ -134,16 +133,10 @@ pub(crate) fn run(app: &App, args: &RecordArgs) -> Outcome {
         app.ui.warning(&message, trouble.hint.as_deref());
     }
     let (ended, failed) = diary.keep(follower, queue, &jobs, &line, |moment| run.run(&terminal, &tape, moment))?;
+    begun.ran = ended.is_ok();
     drop(tape);
     let summary = running.finish(ended.as_ref().ok().map(|status| i32::from(*status)))?;
-    let status = match ended {
-        Ok(status) => status,
-        Err(error) => {
-            // Nothing was recorded.
-            let _ = std::fs::remove_file(&recording.path);
-            return Err(not_run(&args.command, error));
-        }
-    };
+    let status = ended.map_err(|error| not_run(&args.command, error))?;
     if let Some(why) = &summary.stopped {
         let message = format!(
             "the recording ends before the command, without its last {}: {why}",
@@ -165,6 +158,22 @@ pub(crate) fn run(app: &App, args: &RecordArgs) -> Outcome {
     let which = if recording.number > 1 { format!(" {}", recording.number) } else { String::new() };
     app.ui.note(&format!("recorded; `ah agent replay --session {}{which}` plays it", recording.session));
     Ok(if status == 0 { Exit::Done } else { Exit::Code(status) })
+}
+
+/// A recording of which nothing stays unless its command ran.
+struct Begun<'a> {
+    recording: &'a Recording,
+    ran: bool,
+    /// Nobody else's until it is gone.
+    _lock: File,
+}
+
+impl Drop for Begun<'_> {
+    fn drop(&mut self) {
+        if !self.ran {
+            let _ = std::fs::remove_file(&self.recording.path);
+        }
+    }
 }
 
 /// The command, with an agent's hooks for this one run if it is an agent that takes them so, and does not call `ah` by itself.

@@ -230,3 +230,48 @@ fn the_latest_is_the_latest_whatever_the_clock_said_before() {
     assert_eq!(world.run(["agent", "fs", "prune", "--recordings", "keep-last=1"]).code, 0);
     assert_eq!(world.json("replay", &["agent", "replay"])["recording"]["number"], 2);
 }
+
+/// A world with two recordings, whose state lies on a disk without a byte left.
+fn on_a_full_disk() -> World {
+    let world = World::new();
+    let size = Some("size=4M,mode=700");
+    let flags = nix::mount::MsFlags::empty();
+    nix::mount::mount(Some("none"), &world.path("state"), Some("tmpfs"), flags, size).unwrap();
+    world.capture_on_full_disks();
+    world.write("in.cast", "{\"version\":2,\"width\":40,\"height\":10}\n[0, \"o\", \"x\"]\n");
+    for _ in 0..2 {
+        let ran = world.run(["agent", "cast", "import", "in.cast"]);
+        assert_eq!(ran.code, 0, "{ran:?}");
+    }
+    fs::write(world.path("state").join("filler"), vec![0; 8 << 20]).unwrap_err();
+    world
+}
+
+fn unmount(world: &World) {
+    nix::mount::umount2(&world.path("state"), nix::mount::MntFlags::MNT_DETACH).unwrap();
+}
+
+#[test]
+fn what_came_to_nothing_is_no_recording() {
+    let world = world();
+    // A recorder that was killed before its first line.
+    fs::write(file(&world, "recording.cast").with_file_name("recording-2.cast"), "").unwrap();
+    assert_eq!(world.json("replay", &["agent", "replay"])["recording"]["number"], 1);
+    assert_eq!(world.refused(3, &["agent", "replay", "2"]), "not-found");
+    let prune = world.json("prune", &["agent", "fs", "prune", "--recordings", "keep-last=1", "--dry-run"]);
+    assert_eq!(prune["prune"]["recordings"].as_array().unwrap().len(), 1, "{prune}");
+    // Its number means nothing yet.
+    assert_eq!(world.json("cast-import", &["agent", "cast", "import", "in.cast"])["import"]["number"], 2);
+}
+
+#[test]
+fn a_recording_that_cannot_begin_leaves_nothing() {
+    if !support::is_root() {
+        return support::skip("needs root, to mount a small filesystem");
+    }
+    let world = on_a_full_disk();
+    let ran = world.run(["agent", "record", "--", "echo", "second"]);
+    let left = file(&world, "recording.cast").with_file_name("recording-3.cast").exists();
+    unmount(&world);
+    assert!(ran.code == 1 && !left, "{ran:?}");
+}

@@ -2,7 +2,7 @@
 //!
 //! `sessions/<session>/recording.cast` is a session's first recording, `recording-2.cast` its second, and so on. Moments name the number, so
 //! it is not given again when the file that bore it has been removed; only that of one that came to nothing is, whose command could not
-//! be run. Whoever makes a recording holds an flock on it, so that one whose recorder was killed counts as closed.
+//! be run, or whose file is empty. Whoever makes a recording holds an flock on it, so that one whose recorder was killed counts as closed.
 //! Closed ones are compressed (`.cast.gz`) and removed by a policy of their own: `keep`.
 //!
 //! A moment's place in a recording is how many bytes that had at the time, whoever adds the moment: what runs inside of a recording is told of
@@ -149,6 +149,8 @@ impl Workspace {
         let last = self.recordings(&session)?.last().map_or(0, |last| last.number);
         let number = last.max(self.removed_up_to(&session)) + 1;
         let path = folder.join(name_of(number));
+        // If it is there, it came to nothing.
+        fsio::remove_file(&path)?;
         let made = OpenOptions::new().read(true).append(true).create_new(true).mode(FILE_MODE).open(&path);
         let file = made.map_err(|e| failed("make the recording", &path, &e))?;
         lock(&file).map_err(|e| failed("lock the recording", &path, &e))?;
@@ -178,6 +180,11 @@ impl Workspace {
             .filter_map(|name| {
                 let (number, compressed) = number_of(name)?;
                 Some(Recording { session: session.clone(), number, path: folder.join(name), compressed })
+            })
+            // What a recorder left that was killed before its first line is none.
+            .filter(|recording| {
+                let empty = std::fs::metadata(&recording.path).is_ok_and(|found| found.len() == 0);
+                !empty || recording.is_live()
             })
             .collect();
         // While one is being compressed both are there; the one that was there first is whole.

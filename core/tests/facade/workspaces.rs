@@ -205,7 +205,9 @@ fn adopt_gives_up_no_recordings() {
     let other = lab.top.join("other");
     fs::create_dir(&other).unwrap();
     let own = engine.workspace(&other, Access::Create).unwrap();
-    let (recording, _) = own.begin_recording().unwrap();
+    let (recording, mut file) = own.begin_recording().unwrap();
+    std::io::Write::write_all(&mut file, b"{\"version\": 2}\n").unwrap();
+    drop(file);
     let error = engine.adopt(&other, &lab.path()).err().unwrap();
     let named = error.message.contains(recording.path.to_str().unwrap());
     assert!(error.kind == ErrorKind::Conflict && named, "{error:?}");

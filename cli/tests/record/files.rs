@@ -275,3 +275,16 @@ fn a_recording_that_cannot_begin_leaves_nothing() {
     unmount(&world);
     assert!(ran.code == 1 && !left, "{ran:?}");
 }
+
+#[test]
+fn what_is_removed_is_gone_under_both_its_names() {
+    let world = world();
+    assert_eq!(world.run(["agent", "cast", "import", "in.cast"]).code, 0);
+    let plain = file(&world, "recording.cast");
+    let before = fs::read(&plain).unwrap();
+    world.fs(["gc"]);
+    // Who compressed it was killed before the plain one went.
+    fs::write(&plain, before).unwrap();
+    assert_eq!(world.run(["agent", "fs", "prune", "--recordings", "keep-last=1"]).code, 0);
+    assert_eq!(world.refused(3, &["agent", "replay", "1"]), "not-found");
+}

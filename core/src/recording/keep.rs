@@ -17,7 +17,7 @@ use flate2::write::GzEncoder;
 use rustix::fs::FlockOperation;
 use serde::Serialize;
 
-use super::Recording;
+use super::{Recording, name_of};
 use crate::conversation::is_untrimmed;
 use crate::crash;
 use crate::fsio::{self, FILE_MODE, NOFOLLOW_NONBLOCK, failed};
@@ -57,7 +57,7 @@ impl Workspace {
         let (mut done, mut first_error) = (0, None);
         for session in session::names(&self.folder())? {
             for recording in self.recordings(&session)?.iter().filter(|recording| !recording.compressed) {
-                match compress(&recording.path) {
+                match compress(&recording.path, || self.lock("recordings")) {
                     Ok(compressed) => done += u64::from(compressed),
                     Err(error) => drop(first_error.get_or_insert(error)),
                 }
@@ -113,11 +113,13 @@ impl Workspace {
         let _numbers = self.lock("recordings")?;
         let (mut count, mut bytes) = (0, 0);
         for verdict in verdicts.iter().filter(|verdict| !verdict.stays) {
-            // Whether it is the plain or the compressed one by now.
             for recording in self.recordings(&verdict.session)? {
                 if recording.number == verdict.number && !recording.is_live() {
                     self.note_removed(&recording)?;
-                    fsio::remove_file(&recording.path)?;
+                    // Whether it is the plain or the compressed one by now; a kill leaves both.
+                    let plain = recording.path.with_file_name(name_of(recording.number));
+                    fsio::remove_file(&packed_path(&plain))?;
+                    fsio::remove_file(&plain)?;
                     count += 1;
                     bytes += verdict.bytes;
                 }
@@ -223,8 +225,8 @@ fn judge(policy: &Policy, verdicts: &mut [RecordingVerdict], now: Timestamp) {
 }
 
 /// Compresses a recording that is closed; false if it is being made, or empty. Killed anywhere, the plain file is there, and whole, or the
-/// compressed one is.
-fn compress(path: &Path) -> Result<bool> {
+/// compressed one is. While it takes the other's place it holds what `lock` takes, against who removes both.
+fn compress<L>(path: &Path, lock: impl FnOnce() -> Result<L>) -> Result<bool> {
     let cannot = |e: io::Error| failed("compress the recording", path, &e);
     // In this order: a recorder locks its file before it writes, and is not to find it locked by us.
     let length = match fs::symlink_metadata(path) {
@@ -245,11 +247,17 @@ fn compress(path: &Path) -> Result<bool> {
     }
     let packed = packed_path(path);
     let temp = fsio::temp_beside(&packed);
-    let outcome = write_packed(&plain, &temp, &packed).map_err(cannot);
+    let run = || -> Result<L> {
+        write_packed(&plain, &temp).map_err(cannot)?;
+        let locked = lock()?;
+        put_in_place(&plain, &temp, &packed).map_err(cannot)?;
+        Ok(locked)
+    };
+    let outcome = run();
     if outcome.is_err() {
         let _ = fs::remove_file(&temp);
     }
-    outcome?;
+    let _locked = outcome?;
     crash::point("recording.compressed").map_err(cannot)?;
     fsio::remove_file(path)?;
     Ok(true)
@@ -261,7 +269,7 @@ fn packed_path(path: &Path) -> PathBuf {
     PathBuf::from(packed)
 }
 
-fn write_packed(plain: &File, temp: &Path, packed: &Path) -> io::Result<()> {
+fn write_packed(plain: &File, temp: &Path) -> io::Result<()> {
     let found = plain.metadata()?;
     crash::point("recording.compress")?;
     let file = OpenOptions::new().write(true).create_new(true).mode(FILE_MODE).open(temp)?;
@@ -277,6 +285,10 @@ fn write_packed(plain: &File, temp: &Path, packed: &Path) -> io::Result<()> {
     if read != length || length != found.len() {
         return Err(io::Error::other("what was compressed is not what was read"));
     }
+    Ok(())
+}
+
+fn put_in_place(plain: &File, temp: &Path, packed: &Path) -> io::Result<()> {
     if plain.metadata()?.nlink() == 0 {
         return Err(io::Error::new(io::ErrorKind::NotFound, "it was removed meanwhile"));
     }
@@ -349,6 +361,10 @@ mod tests {
         assert_eq!(kept("keep-last=1", Vec::new()), Vec::new());
     }
 
+    fn unlocked() -> Result<()> {
+        Ok(())
+    }
+
     #[test]
     fn closed_ones_are_compressed_and_read_the_same() {
         let dir = tempfile::tempdir().unwrap();
@@ -358,10 +374,10 @@ mod tests {
         // Somebody makes it.
         let held = File::open(&path).unwrap();
         rustix::fs::flock(held.as_fd(), FlockOperation::LockExclusive).unwrap();
-        assert!(!compress(&path).unwrap() && path.exists());
+        assert!(!compress(&path, unlocked).unwrap() && path.exists());
         drop(held);
         let before = fs::metadata(&path).unwrap().modified().unwrap();
-        assert!(compress(&path).unwrap() && !path.exists());
+        assert!(compress(&path, unlocked).unwrap() && !path.exists());
         let packed = dir.path().join("recording.cast.gz");
         let found = fs::metadata(&packed).unwrap();
         assert!(found.len() < text.len() as u64 / 10 && found.modified().unwrap() == before);
@@ -370,12 +386,21 @@ mod tests {
         assert_eq!(read, text[15..]);
         // What a kill left beside the plain one is made anew.
         fs::write(&path, "another").unwrap();
-        assert!(compress(&path).unwrap());
+        assert!(compress(&path, unlocked).unwrap());
         let mut read = String::new();
         super::super::open_at(&packed, true, 0).unwrap().read_to_string(&mut read).unwrap();
         assert_eq!(read, "another");
         fs::write(&path, "").unwrap();
-        assert!(!compress(&path).unwrap() && !compress(&dir.path().join("none")).unwrap());
+        assert!(!compress(&path, unlocked).unwrap() && !compress(&dir.path().join("none"), unlocked).unwrap());
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2);
+    }
+
+    #[test]
+    fn one_that_is_removed_while_it_is_compressed_does_not_come_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("recording.cast");
+        fs::write(&path, "removed").unwrap();
+        compress(&path, || fsio::remove_file(&path)).unwrap_err();
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
     }
 }

@@ -288,3 +288,15 @@ fn what_is_removed_is_gone_under_both_its_names() {
     assert_eq!(world.run(["agent", "fs", "prune", "--recordings", "keep-last=1"]).code, 0);
     assert_eq!(world.refused(3, &["agent", "replay", "1"]), "not-found");
 }
+
+#[test]
+fn a_full_disk_is_freed_of_recordings() {
+    if !support::is_root() {
+        return support::skip("needs root, to mount a small filesystem");
+    }
+    let world = on_a_full_disk();
+    let ran = world.run(["agent", "fs", "prune", "--recordings", "keep-last=1"]);
+    let left = file(&world, "recording-2.cast").with_file_name("recording.cast").exists();
+    unmount(&world);
+    assert!(ran.code == 0 && !left, "{ran:?}");
+}

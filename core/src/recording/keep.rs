@@ -115,7 +115,7 @@ impl Workspace {
         for verdict in verdicts.iter().filter(|verdict| !verdict.stays) {
             for recording in self.recordings(&verdict.session)? {
                 if recording.number == verdict.number && !recording.is_live() {
-                    self.note_removed(&recording)?;
+                    self.engine.home().with_reserve(|| self.note_removed(&recording))?;
                     // Whether it is the plain or the compressed one by now; a kill leaves both.
                     let plain = recording.path.with_file_name(name_of(recording.number));
                     fsio::remove_file(&packed_path(&plain))?;

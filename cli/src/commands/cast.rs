@@ -9,12 +9,14 @@ use ah_core::{Access, text};
 use ah_plugin_api::{Error, ErrorKind, Result};
 use ah_recording::cast::{Encoder, Format, Reader};
 use ah_recording::play::Source;
+use ah_recording::tape::{Stopped, has_room};
 use ah_recording::ttyrec;
 use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
 
 use crate::app::App;
 use crate::args::path;
+use crate::commands::record::remedy;
 use crate::commands::replay::Named;
 use crate::failure::{Exit, Failure, Outcome};
 
@@ -51,7 +53,8 @@ pub(crate) struct ExportArgs {
 /// Options of `ah agent cast import`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-FILE is in asciicast 2 or 3, or in ttyrec; - is standard input. It becomes the next recording of the session.
+FILE is in asciicast 2 or 3, or in ttyrec; - is standard input. It becomes the next recording of the session, unless it \
+is larger than all may be together (prune.recordings), or its disk has no room.
 
 Examples:
   ah agent cast import demo.cast
@@ -170,8 +173,10 @@ fn import(app: &App, args: &ImportArgs) -> Outcome {
     // What it is is seen before anything is made.
     let mut source = if cast { From::Cast(Reader::open(input)?) } else { From::Ttyrec(input) };
     let workspace = app.workspace(Access::Create)?;
+    let most = workspace.largest_recording()?;
     let (recording, file) = workspace.begin_recording()?;
-    let mut out = BufWriter::new(&file);
+    let mut bounded = Bounded { file: &file, good: 0, most, stopped: None };
+    let mut out = BufWriter::with_capacity(1 << 16, &mut bounded);
     let to = match &source {
         From::Cast(reader) if reader.header().format == Format::V3 => To::V3,
         _ => To::V2,
@@ -181,11 +186,14 @@ fn import(app: &App, args: &ImportArgs) -> Outcome {
         From::Ttyrec(input) => ttyrec::import(input, Format::V2, &mut out),
     };
     let written = written.and_then(|()| flush(&mut out));
+    drop(out);
     let synced = written
         .and_then(|()| file.sync_all().map_err(|error| Error::from_io("the recording cannot be written", &error)));
     if let Err(error) = synced {
         let _ = std::fs::remove_file(&recording.path);
-        return Err(error.into());
+        let Some(why) = bounded.stopped else { return Err(error.into()) };
+        let error = Error::new(ErrorKind::ResourceExhausted, format!("the recording cannot be imported: {why}"));
+        return Err(error.with_hint(remedy(&why, &recording)).into());
     }
     let (faults, torn) = match &source {
         From::Cast(reader) => {
@@ -203,6 +211,30 @@ fn import(app: &App, args: &ImportArgs) -> Outcome {
     }
     app.ui.path(&recording.path)?;
     Ok(Exit::Done)
+}
+
+/// A recording's file, which gets no larger than one that is made here, and fills its disk no more.
+struct Bounded<'a> {
+    file: &'a File,
+    good: u64,
+    most: u64,
+    stopped: Option<Stopped>,
+}
+
+impl Write for Bounded<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if let Err(why) = has_room(self.file, self.good, bytes.len() as u64, self.most) {
+            self.stopped = Some(why);
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        let written = self.file.write(bytes)?;
+        self.good += written as u64;
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// What is imported.

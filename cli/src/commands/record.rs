@@ -142,11 +142,7 @@ pub(crate) fn run(app: &App, args: &RecordArgs) -> Outcome {
             "the recording ends before the command, without its last {}: {why}",
             text::count(summary.lost, "byte", "bytes")
         );
-        let hint = match why {
-            Stopped::TooLarge(_) => "`ah config set prune.recordings max-size=…` lets recordings be larger".to_owned(),
-            Stopped::Disk(_) => format!("`df {}` shows how full the disk is", text::shell(recording.path.as_os_str())),
-        };
-        app.ui.warning(&message, Some(&hint));
+        app.ui.warning(&message, Some(&remedy(why, &recording)));
     }
     let left_out = shell.pace.lock().unwrap_or_else(PoisonError::into_inner).left_out;
     if left_out > 0 {
@@ -194,6 +190,17 @@ fn with_hooks(app: &App, command: &[OsString], env: &mut Vec<(OsString, OsString
         Err(error) => app.ui.warning(&format!("no moments come from hooks: {}", error.message), error.hint.as_deref()),
     }
     words
+}
+
+/// What helps a recording that ended early.
+pub(crate) fn remedy(why: &Stopped, recording: &Recording) -> String {
+    match why {
+        Stopped::TooLarge(_) => "`ah config set prune.recordings max-size=…` lets recordings be larger".to_owned(),
+        Stopped::Disk(_) => {
+            let folder = recording.path.parent().unwrap_or(&recording.path);
+            format!("`df {}` shows how full the disk is", text::shell(folder.as_os_str()))
+        }
+    }
 }
 
 /// What is to be said of a command that did not run.

@@ -300,3 +300,16 @@ fn a_full_disk_is_freed_of_recordings() {
     unmount(&world);
     assert!(ran.code == 0 && !left, "{ran:?}");
 }
+
+#[test]
+fn what_is_larger_than_all_recordings_may_be_is_not_imported() {
+    let world = world();
+    world.run(["config", "set", "prune.recordings", "max-size=1000B"]);
+    let header = "{\"version\":2,\"width\":40,\"height\":10}";
+    world.write("large.cast", format!("{header}\n[0, \"o\", \"{}\"]\n", "x".repeat(1000)));
+    world.write("large.ttyrec", [&[0; 8][..], &1000u32.to_le_bytes(), &[b'x'; 1000]].concat());
+    for name in ["large.cast", "large.ttyrec"] {
+        assert_eq!(world.refused(1, &["agent", "cast", "import", name]), "resource-exhausted");
+    }
+    assert_eq!(world.json("replay", &["agent", "replay"])["recording"]["number"], 1);
+}

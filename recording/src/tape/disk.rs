@@ -60,18 +60,7 @@ impl Disk {
     /// # Errors
     /// Why there is no room for them. Nothing but [`Disk::put_last`] may follow.
     pub(super) fn put(&mut self, lines: &[u8]) -> Result<(), Stopped> {
-        let more = lines.len() as u64;
-        if self.good + more > self.most {
-            return Err(Stopped::TooLarge(self.good));
-        }
-        if let Ok(disk) = rustix::fs::fstatvfs(&self.file) {
-            let bytes = |blocks: u64| blocks.saturating_mul(disk.f_frsize);
-            let (free, total) = (bytes(disk.f_bavail), bytes(disk.f_blocks));
-            // Some filesystems say nothing of it.
-            if total > 0 && free < more + KEEP_FREE.min(total / KEEP_FREE_SHARE) {
-                return Err(Stopped::Disk(format!("only {} MiB of its disk are free", free >> 20)));
-            }
-        }
+        has_room(&self.file, self.good, lines.len() as u64, self.most)?;
         self.put_last(lines).map_err(|error| Stopped::Disk(error.to_string()))
     }
 
@@ -86,6 +75,25 @@ impl Disk {
         self.sync.set(|state| state.dirty = true);
         Ok(())
     }
+}
+
+/// Whether a recording in `file` that has `good` bytes may have `more`.
+///
+/// # Errors
+/// Why not: it would have more than `most`, or fill its disk.
+pub fn has_room(file: &File, good: u64, more: u64, most: u64) -> Result<(), Stopped> {
+    if good + more > most {
+        return Err(Stopped::TooLarge(good));
+    }
+    if let Ok(disk) = rustix::fs::fstatvfs(file) {
+        let bytes = |blocks: u64| blocks.saturating_mul(disk.f_frsize);
+        let (free, total) = (bytes(disk.f_bavail), bytes(disk.f_blocks));
+        // Some filesystems say nothing of it.
+        if total > 0 && free < more + KEEP_FREE.min(total / KEEP_FREE_SHARE) {
+            return Err(Stopped::Disk(format!("only {} MiB of its disk are free", free >> 20)));
+        }
+    }
+    Ok(())
 }
 
 impl Drop for Disk {

@@ -23,6 +23,8 @@ use crate::cast::{Encoder, EventKind, Header};
 use crate::input::Echo;
 use crate::osc133::Mark;
 
+pub use disk::has_room;
+
 /// How much may wait to be written, in bytes.
 pub const QUEUE: usize = 1 << 20;
 /// The most that one event holds.

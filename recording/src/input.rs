@@ -3,13 +3,16 @@
 //! - While the terminal echoes, everything.
 //! - While it reads lines without echo, as for a password, nothing but that something was typed.
 //! - Programs that read key by key (shells' line editors, agents' screens) switch the echo off and show what is typed themselves.
-//!   There a character counts as shown if it turns up in the output soon after; else it is hidden too. That can be wrong in a
-//!   program that shows other things at that moment: whoever records input should know that.
+//!   There a character counts as shown if what is shown next, and soon, begins or ends with it; else it is hidden too. That can be wrong
+//!   in a program that shows something else at that moment which does: whoever records input should know that.
 //!
 //! Not here: whether input is recorded at all (`run`).
 
 use std::collections::VecDeque;
 use std::time::Duration;
+
+use avt::Parser;
+use avt::parser::Function;
 
 use crate::utf8::Utf8;
 
@@ -33,7 +36,7 @@ pub enum Echo {
 
 #[derive(Debug)]
 struct Waiting {
-    /// What has to be shown; none: nothing, it is a key that is no character.
+    /// What has to be shown; none: nothing, it is a key that is no character, or it was not shown when it should have been.
     needle: Option<char>,
     text: String,
     since: Duration,
@@ -80,14 +83,24 @@ impl Redactor {
         self.settle(out);
     }
 
-    /// Takes what was shown; appends what of the input may be written down now.
+    /// Takes what was shown; appends what of the input may be written down now. A program that shows what is typed writes it, or the
+    /// line anew up to it. In doubt it was something else.
     pub fn output(&mut self, text: &str, out: &mut String) {
-        let mut rest = text;
-        for waiting in self.waiting.iter_mut().filter(|waiting| !waiting.shown) {
-            let Some(needle) = waiting.needle else { continue };
-            let Some(at) = rest.find(needle) else { break };
-            rest = &rest[at + needle.len_utf8()..];
-            waiting.shown = true;
+        let mut parser = Parser::new();
+        let printed = |c| if let Some(Function::Print(c)) = parser.feed(c) { Some(c) } else { None };
+        let seen: Vec<char> = text.chars().filter_map(printed).collect();
+        if seen.is_empty() {
+            return;
+        }
+        let mut waiting: Vec<&mut Waiting> =
+            self.waiting.iter_mut().filter(|waiting| !waiting.shown && waiting.needle.is_some()).collect();
+        let needles: Vec<char> = waiting.iter().filter_map(|waiting| waiting.needle).collect();
+        let first = needles.iter().zip(&seen).take_while(|(needle, seen)| needle == seen).count();
+        let last = (1..=needles.len()).rev().find(|&count| seen.ends_with(&needles[..count])).unwrap_or(0);
+        let shown = first.max(last);
+        waiting.iter_mut().take(shown).for_each(|waiting| waiting.shown = true);
+        if shown == 0 {
+            waiting.iter_mut().for_each(|waiting| waiting.needle = None);
         }
         self.settle(out);
     }
@@ -205,6 +218,43 @@ mod tests {
         redactor.input(b"\x1b[200~tok\x1b[201~\x1b[97;1u\x1b[27;2;66~\x1bOP\x1bx", Echo::Program, AT, &mut out);
         redactor.tick(AT + PATIENCE, &mut out);
         assert_eq!(out, "\x1b[200~[hidden]\x1b[201~[hidden]\x1bOP\x1b[hidden]");
+    }
+
+    #[test]
+    fn what_else_is_on_the_screen_shows_nothing() {
+        let (mut redactor, mut out) = (Redactor::default(), String::new());
+        let mut now = AT;
+        for key in b"hunter2\r" {
+            redactor.input(&[*key], Echo::Program, now, &mut out);
+            for frame in
+                ["\r\x1b[2K- the jury in turn fetches 27 things \x1b[0m|", "\x1b]0;hunter\x07\r/ 27 hunters \x1b[5h."]
+            {
+                now += PATIENCE / 4;
+                redactor.output(frame, &mut out);
+                redactor.tick(now, &mut out);
+            }
+        }
+        redactor.give_up(&mut out);
+        assert_eq!(out, "[hidden]\r");
+    }
+
+    #[test]
+    fn only_what_is_shown_next_counts() {
+        let (mut redactor, mut out) = (Redactor::default(), String::new());
+        redactor.input(b"x", Echo::Program, AT, &mut out);
+        redactor.output("\x1b[?25l\x07", &mut out);
+        redactor.output("*", &mut out);
+        redactor.output("x", &mut out);
+        redactor.tick(AT + PATIENCE, &mut out);
+        assert_eq!(out, HIDDEN);
+        // Typed faster than it is shown, and written anew with what was there, as by highlighters.
+        out.clear();
+        redactor.input(b"ls", Echo::Program, AT, &mut out);
+        redactor.output("l", &mut out);
+        redactor.output("\x08\x1b[32mls\x1b[0m", &mut out);
+        redactor.input(b" -", Echo::Program, AT, &mut out);
+        redactor.output("\x08\x08\x1b[1mls\x1b[0m -", &mut out);
+        assert_eq!(out, "ls -");
     }
 
     proptest! {

@@ -45,7 +45,8 @@ Examples:
   ah agent record --session experiment -- bash
   ah agent record --format v3 -- make test")]
 pub(crate) struct RecordArgs {
-    /// Record what is typed too; what is typed without being shown, as passwords are, is left out even then.
+    /// Record what is typed too; what is typed without being shown, as passwords are, is left out even then. Where CMD reads key by key,
+    /// only what it shows next tells: a character that this begins or ends with counts as shown, and stays.
     #[arg(long)]
     input: bool,
     /// The version of asciicast to write.

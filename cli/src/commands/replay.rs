@@ -132,6 +132,10 @@ struct MarkerShape {
     label: String,
 }
 
+/// So many markers of a recording are told, with so many bytes of labels: one may come from anywhere.
+const MOST_MARKERS: usize = 100_000;
+const MOST_LABELS: usize = 16 << 20;
+
 /// Plays it.
 pub(crate) fn run(app: &App, args: &ReplayArgs) -> Outcome {
     let named = match (&args.recording, &args.from) {
@@ -206,12 +210,17 @@ fn place(named: &Named, from: &str) -> Result<Point> {
 /// Says what there is to play.
 fn tell(app: &App, named: &Named) -> Outcome {
     let mut reader = Reader::open(named.open_at(0)?)?;
-    let (mut events, mut seconds, mut exit, mut markers) = (0, 0.0, None, Vec::new());
+    let (mut events, mut seconds, mut exit, mut markers, mut labels) = (0, 0.0, None, Vec::new(), 0);
     while let Some(placed) = reader.next_event()? {
         events += 1;
         seconds = placed.event.time.as_secs_f64();
         match placed.event.kind {
-            EventKind::Marker(label) => markers.push(MarkerShape { seconds, offset: placed.end, label }),
+            EventKind::Marker(label) => {
+                labels += label.len();
+                if markers.len() < MOST_MARKERS && labels <= MOST_LABELS {
+                    markers.push(MarkerShape { seconds, offset: placed.end, label });
+                }
+            }
             EventKind::Exit(status) => exit = Some(status),
             _ => {}
         }

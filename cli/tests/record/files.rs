@@ -313,3 +313,21 @@ fn what_is_larger_than_all_recordings_may_be_is_not_imported() {
     }
     assert_eq!(world.json("replay", &["agent", "replay"])["recording"]["number"], 1);
 }
+
+#[test]
+fn no_more_markers_are_told_than_anybody_reads() {
+    let world = World::new();
+    let lines = "[0, \"m\", \"\"]\n".repeat(100_010);
+    world.write("many.cast", format!("{{\"version\":2,\"width\":40,\"height\":10}}\n{lines}"));
+    let label = "x".repeat(12 << 20);
+    world.write(
+        "long.cast",
+        format!("{{\"version\":2,\"width\":40,\"height\":10}}\n[0, \"m\", \"{label}\"]\n[1, \"m\", \"{label}\"]\n"),
+    );
+    for (name, events, markers) in [("many.cast", 100_010, 100_000), ("long.cast", 2, 1)] {
+        let ran = world.run(["agent", "replay", name, "--json"]);
+        let told: Value = serde_json::from_str(&ran.stdout).unwrap();
+        let told = &told["recording"];
+        assert_eq!((&told["events"], told["markers"].as_array().unwrap().len()), (&events.into(), markers));
+    }
+}

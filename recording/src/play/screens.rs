@@ -16,8 +16,13 @@ use crate::cast::{EventKind, Header, Placed, Reader};
 const EVERY: u64 = 256 << 10;
 /// So many are kept at most; then every other one is dropped, and they are kept half as often.
 const MOST: usize = 256;
-/// Sizes beyond this are nonsense, and would take memory.
+/// And so many bytes of them.
+const MOST_BYTES: usize = 64 << 20;
+/// Sizes beyond these are nonsense, and would take memory: columns or rows, and cells.
 const LARGEST: usize = 2000;
+const MOST_CELLS: usize = 1 << 19;
+/// Nobody goes to more markers one by one.
+const MOST_MARKERS: usize = 100_000;
 
 struct Kept {
     time: Duration,
@@ -92,9 +97,13 @@ impl<'a> Screens<'a> {
         match placed.event.kind {
             EventKind::Output(text) => self.terminal.feed(text.as_str()),
             EventKind::Resize { cols, rows } => {
-                self.terminal.resize(LARGEST.min(cols.into()), LARGEST.min(rows.into()));
+                let (cols, rows) = sane((cols.into(), rows.into()));
+                self.terminal.resize(cols, rows);
             }
-            EventKind::Marker(_) if self.markers.last().is_none_or(|(_, end)| *end < placed.end) => {
+            EventKind::Marker(_)
+                if self.markers.len() < MOST_MARKERS
+                    && self.markers.last().is_none_or(|(_, end)| *end < placed.end) =>
+            {
                 self.markers.push((placed.event.time, placed.end));
             }
             _ => {}
@@ -107,7 +116,8 @@ impl<'a> Screens<'a> {
     fn keep(&mut self) {
         let (size, dump) = (self.terminal.size(), self.terminal.dump());
         self.kept.push(Kept { time: self.time, offset: self.offset, size, dump });
-        if self.kept.len() > MOST {
+        // The first one is the beginning, which takes nothing.
+        while self.kept.len() > MOST || self.kept.iter().map(|kept| kept.dump.len()).sum::<usize>() > MOST_BYTES {
             let mut number = 0;
             self.kept.retain(|_| {
                 number += 1;
@@ -180,8 +190,14 @@ impl<'a> Screens<'a> {
     }
 }
 
-fn terminal((cols, rows): (usize, usize)) -> Result<Terminal> {
-    let made = Terminal::new(cols.clamp(1, LARGEST), rows.clamp(1, LARGEST));
+fn sane((cols, rows): (usize, usize)) -> (usize, usize) {
+    let cols = cols.clamp(1, LARGEST);
+    (cols, rows.clamp(1, LARGEST.min(MOST_CELLS / cols)))
+}
+
+fn terminal(size: (usize, usize)) -> Result<Terminal> {
+    let (cols, rows) = sane(size);
+    let made = Terminal::new(cols, rows);
     made.map_err(|error| Error::new(ErrorKind::Internal, "there is no such screen").with_cause(&error))
 }
 
@@ -261,5 +277,34 @@ mod tests {
         assert!(screens.kept.len() <= MOST && screens.kept.len() > MOST / 4, "{}", screens.kept.len());
         screens.go_to(Point::Time(Duration::from_millis(100_050))).unwrap();
         assert!(text(&screens).ends_with("\n999"), "{}", text(&screens));
+    }
+
+    #[test]
+    fn what_is_kept_of_large_screens_is_bounded() {
+        let cells: String = (0..300 * 300).map(|i| format!("\\u001b[38;2;{};{};99mx", i % 200, i / 450)).collect();
+        let mut text = format!("{{\"version\":2,\"width\":300,\"height\":300}}\n[0, \"o\", \"{cells}\"]\n");
+        for _ in 0..100 {
+            text.push_str("[0, \"i\", \"typed\"]\n");
+        }
+        let source = Text(text);
+        let mut screens = Screens::open(&source).unwrap();
+        screens.every = 10;
+        play_all(&mut screens);
+        let bytes: usize = screens.kept.iter().map(|kept| kept.dump.len()).sum();
+        assert!(bytes <= 64 << 20 && screens.kept.len() > 8, "{bytes} in {}", screens.kept.len());
+    }
+
+    #[test]
+    fn nonsense_takes_no_memory() {
+        let mut text = "{\"version\":2,\"width\":65535,\"height\":65535}\n".to_owned();
+        text.push_str(&"[0, \"m\", \"\"]\n".repeat(100_010));
+        text.push_str("[0, \"r\", \"3000x1999\"]\n");
+        let source = Text(text);
+        let mut screens = Screens::open(&source).unwrap();
+        let cells = |screens: &Screens<'_>| screens.terminal.size().0 * screens.terminal.size().1;
+        assert!(cells(&screens) <= 1 << 19, "{:?}", screens.terminal.size());
+        play_all(&mut screens);
+        assert!(cells(&screens) <= 1 << 19, "{:?}", screens.terminal.size());
+        assert_eq!(screens.markers.len(), 100_000);
     }
 }

@@ -65,7 +65,7 @@ pub fn write_frame(out: &mut impl Write, frame: &Frame) -> Result<()> {
 /// # Errors
 /// What reading and writing give.
 pub fn export<R: BufRead>(reader: &mut Reader<R>, out: &mut impl Write) -> Result<()> {
-    let start = reader.header().timestamp.and_then(|at| u64::try_from(at).ok()).unwrap_or(0) * 1_000_000;
+    let start = reader.header().timestamp.and_then(|at| u64::try_from(at).ok()).unwrap_or(0).saturating_mul(1_000_000);
     let header = reader.header();
     write_frame(out, &Frame { micros: start, bytes: resize(header.cols, header.rows) })?;
     while let Some(placed) = reader.next_event()? {
@@ -74,7 +74,7 @@ pub fn export<R: BufRead>(reader: &mut Reader<R>, out: &mut impl Write) -> Resul
             EventKind::Resize { cols, rows } => resize(cols, rows),
             _ => continue,
         };
-        let micros = start + u64::try_from(placed.event.time.as_micros()).unwrap_or(u64::MAX / 2);
+        let micros = start.saturating_add(u64::try_from(placed.event.time.as_micros()).unwrap_or(u64::MAX));
         write_frame(out, &Frame { micros, bytes })?;
     }
     Ok(())
@@ -192,6 +192,20 @@ mod tests {
             write_frame(&mut out, &frame).unwrap();
             let back = read_frame(&mut &out[..]).unwrap();
             prop_assert_eq!(back, Some(frame).filter(|frame| !frame.bytes.is_empty()));
+        }
+    }
+
+    #[test]
+    fn a_time_that_no_clock_says_is_no_panic() {
+        for (timestamp, time) in [(i64::MAX, 1.0), (18_446_744_073_709, 1e9)] {
+            let cast = format!(
+                "{{\"version\":2,\"width\":9,\"height\":9,\"timestamp\":{timestamp}}}\n[{time}, \"o\", \"x\"]\n"
+            );
+            let mut out = Vec::new();
+            export(&mut Reader::open(cast.as_bytes()).unwrap(), &mut out).unwrap();
+            let mut rest = &out[..];
+            let frames: Vec<Frame> = std::iter::from_fn(|| read_frame(&mut rest).unwrap()).collect();
+            assert_eq!(frames[1].bytes, b"x");
         }
     }
 }

@@ -24,7 +24,7 @@ use crate::session;
 use crate::timeline::{Event, EventBody, decode_line};
 use crate::workspace::Workspace;
 
-/// No line is longer by far; more than that at once is read in parts.
+/// No moment's line is longer by far; more than that at once is read in parts.
 const PART: u64 = 1 << 20;
 
 /// How often they are looked at where the kernel cannot tell.
@@ -113,7 +113,14 @@ impl MomentFollower {
         loop {
             let mut part = vec![0; usize::try_from(PART).unwrap_or(0)];
             let Ok(count) = file.read_at(&mut part, from) else { return from };
-            let Some(end) = part[..count].iter().rposition(|&byte| byte == b'\n') else { return from };
+            let Some(end) = part[..count].iter().rposition(|&byte| byte == b'\n') else {
+                if count < part.len() {
+                    return from;
+                }
+                // A longer line is another event's: what is left of it says nothing.
+                from += count as u64;
+                continue;
+            };
             for line in part[..end].split(|&byte| byte == b'\n') {
                 let Ok(event) = decode_line(line, name) else { continue };
                 if let Event { seq, time, session, body: EventBody::Moment(record) } = event

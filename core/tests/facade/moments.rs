@@ -1,6 +1,7 @@
 //! What moments show whose snapshots come late.
 
 use std::fs;
+use std::io::Write;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -252,4 +253,21 @@ fn a_call_reads_only_so_much_of_a_transcript_and_the_place_is_found_behind_it() 
     assert_eq!(line(), 2);
     lab.open().capture().unwrap();
     assert_eq!(line(), 5);
+}
+
+#[test]
+fn a_line_of_any_length_keeps_no_later_moment_from_a_recording() {
+    let lab = Lab::new();
+    lab.step("a", "0");
+    let workspace = lab.open();
+    let (recording, mut file) = workspace.begin_recording().unwrap();
+    file.write_all(b"{}\n").unwrap();
+    let mut follower = workspace.follow_moments(&recording).unwrap();
+    let mut timeline =
+        fs::OpenOptions::new().append(true).open(lab.folder().join("sessions/main/timeline.jsonl")).unwrap();
+    timeline.write_all(&[vec![b'x'; 3 << 20], b"\n".to_vec()].concat()).unwrap();
+    another(&lab);
+    let mut found = 0;
+    follower.look(|_| found += 1);
+    assert_eq!(found, 1);
 }

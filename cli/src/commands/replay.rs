@@ -204,7 +204,7 @@ fn place(named: &Named, from: &str) -> Result<Point> {
     };
     let reader = Reader::open(recording.open_at(0)?)?;
     let began = reader.header().timestamp.unwrap_or(time.secs);
-    Ok(Point::Time(Duration::from_secs(u64::try_from(time.secs - began).unwrap_or(0))))
+    Ok(Point::Time(Duration::from_secs(u64::try_from(time.secs.saturating_sub(began)).unwrap_or(0))))
 }
 
 /// Says what there is to play.

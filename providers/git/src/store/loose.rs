@@ -1,12 +1,14 @@
 //! Loose objects. The store writes none, but a person's `git gc` or `git unpack-objects` in it may leave some.
 
 use std::io::Read;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 
-use ah_plugin_api::Result;
+use ah_plugin_api::{Context, Result};
 use flate2::read::ZlibDecoder;
+use flate2::{Decompress, FlushDecompress, Status};
 use gix::objs::Kind;
 use gix::oid;
+use sha1::{Digest, Sha1};
 
 use super::files;
 
@@ -31,4 +33,24 @@ pub(super) fn read(objects: BorrowedFd<'_>, id: &oid, limit: u64, out: &mut Vec<
     }
     out.drain(..=end);
     Ok(Some(kind))
+}
+
+/// Whether a file is, to the last bit, the loose object `id`. What cannot be read is not; neither is what has more than [`LIMIT`] bytes.
+pub(super) fn is_whole(dir: impl AsFd, name: &str, id: &oid, cx: &Context<'_>) -> Result<bool> {
+    let Ok(Some((file, _))) = files::open_file(dir, name) else { return Ok(false) };
+    let (mut zlib, mut hash) = (Decompress::new(true), Sha1::new());
+    let (mut input, mut output) = (vec![0; 16 << 10], vec![0; 64 << 10]);
+    while zlib.total_out() <= LIMIT {
+        cx.check_cancelled()?;
+        let read = files::pread_full(&file, &mut input, zlib.total_in()).unwrap_or(0);
+        let before = zlib.total_out();
+        let status = zlib.decompress(&input[..read], &mut output, FlushDecompress::None);
+        hash.update(&output[..(zlib.total_out() - before) as usize]);
+        match status {
+            Ok(Status::StreamEnd) => return Ok(hash.finalize()[..] == *id.as_bytes()),
+            Ok(Status::Ok) if read > 0 => {}
+            _ => return Ok(false),
+        }
+    }
+    Ok(false)
 }

@@ -3,7 +3,7 @@
 use std::os::fd::OwnedFd;
 
 use ah_plugin_api::{Context, Result};
-use rustix::fs::{AtFlags, FileType, Mode, OFlags};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
 use super::unsynced::Unsynced;
@@ -16,10 +16,14 @@ pub(super) enum Way {
     Done,
     /// There is no such file.
     Gone,
-    /// It is not a regular file.
+    /// It is not a regular file, or it is empty, which no file of Git's is.
     Special,
     /// It would have to be copied, and that is more than is allowed.
     TooMuch,
+}
+
+fn is_of_git(stat: &Stat) -> bool {
+    FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile && stat.st_size > 0
 }
 
 /// Links files, and remembers what must be brought to disk.
@@ -60,34 +64,74 @@ impl<'a> Linker<'a> {
         {
             return Ok(way);
         }
-        if !self.no_links {
-            // Not following: a symlink would become a link to the symlink, seen and removed below.
-            match files::step().and_then(|()| rustix::fs::linkat(from, old, to, new, AtFlags::empty())) {
-                Ok(()) => {
-                    let stat = rustix::fs::statat(to, new, AtFlags::SYMLINK_NOFOLLOW);
-                    let stat = stat.doing(|| format!("look at {new} of the store"))?;
-                    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-                        files::remove(to, new)?;
-                        return Ok(Way::Special);
-                    }
-                    files::changed(to);
-                    files::changed_inode(&stat);
-                    self.note(folder, new);
-                    return Ok(Way::Done);
-                }
-                Err(Errno::EXIST) => return Ok(Way::Done),
-                Err(Errno::NOENT) => return Ok(Way::Gone),
-                Err(Errno::XDEV | Errno::OPNOTSUPP | Errno::NOSYS) => self.no_links = true,
-                // Of this file alone: not ours and protected, too many links.
-                Err(Errno::PERM | Errno::ACCESS | Errno::MLINK) => {}
-                Err(errno) => return Err(errno).doing(|| format!("link {old} into the store")),
-            }
-        }
-        let way = self.copy(from, old, to, new, true)?.unwrap_or(Way::TooMuch);
+        let way = match self.hard_link(from, old, to, new)? {
+            Some(way) => way,
+            None => self.copy(from, old, to, new, true)?.unwrap_or(Way::TooMuch),
+        };
         if way == Way::Done {
             self.note(folder, new);
         }
         Ok(way)
+    }
+
+    /// Gives `from/name`, which is another file than `to/name`, a second name `temp` beside that one; none if there is no need: they are the same
+    /// file after all, or, where it would have to be copied, as large.
+    pub(super) fn beside(&mut self, from: &OwnedFd, name: &str, to: &OwnedFd, temp: &str) -> Result<Option<Way>> {
+        let look = |dir: &OwnedFd| rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW);
+        let ours = look(to).doing(|| format!("look at {name} of the store"))?;
+        let theirs = match look(from) {
+            Err(Errno::NOENT) => return Ok(Some(Way::Gone)),
+            looked => looked.doing(|| format!("look at {name} of the repository"))?,
+        };
+        let same = (ours.st_dev, ours.st_ino) == (theirs.st_dev, theirs.st_ino);
+        if same || (ours.st_dev != theirs.st_dev && ours.st_size == theirs.st_size) {
+            return Ok(None);
+        }
+        if let Some(unsynced) = &mut self.unsynced {
+            unsynced.begin()?;
+        }
+        match self.hard_link(from, name, to, temp)? {
+            None if ours.st_size == theirs.st_size => Ok(None),
+            None => Ok(Some(self.copy(from, name, to, temp, true)?.unwrap_or(Way::TooMuch))),
+            way => Ok(way),
+        }
+    }
+
+    /// Puts what is called `temp` in the place of `name`.
+    pub(super) fn replace(&mut self, dir: &OwnedFd, temp: &str, name: &str, folder: &str) -> Result<()> {
+        files::rename(dir, temp, dir, name)?;
+        self.note(folder, name);
+        Ok(())
+    }
+
+    /// None if it cannot be linked.
+    fn hard_link(&mut self, from: &OwnedFd, old: &str, to: &OwnedFd, new: &str) -> Result<Option<Way>> {
+        if self.no_links {
+            return Ok(None);
+        }
+        // Not following: a symlink would become a link to the symlink, seen and removed below.
+        match files::step().and_then(|()| rustix::fs::linkat(from, old, to, new, AtFlags::empty())) {
+            Ok(()) => {
+                let stat = rustix::fs::statat(to, new, AtFlags::SYMLINK_NOFOLLOW);
+                let stat = stat.doing(|| format!("look at {new} of the store"))?;
+                if !is_of_git(&stat) {
+                    files::remove(to, new)?;
+                    return Ok(Some(Way::Special));
+                }
+                files::changed(to);
+                files::changed_inode(&stat);
+                Ok(Some(Way::Done))
+            }
+            Err(Errno::EXIST) => Ok(Some(Way::Done)),
+            Err(Errno::NOENT) => Ok(Some(Way::Gone)),
+            Err(Errno::XDEV | Errno::OPNOTSUPP | Errno::NOSYS) => {
+                self.no_links = true;
+                Ok(None)
+            }
+            // Of this file alone: not ours and protected, too many links.
+            Err(Errno::PERM | Errno::ACCESS | Errno::MLINK) => Ok(None),
+            Err(errno) => Err(errno).doing(|| format!("link {old} into the store")),
+        }
     }
 
     fn note(&mut self, folder: &str, file: &str) {
@@ -106,7 +150,7 @@ impl<'a> Linker<'a> {
             Err(errno) => return Err(errno).doing(|| format!("open {old} of the user's repository")),
         };
         let stat = rustix::fs::fstat(&source).doing(|| format!("look at {old} of the user's repository"))?;
-        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+        if !is_of_git(&stat) {
             return Ok(Some(Way::Special));
         }
         // Under another name first: a name that is there is whole.

@@ -13,11 +13,12 @@ mod first;
 mod link;
 mod list;
 mod objects;
+mod repair;
 #[cfg(test)]
 mod tests;
 mod unsynced;
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -45,7 +46,7 @@ pub(crate) const KEPT: &str = "kept";
 const COPY_LIMIT: u64 = 2 << 30;
 /// How often a repository that changes while it is looked at is looked at again.
 const ATTEMPTS: usize = 4;
-/// An index that was written this short a time ago may be written again without looking different, nanoseconds.
+/// What was written this short a time ago may be written again without looking different, nanoseconds.
 const TICK: u128 = 50_000_000;
 const PACKS: &str = "packs";
 const LOOSE: &str = "loose";
@@ -67,24 +68,39 @@ struct State {
     list: String,
 }
 
-/// What changes whenever HEAD, the recorded refs or the index name something new; none if that cannot be told.
+/// What changes whenever HEAD, the recorded refs or the index name something new, and when objects come or are put right; none if that
+/// cannot be told.
 fn stamp(repository: &Repository) -> Option<String> {
     use std::fmt::Write;
     let refs = super::hash(Kind::Blob, repository.refs.as_deref().unwrap_or_default());
     let mut out = format!("{:?} {:?} {refs}", repository.state.head, repository.shallow);
+    let mut times = Vec::new();
+    let mut folders = String::new();
     for dir in &repository.objects {
         let stat = rustix::fs::fstat(dir).ok()?;
         write!(out, " {}:{}", stat.st_dev, stat.st_ino).ok()?;
+        let mut names = files::names(dir).ok()?;
+        names.retain(|name| name == "pack" || is_hex(name, 2));
+        names.sort_unstable();
+        for name in names {
+            let stat = rustix::fs::statat(dir, &name, AtFlags::empty()).ok()?;
+            times.push((stat.st_mtime, stat.st_mtime_nsec));
+            writeln!(folders, "{name} {}.{}", stat.st_mtime, stat.st_mtime_nsec).ok()?;
+        }
     }
+    write!(out, " {}", super::hash(Kind::Blob, folders.as_bytes())).ok()?;
     if let Some((index, _)) = repository.index().ok()? {
         let stat = rustix::fs::fstat(&index).ok()?;
         let (secs, nanos) = (stat.st_ctime, stat.st_ctime_nsec);
+        times.push((secs, nanos));
+        write!(out, " {} {} {}.{secs}.{nanos}", stat.st_ino, stat.st_size, stat.st_mtime).ok()?;
+    }
+    if let Some((secs, nanos)) = times.into_iter().max() {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).ok()?.as_nanos();
         let changed = u128::try_from(secs).ok()? * 1_000_000_000 + u128::from(nanos);
         if changed + TICK > now {
             return None;
         }
-        write!(out, " {} {} {}.{secs}.{nanos}", stat.st_ino, stat.st_size, stat.st_mtime).ok()?;
     }
     Some(out)
 }
@@ -192,8 +208,8 @@ enum Outcome {
     Not(String),
 }
 
-/// The names in a directory of theirs; none if there is no such directory.
-fn their_names(dir: &OwnedFd, name: &str) -> Result<Option<(OwnedFd, Vec<String>)>> {
+/// The names in a directory of theirs, as [`listing`] gives them; none if there is no such directory.
+fn their_names(dir: &OwnedFd, name: &str) -> Result<Option<(OwnedFd, Names)>> {
     use rustix::fs::{Mode, OFlags};
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let sub = match rustix::fs::openat(dir, name, flags, Mode::empty()) {
@@ -201,10 +217,22 @@ fn their_names(dir: &OwnedFd, name: &str) -> Result<Option<(OwnedFd, Vec<String>
         Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
         Err(errno) => return Err(errno).doing(|| format!("open objects/{name} of the repository")),
     };
-    let mut names = Vec::new();
-    files::each_name(&sub, |name, _| names.extend(name.to_str().ok().map(str::to_owned)))
-        .doing(|| format!("list objects/{name} of the repository"))?;
+    let names = listing(&sub).doing(|| format!("list objects/{name} of the repository"))?;
     Ok(Some((sub, names)))
+}
+
+/// Names with what tells their files apart: device (that of the directory) and inode.
+type Names = HashMap<String, (u64, u64)>;
+
+/// The names in a directory, without a look at each; those that are not UTF-8 are left out.
+fn listing(dir: &OwnedFd) -> rustix::io::Result<Names> {
+    let device = rustix::fs::fstat(dir)?.st_dev;
+    let mut out = Names::new();
+    for entry in rustix::fs::Dir::read_from(dir)? {
+        let entry = entry?;
+        out.extend(entry.file_name().to_str().ok().map(|name| (name.to_owned(), (device, entry.ino()))));
+    }
+    Ok(out)
 }
 
 fn is_hex(text: &str, len: usize) -> bool {
@@ -219,22 +247,28 @@ fn keep_loose(
     cx: &Context<'_>,
 ) -> Result<Outcome> {
     let Some((_, folders)) = their_names(objects, ".")? else { return Ok(Outcome::Done) };
-    for folder in folders.iter().filter(|name| is_hex(name, 2)) {
+    for folder in folders.keys().filter(|name| is_hex(name, 2)) {
         cx.check_cancelled()?;
         let Some((theirs, names)) = their_names(objects, folder)? else { continue };
-        let names: Vec<_> = names.into_iter().filter(|name| is_hex(name, 38)).collect();
+        let names: Vec<_> = names.into_iter().filter(|(name, _)| is_hex(name, 38)).collect();
         if names.is_empty() {
             continue;
         }
         files::make_dir(keep, folder)?;
         let ours = files::open_dir(keep, folder)?;
-        let present: HashSet<String> = files::names(&ours)?.into_iter().collect();
-        for name in names {
+        let present = listing(&ours).doing(|| format!("list {LOOSE}/{folder} of the store"))?;
+        for (name, inode) in names {
             let Ok(id) = ObjectId::from_hex(format!("{folder}{name}").as_bytes()) else { continue };
-            if !list.loose.insert(id) || present.contains(&name) {
+            let there = present.get(&name);
+            if !list.loose.insert(id) || there == Some(&inode) {
                 continue;
             }
-            match linker.link(&theirs, &name, &ours, &name, &format!("{LOOSE}/{folder}"))? {
+            let inside = format!("{LOOSE}/{folder}");
+            let way = match there {
+                Some(_) => repair::loose(linker, &theirs, &ours, (&name, &id), &inside, cx)?,
+                None => linker.link(&theirs, &name, &ours, &name, &inside)?,
+            };
+            match way {
                 Way::Done => {}
                 Way::Gone => return Ok(Outcome::Vanished),
                 Way::Special => {
@@ -259,18 +293,26 @@ fn keep_packs(
     cx: &Context<'_>,
 ) -> Result<Outcome> {
     let Some((theirs, names)) = their_names(objects, "pack")? else { return Ok(Outcome::Done) };
-    let present: HashSet<String> = files::names(keep)?.into_iter().collect();
-    let all: HashSet<&str> = names.iter().map(String::as_str).collect();
-    for name in &names {
+    let present = listing(keep).doing(|| format!("list {PACKS} of the store"))?;
+    for (name, inode) in &names {
         let Some(stem) = name.strip_suffix(".idx").filter(|stem| list::is_pack_name(stem)) else { continue };
         cx.check_cancelled()?;
-        if all.contains(&*format!("{stem}.promisor")) {
+        if names.contains_key(&format!("{stem}.promisor")) {
             return Ok(Outcome::Not("it is a partial clone: not all of its objects are there".into()));
         }
+        // One that is borrowed as well is looked at once.
+        if list.packs.contains_key(stem) {
+            continue;
+        }
         let pack = format!("{stem}.pack");
-        // Some tools name packs by their objects alone: what is kept under this name may be another file than theirs. Then ours
-        // is as good, pack and index together.
-        let ours = present.contains(&pack) && present.contains(name);
+        let ours = present.contains_key(&pack) && present.contains_key(name);
+        if ours && (present.get(&pack) != names.get(&pack) || present.get(name) != Some(inode)) {
+            match repair::pack(linker, &theirs, keep, stem, cx)? {
+                Way::Gone => return Ok(Outcome::Vanished),
+                Way::TooMuch => return Ok(Outcome::Not(too_much())),
+                Way::Done | Way::Special => {}
+            }
+        }
         let looked = rustix::fs::statat(if ours { keep } else { &theirs }, &pack, AtFlags::SYMLINK_NOFOLLOW);
         let size = match looked {
             Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile => stat.st_size.cast_unsigned(),
@@ -279,14 +321,14 @@ fn keep_packs(
             Err(errno) => return Err(errno).doing(|| format!("look at {pack} of the repository")),
         };
         for file in [&pack, name].into_iter().filter(|_| !ours) {
-            if present.contains(file) {
+            if present.contains_key(file) {
                 // Half of what a keeper that was killed was about to link.
                 files::remove(keep, file)?;
             }
             match linker.link(&theirs, file, keep, file, PACKS)? {
                 Way::Done => {}
                 Way::Gone => return Ok(Outcome::Vanished),
-                Way::Special => return Ok(Outcome::Not(format!("its {file} is not a regular file"))),
+                Way::Special => return Ok(Outcome::Not(format!("its {file} is empty, or not a regular file"))),
                 Way::TooMuch => return Ok(Outcome::Not(too_much())),
             }
         }
@@ -315,10 +357,10 @@ pub(super) fn populate(
     if !list.packs.is_empty() {
         let ours = files::open_dir(&store.folders.keep, PACKS)?;
         let theirs = files::open_dir(objects, "pack")?;
-        for (stem, size) in &list.packs {
+        for stem in list.packs.keys() {
             cx.check_cancelled()?;
             let pack = format!("{stem}.pack");
-            if files::open_file(&ours, &pack)?.is_none_or(|(_, now)| now != *size) {
+            if !repair::is_pair(&ours, stem)? {
                 return Err(gone(&pack));
             }
             for file in [pack, format!("{stem}.idx")] {

@@ -373,6 +373,40 @@ fn on_another_filesystem_objects_are_copied() {
     bench.check(list, &head);
 }
 
+#[test]
+fn a_copy_that_was_cut_short_is_made_again() {
+    let (bench, head) = Bench::grown();
+    let Some(other) = elsewhere(&bench) else {
+        let strict = std::env::var_os("AH_TEST_REQUIRE_ALL").is_some();
+        assert!(!strict, "/dev/shm and the temporary folder have to be on different filesystems");
+        println!("skipped: no second filesystem");
+        return;
+    };
+    assert!(Command::new("cp").arg("-a").arg(&bench.repository).arg(other.path()).status().unwrap().success());
+    let theirs = other.path().join("repository");
+    let objects = below(&theirs.join(".git/objects")).into_iter();
+    let files: Vec<_> =
+        objects.filter(|path| path.is_file()).map(|path| (std::fs::read(&path).unwrap(), path)).collect();
+    let put_all = |whole: bool| {
+        for (bytes, path) in &files {
+            std::fs::remove_file(path).unwrap();
+            std::fs::write(path, if whole { bytes } else { &bytes[..bytes.len() - 1] }).unwrap();
+        }
+    };
+    put_all(false);
+    let first = bench.snapshot("one", &theirs).unwrap();
+    put_all(true);
+    faults::watch();
+    let second = bench.publish("two", &theirs, Durability::Durable).unwrap();
+    bench.all_on_disk();
+    put_all(false);
+    let third = bench.snapshot("three", &theirs).unwrap();
+    for list in [first, second, third] {
+        bench.check(list, &head);
+    }
+    assert_eq!(bench.kept().len(), 5);
+}
+
 /// A folder on another filesystem than the store.
 fn elsewhere(bench: &Bench) -> Option<tempfile::TempDir> {
     let other = tempfile::tempdir().ok()?;

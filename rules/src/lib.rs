@@ -19,7 +19,7 @@
 //! # Limits
 //!
 //! Names are compared byte by byte, whatever `core.ignoreCase` says. A `.gitignore` that is a symlink counts as absent, as for Git.
-//! One larger than 16 MiB counts as absent too.
+//! One larger than 16 MiB counts as absent too. A pattern with more than three `**` and, in brackets, a slash matches nothing.
 //!
 //! Not here: walking (`scan` in a provider, `walk` in core), finding out what changed, and the user's configuration:
 //! patterns and the global file come in with the policy.

@@ -7,10 +7,37 @@ use bstr::{BStr, ByteSlice};
 use gix_ignore::glob::pattern::{Case, Mode};
 use gix_ignore::glob::{Pattern, wildmatch};
 
+const MODE: wildmatch::Mode = wildmatch::Mode::NO_MATCH_SLASH_LITERAL;
+/// With each further `**` the usual way, Git's, takes several times as long: minutes in a deep directory.
+const MOST_ANY: usize = 3;
+
+#[derive(Debug)]
+struct Rule {
+    pattern: Pattern,
+    line: usize,
+    /// Whether it is matched by [`matches_by_parts`].
+    by_parts: bool,
+}
+
+impl Rule {
+    fn new(pattern: Pattern, line: usize) -> Self {
+        let by_parts = pattern.text.split(|&byte| byte == b'/').filter(|part| is_any(part)).count() > MOST_ANY;
+        Self { pattern, line, by_parts }
+    }
+
+    fn matches(&self, path: &BStr, basename: Option<usize>, is_dir: bool) -> bool {
+        if self.by_parts {
+            return (is_dir || !self.pattern.mode.contains(Mode::MUST_BE_DIR))
+                && matches_by_parts(self.pattern.text.as_bstr(), path);
+        }
+        self.pattern.matches_repo_relative_path(path, basename, Some(is_dir), Case::Sensitive, MODE)
+    }
+}
+
 /// The patterns of one file, weakest first as they stand in it.
 #[derive(Debug, Default)]
 pub(crate) struct Patterns {
-    patterns: Vec<(Pattern, usize)>,
+    patterns: Vec<Rule>,
     /// Where they come from, for people.
     source: String,
 }
@@ -20,7 +47,8 @@ impl Patterns {
     pub(crate) fn parse(bytes: &[u8], source: impl Into<String>) -> Self {
         // Git ends the last line itself, which matters to one that ends with a carriage return.
         let ended = if bytes.ends_with(b"\n") { Cow::Borrowed(bytes) } else { [bytes, b"\n"].concat().into() };
-        let patterns = gix_ignore::parse(&ended, false).map(|(pattern, line, _kind)| (pattern, line)).collect();
+        let patterns =
+            gix_ignore::parse(&ended, false).map(|(pattern, line, _kind)| Rule::new(pattern, line)).collect();
         Self { patterns, source: source.into() }
     }
 
@@ -29,7 +57,7 @@ impl Patterns {
         let mut this = Self { patterns: Vec::new(), source: source.to_owned() };
         for (number, line) in lines.iter().enumerate() {
             let parsed = gix_ignore::parse(line.as_bytes(), false).next();
-            this.patterns.extend(parsed.map(|(pattern, _, _)| (pattern, number + 1)));
+            this.patterns.extend(parsed.map(|(pattern, _, _)| Rule::new(pattern, number + 1)));
         }
         this
     }
@@ -44,14 +72,8 @@ impl Patterns {
             return None;
         }
         let basename = path.rfind_byte(b'/').map(|at| at + 1);
-        let mode = wildmatch::Mode::NO_MATCH_SLASH_LITERAL;
-        self.patterns
-            .iter()
-            .rev()
-            .find(|(pattern, _)| {
-                pattern.matches_repo_relative_path(path, basename, Some(is_dir), Case::Sensitive, mode)
-            })
-            .map(|(pattern, line)| Hit { pattern, line: *line, source: &self.source })
+        let found = self.patterns.iter().rev().find(|rule| rule.matches(path, basename, is_dir))?;
+        Some(Hit { pattern: &found.pattern, line: found.line, source: &self.source })
     }
 
     /// Whether `path` itself is matched by a pattern that is not negative.
@@ -61,8 +83,37 @@ impl Patterns {
 
     /// Whether something below the directory `path` could match. Errs towards yes.
     pub(crate) fn could_match_below(&self, path: &BStr) -> bool {
-        self.patterns.iter().any(|(pattern, _)| !pattern.is_negative() && could_match_below(pattern, path))
+        self.patterns.iter().any(|rule| !rule.pattern.is_negative() && could_match_below(&rule.pattern, path))
     }
+}
+
+/// Whether a part of a pattern, between slashes, stands for any directories.
+fn is_any(part: &[u8]) -> bool {
+    part.len() > 1 && part.iter().all(|&byte| byte == b'*')
+}
+
+/// Matches part by part, so that it costs at most to match each part with each name of the path. Brackets with a slash in them are cut there: such a
+/// pattern matches nothing.
+fn matches_by_parts(pattern: &BStr, path: &BStr) -> bool {
+    let names: Vec<&[u8]> = path.split(|&byte| byte == b'/').collect();
+    // Which first names the parts so far match, by their number.
+    let mut matched = vec![false; names.len() + 1];
+    matched[0] = true;
+    let mut parts = pattern.split(|&byte| byte == b'/').peekable();
+    while let Some(part) = parts.next() {
+        let Some(fewest) = matched.iter().position(|&is| is) else { return false };
+        if is_any(part) {
+            // At the end it stands for what is in a directory, not for the directory.
+            let fewest = fewest + usize::from(parts.peek().is_none());
+            matched.iter_mut().enumerate().for_each(|(count, is)| *is = count >= fewest);
+        } else {
+            for count in (1..matched.len()).rev() {
+                matched[count] = matched[count - 1] && wildmatch(part.as_bstr(), names[count - 1].as_bstr(), MODE);
+            }
+            matched[0] = false;
+        }
+    }
+    matched[names.len()]
 }
 
 fn could_match_below(pattern: &Pattern, dir: &BStr) -> bool {
@@ -127,7 +178,23 @@ impl Chain {
 
 #[cfg(test)]
 mod tests {
-    use super::Patterns;
+    use proptest::prelude::{prop_assert_eq, proptest};
+    use proptest::sample::select;
+
+    use super::{MODE, Patterns, matches_by_parts, wildmatch};
+
+    const PARTS: &[&str] = &["**", "**", "***", "*", "a", "a*", "?", "[!a]", "b**", "\\a", ""];
+
+    proptest! {
+        #[test]
+        fn part_by_part_is_the_same(
+            pattern in proptest::collection::vec(select(PARTS), 1..7), path in proptest::collection::vec(select(vec!["a", "b", "ab"]), 1..6),
+        ) {
+            let (pattern, path) = (pattern.join("/"), path.join("/"));
+            let (pattern, path) = (pattern.as_str().into(), path.as_str().into());
+            prop_assert_eq!(matches_by_parts(pattern, path), wildmatch(pattern, path, MODE));
+        }
+    }
 
     fn below(pattern: &str, dir: &str) -> bool {
         Patterns::of_lines(&[pattern.to_owned()], "").could_match_below(dir.into())

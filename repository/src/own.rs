@@ -284,9 +284,7 @@ fn rebuilt(
     let made = config(theirs.common_file("config", CONFIG_LIMIT)?.as_slice(), ignores_case(git));
     put(git, "config", &made.text)?;
     let mut notes = made.notes;
-    if let Some(refs) = &theirs.refs {
-        put_refs(git, refs)?;
-    }
+    notes.extend(put_refs(git, theirs.refs.as_deref())?);
     put_head(git, state)?;
     match theirs.index()? {
         Some((index, size)) if state.head == theirs.state.head && size <= ah_rules::LARGEST_INDEX => {

@@ -32,11 +32,17 @@ fn is_ref(name: &str) -> bool {
     name.starts_with("refs/") && gix::validate::reference::name(name.into()).is_ok()
 }
 
-/// Writes the recorded refs: those of objects together, as Git packs them, symbolic ones each in its file.
+/// Writes the recorded refs: those of objects together, as Git packs them, symbolic ones each in its file. Gives a note for a person if there are
+/// none on record.
 ///
 /// # Errors
 /// Those of the system.
-pub fn put_refs(git: BorrowedFd<'_>, recorded: &[u8]) -> Result<()> {
+pub fn put_refs(git: BorrowedFd<'_>, recorded: Option<&[u8]>) -> Result<Option<String>> {
+    let Some(recorded) = recorded else {
+        let note = "of the repository's branches, tags and remote-tracking refs only the branch that HEAD is on was taken \
+                    along: there are too many, or they could not be read";
+        return Ok(Some(note.to_owned()));
+    };
     let mut packed = b"# pack-refs with: sorted \n".to_vec();
     for (name, target) in crate::refs::parse(recorded) {
         match target {
@@ -44,7 +50,7 @@ pub fn put_refs(git: BorrowedFd<'_>, recorded: &[u8]) -> Result<()> {
             Target::Ref(target) => put_ref(git, &name, &format!("ref: {target}"))?,
         }
     }
-    put(git, "packed-refs", &packed)
+    put(git, "packed-refs", &packed).map(|()| None)
 }
 
 fn put_ref(git: BorrowedFd<'_>, name: &str, value: &str) -> Result<()> {

@@ -57,11 +57,11 @@ pub(super) fn make(
     notes.extend(config.notes);
 
     put_head(git.as_fd(), state)?;
+    let mut refs = Vec::new();
     if let Some(id) = &head.refs {
-        let mut text = Vec::new();
-        expect(store, id, Kind::Blob, &mut text)?;
-        put_refs(git.as_fd(), &text)?;
+        expect(store, id, Kind::Blob, &mut refs)?;
     }
+    notes.extend(put_refs(git.as_fd(), head.refs.map(|_| &*refs))?);
     notes.extend(index(store, head, clone, git.as_fd(), &[objects])?);
     if let Some(id) = &head.progress {
         notes.extend(put_progress(store, id, git.as_fd())?);

@@ -128,6 +128,13 @@ pub fn config(texts: &[Vec<u8>], ignores_case: bool) -> Config {
     Config { text: [head.as_bytes(), case.as_bytes(), &body].concat(), notes }
 }
 
+/// Whether Git reads `config.worktree` beside a repository's configuration.
+pub(crate) fn has_worktree_config(text: &[u8]) -> bool {
+    let meta = gix::config::file::Metadata::from(gix::config::Source::Local);
+    let parsed = gix::config::File::from_bytes_no_includes(text, meta, gix::config::file::init::Options::default());
+    parsed.is_ok_and(|file| matches!(file.boolean("extensions.worktreeConfig"), Ok(Some(true))))
+}
+
 fn heading(out: &mut Vec<u8>, name: &str, subsection: Option<&BStr>) {
     out.extend_from_slice(b"[");
     out.extend_from_slice(name.as_bytes());

@@ -9,6 +9,7 @@
 use std::collections::HashSet;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
+use std::iter;
 use std::os::fd::{AsFd, OwnedFd};
 
 use ah_plugin_api::{Dir, Error, RepositoryState, Result};
@@ -16,6 +17,7 @@ use ah_rules::{GitDir, without_magic};
 use rustix::fs::{FileType, OFlags, Stat};
 use rustix::io::Errno;
 
+use crate::config::has_worktree_config;
 use crate::owner::as_owner;
 use crate::{marks, progress, refs};
 
@@ -109,6 +111,25 @@ impl Repository {
     pub fn common_file(&self, name: &str, limit: u64) -> Result<Option<Vec<u8>>> {
         read_file(self.git.common(), name, limit)
             .map_err(|errno| Error::from_io(format!("cannot read {name} of the repository"), &errno.into()))
+    }
+
+    /// A regular file of the git directory, as [`Self::common_file`] gives one: of a linked work tree's own (`info/sparse-checkout`).
+    ///
+    /// # Errors
+    /// Those of the system.
+    pub fn own_file(&self, name: &str, limit: u64) -> Result<Option<Vec<u8>>> {
+        read_file(&self.git.git_dir, name, limit)
+            .map_err(|errno| Error::from_io(format!("cannot read {name} of the repository"), &errno.into()))
+    }
+
+    /// The texts of its configuration: the common one, and the work tree's where Git reads that.
+    ///
+    /// # Errors
+    /// Those of the system.
+    pub fn configs(&self, limit: u64) -> Result<Vec<Vec<u8>>> {
+        let Some(common) = self.common_file("config", limit)? else { return Ok(Vec::new()) };
+        let own = if has_worktree_config(&common) { self.own_file("config.worktree", limit)? } else { None };
+        Ok(iter::once(common).chain(own).collect())
     }
 
     fn read_head(&mut self) -> Result<(), String> {

@@ -4,6 +4,7 @@
 
 mod common;
 
+use ah_plugin_api::Dir;
 use common::{Bench, git};
 
 fn repository() -> Bench {
@@ -27,4 +28,32 @@ fn that_there_are_too_many_refs_to_take_along_is_said() {
     let clone = bench.clone(&bench.snapshot(), "many");
     assert!(clone.notes.len() == 1 && clone.notes[0].contains("too many"), "{:?}", clone.notes);
     assert_eq!(git(&clone.path, &["rev-parse", "main"]), head);
+}
+
+/// Git keeps what says so in `config.worktree`, and of a linked work tree both beside its HEAD.
+#[test]
+fn a_clone_of_a_sparse_checkout_is_sparse() {
+    for linked in [false, true] {
+        let mut bench = repository();
+        if linked {
+            let main = bench.temp.path().join("main");
+            std::fs::rename(bench.workspace.path(), &main).unwrap();
+            git(&main, &["worktree", "add", "-q", "../work"]);
+            bench.workspace = Dir::open(bench.temp.path().join("work")).unwrap();
+        }
+        let work = bench.workspace.path();
+        let list = |dir| git(dir, &["sparse-checkout", "list"]);
+        git(work, &["sparse-checkout", "set", "--cone", "kept"]);
+        let clone = bench.clone(&bench.snapshot(), "sparse");
+        assert_eq!(list(&clone.path), "kept\n", "linked: {linked}");
+        assert_eq!(git(&clone.path, &["status", "--porcelain"]), "");
+        git(&clone.path, &["sparse-checkout", "disable"]);
+        assert!(clone.path.join("other/f").exists());
+        assert_eq!(list(work), "kept\n");
+
+        // Not where Git would not read it.
+        git(work, &["config", "extensions.worktreeConfig", "false"]);
+        let clone = bench.clone(&bench.snapshot(), "full");
+        assert!(!common::try_git(&clone.path, &["sparse-checkout", "list"]).status.success());
+    }
 }

@@ -40,11 +40,14 @@ pub(super) fn make(
     let mut texts = Vec::new();
     match theirs {
         Some(theirs) => {
-            texts.extend(theirs.common_file("config", LIMIT)?);
-            for name in ["exclude", "attributes", "sparse-checkout"] {
+            texts = theirs.configs(LIMIT)?;
+            for name in ["exclude", "attributes"] {
                 if let Some(text) = theirs.common_file(&format!("info/{name}"), LIMIT)? {
                     put(info.as_fd(), name, &text)?;
                 }
+            }
+            if let Some(text) = theirs.own_file("info/sparse-checkout", LIMIT)? {
+                put(info.as_fd(), "sparse-checkout", &text)?;
             }
         }
         None => notes.push(

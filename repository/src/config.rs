@@ -67,16 +67,16 @@ const NAMED: &[(&str, &[&str])] = &[
 
 /// The configuration file of a clone.
 #[derive(Debug)]
-pub struct Config {
+pub(crate) struct Config {
     /// Its text.
-    pub text: Vec<u8>,
+    pub(crate) text: Vec<u8>,
     /// What a person should know: what was left out and may be missed.
-    pub notes: Vec<String>,
+    pub(crate) notes: Vec<String>,
 }
 
 /// Makes the clone's configuration of the texts of the user's (the repository's own, then the work tree's). `ignores_case`: what the
 /// clone's own filesystem does.
-pub fn config(texts: &[Vec<u8>], ignores_case: bool) -> Config {
+pub(crate) fn config(texts: &[Vec<u8>], ignores_case: bool) -> Config {
     let (mut body, mut notes) = (Vec::new(), Vec::new());
     for text in texts {
         let meta = gix::config::file::Metadata::from(gix::config::Source::Local);

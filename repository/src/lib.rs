@@ -21,7 +21,7 @@ mod split;
 mod testing;
 pub mod write;
 
-pub use config::{Config, config};
+use config::config;
 pub use own::own;
 pub use owner::as_owner;
 pub use repository::Repository;
@@ -30,6 +30,6 @@ use std::os::fd::BorrowedFd;
 
 /// Whether the filesystem of a new `.git`, with `refs` in it, takes upper case for lower, as Git itself finds out.
 #[must_use]
-pub fn ignores_case(git: BorrowedFd<'_>) -> bool {
+pub(crate) fn ignores_case(git: BorrowedFd<'_>) -> bool {
     rustix::fs::statat(git, "rEfS", rustix::fs::AtFlags::empty()).is_ok()
 }

@@ -20,7 +20,7 @@ use rustix::io::Errno;
 use crate::objects;
 use crate::owner::as_owner;
 use crate::repository::{CONFIG_LIMIT, Repository, SMALL, read_file};
-use crate::write::{make_dir, put, put_head, put_refs};
+use crate::write::{make_dir, put, put_head, put_refs, put_settings};
 use crate::{config, ignores_case};
 
 /// What git leaves while it works; in a clone nobody will take it away.
@@ -266,7 +266,6 @@ fn rebuilt(
     let git = make_dir(clone.as_fd(), ".git")?;
     let git = git.as_fd();
     let own = make_dir(git, "objects")?;
-    let info = make_dir(git, "info")?;
     for name in ["heads", "tags"] {
         make_dir(make_dir(git, "refs")?.as_fd(), name)?;
     }
@@ -276,14 +275,7 @@ fn rebuilt(
     if let Some(shallow) = &theirs.shallow {
         put(git, "shallow", shallow)?;
     }
-    for name in ["exclude", "attributes"] {
-        if let Some(text) = theirs.common_file(&format!("info/{name}"), CONFIG_LIMIT)? {
-            put(info.as_fd(), name, &text)?;
-        }
-    }
-    let made = config(theirs.common_file("config", CONFIG_LIMIT)?.as_slice(), ignores_case(git));
-    put(git, "config", &made.text)?;
-    let mut notes = made.notes;
+    let mut notes = put_settings(git, Some(&theirs))?;
     notes.extend(put_refs(git, theirs.refs.as_deref())?);
     put_head(git, state)?;
     match theirs.index()? {

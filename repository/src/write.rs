@@ -8,6 +8,32 @@ use ah_plugin_api::{Error, RepositoryState, Result};
 use rustix::fs::{Mode, OFlags};
 
 use crate::refs::Target;
+use crate::repository::{CONFIG_LIMIT, Repository};
+use crate::{config, ignores_case};
+
+/// Writes the configuration of a repository's that comes along, and what `info` has beside it; `theirs` is none if the repository is gone. Gives notes for a
+/// person.
+///
+/// # Errors
+/// Those of the system.
+pub fn put_settings(git: BorrowedFd<'_>, theirs: Option<&Repository>) -> Result<Vec<String>> {
+    let info = make_dir(git, "info")?;
+    let mut texts = Vec::new();
+    if let Some(theirs) = theirs {
+        texts = theirs.configs(CONFIG_LIMIT)?;
+        for name in ["exclude", "attributes"] {
+            if let Some(text) = theirs.common_file(&format!("info/{name}"), CONFIG_LIMIT)? {
+                put(info.as_fd(), name, &text)?;
+            }
+        }
+        if let Some(text) = theirs.own_file("info/sparse-checkout", CONFIG_LIMIT)? {
+            put(info.as_fd(), "sparse-checkout", &text)?;
+        }
+    }
+    let config = config(&texts, ignores_case(git));
+    put(git, "config", &config.text)?;
+    Ok(config.notes)
+}
 
 /// Writes HEAD, and the branch that it is on.
 ///

@@ -71,6 +71,19 @@ fn a_linked_work_tree_that_went_on_keeps_the_recorded_head() {
 }
 
 #[test]
+fn a_sparse_linked_work_tree_becomes_a_sparse_repository() {
+    let temp = tempfile::tempdir().unwrap();
+    made(temp.path(), "linked");
+    git(&temp.path().join("linked"), &["sparse-checkout", "set", "--cone", "some"]);
+    std::fs::remove_dir_all(temp.path().join("copy")).unwrap();
+    let copied = std::process::Command::new("cp").args(["-a", "linked", "copy"]).current_dir(temp.path()).status();
+    assert!(copied.unwrap().success());
+    let copy = temp.path().join("copy");
+    assert!(own(&Dir::open(&copy).unwrap(), None, None, &Context::quiet()).unwrap().is_empty());
+    assert_eq!(git(&copy, &["sparse-checkout", "list"]), "some");
+}
+
+#[test]
 fn borrowed_objects_become_its_own() {
     let temp = tempfile::tempdir().unwrap();
     let copy = made(temp.path(), "borrower");

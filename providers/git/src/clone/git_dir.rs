@@ -3,17 +3,14 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use ah_plugin_api::{Context, RepositoryState, Result};
-use ah_repository::write::{make_dir, put, put_head, put_refs};
-use ah_repository::{Repository, config, ignores_case, progress};
+use ah_repository::write::{make_dir, put, put_head, put_refs, put_settings};
+use ah_repository::{Repository, progress};
 use gix::ObjectId;
 use gix::objs::{Kind, TreeRefIter};
 
 use super::index::{Files, adapt};
 use crate::store::Store;
 use crate::tree::{Head, Reader, damaged, expect};
-
-/// Files of the user's repository larger than this are not taken for what they should be.
-const LIMIT: u64 = 16 << 20;
 
 /// Makes `.git` in the open directory `clone`, all files of which are in place. Gives notes for a person.
 ///
@@ -29,7 +26,6 @@ pub(super) fn make(
     let mut notes = Vec::new();
     let git = make_dir(clone, ".git")?;
     let objects = make_dir(git.as_fd(), "objects")?;
-    let info = make_dir(git.as_fd(), "info")?;
     let refs_dir = make_dir(git.as_fd(), "refs")?;
     make_dir(refs_dir.as_fd(), "heads")?;
     make_dir(refs_dir.as_fd(), "tags")?;
@@ -37,28 +33,13 @@ pub(super) fn make(
         put(git.as_fd(), "shallow", &shallow)?;
     }
 
-    let mut texts = Vec::new();
-    match theirs {
-        Some(theirs) => {
-            texts = theirs.configs(LIMIT)?;
-            for name in ["exclude", "attributes"] {
-                if let Some(text) = theirs.common_file(&format!("info/{name}"), LIMIT)? {
-                    put(info.as_fd(), name, &text)?;
-                }
-            }
-            if let Some(text) = theirs.own_file("info/sparse-checkout", LIMIT)? {
-                put(info.as_fd(), "sparse-checkout", &text)?;
-            }
-        }
-        None => notes.push(
+    if theirs.is_none() {
+        notes.push(
             "the workspace's repository is not there any more: its settings and remotes were not taken along"
                 .to_owned(),
-        ),
+        );
     }
-    let config = config(&texts, ignores_case(git.as_fd()));
-    put(git.as_fd(), "config", &config.text)?;
-    notes.extend(config.notes);
-
+    notes.extend(put_settings(git.as_fd(), theirs)?);
     put_head(git.as_fd(), state)?;
     let mut refs = Vec::new();
     if let Some(id) = &head.refs {

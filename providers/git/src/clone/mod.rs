@@ -2,7 +2,7 @@
 //!
 //! A clone is the captured tree with its exact modes and times; made by root, without set-user-id and set-group-id bits of files. If the workspace was the top of a work tree, it gets a `.git`
 //! ([`git_dir`]): HEAD, branch and index as captured, all objects from the store's keep, the harmless part of the configuration
-//! (`ah_repository::config`). It depends on nothing outside: no alternates, no gitdir elsewhere.
+//! (`ah_repository::write::put_settings`). It depends on nothing outside: no alternates, no gitdir elsewhere.
 //!
 //! A workspace that was only a subdirectory of a work tree gives a plain directory: a repository whose top is elsewhere
 //! would show everything else as deleted, and one cut to the subdirectory would have other paths than its history.

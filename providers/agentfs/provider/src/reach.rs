@@ -273,6 +273,8 @@ fn start(home: &Path, cx: &Context<'_>) -> Result<()> {
     if let Some(stdout) = &mut child.stdout {
         stdout.read_to_end(&mut said).map_err(|e| failed(&e))?;
     }
-    Err(wire::decode::<Error>(&said)
-        .unwrap_or_else(|_| Error::new(ErrorKind::Unavailable, format!("{WHAT} ended at its start ({status})"))))
+    Err(wire::decode::<Error>(&said).unwrap_or_else(|_| {
+        Error::new(ErrorKind::Unavailable, format!("{WHAT} ended at its start ({status})"))
+            .with_hint(format!("{} says more", home.join("log").display()))
+    }))
 }

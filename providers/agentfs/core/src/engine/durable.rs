@@ -7,6 +7,7 @@
 //! cut brings back must find its blocks.
 
 use std::fs::File;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -100,11 +101,11 @@ impl Engine {
     }
 
     /// An error once the disk did not take something that it had been given: the system forgets what it could not write, and says
-    /// that all is well from then on.
-    fn lost_nothing(&self) -> Result<()> {
+    /// that all is well from then on. And once the thread that writes it down has panicked.
+    pub(super) fn lost_nothing(&self) -> Result<()> {
         if self.failed.load(Ordering::SeqCst) {
-            let source = std::io::Error::other("the disk lost something that was written before");
-            return Err(Error::Io { what: "syncing; the store has to be opened anew", source });
+            let source = std::io::Error::other("something that was written before may never reach the disk");
+            return Err(Error::Io { what: "writing; the store has to be opened anew", source });
         }
         Ok(())
     }
@@ -269,17 +270,9 @@ impl Engine {
             if engine.stop.load(Ordering::SeqCst) {
                 return;
             }
-            // An error shows itself to the next who asks for durability; the rows stay in memory until then.
-            let _ = engine.flush();
-            if engine.log_length.load(Ordering::Relaxed) > engine.options.log_limit {
-                let _ = engine.checkpoint();
-            }
-            if synced.elapsed() >= SYNC {
-                if !read_lock(&engine.state).dead.is_empty() {
-                    let _ = engine.reclaim();
-                }
-                let _ = engine.sync();
-                synced = Instant::now();
+            // What it was in the middle of may never reach the disk: then it is better to take nothing more than to lose that, too.
+            if catch_unwind(AssertUnwindSafe(|| engine.keep_once(&mut synced))).is_err() {
+                engine.failed.store(true, Ordering::SeqCst);
             }
             let (waiting, bell) = &engine.wake;
             let mut woken = lock(waiting);
@@ -291,6 +284,23 @@ impl Engine {
             drop(woken);
             drop(engine);
             std::thread::sleep(WRITE);
+        }
+    }
+
+    fn keep_once(&self, synced: &mut Instant) {
+        #[cfg(test)]
+        assert!(!self.panics.load(Ordering::Relaxed), "as a test wants it");
+        // An error shows itself to the next who asks for durability; the rows stay in memory until then.
+        let _ = self.flush();
+        if self.log_length.load(Ordering::Relaxed) > self.options.log_limit {
+            let _ = self.checkpoint();
+        }
+        if synced.elapsed() >= SYNC {
+            if !read_lock(&self.state).dead.is_empty() {
+                let _ = self.reclaim();
+            }
+            let _ = self.sync();
+            *synced = Instant::now();
         }
     }
 }

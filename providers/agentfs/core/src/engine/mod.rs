@@ -147,8 +147,10 @@ pub(crate) struct Engine {
     /// Older files of the log that no sync has taken to the disk yet. Changed only by who holds `log`, but for the end of a checkpoint,
     /// which has no need of them.
     previous_logs: Mutex<Vec<File>>,
-    /// The disk did not take something that it had been given: what it has is not known any more.
+    /// What the disk has is not known any more: it did not take something that it had been given, or who gives it has panicked.
     failed: AtomicBool,
+    #[cfg(test)]
+    panics: AtomicBool,
     base: Mutex<Base>,
     checkpointing: Mutex<()>,
     reclaiming: Mutex<()>,
@@ -275,6 +277,8 @@ impl Engine {
             log: Mutex::new(log),
             previous_logs: Mutex::new(older),
             failed: AtomicBool::new(false),
+            #[cfg(test)]
+            panics: AtomicBool::new(false),
             base: Mutex::new(base),
             checkpointing: Mutex::new(()),
             reclaiming: Mutex::default(),

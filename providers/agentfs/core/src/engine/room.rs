@@ -40,6 +40,7 @@ impl Engine {
     }
 
     fn room_in_log(&self, removing: bool) -> Result<()> {
+        self.lost_nothing()?;
         if read_lock(&self.state).layers.unlogged() > WAITING {
             self.write_rows(removing)?;
         }

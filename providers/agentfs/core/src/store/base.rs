@@ -7,6 +7,7 @@
 //! Why redb rather than SQLite or LMDB: see docs/agentfs.md, with the measurements.
 
 use std::ops::Bound;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
 use redb::{Database, Durability, ReadOnlyTable, ReadableDatabase, TableDefinition};
@@ -41,6 +42,13 @@ fn failed<E: Into<redb::Error>>(error: E) -> Error {
     }
 }
 
+/// A page that holds nonsense makes redb panic as often as fail. Both are damage, and end no thread: without some nothing is kept. redb itself gives up the
+/// transaction that a panic breaks off.
+fn guarded<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
+    let panicked = |_| Err(Error::corrupt("the rows cannot be read"));
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(panicked)
+}
+
 impl Base {
     /// Makes an empty one.
     pub(crate) fn create(path: &Path) -> Result<()> {
@@ -53,22 +61,29 @@ impl Base {
         if !path.exists() {
             return Err(Error::corrupt("the rows are missing"));
         }
-        Ok(Self { database: Database::builder().set_cache_size(CACHE).open(path).map_err(failed)? })
+        guarded(|| Ok(Self { database: Database::builder().set_cache_size(CACHE).open(path).map_err(failed)? }))
     }
 
     /// Walks everything and compares checksums. False: there was damage, and what could be repaired was.
     pub(crate) fn check(&mut self) -> Result<bool> {
-        self.database.check_integrity().map_err(failed)
+        guarded(|| self.database.check_integrity().map_err(failed))
     }
 
     /// The rows as they are now; what is written later does not show.
     pub(crate) fn rows(&self) -> Result<Rows> {
-        let read = self.database.begin_read().map_err(failed)?;
-        Ok(Rows { rows: read.open_table(ROWS).map_err(failed)?, written: read.open_table(WRITTEN).map_err(failed)? })
+        guarded(|| {
+            let read = self.database.begin_read().map_err(failed)?;
+            let (rows, written) = (read.open_table(ROWS), read.open_table(WRITTEN));
+            Ok(Rows { rows: rows.map_err(failed)?, written: written.map_err(failed)? })
+        })
     }
 
     /// Writes and removes rows. On return they are on the disk.
     pub(crate) fn commit<'a>(&self, changes: impl Iterator<Item = (&'a [u8], Option<&'a [u8]>)>) -> Result<()> {
+        guarded(|| self.write(changes))
+    }
+
+    fn write<'a>(&self, changes: impl Iterator<Item = (&'a [u8], Option<&'a [u8]>)>) -> Result<()> {
         let mut write = self.database.begin_write().map_err(failed)?;
         write.set_durability(Durability::Immediate).map_err(|error| Error::corrupt(error.to_string()))?;
         write.set_quick_repair(true);
@@ -109,28 +124,33 @@ impl Rows {
     pub(crate) fn get(&self, row: &[u8]) -> Result<Option<Vec<u8>>> {
         #[cfg(test)]
         failing::read()?;
-        Ok(self.rows.get(row).map_err(failed)?.map(|value| value.value().to_vec()))
+        guarded(|| Ok(self.rows.get(row).map_err(failed)?.map(|value| value.value().to_vec())))
     }
 
     /// The last row within the bounds.
     pub(crate) fn last(&self, from: &[u8], to: Bound<&[u8]>) -> Result<Option<(Vec<u8>, Vec<u8>)>> {
         #[cfg(test)]
         failing::read()?;
-        let mut range = self.rows.range::<&[u8]>((Bound::Included(from), to)).map_err(failed)?;
-        let last = range.next_back().transpose().map_err(failed)?;
-        Ok(last.map(|(row, value)| (row.value().to_vec(), value.value().to_vec())))
+        guarded(|| {
+            let mut range = self.rows.range::<&[u8]>((Bound::Included(from), to)).map_err(failed)?;
+            let last = range.next_back().transpose().map_err(failed)?;
+            Ok(last.map(|(row, value)| (row.value().to_vec(), value.value().to_vec())))
+        })
     }
 
     /// The rows from `from` on, in order.
     pub(crate) fn from(&self, from: &[u8]) -> Result<impl Iterator<Item = Result<(Vec<u8>, Vec<u8>)>> + use<>> {
         #[cfg(test)]
         failing::read()?;
-        let range = self.rows.range::<&[u8]>(from..).map_err(failed)?;
-        Ok(range.map(|item| {
-            #[cfg(test)]
-            failing::read()?;
-            let (row, value) = item.map_err(failed)?;
-            Ok((row.value().to_vec(), value.value().to_vec()))
+        let mut range = guarded(|| self.rows.range::<&[u8]>(from..).map_err(failed))?;
+        Ok(std::iter::from_fn(move || {
+            let next = || {
+                #[cfg(test)]
+                failing::read()?;
+                let next = range.next().transpose().map_err(failed)?;
+                Ok(next.map(|(row, value)| (row.value().to_vec(), value.value().to_vec())))
+            };
+            guarded(next).transpose()
         }))
     }
 
@@ -146,6 +166,10 @@ impl Rows {
         let from = after.map_or(Bound::Included(first.as_slice()), Bound::Excluded);
         #[cfg(test)]
         failing::read()?;
+        guarded(|| self.written_from(from, line, epochs.1, most))
+    }
+
+    fn written_from(&self, from: Bound<&[u8]>, line: LineId, until: Epoch, most: usize) -> Result<Vec<Written>> {
         let mut found = Vec::new();
         for item in self.written.range::<&[u8]>((from, Bound::Unbounded)).map_err(failed)?.take(most) {
             let (index, _) = item.map_err(failed)?;
@@ -154,7 +178,7 @@ impl Rows {
                 return Err(Error::corrupt("a key is too short"));
             }
             let (of, epoch) = (key::be32(&index[1..5]), key::be64(&index[5..13]));
-            if of != line || epoch > epochs.1 {
+            if of != line || epoch > until {
                 break;
             }
             found.push((index.to_vec(), index[13..].to_vec(), epoch));

@@ -4,7 +4,7 @@ use std::os::unix::fs::FileExt;
 
 use ah_agentfs::{Error, Options, Workspace};
 
-use crate::{Place, at, branch, content, make, snapshot};
+use crate::{ME, Place, at, branch, content, make, snapshot};
 
 fn open(place: &Place) -> Result<Workspace, Error> {
     Workspace::open(&place.store(), &place.lower(), Options { background: false, ..Options::default() })
@@ -136,6 +136,50 @@ fn damage_in_the_base_is_found() {
     std::fs::write(&base, bytes).unwrap();
     let found = Workspace::fsck(&place.store(), &place.lower(), false);
     assert!(!found.is_ok_and(|report| report.problems.is_empty()));
+}
+
+#[test]
+fn damaged_rows_are_errors_and_end_no_thread() {
+    let place = Place::new();
+    let workspace = place.create();
+    let branch = branch(&workspace);
+    let view = workspace.view(branch).unwrap();
+    for nth in 0..500 {
+        make(&view, &format!("{nth}"), b"");
+    }
+    workspace.checkpoint().unwrap();
+    drop((view, workspace));
+    let base = place.store().join("rows.redb");
+    let whole = std::fs::read(&base).unwrap();
+    let logs = place.store().join("log");
+    let newest = std::fs::read_dir(&logs).unwrap().next().unwrap().unwrap();
+    let (name, log) = (newest.file_name(), std::fs::read(newest.path()).unwrap());
+    // A leaf of the tree begins with a 1; how many rows it has, and where their keys end, comes behind that.
+    let leaves = (0..whole.len()).step_by(4096).filter(|&at| whole[at] == 1);
+    let mut found = (0, 0, 0);
+    for at in leaves.flat_map(|at| [at + 3, at + 6]) {
+        let mut bytes = whole.clone();
+        bytes[at] ^= 0x20;
+        std::fs::write(&base, bytes).unwrap();
+        std::fs::remove_dir_all(&logs).unwrap();
+        std::fs::create_dir(&logs).unwrap();
+        std::fs::write(logs.join(&name), &log).unwrap();
+        let Ok(workspace) = open(&place).inspect_err(|error| assert!(matches!(error, Error::Corrupt(_)), "{error}"))
+        else {
+            found.0 += 1;
+            continue;
+        };
+        let view = workspace.view(branch).unwrap();
+        let look = |nth: &usize| {
+            view.lookup(1, nth.to_string().as_bytes()).is_err_and(|error| matches!(error, Error::Corrupt(_)))
+        };
+        found.1 += (0..500).filter(look).count();
+        // What can be made is written down, though nothing goes to the base.
+        let _ = view.create(1, b"new", ME);
+        found.2 += usize::from(workspace.checkpoint().is_err());
+        workspace.sync().unwrap();
+    }
+    assert!(found.0 > 0 && found.1 > 0 && found.2 > 0, "{found:?}");
 }
 
 #[test]

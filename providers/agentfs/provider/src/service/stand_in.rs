@@ -12,7 +12,7 @@ use rustix::io::{Errno, Result};
 
 /// By its first line it is known as ours, whichever version wrote the rest.
 const FIRST_LINE: &str = "This is the place of a branch that ah keeps in AgentFS.";
-const REST: &str = " It is not mounted at the moment, and nothing of it is lost.
+const REST: &str = " It is not mounted at the moment; what it holds is kept elsewhere.
 
 Mount it again: run `ah` in this directory (or, of a branch, `ah agent fs branches` in the workspace that it grew from), then enter it anew.
 If a directory .ah-behind-… of the same name lies beside it, that is a part of it: leave it where it is, as it is.

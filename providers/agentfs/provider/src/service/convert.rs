@@ -385,8 +385,10 @@ impl Service {
                 return Ok(());
             }
             let around = Around::of(&note.at())?;
-            // Its number may be another's as soon as it is gone.
-            Note { made: None, ..note.clone() }.write(&self.home)?;
+            // Its number may be another's as soon as it is gone. Only then: a copy that found no room has left none for a note.
+            if note.made.is_some() {
+                Note { made: None, ..note.clone() }.write(&self.home)?;
+            }
             patiently(cx, || around.remove(note.aside()))?;
             self.forget_before(open, &note)?;
             Note::forget(&self.home);

@@ -425,6 +425,19 @@ fn what_is_changed_behind_the_copy_is_not_lost() {
 }
 
 #[test]
+fn a_copy_for_which_there_is_no_room_is_gone_at_once() {
+    let Some(disk) = ah_test_disks::Disk::new("ext4", 64, "defaults") else { return };
+    let scene = Scene::at(None, disk.at().to_owned());
+    fs::write(scene.workspace().join("large"), vec![7; 36 << 20]).unwrap();
+    let was = tree(&scene.workspace());
+    scene.there().unwrap();
+    assert_eq!(scene.back().unwrap_err().kind, ErrorKind::ResourceExhausted);
+    assert_eq!(scene.beside(), [".ah-behind-work", "lost+found"]);
+    assert!(!scene.dir.join("store/converting").exists());
+    assert_eq!(tree(&scene.workspace()), was);
+}
+
+#[test]
 fn without_what_lies_behind_it_is_not_taken_back() {
     let scene = Scene::new();
     scene.there().unwrap();

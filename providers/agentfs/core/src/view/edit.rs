@@ -35,6 +35,8 @@ struct Edit<'a> {
     place: Option<(Ino, Vec<u8>)>,
     epoch: Epoch,
     chunks: BTreeMap<u64, Chunk>,
+    /// Chunks, of which there may be very many, that are below or a hole as a whole by now. None is among those above.
+    alike: BTreeMap<u64, Place>,
     /// New blocks: first and count.
     taken: Vec<(u64, u64)>,
     /// Some of them may not be named by a chunk any more.
@@ -137,6 +139,7 @@ impl View {
             place,
             epoch: gate.epoch,
             chunks,
+            alike: BTreeMap::new(),
             taken,
             dropped: false,
             size,
@@ -168,9 +171,18 @@ impl View {
 impl Edit<'_> {
     fn load(&mut self, index: u64) -> Result<&mut Chunk> {
         if let std::collections::btree_map::Entry::Vacant(vacant) = self.chunks.entry(index) {
-            vacant.insert(self.of.chunk(self.node.ino, index)?);
+            vacant.insert(match self.alike.remove(&index) {
+                Some(place) => Chunk([place; BLOCKS]),
+                None => self.of.chunk(self.node.ino, index)?,
+            });
         }
         self.chunks.get_mut(&index).ok_or(Error::Stale)
+    }
+
+    /// Has all blocks of a chunk lie in the same way, whatever it was.
+    fn make_alike(&mut self, index: u64, place: Place) {
+        self.chunks.remove(&index);
+        self.alike.insert(index, place);
     }
 
     /// Copies a small file below, if nothing of it was copied yet.
@@ -292,10 +304,16 @@ impl Edit<'_> {
             let (index, block) = (at / CHUNK, (at % CHUNK / BLOCK) as usize);
             let end = (at / BLOCK + 1) * BLOCK;
             let below = at / BLOCK * BLOCK < self.lower_limit;
-            if at.is_multiple_of(BLOCK) && to >= (index + 1) * CHUNK && at.is_multiple_of(CHUNK) && !below {
+            let is_chunk = at.is_multiple_of(CHUNK) && to >= at + CHUNK;
+            if is_chunk && at + CHUNK - BLOCK < self.lower_limit {
+                self.make_alike(index, Place::Hole);
+                at += CHUNK;
+                continue;
+            }
+            if is_chunk && !below {
                 // A whole chunk with nothing below it: as if it had never been written.
                 if chunks.contains(&index) {
-                    *self.load(index)? = Chunk::default();
+                    self.make_alike(index, Place::Below);
                     at += CHUNK;
                 } else {
                     // Nothing is known of those up to the next, either.
@@ -355,8 +373,10 @@ impl Edit<'_> {
     fn drop_behind(&mut self, from: u64) -> Result<()> {
         self.dropped = true;
         for index in self.of.chunks_from(self.node.ino, from)? {
-            let kept = (from.saturating_sub(index * CHUNK) / BLOCK) as usize;
-            self.load(index)?.0[kept.min(BLOCKS)..].fill(Place::Below);
+            match (from.saturating_sub(index * CHUNK) / BLOCK) as usize {
+                0 => self.make_alike(index, Place::Below),
+                kept => self.load(index)?.0[kept.min(BLOCKS)..].fill(Place::Below),
+            }
         }
         Ok(())
     }
@@ -393,6 +413,9 @@ impl Edit<'_> {
             };
             for (&index, chunk) in &chunks {
                 self.put_chunk(state, mine, index, chunk)?;
+            }
+            for (&index, &place) in &self.alike {
+                self.put_chunk(state, mine, index, &Chunk([place; BLOCKS]))?;
             }
             for (name, value) in self.xattrs.iter().flatten() {
                 let stem = key::xattr(ino, name);
@@ -457,5 +480,52 @@ impl Edit<'_> {
             Some(old) if *old == *value => Ok(()),
             _ => state.write(&stem, value, view),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Options, Owner, ROOT, Workspace};
+
+    #[test]
+    fn what_is_cut_off_or_zeroed_is_not_held_in_memory_chunk_by_chunk() {
+        let place = tempfile::tempdir().unwrap();
+        let (store, lower) = (place.path().join("store"), place.path().join("lower"));
+        std::fs::create_dir(&lower).unwrap();
+        let below: Vec<u8> = (0..9 * CHUNK + 5 * BLOCK).map(|at| (at % 251) as u8 + 1).collect();
+        std::fs::write(lower.join("below"), &below).unwrap();
+        Workspace::create(&store, &lower).unwrap();
+        let options = || Options { background: false, ..Options::default() };
+        let workspace = Workspace::open(&store, &lower, options()).unwrap();
+        let branch = workspace.branch(workspace.base(b"").unwrap(), b"").unwrap();
+        let view = workspace.view(branch).unwrap();
+        let ours = view.create(ROOT, b"ours", Owner { mode: 0o644, uid: 0, gid: 0 }).unwrap().ino;
+        (0..10).for_each(|index| assert_eq!(view.write(ours, index * CHUNK, b"x").unwrap(), 1));
+        let theirs = view.lookup(ROOT, b"below").unwrap().ino;
+        let few = |ino, change: &dyn Fn(&mut Edit<'_>) -> Result<()>| {
+            let change = |edit: &mut Edit<'_>| {
+                change(edit)?;
+                assert!(edit.chunks.len() <= 2, "{:?}", edit.chunks.keys());
+                Ok(())
+            };
+            view.edit(ino, change).unwrap();
+        };
+        // To the end, beyond what is below, from within a chunk and up to within another.
+        let (from, to) = (CHUNK + 100, 9 * CHUNK + 3 * BLOCK + 7);
+        few(theirs, &|edit| edit.zero(from, to));
+        let mut expected = below;
+        expected[from as usize..to as usize].fill(0);
+        assert!(view.read(theirs, 0, expected.len()).unwrap() == expected);
+        few(ours, &|edit| edit.zero(2 * CHUNK, 4 * CHUNK));
+        let begins = |index: u64| view.read(ours, index * CHUNK, 1).unwrap();
+        assert_eq!([1, 2, 3, 4].map(begins), [b"x", b"\0", b"\0", b"x"]);
+        few(ours, &|edit| edit.resize(5 * CHUNK + 1));
+        few(ours, &|edit| edit.resize(10 * CHUNK));
+        assert_eq!([5, 6, 9].map(begins), [b"x", b"\0", b"\0"]);
+        few(ours, &|edit| edit.resize(0));
+        workspace.sync().unwrap();
+        drop((view, workspace));
+        assert_eq!(Workspace::fsck(&store, &lower, false).unwrap().problems, Vec::<String>::new());
     }
 }

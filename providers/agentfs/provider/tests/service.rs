@@ -216,3 +216,48 @@ fn branches_that_are_made_quickly_or_slowly_are_each_their_own() {
         assert!(!branch.path.exists());
     }
 }
+
+#[test]
+fn a_damaged_log_is_told_of_and_cut_by_fsck_which_nobody_runs_beside_the_service() {
+    let scene = Scene::new();
+    let home = scene.dir.path().join("store");
+    let logs = home.join("tree/log");
+    let newest = || std::fs::read_dir(&logs).unwrap().map(|entry| entry.unwrap().path()).max().unwrap();
+    let fsck = |repair: bool| {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_ah-agentfsd"));
+        let output = command.arg("--fsck").arg(&home).args(repair.then_some("--repair")).output().unwrap();
+        (output.status.code(), String::from_utf8([output.stdout, output.stderr].concat()).unwrap())
+    };
+    scene.base("early").unwrap();
+    let bytes = std::fs::read(newest()).unwrap();
+    let end = bytes.iter().rposition(|&byte| byte != 0).unwrap();
+    scene.base("late").unwrap();
+    scene.base("latest").unwrap();
+    for repair in [false, true] {
+        let (code, said) = fsck(repair);
+        assert!(code == Some(1) && said.contains("hint: "), "{said}");
+    }
+    assert_eq!(scene.ids().len(), 3);
+    let service = scene.service().unwrap();
+    kill_process(service, Signal::KILL).unwrap();
+    scene.until_it_ended(service, Duration::from_secs(20));
+    let mut bytes = std::fs::read(newest()).unwrap();
+    bytes[end + 20] ^= 1;
+    std::fs::write(newest(), &bytes).unwrap();
+    let list = || {
+        let store = scene.open("store");
+        scene.provider.list(&Place::new(&store), &ListRequest {}, &Context::quiet())
+    };
+    let refused = list().unwrap_err();
+    assert!(refused.hint.as_ref().is_some_and(|hint| hint.contains("ah-agentfsd --fsck")), "{refused:?}");
+    let (code, said) = fsck(false);
+    assert!(code == Some(1) && std::fs::read(newest()).unwrap() == bytes, "{said}");
+    list().unwrap_err();
+    let (code, said) = fsck(true);
+    assert!(code == Some(0) && said.contains("lost"), "{said}");
+    assert_eq!(scene.ids(), BTreeSet::from(["early".to_owned()]));
+    let service = scene.service().unwrap();
+    kill_process(service, Signal::TERM).unwrap();
+    scene.until_it_ended(service, Duration::from_secs(20));
+    assert_eq!(fsck(false).0, Some(0));
+}

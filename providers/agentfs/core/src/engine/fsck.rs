@@ -35,12 +35,32 @@ pub struct Report {
 pub(crate) fn check(directory: &Path, lower: &Path, repair: bool) -> Result<Report> {
     let mut report = Report { repaired: true, ..Report::default() };
     super::format(directory)?;
-    if !patiently(|| Base::open(&directory.join("rows.redb")))?.check()? {
+    let mut base = patiently(|| Base::open(&directory.join("rows.redb")))?;
+    if !repair {
+        // A database that is checked is repaired, by what it was before if need be: this is a copy.
+        if !is_sound(directory)? {
+            report.lost("the database of rows is damaged".into());
+            return Ok(report);
+        }
+    } else if !base.check()? {
         // Rows may be missing, and nobody knows which.
         report.lost("the database of rows was damaged, and was repaired as far as it could be".into());
     }
+    drop(base);
     let options = Options { background: false, ..Options::default() };
-    let engine = Engine::open(directory, lower, options, if repair { Opening::Repair } else { Opening::Check })?;
+    let engine = match Engine::open(directory, lower, options, if repair { Opening::Repair } else { Opening::Check }) {
+        Err(Error::Corrupt(what)) if !repair => {
+            report.lost(what);
+            return Ok(report);
+        }
+        engine => engine?,
+    };
+    if engine.given_up > 0 {
+        let bytes = engine.given_up;
+        report
+            .problems
+            .push(format!("the log was damaged, and ends there: {bytes} bytes of changes behind that are lost"));
+    }
     engine.examine(repair, &mut report)?;
     if repair {
         if report.repaired {
@@ -51,6 +71,19 @@ pub(crate) fn check(directory: &Path, lower: &Path, repair: bool) -> Result<Repo
     }
     report.repaired &= repair || report.problems.is_empty();
     Ok(report)
+}
+
+/// Whether a copy of the database passes.
+fn is_sound(directory: &Path) -> Result<bool> {
+    let copy = directory.join("rows.check");
+    let checked = std::fs::copy(directory.join("rows.redb"), &copy)
+        .map_err(Error::io("copying the rows, to check them"))
+        .and_then(|_| Base::open(&copy)?.check());
+    let _ = std::fs::remove_file(copy);
+    match checked {
+        Err(Error::Corrupt(_)) => Ok(false),
+        checked => checked,
+    }
 }
 
 impl Engine {

@@ -172,6 +172,8 @@ pub(crate) struct Engine {
     sweeping: Mutex<()>,
     stop: AtomicBool,
     boot: String,
+    /// Bytes of a damaged log, behind the damage, that were given up as it was opened.
+    given_up: u64,
     /// Held as long as the store is open.
     _lock: File,
 }
@@ -296,6 +298,7 @@ impl Engine {
             sweeping: Mutex::default(),
             stop: AtomicBool::new(false),
             boot,
+            given_up: if found.damaged { found.files.iter().map(|file| file.length - file.counts).sum() } else { 0 },
             _lock: held,
         };
         if !resumed {

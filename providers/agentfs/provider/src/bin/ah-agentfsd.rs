@@ -15,6 +15,7 @@ ah-agentfsd - keeps the AgentFS branches of one workspace mounted; ah starts it 
 usage: ah-agentfsd --start HOME   start it in the background, unless it runs
        ah-agentfsd --serve HOME   be it
        ah-agentfsd --mourn HOME PID   see to it that process PID, which is it, can be killed
+       ah-agentfsd --fsck HOME [--repair]   check what is kept, while it does not run, and mend what can be mended
 
 HOME is the folder $AH_HOME/workspaces/<id>/providers/agentfs.
 ";
@@ -27,6 +28,8 @@ HOME is the folder $AH_HOME/workspaces/<id>/providers/agentfs.
             let service = arguments.get(2).and_then(|service| service.to_str()).unwrap_or_default();
             service::mourn(Path::new(home), service).map(|()| ExitCode::SUCCESS)
         }
+        (Some("--fsck"), Some(home), 2) => service::fsck(Path::new(home), false),
+        (Some("--fsck"), Some(home), 3) if arguments[2] == "--repair" => service::fsck(Path::new(home), true),
         (Some("--version"), None, 1) => {
             println!("ah-agentfsd {}", env!("CARGO_PKG_VERSION"));
             return ExitCode::SUCCESS;
@@ -41,8 +44,14 @@ HOME is the folder $AH_HOME/workspaces/<id>/providers/agentfs.
         }
     };
     outcome.unwrap_or_else(|error| {
-        eprintln!("ah-agentfsd: {error}");
-        let _ = std::io::stdout().write_all(&wire::encode(&error).unwrap_or_default());
+        let whole = [vec![error.message.clone()], error.causes.clone()].concat().join(": ");
+        eprintln!("ah-agentfsd: {whole}");
+        match (word, &error.hint) {
+            // A person reads it.
+            (Some("--fsck"), Some(hint)) => eprintln!("hint: {hint}"),
+            (Some("--fsck"), None) => {}
+            _ => _ = std::io::stdout().write_all(&wire::encode(&error).unwrap_or_default()),
+        }
         ExitCode::FAILURE
     })
 }

@@ -7,6 +7,7 @@
 //! - `convert` puts a workspace itself behind AgentFS, and back.
 //! - `git` gives a new branch its own copies of what Git changes in place.
 //! - `diff` asks the tree what changed; `below` tells what somebody changed in the directory that was branched.
+//! - `fsck` checks the tree of a home that is not served.
 //! - `mourner` is a process that sees to it that a killed service comes to its end.
 //! - `record` is what travels with snapshots and branches, `tree` reads snapshots by paths, `usage` says what they hold.
 //!
@@ -17,6 +18,7 @@ mod behind;
 mod below;
 mod convert;
 mod diff;
+mod fsck;
 mod git;
 mod listen;
 mod mounted;
@@ -50,6 +52,7 @@ use opened::{Known, Open};
 use record::{PlaceLabel, SnapshotLabel};
 use standing::{Grown, names_in};
 
+pub use fsck::fsck;
 pub use listen::{run, start};
 pub use mourner::mourn;
 pub(crate) use stand_in::clear_place;

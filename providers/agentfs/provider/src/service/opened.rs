@@ -212,7 +212,18 @@ impl Service {
 
     /// `apart`: without the directory that was branched.
     fn open_tree(&self, lower: &Path, apart: bool) -> Result<Arc<Open>> {
-        let cannot = |e: &ah_agentfs::Error| fail(format!("cannot open the AgentFS tree of {}", lower.display()), e);
+        let cannot = |e: &ah_agentfs::Error| {
+            let error = fail(format!("cannot open the AgentFS tree of {}", lower.display()), e);
+            match e {
+                ah_agentfs::Error::Corrupt(_) => {
+                    let home = text::shell(self.path.as_os_str());
+                    error.with_hint(format!(
+                        "what is damaged, and whether it can be mended, says `ah-agentfsd --fsck {home}`"
+                    ))
+                }
+                _ => error,
+            }
+        };
         let options = Options { without_lower: apart, ..Options::default() };
         let tree = Workspace::open(&self.path.join(TREE), lower, options).map_err(|e| cannot(&e))?;
         // What a killed service had promised, and a power cut not yet taken.

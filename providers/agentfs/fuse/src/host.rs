@@ -2,7 +2,7 @@
 //! filesystem is done here: who owns what is new in a directory whose group is inherited, and that who changes a file takes
 //! its set-id bits and capabilities away.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
@@ -21,16 +21,13 @@ use fuser::{
 };
 use rustix::fs::{FallocateFlags, Mode, XattrFlags};
 
+use crate::lists::{Lists, Names};
 use crate::replies::{FOREVER, GENERATION, NEVER, attr, bare, empty, entry, value};
 use crate::watch::{Tree, Watch};
 use crate::words::{attributes, device, errno, file_type, kind, set_time};
 
 /// How much the kernel writes or reads by one message, in bytes.
 pub(crate) const LARGEST: u32 = 1 << 20;
-/// How many directories that are being read are remembered.
-const LISTS: usize = 32;
-/// So many names are remembered of them together, if there is more than one.
-const LISTED: usize = 100_000;
 /// Set in the number of an inode that the tree does not have: its own are below 2^62, the root is told as one of 2^62 and more.
 const NOBODYS: Ino = 1 << 63;
 /// Where `.` and `..` come in a list; the tree's own names have higher cookies.
@@ -57,8 +54,7 @@ pub(crate) struct Host {
     _end: Option<UnixStream>,
     /// The root's number as others are told it.
     root: Ino,
-    /// Directories that were begun to be read: all their names, as they were then.
-    lists: Mutex<VecDeque<(Ino, Arc<Vec<DirEntry>>)>>,
+    lists: Lists,
     /// Files of which it is known that they have no capabilities which a write would have to take away.
     plain: Mutex<HashSet<Ino>>,
     /// Does what the kernel is to be told first.
@@ -102,7 +98,7 @@ impl Host {
         kernel: Arc<OnceLock<Notifier>>,
     ) -> Self {
         let (watch, _end) = watch.unzip();
-        Self { view, watch, _end, root, lists: Mutex::default(), plain: Mutex::default(), aside, kernel }
+        Self { view, watch, _end, root, lists: Lists::default(), plain: Mutex::default(), aside, kernel }
     }
 
     /// Whoever is there before the tree waits for it.
@@ -197,27 +193,16 @@ impl Host {
 
     /// All names of a directory: as they were when its reading began, if they are remembered still. A list of any time goes on rightly behind
     /// a cookie; what its names lead to is to be looked up.
-    fn names(&self, directory: Ino, from: u64) -> Result<Arc<Vec<DirEntry>>> {
+    fn names(&self, directory: Ino, from: u64) -> Result<Names> {
         if from > DOTS
-            && let Some((_, names)) = lock(&self.lists).iter().find(|(of, _)| *of == directory)
+            && let Some(names) = self.lists.get(directory)
         {
-            return Ok(names.clone());
+            return Ok(names);
         }
         self.watch(directory);
         let names = Arc::new(self.view().list(directory)?);
-        let mut lists = lock(&self.lists);
-        lists.retain(|(of, _)| *of != directory);
-        lists.push_back((directory, names.clone()));
-        let mut listed: usize = lists.iter().map(|(_, names)| names.len()).sum();
-        while lists.len() > LISTS || lists.len() > 1 && listed > LISTED {
-            listed -= lists.pop_front().map_or(0, |(_, names)| names.len());
-        }
+        self.lists.put(directory, names.clone());
         Ok(names)
-    }
-
-    /// All names of a directory were read: who goes on behind others finds them anew.
-    fn read_to_the_end(&self, directory: Ino, names: &Arc<Vec<DirEntry>>) {
-        lock(&self.lists).retain(|(of, listed)| *of != directory || !Arc::ptr_eq(listed, names));
     }
 
     /// What a directory's entry leads to, counted as known, and how long that may be kept; none if it was renamed or removed since the list was
@@ -475,7 +460,7 @@ impl Filesystem for Host {
         }
         let behind = names.partition_point(|entry| entry.cookie <= offset);
         if offset >= DOTS && behind == names.len() {
-            self.read_to_the_end(ino.0, &names);
+            self.lists.forget(ino.0, &names);
         }
         for entry in &names[behind..] {
             if reply.add(INodeNo(entry.ino), entry.cookie, file_type(entry.kind), OsStr::from_bytes(&entry.name)) {
@@ -499,7 +484,7 @@ impl Filesystem for Host {
         }
         let behind = names.partition_point(|entry| entry.cookie <= offset);
         if offset >= DOTS && behind == names.len() {
-            self.read_to_the_end(ino.0, &names);
+            self.lists.forget(ino.0, &names);
         }
         for entry in &names[behind..] {
             let Some((attr, keep)) = self.looked_up(ino.0, entry) else { continue };

@@ -2,6 +2,7 @@
 //!
 //! - `mount`: mounting and unmounting, as root or by `fusermount3`, and what to say where that cannot be.
 //! - `host`: what the kernel asks, answered by the tree; what the kernel leaves to a filesystem: set-id bits, groups of directories.
+//! - `lists`: directories that are being read.
 //! - `replies`: what the kernel is answered.
 //! - `watch`: what somebody changes below, told to the kernel.
 //! - `words`: attributes, times and errors in the kernel's words and in the tree's.
@@ -21,6 +22,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod host;
+mod lists;
 mod mount;
 mod replies;
 mod watch;

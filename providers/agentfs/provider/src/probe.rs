@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use ah_plugin_api::{Dir, Mode, Probe, ProbeRequest, Result};
 use ah_provider_directory::mount_of;
-use rustix::fs::{Access, AtFlags, OFlags};
+use rustix::fs::{Access, AtFlags, FileType, OFlags};
 
 use crate::home::{Shown, path_of};
 use crate::reach::service_program;
@@ -92,6 +92,31 @@ fn has_whole_seconds(workspace: &Dir) -> bool {
     rustix::fs::fstat(workspace).is_ok_and(|stat| stat.st_mtime_nsec == 0 && stat.st_ctime_nsec == 0)
 }
 
+/// Whether names that differ in case alone are one and the same, as far as the directory's own names tell: then a name that was removed in a branch would be there still
+/// under another.
+fn ignores_case(workspace: &Dir) -> bool {
+    let Ok(entries) = rustix::fs::Dir::read_from(workspace) else { return false };
+    let look = |name: &[u8]| {
+        let stat = rustix::fs::statat(workspace, name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
+        let has_one_name = stat.st_nlink == 1 || FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
+        Some((stat.st_dev, stat.st_ino, has_one_name))
+    };
+    is_found_in_other_case(entries.flatten().map(|entry| entry.file_name().to_bytes().to_vec()), look)
+}
+
+/// By the first name that tells. `look`: device, inode, and whether that has but one name.
+fn is_found_in_other_case(
+    names: impl Iterator<Item = Vec<u8>>,
+    look: impl Fn(&[u8]) -> Option<(u64, u64, bool)>,
+) -> bool {
+    let other =
+        |byte: &u8| if byte.is_ascii_lowercase() { byte.to_ascii_uppercase() } else { byte.to_ascii_lowercase() };
+    names.filter(|name| name.iter().any(u8::is_ascii_alphabetic)).find_map(|name| {
+        let is = look(&name).filter(|is| is.2)?;
+        Some(look(&name.iter().map(other).collect::<Vec<_>>()) == Some(is))
+    }) == Some(true)
+}
+
 /// Why no branch can grow from a plain directory here, and what to do about it.
 pub(crate) fn refusal(workspace: &Dir, store: &Dir) -> Option<(String, Option<String>)> {
     if let Err(error) = service_program() {
@@ -110,6 +135,9 @@ pub(crate) fn refusal(workspace: &Dir, store: &Dir) -> Option<(String, Option<St
     if has_whole_seconds(workspace) {
         let why = "the times of its files are whole seconds, and changes within one could look like none".to_owned();
         return Some((why, None));
+    }
+    if ignores_case(workspace) {
+        return Some(("it takes upper case in names for lower".to_owned(), None));
     }
     match (path_of(store), path_of(workspace)) {
         (Ok(store), Ok(workspace)) if store.starts_with(&workspace) => Some((
@@ -141,4 +169,28 @@ fn convertible(workspace: &Dir) -> Result<String, String> {
         format!("you may not rename it in {above}")
     })?;
     Ok("snapshots take the same time however much there is, and hold ignored files too, once the workspace is behind it".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn where_case_is_ignored_the_first_name_with_letters_tells() {
+        let dir = tempfile::tempdir().unwrap();
+        let workspace = Dir::open(dir.path()).unwrap();
+        assert!(!ignores_case(&workspace));
+        std::fs::write(dir.path().join("a"), "").unwrap();
+        std::fs::hard_link(dir.path().join("a"), dir.path().join("A")).unwrap();
+        assert!(!ignores_case(&workspace), "two names of one file are none");
+        std::fs::create_dir(dir.path().join("Src")).unwrap();
+        std::fs::create_dir(dir.path().join("sRC")).unwrap();
+        assert!(!ignores_case(&workspace));
+        // As vfat, or a directory of ext4 with `chattr +F`, answers.
+        let told = |has_one_name: bool| {
+            let look = move |name: &[u8]| name.eq_ignore_ascii_case(b"src").then_some((1, 2, has_one_name));
+            is_found_in_other_case([b"1".to_vec(), b"Src".to_vec()].into_iter(), look)
+        };
+        assert!(told(true) && !told(false));
+    }
 }

@@ -1,7 +1,7 @@
 //! The user's Git repository: read without trusting it, and made anew for a clone without touching theirs.
 //!
 //! [`Repository`] is what a workspace's repository looks like from outside: HEAD, branch, refs, where its objects are. [`own`] makes
-//! the copy of a work tree that a filesystem cloned stand on its own. [`config`], [`mod@write`], [`refs`] and [`progress`] are what a `.git` is
+//! the copy of a work tree that a filesystem cloned stand on its own. [`mod@write`], [`refs`] and [`progress`] are what a `.git` is
 //! made of.
 //!
 //! Not here: finding the git directory and its ignore rules (`ah-rules`); keeping objects for a snapshot (a provider's).

@@ -258,10 +258,10 @@ pub(crate) fn read(directory: &Path, boot: &str, in_base: u64) -> Result<Found> 
         }
         let beyond = records.iter().map(|read: &Record| read.number).max().unwrap_or(0).max(in_base);
         let rest = bytes.get(at..).unwrap_or_default();
-        if rest.iter().all(|&byte| byte == 0) {
-            // Written ahead. Nothing needs to be cut off.
-            piece.length = at as u64;
-        } else {
+        // Zeros at the end were written ahead, and need not be cut off.
+        let written = rest.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1);
+        piece.length = (at + written) as u64;
+        if written > 0 {
             let (batch, mark) = search(rest, beyond);
             behind = (behind.0.max(batch), behind.1.max(mark));
         }

@@ -15,7 +15,7 @@ use crate::providers::RefusedPlugin;
 use crate::record::SnapshotRecord;
 use crate::registry::{Identity, Index, WorkspaceRecord};
 use crate::restore::InterruptedRestore;
-use crate::seek::LeaseRecord;
+use crate::seek::{self, LeaseRecord};
 use crate::select::Candidate;
 use crate::session::{self, SessionRecord};
 use crate::text;
@@ -150,7 +150,18 @@ impl Engine {
             status.add(&workspace)?;
         }
         self.tell_of_own_state(&status);
+        self.tell_of_unreadable()?;
         Ok(status)
+    }
+
+    /// Of records that cannot be read: until then nothing goes that they may need, which is better heard before the disk is full.
+    fn tell_of_unreadable(&self) -> Result<()> {
+        for error in [branch::read_all(self.home())?.1, seek::read_all(self.home())?.1].concat() {
+            let message = format!("{}; nothing is removed that it may need", error.message);
+            let notice = Notice::new(NoticeKind::Other, message);
+            self.notify(error.hint.into_iter().fold(notice, Notice::with_hint));
+        }
+        Ok(())
     }
 }
 

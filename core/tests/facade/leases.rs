@@ -140,6 +140,10 @@ fn nothing_goes_while_it_cannot_be_read_what_a_view_or_a_branch_needs() {
         assert!(report.failures[0].contains("retention policy"), "{report:?}");
         lost(workspace.prune(&by("keep-last=1"), &mut |_| Ok(())).unwrap_err());
         lost(workspace.rm(&[needed.to_string()], &RmOptions::default()).unwrap_err());
+        let engine = lab.engine();
+        engine.status(&lab.path()).unwrap();
+        let told = engine.take_notices();
+        assert!(told.iter().any(|notice| notice.message.contains(file.to_str().unwrap())), "{told:?}");
         let failures = lab.open().gc(&GcOptions::default()).unwrap().failures;
         assert!(failures.len() == 1 && failures[0].contains(file.to_str().unwrap()), "{failures:?}");
         if file.starts_with(lab.settings.home.join("leases")) {

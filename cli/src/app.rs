@@ -259,7 +259,8 @@ impl App {
         }
         settings.local_time = time::read_local;
         settings.user_home.clone_from(&self.env.user_home);
-        settings.system_config = Some(Path::new(SYSCONFDIR).join("ah/config.json"));
+        // Nobody's working directory is the system's.
+        settings.system_config = Some(Path::new(SYSCONFDIR).join("ah/config.json")).filter(|path| path.is_absolute());
         settings.global_ignore = self.git_ignore_file().into_iter().collect();
         settings.flags = self.flags();
         settings.session = self.globals.session.clone().map(SessionName::new).transpose()?;

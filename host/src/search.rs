@@ -116,7 +116,8 @@ const MULTIARCH: &str = if cfg!(target_arch = "x86_64") {
 
 /// What the packager compiled in (`AH_LIBDIR` in the environment of the build), then the usual places.
 fn system_libdirs() -> impl Iterator<Item = PathBuf> {
-    let compiled_in = option_env!("AH_LIBDIR").map(PathBuf::from);
+    // A relative one would be a folder of whatever directory `ah` is called in.
+    let compiled_in = option_env!("AH_LIBDIR").map(PathBuf::from).filter(|libdir| libdir.is_absolute());
     compiled_in.into_iter().chain(LIBDIRS.map(|libdir| Path::new("/usr").join(libdir)))
 }
 

@@ -131,7 +131,7 @@ impl Engine {
     /// Makes the timeline of the workspace that was at `old_path` that of the one at `path`, after a move that was not noticed.
     ///
     /// # Errors
-    /// `NotFound` if no workspace was at `old_path`; `Conflict` if that one is elsewhere by now, if `path` has a timeline of its own with snapshots or recordings, or the
+    /// `NotFound` if no workspace was at `old_path`; `Conflict` if that one is elsewhere by now, if `path` is not the top of a workspace, has a timeline of its own with snapshots or recordings, or the
     /// old directory is still there and `path` is not what was there before it.
     pub fn adopt(&self, path: &Path, old_path: &Path) -> Result<Workspace> {
         let lock = self.lock_registry()?;
@@ -158,6 +158,13 @@ impl Engine {
             }
             other => other.record().filter(|record| record.id != former.id).cloned(),
         };
+        if std::fs::canonicalize(path).is_ok_and(|whole| whole != root) {
+            let (path, around) = (path.display(), text::shell(root.as_os_str()));
+            let message = format!("{path} lies in {}, which would take the timeline over", root.display());
+            let hint =
+                format!("if that is meant: `ah -C {around} agent fs adopt {}`", text::shell(old_path.as_os_str()));
+            return Err(Error::new(ErrorKind::Conflict, message).with_hint(hint));
+        }
         if let Some(record) = known {
             self.give_up(record, &root)?;
         }

@@ -54,7 +54,7 @@ impl Default for SnapshotOptions {
 }
 
 /// The longest label, bytes.
-const MAX_LABEL: usize = 4096;
+pub(crate) const MAX_LABEL: usize = 4096;
 
 impl Workspace {
     /// Captures the workspace and puts it on the timeline.

@@ -64,7 +64,7 @@ pub(super) fn of(agent: Agent, ah: &Path) -> Result<Vec<Hook>> {
 
 /// Whether `command` is one of ours, of this or another version.
 pub(super) fn is_ours(command: &str) -> bool {
-    command.ends_with(MARK)
+    command.starts_with(START) && command.ends_with(MARK)
 }
 
 /// The `ah` that a command of ours calls, of this or another version; `None` if that cannot be told.
@@ -141,7 +141,7 @@ mod tests {
     fn commands_of_former_versions_are_ours() {
         let former = "exec /bin/sh -c 'a=$0; [ -x \"$a\" ] || a=$(command -v ah) || { cat >/dev/null; exit 0; }; exec \"$a\" hook claude' \
                       '/it'\\''s here/ah' ah-hook";
-        assert!(is_ours(former));
+        assert!(is_ours(former) && !is_ours("notify-send done ah-hook"));
         assert_eq!(ah_of(former).as_deref(), Some(Path::new("/it's here/ah")));
         assert_eq!((ah_of("/bin/ah ah-hook"), ah_of("exec /bin/sh -c 'x' '/a ah-hook")), (None, None));
     }

@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use crate::prune::Policy;
 use crate::refs::parse_duration;
+use crate::snapshot::MAX_LABEL;
 
 /// A key that there is.
 #[derive(Debug, Clone, Copy, Serialize)]
@@ -173,9 +174,14 @@ impl ConfigKey {
                 texts(value) && value.as_array().into_iter().flatten().all(|one| one.as_str().is_some_and(is_absolute)),
                 "a list of absolute paths".to_owned(),
             ),
+            // Each snapshot bears them, on a timeline that only grows.
             Kind::Labels => (
-                value.as_object().is_some_and(|map| map.values().all(Value::is_string)),
-                "an object of texts".to_owned(),
+                value.as_object().is_some_and(|map| {
+                    let bytes =
+                        map.iter().map(|(name, text)| Some(name.len() + text.as_str()?.len())).sum::<Option<usize>>();
+                    bytes.is_some_and(|bytes| bytes <= MAX_LABEL)
+                }),
+                format!("an object of texts, of {MAX_LABEL} bytes at most"),
             ),
             Kind::Size => (size(value).is_some(), "a size (a number of bytes, or like \"256MiB\")".to_owned()),
             Kind::Count => (value.is_u64(), "a number".to_owned()),

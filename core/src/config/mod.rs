@@ -131,9 +131,10 @@ impl Config {
 
     fn add(&mut self, values: &ConfigValues, layer: ConfigLayer, path: Option<&Path>, trusted: bool) {
         let place = path.map_or_else(|| layer.to_string(), |path| path.display().to_string());
+        let mut unknown = Vec::new();
         for (name, value) in values {
             let Some(key) = ConfigKey::find(name) else {
-                self.warn(format!("{place} sets {name}, which is not known"));
+                unknown.push(name.as_str());
                 continue;
             };
             if value.is_null() {
@@ -150,6 +151,15 @@ impl Config {
                 continue;
             }
             self.values.insert(key.name, (value.clone(), layer, path.map(Path::to_owned)));
+        }
+        // In one sentence: a cloned repository may set any number of them.
+        let (told, more) = unknown.split_at(unknown.len().min(3));
+        let told: Vec<String> = told.iter().map(|name| name.chars().take(100).collect()).collect();
+        match (told.len(), more.len()) {
+            (0, _) => {}
+            (1, _) => self.warn(format!("{place} sets {}, which is not known", told[0])),
+            (_, 0) => self.warn(format!("{place} sets {}, which are not known", told.join(", "))),
+            (_, more) => self.warn(format!("{place} sets {} and {more} more, which are not known", told.join(", "))),
         }
     }
 

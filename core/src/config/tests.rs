@@ -93,6 +93,14 @@ fn odd_project_files_are_passed_over_with_a_notice() {
     std::fs::write(&file, "{\"nonsense\": 1, \"mode\": 7, \"labels\": {\"a\": 3}}").unwrap();
     engine.config_list(Some(&f.project)).unwrap();
     assert_eq!(engine.take_notices().len(), 3);
+    // However much a cloned repository has in its file.
+    let unknown: Vec<String> = (0..20_000).map(|n| format!("\"k{n}\": 1")).collect();
+    std::fs::write(&file, format!("{{{}, \"labels\": {{\"a\": \"{}\"}}}}", unknown.join(", "), "x".repeat(5000)))
+        .unwrap();
+    let labels = engine.config_list(Some(&f.project)).unwrap();
+    let notices = engine.take_notices();
+    assert!(notices.len() == 2 && notices.iter().all(|notice| notice.message.len() < 1000), "{notices:?}");
+    assert!(!format!("{labels:?}").contains("xxx"));
 }
 
 #[test]

@@ -177,6 +177,24 @@ fn adopt_takes_a_timeline_back_from_a_copy_that_came_in_the_old_place() {
 }
 
 #[test]
+fn adopt_gives_no_timeline_to_a_workspace_around() {
+    let lab = Lab::new();
+    lab.step("a", "1");
+    let (old, around) = (lab.path(), lab.top.join("around"));
+    let new = around.join("new");
+    fs::create_dir_all(&new).unwrap();
+    fs::write(around.join("theirs"), "kept").unwrap();
+    let engine = lab.engine();
+    let theirs = engine.workspace(&around, Access::Create).unwrap();
+    fs::remove_dir_all(&old).unwrap();
+    let error = engine.adopt(&new, &old).err().unwrap();
+    assert!(error.kind == ErrorKind::Conflict && error.hint.unwrap().contains(around.to_str().unwrap()));
+    assert_eq!(engine.workspace(&around, Access::Existing).unwrap().id(), theirs.id());
+    // Who means it says so.
+    assert_ne!(engine.adopt(&around, &old).unwrap().id(), theirs.id());
+}
+
+#[test]
 fn adopt_of_what_was_found_again_by_itself_is_done_already() {
     let lab = Lab::new();
     let first = lab.step("a", "1");

@@ -20,8 +20,12 @@ pub(crate) fn read_local(text: &str) -> Option<Timestamp> {
         Some(time) => (time, 999_999_999),
         None => (Date::strptime("%Y-%m-%d", text).ok()?.to_datetime(jiff::civil::Time::midnight()), 0),
     };
-    let secs = time.to_zoned(TimeZone::system()).ok()?.timestamp().as_second();
-    Some(Timestamp { secs, nanos })
+    Some(Timestamp { secs: instant_of(time, &TimeZone::system())?, nanos })
+}
+
+/// Of an hour that comes twice, when clocks are set back, the second one, so that what was taken in it can be named; of the first, ids are certain.
+fn instant_of(time: DateTime, zone: &TimeZone) -> Option<i64> {
+    Some(zone.to_ambiguous_zoned(time).later().ok()?.timestamp().as_second())
 }
 
 /// `just now`, `5 min ago`, `3 h ago`, then the local date.
@@ -66,6 +70,17 @@ mod tests {
         {
             assert_eq!(read(other), None, "{other:?}");
         }
+    }
+
+    #[test]
+    fn a_time_that_comes_twice_is_the_second() {
+        let berlin = TimeZone::posix("CET-1CEST,M3.5.0,M10.5.0/3").unwrap();
+        let told = |text: &str| instant_of(DateTime::strptime("%Y-%m-%d %H:%M:%S", text).unwrap(), &berlin).unwrap();
+        let second: jiff::Timestamp = "2026-10-25T01:10:00Z".parse().unwrap();
+        assert_eq!(told("2026-10-25 02:10:00"), second.as_second());
+        assert_eq!(told("2026-10-25 03:10:00") - told("2026-10-25 01:10:00"), 3 * 3600);
+        // One that is left out comes an hour later.
+        assert_eq!(told("2026-03-29 02:10:00"), told("2026-03-29 03:10:00"));
     }
 
     #[test]

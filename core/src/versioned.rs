@@ -146,12 +146,14 @@ pub(crate) fn load_all<T: Versioned>(folder: &Path) -> Result<(Vec<T>, Vec<Error
         }
         match Doc::load(&path) {
             Ok(doc) => found.extend(doc.map(|doc| doc.value)),
-            Err(error) => {
+            Err(error) if error.kind == ErrorKind::DataLoss => {
                 let path = text::shell(path.as_os_str());
                 unreadable.push(error.with_hint(format!(
                     "bring it back from a backup, or do without it, and nothing is kept for it any more: `mv {path} ~`"
                 )));
             }
+            // What cannot be read for a moment is not to be done without.
+            Err(error) => unreadable.push(error),
         }
     }
     Ok((found, unreadable))

@@ -167,7 +167,8 @@ struct Begun<'a> {
 
 impl Drop for Begun<'_> {
     fn drop(&mut self) {
-        if !self.ran {
+        // After a defect of ours it may have run.
+        if !self.ran && !std::thread::panicking() {
             let _ = std::fs::remove_file(&self.recording.path);
         }
     }

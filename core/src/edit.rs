@@ -32,7 +32,8 @@ impl Workspace {
             self.engine.refuse_to_agents("`edit --no-keep`")?;
         }
         let _stays = self.lock_stays()?;
-        let mut record = self.resolve_own_in(&self.state()?, reference)?;
+        // As many as are asked for.
+        let mut record = self.resolve_own_in(&self.state()?, &[reference.to_owned()])?.remove(0);
         let body = EventBody::Edit { snapshot: record.id.clone(), label: options.label.clone(), kept: options.keep };
         self.append(&self.writing_session(), body, Durability::Durable)?;
         if let Some(label) = &options.label {

@@ -55,8 +55,7 @@ impl Workspace {
         let _ = self.settle_restores();
         let stays = if options.dry_run { None } else { Some(self.lock("stays")?) };
         let state = self.state()?;
-        let own = references.iter().map(|reference| self.resolve_own_in(&state, reference));
-        let mut removed = own.collect::<Result<Vec<_>>>()?;
+        let mut removed = self.resolve_own_in(&state, references)?;
         let mut seen = BTreeSet::new();
         removed.retain(|record| seen.insert(record.id.clone()));
         let needed = self.needed(&state.events)?;

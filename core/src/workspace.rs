@@ -125,9 +125,10 @@ impl Workspace {
         Ok(self.with_resolver(state, |resolver| references.iter().map(|text| resolve(resolver, text)).collect()))
     }
 
-    /// As [`Workspace::resolve`], of what is to go or to be marked: no REF means a neighbour of what it names there.
-    pub(crate) fn resolve_own_in(&self, state: &State, reference: &str) -> Result<SnapshotRecord> {
-        let own = self.with_resolver(state, |resolver| resolver.resolve_own(reference));
+    /// As [`Workspace::resolve`] of each, of what is to go or to be marked: no REF means a neighbour of what it names there.
+    pub(crate) fn resolve_own_in(&self, state: &State, references: &[String]) -> Result<Vec<SnapshotRecord>> {
+        let own: Result<_> =
+            self.with_resolver(state, |resolver| references.iter().map(|text| resolver.resolve_own(text)).collect());
         own.map_err(|error| self.of_fresh_branch(state, error))
     }
 

@@ -135,8 +135,8 @@ impl Workspace {
     /// Refuses if branches grew from a branch: what was done in them is told by comparing with its snapshots.
     pub(super) fn refuse_grown(&self, file: &BranchFile) -> Result<()> {
         // One whose record cannot be read may have.
-        versioned::whole(read_all(self.engine.home())?)?;
-        let (name, grown) = (&file.record.name, grown_from(&self.engine, file)?);
+        let all = versioned::whole(read_all(self.engine.home())?)?;
+        let (name, grown) = (&file.record.name, grown_from(&self.engine, file, all)?);
         if grown.is_empty() {
             return Ok(());
         }
@@ -231,10 +231,10 @@ impl Workspace {
     }
 }
 
-/// The names of the branches that grew from a branch.
-pub(super) fn grown_from(engine: &Engine, file: &BranchFile) -> Result<Vec<String>> {
+/// The names of those of `all` branches that grew from one.
+pub(super) fn grown_from(engine: &Engine, file: &BranchFile, all: Vec<BranchFile>) -> Result<Vec<String>> {
     let Some(own) = file.own_workspace(engine)? else { return Ok(Vec::new()) };
-    let grown = all(engine.home())?.into_iter().filter(|other| other.record.origin == own.id);
+    let grown = all.into_iter().filter(|other| other.record.origin == own.id);
     Ok(grown.map(|other| other.record.name).collect())
 }
 

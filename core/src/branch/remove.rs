@@ -53,7 +53,7 @@ impl Workspace {
             own.forget_what_the_killed_saw();
         }
         let was_in_place = file.whereabouts(own.as_ref()) == Whereabouts::InPlace;
-        let grown = grown_from(&self.engine, &file)?;
+        let grown = grown_from(&self.engine, &file, all(self.engine.home())?)?;
         self.refuse_from_within(&file, force)?;
         prepare(&self.engine, &file)?;
         file.record.state = BranchState::Removing;

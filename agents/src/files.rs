@@ -8,17 +8,21 @@ use std::path::Path;
 use rustix::fs::{CWD, OFlags, RenameFlags};
 use rustix::io::Errno;
 
-/// Opens a file for reading, through symlinks. A FIFO, a device or a directory is refused at once, and nothing is read of it.
+/// Opens a file for reading, through symlinks. A FIFO, a socket, a device or a directory is refused at once, and nothing is read of it.
 ///
 /// # Errors
 /// `Unsupported` if it is no regular file; the filesystem's own errors.
 pub fn open_regular(path: &Path) -> io::Result<File> {
     // Without it, opening a FIFO waits for somebody to write.
     let flags = (OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC).bits().cast_signed();
-    let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
-    match file.metadata()?.is_file() {
-        true => Ok(file),
-        false => Err(io::Error::new(io::ErrorKind::Unsupported, "it is not a regular file")),
+    let not_regular = || io::Error::new(io::ErrorKind::Unsupported, "it is not a regular file");
+    match OpenOptions::new().read(true).custom_flags(flags).open(path) {
+        // A socket.
+        Err(error) if error.raw_os_error() == Some(Errno::NXIO.raw_os_error()) => Err(not_regular()),
+        file => {
+            let file = file?;
+            if file.metadata()?.is_file() { Ok(file) } else { Err(not_regular()) }
+        }
     }
 }
 

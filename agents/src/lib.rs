@@ -5,7 +5,7 @@
 //! let event = hook::read(Agent::Claude, &mut stdin)?;                   // what the agent said, in bounded memory
 //! let now   = transcript::position_now(event.agent, file, None)?;       // as far as it is written
 //! let then  = transcript::catch_up(event.agent, file, &Sought::of(&event, time), &since)?;  // …and found afterwards
-//! let copy  = transcript::trim(Agent::Claude, file, &position, &Destination { home: &home, cwd: branch }, &new_id)?;
+//! let copy  = transcript::trim(Agent::Claude, file, &position, &Destination { home: &home, cwd: branch }, &new_id, true)?;
 //! let argv  = launch::resume(Agent::Claude, &Resume { session_id: &copy.session_id, .. })?;
 //! ```
 //!

@@ -65,7 +65,7 @@ fn large_input_takes_little_memory() {
     assert_eq!(end.line, lines);
     let home = Home::plain(dir.path(), "");
     let to = Destination { home: &home, cwd: Path::new("/branch") };
-    let copy = trim(Agent::Claude, &end, &to, "99999999-9999-4999-8999-999999999999").unwrap();
+    let copy = trim(Agent::Claude, &end, &to, "99999999-9999-4999-8999-999999999999", true).unwrap();
     assert_eq!((copy.lines, copy.dropped), (lines, 0));
     assert_eq!(prompts(Agent::Claude, &file, None).unwrap().count() as u64, lines / 3);
 

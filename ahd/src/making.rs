@@ -2,6 +2,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use ah_plugin_api::{
     CloneRequest, Context, Dir, Done, Error, ErrorKind, FileName, MountRequest, Place, Reference, RelPath, Result,
@@ -15,7 +16,7 @@ use crate::keeper::open_shown;
 use crate::mounts;
 use crate::owned::{self, Owned};
 use crate::peer::as_user;
-use crate::policy::{Guarded, Kept};
+use crate::policy::{Guarded, Kept, PATIENCE};
 use crate::records::{Claim, Made, Record, Text, new_id};
 
 /// The most paths that are looked for in a view.
@@ -192,7 +193,7 @@ impl<'k> Guarded<'k> {
         let Some(record) = self.keeper.records.get(id).filter(|record| right && self.is_mine(record, made)) else {
             return Ok(Done {});
         };
-        let _claim = self.keeper.records.claim(&record.id)?;
+        let _claim = self.keeper.records.claim_by(&record.id, Instant::now() + PATIENCE, cx)?;
         // As it is now that nobody else works on it.
         if let Some(record) = self.keeper.records.get(&record.id) {
             self.refuse_shown(&record)?;

@@ -1,11 +1,9 @@
 //! Which mount a descriptor is on, and what a mount is: without asking the filesystem, which may be a user's program.
 
-use std::ffi::OsString;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
-use ah_plugin_api::{Error, ErrorKind, Result};
+use ah_plugin_api::{Error, ErrorKind, Result, proc_path};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, StatxFlags};
 use rustix::io::Errno;
 
@@ -116,34 +114,15 @@ fn parse(table: &[u8]) -> impl Iterator<Item = Mount> {
         let point = fields.next()?;
         let options: Vec<_> = fields.next()?.split(|&b| b == b',').collect();
         let kind = fields.skip_while(|field| *field != b"-").nth(1)?;
-        let path = |field| PathBuf::from(OsString::from_vec(unescaped(field)));
         Some(Mount {
             id,
-            root: path(root),
-            point: path(point),
+            root: proc_path(root),
+            point: proc_path(point),
             kind: String::from_utf8_lossy(kind).into_owned(),
             noexec: options.contains(&b"noexec".as_slice()),
             nosymfollow: options.contains(&b"nosymfollow".as_slice()),
         })
     })
-}
-
-/// The kernel writes space, tab, newline and backslash as three octal digits.
-fn unescaped(text: &[u8]) -> Vec<u8> {
-    let (mut bytes, mut rest) = (Vec::with_capacity(text.len()), text);
-    while let Some((&first, after)) = rest.split_first() {
-        match (first, after) {
-            (b'\\', [a @ b'0'..=b'3', b @ b'0'..=b'7', c @ b'0'..=b'7', tail @ ..]) => {
-                bytes.push((a - b'0') * 64 + (b - b'0') * 8 + (c - b'0'));
-                rest = tail;
-            }
-            _ => {
-                bytes.push(first);
-                rest = after;
-            }
-        }
-    }
-    bytes
 }
 
 #[cfg(test)]

@@ -35,9 +35,9 @@ const MAX_LABEL: usize = 4096;
 const MAX_ATTRIBUTES: usize = 64 << 10;
 const MOST_ATTRIBUTES: usize = 64;
 
-/// How long putting a store in order waits for who works in it, and how often it looks.
-const PATIENCE: Duration = Duration::from_secs(10);
-const MOMENT: Duration = Duration::from_millis(10);
+/// How long a call waits for others who work in the same store or on the same record, and how often it looks.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+pub(crate) const MOMENT: Duration = Duration::from_millis(10);
 
 /// A connection's view of the helper.
 pub(crate) struct Session<'a> {
@@ -415,15 +415,28 @@ impl Provider for Guarded<'_> {
                     && record.token == kept.key.token
                     && (!record.ready || forgotten(record))
             });
+            // Nobody makes one, as long as nobody else works in the store. Who has it takes it away, or shows it again, and is waited for: all of them together
+            // no longer than one, and not in the background.
+            let until = Instant::now() + if request.auto { Duration::ZERO } else { PATIENCE };
             for record in left {
-                // Whoever works on it is making it, or takes it away.
-                let Ok(_claim) = self.keeper.records.claim(&record.id) else { continue };
-                if let Some(record) = self.keeper.records.get(&record.id).filter(|now| !now.ready || forgotten(now)) {
-                    match self.keeper.take_down(&record, cx) {
-                        Ok(()) => actions.push(format!("took away what was left at {}", record.place().display())),
-                        // One that is in use holds up nothing else.
-                        Err(error) => drop(first_error.get_or_insert(error)),
+                let claim = self.keeper.records.claim_by(&record.id, until, cx);
+                cx.check_cancelled()?;
+                // What is forgotten nobody asks for once more.
+                if claim.is_err() && (request.auto || !forgotten(&record)) {
+                    continue;
+                }
+                let taken = claim.and_then(|_claim| {
+                    // As it is now that nobody else works on it.
+                    let now = self.keeper.records.get(&record.id).filter(|now| !now.ready || forgotten(now));
+                    now.map(|record| self.keeper.take_down(&record, cx).map(|()| record)).transpose()
+                });
+                match taken {
+                    Ok(Some(record)) => {
+                        actions.push(format!("took away what was left at {}", record.place().display()));
                     }
+                    Ok(None) => {}
+                    // One that is in use holds up nothing else.
+                    Err(error) => drop(first_error.get_or_insert(error)),
                 }
             }
             let inner = ReclaimRequest { auto: request.auto, forgotten: Vec::new() };

@@ -13,11 +13,12 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
-use ah_plugin_api::{Error, ErrorKind, FileName, ProviderName, Reference, Result};
+use ah_plugin_api::{Context, Error, ErrorKind, FileName, ProviderName, Reference, Result};
 use serde::{Deserialize, Serialize};
 
-use crate::{accounts, state};
+use crate::{accounts, policy, state};
 
 /// What was made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -219,9 +220,21 @@ impl Records {
     /// The right to work on a record.
     pub(crate) fn claim(&self, id: &str) -> Result<Claim<'_>> {
         if !self.claimed().insert(id.to_owned()) {
-            return Err(Error::new(ErrorKind::Busy, "another call is working on that at this moment"));
+            return Err(Error::new(ErrorKind::Busy, "another call is working on that at this moment")
+                .with_hint("wait a little, then repeat"));
         }
         Ok(Claim { records: self, id: id.to_owned() })
+    }
+
+    /// The same, once who works on it is done, if that is before `until`: each connection has shown again what is its user's, which takes a moment.
+    pub(crate) fn claim_by(&self, id: &str, until: Instant, cx: &Context<'_>) -> Result<Claim<'_>> {
+        loop {
+            match self.claim(id) {
+                Err(_) if Instant::now() < until => cx.check_cancelled()?,
+                claimed => return claimed,
+            }
+            std::thread::sleep(policy::MOMENT);
+        }
     }
 
     /// Puts a new record among the others, claimed, unless its user has `limit` of the kind.

@@ -7,8 +7,9 @@ mod common;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use ah_plugin_api::{Context, DestroyRequest, Error, ErrorKind, Provider, ReclaimRequest, WritableClone};
+use ah_plugin_api::{Context, DestroyRequest, Error, ErrorKind, FileName, Provider, ReclaimRequest, WritableClone};
 use ah_test_disks::Disk;
 use common::{ALICE, ALLOWED, BOB, Daemon, Home, as_user, is_root};
 use nix::mount::{MsFlags, mount};
@@ -158,4 +159,40 @@ fn removed_snapshots_do_not_heap_up_beyond_the_limit() {
     let trash = folder(disk.at(), "trash").unwrap();
     let left = fs::read_dir(trash).unwrap().count();
     assert!(left <= 3, "{left} removed snapshots are kept");
+}
+
+#[test]
+fn clones_that_are_forgotten_go_though_their_user_comes_at_the_same_time() {
+    if !is_root() {
+        return;
+    }
+    let daemon = Daemon::start(r#"{"allow-containing": ["65534"], "limits": {"calls-per-minute": 1000000}}"#);
+    let alice = daemon.home(ALICE);
+    let one = as_user(ALICE, || alice.open().snapshot(&*daemon.provider(), "one").unwrap().reference);
+    let names: Vec<String> = (0..40).map(|number| format!("c{number}")).collect();
+    for name in &names {
+        let clone = as_user(ALICE, || alice.open().fork(&*daemon.provider(), &one, name).unwrap());
+        // As after a power cut: what a clone was made of may not have reached the disk; its record has.
+        ah_test_disks::unmount(&clone.path);
+    }
+    for left in daemon.state("clones") {
+        fs::remove_dir_all(daemon.base.path().join("state/clones").join(left)).unwrap();
+    }
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    as_user(ALICE, || drop(daemon.provider()));
+                }
+            });
+        }
+        let forgotten = names.iter().map(|name| FileName::new(name.as_str()).unwrap()).collect();
+        let request = ReclaimRequest { auto: false, forgotten };
+        let call = || daemon.provider().reclaim(&alice.open().place(), &request, &Context::quiet());
+        let reclaimed = as_user(ALICE, call);
+        over.store(true, Ordering::Relaxed);
+        reclaimed.unwrap();
+    });
+    assert_eq!(daemon.state("records"), [""; 0]);
 }

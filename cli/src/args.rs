@@ -48,7 +48,9 @@ REF, in order of precedence:
   5m-ago  -5m  1h30m-ago     so long ago
   5m  12.5s                  so long INTO the session, from its start
   2026-11-21T09:30:00Z       a time; with an offset instead of Z too
-  '2026-11-21 09:30:00'      a local time, as `show` prints it, or with a T
+  '2026-11-21 09:30:00'      a local time, as `show` prints it, or with a T;
+                             of an hour that comes twice the second, but with
+                             the offset that `show` prints then
   2026-11-21                 the first moment of that day, local time
   knx                        the beginning of an id that no other begins with
   'make test'                what a recorded shell ran, or another program's label

@@ -16,10 +16,14 @@ pub(crate) fn in_place(directory: Option<&Path>, text: &str) -> String {
     let ah = format!("ah -C {}", shell(directory.as_os_str()));
     // A command that has one keeps it.
     let command = |rest: &str| if rest.starts_with("-C ") { format!("ah {rest}") } else { format!("{ah} {rest}") };
-    let mut parts = text.split("`ah ");
-    let first = parts.next().unwrap_or_default();
-    let first = first.strip_prefix("ah ").map_or_else(|| first.to_owned(), command);
-    let text = parts.fold(first, |text, rest| format!("{text}`{}", command(rest)));
+    let behind = |text: &str, what: &str| {
+        let begin = format!("{what}ah ");
+        let mut parts = text.split(&begin);
+        let first = parts.next().unwrap_or_default().to_owned();
+        parts.fold(first, |text, rest| format!("{text}{what}{}", command(rest)))
+    };
+    let text = text.strip_prefix("ah ").map_or_else(|| text.to_owned(), command);
+    let text = behind(&behind(&text, "`"), "&& ");
     text.replace("`ah`", &format!("`{ah}`")).replace("$(ah ", &format!("$({ah} "))
 }
 
@@ -147,6 +151,8 @@ mod tests {
         assert_eq!(there("name it with `-C DIR`"), "name it with `-C DIR`");
         assert_eq!(there("`ah -C x timeline` again"), "`ah -C x timeline` again");
         assert_eq!(there("`ah -C x timeline`, or `ah timeline`"), "`ah -C x timeline`, or `ah -C 'a b' timeline`");
+        assert_eq!(there("ah undo && ah undo"), "ah -C 'a b' undo && ah -C 'a b' undo");
+        assert_eq!(there("`cd / && ah -C x rm`"), "`cd / && ah -C x rm`");
         assert_eq!(in_place(None, "ah agent fs gc"), "ah agent fs gc");
     }
 }

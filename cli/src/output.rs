@@ -38,6 +38,8 @@ pub(crate) struct Ui {
     pub(crate) out: Painter,
     /// Paints what goes to stderr.
     pub(crate) err: Painter,
+    /// Whether stdout is a terminal.
+    stdout_terminal: bool,
     /// Whether stderr is a terminal, so that progress may be shown.
     pub(crate) stderr_terminal: bool,
     /// Where `-C` went.
@@ -54,6 +56,7 @@ impl Ui {
             quiet: globals.quiet,
             out: Painter::stdout(globals.color, env),
             err: Painter::stderr(globals.color, env),
+            stdout_terminal: env.stdout_terminal,
             stderr_terminal: env.stderr_terminal,
             directory: globals.directory.clone(),
             bar: Arc::default(),
@@ -75,9 +78,12 @@ impl Ui {
         self.stdout(|out| writeln!(out, "{text}"))
     }
 
-    /// A path on stdout, alone and byte for byte.
+    /// A path on stdout, alone and byte for byte; on a terminal as it can be shown there.
     pub(crate) fn path(&self, path: &Path) -> Result<(), Failure> {
         use std::os::unix::ffi::OsStrExt;
+        if self.stdout_terminal {
+            return self.line(&text::path(path));
+        }
         self.stdout(|out| {
             out.write_all(path.as_os_str().as_bytes())?;
             out.write_all(b"\n")

@@ -605,6 +605,43 @@ fn a_project_that_wants_to_load_something() {
 }
 
 #[test]
+fn what_is_trusted_is_shown_and_no_folder_that_the_project_fills_is_loaded_from() {
+    let world = World::new();
+    let (inside, outside) = (world.path("w/plugins"), world.path("elsewhere"));
+    fs::create_dir(&outside).unwrap();
+    let names = "x".repeat(100_000);
+    let config = serde_json::json!({"provider-path": [outside], "capture": {"exclude": ["a\u{202e}  b", names]}, "mode": "worktree"});
+    world.write(".ah/config.json", config.to_string());
+    let ran = world.run(["config", "trust"]);
+    assert_eq!(ran.code, 0, "{ran:?}");
+    for said in
+        ["  mode worktree\n", &format!("  provider-path [{outside:?}]\n"), "  capture.exclude [\"a\\u{202e}  b\","]
+    {
+        assert!(ran.stdout.contains(said), "{said}: {ran:?}");
+    }
+    assert!(ran.stdout.len() < 3000 && ran.stderr.is_empty(), "{}", ran.stdout.len());
+    let trust = &world.json("config-trust", &["config", "trust"])["trust"];
+    assert_eq!(trust["values"]["capture.exclude"][1], names);
+    let layer = || world.json("config", &["config", "get", "provider-path"])["config"]["layer"].clone();
+    assert_eq!(layer(), "project");
+
+    // What is trusted is the file, not what comes to stand there later; whichever way it is named, and though it is not there yet.
+    std::os::unix::fs::symlink(world.root(), world.path("link")).unwrap();
+    for folder in [inside.clone(), world.path("link/plugins"), world.path("elsewhere/../w/plugins/of/ours")] {
+        let config = serde_json::json!({"provider-path": [outside, folder], "mode": "worktree"});
+        world.write(".ah/config.json", config.to_string());
+        let ran = world.run(["config", "trust"]);
+        assert!(ran.code == 0 && ran.stderr.contains("warning: ") && ran.stderr.contains("hint: "), "{ran:?}");
+        assert_eq!(layer(), "default", "{folder:?}");
+        assert_eq!(world.json("config", &["config", "get", "mode"])["config"]["layer"], "project");
+    }
+    // A person's own configuration may say it.
+    let ran = world.run([OsStr::new("config"), OsStr::new("set"), OsStr::new("provider-path"), inside.as_os_str()]);
+    assert_eq!(ran.code, 0, "{ran:?}");
+    assert_eq!(layer(), "user");
+}
+
+#[test]
 fn words_that_are_no_command() {
     let world = World::new();
     world.write("-odd", "x");

@@ -5,17 +5,20 @@
 mod support;
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use ah_test_disks::Disk;
 use support::{User, World, is_root, skip};
 
-fn git(at: &Path, words: &[&str]) {
+/// Runs git; what it printed.
+fn git(at: &Path, words: &[&str]) -> String {
     let mut git = Command::new("git");
     git.args(["-c", "user.name=n", "-c", "user.email=e@x", "-c", "commit.gpgsign=false"]).args(words);
     let output = git.current_dir(at).env("GIT_CONFIG_GLOBAL", "/dev/null").output().unwrap();
     assert!(output.status.success(), "git {words:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap().trim().to_owned()
 }
 
 /// A repository with a commit, a snapshot and a branch `b`; where that is.
@@ -150,6 +153,57 @@ fn repositories_inside_are_work_unless_what_they_name_is_elsewhere() {
 }
 
 #[test]
+fn what_linked_work_trees_need_is_work() {
+    let world = World::new();
+    let branch = branched(&world);
+    let (linked, aside) = (world.path("linked"), world.path("aside"));
+    let known = git(&branch, &["rev-parse", "HEAD"]);
+    git(&branch, &["worktree", "add", "-q", "--detach", linked.to_str().unwrap()]);
+    // Nothing was done there, but it would be no repository any more.
+    refused(&world, &format!("the repository of the linked work tree {}", linked.display()));
+    git(&linked, &["commit", "-q", "--allow-empty", "-m", "in the linked tree"]);
+    refused(&world, &format!("the repository of the linked work tree {}", linked.display()));
+    // Its commit stays where it is when the tree itself is not there.
+    fs::rename(&linked, &aside).unwrap();
+    let commit = git(&aside, &["rev-parse", "HEAD"]);
+    refused(&world, &format!("commit {commit} of the linked work tree {}", linked.display()));
+    git(&aside, &["reset", "-q", "--hard", &known]);
+    git(&aside, &["update-ref", "refs/worktree/kept", &commit]);
+    refused(&world, &format!("commit {commit} of the linked work tree {}", linked.display()));
+    fs::rename(&aside, &linked).unwrap();
+    git(&branch, &["worktree", "remove", "--force", linked.to_str().unwrap()]);
+    // One inside goes with the branch, but not with what is only there.
+    git(&branch, &["worktree", "add", "-q", "--detach", "out/inside"]);
+    let inside = branch.join("out/inside");
+    git(&inside, &["commit", "-q", "--allow-empty", "-m", "inside"]);
+    assert!(!world.run(["agent", "fs", "rm", "b"]).stderr.contains("the repository of"));
+    refused(&world, &format!("of the linked work tree {}", inside.display()));
+    let (commit, place) = (git(&inside, &["rev-parse", "HEAD"]), branch.to_str().unwrap());
+    refused(&world, &format!("`git fetch {place} {commit}`"));
+    git(&world.root(), &["fetch", "-q", place, &commit]);
+    git(&world.root(), &["branch", "kept", "FETCH_HEAD"]);
+    world.fs(["rm", "b"]);
+    assert!(!branch.exists());
+}
+
+#[test]
+fn linked_work_trees_of_repositories_inside_are_looked_at() {
+    let world = World::new();
+    let branch = branched(&world);
+    let (mine, theirs, linked) = (branch.join("out/mine"), world.path("theirs"), world.path("linked"));
+    git(&branch, &["init", "-q", "-b", "main", "out/mine"]);
+    git(&mine, &["commit", "-q", "--allow-empty", "-m", "pushed"]);
+    git(&world.root(), &["init", "-q", "--bare", theirs.to_str().unwrap()]);
+    git(&mine, &["remote", "add", "origin", theirs.to_str().unwrap()]);
+    git(&mine, &["push", "-q", "-u", "origin", "main"]);
+    git(&mine, &["worktree", "add", "-q", "--detach", linked.to_str().unwrap()]);
+    refused(&world, &format!("the repository of the linked work tree {}", linked.display()));
+    git(&mine, &["worktree", "remove", linked.to_str().unwrap()]);
+    world.fs(["rm", "b"]);
+    assert!(!branch.exists());
+}
+
+#[test]
 fn another_branch_inside_is_not_taken_along() {
     let world = World::new();
     branched(&world);
@@ -166,6 +220,22 @@ fn another_branch_inside_is_not_taken_along() {
     world.fs(["rm", "--force", "inner"]);
     world.fs(["rm", "b"]);
     assert!(!branch.exists());
+}
+
+#[test]
+fn rm_refuses_a_branch_of_which_the_record_as_a_workspace_is_lost() {
+    let world = World::new();
+    world.write("a", "1");
+    let path = world.fs(["branch", "--name", "b"]);
+    fs::write(Path::new(&path).join("a"), "work").unwrap();
+    world.wait_for_background();
+    let listed: serde_json::Value =
+        serde_json::from_str(&world.run(["agent", "fs", "branches", "--json"]).stdout).unwrap();
+    let id = listed["branches"][0]["workspace"].as_str().unwrap();
+    fs::remove_dir_all(world.path("state").join("workspaces").join(id)).unwrap();
+    refused(&world, "cannot be found out");
+    assert!(Path::new(&path).join("a").exists());
+    world.fs(["rm", "--force", "b"]);
 }
 
 #[test]
@@ -204,11 +274,49 @@ fn files_and_snapshots_of_its_own_are_counted() {
     fs::create_dir(branch.join("new")).unwrap();
     fs::write(branch.join("new/g"), "g").unwrap();
     refused(&world, "2 changed files");
+    refused(&world, "new/g\n");
     let place = branch.to_str().unwrap();
     world.fs(["-C", place, "snapshot"]);
     refused(&world, "2 changed files, 1 snapshot of its own");
     world.fs(["rm", "--force", "b"]);
     assert!(!branch.exists());
+}
+
+#[test]
+fn what_a_project_leaves_out_is_work_unless_that_is_trusted() {
+    let world = World::new();
+    let branch = branched(&world);
+    fs::create_dir_all(branch.join(".ah")).unwrap();
+    fs::create_dir(branch.join("src")).unwrap();
+    fs::write(branch.join("f"), "two").unwrap();
+    fs::write(branch.join("src/work"), "precious").unwrap();
+    let all = [serde_json::json!({"exclude": ["**"]}), serde_json::json!({"exclude": ["src", "f", ".ah"]})];
+    for capture in all {
+        fs::write(branch.join(".ah/config.json"), serde_json::json!({ "capture": capture }).to_string()).unwrap();
+        refused(&world, "3 changed files");
+    }
+    world.fs(["rm", "--force", "b"]);
+
+    let grown = || PathBuf::from(world.fs(["branch", "--name", "b"]));
+    // In the workspace a stranger's counts as little, but somebody can trust it there.
+    world.write(".ah/config.json", r#"{"capture": {"exclude": ["made"]}}"#);
+    let branch = grown();
+    fs::write(branch.join("made"), "x").unwrap();
+    refused(&world, "1 changed file");
+    assert_eq!(world.run(["config", "trust"]).code, 0);
+    world.fs(["rm", "b"]);
+    assert!(!branch.exists());
+
+    // What a project captures although it is ignored is work, whatever the branch says of it.
+    world.write(".gitignore", "out/\n.ah/\n");
+    world.write(".ah/config.json", r#"{"capture": {"include": ["out"]}}"#);
+    let branch = grown();
+    assert_eq!(fs::read_to_string(branch.join("out/build")).unwrap(), "x");
+    fs::write(branch.join("out/build"), "y").unwrap();
+    refused(&world, "1 changed file");
+    fs::create_dir_all(branch.join(".ah")).unwrap();
+    fs::write(branch.join(".ah/config.json"), "{}").unwrap();
+    refused(&world, "1 changed file");
 }
 
 #[test]
@@ -291,11 +399,29 @@ fn a_branch_that_exec_made_goes_with_the_command_unless_it_was_used() {
     std::thread::sleep(std::time::Duration::from_secs(1));
     assert_eq!(branches(), 1);
     assert!(in_time(|| branches() == 0));
-    // What was changed is kept.
-    let ran = world.run(["agent", "fs", "exec", "--", "sh", "-c", "echo two > g"]);
+    // What was changed is kept, whatever the branch says of it.
+    let work = r#"echo two > g; mkdir .ah; echo '{"capture": {"exclude": ["**"]}}' > .ah/config.json"#;
+    let ran = world.run(["agent", "fs", "exec", "--", "sh", "-c", work]);
     assert_eq!(ran.code, 0, "{ran:?}");
     std::thread::sleep(std::time::Duration::from_secs(3));
     assert_eq!(branches(), 1);
+}
+
+#[test]
+fn a_branch_that_exec_made_stays_with_the_linked_work_trees_that_were_made_in_it() {
+    let world = World::new();
+    branched(&world);
+    world.fs(["rm", "b"]);
+    let linked = world.path("linked");
+    let words = ["agent", "fs", "exec", "--", "git", "worktree", "add", "-q", "--detach", linked.to_str().unwrap()];
+    let ran = world.run(words);
+    assert_eq!(ran.code, 0, "{ran:?}");
+    std::thread::sleep(std::time::Duration::from_secs(3));
+    let listed = world.json("branches", &["agent", "fs", "branches"]);
+    let name = listed["branches"][0]["name"].as_str().unwrap();
+    let ran = world.run(["agent", "fs", "rm", name]);
+    let part = format!("the repository of the linked work tree {}", linked.display());
+    assert!(ran.code == 4 && ran.stderr.contains(&part), "{ran:?}");
 }
 
 #[test]
@@ -429,4 +555,40 @@ fn a_branch_that_was_moved_is_taken_up_where_it_is() {
     let forced = world.run(["agent", "fs", "rm", "--force", "c"]);
     assert!(forced.code == 0 && forced.stderr.contains("stay in"), "{forced:?}");
     assert_eq!(std::fs::read_to_string(place.join("f")).unwrap(), "one");
+}
+
+#[test]
+fn a_branchs_name_wins_over_a_symlink_that_leads_to_another() {
+    let world = World::new();
+    world.write("f", "one");
+    world.fs(["snapshot"]);
+    let places = ["old", "b"].map(|name| PathBuf::from(world.fs(["branch", "@", "--name", name])));
+    std::os::unix::fs::symlink(&places[0], world.root().join("b")).unwrap();
+    world.fs(["rm", "--force", "b"]);
+    assert!(places[0].exists() && !places[1].exists());
+}
+
+#[test]
+fn what_may_not_be_read_is_not_taken_away_unseen() {
+    if !is_root() {
+        return skip("needs root, to act as an ordinary user");
+    }
+    let world = World::of(User::Ordinary);
+    world.write("f", "one");
+    world.write("known/f", "one");
+    world.fs(["snapshot"]);
+    let branch = PathBuf::from(world.fs(["branch", "@", "--name", "b"]));
+    let lock = |name: &str, mode| fs::set_permissions(branch.join(name), fs::Permissions::from_mode(mode)).unwrap();
+    fs::create_dir(branch.join("shut")).unwrap();
+    fs::write(branch.join("shut/w"), "work").unwrap();
+    world.give_away();
+    for name in ["shut", "known"] {
+        lock(name, 0);
+        refused(&world, &format!("perhaps what you may not read ({name})"));
+        lock(name, 0o755);
+        fs::remove_dir_all(branch.join("shut")).unwrap_or_default();
+    }
+    lock("known", 0);
+    world.fs(["rm", "--force", "b"]);
+    assert!(!branch.exists());
 }

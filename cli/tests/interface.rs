@@ -12,7 +12,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use support::{Ran, World};
 
@@ -173,6 +173,34 @@ fn the_times_that_are_shown_are_times_that_can_be_said() {
 }
 
 #[test]
+fn a_time_of_the_first_hour_of_two_can_be_said_as_it_is_shown() {
+    // A zone whose clocks are set back by an hour in ten minutes.
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
+    let date = Command::new("date").args(["-u", "-d", &format!("@{}", now + 600 + 3600), "+%j %T"]).output().unwrap();
+    let date = String::from_utf8(date.stdout).unwrap();
+    let (day, time) = date.trim().split_once(' ').unwrap();
+    let day = day.parse::<u32>().unwrap() - 1;
+    let zone = format!("WIN0SUM-1,{}/0,{day}/{time}", (day + 180) % 360);
+
+    let world = World::new();
+    let run = |arguments: &[&str]| Ran::of(world.command(arguments).env("TZ", &zone));
+    world.write("f", "1");
+    let id = world.run(["moment"]).stdout.trim().to_owned();
+    world.write("f", "2");
+    // In another second: the time that is shown has no fractions.
+    std::thread::sleep(Duration::from_millis(1100));
+    world.fs(["snapshot"]);
+    let shown = run(&["agent", "fs", "show", &id]).stdout;
+    for name in ["when", "taken"] {
+        let time = shown.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+        let time = time.split(" (").next().unwrap().trim();
+        assert!(time.ends_with(" +01:00"), "{shown}");
+        assert_eq!(run(&["agent", "fs", "cat", time, "f"]).stdout, "1", "{time}");
+    }
+    assert_eq!(run(&["agent", "fs", "cat", "@", "f"]).stdout, "2");
+}
+
+#[test]
 fn colour_only_where_it_is_wanted() {
     let world = World::new();
     world.write("f", "1");
@@ -323,4 +351,39 @@ fn no_question_is_ever_asked() {
         }
         drop(stdin);
     }
+}
+
+#[test]
+fn a_path_on_a_terminal_is_shown_without_its_escapes() {
+    let world = World::new();
+    world.write("f", "1");
+    world.fs(["snapshot"]);
+    let place = world.path("b\x1b[2J");
+    let made = world.command(["agent", "fs", "branch", "@", "--at", place.to_str().unwrap()]);
+    let words = std::iter::once(made.get_program()).chain(made.get_args()).map(|word| word.to_str().unwrap());
+    let line = words.map(|word| format!("'{word}'")).collect::<Vec<_>>().join(" ");
+    let mut script = Command::new("script");
+    script.args(["-qec", &line, "/dev/null"]).current_dir(world.root()).stdin(Stdio::null());
+    script.env_clear().envs(made.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let ran = Ran::of(&mut script);
+    assert!(ran.code == 0 && ran.stdout.contains(r"b\u{1b}[2J"), "{ran:?}");
+    assert!(!ran.stdout.contains("\x1b[2J") && place.is_dir(), "{ran:?}");
+}
+
+#[test]
+fn a_patch_that_is_looked_at_moves_no_cursor_and_one_that_is_applied_is_as_it_is() {
+    let world = World::new();
+    world.fs(["snapshot"]);
+    world.write("a", "evil\x1b[2J\r+ harmless\n");
+    let patch = |color: &str| world.run(["agent", "fs", "diff", "@", "--patch", "--color", color]).stdout;
+    let (seen, applied) = (patch("always"), patch("auto"));
+    assert!(seen.contains("+evil\\u{1b}[2J\\r+ harmless") && !seen.contains("\x1b[2J"), "{seen:?}");
+    assert!(applied.ends_with("+evil\x1b[2J\r+ harmless\n"), "{applied:?}");
+    world.write("b", "\0");
+    let ran = world.run(["agent", "fs", "diff", "@", "--patch"]);
+    assert!(ran.stderr.contains("not text, so not in the patch: b\n") && ran.code == 0, "{ran:?}");
+    world.fs(["snapshot"]);
+    world.write("c", "new");
+    let ran = world.run(["agent", "fs", "restore", "@"]);
+    assert!(ran.stderr.contains("deleted: c\n"), "{ran:?}");
 }

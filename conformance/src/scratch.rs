@@ -1,12 +1,13 @@
 //! A directory for one case, taken away afterwards whatever is in it: mounts, read-only directories, deep trees.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::io;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use ah_plugin_api::proc_path;
 use nix::errno::Errno;
 use nix::mount::{MntFlags, umount2};
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags};
@@ -52,7 +53,7 @@ pub(crate) fn mounts_below(dir: &Path) -> Vec<PathBuf> {
     let mut found: Vec<PathBuf> = table
         .split(|&b| b == b'\n')
         .filter_map(|line| line.split(|&b| b == b' ').nth(4))
-        .map(|field| PathBuf::from(OsString::from_vec(unescape(field))))
+        .map(proc_path)
         .filter(|path| path != dir && path.starts_with(dir))
         .collect();
     found.sort();
@@ -66,22 +67,6 @@ fn detach_mounts(dir: &Path) {
             let _ = Command::new("fusermount3").args(["-u", "-z", "--"]).arg(mount).stderr(Stdio::null()).status();
         }
     }
-}
-
-/// mountinfo(5) writes blanks, tabs, newlines and backslashes as three octal digits.
-fn unescape(field: &[u8]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(field.len());
-    let mut rest = field;
-    while let [first, tail @ ..] = rest {
-        if let (b'\\', [a @ b'0'..=b'3', b @ b'0'..=b'7', c @ b'0'..=b'7', after @ ..]) = (*first, tail) {
-            out.push((a - b'0') * 64 + (b - b'0') * 8 + (c - b'0'));
-            rest = after;
-        } else {
-            out.push(*first);
-            rest = tail;
-        }
-    }
-    out
 }
 
 /// Gives every directory back its owner's bits, so that what is in it can be removed.
@@ -103,12 +88,6 @@ fn open_up(at: impl std::os::fd::AsFd, name: &OsStr) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn unescapes_mountinfo() {
-        assert_eq!(unescape(br"/a\040b\134\011"), b"/a b\\\t");
-        assert_eq!(unescape(br"/a\9"), br"/a\9");
-    }
 
     #[test]
     fn clears_read_only_directories() {

@@ -32,6 +32,7 @@ const NOT_CHECKED: &[(&str, &str)] = &[
     ("Cost grows with what changed", "cost is measured, not tested (scripts/bench)"),
     ("`DataLoss` if the store cannot be read.", "depends on how a store is made; `failure.damage` damages each"),
     ("It is at the request's name in the target, or wherever", "allows something"),
+    ("Where the target is on another filesystem", "needs two filesystems; the tests of Btrfs, which does so, check it"),
     ("Those of all methods.", "a pointer"),
     ("Where the new one is mounted", "allows something"),
     ("Killed anywhere, the old one", "a provider's own tests kill it where it matters"),

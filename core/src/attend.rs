@@ -17,6 +17,7 @@ use crate::fsio;
 use crate::home::Home;
 use crate::ids::WorkspaceId;
 use crate::moments::told;
+use crate::mounts;
 use crate::notice::{Notice, NoticeKind};
 use crate::open::absolute;
 use crate::registry::{Identity, Index, WorkspaceRecord};
@@ -177,7 +178,7 @@ impl Engine {
                 let _ = self.call(&self.handle(record, path), &provider);
             }
         }
-        if branch::mounts_at(root).0 > 0 {
+        if mounts::at(root).0 > 0 {
             return Ok(());
         }
         let message = format!("{} is only the place of what ah mounts there, and is not mounted", root.display());
@@ -271,8 +272,8 @@ impl BranchFile {
 pub(crate) fn standing_at(path: &Path) -> Standing {
     // In this order: between an unmount and the mount that follows, what is below answers.
     match asked(path) {
-        None if branch::mounts_at(path).0 > 0 => Standing::Silent,
-        Some(answer) if !ended(&answer) && branch::mounts_at(path).0 > 0 => Standing::There,
+        None if mounts::at(path).0 > 0 => Standing::Silent,
+        Some(answer) if !ended(&answer) && mounts::at(path).0 > 0 => Standing::There,
         _ => Standing::Unmounted,
     }
 }
@@ -295,7 +296,7 @@ pub(crate) fn is_stand_in(file: &Path) -> bool {
 pub(crate) fn is_place(dir: &Path) -> bool {
     // In a repository, a file that is called so is a file like others.
     let is_alone = || std::fs::read_dir(dir).is_ok_and(|entries| entries.take(2).count() == 1);
-    is_stand_in(&dir.join(NOT_MOUNTED)) && is_alone() && branch::mounts_at(dir).0 == 0
+    is_stand_in(&dir.join(NOT_MOUNTED)) && is_alone() && mounts::at(dir).0 == 0
 }
 
 /// Takes away what stands in the place of a branch that is gone, as far as it is a provider's own.
@@ -303,7 +304,7 @@ pub(crate) fn take_down(at: &Path) -> Result<()> {
     let note = at.join(NOT_MOUNTED);
     let Ok(mut entries) = std::fs::read_dir(at) else { return Ok(()) };
     let ours = entries.all(|entry| entry.is_ok_and(|entry| entry.file_name() == NOT_MOUNTED));
-    if !ours || branch::mounts_at(at).0 > 0 || note.exists() && !is_stand_in(&note) {
+    if !ours || mounts::at(at).0 > 0 || note.exists() && !is_stand_in(&note) {
         return Ok(());
     }
     fsio::remove_tree(at)
@@ -347,7 +348,7 @@ fn asked(path: &Path) -> Option<rustix::io::Result<()>> {
         return None;
     }
     // A disk answers in the end, however busy it is; where a path leads by links is not known here.
-    let patience = if branch::served_mount(path).is_some() { PATIENCE } else { PATIENCE * 15 };
+    let patience = if mounts::served(path).is_some() { PATIENCE } else { PATIENCE * 15 };
     let patience = if SILENT.load(Ordering::Relaxed) { patience / 20 } else { patience };
     let said = told.recv_timeout(patience).ok();
     SILENT.fetch_or(said.is_none(), Ordering::Relaxed);

@@ -5,7 +5,7 @@ use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use ah_plugin_api::sys::inherit_standard_only;
+use ah_plugin_api::sys::work_behind;
 use ah_plugin_api::{Durability, ProviderName, Reference, Result, SnapshotId};
 use serde::{Deserialize, Serialize};
 
@@ -96,7 +96,7 @@ fn command(workspace: &Workspace, background: &Background) -> Command {
     // A group of its own, so that ^C in the terminal does not reach it; and no working directory that keeps a mount busy.
     command.process_group(0).current_dir("/");
     // Nor does it hold the locks of an `exec` that this command is part of.
-    inherit_standard_only(&mut command);
+    work_behind(&mut command);
     command
 }
 

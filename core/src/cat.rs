@@ -1,7 +1,9 @@
 //! One file, then: its contents in a snapshot, and its versions over time.
 
 use std::io::Read;
+use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
 
 use ah_plugin_api::{
     Capability, ContentId, Entry, EntryKind, Error, ErrorKind, LookupRequest, OmitReason, ProviderName, ReadRequest,
@@ -227,7 +229,7 @@ impl Workspace {
         let failed = |e: std::io::Error| Error::from_io(format!("cannot read {path}"), &e);
         let (scratch, cx) = (self.mounts_dir()?, self.context());
         let shelf = Shelf::new(&*served.provider, &served.store, &scratch);
-        let (mut from, to) = std::io::pipe().map_err(failed)?;
+        let (mut from, to) = UnixStream::pair().map_err(failed)?;
         std::thread::scope(|scope| {
             let hashing = scope.spawn(move || {
                 let (mut hash, mut buffer) = (Sha1::new(), vec![0; 64 << 10]);
@@ -239,7 +241,8 @@ impl Workspace {
                 }
             });
             let read = shelf.open(snapshot, &cx).and_then(|source| source.read(path, to.as_fd(), &cx));
-            drop(to);
+            // A provider's process that hangs has it open, too, and nobody waits for that.
+            let _ = to.shutdown(Shutdown::Write);
             let digest = hashing.join().map_err(|_| Error::new(ErrorKind::Internal, "a thread panicked"))?;
             read?;
             digest.map_err(failed)

@@ -11,6 +11,7 @@ use serde::Serialize;
 
 use crate::branch;
 use crate::engine::Access;
+use crate::mounts;
 use crate::notice::{Notice, NoticeKind};
 use crate::registry::{Identity, Index, WorkspaceRecord};
 use crate::select::{Purpose, helpers};
@@ -129,7 +130,7 @@ impl Workspace {
     pub(crate) fn tell_what_lacks(&self) {
         let is_gone = |path: &PathBuf| {
             std::fs::symlink_metadata(path).is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
-                && branch::mounts_at(&self.record.path).0 > 0
+                && mounts::at(&self.record.path).0 > 0
         };
         if let Some(behind) = self.record.behind().filter(is_gone) {
             let message =
@@ -186,7 +187,7 @@ impl Workspace {
 
     /// Whether a provider has mounted it in its place.
     fn is_mounted(&self) -> Result<bool> {
-        Ok(self.mounted_by()?.is_some() && branch::mounts_at(&self.root).0 > 0)
+        Ok(self.mounted_by()?.is_some() && mounts::at(&self.root).0 > 0)
     }
 
     /// The provider that mounts it by now: another command may have changed that since it was opened.

@@ -164,7 +164,7 @@ impl Workspace {
 
     /// Looks again for what seems to be gone, and is only not captured any more: too large, ignored by now. Takes out, and gives, what
     /// this user may not look at.
-    fn look_at_missing(&self, changes: &mut Vec<Change>) -> Result<Vec<RelPath>> {
+    pub(crate) fn look_at_missing(&self, changes: &mut Vec<Change>) -> Result<Vec<RelPath>> {
         let dir = self.open_dir()?;
         let tree = Tree::new(dir.as_fd())?;
         let mut unreadable = Vec::new();
@@ -175,7 +175,8 @@ impl Workspace {
                 return false;
             }
             match tree.stat(path) {
-                Ok(Some(now)) if now.kind == then.kind && !now.mounted => {
+                // What has become a pipe, a socket or a device no snapshot holds either.
+                Ok(Some(now)) if [then.kind, EntryKind::Special].contains(&now.kind) && !now.mounted => {
                     *after = Some(now.entry(&then.name));
                     !now.is_still(then)
                 }

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::fsio;
 use crate::registry::Identity;
-use crate::{attend, branch, text};
+use crate::{attend, mounts, text};
 
 const VERSION: u32 = 1;
 /// Bytes of the file `reserve`: a few blocks, for a few lines and small files.
@@ -155,7 +155,7 @@ impl Home {
             return None;
         }
         let folder = Identity::of_path(&self.path);
-        let is_this = found.folder.zip(folder).is_some_and(|(then, now)| then.same_but_for_device(&now));
+        let is_this = is_its_folder(&found, &self.path);
         if found.path.as_deref() == Some(&self.path) {
             // Put back in its place, it is another folder.
             let _ = (!is_this).then(|| self.write(&HomeFile { folder, ..found }));
@@ -256,10 +256,18 @@ fn original_of(path: &Path, found: &HomeFile) -> Option<PathBuf> {
     let is_it = |other: &Path| match HomeFile::read(other) {
         There::Nothing => false,
         There::File(None) => true,
-        There::File(Some(theirs)) => theirs.key.as_ref() == Some(key) && theirs.path.as_deref() == Some(other),
+        There::File(Some(theirs)) => {
+            theirs.key.as_ref() == Some(key) && (theirs.path.as_deref() == Some(other) || is_its_folder(&theirs, other))
+        }
     };
     let mut others = [&found.path, &found.from].into_iter().flatten().filter(|other| *other != path);
     others.find(|other| is_it(other) && id(other) != id(path)).cloned()
+}
+
+/// Whether a folder is the one that its `home.json` is of, which it may call by another name: a symlink leads there now, or it is mounted elsewhere, too.
+fn is_its_folder(file: &HomeFile, folder: &Path) -> bool {
+    let there = file.folder.as_ref().zip(Identity::of_path(folder));
+    there.is_some_and(|(then, now)| then.same_but_for_device(&now))
 }
 
 fn random_key() -> Result<String> {
@@ -305,7 +313,10 @@ fn refuse_full(path: &Path, called: &str) -> Result<()> {
     let hint = if is_a_husk(path) {
         format!("nothing is kept in it any more; take it away: chmod -R u+w {typed} && rm -rf {typed}")
     } else if path.join("workspaces").is_dir() {
-        format!("if it is one that lost its `home.json`: echo '{{\"version\":{VERSION}}}' >{typed}/home.json")
+        format!(
+            "if you have moved it while something ran in it, this is what that has made anew: move it aside, and the other one back, or set AH_HOME; if it \
+             is one that lost its `home.json`: echo '{{\"version\":{VERSION}}}' >{typed}/home.json"
+        )
     } else if called == DEFAULT {
         format!("move what is not ah's out of {DEFAULT}, or set AH_HOME to a directory that is not there yet")
     } else {
@@ -319,7 +330,7 @@ fn refuse_full(path: &Path, called: &str) -> Result<()> {
 /// cannot be looked at, or may be mounted in it, may be somebody's.
 fn is_a_husk(path: &Path) -> bool {
     const LOOKS: usize = 10_000;
-    let (there, below) = branch::mounts_at(path);
+    let (there, below) = mounts::at(path);
     let (mut folders, mut looks) = (vec![path.to_owned()], 0);
     while let Some(folder) = folders.pop() {
         let Ok(entries) = fs::read_dir(&folder) else { return false };

@@ -36,6 +36,7 @@ mod ids;
 mod list;
 mod lock;
 mod moments;
+mod mounts;
 mod notice;
 mod open;
 mod providers;

@@ -20,6 +20,9 @@ use crate::fsio::{FILE_MODE, NOFOLLOW_NONBLOCK, failed};
 /// How long a person's command waits for another process before it says `Busy`. A hook has an end of its own (`Settings::deadline`).
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
+/// The lowest number of a descriptor that is left to a command.
+const HIGH: i32 = 200;
+
 /// A lock that is held until it is dropped, or its process ends.
 #[derive(Debug)]
 pub(crate) struct Lock {
@@ -72,7 +75,9 @@ impl Lock {
 impl Lock {
     /// Leaves the lock to what this process becomes, and to all that it starts: until the last of them has ended.
     pub(crate) fn leave_to_command(self, path: &Path) -> Result<()> {
-        let open = self._file;
+        // Programs close or take the low numbers (`exec 3>log`). Where there are no high ones, it stays where it is.
+        let high = rustix::io::fcntl_dupfd_cloexec(&self._file, HIGH);
+        let open = high.unwrap_or_else(|_| self._file.into());
         rustix::io::fcntl_setfd(&open, rustix::io::FdFlags::empty())
             .map_err(|e| failed("keep the lock", path, &e.into()))?;
         let _ = std::os::fd::IntoRawFd::into_raw_fd(open);

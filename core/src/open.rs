@@ -11,6 +11,7 @@ use crate::engine::{Access, Engine};
 use crate::fsio;
 use crate::ids::{BranchId, WorkspaceId, letters};
 use crate::lock::Lock;
+use crate::mounts;
 use crate::notice::{Notice, NoticeKind};
 use crate::registry::{self, Finder, Found, Identity, Index, WorkspaceRecord, is_the_kernels, too_much};
 use crate::seek;
@@ -258,7 +259,7 @@ impl Engine {
             if e.kind() != std::io::ErrorKind::TimedOut {
                 return failed.with_hint("name an existing directory with `-C DIR`");
             }
-            match branch::served_mount(path) {
+            match mounts::served(path) {
                 Some(mount) => failed
                     .context(format!("what is mounted at {} does not answer", mount.display()))
                     .with_hint("wait for who serves it, or let that go on, then repeat it"),

@@ -156,6 +156,17 @@ pub struct EntryRecord {
     pub ignored: bool,
 }
 
+impl EntryRecord {
+    /// Whether `other`, of the same provider, is the same file or symlink unchanged.
+    pub(crate) fn is_as(&self, other: &Self) -> bool {
+        let contents = match (&self.content, &other.content) {
+            (Some(own), Some(others)) => own == others,
+            _ => self.mtime == other.mtime,
+        };
+        (self.kind, self.mode, self.size) == (other.kind, other.mode, other.size) && contents
+    }
+}
+
 impl From<&Entry> for EntryRecord {
     fn from(entry: &Entry) -> Self {
         Self {

@@ -164,7 +164,7 @@ impl Need {
                 ErrorKind::FailedPrecondition,
                 format!("a restore that has not come to its end needs the snapshot {id}"),
             )
-            .with_hint(format!("finish it with `ah agent fs restore {id}`, or go back with `ah agent fs undo`")),
+            .with_hint("`ah agent fs gc` ends one that is done; of one that was interrupted, `ah agent fs status` says what to do"),
         }
     }
 }

@@ -18,6 +18,7 @@ use crate::conversation::{Bearer, ConversationReport, FromRecord, Rebuilt, Seat,
 use crate::engine::Access;
 use crate::ids::{BranchId, SessionName};
 use crate::moments::told;
+use crate::rewind::With;
 use crate::session::{self, ResumeMethod, SessionRecord};
 use crate::state::State;
 use crate::text;
@@ -87,13 +88,13 @@ impl Workspace {
         self.finish_conversations_first();
         self.fence_all()?;
         let _stays = self.lock_stays()?;
-        let state = self.state()?;
+        let state = self.state()?.gone_back_with(With::Conversation);
         if options.name == SessionName::main() {
             let message = "`main` is the name of every workspace's own session";
             return Err(Error::new(ErrorKind::InvalidArgument, message).with_hint("choose another one for --name"));
         }
         let again = |reference: &str| format!("ah session branch {reference} --name {}", options.name);
-        let start = self.start_from(&state, &options.from, again)?;
+        let start = self.start_from(&state, &options.from, With::Conversation, again)?;
         let (agent, source) = start.agent()?;
         self.is_seated_here(&source.start, &format!("{} --run", again(&options.from)))?;
         launch::program(agent, &options.agents)?;
@@ -143,7 +144,9 @@ impl Workspace {
         (branch, own): (&BranchRecord, &Self),
     ) -> Result<(SessionRecord, Rebuilt)> {
         let shown_at = options.shown_at.as_deref();
-        let cwd = self.seat_below(shown_at.unwrap_or(&branch.path), &start.agent()?.1.start, &branch.path);
+        let cwd = self.seat_below(shown_at.unwrap_or(&branch.path), &start.agent()?.1.start, |below| {
+            branch.path.join(below).is_dir()
+        });
         let bearer = Bearer {
             workspace: own,
             session: &options.name,

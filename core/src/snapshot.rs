@@ -285,6 +285,7 @@ impl Taking<'_> {
         let request = self.request(served)?;
         // Held until the line is written, so that gc does not take a snapshot in the making for an orphan.
         let _making = workspace.lock_as("orphans", false)?;
+        workspace.refuse_going()?;
         let snapshot = served.provider.snapshot(&served.place().with_workspace(&dir), &request, &workspace.context());
         let snapshot = snapshot.map_err(Failed::ByProvider)?;
         let mut record = SnapshotRecord::of(&snapshot, &served.name, self.options.kind, &self.session);

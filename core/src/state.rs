@@ -6,7 +6,7 @@ use ah_plugin_api::SnapshotId;
 
 use crate::moments::Moment;
 use crate::record::SnapshotRecord;
-use crate::rewind::left_behind;
+use crate::rewind::{With, left_behind};
 use crate::timeline::{Event, EventBody, TimelineFault, TimelineReport};
 
 /// All sessions' events in order, folded.
@@ -58,6 +58,12 @@ impl State {
         drop(seen);
         let (moments, rewound) = moments_of(&report.events, &removed);
         Self { snapshots, moments, rewound, removed, gap: report.faults.into_iter().next(), events: report.events }
+    }
+
+    /// With `rewound` by what went back with this alone.
+    pub(crate) fn gone_back_with(mut self, with: With) -> Self {
+        self.rewound = left_behind(&self.events, &self.moments, with);
+        self
     }
 
     /// The snapshot that a moment had, if that was removed.
@@ -117,6 +123,6 @@ fn moments_of(events: &[Event], removed: &BTreeSet<SnapshotId>) -> (Vec<Moment>,
             record.reason = Some("its snapshot was removed".to_owned());
         }
     }
-    let left = left_behind(events, &moments);
+    let left = left_behind(events, &moments, With::Any);
     (moments, left)
 }

@@ -149,6 +149,7 @@ impl Engine {
         if let Some(workspace) = workspace {
             status.add(&workspace)?;
         }
+        config.of_what_is_kept().into_iter().for_each(|notice| self.notify(notice));
         self.tell_of_own_state(&status);
         self.tell_of_unreadable()?;
         Ok(status)

@@ -1,5 +1,6 @@
 //! A workspace that is open: the handle that all operations hang on, and what they share.
 
+use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
@@ -20,6 +21,7 @@ use crate::open::no_more;
 use crate::record::SnapshotRecord;
 use crate::refs::Resolver;
 use crate::registry::{Identity, Index, WorkspaceRecord};
+use crate::restore::at::Tree;
 use crate::session;
 use crate::state::State;
 use crate::text;
@@ -103,6 +105,13 @@ impl Workspace {
             Error::new(ErrorKind::InvalidArgument, message)
         })?;
         RelPath::new(inside.as_os_str().as_bytes())
+    }
+
+    /// Whether there is something at that path; no symlink on the way to it is followed.
+    #[must_use]
+    pub fn is_there(&self, path: &RelPath) -> bool {
+        let look = |dir: Dir| Tree::new(dir.as_fd()).ok()?.stat(path).ok().flatten();
+        self.open_dir().ok().and_then(look).is_some()
     }
 
     /// The snapshot that a REF names (DESIGN §7): `@`, `@{2}`, an id or a beginning of one, a label, a time.
@@ -258,6 +267,21 @@ impl Workspace {
     /// What is captured here: configuration, the user's global ignore files, our own state.
     pub(crate) fn policy(&self) -> Result<CapturePolicy> {
         self.policy_of(&self.config()?)
+    }
+
+    /// By which policies is asked what would be lost here, in a branch of `origin` or in that itself: what one of them would capture counts, so that a
+    /// project's file hides nothing unless `origin` has it and somebody trusts it there.
+    pub(crate) fn policies_of_loss(&self, origin: &Self) -> Result<Vec<CapturePolicy>> {
+        let (own, there) = (self.config()?, origin.config()?);
+        let trusted = there.is_a_strangers().then(|| self.engine.config(None)).transpose()?;
+        let mut policies = Vec::new();
+        for config in [own, there].into_iter().chain(trusted) {
+            let policy = self.policy_of(&config)?;
+            if !policies.contains(&policy) {
+                policies.push(policy);
+            }
+        }
+        Ok(policies)
     }
 
     pub(crate) fn policy_of(&self, config: &Config) -> Result<CapturePolicy> {

@@ -7,7 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::signal::{Signal, kill};
+use nix::sys::signal::{Signal, kill, killpg};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, Pid};
 
@@ -28,7 +28,7 @@ pub(crate) enum Ending {
 ///
 /// The copy has only the calling thread. `work` must not depend on locks that another thread may have held, which is why this is done before
 /// threads are started; should it block all the same, the limit ends it. It reads and writes no terminal, leaves no core file, and
-/// ends with its parent.
+/// ends with its parent. Processes that it started are killed when it is over, but for those that left its process group.
 pub(crate) fn in_child(limit: Duration, work: impl FnOnce()) -> io::Result<Ending> {
     let (mut said, mut says) = io::pipe()?;
     let null = File::options().read(true).write(true).open("/dev/null")?;
@@ -49,8 +49,10 @@ pub(crate) fn in_child(limit: Duration, work: impl FnOnce()) -> io::Result<Endin
         ForkResult::Parent { child } => {
             drop(says);
             let finished = wait_readable(&said, limit) && said.read(&mut [0]).is_ok_and(|read| read == 1);
-            // Also when it has finished: threads that the library started may be running in it.
+            // Also when it has finished: threads that the library started may be running in it, and processes beside it.
             let timed_out = !finished && !ended(child);
+            let _ = killpg(child, Signal::SIGKILL);
+            // It may have left the group itself.
             let _ = kill(child, Signal::SIGKILL);
             let status = wait(child);
             Ok(match status {
@@ -68,6 +70,8 @@ pub(crate) fn in_child(limit: Duration, work: impl FnOnce()) -> io::Result<Endin
 fn prepare(parent: Pid, null: &File) {
     use rustix::process::{DumpableBehavior, Signal, set_dumpable_behavior, set_parent_process_death_signal};
     let _ = set_parent_process_death_signal(Some(Signal::KILL));
+    // By which what it starts is found.
+    let _ = rustix::process::setpgid(None, None);
     // A limit on core files would not keep the crash from a handler that the system pipes core files to.
     let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
     let _ = rustix::stdio::dup2_stdin(null);
@@ -129,6 +133,31 @@ mod tests {
         assert_eq!(in_child(limit, || std::process::exit(7)).unwrap(), Ending::Exit(7));
         let forever = || std::thread::sleep(Duration::from_secs(3600));
         assert_eq!(in_child(Duration::from_millis(50), forever).unwrap(), Ending::TimedOut);
+    }
+
+    #[test]
+    fn what_the_child_started_ends_with_it() {
+        let sleeper = |out: &io::PipeWriter| {
+            let started = std::process::Command::new("sleep").arg("60").stdout(out.try_clone().unwrap()).spawn();
+            std::mem::forget(started.unwrap());
+        };
+        let forever = || std::thread::sleep(Duration::from_secs(3600));
+        let endings: [(u64, &dyn Fn(), Ending); 4] = [
+            (20_000, &|| {}, Ending::Finished),
+            (20_000, &|| std::process::abort(), Ending::Signal(Signal::SIGABRT)),
+            (20_000, &|| std::process::exit(7), Ending::Exit(7)),
+            (500, &forever, Ending::TimedOut),
+        ];
+        for (limit, then, ending) in endings {
+            let (from, out) = io::pipe().unwrap();
+            let work = || {
+                sleeper(&out);
+                then();
+            };
+            assert_eq!(in_child(Duration::from_millis(limit), work).unwrap(), ending);
+            drop(out);
+            assert!(wait_readable(&from, Duration::from_secs(20)), "{ending:?}: nobody has it open any more");
+        }
     }
 
     #[test]

@@ -12,6 +12,7 @@
 mod open_enum;
 
 pub mod abi;
+mod answers;
 pub mod context;
 mod error;
 pub mod ipc;
@@ -26,7 +27,7 @@ pub mod wire;
 
 pub use context::{Context, LogLevel, Observer, Progress, Quiet};
 pub use error::{Error, ErrorKind, Result};
-pub use path::{FileName, RelPath};
+pub use path::{FileName, RelPath, proc_path};
 pub use place::{Dir, Place};
 pub use provider::Provider;
 pub use request::*;

@@ -1,9 +1,9 @@
-//! Paths inside a workspace: bytes, relative, and incapable of leaving it.
+//! Paths inside a workspace: bytes, relative, and incapable of leaving it. And those in the kernel's tables.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fmt;
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -185,6 +185,23 @@ impl<'de> Deserialize<'de> for FileName {
     }
 }
 
+/// The path in a field of one of the kernel's tables (`/proc/self/mountinfo`, `/proc/swaps`): space, tab, newline and backslash are three octal digits
+/// there.
+#[must_use]
+pub fn proc_path(field: &[u8]) -> PathBuf {
+    let (mut path, mut rest) = (Vec::with_capacity(field.len()), field);
+    while let [first, tail @ ..] = rest {
+        if let (b'\\', [a @ b'0'..=b'3', b @ b'0'..=b'7', c @ b'0'..=b'7', after @ ..]) = (*first, tail) {
+            path.push((a - b'0') * 64 + (b - b'0') * 8 + (c - b'0'));
+            rest = after;
+        } else {
+            path.push(*first);
+            rest = tail;
+        }
+    }
+    PathBuf::from(OsString::from_vec(path))
+}
+
 /// An absolute path as bytes, for messages: only shown to people or handed back to the caller that owns it.
 pub(crate) mod abs {
     use std::ffi::OsString;
@@ -200,5 +217,19 @@ pub(crate) mod abs {
     pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PathBuf, D::Error> {
         let bytes: Vec<u8> = serde_bytes::deserialize(deserializer)?;
         Ok(PathBuf::from(OsString::from_vec(bytes)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_is_read_as_the_kernel_writes_it() {
+        for (field, path) in
+            [(&br"/a\040b\134\011\012"[..], &b"/a b\\\t\n"[..]), (br"/a\9\", br"/a\9\"), (b"/\xff\\400", b"/\xff\\400")]
+        {
+            assert_eq!(proc_path(field).as_os_str().as_bytes(), path);
+        }
     }
 }

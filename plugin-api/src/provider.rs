@@ -143,6 +143,7 @@ pub trait Provider: Send + Sync {
     /// Makes a writable copy with the captured times. Needs a target; a workspace is used where it is there.
     ///
     /// The copy is at the request's name in the target, or below it where more than the workspace had to be cloned.
+    /// Where the target is on another filesystem, it may be elsewhere; a note says where then.
     ///
     /// With [`crate::Capability::RepositoryClones`]: if the workspace was a repository, so is the clone, with a `.git` of its
     /// own (HEAD, branch and index as captured) that depends on nothing outside it.

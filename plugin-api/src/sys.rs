@@ -14,10 +14,14 @@ use rustix::io::Errno;
 use rustix::path::Arg;
 use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities, set_thread_groups};
 
-/// Has `command` inherit no descriptor but the standard three. What goes on working behind its caller would otherwise hold what that was
+/// In the environment of what works behind its caller, and of what that starts: whoever looks for the commands of `exec` in a branch passes it over.
+pub const BEHIND: &str = "AH_BEHIND";
+
+/// Has `command` work behind its caller: it bears [`BEHIND`], and inherits no descriptor but the standard three. It would otherwise hold what that was
 /// given by its own caller to hold: the locks by which `exec` says that a command runs in a branch, for instance. Kernels before 5.11 cannot
 /// do that; there it inherits what it always did.
-pub fn inherit_standard_only(command: &mut Command) {
+pub fn work_behind(command: &mut Command) {
+    command.env(BEHIND, "1");
     // SAFETY: what runs between fork and exec is one system call on numbers. It closes nothing, which leaves what the standard library
     // itself holds open until exec.
     unsafe {
@@ -100,7 +104,7 @@ mod tests {
         let mut shell = Command::new("sh");
         shell.args(["-c", &format!("test -e /proc/self/fd/{}", file.as_raw_fd())]);
         assert!(shell.status().unwrap().success());
-        inherit_standard_only(&mut shell);
+        work_behind(&mut shell);
         assert_eq!(shell.status().unwrap().code(), Some(1));
     }
 }

@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::answers::{Asked, Brief, cut_error};
 use crate::context::Context;
 use crate::error::{Error, ErrorKind, Result};
 use crate::place::{Dir, Place};
@@ -203,7 +204,7 @@ impl<C: Caller> Remote<C> {
         &self.caller
     }
 
-    fn call<Q: Serialize, A: DeserializeOwned>(
+    fn call<Q: Serialize + Asked<A>, A: DeserializeOwned>(
         &self,
         op: Op,
         place: &Place<'_>,
@@ -221,11 +222,17 @@ impl<C: Caller> Remote<C> {
         fds.extend(place.workspace.map(AsFd::as_fd));
         fds.extend(place.target.map(AsFd::as_fd));
         fds.extend(place.output);
-        let answer = self.caller.call(op, &encode(&RequestOut { paths, request })?, &fds, cx)?;
-        decode(&answer).map_err(|e| {
-            let name = &self.description.name;
+        let (call, brief) = (encode(&RequestOut { paths, request })?, Brief(cx.observer()));
+        let answer = self.caller.call(op, &call, &fds, &Context::new(&brief)).map_err(cut_error)?;
+        let name = &self.description.name;
+        let mut answer: A = decode(&answer).map_err(|e| {
             Error { kind: ErrorKind::Internal, ..e }
                 .context(format!("the provider {name} gave an answer that cannot be read"))
-        })
+        })?;
+        match request.wrong(place, &mut answer) {
+            None => Ok(answer),
+            Some(what) => Err(Error::new(ErrorKind::Internal, format!("the provider {name} answered with {what}"))
+                .with_hint("this is a defect of the provider; please report it")),
+        }
     }
 }

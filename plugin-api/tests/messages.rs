@@ -224,3 +224,190 @@ fn a_message_with_the_wrong_number_of_descriptors_is_refused() {
     assert_eq!(unknown.kind, ErrorKind::InvalidArgument);
     assert_eq!(EntryKind::from_text("portal"), EntryKind::Unknown);
 }
+
+/// Answers everything with this, and talks meanwhile.
+struct Says(Result<Vec<u8>>);
+
+impl wire::Caller for Says {
+    fn call(&self, _: Op, _: &[u8], _: &[std::os::fd::BorrowedFd<'_>], cx: &Context<'_>) -> Result<Vec<u8>> {
+        cx.log(ah_plugin_api::LogLevel::Warn, &"x".repeat(1 << 20));
+        cx.progress(&"x".repeat(1 << 20), 1, None);
+        self.0.clone()
+    }
+}
+
+/// Bears no long speeches.
+struct Impatient;
+
+impl ah_plugin_api::Observer for Impatient {
+    fn log(&self, _: ah_plugin_api::LogLevel, message: &str) {
+        assert!(message.len() < 5000);
+    }
+
+    fn progress(&self, progress: &ah_plugin_api::Progress) {
+        assert!(progress.stage.len() < 5000);
+    }
+}
+
+#[test]
+fn answers_that_cannot_be_relied_on_are_refused_and_long_ones_cut() {
+    let temp = tempfile::tempdir().unwrap();
+    let top = temp.path().canonicalize().unwrap();
+    let target = top.join("real/sub");
+    std::fs::create_dir_all(&target).unwrap();
+    std::os::unix::fs::symlink("real", top.join("link")).unwrap();
+    let (store, through) = (Dir::open(&target).unwrap(), Dir::open(top.join("link/sub")).unwrap());
+    let provider = |answer| {
+        let (name, capabilities) = (ah_plugin_api::ProviderName::new("liar").unwrap(), [].into());
+        let (version, filesystems) = ("0".to_owned(), [].into());
+        wire::Remote::new(Says(answer), Description { name, version, rank: None, filesystems, capabilities })
+    };
+    fn says<T: Serialize>(answer: &T) -> Result<Vec<u8>> {
+        Ok(wire::encode(answer).unwrap())
+    }
+    fn is_refused<T: std::fmt::Debug>(answer: Result<T>) {
+        let error = answer.unwrap_err();
+        assert!(
+            error.kind == ErrorKind::Internal && error.message.starts_with("the provider liar answered with "),
+            "{error}"
+        );
+    }
+    let (place, cx) = (Place::new(&store), Context::new(&Impatient));
+    let reference = ah_plugin_api::Reference::new("r").unwrap();
+    let entry = |name: &str| {
+        let (kind, name) = (EntryKind::Dir, name.as_bytes().to_vec());
+        ah_plugin_api::Entry {
+            name,
+            kind,
+            mode: 0o755,
+            size: 0,
+            mtime: Timestamp::default(),
+            content: None,
+            ignored: false,
+        }
+    };
+
+    let look = |path: &str| ah_plugin_api::LookupRequest {
+        snapshots: vec![reference.clone(), reference.clone()],
+        path: RelPath::new(path).unwrap(),
+    };
+    let (here, no) = (Some(entry("a")), None);
+    for (path, answer, good) in [
+        ("a", vec![], false),
+        ("a", vec![no.clone(); 3], false),
+        ("", vec![here.clone(), no.clone()], false),
+        ("a", vec![here.clone(), no], true),
+        ("", vec![here.clone(), here], true),
+    ] {
+        let answer = provider(says(&answer)).lookup(&place, &look(path), &cx);
+        if good { drop(answer.unwrap()) } else { is_refused(answer) }
+    }
+
+    let list = ah_plugin_api::ReadDirRequest { snapshot: reference.clone(), path: RelPath::root() };
+    for bad in [vec![".."], vec!["../evil"], vec![""], vec!["a\0b"], vec!["b", "a"], vec!["a", "a"]] {
+        let entries: Vec<_> = bad.into_iter().map(entry).collect();
+        is_refused(provider(says(&entries)).read_dir(&place, &list, &cx));
+    }
+    assert_eq!(provider(says(&vec![entry("a"), entry("b")])).read_dir(&place, &list, &cx).unwrap().len(), 2);
+
+    let request =
+        ah_plugin_api::CloneRequest { snapshot: reference.clone(), name: ah_plugin_api::FileName::new("it").unwrap() };
+    let workspace = Dir::open(&top).unwrap();
+    let cloned = |path: std::path::PathBuf, target: &Dir| {
+        let notes = vec!["x".repeat(64 << 10); 200];
+        let clone = ah_plugin_api::WritableClone { path, reference: reference.clone(), notes };
+        provider(says(&clone)).clone_snapshot(&place.with_target(target).with_workspace(&workspace), &request, &cx)
+    };
+    for bad in
+        [target.clone(), top.clone(), top.parent().unwrap().to_owned(), target.join("itself"), target.join("it/..")]
+    {
+        is_refused(cloned(bad, &store));
+    }
+    for (at, target) in
+        [(target.join("it"), &store), (target.join("it/below"), &through), ("/elsewhere".into(), &store)]
+    {
+        assert!(cloned(at, target).unwrap().notes.iter().map(String::len).sum::<usize>() < 1 << 20);
+    }
+
+    let id = |letter: &str| SnapshotId::new(letter.repeat(12)).unwrap();
+    let request = ah_plugin_api::SnapshotRequest {
+        id: id("k"),
+        created: Timestamp::default(),
+        label: None,
+        attributes: [].into(),
+        durability: ah_plugin_api::Durability::Instant,
+        policy: ah_plugin_api::CapturePolicy::default(),
+    };
+    let taken = |id| Snapshot {
+        id,
+        reference: reference.clone(),
+        created: Timestamp::default(),
+        label: None,
+        attributes: [].into(),
+        durability: ah_plugin_api::Durability::Instant,
+        tree: None,
+        entries: None,
+        omitted_total: 0,
+        omitted: Vec::new(),
+        repository: None,
+        pins: None,
+        changed_below: None,
+    };
+    is_refused(provider(says(&taken(id("z")))).snapshot(&place, &request, &cx));
+    provider(says(&taken(id("k")))).snapshot(&place, &request, &cx).unwrap();
+
+    let diff = ah_plugin_api::DiffRequest {
+        from: ah_plugin_api::Side::Snapshot(reference.clone()),
+        to: ah_plugin_api::Side::Snapshot(reference.clone()),
+        paths: vec![RelPath::new("src").unwrap(), RelPath::new("a/b").unwrap()],
+        times: false,
+        policy: ah_plugin_api::CapturePolicy::default(),
+    };
+    for (paths, good) in [
+        (vec![("a/b", "b"), ("src", "src"), ("src/x", "x")], true),
+        (vec![("src/y", "y"), ("src/x", "x")], false),
+        (vec![("src/x", "x"), ("src/x", "x")], false),
+        (vec![("src/x", "..")], false),
+        (vec![("src/x", "")], false),
+        (vec![("a", "a")], false),
+        (vec![("other", "other")], false),
+    ] {
+        let change = |(path, name)| ah_plugin_api::Change {
+            path: RelPath::new(path).unwrap(),
+            before: None,
+            after: Some(entry(name)),
+        };
+        let changes = paths.into_iter().map(change).collect();
+        let (method, lost, unread) = (ah_plugin_api::DiffMethod::Native, Vec::new(), Vec::new());
+        let answer = ah_plugin_api::Changes { changes, method, untouched: false, lost, unread };
+        let answer = provider(says(&answer)).diff(&place, &diff, &cx);
+        if good { drop(answer.unwrap()) } else { is_refused(answer) }
+    }
+
+    let detail = Some("x".repeat(1 << 20));
+    let (path, reason) = (RelPath::new("a").unwrap(), ah_plugin_api::OmitReason::Ignored);
+    let omitted = vec![ah_plugin_api::Omission { path, reason, detail }];
+    let wordy = Snapshot { omitted, pins: Some("x".repeat(1 << 20)), ..taken(id("k")) };
+    let snapshot = ah_plugin_api::SnapshotRef { snapshot: reference.clone() };
+    let told = [
+        provider(says(&wordy)).snapshot(&place, &request, &cx).unwrap(),
+        provider(says(&wordy)).stat(&place, &snapshot, &cx).unwrap(),
+        provider(says(&vec![wordy])).list(&place, &ah_plugin_api::ListRequest {}, &cx).unwrap().remove(0),
+    ];
+    for told in told {
+        assert!(told.pins.unwrap().len() < 5000 && told.omitted[0].detail.as_ref().unwrap().len() < 5000);
+    }
+    let actions = vec!["x".repeat(1 << 10); 10_000];
+    let reclaimed = ah_plugin_api::Reclaimed { actions, ..Default::default() };
+    let due = ah_plugin_api::ReclaimRequest::default();
+    let once = provider(says(&reclaimed)).reclaim(&place, &due, &cx).unwrap();
+    assert_eq!((once.actions.len(), once.actions[99].as_str()), (100, "and 9901 more"));
+    // As through a helper.
+    let twice = provider(says(&once)).reclaim(&place, &due, &cx).unwrap();
+    assert_eq!(twice.actions, once.actions);
+
+    let long = Error::new(ErrorKind::NotFound, "ä".repeat(1 << 20)).with_hint("x".repeat(1 << 20));
+    let error = provider(Err(long)).snapshot(&place, &request, &cx).unwrap_err();
+    assert_eq!(error.kind, ErrorKind::NotFound);
+    assert!(error.message.len() < 5000 && error.hint.unwrap().len() < 5000);
+}

@@ -19,6 +19,9 @@ struct Record {
     file: PathBuf,
     /// Whether there was a file before.
     existed: bool,
+    /// Whether its place was a symlink.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    linked: bool,
     /// The SHA-1 of what was written.
     written: String,
     /// The folders that were made for it, the deepest first.
@@ -47,7 +50,8 @@ pub(super) fn of(target: &Target<'_>, settings: &Settings) -> Result<Option<Opti
         return Ok(None);
     }
     if !record.existed {
-        return Ok(Some(None));
+        // Somebody who put a symlink there since keeps the file where that leads.
+        return Ok((record.linked || !place_of(target)?.is_symlink()).then_some(None));
     }
     // Without the former contents only what is ours can be taken out.
     Ok(Settings::read(&before, None)?.text.map(Some))
@@ -73,7 +77,8 @@ pub(super) fn keep(target: &Target<'_>, former: Option<&str>, written: &str) -> 
     if let Some(earlier) = read(&record)?.filter(|earlier| !earlier.existed && made.is_empty()) {
         made = earlier.made;
     }
-    let it = Record { version: 1, file, existed: former.is_some(), written: digest(written), made };
+    let (linked, existed) = (file.is_symlink(), former.is_some());
+    let it = Record { version: 1, file, existed, linked, written: digest(written), made };
     file::write_own(&record, &serde_json::to_string(&it).unwrap_or_default())?;
     Ok(former.map(|_| before))
 }

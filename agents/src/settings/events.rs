@@ -1,8 +1,8 @@
 //! Which events are hooked, and the command that an agent is to run for each.
 //!
 //! The command goes through `/bin/sh` by itself, since some agents use the user's own shell, which may be any. It calls the `ah` that wrote it and no other,
-//! since what else is in `PATH` under that name may be anything. It ends with 0 where that is gone, and then reads its input to the end all the same. Its last
-//! word marks it as ours.
+//! since what else is in `PATH` under that name may be anything. It ends with 0 where that is gone, and then reads its input to the end all the same. It is
+//! known again by all of it but the place of `ah`: what others wrote may begin and end alike.
 
 use std::path::{Path, PathBuf};
 
@@ -64,31 +64,45 @@ pub(super) fn of(agent: Agent, ah: &Path) -> Result<Vec<Hook>> {
 
 /// Whether `command` is one of ours, of this or another version.
 pub(super) fn is_ours(command: &str) -> bool {
-    command.starts_with(START) && command.ends_with(MARK)
+    ah_of(command).is_some()
 }
 
-/// The `ah` that a command of ours calls, of this or another version; `None` if that cannot be told.
+/// The `ah` that a command of ours calls, of this or another version; `None` if it is not one.
 pub(super) fn ah_of(command: &str) -> Option<PathBuf> {
     // There is no quotation mark in a script of ours.
-    let (_, path) = command.strip_suffix(MARK)?.strip_prefix(START)?.split_once("' ")?;
-    let path = match path.strip_prefix('\'') {
+    let (script, place) = command.strip_suffix(MARK)?.strip_prefix(START)?.split_once("' ")?;
+    let path = match place.strip_prefix('\'') {
         Some(quoted) => quoted.strip_suffix('\'')?.replace(r"'\''", "'"),
-        None => path.to_owned(),
+        None => place.to_owned(),
     };
-    Some(PathBuf::from(path)).filter(|path| path.is_absolute())
+    let known = Agent::ALL.into_iter().flat_map(scripts).any(|known| known == script);
+    // Quoted again it is what was there, so that it is one word.
+    (known && quoted(&path) == place).then(|| PathBuf::from(path)).filter(|path| path.is_absolute())
+}
+
+/// What the shell is given: now, and by former versions, whose hooks are taken out and brought up to date as well.
+fn scripts(agent: Agent) -> [String; 2] {
+    let nothing = if agent == Agent::Gemini { "cat >/dev/null; echo {}" } else { "cat >/dev/null" };
+    [
+        format!("[ -x \"$0\" ] && exec \"$0\" hook {agent}; {nothing}"),
+        format!("a=$0; [ -x \"$a\" ] || a=$(command -v ah) || {{ {nothing}; exit 0; }}; exec \"$a\" hook {agent}"),
+    ]
+}
+
+fn quoted(path: &str) -> String {
+    let mut word = Vec::new();
+    quote(path.as_bytes(), &mut word);
+    // Nothing but ASCII is put around it.
+    String::from_utf8_lossy(&word).into_owned()
 }
 
 fn command(agent: Agent, ah: &Path) -> Result<String> {
-    let refuse = |message: String| Err(Error::new(ErrorKind::InvalidArgument, message));
     let Some(path) = ah.to_str().filter(|path| ah.is_absolute() && !path.chars().any(char::is_control)) else {
-        return refuse(format!("{} cannot be written into an agent's settings as the place of ah", ah.display()));
+        let message = format!("{} cannot be written into an agent's settings as the place of ah", ah.display());
+        return Err(Error::new(ErrorKind::InvalidArgument, message));
     };
-    let nothing = if agent == Agent::Gemini { "cat >/dev/null; echo {}" } else { "cat >/dev/null" };
-    let script = format!("[ -x \"$0\" ] && exec \"$0\" hook {agent}; {nothing}");
-    let mut line = format!("{START}{script}' ").into_bytes();
-    quote(path.as_bytes(), &mut line);
-    line.extend_from_slice(MARK.as_bytes());
-    String::from_utf8(line).or_else(|_| refuse("the place of ah is not text".into()))
+    let [script, _] = scripts(agent);
+    Ok(format!("{START}{script}' {}{MARK}", quoted(path)))
 }
 
 #[cfg(test)]
@@ -144,6 +158,24 @@ mod tests {
         assert!(is_ours(former) && !is_ours("notify-send done ah-hook"));
         assert_eq!(ah_of(former).as_deref(), Some(Path::new("/it's here/ah")));
         assert_eq!((ah_of("/bin/ah ah-hook"), ah_of("exec /bin/sh -c 'x' '/a ah-hook")), (None, None));
+    }
+
+    #[test]
+    fn commands_that_begin_and_end_as_ours_are_not_ours() {
+        let ours = &of(Agent::Claude, Path::new("/opt/ah")).unwrap()[0].command;
+        assert!(is_ours(ours));
+        for (from, to) in [
+            ("hook claude", "hook claude; date"),
+            ("hook claude", "hook nobody"),
+            ("/opt/ah", "/opt/ah; date"),
+            ("/opt/ah", "'/opt/ah'"),
+            ("/opt/ah", "'/opt/a h'; date '/b'"),
+            ("/opt/ah", "opt/ah"),
+            ("/opt/ah", "/opt/ah date"),
+        ] {
+            assert!(!is_ours(&ours.replace(from, to)), "{to}");
+        }
+        assert!(!is_ours("exec /bin/sh -c 'make lint' /usr/bin/make ah-hook"));
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use ah_plugin_api::{Error, ErrorKind, Result};
 use jsonc_parser::ParseOptions;
-use jsonc_parser::cst::{CstArray, CstInputValue, CstNode, CstObject, CstRootNode};
+use jsonc_parser::cst::{CstArray, CstInputValue, CstNode, CstObject, CstObjectProp, CstRootNode};
 
 use super::events::{Hook, ah_of, is_ours};
 use super::surrogates::Aside;
@@ -103,22 +103,29 @@ pub(super) fn without(agent: Agent, file: &Path, text: &str, former: Option<&str
             changed = true;
             entry.object.remove();
             // A group that held nothing else is ours too.
-            if entry.list.elements().is_empty() {
+            if entry.list.elements().is_empty() && !noted(&entry.list.children()) && !noted(&entry.group.children()) {
                 entry.group.remove();
             }
         }
-        if changed && list.elements().is_empty() && !event.decoded_name().is_some_and(|name| was_there(&name)) {
+        let empty = list.elements().is_empty() && !noted(&list.children());
+        if changed && empty && !event.decoded_name().is_some_and(|name| was_there(&name)) {
             event.remove();
         }
     }
     if changed
         && hooks.properties().is_empty()
+        && !noted(&hooks.children())
         && former.is_none()
         && let Some(member) = root.object_value().and_then(|top| top.get("hooks"))
     {
         member.remove();
     }
     Ok(if changed { format!("{mark}{}", aside.back(&root.to_string())) } else { format!("{mark}{text}") })
+}
+
+/// Whether somebody wrote a comment among them.
+fn noted(children: &[CstNode]) -> bool {
+    children.iter().any(CstNode::is_comment)
 }
 
 /// Which hooks are in `text`.
@@ -210,9 +217,19 @@ fn parse(agent: Agent, file: &Path, text: &str) -> Result<(CstRootNode, Aside)> 
     let root = CstRootNode::parse(&text, &options).map_err(|error| odd(file, &error.to_string()))?;
     if let Some(top) = root.object_value() {
         only_once(file, &top, |name| matches!(name, "hooks" | SWITCH))?;
-        top.object_value("hooks").map_or(Ok(()), |hooks| only_once(file, &hooks, |_| true))?;
+        if let Some(hooks) = top.object_value("hooks") {
+            only_once(file, &hooks, |_| true)?;
+            let groups = objects(hooks.properties().iter().filter_map(CstObjectProp::array_value));
+            groups.iter().try_for_each(|group| only_once(file, group, |_| true))?;
+            let each = objects(groups.iter().filter_map(|group| group.array_value("hooks")));
+            each.iter().try_for_each(|hook| only_once(file, hook, |_| true))?;
+        }
     }
     Ok((root, aside))
+}
+
+fn objects(lists: impl Iterator<Item = CstArray>) -> Vec<CstObject> {
+    lists.flat_map(|list| list.elements()).filter_map(|one| one.as_object()).collect()
 }
 
 /// Agents take the last of several members of one name: who looked at another one would see, or change, what does not count.

@@ -8,8 +8,8 @@
 //! | opencode | a plugin, `~/.config/opencode/plugins/ah.js` | — |
 //!
 //! What others wrote stays as it is, order and comments included. Before a change the file is kept in [`Target::backups`]; if nobody changes it until the
-//! hooks are taken out, it is put back byte for byte, else only what is ours is taken out. Files are replaced in one step, with their mode kept; through a
-//! symlink if the user's file is one, never through one in a project.
+//! hooks are taken out, it is put back byte for byte, else only what is ours is taken out. Files are replaced in one step, with owner, mode, access list
+//! and attributes kept; through a symlink if the user's file is one, never through one in a project. What root makes in a user's folder is that user's.
 //!
 //! The command that is written ends with 0 and does nothing where the `ah` that wrote it is gone; [`status`] says so.
 //!
@@ -102,7 +102,7 @@ pub struct Status {
     /// Hooks of others in the same file.
     pub others: usize,
     /// Why nothing can be said, such as a file that is not JSON (`installed` is then `No`), or why nothing comes of the hooks: the `ah` that they call is gone,
-    /// or all hooks are switched off.
+    /// all hooks are switched off, or nobody can tell whether they are trusted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<Error>,
 }
@@ -231,6 +231,9 @@ pub fn status(target: &Target<'_>) -> Result<Status> {
             let asks = target.agent == Agent::Codex && !found.ours.is_empty();
             let trusted = if asks { trust::trusted(target.home, &status.file, &found.ours) } else { None };
             status.trusted = trusted.as_ref().map(|each| each.iter().all(|trusted| *trusted));
+            if asks && trusted.is_none() && status.problem.is_none() {
+                status.problem = Some(trust::untold(target.home));
+            }
             for (at, ours) in found.ours.into_iter().enumerate() {
                 let runs = !asks || trusted.as_ref().is_some_and(|each| each[at]);
                 if runs && wanted.iter().any(|hook| hook.event == ours.event && hook.command == ours.command) {

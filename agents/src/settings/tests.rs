@@ -7,6 +7,8 @@ use serde_json::Value;
 
 use super::*;
 
+mod files;
+
 struct Place {
     dir: tempfile::TempDir,
     home: Home,
@@ -110,6 +112,27 @@ fn hooks_of_others_stay_and_the_file_comes_back_byte_for_byte() {
     assert!(uninstall(&target).unwrap().restored);
     assert_eq!(std::fs::read_to_string(&file).unwrap(), THEIRS);
     assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o640);
+}
+
+#[test]
+fn a_hook_that_only_looks_like_ours_stays() {
+    const LIKE: &str = "exec /bin/sh -c 'make lint' /usr/bin/make ah-hook";
+    for agent in [Agent::Claude, Agent::Codex] {
+        let place = place();
+        let like = serde_json::json!({"hooks": {"Stop": [{"hooks": [{"type": "command", "command": LIKE}]}]}});
+        let file = place.write(agent, &like.to_string());
+        let target = place.target(agent, Scope::User);
+        let now = status(&target).unwrap();
+        assert_eq!((now.installed, now.others, now.problem), (Installed::No, 1, None));
+        assert!(!uninstall(&target).unwrap().changed);
+        install(&target).unwrap();
+        let text = std::fs::read_to_string(&file).unwrap();
+        assert_eq!(serde_json::from_str::<Value>(&text).unwrap()["hooks"]["Stop"].as_array().unwrap().len(), 2);
+        std::fs::write(&file, text + "\n").unwrap();
+        uninstall(&target).unwrap();
+        let rest: Value = serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
+        assert_eq!(rest, like);
+    }
 }
 
 #[test]
@@ -230,6 +253,8 @@ fn what_the_agent_could_not_read_is_refused_and_untouched() {
         "{'a': 1}",
         "{\"hooks\": {}, \"a\": 1, \"hooks\": {}}",
         "{\"hooks\": {\"Setup\": [], \"\\u0053etup\": []}}",
+        "{\"hooks\": {\"Setup\": [{\"hooks\": [], \"hooks\": [{\"command\": \"theirs\"}]}]}}",
+        "{\"hooks\": {\"Setup\": [{\"hooks\": [{\"command\": \"a\", \"command\": \"theirs\"}]}]}}",
         deep.as_str(),
     ];
     for text in cases {
@@ -258,6 +283,19 @@ fn what_the_agent_could_not_read_is_refused_and_untouched() {
 }
 
 #[test]
+fn of_lists_that_are_there_twice_none_is_taken_out() {
+    let place = place();
+    let target = place.target(Agent::Claude, Scope::User);
+    let file = install(&target).unwrap().file;
+    let text = std::fs::read_to_string(&file).unwrap();
+    let (before, after) = text.split_once("\n        ]").unwrap();
+    let twice = format!("{before}\n        ], \"hooks\": [{{\"command\": \"theirs\"}}]{after}");
+    std::fs::write(&file, &twice).unwrap();
+    assert_eq!(uninstall(&target).unwrap_err().kind, ErrorKind::FailedPrecondition);
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), twice);
+}
+
+#[test]
 fn comments_are_kept_where_the_agent_takes_them() {
     let text = "// mine\n{\n  /* kept */ \"theme\": \"dark\", // and this\n  \"hooks\": {\n    // before tools\n    \"BeforeTool\": []\n  }\n}\n";
     let place = place();
@@ -270,51 +308,6 @@ fn comments_are_kept_where_the_agent_takes_them() {
     }
     uninstall(&target).unwrap();
     assert_eq!(std::fs::read_to_string(&file).unwrap(), text);
-}
-
-#[test]
-fn a_symlinked_file_is_followed_and_a_dangling_one_refused() {
-    let place = place();
-    let file = place.write(Agent::Claude, "{}");
-    let real = place.dir.path().join("dotfiles.json");
-    std::fs::rename(&file, &real).unwrap();
-    std::os::unix::fs::symlink(&real, &file).unwrap();
-    let target = place.target(Agent::Claude, Scope::User);
-    install(&target).unwrap();
-    assert!(std::fs::symlink_metadata(&file).unwrap().is_symlink());
-    assert_eq!(events(&std::fs::read_to_string(&real).unwrap()).len(), 8);
-    uninstall(&target).unwrap();
-    assert_eq!(std::fs::read_to_string(&real).unwrap(), "{}");
-    std::fs::remove_file(&real).unwrap();
-    assert_eq!(install(&target).unwrap_err().kind, ErrorKind::FailedPrecondition);
-}
-
-#[test]
-fn no_symlink_of_a_project_is_followed() {
-    let place = place();
-    let elsewhere = place.dir.path().join("elsewhere");
-    std::fs::create_dir_all(&elsewhere).unwrap();
-    std::fs::create_dir_all(&place.project).unwrap();
-    let target = place.target(Agent::Claude, Scope::Project);
-    let folder = place.project.join(".claude");
-    let refused = || {
-        for error in
-            [install(&target).unwrap_err(), uninstall(&target).unwrap_err(), status(&target).unwrap().problem.unwrap()]
-        {
-            assert!(error.kind == ErrorKind::FailedPrecondition && error.hint.is_some(), "{error}");
-        }
-    };
-    std::os::unix::fs::symlink(&elsewhere, &folder).unwrap();
-    refused();
-    std::fs::remove_file(&folder).unwrap();
-    std::fs::create_dir(&folder).unwrap();
-    std::fs::write(elsewhere.join("victim.json"), "{}").unwrap();
-    std::os::unix::fs::symlink(elsewhere.join("victim.json"), folder.join("settings.local.json")).unwrap();
-    refused();
-    assert_eq!(std::fs::read_to_string(elsewhere.join("victim.json")).unwrap(), "{}");
-    assert_eq!(std::fs::read_dir(&elsewhere).unwrap().count(), 1);
-    std::fs::remove_file(folder.join("settings.local.json")).unwrap();
-    assert!(install(&target).unwrap().changed);
 }
 
 #[test]
@@ -390,6 +383,31 @@ fn one_run_needs_no_settings() {
     }
     for agent in [Agent::Gemini, Agent::Opencode] {
         assert_eq!(for_one_run(agent, Path::new("/opt/ah"), &[]).unwrap_err().kind, ErrorKind::Unsupported);
+    }
+}
+
+#[test]
+fn comments_that_were_put_among_the_hooks_stay() {
+    let place = place();
+    let target = place.target(Agent::Gemini, Scope::User);
+    let file = install(&target).unwrap().file;
+    let theirs = r#"{"hooks": [{"type": "command", "command": "theirs"}]}"#;
+    let text = std::fs::read_to_string(&file).unwrap();
+    let [before, after] = ["\"BeforeTool\": [", "\"AfterTool\": ["];
+    let text = text
+        .replacen("\"hooks\": {", "\"hooks\": { // in all", 1)
+        .replacen("\"SessionEnd\": [", "\"SessionEnd\": [ // in a list", 1)
+        .replacen("\"hooks\": [", "\"hooks\": [ // in a group", 1)
+        .replacen(before, &format!("{before} // first\n{theirs}, // behind theirs\n// before ours\n"), 1)
+        .replacen(after, &format!("{after} // last\n"), 1);
+    let (at, _) = text.match_indices("\n    ]").nth(3).unwrap();
+    let text = format!("{},\n // before theirs\n{theirs} // at the end\n{}", &text[..at], &text[at..]);
+    std::fs::write(&file, &text).unwrap();
+    uninstall(&target).unwrap();
+    let rest = std::fs::read_to_string(&file).unwrap();
+    assert_eq!((rest.matches("theirs\"").count(), rest.contains("ah-hook")), (2, false), "{rest}");
+    for comment in text.lines().filter_map(|line| line.split_once("//")) {
+        assert!(rest.contains(comment.1), "{}: {rest}", comment.1);
     }
 }
 

@@ -7,6 +7,7 @@ use std::ffi::OsString;
 use std::io::Read as _;
 use std::path::Path;
 
+use ah_plugin_api::{Error, ErrorKind};
 use sha2::{Digest as _, Sha256};
 
 use super::events::Hook;
@@ -40,6 +41,13 @@ pub(super) fn trusted(home: &Home, file: &Path, ours: &[Ours]) -> Option<Vec<boo
         on && entry.and_then(|entry| entry.get("trusted_hash")).and_then(toml_edit::Item::as_str) == Some(&hash)
     };
     Some(ours.iter().map(is).collect())
+}
+
+/// Why that cannot be told.
+pub(super) fn untold(home: &Home) -> Error {
+    let config = home.codex.join("config.toml");
+    let message = format!("whether the hooks are trusted cannot be told: {} cannot be understood", config.display());
+    Error::new(ErrorKind::FailedPrecondition, message).with_hint("mend it; `codex` says what is wrong with it")
 }
 
 /// Arguments that give Codex `hooks` for one run, and trust these and no others.

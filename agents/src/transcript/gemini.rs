@@ -246,7 +246,7 @@ mod tests {
         assert_eq!(texts, [("make a.txt", 1), ("and b.txt", 6)]);
 
         let end = position_now(Agent::Gemini, &file, None).unwrap();
-        let copy = trim(Agent::Gemini, &end, &Destination { home: &home, cwd: &cwd }, NEW).unwrap();
+        let copy = trim(Agent::Gemini, &end, &Destination { home: &home, cwd: &cwd }, NEW, false).unwrap();
         assert_eq!(copy.file, chats.join("session-2026-01-01T00-00-99999999.jsonl"));
         assert_eq!((copy.lines, copy.dropped), (7, 1), "the call without a result goes");
         let expected: String =
@@ -260,23 +260,23 @@ mod tests {
             uuid: None,
             file: file.clone(),
         };
-        let copy = trim(Agent::Gemini, &early, &Destination { home: &home, cwd: &cwd }, NEW).unwrap();
+        let copy = trim(Agent::Gemini, &early, &Destination { home: &home, cwd: &cwd }, NEW, false).unwrap();
         assert_eq!((copy.lines, copy.dropped), (2, 1), "a message that was not finished by then");
 
         let other = Destination { home: &home, cwd: std::path::Path::new("/another/place") };
-        assert_eq!(trim(Agent::Gemini, &end, &other, NEW).unwrap_err().kind, ErrorKind::Unsupported);
+        assert_eq!(trim(Agent::Gemini, &end, &other, NEW, false).unwrap_err().kind, ErrorKind::Unsupported);
         let start = Position { line: 1, offset: text.find('\n').unwrap() as u64 + 1, uuid: None, file: file.clone() };
         let to = Destination { home: &home, cwd: &cwd };
         std::fs::remove_file(&copy.file).unwrap();
-        assert_eq!(trim(Agent::Gemini, &start, &to, NEW).unwrap_err().kind, ErrorKind::FailedPrecondition);
+        assert_eq!(trim(Agent::Gemini, &start, &to, NEW, false).unwrap_err().kind, ErrorKind::FailedPrecondition);
 
         // Another home is another place, as for the other agents.
         let home = Home::plain(cwd.join("elsewhere"), "");
-        let copy = trim(Agent::Gemini, &end, &Destination { home: &home, cwd: &cwd }, NEW).unwrap();
+        let copy = trim(Agent::Gemini, &end, &Destination { home: &home, cwd: &cwd }, NEW, false).unwrap();
         assert!(copy.file.starts_with(home.gemini.join("tmp/project-1/chats")));
         let odd = cwd.join("session-2026-01-01T00-00-old00000.jsonl");
         std::fs::copy(&file, &odd).unwrap();
         let at = position_now(Agent::Gemini, &odd, None).unwrap();
-        assert_eq!(trim(Agent::Gemini, &at, &to, NEW).unwrap_err().kind, ErrorKind::Unsupported);
+        assert_eq!(trim(Agent::Gemini, &at, &to, NEW, false).unwrap_err().kind, ErrorKind::Unsupported);
     }
 }

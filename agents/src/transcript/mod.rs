@@ -220,8 +220,8 @@ pub fn prompts(agent: Agent, file: &Path, since: Option<&Position>) -> Result<Pr
 /// Makes a copy of a transcript that ends at `at`, under the id `session_id`, where the agent finds it from `to.cwd`.
 ///
 /// Each line is the original's but for the session id. Left out are tool calls whose result lies behind the place (lines that hung on them
-/// hang on what was before them), torn lines, pointers to messages that are not in the copy, and what the agent's own rewinding gave up right
-/// before the place (Claude Code). Images, compaction, sub-agents' lines and lines of unknown kinds are kept. The original is only read. A
+/// hang on what was before them), torn lines, pointers to messages that are not in the copy, and, `before_prompt`, what the agent's own rewinding
+/// gave up right before the prompt at the place (Claude Code); at any other place that had not been given up yet. Images, compaction, sub-agents' lines and lines of unknown kinds are kept. The original is only read. A
 /// crash leaves at most a file whose name begins with `.ah-`.
 ///
 /// `session_id` comes from [`new_session_id`].
@@ -232,10 +232,16 @@ pub fn prompts(agent: Agent, file: &Path, since: Option<&Position>) -> Result<Pr
 ///
 /// # Cost
 /// Two passes over what lies before the place; 100 MB in under 2 s.
-pub fn trim(agent: Agent, at: &Position, to: &Destination<'_>, session_id: &str) -> Result<Trimmed> {
+pub fn trim(
+    agent: Agent,
+    at: &Position,
+    to: &Destination<'_>,
+    session_id: &str,
+    before_prompt: bool,
+) -> Result<Trimmed> {
     id::check(session_id)?;
     match agent {
-        Agent::Claude => claude::trim(at, to, session_id),
+        Agent::Claude => claude::trim(at, to, session_id, before_prompt),
         Agent::Codex => codex::trim(at, to, session_id),
         Agent::Gemini => gemini::trim(at, to, session_id),
         Agent::Opencode => Err(not_in_files()),

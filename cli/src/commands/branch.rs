@@ -63,6 +63,7 @@ pub(crate) fn run(app: &App, args: &BranchArgs) -> Outcome {
             CarryArg::Auto => Carry::Auto,
             CarryArg::None => Carry::None,
         }),
+        once: false,
     };
     let branch = make(app, &workspace, &options)?;
     if app.ui.json {

@@ -83,7 +83,8 @@ pub(crate) struct ListArgs {}
 #[derive(Debug, Args)]
 #[command(after_help = "\
 A project's file, .ah/config.json, may set labels, includes, excludes and caps; anything that runs or loads something \
-counts only once it is trusted, and no longer when the file changes. Read it first.
+counts only once it is trusted, and no longer when the file changes. Read it first: what it sets is printed, but of long \
+values the beginning alone. A folder of plugins (provider-path) in the workspace never counts.
 
 Examples:
   ah config trust
@@ -145,7 +146,7 @@ fn get(app: &App, key: &str) -> Outcome {
     let entry = app.engine()?.config_get(Some(&app.cwd), key)?;
     if app.ui.json {
         app.ui.json(&EntryShape { config: &entry })?;
-    } else if let Some(shown) = shown(&entry) {
+    } else if let Some(shown) = shown(&entry.value) {
         app.ui.line(&shown)?;
     }
     Ok(Exit::Done)
@@ -175,7 +176,7 @@ fn list(app: &App) -> Outcome {
     for entry in &entries {
         table.row([
             Cell::new(&entry.key, Style::Bold),
-            Cell::from(shown(entry).unwrap_or_else(|| "-".to_owned())),
+            Cell::from(shown(&entry.value).unwrap_or_else(|| "-".to_owned())),
             Cell::from(entry.layer.as_str()),
             Cell::new(&entry.help, Style::Dim),
         ]);
@@ -184,9 +185,12 @@ fn list(app: &App) -> Outcome {
     Ok(Exit::Done)
 }
 
+/// How many characters are shown of a value that a project sets.
+const MOST_SHOWN: usize = 1000;
+
 /// A value for a person: text without quotes; none if there is none.
-fn shown(entry: &ConfigEntry) -> Option<String> {
-    match &entry.value {
+fn shown(value: &serde_json::Value) -> Option<String> {
+    match value {
         serde_json::Value::Null => None,
         serde_json::Value::String(text) => Some(text.clone()),
         other => Some(other.to_string()),
@@ -202,7 +206,14 @@ fn trust(app: &App, revoke: bool) -> Outcome {
     app.ui.stdout(|out| {
         let state = if report.trusted { "trusted" } else { "not trusted" };
         writeln!(out, "{} is {state}", text::path(&report.file))?;
-        report.restricted.iter().try_for_each(|key| writeln!(out, "  {}", text::line(key)))
+        report.values.iter().try_for_each(|(key, value)| {
+            let value = shown(value).unwrap_or_else(|| "-".to_owned());
+            let value = text::line(&value);
+            let cut = value.char_indices().nth(MOST_SHOWN).map(|(at, _)| at);
+            let more =
+                cut.map_or_else(String::new, |at| format!("… and {} more", text::size((value.len() - at) as u64)));
+            writeln!(out, "  {key} {}{more}", &value[..cut.unwrap_or(value.len())])
+        })
     })?;
     Ok(Exit::Done)
 }

@@ -89,7 +89,8 @@ fn show(app: &App, args: &DiffArgs, workspace: &Workspace) -> Outcome {
         }
     };
     let (then, root) = (then.as_ref().unwrap_or(workspace), Dir::open(workspace.root())?);
-    let sides = Sides { then, report: &report, root, lost: RefCell::default(), unread: RefCell::default() };
+    let sides =
+        Sides { then, now: workspace, report: &report, root, lost: RefCell::default(), unread: RefCell::default() };
     app.ui.some("not compared", report.unreadable.iter().map(|path| format!("{path} (unreadable)")));
     if app.ui.json {
         let stat = args.stat.then(|| sides.stat(&report.changes)).transpose()?;
@@ -99,11 +100,16 @@ fn show(app: &App, args: &DiffArgs, workspace: &Workspace) -> Outcome {
         }
         app.answer(workspace.root(), &Shape { diff: &report, stat, patch })?;
     } else if args.patch {
+        let mut left_out = Vec::new();
         for change in &report.changes {
             let (before, after) = sides.versions(change)?;
+            if [&before, &after].into_iter().flatten().any(|version| version.text().is_none()) {
+                left_out.push(change.path.to_string());
+            }
             app.ui
                 .stdout(|out| patch::write(out, app.ui.out, change.path.as_bytes(), before.as_ref(), after.as_ref()))?;
         }
+        app.ui.some("not text, so not in the patch", left_out.into_iter());
     } else if args.stat {
         let files = sides.stat(&report.changes)?;
         app.ui.stdout(|out| stat::write(out, app.ui.out, &files))?;
@@ -140,6 +146,7 @@ fn meant(app: &App, workspace: &Workspace, args: &DiffArgs, error: Error) -> Err
 struct Sides<'a> {
     /// Whose the snapshots are.
     then: &'a Workspace,
+    now: &'a Workspace,
     report: &'a DiffReport,
     root: Dir,
     /// Why contents could not be read that are damaged, or not what was captured any more: one of them.
@@ -153,7 +160,7 @@ impl Sides<'_> {
     fn knows_nothing_of(&self, path: &RelPath) -> bool {
         let lacks = |side: &DiffSide| match side {
             DiffSide::Snapshot(snapshot) => self.then.has(snapshot, path) == Some(false),
-            DiffSide::Workspace => self.root.path().join(path.as_path()).symlink_metadata().is_err(),
+            DiffSide::Workspace => !self.now.is_there(path),
         };
         !self.report.changes.iter().any(|change| change.path.starts_with(path))
             && lacks(&self.report.to)

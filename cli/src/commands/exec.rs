@@ -60,7 +60,7 @@ pub(crate) fn run(app: &App, args: &ExecArgs) -> Outcome {
     let branch = match &args.branch {
         Some(name) => workspace.find_ready_branch(name)?,
         None => {
-            let made = branch::make(app, &workspace, &BranchOptions::default())?;
+            let made = branch::make(app, &workspace, &BranchOptions { once: true, ..BranchOptions::default() })?;
             let (name, path) = (&made.name, made.path.display());
             app.ui
                 .note(&format!("branch {name} at {path}; it goes when the command ends, unless something in it was changed that is not ignored"));

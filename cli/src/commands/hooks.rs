@@ -168,8 +168,12 @@ pub(crate) fn run(app: &App, command: &Hooks) -> Outcome {
             let target = settings.target(args.target.agent);
             let change = settings::install(&target)?;
             let exit = changed(app, &settings, args.target.agent, change, "installed", "installed already")?;
-            if settings::status(&target)?.trusted == Some(false) {
+            let status = settings::status(&target)?;
+            if status.trusted == Some(false) {
                 app.ui.note("not trusted yet: it asks for that at its next start, and calls `ah` from then on");
+            }
+            if let Some(problem) = status.problem {
+                app.ui.warning(&problem.message, problem.hint.as_deref());
             }
             Ok(exit)
         }

@@ -40,6 +40,9 @@ pub(crate) fn run(app: &App) -> Outcome {
     Ok(Exit::Done)
 }
 
+/// A longer command does not push the others' purposes away.
+const MOST: usize = 72;
+
 /// What makes sense where no workspace is to be.
 const ELSEWHERE: [(&str, &str); 3] = [
     ("cd PROJECT", "go into a project first: this directory holds too much to be captured as one workspace"),
@@ -88,7 +91,7 @@ fn write(app: &App, status: &Status, next: &[Next]) -> Result<(), Failure> {
             writeln!(out, "{paused}: automatic snapshots, as the disk has too little room")?;
         }
         writeln!(out)?;
-        let width = next.iter().map(|next| next.command.len()).max().unwrap_or(0);
+        let width = next.iter().map(|next| next.command.len()).filter(|width| *width <= MOST).max().unwrap_or(0);
         for Next { command, purpose } in next {
             writeln!(out, "  {}  {}", painter.paint(&format!("{command:width$}"), Style::Hint), purpose)?;
         }
@@ -101,8 +104,8 @@ fn next(status: &Status) -> [Next; 3] {
     let next = |command: &str, purpose| Next { command: command.to_owned(), purpose };
     if let Some(interrupted) = &status.interrupted {
         return [
-            next(&format!("ah agent fs restore {}", interrupted.target), "finish the restore"),
-            next("ah agent fs undo", "go back to the state before it"),
+            next(&interrupted.finish, "finish the restore"),
+            next(&interrupted.back, "go back to the state before it"),
             next("ah timeline", "what happened here"),
         ];
     }

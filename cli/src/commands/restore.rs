@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 
-use ah_core::{Access, LeftAlone, NoticeKind, RestoreOptions, RestoreReport, Workspace, way_out};
+use ah_core::{Access, ChangeRecord, LeftAlone, NoticeKind, RestoreOptions, RestoreReport, Workspace, way_out};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 
@@ -18,7 +18,7 @@ use crate::output::changes::Letter;
 #[command(after_help = "\
 Saves the present state first and prints that safety snapshot's id, alone; `ah agent fs undo` takes the restore back. \
 Prints nothing if nothing differs. Equal files are left untouched. Ignored files come back when they are missing, are \
-overwritten only with --ignored, and are never deleted; nor is anything that the snapshot left out. \
+overwritten only with --ignored or when they are named, and are never deleted; nor is anything that the snapshot left out. \
 What is put back has the owner, extended attributes, access list and holes that it had, as far as the snapshot's provider \
 keeps them (git none of these, agentfs no access lists) and you may give them; hard links, flags and capabilities never \
 come back, nor set-id bits if root restores. SEMANTICS.md has it all under \"What comes back by what\". \
@@ -90,14 +90,25 @@ pub(crate) fn run(app: &App, args: &RestoreArgs) -> Outcome {
     let report = workspace
         .restore(&args.reference, &options)
         .map_err(|error| hint::reference_first(app, &workspace, "restore", &args.reference, error))?;
-    tell(app, &workspace, &report)
+    let exit = tell(app, &workspace, &report)?;
+    if !app.ui.json && !report.dry_run {
+        deleted(app, &report);
+    }
+    Ok(exit)
+}
+
+/// What was interrupted before is settled by a restore, unless it was of other paths.
+pub(crate) fn settles(app: &App, workspace: &Workspace) -> Result<(), ah_plugin_api::Error> {
+    if workspace.interrupted()?.is_none() {
+        app.answer_tells(NoticeKind::InterruptedRestore);
+    }
+    Ok(())
 }
 
 /// Tells what a restore or an undo did, or would do.
 pub(crate) fn tell(app: &App, workspace: &Workspace, report: &RestoreReport) -> Outcome {
-    // What was interrupted before is settled now, unless it was of other paths.
-    if !report.dry_run && workspace.interrupted()?.is_none() {
-        app.answer_tells(NoticeKind::InterruptedRestore);
+    if !report.dry_run {
+        settles(app, workspace)?;
     }
     // With force, what can be lost is not among them.
     let refused = !report.conflicts.is_empty();
@@ -136,6 +147,13 @@ pub(crate) fn aside(app: &App, report: &RestoreReport, refused: bool) {
     list(app, "in the way", &report.conflicts);
     list(app, if report.dry_run { "would be lost for good" } else { "lost for good" }, &report.overwritten);
     list(app, "could not be changed", &report.failed);
+    let of_hooks = |change: &&ChangeRecord| change.path.as_path().ends_with(".claude/settings.local.json");
+    if let Some(settings) = report.changes.iter().find(of_hooks) {
+        app.ui.note(&format!(
+            "{} is among them: `ah agent hooks status` shows whether the project's hooks are installed",
+            settings.path
+        ));
+    }
     for note in &report.notes {
         app.ui.note(note);
     }
@@ -145,8 +163,11 @@ pub(crate) fn aside(app: &App, report: &RestoreReport, refused: bool) {
         app.ui.warning("this restore would be refused", Some(&hint));
     } else if !report.failed.is_empty() {
         let mut hints = Vec::new();
-        if report.failed.len() > report.lost + report.bare + report.copy_out.len() {
-            hints.push("put right what is named (make writable what may not be written to, and room on a full disk), then repeat it; the rest stays as it is".to_owned());
+        if report.failed.len() > report.lost + report.unheld + report.bare + report.copy_out.len() {
+            hints.push(format!("put right what is named (make writable what may not be written to, and room on a full disk); then `ah agent fs restore {} -- PATH` brings each of them back", target.id));
+        }
+        if report.unheld > 0 {
+            hints.push("what should go and nothing holds, `rm` takes away".to_owned());
         }
         if report.bare > 0 {
             hints.push(format!("what owner and attributes it had, `ah agent fs seek {}` shows", report.target.id));

@@ -74,7 +74,9 @@ pub(crate) fn run(app: &App, args: &RewindArgs) -> Outcome {
     let workspace = app.workspace(Access::Existing)?;
     let to = match &args.reference {
         Some(reference) => reference.clone(),
-        None if !app.ui.json && std::io::stdin().is_terminal() && app.ui.stderr_terminal => pick(app, &workspace)?,
+        None if !app.ui.json && std::io::stdin().is_terminal() && app.ui.stderr_terminal => {
+            pick(app, &workspace, !args.files)?
+        }
         None => "@prompt".to_owned(),
     };
     let options = RewindOptions {
@@ -85,6 +87,9 @@ pub(crate) fn run(app: &App, args: &RewindArgs) -> Outcome {
         agents: app.agents_home()?,
     };
     let report = workspace.rewind(&options)?;
+    if report.restore.is_some() {
+        restore::settles(app, &workspace)?;
+    }
     let agent = report.conversation.as_ref().map(|made| (launch::command(app, report.session.as_str(), made), made));
     let launch = agent.as_ref().map(|(agent, made)| Launch::new(agent.clone(), Some(&made.cwd)));
     if app.ui.json && !args.run {
@@ -119,8 +124,8 @@ fn tell(app: &App, report: &RewindReport) {
 }
 
 /// Lets a person choose a prompt, the newest first; gives the id of its moment.
-fn pick(app: &App, workspace: &Workspace) -> Result<String, Failure> {
-    let prompts = workspace.prompts(OFFERED)?;
+fn pick(app: &App, workspace: &Workspace, conversation: bool) -> Result<String, Failure> {
+    let prompts = workspace.prompts(conversation, OFFERED)?;
     if prompts.is_empty() {
         return Ok("@prompt".to_owned());
     }

@@ -213,7 +213,11 @@ fn row(event: &Event, moments: &HashMap<&str, &Moment>, left: &BTreeSet<Snapshot
             let paths = text::count(begin.changes, "path", "paths");
             (Cell::new(name, Style::Changed), begin.target.to_string(), format!("{paths}, saved in {}", begin.safety))
         }
-        EventBody::RestoreEnd(end) => plain("restore end", "", end.outcome.clone()),
+        EventBody::RestoreEnd(end) => {
+            let paths = || text::count(end.left, "path", "paths");
+            let left = if end.left > 0 { format!(", {} left as before", paths()) } else { String::new() };
+            plain("restore end", "", format!("{}{left}", end.outcome))
+        }
         EventBody::Degraded { provider, reason, next } => (
             Cell::new("degraded", Style::Warning),
             String::new(),

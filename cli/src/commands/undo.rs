@@ -11,7 +11,8 @@ use crate::failure::Outcome;
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Puts the paths that the latest restore touched back to its safety snapshot. It saves the present state first too, and \
-prints that snapshot's id, alone; so a second undo takes the first one back.
+prints that snapshot's id, alone; so a second undo takes the first one back. \
+An undo that was interrupted is finished by the same command.
 
 Examples:
   ah agent fs undo
@@ -29,5 +30,10 @@ pub(crate) fn run(app: &App, args: &UndoArgs) -> Outcome {
     let workspace = app.workspace(Access::Existing)?;
     let options = UndoOptions { dry_run: args.dry_run, exact_times: args.how.exact_times(), force: args.how.force };
     let report = workspace.undo(&options)?;
-    tell(app, &workspace, &report)
+    let exit = tell(app, &workspace, &report)?;
+    if !app.ui.json && !report.dry_run {
+        // Nobody named them.
+        app.ui.some("put back", report.changes.iter().map(|change| change.path.to_string()));
+    }
+    Ok(exit)
 }

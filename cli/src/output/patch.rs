@@ -185,7 +185,7 @@ fn prefixed(prefix: &[u8], path: &[u8]) -> Vec<u8> {
 }
 
 fn paint(out: &mut impl Write, painter: Painter, head: &[u8], body: &[u8]) -> io::Result<()> {
-    if !painter.is_on() {
+    if !painter.is_seen() {
         out.write_all(head)?;
         return out.write_all(body);
     }
@@ -203,10 +203,14 @@ fn paint(out: &mut impl Write, painter: Painter, head: &[u8], body: &[u8]) -> io
             Some(b'-') => Some(Style::Deleted),
             _ => None,
         };
-        let bare = line.strip_suffix(b"\n").unwrap_or(line);
-        match (style, str::from_utf8(bare)) {
-            (Some(style), Ok(text)) => writeln!(out, "{}", painter.paint(text, style))?,
-            _ => out.write_all(line)?,
+        // What is for eyes must not move the cursor.
+        match (style, str::from_utf8(line).map(text::content)) {
+            (Some(style), Ok(line)) => {
+                let bare = line.strip_suffix('\n').unwrap_or(&line);
+                writeln!(out, "{}", painter.paint(bare, style))?;
+            }
+            (None, Ok(line)) => out.write_all(line.as_bytes())?,
+            (_, Err(_)) => out.write_all(text::content(&String::from_utf8_lossy(line)).as_bytes())?,
         }
     }
     Ok(())

@@ -30,6 +30,7 @@ pub(crate) enum Style {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Painter {
     on: bool,
+    seen: bool,
 }
 
 impl Painter {
@@ -45,7 +46,7 @@ impl Painter {
 
     /// For what is not shown as it is.
     pub(crate) fn plain() -> Self {
-        Self { on: false }
+        Self { on: false, seen: false }
     }
 
     fn new(color: Color, env: &Env, terminal: bool) -> Self {
@@ -54,12 +55,12 @@ impl Painter {
             Color::Never => false,
             Color::Auto => terminal && !env.no_color,
         };
-        Self { on }
+        Self { on, seen: on || terminal }
     }
 
-    /// Whether there is colour.
-    pub(crate) fn is_on(self) -> bool {
-        self.on
+    /// Whether a person's terminal shows it, by all that is known.
+    pub(crate) fn is_seen(self) -> bool {
+        self.seen
     }
 
     /// `text` in the colour of `style`.

@@ -17,6 +17,15 @@ pub(crate) fn lines(text: &str) -> Cow<'_, str> {
     escape(text, |c| c == '\n')
 }
 
+/// A line of a file's contents, with or without its end: tabs stay.
+pub(crate) fn content(line: &str) -> Cow<'_, str> {
+    let bare = line.trim_end_matches(['\r', '\n']);
+    match escape(bare, |c| c == '\t') {
+        Cow::Borrowed(_) => Cow::Borrowed(line),
+        Cow::Owned(safe) => Cow::Owned(safe + &line[bare.len()..]),
+    }
+}
+
 fn escape(text: &str, keep: impl Fn(char) -> bool) -> Cow<'_, str> {
     let bad = |c: char| misleads(c) && !keep(c);
     if !text.contains(bad) {
@@ -98,6 +107,7 @@ mod tests {
     fn nothing_moves_the_cursor() {
         assert_eq!(line("a\x1b[2Jb\nc"), "a\\u{1b}[2Jb\\nc");
         assert_eq!(lines("a\nb\r"), "a\nb\\r");
+        assert_eq!(content("a\tb\x1b[2J\r+ x\u{202e}\r\n"), "a\tb\\u{1b}[2J\\r+ x\\u{202e}\r\n");
         assert_eq!(line("plain äöü"), "plain äöü");
         assert_eq!(line("\u{9b}2J \u{202e}txt.exe"), "\\u{9b}2J \\u{202e}txt.exe");
     }

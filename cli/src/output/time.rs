@@ -4,17 +4,27 @@ use ah_plugin_api::Timestamp;
 use jiff::civil::{Date, DateTime};
 use jiff::tz::TimeZone;
 
-/// `2026-11-21 09:30:00` in the local time zone.
+/// `2026-11-21 09:30:00` in the local time zone; in an hour that comes twice, when clocks are set back, `2026-10-25 02:10:00 +02:00`.
 pub(crate) fn local(time: Timestamp) -> String {
-    match instant(time) {
-        Some(instant) => instant.to_zoned(TimeZone::system()).strftime("%Y-%m-%d %H:%M:%S").to_string(),
-        None => ah_core::text::format_time(time),
-    }
+    local_in(time, TimeZone::system())
 }
+
+fn local_in(time: Timestamp, zone: TimeZone) -> String {
+    let Some(instant) = instant(time) else { return ah_core::text::format_time(time) };
+    let time = instant.to_zoned(zone);
+    let comes_twice = time.time_zone().to_ambiguous_zoned(time.datetime()).is_ambiguous();
+    time.strftime(if comes_twice { WITH_OFFSET } else { "%Y-%m-%d %H:%M:%S" }).to_string()
+}
+
+/// The blank before the offset tells it from RFC 3339, where a second does not count to its end.
+const WITH_OFFSET: &str = "%Y-%m-%d %H:%M:%S %:z";
 
 /// Reads what [`local`] writes, also with a `T` in it, and a date alone. A second counts to its end, so that the time that is
 /// shown for a snapshot names that snapshot; a date is its first moment.
 pub(crate) fn read_local(text: &str) -> Option<Timestamp> {
+    if let Ok(time) = jiff::Timestamp::strptime(WITH_OFFSET, text) {
+        return Some(Timestamp { secs: time.as_second(), nanos: 999_999_999 });
+    }
     let second = ["%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M:%S"].iter().find_map(|form| DateTime::strptime(form, text).ok());
     let (time, nanos) = match second {
         Some(time) => (time, 999_999_999),
@@ -23,7 +33,7 @@ pub(crate) fn read_local(text: &str) -> Option<Timestamp> {
     Some(Timestamp { secs: instant_of(time, &TimeZone::system())?, nanos })
 }
 
-/// Of an hour that comes twice, when clocks are set back, the second one, so that what was taken in it can be named; of the first, ids are certain.
+/// Of an hour that comes twice, when clocks are set back, the second one, so that what was taken in it can be named; the first has its offset where it is shown.
 fn instant_of(time: DateTime, zone: &TimeZone) -> Option<i64> {
     Some(zone.to_ambiguous_zoned(time).later().ok()?.timestamp().as_second())
 }
@@ -66,8 +76,17 @@ mod tests {
         assert_eq!((secs, nanos), (1_000_000, 999_999_999));
         assert_eq!(read("2026-11-21T11:18:00"), read("2026-11-21 11:18:00"));
         assert_eq!(local(read_local("2026-11-21").unwrap()), "2026-11-21 00:00:00");
-        for other in ["", "2026-11-21 ", "2026-13-01", "2026-11-21x", "20", "before 2026-11-21", "2026-11-21 25:00:00"]
-        {
+        for other in [
+            "",
+            "2026-11-21 ",
+            "2026-13-01",
+            "2026-11-21x",
+            "20",
+            "before 2026-11-21",
+            "2026-11-21 25:00:00",
+            "2026-11-21 09:30:00 +",
+            "2026-11-21 09:30:00 02:00",
+        ] {
             assert_eq!(read(other), None, "{other:?}");
         }
     }
@@ -79,6 +98,13 @@ mod tests {
         let second: jiff::Timestamp = "2026-10-25T01:10:00Z".parse().unwrap();
         assert_eq!(told("2026-10-25 02:10:00"), second.as_second());
         assert_eq!(told("2026-10-25 03:10:00") - told("2026-10-25 01:10:00"), 3 * 3600);
+        // Shown, the two are told apart, and read again.
+        for (secs, shown) in [(told("2026-10-25 02:10:00"), "+01:00"), (told("2026-10-25 02:10:00") - 3600, "+02:00")] {
+            let text = local_in(at(secs), berlin.clone());
+            assert_eq!(text, format!("2026-10-25 02:10:00 {shown}"));
+            assert_eq!(read_local(&text), Some(Timestamp { secs, nanos: 999_999_999 }));
+        }
+        assert_eq!(local_in(at(told("2026-10-25 03:00:00")), berlin.clone()), "2026-10-25 03:00:00");
         // One that is left out comes an hour later.
         assert_eq!(told("2026-03-29 02:10:00"), told("2026-03-29 03:10:00"));
     }

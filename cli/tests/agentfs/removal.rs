@@ -434,6 +434,17 @@ fn a_branch_in_use_is_not_called_a_view() {
 }
 
 #[test]
+fn what_a_branch_says_of_itself_hides_no_work() {
+    Bench::each(|bench| {
+        let branch = bench.branch("b");
+        let work = r#"mkdir .ah && echo '{"capture": {"exclude": ["**"]}}' > .ah/config.json && echo two > f"#;
+        bench.sh(&format!("cd {} && {work}", branch.display()));
+        let ran = bench.0.run(["agent", "fs", "rm", "b"]);
+        assert!(ran.code == 4 && ran.stderr.contains("2 changed files"), "{ran:?}");
+    });
+}
+
+#[test]
 fn the_base_stays_as_long_as_it_alone_has_what_was_in_the_workspace() {
     Bench::each(|bench| {
         let root = bench.0.root();
@@ -451,6 +462,8 @@ fn the_base_stays_as_long_as_it_alone_has_what_was_in_the_workspace() {
             ("f", "two\n", "touch -r f stamp && echo six > f && touch -r stamp f"),
             ("src/main", "fn main() {}", "rm -r src"),
             ("f", "six\n", "rm f && mkdir f && echo in > f/in"),
+            // Nobody trusts that file.
+            ("f/in", "in\n", r#"mkdir .ah && echo '{"capture": {"exclude": ["f"]}}' > .ah/config.json && rm -r f"#),
         ];
         for (path, held, change) in changes {
             kept(&bench.branch("b"));

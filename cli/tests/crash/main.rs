@@ -125,6 +125,9 @@ fn undo_interrupted() {
         if bench.interrupted() {
             interrupted += 1;
             bench.fs(&["undo"]);
+            assert_eq!(bench.now(), present, "{point:?}: an interrupted undo was not finished");
+            assert!(!bench.interrupted(), "{point:?}");
+            bench.fs(&["undo"]);
             assert_eq!(bench.now(), wanted, "{point:?}: an interrupted undo was not taken back");
         }
         bench.nothing_of_ours_in_the_workspace();

@@ -85,6 +85,32 @@ fn an_agent_does_not_take_away_what_one_would_go_back_to() {
 }
 
 #[test]
+fn what_a_project_that_is_not_trusted_keeps_back_is_told_by_status() {
+    let world = World::new();
+    let told = |words: &[&str]| {
+        let ran = world.run(words);
+        ran.stderr.lines().filter(|line| line.contains("decides what is kept")).map(str::to_owned).collect::<Vec<_>>()
+    };
+    // What does not change anything, or is not of what is kept, is not worth a word.
+    world.write(".ah/config.json", r#"{"moments": {"interval": "0s"}, "labels": {"a": "b"}}"#);
+    assert!(told(&[]).is_empty() && told(&["agent", "fs", "status"]).is_empty());
+    let many = vec!["*"; 100_000];
+    let config = serde_json::json!({"capture": {"exclude": many}, "moments": {"limit": 0}});
+    world.write(".ah/config.json", config.to_string());
+    for words in [&[][..], &["agent", "fs", "status"]] {
+        let lines = told(words);
+        assert_eq!(lines.len(), 1, "{words:?}");
+        assert!(
+            ["capture.exclude is [\"*\",", "moments.limit is 0"].iter().all(|part| lines[0].contains(part)),
+            "{lines:?}"
+        );
+        assert!(lines[0].len() < 1000, "{lines:?}");
+    }
+    assert_eq!(world.run(["config", "trust"]).code, 0);
+    assert!(told(&[]).is_empty() && told(&["agent", "fs", "status"]).is_empty());
+}
+
+#[test]
 fn removing_a_prompt_again_takes_no_other_snapshot() {
     let world = World::new();
     world.write("f", "one");
@@ -138,4 +164,24 @@ fn hooks_are_put_into_settings_and_taken_out() {
     fs::write(&file, "{ not json").unwrap();
     assert_eq!(world.refused(4, &["agent", "hooks", "install", "claude"]), "failed-precondition");
     assert_eq!(fs::read_to_string(&file).unwrap(), "{ not json");
+}
+
+#[test]
+fn who_installs_hooks_hears_what_keeps_them_from_running() {
+    let world = World::new();
+    let install = |agent| world.run(["agent", "hooks", "install", agent]);
+    let says = |agent, what: &str| {
+        let ran = install(agent);
+        assert!(ran.code == 0 && ran.stderr.contains(what), "{ran:?}");
+    };
+    says("codex", "not trusted yet");
+    let status = || world.run(["agent", "hooks", "status", "codex"]).stdout;
+    assert!(status().contains("installed, not trusted"));
+    // It can no more start with that than we can look into it.
+    fs::write(world.path("home/.codex/config.toml"), "not toml").unwrap();
+    says("codex", "config.toml cannot be understood");
+    assert!(status().contains("config.toml cannot be understood"));
+    assert_eq!(install("claude").stderr, "");
+    fs::write(world.path("home/.claude/settings.json"), r#"{"disableAllHooks": true}"#).unwrap();
+    says("claude", "disableAllHooks");
 }

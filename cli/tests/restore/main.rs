@@ -3,10 +3,12 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod at_work;
 mod attributes;
 mod builds;
 mod disks;
 mod exec;
+mod interrupted;
 #[path = "../support/mod.rs"]
 mod support;
 mod together;

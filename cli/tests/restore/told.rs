@@ -1,4 +1,4 @@
-//! What restore says beside its result: of dry runs, of Ctrl-C, of a restore that was interrupted.
+//! What restore says beside its result: of dry runs, of Ctrl-C, of what rules keep it from.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -28,7 +28,7 @@ pub(crate) fn tampered(world: &World, how: &str, arguments: &[&str]) -> Option<C
 }
 
 /// A workspace with a snapshot `first` from which five files differ.
-fn changed() -> World {
+pub(crate) fn changed() -> World {
     let world = World::new();
     let write = |text: &str| (0..5).for_each(|number| world.write(format!("f{number}"), format!("{text} {number}")));
     write("old");
@@ -37,7 +37,7 @@ fn changed() -> World {
     world
 }
 
-fn olds(world: &World) -> usize {
+pub(crate) fn olds(world: &World) -> usize {
     (0..5).filter(|number| world.read(format!("f{number}")).is_some_and(|text| text.starts_with("old"))).count()
 }
 
@@ -73,19 +73,52 @@ fn ctrl_c_before_that_names_the_command_that_starts_again() {
 }
 
 #[test]
-fn who_resolves_an_interruption_is_not_warned_of_it() {
-    for resolve in [&["restore", "first"][..], &["undo"], &["restore", "first", "--json"]] {
-        let world = changed();
-        let Some(mut ah) = tampered(&world, "renameat2:signal=KILL:when=3", &["restore", "first"]) else { return };
-        assert_eq!(Ran::of(&mut ah).code, 128 + 9);
-        let looked = world.run(["agent", "fs", "snapshots"]);
-        assert!(looked.stderr.contains("interrupted"), "{looked:?}");
-        let dry = world.run(["agent", "fs"].iter().chain(&["undo", "--dry-run"]));
-        assert!(dry.stderr.contains("interrupted"), "nothing is resolved yet: {dry:?}");
-        let ran = world.run(["agent", "fs"].iter().chain(resolve));
-        assert_eq!(ran.code, 0, "{ran:?}");
-        assert!(!ran.stderr.contains("interrupted") && !ran.stdout.contains("interrupted-restore"), "{ran:?}");
-    }
+fn what_a_rule_ignores_that_came_since_comes_back_at_once_or_with_the_same_command_once_more() {
+    let world = World::new();
+    world.write("src/a", "good");
+    world.write("b", "good");
+    // Others do not say what was ignored then.
+    world.fs(["snapshot", "-m", "first", "--provider", "git"]);
+    world.write(".gitignore", "src/\nb\n");
+    world.write("src/a", "wrecked");
+    world.write("b", "wrecked");
+    let once = world.run(["agent", "fs", "restore", "first"]);
+    // Nothing captures what is in an ignored folder, so that it would be lost.
+    assert_eq!((once.code, world.read("src/a").as_deref()), (4, Some("wrecked")), "{once:?}");
+    assert_eq!((world.read("b").as_deref(), world.read(".gitignore")), (Some("good"), None), "{once:?}");
+    assert!(once.stderr.contains("src/a (ignored, and ignore rules above it change"), "{once:?}");
+    let again = world.run(["agent", "fs", "restore", "first"]);
+    assert_eq!((again.code, world.read("src/a").as_deref()), (0, Some("good")), "{again:?}");
+    world.fs(["undo"]);
+    assert_eq!(world.read("src/a").as_deref(), Some("wrecked"));
+    // A rule that stays is minded.
+    world.write("d/c", "then");
+    world.fs(["snapshot", "-m", "second", "--provider", "git"]);
+    world.write(".gitignore", "d/c\n");
+    world.write("d/c", "now");
+    let left = world.run(["agent", "fs", "restore", "second", "--", "d"]);
+    assert_eq!((left.code, world.read("d/c").as_deref()), (0, Some("now")), "{left:?}");
+}
+
+#[test]
+fn who_takes_a_projects_hooks_back_is_told() {
+    let world = World::new();
+    world.write("a", "1");
+    world.fs(["snapshot", "-m", "first"]);
+    assert_eq!(world.run(["agent", "hooks", "install", "claude", "--project"]).code, 0);
+    let restored = world.run(["agent", "fs", "restore", "first"]);
+    assert!(restored.stderr.contains("`ah agent hooks status` shows"), "{restored:?}");
+}
+
+#[test]
+fn what_came_since_and_is_excluded_is_named() {
+    let world = World::new();
+    world.write("a", "good");
+    world.fs(["snapshot", "-m", "good"]);
+    world.write(".ah/config.json", r#"{"capture": {"exclude": ["/new", "/.ah"]}}"#);
+    world.write("new", "an agent's");
+    let ran = world.run(["agent", "fs", "restore", "good"]);
+    assert!(ran.stderr.contains("left alone: new (") && !ran.stderr.contains("everything is as in"), "{ran:?}");
 }
 
 #[test]
@@ -96,6 +129,7 @@ fn a_dry_run_that_would_be_refused_says_only_that() {
     fs::remove_file(world.root().join("f")).unwrap();
     // A socket cannot be saved, so that it would be lost.
     let _socket = std::os::unix::net::UnixListener::bind(world.root().join("f")).unwrap();
+    assert_eq!(world.run(["agent", "fs", "diff", "@", "--name-status"]).stdout, "T\tf\n");
     let ran = world.run(["agent", "fs", "restore", "@", "--dry-run"]);
     assert_eq!(ran.code, 4, "{ran:?}");
     assert!(ran.stderr.contains("in the way: f") && ran.stderr.contains("refused"), "{ran:?}");
@@ -103,6 +137,16 @@ fn a_dry_run_that_would_be_refused_says_only_that() {
     fs::remove_file(world.root().join("f")).unwrap();
     world.write("f", "a file");
     assert!(world.run(["agent", "fs", "restore", "@", "--dry-run"]).stderr.contains("everything is as in"));
+    // What came since, and no snapshot holds, differs as well.
+    let _socket = std::os::unix::net::UnixListener::bind(world.root().join("came")).unwrap();
+    let ran = world.run(["agent", "fs", "restore", "@"]);
+    assert!(ran.code == 0 && ran.stdout.is_empty() && ran.stderr.contains("what differs from"), "{ran:?}");
+    // Who captures everything holds a socket, which could not be made again.
+    let reasons = [
+        "it came since, and no snapshot holds it (special-file)",
+        "it is a special file, which could not be made again",
+    ];
+    assert!(reasons.iter().any(|reason| ran.stderr.contains(&format!("left alone: came ({reason})"))), "{ran:?}");
 }
 
 #[test]
@@ -278,4 +322,32 @@ fn what_lies_in_a_directory_that_may_be_listed_and_not_entered_is_left_out_and_n
         open(0o755);
         assert_eq!((world.read("d/f").as_deref(), world.read("a").as_deref()), (Some("precious"), Some("one")));
     }
+}
+
+#[test]
+fn nothing_is_looked_for_behind_a_symlink() {
+    let world = World::new();
+    world.write("real/f", "old");
+    std::os::unix::fs::symlink("real", world.root().join("link")).unwrap();
+    world.fs(["snapshot"]);
+    world.write("real/f", "newer");
+    let ran = world.run(["agent", "fs", "restore", "@", "--", "link/f"]);
+    assert!(ran.code != 0 && ran.stderr.contains("link is a symlink: name the file where it is"), "{ran:?}");
+    let ran = world.run(["agent", "fs", "diff", "@", "--", "link/f"]);
+    assert!(ran.stderr.contains("link/f is on neither side"), "{ran:?}");
+    assert_eq!(world.read("real/f").as_deref(), Some("newer"));
+}
+
+#[test]
+fn a_refused_undo_advises_no_paths() {
+    let world = World::new();
+    world.write("f", "old");
+    world.fs(["snapshot"]);
+    world.write("f", "newer");
+    world.fs(["restore", "@"]);
+    fs::remove_file(world.root().join("f")).unwrap();
+    let _socket = std::os::unix::net::UnixListener::bind(world.root().join("f")).unwrap();
+    let ran = world.run(["agent", "fs", "undo"]);
+    assert!(ran.code == 4 && ran.stderr.contains("in the way"), "{ran:?}");
+    assert!(ran.stderr.contains("move these out of the way") && !ran.stderr.contains("after `--`"), "{ran:?}");
 }

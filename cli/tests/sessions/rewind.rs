@@ -136,6 +136,66 @@ fn files_or_conversation_alone() {
     assert_eq!(refused.status.code(), Some(2));
 }
 
+/// Goes back: what file `a` holds then, and the last prompt of the conversation that was made, if any.
+fn back(play: &Play<'_>, words: &[&str]) -> (String, Option<String>) {
+    let made = play.json("rewind", &[&["agent", "rewind"], words].concat());
+    let made = &made["rewind"]["conversation"];
+    let copy = made["transcript"].as_str().map(|copy| fs::read_to_string(copy).unwrap());
+    let prompts = ["the first", "the second", "the third", "the fourth"];
+    let last = prompts.into_iter().rfind(|prompt| copy.as_ref().is_some_and(|copy| copy.contains(prompt)));
+    (play.world.read("a").unwrap_or_default(), last.map(str::to_owned))
+}
+
+#[test]
+fn whoever_goes_on_in_the_conversation_that_there_was_goes_back_in_that() {
+    for form in Form::BOTH {
+        World::each(|world| {
+            let mut play = played(world, form);
+            assert_eq!(back(&play, &["@prompt{2}"]), ("1".into(), Some("the first".into())), "{form:?}");
+            world.fs(["undo"]);
+            let goes_on = |play: &Play<'_>| {
+                let listed = play.json("session-list", &["session", "list"]);
+                let ids = listed["sessions"].as_array().unwrap().iter().map(|session| &session["agent"]["id"]);
+                ids.into_iter().any(|id| *id == play.id)
+            };
+            assert!(!goes_on(&play));
+            play.turn("the fourth", |world| put(world, "a", "4"));
+            play.settle();
+            assert!(goes_on(&play), "{form:?}");
+            for (a, last) in [("3", "the third"), ("2", "the second"), ("1", "the first")] {
+                assert_eq!(back(&play, &[]), (a.into(), Some(last.into())), "{form:?}");
+            }
+            let ran = play.run(&["agent", "rewind"]);
+            assert!(world.read("a").as_deref() == Some("0") && ran.stderr.contains("nothing had been said"), "{ran:?}");
+        });
+    }
+}
+
+#[test]
+fn forward_again_it_goes_back_from_there() {
+    let world = World::new();
+    let play = played(&world, Form::Claude);
+    let prompts = play.of_kind("prompt");
+    assert_eq!(back(&play, &[&prompts[1]]), ("1".into(), Some("the first".into())));
+    assert_eq!(back(&play, &[&prompts[2]]), ("2".into(), Some("the second".into())));
+    let groups = play.json("timeline", &["timeline"])["prompts"].as_array().unwrap().clone();
+    let left: Vec<bool> = groups.iter().map(|group| group["left"] == true).collect();
+    assert_eq!(left, [false, false, false, true], "{groups:#?}");
+    assert_eq!(back(&play, &[]), ("1".into(), Some("the first".into())));
+}
+
+#[test]
+fn files_and_conversation_after_each_other_come_to_the_same_prompt() {
+    for (one, other) in [("--files", "--conversation"), ("--conversation", "--files"), ("--files", "--both")] {
+        let world = World::new();
+        let play = played(&world, Form::Claude);
+        let (one, other) = (back(&play, &[one]), back(&play, &[other]));
+        assert_eq!((other.0.as_str(), one.1.or(other.1).as_deref()), ("2", Some("the second")));
+        let made = play.json("session-branch", &["session", "branch", "@prompt", "--name", "retry"]);
+        assert_eq!(made["session_branch"]["from"]["prompt"], "the second", "{made:#}");
+    }
+}
+
 #[test]
 fn the_files_that_it_deletes_are_named() {
     let world = World::new();

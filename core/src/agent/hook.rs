@@ -28,7 +28,7 @@ use crate::fsio;
 use crate::ids::SessionName;
 use crate::lock::Holder;
 use crate::moments::{MomentKind, MomentTool, NewMoment, Running, ToolId, Tools, told};
-use crate::session::SessionEnd;
+use crate::session::{self, SessionEnd};
 use crate::text;
 use crate::timeline::EventBody;
 use crate::workspace::Workspace;
@@ -199,6 +199,12 @@ impl Call<'_> {
             HookKind::Prompt => {
                 // Agents do not tell of a tool that was interrupted.
                 tools.turn_over(ah_agents::tools::end_with_turn(event.agent))?;
+                // One that is damaged keeps no prompt from being told.
+                let record = session::load(&self.workspace.folder(), self.session).ok().flatten();
+                // It went back since, and this conversation was left.
+                if record.and_then(|record| record.agent).is_some_and(|agent| agent.id != event.session_id) {
+                    self.taken_up()?;
+                }
                 self.moment(MomentKind::Prompt)
             }
             HookKind::BeforeTool => begins.map_or(Ok(()), |(call, running)| tools.begin(call, running)),
@@ -230,16 +236,16 @@ impl Call<'_> {
         }
     }
 
-    /// The session goes on, or begins.
+    /// The session goes on, or begins, with this conversation: it may be one that was left when it went back.
     fn taken_up(&self) -> Result<()> {
-        let (id, transcript) = (self.event.session_id.as_str(), self.event.transcript.clone());
+        let (id, transcript) = (&self.event.session_id, &self.event.transcript);
         self.workspace.change_session(self.session, |record| {
             record.ended = None;
             if let Some(agent) = &mut record.agent
-                && agent.id == id
-                && transcript.is_some()
+                && (agent.id != *id || transcript.is_some())
             {
-                agent.transcript = transcript;
+                agent.id.clone_from(id);
+                agent.transcript.clone_from(transcript);
             }
         })
     }

@@ -69,8 +69,10 @@ impl Workspace {
         let folder = self.folder();
         let _lock = self.lock("timeline")?;
         if let Some(recorded) = recorded {
+            // It went back to where the agent starts anew, and waits for that. Other workspaces' may bear its name.
+            let waits = session::load(&folder, &recorded)?.is_some_and(|own| own.was_agents && own.agent.is_none());
             // `main` is everybody's.
-            if recorded != SessionName::main() && !self.engine.is_an_agents(&recorded)? {
+            if recorded != SessionName::main() && (waits || !self.engine.is_an_agents(&recorded)?) {
                 session::ensure(&folder, &recorded, now)?;
                 session::change(&folder, &recorded, |record| record.agent = Some(agent))?;
                 return Ok(recorded);

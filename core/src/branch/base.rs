@@ -81,6 +81,7 @@ impl Workspace {
     /// One that has its size and time of modification, and was not touched since, is as it was. Costs a listing of each directory.
     fn held_alone(&self, snapshot: &SnapshotRecord) -> Result<Option<RelPath>> {
         let (dir, policy, scratch) = (self.open_dir()?, self.policy()?, self.mounts_dir()?);
+        let ignores = |policy: &_| Ignores::open(self.open_dir()?, policy);
         let served = self.serve(&snapshot.provider)?;
         let cx = self.context();
         let shelf = Shelf::new(&*served.provider, &served.store, &scratch);
@@ -89,7 +90,7 @@ impl Workspace {
         let comparison = Comparison {
             now: Source::Directory { root: &dir, skip: &none },
             tree: Tree::new(dir.as_fd())?,
-            ignores: Ignores::open(self.open_dir()?, &policy)?,
+            ignores: self.policies_of_loss(self)?.iter().map(ignores).collect::<Result<_>>()?,
             own_state: &policy.own_state,
             taken: snapshot.time,
             seen: Cell::new(0),
@@ -115,7 +116,8 @@ struct Comparison<'a> {
     now: Source<'a>,
     /// The workspace's.
     tree: Tree<'a>,
-    ignores: Ignores,
+    /// What is no reason to stay is left out by all.
+    ignores: Vec<Ignores>,
     own_state: &'a [RelPath],
     /// When the snapshot was taken. What was touched since is read.
     taken: Timestamp,
@@ -135,7 +137,8 @@ impl Comparison<'_> {
         };
         for entry in self.held_in(at)? {
             let path = at.join(&entry.name)?;
-            if not_of_the_work(&path, self.own_state) || self.ignores.left_out(&path, entry.kind, entry.size) {
+            let left_out = |ignores: &Ignores| ignores.left_out(&path, entry.kind, entry.size);
+            if not_of_the_work(&path, self.own_state) || self.ignores.iter().all(left_out) {
                 continue;
             }
             let found = match entry.kind {

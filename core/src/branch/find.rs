@@ -86,7 +86,7 @@ impl Workspace {
         }
     }
 
-    fn branch_file(&self, name: &str) -> Result<BranchFile> {
+    pub(super) fn branch_file(&self, name: &str) -> Result<BranchFile> {
         let file = called(&self.mine_and_orphans()?, name).cloned().ok_or_else(|| self.no_branch(name))?;
         self.engine.attend_one(&file);
         Ok(file)
@@ -160,8 +160,12 @@ fn gone(branch: &BranchRecord) -> (String, String) {
     )
 }
 
-/// The one that a person calls so.
+/// The one that a person calls so: by its name, else its id, else the path that leads to it.
 pub(super) fn called<'a>(branches: &'a [BranchFile], name: &str) -> Option<&'a BranchFile> {
-    let there = std::fs::canonicalize(name).ok();
-    branches.iter().find(|branch| branch.record.is_called(name, there.as_deref()))
+    let by = |is_it: &dyn Fn(&BranchRecord) -> bool| branches.iter().find(|branch| is_it(&branch.record));
+    let by_path = || {
+        let there = std::fs::canonicalize(name).ok()?;
+        by(&|branch| branch.path == there)
+    };
+    by(&|branch| branch.name == name).or_else(|| by(&|branch| branch.id.as_str() == name)).or_else(by_path)
 }

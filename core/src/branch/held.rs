@@ -1,8 +1,10 @@
 //! What a branch holds that is nowhere else, so that it is not taken away by mistake.
 
+use std::collections::BTreeSet;
+use std::os::fd::AsFd;
 use std::path::PathBuf;
 
-use ah_plugin_api::{CapturePolicy, Change, DiffRequest, Dir, EntryKind, Error, ErrorKind, RelPath, Result, Side};
+use ah_plugin_api::{Change, DiffRequest, Dir, EntryKind, Error, ErrorKind, RelPath, Result, Side};
 
 use rustix::fs::AtFlags;
 use rustix::io::Errno;
@@ -13,10 +15,14 @@ use crate::branch::repository::RepositoryMark;
 use crate::branch::{BranchFile, BranchState, all, read_all};
 use crate::engine::Engine;
 use crate::registry::{Identity, Index};
+use crate::restore::at::Tree;
 use crate::text;
 use crate::versioned;
 use crate::walk::{self, Source};
 use crate::workspace::{Served, Workspace};
+
+/// So many of the files that were changed in a branch are named.
+const NAMED: usize = 10;
 
 /// Where a branch's directory is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,8 +40,35 @@ pub(super) enum Whereabouts {
 struct Held {
     /// A few words for each kind.
     words: Vec<String>,
-    /// A repository with commits or references that no other has.
-    repository: Option<PathBuf>,
+    /// The files that were changed.
+    files: Vec<RelPath>,
+    /// A repository with commits or references that no other has, and the commit that `git fetch` has to be told.
+    repository: Option<(PathBuf, Option<String>)>,
+}
+
+impl Held {
+    /// Refuses if there is anything.
+    fn refuse(&self, file: &BranchFile) -> Result<()> {
+        if self.words.is_empty() {
+            return Ok(());
+        }
+        let name = &file.record.name;
+        let message = format!("the branch {name} holds what is nowhere else: {}", self.words.join(", "));
+        let (place, name) = (text::shell(file.record.path.as_os_str()), text::shell(name.as_ref()));
+        let fetch = |(from, commit): &(PathBuf, Option<String>)| {
+            let commit = commit.as_ref().map(|commit| format!(" {commit}")).unwrap_or_default();
+            format!(" (`cp`; commits: `git fetch {}{commit}`)", text::shell(from.as_os_str()))
+        };
+        let fetch = self.repository.as_ref().map(fetch).unwrap_or_default();
+        let mut error = Error::new(ErrorKind::FailedPrecondition, message);
+        error.causes = self.files.iter().take(NAMED).map(ToString::to_string).collect();
+        if self.files.len() > NAMED {
+            error.causes.push(format!("and {} more", self.files.len() - NAMED));
+        }
+        Err(error.with_hint(format!(
+            "copy what is needed out of {place}{fetch}; or lose it: `ah agent fs rm --force {name}`"
+        )))
+    }
 }
 
 impl BranchFile {
@@ -120,16 +153,29 @@ impl Workspace {
                     text::shell(name.as_ref())
                 ))
         })?;
-        if held.words.is_empty() {
+        held.refuse(file)
+    }
+
+    /// Refuses if snapshots were taken in a branch, or branches grew from it, since somebody looked who has since marked it as being taken away.
+    pub(super) fn refuse_made_meanwhile(&self, file: &BranchFile) -> Result<()> {
+        self.refuse_grown(file)?;
+        let Some(own) = file.own_workspace(&self.engine)? else { return Ok(()) };
+        let words = own.snapshots_held(&own.lock("orphans")?)?;
+        Held { words, ..Held::default() }.refuse(file)
+    }
+
+    /// Refuses in a branch that is being taken away: what is made in it now would go with it, unseen. To be asked with the lock that who takes it
+    /// away waits for once that is marked: `orphans`, or the registry's.
+    pub(crate) fn refuse_going(&self) -> Result<()> {
+        let Some(id) = &self.record.branch else { return Ok(()) };
+        // One that cannot be read is not taken away.
+        let Ok(Some(file)) = BranchFile::load(self.engine.home(), id) else { return Ok(()) };
+        if file.record.state != BranchState::Removing || !file.maker.alive() {
             return Ok(());
         }
-        let message = format!("the branch {name} holds what is nowhere else: {}", held.words.join(", "));
-        let (place, name) = (text::shell(file.record.path.as_os_str()), text::shell(name.as_ref()));
-        let fetch = |from: &PathBuf| format!(" (`cp`; commits: `git fetch {}`)", text::shell(from.as_os_str()));
-        let fetch = held.repository.as_ref().map(fetch).unwrap_or_default();
-        Err(Error::new(ErrorKind::FailedPrecondition, message).with_hint(format!(
-            "copy what is needed out of {place}{fetch}; or lose it: `ah agent fs rm --force {name}`"
-        )))
+        let message = format!("process {} is removing the branch {}", file.maker.pid, file.record.name);
+        Err(Error::new(ErrorKind::FailedPrecondition, message)
+            .with_hint("work elsewhere: `ah agent fs branch` makes another"))
     }
 
     /// Refuses if branches grew from a branch: what was done in them is told by comparing with its snapshots.
@@ -151,14 +197,28 @@ impl Workspace {
     }
 
     fn held(&self, file: &BranchFile, own: Option<&Workspace>) -> Result<Held> {
-        let Some(own) = own else { return Ok(Held::default()) };
-        let mut held = Vec::new();
+        let own = match own {
+            Some(own) => own,
+            // The rest of a removal that was cut short.
+            None if file.record.state == BranchState::Removing => return Ok(Held::default()),
+            None => {
+                let message = "what ah knew of it as a workspace is gone";
+                return Err(Error::new(ErrorKind::FailedPrecondition, message));
+            }
+        };
+        let (mut held, mut files) = (Vec::new(), Vec::new());
         match self.state()?.snapshot(&file.record.snapshot) {
             Some(origin) => {
                 let served = self.serve(&origin.provider)?;
-                match self.changed_files(file, own, &served, Side::Snapshot(origin.reference.clone()))? {
-                    0 => {}
-                    changed => held.push(text::count(changed, "changed file", "changed files")),
+                let (changed, unread) =
+                    self.changed_files(file, own, &served, &Side::Snapshot(origin.reference.clone()))?;
+                if !changed.is_empty() {
+                    held.push(text::count(changed.len(), "changed file", "changed files"));
+                }
+                files = changed;
+                if let Some(first) = unread.first() {
+                    let more = if unread.len() > 1 { format!(" and {} more", unread.len() - 1) } else { String::new() };
+                    held.push(format!("perhaps what you may not read ({first}{more})"));
                 }
             }
             None => held.push("perhaps changed files (the snapshot it grew from is gone)".to_owned()),
@@ -167,7 +227,8 @@ impl Workspace {
         let branch = own.open_dir()?;
         let (words, repositories) = inside(&branch, self.open_dir().ok().as_ref())?;
         held.extend(words);
-        let mut repository = repositories.first().map(|path| file.record.path.join(path.as_path()));
+        let place = |path: PathBuf| file.record.path.join(path).components().collect();
+        let mut repository = repositories.into_iter().next().map(|(path, commit)| (place(path), commit));
         for other in all(self.engine.home())? {
             if other.record.id != file.record.id && other.made_at.starts_with(&file.made_at) && other.made_at.exists() {
                 held.push(format!("the branch {}", other.record.name));
@@ -183,18 +244,40 @@ impl Workspace {
             (Some(_), Some(_)) => {}
         }
         if now.is_some() && file.repository != now {
-            repository = Some(file.record.path.clone());
+            repository = Some((file.record.path.clone(), None));
         }
-        Ok(Held { words: held, repository })
+        Ok(Held { words: held, files, repository })
     }
 
-    /// How many files of a branch are neither as in the snapshot it grew from nor as they are in this workspace now.
-    fn changed_files(&self, file: &BranchFile, own: &Workspace, served: &Served, from: Side) -> Result<usize> {
-        let (branch, policy): (Dir, CapturePolicy) = (own.open_dir()?, own.policy()?);
-        let request = DiffRequest { from, to: Side::Workspace, paths: Vec::new(), times: false, policy };
-        let changes = own.changes_since_growth(served, &request)?.changes;
+    /// Which files of a branch are neither as in the snapshot it grew from nor as they are in this workspace now, and which paths nobody can tell of.
+    fn changed_files(
+        &self,
+        file: &BranchFile,
+        own: &Workspace,
+        served: &Served,
+        from: &Side,
+    ) -> Result<(Vec<RelPath>, Vec<RelPath>)> {
+        let branch = own.open_dir()?;
+        let (mut changes, mut unread) = (Vec::new(), Vec::new());
+        for policy in own.policies_of_loss(self)? {
+            let request =
+                DiffRequest { from: from.clone(), to: Side::Workspace, paths: Vec::new(), times: false, policy };
+            let mut told = own.changes_since_growth(served, &request)?;
+            unread.append(&mut told.unread);
+            unread.append(&mut own.look_at_missing(&mut told.changes)?);
+            changes.append(&mut told.changes);
+        }
+        // In what another user has shut nobody did anything here.
+        let (tree, me) = (Tree::new(branch.as_fd())?, rustix::process::geteuid().as_raw());
+        let door = |path: &RelPath| {
+            let mut up = std::iter::successors(Some(path.clone()), RelPath::parent);
+            up.find_map(|path| tree.stat(&path).ok().flatten())
+        };
+        unread.retain(|path| door(path).is_none_or(|found| found.uid == me));
+        unread.sort();
+        unread.dedup();
         let here = self.open_dir().ok();
-        let mut count = 0;
+        let mut counted = BTreeSet::new();
         for change in &changes {
             let is_file = |entry: &ah_plugin_api::Entry| entry.kind != EntryKind::Dir;
             let there = change.after.as_ref().is_some_and(is_file);
@@ -202,11 +285,14 @@ impl Workspace {
             // A removal that was cut short has taken files away itself.
             let counts = there || (was && file.record.state != BranchState::Removing);
             // It was brought home, or came from there.
-            if counts && !here.as_ref().is_some_and(|here| self.is_here(here, &branch, change)) {
-                count += 1;
+            if counts
+                && !counted.contains(&change.path)
+                && !here.as_ref().is_some_and(|here| self.is_here(here, &branch, change))
+            {
+                counted.insert(&change.path);
             }
         }
-        Ok(count)
+        Ok((counted.into_iter().cloned().collect(), unread))
     }
 
     /// Whether a changed file of a branch is the same in this workspace, contents and mode, or gone there as well. In doubt, it is not.
@@ -236,85 +322,4 @@ pub(super) fn grown_from(engine: &Engine, file: &BranchFile, all: Vec<BranchFile
     let Some(own) = file.own_workspace(engine)? else { return Ok(Vec::new()) };
     let grown = all.into_iter().filter(|other| other.record.origin == own.id);
     Ok(grown.map(|other| other.record.name).collect())
-}
-
-/// How many mounts there are at a directory itself, and the topmost mount point below it.
-pub(crate) fn mounts_at(dir: &std::path::Path) -> (usize, Option<PathBuf>) {
-    use std::os::unix::ffi::OsStringExt;
-    let mounts = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
-    let points = mounts.split(|&b| b == b'\n').filter_map(|line| line.split(|&b| b == b' ').nth(4));
-    let points = points.map(|point| PathBuf::from(std::ffi::OsString::from_vec(unescaped(point))));
-    let (there, below): (Vec<_>, Vec<_>) =
-        points.filter(|point| point.starts_with(dir)).partition(|point| point == dir);
-    (there.len(), below.into_iter().min())
-}
-
-/// Where what is mounted on which a path lies by its name, if a process or another machine serves that, which may never answer; none if nothing does.
-pub(crate) fn served_mount(path: &std::path::Path) -> Option<PathBuf> {
-    served_by(&std::fs::read("/proc/self/mountinfo").unwrap_or_default(), path)
-}
-
-/// As [`served_mount`], by the table: the mount point is the fifth word, the kind is behind a dash (`… - fuse.agentfs source options`); see
-/// `proc_pid_mountinfo(5)`. Of several at one point the last is on top.
-fn served_by(table: &[u8], path: &std::path::Path) -> Option<PathBuf> {
-    use std::os::unix::ffi::OsStringExt;
-    const SERVED: [&[u8]; 9] = [b"fuse", b"nfs", b"cifs", b"smb", b"9p", b"ceph", b"afs", b"autofs", b"virtiofs"];
-    let mounts = table.split(|&b| b == b'\n').filter_map(|line| {
-        let mut words = line.split(|&b| b == b' ');
-        let point = PathBuf::from(std::ffi::OsString::from_vec(unescaped(words.nth(4)?)));
-        let kind = words.skip_while(|word| *word != b"-").nth(1)?;
-        path.starts_with(&point).then_some((point, kind))
-    });
-    let (point, kind) = mounts.max_by_key(|(point, _)| point.components().count())?;
-    (kind != b"fusectl" && SERVED.iter().any(|served| kind.starts_with(served))).then_some(point)
-}
-
-/// The kernel writes space, tab, newline and backslash as three octal digits.
-fn unescaped(text: &[u8]) -> Vec<u8> {
-    let (mut bytes, mut rest) = (Vec::new(), text);
-    while let Some((&first, after)) = rest.split_first() {
-        let code = after.get(..3).filter(|_| first == b'\\').and_then(|code| std::str::from_utf8(code).ok());
-        match code.and_then(|code| u8::from_str_radix(code, 8).ok()) {
-            Some(byte) => {
-                bytes.push(byte);
-                rest = &after[3..];
-            }
-            None => {
-                bytes.push(first);
-                rest = after;
-            }
-        }
-    }
-    bytes
-}
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn what_a_process_serves_is_told_by_the_mount_that_a_path_is_on() {
-        let table = b"27 1 254:0 / / rw shared:1 - ext4 /dev/vda rw\n36 27 0:31 / /c rw - fusectl none rw\n\
-            40 27 0:40 / /b\\040b rw,nosuid - fuse.agentfs agentfs:/h rw\n41 40 0:41 / /b\\040b/t rw - tmpfs none rw\n\
-            42 27 0:42 / /n rw - nfs4 host:/ rw\n43 42 254:0 / /n rw - ext4 /dev/vdb rw\n44 27 0:44 / /s rw - nfs4 host:/ rw\n";
-        for (path, served) in [
-            ("/", None),
-            ("/bb", None),
-            ("/c/1", None),
-            ("/b b", Some("/b b")),
-            ("/b b/f", Some("/b b")),
-            ("/b b/t/f", None),
-            ("/n/f", None),
-            ("/s/f", Some("/s")),
-        ] {
-            assert_eq!(super::served_by(table, path.as_ref()), served.map(Into::into), "{path}");
-        }
-    }
-
-    #[test]
-    fn mount_points_are_read_as_the_kernel_writes_them() {
-        assert_eq!(super::unescaped(b"/a\\040b\\134c\\"), b"/a b\\c\\");
-        let (there, below) = super::mounts_at(std::path::Path::new("/"));
-        assert!(there > 0 && below.is_some());
-        let dir = tempfile::tempdir().unwrap();
-        assert_eq!(super::mounts_at(dir.path()), (0, None));
-    }
 }

@@ -1,14 +1,16 @@
-//! What lies inside a branch that no comparison with a snapshot tells: repositories below its top, the directories behind workspaces that were
-//! converted, other subvolumes. It goes with the branch, so it is asked for before.
+//! What lies inside a branch that no comparison with a snapshot tells: repositories below its top, what linked work trees need of them and of the one
+//! at the top, the directories behind workspaces that were converted, other subvolumes. It goes with the branch, so it is asked for before.
 
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
 
 use ah_plugin_api::{BEHIND, Dir, EntryKind, NOT_MOUNTED, RelPath, Result};
 use rustix::fs::{FileType, OFlags};
 use rustix::io::Errno;
 
 use crate::beneath::{self, Mounts};
+use crate::branch::linked::{been, linked, real};
 use crate::branch::repository::{references, text};
 use crate::restore::at::Tree;
 
@@ -30,12 +32,16 @@ struct Inside<'a> {
     /// The workspace that it grew from; what is the same there is not lost with the branch.
     here: Option<Tree<'a>>,
     held: Vec<String>,
-    repositories: Vec<RelPath>,
+    repositories: Vec<(PathBuf, Option<String>)>,
 }
 
-/// What a branch holds below its top that is not in the workspace `here` as well, a few words for each, and which repositories are among it. Reads all
-/// directories of the branch, and of files only references. What cannot be read, and what comes or goes meanwhile, is passed over.
-pub(super) fn inside(branch: &Dir, here: Option<&Dir>) -> Result<(Vec<String>, Vec<RelPath>)> {
+/// What a branch holds below its top: a few words for each, and from which repositories, as seen from the top, is to be fetched what only they have; with the
+/// commit, where `git fetch` has to be told.
+pub(super) type Told = (Vec<String>, Vec<(PathBuf, Option<String>)>);
+
+/// What a branch holds below its top that is not in the workspace `here` as well. Reads all directories of the branch, and of files only references. What
+/// cannot be read, and what comes or goes meanwhile, is passed over.
+pub(super) fn inside(branch: &Dir, here: Option<&Dir>) -> Result<Told> {
     let tree = Tree::new(branch.as_fd())?;
     let here = here.map(|here| Tree::new(here.as_fd())).transpose()?;
     let mut inside = Inside { branch: tree, top: branch.as_fd(), here, held: Vec::new(), repositories: Vec::new() };
@@ -77,6 +83,7 @@ impl Inside<'_> {
                     if !path.is_root() {
                         self.repository(&below);
                     }
+                    self.linked(&below);
                     self.modules(&below)?;
                 } else if name.starts_with(BEHIND.as_bytes()) && !self.is_here(&below) {
                     self.held.push(format!("{below}, what is behind a workspace"));
@@ -96,6 +103,7 @@ impl Inside<'_> {
             let is_repository = matches!(self.branch.stat(&path.join(b"HEAD")?), Ok(Some(_)));
             if is_repository {
                 self.repository(&path);
+                self.linked(&path);
                 todo.push(path.join(b"modules")?);
                 continue;
             }
@@ -111,33 +119,83 @@ impl Inside<'_> {
     /// Whether all that a repository's references name is known to the one at the same place in the workspace, or was fetched from elsewhere.
     fn repository(&mut self, path: &RelPath) {
         let Some((head, refs)) = references(self.branch, path) else { return };
-        let mut known = BTreeSet::new();
+        let mut known = self.known_here(path);
         for (name, value) in &refs {
             if name.starts_with("refs/remotes/") {
-                known.insert(value.clone());
+                known.named.insert(value.clone());
             }
         }
-        let mut been = String::new();
+        let named = refs.values().chain([&head]).filter(|value| !value.starts_with("ref: "));
+        if !named.into_iter().all(|value| known.has(value)) {
+            let place = place(path);
+            self.held.push(format!("commits or references in {place}"));
+            self.repositories.push((place.as_path().to_owned(), None));
+        }
+    }
+
+    /// Whether linked work trees outside of the branch need a repository in it, or others of its, there or not, name what it does not name itself.
+    fn linked(&mut self, path: &RelPath) {
+        let trees = linked(self.branch, path);
+        if trees.is_empty() {
+            return;
+        }
+        let Some((head, refs)) = references(self.branch, path) else { return };
+        let mut known = self.known_here(path);
+        known.named.extend(refs.into_values().chain([head]));
+        let top = real(self.top);
+        for tree in trees {
+            let at = tree.place.display();
+            if tree.needs_it && !top.as_ref().is_some_and(|top| tree.place.starts_with(top)) {
+                self.held.push(format!("the repository of the linked work tree {at}"));
+            }
+            if let Some(value) = tree.named.iter().find(|value| !known.has(value)) {
+                let is_id =
+                    value.len() >= 40 && value.len() <= 64 && value.bytes().all(|byte| byte.is_ascii_hexdigit());
+                let what = if is_id { format!("commit {value}") } else { "perhaps commits".to_owned() };
+                self.held.push(format!("{what} of the linked work tree {at}"));
+                self.repositories.push((place(path).as_path().to_owned(), is_id.then(|| value.clone())));
+            }
+        }
+    }
+
+    /// What the repository at the same place in the workspace has.
+    fn known_here(&self, path: &RelPath) -> Known {
+        let mut known = Known::default();
         if let Some(here) = self.here
             && let Some((head, refs)) = references(here, path)
         {
-            known.extend(refs.into_values());
-            known.insert(head);
+            known.named.extend(refs.into_values().chain([head]));
+            known.named.extend(linked(here, path).into_iter().flat_map(|tree| tree.named));
             // Its own may have gone on since.
             let log = path.join(b"logs").and_then(|logs| logs.join(b"HEAD"));
-            been = log.ok().and_then(|log| text(here, &log)).unwrap_or_default();
+            known.been = log.ok().and_then(|log| text(here, &log)).unwrap_or_default();
+            known.been.extend(been(here, path));
         }
-        let is_known = |value: &String| known.contains(value) || !value.is_empty() && been.contains(value.as_str());
-        let named = refs.values().chain([&head]).filter(|value| !value.starts_with("ref: "));
-        if !named.into_iter().all(is_known) {
-            let place = path.parent().filter(|_| path.file_name() == Some(b".git")).unwrap_or_else(|| path.clone());
-            self.held.push(format!("commits or references in {place}"));
-            self.repositories.push(place);
-        }
+        known
     }
 
     fn is_here(&self, path: &RelPath) -> bool {
         self.here.is_some_and(|here| matches!(here.stat(path), Ok(Some(_))))
+    }
+}
+
+/// By what path Git knows the repository in a directory.
+fn place(path: &RelPath) -> RelPath {
+    path.parent().filter(|_| path.file_name() == Some(b".git")).unwrap_or_else(|| path.clone())
+}
+
+/// What is not lost with a repository.
+#[derive(Default)]
+struct Known {
+    /// What references name.
+    named: BTreeSet<String>,
+    /// What HEAD was on.
+    been: String,
+}
+
+impl Known {
+    fn has(&self, value: &String) -> bool {
+        self.named.contains(value) || !value.is_empty() && self.been.contains(value.as_str())
     }
 }
 

@@ -3,12 +3,14 @@
 //! First the branch is written down as `making`, then the provider makes it, then files are carried, then it is registered as a workspace of
 //! its own and written down as `ready`. What a killed process leaves `making`, `gc` takes away. Removing goes the other way.
 //!
-//! Taken away is only what holds nothing that is nowhere else (`held.rs`, `repository.rs`; `base.rs`, of the snapshot it grew from), unless it is forced.
+//! Taken away is only what holds nothing that is nowhere else (`held.rs`, `repository.rs`; `base.rs`, of the snapshot it grew from), and in which nobody works (`command.rs`), unless it is forced.
 
 mod base;
+mod command;
 mod find;
 mod held;
 mod inside;
+mod linked;
 mod record;
 mod remove;
 mod repository;
@@ -23,12 +25,12 @@ use ah_plugin_api::{
     ProviderName, RelPath, Result, WritableClone,
 };
 
-use crate::background;
 use crate::carry::{Carry, CarryOptions, CarryReport};
 use crate::fsio;
 use crate::ids::{BranchId, letters};
-use crate::lock::{Holder, Lock};
+use crate::lock::Holder;
 use crate::moments::told;
+use crate::mounts;
 use crate::notice::{Notice, NoticeKind};
 use crate::record::{SnapshotKind, SnapshotRecord};
 use crate::registry::Identity;
@@ -39,7 +41,6 @@ use crate::timeline::EventBody;
 use crate::workspace::{Served, Workspace};
 
 use find::called;
-pub(crate) use held::{mounts_at, served_mount};
 pub(crate) use record::{BranchFile, all, of_workspace, read_all};
 pub use record::{BranchRecord, BranchState};
 pub use remove::BranchRemoved;
@@ -57,6 +58,8 @@ pub struct BranchOptions {
     pub at: Option<PathBuf>,
     /// Whether ignored files that work needs come along; none: as configured.
     pub carry: Option<Carry>,
+    /// Whether it is made for one command alone, by [`Workspace::hold_branch_once`]: `gc` takes it away, too, when that has ended.
+    pub once: bool,
 }
 
 impl BranchOptions {
@@ -200,7 +203,7 @@ impl Workspace {
         furnish: impl FnOnce(&BranchRecord, &Self) -> Result<()>,
     ) -> Result<BranchRecord> {
         let served = self.serve(&snapshot.provider)?;
-        let mut file = self.claim(id, name, place, snapshot)?;
+        let mut file = self.claim(id, name, place, snapshot, options.once)?;
         match self.grow(&mut file, &served, place, snapshot, options, furnish) {
             Ok(()) => Ok(file.record),
             Err(error) => {
@@ -218,9 +221,17 @@ impl Workspace {
     }
 
     /// Writes down that the branch is being made, if neither name nor path is taken.
-    fn claim(&self, id: BranchId, name: String, place: &Place, snapshot: &SnapshotRecord) -> Result<BranchFile> {
+    fn claim(
+        &self,
+        id: BranchId,
+        name: String,
+        place: &Place,
+        snapshot: &SnapshotRecord,
+        once: bool,
+    ) -> Result<BranchFile> {
         let home = self.engine.home();
         let _lock = self.engine.lock_registry()?;
+        self.refuse_going()?;
         let path = place.path();
         refuse_taken(&all(home)?, &name, &path)?;
         let record = BranchRecord {
@@ -244,6 +255,7 @@ impl Workspace {
             target: place.target.clone(),
             repository: None,
             mounted: false,
+            once,
             made_at: path,
         };
         file.save(home)?;
@@ -272,7 +284,7 @@ impl Workspace {
             .provider
             .clone_snapshot(&at, &request, &self.context())
             .map_err(|error| self.explain_lost(snapshot, error))?;
-        file.mounted = held::mounts_at(&path).0 > 0;
+        file.mounted = mounts::at(&path).0 > 0;
         file.made_at.clone_from(&path);
         file.record.path = path;
         file.record.reference = Some(reference);
@@ -371,58 +383,6 @@ impl Workspace {
                 format!("{} does not capture {} where it is", served.name, self.root.display()),
             )),
         }
-    }
-
-    /// Says that the command which this process becomes works in a branch, as long as that or what it starts runs.
-    ///
-    /// # Errors
-    /// `Busy` if the branch is being removed, `NotFound` if it was just now.
-    pub fn hold_branch(&self, branch: &BranchRecord) -> Result<()> {
-        let path = self.branch_lock(&branch.id);
-        let refused = |kind, what| {
-            Error::new(kind, format!("the branch {} {what}", branch.name))
-                .with_hint("ah agent fs branches shows the others")
-        };
-        let lock = Lock::try_take(&path, false)?.ok_or_else(|| refused(ErrorKind::Busy, "is being removed"))?;
-        // Between the look at the branch and the lock, somebody may have begun to remove it, or have done so, with the lock's file.
-        match BranchFile::load(self.engine.home(), &branch.id)? {
-            None => {
-                let _ = fsio::remove_file(&path);
-                Err(refused(ErrorKind::NotFound, "was removed just now"))
-            }
-            Some(file) if file.record.state == BranchState::Removing => {
-                Err(refused(ErrorKind::Busy, "is being removed"))
-            }
-            Some(_) => lock.leave_to_command(&path),
-        }
-    }
-
-    /// As [`Workspace::hold_branch`], of a branch that was made for that command alone: it goes when the command has ended, unless it then
-    /// holds what is nowhere else.
-    ///
-    /// # Errors
-    /// As there.
-    pub fn hold_branch_once(&self, branch: &BranchRecord) -> Result<()> {
-        // In this order: the other process is not to inherit the lock that it waits for.
-        background::after_command(self, &branch.id);
-        self.hold_branch(branch)
-    }
-
-    /// Waits until nobody runs a command in a branch any more, then takes it away, with the snapshot that was taken for it, if nothing in
-    /// it is nowhere else.
-    ///
-    /// # Errors
-    /// As [`Workspace::remove_branch`].
-    pub fn remove_branch_when_done(&self, branch: &str) -> Result<()> {
-        let record = self.find_branch(branch)?;
-        let alone = Lock::wait(&self.branch_lock(&record.id))?;
-        self.remove_held(branch, false, Some(alone))?;
-        self.give_up_base_if_as_it_was(&record.snapshot)
-    }
-
-    /// Held shared by whoever runs a command in a branch.
-    pub(crate) fn branch_lock(&self, id: &BranchId) -> PathBuf {
-        self.folder().join(format!("branch-{id}.lock"))
     }
 
     /// What the place of a branch is called, if that is a name, and free.

@@ -75,11 +75,6 @@ impl BranchRecord {
         let known = registry::load(home, self.origin.as_str()).ok().flatten();
         known.map_or_else(|| self.origin_path.clone(), |doc| doc.value.path)
     }
-
-    /// Whether a person may call it so: by its name, its id, or the path that is `there`.
-    pub(crate) fn is_called(&self, name: &str, there: Option<&Path>) -> bool {
-        self.name == name || self.id.as_str() == name || there.is_some_and(|there| there == self.path)
-    }
 }
 
 /// A branch as it is written down.
@@ -98,6 +93,9 @@ pub(crate) struct BranchFile {
     /// Whether its directory is a mount point that the provider made.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) mounted: bool,
+    /// Whether it was made for one command, and is to go when that has ended.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) once: bool,
     /// Where it was made: the path in the file, whatever became of it since.
     #[serde(skip)]
     pub(crate) made_at: PathBuf,

@@ -11,12 +11,13 @@ use serde::Serialize;
 
 use crate::agent::own_and_above;
 use crate::attend::{Standing, take_down};
-use crate::branch::held::{Whereabouts, grown_from, mounts_at};
+use crate::branch::held::{Whereabouts, grown_from};
 use crate::branch::{BranchFile, BranchRecord, BranchState, all, called, destroy_request};
 use crate::engine::Engine;
 use crate::fsio;
 use crate::ids::letters;
 use crate::lock::{Holder, Lock};
+use crate::mounts;
 use crate::notice::{Notice, NoticeKind};
 use crate::registry::Index;
 use crate::text;
@@ -56,10 +57,15 @@ impl Workspace {
         let grown = grown_from(&self.engine, &file, all(self.engine.home())?)?;
         self.refuse_from_within(&file, force)?;
         prepare(&self.engine, &file)?;
-        file.record.state = BranchState::Removing;
-        file.maker = Holder::me();
+        self.mark_removing(&mut file)?;
         let home = self.engine.home();
-        home.with_reserve(|| file.save(home))?;
+        if !force
+            && before.0 != BranchState::Making
+            && let Err(error) = self.refuse_made_meanwhile(&file)
+        {
+            self.take_back(file, before);
+            return Err(error);
+        }
         if let Err(error) = finish(&self.engine, &file, &served) {
             let what = format!("the branch {} cannot be taken away", file.record.name);
             if was_in_place {
@@ -86,6 +92,15 @@ impl Workspace {
             ));
         }
         Ok(BranchRemoved { branch: file.record })
+    }
+
+    /// Writes down that this process takes a branch away. Who is about to make a branch of it has done so then, or sees this.
+    pub(crate) fn mark_removing(&self, file: &mut BranchFile) -> Result<()> {
+        file.record.state = BranchState::Removing;
+        file.maker = Holder::me();
+        let home = self.engine.home();
+        let _lock = self.engine.lock_registry()?;
+        home.with_reserve(|| file.save(home))
     }
 
     /// Whether [`Workspace::remove_branch`] would begin; for who removes several things, all or none.
@@ -141,25 +156,6 @@ impl Workspace {
         }
     }
 
-    /// Refuses while a command runs in a branch. None is begun in it while the lock is held.
-    fn refuse_at_work(&self, file: &BranchFile) -> Result<Lock> {
-        let (path, name) = (self.branch_lock(&file.record.id), text::shell(file.record.name.as_ref()));
-        let hint = match file.mounted {
-            // What is in use is not unmounted.
-            true => "wait for it to end, or end it, then repeat".to_owned(),
-            false => format!(
-                "wait for it to end, then repeat; or take it away from under it: `ah agent fs rm --force {name}`"
-            ),
-        };
-        self.engine.home().with_reserve(|| Lock::try_take(&path, true))?.ok_or_else(|| {
-            Error::new(
-                ErrorKind::Busy,
-                format!("a command of `ah agent fs exec` runs in the branch {}", file.record.name),
-            )
-            .with_hint(hint)
-        })
-    }
-
     /// Refuses while the caller, or who called it, works in a branch that is to be unmounted: nobody is to end their own shell.
     fn refuse_from_within(&self, file: &BranchFile, force: bool) -> Result<()> {
         if !file.mounted || file.standing() != Standing::There {
@@ -205,7 +201,7 @@ pub(crate) fn prepare(engine: &Engine, file: &BranchFile) -> Result<()> {
             }
         }
     }
-    let (there, below) = mounts_at(&file.made_at);
+    let (there, below) = mounts::at(&file.made_at);
     // The mount that the branch itself is goes with it, none that came on top. Whether it is one, nobody wrote down who was killed
     // while making it.
     let may_be_one = file.mounted || file.record.state == BranchState::Making;

@@ -60,7 +60,7 @@ pub(super) fn references(tree: Tree<'_>, git: &RelPath) -> Option<(String, BTree
 }
 
 /// Adds the references below a directory, which are called so, that have files of their own.
-fn loose(tree: Tree<'_>, dir: &RelPath, called: &str, refs: &mut BTreeMap<String, String>) {
+pub(super) fn loose(tree: Tree<'_>, dir: &RelPath, called: &str, refs: &mut BTreeMap<String, String>) {
     for name in tree.names(dir).unwrap_or_default() {
         let Ok(path) = dir.join(&name) else { continue };
         let called = format!("{called}/{}", String::from_utf8_lossy(&name));
@@ -76,8 +76,13 @@ fn loose(tree: Tree<'_>, dir: &RelPath, called: &str, refs: &mut BTreeMap<String
 
 /// The text of a small file without the space around it; none if it cannot be read.
 pub(super) fn text(tree: Tree<'_>, path: &RelPath) -> Option<String> {
+    Some(String::from_utf8_lossy(&bytes(tree, path)?).trim().to_owned())
+}
+
+/// The contents of a small file; none if it cannot be read.
+pub(super) fn bytes(tree: Tree<'_>, path: &RelPath) -> Option<Vec<u8>> {
     let file = std::fs::File::from(tree.file(path).ok()?);
     let mut bytes = Vec::new();
     file.take(MAX).read_to_end(&mut bytes).ok()?;
-    Some(String::from_utf8_lossy(&bytes).trim().to_owned())
+    Some(bytes)
 }

@@ -231,15 +231,21 @@ impl Copying<'_> {
                 self.own(there, name, &item.found);
                 at::set_mtime(there, name, item.found.mtime).map_err(|e| fail(&item.path, e))
             }
-            Ok(Read::File(file)) => self.file(&file, there, name, &item.found).map_err(|e| fail(&item.path, e)),
+            Ok(Read::File(file)) => match self.file(&file, there, name, &item.found) {
+                Err(Errno::CANCELED) => self.cx.check_cancelled(),
+                done => done.map_err(|e| fail(&item.path, e)),
+            },
         }
     }
 
     fn file(&self, from: &OwnedFd, dir: BorrowedFd<'_>, name: &[u8], found: &Found) -> Result<(), Errno> {
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let to = rustix::fs::openat(dir, name, flags, Mode::RUSR | Mode::WUSR)?;
-        let count = if copy_contents(from.as_fd(), to.as_fd())? { &self.shared } else { &self.copied };
-        count.fetch_add(found.size, Ordering::Relaxed);
+        // Not what came to it since its size was counted.
+        match copy_contents(from.as_fd(), to.as_fd(), found.size, self.cx)? {
+            Some(bytes) => self.copied.fetch_add(bytes, Ordering::Relaxed),
+            None => self.shared.fetch_add(found.size, Ordering::Relaxed),
+        };
         self.own(dir, name, found);
         // Its contents may be another's than those of the file that was looked at: not a program that runs as its owner.
         rustix::fs::fchmod(&to, Mode::from_raw_mode(found.mode & !0o6000))?;

@@ -1,17 +1,20 @@
 //! Carrying between two directories, without a provider.
 
 use std::collections::BTreeSet;
+use std::os::fd::AsFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use ah_plugin_api::{CapturePolicy, Change, Context, Dir, RelPath, Timestamp};
+use ah_plugin_api::{CapturePolicy, Change, Context, Dir, Observer, RelPath, Timestamp};
+use rustix::io::Errno;
 
 use super::CarryReport;
 use super::copy::copy;
 use super::find::missing;
 use super::times::fit;
 use crate::restore::at::Tree;
+use crate::walk::copy_contents;
 
 struct Two {
     tmp: tempfile::TempDir,
@@ -140,6 +143,33 @@ fn what_is_too_much_is_listed_and_the_small_comes_first() {
     assert_eq!(names(&report.carried), set(&["b"]));
     assert_eq!(report.left.iter().map(|left| left.path.to_string()).collect::<Vec<_>>(), ["a"]);
     assert!(!two.at("branch/a").exists());
+}
+
+/// Who does not wait any more.
+struct Gone;
+
+impl Observer for Gone {
+    fn cancelled(&self) -> bool {
+        true
+    }
+}
+
+#[test]
+fn no_more_of_a_file_is_copied_than_was_counted_and_that_can_be_stopped() {
+    // Nothing shares contents with this.
+    let from = rustix::fs::memfd_create("large", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+    rustix::fs::ftruncate(&from, 100 << 20).unwrap();
+    let copied = |most, cx: &Context<'_>| {
+        rustix::fs::seek(&from, rustix::fs::SeekFrom::Start(0)).unwrap();
+        let out = tempfile::tempfile().unwrap();
+        let told = copy_contents(from.as_fd(), out.as_fd(), most, cx);
+        (told, out.metadata().unwrap().len())
+    };
+    for most in [0, 1, (9 << 20) + 1] {
+        assert_eq!(copied(most, &Context::quiet()), (Ok(Some(most)), most));
+    }
+    assert_eq!(copied(u64::MAX, &Context::quiet()), (Ok(Some(100 << 20)), 100 << 20));
+    assert_eq!(copied(u64::MAX, &Context::new(&Gone)), (Err(Errno::CANCELED), 0));
 }
 
 #[test]

@@ -108,11 +108,16 @@ impl Engine {
             })?;
         let fields = file::parse(&bytes)
             .map_err(|e| Error::new(ErrorKind::InvalidArgument, format!("{} cannot be read: {e}", target.display())))?;
-        let _lock = self.lock_registry()?;
+        let lock = self.lock_registry()?;
         trust::set(self.home(), &target, (!revoke).then_some(&bytes))?;
-        let restricted = |name: &String| ConfigKey::find(name).is_some_and(|key| !key.project);
-        let restricted = file::flatten(&fields).into_keys().filter(restricted).collect();
-        Ok(TrustReport { file: target, trusted: !revoke, restricted })
+        drop(lock);
+        // What does not count all the same is said now.
+        self.config(Some(&root))?;
+        let mut values = file::flatten(&fields);
+        values.retain(|name, _| ConfigKey::find(name).is_some());
+        let is_restricted = |name: &&String| ConfigKey::find(name).is_some_and(|key| !key.project);
+        let restricted = values.keys().filter(is_restricted).cloned().collect();
+        Ok(TrustReport { file: target, trusted: !revoke, restricted, values })
     }
 
     fn config_root(&self, path: Option<&Path>) -> Result<Option<PathBuf>> {

@@ -75,6 +75,8 @@ pub struct TrustReport {
     pub trusted: bool,
     /// The keys it sets that count only when it is trusted.
     pub restricted: Vec<String>,
+    /// All that it sets of the keys that there are.
+    pub values: ConfigValues,
 }
 
 /// The configuration in force at one place.
@@ -82,12 +84,14 @@ pub struct TrustReport {
 pub(crate) struct Config {
     values: BTreeMap<&'static str, (Value, ConfigLayer, Option<PathBuf>)>,
     warnings: Vec<Notice>,
+    /// What a project that is not trusted says of what is kept, where something else would hold without it.
+    unasked: Vec<&'static str>,
 }
 
 impl Config {
     /// Reads all layers for a workspace's root, or for no workspace.
     pub(crate) fn load(settings: &Settings, home: &Home, root: Option<&Path>) -> Result<Self> {
-        let mut config = Self { values: BTreeMap::new(), warnings: Vec::new() };
+        let mut config = Self { values: BTreeMap::new(), warnings: Vec::new(), unasked: Vec::new() };
         let user = home.join("config.json");
         let system = settings.system_config.as_deref().map(|path| (path, ConfigLayer::System));
         for (path, layer) in system.into_iter().chain([(user.as_path(), ConfigLayer::User)]) {
@@ -110,6 +114,29 @@ impl Config {
 
     fn warn(&mut self, message: String) {
         self.warnings.push(Notice::new(NoticeKind::Config, message));
+    }
+
+    /// Says that a project's file, which nobody has trusted, decides what is kept; it may, and has to be seen.
+    pub(crate) fn of_what_is_kept(&self) -> Option<Notice> {
+        const MOST: usize = 100;
+        let mut file = None;
+        let mut told = Vec::new();
+        for name in &self.unasked {
+            if let Some((value, ConfigLayer::Project, Some(path))) = self.values.get(name) {
+                let value = value.to_string();
+                let short: String = value.chars().take(MOST).collect();
+                told.push(format!("{name} is {short}{}", if short.len() < value.len() { "…" } else { "" }));
+                file = Some(path);
+            }
+        }
+        let message = format!("{}, which is not trusted, decides what is kept: {}", file?.display(), told.join(", "));
+        let hint = "if that is as it should be, `ah config trust`; if not, take it out of the file";
+        Some(Notice::new(NoticeKind::Config, message).with_hint(hint))
+    }
+
+    /// Whether a project's file, which nobody has trusted, decides what is kept.
+    pub(crate) fn is_a_strangers(&self) -> bool {
+        !self.unasked.is_empty()
     }
 
     /// A stranger's file is no reason to fail: what is wrong with it is a warning.
@@ -150,7 +177,20 @@ impl Config {
                 self.warn(format!("{place} sets {name} wrong: {reason}"));
                 continue;
             }
-            self.values.insert(key.name, (value.clone(), layer, path.map(Path::to_owned)));
+            if layer == ConfigLayer::Project
+                && key.name == "provider-path"
+                && path.is_some_and(|path| lies_in_workspace(path, value))
+            {
+                let message = format!("{place} sets {name} to a folder in the workspace, which does not count");
+                let hint = "trusted is the file, and not what comes to stand in that folder later: put the plugins into one outside of the workspace, and name that";
+                self.warnings.push(Notice::new(NoticeKind::Config, message).with_hint(hint));
+                continue;
+            }
+            let former = self.values.insert(key.name, (value.clone(), layer, path.map(Path::to_owned)));
+            let is_of_what_is_kept = ["capture.", "moments."].iter().any(|group| key.name.starts_with(group));
+            if !trusted && is_of_what_is_kept && former.map_or_else(|| built_in(key.name), |it| it.0) != *value {
+                self.unasked.push(key.name);
+            }
         }
         // In one sentence: a cloned repository may set any number of them.
         let (told, more) = unknown.split_at(unknown.len().min(3));
@@ -286,6 +326,15 @@ fn built_in(key: &str) -> Value {
         "labels" => Value::Object(serde_json::Map::new()),
         _ => Value::Null,
     }
+}
+
+/// Whether one of these folders lies in the workspace whose file this is, though it may not be there yet.
+fn lies_in_workspace(project_file: &Path, folders: &Value) -> bool {
+    let real = |path: &Path| path.ancestors().find_map(|path| std::fs::canonicalize(path).ok());
+    let root = project_file.ancestors().nth(2).and_then(real);
+    let mut folders = folders.as_array().into_iter().flatten().filter_map(Value::as_str);
+    // What cannot be told does not count.
+    root.is_none_or(|root| folders.any(|folder| real(Path::new(folder)).is_none_or(|folder| folder.starts_with(&root))))
 }
 
 /// Where a project's file is.

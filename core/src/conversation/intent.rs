@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use ah_plugin_api::{Durability, Error, Result};
 use serde::{Deserialize, Serialize};
 
+use crate::branch::{self, BranchRecord, BranchState};
 use crate::fsio;
 use crate::ids::{SessionName, WorkspaceId};
 use crate::lock::{Holder, Lock};
@@ -171,6 +172,14 @@ impl Workspace {
     }
 
     fn finish_conversation(&self, intent: &Intent) -> Result<Option<String>> {
+        // A branch that is not ready comes to nothing, or is made ready, by `gc`, and the conversation with it.
+        let is_it = |branch: &BranchRecord| branch.workspace.as_ref() == Some(&intent.workspace);
+        if branch::all(self.engine.home())?
+            .iter()
+            .any(|file| is_it(&file.record) && file.record.state == BranchState::Making)
+        {
+            return Ok(None);
+        }
         if intent.is_borne(self)? {
             let session = self.engine.home().workspace(intent.workspace.as_str()).join("sessions");
             fsio::remove_tree(&staging(&session.join(intent.session.as_str()), &intent.id))?;

@@ -1,9 +1,13 @@
 //! What can be used instead of a snapshot that cannot: named in the error's hint, never taken without being asked for.
 
-use ah_plugin_api::{Error, ErrorKind, ReadDirRequest, RelPath, Result, SnapshotRef};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use ah_plugin_api::{EntryKind, Error, ErrorKind, ReadDirRequest, RelPath, Result, SnapshotRef};
 
 use crate::record::SnapshotRecord;
 use crate::state::State;
+use crate::walk::Shelf;
 use crate::workspace::Workspace;
 
 /// So many snapshots are looked at, the nearest first.
@@ -18,6 +22,14 @@ impl Workspace {
         served.provider.stat(&served.place(), &request, &cx)?;
         let request = ReadDirRequest { snapshot: snapshot.reference.clone(), path: RelPath::root() };
         served.provider.read_dir(&served.place(), &request, &cx).map(drop)
+    }
+
+    /// Whether a snapshot has a directory at a path below its root.
+    pub(crate) fn holds_dir(&self, snapshot: &SnapshotRecord, below: &Path) -> Result<bool> {
+        let (served, scratch, cx) = (self.serve(&snapshot.provider)?, self.mounts_dir()?, self.context());
+        let source = Shelf::new(&*served.provider, &served.store, &scratch).open(&snapshot.reference, &cx)?;
+        let entry = source.entry(&RelPath::new(below.as_os_str().as_bytes())?, &cx)?;
+        Ok(entry.is_some_and(|entry| entry.kind == EntryKind::Dir))
     }
 
     /// The error for a snapshot that cannot be used, with the nearest that can be: one before it rather than one after.

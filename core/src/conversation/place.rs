@@ -37,18 +37,18 @@ impl Seat<'_> {
     }
 }
 
-/// Makes the copy that ends at `at` under the intent's id, and puts it into its place; `session` is the folder of the session that
+/// Makes the copy that ends at `at`, where a prompt comes next or something else, under the intent's id, and puts it into its place; `session` is the folder of the session that
 /// will bear it. The intent is saved before each step.
 pub(crate) fn put(
     agent: Agent,
-    at: &Position,
+    (at, before_prompt): (&Position, bool),
     seat: &Seat<'_>,
     (workspace, intent, session): (&Workspace, &mut Intent, &Path),
 ) -> Result<Trimmed> {
     let staged = staging(session, &intent.id);
     fsio::make_dir(&staged)?;
     let home = staged_home(seat.home, &staged);
-    let mut trimmed = trim(agent, at, &Destination { home: &home, cwd: seat.cwd }, &intent.id)?;
+    let mut trimmed = trim(agent, at, &Destination { home: &home, cwd: seat.cwd }, &intent.id, before_prompt)?;
     let (from, to) = (root_of(agent, &home)?, root_of(agent, seat.home)?);
     let mut moves = Vec::new();
     for file in std::iter::once(&mut trimmed.file).chain(&mut trimmed.others) {

@@ -15,9 +15,9 @@ use crate::conversation::{ConversationReport, Start};
 use crate::fsio;
 use crate::ids::SessionName;
 use crate::lock::Holder;
-use crate::moments::{self, Moment, MomentKind, PROMPT};
+use crate::moments::{self, MomentKind, PROMPT};
 use crate::open::absolute;
-use crate::rewind::Rewind;
+use crate::rewind::{Rewind, prompts_before};
 use crate::session::{self, AgentSession, Provenance, ResumeMethod};
 use crate::state::State;
 use crate::text;
@@ -123,13 +123,14 @@ impl Workspace {
             });
         }
         let file = start.transcript.as_deref();
+        let is_prompt = start.moment.record.kind == MomentKind::Prompt;
         let why = match find(state, start, agent, file)? {
             Found::Empty => {
                 let notes = vec![format!("nothing had been said by then: {} starts anew", agent.title())];
                 let command = launch::fresh(agent, bearer.instruction, bearer.form)?;
                 return Ok(afresh(bearer, agent, command, (0, notes), details));
             }
-            Found::Cut(position) => match self.cut(agent, &position, bearer, details.clone()) {
+            Found::Cut(position) => match self.cut(agent, (&position, is_prompt), bearer, details.clone()) {
                 Err(error) if may_be_replayed(&error) => error,
                 made => {
                     return made.map(|mut made| {
@@ -150,11 +151,11 @@ impl Workspace {
         Ok(afresh(bearer, agent, command, (said.len() as u64, notes), details))
     }
 
-    /// A copy of the transcript up to `position`.
+    /// A copy of the transcript up to `position`, which may be a prompt's.
     fn cut(
         &self,
         agent: Agent,
-        position: &Position,
+        (position, is_prompt): (&Position, bool),
         bearer: &Bearer<'_>,
         mut details: Map<String, Value>,
     ) -> Result<Rebuilt> {
@@ -176,8 +177,8 @@ impl Workspace {
         intent.save(self)?;
         let folder = session::folder(&bearer.workspace.folder(), bearer.session);
         let kept = untrimmed(&folder, &id);
-        let made =
-            fsio::make_dir(&folder).and_then(|_| put(agent, position, &bearer.seat, (self, &mut intent, &folder)));
+        let made = fsio::make_dir(&folder)
+            .and_then(|_| put(agent, (position, is_prompt), &bearer.seat, (self, &mut intent, &folder)));
         let trimmed = made.inspect_err(|_| drop(intent.take_back(self)))?;
         // The conversation goes on without it.
         let (untrimmed, notes) = match keep_untrimmed(&position.file, &kept) {
@@ -247,7 +248,7 @@ fn find(state: &State, start: &Start, agent: Agent, file: Option<&Path>) -> Resu
         if first.is_some_and(|first| first.position.offset <= position.offset) {
             return Ok(Found::Cut(position));
         }
-        match prompts_before(state, start).next() {
+        match prompts_before(&state.events, &state.moments, &start.moment).first() {
             None => Ok(Found::Empty),
             Some(_) => not("the transcript does not hold the prompts that there were"),
         }
@@ -258,16 +259,6 @@ fn find(state: &State, start: &Start, agent: Agent, file: Option<&Path>) -> Resu
     }
 }
 
-/// The prompts before, as the timeline knows them.
-fn prompts_before<'a>(state: &'a State, start: &'a Start) -> impl Iterator<Item = &'a Moment> {
-    state.moments.iter().filter(|moment| {
-        moment.session == start.moment.session
-            && moment.seq < start.moment.seq
-            && moment.record.kind == MomentKind::Prompt
-            && !state.rewound.contains(&moment.record.id)
-    })
-}
-
 /// Whether an error is about the transcript alone.
 fn may_be_replayed(error: &Error) -> bool {
     matches!(error.kind, ErrorKind::NotFound | ErrorKind::Conflict | ErrorKind::Unsupported | ErrorKind::DataLoss)
@@ -276,7 +267,8 @@ fn may_be_replayed(error: &Error) -> bool {
 /// The prompts until then: those that the timeline knows, whole where the transcript has them, and what came before the first of them there. Places in
 /// the transcript count only where the timeline knows of no prompt: it may have been rewritten since.
 fn said(state: &State, start: &Start, agent: Agent, file: Option<&Path>) -> Vec<String> {
-    let known: Vec<&String> = prompts_before(state, start).filter_map(|moment| moment.record.prompt.as_ref()).collect();
+    let before = prompts_before(&state.events, &state.moments, &start.moment);
+    let known: Vec<&String> = before.iter().filter_map(|moment| moment.record.prompt.as_ref()).collect();
     let read = |file: &Path| prompts(agent, file, None)?.collect::<Result<Vec<_>>>();
     let all = file.and_then(|file| read(file).ok()).unwrap_or_default();
     if known.is_empty() {
@@ -328,11 +320,11 @@ impl Workspace {
     }
 
     /// The directory below `root` that stands for the one in which an agent's session started, under any of this workspace's names:
-    /// the nearest that is there below `looked_at`.
-    pub(crate) fn seat_below(&self, root: &Path, start: &Path, looked_at: &Path) -> PathBuf {
+    /// the nearest that `is_there`.
+    pub(crate) fn seat_below(&self, root: &Path, start: &Path, is_there: impl Fn(&Path) -> bool) -> PathBuf {
         let below = [self.own_path(), self.root()].into_iter().find_map(|own| start.strip_prefix(own).ok());
         let mut above = below.unwrap_or(Path::new("")).ancestors();
-        match above.find(|below| looked_at.join(below).is_dir()) {
+        match above.find(|below| is_there(below)) {
             Some(below) if below != Path::new("") => root.join(below),
             _ => root.to_owned(),
         }

@@ -11,6 +11,7 @@ use crate::conversation::FromRecord;
 use crate::ids::SessionName;
 use crate::moments::{Moment, MomentKind, TranscriptPosition};
 use crate::record::SnapshotRecord;
+use crate::rewind::{With, up_from};
 use crate::session::{self, AgentSession};
 use crate::state::State;
 use crate::timeline::EventBody;
@@ -31,8 +32,14 @@ pub(crate) struct Start {
 }
 
 impl Workspace {
-    /// What `reference` means. `hint` is a command that takes another REF.
-    pub(crate) fn start_from(&self, state: &State, reference: &str, hint: impl Fn(&str) -> String) -> Result<Start> {
+    /// What `reference` means to who goes back `with` that. `hint` is a command that takes another REF.
+    pub(crate) fn start_from(
+        &self,
+        state: &State,
+        reference: &str,
+        with: With,
+        hint: impl Fn(&str) -> String,
+    ) -> Result<Start> {
         let point = self.point_in(state, reference)?;
         let Some(named) = point.moment else {
             let message = format!("{reference} is the snapshot {}, and no moment of an agent", point.snapshot.id);
@@ -46,26 +53,31 @@ impl Workspace {
                 Error::new(ErrorKind::NotFound, format!("the snapshot {lost} of {} was removed", named.record.id));
             return Err(self.offer(state, &point.snapshot, &gone, hint));
         }
-        let snapshot = point.snapshot;
         let mut notes = Vec::new();
-        let moment = if point.exact || named.record.snapshot.as_ref() == Some(&snapshot.id) {
-            named
+        let (moment, snapshot) = if point.exact || named.record.snapshot.as_ref() == Some(&point.snapshot.id) {
+            (named, point.snapshot)
         } else {
-            // Files and conversation go together: what the agent says it has done must be there.
+            // Files and conversation go together: what the agent says it has done must be there. Not what was gone back behind by then.
             let why = named.record.reason.clone().unwrap_or_else(|| "none was taken".to_owned());
-            let shown = |moment: &&Moment| {
-                moment.session == named.session
-                    && moment.seq <= named.seq
-                    && moment.record.exact() == Some(&snapshot.id)
+            let shown = |moment: &Moment| Some((moment.clone(), state.snapshot(moment.record.exact()?)?.clone()));
+            let line = up_from(&state.events, &state.moments, &named, with);
+            let of_it = |moment: &Moment| moment.record.exact() == Some(&point.snapshot.id);
+            let before = match line.iter().find(|moment| of_it(moment)) {
+                Some(moment) => shown(moment),
+                // It was left.
+                None if state.moments.iter().any(|moment| moment.session == named.session && of_it(moment)) => {
+                    line.into_iter().find_map(shown)
+                }
+                None => None,
             };
-            let before = state.moments.iter().rev().find(shown).cloned();
+            let (also, id) = (before.is_some(), named.record.id.clone());
+            let (moment, snapshot) = before.unwrap_or((named, point.snapshot));
             notes.push(format!(
-                "{} has no snapshot that shows exactly that moment ({why}); files{} are those of {} before it",
-                named.record.id,
-                if before.is_some() { " and conversation" } else { "" },
+                "{id} has no snapshot that shows exactly that moment ({why}); files{} are those of {} before it",
+                if also { " and conversation" } else { "" },
                 snapshot.id
             ));
-            before.unwrap_or(named)
+            (moment, snapshot)
         };
         let agent = session::load(&self.folder(), &moment.session)?.and_then(|record| record.agent);
         let agent = agent.or_else(|| left(state, &moment.session));
@@ -118,6 +130,20 @@ impl Start {
             .then(|| format!("the conversation of {} was over by then: it is as it ended", moment.session))
     }
 
+    /// A place that was found by the times of lines, but none behind a prompt that was given later: clocks go back.
+    fn before_later_prompts(&self, state: &State, end: Position) -> Position {
+        let (session, seq) = (&self.moment.session, self.moment.seq);
+        let later = state
+            .moments
+            .iter()
+            .filter(|other| other.session == *session && other.seq > seq && other.record.kind == MomentKind::Prompt);
+        let places = later.filter_map(|other| other.record.transcript.as_ref()).filter(|place| place.file == end.file);
+        match places.min_by_key(|place| place.offset).filter(|place| place.offset < end.offset) {
+            Some(place) => position(place),
+            None => end,
+        }
+    }
+
     /// The place at which the conversation ends. What the agent wrote late is looked for once more.
     pub(crate) fn position(&self, state: &State, agent: Agent, file: &Path) -> Result<Position> {
         let moment = &self.moment.record;
@@ -154,7 +180,8 @@ impl Start {
         };
         match (catch_up(agent, &sought, &since)?, known) {
             (Caught::SoFar(_), Some(known)) if by_tool => Ok(known),
-            (found, _) => Ok(found.into_position()),
+            (found, _) if by_tool || moment.kind == MomentKind::Prompt => Ok(found.into_position()),
+            (found, _) => Ok(self.before_later_prompts(state, found.into_position())),
         }
     }
 }

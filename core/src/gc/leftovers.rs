@@ -8,7 +8,7 @@ use crate::branch::{self, BranchState};
 use crate::fsio;
 use crate::gc::GcReport;
 use crate::home::Home;
-use crate::lock::{Lock, may_run};
+use crate::lock::may_run;
 use crate::registry::{self, Index, WorkspaceRecord};
 use crate::seek;
 use crate::text;
@@ -104,7 +104,7 @@ impl Workspace {
     pub(super) fn finish_branches(&self, report: &mut GcReport) -> Result<()> {
         let (branches, unreadable) = branch::read_all(self.engine.home())?;
         report.tell(&unreadable);
-        for file in branches {
+        for mut file in branches {
             let open = matches!(file.record.state, BranchState::Making | BranchState::Removing);
             if file.record.origin != self.id || !open || file.maker.alive() {
                 continue;
@@ -114,8 +114,10 @@ impl Workspace {
                 continue;
             }
             // Who was in it when it was removed by force may still be.
-            let lock = self.branch_lock(&file.record.id);
-            let Some(_alone) = Lock::try_take(&lock, true)? else { continue };
+            let Ok(_alone) = self.alone_in(&file)? else { continue };
+            if file.record.state == BranchState::Removing {
+                self.mark_removing(&mut file)?;
+            }
             // Somebody may have worked in it since its removal was cut short.
             if file.record.state == BranchState::Removing
                 && let Err(error) = self.refuse_held(&file)
@@ -136,7 +138,7 @@ impl Workspace {
             let failed = outcome.is_err();
             report.note(&format!("taking away the branch {}", file.record.name), outcome)?;
             if !failed {
-                let _ = fsio::remove_file(&lock);
+                let _ = fsio::remove_file(&self.branch_lock(&file.record.id));
                 report.did(format!(
                     "took away the branch {}, which was {}",
                     file.record.name,
@@ -146,6 +148,40 @@ impl Workspace {
                     let outcome = self.give_up_base_of_unmade(&file.record.snapshot);
                     report.note(&format!("removing what was taken for the branch {}", file.record.name), outcome)?;
                 }
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes away branches that were made for a command which has ended, where who waited for that was killed. An agent's are left to who works behind.
+    pub(crate) fn finish_branches_made_once(&self, report: &mut GcReport) -> Result<()> {
+        let engine = &self.engine;
+        if engine.refuse_to_agents("`gc`").is_err() || engine.home().may_remove("`gc`").is_err() {
+            return Ok(());
+        }
+        for file in branch::all(engine.home())? {
+            // The maker becomes the command.
+            let ready = file.record.state == BranchState::Ready;
+            if file.record.origin != self.id || !file.once || !ready || file.maker.alive() {
+                continue;
+            }
+            let name = &file.record.name;
+            let alone = match self.alone_in(&file) {
+                Ok(Ok(alone)) => alone,
+                Ok(Err(_)) => continue,
+                Err(error) => {
+                    report.note(&format!("looking at the branch {name}"), Err(error))?;
+                    continue;
+                }
+            };
+            match self.remove_done(&file, alone) {
+                Ok(()) => {
+                    report.did(format!("took away the branch {name}, which was made for a command that has ended"));
+                }
+                Err(error) if error.kind == ErrorKind::FailedPrecondition => {
+                    report.did(format!("kept the branch {name}, which was made for a command that has ended: {error}"));
+                }
+                failed => report.note(&format!("taking away the branch {name}"), failed)?,
             }
         }
         Ok(())

@@ -112,6 +112,8 @@ impl Workspace {
         report.note("looking for views that nobody holds", outcome)?;
         let outcome = self.finish_branches(&mut report);
         report.note("finishing branches", outcome)?;
+        let outcome = self.finish_branches_made_once(&mut report);
+        report.note("taking away branches of commands that have ended", outcome)?;
         // After the branches: a session that was to bear one may have gone with its branch.
         let outcome = self.finish_conversations().map(|(done, failed)| {
             report.actions.extend(done);

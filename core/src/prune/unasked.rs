@@ -86,7 +86,7 @@ impl Workspace {
         }
         // First, so that whatever becomes of this run the next one is an hour away.
         note_run(self, self.engine.settings().clock.now())?;
-        let finished = self.finish_removals(report);
+        let finished = self.finish_removals(report).and(self.finish_branches_made_once(report));
         let config = self.config()?;
         let removed = self.prune_unasked(&config)?.unwrap_or(0);
         if removed > 0 {

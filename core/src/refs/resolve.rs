@@ -5,8 +5,8 @@
 //! program prints changes what another name means. `@…` and times pass over snapshots that
 //! a restore or a branch took for itself; ids and labels do not.
 //!
-//! A moment means the snapshot that shows the workspace as it was then, else the nearest one before it. A snapshot that was taken for
-//! a moment counts from that moment on: it was taken behind it, when nothing had changed yet.
+//! A moment means the snapshot that shows the workspace as it was then, else the nearest one before it, or the one that all files were put
+//! back to since. A snapshot that was taken for a moment counts from that moment on: it was taken behind it, when nothing had changed yet.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -17,8 +17,10 @@ use crate::moments::{Moment, MomentKind, MomentRecord, Point};
 use crate::open::when;
 use crate::record::SnapshotRecord;
 use crate::refs::parse::{Parsed, When, parse};
+use crate::rewind::is_undone;
 use crate::state::State;
 use crate::text::shell;
+use crate::timeline::EventBody;
 
 /// From how alike a label is to a name that nothing has it is worth asking about, of 1.
 const ALIKE: f64 = 0.8;
@@ -181,8 +183,26 @@ impl Resolver<'_> {
         })
     }
 
+    /// The snapshot that was taken last before, or that all files were put back to since.
     fn before(&self, seq: u64) -> Option<&SnapshotRecord> {
-        self.counting().rev().find(|snapshot| snapshot.seq <= seq)
+        let taken = self.counting().rev().find(|snapshot| snapshot.seq <= seq);
+        let all = &self.state.events;
+        let events = &all[..all.partition_point(|event| event.seq < seq)];
+        let done = |restore: &str| {
+            let ends = events.iter().rev().filter_map(|event| match &event.body {
+                EventBody::RestoreEnd(end) if end.restore == restore => Some(end.outcome == "done"),
+                _ => None,
+            });
+            ends.into_iter().next().unwrap_or(false)
+        };
+        let since = taken.map_or(0, |taken| taken.seq);
+        let put_back = events.iter().rev().filter(|event| event.seq >= since).find_map(|event| {
+            let EventBody::RestoreBegin(begin) = &event.body else { return None };
+            let whole = begin.undoes.is_none() && begin.paths.is_empty() && done(&begin.restore);
+            let target = self.snapshots().find(|snapshot| snapshot.id == begin.target)?;
+            (whole && !is_undone(events, &begin.restore)).then_some(target)
+        });
+        put_back.or(taken)
     }
 
     fn by_id(&self, text: &str) -> Option<Named<'_>> {

@@ -1,43 +1,31 @@
 //! The order of a restore: lock, safety snapshot, what an interrupted one left, plan, journal, timeline, changes, timeline. And of an undo.
 
 use std::collections::HashSet;
-use std::os::fd::AsFd;
 use std::path::Path;
 
-use ah_plugin_api::{
-    Capability, Change, ChangedBelow, Dir, Durability, Error, ErrorKind, OmitReason, RelPath, Result, Snapshot,
-    SnapshotRef,
-};
+use ah_plugin_api::{Capability, ChangedBelow, Durability, Error, ErrorKind, RelPath, Result, Snapshot, SnapshotRef};
 
 use super::apply::{apply, lanes};
-use super::at::{self, Tree};
 use super::below::{COPY_OUT, below_note};
 use super::clean::clean;
 use super::journal::{Journal, Named, Unlocked};
 use super::plan::{Ground, Plan, Wish, plan};
 use super::read_back::read_back;
 use super::safety::Saved;
-use super::scope::{Omissions, Scope, by_rule, untouchable};
+use super::scope::{Omissions, Scope, untouchable};
 use super::standing::sync_filesystem;
-use super::{
-    Ignores, LeftAlone, RestoreBegin, RestoreEnd, RestoreOptions, RestoreReport, UndoOptions, copies_out, way_out,
-};
+use super::told::{head_note, missing_notes, refusal, report};
+use super::{Ignores, LeftAlone, RestoreBegin, RestoreEnd, RestoreOptions, RestoreReport, UndoOptions, copies_out};
 use crate::background;
 use crate::fsio;
 use crate::ids;
 use crate::lock::boot_id;
 use crate::moments::FilesChanged;
-use crate::record::{ChangeRecord, SnapshotKind, SnapshotRecord};
+use crate::record::{SnapshotKind, SnapshotRecord};
 use crate::text;
 use crate::timeline::{Event, EventBody};
 use crate::walk::Shelf;
 use crate::workspace::Workspace;
-
-/// So many conflicts are named in an error; a dry run lists all.
-const NAMED: usize = 20;
-
-/// So many things that cannot come back are named.
-const MISSING_NAMED: usize = 5;
 
 /// Why an undo has nothing to go back to.
 fn was_removed() -> Error {
@@ -46,30 +34,31 @@ fn was_removed() -> Error {
 }
 
 /// What restore and undo have in common.
-struct Job {
-    target: SnapshotRecord,
-    scope: Scope,
-    paths: Vec<RelPath>,
-    ignored: bool,
-    delete_ignored: bool,
-    exact_times: bool,
-    force: bool,
-    dry_run: bool,
-    undoes: Option<String>,
+pub(super) struct Job {
+    pub(super) target: SnapshotRecord,
+    pub(super) scope: Scope,
+    pub(super) paths: Vec<RelPath>,
+    pub(super) ignored: bool,
+    pub(super) delete_ignored: bool,
+    pub(super) exact_times: bool,
+    pub(super) force: bool,
+    pub(super) dry_run: bool,
+    pub(super) undoes: Option<String>,
     /// Whether what it takes back came from a provider that captures ignored files, too.
-    beyond_policy: bool,
+    pub(super) beyond_policy: bool,
     /// Interrupted restores that this one takes over.
-    taken_over: Vec<Journal>,
+    pub(super) taken_over: Vec<Journal>,
     /// Whether an undo shall go back to the state before those, rather than to the one after.
-    finishes: bool,
+    pub(super) finishes: bool,
     /// What came up before the work began.
-    notes: Vec<String>,
+    pub(super) notes: Vec<String>,
 }
 
 impl Workspace {
     /// Puts files back as they were in a snapshot; the present state is saved first.
     ///
-    /// Finishes an interrupted restore of the same snapshot: an undo then takes back both parts.
+    /// Finishes an interrupted restore of the same snapshot, if it is of all that this was of: an undo then takes back both parts, or the later one alone
+    /// where something is changed by it that the interrupted one had not seen.
     ///
     /// # Errors
     /// As [`Workspace::resolve`]; `Conflict` where something would be lost that the safety snapshot cannot keep, or where a file
@@ -87,9 +76,12 @@ impl Workspace {
         let target = self.resolve(reference)?;
         self.reachable(&options.paths, &target)?;
         let covers = |journal: &Journal| -> bool {
-            options.paths.is_empty()
+            // An undo puts ignored files back without being asked; it changed no others.
+            let ignored = options.ignored || !journal.ignored || journal.undoes.is_some();
+            let paths = options.paths.is_empty()
                 || (!journal.paths.is_empty()
-                    && journal.paths.iter().all(|path| options.paths.iter().any(|top| path.starts_with(top))))
+                    && journal.paths.iter().all(|path| options.paths.iter().any(|top| path.starts_with(top))));
+            ignored && paths
         };
         let mut notes = Vec::new();
         let mut taken_over = self.interrupted_journals(&mut notes)?;
@@ -114,7 +106,7 @@ impl Workspace {
     }
 
     /// Takes the last restore (or undo) back: the one that began last of the session, or of all sessions without one. An
-    /// interrupted one counts whatever its session.
+    /// interrupted one counts whatever its session; if it was an undo, it is taken to its end.
     ///
     /// # Errors
     /// `NotFound` if there was none; `FailedPrecondition` if a rewind came since that changed no files; otherwise as [`Workspace::restore`].
@@ -123,14 +115,29 @@ impl Workspace {
         self.forget_what_the_killed_saw();
         let (_lock, _stays) = (self.lock("restore")?, self.lock_stays()?);
         let mut notes = Vec::new();
-        let interrupted = self.interrupted_journals(&mut notes)?.pop();
+        let mut interrupted = self.interrupted_journals(&mut notes)?;
         let events = self.state()?.events;
         // Whatever the session, as a tree that is half one state and half another is everybody's. But what a later one put in
         // place, and what was done since, must not be lost to it.
         let latest = |journal: &Journal| self.is_latest(&journal.restore, journal.began, &events);
-        let (journal, taken_over) = match interrupted.filter(latest) {
-            Some(journal) => (journal.clone(), vec![journal]),
-            None => (self.last_ended(&events)?, Vec::new()),
+        let (journal, taken_over, finishes) = match interrupted.pop().filter(latest) {
+            Some(last) => match self.undone_by(&last)? {
+                // An undo is taken to its end.
+                Some(of) => {
+                    interrupted.retain(|journal| {
+                        journal.restore == of.restore || journal.undoes.as_ref() == Some(&of.restore)
+                    });
+                    interrupted.push(last);
+                    (of, interrupted, true)
+                }
+                None => {
+                    // With those that it had taken over itself.
+                    interrupted.retain(|journal| journal.back.id == last.back.id);
+                    interrupted.push(last.clone());
+                    (last, interrupted, false)
+                }
+            },
+            None => (self.last_ended(&events)?, Vec::new(), false),
         };
         let state = self.state()?;
         let target = state.snapshot(&journal.back.id).cloned().ok_or_else(|| {
@@ -147,7 +154,8 @@ impl Workspace {
             true => format!("this takes back the undo of {began}"),
             false => format!("this takes back the restore of {what}, of {began}"),
         });
-        let touched: HashSet<RelPath> = journal.touched().cloned().collect();
+        // What was taken over may have opened other directories.
+        let touched = std::iter::once(&journal).chain(&taken_over).flat_map(Journal::touched).cloned().collect();
         let beyond_policy = journal.provider != target.provider
             && self.serve(&journal.provider).is_ok_and(|served| !served.can(Capability::AppliesPolicy));
         self.put_back(&Job {
@@ -162,9 +170,18 @@ impl Workspace {
             undoes: Some(journal.restore),
             beyond_policy,
             taken_over,
-            finishes: false,
+            finishes,
             notes,
         })
+    }
+
+    /// The journal of what an undo takes back; none if it is no undo, or that journal is gone.
+    fn undone_by(&self, undo: &Journal) -> Result<Option<Journal>> {
+        let Some(of) = &undo.undoes else { return Ok(None) };
+        match self.journals().of(&undo.session, of)? {
+            Some(journal) => Ok(Some(journal)),
+            None => self.journals().find_ended(of),
+        }
     }
 
     /// The journal of the latest restore that came to its end.
@@ -181,8 +198,11 @@ impl Workspace {
         if events.iter().any(|event| event.seq > begun && self.session_counts(&event.session) && changed_nothing(event))
         {
             let message = "the last rewind changed no files: there is nothing of it to take back";
-            return Err(Error::new(ErrorKind::FailedPrecondition, message)
-                .with_hint(format!("ah agent fs restore {} takes back the restore before it", begin.safety)));
+            let paths = self.named(&begin.paths);
+            return Err(Error::new(ErrorKind::FailedPrecondition, message).with_hint(format!(
+                "`ah agent fs restore {}{paths}` goes back to before the restore that was before it; `--dry-run` shows what that changes",
+                begin.safety
+            )));
         }
         if let Some(journal) = self.journals().of(session, &begin.restore)? {
             return Ok(journal);
@@ -223,6 +243,7 @@ impl Workspace {
         let target = target.map_err(|error| self.explain_lost(&job.target, error))?;
         // Until the safety snapshot is on the timeline, gc must not take it for an orphan.
         let making = self.lock_as("orphans", false)?;
+        self.refuse_going()?;
         let Saved { snapshot: safety, other, note } = self.save_present(&served, &workspace, &policy, everything)?;
         let saver = other.as_ref().unwrap_or(&served);
         let safety_shelf = Shelf::new(&*saver.provider, &saver.store, &scratch);
@@ -292,7 +313,7 @@ impl Workspace {
             }
             Ok(plan) if !plan.conflicts.is_empty() => {
                 unused(&safety);
-                let mut error = refusal(&plan.conflicts, plan.forcible == plan.conflicts.len());
+                let mut error = refusal(job, &plan);
                 error.causes.extend(cleared);
                 return Err(error);
             }
@@ -310,7 +331,8 @@ impl Workspace {
                 sync_filesystem(&workspace)?;
             }
             for journal in &job.taken_over {
-                self.say_ended(journal, if job.finishes { "done" } else { "abandoned" })?;
+                let finished = job.finishes && journal.target.id == job.target.id;
+                self.say_ended(journal, if finished { "done" } else { "abandoned" })?;
                 self.journals().end(&journal.session, &journal.restore)?;
             }
             return Ok(report(job, plan, notes, below.len(), &self.root));
@@ -326,7 +348,18 @@ impl Workspace {
         record.seq =
             self.append(&session, EventBody::Snapshot { snapshot: Box::new(record.clone()) }, Durability::Durable)?.seq;
         drop(making);
-        let journal = self.journal(job, &plan, &record)?;
+        // The last: what the one before it had not seen, that may have saved.
+        let finished = job.taken_over.iter().rfind(|journal| journal.target.id == job.target.id && job.finishes);
+        let unseen = finished.map_or(0, |finished| finished.unseen(&job.taken_over, &plan));
+        if let Some(finished) = finished.filter(|_| unseen > 0) {
+            notes.push(format!(
+                "{} not as the interrupted restore saw them: `ah agent fs undo` goes back to how they are now, `ah agent fs restore {}{}` to before both",
+                text::count(unseen, "path is", "paths are"),
+                finished.back.id,
+                self.named(&finished.paths)
+            ));
+        }
+        let mut journal = self.journal(job, &plan, &record, finished.filter(|_| unseen == 0))?;
         self.journals().begin(&journal)?;
         let begin = RestoreBegin {
             restore: journal.restore.clone(),
@@ -356,10 +389,23 @@ impl Workspace {
         *is_done = true;
         // What came in between was half-way. If that cannot be written it has been counted once already.
         let _ = self.count_put_back();
-        let complete = applied.failed.is_empty() && plan.beyond.is_empty();
-        self.say_ended(&journal, if complete { "done" } else { "partial" })
+        if !applied.undone.is_empty() {
+            journal.leave(&applied.undone);
+            if let Err(error) = self.journals().begin(&journal) {
+                notes.push(format!(
+                    "an undo would take back also what was not changed: that could not be noted ({error})"
+                ));
+            }
+        }
+        let outcome = match applied.failed.is_empty() && plan.beyond.is_empty() {
+            true => "done",
+            // There is nothing to take back, and a state before this one may still be half-way.
+            false if applied.undone.len() == plan.steps().count() => "failed",
+            false => "partial",
+        };
+        self.say_ended(&journal, outcome)
             .map_err(|e| e.context("the files were restored, but that could not be put on the timeline"))?;
-        for interrupted in &job.taken_over {
+        for interrupted in job.taken_over.iter().filter(|_| outcome != "failed") {
             self.say_ended(interrupted, "abandoned")?;
             self.journals().end(&interrupted.session, &interrupted.restore)?;
         }
@@ -387,16 +433,17 @@ impl Workspace {
 
     /// Says on the timeline that a restore came to its end.
     fn say_ended(&self, journal: &Journal, outcome: &str) -> Result<()> {
-        let end = RestoreEnd { restore: journal.restore.clone(), outcome: outcome.to_owned() };
+        let (restore, left) = (journal.restore.clone(), journal.left.len() as u64);
+        let end = RestoreEnd { restore, outcome: outcome.to_owned(), left };
         self.append(&journal.session, EventBody::RestoreEnd(end), Durability::Durable).map(drop)
     }
 
-    fn journal(&self, job: &Job, plan: &Plan, safety: &SnapshotRecord) -> Result<Journal> {
+    /// `finished`: the interrupted restore to the state before which an undo is to go back.
+    fn journal(&self, job: &Job, plan: &Plan, safety: &SnapshotRecord, finished: Option<&Journal>) -> Result<Journal> {
         let settings = self.engine.settings();
         let named = |record: &SnapshotRecord| Named { id: record.id.clone(), reference: record.reference.clone() };
         let restore = ids::letters(&settings.ids);
-        let first = job.taken_over.iter().find(|journal| journal.target.id == job.target.id && job.finishes);
-        let back_paths: HashSet<RelPath> = match first {
+        let back_paths: HashSet<RelPath> = match finished {
             Some(_) => job.taken_over.iter().flat_map(|journal| journal.touched().cloned()).collect(),
             None => HashSet::new(),
         };
@@ -410,13 +457,20 @@ impl Workspace {
             provider: job.target.provider.clone(),
             target: named(&job.target),
             safety: named(safety),
-            back: first.map_or_else(|| named(safety), |journal| journal.back.clone()),
+            back: finished.map_or_else(|| named(safety), |journal| journal.back.clone()),
             back_paths,
             undoes: job.undoes.clone(),
             paths: job.paths.clone(),
+            ignored: job.ignored,
+            exact_times: job.exact_times,
             staging: Journal::staging_of(&restore)?,
             lanes: lanes(),
-            unlocked: plan.unlock.iter().map(|(path, mode)| Unlocked { path: path.clone(), mode: *mode }).collect(),
+            left: Vec::new(),
+            unlocked: plan
+                .unlock
+                .iter()
+                .map(|(path, found)| Unlocked { path: path.clone(), mode: found.mode })
+                .collect(),
             steps: Journal::steps_of(plan),
             restore,
         })
@@ -451,10 +505,9 @@ impl Workspace {
     /// A path that was asked for by name must be somewhere: then, or now. If the snapshot left it out, that is said.
     fn known_paths(&self, job: &Job, target: &Snapshot, mut plan: Plan) -> Result<Plan> {
         let omissions = Omissions::of(target);
-        let is_there = |path: &RelPath| self.root.join(path.as_path()).symlink_metadata().is_ok();
         for path in job.paths.iter().filter(|_| job.undoes.is_none()) {
             if let Some(omission) = omissions.cover(path)
-                && is_there(path)
+                && self.is_there(path)
                 && !plan.left.iter().any(|left| left.path.starts_with(path))
             {
                 let reason = format!("the snapshot left it out ({})", omission.reason);
@@ -463,7 +516,7 @@ impl Workspace {
         }
         let says_nothing =
             plan.is_empty() && plan.left.is_empty() && plan.conflicts.is_empty() && plan.beyond.is_empty();
-        for path in job.paths.iter().filter(|path| job.undoes.is_none() && !is_there(path)) {
+        for path in job.paths.iter().filter(|path| job.undoes.is_none() && !self.is_there(path)) {
             let (served, scratch) = (self.serve(&job.target.provider)?, self.mounts_dir()?);
             let shelf = Shelf::new(&*served.provider, &served.store, &scratch);
             if shelf.open(&job.target.reference, &self.context())?.entry(path, &self.context())?.is_none() {
@@ -477,101 +530,16 @@ impl Workspace {
                     return Err(Error::new(ErrorKind::NotFound, message).with_hint(hint));
                 }
                 let message = format!("{path} is neither in the snapshot nor in the workspace");
+                let link = std::iter::successors(path.parent(), RelPath::parent)
+                    .find(|dir| self.root.join(dir.as_path()).is_symlink());
                 let whole = text::shell(self.root.join(path.as_path()).as_os_str());
-                let hint = format!("`ah agent fs versions {whole}` shows when it was there");
+                let hint = match link {
+                    Some(link) => format!("{link} is a symlink: name the file where it is"),
+                    None => format!("`ah agent fs versions {whole}` shows when it was there"),
+                };
                 return Err(Error::new(ErrorKind::NotFound, message).with_hint(hint));
             }
         }
         Ok(plan)
     }
-}
-
-fn report(job: &Job, plan: Plan, notes: Vec<String>, below: usize, root: &Path) -> RestoreReport {
-    let copy_out = |path: &RelPath| copies_out(root, &job.target.id, path, &root.join(path.as_path()));
-    RestoreReport {
-        restore: None,
-        target: job.target.clone(),
-        safety: None,
-        dry_run: job.dry_run,
-        changes: plan.changes().iter().map(|change: &Change| ChangeRecord::from(change)).collect(),
-        left: plan.left,
-        conflicts: plan.conflicts,
-        overwritten: plan.overwritten,
-        failed: plan.beyond,
-        lost: plan.lost,
-        bare: 0,
-        copy_out: plan.repositories.iter().map(copy_out).collect(),
-        below,
-        notes,
-    }
-}
-
-fn refusal(conflicts: &[LeftAlone], forcible: bool) -> Error {
-    let count = conflicts.len();
-    let stand = text::count(count, "path stands", "paths stand");
-    let mut error = Error::new(ErrorKind::Conflict, format!("{stand} in the way, so nothing was changed"));
-    error.causes =
-        conflicts.iter().take(NAMED).map(|conflict| format!("{}: {}", conflict.path, conflict.reason)).collect();
-    if count > NAMED {
-        error.causes.push(format!("… and {} more", count - NAMED));
-    }
-    let force = if forcible { ", or lose them: `--force`" } else { "" };
-    error.with_hint(format!(
-        "{}, or name the paths to restore after `--`{force}; `--dry-run` lists everything",
-        way_out(conflicts)
-    ))
-}
-
-/// What the snapshot does not hold, and nobody has any more, cannot come back: whoever expects it should hear so. What an ignore rule
-/// left out comes last: mostly it can be made again.
-fn missing_notes(target: &Snapshot, job: &Job, workspace: &Dir) -> Vec<String> {
-    let Ok(tree) = Tree::new(workspace.as_fd()) else { return Vec::new() };
-    let gone = |path: &RelPath| matches!(tree.stat(path), Ok(None));
-    let omissions = Omissions::of(target);
-    let below = target.omitted.iter().filter(|omission| job.scope.holds(&omission.path));
-    let mut missing: Vec<(&RelPath, OmitReason)> = below.map(|omission| (&omission.path, omission.reason)).collect();
-    // Somebody may ask for what is in a directory that was left out.
-    let named = job.paths.iter().filter(|path| !missing.iter().any(|(known, _)| known == path));
-    let named: Vec<_> = named.filter_map(|path| Some((path, omissions.cover(path)?.reason))).collect();
-    missing.extend(named);
-    missing.retain(|(path, _)| gone(path));
-    missing.sort_by_key(|(_, reason)| by_rule(*reason));
-    let note =
-        |(path, reason): &(&RelPath, OmitReason)| format!("not in the snapshot and missing now: {path} ({reason})");
-    let mut notes: Vec<String> = missing.iter().take(MISSING_NAMED).map(note).collect();
-    let more = missing.len() - notes.len();
-    if more > 0 {
-        notes.push(format!(
-            "not in the snapshot and missing now: {more} more; `ah agent fs show {}` lists them",
-            target.id
-        ));
-    }
-    notes
-}
-
-/// Restore does not touch repositories; whoever expects it to bring one back, or to move HEAD, should hear so.
-fn head_note(target: &Snapshot, safety: &Snapshot, workspace: &Dir) -> Vec<String> {
-    let Some(then) = &target.repository else { return Vec::new() };
-    let Some(now) = &safety.repository else {
-        // Not every way to a provider tells of repositories.
-        if !matches!(at::stat(workspace.as_fd(), b".git"), Ok(None)) {
-            return Vec::new();
-        }
-        let id = &target.id;
-        return vec![format!(
-            "the repository (.git) that was here is gone: restore leaves repositories alone; `ah agent fs branch {id}` makes a copy of all with one, HEAD, branch and index as they were"
-        )];
-    };
-    if (&then.head, &then.branch) == (&now.head, &now.branch) {
-        return Vec::new();
-    }
-    let name = |state: &ah_plugin_api::RepositoryState| {
-        let short = |head: &String| head.chars().take(10).collect::<String>();
-        let head = state.head.as_ref().map_or_else(|| "no commit".to_owned(), short);
-        match &state.branch {
-            Some(branch) => format!("{head} on {}", branch.strip_prefix("refs/heads/").unwrap_or(branch)),
-            None => format!("{head}, detached"),
-        }
-    };
-    vec![format!("HEAD was {} at that moment and is {} now; restore leaves it where it is", name(then), name(now))]
 }

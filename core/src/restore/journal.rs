@@ -6,6 +6,7 @@
 //!
 //! Format, version 1 (JSON; unknown fields are ignored): see [`Journal`]. Paths and times as in [`crate::text`].
 
+use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -91,6 +92,11 @@ pub(crate) struct Journal {
     /// The paths it was asked for; empty: everything.
     #[serde(default, with = "text::rels", skip_serializing_if = "Vec::is_empty")]
     pub(crate) paths: Vec<RelPath>,
+    /// Whether it overwrites ignored files, and gives all files their former times.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) ignored: bool,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) exact_times: bool,
     /// The folder in the workspace in which files are prepared and put aside.
     #[serde(with = "text::rel")]
     pub(crate) staging: RelPath,
@@ -99,6 +105,9 @@ pub(crate) struct Journal {
     /// Directories that are made writable for a while.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) unlocked: Vec<Unlocked>,
+    /// Once it has come to its end: the paths of `steps` that it left as they were.
+    #[serde(default, with = "text::rels", skip_serializing_if = "Vec::is_empty")]
+    pub(crate) left: Vec<RelPath>,
     /// What changes.
     pub(crate) steps: Vec<JournalStep>,
 }
@@ -128,11 +137,53 @@ impl Journal {
         RelPath::new(format!("{STAGING_PREFIX}{restore}"))
     }
 
+    /// Takes note of the steps that were not carried out, by path. One whose kind changes has two.
+    pub(crate) fn leave(&mut self, undone: &[RelPath]) {
+        let mut left: HashMap<&RelPath, usize> = HashMap::new();
+        undone.iter().for_each(|path| *left.entry(path).or_default() += 1);
+        for step in &self.steps {
+            if let Some(count) = left.get_mut(&step.path) {
+                *count = count.wrapping_sub(1);
+            }
+        }
+        self.left = left.into_iter().filter(|(_, others)| *others == 0).map(|(path, _)| path.clone()).collect();
+        self.left.sort();
+    }
+
+    /// How much of what `plan` takes away the state before this interrupted restore does not have, so that going back to that would not bring it back: what was written
+    /// since, and what it was not to change. `others`: those that are finished with it.
+    pub(crate) fn unseen(&self, others: &[Self], plan: &Plan) -> usize {
+        let of: Vec<&Self> = others.iter().filter(|other| other.back.id == self.back.id).collect();
+        let unlocked: HashSet<&RelPath> = of.iter().flat_map(|it| &it.unlocked).map(|dir| &dir.path).collect();
+        let mut known: HashMap<&RelPath, Vec<&EntryRecord>> = HashMap::new();
+        for step in of.iter().flat_map(|journal| &journal.steps) {
+            known.entry(&step.path).or_default().extend(&step.before);
+        }
+        let is_new = |step: &&Step| {
+            let Some(now) = step.before.as_ref().map(EntryRecord::from) else { return false };
+            let befores = known.get(&step.path);
+            let seen = match now.kind {
+                // Made, or opened, by one of them, as far as that came; or it is only its time that differs, which is that of what is in it.
+                EntryKind::Dir => {
+                    let stays = |after: &Entry| after.kind == EntryKind::Dir && after.mode == now.mode;
+                    befores.is_some() || unlocked.contains(&step.path) || step.after.as_ref().is_some_and(stays)
+                }
+                // An empty file, as a power cut leaves one, holds nothing.
+                EntryKind::File if now.size == 0 && befores.is_some() => true,
+                _ => befores.is_some_and(|befores| befores.iter().any(|before| before.is_as(&now))),
+            };
+            !seen
+        };
+        plan.steps().filter(is_new).count()
+    }
+
     /// Everything that an undo of it puts back.
     pub(crate) fn touched(&self) -> impl Iterator<Item = &RelPath> {
+        let left: HashSet<&RelPath> = self.left.iter().collect();
         self.steps
             .iter()
             .map(|step| &step.path)
+            .filter(move |path| !left.contains(path))
             .chain(&self.back_paths)
             .chain(self.unlocked.iter().map(|unlocked| &unlocked.path))
     }
@@ -151,6 +202,14 @@ pub(crate) struct Head {
     pub(crate) target: Named,
     pub(crate) safety: Named,
     pub(crate) back: Named,
+    #[serde(default)]
+    pub(crate) undoes: Option<String>,
+    #[serde(default, with = "text::rels")]
+    pub(crate) paths: Vec<RelPath>,
+    #[serde(default)]
+    pub(crate) ignored: bool,
+    #[serde(default)]
+    pub(crate) exact_times: bool,
 }
 
 /// A journal that cannot be read, and why.
@@ -333,9 +392,12 @@ mod tests {
             undoes: None,
             // Over where one piece ends and the next begins.
             paths: vec![path.clone(); 1500],
+            ignored: true,
+            exact_times: false,
             staging: path.clone(),
             lanes: 1,
             unlocked: Vec::new(),
+            left: Vec::new(),
             steps: (0..1000).map(step).collect(),
         };
         for steps in [1000, 0] {

@@ -5,7 +5,7 @@
 //! journal and changes files. An undo is a restore of the paths that a restore touched, from its safety snapshot, and so can
 //! be undone itself.
 //!
-//! - `facade.rs`: the order of all this, with the timeline. `standing.rs`: which are interrupted, and which are on disk.
+//! - `facade.rs`: the order of all this, with the timeline. `told.rs`: what is said of it. `standing.rs`: which are interrupted, and which are on disk.
 //! - `scope.rs`, `ignores.rs`: what a restore may touch. `plan.rs`: what it will do. `journal.rs`: what it says about that on disk.
 //! - `read_back.rs`: whether the safety snapshot really gives back what will be lost.
 //! - `below.rs`: what it cannot put back, since it was changed in the workspace that a branch reads in.
@@ -49,6 +49,7 @@ mod standing;
 #[cfg(test)]
 mod tests;
 mod tidy;
+mod told;
 
 pub(crate) use apply::{lanes, on_threads};
 pub(crate) use ignores::Ignores;
@@ -128,6 +129,9 @@ pub struct RestoreReport {
     /// How many of `failed` the snapshot cannot give any more: doing it again helps none of them.
     #[serde(skip)]
     pub lost: usize,
+    /// How many of `failed` should go and are held by nothing: doing it again takes none of them away.
+    #[serde(skip)]
+    pub unheld: usize,
     /// How many of `failed` are there but for their owner or attributes: doing it again gives them to none.
     #[serde(skip)]
     pub bare: usize,
@@ -184,6 +188,10 @@ pub struct InterruptedRestore {
     /// When it began.
     #[serde(with = "text::time")]
     pub began: Timestamp,
+    /// The command that takes it to its end.
+    pub finish: String,
+    /// The command that goes back to before it.
+    pub back: String,
 }
 
 /// Event: a restore (or undo) begins; its plan is on disk. Comes before the first change.
@@ -214,4 +222,12 @@ pub struct RestoreEnd {
     /// `done`, `partial` (some paths could not be changed), `failed` (nothing was changed), `abandoned` (interrupted, and
     /// another one took over). If there are two of one restore, the later one counts.
     pub outcome: String,
+    /// How many of the paths that it was to change it left as they were.
+    #[serde(default, skip_serializing_if = "none_left")]
+    pub left: u64,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn none_left(left: &u64) -> bool {
+    *left == 0
 }

@@ -7,15 +7,19 @@
 use std::collections::{HashMap, HashSet};
 use std::os::fd::AsFd;
 
-use ah_plugin_api::{Dir, ErrorKind, Result, Timestamp};
+use ah_plugin_api::{Dir, ErrorKind, RelPath, Result, SnapshotId, Timestamp};
 
 use super::journal::{Head, Journal, Journals};
 use super::{InterruptedRestore, RestoreBegin};
 use crate::ids::SessionName;
 use crate::lock::{Lock, boot_id};
 use crate::notice::{Notice, NoticeKind};
+use crate::text;
 use crate::timeline::{Event, EventBody};
 use crate::workspace::Workspace;
+
+/// Up to so many bytes of paths are in the hint about an interrupted restore.
+const HINTED: usize = 2000;
 
 /// How a restore ended that an undo can take back.
 const APPLIED: [&str; 2] = ["done", "partial"];
@@ -113,13 +117,19 @@ impl Workspace {
             return Ok(None);
         };
         // Shared, and never waited for: who has it alone is restoring.
-        let idle = Lock::try_take(&self.folder().join("restore.lock"), false)?.is_some();
-        Ok(idle.then(|| InterruptedRestore {
+        if Lock::try_take(&self.folder().join("restore.lock"), false)?.is_none() {
+            return Ok(None);
+        }
+        let latest = self.is_latest(&head.restore, head.began, &self.state()?.events);
+        let (finish, back) = self.ways_on(head, latest);
+        Ok(Some(InterruptedRestore {
             restore: head.restore.clone(),
             target: head.target.id.clone(),
             safety: head.back.id.clone(),
             session: head.session.clone(),
             began: head.began,
+            finish,
+            back,
         }))
     }
 
@@ -147,17 +157,44 @@ impl Workspace {
         }
         let open = self.with_standing(open)?;
         if let Some(interrupted) = self.interrupted_among(&open)? {
-            let message = format!("the restore {} of {} was interrupted", interrupted.restore, interrupted.target);
-            let back = match self.is_latest(&interrupted.restore, interrupted.began, &self.state()?.events) {
-                true => "undo".to_owned(),
-                false => format!("restore {}", interrupted.safety),
+            let is_undo = open.iter().any(|(head, _)| head.restore == interrupted.restore && head.undoes.is_some());
+            let message = match is_undo {
+                true => format!("the undo {} was interrupted", interrupted.restore),
+                false => format!("the restore {} of {} was interrupted", interrupted.restore, interrupted.target),
             };
-            self.engine.notify(Notice::new(NoticeKind::InterruptedRestore, message).with_hint(format!(
-                "finish it with `ah agent fs restore {}`, or go back with `ah agent fs {back}`",
-                interrupted.target
-            )));
+            let InterruptedRestore { finish, back, .. } = interrupted;
+            let hint =
+                format!("finish it with `{finish}`, or go back with `{back}`; `--dry-run` shows what either changes");
+            self.engine.notify(Notice::new(NoticeKind::InterruptedRestore, message).with_hint(hint));
         }
         Ok(open.iter().any(|(_, standing)| *standing == Standing::Applied))
+    }
+
+    /// Paths, as a command takes them; none are none.
+    pub(super) fn named(&self, paths: &[RelPath]) -> String {
+        let named = paths.iter().map(|path| text::shell(self.root.join(path.as_path()).as_os_str()));
+        let named = named.fold(String::new(), |all, path| format!("{all} {path}"));
+        match named.len() {
+            0 => named,
+            1..HINTED => format!(" --{named}"),
+            _ => " -- PATH…".to_owned(),
+        }
+    }
+
+    /// The commands that finish an interrupted restore, and that go back to before it. Where no other came since, neither changes more than that was
+    /// to change.
+    fn ways_on(&self, head: &Head, latest: bool) -> (String, String) {
+        let paths = self.named(&head.paths);
+        let ignored = if head.ignored && head.undoes.is_none() { " --ignored" } else { "" };
+        let times = if head.exact_times { " --times=exact" } else { "" };
+        let to = |snapshot: &SnapshotId| format!("ah agent fs restore {snapshot}{ignored}{times}{paths}");
+        let undo = "ah agent fs undo";
+        match latest {
+            true if head.undoes.is_some() => (undo.to_owned(), format!("{undo} && {undo}")),
+            true => (to(&head.target.id), undo.to_owned()),
+            // That would take back the later one.
+            false => (to(&head.target.id), to(&head.back.id)),
+        }
     }
 
     /// Waits until what restores have put in place is on disk, and files their journals away. No restore waits for that.

@@ -4,11 +4,11 @@
 //! may be refused; then the session goes on with the copy, and its timeline says so. Killed before that, the files are as `undo` can
 //! take them back, and `gc` takes the copy away. The conversation that there was stays where it is, under its own id.
 //!
-//! `line.rs`: what the session has left behind by that.
+//! `line.rs`: what the session goes on from, and what it has left behind by that.
 
 mod line;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use ah_agents::Home;
 use ah_agents::launch::{self, Form};
@@ -27,7 +27,7 @@ use crate::text;
 use crate::timeline::EventBody;
 use crate::workspace::Workspace;
 
-pub(crate) use line::left_behind;
+pub(crate) use line::{With, is_undone, left_behind, prompts_before, up_from};
 
 /// What is said about going back.
 #[derive(Debug, Clone)]
@@ -66,7 +66,7 @@ pub struct RewindReport {
 pub struct Rewind {
     /// The moment.
     pub moment: SnapshotId,
-    /// Its place in the order: what is from there on to this event, is behind.
+    /// Its place in the order.
     pub to: u64,
     /// The snapshot that the files are those of; none: they stayed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -80,6 +80,9 @@ pub struct Rewind {
     /// The agent's id of it from now on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent_session: Option<String>,
+    /// The agent's file of that, where it was made: who goes on with another conversation is known by its file.
+    #[serde(with = "text::abs_option", default, skip_serializing_if = "Option::is_none")]
+    pub transcript: Option<PathBuf>,
     /// The agent's session until then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub left: Option<AgentSession>,
@@ -105,18 +108,20 @@ impl Workspace {
     ///
     /// # Errors
     /// As [`Workspace::restore`] and [`Workspace::session_branch`]; `FailedPrecondition` where the agent is to be started and still runs. Whatever the error, the conversation is
-    /// what it was; where files were restored by then, the error says so, and what takes them back.
+    /// what it was (where it was to begin anew, its prompts may count as left until it is gone on with); where files were restored by then, the error says so, and what takes
+    /// them back.
     pub fn rewind(&self, options: &RewindOptions) -> Result<RewindReport> {
         self.finish_conversations_first();
         self.fence_all()?;
-        let state = self.state()?;
+        let with = if options.conversation { With::Conversation } else { With::Files };
+        let state = self.state()?.gone_back_with(with);
         let only = match (options.files, options.conversation) {
             (true, false) => " --files",
             (false, true) => " --conversation",
             _ => "",
         };
         let again = |reference: &str| format!("ah agent rewind {reference}{only}");
-        let start = self.start_from(&state, &options.to, again)?;
+        let start = self.start_from(&state, &options.to, with, again)?;
         if options.files {
             self.usable(&start.snapshot).map_err(|error| self.offer(&state, &start.snapshot, &error, again))?;
         }
@@ -151,10 +156,11 @@ impl Workspace {
             restore: restore.as_ref().and_then(|report| report.restore.clone()),
             method: rebuilt.as_ref().map(|rebuilt| rebuilt.report.method),
             agent_session: rebuilt.as_ref().and_then(|rebuilt| rebuilt.report.agent_session.clone()),
+            transcript: rebuilt.as_ref().and_then(|rebuilt| rebuilt.report.transcript.clone()),
             left: start.agent.clone().filter(|_| rebuilt.is_some()),
         };
         let session = start.moment.session.clone();
-        let said = self.go_on(&session, rebuilt.as_ref(), event);
+        let said = self.go_on(&session, rebuilt.as_ref(), &event);
         said.inspect_err(|_| take_back()).map_err(|error| match &restore {
             Some(_) => error
                 .context("the files were restored, but the session could not be written")
@@ -191,7 +197,10 @@ impl Workspace {
     fn cut_in_place(&self, state: &State, start: &Start, options: &RewindOptions) -> Result<Rebuilt> {
         let (agent, source) = start.agent()?;
         launch::program(agent, &options.agents)?;
-        let cwd = self.seat_below(&self.root, &source.start, &self.root);
+        // What is gone may come back with the files.
+        let comes_back = |below: &Path| options.files && self.holds_dir(&start.snapshot, below).unwrap_or(false);
+        let cwd =
+            self.seat_below(&self.root, &source.start, |below| self.root.join(below).is_dir() || comes_back(below));
         self.rebuild(
             state,
             start,
@@ -227,21 +236,26 @@ impl Workspace {
     }
 
     /// Lets the session go on from there. If that fails its record is what it was.
-    fn go_on(&self, session: &SessionName, rebuilt: Option<&Rebuilt>, event: Rewind) -> Result<()> {
+    fn go_on(&self, session: &SessionName, rebuilt: Option<&Rebuilt>, event: &Rewind) -> Result<()> {
         let before = session::load(&self.folder(), session)?;
+        let tell = || self.append(session, EventBody::Rewind(Box::new(event.clone())), Durability::Durable).map(drop);
         let write = || {
-            if let Some(rebuilt) = rebuilt {
-                rebuilt.announce(self, &event)?;
-                // Without an id yet the session is free for the one that the agent gives itself.
-                let agent = rebuilt.agent_session();
-                self.engine.make_known(&self.id, session, agent.as_ref());
-                self.change_session(session, |record| {
-                    record.was_agents = true;
-                    record.agent = agent;
-                    record.ended = None;
-                })?;
+            let Some(rebuilt) = rebuilt else { return tell() };
+            rebuilt.announce(self, event)?;
+            // Without an id yet the session is free for the one that the agent gives itself. What it had is then on its line alone, which
+            // therefore comes first.
+            let agent = rebuilt.agent_session();
+            let is_free = agent.is_none();
+            if is_free {
+                tell()?;
             }
-            self.append(session, EventBody::Rewind(Box::new(event)), Durability::Durable).map(drop)
+            self.engine.make_known(&self.id, session, agent.as_ref());
+            self.change_session(session, |record| {
+                record.was_agents = true;
+                record.agent = agent;
+                record.ended = None;
+            })?;
+            if is_free { Ok(()) } else { tell() }
         };
         let written = write();
         if let (Err(_), Some(before)) = (&written, before) {
@@ -251,12 +265,13 @@ impl Workspace {
         written
     }
 
-    /// The prompts that can be gone back behind, the newest first.
+    /// The prompts that can be gone back behind, with the conversation or with files alone, the newest first.
     ///
     /// # Errors
     /// If the timeline cannot be read.
-    pub fn prompts(&self, most: usize) -> Result<Vec<PromptRecord>> {
-        let state = self.state()?;
+    pub fn prompts(&self, conversation: bool, most: usize) -> Result<Vec<PromptRecord>> {
+        let with = if conversation { With::Conversation } else { With::Files };
+        let state = self.state()?.gone_back_with(with);
         let settings = self.engine.settings();
         let own = settings.session.as_ref().or(settings.agent_session.as_ref());
         let prompts = state.moments.iter().rev().filter(|moment| {

@@ -84,55 +84,75 @@ impl TimelineFile {
 
     /// Cuts a torn last line off and keeps it in `timeline.torn`. One that is whole but for its newline is completed.
     fn mend(&mut self) -> io::Result<Tail> {
-        let mut end = self.len;
-        let mut bytes = self.back_to_newline(end)?;
-        let mut torn = 0;
-        if !bytes.is_empty() {
-            if line::seq_of(&bytes).is_some() {
-                crash::point("timeline.mend")?;
-                self.file.write_all(b"\n")?;
-                self.len += 1;
-                return Ok(Tail { last_seq: line::seq_of(&bytes), torn: 0 });
-            }
-            torn = bytes.len() as u64;
-            end -= torn;
-            let aside = self.path.with_extension("torn");
-            let mut kept = OpenOptions::new().append(true).create(true).mode(FILE_MODE).open(aside)?;
-            kept.write_all(&bytes)?;
-            kept.write_all(b"\n")?;
+        let mut lines = Backwards::of(&self.file, self.len);
+        let bytes = lines.next()?.unwrap_or_default();
+        if bytes.is_empty() {
+            return Ok(Tail { last_seq: lines.last_seq()?, torn: 0 });
+        }
+        if let Some(seq) = line::seq_of(&bytes) {
             crash::point("timeline.mend")?;
-            self.file.set_len(end)?;
-            self.len = end;
+            (&self.file).write_all(b"\n")?;
+            self.len += 1;
+            return Ok(Tail { last_seq: Some(seq), torn: 0 });
         }
-        // Damaged lines at the end are passed over, to the last sound one.
-        while end > 0 {
-            bytes = self.back_to_newline(end - 1)?;
-            if let Some(seq) = line::seq_of(&bytes) {
-                return Ok(Tail { last_seq: Some(seq), torn });
-            }
-            end -= 1 + bytes.len() as u64;
-        }
-        Ok(Tail { last_seq: None, torn })
+        let torn = bytes.len() as u64;
+        let aside = self.path.with_extension("torn");
+        let mut kept = OpenOptions::new().append(true).create(true).mode(FILE_MODE).open(aside)?;
+        kept.write_all(&bytes)?;
+        kept.write_all(b"\n")?;
+        crash::point("timeline.mend")?;
+        self.file.set_len(self.len - torn)?;
+        self.len -= torn;
+        Ok(Tail { last_seq: lines.last_seq()?, torn })
+    }
+}
+
+/// The lines of a timeline from its end on, without their newlines; first what stands behind the last one.
+///
+/// Each byte is read once, however many lines there are, and however long they are.
+struct Backwards<'a> {
+    file: &'a File,
+    /// How much of the file has not been read.
+    unread: u64,
+    /// What was read and not given; none: the first line was given.
+    bytes: Option<Vec<u8>>,
+}
+
+impl<'a> Backwards<'a> {
+    fn of(file: &'a File, len: u64) -> Self {
+        Self { file, unread: len, bytes: Some(Vec::new()) }
     }
 
-    /// The bytes between the newline before `end` (or the beginning) and `end`.
-    fn back_to_newline(&self, end: u64) -> io::Result<Vec<u8>> {
-        let mut start = end;
-        let mut bytes: Vec<u8> = Vec::new();
-        while start > 0 {
-            let from = start.saturating_sub(BLOCK.max(end - start));
-            let mut block = vec![0; usize::try_from(start - from).map_err(io::Error::other)?];
-            self.file.read_exact_at(&mut block, from)?;
-            if let Some(at) = block.iter().rposition(|&b| b == b'\n') {
-                block.drain(..=at);
-                block.extend_from_slice(&bytes);
-                return Ok(block);
+    fn next(&mut self) -> io::Result<Option<Vec<u8>>> {
+        let Some(bytes) = &mut self.bytes else { return Ok(None) };
+        let mut searched = 0;
+        loop {
+            if let Some(at) = bytes[..bytes.len() - searched].iter().rposition(|&b| b == b'\n') {
+                let line = bytes.split_off(at + 1);
+                bytes.pop();
+                return Ok(Some(line));
             }
-            block.extend_from_slice(&bytes);
-            bytes = block;
-            start = from;
+            if self.unread == 0 {
+                return Ok(self.bytes.take());
+            }
+            searched = bytes.len();
+            let from = self.unread.saturating_sub(BLOCK.max(searched as u64));
+            let mut block = vec![0; usize::try_from(self.unread - from).map_err(io::Error::other)?];
+            self.file.read_exact_at(&mut block, from)?;
+            block.append(bytes);
+            *bytes = block;
+            self.unread = from;
         }
-        Ok(bytes)
+    }
+
+    /// The number of the last sound line among those that are left.
+    fn last_seq(&mut self) -> io::Result<Option<u64>> {
+        while let Some(line) = self.next()? {
+            if let Some(seq) = line::seq_of(&line) {
+                return Ok(Some(seq));
+            }
+        }
+        Ok(None)
     }
 }
 
@@ -141,17 +161,22 @@ impl TimelineFile {
 pub(super) struct Contents {
     pub(super) events: Vec<Event>,
     pub(super) faults: Vec<TimelineFault>,
-    /// Whether the last line has no newline: torn, or being written this moment.
-    pub(super) torn: bool,
+    /// The number of the last line, if it has no newline: torn, or being written this moment.
+    pub(super) torn: Option<u64>,
 }
 
 /// Reads a timeline whole; a file that is not there is an empty one.
 pub(super) fn read(path: &Path, session: &SessionName) -> Result<Contents> {
     let bytes = fsio::read(path)?.unwrap_or_default();
     let mut contents = Contents::default();
-    let mut lines: Vec<&[u8]> = bytes.split(|&b| b == b'\n').collect();
-    contents.torn = lines.pop().is_some_and(|last| !last.is_empty());
-    for (number, read) in (1..).zip(decode_all(&lines, session)) {
+    // A blank line has lost nothing: it is no damage, and not worth a word, however many there are.
+    let lines = (1..).zip(bytes.split(|&b| b == b'\n')).filter(|(_, line)| !line.is_empty());
+    let (mut numbers, mut lines): (Vec<u64>, Vec<&[u8]>) = lines.unzip();
+    if !bytes.ends_with(b"\n") {
+        contents.torn = numbers.pop();
+        lines.pop();
+    }
+    for (number, read) in numbers.into_iter().zip(decode_all(&lines, session)) {
         match read {
             Ok(event) => contents.events.push(event),
             Err(reason) => contents.faults.push(TimelineFault { session: session.clone(), line: number, reason }),
@@ -187,16 +212,7 @@ pub(super) fn first_time(path: &Path) -> Option<Timestamp> {
 pub(super) fn last_seq(path: &Path) -> Option<u64> {
     let file = File::open(path).ok()?;
     let len = file.metadata().ok()?.len();
-    let this = TimelineFile { file, path: path.to_owned(), len };
-    let mut end = len;
-    while end > 0 {
-        let bytes = this.back_to_newline(end).ok()?;
-        if let Some(seq) = line::seq_of(&bytes) {
-            return Some(seq);
-        }
-        end = end.checked_sub(1 + bytes.len() as u64)?;
-    }
-    None
+    Backwards::of(&file, len).last_seq().ok()?
 }
 
 /// The events after that one, read from the end; none if a line among them is not sound.
@@ -206,20 +222,20 @@ pub(super) fn read_since(path: &Path, session: &SessionName, seq: u64) -> Result
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Some(Vec::new())),
             file => file?,
         };
-        let len = file.metadata()?.len();
-        let this = TimelineFile { file, path: path.to_owned(), len };
-        let (mut events, mut end) = (Vec::new(), len);
-        if end > 0 && !this.back_to_newline(end)?.is_empty() {
+        let mut lines = Backwards::of(&file, file.metadata()?.len());
+        if lines.next()?.is_some_and(|torn| !torn.is_empty()) {
             return Ok(None);
         }
-        while end > 0 {
-            let bytes = this.back_to_newline(end - 1)?;
-            match line::decode(&bytes, session) {
+        let mut events = Vec::new();
+        while let Some(line) = lines.next()? {
+            if line.is_empty() {
+                continue;
+            }
+            match line::decode(&line, session) {
                 Ok(event) if event.seq <= seq => break,
                 Ok(event) => events.push(event),
                 Err(_) => return Ok(None),
             }
-            end -= 1 + bytes.len() as u64;
         }
         Ok(Some(events))
     };
@@ -304,7 +320,7 @@ mod tests {
             let next = before.events.last().map_or(0, |event| event.seq).max(tail.last_seq.unwrap_or(0)) + 1;
             file.append(&event(next)).unwrap();
             let after = read(&path, &SessionName::main()).unwrap();
-            assert!(!after.torn);
+            assert_eq!(after.torn, None);
             assert_eq!(after.events.last(), Some(&event(next)));
             assert!(after.events.len() > before.events.len());
             assert_eq!(super::last_seq(&path), Some(next));

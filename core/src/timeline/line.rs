@@ -21,6 +21,9 @@ use crate::timeline::event::{Event, EventBody};
 /// `,"crc":"01234567"}`
 const TAIL: usize = 18;
 
+/// The highest number of an event: no workspace comes that far, and a line that says more is damaged.
+pub(super) const MAX_SEQ: u64 = i64::MAX.unsigned_abs();
+
 /// Writes an event as a line, newline included.
 pub(super) fn encode(event: &Event) -> Result<Vec<u8>> {
     let internal = |e: &serde_json::Error| Error::new(ErrorKind::Internal, "an event cannot be written").with_cause(e);
@@ -66,6 +69,11 @@ struct OfSnapshot<'a> {
 ///
 /// What a long timeline consists of is read straight into its type; the rest the way that keeps what is not known.
 pub(crate) fn decode(line: &[u8], session: &SessionName) -> Result<Event, String> {
+    let event = decode_sound(line, session)?;
+    if event.seq <= MAX_SEQ { Ok(event) } else { Err("its number is too high".to_owned()) }
+}
+
+fn decode_sound(line: &[u8], session: &SessionName) -> Result<Event, String> {
     let front = sound(line)?;
     // Members are written in order, so that this mostly is the last one.
     if front.ends_with(b",\"type\":\"snapshot\"")
@@ -114,7 +122,7 @@ fn decode_any(line: &[u8], session: &SessionName) -> Result<Event, String> {
 
 /// The number of a line, if the line is sound.
 pub(super) fn seq_of(line: &[u8]) -> Option<u64> {
-    checked(line).ok()?.get("seq")?.as_u64()
+    checked(line).ok()?.get("seq")?.as_u64().filter(|seq| *seq <= MAX_SEQ)
 }
 
 /// The time of a line, if the line is sound.

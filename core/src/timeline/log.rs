@@ -6,7 +6,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use ah_plugin_api::{Durability, Observer, RepositoryState, Result, Timestamp};
+use ah_plugin_api::{Durability, Error, ErrorKind, Observer, RepositoryState, Result, Timestamp, text};
 
 use crate::ids::SessionName;
 use crate::lock::Lock;
@@ -15,6 +15,7 @@ use crate::settings::Clock;
 use crate::timeline::event::{Event, EventBody};
 use crate::timeline::file::{self, TimelineFile};
 use crate::timeline::head::{Head, HeadFile};
+use crate::timeline::line::MAX_SEQ;
 use crate::timeline::{TimelineFault, TimelineReport};
 
 /// The timelines of one workspace.
@@ -83,7 +84,7 @@ impl Log<'_> {
     ) -> Result<Vec<Event>> {
         let mut events = Vec::with_capacity(bodies.len());
         for mut body in bodies {
-            head.seq += 1;
+            head.seq = head.seq.checked_add(1).filter(|seq| *seq <= MAX_SEQ).ok_or_else(|| self.used_up())?;
             if let EventBody::Snapshot { snapshot } | EventBody::Recovered { snapshot } = &mut body {
                 snapshot.seq = head.seq;
                 snapshot.session = session.clone();
@@ -99,6 +100,14 @@ impl Log<'_> {
         Ok(events)
     }
 
+    /// Only a forged line, or one from elsewhere, comes to that.
+    fn used_up(&self) -> Error {
+        let message = format!("no event can be written: a line of a timeline bears the highest number, {MAX_SEQ}");
+        let sessions = text::shell(self.folder.join("sessions").as_os_str());
+        Error::new(ErrorKind::FailedPrecondition, message)
+            .with_hint(format!("take it out of its file: `grep -rn {MAX_SEQ} {sessions}` shows it"))
+    }
+
     /// Reads all timelines, or one. Torn ends are mended first; how many bytes that cut off comes beside.
     pub(crate) fn read(&self, only: Option<&SessionName>) -> Result<(TimelineReport, u64)> {
         let mut report = TimelineReport::default();
@@ -109,7 +118,7 @@ impl Log<'_> {
             }
             let path = self.path(&session);
             let mut contents = file::read(&path, &session)?;
-            if contents.torn {
+            if let Some(line) = contents.torn {
                 // Torn for good, or a line that another process is writing: under the lock it is one or the other.
                 match self.append(&session, Durability::Durable, |_| Vec::new()) {
                     Ok(appended) => {
@@ -118,7 +127,7 @@ impl Log<'_> {
                     }
                     Err(e) => contents.faults.push(TimelineFault {
                         session: session.clone(),
-                        line: u64::try_from(contents.events.len() + contents.faults.len()).unwrap_or(0) + 1,
+                        line,
                         reason: format!("the last line is torn and cannot be mended: {e}"),
                     }),
                 }
@@ -127,6 +136,8 @@ impl Log<'_> {
             report.faults.append(&mut contents.faults);
         }
         report.events.sort_by(|a, b| (a.seq, a.time, &a.session).cmp(&(b.seq, b.time, &b.session)));
+        // Lines that a copy or a merge of files doubled.
+        report.events.dedup();
         Ok((report, torn))
     }
 
@@ -162,7 +173,8 @@ impl Log<'_> {
     /// The cache, or what the ends of all timelines say.
     fn head(&self) -> (HeadFile, Head) {
         let (file, head) = HeadFile::open(&self.folder.join("head"));
-        let head = head.unwrap_or_else(|| {
+        // What it says of a line that has been taken out since is not believed.
+        let head = head.filter(|head| head.seq < MAX_SEQ).unwrap_or_else(|| {
             let sessions = session::names(&self.folder).unwrap_or_default();
             let seq = sessions.iter().filter_map(|session| file::last_seq(&self.path(session))).max();
             Head { seq: seq.unwrap_or(0), snapshot: None }

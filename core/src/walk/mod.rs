@@ -248,7 +248,13 @@ impl Source<'_> {
             Some(EntryKind::Symlink) => {
                 write_all(out, &at::read_link(parent.as_fd(), name).map_err(fail)?).map_err(fail)
             }
-            _ => copy_contents(at::open_file(parent.as_fd(), name).map_err(fail)?.as_fd(), out).map(drop).map_err(fail),
+            _ => {
+                let file = at::open_file(parent.as_fd(), name).map_err(fail)?;
+                match copy_contents(file.as_fd(), out, u64::MAX, cx) {
+                    Err(Errno::CANCELED) => cx.check_cancelled(),
+                    done => done.map(drop).map_err(fail),
+                }
+            }
         }
     }
 
@@ -495,16 +501,27 @@ pub(crate) fn read_all(fd: BorrowedFd<'_>) -> Result<Vec<u8>, Errno> {
     }
 }
 
-/// Copies a file's contents to `out`, from its start: by reflink (then the answer is true), in the kernel, or by hand,
-/// whichever this pair of files can.
-pub(crate) fn copy_contents(from: BorrowedFd<'_>, out: BorrowedFd<'_>) -> Result<bool, Errno> {
+/// Copies a file's contents to `out`, from its start: by reflink, in the kernel, or by hand, whichever this pair of files can. Gives how many
+/// bytes were written, which are `most` at most however the file grows meanwhile; none if they are shared. `ECANCELED` if the caller wants to stop.
+pub(crate) fn copy_contents(
+    from: BorrowedFd<'_>,
+    out: BorrowedFd<'_>,
+    most: u64,
+    cx: &Context<'_>,
+) -> Result<Option<u64>, Errno> {
+    /// Some tens of milliseconds on a slow disk.
+    const STEP: u64 = 8 << 20;
     if rustix::fs::ioctl_ficlone(out, from).is_ok() {
-        return Ok(true);
+        return Ok(None);
     }
-    loop {
-        match rustix::fs::copy_file_range(from, None, out, None, 1 << 30) {
+    let mut written = 0;
+    let go_on = || cx.check_cancelled().map_err(|_| Errno::CANCELED);
+    let step = |most: u64, longest: u64| usize::try_from(most.min(longest)).unwrap_or(0);
+    while written < most {
+        go_on()?;
+        match rustix::fs::copy_file_range(from, None, out, None, step(most - written, STEP)) {
             Ok(0) => break,
-            Ok(_) => {}
+            Ok(n) => written += n as u64,
             Err(Errno::INTR) => {}
             // Not between these two; the offsets of both tell the loop below where to go on.
             Err(Errno::XDEV | Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP | Errno::PERM) => break,
@@ -513,14 +530,20 @@ pub(crate) fn copy_contents(from: BorrowedFd<'_>, out: BorrowedFd<'_>) -> Result
     }
     // Also after a 0 above: some filesystems answer 0 for files whose size is not known beforehand.
     let mut chunk = vec![0; 128 << 10];
-    loop {
-        match rustix::io::read(from, &mut chunk) {
-            Ok(0) => return Ok(false),
-            Ok(n) => write_all(out, &chunk[..n])?,
+    while written < most {
+        go_on()?;
+        let wanted = step(most - written, chunk.len() as u64);
+        match rustix::io::read(from, &mut chunk[..wanted]) {
+            Ok(0) => break,
+            Ok(n) => {
+                write_all(out, &chunk[..n])?;
+                written += n as u64;
+            }
             Err(Errno::INTR) => {}
             Err(error) => return Err(error),
         }
     }
+    Ok(Some(written))
 }
 
 /// Whether two files have the same bytes.

@@ -3,8 +3,8 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
 use ah_core::{
-    Access, BranchOptions, BranchRecord, BranchState, ErrorKind, GcOptions, RmOptions, SnapshotFilter, SnapshotKind,
-    SnapshotOptions, TimelineFilter,
+    Access, BranchOptions, BranchRecord, BranchState, ErrorKind, GcOptions, RestoreOptions, RmOptions, SnapshotFilter,
+    SnapshotKind, SnapshotOptions, TimelineFilter,
 };
 use std::fs;
 use std::path::PathBuf;
@@ -35,7 +35,10 @@ fn is_a_workspace_of_its_own() {
     let status = lab.engine().status(&branch.path).unwrap();
     assert_eq!(status.branch.unwrap().id, branch.id);
     assert_eq!(workspace.branch(&options).unwrap_err().kind, ErrorKind::AlreadyExists);
-    assert_eq!(workspace.show("@{1}").unwrap().branches, [branch.id]);
+    assert_eq!(workspace.show("@{1}").unwrap().branches, std::slice::from_ref(&branch.id));
+    // Somebody may call one as another's id is.
+    let other = workspace.branch(&named(branch.id.as_str())).unwrap();
+    assert_eq!(workspace.find_branch(branch.id.as_str()).unwrap(), other);
 }
 
 /// What a provider set aside in a store may be nothing that can be removed as files are.
@@ -175,6 +178,64 @@ fn no_command_is_begun_in_one_that_is_being_taken_away() {
         let of_it = format!("branch-{}.lock", branch.id);
         assert!(!locks().any(|name| name == *of_it), "{:?}", locks().collect::<Vec<_>>());
     }
+}
+
+#[test]
+fn what_is_made_in_one_while_it_is_looked_at_stays_with_it() {
+    let lab = Lab::new();
+    lab.step("a", "1");
+    let workspace = lab.open();
+    let own = |branch: &BranchRecord| lab.engine().workspace(&branch.path, Access::Existing).unwrap();
+    let mut kept = 0;
+    for round in 0..20 {
+        let name = format!("b{round}");
+        let branch = workspace.branch(&named(&name)).unwrap();
+        // It can begin as soon as the first look is over, which asks those who took snapshots once.
+        let (begun, it) = (Arc::new(Mutex::new(None)), own(&branch));
+        let first = it.snapshot(&SnapshotOptions::default()).unwrap().id.to_string();
+        it.rm(&[first], &RmOptions { force: true, ..RmOptions::default() }).unwrap();
+        let heard = Arc::clone(&begun);
+        *lab.fake.on_list.lock().unwrap() = Some(Box::new(move || {
+            let snapshot = move || it.snapshot(&SnapshotOptions::default()).map_err(|error| error.message);
+            *heard.lock().unwrap() = Some(std::thread::spawn(snapshot));
+        }));
+        let removed = workspace.remove_branch(&name, false);
+        let taken = begun.lock().unwrap().take().unwrap().join().unwrap();
+        match (&removed, &taken) {
+            (Ok(_), Err(_)) => {}
+            (Err(error), Ok(_)) => {
+                assert!(error.message.ends_with("1 snapshot of its own"), "{error}");
+                assert_eq!(own(&branch).snapshots(&SnapshotFilter::default()).unwrap().len(), 1);
+                kept += 1;
+            }
+            both => panic!("{both:?}"),
+        }
+    }
+    assert!(kept > 0, "nothing was ever made while it was looked at");
+}
+
+#[test]
+fn nothing_is_made_in_one_that_is_being_taken_away() {
+    let lab = Lab::new();
+    lab.step("a", "1");
+    let workspace = lab.open();
+    let branch = workspace.branch(&named("b")).unwrap();
+    let own = lab.engine().workspace(&branch.path, Access::Existing).unwrap();
+    let first = own.snapshot(&SnapshotOptions::default()).unwrap().id.to_string();
+    let begun = Arc::new(Mutex::new(Vec::new()));
+    let refused = Arc::clone(&begun);
+    *lab.fake.on_destroy.lock().unwrap() = Some(Box::new(move || {
+        let child = BranchOptions { from: Some(first.clone()), ..named("child") };
+        let said = [
+            own.snapshot(&SnapshotOptions::default()).map(|_| ()),
+            own.branch(&child).map(|_| ()),
+            own.restore(&first, &RestoreOptions::default()).map(|_| ()),
+        ];
+        *refused.lock().unwrap() = said.map(Result::unwrap_err).to_vec();
+    }));
+    workspace.remove_branch("b", true).unwrap();
+    let said = begun.lock().unwrap();
+    assert!(said.len() == 3 && said.iter().all(|error| error.message.contains("is removing the branch b")), "{said:?}");
 }
 
 #[test]

@@ -11,7 +11,8 @@ use ah_core::{
 use crate::lab::Lab;
 use crate::talk::{ID, Talk, project};
 
-fn talked(lab: &Lab) -> Talk {
+/// A conversation of two turns.
+pub(crate) fn talked(lab: &Lab) -> Talk {
     lab.step("a", "0");
     let mut talk = Talk::begin(lab);
     talk.turn(lab, "the first", "1");
@@ -85,10 +86,10 @@ fn going_back_twice_goes_back_further() {
     talk.turn(&lab, "the third", "3");
     let workspace = lab.open();
     let text = || fs::read_to_string(lab.path().join("a")).unwrap();
-    assert_eq!(workspace.prompts(9).unwrap().len(), 3);
+    assert_eq!(workspace.prompts(true, 9).unwrap().len(), 3);
     for (left, a) in [(2, "2"), (1, "1"), (0, "0")] {
         let report = workspace.rewind(&talk.back_to("@prompt")).unwrap();
-        assert_eq!((text().as_str(), workspace.prompts(9).unwrap().len()), (a, left));
+        assert_eq!((text().as_str(), workspace.prompts(true, 9).unwrap().len()), (a, left));
         let session =
             workspace.related_sessions().unwrap().into_iter().find(|listed| listed.record.name == talk.session);
         let agent = session.unwrap().record.agent;
@@ -101,8 +102,50 @@ fn going_back_twice_goes_back_further() {
     // One forward.
     workspace.undo(&UndoOptions::default()).unwrap();
     assert_eq!(text(), "1");
-    assert_eq!(workspace.prompts(9).unwrap().len(), 0, "the conversation stays where it is");
+    assert_eq!(workspace.prompts(true, 9).unwrap().len(), 0, "the conversation stays where it is");
     assert_eq!(left(&workspace), [false, true, true, true], "what came before the first prompt is no prompt");
+}
+
+#[test]
+fn who_goes_on_with_a_conversation_that_was_left_goes_back_in_that() {
+    let lab = Lab::new();
+    let mut talk = talked(&lab);
+    talk.turn(&lab, "the third", "3");
+    let workspace = lab.open();
+    let text = || fs::read_to_string(lab.path().join("a")).unwrap();
+    workspace.rewind(&talk.back_to("@prompt{2}")).unwrap();
+    workspace.undo(&UndoOptions::default()).unwrap();
+    talk.turn(&lab, "the fourth", "4");
+    for (left, a) in [(3, "3"), (2, "2"), (1, "1")] {
+        workspace.rewind(&talk.back_to("@prompt")).unwrap();
+        assert_eq!((text().as_str(), workspace.prompts(true, 9).unwrap().len()), (a, left));
+    }
+}
+
+#[test]
+fn who_goes_forward_again_goes_back_from_there() {
+    let lab = Lab::new();
+    let mut talk = talked(&lab);
+    talk.turn(&lab, "the third", "3");
+    let workspace = lab.open();
+    let text = || fs::read_to_string(lab.path().join("a")).unwrap();
+    let third = workspace.prompts(true, 9).unwrap()[0].moment.to_string();
+    for (to, a) in [("@prompt{2}", "1"), (third.as_str(), "2"), ("@prompt", "1"), ("@prompt", "0")] {
+        workspace.rewind(&talk.back_to(to)).unwrap();
+        assert_eq!(text(), a, "{to}");
+    }
+}
+
+#[test]
+fn files_and_conversation_that_went_back_apart_from_each_other_meet_again() {
+    let lab = Lab::new();
+    let mut talk = talked(&lab);
+    talk.turn(&lab, "the third", "3");
+    let workspace = lab.open();
+    workspace.rewind(&ah_core::RewindOptions { conversation: false, ..talk.back_to("@prompt") }).unwrap();
+    workspace.rewind(&ah_core::RewindOptions { files: false, ..talk.back_to("@prompt") }).unwrap();
+    assert_eq!(fs::read_to_string(lab.path().join("a")).unwrap(), "2");
+    assert_eq!((workspace.prompts(true, 9).unwrap().len(), workspace.prompts(false, 9).unwrap().len()), (2, 2));
 }
 
 #[test]
@@ -113,12 +156,12 @@ fn what_the_files_went_back_to_alone_counts_until_that_is_undone() {
     let files = ah_core::RewindOptions { conversation: false, ..talk.back_to("@prompt") };
     let report = workspace.rewind(&files).unwrap();
     assert!(report.conversation.is_none() && talk.files().len() == 1);
-    assert_eq!((workspace.prompts(9).unwrap().len(), left(&workspace)), (1, vec![false, false, true]));
+    assert_eq!((workspace.prompts(false, 9).unwrap().len(), left(&workspace)), (1, vec![false, false, true]));
     workspace.undo(&UndoOptions::default()).unwrap();
-    assert_eq!((workspace.prompts(9).unwrap().len(), left(&workspace)), (2, vec![false; 3]));
+    assert_eq!((workspace.prompts(false, 9).unwrap().len(), left(&workspace)), (2, vec![false; 3]));
     // The undo undone.
     workspace.undo(&UndoOptions::default()).unwrap();
-    assert_eq!(workspace.prompts(9).unwrap().len(), 1);
+    assert_eq!(workspace.prompts(false, 9).unwrap().len(), 1);
 }
 
 #[test]
@@ -226,7 +269,7 @@ fn who_was_killed_before_the_timeline_said_so_has_gone_back_all_the_same() {
     assert_eq!(event["type"], "rewind", "{event}");
     fs::write(&timeline, format!("{before}\n")).unwrap();
     unfinished(&lab, &id, &serde_json::json!({"rewind": event}));
-    assert_eq!(lab.open().prompts(9).unwrap().len(), 3, "as if it had not gone back");
+    assert_eq!(lab.open().prompts(true, 9).unwrap().len(), 3, "as if it had not gone back");
     let workspace = lab.open();
     workspace.rewind(&talk.back_to("@prompt")).unwrap();
     assert_eq!(fs::read_to_string(lab.path().join("a")).unwrap(), "1");
@@ -326,7 +369,7 @@ fn nor_is_the_one_that_there_was_where_no_copy_is_made() {
         assert_eq!(fs::read_to_string(&talk.file).unwrap(), text);
         assert_eq!(fs::read_to_string(lab.path().join("a")).unwrap(), "2");
     };
-    let first = lab.open().prompts(9).unwrap()[1].moment.to_string();
+    let first = lab.open().prompts(true, 9).unwrap()[1].moment.to_string();
     refused(&first, &fs::read_to_string(&talk.file).unwrap());
     // It cannot be cut.
     fs::write(&talk.file, "{}\n").unwrap();
@@ -338,7 +381,7 @@ fn what_was_removed_at_the_old_end_is_said_and_the_next_named() {
     let lab = Lab::new();
     let talk = talked(&lab);
     let workspace = lab.open();
-    let first = workspace.prompts(9).unwrap().pop().unwrap();
+    let first = workspace.prompts(true, 9).unwrap().pop().unwrap();
     let point = workspace.point(first.moment.as_str()).unwrap();
     let snapshots = workspace.snapshots(&SnapshotFilter::default()).unwrap();
     let (old, left) = snapshots.split_at(snapshots.iter().position(|it| it.id == point.snapshot.id).unwrap() + 1);
@@ -362,7 +405,7 @@ fn who_is_told_the_prompts_anew_hears_those_until_then_whatever_became_of_the_tr
     let mut talk = talked(&lab);
     talk.turn(&lab, "the third", "3");
     let workspace = lab.open();
-    let second = workspace.prompts(9).unwrap()[1].moment.to_string();
+    let second = workspace.prompts(true, 9).unwrap()[1].moment.to_string();
     let whole = fs::read_to_string(&talk.file).unwrap();
     // What is left is shorter: by where it lies, all of it would be before that place.
     let prompts = |line: &&str| line.contains(r#""content":"the "#);
@@ -421,7 +464,7 @@ fn the_agent_that_still_runs_is_named_however_often_its_session_went_back() {
         let error = lab.open().rewind(&runs()).unwrap_err();
         assert_eq!(error.kind, ErrorKind::FailedPrecondition, "{error:?}");
         assert!(error.hint.unwrap().contains(&format!("process {}", std::process::id())));
-        assert_eq!((talk.files(), lab.open().prompts(9).unwrap().len()), (files, left), "nothing was done");
+        assert_eq!((talk.files(), lab.open().prompts(true, 9).unwrap().len()), (files, left), "nothing was done");
     }
     process["start"] = 1.into();
     talk.calls_by(&lab, &process);

@@ -1,6 +1,7 @@
 //! A home, a workspace and providers for one test.
 
 use std::collections::BTreeSet;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -47,6 +48,8 @@ pub(crate) struct Fake {
     pub(crate) stuck: Arc<Mutex<Option<Reference>>>,
     /// Whether reading a file of a snapshot fails.
     pub(crate) reads_fail: Arc<AtomicBool>,
+    /// What it has of outputs, as a process that hangs would; none are kept otherwise.
+    pub(crate) outputs: Arc<Mutex<Option<Vec<OwnedFd>>>>,
     /// Whether views say that they are read-only mounts.
     pub(crate) read_only: Arc<AtomicBool>,
     /// Whether making a branch fails.
@@ -57,6 +60,8 @@ pub(crate) struct Fake {
     pub(crate) destroys_fail: Arc<AtomicBool>,
     /// What is done, once, when something is taken away.
     pub(crate) on_destroy: Arc<Mutex<Option<Then>>>,
+    /// What is done, once, when it is asked which snapshots there are.
+    pub(crate) on_list: Arc<Mutex<Option<Then>>>,
     /// What is done, once, when it is asked what snapshots hold.
     pub(crate) on_usage: Arc<Mutex<Option<Then>>>,
     /// A snapshot that cannot be read: passed over in lists.
@@ -83,11 +88,13 @@ impl Fake {
             pins: Arc::default(),
             stuck: Arc::default(),
             reads_fail: Arc::default(),
+            outputs: Arc::default(),
             read_only: Arc::default(),
             clones_fail: Arc::default(),
             reclaims_fail: Arc::default(),
             destroys_fail: Arc::default(),
             on_destroy: Arc::default(),
+            on_list: Arc::default(),
             on_usage: Arc::default(),
             damaged: Arc::default(),
             treeless: Arc::default(),
@@ -133,6 +140,9 @@ impl Provider for Fake {
     }
 
     fn list(&self, place: &Place<'_>, request: &ListRequest, cx: &Context<'_>) -> Result<Vec<Snapshot>> {
+        if let Some(then) = self.on_list.lock().unwrap().take() {
+            then();
+        }
         let mut all = self.inner.list(place, request, cx)?;
         all.retain(|snapshot| self.damaged.lock().unwrap().as_ref() != Some(&snapshot.reference));
         Ok(all)
@@ -154,6 +164,9 @@ impl Provider for Fake {
     }
 
     fn read(&self, place: &Place<'_>, request: &ReadRequest, cx: &Context<'_>) -> Result<Entry> {
+        if let Some(outputs) = &mut *self.outputs.lock().unwrap() {
+            outputs.push(place.need_output()?.try_clone_to_owned().unwrap());
+        }
         if self.reads_fail.load(Ordering::Relaxed) {
             return Err(Error::new(ah_core::ErrorKind::DataLoss, "made to fail"));
         }

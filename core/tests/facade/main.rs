@@ -4,6 +4,7 @@
 
 mod branches;
 mod conversations;
+mod cuts;
 mod gc;
 mod lab;
 mod leases;

@@ -6,8 +6,8 @@ use std::sync::atomic::Ordering;
 
 use crate::lab::{Lab, kinds};
 use ah_core::{
-    Background, BranchOptions, ErrorKind, GcOptions, NoticeKind, RelPath, RestoreOptions, RmOptions, SessionName,
-    SnapshotFilter, SnapshotKind, SnapshotOptions, UndoOptions,
+    Background, BranchOptions, ErrorKind, Event, EventBody, GcOptions, NoticeKind, RelPath, RestoreOptions, RmOptions,
+    SessionName, SnapshotFilter, SnapshotKind, SnapshotOptions, TimelineFilter, UndoOptions,
 };
 use rustix::fs::{FlockOperation, flock};
 
@@ -49,6 +49,60 @@ fn the_background_puts_it_on_disk() {
     assert!(lab.folder().join("sessions/main/restores").join(journal.file_name().unwrap()).exists());
     lab.open().undo(&UndoOptions::default()).unwrap();
     assert_eq!(text(&lab), "second");
+}
+
+/// A file that nobody can change, until it is dropped.
+struct Held(fs::File);
+
+impl Held {
+    fn new(path: PathBuf) -> Self {
+        let file = fs::File::open(path).unwrap();
+        rustix::fs::ioctl_setflags(&file, rustix::fs::IFlags::IMMUTABLE).unwrap();
+        Self(file)
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        rustix::fs::ioctl_setflags(&self.0, rustix::fs::IFlags::empty()).unwrap();
+    }
+}
+
+#[test]
+fn an_undo_leaves_what_the_restore_could_not_change() {
+    let root = rustix::process::geteuid().is_root();
+    assert!(root || std::env::var_os("AH_TEST_REQUIRE_ALL").is_none(), "skipped: needs root");
+    if !root {
+        return eprintln!("skipped: needs root");
+    }
+    let lab = Lab::new();
+    let text = |name: &str| fs::read_to_string(lab.path().join(name)).unwrap();
+    let ends = || {
+        let events = lab.open().timeline(&TimelineFilter::default()).unwrap().events;
+        let end = |event: &Event| match &event.body {
+            EventBody::RestoreEnd(end) => Some((end.outcome.clone(), end.left)),
+            _ => None,
+        };
+        events.iter().filter_map(end).collect::<Vec<_>>()
+    };
+    for name in ["a", "held", "other"] {
+        lab.write(name, "old");
+    }
+    let target = lab.step("gone", "old");
+    for name in ["a", "held", "other"] {
+        lab.write(name, "newer");
+    }
+    let held = Held::new(lab.path().join("held"));
+    let report = lab.open().restore(target.id.as_str(), &RestoreOptions::default()).unwrap();
+    assert_eq!(report.failed.iter().map(|left| left.path.to_string()).collect::<Vec<_>>(), ["held"]);
+    // Nothing is done by one that cannot do anything.
+    let again = RestoreOptions { paths: vec![RelPath::new("held").unwrap()], ..RestoreOptions::default() };
+    assert_eq!(lab.open().restore(target.id.as_str(), &again).unwrap().changes, []);
+    assert_eq!(ends(), [("partial".to_owned(), 1), ("failed".to_owned(), 1)]);
+    drop(held);
+    lab.write("held", "newest");
+    lab.open().undo(&UndoOptions::default()).unwrap();
+    assert_eq!(["a", "held", "other"].map(text), ["newer", "newest", "newer"]);
 }
 
 #[test]

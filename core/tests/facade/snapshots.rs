@@ -473,6 +473,19 @@ fn versions_tell_of_a_snapshot_that_its_provider_has_lost() {
 }
 
 #[test]
+fn versions_end_though_a_process_has_the_output_open() {
+    let lab = Lab::new();
+    lab.step("a", "one");
+    lab.step("a", "two");
+    *lab.fake.outputs.lock().unwrap() = Some(Vec::new());
+    let outputs = Arc::clone(&lab.fake.outputs);
+    let (done, came) = std::sync::mpsc::channel();
+    std::thread::spawn(move || done.send(lab.open().versions(&rel("a")).unwrap().len()).unwrap());
+    assert_eq!(came.recv_timeout(std::time::Duration::from_secs(20)).unwrap(), 2);
+    assert!(!outputs.lock().unwrap().take().unwrap().is_empty());
+}
+
+#[test]
 fn versions_tell_of_a_provider_that_is_not_there() {
     let (mut lab, better, other) = two();
     let first = lab.step("a", "one");

@@ -1,5 +1,6 @@
 use crate::lab::{Lab, kinds};
-use ah_core::{EventBody, NoticeKind, SnapshotFilter, TimelineFilter};
+use ah_core::{EventBody, NoticeKind, SnapshotFilter, SnapshotOptions, TimelineFilter};
+use ah_plugin_api::ErrorKind;
 use std::fs::{self, OpenOptions};
 use std::io::Write;
 
@@ -102,4 +103,86 @@ fn only_one_session_or_the_last_few_are_had() {
     let json = serde_json::to_value(&events[0]).unwrap();
     assert_eq!(json["type"], "snapshot");
     assert_eq!(json["snapshot"]["session"], "main");
+}
+
+/// A sound line with that number.
+fn line(seq: u64) -> Vec<u8> {
+    let text = format!("{{\"bytes\":1,\"seq\":{seq},\"time\":\"2026-01-01T00:00:00Z\",\"type\":\"repaired\"");
+    format!("{text},\"crc\":\"{:08x}\"}}\n", crc32fast::hash(text.as_bytes())).into_bytes()
+}
+
+#[test]
+fn a_number_that_none_can_follow_is_a_damaged_line() {
+    for seq in [u64::MAX, u64::MAX - 1, i64::MAX.unsigned_abs() + 1] {
+        for is_cache_lost in [true, false] {
+            let lab = Lab::new();
+            let first = lab.step("a", "1");
+            append(&lab, &line(seq));
+            if is_cache_lost {
+                fs::remove_file(lab.folder().join("head")).unwrap();
+            }
+            let second = lab.step("a", "2");
+            assert_eq!(second.seq, first.seq + 1);
+            let workspace = lab.open();
+            workspace.gc(&ah_core::GcOptions::default()).unwrap();
+            let report = workspace.timeline(&TimelineFilter::default()).unwrap();
+            assert_eq!(report.faults.iter().map(|fault| fault.line).collect::<Vec<_>>(), [2]);
+            assert_eq!(workspace.snapshots(&SnapshotFilter::default()).unwrap(), [first, second]);
+        }
+    }
+}
+
+#[test]
+fn when_no_number_is_left_that_is_said_and_nothing_written() {
+    let lab = Lab::new();
+    let first = lab.step("a", "1");
+    append(&lab, &line(i64::MAX.unsigned_abs()));
+    let before = fs::read(lab.timeline_file()).unwrap();
+    let error = lab.open().snapshot(&SnapshotOptions::default()).unwrap_err();
+    assert_eq!(error.kind, ErrorKind::FailedPrecondition);
+    assert_eq!(fs::read(lab.timeline_file()).unwrap(), before);
+    // As the hint says: without that line it goes on.
+    fs::write(lab.timeline_file(), &before[..before.len() - line(i64::MAX.unsigned_abs()).len()]).unwrap();
+    assert!(lab.step("a", "2").seq > first.seq);
+}
+
+#[test]
+fn blank_lines_cost_little_and_count_for_nothing() {
+    let lab = Lab::new();
+    let first = lab.step("a", "1");
+    append(&lab, &vec![b'\n'; 2_000_000]);
+    // A block of lines is read with one call, and not each line with one.
+    let calls = reads();
+    let second = lab.step("a", "2");
+    let workspace = lab.open();
+    let report = workspace.timeline(&TimelineFilter::default()).unwrap();
+    assert!(reads() - calls < 2_000, "{}", reads() - calls);
+    assert_eq!((report.events.len(), report.faults), (2, Vec::new()));
+    assert!(workspace.engine().take_notices().is_empty());
+    // Lines are still counted as an editor counts them.
+    append(&lab, b"x\n");
+    let report = workspace.timeline(&TimelineFilter::default()).unwrap();
+    assert_eq!(report.faults.iter().map(|fault| fault.line).collect::<Vec<_>>(), [2_000_003]);
+    assert_eq!(workspace.snapshots(&SnapshotFilter::default()).unwrap(), [first, second]);
+}
+
+/// How often this thread has read from files.
+fn reads() -> u64 {
+    let told = fs::read_to_string("/proc/thread-self/io").unwrap();
+    told.lines().find_map(|line| line.strip_prefix("syscr: ")).unwrap().parse().unwrap()
+}
+
+#[test]
+fn an_event_that_stands_there_twice_counts_once() {
+    let lab = Lab::new();
+    (0..3).for_each(|n| drop(lab.step("a", &n.to_string())));
+    let events = lab.open().timeline(&TimelineFilter::default()).unwrap().events;
+    let bytes = fs::read(lab.timeline_file()).unwrap();
+    append(&lab, &bytes);
+    assert_eq!(lab.open().timeline(&TimelineFilter::default()).unwrap().events, events);
+    let next = lab.step("a", "4");
+    assert!(next.seq > events.last().unwrap().seq);
+    // Another event of the same number is lost by nobody's count.
+    append(&lab, &line(next.seq));
+    assert_eq!(lab.open().timeline(&TimelineFilter::default()).unwrap().events.len(), events.len() + 2);
 }

@@ -478,3 +478,24 @@ fn what_frees_a_full_disk_needs_no_new_lock() {
     }
     assert!(lab.settings.home.join("leases.lock").exists());
 }
+
+#[test]
+fn a_copy_knows_its_original_under_another_name_as_well() {
+    let mut lab = Lab::new();
+    lab.step("a", "1");
+    let (original, moved, copy) = (lab.settings.home.clone(), lab.top.join("large"), lab.top.join("copy"));
+    assert!(std::process::Command::new("cp").arg("-a").args([&original, &copy]).status().unwrap().success());
+    let refused = |lab: &mut Lab| {
+        lab.settings.home.clone_from(&copy);
+        let error = lab.open().gc(&GcOptions::default()).unwrap_err();
+        assert!(error.kind == ErrorKind::FailedPrecondition && error.message.contains("a copy of"), "{error}");
+    };
+    refused(&mut lab);
+    fs::rename(&original, &moved).unwrap();
+    symlink(&moved, &original).unwrap();
+    lab.settings.home.clone_from(&original);
+    lab.open().snapshots(&SnapshotFilter::default()).unwrap();
+    let told = fs::read_to_string(moved.join("home.json")).unwrap();
+    assert!(told.contains(&format!("\"path\":\"{}\"", moved.display())), "{told}");
+    refused(&mut lab);
+}

@@ -19,8 +19,9 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use ah_core::{
-    Access, BranchOptions, ConversationReport, EditOptions, Engine, Error, ErrorKind, GcOptions, PruneOptions, RelPath,
-    Release, RestoreOptions, RmOptions, SeekOptions, SnapshotFilter, SnapshotOptions, UndoOptions, crash,
+    Access, BranchOptions, ConversationReport, EditOptions, Engine, Error, ErrorKind, EventBody, GcOptions,
+    PruneOptions, RelPath, Release, RestoreOptions, RmOptions, SeekOptions, SnapshotFilter, SnapshotOptions,
+    TimelineFilter, UndoOptions, crash,
 };
 use lab::Lab;
 use std::os::fd::AsFd;
@@ -120,6 +121,11 @@ const JOBS: &[(&str, Job)] = &[
         made.conversation.iter().for_each(whole_or_told);
         Ok(())
     }),
+    ("rewind to the beginning", |engine, path| {
+        let made = open(engine, path)?.rewind(&agent(path).back_to("@prompt{2}"))?;
+        assert!(made.conversation.is_some_and(|made| made.agent_session.is_none()), "the agent starts anew");
+        Ok(())
+    }),
     ("adopt", |engine, path| {
         let copy = path.with_file_name("copy");
         std::fs::create_dir_all(&copy).unwrap();
@@ -166,6 +172,13 @@ fn conversations_are_borne(lab: &Lab, workspace: &ah_core::Workspace, what: &str
     for listed in &sessions {
         let known = listed.branch.as_ref().is_none_or(|name| workspace.find_ready_branch(name).is_ok());
         assert!(known, "{what}: a session of a branch that is not ready");
+    }
+    // A session that has none now went back from one, which its timeline knows.
+    for free in sessions.iter().filter(|listed| listed.record.was_agents && listed.record.agent.is_none()) {
+        let named = TimelineFilter { session: Some(free.record.name.clone()), ..TimelineFilter::default() };
+        let events = workspace.timeline(&named).unwrap().events;
+        let went = |event: &ah_core::Event| matches!(&event.body, EventBody::Rewind(rewind) if rewind.left.is_some());
+        assert!(events.iter().any(went), "{what}: the conversation of {} is lost", free.record.name);
     }
     // Where all agents' sessions are said to be known, the hooks find each of them.
     let known = lab.settings.home.join("agents");
@@ -226,7 +239,9 @@ fn check(lab: &Lab, what: &str) {
     if let Some(interrupted) = workspace.interrupted().unwrap() {
         let done = if INTERRUPTED.fetch_add(1, Ordering::Relaxed).is_multiple_of(2) {
             let undone = workspace.undo(&UndoOptions::default()).unwrap();
-            assert_eq!(undone.target.id, interrupted.safety, "{what}");
+            // An undo is taken to its end.
+            let wanted = if what.starts_with("undo") { &interrupted.target } else { &interrupted.safety };
+            assert_eq!(undone.target.id, *wanted, "{what}");
             undone
         } else {
             workspace.restore(interrupted.target.as_str(), &RestoreOptions::default()).unwrap()
@@ -276,7 +291,7 @@ fn rounds(name: &str, job: Job, plan: fn(u64) -> Plan, kind: &str) {
         lab.settings.flags.insert("moments.window".to_owned(), "0s".into());
         (0..3).for_each(|n| drop(lab.step("a", &n.to_string())));
         lab.write("a", "3");
-        if ["session branch", "rewind"].contains(&name) {
+        if ["session branch", "rewind", "rewind to the beginning"].contains(&name) {
             let mut talk = Talk::begin(&lab);
             talk.turn(&lab, "the first", "1");
             talk.turn(&lab, "the second", "2");

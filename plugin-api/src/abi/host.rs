@@ -11,6 +11,7 @@ use super::context;
 use super::guest::StartError;
 use super::table::{Answer, Table_Ref};
 use super::{AbiVersion, layout};
+use crate::answers::cut_error;
 use crate::context::Context;
 use crate::error::{Error, ErrorKind, Result};
 use crate::types::Description;
@@ -131,13 +132,13 @@ pub fn open(path: &Path) -> Result<Library, OpenError> {
 
     if let RResult::RErr(bytes) = table.start()() {
         return Err(match wire::decode::<StartError>(&bytes) {
-            Ok(StartError { panicked: true, error }) => OpenError::InitPanicked(error),
-            Ok(StartError { panicked: false, error }) | Err(error) => OpenError::InitFailed(error),
+            Ok(StartError { panicked: true, error }) => OpenError::InitPanicked(cut_error(error)),
+            Ok(StartError { panicked: false, error }) | Err(error) => OpenError::InitFailed(cut_error(error)),
         });
     }
     let description = carry(table.describe()())
         .and_then(|bytes| wire::decode::<Description>(&bytes))
-        .map_err(OpenError::Undescribed)?;
+        .map_err(|error| OpenError::Undescribed(cut_error(error)))?;
     let caller = SharedLibrary { table, name: description.name.to_string() };
     Ok(Library { description, abi, caller })
 }

@@ -3,11 +3,11 @@
 
 use std::collections::HashSet;
 use std::os::fd::AsFd;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-use ah_plugin_api::{Dir, Omission, OmitReason, RelPath, Result};
-use ah_provider_directory::{Mounts, failed, look, open_beneath, unescape_octal};
+use ah_plugin_api::{Dir, Omission, OmitReason, RelPath, Result, proc_path};
+use ah_provider_directory::{Mounts, failed, look, open_beneath};
 use ah_repository::as_owner;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -119,7 +119,7 @@ pub(crate) fn swap_files(source: &Subvolume) -> Vec<PathBuf> {
     let paths = table.split(|&b| b == b'\n').skip(1).filter_map(|line| {
         let mut fields = line.split(|&b| b == b' ' || b == b'\t').filter(|field| !field.is_empty());
         let path = fields.next()?;
-        (fields.next()? == b"file").then(|| PathBuf::from(std::ffi::OsString::from_vec(unescape_octal(path))))
+        (fields.next()? == b"file").then(|| proc_path(path))
     });
     let device = (source.stat.stx_dev_major, source.stat.stx_dev_minor);
     // Each subvolume has a device number of its own.

@@ -2,14 +2,13 @@
 //!
 //! Format: proc(5), `/proc/pid/mountinfo`.
 
-use std::ffi::OsString;
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
-use ah_plugin_api::{Error, ErrorKind, Omission, OmitReason, RelPath, Result};
+use ah_plugin_api::{Error, ErrorKind, Omission, OmitReason, RelPath, Result, proc_path};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::{AtFlags, OFlags, StatxFlags};
 use rustix::thread::CapabilitySet;
@@ -172,32 +171,15 @@ fn line(line: &[u8]) -> Option<Mount> {
         id,
         parent,
         device: text(device),
-        root: PathBuf::from(OsString::from_vec(unescape_octal(root))),
-        point: PathBuf::from(OsString::from_vec(unescape_octal(point))),
+        root: proc_path(root),
+        point: proc_path(point),
         kind: text(kind),
-        source: unescape_octal(source),
+        source: proc_path(source).into_os_string().into_vec(),
         options: text(options),
         super_options: text(fields.next().unwrap_or_default()),
         shared,
         master,
     })
-}
-
-/// A field of a table in `/proc` as it is: blanks, tabs, newlines and backslashes are three octal digits there.
-#[must_use]
-pub fn unescape_octal(field: &[u8]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(field.len());
-    let mut rest = field;
-    while let [first, tail @ ..] = rest {
-        if let (b'\\', [a @ b'0'..=b'3', b @ b'0'..=b'7', c @ b'0'..=b'7', after @ ..]) = (*first, tail) {
-            out.push((a - b'0') * 64 + (b - b'0') * 8 + (c - b'0'));
-            rest = after;
-        } else {
-            out.push(*first);
-            rest = tail;
-        }
-    }
-    out
 }
 
 /// This run of the machine.

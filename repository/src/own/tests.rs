@@ -294,10 +294,9 @@ fn long_paths_of_linked_work_trees_are_passed_over_and_whoever_asks_may_stop() {
     // 64 KiB that lead to the work tree in the end.
     let long = format!("{}/trees/inside/.git\n", "/d".repeat(32_000));
     write(&trees.join("inside/gitdir"), &long);
-    let began = std::time::Instant::now();
     let notes = own(&copy, None, None, &Context::quiet()).unwrap();
+    // Had it been followed, it would have been found.
     assert!(notes[0].contains("does not work in them"), "{notes:?}");
-    assert!(began.elapsed() < std::time::Duration::from_secs(1), "{:?}", began.elapsed());
 }
 
 /// Somebody who does not wait any more.

@@ -13,6 +13,8 @@ use super::lab::{Lab, printed};
 use crate::kinds::KINDS;
 
 const LOG: &str = "/tmp/ahd.log";
+/// Where it writes down what it has made for whom.
+const RECORDS: &str = "/var/lib/ahd/records";
 /// How long it may take to serve.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -73,7 +75,8 @@ impl Helper {
                 let found = stores.fold((0, 0), |sum, (snapshots, shown)| (sum.0 + snapshots, sum.1 + shown));
                 let wanted = (lab.book.snapshots.len(), lab.book.branches.len());
                 if found != wanted {
-                    bail!("{}: {wanted:?} snapshots and branches are listed, and the helper keeps: {said}", kind.name);
+                    let (name, state) = (kind.name, of_helper()?);
+                    bail!("{name}: {wanted:?} snapshots and branches are listed, and the helper keeps: {said}{state}");
                 }
             }
             known.append(&mut tokens);
@@ -83,6 +86,16 @@ impl Helper {
         }
         Ok(())
     }
+}
+
+/// What the helper has said, and what it has written down of views and clones.
+fn of_helper() -> Result<String> {
+    let mut text = fs::read_to_string(LOG)?;
+    for entry in fs::read_dir(RECORDS)? {
+        let path = entry?.path();
+        text.push_str(&format!("{}: {}\n", path.display(), String::from_utf8_lossy(&fs::read(&path)?)));
+    }
+    Ok(text)
 }
 
 /// The tokens by which a user's own files name stores of the helper's.

@@ -29,6 +29,10 @@ pub(super) fn everything(lab: &mut Lab) -> Result<()> {
     let branches = branches(lab)?;
     orphans(lab, shown.len(), branches.len())?;
     settle(lab, &mut shown)?;
+    if lab.kind.by_helper() {
+        // A view that could not be given back just then, since a process that was being started had it open still, is for the next one.
+        collect(lab)?;
+    }
     let mut removed = lab.book.removed.clone();
     removed.extend(lab.book.removing.keys().filter(|id| !shown.contains_key(*id)).cloned());
     let mut removed_branches = lab.book.removed_branches.clone();

@@ -221,13 +221,14 @@ fn queued(attachment: Option<&RawValue>) -> Option<String> {
         .flatten()
 }
 
-pub(super) fn trim(at: &Position, to: &Destination<'_>, session_id: &str) -> Result<Trimmed> {
+pub(super) fn trim(at: &Position, to: &Destination<'_>, session_id: &str, before_prompt: bool) -> Result<Trimmed> {
     let folder = place::project(to)?;
     let file = folder.join(format!("{session_id}.jsonl"));
     copy::refuse_existing(&file)?;
     let at = copy::settled(crate::Agent::Claude, at)?;
     let until = Until::Offset(at.offset, at.file.clone());
-    let plan = plan::plan(&mut Lines::open(&at.file, None)?, &until, rewound::Rewound::at(&at)?)?;
+    let rewound = if before_prompt { rewound::Rewound::at(&at)? } else { rewound::Rewound::default() };
+    let plan = plan::plan(&mut Lines::open(&at.file, None)?, &until, rewound)?;
     if plan.messages == 0 {
         return Err(copy::nothing_said(&at));
     }

@@ -95,6 +95,14 @@ mod tests {
         assert_eq!((said(&values(&copy.file)).len(), copy.dropped), (3, 0));
     }
 
+    /// It was what had been said, when something other than that prompt had its moment there.
+    #[test]
+    fn what_was_given_up_later_is_in_a_copy_of_before_that() {
+        let place = place(REAL);
+        let copy = place.trim_as(&place.at(12), false).unwrap();
+        assert_eq!((said(&values(&copy.file)), copy.dropped), (vec!["first prompt", "second prompt"], 0));
+    }
+
     #[test]
     fn where_no_prompt_comes_next_everything_stays() {
         for (line, all) in [(9, vec!["first prompt"]), (11, vec!["first prompt", "second prompt"])] {

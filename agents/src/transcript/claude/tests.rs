@@ -58,8 +58,12 @@ impl Place {
     }
 
     pub(super) fn trim_at(&self, at: &Position) -> ah_plugin_api::Result<Trimmed> {
+        self.trim_as(at, true)
+    }
+
+    pub(super) fn trim_as(&self, at: &Position, before_prompt: bool) -> ah_plugin_api::Result<Trimmed> {
         let cwd = self.dir.path().join("the branch");
-        trim(Agent::Claude, at, &Destination { home: &self.home, cwd: &cwd }, NEW)
+        trim(Agent::Claude, at, &Destination { home: &self.home, cwd: &cwd }, NEW, before_prompt)
     }
 
     pub(super) fn trim(&self, line: u64) -> Trimmed {
@@ -247,7 +251,7 @@ fn ids_are_checked_before_anything_is_done() {
     let place = tools();
     let to = Destination { home: &place.home, cwd: Path::new("/b") };
     for id in ["", "../x", "ABCDEF00-0000-4000-8000-000000000000"] {
-        assert_eq!(trim(Agent::Claude, &place.at(8), &to, id).unwrap_err().kind, ErrorKind::InvalidArgument);
+        assert_eq!(trim(Agent::Claude, &place.at(8), &to, id, false).unwrap_err().kind, ErrorKind::InvalidArgument);
     }
 }
 
@@ -579,7 +583,7 @@ fn what_is_no_file_is_refused_and_not_waited_for() {
             kind(crate::transcript::catch_up(agent, &sought, &Position::start(file)).unwrap_err());
             kind(crate::transcript::prompts(agent, file, None).err().unwrap());
             let at = Position { file: file.into(), line: 1, offset: 1, uuid: None };
-            kind(crate::transcript::trim(agent, &at, &to, "6f0c2b1e-0000-4000-8000-000000000001").unwrap_err());
+            kind(crate::transcript::trim(agent, &at, &to, "6f0c2b1e-0000-4000-8000-000000000001", false).unwrap_err());
         }
     }
 }

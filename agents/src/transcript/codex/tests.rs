@@ -36,7 +36,7 @@ impl Place {
         let text = std::fs::read_to_string(&self.file).unwrap();
         let offset = text.split_inclusive('\n').take(line).map(str::len).sum::<usize>() as u64;
         let at = Position { file: self.file.clone(), line: line as u64, offset, uuid: None };
-        let copy = trim(Agent::Codex, &at, &Destination { home: &self.home, cwd: self.dir.path() }, NEW);
+        let copy = trim(Agent::Codex, &at, &Destination { home: &self.home, cwd: self.dir.path() }, NEW, false);
         assert_eq!(std::fs::read_to_string(&self.file).unwrap(), text, "the original was touched");
         copy
     }
@@ -198,7 +198,7 @@ fn what_is_no_rollout_is_refused() {
     std::fs::write(&odd, TEXT).unwrap();
     let at = position_now(Agent::Codex, &odd, None).unwrap();
     let to = Destination { home: &place.home, cwd: place.dir.path() };
-    assert_eq!(trim(Agent::Codex, &at, &to, NEW).unwrap_err().kind, ErrorKind::Unsupported);
+    assert_eq!(trim(Agent::Codex, &at, &to, NEW, false).unwrap_err().kind, ErrorKind::Unsupported);
 }
 
 proptest! {

@@ -147,6 +147,72 @@ fn a_moment_means_what_it_was_and_nothing_later() {
 }
 
 #[test]
+fn a_moment_after_all_was_put_back_means_what_it_was_put_back_to() {
+    let mut report = TimelineReport { events: moments().events, ..TimelineReport::default() };
+    let mut add = |seq, body| report.events.push(Event { seq, time: at(20), session: SessionName::main(), body });
+    let begin = |restore: &str, paths: &[&str], undoes: Option<&str>| {
+        EventBody::RestoreBegin(crate::RestoreBegin {
+            restore: restore.into(),
+            target: SnapshotId::new("kkkkkkkkkkkk").unwrap(),
+            safety: SnapshotId::new("llllllllllll").unwrap(),
+            undoes: undoes.map(Into::into),
+            paths: paths.iter().map(|path| ah_plugin_api::RelPath::new(*path).unwrap()).collect(),
+            changes: 1,
+        })
+    };
+    let end = |restore: &str, outcome: &str| {
+        EventBody::RestoreEnd(crate::RestoreEnd { restore: restore.into(), outcome: outcome.into(), left: 0 })
+    };
+    let moment =
+        |id: &str| EventBody::Moment(Box::new(MomentRecord::new(SnapshotId::new(id).unwrap(), MomentKind::Shell)));
+    for (seq, body) in [
+        begin("named", &["a"], None),
+        end("named", "done"),
+        begin("part", &[], None),
+        end("part", "partial"),
+        moment("wwwwkkkkkkkk"),
+        begin("whole", &[], None),
+        end("whole", "done"),
+        moment("xxxxkkkkkkkk"),
+        begin("undo", &[], Some("whole")),
+        end("undo", "done"),
+        moment("yyyykkkkkkkk"),
+        // Once more, and interrupted, and finished, and taken back.
+        begin("again", &[], None),
+        end("again", "done"),
+        begin("killed", &[], Some("again")),
+        begin("finishes", &[], Some("again")),
+        end("finishes", "done"),
+        end("killed", "abandoned"),
+        begin("forward", &[], Some("finishes")),
+        end("forward", "done"),
+        moment("zzzzkkkkkkkk"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        add(8 + seq as u64, body);
+    }
+    let upto = |last: u64| {
+        let events = report.events.iter().filter(|event| event.seq <= last).cloned().collect();
+        State::of(TimelineReport { events, ..TimelineReport::default() })
+    };
+    for (last, text, snapshot) in [
+        (12, "wwwwkkkkkkkk", "mmmmmmmmmmmm"),
+        (15, "wwwwkkkkkkkk", "mmmmmmmmmmmm"),
+        (15, "xxxxkkkkkkkk", "kkkkkkkkkkkk"),
+        (18, "yyyykkkkkkkk", "mmmmmmmmmmmm"),
+        (18, "xxxxkkkkkkkk", "kkkkkkkkkkkk"),
+        (27, "zzzzkkkkkkkk", "kkkkkkkkkkkk"),
+    ] {
+        let state = upto(last);
+        let resolver =
+            Resolver { state: &state, only: None, own: None, began: Some(at(0)), now: at(20), local: |_| None };
+        assert_eq!(resolver.point(text).unwrap().snapshot.id.as_str(), snapshot, "{text} by {last}");
+    }
+}
+
+#[test]
 fn what_goes_is_what_was_named_and_not_what_is_beside_it() {
     let state = moments();
     let resolver = Resolver { state: &state, only: None, own: None, began: Some(at(0)), now: at(20), local: |_| None };

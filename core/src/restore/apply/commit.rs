@@ -1,15 +1,16 @@
 //! Putting what was made in place: renames and the like, nothing that reads or writes contents.
 
 use std::collections::{HashMap, HashSet};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use ah_plugin_api::{EntryKind, Error, RelPath, Result, Timestamp};
+use ah_plugin_api::{Error, RelPath, Result, Timestamp};
 use rustix::fs::{AtFlags, Mode};
 use rustix::io::Errno;
 
-use super::{Slotted, Staging, Work, lanes, on_threads};
+use super::staging::made;
+use super::{Slotted, Staging, Work, lanes, locked, on_threads};
 use crate::crash;
 use crate::restore::at::{self, Found, LastDir};
 use crate::restore::plan::{Plan, Step};
@@ -80,51 +81,46 @@ impl Work<'_> {
     }
 
     fn settle(&self, path: &RelPath, slot: Option<u64>, done: &Result<(), Trouble>, kept: &Mutex<HashSet<u64>>) {
-        let reason = match done {
-            Ok(()) => return,
-            Err(Trouble::Changed) => "it was changed in the last instant, and is left as it is".to_owned(),
+        match done {
+            Ok(()) => {}
+            Err(Trouble::Changed) => self.left_undone(path, "it was changed in the last instant, and is left as it is"),
             Err(Trouble::Aside) => {
                 let slot = slot.inspect(|slot| _ = kept.lock().unwrap_or_else(PoisonError::into_inner).insert(*slot));
                 let called = slot.map(|slot| format!(", called {slot}")).unwrap_or_default();
-                format!(
+                self.fail(path, format!(
                     "it was changed in the last instant; what was there is put aside in the restore's own folder{called}"
-                )
+                ));
             }
-            Err(Trouble::System(error)) => error.to_string(),
-        };
-        self.fail(path, reason);
+            Err(Trouble::System(error)) => self.left_undone(path, error.to_string()),
+        }
     }
 
     fn make_dirs(&self, staging: &Staging) {
         let mut dirs = LastDir::new(self.tree);
         for step in &self.plan.dirs {
-            let made =
-                step_point("restore-mkdir").and_then(|()| dirs.parent(&step.path)).and_then(
-                    |(parent, name)| match self.make_dir(staging, step, (parent, name)) {
-                        Err(Errno::EXIST)
-                            if at::stat(parent, name)?.is_some_and(|found| found.kind == EntryKind::Dir) =>
-                        {
-                            Ok(())
-                        }
-                        made => made,
-                    },
-                );
-            if let Err(error) = made {
-                self.fail(&step.path, error.to_string());
+            let made = step_point("restore-mkdir")
+                .and_then(|()| dirs.parent(&step.path))
+                .and_then(|place| self.make_dir(staging, step, place));
+            match made {
+                Ok(found) => drop(locked(&self.made).insert(step.path.clone(), found)),
+                Err(Errno::EXIST) => {
+                    self.left_undone(&step.path, "it was made in the last instant, and is left as it is");
+                }
+                Err(error) => self.left_undone(&step.path, error.to_string()),
             }
         }
     }
 
-    /// Makes a directory, closed to others until its mode is set at the end. Its owner is set before it is in its place: once it is there,
+    /// Makes a directory, closed to others until its mode is set at the end, and gives what was made. Its owner is set before it is in its place: once it is there,
     /// nobody looks whose it is.
-    fn make_dir(&self, staging: &Staging, step: &Step, place: (BorrowedFd<'_>, &[u8])) -> Result<(), Errno> {
+    fn make_dir(&self, staging: &Staging, step: &Step, place: (BorrowedFd<'_>, &[u8])) -> Result<Found, Errno> {
+        let look = |dir: &OwnedFd| at::stat(dir.as_fd(), b"")?.ok_or(Errno::NOENT);
         if self.view.is_none() {
-            return rustix::fs::mkdirat(place.0, place.1, Mode::RWXU);
+            return made(place.0, place.1).and_then(|dir| look(&dir));
         }
-        let made = (staging.lanes[0].as_fd(), DIRECTORY);
-        rustix::fs::mkdirat(made.0, made.1, Mode::RWXU)?;
+        let aside = (staging.lanes[0].as_fd(), DIRECTORY);
         let (path, shown) = (&step.path, self.shown(&step.path));
-        let done = at::open_dir(made.0, made.1).and_then(|dir| {
+        let done = made(aside.0, aside.1).and_then(|dir| {
             let attributes = shown.give_attributes(dir.as_fd());
             let given = self.give(path, &shown, self.owner(step), |uid, gid| rustix::fs::fchown(&dir, uid, gid));
             // What is in it comes back all the same; it stays closed to others.
@@ -139,10 +135,11 @@ impl Work<'_> {
                 );
             }
             rustix::fs::fchmod(&dir, Mode::RWXU)?;
-            at::rename_new(made, place)
+            at::rename_new(aside, place)?;
+            look(&dir)
         });
         if done.is_err() {
-            let _ = rustix::fs::unlinkat(made.0, made.1, AtFlags::REMOVEDIR);
+            let _ = rustix::fs::unlinkat(aside.0, aside.1, AtFlags::REMOVEDIR);
         }
         done
     }
@@ -179,7 +176,7 @@ impl Work<'_> {
         times: &HashMap<&RelPath, Timestamp>,
     ) -> Result<(), Trouble> {
         let slot = put.slot.ok_or(Errno::INVAL)?;
-        let (lane, name) = staging.slot(slot);
+        let (lane, name) = staging.slot(slot).ok_or(Errno::INVAL)?;
         let made = (lane, name.as_bytes());
         step_point("restore-put")?;
         let time = times.get(&put.step.path).copied().ok_or(Errno::INVAL)?;
@@ -261,7 +258,7 @@ fn take(
             Err(error) => Err(error.into()),
         };
     };
-    let (lane, aside) = staging.slot(slot);
+    let (lane, aside) = staging.slot(slot).ok_or(Errno::INVAL)?;
     let aside = (lane, aside.as_bytes());
     if at::stat(dir, name)?.zip(step.found).is_some_and(|(now, found)| !is_still(&now, &found, twins)) {
         return Err(Trouble::Changed);
@@ -289,7 +286,7 @@ fn check_or_put_back(
 ) -> Result<(), Trouble> {
     // What cannot be looked at now may be somebody's newer file, which must not be swept away.
     let look = |(dir, name): (BorrowedFd<'_>, &[u8])| at::stat(dir, name).map_err(|_| Trouble::Aside);
-    let Some(old) = look(slot)? else { return Err(Errno::NOENT.into()) };
+    let Some(old) = look(slot)? else { return Err(Trouble::Aside) };
     if old.same_file(found) {
         return Ok(());
     }

@@ -13,17 +13,18 @@
 mod attributes;
 mod commit;
 mod stage;
+mod staging;
 
 use std::collections::{HashMap, HashSet};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use ah_plugin_api::{Capability, Context, EntryKind, RelPath, Result, Timestamp};
-use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
 use self::attributes::{Said, Shown};
+pub(super) use self::staging::Staging;
 use super::LeftAlone;
 use super::at::{self, Found, Tree, io};
 use super::journal::Journal;
@@ -38,6 +39,8 @@ pub(crate) struct Applied {
     pub(crate) failed: Vec<LeftAlone>,
     /// How many of them came back without their owner or attributes.
     pub(crate) bare: usize,
+    /// The path of each step that was not carried out at all.
+    pub(crate) undone: Vec<RelPath>,
     /// Anything a person should know.
     pub(crate) notes: Vec<String>,
 }
@@ -61,7 +64,7 @@ pub(crate) fn apply(
 ) -> Result<Applied> {
     let tree = Tree::new(ground.workspace.as_fd())?;
     let slots: Vec<Option<u64>> = journal.steps.iter().map(|step| step.slot).collect();
-    let (outcome, said, has_proc) = (Mutex::default(), Mutex::default(), OnceLock::new());
+    let (outcome, said, made, has_proc) = (Mutex::default(), Mutex::default(), Mutex::default(), OnceLock::new());
     let can = |kept| ground.shelf.can(kept);
     let (owners, lists) = (can(Capability::Owners), can(Capability::Xattrs));
     let wanted = (owners || lists) && !(plan.dirs.is_empty() && plan.puts.is_empty());
@@ -70,40 +73,40 @@ pub(crate) fn apply(
         _ => Ok(None),
     };
     let view = mounted.as_ref().map_or(None, Option::as_ref).or((wanted && target.is_view()).then_some(target));
-    let work = Work { tree, plan, target, view, owners, lists, exact_times, cx, outcome, said, has_proc };
-    let staged = work.unlock().and_then(|()| {
-        let staging = Staging::make(tree, &journal.staging, journal.lanes)?;
-        work.stage(&staging, &slots)?;
-        // What only goes gives room.
-        if !plan.puts.is_empty() {
-            staging.has_room(tree, &journal.staging)?;
-        }
-        Ok(staging)
-    });
+    let work = Work { tree, plan, target, view, owners, lists, exact_times, cx, outcome, said, made, has_proc };
+    let staged =
+        work.unlock().and_then(|()| Staging::make(tree, &journal.staging, journal.lanes)).and_then(|staging| {
+            // What only goes gives room.
+            let room = || if plan.puts.is_empty() { Ok(()) } else { staging.has_room() };
+            match work.stage(&staging, &slots).and_then(|()| room()) {
+                Ok(()) => Ok(staging),
+                Err(mut error) => {
+                    if !staging.sweep(slots.iter().copied().flatten()) {
+                        error.causes.push(left_behind(journal));
+                    }
+                    Err(error)
+                }
+            }
+        });
     let staging = match staged {
         Ok(staging) => staging,
         Err(mut error) => {
             // What was to be said of files that are not there now does not matter; what stays behind does.
-            let cleared = sweep(tree, &journal.staging, &HashSet::new());
-            std::mem::take(&mut *work.outcome.lock().unwrap_or_else(PoisonError::into_inner));
+            std::mem::take(&mut *locked(&work.outcome));
             work.finish(false);
             let Applied { failed, .. } = work.outcome.into_inner().unwrap_or_else(PoisonError::into_inner);
             error.causes.extend(failed.into_iter().map(|LeftAlone { path, reason }| format!("{path}: {reason}")));
-            if !cleared {
-                error.causes.push(left_behind(journal));
-            }
             return Err(error);
         }
     };
     let kept = work.commit(&staging, &slots);
-    drop(staging);
+    let swept = staging.sweep(slots.iter().copied().flatten().filter(|slot| !kept.contains(slot)));
     if !kept.is_empty() {
         work.note(format!(
             "the folder {} holds the only copy of what was put aside: take it out before you remove the folder",
             journal.staging
         ));
-        sweep(tree, &journal.staging, &kept);
-    } else if !sweep(tree, &journal.staging, &kept) {
+    } else if !swept {
         work.note(left_behind(journal));
     }
     work.finish(true);
@@ -129,23 +132,31 @@ struct Work<'a> {
     cx: &'a Context<'a>,
     outcome: Mutex<Applied>,
     said: Mutex<Said>,
+    /// The directories that were made.
+    made: Mutex<HashMap<RelPath, Found>>,
     has_proc: OnceLock<bool>,
 }
 
 impl Work<'_> {
     fn fail(&self, path: &RelPath, reason: impl Into<String>) {
         let failed = LeftAlone { path: path.clone(), reason: reason.into() };
-        self.outcome.lock().unwrap_or_else(PoisonError::into_inner).failed.push(failed);
+        locked(&self.outcome).failed.push(failed);
+    }
+
+    /// As [`Work::fail`], of a step that has changed nothing.
+    fn left_undone(&self, path: &RelPath, reason: impl Into<String>) {
+        self.fail(path, reason);
+        locked(&self.outcome).undone.push(path.clone());
     }
 
     /// As [`Work::fail`], of what is there but for its owner or attributes: those are no difference that doing it again would find.
     fn came_bare(&self, path: &RelPath, reason: impl Into<String>) {
         self.fail(path, reason);
-        self.outcome.lock().unwrap_or_else(PoisonError::into_inner).bare += 1;
+        locked(&self.outcome).bare += 1;
     }
 
     fn note(&self, note: String) {
-        self.outcome.lock().unwrap_or_else(PoisonError::into_inner).notes.push(note);
+        locked(&self.outcome).notes.push(note);
     }
 
     /// The mode that what a step makes may get. A file gets the set-id bits only if it has them already and keeps its contents: a program of
@@ -168,10 +179,10 @@ impl Work<'_> {
 
     /// Makes directories writable whose owner took that from himself.
     fn unlock(&self) -> Result<()> {
-        for (path, mode) in &self.plan.unlock {
+        for (path, was) in &self.plan.unlock {
             let fail = |e| io(format!("cannot make the directory {path} writable"), e);
             crash::point("restore-unlock").map_err(|e| ah_plugin_api::Error::from_io("cannot change a mode", &e))?;
-            set_mode(self.tree, path, mode | 0o700, None).map_err(fail)?;
+            set_mode(self.tree, path, was.mode | 0o700, was).map_err(fail)?;
         }
         Ok(())
     }
@@ -189,27 +200,29 @@ impl Work<'_> {
         for (path, was) in self.plan.parents.iter().filter(|(path, _)| !gone.contains(path)) {
             // Exchanging files in it, or our folder, touches a directory's time though no name has come or gone.
             if !changed || self.exact_times || !named.contains(path) {
-                last.entry(path).or_default().mtime = Some(*was);
+                last.entry(path).or_insert(Last::of(*was)).mtime = Some(was.mtime);
             }
         }
         let is_dir =
             |path| self.tree.stat(path).is_ok_and(|found| found.is_some_and(|found| found.kind == EntryKind::Dir));
         // One that was to go and could not is locked again.
-        for (path, mode) in self.plan.unlock.iter().filter(|(path, _)| !gone.contains(path) || is_dir(path)) {
-            last.entry(path).or_default().mode = Some(*mode);
+        for (path, was) in self.plan.unlock.iter().filter(|(path, _)| !gone.contains(path) || is_dir(path)) {
+            last.entry(path).or_insert(Last::of(*was)).mode = Some(was.mode);
         }
         if changed {
             let failed: HashSet<RelPath> = {
-                let outcome = self.outcome.lock().unwrap_or_else(PoisonError::into_inner);
+                let outcome = locked(&self.outcome);
                 outcome.failed.iter().map(|failed| failed.path.clone()).collect()
             };
             // A directory that could not be made as it was stays closed to others.
-            let made = self.plan.dirs.iter().filter(|step| !failed.contains(&step.path)).map(|step| (step, None));
-            for (step, of) in made.chain(self.plan.attributes.iter().map(|step| (step, step.found))) {
-                let Some(after) = &step.after else { continue };
-                let slot = last.entry(&step.path).or_default();
+            let dirs = self.plan.dirs.iter().filter(|step| !failed.contains(&step.path));
+            let made = locked(&self.made);
+            let made = dirs.map(|step| (step, made.get(&step.path).copied(), false));
+            for (step, of, alone) in made.chain(self.plan.attributes.iter().map(|step| (step, step.found, true))) {
+                let Some((after, of)) = step.after.as_ref().zip(of) else { continue };
+                let slot = last.entry(&step.path).or_insert(Last::of(of));
                 slot.mode = (after.kind != EntryKind::Symlink).then(|| self.allowed_mode(step, after.mode, None));
-                slot.of = of;
+                slot.alone = alone;
                 if self.exact_times {
                     slot.mtime = Some(after.mtime);
                 }
@@ -217,15 +230,25 @@ impl Work<'_> {
         }
         let mut last: Vec<_> = last.into_iter().collect();
         last.sort_by(|a, b| b.0.cmp(a.0));
-        for (path, Last { mode, of, mtime }) in last {
-            let done = crash::point("restore-attributes").map_err(|_| Errno::IO).and_then(|()| {
-                mode.map_or(Ok(()), |mode| set_mode(self.tree, path, mode, of))?;
-                mtime.map_or(Ok(()), |mtime| set_time(self.tree, path, mtime))
-            });
-            match done {
+        for (path, Last { of, mode, mtime, alone }) in last {
+            let moded = crash::point("restore-attributes")
+                .map_err(|_| Errno::IO)
+                .and_then(|()| mode.map_or(Ok(()), |mode| set_mode(self.tree, path, mode, &of)));
+            let timed = moded.and_then(|()| mtime.map_or(Ok(()), |mtime| set_time(self.tree, path, mtime, &of)));
+            let failed = |error: Errno| match error {
+                Errno::STALE => "something else was put in its place".to_owned(),
+                error => format!("its attributes could not be set ({error})"),
+            };
+            match timed {
                 // A directory that was taken away has no attributes left to set.
                 Ok(()) | Err(Errno::NOENT) => {}
-                Err(error) => self.fail(path, format!("its attributes could not be set ({error})")),
+                // Nor has what stands in place of one in which something changed.
+                Err(Errno::STALE) if mode.is_none() && !alone => {}
+                // That was all there was to do.
+                Err(error) if alone && (moded.is_err() || mode.is_none()) => {
+                    self.left_undone(path, failed(error));
+                }
+                Err(error) => self.fail(path, failed(error)),
             }
         }
     }
@@ -263,120 +286,49 @@ impl Work<'_> {
 }
 
 /// What is set last.
-#[derive(Default)]
 struct Last {
+    /// Of what: as it was found, or made.
+    of: Found,
     mode: Option<u32>,
-    /// What gets that mode, as it was found; none: a directory.
-    of: Option<Found>,
     mtime: Option<Timestamp>,
+    /// Whether that is all that is done to it.
+    alone: bool,
 }
 
-/// Sets the mode of what was found there, or else of a directory: what somebody has put in its place meanwhile gets none.
-fn set_mode(tree: Tree<'_>, path: &RelPath, mode: u32, of: Option<Found>) -> Result<(), Errno> {
+impl Last {
+    fn of(of: Found) -> Self {
+        Self { of, mode: None, mtime: None, alone: false }
+    }
+}
+
+/// Whether it is still the one that was found: what somebody has put in its place meanwhile gets neither mode nor time.
+fn is_it(now: &Found, was: &Found) -> bool {
+    (now.dev, now.ino, now.kind, now.uid) == (was.dev, was.ino, was.kind, was.uid)
+}
+
+fn set_mode(tree: Tree<'_>, path: &RelPath, mode: u32, of: &Found) -> Result<(), Errno> {
     let parent = tree.dir(&path.parent().unwrap_or_default())?;
     let name = path.file_name().unwrap_or(b".");
-    let is_it = |now: &Found| match of {
-        Some(was) => (now.dev, now.ino, now.kind, now.uid) == (was.dev, was.ino, was.kind, was.uid),
-        None => now.kind == EntryKind::Dir,
-    };
     match at::stat(parent.as_fd(), name)? {
-        Some(found) if found.mode == mode => Ok(()),
-        Some(_) => at::chmod(parent.as_fd(), name, mode, is_it),
+        Some(found) if found.mode == mode && is_it(&found, of) => Ok(()),
+        Some(_) => at::chmod(parent.as_fd(), name, mode, |now| is_it(now, of)),
         None => Err(Errno::NOENT),
     }
 }
 
-fn set_time(tree: Tree<'_>, path: &RelPath, mtime: Timestamp) -> Result<(), Errno> {
+fn set_time(tree: Tree<'_>, path: &RelPath, mtime: Timestamp, of: &Found) -> Result<(), Errno> {
     let parent = tree.dir(&path.parent().unwrap_or_default())?;
-    at::set_mtime(parent.as_fd(), path.file_name().unwrap_or(b"."), mtime)
-}
-
-/// The folder in which files are prepared and put aside.
-struct Staging {
-    lanes: Vec<OwnedFd>,
-}
-
-impl Staging {
-    fn make(tree: Tree<'_>, path: &RelPath, lanes: u64) -> Result<Self> {
-        let fail = |e| io(format!("cannot make the folder {path} in the workspace"), e);
-        crash::point("restore-staging").map_err(|e| ah_plugin_api::Error::from_io("cannot make a folder", &e))?;
-        let top = tree.dir(&RelPath::root()).map_err(fail)?;
-        rustix::fs::mkdirat(&top, path.as_bytes(), Mode::RWXU).map_err(fail)?;
-        let own = tree.dir(path).map_err(fail)?;
-        let mut made = Vec::new();
-        for lane in 0..lanes {
-            let name = lane.to_string();
-            rustix::fs::mkdirat(&own, name.as_bytes(), Mode::RWXU).map_err(fail)?;
-            made.push(tree.dir(&path.join(name.as_bytes())?).map_err(fail)?);
-        }
-        Ok(Self { lanes: made })
-    }
-
-    /// Whether there is room for what comes next. Btrfs wants more of it to exchange two files than to make one, so that a disk on which all could be made
-    /// may let none of it into its place.
-    ///
-    /// # Errors
-    /// No room for an exchange. Any other trouble with it is left to those that matter.
-    fn has_room(&self, tree: Tree<'_>, path: &RelPath) -> Result<()> {
-        const NAME: &[u8] = b"room";
-        let fail = |e| io("cannot put the files in place", e);
-        let own = tree.dir(path).map_err(fail)?;
-        // In two folders, as those that follow: in one it takes less.
-        let (a, b) = (self.lanes[0].as_fd(), own.as_fd());
-        let make = |dir| {
-            let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC;
-            rustix::fs::openat(dir, NAME, flags, Mode::RUSR).map(drop)
-        };
-        let exchanged = make(a).and_then(|()| make(b)).and_then(|()| at::exchange((a, NAME), (b, NAME)));
-        for dir in [a, b] {
-            let _ = rustix::fs::unlinkat(dir, NAME, AtFlags::empty());
-        }
-        match exchanged {
-            Err(error @ (Errno::NOSPC | Errno::DQUOT)) => Err(fail(error)),
-            _ => Ok(()),
-        }
-    }
-
-    /// Where a slot is.
-    fn slot(&self, slot: u64) -> (BorrowedFd<'_>, String) {
-        let lane = usize::try_from(slot).unwrap_or(0) % self.lanes.len();
-        (self.lanes[lane].as_fd(), slot.to_string())
+    let name = path.file_name().unwrap_or(b".");
+    match at::stat(parent.as_fd(), name)? {
+        Some(found) if is_it(&found, of) => at::set_mtime(parent.as_fd(), name, mtime),
+        Some(_) => Err(Errno::STALE),
+        None => Err(Errno::NOENT),
     }
 }
 
-/// Removes the staging folder and what is in it, but for the slots in `keep`. False if something is left.
-pub(super) fn sweep(tree: Tree<'_>, path: &RelPath, keep: &HashSet<u64>) -> bool {
-    let Ok(names) = tree.names(path) else {
-        return matches!(tree.stat(path), Ok(None));
-    };
-    // A thread for each lane: taking files away costs as much as making them.
-    for lanes in names.chunks(lanes() as usize) {
-        std::thread::scope(|scope| {
-            for lane in lanes {
-                scope.spawn(|| sweep_lane(tree, path, lane, keep));
-            }
-        });
-    }
-    let top = tree.dir(&RelPath::root());
-    top.is_ok_and(|top| rustix::fs::unlinkat(&top, path.as_bytes(), AtFlags::REMOVEDIR).is_ok())
-}
-
-fn sweep_lane(tree: Tree<'_>, path: &RelPath, lane: &[u8], keep: &HashSet<u64>) {
-    let Ok(lane_path) = path.join(lane) else { return };
-    let own = tree.dir(path);
-    let (Ok(dir), Ok(files)) = (tree.dir(&lane_path), tree.names(&lane_path)) else {
-        // Of a look for room that was killed.
-        let _ = own.map(|own| rustix::fs::unlinkat(own, lane, AtFlags::empty()));
-        return;
-    };
-    for file in files {
-        let slot = std::str::from_utf8(&file).ok().and_then(|text| text.parse::<u64>().ok());
-        if slot.is_none_or(|slot| !keep.contains(&slot)) {
-            let how = if file == commit::DIRECTORY { AtFlags::REMOVEDIR } else { AtFlags::empty() };
-            let _ = rustix::fs::unlinkat(&dir, file, how);
-        }
-    }
-    let _ = own.map(|own| rustix::fs::unlinkat(own, lane, AtFlags::REMOVEDIR));
+/// What is behind a lock that a panic may have poisoned.
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Runs `each` on all items on some threads. After the first error no more are begun.

@@ -35,7 +35,7 @@ impl Work<'_> {
     fn prepare(&self, staging: &Staging, step: &Step, after: &Entry, slot: u64) -> Result<()> {
         let path = &step.path;
         let fail = |e| io(format!("cannot prepare {path}"), e);
-        let (dir, name) = staging.slot(slot);
+        let (dir, name) = staging.slot(slot).ok_or_else(|| fail(Errno::INVAL))?;
         crash::point("restore-stage").map_err(|e| Error::from_io(format!("cannot prepare {path}"), &e))?;
         if after.kind == EntryKind::Symlink {
             let target = self.target.link_target(path, self.cx)?;

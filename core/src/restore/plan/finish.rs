@@ -79,18 +79,18 @@ impl Planner<'_> {
                 continue;
             }
             let Ok(Some(found)) = self.tree.stat(&door) else { continue };
-            parents.push((door.clone(), found.mtime));
+            parents.push((door.clone(), found));
             if me.is_root() || found.mode & 0o300 == 0o300 && found.uid == me.as_raw() {
                 continue;
             }
             if found.uid == me.as_raw() {
-                unlock.push((door, found.mode));
+                unlock.push((door, found));
             } else if !may_write(&self.tree, &door) {
                 shut.push(LeftAlone { path: door, reason: SHUT.to_owned() });
             }
         }
         self.plan.conflicts.extend(shut);
-        unlock.sort();
+        unlock.sort_by(|(a, _), (b, _)| a.cmp(b));
         self.plan.unlock = unlock;
         self.plan.parents = parents;
     }

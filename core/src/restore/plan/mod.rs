@@ -5,6 +5,7 @@
 //! carried out in `apply/`.
 
 mod finish;
+mod ignored;
 mod lost;
 mod repositories;
 mod unreadable;
@@ -15,7 +16,7 @@ use std::os::fd::AsFd;
 
 use ah_plugin_api::{
     Change, Changes, Context, DiffMethod, Dir, Entry, EntryKind, Error, ErrorKind, Lost, OmitReason, RelPath, Result,
-    Snapshot, Timestamp,
+    Snapshot,
 };
 use rustix::io::Errno;
 
@@ -37,6 +38,7 @@ pub(super) const IN_USE: [&str; 3] = [MADE_AFTER, CHANGED_AFTER, MODE_AFTER];
 /// What is said of a directory that is another's.
 pub(super) const SHUT: &str = "you may not write to this directory";
 
+const RULED_UNTIL_NOW: &str = "ignored, and ignore rules above it change with this: the same command again brings it back, or its name after `--`";
 const NEVER_MADE: &str = "special files cannot be made again";
 
 /// Where a restore works.
@@ -91,10 +93,10 @@ pub(crate) struct Plan {
     pub(crate) removals: Vec<Step>,
     /// Mode or time alone, the deepest first.
     pub(crate) attributes: Vec<Step>,
-    /// Directories that have to be made writable for a while, with the mode they have.
-    pub(crate) unlock: Vec<(RelPath, u32)>,
-    /// Directories in which something changes, with the time they had; only those that are there already.
-    pub(crate) parents: Vec<(RelPath, Timestamp)>,
+    /// Directories that have to be made writable for a while, as they were found.
+    pub(crate) unlock: Vec<(RelPath, Found)>,
+    /// Directories in which something changes, as they were found; only those that are there already.
+    pub(crate) parents: Vec<(RelPath, Found)>,
     /// Left alone, and why.
     pub(crate) left: Vec<LeftAlone>,
     /// In the way, and why.
@@ -107,6 +109,8 @@ pub(crate) struct Plan {
     pub(crate) beyond: Vec<LeftAlone>,
     /// How many of these the snapshot cannot give any more.
     pub(crate) lost: usize,
+    /// How many of these should go, and no snapshot holds them.
+    pub(crate) unheld: usize,
     /// Which of these are repositories that the snapshot holds.
     pub(crate) repositories: Vec<RelPath>,
 }
@@ -152,6 +156,11 @@ pub(crate) fn plan(ground: &Ground<'_>, wish: &Wish<'_>, target: &Source<'_>, cx
         swapped: HashSet::new(),
         becoming: HashSet::new(),
         there: HashSet::new(),
+        rules: changes
+            .iter()
+            .filter(|change| ignored::of_rules(change, wish))
+            .filter_map(|change| change.path.parent())
+            .collect(),
         plan: Plan::default(),
     };
     for (done, change) in changes.iter().enumerate() {
@@ -166,6 +175,7 @@ pub(crate) fn plan(ground: &Ground<'_>, wish: &Wish<'_>, target: &Source<'_>, cx
     }
     unread.iter().for_each(|path| planner.unread(path));
     planner.beyond_reach()?;
+    planner.came_unheld()?;
     planner.finish()
 }
 
@@ -217,6 +227,8 @@ struct Planner<'a> {
     becoming: HashSet<RelPath>,
     /// Directories that are known to be there.
     there: HashSet<RelPath>,
+    /// Directories whose own ignore rules change.
+    rules: HashSet<RelPath>,
     plan: Plan,
 }
 
@@ -314,6 +326,9 @@ impl<'a> Planner<'a> {
         }
         match reason {
             Some(OmitReason::GitDir | OmitReason::OwnState) => {}
+            Some(OmitReason::Ignored) if !self.asked_for(path, after) && self.ruled_until_now(path, after) => {
+                self.plan.beyond.push(LeftAlone { path: path.clone(), reason: RULED_UNTIL_NOW.to_owned() });
+            }
             Some(reason) if by_rule(reason) && !self.asked_for(path, after) => {
                 self.leave(path, format!("it is there and {reason}: only missing ones are brought back"));
             }
@@ -352,7 +367,9 @@ impl<'a> Planner<'a> {
             self.conflict(path, "it is a special file, which could not be made again");
             return Ok(());
         }
-        if !self.asked_for(path, after) && (self.ignored(path, before) || after.ignored) {
+        // What is lost by it, the safety snapshot holds.
+        let ignored = after.ignored || self.ignored(path, before) && !self.ruled_until_now(path, after);
+        if !self.asked_for(path, after) && ignored {
             self.leave(
                 path,
                 match was_dir == becomes_dir {
@@ -541,15 +558,6 @@ impl<'a> Planner<'a> {
         } else {
             self.put(step);
         }
-    }
-
-    /// Whether an ignored file may be overwritten: all are asked for, or it is named itself.
-    fn asked_for(&self, path: &RelPath, after: &Entry) -> bool {
-        self.wish.ignored || (after.kind != EntryKind::Dir && self.wish.scope.names(path))
-    }
-
-    fn ignored(&self, path: &RelPath, entry: &Entry) -> bool {
-        entry.ignored || self.ground.ignores.is_some_and(|ignores| ignores.ignored(path, entry.kind == EntryKind::Dir))
     }
 
     fn leave(&mut self, path: &RelPath, reason: impl Into<String>) {

@@ -2,6 +2,8 @@
 //!
 //! Not here: how it is found in the walk of all differences (`mod.rs`).
 
+use std::collections::HashSet;
+
 use ah_plugin_api::{EntryKind, OmitReason, RelPath, Result};
 
 use super::Planner;
@@ -51,7 +53,32 @@ impl Planner<'_> {
                 self.beyond_looking(path);
             } else {
                 let reason = format!("it should go, and the snapshot of the present state does not hold it ({reason})");
+                self.plan.unheld += 1;
                 self.plan.beyond.push(LeftAlone { path: path.clone(), reason });
+            }
+        }
+        Ok(())
+    }
+
+    /// What came since and no snapshot holds, for another reason than that it is ignored: no diff shows it, and it stays.
+    pub(super) fn came_unheld(&mut self) -> Result<()> {
+        if matches!(self.wish.scope, Scope::Exactly(_)) {
+            return Ok(());
+        }
+        let told = self.plan.left.iter().chain(&self.plan.conflicts).map(|left| left.path.clone());
+        let told: HashSet<RelPath> = told.collect();
+        for omission in &self.wish.safety.omitted {
+            let (path, reason) = (&omission.path, omission.reason);
+            let ours = matches!(reason, OmitReason::GitDir | OmitReason::OwnState);
+            if ours
+                || reason == OmitReason::Ignored
+                || !self.wish.scope.holds(path)
+                || self.kept_by_target.cover(path).is_some()
+            {
+                continue;
+            }
+            if !told.contains(path) && self.target.entry(path, self.cx)?.is_none() {
+                self.leave(path, format!("it came since, and no snapshot holds it ({reason})"));
             }
         }
         Ok(())

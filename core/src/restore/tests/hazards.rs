@@ -3,7 +3,7 @@
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::time::{Duration, SystemTime};
 
-use ah_plugin_api::{Capability, Lost, RelPath};
+use ah_plugin_api::{Capability, Context, Lost, Observer, Progress, RelPath};
 
 use super::lab::{Ask, Lab};
 use super::{age, chmod, paths, set};
@@ -233,4 +233,99 @@ fn what_a_snapshot_cannot_give_any_more_keeps_nothing_else_from_coming_back() {
     assert_eq!((paths(&plan.conflicts), plan.forcible), (set(&["safety"]), 1));
     let plan = lab.plan(&safety, &target, &Ask { force: true, ..Ask::default() });
     assert_eq!((steps(&plan), plan.conflicts.len()), (vec!["absent".into(), "known".into(), "safety".into()], 0));
+}
+
+/// Does something once files are being changed, when directories are there already.
+struct Meanwhile<F>(std::sync::Mutex<Option<F>>);
+
+impl<F: FnOnce() + Send> Observer for Meanwhile<F> {
+    fn progress(&self, progress: &Progress) {
+        if progress.stage == "changing files"
+            && let Some(then) = self.0.lock().unwrap().take()
+        {
+            then();
+        }
+    }
+}
+
+/// Puts the directory `priv` in place of another one.
+fn swap(top: &std::path::Path, name: &str) {
+    std::fs::rename(top.join(name), top.join("aside")).unwrap();
+    std::fs::rename(top.join("priv"), top.join(name)).unwrap();
+}
+
+fn staging_in(top: &std::path::Path) -> String {
+    let names = top.read_dir().unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    names.into_iter().find(|name| name.starts_with(".ah-restore-")).unwrap()
+}
+
+/// A snapshot with files that are missing now, and the ignored directory `priv`, which nobody else may look into.
+fn with_private() -> (Lab, ah_plugin_api::Snapshot) {
+    let lab = Lab::like_git();
+    lab.write(".gitignore", "priv\n");
+    for name in ["pub/f", "d/f"] {
+        lab.write(name, "old");
+    }
+    let target = lab.snapshot();
+    std::fs::remove_dir_all(lab.at("pub")).unwrap();
+    lab.write("d/f", "newer");
+    for name in ["priv/0/0", "priv/0/1", "priv/secret"] {
+        lab.write(name, "secret");
+    }
+    chmod(&lab.at("priv"), 0o700);
+    (lab, target)
+}
+
+#[test]
+fn what_is_put_in_place_of_the_staging_folder_is_not_swept_away() {
+    for early in [true, false] {
+        let (lab, target) = with_private();
+        let safety = lab.snapshot();
+        let (plan, top) = (lab.plan(&safety, &target, &Ask::default()), lab.at(""));
+        let then = || swap(&top, &staging_in(&top));
+        let outcome = if early {
+            let top = top.clone();
+            let once = std::sync::Once::new();
+            let then = move |_: &RelPath| once.call_once(|| swap(&top, &staging_in(&top)));
+            *lab.memory.on_read.lock().unwrap() = Some(Box::new(then));
+            lab.apply(plan, &safety, &target, false)
+        } else {
+            let watch = Meanwhile(std::sync::Mutex::new(Some(then)));
+            lab.apply_watched(plan, &safety, &target, false, &Context::new(&watch))
+        };
+        let notes = outcome.unwrap().applied.notes;
+        assert!(notes.iter().any(|note| note.contains("could not be removed")), "{notes:?}");
+        let there = staging_in(&top);
+        for name in ["0/0", "0/1", "secret"] {
+            assert_eq!(lab.text(&format!("{there}/{name}")), "secret");
+        }
+        assert_eq!([lab.text("pub/f"), lab.text("d/f")], ["old", "old"]);
+        // What was in the folder is swept away wherever that is now.
+        assert_eq!(lab.at("aside").read_dir().unwrap().count(), 0);
+    }
+}
+
+#[test]
+fn what_is_put_in_place_of_a_killed_restores_folder_is_not_swept_away() {
+    let (lab, target) = with_private();
+    let safety = lab.snapshot();
+    let journal = lab.journal(&lab.plan(&safety, &target, &Ask::default()), &safety, &target);
+    std::fs::rename(lab.at("priv"), lab.at(journal.staging.as_path())).unwrap();
+    lab.ground(|ground| crate::restore::clean::clean(ground, &journal, &Context::quiet())).unwrap();
+    for name in ["0/0", "0/1", "secret"] {
+        assert_eq!(lab.text(&format!("{}/{name}", journal.staging)), "secret");
+    }
+}
+
+#[test]
+fn what_is_put_in_place_of_a_directory_stays_closed() {
+    let (lab, target) = with_private();
+    let safety = lab.snapshot();
+    let (plan, top) = (lab.plan(&safety, &target, &Ask::default()), lab.at(""));
+    let watch = Meanwhile(std::sync::Mutex::new(Some(|| swap(&top, "pub"))));
+    let outcome = lab.apply_watched(plan, &safety, &target, false, &Context::new(&watch)).unwrap();
+    assert_eq!(lab.text("pub/secret"), "secret");
+    assert_eq!(lab.at("pub").metadata().unwrap().permissions().mode() & 0o777, 0o700);
+    let told = outcome.applied.failed.iter().find(|failed| failed.path.as_bytes() == b"pub");
+    assert_eq!(told.unwrap().reason, "something else was put in its place");
 }

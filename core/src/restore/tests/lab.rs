@@ -370,21 +370,37 @@ impl Lab {
             back_paths: Vec::new(),
             undoes: None,
             paths: Vec::new(),
+            ignored: false,
+            exact_times: false,
             staging: Journal::staging_of(&restore).unwrap(),
             lanes: lanes(),
             unlocked: Vec::new(),
+            left: Vec::new(),
             steps: Journal::steps_of(plan),
             restore,
         }
     }
 
     pub(super) fn apply(&self, plan: Plan, safety: &Snapshot, target: &Snapshot, exact: bool) -> Result<Outcome> {
+        self.apply_watched(plan, safety, target, exact, &Context::quiet())
+    }
+
+    /// As [`Lab::apply`], while somebody watches.
+    pub(super) fn apply_watched(
+        &self,
+        plan: Plan,
+        safety: &Snapshot,
+        target: &Snapshot,
+        exact: bool,
+        cx: &Context<'_>,
+    ) -> Result<Outcome> {
         assert_eq!(plan.conflicts, []);
-        let journal = self.journal(&plan, safety, target);
+        let mut journal = self.journal(&plan, safety, target);
         let applied = self.ground(|ground| {
-            let source = ground.shelf.open(&target.reference, &Context::quiet()).unwrap();
-            apply(ground, &plan, &journal, &source, exact, &Context::quiet())
+            let source = ground.shelf.open(&target.reference, cx).unwrap();
+            apply(ground, &plan, &journal, &source, exact, cx)
         })?;
+        journal.leave(&applied.undone);
         Ok(Outcome { plan, applied, journal })
     }
 

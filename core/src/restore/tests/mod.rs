@@ -9,7 +9,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use ah_plugin_api::{Capability, ErrorKind, RelPath, Timestamp};
+use ah_plugin_api::{Capability, ErrorKind, RelPath};
 
 use super::scope::Scope;
 use lab::{Ask, Lab, timeless};
@@ -360,6 +360,13 @@ fn a_change_in_the_last_instant_survives() {
     assert_eq!(lab.text("b"), "old");
     assert_eq!(lab.shown().keys().filter(|path| path.starts_with(".ah-restore-")).count(), 0);
     assert!(!lab.at("").read_dir().unwrap().any(|e| e.unwrap().file_name().to_string_lossy().starts_with(".ah-")));
+    // Nor is it an undo's to take back.
+    *lab.memory.on_read.lock().unwrap() = None;
+    lab.undo(&safety, &outcome);
+    assert_eq!(
+        ["a", "b", "c", "extra"].map(|name| lab.text(name)),
+        ["last instant", "new!", "last instant", "last instant"]
+    );
 }
 
 #[test]
@@ -379,7 +386,8 @@ fn nothing_changes_if_contents_cannot_be_had() {
     let mut plan = lab.plan(&safety, &target, &Ask::default());
     plan.puts.last_mut().unwrap().after.as_mut().unwrap().size = 99;
     // What cannot be set back as it was is said.
-    plan.parents.push((path("swapped/dir"), Timestamp::default()));
+    let any = plan.parents[0].1;
+    plan.parents.push((path("swapped/dir"), any));
     let error = lab.apply(plan, &safety, &target, false).unwrap_err();
     assert_eq!(error.kind, ErrorKind::DataLoss);
     let [cause] = error.causes.as_slice() else { panic!("{error:?}") };

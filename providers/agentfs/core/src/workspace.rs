@@ -75,7 +75,7 @@ pub struct BranchInfo {
 /// ```
 pub struct Workspace {
     engine: Arc<Engine>,
-    keeper: Option<JoinHandle<()>>,
+    keepers: Vec<JoinHandle<()>>,
     helpers: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -101,14 +101,8 @@ impl Workspace {
     pub fn open(store: &Path, lower: &Path, options: Options) -> Result<Self> {
         let background = options.background;
         let engine = Arc::new(Engine::open(store, lower, options, Opening::Use)?);
-        let keeper = if background {
-            let weak = Arc::downgrade(&engine);
-            let thread = std::thread::Builder::new().name("agentfs".into()).spawn(move || Engine::keep(&weak));
-            Some(thread.map_err(Error::io("starting a thread"))?)
-        } else {
-            None
-        };
-        let workspace = Self { engine, keeper, helpers: Mutex::default() };
+        let keepers = if background { engine.keep()? } else { Vec::new() };
+        let workspace = Self { engine, keepers, helpers: Mutex::default() };
         if background {
             let unfinished = workspace.engine.unfinished();
             if !unfinished.is_empty() && !workspace.engine.options.without_lower {
@@ -154,7 +148,7 @@ impl Workspace {
     }
 
     fn keep_behind(&self, (snapshot, line): (u64, LineId)) -> Result<SnapshotId> {
-        if self.keeper.is_some() {
+        if !self.keepers.is_empty() {
             self.help("agentfs-names", move |engine| engine.keep_below(line));
         }
         Ok(SnapshotId(snapshot))
@@ -356,11 +350,8 @@ impl Workspace {
 impl Drop for Workspace {
     fn drop(&mut self) {
         self.engine.stop();
-        if let Some(keeper) = self.keeper.take() {
-            let _ = keeper.join();
-        }
-        for helper in lock(&self.helpers).drain(..) {
-            let _ = helper.join();
+        for thread in self.keepers.drain(..).chain(lock(&self.helpers).drain(..)) {
+            let _ = thread.join();
         }
     }
 }

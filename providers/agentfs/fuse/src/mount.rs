@@ -107,11 +107,12 @@ impl Mount {
     /// Shows a tree at an empty directory: read-only if it is a snapshot; to all users if root mounts it, else to this one
     /// only; without devices and set-id bits. It is mounted by path: where others may rename directories above, they decide where that is.
     pub fn new(view: View, at: &Path) -> Result<Self> {
-        Self::with_face(view, at, &Face::default())
+        Self::with_face(view, at, &Face::default(), || true)
     }
 
-    /// As [`Mount::new`], known by `face`.
-    pub fn with_face(view: View, at: &Path, face: &Face) -> Result<Self> {
+    /// As [`Mount::new`], known by `face`. Whether it is empty, `is_empty` is asked once more when nobody comes to what is beneath by its path any more, and
+    /// who comes to the mount waits still: if it is not, they are told an error, and nothing of theirs is done.
+    pub fn with_face(view: View, at: &Path, face: &Face, is_empty: impl FnOnce() -> bool) -> Result<Self> {
         let failed = |source| Error::Io { what: "mount at", at: at.to_owned(), source };
         let at = at.canonicalize().map_err(failed)?;
         if std::fs::read_dir(&at).map_err(failed)?.next().is_some() {
@@ -128,9 +129,18 @@ impl Mount {
                 MountOption::NoDev,
                 if writable { MountOption::RW } else { MountOption::RO },
             ];
-            Session::new(host, &at, &config)
+            let session = Session::new(host, &at, &config)?;
+            // Nothing that was asked of it is read before it is served. Dropped, the kernel answers.
+            if !is_empty() {
+                let _ = unmount(&at, true);
+                return Err(io::ErrorKind::DirectoryNotEmpty.into());
+            }
+            Ok(session)
         });
-        let served = served.map_err(failed)?;
+        let served = served.map_err(|error| match error.kind() {
+            io::ErrorKind::DirectoryNotEmpty => Error::NotEmpty(at.clone()),
+            _ => failed(error),
+        })?;
         let device = device(rustix::fs::CWD, &at, AtFlags::empty()).map_err(failed);
         let mut mount = served.show(view, at);
         mount.device = device?;
@@ -410,11 +420,12 @@ mod tests {
     use super::*;
     use ah_agentfs::{Options, Workspace};
 
-    #[test]
-    fn what_some_of_its_threads_serve_is_served() {
+    /// A view of a branch of a directory with a file `a`, and a place for it. None: skipped.
+    fn scene() -> Option<(tempfile::TempDir, View, PathBuf)> {
         if !rustix::process::geteuid().is_root() || available().is_err() {
             assert!(std::env::var_os("AH_TEST_REQUIRE_ALL").is_none(), "skipped: needs root and /dev/fuse");
-            return println!("skipped: needs root and /dev/fuse");
+            println!("skipped: needs root and /dev/fuse");
+            return None;
         }
         let temp = tempfile::tempdir().unwrap();
         let [lower, store, at] = ["lower", "store", "at"].map(|name| temp.path().join(name));
@@ -425,7 +436,30 @@ mod tests {
         Workspace::create(&store, &lower).unwrap();
         let workspace = Workspace::open(&store, &lower, Options::default()).unwrap();
         let branch = workspace.branch(workspace.base(b"").unwrap(), b"").unwrap();
-        let mut mount = Mount::new(workspace.view(branch).unwrap(), &at).unwrap();
+        Some((temp, workspace.view(branch).unwrap(), at))
+    }
+
+    #[test]
+    fn who_comes_before_it_is_known_to_be_empty_writes_nothing() {
+        let Some((_temp, view, at)) = scene() else { return };
+        let mut writes = None;
+        let refused = Mount::with_face(view, &at, &Face::default(), || {
+            let file = at.join("new");
+            let writer = std::thread::spawn(move || std::fs::write(file, "new"));
+            std::thread::sleep(Duration::from_millis(200));
+            assert!(!writer.is_finished());
+            writes = Some(writer);
+            false
+        });
+        assert!(matches!(refused, Err(Error::NotEmpty(_))), "{refused:?}");
+        writes.unwrap().join().unwrap().unwrap_err();
+        assert_eq!(std::fs::read_dir(&at).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn what_some_of_its_threads_serve_is_served() {
+        let Some((_temp, view, at)) = scene() else { return };
+        let mut mount = Mount::new(view, &at).unwrap();
         // As when the system has no thread for the last of them: who waits for all has ended.
         let none = std::thread::spawn(|| Err(io::ErrorKind::WouldBlock.into()));
         while !none.is_finished() {

@@ -9,7 +9,7 @@ use ah_plugin_api::{
 };
 use ah_provider_directory::{Copier, Mount, Mounts, failed, look};
 
-use crate::conversion::{Around, Behind, COPY, Note, incomplete, lock_back, refuse_held};
+use crate::conversion::{Around, Behind, COPY, Note, incomplete, lock_back, refuse_held, unlock};
 use crate::home::{self, Shown};
 
 /// Copies the workspace, and has the service put the copy in its place; twice at most, if it is worked in meanwhile.
@@ -74,7 +74,7 @@ fn once(service: &impl Provider, store: &Dir, cx: &Context<'_>) -> Result<Conver
         converted.notes.extend(notes);
         Ok(converted)
     });
-    drop(lock);
+    unlock(&lock);
     if done.is_err() {
         // The copy goes, or, if it is in its place already, the rest of what it is there instead of. If not now, then by the next command.
         let _ = settle(service, store);

@@ -32,6 +32,8 @@ const LOCK: &str = "converting.lock";
 const SINCE: &str = "behind";
 /// What the name of the copy begins with.
 pub(crate) const COPY: &str = ".ah-convert-";
+/// What the name begins with of a place that held more than could be put into the workspace.
+const LEFT: &str = ".ah-left-";
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 fn read<T: serde::de::DeserializeOwned>(home: &Dir, name: &str) -> Result<Option<T>> {
@@ -148,6 +150,11 @@ pub(crate) fn lock_back(home: &Dir) -> Result<Option<OwnedFd>> {
     }
 }
 
+/// Gives that lock back, also if a program that is being started has it open, too.
+pub(crate) fn unlock(lock: &OwnedFd) {
+    let _ = rustix::fs::flock(lock, FlockOperation::Unlock);
+}
+
 /// The folder that a workspace is in, and its name there.
 pub(crate) struct Around {
     pub(crate) above: OwnedFd,
@@ -211,13 +218,13 @@ impl Around {
     }
 
     /// Takes away the place beside a workspace at which that was mounted, or was to be, with what stands in it. What somebody has put there goes into the workspace,
-    /// where nothing is called so; else it stays, under a name that is in nobody's way.
-    pub(crate) fn remove_place(&self, at: &Path, name: &OsStr) -> Result<()> {
+    /// where nothing is called so; else it stays, under a name that is in nobody's way, which is given in a sentence for a person.
+    pub(crate) fn remove_place(&self, at: &Path, name: &OsStr) -> Result<Option<String>> {
         let place = path_beside(at, name);
         let cannot = |errno| failed(format!("cannot remove {}", place.display()), errno);
         clear_place(&place);
         match remove_dir_for_good(&self.above, name) {
-            Ok(()) | Err(Errno::NOENT) => return Ok(()),
+            Ok(()) | Err(Errno::NOENT) => return Ok(None),
             Err(Errno::NOTEMPTY) => {}
             Err(errno) => return Err(cannot(errno)),
         }
@@ -229,12 +236,22 @@ impl Around {
             let _ = rustix::fs::renameat_with(&from, entry.as_slice(), &to, entry.as_slice(), RenameFlags::NOREPLACE);
         }
         clear_place(&place);
-        if remove_dir_for_good(&self.above, name).is_err() {
-            let left = OsString::from(format!(".ah-left-{}", home::random()?));
-            self.rename(name, &left, RenameFlags::NOREPLACE)?;
-            eprintln!("ah-agentfsd: what was put in the workspace's place is in {}", path_beside(at, &left).display());
+        if remove_dir_for_good(&self.above, name).is_ok() {
+            return Ok(None);
         }
-        Ok(())
+        let left = OsString::from(format!("{LEFT}{}", home::random()?));
+        self.rename(name, &left, RenameFlags::NOREPLACE)?;
+        let (at, left) = (at.display(), path_beside(at, &left));
+        let said = format!("what was written at {at} meanwhile and could not be put into it is in {}", left.display());
+        eprintln!("ah-agentfsd: {said}");
+        Ok(Some(said))
+    }
+
+    /// The names of what stayed so.
+    pub(crate) fn left(&self) -> Vec<OsString> {
+        let mut names = names(self.above.as_fd()).unwrap_or_default();
+        names.retain(|name| name.starts_with(LEFT.as_bytes()));
+        names.into_iter().map(OsString::from_vec).collect()
     }
 }
 
@@ -314,6 +331,18 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_lock_is_free_though_another_program_has_it_open() {
+        let temp = tempfile::tempdir().unwrap();
+        let home = Dir::open(temp.path()).unwrap();
+        let lock = lock_back(&home).unwrap().unwrap();
+        // As a child has it between `fork` and `exec`.
+        let _theirs = lock.try_clone().unwrap();
+        assert!(lock_back(&home).unwrap().is_none());
+        unlock(&lock);
+        assert!(lock_back(&home).unwrap().is_some());
+    }
+
+    #[test]
     fn what_was_put_in_the_place_is_found_again() {
         let temp = tempfile::tempdir().unwrap();
         let at = temp.path().join("work");
@@ -326,16 +355,18 @@ mod tests {
         };
         drop(around.make(OsStr::new("place")).unwrap());
         assert!(around.make(OsStr::new("place")).is_err());
-        around.remove_place(&at, OsStr::new("place")).unwrap();
+        assert_eq!(around.remove_place(&at, OsStr::new("place")).unwrap(), None);
         assert_eq!(names(), Vec::<OsString>::new());
         drop(around.make(OsStr::new("place")).unwrap());
         std::fs::write(temp.path().join("place/new"), "somebody's").unwrap();
         std::fs::write(temp.path().join("place/a"), "somebody's").unwrap();
-        around.remove_place(&at, OsStr::new("place")).unwrap();
+        let said = around.remove_place(&at, OsStr::new("place")).unwrap().unwrap();
         assert_eq!(std::fs::read_to_string(at.join("new")).unwrap(), "somebody's");
         assert_eq!(std::fs::read_to_string(at.join("a")).unwrap(), "the workspace's");
         let [left] = names().try_into().unwrap();
-        assert_eq!(std::fs::read_to_string(temp.path().join(left).join("a")).unwrap(), "somebody's");
+        let left = temp.path().join(left);
+        assert_eq!(std::fs::read_to_string(left.join("a")).unwrap(), "somebody's");
+        assert!(said.contains(left.to_str().unwrap()), "{said}");
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The way to a store's service: found, or started, and talked to.
 
 use std::collections::HashMap;
+use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
@@ -158,7 +159,7 @@ fn dial(home: &Dir) -> Result<Option<Client>> {
         return Err(Error::new(ErrorKind::Busy, message).with_hint(format!("let it go on: kill -CONT {pid}")));
     }
     if is_dying(pid) {
-        cut(&path_of(home)?, pid);
+        cut(&connections(&path_of(home)?), pid);
         return Err(Error::new(ErrorKind::Unavailable, format!("{WHAT}, process {pid}, was killed and does not end")));
     }
     let began = Instant::now();
@@ -195,16 +196,20 @@ pub(crate) fn is_dying(pid: i32) -> bool {
         && threads.map(|thread| thread.path()).any(|it| !has_ended(&it))
 }
 
-/// Cuts what a home's dying service has mounted, where the system lets that be done: who waits for it, goes on.
-pub(crate) fn cut(home: &Path, service: i32) {
-    let Ok(mounts) = Mounts::read() else { return };
+/// The connections of what a home's service has mounted, each as the file that cuts it, where the system lets that be done. They stay these
+/// connections', also when another has the number, and when nothing is mounted any more but somebody still waits in there.
+pub(crate) fn connections(home: &Path) -> Vec<File> {
+    let Ok(mounts) = Mounts::read() else { return Vec::new() };
     let its = |mount: &&Mount| Shown::parse(&mount.source).is_some_and(|shown| shown.home == home);
     let open = |mount: &Mount| {
         let minor = mount.device.rsplit(':').next().unwrap_or_default();
-        std::fs::OpenOptions::new().write(true).open(format!("/sys/fs/fuse/connections/{minor}/abort")).ok()
+        File::options().write(true).open(format!("/sys/fs/fuse/connections/{minor}/abort")).ok()
     };
-    let connections: Vec<_> = mounts.iter().filter(its).filter_map(open).collect();
-    // They stay these connections', also when another has the number. One that follows begins only when this has ended.
+    mounts.iter().filter(its).filter_map(open).collect()
+}
+
+/// Cuts a dying service's connections: who waits for it, goes on. One that follows begins only when this has ended.
+pub(crate) fn cut<'a>(connections: impl IntoIterator<Item = &'a File>, service: i32) {
     if is_dying(service) {
         for mut connection in connections {
             let _ = connection.write_all(b"1");
@@ -245,7 +250,7 @@ fn start(home: &Path, cx: &Context<'_>) -> Result<()> {
     command.env("PATH", std::env::var_os("PATH").unwrap_or_else(|| "/usr/local/bin:/usr/bin:/bin".into()));
     command.env("GLIBC_TUNABLES", MALLOC);
     // It lives on behind whoever called: no lock of theirs is for it to hold.
-    ah_plugin_api::sys::inherit_standard_only(&mut command);
+    ah_plugin_api::sys::work_behind(&mut command);
     let mut child = command.spawn().map_err(|e| failed(&e))?;
     let began = Instant::now();
     // What it says fits into a pipe.

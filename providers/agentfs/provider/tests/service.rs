@@ -54,7 +54,11 @@ impl Scene {
     }
 
     fn branch(&self, from: &Reference, name: &str) -> Result<WritableClone> {
-        let (store, target) = (self.open("store"), self.open("branches"));
+        self.branch_in(from, &self.dir.path().join("branches"), name)
+    }
+
+    fn branch_in(&self, from: &Reference, target: &Path, name: &str) -> Result<WritableClone> {
+        let (store, target) = (self.open("store"), Dir::open(target)?);
         let request = CloneRequest { snapshot: from.clone(), name: FileName::new(name).unwrap() };
         self.provider.clone_snapshot(&Place::new(&store).with_target(&target), &request, &Context::quiet())
     }
@@ -126,6 +130,40 @@ fn a_killed_service_is_followed_by_another_although_the_connection_was_kept() {
     }
     let expected = ["first", "after-0", "after-1", "after-2"].map(ToOwned::to_owned);
     assert_eq!(scene.ids(), BTreeSet::from(expected));
+}
+
+#[test]
+fn a_branch_within_anothers_place_is_mounted_again_behind_that_or_not_at_all() {
+    let scene = Scene::new();
+    let origin = scene.base("origin").unwrap().reference;
+    let outer = scene.branch(&origin, "outer").unwrap().path;
+    let inner = scene.branch_in(&origin, &outer, "inner").unwrap().path;
+    let innermost = scene.branch_in(&origin, &inner, "innermost").unwrap().path;
+    let content = |at: &Path| std::fs::read_to_string(at.join("a")).ok();
+    let seen = || [&outer, &inner, &innermost].map(|at| content(at).is_some());
+    std::fs::write(innermost.join("a"), "branch").unwrap();
+    let end = |signal: Signal| {
+        let service = scene.service().unwrap();
+        kill_process(service, signal).unwrap();
+        scene.until_it_ended(service, Duration::from_secs(20));
+    };
+    for signal in [Signal::TERM, Signal::KILL] {
+        end(signal);
+        scene.ids();
+        assert_eq!((seen(), content(&innermost)), ([true; 3], Some("branch".to_owned())), "{signal:?}");
+    }
+    end(Signal::TERM);
+    // It cannot be mounted there then. What stands there lets nobody but root write.
+    std::fs::set_permissions(&outer, std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
+    std::fs::write(outer.join("work"), "").unwrap();
+    scene.ids();
+    assert_eq!(seen(), [false; 3]);
+    assert!(!inner.exists(), "nothing is made in what stands in its place");
+    end(Signal::TERM);
+    std::fs::remove_file(outer.join("work")).unwrap();
+    scene.ids();
+    assert_eq!(seen(), [true; 3]);
+    end(Signal::TERM);
 }
 
 #[test]

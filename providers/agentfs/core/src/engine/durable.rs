@@ -9,10 +9,11 @@
 use std::fs::File;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, PoisonError, Weak};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::engine::{Engine, Synced};
+use crate::engine::{Bell, Engine, Synced};
 use crate::error::{Error, Result};
 use crate::rows::key;
 use crate::state::Table;
@@ -213,10 +214,7 @@ impl Engine {
     pub(crate) fn checkpoint(&self) -> Result<()> {
         let _one = lock(&self.checkpointing);
         self.lost_nothing()?;
-        let size = self.log_length.load(Ordering::Relaxed);
-        if self.disk_free()? < size * 4 + (1 << 20) {
-            return Err(Error::NoSpace);
-        }
+        let free = self.room_for_base()?;
         let (table, batch) = {
             let mut log = lock(&self.log);
             let next = Log::begin(&self.directory.join("log"), log.number() + 1, log.batch + 1, &self.boot)?;
@@ -244,6 +242,9 @@ impl Engine {
             Err(error) => {
                 // Both logs stay, and so nothing is lost. The rows go with the next checkpoint.
                 write_lock(&self.state).layers.unfreeze();
+                if matches!(error, Error::NoSpace) {
+                    *lock(&self.base_had_no_room) = Some((Instant::now(), free));
+                }
                 return Err(error);
             }
         }
@@ -257,28 +258,42 @@ impl Engine {
         let number = batch.to_be_bytes();
         let row = key::counter("batch");
         let rows = table.iter().map(|(row, value)| (&**row, value.as_deref()));
-        let base = lock(&self.base);
-        base.commit(rows.chain([(row.as_slice(), Some(&number[..]))]))?;
-        Ok(Arc::new(base.rows()?))
+        self.base.commit(rows.chain([(row.as_slice(), Some(&number[..]))]))?;
+        Ok(Arc::new(self.base.rows()?))
     }
 
-    /// What the thread does: the log every few milliseconds while there is something, the disk every second.
-    pub(crate) fn keep(engine: &Weak<Self>) {
-        let mut synced = Instant::now();
+    /// Starts two threads: one writes the log every few milliseconds while there is something; the other takes it to the disk every second, and rows to
+    /// the base, which nobody waits for who only wants something to survive a kill.
+    pub(crate) fn keep(self: &Arc<Self>) -> Result<Vec<JoinHandle<()>>> {
+        let start = |name: &str, work: fn(&Weak<Self>)| {
+            let weak = Arc::downgrade(self);
+            let thread = std::thread::Builder::new().name(name.into()).spawn(move || work(&weak));
+            thread.map_err(Error::io("starting a thread"))
+        };
+        let writes = start("agentfs", |engine| Self::repeat(engine, |engine| &engine.wake, Self::write_log))?;
+        let syncs = start("agentfs-disk", |engine| {
+            let mut synced = Instant::now();
+            Self::repeat(engine, |engine| &engine.log_is_long, |engine| engine.take_to_disk(&mut synced));
+        })?;
+        Ok(vec![writes, syncs])
+    }
+
+    /// Does it until the store is closed, each time when the bell rings, or after as long as it said the last time; a few milliseconds later, so that there is more to do.
+    fn repeat(engine: &Weak<Self>, bell: fn(&Self) -> &Bell, mut work: impl FnMut(&Self) -> Duration) {
         loop {
             let Some(engine) = engine.upgrade() else { return };
-            if engine.stop.load(Ordering::SeqCst) {
+            if engine.is_stopped() {
                 return;
             }
             // What it was in the middle of may never reach the disk: then it is better to take nothing more than to lose that, too.
-            if catch_unwind(AssertUnwindSafe(|| engine.keep_once(&mut synced))).is_err() {
+            let idle = catch_unwind(AssertUnwindSafe(|| work(&engine))).unwrap_or_else(|_| {
                 engine.failed.store(true, Ordering::SeqCst);
-            }
-            let (waiting, bell) = &engine.wake;
+                SYNC
+            });
+            let (waiting, bell) = bell(&engine);
             let mut woken = lock(waiting);
             if !*woken {
-                let idle = bell.wait_timeout(woken, SYNC);
-                woken = idle.unwrap_or_else(std::sync::PoisonError::into_inner).0;
+                woken = bell.wait_timeout(woken, idle).unwrap_or_else(PoisonError::into_inner).0;
             }
             *woken = false;
             drop(woken);
@@ -287,12 +302,19 @@ impl Engine {
         }
     }
 
-    fn keep_once(&self, synced: &mut Instant) {
+    fn write_log(&self) -> Duration {
         #[cfg(test)]
         assert!(!self.panics.load(Ordering::Relaxed), "as a test wants it");
         // An error shows itself to the next who asks for durability; the rows stay in memory until then.
         let _ = self.flush();
-        if self.log_length.load(Ordering::Relaxed) > self.options.log_limit {
+        if self.is_log_long() {
+            Self::ring(&self.log_is_long);
+        }
+        SYNC
+    }
+
+    fn take_to_disk(&self, synced: &mut Instant) -> Duration {
+        if self.is_log_long() {
             let _ = self.checkpoint();
         }
         if synced.elapsed() >= SYNC {
@@ -302,5 +324,10 @@ impl Engine {
             let _ = self.sync();
             *synced = Instant::now();
         }
+        SYNC.saturating_sub(synced.elapsed())
+    }
+
+    fn is_log_long(&self) -> bool {
+        self.log_length.load(Ordering::Relaxed) > self.options.log_limit
     }
 }

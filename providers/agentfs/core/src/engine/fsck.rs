@@ -35,7 +35,8 @@ pub struct Report {
 pub(crate) fn check(directory: &Path, lower: &Path, repair: bool) -> Result<Report> {
     let mut report = Report { repaired: true, ..Report::default() };
     super::format(directory)?;
-    let mut base = patiently(|| Base::open(&directory.join("rows.redb")))?;
+    let held = super::held(directory)?;
+    let base = patiently(|| Base::open(&directory.join("rows.redb")))?;
     if !repair {
         // A database that is checked is repaired, by what it was before if need be: this is a copy.
         if !is_sound(directory)? {
@@ -46,7 +47,7 @@ pub(crate) fn check(directory: &Path, lower: &Path, repair: bool) -> Result<Repo
         // Rows may be missing, and nobody knows which.
         report.lost("the database of rows was damaged, and was repaired as far as it could be".into());
     }
-    drop(base);
+    drop((base, held));
     let options = Options { background: false, ..Options::default() };
     let engine = match Engine::open(directory, lower, options, if repair { Opening::Repair } else { Opening::Check }) {
         Err(Error::Corrupt(what)) if !repair => {

@@ -1,7 +1,7 @@
 //! The engine: the state, the log, the base and the segments of one open store, and the order in which they are written.
 //!
 //! - here: opening, changing, and what a snapshot is.
-//! - `durable`: log, marks, checkpoints, giving space back, and the thread that does this unasked.
+//! - `durable`: log, marks, checkpoints, giving space back, and the threads that do this unasked.
 //! - `room`: who may still change something when the disk is full.
 //! - `complete`: what branches took over of files below is copied behind them.
 //! - `remembered`: the names in the directories below, as they were when a base was taken.
@@ -11,7 +11,7 @@
 //! - `fsck`: everything compared with everything.
 //!
 //! Locks, in the order in which they are taken: a pen's stripe, a pen's `ops`, `copying`, `sweeping`, `reclaiming`, `checkpointing`, `syncing`, `giving`, the log, a pen's gate, the state;
-//! a pin's making, or what is decided about pins, is taken last.
+//! a pin's making, or what is decided about pins, is taken last, and so is the base.
 
 mod complete;
 mod durable;
@@ -30,6 +30,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, RwLock};
+use std::time::Instant;
 
 pub(crate) use fingerprints::{Fingerprint, Fingerprints, hash_of_target};
 pub use fsck::Report;
@@ -60,7 +61,7 @@ const MOST_CHANGED: usize = 10_000;
 pub struct Options {
     /// The most that contents of files may take in the store, in bytes; `None`: what the disk has.
     pub limit: Option<u64>,
-    /// Whether a thread of its own writes the log every few milliseconds and syncs every second. Without it nothing is on
+    /// Whether threads of its own write the log every few milliseconds and sync every second. Without them nothing is on
     /// disk but by `sync`, `fsync` and snapshots: for tests.
     pub background: bool,
     /// How large the log may grow, in bytes, before its rows move to the base. It bounds how long opening after a crash takes.
@@ -151,7 +152,9 @@ pub(crate) struct Engine {
     failed: AtomicBool,
     #[cfg(test)]
     panics: AtomicBool,
-    base: Mutex<Base>,
+    base: Arc<Base>,
+    /// When that was, and what the disk had left before.
+    base_had_no_room: Mutex<Option<(Instant, u64)>>,
     checkpointing: Mutex<()>,
     reclaiming: Mutex<()>,
     syncing: Mutex<Synced>,
@@ -164,7 +167,9 @@ pub(crate) struct Engine {
     changed_below: Mutex<BTreeMap<LineId, ChangedPaths>>,
     /// What files below were found to hold.
     hashes: Mutex<fingerprints::Hashes>,
+    /// That there is something for the log.
     wake: Bell,
+    log_is_long: Bell,
     /// That files were taken over.
     pub(crate) to_copy: Bell,
     copying: Mutex<()>,
@@ -226,18 +231,13 @@ impl Engine {
     pub(crate) fn open(directory: &Path, lower: &Path, options: Options, how: Opening) -> Result<Self> {
         // Where there is no store, not even a lock is left.
         format(directory)?;
-        let held = File::create(directory.join("lock")).map_err(Error::io("opening the store"))?;
-        patiently(|| match rustix::fs::flock(&held, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(()),
-            Err(rustix::io::Errno::WOULDBLOCK) => Err(Error::Busy("another process has the store open")),
-            Err(error) => Err(Error::io("locking the store")(error)),
-        })?;
+        let held = held(directory)?;
         let (number, identity) = format(directory)?;
         let lower = if options.without_lower { Lower::nothing(directory)? } else { Lower::open(lower)? };
         if !lower.may_be(&identity) && !options.without_lower {
             return Err(Error::OtherLower);
         }
-        let base = patiently(|| Base::open(&directory.join("rows.redb")))?;
+        let base = Arc::new(patiently(|| Base::open(&directory.join("rows.redb")))?);
         File::open(directory).and_then(|dir| dir.sync_all()).map_err(Error::io("opening the store"))?;
         let logs = directory.join("log");
         let mut layers = Layers::new(Arc::new(base.rows()?));
@@ -281,7 +281,8 @@ impl Engine {
             failed: AtomicBool::new(false),
             #[cfg(test)]
             panics: AtomicBool::new(false),
-            base: Mutex::new(base),
+            base,
+            base_had_no_room: Mutex::default(),
             checkpointing: Mutex::new(()),
             reclaiming: Mutex::default(),
             syncing: Mutex::default(),
@@ -292,6 +293,7 @@ impl Engine {
             changed_below: Mutex::default(),
             hashes: Mutex::default(),
             wake: Bell::default(),
+            log_is_long: Bell::default(),
             to_copy: Bell::default(),
             copying: Mutex::default(),
             pins: pins::Pins::open(directory)?,
@@ -499,7 +501,7 @@ impl Engine {
         self.stop.load(Ordering::SeqCst)
     }
 
-    /// Tells the thread that there is something to do.
+    /// Tells the thread that writes the log that there is something to do.
     fn wake(&self) {
         Self::ring(&self.wake);
     }
@@ -515,8 +517,7 @@ impl Engine {
     /// Ends the threads at their next step.
     pub(crate) fn stop(&self) {
         self.stop.store(true, Ordering::SeqCst);
-        Self::ring(&self.wake);
-        Self::ring(&self.to_copy);
+        [&self.wake, &self.log_is_long, &self.to_copy].into_iter().for_each(Self::ring);
     }
 
     /// The number of an inode below. Most have their own; a row says which number the others were given.
@@ -555,6 +556,17 @@ fn patiently<T>(mut open: impl FnMut() -> Result<T>) -> Result<T> {
 
 /// Set in the numbers of inodes below that keep their own.
 pub(crate) const LOWER: u64 = 1 << 48;
+
+/// Keeps other processes from a store, as long as what it gives is there.
+fn held(directory: &Path) -> Result<File> {
+    let held = File::create(directory.join("lock")).map_err(Error::io("opening the store"))?;
+    patiently(|| match rustix::fs::flock(&held, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(()),
+        Err(rustix::io::Errno::WOULDBLOCK) => Err(Error::Busy("another process has the store open")),
+        Err(error) => Err(Error::io("locking the store")(error)),
+    })?;
+    Ok(held)
+}
 
 fn write_format(directory: &Path, identity: &str) -> Result<()> {
     let text = format!("agentfs {FORMAT}\n{identity}");

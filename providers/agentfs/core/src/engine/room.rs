@@ -3,18 +3,26 @@
 //! Contents stop first, names and attributes as soon as the log cannot take their rows. Removals go on, since they make room: for them a file is kept, the reserve,
 //! which is given up when the log has no room for what removes something. What it leaves on the disk is for removals alone, until there is a reserve again or as much room.
 
+use std::fs::File;
+use std::io::Write;
 use std::path::Path;
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 use crate::engine::{Engine, WAITING};
 use crate::error::{Error, Result};
-use crate::read_lock;
 use crate::rows::chunk::BLOCK;
+use crate::store::log;
+use crate::{lock, read_lock};
 
 /// What is left free on the disk for rows, in bytes: contents stop before.
 const FOR_ROWS: u64 = 4 << 20;
 /// Space that is kept for removals, in bytes: more than rows that wait for the log can take.
 const KEEP: u64 = 2 << 20;
+/// Bytes that few rows have.
+const ROW: u64 = 1024;
+/// So long it is not tried again, with no more free, what took all that was.
+const IN_VAIN: Duration = Duration::from_secs(60);
 
 impl Engine {
     /// Before rows are changed: those that wait for the log must not become too many, and if the log cannot take them, nothing more is changed.
@@ -46,9 +54,31 @@ impl Engine {
         }
         let most = self.options.log_limit.saturating_mul(8);
         if self.log_length.load(Ordering::Relaxed) > most {
-            self.checkpoint()?;
+            match self.checkpoint() {
+                // What makes room bounds what it writes.
+                Err(Error::NoSpace) if removing => {}
+                done => done?,
+            }
         }
         Ok(())
+    }
+
+    /// Before the rows in memory go to the base: whether there is space for all the pages that they may be in, each of which gets a new place, and for the rows themselves,
+    /// which are fewer than the log has where they changed often. They may be in far fewer pages: once the log is twice as long as it should be it is tried with less. Gives
+    /// what is free.
+    pub(super) fn room_for_base(&self) -> Result<u64> {
+        let free = self.disk_free()?;
+        let rows = read_lock(&self.state).layers.in_memory() as u64;
+        let mut needed = log::size(&self.directory.join("log"))?.min(rows * ROW);
+        if self.log_length.load(Ordering::Relaxed) / 2 <= self.options.log_limit {
+            // Two tables.
+            needed = needed * 4 + (rows * 2 * 4096).min(self.base.size()?);
+        }
+        let is_in_vain = |(when, free_then): (Instant, u64)| when.elapsed() < IN_VAIN && free <= free_then;
+        if free < needed + (1 << 20) || lock(&self.base_had_no_room).is_some_and(is_in_vain) {
+            return Err(Error::NoSpace);
+        }
+        Ok(free)
     }
 
     /// Before blocks are written: whether there is space for so many more.
@@ -72,15 +102,22 @@ impl Engine {
 
     /// Keeps space for removals on a disk that others have filled, while there is enough of it.
     pub(super) fn keep_reserve(&self) {
-        let path = self.directory.join("reserve");
-        if path.exists() || self.disk_free().is_ok_and(|free| free < KEEP * 8) {
+        if is_kept(&self.directory) || self.disk_free().is_ok_and(|free| free < KEEP * 8) {
             return;
         }
         // First: who spends it meanwhile says so.
         self.reserve_is_spent.store(false, Ordering::Relaxed);
-        if std::fs::write(path, vec![0xa5; KEEP as usize]).is_err() {
-            // Without one removing may fail on a full disk, which is no reason not to go on.
-            self.reserve_is_spent.store(true, Ordering::Relaxed);
+        let unfinished = self.directory.join("reserve.new");
+        let make = || -> std::io::Result<()> {
+            let mut file = File::create(&unfinished)?;
+            file.write_all(&vec![0xa5; KEEP as usize])?;
+            file.sync_data()?;
+            std::fs::rename(&unfinished, self.directory.join("reserve"))
+        };
+        if make().is_err() {
+            let _ = std::fs::remove_file(&unfinished);
+            // Without one removing may fail on a full disk, which is no reason not to go on. Another thread may have made it.
+            self.reserve_is_spent.store(!is_kept(&self.directory), Ordering::Relaxed);
         }
     }
 
@@ -102,13 +139,19 @@ impl Engine {
     }
 }
 
+/// Whether there is a whole reserve.
+fn is_kept(directory: &Path) -> bool {
+    std::fs::metadata(directory.join("reserve")).is_ok_and(|found| found.len() >= KEEP)
+}
+
 /// Before a store is opened: gives the reserve up if the disk is full. Gives whether there is none.
 pub(super) fn spend_reserve(directory: &Path) -> bool {
-    let path = directory.join("reserve");
+    // Of a process that was killed while it made one.
+    let _ = std::fs::remove_file(directory.join("reserve.new"));
     if disk_free(directory).is_ok_and(|free| free < KEEP) {
-        let _ = std::fs::remove_file(&path);
+        let _ = std::fs::remove_file(directory.join("reserve"));
     }
-    !path.exists()
+    !is_kept(directory)
 }
 
 /// Bytes that the disk has left for this user.

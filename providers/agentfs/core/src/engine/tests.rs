@@ -1,5 +1,7 @@
 //! Tests of what only shows when the disk refuses something in a certain moment.
 
+mod full;
+mod keep;
 mod reads;
 
 use std::io::ErrorKind;
@@ -22,7 +24,11 @@ struct Place(tempfile::TempDir);
 
 impl Place {
     fn new() -> Self {
-        let place = Self(tempfile::tempdir().unwrap());
+        Self::of(tempfile::tempdir().unwrap())
+    }
+
+    fn of(directory: tempfile::TempDir) -> Self {
+        let place = Self(directory);
         std::fs::create_dir(place.0.path().join("lower")).unwrap();
         Engine::create(&place.store(), &place.0.path().join("lower")).unwrap();
         place
@@ -519,28 +525,4 @@ fn nobody_who_gives_blocks_back_waits_for_what_is_read_below() {
     assert_eq!(view.read(ino, 0, 1 << 20).unwrap(), expected);
     let noted = std::mem::take(&mut *lock(&engine.segments.read_below));
     assert!(noted.len() >= 6 && !noted.contains(&true), "{noted:?}");
-}
-
-#[test]
-fn nothing_is_taken_any_more_once_the_thread_that_writes_it_down_has_panicked() {
-    let place = Place::new();
-    let engine = place.open();
-    let (line, view) = branch(&engine);
-    make(&view, "before", b"");
-    let file = view.lookup(ROOT, b"before").unwrap().ino;
-    engine.panics.store(true, std::sync::atomic::Ordering::Relaxed);
-    let keeper = std::thread::spawn({
-        let engine = Arc::downgrade(&engine);
-        move || Engine::keep(&engine)
-    });
-    let began = std::time::Instant::now();
-    while view.write(file, 0, b"bytes").is_ok() {
-        assert!(began.elapsed() < std::time::Duration::from_secs(10), "it is written to though nobody writes it down");
-    }
-    view.create(ROOT, b"after", ME).unwrap_err();
-    view.unlink(ROOT, b"before").unwrap_err();
-    engine.snapshot(line, b"").unwrap_err();
-    engine.sync().unwrap_err();
-    engine.stop();
-    keeper.join().unwrap();
 }

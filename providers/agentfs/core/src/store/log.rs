@@ -89,6 +89,12 @@ pub(crate) fn numbers(directory: &Path) -> Result<Vec<u64>> {
     Ok(numbers)
 }
 
+/// Bytes in all files.
+pub(crate) fn size(directory: &Path) -> Result<u64> {
+    let sizes = numbers(directory)?.into_iter().map(|number| std::fs::metadata(path(directory, number)));
+    sizes.map(|file| Ok(file.map_err(Error::io("looking at the log"))?.len())).sum()
+}
+
 /// The files before this one, open.
 pub(crate) fn older(directory: &Path, than: u64) -> Result<Vec<File>> {
     let older = numbers(directory)?.into_iter().filter(|&number| number < than);

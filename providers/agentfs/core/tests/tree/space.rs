@@ -422,6 +422,24 @@ fn removing_files_on_a_disk_that_others_have_filled_gives_their_room_back() {
 }
 
 #[test]
+fn what_a_kill_left_of_the_room_for_removals_is_made_whole() {
+    let place = Place::new();
+    let Some(disk) = Disk::new() else { return };
+    let (store, workspace) = store_on(&disk, &place);
+    drop(workspace);
+    let length = || std::fs::metadata(store.join("reserve")).unwrap().len();
+    assert_eq!(length(), 2 * MIB);
+    std::fs::write(store.join("reserve"), "half").unwrap();
+    std::fs::write(store.join("reserve.new"), "half").unwrap();
+    let workspace =
+        ah_agentfs::Workspace::open(&store, &place.lower(), Options { background: false, ..Options::default() })
+            .unwrap();
+    assert_eq!((length(), store.join("reserve.new").exists()), (2 * MIB, false));
+    drop(workspace);
+    assert_whole(&store, &place);
+}
+
+#[test]
 fn a_removed_file_that_is_closed_on_a_full_disk_gives_its_room_back_as_soon_as_there_is_some() {
     for closed_with_the_tree in [false, true] {
         let place = Place::new();

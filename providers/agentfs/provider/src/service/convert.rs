@@ -5,7 +5,7 @@
 //! 1. a note in the home, on disk; a place for the mount beside the workspace, with what stands in for it;
 //! 2. both change names in one step; a last look whether somebody is in the directory;
 //! 3. the branch, on disk; in the home, where the directory is now (`lower`), and that it lies behind (`behind`): from here on it is done;
-//! 4. the branch is mounted, the note goes.
+//! 4. the branch is mounted, the note goes. If somebody wrote into the place by then, nobody has been let write into the branch yet: all is undone, and what was written goes into the directory.
 //!
 //! **Back**, of which the first is done by the caller's process: one that waits for a filesystem which it serves itself could not be killed.
 //!
@@ -109,8 +109,11 @@ impl Service {
             mounted.insert(What::Branch(branch), place);
             Ok(())
         });
-        if let Err(error) = made {
-            return Err(match self.undo_all(&open, &note, &at, cx) {
+        if let Err(mut error) = made {
+            let mut said = vec![error.message];
+            let undone = self.undo_all(&open, &note, &at, &mut said, cx);
+            error.message = said.join("; ");
+            return Err(match undone {
                 Ok(()) => error,
                 Err(why) => {
                     let stat = look(workspace, b"").ok();
@@ -187,18 +190,18 @@ impl Service {
         Ok(branch)
     }
 
-    /// Undoes what was begun, in the reverse order.
-    fn undo_all(&self, open: &Open, note: &Note, at: &Path, cx: &Context<'_>) -> Result<()> {
+    /// Undoes what was begun, in the reverse order. What a person should know goes to `left`.
+    fn undo_all(&self, open: &Open, note: &Note, at: &Path, left: &mut Vec<String>, cx: &Context<'_>) -> Result<()> {
         Behind::forget(&self.home)?;
         if let Some((branch, _)) = converted(&open.tree) {
             Self::discard_branch(open, branch.id, at, cx);
         }
-        self.undo(note)?;
+        self.undo(note, left)?;
         self.write_lower(open, at.to_owned())
     }
 
     /// Puts the workspace's own directory back, whichever of the steps was the last. Nothing is mounted there any more.
-    fn undo(&self, note: &Note) -> Result<()> {
+    fn undo(&self, note: &Note, left: &mut Vec<String>) -> Result<()> {
         let at = note.at();
         let around = Around::of(&at)?;
         let how = match (note.made, around.look(&around.name)) {
@@ -211,7 +214,7 @@ impl Service {
             around.rename(note.aside(), &around.name, how)?;
         }
         match note.made {
-            Some(made) if around.is(note.aside(), made)? => around.remove_place(&at, note.aside())?,
+            Some(made) if around.is(note.aside(), made)? => left.extend(around.remove_place(&at, note.aside())?),
             // As long as it is not in its place, it stays on record where it is.
             Some(_) if around.look(note.aside()).is_some() => {
                 let aside = path_beside(&at, note.aside());
@@ -261,17 +264,20 @@ impl Service {
         }));
         // It is done then, whatever becomes of the rest: that is left to `reclaim`.
         let later = |error: Error| format!("`ah agent fs gc` clears up behind it: {}", error.message);
-        let left = Mutex::default();
+        let left = Mutex::new(Vec::new());
         patiently(cx, || {
             take_away(&open.mounted, &What::Branch(branch.id), || {
                 unchanged(open, before, branch.id)?;
                 around.rename(&around.name, note.aside(), RenameFlags::EXCHANGE)?;
-                *lock(&left) = self.finish_back(open, &note).err();
+                let mut left = lock(&left);
+                if let Err(error) = self.finish_back(open, &note, &mut left) {
+                    left.push(later(error));
+                }
                 Ok(())
             })
         })
         .inspect_err(|_| self.mount_again(open))?;
-        notes.extend(lock(&left).take().map(later));
+        notes.append(&mut lock(&left));
         match self.drop_behind(open, cx) {
             Ok(stays) => notes.extend(stays),
             Err(error) => notes.push(later(error)),
@@ -279,8 +285,8 @@ impl Service {
         Ok(Converted { changed: true, mounted: false, notes })
     }
 
-    /// If the copy is in the workspace's place, the rest goes; whether it is. Before that is known nothing goes.
-    fn finish_back(&self, open: &Open, note: &Note) -> Result<bool> {
+    /// If the copy is in the workspace's place, the rest goes; whether it is. Before that is known nothing goes. What a person should know goes to `left`.
+    fn finish_back(&self, open: &Open, note: &Note, left: &mut Vec<String>) -> Result<bool> {
         let at = note.at();
         let cannot = |e: &ah_agentfs::Error| fail("cannot remove the branch that the workspace was", e);
         if !self.is_replaced(open, note)? {
@@ -295,7 +301,7 @@ impl Service {
         }
         self.forget_before(open, note)?;
         open.tree.sync().map_err(|e| cannot(&e))?;
-        around.remove_place(&at, note.aside())?;
+        left.extend(around.remove_place(&at, note.aside())?);
         Note::forget(&self.home);
         Ok(true)
     }
@@ -346,7 +352,7 @@ impl Service {
                 Note::forget(&self.home);
                 Ok(())
             }
-            None => self.undo(&note),
+            None => self.undo(&note, &mut Vec::new()),
         }
     }
 
@@ -363,7 +369,7 @@ impl Service {
             open.tree.delete_branch(branch.id).map_err(|e| fail("cannot remove a branch that was not finished", &e))?;
         }
         if let Some(note) = Note::of(&self.home)?.filter(|note| note.back) {
-            return self.finish_back(open, &note).map(drop);
+            return self.finish_back(open, &note, &mut Vec::new()).map(drop);
         }
         match behind {
             Some(behind) if behind.taken_back == Some(false) && converted(&open.tree).is_none() => Err(lost(&behind)),
@@ -381,7 +387,7 @@ impl Service {
         let settled: Result<()> = (|| {
             let Some(note) = Note::of(&self.home)?.filter(|note| note.back) else { return Ok(()) };
             let Some(_lock) = lock_back(&self.home)? else { return Ok(()) };
-            if self.finish_back(open, &note)? {
+            if self.finish_back(open, &note, &mut Vec::new())? {
                 return Ok(());
             }
             let around = Around::of(&note.at())?;
@@ -405,6 +411,16 @@ impl Service {
             .as_ref()
             .and_then(|lower| Some(lower.file_name()?.as_bytes().starts_with(BEHIND.as_bytes())));
         Ok(name == Some(true) && Behind::of(&self.home)?.is_some())
+    }
+
+    /// Says where something lies beside the workspace that could not be put into it: who asked for the conversion may have been gone by then.
+    pub(super) fn tell_what_is_left(open: &Open, cx: &Context<'_>) {
+        let Some(at) = lock(&open.lower).clone() else { return };
+        for left in Around::of(&at).map(|around| around.left()).unwrap_or_default() {
+            let left = path_beside(&at, &left);
+            let message = "was written in a workspace while `convert` was at work there, and its name was taken";
+            cx.log(LogLevel::Warn, &format!("what is in {} {message}: bring it home, or remove it", left.display()));
+        }
     }
 
     /// As [`Service::drop_behind`], of a workspace that is a plain directory again since some time. Gives what was done.

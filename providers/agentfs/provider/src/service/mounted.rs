@@ -151,16 +151,15 @@ impl Place {
     pub(super) fn mount(view: View, at: &Path, shown: &Shown) -> Result<Self> {
         let face = face(shown);
         let beneath = shown.branch.and_then(|_| stand_in::Place::clear(at).ok()).flatten();
-        let mount = Mount::with_face(view, at, &face).map_err(|e| refused(&e));
         // Without it nothing is worse than an empty directory.
-        let _ = beneath.as_ref().map(stand_in::Place::put_up);
-        let mut mount = mount?;
-        // Between the two anybody could write there, and nobody would see it any more.
-        if beneath.is_some_and(|beneath| beneath.holds_others().unwrap_or(false)) {
-            mount.detach();
-            return Err(refused(&ah_agentfs_fuse::Error::NotEmpty(at.to_owned())));
-        }
-        Ok(Self::of(mount))
+        let put_up = || _ = beneath.as_ref().map(stand_in::Place::put_up);
+        // Since it was cleared anybody could write there, and nobody would see it any more.
+        let is_empty = || {
+            put_up();
+            !beneath.as_ref().is_some_and(|beneath| beneath.holds_others().unwrap_or(false))
+        };
+        let mount = Mount::with_face(view, at, &face, is_empty).inspect_err(|_| put_up());
+        mount.map(Self::of).map_err(|e| refused(&e))
     }
 
     fn of(mount: Mount) -> Self {

@@ -15,7 +15,7 @@ use ah_plugin_api::{Error, Result};
 use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 use signal_hook::consts::SIGUSR1;
 
-use crate::reach::{cut, is_dying};
+use crate::reach::{connections, cut, is_dying};
 
 /// So often it is looked whether the service has come to its end.
 const LOOKS: u32 = 100;
@@ -50,12 +50,14 @@ pub fn mourn(home: &Path, service: &str) -> Result<()> {
     if getppid() == service && !is_dying(pid) {
         told.read_exact(&mut [0]).map_err(cannot)?;
     }
+    // At once: somebody may take away what is mounted (`umount -l`), and then nothing leads to it any more.
+    let first = connections(home);
     for _ in 0..LOOKS {
         std::thread::sleep(PAUSE);
         if !is_dying(pid) {
             break;
         }
-        cut(home, pid);
+        cut(first.iter().chain(&connections(home)), pid);
     }
     Ok(())
 }

@@ -43,24 +43,26 @@ impl Service {
         mounted.look();
         self.clear_strays(&mounted);
         let mut places = BTreeSet::new();
+        let branches = open.tree.branches().into_iter().rev();
+        let at = branches.map(|branch| (branch.id, PlaceLabel::decode(&branch.label).map(|label| label.at())));
         // Where one that could not be made was not taken away either, a later one has its place.
-        for branch in open.tree.branches().into_iter().rev() {
-            let what = What::Branch(branch.id);
-            let label = PlaceLabel::decode(&branch.label);
-            let is_first = label.as_ref().is_ok_and(|label| places.insert(label.at()));
-            if mounted.has(&what) || label.is_ok() && !is_first {
+        let mut branches: Vec<_> =
+            at.filter(|(_, at)| at.as_ref().map_or(true, |at| places.insert(at.clone()))).collect();
+        // One may lie within another's place.
+        branches.sort_by_key(|(_, at)| at.as_ref().map_or(0, |at| at.components().count()));
+        let mut missing = Vec::new();
+        for (id, at) in branches {
+            let what = What::Branch(id);
+            if mounted.has(&what) {
                 continue;
             }
-            let again = label.and_then(|label| {
-                let at = label.at();
-                self.refuse_replaced(open, &at)?;
-                make_ready(&at)?;
-                let view = open.tree.view(branch.id).map_err(|e| fail("cannot open a branch", &e))?;
-                Place::mount(view, &at, &self.shown(Some(branch.id)))
+            let again = at.and_then(|at| {
+                let again = self.mount_branch_again(open, id, &at, &missing);
+                again.inspect_err(|_| missing.push(at))
             });
             match again {
                 Ok(place) => mounted.insert(what, place),
-                Err(error) => eprintln!("ah-agentfsd: branch {} is not mounted: {error}", branch.id.0),
+                Err(error) => eprintln!("ah-agentfsd: branch {} is not mounted: {error}", id.0),
             }
         }
         let views = match self.views() {
@@ -76,6 +78,7 @@ impl Service {
                 let (label, number) =
                     label.and_then(|label| label.shows.map(|number| (label, number))).ok_or_else(|| no_view(&name))?;
                 let at = label.at();
+                refuse_within(&missing, &at)?;
                 make_ready(&at)?;
                 let view = open.tree.view_of(Number(number)).map_err(|e| fail("cannot open a snapshot", &e))?;
                 Place::mount(view, &at, &self.shown(None))
@@ -85,6 +88,14 @@ impl Service {
                 Err(error) => eprintln!("ah-agentfsd: view {name} is not mounted: {error}"),
             }
         }
+    }
+
+    fn mount_branch_again(&self, open: &Open, branch: BranchId, at: &Path, missing: &[PathBuf]) -> Result<Place> {
+        refuse_within(missing, at)?;
+        self.refuse_replaced(open, at)?;
+        make_ready(at)?;
+        let view = open.tree.view(branch).map_err(|e| fail("cannot open a branch", &e))?;
+        Place::mount(view, at, &self.shown(Some(branch)))
     }
 
     /// Takes away mounts of a service that is gone, where a folder above them was renamed since.
@@ -229,6 +240,14 @@ impl Service {
         let shows = |name: &String| matches!(self.view_label(name), Ok(Some(label)) if label.shows == Some(number.0));
         Ok(names_in(&self.views()?)?.iter().any(shows))
     }
+}
+
+/// What is made in a place at which nothing is mounted is in its way, and hidden once something is.
+fn refuse_within(missing: &[PathBuf], at: &Path) -> Result<()> {
+    missing.iter().find(|place| at.starts_with(place)).map_or(Ok(()), |place| {
+        let message = format!("it lies in {}, where the branch is not mounted", place.display());
+        Err(Error::new(ErrorKind::FailedPrecondition, message))
+    })
 }
 
 fn no_view(name: &str) -> Error {

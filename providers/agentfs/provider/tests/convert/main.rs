@@ -24,6 +24,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 mod kills;
 mod power;
+mod writers;
 
 /// A workspace with something of each kind, its store, and a provider.
 struct Scene {

@@ -1,0 +1,203 @@
+//! What becomes of the file itself: symlinks, owners, attributes.
+
+use std::os::unix::fs::{MetadataExt as _, chown, lchown, symlink};
+
+use rustix::fs::{XattrFlags, getxattr, setxattr};
+
+use super::*;
+
+#[test]
+fn a_symlinked_file_is_followed() {
+    let place = place();
+    let file = place.write(Agent::Claude, "{}");
+    let real = place.dir.path().join("dotfiles.json");
+    std::fs::rename(&file, &real).unwrap();
+    symlink(&real, &file).unwrap();
+    let target = place.target(Agent::Claude, Scope::User);
+    install(&target).unwrap();
+    assert!(std::fs::symlink_metadata(&file).unwrap().is_symlink());
+    assert_eq!(events(&std::fs::read_to_string(&real).unwrap()).len(), 8);
+    uninstall(&target).unwrap();
+    assert_eq!(std::fs::read_to_string(&real).unwrap(), "{}");
+}
+
+#[test]
+fn through_a_dangling_symlink_a_file_is_made_if_its_folder_is_there() {
+    for agent in Agent::ALL {
+        let place = place();
+        let target = place.target(agent, Scope::User);
+        let file = place.file(agent, Scope::User);
+        let dotfiles = place.dir.path().join("dotfiles");
+        std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+        symlink(dotfiles.join("link"), &file).unwrap();
+        for error in [install(&target).unwrap_err(), status(&target).unwrap().problem.unwrap()] {
+            assert!(error.kind == ErrorKind::FailedPrecondition && error.hint.is_some(), "{error}");
+        }
+        std::fs::create_dir(&dotfiles).unwrap();
+        symlink("settings", dotfiles.join("link")).unwrap();
+        assert_eq!(status(&target).unwrap().installed, Installed::No);
+        for _ in 0..2 {
+            assert!(install(&target).unwrap().changed);
+            assert!(file.is_symlink() && dotfiles.join("settings").is_file());
+            let back = uninstall(&target).unwrap();
+            assert!(back.restored && file.is_symlink() && !file.exists(), "{agent}: as it was");
+        }
+        symlink("link", dotfiles.join("settings")).unwrap();
+        assert_eq!(install(&target).unwrap_err().kind, ErrorKind::FailedPrecondition, "round and round");
+    }
+}
+
+#[test]
+fn a_file_that_was_moved_behind_a_symlink_since_stays_there() {
+    for agent in [Agent::Claude, Agent::Codex, Agent::Gemini] {
+        let place = place();
+        let target = place.target(agent, Scope::User);
+        let file = install(&target).unwrap().file;
+        let real = place.dir.path().join("dotfiles.json");
+        std::fs::rename(&file, &real).unwrap();
+        symlink(&real, &file).unwrap();
+        for _ in 0..2 {
+            let back = uninstall(&target).unwrap();
+            assert!(back.changed && file.is_symlink());
+            assert_eq!(std::fs::read_to_string(&real).unwrap().trim(), "{}");
+            assert!(install(&target).unwrap().changed);
+        }
+    }
+}
+
+#[test]
+fn no_file_is_made_where_another_users_symlink_leads() {
+    if !rustix::process::geteuid().is_root() {
+        assert!(std::env::var_os("AH_TEST_REQUIRE_ALL").is_none(), "skipped: needs root");
+        return;
+    }
+    let place = place();
+    let file = place.file(Agent::Claude, Scope::User);
+    std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+    symlink(place.dir.path().join("nologin"), &file).unwrap();
+    lchown(&file, Some(1234), None).unwrap();
+    assert_eq!(install(&place.target(Agent::Claude, Scope::User)).unwrap_err().kind, ErrorKind::FailedPrecondition);
+    assert!(!place.dir.path().join("nologin").exists());
+}
+
+#[test]
+fn a_file_that_is_replaced_keeps_its_attributes_and_access_list() {
+    // Version 2; its entries: the owner, user 1234, the group, the mask, others.
+    let list = |named: u16| {
+        let entries: [(u16, u16, u32); 5] = [(1, 6, !0), (2, named, 1234), (4, 0, !0), (0x10, 4, !0), (0x20, 0, !0)];
+        let entries = entries
+            .iter()
+            .flat_map(|(tag, may, id)| [&tag.to_le_bytes()[..], &may.to_le_bytes(), &id.to_le_bytes()].concat());
+        [2u32.to_le_bytes().to_vec(), entries.collect()].concat()
+    };
+    let get = |path: &Path, name: &str| {
+        let mut value = vec![0; 1 << 10];
+        getxattr(path, name, value.as_mut_slice()).ok().map(|length| value[..length].to_vec())
+    };
+    const LIST: &str = "system.posix_acl_access";
+    let place = place();
+    let file = place.write(Agent::Claude, THEIRS);
+    let (folder, target) = (file.parent().unwrap(), place.target(Agent::Claude, Scope::User));
+    if setxattr(&file, LIST, &list(4), XattrFlags::empty()).is_err() {
+        assert!(std::env::var_os("AH_TEST_REQUIRE_ALL").is_none(), "skipped: the filesystem keeps no access lists");
+        return;
+    }
+    setxattr(&file, "user.note", b"mine", XattrFlags::empty()).unwrap();
+    setxattr(folder, "system.posix_acl_default", &list(6), XattrFlags::empty()).unwrap();
+    let keeps = |kept: &Option<Vec<u8>>| {
+        assert_eq!((&get(&file, LIST), get(&file, "user.note").as_deref()), (kept, Some(&b"mine"[..])));
+    };
+    for kept in [Some(list(4)), None] {
+        if kept.is_none() {
+            rustix::fs::removexattr(&file, LIST).unwrap();
+            std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o440)).unwrap();
+        }
+        let mode = std::fs::metadata(&file).unwrap().permissions();
+        install(&target).unwrap();
+        keeps(&kept);
+        uninstall(&target).unwrap();
+        keeps(&kept);
+        assert_eq!(std::fs::metadata(&file).unwrap().permissions(), mode);
+    }
+}
+
+#[test]
+fn what_root_makes_in_a_users_folder_is_that_users() {
+    if !rustix::process::geteuid().is_root() {
+        assert!(std::env::var_os("AH_TEST_REQUIRE_ALL").is_none(), "skipped: needs root");
+        return;
+    }
+    for agent in Agent::ALL {
+        let place = place();
+        std::fs::create_dir(&place.home.user).unwrap();
+        for dir in [place.dir.path(), &place.home.user] {
+            chown(dir, Some(1234), Some(4321)).unwrap();
+        }
+        let target = place.target(agent, Scope::User);
+        let file = install(&target).unwrap().file;
+        for made in file.ancestors().take_while(|path| *path != place.home.user) {
+            let meta = std::fs::metadata(made).unwrap();
+            assert_eq!((meta.uid(), meta.gid()), (1234, 4321), "{}", made.display());
+        }
+        assert!(uninstall(&target).unwrap().restored && !file.exists());
+    }
+    // One that is there stays whose it is.
+    let place = place();
+    let file = place.write(Agent::Claude, "{}");
+    chown(&file, Some(1234), Some(4321)).unwrap();
+    install(&place.target(Agent::Claude, Scope::User)).unwrap();
+    let meta = std::fs::metadata(&file).unwrap();
+    assert_eq!((meta.uid(), meta.gid()), (1234, 4321));
+}
+
+#[test]
+fn no_symlink_of_a_project_is_followed() {
+    let place = place();
+    let elsewhere = place.dir.path().join("elsewhere");
+    std::fs::create_dir_all(&elsewhere).unwrap();
+    std::fs::create_dir_all(&place.project).unwrap();
+    let target = place.target(Agent::Claude, Scope::Project);
+    let folder = place.project.join(".claude");
+    let refused = || {
+        for error in
+            [install(&target).unwrap_err(), uninstall(&target).unwrap_err(), status(&target).unwrap().problem.unwrap()]
+        {
+            assert!(error.kind == ErrorKind::FailedPrecondition && error.hint.is_some(), "{error}");
+        }
+    };
+    symlink(&elsewhere, &folder).unwrap();
+    refused();
+    std::fs::remove_file(&folder).unwrap();
+    std::fs::create_dir(&folder).unwrap();
+    std::fs::write(elsewhere.join("victim.json"), "{}").unwrap();
+    symlink(elsewhere.join("victim.json"), folder.join("settings.local.json")).unwrap();
+    refused();
+    assert_eq!(std::fs::read_to_string(elsewhere.join("victim.json")).unwrap(), "{}");
+    assert_eq!(std::fs::read_dir(&elsewhere).unwrap().count(), 1);
+    std::fs::remove_file(folder.join("settings.local.json")).unwrap();
+    assert!(install(&target).unwrap().changed);
+}
+
+#[test]
+fn what_is_no_file_is_refused_at_once_with_a_hint() {
+    let place = place();
+    let file = place.write(Agent::Claude, "");
+    let target = place.target(Agent::Claude, Scope::User);
+    let fifo =
+        |at: &Path| rustix::fs::mknodat(rustix::fs::CWD, at, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+    let socket = |at: &Path| drop(std::os::unix::net::UnixListener::bind(at).unwrap());
+    let folder = |at: &Path| std::fs::create_dir(at).unwrap();
+    let device = |at: &Path| symlink("/dev/zero", at).unwrap();
+    let large = |at: &Path| std::fs::File::create(at).unwrap().set_len(1 << 30).unwrap();
+    let makers: [&dyn Fn(&Path); 5] = [&fifo, &socket, &device, &large, &folder];
+    for make in makers {
+        std::fs::remove_file(&file).unwrap();
+        make(&file);
+        for error in
+            [install(&target).unwrap_err(), uninstall(&target).unwrap_err(), status(&target).unwrap().problem.unwrap()]
+        {
+            assert!(error.kind == ErrorKind::FailedPrecondition && error.hint.is_some(), "{error}");
+        }
+        assert!(!place.backups.exists());
+    }
+}

@@ -1,0 +1,158 @@
+//! Restores and undos that were killed: what finishes them, what goes back, and what was done in between.
+
+use crate::support::{Ran, World};
+use crate::told::{changed, olds, tampered};
+
+/// Kills a command when it has changed some files; whether the test may.
+fn killed(world: &World, arguments: &[&str]) -> bool {
+    let Some(mut ah) = tampered(world, "renameat2:signal=KILL:when=3", arguments) else { return false };
+    assert_eq!(Ran::of(&mut ah).code, 128 + 9);
+    true
+}
+
+#[test]
+fn work_between_a_kill_and_what_finishes_the_restore_comes_back_by_undo() {
+    let world = changed();
+    if !killed(&world, &["restore", "first"]) {
+        return;
+    }
+    let (olds_then, edited) = (olds(&world), (0..5).map(|number| format!("f{number}")));
+    assert!((1..5).contains(&olds_then), "{olds_then}");
+    edited.for_each(|name| world.write(name, "edited"));
+    world.write("new", "new");
+    let finished = world.run(["agent", "fs", "restore", "first"]);
+    assert_eq!((finished.code, olds(&world), world.read("new")), (0, 5, None), "{finished:?}");
+    assert!(finished.stderr.contains("6 paths are not as the interrupted restore saw them"), "{finished:?}");
+    let before = finished.stderr.split("`ah agent fs restore ").nth(1).unwrap().split('`').next().unwrap().to_owned();
+    world.fs(["undo"]);
+    assert_eq!((world.read("f3").as_deref(), world.read("new").as_deref()), (Some("edited"), Some("new")));
+    world.fs(["restore", &before]);
+    assert_eq!((world.read("f3").as_deref(), world.read("new").as_deref()), (Some("newer 3"), None));
+}
+
+#[test]
+fn what_finishes_a_restore_of_paths_changes_no_others() {
+    let world = changed();
+    world.write("d/other", "work");
+    if !killed(&world, &["restore", "first", "--", "f0", "f1", "f2", "f3"]) {
+        return;
+    }
+    let told = world.run(["agent", "fs", "snapshots"]).stderr;
+    let finish = told.split("finish it with `ah ").nth(1).unwrap().split('`').next().unwrap().to_owned();
+    assert!(finish.ends_with("/f3") && finish.contains(" -- "), "{told}");
+    assert_eq!(world.run(finish.split(' ')).code, 0);
+    assert_eq!((olds(&world), world.read("f4").as_deref()), (4, Some("newer 4")));
+    assert_eq!(world.read("d/other").as_deref(), Some("work"));
+    assert!(!world.run(["agent", "fs", "snapshots"]).stderr.contains("interrupted"));
+}
+
+#[test]
+fn an_undo_that_was_killed_is_finished_by_the_same_command() {
+    let world = changed();
+    world.fs(["restore", "first"]);
+    if !killed(&world, &["undo"]) {
+        return;
+    }
+    world.write("other", "work");
+    let told = world.run(["agent", "fs", "snapshots"]).stderr;
+    assert!(told.contains("finish it with `ah agent fs undo`"), "{told}");
+    let status: serde_json::Value =
+        serde_json::from_str(&world.run(["agent", "fs", "status", "--json"]).stdout).unwrap();
+    assert_eq!(status["status"]["interrupted"]["finish"], "ah agent fs undo", "{status}");
+    let overview = world.run([""; 0]).stdout;
+    assert!(overview.contains("ah agent fs undo && ah agent fs undo  go back"), "{overview}");
+    world.fs(["undo"]);
+    assert_eq!((olds(&world), world.read("f0").as_deref()), (0, Some("newer 0")));
+    assert!(!world.run(["agent", "fs", "snapshots"]).stderr.contains("interrupted"));
+    world.fs(["undo"]);
+    assert_eq!((olds(&world), world.read("other").as_deref()), (5, Some("work")), "the undo is taken back");
+}
+
+#[test]
+fn who_resolves_an_interruption_is_not_warned_of_it() {
+    for resolve in [&["restore", "first"][..], &["undo"], &["restore", "first", "--json"]] {
+        let world = changed();
+        let Some(mut ah) = tampered(&world, "renameat2:signal=KILL:when=3", &["restore", "first"]) else { return };
+        assert_eq!(Ran::of(&mut ah).code, 128 + 9);
+        let looked = world.run(["agent", "fs", "snapshots"]);
+        assert!(looked.stderr.contains("interrupted"), "{looked:?}");
+        let dry = world.run(["agent", "fs"].iter().chain(&["undo", "--dry-run"]));
+        assert!(dry.stderr.contains("interrupted"), "nothing is resolved yet: {dry:?}");
+        let ran = world.run(["agent", "fs"].iter().chain(resolve));
+        assert_eq!(ran.code, 0, "{ran:?}");
+        assert!(!ran.stderr.contains("interrupted") && !ran.stdout.contains("interrupted-restore"), "{ran:?}");
+    }
+}
+
+#[test]
+fn work_between_two_kills_comes_back_by_undo() {
+    let world = changed();
+    if !killed(&world, &["restore", "first"]) {
+        return;
+    }
+    (0..5).for_each(|number| world.write(format!("f{number}"), "edited"));
+    if !killed(&world, &["restore", "first"]) {
+        return;
+    }
+    let edited = || (0..5).filter(|number| world.read(format!("f{number}")).as_deref() == Some("edited")).count();
+    assert!((1..5).contains(&edited()));
+    world.fs(["restore", "first"]);
+    assert_eq!(olds(&world), 5);
+    world.fs(["undo"]);
+    assert_eq!(edited(), 5, "as before the first of the two that the work was in the way of");
+}
+
+#[test]
+fn an_undo_that_was_killed_twice_is_finished_once() {
+    let world = changed();
+    world.fs(["restore", "first"]);
+    if !killed(&world, &["undo"]) || !killed(&world, &["undo"]) {
+        return;
+    }
+    world.fs(["undo"]);
+    assert_eq!((olds(&world), world.read("f4").as_deref()), (0, Some("newer 4")));
+    assert!(!world.run(["agent", "fs", "snapshots"]).stderr.contains("interrupted"));
+    world.fs(["undo"]);
+    assert_eq!(olds(&world), 5);
+}
+
+#[test]
+fn what_an_interrupted_restore_of_paths_was_not_to_change_comes_back_by_undo() {
+    let world = changed();
+    if !killed(&world, &["restore", "first", "--", "f0", "f1", "f2"]) {
+        return;
+    }
+    world.write("f4", "edited");
+    let whole = world.run(["agent", "fs", "restore", "first"]);
+    assert!(
+        whole.stderr.contains("not as the interrupted restore saw them") && whole.stderr.contains("/f2`"),
+        "{whole:?}"
+    );
+    assert_eq!(olds(&world), 5);
+    let undone = world.run(["agent", "fs", "undo"]);
+    assert!(undone.stderr.contains("put back: f4\n"), "{undone:?}");
+    assert_eq!((world.read("f3").as_deref(), world.read("f4").as_deref()), (Some("newer 3"), Some("edited")));
+}
+
+#[test]
+fn what_finishes_a_restore_of_ignored_files_overwrites_these() {
+    let world = World::new();
+    world.write(".gitignore", "f*\n");
+    let write = |text: &str| (0..5).for_each(|number| world.write(format!("f{number}"), text));
+    write("old");
+    world.fs(["snapshot", "-m", "first"]);
+    write("newer");
+    let ignored = ["restore", "first", "--ignored", "--times=exact"];
+    if !killed(&world, &ignored) {
+        return;
+    }
+    // One that would leave them is not taken for its end.
+    let then = olds(&world);
+    assert_eq!((world.run(["agent", "fs", "restore", "first"]).code, olds(&world)), (0, then));
+    let told = world.run(["agent", "fs", "snapshots"]).stderr;
+    let finish = told.split("finish it with `ah ").nth(1).unwrap().split('`').next().unwrap().to_owned();
+    assert!(finish.ends_with(" --ignored --times=exact"), "{told}");
+    assert_eq!(world.run(finish.split(' ')).code, 0);
+    assert_eq!(olds(&world), 5);
+    assert!(!world.run(["agent", "fs", "snapshots"]).stderr.contains("interrupted"));
+}

@@ -1,0 +1,111 @@
+//! What is said of a restore: its report, why it is refused, and what it does not bring back.
+
+use std::os::fd::AsFd;
+use std::path::Path;
+
+use ah_plugin_api::{Change, Dir, Error, ErrorKind, OmitReason, RelPath, Snapshot};
+
+use super::at::{self, Tree};
+use super::facade::Job;
+use super::plan::Plan;
+use super::scope::{Omissions, by_rule};
+use super::{RestoreReport, copies_out, way_out};
+use crate::record::ChangeRecord;
+use crate::text;
+
+/// So many conflicts are named in an error; a dry run lists all.
+const NAMED: usize = 20;
+
+/// So many things that cannot come back are named.
+const MISSING_NAMED: usize = 5;
+
+pub(super) fn report(job: &Job, plan: Plan, notes: Vec<String>, below: usize, root: &Path) -> RestoreReport {
+    let copy_out = |path: &RelPath| copies_out(root, &job.target.id, path, &root.join(path.as_path()));
+    RestoreReport {
+        restore: None,
+        target: job.target.clone(),
+        safety: None,
+        dry_run: job.dry_run,
+        changes: plan.changes().iter().map(|change: &Change| ChangeRecord::from(change)).collect(),
+        left: plan.left,
+        conflicts: plan.conflicts,
+        overwritten: plan.overwritten,
+        failed: plan.beyond,
+        lost: plan.lost,
+        unheld: plan.unheld,
+        bare: 0,
+        copy_out: plan.repositories.iter().map(copy_out).collect(),
+        below,
+        notes,
+    }
+}
+
+pub(super) fn refusal(job: &Job, plan: &Plan) -> Error {
+    let conflicts = &plan.conflicts;
+    let count = conflicts.len();
+    let stand = text::count(count, "path stands", "paths stand");
+    let mut error = Error::new(ErrorKind::Conflict, format!("{stand} in the way, so nothing was changed"));
+    error.causes =
+        conflicts.iter().take(NAMED).map(|conflict| format!("{}: {}", conflict.path, conflict.reason)).collect();
+    if count > NAMED {
+        error.causes.push(format!("… and {} more", count - NAMED));
+    }
+    let force = if plan.forcible == count { ", or lose them: `--force`" } else { "" };
+    // An undo is of all that was restored.
+    let paths = if job.undoes.is_none() { ", or name the paths to restore after `--`" } else { "" };
+    error.with_hint(format!("{}{paths}{force}; `--dry-run` lists everything", way_out(conflicts)))
+}
+
+/// What the snapshot does not hold, and nobody has any more, cannot come back: whoever expects it should hear so. What an ignore rule
+/// left out comes last: mostly it can be made again.
+pub(super) fn missing_notes(target: &Snapshot, job: &Job, workspace: &Dir) -> Vec<String> {
+    let Ok(tree) = Tree::new(workspace.as_fd()) else { return Vec::new() };
+    let gone = |path: &RelPath| matches!(tree.stat(path), Ok(None));
+    let omissions = Omissions::of(target);
+    let below = target.omitted.iter().filter(|omission| job.scope.holds(&omission.path));
+    let mut missing: Vec<(&RelPath, OmitReason)> = below.map(|omission| (&omission.path, omission.reason)).collect();
+    // Somebody may ask for what is in a directory that was left out.
+    let named = job.paths.iter().filter(|path| !missing.iter().any(|(known, _)| known == path));
+    let named: Vec<_> = named.filter_map(|path| Some((path, omissions.cover(path)?.reason))).collect();
+    missing.extend(named);
+    missing.retain(|(path, _)| gone(path));
+    missing.sort_by_key(|(_, reason)| by_rule(*reason));
+    let note =
+        |(path, reason): &(&RelPath, OmitReason)| format!("not in the snapshot and missing now: {path} ({reason})");
+    let mut notes: Vec<String> = missing.iter().take(MISSING_NAMED).map(note).collect();
+    let more = missing.len() - notes.len();
+    if more > 0 {
+        notes.push(format!(
+            "not in the snapshot and missing now: {more} more; `ah agent fs show {}` lists them",
+            target.id
+        ));
+    }
+    notes
+}
+
+/// Restore does not touch repositories; whoever expects it to bring one back, or to move HEAD, should hear so.
+pub(super) fn head_note(target: &Snapshot, safety: &Snapshot, workspace: &Dir) -> Vec<String> {
+    let Some(then) = &target.repository else { return Vec::new() };
+    let Some(now) = &safety.repository else {
+        // Not every way to a provider tells of repositories.
+        if !matches!(at::stat(workspace.as_fd(), b".git"), Ok(None)) {
+            return Vec::new();
+        }
+        let id = &target.id;
+        return vec![format!(
+            "the repository (.git) that was here is gone: restore leaves repositories alone; `ah agent fs branch {id}` makes a copy of all with one, HEAD, branch and index as they were"
+        )];
+    };
+    if (&then.head, &then.branch) == (&now.head, &now.branch) {
+        return Vec::new();
+    }
+    let name = |state: &ah_plugin_api::RepositoryState| {
+        let short = |head: &String| head.chars().take(10).collect::<String>();
+        let head = state.head.as_ref().map_or_else(|| "no commit".to_owned(), short);
+        match &state.branch {
+            Some(branch) => format!("{head} on {}", branch.strip_prefix("refs/heads/").unwrap_or(branch)),
+            None => format!("{head}, detached"),
+        }
+    };
+    vec![format!("HEAD was {} at that moment and is {} now; restore leaves it where it is", name(then), name(now))]
+}

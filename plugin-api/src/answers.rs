@@ -1,0 +1,191 @@
+//! What an answer must be for the caller to rely on it, checked where answers of all providers arrive. What a provider says for a person is cut.
+
+use std::collections::BTreeSet;
+
+use crate::context::{LogLevel, Observer, Progress};
+use crate::error::Error;
+use crate::path::{FileName, RelPath};
+use crate::place::{Dir, Place};
+use crate::request as rq;
+use crate::types as ty;
+
+/// Bytes of a sentence for a person.
+const LONGEST: usize = 4 << 10;
+/// Sentences of one kind.
+const MOST: usize = 100;
+
+/// A request whose answer can be held against it.
+pub(crate) trait Asked<A> {
+    /// What is wrong with an answer; none: it can be relied on.
+    fn wrong(&self, _place: &Place<'_>, _answer: &mut A) -> Option<&'static str> {
+        None
+    }
+}
+
+impl Asked<rq::Done> for rq::SnapshotRef {}
+impl Asked<rq::Done> for rq::DestroyRequest {}
+impl Asked<rq::Done> for rq::UnmountRequest {}
+impl Asked<ty::Entry> for rq::ReadRequest {}
+impl Asked<ty::Usage> for rq::UsageRequest {}
+
+impl Asked<ty::Reclaimed> for rq::ReclaimRequest {
+    fn wrong(&self, _: &Place<'_>, answer: &mut ty::Reclaimed) -> Option<&'static str> {
+        cut_all(&mut answer.actions);
+        None
+    }
+}
+
+impl Asked<ty::Snapshot> for rq::SnapshotRef {
+    fn wrong(&self, _: &Place<'_>, answer: &mut ty::Snapshot) -> Option<&'static str> {
+        cut_snapshot(answer);
+        None
+    }
+}
+
+impl Asked<Vec<ty::Snapshot>> for rq::ListRequest {
+    fn wrong(&self, _: &Place<'_>, answer: &mut Vec<ty::Snapshot>) -> Option<&'static str> {
+        answer.iter_mut().for_each(cut_snapshot);
+        None
+    }
+}
+
+impl Asked<ty::Probe> for rq::ProbeRequest {
+    fn wrong(&self, _: &Place<'_>, answer: &mut ty::Probe) -> Option<&'static str> {
+        let said = [&mut answer.remedy, &mut answer.convertible].into_iter().flatten();
+        said.chain([&mut answer.reason]).for_each(cut);
+        None
+    }
+}
+
+impl Asked<ty::Snapshot> for rq::SnapshotRequest {
+    fn wrong(&self, _: &Place<'_>, answer: &mut ty::Snapshot) -> Option<&'static str> {
+        cut_snapshot(answer);
+        let same = (&answer.id, answer.created, &answer.label, &answer.attributes)
+            == (&self.id, self.created, &self.label, &self.attributes);
+        (!same).then_some("a snapshot that bears another id, time, label or attributes than it was to bear")
+    }
+}
+
+impl Asked<ty::View> for rq::MountRequest {
+    fn wrong(&self, _: &Place<'_>, answer: &mut ty::View) -> Option<&'static str> {
+        (!answer.path.is_absolute()).then_some("a path of a view that is not absolute")
+    }
+}
+
+impl Asked<ty::WritableClone> for rq::CloneRequest {
+    fn wrong(&self, place: &Place<'_>, answer: &mut ty::WritableClone) -> Option<&'static str> {
+        cut_all(&mut answer.notes);
+        let path = &answer.path;
+        if !path.is_absolute() || path.components().any(|part| part == std::path::Component::ParentDir) {
+            return Some("a path of a clone that is not absolute and plain");
+        }
+        // The caller's name of it may lead through symlinks.
+        let as_said = |dir: &Dir| std::iter::once(dir.path().to_owned()).chain(std::fs::canonicalize(dir.path()));
+        let asked = place.target.into_iter().flat_map(as_said);
+        if asked.map(|target| target.join(self.name.as_os_str())).any(|asked| path.starts_with(asked)) {
+            return None;
+        }
+        let mut own = place.workspace.into_iter().flat_map(as_said);
+        own.any(|own| path.starts_with(&own) || own.starts_with(path))
+            .then_some("the workspace itself for a clone of it")
+    }
+}
+
+impl Asked<Vec<ty::Entry>> for rq::ReadDirRequest {
+    fn wrong(&self, _: &Place<'_>, answer: &mut Vec<ty::Entry>) -> Option<&'static str> {
+        if answer.iter().any(|entry| FileName::new(entry.name.as_slice()).is_err()) {
+            return Some("names in a directory that are none");
+        }
+        (!answer.is_sorted_by(|a, b| a.name < b.name)).then_some("names in a directory out of order, or twice")
+    }
+}
+
+impl Asked<ty::Changes> for rq::DiffRequest {
+    fn wrong(&self, _: &Place<'_>, answer: &mut ty::Changes) -> Option<&'static str> {
+        let changes = &answer.changes;
+        if !changes.is_sorted_by(|a, b| a.path < b.path) {
+            return Some("differences out of order, or twice");
+        }
+        let named = |it: &ty::Change| {
+            let name = it.path.file_name().unwrap_or_default();
+            [&it.before, &it.after].into_iter().flatten().all(|entry| entry.name == name)
+        };
+        if !changes.iter().all(named) {
+            return Some("differences in which a path and the name of what is there do not agree");
+        }
+        // Thousands of paths may have been asked about.
+        let tops: BTreeSet<&RelPath> = self.paths.iter().collect();
+        let asked = |it: &ty::Change| {
+            std::iter::successors(Some(it.path.clone()), RelPath::parent).any(|above| tops.contains(&above))
+        };
+        (!tops.is_empty() && !changes.iter().all(asked)).then_some("differences outside of what it was asked about")
+    }
+}
+
+impl Asked<Vec<Option<ty::Entry>>> for rq::LookupRequest {
+    fn wrong(&self, _: &Place<'_>, answer: &mut Vec<Option<ty::Entry>>) -> Option<&'static str> {
+        if answer.len() != self.snapshots.len() {
+            return Some("other than one entry for each snapshot");
+        }
+        (self.path.is_root() && answer.contains(&None)).then_some("a snapshot without a top directory")
+    }
+}
+
+impl Asked<ty::Converted> for rq::ConvertRequest {
+    fn wrong(&self, _: &Place<'_>, answer: &mut ty::Converted) -> Option<&'static str> {
+        cut_all(&mut answer.notes);
+        None
+    }
+}
+
+/// Passes on what a provider says meanwhile, cut.
+pub(crate) struct Brief<'a>(pub(crate) &'a dyn Observer);
+
+impl Observer for Brief<'_> {
+    fn progress(&self, progress: &Progress) {
+        let mut progress = progress.clone();
+        cut(&mut progress.stage);
+        self.0.progress(&progress);
+    }
+
+    fn cancelled(&self) -> bool {
+        self.0.cancelled()
+    }
+
+    fn log(&self, level: LogLevel, message: &str) {
+        let mut message = message.to_owned();
+        cut(&mut message);
+        self.0.log(level, &message);
+    }
+}
+
+/// Cuts what an error says.
+pub(crate) fn cut_error(mut error: Error) -> Error {
+    cut(&mut error.message);
+    error.hint.iter_mut().for_each(cut);
+    cut_all(&mut error.causes);
+    error
+}
+
+fn cut_snapshot(snapshot: &mut ty::Snapshot) {
+    let not_kept = snapshot.repository.iter_mut().filter_map(|repository| repository.not_kept.as_mut());
+    let details = snapshot.omitted.iter_mut().filter_map(|omission| omission.detail.as_mut());
+    not_kept.chain(details).chain(&mut snapshot.pins).for_each(cut);
+}
+
+fn cut_all(sentences: &mut Vec<String>) {
+    // An answer may come by way of another provider, and is cut there already.
+    if sentences.len() > MOST {
+        let beyond = sentences.split_off(MOST - 1).len();
+        sentences.push(format!("and {beyond} more"));
+    }
+    sentences.iter_mut().for_each(cut);
+}
+
+fn cut(text: &mut String) {
+    if text.len() > LONGEST {
+        let end = (0..=LONGEST).rev().find(|&end| text.is_char_boundary(end)).unwrap_or(0);
+        text.truncate(end);
+        text.push('…');
+    }
+}

@@ -72,6 +72,8 @@ impl Disk {
 
 impl Drop for Disk {
     fn drop(&mut self) {
+        // What works there behind a command would make its folders anew where the disk was.
+        wait_for_those_that_name(&self.at);
         // What is mounted below goes with it; what is in use goes when it is not any more.
         if run(Command::new("umount").arg("-R").arg(&self.at)).is_err() {
             let _ = run(Command::new("umount").args(["-R", "-l"]).arg(&self.at));
@@ -132,6 +134,25 @@ pub fn unmount(at: &Path) {
         last = unmounted();
     }
     last.unwrap();
+}
+
+/// Waits until no other process was started with that path, or one below, in its words or its environment; ten seconds at most.
+fn wait_for_those_that_name(path: &Path) {
+    use std::os::unix::ffi::OsStrExt;
+    let path = path.as_os_str().as_bytes();
+    let names = |process: &Path| {
+        let has = |file: &str| {
+            std::fs::read(process.join(file)).is_ok_and(|text| text.windows(path.len()).any(|part| part == path))
+        };
+        has("cmdline") || has("environ")
+    };
+    let own = std::process::id().to_string();
+    let others =
+        || std::fs::read_dir("/proc").into_iter().flatten().flatten().filter(|entry| *entry.file_name() != *own);
+    let began = std::time::Instant::now();
+    while others().any(|process| names(&process.path())) && began.elapsed().as_secs() < 10 {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
 }
 
 /// The mounts of this process, as the kernel lists them. Names are bytes, of other tests' mounts too.

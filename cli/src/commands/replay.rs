@@ -24,7 +24,7 @@ use crate::failure::{Exit, Outcome};
 Keys: space pauses, the arrows go 5 s back and forth, [ and ] to the moment before and after, q ends. Where output is no terminal, all of the recording is written at once. \
 With --json it says what there is to play instead. Only what draws is shown: a recording cannot ask the terminal anything, or reach the clipboard.
 
-RECORDING is the number of one of the session's recordings, or a file; without it, the latest. --from takes a time into the recording (12.5s, 3m), or a REF.
+RECORDING is the number of one of the session's recordings, which `ah session show` lists, or a file; without it, the latest. --from takes a time into the recording (12.5s, 3m), or a REF.
 
 Examples:
   ah agent replay

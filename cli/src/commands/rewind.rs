@@ -114,6 +114,10 @@ fn tell(app: &App, report: &RewindReport) {
     if let Some(restored) = &report.restore {
         restore::aside(app, restored, false);
         restore::deleted(app, restored);
+        // Several in a row are more than `undo` takes back, and the line on stdout is the agent's command.
+        if let Some(safety) = &restored.safety {
+            app.ui.note(&format!("`ah agent fs restore {}` does so later on, too", safety.id));
+        }
     }
     if let Some(made) = &report.conversation {
         launch::tell(app, &report.from, made);

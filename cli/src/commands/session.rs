@@ -1,6 +1,10 @@
 //! `ah session …`: the sessions of this workspace.
 
-use ah_core::{Error, ErrorKind, ListedSession, Moment, MomentKind, SessionName, SessionRecord};
+use std::path::Path;
+
+use ah_core::{
+    AgentSession, Error, ErrorKind, ListedSession, Moment, MomentKind, Recording, SessionName, SessionRecord, Workspace,
+};
 use clap::{Args, Subcommand};
 use serde::Serialize;
 
@@ -56,6 +60,23 @@ struct ShowShape<'a> {
     prompts: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
     last: Option<&'a Moment>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    left: Option<&'a AgentSession>,
+    recordings: Vec<RecordingShape<'a>>,
+}
+
+#[derive(Serialize)]
+struct RecordingShape<'a> {
+    number: u32,
+    #[serde(with = "ah_core::text::abs")]
+    path: &'a Path,
+    live: bool,
+}
+
+impl<'a> RecordingShape<'a> {
+    fn of(recording: &'a Recording) -> Self {
+        Self { number: recording.number, path: &recording.path, live: recording.is_live() }
+    }
 }
 
 /// Runs one of them.
@@ -68,8 +89,8 @@ pub(crate) fn run(app: &App, command: &Session) -> Outcome {
 }
 
 fn list(app: &App) -> Outcome {
-    let (root, workspace) = app.history()?;
-    let sessions = workspace.map_or_else(|| Ok(Vec::new()), |workspace| workspace.related_sessions())?;
+    let (root, here) = app.history()?;
+    let sessions = here.as_ref().map_or_else(|| Ok(Vec::new()), Workspace::related_sessions)?;
     if app.ui.json {
         app.answer(&root, &ListShape { sessions: &sessions })?;
         return Ok(Exit::Done);
@@ -77,12 +98,14 @@ fn list(app: &App) -> Outcome {
     let now = app.now();
     let mut table = Table::new(&["SESSION", "BEGAN", "AGENT", "ENDED", "FROM", "IN"]);
     for ListedSession { record, workspace, .. } in &sessions {
+        let own = here.as_ref().filter(|_| workspace.is_none());
+        let agent = record.agent.clone().or_else(|| left(own?, record));
         let ended = record.ended.as_ref();
         let from = record.provenance.as_ref();
         table.row([
             Cell::new(record.name.as_str(), Style::Bold),
             Cell::from(time::relative(record.created, now)),
-            Cell::from(record.agent.as_ref().map_or("", |agent| &agent.name)),
+            Cell::from(agent.as_ref().map_or("", |agent| &agent.name)),
             Cell::from(
                 ended.map_or_else(String::new, |end| format!("{} ({})", time::relative(end.time, now), end.reason)),
             ),
@@ -93,6 +116,18 @@ fn list(app: &App) -> Outcome {
     app.ui.stdout(|out| table.write(out, app.ui.out))?;
     Ok(Exit::Done)
 }
+
+/// The agent of a session whose conversation begins anew.
+fn left(workspace: &Workspace, session: &SessionRecord) -> Option<AgentSession> {
+    if !session.was_agents || session.agent.is_some() {
+        return None;
+    }
+    // Who it was is worth no error.
+    workspace.left_agent(&session.name).ok()?
+}
+
+/// So many recordings are named to people, the latest.
+const RECORDINGS_NAMED: usize = 10;
 
 fn show(app: &App, args: &ShowArgs) -> Outcome {
     let workspace = app.workspace(ah_core::Access::Existing)?;
@@ -105,7 +140,16 @@ fn show(app: &App, args: &ShowArgs) -> Outcome {
     })?;
     let moments = workspace.moments(Some(&name))?;
     let prompts = moments.iter().filter(|moment| moment.record.kind == MomentKind::Prompt).count();
-    let shape = ShowShape { session, moments: moments.len(), prompts, last: moments.last() };
+    let left = left(&workspace, session);
+    let recordings = workspace.recordings(&name)?;
+    let shape = ShowShape {
+        session,
+        moments: moments.len(),
+        prompts,
+        last: moments.last(),
+        left: left.as_ref(),
+        recordings: recordings.iter().map(RecordingShape::of).collect(),
+    };
     if app.ui.json {
         app.answer(workspace.root(), &shape)?;
         return Ok(Exit::Done);
@@ -116,6 +160,11 @@ fn show(app: &App, args: &ShowArgs) -> Outcome {
     rows.push(("began", format!("{}, {}", time::local(session.created), time::relative(session.created, now))));
     if let Some(agent) = &session.agent {
         rows.push(("agent", format!("{}, session {}", agent.name, agent.id)));
+        rows.push(("started in", agent.start.display().to_string()));
+        rows.extend(agent.transcript.as_ref().map(|file| ("transcript", file.display().to_string())));
+    }
+    if let Some(agent) = &left {
+        rows.push(("agent", format!("{}, begins anew; before the rewind session {}", agent.name, agent.id)));
         rows.push(("started in", agent.start.display().to_string()));
         rows.extend(agent.transcript.as_ref().map(|file| ("transcript", file.display().to_string())));
     }
@@ -130,6 +179,15 @@ fn show(app: &App, args: &ShowArgs) -> Outcome {
         ));
     }
     rows.push(("moments", format!("{}, {}", moments.len(), text::count(prompts as u64, "prompt", "prompts"))));
+    let earlier = recordings.len().saturating_sub(RECORDINGS_NAMED);
+    if earlier > 0 {
+        rows.push(("recordings", format!("{earlier} earlier ones, see --json")));
+    }
+    rows.extend(recordings.iter().skip(earlier).map(|recording| {
+        let live = if recording.is_live() { "goes on; " } else { "" };
+        let play = format!("ah agent replay --session {name} {}", recording.number);
+        ("recording", format!("{}, {live}`{play}` plays it", recording.number))
+    }));
     app.ui.stdout(|out| {
         use std::io::Write;
         rows.iter().try_for_each(|(name, value)| writeln!(out, "{name:<12}{}", text::line(value)))

@@ -55,6 +55,12 @@ fn what_comes_in_goes_out_the_same_in_every_format() {
         assert_eq!(markers, if *to == "ttyrec" { 0 } else { 6 });
         assert_eq!(world.refused(4, &["agent", "cast", "export", "-o", out]), "already-exists");
     }
+    let shown = world.json("session-show", &["session", "show"]);
+    let listed: Vec<_> = shown["recordings"].as_array().unwrap().iter().map(|one| &one["number"]).collect();
+    assert_eq!(listed, [1, 2, 3, 4], "{shown:#}");
+    assert!(shown["recordings"].as_array().unwrap().iter().all(|one| one["live"] == false), "{shown:#}");
+    let ran = world.run(["session", "show"]);
+    assert!(ran.stdout.contains("`ah agent replay --session main 4` plays it"), "{ran:?}");
     let ran = world.run(["agent", "cast", "export", "--to", "v3"]);
     assert!(ran.stdout.starts_with("{\"version\":3"), "{ran:?}");
 }

@@ -4,6 +4,8 @@ use std::fs;
 use std::io::Write;
 use std::process::{Command, Stdio};
 
+use serde_json::Value;
+
 use crate::play::{Form, Play, put};
 use crate::support::{Ran, World, skip};
 
@@ -111,6 +113,32 @@ fn a_conversation_goes_on_in_the_same_session() {
         let copy = made["rewind"]["conversation"]["transcript"].as_str().unwrap();
         assert!(!fs::read_to_string(copy).unwrap().contains(unsaid));
     }
+}
+
+#[test]
+fn back_at_its_beginning_a_session_still_says_whose_it_was() {
+    let world = World::new();
+    let play = played(&world, Form::Claude);
+    let session = play.moments()[0]["session"].as_str().unwrap().to_owned();
+    let first = play.of_kind("prompt")[0].clone();
+    let before = play.json("session-show", &["session", "show", &session]);
+    let ran = play.run(&["agent", "rewind", &first]);
+    let safety = play.json("timeline", &["timeline"])["events"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .rev()
+        .find_map(|event| Some(event["snapshot"]["id"].as_str()?.to_owned()));
+    let way = format!("`ah agent fs restore {}` does so later on, too", safety.unwrap());
+    assert!(ran.stderr.contains(&way), "{way}: {ran:?}");
+    let shown = play.json("session-show", &["session", "show", &session]);
+    assert_eq!((&shown["session"]["agent"], &shown["left"]), (&Value::Null, &before["session"]["agent"]));
+    let ran = play.run(&["session", "show", &session]);
+    assert!(ran.stdout.contains("claude, begins anew; before the rewind session "), "{ran:?}");
+    assert!(ran.stdout.contains(play.file.to_str().unwrap()), "{ran:?}");
+    let ran = play.run(&["session", "list"]);
+    let row = ran.stdout.lines().find(|line| line.starts_with(&session)).unwrap();
+    assert!(row.ends_with("claude"), "{ran:?}");
 }
 
 #[test]

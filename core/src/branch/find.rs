@@ -32,13 +32,26 @@ impl Workspace {
         Ok(mine.collect())
     }
 
-    /// As [`Workspace::branches`], and those that grew from a branch that is gone, unless another workspace has them; with a notice for each whose directory is not there.
+    /// As [`Workspace::branches`], and those that grew from a branch that is gone, unless another workspace has them; with a notice for each whose directory is not there,
+    /// or which a killed process left unfinished.
     ///
     /// # Errors
     /// As there.
     pub fn branches_looked_at(&self) -> Result<Vec<BranchRecord>> {
         let branches = self.mine_and_orphans()?;
         self.engine.attend(&branches);
+        for file in &branches {
+            let what = match file.record.state {
+                BranchState::Making => "made",
+                BranchState::Removing => "taken away",
+                _ => continue,
+            };
+            if !file.maker.alive() {
+                let message = format!("the branch {} is half {what}: the process at it has ended", file.record.name);
+                let hint = "`ah agent fs gc` takes away what is left of it";
+                self.engine.notify(Notice::new(NoticeKind::Other, message).with_hint(hint));
+            }
+        }
         let looked_at = |file: BranchFile| BranchRecord { state: file.state_told(), ..file.record };
         let branches: Vec<_> = branches.into_iter().map(looked_at).collect();
         for branch in branches.iter().filter(|branch| branch.state == BranchState::Gone) {

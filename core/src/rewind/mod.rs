@@ -265,6 +265,20 @@ impl Workspace {
         written
     }
 
+    /// The agent's session that a session had before it went back to its beginning, from where the agent begins anew and has no id yet.
+    ///
+    /// # Errors
+    /// If the timeline cannot be read.
+    pub fn left_agent(&self, session: &SessionName) -> Result<Option<AgentSession>> {
+        let state = self.state()?;
+        let of_it = state.events.iter().rev().filter(|event| event.session == *session);
+        let mut left = of_it.filter_map(|event| match &event.body {
+            EventBody::Rewind(rewind) => rewind.left.clone(),
+            _ => None,
+        });
+        Ok(left.next())
+    }
+
     /// The prompts that can be gone back behind, with the conversation or with files alone, the newest first.
     ///
     /// # Errors

@@ -384,6 +384,10 @@ fn exec_takes_only_one_that_is_ready() {
     for state in ["making", "removing"] {
         killed(&lab, &branch, state);
         assert_eq!(workspace.find_ready_branch("b").unwrap_err().kind, ErrorKind::FailedPrecondition);
+        let _before = workspace.engine().take_notices();
+        workspace.branches_looked_at().unwrap();
+        let said = workspace.engine().take_notices();
+        assert!(said.iter().any(|notice| notice.message.starts_with("the branch b is half ")), "{said:?}");
     }
 }
 

@@ -78,6 +78,14 @@ impl Drop for Disk {
         if run(Command::new("umount").arg("-R").arg(&self.at)).is_err() {
             let _ = run(Command::new("umount").args(["-R", "-l"]).arg(&self.at));
         }
+        let top = self.temp.path();
+        let gone = (0..50).any(|round| {
+            std::thread::sleep(std::time::Duration::from_millis(if round == 0 { 0 } else { 100 }));
+            let removed = std::fs::remove_dir_all(top);
+            removed.is_ok() || !top.exists()
+        });
+        let left = || run(Command::new("find").arg(top)).map(|out| String::from_utf8_lossy(&out.stdout).into_owned());
+        assert!(gone || std::thread::panicking(), "{} cannot be removed: {:?}", top.display(), left());
     }
 }
 

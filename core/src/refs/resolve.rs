@@ -255,6 +255,14 @@ impl Resolver<'_> {
                 add(began, nanos)
             }
         };
+        // The clock may have been ahead when they were taken.
+        if wanted > self.counting().map(|snapshot| snapshot.time).fold(self.now, Timestamp::max) {
+            let error = not_found(format!("{text} names nothing: {} is still to come", when(wanted)));
+            return Err(match time {
+                When::Into(_) => error.with_hint(format!("{text} counts from the session's beginning; `{text}-ago` counts back from now, and `@` is the latest")),
+                _ => error.with_hint("`@` is the latest snapshot"),
+            });
+        }
         let shown_from = self.shown_from();
         let from = |snapshot: &SnapshotRecord| {
             shown_from.get(&snapshot.id).map_or(snapshot.time, |&time| time.min(snapshot.time))

@@ -100,6 +100,20 @@ fn every_form_resolves() {
     }
 }
 
+#[test]
+fn a_time_that_is_still_to_come_names_nothing() {
+    // Now is 40 s into the session.
+    assert_eq!(ask("40s", None, None).as_deref(), Ok("mmmmmmmmmmmm"));
+    let state = state();
+    let resolver = |now| Resolver { state: &state, only: None, own: None, began: Some(at(0)), now, local: |_| None };
+    let error = resolver(at(40)).resolve("5m").unwrap_err();
+    assert_eq!(error.kind, ErrorKind::NotFound);
+    assert!(error.hint.as_ref().unwrap().contains("`5m-ago`"), "{error:?}");
+    assert_eq!(ask("2970-01-12T13:46:45Z", None, None), Err(ErrorKind::NotFound));
+    // The clock went back behind what was taken.
+    assert_eq!(resolver(at(-100)).resolve("12s").unwrap().id.as_str(), "kkkkzzzzzzzz");
+}
+
 /// A moment at 10 s with its snapshot behind it at 11 s, and one at 12 s whose snapshot, at 14 s, another tool overtook.
 fn moments() -> State {
     let event = |seq, secs, body| Event { seq, time: at(secs), session: SessionName::main(), body };

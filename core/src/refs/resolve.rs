@@ -255,8 +255,8 @@ impl Resolver<'_> {
                 add(began, nanos)
             }
         };
-        // The clock may have been ahead when they were taken.
-        if wanted > self.counting().map(|snapshot| snapshot.time).fold(self.now, Timestamp::max) {
+        // The clock may have been ahead when they were taken; and this second counts to its end.
+        if wanted.secs > self.counting().map(|snapshot| snapshot.time.secs).fold(self.now.secs, i64::max) {
             let error = not_found(format!("{text} names nothing: {} is still to come", when(wanted)));
             return Err(match time {
                 When::Into(_) => error.with_hint(format!("{text} counts from the session's beginning; `{text}-ago` counts back from now, and `@` is the latest")),

@@ -104,6 +104,7 @@ fn every_form_resolves() {
 fn a_time_that_is_still_to_come_names_nothing() {
     // Now is 40 s into the session.
     assert_eq!(ask("40s", None, None).as_deref(), Ok("mmmmmmmmmmmm"));
+    assert_eq!(ask("40.9s", None, None).as_deref(), Ok("mmmmmmmmmmmm"));
     let state = state();
     let resolver = |now| Resolver { state: &state, only: None, own: None, began: Some(at(0)), now, local: |_| None };
     let error = resolver(at(40)).resolve("5m").unwrap_err();

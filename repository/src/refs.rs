@@ -14,10 +14,23 @@ use crate::repository::{SMALL, open_dir, read_file};
 
 /// The kinds that are recorded. Not the stash, whose log is not; nor what a rebase or bisection keeps for itself.
 const KINDS: &[&str] = &["heads", "tags", "remotes"];
-/// More bytes of packed refs, or more files, are too many.
-const PACKED_LIMIT: u64 = 4 << 20;
+/// More bytes, of packed refs or of those in files, or more files, are too many.
+const LIMIT: u64 = 4 << 20;
 const FILES_LIMIT: usize = 10_000;
 const DEPTH: usize = 32;
+
+/// How much more is read.
+struct Room {
+    files: usize,
+    bytes: u64,
+}
+
+impl Room {
+    fn take(&mut self, name: &str, text: &[u8]) -> Option<()> {
+        self.bytes = self.bytes.checked_sub((name.len() + text.len()) as u64)?;
+        Some(())
+    }
+}
 
 /// What a ref holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,7 +47,7 @@ pub(crate) fn read(common_dir: BorrowedFd<'_>) -> Option<Vec<u8>> {
     // A ref that moves from its file into the packed ones meanwhile is seen in one of the two looks at those.
     packed(common_dir, &mut found)?;
     let mut loose = BTreeMap::new();
-    let mut room = FILES_LIMIT;
+    let mut room = Room { files: FILES_LIMIT, bytes: LIMIT };
     for kind in KINDS {
         files(common_dir, &format!("refs/{kind}"), &mut loose, &mut room, DEPTH)?;
     }
@@ -72,11 +85,11 @@ fn valid(name: &[u8]) -> Option<String> {
 fn packed(common_dir: BorrowedFd<'_>, found: &mut BTreeMap<String, Target>) -> Option<()> {
     // A file that is too large reads as one that is not there; so its size is asked for first.
     if let Ok(stat) = rustix::fs::statat(common_dir, "packed-refs", rustix::fs::AtFlags::SYMLINK_NOFOLLOW)
-        && u64::try_from(stat.st_size).unwrap_or(u64::MAX) > PACKED_LIMIT
+        && u64::try_from(stat.st_size).unwrap_or(u64::MAX) > LIMIT
     {
         return None;
     }
-    let text = read_file(common_dir, "packed-refs", PACKED_LIMIT).ok()?.unwrap_or_default();
+    let text = read_file(common_dir, "packed-refs", LIMIT).ok()?.unwrap_or_default();
     // Comments begin with `#`, what a tag leads to with `^`: neither is a line of this form.
     found.extend(parse(&text).filter(|(_, target)| matches!(target, Target::Object(_))));
     Some(())
@@ -86,7 +99,7 @@ fn files(
     common_dir: BorrowedFd<'_>,
     path: &str,
     found: &mut BTreeMap<String, Target>,
-    room: &mut usize,
+    room: &mut Room,
     depth: usize,
 ) -> Option<()> {
     let Ok(dir) = open_dir(common_dir, path.as_bytes()) else { return Some(()) };
@@ -96,7 +109,7 @@ fn files(
         if name.starts_with('.') {
             continue;
         }
-        *room = room.checked_sub(1)?;
+        room.files = room.files.checked_sub(1)?;
         let below = format!("{path}/{name}");
         // Some filesystems do not say the kind in the listing.
         let is_dir = match entry.file_type() {
@@ -107,6 +120,7 @@ fn files(
         if is_dir {
             files(common_dir, &below, found, room, depth.checked_sub(1)?)?;
         } else if let (Some(name), Ok(Some(text))) = (valid(below.as_bytes()), read_file(dir.as_fd(), name, SMALL)) {
+            room.take(&name, &text)?;
             let text = text.trim_ascii_end();
             let target = match text.strip_prefix(b"ref:") {
                 Some(target) => valid(target.trim_ascii()).map(Target::Ref),
@@ -122,7 +136,23 @@ fn files(
 mod tests {
     use std::os::fd::AsFd;
 
-    use super::{Target, parse, read};
+    use super::{LIMIT, Target, parse, read};
+
+    #[test]
+    fn many_that_are_long_are_too_many() {
+        let dir = tempfile::tempdir().unwrap();
+        let heads = dir.path().join("refs/heads");
+        std::fs::create_dir_all(&heads).unwrap();
+        // One file under many names costs its maker nothing.
+        let first = heads.join("0");
+        std::fs::write(&first, format!("ref: refs/heads/{}", "a".repeat(60_000))).unwrap();
+        let read = || read(std::fs::File::open(dir.path()).unwrap().as_fd());
+        assert!(read().is_some());
+        for n in 1..=LIMIT / 60_000 {
+            std::fs::hard_link(&first, heads.join(n.to_string())).unwrap();
+        }
+        assert_eq!(read(), None);
+    }
 
     #[test]
     fn files_win_over_packed_refs_and_only_refs_are_taken() {

@@ -258,6 +258,7 @@ impl App {
             settings.hang = Duration::from_secs(seconds.into());
         }
         settings.local_time = time::read_local;
+        settings.named_time = time::local;
         settings.user_home.clone_from(&self.env.user_home);
         // Nobody's working directory is the system's.
         settings.system_config = Some(Path::new(SYSCONFDIR).join("ah/config.json")).filter(|path| path.is_absolute());

@@ -446,8 +446,3 @@ pub(crate) fn absolute(path: &Path) -> PathBuf {
     }
     path
 }
-
-/// Names a time for people.
-pub(crate) fn when(time: ah_plugin_api::Timestamp) -> String {
-    text::format_time(ah_plugin_api::Timestamp { nanos: 0, ..time })
-}

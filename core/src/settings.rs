@@ -13,6 +13,7 @@ use ah_plugin_api::{Observer, Quiet, Timestamp};
 use crate::config::ConfigValues;
 use crate::ids::SessionName;
 use crate::providers::ProviderSource;
+use crate::text;
 
 /// Everything that [`crate::Engine::open`] needs to know.
 #[derive(Clone)]
@@ -55,6 +56,8 @@ pub struct Settings {
     pub clock: Clock,
     /// Reads a REF that is a time without an offset, in the user's time zone; none: it is no such time.
     pub local_time: fn(&str) -> Option<Timestamp>,
+    /// Names a time to the user, to the second.
+    pub named_time: fn(Timestamp) -> String,
     /// Where random ids come from.
     pub ids: IdSource,
     /// Who watches long operations, and can stop them.
@@ -85,6 +88,7 @@ impl Settings {
             hang: Duration::from_secs(120),
             clock: Clock::system(),
             local_time: |_| None,
+            named_time: |time| text::format_time(Timestamp { nanos: 0, ..time }),
             ids: IdSource::random(),
             observer: Arc::new(Quiet),
         }
@@ -120,30 +124,48 @@ pub struct Background {
 
 /// Where the time comes from.
 #[derive(Clone)]
-pub struct Clock(Arc<dyn Fn() -> Timestamp + Send + Sync>);
+pub struct Clock {
+    now: Arc<dyn Fn() -> Timestamp + Send + Sync>,
+    uptime: Arc<dyn Fn() -> Option<i64> + Send + Sync>,
+}
 
 impl Clock {
     /// The system's clock.
     #[must_use]
     pub fn system() -> Self {
-        Self(Arc::new(Timestamp::now))
+        let uptime = || {
+            // Goes on while the machine is suspended.
+            Some(rustix::time::clock_gettime(rustix::time::ClockId::Boottime).tv_sec)
+        };
+        Self { now: Arc::new(Timestamp::now), uptime: Arc::new(uptime) }
     }
 
     /// A clock that stands still; for tests.
     #[must_use]
     pub fn fixed(at: Timestamp) -> Self {
-        Self(Arc::new(move || at))
+        Self::from_fn(move || at)
     }
 
     /// Any function; for tests.
     pub fn from_fn(now: impl Fn() -> Timestamp + Send + Sync + 'static) -> Self {
-        Self(Arc::new(now))
+        Self { now: Arc::new(now), uptime: Arc::new(|| None) }
+    }
+
+    /// With how long the machine has run, in seconds; for tests.
+    #[must_use]
+    pub fn with_uptime(self, uptime: impl Fn() -> i64 + Send + Sync + 'static) -> Self {
+        Self { uptime: Arc::new(move || Some(uptime())), ..self }
     }
 
     /// The time by this clock.
     #[must_use]
     pub fn now(&self) -> Timestamp {
-        (self.0)()
+        (self.now)()
+    }
+
+    /// How long the machine has run, suspended or not, in seconds; none if this clock does not know.
+    pub(crate) fn uptime(&self) -> Option<i64> {
+        (self.uptime)()
     }
 }
 

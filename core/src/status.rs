@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use ah_plugin_api::{Capability, Dir, ErrorKind, ProviderName, Result};
+use ah_plugin_api::{Capability, Dir, ErrorKind, ProviderName, Result, Timestamp};
 use serde::Serialize;
 
 use crate::attend::{Standing, is_dead, standing_at};
@@ -214,21 +214,21 @@ impl Status {
         self.branches = workspace.branches()?;
         self.leases = workspace.leases()?;
         self.interrupted = workspace.interrupted()?;
-        self.degraded = degraded(&state.events);
+        self.degraded = degraded(&state.events, workspace.engine.settings().named_time);
         self.paused = workspace.is_paused();
         Ok(())
     }
 }
 
 /// The last failure of a provider, unless it has worked since.
-fn degraded(events: &[Event]) -> Option<String> {
+fn degraded(events: &[Event], named: fn(Timestamp) -> String) -> Option<String> {
     let mut worked = BTreeSet::new();
     for event in events.iter().rev() {
         match &event.body {
             EventBody::Snapshot { snapshot } => drop(worked.insert(&snapshot.provider)),
             EventBody::Degraded { provider, .. } if worked.contains(provider) => return None,
             EventBody::Degraded { provider, reason, next } => {
-                let time = crate::open::when(event.time);
+                let time = named(event.time);
                 return Some(format!("{time}: {provider} failed and {next} took over: {reason}"));
             }
             _ => {}

@@ -170,6 +170,7 @@ impl Workspace {
             began: self.began(&self.writing_session()),
             now: settings.clock.now(),
             local: settings.local_time,
+            named: settings.named_time,
         };
         ask(&resolver)
     }

@@ -51,7 +51,7 @@ impl Workspace {
         let failed = failed.with_cause(error);
         match nearest {
             Some(other) => {
-                let when = crate::open::when(other.time);
+                let when = (self.engine.settings().named_time)(other.time);
                 failed.with_hint(format!("{} (the nearest that can be used, of {when})", command(other.id.as_str())))
             }
             None => {

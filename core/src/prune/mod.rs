@@ -2,12 +2,13 @@
 //!
 //! - `policy`: the rules as text. `plan`: what they keep. `prompts`: which snapshot stands for which prompt.
 //! - `size`: `max-size`. `room`: what our stores may take, and pausing on a disk that runs full. `shrink`: taking no more than that.
-//! - `unasked`: what runs by itself, behind snapshots; it never takes what is a person's own.
+//! - `unasked`: what runs by itself, behind snapshots; it never takes what is a person's own. `runs`: when it last did, and clocks that were set.
 
 mod plan;
 mod policy;
 mod prompts;
 mod room;
+mod runs;
 mod shrink;
 mod size;
 mod unasked;
@@ -28,7 +29,8 @@ use plan::{Given, Protected};
 use prompts::Prompts;
 
 pub(crate) use policy::{DEFAULT, DEFAULT_RECORDINGS, Policy};
-pub(crate) use unasked::{Free, WAIT, is_due};
+pub(crate) use runs::is_due;
+pub(crate) use unasked::{Free, WAIT};
 
 /// What frees less than one part in so many of what is wanted is not worth its going.
 const NOTICED: u64 = 100;
@@ -123,7 +125,14 @@ impl Workspace {
             (self.protected(&state)?, Prompts::of(&state.events, &state.moments, &state.snapshots));
         let now = self.engine.settings().clock.now();
         let snapshots = &state.snapshots;
-        let given = Given { snapshots, protected: &protected, prompts: &prompts, unasked: false, now };
+        let given = Given {
+            snapshots,
+            protected: &protected,
+            prompts: &prompts,
+            unasked: false,
+            now,
+            clock: runs::clock_set(self),
+        };
         let verdict = |(snapshot, reason): (&SnapshotRecord, Option<String>)| PruneVerdict {
             snapshot: snapshot.clone(),
             stays: reason.is_some(),
@@ -196,8 +205,14 @@ impl Workspace {
         }
         let (protected, prompts) =
             (self.protected(&state)?, Prompts::of(&state.events, &state.moments, &state.snapshots));
-        let given =
-            Given { snapshots: &state.snapshots, protected: &protected, prompts: &prompts, unasked: false, now };
+        let given = Given {
+            snapshots: &state.snapshots,
+            protected: &protected,
+            prompts: &prompts,
+            unasked: false,
+            now,
+            clock: runs::clock_set(self),
+        };
         let (reasons, may_give_way) = (plan::plan(policy, &given), given.may_give_way());
         let places: HashMap<_, _> = state.snapshots.iter().enumerate().map(|(at, it)| (&it.id, at)).collect();
         let mut records = Vec::new();

@@ -3,65 +3,33 @@
 //!
 //! It takes no snapshot of a workspace whose timeline has lines that cannot be read. It never takes what is a person's own (taken by hand, labelled, pinned), what a branch, a view or an undo needs, the newest, or for 14 days the
 //! last of a session, whatever the policy says. What goes is decided, and taken off the timeline, while nobody can pin, label or come to
-//! need a snapshot (the lock `stays`); the providers remove it afterwards. A clock that was set back makes nothing old; one that was ahead costs at most one run
-//! more.
+//! need a snapshot (the lock `stays`); the providers remove it afterwards. A clock that was set back makes nothing old, nor one that goes ahead while the machine runs
+//! (`runs`).
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
 use std::time::Duration;
 
-use ah_plugin_api::{Capability, Durability, ErrorKind, Result, SnapshotId, Timestamp};
+use ah_plugin_api::{Capability, ErrorKind, Result, SnapshotId};
 
 use crate::config::Config;
-use crate::fsio;
 use crate::gc::GcReport;
 use crate::lock::Lock;
 use crate::prune::plan::{self, Given};
 use crate::prune::prompts::Prompts;
 use crate::prune::room::{AGAIN, Lacking};
 use crate::prune::size::fewest;
-use crate::prune::{NOTICED, Policy};
+use crate::prune::{NOTICED, Policy, runs};
 use crate::record::{SnapshotKind, SnapshotRecord};
 use crate::state::State;
 use crate::text::count;
 use crate::timeline::TimelineReport;
 use crate::workspace::Workspace;
 
-/// The shortest time between two runs, in seconds.
-const EVERY: i64 = 3_600;
-
 /// Filesystems give back what they were told to remove in their own time; what more must go is looked at after so many seconds.
 const SETTLED: i64 = 300;
 
 /// On a disk that is too full, this is what stays of `keep-within`, in nanoseconds.
 const TIGHT: i128 = 3_600 * 1_000_000_000;
-
-/// Whether the background has a run to do. A look at one small file.
-pub(crate) fn is_due(workspace: &Workspace) -> bool {
-    let now = workspace.engine.settings().clock.now();
-    match last_run(workspace) {
-        // After the clock was set back, the next run sets it right.
-        Some(last) => !(0..EVERY).contains(&now.secs.saturating_sub(last)),
-        // There is nothing to prune yet: the first hour begins here.
-        None => {
-            let _ = note_run(workspace, now);
-            false
-        }
-    }
-}
-
-fn file(workspace: &Workspace) -> PathBuf {
-    workspace.folder().join("pruned")
-}
-
-fn last_run(workspace: &Workspace) -> Option<i64> {
-    let bytes = fsio::read(&file(workspace)).ok().flatten()?;
-    std::str::from_utf8(&bytes).ok()?.trim().parse().ok()
-}
-
-fn note_run(workspace: &Workspace, now: Timestamp) -> Result<()> {
-    fsio::replace(&file(workspace), format!("{}\n", now.secs).as_bytes(), Durability::Instant)
-}
 
 /// Who is about to need a snapshot is waited for no longer.
 pub(crate) const WAIT: Duration = Duration::from_secs(2);
@@ -81,11 +49,11 @@ impl Workspace {
     /// Does what is due. Behind a snapshot: nobody waits for it.
     pub(crate) fn prune_if_due(&self, report: &mut GcReport) -> Result<()> {
         let Some(_lock) = Lock::try_take(&self.folder().join("prune.lock"), true)? else { return Ok(()) };
-        if !is_due(self) {
+        if !runs::is_due(self) {
             return Ok(());
         }
         // First, so that whatever becomes of this run the next one is an hour away.
-        note_run(self, self.engine.settings().clock.now())?;
+        runs::begin(self)?;
         let finished = self.finish_removals(report).and(self.finish_branches_made_once(report));
         let config = self.config()?;
         let removed = self.prune_unasked(&config)?.unwrap_or(0);
@@ -253,6 +221,7 @@ impl Workspace {
         let (protected, prompts) =
             (self.protected(state)?, Prompts::of(&state.events, &state.moments, &state.snapshots));
         let (snapshots, now) = (&state.snapshots, self.engine.settings().clock.now());
-        Ok(ask(&Given { snapshots, protected: &protected, prompts: &prompts, unasked: true, now }))
+        let clock = runs::clock_set(self);
+        Ok(ask(&Given { snapshots, protected: &protected, prompts: &prompts, unasked: true, now, clock }))
     }
 }

@@ -14,7 +14,6 @@ use ah_plugin_api::{Error, ErrorKind, Result, SnapshotId, Timestamp};
 
 use crate::ids::{SessionName, looks_like_id};
 use crate::moments::{Moment, MomentKind, MomentRecord, Point};
-use crate::open::when;
 use crate::record::SnapshotRecord;
 use crate::refs::parse::{Parsed, When, parse};
 use crate::rewind::is_undone;
@@ -38,6 +37,8 @@ pub(crate) struct Resolver<'a> {
     pub(crate) now: Timestamp,
     /// Reads a time without an offset.
     pub(crate) local: fn(&str) -> Option<Timestamp>,
+    /// Names a time to the user.
+    pub(crate) named: fn(Timestamp) -> String,
 }
 
 impl Resolver<'_> {
@@ -109,7 +110,7 @@ impl Resolver<'_> {
         match self.counting().find(|snapshot| snapshot.session == moment.session) {
             Some(next) => error.with_hint(format!(
                 "the nearest that is left is of {}, after it: use {} in its place",
-                when(next.time),
+                (self.named)(next.time),
                 next.id
             )),
             None => error.with_hint("`ah agent fs snapshots` lists what there is"),
@@ -257,7 +258,7 @@ impl Resolver<'_> {
         };
         // The clock may have been ahead when they were taken; and this second counts to its end.
         if wanted.secs > self.counting().map(|snapshot| snapshot.time.secs).fold(self.now.secs, i64::max) {
-            let error = not_found(format!("{text} names nothing: {} is still to come", when(wanted)));
+            let error = not_found(format!("{text} names nothing: {} is still to come", (self.named)(wanted)));
             return Err(match time {
                 When::Into(_) => error.with_hint(format!("{text} counts from the session's beginning; `{text}-ago` counts back from now, and `@` is the latest")),
                 _ => error.with_hint("`@` is the latest snapshot"),
@@ -270,8 +271,12 @@ impl Resolver<'_> {
         let earlier = self.counting().filter(|snapshot| from(snapshot) <= wanted);
         earlier.max_by_key(|snapshot| (from(snapshot), snapshot.seq)).ok_or_else(|| {
             let first = self.counting().map(|snapshot| snapshot.time).min();
-            let first = first.map_or_else(String::new, |first| format!("; the first was taken at {}", when(first)));
-            not_found(format!("{text} names nothing: there is no snapshot at or before {}{first}", when(wanted)))
+            let first =
+                first.map_or_else(String::new, |first| format!("; the first was taken at {}", (self.named)(first)));
+            not_found(format!(
+                "{text} names nothing: there is no snapshot at or before {}{first}",
+                (self.named)(wanted)
+            ))
         })
     }
 
@@ -327,7 +332,7 @@ impl Resolver<'_> {
                             Named::Moment(moment) => (moment.time, &moment.record.label),
                         };
                         let label = label.as_deref().map_or_else(String::new, |label| format!(" {label:?}"));
-                        format!("{id} ({}{label})", when(time))
+                        format!("{id} ({}{label})", (self.named)(time))
                     })
                     .collect();
                 let more = if found.len() > 8 { format!(" and {} more", found.len() - 8) } else { String::new() };

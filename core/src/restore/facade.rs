@@ -149,7 +149,7 @@ impl Workspace {
                 .with_hint("`ah agent fs gc` lists it again if it is there; then repeat it")
         })?;
         // It may not be the one that comes to mind: one that changed nothing is none.
-        let (what, began) = (&journal.target.id, crate::open::when(journal.began));
+        let (what, began) = (&journal.target.id, (self.engine.settings().named_time)(journal.began));
         notes.push(match journal.undoes.is_some() {
             true => format!("this takes back the undo of {began}"),
             false => format!("this takes back the restore of {what}, of {began}"),

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod branches;
+mod clock;
 mod conversations;
 mod cuts;
 mod gc;

@@ -5,6 +5,7 @@ use crate::ids::SessionName;
 use crate::moments::{MomentKind, MomentRecord, MomentUpdate};
 use crate::record::{SnapshotKind, SnapshotRecord};
 use crate::state::State;
+use crate::text::format_time;
 use crate::timeline::{Event, EventBody, TimelineReport};
 use ah_plugin_api::{Durability, ErrorKind, ProviderName, Reference, SnapshotId, Timestamp};
 use proptest::prelude::{any, proptest};
@@ -57,17 +58,16 @@ fn state() -> State {
     State::of(TimelineReport { events, ..TimelineReport::default() })
 }
 
+/// In no session that has begun, 40 s after all began, far from any time zone.
+fn plain(state: &State) -> Resolver<'_> {
+    let (local, named) = (|_: &str| None, format_time);
+    Resolver { state, only: None, own: None, began: None, now: at(40), local, named }
+}
+
 fn ask(text: &str, only: Option<&str>, own: Option<&str>) -> Result<String, ErrorKind> {
     let state = state();
     let (only, own) = (only.map(|s| SessionName::new(s).unwrap()), own.map(|s| SessionName::new(s).unwrap()));
-    let resolver = Resolver {
-        state: &state,
-        only: only.as_ref(),
-        own: own.as_ref(),
-        began: Some(at(0)),
-        now: at(40),
-        local: |_| None,
-    };
+    let resolver = Resolver { only: only.as_ref(), own: own.as_ref(), began: Some(at(0)), ..plain(&state) };
     resolver.resolve(text).map(|snapshot| snapshot.id.to_string()).map_err(|e| {
         assert!(e.hint.is_some(), "{e:?}");
         e.kind
@@ -106,7 +106,7 @@ fn a_time_that_is_still_to_come_names_nothing() {
     assert_eq!(ask("40s", None, None).as_deref(), Ok("mmmmmmmmmmmm"));
     assert_eq!(ask("40.9s", None, None).as_deref(), Ok("mmmmmmmmmmmm"));
     let state = state();
-    let resolver = |now| Resolver { state: &state, only: None, own: None, began: Some(at(0)), now, local: |_| None };
+    let resolver = |now| Resolver { began: Some(at(0)), now, ..plain(&state) };
     let error = resolver(at(40)).resolve("5m").unwrap_err();
     assert_eq!(error.kind, ErrorKind::NotFound);
     assert!(error.hint.as_ref().unwrap().contains("`5m-ago`"), "{error:?}");
@@ -143,7 +143,7 @@ fn moments() -> State {
 #[test]
 fn a_moment_means_what_it_was_and_nothing_later() {
     let state = moments();
-    let resolver = Resolver { state: &state, only: None, own: None, began: Some(at(0)), now: at(20), local: |_| None };
+    let resolver = Resolver { began: Some(at(0)), now: at(20), ..plain(&state) };
     for (text, snapshot, moment, exact) in [
         ("ppppkkkkkkkk", "llllllllllll", Some("ppppkkkkkkkk"), true),
         ("@prompt", "llllllllllll", Some("ppppkkkkkkkk"), true),
@@ -221,8 +221,7 @@ fn a_moment_after_all_was_put_back_means_what_it_was_put_back_to() {
         (27, "zzzzkkkkkkkk", "kkkkkkkkkkkk"),
     ] {
         let state = upto(last);
-        let resolver =
-            Resolver { state: &state, only: None, own: None, began: Some(at(0)), now: at(20), local: |_| None };
+        let resolver = Resolver { began: Some(at(0)), now: at(20), ..plain(&state) };
         assert_eq!(resolver.point(text).unwrap().snapshot.id.as_str(), snapshot, "{text} by {last}");
     }
 }
@@ -230,7 +229,7 @@ fn a_moment_after_all_was_put_back_means_what_it_was_put_back_to() {
 #[test]
 fn what_goes_is_what_was_named_and_not_what_is_beside_it() {
     let state = moments();
-    let resolver = Resolver { state: &state, only: None, own: None, began: Some(at(0)), now: at(20), local: |_| None };
+    let resolver = Resolver { began: Some(at(0)), now: at(20), ..plain(&state) };
     for (text, own) in [
         ("ppppkkkkkkkk", Ok("llllllllllll")),
         ("@prompt", Ok("llllllllllll")),
@@ -262,7 +261,7 @@ fn what_a_program_printed_changes_no_other_name() {
     let mut events = moments().events;
     events.extend(names.iter().enumerate().map(|(seq, name)| shell(seq, name)));
     let state = State::of(TimelineReport { events, ..TimelineReport::default() });
-    let resolver = Resolver { state: &state, only: None, own: None, began: Some(at(0)), now: at(40), local: |_| None };
+    let resolver = Resolver { began: Some(at(0)), ..plain(&state) };
     for (text, snapshot) in [
         ("kkkkkkkkkkkk", "kkkkkkkkkkkk"),
         ("5s", "kkkkkkkkkkkk"),
@@ -283,7 +282,7 @@ fn a_moment_whose_snapshot_was_removed_says_so() {
     let state = State::of(TimelineReport { events, ..TimelineReport::default() });
     let record = &state.moments[0].record;
     assert!(record.snapshot.is_none() && record.reason.is_some(), "{record:?}");
-    let resolver = Resolver { state: &state, only: None, own: None, began: None, now: at(20), local: |_| None };
+    let resolver = Resolver { now: at(20), ..plain(&state) };
     assert_eq!(resolver.resolve("@prompt").unwrap().id.as_str(), "kkkkkkkkkkkk");
 }
 
@@ -303,7 +302,7 @@ fn what_there_is_too_little_of_is_counted_as_it_is_passed_over() {
         let state = state();
         let (only, own) = (only.map(|s| SessionName::new(s).unwrap()), own.map(|s| SessionName::new(s).unwrap()));
         let (only, own) = (only.as_ref(), own.as_ref());
-        let resolver = Resolver { state: &state, only, own, began: None, now: at(40), local: |_| None };
+        let resolver = Resolver { only, own, ..plain(&state) };
         resolver.resolve(text).unwrap_err().message
     };
     let (three, one) = ("there are only 3 snapshots", "there is only 1 snapshot");
@@ -318,11 +317,11 @@ fn what_there_is_too_little_of_is_counted_as_it_is_passed_over() {
     }
     let mut state = state();
     state.rewound.insert(SnapshotId::new("ppppzzzzzzzz").unwrap());
-    let resolver = Resolver { state: &state, only: None, own: None, began: None, now: at(40), local: |_| None };
+    let resolver = plain(&state);
     let said = resolver.resolve("@prompt{2}").unwrap_err().message;
     assert!(said.ends_with("there is only 1 prompt, beside 1 rewound"), "{said}");
     state.rewound.insert(SnapshotId::new("ppppkkkkkkkk").unwrap());
-    let resolver = Resolver { state: &state, only: None, own: None, began: None, now: at(40), local: |_| None };
+    let resolver = plain(&state);
     assert!(resolver.resolve("@prompt").unwrap_err().hint.unwrap().contains("`ah timeline`"));
 }
 
@@ -331,7 +330,7 @@ fn what_may_have_been_meant_is_said() {
     let hint = |text: &str, only: Option<&str>| {
         let (state, only) = (state(), only.map(|s| SessionName::new(s).unwrap()));
         let only = only.as_ref();
-        let resolver = Resolver { state: &state, only, own: None, began: None, now: at(40), local: |_| None };
+        let resolver = Resolver { only, ..plain(&state) };
         resolver.resolve(text).unwrap_err().hint.unwrap()
     };
     assert!(hint("Strat", None).starts_with("did you mean start? "));
@@ -355,13 +354,13 @@ proptest! {
     #[test]
     fn any_text_is_no_panic(text in any::<String>()) {
         let state = state();
-        let _ = Resolver { state: &state, only: None, own: None, began: Some(at(0)), now: at(40), local: |_| None }.resolve(&text);
+        let _ = Resolver { began: Some(at(0)), ..plain(&state) }.resolve(&text);
     }
 
     #[test]
     fn any_number_of_seconds_is_no_panic(text in "-?[0-9]{0,30}(\\.[0-9]{0,12})?[smhdw](-ago)?") {
         let state = state();
         let extreme = Timestamp { secs: i64::MIN, nanos: 0 };
-        let _ = Resolver { state: &state, only: None, own: None, began: Some(extreme), now: extreme, local: |_| None }.resolve(&text);
+        let _ = Resolver { began: Some(extreme), now: extreme, ..plain(&state) }.resolve(&text);
     }
 }

@@ -14,7 +14,7 @@ use super::read_back::read_back;
 use super::safety::Saved;
 use super::scope::{Omissions, Scope, untouchable};
 use super::standing::sync_filesystem;
-use super::told::{head_note, missing_notes, refusal, report};
+use super::told::{head_note, missing_notes, refusal, report, taken_back};
 use super::{Ignores, LeftAlone, RestoreBegin, RestoreEnd, RestoreOptions, RestoreReport, UndoOptions, copies_out};
 use crate::background;
 use crate::fsio;
@@ -148,12 +148,7 @@ impl Workspace {
             Error::new(ErrorKind::NotFound, message)
                 .with_hint("`ah agent fs gc` lists it again if it is there; then repeat it")
         })?;
-        // It may not be the one that comes to mind: one that changed nothing is none.
-        let (what, began) = (&journal.target.id, (self.engine.settings().named_time)(journal.began));
-        notes.push(match journal.undoes.is_some() {
-            true => format!("this takes back the undo of {began}"),
-            false => format!("this takes back the restore of {what}, of {began}"),
-        });
+        notes.push(taken_back(&journal, &events, self.engine.settings()));
         // What was taken over may have opened other directories.
         let touched = std::iter::once(&journal).chain(&taken_over).flat_map(Journal::touched).cloned().collect();
         let beyond_policy = journal.provider != target.provider

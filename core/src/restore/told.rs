@@ -7,11 +7,14 @@ use ah_plugin_api::{Change, Dir, Error, ErrorKind, OmitReason, RelPath, Snapshot
 
 use super::at::{self, Tree};
 use super::facade::Job;
+use super::journal::Journal;
 use super::plan::Plan;
 use super::scope::{Omissions, by_rule};
 use super::{RestoreReport, copies_out, way_out};
-use crate::record::ChangeRecord;
+use crate::record::{ChangeRecord, SnapshotKind};
+use crate::settings::Settings;
 use crate::text;
+use crate::timeline::{Event, EventBody};
 
 /// So many conflicts are named in an error; a dry run lists all.
 const NAMED: usize = 20;
@@ -54,6 +57,41 @@ pub(super) fn refusal(job: &Job, plan: &Plan) -> Error {
     // An undo is of all that was restored.
     let paths = if job.undoes.is_none() { ", or name the paths to restore after `--`" } else { "" };
     error.with_hint(format!("{}{paths}{force}; `--dry-run` lists everything", way_out(conflicts)))
+}
+
+/// Which restore an undo takes back: it may not be the one that comes to mind. One that changed nothing is none, and much may have come since.
+pub(super) fn taken_back(journal: &Journal, events: &[Event], settings: &Settings) -> String {
+    let (began, now) = ((settings.named_time)(journal.began), settings.clock.now());
+    let what = match journal.undoes.is_some() {
+        true => format!("this takes back the undo of {began}"),
+        false => format!("this takes back the restore of {}, of {began}", journal.target.id),
+    };
+    let begins =
+        |event: &Event| matches!(&event.body, EventBody::RestoreBegin(begin) if begin.restore == journal.restore);
+    // One that was killed before its line was on the timeline is placed by its time.
+    let since = match events.iter().rposition(begins) {
+        Some(at) => &events[at..],
+        None => &events[events.iter().rposition(|event| event.time <= journal.began).map_or(0, |at| at + 1)..],
+    };
+    let is_somebodys = |event: &&Event| matches!(&event.body, EventBody::Snapshot { snapshot } if snapshot.kind != SnapshotKind::Safety);
+    match since.iter().filter(is_somebodys).count() {
+        0 => what,
+        count => {
+            let (came, age) = (text::count(count, "snapshot", "snapshots"), age(now.secs - journal.began.secs));
+            format!("{what}, {age} ago; {came} came since")
+        }
+    }
+}
+
+/// So many seconds, for people; a clock that was set back makes none.
+fn age(secs: i64) -> String {
+    let (count, one, many) = match secs {
+        ..60 => (secs.max(0), "second", "seconds"),
+        60..3_600 => (secs / 60, "minute", "minutes"),
+        3_600..86_400 => (secs / 3_600, "hour", "hours"),
+        _ => (secs / 86_400, "day", "days"),
+    };
+    text::count(usize::try_from(count).unwrap_or(usize::MAX), one, many)
 }
 
 /// What the snapshot does not hold, and nobody has any more, cannot come back: whoever expects it should hear so. What an ignore rule

@@ -177,6 +177,29 @@ fn after_a_restart_it_can_be_taken_back_or_found_whole() {
 }
 
 #[test]
+fn an_undo_says_how_much_came_since_what_it_takes_back() {
+    let lab = Lab::new();
+    let journal = restored(&lab);
+    let said = |dry_run| {
+        let report = lab.open().undo(&UndoOptions { dry_run, ..UndoOptions::default() }).unwrap();
+        report.notes.into_iter().filter(|note| note.starts_with("this takes back")).collect::<Vec<_>>()
+    };
+    lab.wait(3 * 86_400);
+    assert!(!said(true)[0].contains("ago"), "{:?}: it is the last thing that happened", said(true));
+    lab.step("b", "1");
+    assert!(said(true)[0].ends_with(", 3 days ago; 1 snapshot came since"), "{:?}", said(true));
+    lab.step("b", "2");
+    let then = said(true);
+    assert!(then.len() == 1 && then[0].ends_with(", 3 days ago; 2 snapshots came since"), "{then:?}");
+    // Interrupted, it is the same.
+    reboot(&journal);
+    assert_eq!(said(true), then);
+    assert_eq!(said(false), then);
+    // The restores' own do not count.
+    assert!(!said(false)[0].contains("ago"));
+}
+
+#[test]
 fn an_interrupted_one_comes_first_whatever_the_session() {
     let mut lab = Lab::new();
     lab.settings.agent_session = Some(SessionName::new("a").unwrap());

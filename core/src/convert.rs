@@ -115,9 +115,10 @@ impl Workspace {
     fn refuse_needed(&self) -> Result<()> {
         let readers = self.branches_reading_here()?;
         if !readers.is_empty() {
-            let names = readers.join(", ");
-            let message = format!("branches read here what was not changed in them, and would lose it: {names}");
-            let names: Vec<String> = readers.iter().map(|name| text::shell(name.as_ref())).collect();
+            let names: Vec<&str> = readers.iter().map(|branch| branch.record.name.as_str()).collect();
+            let listed = names.join(", ");
+            let message = format!("branches read here what was not changed in them, and would lose it: {listed}");
+            let names: Vec<String> = names.into_iter().map(|name| text::shell(name.as_ref())).collect();
             return Err(Error::new(ErrorKind::FailedPrecondition, message)
                 .with_hint(format!("bring home what they hold, then `ah agent fs rm {}`", names.join(" "))));
         }

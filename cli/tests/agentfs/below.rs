@@ -51,6 +51,12 @@ fn what_is_changed_below_is_never_shown_as_something_else() {
     });
 }
 
+/// How many files are pinned.
+fn pins(bench: &Bench) -> String {
+    let state = bench.0.path("state");
+    bench.sh(&format!("find {} -path '*/tree/pins/*' -type f | grep -vc /new || true", state.display()))
+}
+
 #[test]
 fn what_is_changed_or_removed_below_stays_in_branches_and_snapshots() {
     // Shared, and copied.
@@ -60,9 +66,7 @@ fn what_is_changed_or_removed_below_stays_in_branches_and_snapshots() {
         bench.sh(&format!("echo mine > {}/mine", branch.display()));
         let before = bench.at(&branch, &["snapshot"]);
         // f, src/main, .gitignore and node_modules/big: behind the branch.
-        let pins =
-            format!("find {} -path '*/tree/pins/*' -type f | grep -vc /new || true", bench.0.path("state").display());
-        until(|| bench.sh(&pins) == "4");
+        until(|| pins(&bench) == "4");
         bench.0.write("f", "changed by the user");
         bench.sh(&format!("rm -r {}/src", bench.0.root().display()));
         assert_eq!(bench.at(&branch, &["cat", &before, "f"]), "one");
@@ -94,6 +98,42 @@ fn what_branches_grow_from_saves_nothing_of_the_workspace_that_is_restored() {
         world.fs(["undo"]);
         assert_eq!(world.read("came-later").as_deref(), Some("and is to come back"));
     });
+}
+
+#[test]
+fn who_restores_is_told_of_the_branches_that_read_it_and_of_no_others() {
+    let named = |bench: &Bench, words: &[&str]| {
+        let ran = bench.0.run(["agent", "fs", "restore", "first"].iter().chain(words));
+        assert!(ran.code == 0 && !ran.stderr.contains("is as in"), "{ran:?}");
+        let line = ran.stderr.lines().find_map(|line| line.split("show of that what is put back: ").nth(1));
+        line.unwrap_or_default().to_owned()
+    };
+    Bench::each_unpinned(|bench| {
+        bench.0.fs(["snapshot", "-m", "first"]);
+        let (owns, reads) = (bench.branch("owns"), bench.branch("reads"));
+        bench.sh(&format!("echo mine > {}/f; ls {}", owns.display(), reads.display()));
+        bench.0.write("f", "changed by the user");
+        // As the kernel remembers it, too.
+        assert_eq!(bench.sh(&format!("stat -c %s {}/f", owns.display())), "5");
+        let one = ["--dry-run", "--", "f"].map(|word| if word == "f" { bench.0.root().join("f") } else { word.into() });
+        let one: Vec<&str> = one.iter().map(|word| word.to_str().unwrap()).collect();
+        assert_eq!(named(bench, &one), "reads");
+        assert_eq!(named(bench, &[]), "reads");
+        bench.0.fs(["rm", "--force", "owns", "reads"]);
+    });
+    for disk in ["xfs", "ext4"].into_iter().filter_map(|kind| ah_test_disks::Disk::new(kind, 400, "")) {
+        let bench = Bench::within(support::User::Me, disk.at());
+        bench.unpin("src/main");
+        bench.0.fs(["snapshot", "-m", "first"]);
+        bench.branch("b");
+        until(|| pins(&bench) == "3");
+        bench.0.write("f", "changed by the user");
+        bench.0.write("new", "came later");
+        assert_eq!(named(&bench, &["--dry-run"]), "");
+        bench.0.write("src/main", "this one is not pinned");
+        assert_eq!(named(&bench, &[]), "b");
+        bench.0.fs(["rm", "--force", "b"]);
+    }
 }
 
 #[test]

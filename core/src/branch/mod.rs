@@ -348,20 +348,20 @@ impl Workspace {
         self.bring_along(served, snapshot, workspace, branch, &options)
     }
 
-    /// The branches that read in the workspace what was not changed in them, by name.
+    /// The branches that read in the workspace what was not changed in them.
     ///
     /// # Errors
     /// If the folder of branches cannot be read.
-    pub(crate) fn branches_reading_here(&self) -> Result<Vec<String>> {
+    pub(crate) fn branches_reading_here(&self) -> Result<Vec<BranchFile>> {
         let mut captures_by: BTreeMap<ProviderName, bool> = BTreeMap::new();
-        let mut names = Vec::new();
-        for BranchFile { record: BranchRecord { name, provider, .. }, mounted, .. } in self.branch_files()? {
+        let mut branches = self.branch_files()?;
+        branches.retain(|branch| {
+            let provider = &branch.record.provider;
             // What is no mount has files of its own.
-            let captures = || self.serve(&provider).is_ok_and(|served| self.can_capture(&served).is_ok());
-            let reads = mounted && !*captures_by.entry(provider.clone()).or_insert_with(captures);
-            names.extend(reads.then_some(name));
-        }
-        Ok(names)
+            let captures = || self.serve(provider).is_ok_and(|served| self.can_capture(&served).is_ok());
+            branch.mounted && !*captures_by.entry(provider.clone()).or_insert_with(captures)
+        });
+        Ok(branches)
     }
 
     /// Whether a provider captures the workspace where it is. One that grows branches of it without that goes on reading there.

@@ -106,7 +106,16 @@ impl Found {
 
 /// Attributes of `name` in `dir`, itself if `name` is empty; never follows a symlink. `None` if there is nothing.
 pub(crate) fn stat(dir: BorrowedFd<'_>, name: &[u8]) -> Result<Option<Found>, Errno> {
-    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::EMPTY_PATH;
+    stat_by(dir, name, AtFlags::empty())
+}
+
+/// As [`stat`], asking who serves the filesystem also where the kernel remembers the answer.
+pub(crate) fn stat_anew(dir: BorrowedFd<'_>, name: &[u8]) -> Result<Option<Found>, Errno> {
+    stat_by(dir, name, AtFlags::STATX_FORCE_SYNC)
+}
+
+fn stat_by(dir: BorrowedFd<'_>, name: &[u8], how: AtFlags) -> Result<Option<Found>, Errno> {
+    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::EMPTY_PATH | how;
     match rustix::fs::statx(dir, name, flags, StatxFlags::BASIC_STATS) {
         Ok(stat) => Ok(Some(Found::new(&stat))),
         Err(Errno::NOENT) => Ok(None),

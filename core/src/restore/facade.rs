@@ -260,7 +260,6 @@ impl Workspace {
         };
         let source = shelf.open(&target.reference, &cx)?;
         let mut notes = job.notes.clone();
-        let readers = self.branches_reading_here()?.join(", ");
         notes.extend(missing_notes(&target, job, &workspace));
         // Before the plan looks: a file that goes out of such a folder may have another name in the tree, and changes there by that.
         let mut cleared = Vec::new();
@@ -294,9 +293,11 @@ impl Workspace {
             Ok(plan) => self.changed_below(&job.scope, &safety, plan)?,
             Err(_) => Vec::new(),
         };
-        if !readers.is_empty() && planned.as_ref().is_ok_and(|plan| !plan.is_empty()) {
+        let readers = planned.as_ref().map_or_else(|_| Ok(Vec::new()), |plan| self.readers_of(plan))?;
+        if !readers.is_empty() {
             notes.push(format!(
-                "these branches read here what was not kept for them (files of more than 64 MiB, say), and show of that what is put back: {readers}"
+                "these branches read here what was not kept for them (files of more than 64 MiB, say), and show of that what is put back: {}",
+                readers.join(", ")
             ));
         }
         let below_is_gone = !below.is_empty() && self.below_is_gone();

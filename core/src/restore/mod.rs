@@ -8,7 +8,7 @@
 //! - `facade.rs`: the order of all this, with the timeline. `told.rs`: what is said of it. `standing.rs`: which are interrupted, and which are on disk.
 //! - `scope.rs`, `ignores.rs`: what a restore may touch. `plan.rs`: what it will do. `journal.rs`: what it says about that on disk.
 //! - `read_back.rs`: whether the safety snapshot really gives back what will be lost.
-//! - `below.rs`: what it cannot put back, since it was changed in the workspace that a branch reads in.
+//! - `below.rs`: what it cannot put back, since it was changed in the workspace that a branch reads in. `readers.rs`: which branches read here what it changes.
 //! - `apply/`: doing it. `clean.rs`: what a killed one left; `tidy.rs`: what ended ones left. `at.rs`: work relative to a directory, safe from symlinks.
 //!
 //! # Times
@@ -42,6 +42,7 @@ mod ignores;
 mod journal;
 mod plan;
 mod read_back;
+mod readers;
 mod room;
 mod safety;
 mod scope;

@@ -1,12 +1,14 @@
 //! A workspace that is itself behind AgentFS: put there, worked in, its service killed, taken back.
 
+use std::collections::BTreeSet;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use crate::support::bench::{Bench, until};
-use crate::support::{Ran, User, ah, schema};
+use crate::support::{Ran, User, ah, is_root, schema};
 
 /// A process that stands in a directory.
 struct Stands(Child);
@@ -305,6 +307,61 @@ fn what_was_cut_short_at_its_end_is_repeated() {
         assert!(said.contains("a plain directory again already"), "{said}");
         assert_eq!((provider(bench).as_str(), beside(bench)), ("git", vec![".ah-behind-w".to_owned()]));
         assert_eq!(bench.ran(&root, &["convert", "--back"]).code, 4);
+    });
+}
+
+/// The service is killed, and whoever works there goes on writing, to what is mounted or to what is beneath.
+#[test]
+fn what_is_written_beneath_it_is_set_aside_and_named() {
+    Bench::each_plain(|bench| {
+        let root = bench.0.root();
+        bench.at(&root, &["convert"]);
+        bench.sh(&format!("cd {} && echo -n kept > f && sync f", root.display()));
+        let left =
+            || -> Vec<String> { beside(bench).into_iter().filter(|name| name.starts_with(".ah-left-")).collect() };
+        if is_root() {
+            bench.kill_services();
+            assert!(Command::new("umount").arg("-l").arg(&root).status().unwrap().success());
+            let line =
+                "chmod u+w . && echo -n mine > f && mkdir -p d/closed && echo -n deep > d/closed/g && chmod 555 d";
+            bench.sh(&format!("cd {} && {line}", root.display()));
+            let ran = bench.ran(&root, &["status"]);
+            let [at] = left().try_into().unwrap();
+            let told = ran.stderr.lines().filter(|line| line.contains(&at)).count();
+            assert!(ran.code == 0 && told == 1, "{ran:?}");
+            assert_eq!(text(bench, "f"), "kept");
+            let at = bench.0.path(&at);
+            assert_eq!(bench.sh(&format!("cat {0}/f {0}/d/closed/g; ls {0}", at.display())), "minedeepd\nf");
+            assert_eq!(fs::metadata(at.join("d")).unwrap().permissions().mode() & 0o777, 0o555);
+            // Said once, and by `gc` as long as it is there.
+            assert_eq!(bench.ran(&root, &["status"]).stderr, "");
+            assert!(bench.ran(&root, &["gc"]).stderr.contains(at.to_str().unwrap()));
+        }
+        // What is on the disk is told by its number.
+        let line = format!(
+            "n=0; while :; do n=$((n+1)); f={}/w-$n; echo -n $n > $f && sync $f && echo $n; done 2>/dev/null",
+            root.display()
+        );
+        let mut writer = bench.program("sh").args(["-c", &line]).stdout(Stdio::piped()).spawn().unwrap();
+        for round in 0..6 {
+            std::thread::sleep(Duration::from_millis(40 * round));
+            bench.kill_services();
+            let ran = bench.ran(&root, &["status"]);
+            assert!(ran.code == 0 || ran.stderr.contains("hint: "), "{ran:?}");
+        }
+        let _ = writer.kill();
+        let written = writer.wait_with_output().unwrap().stdout;
+        bench.at(&root, &["status"]);
+        assert_eq!(text(bench, "f"), "kept");
+        let places = left().into_iter().map(|name| bench.0.path(&name)).chain([root.clone()]);
+        let names = places.map(|at| format!("ls {}; ", at.display())).collect::<String>();
+        let found = bench.sh(&names);
+        let found: BTreeSet<&str> = found.lines().collect();
+        let written = String::from_utf8(written).unwrap();
+        let mut written = written.lines().map(|n| format!("w-{n}"));
+        assert_eq!(written.find(|name| !found.contains(name.as_str())), None, "{found:?}");
+        bench.at(&root, &["convert", "--back"]);
+        assert_eq!(text(bench, "f"), "kept");
     });
 }
 

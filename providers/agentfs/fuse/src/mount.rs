@@ -107,17 +107,18 @@ impl Mount {
     /// Shows a tree at an empty directory: read-only if it is a snapshot; to all users if root mounts it, else to this one
     /// only; without devices and set-id bits. It is mounted by path: where others may rename directories above, they decide where that is.
     pub fn new(view: View, at: &Path) -> Result<Self> {
+        let failed = |source| Error::Io { what: "mount at", at: at.to_owned(), source };
+        if std::fs::read_dir(at).map_err(failed)?.next().is_some() {
+            return Err(Error::NotEmpty(at.to_owned()));
+        }
         Self::with_face(view, at, &Face::default(), || true)
     }
 
-    /// As [`Mount::new`], known by `face`. Whether it is empty, `is_empty` is asked once more when nobody comes to what is beneath by its path any more, and
-    /// who comes to the mount waits still: if it is not, they are told an error, and nothing of theirs is done.
+    /// As [`Mount::new`], known by `face`, and at a directory of which the caller knows what is in it. Whether that may be hidden, `is_empty` is asked when nobody
+    /// comes to what is beneath by its path any more, and who comes to the mount waits still: if it may not, they are told an error, and nothing of theirs is done.
     pub fn with_face(view: View, at: &Path, face: &Face, is_empty: impl FnOnce() -> bool) -> Result<Self> {
         let failed = |source| Error::Io { what: "mount at", at: at.to_owned(), source };
         let at = at.canonicalize().map_err(failed)?;
-        if std::fs::read_dir(&at).map_err(failed)?.next().is_some() {
-            return Err(Error::NotEmpty(at));
-        }
         available()?;
         let writable = !view.is_snapshot();
         let served = Served::begin(face, writable, |host, mut config| {

@@ -32,7 +32,7 @@ const LOCK: &str = "converting.lock";
 const SINCE: &str = "behind";
 /// What the name of the copy begins with.
 pub(crate) const COPY: &str = ".ah-convert-";
-/// What the name begins with of a place that held more than could be put into the workspace.
+/// What the name begins with of a place that held more than could be put into the workspace, and of a directory with what was written in one.
 const LEFT: &str = ".ah-left-";
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
@@ -245,6 +245,13 @@ impl Around {
         let said = format!("what was written at {at} meanwhile and could not be put into it is in {}", left.display());
         eprintln!("ah-agentfsd: {said}");
         Ok(Some(said))
+    }
+
+    /// Makes a directory of that kind, for what was written in a place, and gives its name.
+    pub(crate) fn make_left(&self) -> Result<(OsString, OwnedFd)> {
+        let name = OsString::from(format!("{LEFT}{}", home::random()?));
+        let made = self.make(&name)?;
+        Ok((name, made))
     }
 
     /// The names of what stayed so.

@@ -418,7 +418,8 @@ impl Service {
         let Some(at) = lock(&open.lower).clone() else { return };
         for left in Around::of(&at).map(|around| around.left()).unwrap_or_default() {
             let left = path_beside(&at, &left);
-            let message = "was written in a workspace while `convert` was at work there, and its name was taken";
+            let message =
+                "was written at the place of a workspace while that was not mounted, or `convert` was at work there";
             cx.log(LogLevel::Warn, &format!("what is in {} {message}: bring it home, or remove it", left.display()));
         }
     }

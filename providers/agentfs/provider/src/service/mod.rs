@@ -39,8 +39,8 @@ use std::time::{Duration, Instant};
 use ah_agentfs::{Class, SnapshotId as Number};
 use ah_plugin_api::{
     Changes, CloneRequest, Context, ConvertRequest, Converted, Description, DestroyRequest, DiffRequest, Dir, Done,
-    Durability, Entry, Error, ErrorKind, FileName, ListRequest, LookupRequest, Mode, MountRequest, Place, Probe,
-    ProbeRequest, Provider, ReadDirRequest, ReadRequest, ReclaimRequest, Reclaimed, Reference, Result, Snapshot,
+    Durability, Entry, Error, ErrorKind, FileName, ListRequest, LogLevel, LookupRequest, Mode, MountRequest, Place,
+    Probe, ProbeRequest, Provider, ReadDirRequest, ReadRequest, ReclaimRequest, Reclaimed, Reference, Result, Snapshot,
     SnapshotRef, SnapshotRequest, UnmountRequest, Usage, UsageRequest, View, WritableClone,
 };
 use ah_provider_directory::KeptMounts;
@@ -75,6 +75,8 @@ pub struct Service {
     /// Held by who opens it: that can be done once at a time.
     opening: Mutex<()>,
     mounts: KeptMounts,
+    /// What was found and done when nobody could be told: the next caller is.
+    untold: Mutex<Vec<String>>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -474,6 +476,26 @@ impl Provider for Service {
     }
 
     fn reclaim(&self, place: &Place<'_>, request: &ReclaimRequest, cx: &Context<'_>) -> Result<Reclaimed> {
+        let reclaimed = self.put_in_order(place, request, cx);
+        for said in std::mem::take(&mut *lock(&self.untold)) {
+            cx.log(LogLevel::Warn, &said);
+        }
+        reclaimed
+    }
+
+    fn convert(&self, place: &Place<'_>, request: &ConvertRequest, cx: &Context<'_>) -> Result<Converted> {
+        if request.back {
+            return self.take_back(&self.need(place.store, cx)?.0, cx);
+        }
+        let shelf = Shelf::of(place.store)?
+            .ok_or_else(|| Error::new(ErrorKind::InvalidArgument, "a store without a shelf"))?
+            .fits(None)?;
+        self.put_behind(place.need_workspace()?, &shelf, cx)
+    }
+}
+
+impl Service {
+    fn put_in_order(&self, place: &Place<'_>, request: &ReclaimRequest, cx: &Context<'_>) -> Result<Reclaimed> {
         // What could not be opened may be by now, and who works where a directory was moved to has it found again.
         if let Some(workspace) = place.workspace
             && Shown::around(workspace)?.is_none()
@@ -534,15 +556,5 @@ impl Provider for Service {
             reclaimed.bytes = before.saturating_sub(open.tree.used());
         }
         Ok(reclaimed)
-    }
-
-    fn convert(&self, place: &Place<'_>, request: &ConvertRequest, cx: &Context<'_>) -> Result<Converted> {
-        if request.back {
-            return self.take_back(&self.need(place.store, cx)?.0, cx);
-        }
-        let shelf = Shelf::of(place.store)?
-            .ok_or_else(|| Error::new(ErrorKind::InvalidArgument, "a store without a shelf"))?
-            .fits(None)?;
-        self.put_behind(place.need_workspace()?, &shelf, cx)
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::Write;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -16,10 +17,14 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
 
 use super::{lock, stand_in};
+use crate::conversion::{Around, path_beside};
 use crate::home::{Shown, path_of, root_number};
 
 /// So long the kernel is waited for that lets something go.
 const PATIENCE: Duration = Duration::from_secs(1);
+
+/// So often what is written beneath a mount is set aside: only root comes there still, and who stood there before.
+const ATTEMPTS: u32 = 5;
 
 /// Who is in something longer than that, works there.
 const SHORT_USE: Duration = Duration::from_millis(500);
@@ -149,17 +154,41 @@ fn claim(mounted: &Mutex<Mounted>, what: &What) -> Result<Option<Place>> {
 impl Place {
     /// Mounts a tree at an empty folder.
     pub(super) fn mount(view: View, at: &Path, shown: &Shown) -> Result<Self> {
+        Self::mount_over(view, at, shown, None)
+    }
+
+    /// The same where a branch was mounted before. What somebody has written there since comes into a directory beside it, and what is to be said of that to `left`.
+    pub(super) fn mount_again(view: View, at: &Path, shown: &Shown, left: &mut Vec<String>) -> Result<Self> {
+        Self::mount_over(view, at, shown, Some(left))
+    }
+
+    fn mount_over(view: View, at: &Path, shown: &Shown, mut left: Option<&mut Vec<String>>) -> Result<Self> {
         let face = face(shown);
-        let beneath = shown.branch.and_then(|_| stand_in::Place::clear(at).ok()).flatten();
+        let full = || refused(&ah_agentfs_fuse::Error::NotEmpty(at.to_owned()));
+        let cannot = |errno| failed(format!("cannot mount at {}", at.display()), errno);
+        let beneath = match shown.branch {
+            Some(_) => Some(stand_in::Place::ready(at, left.is_some()).map_err(cannot)?.ok_or_else(full)?),
+            None if std::fs::read_dir(at).is_ok_and(|mut names| names.next().is_some()) => return Err(full()),
+            None => None,
+        };
         // Without it nothing is worse than an empty directory.
         let put_up = || _ = beneath.as_ref().map(stand_in::Place::put_up);
-        // Since it was cleared anybody could write there, and nobody would see it any more.
+        let mut why = None;
+        // Anybody could write there until now, and nobody would see it any more.
         let is_empty = || {
             put_up();
-            !beneath.as_ref().is_some_and(|beneath| beneath.holds_others().unwrap_or(false))
+            let Some(beneath) = &beneath else { return true };
+            let outcome = match &mut left {
+                Some(left) => set_aside(beneath, at, left),
+                None => beneath.others().map(|others| others.is_empty()).map_err(cannot),
+            };
+            outcome.unwrap_or_else(|error| {
+                why = Some(error);
+                false
+            })
         };
         let mount = Mount::with_face(view, at, &face, is_empty).inspect_err(|_| put_up());
-        mount.map(Self::of).map_err(|e| refused(&e))
+        mount.map(Self::of).map_err(|e| why.unwrap_or_else(|| refused(&e)))
     }
 
     fn of(mount: Mount) -> Self {
@@ -261,6 +290,31 @@ pub(super) fn remove_folder(at: &Path) {
             break;
         }
     }
+}
+
+/// Brings what somebody has put in a place, beneath what is mounted, into a directory beside it, which `left` is told of. False if they go on with it.
+fn set_aside(beneath: &stand_in::Place, at: &Path, left: &mut Vec<String>) -> Result<bool> {
+    let cannot = |errno| failed(format!("cannot set aside what was written at {}", at.display()), errno);
+    for _ in 0..ATTEMPTS {
+        if beneath.others().map_err(cannot)?.is_empty() {
+            return Ok(true);
+        }
+        // Names may come again: each time into another one.
+        let around = Around::of(at)?;
+        let (name, made) = around.make_left()?;
+        let moved = beneath.empty_into(made.as_fd());
+        if remove_dir_for_good(&around.above, &name).is_err() {
+            let (at, aside) = (at.display(), path_beside(at, &name));
+            let said = format!(
+                "what was written at {at} while it was not mounted is in {}: bring home what is needed of it, then remove that",
+                aside.display()
+            );
+            eprintln!("ah-agentfsd: {said}");
+            left.push(said);
+        }
+        moved.map_err(cannot)?;
+    }
+    Ok(false)
 }
 
 /// Makes a place ready at which something was mounted when the service was killed or the machine went down.

@@ -119,6 +119,7 @@ impl Service {
             closed: Mutex::new(None),
             opening: Mutex::new(()),
             mounts: KeptMounts::default(),
+            untold: Mutex::default(),
         };
         if let Some(original) = service.original() {
             let (home, original) = (service.path.display(), original.display());

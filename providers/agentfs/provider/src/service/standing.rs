@@ -11,6 +11,7 @@ use ah_provider_directory::{Mount, Mounts, failed, names};
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
+use super::convert::is_converted;
 use super::mounted::{Mounted, Place, What, discard, make_folder, make_ready, remove_folder, take_away};
 use super::opened::Open;
 use super::record::PlaceLabel;
@@ -95,7 +96,14 @@ impl Service {
         self.refuse_replaced(open, at)?;
         make_ready(at)?;
         let view = open.tree.view(branch).map_err(|e| fail("cannot open a branch", &e))?;
-        Place::mount(view, at, &self.shown(Some(branch)))
+        if !is_converted(&open.tree, branch) {
+            // What is in its way is told, for who put it there to move it.
+            return Place::mount(view, at, &self.shown(Some(branch)));
+        }
+        let mut left = Vec::new();
+        let again = Place::mount_again(view, at, &self.shown(Some(branch)), &mut left);
+        lock(&self.untold).append(&mut left);
+        again
     }
 
     /// Takes away mounts of a service that is gone, where a folder above them was renamed since.

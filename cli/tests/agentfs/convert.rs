@@ -255,7 +255,7 @@ fn a_command_that_is_killed_while_it_copies_leaves_nothing() {
         let many = format!("cd {}; mkdir many; for n in $(seq 3000); do echo $n > many/$n; done", root.display());
         bench.sh(&many);
         bench.at(&root, &["convert"]);
-        let mut cut_short = 0;
+        let (mut cut_short, mut told) = (0, 0);
         for round in 0..8 {
             let words = ["-C", root.to_str().unwrap(), "agent", "fs", "convert", "--back"];
             let mut command = bench.0.command(words);
@@ -265,7 +265,11 @@ fn a_command_that_is_killed_while_it_copies_leaves_nothing() {
             std::thread::sleep(Duration::from_millis(round * 20));
             let _ = back.kill();
             cut_short += u32::from(!back.wait().unwrap().success());
-            bench.at(&root, &["gc"]);
+            // `status` says it as long as it is so.
+            let is_left = bench.at(&root, &["status"]).contains("was cut short: `ah agent fs gc`");
+            let gc = bench.ran(&root, &["gc"]);
+            assert!(gc.code == 0 && (!is_left || gc.stderr.contains("was cut short, and is undone")), "{gc:?}");
+            told += u32::from(is_left);
             let count = bench.sh(&format!("cat {}/many/* | sort -n | uniq | wc -l", root.display()));
             assert_eq!(count, "3000", "{round}");
             let left = beside(bench);
@@ -275,7 +279,7 @@ fn a_command_that_is_killed_while_it_copies_leaves_nothing() {
                 bench.at(&root, &["convert"]);
             }
         }
-        assert!(cut_short > 0, "none was cut short");
+        assert!(cut_short > 0 && told > 0, "{cut_short} were cut short, {told} were told");
         if bench.0.user == User::Me {
             bench.at(&root, &["convert", "--back"]);
         }

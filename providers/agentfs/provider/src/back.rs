@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::os::fd::AsFd;
 
 use ah_plugin_api::{
-    CapturePolicy, Context, ConvertRequest, Converted, Dir, Durability, Error, ErrorKind, Place, Provider,
+    CapturePolicy, Context, ConvertRequest, Converted, Dir, Durability, Error, ErrorKind, LogLevel, Place, Provider,
     ReclaimRequest, Result, SnapshotId, SnapshotRequest, Timestamp,
 };
 use ah_provider_directory::{Copier, Mount, Mounts, failed, look};
 
-use crate::conversion::{Around, Behind, COPY, Note, incomplete, lock_back, refuse_held, unlock};
+use crate::conversion::{Around, Behind, COPY, Note, cut_short, incomplete, lock_back, refuse_held, unlock};
 use crate::home::{self, Shown};
 
 /// Copies the workspace, and has the service put the copy in its place; twice at most, if it is worked in meanwhile.
@@ -22,7 +22,7 @@ pub(crate) fn back(service: &impl Provider, store: &Dir, cx: &Context<'_>) -> Re
 
 fn once(service: &impl Provider, store: &Dir, cx: &Context<'_>) -> Result<Converted> {
     // It is mounted then, if it can be, and what others have left is put in order.
-    settle(service, store)?;
+    settle(service, store, cx)?;
     let behind = Behind::of(store)?;
     let stays = behind.is_some();
     let Some(behind) = behind.filter(|behind| behind.taken_back != Some(true)) else {
@@ -77,7 +77,10 @@ fn once(service: &impl Provider, store: &Dir, cx: &Context<'_>) -> Result<Conver
     unlock(&lock);
     if done.is_err() {
         // The copy goes, or, if it is in its place already, the rest of what it is there instead of. If not now, then by the next command.
-        let _ = settle(service, store);
+        let _ = settle(service, store, &Context::quiet());
+        if Behind::of(store).is_ok_and(|behind| behind.is_none_or(|behind| behind.taken_back == Some(true))) {
+            cx.log(LogLevel::Warn, &cut_short(&at, true, true));
+        }
     }
     done
 }
@@ -118,7 +121,7 @@ fn copy(
     Ok(copier.notes())
 }
 
-fn settle(service: &impl Provider, store: &Dir) -> Result<()> {
+fn settle(service: &impl Provider, store: &Dir, cx: &Context<'_>) -> Result<()> {
     let request = ReclaimRequest { auto: true, forgotten: Vec::new() };
-    service.reclaim(&Place::new(store), &request, &Context::quiet()).map(drop)
+    service.reclaim(&Place::new(store), &request, cx).map(drop)
 }

@@ -262,6 +262,18 @@ impl Around {
     }
 }
 
+/// What is said to who comes next after a conversion that was cut short.
+pub(crate) fn cut_short(at: &Path, back: bool, finished: bool) -> String {
+    let (at, what) = (at.display(), if back { "convert --back" } else { "convert" });
+    let became = match (back, finished) {
+        (false, true) => "finished: it is behind AgentFS now",
+        (false, false) => "undone: it is a plain directory, as it was",
+        (true, true) => "finished: it is a plain directory again",
+        (true, false) => "undone: it is behind AgentFS, as before",
+    };
+    format!("`{what}` of {at} was cut short, and is {became}")
+}
+
 pub(crate) fn path_beside(at: &Path, name: &OsStr) -> PathBuf {
     at.parent().unwrap_or(Path::new("/")).join(name)
 }

@@ -23,7 +23,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use ah_agentfs::{BranchId, BranchInfo, SnapshotId as Number, Workspace};
-use ah_agentfs_fuse::clear_dead;
 use ah_plugin_api::sys::remove_dir_for_good;
 use ah_plugin_api::{
     BEHIND, Context, Converted, Dir, Error, ErrorKind, LogLevel, Reference, Result, SnapshotId, Timestamp, text,
@@ -35,7 +34,7 @@ use super::mounted::{Place, What, take_away};
 use super::opened::{LOWER, Open};
 use super::record::PlaceLabel;
 use super::{Service, alone, below, fail, lock, patiently, stand_in};
-use crate::conversion::{Around, Behind, COPY, Note, incomplete, lock_back, path_beside};
+use crate::conversion::{Around, Behind, COPY, Note, incomplete, path_beside};
 use crate::home::{self, Shelf};
 
 /// The branch that is mounted in place of a workspace.
@@ -201,7 +200,7 @@ impl Service {
     }
 
     /// Puts the workspace's own directory back, whichever of the steps was the last. Nothing is mounted there any more.
-    fn undo(&self, note: &Note, left: &mut Vec<String>) -> Result<()> {
+    pub(super) fn undo(&self, note: &Note, left: &mut Vec<String>) -> Result<()> {
         let at = note.at();
         let around = Around::of(&at)?;
         let how = match (note.made, around.look(&around.name)) {
@@ -283,126 +282,6 @@ impl Service {
             Err(error) => notes.push(later(error)),
         }
         Ok(Converted { changed: true, mounted: false, notes })
-    }
-
-    /// If the copy is in the workspace's place, the rest goes; whether it is. Before that is known nothing goes. What a person should know goes to `left`.
-    fn finish_back(&self, open: &Open, note: &Note, left: &mut Vec<String>) -> Result<bool> {
-        let at = note.at();
-        let cannot = |e: &ah_agentfs::Error| fail("cannot remove the branch that the workspace was", e);
-        if !self.is_replaced(open, note)? {
-            return Ok(false);
-        }
-        let around = Around::of(&at)?;
-        if let Some(behind) = Behind::of(&self.home)?.filter(|behind| behind.taken_back != Some(true)) {
-            Behind { taken_back: Some(true), ..behind }.write(&self.home)?;
-        }
-        if let Some((branch, _)) = converted(&open.tree) {
-            open.tree.delete_branch(branch.id).map_err(|e| cannot(&e))?;
-        }
-        self.forget_before(open, note)?;
-        open.tree.sync().map_err(|e| cannot(&e))?;
-        left.extend(around.remove_place(&at, note.aside())?);
-        Note::forget(&self.home);
-        Ok(true)
-    }
-
-    /// The snapshot that the copy is compared with goes.
-    fn forget_before(&self, open: &Open, note: &Note) -> Result<()> {
-        let Some(id) = note.before.as_deref().and_then(|id| SnapshotId::new(id).ok()) else { return Ok(()) };
-        let Some(shelf) = Shelf::of(&self.home)? else { return Ok(()) };
-        let known = lock(&open.known).remove(&(shelf.key, id));
-        match known.and_then(|known| known.number).map(|number| open.tree.delete_snapshot(number)) {
-            None | Some(Ok(()) | Err(ah_agentfs::Error::NotFound)) => Ok(()),
-            Some(Err(error)) => Err(fail("cannot remove a snapshot that is not needed", &error)),
-        }
-    }
-
-    /// Refuses to mount a branch where the copy is that is to be there instead.
-    pub(super) fn refuse_replaced(&self, open: &Open, at: &Path) -> Result<()> {
-        match Note::of(&self.home)?.filter(|note| note.back && note.at() == at) {
-            Some(note) if self.is_replaced(open, &note)? => {
-                Err(Error::new(ErrorKind::FailedPrecondition, "a plain directory is there again"))
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// Whether the copy is in the workspace's place. An error where that cannot be told, be it that the folder around it is not there at the moment, or that the
-    /// branch is gone and the copy is somewhere else: nothing may go then, as it may be the last of either.
-    fn is_replaced(&self, open: &Open, note: &Note) -> Result<bool> {
-        let Some(made) = note.made else { return Ok(false) };
-        let around = Around::of(&note.at())?;
-        if around.is(&around.name, made)? {
-            return Ok(true);
-        }
-        if converted(&open.tree).is_some() {
-            return Ok(false);
-        }
-        let message = format!("the copy that was made of {} is not in its place", note.at().display());
-        Err(Error::new(ErrorKind::FailedPrecondition, message))
-    }
-
-    /// What a killed service had begun to do: before the tree is opened, as it says where the directory lies that was branched.
-    pub(super) fn settle_before(&self) -> Result<()> {
-        let note = Note::of(&self.home)?.filter(|note| !note.back && self.original().is_none());
-        let Some(note) = note else { return Ok(()) };
-        clear_dead(&note.at()).map_err(|e| Error::new(ErrorKind::Unavailable, e.to_string()))?;
-        match Behind::of(&self.home)? {
-            Some(_) => {
-                Note::forget(&self.home);
-                Ok(())
-            }
-            None => self.undo(&note, &mut Vec::new()),
-        }
-    }
-
-    /// The same, with the tree, before anything is mounted.
-    pub(super) fn settle_with(&self, open: &Open) -> Result<()> {
-        if self.original().is_some() {
-            return Ok(());
-        }
-        let behind = Behind::of(&self.home)?;
-        if let Some((branch, _)) = converted(&open.tree)
-            && behind.as_ref().map(|behind| behind.branch) != Some(branch.id.0)
-        {
-            // Undone before it was whole.
-            open.tree.delete_branch(branch.id).map_err(|e| fail("cannot remove a branch that was not finished", &e))?;
-        }
-        if let Some(note) = Note::of(&self.home)?.filter(|note| note.back) {
-            return self.finish_back(open, &note, &mut Vec::new()).map(drop);
-        }
-        match behind {
-            Some(behind) if behind.taken_back == Some(false) && converted(&open.tree).is_none() => Err(lost(&behind)),
-            _ => Ok(()),
-        }
-    }
-
-    /// Puts in order what a caller has left who took the workspace back and is gone, unless somebody is converting it at this moment. What cannot be done is
-    /// tried again by the next one.
-    pub(super) fn settle(&self, open: &Open, cx: &Context<'_>) {
-        if self.original().is_some() {
-            return;
-        }
-        let Ok(_making) = open.making.try_write() else { return };
-        let settled: Result<()> = (|| {
-            let Some(note) = Note::of(&self.home)?.filter(|note| note.back) else { return Ok(()) };
-            let Some(_lock) = lock_back(&self.home)? else { return Ok(()) };
-            if self.finish_back(open, &note, &mut Vec::new())? {
-                return Ok(());
-            }
-            let around = Around::of(&note.at())?;
-            // Its number may be another's as soon as it is gone. Only then: a copy that found no room has left none for a note.
-            if note.made.is_some() {
-                Note { made: None, ..note.clone() }.write(&self.home)?;
-            }
-            patiently(cx, || around.remove(note.aside()))?;
-            self.forget_before(open, &note)?;
-            Note::forget(&self.home);
-            Ok(())
-        })();
-        if let Err(error) = settled {
-            cx.log(LogLevel::Warn, &format!("a conversion that was cut short is not cleared up: {}", error.message));
-        }
     }
 
     /// Whether what branches read is a directory that lies behind a workspace, or did.
@@ -501,21 +380,6 @@ impl Service {
         patiently(cx, || around.remove(&leaves))?;
         Behind::forget(&self.home)?;
         Ok(None)
-    }
-}
-
-/// The branch that the workspace is, is not in the tree, and nobody took it away.
-fn lost(behind: &Behind) -> Error {
-    let at = behind.at();
-    let message =
-        format!("AgentFS has lost what was written in {} since it was put behind it: its log is damaged", at.display());
-    let error = Error::new(ErrorKind::DataLoss, message);
-    match Around::of(&at).map(|around| path_beside(&at, &around.behind())) {
-        Ok(before) => {
-            let (before, typed) = (text::shell(before.as_os_str()), text::shell(at.as_os_str()));
-            error.with_hint(format!("what it was until then is there: `cp -a {before} {typed}` brings that back"))
-        }
-        Err(_) => error,
     }
 }
 

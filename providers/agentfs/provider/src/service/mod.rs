@@ -4,7 +4,7 @@
 //! - `opened` opens the tree and finds snapshots in it; `standing` is what should be mounted, `mounted` what is, `stand_in` what is
 //!   in a branch's place while it is not.
 //! - `behind` does what nobody waits for: it takes a new branch to the disk, and makes the mount of the next one.
-//! - `convert` puts a workspace itself behind AgentFS, and back.
+//! - `convert` puts a workspace itself behind AgentFS, and back; `settle` finishes or undoes what was cut short of that.
 //! - `git` gives a new branch its own copies of what Git changes in place.
 //! - `diff` asks the tree what changed; `below` tells what somebody changed in the directory that was branched.
 //! - `fsck` checks the tree of a home that is not served.
@@ -25,12 +25,14 @@ mod mounted;
 mod mourner;
 mod opened;
 mod record;
+mod settle;
 mod stand_in;
 mod standing;
 mod tree;
 mod usage;
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
 use std::sync::{
     Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError, TryLockResult,
 };
@@ -77,6 +79,8 @@ pub struct Service {
     mounts: KeptMounts,
     /// What was found and done when nobody could be told: the next caller is.
     untold: Mutex<Vec<String>>,
+    /// Whether a conversion was cut short that could not be settled yet.
+    unsettled: AtomicBool,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -215,6 +219,9 @@ impl Provider for Service {
                 probe.reason.push_str(&below::gone(lock(&open.lower).as_deref()));
             } else if branch.is_some_and(|branch| open.tree.is_keeping(branch)) {
                 probe.reason.push_str("; what it shows of the workspace is still being kept for it: let that rest");
+            }
+            if branch.is_some_and(|branch| convert::is_converted(&open.tree, branch)) && self.was_cut_short(&open)? {
+                probe.reason.push_str(settle::UNDONE_LATER);
             }
             let changed = branch.and_then(|branch| below::changed(open.tree.changed_below(branch).ok()?));
             if let Some(changed) = changed {
@@ -496,6 +503,7 @@ impl Provider for Service {
 
 impl Service {
     fn put_in_order(&self, place: &Place<'_>, request: &ReclaimRequest, cx: &Context<'_>) -> Result<Reclaimed> {
+        self.settle_again(cx)?;
         // What could not be opened may be by now, and who works where a directory was moved to has it found again.
         if let Some(workspace) = place.workspace
             && Shown::around(workspace)?.is_none()

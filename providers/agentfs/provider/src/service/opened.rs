@@ -4,6 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use ah_agentfs::{Options, SnapshotId as Number, View as Tree, Workspace};
@@ -14,6 +15,7 @@ use super::behind::Behind;
 use super::convert::converted;
 use super::mounted::Mounted;
 use super::record::SnapshotLabel;
+use super::settle::unsettled;
 use super::standing::names_in;
 use super::{Service, entered, fail, lock, no_snapshot, patiently};
 use crate::conversion::is_for_copy;
@@ -120,15 +122,13 @@ impl Service {
             opening: Mutex::new(()),
             mounts: KeptMounts::default(),
             untold: Mutex::default(),
+            unsettled: AtomicBool::default(),
         };
         if let Some(original) = service.original() {
             let (home, original) = (service.path.display(), original.display());
             eprintln!("ah-agentfsd: nothing is mounted again: {home} is a copy of {original}");
         }
-        if let Err(error) = service.settle_before() {
-            // What is where it was, or is not: the tree tells.
-            eprintln!("ah-agentfsd: a conversion that was cut short is not settled: {error}");
-        }
+        service.settle_first();
         service.open_if_it_can_be(&Context::quiet())?;
         Ok(service)
     }
@@ -250,7 +250,9 @@ impl Service {
             behind: Behind::new(path, open.clone()),
         });
         if let Err(error) = self.settle_with(&open) {
-            eprintln!("ah-agentfsd: a conversion that was cut short is not settled: {error}");
+            let said = unsettled(&error);
+            eprintln!("ah-agentfsd: {said}");
+            lock(&self.untold).push(said);
         }
         self.mount_again(&open);
         *self.open.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&open));
@@ -323,7 +325,7 @@ impl Service {
     }
 
     /// Waits for who opens it at this moment. Nobody else does then.
-    fn opens(&self, cx: &Context<'_>) -> Result<MutexGuard<'_, ()>> {
+    pub(super) fn opens(&self, cx: &Context<'_>) -> Result<MutexGuard<'_, ()>> {
         entered(cx, || self.opening.try_lock())
     }
 

@@ -9,6 +9,7 @@ use ah_plugin_api::{Context, Converted, Observer, Progress, Result};
 use ah_provider_agentfs::AgentFsProvider;
 use rustix::process::{Signal, kill_process};
 
+use super::writers::Hears;
 use super::{Holder, Scene, tree};
 
 /// Killed between the copy and the exchange; and where the next one looks, the folder around it is not to be found, as on a disk that is not mounted yet.
@@ -87,7 +88,12 @@ fn killed_anywhere_it_is_whole() {
             asked.join().unwrap()
         });
         scene.end(Signal::KILL);
-        scene.settle();
+        let cut_short = scene.dir.join("store/converting").exists();
+        let hears = Hears::default();
+        scene.settle_heard(&Context::new(&hears));
+        let heard = hears.0.into_inner().unwrap();
+        let told = heard.iter().filter(|said| said.contains("was cut short, and is")).count();
+        assert_eq!(told, usize::from(cut_short), "round {round}, back: {back}: {heard:?}");
         assert_eq!(tree(&scene.workspace()), was, "round {round}, back: {back}");
         let (mounted, beside) = (scene.is_mounted(), scene.beside());
         match done {

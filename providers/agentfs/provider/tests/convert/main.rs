@@ -178,13 +178,19 @@ impl Scene {
 
     /// As the next command does, and the one after that: who had just connected to a service that was being killed is told so.
     fn settle(&self) {
+        self.settle_heard(&Context::quiet());
+    }
+
+    fn settle_heard(&self, cx: &Context<'_>) {
+        let request = ReclaimRequest { auto: true, forgotten: Vec::new() };
+        let reclaim = || self.provider.reclaim(&Place::new(&self.store()), &request, cx);
         for _ in 0..2 {
-            match self.reclaim(true) {
+            match reclaim() {
                 Err(error) if error.kind == ErrorKind::Unavailable => {}
                 settled => return drop(settled.unwrap()),
             }
         }
-        self.reclaim(true).unwrap();
+        reclaim().unwrap();
     }
 
     fn is_mounted(&self) -> bool {

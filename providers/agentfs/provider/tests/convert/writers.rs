@@ -84,7 +84,7 @@ fn nothing_is_lost(scene: &Scene) {
 
 /// What is said to who asks.
 #[derive(Default)]
-struct Hears(Mutex<Vec<String>>);
+pub(super) struct Hears(pub(super) Mutex<Vec<String>>);
 
 impl Observer for Hears {
     fn log(&self, _level: LogLevel, message: &str) {

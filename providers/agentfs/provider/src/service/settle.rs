@@ -1,0 +1,297 @@
+//! What becomes of a conversion that was cut short: a killed service's, or a killed caller's. `convert` says in which order things are done. Whoever comes next has
+//! it finished or undone, and is told which.
+
+use std::path::Path;
+use std::sync::atomic::Ordering;
+
+use ah_agentfs_fuse::clear_dead;
+use ah_plugin_api::{Context, Error, ErrorKind, LogLevel, Result, SnapshotId, text};
+
+use super::convert::converted;
+use super::opened::Open;
+use super::{Service, fail, lock, patiently};
+use crate::conversion::{Around, Behind, Note, cut_short, lock_back, path_beside};
+use crate::home::Shelf;
+
+/// What `status` says of a copy that lies beside the workspace and is of no use.
+pub(super) const UNDONE_LATER: &str =
+    "; `convert --back` of it was cut short: `ah agent fs gc` takes away what that had begun";
+
+impl Service {
+    /// If the copy is in the workspace's place, the rest goes; whether it is. Before that is known nothing goes. What a person should know goes to `left`.
+    pub(super) fn finish_back(&self, open: &Open, note: &Note, left: &mut Vec<String>) -> Result<bool> {
+        let at = note.at();
+        let cannot = |e: &ah_agentfs::Error| fail("cannot remove the branch that the workspace was", e);
+        if !self.is_replaced(open, note)? {
+            return Ok(false);
+        }
+        let around = Around::of(&at)?;
+        if let Some(behind) = Behind::of(&self.home)?.filter(|behind| behind.taken_back != Some(true)) {
+            Behind { taken_back: Some(true), ..behind }.write(&self.home)?;
+        }
+        if let Some((branch, _)) = converted(&open.tree) {
+            open.tree.delete_branch(branch.id).map_err(|e| cannot(&e))?;
+        }
+        self.forget_before(open, note)?;
+        open.tree.sync().map_err(|e| cannot(&e))?;
+        left.extend(around.remove_place(&at, note.aside())?);
+        Note::forget(&self.home);
+        Ok(true)
+    }
+
+    /// The snapshot that the copy is compared with goes.
+    fn forget_before(&self, open: &Open, note: &Note) -> Result<()> {
+        let Some(id) = note.before.as_deref().and_then(|id| SnapshotId::new(id).ok()) else { return Ok(()) };
+        let Some(shelf) = Shelf::of(&self.home)? else { return Ok(()) };
+        let known = lock(&open.known).remove(&(shelf.key, id));
+        match known.and_then(|known| known.number).map(|number| open.tree.delete_snapshot(number)) {
+            None | Some(Ok(()) | Err(ah_agentfs::Error::NotFound)) => Ok(()),
+            Some(Err(error)) => Err(fail("cannot remove a snapshot that is not needed", &error)),
+        }
+    }
+
+    /// Refuses to mount a branch where the copy is that is to be there instead.
+    pub(super) fn refuse_replaced(&self, open: &Open, at: &Path) -> Result<()> {
+        match Note::of(&self.home)?.filter(|note| note.back && note.at() == at) {
+            Some(note) if self.is_replaced(open, &note)? => {
+                Err(Error::new(ErrorKind::FailedPrecondition, "a plain directory is there again"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether the copy is in the workspace's place. An error where that cannot be told, be it that the folder around it is not there at the moment, or that the
+    /// branch is gone and the copy is somewhere else: nothing may go then, as it may be the last of either.
+    fn is_replaced(&self, open: &Open, note: &Note) -> Result<bool> {
+        let Some(made) = note.made else { return Ok(false) };
+        let around = Around::of(&note.at())?;
+        if around.is(&around.name, made)? {
+            return Ok(true);
+        }
+        if converted(&open.tree).is_some() {
+            return Ok(false);
+        }
+        let message = format!("the copy that was made of {} is not in its place", note.at().display());
+        Err(Error::new(ErrorKind::FailedPrecondition, message))
+    }
+
+    /// What a killed service had begun to do: before the tree is opened, as it says where the directory lies that was branched.
+    pub(super) fn settle_before(&self) -> Result<()> {
+        let note = Note::of(&self.home)?.filter(|note| !note.back && self.original().is_none());
+        let Some(note) = note else { return Ok(()) };
+        clear_dead(&note.at()).map_err(|e| Error::new(ErrorKind::Unavailable, e.to_string()))?;
+        let finished = Behind::of(&self.home)?.is_some();
+        let mut left = Vec::new();
+        match finished {
+            true => Note::forget(&self.home),
+            false => self.undo(&note, &mut left)?,
+        }
+        let mut untold = lock(&self.untold);
+        untold.push(cut_short(&note.at(), false, finished));
+        untold.append(&mut left);
+        Ok(())
+    }
+
+    /// The same as the service begins. What cannot be settled then is tried again by each caller.
+    pub(super) fn settle_first(&self) {
+        if let Err(error) = self.settle_before() {
+            // What is where it was, or is not: the tree tells.
+            eprintln!("ah-agentfsd: {}", unsettled(&error));
+            self.unsettled.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// As [`Service::settle_before`], where that was in vain: the caller is told why it still is.
+    pub(super) fn settle_again(&self, cx: &Context<'_>) -> Result<()> {
+        if !self.unsettled.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        // Nobody puts it there meanwhile: what lies behind is in the way of that.
+        let _opening = self.opens(cx)?;
+        let at = Note::of(&self.home)?.map(|note| note.at());
+        match self.settle_before() {
+            Ok(()) => {
+                if let (Some(open), Some(at)) = (self.current(), at) {
+                    self.write_lower(&open, at)?;
+                }
+                self.unsettled.store(false, Ordering::Relaxed);
+            }
+            Err(error) => cx.log(LogLevel::Warn, &unsettled(&error)),
+        }
+        Ok(())
+    }
+
+    /// The same, with the tree, before anything is mounted.
+    pub(super) fn settle_with(&self, open: &Open) -> Result<()> {
+        if self.original().is_some() {
+            return Ok(());
+        }
+        let behind = Behind::of(&self.home)?;
+        if let Some((branch, _)) = converted(&open.tree)
+            && behind.as_ref().map(|behind| behind.branch) != Some(branch.id.0)
+        {
+            // Undone before it was whole.
+            open.tree.delete_branch(branch.id).map_err(|e| fail("cannot remove a branch that was not finished", &e))?;
+        }
+        if let Some(note) = Note::of(&self.home)?.filter(|note| note.back) {
+            let mut left = Vec::new();
+            if self.finish_back(open, &note, &mut left)? {
+                let mut untold = lock(&self.untold);
+                untold.push(cut_short(&note.at(), true, true));
+                untold.append(&mut left);
+            }
+            return Ok(());
+        }
+        match behind {
+            Some(behind) if behind.taken_back == Some(false) && converted(&open.tree).is_none() => Err(lost(&behind)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether somebody began to take the workspace back, and is gone.
+    pub(super) fn was_cut_short(&self, open: &Open) -> Result<bool> {
+        // The service may be at it still.
+        let Ok(_making) = open.making.try_write() else { return Ok(false) };
+        Ok(Note::of(&self.home)?.is_some_and(|note| note.back) && lock_back(&self.home)?.is_some())
+    }
+
+    /// Puts in order what a caller has left who took the workspace back and is gone, unless somebody is converting it at this moment. What cannot be done is
+    /// tried again by the next one.
+    pub(super) fn settle(&self, open: &Open, cx: &Context<'_>) {
+        if self.original().is_some() {
+            return;
+        }
+        let Ok(_making) = open.making.try_write() else { return };
+        let settled: Result<()> = (|| {
+            let Some(note) = Note::of(&self.home)?.filter(|note| note.back) else { return Ok(()) };
+            let Some(_lock) = lock_back(&self.home)? else { return Ok(()) };
+            let mut left = Vec::new();
+            if self.finish_back(open, &note, &mut left)? {
+                left.insert(0, cut_short(&note.at(), true, true));
+                left.iter().for_each(|said| cx.log(LogLevel::Warn, said));
+                return Ok(());
+            }
+            let around = Around::of(&note.at())?;
+            // Its number may be another's as soon as it is gone. Only then: a copy that found no room has left none for a note.
+            if note.made.is_some() {
+                Note { made: None, ..note.clone() }.write(&self.home)?;
+            }
+            patiently(cx, || around.remove(note.aside()))?;
+            self.forget_before(open, &note)?;
+            Note::forget(&self.home);
+            cx.log(LogLevel::Warn, &cut_short(&note.at(), true, false));
+            Ok(())
+        })();
+        if let Err(error) = settled {
+            cx.log(LogLevel::Warn, &unsettled(&error));
+        }
+    }
+}
+
+/// What is said of one.
+pub(super) fn unsettled(error: &Error) -> String {
+    let hint = error.hint.as_ref().map(|hint| format!(": {hint}")).unwrap_or_default();
+    format!("a conversion that was cut short is not settled: {}{hint}", error.message)
+}
+
+/// The branch that the workspace is, is not in the tree, and nobody took it away.
+fn lost(behind: &Behind) -> Error {
+    let at = behind.at();
+    let message =
+        format!("AgentFS has lost what was written in {} since it was put behind it: its log is damaged", at.display());
+    let error = Error::new(ErrorKind::DataLoss, message);
+    match Around::of(&at).map(|around| path_beside(&at, &around.behind())) {
+        Ok(before) => {
+            let (before, typed) = (text::shell(before.as_os_str()), text::shell(at.as_os_str()));
+            error.with_hint(format!("what it was until then is there: `cp -a {before} {typed}` brings that back"))
+        }
+        Err(_) => error,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsStr;
+    use std::os::unix::fs::MetadataExt;
+    use std::sync::Mutex;
+
+    use ah_plugin_api::{Dir, Observer, Place, Provider, ReclaimRequest, Timestamp};
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Hears(Mutex<Vec<String>>);
+
+    impl Observer for Hears {
+        fn log(&self, _level: LogLevel, message: &str) {
+            self.0.lock().unwrap().push(message.to_owned());
+        }
+    }
+
+    /// What the next caller hears.
+    fn heard(service: &Service, home: &Dir) -> Vec<String> {
+        let hears = Hears::default();
+        let request = ReclaimRequest { auto: true, forgotten: Vec::new() };
+        service.reclaim(&Place::new(home), &request, &Context::new(&hears)).unwrap();
+        hears.0.into_inner().unwrap()
+    }
+
+    /// A home and a workspace `work` with a file, as they are when `convert` was killed right after the two had changed names.
+    fn killed() -> (tempfile::TempDir, Dir, Note) {
+        let temp = tempfile::tempdir().unwrap();
+        let (home, at, aside) =
+            (temp.path().join("home"), temp.path().join("work"), temp.path().join(".ah-behind-work"));
+        for directory in [&home, &at, &aside] {
+            std::fs::create_dir(directory).unwrap();
+        }
+        std::fs::write(aside.join("f"), "work").unwrap();
+        let home = Dir::open(home).unwrap();
+        Shelf::make(&home, None).unwrap();
+        let mut note = Note::new(false, &at, OsStr::new(".ah-behind-work"));
+        note.made = Some(std::fs::metadata(&at).unwrap().ino());
+        note.write(&home).unwrap();
+        (temp, home, note)
+    }
+
+    #[test]
+    fn who_comes_after_a_conversion_was_cut_short_is_told_what_became_of_it() {
+        let (temp, home, note) = killed();
+        let at = temp.path().join("work");
+        // Somebody wrote there meanwhile, under a name that is taken.
+        std::fs::write(at.join("f"), "meanwhile").unwrap();
+        let service = Service::open(Dir::open(home.path()).unwrap()).unwrap();
+        let said = heard(&service, &home);
+        assert_eq!(said.first(), Some(&cut_short(&at, false, false)));
+        assert!(said.len() == 2 && said[1].contains(".ah-left-"), "{said:?}");
+        assert_eq!(std::fs::read_to_string(at.join("f")).unwrap(), "work");
+        assert_eq!(heard(&service, &home), Vec::<String>::new(), "once");
+        // One that was done.
+        drop(service);
+        note.write(&home).unwrap();
+        let path = at.as_os_str().as_encoded_bytes().to_vec();
+        let behind = Behind { at: path, branch: 0, since: Timestamp::now(), taken_back: Some(false), leaves: None };
+        behind.write(&home).unwrap();
+        let service = Service::open(Dir::open(home.path()).unwrap()).unwrap();
+        assert_eq!(heard(&service, &home), [cut_short(&at, false, true)]);
+    }
+
+    #[test]
+    fn what_cannot_be_settled_is_told_each_time_and_settled_as_soon_as_it_can_be() {
+        let (temp, home, note) = killed();
+        let (at, away) = (temp.path().join("work"), temp.path().join("away"));
+        std::fs::rename(&at, &away).unwrap();
+        std::fs::create_dir(&at).unwrap();
+        std::fs::write(at.join("other"), "somebody's").unwrap();
+        let service = Service::open(Dir::open(home.path()).unwrap()).unwrap();
+        for _ in 0..2 {
+            let said = heard(&service, &home);
+            assert!(said.len() == 1 && said[0].contains("move that away"), "{said:?}");
+            assert_eq!(Note::of(&home).unwrap(), Some(note.clone()));
+        }
+        std::fs::rename(&at, temp.path().join("other")).unwrap();
+        std::fs::rename(&away, &at).unwrap();
+        assert_eq!(heard(&service, &home), [cut_short(&at, false, false)]);
+        assert_eq!(std::fs::read_to_string(at.join("f")).unwrap(), "work");
+        assert_eq!((heard(&service, &home), Note::of(&home).unwrap()), (Vec::new(), None));
+    }
+}

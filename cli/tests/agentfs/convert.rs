@@ -234,11 +234,32 @@ fn what_is_put_in_its_place_hides_it_with_a_word_and_for_no_longer_than_it_is_th
 }
 
 #[test]
+fn who_is_in_what_lay_behind_is_named() {
+    Bench::each_plain(|bench| {
+        let (root, behind) = (bench.0.root(), bench.0.path(".ah-behind-w"));
+        bench.at(&root, &["convert"]);
+        let both = [Stands::at(bench, &behind), Stands::at(bench, &behind.join("src"))];
+        let named = |said: &str| both.iter().all(|stands| said.contains(&format!("{} (sleep)", stands.0.id())));
+        let back = bench.ran(&root, &["convert", "--back"]);
+        assert!(back.code == 0 && named(&back.stderr), "{back:?}");
+        let gc = bench.ran(&root, &["gc"]);
+        assert!(gc.stderr.contains(behind.to_str().unwrap()) && named(&gc.stderr), "{gc:?}");
+        drop(both);
+        bench.at(&root, &["gc"]);
+        assert_eq!(beside(bench), Vec::<String>::new());
+    });
+}
+
+#[test]
 fn names_outside_of_it_are_told_of() {
     Bench::each_plain(|bench| {
         let root = bench.0.root();
         // Of one file both names are in it.
-        bench.sh(&format!("cd {} && ln src/main linked && ln f ../outside", root.display()));
+        let git = "git init -q . && git add f && git -c user.name=n -c user.email=e commit -qm one";
+        bench.sh(&format!("cd {} && ln src/main linked && ln f ../outside && {git}", root.display()));
+        // What ah itself keeps of the repository's objects nobody writes to.
+        bench.at(&root, &["snapshot"]);
+        assert_ne!(bench.sh(&format!("find {}/.git/objects -type f -links +1", root.display())), "");
         let converted = bench.ran(&root, &["convert"]);
         assert_eq!(converted.code, 0, "{converted:?}");
         assert!(format!("{converted:?}").contains("1 file in it has names outside of it"), "{converted:?}");

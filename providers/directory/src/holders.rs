@@ -60,6 +60,14 @@ pub fn refuse_others(dir: BorrowedFd<'_>) -> Result<()> {
     among(|| Process::others().collect(), dir, None, ATTEMPTS, &Context::quiet())
 }
 
+/// The other processes that have something in `dir` open, each with the first thing that it has.
+pub fn others_in(dir: BorrowedFd<'_>) -> Result<Vec<(Process, Use)>> {
+    let root = look(dir, b"").map_err(|errno| failed("cannot look at the workspace", errno))?;
+    let path = path_of(dir);
+    let used = |process: Process| Some((process.uses(|used| is_inside(used, &root, &path, None))?, process));
+    Ok(Process::others().filter_map(used).map(|(used, process)| (process, used)).collect())
+}
+
 fn among(
     processes: impl Fn() -> Vec<Process>,
     dir: BorrowedFd<'_>,

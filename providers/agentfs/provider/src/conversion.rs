@@ -319,7 +319,8 @@ pub(crate) fn refuse_what_stays(workspace: &Dir, cx: &Context<'_>) -> Result<Opt
         if kind != FileType::Symlink && has_access_list(dir, name) {
             return refused("has an access list (ACL), which AgentFS does not enforce", "setfacl -b");
         }
-        if kind != FileType::Directory && stat.stx_nlink > 1 {
+        // Git's objects are never written to, and have names in `ah`'s own stores, and in clones.
+        if kind != FileType::Directory && stat.stx_nlink > 1 && !is_object(dir, stat) {
             let file = (stat.stx_dev_major, stat.stx_dev_minor, stat.stx_ino);
             let names = unmet.entry(file).or_insert(stat.stx_nlink);
             *names = names.saturating_sub(1);
@@ -333,6 +334,12 @@ pub(crate) fn refuse_what_stays(workspace: &Dir, cx: &Context<'_>) -> Result<Opt
             ah_plugin_api::text::count(count, "file in it has", "files in it have")
         )
     }))
+}
+
+/// Whether a file is one of Git's objects, by where it is.
+pub(crate) fn is_object(folder: BorrowedFd<'_>, stat: &Statx) -> bool {
+    FileType::from_raw_mode(stat.stx_mode.into()) == FileType::RegularFile
+        && path_of(folder).iter().skip_while(|name| *name != ".git").any(|name| name == "objects")
 }
 
 /// Whether more is said of who may use an entry than its bits say.

@@ -17,7 +17,7 @@
 //! What snapshots are of goes on lying beside it, until the last one is gone: then `reclaim` takes it away, if it is written down that the workspace was taken back, and nobody changed anything in it.
 
 use std::ffi::OsString;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::AsFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -27,15 +27,18 @@ use ah_plugin_api::sys::remove_dir_for_good;
 use ah_plugin_api::{
     BEHIND, Context, Converted, Dir, Error, ErrorKind, LogLevel, Reference, Result, SnapshotId, Timestamp, text,
 };
-use ah_provider_directory::{Mounts, State, failed, holders, look, mount_of, path_of};
-use rustix::fs::{FileType, RenameFlags, Statx};
+use ah_provider_directory::{Mounts, State, failed, holders, look, mount_of};
+use rustix::fs::RenameFlags;
 
 use super::mounted::{Place, What, take_away};
 use super::opened::{LOWER, Open};
 use super::record::PlaceLabel;
 use super::{Service, alone, below, fail, lock, patiently, stand_in};
-use crate::conversion::{Around, Behind, COPY, Note, incomplete, path_beside};
+use crate::conversion::{Around, Behind, COPY, Note, incomplete, is_object, path_beside};
 use crate::home::{self, Shelf};
+
+/// So many processes are named.
+const AT_A_GLANCE: usize = 5;
 
 /// The branch that is mounted in place of a workspace.
 pub(super) fn converted(tree: &Workspace) -> Option<(BranchInfo, PathBuf)> {
@@ -314,7 +317,10 @@ impl Service {
                 return Some(format!("took away what {} was when it was put behind AgentFS", at.display()));
             }
             Ok(Some(stays)) => stays,
-            Err(error) => format!("what lay behind AgentFS is not cleared up: {}", error.message),
+            Err(Error { message, hint, .. }) => {
+                let hint = hint.map(|hint| format!(" ({hint})")).unwrap_or_default();
+                format!("what lay behind AgentFS is not cleared up: {message}{hint}")
+            }
         };
         cx.log(LogLevel::Warn, &said);
         None
@@ -356,8 +362,7 @@ impl Service {
                     Behind::forget(&self.home)?;
                     return Ok(Some(format!("{} is another directory by now, and stays", shown.display())));
                 }
-                holders::refuse_others(dir.as_fd())?;
-                holders::refuse_mounts(dir.as_fd())?;
+                refuse_used(&dir, &shown)?;
                 if Timestamp::now() < behind.since {
                     let shown = shown.display();
                     return Ok(Some(format!("{shown} stays: by the clock it was put there later than now")));
@@ -383,6 +388,25 @@ impl Service {
     }
 }
 
+/// Refuses to take away what lies at `shown` while somebody uses it: who that is, all of them.
+fn refuse_used(dir: &Dir, shown: &Path) -> Result<()> {
+    let shown = shown.display();
+    holders::refuse_mounts(dir.as_fd()).map_err(|error| error.context(format!("{shown} stays")))?;
+    let Err(refused) = holders::refuse_others(dir.as_fd()) else { return Ok(()) };
+    let them = holders::others_in(dir.as_fd())?;
+    if them.is_empty() {
+        return Err(refused);
+    }
+    let named: Vec<_> = them.iter().take(AT_A_GLANCE).map(|(process, used)| format!("{process}: {used}")).collect();
+    let more = match them.len().saturating_sub(AT_A_GLANCE) {
+        0 => String::new(),
+        more => format!(", and {more} more"),
+    };
+    let what = text::count(them.len() as u64, "process has", "processes have");
+    let message = format!("{shown} stays, as {what} it in use: {}{more}", named.join(", "));
+    Err(Error::new(ErrorKind::Busy, message).with_hint("end or leave that, then `ah agent fs gc` takes it away"))
+}
+
 /// That nothing was changed since a snapshot.
 fn unchanged(open: &Open, before: Number, branch: BranchId) -> Result<()> {
     let cannot = |e: &ah_agentfs::Error| fail("cannot tell what was changed while the workspace was copied", e);
@@ -406,12 +430,6 @@ fn is_changed(dir: &Dir, since: Timestamp, cx: &Context<'_>) -> Result<bool> {
         Ok(())
     })?;
     Ok(changed)
-}
-
-/// Whether a file is one of Git's objects, by where it is.
-fn is_object(folder: BorrowedFd<'_>, stat: &Statx) -> bool {
-    FileType::from_raw_mode(stat.stx_mode.into()) == FileType::RegularFile
-        && path_of(folder).iter().skip_while(|name| *name != ".git").any(|name| name == "objects")
 }
 
 /// Refuses what cannot come along, and what cannot be put aside.

@@ -55,6 +55,33 @@ fn a_branch_is_worked_in_and_gone_back_in() {
 }
 
 #[test]
+fn no_branch_is_made_inside_of_one() {
+    Bench::each(|bench| {
+        let at = |place: &Path, how: &str, from: &Path| {
+            bench.ran(from, &["branch", "--mode", how, "--at", place.to_str().unwrap()])
+        };
+        let (root, outer) = (bench.0.root(), bench.0.path("outer"));
+        assert_eq!(at(&outer, "cow-overlay", &root).code, 0);
+        let inner = outer.join("src/inner");
+        for how in ["cow-overlay", "worktree"] {
+            for from in [&root, &outer] {
+                let refused = at(&inner, how, from);
+                assert!(refused.code == 2 && refused.stderr.contains("hint: choose a place "), "{refused:?}");
+                assert!(refused.stderr.contains("inside the"), "{refused:?}");
+            }
+        }
+        // Nor where it is to be once more.
+        bench.kill_services();
+        assert_eq!(at(&inner, "cow-overlay", &root).code, 2);
+        bench.0.fs(["branches"]);
+        assert_eq!(bench.sh(&format!("ls {}/src", outer.display())), "main");
+        bench.0.fs(["rm", "--force", "outer"]);
+        let listed = bench.0.json("snapshots", &["agent", "fs", "snapshots"]);
+        assert_eq!(listed["snapshots"].as_array().unwrap().len(), 0, "nothing is taken in vain: {listed}");
+    });
+}
+
+#[test]
 fn two_agents_work_side_by_side_at_the_same_path() {
     Bench::each(|bench| {
         // The first two at once: one of them makes what both need.

@@ -401,6 +401,16 @@ impl Workspace {
         if own.is_empty() { format!("branch-{short}") } else { format!("{own}-{short}") }
     }
 
+    /// Refuses to make a branch in what a provider mounts as another one: it would be in the way of that one's removal, and be mounted only once that is.
+    fn refuse_within_mounted(&self, target: &Path, at: &Path) -> Result<()> {
+        let mut around = all(self.engine.home())?.into_iter().filter(|branch| branch.mounted);
+        around.find(|branch| target.starts_with(&branch.made_at)).map_or(Ok(()), |BranchFile { record, .. }| {
+            let (at, name, provider) = (at.display(), &record.name, &record.provider);
+            let message = format!("{at} is inside the branch {name}, which {provider} mounts");
+            Err(Error::new(ErrorKind::InvalidArgument, message).with_hint("choose a place outside of it"))
+        })
+    }
+
     /// Where a branch is to be made.
     fn branch_place(&self, name: &str, at: Option<&Path>) -> Result<Place> {
         let Some(at) = at else {
@@ -412,6 +422,8 @@ impl Workspace {
         let (Some(parent), Some(last)) = (at.parent(), at.file_name()) else {
             return Err(bad(format!("{} cannot be a branch", at.display())));
         };
+        // First by its name: what is mounted may not answer.
+        self.refuse_within_mounted(parent, &at)?;
         let target = std::fs::canonicalize(parent).map_err(|e| {
             let failed = fsio::failed("use the folder", parent, &e);
             match failed.kind {
@@ -430,6 +442,7 @@ impl Workspace {
         if crate::seek::view_paths(self.engine.home())?.iter().any(|view| target.starts_with(view)) {
             return Err(bad(format!("{} is inside a read-only view", at.display())));
         }
+        self.refuse_within_mounted(&target, &at)?;
         Ok(Place { target, name: FileName::new(last.as_bytes())?, ours: false })
     }
 }

@@ -204,6 +204,36 @@ fn nothing_else_is_taken_for_a_workspace_that_cannot_be_mounted() {
         assert!(told.code == 0 && told.stderr.contains(".ah-behind-w is gone"), "{told:?}");
         fs::rename(&aside, &behind).unwrap();
         assert_eq!(bench.ran(&root, &["snapshots"]).stderr, "");
+        // What is told of it is as it is now.
+        let branch = std::path::PathBuf::from(bench.at(&root, &["branch", "--name", "b"]));
+        fs::rename(&behind, &aside).unwrap();
+        end(bench);
+        let reasons = || {
+            let reason = |at: &Path| {
+                let status: serde_json::Value = serde_json::from_str(&bench.at(at, &["status", "--json"])).unwrap();
+                let candidates = status["status"]["candidates"].as_array().unwrap().clone();
+                let its = candidates.into_iter().find(|candidate| candidate["name"] == "agentfs").unwrap();
+                its["reason"].as_str().unwrap().to_owned()
+            };
+            [reason(&root), reason(&branch)]
+        };
+        let [of_it, of_branch] = reasons();
+        assert!(of_it.starts_with("it is behind AgentFS; what lies behind it is not at"), "{of_it}");
+        assert!(
+            of_branch.starts_with("it is a branch in AgentFS; the workspace that it grew from is not"),
+            "{of_branch}"
+        );
+        assert!(!of_it.contains("became other") && !of_branch.contains("became other"), "{of_it} {of_branch}");
+        fs::rename(&aside, &behind).unwrap();
+        bench.at(&root, &["gc"]);
+        assert_eq!(reasons(), ["it is behind AgentFS", "it is a branch in AgentFS"]);
+        bench.sh(&format!("echo other > {}/f", behind.display()));
+        assert_ne!(text(bench, "f"), "one");
+        let [of_it, of_branch] = reasons();
+        assert!(of_it.contains("1 path that it reads in what lies behind it became other there"), "{of_it}");
+        assert_eq!(of_branch, "it is a branch in AgentFS", "nobody has read it there");
+        bench.sh(&format!("echo -n one > {}/f", behind.display()));
+        bench.at(&root, &["rm", "--force", "b"]);
         bench.at(&root, &["convert", "--back"]);
         assert_eq!(text(bench, "f"), "one");
         assert_eq!(bench.ran(&root, &["snapshots"]).stderr, "");

@@ -22,6 +22,10 @@ const KNOWN: &[u32] = &[
     0x0102_1994, // tmpfs
 ];
 
+/// What is said of a workspace that lies behind, and of a branch.
+pub(crate) const BEHIND: &str = "it is behind AgentFS";
+pub(crate) const BRANCH: &str = "it is a branch in AgentFS";
+
 /// Btrfs and ZFS.
 const MAKE_SNAPSHOTS: &[u32] = &[0x9123_683e, 0x2fc1_2fc1];
 
@@ -31,8 +35,8 @@ pub(crate) fn probe(workspace: &Dir, store: &Dir, request: &ProbeRequest) -> Res
         // A branch of it reads where it reads itself, and is no worktree apart.
         Some((shown, true)) => {
             let reason = match path_of(store).is_ok_and(|store| store == shown.home) {
-                true => "it is behind AgentFS",
-                false => "it is a branch in AgentFS",
+                true => BEHIND,
+                false => BRANCH,
             };
             (reason.to_owned(), BTreeSet::from([Mode::InPlace, Mode::CowOverlay]))
         }

@@ -215,17 +215,24 @@ impl Provider for Service {
             && let Some(open) = self.current()
         {
             let branch = lock(&open.mounted).branch_at(&self.path, workspace)?;
+            let is_behind = branch.is_some_and(|branch| convert::is_converted(&open.tree, branch));
+            if branch.is_some() {
+                // The home is the store of the one, and was asked with for the other.
+                probe.reason = if is_behind { crate::probe::BEHIND } else { crate::probe::BRANCH }.to_owned();
+            }
             if branch.is_some() && open.apart {
-                probe.reason.push_str(&below::gone(lock(&open.lower).as_deref()));
+                probe.reason.push_str(&below::gone(lock(&open.lower).as_deref(), is_behind));
             } else if branch.is_some_and(|branch| open.tree.is_keeping(branch)) {
                 probe.reason.push_str("; what it shows of the workspace is still being kept for it: let that rest");
             }
-            if branch.is_some_and(|branch| convert::is_converted(&open.tree, branch)) && self.was_cut_short(&open)? {
+            if is_behind && self.was_cut_short(&open)? {
                 probe.reason.push_str(settle::UNDONE_LATER);
             }
-            let changed = branch.and_then(|branch| below::changed(open.tree.changed_below(branch).ok()?));
+            // Without what is below, all of that is other.
+            let changed =
+                branch.filter(|_| !open.apart).and_then(|branch| below::changed(open.tree.changed_below(branch).ok()?));
             if let Some(changed) = changed {
-                probe.reason = format!("{}; {}", probe.reason, below::sentence(&changed));
+                probe.reason = format!("{}; {}", probe.reason, below::sentence(&changed, is_behind));
             }
         }
         Ok(probe)

@@ -51,7 +51,7 @@ pub(crate) struct How {
     /// Modification times of what is put back: touch (now, so that build tools see the change) or exact (as captured).
     #[arg(long, value_name = "TIMES", value_enum, default_value_t = Times::Touch, hide_possible_values = true)]
     times: Times,
-    /// Go on also where something is lost that the safety snapshot cannot keep.
+    /// Go on also where files are lost that the safety snapshot cannot keep; not whole directories, which you move away first.
     #[arg(long)]
     pub(crate) force: bool,
 }
@@ -187,6 +187,14 @@ pub(crate) fn aside(app: &App, report: &RestoreReport, refused: bool) {
             false => "`ah agent fs undo` takes the rest back",
         });
     }
+}
+
+/// Which files an undo put back, and which went: nobody asked for them by name.
+pub(crate) fn undone(app: &App, report: &RestoreReport) {
+    let stay = report.changes.iter().filter(|change| Letter::of(change) != Letter::Deleted);
+    let stay: Vec<_> = stay.map(|change| change.path.to_string()).collect();
+    app.ui.some("put back", stay.into_iter());
+    deleted(app, report);
 }
 
 /// Which files went: nobody asked for them by name.

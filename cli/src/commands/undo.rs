@@ -4,7 +4,7 @@ use ah_core::{Access, UndoOptions};
 use clap::Args;
 
 use crate::app::App;
-use crate::commands::restore::{How, tell};
+use crate::commands::restore::{self, How, tell};
 use crate::failure::Outcome;
 
 /// Options of `ah agent fs undo`.
@@ -32,8 +32,7 @@ pub(crate) fn run(app: &App, args: &UndoArgs) -> Outcome {
     let report = workspace.undo(&options)?;
     let exit = tell(app, &workspace, &report)?;
     if !app.ui.json && !report.dry_run {
-        // Nobody named them.
-        app.ui.some("put back", report.changes.iter().map(|change| change.path.to_string()));
+        restore::undone(app, &report);
     }
     Ok(exit)
 }

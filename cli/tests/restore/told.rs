@@ -54,6 +54,17 @@ fn interrupt_once(mut child: Child, there: impl Fn() -> bool) -> (i32, String) {
 }
 
 #[test]
+fn undo_names_what_it_puts_back_and_what_it_deletes() {
+    let world = changed();
+    fs::remove_file(world.root().join("f1")).unwrap();
+    world.fs(["restore", "first"]);
+    let ran = world.run(["agent", "fs", "undo"]);
+    assert!(!world.root().join("f1").exists() && world.read("f2").as_deref() == Some("newer 2"), "{ran:?}");
+    assert!(ran.stderr.contains("deleted: f1\n") && ran.stderr.contains("put back: f2\n"), "{ran:?}");
+    assert!(!ran.stderr.contains("put back: f1\n"), "{ran:?}");
+}
+
+#[test]
 fn ctrl_c_while_files_change_is_answered() {
     let world = changed();
     let Some(mut ah) = tampered(&world, "renameat2:delay_enter=200000", &["restore", "first"]) else { return };

@@ -196,7 +196,10 @@ impl Workspace {
 
     fn cut_in_place(&self, state: &State, start: &Start, options: &RewindOptions) -> Result<Rebuilt> {
         let (agent, source) = start.agent()?;
-        launch::program(agent, &options.agents)?;
+        launch::program(agent, &options.agents).map_err(|error| {
+            let install = error.hint.clone().unwrap_or_default();
+            error.with_hint(format!("{install}; or go back with the files alone: `--files`"))
+        })?;
         // What is gone may come back with the files.
         let comes_back = |below: &Path| options.files && self.holds_dir(&start.snapshot, below).unwrap_or(false);
         let cwd =

@@ -373,7 +373,7 @@ impl<'a> Planner<'a> {
             self.leave(
                 path,
                 match was_dir == becomes_dir {
-                    true => "ignored: `--ignored` overwrites it",
+                    true => "ignored: `restore --ignored` overwrites it",
                     false => "ignored, and a directory on one side: nothing overwrites it",
                 },
             );

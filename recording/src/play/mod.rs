@@ -9,6 +9,7 @@ mod screens;
 
 use std::io::BufRead;
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use ah_plugin_api::{Error, Result};
@@ -93,10 +94,18 @@ pub fn play(
     let timed = rustix::termios::isatty(out);
     let keys = keys.filter(|keys| timed && rustix::termios::isatty(keys));
     let keys = keys.and_then(|keys| keys.try_clone_to_owned().ok());
-    let screens = Screens::open(source)?;
+    let mut screens = Screens::open(source)?;
     let cannot = |error: std::io::Error| Error::from_io("signals cannot be waited for", &error);
     let signals = timed.then(Signals::of_player).transpose().map_err(cannot)?;
     let raw = keys.as_ref().and_then(|keys| Raw::new(keys).ok());
+    let signals = signals.map(Rc::new);
+    let (asked, ended) = (keys.as_ref().and_then(|keys| keys.try_clone().ok()), signals.clone());
+    // A key that comes while a jump takes its time means the end of that.
+    screens.ask(move |began| {
+        let mut fds: Vec<PollFd<'_>> = ended.iter().map(|signals| PollFd::new(&**signals, PollFlags::IN)).collect();
+        fds.extend(asked.iter().filter(|_| began.elapsed() > PATIENCE).map(|keys| PollFd::new(keys, PollFlags::IN)));
+        !fds.is_empty() && poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
+    });
     let wished = screens.header().idle_limit.and_then(|limit| Duration::try_from_secs_f64(limit).ok());
     let mut player = Player {
         screens,
@@ -126,6 +135,9 @@ pub fn play(
     played
 }
 
+/// So long a jump takes that nobody cuts short who presses the next key already.
+const PATIENCE: Duration = Duration::from_secs(1);
+
 /// The window's title, put aside.
 const TITLE_KEPT: &[u8] = b"\x1b[22;0t";
 
@@ -139,7 +151,7 @@ struct Player<'a> {
     filter: Filter,
     out: BorrowedFd<'a>,
     keys: Option<&'a OwnedFd>,
-    signals: Option<Signals>,
+    signals: Option<Rc<Signals>>,
     speed: f64,
     limit: Duration,
     /// When the next event is due, if it came right after the last one.
@@ -189,7 +201,7 @@ impl Player<'_> {
             let due = left.is_zero() && !self.paused;
             let patience = if self.paused { None } else { Timespec::try_from(left).ok() };
             let mut fds: Vec<PollFd<'_>> = self.keys.iter().map(|keys| PollFd::new(*keys, PollFlags::IN)).collect();
-            fds.extend(self.signals.as_ref().map(|signals| PollFd::new(signals, PollFlags::IN)));
+            fds.extend(self.signals.as_ref().map(|signals| PollFd::new(&**signals, PollFlags::IN)));
             let _ = poll(&mut fds, patience.as_ref());
             // Keys come first: events may be due all the time.
             let Some(keys) = self.keys.filter(|_| !fds[0].revents().is_empty()) else {

@@ -4,7 +4,7 @@
 //! next: to go back is to start from the last one kept and to follow from there.
 
 use std::io::BufRead;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ah_plugin_api::{Error, ErrorKind, Result};
 use avt::Terminal;
@@ -21,6 +21,8 @@ const MOST_BYTES: usize = 64 << 20;
 /// Sizes beyond these are nonsense, and would take memory: columns or rows, and cells.
 const LARGEST: usize = 2000;
 const MOST_CELLS: usize = 1 << 19;
+/// A hostile recording has few bytes print for seconds: so many are followed before somebody is looked for who ends it.
+const PIECE: usize = 512;
 /// Nobody goes to more markers one by one.
 const MOST_MARKERS: usize = 100_000;
 
@@ -47,6 +49,8 @@ pub(super) struct Screens<'a> {
     every: u64,
     /// The markers that were seen so far, in order: their times, and the bytes after them.
     markers: Vec<(Duration, u64)>,
+    /// Whether what began then is not to be gone on with.
+    stop: Box<dyn Fn(Instant) -> bool + 'a>,
 }
 
 impl<'a> Screens<'a> {
@@ -67,7 +71,13 @@ impl<'a> Screens<'a> {
             kept,
             every: EVERY,
             markers: Vec::new(),
+            stop: Box::new(|_| false),
         })
+    }
+
+    /// Asks from now on whether to go on, with the time at which something began. What is cut short so leaves the screen as far as it came.
+    pub(super) fn ask(&mut self, stop: impl Fn(Instant) -> bool + 'a) {
+        self.stop = Box::new(stop);
     }
 
     pub(super) fn header(&self) -> &Header {
@@ -95,7 +105,7 @@ impl<'a> Screens<'a> {
         self.time = self.time.max(placed.event.time);
         self.offset = placed.end;
         match placed.event.kind {
-            EventKind::Output(text) => self.terminal.feed(text.as_str()),
+            EventKind::Output(text) => self.follow(&text),
             EventKind::Resize { cols, rows } => {
                 let (cols, rows) = sane((cols.into(), rows.into()));
                 self.terminal.resize(cols, rows);
@@ -110,6 +120,19 @@ impl<'a> Screens<'a> {
         }
         if self.kept.last().is_none_or(|last| self.offset >= last.offset + self.every) {
             self.keep();
+        }
+    }
+
+    fn follow(&mut self, mut text: &str) {
+        let began = Instant::now();
+        while !text.is_empty() {
+            let mut ends = PIECE.min(text.len())..=text.len();
+            let (piece, rest) = text.split_at(ends.find(|at| text.is_char_boundary(*at)).unwrap_or(text.len()));
+            self.terminal.feed(piece);
+            text = rest;
+            if !text.is_empty() && (self.stop)(began) {
+                return;
+            }
         }
     }
 
@@ -137,7 +160,12 @@ impl<'a> Screens<'a> {
         if !before(self.time, self.offset) {
             self.back_to(self.kept.iter().rposition(|kept| before(kept.time, kept.offset)).unwrap_or(0))?;
         }
+        let began = Instant::now();
         while let Some(next) = self.next()? {
+            if (self.stop)(began) {
+                self.put_back(next);
+                break;
+            }
             if !before(next.event.time, next.end) {
                 self.put_back(next);
                 // Played on from between two events, only what is left of the pause is waited for.
@@ -153,7 +181,12 @@ impl<'a> Screens<'a> {
 
     /// Goes to the next marker; to the end if there is none.
     pub(super) fn go_to_next_marker(&mut self) -> Result<()> {
+        let began = Instant::now();
         while let Some(next) = self.next()? {
+            if (self.stop)(began) {
+                self.put_back(next);
+                break;
+            }
             let found = matches!(next.event.kind, EventKind::Marker(_));
             self.shown(next);
             if found {
@@ -292,6 +325,30 @@ mod tests {
         play_all(&mut screens);
         let bytes: usize = screens.kept.iter().map(|kept| kept.dump.len()).sum();
         assert!(bytes <= 64 << 20 && screens.kept.len() > 8, "{bytes} in {}", screens.kept.len());
+    }
+
+    #[test]
+    fn nonsense_is_ended_amid_it() {
+        let mut text = "{\"version\":2,\"width\":200,\"height\":50}\n".to_owned();
+        text.push_str(&format!("[0, \"o\", \"x{}\"]\n", "\\u001b[65535b".repeat(10_000)));
+        for at in 0..100 {
+            text.push_str(&format!("[{at}, \"r\", \"{}x50\"]\n[{at}, \"m\", \"\"]\n", 100 + at));
+        }
+        let source = Text(text);
+        let mut screens = Screens::open(&source).unwrap();
+        let asked = std::rc::Rc::new(std::cell::Cell::new(0));
+        let counts = asked.clone();
+        screens.ask(move |_| {
+            counts.set(counts.get() + 1);
+            counts.get() > 2
+        });
+        // The first of some 180 pieces, and then nothing more.
+        let first = screens.next().unwrap().unwrap();
+        screens.shown(first);
+        assert_eq!(asked.get(), 3);
+        screens.go_to(Point::Time(Duration::from_secs(50))).unwrap();
+        screens.go_to_next_marker().unwrap();
+        assert_eq!((screens.terminal.size(), screens.time(), asked.get()), ((200, 50), Duration::ZERO, 5));
     }
 
     #[test]

@@ -65,6 +65,18 @@ const NAMED: &[(&str, &[&str])] = &[
     ("branch", &["description", "merge", "mergeoptions", "pushremote", "rebase", "remote"]),
 ];
 
+/// Sections and lines beyond these are no configuration: each takes some 400 bytes of memory, and a file of a hostile repository's four has one.
+const MOST_PARTS: usize = 50_000;
+
+/// What a configuration says, but for what it includes; none if it cannot be read.
+pub(crate) fn parsed(text: &[u8]) -> Option<gix::config::File> {
+    if text.iter().filter(|byte| matches!(byte, b'[' | b'\n')).count() > MOST_PARTS {
+        return None;
+    }
+    let meta = gix::config::file::Metadata::from(gix::config::Source::Local);
+    gix::config::File::from_bytes_no_includes(text, meta, gix::config::file::init::Options::default()).ok()
+}
+
 /// The configuration file of a clone.
 #[derive(Debug)]
 pub(crate) struct Config {
@@ -79,10 +91,7 @@ pub(crate) struct Config {
 pub(crate) fn config(texts: &[Vec<u8>], ignores_case: bool) -> Config {
     let (mut body, mut notes) = (Vec::new(), Vec::new());
     for text in texts {
-        let meta = gix::config::file::Metadata::from(gix::config::Source::Local);
-        let Ok(file) =
-            gix::config::File::from_bytes_no_includes(text, meta, gix::config::file::init::Options::default())
-        else {
+        let Some(file) = parsed(text) else {
             notes.push("the repository's configuration cannot be read, so none of it was taken along".to_owned());
             continue;
         };
@@ -130,9 +139,7 @@ pub(crate) fn config(texts: &[Vec<u8>], ignores_case: bool) -> Config {
 
 /// Whether Git reads `config.worktree` beside a repository's configuration.
 pub(crate) fn has_worktree_config(text: &[u8]) -> bool {
-    let meta = gix::config::file::Metadata::from(gix::config::Source::Local);
-    let parsed = gix::config::File::from_bytes_no_includes(text, meta, gix::config::file::init::Options::default());
-    parsed.is_ok_and(|file| matches!(file.boolean("extensions.worktreeConfig"), Ok(Some(true))))
+    parsed(text).is_some_and(|file| matches!(file.boolean("extensions.worktreeConfig"), Ok(Some(true))))
 }
 
 fn heading(out: &mut Vec<u8>, name: &str, subsection: Option<&BStr>) {
@@ -170,6 +177,14 @@ mod tests {
     use std::process::Command;
 
     use super::config;
+
+    #[test]
+    fn what_would_take_all_memory_cannot_be_read() {
+        let theirs = |count: usize| [b"[user]\nname = A\n".to_vec(), b"[a]\n".repeat(count)].concat();
+        assert!(config(&[theirs(20_000)], false).notes.is_empty());
+        let ours = config(&[theirs(30_000)], false);
+        assert!(ours.notes[0].contains("cannot be read") && !ours.text.contains(&b'A'), "{:?}", ours.notes);
+    }
 
     #[test]
     fn takes_facts_and_leaves_programs() {

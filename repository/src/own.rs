@@ -17,6 +17,7 @@ use ah_provider_directory::{Plain, remove_entry};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
+use crate::config::parsed;
 use crate::objects;
 use crate::owner::as_owner;
 use crate::repository::{CONFIG_LIMIT, Repository, SMALL, read_file};
@@ -240,9 +241,7 @@ fn own_config(git: BorrowedFd<'_>) -> Result<Vec<String>> {
 
 /// Whether a configuration names a work tree; one that cannot be read may. Git looks for that in no file that is included.
 fn names_a_work_tree(text: &[u8]) -> bool {
-    let meta = gix::config::file::Metadata::from(gix::config::Source::Local);
-    let parsed = gix::config::File::from_bytes_no_includes(text, meta, gix::config::file::init::Options::default());
-    parsed.map_or(true, |file| file.string("core.worktree").is_some())
+    parsed(text).is_none_or(|file| file.string("core.worktree").is_some())
 }
 
 /// A linked work tree, a submodule, or one whose parts lie elsewhere: its `.git` becomes a repository, with objects and refs as the user's

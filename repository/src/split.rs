@@ -33,6 +33,9 @@ impl Repository {
         let Ok(Some(shared)) = read_file(&self.git.git_dir, &name, LIMIT) else {
             return Err(failed("whose second file cannot be read"));
         };
+        if ![&main, &shared].into_iter().all(|half| ah_rules::is_index(half)) {
+            return Err(failed("which is damaged"));
+        }
         let copies = Copies { scratch, names: [format!("index-of-{name}"), name] };
         for (name, data) in copies.names.iter().zip([&main, &shared]) {
             let flags = rustix::fs::OFlags::WRONLY

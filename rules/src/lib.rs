@@ -41,4 +41,4 @@ pub use open::without_magic;
 pub use repository::GitDir;
 pub use rules::Rules;
 pub use staging::{STAGING_PREFIX, is_staging};
-pub use tracked::{IndexStamp, LARGEST_INDEX, Tracked};
+pub use tracked::{IndexStamp, LARGEST_INDEX, Tracked, is_index};

@@ -123,6 +123,12 @@ impl Tracked {
 /// The paths of an index file, and the hex name of the shared index it rests on.
 type Parsed = (Vec<Vec<u8>>, Option<String>);
 
+/// Whether these bytes are an index with paths that can be; what others make of one that is not may take all memory there is.
+#[must_use]
+pub fn is_index(bytes: &[u8]) -> bool {
+    parse(bytes).is_some()
+}
+
 /// Tries both hash lengths: nothing in the file says which it is, but a wrong one runs into nonsense at once.
 fn parse(bytes: &[u8]) -> Option<Parsed> {
     parse_with(bytes, 20).or_else(|| parse_with(bytes, 32))
@@ -138,6 +144,7 @@ fn parse_with(bytes: &[u8], hash: usize) -> Option<Parsed> {
     let count = be32(&header[8..12]) as usize;
     let least = 40 + hash + 2;
     let mut paths: Vec<Vec<u8>> = Vec::with_capacity(count.min(body.len() / least));
+    let mut room = body.len().saturating_mul(8).saturating_add(1 << 16);
     let mut at = 12;
     for _ in 0..count {
         let flags = be16(body.get(at + 40 + hash..at + least)?);
@@ -150,10 +157,8 @@ fn parse_with(bytes: &[u8], hash: usize) -> Option<Parsed> {
             let before = paths.last().map_or(&[][..], Vec::as_slice);
             let mut path = before.get(..before.len().checked_sub(strip)?)?.to_vec();
             path.extend_from_slice(&rest[..length]);
-            // Prefixes may make the whole quadratic in the file's size; no real path is that long.
-            if path.len() > 1 << 16 {
-                return None;
-            }
+            // Prefixes may make the whole quadratic in the file's size; real paths are not, each of which has 62 bytes beside it.
+            room = room.checked_sub(path.len())?;
             paths.push(path);
             at = start + used + length + 1;
         } else {
@@ -220,6 +225,19 @@ mod tests {
         assert!(tracked.contains(b"a") && tracked.contains(b"b/d/e") && !tracked.contains(b"b"));
         assert!(tracked.has_below(b"b/") && tracked.has_below(b"b/d/") && !tracked.has_below(b"a/"));
         assert!(tracked.has_below(b"") && !Tracked::default().has_below(b""));
+    }
+
+    #[test]
+    fn prefixes_make_no_more_of_a_file_than_paths_are() {
+        // Of version 4: the first path is all written out, each other one is that with a letter more.
+        let index = |first: usize, count: u32| {
+            let entry = |strip: u8, path: &str| [&[0; 62][..], &[strip], path.as_bytes(), &[0]].concat();
+            let more = (1..count).map(|_| entry(0, "x"));
+            let head = [b"DIRC\0\0\0\x04".as_slice(), &count.to_be_bytes(), &entry(0, &"d/".repeat(first))].concat();
+            [head, more.collect::<Vec<_>>().concat(), vec![0; 20]].concat()
+        };
+        assert_eq!(parse(&index(100, 100)).unwrap().0.len(), 100);
+        assert!(parse(&index(2_000, 1_000)).is_none());
     }
 
     proptest! {

@@ -253,17 +253,15 @@ impl Resolver<'_> {
                 let began = self
                     .began
                     .ok_or_else(|| not_found(format!("{text} names nothing: the session has no events yet")))?;
-                add(began, nanos)
+                let wanted = add(began, nanos);
+                // Who means `5m-ago` is not given the latest. This second counts to its end, and the clock may have been ahead.
+                if wanted.secs > self.counting().map(|snapshot| snapshot.time.secs).fold(self.now.secs, i64::max) {
+                    let error = not_found(format!("{text} into the session is still to come"));
+                    return Err(error.with_hint(format!("`{text}-ago` counts back from now, and `@` is the latest")));
+                }
+                wanted
             }
         };
-        // The clock may have been ahead when they were taken; and this second counts to its end.
-        if wanted.secs > self.counting().map(|snapshot| snapshot.time.secs).fold(self.now.secs, i64::max) {
-            let error = not_found(format!("{text} names nothing: {} is still to come", (self.named)(wanted)));
-            return Err(match time {
-                When::Into(_) => error.with_hint(format!("{text} counts from the session's beginning; `{text}-ago` counts back from now, and `@` is the latest")),
-                _ => error.with_hint("`@` is the latest snapshot"),
-            });
-        }
         let shown_from = self.shown_from();
         let from = |snapshot: &SnapshotRecord| {
             shown_from.get(&snapshot.id).map_or(snapshot.time, |&time| time.min(snapshot.time))

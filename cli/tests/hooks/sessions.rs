@@ -122,7 +122,7 @@ fn what_waits_is_captured_before_files_are_put_back() {
     agent.start();
     settled(&world);
     // Whoever is not hurried waits for more.
-    assert_eq!(world.run(["config", "set", "moments.window", "60s"]).code, 0);
+    assert_eq!(world.run(["config", "set", "moments.window", "10s"]).code, 0);
     agent.writes("f", "one");
     let safety = world.fs(["restore", "@{1}"]);
     assert!(!safety.is_empty());
@@ -131,6 +131,25 @@ fn what_waits_is_captured_before_files_are_put_back() {
     assert!(tool["inexact"].is_null() && tool["snapshot"].is_string(), "{tool}");
     assert_eq!(cat(&world, text(tool, "id"), "f").as_deref(), Some("one"));
     assert_eq!(world.read("f").as_deref(), Some("zero"));
+}
+
+#[test]
+fn what_one_session_wrote_is_captured_before_another_one_writes() {
+    let world = World::on_git();
+    world.write("f", "zero");
+    let (one, two) = (Agent::claude(&world, "s1"), Agent::claude(&world, "s2"));
+    one.start();
+    two.start();
+    settled(&world);
+    // Whoever is not hurried waits for more.
+    assert_eq!(world.run(["config", "set", "moments.window", "10s"]).code, 0);
+    two.writes("f", "the second's");
+    one.writes("f", "the first's");
+    two.before("Bash");
+    let moments = settled(&world);
+    let of_tools: Vec<_> = moments.iter().filter(|moment| moment["kind"] == "tool").collect();
+    let shown: Vec<_> = of_tools.iter().map(|moment| cat(&world, text(moment, "id"), "f")).collect();
+    assert_eq!(shown, [Some("the second's".to_owned()), Some("the first's".to_owned())]);
 }
 
 #[test]

@@ -153,8 +153,11 @@ impl Call<'_> {
             self.tools().ask(call, running.clone())?;
         }
         // Each of two calls for one event holds the agent up by itself.
-        if matches!(event.kind, HookKind::Prompt | HookKind::BeforeTool) {
-            self.workspace.fence(self.session)?;
+        match &event.kind {
+            // It may write over what another session's tool has just written.
+            HookKind::BeforeTool if begins.is_some() => self.workspace.fence_all()?,
+            HookKind::Prompt | HookKind::BeforeTool => drop(self.workspace.fence(self.session)?),
+            _ => {}
         }
         match event.id() {
             Some(id) => {

@@ -57,12 +57,14 @@ impl Inside<'_> {
         while let Some(path) = todo.pop() {
             let fd = match self.branch.listing(&path) {
                 Ok(fd) => fd,
-                // A subvolume, which goes with the one around it.
+                // A subvolume, which goes with the one around it, or something mounted.
                 Err(Errno::XDEV) => {
                     let flags = OFlags::RDONLY | OFlags::DIRECTORY;
                     let entered = beneath::open(self.top, path.as_bytes(), flags, Mounts::Enter);
                     if entered.map_or(true, |fd| names(&fd).next().is_some()) {
-                        self.held.push(format!("the subvolume {path}"));
+                        let stays = beneath::open(self.top, path.as_bytes(), flags, Mounts::Stay);
+                        let what = if stays.is_ok() { "the subvolume" } else { "what is mounted at" };
+                        self.held.push(format!("{what} {path}"));
                     }
                     continue;
                 }

@@ -187,7 +187,8 @@ impl Config {
                 continue;
             }
             let former = self.values.insert(key.name, (value.clone(), layer, path.map(Path::to_owned)));
-            let is_of_what_is_kept = ["capture.", "moments."].iter().any(|group| key.name.starts_with(group));
+            let is_of_what_is_kept =
+                ["branch.", "capture.", "moments."].iter().any(|group| key.name.starts_with(group));
             if !trusted && is_of_what_is_kept && former.map_or_else(|| built_in(key.name), |it| it.0) != *value {
                 self.unasked.push(key.name);
             }

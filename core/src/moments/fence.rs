@@ -32,8 +32,8 @@ impl Workspace {
         self.fence_for(|waiting| waiting.session == *session)
     }
 
-    /// The same for all sessions, before files are put back, or a moment is gone back to. What still waits afterwards says so of its
-    /// snapshot.
+    /// The same for all sessions, before files are put back, a moment is gone back to, or a tool may write. What still waits afterwards says so of its
+    /// snapshot, but for what another session's tool has written meanwhile.
     pub(crate) fn fence_all(&self) -> Result<()> {
         // Where nobody could be hurried on, whoever adds moments takes their snapshots.
         if self.engine.settings().capturer.is_some() {

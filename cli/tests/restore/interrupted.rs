@@ -1,6 +1,9 @@
 //! Restores and undos that were killed: what finishes them, what goes back, and what was done in between.
 
-use crate::support::{Ran, World};
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
+use crate::support::{Ran, User, World, is_root, skip};
 use crate::told::{changed, olds, tampered};
 
 /// Kills a command when it has changed some files; whether the test may.
@@ -155,4 +158,62 @@ fn what_finishes_a_restore_of_ignored_files_overwrites_these() {
     assert_eq!(world.run(finish.split(' ')).code, 0);
     assert_eq!(olds(&world), 5);
     assert!(!world.run(["agent", "fs", "snapshots"]).stderr.contains("interrupted"));
+}
+
+/// All that is in a directory, and so not that itself.
+const SHUT: [&str; 8] = ["restore", "first", "--", "shut/f0", "shut/f1", "shut/f2", "shut/f3", "shut/f4"];
+
+#[test]
+fn directories_that_a_killed_restore_had_opened_are_shut_by_what_ends_it() {
+    if !is_root() {
+        return skip("needs root, to act as an ordinary user");
+    }
+    let files = || (0..5).map(|number| format!("shut/f{number}"));
+    let all = |world: &World, text: &str| files().filter(|name| world.read(name).as_deref() == Some(text)).count();
+    let ways: [&dyn Fn(&World); 6] = [
+        &|world| _ = world.fs(SHUT),
+        // All of it is done but for that.
+        &|world| {
+            files().for_each(|name| world.write(name, "old"));
+            world.fs(SHUT);
+        },
+        // What finishes it is killed, too.
+        &|world| {
+            let mut ah = tampered(world, "renameat2:signal=KILL:when=2", &SHUT).unwrap();
+            assert_eq!(Ran::of(&mut ah).code, 128 + 9);
+            world.fs(SHUT);
+        },
+        // What was done between is saved while it is open; that is no reason to open it again.
+        &|world| {
+            files().for_each(|name| world.write(name, "edited"));
+            world.fs(SHUT);
+            world.fs(["undo"]);
+            assert_eq!(all(world, "edited"), 5);
+            world.fs(["undo"]);
+        },
+        &|world| _ = world.fs(["restore", "first"]),
+        &|world| {
+            world.fs(["undo"]);
+            assert_eq!(all(world, "newer"), 5);
+            assert_eq!(fs::metadata(world.root().join("shut")).unwrap().permissions().mode() & 0o7777, 0o555);
+            world.fs(SHUT);
+        },
+    ];
+    for (at, way) in ways.iter().enumerate() {
+        let world = World::of(User::Ordinary);
+        let mode = || fs::metadata(world.root().join("shut")).unwrap().permissions().mode() & 0o7777;
+        let shut = |mode| fs::set_permissions(world.root().join("shut"), fs::Permissions::from_mode(mode)).unwrap();
+        files().for_each(|name| world.write(name, "old"));
+        shut(0o555);
+        world.fs(["snapshot", "-m", "first"]);
+        files().for_each(|name| world.write(name, "newer"));
+        if !killed(&world, &SHUT) {
+            return;
+        }
+        assert_eq!(mode(), 0o755, "{at}: it was not killed while it was open");
+        way(&world);
+        assert_eq!((mode(), all(&world, "old")), (0o555, 5), "{at}");
+        assert!(!world.run(["agent", "fs", "snapshots"]).stderr.contains("interrupted"), "{at}");
+        shut(0o755);
+    }
 }

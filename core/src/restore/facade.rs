@@ -1,13 +1,18 @@
 //! The order of a restore: lock, safety snapshot, what an interrupted one left, plan, journal, timeline, changes, timeline. And of an undo.
 
 use std::collections::HashSet;
+use std::os::fd::AsFd;
 use std::path::Path;
 
-use ah_plugin_api::{Capability, ChangedBelow, Durability, Error, ErrorKind, RelPath, Result, Snapshot, SnapshotRef};
+use ah_plugin_api::{
+    Capability, ChangedBelow, Durability, EntryKind, Error, ErrorKind, RelPath, Result, Snapshot, SnapshotRef,
+};
 
 use super::apply::{apply, lanes};
+use super::at::{Found, Tree};
 use super::below::{COPY_OUT, below_note};
 use super::clean::clean;
+use super::doors::{left_open, shut};
 use super::journal::{Journal, Named, Unlocked};
 use super::plan::{Ground, Plan, Wish, plan};
 use super::read_back::read_back;
@@ -288,6 +293,14 @@ impl Workspace {
                 }
                 Ok(plan)
             });
+        let tree = Tree::new(workspace.as_fd())?;
+        // What it is to be like by the target that is as it is now, and all else was so before.
+        let stays = |path: &RelPath, now: &Found| {
+            let asked = !path.is_root() && job.scope.holds(path);
+            let then = if asked { source.entry(path, &cx)? } else { None };
+            Ok(then.is_some_and(|then| then.kind == EntryKind::Dir && then.mode == now.mode))
+        };
+        let open = if job.dry_run { Vec::new() } else { left_open(&tree, &job.taken_over, stays)? };
         notes.extend(head_note(&target, &safety, &workspace));
         let below = match &planned {
             Ok(plan) => self.changed_below(&job.scope, &safety, plan)?,
@@ -313,7 +326,14 @@ impl Workspace {
                 error.causes.extend(cleared);
                 return Err(error);
             }
-            Ok(plan) => plan,
+            Ok(mut plan) if !plan.is_empty() => {
+                plan.left_open = open;
+                plan
+            }
+            Ok(plan) => {
+                notes.extend(shut(tree, &open));
+                plan
+            }
             Err(mut error) => {
                 unused(&safety);
                 error.causes.extend(cleared);
@@ -462,11 +482,7 @@ impl Workspace {
             staging: Journal::staging_of(&restore)?,
             lanes: lanes(),
             left: Vec::new(),
-            unlocked: plan
-                .unlock
-                .iter()
-                .map(|(path, found)| Unlocked { path: path.clone(), mode: found.mode })
-                .collect(),
+            unlocked: Unlocked::all_of(plan),
             steps: Journal::steps_of(plan),
             restore,
         })

@@ -16,6 +16,7 @@ use ah_plugin_api::{
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use super::at::Found;
 use super::plan::{Plan, Step};
 use super::scope::STAGING_PREFIX;
 use crate::crash;
@@ -58,6 +59,18 @@ pub(crate) struct Unlocked {
     pub(crate) path: RelPath,
     /// The mode it had.
     pub(crate) mode: u32,
+    /// Whether an interrupted restore had done that, which this one took over.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) left_open: bool,
+}
+
+impl Unlocked {
+    /// Those of a plan.
+    pub(crate) fn all_of(plan: &Plan) -> Vec<Self> {
+        let of =
+            |left_open| move |(path, was): &(RelPath, Found)| Self { path: path.clone(), mode: was.mode, left_open };
+        plan.unlock.iter().map(of(false)).chain(plan.left_open.iter().map(of(true))).collect()
+    }
 }
 
 /// The record of one restore.
@@ -177,15 +190,10 @@ impl Journal {
         plan.steps().filter(is_new).count()
     }
 
-    /// Everything that an undo of it puts back.
+    /// Everything that an undo of it puts back. Not what it found open: what it saved shows that so.
     pub(crate) fn touched(&self) -> impl Iterator<Item = &RelPath> {
         let left: HashSet<&RelPath> = self.left.iter().collect();
-        self.steps
-            .iter()
-            .map(|step| &step.path)
-            .filter(move |path| !left.contains(path))
-            .chain(&self.back_paths)
-            .chain(self.unlocked.iter().map(|unlocked| &unlocked.path))
+        self.steps.iter().map(|step| &step.path).filter(move |path| !left.contains(path)).chain(&self.back_paths)
     }
 }
 

@@ -9,7 +9,7 @@
 //! - `scope.rs`, `ignores.rs`: what a restore may touch. `plan.rs`: what it will do. `journal.rs`: what it says about that on disk.
 //! - `read_back.rs`: whether the safety snapshot really gives back what will be lost.
 //! - `below.rs`: what it cannot put back, since it was changed in the workspace that a branch reads in. `readers.rs`: which branches read here what it changes.
-//! - `apply/`: doing it. `clean.rs`: what a killed one left; `tidy.rs`: what ended ones left. `at.rs`: work relative to a directory, safe from symlinks.
+//! - `apply/`: doing it. `clean.rs`: what a killed one left; `doors.rs`: the directories that it had opened; `tidy.rs`: what ended ones left. `at.rs`: work relative to a directory, safe from symlinks.
 //!
 //! # Times
 //!
@@ -37,6 +37,7 @@ pub(crate) mod at;
 mod apply;
 mod below;
 mod clean;
+mod doors;
 mod facade;
 mod ignores;
 mod journal;

@@ -27,6 +27,7 @@ use self::attributes::{Said, Shown};
 pub(super) use self::staging::Staging;
 use super::LeftAlone;
 use super::at::{self, Found, Tree, io};
+use super::doors::OPEN;
 use super::journal::Journal;
 use super::plan::{Ground, Plan, Step};
 use crate::crash;
@@ -182,7 +183,7 @@ impl Work<'_> {
         for (path, was) in &self.plan.unlock {
             let fail = |e| io(format!("cannot make the directory {path} writable"), e);
             crash::point("restore-unlock").map_err(|e| ah_plugin_api::Error::from_io("cannot change a mode", &e))?;
-            set_mode(self.tree, path, was.mode | 0o700, was).map_err(fail)?;
+            set_mode(self.tree, path, was.mode | OPEN, was).map_err(fail)?;
         }
         Ok(())
     }
@@ -206,7 +207,8 @@ impl Work<'_> {
         let is_dir =
             |path| self.tree.stat(path).is_ok_and(|found| found.is_some_and(|found| found.kind == EntryKind::Dir));
         // One that was to go and could not is locked again.
-        for (path, was) in self.plan.unlock.iter().filter(|(path, _)| !gone.contains(path) || is_dir(path)) {
+        let open = self.plan.unlock.iter().chain(&self.plan.left_open);
+        for (path, was) in open.filter(|(path, _)| !gone.contains(path) || is_dir(path)) {
             last.entry(path).or_insert(Last::of(*was)).mode = Some(was.mode);
         }
         if changed {
@@ -306,7 +308,8 @@ fn is_it(now: &Found, was: &Found) -> bool {
     (now.dev, now.ino, now.kind, now.uid) == (was.dev, was.ino, was.kind, was.uid)
 }
 
-fn set_mode(tree: Tree<'_>, path: &RelPath, mode: u32, of: &Found) -> Result<(), Errno> {
+/// Gives it that mode, if it is the one that was found; `ESTALE` if not.
+pub(super) fn set_mode(tree: Tree<'_>, path: &RelPath, mode: u32, of: &Found) -> Result<(), Errno> {
     let parent = tree.dir(&path.parent().unwrap_or_default())?;
     let name = path.file_name().unwrap_or(b".");
     match at::stat(parent.as_fd(), name)? {

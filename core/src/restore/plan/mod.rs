@@ -21,6 +21,7 @@ use ah_plugin_api::{
 use rustix::io::Errno;
 
 use super::at::{Found, Tree};
+use super::doors::LeftOpen;
 use super::scope::{Omissions, Scope, by_rule, untouchable};
 use super::{Ignores, LeftAlone};
 use crate::walk::{self, Shelf, Source, same_contents};
@@ -95,6 +96,8 @@ pub(crate) struct Plan {
     pub(crate) attributes: Vec<Step>,
     /// Directories that have to be made writable for a while, as they were found.
     pub(crate) unlock: Vec<(RelPath, Found)>,
+    /// Directories that interrupted ones had left so: they are shut with those.
+    pub(crate) left_open: Vec<LeftOpen>,
     /// Directories in which something changes, as they were found; only those that are there already.
     pub(crate) parents: Vec<(RelPath, Found)>,
     /// Left alone, and why.

@@ -217,3 +217,26 @@ fn directories_that_a_killed_restore_had_opened_are_shut_by_what_ends_it() {
         shut(0o755);
     }
 }
+
+#[test]
+fn what_finishes_a_forced_one_is_forced() {
+    let finish = |world: &World| {
+        let told = world.run(["agent", "fs", "snapshots"]).stderr;
+        let command = |after: &str| told.split(after).nth(1).unwrap().split('`').next().unwrap().to_owned();
+        (command("finish it with `ah "), command("go back with `ah "))
+    };
+    let world = changed();
+    if !killed(&world, &["restore", "first", "--force", "--", "f0", "f1", "f2", "f3"]) {
+        return;
+    }
+    let (finished, back) = finish(&world);
+    assert!(finished.contains(" --force -- ") && back == "agent fs undo", "{finished}, {back}");
+    assert_eq!(world.run(finished.split(' ')).code, 0);
+    assert_eq!(olds(&world), 4);
+    assert!(killed(&world, &["undo", "--force", "--times=exact"]));
+    let (finished, back) = finish(&world);
+    assert_eq!(finished, "agent fs undo --times=exact --force");
+    assert_eq!(back, format!("{finished} && ah agent fs undo"));
+    assert_eq!(world.run(finished.split(' ')).code, 0);
+    assert_eq!(olds(&world), 0);
+}

@@ -479,6 +479,7 @@ impl Workspace {
             paths: job.paths.clone(),
             ignored: job.ignored,
             exact_times: job.exact_times,
+            force: job.force,
             staging: Journal::staging_of(&restore)?,
             lanes: lanes(),
             left: Vec::new(),

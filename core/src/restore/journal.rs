@@ -110,6 +110,9 @@ pub(crate) struct Journal {
     pub(crate) ignored: bool,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) exact_times: bool,
+    /// Whether it goes on where something is lost that nothing holds.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) force: bool,
     /// The folder in the workspace in which files are prepared and put aside.
     #[serde(with = "text::rel")]
     pub(crate) staging: RelPath,
@@ -218,6 +221,8 @@ pub(crate) struct Head {
     pub(crate) ignored: bool,
     #[serde(default)]
     pub(crate) exact_times: bool,
+    #[serde(default)]
+    pub(crate) force: bool,
 }
 
 /// A journal that cannot be read, and why.
@@ -402,6 +407,7 @@ mod tests {
             paths: vec![path.clone(); 1500],
             ignored: true,
             exact_times: false,
+            force: false,
             staging: path.clone(),
             lanes: 1,
             unlocked: Vec::new(),

@@ -187,13 +187,19 @@ impl Workspace {
         let paths = self.named(&head.paths);
         let ignored = if head.ignored && head.undoes.is_none() { " --ignored" } else { "" };
         let times = if head.exact_times { " --times=exact" } else { "" };
-        let to = |snapshot: &SnapshotId| format!("ah agent fs restore {snapshot}{ignored}{times}{paths}");
+        // What goes back is not to lose anything.
+        let force = if head.force { " --force" } else { "" };
+        let to = |snapshot: &SnapshotId, force| format!("ah agent fs restore {snapshot}{ignored}{times}{force}{paths}");
         let undo = "ah agent fs undo";
         match latest {
-            true if head.undoes.is_some() => (undo.to_owned(), format!("{undo} && {undo}")),
-            true => (to(&head.target.id), undo.to_owned()),
+            true if head.undoes.is_some() => {
+                let finish = format!("{undo}{times}{force}");
+                let back = format!("{finish} && {undo}");
+                (finish, back)
+            }
+            true => (to(&head.target.id, force), undo.to_owned()),
             // That would take back the later one.
-            false => (to(&head.target.id), to(&head.back.id)),
+            false => (to(&head.target.id, force), to(&head.back.id, "")),
         }
     }
 

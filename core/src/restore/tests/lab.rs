@@ -372,6 +372,7 @@ impl Lab {
             paths: Vec::new(),
             ignored: false,
             exact_times: false,
+            force: false,
             staging: Journal::staging_of(&restore).unwrap(),
             lanes: lanes(),
             unlocked: Vec::new(),

@@ -23,7 +23,7 @@ use super::told::{head_note, missing_notes, refusal, report, taken_back};
 use super::{Ignores, LeftAlone, RestoreBegin, RestoreEnd, RestoreOptions, RestoreReport, UndoOptions, copies_out};
 use crate::background;
 use crate::fsio;
-use crate::ids;
+use crate::ids::{self, SessionName};
 use crate::lock::boot_id;
 use crate::moments::FilesChanged;
 use crate::record::{SnapshotKind, SnapshotRecord};
@@ -83,9 +83,10 @@ impl Workspace {
         let covers = |journal: &Journal| -> bool {
             // An undo puts ignored files back without being asked; it changed no others.
             let ignored = options.ignored || !journal.ignored || journal.undoes.is_some();
+            let holds = |path: &RelPath| options.paths.iter().any(|top| path.starts_with(top));
             let paths = options.paths.is_empty()
-                || (!journal.paths.is_empty()
-                    && journal.paths.iter().all(|path| options.paths.iter().any(|top| path.starts_with(top))));
+                || (!journal.paths.is_empty() && journal.paths.iter().all(holds))
+                || (journal.undoes.is_some() && journal.touched().all(holds));
             ignored && paths
         };
         let mut notes = Vec::new();
@@ -126,7 +127,7 @@ impl Workspace {
         // place, and what was done since, must not be lost to it.
         let latest = |journal: &Journal| self.is_latest(&journal.restore, journal.began, &events);
         let (journal, taken_over, finishes) = match interrupted.pop().filter(latest) {
-            Some(last) => match self.undone_by(&last)? {
+            Some(last) => match self.undone_by(&last.session, last.undoes.as_deref())? {
                 // An undo is taken to its end.
                 Some(of) => {
                     interrupted.retain(|journal| {
@@ -175,12 +176,13 @@ impl Workspace {
         })
     }
 
-    /// The journal of what an undo takes back; none if it is no undo, or that journal is gone.
-    fn undone_by(&self, undo: &Journal) -> Result<Option<Journal>> {
-        let Some(of) = &undo.undoes else { return Ok(None) };
-        match self.journals().of(&undo.session, of)? {
-            Some(journal) => Ok(Some(journal)),
-            None => self.journals().find_ended(of),
+    /// The journal of what an undo of that session takes back; none if it is no undo, or that journal is gone or damaged.
+    pub(super) fn undone_by(&self, session: &SessionName, undoes: Option<&str>) -> Result<Option<Journal>> {
+        let Some(of) = undoes else { return Ok(None) };
+        match self.journals().of(session, of) {
+            Ok(Some(journal)) => Ok(Some(journal)),
+            Err(error) if error.kind != ErrorKind::DataLoss => Err(error),
+            _ => self.journals().find_ended(of),
         }
     }
 

@@ -4,7 +4,7 @@
 //! (`gc --auto`) has synced the workspace's filesystem. If the machine restarts before that, the restore counts as interrupted,
 //! whatever its timeline says: a file may be there without its contents.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::os::fd::AsFd;
 
 use ah_plugin_api::{Dir, ErrorKind, RelPath, Result, SnapshotId, Timestamp};
@@ -191,6 +191,12 @@ impl Workspace {
         let force = if head.force { " --force" } else { "" };
         let to = |snapshot: &SnapshotId, force| format!("ah agent fs restore {snapshot}{ignored}{times}{force}{paths}");
         let undo = "ah agent fs undo";
+        // One more does not finish it, but takes it back.
+        if let Some(own) = self.undo_of_nothing_known(head).filter(|_| latest) {
+            let touched: BTreeSet<RelPath> = own.touched().cloned().collect();
+            let paths = self.named(&Vec::from_iter(touched));
+            return (format!("ah agent fs restore {}{times}{force}{paths}", head.target.id), undo.to_owned());
+        }
         match latest {
             true if head.undoes.is_some() => {
                 let finish = format!("{undo}{times}{force}");
@@ -200,6 +206,15 @@ impl Workspace {
             true => (to(&head.target.id, force), undo.to_owned()),
             // That would take back the later one.
             false => (to(&head.target.id, force), to(&head.back.id, "")),
+        }
+    }
+
+    /// The journal of an undo of which it is not known any more what it was to take back.
+    fn undo_of_nothing_known(&self, head: &Head) -> Option<Journal> {
+        head.undoes.as_ref()?;
+        match self.undone_by(&head.session, head.undoes.as_deref()) {
+            Ok(None) => self.journals().of(&head.session, &head.restore).ok().flatten(),
+            _ => None,
         }
     }
 

@@ -425,3 +425,39 @@ fn an_undo_whose_snapshot_somebody_removed_is_not_told_to_look_for_it() {
     let error = lab.open().undo(&UndoOptions::default()).unwrap_err();
     assert!(error.kind == ErrorKind::NotFound && error.to_string().contains("was removed"), "{error}");
 }
+
+/// `undo` takes it back then, and does not finish it.
+#[test]
+fn an_interrupted_undo_of_what_nobody_knows_is_finished_by_a_restore() {
+    for (loss, finishes) in [("gone", true), ("damaged", true), ("gone", false)] {
+        let lab = Lab::new();
+        lab.write("b", "b one");
+        let journal = restored(&lab);
+        lab.write("b", "b edited");
+        lab.open().gc(&AUTO).unwrap();
+        let undone = lab.open().undo(&UndoOptions::default()).unwrap();
+        reboot(&lab.folder().join(format!("restoring/{}.json", undone.restore.unwrap())));
+        let known = lab.folder().join("sessions/main/restores").join(journal.file_name().unwrap());
+        assert_eq!(lab.open().interrupted().unwrap().unwrap().finish, "ah agent fs undo");
+        match loss {
+            "gone" => fs::remove_file(known).unwrap(),
+            _ => fs::write(known, "{").unwrap(),
+        }
+        let interrupted = lab.open().interrupted().unwrap().unwrap();
+        let file = lab.path().join("a");
+        let finish = format!("ah agent fs restore {} -- {}", interrupted.target, file.display());
+        assert_eq!((interrupted.finish, interrupted.back.as_str()), (finish, "ah agent fs undo"), "{loss}");
+        if finishes {
+            lab.write("a", "half");
+            let paths = vec![RelPath::new("a").unwrap()];
+            let options = RestoreOptions { paths, ..RestoreOptions::default() };
+            lab.open().restore(interrupted.target.as_str(), &options).unwrap();
+            assert_eq!(text(&lab), "second", "{loss}");
+        } else {
+            lab.open().undo(&UndoOptions::default()).unwrap();
+            assert_eq!(text(&lab), "one", "{loss}");
+        }
+        assert_eq!(fs::read_to_string(lab.path().join("b")).unwrap(), "b edited");
+        assert!(lab.open().interrupted().unwrap().is_none(), "{loss}");
+    }
+}

@@ -216,7 +216,9 @@ fn row(event: &Event, moments: &HashMap<&str, &Moment>, left: &BTreeSet<Snapshot
         EventBody::RestoreEnd(end) => {
             let paths = || text::count(end.left, "path", "paths");
             let left = if end.left > 0 { format!(", {} left as before", paths()) } else { String::new() };
-            plain("restore end", "", format!("{}{left}", end.outcome))
+            // It was stopped, or came to nothing, before the first change.
+            let unchanged = if end.outcome == "failed" { ": nothing was changed" } else { "" };
+            plain("restore end", "", format!("{}{unchanged}{left}", end.outcome))
         }
         EventBody::Degraded { provider, reason, next } => (
             Cell::new("degraded", Style::Warning),

@@ -81,6 +81,29 @@ fn ctrl_c_before_that_names_the_command_that_starts_again() {
     let (code, stderr) = interrupt_once(ah.spawn().unwrap(), || names().any(|name| name.starts_with(".ah-")));
     assert_eq!((code, olds(&world)), (130, 0), "{stderr}");
     assert!(stderr.contains("`ah agent fs restore first` starts again"), "{stderr}");
+    // Nothing of it reads as if something was half done.
+    assert!(stderr.starts_with("error: stopped before it changed anything: all files are as they were\n"), "{stderr}");
+    assert!(!stderr.contains("caused by"), "{stderr}");
+    let status = world.run(["agent", "fs", "status"]);
+    assert!(status.code == 0 && !status.stderr.contains("interrupted"), "{status:?}");
+    let timeline = world.run(["timeline"]).stdout;
+    assert!(timeline.trim_end().ends_with("failed: nothing was changed"), "{timeline}");
+}
+
+#[test]
+fn ctrl_c_while_the_present_state_is_saved_says_that_nothing_was_changed() {
+    let world = changed();
+    for again in ["restore first", "undo"] {
+        let words: Vec<&str> = again.split(' ').collect();
+        let Some(mut ah) = tampered(&world, "fsync,fdatasync,syncfs:delay_enter=300000", &words) else { return };
+        fs::write(world.path("log"), "").unwrap();
+        let writes = || fs::metadata(world.path("log")).is_ok_and(|log| log.len() > 0);
+        let (code, stderr) = interrupt_once(ah.spawn().unwrap(), writes);
+        assert_eq!((code, olds(&world)), (130, if again == "undo" { 5 } else { 0 }), "{stderr}");
+        assert!(stderr.starts_with("error: stopped before it changed anything"), "{stderr}");
+        assert!(stderr.contains(&format!("`ah agent fs {again}` starts again")), "{stderr}");
+        world.fs(["restore", "first"]);
+    }
 }
 
 #[test]

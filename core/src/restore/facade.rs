@@ -19,7 +19,7 @@ use super::read_back::read_back;
 use super::safety::Saved;
 use super::scope::{Omissions, Scope, untouchable};
 use super::standing::sync_filesystem;
-use super::told::{head_note, missing_notes, refusal, report, taken_back};
+use super::told::{head_note, missing_notes, refusal, report, stopped, taken_back};
 use super::{Ignores, LeftAlone, RestoreBegin, RestoreEnd, RestoreOptions, RestoreReport, UndoOptions, copies_out};
 use crate::background;
 use crate::fsio;
@@ -70,14 +70,14 @@ impl Workspace {
     /// changed meanwhile; the provider's. Nothing has been changed then, but where the error says that the files were restored and
     /// the timeline could not be written.
     pub fn restore(&self, reference: &str, options: &RestoreOptions) -> Result<RestoreReport> {
-        self.fence_all()?;
+        self.fence_all().map_err(stopped)?;
         self.forget_what_the_killed_saw();
         self.restore_behind_fence(reference, options)
     }
 
     /// As [`Workspace::restore`], for who has waited for captures already.
     pub(crate) fn restore_behind_fence(&self, reference: &str, options: &RestoreOptions) -> Result<RestoreReport> {
-        let (_lock, _stays) = (self.lock("restore")?, self.lock_stays()?);
+        let (_lock, _stays) = (self.lock("restore").map_err(stopped)?, self.lock_stays().map_err(stopped)?);
         let target = self.resolve(reference)?;
         self.reachable(&options.paths, &target)?;
         let covers = |journal: &Journal| -> bool {
@@ -117,9 +117,9 @@ impl Workspace {
     /// # Errors
     /// `NotFound` if there was none; `FailedPrecondition` if a rewind came since that changed no files; otherwise as [`Workspace::restore`].
     pub fn undo(&self, options: &UndoOptions) -> Result<RestoreReport> {
-        self.fence_all()?;
+        self.fence_all().map_err(stopped)?;
         self.forget_what_the_killed_saw();
-        let (_lock, _stays) = (self.lock("restore")?, self.lock_stays()?);
+        let (_lock, _stays) = (self.lock("restore").map_err(stopped)?, self.lock_stays().map_err(stopped)?);
         let mut notes = Vec::new();
         let mut interrupted = self.interrupted_journals(&mut notes)?;
         let events = self.state()?.events;
@@ -225,7 +225,7 @@ impl Workspace {
     fn put_back(&self, job: &Job) -> Result<RestoreReport> {
         let mut is_done = false;
         let outcome = self.put_back_now(job, &mut is_done);
-        outcome.map_err(|error| if is_done { error } else { self.say_what_takes_room(&job.target, error) })
+        outcome.map_err(|error| if is_done { error } else { stopped(self.say_what_takes_room(&job.target, error)) })
     }
 
     /// `is_done`: whether files were changed.

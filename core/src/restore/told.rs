@@ -94,6 +94,18 @@ fn age(secs: i64) -> String {
     text::count(usize::try_from(count).unwrap_or(usize::MAX), one, many)
 }
 
+/// What came before the first change: who stops it is not to think that something is half done.
+pub(super) fn stopped(error: Error) -> Error {
+    if error.kind != ErrorKind::Cancelled {
+        return error;
+    }
+    let mut said = Error::new(ErrorKind::Cancelled, "stopped before it changed anything: all files are as they were");
+    // That it was cancelled is no cause of its own. What could not be cleared away again is.
+    said.causes = error.causes.into_iter().filter(|cause| cause != "cancelled").collect();
+    said.hint = error.hint;
+    said
+}
+
 /// What the snapshot does not hold, and nobody has any more, cannot come back: whoever expects it should hear so. What an ignore rule
 /// left out comes last: mostly it can be made again.
 pub(super) fn missing_notes(target: &Snapshot, job: &Job, workspace: &Dir) -> Vec<String> {

@@ -57,6 +57,7 @@ impl Workspace {
     /// # Errors
     /// As [`Workspace::resolve`]; the provider's.
     pub fn diff(&self, from: &str, to: Option<&str>, options: &DiffOptions) -> Result<DiffReport> {
+        self.tell_what_is_kept()?;
         let state = self.state()?;
         let from = self.resolve_in(&state, from)?;
         let to = to.map(|to| self.resolve_in(&state, to)).transpose()?;

@@ -74,6 +74,7 @@ impl Workspace {
     /// # Errors
     /// As [`Workspace::snapshot`].
     pub fn snapshot_and_omitted(&self, options: &SnapshotOptions) -> Result<(SnapshotRecord, Vec<OmittedRecord>)> {
+        self.tell_what_is_kept()?;
         let (record, snapshot) = self.snapshot_of(options, None)?;
         Ok((record, snapshot.omitted.into_iter().map(OmittedRecord::from).collect()))
     }

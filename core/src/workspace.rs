@@ -265,6 +265,12 @@ impl Workspace {
         self.engine.config(Some(&self.root))
     }
 
+    /// Says where a project's file that nobody has trusted decides what is captured: to whoever acts by that, not in agents' hooks.
+    pub(crate) fn tell_what_is_kept(&self) -> Result<()> {
+        self.config()?.of_what_is_kept().into_iter().for_each(|notice| self.engine.notify(notice));
+        Ok(())
+    }
+
     /// What is captured here: configuration, the user's global ignore files, our own state.
     pub(crate) fn policy(&self) -> Result<CapturePolicy> {
         self.policy_of(&self.config()?)

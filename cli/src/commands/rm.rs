@@ -28,7 +28,7 @@ pub(crate) struct RmArgs {
     /// Say what would be removed, and do nothing.
     #[arg(long)]
     dry_run: bool,
-    /// Remove a branch also if it holds what is nowhere else, or its directory is not where it was made; a snapshot also if a
+    /// Remove a branch also if it holds what is nowhere else and is not ignored, or its directory is not where it was made; a snapshot also if a
     /// branch grew from it.
     #[arg(long)]
     force: bool,

@@ -85,7 +85,7 @@ fn an_agent_does_not_take_away_what_one_would_go_back_to() {
 }
 
 #[test]
-fn what_a_project_that_is_not_trusted_keeps_back_is_told_by_status() {
+fn what_a_project_that_is_not_trusted_keeps_back_is_told() {
     let world = World::new();
     let told = |words: &[&str]| {
         let ran = world.run(words);
@@ -106,6 +106,11 @@ fn what_a_project_that_is_not_trusted_keeps_back_is_told_by_status() {
         );
         assert!(lines[0].len() < 1000, "{lines:?}");
     }
+    for words in [&["snapshot", "-m", "x"][..], &["diff", "x"], &["restore", "x"]] {
+        assert_eq!(told(&[&["agent", "fs"], words].concat()).len(), 1, "{words:?}");
+    }
+    world.write(".ah/config.json", r#"{"branch": {"carry-limit": "9000T"}}"#);
+    assert_eq!(told(&["agent", "fs", "status"]).len(), 1);
     assert_eq!(world.run(["config", "trust"]).code, 0);
     assert!(told(&[]).is_empty() && told(&["agent", "fs", "status"]).is_empty());
 }

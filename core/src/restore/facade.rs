@@ -72,6 +72,7 @@ impl Workspace {
     pub fn restore(&self, reference: &str, options: &RestoreOptions) -> Result<RestoreReport> {
         self.fence_all().map_err(stopped)?;
         self.forget_what_the_killed_saw();
+        self.tell_what_is_kept()?;
         self.restore_behind_fence(reference, options)
     }
 

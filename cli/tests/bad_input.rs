@@ -588,7 +588,9 @@ fn a_project_that_wants_to_load_something() {
     // What loads something does not count, and that is said; what only leaves files out does.
     let ran = world.run(["agent", "fs", "snapshot"]);
     assert_eq!(ran.code, 0, "{ran:?}");
-    assert_eq!(ran.stderr.matches("warning: ").count(), 2, "{ran:?}");
+    assert_eq!(ran.stderr.matches("warning: ").count(), 3, "{ran:?}");
+    assert_eq!(ran.stderr.matches("which does not count").count(), 2, "{ran:?}");
+    assert_eq!(ran.stderr.matches("decides what is kept: capture.exclude").count(), 1, "{ran:?}");
     let value =
         |key: &str| world.json("config", &["config", "get", key])["config"]["layer"].as_str().unwrap().to_owned();
     assert_eq!((value("provider").as_str(), value("provider-path").as_str()), ("default", "default"));

@@ -181,3 +181,8 @@ pub(crate) fn cat(world: &World, reference: &str, file: &str) -> Option<String> 
 pub(crate) fn text<'a>(moment: &'a Value, member: &str) -> &'a str {
     moment[member].as_str().unwrap_or_else(|| panic!("no {member} in {moment}"))
 }
+
+/// The moments' kinds.
+pub(crate) fn kinds(moments: &[Value]) -> Vec<&str> {
+    moments.iter().map(|moment| text(moment, "kind")).collect()
+}

@@ -6,6 +6,7 @@
 mod support;
 
 mod agent;
+mod apart;
 mod bad;
 mod kills;
 mod rules;

@@ -4,12 +4,8 @@ use std::fs;
 
 use serde_json::{Value, json};
 
-use crate::agent::{Agent, cat, moments, settled, text, until};
+use crate::agent::{Agent, cat, kinds, moments, settled, text, until};
 use crate::support::{Ran, World};
-
-fn kinds(moments: &[Value]) -> Vec<&str> {
-    moments.iter().map(|moment| text(moment, "kind")).collect()
-}
 
 #[test]
 fn every_moment_shows_the_files_as_they_were() {
@@ -95,26 +91,6 @@ fn every_moment_shows_the_files_as_they_were() {
 }
 
 #[test]
-fn a_session_stays_where_it_started() {
-    let world = World::new();
-    world.write("f", "1");
-    let agent = Agent::claude(&world, "s1");
-    agent.start();
-    // It goes somewhere else, where another workspace is; the one that it left counts.
-    fs::create_dir_all(world.path("elsewhere/.git")).unwrap();
-    let elsewhere = json!({"cwd": world.path("elsewhere"), "tool_name": "Bash", "tool_use_id": "t1"});
-    agent.call("PreToolUse", elsewhere.clone());
-    world.write("f", "2");
-    agent.call("PostToolUse", elsewhere);
-    agent.call("UserPromptSubmit", json!({"cwd": "/no/such/directory", "prompt": "and?", "prompt_id": "p"}));
-    let moments = settled(&world);
-    assert_eq!(kinds(&moments), ["session-start", "tool", "prompt"]);
-    assert_eq!(cat(&world, text(&moments[1], "id"), "f").as_deref(), Some("2"));
-    let workspaces = fs::read_dir(world.path("state/workspaces")).unwrap().count();
-    assert_eq!(workspaces, 1);
-}
-
-#[test]
 fn what_waits_is_captured_before_files_are_put_back() {
     let world = World::on_git();
     world.write("f", "zero");
@@ -131,25 +107,6 @@ fn what_waits_is_captured_before_files_are_put_back() {
     assert!(tool["inexact"].is_null() && tool["snapshot"].is_string(), "{tool}");
     assert_eq!(cat(&world, text(tool, "id"), "f").as_deref(), Some("one"));
     assert_eq!(world.read("f").as_deref(), Some("zero"));
-}
-
-#[test]
-fn what_one_session_wrote_is_captured_before_another_one_writes() {
-    let world = World::on_git();
-    world.write("f", "zero");
-    let (one, two) = (Agent::claude(&world, "s1"), Agent::claude(&world, "s2"));
-    one.start();
-    two.start();
-    settled(&world);
-    // Whoever is not hurried waits for more.
-    assert_eq!(world.run(["config", "set", "moments.window", "10s"]).code, 0);
-    two.writes("f", "the second's");
-    one.writes("f", "the first's");
-    two.before("Bash");
-    let moments = settled(&world);
-    let of_tools: Vec<_> = moments.iter().filter(|moment| moment["kind"] == "tool").collect();
-    let shown: Vec<_> = of_tools.iter().map(|moment| cat(&world, text(moment, "id"), "f")).collect();
-    assert_eq!(shown, [Some("the second's".to_owned()), Some("the first's".to_owned())]);
 }
 
 #[test]

@@ -70,8 +70,10 @@ impl Engine {
             let _ = self.workspace(start, Access::Existing);
         }
         let transcript = event.transcript.as_deref();
+        // After a compaction the same process goes on, wherever it is by then.
+        let begins = event.kind == HookKind::SessionStart && event.reason.as_deref() != Some("compact");
         let (workspace, session) =
-            self.session_of(event.agent.name(), &event.session_id, transcript, start, process.clone())?;
+            self.session_of(event.agent.name(), &event.session_id, transcript, start, process.clone(), begins)?;
         let call = Call { workspace: &workspace, session: &session, event, process };
         call.answer()?;
         let time = self.settings().clock.now();

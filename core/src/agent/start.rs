@@ -13,7 +13,8 @@ use crate::text;
 use crate::workspace::Workspace;
 
 impl Engine {
-    /// The workspace and session of an agent's session, made if it is not known yet.
+    /// The workspace and session of an agent's session, made if it is not known yet; `begins`: or if the agent takes it up now, and in another
+    /// workspace.
     pub(super) fn session_of(
         &self,
         agent: &str,
@@ -21,14 +22,21 @@ impl Engine {
         transcript: Option<&Path>,
         start: &Path,
         process: Option<Holder>,
+        begins: bool,
     ) -> Result<(Workspace, SessionName)> {
-        if let Some(found) = self.known_session(agent, id, process.as_ref())? {
+        let is_known = begins && self.known(agent, id)?.is_some();
+        let here = is_known.then(|| self.workspace(start, Access::Create).ok()).flatten();
+        let known = || -> Result<Option<(Workspace, SessionName)>> {
+            let found = self.known_session(agent, id, process.as_ref())?;
+            Ok(found.filter(|(there, _)| here.as_ref().is_none_or(|here| here.id() == there.id())))
+        };
+        if let Some(found) = known()? {
             return Ok(found);
         }
         let lock = self.home().join("agents.lock");
         let _lock = Lock::take(&lock, true, self.settings().patience_left(), &*self.settings().observer)?;
         let all = self.all_known()?;
-        if let Some(found) = self.known_session(agent, id, process.as_ref())? {
+        if let Some(found) = known()? {
             return Ok(found);
         }
         // A kill between the two lines below leaves them to be looked through.

@@ -66,6 +66,7 @@ pub(crate) struct Play<'w> {
     /// The agent's id of its session.
     pub(crate) id: String,
     pub(crate) file: PathBuf,
+    cwd: PathBuf,
     lines: u32,
     turn: u32,
     last: Option<String>,
@@ -78,6 +79,11 @@ impl<'w> Play<'w> {
     }
 
     pub(crate) fn begin_as(world: &'w World, form: Form, id: &str) -> Self {
+        Self::begin_at(world, form, id, &world.root())
+    }
+
+    /// Of an agent that works at `cwd`, the workspace itself or what `exec` shows there.
+    pub(crate) fn begin_at(world: &'w World, form: Form, id: &str, cwd: &Path) -> Self {
         use std::os::unix::fs::PermissionsExt;
         for folder in ["bin", "out"] {
             fs::create_dir_all(world.path(folder)).unwrap();
@@ -97,7 +103,8 @@ impl<'w> Play<'w> {
         };
         fs::create_dir_all(file.parent().unwrap()).unwrap();
         world.give_away();
-        let mut play = Self { world, form, id: id.to_owned(), file, lines: 0, turn: 0, last: None };
+        let mut play =
+            Self { world, form, id: id.to_owned(), file, cwd: cwd.to_owned(), lines: 0, turn: 0, last: None };
         if form == Form::Codex {
             let root = world.root();
             let meta = json!({"id": id, "timestamp": now(), "cwd": root, "originator": "codex_cli_rs", "cli_version": "0.169.0", "source": "cli"});
@@ -196,7 +203,7 @@ impl<'w> Play<'w> {
     /// Calls the hook as the agent does.
     pub(crate) fn hook(&self, event: Value) {
         let common = json!({
-            "session_id": self.id, "transcript_path": self.file, "cwd": self.world.root(),
+            "session_id": self.id, "transcript_path": self.file, "cwd": self.cwd,
             "prompt_id": format!("{}-{}", self.id, self.turn),
         });
         let mut command = self.world.command(["hook", self.form.name()]);

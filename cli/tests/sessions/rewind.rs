@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::Write;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
@@ -55,10 +56,11 @@ fn in_a_branch_it_goes_on_only_where_the_conversation_knows_its_files() {
     if made["conversation"]["cwd"] != world.root().to_str().unwrap() {
         return skip("needs namespaces, to show a branch at the workspace's path");
     }
-    let mut inside = Play::begin_as(&world, Form::Claude, made["conversation"]["agent_session"].as_str().unwrap());
+    let path = made["branch"]["path"].as_str().unwrap();
+    let id = made["conversation"]["agent_session"].as_str().unwrap();
+    let mut inside = Play::begin_at(&world, Form::Claude, id, Path::new(path));
     inside.turn("in the branch", |_| ());
     world.wait_for_background();
-    let path = made["branch"]["path"].as_str().unwrap();
     for words in [&["agent", "rewind"][..], &["session", "branch", "@prompt", "--name", "further"]] {
         let ran = Ran::of(inside.ah(words).current_dir(path));
         assert_eq!(ran.code, 4, "{ran:?}");

@@ -214,21 +214,21 @@ impl Status {
         self.branches = workspace.branches()?;
         self.leases = workspace.leases()?;
         self.interrupted = workspace.interrupted()?;
-        self.degraded = degraded(&state.events, workspace.engine.settings().named_time);
+        self.degraded = degraded(&state.events);
         self.paused = workspace.is_paused();
         Ok(())
     }
 }
 
 /// The last failure of a provider, unless it has worked since.
-fn degraded(events: &[Event], named: fn(Timestamp) -> String) -> Option<String> {
+fn degraded(events: &[Event]) -> Option<String> {
     let mut worked = BTreeSet::new();
     for event in events.iter().rev() {
         match &event.body {
             EventBody::Snapshot { snapshot } => drop(worked.insert(&snapshot.provider)),
             EventBody::Degraded { provider, .. } if worked.contains(provider) => return None,
             EventBody::Degraded { provider, reason, next } => {
-                let time = named(event.time);
+                let time = text::format_time(Timestamp { nanos: 0, ..event.time });
                 return Some(format!("{time}: {provider} failed and {next} took over: {reason}"));
             }
             _ => {}

@@ -116,7 +116,10 @@ fn tell(app: &App, report: &RewindReport) {
         restore::deleted(app, restored);
         // Several in a row are more than `undo` takes back, and the line on stdout is the agent's command.
         if let Some(safety) = &restored.safety {
-            app.ui.note(&format!("`ah agent fs restore {}` does so later on, too", safety.id));
+            app.ui.note(&format!(
+                "`ah agent fs restore {}` brings back the files of before this rewind, later on too",
+                safety.id
+            ));
         }
     }
     if let Some(made) = &report.conversation {

@@ -397,22 +397,22 @@ fn what_is_written_beneath_it_is_set_aside_and_named() {
             "n=0; while :; do n=$((n+1)); f={}/w-$n; echo -n $n > $f && sync $f && echo $n; done 2>/dev/null",
             root.display()
         );
-        let mut writer = bench.program("sh").args(["-c", &line]).stdout(Stdio::piped()).spawn().unwrap();
+        let mut writer = Stands(bench.program("sh").args(["-c", &line]).stdout(Stdio::piped()).spawn().unwrap());
+        let written = writer.0.stdout.take().unwrap();
         for round in 0..6 {
             std::thread::sleep(Duration::from_millis(40 * round));
             bench.kill_services();
             let ran = bench.ran(&root, &["status"]);
             assert!(ran.code == 0 || ran.stderr.contains("hint: "), "{ran:?}");
         }
-        let _ = writer.kill();
-        let written = writer.wait_with_output().unwrap().stdout;
+        drop(writer);
+        let written = std::io::read_to_string(written).unwrap();
         bench.at(&root, &["status"]);
         assert_eq!(text(bench, "f"), "kept");
         let places = left().into_iter().map(|name| bench.0.path(&name)).chain([root.clone()]);
         let names = places.map(|at| format!("ls {}; ", at.display())).collect::<String>();
         let found = bench.sh(&names);
         let found: BTreeSet<&str> = found.lines().collect();
-        let written = String::from_utf8(written).unwrap();
         let mut written = written.lines().map(|n| format!("w-{n}"));
         assert_eq!(written.find(|name| !found.contains(name.as_str())), None, "{found:?}");
         bench.at(&root, &["convert", "--back"]);

@@ -69,9 +69,13 @@ fn one_that_is_taken_up_in_another_workspace_is_captured_there() {
     assert_eq!(moments(&world).len(), before + 1);
     let shown = Ran::of(world.command(["agent", "fs", "cat", "@", "new"]).current_dir(&other));
     assert_eq!((shown.code, shown.stdout.as_str()), (0, "there"), "{shown:?}");
+    assert_eq!(world.json("session-list", &["session", "list"])["sessions"][0]["ended"]["reason"], "elsewhere");
     // And back.
     agent.call("SessionStart", json!({"source": "resume"}));
     agent.writes("f", "3");
+    let sessions = world.json("session-list", &["session", "list"])["sessions"].clone();
+    assert_eq!(sessions.as_array().unwrap().len(), 1, "{sessions:#}");
+    assert!(sessions[0]["ended"].is_null(), "{sessions:#}");
     let moments = settled(&world);
     assert_eq!(cat(&world, text(moments.last().unwrap(), "id"), "f").as_deref(), Some("3"));
 }

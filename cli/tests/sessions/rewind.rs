@@ -131,7 +131,8 @@ fn back_at_its_beginning_a_session_still_says_whose_it_was() {
         .iter()
         .rev()
         .find_map(|event| Some(event["snapshot"]["id"].as_str()?.to_owned()));
-    let way = format!("`ah agent fs restore {}` does so later on, too", safety.unwrap());
+    let way =
+        format!("`ah agent fs restore {}` brings back the files of before this rewind, later on too", safety.unwrap());
     assert!(ran.stderr.contains(&way), "{way}: {ran:?}");
     let shown = play.json("session-show", &["session", "show", &session]);
     assert_eq!((&shown["session"]["agent"], &shown["left"]), (&Value::Null, &before["session"]["agent"]));

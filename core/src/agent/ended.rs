@@ -2,7 +2,7 @@
 
 use ah_plugin_api::{Durability, Result};
 
-use crate::ids::snapshot_id;
+use crate::ids::{SessionName, snapshot_id};
 use crate::moments::{MomentKind, MomentRecord, Tools};
 use crate::session::{self, SessionEnd, SessionRecord};
 use crate::timeline::EventBody;
@@ -10,6 +10,9 @@ use crate::workspace::Workspace;
 
 /// The reason of a session's end when the agent said nothing.
 const VANISHED: &str = "vanished";
+
+/// The reason when the agent took it up in another workspace.
+const ELSEWHERE: &str = "elsewhere";
 
 impl Workspace {
     /// The sessions, oldest first. Those whose agents are not there any more have ended by then.
@@ -26,13 +29,26 @@ impl Workspace {
     pub(crate) fn end_vanished(&self) -> Result<()> {
         for record in session::list(&self.folder())? {
             let Some(agent) = record.agent.as_ref().filter(|_| record.ended.is_none()) else { continue };
-            let known = self.engine.known(&agent.name, &agent.id)?.filter(|known| known.session == record.name);
+            let known = self
+                .engine
+                .known(&agent.name, &agent.id)?
+                .filter(|known| (&known.workspace, &known.session) == (&self.id, &record.name));
             let gone = known.and_then(|known| known.process).is_some_and(|process| !process.alive());
             if gone {
                 self.end(&record)?;
             }
         }
         Ok(())
+    }
+
+    /// Ends a session that its agent has taken up in another workspace.
+    pub(super) fn end_here(&self, session: &SessionName) -> Result<()> {
+        let time = self.engine.settings().clock.now();
+        Tools::of(&self.folder(), session).forget()?;
+        let end = SessionEnd { time, reason: ELSEWHERE.to_owned() };
+        self.change_session(session, |record| {
+            record.ended.get_or_insert(end);
+        })
     }
 
     fn end(&self, record: &SessionRecord) -> Result<()> {

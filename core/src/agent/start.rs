@@ -42,10 +42,17 @@ impl Engine {
         // A kill between the two lines below leaves them to be looked through.
         all.not_so()?;
         let workspace = self.workspace(start, Access::Create)?;
+        if let Some((there, session)) = self.known_session(agent, id, None)? {
+            // It goes on here, whatever becomes of what it was there.
+            let _ = there.end_here(&session);
+        }
         let transcript = transcript.map(Path::to_owned);
         let own = AgentSession { name: agent.to_owned(), id: id.to_owned(), transcript, start: start.to_owned() };
+        let is_it =
+            |record: &SessionRecord| record.agent.as_ref().is_some_and(|own| (&*own.name, &*own.id) == (agent, id));
+        let had = session::list(&workspace.folder())?.into_iter().find(is_it).map(|record| record.name);
         let recorded = self.settings().agent_session.clone();
-        let session = workspace.make_session(own, recorded)?;
+        let session = had.map_or_else(|| workspace.make_session(own, recorded), Ok)?;
         self.remember(agent, id, &Known { workspace: workspace.id().clone(), session: session.clone(), process })?;
         all.so();
         Ok((workspace, session))

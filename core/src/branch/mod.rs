@@ -84,7 +84,7 @@ impl Workspace {
             Some(name) => checked_name(name)?,
             None => match self.name_of_place(options.at.as_deref())? {
                 Some(name) => name,
-                None => self.default_name(&self.branch_id()?),
+                None => self.default_name(&self.branch_id()?, &all(self.engine.home())?),
             },
         };
         let place = self.branch_place(&name, options.at.as_deref())?;
@@ -392,13 +392,17 @@ impl Workspace {
         Ok(name.filter(|name| !others.iter().any(|other| other.record.name == *name)))
     }
 
-    fn default_name(&self, id: &BranchId) -> String {
+    /// As short as is free: among a few hundred branches two ids begin alike.
+    fn default_name(&self, id: &BranchId, others: &[BranchFile]) -> String {
         let own = self.root.file_name().unwrap_or_default().to_string_lossy();
         let own: String =
             own.chars().map(|c| if c.is_ascii_alphanumeric() || c == '_' { c } else { '-' }).take(40).collect();
-        let short = id.as_str().get(..4).unwrap_or_default();
         let own = own.trim_matches('-');
-        if own.is_empty() { format!("branch-{short}") } else { format!("{own}-{short}") }
+        let own = if own.is_empty() { "branch" } else { own };
+        let id = id.as_str();
+        let named = |length: usize| format!("{own}-{}", &id[..length.min(id.len())]);
+        let is_free = |name: &String| others.iter().all(|other| other.record.name != *name);
+        (4..id.len()).map(named).find(is_free).unwrap_or_else(|| named(id.len()))
     }
 
     /// Refuses to make a branch in what a provider mounts as another one: it would be in the way of that one's removal, and be mounted only once that is.

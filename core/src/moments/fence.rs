@@ -58,7 +58,8 @@ impl Workspace {
         if waiting.is_empty() {
             return Ok(false);
         }
-        let counts = |waiting: &Waiting| of(waiting) && !stale.iter().any(|stale| stale.moment == waiting.moment);
+        // Not those that come meanwhile: other sessions go on, and would hold this one up for as long as they do.
+        let counts = |now: &Waiting| waiting.iter().any(|then| then.moment == now.moment);
         let waits = || Ok::<_, Error>(pending::all(self)?.into_iter().filter(counts).collect::<Vec<_>>());
         for waiting in &waiting {
             // If that cannot be said the worker only takes a little longer.

@@ -32,8 +32,8 @@ pub(super) struct Given<'a> {
     /// Whether nobody has asked for it now: then what is a person's own stays, whatever the policy says.
     pub(super) unasked: bool,
     pub(super) now: Timestamp,
-    /// Whether the clock was set.
-    pub(super) clock: Option<ClockSet>,
+    /// How far the clock was set.
+    pub(super) clock: ClockSet,
 }
 
 impl Given<'_> {
@@ -67,8 +67,7 @@ impl Given<'_> {
 
     /// Nanoseconds since it was taken; less than none if the clock was set back since: that is recent.
     fn age(&self, snapshot: &SnapshotRecord) -> i128 {
-        let taken = |clock: ClockSet| clock.taken(snapshot.seq, snapshot.time);
-        self.now.as_nanos() - self.clock.map_or(snapshot.time.as_nanos(), taken)
+        self.clock.age(self.now, snapshot.seq, snapshot.time)
     }
 
     /// The newest that counts: no policy takes all there is, as a clock that jumped ahead makes everything old.
@@ -208,8 +207,14 @@ mod tests {
     fn kept(policy: &str, snapshots: &[SnapshotRecord], moments: &[Moment]) -> Vec<u64> {
         let prompts = Prompts::of(&[], moments, snapshots);
         let protected = Protected::new();
-        let given =
-            Given { snapshots, protected: &protected, prompts: &prompts, unasked: true, now: at(NOW), clock: None };
+        let given = Given {
+            snapshots,
+            protected: &protected,
+            prompts: &prompts,
+            unasked: true,
+            now: at(NOW),
+            clock: ClockSet::default(),
+        };
         let reasons = plan(&Policy::parse(policy).unwrap(), &given);
         snapshots.iter().zip(reasons).filter(|(_, reason)| reason.is_some()).map(|(it, _)| it.seq).collect()
     }
@@ -317,7 +322,7 @@ mod tests {
             let text = if default { DEFAULT.to_owned() } else { rules.join(",") };
             let now = at(NOW + jump);
             let known = Prompts::of(&[], &moments, &snapshots);
-            let given = Given { snapshots: &snapshots, protected: &protected, prompts: &known, unasked: true, now, clock: None };
+            let given = Given { snapshots: &snapshots, protected: &protected, prompts: &known, unasked: true, now, clock: ClockSet::default() };
             let reasons = plan(&Policy::parse(&text).unwrap(), &given);
             let give_way = given.may_give_way();
             for (at, snapshot) in snapshots.iter().enumerate() {

@@ -1,7 +1,8 @@
-//! When the retention policy was last applied unasked, and whether the clock was set since.
+//! When the retention policy was last applied unasked, and how far the clock was set since.
 //!
-//! `pruned` has three lines: when that was, by the clock; which start of the machine it was in, and how long after it; and, if the clock
-//! was ever seen to have gone ahead of that, the last event before, and when. What was taken until then counts as no older.
+//! `pruned` has in its first line when that was, by the clock; in the second which start of the machine it was in, how long after it, and
+//! the number of the last event; in each one that follows how far the clock was found to have been set, and between which events. What was
+//! taken before that is as old as the machine has run since, whatever the clock says. Across a start of the machine nobody knows.
 
 use std::path::PathBuf;
 
@@ -11,86 +12,139 @@ use crate::fsio;
 use crate::lock::boot_id;
 use crate::workspace::Workspace;
 
-/// The shortest time between two runs, in seconds. The clock may go ahead of the machine by as much.
+/// The shortest time between two runs, in seconds. The clock and the machine may go apart by as much.
 const EVERY: i64 = 3_600;
 
-/// The clock was set: what was taken until then may be younger than its time says.
+/// So many times are remembered that the clock was set.
+const MOST: usize = 64;
+
+const SECOND: i128 = 1_000_000_000;
+
+/// The clock was set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct ClockSet {
-    /// The number of the last event before.
-    pub(crate) seq: u64,
-    /// When that was found, in seconds.
-    pub(crate) at: i64,
+struct Jump {
+    /// By so many seconds, forwards or back.
+    by: i64,
+    /// Events up to that number came before.
+    after: u64,
+    /// Events beyond that number came after.
+    until: u64,
+    /// In between, those of the clock before it are told by their times from those of the clock after it: half way, in seconds.
+    half: i64,
+}
+
+impl Jump {
+    fn is_after(&self, seq: u64, time: Timestamp) -> bool {
+        let by_time = || if self.by > 0 { time.secs < self.half } else { time.secs > self.half };
+        seq <= self.after || seq <= self.until && by_time()
+    }
+}
+
+/// The times that the clock was set, as far as is known.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct ClockSet(Vec<Jump>);
+
+impl ClockSet {
+    /// Nanoseconds that have passed since something was taken; less than none if the clock was set back since, and nobody saw it.
+    pub(super) fn age(&self, now: Timestamp, seq: u64, time: Timestamp) -> i128 {
+        let jumps = self.0.iter().filter(|jump| jump.is_after(seq, time));
+        now.as_nanos() - time.as_nanos() - jumps.map(|jump| i128::from(jump.by) * SECOND).sum::<i128>()
+    }
 }
 
 /// What is written down of the last run.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Run {
     at: i64,
     /// Which start of the machine, and how long after it, in seconds.
     up: Option<(String, i64)>,
-    set: Option<ClockSet>,
+    /// The last event.
+    seq: u64,
+    set: ClockSet,
 }
 
 impl Run {
     fn parse(text: &str) -> Option<Self> {
         let mut lines = text.lines();
         let at = lines.next()?.trim().parse().ok()?;
-        let mut pair = || lines.next()?.split_once(' ');
-        let up = pair().and_then(|(boot, up)| Some((boot.to_owned(), up.parse().ok()?)));
-        let set = pair().and_then(|(seq, at)| Some(ClockSet { seq: seq.parse().ok()?, at: at.parse().ok()? }));
-        Some(Self { at, up, set })
+        let words = |line: &str| line.split(' ').map(str::to_owned).collect::<Vec<_>>();
+        let (up, seq) = match lines.next().map(words).as_deref() {
+            Some([boot, up, seq]) => (up.parse().ok().map(|up| (boot.clone(), up)), seq.parse().unwrap_or(0)),
+            _ => (None, 0),
+        };
+        let jump = |line: &str| match words(line).as_slice() {
+            [by, after, until, half] => Some(Jump {
+                by: by.parse().ok()?,
+                after: after.parse().ok()?,
+                until: until.parse().ok()?,
+                half: half.parse().ok()?,
+            }),
+            _ => None,
+        };
+        Some(Self { at, up, seq, set: ClockSet(lines.filter_map(jump).take(MOST).collect()) })
     }
 
     fn text(&self) -> String {
-        let up = self.up.as_ref().map_or_else(String::new, |(boot, up)| format!("{boot} {up}"));
-        let set = self.set.map_or_else(String::new, |set| format!("{} {}", set.seq, set.at));
-        format!("{}\n{up}\n{set}\n", self.at)
+        let up = self.up.as_ref().map_or_else(String::new, |(boot, up)| format!("{boot} {up} {}", self.seq));
+        let jump = |jump: &Jump| format!("{} {} {} {}\n", jump.by, jump.after, jump.until, jump.half);
+        format!("{}\n{up}\n{}", self.at, self.set.0.iter().map(jump).collect::<String>())
     }
 
-    /// Whether the clock has gone ahead further than the machine has run since.
-    fn clock_went_ahead(&self, now: i64, up: Option<&(String, i64)>) -> bool {
-        let ran = || match (self.up.as_ref()?, up?) {
-            ((then, before), (boot, up)) if then == boot => up.checked_sub(*before),
-            _ => None,
+    /// How far the clock was set since; `until`: the last event by now.
+    fn jump(&self, now: i64, up: Option<&(String, i64)>, until: u64) -> Option<Jump> {
+        let ran = match (self.up.as_ref()?, up?) {
+            ((then, before), (boot, up)) if then == boot => up.checked_sub(*before).filter(|ran| *ran >= 0)?,
+            _ => return None,
         };
-        ran().is_some_and(|ran| now.saturating_sub(self.at).saturating_sub(ran) > EVERY)
+        let by = now.checked_sub(self.at)?.checked_sub(ran)?;
+        let half = now.saturating_sub(by / 2);
+        (by.unsigned_abs() > EVERY.unsigned_abs()).then_some(Jump { by, after: self.seq, until, half })
+    }
+
+    /// That one, beside those that are known.
+    fn with(&self, jump: Option<Jump>) -> ClockSet {
+        let mut jumps = self.set.0.clone();
+        jumps.extend(jump);
+        // What the first ones are about is the oldest.
+        jumps.drain(..jumps.len().saturating_sub(MOST));
+        ClockSet(jumps)
     }
 }
 
 /// Whether the background has a run to do. A look at one small file.
 pub(crate) fn is_due(workspace: &Workspace) -> bool {
-    let now = workspace.engine.settings().clock.now().secs;
+    let (now, up) = clock(workspace);
     match last(workspace) {
         // After the clock was set back, the next run sets it right.
         Some(last) => !(0..EVERY).contains(&now.saturating_sub(last.at)),
         // There is nothing to prune yet: the first hour begins here.
         None => {
-            let _ = write(workspace, &Run { at: now, up: up(workspace), set: None });
+            let _ = write(workspace, &Run { at: now, up, ..Run::default() });
             false
         }
     }
 }
 
-/// Notes that a run begins, and whether the clock was set since the one before.
+/// Notes that a run begins, and how far the clock was set since the one before.
 pub(super) fn begin(workspace: &Workspace) -> Result<()> {
-    let (now, up) = (workspace.engine.settings().clock.now().secs, up(workspace));
-    let last = last(workspace).unwrap_or_default();
-    let set = match last.clock_went_ahead(now, up.as_ref()) {
-        true => workspace.state()?.events.last().map(|event| ClockSet { seq: event.seq, at: now }),
-        // It was set back again.
-        false => last.set.map(|set| ClockSet { at: set.at.min(now), ..set }),
-    };
-    write(workspace, &Run { at: now, up, set })
+    let ((now, up), last) = (clock(workspace), last(workspace).unwrap_or_default());
+    // A timeline that cannot be read is no reason to begin again and again.
+    let seq = workspace.state().ok().and_then(|state| state.events.last().map(|event| event.seq));
+    let set = last.with(last.jump(now, up.as_ref(), seq.unwrap_or(u64::MAX)));
+    write(workspace, &Run { at: now, up, seq: seq.unwrap_or(last.seq), set })
 }
 
-/// Whether the clock was ever seen to have been set.
-pub(super) fn clock_set(workspace: &Workspace) -> Option<ClockSet> {
-    last(workspace)?.set
+/// How far the clock was set, also since the last run.
+pub(super) fn clock_set(workspace: &Workspace) -> ClockSet {
+    let ((now, up), Some(last)) = (clock(workspace), last(workspace)) else { return ClockSet::default() };
+    last.with(last.jump(now, up.as_ref(), u64::MAX))
 }
 
-fn up(workspace: &Workspace) -> Option<(String, i64)> {
-    Some((boot_id(), workspace.engine.settings().clock.uptime()?))
+/// What the clock says, and which start of the machine this is, and how long after it.
+fn clock(workspace: &Workspace) -> (i64, Option<(String, i64)>) {
+    let clock = &workspace.engine.settings().clock;
+    let boot = Some(boot_id()).filter(|boot| !boot.is_empty());
+    (clock.now().secs, boot.zip(clock.uptime()))
 }
 
 fn file(workspace: &Workspace) -> PathBuf {
@@ -106,22 +160,20 @@ fn write(workspace: &Workspace, run: &Run) -> Result<()> {
     fsio::replace(&file(workspace), run.text().as_bytes(), Durability::Instant)
 }
 
-impl ClockSet {
-    /// When something counts as taken, in nanoseconds.
-    pub(super) fn taken(self, seq: u64, time: Timestamp) -> i128 {
-        let found = Timestamp { secs: self.at, nanos: 0 };
-        if seq <= self.seq { time.as_nanos().max(found.as_nanos()) } else { time.as_nanos() }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn at(secs: i64) -> Timestamp {
+        Timestamp { secs, nanos: 0 }
+    }
+
     #[test]
     fn what_is_written_is_read() {
-        let whole = Run { at: -5, up: Some(("boot".to_owned(), 7)), set: Some(ClockSet { seq: 9, at: 11 }) };
-        for run in [Run::default(), Run { up: None, ..Run::parse(&whole.text()).unwrap() }, whole] {
+        let jump = Jump { by: -7_200, after: 3, until: 9, half: 11 };
+        let whole =
+            Run { at: -5, up: Some(("boot".to_owned(), 7)), seq: 8, set: ClockSet(vec![jump, Jump { by: 1, ..jump }]) };
+        for run in [Run::default(), Run { up: None, seq: 0, ..whole.clone() }, whole] {
             assert_eq!(Run::parse(&run.text()), Some(run));
         }
         // As it was before there was more than the first line.
@@ -132,13 +184,29 @@ mod tests {
     }
 
     #[test]
-    fn the_clock_went_ahead_where_the_machine_did_not() {
-        let run = Run { at: 100, up: Some(("one".to_owned(), 50)), set: None };
-        let went = |now, boot: &str, up| run.clock_went_ahead(now, Some(&(boot.to_owned(), up)));
-        assert!(went(100 + 2 * EVERY, "one", 60));
-        assert!(!went(100 + 2 * EVERY, "one", 50 + 2 * EVERY) && !went(-100, "one", 60));
+    fn the_clock_was_set_where_the_machine_did_not_run_as_long() {
+        let run = Run { at: 100, up: Some(("one".to_owned(), 50)), seq: 4, set: ClockSet::default() };
+        let by = |now, boot: &str, up| run.jump(now, Some(&(boot.to_owned(), up)), 9).map(|jump| jump.by);
+        assert_eq!(by(110 + 2 * EVERY, "one", 60), Some(2 * EVERY));
+        assert_eq!(by(110 - 2 * EVERY, "one", 60), Some(-2 * EVERY));
+        assert_eq!(by(100 + 2 * EVERY, "one", 50 + 2 * EVERY), None);
         // Nobody knows how long the machine was off.
-        assert!(!went(i64::MAX, "two", 60));
-        assert!(!run.clock_went_ahead(i64::MAX, None) && went(i64::MAX, "one", 60));
+        assert_eq!(by(100 + 2 * EVERY, "two", 60), None);
+        assert_eq!((run.jump(i64::MAX, None, 9), by(i64::MIN, "one", 60)), (None, None));
+    }
+
+    #[test]
+    fn what_was_taken_before_is_as_old_as_the_machine_has_run_since() {
+        // Two days ahead after event 4 at 100, and back again after event 8; the machine has run for 100 seconds since.
+        let day = 86_400;
+        let set = ClockSet(vec![
+            Jump { by: 2 * day, after: 4, until: 6, half: 150 + day },
+            Jump { by: -2 * day, after: 8, until: 10, half: 180 + day },
+        ]);
+        let age = |seq, secs| set.age(at(200), seq, at(secs)) / SECOND;
+        let taken =
+            [(4, 100), (5, 110), (6, 120 + 2 * day), (8, 150 + 2 * day), (9, 160 + 2 * day), (10, 190), (11, 195)];
+        assert_eq!(taken.map(|(seq, secs)| age(seq, secs)), [100, 90, 80, 50, 40, 10, 5]);
+        assert_eq!(ClockSet::default().age(at(200), 4, at(100)) / SECOND, 100);
     }
 }

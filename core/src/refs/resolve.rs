@@ -271,7 +271,7 @@ impl Resolver<'_> {
             let first = self.counting().map(|snapshot| snapshot.time).min();
             let first =
                 first.map_or_else(String::new, |first| format!("; the first was taken at {}", (self.named)(first)));
-            let passed = self.snapshots().any(|snapshot| snapshot.time <= wanted);
+            let passed = self.snapshots().any(|snapshot| !snapshot.counts() && snapshot.time <= wanted);
             let but = if passed { " but for those that restores and branches took for themselves" } else { "" };
             let wanted = (self.named)(wanted);
             not_found(format!("{text} names nothing: there is no snapshot at or before {wanted}{but}{first}"))

@@ -156,7 +156,7 @@ impl Workspace {
                 .with_hint("`ah agent fs gc` lists it again if it is there; then repeat it")
         })?;
         notes.push(taken_back(&journal, &events, self.engine.settings()));
-        // What was taken over may have opened other directories.
+        // With what those had changed that it took over.
         let touched = std::iter::once(&journal).chain(&taken_over).flat_map(Journal::touched).cloned().collect();
         let beyond_policy = journal.provider != target.provider
             && self.serve(&journal.provider).is_ok_and(|served| !served.can(Capability::AppliesPolicy));
@@ -303,13 +303,15 @@ impl Workspace {
             let then = if asked { source.entry(path, &cx)? } else { None };
             Ok(then.is_some_and(|then| then.kind == EntryKind::Dir && then.mode == now.mode))
         };
-        let open = if job.dry_run { Vec::new() } else { left_open(&tree, &job.taken_over, stays)? };
+        let open = if job.dry_run { Ok(Vec::new()) } else { left_open(&tree, &job.taken_over, stays) };
+        let open = open.inspect_err(|_| unused(&safety))?;
         notes.extend(head_note(&target, &safety, &workspace));
         let below = match &planned {
             Ok(plan) => self.changed_below(&job.scope, &safety, plan)?,
             Err(_) => Vec::new(),
         };
-        let readers = planned.as_ref().map_or_else(|_| Ok(Vec::new()), |plan| self.readers_of(plan))?;
+        let readers = planned.as_ref().map_or_else(|_| Ok(Vec::new()), |plan| self.readers_of(plan));
+        let readers = readers.inspect_err(|_| unused(&safety))?;
         if !readers.is_empty() {
             notes.push(format!(
                 "these branches read here what was not kept for them (files of more than 64 MiB, say), and show of that what is put back: {}",

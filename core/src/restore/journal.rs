@@ -193,7 +193,7 @@ impl Journal {
         plan.steps().filter(is_new).count()
     }
 
-    /// Everything that an undo of it puts back. Not what it found open: what it saved shows that so.
+    /// Everything that an undo of it puts back. Not the directories that it opened, which are shut when it ends (`doors.rs`).
     pub(crate) fn touched(&self) -> impl Iterator<Item = &RelPath> {
         let left: HashSet<&RelPath> = self.left.iter().collect();
         self.steps.iter().map(|step| &step.path).filter(move |path| !left.contains(path)).chain(&self.back_paths)

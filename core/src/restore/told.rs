@@ -77,7 +77,8 @@ pub(super) fn taken_back(journal: &Journal, events: &[Event], settings: &Setting
     match since.iter().filter(is_somebodys).count() {
         0 => what,
         count => {
-            let (came, age) = (text::count(count, "snapshot", "snapshots"), age(now.secs - journal.began.secs));
+            let (came, age) =
+                (text::count(count, "snapshot", "snapshots"), age(now.secs.saturating_sub(journal.began.secs)));
             format!("{what}, {age} ago; {came} came since")
         }
     }

@@ -51,6 +51,8 @@ pub(super) struct Screens<'a> {
     markers: Vec<(Duration, u64)>,
     /// Whether what began then is not to be gone on with.
     stop: Box<dyn Fn(Instant) -> bool + 'a>,
+    /// An event was not followed to its end: until it is gone back, the screen is not what it was then, and none is kept.
+    is_cut: bool,
 }
 
 impl<'a> Screens<'a> {
@@ -72,6 +74,7 @@ impl<'a> Screens<'a> {
             every: EVERY,
             markers: Vec::new(),
             stop: Box::new(|_| false),
+            is_cut: false,
         })
     }
 
@@ -118,7 +121,7 @@ impl<'a> Screens<'a> {
             }
             _ => {}
         }
-        if self.kept.last().is_none_or(|last| self.offset >= last.offset + self.every) {
+        if !self.is_cut && self.kept.last().is_none_or(|last| self.offset >= last.offset + self.every) {
             self.keep();
         }
     }
@@ -131,6 +134,7 @@ impl<'a> Screens<'a> {
             self.terminal.feed(piece);
             text = rest;
             if !text.is_empty() && (self.stop)(began) {
+                self.is_cut = true;
                 return;
             }
         }
@@ -213,7 +217,7 @@ impl<'a> Screens<'a> {
         self.terminal = terminal(kept.size)?;
         self.terminal.feed(kept.dump.as_str());
         self.reader = Reader::resume(self.source.open_at(kept.offset)?, self.header.clone(), kept.offset, kept.time);
-        (self.time, self.offset, self.next) = (kept.time, kept.offset, None);
+        (self.time, self.offset, self.next, self.is_cut) = (kept.time, kept.offset, None, false);
         Ok(())
     }
 

@@ -77,7 +77,7 @@ fn once(service: &impl Provider, store: &Dir, cx: &Context<'_>) -> Result<Conver
     unlock(&lock);
     if done.is_err() {
         // The copy goes, or, if it is in its place already, the rest of what it is there instead of. If not now, then by the next command.
-        let _ = settle(service, store, &Context::quiet());
+        let _ = settle(service, store, cx);
         if Behind::of(store).is_ok_and(|behind| behind.is_none_or(|behind| behind.taken_back == Some(true))) {
             cx.log(LogLevel::Warn, &cut_short(&at, true, true));
         }

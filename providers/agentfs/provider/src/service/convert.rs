@@ -21,6 +21,7 @@ use std::os::fd::AsFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
+use std::sync::atomic::Ordering;
 
 use ah_agentfs::{BranchId, BranchInfo, SnapshotId as Number, Workspace};
 use ah_plugin_api::sys::remove_dir_for_good;
@@ -118,6 +119,7 @@ impl Service {
             return Err(match undone {
                 Ok(()) => error,
                 Err(why) => {
+                    self.unsettled.store(true, Ordering::Relaxed);
                     let stat = look(workspace, b"").ok();
                     let is_aside = stat.is_some_and(|stat| around.is(&aside, stat.stx_ino).unwrap_or(false));
                     let lies = if is_aside { &behind } else { &at };

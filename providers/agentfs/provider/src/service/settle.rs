@@ -108,11 +108,10 @@ impl Service {
         }
         // Nobody puts it there meanwhile: what lies behind is in the way of that.
         let _opening = self.opens(cx)?;
-        let at = Note::of(&self.home)?.map(|note| note.at());
         match self.settle_before() {
             Ok(()) => {
-                if let (Some(open), Some(at)) = (self.current(), at) {
-                    self.write_lower(&open, at)?;
+                if let (Some(open), Some(lower)) = (self.current(), self.lower()?) {
+                    *lock(&open.lower) = Some(lower);
                 }
                 self.unsettled.store(false, Ordering::Relaxed);
             }

@@ -43,8 +43,16 @@ impl Setting {
     /// Others leave so many bytes.
     fn leave(&self, bytes: u64) {
         let rest = std::fs::File::create(self.disk.at().join("rest")).unwrap();
-        let length = self.free() - bytes;
-        rustix::fs::fallocate(&rest, rustix::fs::FallocateFlags::empty(), 0, length).unwrap();
+        let mut length = 0;
+        // What was removed is given back with the disk's next commit, and is others' too.
+        for _ in 0..5 {
+            rustix::fs::syncfs(&rest).unwrap();
+            let more = self.free().saturating_sub(bytes);
+            if more > 0 {
+                rustix::fs::fallocate(&rest, rustix::fs::FallocateFlags::empty(), length, more).unwrap();
+                length += more;
+            }
+        }
     }
 
     fn free(&self) -> u64 {

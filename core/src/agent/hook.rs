@@ -157,7 +157,7 @@ impl Call<'_> {
         // Each of two calls for one event holds the agent up by itself.
         match &event.kind {
             // It may write over what another session's tool has just written.
-            HookKind::BeforeTool if begins.is_some() => self.workspace.fence_all()?,
+            HookKind::BeforeTool if begins.is_some() => drop(self.workspace.fence_those_there()?),
             HookKind::Prompt | HookKind::BeforeTool => drop(self.workspace.fence(self.session)?),
             _ => {}
         }

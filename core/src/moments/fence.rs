@@ -3,10 +3,11 @@
 //! A worker that waits for more moments to come is hurried on. One that was killed is replaced. What takes longer than the agent may be
 //! held up is not waited for: the snapshot will say of itself that it is inexact.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use ah_plugin_api::{Durability, Error, Result};
+use ah_plugin_api::{Durability, Error, Result, SnapshotId};
 
 use crate::background;
 use crate::fsio;
@@ -32,8 +33,18 @@ impl Workspace {
         self.fence_for(|waiting| waiting.session == *session)
     }
 
-    /// The same for all sessions, before files are put back, a moment is gone back to, or a tool may write. What still waits afterwards says so of its
-    /// snapshot, but for what another session's tool has written meanwhile.
+    /// The same for the moments of all sessions that wait by now, before a tool may write. Not for those that come meanwhile: other sessions go
+    /// on, and would hold this one up for as long as they do.
+    ///
+    /// # Errors
+    /// If it cannot be seen what waits.
+    pub(crate) fn fence_those_there(&self) -> Result<bool> {
+        let there: BTreeSet<SnapshotId> = pending::all(self)?.into_iter().map(|waiting| waiting.moment).collect();
+        self.fence_for(|waiting| there.contains(&waiting.moment))
+    }
+
+    /// The same for all sessions, before files are put back, or a moment is gone back to. What still waits afterwards says so of its
+    /// snapshot.
     pub(crate) fn fence_all(&self) -> Result<()> {
         // Where nobody could be hurried on, whoever adds moments takes their snapshots.
         if self.engine.settings().capturer.is_some() {
@@ -58,8 +69,7 @@ impl Workspace {
         if waiting.is_empty() {
             return Ok(false);
         }
-        // Not those that come meanwhile: other sessions go on, and would hold this one up for as long as they do.
-        let counts = |now: &Waiting| waiting.iter().any(|then| then.moment == now.moment);
+        let counts = |waiting: &Waiting| of(waiting) && !stale.iter().any(|stale| stale.moment == waiting.moment);
         let waits = || Ok::<_, Error>(pending::all(self)?.into_iter().filter(counts).collect::<Vec<_>>());
         for waiting in &waiting {
             // If that cannot be said the worker only takes a little longer.

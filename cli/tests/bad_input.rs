@@ -662,6 +662,8 @@ fn words_that_are_no_command() {
     // Each of several options would do, and each is named.
     let ran = world.run(["agent", "fs", "edit", "@", "--json"]);
     assert!(["--message", "--keep", "--no-keep"].iter().all(|name| ran.stdout.contains(name)), "{ran:?}");
+    let ran = world.run(["agent", "fs", "release", "--json"]);
+    assert!(ran.stdout.contains("<PATH|--all>"), "{ran:?}");
     // What was probably meant is in the hint.
     for (words, meant) in [
         (&["undo"][..], "did you mean `ah agent fs undo`?"),
@@ -763,6 +765,9 @@ fn what_is_nowhere_and_what_could_not_be_named_is_said() {
     assert!(ran.code == 4 && ran.stderr.contains("caused by: a\\nhint: rm -rf x: "), "{ran:?}");
     let ran = world.run(["agent", "fs", "restore", &with, "--dry-run"]);
     assert!(ran.code == 4 && ran.stderr.contains("in the way: a\\nhint: rm -rf x ("), "{ran:?}");
+    // A label may look like an option.
+    world.fs(["snapshot", "-m", "- one"]);
+    assert_eq!(world.json("snapshots", &["agent", "fs", "snapshots"])["snapshots"][0]["label"], "- one");
     for label in ["5m-ago", "  "] {
         assert_eq!(world.refused(2, &["agent", "fs", "snapshot", "-m", label]), "invalid-argument", "{label}");
         assert_eq!(world.refused(2, &["agent", "fs", "edit", "@", "-m", label]), "invalid-argument", "{label}");

@@ -166,7 +166,10 @@ fn import(app: &App, args: &ImportArgs) -> Outcome {
     } else {
         let path = app.cwd.join(&args.file);
         let packed = path.extension().is_some_and(|extension| extension == "gz");
-        ah_core::recording::open_at(&path, packed, 0)?
+        ah_core::recording::open_at(&path, packed, 0).map_err(|error| match error.kind {
+            ErrorKind::NotFound => error.with_hint("name a file that is there, or - for standard input"),
+            _ => error,
+        })?
     };
     let start = input.fill_buf().map_err(|error| Error::from_io("the recording cannot be read", &error))?;
     let cast = start.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'{');

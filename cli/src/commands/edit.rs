@@ -20,7 +20,7 @@ pub(crate) struct EditArgs {
     #[arg(value_name = "REF", value_parser = reference, allow_hyphen_values = true)]
     reference: String,
     /// The new label; an empty one takes it away.
-    #[arg(short = 'm', long = "message", value_name = "LABEL")]
+    #[arg(short = 'm', long = "message", value_name = "LABEL", allow_hyphen_values = true)]
     label: Option<String>,
     /// Pin it: neither `rm` nor `prune` takes it.
     #[arg(long)]

@@ -18,7 +18,7 @@ Examples:
   ah moment --session main")]
 pub(crate) struct MomentArgs {
     /// What to call it.
-    #[arg(short = 'm', long = "message", value_name = "LABEL")]
+    #[arg(short = 'm', long = "message", value_name = "LABEL", allow_hyphen_values = true)]
     label: Option<String>,
 }
 

@@ -18,12 +18,12 @@ Prints the path of each directory that was given back.
 Examples:
   ah agent fs release \"$view\"
   ah agent fs release --all")]
+#[group(required = true, multiple = false)]
 pub(crate) struct ReleaseArgs {
     /// The directory that `seek` printed.
-    #[arg(required_unless_present = "all")]
     path: Option<PathBuf>,
     /// Every directory that shows a snapshot of this workspace.
-    #[arg(long, conflicts_with = "path")]
+    #[arg(long)]
     all: bool,
 }
 

@@ -19,7 +19,7 @@ Examples:
   before=$(ah agent fs snapshot --keep -m release)")]
 pub(crate) struct SnapshotArgs {
     /// A label to find it by.
-    #[arg(short = 'm', long = "message", value_name = "LABEL")]
+    #[arg(short = 'm', long = "message", value_name = "LABEL", allow_hyphen_values = true)]
     label: Option<String>,
     /// Pin it: neither `rm` nor `prune` takes it.
     #[arg(long)]

@@ -74,6 +74,8 @@ fn what_is_no_recording_or_not_there_is_refused() {
         assert_eq!(world.refused(2, &["agent", "cast", "import", name]), "invalid-argument");
     }
     assert_eq!(world.refused(3, &["agent", "cast", "import", "none.cast"]), "not-found");
+    let ran = world.run(["agent", "cast", "import", "none.cast"]);
+    assert!(ran.stderr.ends_with("hint: name a file that is there, or - for standard input\n"), "{ran:?}");
     // Neither waited for nor read without end.
     assert!(std::process::Command::new("mkfifo").arg(world.root().join("pipe")).status().unwrap().success());
     for name in ["pipe", "/dev/zero", "."] {

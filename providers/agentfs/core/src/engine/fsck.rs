@@ -144,6 +144,13 @@ impl Engine {
                 report.lost(format!("block {} is beyond the end of its segment", end - 1));
             }
         }
+        for (&segment, &length) in lengths.iter().filter(|&(_, &length)| length > SEGMENT) {
+            // Older programs wrote over the end of a segment where the next went on in the same file. Nobody knows which is the newer.
+            let (from, to) = ((segment + 1) * SEGMENT, segment * SEGMENT + length);
+            if merged.iter().any(|&(first, end, _)| first < to && from < end) {
+                report.lost(format!("what was written behind the end of segment {segment} may be missing in the next"));
+            }
+        }
         report.blocks += merged.iter().map(|(first, end, _)| end - first).sum::<u64>();
         let mut state = write_lock(&self.state);
         for &(first, count) in &state.free {
@@ -171,7 +178,7 @@ impl Engine {
             merged.extend(free.into_iter().map(|(first, count)| (first, first + count, 0)));
             merged.sort_unstable();
             for (&segment, &length) in &lengths {
-                let end = segment * SEGMENT + length;
+                let end = segment * SEGMENT + length.min(SEGMENT);
                 let mut at = segment * SEGMENT;
                 for &(first, last, _) in merged.iter().filter(|run| run.0 / SEGMENT == segment) {
                     if first > at {

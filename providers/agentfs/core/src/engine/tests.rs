@@ -3,6 +3,7 @@
 mod full;
 mod keep;
 mod reads;
+mod segments;
 
 use std::io::ErrorKind;
 use std::path::PathBuf;

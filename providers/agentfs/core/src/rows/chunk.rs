@@ -6,7 +6,7 @@
 use crate::error::{Error, Result};
 use crate::rows::key::Epoch;
 use crate::rows::value::{HERE, Reader, Writer};
-use crate::store::segments::LARGEST;
+use crate::store::segments::{LARGEST, SEGMENT};
 
 /// Bytes of a block.
 pub(crate) const BLOCK: u64 = 4096;
@@ -58,12 +58,12 @@ impl Chunk {
         writer.0
     }
 
-    /// How many blocks from `at` on lie one behind the other in the same way.
+    /// How many blocks from `at` on lie one behind the other in the same way, and in one segment: what is written or read of them at once lies in one file.
     pub(crate) fn run(&self, at: usize) -> usize {
         let first = self.0[at];
         let goes_on = |(ahead, place): (usize, &Place)| match (first, *place) {
             (Place::Store { block, born }, Place::Store { block: next, born: also }) => {
-                next == block + ahead as u64 && born == also
+                next == block + ahead as u64 && next / SEGMENT == block / SEGMENT && born == also
             }
             (one, other) => one == other,
         };
@@ -129,10 +129,12 @@ mod tests {
                 0..=9 => Place::Store { block: 1000 + at as u64, born: 7 },
                 10..=11 => Place::Store { block: 1010 + at as u64, born: 7 },
                 12..=200 => Place::Hole,
+                253..=254 => Place::Store { block: SEGMENT - 254 + at as u64, born: 7 },
                 255 => Place::Store { block: LARGEST - 1, born: u64::MAX },
                 _ => Place::Below,
             };
         }
+        assert_eq!([0, 4, 253, 254].map(|at| chunk.run(at)), [10, 6, 1, 1], "none reaches beyond its segment");
         let row = chunk.encode();
         assert_eq!(Chunk::decode(&row).unwrap(), chunk);
         assert!(row.len() < 48, "{}", row.len());

@@ -229,11 +229,20 @@ impl Segments {
 
     /// Writes again what a power cut may have kept from its place. Blocks from `next` on belong to nobody and stay empty.
     pub(crate) fn write_again(&self, (from, bytes): &Written) -> Result<()> {
-        let (block, within) = (from / BLOCK, from % BLOCK);
-        let end =
-            from.checked_add(bytes.len() as u64).filter(|end| end.div_ceil(BLOCK) <= (block / SEGMENT + 1) * SEGMENT);
+        let end = from.checked_add(bytes.len() as u64).filter(|end| end.div_ceil(BLOCK) <= LARGEST);
         let end = end.ok_or_else(|| Error::corrupt("the log holds contents that lie in no segment"))?;
-        if end.div_ceil(BLOCK) > self.next() { Ok(()) } else { self.write(block, within, bytes) }
+        if end.div_ceil(BLOCK) > self.next() {
+            return Ok(());
+        }
+        let (mut at, mut rest) = (*from, &bytes[..]);
+        // Older programs wrote some over the end of a segment at once.
+        while !rest.is_empty() {
+            let left = SEGMENT * BLOCK - at % (SEGMENT * BLOCK);
+            let (here, behind) = rest.split_at(left.min(rest.len() as u64) as usize);
+            self.write(at / BLOCK, at % BLOCK, here)?;
+            (at, rest) = (at + here.len() as u64, behind);
+        }
+        Ok(())
     }
 
     /// What was written since `begin_anew` or the last call of this, if it is little. The caller takes it to the disk, or calls `many`.

@@ -64,7 +64,7 @@ impl Setting {
 }
 
 /// Makes the log say that it was begun in another boot.
-fn in_another_boot(place: &Place) {
+pub(super) fn in_another_boot(place: &Place) {
     for log in std::fs::read_dir(place.store().join("log")).unwrap() {
         let log = log.unwrap().path();
         let mut bytes = std::fs::read(&log).unwrap();

@@ -1,0 +1,104 @@
+//! Contents on both sides of the end of a segment.
+
+use super::full::in_another_boot;
+use super::*;
+use crate::rows::chunk::BLOCK;
+use crate::store::segments::SEGMENT;
+
+/// A store in which one more block is left in the first segment.
+fn at_the_end(engine: &Engine) {
+    let blocks = SEGMENT - 1;
+    assert_eq!(engine.segments.allocate(blocks), 0);
+    engine.segments.settle(0, blocks);
+}
+
+fn problems(place: &Place) -> Vec<String> {
+    check(&place.store(), &place.0.path().join("lower"), false).unwrap().problems
+}
+
+fn segment(place: &Place, number: u64) -> std::fs::File {
+    let path = place.store().join(format!("data/{number:010}"));
+    std::fs::File::options().read(true).write(true).open(path).unwrap()
+}
+
+#[test]
+fn blocks_on_both_sides_of_a_segments_end_are_read_and_written_there() {
+    let place = Place::new();
+    let engine = place.open();
+    let (line, view) = branch(&engine);
+    at_the_end(&engine);
+    let ino = view.create(ROOT, b"file", ME).unwrap().ino;
+    // One allocation ends there, the next begins.
+    for nth in 0..3 {
+        view.write(ino, nth * BLOCK, &[nth as u8 + 1; BLOCK as usize]).unwrap();
+    }
+    let blocks = |bytes: [u8; 3]| bytes.map(|byte| [byte; BLOCK as usize]).concat();
+    assert!(content(&view, "file") == blocks([1, 2, 3]));
+    engine.sync().unwrap();
+    // In place.
+    view.write(ino, 0, &blocks([4, 5, 6])).unwrap();
+    view.fsync(ino).unwrap();
+    let is_there = |view: &View| {
+        assert!(content(view, "file") == blocks([4, 5, 6]));
+        for nth in 0..3 {
+            assert_eq!(view.read(ino, nth * BLOCK, 9).unwrap(), [nth as u8 + 4; 9], "block {nth}");
+        }
+    };
+    is_there(&view);
+    drop((view, engine));
+    assert_eq!(segment(&place, 0).metadata().unwrap().len(), SEGMENT * BLOCK);
+    assert_eq!(problems(&place), Vec::<String>::new());
+    in_another_boot(&place);
+    let engine = place.open();
+    is_there(&View::new(engine.clone(), line, Held::Pen).unwrap());
+    drop(engine);
+    assert_eq!(problems(&place), Vec::<String>::new());
+}
+
+#[test]
+fn contents_that_were_logged_over_a_segments_end_go_to_both_sides_of_it() {
+    let place = Place::new();
+    let engine = place.open();
+    at_the_end(&engine);
+    let first = engine.segments.allocate(1);
+    assert_eq!((first, engine.segments.allocate(2)), (SEGMENT - 1, SEGMENT));
+    engine.segments.write_again(&(first * BLOCK + 9, [[7; BLOCK as usize], [8; BLOCK as usize]].concat())).unwrap();
+    let mut byte = [0; 2];
+    engine.segments.read(SEGMENT - 1, BLOCK - 2, &mut byte).unwrap();
+    assert_eq!(byte, [7; 2]);
+    engine.segments.read(SEGMENT, 8, &mut byte).unwrap();
+    assert_eq!(byte, [7, 8]);
+    let behind_all = engine.segments.write_again(&(u64::MAX - 1, vec![1, 2]));
+    assert!(matches!(behind_all, Err(crate::Error::Corrupt(_))), "{behind_all:?}");
+}
+
+#[test]
+fn what_was_written_over_a_segments_end_is_told_and_takes_nothing_with_it() {
+    let place = Place::new();
+    let engine = place.open();
+    let (line, view) = branch(&engine);
+    at_the_end(&engine);
+    for name in ["last", "first"] {
+        make(&view, name, &[7; BLOCK as usize]);
+    }
+    engine.sync().unwrap();
+    drop((view, engine));
+    // As such a write once was.
+    std::os::unix::fs::FileExt::write_all_at(&segment(&place, 0), &[8; BLOCK as usize], SEGMENT * BLOCK).unwrap();
+    let lower = place.0.path().join("lower");
+    let found = check(&place.store(), &lower, true).unwrap();
+    assert!(found.problems.len() == 1 && !found.repaired, "{found:?}");
+    // It is of no use to anybody any more.
+    let engine = place.open();
+    let view = View::new(engine.clone(), line, Held::Pen).unwrap();
+    assert_eq!(content(&view, "first"), [7; BLOCK as usize]);
+    make(&view, "other", &[9; BLOCK as usize]);
+    let first = view.lookup(ROOT, b"first").unwrap().ino;
+    view.setattr(first, SetAttr { size: Some(0), ..SetAttr::default() }).unwrap();
+    engine.sync().unwrap();
+    drop((view, engine));
+    assert_eq!(check(&place.store(), &lower, true).unwrap().problems, Vec::<String>::new());
+    let engine = place.open();
+    let view = View::new(engine, line, Held::Pen).unwrap();
+    assert_eq!(["last", "other"].map(|name| content(&view, name)), [7, 9].map(|byte| vec![byte; BLOCK as usize]));
+}

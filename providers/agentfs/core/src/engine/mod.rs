@@ -1,6 +1,7 @@
 //! The engine: the state, the log, the base and the segments of one open store, and the order in which they are written.
 //!
-//! - here: opening, changing, and what a snapshot is.
+//! - here: opening and changing.
+//! - `pen`: who writes to a branch, and what a snapshot of it is.
 //! - `durable`: log, marks, checkpoints, giving space back, and the threads that do this unasked.
 //! - `room`: who may still change something when the disk is full.
 //! - `complete`: what branches took over of files below is copied behind them.
@@ -10,13 +11,14 @@
 //! - `reclaim`: what deleted snapshots and branches leave.
 //! - `fsck`: everything compared with everything.
 //!
-//! Locks, in the order in which they are taken: a pen's stripe, a pen's `ops`, `copying`, `sweeping`, `reclaiming`, `checkpointing`, `syncing`, `giving`, the log, a pen's gate, the state;
+//! Locks, in the order in which they are taken: a pen's `snapshots`, a pen's stripe, a pen's `ops`, `copying`, `sweeping`, `reclaiming`, `checkpointing`, `syncing`, `giving`, the log, a pen's gate, the state;
 //! a pin's making, or what is decided about pins, is taken last, and so is the base.
 
 mod complete;
 mod durable;
 mod fingerprints;
 mod fsck;
+mod pen;
 mod pinning;
 mod pins;
 mod reclaim;
@@ -35,6 +37,7 @@ use std::time::Instant;
 pub(crate) use fingerprints::{Fingerprint, Fingerprints, hash_of_target};
 pub use fsck::Report;
 pub(crate) use fsck::check;
+pub(crate) use pen::Pen;
 pub(crate) use remembered::Remembered;
 use room::spend_reserve;
 
@@ -88,12 +91,6 @@ pub(crate) enum Opening {
     Repair,
 }
 
-/// A span in which a pen writes in place. A snapshot waits for who is in it, and nobody waits for the snapshot.
-pub(crate) struct Gate {
-    pub(crate) epoch: Epoch,
-    pub(crate) inside: RwLock<()>,
-}
-
 /// Paths below that somebody changed, and the snapshot with which that was told.
 type ChangedPaths = BTreeMap<Vec<u8>, Option<u64>>;
 
@@ -109,15 +106,6 @@ pub(crate) enum Held {
     Pen,
     /// The same, without writing.
     Look,
-}
-
-/// What those share who write through one pen.
-pub(crate) struct Pen {
-    /// Held while names or attributes change.
-    pub(crate) ops: Mutex<()>,
-    /// Held, by inode, while contents change.
-    pub(crate) stripes: [Mutex<()>; 64],
-    pub(crate) gate: Mutex<Arc<Gate>>,
 }
 
 /// How far the disk has it.
@@ -314,46 +302,6 @@ impl Engine {
         engine.drop_orphans()?;
         engine.keep_reserve();
         Ok(engine)
-    }
-
-    /// The pen of a line, shared by all who write there.
-    pub(crate) fn pen(&self, line: LineId) -> Result<Arc<Pen>> {
-        let mut pens = lock(&self.pens);
-        if let Some(pen) = pens.get(&line) {
-            return Ok(pen.clone());
-        }
-        let epoch = read_lock(&self.state).lines.get(&line).filter(|line| line.pen).ok_or(Error::NotFound)?.epoch;
-        let pen = Arc::new(Pen {
-            ops: Mutex::default(),
-            stripes: std::array::from_fn(|_| Mutex::default()),
-            gate: Mutex::new(Arc::new(Gate { epoch, inside: RwLock::default() })),
-        });
-        pens.insert(line, pen.clone());
-        Ok(pen)
-    }
-
-    /// A snapshot of a line: a new name for its state, whatever its size. In it is every change that had returned before this
-    /// call, and none that begins after it has returned; each change that runs meanwhile is in it wholly or not at all.
-    pub(crate) fn snapshot(&self, line: LineId, label: &[u8]) -> Result<u64> {
-        self.room_for_rows()?;
-        let pen = self.pen(line)?;
-        let (snapshot, before) = {
-            let mut gate = lock(&pen.gate);
-            let mut state = write_lock(&self.state);
-            if !state.lines.get(&line).is_some_and(|line| line.pen) {
-                return Err(Error::NotFound);
-            }
-            let snapshot = state.name_state(line, label)?;
-            let epoch = state.lines.get(&line).map_or(0, |line| line.epoch);
-            (snapshot, std::mem::replace(&mut *gate, Arc::new(Gate { epoch, inside: RwLock::default() })))
-        };
-        // Who began to write before is let finish, into the snapshot; who comes now writes elsewhere.
-        drop(write_lock(&before.inside));
-        if let Err(error) = self.flush() {
-            let _ = write_lock(&self.state).forget_snapshot(snapshot);
-            return Err(error);
-        }
-        Ok(snapshot)
     }
 
     /// The lower directory as it is now, as a snapshot on a line of its own. Waits for the kernel's clock to tick, so that no

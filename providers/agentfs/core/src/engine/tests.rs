@@ -4,6 +4,7 @@ mod full;
 mod keep;
 mod reads;
 mod segments;
+mod snapshots;
 
 use std::io::ErrorKind;
 use std::path::PathBuf;

@@ -71,7 +71,9 @@ impl View {
         self.edit(ino, |edit| {
             edit.keep_small()?;
             meanwhile();
-            edit.write(0, bytes)
+            edit.write(0, bytes)?;
+            edit.size = edit.size.max(bytes.len() as u64);
+            Ok(())
         })
     }
 

@@ -11,6 +11,7 @@ use crate::rows::chunk::BLOCK;
 use crate::rows::key;
 use crate::rows::value::{GONE, HERE, Origin};
 use crate::types::{Attr, Ino, Kind, SetAttr, SetTime, StatFs};
+use crate::view::pinned::is_lost;
 use crate::view::{Node, View};
 
 /// Whether an extended attribute may, must or must not be there before.
@@ -143,6 +144,8 @@ impl View {
         let there = match self.getxattr(ino, name) {
             Ok(_) => true,
             Err(Error::NoAttribute) => false,
+            // Whether it was there nobody knows: it is not from now on. Else who may not change a file's contents before that is removed could never again.
+            Err(error) if row.is_empty() && is_lost(&error) => true,
             Err(error) => return Err(error),
         };
         match how {

@@ -348,6 +348,29 @@ fn extended_attributes_of_a_file_that_was_copied_do_not_go_with_the_one_below() 
 }
 
 #[test]
+fn what_may_be_an_attribute_of_a_file_that_is_lost_can_be_taken_away() {
+    let place = Place::new();
+    std::fs::write(place.lower().join("file"), [7; 100_000]).unwrap();
+    let workspace = place.create();
+    let view = workspace.view(branch(&workspace)).unwrap();
+    let ino = at(&view, "file");
+    view.write(ino, 0, b"ours").unwrap();
+    std::fs::remove_file(place.lower().join("file")).unwrap();
+    let cut = SetAttr { size: Some(0), ..SetAttr::default() };
+    view.setattr(ino, cut).unwrap();
+    view.write(ino, 0, b"ours again").unwrap();
+    assert!(matches!(view.getxattr(ino, b"security.capability"), Err(Error::DataLoss { .. })), "it stays a loss");
+    // As the host does before a change of contents: not known to be there.
+    view.removexattr(ino, b"security.capability").unwrap();
+    for _ in 0..2 {
+        assert!(matches!(view.removexattr(ino, b"security.capability"), Err(Error::NoAttribute)));
+    }
+    assert!(matches!(view.getxattr(ino, b"security.capability"), Err(Error::NoAttribute)));
+    assert!(matches!(view.getxattr(ino, b"user.name"), Err(Error::DataLoss { .. })), "of others nothing is known");
+    assert_eq!(content(&view, "file"), b"ours again");
+}
+
+#[test]
 fn writing_nothing_changes_nothing() {
     let place = Place::new();
     std::fs::write(place.lower().join("file"), "below").unwrap();

@@ -44,19 +44,25 @@ impl Engine {
     }
 
     /// Clears up behind everything that was deleted. The space itself comes back with the next sync. Costs what the
-    /// deleted epochs wrote.
+    /// deleted epochs wrote. What cannot be cleared up now keeps nothing else from that.
     pub(crate) fn reclaim(&self) -> Result<()> {
         let _one = lock(&self.reclaiming);
         if read_lock(&self.state).dead.len() > MANY {
             // Each point looks through the rows in memory, so that few should be there. A full disk may not allow it.
             let _ = self.checkpoint();
         }
+        let (mut stuck, mut result) = (BTreeSet::new(), Ok(()));
         loop {
-            let Some((line, points)) = read_lock(&self.state).dead_together() else { return Ok(()) };
-            self.clear(line, &points)?;
-            let mut state = write_lock(&self.state);
-            points.into_iter().try_for_each(|epoch| state.rest(line, epoch))?;
-            drop(state);
+            let Some((line, points)) = read_lock(&self.state).dead_together(&stuck) else { return result };
+            let cleared = self.clear(line, &points).and_then(|()| {
+                let mut state = write_lock(&self.state);
+                points.into_iter().try_for_each(|epoch| state.rest(line, epoch))
+            });
+            if let Err(error) = cleared {
+                stuck.insert(line);
+                result = result.and(Err(error));
+                continue;
+            }
             self.wake();
             // Who copies removes pins, too, so that whoever is here does not wait for that.
             Self::ring(&self.to_copy);
@@ -65,12 +71,11 @@ impl Engine {
 
     /// As `reclaim`, and on return the space is back.
     pub(crate) fn reclaim_space(&self) -> Result<()> {
-        self.reclaim()?;
-        self.sweep_pins(false)?;
+        let (cleared, swept) = (self.reclaim(), self.sweep_pins(false));
         self.sync()?;
         // What another thread's sync was about to give back.
         drop(lock(&self.giving));
-        Ok(())
+        cleared.and(swept)
     }
 
     fn clear(&self, line: LineId, points: &[Epoch]) -> Result<()> {

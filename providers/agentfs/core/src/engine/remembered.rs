@@ -157,7 +157,7 @@ impl Engine {
             if self.is_stopped() {
                 return Err(Error::Busy("the store is being closed"));
             }
-            self.room_for_rows()?;
+            self.room_for_removal()?;
             let mut state = write_lock(&self.state);
             for _ in 0..STEP {
                 let Some((row, _)) = state.layers.next(prefix, &after)? else { return Ok(()) };

@@ -172,6 +172,31 @@ fn what_the_disk_does_not_take_back_now_it_is_given_later() {
 }
 
 #[test]
+fn what_cannot_be_cleared_up_keeps_nothing_else_from_that() {
+    let place = Place::new();
+    let engine = place.open();
+    let lines: Vec<u32> = ["first", "second", "third"]
+        .into_iter()
+        .map(|name| {
+            let (line, view) = branch(&engine);
+            make(&view, name, &[7; 9000]);
+            line
+        })
+        .collect();
+    let above = |of: u32, parent| write_lock(&engine.state).lines.get_mut(&of).unwrap().parent.replace(parent).unwrap();
+    for &line in &lines {
+        engine.delete_branch(line).unwrap();
+    }
+    let was = above(lines[1], (u32::MAX, 1));
+    assert!(matches!(engine.reclaim(), Err(crate::Error::Corrupt(_))));
+    let dead = || read_lock(&engine.state).dead.iter().map(|&(line, _)| line).collect::<Vec<_>>();
+    assert_eq!(dead(), [lines[1]]);
+    above(lines[1], was);
+    engine.reclaim().unwrap();
+    assert_eq!(dead(), Vec::<u32>::new());
+}
+
+#[test]
 fn a_segment_that_is_removed_while_it_is_synced_is_no_error() {
     let place = Place::new();
     let engine = place.open();

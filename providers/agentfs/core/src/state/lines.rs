@@ -208,9 +208,11 @@ impl State {
         (before.map_or(0, |(&before, _)| before + 1), epoch)
     }
 
-    /// A line and points of it that were deleted, with no other point between them.
-    pub(crate) fn dead_together(&self) -> Option<(LineId, Vec<Epoch>)> {
-        let &(id, first) = self.dead.first()?;
+    /// A line that is not among those and points of it that were deleted, with no other point between them. Bases come last: on a full disk
+    /// there may be no room for what their many rows take to go before the others' blocks are back.
+    pub(crate) fn dead_together(&self, not: &BTreeSet<LineId>) -> Option<(LineId, Vec<Epoch>)> {
+        let is_base = |id: &LineId| self.lines.get(id).is_some_and(|line| line.parent.is_none());
+        let &(id, first) = self.dead.iter().filter(|(id, _)| !not.contains(id)).min_by_key(|(id, _)| is_base(id))?;
         let (from, _) = self.epochs_of(id, first);
         let until = self.epochs_behind(id, first).map_or(Epoch::MAX, |(_, until)| until);
         let together = |&&(line, epoch): &&(LineId, Epoch)| line == id && (from..=until).contains(&epoch);

@@ -1,5 +1,7 @@
 //! A disk on which the base has no room any more.
 
+use std::sync::atomic::Ordering;
+
 use ah_test_disks::Disk;
 
 use super::*;
@@ -201,4 +203,36 @@ fn what_a_small_commit_wrote_in_vain_is_given_back() {
     drop(rest);
     commit(&few, &[2; 200]).unwrap();
     assert!(all(2) && base.check().unwrap());
+}
+
+#[test]
+fn what_was_below_a_base_goes_from_a_full_disk_whose_reserve_is_spent() {
+    let Some(disk) = Disk::formatted("ext4", 64, &["-m", "0"], "") else { return };
+    let place = Place::of(tempfile::tempdir_in(disk.at()).unwrap());
+    (0..300).for_each(|n| std::fs::write(place.0.path().join(format!("lower/{n}")), [n as u8; 5000]).unwrap());
+    let engine = place.open();
+    let (snapshot, base) = engine.base(b"", true).unwrap();
+    engine.remember_names(base).unwrap();
+    engine.take_fingerprints(base).unwrap();
+    let line = engine.branch(snapshot, b"").unwrap();
+    engine.sync().unwrap();
+    let pins = || {
+        let mut count = 0;
+        let count_them = &mut |pins: &[_]| {
+            count += pins.len();
+            Ok(())
+        };
+        engine.pins.list(count_them).unwrap();
+        count
+    };
+    assert!(pins() > 200, "{}", pins());
+    let setting = Setting { place, line, disk };
+    std::fs::remove_file(setting.place.store().join("reserve")).unwrap();
+    engine.reserve_is_spent.store(true, Ordering::Relaxed);
+    setting.leave(MIB);
+    engine.delete_branch(line).unwrap();
+    engine.delete_snapshot(snapshot).unwrap();
+    engine.reclaim_space().unwrap();
+    assert!(read_lock(&engine.state).lines.is_empty());
+    assert_eq!(pins(), 0);
 }

@@ -114,7 +114,7 @@ impl Workspace {
         Ok(workspace)
     }
 
-    /// Checks a store that is not open, and mends what can be mended if `repair`. Costs everything there is.
+    /// Checks a store that is not open, and mends what can be mended if `repair`. Costs everything there is. The lower directory may be gone, or another.
     pub fn fsck(store: &Path, lower: &Path, repair: bool) -> Result<Report> {
         engine::check(store, lower, repair)
     }

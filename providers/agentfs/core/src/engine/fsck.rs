@@ -48,7 +48,9 @@ pub(crate) fn check(directory: &Path, lower: &Path, repair: bool) -> Result<Repo
         report.lost("the database of rows was damaged, and was repaired as far as it could be".into());
     }
     drop((base, held));
-    let options = Options { background: false, ..Options::default() };
+    // It need not be there: what is kept is compared with itself.
+    let without_lower = !lower.exists() || !super::may_be_of(directory, lower)?;
+    let options = Options { background: false, without_lower, ..Options::default() };
     let engine = match Engine::open(directory, lower, options, if repair { Opening::Repair } else { Opening::Check }) {
         Err(Error::Corrupt(what)) if !repair => {
             report.lost(what);

@@ -126,6 +126,38 @@ fn lost_contents_and_leaked_blocks_are_found() {
 }
 
 #[test]
+fn a_store_whose_lower_directory_is_gone_or_another_is_checked() {
+    let place = Place::new();
+    std::fs::write(place.lower().join("below"), [1; 100_000]).unwrap();
+    let workspace = place.create();
+    let branch = branch(&workspace);
+    let view = workspace.view(branch).unwrap();
+    view.write(at(&view, "below"), 0, b"ours").unwrap();
+    make(&view, "file", b"written");
+    workspace.sync().unwrap();
+    drop((view, workspace));
+    let away = place.store().with_file_name("away");
+    std::fs::rename(place.lower(), &away).unwrap();
+    let segment = place.store().join("data/0000000000");
+    for lower in ["gone", "another"] {
+        for repair in [false, true] {
+            let report = Workspace::fsck(&place.store(), &place.lower(), repair).unwrap();
+            assert!(report.problems.is_empty() && report.repaired && report.blocks > 0, "{lower}: {report:?}");
+        }
+        std::fs::rename(&segment, away.with_file_name("segment")).unwrap();
+        let report = Workspace::fsck(&place.store(), &place.lower(), true).unwrap();
+        assert!(!report.problems.is_empty() && !report.repaired, "{lower}: {report:?}");
+        std::fs::rename(away.with_file_name("segment"), &segment).unwrap();
+        std::fs::create_dir_all(place.lower()).unwrap();
+    }
+    std::fs::remove_dir(place.lower()).unwrap();
+    std::fs::rename(&away, place.lower()).unwrap();
+    let workspace = open(&place).unwrap();
+    let view = workspace.view(branch).unwrap();
+    assert_eq!((&content(&view, "below")[..5], &content(&view, "file")[..]), (&b"ours\x01"[..], &b"written"[..]));
+}
+
+#[test]
 fn damage_in_the_base_is_found() {
     let place = Place::new();
     let workspace = place.create();

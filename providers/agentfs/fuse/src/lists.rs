@@ -7,7 +7,8 @@ use ah_agentfs::{DirEntry, Ino};
 
 /// How many are remembered.
 const LISTS: usize = 32;
-/// How many bytes they may take together, if there is more than one: some 900,000 short names. Of a directory that is not remembered all names are listed anew with every message.
+/// How many bytes they may take together: some 900,000 short names. One list that alone takes more may be there besides: directories in it are read in turn with it, and of one
+/// that is not remembered all names are listed anew with every message.
 const BYTES: usize = 64 << 20;
 
 pub(crate) type Names = Arc<Vec<DirEntry>>;
@@ -36,11 +37,18 @@ impl Lists {
     pub(crate) fn put(&self, directory: Ino, names: Names) {
         let bytes = names.iter().map(|entry| size_of::<DirEntry>() + entry.name.capacity()).sum();
         let mut lists = self.lock();
-        lists.retain(|list| list.of != directory);
+        // One that alone takes more goes with the next such, and has others beside it only behind it.
+        lists.retain(|list| list.of != directory && bytes <= BYTES);
         lists.push_back(List { of: directory, names, bytes });
-        let mut all: usize = lists.iter().map(|list| list.bytes).sum();
-        while lists.len() > LISTS || lists.len() > 1 && all > BYTES {
-            all -= lists.pop_front().map_or(0, |list| list.bytes);
+        if lists.len() > LISTS {
+            lists.pop_front();
+        }
+        let counts = |list: &List| list.bytes <= BYTES;
+        let mut all: usize = lists.iter().filter(|&list| counts(list)).map(|list| list.bytes).sum();
+        while all > BYTES
+            && let Some(list) = lists.iter().position(counts).and_then(|at| lists.remove(at))
+        {
+            all -= list.bytes;
         }
     }
 
@@ -78,6 +86,14 @@ mod tests {
         // However large.
         lists.put(4, names(900_000, 64));
         assert!(lists.get(4).is_some() && lists.get(1).is_none() && lists.get(3).is_none());
+        // Nor do those in it that are read meanwhile have it listed anew.
+        for child in [1, 2, 3] {
+            lists.put(child, names(700_000, 16));
+            assert!(lists.get(child).is_some() && lists.get(4).is_some(), "{child}");
+        }
+        assert!(lists.get(1).is_none() && lists.get(2).is_none(), "of all others there are not more than before");
+        lists.put(4, names(900_000, 64));
+        assert!(lists.get(4).is_some() && lists.get(3).is_none());
         (5..5 + LISTS as u64).for_each(|ino| lists.put(ino, names(1, 1)));
         assert!(lists.get(4).is_none() && lists.get(5).is_some());
         let (read, newer) = (lists.get(6).unwrap(), names(2, 1));

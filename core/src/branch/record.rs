@@ -118,6 +118,14 @@ impl BranchFile {
         }
     }
 
+    /// What was made for it in the folder that it was asked for in; more than the branch, where more had to be cloned. None if it is elsewhere.
+    pub(super) fn top(&self) -> Option<PathBuf> {
+        // A provider may have told its path without the symlinks that lead there.
+        let targets = std::iter::once(self.target.clone()).chain(std::fs::canonicalize(&self.target));
+        let first = |target: PathBuf| Some(target.join(self.made_at.strip_prefix(&target).ok()?.components().next()?));
+        targets.into_iter().find_map(first)
+    }
+
     fn path(home: &Home, id: &BranchId) -> PathBuf {
         Self::path_in(home.path(), id)
     }

@@ -219,20 +219,47 @@ pub(crate) fn finish(engine: &Engine, file: &BranchFile, served: &Served) -> Res
     // What is there in its place is not ours.
     if file.whereabouts(own.as_ref()) != Whereabouts::Replaced || file.standing() == Standing::Unmounted {
         take_away(engine, file, served)?;
-        // Who made it is no more, if its origin was removed, and others know nothing of it: its files are all that there is of it then.
-        let left = own.is_some() && !file.mounted && file.whereabouts(own.as_ref()) == Whereabouts::InPlace;
-        if left && !engine.home().workspace(file.record.origin.as_str()).is_dir() {
-            fsio::remove_tree(&file.made_at)?;
-        }
         // A provider that has lost its store knows of no branch, nor of what it put in its place.
         if file.mounted {
             take_down(&file.made_at)?;
         }
+        take_what_stayed(engine, file, own.as_ref())?;
     }
     if let Some(own) = own {
         forget_workspace(engine, &own)?;
     }
     file.forget(engine.home())
+}
+
+/// Takes away the branch's directory if it is still there, as its provider has lost what it knew of it, or if its origin was removed, and others know
+/// nothing of it: its files are all that there is of it then.
+///
+/// # Errors
+/// `FailedPrecondition` if it is not known to be ours to remove.
+fn take_what_stayed(engine: &Engine, file: &BranchFile, own: Option<&Workspace>) -> Result<()> {
+    let stays = match file.mounted {
+        true => mounts::at(&file.made_at).0 > 0,
+        false => file.whereabouts(own) == Whereabouts::InPlace,
+    };
+    if !stays {
+        return Ok(());
+    }
+    let ours = file.target == engine.home().join("branches")
+        || own.is_some() && !engine.home().workspace(file.record.origin.as_str()).is_dir();
+    match file.top().filter(|_| ours && !file.mounted) {
+        Some(top) => fsio::remove_tree(&top),
+        None => {
+            let BranchRecord { name, provider, .. } = &file.record;
+            let place = file.made_at.display();
+            let message =
+                format!("the files of the branch {name} stay in {place}: {provider} knows nothing of them any more");
+            let hint = match file.mounted {
+                true => format!("umount {}; then repeat", text::shell(file.made_at.as_os_str())),
+                false => "look at them, and remove them or move them away, then repeat".to_owned(),
+            };
+            Err(Error::new(ErrorKind::FailedPrecondition, message).with_hint(hint))
+        }
+    }
 }
 
 /// Takes the branch's directory away, also one that was never finished.

@@ -20,6 +20,9 @@ use ah_plugin_api::{
 
 type Then = Box<dyn FnOnce() + Send>;
 
+/// What is answered in place of what is true.
+type Lie<A> = Arc<Mutex<Option<Box<dyn Fn(A) -> Result<A> + Send>>>>;
+
 /// The in-memory provider under a name and a rank, made to fail when a test wants it to.
 #[derive(Clone)]
 pub(crate) struct Fake {
@@ -68,6 +71,12 @@ pub(crate) struct Fake {
     pub(crate) damaged: Arc<Mutex<Option<Reference>>>,
     /// Whether the next snapshots have no tree by which equal ones are told.
     pub(crate) treeless: Arc<AtomicBool>,
+    /// What it says of the branches that it makes.
+    pub(crate) of_clones: Lie<WritableClone>,
+    /// What it says of the views that it makes.
+    pub(crate) of_views: Lie<View>,
+    /// What it says that it has cleared up.
+    pub(crate) of_reclaims: Lie<Reclaimed>,
 }
 
 impl Fake {
@@ -98,7 +107,17 @@ impl Fake {
             on_usage: Arc::default(),
             damaged: Arc::default(),
             treeless: Arc::default(),
+            of_clones: Arc::default(),
+            of_views: Arc::default(),
+            of_reclaims: Arc::default(),
         }
+    }
+}
+
+fn told<A>(lie: &Lie<A>, answer: A) -> Result<A> {
+    match &*lie.lock().unwrap() {
+        Some(lie) => lie(answer),
+        None => Ok(answer),
     }
 }
 
@@ -189,7 +208,7 @@ impl Provider for Fake {
         }
         let forgotten = request.forgotten.iter().map(|name| String::from_utf8_lossy(name.as_bytes()).into_owned());
         self.forgotten.lock().unwrap().extend(forgotten);
-        self.inner.reclaim(place, request, cx)
+        told(&self.of_reclaims, self.inner.reclaim(place, request, cx)?)
     }
 
     fn unmount(&self, place: &Place<'_>, request: &UnmountRequest, cx: &Context<'_>) -> Result<Done> {
@@ -211,14 +230,14 @@ impl Provider for Fake {
 
     fn mount(&self, place: &Place<'_>, request: &MountRequest, cx: &Context<'_>) -> Result<View> {
         let read_only_mount = self.read_only.load(Ordering::Relaxed);
-        Ok(View { read_only_mount, ..self.inner.mount(place, request, cx)? })
+        told(&self.of_views, View { read_only_mount, ..self.inner.mount(place, request, cx)? })
     }
 
     fn clone_snapshot(&self, place: &Place<'_>, request: &CloneRequest, cx: &Context<'_>) -> Result<WritableClone> {
         if self.clones_fail.load(Ordering::Relaxed) {
             return Err(Error::new(ah_core::ErrorKind::Unavailable, "made to fail"));
         }
-        self.inner.clone_snapshot(place, request, cx)
+        told(&self.of_clones, self.inner.clone_snapshot(place, request, cx)?)
     }
 
     /// Puts a copy of the directory in its place.

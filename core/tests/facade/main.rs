@@ -16,4 +16,5 @@ mod snapshots;
 mod talk;
 mod timeline;
 mod together;
+mod untrue;
 mod workspaces;

@@ -1,0 +1,98 @@
+//! What a provider says need not be so: it has lost what it knew, or it is wrong.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+
+use ah_core::{Access, BranchOptions, BranchRecord, ErrorKind, GcOptions, GcReport, SeekOptions, Workspace};
+use ah_plugin_api::{Error, View, WritableClone};
+
+use crate::lab::{Lab, write};
+
+fn named(name: &str) -> BranchOptions {
+    BranchOptions { name: Some(name.into()), ..BranchOptions::default() }
+}
+
+/// The provider has lost the store of a workspace.
+fn lose_store(lab: &Lab, workspace: &Workspace) {
+    let stores = lab.settings.home.join("workspaces").join(workspace.id().as_str()).join("providers");
+    fs::remove_dir_all(stores.join("fake")).unwrap();
+}
+
+fn names(folder: &Path) -> Vec<String> {
+    let names = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let mut names: Vec<String> = names.filter(|name| !name.ends_with(".json")).collect();
+    names.sort();
+    names
+}
+
+fn said(workspace: &Workspace, path: &Path) -> bool {
+    let path = path.display().to_string();
+    workspace.engine().take_notices().iter().any(|notice| notice.message.contains(&path))
+}
+
+#[test]
+fn a_branch_that_its_provider_knows_nothing_of_goes_all_the_same() {
+    let lab = Lab::new();
+    lab.step("a", "1");
+    let workspace = lab.open();
+    let branch = workspace.branch(&named("b")).unwrap();
+    lose_store(&lab, &workspace);
+    workspace.remove_branch("b", true).unwrap();
+    assert_eq!(names(&lab.settings.home.join("branches")), [""; 0]);
+    // Its name is free.
+    lab.step("a", "2");
+    assert_eq!(lab.open().branch(&named("b")).unwrap().path, branch.path);
+}
+
+#[test]
+fn elsewhere_it_stays_and_is_not_said_to_be_gone() {
+    let lab = Lab::new();
+    lab.step("a", "1");
+    let workspace = lab.open();
+    let place = lab.top.join("beside");
+    let branch = workspace.branch(&BranchOptions { at: Some(place.clone()), ..named("b") }).unwrap();
+    lose_store(&lab, &workspace);
+    let error = workspace.remove_branch("b", true).unwrap_err();
+    assert_eq!(error.kind, ErrorKind::FailedPrecondition);
+    assert!(error.message.contains(place.to_str().unwrap()) && error.hint.is_some(), "{error:?}");
+    assert!(place.join("a").exists());
+    assert_eq!(workspace.find_ready_branch("b").unwrap().id, branch.id);
+    // As the hint says.
+    fs::remove_dir_all(&place).unwrap();
+    workspace.remove_branch("b", true).unwrap();
+    assert!(workspace.branches().unwrap().is_empty());
+}
+
+/// A branch at `place` whose origin, a branch itself, is gone.
+fn orphan(lab: &Lab, place: &Path) -> BranchRecord {
+    let workspace = lab.open();
+    let origin = workspace.branch(&named("origin")).unwrap();
+    let origin = lab.engine().workspace(&origin.path, Access::Existing).unwrap();
+    let orphan = origin.branch(&BranchOptions { at: Some(place.to_owned()), ..named("orphan") }).unwrap();
+    workspace.remove_branch("origin", true).unwrap();
+    orphan
+}
+
+#[test]
+fn without_an_origin_one_goes_only_from_where_it_was_asked_for() {
+    let lab = Lab::new();
+    lab.step("a", "1");
+    let place = lab.top.join("beside");
+    let branch = orphan(&lab, &place);
+    let workspace = lab.open();
+    let file = lab.settings.home.join("branches").join(format!("{}.json", branch.id));
+    let asked_for = |target: &Path| {
+        let mut value: serde_json::Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+        value["target"] = target.to_str().unwrap().into();
+        fs::write(&file, serde_json::to_vec(&value).unwrap()).unwrap();
+    };
+    // Where it is was a provider's choice.
+    asked_for(&lab.path());
+    let error = workspace.remove_branch("orphan", true).unwrap_err();
+    assert!(error.message.contains(place.to_str().unwrap()), "{error:?}");
+    assert!(place.join("a").exists());
+    asked_for(&lab.top);
+    workspace.remove_branch("orphan", true).unwrap();
+    assert!(!place.exists());
+}

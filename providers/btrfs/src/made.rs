@@ -2,7 +2,8 @@
 //!
 //! Each has a symlink in the depot's `made` folder, written before it is made. What it "points to" is the record: the target folder's
 //! identity, the UUID of the snapshot that the clone grew from, whether it is in the depot, and its name. A subvolume of that name in that
-//! folder which grew from that snapshot is the clone; anything else is not ours.
+//! folder which grew from that snapshot is the clone; anything else is not ours. A second symlink, written when it was there, tells what was moved
+//! away, and may come back, from what was never made.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
@@ -23,6 +24,8 @@ use crate::sys::{self, Uuid};
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 const PREFIX: &str = "clone-";
+/// What the name of the second symlink begins with.
+const WHOLE: &str = "whole-";
 
 /// So often a clone is put into the trash that others empty at that moment.
 const ATTEMPTS: u32 = 100;
@@ -84,10 +87,28 @@ fn read(made: BorrowedFd<'_>, name: &str) -> Result<Option<Clone>> {
 }
 
 fn forget(made: BorrowedFd<'_>, name: &str) -> Result<()> {
-    match rustix::fs::unlinkat(made, name, AtFlags::empty()) {
-        Ok(()) | Err(Errno::NOENT) => Ok(()),
-        Err(errno) => Err(failed("cannot forget a clone", errno)),
+    // What is left of it without the first, nobody asks for, and `reclaim` takes away.
+    for name in [name.to_owned(), whole(name)] {
+        match rustix::fs::unlinkat(made, &name, AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => {}
+            Err(errno) => return Err(failed("cannot forget a clone", errno)),
+        }
     }
+    Ok(())
+}
+
+/// The name of what says that a clone was there.
+fn whole(name: &str) -> String {
+    format!("{WHOLE}{}", name.strip_prefix(PREFIX).unwrap_or(name))
+}
+
+fn was_whole(made: BorrowedFd<'_>, name: &str) -> bool {
+    look(made, whole(name).as_bytes()).is_ok()
+}
+
+/// Writes down that a clone is there. Where that cannot be done now, `reclaim` does it.
+fn say_whole(made: BorrowedFd<'_>, name: &str) {
+    let _ = rustix::fs::symlinkat(name, made, whole(name));
 }
 
 /// Answers [`ah_plugin_api::Provider::clone_snapshot`].
@@ -138,7 +159,10 @@ pub(crate) fn make(place: &Place<'_>, request: &CloneRequest, cx: &Context<'_>) 
             ah_repository::own(&alone, place.workspace, shown.record.repository.as_ref(), cx)
         });
     let mut notes = match alone {
-        Ok(notes) => notes,
+        Ok(notes) => {
+            say_whole(made.as_fd(), &name);
+            notes
+        }
         Err(error) => {
             // Should that fail too, `reclaim` finds it; the error at hand is the one to tell. Also when it was cancelled: nobody else would.
             let quiet = Context::quiet();
@@ -246,8 +270,8 @@ fn put_aside(depot: &Depot, folder: BorrowedFd<'_>, name: &[u8]) -> Result<bool>
     Ok(false)
 }
 
-/// Takes away clones with those names in `target` of which their caller never heard, and records of clones that are not there;
-/// says what was done.
+/// Takes away clones with those names in `target` of which their caller never heard, and records of clones that were never made; says what was
+/// done.
 pub(crate) fn reclaim(depot: &Depot, target: &Dir, forgotten: &[FileName], cx: &Context<'_>) -> Result<Vec<String>> {
     let Some(made) = depot.folder("made")? else { return Ok(Vec::new()) };
     let fail = |errno| failed("cannot look for clones", errno);
@@ -258,6 +282,12 @@ pub(crate) fn reclaim(depot: &Depot, target: &Dir, forgotten: &[FileName], cx: &
     for name in names(made.as_fd()).map_err(fail)? {
         cx.check_cancelled()?;
         let Ok(name) = String::from_utf8(name) else { continue };
+        if let Some(rest) = name.strip_prefix(WHOLE)
+            && alone
+            && matches!(look(&made, format!("{PREFIX}{rest}").as_bytes()), Err(Errno::NOENT))
+        {
+            let _ = rustix::fs::unlinkat(&made, &name, AtFlags::empty());
+        }
         let Some(record) = read(made.as_fd(), &name)?.filter(|record| record.target == identity) else { continue };
         let shown = PathBuf::from(String::from_utf8_lossy(&record.name).into_owned());
         let there = match place(depot, target, &name, &record) {
@@ -268,13 +298,17 @@ pub(crate) fn reclaim(depot: &Depot, target: &Dir, forgotten: &[FileName], cx: &
                 continue;
             }
         };
+        let is_forgotten = forgotten.iter().any(|forgotten| forgotten.as_bytes() == record.name);
         match there {
-            Some((folder, at)) if forgotten.iter().any(|forgotten| forgotten.as_bytes() == record.name) => {
+            Some((folder, at)) if is_forgotten => {
                 take_away(depot, folder.as_fd(), &at, cx)?;
                 forget(made.as_fd(), &name)?;
                 actions.push(format!("took away the clone {} that nobody asked for any more", shown.display()));
             }
-            None if alone => {
+            // By an earlier version, or by who was killed before that was written.
+            Some(_) if alone => say_whole(made.as_fd(), &name),
+            // One that was whole was moved away by someone; should it come back, it is still ours.
+            None if alone && (is_forgotten || !was_whole(made.as_fd(), &name)) => {
                 forget(made.as_fd(), &name)?;
                 actions.push(format!("forgot the clone {}, which is not there", shown.display()));
             }

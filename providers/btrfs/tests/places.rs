@@ -9,7 +9,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use ah_plugin_api::{Context, Error, ErrorKind, ListRequest, Place, Provider};
+use ah_plugin_api::{Context, DestroyRequest, Error, ErrorKind, ListRequest, Place, Provider};
 use ah_test_disks::{Disk, unmount};
 use common::{Bench, run, subvolume, subvolumes};
 
@@ -157,4 +157,35 @@ fn where_nobody_can_say_what_is_mounted_nothing_is_claimed() {
     }
     assert_eq!(bench.ids(), Vec::<String>::new());
     assert!(bench.convert().unwrap().changed);
+}
+
+#[test]
+fn a_clone_that_was_moved_away_and_back_is_known() {
+    let Some(disk) = Disk::new("btrfs", 300, "") else { return };
+    let bench = Bench::in_folder(disk.at());
+    bench.write("f", "x");
+    let snapshot = bench.snapshot("a");
+    let path = bench.target.path().join("b");
+    for by_an_earlier_version in [false, true] {
+        let clone = bench.clone(&snapshot, "b");
+        let records = || fs::read_dir(bench.store.path().join("depot/made")).unwrap().count();
+        if by_an_earlier_version {
+            let whole = clone.reference.as_str().replace("clone-", "whole-");
+            fs::remove_file(bench.store.path().join("depot/made").join(whole)).unwrap();
+            assert_eq!(bench.reclaim().actions, [""; 0]);
+        }
+        let away = disk.at().join("away");
+        fs::rename(&path, &away).unwrap();
+        assert_eq!(bench.reclaim().actions, [""; 0], "it may come back");
+        fs::rename(&away, &path).unwrap();
+        bench.destroy(&DestroyRequest::Clone(clone.reference.clone())).unwrap();
+        assert!(!path.exists() && records() == 0);
+    }
+    // Its record is one of a clone that was never made, as who is killed just before that leaves it.
+    let clone = bench.clone(&snapshot, "b");
+    let made = bench.store.path().join("depot/made");
+    fs::remove_file(made.join(clone.reference.as_str().replace("clone-", "whole-"))).unwrap();
+    run("btrfs", &["-q", "subvolume", "delete", path.to_str().unwrap()]);
+    assert_eq!(bench.reclaim().actions, ["forgot the clone b, which is not there"]);
+    assert_eq!(fs::read_dir(&made).unwrap().count(), 0);
 }

@@ -85,6 +85,12 @@ impl Workspace {
             let message = format!("the files of {name}, which was moved, stay in {}", path.display());
             self.engine.notify(Notice::new(NoticeKind::Other, message));
         }
+        if file.made_at.exists() {
+            let place = file.made_at.display();
+            let message = format!("what is at {place} stays: as far as can be told, it is not what was made as {name}");
+            self.engine
+                .notify(Notice::new(NoticeKind::Other, message).with_hint("look at it, and remove it or move it away"));
+        }
         if !grown.is_empty() {
             let message = format!("what {} grew from is gone with the branch {}", grown.join(", "), file.record.name);
             self.engine.notify(Notice::new(NoticeKind::Other, message).with_hint(

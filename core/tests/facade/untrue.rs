@@ -64,6 +64,20 @@ fn elsewhere_it_stays_and_is_not_said_to_be_gone() {
     assert!(workspace.branches().unwrap().is_empty());
 }
 
+#[test]
+fn what_is_in_the_place_of_one_is_said_to_stay() {
+    let lab = Lab::new();
+    lab.step("a", "1");
+    let workspace = lab.open();
+    let branch = workspace.branch(&named("b")).unwrap();
+    fs::rename(&branch.path, lab.top.join("aside")).unwrap();
+    write(&branch.path.join("precious"), "x");
+    let _before = workspace.engine().take_notices();
+    workspace.remove_branch("b", true).unwrap();
+    assert!(branch.path.join("precious").exists());
+    assert!(said(&workspace, &branch.path));
+}
+
 /// A branch at `place` whose origin, a branch itself, is gone.
 fn orphan(lab: &Lab, place: &Path) -> BranchRecord {
     let workspace = lab.open();

@@ -209,10 +209,7 @@ impl Workspace {
             Err(error) => {
                 // A provider that failed left nothing behind. What is left of the rest, gc finds by the record.
                 let _ = match file.record.reference {
-                    // It may go on with it still: what comes of that is taken away, now or by gc.
-                    None if !matches!(error.kind, ErrorKind::Cancelled | ErrorKind::Unavailable) => {
-                        file.forget(self.engine.home())
-                    }
+                    None if !may_be_left(error.kind) => file.forget(self.engine.home()),
                     _ => remove::finish(&self.engine, &file, &served),
                 };
                 Err(error)
@@ -449,6 +446,12 @@ impl Workspace {
         self.refuse_within_mounted(&target, &at)?;
         Ok(Place { target, name: FileName::new(last.as_bytes())?, ours: false })
     }
+}
+
+/// Whether something may be left of a branch that its provider failed to make with such an error: it may go on with it still, or have made
+/// it and answered what cannot be relied on. What comes of that is taken away, now or by gc.
+fn may_be_left(kind: ErrorKind) -> bool {
+    matches!(kind, ErrorKind::Cancelled | ErrorKind::Unavailable | ErrorKind::Internal)
 }
 
 /// Where a branch is made.

@@ -110,3 +110,15 @@ fn without_an_origin_one_goes_only_from_where_it_was_asked_for() {
     workspace.remove_branch("orphan", true).unwrap();
     assert!(!place.exists());
 }
+
+#[test]
+fn what_was_made_and_answered_wrongly_goes() {
+    let lab = Lab::new();
+    lab.step("a", "1");
+    let workspace = lab.open();
+    let refused = |_| Err(Error::new(ErrorKind::Internal, "an answer that cannot be read"));
+    *lab.fake.of_clones.lock().unwrap() = Some(Box::new(refused));
+    assert_eq!(workspace.branch(&named("b")).unwrap_err().kind, ErrorKind::Internal);
+    assert_eq!(names(&lab.settings.home.join("branches")), [""; 0]);
+    assert!(workspace.branches().unwrap().is_empty());
+}

@@ -38,7 +38,7 @@ impl Asked<ty::Reclaimed> for rq::ReclaimRequest {
 impl Asked<ty::Snapshot> for rq::SnapshotRef {
     fn wrong(&self, _: &Place<'_>, answer: &mut ty::Snapshot) -> Option<&'static str> {
         cut_snapshot(answer);
-        None
+        (answer.reference != self.snapshot).then_some("another snapshot than it was asked about")
     }
 }
 

@@ -1,6 +1,7 @@
 //! What an answer must be for the caller to rely on it, checked where answers of all providers arrive. What a provider says for a person is cut.
 
 use std::collections::BTreeSet;
+use std::path::{Component, Path, PathBuf};
 
 use crate::context::{LogLevel, Observer, Progress};
 use crate::error::Error;
@@ -66,9 +67,24 @@ impl Asked<ty::Snapshot> for rq::SnapshotRequest {
     }
 }
 
+fn is_plain(path: &Path) -> bool {
+    path.is_absolute() && !path.components().any(|part| part == Component::ParentDir)
+}
+
+/// A directory as the caller names it, which may lead through symlinks, and without these.
+fn as_said(dir: &Dir) -> impl Iterator<Item = PathBuf> + use<> {
+    std::iter::once(dir.path().to_owned()).chain(std::fs::canonicalize(dir.path()))
+}
+
 impl Asked<ty::View> for rq::MountRequest {
-    fn wrong(&self, _: &Place<'_>, answer: &mut ty::View) -> Option<&'static str> {
-        (!answer.path.is_absolute()).then_some("a path of a view that is not absolute")
+    fn wrong(&self, place: &Place<'_>, answer: &mut ty::View) -> Option<&'static str> {
+        let path = &answer.path;
+        if !is_plain(path) || path.parent().is_none() {
+            return Some("a path of a view that is not absolute and plain");
+        }
+        // It may lie in the workspace: where the filesystem shows its snapshots.
+        let mut own = place.workspace.into_iter().flat_map(as_said);
+        own.any(|own| own.starts_with(path)).then_some("the workspace itself for a view of it")
     }
 }
 
@@ -76,11 +92,9 @@ impl Asked<ty::WritableClone> for rq::CloneRequest {
     fn wrong(&self, place: &Place<'_>, answer: &mut ty::WritableClone) -> Option<&'static str> {
         cut_all(&mut answer.notes);
         let path = &answer.path;
-        if !path.is_absolute() || path.components().any(|part| part == std::path::Component::ParentDir) {
+        if !is_plain(path) {
             return Some("a path of a clone that is not absolute and plain");
         }
-        // The caller's name of it may lead through symlinks.
-        let as_said = |dir: &Dir| std::iter::once(dir.path().to_owned()).chain(std::fs::canonicalize(dir.path()));
         let asked = place.target.into_iter().flat_map(as_said);
         if asked.map(|target| target.join(self.name.as_os_str())).any(|asked| path.starts_with(asked)) {
             return None;

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use ah_plugin_api::wire::{self, Op, Remote};
 use ah_plugin_api::{
-    Context, Description, DestroyRequest, Dir, Done, Durability, Error, ErrorKind, ListRequest, MountRequest,
+    Context, Description, DestroyRequest, Dir, Done, Durability, Error, ErrorKind, FileName, ListRequest, MountRequest,
     Place, Probe, ProbeRequest, Provider, ProviderName, ReclaimRequest, Reclaimed, Reference, Result, Snapshot,
     SnapshotId, SnapshotRef, SnapshotRequest, Timestamp, UnmountRequest, View,
 };
@@ -109,4 +109,28 @@ fn another_snapshot_than_it_was_asked_about() {
     let error = stat("two").unwrap_err();
     assert_eq!(error.kind, ErrorKind::Internal);
     assert!(error.message.contains("another snapshot"), "{error:?}");
+}
+
+#[test]
+fn a_view_that_is_the_workspace_or_around_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let top = dir.path().canonicalize().unwrap();
+    for name in ["store", "target", "workspace"] {
+        std::fs::create_dir(top.join(name)).unwrap();
+    }
+    let open = |name: &str| Dir::open(top.join(name)).unwrap();
+    let (store, target, workspace) = (open("store"), open("target"), open("workspace"));
+    let request = MountRequest { snapshot: reference("one"), name: FileName::new("v").unwrap(), paths: Vec::new() };
+    let mount = |view: PathBuf| {
+        let place = Place::new(&store).with_target(&target).with_workspace(&workspace);
+        remote(view).mount(&place, &request, &Context::quiet())
+    };
+    for wrong in ["/".into(), "v".into(), top.join("target/v/../../workspace"), top.join("workspace"), top.clone()] {
+        let error = mount(wrong.clone()).unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Internal, "{}", wrong.display());
+    }
+    // As asked for, and where the provider shows it anyway, which may be in the workspace.
+    for right in [top.join("target/v"), top.join("workspace/.zfs/snapshot/one"), top.join("elsewhere")] {
+        assert_eq!(mount(right.clone()).unwrap().path, right);
+    }
 }

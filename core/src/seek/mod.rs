@@ -129,7 +129,25 @@ impl Workspace {
         };
         let view = served.provider.mount(&served.place().with_target(&mounts), &request, &self.context());
         let view = view.map_err(|error| self.explain_lost(snapshot, error))?;
+        if self.is_worked_in(&view.path, &mounts.path().join(request.name.as_os_str())) {
+            let request = UnmountRequest { view: view.reference };
+            // What it made all the same is not left to stand.
+            let _ = served.provider.unmount(&served.place().with_target(&mounts), &request, &self.context());
+            let message =
+                format!("the provider {} shows as a view what is worked in: {}", served.name, view.path.display());
+            return Err(Error::new(ErrorKind::Internal, message)
+                .with_hint("this is a defect of the provider; please report it"));
+        }
         Ok(Shown { path: view.path, view: view.reference, read_only_mount: view.read_only_mount, boot: boot_id() })
+    }
+
+    /// Whether a view at `path` would be the workspace, or something in or around it. What lies in it by name may be another filesystem, which shows
+    /// snapshots; or in the folder of views, which lies in it: `asked`.
+    fn is_worked_in(&self, path: &Path, asked: &Path) -> bool {
+        let there = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+        let device = |path: &Path| rustix::fs::stat(path).map(|stat| stat.st_dev).ok();
+        let inside = || there.starts_with(&self.root) && device(&there) == device(&self.root);
+        self.root.starts_with(&there) || !there.starts_with(asked) && inside()
     }
 
     /// Gives views back; answers which. A view goes when its last lease does. Of several, one that cannot be given back keeps none

@@ -122,3 +122,22 @@ fn what_was_made_and_answered_wrongly_goes() {
     assert_eq!(names(&lab.settings.home.join("branches")), [""; 0]);
     assert!(workspace.branches().unwrap().is_empty());
 }
+
+#[test]
+fn a_view_is_not_what_is_worked_in() {
+    let lab = Lab::new();
+    lab.step("sub/a", "1");
+    let workspace = lab.open();
+    std::os::unix::fs::symlink(lab.path(), lab.top.join("link")).unwrap();
+    for path in [lab.path(), lab.path().join("sub"), lab.top.clone(), lab.top.join("link"), "/".into()] {
+        let answer = path.clone();
+        *lab.fake.of_views.lock().unwrap() =
+            Some(Box::new(move |view: View| Ok(View { path: answer.clone(), ..view })));
+        let error = workspace.seek("@", &SeekOptions::default()).unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Internal, "{}", path.display());
+        assert!(workspace.leases().unwrap().is_empty());
+        assert_eq!(names(&lab.settings.home.join("mounts")), [""; 0], "{}", path.display());
+    }
+    *lab.fake.of_views.lock().unwrap() = None;
+    assert!(workspace.seek("@", &SeekOptions::default()).unwrap().path.join("sub/a").exists());
+}

@@ -11,6 +11,7 @@ mod find;
 mod held;
 mod inside;
 mod linked;
+mod place;
 mod record;
 mod remove;
 mod repository;
@@ -281,10 +282,12 @@ impl Workspace {
             .provider
             .clone_snapshot(&at, &request, &self.context())
             .map_err(|error| self.explain_lost(snapshot, error))?;
+        // From here on it is taken away by that, should anything fail.
+        file.record.reference = Some(reference);
+        self.refuse_others_place(&path, &file.made_at, &target, served)?;
         file.mounted = mounts::at(&path).0 > 0;
         file.made_at.clone_from(&path);
         file.record.path = path;
-        file.record.reference = Some(reference);
         file.record.notes = notes;
         file.record.notes.extend(workspace.as_ref().and_then(|workspace| whose(workspace, served)));
         file.save(home)?;

@@ -124,6 +124,43 @@ fn what_was_made_and_answered_wrongly_goes() {
 }
 
 #[test]
+fn a_branch_is_not_where_others_things_are() {
+    let mut lab = Lab::new();
+    lab.settings.user_home = Some(lab.top.join("me"));
+    for name in ["me", "other", "strangers", "holds/another"] {
+        fs::create_dir_all(lab.top.join(name)).unwrap();
+        fs::write(lab.top.join(name).join("precious"), "x").unwrap();
+    }
+    lab.step("a", "1");
+    for name in ["other", "holds/another"] {
+        lab.engine().workspace(&lab.top.join(name), Access::Create).unwrap();
+    }
+    let workspace = lab.open();
+    let home = lab.settings.home.clone();
+    let inside = lab.path().join("inside");
+    fs::create_dir(&inside).unwrap();
+    let wrong: [PathBuf; 8] = [
+        lab.path(),
+        inside,
+        lab.top.join("other"),
+        lab.top.join("holds"),
+        lab.top.join("strangers"),
+        lab.top.join("me"),
+        home.clone(),
+        home.join("branches"),
+    ];
+    for path in wrong {
+        let answer = path.clone();
+        let lie = move |clone: WritableClone| Ok(WritableClone { path: answer.clone(), ..clone });
+        *lab.fake.of_clones.lock().unwrap() = Some(Box::new(lie));
+        let error = workspace.branch(&BranchOptions { from: Some("@".into()), ..named("b") }).unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Internal, "{}", path.display());
+        assert!(path.exists() && workspace.branches().unwrap().is_empty(), "{}", path.display());
+        assert_eq!(names(&home.join("branches")), [""; 0], "{}", path.display());
+    }
+}
+
+#[test]
 fn a_view_is_not_what_is_worked_in() {
     let lab = Lab::new();
     lab.step("sub/a", "1");

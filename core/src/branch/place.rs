@@ -1,0 +1,47 @@
+//! Where a provider may say that it has made a branch.
+
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+
+use ah_plugin_api::{Dir, Error, ErrorKind, Result};
+
+use crate::registry::Index;
+use crate::workspace::{Served, Workspace};
+
+impl Workspace {
+    /// Refuses a place that a branch cannot be at, `asked` being the one that was asked for in `target`: what is others' would be worked in as the
+    /// branch, and be known as one. Elsewhere it may only be on another filesystem.
+    ///
+    /// # Errors
+    /// `Internal`: the provider's answer is wrong.
+    pub(super) fn refuse_others_place(&self, path: &Path, asked: &Path, target: &Dir, served: &Served) -> Result<()> {
+        let as_said = |path: &Path| std::iter::once(path.to_owned()).chain(std::fs::canonicalize(path));
+        if as_said(asked).any(|asked| path.starts_with(asked)) {
+            return Ok(());
+        }
+        let home = self.engine.home().path();
+        let is_apart = || {
+            let (there, target) = (rustix::fs::stat(path), rustix::fs::fstat(target.as_fd()));
+            matches!((there, target), (Ok(there), Ok(target)) if there.st_dev != target.st_dev)
+        };
+        let holds_others = |path: &PathBuf| {
+            let known = Index::refresh(self.engine.home())?.workspaces.into_iter().map(|known| known.path);
+            let mut others = known.chain([home.to_owned()]).chain(self.engine.settings().user_home.clone());
+            Ok::<_, Error>(others.any(|other| other.starts_with(path)))
+        };
+        for path in as_said(path) {
+            let in_ours =
+                path.starts_with(&self.root) || path.starts_with(home) && !path.starts_with(served.store.path());
+            if in_ours || !is_apart() || holds_others(&path)? {
+                let message = format!(
+                    "the provider {} says that it made the branch at {}, where it cannot be",
+                    served.name,
+                    path.display()
+                );
+                return Err(Error::new(ErrorKind::Internal, message)
+                    .with_hint("this is a defect of the provider; please report it"));
+            }
+        }
+        Ok(())
+    }
+}

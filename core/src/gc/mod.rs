@@ -24,6 +24,12 @@ pub(crate) use leftovers::remove_view_folder;
 /// A provider that always finds something is not asked for ever.
 const MAX_TURNS: u32 = 10_000;
 
+/// Nor as often if it says the same each time. What takes long may be done in many alike steps; what is left of it, the next run goes on with.
+const MAX_ALIKE: u32 = 100;
+
+/// So many sentences are kept of all turns.
+const MAX_TOLD: usize = 1_000;
+
 /// Who waits for a lock looks every 50 ms whether it is free.
 const BETWEEN_TURNS: Duration = Duration::from_millis(60);
 
@@ -157,6 +163,7 @@ impl Workspace {
     /// whoever asks for a `gc` by hand comes in.
     fn reclaim_in_turns(&self, report: &mut GcReport) -> Result<()> {
         let path = self.folder().join("gc.lock");
+        let (mut former, mut alike) = (Vec::new(), 0);
         for _ in 0..MAX_TURNS {
             // Another one is at it, and finds what is due now; what comes later starts its own.
             let Some(lock) = Lock::try_take(&path, true)? else { return Ok(()) };
@@ -166,9 +173,15 @@ impl Workspace {
                 report.note(&format!("reclaiming in {name}"), outcome)?;
             }
             drop(lock);
-            if report.actions.len() == before {
+            let done = report.actions.split_off(before);
+            alike = if done == former { alike + 1 } else { 0 };
+            if done.is_empty() || alike == MAX_ALIKE {
                 return Ok(());
             }
+            if alike == 0 {
+                report.actions.extend(done.iter().take(MAX_TOLD.saturating_sub(before)).cloned());
+            }
+            former = done;
             std::thread::sleep(BETWEEN_TURNS);
         }
         Ok(())
@@ -232,7 +245,7 @@ impl Workspace {
         let home = self.engine.home();
         let reclaimed = home.with_reserve(|| served.provider.reclaim(&place, &request, &self.context()))?;
         report.actions.extend(reclaimed.actions);
-        report.bytes += reclaimed.bytes;
+        report.bytes = report.bytes.saturating_add(reclaimed.bytes);
         Ok(())
     }
 }

@@ -178,3 +178,24 @@ fn a_view_is_not_what_is_worked_in() {
     *lab.fake.of_views.lock().unwrap() = None;
     assert!(workspace.seek("@", &SeekOptions::default()).unwrap().path.join("sub/a").exists());
 }
+
+fn behind(lab: &Lab) -> (GcReport, i64) {
+    let before = lab.fake.reclaims.load(Ordering::Relaxed);
+    let report = lab.open().gc(&GcOptions { auto: true }).unwrap();
+    (report, lab.fake.reclaims.load(Ordering::Relaxed) - before)
+}
+
+#[test]
+fn who_always_finds_something_is_not_asked_for_ever() {
+    let lab = Lab::new();
+    lab.step("a", "1");
+    *lab.fake.of_reclaims.lock().unwrap() = Some(Box::new(|mut reclaimed| {
+        reclaimed.actions = vec!["gave back the same".to_owned(); 100];
+        reclaimed.bytes = u64::MAX;
+        Ok(reclaimed)
+    }));
+    let (report, asked) = behind(&lab);
+    assert!(asked <= 101, "{asked}");
+    assert_eq!((report.actions.len(), report.bytes), (100, u64::MAX));
+    assert!(report.failures.is_empty(), "{report:?}");
+}

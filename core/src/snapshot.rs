@@ -20,7 +20,7 @@ use crate::record::{OmittedRecord, SnapshotKind, SnapshotRecord};
 use crate::refs;
 use crate::select::Purpose;
 use crate::text;
-use crate::timeline::{EventBody, Head, HeadSnapshot};
+use crate::timeline::{Event, EventBody, Head, HeadSnapshot};
 use crate::workspace::{Served, Workspace};
 
 /// What can be said about a snapshot to be taken.
@@ -50,6 +50,22 @@ impl Default for SnapshotOptions {
             force: false,
             attributes: BTreeMap::new(),
         }
+    }
+}
+
+impl SnapshotOptions {
+    /// What it must survive when the call returns.
+    fn asked(&self) -> Durability {
+        let automatic = self.kind == SnapshotKind::Auto;
+        self.durability.unwrap_or(if automatic { Durability::Instant } else { Durability::Durable })
+    }
+}
+
+/// What the line of a snapshot must survive: a durable one is not to be lost with its line.
+fn of_the_line(asked: Durability, snapshot: &Snapshot) -> Durability {
+    match snapshot.durability {
+        Durability::Durable => Durability::Durable,
+        _ => asked,
     }
 }
 
@@ -104,9 +120,15 @@ impl Workspace {
     }
 
     /// As [`Workspace::snapshot`], for moments that wait for it. Where nothing has changed since the session's last snapshot, that one
-    /// is theirs, and there is no new one.
-    pub(crate) fn snapshot_behind(&self, options: &SnapshotOptions, behind: Behind<'_>) -> Result<Listed> {
-        self.snapshot_for(options, None, Some(behind)).map(|(listed, _)| listed)
+    /// is theirs, and there is no new one. Beside it comes whether the timeline is as durable as it was to be: what it says, it says anyway.
+    pub(crate) fn snapshot_behind(
+        &self,
+        options: &SnapshotOptions,
+        behind: Behind<'_>,
+    ) -> Result<(Listed, Result<()>)> {
+        let (listed, snapshot) = self.snapshot_for(options, None, Some(behind))?;
+        let durability = of_the_line(options.asked(), &snapshot);
+        Ok((listed, self.log().sync_one(behind.session, durability)))
     }
 
     fn snapshot_for(
@@ -121,8 +143,7 @@ impl Workspace {
         if automatic {
             self.make_room(&config)?;
         }
-        let durability =
-            options.durability.unwrap_or(if automatic { Durability::Instant } else { Durability::Durable });
+        let durability = options.asked();
         let session = behind.map_or_else(|| self.writing_session(), |behind| behind.session.clone());
         let taking = Taking { workspace: self, options, session, durability, config: &config, behind };
         if let Some(served) = only {
@@ -300,7 +321,13 @@ impl Taking<'_> {
                 .map(|ChangedBelow { total, paths }| EventBody::ChangedBelow { files: FilesChanged { total, paths } }),
         );
         let listed = self.list(before, record, &snapshot);
-        if !matches!(listed, Ok(Listed::New(_))) {
+        let unheard = match &listed {
+            Ok(Listed::New(_)) => false,
+            Ok(Listed::Equal(_)) => true,
+            // The line of one that failed may be there all the same, where it could not be taken back.
+            Err(_) => !self.may_be_told_of(&snapshot.id),
+        };
+        if unheard {
             // Nobody will hear its id: take it back. If that fails too, gc finds it.
             let request = DestroyRequest::Snapshot(snapshot.reference.clone());
             let _ = served.provider.destroy(&served.place(), &request, &workspace.context());
@@ -330,16 +357,9 @@ impl Taking<'_> {
             }));
             events
         };
-        let durability = match snapshot.durability {
-            Durability::Durable => Durability::Durable,
-            _ => self.durability,
-        };
         // Behind an agent the lock is not held for as long as the disk takes: another hook may wait for it.
-        let held = if self.behind.is_some() { Durability::Instant } else { durability };
+        let held = if self.behind.is_some() { Durability::Instant } else { of_the_line(self.durability, snapshot) };
         let listed = self.workspace.append_with(&self.session, held, make)?;
-        if held != durability {
-            self.workspace.log().sync_one(&self.session, durability)?;
-        }
         if let Some(equal) = equal {
             return Ok(Listed::Equal(equal));
         }
@@ -348,6 +368,13 @@ impl Taking<'_> {
             _ => None,
         });
         last.map(Listed::New).ok_or_else(not_listed)
+    }
+
+    /// Whether the timeline names that snapshot, or that cannot be told.
+    fn may_be_told_of(&self, id: &SnapshotId) -> bool {
+        let is_it = |event: &Event| matches!(&event.body, EventBody::Snapshot { snapshot } if snapshot.id == *id);
+        let read = self.workspace.log().read(Some(&self.session));
+        read.map_or(true, |(report, _)| report.events.iter().any(is_it))
     }
 
     /// The last snapshot, if it can be what the moments show, its tree being equal.

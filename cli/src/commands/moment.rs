@@ -33,7 +33,11 @@ pub(crate) fn run(app: &App, args: &MomentArgs) -> Outcome {
     let workspace = app.workspace(Access::Create)?;
     let (moment, failed) = workspace.mark(args.label.clone())?;
     if let Some(error) = failed {
-        let message = format!("the moment has no snapshot: {error}");
+        let what = match &moment.record.snapshot {
+            Some(_) => "the moment may not survive a power cut",
+            None => "the moment has no snapshot",
+        };
+        let message = format!("{what}: {error}");
         app.ui.warning(&message, error.hint.as_deref().or(Some("ah agent fs snapshot")));
     }
     if app.ui.json {

@@ -195,7 +195,8 @@ impl Workspace {
         };
         pace.begins();
         match self.snapshot_behind(&options, Behind { session, look: &look, own: asked }) {
-            Ok(listed) => {
+            // A line that is not on disk yet is no less than was asked for.
+            Ok((listed, _)) => {
                 pace.took(matches!(listed, Listed::New(_)));
                 pace.write(self, session);
                 Ok(Some(Taken { listed, said: said.take() }))

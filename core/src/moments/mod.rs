@@ -116,7 +116,7 @@ impl Workspace {
     }
 
     /// Puts a moment that a person asks for on the timeline of the session that is written to, and takes its snapshot. A snapshot that
-    /// fails is told beside: the moment stays, with the reason.
+    /// fails is told beside: the moment stays, with the reason; or with its snapshot, if all that failed is to bring its line to disk.
     ///
     /// # Errors
     /// `InvalidArgument` for a bad label; if the timeline cannot be written.
@@ -131,11 +131,11 @@ impl Workspace {
         let look = || self.overtaken(&tools, &waits).inspect(|updates| said.borrow_mut().clone_from(updates));
         let options = SnapshotOptions { label, kind: SnapshotKind::Manual, ..SnapshotOptions::default() };
         let error = match self.snapshot_behind(&options, Behind { session: &session, look: &look, own: true }) {
-            Ok(listed) => {
+            Ok((listed, synced)) => {
                 for update in said.take() {
                     moment.record.update(&MomentUpdate { snapshot: Some(listed.shown().id), ..update });
                 }
-                None
+                synced.err()
             }
             Err(error) if error.kind == ErrorKind::Cancelled => return Err(error),
             Err(error) => {

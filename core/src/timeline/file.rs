@@ -69,7 +69,7 @@ impl TimelineFile {
     /// Takes back what was appended since it was `len` long: whoever is told of a failure must not find it done all the same.
     pub(super) fn take_back(&mut self, len: u64) {
         // If even that fails, a torn line is mended by the next one to open the file.
-        let _ = self.file.set_len(len);
+        let _ = crash::point("timeline.take-back").and_then(|()| self.file.set_len(len));
         self.len = len;
     }
 
@@ -247,7 +247,11 @@ pub(super) fn sync(path: &Path, durability: Durability) -> Result<()> {
     if durability != Durability::Durable {
         return Ok(());
     }
-    match File::open(path).and_then(|file| file.sync_data()) {
+    let run = || {
+        crash::point("timeline.sync")?;
+        File::open(path)?.sync_data()
+    };
+    match run() {
         Err(e) if e.kind() != io::ErrorKind::NotFound => Err(failed("sync the timeline", path, &e)),
         _ => Ok(()),
     }

@@ -32,6 +32,8 @@ use talk::Talk;
 enum Plan {
     Nothing,
     Fail(u64),
+    /// And so do all that come after it.
+    FailFrom(u64),
     Die(u64),
 }
 
@@ -56,6 +58,7 @@ fn hook(name: &str) -> io::Result<()> {
             name.clone_into(&mut FAILED.lock().unwrap());
             Err(io::Error::from_raw_os_error(28))
         }
+        Plan::FailFrom(0) => Err(io::Error::from_raw_os_error(28)),
         Plan::Die(0) => {
             *plan = Plan::Nothing;
             drop(plan);
@@ -63,6 +66,10 @@ fn hook(name: &str) -> io::Result<()> {
         }
         Plan::Fail(n) => {
             *plan = Plan::Fail(n - 1);
+            Ok(())
+        }
+        Plan::FailFrom(n) => {
+            *plan = Plan::FailFrom(n - 1);
             Ok(())
         }
         Plan::Die(n) => {
@@ -80,6 +87,7 @@ fn open(engine: &Engine, path: &Path) -> Result<ah_core::Workspace, Error> {
 
 const JOBS: &[(&str, Job)] = &[
     ("snapshot", |engine, path| open(engine, path)?.snapshot(&SnapshotOptions::default()).map(drop)),
+    ("moment", |engine, path| open(engine, path)?.mark(None)?.1.map_or(Ok(()), Err)),
     ("edit", |engine, path| {
         let options = EditOptions { label: Some("new".into()), keep: None };
         open(engine, path)?.edit("@", &options).map(drop)
@@ -304,7 +312,8 @@ fn rounds(name: &str, job: Job, plan: fn(u64) -> Plan, kind: &str) {
         FAILED.lock().unwrap().clear();
         *PLAN.lock().unwrap() = plan(step);
         let outcome = catch_unwind(AssertUnwindSafe(|| job(&engine, &lab.path())));
-        let reached = std::mem::replace(&mut *PLAN.lock().unwrap(), Plan::Nothing) == Plan::Nothing;
+        let left = std::mem::replace(&mut *PLAN.lock().unwrap(), Plan::Nothing);
+        let reached = matches!(left, Plan::Nothing | Plan::FailFrom(0));
         if ["move", "adopt"].contains(&name) && !lab.path().exists() {
             std::fs::rename(lab.top.join("elsewhere"), lab.path()).unwrap();
         }
@@ -341,6 +350,9 @@ fn any_step_may_fail_or_be_the_last() {
     for (name, job) in JOBS {
         rounds(name, *job, Plan::Fail, "failing");
         rounds(name, *job, Plan::Die, "killed");
+    }
+    for (name, job) in JOBS.iter().filter(|(name, _)| ["snapshot", "moment"].contains(name)) {
+        rounds(name, *job, Plan::FailFrom, "failing from there on");
     }
     assert!(INTERRUPTED.load(Ordering::Relaxed) > 10, "nothing was interrupted");
     let seen = SEEN.lock().unwrap();

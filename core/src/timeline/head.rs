@@ -2,6 +2,9 @@
 //!
 //! One object with a checksum as its first line, written over the old one where it is: a new file in its place would cost more
 //! than the line of the timeline (ext4 writes a renamed file's contents out at once). What is torn has no sound checksum, and is as good as lost.
+//!
+//! It is not synced, so that a power cut may leave one that does not fit the timelines: one of an earlier run of the machine gives no more than a
+//! number. And it never names a snapshot that the timeline says is removed, whenever who writes the two is killed.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
@@ -43,10 +46,10 @@ impl HeadFile {
     }
 
     /// Only a cache: if it cannot be written it is taken away, so that it never says what is not so.
-    pub(super) fn write(self, head: &Head) {
+    pub(super) fn write(&self, head: &Head) {
         let line = line::seal(serde_json::to_vec(head).unwrap_or_default());
-        if self.file.and_then(|file| file.write_all_at(&line, 0)).is_err() {
-            let _ = std::fs::remove_file(self.path);
+        if !self.file.as_ref().is_ok_and(|file| file.write_all_at(&line, 0).is_ok()) {
+            let _ = std::fs::remove_file(&self.path);
         }
     }
 }
@@ -59,6 +62,9 @@ pub(crate) struct Head {
     /// The last snapshot, to see whether the next one is equal to it.
     #[serde(default)]
     pub(crate) snapshot: Option<HeadSnapshot>,
+    /// The run of the machine in which that was written.
+    #[serde(default)]
+    pub(super) boot: String,
 }
 
 /// The last snapshot.
@@ -95,6 +101,12 @@ impl HeadSnapshot {
 }
 
 impl Head {
+    /// Whether an event takes away the last snapshot.
+    pub(super) fn loses(&self, body: &EventBody) -> bool {
+        let EventBody::Remove { snapshots, .. } = body else { return false };
+        self.snapshot.as_ref().is_some_and(|last| snapshots.contains(&last.id))
+    }
+
     /// Takes an event into account.
     pub(super) fn note(&mut self, event: &Event) {
         match &event.body {
@@ -110,9 +122,7 @@ impl Head {
                     repository: snapshot.repository.clone(),
                 });
             }
-            EventBody::Remove { snapshots, .. } => {
-                self.snapshot = self.snapshot.take().filter(|last| !snapshots.contains(&last.id));
-            }
+            body if self.loses(body) => self.snapshot = None,
             _ => {}
         }
     }
@@ -122,7 +132,10 @@ impl Head {
 mod tests {
     use super::{Head, HeadFile, HeadSnapshot};
     use crate::ids::SessionName;
-    use ah_plugin_api::{ProviderName, SnapshotId};
+    use crate::lock::boot_id;
+    use crate::settings::Clock;
+    use crate::timeline::Log;
+    use ah_plugin_api::{ProviderName, Quiet, SnapshotId};
 
     fn long() -> Head {
         let snapshot = HeadSnapshot {
@@ -134,7 +147,7 @@ mod tests {
             reference: None,
             repository: None,
         };
-        Head { seq: 1, snapshot: Some(snapshot) }
+        Head { seq: 1, snapshot: Some(snapshot), boot: String::new() }
     }
 
     #[test]
@@ -143,7 +156,7 @@ mod tests {
         let path = temp.path().join("head");
         let said = || HeadFile::open(&path).1;
         assert_eq!(said(), None);
-        for head in [long(), Head { seq: 2, snapshot: None }, long()] {
+        for head in [long(), Head { seq: 2, ..Head::default() }, long()] {
             HeadFile::open(&path).0.write(&head);
             assert_eq!(said(), Some(head));
         }
@@ -155,6 +168,22 @@ mod tests {
         // The end of an older one behind the beginning of a newer one.
         std::fs::write(&path, [b"{\"seq\":7,\"snapshot\"", &whole[19..]].concat()).unwrap();
         assert_eq!(said(), None);
+    }
+
+    #[test]
+    fn one_of_an_earlier_run_of_the_machine_gives_no_more_than_a_number() {
+        let temp = tempfile::tempdir().unwrap();
+        let log = Log {
+            folder: temp.path().to_owned(),
+            clock: &Clock::system(),
+            observer: &Quiet,
+            patience: std::time::Duration::ZERO,
+        };
+        let now = Head { boot: boot_id(), ..long() };
+        for (boot, snapshot) in [("another", None), (&now.boot, now.snapshot.clone())] {
+            log.head().0.write(&Head { boot: boot.to_owned(), ..long() });
+            assert_eq!(log.head().1, Head { snapshot, ..now.clone() });
+        }
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::time::Duration;
 use ah_plugin_api::{Durability, Error, ErrorKind, Observer, RepositoryState, Result, Timestamp, text};
 
 use crate::ids::SessionName;
-use crate::lock::Lock;
+use crate::lock::{Lock, boot_id};
 use crate::session;
 use crate::settings::Clock;
 use crate::timeline::event::{Event, EventBody};
@@ -66,6 +66,11 @@ impl Log<'_> {
         let mut bodies = make(&head);
         if tail.torn > 0 {
             bodies.insert(0, EventBody::Repaired { bytes: tail.torn });
+        }
+        if bodies.iter().any(|body| head.loses(body)) {
+            // Who is killed behind the line would leave a snapshot there that is removed.
+            head.snapshot = None;
+            cache.write(&head);
         }
         let len = timeline.len();
         let events = self.append_all(&mut timeline, session, durability, &mut head, bodies);
@@ -171,14 +176,21 @@ impl Log<'_> {
     }
 
     /// The cache, or what the ends of all timelines say.
-    fn head(&self) -> (HeadFile, Head) {
+    pub(super) fn head(&self) -> (HeadFile, Head) {
         let (file, head) = HeadFile::open(&self.folder.join("head"));
         // What it says of a line that has been taken out since is not believed.
-        let head = head.filter(|head| head.seq < MAX_SEQ).unwrap_or_else(|| {
-            let sessions = session::names(&self.folder).unwrap_or_default();
-            let seq = sessions.iter().filter_map(|session| file::last_seq(&self.path(session))).max();
-            Head { seq: seq.unwrap_or(0), snapshot: None }
-        });
+        let head = head.filter(|head| head.seq < MAX_SEQ);
+        let boot = boot_id();
+        let head = match head {
+            Some(head) if head.boot == boot => head,
+            former => {
+                let sessions = session::names(&self.folder).unwrap_or_default();
+                let ends = sessions.iter().filter_map(|session| file::last_seq(&self.path(session)));
+                // Numbers that a power cut took away are not given again.
+                let seq = ends.chain(former.map(|former| former.seq)).max();
+                Head { seq: seq.unwrap_or(0), snapshot: None, boot }
+            }
+        };
         (file, head)
     }
 }

@@ -84,7 +84,13 @@ impl Engine {
                 let record = self.rewrite(&former.id, |record| record.replace(identity))?;
                 self.moved(record, &former.path, root, WorkspaceChange::MadeAnew)
             }
-            Found::New if access == Access::Existing => {
+            Found::New => {
+                index.need_all()?;
+                if access != Access::Existing {
+                    self.guard(&root, access)?;
+                    let record = self.register(&root, identity, None)?;
+                    return Ok(self.handle(record, root));
+                }
                 let message = format!("{} has no snapshots", root.display());
                 // A move to another filesystem is a copy to all appearance; the name often stays.
                 let named_alike = |old: &PathBuf| old.file_name() == root.file_name() && !seek::is_there(old);
@@ -98,11 +104,6 @@ impl Engine {
                     None => "`ah agent fs snapshot`".to_owned(),
                 };
                 Err(Error::new(ErrorKind::NotFound, message).with_hint(hint))
-            }
-            Found::New => {
-                self.guard(&root, access)?;
-                let record = self.register(&root, identity, None)?;
-                Ok(self.handle(record, root))
             }
         }
     }
@@ -140,6 +141,7 @@ impl Engine {
         let old_path = absolute(old_path);
         let former = index.workspaces.iter().find(|record| record.path == old_path);
         let Some(former) = former.cloned() else {
+            index.need_all()?;
             drop(lock);
             return self.adopted_already(path, &old_path, index);
         };

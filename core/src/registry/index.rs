@@ -7,13 +7,14 @@
 
 use std::collections::BTreeSet;
 
-use ah_plugin_api::{Durability, ErrorKind, Result};
+use ah_plugin_api::{Durability, Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
 
 use crate::fsio;
 use crate::home::Home;
 use crate::ids::WorkspaceId;
 use crate::registry::record::{WorkspaceRecord, load, save_new};
+use crate::text;
 
 const VERSION: u64 = 1;
 
@@ -25,6 +26,9 @@ pub(crate) struct Index {
     /// Folders without a record, so that they do not make the index look out of date each time.
     #[serde(default)]
     empty: Vec<String>,
+    /// Why the record of one cannot be read now that is nowhere else: who does not find a workspace here may have missed that one.
+    #[serde(skip)]
+    pub(crate) unread: Option<Error>,
 }
 
 impl Index {
@@ -57,11 +61,21 @@ impl Index {
             let former = former.iter().flat_map(|index| &index.workspaces);
             former.into_iter().find(|record| record.id.as_str() == folder)
         };
-        let mut index = Self { version: VERSION, workspaces: Vec::new(), empty: Vec::new() };
+        let mut index = Self { version: VERSION, workspaces: Vec::new(), empty: Vec::new(), unread: None };
         for folder in folders {
             let record = match load(home, folder) {
                 Ok(Some(doc)) if doc.value.id.as_str() == folder => Some(doc.value),
-                Err(error) if error.kind != ErrorKind::DataLoss => None,
+                // It is there, and may be anybody's: for want of memory, say, or as another user's.
+                Err(error) if error.kind != ErrorKind::DataLoss => match known(folder) {
+                    Some(record) => Some(record.clone()),
+                    None => {
+                        let file = text::shell(home.workspace(folder).join("workspace.json").as_os_str());
+                        let hint = format!("see that it can be read, then repeat: `cat {file}`");
+                        let why = "it is not known which workspace that is";
+                        index.unread.get_or_insert(error.context(why).with_hint(hint));
+                        continue;
+                    }
+                },
                 // What was lost there is known here still: its history must not begin anew.
                 _ => known(folder).filter(|record| save_new(home, record).is_ok()).cloned(),
             };
@@ -72,6 +86,11 @@ impl Index {
             }
         }
         Ok(index)
+    }
+
+    /// For who was not found: that is certain only where every record was read.
+    pub(crate) fn need_all(&self) -> Result<()> {
+        self.unread.clone().map_or(Ok(()), Err)
     }
 
     /// The workspace of that id.
@@ -86,6 +105,10 @@ impl Index {
 
     /// Writes it. It is only a cache: what cannot be written is rebuilt the next time.
     fn save(&self, home: &Home) {
+        // Nor is it taken for whole the next time.
+        if self.unread.is_some() {
+            return;
+        }
         if let Ok(bytes) = serde_json::to_vec_pretty(self) {
             let _ = fsio::replace(&home.join("index.json"), &bytes, Durability::Instant);
         }

@@ -363,6 +363,36 @@ fn a_lost_record_hides_no_other_and_is_reported() {
 }
 
 #[test]
+fn where_a_record_cannot_be_read_no_second_history_begins() {
+    let lab = Lab::new();
+    let (other, third) = (lab.top.join("other"), lab.top.join("third"));
+    [&other, &third].into_iter().for_each(|path| fs::create_dir(path).unwrap());
+    let own = lab.step("a", "1").id;
+    let known = id(&lab.engine(), &other);
+    let (record, index) = (lab.folder().join("workspace.json"), lab.settings.home.join("index.json"));
+    fs::rename(&record, lab.top.join("aside")).unwrap();
+    // Not even root reads it.
+    symlink("workspace.json", &record).unwrap();
+    let has_index = || index.exists();
+    // The index still knows of it.
+    assert!(has_index() && lab.open().resolve("@").unwrap().id == own);
+    fs::create_dir(lab.settings.home.join("workspaces/new")).unwrap();
+    assert!(lab.open().resolve("@").unwrap().id == own, "{:?}", fs::read_to_string(&index));
+    fs::remove_file(&index).unwrap();
+    for path in [&lab.path(), &third] {
+        for access in [Access::Existing, Access::Create] {
+            let error = lab.engine().workspace(path, access).err().unwrap();
+            assert!(error.kind != ErrorKind::NotFound && error.hint.is_some(), "{error:?}");
+        }
+    }
+    assert_eq!(id(&lab.engine(), &other), known, "it hides no other");
+    fs::remove_file(&record).unwrap();
+    fs::rename(lab.top.join("aside"), &record).unwrap();
+    assert_eq!(lab.open().resolve("@").unwrap().id, own);
+    assert_ne!(id(&lab.engine(), &third), known);
+}
+
+#[test]
 fn paths_are_taken_as_they_are_said() {
     let lab = Lab::new();
     let workspace = lab.open();

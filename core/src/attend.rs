@@ -219,7 +219,8 @@ impl Engine {
 impl Workspace {
     /// Its directory, if it is there and its filesystem answers. It may have been moved, which a provider learns from the descriptor.
     pub(crate) fn dir_that_answers(&self) -> Option<Dir> {
-        answers(&self.root).then(|| self.open_dir().ok()).flatten()
+        // What is at the place of one that another one was moved to is that one's.
+        (!self.record.displaced && answers(&self.root)).then(|| self.open_dir().ok()).flatten()
     }
 }
 

@@ -77,6 +77,7 @@ impl Engine {
                 Ok(self.handle(record, root))
             }
             Found::Moved(former) => {
+                self.displace(&index, &former.id, &root)?;
                 let record = self.relocate(&former, &root, identity)?;
                 self.moved(record, &former.path, root, WorkspaceChange::Moved)
             }
@@ -118,7 +119,10 @@ impl Engine {
 
     fn record_of_deleted(&self, path: &Path) -> Result<Option<WorkspaceRecord>> {
         let path = absolute(path);
-        let record = Index::load(self.home())?.0.workspaces.into_iter().find(|record| record.path == path);
+        let mut all = Index::load(self.home())?.0.workspaces;
+        all.retain(|record| record.path == path);
+        all.sort_by_key(|record| record.displaced);
+        let record = all.into_iter().next();
         Ok(record.filter(|_| !seek::is_there(&path)))
     }
 
@@ -131,6 +135,7 @@ impl Engine {
     }
 
     /// Makes the timeline of the workspace that was at `old_path` that of the one at `path`, after a move that was not noticed.
+    /// The name of `old_path`, where nothing is, may be a workspace's id too.
     ///
     /// # Errors
     /// `NotFound` if no workspace was at `old_path`; `Conflict` if that one is elsewhere by now, if `path` is not the top of a workspace, has a timeline of its own with snapshots or recordings, or the
@@ -139,7 +144,13 @@ impl Engine {
         let lock = self.lock_registry()?;
         let index = Index::refresh(self.home())?;
         let old_path = absolute(old_path);
-        let former = index.workspaces.iter().find(|record| record.path == old_path);
+        let at = || index.workspaces.iter().filter(|record| record.path == old_path);
+        // A name that is none at that place may be an id.
+        let by_id = || {
+            let id = WorkspaceId::new(old_path.file_name()?.to_str()?).ok()?;
+            index.by_id(&id).filter(|_| !seek::is_there(&old_path))
+        };
+        let former = at().find(|record| !record.displaced).or_else(|| at().next()).or_else(by_id);
         let Some(former) = former.cloned() else {
             index.need_all()?;
             drop(lock);
@@ -151,8 +162,11 @@ impl Engine {
         if is_there && !former.was(&identity) {
             let message = format!("the workspace is still at {}", former.path.display());
             let there = text::shell(former.path.as_os_str());
-            return Err(Error::new(ErrorKind::Conflict, message)
-                .with_hint(format!("to copy files out of its snapshots: `ah -C {there} agent fs seek @`")));
+            let mut hint = format!("to copy files out of its snapshots: `ah -C {there} agent fs seek @`");
+            if let Some(record) = at().find(|record| record.displaced) {
+                hint = format!("{hint}; of what was there before it: `ah agent fs adopt {}`", record.id);
+            }
+            return Err(Error::new(ErrorKind::Conflict, message).with_hint(hint));
         }
         self.guard(&root, Access::Existing)?;
         let known = match found {
@@ -171,6 +185,7 @@ impl Engine {
         if let Some(record) = known {
             self.give_up(record, &root)?;
         }
+        self.displace(&Index::refresh(self.home())?, &former.id, &root)?;
         let record = self.relocate(&former, &root, identity)?;
         drop(lock);
         self.moved(record, &former.path, root, WorkspaceChange::Adopted)
@@ -324,6 +339,7 @@ impl Engine {
             path,
             identity,
             former: Vec::new(),
+            displaced: false,
             created,
             branch,
             mounted_by: None,
@@ -352,7 +368,26 @@ impl Engine {
             root.clone_into(&mut record.path);
             record.identity = identity;
             record.former.clear();
+            record.displaced = false;
         })
+    }
+
+    /// Writes down that what was registered at `root` is no more there, and that the workspace `id` is. The registry is locked.
+    fn displace(&self, index: &Index, id: &WorkspaceId, root: &Path) -> Result<()> {
+        for record in index.workspaces.iter().filter(|record| record.is_at(root) && record.id != *id) {
+            let record = self.rewrite(&record.id, |record| record.displaced = true)?;
+            let id = record.id.clone();
+            if self.handle(record, root.to_owned()).holds_something() {
+                let message = format!(
+                    "the workspace that was at {} before is not there any more; its snapshots are kept",
+                    root.display()
+                );
+                let hint =
+                    format!("where it is now, or in a new directory, this takes them up: `ah agent fs adopt {id}`");
+                self.notify(Notice::new(NoticeKind::Other, message).with_hint(hint));
+            }
+        }
+        Ok(())
     }
 
     /// Writes down a workspace's repository by its first commit.

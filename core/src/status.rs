@@ -80,6 +80,16 @@ pub struct MissingWorkspace {
     /// Where it was.
     #[serde(with = "text::abs")]
     pub path: PathBuf,
+    /// Whether another workspace was moved there since: then only its id leads to it.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub displaced: bool,
+}
+
+impl MissingWorkspace {
+    pub(crate) fn of(workspace: &Workspace) -> Self {
+        let WorkspaceRecord { id, path, displaced, .. } = workspace.record.clone();
+        Self { id, path, displaced }
+    }
 }
 
 impl Engine {
@@ -143,7 +153,7 @@ impl Engine {
                 .map(|record| (record.path.clone(), record))
                 .map(|(path, record)| self.handle(record, path))
                 .filter(Workspace::holds_something)
-                .map(|workspace| MissingWorkspace { id: workspace.id.clone(), path: workspace.root().to_owned() })
+                .map(|workspace| MissingWorkspace::of(&workspace))
                 .collect(),
         };
         if let Some(workspace) = workspace {
@@ -181,7 +191,7 @@ impl Engine {
             record.mounted_by.is_some() && (standing_at(&record.path) == Standing::Silent || is_dead(&record.path))
         };
         let is_missing = |record: &WorkspaceRecord| !is_mounted(record) && Identity::of_path(&record.path).is_none();
-        Ok(records.filter(|record| !waits(record) && is_missing(record)).collect())
+        Ok(records.filter(|record| record.displaced || !waits(record) && is_missing(record)).collect())
     }
 }
 

@@ -18,7 +18,7 @@ Examples:
   ah agent fs adopt /mnt/old/project
   ah -C ~/project agent fs adopt ~/old-project")]
 pub(crate) struct AdoptArgs {
-    /// Where the workspace was.
+    /// Where the workspace was; or its id, which `ah agent fs gc` names where another one was moved to that place.
     #[arg(value_name = "OLDPATH")]
     old_path: PathBuf,
 }

@@ -142,6 +142,13 @@ pub(crate) fn views(leases: &[LeaseRecord]) -> impl Iterator<Item = &LeaseRecord
 pub(crate) fn tell_missing(app: &App, missing: &[MissingWorkspace]) {
     for workspace in missing {
         let (path, typed) = (text::path(&workspace.path), ah_core::text::shell(workspace.path.as_os_str()));
+        if workspace.displaced {
+            app.ui.note(&format!(
+                "the workspace that was at {path} before another one was moved there is not there; its snapshots are kept: `ah -C . agent fs adopt {}` where it is now, or in a new directory, takes them up",
+                workspace.id
+            ));
+            continue;
+        }
         app.ui.note(&format!(
             "the workspace {path} is not there; its snapshots are kept: `ah -C {typed} agent fs snapshots`, and `branches`. If it was moved: `ah -C . agent fs adopt {typed}` in its new place; if nothing of it is needed any more: `ah -C {typed} agent fs rm REF`"
         ));

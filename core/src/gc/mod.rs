@@ -190,13 +190,13 @@ impl Workspace {
     /// Lets providers reclaim what other workspaces need no more whose directories are not there: no `gc` is run in those.
     fn reclaim_missing(&self, report: &mut GcReport) -> Result<()> {
         for record in self.engine.missing()? {
-            let (id, path) = (record.id.clone(), record.path.clone());
-            let workspace = self.engine.handle(record, path.clone());
+            let path = record.path.clone();
+            let workspace = self.engine.handle(record, path);
             if workspace.holds_something() {
-                report.missing.push(MissingWorkspace { id: id.clone(), path });
+                report.missing.push(MissingWorkspace::of(&workspace));
             }
             // That was done already.
-            if id == self.id {
+            if workspace.id == self.id {
                 continue;
             }
             for name in workspace.stores()? {

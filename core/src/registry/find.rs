@@ -98,13 +98,13 @@ impl Finder<'_> {
         let all = || self.index.workspaces.iter();
         let mut alike: Vec<&WorkspaceRecord> = all().filter(|record| record.identity.same(identity)).collect();
         // Without a time of birth an inode that was used again could look alike: the one of this path comes first.
-        alike.sort_by_key(|record| record.path != dir);
+        alike.sort_by_key(|record| !record.is_at(dir));
         if let Some(record) = alike.first() {
-            if record.path == dir {
+            if record.is_at(dir) {
                 return Some(Found::Same((*record).clone()));
             }
             return match Identity::of_path(&record.path) {
-                Some(there) if there.same(identity) => Some(Found::Elsewhere((*record).clone())),
+                Some(there) if there.same(identity) && !record.displaced => Some(Found::Elsewhere((*record).clone())),
                 _ => Some(Found::Moved((*record).clone())),
             };
         }
@@ -115,7 +115,7 @@ impl Finder<'_> {
         if let Some(record) = all().find(is_it) {
             return Some(Found::Moved(record.clone()));
         }
-        let record = all().find(|record| record.path == dir)?;
+        let record = all().find(|record| record.is_at(dir))?;
         if record.identity.same_but_for_device(identity) {
             return Some(Found::Renumbered(record.clone()));
         }

@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use ah_plugin_api::{BEHIND, ProviderName, Result, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -31,6 +31,9 @@ pub(crate) struct WorkspaceRecord {
     /// deleted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) former: Vec<Identity>,
+    /// Whether its path is another one's since, which was moved there: nothing at that path is this one's any more.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) displaced: bool,
     /// When it was registered.
     #[serde(with = "text::time")]
     pub(crate) created: Timestamp,
@@ -56,6 +59,11 @@ impl WorkspaceRecord {
     pub(crate) fn place_behind(&self) -> Option<PathBuf> {
         let name = [BEHIND.as_bytes(), self.path.file_name()?.as_bytes()].concat();
         Some(self.path.with_file_name(OsStr::from_bytes(&name)))
+    }
+
+    /// Whether it is the one at that path, or the last that was.
+    pub(crate) fn is_at(&self, path: &Path) -> bool {
+        !self.displaced && self.path == *path
     }
 
     /// Another directory is at its path.

@@ -393,6 +393,43 @@ fn where_a_record_cannot_be_read_no_second_history_begins() {
 }
 
 #[test]
+fn one_whose_place_another_one_was_moved_to_is_told_and_taken_up_again() {
+    let lab = Lab::new();
+    let (moved, fresh) = (lab.path(), lab.top.join("fresh"));
+    let place = lab.top.join("place");
+    [&place, &fresh].into_iter().for_each(|path| fs::create_dir(path).unwrap());
+    lab.step("a", "moved");
+    write(&place.join("a"), "lost");
+    let lost = lab.engine().workspace(&place, Access::Create).unwrap();
+    let snapshot = lost.snapshot(&SnapshotOptions::default()).unwrap().id;
+    let own = id(&lab.engine(), &moved);
+    fs::remove_dir_all(&place).unwrap();
+    fs::rename(&moved, &place).unwrap();
+    let engine = lab.engine();
+    assert_eq!(id(&engine, &place), own);
+    let notices = engine.take_notices();
+    let hint = format!("ah agent fs adopt {}", lost.id());
+    assert!(notices.iter().any(|notice| notice.hint.as_ref().is_some_and(|it| it.contains(&hint))), "{notices:?}");
+    // Whatever comes to be of that directory.
+    fs::remove_dir_all(&place).unwrap();
+    fs::create_dir(&place).unwrap();
+    assert_eq!(id(&lab.engine(), &place), own);
+    for known in [
+        lab.engine().status(&place).unwrap().missing,
+        lab.engine().workspace(&place, Access::Existing).unwrap().gc(&GcOptions::default()).unwrap().missing,
+    ] {
+        assert_eq!(known.len(), 1, "{known:?}");
+        assert!(known[0].id == *lost.id() && known[0].path == place && known[0].displaced, "{known:?}");
+    }
+    let error = lab.engine().adopt(&fresh, &place).err().unwrap();
+    assert!(error.kind == ErrorKind::Conflict && error.hint.as_ref().unwrap().contains(&hint), "{error:?}");
+    let adopted = lab.engine().adopt(&fresh, &place.with_file_name(lost.id().as_str())).unwrap();
+    assert_eq!((adopted.id(), adopted.resolve("@").unwrap().id), (lost.id(), snapshot));
+    assert_eq!((id(&lab.engine(), &fresh), id(&lab.engine(), &place)), (lost.id().to_string(), own));
+    assert!(lab.engine().status(&place).unwrap().missing.is_empty());
+}
+
+#[test]
 fn paths_are_taken_as_they_are_said() {
     let lab = Lab::new();
     let workspace = lab.open();

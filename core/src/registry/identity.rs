@@ -1,13 +1,14 @@
 //! Whether a directory is the same one as before: device, inode, when it was made, and the filesystem's own id.
 //!
 //! The roots of all Btrfs subvolumes have one inode number, a clone has its origin's time of birth, and the device numbers of subvolumes and
-//! datasets are handed out anew at each mount: without the id, a branch could be taken for its origin after a reboot.
+//! datasets are handed out anew at each mount: without the id, a branch could be taken for its origin after a reboot. Most other filesystems have no id
+//! but the number of the device that they are on by chance (XFS, F2FS, FAT) or of this mount (tmpfs): there inode and time of birth decide.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 
 use ah_plugin_api::{Error, Result, Timestamp};
-use rustix::fs::{AtFlags, CWD, StatxFlags};
+use rustix::fs::{AtFlags, CWD, StatFs, StatxFlags};
 use serde::{Deserialize, Serialize};
 
 /// What a directory is known by. Inodes are used again, so the time of birth counts too where the filesystem has it.
@@ -17,7 +18,8 @@ pub(crate) struct Identity {
     pub(crate) ino: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) btime: Option<Timestamp>,
-    /// What statfs(2) calls the filesystem; of a subvolume or dataset its own, the same after each mount. None where it has none.
+    /// What statfs(2) calls the filesystem; of a subvolume or dataset its own, the same after each mount. None where it has none that stays; one that
+    /// does not was written down formerly.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) fsid: Option<u64>,
 }
@@ -25,14 +27,16 @@ pub(crate) struct Identity {
 impl Identity {
     /// Of an open directory.
     pub(crate) fn of_fd(fd: impl AsFd) -> Result<Self> {
-        let fsid = rustix::fs::fstatvfs(&fd).map(|found| found.f_fsid);
+        let stays = || rustix::fs::fstatfs(&fd).is_ok_and(|found| has_id(&found));
+        let fsid = rustix::fs::fstatvfs(&fd).ok().map(|found| found.f_fsid).filter(|_| stays());
         Self::statx(fd.as_fd(), c"", AtFlags::EMPTY_PATH, fsid)
             .map_err(|e| Error::from_io("cannot look at the workspace's directory", &e.into()))
     }
 
     /// Of a path, symlinks followed; none if it cannot be looked at.
     pub(crate) fn of_path(path: &Path) -> Option<Self> {
-        let fsid = rustix::fs::statvfs(path).map(|found| found.f_fsid);
+        let stays = || rustix::fs::statfs(path).is_ok_and(|found| has_id(&found));
+        let fsid = rustix::fs::statvfs(path).ok().map(|found| found.f_fsid).filter(|_| stays());
         Self::statx(CWD, path, AtFlags::empty(), fsid).ok()
     }
 
@@ -40,14 +44,14 @@ impl Identity {
         dir: BorrowedFd<'_>,
         path: impl rustix::path::Arg,
         flags: AtFlags,
-        fsid: rustix::io::Result<u64>,
+        fsid: Option<u64>,
     ) -> rustix::io::Result<Self> {
         let wanted = StatxFlags::INO | StatxFlags::BTIME | StatxFlags::TYPE;
         let found = rustix::fs::statx(dir, path, flags, wanted)?;
         let known = StatxFlags::from_bits_retain(found.stx_mask).contains(StatxFlags::BTIME);
         let btime = known.then_some(Timestamp { secs: found.stx_btime.tv_sec, nanos: found.stx_btime.tv_nsec });
         let dev = rustix::fs::makedev(found.stx_dev_major, found.stx_dev_minor);
-        Ok(Self { dev, ino: found.stx_ino, btime, fsid: fsid.ok().filter(|&id| id != 0) })
+        Ok(Self { dev, ino: found.stx_ino, btime, fsid: fsid.filter(|&id| id != 0) })
     }
 
     /// Whether it is the same directory: everything that is known of both agrees.
@@ -70,10 +74,20 @@ impl Identity {
     }
 }
 
+/// Whether a filesystem is of a kind whose id is part of it, and no number of a device. The numbers are those of `linux/magic.h`, and ZFS's own.
+fn has_id(found: &StatFs) -> bool {
+    const EXT: u32 = 0xef53;
+    const BTRFS: u32 = 0x9123_683e;
+    const ZFS: u32 = 0x2fc1_2fc1;
+    // The type that the kernel's interface has for these numbers differs from machine to machine; they have 32 bits.
+    [EXT, BTRFS, ZFS].contains(&(found.f_type as u32))
+}
+
 #[cfg(test)]
 mod tests {
     use super::Identity;
     use ah_plugin_api::Timestamp;
+    use std::path::Path;
 
     #[test]
     fn a_branch_that_got_its_origins_device_number_is_not_its_origin() {
@@ -86,5 +100,16 @@ mod tests {
         // As it was written down before filesystems counted.
         let former = Identity { fsid: None, ..origin };
         assert!(origin.same(&former) && branch.same(&former));
+    }
+
+    #[test]
+    fn a_device_number_is_no_filesystems_id() {
+        let of = |path: &str| Identity::of_path(Path::new(path)).unwrap();
+        // As on XFS, it is the device number there, which is another one once the filesystem is mounted anew.
+        assert!(rustix::fs::statvfs("/proc").unwrap().f_fsid != 0 && of("/proc").fsid.is_none());
+        // As it was written down before that was known.
+        let now = of("/proc");
+        let former = Identity { dev: now.dev + 1, fsid: Some(now.dev + 1), ..now };
+        assert!(now.same_but_for_device(&former) && !now.same(&former));
     }
 }

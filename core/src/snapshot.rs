@@ -6,8 +6,8 @@
 use std::collections::BTreeMap;
 
 use ah_plugin_api::{
-    Capability, CapturePolicy, ChangedBelow, DestroyRequest, Durability, Error, ErrorKind, ProviderName, Reference,
-    Result, Snapshot, SnapshotId, SnapshotRequest,
+    Capability, CapturePolicy, ChangedBelow, Context, DestroyRequest, Durability, Error, ErrorKind, ProviderName,
+    Reference, Result, Snapshot, SnapshotId, SnapshotRequest,
 };
 use serde::{Deserialize, Serialize};
 
@@ -129,6 +129,13 @@ impl Workspace {
         let (listed, snapshot) = self.snapshot_for(options, None, Some(behind))?;
         let durability = of_the_line(options.asked(), &snapshot);
         Ok((listed, self.log().sync_one(behind.session, durability)))
+    }
+
+    /// Whether a timeline names that snapshot, or that cannot be told.
+    pub(crate) fn may_be_told_of(&self, session: &SessionName, id: &SnapshotId) -> bool {
+        let is_it = |event: &Event| matches!(&event.body, EventBody::Snapshot { snapshot } if snapshot.id == *id);
+        let read = self.log().read(Some(session));
+        read.map_or(true, |(report, _)| report.events.iter().any(is_it))
     }
 
     fn snapshot_for(
@@ -325,12 +332,12 @@ impl Taking<'_> {
             Ok(Listed::New(_)) => false,
             Ok(Listed::Equal(_)) => true,
             // The line of one that failed may be there all the same, where it could not be taken back.
-            Err(_) => !self.may_be_told_of(&snapshot.id),
+            Err(_) => !workspace.may_be_told_of(&self.session, &snapshot.id),
         };
         if unheard {
             // Nobody will hear its id: take it back. If that fails too, gc finds it.
             let request = DestroyRequest::Snapshot(snapshot.reference.clone());
-            let _ = served.provider.destroy(&served.place(), &request, &workspace.context());
+            let _ = served.provider.destroy(&served.place(), &request, &Context::quiet());
         }
         let listed = listed?;
         self.note_first_commit(&snapshot);
@@ -368,13 +375,6 @@ impl Taking<'_> {
             _ => None,
         });
         last.map(Listed::New).ok_or_else(not_listed)
-    }
-
-    /// Whether the timeline names that snapshot, or that cannot be told.
-    fn may_be_told_of(&self, id: &SnapshotId) -> bool {
-        let is_it = |event: &Event| matches!(&event.body, EventBody::Snapshot { snapshot } if snapshot.id == *id);
-        let read = self.workspace.log().read(Some(&self.session));
-        read.map_or(true, |(report, _)| report.events.iter().any(is_it))
     }
 
     /// The last snapshot, if it can be what the moments show, its tree being equal.

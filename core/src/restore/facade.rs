@@ -5,7 +5,8 @@ use std::os::fd::AsFd;
 use std::path::Path;
 
 use ah_plugin_api::{
-    Capability, ChangedBelow, Durability, EntryKind, Error, ErrorKind, RelPath, Result, Snapshot, SnapshotRef,
+    Capability, ChangedBelow, Context, DestroyRequest, Durability, EntryKind, Error, ErrorKind, RelPath, Result,
+    Snapshot, SnapshotRef,
 };
 
 use super::apply::{apply, lanes};
@@ -30,7 +31,7 @@ use crate::record::{SnapshotKind, SnapshotRecord};
 use crate::text;
 use crate::timeline::{Event, EventBody};
 use crate::walk::Shelf;
-use crate::workspace::Workspace;
+use crate::workspace::{Served, Workspace};
 
 /// Why an undo has nothing to go back to.
 fn was_removed() -> Error {
@@ -57,6 +58,20 @@ pub(super) struct Job {
     pub(super) finishes: bool,
     /// What came up before the work began.
     pub(super) notes: Vec<String>,
+}
+
+/// The saved state until it is on the timeline: it is nobody's, and goes away again if nothing comes of it.
+struct Unlisted<'a> {
+    saver: &'a Served,
+    safety: &'a Snapshot,
+}
+
+impl Drop for Unlisted<'_> {
+    fn drop(&mut self) {
+        let request = DestroyRequest::Snapshot(self.safety.reference.clone());
+        // Also for who is stopped. If it fails, gc finds it.
+        let _ = self.saver.provider.destroy(&self.saver.place(), &request, &Context::quiet());
+    }
 }
 
 impl Workspace {
@@ -250,12 +265,7 @@ impl Workspace {
         let Saved { snapshot: safety, other, note } = self.save_present(&served, &workspace, &policy, everything)?;
         let saver = other.as_ref().unwrap_or(&served);
         let safety_shelf = Shelf::new(&*saver.provider, &saver.store, &scratch);
-        // Until it is on the timeline it is nobody's, and goes away again if nothing comes of it.
-        let unused = |safety: &Snapshot| {
-            let request = ah_plugin_api::DestroyRequest::Snapshot(safety.reference.clone());
-            // gc finds it otherwise.
-            let _ = saver.provider.destroy(&saver.place(), &request, &cx);
-        };
+        let unlisted = Unlisted { saver, safety: &safety };
         let wish = Wish {
             safety: &safety,
             safety_shelf: other.is_some().then_some(safety_shelf),
@@ -303,15 +313,13 @@ impl Workspace {
             let then = if asked { source.entry(path, &cx)? } else { None };
             Ok(then.is_some_and(|then| then.kind == EntryKind::Dir && then.mode == now.mode))
         };
-        let open = if job.dry_run { Ok(Vec::new()) } else { left_open(&tree, &job.taken_over, stays) };
-        let open = open.inspect_err(|_| unused(&safety))?;
+        let open = if job.dry_run { Vec::new() } else { left_open(&tree, &job.taken_over, stays)? };
         notes.extend(head_note(&target, &safety, &workspace));
         let below = match &planned {
             Ok(plan) => self.changed_below(&job.scope, &safety, plan)?,
             Err(_) => Vec::new(),
         };
-        let readers = planned.as_ref().map_or_else(|_| Ok(Vec::new()), |plan| self.readers_of(plan));
-        let readers = readers.inspect_err(|_| unused(&safety))?;
+        let readers = planned.as_ref().map_or_else(|_| Ok(Vec::new()), |plan| self.readers_of(plan))?;
         if !readers.is_empty() {
             notes.push(format!(
                 "these branches read here what was not kept for them (files of more than 64 MiB, say), and show of that what is put back: {}",
@@ -322,11 +330,9 @@ impl Workspace {
         notes.extend(below_note(&below, below_is_gone));
         let plan = match planned {
             Ok(plan) if job.dry_run => {
-                unused(&safety);
                 return Ok(report(job, plan, notes, below.len(), &self.root));
             }
             Ok(plan) if !plan.conflicts.is_empty() => {
-                unused(&safety);
                 let mut error = refusal(job, &plan);
                 error.causes.extend(cleared);
                 return Err(error);
@@ -340,13 +346,11 @@ impl Workspace {
                 plan
             }
             Err(mut error) => {
-                unused(&safety);
                 error.causes.extend(cleared);
                 return Err(error);
             }
         };
         if plan.is_empty() {
-            unused(&safety);
             // All of it had been done, or taken back, but for saying so, and perhaps for being on disk.
             if !job.taken_over.is_empty() {
                 sync_filesystem(&workspace)?;
@@ -366,8 +370,13 @@ impl Workspace {
             self.append(&session, body, Durability::Durable)?;
         }
         let mut record = SnapshotRecord::of(&safety, &saver.name, SnapshotKind::Safety, &session);
-        record.seq =
-            self.append(&session, EventBody::Snapshot { snapshot: Box::new(record.clone()) }, Durability::Durable)?.seq;
+        let line = EventBody::Snapshot { snapshot: Box::new(record.clone()) };
+        std::mem::forget(unlisted);
+        let listed = self.append(&session, line, Durability::Durable);
+        if listed.is_err() && !self.may_be_told_of(&session, &safety.id) {
+            drop(Unlisted { saver, safety: &safety });
+        }
+        record.seq = listed?.seq;
         drop(making);
         // The last: what the one before it had not seen, that may have saved.
         let finished = job.taken_over.iter().rfind(|journal| journal.target.id == job.target.id && job.finishes);

@@ -65,6 +65,10 @@ pub(crate) struct Fake {
     pub(crate) on_destroy: Arc<Mutex<Option<Then>>>,
     /// What is done, once, when it is asked which snapshots there are.
     pub(crate) on_list: Arc<Mutex<Option<Then>>>,
+    /// What is done, once, when it is asked what differs.
+    pub(crate) on_diff: Arc<Mutex<Option<Then>>>,
+    /// Whether nothing can be mounted, and nothing read without that.
+    pub(crate) no_mounts: Arc<AtomicBool>,
     /// What is done, once, when it is asked what snapshots hold.
     pub(crate) on_usage: Arc<Mutex<Option<Then>>>,
     /// A snapshot that cannot be read: passed over in lists.
@@ -104,6 +108,8 @@ impl Fake {
             destroys_fail: Arc::default(),
             on_destroy: Arc::default(),
             on_list: Arc::default(),
+            on_diff: Arc::default(),
+            no_mounts: Arc::default(),
             on_usage: Arc::default(),
             damaged: Arc::default(),
             treeless: Arc::default(),
@@ -133,6 +139,9 @@ impl Provider for Fake {
     fn describe(&self) -> Description {
         let mut inner = self.inner.describe();
         inner.capabilities.extend([Capability::FindsDamage, Capability::Convert]);
+        if self.no_mounts.load(Ordering::Relaxed) {
+            inner.capabilities.remove(&Capability::ReadWithoutMount);
+        }
         let filesystems = self.filesystems.clone();
         Description { name: ProviderName::new(self.name).unwrap(), rank: self.rank, filesystems, ..inner }
     }
@@ -222,6 +231,8 @@ impl Provider for Fake {
         if self.destroys_fail.load(Ordering::Relaxed) {
             return Err(Error::new(ah_core::ErrorKind::Busy, "made to fail"));
         }
+        // As one that is asked through a socket.
+        cx.check_cancelled()?;
         if let Some(then) = self.on_destroy.lock().unwrap().take() {
             then();
         }
@@ -229,6 +240,9 @@ impl Provider for Fake {
     }
 
     fn mount(&self, place: &Place<'_>, request: &MountRequest, cx: &Context<'_>) -> Result<View> {
+        if self.no_mounts.load(Ordering::Relaxed) {
+            return Err(Error::new(ah_core::ErrorKind::Unavailable, "made to fail"));
+        }
         let read_only_mount = self.read_only.load(Ordering::Relaxed);
         told(&self.of_views, View { read_only_mount, ..self.inner.mount(place, request, cx)? })
     }
@@ -251,8 +265,15 @@ impl Provider for Fake {
         Ok(Converted { changed: true, mounted: false, notes: vec!["copied".to_owned()] })
     }
 
+    fn diff(&self, place: &Place<'_>, request: &DiffRequest, cx: &Context<'_>) -> Result<Changes> {
+        if let Some(then) = self.on_diff.lock().unwrap().take() {
+            then();
+            cx.check_cancelled()?;
+        }
+        self.inner.diff(place, request, cx)
+    }
+
     forward! {
-        diff(DiffRequest) -> Changes;
         read_dir(ReadDirRequest) -> Vec<Entry>;
         lookup(LookupRequest) -> Vec<Option<Entry>>;
     }

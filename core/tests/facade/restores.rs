@@ -2,12 +2,13 @@
 
 use std::fs;
 use std::path::PathBuf;
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::lab::{Lab, kinds};
 use ah_core::{
-    Background, BranchOptions, ErrorKind, Event, EventBody, GcOptions, NoticeKind, RelPath, RestoreOptions, RmOptions,
-    SessionName, SnapshotFilter, SnapshotKind, SnapshotOptions, TimelineFilter, UndoOptions,
+    Background, BranchOptions, ErrorKind, Event, EventBody, GcOptions, NoticeKind, Observer, RelPath, RestoreOptions,
+    RmOptions, SessionName, SnapshotFilter, SnapshotKind, SnapshotOptions, TimelineFilter, UndoOptions,
 };
 use rustix::fs::{FlockOperation, flock};
 
@@ -459,5 +460,43 @@ fn an_interrupted_undo_of_what_nobody_knows_is_finished_by_a_restore() {
         }
         assert_eq!(fs::read_to_string(lab.path().join("b")).unwrap(), "b edited");
         assert!(lab.open().interrupted().unwrap().is_none(), "{loss}");
+    }
+}
+
+/// Stops what runs once it is told to.
+#[derive(Default)]
+struct Stop(Arc<AtomicBool>);
+
+impl Observer for Stop {
+    fn cancelled(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+#[test]
+fn a_restore_that_comes_to_nothing_leaves_no_snapshot_of_it() {
+    type Fault = fn(&Lab, &Arc<AtomicBool>);
+    let stops: Fault = |lab, stop| {
+        let stop = Arc::clone(stop);
+        *lab.fake.on_diff.lock().unwrap() = Some(Box::new(move || stop.store(true, Ordering::Relaxed)));
+    };
+    let fails: Fault = |lab, _| {
+        lab.fake.no_mounts.store(true, Ordering::Relaxed);
+    };
+    for (fault, kind) in [(stops, ErrorKind::Cancelled), (fails, ErrorKind::Unavailable)] {
+        let mut lab = Lab::new();
+        let target = lab.step("a", "1").id;
+        lab.write("a", "2");
+        let stop = Stop::default();
+        let stopped = Arc::clone(&stop.0);
+        lab.settings.observer = Arc::new(stop);
+        fault(&lab, &stopped);
+        let error = lab.open().restore(target.as_str(), &RestoreOptions::default()).unwrap_err();
+        assert_eq!(error.kind, kind, "{error:?}");
+        stopped.store(false, Ordering::Relaxed);
+        lab.fake.no_mounts.store(false, Ordering::Relaxed);
+        let report = lab.open().gc(&GcOptions::default()).unwrap();
+        assert!(report.actions.is_empty() && report.failures.is_empty(), "{report:?}");
+        assert_eq!(lab.open().snapshots(&SnapshotFilter::default()).unwrap().len(), 1);
     }
 }

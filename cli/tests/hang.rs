@@ -4,6 +4,8 @@
 
 mod support;
 
+use std::io::Read;
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use support::World;
@@ -22,4 +24,42 @@ fn a_call_that_hangs_ends_the_command_with_5() {
     assert!(began.elapsed() < Duration::from_secs(100));
     // Others go on.
     world.fs(["snapshot"]);
+}
+
+/// More than what is between a program and who reads its output holds, bytes.
+const MUCH: usize = 8 << 20;
+
+#[test]
+fn who_reads_slowly_gets_all_of_a_file() {
+    World::each(|world| {
+        world.write("much", vec![b'x'; MUCH]);
+        world.fs(["snapshot"]);
+        let words = ["--hang-limit", "1", "agent", "fs", "cat", "@", "much"];
+        let mut child = world.command(words).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut output = child.stdout.take().unwrap();
+        output.read_exact(&mut [0; 1000]).unwrap();
+        std::thread::sleep(Duration::from_secs(4));
+        let mut all = Vec::new();
+        output.read_to_end(&mut all).unwrap();
+        let ran = child.wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&ran.stderr);
+        assert_eq!((ran.status.code(), all.len()), (Some(0), MUCH - 1000), "{said}");
+    });
+}
+
+#[test]
+fn ctrl_c_is_answered_while_nobody_reads() {
+    let world = World::on_git();
+    world.write("much", vec![b'x'; MUCH]);
+    world.fs(["snapshot"]);
+    let command = ["agent", "fs", "cat", "@", "much"];
+    let mut child = world.command(command).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut output = child.stdout.take().unwrap();
+    output.read_exact(&mut [0]).unwrap();
+    let pid = nix::unistd::Pid::from_raw(child.id().cast_signed());
+    let began = Instant::now();
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGINT).unwrap();
+    let ran = child.wait_with_output().unwrap();
+    assert_eq!(ran.status.code(), Some(130), "{}", String::from_utf8_lossy(&ran.stderr));
+    assert!(began.elapsed() < Duration::from_secs(60));
 }

@@ -1,7 +1,7 @@
 //! Names a call that hangs, instead of hanging with it.
 //!
 //! A call into a library cannot be stopped from outside. So each runs on a thread of its own, and the caller waits for it only as long as it
-//! gives a sign of life: progress, a log line, or a look at whether it shall stop. Who wants to stop waits less long. A call that is
+//! gives a sign of life: progress, a log line, or a look at whether it shall stop. While nobody reads what it writes, none is expected of it. Who wants to stop waits less long. A call that is
 //! given up stays on its thread until the program ends; its provider is not called again.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -10,7 +10,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use ah_plugin_api::wire::{Caller, Op, guard};
+use ah_plugin_api::wire::{Caller, Op, guard, waits_for_reader};
 use ah_plugin_api::{Context, Error, ErrorKind, LogLevel, Observer, Progress, Result};
 
 /// How often the caller's wish to stop is looked at.
@@ -101,7 +101,14 @@ impl<C: Caller + 'static> Watched<C> {
     }
 
     /// Passes events on until the call is done, or gives no sign of life for too long.
-    fn wait(&self, op: Op, events: &Receiver<Event>, life: &Life, cx: &Context<'_>) -> Result<Vec<u8>> {
+    fn wait(
+        &self,
+        op: Op,
+        fds: &[BorrowedFd<'_>],
+        events: &Receiver<Event>,
+        life: &Life,
+        cx: &Context<'_>,
+    ) -> Result<Vec<u8>> {
         let observer = cx.observer();
         // Time is counted in ticks, so that a program that was stopped (Ctrl-Z) is not taken for one that hangs.
         let (mut seen, mut silent, mut before) = (0, Duration::ZERO, Instant::now());
@@ -119,7 +126,9 @@ impl<C: Caller + 'static> Watched<C> {
             life.cancelled.store(stop, Ordering::Relaxed);
             let limit = if stop { self.limit.min(GRACE) } else { self.limit };
             let now = Instant::now();
-            silent += now.duration_since(before).min(2 * TICK);
+            if stop || !waits_for_reader(op, fds) {
+                silent += now.duration_since(before).min(2 * TICK);
+            }
             before = now;
             let signs = life.signs.load(Ordering::Relaxed);
             if signs != seen {
@@ -144,14 +153,14 @@ impl<C: Caller + 'static> Caller for Watched<C> {
             return Err(self.unavailable(hung, true));
         }
         let duplicate = |fd: &BorrowedFd<'_>| fd.try_clone_to_owned();
-        let fds = fds.iter().map(duplicate).collect::<std::io::Result<Vec<_>>>();
-        let fds = fds.map_err(|e| Error::from_io("cannot duplicate a descriptor", &e))?;
+        let own = fds.iter().map(duplicate).collect::<std::io::Result<Vec<_>>>();
+        let own = own.map_err(|e| Error::from_io("cannot duplicate a descriptor", &e))?;
         // Room for a burst of events; a provider that is faster waits for its caller.
         let (sender, events) = sync_channel(256);
         let cancelled = AtomicBool::new(cx.observer().cancelled());
         let life = Arc::new(Life { events: sender, cancelled, signs: AtomicU64::new(0) });
-        let worker = self.start(Job { op, request: request.to_owned(), fds, life: Arc::clone(&life) })?;
-        let result = self.wait(op, &events, &life, cx);
+        let worker = self.start(Job { op, request: request.to_owned(), fds: own, life: Arc::clone(&life) })?;
+        let result = self.wait(op, fds, &events, &life, cx);
         if lock(&self.hung).is_none() {
             let mut idle = lock(&self.idle);
             if idle.len() < MAX_IDLE {
@@ -193,6 +202,9 @@ mod tests {
 
     use super::*;
 
+    /// More than any pipe holds, bytes.
+    const MUCH: usize = 8 << 20;
+
     /// Does what a request says.
     struct Obedient;
 
@@ -211,6 +223,11 @@ mod tests {
                 b"write" => {
                     let mut file = std::fs::File::from(fds[0].try_clone_to_owned().unwrap());
                     file.write_all(b"written").unwrap();
+                    Ok(Vec::new())
+                }
+                b"fill" => {
+                    let mut file = std::fs::File::from(fds[0].try_clone_to_owned().unwrap());
+                    file.write_all(&vec![b'x'; MUCH]).unwrap();
                     Ok(Vec::new())
                 }
                 b"wait" => loop {
@@ -296,5 +313,32 @@ mod tests {
             assert!(error.message.contains("the obedient one") && error.message.contains("snapshot"), "{error}");
         });
         assert_eq!(watched.call(Op::Stat, b"echo", &[], &Context::quiet()).unwrap_err().kind, ErrorKind::Unavailable);
+    }
+
+    #[test]
+    fn a_call_whose_output_nobody_reads_waits_and_does_not_hang() {
+        let limit = Duration::from_millis(200);
+        let watched = watched(limit);
+        let (mut reader, writer) = std::io::pipe().unwrap();
+        std::thread::scope(|scope| {
+            let call = scope.spawn(|| {
+                let answer = watched.call(Op::Read, b"fill", &[writer.as_fd()], &Context::quiet());
+                drop(writer);
+                answer
+            });
+            std::thread::sleep(5 * limit);
+            let mut all = Vec::new();
+            reader.read_to_end(&mut all).unwrap();
+            call.join().unwrap().unwrap();
+            assert_eq!(all.len(), MUCH);
+        });
+        // What has room for more is waited for no longer than anything else, nor is what is to stop.
+        let (reader, writer) = std::io::pipe().unwrap();
+        let error = watched.call(Op::Read, b"hang", &[writer.as_fd()], &Context::quiet()).unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Unavailable);
+        let notes = Notes { cancel: AtomicBool::new(true), ..Notes::default() };
+        let stopped = self::watched(limit).call(Op::Read, b"fill", &[writer.as_fd()], &Context::new(&notes));
+        assert_eq!(stopped.unwrap_err().kind, ErrorKind::Cancelled);
+        drop(reader);
     }
 }

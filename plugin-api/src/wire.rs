@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -185,6 +186,15 @@ pub trait Caller: Send + Sync {
     /// # Errors
     /// What the other side answers, or `Unavailable` if it cannot be reached.
     fn call(&self, op: Op, request: &[u8], fds: &[BorrowedFd<'_>], cx: &Context<'_>) -> Result<Vec<u8>>;
+}
+
+/// Whether a call with these descriptors can only wait at present, for who reads its output: there is no room for more in it. A silence is
+/// not the provider's then.
+#[must_use]
+pub fn waits_for_reader(op: Op, fds: &[BorrowedFd<'_>]) -> bool {
+    // The output is the last one.
+    let Some(output) = fds.last().filter(|_| op == Op::Read) else { return false };
+    matches!(poll(&mut [PollFd::new(*output, PollFlags::POLLOUT)], PollTimeout::ZERO), Ok(0))
 }
 
 /// A provider on the other side of a [`Caller`].

@@ -283,6 +283,32 @@ fn a_call_that_looks_whether_it_shall_stop_is_alive() {
 }
 
 #[test]
+fn a_call_whose_output_nobody_reads_is_waited_for() {
+    const MUCH: usize = 8 << 20;
+    let scene = Scene::new();
+    std::fs::write(scene.workspace.path().join("much"), vec![b'x'; MUCH]).unwrap();
+    let limit = Duration::from_secs(1);
+    with_client(&Trivial::new("trivial"), limit, |remote| {
+        let reference = remote.snapshot(&scene.place(), &request("one"), &Context::quiet()).unwrap().reference;
+        let (mut reader, writer) = std::io::pipe().unwrap();
+        std::thread::scope(|scope| {
+            let reading = scope.spawn(move || {
+                std::thread::sleep(3 * limit);
+                let mut all = Vec::new();
+                reader.read_to_end(&mut all).unwrap();
+                all.len()
+            });
+            let read = ReadRequest { snapshot: reference, path: RelPath::new("much").unwrap() };
+            let place = scene.place().with_output(writer.as_fd());
+            let read = remote.read(&place, &read, &Context::quiet());
+            drop(writer);
+            assert_eq!((read.unwrap().size, reading.join().unwrap()), (MUCH as u64, MUCH));
+        });
+    })
+    .unwrap();
+}
+
+#[test]
 fn threads_take_turns() {
     static RUNNING: AtomicU32 = AtomicU32::new(0);
     let scene = Scene::new();

@@ -134,6 +134,7 @@ impl Client {
     fn talk(
         &self,
         turn: &Ongoing<'_>,
+        op: Op,
         call: &[u8],
         fds: &[BorrowedFd<'_>],
         limit: Duration,
@@ -161,7 +162,9 @@ impl Client {
             }
             if !frame::ready(socket, PollFlags::POLLIN, Some(TICK))? {
                 let now = Instant::now();
-                silent += now.duration_since(before).min(2 * TICK);
+                if cancelled || !wire::waits_for_reader(op, fds) {
+                    silent += now.duration_since(before).min(2 * TICK);
+                }
                 before = now;
                 if silent >= if cancelled { limit.min(GRACE) } else { limit } {
                     return Err(FrameError::Waited);
@@ -249,7 +252,7 @@ impl Client {
                 return Err(Error::new(ErrorKind::ResourceExhausted, message).with_hint("ask for fewer paths at once"));
             }
         };
-        match self.talk(&turn, &call, fds, limit, cx) {
+        match self.talk(&turn, op, &call, fds, limit, cx) {
             Ok(Some(result)) => {
                 turn.reusable = true;
                 result.map(Some)

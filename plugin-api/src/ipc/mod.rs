@@ -31,6 +31,8 @@
 //!
 //! # Limits
 //!
+//! How long the other side may be silent during a call is the client's matter; while nobody reads the output of a `read`, it may.
+//!
 //! A frame beyond [`MAX_REQUEST`] (to the server) or [`MAX_ANSWER`] (to the client), or with more than
 //! [`crate::wire::MAX_FDS`] descriptors, is refused before anything is allocated for it. A frame that has begun must go on:
 //! a pause of [`PAUSE`] in the middle of one ends the connection. A client that says more than a thousand frames while a call of its runs

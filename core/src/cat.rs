@@ -1,15 +1,19 @@
 //! One file, then: its contents in a snapshot, and its versions over time.
 
-use std::io::Read;
+use std::fs::File;
+use std::io::{self, Read};
 use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
+use std::sync::mpsc::{RecvTimeoutError, sync_channel};
+use std::time::Duration;
 
 use ah_plugin_api::{
-    Capability, ContentId, Entry, EntryKind, Error, ErrorKind, LookupRequest, OmitReason, ProviderName, ReadRequest,
-    Reference, RelPath, Result, SnapshotRef,
+    Capability, ContentId, Context, Entry, EntryKind, Error, ErrorKind, LookupRequest, OmitReason, ProviderName,
+    ReadRequest, Reference, RelPath, Result, SnapshotRef,
 };
 
+use rustix::fs::{FileType, OFlags};
 use sha1::{Digest, Sha1};
 
 use crate::notice::{Notice, NoticeKind};
@@ -21,6 +25,8 @@ use crate::workspace::{Served, Workspace};
 
 /// Files up to this size are told apart by reading them, always; bytes.
 const READ_ALWAYS: u64 = 1 << 20;
+/// How often it is looked whether the user wants it all to stop.
+const TICK: Duration = Duration::from_millis(20);
 
 impl Workspace {
     /// Writes a file's contents (or a symlink's target) as of a snapshot to `out`.
@@ -51,7 +57,12 @@ impl Workspace {
         };
         if served.can(Capability::ReadWithoutMount) {
             let request = ReadRequest { snapshot: snapshot.reference.clone(), path: path.clone() };
-            let entry = served.provider.read(&served.place().with_output(out), &request, &cx).map_err(explain)?;
+            let read = |out: BorrowedFd<'_>| served.provider.read(&served.place().with_output(out), &request, &cx);
+            let (entry, given) = counted(out, &cx, read).map_err(explain)?;
+            if given != entry.size {
+                let message = format!("the snapshot {} gave {given} bytes of {path}, not {}", snapshot.id, entry.size);
+                return Err(Error::new(ErrorKind::DataLoss, message).with_hint("ah agent fs gc"));
+            }
             return Ok(EntryRecord::from(&entry));
         }
         let scratch = self.mounts_dir()?;
@@ -229,24 +240,19 @@ impl Workspace {
         let failed = |e: std::io::Error| Error::from_io(format!("cannot read {path}"), &e);
         let (scratch, cx) = (self.mounts_dir()?, self.context());
         let shelf = Shelf::new(&*served.provider, &served.store, &scratch);
-        let (mut from, to) = UnixStream::pair().map_err(failed)?;
-        std::thread::scope(|scope| {
-            let hashing = scope.spawn(move || {
-                let (mut hash, mut buffer) = (Sha1::new(), vec![0; 64 << 10]);
-                loop {
-                    match from.read(&mut buffer)? {
-                        0 => return Ok(ContentId(hash.finalize().to_vec())),
-                        n => hash.update(&buffer[..n]),
-                    }
+        let hash = |mut from: UnixStream| -> io::Result<ContentId> {
+            let (mut hash, mut buffer) = (Sha1::new(), vec![0; 64 << 10]);
+            loop {
+                match from.read(&mut buffer)? {
+                    0 => return Ok(ContentId(hash.finalize().to_vec())),
+                    n => hash.update(&buffer[..n]),
                 }
-            });
-            let read = shelf.open(snapshot, &cx).and_then(|source| source.read(path, to.as_fd(), &cx));
-            // A provider's process that hangs has it open, too, and nobody waits for that.
-            let _ = to.shutdown(Shutdown::Write);
-            let digest = hashing.join().map_err(|_| Error::new(ErrorKind::Internal, "a thread panicked"))?;
-            read?;
-            digest.map_err(failed)
-        })
+            }
+        };
+        let read = |to: BorrowedFd<'_>| shelf.open(snapshot, &cx)?.read(path, to, &cx);
+        let (read, digest) = through(&cx, hash, read)?;
+        read?;
+        digest.map_err(failed)
     }
 
     fn lookup(&self, served: &Served, snapshots: Vec<Reference>, path: &RelPath) -> Result<Vec<Result<Option<Entry>>>> {
@@ -276,6 +282,58 @@ impl Workspace {
                 .collect()),
         }
     }
+}
+
+/// Runs `read` with an output of ours, and beside it `take`, which has what is written into that until its end.
+fn through<T: Send + 'static, R>(
+    cx: &Context<'_>,
+    take: impl FnOnce(UnixStream) -> io::Result<T> + Send + 'static,
+    read: impl FnOnce(BorrowedFd<'_>) -> Result<R>,
+) -> Result<(Result<R>, io::Result<T>)> {
+    let failed = |e: io::Error| Error::from_io("cannot get at what is read", &e);
+    let (from, to) = UnixStream::pair().map_err(failed)?;
+    let (done, taken) = sync_channel(1);
+    let beside = move || {
+        let _ = done.send(take(from));
+    };
+    std::thread::Builder::new().name("ah-reading".to_owned()).spawn(beside).map_err(failed)?;
+    let read = read(to.as_fd());
+    // A provider's process that hangs has it open, too, and nobody waits for that.
+    let _ = to.shutdown(Shutdown::Write);
+    loop {
+        match taken.recv_timeout(TICK) {
+            Ok(taken) => return Ok((read, taken)),
+            // It may be waiting for who reads, who need not. It ends with this process.
+            Err(RecvTimeoutError::Timeout) => cx.check_cancelled()?,
+            Err(RecvTimeoutError::Disconnected) => return Err(Error::new(ErrorKind::Internal, "a thread panicked")),
+        }
+    }
+}
+
+/// Has `read` write to `out`, and says how many bytes came.
+fn counted<R>(
+    out: BorrowedFd<'_>,
+    cx: &Context<'_>,
+    read: impl FnOnce(BorrowedFd<'_>) -> Result<R>,
+) -> Result<(R, u64)> {
+    // Straight into a file, in which holes stay holes.
+    if let Some(before) = position(out) {
+        let read = read(out)?;
+        return Ok((read, position(out).unwrap_or(before).saturating_sub(before)));
+    }
+    let failed = |e: io::Error| Error::from_io("cannot write to the output", &e);
+    let mut own = File::from(out.try_clone_to_owned().map_err(failed)?);
+    let (read, written) = through(cx, move |mut from| io::copy(&mut from, &mut own), read)?;
+    // What keeps the output from being written to is what keeps it from being read.
+    let written = written.map_err(failed)?;
+    Ok((read?, written))
+}
+
+/// Where in a file the next bytes are written; none for what is no file, or where that is its end always.
+fn position(out: BorrowedFd<'_>) -> Option<u64> {
+    let kind = FileType::from_raw_mode(rustix::fs::fstat(out).ok()?.st_mode);
+    let appends = rustix::fs::fcntl_getfl(out).ok()?.contains(OFlags::APPEND);
+    rustix::fs::tell(out).ok().filter(|_| kind == FileType::RegularFile && !appends)
 }
 
 /// Whether two entries are one version: by contents where these are known, else by size and time.

@@ -1,7 +1,7 @@
 //! A home, a workspace and providers for one test.
 
 use std::collections::BTreeSet;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -51,6 +51,8 @@ pub(crate) struct Fake {
     pub(crate) stuck: Arc<Mutex<Option<Reference>>>,
     /// Whether reading a file of a snapshot fails.
     pub(crate) reads_fail: Arc<AtomicBool>,
+    /// Whether reading succeeds without anything that was read.
+    pub(crate) reads_nothing: Arc<AtomicBool>,
     /// What it has of outputs, as a process that hangs would; none are kept otherwise.
     pub(crate) outputs: Arc<Mutex<Option<Vec<OwnedFd>>>>,
     /// Whether views say that they are read-only mounts.
@@ -101,6 +103,7 @@ impl Fake {
             pins: Arc::default(),
             stuck: Arc::default(),
             reads_fail: Arc::default(),
+            reads_nothing: Arc::default(),
             outputs: Arc::default(),
             read_only: Arc::default(),
             clones_fail: Arc::default(),
@@ -197,6 +200,10 @@ impl Provider for Fake {
         }
         if self.reads_fail.load(Ordering::Relaxed) {
             return Err(Error::new(ah_core::ErrorKind::DataLoss, "made to fail"));
+        }
+        if self.reads_nothing.load(Ordering::Relaxed) {
+            let nowhere = std::fs::File::options().write(true).open("/dev/null").unwrap();
+            return self.inner.read(&place.with_output(nowhere.as_fd()), request, cx);
         }
         self.inner.read(place, request, cx)
     }

@@ -57,6 +57,26 @@ fn says_when_nothing_has_changed() {
 }
 
 #[test]
+fn contents_that_are_not_whole_are_no_success() {
+    let lab = Lab::new();
+    lab.step("a", "one");
+    let workspace = lab.open();
+    lab.fake.reads_nothing.store(true, Ordering::Relaxed);
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let (_from, pipe) = std::io::pipe().unwrap();
+    let appended = std::fs::File::options().append(true).open(file.path()).unwrap();
+    for out in [file.as_file().as_fd(), pipe.as_fd(), appended.as_fd()] {
+        let error = workspace.cat("@", &rel("a"), out).unwrap_err();
+        assert_eq!(error.kind, ErrorKind::DataLoss, "{error}");
+    }
+    lab.fake.reads_nothing.store(false, Ordering::Relaxed);
+    for out in [file.as_file().as_fd(), pipe.as_fd(), appended.as_fd()] {
+        workspace.cat("@", &rel("a"), out).unwrap();
+    }
+    assert_eq!(std::fs::read_to_string(file.path()).unwrap(), "oneone");
+}
+
+#[test]
 fn one_file_is_had_without_a_view() {
     let lab = Lab::new();
     let (first, _, third) = (lab.step("a", "one"), lab.step("b", "x"), lab.step("a", "two"));
@@ -67,6 +87,10 @@ fn one_file_is_had_without_a_view() {
     let entry = workspace.cat("@{3}", &rel("a"), out.as_file().as_fd()).unwrap();
     assert_eq!((entry.kind, entry.size), (EntryKind::File, 3));
     assert_eq!(std::fs::read_to_string(out.path()).unwrap(), "one");
+    let (mut from, to) = std::io::pipe().unwrap();
+    workspace.cat("@{3}", &rel("a"), to.as_fd()).unwrap();
+    drop(to);
+    assert_eq!(std::io::read_to_string(&mut from).unwrap(), "one");
     assert_eq!(workspace.cat("@", &rel("a"), out.as_file().as_fd()).unwrap_err().kind, ErrorKind::NotFound);
     let root = workspace.cat("@", &RelPath::root(), out.as_file().as_fd()).unwrap_err();
     assert_eq!(root.kind, ErrorKind::InvalidArgument);

@@ -324,6 +324,9 @@ impl App {
         for folder in self.provider_folders() {
             args.extend(["--provider-path".into(), folder.into_os_string()]);
         }
+        if let Some(seconds) = self.globals.hang_limit {
+            args.extend(["--hang-limit".into(), seconds.to_string().into()]);
+        }
         let mut env: Vec<(OsString, OsString)> = vec![("AH_HOME".into(), home.into())];
         let helper_socket = self.env.helper_socket.as_ref().map(|path| match path.as_os_str().is_empty() {
             true => path.clone(),
@@ -347,4 +350,25 @@ impl App {
 fn exe_dir() -> Option<PathBuf> {
     let program = std::env::current_exe().ok()?.canonicalize().ok()?;
     program.parent().map(Path::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        globals: Globals,
+    }
+
+    #[test]
+    fn the_background_has_the_same_patience() {
+        let Line { globals } = Line::parse_from(["ah", "--hang-limit", "700"]);
+        let app = App::for_hook(globals, Env::read(), "/".into());
+        let background = app.background(Path::new("/state"), GC).unwrap();
+        assert!(background.args.windows(2).any(|pair| pair == ["--hang-limit", "700"]), "{:?}", background.args);
+    }
 }

@@ -67,7 +67,7 @@ impl<C: Caller + 'static> Watched<C> {
             format!("{what} hangs: its operation {op} gave no sign of life for {limit} s")
         };
         Error::new(ErrorKind::Unavailable, message)
-            .with_hint("repeat with another provider (`--provider NAME`); `ah agent fs status` lists them")
+            .with_hint("repeat with another provider (`--provider NAME`; `ah agent fs status` lists them), or wait longer (`--hang-limit SECONDS`)")
     }
 
     /// Hands `job` to an idle thread, or to a new one.

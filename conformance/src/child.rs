@@ -27,6 +27,9 @@ use crate::target::{Instance, Process, Target, Way};
 /// What stands before the error that a child prints when it cannot load its library.
 const FAULT: &str = "ah-conformance-fault: ";
 
+/// The largest answer that is taken from a child, bytes: more than any case asks for, and small enough for what it may become in memory.
+const LARGEST: u32 = 4 << 20;
+
 /// How to start this program so that it ends up in [`child_main`]; the library's path is added as the last argument.
 #[derive(Debug, Clone)]
 pub struct ChildCommand {
@@ -129,7 +132,7 @@ impl Target for ChildTarget {
             state: Mutex::new(State { child, stdout, stderr }),
         });
         // Twice the limit, so that the suite's own, which tells more, comes first.
-        match ipc::connect(ours, self.name(), self.limit * 2) {
+        match ipc::connect_within(ours, self.name(), self.limit * 2, LARGEST) {
             Ok(provider) => Ok(Instance { provider: Arc::new(provider), process: Some(process) }),
             Err(error) => Err(process.why_not(error)),
         }

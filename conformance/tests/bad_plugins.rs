@@ -91,6 +91,17 @@ fn a_lie_is_found() {
     }
 }
 
+/// A few bytes of an answer may be many in memory, and that is this process's.
+#[test]
+fn a_flood_is_not_taken_in() {
+    let report = checked("floods", &["answers.given-back"]);
+    let too_large = |case: &ah_conformance::CaseReport| match &case.outcome {
+        Outcome::Failed { message, .. } => message.contains("too large"),
+        _ => false,
+    };
+    assert!(report.cases.iter().any(too_large), "{:?}", report.cases);
+}
+
 /// One operation older: what it has is tested. That what it lacks reads as unsupported is `ah-host`'s to test.
 #[test]
 fn an_older_plugin_is_used() {

@@ -25,6 +25,8 @@ pub struct Trivial {
     pub before: fn(operation: &str, cx: &Context<'_>),
     /// Runs over each file's contents when it is captured.
     pub capture: fn(&mut Vec<u8>),
+    /// Runs over what is said of each snapshot when it is taken.
+    pub tell: fn(&mut Snapshot),
     snapshots: Mutex<BTreeMap<String, Kept>>,
 }
 
@@ -43,7 +45,7 @@ impl Trivial {
     #[must_use]
     pub fn new(name: &'static str) -> Self {
         ProviderName::new(name).unwrap();
-        Self { name, before: |_, _| {}, capture: |_| {}, snapshots: Mutex::new(BTreeMap::new()) }
+        Self { name, before: |_, _| {}, capture: |_| {}, tell: |_| {}, snapshots: Mutex::new(BTreeMap::new()) }
     }
 
     fn kept(&self, reference: &Reference) -> Result<Kept> {
@@ -109,7 +111,7 @@ impl Provider for Trivial {
         }
         cx.log(LogLevel::Info, &format!("kept {} files", files.len()));
         let own = workspace.as_fd().try_clone_to_owned().map(File::from).and_then(|dir| dir.metadata()).map_err(io)?;
-        let snapshot = Snapshot {
+        let mut snapshot = Snapshot {
             id: request.id.clone(),
             reference: Reference::new(request.id.as_str())?,
             created: request.created,
@@ -125,6 +127,7 @@ impl Provider for Trivial {
             changed_below: None,
         };
         let kept = Kept { snapshot: snapshot.clone(), files, root: entry(Vec::new(), EntryKind::Dir, 0, &own) };
+        (self.tell)(&mut snapshot);
         let mut snapshots = self.snapshots.lock().unwrap();
         if snapshots.contains_key(request.id.as_str()) {
             return Err(Error::new(ErrorKind::AlreadyExists, format!("there is a snapshot {}", request.id)));

@@ -26,6 +26,8 @@ pub struct Client {
     what: String,
     /// How long the other side may be silent while a call runs.
     limit: Duration,
+    /// The largest payload that is taken.
+    largest: u32,
     turn: Mutex<Turn>,
     free: Condvar,
 }
@@ -45,7 +47,20 @@ struct Turn {
 /// # Errors
 /// `Unavailable` if nobody answers; `Unsupported` if the other side speaks another version of the protocol.
 pub fn connect(stream: UnixStream, what: impl Into<String>, limit: Duration) -> Result<Remote<Client>> {
-    let (client, description) = Client::open(stream, what, None, limit)?;
+    connect_within(stream, what, limit, MAX_ANSWER)
+}
+
+/// As [`connect`], but takes no answer of more than `largest` bytes; [`MAX_ANSWER`] at most. What is read of it can take a hundred times that in memory.
+///
+/// # Errors
+/// As there.
+pub fn connect_within(
+    stream: UnixStream,
+    what: impl Into<String>,
+    limit: Duration,
+    largest: u32,
+) -> Result<Remote<Client>> {
+    let (client, description) = Client::open_within(stream, what.into(), None, limit, largest)?;
     Ok(Remote::new(client, description))
 }
 
@@ -54,16 +69,21 @@ pub fn connect(stream: UnixStream, what: impl Into<String>, limit: Duration) -> 
 /// # Errors
 /// As [`connect`].
 pub fn offers(stream: &UnixStream, what: &str, limit: Duration) -> Result<Vec<Description>> {
-    Ok(greet(stream, what, None, limit)?.offers)
+    Ok(greet(stream, what, None, limit, MAX_ANSWER)?.offers)
 }
 
-fn greet(stream: &UnixStream, what: &str, provider: Option<&ProviderName>, limit: Duration) -> Result<Hello> {
+fn greet(
+    stream: &UnixStream,
+    what: &str,
+    provider: Option<&ProviderName>,
+    limit: Duration,
+    largest: u32,
+) -> Result<Hello> {
     let context = |e: FrameError| Error::from(e).context(format!("cannot talk to {what}"));
     let hello = wire::encode(&Hello { provider: provider.cloned(), ..Hello::new() })?;
     // A failed write is no reason to stop: the other side may have said why it does not want to talk.
     let written = frame::write(stream.as_fd(), Kind::Hello, &hello, &[]);
-    let answer =
-        frame::read(stream.as_fd(), MAX_ANSWER, Some(limit)).map_err(|e| context(written.err().unwrap_or(e)))?;
+    let answer = frame::read(stream.as_fd(), largest, Some(limit)).map_err(|e| context(written.err().unwrap_or(e)))?;
     let hello: Hello = match answer.kind {
         Kind::Hello => wire::decode(&answer.payload)?,
         Kind::Error => return Err(wire::decode::<Error>(&answer.payload)?),
@@ -88,12 +108,21 @@ impl Client {
         provider: Option<&ProviderName>,
         limit: Duration,
     ) -> Result<(Self, Description)> {
-        let what = what.into();
-        let description = greet(&stream, &what, provider, limit)?
+        Self::open_within(stream, what.into(), provider, limit, MAX_ANSWER)
+    }
+
+    fn open_within(
+        stream: UnixStream,
+        what: String,
+        provider: Option<&ProviderName>,
+        limit: Duration,
+        largest: u32,
+    ) -> Result<(Self, Description)> {
+        let description = greet(&stream, &what, provider, limit, largest)?
             .description
             .ok_or_else(|| Error::new(ErrorKind::Unavailable, format!("{what} does not say what it is")))?;
         let turn = Mutex::new(Turn { stream: Some(stream), busy: false, number: 0 });
-        Ok((Self { what, limit, turn, free: Condvar::new() }, description))
+        Ok((Self { what, limit, largest, turn, free: Condvar::new() }, description))
     }
 
     /// Whether a call can be made: the connection has not failed, and, as far as can be seen, nobody has closed it.
@@ -145,7 +174,7 @@ impl Client {
         // If the other side refuses the call it may have said why, and closed before it was read to the end.
         let written = frame::write(socket, Kind::Call, call, fds);
         if let Err(e) = written {
-            return match frame::read(socket, MAX_ANSWER, Some(TICK)) {
+            return match frame::read(socket, self.largest, Some(TICK)) {
                 Ok(Frame { kind: Kind::Error, payload, .. }) => Ok(Some(Err(failure(&payload)))),
                 Ok(_) | Err(_) if matches!(e, FrameError::Closed) => Ok(None),
                 Ok(_) | Err(_) => Err(e),
@@ -171,7 +200,7 @@ impl Client {
                 }
                 continue;
             }
-            let frame = frame::read(socket, MAX_ANSWER, None)?;
+            let frame = frame::read(socket, self.largest, None)?;
             (silent, before) = (Duration::ZERO, Instant::now());
             match frame.kind {
                 Kind::Answer => return Ok(Some(Ok(frame.payload))),

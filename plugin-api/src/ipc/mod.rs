@@ -33,7 +33,7 @@
 //!
 //! How long the other side may be silent during a call is the client's matter; while nobody reads the output of a `read`, it may.
 //!
-//! A frame beyond [`MAX_REQUEST`] (to the server) or [`MAX_ANSWER`] (to the client), or with more than
+//! A frame beyond [`MAX_REQUEST`] (to the server) or [`MAX_ANSWER`] (to the client; either side may take less), or with more than
 //! [`crate::wire::MAX_FDS`] descriptors, is refused before anything is allocated for it. A frame that has begun must go on:
 //! a pause of [`PAUSE`] in the middle of one ends the connection. A client that says more than a thousand frames while a call of its runs
 //! breaks the protocol. Nothing here raises SIGPIPE or passes descriptors on to child processes.
@@ -48,7 +48,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::types::{Description, ProviderName};
 
-pub use client::{Client, connect, offers};
+pub use client::{Client, connect, connect_within, offers};
 pub use server::{Bounds, Offered, serve, serve_one_of, serve_within, turn_away};
 
 /// The version of the protocol. A side that hears of another one ends the connection.

@@ -233,8 +233,17 @@ impl<C: Caller> Remote<C> {
         fds.extend(place.target.map(AsFd::as_fd));
         fds.extend(place.output);
         let (call, brief) = (encode(&RequestOut { paths, request })?, Brief(cx.observer()));
-        let answer = self.caller.call(op, &call, &fds, &Context::new(&brief)).map_err(cut_error)?;
         let name = &self.description.name;
+        let answer = self.caller.call(op, &call, &fds, &Context::new(&brief)).map_err(|error| {
+            let error = cut_error(error);
+            // Callers take it for the user's wish, and stop as well.
+            if error.kind != ErrorKind::Cancelled || cx.observer().cancelled() {
+                return error;
+            }
+            Error { kind: ErrorKind::Internal, ..error }
+                .context(format!("the provider {name} stopped its operation {op}, which nobody wanted"))
+                .with_hint("this is a defect of the provider; please report it")
+        })?;
         let mut answer: A = decode(&answer).map_err(|e| {
             Error { kind: ErrorKind::Internal, ..e }
                 .context(format!("the provider {name} gave an answer that cannot be read"))

@@ -249,6 +249,30 @@ impl ah_plugin_api::Observer for Impatient {
     }
 }
 
+/// Wants everything to stop.
+struct Weary;
+
+impl ah_plugin_api::Observer for Weary {
+    fn cancelled(&self) -> bool {
+        true
+    }
+}
+
+#[test]
+fn who_stops_without_being_asked_has_failed() {
+    let temp = tempfile::tempdir().unwrap();
+    let store = Dir::open(temp.path()).unwrap();
+    let (name, capabilities) = (ah_plugin_api::ProviderName::new("tired").unwrap(), [].into());
+    let (version, filesystems) = ("0".to_owned(), [].into());
+    let description = Description { name, version, rank: None, filesystems, capabilities };
+    let provider = wire::Remote::new(Says(Err(Error::new(ErrorKind::Cancelled, "enough"))), description);
+    let list = |cx: &Context<'_>| provider.list(&Place::new(&store), &ah_plugin_api::ListRequest {}, cx).unwrap_err();
+    let error = list(&Context::quiet());
+    assert_eq!(error.kind, ErrorKind::Internal);
+    assert!(error.message.contains("tired") && error.causes.contains(&"enough".to_owned()), "{error:?}");
+    assert_eq!(list(&Context::new(&Weary)).kind, ErrorKind::Cancelled);
+}
+
 #[test]
 fn answers_that_cannot_be_relied_on_are_refused_and_long_ones_cut() {
     let temp = tempfile::tempdir().unwrap();

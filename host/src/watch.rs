@@ -2,7 +2,7 @@
 //!
 //! A call into a library cannot be stopped from outside. So each runs on a thread of its own, and the caller waits for it only as long as it
 //! gives a sign of life: progress, a log line, or a look at whether it shall stop. While nobody reads what it writes, none is expected of it. Who wants to stop waits less long. A call that is
-//! given up stays on its thread until the program ends; its provider is not called again.
+//! given up stays on its thread; its provider is not called again before that has come to its end.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -27,8 +27,8 @@ pub struct Watched<C> {
     caller: Arc<C>,
     what: String,
     limit: Duration,
-    /// The operation that hung, once one did.
-    hung: Mutex<Option<Op>>,
+    /// Calls that were given up and have not come to an end since.
+    hung: Mutex<Vec<(Op, Arc<Life>)>>,
     idle: Mutex<Vec<SyncSender<Job>>>,
 }
 
@@ -45,6 +45,7 @@ struct Life {
     cancelled: AtomicBool,
     /// Counts signs of life.
     signs: AtomicU64,
+    ended: AtomicBool,
 }
 
 enum Event {
@@ -56,7 +57,7 @@ enum Event {
 impl<C: Caller + 'static> Watched<C> {
     /// Watches `caller`. `what` names it in errors, as in "*what* does not answer".
     pub fn new(caller: C, what: String, limit: Duration) -> Self {
-        Self { caller: Arc::new(caller), what, limit, hung: Mutex::new(None), idle: Mutex::new(Vec::new()) }
+        Self { caller: Arc::new(caller), what, limit, hung: Mutex::default(), idle: Mutex::new(Vec::new()) }
     }
 
     fn unavailable(&self, op: Op, again: bool) -> Error {
@@ -92,6 +93,7 @@ impl<C: Caller + 'static> Watched<C> {
             for Job { op, request, fds, life } in jobs {
                 let borrowed: Vec<BorrowedFd<'_>> = fds.iter().map(std::os::fd::AsFd::as_fd).collect();
                 let result = guard(|| caller.call(op, &request, &borrowed, &Context::new(&*life)));
+                life.ended.store(true, Ordering::Relaxed);
                 let _ = life.events.send(Event::Done(result));
             }
         };
@@ -106,7 +108,7 @@ impl<C: Caller + 'static> Watched<C> {
         op: Op,
         fds: &[BorrowedFd<'_>],
         events: &Receiver<Event>,
-        life: &Life,
+        life: &Arc<Life>,
         cx: &Context<'_>,
     ) -> Result<Vec<u8>> {
         let observer = cx.observer();
@@ -135,7 +137,7 @@ impl<C: Caller + 'static> Watched<C> {
                 (seen, silent) = (signs, Duration::ZERO);
             } else if silent >= limit {
                 life.cancelled.store(true, Ordering::Relaxed);
-                *lock(&self.hung) = Some(op);
+                lock(&self.hung).push((op, Arc::clone(life)));
                 return Err(if stop {
                     let cause = format!("{} hangs: its operation {op} did not react", self.what);
                     Error { causes: vec![cause], ..Error::new(ErrorKind::Cancelled, "cancelled") }
@@ -149,8 +151,13 @@ impl<C: Caller + 'static> Watched<C> {
 
 impl<C: Caller + 'static> Caller for Watched<C> {
     fn call(&self, op: Op, request: &[u8], fds: &[BorrowedFd<'_>], cx: &Context<'_>) -> Result<Vec<u8>> {
-        if let Some(hung) = *lock(&self.hung) {
-            return Err(self.unavailable(hung, true));
+        let hung = {
+            let mut hung = lock(&self.hung);
+            hung.retain(|(_, life)| !life.ended.load(Ordering::Relaxed));
+            hung.first().map(|(op, _)| *op)
+        };
+        if let Some(op) = hung {
+            return Err(self.unavailable(op, true));
         }
         let duplicate = |fd: &BorrowedFd<'_>| fd.try_clone_to_owned();
         let own = fds.iter().map(duplicate).collect::<std::io::Result<Vec<_>>>();
@@ -158,10 +165,11 @@ impl<C: Caller + 'static> Caller for Watched<C> {
         // Room for a burst of events; a provider that is faster waits for its caller.
         let (sender, events) = sync_channel(256);
         let cancelled = AtomicBool::new(cx.observer().cancelled());
-        let life = Arc::new(Life { events: sender, cancelled, signs: AtomicU64::new(0) });
+        let life =
+            Arc::new(Life { events: sender, cancelled, signs: AtomicU64::new(0), ended: AtomicBool::new(false) });
         let worker = self.start(Job { op, request: request.to_owned(), fds: own, life: Arc::clone(&life) })?;
         let result = self.wait(op, fds, &events, &life, cx);
-        if lock(&self.hung).is_none() {
+        if life.ended.load(Ordering::Relaxed) {
             let mut idle = lock(&self.idle);
             if idle.len() < MAX_IDLE {
                 idle.push(worker);
@@ -228,6 +236,11 @@ mod tests {
                 b"fill" => {
                     let mut file = std::fs::File::from(fds[0].try_clone_to_owned().unwrap());
                     file.write_all(&vec![b'x'; MUCH]).unwrap();
+                    Ok(Vec::new())
+                }
+                b"doze" => {
+                    let mut waker = std::fs::File::from(fds[0].try_clone_to_owned().unwrap());
+                    waker.read_exact(&mut [0]).unwrap();
                     Ok(Vec::new())
                 }
                 b"wait" => loop {
@@ -340,5 +353,24 @@ mod tests {
         let stopped = self::watched(limit).call(Op::Read, b"fill", &[writer.as_fd()], &Context::new(&notes));
         assert_eq!(stopped.unwrap_err().kind, ErrorKind::Cancelled);
         drop(reader);
+    }
+
+    #[test]
+    fn a_call_that_was_given_up_and_came_to_its_end_is_no_reproach() {
+        let watched = watched(Duration::from_millis(100));
+        let (sleeper, mut waker) = std::io::pipe().unwrap();
+        let echo = || watched.call(Op::Stat, b"echo", &[], &Context::quiet());
+        let error = watched.call(Op::Snapshot, b"doze", &[sleeper.as_fd()], &Context::quiet()).unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Unavailable);
+        let hint = error.hint.unwrap();
+        assert!(hint.contains("--provider") && hint.contains("--hang-limit"), "{hint}");
+        assert!(echo().unwrap_err().message.contains("did not come to an end"));
+        waker.write_all(b"!").unwrap();
+        let end = Instant::now() + Duration::from_secs(20);
+        while echo().is_err() {
+            assert!(Instant::now() < end, "it is never asked again");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        assert_eq!(echo().unwrap(), b"stat");
     }
 }

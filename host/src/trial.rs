@@ -98,9 +98,9 @@ impl Memory {
         }
     }
 
-    /// Remembers an outcome, unless the machine may be the reason: too busy, or short of memory.
+    /// Remembers an outcome, unless the machine may be the reason: too busy, or short of memory; or nobody knows what it was.
     fn note(&mut self, identity: String, ending: Ending) {
-        if matches!(ending, Ending::TimedOut | Ending::Signal(Signal::SIGKILL)) {
+        if matches!(ending, Ending::TimedOut | Ending::Signal(Signal::SIGKILL) | Ending::Exit(-1)) {
             return;
         }
         self.lines.retain(|line| line.identity != identity);
@@ -215,6 +215,7 @@ mod tests {
         let mut memory = Memory::read(None);
         memory.note("a".into(), Ending::TimedOut);
         memory.note("a".into(), Ending::Signal(Signal::SIGKILL));
+        memory.note("a".into(), Ending::Exit(-1));
         assert!(memory.lines.is_empty() && !memory.changed);
         memory.note("a".into(), Ending::Signal(Signal::SIGSEGV));
         memory.note("b".into(), Ending::Finished);

@@ -107,7 +107,7 @@ impl Shelf {
                 }
                 error
             })?;
-            remove::subvolume(folder.as_fd(), TREE.as_bytes(), cx)?;
+            tree(folder.as_fd(), cx)?;
         }
         remove::entry(self.snapshots.as_fd(), id.as_str().as_bytes(), cx)
     }
@@ -145,9 +145,18 @@ pub(crate) fn discard(trash: BorrowedFd<'_>, name: &[u8], cx: &Context<'_>) -> R
         Err(Errno::NOENT) => return Ok(()),
         Err(errno) => return Err(fail(errno)),
     };
-    remove::subvolume(folder.as_fd(), TREE.as_bytes(), cx)?;
+    tree(folder.as_fd(), cx)?;
     drop(folder);
     remove::entry(trash, name, cx)
+}
+
+/// Takes a tree away; what is there of a copied depot is a directory.
+fn tree(folder: BorrowedFd<'_>, cx: &Context<'_>) -> Result<()> {
+    if has_tree(folder)? {
+        remove::subvolume(folder, TREE.as_bytes(), cx)
+    } else {
+        remove::entry(folder, TREE.as_bytes(), cx)
+    }
 }
 
 /// Takes away what is left of snapshots that were never finished, or were removed behind our back; answers how many.

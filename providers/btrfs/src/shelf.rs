@@ -6,17 +6,18 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
+use ah_plugin_api::text::shell;
 use ah_plugin_api::{
     Context, Dir, Error, ErrorKind, LogLevel, Reference, Result, Snapshot, SnapshotId, SnapshotRequest,
 };
 use ah_provider_directory::{Tree, Views, failed, look, names};
-use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
+use rustix::fs::{Access, AtFlags, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::depot::Depot;
 use crate::omitted::{omitted, swap_files};
 use crate::record::Record;
-use crate::subvolume::{Subvolume, is_root};
+use crate::subvolume::{Subvolume, is_btrfs, is_root};
 use crate::sys;
 
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
@@ -135,9 +136,10 @@ fn claim(snapshots: BorrowedFd<'_>, id: &SnapshotId, cx: &Context<'_>) -> Result
     Err(Error::new(ErrorKind::Busy, format!("another process is making the snapshot {id}")))
 }
 
+/// Whether there is a subvolume; else there is none, or a directory, as in what `cp` makes of a depot, and `mv` to another subvolume or filesystem.
 pub(crate) fn has_tree(folder: BorrowedFd<'_>) -> Result<bool> {
     match look(folder, TREE.as_bytes()) {
-        Ok(stat) => Ok(is_root(&stat)),
+        Ok(stat) => Ok(is_root(&stat) && is_btrfs(folder)),
         Err(Errno::NOENT) => Ok(false),
         Err(errno) => Err(failed("cannot look at a snapshot", errno)),
     }
@@ -197,7 +199,11 @@ impl Shelf {
         };
         // Without one, its removal has begun.
         match Record::read(folder.as_fd(), id) {
-            Ok(record) => Ok(record.map(|record| Shown { record, root })),
+            Ok(Some(record)) => match self.as_captured(folder.as_fd(), id) {
+                Err(_) if self.is_going(folder.as_fd(), id) => Ok(None),
+                checked => checked.map(|()| Some(Shown { record, root })),
+            },
+            Ok(None) => Ok(None),
             // What it is a snapshot of cannot be told any more; that is there.
             Err(error) if error.kind == ErrorKind::DataLoss => {
                 let tree = self.depot.path().join("snapshots").join(id.as_str()).join(TREE);
@@ -205,6 +211,39 @@ impl Shelf {
             }
             Err(error) => Err(error),
         }
+    }
+
+    /// Refuses what somebody can have changed since it was taken. Two looks, and no call of the filesystem's own.
+    fn as_captured(&self, folder: BorrowedFd<'_>, id: &SnapshotId) -> Result<()> {
+        let tree = self.depot.path().join("snapshots").join(id.as_str()).join(TREE);
+        if !has_tree(folder)? {
+            let message =
+                format!("of the snapshot {id} there is only a copy of its files, which may have been changed since");
+            return Err(Error::new(ErrorKind::DataLoss, message).with_hint(format!(
+                "the snapshot itself did not come along: cp, a backup, and mv to another subvolume or filesystem, copy files; they are in {}",
+                tree.display()
+            )));
+        }
+        // In a read-only subvolume that comes before any question of modes, for root too.
+        match rustix::fs::accessat(folder, TREE, Access::WRITE_OK, AtFlags::EACCESS) {
+            Ok(()) | Err(Errno::ACCESS) => {
+                let message =
+                    format!("the snapshot {id} was made writable by hand, so it may not be what was captured");
+                Err(Error::new(ErrorKind::DataLoss, message).with_hint(format!(
+                    "if nothing in it was changed: btrfs property set -ts {} ro true",
+                    shell(tree.as_os_str())
+                )))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether a snapshot is removed at this moment.
+    fn is_going(&self, folder: BorrowedFd<'_>, id: &SnapshotId) -> bool {
+        let known = |stat: rustix::fs::Statx| (stat.stx_ino, stat.stx_btime.tv_nsec);
+        let (ours, there) = (look(folder, b"").map(known), look(&self.snapshots, id.as_str().as_bytes()).map(known));
+        let tree = look(folder, TREE.as_bytes());
+        ours != there || tree.is_err_and(|errno| errno == Errno::NOENT) || matches!(Record::read(folder, id), Ok(None))
     }
 
     /// All of them, oldest first, as `list` shows them.

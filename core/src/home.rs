@@ -232,6 +232,20 @@ impl Home {
         }
     }
 
+    /// Where something of this one is now that was at `path` when this was at another place; `part` is the beginning of where it is in here. None if it
+    /// is where it was, or nothing of it is here.
+    pub(crate) fn brought_along(&self, path: &Path, part: &Path) -> Option<PathBuf> {
+        if self.original.is_some() || path.starts_with(&self.path) {
+            return None;
+        }
+        let here = |above: &Path| -> Option<PathBuf> {
+            let rest = path.strip_prefix(above).ok()?;
+            let here = [&self.path, part, rest].into_iter().flat_map(Path::components).collect::<PathBuf>();
+            fs::symlink_metadata(&here).is_ok().then_some(here)
+        };
+        path.ancestors().filter(|above| above.ends_with(part)).find_map(here)
+    }
+
     /// The folder itself, canonical.
     pub(crate) fn path(&self) -> &Path {
         &self.path

@@ -9,7 +9,7 @@ use serde::Serialize;
 use crate::attend::{Standing, is_dead, standing_at};
 use crate::branch::{self, BranchFile, BranchRecord};
 use crate::engine::{Access, Engine};
-use crate::ids::WorkspaceId;
+use crate::ids::{BranchId, WorkspaceId};
 use crate::notice::{Notice, NoticeKind};
 use crate::providers::RefusedPlugin;
 use crate::record::SnapshotRecord;
@@ -180,11 +180,13 @@ impl Engine {
     /// The registered workspaces whose directories are not there. Branches that are only not mounted are not among them.
     pub(crate) fn missing(&self) -> Result<Vec<WorkspaceRecord>> {
         let records = Index::load(self.home())?.0.workspaces.into_iter();
-        // Nor are those of which nothing is heard.
-        let waits = |file: &BranchFile| file.standing() != Standing::There;
-        let waiting: Vec<_> = branch::all(self.home())?.into_iter().filter(waits).collect();
+        // Nor are those of which nothing is heard, and those that came along with an `$AH_HOME` that was moved.
+        let branches = branch::all(self.home())?;
         let waits = |record: &WorkspaceRecord| {
-            record.branch.as_ref().is_some_and(|id| waiting.iter().any(|file| file.record.id == *id))
+            let is_elsewhere =
+                |file: &BranchFile| file.standing() != Standing::There || file.record.path != record.path;
+            let of_it = |id: &BranchId| branches.iter().find(|file| file.record.id == *id);
+            record.branch.as_ref().and_then(of_it).is_some_and(is_elsewhere)
         };
         // Nothing is to be asked of one that does not answer.
         let is_mounted = |record: &WorkspaceRecord| {

@@ -80,11 +80,14 @@ impl BranchFile {
             id = records.find(|record| record.branch.as_ref() == Some(&self.record.id)).map(|record| record.id);
         }
         let Some(mut own) = id.map_or(Ok(None), |id| engine.workspace_by_id(&id))? else { return Ok(None) };
-        // A filesystem that was mounted anew may have another number.
-        if let Some(there) = Identity::of_path(&own.root)
-            && own.record.identity.same_but_for_device(&there)
-        {
-            own.record.identity = there;
+        // A filesystem that was mounted anew may have another number, and an `$AH_HOME` that was moved took the branch along.
+        for place in [own.root.clone(), self.made_at.clone()] {
+            if let Some(there) =
+                Identity::of_path(&place).filter(|there| own.record.identity.same_but_for_device(there))
+            {
+                (own.root, own.record.identity) = (place, there);
+                break;
+            }
         }
         Ok(Some(own))
     }

@@ -11,7 +11,7 @@ use crate::fsio;
 use crate::home::Home;
 use crate::ids::{BranchId, WorkspaceId};
 use crate::lock::Holder;
-use crate::registry;
+use crate::registry::{self, Identity};
 use crate::text::{self, text_enum};
 use crate::versioned::{self, Doc, Versioned};
 
@@ -96,7 +96,7 @@ pub(crate) struct BranchFile {
     /// Whether it was made for one command, and is to go when that has ended.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) once: bool,
-    /// Where it was made: the path in the file, whatever became of it since.
+    /// Where it was made: the path in the file, whatever became of it since, but where all of `$AH_HOME` was moved.
     #[serde(skip)]
     pub(crate) made_at: PathBuf,
 }
@@ -124,6 +124,20 @@ impl BranchFile {
         let targets = std::iter::once(self.target.clone()).chain(std::fs::canonicalize(&self.target));
         let first = |target: PathBuf| Some(target.join(self.made_at.strip_prefix(&target).ok()?.components().next()?));
         targets.into_iter().find_map(first)
+    }
+
+    /// With an `$AH_HOME` that was moved, what is in it was; not what a provider mounted there. A copy of the branch is another directory.
+    fn come_along(&mut self, home: &Home, identity: &Identity) {
+        let (branches, origin) = (Path::new("branches"), Path::new("workspaces").join(self.record.origin.as_str()));
+        let parts = [branches.join(&self.record.name), origin];
+        let here = parts.iter().find_map(|part| home.brought_along(&self.made_at, part));
+        let is_it = |here: &PathBuf| Identity::of_path(here).is_some_and(|there| identity.same_but_for_device(&there));
+        let Some(here) = here.filter(|here| !self.mounted && is_it(here)) else { return };
+        if self.made_at.starts_with(&self.target) {
+            self.target = home.brought_along(&self.target, branches).unwrap_or_else(|| self.target.clone());
+        }
+        self.record.path.clone_from(&here);
+        self.made_at = here;
     }
 
     fn path(home: &Home, id: &BranchId) -> PathBuf {
@@ -170,6 +184,7 @@ pub(crate) fn read_all(home: &Home) -> Result<(Vec<BranchFile>, Vec<Error>)> {
             && let Ok(Some(own)) = registry::load(home, workspace.as_str())
         {
             branch.record.path = own.value.path;
+            branch.come_along(home, &own.value.identity);
         }
     }
     branches.sort_by(|a, b| (a.record.created, &a.record.id).cmp(&(b.record.created, &b.record.id)));

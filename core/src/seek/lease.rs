@@ -124,9 +124,16 @@ impl LeaseFile {
     }
 }
 
-/// All leases that can be read, oldest first, and why others cannot.
+/// All leases that can be read, oldest first, each with its view where that is now, and why others cannot.
 pub(crate) fn read_all(home: &Home) -> Result<(Vec<LeaseFile>, Vec<Error>)> {
     let (mut leases, unreadable) = versioned::load_all::<LeaseFile>(&home.join("leases"))?;
+    for lease in &mut leases {
+        let store = Path::new("workspaces").join(lease.workspace.as_str());
+        let Some(shown) = &mut lease.shown else { continue };
+        let parts = [Path::new("mounts"), &store];
+        shown.path =
+            parts.iter().find_map(|part| home.brought_along(&shown.path, part)).unwrap_or_else(|| shown.path.clone());
+    }
     leases.sort_by(|a, b| (a.created, &a.id).cmp(&(b.created, &b.id)));
     Ok((leases, unreadable))
 }

@@ -34,11 +34,11 @@ fn who_reads_slowly_gets_all_of_a_file() {
     World::each(|world| {
         world.write("much", vec![b'x'; MUCH]);
         world.fs(["snapshot"]);
-        let words = ["--hang-limit", "1", "agent", "fs", "cat", "@", "much"];
+        let words = ["--hang-limit", "3", "agent", "fs", "cat", "@", "much"];
         let mut child = world.command(words).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let mut output = child.stdout.take().unwrap();
         output.read_exact(&mut [0; 1000]).unwrap();
-        std::thread::sleep(Duration::from_secs(4));
+        std::thread::sleep(Duration::from_secs(7));
         let mut all = Vec::new();
         output.read_to_end(&mut all).unwrap();
         let ran = child.wait_with_output().unwrap();

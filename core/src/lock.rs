@@ -9,6 +9,7 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use ah_plugin_api::{Error, ErrorKind, Observer, Result};
@@ -193,7 +194,9 @@ impl Holder {
 
 /// The kernel's id of this run of the machine; empty where there is none.
 pub(crate) fn boot_id() -> String {
-    std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
+    static KNOWN: OnceLock<String> = OnceLock::new();
+    let read = || std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned();
+    KNOWN.get_or_init(read).clone()
 }
 
 /// The inode that stands for this process's namespace of pids; 0: not known.

@@ -31,7 +31,7 @@ impl Workspace {
         };
         for path in as_said(path) {
             let in_ours =
-                path.starts_with(&self.root) || path.starts_with(home) && !path.starts_with(served.store.path());
+                !path.starts_with(served.store.path()) && (path.starts_with(&self.root) || path.starts_with(home));
             if in_ours || !is_apart() || holds_others(&path)? {
                 let message = format!(
                     "the provider {} says that it made the branch at {}, where it cannot be",

@@ -118,12 +118,16 @@ impl BranchFile {
         }
     }
 
-    /// What was made for it in the folder that it was asked for in; more than the branch, where more had to be cloned. None if it is elsewhere.
-    pub(super) fn top(&self) -> Option<PathBuf> {
+    /// What was made for it in the folder that it was asked for in; None if it is elsewhere. In the folder of all branches that is more than the
+    /// branch, where more had to be cloned; around one that somebody wanted elsewhere may be anything.
+    pub(super) fn made(&self, branches: &Path) -> Option<PathBuf> {
         // A provider may have told its path without the symlinks that lead there.
-        let targets = std::iter::once(self.target.clone()).chain(std::fs::canonicalize(&self.target));
-        let first = |target: PathBuf| Some(target.join(self.made_at.strip_prefix(&target).ok()?.components().next()?));
-        targets.into_iter().find_map(first)
+        let mut targets = std::iter::once(self.target.clone()).chain(std::fs::canonicalize(&self.target));
+        let target = targets.find(|target| self.made_at.starts_with(target))?;
+        if self.target != branches {
+            return Some(self.made_at.clone());
+        }
+        Some(target.join(self.made_at.strip_prefix(&target).ok()?.components().next()?))
     }
 
     /// With an `$AH_HOME` that was moved, what is in it was; not what a provider mounted there. A copy of the branch is another directory.

@@ -214,9 +214,13 @@ pub(crate) fn prepare(engine: &Engine, file: &BranchFile) -> Result<()> {
     let on_top = (there > usize::from(may_be_one)).then(|| file.made_at.clone());
     match on_top.or(below) {
         None => Ok(()),
-        Some(point) => Err(Error::new(ErrorKind::Busy, format!("something is mounted at {}", point.display()))
-            .with_hint(format!("umount {}", text::shell(point.as_os_str())))),
+        Some(point) => Err(is_mounted(&point)),
     }
+}
+
+fn is_mounted(point: &Path) -> Error {
+    Error::new(ErrorKind::Busy, format!("something is mounted at {}", point.display()))
+        .with_hint(format!("umount {}", text::shell(point.as_os_str())))
 }
 
 /// Takes away everything that a branch is: its directory, its own history, and its record last.
@@ -250,10 +254,18 @@ fn take_what_stayed(engine: &Engine, file: &BranchFile, own: Option<&Workspace>)
     if !stays {
         return Ok(());
     }
-    let ours = file.target == engine.home().join("branches")
-        || own.is_some() && !engine.home().workspace(file.record.origin.as_str()).is_dir();
-    match file.top().filter(|_| ours && !file.mounted) {
-        Some(top) => fsio::remove_tree(&top),
+    let branches = engine.home().join("branches");
+    // Without its workspace nobody can tell that it is the branch.
+    let ours =
+        own.is_some() && (file.target == branches || !engine.home().workspace(file.record.origin.as_str()).is_dir());
+    match file.made(&branches).filter(|_| ours && !file.mounted) {
+        Some(made) => {
+            let (there, below) = mounts::at(&made);
+            match (there > 0).then(|| made.clone()).or(below) {
+                None => fsio::remove_tree(&made),
+                Some(point) => Err(is_mounted(&point)),
+            }
+        }
         None => {
             let BranchRecord { name, provider, .. } = &file.record;
             let place = file.made_at.display();
@@ -273,7 +285,15 @@ fn take_away(engine: &Engine, file: &BranchFile, served: &Served) -> Result<()> 
     let cx = ah_plugin_api::Context::new(&*engine.settings().observer);
     let Ok(target) = Dir::open(&file.target) else {
         // What is mounted may be elsewhere than where it was made.
-        let Some(request) = destroy_request(file).filter(|_| file.mounted) else { return Ok(()) };
+        let Some(request) = destroy_request(file).filter(|_| file.mounted) else {
+            if std::fs::symlink_metadata(&file.made_at).is_err() {
+                return Ok(());
+            }
+            let (name, target) = (&file.record.name, file.target.display());
+            let message = format!("the folder in which the branch {name} was asked for is not there: {target}");
+            return Err(Error::new(ErrorKind::FailedPrecondition, message)
+                .with_hint(format!("mkdir -p {}; then repeat", text::shell(file.target.as_os_str()))));
+        };
         return match served.provider.destroy(&served.place(), &request, &cx) {
             Err(error) if error.kind != ErrorKind::InvalidArgument => Err(error),
             _ => Ok(()),

@@ -8,7 +8,7 @@
 mod leftovers;
 mod orphans;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ah_plugin_api::{Dir, Error, ErrorKind, ProviderName, ReclaimRequest, Result};
 use serde::Serialize;
@@ -167,18 +167,19 @@ impl Workspace {
         for _ in 0..MAX_TURNS {
             // Another one is at it, and finds what is due now; what comes later starts its own.
             let Some(lock) = Lock::try_take(&path, true)? else { return Ok(()) };
-            let before = report.actions.len();
+            let (before, began) = (report.actions.len(), Instant::now());
             for name in self.stores()? {
                 let outcome = self.reclaim(&name, true, report);
                 report.note(&format!("reclaiming in {name}"), outcome)?;
             }
             drop(lock);
             let done = report.actions.split_off(before);
-            alike = if done == former { alike + 1 } else { 0 };
+            // What takes its time is done.
+            alike = if done == former && began.elapsed() < BETWEEN_TURNS { alike + 1 } else { 0 };
             if done.is_empty() || alike == MAX_ALIKE {
                 return Ok(());
             }
-            if alike == 0 {
+            if done != former {
                 report.actions.extend(done.iter().take(MAX_TOLD.saturating_sub(before)).cloned());
             }
             former = done;

@@ -13,6 +13,7 @@ use ah_plugin_api::{
     Error, ErrorKind, FileName, MountRequest, ProviderName, Reference, RelPath, Result, SnapshotId, Timestamp,
     UnmountRequest,
 };
+use rustix::fs::{Mode, OFlags};
 use serde::{Deserialize, Serialize};
 
 use crate::engine::Engine;
@@ -145,7 +146,12 @@ impl Workspace {
     /// snapshots; or in the folder of views, which lies in it: `asked`.
     fn is_worked_in(&self, path: &Path, asked: &Path) -> bool {
         let there = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-        let device = |path: &Path| rustix::fs::stat(path).map(|stat| stat.st_dev).ok();
+        let device = |path: &Path| {
+            // A look alone mounts nothing where opening does.
+            let there =
+                rustix::fs::open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+            rustix::fs::fstat(there).map(|stat| stat.st_dev).ok()
+        };
         let inside = || there.starts_with(&self.root) && device(&there) == device(&self.root);
         self.root.starts_with(&there) || !there.starts_with(asked) && inside()
     }

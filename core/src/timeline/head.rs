@@ -134,8 +134,10 @@ mod tests {
     use crate::ids::SessionName;
     use crate::lock::boot_id;
     use crate::settings::Clock;
-    use crate::timeline::Log;
-    use ah_plugin_api::{ProviderName, Quiet, SnapshotId};
+    use crate::timeline::{EventBody, Log};
+    use ah_plugin_api::{Durability, ProviderName, Quiet, SnapshotId, Timestamp};
+    use std::sync::{Arc, Mutex};
+    use std::time::Duration;
 
     fn long() -> Head {
         let snapshot = HeadSnapshot {
@@ -173,17 +175,38 @@ mod tests {
     #[test]
     fn one_of_an_earlier_run_of_the_machine_gives_no_more_than_a_number() {
         let temp = tempfile::tempdir().unwrap();
-        let log = Log {
-            folder: temp.path().to_owned(),
-            clock: &Clock::system(),
-            observer: &Quiet,
-            patience: std::time::Duration::ZERO,
-        };
+        let log =
+            Log { folder: temp.path().to_owned(), clock: &Clock::system(), observer: &Quiet, patience: Duration::ZERO };
         let now = Head { boot: boot_id(), ..long() };
         for (boot, snapshot) in [("another", None), (&now.boot, now.snapshot.clone())] {
             log.head().0.write(&Head { boot: boot.to_owned(), ..long() });
             assert_eq!(log.head().1, Head { snapshot, ..now.clone() });
         }
+    }
+
+    #[test]
+    fn what_is_removed_is_not_named_from_before_the_line_that_says_so() {
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("head");
+        let named = Arc::new(Mutex::new(Vec::new()));
+        let (said, at) = (Arc::clone(&named), path.clone());
+        // Asked last just before the line is written: as who is killed behind that leaves it.
+        let clock = Clock::from_fn(move || {
+            said.lock().unwrap().push(HeadFile::open(&at).1.is_some_and(|head| head.snapshot.is_some()));
+            Timestamp::default()
+        });
+        let log =
+            Log { folder: temp.path().to_owned(), clock: &clock, observer: &Quiet, patience: Duration::from_secs(60) };
+        let last = Head { boot: boot_id(), ..long() };
+        let remove = |ids: &[&str]| {
+            HeadFile::open(&path).0.write(&last);
+            let snapshots = ids.iter().map(|id| SnapshotId::new(*id).unwrap()).collect();
+            let body = EventBody::Remove { snapshots, by: "rm".to_owned() };
+            log.append(&SessionName::main(), Durability::Instant, |_| vec![body]).unwrap();
+            named.lock().unwrap().last().copied()
+        };
+        assert_eq!(remove(&["zzzzmmmmpppp"]), Some(true));
+        assert_eq!(remove(&["zzzzmmmmpppp", "kkkkmmmmpppp"]), Some(false));
     }
 
     #[test]

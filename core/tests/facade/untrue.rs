@@ -65,6 +65,22 @@ fn elsewhere_it_stays_and_is_not_said_to_be_gone() {
 }
 
 #[test]
+fn what_is_in_the_place_of_one_of_which_all_is_lost_stays() {
+    let lab = Lab::new();
+    lab.step("a", "1");
+    let workspace = lab.open();
+    let branch = workspace.branch(&named("b")).unwrap();
+    let own = lab.engine().workspace(&branch.path, Access::Existing).unwrap().id().to_owned();
+    fs::remove_dir_all(lab.settings.home.join("workspaces").join(own.as_str())).unwrap();
+    lose_store(&lab, &workspace);
+    fs::rename(&branch.path, lab.top.join("aside")).unwrap();
+    write(&branch.path.join("precious"), "x");
+    let error = workspace.remove_branch("b", true).unwrap_err();
+    assert!(error.message.contains(branch.path.to_str().unwrap()) && error.hint.is_some(), "{error:?}");
+    assert!(branch.path.join("precious").exists());
+}
+
+#[test]
 fn what_is_in_the_place_of_one_is_said_to_stay() {
     let lab = Lab::new();
     lab.step("a", "1");

@@ -224,18 +224,22 @@ impl Shelf {
                 tree.display()
             )));
         }
-        // In a read-only subvolume that comes before any question of modes, for root too.
-        match rustix::fs::accessat(folder, TREE, Access::WRITE_OK, AtFlags::EACCESS) {
-            Ok(()) | Err(Errno::ACCESS) => {
-                let message =
-                    format!("the snapshot {id} was made writable by hand, so it may not be what was captured");
-                Err(Error::new(ErrorKind::DataLoss, message).with_hint(format!(
-                    "if nothing in it was changed: btrfs property set -ts {} ro true",
-                    shell(tree.as_os_str())
-                )))
+        // In a read-only subvolume that comes before any question of modes, for root too; but not before that of whom a mount shows as nobody.
+        let writable = match rustix::fs::accessat(folder, TREE, Access::WRITE_OK, AtFlags::EACCESS) {
+            Err(Errno::ACCESS) => {
+                let root = rustix::fs::openat(folder, TREE, DIRECTORY, Mode::empty());
+                root.and_then(sys::is_read_only) == Ok(false)
             }
-            _ => Ok(()),
+            looked => looked.is_ok(),
+        };
+        if !writable {
+            return Ok(());
         }
+        let message = format!("the snapshot {id} was made writable by hand, so it may not be what was captured");
+        Err(Error::new(ErrorKind::DataLoss, message).with_hint(format!(
+            "if nothing in it was changed: btrfs property set -ts {} ro true",
+            shell(tree.as_os_str())
+        )))
     }
 
     /// Whether a snapshot is removed at this moment.

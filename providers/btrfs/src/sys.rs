@@ -3,7 +3,7 @@
 //! Types and numbers are those of Linux's `btrfs.h` as `linux-raw-sys` has them; source: `fs/btrfs/ioctl.c` and
 //! btrfs-ioctl(2). Each function says which privilege the kernel asks for. Not here: what follows from an error.
 
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use linux_raw_sys::{btrfs as raw, ioctl as op};
 use rustix::io::Errno;
@@ -90,13 +90,22 @@ pub(crate) fn destroy(parent: impl AsFd, name: &[u8]) -> Result<(), Errno> {
     unsafe { rustix::ioctl::ioctl(parent, Setter::<OP, _>::new(args)) }
 }
 
+fn flags(root: BorrowedFd<'_>) -> Result<u64, Errno> {
+    const GET: Opcode = op::BTRFS_IOC_SUBVOL_GETFLAGS as Opcode;
+    // SAFETY: this call writes one u64.
+    unsafe { rustix::ioctl::ioctl(root, Getter::<GET, u64>::new()) }
+}
+
+/// Whether a subvolume whose open root it is is read-only.
+pub(crate) fn is_read_only(root: impl AsFd) -> Result<bool, Errno> {
+    Ok(flags(root.as_fd())? & READ_ONLY != 0)
+}
+
 /// Makes a subvolume writable whose open root it is, which commits. Needs to own that root.
 pub(crate) fn make_writable(root: impl AsFd) -> Result<(), Errno> {
-    const GET: Opcode = op::BTRFS_IOC_SUBVOL_GETFLAGS as Opcode;
     const SET: Opcode = op::BTRFS_IOC_SUBVOL_SETFLAGS as Opcode;
     let root = root.as_fd();
-    // SAFETY: this call writes one u64.
-    let flags: u64 = unsafe { rustix::ioctl::ioctl(root, Getter::<GET, u64>::new()) }?;
+    let flags = flags(root)?;
     if flags & READ_ONLY == 0 {
         return Ok(());
     }

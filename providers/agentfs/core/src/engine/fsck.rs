@@ -49,7 +49,7 @@ pub(crate) fn check(directory: &Path, lower: &Path, repair: bool) -> Result<Repo
     }
     drop((base, held));
     // It need not be there: what is kept is compared with itself.
-    let without_lower = !lower.exists() || !super::may_be_of(directory, lower)?;
+    let without_lower = !lower.is_dir() || !super::may_be_of(directory, lower)?;
     let options = Options { background: false, without_lower, ..Options::default() };
     let engine = match Engine::open(directory, lower, options, if repair { Opening::Repair } else { Opening::Check }) {
         Err(Error::Corrupt(what)) if !repair => {

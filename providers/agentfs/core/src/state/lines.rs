@@ -212,7 +212,8 @@ impl State {
     /// there may be no room for what their many rows take to go before the others' blocks are back.
     pub(crate) fn dead_together(&self, not: &BTreeSet<LineId>) -> Option<(LineId, Vec<Epoch>)> {
         let is_base = |id: &LineId| self.lines.get(id).is_some_and(|line| line.parent.is_none());
-        let &(id, first) = self.dead.iter().filter(|(id, _)| !not.contains(id)).min_by_key(|(id, _)| is_base(id))?;
+        let mut dead = self.dead.iter().filter(|(id, _)| !not.contains(id));
+        let &(id, first) = dead.clone().find(|(id, _)| !is_base(id)).or_else(|| dead.next())?;
         let (from, _) = self.epochs_of(id, first);
         let until = self.epochs_behind(id, first).map_or(Epoch::MAX, |(_, until)| until);
         let together = |&&(line, epoch): &&(LineId, Epoch)| line == id && (from..=until).contains(&epoch);

@@ -63,7 +63,7 @@ impl<C: Caller + 'static> Watched<C> {
     fn unavailable(&self, op: Op, again: bool) -> Error {
         let (what, limit) = (&self.what, self.limit.as_secs_f32());
         let message = if again {
-            format!("{what} is not asked any more: its operation {op} did not come to an end before")
+            format!("{what} is not asked now: its operation {op} did not come to an end before")
         } else {
             format!("{what} hangs: its operation {op} gave no sign of life for {limit} s")
         };

@@ -174,8 +174,7 @@ pub fn guard<T>(call: impl FnOnce() -> Result<T>) -> Result<T> {
             .unwrap_or_else(|| "no message".to_owned());
         // Dropping a payload may panic again; it is a few bytes once.
         std::mem::forget(panic);
-        Err(Error::new(ErrorKind::Internal, format!("the provider panicked: {text}"))
-            .with_hint("this is a defect of the provider; please report it"))
+        Err(Error::new(ErrorKind::Internal, format!("the provider panicked: {text}")).with_hint(DEFECT))
     })
 }
 
@@ -187,6 +186,9 @@ pub trait Caller: Send + Sync {
     /// What the other side answers, or `Unavailable` if it cannot be reached.
     fn call(&self, op: Op, request: &[u8], fds: &[BorrowedFd<'_>], cx: &Context<'_>) -> Result<Vec<u8>>;
 }
+
+/// The hint beside what a provider should never have answered.
+pub const DEFECT: &str = "this is a defect of the provider; please report it";
 
 /// Whether a call with these descriptors can only wait at present, for who reads its output: there is no room for more in it. A silence is
 /// not the provider's then.
@@ -242,7 +244,7 @@ impl<C: Caller> Remote<C> {
             }
             Error { kind: ErrorKind::Internal, ..error }
                 .context(format!("the provider {name} stopped its operation {op}, which nobody wanted"))
-                .with_hint("this is a defect of the provider; please report it")
+                .with_hint(DEFECT)
         })?;
         let mut answer: A = decode(&answer).map_err(|e| {
             Error { kind: ErrorKind::Internal, ..e }
@@ -250,8 +252,10 @@ impl<C: Caller> Remote<C> {
         })?;
         match request.wrong(place, &mut answer) {
             None => Ok(answer),
-            Some(what) => Err(Error::new(ErrorKind::Internal, format!("the provider {name} answered with {what}"))
-                .with_hint("this is a defect of the provider; please report it")),
+            Some(what) => {
+                Err(Error::new(ErrorKind::Internal, format!("the provider {name} answered with {what}"))
+                    .with_hint(DEFECT))
+            }
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
+use ah_plugin_api::wire::DEFECT;
 use ah_plugin_api::{Dir, Error, ErrorKind, Result};
 
 use crate::registry::Index;
@@ -25,7 +26,7 @@ impl Workspace {
             matches!((there, target), (Ok(there), Ok(target)) if there.st_dev != target.st_dev)
         };
         let holds_others = |path: &PathBuf| {
-            let known = Index::refresh(self.engine.home())?.workspaces.into_iter().map(|known| known.path);
+            let known = Index::load(self.engine.home())?.0.workspaces.into_iter().map(|known| known.path);
             let mut others = known.chain([home.to_owned()]).chain(self.engine.settings().user_home.clone());
             Ok::<_, Error>(others.any(|other| other.starts_with(path)))
         };
@@ -38,8 +39,7 @@ impl Workspace {
                     served.name,
                     path.display()
                 );
-                return Err(Error::new(ErrorKind::Internal, message)
-                    .with_hint("this is a defect of the provider; please report it"));
+                return Err(Error::new(ErrorKind::Internal, message).with_hint(DEFECT));
             }
         }
         Ok(())

@@ -24,7 +24,7 @@ pub(crate) use leftovers::remove_view_folder;
 /// A provider that always finds something is not asked for ever.
 const MAX_TURNS: u32 = 10_000;
 
-/// Nor as often if it says the same each time. What takes long may be done in many alike steps; what is left of it, the next run goes on with.
+/// Nor as often if it says the same each time, at once. What takes long may be done in many alike steps; what is left of it, the next run goes on with.
 const MAX_ALIKE: u32 = 100;
 
 /// So many sentences are kept of all turns.

@@ -9,6 +9,7 @@ mod lease;
 
 use std::path::{Path, PathBuf};
 
+use ah_plugin_api::wire::DEFECT;
 use ah_plugin_api::{
     Error, ErrorKind, FileName, MountRequest, ProviderName, Reference, RelPath, Result, SnapshotId, Timestamp,
     UnmountRequest,
@@ -136,8 +137,7 @@ impl Workspace {
             let _ = served.provider.unmount(&served.place().with_target(&mounts), &request, &self.context());
             let message =
                 format!("the provider {} shows as a view what is worked in: {}", served.name, view.path.display());
-            return Err(Error::new(ErrorKind::Internal, message)
-                .with_hint("this is a defect of the provider; please report it"));
+            return Err(Error::new(ErrorKind::Internal, message).with_hint(DEFECT));
         }
         Ok(Shown { path: view.path, view: view.reference, read_only_mount: view.read_only_mount, boot: boot_id() })
     }

@@ -213,7 +213,7 @@ impl Shelf {
         }
     }
 
-    /// Refuses what somebody can have changed since it was taken. Two looks, and no call of the filesystem's own.
+    /// Refuses what somebody can have changed since it was taken. Two looks; the filesystem is asked only where they do not tell.
     fn as_captured(&self, folder: BorrowedFd<'_>, id: &SnapshotId) -> Result<()> {
         let tree = self.depot.path().join("snapshots").join(id.as_str()).join(TREE);
         if !has_tree(folder)? {

@@ -98,7 +98,7 @@ impl Zfs {
         self.0.as_ref().unwrap_or_else(|| unreachable!("a session that was opened"))
     }
 
-    /// Opens a dataset; none if there is none of that name.
+    /// Opens a dataset; none if there is none of that kind and name.
     pub(crate) fn open(&self, name: &CStr, kind: Kind) -> Result<Option<Dataset<'_>>, LibError> {
         let session = self.session();
         let kind = match kind {
@@ -110,7 +110,8 @@ impl Zfs {
         match NonNull::new(handle) {
             Some(handle) => Ok(Some(Dataset { session, handle, _of: PhantomData })),
             None => match session.error() {
-                error if error.code == code::NOT_FOUND => Ok(None),
+                // A volume may have the name.
+                error if [code::NOT_FOUND, code::BAD_TYPE].contains(&error.code) => Ok(None),
                 error => Err(error),
             },
         }
@@ -348,6 +349,7 @@ pub(crate) mod code {
     pub(crate) const POOL_UNAVAILABLE: i32 = raw::EZFS_POOLUNAVAIL.cast_signed();
     pub(crate) const EXISTS: i32 = raw::EZFS_EXISTS.cast_signed();
     pub(crate) const NOT_FOUND: i32 = raw::EZFS_NOENT.cast_signed();
+    pub(crate) const BAD_TYPE: i32 = raw::EZFS_BADTYPE.cast_signed();
     pub(crate) const NO_MEMORY: i32 = raw::EZFS_NOMEM.cast_signed();
 }
 

@@ -337,3 +337,34 @@ fn what_cannot_be_looked_for_is_not_taken_for_removed() {
     assert_eq!(bench.stat(&a).unwrap_err().kind, ErrorKind::NotFound);
     bench.destroy(&a).unwrap();
 }
+
+#[test]
+#[ignore = "needs a kernel with ZFS"]
+fn a_volume_that_has_a_datasets_name_is_another_one() {
+    let pool = Pool::new();
+    pool.create("w", &[]);
+    pool.create("old", &[]);
+    let bench = Bench::new(&pool, &pool.path("old"));
+    let a = bench.take("a");
+    let clone = bench.clone(&a, "fork").unwrap();
+    let bench = closed(&pool, bench);
+    let bench = Bench { workspace: ah_plugin_api::Dir::open(pool.path("w")).unwrap(), ..bench };
+    let b = bench.take("b");
+    let fork = pool.names("filesystem", "old").remove(1);
+    run("zfs", &["destroy", "-r", &pool.full("old")]);
+    let volume = |name: &str| drop(run("zfs", &["create", "-s", "-V", "16M", name]));
+    volume(&pool.full("old"));
+    assert_eq!((bench.ids().as_str(), bench.stat(&a).unwrap_err().kind), ("b", ErrorKind::NotFound));
+    bench.provider.usage(&bench.place(), &UsageRequest { snapshots: Vec::new() }, &Context::quiet()).unwrap();
+    bench.destroy(&a).unwrap();
+    bench.destroy(&b).unwrap();
+    bench.take("c");
+    // The same of a branch's.
+    run("zfs", &["destroy", &pool.full("old")]);
+    pool.create("old", &[]);
+    volume(&fork);
+    bench.destroy_clone(&clone.reference).unwrap();
+    assert_eq!((bench.clone_records().len(), pool.names("volume", "old")), (0, vec![fork]));
+    bench.reclaim(&[]);
+    assert_eq!((known(&bench), bench.ids().as_str()), (pool.full("w"), "c"));
+}

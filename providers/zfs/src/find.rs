@@ -5,6 +5,7 @@ use std::ffi::{CStr, CString};
 use ah_plugin_api::{Context, Error, ErrorKind, LogLevel, Reference, Result, Snapshot, SnapshotId};
 
 use crate::failure::of_library;
+use crate::lineage;
 use crate::names::{self, Named};
 use crate::record::Record;
 use crate::store::{Identity, Known, Store};
@@ -59,7 +60,7 @@ pub(crate) fn with_snapshot<T>(
             return then(&known.name, &opened, &id);
         }
     }
-    // It may have been renamed since.
+    // It may have been renamed since, or a clone may have been given its snapshots.
     let datasets = datasets(&zfs, &identity)?;
     for name in datasets.there.iter().filter(|name| identity.datasets.iter().all(|known| known.name != **name)) {
         if let Some(opened) = open(name)? {
@@ -72,7 +73,7 @@ pub(crate) fn with_snapshot<T>(
 /// The datasets of a store.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Datasets {
-    /// Those that are there, by their present names.
+    /// Those that are there, by their present names; and those that have been given snapshots of theirs (`lineage`).
     pub(crate) there: Vec<String>,
     /// One that cannot be looked for, because its pool is not imported.
     pub(crate) lost: Option<String>,
@@ -82,7 +83,15 @@ pub(crate) struct Datasets {
 
 /// Where all datasets of a store are. Those that were destroyed are left out.
 pub(crate) fn datasets(zfs: &Zfs, identity: &Identity) -> Result<Datasets> {
-    sort_out(&identity.datasets, |name| guid(zfs, name), |wanted| by_guids(zfs, wanted))
+    let mut sorted = sort_out(&identity.datasets, |name| guid(zfs, name), |wanted| by_guids(zfs, wanted))?;
+    for at in 0..sorted.there.len() {
+        for holder in lineage::holders(zfs, &sorted.there[at])? {
+            if !sorted.there.contains(&holder.dataset) {
+                sorted.there.push(holder.dataset);
+            }
+        }
+    }
+    Ok(sorted)
 }
 
 /// [`datasets`], with what is asked of ZFS: the guid of a name, and the names of those that have one of these guids.

@@ -14,6 +14,7 @@ mod delegation;
 mod diff;
 mod failure;
 mod find;
+mod lineage;
 mod locate;
 mod names;
 mod probe;

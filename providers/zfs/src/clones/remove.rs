@@ -2,7 +2,8 @@
 //!
 //! Nothing of it is destroyed while anybody has it mounted, and a removal that fails leaves it as it was: mounted, and written down as
 //! whole. What is in use is not unmounted in the first place, as far as can be seen; what cannot, is mounted again. Snapshots of it that are not ours are left alone: then the dataset stays, unmounted, until they are gone and `reclaim` comes
-//! by. What was grown from a snapshot of it goes on: it is promoted, and takes that snapshot over.
+//! by. What was grown from a snapshot of it goes on: it is promoted, and takes that snapshot over. Snapshots that were not made in it, since it
+//! was promoted by somebody, are given back and never destroyed.
 
 use std::ffi::{CStr, CString};
 use std::time::Duration;
@@ -13,6 +14,7 @@ use rustix::io::Errno;
 use crate::busy;
 use crate::failure::{of_kernel, of_library};
 use crate::find;
+use crate::lineage;
 use crate::names;
 use crate::store::Store;
 use crate::sys::{Core, Kind, Zfs};
@@ -197,18 +199,19 @@ fn put_back(store: &Store<'_>, gone: &Gone, record: &Record, cx: &Context<'_>) {
 fn destroy(core: &'static Core, name: &CStr) -> Result<bool> {
     let shown = name.to_string_lossy();
     let dataset = shown.as_ref();
-    let (ours, foreign) = {
-        let zfs = Zfs::get()?;
-        let all = find::snapshot_names(&zfs, dataset, |_| true)?;
-        all.into_iter().partition::<Vec<_>, _>(|full| names::is_any_stores(full.to_bytes()))
-    };
+    let is_ours = |full: &CString| names::is_any_stores(full.to_bytes());
+    give_back(core, dataset)?;
+    let sorted = lineage::snapshots(&Zfs::get()?, dataset)?;
+    let (mut ours, foreign): (Vec<_>, Vec<_>) = sorted.own.into_iter().partition(is_ours);
     promote_dependents(core, &ours)?;
+    ours.extend(sorted.elsewhere.into_iter().filter(is_ours));
     if !ours.is_empty() {
-        // Those that were promoted away are gone from here, which is success; one that is held goes when it is released.
+        // Those that were promoted away are gone from here, which is success; one that is held goes when it is released, and what a clone has
+        // been given, when this one goes.
         core.destroy_snapshots(&ours, true)
             .map_err(|failure| of_kernel(format!("cannot destroy the snapshots of {dataset}"), &failure))?;
     }
-    if !foreign.is_empty() {
+    if !foreign.is_empty() || !sorted.given.is_empty() {
         return Ok(false);
     }
     match core.destroy(name) {
@@ -236,18 +239,36 @@ pub(super) fn undo(core: &'static Core, name: &CStr) -> Result<()> {
     Ok(())
 }
 
+/// Gives snapshots that were made in another dataset to what was grown from them: the workspace, mostly, if somebody has promoted the clone.
+fn give_back(core: &'static Core, dataset: &str) -> Result<()> {
+    // Not held while others ask for it.
+    let given = lineage::snapshots(&Zfs::get()?, dataset)?.given;
+    // The newest first: who has that one has the others with it.
+    for full in given {
+        promote_first(core, &full)?;
+    }
+    Ok(())
+}
+
+/// Promotes a clone of a snapshot, if it has one; its name then. One that this provider has not named is preferred, as a workspace's is.
+fn promote_first(core: &'static Core, snapshot: &CStr) -> Result<Option<CString>> {
+    let mut clones = {
+        let zfs = Zfs::get()?;
+        let fail = |error| of_library("cannot look for clones", &error);
+        let opened = zfs.open(snapshot, Kind::Snapshot).map_err(fail)?;
+        opened.map(|snapshot| snapshot.clones()).unwrap_or_default()
+    };
+    clones.sort_by_key(|name| std::str::from_utf8(name).is_ok_and(names::is_any_clone));
+    let Some(clone) = clones.into_iter().next().and_then(|name| CString::new(name).ok()) else { return Ok(None) };
+    core.promote(&clone)
+        .map_err(|failure| of_kernel(format!("cannot promote {}", clone.to_string_lossy()), &failure))?;
+    Ok(Some(clone))
+}
+
 /// Promotes what was grown from these snapshots, then frees the clone of what came over with it.
 fn promote_dependents(core: &'static Core, snapshots: &[CString]) -> Result<()> {
     for full in snapshots {
-        let clones = {
-            let zfs = Zfs::get()?;
-            let fail = |error| of_library("cannot look for clones", &error);
-            let opened = zfs.open(full, Kind::Snapshot).map_err(fail)?;
-            opened.map(|snapshot| snapshot.clones()).unwrap_or_default()
-        };
-        let Some(clone) = clones.into_iter().next().and_then(|name| CString::new(name).ok()) else { continue };
-        core.promote(&clone)
-            .map_err(|failure| of_kernel(format!("cannot promote {}", clone.to_string_lossy()), &failure))?;
+        let Some(clone) = promote_first(core, full)? else { continue };
         // They belong to a store that goes with this clone; those still needed go with what needs them.
         let taken_over: Vec<CString> = snapshots
             .iter()

@@ -78,6 +78,8 @@ pub(crate) enum Number {
 pub(crate) enum Text {
     /// Where it is mounted, or is to be; `legacy` and `none` too.
     Mountpoint,
+    /// Of a clone, the full name of the snapshot that it depends on.
+    Origin,
     /// `available`, `unavailable`, `-` or `none`.
     KeyStatus,
 }
@@ -214,6 +216,7 @@ impl Dataset<'_> {
     pub(crate) fn text(&self, property: Text) -> Option<Vec<u8>> {
         let property = match property {
             Text::Mountpoint => raw::ZFS_PROP_MOUNTPOINT,
+            Text::Origin => raw::ZFS_PROP_ORIGIN,
             Text::KeyStatus => raw::ZFS_PROP_KEYSTATUS,
         };
         let mut text = [0; 8192];
@@ -280,7 +283,7 @@ impl Dataset<'_> {
         }
     }
 
-    /// Calls `each` for every snapshot. `names_only` is faster, and gives nothing but the name and [`Number::CreateTxg`].
+    /// Calls `each` for every snapshot. `names_only` is faster, and gives nothing but the name.
     pub(crate) fn snapshots(&self, names_only: bool, mut each: impl FnMut(&Dataset<'_>)) -> Result<(), LibError> {
         self.session.walk(&mut each, |lib, function, data| {
             // SAFETY: an open dataset; `function` and `data` belong together, see `walk`.

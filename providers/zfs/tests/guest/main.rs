@@ -13,4 +13,5 @@ mod copies;
 mod delegation;
 mod diffs;
 mod places;
+mod promoted;
 mod removal;

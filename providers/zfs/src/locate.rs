@@ -13,6 +13,9 @@ use ah_provider_directory::{Mount, Mounts, climb, failed, mount_of, open_beneath
 use rustix::fs::{AtFlags, Mode, OFlags, Statx, StatxAttributes};
 use rustix::io::Errno;
 
+use crate::clones;
+use crate::names;
+
 /// What `statfs` calls ZFS. Source: `ZFS_SUPER_MAGIC`.
 pub(crate) const SUPER_MAGIC: u32 = 0x2fc1_2fc1;
 
@@ -222,10 +225,10 @@ impl Mounted {
             // It may be entered without being read.
             Err(Errno::ACCESS) => rustix::fs::openat(&self.root, path.as_slice(), DIRECTORY, Mode::empty())
                 .map_err(|errno| failed(format!("cannot open the snapshot {shown}"), errno))?,
-            Err(errno) => return Err(not_mounted(&shown, errno)),
+            Err(errno) => return Err(self.not_mounted(&shown, errno)),
         };
         if mount_of(&top).ok() == mount_of(&self.root).ok() {
-            return Err(not_mounted(&shown, Errno::LOOP));
+            return Err(self.not_mounted(&shown, Errno::LOOP));
         }
         let dir = open_beneath(top.as_fd(), rel.as_bytes(), DIRECTORY)
             .map_err(|errno| failed(format!("cannot open {rel} in the snapshot {shown}"), errno))?;
@@ -235,19 +238,32 @@ impl Mounted {
         }
         Ok((dir, path))
     }
-}
 
-/// A snapshot that the kernel cannot mount.
-fn not_mounted(shown: &str, errno: Errno) -> Error {
-    match errno {
-        Errno::NOENT => Error::new(ErrorKind::NotFound, format!("the snapshot {shown} is not there")),
-        // What comes back when the program that the kernel starts for it has failed.
-        Errno::LOOP => not_possible(format!("the kernel could not mount the snapshot {shown}")).with_hint(
-            "it starts `mount -t zfs` for that, in the machine's first mount namespace: it needs mount.zfs (zfsutils-linux) and /etc/mtab, and ah must not run in a container of its own",
-        ),
-        errno => failed(format!("cannot open the snapshot {shown}"), errno),
+    /// A snapshot that the kernel cannot mount.
+    fn not_mounted(&self, shown: &str, errno: Errno) -> Error {
+        let dataset = &self.dataset;
+        match errno {
+            Errno::NOENT => Error::new(ErrorKind::NotFound, format!("the snapshot {shown} is not there")),
+            // What comes back when the program that the kernel starts for it has failed.
+            Errno::LOOP | Errno::ISDIR => {
+                let error = not_possible(format!("the kernel could not mount the snapshot {shown}"));
+                let untold = names::is_any_clone(dataset) && self.point.parent().is_some_and(clones::others_may_change);
+                error.with_hint(if untold {
+                    format!(
+                        "OpenZFS 2.1 was not told where this branch is, as others than root may change the way to it; look where {} leads (namei -l), then zfs unmount {dataset} && zfs mount {dataset}",
+                        self.point.display()
+                    )
+                } else {
+                    NEEDED.to_owned()
+                })
+            }
+            errno => failed(format!("cannot open the snapshot {shown}"), errno),
+        }
     }
 }
+
+/// What showing a snapshot takes.
+const NEEDED: &str = "the kernel starts `mount -t zfs` for that, in the machine's first mount namespace: it needs mount.zfs (zfsutils-linux) and /etc/mtab, and ah must not run in a container of its own";
 
 /// The part of a snapshot's name after the `@`.
 pub(crate) fn short(snapshot: &CStr) -> &CStr {

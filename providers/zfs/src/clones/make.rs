@@ -72,7 +72,7 @@ pub(crate) fn make(place: &Place<'_>, request: &CloneRequest, cx: &Context<'_>) 
     }
     if !by_itself {
         notes.push(format!(
-            "it is not mounted by itself when the machine starts, because others than root may change the way to it: zfs mount {name}"
+            "it is not mounted by itself when the machine starts, because others than root may change the way to it. Before you run zfs mount {name}, look where that way leads (namei -l): root follows symlinks on it"
         ));
     }
     Ok(WritableClone { path, reference: Reference::new(reference.as_str())?, notes })

@@ -14,6 +14,7 @@ mod remove;
 use ah_provider_directory::{has_capability, in_first_user_namespace};
 
 pub(crate) use make::make;
+pub(crate) use mounting::others_may_change;
 pub(crate) use record::{Gone, State, Written, all};
 pub(crate) use remove::{Outcome, forget_cut_off, remove, resume};
 

@@ -66,8 +66,10 @@ pub(super) fn mount(dataset: &CStr, dir: &OwnedFd, point: &Path) -> Result<()> {
             (true, false) => MountFlags::STRICTATIME,
         };
     }
-    // A comma would begin another option. Without this one the clone's own snapshots cannot be looked at, until it is mounted again.
-    let told = Some(point.as_os_str().as_bytes()).filter(|point| !point.contains(&b','));
+    // By this path OpenZFS 2.1 has root mount a snapshot of it for whoever looks there, and follows symlinks. A comma would begin another option.
+    // Without it the clone's own snapshots cannot be looked at, until it is mounted again.
+    let safe = !point.parent().is_none_or(others_may_change);
+    let told = Some(point.as_os_str().as_bytes()).filter(|point| safe && !point.contains(&b','));
     let data = CString::new(told.map_or_else(Vec::new, |point| [b"mntpoint=", point].concat()))
         .map_err(|_| Error::new(ErrorKind::InvalidArgument, "a path with a NUL in it"))?;
     rustix::mount::mount(dataset, format!("/proc/self/fd/{}", dir.as_raw_fd()), c"zfs", flags, data.as_c_str())
@@ -94,7 +96,7 @@ pub(super) fn remove_point(point: &Path) -> Result<()> {
 }
 
 /// Whether somebody but root and the present user could have something else be at this path, so that it is not for mounting by path.
-pub(super) fn others_may_change(folder: &Path) -> bool {
+pub(crate) fn others_may_change(folder: &Path) -> bool {
     let mine = |dir: &OwnedFd| {
         let own = rustix::process::geteuid().as_raw();
         // In a sticky directory, only what is one's own can be renamed.

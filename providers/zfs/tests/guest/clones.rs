@@ -314,6 +314,51 @@ fn a_way_that_others_may_change_does_not_lead_root_astray() {
 
 #[test]
 #[ignore = "needs a kernel with ZFS"]
+fn a_look_at_a_branchs_snapshot_does_not_lead_root_astray() {
+    let pool = Pool::new();
+    pool.create("w", &[]);
+    let bench = Bench::new(&pool, &pool.path("w"));
+    bench.write("file", "x");
+    let a = bench.take("a");
+    // A folder of a user's, in which root has made a branch.
+    let (theirs, victim) = (pool.temp.path().join("theirs"), pool.temp.path().join("victim"));
+    std::fs::create_dir_all(theirs.join("target")).unwrap();
+    std::fs::create_dir(&victim).unwrap();
+    std::os::unix::fs::chown(&theirs, Some(1000), Some(1000)).unwrap();
+    let bench = Bench { target: ah_plugin_api::Dir::open(theirs.join("target")).unwrap(), ..bench };
+    let clone = bench.clone(&a, "fork").unwrap();
+    let inner = Bench::named(&pool, "inner", &clone.path);
+    let taken = inner.take("own");
+    let error = inner.mount(&taken, "v").map(drop);
+    // Where the kernel goes by that path. Newer ones find it out by themselves.
+    if let Err(error) = error {
+        assert_eq!(error.kind, ErrorKind::FailedPrecondition, "{error}");
+        assert!(error.hint.as_ref().is_some_and(|hint| hint.contains("zfs mount")), "{error:?}");
+    }
+    drop(inner);
+    let dataset = pool.names("filesystem", "w").remove(1);
+    let (_, own) = pool
+        .names("snapshot", "w")
+        .into_iter()
+        .find_map(|name| {
+            name.split_once('@').filter(|(of, _)| *of == dataset).map(|(of, own)| (of.to_owned(), own.to_owned()))
+        })
+        .unwrap();
+    // They put another one in its place.
+    let moved = theirs.join("moved");
+    std::fs::rename(theirs.join("target"), &moved).unwrap();
+    let shown = theirs.join("target/fork/.zfs/snapshot");
+    std::fs::create_dir_all(&shown).unwrap();
+    std::os::unix::fs::symlink(&victim, shown.join(&own)).unwrap();
+    let _ = std::fs::read_dir(moved.join("fork/.zfs/snapshot").join(&own)).map(Iterator::count);
+    let mounts = String::from_utf8_lossy(&std::fs::read("/proc/self/mountinfo").unwrap()).into_owned();
+    assert!(!mounts.contains(&format!(" {} ", victim.display())), "mounted on what a symlink leads to");
+    assert!(clone.notes.iter().any(|note| note.contains("look where")), "{:?}", clone.notes);
+    bench.destroy_clone(&clone.reference).unwrap();
+}
+
+#[test]
+#[ignore = "needs a kernel with ZFS"]
 fn a_way_that_is_swapped_does_not_take_other_mounts_away() {
     use std::sync::atomic::{AtomicBool, Ordering};
     let pool = Pool::new();
@@ -321,7 +366,7 @@ fn a_way_that_is_swapped_does_not_take_other_mounts_away() {
     let bench = Bench::new(&pool, &pool.path("w"));
     bench.write("file", "x");
     let a = bench.take("a");
-    // A user's folder, in which root has made a branch, and the helper shows a snapshot of it; and a place that is not theirs, where
+    // A user's folder, in which root has made a branch, and has mounted it again, so that a snapshot of it can be shown; and a place that is not theirs, where
     // others are mounted by the same names.
     let (theirs, victim) = (pool.temp.path().join("theirs"), pool.temp.path().join("victim"));
     let (folder, link) = (theirs.join("t"), theirs.join("link"));
@@ -335,6 +380,9 @@ fn a_way_that_is_swapped_does_not_take_other_mounts_away() {
     let bench = Bench { target: ah_plugin_api::Dir::open(&folder).unwrap(), ..bench };
     for round in 0..8 {
         let clone = bench.clone(&a, "fork").unwrap();
+        let dataset = pool.names("filesystem", "w").remove(1);
+        run("zfs", &["unmount", &dataset]);
+        run("zfs", &["mount", &dataset]);
         let inner = Bench::named(&pool, "inner", &clone.path);
         let view = inner.mount(&inner.take(&format!("own{round}")), &format!("v{round}")).unwrap();
         run("mount", &["--bind", view.path.to_str().unwrap(), folder.join("boot").to_str().unwrap()]);

@@ -1,21 +1,22 @@
-//! Differences between two snapshots, or a snapshot and the workspace: both sides are looked at, and contents are read only of what times
-//! leave open (`ah_provider_directory::Comparison`).
+//! Differences between two snapshots, or a snapshot and the workspace. Where ZFS says that nothing was written between two snapshots, that is
+//! the answer; else both sides are looked at, and contents are read only of what times leave open (`ah_provider_directory::Comparison`).
 //!
 //! Not by libzfs's `zfs_show_diffs`: it tells paths, and leaves out what it finds none for. ZFS notes one parent for a file, of the name
 //! that it was given last; once that one is removed, what is written to the file is not told, and the call succeeds all the same
 //! (`zfs_obj_to_path` in the module, `write_inuse_diffs_one` in `libzfs_diff.c`; 2.1 to 2.3).
 
 use ah_plugin_api::{
-    Changes, Context, DiffMethod, DiffRequest, Dir, Place, Reference, RelPath, Result, Side as Asked, Timestamp,
+    Changes, Context, DiffMethod, DiffRequest, Dir, Place, Reference, Result, Side as Asked, Timestamp,
 };
 use ah_provider_directory::{Comparison, Side, failed};
 use rustix::fs::{Mode, OFlags, Statx, StatxAttributes};
 
+use crate::failure::of_library;
 use crate::find::{self, Found};
 use crate::locate;
 use crate::record::Record;
 use crate::store::Store;
-use crate::sys::Number;
+use crate::sys::{Kind, Number, Zfs};
 use crate::view;
 
 /// A file that was written less than so many seconds before the older side was taken may have been written after it within the same
@@ -25,6 +26,17 @@ const RECENT: i64 = 2;
 /// Answers [`ah_plugin_api::Provider::diff`].
 pub(crate) fn diff(place: &Place<'_>, request: &DiffRequest, cx: &Context<'_>) -> Result<Changes> {
     let store = Store::new(place.store);
+    if let (Asked::Snapshot(from), Asked::Snapshot(to)) = (&request.from, &request.to)
+        && is_untouched(&Noted::look(&store, from)?, &Noted::look(&store, to)?)?
+    {
+        return Ok(Changes {
+            changes: Vec::new(),
+            method: DiffMethod::Native,
+            untouched: true,
+            lost: Vec::new(),
+            unread: Vec::new(),
+        });
+    }
     let open = |asked: &Asked| match asked {
         Asked::Snapshot(reference) => Taken::snapshot(&store, reference),
         Asked::Workspace => Taken::workspace(place.need_workspace()?),
@@ -35,16 +47,6 @@ pub(crate) fn diff(place: &Place<'_>, request: &DiffRequest, cx: &Context<'_>) -
     let to = open(&request.to)?;
     cx.check_cancelled()?;
     let related = from.dataset == to.dataset;
-    // Snapshots are made when all else of a transaction group is done.
-    if related && from.rel == to.rel && from.made_in.is_some() && from.made_in == to.made_in {
-        return Ok(Changes {
-            changes: Vec::new(),
-            method: DiffMethod::Native,
-            untouched: true,
-            lost: Vec::new(),
-            unread: Vec::new(),
-        });
-    }
     let asked = [from.asked, to.asked].into_iter().flatten().min();
     let comparison = Comparison {
         from: &from.side,
@@ -57,14 +59,54 @@ pub(crate) fn diff(place: &Place<'_>, request: &DiffRequest, cx: &Context<'_>) -
     Ok(Changes { changes, method: DiffMethod::Walk, untouched: false, lost: Vec::new(), unread })
 }
 
+/// What is known of a snapshot without a look into it.
+struct Noted {
+    found: Found,
+    /// The transaction group that made it: the order of snapshots.
+    made_in: u64,
+}
+
+impl Noted {
+    fn look(store: &Store<'_>, reference: &Reference) -> Result<Self> {
+        let (found, made_in) = find::with_snapshot(store, reference, |dataset, opened, id| {
+            let full = opened.name();
+            let record = Record::from_properties(&opened.user_properties(), dataset, id)?;
+            Ok((Found { dataset: dataset.to_owned(), full, record }, opened.number(Number::CreateTxg)))
+        })?;
+        Ok(Self { found, made_in })
+    }
+}
+
+/// Whether nothing at all was written to the workspace's dataset between two snapshots, and the same was left out of them.
+///
+/// Whatever is written to a dataset, an owner too, has its root block written anew, which is counted as all others are
+/// (`dmu_objset_write_done`, `dsl_dataset_space_written` in the module).
+fn is_untouched(from: &Noted, to: &Noted) -> Result<bool> {
+    let omitted = |noted: &Noted| {
+        let snapshot = &noted.found.record.snapshot;
+        (snapshot.omitted.clone(), snapshot.omitted_total)
+    };
+    if from.found.dataset != to.found.dataset || from.found.record.rel != to.found.record.rel {
+        return Ok(false);
+    }
+    let (older, newer) = if from.made_in <= to.made_in { (from, to) } else { (to, from) };
+    if older.made_in == newer.made_in {
+        return Ok(true);
+    }
+    if omitted(from) != omitted(to) {
+        return Ok(false);
+    }
+    let fail = |error| of_library("cannot look at a snapshot", &error);
+    let zfs = Zfs::get()?;
+    // One that has gone meanwhile is told by who looks into it.
+    let opened = zfs.open(&newer.found.full, Kind::Snapshot).map_err(fail)?;
+    Ok(opened.and_then(|opened| opened.written_since(locate::short(&older.found.full))) == Some(0))
+}
+
 /// A side, and when it was taken.
 struct Taken {
     side: Side,
     dataset: String,
-    /// From the dataset's root to the workspace.
-    rel: RelPath,
-    /// The transaction group that made it; the workspace is in none yet.
-    made_in: Option<u64>,
     /// When it was asked for. What it shows is from then or later, but can be of many seconds before the time that ZFS has for it, which
     /// is when that was on the disk.
     asked: Option<Timestamp>,
@@ -72,15 +114,10 @@ struct Taken {
 
 impl Taken {
     fn snapshot(store: &Store<'_>, reference: &Reference) -> Result<Self> {
-        let (found, made_in) = find::with_snapshot(store, reference, |dataset, opened, id| {
-            let full = opened.name();
-            let record = Record::from_properties(&opened.user_properties(), dataset, id)?;
-            Ok((Found { dataset: dataset.to_owned(), full, record }, opened.number(Number::CreateTxg)))
-        })?;
+        let found = find::snapshot(store, reference)?;
         let omitted = found.record.snapshot.omitted.iter().map(|omission| omission.path.clone());
         let side = Side::new(view::directory(&found)?.0, |_| false).hiding(omitted);
-        let Found { dataset, record, .. } = found;
-        Ok(Self { side, dataset, rel: record.rel, made_in: Some(made_in), asked: Some(record.snapshot.created) })
+        Ok(Self { side, dataset: found.dataset, asked: Some(found.record.snapshot.created) })
     }
 
     fn workspace(workspace: &Dir) -> Result<Self> {
@@ -92,6 +129,6 @@ impl Taken {
         rustix::fs::syncfs(&top).map_err(fail)?;
         let elsewhere = |stat: &Statx| stat.stx_attributes.contains(StatxAttributes::MOUNT_ROOT);
         let side = Side::new(top, elsewhere).hiding(located.omitted.into_iter().map(|omission| omission.path));
-        Ok(Self { side, dataset: located.mounted.dataset, rel: located.rel, made_in: None, asked: None })
+        Ok(Self { side, dataset: located.mounted.dataset, asked: None })
     }
 }

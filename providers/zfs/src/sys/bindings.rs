@@ -553,6 +553,11 @@ pub(crate) mod zfs {
             arg7: usize,
             arg8: boolean_t,
         ) -> ::std::os::raw::c_int,
+        pub zfs_prop_get_written_int: unsafe extern "C" fn(
+            zhp: *mut zfs_handle_t,
+            propname: *const ::std::os::raw::c_char,
+            propvalue: *mut u64,
+        ) -> ::std::os::raw::c_int,
         pub zfs_prop_get_int: unsafe extern "C" fn(arg1: *mut zfs_handle_t, arg2: zfs_prop_t) -> u64,
         pub zfs_get_user_props: unsafe extern "C" fn(arg1: *mut zfs_handle_t) -> *mut nvlist_t,
         pub zfs_get_clones_nvl: unsafe extern "C" fn(arg1: *mut zfs_handle_t) -> *mut nvlist_t,
@@ -599,6 +604,7 @@ pub(crate) mod zfs {
             let zfs_get_name = unsafe { __library.get(b"zfs_get_name\0") }.map(|sym| *sym)?;
             let zfs_prop_set = unsafe { __library.get(b"zfs_prop_set\0") }.map(|sym| *sym)?;
             let zfs_prop_get = unsafe { __library.get(b"zfs_prop_get\0") }.map(|sym| *sym)?;
+            let zfs_prop_get_written_int = unsafe { __library.get(b"zfs_prop_get_written_int\0") }.map(|sym| *sym)?;
             let zfs_prop_get_int = unsafe { __library.get(b"zfs_prop_get_int\0") }.map(|sym| *sym)?;
             let zfs_get_user_props = unsafe { __library.get(b"zfs_get_user_props\0") }.map(|sym| *sym)?;
             let zfs_get_clones_nvl = unsafe { __library.get(b"zfs_get_clones_nvl\0") }.map(|sym| *sym)?;
@@ -616,6 +622,7 @@ pub(crate) mod zfs {
                 zfs_get_name,
                 zfs_prop_set,
                 zfs_prop_get,
+                zfs_prop_get_written_int,
                 zfs_prop_get_int,
                 zfs_get_user_props,
                 zfs_get_clones_nvl,
@@ -668,6 +675,14 @@ pub(crate) mod zfs {
             arg8: boolean_t,
         ) -> ::std::os::raw::c_int {
             unsafe { (self.zfs_prop_get)(arg1, arg2, arg3, arg4, arg5, arg6, arg7, arg8) }
+        }
+        pub unsafe fn zfs_prop_get_written_int(
+            &self,
+            zhp: *mut zfs_handle_t,
+            propname: *const ::std::os::raw::c_char,
+            propvalue: *mut u64,
+        ) -> ::std::os::raw::c_int {
+            unsafe { (self.zfs_prop_get_written_int)(zhp, propname, propvalue) }
         }
         pub unsafe fn zfs_prop_get_int(&self, arg1: *mut zfs_handle_t, arg2: zfs_prop_t) -> u64 {
             unsafe { (self.zfs_prop_get_int)(arg1, arg2) }

@@ -212,6 +212,18 @@ impl Dataset<'_> {
         unsafe { self.session.lib.zfs_prop_get_int(self.handle.as_ptr(), property) }
     }
 
+    /// Bytes that a snapshot has and an older one of the same dataset has not: what was written in between and is still there, with all that
+    /// ZFS itself notes of it. None if ZFS does not say.
+    pub(crate) fn written_since(&self, older: &CStr) -> Option<u64> {
+        let property = CString::new([b"written@", older.to_bytes()].concat()).ok()?;
+        let mut bytes = 0;
+        // SAFETY: an open dataset, a text, and a place for the answer.
+        let status = unsafe {
+            self.session.lib.zfs_prop_get_written_int(self.handle.as_ptr(), property.as_ptr(), &raw mut bytes)
+        };
+        (status == 0).then_some(bytes)
+    }
+
     /// A property that is a text; none where the dataset has none.
     pub(crate) fn text(&self, property: Text) -> Option<Vec<u8>> {
         let property = match property {

@@ -113,3 +113,66 @@ fn what_libzfs_does_not_tell_is_told() {
     }
     assert_eq!(fs::read_dir("/proc/self/fd").unwrap().count(), descriptors);
 }
+
+#[test]
+#[ignore = "needs a kernel with ZFS"]
+fn what_nobody_wrote_to_is_untouched() {
+    use std::os::unix::fs::symlink;
+    let pool = Pool::new();
+    pool.create("w", &["-o", "atime=off"]);
+    pool.create("w/child", &[]);
+    for below in ["", "project"] {
+        let root = pool.path("w").join(below);
+        fs::create_dir_all(&root).unwrap();
+        let bench = Bench::named(&pool, if below.is_empty() { "top" } else { "deep" }, &root);
+        for path in ["data", "mode", "gone", "times", "attribute", "same"] {
+            bench.write(path, "one");
+        }
+        let untouched = |from: &Snapshot, to: &Snapshot| {
+            let found = diff(&bench, from, Some(to)).unwrap();
+            // It is told without a look at the files.
+            let told = if found.untouched { DiffMethod::Native } else { DiffMethod::Walk };
+            assert_eq!(found.method, told);
+            found.untouched
+        };
+        let first = bench.take("first");
+        let again = bench.take("again");
+        fs::read(root.join("data")).unwrap();
+        let third = bench.take("third");
+        assert!(untouched(&first, &first) && untouched(&first, &again) && untouched(&first, &third));
+        assert!(!diff(&bench, &third, None).unwrap().untouched, "of the present nobody knows");
+        let (mut last, at) = (third.clone(), |name: &str| root.join(name));
+        let flags = rustix::fs::XattrFlags::empty();
+        let writes: [(&str, &dyn Fn()); 10] = [
+            ("attribute", &|| rustix::fs::setxattr(at("attribute"), c"user.test", b"value", flags).unwrap()),
+            ("data", &|| fs::write(at("data"), "two").unwrap()),
+            ("mode", &|| fs::set_permissions(at("mode"), fs::Permissions::from_mode(0o600)).unwrap()),
+            ("removed", &|| fs::remove_file(at("gone")).unwrap()),
+            ("times", &|| drop(run("touch", &["-m", "-d", "@1000000000", at("times").to_str().unwrap()]))),
+            ("same", &|| fs::write(at("same"), "one").unwrap()),
+            ("directory", &|| fs::create_dir(at("new")).unwrap()),
+            ("symlink", &|| symlink("data", at("link")).unwrap()),
+            ("renamed", &|| fs::rename(at("data"), at("moved")).unwrap()),
+            ("owner", &|| std::os::unix::fs::chown(at("mode"), Some(1000), None).unwrap()),
+        ];
+        for (what, write) in writes {
+            write();
+            let now = bench.take(what);
+            assert!(!untouched(&last, &now) && !untouched(&first, &now), "{below}: {what}");
+            last = now;
+        }
+        // Undone is not untouched.
+        bench.write("undone", "x");
+        fs::remove_file(at("undone")).unwrap();
+        let undone = bench.take("undone");
+        assert!(!untouched(&last, &undone));
+        assert!(!untouched(&undone, &last) && untouched(&again, &first), "which was first is no matter");
+        // Nothing was written, but what is left out is another thing now.
+        if below.is_empty() {
+            run("zfs", &["unmount", &pool.full("w/child")]);
+            let shown = bench.take("shown");
+            assert!(!untouched(&undone, &shown));
+            run("zfs", &["mount", &pool.full("w/child")]);
+        }
+    }
+}

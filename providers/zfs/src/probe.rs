@@ -35,6 +35,10 @@ pub(crate) fn probe(workspace: &Dir, request: &ProbeRequest) -> Result<Probe> {
         Err(error) => return Ok(no(error)),
     };
     let dataset = &located.mounted.dataset;
+    match read_only(dataset) {
+        Ok(None) => {}
+        Ok(Some(error)) | Err(error) => return Ok(no(error)),
+    }
     let mut can_delete = true;
     if !clones::allowed() {
         let allowed = match permissions(dataset) {
@@ -95,6 +99,16 @@ fn no(error: Error) -> Probe {
         can_delete: false,
         convertible: None,
     }
+}
+
+/// The error for a dataset in a pool that was imported read-only; none for any other.
+fn read_only(dataset: &str) -> Result<Option<Error>> {
+    let pool = find::pool_of(dataset);
+    let Ok(name) = std::ffi::CString::new(pool) else { return Ok(None) };
+    Ok(Zfs::get()?.is_read_only(&name).then(|| {
+        Error::new(ah_plugin_api::ErrorKind::FailedPrecondition, format!("the pool {pool} was imported read-only"))
+            .with_hint(format!("import it for writing: zpool export {pool} && zpool import {pool}"))
+    }))
 }
 
 /// What this user may do to a dataset.

@@ -410,6 +410,42 @@ pub(crate) mod zfs {
     pub const ZFS_PROP_REDACT_SNAPS: zfs_prop_t = 94;
     pub const ZFS_NUM_PROPS: zfs_prop_t = 95;
     pub type zfs_prop_t = ::std::os::raw::c_int;
+    pub const ZPOOL_PROP_INVAL: zpool_prop_t = -1;
+    pub const ZPOOL_PROP_NAME: zpool_prop_t = 0;
+    pub const ZPOOL_PROP_SIZE: zpool_prop_t = 1;
+    pub const ZPOOL_PROP_CAPACITY: zpool_prop_t = 2;
+    pub const ZPOOL_PROP_ALTROOT: zpool_prop_t = 3;
+    pub const ZPOOL_PROP_HEALTH: zpool_prop_t = 4;
+    pub const ZPOOL_PROP_GUID: zpool_prop_t = 5;
+    pub const ZPOOL_PROP_VERSION: zpool_prop_t = 6;
+    pub const ZPOOL_PROP_BOOTFS: zpool_prop_t = 7;
+    pub const ZPOOL_PROP_DELEGATION: zpool_prop_t = 8;
+    pub const ZPOOL_PROP_AUTOREPLACE: zpool_prop_t = 9;
+    pub const ZPOOL_PROP_CACHEFILE: zpool_prop_t = 10;
+    pub const ZPOOL_PROP_FAILUREMODE: zpool_prop_t = 11;
+    pub const ZPOOL_PROP_LISTSNAPS: zpool_prop_t = 12;
+    pub const ZPOOL_PROP_AUTOEXPAND: zpool_prop_t = 13;
+    pub const ZPOOL_PROP_DEDUPDITTO: zpool_prop_t = 14;
+    pub const ZPOOL_PROP_DEDUPRATIO: zpool_prop_t = 15;
+    pub const ZPOOL_PROP_FREE: zpool_prop_t = 16;
+    pub const ZPOOL_PROP_ALLOCATED: zpool_prop_t = 17;
+    pub const ZPOOL_PROP_READONLY: zpool_prop_t = 18;
+    pub const ZPOOL_PROP_ASHIFT: zpool_prop_t = 19;
+    pub const ZPOOL_PROP_COMMENT: zpool_prop_t = 20;
+    pub const ZPOOL_PROP_EXPANDSZ: zpool_prop_t = 21;
+    pub const ZPOOL_PROP_FREEING: zpool_prop_t = 22;
+    pub const ZPOOL_PROP_FRAGMENTATION: zpool_prop_t = 23;
+    pub const ZPOOL_PROP_LEAKED: zpool_prop_t = 24;
+    pub const ZPOOL_PROP_MAXBLOCKSIZE: zpool_prop_t = 25;
+    pub const ZPOOL_PROP_TNAME: zpool_prop_t = 26;
+    pub const ZPOOL_PROP_MAXDNODESIZE: zpool_prop_t = 27;
+    pub const ZPOOL_PROP_MULTIHOST: zpool_prop_t = 28;
+    pub const ZPOOL_PROP_CHECKPOINT: zpool_prop_t = 29;
+    pub const ZPOOL_PROP_LOAD_GUID: zpool_prop_t = 30;
+    pub const ZPOOL_PROP_AUTOTRIM: zpool_prop_t = 31;
+    pub const ZPOOL_PROP_COMPATIBILITY: zpool_prop_t = 32;
+    pub const ZPOOL_NUM_PROPS: zpool_prop_t = 33;
+    pub type zpool_prop_t = ::std::os::raw::c_int;
     pub const ZPROP_SRC_NONE: zprop_source_t = 1;
     pub const ZPROP_SRC_DEFAULT: zprop_source_t = 2;
     pub const ZPROP_SRC_TEMPORARY: zprop_source_t = 4;
@@ -523,6 +559,12 @@ pub(crate) mod zfs {
         _unused: [u8; 0],
     }
     pub type libzfs_handle_t = libzfs_handle;
+    #[repr(C)]
+    #[derive(Debug)]
+    pub struct zpool_handle {
+        _unused: [u8; 0],
+    }
+    pub type zpool_handle_t = zpool_handle;
     pub type zfs_iter_f = ::std::option::Option<
         unsafe extern "C" fn(arg1: *mut zfs_handle_t, arg2: *mut ::std::os::raw::c_void) -> ::std::os::raw::c_int,
     >;
@@ -531,6 +573,13 @@ pub(crate) mod zfs {
         pub libzfs_init: unsafe extern "C" fn() -> *mut libzfs_handle_t,
         pub libzfs_errno: unsafe extern "C" fn(arg1: *mut libzfs_handle_t) -> ::std::os::raw::c_int,
         pub libzfs_error_description: unsafe extern "C" fn(arg1: *mut libzfs_handle_t) -> *const ::std::os::raw::c_char,
+        pub zpool_open_canfail: unsafe extern "C" fn(
+            arg1: *mut libzfs_handle_t,
+            arg2: *const ::std::os::raw::c_char,
+        ) -> *mut zpool_handle_t,
+        pub zpool_close: unsafe extern "C" fn(arg1: *mut zpool_handle_t),
+        pub zpool_get_prop_int:
+            unsafe extern "C" fn(arg1: *mut zpool_handle_t, arg2: zpool_prop_t, arg3: *mut zprop_source_t) -> u64,
         pub zfs_open: unsafe extern "C" fn(
             arg1: *mut libzfs_handle_t,
             arg2: *const ::std::os::raw::c_char,
@@ -599,6 +648,9 @@ pub(crate) mod zfs {
             let libzfs_init = unsafe { __library.get(b"libzfs_init\0") }.map(|sym| *sym)?;
             let libzfs_errno = unsafe { __library.get(b"libzfs_errno\0") }.map(|sym| *sym)?;
             let libzfs_error_description = unsafe { __library.get(b"libzfs_error_description\0") }.map(|sym| *sym)?;
+            let zpool_open_canfail = unsafe { __library.get(b"zpool_open_canfail\0") }.map(|sym| *sym)?;
+            let zpool_close = unsafe { __library.get(b"zpool_close\0") }.map(|sym| *sym)?;
+            let zpool_get_prop_int = unsafe { __library.get(b"zpool_get_prop_int\0") }.map(|sym| *sym)?;
             let zfs_open = unsafe { __library.get(b"zfs_open\0") }.map(|sym| *sym)?;
             let zfs_close = unsafe { __library.get(b"zfs_close\0") }.map(|sym| *sym)?;
             let zfs_get_name = unsafe { __library.get(b"zfs_get_name\0") }.map(|sym| *sym)?;
@@ -617,6 +669,9 @@ pub(crate) mod zfs {
                 libzfs_init,
                 libzfs_errno,
                 libzfs_error_description,
+                zpool_open_canfail,
+                zpool_close,
+                zpool_get_prop_int,
                 zfs_open,
                 zfs_close,
                 zfs_get_name,
@@ -640,6 +695,24 @@ pub(crate) mod zfs {
         }
         pub unsafe fn libzfs_error_description(&self, arg1: *mut libzfs_handle_t) -> *const ::std::os::raw::c_char {
             unsafe { (self.libzfs_error_description)(arg1) }
+        }
+        pub unsafe fn zpool_open_canfail(
+            &self,
+            arg1: *mut libzfs_handle_t,
+            arg2: *const ::std::os::raw::c_char,
+        ) -> *mut zpool_handle_t {
+            unsafe { (self.zpool_open_canfail)(arg1, arg2) }
+        }
+        pub unsafe fn zpool_close(&self, arg1: *mut zpool_handle_t) {
+            unsafe { (self.zpool_close)(arg1) }
+        }
+        pub unsafe fn zpool_get_prop_int(
+            &self,
+            arg1: *mut zpool_handle_t,
+            arg2: zpool_prop_t,
+            arg3: *mut zprop_source_t,
+        ) -> u64 {
+            unsafe { (self.zpool_get_prop_int)(arg1, arg2, arg3) }
         }
         pub unsafe fn zfs_open(
             &self,

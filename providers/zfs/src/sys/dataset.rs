@@ -121,6 +121,23 @@ impl Zfs {
 }
 
 impl Zfs {
+    /// Whether a pool was imported so that nothing can be written to it, whatever the properties of its datasets say. False if it is not there.
+    ///
+    /// Asked anew each time: what libzfs remembers of a pool (`zfs_get_pool_handle`) is from when it was first asked.
+    pub(crate) fn is_read_only(&self, pool: &CStr) -> bool {
+        let session = self.session();
+        // SAFETY: the session's own handle and a name; the pool's handle is ours, and closed once. Where a value comes from may be null.
+        unsafe {
+            let pool = session.lib.zpool_open_canfail(session.handle.as_ptr(), pool.as_ptr());
+            if pool.is_null() {
+                return false;
+            }
+            let read_only = session.lib.zpool_get_prop_int(pool, raw::ZPOOL_PROP_READONLY, null_mut());
+            session.lib.zpool_close(pool);
+            read_only != 0
+        }
+    }
+
     /// Calls `each` for the topmost dataset of every pool that is imported.
     pub(crate) fn roots(&self, mut each: impl FnMut(&Dataset<'_>)) -> Result<(), LibError> {
         let session = self.session();

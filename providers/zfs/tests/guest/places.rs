@@ -368,3 +368,32 @@ fn a_volume_that_has_a_datasets_name_is_another_one() {
     bench.reclaim(&[]);
     assert_eq!((known(&bench), bench.ids().as_str()), (pool.full("w"), "c"));
 }
+
+#[test]
+#[ignore = "needs a kernel with ZFS"]
+fn a_pool_that_is_read_only_is_not_usable() {
+    let pool = Pool::new();
+    pool.create("w", &[]);
+    let usable = || {
+        let workspace = ah_plugin_api::Dir::open(pool.path("w")).unwrap();
+        ah_provider_zfs::ZfsProvider::new()
+            .probe(
+                &ah_plugin_api::Place::new(&workspace).with_workspace(&workspace),
+                &Default::default(),
+                &Context::quiet(),
+            )
+            .unwrap()
+    };
+    assert!(usable().usable);
+    // A dataset alone is captured as ever.
+    run("zfs", &["set", "readonly=on", &pool.full("w")]);
+    assert!(usable().usable);
+    Bench::new(&pool, &pool.path("w")).take("a");
+    pool.export();
+    run("zpool", &["import", "-o", "readonly=on", "-d", pool.temp.path().to_str().unwrap(), &pool.name]);
+    let probe = usable();
+    assert!(!probe.usable && !probe.can_delete, "{probe:?}");
+    assert!(probe.remedy.as_ref().is_some_and(|remedy| remedy.contains("zpool import")), "{probe:?}");
+    pool.export();
+    pool.import();
+}

@@ -276,7 +276,7 @@ fn rebuilt(
     }
     let mut notes = put_settings(git, Some(&theirs))?;
     notes.extend(put_refs(git, theirs.refs.as_deref())?);
-    put_head(git, state)?;
+    put_head(git, state, theirs.refs.as_deref())?;
     match theirs.index()? {
         Some((index, size)) if state.head == theirs.state.head && size <= ah_rules::LARGEST_INDEX => {
             objects::copy_file(index.as_fd(), git, "index", cx)?;

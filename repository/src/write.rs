@@ -35,15 +35,18 @@ pub fn put_settings(git: BorrowedFd<'_>, theirs: Option<&Repository>) -> Result<
     Ok(config.notes)
 }
 
-/// Writes HEAD, and the branch that it is on.
+/// Git follows no longer chains of symbolic refs.
+const DEEPEST_REF: usize = 5;
+
+/// Writes HEAD, and the branch that it is on: where that is one of the `recorded` symbolic refs, which [`put_refs`] writes, the one that it leads to.
 ///
 /// # Errors
 /// Those of the system.
-pub fn put_head(git: BorrowedFd<'_>, state: &RepositoryState) -> Result<()> {
+pub fn put_head(git: BorrowedFd<'_>, state: &RepositoryState, recorded: Option<&[u8]>) -> Result<()> {
     let text = match (state.branch.as_deref().filter(|branch| is_ref(branch)), state.head.as_deref()) {
         (Some(branch), commit) => {
-            if let Some(commit) = commit {
-                put_ref(git, branch, commit)?;
+            if let (Some(commit), Some(end)) = (commit, end_of(branch, recorded)) {
+                put_ref(git, &end, commit)?;
             }
             format!("ref: {branch}\n")
         }
@@ -51,6 +54,22 @@ pub fn put_head(git: BorrowedFd<'_>, state: &RepositoryState) -> Result<()> {
         (None, None) => "ref: refs/heads/main\n".to_owned(),
     };
     put(git, "HEAD", text.as_bytes())
+}
+
+/// The ref at the end of the symbolic ones that `branch` is the first of, if it is one; none if they have no end.
+fn end_of(branch: &str, recorded: Option<&[u8]>) -> Option<String> {
+    let leads_to = |name: &str| {
+        crate::refs::parse(recorded.unwrap_or_default()).find_map(|(found, target)| match target {
+            Target::Ref(target) if found == name => Some(target),
+            _ => None,
+        })
+    };
+    let mut name = branch.to_owned();
+    for _ in 0..DEEPEST_REF {
+        let Some(next) = leads_to(&name) else { return Some(name) };
+        name = next;
+    }
+    None
 }
 
 /// Whether this can be the name of a ref, and of a path that stays below `refs/`.

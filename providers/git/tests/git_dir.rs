@@ -57,3 +57,23 @@ fn a_clone_of_a_sparse_checkout_is_sparse() {
         assert!(!common::try_git(&clone.path, &["sparse-checkout", "list"]).status.success());
     }
 }
+
+/// What is left of a branch's old name when it was renamed, for those who still use that.
+#[test]
+fn a_clone_is_on_the_branch_that_leads_to_another_one() {
+    let bench = repository();
+    let work = bench.workspace.path();
+    git(work, &["symbolic-ref", "refs/heads/master", "refs/heads/main"]);
+    git(work, &["symbolic-ref", "refs/heads/old", "refs/heads/master"]);
+    git(work, &["symbolic-ref", "HEAD", "refs/heads/old"]);
+    let head = git(work, &["rev-parse", "HEAD"]);
+    let clone = bench.clone(&bench.snapshot(), "symbolic");
+    assert_eq!(clone.notes, Vec::<String>::new());
+    let refs = |dir| git(dir, &["for-each-ref", "--format=%(refname) %(symref) %(objectname)"]);
+    assert_eq!(refs(&clone.path), refs(work));
+    assert_eq!(git(&clone.path, &["symbolic-ref", "--no-recurse", "HEAD"]), "refs/heads/old\n");
+    assert_eq!(git(&clone.path, &["status", "--porcelain"]), "");
+    git(&clone.path, &["commit", "-q", "--allow-empty", "-m", "second"]);
+    assert_eq!(git(&clone.path, &["rev-parse", "main^"]), head);
+    assert_eq!(git(work, &["rev-parse", "HEAD"]), head);
+}

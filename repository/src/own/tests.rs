@@ -57,6 +57,21 @@ fn a_linked_work_tree_becomes_a_repository() {
 }
 
 #[test]
+fn a_linked_work_tree_stays_on_the_branch_that_leads_to_another_one() {
+    let temp = tempfile::tempdir().unwrap();
+    made(temp.path(), "linked");
+    let (linked, copy) = (temp.path().join("linked"), temp.path().join("copy"));
+    let head = git(&linked, &["rev-parse", "HEAD"]);
+    git(&linked, &["symbolic-ref", "refs/heads/alias", "refs/heads/other"]);
+    git(&linked, &["symbolic-ref", "HEAD", "refs/heads/alias"]);
+    let state = Repository::of(&Dir::open(&linked).unwrap()).unwrap().state;
+    assert!(own(&Dir::open(&copy).unwrap(), None, Some(&state), &Context::quiet()).unwrap().is_empty());
+    assert_eq!(git(&copy, &["symbolic-ref", "--no-recurse", "HEAD"]), "refs/heads/alias");
+    assert_eq!(git(&copy, &["symbolic-ref", "refs/heads/alias"]), "refs/heads/other");
+    stands_alone(temp.path(), &head);
+}
+
+#[test]
 fn a_linked_work_tree_that_went_on_keeps_the_recorded_head() {
     let temp = tempfile::tempdir().unwrap();
     let copy = made(temp.path(), "linked");

@@ -40,12 +40,13 @@ pub(super) fn make(
         );
     }
     notes.extend(put_settings(git.as_fd(), theirs)?);
-    put_head(git.as_fd(), state)?;
     let mut refs = Vec::new();
     if let Some(id) = &head.refs {
         expect(store, id, Kind::Blob, &mut refs)?;
     }
-    notes.extend(put_refs(git.as_fd(), head.refs.map(|_| &*refs))?);
+    let refs = head.refs.map(|_| &*refs);
+    put_head(git.as_fd(), state, refs)?;
+    notes.extend(put_refs(git.as_fd(), refs)?);
     notes.extend(index(store, head, clone, git.as_fd(), &[objects])?);
     if let Some(id) = &head.progress {
         notes.extend(put_progress(store, id, git.as_fd())?);

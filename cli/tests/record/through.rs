@@ -289,6 +289,16 @@ fn a_write_that_fails_in_the_middle_of_a_line_ends_the_recording() {
     stopped(&world);
 }
 
+#[test]
+fn ends_with_its_command_where_the_end_of_children_is_ignored() {
+    let world = World::new();
+    let ran = Ran::of(&mut through_shell(
+        &recorded(&world, &["-q"], "echo shown; exit 3"),
+        "set -- timeout -s KILL 60 env --ignore-signal=CHLD \"$@\"",
+    ));
+    assert_eq!((ran.code, ran.stdout.as_str()), (3, "shown\n"), "{ran:?}");
+}
+
 /// The same command, run by a shell that first runs `before`.
 fn through_shell(command: &Command, before: &str) -> Command {
     let mut shell = Command::new("sh");

@@ -22,7 +22,7 @@ pub(crate) struct Signals {
 }
 
 impl Signals {
-    /// Those that this process passes on, and those that it needs itself. One that whoever started it had it ignore stays ignored.
+    /// Those that this process passes on, and those that it needs itself. One that is only passed on stays ignored if whoever started this had it ignore it.
     pub(super) fn of_relay() -> io::Result<Self> {
         Self::listen([SIGCHLD, SIGWINCH, SIGCONT].into_iter().chain(PASSED_ON))
     }
@@ -42,7 +42,8 @@ impl Signals {
         woken.set_nonblocking(true)?;
         let mut this = Self { woken, flags: Vec::new(), registered: Vec::new() };
         let ignored = ignored();
-        for signal in signals.filter(|signal| *signal == SIGPIPE || ignored & (1 << (signal - 1)) == 0) {
+        // Of a child's end nobody hears who ignores that signal, and nobody could ask how it ended.
+        for signal in signals.filter(|signal| !PASSED_ON.contains(signal) || ignored & (1 << (signal - 1)) == 0) {
             let flag = Arc::new(AtomicBool::new(false));
             // In this order: whoever is woken finds the flag.
             this.registered.push(signal_hook::flag::register(signal, Arc::clone(&flag))?);

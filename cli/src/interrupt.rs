@@ -1,9 +1,9 @@
-//! Ctrl-C: the first asks the operation to stop and clean up, a second one ends the process at once.
+//! Signals. Ctrl-C: the first asks the operation to stop and clean up, a second one ends the process at once.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 
 /// Starts listening; the flag is true from the first signal on. No thread is involved, so `exec` may still
 /// unshare afterwards, and an `execve` gives the signals their defaults back.
@@ -21,6 +21,13 @@ pub(crate) fn listen() -> Arc<AtomicBool> {
         let _ = signal_hook::flag::register(signal, Arc::clone(&flag));
     }
     flag
+}
+
+/// Where files may not grow (`ulimit -f`), a write fails, as it does on a full disk, and does not end the process. What this one starts finds the signal as it was.
+pub(crate) fn outlive_limits() {
+    if ignored() & (1 << (SIGXFSZ - 1)) == 0 {
+        let _ = signal_hook::flag::register(SIGXFSZ, Arc::default());
+    }
 }
 
 /// The signals that whoever started this process had it ignore, as a bit each; none where `/proc` is missing.

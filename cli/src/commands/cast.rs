@@ -19,6 +19,7 @@ use crate::args::path;
 use crate::commands::record::remedy;
 use crate::commands::replay::Named;
 use crate::failure::{Exit, Failure, Outcome};
+use crate::interrupt;
 
 /// `ah agent cast …`.
 #[derive(Debug, Subcommand)]
@@ -115,6 +116,7 @@ struct WrittenShape<'a> {
 
 /// Runs one of them.
 pub(crate) fn run(app: &App, command: &Cast) -> Outcome {
+    interrupt::outlive_limits();
     match command {
         Cast::Export(args) => export(app, args),
         Cast::Import(args) => import(app, args),

@@ -9,19 +9,19 @@ use std::io::{self, IsTerminal, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::panic::AssertUnwindSafe;
 use std::path::Path;
-use std::sync::{Arc, mpsc};
+use std::sync::mpsc;
 use std::time::Duration;
 
 use ah_agents::Agent;
 use ah_agents::hook::{self, HookEvent, HookKind};
 use ah_core::{Access, Called, Engine, Error, ErrorKind, HookContext, Result};
 use clap::Args;
-use signal_hook::consts::SIGXFSZ;
 
 use crate::app::App;
 use crate::args::Globals;
 use crate::env::Env;
 use crate::failure::{Exit, Outcome};
+use crate::interrupt;
 
 /// Options of `ah hook`.
 #[derive(Debug, Args)]
@@ -48,7 +48,7 @@ pub(crate) fn is_meant(arguments: &[OsString]) -> bool {
 
 /// Answers the agent.
 pub(crate) fn run(globals: &Globals, env: &Env, args: &HookArgs) -> Outcome {
-    outlive_limits();
+    interrupt::outlive_limits();
     let serve = AssertUnwindSafe(|| serve(globals, env, args));
     let outcome = std::panic::catch_unwind(serve)
         .unwrap_or_else(|_| Err(Error::new(ErrorKind::Internal, "a defect in ah; the lines above say where")));
@@ -60,11 +60,6 @@ pub(crate) fn run(globals: &Globals, env: &Env, args: &HookArgs) -> Outcome {
     // An agent that does not read it has no use for it.
     let _ = io::stdout().write_all(answer).and_then(|()| io::stdout().flush());
     Ok(Exit::Done)
-}
-
-/// Where files may not grow (`ulimit -f`), a write fails, as it does on a full disk, and does not end the process.
-fn outlive_limits() {
-    let _ = signal_hook::flag::register(SIGXFSZ, Arc::default());
 }
 
 fn serve(globals: &Globals, env: &Env, args: &HookArgs) -> Result<()> {
@@ -134,7 +129,7 @@ fn event(agent: Agent, mut input: impl Read + Send + IsTerminal + 'static) -> Re
 
 /// Takes the snapshots that moments wait for.
 pub(crate) fn capture(app: &App) -> Outcome {
-    outlive_limits();
+    interrupt::outlive_limits();
     app.work_in_background();
     let engine = app.engine()?;
     let workspace = app.workspace(Access::Existing)?;

@@ -27,6 +27,7 @@ use clap::{Args, ValueEnum};
 use crate::app::App;
 use crate::commands::hooks;
 use crate::failure::{Exit, Failure, Outcome};
+use crate::interrupt;
 
 /// Options of `ah agent record`.
 #[derive(Debug, Args)]
@@ -90,6 +91,7 @@ pub(crate) fn child(args: ChildArgs) -> ExitCode {
 
 /// Runs the command.
 pub(crate) fn run(app: &App, args: &RecordArgs) -> Outcome {
+    interrupt::outlive_limits();
     let workspace = app.workspace(Access::Create)?;
     let monitor = std::env::current_exe().map_err(|error| Error::from_io("ah cannot find itself", &error))?;
     let most = workspace.largest_recording()?;

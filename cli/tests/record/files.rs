@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::support::{self, Ran, World};
 use crate::terminal::{Terminal, wait};
-use crate::through::{events, file, output, recorded};
+use crate::through::{events, file, output, recorded, through_shell};
 
 /// A world with a recording in which a line comes each second, with a marker before each fifth.
 fn world() -> World {
@@ -32,6 +32,15 @@ fn recording(lines: impl Iterator<Item = (f64, u32)>) -> World {
     assert_eq!(ran.code, 0, "{ran:?}");
     assert!(ran.stdout.trim_end().ends_with("/sessions/main/recording.cast"), "{ran:?}");
     world
+}
+
+#[test]
+fn what_is_larger_than_files_may_be_is_not_imported_and_that_is_said() {
+    let world = recording((0..30_000).map(|second| (f64::from(second), second)));
+    let limit = "set -- env --default-signal=XFSZ \"$@\"; ulimit -f 512";
+    let ran = Ran::of(&mut through_shell(&world.command(["agent", "cast", "import", "in.cast"]), limit));
+    assert!(ran.code == 1 && ran.stderr.contains("hint: "), "{ran:?}");
+    assert!(!file(&world, "recording.cast").with_file_name("recording-2.cast").exists());
 }
 
 #[test]

@@ -270,7 +270,7 @@ fn a_recording_ends_before_the_disk_is_full_and_nothing_else_does() {
     assert_eq!(ran.code, 4, "{}", ran.stderr);
     assert!(ran.stdout.ends_with("1800000\nEND\n"));
     assert!(ran.stderr.contains("the recording ends before the command") && ran.stderr.contains("hint: "), "{ran:?}");
-    stopped(&world);
+    stopped(&world, "recording.cast");
     assert!(!ran.stderr.contains("moments are missing"), "the timeline has room: {ran:?}");
     nix::mount::umount2(&state, nix::mount::MntFlags::MNT_DETACH).unwrap();
 }
@@ -279,14 +279,20 @@ fn a_recording_ends_before_the_disk_is_full_and_nothing_else_does() {
 fn a_write_that_fails_in_the_middle_of_a_line_ends_the_recording() {
     let world = World::new();
     world.fs(["snapshot"]);
-    let record = recorded(&world, &[], "seq 1 300000; echo END; exit 4");
-    // A file may have no more than half a megabyte, as if the disk were full then.
-    let mut limited = through_shell(&record, "trap '' XFSZ; ulimit -f 1024");
-    let ran = Ran::of(&mut limited);
-    assert_eq!(ran.code, 4, "{}", ran.stderr);
-    assert!(ran.stdout.ends_with("300000\nEND\n"));
-    assert!(ran.stderr.contains("the recording ends before the command"), "{}", ran.stderr);
-    stopped(&world);
+    let record = recorded(&world, &[], "seq 1 300000; grep SigIgn: /proc/self/status; echo END; exit 4");
+    // A file may have no more than half a megabyte, as if the disk were full then; the system has a signal for that, too.
+    for (name, disposition) in [("recording.cast", "default"), ("recording-2.cast", "ignore")] {
+        let limit = format!("set -- env --{disposition}-signal=XFSZ \"$@\"; ulimit -f 1024");
+        let ran = Ran::of(&mut through_shell(&record, &limit));
+        assert_eq!(ran.code, 4, "{}", ran.stderr);
+        // Whether the command ignores it is whoever's that started this.
+        let mask = ran.stdout.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap();
+        let ignored = u64::from_str_radix(mask.trim(), 16).unwrap() & (1 << (Signal::SIGXFSZ as i32 - 1)) != 0;
+        assert_eq!(ignored, disposition == "ignore", "{mask}");
+        assert!(ran.stdout.contains("\n300000\n") && ran.stdout.ends_with("\nEND\n"));
+        assert!(ran.stderr.contains("the recording ends before the command"), "{}", ran.stderr);
+        stopped(&world, name);
+    }
 }
 
 #[test]
@@ -300,7 +306,7 @@ fn ends_with_its_command_where_the_end_of_children_is_ignored() {
 }
 
 /// The same command, run by a shell that first runs `before`.
-fn through_shell(command: &Command, before: &str) -> Command {
+pub(crate) fn through_shell(command: &Command, before: &str) -> Command {
     let mut shell = Command::new("sh");
     shell.args(["-c", &format!("{before}\nexec \"$@\""), "sh"]).arg(command.get_program()).args(command.get_args());
     shell.env_clear().envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
@@ -309,13 +315,13 @@ fn through_shell(command: &Command, before: &str) -> Command {
 }
 
 /// The recording has the beginning of what was shown, whole, and says at its end that it has no more.
-fn stopped(world: &World) {
-    let events = events(world, "recording.cast");
+fn stopped(world: &World, name: &str) {
+    let events = events(world, name);
     assert!(
         matches!(events.last(), Some(EventKind::Marker(label)) if label.contains("ends here")),
         "{:?}",
         events.last()
     );
-    let shown = output(world, "recording.cast");
+    let shown = output(world, name);
     assert!(shown.starts_with("1\r\n2\r\n") && !shown.contains("END"), "{} bytes", shown.len());
 }

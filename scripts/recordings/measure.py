@@ -26,7 +26,9 @@ def throughput(ah, folder, size, runs):
     for _ in range(runs):
         for name, line in lines.items():
             start = time.monotonic()
-            child = subprocess.Popen(line, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, cwd=folder)
+            # Without any terminal both have a pty; with one for errors alone `ah` would have a pipe.
+            null = subprocess.DEVNULL
+            child = subprocess.Popen(line, stdin=null, stdout=null, stderr=null, cwd=folder)
             _, status, use = os.wait4(child.pid, 0)
             times[name].append(time.monotonic() - start)
             child.returncode = status

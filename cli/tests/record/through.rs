@@ -104,6 +104,70 @@ fn without_a_terminal_streams_stay_what_they_were() {
     assert!(shown.replace("err\r\n", "").contains("\u{1a}\r\nout\r\n"), "{:?}", &shown[shown.len() - 40..]);
 }
 
+/// `through_shell`, with `after` behind the command, on a terminal.
+fn in_pipeline(world: &World, options: &[&str], script: &str, after: &str) -> Terminal {
+    let mut shell = through_shell(&recorded(world, options, script), &format!("\"$@\" {after}; exit"));
+    shell.env("PATH", "/usr/bin:/bin");
+    Terminal::run(&shell, 80, 24)
+}
+
+#[test]
+fn what_is_typed_and_told_beside_a_redirected_output_is_not_in_it() {
+    let world = World::new();
+    let script = "echo asks >/dev/tty; read x; echo out=$x; read y </dev/tty; echo err=$y >&2; test -t 1 || exit 7";
+    let mut terminal = in_pipeline(&world, &["-q"], script, "> out; echo status=$?");
+    terminal.wait_for("asks", 1);
+    assert_eq!(terminal.modes().local_modes, terminal.before.local_modes);
+    terminal.type_in("typed\r");
+    terminal.wait_for("typed", 1);
+    terminal.type_in("more\r");
+    terminal.wait_for("status=7", 1);
+    assert_eq!(terminal.end(), 0);
+    assert_eq!(terminal.text(), "asks\r\ntyped\r\nmore\r\nerr=more\r\nstatus=7\r\n");
+    assert_eq!(fs::read_to_string(world.root().join("out")).unwrap(), "out=typed\n");
+    let shown = output(&world, "recording.cast");
+    assert!(shown.contains("out=typed\r\n") && shown.contains("err=more\r\n"), "{shown:?}");
+}
+
+#[test]
+fn the_rest_of_a_pipeline_has_the_terminal_too() {
+    let world = World::new();
+    // As a pager does: it shows what comes, and reads its keys from the terminal.
+    let pager = r#"| { while read line; do echo "got $line"; done; echo key?; read key </dev/tty; echo "key=$key"; }"#;
+    let mut terminal = in_pipeline(&world, &["-q"], "echo one; echo two; sleep 0.3; echo three", pager);
+    terminal.wait_for("got two", 1);
+    terminal.wait_for("key?", 1);
+    terminal.type_in("k\r");
+    terminal.wait_for("key=k", 1);
+    assert_eq!(terminal.end(), 0);
+    assert_eq!(terminal.text(), "got one\r\ngot two\r\ngot three\r\nkey?\r\nk\r\nkey=k\r\n");
+}
+
+#[test]
+fn ctrl_c_and_signals_come_once_to_a_command_in_a_pipeline() {
+    let world = World::new();
+    let script = "trap 'echo got int' INT; trap 'echo got term; exit 5' TERM; echo ready; while :; do sleep 0.05; done";
+    let mut terminal = in_pipeline(&world, &["-q"], script, "| (trap '' INT; cat)");
+    terminal.wait_for("ready", 1);
+    terminal.type_in("\x03");
+    terminal.wait_for("got int", 1);
+    std::thread::sleep(Duration::from_millis(300));
+    let recorder = terminal.process(&[support::ah().as_os_str(), "agent".as_ref()]);
+    kill(Pid::from_raw(recorder), Signal::SIGTERM).unwrap();
+    terminal.wait_for("got term", 1);
+    terminal.end();
+    assert_eq!(terminal.text().matches("got int").count(), 1, "{}", terminal.text());
+}
+
+#[test]
+fn a_reader_that_goes_ends_all_that_write_into_a_pipeline() {
+    let world = World::new();
+    let mut terminal = in_pipeline(&world, &["-q"], "(yes; echo $? > last); exit 3", "| head -n 2");
+    assert_eq!(terminal.end(), 0);
+    assert_eq!(terminal.text(), "y\r\ny\r\n");
+    assert_eq!(fs::read_to_string(world.root().join("last")).unwrap(), "141\n");
+}
+
 #[test]
 fn ends_as_the_command_ends() {
     let world = World::new();

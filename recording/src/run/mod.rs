@@ -7,9 +7,13 @@
 //!
 //! What goes through unchanged: every byte in both directions, the terminal's size (one of 0 × 0 as well), signals, stopping and
 //! continuing, and how the command ends (128 + N for signal N). Standard input that is no terminal is the command's own, and the
-//! pty has no part in it. Standard output is always the pty, so that there is something to record; where it does not lead to a terminal, the
-//! pty adds no returns to newlines. Standard error that leads elsewhere than standard output goes there, and is recorded as well.
+//! pty has no part in it. Standard error that leads elsewhere than standard output goes there, and is recorded as well.
+//!
+//! Where there is a terminal, but standard output leads elsewhere (`… | tee log`, `x=$(…)`), there is no pty (`beside.rs`): others write to that terminal
+//! and read from it, and the command asks for passwords there. Where there is no terminal at all, standard output is the pty, which
+//! adds no returns to newlines.
 
+mod beside;
 pub mod monitor;
 mod pty;
 mod pump;
@@ -51,7 +55,8 @@ pub enum RunError {
 }
 
 impl Run {
-    /// Runs the command to its end, with `terminal` around it and everything on `tape`; calls `moment` for each moment key.
+    /// Runs the command to its end, with `terminal` around it and everything on `tape`; calls `moment` for each moment key, where keys
+    /// are seen.
     /// Gives the exit status as a shell would: 128 + N for signal N.
     ///
     /// Signals that the process gets meanwhile are the command's; they have their handlers of before afterwards only if they had
@@ -60,6 +65,9 @@ impl Run {
     /// # Errors
     /// See [`RunError`]; what was begun is undone then.
     pub fn run(&self, terminal: &Terminal, tape: &crate::tape::Tape, moment: &dyn Fn()) -> Result<u8, RunError> {
+        if terminal.is_beside_output() {
+            return beside::run(self, terminal, tape);
+        }
         relay::run(self, terminal, tape, moment)
     }
 }

@@ -1,9 +1,12 @@
 //! What the command shows, carried to where it is seen and to the tape.
 
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fs::OFlags;
 use rustix::io::{Errno, read, write};
+use rustix::pipe::PipeFlags;
 
 use crate::tape::{Source, Tape};
 
@@ -20,8 +23,8 @@ pub(super) struct Stream<'a> {
 }
 
 /// Carries until nobody can write there any more, or until it is to stop and nothing is left. Calls `unread` once if nobody
-/// reads what is shown; it is recorded all the same.
-pub(super) fn carry(stream: &Stream<'_>, tape: &Tape, unread: &dyn Fn()) {
+/// reads what is shown: whether it is recorded all the same.
+pub(super) fn carry(stream: &Stream<'_>, tape: &Tape, unread: &dyn Fn() -> bool) {
     let mut buffer = vec![0; 64 << 10];
     let (mut stopping, mut seen) = (false, true);
     loop {
@@ -32,8 +35,8 @@ pub(super) fn carry(stream: &Stream<'_>, tape: &Tape, unread: &dyn Fn()) {
                 let shown = &buffer[..count];
                 if seen && let Err(error) = write_all(stream.to, shown) {
                     seen = false;
-                    if error == Errno::PIPE {
-                        unread();
+                    if error == Errno::PIPE && !unread() {
+                        return;
                     }
                 }
                 tape.output(stream.source, shown);
@@ -44,6 +47,19 @@ pub(super) fn carry(stream: &Stream<'_>, tape: &Tape, unread: &dyn Fn()) {
             Err(_) => return,
         }
     }
+}
+
+/// A pipe for what the command writes; ours is the first side, which never blocks.
+pub(super) fn output_pipe() -> io::Result<(OwnedFd, OwnedFd)> {
+    let (read, write) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
+    let flags = rustix::fs::fcntl_getfl(&read)?;
+    rustix::fs::fcntl_setfl(&read, flags | OFlags::NONBLOCK)?;
+    Ok((read, write))
+}
+
+/// Makes an event readable.
+pub(super) fn tell(event: &OwnedFd) {
+    let _ = write(event, &1u64.to_ne_bytes());
 }
 
 /// Waits for something to read; true if it is to stop after that.

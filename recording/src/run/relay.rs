@@ -7,14 +7,13 @@ use std::time::{Duration, Instant};
 
 use ah_plugin_api::{Error, ErrorKind};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
-use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::pipe::PipeFlags;
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, kill_process_group, waitpid};
 use signal_hook::consts::{SIGCHLD, SIGCONT, SIGWINCH};
 
 use super::pty::{self, Pty};
-use super::pump::{Stream, carry};
+use super::pump::{Stream, carry, output_pipe, tell};
 use super::signals::Signals;
 use super::terminal::Raw;
 use super::{Run, RunError, Terminal};
@@ -38,12 +37,7 @@ pub(super) fn run(run: &Run, terminal: &Terminal, tape: &Tape, moment: &dyn Fn()
     let pty = pty::open(terminal).map_err(place)?;
     let (errors, its_errors) = match terminal.errors_with_output {
         true => (None, None),
-        false => {
-            let (read, write) = pipe().map_err(place)?;
-            let flags = rustix::fs::fcntl_getfl(&read).map_err(|e| place(e.into()))?;
-            rustix::fs::fcntl_setfl(&read, flags | OFlags::NONBLOCK).map_err(|e| place(e.into()))?;
-            (Some(read), Some(write))
-        }
+        false => output_pipe().map(|(read, write)| (Some(read), Some(write))).map_err(place)?,
     };
     let Pty { ours, theirs } = pty;
     let (report, child) = start(run, terminal, theirs, its_errors)?;
@@ -71,11 +65,14 @@ pub(super) fn run(run: &Run, terminal: &Terminal, tape: &Tape, moment: &dyn Fn()
     relay.take_terminal();
     Ok(std::thread::scope(|scope| {
         let shown = Stream { from: &ours, to: rustix::stdio::stdout(), source: Source::Terminal, stop: &stop };
-        let nobody_reads = || tell(&unread);
+        let nobody_reads = || {
+            tell(&unread);
+            true
+        };
         scope.spawn(move || carry(&shown, tape, &nobody_reads));
         if let Some(errors) = &errors {
             let said = Stream { from: errors, to: rustix::stdio::stderr(), source: Source::Errors, stop: &stop };
-            scope.spawn(move || carry(&said, tape, &|| ()));
+            scope.spawn(move || carry(&said, tape, &|| true));
         }
         let status = relay.until_the_end();
         tell(&stop);
@@ -96,7 +93,7 @@ fn start(
                 .with_hint("`ulimit -u` and `ulimit -n` show how many processes and files there may be"),
         )
     };
-    let (report, its_report) = pipe().map_err(place)?;
+    let (report, its_report) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(|e| place(e.into()))?;
     // What the monitor inherits under their numbers.
     let report_number = its_report.as_raw_fd().to_string();
     let mut inherited = vec![its_report];
@@ -155,14 +152,6 @@ fn read_report(report: &OwnedFd) -> Option<i32> {
             Ok(_) | Err(_) => return None,
         }
     }
-}
-
-fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
-    Ok(rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?)
-}
-
-fn tell(event: &OwnedFd) {
-    let _ = rustix::io::write(event, &1u64.to_ne_bytes());
 }
 
 struct Relay<'a> {

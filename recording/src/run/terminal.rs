@@ -12,8 +12,10 @@ pub struct Terminal {
     pub(super) input: Option<OwnedFd>,
     /// Whether standard output is a terminal.
     pub(super) output: bool,
-    /// Whether standard error leads where standard output does, or to a terminal.
+    /// Whether standard error leads where standard output does, or both lead to a terminal.
     pub(super) errors_with_output: bool,
+    /// Whether there is a terminal, and standard output leads elsewhere.
+    beside_output: bool,
     /// The one whose size counts.
     sized: Option<OwnedFd>,
 }
@@ -40,7 +42,15 @@ impl Terminal {
             // One that is closed leads nowhere.
             err.is_none() || out == err
         };
-        Self { input, output: stdout.is_terminal(), errors_with_output: stderr.is_terminal() || same(), sized }
+        let (output, errors) = (stdout.is_terminal(), stderr.is_terminal());
+        let beside_output = !output && (input.is_some() || errors);
+        Self { input, output, errors_with_output: output && errors || same(), beside_output, sized }
+    }
+
+    /// Whether there is a terminal and standard output leads elsewhere: then the command keeps the terminal, and nothing is seen of what goes on there.
+    #[must_use]
+    pub fn is_beside_output(&self) -> bool {
+        self.beside_output
     }
 
     /// Its size in columns and rows; 80 × 24 where there is no terminal, and 0 × 0 where the terminal says so.
@@ -70,6 +80,12 @@ impl Terminal {
         let Some(input) = &self.input else { return true };
         // A terminal that is not this session's has no jobs to ask about.
         tcgetpgrp(input).map_or(true, |group| group == rustix::process::getpgrp())
+    }
+
+    /// Whether the signals of keys such as Ctrl-C come to this process and to all others of its group.
+    pub(super) fn sends_signals(&self) -> bool {
+        let group = self.sized.as_ref().and_then(|fd| tcgetpgrp(fd).ok());
+        group.is_some_and(|group| group == rustix::process::getpgrp())
     }
 }
 

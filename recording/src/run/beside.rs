@@ -1,0 +1,101 @@
+//! Running a command that has a terminal and whose standard output leads elsewhere: it keeps the terminal, and the session and process group of
+//! whoever started this, as in `COMMAND | …`. Only what goes to its standard output and error passes through here, by pipes.
+//!
+//! So keys, prompts, stopping and continuing are between the command, the terminal and the other commands of the pipeline; nothing of
+//! that is seen here, or recorded.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::process::{Child, Command, Stdio};
+
+use ah_plugin_api::Error;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
+use signal_hook::consts::{SIGCHLD, SIGCONT, SIGINT, SIGQUIT, SIGWINCH};
+
+use super::pump::{Stream, carry, output_pipe, tell};
+use super::signals::Signals;
+use super::{Run, RunError, Terminal};
+use crate::tape::{Source, Tape};
+
+pub(super) fn run(run: &Run, terminal: &Terminal, tape: &Tape) -> Result<u8, RunError> {
+    let place = |error: io::Error| {
+        RunError::Place(
+            Error::from_io("there are no pipes to record by", &error)
+                .with_hint("`ulimit -n` shows how many files there may be"),
+        )
+    };
+    let signals = Signals::of_relay().map_err(place)?;
+    let stop = eventfd(0, EventfdFlags::CLOEXEC).map_err(|e| place(e.into()))?;
+    let (output, its_output) = output_pipe().map_err(place)?;
+    let (errors, its_errors) = match terminal.errors_with_output {
+        true => (None, its_output.try_clone().map_err(place)?),
+        false => output_pipe().map(|(read, write)| (Some(read), write)).map_err(place)?,
+    };
+    let child = start(run, its_output, its_errors)?;
+    if terminal.input.is_none() {
+        // The command's alone: whoever writes into that pipe must see when the command reads no more.
+        let nothing = std::fs::File::open("/dev/null").map_err(place)?;
+        let _ = rustix::stdio::dup2_stdin(nothing);
+    }
+    Ok(std::thread::scope(|scope| {
+        let stop = &stop;
+        // Closed as soon as nobody reads: then the command sees that, too.
+        let pump = |from: OwnedFd, to, source| {
+            scope.spawn(move || carry(&Stream { from: &from, to, source, stop }, tape, &|| false));
+        };
+        pump(output, rustix::stdio::stdout(), Source::Terminal);
+        if let Some(errors) = errors {
+            pump(errors, rustix::stdio::stderr(), Source::Errors);
+        }
+        let status = until_the_end(&signals, Pid::from_child(&child), terminal, tape);
+        tell(stop);
+        status
+    }))
+}
+
+/// Starts the command. The other sides of the pipes are its alone afterwards.
+fn start(run: &Run, its_output: OwnedFd, its_errors: OwnedFd) -> Result<Child, RunError> {
+    let (program, arguments) = run
+        .command
+        .split_first()
+        .ok_or_else(|| RunError::Command(Error::from_io("there is no command", &io::ErrorKind::InvalidInput.into())))?;
+    let mut command = Command::new(program);
+    command.args(arguments).envs(run.env.iter().map(|(name, value)| (name, value)));
+    command.stdin(Stdio::inherit()).stdout(its_output).stderr(its_errors);
+    command
+        .spawn()
+        .map_err(|error| RunError::Command(Error::from_io(format!("cannot run {}", program.to_string_lossy()), &error)))
+}
+
+fn until_the_end(signals: &Signals, command: Pid, terminal: &Terminal, tape: &Tape) -> u8 {
+    let mut size = terminal.size();
+    loop {
+        let _ = poll(&mut [PollFd::from_borrowed_fd(signals.as_fd(), PollFlags::IN)], None);
+        for signal in signals.take() {
+            match signal {
+                SIGCHLD => {
+                    let Ok(Some((_, status))) = waitpid(Some(command), WaitOptions::NOHANG) else { continue };
+                    let code = status.exit_status().or_else(|| Some(128 + status.terminating_signal()?));
+                    if let Some(code) = code {
+                        return u8::try_from(code).unwrap_or(1);
+                    }
+                }
+                SIGWINCH => {
+                    let now = terminal.size();
+                    if now != std::mem::replace(&mut size, now) && now.0 > 0 && now.1 > 0 {
+                        tape.resize(now.0, now.1);
+                    }
+                }
+                SIGCONT => {}
+                // The terminal sent it to the command, too.
+                SIGINT | SIGQUIT if terminal.sends_signals() => {}
+                signal => {
+                    if let Some(signal) = Signal::from_named_raw(signal) {
+                        let _ = kill_process(command, signal);
+                    }
+                }
+            }
+        }
+    }
+}

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::play::{Form, Play, put};
 use crate::support::{Ran, World, skip};
@@ -115,6 +115,32 @@ fn a_conversation_goes_on_in_the_same_session() {
         let copy = made["rewind"]["conversation"]["transcript"].as_str().unwrap();
         assert!(!fs::read_to_string(copy).unwrap().contains(unsaid));
     }
+}
+
+#[test]
+fn an_agent_that_was_left_running_ends_alone() {
+    let world = World::new();
+    let play = played(&world, Form::Claude);
+    let made = play.json("rewind", &["agent", "rewind"]);
+    let id = made["rewind"]["conversation"]["agent_session"].as_str().unwrap();
+    let mut again = Play::begin_as(&world, Form::Claude, id);
+    again.prompt("the third, otherwise");
+    again.tool(|world| {
+        put(world, "a", "half");
+        play.hook(json!({"hook_event_name": "Stop"}));
+        play.settle();
+        play.hook(json!({"hook_event_name": "SessionEnd", "reason": "exit"}));
+        play.settle();
+        put(world, "a", "whole");
+    });
+    again.settle();
+    let moments = again.moments();
+    let last: Vec<_> = moments[moments.len() - 3..].iter().map(|one| (&one["kind"], one["inexact"] == true)).collect();
+    // The tool of the one that goes on was running.
+    assert_eq!(last, [(&json!("stop"), true), (&json!("session-end"), true), (&json!("tool"), false)], "{moments:#?}");
+    let session = moments[0]["session"].as_str().unwrap();
+    let shown = play.json("session-show", &["session", "show", session]);
+    assert!(shown["session"]["ended"].is_null(), "{shown:#}");
 }
 
 #[test]

@@ -9,6 +9,8 @@
 //! | answer | no tool of the turn runs any more; a moment |
 //! | session end | a moment; the session has ended |
 //!
+//! An answer and an end of a conversation that was left when the session went back are moments only.
+//!
 //! A call costs a few small files, whatever the workspace and its history are like: nothing here looks at either. All snapshots are taken behind it (`moments/capture`). What fails is told on the timeline, or in `$AH_HOME/logs` where there is none; the agent never
 //! hears of it.
 
@@ -204,10 +206,7 @@ impl Call<'_> {
             HookKind::Prompt => {
                 // Agents do not tell of a tool that was interrupted.
                 tools.turn_over(ah_agents::tools::end_with_turn(event.agent))?;
-                // One that is damaged keeps no prompt from being told.
-                let record = session::load(&self.workspace.folder(), self.session).ok().flatten();
-                // It went back since, and this conversation was left.
-                if record.and_then(|record| record.agent).is_some_and(|agent| agent.id != event.session_id) {
+                if self.was_left() {
                     self.taken_up()?;
                 }
                 self.moment(MomentKind::Prompt)
@@ -222,6 +221,9 @@ impl Call<'_> {
                 }
                 self.moment(if *failed { MomentKind::ToolFailed } else { MomentKind::Tool })
             }
+            // The tools that run are those of the conversation that goes on.
+            HookKind::Stop if self.was_left() => self.moment(MomentKind::Stop),
+            HookKind::SessionEnd if self.was_left() => self.moment(MomentKind::SessionEnd),
             HookKind::Stop => {
                 if let Some(all) = &event.going_on {
                     tools.only_go_on(all)?;
@@ -239,6 +241,13 @@ impl Call<'_> {
             }
             HookKind::Other(_) => Ok(()),
         }
+    }
+
+    /// Whether the session went back since, and this conversation was left.
+    fn was_left(&self) -> bool {
+        // A record that is damaged keeps nothing from being told.
+        let record = session::load(&self.workspace.folder(), self.session).ok().flatten();
+        record.and_then(|record| record.agent).is_some_and(|agent| agent.id != self.event.session_id)
     }
 
     /// The session goes on, or begins, with this conversation: it may be one that was left when it went back.

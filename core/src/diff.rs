@@ -59,8 +59,8 @@ impl Workspace {
     pub fn diff(&self, from: &str, to: Option<&str>, options: &DiffOptions) -> Result<DiffReport> {
         self.tell_what_is_kept()?;
         let state = self.state()?;
-        let from = self.resolve_in(&state, from)?;
-        let to = to.map(|to| self.resolve_in(&state, to)).transpose()?;
+        let from = self.resolve_and_tell(&state, from)?;
+        let to = to.map(|to| self.resolve_and_tell(&state, to)).transpose()?;
         let changes = match &to {
             Some(to) if to.provider != from.provider => self.changes_across(&from, to, options),
             to => self

@@ -73,7 +73,7 @@ impl Workspace {
     /// # Errors
     /// As [`Workspace::resolve`]; the provider's.
     pub fn show(&self, reference: &str) -> Result<SnapshotDetails> {
-        let record = self.resolve(reference)?;
+        let record = self.resolve_in(&self.state()?, reference)?;
         let served = self.serve(&record.provider)?;
         let request = SnapshotRef { snapshot: record.reference.clone() };
         let stat = served.provider.stat(&served.place(), &request, &self.context());

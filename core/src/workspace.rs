@@ -119,7 +119,25 @@ impl Workspace {
     /// # Errors
     /// `InvalidArgument` if it is ambiguous, with the candidates in the hint, or not well-formed; `NotFound` if it names nothing.
     pub fn resolve(&self, reference: &str) -> Result<SnapshotRecord> {
-        self.resolve_in(&self.state()?, reference)
+        self.resolve_and_tell(&self.state()?, reference)
+    }
+
+    /// As [`Workspace::resolve`]: where a neighbour stands in for the moment that is named, a notice says so.
+    pub(crate) fn resolve_and_tell(&self, state: &State, reference: &str) -> Result<SnapshotRecord> {
+        let Point { snapshot, moment, exact, named } = self.point_in(state, reference)?;
+        if let Some(moment) = moment.filter(|_| named && !exact) {
+            let why = moment.record.reason.as_deref().map_or_else(String::new, |reason| format!(" ({reason})"));
+            let id = &snapshot.id;
+            let message =
+                format!("no snapshot shows {reference} exactly{why}: {id}, the nearest one before it, is meant");
+            let notice = Notice::new(NoticeKind::Other, message);
+            let own = moment.record.snapshot.filter(|own| *own != snapshot.id);
+            self.engine.notify(match own {
+                Some(own) => notice.with_hint(format!("`ah agent fs show {own}`: taken for it, a little later")),
+                None => notice,
+            });
+        }
+        Ok(snapshot)
     }
 
     /// As [`Workspace::resolve`] of each, with one look at the timeline.

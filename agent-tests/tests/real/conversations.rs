@@ -127,3 +127,35 @@ fn claude_code_meets_errors_and_sends_a_subagent() {
         assert_eq!(files_at(&world, sub[0]), files(&[("seen.txt", "seen\n")]));
     });
 }
+
+const REFUSED: &str = "
+name: refused
+steps:
+  - prompt: One
+  - tool: {name: Bash, input: {command: 'touch never', description: Touch}, expect: {error: true}}
+  - tool: {name: Write, input: {file_path: one.txt, content: one}}
+  - say: Good.
+";
+
+#[test]
+fn what_claude_code_does_after_a_refused_tool_has_exact_snapshots() {
+    without_network("conversations::what_claude_code_does_after_a_refused_tool_has_exact_snapshots", || {
+        if !Agent::Claude.is_here() {
+            return;
+        }
+        let world = World::new();
+        Agent::Claude.install(&world);
+        let server = Server::start(&world, Agent::Claude, REFUSED);
+        world.ah(["agent", "hooks", "install", "claude"]);
+        // Without a person whom it could ask, it refuses by itself what nobody has allowed.
+        let more = ["--permission-mode", "default", "--allowedTools=Write"];
+        well(&Agent::Claude.prompt(&world, &server, &more, "One").output().unwrap());
+        assert_eq!((world.read("never"), world.read("one.txt").as_deref()), (None, Some("one")));
+        server.passed();
+        let all = moments(&world);
+        let tools: Vec<&Moment> = all.iter().filter(|moment| moment.kind() == "tool").collect();
+        assert_eq!(tools.len(), 1, "{all:#?}");
+        assert!(tools[0].0["inexact"].is_null(), "{all:#?}");
+        assert_eq!(files_at(&world, tools[0]), files(&[("one.txt", "one")]));
+    });
+}

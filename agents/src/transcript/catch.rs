@@ -16,6 +16,9 @@ use crate::hook::HookKind;
 /// Claude Code dates a prompt's line before it calls the hook, so by that the moment is a little later. Seconds, for a busy machine.
 const BEFORE: i64 = 10;
 
+/// So far on from a call its result is looked for, in bytes: who asks holds the agent up.
+const RESULTS: u64 = 8 << 20;
+
 /// What a line of `agent`'s transcript says.
 pub(super) fn look(agent: Agent, line: &[u8]) -> Seen {
     match agent {
@@ -36,6 +39,20 @@ pub(super) fn end_of(agent: Agent, file: &Path, since: Option<&Position>) -> Res
     };
     let uuid = end.last_that(|line| look(agent, line).uuid)?;
     Ok(Position { file: file.into(), line: end.line, offset: end.offset, uuid: uuid.or_else(|| since?.uuid.clone()) })
+}
+
+/// The results behind a byte, up to [`RESULTS`] bytes on.
+pub(super) fn results(agent: Agent, file: &Path, from: u64) -> Result<Vec<String>> {
+    let mut lines = Lines::open(file, Some(&Position { offset: from, ..Position::start(file) }))?;
+    let mut found = Vec::new();
+    while lines.offset < from.saturating_add(RESULTS)
+        && let Some(line) = lines.next()?
+    {
+        if let What::Results(ids) = look(agent, line).what {
+            found.extend(ids);
+        }
+    }
+    Ok(found)
 }
 
 /// The place of each, with the lines read once.

@@ -206,6 +206,19 @@ pub fn catch_up_all(agent: Agent, sought: &[Sought<'_>], since: &Position) -> Re
     catch::catch_up(agent, sought, since)
 }
 
+/// The ids of the tool calls whose results stand behind the byte `from` of `file`, in which the agent may be writing: what is not there yet comes
+/// later. The one at `from` itself may begin in the middle of a line, which is passed over.
+///
+/// # Errors
+/// As [`position_now`].
+///
+/// # Cost
+/// Reads 8 MiB at most, and the line at which they end.
+pub fn results(agent: Agent, file: &Path, from: u64) -> Result<Vec<String>> {
+    in_files(agent)?;
+    catch::results(agent, file, from)
+}
+
 /// The prompts of a person in `file`, in order, from `since` on; without tool results, reminders, commands' output and summaries.
 ///
 /// Lines that are not understood are passed over; an error of reading is yielded once and ends the list.

@@ -142,6 +142,35 @@ fn what_another_tool_overtook_is_inexact() {
 }
 
 #[test]
+fn a_refused_tool_does_not_run() {
+    let world = World::on_git();
+    world.write("f", "0");
+    let agent = Agent::claude(&world, "s1");
+    std::fs::write(agent.transcript(), "{\"type\":\"summary\"}\n").unwrap();
+    agent.start();
+    agent.prompt("one");
+    // A person said no, or another hook: the result alone tells.
+    let refused = agent.before("Bash");
+    let edit = agent.before("Edit");
+    world.write("f", "1");
+    agent.after("Edit", &edit);
+    let result = json!({"type": "user", "message": {"role": "user", "content": [
+        {"type": "tool_result", "tool_use_id": refused, "is_error": true, "content": "The user doesn't want to proceed"}]}});
+    let mut transcript = std::fs::read_to_string(agent.transcript()).unwrap();
+    transcript.push_str(&format!("{result}\n"));
+    std::fs::write(agent.transcript(), transcript).unwrap();
+    agent.writes("f", "2");
+    let moments = settled(&world);
+    let inexact: Vec<bool> = moments.iter().map(|moment| moment["inexact"] == true).collect();
+    assert_eq!(inexact, [false, false, true, false], "{moments:#?}");
+    // Before the result is there it may still run; then the neighbour that is taken is told.
+    let ran = world.run(["agent", "fs", "cat", text(&moments[2], "id"), "f"]);
+    assert_eq!((ran.code, ran.stdout.as_str()), (0, "0"));
+    assert!(ran.stderr.contains("exactly (Bash was running at the same time)"), "{}", ran.stderr);
+    assert_eq!(cat(&world, text(&moments[3], "id"), "f").as_deref(), Some("2"));
+}
+
+#[test]
 fn an_interrupted_tool_is_forgotten() {
     let world = World::new();
     world.write("f", "0");

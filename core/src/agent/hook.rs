@@ -5,7 +5,7 @@
 //! | session start | the session is made, or taken up again; a moment |
 //! | prompt | waits for the fence; no tool of the turn before runs any more; a moment |
 //! | before a tool | one that may write is noted, so that a kill of this call loses it not; waits for the fence; from then on it runs |
-//! | after a tool | it runs no more; a moment |
+//! | after a tool | it runs no more, nor does another one that has its result in the transcript: it was refused; a moment |
 //! | answer | no tool of the turn runs any more; a moment |
 //! | session end | a moment; the session has ended |
 //!
@@ -20,6 +20,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use ah_agents::hook::{HookEvent, HookKind, ToolCall};
+use ah_agents::transcript;
 use ah_plugin_api::{Durability, Error, ErrorKind, Result};
 use serde_json::json;
 
@@ -186,6 +187,7 @@ impl Call<'_> {
             name: tool.name.clone(),
             sub_agent: event.subagent.as_ref().map(|sub| sub.id.clone()),
             since: Holder::me().start,
+            written: self.own_transcript().map(|file| std::fs::metadata(file).map_or(0, |file| file.len())),
             ..Running::default()
         };
         ah_agents::tools::may_write(event.agent, &tool.name).then(|| (call_of(tool), running))
@@ -216,6 +218,7 @@ impl Call<'_> {
                 if let Some(tool) = &event.tool {
                     tools.end(&call_of(tool), &tool.name, self.left_running(&tools, tool))?;
                 }
+                self.refused(&tools)?;
                 if let Some(id) = &event.launched {
                     tools.goes_on(id)?;
                 }
@@ -262,6 +265,27 @@ impl Call<'_> {
                 agent.transcript.clone_from(transcript);
             }
         })
+    }
+
+    /// The transcript of the agent, or of the sub-agent, that calls.
+    fn own_transcript(&self) -> Option<&Path> {
+        match &self.event.subagent {
+            Some(sub) => sub.transcript.as_deref(),
+            None => self.event.transcript.as_deref(),
+        }
+    }
+
+    /// Forgets tools that have a result though nobody said that they ended: they were refused, by a person or another hook.
+    fn refused(&self, tools: &Tools) -> Result<()> {
+        let event = self.event;
+        let call = event.tool.as_ref().map(call_of);
+        let sub_agent = event.subagent.as_ref().map(|sub| sub.id.as_str());
+        let Some((file, since)) = self.own_transcript().zip(tools.beside(call.as_ref(), sub_agent)?) else {
+            return Ok(());
+        };
+        // One that cannot be read says nothing of any.
+        let results = transcript::results(event.agent, file, since).unwrap_or_default();
+        tools.have_results(&results)
     }
 
     /// What a tool left running in the background, as far as it can be known: the agent says that it does, and has children that it

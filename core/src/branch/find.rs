@@ -137,7 +137,7 @@ impl Workspace {
         let error = || {
             let error = Error::new(ErrorKind::NotFound, format!("there is no branch {name:?} of this workspace"));
             let shown = text::shell(name.as_ref());
-            match self.resolve(name) {
+            match self.state().and_then(|state| self.resolve_in(&state, name)) {
                 Ok(_) => {
                     error.with_hint(format!("it is a snapshot; `ah agent fs branch {shown}` makes a branch of that"))
                 }

@@ -2,7 +2,7 @@
 //!
 //! In the session's folder `tools/`: `begun` grows by one byte whenever a tool that may write begins; one file for each such tool that
 //! runs, or is about to: while the hook that was told of it lives, it holds the agent up. Agents do not tell of a tool that was interrupted: those are forgotten when the next prompt or the answer comes, those of sub-agents
-//! too, unless sub-agents go on in the background. One file for each that does, as far as the agent tells; whose sub-agent another one is it
+//! too, unless sub-agents go on in the background. Nor do they tell of one that was refused: that is over when its result is in the transcript. One file for each that does, as far as the agent tells; whose sub-agent another one is it
 //! does not, so while one goes on the tools of all do.
 //!
 //! Only a session's own tools count. What other sessions write in the same workspace at the same time is in a snapshot as it was then.
@@ -29,6 +29,9 @@ pub(crate) struct Running {
     /// When it began, in clock ticks of the machine's run; 0: not known.
     #[serde(default)]
     pub(crate) since: u64,
+    /// How many bytes its agent's transcript had before it; none: not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) written: Option<u64>,
     /// Of a command that went on in the background when its tool had ended: its processes.
     #[serde(default)]
     pub(crate) background: Vec<Holder>,
@@ -92,6 +95,22 @@ impl Tools {
         self.write(&file, &Running { name: name.to_owned(), background, ..Running::default() })
     }
 
+    /// Where the transcript of the agent, or of the sub-agent, ended when the first of its tools began that run beside `call`; none if none do, or it
+    /// is not known.
+    pub(crate) fn beside(&self, call: Option<&ToolId<'_>>, sub_agent: Option<&str>) -> Result<Option<u64>> {
+        let own = call.map(|call| self.file(call));
+        let files = self.files()?.into_iter().filter(|(file, _)| Some(file) != own.as_ref());
+        let its =
+            files.filter(|(_, running)| running.background.is_empty() && running.sub_agent.as_deref() == sub_agent);
+        Ok(its.filter_map(|(_, running)| running.written).min())
+    }
+
+    /// These calls have their results, so they have ended, but for what they left running.
+    pub(crate) fn have_results(&self, ids: &[String]) -> Result<()> {
+        let over: Vec<PathBuf> = ids.iter().map(|id| self.file(&ToolId::Call(id))).collect();
+        self.over(|file, _| over.iter().any(|over| over == file))
+    }
+
     /// A sub-agent, or several by that id, goes on in the background.
     pub(crate) fn goes_on(&self, id: &str) -> Result<()> {
         fsio::make_dir(&self.folder)?;
@@ -107,19 +126,19 @@ impl Tools {
     /// A sub-agent has ended, and so have its tools but for what they left running.
     pub(crate) fn sub_agent_over(&self, id: &str) -> Result<()> {
         fsio::remove_file(&self.agent_file(id))?;
-        self.over(|running| running.sub_agent.as_deref() == Some(id))
+        self.over(|_, running| running.sub_agent.as_deref() == Some(id))
     }
 
     /// A turn of the agent has ended, or was interrupted, and so have its tools but for what they left running; those of its sub-agents as
     /// well if they end with it (`sub_agents`), unless some go on in the background.
     pub(crate) fn turn_over(&self, sub_agents: bool) -> Result<()> {
         let all = sub_agents && self.paths("agent-")?.is_empty();
-        self.over(|running| all || running.sub_agent.is_none())
+        self.over(|_, running| all || running.sub_agent.is_none())
     }
 
-    fn over(&self, is_meant: impl Fn(&Running) -> bool) -> Result<()> {
+    fn over(&self, is_meant: impl Fn(&Path, &Running) -> bool) -> Result<()> {
         let mut files = self.files()?.into_iter();
-        files.try_for_each(|(file, running)| match running.background.is_empty() && is_meant(&running) {
+        files.try_for_each(|(file, running)| match running.background.is_empty() && is_meant(&file, &running) {
             true => fsio::remove_file(&file),
             false => Ok(()),
         })

@@ -11,6 +11,8 @@ use crate::utf8::Utf8;
 
 /// The longest frame that is read. A terminal shows a few kilobytes at once.
 const MAX_FRAME: u32 = 16 << 20;
+/// The most that one event of a recording is given, in bytes: its line is several times as long where each byte is written as an escape.
+const EVENT: usize = 64 << 10;
 
 /// A frame.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,23 +28,43 @@ pub struct Frame {
 /// # Errors
 /// `InvalidArgument` if that is no frame; what reading gives.
 pub fn read_frame(input: &mut impl Read) -> Result<Option<Frame>> {
-    let mut head = [0; 12];
-    if !filled(input, &mut head)? {
-        return Ok(None);
-    }
+    next(input).map(|(frame, _)| frame)
+}
+
+/// Whether a file that begins so may be a ttyrec. No text does: what would be the microseconds are far too many there.
+#[must_use]
+pub fn is_begun_by(start: &[u8]) -> bool {
+    start.first_chunk().is_some_and(|head| fields(head).is_some())
+}
+
+/// The time of a frame, in microseconds, and its length; none if that begins no frame.
+fn fields(head: &[u8; 12]) -> Option<(u64, u32)> {
     let word = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
     let (seconds, micros, length) = (word(0), word(4), word(8));
-    if micros >= 1_000_000 || length > MAX_FRAME {
-        return Err(Error::new(ErrorKind::InvalidArgument, "this is not a recording in ttyrec's format")
-            .with_hint("`ah agent cast import` takes asciicast 2 and 3, and ttyrec"));
-    }
+    (micros < 1_000_000 && length <= MAX_FRAME).then(|| (u64::from(seconds) * 1_000_000 + u64::from(micros), length))
+}
+
+/// The next frame, none at the end; and whether the file was cut off in it.
+fn next(input: &mut impl Read) -> Result<(Option<Frame>, bool)> {
+    let mut head = Vec::new();
+    let torn = read(input, 12, &mut head)?;
+    let Some(head) = head.first_chunk() else { return Ok((None, torn || !head.is_empty())) };
+    let (micros, length) = fields(head).ok_or_else(|| {
+        Error::new(ErrorKind::InvalidArgument, "this is not a recording in ttyrec's format")
+            .with_hint("`ah agent cast import` takes asciicast 2 and 3, and ttyrec")
+    })?;
     let mut bytes = Vec::new();
-    let wanted = usize::try_from(length).unwrap_or(0);
-    io::copy(&mut input.take(u64::from(length)), &mut bytes).map_err(|error| cannot("read", &error))?;
-    if bytes.len() < wanted && bytes.is_empty() {
-        return Ok(None);
+    let torn = read(input, length, &mut bytes)? || bytes.len() as u64 != u64::from(length);
+    Ok(((!torn || !bytes.is_empty()).then_some(Frame { micros, bytes }), torn))
+}
+
+/// Reads so many bytes, or up to the end; whether that is one in the middle of compressed data.
+fn read(input: &mut impl Read, count: u32, bytes: &mut Vec<u8>) -> Result<bool> {
+    match input.take(u64::from(count)).read_to_end(bytes) {
+        Ok(_) => Ok(false),
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(true),
+        Err(error) => Err(cannot("read", &error)),
     }
-    Ok(Some(Frame { micros: u64::from(seconds) * 1_000_000 + u64::from(micros), bytes }))
 }
 
 /// Writes a frame.
@@ -80,12 +102,13 @@ pub fn export<R: BufRead>(reader: &mut Reader<R>, out: &mut impl Write) -> Resul
     Ok(())
 }
 
-/// Writes a ttyrec as asciicast.
+/// Writes a ttyrec as asciicast, as far as it can be read: whether it was cut off, or what came then was no frame any more.
 ///
 /// # Errors
 /// `InvalidArgument` if it is none; what reading and writing give.
-pub fn import(input: &mut impl Read, format: Format, out: &mut impl Write) -> Result<()> {
-    let first = read_frame(input)?.ok_or_else(|| {
+pub fn import(input: &mut impl Read, format: Format, out: &mut impl Write) -> Result<bool> {
+    let (first, mut torn) = next(input)?;
+    let first = first.ok_or_else(|| {
         Error::new(ErrorKind::InvalidArgument, "this is not a recording: there is no whole frame in it")
             .with_hint("`ah agent cast import` takes asciicast 2 and 3, and ttyrec")
     })?;
@@ -95,21 +118,30 @@ pub fn import(input: &mut impl Read, format: Format, out: &mut impl Write) -> Re
     let put = |out: &mut dyn Write, lines: &[u8]| out.write_all(lines).map_err(|error| cannot("written", &error));
     put(out, &Encoder::header(&header))?;
     let (start, mut encoder, mut utf8) = (first.micros, Encoder::new(format), Utf8::default());
-    let mut next = Some(first);
+    let mut frame = Some(first);
     let (mut lines, mut text) = (Vec::new(), String::new());
-    while let Some(frame) = next {
-        lines.clear();
+    while let Some(Frame { micros, bytes }) = frame {
         text.clear();
-        utf8.push(&frame.bytes, &mut text);
-        let time = Duration::from_micros(frame.micros.saturating_sub(start));
-        if !text.is_empty() {
-            encoder.event(&mut lines, time, &EventKind::Output(text.clone()));
+        utf8.push(&bytes, &mut text);
+        let time = Duration::from_micros(micros.saturating_sub(start));
+        let mut rest = text.as_str();
+        while !rest.is_empty() {
+            let at = (0..=rest.len().min(EVENT)).rev().find(|&at| rest.is_char_boundary(at)).unwrap_or(rest.len());
+            let (event, more) = rest.split_at(at);
+            lines.clear();
+            encoder.event(&mut lines, time, &EventKind::Output(event.to_owned()));
             put(out, &lines)?;
+            rest = more;
         }
-        // What is cut off, or no frame any more, ends it.
-        next = read_frame(input).unwrap_or_default();
+        if torn {
+            break;
+        }
+        (frame, torn) = match next(input) {
+            Err(error) if error.kind == ErrorKind::InvalidArgument => (None, true),
+            read => read?,
+        };
     }
-    Ok(())
+    Ok(torn)
 }
 
 fn resize(cols: u16, rows: u16) -> Vec<u8> {
@@ -122,15 +154,6 @@ fn first_size(bytes: &[u8]) -> Option<(u16, u16)> {
     let (rows, rest) = text.split_once("\x1b[8;")?.1.split_once(';')?;
     let (cols, _) = rest.split_once('t')?;
     Some(sane_size(cols.parse().ok()?, rows.parse().ok()?))
-}
-
-/// Fills `buffer`; false if there is not so much.
-fn filled(input: &mut impl Read, buffer: &mut [u8]) -> Result<bool> {
-    match input.read_exact(buffer) {
-        Ok(()) => Ok(true),
-        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(false),
-        Err(error) => Err(cannot("read", &error)),
-    }
 }
 
 fn cannot(what: &str, error: &io::Error) -> Error {
@@ -168,15 +191,69 @@ mod tests {
         for (micros, text) in [(5, "one"), (6, "two")] {
             write_frame(&mut bytes, &Frame { micros, bytes: text.into() }).unwrap();
         }
-        for cut in [bytes.len() - 3, bytes.len() - 10] {
+        for cut in [bytes.len() - 3, bytes.len() - 10, bytes.len() / 2] {
             let mut out = Vec::new();
-            import(&mut &bytes[..cut], Format::V3, &mut out).unwrap();
+            let torn = import(&mut &bytes[..cut], Format::V3, &mut out).unwrap();
+            assert_eq!(torn, cut != bytes.len() / 2);
             assert!(out.ends_with(b"[0.000000, \"o\", \"one\"]\n"), "{}", String::from_utf8_lossy(&out));
         }
+        let mut out = Vec::new();
+        assert!(import(&mut &bytes[..bytes.len() - 1], Format::V3, &mut out).unwrap());
+        assert!(out.ends_with(b"\"tw\"]\n"), "what is there of it is shown");
+        let nonsense = [&bytes[..], b"#!/bin/sh\necho hello\n"].concat();
+        assert!(import(&mut &nonsense[..], Format::V3, &mut Vec::new()).unwrap());
         let mut out = Vec::new();
         let error = import(&mut &b"#!/bin/sh\necho hello\n"[..], Format::V2, &mut out).unwrap_err();
         assert_eq!((error.kind, out.len()), (ErrorKind::InvalidArgument, 0));
         assert_eq!(import(&mut &b""[..], Format::V2, &mut out).unwrap_err().kind, ErrorKind::InvalidArgument);
+    }
+
+    /// A reader that ends with an error of that kind.
+    struct Fails<'a>(&'a [u8], io::ErrorKind);
+
+    impl Read for Fails<'_> {
+        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+            if self.0.is_empty() { Err(self.1.into()) } else { self.0.read(buffer) }
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_read_to_its_end_is_told() {
+        let mut bytes = Vec::new();
+        write_frame(&mut bytes, &Frame { micros: 5, bytes: b"one".into() }).unwrap();
+        for whole in [bytes.len(), bytes.len() - 1] {
+            let read = |kind| import(&mut Fails(&bytes[..whole], kind), Format::V2, &mut Vec::new());
+            // Of compressed data that was cut off.
+            assert!(read(io::ErrorKind::UnexpectedEof).unwrap());
+            assert_eq!(read(io::ErrorKind::PermissionDenied).unwrap_err().kind, ErrorKind::PermissionDenied);
+        }
+    }
+
+    #[test]
+    fn a_long_frame_is_events_that_can_be_read_again() {
+        let text = "\x1b".repeat(3 << 20) + &"é".repeat(EVENT);
+        let (mut bytes, mut out) = (Vec::new(), Vec::new());
+        write_frame(&mut bytes, &Frame { micros: 5, bytes: text.clone().into() }).unwrap();
+        assert!(!import(&mut &bytes[..], Format::V2, &mut out).unwrap());
+        let mut reader = Reader::open(&out[..]).unwrap();
+        let mut shown = String::new();
+        while let Some(placed) = reader.next_event().unwrap() {
+            let EventKind::Output(text) = placed.event.kind else { continue };
+            shown.push_str(&text);
+        }
+        assert!(shown == text && reader.faults() == 0);
+    }
+
+    #[test]
+    fn no_text_begins_like_a_frame() {
+        let mut bytes = Vec::new();
+        write_frame(&mut bytes, &Frame { micros: 0x6000_007b * 1_000_000, bytes: b"hi".into() }).unwrap();
+        assert!(bytes.starts_with(b"{") && is_begun_by(&bytes));
+        assert!(
+            !is_begun_by(&bytes[..11])
+                && !is_begun_by(b"{\"version\": 2}")
+                && !is_begun_by(b"{\t\t\t\t\t\t\t\t\t\t\t\t")
+        );
     }
 
     proptest! {

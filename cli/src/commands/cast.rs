@@ -110,7 +110,7 @@ struct WrittenShape<'a> {
     format: &'static str,
     /// Lines of the source that could not be read.
     faults: u64,
-    /// The source ends in the middle of a line.
+    /// The source ends in the middle of a line, or of a frame.
     torn: bool,
 }
 
@@ -174,7 +174,8 @@ fn import(app: &App, args: &ImportArgs) -> Outcome {
         })?
     };
     let start = input.fill_buf().map_err(|error| Error::from_io("the recording cannot be read", &error))?;
-    let cast = start.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'{');
+    // A ttyrec begins with any byte.
+    let cast = start.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'{') && !ttyrec::is_begun_by(start);
     // What it is is seen before anything is made.
     let mut source = if cast { From::Cast(Reader::open(input)?) } else { From::Ttyrec(input) };
     let workspace = app.workspace(Access::Create)?;
@@ -187,25 +188,35 @@ fn import(app: &App, args: &ImportArgs) -> Outcome {
         _ => To::V2,
     };
     let written = match &mut source {
-        From::Cast(reader) => write(reader, to, &mut out),
+        From::Cast(reader) => write(reader, to, &mut out).map(|()| reader.torn()),
         From::Ttyrec(input) => ttyrec::import(input, Format::V2, &mut out),
     };
-    let written = written.and_then(|()| flush(&mut out));
+    let written = written.and_then(|torn| flush(&mut out).map(|()| torn));
     drop(out);
-    let synced = written
-        .and_then(|()| file.sync_all().map_err(|error| Error::from_io("the recording cannot be written", &error)));
-    if let Err(error) = synced {
+    let synced = written.and_then(|torn| {
+        file.sync_all().map(|()| torn).map_err(|error| Error::from_io("the recording cannot be written", &error))
+    });
+    if let Err(error) = &synced {
         let _ = std::fs::remove_file(&recording.path);
-        let Some(why) = bounded.stopped else { return Err(error.into()) };
+        let Some(why) = bounded.stopped else { return Err(error.clone().into()) };
         let error = Error::new(ErrorKind::ResourceExhausted, format!("the recording cannot be imported: {why}"));
         return Err(error.with_hint(remedy(&why, &recording)).into());
     }
-    let (faults, torn) = match &source {
+    let torn = synced.unwrap_or(false);
+    let faults = match &source {
         From::Cast(reader) => {
             warn(app, reader);
-            (reader.faults(), reader.torn())
+            reader.faults()
         }
-        From::Ttyrec(_) => (0, false),
+        From::Ttyrec(_) => {
+            if torn {
+                app.ui.warning(
+                    "the recording was cut off, or is damaged, before its end: what was before that is here",
+                    None,
+                );
+            }
+            0
+        }
     };
     if app.ui.json {
         let (path, session, number) =

@@ -1,6 +1,7 @@
 //! Recordings as files: played, exported, imported, cut off anywhere.
 
 use std::fs;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use ah_recording::cast::EventKind;
@@ -41,6 +42,33 @@ fn what_is_larger_than_files_may_be_is_not_imported_and_that_is_said() {
     let ran = Ran::of(&mut through_shell(&world.command(["agent", "cast", "import", "in.cast"]), limit));
     assert!(ran.code == 1 && ran.stderr.contains("hint: "), "{ran:?}");
     assert!(!file(&world, "recording.cast").with_file_name("recording-2.cast").exists());
+}
+
+#[test]
+fn a_ttyrec_begins_with_any_byte_and_one_that_is_cut_off_is_told() {
+    let world = World::new();
+    let frame = |number: u32| {
+        let text = format!("frame {number}\r\n");
+        let (time, length) = (0x6000_007b + number, u32::try_from(text.len()).unwrap());
+        [&time.to_le_bytes()[..], &[0; 4], &length.to_le_bytes(), text.as_bytes()].concat()
+    };
+    let whole: Vec<u8> = (0..5000).flat_map(frame).collect();
+    assert!(whole.starts_with(b"{"));
+    world.write("whole", &whole);
+    world.write("cut", &whole[..whole.len() - 1]);
+    let pack = "gzip -c whole >all.gz; head -c 5000 all.gz >cut.gz";
+    assert!(Command::new("sh").args(["-c", pack]).current_dir(world.root()).status().unwrap().success());
+    for (number, (name, torn)) in
+        [("whole", false), ("cut", true), ("all.gz", false), ("cut.gz", true)].iter().enumerate()
+    {
+        let told = world.json("cast-import", &["agent", "cast", "import", name]);
+        assert_eq!(told["import"]["torn"], *torn, "{name}");
+        let name = if number == 0 { "recording.cast".to_owned() } else { format!("recording-{}.cast", number + 1) };
+        let shown = output(&world, &name);
+        assert!(shown.starts_with("frame 0\r\nframe 1\r\n"));
+        assert_eq!(shown.ends_with("frame 4999\r\n"), !torn);
+    }
+    assert!(world.run(["agent", "cast", "import", "cut.gz"]).stderr.contains("warning: "));
 }
 
 #[test]

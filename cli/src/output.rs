@@ -63,6 +63,11 @@ impl Ui {
         }
     }
 
+    /// Whether stdout is a terminal.
+    pub(crate) fn stdout_terminal(&self) -> bool {
+        self.stdout_terminal
+    }
+
     /// stdout, buffered; what is written goes out at the end of `write`.
     pub(crate) fn stdout(
         &self,

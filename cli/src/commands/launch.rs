@@ -34,9 +34,12 @@ impl Launch {
         Self { argv, cwd: cwd.map(Path::to_owned) }
     }
 
-    /// Prints it as a line for the shell, byte for byte.
+    /// Prints it as a line for the shell: byte for byte, or on a terminal as bash, zsh and ksh read it when it is copied from there.
     pub(crate) fn print(&self, app: &App) -> Result<(), Failure> {
-        let quoted = |argv: &[OsString]| Invocation { argv: argv.to_vec(), env: Vec::new() }.shell_line();
+        let quoted = |argv: &[OsString]| match app.ui.stdout_terminal() {
+            true => argv.iter().map(|word| text::word(word)).collect::<Vec<_>>().join(" ").into(),
+            false => Invocation { argv: argv.to_vec(), env: Vec::new() }.shell_line(),
+        };
         let mut line = OsString::new();
         if let Some(cwd) = &self.cwd {
             line.push(quoted(&["cd".into(), "--".into(), cwd.clone().into_os_string()]));

@@ -2,6 +2,7 @@
 
 pub(crate) use ah_plugin_api::text::{count, size};
 use std::borrow::Cow;
+use std::ffi::OsStr;
 use std::io::{self, Write};
 use std::path::Path;
 
@@ -63,6 +64,22 @@ fn misleads(c: char) -> bool {
     c.is_control() || turns(c)
 }
 
+/// A word of a command for the shell that means the same when it is copied from a terminal: nothing in it would mislead.
+pub(crate) fn word(word: &OsStr) -> String {
+    let quoted = ah_core::text::shell(word);
+    let (close, open) = if quoted.starts_with("$'") { ("", "") } else { ("'$'", "''") };
+    let mut safe = String::with_capacity(quoted.len());
+    for c in quoted.chars() {
+        if misleads(c) {
+            let bytes: String = c.encode_utf8(&mut [0; 4]).bytes().map(|byte| format!("\\{byte:03o}")).collect();
+            safe.extend([close, &bytes, open]);
+        } else {
+            safe.push(c);
+        }
+    }
+    safe
+}
+
 /// A path for a message.
 pub(crate) fn path(path: &Path) -> String {
     line(&path.to_string_lossy()).into_owned()
@@ -102,6 +119,16 @@ pub(crate) fn write_path(out: &mut impl Write, path: &[u8]) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_command_that_is_copied_from_a_terminal_says_what_it_said() {
+        for text in ["plain", "it's", "Do:\n\tmake test", "a\u{202e}b", "it's\u{200f} a\\b\nc", "$HOME"] {
+            let word = word(text.as_ref());
+            assert_eq!(line(&word), word.as_str());
+            let echo = std::process::Command::new("bash").args(["-c", &format!("printf %s {word}")]).output().unwrap();
+            assert_eq!(String::from_utf8_lossy(&echo.stdout), text, "{word}");
+        }
+    }
 
     #[test]
     fn nothing_moves_the_cursor() {

@@ -45,7 +45,7 @@ impl Engine {
     }
 
     fn tell_lost(&self, branch: &BranchFile, error: Option<&Error>) {
-        let (name, at) = (&branch.record.name, &branch.made_at);
+        let (name, at) = (&branch.record.name, branch.point());
         let notice = match error {
             Some(error) => {
                 let what = match branch.standing() {
@@ -110,7 +110,7 @@ impl Engine {
     pub(crate) fn attend_at(&self, path: &Path) -> Result<bool> {
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         let all = branch::all(self.home())?;
-        let around: Vec<_> = all.iter().filter(|branch| path.starts_with(&branch.made_at)).collect();
+        let around: Vec<_> = all.iter().filter(|branch| path.starts_with(branch.point())).collect();
         let any = self.attend(around.iter().copied());
         around.into_iter().try_for_each(|branch| branch.need_mounted(self.home()))?;
         Ok(self.attend_workspaces(&path)? || any)
@@ -238,7 +238,7 @@ pub(crate) enum Standing {
 impl BranchFile {
     /// How it stands now.
     pub(crate) fn standing(&self) -> Standing {
-        if self.mounted { standing_at(&self.made_at) } else { Standing::There }
+        if self.mounted { standing_at(self.point()) } else { Standing::There }
     }
 
     /// Whether it should be mounted, and is not.
@@ -261,7 +261,7 @@ impl BranchFile {
     }
 
     fn away(&self, home: &Home, how: &str) -> Error {
-        let message = format!("the branch {} {how} at {}", self.record.name, self.made_at.display());
+        let message = format!("the branch {} {how} at {}", self.record.name, self.point().display());
         Error::new(ErrorKind::FailedPrecondition, message).with_hint(format!(
             "`ah -C {} agent fs branches` says why",
             text::shell(self.record.origin_now(home).as_os_str())

@@ -95,8 +95,10 @@ impl BranchFile {
     /// Where its directory is, by what the workspace `own` is known by.
     pub(super) fn whereabouts(&self, own: Option<&Workspace>) -> Whereabouts {
         let Some(there) = Identity::of_path(&self.made_at) else {
+            // Of one that is not mounted, only the place is there.
+            let place = if self.standing() == Standing::Unmounted { self.point() } else { &self.made_at };
             // What cannot be looked at, as a mount whose process is gone, is there.
-            return match std::fs::symlink_metadata(&self.made_at).map_err(|error| error.kind()) {
+            return match std::fs::symlink_metadata(place).map_err(|error| error.kind()) {
                 Err(std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory) => Whereabouts::Gone,
                 _ => Whereabouts::Replaced,
             };
@@ -130,8 +132,16 @@ impl Workspace {
             }
             (Whereabouts::Gone | Whereabouts::Replaced, _) => {
                 let place = file.made_at.display();
-                let message =
-                    format!("the branch {name} is not at {place} any more: only its history could be removed");
+                let message = format!("the branch {name} is not at {place} any more");
+                // Where more than the branch was made, that is there, and goes with it.
+                let made = Some(file.made_whole()).filter(|made| *made != file.made_at && made.exists());
+                let (message, loses) = match made {
+                    Some(made) => (message, format!("removes all that is in {} now", made.display())),
+                    None => {
+                        let message = format!("{message}: only its history could be removed");
+                        (message, "leaves its files wherever they are".to_owned())
+                    }
+                };
                 let path = &file.record.path;
                 let back = match *path != file.made_at {
                     true => format!(
@@ -142,7 +152,7 @@ impl Workspace {
                     false => "bring it back there".to_owned(),
                 };
                 return Err(Error::new(ErrorKind::FailedPrecondition, message).with_hint(format!(
-                    "{back}; or `ah agent fs rm --force {}`, which leaves its files wherever they are",
+                    "{back}; or `ah agent fs rm --force {}`, which {loses}",
                     text::shell(name.as_ref())
                 )));
             }
@@ -233,7 +243,7 @@ impl Workspace {
         let place = |path: PathBuf| file.record.path.join(path).components().collect();
         let mut repository = repositories.into_iter().next().map(|(path, commit)| (place(path), commit));
         for other in all(self.engine.home())? {
-            if other.record.id != file.record.id && other.made_at.starts_with(&file.made_at) && other.made_at.exists() {
+            if other.record.id != file.record.id && other.made_at.starts_with(file.point()) && other.made_at.exists() {
                 held.push(format!("the branch {}", other.record.name));
             }
         }

@@ -31,7 +31,6 @@ use crate::fsio;
 use crate::ids::{BranchId, letters};
 use crate::lock::Holder;
 use crate::moments::told;
-use crate::mounts;
 use crate::notice::{Notice, NoticeKind};
 use crate::record::{SnapshotKind, SnapshotRecord};
 use crate::registry::Identity;
@@ -253,6 +252,7 @@ impl Workspace {
             target: place.target.clone(),
             repository: None,
             mounted: false,
+            mounted_at: None,
             once,
             made_at: path,
         };
@@ -285,8 +285,8 @@ impl Workspace {
         // From here on it is taken away by that, should anything fail.
         file.record.reference = Some(reference);
         self.refuse_others_place(&path, &file.made_at, &target, served)?;
-        file.mounted = mounts::at(&path).0 > 0;
         file.made_at.clone_from(&path);
+        file.note_mount();
         file.record.path = path;
         file.record.notes = notes;
         file.record.notes.extend(workspace.as_ref().and_then(|workspace| whose(workspace, served)));
@@ -408,7 +408,7 @@ impl Workspace {
     /// Refuses to make a branch in what a provider mounts as another one: it would be in the way of that one's removal, and be mounted only once that is.
     fn refuse_within_mounted(&self, target: &Path, at: &Path) -> Result<()> {
         let mut around = all(self.engine.home())?.into_iter().filter(|branch| branch.mounted);
-        around.find(|branch| target.starts_with(&branch.made_at)).map_or(Ok(()), |BranchFile { record, .. }| {
+        around.find(|branch| target.starts_with(branch.point())).map_or(Ok(()), |BranchFile { record, .. }| {
             let (at, name, provider) = (at.display(), &record.name, &record.provider);
             let message = format!("{at} is inside the branch {name}, which {provider} mounts");
             Err(Error::new(ErrorKind::InvalidArgument, message).with_hint("choose a place outside of it"))

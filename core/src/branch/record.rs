@@ -1,16 +1,19 @@
 //! What is written down of a branch: `branches/<id>.json`.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use ah_plugin_api::{Error, ProviderName, Reference, Result, SnapshotId, Timestamp};
 use serde::{Deserialize, Serialize};
 
+use crate::attend::answers;
 use crate::branch::repository::RepositoryMark;
 use crate::carry::CarryReport;
 use crate::fsio;
 use crate::home::Home;
 use crate::ids::{BranchId, WorkspaceId};
 use crate::lock::Holder;
+use crate::mounts;
 use crate::registry::{self, Identity};
 use crate::text::{self, text_enum};
 use crate::versioned::{self, Doc, Versioned};
@@ -90,9 +93,12 @@ pub(crate) struct BranchFile {
     /// What its repository named when it was made; none: it was none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) repository: Option<RepositoryMark>,
-    /// Whether its directory is a mount point that the provider made.
+    /// Whether its directory is a mount point that the provider made, or lies below one.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) mounted: bool,
+    /// That mount point, where it is not its directory itself.
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "text::abs_option")]
+    pub(crate) mounted_at: Option<PathBuf>,
     /// Whether it was made for one command, and is to go when that has ended.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) once: bool,
@@ -121,13 +127,68 @@ impl BranchFile {
     /// What was made for it in the folder that it was asked for in; None if it is elsewhere. In the folder of all branches that is more than the
     /// branch, where more had to be cloned; around one that somebody wanted elsewhere may be anything.
     pub(super) fn made(&self, branches: &Path) -> Option<PathBuf> {
-        // A provider may have told its path without the symlinks that lead there.
-        let mut targets = std::iter::once(self.target.clone()).chain(std::fs::canonicalize(&self.target));
-        let target = targets.find(|target| self.made_at.starts_with(target))?;
+        let target = self.target_as_told()?;
         if self.target != branches {
             return Some(self.made_at.clone());
         }
         Some(target.join(self.made_at.strip_prefix(&target).ok()?.components().next()?))
+    }
+
+    /// The folder that it was asked for in, as the path where it was made begins; None if it is elsewhere.
+    fn target_as_told(&self) -> Option<PathBuf> {
+        let is_above = |target: &PathBuf| self.made_at.starts_with(target);
+        // A provider may have told its path without the symlinks that lead there.
+        let plain = || std::fs::canonicalize(&self.target).ok();
+        Some(self.target.clone()).filter(is_above).or_else(plain).filter(is_above)
+    }
+
+    /// Its directory, and those above it that were made with it, which a provider makes where it captures more than the workspace.
+    fn levels(&self) -> Vec<&Path> {
+        let target = self.target_as_told().filter(|target| *target != self.made_at);
+        match target {
+            Some(target) => self.made_at.ancestors().take_while(|dir| *dir != target).collect(),
+            None => vec![&self.made_at],
+        }
+    }
+
+    /// The topmost directory that was made for it, all of which goes with it.
+    pub(super) fn made_whole(&self) -> &Path {
+        self.levels().last().copied().unwrap_or(&self.made_at)
+    }
+
+    /// Its mount point, if it is mounted; else its directory.
+    pub(crate) fn point(&self) -> &Path {
+        self.mounted_at.as_deref().unwrap_or(&self.made_at)
+    }
+
+    /// Notes where the provider that has just made it has mounted it, if it has.
+    pub(super) fn note_mount(&mut self) {
+        let point = self.levels().into_iter().find(|dir| mounts::at(dir).0 > 0).map(Path::to_owned);
+        self.mounted = point.is_some();
+        self.mounted_at = point.filter(|point| *point != self.made_at);
+    }
+
+    /// The same of one whose file an older version wrote, which knew of no mount point above the directory. Where nothing is mounted now, a
+    /// mount point is a plain directory with nothing in it: what else is made above a branch is not empty, or a filesystem of its own.
+    fn note_mount_of_older(&mut self) {
+        if self.mounted || self.record.reference.is_none() {
+            return;
+        }
+        let made = self.made_whole();
+        if made == self.made_at {
+            return;
+        }
+        let is_empty_point = || {
+            let device =
+                |dir: &Path| std::fs::symlink_metadata(dir).ok().filter(std::fs::Metadata::is_dir).map(|at| at.dev());
+            answers(made)
+                && device(made).is_some_and(|dev| made.parent().and_then(device) == Some(dev))
+                && std::fs::read_dir(made).is_ok_and(|mut there| there.next().is_none())
+        };
+        if mounts::at(made).0 > 0 || is_empty_point() {
+            self.mounted_at = Some(made.to_owned());
+            self.mounted = true;
+        }
     }
 
     /// With an `$AH_HOME` that was moved, what is in it was; not what a provider mounted there. A copy of the branch is another directory.
@@ -183,6 +244,7 @@ pub(crate) fn read_all(home: &Home) -> Result<(Vec<BranchFile>, Vec<Error>)> {
     let (mut branches, unreadable) = versioned::load_all::<BranchFile>(&home.join("branches"))?;
     for branch in &mut branches {
         branch.made_at.clone_from(&branch.record.path);
+        branch.note_mount_of_older();
         // A person may have moved it; then its own workspace knows where it is.
         if let Some(workspace) = &branch.record.workspace
             && let Ok(Some(own)) = registry::load(home, workspace.as_str())

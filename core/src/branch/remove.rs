@@ -85,8 +85,8 @@ impl Workspace {
             let message = format!("the files of {name}, which was moved, stay in {}", path.display());
             self.engine.notify(Notice::new(NoticeKind::Other, message));
         }
-        if file.made_at.exists() {
-            let place = file.made_at.display();
+        if file.point().exists() {
+            let place = file.point().display();
             let message = format!("what is at {place} stays: as far as can be told, it is not what was made as {name}");
             self.engine
                 .notify(Notice::new(NoticeKind::Other, message).with_hint("look at it, and remove it or move it away"));
@@ -168,12 +168,12 @@ impl Workspace {
             return Ok(());
         }
         let works_there =
-            |pid: &u32| std::fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|cwd| cwd.starts_with(&file.made_at));
+            |pid: &u32| std::fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|cwd| cwd.starts_with(file.point()));
         let Some(pid) = own_and_above().find(works_there) else { return Ok(()) };
         let message =
             format!("this command was called from within the branch {}: process {pid} works there", file.record.name);
         // Not by the branch's own path: that leads into it again.
-        let origin = match self.root.starts_with(&file.made_at) {
+        let origin = match self.root.starts_with(file.point()) {
             true => self.engine.keeper_of(file)?,
             false => None,
         };
@@ -207,11 +207,11 @@ pub(crate) fn prepare(engine: &Engine, file: &BranchFile) -> Result<()> {
             }
         }
     }
-    let (there, below) = mounts::at(&file.made_at);
+    let (there, below) = mounts::at(file.point());
     // The mount that the branch itself is goes with it, none that came on top. Whether it is one, nobody wrote down who was killed
     // while making it.
     let may_be_one = file.mounted || file.record.state == BranchState::Making;
-    let on_top = (there > usize::from(may_be_one)).then(|| file.made_at.clone());
+    let on_top = (there > usize::from(may_be_one)).then(|| file.point().to_owned());
     match on_top.or(below) {
         None => Ok(()),
         Some(point) => Err(is_mounted(&point)),
@@ -231,7 +231,7 @@ pub(crate) fn finish(engine: &Engine, file: &BranchFile, served: &Served) -> Res
         take_away(engine, file, served)?;
         // A provider that has lost its store knows of no branch, nor of what it put in its place.
         if file.mounted {
-            take_down(&file.made_at)?;
+            take_down(file.point())?;
         }
         take_what_stayed(engine, file, own.as_ref())?;
     }
@@ -248,7 +248,7 @@ pub(crate) fn finish(engine: &Engine, file: &BranchFile, served: &Served) -> Res
 /// `FailedPrecondition` if it is not known to be ours to remove.
 fn take_what_stayed(engine: &Engine, file: &BranchFile, own: Option<&Workspace>) -> Result<()> {
     let stays = match file.mounted {
-        true => mounts::at(&file.made_at).0 > 0,
+        true => mounts::at(file.point()).0 > 0,
         false => file.whereabouts(own) == Whereabouts::InPlace,
     };
     if !stays {
@@ -272,7 +272,7 @@ fn take_what_stayed(engine: &Engine, file: &BranchFile, own: Option<&Workspace>)
             let message =
                 format!("the files of the branch {name} stay in {place}: {provider} knows nothing of them any more");
             let hint = match file.mounted {
-                true => format!("umount {}; then repeat", text::shell(file.made_at.as_os_str())),
+                true => format!("umount {}; then repeat", text::shell(file.point().as_os_str())),
                 false => "look at them, and remove them or move them away, then repeat".to_owned(),
             };
             Err(Error::new(ErrorKind::FailedPrecondition, message).with_hint(hint))

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, missing_docs)]
 
+mod below;
 mod branches;
 mod clock;
 mod conversations;

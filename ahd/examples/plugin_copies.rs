@@ -13,9 +13,9 @@ use std::time::Duration;
 
 use ah_plugin_api::wire::{decode, encode};
 use ah_plugin_api::{
-    Capability, CloneRequest, Context, Description, DestroyRequest, Dir, Done, Error, ErrorKind, ListRequest, Mode,
-    MountRequest, Omission, OmitReason, Place, Probe, ProbeRequest, Provider, ProviderName, ReclaimRequest, Reclaimed,
-    Reference, RelPath, Result, Snapshot, SnapshotRef, SnapshotRequest, UnmountRequest, View, WritableClone,
+    Capability, CloneRequest, Context, Description, DestroyRequest, Dir, Done, Error, ErrorKind, ListRequest, LogLevel,
+    Mode, MountRequest, Omission, OmitReason, Place, Probe, ProbeRequest, Provider, ProviderName, ReclaimRequest,
+    Reclaimed, Reference, RelPath, Result, Snapshot, SnapshotRef, SnapshotRequest, UnmountRequest, View, WritableClone,
 };
 
 struct Copies;
@@ -66,6 +66,14 @@ fn folder(reference: &Reference) -> Result<PathBuf> {
         return Ok(path);
     }
     Err(Error::new(ErrorKind::NotFound, format!("there is no snapshot {reference}")))
+}
+
+/// Refuses where a test says that some of a store's snapshots are where nobody can look now.
+fn refuse_elsewhere(place: &Place<'_>) -> Result<()> {
+    if real(place.store)?.join("elsewhere").exists() {
+        return Err(Error::new(ErrorKind::FailedPrecondition, "the disk of some is not there").with_hint("plug it in"));
+    }
+    Ok(())
 }
 
 fn record(path: &Path) -> Result<Snapshot> {
@@ -152,7 +160,10 @@ impl Provider for Copies {
         folder(&request.snapshot).map(|_| Done {})
     }
 
-    fn list(&self, place: &Place<'_>, _request: &ListRequest, _cx: &Context<'_>) -> Result<Vec<Snapshot>> {
+    fn list(&self, place: &Place<'_>, request: &ListRequest, _cx: &Context<'_>) -> Result<Vec<Snapshot>> {
+        if !request.partial {
+            refuse_elsewhere(place)?;
+        }
         let entries = io(fs::read_dir(real(place.store)?))?.flatten();
         let kept = entries.filter(|entry| !entry.file_name().as_bytes().starts_with(b"tmp-"));
         let mut all: Vec<_> = kept.filter_map(|entry| record(&entry.path()).ok()).collect();
@@ -207,7 +218,10 @@ impl Provider for Copies {
         Ok(WritableClone { reference: Reference::new(path.display().to_string())?, path, notes: Vec::new() })
     }
 
-    fn reclaim(&self, place: &Place<'_>, request: &ReclaimRequest, _cx: &Context<'_>) -> Result<Reclaimed> {
+    fn reclaim(&self, place: &Place<'_>, request: &ReclaimRequest, cx: &Context<'_>) -> Result<Reclaimed> {
+        if let Err(error) = refuse_elsewhere(place) {
+            cx.log(LogLevel::Warn, &format!("left for later: {error}"));
+        }
         if let Some(target) = place.target {
             let target = real(target)?;
             for name in &request.forgotten {

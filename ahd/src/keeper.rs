@@ -142,8 +142,7 @@ impl Keeper {
         if !again && let Some(snapshots) = lock().get(key) {
             return Ok(work(snapshots));
         }
-        let read = || Ok(list()?.into_iter().map(|snapshot| (snapshot.reference.clone(), texts(&snapshot))).collect());
-        let snapshots: Known = self.list(key.uid, cx, read)?;
+        let snapshots = self.read_known(key, cx, list)?;
         let outcome = work(&snapshots);
         let mut known = lock();
         if known.len() >= MAX_KNOWN {
@@ -151,6 +150,17 @@ impl Keeper {
         }
         known.insert(key.clone(), snapshots);
         Ok(outcome)
+    }
+
+    /// What a list says that a store holds.
+    pub(crate) fn read_known(
+        &self,
+        key: &StoreKey,
+        cx: &Context<'_>,
+        list: impl FnOnce() -> Result<Vec<Snapshot>>,
+    ) -> Result<Known> {
+        let read = || Ok(list()?.into_iter().map(|snapshot| (snapshot.reference.clone(), texts(&snapshot))).collect());
+        self.list(key.uid, cx, read)
     }
 
     /// A snapshot came to a store, or went, if it is known what is in there.

@@ -41,7 +41,7 @@ use ah_plugin_api::{Error, ErrorKind, Result};
 use rustix::thread::{CapabilitySet, CapabilitySets};
 
 pub use config::{Config, Limits};
-pub use stores::Held;
+pub use stores::{Forgotten, Held};
 
 /// How the helper is started.
 #[derive(Debug, Clone)]
@@ -109,11 +109,11 @@ pub fn stores(options: &Options) -> Result<Vec<Held>> {
     stores::all(&keeper(options)?)
 }
 
-/// Removes all that is kept for a user under a token; gives how many snapshots that were. No helper may be at work.
+/// Removes all that is kept for a user under a token, as far as it can be looked for. No helper may be at work.
 ///
 /// # Errors
 /// `NotFound`; `Busy` while something of it is in use; the provider's.
-pub fn forget_store(options: &Options, uid: u32, token: &str) -> Result<usize> {
+pub fn forget_store(options: &Options, uid: u32, token: &str) -> Result<Forgotten> {
     stores::forget(&keeper(options)?, uid, token)
 }
 

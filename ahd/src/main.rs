@@ -23,7 +23,8 @@ usage: ahd [--socket PATH] [--state DIR] [--config FILE] [--provider-dir DIR]...
   --provider-dir DIR  where provider libraries are, instead of the system's folders
   --stores            lists what is kept for whom, while no ahd is running (systemctl stop ahd.socket ahd.service)
   --forget-store UID/TOKEN
-                      removes all that is kept there: snapshots whose user has lost what ~/.ah knew of them
+                      removes all that is kept there: snapshots whose user has lost what ~/.ah knew of them; what is
+                      in a pool that is not imported stays there, and is known to nobody then
   --version, --help
 ";
 
@@ -112,8 +113,11 @@ fn start() -> Result<Option<Infallible>> {
         Wanted::Serve => return ah_helper::run(&options).map(Some),
         Wanted::Stores => ah_helper::stores(&options)?.iter().for_each(|held| println!("{held}")),
         Wanted::Forget(uid, token) => {
-            let count = ah_helper::forget_store(&options, uid, &token)?;
-            println!("{uid}/{token} is forgotten, with {}", text::count(count, "snapshot", "snapshots"));
+            let forgotten = ah_helper::forget_store(&options, uid, &token)?;
+            println!("{uid}/{token} is forgotten, with {}", text::count(forgotten.snapshots, "snapshot", "snapshots"));
+            for error in &forgotten.unseen {
+                eprintln!("ahd: what is kept elsewhere stays, and goes by the filesystem's own command alone: {error}");
+            }
         }
     }
     Ok(None)

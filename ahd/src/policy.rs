@@ -22,7 +22,7 @@ use ah_plugin_api::{
 use rustix::fs::FileType;
 
 use crate::audit::{What, told};
-use crate::keeper::{Keeper, Served, StoreKey};
+use crate::keeper::{Keeper, Known, Served, StoreKey};
 use crate::limits::{LISTED_TEXTS, MOST_TEXTS, texts};
 use crate::mounts::{self, About};
 use crate::owned::{self, Owned};
@@ -148,21 +148,42 @@ impl Guarded<'_> {
     }
 
     fn list_of(&self, kept: &Kept, cx: &Context<'_>) -> Result<Vec<Snapshot>> {
-        self.served.provider.list(&Place::new(&kept.store), &ListRequest {}, cx)
+        self.served.provider.list(&Place::new(&kept.store), &ListRequest::default(), cx)
+    }
+
+    /// Runs `work` on the snapshots of a store as [`Keeper::known`] does; where some cannot be looked for now, on those that can be, and gives why. Those are
+    /// asked for each time: once the others can be looked for, all count.
+    fn seen<T>(
+        &self,
+        kept: &Kept,
+        again: bool,
+        cx: &Context<'_>,
+        work: impl Fn(&Known) -> T,
+    ) -> Result<(T, Option<Error>)> {
+        match self.keeper.known(&kept.key, again, cx, || self.list_of(kept, cx), &work) {
+            Err(error) if error.kind == ErrorKind::FailedPrecondition => {
+                let request = ListRequest { partial: true };
+                let list = || self.served.provider.list(&Place::new(&kept.store), &request, cx);
+                Ok((work(&self.keeper.read_known(&kept.key, cx, list)?), Some(error)))
+            }
+            known => known.map(|outcome| (outcome, None)),
+        }
     }
 
     /// Whether a reference is one to a snapshot in the caller's store. What another store, or nobody, has is all the same here.
     fn holds(&self, kept: &Kept, snapshot: &Reference, cx: &Context<'_>) -> Result<bool> {
-        let list = || self.list_of(kept, cx);
+        let mut unseen = None;
         for again in [false, true] {
-            if self.keeper.known(&kept.key, again, cx, list, |known| known.contains_key(snapshot))? {
+            let (found, others) = self.seen(kept, again, cx, |known| known.contains_key(snapshot))?;
+            if found {
                 return Ok(true);
             }
+            unseen = others;
         }
         // One that cannot be read is not listed, and is there all the same: whose record is damaged must not be told as gone. By its id alone, which
         // names nothing outside of the store.
         if SnapshotId::new(snapshot.as_str()).is_err() {
-            return Ok(false);
+            return unseen.map_or(Ok(false), Err);
         }
         let request = SnapshotRef { snapshot: snapshot.clone() };
         match self.served.provider.stat(&Place::new(&kept.store), &request, cx) {
@@ -283,9 +304,9 @@ impl Provider for Guarded<'_> {
             let _shared = lock.read().unwrap_or_else(PoisonError::into_inner);
             let store = stores::make(self.keeper, &key)?;
             let kept = Kept { lock: Arc::clone(&lock), key, store };
-            let list = || self.list_of(&kept, cx);
-            let (count, taken) =
-                self.keeper.known(&kept.key, false, cx, list, |known| (known.len(), known.values().sum::<usize>()))?;
+            // Those that cannot be looked for now, on a disk that is not there, are no reason to take none elsewhere.
+            let ((count, taken), _) =
+                self.seen(&kept, false, cx, |known| (known.len(), known.values().sum::<usize>()))?;
             if count >= limits.snapshots {
                 let message = format!("this store has {} snapshots, which is the limit", limits.snapshots);
                 return Err(Error::new(ErrorKind::ResourceExhausted, message)

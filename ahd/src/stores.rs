@@ -70,7 +70,7 @@ pub(crate) fn all(keeper: &Keeper) -> Result<Vec<Held>> {
     for key in keeper.state.stores()? {
         let snapshots = keeper.provider(&key.provider).and_then(|served| {
             let store = open(keeper, &key)?;
-            let list = served.provider.list(&Place::new(&store), &ListRequest {}, &Context::quiet())?;
+            let list = served.provider.list(&Place::new(&store), &ListRequest::default(), &Context::quiet())?;
             Ok((list.len(), list.iter().map(|snapshot| snapshot.created).max()))
         });
         let shown = keeper.records.find(|record| record.uid == key.uid && record.token == key.token).len();
@@ -130,9 +130,9 @@ fn give_back(keeper: &Keeper, uid: u32) -> Result<()> {
         let heard = Warnings::default();
         let (place, cx) = (Place::new(&store), Context::new(&heard));
         // Those that are known to hold something are not asked each time.
-        let list = || provider.list(&place, &ListRequest {}, &cx);
+        let list = || provider.list(&place, &ListRequest::default(), &cx);
         let empty = keeper.known(&key, false, &cx, list, HashMap::is_empty).unwrap_or(false);
-        if !empty || !matches!(what_stays(&**provider, &place, &cx), Ok(None)) || heard.first().is_some() {
+        if !empty || !matches!(what_stays(&**provider, &place, false, &cx), Ok(None)) || heard.first().is_some() {
             continue;
         }
         if let Err(error) = keeper.remove_store(&key) {
@@ -143,11 +143,11 @@ fn give_back(keeper: &Keeper, uid: u32) -> Result<()> {
     Ok(())
 }
 
-/// Puts a store in order; what there is in it then, as far as it can be read.
-fn what_stays(provider: &dyn Provider, place: &Place<'_>, cx: &Context<'_>) -> Result<Option<String>> {
+/// Puts a store in order; what there is in it then, as far as it can be read, and in `partial` as far as it can be looked for.
+fn what_stays(provider: &dyn Provider, place: &Place<'_>, partial: bool, cx: &Context<'_>) -> Result<Option<String>> {
     let request = ReclaimRequest { auto: false, forgotten: Vec::new() };
     provider.reclaim(place, &request, cx)?;
-    let count = provider.list(place, &ListRequest {}, cx)?.len();
+    let count = provider.list(place, &ListRequest { partial }, cx)?.len();
     let last = provider.reclaim(place, &request, cx)?;
     if let Some(clone) = last.held.first() {
         return Ok(Some(format!("the clone {clone} lies in it, of which there is no record")));
@@ -158,8 +158,17 @@ fn what_stays(provider: &dyn Provider, place: &Place<'_>, cx: &Context<'_>) -> R
     Ok((!last.actions.is_empty()).then(|| last.actions.join(", ")))
 }
 
-/// Removes all that is kept for `uid` under `token`, views and branches too. Gives how many snapshots there were.
-pub(crate) fn forget(keeper: &Keeper, uid: u32, token: &str) -> Result<usize> {
+/// What was done with a store that was to be forgotten.
+#[derive(Debug)]
+pub struct Forgotten {
+    /// How many snapshots were removed.
+    pub snapshots: usize,
+    /// Why some could not be looked for: they stay where they are, and belong to nobody.
+    pub unseen: Vec<Error>,
+}
+
+/// Removes all that is kept for `uid` under `token`, views and branches too; of the snapshots those that can be looked for.
+pub(crate) fn forget(keeper: &Keeper, uid: u32, token: &str) -> Result<Forgotten> {
     let missing =
         || Error::new(ErrorKind::NotFound, format!("there is no store {uid}/{token}")).with_hint("ahd --stores");
     if !is_token(token) {
@@ -184,25 +193,33 @@ pub(crate) fn forget(keeper: &Keeper, uid: u32, token: &str) -> Result<usize> {
         let _claim = keeper.records.claim(&record.id)?;
         keeper.take_down(&record, &cx)?;
     }
-    let mut count = 0;
+    let (mut count, mut unseen) = (0, Vec::new());
     for key in &keys {
         let provider = &keeper.provider(&key.provider)?.provider;
         let store = open(keeper, key)?;
         let place = Place::new(&store);
-        for snapshot in provider.list(&place, &ListRequest {}, &cx)? {
+        let (list, lost) = match provider.list(&place, &ListRequest::default(), &cx) {
+            // It is an order: what nobody will look for again, as the disk that it is on will not come back, is not waited for.
+            Err(error) if error.kind == ErrorKind::FailedPrecondition => {
+                (provider.list(&place, &ListRequest { partial: true }, &cx)?, Some(error))
+            }
+            list => (list?, None),
+        };
+        for snapshot in list {
             provider.destroy(&place, &DestroyRequest::Snapshot(snapshot.reference), &cx)?;
             count += 1;
         }
         // What was removed is given back now, since nobody will ask for it again.
-        if let Some(what) = what_stays(&**provider, &place, &cx)? {
+        if let Some(what) = what_stays(&**provider, &place, lost.is_some(), &cx)? {
             let message = format!("the store {uid}/{token} of {} is not empty yet: {what}", key.provider);
             return Err(
                 Error::new(ErrorKind::Busy, message).with_hint("repeat it; what is in use has to be left first")
             );
         }
+        unseen.extend(lost);
     }
     // What cannot be read is listed nowhere, and would be found by nobody without what is known of the store.
-    if let Some(warning) = heard.first() {
+    if let Some(warning) = heard.first_beyond(&unseen) {
         let message = format!("the store {uid}/{token} holds something that cannot be read, and stays: {warning}");
         return Err(Error::new(ErrorKind::DataLoss, message));
     }
@@ -210,8 +227,10 @@ pub(crate) fn forget(keeper: &Keeper, uid: u32, token: &str) -> Result<usize> {
         keeper.remove_store(key)?;
     }
     let snapshots = text::count(count, "snapshot", "snapshots");
-    keeper.audit.say(&format!("the administrator had the store {uid}/{token} forgotten: {snapshots}"));
-    Ok(count)
+    let without: String =
+        unseen.iter().map(|error| format!("; what cannot be looked for stays: {}", told(error))).collect();
+    keeper.audit.say(&format!("the administrator had the store {uid}/{token} forgotten: {snapshots}{without}"));
+    Ok(Forgotten { snapshots: count, unseen })
 }
 
 /// What providers warn of.
@@ -220,7 +239,13 @@ struct Warnings(Mutex<Vec<String>>);
 
 impl Warnings {
     fn first(&self) -> Option<String> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).first().cloned()
+        self.first_beyond(&[])
+    }
+
+    /// The first that does not only repeat one of `errors`.
+    fn first_beyond(&self, errors: &[Error]) -> Option<String> {
+        let heard = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        heard.iter().find(|warning| !errors.iter().any(|error| warning.ends_with(&error.message))).cloned()
     }
 }
 

@@ -156,7 +156,7 @@ fn ask_for_list(daemon: &Daemon, token: &std::fs::File) -> UnixStream {
     assert_eq!(header[4], 1);
     let length = u32::from_le_bytes(header[..4].try_into().unwrap());
     stream.read_exact(&mut vec![0; length as usize]).unwrap();
-    let list = List { paths: Paths { store: b"/" }, request: ah_plugin_api::ListRequest {} };
+    let list = List { paths: Paths { store: b"/" }, request: ah_plugin_api::ListRequest::default() };
     let call = Call { number: 1, op: "list", request: wire::encode(&list).unwrap() };
     send_with(&stream, &frame(2, 1, &call), token.as_fd());
     stream

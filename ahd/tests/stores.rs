@@ -134,3 +134,68 @@ fn a_store_in_which_a_clone_lies_is_not_given_back_though_no_record_is_left_of_i
     assert!(daemon.state(&format!("stores/{ALICE}")).contains(&token));
     ah_test_disks::unmount(&alice.at("target/c"));
 }
+
+/// The store of the only snapshots, some of which are said to be where nobody can look now.
+fn with_some_elsewhere(daemon: &Daemon, home: &Home) -> (String, PathBuf) {
+    let token = fs::read_to_string(home.at("store/ahd-token")).unwrap();
+    let store = daemon.base.path().join(format!("state/stores/{ALICE}/{token}/copies"));
+    fs::write(store.join("elsewhere"), "").unwrap();
+    (token, store)
+}
+
+#[test]
+fn what_cannot_be_looked_for_keeps_nobody_from_taking_more_as_far_as_the_limit_goes() {
+    if !is_root() {
+        return;
+    }
+    let mut daemon = Daemon::start(r#"{"allow-containing": ["65534"], "limits": {"snapshots": 3}}"#);
+    let alice = daemon.home(ALICE);
+    let taken = |daemon: &Daemon, id: &str| as_user(ALICE, || alice.open().snapshot(&*daemon.provider(), id));
+    let first = taken(&daemon, "one").unwrap().reference;
+    let (_, store) = with_some_elsewhere(&daemon, &alice);
+    // It has to look anew.
+    daemon.restart();
+    taken(&daemon, "two").unwrap();
+    taken(&daemon, "three").unwrap();
+    assert_eq!(taken(&daemon, "four").unwrap_err().kind, ErrorKind::ResourceExhausted);
+    as_user(ALICE, || {
+        let (provider, open) = (daemon.provider(), alice.open());
+        // Nobody is told that what is not seen is gone.
+        assert_eq!(open.list(&*provider).unwrap_err().kind, ErrorKind::FailedPrecondition);
+        let unseen = ah_plugin_api::Reference::new(format!("{first}-elsewhere")).unwrap();
+        let error = open.destroy(&*provider, &DestroyRequest::Snapshot(unseen)).unwrap_err();
+        assert_eq!(error.kind, ErrorKind::FailedPrecondition);
+        // What is seen goes, and makes room.
+        open.destroy(&*provider, &DestroyRequest::Snapshot(first)).unwrap();
+    });
+    taken(&daemon, "four").unwrap();
+    fs::remove_file(store.join("elsewhere")).unwrap();
+    assert_eq!(as_user(ALICE, || alice.open().list(&*daemon.provider()).unwrap().len()), 3);
+    assert_eq!(taken(&daemon, "five").unwrap_err().kind, ErrorKind::ResourceExhausted);
+}
+
+#[test]
+fn a_store_is_forgotten_though_some_of_it_cannot_be_looked_for() {
+    if !is_root() {
+        return;
+    }
+    let mut daemon = Daemon::start(TWO_STORES);
+    let alice = daemon.home(ALICE);
+    as_user(ALICE, || alice.open().snapshot(&*daemon.provider(), "one")).unwrap();
+    let (token, store) = with_some_elsewhere(&daemon, &alice);
+    // One that holds nothing else is not given back by itself, when there is no room.
+    fs::rename(store.join("one"), daemon.base.path().join("aside")).unwrap();
+    as_user(ALICE, || {
+        for id in ["two", "three"] {
+            fs::remove_file(alice.at("store/ahd-token")).unwrap();
+            let _ = alice.open().snapshot(&*daemon.provider(), id);
+        }
+    });
+    assert!(daemon.state(&format!("stores/{ALICE}")).contains(&token));
+    fs::rename(daemon.base.path().join("aside"), store.join("one")).unwrap();
+    daemon.kill();
+    let (status, said) = daemon.command(&["--forget-store", &format!("{ALICE}/{token}")]);
+    assert!(status && said.contains("is forgotten, with 1 snapshot"), "{said}");
+    assert!(said.contains("stays") && said.contains("the disk of some is not there"), "{said}");
+    assert!(!daemon.state(&format!("stores/{ALICE}")).contains(&token));
+}

@@ -318,7 +318,7 @@ impl Fixture {
     }
 
     pub(crate) fn list(&self) -> Check<Vec<Snapshot>> {
-        Ok(self.provider.list(&self.place_without_workspace(), &ListRequest {}, &Context::quiet())?)
+        Ok(self.provider.list(&self.place_without_workspace(), &ListRequest::default(), &Context::quiet())?)
     }
 
     /// The ids that `list` gives, in its order.

@@ -343,7 +343,7 @@ fn give_back(target: &Arc<dyn Target>, root: &Path) {
         }
         let Ok(store) = Dir::open(entry.path()) else { continue };
         let place = Place::new(&store).with_target(&folder);
-        for snapshot in provider.list(&place, &ListRequest {}, &cx).unwrap_or_default() {
+        for snapshot in provider.list(&place, &ListRequest::default(), &cx).unwrap_or_default() {
             // What cannot be removed fails the case, when its directory is cleared.
             let _ = provider.destroy(&place, &DestroyRequest::Snapshot(snapshot.reference), &cx);
         }

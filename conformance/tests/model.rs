@@ -299,7 +299,7 @@ impl Pair {
 
     fn check_list(&self) {
         let list = self.both("list", |_, provider, place| {
-            let list = provider.list(place, &ListRequest {}, &cx()).unwrap();
+            let list = provider.list(place, &ListRequest::default(), &cx()).unwrap();
             list.into_iter().map(|s| (s.id, s.created, s.label, s.attributes, s.entries)).collect::<Vec<_>>()
         });
         assert_eq!(list.len(), self.snapshots.len(), "as many are listed as there are");

@@ -212,7 +212,7 @@ impl Provider for Faulty {
         let workspace = Editor::new(place.need_workspace()?.path());
         match self.fault {
             Fault::ReplacesADuplicate => {
-                let all = self.inner.list(place, &ListRequest {}, cx)?;
+                let all = self.inner.list(place, &ListRequest::default(), cx)?;
                 if let Some(old) = all.into_iter().find(|snapshot| snapshot.id == request.id) {
                     self.inner.destroy(place, &DestroyRequest::Snapshot(old.reference), cx)?;
                 }
@@ -264,7 +264,7 @@ impl Provider for Faulty {
                 self.inner.stat(place, &SnapshotRef { snapshot: snapshot.clone() }, cx)?;
             }
             (Fault::DestroyTakesAnother, DestroyRequest::Snapshot(_)) => {
-                if let Some(first) = self.inner.list(place, &ListRequest {}, cx)?.into_iter().next() {
+                if let Some(first) = self.inner.list(place, &ListRequest::default(), cx)?.into_iter().next() {
                     self.inner.destroy(place, &DestroyRequest::Snapshot(first.reference), cx)?;
                 }
             }
@@ -358,7 +358,7 @@ impl Provider for Faulty {
 
     fn reclaim(&self, place: &Place<'_>, request: &ReclaimRequest, cx: &Context<'_>) -> Result<Reclaimed> {
         if self.is(Fault::ReclaimTakesOne)
-            && let Some(first) = self.inner.list(place, &ListRequest {}, cx)?.into_iter().next()
+            && let Some(first) = self.inner.list(place, &ListRequest::default(), cx)?.into_iter().next()
         {
             self.inner.destroy(place, &DestroyRequest::Snapshot(first.reference), cx)?;
         }

@@ -158,7 +158,10 @@ fn every_fault_is_named_and_the_good_one_works() {
     assert_eq!(snapshot.label.as_deref(), Some("a label"));
     assert_eq!(notes.progress.lock().unwrap()[0].stage, "reading");
     assert_eq!(*notes.log.lock().unwrap(), [(LogLevel::Info, "kept 1 files".to_owned())]);
-    assert_eq!(good.provider.list(&scene.place(), &ListRequest {}, &cx).unwrap(), std::slice::from_ref(&snapshot));
+    assert_eq!(
+        good.provider.list(&scene.place(), &ListRequest::default(), &cx).unwrap(),
+        std::slice::from_ref(&snapshot)
+    );
     let again = good.provider.snapshot(&scene.place(), &request("one"), &cx).unwrap_err();
     assert_eq!(again.kind, ErrorKind::AlreadyExists);
 
@@ -220,7 +223,7 @@ fn a_panic_comes_back_and_the_plugin_goes_on() {
     assert_eq!(error.kind, ErrorKind::Internal);
     assert!(error.message.contains("as it was told to"), "{error}");
     assert!(error.causes.iter().any(|cause| cause.contains("plugin_panics.rs:")), "{error:?}");
-    assert!(plugin.provider.list(&scene.place(), &ListRequest {}, &cx).unwrap().is_empty());
+    assert!(plugin.provider.list(&scene.place(), &ListRequest::default(), &cx).unwrap().is_empty());
 }
 
 #[test]
@@ -239,7 +242,7 @@ fn a_call_that_hangs_is_named_and_not_repeated() {
         assert!(error.message.contains(part), "{error}");
     }
     let began = Instant::now();
-    let error = plugin.provider.list(&scene.place(), &ListRequest {}, &cx).unwrap_err();
+    let error = plugin.provider.list(&scene.place(), &ListRequest::default(), &cx).unwrap_err();
     assert_eq!(error.kind, ErrorKind::Unavailable);
     assert!(began.elapsed() < Duration::from_secs(2));
 }

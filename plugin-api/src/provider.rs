@@ -105,7 +105,8 @@ pub trait Provider: Send + Sync {
     /// All complete snapshots of the store, oldest first, without `omitted`.
     ///
     /// # Errors
-    /// `DataLoss` if the store cannot be read. One damaged snapshot is left out and logged.
+    /// `DataLoss` if the store cannot be read. One damaged snapshot is left out and logged. `FailedPrecondition` if some cannot be looked for now, as on a disk
+    /// that is not there: a list without them would say that they are gone. Where the request says `partial`, they are left out.
     fn list(&self, place: &Place<'_>, request: &ListRequest, cx: &Context<'_>) -> Result<Vec<Snapshot>>;
 
     /// One snapshot, with everything known of it.

@@ -76,7 +76,11 @@ pub struct SnapshotRequest {
 
 /// Asks for all snapshots of a store.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
-pub struct ListRequest {}
+pub struct ListRequest {
+    /// Whether those that can be looked for do, where others cannot. Who does not know of this answers as without it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub partial: bool,
+}
 
 /// Names one snapshot.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

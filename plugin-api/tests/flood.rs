@@ -68,7 +68,7 @@ fn ended(said: &[u8], at_once: bool) -> Result<()> {
             SAID.store(true, Ordering::Relaxed);
         });
         let remote = connect(ours, "the test server", LIMIT).unwrap();
-        let _ = remote.list(&Place::new(&store), &ListRequest {}, &Context::quiet());
+        let _ = remote.list(&Place::new(&store), &ListRequest::default(), &Context::quiet());
         drop(remote);
         server.join().unwrap()
     })
@@ -128,7 +128,7 @@ fn a_client_that_does_not_read_is_not_waited_for_and_is_told_what_it_missed() {
     std::thread::scope(|scope| {
         let server = scope.spawn(move || serve(&theirs, &provider));
         let remote = connect(ours, "the test server", LIMIT).unwrap();
-        remote.list(&Place::new(&store), &ListRequest {}, &Context::new(&slow)).unwrap();
+        remote.list(&Place::new(&store), &ListRequest::default(), &Context::new(&slow)).unwrap();
         drop(remote);
         server.join().unwrap().unwrap();
     });

@@ -98,7 +98,10 @@ fn a_provider_answers_as_if_it_were_here() {
         let snapshot = remote.snapshot(&scene.place(), &request("one"), &cx).unwrap();
         assert_eq!(notes.progress.lock().unwrap().len(), 1);
         assert_eq!(*notes.log.lock().unwrap(), [(LogLevel::Info, "kept 1 files".to_owned())]);
-        assert_eq!(trivial.list(&scene.place(), &ListRequest {}, &cx).unwrap(), std::slice::from_ref(&snapshot));
+        assert_eq!(
+            trivial.list(&scene.place(), &ListRequest::default(), &cx).unwrap(),
+            std::slice::from_ref(&snapshot)
+        );
 
         let mut output = tempfile::tempfile().unwrap();
         let read = ReadRequest { snapshot: snapshot.reference.clone(), path: RelPath::new("a.txt").unwrap() };
@@ -152,7 +155,7 @@ fn a_running_call_can_be_cancelled_and_the_next_one_works() {
             let stopped = remote.snapshot(&scene.place(), &request("one"), &Context::new(&notes)).unwrap_err();
             assert_eq!(stopped.kind, ErrorKind::Cancelled);
         });
-        assert!(remote.list(&scene.place(), &ListRequest {}, &Context::quiet()).unwrap().is_empty());
+        assert!(remote.list(&scene.place(), &ListRequest::default(), &Context::quiet()).unwrap().is_empty());
     })
     .unwrap();
 }
@@ -163,7 +166,7 @@ fn a_panic_is_an_error_and_the_connection_goes_on() {
     let mut provider = Trivial::new("trivial");
     provider.before = |operation, _| assert!(operation != "list", "told to");
     with_client(&provider, LIMIT, |remote| {
-        let error = remote.list(&scene.place(), &ListRequest {}, &Context::quiet()).unwrap_err();
+        let error = remote.list(&scene.place(), &ListRequest::default(), &Context::quiet()).unwrap_err();
         assert_eq!(error.kind, ErrorKind::Internal);
         remote.snapshot(&scene.place(), &request("one"), &Context::quiet()).unwrap();
     })
@@ -194,7 +197,7 @@ fn after_a_panic_of_the_caller_nobody_waits_for_ever() {
         let call = || remote.snapshot(&scene.place(), &request("one"), &Context::new(&Jumpy));
         std::panic::catch_unwind(std::panic::AssertUnwindSafe(call)).unwrap_err();
         let began = Instant::now();
-        let error = remote.list(&scene.place(), &ListRequest {}, &Context::quiet()).unwrap_err();
+        let error = remote.list(&scene.place(), &ListRequest::default(), &Context::quiet()).unwrap_err();
         assert_eq!(error.kind, ErrorKind::Unavailable);
         assert!(began.elapsed() < LIMIT);
     });
@@ -211,10 +214,10 @@ fn a_call_without_a_sign_of_life_is_given_up() {
         }
     };
     with_client(&provider, Duration::from_millis(100), |remote| {
-        let error = remote.list(&scene.place(), &ListRequest {}, &Context::quiet()).unwrap_err();
+        let error = remote.list(&scene.place(), &ListRequest::default(), &Context::quiet()).unwrap_err();
         assert_eq!(error.kind, ErrorKind::Unavailable);
         assert!(error.message.contains("the test server hangs: its operation list"), "{error}");
-        let error = remote.list(&scene.place(), &ListRequest {}, &Context::quiet()).unwrap_err();
+        let error = remote.list(&scene.place(), &ListRequest::default(), &Context::quiet()).unwrap_err();
         assert_eq!(error.kind, ErrorKind::Unavailable);
         STOP.store(true, Ordering::Relaxed);
     })
@@ -230,7 +233,7 @@ fn a_call_that_was_to_stop_before_it_began_is_not_made() {
         let notes = Notes { cancel: AtomicBool::new(true), ..Notes::default() };
         let stopped = remote.snapshot(&scene.place(), &request("one"), &Context::new(&notes)).unwrap_err();
         assert_eq!(stopped.kind, ErrorKind::Cancelled);
-        assert!(remote.list(&scene.place(), &ListRequest {}, &Context::quiet()).unwrap().is_empty());
+        assert!(remote.list(&scene.place(), &ListRequest::default(), &Context::quiet()).unwrap().is_empty());
     })
     .unwrap();
 }
@@ -255,11 +258,11 @@ fn whoever_wants_to_stop_does_not_wait_for_a_call_that_hangs() {
                 }
                 notes.cancel.store(true, Ordering::Relaxed);
             });
-            let error = remote.list(&scene.place(), &ListRequest {}, &Context::new(&notes)).unwrap_err();
+            let error = remote.list(&scene.place(), &ListRequest::default(), &Context::new(&notes)).unwrap_err();
             assert_eq!(error.kind, ErrorKind::Cancelled);
         });
         // The answer may still come; nobody must take it for that of another call.
-        let error = remote.list(&scene.place(), &ListRequest {}, &Context::quiet()).unwrap_err();
+        let error = remote.list(&scene.place(), &ListRequest::default(), &Context::quiet()).unwrap_err();
         assert_eq!(error.kind, ErrorKind::Unavailable);
         STOP.store(true, Ordering::Relaxed);
     })
@@ -277,7 +280,7 @@ fn a_call_that_looks_whether_it_shall_stop_is_alive() {
         }
     };
     with_client(&provider, Duration::from_millis(1500), |remote| {
-        remote.list(&scene.place(), &ListRequest {}, &Context::quiet()).unwrap();
+        remote.list(&scene.place(), &ListRequest::default(), &Context::quiet()).unwrap();
     })
     .unwrap();
 }
@@ -330,7 +333,7 @@ fn threads_take_turns() {
                 });
             }
         });
-        assert_eq!(remote.list(&scene.place(), &ListRequest {}, &Context::quiet()).unwrap().len(), 40);
+        assert_eq!(remote.list(&scene.place(), &ListRequest::default(), &Context::quiet()).unwrap().len(), 40);
     })
     .unwrap();
 }
@@ -349,7 +352,7 @@ fn a_client_that_dies_in_the_middle_stops_the_call() {
             std::thread::sleep(Duration::from_millis(50));
             also_ours.shutdown(std::net::Shutdown::Both).unwrap();
         });
-        let error = remote.list(&scene.place(), &ListRequest {}, &Context::quiet()).unwrap_err();
+        let error = remote.list(&scene.place(), &ListRequest::default(), &Context::quiet()).unwrap_err();
         assert_eq!(error.kind, ErrorKind::Unavailable);
         killer.join().unwrap();
         server.join().unwrap().unwrap();
@@ -366,7 +369,7 @@ fn a_server_that_dies_in_the_middle_is_named() {
         let remote = connect(ours, "the test server", LIMIT).unwrap();
         theirs.shutdown(std::net::Shutdown::Both).unwrap();
         server.join().unwrap().unwrap();
-        let error = remote.list(&scene.place(), &ListRequest {}, &Context::quiet()).unwrap_err();
+        let error = remote.list(&scene.place(), &ListRequest::default(), &Context::quiet()).unwrap_err();
         assert_eq!(error.kind, ErrorKind::Unavailable);
         assert!(error.message.contains("the test server ended"), "{error}");
     });
@@ -380,7 +383,7 @@ fn a_request_that_is_too_large_is_refused_here_and_harms_nothing() {
         let lookup = LookupRequest { snapshots, path: RelPath::root() };
         let error = remote.lookup(&scene.place(), &lookup, &Context::quiet()).unwrap_err();
         assert_eq!(error.kind, ErrorKind::ResourceExhausted);
-        remote.list(&scene.place(), &ListRequest {}, &Context::quiet()).unwrap();
+        remote.list(&scene.place(), &ListRequest::default(), &Context::quiet()).unwrap();
     })
     .unwrap();
 }
@@ -591,9 +594,9 @@ fn a_client_that_says_nothing_is_let_go_but_not_while_a_call_runs() {
         });
         let (client, description) = Client::open(ours, "one", Some(&name), LIMIT).unwrap();
         let remote = Remote::new(client, description);
-        remote.list(&scene.place(), &ListRequest {}, &Context::quiet()).unwrap();
+        remote.list(&scene.place(), &ListRequest::default(), &Context::quiet()).unwrap();
         server.join().unwrap().unwrap();
-        assert!(remote.list(&scene.place(), &ListRequest {}, &Context::quiet()).is_err());
+        assert!(remote.list(&scene.place(), &ListRequest::default(), &Context::quiet()).is_err());
     });
 
     let (ours, theirs) = UnixStream::pair().unwrap();
@@ -637,7 +640,7 @@ fn a_call_at_the_last_moment_is_answered_or_was_not_sent() {
             let remote = Remote::new(Told(client), description);
             // Before, at, and after the end.
             std::thread::sleep(patience - Duration::from_millis(1) + Duration::from_micros(n % 30 * 100));
-            match remote.list(&scene.place(), &ListRequest {}, &Context::quiet()) {
+            match remote.list(&scene.place(), &ListRequest::default(), &Context::quiet()) {
                 Ok(_) => answered += 1,
                 Err(error) => {
                     assert_eq!(error.message, "unsent");

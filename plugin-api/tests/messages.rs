@@ -266,7 +266,8 @@ fn who_stops_without_being_asked_has_failed() {
     let (version, filesystems) = ("0".to_owned(), [].into());
     let description = Description { name, version, rank: None, filesystems, capabilities };
     let provider = wire::Remote::new(Says(Err(Error::new(ErrorKind::Cancelled, "enough"))), description);
-    let list = |cx: &Context<'_>| provider.list(&Place::new(&store), &ah_plugin_api::ListRequest {}, cx).unwrap_err();
+    let list =
+        |cx: &Context<'_>| provider.list(&Place::new(&store), &ah_plugin_api::ListRequest::default(), cx).unwrap_err();
     let error = list(&Context::quiet());
     assert_eq!(error.kind, ErrorKind::Internal);
     assert!(error.message.contains("tired") && error.causes.contains(&"enough".to_owned()), "{error:?}");
@@ -416,7 +417,7 @@ fn answers_that_cannot_be_relied_on_are_refused_and_long_ones_cut() {
     let told = [
         provider(says(&wordy)).snapshot(&place, &request, &cx).unwrap(),
         provider(says(&wordy)).stat(&place, &snapshot, &cx).unwrap(),
-        provider(says(&vec![wordy])).list(&place, &ah_plugin_api::ListRequest {}, &cx).unwrap().remove(0),
+        provider(says(&vec![wordy])).list(&place, &ah_plugin_api::ListRequest::default(), &cx).unwrap().remove(0),
     ];
     for told in told {
         assert!(told.pins.unwrap().len() < 5000 && told.omitted[0].detail.as_ref().unwrap().len() < 5000);

@@ -288,7 +288,7 @@ impl Open {
     }
 
     pub fn list(&self, provider: &dyn Provider) -> Result<Vec<Snapshot>> {
-        provider.list(&self.place(), &ListRequest {}, &Context::quiet())
+        provider.list(&self.place(), &ListRequest::default(), &Context::quiet())
     }
 
     pub fn mount(&self, provider: &dyn Provider, snapshot: &Reference, name: &str) -> Result<View> {

@@ -125,7 +125,7 @@ fn full_disk(f: &Fixture) -> Check {
     let tree = Tree::walk(f.ws.root())?;
     let first = f.provider().snapshot(&place, &f.request("first"), &cx)?;
     let list = || -> Check<Vec<String>> {
-        let list = f.provider().list(&place, &ListRequest {}, &cx)?;
+        let list = f.provider().list(&place, &ListRequest::default(), &cx)?;
         Ok(list.into_iter().map(|snapshot| snapshot.id.to_string()).collect())
     };
     // In the middle of one large file, and between many small ones.
@@ -336,7 +336,7 @@ fn look_around(f: &Fixture, taken: &crate::fixture::Taken) -> Check {
     };
     let place = f.place_without_workspace();
     let cx = Context::quiet();
-    allow("list", f.provider().list(&place, &ListRequest {}, &cx).err())?;
+    allow("list", f.provider().list(&place, &ListRequest::default(), &cx).err())?;
     allow("stat", f.stat(&taken.reference()).err())?;
     match f.try_mount(&taken.reference(), "v", &[]) {
         Ok(view) => {

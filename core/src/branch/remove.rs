@@ -383,7 +383,7 @@ pub(crate) fn empty_stores(workspace: &Workspace) -> Result<()> {
     let cx = workspace.context();
     for name in workspace.stores()? {
         let Ok(served) = workspace.serve(&name) else { continue };
-        for snapshot in served.provider.list(&served.place(), &ListRequest {}, &cx).unwrap_or_default() {
+        for snapshot in served.provider.list(&served.place(), &ListRequest::default(), &cx).unwrap_or_default() {
             let _ = served.provider.destroy(&served.place(), &DestroyRequest::Snapshot(snapshot.reference), &cx);
         }
         let _ = served.provider.reclaim(&served.place(), &ReclaimRequest::default(), &cx);

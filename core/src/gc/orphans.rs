@@ -142,7 +142,7 @@ impl Workspace {
         // Alone: nobody is between making a snapshot and listing it.
         let lock = self.lock("orphans")?;
         let served = self.serve(name)?;
-        let held = served.provider.list(&served.place(), &ListRequest {}, &self.context());
+        let held = served.provider.list(&served.place(), &ListRequest::default(), &self.context());
         let held = held.map_err(|error| match error.kind {
             ErrorKind::Cancelled => error,
             _ => error.context("its snapshots cannot be looked for now, and none is taken off the timeline"),
@@ -187,7 +187,7 @@ impl Workspace {
         let state = self.state()?;
         for name in self.stores()? {
             let served = self.serve(&name)?;
-            let held = served.provider.list(&served.place(), &ListRequest {}, &self.context())?;
+            let held = served.provider.list(&served.place(), &ListRequest::default(), &self.context())?;
             self.finish_removals_in(&served, &held, &state, report)?;
         }
         Ok(())
@@ -240,7 +240,7 @@ impl Workspace {
         let mut unlisted = 0;
         for name in self.stores()? {
             let served = self.serve(&name)?;
-            let all = served.provider.list(&served.place(), &ListRequest {}, &self.context())?;
+            let all = served.provider.list(&served.place(), &ListRequest::default(), &self.context())?;
             unlisted += self.unlisted(&all, &state).len();
         }
         say(unlisted, "snapshot that no timeline lists", "snapshots that no timeline lists");

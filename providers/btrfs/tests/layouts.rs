@@ -274,7 +274,7 @@ fn a_note_that_is_back_after_a_power_cut_names_nothing() {
     bench.snapshot("c");
     fs::rename(disk.at().join(".ah-snapshots"), disk.at().join("moved")).unwrap();
     let place = Place::new(&bench.store);
-    let lost = bench.provider.list(&place, &ListRequest {}, &Context::quiet());
+    let lost = bench.provider.list(&place, &ListRequest::default(), &Context::quiet());
     assert_eq!(lost.unwrap_err().kind, ErrorKind::FailedPrecondition);
     fs::rename(disk.at().join("moved"), disk.at().join(".ah-snapshots")).unwrap();
     assert_eq!(bench.ids(), ["c"]);
@@ -358,7 +358,7 @@ fn what_is_removed_is_off_the_list_at_once_and_given_back_in_turns() {
     // Whoever asks for a gc by hand gets all of it.
     bench
         .provider
-        .list(&bench.place(), &ListRequest {}, &Context::quiet())
+        .list(&bench.place(), &ListRequest::default(), &Context::quiet())
         .unwrap()
         .iter()
         .for_each(|s| bench.remove(s));

@@ -30,7 +30,7 @@ fn follow(hint: &str) {
 }
 
 fn list(bench: &Bench) -> Result<usize, Error> {
-    let list = bench.provider.list(&Place::new(&bench.store), &ListRequest {}, &Context::quiet());
+    let list = bench.provider.list(&Place::new(&bench.store), &ListRequest::default(), &Context::quiet());
     list.map(|list| list.len())
 }
 

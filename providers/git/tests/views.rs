@@ -229,7 +229,7 @@ fn snapshots_are_listed_found_and_taken_away() {
     let (first, second) = (bench.snapshot(), bench.snapshot());
     assert_eq!(bench.try_snapshot("s1").err().unwrap().kind, ErrorKind::AlreadyExists);
     let list = || {
-        let list = bench.provider.list(&bench.place(), &ListRequest {}, &cx).unwrap();
+        let list = bench.provider.list(&bench.place(), &ListRequest::default(), &cx).unwrap();
         list.iter().map(|snapshot| snapshot.id.to_string()).collect::<Vec<_>>()
     };
     assert_eq!(list(), ["s1", "s2"]);

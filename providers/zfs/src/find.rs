@@ -206,12 +206,12 @@ pub(crate) fn open_dataset<'a>(zfs: &'a Zfs, name: &str) -> Result<Option<Datase
 /// So many snapshots are looked at before others get their turn, and it is asked whether this shall stop.
 pub(crate) const AT_ONCE: usize = 256;
 
-/// All snapshots of a store, oldest first, without what was omitted. `FailedPrecondition` if some cannot be looked for.
-pub(crate) fn list(store: &Store<'_>, cx: &Context<'_>) -> Result<Vec<Snapshot>> {
+/// All snapshots of a store, oldest first, without what was omitted. `FailedPrecondition` if some cannot be looked for, unless a list in `partial` is asked for.
+pub(crate) fn list(store: &Store<'_>, partial: bool, cx: &Context<'_>) -> Result<Vec<Snapshot>> {
     let Some(identity) = store.identity()? else { return Ok(Vec::new()) };
     let (mut found, mut unreadable): (Vec<(Snapshot, u64)>, Vec<Error>) = Default::default();
     let datasets = datasets(&Zfs::get()?, &identity)?;
-    if let Some(name) = datasets.lost {
+    if let Some(name) = datasets.lost.filter(|_| !partial) {
         // A list without them would say that they were removed.
         return Err(lost(&name));
     }

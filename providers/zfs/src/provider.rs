@@ -70,8 +70,8 @@ impl Provider for ZfsProvider {
         Ok(Done {})
     }
 
-    fn list(&self, place: &Place<'_>, _request: &ListRequest, cx: &Context<'_>) -> Result<Vec<Snapshot>> {
-        find::list(&Store::new(place.store), cx)
+    fn list(&self, place: &Place<'_>, request: &ListRequest, cx: &Context<'_>) -> Result<Vec<Snapshot>> {
+        find::list(&Store::new(place.store), request.partial, cx)
     }
 
     fn stat(&self, place: &Place<'_>, request: &SnapshotRef, _cx: &Context<'_>) -> Result<Snapshot> {

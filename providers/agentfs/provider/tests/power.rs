@@ -83,7 +83,7 @@ fn a_branch_of_a_linked_work_tree_is_never_the_users_own_repository() {
     // Whoever asks for anything has it mounted again.
     let provider = AgentFsProvider::new();
     let (store, target) = (open("store"), open("branches"));
-    let list = provider.list(&Place::new(&store).with_target(&target), &ListRequest {}, &cx).unwrap();
+    let list = provider.list(&Place::new(&store).with_target(&target), &ListRequest::default(), &cx).unwrap();
     let git = made.path.join(".git");
     let looked = git.symlink_metadata().map(|found| found.is_dir());
     let head = Command::new("git").arg("-C").arg(&made.path).args(["rev-parse", "--git-dir", "HEAD"]).output();

@@ -70,7 +70,7 @@ impl Scene {
 
     fn ids(&self) -> BTreeSet<String> {
         let store = self.open("store");
-        let all = self.provider.list(&Place::new(&store), &ListRequest {}, &Context::quiet()).unwrap();
+        let all = self.provider.list(&Place::new(&store), &ListRequest::default(), &Context::quiet()).unwrap();
         all.into_iter().map(|snapshot| snapshot.id.to_string()).collect()
     }
 
@@ -284,7 +284,7 @@ fn a_damaged_log_is_told_of_and_cut_by_fsck_which_nobody_runs_beside_the_service
     std::fs::write(newest(), &bytes).unwrap();
     let list = || {
         let store = scene.open("store");
-        scene.provider.list(&Place::new(&store), &ListRequest {}, &Context::quiet())
+        scene.provider.list(&Place::new(&store), &ListRequest::default(), &Context::quiet())
     };
     let refused = list().unwrap_err();
     assert!(refused.hint.as_ref().is_some_and(|hint| hint.contains("ah-agentfsd --fsck")), "{refused:?}");

@@ -75,7 +75,7 @@ impl Bench {
 
     pub fn ids(&self) -> Vec<String> {
         let place = Place::new(&self.store);
-        let list = self.provider.list(&place, &ListRequest {}, &Context::quiet()).unwrap();
+        let list = self.provider.list(&place, &ListRequest::default(), &Context::quiet()).unwrap();
         list.into_iter().map(|snapshot| snapshot.id.to_string()).collect()
     }
 

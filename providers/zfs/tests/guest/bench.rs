@@ -138,7 +138,7 @@ impl Bench {
     }
 
     pub fn list(&self) -> Result<Vec<Snapshot>> {
-        self.provider.list(&self.without_workspace(), &ListRequest {}, &Context::quiet())
+        self.provider.list(&self.without_workspace(), &ListRequest::default(), &Context::quiet())
     }
 
     pub fn ids(&self) -> String {

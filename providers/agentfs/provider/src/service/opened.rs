@@ -458,7 +458,7 @@ mod tests {
         let (dir, home, lower) = places();
         let service = Service::open(Dir::open(home.path()).unwrap()).unwrap();
         let (place, cx) = (Place::new(&home), Context::quiet());
-        let list = || service.list(&place, &ListRequest {}, &cx).map(|snapshots| snapshots.len());
+        let list = || service.list(&place, &ListRequest::default(), &cx).map(|snapshots| snapshots.len());
         let gone = || {
             let snapshot = Reference::new("aaaaaaaa").unwrap();
             service.destroy(&place, &DestroyRequest::Snapshot(snapshot), &cx).map_err(|error| error.kind)
@@ -489,7 +489,7 @@ mod tests {
         let (service, place, cx) = (service(), Place::new(&home), Context::quiet());
         let of = |name: &str| Reference::new(name.repeat(8)).unwrap();
         let answers = [
-            service.list(&place, &ListRequest {}, &cx).map(drop),
+            service.list(&place, &ListRequest::default(), &cx).map(drop),
             service.unmount(&place, &UnmountRequest { view: of("abcd") }, &cx).map(drop),
             service.destroy(&place, &DestroyRequest::Snapshot(of("a")), &cx).map(drop),
             service.usage(&place, &UsageRequest { snapshots: Vec::new() }, &cx).map(drop),
@@ -528,7 +528,7 @@ mod tests {
         let (_dir, home, lower) = places();
         let service = Service::open(Dir::open(home.path()).unwrap()).unwrap();
         let open = service.for_lower(&lower, &Context::quiet()).unwrap();
-        let list = |cx: &Context<'_>| service.list(&Place::new(&home), &ListRequest {}, cx).map(drop);
+        let list = |cx: &Context<'_>| service.list(&Place::new(&home), &ListRequest::default(), cx).map(drop);
         stops(open.taking.read(), list);
         drop(open);
         service.close();

@@ -1,6 +1,7 @@
 //! From a store to its snapshots, and from a reference to one of them.
 
 use std::ffi::{CStr, CString};
+use std::path::Path;
 
 use ah_plugin_api::{Context, Error, ErrorKind, LogLevel, Reference, Result, Snapshot, SnapshotId};
 
@@ -179,9 +180,22 @@ pub(crate) fn pool_of(dataset: &str) -> &str {
 
 /// The error for a dataset that may be there or not: its pool is not imported.
 pub(crate) fn lost(dataset: &str) -> Error {
+    // Asked of the kernel: who calls this may hold the library.
+    lost_while(dataset, Path::new("/proc/spl/kstat/zfs").join(pool_of(dataset)).is_dir())
+}
+
+/// [`lost`], where a pool of the name of its pool is imported or not.
+fn lost_while(dataset: &str, another_has_its_name: bool) -> Error {
     let pool = pool_of(dataset);
-    let message = format!("the dataset {dataset} cannot be found: its pool {pool} is not imported");
-    Error::new(ErrorKind::FailedPrecondition, message).with_hint(format!("zpool import {pool}"))
+    let (why, hint) = match another_has_its_name {
+        true => (
+            format!("the pool {pool} that is imported is another one than it was in"),
+            "`zpool import` lists by their ids the pools that are not imported; `zpool import ID NEWNAME` imports one whose name is taken"
+                .to_owned(),
+        ),
+        false => (format!("its pool {pool} is not imported"), format!("zpool import {pool}")),
+    };
+    Error::new(ErrorKind::FailedPrecondition, format!("the dataset {dataset} cannot be found: {why}")).with_hint(hint)
 }
 
 /// What identifies a dataset whatever its name is; none if there is none of that name.
@@ -292,6 +306,14 @@ mod tests {
         assert_eq!(sorted(&two, &machine, error()).unwrap_err().kind, ErrorKind::Unavailable, "b may be there");
         assert_eq!(sorted(&one, &machine, error()).unwrap().there, ["tank/renamed"], "nothing is missing");
         assert_eq!(sorted(&two, &machine, None).unwrap().there, ["tank/renamed"]);
+    }
+
+    #[test]
+    fn a_pool_that_took_the_name_of_the_one_that_is_missing_is_told_as_another_one() {
+        let (missing, hidden) = (lost_while("tank/a", false), lost_while("tank/a", true));
+        assert_eq!([missing.kind, hidden.kind], [ErrorKind::FailedPrecondition, ErrorKind::FailedPrecondition]);
+        assert_eq!(missing.hint.unwrap(), "zpool import tank");
+        assert!(hidden.message.contains("another one") && !hidden.hint.unwrap().contains("import tank"));
     }
 
     #[test]

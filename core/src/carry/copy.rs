@@ -78,7 +78,14 @@ pub(super) fn copy(
             shared: AtomicU64::new(0),
             left: Mutex::default(),
         };
-        work.all(&items)?;
+        match work.all(&items) {
+            // Where the branch does not take it, in a directory that nobody may write to, it does without.
+            Err(error) if error.kind != ErrorKind::Cancelled && matches!(target.stat(top), Ok(None)) => {
+                report.leave(top, OmitReason::Unreadable, error.to_string());
+                continue;
+            }
+            done => done?,
+        }
         report.copied += *work.copied.get_mut();
         report.shared += *work.shared.get_mut();
         for (path, error) in work.left.into_inner().unwrap_or_default() {

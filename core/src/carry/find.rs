@@ -10,7 +10,7 @@ use rustix::fs::FileType;
 
 use crate::restore::at::{self, Tree, io};
 
-/// Ignored paths of `workspace` that are not in `branch`, the topmost ones, in order.
+/// Ignored paths of `workspace` that are not in `branch`, the topmost ones, in order; of directories that both have.
 pub(super) fn missing(workspace: &Dir, branch: &Dir, policy: &CapturePolicy, cx: &Context<'_>) -> Result<Vec<RelPath>> {
     let mut find = Find {
         workspace: Tree::new(workspace.as_fd())?,
@@ -62,6 +62,10 @@ impl Find<'_> {
             let path = at.join(name)?;
             match &class {
                 Class::Captured | Class::Tracked | Class::Through { .. } if kind == EntryKind::Dir => {
+                    // In what came after the branch's snapshot there is no place for anything.
+                    if !matches!(self.branch.stat(&path), Ok(Some(there)) if there.kind == EntryKind::Dir) {
+                        continue;
+                    }
                     let Ok(below) = at::open_dir(dir.as_fd(), name) else { continue };
                     let here = at::stat(below.as_fd(), b"").ok().flatten();
                     if here.is_some_and(|found| found.dev == self.workspace.dev()) {

@@ -76,6 +76,8 @@ fn the_topmost_ignored_paths_that_the_branch_lacks() {
         "src/main.rs",
         "web/node_modules/x/y",
         "web/app.js",
+        "came/since/node_modules/x",
+        "was/a/file/node_modules/x",
         "a.env",
         "b.env",
         "partly/in",
@@ -83,10 +85,32 @@ fn the_topmost_ignored_paths_that_the_branch_lacks() {
     ] {
         two.write(&format!("ws/{path}"), "x");
     }
-    for path in ["b.env", "partly/in", "src/main.rs"] {
+    for path in ["b.env", "partly/in", "src/main.rs", "web/app.js", "was/a"] {
         two.write(&format!("branch/{path}"), "x");
     }
-    assert_eq!(names(&two.missing()), set(&["target", "web/node_modules", "a.env", "partly/out"]));
+    let missing = set(&["target", "web/node_modules", "a.env", "partly/out"]);
+    assert_eq!(names(&two.missing()), missing);
+    assert_eq!(names(&two.carry(u64::MAX).carried), missing);
+}
+
+#[test]
+fn what_the_branch_does_not_take_is_left() {
+    let two = Two::new();
+    two.write("ws/.gitignore", "cache\n");
+    for path in ["ws/vendor/cache/x", "ws/cache/x", "branch/vendor/f"] {
+        two.write(path, "x");
+    }
+    let mode = |mode| std::fs::set_permissions(two.at("branch/vendor"), std::fs::Permissions::from_mode(mode)).unwrap();
+    mode(0o555);
+    // Root, too: of this thread alone.
+    let mut rights = rustix::thread::capabilities(None).unwrap();
+    rights.effective.remove(rustix::thread::CapabilitySet::DAC_OVERRIDE);
+    rustix::thread::set_capabilities(None, rights).unwrap();
+    let report = two.carry(u64::MAX);
+    mode(0o755);
+    let left: Vec<RelPath> = report.left.iter().map(|left| left.path.clone()).collect();
+    assert_eq!((names(&report.carried), names(&left)), (set(&["cache"]), set(&["vendor/cache"])));
+    assert!(two.at("branch/cache/x").exists() && !two.at("branch/vendor/cache").exists());
 }
 
 #[test]

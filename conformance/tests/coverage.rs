@@ -31,6 +31,11 @@ const NOT_CHECKED: &[(&str, &str)] = &[
     ("Only when the question itself", "cannot be brought about from outside"),
     ("Cost grows with what changed", "cost is measured, not tested (scripts/bench)"),
     ("`DataLoss` if the store cannot be read.", "depends on how a store is made; `failure.damage` damages each"),
+    (
+        "`FailedPrecondition` if some cannot be looked for now",
+        "needs a disk that goes away; the tests of Btrfs and ZFS take theirs away",
+    ),
+    ("Where the request says `partial`, they are left out.", "as above"),
     ("It is at the request's name in the target, or wherever", "allows something"),
     ("Where the target is on another filesystem", "needs two filesystems; the tests of Btrfs, which does so, check it"),
     ("Those of all methods.", "a pointer"),

@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 
 use ah_plugin_api::{
     Capability, Changes, CloneRequest, Context, ConvertRequest, Converted, Description, DestroyRequest, DiffRequest,
-    Done, Entry, ListRequest, LookupRequest, MountRequest, Place, Probe, ProbeRequest, Provider, ProviderName,
-    ReadDirRequest, ReadRequest, ReclaimRequest, Reclaimed, Result, Snapshot, SnapshotRef, SnapshotRequest,
-    UnmountRequest, View, WritableClone,
+    Done, Entry, Error, ErrorKind, ListRequest, LookupRequest, MountRequest, Place, Probe, ProbeRequest, Provider,
+    ProviderName, ReadDirRequest, ReadRequest, ReclaimRequest, Reclaimed, Result, Snapshot, SnapshotRef,
+    SnapshotRequest, UnmountRequest, View, WritableClone,
 };
 
 use crate::shelf::{self, Shelf, no_snapshot};
@@ -59,8 +59,12 @@ impl Provider for BtrfsProvider {
         Ok(Done {})
     }
 
-    fn list(&self, place: &Place<'_>, _request: &ListRequest, cx: &Context<'_>) -> Result<Vec<Snapshot>> {
-        Shelf::open(place.store)?.map_or_else(|| Ok(Vec::new()), |shelf| shelf.list(cx))
+    fn list(&self, place: &Place<'_>, request: &ListRequest, cx: &Context<'_>) -> Result<Vec<Snapshot>> {
+        match Shelf::open(place.store) {
+            // All are in one place, and that is not there.
+            Err(error) if request.partial && error.kind == ErrorKind::FailedPrecondition => Ok(Vec::new()),
+            shelf => shelf?.map_or_else(|| Ok(Vec::new()), |shelf| shelf.list(cx)),
+        }
     }
 
     fn stat(&self, place: &Place<'_>, request: &SnapshotRef, _cx: &Context<'_>) -> Result<Snapshot> {
@@ -123,7 +127,7 @@ impl Provider for BtrfsProvider {
     fn convert(&self, place: &Place<'_>, request: &ConvertRequest, cx: &Context<'_>) -> Result<Converted> {
         if request.back {
             let message = "a subvolume is a directory like others: there is nothing to take back";
-            return Err(ah_plugin_api::Error::new(ah_plugin_api::ErrorKind::FailedPrecondition, message));
+            return Err(Error::new(ErrorKind::FailedPrecondition, message));
         }
         convert::convert(place.store, place.need_workspace()?, cx)
     }

@@ -1,6 +1,6 @@
 //! Where a workspace can be: roots, directories inside, bind mounts, renamed datasets, odd names.
 
-use ah_plugin_api::{Context, ErrorKind, OmitReason, Provider, UsageRequest};
+use ah_plugin_api::{Context, ErrorKind, ListRequest, OmitReason, Place, Provider, UsageRequest};
 
 use crate::bench::{Bench, Pool, closed, run};
 
@@ -328,9 +328,12 @@ fn what_cannot_be_looked_for_is_not_taken_for_removed() {
         assert_eq!(error.kind, ErrorKind::FailedPrecondition, "{error}");
         assert!(error.hint.as_ref().is_some_and(|hint| hint.contains("zpool import")), "{error:?}");
     }
+    let store = Place::new(&bench.store);
+    let partial = || bench.provider.list(&store, &ListRequest { partial: true }, &Context::quiet()).unwrap().len();
+    assert_eq!(partial(), 0);
     bench.reclaim(&[]);
     pool.import();
-    assert_eq!(bench.ids(), "a");
+    assert_eq!((bench.ids().as_str(), partial()), ("a", 1));
     // One that was really destroyed is left out.
     run("zfs", &["destroy", "-r", &pool.full("w")]);
     assert_eq!(bench.ids(), "");

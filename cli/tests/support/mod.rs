@@ -253,6 +253,8 @@ impl World {
 
 impl Drop for World {
     fn drop(&mut self) {
+        // It may mount a branch again.
+        self.wait_for_background();
         // Views are read-only, for root by a mount.
         let mounts = fs::read("/proc/self/mountinfo").unwrap_or_default();
         let mounts = String::from_utf8_lossy(&mounts);
@@ -260,7 +262,6 @@ impl Drop for World {
         for mount in mounts.lines().filter_map(|line| line.split(' ').nth(4)).filter(|path| path.starts_with(&top)) {
             let _ = nix::mount::umount2(mount, nix::mount::MntFlags::MNT_DETACH);
         }
-        self.wait_for_background();
         // Snapshots are read-only subvolumes.
         let mut writable = Command::new("find");
         writable.arg(self.temp.path()).args(["-depth", "-inum", "256", "-type", "d", "-exec"]);

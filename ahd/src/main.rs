@@ -23,8 +23,9 @@ usage: ahd [--socket PATH] [--state DIR] [--config FILE] [--provider-dir DIR]...
   --provider-dir DIR  where provider libraries are, instead of the system's folders
   --stores            lists what is kept for whom, while no ahd is running (systemctl stop ahd.socket ahd.service)
   --forget-store UID/TOKEN
-                      removes all that is kept there: snapshots whose user has lost what ~/.ah knew of them; what is
-                      in a pool that is not imported stays there, and is known to nobody then
+                      removes all that is kept there: snapshots whose user has lost what ~/.ah knew of them; those
+                      in a pool that is not imported stay there, and are known to nobody then (a branch
+                      there keeps all of it)
   --version, --help
 ";
 

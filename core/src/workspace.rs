@@ -129,7 +129,7 @@ impl Workspace {
             let why = moment.record.reason.as_deref().map_or_else(String::new, |reason| format!(" ({reason})"));
             let id = &snapshot.id;
             let message =
-                format!("no snapshot shows {reference} exactly{why}: {id}, the nearest one before it, is meant");
+                format!("no snapshot shows {reference} exactly{why}; {id} is taken, which shows what was before it");
             let notice = Notice::new(NoticeKind::Other, message);
             let own = moment.record.snapshot.filter(|own| *own != snapshot.id);
             self.engine.notify(match own {

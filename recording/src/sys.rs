@@ -1,8 +1,9 @@
-//! What needs `unsafe`: a descriptor that was inherited by number, and what runs between fork and exec.
+//! What needs `unsafe`: a descriptor that was inherited by number, and what runs between fork and exec, or in a signal's handler.
 //!
 //! - [`adopt`] takes a descriptor that the process was started with, once, under the number it was told.
 //! - [`hand_over`] lets a new process have descriptors that no other one gets, whatever is started at the same time.
 //! - [`take_terminal`] makes a new process the foreground of its terminal before its program runs.
+//! - [`flag_if_sent`] hears of a signal that a process sends, not of the terminal's own.
 
 #![allow(unsafe_code)]
 
@@ -10,8 +11,11 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use nix::sys::signal::{SigSet, Signal};
+use signal_hook::SigId;
 
 /// Takes over the descriptor of that number, and closes it for programs that this one starts. `None` if none is open under it,
 /// or if it is one of the standard ones. Call it once for each, before anything else is opened.
@@ -78,5 +82,18 @@ mod tests {
         assert!(given.status().unwrap().success());
         // Neither before nor after, for anything that is started beside it.
         assert!(!shell(&theirs).status().unwrap().success() && !shell(&test).status().unwrap().success());
+    }
+}
+
+/// Sets `flag` whenever a process sends that signal, and not when a terminal does (Ctrl-C, a line that is hung up), which has `SI_KERNEL` as its origin
+/// (`isig` and `tty_signal_session_leader` in the kernel).
+pub(crate) fn flag_if_sent(signal: i32, flag: Arc<AtomicBool>) -> io::Result<SigId> {
+    // SAFETY: what runs in the handler looks at a number and sets a flag.
+    unsafe {
+        signal_hook_registry::register_sigaction(signal, move |info| {
+            if info.si_code != nix::libc::SI_KERNEL {
+                flag.store(true, Ordering::Release);
+            }
+        })
     }
 }

@@ -35,7 +35,7 @@ use crate::interrupt;
 CMD runs as it would without this: keys, output, the terminal's size, signals, Ctrl-Z and the exit status go through unchanged \
 (128 + N if signal N ended it, 127 if there is no CMD, 126 if it cannot be run). What it shows is written to the session's folder as asciicast, \
 on disk within 250 ms. An agent that is known (claude, codex) gets its hooks for this run, so that its prompts and tools are moments; nothing is \
-installed for that. A recording ends before it fills the disk, or is larger than all may be together (prune.recordings); CMD goes on. Standard input that is no terminal is CMD's own. Where there is a terminal but standard output leads elsewhere (a pipe, a file), CMD keeps the terminal: what it writes to standard output and error is recorded, what is typed or asked for there is not, and there are no keys for moments. CMD finds AH_SESSION and AH_RECORDING in its environment.
+installed for that. A recording ends before it fills the disk, or is larger than all may be together (prune.recordings); CMD goes on. Standard input that is no terminal is CMD's own. Where there is a terminal but standard output leads elsewhere (a pipe, a file), CMD keeps the terminal: what it writes to standard output and error is recorded (both are pipes for it, so that it may show neither colours nor progress), what is typed or asked for there is not, and there are no keys for moments. CMD finds AH_SESSION and AH_RECORDING in its environment.
 
 Keys: Ctrl-] m makes a moment. Ctrl-] Ctrl-] types one Ctrl-]; with any other key both go through.
 

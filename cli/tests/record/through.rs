@@ -152,11 +152,15 @@ fn ctrl_c_and_signals_come_once_to_a_command_in_a_pipeline() {
     terminal.type_in("\x03");
     terminal.wait_for("got int", 1);
     std::thread::sleep(Duration::from_millis(300));
-    let recorder = terminal.process(&[support::ah().as_os_str(), "agent".as_ref()]);
-    kill(Pid::from_raw(recorder), Signal::SIGTERM).unwrap();
+    let recorder = Pid::from_raw(terminal.process(&[support::ah().as_os_str(), "agent".as_ref()]));
+    // By somebody who means the recorder alone.
+    kill(recorder, Signal::SIGINT).unwrap();
+    terminal.wait_for("got int", 2);
+    std::thread::sleep(Duration::from_millis(300));
+    kill(recorder, Signal::SIGTERM).unwrap();
     terminal.wait_for("got term", 1);
     terminal.end();
-    assert_eq!(terminal.text().matches("got int").count(), 1, "{}", terminal.text());
+    assert_eq!(terminal.text().matches("got int").count(), 2, "{}", terminal.text());
 }
 
 #[test]

@@ -11,7 +11,7 @@
 //!
 //! An answer and an end of a conversation that was left when the session went back are moments only.
 //!
-//! A call costs a few small files, whatever the workspace and its history are like: nothing here looks at either. All snapshots are taken behind it (`moments/capture`). What fails is told on the timeline, or in `$AH_HOME/logs` where there is none; the agent never
+//! A call costs a few small files, and where tools run side by side a look at what was added to the transcript meanwhile, whatever the workspace and its history are like: nothing here looks at either. All snapshots are taken behind it (`moments/capture`). What fails is told on the timeline, or in `$AH_HOME/logs` where there is none; the agent never
 //! hears of it.
 
 use std::fs::DirBuilder;

@@ -130,11 +130,12 @@ impl Workspace {
                     text::shell(name.as_ref())
                 )));
             }
-            (Whereabouts::Gone | Whereabouts::Replaced, _) => {
+            (whereabouts @ (Whereabouts::Gone | Whereabouts::Replaced), _) => {
                 let place = file.made_at.display();
                 let message = format!("the branch {name} is not at {place} any more");
                 // Where more than the branch was made, that is there, and goes with it.
-                let made = Some(file.made_whole()).filter(|made| *made != file.made_at && made.exists());
+                let made = Some(file.made_whole())
+                    .filter(|made| whereabouts == Whereabouts::Gone && *made != file.made_at && made.exists());
                 let (message, loses) = match made {
                     Some(made) => (message, format!("removes all that is in {} now", made.display())),
                     None => {

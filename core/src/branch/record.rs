@@ -168,7 +168,7 @@ impl BranchFile {
         self.mounted_at = point.filter(|point| *point != self.made_at);
     }
 
-    /// The same of one whose file an older version wrote, which knew of no mount point above the directory. Where nothing is mounted now, a
+    /// The same where the file notes no mount, as one that an older version wrote, which knew of no mount point above the directory. Where nothing is mounted now, a
     /// mount point is a plain directory with nothing in it: what else is made above a branch is not empty, or a filesystem of its own.
     fn note_mount_of_older(&mut self) {
         if self.mounted || self.record.reference.is_none() {

@@ -250,7 +250,7 @@ impl Mounted {
                 let untold = names::is_any_clone(dataset) && self.point.parent().is_some_and(clones::others_may_change);
                 error.with_hint(if untold {
                     format!(
-                        "OpenZFS 2.1 was not told where this branch is, as others than root may change the way to it; look where {} leads (namei -l), then zfs unmount {dataset} && zfs mount {dataset}",
+                        "OpenZFS 2.1 was not told where this branch is, as others than root may change the way to it: look where {} leads (namei -l), then zfs unmount {dataset} && zfs mount {dataset}. With others, {NEEDED}",
                         self.point.display()
                     )
                 } else {

@@ -11,7 +11,7 @@ use std::process::{Child, Command, Stdio};
 use ah_plugin_api::Error;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
-use signal_hook::consts::{SIGCHLD, SIGCONT, SIGINT, SIGQUIT, SIGWINCH};
+use signal_hook::consts::{SIGCHLD, SIGCONT, SIGWINCH};
 
 use super::pump::{Stream, carry, output_pipe, tell};
 use super::signals::Signals;
@@ -25,7 +25,7 @@ pub(super) fn run(run: &Run, terminal: &Terminal, tape: &Tape) -> Result<u8, Run
                 .with_hint("`ulimit -n` shows how many files there may be"),
         )
     };
-    let signals = Signals::of_relay().map_err(place)?;
+    let signals = Signals::of_neighbour().map_err(place)?;
     let stop = eventfd(0, EventfdFlags::CLOEXEC).map_err(|e| place(e.into()))?;
     let (output, its_output) = output_pipe().map_err(place)?;
     let (errors, its_errors) = match terminal.errors_with_output {
@@ -88,8 +88,6 @@ fn until_the_end(signals: &Signals, command: Pid, terminal: &Terminal, tape: &Ta
                     }
                 }
                 SIGCONT => {}
-                // The terminal sent it to the command, too.
-                SIGINT | SIGQUIT if terminal.sends_signals() => {}
                 signal => {
                     if let Some(signal) = Signal::from_named_raw(signal) {
                         let _ = kill_process(command, signal);

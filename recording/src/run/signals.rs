@@ -11,12 +11,15 @@ use signal_hook::consts::{
 };
 use signal_hook::{SigId, low_level};
 
+use crate::sys;
+
 /// The signals that are passed on to the command.
 pub(super) const PASSED_ON: [i32; 7] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGALRM];
 
 /// Listens for signals until it is dropped.
 pub(crate) struct Signals {
     woken: UnixStream,
+    wake: UnixStream,
     flags: Vec<(i32, Arc<AtomicBool>)>,
     registered: Vec<SigId>,
 }
@@ -25,6 +28,16 @@ impl Signals {
     /// Those that this process passes on, and those that it needs itself. One that is only passed on stays ignored if whoever started this had it ignore it.
     pub(super) fn of_relay() -> io::Result<Self> {
         Self::listen([SIGCHLD, SIGWINCH, SIGCONT].into_iter().chain(PASSED_ON))
+    }
+
+    /// As [`Signals::of_relay`], for who shares its process group with the command: what a terminal sends to all of that is not heard.
+    pub(super) fn of_neighbour() -> io::Result<Self> {
+        let terminals = [SIGHUP, SIGINT, SIGQUIT];
+        let mut this = Self::listen(
+            [SIGCHLD, SIGWINCH, SIGCONT].into_iter().chain(PASSED_ON).filter(|signal| !terminals.contains(signal)),
+        )?;
+        this.add(&terminals, sys::flag_if_sent)?;
+        Ok(this)
     }
 
     /// Those of the monitor; the relay sends it a SIGPIPE as well, when nobody reads any more.
@@ -40,17 +53,23 @@ impl Signals {
     fn listen(signals: impl Iterator<Item = i32>) -> io::Result<Self> {
         let (woken, wake) = UnixStream::pair()?;
         woken.set_nonblocking(true)?;
-        let mut this = Self { woken, flags: Vec::new(), registered: Vec::new() };
+        let mut this = Self { woken, wake, flags: Vec::new(), registered: Vec::new() };
+        this.add(&signals.collect::<Vec<_>>(), signal_hook::flag::register)?;
+        Ok(this)
+    }
+
+    fn add(&mut self, signals: &[i32], register: impl Fn(i32, Arc<AtomicBool>) -> io::Result<SigId>) -> io::Result<()> {
         let ignored = ignored();
         // Of a child's end nobody hears who ignores that signal, and nobody could ask how it ended.
-        for signal in signals.filter(|signal| !PASSED_ON.contains(signal) || ignored & (1 << (signal - 1)) == 0) {
+        let heard = |signal: &i32| !PASSED_ON.contains(signal) || ignored & (1 << (signal - 1)) == 0;
+        for &signal in signals.iter().filter(|signal| heard(signal)) {
             let flag = Arc::new(AtomicBool::new(false));
             // In this order: whoever is woken finds the flag.
-            this.registered.push(signal_hook::flag::register(signal, Arc::clone(&flag))?);
-            this.registered.push(low_level::pipe::register(signal, wake.try_clone()?)?);
-            this.flags.push((signal, flag));
+            self.registered.push(register(signal, Arc::clone(&flag))?);
+            self.registered.push(low_level::pipe::register(signal, self.wake.try_clone()?)?);
+            self.flags.push((signal, flag));
         }
-        Ok(this)
+        Ok(())
     }
 
     /// The signals that came since the last call.

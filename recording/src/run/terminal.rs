@@ -81,12 +81,6 @@ impl Terminal {
         // A terminal that is not this session's has no jobs to ask about.
         tcgetpgrp(input).map_or(true, |group| group == rustix::process::getpgrp())
     }
-
-    /// Whether the signals of keys such as Ctrl-C come to this process and to all others of its group.
-    pub(super) fn sends_signals(&self) -> bool {
-        let group = self.sized.as_ref().and_then(|fd| tcgetpgrp(fd).ok());
-        group.is_some_and(|group| group == rustix::process::getpgrp())
-    }
 }
 
 /// The terminal without modes of its own, until this is dropped: keys come one by one, and unchanged.

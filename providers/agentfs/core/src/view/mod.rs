@@ -318,10 +318,12 @@ impl View {
         let mut above = Vec::new();
         let mut at = ino;
         while self.seen(&key::inode(at))?.is_none() {
-            if at != ino {
+            let parent = lock(&self.known).get(&at).map(|known| known.parent);
+            // One that the host has forgotten, since it holds the file by another name, cannot be asked for any more, and needs no row.
+            if at != ino && parent.is_some() {
                 above.push(at);
             }
-            match lock(&self.known).get(&at).map(|known| known.parent) {
+            match parent {
                 Some(parent) if parent != ROOT && parent != 0 && !above.contains(&parent) => at = parent,
                 _ => break,
             }

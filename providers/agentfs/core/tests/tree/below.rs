@@ -381,3 +381,25 @@ fn writing_nothing_changes_nothing() {
     assert_eq!(view.write(ino, 1 << 20, b"").unwrap(), 0);
     assert_eq!(view.getattr(ino).unwrap(), before);
 }
+
+#[test]
+fn a_file_is_written_though_the_directory_of_its_other_name_was_forgotten() {
+    let place = Place::new();
+    let lower = place.lower();
+    for directory in ["one", "two/deep"] {
+        std::fs::create_dir_all(lower.join(directory)).unwrap();
+    }
+    std::fs::write(lower.join("one/a"), "old").unwrap();
+    std::fs::hard_link(lower.join("one/a"), lower.join("two/deep/b")).unwrap();
+    let workspace = place.create();
+    let view = workspace.view(branch(&workspace)).unwrap();
+    let file = at(&view, "one/a");
+    assert_eq!(at(&view, "two/deep/b"), file);
+    let [two, deep] = ["two", "two/deep"].map(|path| at(&view, path));
+    // As the kernel does when nothing there is in use, and the file is open by its first name.
+    view.forget(deep, 9);
+    view.forget(two, 9);
+    view.write(file, 0, b"new").unwrap();
+    assert_eq!(["one/a", "two/deep/b"].map(|path| content(&view, path)), [b"new", b"new"]);
+    assert_eq!(std::fs::read(lower.join("one/a")).unwrap(), b"old");
+}

@@ -15,12 +15,13 @@ use std::time::{Duration, Instant};
 
 use ah_plugin_api::{
     CapturePolicy, CloneRequest, Context, ConvertRequest, Converted, DestroyRequest, DiffRequest, Dir, Durability,
-    ErrorKind, FileName, Observer, Place, Progress, Provider, ReadRequest, ReclaimRequest, Reclaimed, Reference,
-    RelPath, Result, Side, SnapshotId, SnapshotRequest, Timestamp,
+    ErrorKind, FileName, LogLevel, Observer, Place, Progress, Provider, ReadRequest, ReclaimRequest, Reclaimed,
+    Reference, RelPath, Result, Side, SnapshotId, SnapshotRequest, Timestamp,
 };
 use ah_provider_agentfs::AgentFsProvider;
 use ah_test_disks::{mounting_as_ordinary_user, ordinary_users_path};
 use rustix::process::{Pid, Signal, kill_process};
+use writers::Hears;
 
 mod kills;
 mod power;
@@ -353,8 +354,11 @@ fn it_is_refused_while_somebody_is_in_it() {
     drop(holder);
     scene.there().unwrap();
     let holder = Holder::of(&scene.workspace().join("src/deep/3"));
-    let refused = scene.back().unwrap_err();
+    // Nothing was cut short: the error is all that is said.
+    let hears = Hears::default();
+    let refused = scene.back_watched(&Context::new(&hears)).unwrap_err();
     assert!(refused.kind == ErrorKind::Busy && refused.to_string().contains(&holder.0.id().to_string()), "{refused}");
+    assert_eq!(*hears.0.lock().unwrap(), Vec::<String>::new());
     assert_eq!(scene.beside(), [".ah-behind-work"]);
     assert!(scene.is_mounted());
     assert_eq!(tree(&scene.workspace()), was);
@@ -412,20 +416,26 @@ fn what_is_written_while_it_is_copied_back_is_not_lost() {
 
 #[test]
 fn what_is_changed_behind_the_copy_is_not_lost() {
-    struct Changes(PathBuf);
+    struct Changes(PathBuf, Hears);
     impl Observer for Changes {
         fn progress(&self, progress: &Progress) {
             if progress.stage == "putting it on disk" {
                 rustix::fs::setxattr(&self.0, "user.later", b"1", rustix::fs::XattrFlags::empty()).unwrap();
             }
         }
+
+        fn log(&self, level: LogLevel, message: &str) {
+            self.1.log(level, message);
+        }
     }
     let scene = Scene::new();
     scene.there().unwrap();
     let file = scene.workspace().join("src/deep/9");
     // Each time that it is tried.
-    let refused = scene.back_watched(&Context::new(&Changes(file.clone()))).unwrap_err();
+    let changes = Changes(file.clone(), Hears::default());
+    let refused = scene.back_watched(&Context::new(&changes)).unwrap_err();
     assert_eq!(refused.kind, ErrorKind::Conflict, "{refused}");
+    assert_eq!(*changes.1.0.lock().unwrap(), Vec::<String>::new(), "it was not cut short");
     assert!(scene.is_mounted() && scene.beside() == [".ah-behind-work"]);
     scene.back().unwrap();
     assert_eq!(rustix::fs::getxattr(&file, "user.later", &mut [0; 4][..]).unwrap(), 1);

@@ -2,6 +2,8 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+#[path = "branches/home.rs"]
+mod home;
 mod support;
 
 use std::fs;

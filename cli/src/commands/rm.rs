@@ -14,7 +14,7 @@ use crate::failure::{Exit, Outcome};
 #[command(after_help = "\
 Removes snapshots, and branches with everything in them; prints the id or the path of each. If one of the names is wrong, \
 or names something that is pinned or in use, nothing is removed. So it is if a branch holds what is nowhere else: \
-files that differ from the snapshot it grew from and from the workspace, but for ignored ones such as build output, snapshots of its own, commits; or if branches grew from it. Where the workspace \
+files that differ from the snapshot it grew from and from the workspace, but for ignored ones such as build output, snapshots of its own, commits and references that the workspace's repository does not have; or if branches grew from it. Where the workspace \
 itself was deleted, name it with -C.
 
 Examples:

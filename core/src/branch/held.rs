@@ -6,11 +6,13 @@ use std::path::PathBuf;
 
 use ah_plugin_api::{Change, DiffRequest, Dir, EntryKind, Error, ErrorKind, RelPath, Result, Side};
 
+use ah_rules::GitDir;
 use rustix::fs::AtFlags;
 use rustix::io::Errno;
 
 use crate::attend::Standing;
-use crate::branch::inside::inside;
+use crate::branch::inside::{Fetch, inside};
+use crate::branch::known::Known;
 use crate::branch::repository::RepositoryMark;
 use crate::branch::{BranchFile, BranchState, all, read_all};
 use crate::engine::Engine;
@@ -42,8 +44,8 @@ struct Held {
     words: Vec<String>,
     /// The files that were changed.
     files: Vec<RelPath>,
-    /// A repository with commits or references that no other has, and the commit that `git fetch` has to be told.
-    repository: Option<(PathBuf, Option<String>)>,
+    /// A repository with commits or references that no other has.
+    repository: Option<Fetch>,
 }
 
 impl Held {
@@ -55,9 +57,15 @@ impl Held {
         let name = &file.record.name;
         let message = format!("the branch {name} holds what is nowhere else: {}", self.words.join(", "));
         let (place, name) = (text::shell(file.record.path.as_os_str()), text::shell(name.as_ref()));
-        let fetch = |(from, commit): &(PathBuf, Option<String>)| {
-            let commit = commit.as_ref().map(|commit| format!(" {commit}")).unwrap_or_default();
-            format!(" (`cp`; commits: `git fetch {}{commit}`)", text::shell(from.as_os_str()))
+        let fetch = |(from, what): &Fetch| {
+            let told = what.iter().take(NAMED).map(|what| format!(" {}", text::shell(what.as_ref())));
+            // What is fetched without a name goes again.
+            let named = match !what.is_empty() && what.iter().all(|what| what.contains(':')) {
+                true => "",
+                false => ", then `git merge FETCH_HEAD` or `git branch NAME FETCH_HEAD`",
+            };
+            let (from, told) = (text::shell(from.as_os_str()), told.collect::<String>());
+            format!(" (`cp`; commits: `git fetch {from}{told}`{named})")
         };
         let fetch = self.repository.as_ref().map(fetch).unwrap_or_default();
         let mut error = Error::new(ErrorKind::FailedPrecondition, message);
@@ -242,25 +250,40 @@ impl Workspace {
         let (words, repositories) = inside(&branch, self.open_dir().ok().as_ref())?;
         held.extend(words);
         let place = |path: PathBuf| file.record.path.join(path).components().collect();
-        let mut repository = repositories.into_iter().next().map(|(path, commit)| (place(path), commit));
+        let mut repository = repositories.into_iter().next().map(|(path, what)| (place(path), what));
         for other in all(self.engine.home())? {
             if other.record.id != file.record.id && other.made_at.starts_with(file.point()) && other.made_at.exists() {
                 held.push(format!("the branch {}", other.record.name));
             }
         }
         let now = RepositoryMark::of(&branch)?;
-        match (&file.repository, &now) {
+        let moved = match (&file.repository, &now) {
             // What is half taken away already has no HEAD.
-            (_, None) => {}
-            (None, Some(_)) => held.push("a repository of its own".to_owned()),
-            (Some(then), Some(now)) if then.head != now.head => held.push("HEAD moved".to_owned()),
-            (Some(then), Some(now)) if then != now => held.push("references moved".to_owned()),
-            (Some(_), Some(_)) => {}
-        }
-        if now.is_some() && file.repository != now {
-            repository = Some((file.record.path.clone(), None));
+            (_, None) => None,
+            (None, Some(_)) => Some("a repository of its own"),
+            (Some(then), Some(now)) if then.head != now.head => Some("HEAD moved"),
+            (Some(then), Some(now)) if then != now => Some("references moved"),
+            (Some(_), Some(_)) => None,
+        };
+        if let Some(moved) = moved {
+            let lacking = self.lacking(&branch)?;
+            // Brought home, it is nothing that only the branch has.
+            if file.repository.is_none() || lacking.is_some() {
+                held.push(moved.to_owned());
+                let what = lacking.unwrap_or_default();
+                let is_name = |what: &String| what.starts_with("refs/") || what == "HEAD";
+                repository = Some((file.record.path.clone(), what.into_iter().filter(is_name).collect()));
+            }
         }
         Ok(Held { words: held, files, repository })
+    }
+
+    /// What of the repository at the top of a branch this workspace's does not have, as `git fetch` is told it; none if it has all.
+    fn lacking(&self, branch: &Dir) -> Result<Option<Vec<String>>> {
+        let here = self.open_dir().ok();
+        let git = here.as_ref().and_then(|here| GitDir::of(here.as_fd()));
+        let known = git.as_ref().map(Known::of_work_tree).transpose()?.unwrap_or_default();
+        Ok(known.lacks_of(Tree::new(branch.as_fd())?, &RelPath::new(".git")?))
     }
 
     /// Which files of a branch are neither as in the snapshot it grew from nor as they are in this workspace now, and which paths nobody can tell of.

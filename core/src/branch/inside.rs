@@ -1,7 +1,6 @@
 //! What lies inside a branch that no comparison with a snapshot tells: repositories below its top, what linked work trees need of them and of the one
 //! at the top, the directories behind workspaces that were converted, other subvolumes. It goes with the branch, so it is asked for before.
 
-use std::collections::BTreeSet;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 
@@ -10,8 +9,9 @@ use rustix::fs::{FileType, OFlags};
 use rustix::io::Errno;
 
 use crate::beneath::{self, Mounts};
-use crate::branch::linked::{been, linked, real};
-use crate::branch::repository::{references, text};
+use crate::branch::known::Known;
+use crate::branch::linked::{linked, real};
+use crate::branch::repository::references;
 use crate::restore::at::Tree;
 
 /// Whether a branch has nothing at a path at which a provider mounts a workspace inside of its origin: no directory, an empty one, or what stands in for
@@ -32,12 +32,14 @@ struct Inside<'a> {
     /// The workspace that it grew from; what is the same there is not lost with the branch.
     here: Option<Tree<'a>>,
     held: Vec<String>,
-    repositories: Vec<(PathBuf, Option<String>)>,
+    repositories: Vec<Fetch>,
 }
 
-/// What a branch holds below its top: a few words for each, and from which repositories, as seen from the top, is to be fetched what only they have; with the
-/// commit, where `git fetch` has to be told.
-pub(super) type Told = (Vec<String>, Vec<(PathBuf, Option<String>)>);
+/// A repository from which is to be fetched what only it has, and what `git fetch` has to be told beside its place.
+pub(super) type Fetch = (PathBuf, Vec<String>);
+
+/// What a branch holds below its top: a few words for each, and from which repositories, as seen from the top, is to be fetched.
+pub(super) type Told = (Vec<String>, Vec<Fetch>);
 
 /// What a branch holds below its top that is not in the workspace `here` as well. Reads all directories of the branch, and of files only references. What
 /// cannot be read, and what comes or goes meanwhile, is passed over.
@@ -51,7 +53,7 @@ pub(super) fn inside(branch: &Dir, here: Option<&Dir>) -> Result<Told> {
     Ok((inside.held, inside.repositories))
 }
 
-impl Inside<'_> {
+impl<'a> Inside<'a> {
     fn directory(&mut self, top: RelPath) -> Result<()> {
         let mut todo = vec![top];
         while let Some(path) = todo.pop() {
@@ -124,14 +126,13 @@ impl Inside<'_> {
         let mut known = self.known_here(path);
         for (name, value) in &refs {
             if name.starts_with("refs/remotes/") {
-                known.named.insert(value.clone());
+                known.add(value.clone());
             }
         }
-        let named = refs.values().chain([&head]).filter(|value| !value.starts_with("ref: "));
-        if !named.into_iter().all(|value| known.has(value)) {
+        if !known.lacks(refs.values().chain([&head])).is_empty() {
             let place = place(path);
             self.held.push(format!("commits or references in {place}"));
-            self.repositories.push((place.as_path().to_owned(), None));
+            self.repositories.push((place.as_path().to_owned(), Vec::new()));
         }
     }
 
@@ -143,37 +144,27 @@ impl Inside<'_> {
         }
         let Some((head, refs)) = references(self.branch, path) else { return };
         let mut known = self.known_here(path);
-        known.named.extend(refs.into_values().chain([head]));
+        refs.into_values().chain([head]).for_each(|value| known.add(value));
         let top = real(self.top);
         for tree in trees {
             let at = tree.place.display();
             if tree.needs_it && !top.as_ref().is_some_and(|top| tree.place.starts_with(top)) {
                 self.held.push(format!("the repository of the linked work tree {at}"));
             }
-            if let Some(value) = tree.named.iter().find(|value| !known.has(value)) {
+            if let Some(value) = known.lacks(&tree.named).into_iter().next() {
                 let is_id =
                     value.len() >= 40 && value.len() <= 64 && value.bytes().all(|byte| byte.is_ascii_hexdigit());
                 let what = if is_id { format!("commit {value}") } else { "perhaps commits".to_owned() };
                 self.held.push(format!("{what} of the linked work tree {at}"));
-                self.repositories.push((place(path).as_path().to_owned(), is_id.then(|| value.clone())));
+                self.repositories
+                    .push((place(path).as_path().to_owned(), is_id.then(|| value.to_owned()).into_iter().collect()));
             }
         }
     }
 
     /// What the repository at the same place in the workspace has.
-    fn known_here(&self, path: &RelPath) -> Known {
-        let mut known = Known::default();
-        if let Some(here) = self.here
-            && let Some((head, refs)) = references(here, path)
-        {
-            known.named.extend(refs.into_values().chain([head]));
-            known.named.extend(linked(here, path).into_iter().flat_map(|tree| tree.named));
-            // Its own may have gone on since.
-            let log = path.join(b"logs").and_then(|logs| logs.join(b"HEAD"));
-            known.been = log.ok().and_then(|log| text(here, &log)).unwrap_or_default();
-            known.been.extend(been(here, path));
-        }
-        known
+    fn known_here(&self, path: &RelPath) -> Known<'a> {
+        self.here.map_or_else(Known::default, |here| Known::at(here, path))
     }
 
     fn is_here(&self, path: &RelPath) -> bool {
@@ -184,21 +175,6 @@ impl Inside<'_> {
 /// By what path Git knows the repository in a directory.
 fn place(path: &RelPath) -> RelPath {
     path.parent().filter(|_| path.file_name() == Some(b".git")).unwrap_or_else(|| path.clone())
-}
-
-/// What is not lost with a repository.
-#[derive(Default)]
-struct Known {
-    /// What references name.
-    named: BTreeSet<String>,
-    /// What HEAD was on.
-    been: String,
-}
-
-impl Known {
-    fn has(&self, value: &String) -> bool {
-        self.named.contains(value) || !value.is_empty() && self.been.contains(value.as_str())
-    }
 }
 
 /// The names in a directory and what they are, as far as it tells.

@@ -147,16 +147,17 @@ impl Workspace {
     pub fn resolve_each(&self, references: &[String]) -> Result<Vec<Result<SnapshotRecord>>> {
         let state = &self.state()?;
         let resolve = |resolver: &Resolver<'_>, text: &String| {
-            resolver.resolve(text).map_err(|error| self.of_fresh_branch(state, error))
+            resolver.resolve(text).map_err(|error| self.of_nothing(state, text, error))
         };
         Ok(self.with_resolver(state, |resolver| references.iter().map(|text| resolve(resolver, text)).collect()))
     }
 
     /// As [`Workspace::resolve`] of each, of what is to go or to be marked: no REF means a neighbour of what it names there.
     pub(crate) fn resolve_own_in(&self, state: &State, references: &[String]) -> Result<Vec<SnapshotRecord>> {
-        let own: Result<_> =
-            self.with_resolver(state, |resolver| references.iter().map(|text| resolver.resolve_own(text)).collect());
-        own.map_err(|error| self.of_fresh_branch(state, error))
+        let own = |resolver: &Resolver<'_>, text: &String| {
+            resolver.resolve_own(text).map_err(|error| self.of_nothing(state, text, error))
+        };
+        self.with_resolver(state, |resolver| references.iter().map(|text| own(resolver, text)).collect())
     }
 
     pub(crate) fn resolve_in(&self, state: &State, reference: &str) -> Result<SnapshotRecord> {
@@ -165,7 +166,12 @@ impl Workspace {
 
     pub(crate) fn point_in(&self, state: &State, reference: &str) -> Result<Point> {
         let point = self.with_resolver(state, |resolver| resolver.point(reference));
-        point.map_err(|error| self.of_fresh_branch(state, error))
+        point.map_err(|error| self.of_nothing(state, reference, error))
+    }
+
+    /// Where a REF names nothing: why, or where it does.
+    fn of_nothing(&self, state: &State, reference: &str, error: Error) -> Error {
+        self.of_branches(reference, self.of_fresh_branch(state, error))
     }
 
     /// Where a branch has no snapshots yet, that is why a REF names nothing.
@@ -178,7 +184,7 @@ impl Workspace {
         )
     }
 
-    fn with_resolver<T>(&self, state: &State, ask: impl FnOnce(&Resolver<'_>) -> T) -> T {
+    pub(crate) fn with_resolver<T>(&self, state: &State, ask: impl FnOnce(&Resolver<'_>) -> T) -> T {
         let settings = self.engine.settings();
         let own = settings.session.as_ref().or(settings.agent_session.as_ref());
         let resolver = Resolver {

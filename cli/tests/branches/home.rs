@@ -1,9 +1,9 @@
-//! A branch whose commits were brought home goes.
+//! A branch and the workspace that it grew from: commits that were brought home, names that are known in the other one, a workspace that was moved.
 
 use std::fs;
 use std::process::Command;
 
-use super::support::{Ran, World};
+use super::support::{Ran, World, ah};
 use super::{branched, git, refused};
 
 /// What `rm` says of it, as it is refused.
@@ -107,4 +107,38 @@ fn a_linked_work_tree_has_what_its_repository_has() {
     git(&main, &["branch", "kept", "FETCH_HEAD"]);
     world.fs(["rm", "b"]);
     assert!(!branch.exists());
+}
+
+#[test]
+fn where_a_branch_stands_for_a_snapshot_it_is_told_what_brings_home_what_is_in_it() {
+    let world = World::new();
+    let branch = branched(&world);
+    let there = branch.to_str().unwrap();
+    fs::write(branch.join("f"), "two").unwrap();
+    let taken = world.run(["-C", there, "agent", "fs", "snapshot", "-m", "solved"]).stdout;
+    let home = "`ah agent fs exec b -- ah agent fs diff --patch | git -C ";
+    for name in ["b", "solved", taken.trim()] {
+        for words in [&["restore", name][..], &["diff", name], &["show", name], &["cat", name, "f"]] {
+            let ran = world.run(["agent", "fs"].iter().chain(words));
+            let said = match name {
+                "b" => "is a branch".to_owned(),
+                _ => format!("`ah -C {there} agent fs show {name}`"),
+            };
+            assert!(ran.code == 3 && ran.stderr.contains(&said) && ran.stderr.contains(home), "{words:?}: {ran:?}");
+        }
+    }
+    // What means something by its place here means nothing there.
+    for name in ["@{9}", "50d-ago", "other"] {
+        let ran = world.run(["agent", "fs", "show", name]);
+        assert!(ran.code == 3 && !ran.stderr.contains("branch b") && !ran.stderr.contains(home), "{ran:?}");
+    }
+    let said = world.run(["agent", "fs", "diff", "b"]).stderr;
+    let line = said.split('`').find(|part| part.starts_with("ah agent fs exec")).unwrap();
+    let path = format!("{}:/usr/local/bin:/usr/bin:/bin", ah().parent().unwrap().display());
+    let mut shell = Command::new("sh");
+    shell.args(["-c", line]).current_dir(world.root()).env("PATH", path);
+    let ours = world.command(["version"]);
+    shell.envs(ours.get_envs().filter(|(name, _)| *name != "PATH").filter_map(|(name, value)| Some((name, value?))));
+    let ran = Ran::of(&mut shell);
+    assert_eq!((ran.code, world.read("f").as_deref()), (0, Some("two")), "{ran:?}");
 }

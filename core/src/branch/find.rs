@@ -5,9 +5,13 @@ use ah_plugin_api::{Error, ErrorKind, Result};
 use crate::branch::{BranchFile, BranchRecord, BranchState, all, read_all};
 use crate::engine::Engine;
 use crate::notice::{Notice, NoticeKind};
+use crate::refs::reads_as_time;
 use crate::text;
 use crate::versioned;
 use crate::workspace::Workspace;
+
+/// So many branches, the newest, are looked through for a snapshot that is not here.
+const LOOKED_THROUGH: usize = 100;
 
 impl Workspace {
     /// The branches that grew from this workspace, oldest first.
@@ -131,6 +135,39 @@ impl Workspace {
         let branches = self.mine_and_nobodys()?;
         self.engine.attend(&branches);
         Ok(branches)
+    }
+
+    /// What is to be said of a REF that names nothing here: that it is a branch, or a snapshot in one, and how that is brought home.
+    pub(crate) fn of_branches(&self, reference: &str, error: Error) -> Error {
+        let settings = self.engine.settings();
+        let is_name = || {
+            let is_time = || reads_as_time(reference) || (settings.local_time)(reference).is_some();
+            // What was asked for in one session is told of the others.
+            settings.session.is_none() && !reference.starts_with('@') && !is_time()
+        };
+        if error.kind != ErrorKind::NotFound || !is_name() {
+            return error;
+        }
+        let Ok(branches) = self.branch_files() else { return error };
+        let home = |file: &BranchFile| {
+            let (name, root) = (text::shell(file.record.name.as_ref()), text::shell(self.root.as_os_str()));
+            format!(
+                "`ah agent fs exec {name} -- ah agent fs diff --patch | git -C {root} apply` brings home what was done in it"
+            )
+        };
+        if let Some(branch) = called(&branches, reference) {
+            let message = format!("{reference:?} is a branch, and no snapshot's id, label or time here");
+            return Error::new(ErrorKind::NotFound, message).with_hint(home(branch));
+        }
+        let has = |file: &&BranchFile| {
+            let Ok(Some(own)) = file.own_workspace(&self.engine) else { return false };
+            own.state().is_ok_and(|state| own.with_resolver(&state, |resolver| resolver.point(reference)).is_ok())
+        };
+        let Some(branch) = branches.iter().rev().take(LOOKED_THROUGH).find(has) else { return error };
+        let (name, place) = (&branch.record.name, text::shell(branch.record.path.as_os_str()));
+        let message = format!("{reference:?} was taken in the branch {name}, and names nothing here");
+        let there = format!("`ah -C {place} agent fs show {}`", text::shell(reference.as_ref()));
+        Error::new(ErrorKind::NotFound, message).with_hint(format!("{there}; {}", home(branch)))
     }
 
     pub(crate) fn no_branch(&self, name: &str) -> Error {

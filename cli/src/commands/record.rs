@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use ah_agents::Agent;
 use ah_agents::settings::OneRun;
-use ah_core::exec::cannot_run;
+use ah_core::exec::{cannot_run, look_for};
 use ah_core::{Access, Moment, MomentFollower, MomentKind, NewMoment, Recording, RecordingPosition, Workspace, text};
 use ah_plugin_api::{Error, ErrorKind, Result};
 use ah_recording::cast::{Format, Header, sane_size};
@@ -92,12 +92,14 @@ pub(crate) fn child(args: ChildArgs) -> ExitCode {
 /// Runs the command.
 pub(crate) fn run(app: &App, args: &RecordArgs) -> Outcome {
     interrupt::outlive_limits();
+    // Before anything is begun.
+    args.command.first().map_or(Ok(()), |program| look_for(program)).map_err(cannot_be_run)?;
     let workspace = app.workspace(Access::Create)?;
     let monitor = std::env::current_exe().map_err(|error| Error::from_io("ah cannot find itself", &error))?;
     let most = workspace.largest_recording()?;
     let (recording, file) = workspace.begin_recording()?;
     let keep = || file.try_clone().map_err(|error| Error::from_io("the recording cannot be kept open", &error));
-    let mut begun = Begun { recording: &recording, ran: false, _lock: keep()? };
+    let mut begun = Begun { workspace: &workspace, recording: &recording, told: false, ran: false, _lock: keep()? };
     let kept = keep()?;
     let line = command_line(&args.command);
     let terminal = Terminal::of_process();
@@ -138,6 +140,7 @@ pub(crate) fn run(app: &App, args: &RecordArgs) -> Outcome {
         let message = format!("markers come a little later than their moments: {}", trouble.message);
         app.ui.warning(&message, trouble.hint.as_deref());
     }
+    begun.told = true;
     let (ended, failed) = diary.keep(follower, queue, &jobs, &line, |moment| run.run(&terminal, &tape, moment))?;
     begun.ran = ended.is_ok();
     drop(tape);
@@ -164,7 +167,10 @@ pub(crate) fn run(app: &App, args: &RecordArgs) -> Outcome {
 
 /// A recording of which nothing stays unless its command ran.
 struct Begun<'a> {
+    workspace: &'a Workspace,
     recording: &'a Recording,
+    /// Whether a moment names it.
+    told: bool,
     ran: bool,
     /// Nobody else's until it is gone.
     _lock: File,
@@ -173,7 +179,10 @@ struct Begun<'a> {
 impl Drop for Begun<'_> {
     fn drop(&mut self) {
         // After a defect of ours it may have run.
-        if !self.ran && !std::thread::panicking() {
+        if self.ran || std::thread::panicking() {
+            return;
+        }
+        if !self.told || self.workspace.take_back_recording(self.recording).is_err() {
             let _ = std::fs::remove_file(&self.recording.path);
         }
     }
@@ -220,6 +229,11 @@ fn not_run(command: &[OsString], error: RunError) -> Failure {
         (Some(program), Some(errno)) => cannot_run(program, &io::Error::from_raw_os_error(errno)),
         _ => error,
     };
+    cannot_be_run(error)
+}
+
+/// The same with what to do.
+fn cannot_be_run(error: Error) -> Failure {
     Failure::command(match error.kind {
         _ if error.hint.is_some() => error,
         ErrorKind::NotFound => error.with_hint("`command -v NAME` tells whether there is a program of that name"),
@@ -351,10 +365,12 @@ impl Diary<'_> {
             self.tape.flush();
             let _ = jobs.send(Job::Over);
             let mut failed = adding.join().unwrap_or(None);
-            if let Ok(status) = ended {
-                let label = (status != 0).then(|| format!("exit {status}"));
-                failed = failed.or(self.add(MomentKind::SessionEnd, label, None, None).err());
-            }
+            // What did not run has come to its end, too.
+            let label = match ended {
+                Ok(status) => (status != 0).then(|| format!("exit {status}")),
+                Err(_) => Some("not run".to_owned()),
+            };
+            failed = failed.or(self.add(MomentKind::SessionEnd, label, None, None).err());
             let _ = rustix::io::write(&stop, &1u64.to_ne_bytes());
             let _ = marking.join();
             Ok((ended, failed))

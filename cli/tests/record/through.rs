@@ -11,7 +11,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
-use crate::support::{self, Ran, World};
+use crate::support::{self, Ran, User, World};
 use crate::terminal::{Terminal, wait};
 
 /// `ah agent record … -- sh -c SCRIPT`.
@@ -188,10 +188,53 @@ fn ends_as_the_command_ends() {
         support::schema::check("error", &error);
         assert_eq!(error["error"]["kind"], kind);
     }
+    // Nothing has begun with it.
+    assert_eq!(world.run(["agent", "record", "--session", "apart", "--", "no-such-program"]).code, 127);
+    assert!(!world.run(["session", "list"]).stdout.contains("apart"));
+    let count = |kind: &str| {
+        let timeline = world.json("timeline", &["timeline"]);
+        timeline["events"].as_array().unwrap().iter().filter(|event| event["kind"] == kind).count()
+    };
+    assert_eq!((count("session-start"), count("session-end")), (4, 4));
     // What did not run left no recording: four of them.
     let ran = world.run(["agent", "record", "-q", "--", "true"]);
     assert_eq!(ran.code, 0);
     assert!(file(&world, "recording-5.cast").exists());
+    // Only the attempt tells of this one that it cannot be run. The moments that tell of that have no other recording.
+    world.write("lost", "#!/no/such/program\n");
+    fs::set_permissions(world.root().join("lost"), fs::Permissions::from_mode(0o755)).unwrap();
+    assert_eq!(world.run(["agent", "record", "-q", "--", "./lost"]).code, 126);
+    assert_eq!((count("session-start"), count("session-end")), (6, 6));
+    assert_eq!(world.run(["agent", "record", "-q", "--", "true"]).code, 0);
+    let folder = file(&world, "recording-7.cast");
+    assert!(!folder.with_file_name("recording-6.cast").exists());
+}
+
+#[test]
+fn a_program_that_is_nowhere_is_not_found_though_a_folder_of_the_path_is_shut() {
+    if !support::is_root() {
+        return support::skip("needs root, to act as an ordinary user whom a folder is shut to");
+    }
+    let world = World::of(User::Ordinary);
+    let (shut, open) = (world.path("shut"), world.path("open"));
+    for folder in [&shut, &open] {
+        fs::create_dir(folder).unwrap();
+        fs::write(folder.join("no-program"), "x").unwrap();
+    }
+    fs::set_permissions(&shut, fs::Permissions::from_mode(0o700)).unwrap();
+    let path = |folder: &std::path::Path| format!("{}:/usr/bin:/bin", folder.display());
+    for words in [&["agent", "record", "--"][..], &["agent", "fs", "exec", "--"]] {
+        let ran = |folder: &std::path::Path, program: &str| {
+            Ran::of(world.command(words.iter().chain(&[program])).env("PATH", path(folder)))
+        };
+        for program in ["no-such-program", "no-program"] {
+            let ran = ran(&shut, program);
+            assert!(ran.code == 127 && !ran.stderr.contains("denied"), "{ran:?}");
+        }
+        // One that is there.
+        let ran = ran(&open, "no-program");
+        assert!(ran.code == 126 && ran.stderr.contains("denied"), "{ran:?}");
+    }
 }
 
 #[test]

@@ -21,7 +21,7 @@ use crate::branch::BranchRecord;
 use crate::text;
 use crate::workspace::Workspace;
 
-pub use program::cannot_run;
+pub use program::{cannot_run, look_for};
 
 /// What is to be run, and how.
 #[derive(Debug, Clone, Default)]

@@ -161,7 +161,7 @@ impl Workspace {
         bytes.and_then(|bytes| std::str::from_utf8(&bytes).ok()?.trim().parse().ok()).unwrap_or(0)
     }
 
-    fn note_removed(&self, recording: &Recording) -> Result<()> {
+    pub(super) fn note_removed(&self, recording: &Recording) -> Result<()> {
         if recording.number <= self.removed_up_to(&recording.session) {
             return Ok(());
         }

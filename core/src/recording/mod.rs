@@ -1,8 +1,8 @@
 //! A session's recordings: where they lie, which of them is being made, and how far it has come.
 //!
 //! `sessions/<session>/recording.cast` is a session's first recording, `recording-2.cast` its second, and so on. Moments name the number, so
-//! it is not given again when the file that bore it has been removed; only that of one that came to nothing is, whose command could not
-//! be run, or whose file is empty. Whoever makes a recording holds an flock on it, so that one whose recorder was killed counts as closed.
+//! it is not given again when the file that bore it has been removed; only that of one that came to nothing is, of which no moment tells,
+//! or whose file is empty. Whoever makes a recording holds an flock on it, so that one whose recorder was killed counts as closed.
 //! Closed ones are compressed (`.cast.gz`) and removed by a policy of their own: `keep`.
 //!
 //! A moment's place in a recording is how many bytes that had at the time, whoever adds the moment: what runs inside of a recording is told of
@@ -157,6 +157,16 @@ impl Workspace {
         // Its name is worth as much as what will be in it.
         fsio::sync_dir(&folder).map_err(|e| failed("write", &folder, &e))?;
         Ok((Recording { session, number, path, compressed: false }, file))
+    }
+
+    /// Takes back a recording whose command did not run. That is told of on the timeline: its number is not given again.
+    ///
+    /// # Errors
+    /// If it cannot be written down, or removed.
+    pub fn take_back_recording(&self, recording: &Recording) -> Result<()> {
+        let _numbers = self.lock("recordings")?;
+        self.note_removed(recording)?;
+        fsio::remove_file(&recording.path)
     }
 
     /// The most bytes that a recording may have: more than all of them together would go by the policy in any case.

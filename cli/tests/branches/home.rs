@@ -142,3 +142,19 @@ fn where_a_branch_stands_for_a_snapshot_it_is_told_what_brings_home_what_is_in_i
     let ran = Ran::of(&mut shell);
     assert_eq!((ran.code, world.read("f").as_deref()), (0, Some("two")), "{ran:?}");
 }
+
+#[test]
+fn the_branch_of_a_workspace_that_was_moved_names_its_new_place() {
+    let world = World::new();
+    let branch = branched(&world);
+    let moved = world.path("moved");
+    fs::rename(world.root(), &moved).unwrap();
+    let there = Ran::of(world.command(["agent", "fs", "branches"]).current_dir(&moved));
+    assert_eq!(there.code, 0, "{there:?}");
+    let place = branch.to_str().unwrap();
+    let ran = Ran::of(world.command(["-C", place]).current_dir(&moved));
+    assert!(ran.stdout.contains(&format!("branch b of {}\n", moved.display())), "{ran:?}");
+    let ran = Ran::of(world.command(["-C", place, "--json"]).current_dir(&moved));
+    let told: serde_json::Value = serde_json::from_str(&ran.stdout).unwrap();
+    assert_eq!(told["status"]["branch"]["origin_path"], moved.to_str().unwrap());
+}

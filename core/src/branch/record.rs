@@ -48,7 +48,7 @@ pub struct BranchRecord {
     pub path: PathBuf,
     /// The workspace it grew from.
     pub origin: WorkspaceId,
-    /// Where that was when the branch was made.
+    /// Where that is, as far as is known; in the file, as of when that was written.
     #[serde(with = "text::abs")]
     pub origin_path: PathBuf,
     /// The snapshot it grew from.
@@ -243,6 +243,7 @@ pub(crate) fn of_workspace(home: &Home, id: Option<&BranchId>) -> Result<Option<
 pub(crate) fn read_all(home: &Home) -> Result<(Vec<BranchFile>, Vec<Error>)> {
     let (mut branches, unreadable) = versioned::load_all::<BranchFile>(&home.join("branches"))?;
     for branch in &mut branches {
+        branch.record.origin_path = branch.record.origin_now(home);
         branch.made_at.clone_from(&branch.record.path);
         branch.note_mount_of_older();
         // A person may have moved it; then its own workspace knows where it is.

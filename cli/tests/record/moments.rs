@@ -75,6 +75,24 @@ fn what_other_processes_add_gets_its_place_and_a_marker() {
     assert_eq!((&starts[0]["session"], &starts[1]["session"]), (&"s".into(), &"s".into()));
 }
 
+#[test]
+fn a_session_inside_of_a_recording_is_told_where_it_was_recorded() {
+    let world = World::new();
+    let ah = support::ah().to_str().unwrap();
+    for name in ["first", "second"] {
+        let script = format!("{ah} moment --session {name} -m there; echo in the {name}");
+        assert_eq!(Ran::of(&mut recorded(&world, &["-q"], &script)).code, 0);
+    }
+    for (name, number) in [("first", 1), ("second", 2)] {
+        let ran = world.run(["agent", "replay", "--session", name]);
+        let command = format!("agent replay --session main {number}");
+        assert!(ran.code == 3 && ran.stderr.contains(&format!("`ah {command}`")), "{ran:?}");
+        let ran = world.run(command.split(' '));
+        assert!(ran.code == 0 && ran.stdout.contains(&format!("in the {name}")), "{ran:?}");
+    }
+    assert!(world.run(["agent", "replay", "--session", "other"]).stderr.contains("ah agent record -- CMD"));
+}
+
 /// A shell with its integration, in which something is typed; then its commands as moments.
 fn shell(world: &World, words: &[&str], prompt: &str, lines: &[&str]) -> Vec<(String, String)> {
     let recorded = world.command(["agent", "record", "-q", "--"].iter().chain(words));

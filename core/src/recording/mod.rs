@@ -29,6 +29,7 @@ use crate::ids::SessionName;
 use crate::moments::RecordingPosition;
 use crate::prune::Policy;
 use crate::session;
+use crate::text;
 use crate::workspace::Workspace;
 
 pub use follow::MomentFollower;
@@ -222,9 +223,29 @@ impl Workspace {
                 [session] => format!("session {session}"),
                 _ => "this workspace".to_owned(),
             };
-            Error::new(ErrorKind::NotFound, format!("there is no recording{which} of {whose}"))
-                .with_hint("ah agent record -- CMD makes one; `ah session list` shows the sessions")
+            let error = Error::new(ErrorKind::NotFound, format!("there is no recording{which} of {whose}"));
+            let around = match sessions.as_slice() {
+                [session] => self.recorded_around(session),
+                _ => None,
+            };
+            match around {
+                Some(Recording { session, number, .. }) => error.with_hint(format!(
+                    "what was at work in it was recorded in session {session}: `ah agent replay --session {} {number}`",
+                    text::shell(session.as_str().as_ref())
+                )),
+                None => error.with_hint("ah agent record -- CMD makes one; `ah session list` shows the sessions"),
+            }
         })
+    }
+
+    /// The recording of another session that a session ran in, by its latest moment that names one; none if that is not there any more.
+    fn recorded_around(&self, session: &SessionName) -> Option<Recording> {
+        let moments = self.state().ok()?.moments;
+        let (around, number) = moments.iter().rev().filter(|moment| moment.session == *session).find_map(|moment| {
+            let at = moment.record.recording.as_ref()?;
+            Some((at.session.clone()?, at.number.unwrap_or(1)))
+        })?;
+        self.recordings(&around).ok()?.into_iter().find(|recording| recording.number == number)
     }
 
     /// How far the recording has come at this moment that a moment of `session` belongs to; none if nothing is recorded.

@@ -498,3 +498,33 @@ fn what_this_user_may_not_read_below_is_there_and_can_be_written_over() {
     assert_eq!(listed.lines().count(), 2, "{listed}");
     assert_eq!(bench.sh(&format!("cd {at}; echo new > own; chmod 600 own; cat own")), "new");
 }
+
+#[test]
+fn a_repository_that_git_packs_behind_a_new_branch_is_whole_there_without_the_workspace() {
+    Bench::each_plain(|bench| {
+        let root = bench.0.root().display().to_string();
+        let repository =
+            "git init -q && git config gc.auto 0 && git add -A && git -c user.name=a -c user.email=a@b commit -qm one";
+        bench.sh(&format!("cd {root} && seq 300 | while read n; do echo $n >src/$n; done && {repository}"));
+        let branch = bench.branch("b");
+        let git = |words: &str| bench.sh(&format!("git -C {} {words}", branch.display()));
+        bench.sh(&format!("git -C {root} gc -q"));
+        git("fsck --full");
+        until(|| !bench.at(&branch, &["status"]).contains("still being kept"));
+        bench.sh(&format!("rm -r {root}/.git"));
+        git("fsck --full");
+        assert_eq!((git("log --oneline | wc -l"), git("status --short")), ("1".to_owned(), String::new()));
+        assert!(!bench.at(&branch, &["status"]).contains("became other"));
+        // One that goes before it is kept is, or that is said.
+        bench.sh(&format!("cd {root} && {repository}"));
+        let branch = bench.branch("c");
+        bench.sh(&format!("rm -r {root}/.git"));
+        let status = || bench.at(&branch, &["status"]);
+        until(|| !status().contains("still being kept"));
+        let fsck = bench.program("git").arg("-C").arg(&branch).args(["fsck", "--full"]).output().unwrap();
+        if !fsck.status.success() {
+            until(|| status().contains("became other there") && status().contains(".git/objects"));
+            assert!(bench.ran(&branch, &["snapshot"]).stderr.contains("became other in the workspace"));
+        }
+    });
+}

@@ -10,6 +10,7 @@ use std::ops::ControlFlow;
 use std::os::unix::fs::FileExt;
 
 use crate::engine::Engine;
+use crate::engine::objects::{AT_FIRST, AT_LAST};
 use crate::engine::pinning::Pinning;
 use crate::engine::remembered::row_of;
 use crate::error::{Error, Result};
@@ -68,9 +69,40 @@ pub(crate) type Hashes = HashMap<(u64, u64), (u64, Time, Time, Hash)>;
 /// What of a fingerprint is not its name is smaller, in bytes.
 const ENTRY: usize = 110;
 
+/// What is told of what a file or link below holds.
+pub(super) enum Told {
+    /// The file, if it had to be opened for that.
+    Hash(Hash, Option<File>),
+    /// It is too large, or all is read that may be.
+    TooMuch,
+    /// It is being changed, is another by now, or cannot be read.
+    Nothing,
+}
+
 /// The row of the fingerprints from a name on.
-fn row_from(base: LineId, directory: &[u8], first: &[u8]) -> Vec<u8> {
+pub(super) fn row_from(base: LineId, directory: &[u8], first: &[u8]) -> Vec<u8> {
     [&row_of(b'h', base, directory), [0].as_slice(), first].concat()
+}
+
+/// The rows of fingerprints in a directory, which are by name.
+pub(super) fn rows_of(
+    base: LineId,
+    directory: &[u8],
+    of: (u64, Time),
+    files: Vec<Fingerprint>,
+) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let mut rows = Vec::new();
+    let mut files = files.into_iter().peekable();
+    while let Some(first) = files.next() {
+        let row = row_from(base, directory, &first.name);
+        let mut value = Fingerprints::header(of);
+        first.write_to(&mut value);
+        while let Some(next) = files.next_if(|next| value.0.len() + next.name.len() + ENTRY < ROW) {
+            next.write_to(&mut value);
+        }
+        rows.push((row, value.0));
+    }
+    rows
 }
 
 /// What a link has for a hash. No file has it: the target has a byte before it, which does not count for its size.
@@ -187,18 +219,18 @@ impl Engine {
             let bases = state.lines.iter().rev().filter(|&(&id, line)| id < base && line.parent.is_none());
             bases.map(|(&id, _)| id).take(EARLIER).collect()
         };
-        let prefix = row_of(b'b', base, b"");
         let mut left = READ;
-        // The root's own row is the prefix itself.
-        let mut next = read_lock(&self.state).layers.get(&prefix)?.map(|_| prefix.clone());
-        loop {
-            let Some(row) = next else { return Ok(true) };
-            let path = row.get(prefix.len()..).unwrap_or_default().to_vec();
+        if self.keep_stores(base, &earlier, AT_FIRST, (&mut left, pinning))?.is_break() {
+            return Ok(false);
+        }
+        let mut next = self.next_remembered(base, None)?;
+        while let Some((path, _)) = next {
             if self.fingerprint_directory(base, &earlier, &path, (&mut left, pinning))?.is_break() {
                 return Ok(false);
             }
-            next = read_lock(&self.state).layers.next(&prefix, &row)?.map(|(row, _)| row);
+            next = self.next_remembered(base, Some(&path))?;
         }
+        Ok(self.keep_stores(base, &earlier, AT_LAST, (&mut left, pinning))?.is_continue())
     }
 
     /// Breaks where the whole is over.
@@ -229,38 +261,7 @@ impl Engine {
             if (found.kind, found.ino, found.device) != (*kind, *ino, 0) || found.ctime > time {
                 continue;
             }
-            let mut open = None;
-            let as_it_was = |print: &Fingerprint| print.is_of_found(&found);
-            let mut before = None;
-            for &base in earlier {
-                if before.is_some() {
-                    break;
-                }
-                before = self.fingerprint(base, &below)?.map(|(print, _)| print).filter(as_it_was);
-            }
-            let hash = match before {
-                Some(print) => print.hash,
-                None if found.kind == Kind::Symlink => {
-                    let Ok(Some(target)) = self.lower.target(&below) else { continue };
-                    match self.lower.find(&below) {
-                        Ok(Some(now)) if now.is_as(&found) => hash_of_target(&target),
-                        _ => continue,
-                    }
-                }
-                None => {
-                    let left = &mut left[usize::from(found.size > SMALL)];
-                    let Some(rest) = left.checked_sub(found.size) else { continue };
-                    *left = rest;
-                    let Ok(Some(file)) = self.lower.open_file(&below) else { continue };
-                    match self.hash_of(&file) {
-                        Ok(Some((hashed, hash))) if hashed.is_as(&found) => {
-                            open = Some(file);
-                            hash
-                        }
-                        _ => continue,
-                    }
-                }
-            };
+            let Told::Hash(hash, open) = self.told_of(earlier, &below, &found, left)? else { continue };
             if let Some(pinning) = pinning {
                 self.pin((&below, &found, &hash), open, pinning);
             }
@@ -284,22 +285,45 @@ impl Engine {
         }
         // Before the fingerprints, which count.
         let mut rows = several;
-        let mut files = files.into_iter().peekable();
-        while let Some(first) = files.next() {
-            let row = row_from(base, path, &first.name);
-            let mut value = Fingerprints::header(of);
-            first.write_to(&mut value);
-            while let Some(next) = files.next_if(|next| value.0.len() + next.name.len() + ENTRY < ROW) {
-                next.write_to(&mut value);
+        rows.extend(rows_of(base, path, of, files));
+        Ok(if self.put_behind(base, &rows)? { ControlFlow::Continue(()) } else { ControlFlow::Break(()) })
+    }
+
+    /// What a file or link that was found below holds, by what earlier bases know of it or by reading it, which `left` is told of.
+    pub(super) fn told_of(&self, earlier: &[LineId], below: &[u8], found: &Found, left: &mut [u64; 2]) -> Result<Told> {
+        for &base in earlier {
+            let before = self.fingerprint(base, below)?.map(|(print, _)| print);
+            if let Some(print) = before.filter(|print| print.is_of_found(found)) {
+                return Ok(Told::Hash(print.hash, None));
             }
-            rows.push((row, value.0));
         }
+        if found.kind == Kind::Symlink {
+            let Ok(Some(target)) = self.lower.target(below) else { return Ok(Told::Nothing) };
+            return Ok(match self.lower.find(below) {
+                Ok(Some(now)) if now.is_as(found) => Told::Hash(hash_of_target(&target), None),
+                _ => Told::Nothing,
+            });
+        }
+        let left = &mut left[usize::from(found.size > SMALL)];
+        match left.checked_sub(found.size).filter(|_| found.size <= LARGEST) {
+            Some(rest) => *left = rest,
+            None => return Ok(Told::TooMuch),
+        }
+        let Ok(Some(file)) = self.lower.open_file(below) else { return Ok(Told::Nothing) };
+        Ok(match self.hash_of(&file) {
+            Ok(Some((hashed, hash))) if hashed.is_as(found) => Told::Hash(hash, Some(file)),
+            _ => Told::Nothing,
+        })
+    }
+
+    /// Writes rows down that are of a base. False: nobody sees that any more.
+    pub(super) fn put_behind(&self, base: LineId, rows: &[(Vec<u8>, Vec<u8>)]) -> Result<bool> {
         // In small steps, and with nothing more to do in them: others wait meanwhile, for a thread of the lowest priority.
         for rows in rows.chunks(STEP) {
             self.room_for_rows()?;
             let mut state = write_lock(&self.state);
             if self.base_seen(&state, base).is_none() {
-                return Ok(ControlFlow::Break(()));
+                return Ok(false);
             }
             for (row, value) in rows {
                 state.layers.put(row, value.clone());
@@ -307,7 +331,7 @@ impl Engine {
             drop(state);
             self.wake();
         }
-        Ok(ControlFlow::Continue(()))
+        Ok(true)
     }
 
     /// The last name in a directory of which a fingerprint is written down: they are by name.

@@ -6,7 +6,7 @@
 //! - `room`: who may still change something when the disk is full.
 //! - `complete`: what branches took over of files below is copied behind them.
 //! - `remembered`: the names in the directories below, as they were when a base was taken.
-//! - `fingerprints`: what the files below held then, as hashes.
+//! - `fingerprints`: what the files below held then, as hashes; `objects`: the stores of objects that repositories have, which are kept whole.
 //! - `pins`: files of their own that hold it, for snapshots; `pinning`: when those are made, and when they go.
 //! - `reclaim`: what deleted snapshots and branches leave.
 //! - `fsck`: everything compared with everything.
@@ -18,6 +18,7 @@ mod complete;
 mod durable;
 mod fingerprints;
 mod fsck;
+mod objects;
 mod pen;
 mod pinning;
 mod pins;

@@ -1,19 +1,21 @@
 //! The names in the directories below, as they were when a base was taken: written down behind the base, so that its snapshots know them once somebody has changed
 //! them.
 //!
-//! Of a directory that has changed before it was its turn nothing is written down. One that has not changed since needs none of it.
+//! Of a directory that has changed before it was its turn nothing is written down, but of one that is a repository, where something changes all the time: that is written down as it is by then.
+//! One that has not changed since needs none of it. Repositories' objects come later (`objects`).
 
 use crate::engine::Engine;
+use crate::engine::objects::store_in;
 use crate::error::{Error, Result};
 use crate::lower::{Found, Listed, join};
 use crate::rows::key::{self, LineId};
 use crate::rows::value::{Reader, Writer};
-use crate::state::State;
+use crate::state::{Row, State};
 use crate::types::{Kind, Time};
 use crate::{read_lock, write_lock};
 
 /// Larger lists are not written down, in bytes.
-const LARGEST: usize = 1 << 20;
+pub(super) const LARGEST: usize = 1 << 20;
 /// Rows that are removed while others wait.
 const STEP: usize = 128;
 
@@ -31,7 +33,7 @@ pub(crate) struct Remembered {
 }
 
 impl Remembered {
-    fn encode(&self) -> Vec<u8> {
+    pub(super) fn encode(&self) -> Vec<u8> {
         let mut writer = Writer::default();
         writer.number(self.ino).time(self.birth);
         writer.number(u64::from(self.mode)).number(u64::from(self.uid)).number(u64::from(self.gid)).time(self.mtime);
@@ -72,6 +74,12 @@ impl Remembered {
     }
 }
 
+/// The directories in one of those names that are written down with the others: not the store of a repository.
+fn directories_in(path: &[u8], names: &[Listed], store: Option<u64>) -> Vec<Vec<u8>> {
+    let below = names.iter().filter(|(_, ino, kind)| *kind == Kind::Directory && store != Some(*ino));
+    below.map(|(name, _, _)| join(path, name)).collect()
+}
+
 /// Of a directory, when that base was taken: its names (`b`), or its files' fingerprints (`h`).
 pub(super) fn row_of(kind: u8, base: LineId, path: &[u8]) -> Vec<u8> {
     let mut row = key::of_line(kind, base, None);
@@ -83,30 +91,26 @@ impl Engine {
     /// Writes the names down that are in the directories below since the base was taken. Costs listing all of them. Ends early when the base is gone or the
     /// store is being closed; gives whether it did not.
     pub(crate) fn remember_names(&self, base: LineId) -> Result<bool> {
+        let isolates = self.isolates(base)?;
         let mut waiting = vec![Vec::new()];
         while let Some(path) = waiting.pop() {
             let Some(time) = self.base_seen(&read_lock(&self.state), base).filter(|_| !self.is_stopped()) else {
                 return Ok(false);
             };
-            // One that cannot be read is none of this user's, here and in branches.
-            let Ok(Some(found)) = self.lower.find(&path) else { continue };
-            if found.kind != Kind::Directory {
-                continue;
-            }
             let row = row_of(b'b', base, &path);
             // Before a kill. Another may be there now.
             if let Some(then) = self.remembered(base, &path)? {
-                let below = then.names.iter().filter(|(_, _, kind)| *kind == Kind::Directory);
-                waiting.extend(below.map(|(name, _, _)| join(&path, name)));
+                let store = store_in(then.birth, &then.names).filter(|_| isolates);
+                waiting.extend(directories_in(&path, &then.names, store));
                 continue;
             }
-            let Ok(mut names) = self.lower.list(&path) else { continue };
-            names.sort_unstable();
-            let below = names.iter().filter(|(_, _, kind)| *kind == Kind::Directory);
-            waiting.extend(below.map(|(name, _, _)| join(&path, name)));
-            let same = |now: &Found| now.ino == found.ino && now.ctime == found.ctime;
-            let unchanged = matches!(self.lower.find(&path), Ok(Some(now)) if same(&now));
-            if found.device != 0 || found.ctime > time || !unchanged {
+            // One that cannot be read is none of this user's, here and in branches.
+            let Some((found, names, unchanged)) = self.look_in(&path) else { continue };
+            let store = store_in(found.btime, &names).filter(|_| isolates);
+            waiting.extend(directories_in(&path, &names, store));
+            // One that came later is in no branch.
+            let is_repository = store.is_some() && found.btime <= time;
+            if found.device != 0 || !is_repository && (found.ctime > time || !unchanged) {
                 continue;
             }
             let Found { ino, btime: birth, mode, uid, gid, mtime, .. } = found;
@@ -126,6 +130,21 @@ impl Engine {
         Ok(true)
     }
 
+    /// A directory below and the names in it, and whether its time says that they are of one moment; `None`: there is none that can be read.
+    pub(super) fn look_in(&self, path: &[u8]) -> Option<(Found, Vec<Listed>, bool)> {
+        for last in [false, false, true] {
+            let found = self.lower.find(path).ok()?.filter(|found| found.kind == Kind::Directory)?;
+            let mut names = self.lower.list(path).ok()?;
+            names.sort_unstable();
+            let same = |now: &Found| now.ino == found.ino && now.ctime == found.ctime;
+            let unchanged = matches!(self.lower.find(path), Ok(Some(now)) if same(&now));
+            if unchanged || last {
+                return Some((found, names, unchanged));
+            }
+        }
+        None
+    }
+
     /// When a base was taken that anybody sees still.
     pub(super) fn base_seen(&self, state: &State, base: LineId) -> Option<Time> {
         state.lines.get(&base).filter(|line| !line.points.is_empty()).map(|line| line.base)
@@ -135,6 +154,20 @@ impl Engine {
     pub(crate) fn remembered(&self, base: LineId, path: &[u8]) -> Result<Option<Remembered>> {
         let row = read_lock(&self.state).layers.get(&row_of(b'b', base, path))?;
         row.map(|row| Remembered::decode(&row)).transpose()
+    }
+
+    /// The next directory behind a path of which that is written down, and its row; at first the first one.
+    pub(super) fn next_remembered(&self, base: LineId, after: Option<&[u8]>) -> Result<Option<Row>> {
+        let prefix = row_of(b'b', base, b"");
+        let state = read_lock(&self.state);
+        // The root's own row is the prefix itself.
+        if after.is_none()
+            && let Some(row) = state.layers.get(&prefix)?
+        {
+            return Ok(Some((Vec::new(), row)));
+        }
+        let next = state.layers.next(&prefix, &row_of(b'b', base, after.unwrap_or_default()))?;
+        Ok(next.map(|(row, value)| (row.get(prefix.len()..).unwrap_or_default().to_vec(), value)))
     }
 
     /// Nobody sees the base any more.
@@ -150,7 +183,7 @@ impl Engine {
         Ok(())
     }
 
-    fn forget_rows(&self, prefix: &[u8]) -> Result<()> {
+    pub(super) fn forget_rows(&self, prefix: &[u8]) -> Result<()> {
         let mut after = prefix.to_vec();
         loop {
             // The next who opens the store goes on.

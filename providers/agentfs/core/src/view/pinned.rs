@@ -116,7 +116,8 @@ impl View {
     /// The number under which a tree shows what was at a path. The filesystem below may have used its own again since, for a file of which this tree has changed something.
     /// `None`: what the tree has under that number may be the same file, or not.
     fn number_then(&self, found: &Found, path: &[u8]) -> Result<Option<Ino>> {
-        let ino = self.engine.number_of(0, found.ino, found.btime, false)?;
+        // Of what is kept that came later (a repository's objects) that may be the number of something else that is shown.
+        let ino = self.engine.number_of(0, found.ino, found.btime, found.btime > self.base)?;
         let row = self.seen(&key::inode(ino))?;
         match row.as_deref().map(Inode::decode).transpose()? {
             None => return Ok(Some(ino)),

@@ -11,6 +11,7 @@ mod isolated;
 mod kept;
 mod model;
 mod names;
+mod objects;
 mod pinned;
 mod pins;
 mod same;

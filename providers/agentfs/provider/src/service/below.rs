@@ -1,5 +1,8 @@
 //! What is told of changes in the directory that a branch grew from.
 
+use std::ffi::OsStr;
+use std::io::ErrorKind;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use ah_plugin_api::{ChangedBelow, RelPath};
@@ -8,15 +11,25 @@ use ah_plugin_api::{ChangedBelow, RelPath};
 const NAMED: usize = 100;
 const AT_A_GLANCE: usize = 3;
 
-/// Of paths below; none if there is nothing to tell.
-pub(super) fn changed(paths: Vec<Vec<u8>>) -> Option<ChangedBelow> {
-    // A branch has a `.git` of its own, and what is added to the objects that it reads takes nothing from it.
-    let of_git = |path: &[u8]| path == b".git" || path.starts_with(b".git/");
-    let mut paths: Vec<RelPath> =
-        paths.into_iter().filter(|path| !of_git(path)).filter_map(|path| RelPath::new(path).ok()).collect();
+/// Of paths below, where the directory that was branched is `lower`; none if there is nothing to tell.
+pub(super) fn changed(paths: Vec<Vec<u8>>, lower: Option<&Path>) -> Option<ChangedBelow> {
+    let told = paths.into_iter().filter(|path| !of_git(path) || lower.is_some_and(|lower| is_lost(lower, path)));
+    let mut paths: Vec<RelPath> = told.filter_map(|path| RelPath::new(path).ok()).collect();
     let total = paths.len() as u64;
     paths.truncate(NAMED);
     (total > 0).then_some(ChangedBelow { total, paths })
+}
+
+/// A branch has a `.git` of its own, and what is added to the objects that it reads takes nothing from it.
+fn of_git(path: &[u8]) -> bool {
+    path == b".git" || path.starts_with(b".git/")
+}
+
+/// Whether something of a repository is gone that the branch read there. Single objects go into a pack, and are there still.
+fn is_lost(lower: &Path, path: &[u8]) -> bool {
+    let name = path.strip_prefix(b".git/objects/").and_then(|rest| rest.split(|&byte| byte == b'/').next());
+    let is_gone = || std::fs::symlink_metadata(lower.join(OsStr::from_bytes(path)));
+    name.is_none_or(|name| name.len() != 2) && is_gone().is_err_and(|error| error.kind() == ErrorKind::NotFound)
 }
 
 /// What a person should know of a branch from the start.
@@ -60,6 +73,7 @@ mod tests {
     #[test]
     fn names_some_and_counts_all() {
         let paths = |names: &[&str]| names.iter().map(|name| name.as_bytes().to_vec()).collect();
+        let changed = |paths| changed(paths, None);
         assert_eq!(changed(paths(&[".git", ".git/index"])), None);
         let one = changed(paths(&["a", ".git/index"])).unwrap();
         let said =
@@ -69,5 +83,21 @@ mod tests {
         let many = changed((0..150).map(|n| format!("{n:03}").into_bytes()).collect()).unwrap();
         assert_eq!((many.total, many.paths.len()), (150, 100));
         assert!(sentence(&many, true).ends_with("hold them as now: 000, 001, 002 and 147 more"));
+    }
+    #[test]
+    fn of_a_repository_what_is_gone_is_told() {
+        let lower = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(lower.path().join(".git/objects/pack")).unwrap();
+        std::fs::write(lower.path().join(".git/index"), "").unwrap();
+        let told = |paths: &[&str]| {
+            let paths = paths.iter().map(|path| path.as_bytes().to_vec()).collect();
+            changed(paths, Some(lower.path()))
+                .map(|told| told.paths.iter().map(ToString::to_string).collect::<Vec<_>>())
+        };
+        assert_eq!(told(&[".git", ".git/index", ".git/objects", ".git/objects/ab", ".git/objects/ab/cd"]), None);
+        let gone = ".git/objects/pack/large.pack";
+        assert_eq!(told(&[".git/index", gone]), Some(vec![gone.to_owned()]));
+        std::fs::remove_dir_all(lower.path().join(".git/objects")).unwrap();
+        assert_eq!(told(&[".git/index", ".git/objects"]), Some(vec![".git/objects".to_owned()]));
     }
 }

@@ -260,12 +260,14 @@ impl Service {
             "{} is a plain directory again, and another one: programs that were in it have to be started anew",
             at.display()
         )];
-        notes.extend(open.tree.changed_below(branch.id).ok().and_then(below::changed).map(|changed| {
-            let first: Vec<_> = changed.paths.iter().take(3).map(ToString::to_string).collect();
-            let behind = path_beside(&at, &around.behind());
-            let what = text::count(changed.total, "path was", "paths were");
-            format!("{what} changed in {}, and came along as there: {} …", behind.display(), first.join(", "))
-        }));
+        notes.extend(open.tree.changed_below(branch.id).ok().and_then(|paths| below::changed(paths, None)).map(
+            |changed| {
+                let first: Vec<_> = changed.paths.iter().take(3).map(ToString::to_string).collect();
+                let behind = path_beside(&at, &around.behind());
+                let what = text::count(changed.total, "path was", "paths were");
+                format!("{what} changed in {}, and came along as there: {} …", behind.display(), first.join(", "))
+            },
+        ));
         // It is done then, whatever becomes of the rest: that is left to `reclaim`.
         let later = |error: Error| format!("`ah agent fs gc` clears up behind it: {}", error.message);
         let left = Mutex::new(Vec::new());

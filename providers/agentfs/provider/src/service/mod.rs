@@ -229,8 +229,10 @@ impl Provider for Service {
                 probe.reason.push_str(settle::UNDONE_LATER);
             }
             // Without what is below, all of that is other.
-            let changed =
-                branch.filter(|_| !open.apart).and_then(|branch| below::changed(open.tree.changed_below(branch).ok()?));
+            let lower = lock(&open.lower).clone();
+            let changed = branch
+                .filter(|_| !open.apart)
+                .and_then(|branch| below::changed(open.tree.changed_below(branch).ok()?, lower.as_deref()));
             if let Some(changed) = changed {
                 probe.reason = format!("{}; {}", probe.reason, below::sentence(&changed, is_behind));
             }
@@ -302,8 +304,10 @@ impl Provider for Service {
                     open.behind.begin(None);
                 }
                 let mut snapshot = label.snapshot(open.is_durable(number), true)?;
-                snapshot.changed_below =
-                    branch.and_then(|branch| below::changed(open.tree.newly_changed_below(branch, number).ok()?));
+                let lower = lock(&open.lower).clone();
+                snapshot.changed_below = branch.and_then(|branch| {
+                    below::changed(open.tree.newly_changed_below(branch, number).ok()?, lower.as_deref())
+                });
                 Ok(snapshot)
             }
             Err(error) => {

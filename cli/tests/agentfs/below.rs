@@ -523,8 +523,28 @@ fn a_repository_that_git_packs_behind_a_new_branch_is_whole_there_without_the_wo
         until(|| !status().contains("still being kept"));
         let fsck = bench.program("git").arg("-C").arg(&branch).args(["fsck", "--full"]).output().unwrap();
         if !fsck.status.success() {
-            until(|| status().contains("became other there") && status().contains(".git/objects"));
+            let said =
+                || status().split_once("became other there").map(|(_, said)| said.to_owned()).unwrap_or_default();
+            until(|| said().contains("as now: .git") && !said().contains("as now: .git/hooks"));
             assert!(bench.ran(&branch, &["snapshot"]).stderr.contains("became other in the workspace"));
         }
+    });
+}
+
+#[test]
+fn what_is_not_kept_for_a_branch_is_named_before_it_is_changed() {
+    Bench::each_plain(|bench| {
+        let root = bench.0.root().display().to_string();
+        bench.sh(&format!("truncate -s 65M {root}/large && truncate -s 65M {root}/mine"));
+        let branch = kept_branch(bench, "b");
+        let text = branch.to_str().unwrap();
+        let status = || bench.at(&branch, &["status"]);
+        assert!(status().contains("; 2 paths that it reads in the workspace are not kept for it: large, mine"));
+        bench.sh(&format!("echo mine > {text}/mine"));
+        assert!(status().contains("; 1 path that it reads in the workspace is not kept for it: large"));
+        bench.sh(&format!("echo other > {root}/large"));
+        assert_eq!(bench.sh(&format!("cat {text}/large")), "other");
+        let told = "; 1 path that it reads in the workspace became other there, and its snapshots do not hold it as now: large";
+        assert!(status().contains(told) && !status().contains("not kept"), "{}", status());
     });
 }

@@ -322,6 +322,18 @@ impl Workspace {
         self.still_other(branch, self.engine.changed_below(branch.0))
     }
 
+    /// What a branch reads below, since it was not kept for it, once no more is being kept: files that are too large, say, or for which there was no room, and stores of Git's objects. What is changed there the branch shows.
+    /// Paths below the lower directory, 1000 at most; none where nothing is pinned. Costs looking for all pins that were made behind the base, the first time.
+    pub fn not_kept(&self, branch: BranchId) -> Result<Vec<Vec<u8>>> {
+        let base = read_lock(&self.engine.state).chain(branch.0)?.base;
+        if self.is_keeping(branch) || !self.engine.isolates(base)? {
+            return Ok(Vec::new());
+        }
+        let paths = self.engine.not_kept(base)?;
+        let view = self.look(branch)?;
+        Ok(paths.iter().filter(|path| view.reads_below(path)).cloned().collect())
+    }
+
     /// As [`Workspace::changed_below`], what was not told with another snapshot yet that is there still. It is told with this one.
     pub fn newly_changed_below(&self, branch: BranchId, snapshot: SnapshotId) -> Result<Vec<Vec<u8>>> {
         self.still_other(branch, self.engine.tell_changed(branch.0, snapshot.0))

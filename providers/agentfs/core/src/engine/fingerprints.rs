@@ -147,6 +147,10 @@ impl Fingerprints {
     pub(super) fn hashes(&self) -> impl Iterator<Item = &Hash> {
         self.files.iter().map(|file| &file.hash)
     }
+
+    pub(super) fn into_files(self) -> impl Iterator<Item = Fingerprint> {
+        self.files.into_iter()
+    }
 }
 
 impl Fingerprint {

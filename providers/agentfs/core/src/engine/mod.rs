@@ -7,7 +7,7 @@
 //! - `complete`: what branches took over of files below is copied behind them.
 //! - `remembered`: the names in the directories below, as they were when a base was taken.
 //! - `fingerprints`: what the files below held then, as hashes; `objects`: the stores of objects that repositories have, which are kept whole.
-//! - `pins`: files of their own that hold it, for snapshots; `pinning`: when those are made, and when they go.
+//! - `pins`: files of their own that hold it, for snapshots; `pinning`: when those are made, and when they go; `unkept`: what there is none of.
 //! - `reclaim`: what deleted snapshots and branches leave.
 //! - `fsck`: everything compared with everything.
 //!
@@ -27,6 +27,7 @@ mod remembered;
 mod room;
 #[cfg(test)]
 mod tests;
+mod unkept;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::File;
@@ -156,6 +157,8 @@ pub(crate) struct Engine {
     changed_below: Mutex<BTreeMap<LineId, ChangedPaths>>,
     /// What files below were found to hold.
     hashes: Mutex<fingerprints::Hashes>,
+    /// What is not kept of what is below.
+    not_kept: Mutex<unkept::Unkept>,
     /// That there is something for the log.
     wake: Bell,
     log_is_long: Bell,
@@ -281,6 +284,7 @@ impl Engine {
             views: Mutex::default(),
             changed_below: Mutex::default(),
             hashes: Mutex::default(),
+            not_kept: Mutex::default(),
             wake: Bell::default(),
             log_is_long: Bell::default(),
             to_copy: Bell::default(),

@@ -12,7 +12,7 @@ use crate::rows::key::{self, LineId};
 use crate::rows::value::{Reader, Writer};
 use crate::state::{Row, State};
 use crate::types::{Kind, Time};
-use crate::{read_lock, write_lock};
+use crate::{lock, read_lock, write_lock};
 
 /// Larger lists are not written down, in bytes.
 pub(super) const LARGEST: usize = 1 << 20;
@@ -172,6 +172,7 @@ impl Engine {
 
     /// Nobody sees the base any more.
     pub(super) fn forget_below(&self, base: LineId) -> Result<()> {
+        lock(&self.not_kept).remove(&base);
         if self.pins.any() {
             self.mark_pins(&mut write_lock(&self.state), base);
         }

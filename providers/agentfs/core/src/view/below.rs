@@ -78,9 +78,33 @@ impl View {
     /// Whether what was noted of a path below is so still, and of what this tree shows. Of what is not found at that path in this tree it is.
     pub(crate) fn is_other_at(&self, path: &[u8]) -> bool {
         let (above, name) = split(path);
-        let mut names = above.split(|&byte| byte == b'/').filter(|name| !name.is_empty());
-        let directory: Result<Ino> = names.try_fold(ROOT, |directory, name| Ok(self.lookup(directory, name)?.ino));
+        let directory = self.directory_at(above);
         directory.and_then(|directory| self.other_below(directory, name, true)).map_or(true, |found| found.is_some())
+    }
+
+    fn directory_at(&self, path: &[u8]) -> Result<Ino> {
+        let mut names = path.split(|&byte| byte == b'/').filter(|name| !name.is_empty());
+        names.try_fold(ROOT, |directory, name| Ok(self.lookup(directory, name)?.ino))
+    }
+
+    /// Whether this tree shows what is at a path, which is not pinned, as it is below: it has not got all of that itself.
+    pub(crate) fn reads_below(&self, path: &[u8]) -> bool {
+        let reads = || -> Result<bool> {
+            let (above, name) = split(path);
+            let directory = self.directory_at(above)?;
+            let Some(row) = self.seen(&key::entry(directory, name))? else {
+                return Ok(self.lookup(directory, name).is_ok());
+            };
+            let Some(own) = Entry::decode(&row)? else { return Ok(false) };
+            let row = self.seen(&key::inode(own.ino))?;
+            Ok(match row.as_deref().map(Inode::decode).transpose()?.flatten() {
+                Some(Inode { kind: Kind::File, lower_limit: 0, .. } | Inode { origin: None, .. }) => false,
+                Some(_) => !self.is_copied(own.ino)?,
+                None => true,
+            })
+        };
+        // What this user cannot read is none of theirs.
+        matches!(self.engine.lower.open_file(path), Ok(Some(_))) && reads().unwrap_or(false)
     }
 
     /// What was in a directory below when the base was taken, if this is a branch, and something was changed in there since.

@@ -15,6 +15,8 @@ const AT_A_GLANCE: usize = 3;
 pub(super) fn changed(paths: Vec<Vec<u8>>, lower: Option<&Path>) -> Option<ChangedBelow> {
     let told = paths.into_iter().filter(|path| !of_git(path) || lower.is_some_and(|lower| is_lost(lower, path)));
     let mut paths: Vec<RelPath> = told.filter_map(|path| RelPath::new(path).ok()).collect();
+    // Without that a repository is none.
+    paths.sort_by_key(|path| path.as_bytes() != b".git/objects");
     let total = paths.len() as u64;
     paths.truncate(NAMED);
     (total > 0).then_some(ChangedBelow { total, paths })
@@ -58,12 +60,32 @@ pub(super) fn sentence(ChangedBelow { total, paths }: &ChangedBelow, is_behind: 
     let place = if is_behind { "what lies behind it" } else { "the workspace" };
     let named: Vec<String> = paths.iter().take(AT_A_GLANCE).map(ToString::to_string).collect();
     let (what, they) = if *total == 1 { ("path", "it") } else { ("paths", "them") };
-    let more = total.saturating_sub(named.len() as u64);
-    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    let more = more(*total, named.len());
     format!(
         "{total} {what} that it reads in {place} became other there, and its snapshots do not hold {they} as now: {}{more}",
         named.join(", ")
     )
+}
+
+/// What a person should know of paths that a branch reads in the workspace; those that were changed are told as that.
+pub(super) fn not_kept(mut paths: Vec<Vec<u8>>, changed: &[RelPath]) -> Option<String> {
+    paths.retain(|path| !changed.iter().any(|changed| changed.as_bytes() == path.as_slice()));
+    let total = paths.len();
+    let named: Vec<String> =
+        paths.into_iter().take(AT_A_GLANCE).filter_map(|path| Some(RelPath::new(path).ok()?.to_string())).collect();
+    let (what, are) = if total == 1 { ("path", "is") } else { ("paths", "are") };
+    (total > 0).then(|| {
+        format!(
+            "{total} {what} that it reads in the workspace {are} not kept for it: {}{}",
+            named.join(", "),
+            more(total as u64, named.len())
+        )
+    })
+}
+
+fn more(total: u64, named: usize) -> String {
+    let more = total.saturating_sub(named as u64);
+    if more > 0 { format!(" and {more} more") } else { String::new() }
 }
 
 #[cfg(test)]
@@ -85,6 +107,18 @@ mod tests {
         assert!(sentence(&many, true).ends_with("hold them as now: 000, 001, 002 and 147 more"));
     }
     #[test]
+    fn names_what_is_not_kept_and_was_not_changed() {
+        let paths = |names: &[&str]| names.iter().map(|name| name.as_bytes().to_vec()).collect::<Vec<_>>();
+        let changed = [RelPath::new(b"b".to_vec()).unwrap()];
+        assert_eq!(not_kept(paths(&["b"]), &changed), None);
+        let one = not_kept(paths(&["a", "b"]), &changed).unwrap();
+        assert_eq!(one, "1 path that it reads in the workspace is not kept for it: a");
+        assert!(
+            not_kept(paths(&["a", "b", "c", "d"]), &[]).unwrap().ends_with("are not kept for it: a, b, c and 1 more")
+        );
+    }
+
+    #[test]
     fn of_a_repository_what_is_gone_is_told() {
         let lower = tempfile::tempdir().unwrap();
         std::fs::create_dir_all(lower.path().join(".git/objects/pack")).unwrap();
@@ -98,6 +132,7 @@ mod tests {
         let gone = ".git/objects/pack/large.pack";
         assert_eq!(told(&[".git/index", gone]), Some(vec![gone.to_owned()]));
         std::fs::remove_dir_all(lower.path().join(".git/objects")).unwrap();
-        assert_eq!(told(&[".git/index", ".git/objects"]), Some(vec![".git/objects".to_owned()]));
+        let hook = ".git/hooks/pre-push".to_owned();
+        assert_eq!(told(&[&hook, ".git/index", ".git/objects"]), Some(vec![".git/objects".to_owned(), hook]));
     }
 }

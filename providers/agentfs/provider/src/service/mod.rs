@@ -233,8 +233,12 @@ impl Provider for Service {
             let changed = branch
                 .filter(|_| !open.apart)
                 .and_then(|branch| below::changed(open.tree.changed_below(branch).ok()?, lower.as_deref()));
-            if let Some(changed) = changed {
-                probe.reason = format!("{}; {}", probe.reason, below::sentence(&changed, is_behind));
+            let changed_paths = changed.as_ref().map_or(&[][..], |changed| &changed.paths);
+            let not_kept = branch.filter(|_| !open.apart).and_then(|branch| open.tree.not_kept(branch).ok());
+            let not_kept = below::not_kept(not_kept.unwrap_or_default(), changed_paths);
+            let said = changed.as_ref().map(|changed| below::sentence(changed, is_behind));
+            for said in [not_kept, said].into_iter().flatten() {
+                probe.reason = format!("{}; {said}", probe.reason);
             }
         }
         Ok(probe)

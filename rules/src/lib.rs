@@ -38,6 +38,7 @@ mod tracked;
 pub use class::Class;
 pub use dir_rules::{DirRules, Present};
 pub use open::without_magic;
+pub use patterns::pattern_of;
 pub use repository::GitDir;
 pub use rules::Rules;
 pub use staging::{STAGING_PREFIX, is_staging};

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
+use ah_plugin_api::RelPath;
 use bstr::{BStr, ByteSlice};
 use gix_ignore::glob::pattern::{Case, Mode};
 use gix_ignore::glob::{Pattern, wildmatch};
@@ -85,6 +86,23 @@ impl Patterns {
     pub(crate) fn could_match_below(&self, path: &BStr) -> bool {
         self.patterns.iter().any(|rule| !rule.pattern.is_negative() && could_match_below(&rule.pattern, path))
     }
+}
+
+/// The pattern, in `.gitignore` syntax, of this path in the directory that the patterns are of. Bytes that no pattern can have in it, such as a newline, are matched by any.
+#[must_use]
+pub fn pattern_of(path: &RelPath) -> String {
+    let mut pattern = String::from("/");
+    for chunk in path.as_bytes().utf8_chunks() {
+        for letter in chunk.valid().chars() {
+            match letter {
+                letter if letter.is_ascii_control() => pattern.push('?'),
+                '\\' | '*' | '?' | '[' | ' ' => pattern.extend(['\\', letter]),
+                letter => pattern.push(letter),
+            }
+        }
+        pattern.extend(chunk.invalid().iter().map(|_| '?'));
+    }
+    pattern
 }
 
 /// Whether a part of a pattern, between slashes, stands for any directories.
@@ -181,7 +199,7 @@ mod tests {
     use proptest::prelude::{prop_assert_eq, proptest};
     use proptest::sample::select;
 
-    use super::{MODE, Patterns, matches_by_parts, wildmatch};
+    use super::{MODE, Patterns, RelPath, matches_by_parts, pattern_of, wildmatch};
 
     const PARTS: &[&str] = &["**", "**", "***", "*", "a", "a*", "?", "[!a]", "b**", "\\a", ""];
 
@@ -198,6 +216,33 @@ mod tests {
 
     fn below(pattern: &str, dir: &str) -> bool {
         Patterns::of_lines(&[pattern.to_owned()], "").could_match_below(dir.into())
+    }
+
+    #[test]
+    fn the_pattern_of_a_path_matches_that_alone_and_lets_its_directories_be_looked_through() {
+        let odd: [&[u8]; 9] = [
+            b"plain/name",
+            b"top",
+            b"a*b/**/c?",
+            b"[x]/]y",
+            b"back\\slash/\\",
+            b"#no/!note",
+            b"d /ends with ",
+            b"line\nfeed/\r",
+            b"d\xff/\xc3\xa4\xfe",
+        ];
+        for path in odd {
+            let rel = RelPath::new(path).unwrap();
+            let patterns = Patterns::of_lines(&[pattern_of(&rel)], "");
+            assert!(patterns.matches(path.into(), false).is_some(), "{rel}");
+            for other in [b"other/name".as_slice(), &[path, b"x"].concat(), &[b"x/", path].concat()] {
+                assert!(patterns.matches(other.into(), false).is_none(), "{rel}");
+            }
+            for above in std::iter::successors(rel.parent(), RelPath::parent).filter(|above| !above.is_root()) {
+                assert!(patterns.could_match_below(above.as_bytes().into()), "{rel}");
+                assert!(patterns.matches(above.as_bytes().into(), true).is_none(), "{rel}");
+            }
+        }
     }
 
     #[test]

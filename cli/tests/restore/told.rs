@@ -107,31 +107,86 @@ fn ctrl_c_while_the_present_state_is_saved_says_that_nothing_was_changed() {
 }
 
 #[test]
-fn what_a_rule_ignores_that_came_since_comes_back_at_once_or_with_the_same_command_once_more() {
-    let world = World::new();
+fn what_a_rule_ignores_that_came_since_comes_back_with_it_and_goes_with_its_undo() {
+    let world = World::on_git();
     world.write("src/a", "good");
+    world.write("src/gone", "good");
     world.write("b", "good");
-    // Others do not say what was ignored then.
-    world.fs(["snapshot", "-m", "first", "--provider", "git"]);
+    world.fs(["snapshot", "-m", "first"]);
     world.write(".gitignore", "src/\nb\n");
     world.write("src/a", "wrecked");
     world.write("b", "wrecked");
-    let once = world.run(["agent", "fs", "restore", "first"]);
-    // Nothing captures what is in an ignored folder, so that it would be lost.
-    assert_eq!((once.code, world.read("src/a").as_deref()), (4, Some("wrecked")), "{once:?}");
-    assert_eq!((world.read("b").as_deref(), world.read(".gitignore")), (Some("good"), None), "{once:?}");
-    assert!(once.stderr.contains("src/a (ignored, and ignore rules above it change"), "{once:?}");
-    let again = world.run(["agent", "fs", "restore", "first"]);
-    assert_eq!((again.code, world.read("src/a").as_deref()), (0, Some("good")), "{again:?}");
+    fs::remove_file(world.root().join("src/gone")).unwrap();
+    let state = |a: &str, gone: Option<&str>, rules: Option<&str>| {
+        assert_eq!((world.read("src/a").as_deref(), world.read("b").as_deref()), (Some(a), Some(a)));
+        assert_eq!((world.read("src/gone").as_deref(), world.read(".gitignore").as_deref()), (gone, rules));
+    };
+    let dry = world.run(["agent", "fs", "restore", "first", "--dry-run"]);
+    assert_eq!((dry.code, dry.stdout.as_str()), (0, "D\t.gitignore\nM\tb\nM\tsrc/a\nA\tsrc/gone\n"), "{dry:?}");
+    let ran = world.run(["agent", "fs", "restore", "first"]);
+    assert_eq!(ran.code, 0, "{ran:?}");
+    state("good", Some("good"), None);
     world.fs(["undo"]);
-    assert_eq!(world.read("src/a").as_deref(), Some("wrecked"));
-    // A rule that stays is minded.
+    state("wrecked", None, Some("src/\nb\n"));
+    world.fs(["undo"]);
+    state("good", Some("good"), None);
+    // One safety snapshot each is left of that.
+    let safety = world.fs(["snapshots", "--json"]).matches("\"safety\"").count();
+    assert_eq!(safety, 3);
+    // A rule that stays is minded, and a file that is named is not.
     world.write("d/c", "then");
-    world.fs(["snapshot", "-m", "second", "--provider", "git"]);
+    world.fs(["snapshot", "-m", "second"]);
     world.write(".gitignore", "d/c\n");
-    world.write("d/c", "now");
+    world.write("d/c", "now".repeat(1 << 20));
     let left = world.run(["agent", "fs", "restore", "second", "--", "d"]);
-    assert_eq!((left.code, world.read("d/c").as_deref()), (0, Some("now")), "{left:?}");
+    assert!(left.code == 0 && left.stderr.contains("left alone: d/c (ignored: `restore --ignored`"), "{left:?}");
+    assert_eq!(world.fs(["restore", "second", "--dry-run", "--ignored", "--", "d"]), "M\td/c");
+    world.fs(["restore", "second", "--", "d/c"]);
+    assert_eq!(world.read("d/c").as_deref(), Some("then"));
+    world.fs(["undo"]);
+    assert_eq!(world.read("d/c"), Some("now".repeat(1 << 20)));
+}
+
+#[test]
+fn rules_that_ignore_themselves_keep_nothing_from_coming_back() {
+    for how in [&["s"][..], &["s", "--", "src/a*[x] y\n\\"], &["s", "--ignored"], &["s", "--force"]] {
+        let world = World::on_git();
+        let name = "src/a*[x] y\n\\";
+        world.write(name, "good");
+        world.write("src/same", "same");
+        world.fs(["snapshot", "-m", "s"]);
+        world.write(".gitignore", "*\n");
+        world.write(name, "bad");
+        let ran = world.run(["agent", "fs", "restore"].iter().chain(how));
+        assert_eq!((ran.code, world.read(name).as_deref()), (0, Some("good")), "{how:?}: {ran:?}");
+        assert!(!ran.stderr.contains("lost for good"), "{ran:?}");
+        if !how.contains(&"--") {
+            let left =
+                "left alone: .gitignore (it is ignored, and ignored files are never deleted; its rules hold until";
+            assert!(ran.stderr.contains(left), "{ran:?}");
+        }
+        assert_eq!(world.read(".gitignore").as_deref(), Some("*\n"));
+        world.fs(["undo"]);
+        assert_eq!(world.read(name).as_deref(), Some("bad"));
+        assert_eq!(world.read("src/same").as_deref(), Some("same"));
+    }
+}
+
+#[test]
+fn what_comes_back_into_an_ignored_directory_goes_with_the_undo() {
+    for rules in ["src/\n", "*\n"] {
+        let world = World::on_git();
+        world.write("src/same", "same");
+        world.write("src/gone", "good");
+        world.fs(["snapshot", "-m", "s"]);
+        world.write(".gitignore", rules);
+        fs::remove_file(world.root().join("src/gone")).unwrap();
+        world.fs(["restore", "s"]);
+        assert_eq!(world.read("src/gone").as_deref(), Some("good"));
+        world.fs(["undo"]);
+        assert_eq!((world.read("src/gone"), world.read(".gitignore").as_deref()), (None, Some(rules)));
+        assert_eq!(world.read("src/same").as_deref(), Some("same"));
+    }
 }
 
 #[test]

@@ -60,6 +60,15 @@ pub(super) struct Job {
     pub(super) notes: Vec<String>,
 }
 
+/// What a first look found out for a second one.
+#[derive(Default)]
+struct Seen {
+    /// Ignored files that the safety snapshot is to hold as well.
+    to_hold: Vec<RelPath>,
+    /// What was said of what interrupted restores had left.
+    cleared: Vec<String>,
+}
+
 /// The saved state until it is on the timeline: it is nobody's, and goes away again if nothing comes of it.
 struct Unlisted<'a> {
     saver: &'a Served,
@@ -240,15 +249,17 @@ impl Workspace {
 
     fn put_back(&self, job: &Job) -> Result<RestoreReport> {
         let mut is_done = false;
-        let outcome = self.put_back_now(job, &mut is_done);
+        let outcome = self.put_back_now(job, None, &mut is_done);
         outcome.map_err(|error| if is_done { error } else { stopped(self.say_what_takes_room(&job.target, error)) })
     }
 
-    /// `is_done`: whether files were changed.
-    fn put_back_now(&self, job: &Job, is_done: &mut bool) -> Result<RestoreReport> {
+    /// `seen`: that it is the second look. `is_done`: whether files were changed.
+    fn put_back_now(&self, job: &Job, seen: Option<Seen>, is_done: &mut bool) -> Result<RestoreReport> {
         let cx = self.context();
         let served = self.serve(&job.target.provider)?;
-        let (workspace, scratch, policy) = (self.open_dir()?, self.mounts_dir()?, self.policy()?);
+        let (workspace, scratch, mut policy) = (self.open_dir()?, self.mounts_dir()?, self.policy()?);
+        let (is_first, Seen { to_hold, mut cleared }) = (seen.is_none(), seen.unwrap_or_default());
+        policy.include.extend(to_hold.iter().map(ah_rules::pattern_of));
         let keeps_to_policy = served.can(Capability::AppliesPolicy);
         let everything = keeps_to_policy && job.beyond_policy;
         let ignores = if keeps_to_policy { None } else { Some(Ignores::open(self.open_dir()?, &policy)?) };
@@ -280,7 +291,6 @@ impl Workspace {
         let mut notes = job.notes.clone();
         notes.extend(missing_notes(&target, job, &workspace));
         // Before the plan looks: a file that goes out of such a folder may have another name in the tree, and changes there by that.
-        let mut cleared = Vec::new();
         if !job.dry_run {
             for journal in &job.taken_over {
                 // What is left in a folder of ours keeps nobody from restoring.
@@ -306,6 +316,15 @@ impl Workspace {
                 }
                 Ok(plan)
             });
+        if is_first
+            && let Ok(Plan { to_hold, .. }) = &planned
+            && !to_hold.is_empty()
+        {
+            drop(making);
+            let seen = Seen { to_hold: to_hold.clone(), cleared };
+            // The snapshot goes when the next one is there, which is taken faster for it.
+            return self.put_back_now(job, Some(seen), is_done);
+        }
         let tree = Tree::new(workspace.as_fd())?;
         // What it is to be like by the target that is as it is now, and all else was so before.
         let stays = |path: &RelPath, now: &Found| {

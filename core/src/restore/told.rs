@@ -10,7 +10,7 @@ use super::facade::Job;
 use super::journal::Journal;
 use super::plan::Plan;
 use super::scope::{Omissions, by_rule};
-use super::{RestoreReport, copies_out, way_out};
+use super::{LeftAlone, RestoreReport, copies_out, way_out};
 use crate::record::{ChangeRecord, SnapshotKind};
 use crate::settings::Settings;
 use crate::text;
@@ -54,8 +54,13 @@ pub(super) fn refusal(job: &Job, plan: &Plan) -> Error {
         error.causes.push(format!("… and {} more", count - NAMED));
     }
     let force = if plan.forcible == count { ", or lose them: `--force`" } else { "" };
-    // An undo is of all that was restored.
-    let paths = if job.undoes.is_none() { ", or name the paths to restore after `--`" } else { "" };
+    // An undo is of all that was restored. Who has named these wants them, and no others.
+    let is_named = |conflict: &LeftAlone| job.paths.contains(&conflict.path);
+    let paths = match job.undoes.is_some() || conflicts.iter().all(is_named) {
+        true => "",
+        false if job.paths.is_empty() => ", or name the paths to restore after `--`",
+        false => ", or name others after `--`",
+    };
     error.with_hint(format!("{}{paths}{force}; `--dry-run` lists everything", way_out(conflicts)))
 }
 

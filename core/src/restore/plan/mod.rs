@@ -8,6 +8,7 @@ mod finish;
 mod ignored;
 mod lost;
 mod repositories;
+mod taken;
 mod unreadable;
 
 use std::cell::OnceCell;
@@ -22,7 +23,7 @@ use rustix::io::Errno;
 
 use super::at::{Found, Tree};
 use super::doors::LeftOpen;
-use super::scope::{Omissions, Scope, by_rule, untouchable};
+use super::scope::{Omissions, Scope, untouchable};
 use super::{Ignores, LeftAlone};
 use crate::walk::{self, Shelf, Source, same_contents};
 
@@ -39,7 +40,7 @@ pub(super) const IN_USE: [&str; 3] = [MADE_AFTER, CHANGED_AFTER, MODE_AFTER];
 /// What is said of a directory that is another's.
 pub(super) const SHUT: &str = "you may not write to this directory";
 
-const RULED_UNTIL_NOW: &str = "ignored, and ignore rules above it change with this: the same command again brings it back, or its name after `--`";
+const OVERWRITTEN_IF_ASKED: &str = "ignored: `restore --ignored` overwrites it";
 const NEVER_MADE: &str = "special files cannot be made again";
 
 /// Where a restore works.
@@ -106,6 +107,8 @@ pub(crate) struct Plan {
     pub(crate) conflicts: Vec<LeftAlone>,
     /// How many of these would not be in the way with `force`.
     pub(crate) forcible: usize,
+    /// Ignored files that are replaced, and that a safety snapshot with rules of its own would hold if it was asked to.
+    pub(crate) to_hold: Vec<RelPath>,
     /// Files that are lost with `force`, as nothing holds them, and why.
     pub(crate) overwritten: Vec<LeftAlone>,
     /// What an undo would have to take away and cannot even look at, and what the snapshot cannot give any more. It keeps nothing else from being done.
@@ -265,10 +268,14 @@ impl<'a> Planner<'a> {
         let why = if before.kind == EntryKind::Special {
             Some("it is a special file, which could not be made again".to_owned())
         } else if ignored {
-            Some("it is ignored, and ignored files are never deleted".to_owned())
+            Some(ignored::never_deleted(path).to_owned())
         } else {
             let omission = self.kept_by_target.cover(path).filter(|_| !makes_room);
-            omission.map(|omission| format!("the snapshot left it out ({})", omission.reason))
+            // What was there and ignored would be held: nothing was there.
+            let made = |reason| self.wish.delete_ignored && reason == OmitReason::Ignored;
+            omission
+                .filter(|omission| !made(omission.reason))
+                .map(|omission| format!("the snapshot left it out ({})", omission.reason))
         };
         if let Some(why) = why {
             if makes_room {
@@ -316,48 +323,6 @@ impl<'a> Planner<'a> {
         Ok(())
     }
 
-    /// Something is where the safety snapshot holds nothing.
-    fn taken(&mut self, path: &RelPath, after: &Entry, found: Found) -> Result<()> {
-        let present = found.entry(path.file_name().unwrap_or_default());
-        if found.kind == EntryKind::Dir && after.kind == EntryKind::Dir {
-            return Ok(());
-        }
-        let reason = self.kept_by_safety.cover(path).map(|omission| omission.reason);
-        let readable = reason != Some(OmitReason::Unreadable);
-        if readable && found.kind == after.kind && self.on_disk_equals(path, &present, after)? {
-            return Ok(());
-        }
-        match reason {
-            Some(OmitReason::GitDir | OmitReason::OwnState) => {}
-            Some(OmitReason::Ignored) if !self.asked_for(path, after) && self.ruled_until_now(path, after) => {
-                self.plan.beyond.push(LeftAlone { path: path.clone(), reason: RULED_UNTIL_NOW.to_owned() });
-            }
-            Some(reason) if by_rule(reason) && !self.asked_for(path, after) => {
-                self.leave(path, format!("it is there and {reason}: only missing ones are brought back"));
-            }
-            _ if self.wish.force && found.kind != EntryKind::Dir && after.kind != EntryKind::Dir => {
-                let why = match reason {
-                    Some(reason) => format!("the snapshot of the present state does not hold it ({reason})"),
-                    None => MADE_AFTER.to_owned(),
-                };
-                self.overwrite(path, why);
-                let step = Step { path: path.clone(), before: None, after: Some(after.clone()), found: Some(found) };
-                self.put(step);
-            }
-            reason => {
-                self.plan.forcible += usize::from(found.kind != EntryKind::Dir && after.kind != EntryKind::Dir);
-                let why = match reason {
-                    Some(reason) => format!(
-                        "it would be overwritten, and the snapshot of the present state does not hold it ({reason})"
-                    ),
-                    None => MADE_AFTER.to_owned(),
-                };
-                self.conflict(path, why);
-            }
-        }
-        Ok(())
-    }
-
     fn changed(&mut self, path: &RelPath, before: &Entry, after: &Entry) -> Result<()> {
         let (was_dir, becomes_dir) = (before.kind == EntryKind::Dir, after.kind == EntryKind::Dir);
         if after.kind == EntryKind::Special {
@@ -376,7 +341,7 @@ impl<'a> Planner<'a> {
             self.leave(
                 path,
                 match was_dir == becomes_dir {
-                    true => "ignored: `restore --ignored` overwrites it",
+                    true => OVERWRITTEN_IF_ASKED,
                     false => "ignored, and a directory on one side: nothing overwrites it",
                 },
             );

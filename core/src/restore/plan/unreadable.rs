@@ -52,6 +52,9 @@ impl Planner<'_> {
             if reason == OmitReason::Unreadable {
                 self.beyond_looking(path);
             } else {
+                if reason == OmitReason::Ignored {
+                    self.plan.to_hold.push(path.clone());
+                }
                 let reason = format!("it should go, and the snapshot of the present state does not hold it ({reason})");
                 self.plan.unheld += 1;
                 self.plan.beyond.push(LeftAlone { path: path.clone(), reason });

@@ -190,6 +190,32 @@ fn what_comes_back_into_an_ignored_directory_goes_with_the_undo() {
 }
 
 #[test]
+fn what_came_hidden_by_rules_that_go_is_named() {
+    for rules in ["*\n", "/src\nnode_modules\n"] {
+        let world = World::on_git();
+        world.write(".gitignore", "node_modules\n");
+        world.write("src/dir/a", "a");
+        world.fs(["snapshot", "-m", "s"]);
+        world.write(".gitignore", rules);
+        for new in ["src/new", "src/dir/new", "src/made/new", "src/node_modules/new", "node_modules/new"] {
+            world.write(new, "n");
+        }
+        let told = |how: &[&str]| {
+            let ran = world.run(["agent", "fs", "restore", "s"].iter().chain(how));
+            assert_eq!(ran.code, 0, "{ran:?}");
+            let left = ran.stderr.lines().filter_map(|line| line.split("left alone: ").nth(1)).map(str::to_owned);
+            left.filter_map(|line| Some(line.split_once(" (")?.0.to_owned())).collect::<Vec<_>>()
+        };
+        let names = ["src/dir/new", "src/made", "src/new"];
+        let dry = told(&["--dry-run"]);
+        assert!(names.iter().all(|name| dry.iter().any(|left| left == name)), "{dry:?}");
+        // What is ignored by the rules that come back is no news.
+        assert_eq!(told(&[]), names);
+        assert_eq!(world.read("src/new").as_deref(), Some("n"));
+    }
+}
+
+#[test]
 fn who_takes_a_projects_hooks_back_is_told() {
     let world = World::new();
     world.write("a", "1");

@@ -20,7 +20,7 @@ use super::read_back::read_back;
 use super::safety::Saved;
 use super::scope::{Omissions, Scope, untouchable};
 use super::standing::sync_filesystem;
-use super::told::{head_note, missing_notes, refusal, report, stopped, taken_back};
+use super::told::{came_hidden, head_note, missing_notes, refusal, report, stopped, taken_back};
 use super::{Ignores, LeftAlone, RestoreBegin, RestoreEnd, RestoreOptions, RestoreReport, UndoOptions, copies_out};
 use crate::background;
 use crate::fsio;
@@ -347,8 +347,9 @@ impl Workspace {
         }
         let below_is_gone = !below.is_empty() && self.below_is_gone();
         notes.extend(below_note(&below, below_is_gone));
-        let plan = match planned {
-            Ok(plan) if job.dry_run => {
+        let mut plan = match planned {
+            Ok(mut plan) if job.dry_run => {
+                plan.left.extend(plan.hidden.drain(..).map(|path| came_hidden(path, true)));
                 return Ok(report(job, plan, notes, below.len(), &self.root));
             }
             Ok(plan) if !plan.conflicts.is_empty() => {
@@ -461,6 +462,8 @@ impl Workspace {
         // Its journal stays open until the background has put everything on disk.
         background::after_restore(self, &record);
         notes.extend(applied.notes);
+        let hidden = std::mem::take(&mut plan.hidden);
+        plan.left.extend(self.come_out(hidden).into_iter().map(|path| came_hidden(path, false)));
         let mut report = report(job, plan, notes, below.len(), &self.root);
         report.restore = Some(journal.restore);
         report.safety = Some(record);

@@ -10,6 +10,7 @@ use ah_plugin_api::{CapturePolicy, Dir, EntryKind, OmitReason, RelPath, Result};
 use ah_rules::{Class, DirRules, Present, Rules};
 
 use super::at::Tree;
+use crate::workspace::Workspace;
 
 /// Answers for one workspace, as its ignore files are now.
 pub(crate) struct Ignores {
@@ -84,6 +85,25 @@ impl Ignores {
             // Not there now: nothing in it has a say, what is above has.
             None => rules.enter(name, &class, self.top.as_fd(), Some(Present { git: false, gitignore: false })),
         }))
+    }
+}
+
+impl Workspace {
+    /// Those of these paths that no rule ignores any more.
+    pub(super) fn come_out(&self, mut paths: Vec<RelPath>) -> Vec<RelPath> {
+        if paths.is_empty() {
+            return paths;
+        }
+        let opened = self.open_dir().and_then(|dir| Ignores::open(dir, &self.policy()?));
+        // Nothing is said that is not known.
+        let Ok(ignores) = opened else { return Vec::new() };
+        let Ok(tree) = Tree::new(ignores.top.as_fd()) else { return Vec::new() };
+        let is_out = |path: &RelPath| match tree.stat(path) {
+            Ok(Some(found)) => !ignores.ignored(path, found.kind == EntryKind::Dir),
+            _ => false,
+        };
+        paths.retain(is_out);
+        paths
     }
 }
 

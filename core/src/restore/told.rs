@@ -139,6 +139,15 @@ pub(super) fn missing_notes(target: &Snapshot, job: &Job, workspace: &Dir) -> Ve
     notes
 }
 
+/// What came since and no snapshot holds, as rules ignored it that are not there any more, or, if it is `to_be`, may not be.
+pub(super) fn came_hidden(path: RelPath, to_be: bool) -> LeftAlone {
+    let reason = match to_be {
+        true => "it came since, and no snapshot holds it: it is ignored until ignore rules above it change with this",
+        false => "it came since, and no snapshot holds it: it was ignored until now",
+    };
+    LeftAlone { path, reason: reason.to_owned() }
+}
+
 /// Restore does not touch repositories; whoever expects it to bring one back, or to move HEAD, should hear so.
 pub(super) fn head_note(target: &Snapshot, safety: &Snapshot, workspace: &Dir) -> Vec<String> {
     let Some(then) = &target.repository else { return Vec::new() };

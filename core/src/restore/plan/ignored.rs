@@ -1,10 +1,11 @@
-//! What ignore rules keep a restore from.
+//! What ignore rules keep a restore from, and what comes out from under them.
 
 use std::collections::HashSet;
 
-use ah_plugin_api::{Change, Entry, EntryKind, RelPath};
+use ah_plugin_api::{Change, Entry, EntryKind, OmitReason, RelPath, Result};
 
 use super::{Planner, Wish};
+use crate::restore::scope::{Scope, untouchable};
 
 const RULES: &[u8] = b".gitignore";
 
@@ -34,6 +35,37 @@ impl Planner<'_> {
 
     pub(super) fn ignored(&self, path: &RelPath, entry: &Entry) -> bool {
         entry.ignored || self.ground.ignores.is_some_and(|ignores| ignores.ignored(path, entry.kind == EntryKind::Dir))
+    }
+
+    /// What came since and is ignored, where rules go that may be those which ignore it: no diff shows it, and it stays.
+    pub(super) fn came_hidden(&mut self, changes: &[Change]) -> Result<()> {
+        if self.rules.is_empty() || matches!(self.wish.scope, Scope::Exactly(_)) {
+            return Ok(());
+        }
+        let stays: HashSet<&RelPath> = self.plan.left.iter().map(|left| &left.path).collect();
+        let going: HashSet<RelPath> =
+            self.rules.iter().filter(|dir| dir.join(RULES).is_ok_and(|path| !stays.contains(&path))).cloned().collect();
+        let came_back = changes.iter().filter(|change| change.before.is_none()).map(|change| &change.path);
+        let held: HashSet<&RelPath> = came_back.collect();
+        let ignored = self.wish.safety.omitted.iter().filter(|omission| omission.reason == OmitReason::Ignored);
+        let mut look: Vec<RelPath> = ignored
+            .map(|omission| omission.path.clone())
+            .filter(|path| self.wish.scope.holds(path) && below_any(path, &going))
+            .collect();
+        while let Some(path) = look.pop() {
+            if untouchable(&path, self.ground.own_state) || self.kept_by_target.cover(&path).is_some() {
+                continue;
+            }
+            if !held.contains(&path) {
+                self.plan.hidden.push(path);
+            } else if let Ok(names) = self.tree.names(&path) {
+                for name in names {
+                    look.push(path.join(&name)?);
+                }
+            }
+        }
+        self.plan.hidden.sort();
+        Ok(())
     }
 }
 

@@ -109,6 +109,8 @@ pub(crate) struct Plan {
     pub(crate) forcible: usize,
     /// Ignored files that are replaced, and that a safety snapshot with rules of its own would hold if it was asked to.
     pub(crate) to_hold: Vec<RelPath>,
+    /// What came since, no snapshot holds, and is ignored by rules that may go with this.
+    pub(crate) hidden: Vec<RelPath>,
     /// Files that are lost with `force`, as nothing holds them, and why.
     pub(crate) overwritten: Vec<LeftAlone>,
     /// What an undo would have to take away and cannot even look at, and what the snapshot cannot give any more. It keeps nothing else from being done.
@@ -182,6 +184,7 @@ pub(crate) fn plan(ground: &Ground<'_>, wish: &Wish<'_>, target: &Source<'_>, cx
     unread.iter().for_each(|path| planner.unread(path));
     planner.beyond_reach()?;
     planner.came_unheld()?;
+    planner.came_hidden(&changes)?;
     planner.finish()
 }
 

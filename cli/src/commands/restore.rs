@@ -181,6 +181,12 @@ pub(crate) fn aside(app: &App, report: &RestoreReport, refused: bool) {
             hints.push(format!("`{first}` brings the repository back{others}"));
         }
         app.ui.warning("the restore is not complete", Some(&hints.join("; ")));
+        if let Some(safety) = &report.safety {
+            app.ui.note(&format!(
+                "`ah agent fs undo` takes back what was changed, as long as no other restore came; then `ah agent fs restore {}` goes back to before this one",
+                safety.id
+            ));
+        }
     } else if report.safety.is_some() {
         app.ui.note(match report.overwritten.is_empty() {
             true => "`ah agent fs undo` takes it back",

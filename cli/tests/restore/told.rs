@@ -216,6 +216,23 @@ fn what_came_hidden_by_rules_that_go_is_named() {
 }
 
 #[test]
+fn an_incomplete_restore_says_how_it_is_taken_back() {
+    let world = changed();
+    let Some(mut ah) = tampered(&world, "renameat2:error=EIO:when=3", &["restore", "first"]) else { return };
+    let ran = Ran::of(&mut ah);
+    assert_eq!((ran.code, olds(&world)), (4, 4), "{ran:?}");
+    let back = format!("`ah agent fs restore {}` goes back to before this one", ran.stdout.trim());
+    assert!(
+        ran.stderr.contains("`ah agent fs undo` takes back what was changed") && ran.stderr.contains(&back),
+        "{ran:?}"
+    );
+    world.fs(["restore", "first"]);
+    assert_eq!(olds(&world), 5);
+    world.fs(["restore", ran.stdout.trim()]);
+    assert_eq!(olds(&world), 0);
+}
+
+#[test]
 fn who_takes_a_projects_hooks_back_is_told() {
     let world = World::new();
     world.write("a", "1");

@@ -1,10 +1,11 @@
 //! Differences between two snapshots, or a snapshot and the workspace. Comparing by walking is in `walk`.
 
+use std::collections::BTreeSet;
 use std::os::fd::AsFd;
 
 use ah_plugin_api::{
-    Capability, Change, Changes, DiffMethod, DiffRequest, Dir, Entry, EntryKind, Error, ErrorKind, RelPath, Result,
-    Side, SnapshotRef,
+    Capability, Change, Changes, DiffMethod, DiffRequest, Dir, EntryKind, Error, ErrorKind, RelPath, Result, Side,
+    SnapshotRef,
 };
 use serde::Serialize;
 
@@ -49,6 +50,16 @@ pub struct DiffReport {
     /// Paths of the older side that are there now and may not be read, and so are not compared.
     #[serde(with = "text::rels", skip_serializing_if = "Vec::is_empty")]
     pub unreadable: Vec<RelPath>,
+    /// Ignored paths, the topmost of each, that a snapshot among these holds and that were not asked for by name: they are not compared.
+    #[serde(with = "text::rels", skip_serializing_if = "Vec::is_empty")]
+    pub ignored: Vec<RelPath>,
+}
+
+/// Differences, as they are told.
+struct Told {
+    changes: Changes,
+    /// The topmost ignored paths of which none are told.
+    ignored: BTreeSet<RelPath>,
 }
 
 impl Workspace {
@@ -61,23 +72,23 @@ impl Workspace {
         let state = self.state()?;
         let from = self.resolve_and_tell(&state, from)?;
         let to = to.map(|to| self.resolve_and_tell(&state, to)).transpose()?;
-        let changes = match &to {
+        let told = match &to {
             Some(to) if to.provider != from.provider => self.changes_across(&from, to, options),
             to => self
                 .serve(&from.provider)
-                .and_then(|served| self.told_changes(&served, &self.diff_request(&from, to.as_ref(), options)?)),
+                .and_then(|served| self.compared(&served, &self.diff_request(&from, to.as_ref(), options)?)),
         };
-        let changes = changes.map_err(|mut error| {
+        let told = told.map_err(|mut error| {
             for side in std::iter::once(&from).chain(&to) {
                 error = self.explain_lost(side, error);
             }
             error
         })?;
-        self.diff_report(from, to, changes)
+        self.diff_report(from, to, told)
     }
 
     /// Differences between snapshots of two providers, by walking. What one of them left out is none: nobody can tell.
-    fn changes_across(&self, from: &SnapshotRecord, to: &SnapshotRecord, options: &DiffOptions) -> Result<Changes> {
+    fn changes_across(&self, from: &SnapshotRecord, to: &SnapshotRecord, options: &DiffOptions) -> Result<Told> {
         let (cx, scratch, policy) = (self.context(), self.mounts_dir()?, self.policy()?);
         let (older, newer) = (self.serve(&from.provider)?, self.serve(&to.provider)?);
         let captured = |served: &Served, record: &SnapshotRecord| {
@@ -92,11 +103,10 @@ impl Workspace {
         let [older, newer] =
             [&older, &newer].map(|served| Shelf::new(&*served.provider, &served.store, &scratch).strange());
         let (before, after) = (older.open(&from.reference, &cx)?, newer.open(&to.reference, &cx)?);
-        let mut changes = walk::diff(&before, &after, &options.paths, options.times, &pass_over, &cx)?;
+        let changes = walk::diff(&before, &after, &options.paths, options.times, &pass_over, &cx)?;
         // Without the workspace there are no rules.
         let ignores = self.open_dir().ok().map(|dir| Ignores::open(dir, &policy)).transpose()?;
-        LeavesOut { own_state: &policy.own_state, ignores }.take_out_of(&mut changes.changes);
-        Ok(changes)
+        Ok(LeavesOut::new(&policy.own_state, ignores, &options.paths).told(changes))
     }
 
     fn diff_request(
@@ -114,12 +124,8 @@ impl Workspace {
         })
     }
 
-    fn diff_report(
-        &self,
-        from: SnapshotRecord,
-        to: Option<SnapshotRecord>,
-        mut changes: Changes,
-    ) -> Result<DiffReport> {
+    fn diff_report(&self, from: SnapshotRecord, to: Option<SnapshotRecord>, told: Told) -> Result<DiffReport> {
+        let mut changes = told.changes;
         let mut unreadable = if to.is_none() { self.look_at_missing(&mut changes.changes)? } else { Vec::new() };
         unreadable.append(&mut changes.unread);
         unreadable.sort();
@@ -130,6 +136,7 @@ impl Workspace {
             method: changes.method,
             changes: changes.changes.iter().map(ChangeRecord::from).collect(),
             unreadable,
+            ignored: told.ignored.into_iter().collect(),
         })
     }
 
@@ -158,9 +165,9 @@ impl Workspace {
     pub fn diff_since(&self, origin: &Self, from: SnapshotRecord, options: &DiffOptions) -> Result<DiffReport> {
         let served = origin.serve(&from.provider)?;
         let request = self.diff_request(&from, None, options)?;
-        let changes = self.changes_since_growth(&served, &request);
-        let changes = changes.map_err(|error| origin.explain_lost(&from, error))?;
-        self.diff_report(from, None, changes)
+        let told = self.told_since_growth(&served, &request);
+        let told = told.map_err(|error| origin.explain_lost(&from, error))?;
+        self.diff_report(from, None, told)
     }
 
     /// Looks again for what seems to be gone, and is only not captured any more: too large, ignored by now. Takes out, and gives, what
@@ -188,18 +195,26 @@ impl Workspace {
     }
 
     /// As [`Workspace::changes`], without what is left out of comparisons with the workspace, as it is now: what is ignored differs in two
-    /// snapshots no more than in one and the workspace, whoever captured it. Where the workspace is gone, so are its rules.
+    /// snapshots no more than in one and the workspace, whoever captured it, but where it is named. Where the workspace is gone, so are its rules.
     pub(crate) fn told_changes(&self, served: &Served, request: &DiffRequest) -> Result<Changes> {
-        let mut changes = self.changes(served, request)?;
+        self.compared(served, request).map(|told| told.changes)
+    }
+
+    fn compared(&self, served: &Served, request: &DiffRequest) -> Result<Told> {
         let with_workspace = request.from == Side::Workspace || request.to == Side::Workspace;
+        let told = self.told_here(served, request)?;
         if !with_workspace && !served.can(Capability::AppliesPolicy) && self.open_dir().is_ok() {
-            self.leaves_out(request, true)?.take_out_of(&mut changes.changes);
+            return Ok(self.leaves_out(served, request, true)?.told(told.changes));
         }
-        Ok(changes)
+        Ok(told)
     }
 
     /// Differences by the provider's own knowledge where it has one, else by walking both sides.
     pub(crate) fn changes(&self, served: &Served, request: &DiffRequest) -> Result<Changes> {
+        self.told_here(served, request).map(|told| told.changes)
+    }
+
+    fn told_here(&self, served: &Served, request: &DiffRequest) -> Result<Told> {
         let with_workspace = request.from == Side::Workspace || request.to == Side::Workspace;
         let dir = with_workspace.then(|| self.open_dir()).transpose()?;
         self.told(served, request, dir.as_ref(), Capability::Diff)
@@ -207,11 +222,15 @@ impl Workspace {
 
     /// The same from a snapshot of another workspace, served by `served`, to this one, which grew from it as a branch.
     pub(crate) fn changes_since_growth(&self, served: &Served, request: &DiffRequest) -> Result<Changes> {
+        self.told_since_growth(served, request).map(|told| told.changes)
+    }
+
+    fn told_since_growth(&self, served: &Served, request: &DiffRequest) -> Result<Told> {
         self.told(served, request, Some(&self.open_dir()?), Capability::DiffOfClones)
     }
 
     /// Differences by the knowledge of a provider that has it, if it can tell them, else by walking.
-    fn told(&self, served: &Served, request: &DiffRequest, dir: Option<&Dir>, needs: Capability) -> Result<Changes> {
+    fn told(&self, served: &Served, request: &DiffRequest, dir: Option<&Dir>, needs: Capability) -> Result<Told> {
         let mut place = served.place();
         if let Some(dir) = dir {
             place = place.with_workspace(dir);
@@ -220,15 +239,14 @@ impl Workspace {
             match served.provider.diff(&place, request, &self.context()) {
                 Err(error) if error.kind == ErrorKind::Unsupported => {}
                 // Who captures everything tells everything.
-                Ok(mut answer) if !served.can(Capability::AppliesPolicy) => {
-                    self.leaves_out(request, dir.is_some())?.take_out_of(&mut answer.changes);
-                    return Ok(answer);
+                Ok(answer) if !served.can(Capability::AppliesPolicy) => {
+                    return Ok(self.leaves_out(served, request, dir.is_some())?.told(answer));
                 }
                 answer => {
-                    let mut answer = answer?;
+                    let mut changes = answer?;
                     // What has become a workspace of its own since was captured, perhaps, and is no difference either.
-                    answer.changes.retain(|change| !not_of_the_work(&change.path, &request.policy.own_state));
-                    return Ok(answer);
+                    changes.changes.retain(|change| !not_of_the_work(&change.path, &request.policy.own_state));
+                    return Ok(Told { changes, ignored: BTreeSet::new() });
                 }
             }
         }
@@ -237,11 +255,11 @@ impl Workspace {
 
     /// Differences by walking. What is left out of snapshots now, and a provider may have captured all the same, is no difference;
     /// ignored files that are captured by policy are.
-    fn walked(&self, served: &Served, request: &DiffRequest, dir: Option<&Dir>) -> Result<Changes> {
+    fn walked(&self, served: &Served, request: &DiffRequest, dir: Option<&Dir>) -> Result<Told> {
         let cx = self.context();
         let scratch = self.mounts_dir()?;
         let shelf = Shelf::new(&*served.provider, &served.store, &scratch);
-        let leaves_out = self.leaves_out(request, dir.is_some())?;
+        let leaves_out = self.leaves_out(served, request, dir.is_some())?;
         let skip = |path: &RelPath, kind: EntryKind, size: u64| leaves_out.skips(path, kind, size);
         let source = |side: &Side| match (side, dir) {
             (Side::Snapshot(snapshot), _) => shelf.open(snapshot, &cx),
@@ -251,14 +269,15 @@ impl Workspace {
         // Never told, so never looked at: what a repository is made of can be most of a tree.
         let pass_over = |path: &RelPath| not_of_the_work(path, leaves_out.own_state);
         let (from, to) = (source(&request.from)?, source(&request.to)?);
-        let mut changes = walk::diff(&from, &to, &request.paths, request.times, &pass_over, &cx)?;
-        leaves_out.take_out_of(&mut changes.changes);
-        Ok(changes)
+        let changes = walk::diff(&from, &to, &request.paths, request.times, &pass_over, &cx)?;
+        Ok(leaves_out.told(changes))
     }
 
-    fn leaves_out<'a>(&self, request: &'a DiffRequest, with_workspace: bool) -> Result<LeavesOut<'a>> {
+    fn leaves_out<'a>(&self, served: &Served, request: &'a DiffRequest, with_workspace: bool) -> Result<LeavesOut<'a>> {
         let ignores = with_workspace.then(|| Ignores::open(self.open_dir()?, &request.policy)).transpose()?;
-        Ok(LeavesOut { own_state: &request.policy.own_state, ignores })
+        // What a snapshot leaves out cannot be compared with it, whoever asks.
+        let asked = if served.can(Capability::AppliesPolicy) { &[][..] } else { &request.paths };
+        Ok(LeavesOut::new(&request.policy.own_state, ignores, asked))
     }
 }
 
@@ -272,20 +291,50 @@ struct LeavesOut<'a> {
     own_state: &'a [RelPath],
     /// None: no side is the workspace, whose rules they are.
     ignores: Option<Ignores>,
+    /// What is ignored and was asked for by name.
+    named: Vec<RelPath>,
 }
 
-impl LeavesOut<'_> {
+impl<'a> LeavesOut<'a> {
+    fn new(own_state: &'a [RelPath], ignores: Option<Ignores>, asked: &[RelPath]) -> Self {
+        // Whatever it is or was, and however large.
+        let is_ignored = |path: &&RelPath| {
+            let kinds = [(EntryKind::Dir, 0), (EntryKind::File, u64::MAX)];
+            ignores.as_ref().is_some_and(|by| kinds.iter().any(|&(kind, size)| by.left_out(path, kind, size)))
+        };
+        let named = asked.iter().filter(is_ignored).cloned().collect();
+        Self { own_state, ignores, named }
+    }
+
     fn skips(&self, path: &RelPath, kind: EntryKind, size: u64) -> bool {
         not_of_the_work(path, self.own_state)
             || self.ignores.as_ref().is_some_and(|ignores| ignores.left_out(path, kind, size))
+                && !self.named.iter().any(|named| path.starts_with(named))
     }
 
-    fn take_out_of(&self, changes: &mut Vec<Change>) {
-        let skipped = |path: &RelPath, entry: &Entry| self.skips(path, entry.kind, entry.size);
-        changes.retain(|change| {
+    /// What is left of `changes`.
+    fn told(&self, mut changes: Changes) -> Told {
+        let mut ignored = BTreeSet::new();
+        let mut last: Option<RelPath> = None;
+        changes.changes.retain(|Change { path, before, after }| {
             // One that was captured then and would not be now, or the other way round, is told.
-            let sides = [&change.before, &change.after];
-            sides.into_iter().flatten().any(|entry| !skipped(&change.path, entry))
+            let is_told = [before, after].into_iter().flatten().any(|it| !self.skips(path, it.kind, it.size));
+            if !is_told
+                && !not_of_the_work(path, self.own_state)
+                && last.as_ref().is_none_or(|last| !path.starts_with(last))
+            {
+                let top = self.top_of(path);
+                last = Some(top.clone());
+                ignored.insert(top);
+            }
+            is_told
         });
+        Told { changes, ignored }
+    }
+
+    /// The topmost directory around a path that is left out, or itself.
+    fn top_of(&self, path: &RelPath) -> RelPath {
+        let above = std::iter::successors(path.parent(), RelPath::parent);
+        above.filter(|dir| self.skips(dir, EntryKind::Dir, 0)).last().unwrap_or_else(|| path.clone())
     }
 }

@@ -21,7 +21,8 @@ use crate::output::{changes, patch, stat};
 #[derive(Debug, Args)]
 #[command(after_help = "\
 From the first REF to the second, or to the workspace as it is now. Without REF, from the snapshot that a branch grew from, and from the \
-latest where this is no branch. The letters of --name-status: A added, D deleted, \
+latest where this is no branch. Ignored directories are compared only if they \
+are named, and a snapshot holds them. The letters of --name-status: A added, D deleted, \
 M modified, P permissions alone, T another type. A patch can be given to `git apply`; \
 files that are not text are only named in it, and stay as they are.
 
@@ -92,6 +93,11 @@ fn show(app: &App, args: &DiffArgs, workspace: &Workspace) -> Outcome {
     let sides =
         Sides { then, now: workspace, report: &report, root, lost: RefCell::default(), unread: RefCell::default() };
     app.ui.some("not compared", report.unreadable.iter().map(|path| format!("{path} (unreadable)")));
+    if let Some(first) = report.ignored.first() {
+        let more = report.ignored.len() - 1;
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        app.ui.note(&format!("not compared, as it is ignored: {first}{more}; named after `--`, it is"));
+    }
     if app.ui.json {
         let stat = args.stat.then(|| sides.stat(&report.changes)).transpose()?;
         let patch = args.patch.then(|| sides.patch(&report.changes)).transpose()?;

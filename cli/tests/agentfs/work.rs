@@ -55,6 +55,40 @@ fn a_branch_is_worked_in_and_gone_back_in() {
 }
 
 #[test]
+fn what_is_ignored_is_compared_where_it_is_named() {
+    Bench::each(|bench| {
+        let branch = bench.branch("b");
+        let text = branch.to_str().unwrap();
+        let diff = |sides: &[&str], names: &[&str]| {
+            let words = [&["diff"][..], sides, &["--"][..usize::from(!names.is_empty())], names].concat();
+            let ran = bench.ran(&branch, &words);
+            assert_eq!(ran.code, 0, "{ran:?}");
+            let note = ran.stderr.contains("not compared, as it is ignored: node_modules; named after `--`, it is");
+            (ran.stdout.trim_end().to_owned(), note)
+        };
+        bench.at(&branch, &["snapshot", "-m", "s"]);
+        assert_eq!(diff(&["s"], &[]), (String::new(), false));
+        bench.sh(&format!("echo broken > {text}/node_modules/big"));
+        bench.at(&branch, &["snapshot", "-m", "s2"]);
+        let modified = "M\tnode_modules/big".to_owned();
+        // Since it grew as well.
+        for sides in [&["s", "s2"][..], &["s"], &[]] {
+            assert_eq!(diff(sides, &[]), (String::new(), true), "{sides:?}");
+            assert_eq!(diff(sides, &["src"]), (String::new(), false), "{sides:?}");
+            for name in ["node_modules", "node_modules/big"] {
+                assert_eq!(diff(sides, &[name]), (modified.clone(), false), "{sides:?} {name}");
+            }
+        }
+        assert!(bench.at(&branch, &["diff", "s", "--json"]).contains("\"ignored\":[\"node_modules\"]"));
+        bench.sh(&format!("rm -r {text}/node_modules"));
+        let gone = "D\tnode_modules/\nD\tnode_modules/big".to_owned();
+        assert_eq!(diff(&["s2"], &["node_modules"]), (gone, false));
+        bench.at(&branch, &["restore", "s2"]);
+        assert_eq!(diff(&["s2"], &["node_modules"]), (String::new(), false));
+    });
+}
+
+#[test]
 fn no_branch_is_made_inside_of_one() {
     Bench::each(|bench| {
         let at = |place: &Path, how: &str, from: &Path| {

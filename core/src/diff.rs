@@ -53,6 +53,9 @@ pub struct DiffReport {
     /// Ignored paths, the topmost of each, that a snapshot among these holds and that were not asked for by name: they are not compared.
     #[serde(with = "text::rels", skip_serializing_if = "Vec::is_empty")]
     pub ignored: Vec<RelPath>,
+    /// What the older snapshot left out and is captured by now, the topmost of each: it is among the changes as added, and may have been there.
+    #[serde(with = "text::rels", skip_serializing_if = "Vec::is_empty")]
+    pub omitted: Vec<RelPath>,
 }
 
 /// Differences, as they are told.
@@ -84,7 +87,23 @@ impl Workspace {
             }
             error
         })?;
-        self.diff_report(from, to, told)
+        let omitted = self.added_by_capture(&from, &told.changes.changes)?;
+        self.diff_report(from, to, told, omitted)
+    }
+
+    /// What `from` left out, of what was added since.
+    fn added_by_capture(&self, from: &SnapshotRecord, changes: &[Change]) -> Result<Vec<RelPath>> {
+        let added = || changes.iter().filter(|change| change.before.is_none()).map(|change| &change.path);
+        let served = self.serve(&from.provider)?;
+        if added().next().is_none() || !served.can(Capability::AppliesPolicy) {
+            return Ok(Vec::new());
+        }
+        let request = SnapshotRef { snapshot: from.reference.clone() };
+        let then = served.provider.stat(&served.place(), &request, &self.context())?;
+        let omissions = Omissions::of(&then);
+        let tops: BTreeSet<&RelPath> =
+            added().filter_map(|path| omissions.cover(path)).map(|omission| &omission.path).collect();
+        Ok(tops.into_iter().cloned().collect())
     }
 
     /// Differences between snapshots of two providers, by walking. What one of them left out is none: nobody can tell.
@@ -124,7 +143,13 @@ impl Workspace {
         })
     }
 
-    fn diff_report(&self, from: SnapshotRecord, to: Option<SnapshotRecord>, told: Told) -> Result<DiffReport> {
+    fn diff_report(
+        &self,
+        from: SnapshotRecord,
+        to: Option<SnapshotRecord>,
+        told: Told,
+        omitted: Vec<RelPath>,
+    ) -> Result<DiffReport> {
         let mut changes = told.changes;
         let mut unreadable = if to.is_none() { self.look_at_missing(&mut changes.changes)? } else { Vec::new() };
         unreadable.append(&mut changes.unread);
@@ -137,6 +162,7 @@ impl Workspace {
             changes: changes.changes.iter().map(ChangeRecord::from).collect(),
             unreadable,
             ignored: told.ignored.into_iter().collect(),
+            omitted,
         })
     }
 
@@ -167,7 +193,8 @@ impl Workspace {
         let request = self.diff_request(&from, None, options)?;
         let told = self.told_since_growth(&served, &request);
         let told = told.map_err(|error| origin.explain_lost(&from, error))?;
-        self.diff_report(from, None, told)
+        let omitted = origin.added_by_capture(&from, &told.changes.changes)?;
+        self.diff_report(from, None, told, omitted)
     }
 
     /// Looks again for what seems to be gone, and is only not captured any more: too large, ignored by now. Takes out, and gives, what

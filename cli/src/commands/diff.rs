@@ -93,6 +93,7 @@ fn show(app: &App, args: &DiffArgs, workspace: &Workspace) -> Outcome {
     let sides =
         Sides { then, now: workspace, report: &report, root, lost: RefCell::default(), unread: RefCell::default() };
     app.ui.some("not compared", report.unreadable.iter().map(|path| format!("{path} (unreadable)")));
+    app.ui.some("may have been there", report.omitted.iter().map(|path| format!("{path} (the snapshot left it out)")));
     if let Some(first) = report.ignored.first() {
         let more = report.ignored.len() - 1;
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };

@@ -216,6 +216,23 @@ fn what_came_hidden_by_rules_that_go_is_named() {
 }
 
 #[test]
+fn what_only_was_left_out_then_is_not_told_as_new_without_a_word() {
+    let world = World::on_git();
+    world.write(".gitignore", "build\n");
+    world.write("build/o", "v1");
+    world.fs(["snapshot", "-m", "s"]);
+    let silent = world.run(["agent", "fs", "diff", "s"]);
+    assert!(silent.stdout.is_empty() && !silent.stderr.contains("may have been"), "{silent:?}");
+    world.write(".gitignore", "");
+    world.write("new", "new");
+    let ran = world.run(["agent", "fs", "diff", "s"]);
+    assert_eq!(ran.stdout, "M\t.gitignore\nA\tbuild/\nA\tbuild/o\nA\tnew\n");
+    let told = "may have been there: build (the snapshot left it out)\n";
+    assert!(ran.stderr.contains(told) && ran.stderr.matches("may have been").count() == 1, "{ran:?}");
+    assert_eq!(world.json("diff", &["agent", "fs", "diff", "s"])["diff"]["omitted"][0], "build");
+}
+
+#[test]
 fn an_incomplete_restore_says_how_it_is_taken_back() {
     let world = changed();
     let Some(mut ah) = tampered(&world, "renameat2:error=EIO:when=3", &["restore", "first"]) else { return };

@@ -225,9 +225,9 @@ fn a_branch_is_a_place_to_work_in() {
         assert_eq!(world.picture("w"), untouched);
         assert!(world.fs(["branches"]).contains("retry"));
         // Changed since it was made, so that it goes only by force; and nothing else that is named with it goes before.
-        let origin = world.fs(["snapshots"]);
+        let origin = world.fs(["snapshots", "--json"]);
         world.refused(4, &["agent", "fs", "rm", "@", "retry"]);
-        assert_eq!(world.fs(["snapshots"]), origin);
+        assert_eq!(world.fs(["snapshots", "--json"]), origin);
         let removed = world.fs(["rm", "--force", "retry", "@"]);
         assert!(removed.ends_with(branch.to_str().unwrap()), "{removed}");
         assert!(!branch.exists());

@@ -61,6 +61,19 @@ pub(crate) fn take_terminal(command: &mut Command, terminal: OwnedFd) {
     }
 }
 
+/// Sets `flag` whenever a process sends that signal, and not when a terminal does (Ctrl-C, a line that is hung up), which has `SI_KERNEL` as its origin
+/// (`isig` and `tty_signal_session_leader` in the kernel).
+pub(crate) fn flag_if_sent(signal: i32, flag: Arc<AtomicBool>) -> io::Result<SigId> {
+    // SAFETY: what runs in the handler looks at a number and sets a flag.
+    unsafe {
+        signal_hook_registry::register_sigaction(signal, move |info| {
+            if info.si_code != nix::libc::SI_KERNEL {
+                flag.store(true, Ordering::Release);
+            }
+        })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -82,18 +95,5 @@ mod tests {
         assert!(given.status().unwrap().success());
         // Neither before nor after, for anything that is started beside it.
         assert!(!shell(&theirs).status().unwrap().success() && !shell(&test).status().unwrap().success());
-    }
-}
-
-/// Sets `flag` whenever a process sends that signal, and not when a terminal does (Ctrl-C, a line that is hung up), which has `SI_KERNEL` as its origin
-/// (`isig` and `tty_signal_session_leader` in the kernel).
-pub(crate) fn flag_if_sent(signal: i32, flag: Arc<AtomicBool>) -> io::Result<SigId> {
-    // SAFETY: what runs in the handler looks at a number and sets a flag.
-    unsafe {
-        signal_hook_registry::register_sigaction(signal, move |info| {
-            if info.si_code != nix::libc::SI_KERNEL {
-                flag.store(true, Ordering::Release);
-            }
-        })
     }
 }

@@ -5,18 +5,15 @@
 //! that it was given last; once that one is removed, what is written to the file is not told, and the call succeeds all the same
 //! (`zfs_obj_to_path` in the module, `write_inuse_diffs_one` in `libzfs_diff.c`; 2.1 to 2.3).
 
-use ah_plugin_api::{
-    Changes, Context, DiffMethod, DiffRequest, Dir, Place, Reference, Result, Side as Asked, Timestamp,
-};
+use ah_plugin_api::{Changes, Context, DiffMethod, DiffRequest, Dir, Place, Result, Side as Asked, Timestamp};
 use ah_provider_directory::{Comparison, Side, failed};
 use rustix::fs::{Mode, OFlags, Statx, StatxAttributes};
 
 use crate::failure::of_library;
 use crate::find::{self, Found};
 use crate::locate;
-use crate::record::Record;
 use crate::store::Store;
-use crate::sys::{Kind, Number, Zfs};
+use crate::sys::{Kind, Zfs};
 use crate::view;
 
 /// A file that was written less than so many seconds before the older side was taken may have been written after it within the same
@@ -26,8 +23,13 @@ const RECENT: i64 = 2;
 /// Answers [`ah_plugin_api::Provider::diff`].
 pub(crate) fn diff(place: &Place<'_>, request: &DiffRequest, cx: &Context<'_>) -> Result<Changes> {
     let store = Store::new(place.store);
-    if let (Asked::Snapshot(from), Asked::Snapshot(to)) = (&request.from, &request.to)
-        && is_untouched(&Noted::look(&store, from)?, &Noted::look(&store, to)?)?
+    let find = |asked: &Asked| match asked {
+        Asked::Snapshot(reference) => find::snapshot(&store, reference).map(Some),
+        Asked::Workspace => Ok(None),
+    };
+    let (from, to) = (find(&request.from)?, find(&request.to)?);
+    if let (Some(from), Some(to)) = (&from, &to)
+        && is_untouched(from, to)?
     {
         return Ok(Changes {
             changes: Vec::new(),
@@ -37,14 +39,14 @@ pub(crate) fn diff(place: &Place<'_>, request: &DiffRequest, cx: &Context<'_>) -
             unread: Vec::new(),
         });
     }
-    let open = |asked: &Asked| match asked {
-        Asked::Snapshot(reference) => Taken::snapshot(&store, reference),
-        Asked::Workspace => Taken::workspace(place.need_workspace()?),
+    let open = |found: Option<Found>| match found {
+        Some(found) => Taken::snapshot(found),
+        None => Taken::workspace(place.need_workspace()?),
     };
     // To show a snapshot the kernel has it mounted by a program, which cannot be stopped in the middle.
-    let from = open(&request.from)?;
+    let from = open(from)?;
     cx.check_cancelled()?;
-    let to = open(&request.to)?;
+    let to = open(to)?;
     cx.check_cancelled()?;
     let related = from.dataset == to.dataset;
     let asked = [from.asked, to.asked].into_iter().flatten().min();
@@ -59,34 +61,16 @@ pub(crate) fn diff(place: &Place<'_>, request: &DiffRequest, cx: &Context<'_>) -
     Ok(Changes { changes, method: DiffMethod::Walk, untouched: false, lost: Vec::new(), unread })
 }
 
-/// What is known of a snapshot without a look into it.
-struct Noted {
-    found: Found,
-    /// The transaction group that made it: the order of snapshots.
-    made_in: u64,
-}
-
-impl Noted {
-    fn look(store: &Store<'_>, reference: &Reference) -> Result<Self> {
-        let (found, made_in) = find::with_snapshot(store, reference, |dataset, opened, id| {
-            let full = opened.name();
-            let record = Record::from_properties(&opened.user_properties(), dataset, id)?;
-            Ok((Found { dataset: dataset.to_owned(), full, record }, opened.number(Number::CreateTxg)))
-        })?;
-        Ok(Self { found, made_in })
-    }
-}
-
 /// Whether nothing at all was written to the workspace's dataset between two snapshots, and the same was left out of them.
 ///
 /// Whatever is written to a dataset, an owner too, has its root block written anew, which is counted as all others are
 /// (`dmu_objset_write_done`, `dsl_dataset_space_written` in the module).
-fn is_untouched(from: &Noted, to: &Noted) -> Result<bool> {
-    let omitted = |noted: &Noted| {
-        let snapshot = &noted.found.record.snapshot;
+fn is_untouched(from: &Found, to: &Found) -> Result<bool> {
+    let omitted = |found: &Found| {
+        let snapshot = &found.record.snapshot;
         (snapshot.omitted.clone(), snapshot.omitted_total)
     };
-    if from.found.dataset != to.found.dataset || from.found.record.rel != to.found.record.rel {
+    if from.dataset != to.dataset || from.record.rel != to.record.rel {
         return Ok(false);
     }
     let (older, newer) = if from.made_in <= to.made_in { (from, to) } else { (to, from) };
@@ -99,8 +83,8 @@ fn is_untouched(from: &Noted, to: &Noted) -> Result<bool> {
     let fail = |error| of_library("cannot look at a snapshot", &error);
     let zfs = Zfs::get()?;
     // One that has gone meanwhile is told by who looks into it.
-    let opened = zfs.open(&newer.found.full, Kind::Snapshot).map_err(fail)?;
-    Ok(opened.and_then(|opened| opened.written_since(locate::short(&older.found.full))) == Some(0))
+    let opened = zfs.open(&newer.full, Kind::Snapshot).map_err(fail)?;
+    Ok(opened.and_then(|opened| opened.written_since(locate::short(&older.full))) == Some(0))
 }
 
 /// A side, and when it was taken.
@@ -113,8 +97,7 @@ struct Taken {
 }
 
 impl Taken {
-    fn snapshot(store: &Store<'_>, reference: &Reference) -> Result<Self> {
-        let found = find::snapshot(store, reference)?;
+    fn snapshot(found: Found) -> Result<Self> {
         let omitted = found.record.snapshot.omitted.iter().map(|omission| omission.path.clone());
         let side = Side::new(view::directory(&found)?.0, |_| false).hiding(omitted);
         Ok(Self { side, dataset: found.dataset, asked: Some(found.record.snapshot.created) })

@@ -20,6 +20,8 @@ pub(crate) struct Found {
     pub(crate) full: CString,
     /// What is known of it.
     pub(crate) record: Record,
+    /// The transaction group that made it: the order of snapshots.
+    pub(crate) made_in: u64,
 }
 
 /// The error for a reference that names nothing.
@@ -34,19 +36,6 @@ pub(crate) fn id_of(reference: &Reference) -> Option<SnapshotId> {
 
 /// The snapshot that a reference names.
 pub(crate) fn snapshot(store: &Store<'_>, reference: &Reference) -> Result<Found> {
-    with_snapshot(store, reference, |dataset, opened, id| {
-        let full = opened.name();
-        let record = Record::from_properties(&opened.user_properties(), dataset, id)?;
-        Ok(Found { dataset: dataset.to_owned(), full, record })
-    })
-}
-
-/// Calls `then` with the snapshot that a reference names, opened, and its dataset's name.
-pub(crate) fn with_snapshot<T>(
-    store: &Store<'_>,
-    reference: &Reference,
-    then: impl FnOnce(&str, &Dataset<'_>, &SnapshotId) -> Result<T>,
-) -> Result<T> {
     let (Some(id), Some(identity)) = (id_of(reference), store.identity()?) else { return Err(no_such(reference)) };
     let zfs = Zfs::get()?;
     let fail = |error| of_library(format!("cannot look for the snapshot {reference}"), &error);
@@ -56,16 +45,21 @@ pub(crate) fn with_snapshot<T>(
         let opened = zfs.open(&full, Kind::Snapshot).map_err(fail)?;
         Ok(opened.filter(|opened| opened.number(Number::DeferDestroy) == 0))
     };
+    let found = |dataset: &str, opened: &Dataset<'_>| {
+        let record = Record::from_properties(&opened.user_properties(), dataset, &id)?;
+        let made_in = opened.number(Number::CreateTxg);
+        Ok(Found { dataset: dataset.to_owned(), full: opened.name(), record, made_in })
+    };
     for known in &identity.datasets {
         if let Some(opened) = open(&known.name)? {
-            return then(&known.name, &opened, &id);
+            return found(&known.name, &opened);
         }
     }
     // It may have been renamed since, or a clone may have been given its snapshots.
     let datasets = datasets(&zfs, &identity)?;
     for name in datasets.there.iter().filter(|name| identity.datasets.iter().all(|known| known.name != **name)) {
         if let Some(opened) = open(name)? {
-            return then(name, &opened, &id);
+            return found(name, &opened);
         }
     }
     Err(datasets.lost.map_or_else(|| no_such(reference), |name| lost(&name)))

@@ -13,7 +13,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use signal_hook::consts::{SIGCHLD, SIGCONT, SIGWINCH};
 
-use super::pump::{Stream, carry, output_pipe, tell};
+use super::pump::{Stream, carry, leave_input, output_pipe, tell};
 use super::signals::Signals;
 use super::{Run, RunError, Terminal};
 use crate::tape::{Source, Tape};
@@ -34,9 +34,7 @@ pub(super) fn run(run: &Run, terminal: &Terminal, tape: &Tape) -> Result<u8, Run
     };
     let child = start(run, its_output, its_errors)?;
     if terminal.input.is_none() {
-        // The command's alone: whoever writes into that pipe must see when the command reads no more.
-        let nothing = std::fs::File::open("/dev/null").map_err(place)?;
-        let _ = rustix::stdio::dup2_stdin(nothing);
+        leave_input().map_err(place)?;
     }
     Ok(std::thread::scope(|scope| {
         let stop = &stop;

@@ -57,6 +57,12 @@ pub(super) fn output_pipe() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok((read, write))
 }
 
+/// Leaves standard input to the command alone: whoever writes into that pipe must see when the command reads no more.
+pub(super) fn leave_input() -> io::Result<()> {
+    let _ = rustix::stdio::dup2_stdin(std::fs::File::open("/dev/null")?);
+    Ok(())
+}
+
 /// Makes an event readable.
 pub(super) fn tell(event: &OwnedFd) {
     let _ = write(event, &1u64.to_ne_bytes());

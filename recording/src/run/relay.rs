@@ -13,7 +13,7 @@ use rustix::process::{Pid, Signal, WaitOptions, kill_process, kill_process_group
 use signal_hook::consts::{SIGCHLD, SIGCONT, SIGWINCH};
 
 use super::pty::{self, Pty};
-use super::pump::{Stream, carry, output_pipe, tell};
+use super::pump::{Stream, carry, leave_input, output_pipe, tell};
 use super::signals::Signals;
 use super::terminal::Raw;
 use super::{Run, RunError, Terminal};
@@ -123,9 +123,7 @@ fn start(
     let mut child = command.spawn().map_err(place)?;
     drop((command, theirs));
     if terminal.input.is_none() {
-        // The command's alone: whoever writes into that pipe must see when the command reads no more.
-        let nothing = std::fs::File::open("/dev/null").map_err(place)?;
-        let _ = rustix::stdio::dup2_stdin(nothing);
+        leave_input().map_err(place)?;
     }
     match read_report(&report) {
         Some(0) => Ok((report, child)),

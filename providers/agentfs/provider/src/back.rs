@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::os::fd::AsFd;
 
 use ah_plugin_api::{
-    CapturePolicy, Context, ConvertRequest, Converted, Dir, Durability, Error, ErrorKind, LogLevel, Observer, Place,
-    Progress, Provider, ReclaimRequest, Result, SnapshotId, SnapshotRequest, Timestamp,
+    CapturePolicy, Context, ConvertRequest, Converted, Dir, Durability, Error, ErrorKind, LogLevel, Place, Provider,
+    ReclaimRequest, Result, SnapshotId, SnapshotRequest, Timestamp,
 };
 use ah_provider_directory::{Copier, Mount, Mounts, failed, look};
 
@@ -74,38 +74,21 @@ fn once(service: &impl Provider, store: &Dir, cx: &Context<'_>) -> Result<Conver
         converted.notes.extend(notes);
         Ok(converted)
     });
+    if done.is_err()
+        && let Ok(Some(note)) = Note::of(store)
+    {
+        // Whoever settles it says nothing of that: it is told here of what this failed.
+        let _ = Note { given_up: true, ..note }.write(store);
+    }
     unlock(&lock);
     if done.is_err() {
         // The copy goes, or, if it is in its place already, the rest of what it is there instead of. If not now, then by the next command.
-        let _ =
-            settle(service, store, &Context::new(&Undoes { caller: cx.observer(), said: cut_short(&at, true, false) }));
+        let _ = settle(service, store, cx);
         if Behind::of(store).is_ok_and(|behind| behind.is_none_or(|behind| behind.taken_back == Some(true))) {
             cx.log(LogLevel::Warn, &cut_short(&at, true, true));
         }
     }
     done
-}
-
-/// Hears what is settled of one's own attempt, which was not cut short: the caller is told what it failed of, and not what is said to who comes after a killed one.
-struct Undoes<'a> {
-    caller: &'a dyn Observer,
-    said: String,
-}
-
-impl Observer for Undoes<'_> {
-    fn progress(&self, progress: &Progress) {
-        self.caller.progress(progress);
-    }
-
-    fn cancelled(&self) -> bool {
-        self.caller.cancelled()
-    }
-
-    fn log(&self, level: LogLevel, message: &str) {
-        if message != self.said {
-            self.caller.log(level, message);
-        }
-    }
 }
 
 /// Gives notes for a person. Nothing of the workspace is open when it returns.

@@ -99,13 +99,16 @@ pub(crate) struct Note {
     pub(crate) made: Option<u64>,
     /// The snapshot that the copy is to be compared with.
     pub(crate) before: Option<String>,
+    /// Who began it has told why it failed: it was not cut short.
+    #[serde(default)]
+    pub(crate) given_up: bool,
 }
 
 impl Note {
     /// Of what begins.
     pub(crate) fn new(back: bool, at: &Path, aside: &OsStr) -> Self {
         let bytes = |path: &OsStr| path.as_bytes().to_vec();
-        Self { back, at: bytes(at.as_os_str()), aside: bytes(aside), made: None, before: None }
+        Self { back, at: bytes(at.as_os_str()), aside: bytes(aside), made: None, before: None, given_up: false }
     }
 
     pub(crate) fn of(home: &Dir) -> Result<Option<Self>> {

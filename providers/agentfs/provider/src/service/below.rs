@@ -106,6 +106,7 @@ mod tests {
         assert_eq!((many.total, many.paths.len()), (150, 100));
         assert!(sentence(&many, true).ends_with("hold them as now: 000, 001, 002 and 147 more"));
     }
+
     #[test]
     fn names_what_is_not_kept_and_was_not_changed() {
         let paths = |names: &[&str]| names.iter().map(|name| name.as_bytes().to_vec()).collect::<Vec<_>>();

@@ -178,7 +178,9 @@ impl Service {
             patiently(cx, || around.remove(note.aside()))?;
             self.forget_before(open, &note)?;
             Note::forget(&self.home);
-            cx.log(LogLevel::Warn, &cut_short(&note.at(), true, false));
+            if !note.given_up {
+                cx.log(LogLevel::Warn, &cut_short(&note.at(), true, false));
+            }
             Ok(())
         })();
         if let Err(error) = settled {

@@ -87,10 +87,12 @@ impl Config {
     }
 
     fn parse(text: &str, warn: &mut dyn FnMut(String)) -> Result<Self> {
-        // By way of an object: a list would be taken for a file without names.
-        let file: File = serde_json::from_str::<serde_json::Map<_, _>>(text)
-            .and_then(|object| serde_json::from_value(object.into()))
-            .map_err(|e| Error::new(ErrorKind::InvalidArgument, e.to_string()))?;
+        let wrong = |why: String| Error::new(ErrorKind::InvalidArgument, why);
+        // A list would be taken for a file without names. By way of an object, which keeps the last of several, a name could be there twice.
+        if !text.trim_start().starts_with('{') {
+            return Err(wrong("it is no JSON object".to_owned()));
+        }
+        let file: File = serde_json::from_str(text).map_err(|e| wrong(e.to_string()))?;
         let mut config = Self { limits: file.limits, ..Self::default() };
         for text in &file.allow_containing {
             match who(text)? {
@@ -150,10 +152,17 @@ mod tests {
 
     #[test]
     fn a_slip_of_the_pen_is_an_error() {
-        for bad in
-            ["", "[]", r#"{"allow_containing": []}"#, r#"{"limits": {"vews": 3}}"#, r#"{"limits": {"views": -1}}"#]
-        {
-            Config::parse(bad, &mut |_| {}).unwrap_err();
+        for bad in [
+            "",
+            "[]",
+            r#"{"allow_containing": []}"#,
+            r#"{"limits": {"vews": 3}}"#,
+            r#"{"limits": {"views": -1}}"#,
+            r#"{"limits": {"connections": 2}, "limits": {"views": 3}}"#,
+            r#"{"limits": {"views": 2, "views": 3}}"#,
+            r#"{"allow-containing": [], "allow-containing": ["1000"]}"#,
+        ] {
+            assert!(Config::parse(bad, &mut |_| {}).is_err(), "{bad}");
         }
     }
 }

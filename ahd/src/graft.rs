@@ -43,8 +43,8 @@ pub(crate) fn boot() -> &'static str {
     })
 }
 
-/// A mount of `source` that is nowhere yet, and how it will be known. It allows no more than the mount that `target` is on, which its
-/// user can copy files to.
+/// A mount of `source` that is nowhere yet, and how it will be known. It allows no more than the mount that `target` is on as it is reached from here, which
+/// its user can copy files to.
 pub(crate) fn copy(source: BorrowedFd<'_>, target: BorrowedFd<'_>, read_only: bool) -> Result<(OwnedFd, Mark)> {
     let failed = |what: &str, e: std::io::Error| Error::from_io(format!("cannot {what}"), &e);
     let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;

@@ -319,20 +319,15 @@ impl Keeper {
                 Made::Clone => "clone",
             };
             let place = record.place();
-            match outcome {
-                Ok(None) => {}
-                Ok(Some(did)) => {
-                    self.audit.say(&format!("{did} the {what} at {} of user {}", place.display(), record.uid));
-                }
+            let text = match outcome {
+                Ok(None) => continue,
+                Ok(Some(did)) => format!("{did} the {what} at {} of user {}", place.display(), record.uid),
                 // Another thread is at it.
-                Err(error) if error.kind == ErrorKind::Busy => {}
-                Err(error) => {
-                    let why = told(&error);
-                    // Said for each connection of theirs, so it is theirs to pay for.
-                    let text = format!("the {what} at {} of user {}: {why}", place.display(), record.uid);
-                    self.audit.say_of(record.uid, &text);
-                }
-            }
+                Err(error) if error.kind == ErrorKind::Busy => continue,
+                Err(error) => format!("the {what} at {} of user {}: {}", place.display(), record.uid, told(&error)),
+            };
+            // Said for each connection of theirs, of what they themselves can unmount too; so it is theirs to pay for.
+            self.audit.say_of(record.uid, &text);
         }
     }
 

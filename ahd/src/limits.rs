@@ -8,7 +8,7 @@ use ah_plugin_api::{Error, ErrorKind, Snapshot};
 
 use crate::accounts;
 
-/// All connections together. Each is two threads and a few descriptors.
+/// All connections together. Each is a thread and a few descriptors.
 const MAX_CONNECTIONS: usize = 256;
 
 /// So much the texts of a store's snapshots may take, bytes as [`texts`] counts them. A list is in memory as long as its reader likes, for each

@@ -49,6 +49,7 @@ impl<'k> Guarded<'k> {
     {
         let given = place.need_target()?;
         let target = owned::directory(given, self.peer, "target folder")?;
+        target.refuse_more(given)?;
         let dir = target.dir(given);
         match rustix::fs::statat(dir, name.as_os_str(), AtFlags::SYMLINK_NOFOLLOW) {
             Err(Errno::NOENT) => {}

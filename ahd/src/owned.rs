@@ -7,7 +7,7 @@
 use std::os::fd::{AsFd, BorrowedFd};
 
 use ah_plugin_api::{Dir, Error, ErrorKind, Result};
-use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
+use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, StatVfsMountFlags};
 use rustix::io::Errno;
 
 use crate::mounts::{self, About, Mount};
@@ -37,7 +37,37 @@ impl Owned {
     pub(crate) fn dir<'a>(&'a self, given: &'a Dir) -> &'a Dir {
         self.from_here.as_ref().unwrap_or(given)
     }
+
+    /// Refuses a target folder that its caller reaches by a mount of their own which allows less than the one by which it is reached from here: what is
+    /// kept in a sandbox by that would be let out of it.
+    pub(crate) fn refuse_more(&self, given: &Dir) -> Result<()> {
+        if self.from_here.is_none() {
+            return Ok(());
+        }
+        // It is one of those that are looked at here, so nobody's program is asked.
+        let theirs = rustix::fs::fstatvfs(given)
+            .map_err(|e| Error::from_io("cannot look at the target folder's mount", &e.into()))?
+            .f_flag;
+        let more = [
+            // Where neither may be written to, that is found soon enough.
+            (StatVfsMountFlags::RDONLY, false, "read-only"),
+            (StatVfsMountFlags::NOEXEC, self.mount.noexec, "noexec"),
+            (NOSYMFOLLOW, self.mount.nosymfollow, "nosymfollow"),
+        ];
+        match more.into_iter().find(|(flag, here, _)| theirs.contains(*flag) && !here) {
+            None => Ok(()),
+            Some((_, _, what)) => {
+                let message =
+                    format!("the target folder {} is mounted {what} for this program", given.path().display());
+                Err(Error::new(ErrorKind::PermissionDenied, message)
+                    .with_hint("the helper ahd puts nothing where a sandbox forbids it: repeat it outside"))
+            }
+        }
+    }
 }
+
+/// `ST_NOSYMFOLLOW` of statfs(2), which no crate in use names.
+const NOSYMFOLLOW: StatVfsMountFlags = StatVfsMountFlags::from_bits_retain(0x2000);
 
 /// Refuses what is not a directory of the caller's on a filesystem of this machine. `what` is the word for it in errors.
 pub(crate) fn directory(dir: &Dir, peer: &Peer, what: &str) -> Result<Owned> {

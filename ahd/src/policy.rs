@@ -499,10 +499,16 @@ fn refuse_beyond(snapshots: &[Snapshot], limit: usize) -> Result<()> {
     Err(Error::new(ErrorKind::ResourceExhausted, message).with_hint("ah agent fs rm removes snapshots by their ids"))
 }
 
-/// Where a directory is, for the log: not where its caller says that it is.
+/// Where a directory is, for the log: not where its caller says that it is. In a mount namespace of their own they can have it anywhere, so what is not
+/// found there from here is marked.
 fn named(dir: Option<&Dir>) -> Option<String> {
-    let path = mounts::path_of(dir?.as_fd()).ok()?;
-    Some(path.to_string_lossy().into_owned())
+    let dir = dir?.as_fd();
+    let path = mounts::path_of(dir).ok()?;
+    let there = mounts::open_plain(&path).and_then(About::of);
+    let is_there = there.is_ok_and(|there| About::of(dir).is_ok_and(|about| about.same_file(&there)));
+    // Behind it: the beginning of a long one is cut off.
+    let mark = if is_there { "" } else { " (in its own mount namespace)" };
+    Some(format!("{}{mark}", path.to_string_lossy()))
 }
 
 /// Takes out what was read as root of a repository: where it lies, is the user's to say, and it may be anywhere.

@@ -398,6 +398,27 @@ fn other_mount_namespaces_get_what_is_real_and_what_reaches_them() {
             assert!(view.path.join("in-branch").exists(), "the branch was captured, and is shown here");
             open.unmount(&*provider, &view.reference).unwrap();
         });
+        let said = format!(r#""workspace":"{} (in its own mount namespace)""#, alice.at("w").display());
+        assert!(daemon.said(&said), "that path leads to something else from here");
+        // What a sandbox is kept from by its mounts, it does not get by the helper.
+        mount(Some(&alice.at("target")), &alice.at("target"), none, MsFlags::MS_BIND, none).unwrap();
+        for (id, forbidden) in [("four", MsFlags::MS_RDONLY), ("five", MsFlags::MS_NOEXEC)] {
+            mount(none, &alice.at("target"), none, MsFlags::MS_BIND | MsFlags::MS_REMOUNT | forbidden, none).unwrap();
+            as_user(ALICE, || {
+                let (provider, open) = (daemon.provider(), alice.open());
+                let snapshot = open.snapshot(&*provider, id).unwrap();
+                let view = open.mount(&*provider, &snapshot.reference, "v").map(|_| ());
+                let clone = open.fork(&*provider, &snapshot.reference, "c").map(|_| ());
+                for refused in [view, clone] {
+                    let refused = refused.unwrap_err();
+                    assert_eq!(refused.kind, ErrorKind::PermissionDenied, "{refused}");
+                    assert!(refused.hint.unwrap().contains("sandbox"));
+                }
+            });
+            assert!(daemon.state("records").is_empty());
+            assert_eq!(fs::read_dir(alice.at("target")).unwrap().count(), 0);
+        }
+        nix::mount::umount(&alice.at("target")).unwrap();
         // Who says that somebody else's directory is theirs is not believed.
         mount(Some(&bob.at("w")), &alice.at("target"), none, MsFlags::MS_BIND, none).unwrap();
         as_user(ALICE, || {

@@ -120,6 +120,28 @@ fn a_connection_counts_until_it_is_closed() {
     });
 }
 
+#[test]
+fn what_a_user_has_mounted_again_and_again_is_said_out_of_their_share() {
+    if !is_root() {
+        return;
+    }
+    let daemon = Daemon::start(ALLOWED);
+    let alice = daemon.home(ALICE);
+    // As who takes it away in a mount namespace of their own, by removing the directory that it is on.
+    let clone = as_user(ALICE, || {
+        let (provider, open) = (daemon.provider(), alice.open());
+        let snapshot = open.snapshot(&*provider, "one").unwrap();
+        open.fork(&*provider, &snapshot.reference, "c").unwrap().path
+    });
+    // A minute's share is 64,000 bytes, and each says where, which alone is more than 30.
+    let said = (0..2000).find(|_| {
+        nix::mount::umount(&clone).unwrap();
+        as_user(ALICE, || drop(daemon.provider()));
+        daemon.log.lock().unwrap().iter().any(|line| line.contains("has too much written"))
+    });
+    assert!(said.is_some());
+}
+
 #[derive(Serialize)]
 struct Hello {
     version: u32,

@@ -27,7 +27,8 @@
 //!
 //! # What is not kept
 //!
-//! A file that is replaced is a new file: hard links to the old one keep the old contents. Owner, group, extended attributes and access lists are
+//! A file that is replaced is a new file: hard links to the old one keep the old contents. So is one with other names of which only mode or time
+//! differs, unless all of these are to be like it: what is set in place is set under each. Owner, group, extended attributes and access lists are
 //! the snapshot's where a view of it shows them (`apply/attributes.rs`), else the owner stays, and what root brings back is root's; where the owner
 //! cannot be set the file stays closed to others, and is listed as failed. Set-id bits come back on a file that has them and keeps its
 //! contents, or with one that the snapshot tells to have been its maker's, who is not root; capabilities never.

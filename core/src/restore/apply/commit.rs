@@ -149,7 +149,10 @@ impl Work<'_> {
     fn times(&self) -> HashMap<&RelPath, Timestamp> {
         let captured = |step: &Step| step.after.as_ref().map(|after| after.mtime).unwrap_or_default();
         let keeps = |step: &Step| self.exact_times || step.after.as_ref().is_some_and(|after| after.ignored);
-        let mut order: Vec<Timestamp> = self.plan.puts.iter().filter(|step| !keeps(step)).map(captured).collect();
+        // What has the contents already has its own.
+        let own = |step: &Step| step.found.filter(|_| !self.exact_times && self.plan.anew.contains(&step.path));
+        let is_of_now = |step: &&Step| !keeps(step) && own(step).is_none();
+        let mut order: Vec<Timestamp> = self.plan.puts.iter().filter(is_of_now).map(captured).collect();
         order.sort_unstable();
         order.dedup();
         // The clock by which the kernel stamps: what is written right after this must not look older.
@@ -163,7 +166,11 @@ impl Work<'_> {
                 nanos: u32::try_from(nanos.rem_euclid(SECOND)).unwrap_or(0),
             }
         };
-        let time = |step: &Step| if keeps(step) { captured(step) } else { present(captured(step)) };
+        let time = |step: &Step| match own(step) {
+            Some(found) => found.mtime,
+            None if keeps(step) => captured(step),
+            None => present(captured(step)),
+        };
         self.plan.puts.iter().map(|step| (&step.path, time(step))).collect()
     }
 

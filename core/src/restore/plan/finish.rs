@@ -1,7 +1,7 @@
 //! The last look at a plan as a whole: the order of its steps, directories that must or must not be empty, and directories
 //! that have to be opened for it.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use ah_plugin_api::{EntryKind, RelPath, Result};
 use rustix::io::Errno;
@@ -12,6 +12,7 @@ use crate::restore::at::{Tree, io};
 
 impl Planner<'_> {
     pub(super) fn finish(mut self) -> Result<Plan> {
+        self.only_whole_files_change_in_place();
         let deepest_first = |a: &Step, b: &Step| b.path.cmp(&a.path);
         self.plan.clear.sort_by(deepest_first);
         self.plan.removals.sort_by(deepest_first);
@@ -22,6 +23,27 @@ impl Planner<'_> {
         self.only_empty_directories_go();
         self.doors();
         Ok(self.plan)
+    }
+
+    /// What changes in place changes under all names of a file. Where not all are to be like this one, it is made anew.
+    fn only_whole_files_change_in_place(&mut self) {
+        let exact_times = self.wish.exact_times;
+        let linked = |step: &Step| {
+            let found = step.found.filter(|found| found.nlink > 1 && found.kind != EntryKind::Dir)?;
+            let after = step.after.as_ref()?;
+            Some((found.dev, found.ino, after.mode, exact_times.then_some(after.mtime)))
+        };
+        let mut alike: HashMap<_, u32> = HashMap::new();
+        self.plan.attributes.iter().filter_map(linked).for_each(|file| *alike.entry(file).or_default() += 1);
+        let is_apart = |step: &mut Step| {
+            let names = step.found.map_or(0, |found| found.nlink);
+            linked(step).is_some_and(|file| alike[&file] < names)
+        };
+        let apart: Vec<Step> = self.plan.attributes.extract_if(.., is_apart).collect();
+        for step in apart {
+            self.plan.anew.insert(step.path.clone());
+            self.put(step);
+        }
     }
 
     /// A directory that becomes something else may hold nothing but what the safety snapshot holds and this plan takes away.

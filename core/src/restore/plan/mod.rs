@@ -91,6 +91,8 @@ pub(crate) struct Plan {
     pub(crate) dirs: Vec<Step>,
     /// Files and symlinks to be put in place.
     pub(crate) puts: Vec<Step>,
+    /// Those of `puts` whose contents are there already, under other names too that are not to be like this one.
+    pub(crate) anew: HashSet<RelPath>,
     /// Taken away for good, the deepest first.
     pub(crate) removals: Vec<Step>,
     /// Mode or time alone, the deepest first.

@@ -1,5 +1,6 @@
 //! Restore as a whole, against a provider in memory.
 
+mod attributes;
 mod hazards;
 mod lab;
 mod model;

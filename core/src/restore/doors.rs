@@ -38,8 +38,8 @@ pub(super) fn left_open(
 /// Shuts them now, where nothing else is to be done. Gives a sentence for each that cannot be.
 pub(super) fn shut(tree: Tree<'_>, open: &[LeftOpen]) -> Vec<String> {
     // The deepest first: one above it may be closed to its owner.
-    let shut = |(path, was): &LeftOpen| match set_mode(tree, path, was.mode, was) {
-        Ok(()) | Err(Errno::NOENT) => None,
+    let shut = |(path, was): &LeftOpen| match set_mode(tree, path, was.mode, &Found { mode: was.mode | OPEN, ..*was }) {
+        Ok(_) | Err(Errno::NOENT) => None,
         Err(error) => Some(format!(
             "{path} was opened by the interrupted restore, and stays so: its mode could not be set ({error})"
         )),

@@ -10,7 +10,7 @@ use rustix::fs::{AtFlags, Mode};
 use rustix::io::Errno;
 
 use super::staging::made;
-use super::{Slotted, Staging, Work, lanes, locked, on_threads};
+use super::{CHANGED, Slotted, Staging, Work, lanes, locked, on_threads};
 use crate::crash;
 use crate::restore::at::{self, Found, LastDir};
 use crate::restore::plan::{Plan, Step};
@@ -83,7 +83,7 @@ impl Work<'_> {
     fn settle(&self, path: &RelPath, slot: Option<u64>, done: &Result<(), Trouble>, kept: &Mutex<HashSet<u64>>) {
         match done {
             Ok(()) => {}
-            Err(Trouble::Changed) => self.left_undone(path, "it was changed in the last instant, and is left as it is"),
+            Err(Trouble::Changed) => self.left_undone(path, CHANGED),
             Err(Trouble::Aside) => {
                 let slot = slot.inspect(|slot| _ = kept.lock().unwrap_or_else(PoisonError::into_inner).insert(*slot));
                 let called = slot.map(|slot| format!(", called {slot}")).unwrap_or_default();

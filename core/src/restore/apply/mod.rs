@@ -20,7 +20,7 @@ use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-use ah_plugin_api::{Capability, Context, EntryKind, RelPath, Result, Timestamp};
+use ah_plugin_api::{Capability, Context, EntryKind, Error, ErrorKind, RelPath, Result, Timestamp};
 use rustix::io::Errno;
 
 use self::attributes::{Said, Shown};
@@ -29,9 +29,12 @@ use super::LeftAlone;
 use super::at::{self, Found, Tree, io};
 use super::doors::OPEN;
 use super::journal::Journal;
-use super::plan::{Ground, Plan, Step};
+use super::plan::{Ground, MODE_AFTER, Plan, Step};
 use crate::crash;
 use crate::walk::Source;
+
+/// What is said of what somebody else changes while a restore puts things in place.
+const CHANGED: &str = "it was changed in the last instant, and is left as it is";
 
 /// What came of it.
 #[derive(Debug, Default)]
@@ -182,8 +185,10 @@ impl Work<'_> {
     fn unlock(&self) -> Result<()> {
         for (path, was) in &self.plan.unlock {
             let fail = |e| io(format!("cannot make the directory {path} writable"), e);
-            crash::point("restore-unlock").map_err(|e| ah_plugin_api::Error::from_io("cannot change a mode", &e))?;
-            set_mode(self.tree, path, was.mode | OPEN, was).map_err(fail)?;
+            crash::point("restore-unlock").map_err(|e| Error::from_io("cannot change a mode", &e))?;
+            if !set_mode(self.tree, path, was.mode | OPEN, was).map_err(fail)? {
+                return Err(Error::new(ErrorKind::Conflict, format!("{path}: {MODE_AFTER}")));
+            }
         }
         Ok(())
     }
@@ -209,7 +214,9 @@ impl Work<'_> {
         // One that was to go and could not is locked again.
         let open = self.plan.unlock.iter().chain(&self.plan.left_open);
         for (path, was) in open.filter(|(path, _)| !gone.contains(path) || is_dir(path)) {
-            last.entry(path).or_insert(Last::of(*was)).mode = Some(was.mode);
+            let slot = last.entry(path).or_insert(Last::of(*was));
+            slot.mode = Some(was.mode);
+            slot.of.mode = was.mode | OPEN;
         }
         if changed {
             let failed: HashSet<RelPath> = {
@@ -232,18 +239,26 @@ impl Work<'_> {
         }
         let mut last: Vec<_> = last.into_iter().collect();
         last.sort_by(|a, b| b.0.cmp(a.0));
-        for (path, Last { of, mode, mtime, alone }) in last {
+        for (path, this) in last {
+            let Last { of, mode, mtime, alone } = this;
             let moded = crash::point("restore-attributes")
                 .map_err(|_| Errno::IO)
-                .and_then(|()| mode.map_or(Ok(()), |mode| set_mode(self.tree, path, mode, &of)));
-            let timed = moded.and_then(|()| mtime.map_or(Ok(()), |mtime| set_time(self.tree, path, mtime, &of)));
+                .and_then(|()| Ok(!this.is_touched(self.tree, path)?))
+                .and_then(|still| Ok(still && mode.map_or(Ok(true), |mode| set_mode(self.tree, path, mode, &of))?));
+            let timed = moded.and_then(|still| {
+                mtime.filter(|_| still).map_or(Ok(()), |mtime| set_time(self.tree, path, mtime, &of))
+            });
             let failed = |error: Errno| match error {
                 Errno::STALE => "something else was put in its place".to_owned(),
+                Errno::NOENT => "it was taken away in the last instant".to_owned(),
                 error => format!("its attributes could not be set ({error})"),
             };
             match timed {
+                Ok(()) if moded == Ok(true) => {}
+                Ok(()) if alone => self.left_undone(path, CHANGED),
+                Ok(()) => self.fail(path, CHANGED),
                 // A directory that was taken away has no attributes left to set.
-                Ok(()) | Err(Errno::NOENT) => {}
+                Err(Errno::NOENT) if !alone => {}
                 // Nor has what stands in place of one in which something changed.
                 Err(Errno::STALE) if mode.is_none() && !alone => {}
                 // That was all there was to do.
@@ -301,6 +316,19 @@ impl Last {
     fn of(of: Found) -> Self {
         Self { of, mode: None, mtime: None, alone: false }
     }
+
+    /// Whether somebody has changed what only gets these, and not to what it gets. Of a directory nobody can tell: its times are those of what is
+    /// in it.
+    fn is_touched(&self, tree: Tree<'_>, path: &RelPath) -> Result<bool, Errno> {
+        if !self.alone || self.of.kind == EntryKind::Dir {
+            return Ok(false);
+        }
+        let now = tree.stat(path)?.ok_or(Errno::NOENT)?;
+        // Under another of its names it may have been done already.
+        let is_done =
+            self.mode.is_none_or(|mode| mode == now.mode) && self.mtime.is_none_or(|mtime| mtime == now.mtime);
+        Ok(is_it(&now, &self.of) && !is_done && !now.untouched_since(&self.of))
+    }
 }
 
 /// Whether it is still the one that was found: what somebody has put in its place meanwhile gets neither mode nor time.
@@ -308,13 +336,16 @@ fn is_it(now: &Found, was: &Found) -> bool {
     (now.dev, now.ino, now.kind, now.uid) == (was.dev, was.ino, was.kind, was.uid)
 }
 
-/// Gives it that mode, if it is the one that was found; `ESTALE` if not.
-pub(super) fn set_mode(tree: Tree<'_>, path: &RelPath, mode: u32, of: &Found) -> Result<(), Errno> {
+/// Gives it that mode, if it is the one that was found; `ESTALE` if not. False if somebody has given it another one since.
+pub(super) fn set_mode(tree: Tree<'_>, path: &RelPath, mode: u32, of: &Found) -> Result<bool, Errno> {
+    // The system takes this one away from what is of a group that its owner is not in.
+    const SET_GROUP_ID: u32 = 0o2000;
     let parent = tree.dir(&path.parent().unwrap_or_default())?;
     let name = path.file_name().unwrap_or(b".");
     match at::stat(parent.as_fd(), name)? {
-        Some(found) if found.mode == mode && is_it(&found, of) => Ok(()),
-        Some(_) => at::chmod(parent.as_fd(), name, mode, |now| is_it(now, of)),
+        Some(found) if found.mode == mode && is_it(&found, of) => Ok(true),
+        Some(found) if (found.mode ^ of.mode) & !SET_GROUP_ID != 0 && is_it(&found, of) => Ok(false),
+        Some(_) => at::chmod(parent.as_fd(), name, mode, |now| is_it(now, of)).map(|()| true),
         None => Err(Errno::NOENT),
     }
 }

@@ -32,7 +32,7 @@ const UNREADABLE_THEN: &str = "what the snapshot holds of it you may not read";
 
 const MADE_AFTER: &str = "it was made after the present state was saved";
 const CHANGED_AFTER: &str = "it changed after the present state was saved";
-const MODE_AFTER: &str = "its mode was changed after the present state was saved";
+pub(super) const MODE_AFTER: &str = "its mode was changed after the present state was saved";
 
 /// What is said of what somebody else changes while a restore looks.
 pub(super) const IN_USE: [&str; 3] = [MADE_AFTER, CHANGED_AFTER, MODE_AFTER];

@@ -1,10 +1,10 @@
 //! Modes and times that are set in place: of which files, and not of those that somebody changes meanwhile.
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use super::lab::{Ask, Lab};
-use super::{chmod, make_old, path};
+use super::{chmod, make_old, path, paths, set};
 use crate::restore::scope::Scope;
 
 fn mode(lab: &Lab, name: &str) -> u32 {
@@ -52,4 +52,59 @@ fn no_mode_or_time_is_set_under_names_that_are_not_to_be_like_it() {
     std::fs::File::open(lab.at("f")).unwrap().set_modified(now).unwrap();
     lab.restore(&target, &Ask { scope: scope(), exact_times: true, ..Ask::default() });
     assert_eq!((time(&lab, "f"), time(&lab, "../again")), (before[0], now));
+}
+
+#[test]
+fn what_somebody_sets_meanwhile_stays() {
+    let lab = Lab::like_git();
+    for name in ["a", "mode", "edited", "gone", "time", "dir/f"] {
+        lab.write(name, "old");
+    }
+    let target = lab.snapshot();
+    lab.write("a", "newer");
+    for name in ["mode", "edited", "gone", "dir"] {
+        chmod(&lab.at(name), 0o700);
+    }
+    make_old(&lab.at("time"));
+    let safety = lab.snapshot();
+    let plan = lab.plan(&safety, &target, &Ask { exact_times: true, ..Ask::default() });
+    let (top, new) = (lab.at(""), SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000));
+    *lab.memory.on_read.lock().unwrap() = Some(Box::new(move |_| {
+        chmod(&top.join("mode"), 0o640);
+        chmod(&top.join("dir"), 0o711);
+        std::fs::write(top.join("edited"), "theirs").unwrap();
+        std::fs::remove_file(top.join("gone")).unwrap();
+        std::fs::File::open(top.join("time")).unwrap().set_modified(new).unwrap();
+    }));
+    let outcome = lab.apply(plan, &safety, &target, true).unwrap();
+    assert_eq!(paths(&outcome.applied.failed), set(&["mode", "edited", "gone", "time", "dir"]));
+    assert_eq!(["mode", "edited", "dir"].map(|name| mode(&lab, name)), [0o640, 0o700, 0o711]);
+    assert_eq!((lab.text("edited").as_str(), lab.text("a").as_str(), time(&lab, "time")), ("theirs", "old", new));
+    // Nor is it an undo's to take back.
+    assert_eq!(outcome.journal.left.len(), 5);
+}
+
+#[test]
+fn a_directory_that_somebody_opens_or_shuts_meanwhile_is_left_so() {
+    let lab = Lab::like_git();
+    lab.write("d/f", "old");
+    lab.write("a", "old");
+    let target = lab.snapshot();
+    lab.write("d/f", "newer");
+    lab.write("a", "newer");
+    let safety = lab.snapshot();
+    let mut plan = lab.plan(&safety, &target, &Ask::default());
+    // As for its owner who has taken that from himself.
+    chmod(&lab.at("d"), 0o500);
+    let found = crate::restore::at::Tree::new(std::os::fd::AsFd::as_fd(&std::fs::File::open(lab.at("")).unwrap()))
+        .unwrap()
+        .stat(&path("d"))
+        .unwrap()
+        .unwrap();
+    plan.unlock.push((path("d"), found));
+    let top = lab.at("");
+    *lab.memory.on_read.lock().unwrap() = Some(Box::new(move |_| chmod(&top.join("d"), 0o751)));
+    let outcome = lab.apply(plan, &safety, &target, false).unwrap();
+    assert_eq!((paths(&outcome.applied.failed), mode(&lab, "d")), (set(&["d"]), 0o751));
+    assert_eq!([lab.text("d/f"), lab.text("a")], ["old", "old"]);
 }

@@ -181,7 +181,10 @@ impl Workspace {
         })?;
         notes.push(taken_back(&journal, &events, self.engine.settings()));
         // With what those had changed that it took over.
-        let touched = std::iter::once(&journal).chain(&taken_over).flat_map(Journal::touched).cloned().collect();
+        let all = || std::iter::once(&journal).chain(&taken_over);
+        let touched = all().flat_map(Journal::touched).cloned().collect();
+        // What gave files their former times took others from them.
+        let exact_times = options.exact_times || all().any(|journal| journal.exact_times);
         let beyond_policy = journal.provider != target.provider
             && self.serve(&journal.provider).is_ok_and(|served| !served.can(Capability::AppliesPolicy));
         self.put_back(&Job {
@@ -190,7 +193,7 @@ impl Workspace {
             paths: journal.paths,
             ignored: true,
             delete_ignored: true,
-            exact_times: options.exact_times,
+            exact_times,
             force: options.force,
             dry_run: options.dry_run,
             undoes: Some(journal.restore),

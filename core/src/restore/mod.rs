@@ -98,7 +98,7 @@ pub struct RestoreOptions {
 pub struct UndoOptions {
     /// Say what would be done, and do nothing.
     pub dry_run: bool,
-    /// As in [`RestoreOptions`].
+    /// As in [`RestoreOptions`]; what was restored so is taken back so anyway.
     pub exact_times: bool,
     /// As in [`RestoreOptions`].
     pub force: bool,

@@ -1,6 +1,7 @@
 //! What is written down of restores, and what other processes make of it.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -159,6 +160,31 @@ fn after_a_restart_of_the_machine_it_counts_as_interrupted() {
     assert!(notices(&lab).is_empty() && !journal.exists());
     lab.open().undo(&UndoOptions::default()).unwrap();
     assert_eq!(text(&lab), "second", "both parts are taken back");
+}
+
+#[test]
+fn the_undo_of_exact_times_gives_the_times_back() {
+    let lab = Lab::new();
+    let touch = |name: &str, secs| {
+        let time = std::time::SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(secs);
+        fs::File::open(lab.path().join(name)).unwrap().set_modified(time).unwrap();
+    };
+    let times = || ["a", "b"].map(|name| fs::metadata(lab.path().join(name)).unwrap().mtime());
+    lab.write("b", "one");
+    lab.write("a", "one");
+    touch("a", 1000);
+    touch("b", 1001);
+    let target = lab.open().snapshot(&SnapshotOptions::default()).unwrap().id;
+    lab.write("b", "second");
+    touch("a", 2000);
+    touch("b", 2001);
+    let exact = RestoreOptions { exact_times: true, ..RestoreOptions::default() };
+    lab.open().restore(target.as_str(), &exact).unwrap();
+    assert_eq!(times(), [1000, 1001]);
+    lab.open().undo(&UndoOptions::default()).unwrap();
+    assert_eq!(times(), [2000, 2001]);
+    lab.open().undo(&UndoOptions::default()).unwrap();
+    assert_eq!(times(), [1000, 1001]);
 }
 
 #[test]

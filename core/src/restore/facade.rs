@@ -104,25 +104,27 @@ impl Workspace {
     pub(crate) fn restore_behind_fence(&self, reference: &str, options: &RestoreOptions) -> Result<RestoreReport> {
         let (_lock, _stays) = (self.lock("restore").map_err(stopped)?, self.lock_stays().map_err(stopped)?);
         let target = self.resolve(reference)?;
-        self.reachable(&options.paths, &target)?;
+        // Who names the top means everything.
+        let paths = if options.paths.iter().any(RelPath::is_root) { &[][..] } else { &options.paths };
+        self.reachable(paths, &target)?;
         let covers = |journal: &Journal| -> bool {
             // An undo puts ignored files back without being asked; it changed no others.
             let ignored = options.ignored || !journal.ignored || journal.undoes.is_some();
-            let holds = |path: &RelPath| options.paths.iter().any(|top| path.starts_with(top));
-            let paths = options.paths.is_empty()
+            let holds = |path: &RelPath| paths.iter().any(|top| path.starts_with(top));
+            let all = paths.is_empty()
                 || (!journal.paths.is_empty() && journal.paths.iter().all(holds))
                 || (journal.undoes.is_some() && journal.touched().all(holds));
-            ignored && paths
+            ignored && all
         };
         let mut notes = Vec::new();
         let mut taken_over = self.interrupted_journals(&mut notes)?;
         taken_over.retain(covers);
         let finishes = taken_over.iter().any(|journal| journal.target.id == target.id);
-        let scope = if options.paths.is_empty() { Scope::Everything } else { Scope::Below(options.paths.clone()) };
+        let scope = if paths.is_empty() { Scope::Everything } else { Scope::Below(paths.to_vec()) };
         self.put_back(&Job {
             target,
             scope,
-            paths: options.paths.clone(),
+            paths: paths.to_vec(),
             ignored: options.ignored,
             delete_ignored: false,
             exact_times: options.exact_times,

@@ -27,6 +27,10 @@ fn text(lab: &Lab) -> String {
     fs::read_to_string(lab.path().join("a")).unwrap()
 }
 
+fn everything() -> RestoreOptions {
+    RestoreOptions { paths: vec![RelPath::root()], ..RestoreOptions::default() }
+}
+
 /// As if the machine had restarted since.
 fn reboot(journal: &PathBuf) {
     let mut value: serde_json::Value = serde_json::from_slice(&fs::read(journal).unwrap()).unwrap();
@@ -160,6 +164,18 @@ fn after_a_restart_of_the_machine_it_counts_as_interrupted() {
     assert!(notices(&lab).is_empty() && !journal.exists());
     lab.open().undo(&UndoOptions::default()).unwrap();
     assert_eq!(text(&lab), "second", "both parts are taken back");
+}
+
+#[test]
+fn who_names_the_top_means_everything() {
+    let lab = Lab::new();
+    let journal = restored(&lab);
+    reboot(&journal);
+    lab.write("a", "");
+    lab.open().restore("@{1}", &everything()).unwrap();
+    assert!(notices(&lab).is_empty() && text(&lab) == "one", "it finishes one of everything");
+    lab.open().undo(&UndoOptions::default()).unwrap();
+    assert_eq!(text(&lab), "second");
 }
 
 #[test]

@@ -355,3 +355,20 @@ fn a_program_of_somebody_elses_does_not_come_back_as_ones_own_set_id_program() {
     let meta = fs::metadata(&prog).unwrap();
     assert_eq!((meta.uid(), meta.mode() & 0o7777), (65534, 0o755));
 }
+
+#[test]
+fn a_mode_that_only_an_ignore_rule_keeps_from_being_saved_is_put_back_and_comes_back() {
+    let world = World::on_git();
+    let file = world.root().join("data/f");
+    let mode = || file.metadata().unwrap().permissions().mode() & 0o7777;
+    let set = |mode| fs::set_permissions(&file, fs::Permissions::from_mode(mode)).unwrap();
+    world.write("data/f", "same");
+    set(0o640);
+    world.fs(["snapshot", "-m", "first"]);
+    world.write(".gitignore", "data/\n");
+    set(0o600);
+    world.fs(["restore", "first"]);
+    assert_eq!((mode(), world.read(".gitignore")), (0o640, None));
+    world.fs(["undo"]);
+    assert_eq!((mode(), world.read(".gitignore").as_deref()), (0o600, Some("data/\n")));
+}

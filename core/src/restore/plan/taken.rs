@@ -17,7 +17,17 @@ impl Planner<'_> {
         let reason = self.kept_by_safety.cover(path).map(|omission| omission.reason);
         let readable = reason != Some(OmitReason::Unreadable);
         if readable && found.kind == after.kind && self.on_disk_equals(path, &present, after)? {
-            return Ok(());
+            if found.mode == after.mode || found.kind == EntryKind::Symlink {
+                return Ok(());
+            }
+            // Nothing is in the way that can stay as it is.
+            if let Some(reason) = reason.filter(|reason| *reason != OmitReason::Ignored) {
+                self.leave(
+                    path,
+                    format!("only its mode differs, and no snapshot holds the one that it has ({reason})"),
+                );
+                return Ok(());
+            }
         }
         let (asked_for, ruled) = (self.asked_for(path, after), self.ruled_until_now(path, after));
         // What is not held for want of a rule can be, if that is asked for.

@@ -108,3 +108,14 @@ fn a_directory_that_somebody_opens_or_shuts_meanwhile_is_left_so() {
     assert_eq!((paths(&outcome.applied.failed), mode(&lab, "d")), (set(&["d"]), 0o751));
     assert_eq!([lab.text("d/f"), lab.text("a")], ["old", "old"]);
 }
+
+#[test]
+fn a_mode_that_no_snapshot_holds_is_asked_to_be_held() {
+    let lab = Lab::like_git();
+    lab.write("data/f", "same");
+    let target = lab.snapshot();
+    lab.write(".gitignore", "data\n");
+    chmod(&lab.at("data/f"), 0o600);
+    let plan = lab.plan(&lab.snapshot(), &target, &Ask::default());
+    assert_eq!(plan.to_hold, [path("data/f")]);
+}

@@ -1,17 +1,18 @@
 //! Differences between two snapshots, or a snapshot and the workspace. Comparing by walking is in `walk`.
 
+use std::cell::OnceCell;
 use std::collections::BTreeSet;
 use std::os::fd::AsFd;
 
 use ah_plugin_api::{
-    Capability, Change, Changes, DiffMethod, DiffRequest, Dir, EntryKind, Error, ErrorKind, RelPath, Result, Side,
-    SnapshotRef,
+    Capability, Change, Changes, DiffMethod, DiffRequest, Dir, Entry, EntryKind, Error, ErrorKind, RelPath, Result,
+    Side, SnapshotRef,
 };
 use serde::Serialize;
 
 use crate::branch;
 use crate::record::{ChangeRecord, SnapshotRecord};
-use crate::restore::at::Tree;
+use crate::restore::at::{Found, Tree};
 use crate::restore::{Ignores, Omissions};
 use crate::text;
 use crate::walk::{self, Shelf, Source};
@@ -88,7 +89,8 @@ impl Workspace {
             error
         })?;
         let omitted = self.added_by_capture(&from, &told.changes.changes)?;
-        self.diff_report(from, to, told, omitted)
+        let served = self.serve(&from.provider)?;
+        self.diff_report(&served, (from, to), told, omitted, options)
     }
 
     /// What `from` left out, of what was added since.
@@ -143,15 +145,20 @@ impl Workspace {
         })
     }
 
+    /// `served`: who holds `from`.
     fn diff_report(
         &self,
-        from: SnapshotRecord,
-        to: Option<SnapshotRecord>,
+        served: &Served,
+        (from, to): (SnapshotRecord, Option<SnapshotRecord>),
         told: Told,
         omitted: Vec<RelPath>,
+        options: &DiffOptions,
     ) -> Result<DiffReport> {
         let mut changes = told.changes;
-        let mut unreadable = if to.is_none() { self.look_at_missing(&mut changes.changes)? } else { Vec::new() };
+        let mut unreadable = match to {
+            None => self.look_at_missing(served, &from, &mut changes.changes, options.times)?,
+            Some(_) => Vec::new(),
+        };
         unreadable.append(&mut changes.unread);
         unreadable.sort();
         unreadable.dedup();
@@ -194,30 +201,64 @@ impl Workspace {
         let told = self.told_since_growth(&served, &request);
         let told = told.map_err(|error| origin.explain_lost(&from, error))?;
         let omitted = origin.added_by_capture(&from, &told.changes.changes)?;
-        self.diff_report(from, None, told, omitted)
+        self.diff_report(&served, (from, None), told, omitted, options)
     }
 
-    /// Looks again for what seems to be gone, and is only not captured any more: too large, ignored by now. Takes out, and gives, what
-    /// this user may not look at.
-    pub(crate) fn look_at_missing(&self, changes: &mut Vec<Change>) -> Result<Vec<RelPath>> {
-        let dir = self.open_dir()?;
+    /// Looks again for what seems to be gone since `from`, which `served` holds, and is only not captured any more: too large, ignored by now.
+    /// Takes out, and gives, what this user may not look at.
+    pub(crate) fn look_at_missing(
+        &self,
+        served: &Served,
+        from: &SnapshotRecord,
+        changes: &mut Vec<Change>,
+        times: bool,
+    ) -> Result<Vec<RelPath>> {
+        let (dir, scratch, cx) = (self.open_dir()?, self.mounts_dir()?, self.context());
         let tree = Tree::new(dir.as_fd())?;
-        let mut unreadable = Vec::new();
-        changes.retain_mut(|Change { path, before, after }| {
-            let (Some(then), None) = (before, &after) else { return true };
-            if tree.is_unreadable(path) {
-                unreadable.push(path.clone());
-                return false;
+        let disk = Source::Directory { root: &dir, skip: &|_, _, _| false };
+        let snapshot = OnceCell::new();
+        let same = |path: &RelPath, then: &Entry, now: &Found| {
+            let alike = now.kind == EntryKind::Symlink || now.mode == then.mode;
+            if now.kind == EntryKind::Dir || !alike || now.size != then.size || times && now.mtime != then.mtime {
+                return Ok(now.is_still(then));
             }
-            match tree.stat(path) {
-                // What has become a pipe, a socket or a device no snapshot holds either.
-                Ok(Some(now)) if [then.kind, EntryKind::Special].contains(&now.kind) && !now.mounted => {
-                    *after = Some(now.entry(&then.name));
-                    !now.is_still(then)
+            // Equal times may have been set, and other ones be all that differs: else its contents tell.
+            if now.is_still(then) && !now.may_be_touched_since(from.time) {
+                return Ok(true);
+            }
+            if snapshot.get().is_none() {
+                let shelf = Shelf::new(&*served.provider, &served.store, &scratch);
+                let _ = snapshot.set(shelf.open(&from.reference, &cx)?);
+            }
+            let snapshot = snapshot.get().ok_or_else(|| Error::new(ErrorKind::Internal, "no snapshot was opened"))?;
+            match walk::same_contents((snapshot, path, then), (&disk, path, &now.entry(&then.name)), &cx) {
+                // What cannot be read on one side: as its attributes say.
+                Err(error) if matches!(error.kind, ErrorKind::PermissionDenied | ErrorKind::DataLoss) => {
+                    Ok(now.is_still(then))
                 }
-                _ => true,
+                answer => answer,
             }
-        });
+        };
+        let mut unreadable = Vec::new();
+        for Change { path, before, after } in std::mem::take(changes) {
+            let now = match (&before, &after) {
+                (Some(_), None) if tree.is_unreadable(&path) => {
+                    unreadable.push(path);
+                    continue;
+                }
+                (Some(then), None) => tree.stat(&path).ok().flatten().filter(|now| {
+                    // What has become a pipe, a socket or a device no snapshot holds either.
+                    [then.kind, EntryKind::Special].contains(&now.kind) && !now.mounted
+                }),
+                _ => None,
+            };
+            let after = match before.as_ref().zip(now) {
+                Some((then, now)) if now.kind == then.kind && same(&path, then, &now)? => continue,
+                Some((then, now)) => Some(now.entry(&then.name)),
+                None => after,
+            };
+            changes.push(Change { path, before, after });
+        }
         Ok(unreadable)
     }
 

@@ -500,3 +500,18 @@ fn a_refused_undo_advises_no_paths() {
     assert!(ran.code == 4 && ran.stderr.contains("in the way"), "{ran:?}");
     assert!(ran.stderr.contains("move these out of the way") && !ran.stderr.contains("after `--`"), "{ran:?}");
 }
+
+#[test]
+fn a_diff_reads_what_is_not_captured_any_more_where_its_times_may_be_forged() {
+    let world = World::on_git();
+    ["edited", "touched"].iter().for_each(|name| world.write(format!("data/{name}"), "old"));
+    world.fs(["snapshot", "-m", "first"]);
+    world.write(".gitignore", "data/\n");
+    let open = |name: &str| fs::File::options().write(true).open(world.root().join("data").join(name)).unwrap();
+    let time = open("edited").metadata().unwrap().modified().unwrap();
+    world.write("data/edited", "new");
+    open("edited").set_modified(time).unwrap();
+    open("touched").set_modified(time + Duration::from_secs(1)).unwrap();
+    let told = |arguments: &[&str]| world.fs(["diff", "first", "--name-status"].iter().chain(arguments));
+    assert_eq!(told(&[]), "A\t.gitignore\nM\tdata/edited");
+}

@@ -16,6 +16,7 @@ use crate::branch::known::Known;
 use crate::branch::repository::RepositoryMark;
 use crate::branch::{BranchFile, BranchState, all, read_all};
 use crate::engine::Engine;
+use crate::record::SnapshotRecord;
 use crate::registry::{Identity, Index};
 use crate::restore::at::Tree;
 use crate::text;
@@ -232,8 +233,7 @@ impl Workspace {
         match self.state()?.snapshot(&file.record.snapshot) {
             Some(origin) => {
                 let served = self.serve(&origin.provider)?;
-                let (changed, unread) =
-                    self.changed_files(file, own, &served, &Side::Snapshot(origin.reference.clone()))?;
+                let (changed, unread) = self.changed_files(file, own, &served, origin)?;
                 if !changed.is_empty() {
                     held.push(text::count(changed.len(), "changed file", "changed files"));
                 }
@@ -292,16 +292,16 @@ impl Workspace {
         file: &BranchFile,
         own: &Workspace,
         served: &Served,
-        from: &Side,
+        from: &SnapshotRecord,
     ) -> Result<(Vec<RelPath>, Vec<RelPath>)> {
         let branch = own.open_dir()?;
         let (mut changes, mut unread) = (Vec::new(), Vec::new());
         for policy in own.policies_of_loss(self)? {
-            let request =
-                DiffRequest { from: from.clone(), to: Side::Workspace, paths: Vec::new(), times: false, policy };
+            let from_side = Side::Snapshot(from.reference.clone());
+            let request = DiffRequest { from: from_side, to: Side::Workspace, paths: Vec::new(), times: false, policy };
             let mut told = own.changes_since_growth(served, &request)?;
             unread.append(&mut told.unread);
-            unread.append(&mut own.look_at_missing(&mut told.changes)?);
+            unread.append(&mut own.look_at_missing(served, from, &mut told.changes, false)?);
             changes.append(&mut told.changes);
         }
         // In what another user has shut nobody did anything here.

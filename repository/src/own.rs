@@ -10,6 +10,7 @@
 //!
 //! Not here: repositories further down in the clone. Finding them would take a walk of all of it.
 
+use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use ah_plugin_api::{Context, Dir, Error, ErrorKind, RepositoryState, Result};
@@ -24,8 +25,10 @@ use crate::repository::{CONFIG_LIMIT, Repository, SMALL, read_file};
 use crate::write::{make_dir, put, put_head, put_refs, put_settings};
 use crate::{config, ignores_case};
 
-/// What git leaves while it works; in a clone nobody will take it away.
-const LOCKS: &[&str] = &["index.lock", "HEAD.lock", "config.lock", "packed-refs.lock", "shallow.lock", "gc.pid"];
+/// What git leaves at the top of a repository and beside its refs while it works; in a clone nobody will take it away. No ref is called so.
+fn is_lock(name: &[u8]) -> bool {
+    name.ends_with(b".lock") || name == b"gc.pid"
+}
 
 /// Folders in a repository that lie deeper are not Git's.
 const DEEPEST: usize = 48;
@@ -124,9 +127,7 @@ fn leads_out(folder: BorrowedFd<'_>, objects: bool, deepest: usize, cx: &Context
                 }
             }
             Ok(FileType::Directory) if !(objects && bytes.len() == 2) => {
-                let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-                let inner = rustix::fs::openat(folder, name, flags, Mode::empty())
-                    .map_err(|e| failed("open", "a folder", e))?;
+                let inner = open_inner(folder, name)?;
                 if deepest == 0 || leads_out(inner.as_fd(), bytes == b"objects", deepest - 1, cx)? {
                     return Ok(true);
                 }
@@ -155,9 +156,7 @@ fn way_out(dir: &Dir) -> Option<Vec<u8>> {
 fn of_directory(clone: &Dir, workspace: Option<&Dir>, cx: &Context<'_>) -> Result<Cut> {
     let git = open_dir(clone.as_fd(), ".git")?;
     let mut cut = Cut::default();
-    for lock in LOCKS {
-        cut.changed |= gone(rustix::fs::unlinkat(&git, *lock, AtFlags::empty()), lock)?;
-    }
+    cut.changed |= drop_locks(git.as_fd(), DEEPEST, cx)?;
     let borrows = read_file(&git, "objects/info/alternates", CONFIG_LIMIT).ok().flatten().unwrap_or_default();
     if borrows.split(|&byte| byte == b'\n').any(|line| !line.is_empty() && line[0] != b'#') {
         let found = origin(clone, workspace);
@@ -178,6 +177,32 @@ fn of_directory(clone: &Dir, workspace: Option<&Dir>, cx: &Context<'_>) -> Resul
     cut.notes.extend(own_config(git.as_fd())?);
     cut.changed |= !cut.notes.is_empty();
     Ok(cut)
+}
+
+/// Takes away the locks in a folder and, of folders in it, in `refs` and below. Whether there were any.
+fn drop_locks(folder: BorrowedFd<'_>, deepest: usize, cx: &Context<'_>) -> Result<bool> {
+    let (mut locks, mut folders) = (Vec::new(), Vec::new());
+    for entry in rustix::fs::Dir::read_from(folder).map_err(|e| failed("read", "a folder", e))?.flatten() {
+        cx.check_cancelled()?;
+        let name = entry.file_name();
+        let stat = rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW);
+        match stat.map(|stat| FileType::from_raw_mode(stat.st_mode)) {
+            Ok(FileType::RegularFile) if is_lock(name.to_bytes()) => locks.push(name.to_owned()),
+            Ok(FileType::Directory) if deepest < DEEPEST || name.to_bytes() == b"refs" => {
+                folders.push(name.to_owned());
+            }
+            _ => {}
+        }
+    }
+    let mut changed = false;
+    for lock in locks {
+        changed |= gone(rustix::fs::unlinkat(folder, &lock, AtFlags::empty()), "a lock")?;
+    }
+    for inner in folders.iter().filter(|name| ![&b"."[..], b".."].contains(&name.to_bytes())) {
+        let inner = open_inner(folder, inner)?;
+        changed |= deepest > 0 && drop_locks(inner.as_fd(), deepest - 1, cx)?;
+    }
+    Ok(changed)
 }
 
 /// Linked work trees are the user's: what the clone holds of those inside it become plain directories.
@@ -296,6 +321,12 @@ fn without(clone: &Dir, why: &str, cx: &Context<'_>) -> Result<Vec<String>> {
 fn take_away(clone: &Dir, name: &str, cx: &Context<'_>) -> Result<()> {
     remove_entry(clone.as_fd(), name.as_bytes(), &Plain, cx)
         .map_err(|error| error.context("cannot take .git out of the clone"))
+}
+
+/// A folder that was found in another one, whatever it is called.
+fn open_inner(folder: BorrowedFd<'_>, name: &CStr) -> Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    rustix::fs::openat(folder, name, flags, Mode::empty()).map_err(|e| failed("open", "a folder", e))
 }
 
 fn open_dir(at: BorrowedFd<'_>, name: &str) -> Result<OwnedFd> {

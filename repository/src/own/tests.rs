@@ -113,11 +113,15 @@ fn a_plain_repository_loses_its_locks_and_linked_work_trees_only() {
     let temp = tempfile::tempdir().unwrap();
     let copy = made(temp.path(), "main");
     let path = temp.path().join("copy");
-    write(&path.join(".git/index.lock"), "");
+    std::fs::create_dir_all(path.join(".git/refs/heads/topic/deep")).unwrap();
+    let locks = ["index.lock", "ORIG_HEAD.lock", "gc.pid", "refs/heads/trunk.lock", "refs/heads/topic/deep/x.lock"];
+    locks.iter().for_each(|lock| write(&path.join(".git").join(lock), ""));
     let notes = own(&copy, None, None, &Context::quiet()).unwrap();
     assert_eq!(notes.len(), 1);
     assert!(!path.join("trees/inside/.git").exists() && path.join("trees/inside/file").exists());
-    assert!(!path.join(".git/index.lock").exists() && !path.join(".git/worktrees").exists());
+    assert_eq!(locks.map(|lock| path.join(".git").join(lock).exists()), [false; 5]);
+    git(&path, &["update-ref", "refs/heads/trunk", "refs/heads/inside"]);
+    assert!(!path.join(".git/worktrees").exists());
     // The user's are as they were.
     assert!(temp.path().join("main/trees/inside/.git").exists());
     git(&temp.path().join("main/trees/inside"), &["status"]);

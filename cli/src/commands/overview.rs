@@ -81,7 +81,8 @@ fn write(app: &App, status: &Status, next: &[Next]) -> Result<(), Failure> {
         if let Some(interrupted) = &status.interrupted {
             let began = time::relative(interrupted.began, app.now());
             let warning = painter.paint("a restore was interrupted", Style::Warning);
-            writeln!(out, "{warning}: of {}, begun {began}", interrupted.target)?;
+            let before = if interrupted.changed { "" } else { " before it changed anything" };
+            writeln!(out, "{warning}{before}: of {}, begun {began}", interrupted.target)?;
         }
         if let Some(degraded) = &status.degraded {
             writeln!(out, "{}: {}", painter.paint("degraded", Style::Warning), text::line(degraded))?;

@@ -160,6 +160,36 @@ fn what_finishes_a_restore_of_ignored_files_overwrites_these() {
     assert!(!world.run(["agent", "fs", "snapshots"]).stderr.contains("interrupted"));
 }
 
+#[test]
+fn one_that_is_killed_while_it_prepares_is_said_to_have_changed_nothing() {
+    let world = changed();
+    let dies = |how, arguments: &[&str]| {
+        let mut ah = tampered(&world, how, arguments)?;
+        assert_eq!(Ran::of(&mut ah).code, 128 + 9);
+        let told = world.run(["agent", "fs", "snapshots"]).stderr;
+        let status = world.run(["agent", "fs", "status", "--json"]).stdout;
+        let status: serde_json::Value = serde_json::from_str(&status).unwrap();
+        let before = "was interrupted before it changed anything";
+        let is_told = [told, world.run([""; 0]).stdout].map(|told| told.contains(before));
+        Some((status["status"]["interrupted"]["changed"].as_bool(), is_told))
+    };
+    // What is made is given to the disk to be written, file by file.
+    let prepares = "fadvise64:signal=KILL:when=3";
+    let Some(told) = dies(prepares, &["restore", "first"]) else { return };
+    assert_eq!((told, olds(&world)), ((Some(false), [true; 2]), 0));
+    // One that has changed some stays one that has, whatever comes after it.
+    assert_eq!(dies("renameat2:signal=KILL:when=3", &["restore", "first"]).unwrap(), (Some(true), [false; 2]));
+    assert_eq!(dies(prepares, &["restore", "first"]).unwrap(), (Some(true), [false; 2]));
+    world.fs(["restore", "first"]);
+    assert_eq!(olds(&world), 5);
+    assert!(!world.run(["agent", "fs", "snapshots"]).stderr.contains("interrupted"));
+    world.fs(["undo"]);
+    assert_eq!(dies(prepares, &["restore", "first"]).unwrap(), (Some(false), [true; 2]));
+    world.fs(["undo"]);
+    assert_eq!(olds(&world), 0);
+    assert!(!world.run(["agent", "fs", "snapshots"]).stderr.contains("interrupted"));
+}
+
 /// All that is in a directory, and so not that itself.
 const SHUT: [&str; 8] = ["restore", "first", "--", "shut/f0", "shut/f1", "shut/f2", "shut/f3", "shut/f4"];
 

@@ -223,6 +223,10 @@ pub(crate) struct Head {
     pub(crate) exact_times: bool,
     #[serde(default)]
     pub(crate) force: bool,
+    #[serde(with = "text::rel")]
+    pub(crate) staging: RelPath,
+    #[serde(default)]
+    pub(crate) unlocked: Vec<Unlocked>,
 }
 
 /// A journal that cannot be read, and why.

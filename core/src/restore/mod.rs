@@ -191,6 +191,8 @@ pub struct InterruptedRestore {
     /// When it began.
     #[serde(with = "text::time")]
     pub began: Timestamp,
+    /// Whether it may have changed anything; if not, it was stopped while it prepared files.
+    pub changed: bool,
     /// The command that takes it to its end.
     pub finish: String,
     /// The command that goes back to before it.

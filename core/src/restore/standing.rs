@@ -9,6 +9,8 @@ use std::os::fd::AsFd;
 
 use ah_plugin_api::{Dir, ErrorKind, RelPath, Result, SnapshotId, Timestamp};
 
+use super::apply::Staging;
+use super::at::Tree;
 use super::journal::{Head, Journal, Journals};
 use super::{InterruptedRestore, RestoreBegin};
 use crate::ids::SessionName;
@@ -128,9 +130,20 @@ impl Workspace {
             safety: head.back.id.clone(),
             session: head.session.clone(),
             began: head.began,
+            changed: !self.only_prepared(open),
             finish,
             back,
         }))
+    }
+
+    /// Whether no interrupted restore has changed anything. After a restart of the machine nobody knows what came to the disk.
+    fn only_prepared(&self, open: &[(Head, Standing)]) -> bool {
+        let (Ok(dir), boot) = (self.open_dir(), boot_id()) else { return false };
+        let Ok(tree) = Tree::new(dir.as_fd()) else { return false };
+        let mut interrupted = open.iter().filter(|(_, standing)| *standing == Standing::Interrupted);
+        interrupted.all(|(head, _)| {
+            head.boot == boot && head.unlocked.is_empty() && Staging::only_prepares(tree, &head.staging)
+        })
     }
 
     fn with_standing(&self, open: Vec<Head>) -> Result<Vec<(Head, Standing)>> {
@@ -158,11 +171,13 @@ impl Workspace {
         let open = self.with_standing(open)?;
         if let Some(interrupted) = self.interrupted_among(&open)? {
             let is_undo = open.iter().any(|(head, _)| head.restore == interrupted.restore && head.undoes.is_some());
-            let message = match is_undo {
-                true => format!("the undo {} was interrupted", interrupted.restore),
-                false => format!("the restore {} of {} was interrupted", interrupted.restore, interrupted.target),
+            let what = match is_undo {
+                true => format!("the undo {}", interrupted.restore),
+                false => format!("the restore {} of {}", interrupted.restore, interrupted.target),
             };
-            let InterruptedRestore { finish, back, .. } = interrupted;
+            let InterruptedRestore { finish, back, changed, .. } = interrupted;
+            let before = if changed { "" } else { " before it changed anything" };
+            let message = format!("{what} was interrupted{before}");
             let hint =
                 format!("finish it with `{finish}`, or go back with `{back}`; `--dry-run` shows what either changes");
             self.engine.notify(Notice::new(NoticeKind::InterruptedRestore, message).with_hint(hint));

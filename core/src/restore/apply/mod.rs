@@ -82,7 +82,7 @@ pub(crate) fn apply(
         work.unlock().and_then(|()| Staging::make(tree, &journal.staging, journal.lanes)).and_then(|staging| {
             // What only goes gives room.
             let room = || if plan.puts.is_empty() { Ok(()) } else { staging.has_room() };
-            match work.stage(&staging, &slots).and_then(|()| room()) {
+            match work.stage(&staging, &slots).and_then(|()| room()).and_then(|()| staging.begin()) {
                 Ok(()) => Ok(staging),
                 Err(mut error) => {
                     if !staging.sweep(slots.iter().copied().flatten()) {

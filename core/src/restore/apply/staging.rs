@@ -16,6 +16,9 @@ use crate::restore::at::{self, Tree, io};
 /// What is made in two folders, to see whether there is room.
 const ROOM: &[u8] = b"room";
 
+/// Is in the folder until the first path is changed.
+const PREPARING: &[u8] = b"preparing";
+
 /// The folder, open.
 pub(in crate::restore) struct Staging {
     /// The workspace's top directory, and the folder's name in it.
@@ -35,16 +38,30 @@ impl Staging {
         let top = tree.dir(&RelPath::root()).map_err(fail)?;
         let own = made(top.as_fd(), path.as_bytes()).map_err(fail)?;
         let mut staging = Self { top, name: path.as_bytes().to_vec(), own, lanes: Vec::new(), count: lanes };
-        for lane in 0..lanes {
-            match made(staging.own.as_fd(), lane.to_string().as_bytes()) {
-                Ok(lane) => staging.lanes.push(lane),
-                Err(error) => {
-                    staging.sweep(std::iter::empty());
-                    return Err(fail(error));
-                }
+        let make = |staging: &mut Self| {
+            rustix::fs::mkdirat(&staging.own, PREPARING, Mode::RWXU)?;
+            for lane in 0..lanes {
+                staging.lanes.push(made(staging.own.as_fd(), lane.to_string().as_bytes())?);
             }
+            Ok(())
+        };
+        if let Err(error) = make(&mut staging) {
+            staging.sweep(std::iter::empty());
+            return Err(fail(error));
         }
         Ok(staging)
+    }
+
+    /// Notes that from now on paths are changed.
+    pub(super) fn begin(&self) -> Result<()> {
+        rustix::fs::unlinkat(&self.own, PREPARING, AtFlags::REMOVEDIR)
+            .map_err(|e| io("cannot note that files are changed from now on", e))
+    }
+
+    /// Whether a restore whose folder that is has prepared files, and changed none. If that cannot be told, it may have.
+    pub(in crate::restore) fn only_prepares(tree: Tree<'_>, path: &RelPath) -> bool {
+        let preparing = path.join(PREPARING).and_then(|path| tree.stat(&path).map_err(|e| io("cannot look", e)));
+        preparing.is_ok_and(|found| found.is_some_and(|found| found.kind == EntryKind::Dir))
     }
 
     /// That of a restore that was killed, as far as it is there; it may be another folder, of that name.
@@ -114,6 +131,7 @@ impl Staging {
                 });
             }
         });
+        let _ = rustix::fs::unlinkat(&self.own, PREPARING, AtFlags::REMOVEDIR);
         for lane in 0..self.count {
             let _ = rustix::fs::unlinkat(&self.own, lane.to_string().as_bytes(), AtFlags::REMOVEDIR);
         }

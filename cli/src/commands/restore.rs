@@ -181,7 +181,7 @@ pub(crate) fn aside(app: &App, report: &RestoreReport, refused: bool) {
             hints.push(format!("`{first}` brings the repository back{others}"));
         }
         app.ui.warning("the restore is not complete", Some(&hints.join("; ")));
-        if let Some(safety) = &report.safety {
+        if let Some(safety) = report.safety.as_ref().filter(|_| report.undoable) {
             app.ui.note(&format!(
                 "`ah agent fs undo` takes back what was changed, as long as no other restore came; then `ah agent fs restore {}` goes back to before this one",
                 safety.id

@@ -515,3 +515,15 @@ fn a_diff_reads_what_is_not_captured_any_more_where_its_times_may_be_forged() {
     let told = |arguments: &[&str]| world.fs(["diff", "first", "--name-status"].iter().chain(arguments));
     assert_eq!(told(&[]), "A\t.gitignore\nM\tdata/edited");
 }
+
+#[test]
+fn what_changed_nothing_is_not_said_to_be_taken_back() {
+    let world = changed();
+    world.fs(["restore", "first"]);
+    world.write("f0", "newest");
+    let Some(mut ah) = tampered(&world, "renameat2:error=EIO", &["restore", "first"]) else { return };
+    let ran = Ran::of(&mut ah);
+    assert_eq!((ran.code, world.read("f0").as_deref()), (4, Some("newest")), "{ran:?}");
+    // That would take back the one before.
+    assert!(ran.stderr.contains("not complete") && !ran.stderr.contains("undo"), "{ran:?}");
+}

@@ -475,7 +475,7 @@ impl Workspace {
         let failed: HashSet<&RelPath> = applied.failed.iter().map(|failed| &failed.path).collect();
         report.changes.retain(|change| !failed.contains(&change.path));
         report.failed.extend(applied.failed);
-        report.bare = applied.bare;
+        (report.bare, report.undoable) = (applied.bare, outcome != "failed");
         Ok(report)
     }
 

@@ -138,6 +138,9 @@ pub struct RestoreReport {
     /// How many of `failed` are there but for their owner or attributes: doing it again gives them to none.
     #[serde(skip)]
     pub bare: usize,
+    /// Whether anything was changed that an undo takes back; if not, that would take back what was restored before.
+    #[serde(skip)]
+    pub undoable: bool,
     /// Commands that bring back those of `failed` that are repositories, which the snapshot holds.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub copy_out: Vec<String>,

@@ -149,11 +149,12 @@ impl Workspace {
             }
             false => None,
         };
+        let restored = restore.as_ref().filter(|report| report.undoable);
         let event = Rewind {
             moment: start.moment.record.id.clone(),
             to: start.moment.seq,
             snapshot: options.files.then(|| start.snapshot.id.clone()),
-            restore: restore.as_ref().and_then(|report| report.restore.clone()),
+            restore: restored.and_then(|report| report.restore.clone()),
             method: rebuilt.as_ref().map(|rebuilt| rebuilt.report.method),
             agent_session: rebuilt.as_ref().and_then(|rebuilt| rebuilt.report.agent_session.clone()),
             transcript: rebuilt.as_ref().and_then(|rebuilt| rebuilt.report.transcript.clone()),
@@ -161,7 +162,7 @@ impl Workspace {
         };
         let session = start.moment.session.clone();
         let said = self.go_on(&session, rebuilt.as_ref(), &event);
-        said.inspect_err(|_| take_back()).map_err(|error| match &restore {
+        said.inspect_err(|_| take_back()).map_err(|error| match restored {
             Some(_) => error
                 .context("the files were restored, but the session could not be written")
                 .with_hint("ah agent fs undo"),

@@ -149,6 +149,28 @@ fn files_and_conversation_that_went_back_apart_from_each_other_meet_again() {
 }
 
 #[test]
+fn an_undo_after_a_rewind_that_could_change_nothing_takes_back_nothing_older() {
+    let root = rustix::process::geteuid().is_root();
+    assert!(root || std::env::var_os("AH_TEST_REQUIRE_ALL").is_none(), "skipped: needs root");
+    if !root {
+        return eprintln!("skipped: needs root");
+    }
+    let lab = Lab::new();
+    let mut talk = talked(&lab);
+    lab.write("b", "work");
+    let workspace = lab.open();
+    workspace.restore("@", &ah_core::RestoreOptions::default()).unwrap();
+    talk.turn(&lab, "the third", "3");
+    let held = crate::restores::Held::new(lab.path().join("a"));
+    let files = ah_core::RewindOptions { conversation: false, ..talk.back_to("@prompt") };
+    let restored = workspace.rewind(&files).unwrap().restore.unwrap();
+    assert_eq!((restored.changes.len(), restored.failed.len()), (0, 1), "{restored:?}");
+    drop(held);
+    assert_eq!(workspace.undo(&UndoOptions::default()).unwrap_err().kind, ErrorKind::FailedPrecondition);
+    assert!(!lab.path().join("b").exists());
+}
+
+#[test]
 fn what_the_files_went_back_to_alone_counts_until_that_is_undone() {
     let lab = Lab::new();
     let talk = talked(&lab);

@@ -58,10 +58,10 @@ fn the_background_puts_it_on_disk() {
 }
 
 /// A file that nobody can change, until it is dropped.
-struct Held(fs::File);
+pub(crate) struct Held(fs::File);
 
 impl Held {
-    fn new(path: PathBuf) -> Self {
+    pub(crate) fn new(path: PathBuf) -> Self {
         let file = fs::File::open(path).unwrap();
         rustix::fs::ioctl_setflags(&file, rustix::fs::IFlags::IMMUTABLE).unwrap();
         Self(file)

@@ -522,9 +522,10 @@ impl View {
             Some(None) => true,
             // What is taken over stays where it was, and is not found again where the one below was moved to.
             Some(Some(Inode { origin: Some(origin), .. })) => {
-                // In a snapshot a file may have had other names that went since.
-                let is_alone = found.kind == Kind::Directory || found.nlink == 1 && self.at.is_none();
-                let is_moved = origin.path != path && is_alone;
+                // A file may have had other names that went since: in a snapshot always, else as far as that was written down.
+                let is_moved = origin.path != path
+                    && (found.kind == Kind::Directory
+                        || found.nlink == 1 && self.at.is_none() && !self.had_name(found, path)?);
                 origin.btime != found.btime || is_moved
             }
             _ => false,

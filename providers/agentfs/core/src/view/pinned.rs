@@ -144,8 +144,12 @@ impl View {
         if self.at.is_none() || path == own || found.kind == Kind::Directory {
             return Ok(true);
         }
-        let was_it = |path| Ok::<_, Error>(self.listed_then(path)? == Some(Some(found.ino)));
-        Ok(was_it(path)? && was_it(own)?)
+        Ok(self.had_name(found, path)? && self.had_name(found, own)?)
+    }
+
+    /// Whether that was a name of what is found below when the base was taken, as far as that is known.
+    pub(super) fn had_name(&self, found: &Found, path: &[u8]) -> Result<bool> {
+        Ok(self.listed_then(path)? == Some(Some(found.ino)))
     }
 
     /// Which inode was at a path when the base was taken, told from the root down; `None`: not known. `Some(None)`: nothing was.

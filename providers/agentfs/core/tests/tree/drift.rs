@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use ah_agentfs::{BranchId, Error, Kind, ROOT, Rename, SetAttr, SnapshotId, View, Workspace};
 use proptest::prelude::*;
 
-use crate::{ME, Place, on_each_disk, snapshot};
+use crate::{ME, Place, at, content, on_each_disk, snapshot};
 
 /// Paths that there are at the beginning, and that are made and moved later.
 const PATHS: [&str; 9] = ["a", "b", "d/a", "d/b", "d/e/a", "d", "d/e", "f", "f/a"];
@@ -262,5 +262,52 @@ fn a_name_that_came_below_goes_without_what_the_branch_wrote() {
             let view = workspace.view(workspace.branches()[0].id).unwrap();
             assert_eq!(crate::content(&view, "d/a"), b"here 0/a", "{knows:?}");
         }
+    }
+}
+
+#[test]
+fn what_was_written_by_one_name_is_at_the_other_when_the_first_goes_below() {
+    for (gone_here, how) in [(false, "removed"), (false, "replaced"), (true, "removed"), (true, "replaced")] {
+        let place = Place::new();
+        let lower = place.lower();
+        std::fs::write(lower.join("a"), "below").unwrap();
+        std::fs::hard_link(lower.join("a"), lower.join("b")).unwrap();
+        std::fs::write(lower.join("alone"), "below").unwrap();
+        let workspace = place.create();
+        let branch = workspace.branch(workspace.base_with_names(b"").unwrap(), b"").unwrap();
+        let view = workspace.view(branch).unwrap();
+        for name in ["a", "alone"] {
+            view.write(at(&view, name), 0, b"mine!").unwrap();
+        }
+        if gone_here {
+            view.unlink(ROOT, b"a").unwrap();
+        }
+        match how {
+            "removed" => std::fs::remove_file(lower.join("a")).unwrap(),
+            _ => std::fs::write(lower.join("new"), "other")
+                .and_then(|()| std::fs::rename(lower.join("new"), lower.join("a")))
+                .unwrap(),
+        }
+        assert_eq!(content(&view, "b"), b"mine!", "{gone_here}, {how}");
+        assert_eq!(view.getattr(at(&view, "b")).unwrap().nlink, if gone_here { 1 } else { 2 });
+        // One that had no other name is where it was, and another where it was moved to.
+        std::fs::rename(lower.join("alone"), lower.join("moved")).unwrap();
+        assert_eq!((content(&view, "alone"), content(&view, "moved")), (b"mine!".to_vec(), b"below".to_vec()));
+        let old = workspace.view_of(snapshot(&workspace, branch)).unwrap();
+        drop(view);
+        let view = workspace.view(branch).unwrap();
+        assert_eq!(content(&view, "b"), b"mine!", "{gone_here}, {how}");
+        let then = old.lookup(ROOT, b"b").and_then(|attr| old.read(attr.ino, 0, 10));
+        assert!(
+            matches!(&then, Err(Error::DataLoss { .. })) || then.as_ref().is_ok_and(|it| it == b"mine!"),
+            "{then:?}"
+        );
+        view.unlink(ROOT, b"b").unwrap();
+        assert!(matches!(view.lookup(ROOT, b"b"), Err(Error::NotFound)));
+        if !gone_here {
+            assert_eq!(content(&view, "a"), b"mine!");
+        }
+        drop((view, old, workspace));
+        place.check();
     }
 }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use ah_agentfs::{Ino, ROOT, View};
 use fuser::{BackgroundSession, Config, MountOption, Session, SessionACL};
-use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
+use rustix::fs::{AtFlags, Mode, OFlags, StatxAttributes, StatxFlags};
 use rustix::io::Errno;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, UnmountFlags};
 
@@ -48,6 +48,9 @@ pub enum Error {
     /// Somebody works in it.
     #[error("{} is in use: leave it, or close the files that are open there", .0.display())]
     Busy(PathBuf),
+    /// Something else is in the way.
+    #[error("something else is mounted over {}", .0.display())]
+    Covered(PathBuf),
     /// The system said no.
     #[error("cannot {what} {}", at.display())]
     Io {
@@ -82,6 +85,8 @@ pub struct Mount {
     /// The directory in which it is, only to be named.
     above: Option<OwnedFd>,
     device: (u32, u32),
+    /// Its number among mounts, where the kernel tells (Linux 5.8).
+    number: Option<u64>,
     /// `None` once it was waited for.
     session: Option<BackgroundSession>,
     /// Gone when the tree is given back: when the last of the threads that serve it has ended.
@@ -142,9 +147,9 @@ impl Mount {
             io::ErrorKind::DirectoryNotEmpty => Error::NotEmpty(at.clone()),
             _ => failed(error),
         })?;
-        let device = device(rustix::fs::CWD, &at, AtFlags::empty()).map_err(failed);
+        let there = There::look(rustix::fs::CWD, &at, AtFlags::empty()).map_err(failed);
         let mut mount = served.show(view, at);
-        mount.device = device?;
+        (mount.device, mount.number) = there.map(|there| (there.device, there.mount))?;
         read_ahead(mount.device);
         Ok(mount)
     }
@@ -159,7 +164,8 @@ impl Mount {
         &self.at
     }
 
-    /// Unmounts it, and waits until the tree is given back. [`Error::Busy`] if somebody works there: then it goes on.
+    /// Unmounts it, and waits until the tree is given back. [`Error::Busy`] if somebody works there, [`Error::Covered`] if something else is mounted
+    /// over it: then it goes on.
     pub fn unmount(&mut self) -> Result<()> {
         self.unmount_within(Duration::MAX).map(drop)
     }
@@ -174,6 +180,9 @@ impl Mount {
     /// was.
     pub fn unmount_within(&mut self, patience: Duration) -> Result<bool> {
         if self.serves() {
+            if self.is_covered() {
+                return Err(Error::Covered(self.at.clone()));
+            }
             unmount(&self.place(), false)?;
         }
         Ok(self.gone_within(patience))
@@ -191,11 +200,18 @@ impl Mount {
         true
     }
 
-    /// Takes it away from its place. Who has something open there goes on with it until they close it, or this process ends.
+    /// Takes it away from its place, unless something else is mounted over it. Who has something open there goes on with it until they close it, or this
+    /// process ends.
     pub fn detach(&mut self) {
-        if self.serves() {
+        if self.serves() && !self.is_covered() {
             let _ = unmount(&self.place(), true);
         }
+    }
+
+    /// Whether what is mounted at its place is another: somebody has put that over this one, or there when they had taken this away.
+    fn is_covered(&self) -> bool {
+        let there = There::look(rustix::fs::CWD, &self.place(), AtFlags::empty());
+        there.is_ok_and(|there| there.is_top && there.mount.is_some() && there.mount != self.number)
     }
 
     /// Where it is now: a directory above may have been renamed.
@@ -219,6 +235,10 @@ impl Mount {
 impl Drop for Mount {
     fn drop(&mut self) {
         self.detach();
+        if self.serves() && self.is_covered() {
+            // Left to itself, it would unmount what is at that path.
+            std::mem::forget(self.session.take());
+        }
     }
 }
 
@@ -226,7 +246,7 @@ impl Drop for Mount {
 /// it is gone.
 pub struct Spare {
     mount: OwnedFd,
-    device: (u32, u32),
+    there: There,
     served: Served,
 }
 
@@ -254,9 +274,9 @@ impl Spare {
         });
         let served = served.map_err(failed)?;
         let mount = mount.ok_or_else(|| failed(io::ErrorKind::Other.into()))?;
-        let device = device(&mount, Path::new(""), AtFlags::EMPTY_PATH).map_err(failed)?;
-        read_ahead(device);
-        Ok(Self { mount, device, served })
+        let there = There::look(&mount, Path::new(""), AtFlags::EMPTY_PATH).map_err(failed)?;
+        read_ahead(there.device);
+        Ok(Self { mount, there, served })
     }
 
     /// Puts it at an empty directory that the caller has just made, to be given its tree at once.
@@ -266,14 +286,14 @@ impl Spare {
         let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
         rustix::mount::move_mount(&self.mount, "", rustix::fs::CWD, &at, flags)
             .map_err(|errno| failed(errno.into()))?;
-        Ok(Placed { at, device: self.device, served: self.served })
+        Ok(Placed { at, there: self.there, served: self.served })
     }
 }
 
 /// A mount in its place, of which whoever comes by waits for the tree.
 pub struct Placed {
     at: PathBuf,
-    device: (u32, u32),
+    there: There,
     served: Served,
 }
 
@@ -281,7 +301,7 @@ impl Placed {
     /// The mount, with its tree.
     pub fn show(self, view: View) -> Mount {
         let mut mount = self.served.show(view, self.at);
-        mount.device = self.device;
+        (mount.device, mount.number) = (self.there.device, self.there.mount);
         mount
     }
 }
@@ -335,15 +355,31 @@ impl Served {
         let _ = self.tree.set((view, shows));
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let above = at.parent().and_then(|above| rustix::fs::open(above, flags, Mode::empty()).ok());
-        Mount { at, above, device: (0, 0), session: Some(self.session), shown }
+        Mount { at, above, device: (0, 0), number: None, session: Some(self.session), shown }
     }
 }
 
-/// By what the kernel has: no message to who serves it.
-fn device(dir: impl AsFd, path: &Path, flags: AtFlags) -> io::Result<(u32, u32)> {
-    let flags = flags | AtFlags::STATX_DONT_SYNC | AtFlags::SYMLINK_NOFOLLOW;
-    let stat = rustix::fs::statx(dir, path, flags, StatxFlags::TYPE)?;
-    Ok((stat.stx_dev_major, stat.stx_dev_minor))
+/// What is at a place.
+struct There {
+    device: (u32, u32),
+    /// The number of the mount that it is on, where the kernel tells (Linux 5.8).
+    mount: Option<u64>,
+    /// Whether it is what is mounted there.
+    is_top: bool,
+}
+
+impl There {
+    /// By what the kernel has: no message to who serves it.
+    fn look(dir: impl AsFd, path: &Path, flags: AtFlags) -> io::Result<Self> {
+        let flags = flags | AtFlags::STATX_DONT_SYNC | AtFlags::SYMLINK_NOFOLLOW;
+        let stat = rustix::fs::statx(dir, path, flags, StatxFlags::TYPE | StatxFlags::MNT_ID)?;
+        let told = StatxFlags::from_bits_retain(stat.stx_mask);
+        Ok(Self {
+            device: (stat.stx_dev_major, stat.stx_dev_minor),
+            mount: told.contains(StatxFlags::MNT_ID).then_some(stat.stx_mnt_id),
+            is_top: stat.stx_attributes.contains(StatxAttributes::MOUNT_ROOT),
+        })
+    }
 }
 
 /// Has the kernel read further ahead of who reads a file from front to back than a filesystem may ask for by itself: as far as one message goes. Only root can;

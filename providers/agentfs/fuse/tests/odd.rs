@@ -14,6 +14,7 @@ use std::time::Duration;
 use rustix::fs::{XattrFlags, listxattr, setxattr};
 use rustix::io::Errno;
 
+use ah_agentfs_fuse::Error;
 use common::{Lab, USER, sh, unmount};
 
 #[test]
@@ -135,4 +136,52 @@ print(open('bottom').read()); open('bottom', 'a').write('er'); print(open('botto
     unmount(mount);
     // It is long for who removes it, too.
     sh(&lab.lower(), "rm -r 0n*");
+}
+
+/// What is mounted at a path, taken away also when the test fails.
+struct Over(std::path::PathBuf);
+
+impl Over {
+    fn mount(at: &Path, what: &str) -> Self {
+        sh(at.parent().unwrap(), &format!("mount {what} '{}'", at.display()));
+        Self(at.to_owned())
+    }
+}
+
+impl Drop for Over {
+    fn drop(&mut self) {
+        let _ = rustix::mount::unmount(&self.0, rustix::mount::UnmountFlags::DETACH);
+    }
+}
+
+#[test]
+fn what_somebody_mounts_over_a_mount_is_left_there() {
+    let Some(lab) = Lab::new() else { return };
+    let (workspace, mount) = lab.mount("work");
+    let other = lab.path("other");
+    for directory in [&other, &mount.at().join("within")] {
+        fs::create_dir(directory).unwrap();
+        fs::write(directory.join("theirs"), "").unwrap();
+    }
+    let mut mount = mount;
+    let at = mount.at().to_owned();
+    let (other, within) = (format!("--bind {}", other.display()), format!("--bind {}/within", at.display()));
+    for what in ["-t tmpfs none", &other, &within] {
+        let over = Over::mount(&at, what);
+        if what.starts_with("-t") {
+            fs::write(at.join("theirs"), "").unwrap();
+        }
+        let refused = mount.unmount_within(Duration::from_secs(1));
+        assert!(matches!(refused, Err(Error::Covered(_))), "{what}: {refused:?}");
+        mount.detach();
+        assert!(at.join("theirs").exists() && mount.serves(), "{what}");
+        drop(over);
+        assert_eq!(fs::read_to_string(at.join("a")).unwrap(), "lower\n", "{what}");
+    }
+    let over = Over::mount(&at, &other);
+    drop(mount);
+    assert!(at.join("theirs").exists());
+    drop(over);
+    rustix::mount::unmount(&at, rustix::mount::UnmountFlags::empty()).unwrap();
+    drop(workspace);
 }

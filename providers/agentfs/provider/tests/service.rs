@@ -256,6 +256,31 @@ fn branches_that_are_made_quickly_or_slowly_are_each_their_own() {
 }
 
 #[test]
+fn what_somebody_mounts_over_a_branch_stays_and_so_does_who_works_in_it() {
+    if !rustix::process::geteuid().is_root() {
+        assert!(std::env::var_os("AH_TEST_REQUIRE_ALL").is_none(), "skipped: needs root");
+        return;
+    }
+    let scene = Scene::new();
+    let branch = scene.branch(&scene.base("origin").unwrap().reference, "one").unwrap();
+    let works = std::fs::OpenOptions::new().append(true).open(branch.path.join("a")).unwrap();
+    rustix::mount::mount("none", &branch.path, "tmpfs", rustix::mount::MountFlags::empty(), None).unwrap();
+    let file = branch.path.join("theirs");
+    std::fs::write(&file, "").unwrap();
+    let removed = scene.remove(branch.reference.clone());
+    let (stays, goes_on) = (file.exists(), std::io::Write::write_all(&mut &works, b" and on"));
+    let _ = rustix::mount::unmount(&branch.path, rustix::mount::UnmountFlags::DETACH);
+    let refused = removed.expect_err("something is mounted over it");
+    assert_eq!(refused.kind, ah_plugin_api::ErrorKind::Busy);
+    assert!(refused.hint.is_some_and(|hint| hint.contains("umount")));
+    assert!(stays && goes_on.is_ok(), "{stays}, {goes_on:?}");
+    drop(works);
+    assert_eq!(std::fs::read_to_string(branch.path.join("a")).unwrap(), "below and on");
+    scene.remove(branch.reference).unwrap();
+    assert!(!branch.path.exists());
+}
+
+#[test]
 fn a_damaged_log_is_told_of_and_cut_by_fsck_which_nobody_runs_beside_the_service() {
     let scene = Scene::new();
     let home = scene.dir.path().join("store");

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use ah_agentfs::{BranchId, View};
 use ah_agentfs_fuse::{Face, Mount, Placed, clear_dead};
 use ah_plugin_api::sys::remove_dir_for_good;
-use ah_plugin_api::{Dir, Error, ErrorKind, FileName, Result};
+use ah_plugin_api::{Dir, Error, ErrorKind, FileName, Result, text};
 use ah_provider_directory::{failed, look, refuse_if_used};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
@@ -106,7 +106,7 @@ impl Mounted {
 /// Takes one away, then has `behind` clear up behind it before anybody can mount it again. Nobody else waits while the kernel lets it go.
 ///
 /// # Errors
-/// `Busy` while somebody works in it, with the process named: then it stays. Also if another caller is taking it away, and does not come to an end.
+/// `Busy` while somebody works in it, with the process named, or something else is mounted over it: then it stays. Also if another caller is taking it away, and does not come to an end.
 pub(super) fn take_away(mounted: &Mutex<Mounted>, what: &What, behind: impl FnOnce() -> Result<()>) -> Result<()> {
     if let Some(mut place) = claim(mounted, what)?
         && let Err(error) = place.unmount()
@@ -205,7 +205,7 @@ impl Place {
     /// Takes it away, unless somebody works in it. What was mounted there is given back when this returns.
     ///
     /// # Errors
-    /// `Busy`, with the process named.
+    /// `Busy`, with the process named, or what to unmount before.
     fn unmount(&mut self) -> Result<()> {
         let began = Instant::now();
         loop {
@@ -337,6 +337,10 @@ fn refused(error: &ah_agentfs_fuse::Error) -> Error {
         Fuse::NotPermitted => ErrorKind::PermissionDenied,
         Fuse::NotEmpty(_) => ErrorKind::FailedPrecondition,
         Fuse::Busy(_) => ErrorKind::Busy,
+        Fuse::Covered(at) => {
+            let hint = format!("unmount that first: umount {}; then repeat", text::shell(at.as_os_str()));
+            return Error::new(ErrorKind::Busy, error.to_string()).with_hint(hint);
+        }
         Fuse::Io { source, .. } => return Error::from_io(error.to_string(), source),
         _ => ErrorKind::Internal,
     };

@@ -22,7 +22,7 @@ use fuser::{
 use rustix::fs::{FallocateFlags, Mode, XattrFlags};
 
 use crate::lists::{Lists, Names};
-use crate::replies::{FOREVER, GENERATION, NEVER, attr, bare, empty, entry, value};
+use crate::replies::{FOREVER, GENERATION, NEVER, attr, bare, empty, entry, offset, value};
 use crate::watch::{Tree, Watch};
 use crate::words::{attributes, device, errno, file_type, kind, set_time};
 
@@ -79,10 +79,7 @@ impl Aside {
             Self::Seek(ino, from, what, reply) => {
                 // It does not by itself hand on what was written through a mapping.
                 let _ = kernel.inval_inode(INodeNo(ino), from.cast_signed(), 0);
-                match tree.wait().0.seek(ino, from, what) {
-                    Ok(at) => reply.offset(at.cast_signed()),
-                    Err(error) => reply.error(errno(&error)),
-                }
+                offset(reply, tree.wait().0.seek(ino, from, what));
             }
         }
     }
@@ -563,10 +560,14 @@ impl Filesystem for Host {
         empty(reply, self.allocate(request, ino.0, offset, length, mode));
     }
 
-    fn lseek(&self, _: &Request, ino: INodeNo, _: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
+    fn lseek(&self, _: &Request, ino: INodeNo, _: FileHandle, at: i64, whence: i32, reply: ReplyLseek) {
         // The kernel asks only for these two.
         let what = if whence == SEEK_DATA { Seek::Data } else { Seek::Hole };
-        let Ok(from) = u64::try_from(offset) else { return reply.error(Errno::ENXIO) };
+        let Ok(from) = u64::try_from(at) else { return reply.error(Errno::ENXIO) };
+        // Nothing is written to a snapshot, by a mapping neither: what is cached of it is what it holds.
+        if self.view().is_snapshot() {
+            return offset(reply, self.view().seek(ino.0, from, what));
+        }
         // Nobody listens any more when all is over, and nobody asks.
         let _ = self.aside.send(Aside::Seek(ino.0, from, what, reply));
     }

@@ -3,7 +3,9 @@
 use std::time::{Duration, SystemTime};
 
 use ah_agentfs::{Attr, Ino, Result};
-use fuser::{Errno, FileAttr, FileType, Generation, INodeNo, ReplyAttr, ReplyEmpty, ReplyEntry, ReplyXattr};
+use fuser::{
+    Errno, FileAttr, FileType, Generation, INodeNo, ReplyAttr, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyXattr,
+};
 
 use crate::words::{attributes, errno};
 
@@ -53,6 +55,13 @@ pub(crate) fn empty(reply: ReplyEmpty, outcome: Result<()>) {
 pub(crate) fn attr(reply: ReplyAttr, outcome: Result<Attr>) {
     match outcome {
         Ok(attr) => reply.attr(&FOREVER, &attributes(&attr)),
+        Err(error) => reply.error(errno(&error)),
+    }
+}
+
+pub(crate) fn offset(reply: ReplyLseek, outcome: Result<u64>) {
+    match outcome {
+        Ok(at) => reply.offset(at.cast_signed()),
         Err(error) => reply.error(errno(&error)),
     }
 }

@@ -14,7 +14,7 @@ use std::time::Duration;
 use rustix::fs::{XattrFlags, listxattr, setxattr};
 use rustix::io::Errno;
 
-use ah_agentfs_fuse::Error;
+use ah_agentfs_fuse::{Error, Mount};
 use common::{Lab, USER, sh, unmount};
 
 #[test]
@@ -184,4 +184,28 @@ fn what_somebody_mounts_over_a_mount_is_left_there() {
     drop(over);
     rustix::mount::unmount(&at, rustix::mount::UnmountFlags::empty()).unwrap();
     drop(workspace);
+}
+
+#[test]
+fn who_seeks_in_a_snapshot_has_what_is_cached_of_it_kept() {
+    let Some(lab) = Lab::new() else { return };
+    let file = |n: u32| lab.lower().join(format!("f{n}"));
+    (0..10).for_each(|n| fs::write(file(n), vec![b'x'; 64 << 10]).unwrap());
+    let (workspace, mount) = lab.mount_unpinned("work");
+    let branch = workspace.branches()[0].id;
+    let snapshot = workspace.snapshot(branch, b"", ah_agentfs::Class::Instant).unwrap();
+    let view = Mount::new(workspace.view_of(snapshot).unwrap(), &lab.place()).unwrap();
+    let read = |shown: &fs::File| std::os::unix::fs::FileExt::read_at(shown, &mut [0; 64 << 10], 0);
+    // The machine by itself may take some of it back.
+    let kept = (0..10).any(|n| {
+        let shown = fs::File::open(view.at().join(format!("f{n}"))).unwrap();
+        assert_eq!(read(&shown).unwrap(), 64 << 10);
+        // Who is asked for it from now on has lost it.
+        fs::write(file(n), vec![b'y'; 64 << 10]).unwrap();
+        let _ = rustix::fs::seek(&shown, rustix::fs::SeekFrom::Hole(0));
+        read(&shown).is_ok_and(|bytes| bytes == 64 << 10)
+    });
+    assert!(kept);
+    unmount(view);
+    unmount(mount);
 }

@@ -1,15 +1,17 @@
-//! A client that says too much, or does not listen, keeps nobody's call from going on: whoever runs it may hold what others wait for.
+//! A client that says too much, or does not listen, keeps nobody's call from going on: whoever runs it may hold what others wait for. One that waits is told
+//! that its call goes on, where the server likes.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use std::io::Write;
+use std::os::fd::BorrowedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use ah_plugin_api::ipc::{self, connect, serve};
-use ah_plugin_api::wire::encode;
+use ah_plugin_api::ipc::{self, Client, connect, serve};
+use ah_plugin_api::wire::{Caller, Op, Remote, encode};
 use ah_plugin_api::{Context, Dir, ErrorKind, ListRequest, LogLevel, Observer, Place, Provider, Result};
 use ah_test_plugins::Trivial;
 
@@ -137,4 +139,63 @@ fn a_client_that_does_not_read_is_not_waited_for_and_is_told_what_it_missed() {
     assert!(lines.iter().all(|line| line.len() == 4000), "whole lines only");
     let left_out: usize = told.split(' ').next().unwrap().parse().unwrap();
     assert!(left_out > 0 && lines.len() + left_out == LINES as usize, "{} lines came, then {told:?}", lines.len());
+}
+
+/// Looks of the client, which come about every 20 ms, while its call is not over.
+#[derive(Default)]
+struct Looks(AtomicU32);
+
+impl Observer for Looks {
+    fn cancelled(&self) -> bool {
+        if self.0.fetch_add(1, Ordering::Relaxed) == 400 {
+            LONG.store(true, Ordering::Relaxed);
+        }
+        false
+    }
+}
+
+static LONG: AtomicBool = AtomicBool::new(false);
+const SHORT: Duration = Duration::from_secs(5);
+
+fn never_looks(operation: &str, _: &Context<'_>) {
+    if operation == "list" {
+        wait_for(&LONG);
+    }
+}
+
+struct Kept(std::sync::Arc<Client>);
+
+impl Caller for Kept {
+    fn call(&self, op: Op, request: &[u8], fds: &[BorrowedFd<'_>], cx: &Context<'_>) -> Result<Vec<u8>> {
+        self.0.call(op, request, fds, cx)
+    }
+}
+
+#[test]
+fn what_takes_longer_than_a_client_waits_is_heard_to_go_on_where_the_server_likes_and_nothing_behind_the_answer() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Dir::open(dir.path()).unwrap();
+    for alive in [false, true] {
+        let mut provider = Trivial::new("trivial");
+        provider.before = never_looks;
+        LONG.store(false, Ordering::Relaxed);
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let bounds = ipc::Bounds { alive, ..ipc::Bounds::default() };
+        std::thread::scope(|scope| {
+            let server = scope.spawn(move || ipc::serve_within(&theirs, &provider, bounds));
+            let (client, description) = Client::open(ours, "the test server", None, SHORT).unwrap();
+            let client = std::sync::Arc::new(client);
+            let remote = Remote::new(Kept(client.clone()), description);
+            let looks = Looks::default();
+            let listed = remote.list(&Place::new(&store), &ListRequest::default(), &Context::new(&looks));
+            LONG.store(true, Ordering::Relaxed);
+            assert_eq!(listed.is_ok(), alive, "{listed:?}");
+            if alive {
+                std::thread::sleep(Duration::from_millis(2500));
+                assert!(client.is_open(), "something was said behind the answer");
+            }
+            drop((remote, client));
+            server.join().unwrap().unwrap();
+        });
+    }
 }

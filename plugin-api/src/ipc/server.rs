@@ -3,7 +3,8 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::frame::{self, Frame, FrameError, Kind};
@@ -33,11 +34,14 @@ pub struct Bounds {
     pub idle: Option<Duration>,
     /// The largest payload, bytes; [`MAX_REQUEST`] at most. What is read of it can take forty times that in memory.
     pub largest: u32,
+    /// Whether a client is told that its call goes on as long as this process does, also while the call does not look whether it shall stop: what it does
+    /// can then neither be cut short nor be taken for hanging. For what waits for a disk.
+    pub alive: bool,
 }
 
 impl Default for Bounds {
     fn default() -> Self {
-        Self { hello: PAUSE, idle: None, largest: MAX_REQUEST }
+        Self { hello: PAUSE, idle: None, largest: MAX_REQUEST, alive: false }
     }
 }
 
@@ -107,13 +111,13 @@ pub fn serve_one_of(stream: &UnixStream, offered: &dyn Offered, bounds: Bounds) 
     }
 }
 
-/// Answers calls until the client goes away. One thread does it all: while a call runs, whoever asks whether it shall stop looks what the client
-/// has said meanwhile.
+/// Answers calls until the client goes away. One thread does it all, but for the signs of life that were asked for: while a call runs, whoever asks whether
+/// it shall stop looks what the client has said meanwhile.
 fn converse(socket: BorrowedFd<'_>, provider: &dyn Provider, bounds: Bounds) -> Result<()> {
     let connection = Connection {
         socket,
         largest: bounds.largest,
-        writing: Mutex::new(()),
+        writing: Mutex::new(false),
         listening: Mutex::new(()),
         heard: AtomicU32::new(0),
         unsaid: AtomicU32::new(0),
@@ -124,6 +128,20 @@ fn converse(socket: BorrowedFd<'_>, provider: &dyn Provider, bounds: Bounds) -> 
         offence: Mutex::new(None),
         cancelled: AtomicU64::new(0),
     };
+    std::thread::scope(|scope| {
+        // Closed at the end, also when this panics.
+        let (_open, ended) = channel();
+        if bounds.alive {
+            let connection = &connection;
+            // Where the user has no thread to spare: without.
+            let _ = std::thread::Builder::new().spawn_scoped(scope, move || connection.live_until(&ended));
+        }
+        answer_calls(&connection, provider, bounds)
+    })
+}
+
+fn answer_calls(connection: &Connection<'_>, provider: &dyn Provider, bounds: Bounds) -> Result<()> {
+    let socket = connection.socket;
     while !connection.gone.load(Ordering::Relaxed) {
         let idle = bounds.idle.filter(|_| !connection.closing.load(Ordering::Relaxed));
         let Frame { kind, payload, fds } = match frame::read(socket, bounds.largest, idle) {
@@ -148,7 +166,7 @@ fn converse(socket: BorrowedFd<'_>, provider: &dyn Provider, bounds: Bounds) -> 
             Err(error) => return refuse(socket, error),
         }
     }
-    let offence = connection.offence.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let offence = connection.offence.lock().unwrap_or_else(PoisonError::into_inner).take();
     offence.map_or(Ok(()), |error| refuse(socket, error))
 }
 
@@ -194,8 +212,8 @@ struct Connection<'a> {
     socket: BorrowedFd<'a>,
     /// The largest payload that is taken.
     largest: u32,
-    /// Held while a frame is written.
-    writing: Mutex<()>,
+    /// Held while a frame is written. Whether a call runs: before its answer, that is.
+    writing: Mutex<bool>,
     /// Held while it is looked what the client says during a call.
     listening: Mutex<()>,
     /// Frames that came since the call began.
@@ -264,6 +282,7 @@ impl Connection<'_> {
     fn answer(&self, provider: &dyn Provider, call: &CallIn, fds: Vec<OwnedFd>) -> Result<(), FrameError> {
         self.heard.store(0, Ordering::Relaxed);
         self.unsaid.store(0, Ordering::Relaxed);
+        *self.writing() = true;
         let observer = CallObserver { connection: self, number: call.number };
         let op = Op::from_text(&call.op);
         let result = wire::serve(provider, op, &call.request, fds, &Context::new(&observer));
@@ -273,7 +292,8 @@ impl Connection<'_> {
         });
         // It may call again as soon as it has the answer, and not before.
         self.listen(DURING_A_CALL + 1);
-        let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut runs = self.writing();
+        *runs = false;
         let unsaid = self.unsaid.load(Ordering::Relaxed);
         if unsaid > 0 {
             let message =
@@ -291,12 +311,32 @@ impl Connection<'_> {
         u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
+    fn writing(&self) -> MutexGuard<'_, bool> {
+        self.writing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Says something while a call runs, if it can be said at once.
     fn say(&self, kind: Kind, payload: &[u8]) {
         self.last_write.store(self.now(), Ordering::Relaxed);
-        let Ok(_writing) = self.writing.try_lock() else { return };
-        if frame::try_write(self.socket, kind, payload).is_err() {
+        let Ok(runs) = self.writing.try_lock() else { return };
+        // Behind the answer nothing is said.
+        if *runs && frame::try_write(self.socket, kind, payload).is_err() {
             self.gone.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Says that a call goes on, if nothing else was said for so long.
+    fn say_alive(&self) {
+        let silent = self.now().saturating_sub(self.last_write.load(Ordering::Relaxed));
+        if u128::from(silent) >= ALIVE.as_millis() {
+            self.say(Kind::Alive, &[]);
+        }
+    }
+
+    /// Says so of each call until the connection ends.
+    fn live_until(&self, ended: &Receiver<()>) {
+        while ended.recv_timeout(ALIVE) == Err(RecvTimeoutError::Timeout) {
+            self.say_alive();
         }
     }
 }
@@ -316,10 +356,7 @@ impl Observer for CallObserver<'_> {
 
     fn cancelled(&self) -> bool {
         let connection = self.connection;
-        let silent = connection.now().saturating_sub(connection.last_write.load(Ordering::Relaxed));
-        if u128::from(silent) >= ALIVE.as_millis() {
-            connection.say(Kind::Alive, &[]);
-        }
+        connection.say_alive();
         connection.listen(AT_ONCE);
         connection.gone.load(Ordering::Relaxed) || connection.cancelled.load(Ordering::Relaxed) >= self.number
     }
@@ -333,7 +370,7 @@ impl Observer for CallObserver<'_> {
         let end = (0..=message.len().min(MAX_LOG)).rev().find(|&end| message.is_char_boundary(end)).unwrap_or(0);
         let message = message[..end].to_owned();
         if let Ok(payload) = wire::encode(&Log { level, message }) {
-            let _writing = connection.writing.lock().unwrap_or_else(PoisonError::into_inner);
+            let _writing = connection.writing();
             match frame::try_write(connection.socket, Kind::Log, &payload) {
                 Ok(true) => {}
                 Ok(false) => {

@@ -270,11 +270,6 @@ impl Workspace {
         self.engine.flush().map(drop)
     }
 
-    /// Bytes of contents that were written since the last sync, or before it and are being taken to the disk at this moment.
-    pub fn unsynced(&self) -> u64 {
-        self.engine.segments.unsynced()
-    }
-
     /// Moves rows from the log to the base; happens by itself in the background when the log is long.
     pub fn checkpoint(&self) -> Result<()> {
         self.engine.checkpoint()

@@ -127,7 +127,7 @@ impl Engine {
         if self.boot.is_empty() || free < ROOM {
             return Ok(false);
         }
-        let (file, contents) = {
+        let file = {
             let mut log = lock(&self.log);
             let whole = lock(&self.previous_logs).is_empty() && log.number() == synced.log;
             if !whole || log.length() > self.options.log_limit {
@@ -138,7 +138,7 @@ impl Engine {
             let marked = log.mark_with(batch, synced.batch, &contents).and_then(|()| log.file());
             self.log_length.store(log.length(), Ordering::Relaxed);
             match marked {
-                Ok(file) => (file, contents),
+                Ok(file) => file,
                 Err(_) => {
                     self.segments.many();
                     return Ok(false);
@@ -146,7 +146,6 @@ impl Engine {
             }
         };
         self.sync_log(&file)?;
-        self.segments.took(&contents);
         (synced.batch, synced.contents) = (batch, false);
         Ok(true)
     }

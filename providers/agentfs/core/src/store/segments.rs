@@ -38,8 +38,6 @@ pub(crate) struct Segments {
     few: Mutex<Few>,
     /// Held by who takes them to the disk: the next one finds nothing to do only when it is there.
     syncing: Mutex<()>,
-    /// Bytes that were written into them and are not on the disk.
-    unsynced: AtomicU64,
     /// Whether one may have been made whose name is not on the disk.
     names: AtomicBool,
     /// Those that were removed since the store was opened. Their numbers do not come again.
@@ -133,7 +131,6 @@ impl Segments {
             dirty: Mutex::new(dirty),
             few: Mutex::default(),
             syncing: Mutex::default(),
-            unsynced: AtomicU64::new(0),
             names: AtomicBool::new(true),
             removed: Mutex::default(),
             pending: Mutex::default(),
@@ -222,7 +219,6 @@ impl Segments {
         let written = self.file(segment, true)?.write_all_at(bytes, at);
         // Only now, since a sync that runs meanwhile takes the note away. After an error some of it may be there.
         lock(&self.dirty).insert(segment);
-        self.unsynced.fetch_add(bytes.len() as u64, Ordering::Relaxed);
         lock(&self.few).note(block * BLOCK + within, bytes);
         written.map_err(Error::io("writing a segment"))
     }
@@ -252,18 +248,6 @@ impl Segments {
         few.writes.as_mut().map(std::mem::take)
     }
 
-    /// They are on the disk, in the log.
-    pub(crate) fn took(&self, few: &[Written]) {
-        let bytes: usize = few.iter().map(|(_, bytes)| bytes.len()).sum();
-        self.are_synced(bytes as u64);
-    }
-
-    fn are_synced(&self, bytes: u64) {
-        let rest = |unsynced: u64| Some(unsynced.saturating_sub(bytes));
-        // The closure always gives a value, so this cannot fail.
-        let _ = self.unsynced.fetch_update(Ordering::Relaxed, Ordering::Relaxed, rest);
-    }
-
     /// All that was written so far is about to be taken to the disk by `sync`; `many` if it is not.
     pub(crate) fn begin_anew(&self) {
         *lock(&self.few) = Few { writes: Some(Vec::new()), size: 0 };
@@ -280,7 +264,6 @@ impl Segments {
         let copied = platform::copy(from, offset, &*self.file(segment, true)?, block % SEGMENT * BLOCK, length);
         // As after writing.
         lock(&self.dirty).insert(segment);
-        self.unsynced.fetch_add(length, Ordering::Relaxed);
         self.many();
         copied.map_err(Error::io("copying a file below"))
     }
@@ -326,23 +309,12 @@ impl Segments {
         lock(&self.dirty).insert(segment);
     }
 
-    /// Bytes that were written and not synced yet.
-    pub(crate) fn unsynced(&self) -> u64 {
-        self.unsynced.load(Ordering::Relaxed)
-    }
-
     /// Takes everything that was written to the disk. If that did not take something, `failed` is set: what it has is not known then.
     pub(crate) fn sync(&self, failed: &AtomicBool) -> Result<()> {
         let _one = lock(&self.syncing);
-        // First: what is counted here has left its note.
-        let written = self.unsynced();
         let dirty = std::mem::take(&mut *lock(&self.dirty));
         let names = self.names.swap(false, Ordering::SeqCst);
-        let synced = self.sync_files(&dirty, names, failed);
-        if synced.is_ok() {
-            self.are_synced(written);
-        }
-        synced.inspect_err(|_| {
+        self.sync_files(&dirty, names, failed).inspect_err(|_| {
             lock(&self.dirty).extend(&dirty);
             self.names.fetch_or(names, Ordering::SeqCst);
         })

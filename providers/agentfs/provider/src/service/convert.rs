@@ -20,7 +20,6 @@ use std::ffi::OsString;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
 use std::sync::atomic::Ordering;
 
 use ah_agentfs::{BranchId, BranchInfo, SnapshotId as Number, Workspace};
@@ -34,7 +33,7 @@ use rustix::fs::RenameFlags;
 use super::mounted::{Place, What, take_away};
 use super::opened::{LOWER, Open};
 use super::record::PlaceLabel;
-use super::{Service, alone, below, fail, lock, patiently, stand_in};
+use super::{Service, alone, below, fail, lock, stand_in};
 use crate::conversion::{Around, Behind, COPY, Note, incomplete, is_object, path_beside};
 use crate::home::{self, Shelf};
 
@@ -106,7 +105,7 @@ impl Service {
         let made = self.exchange(&around, &behind, &mut note, workspace).and_then(|since| {
             // Locked until it is known: whoever mounts again what should be mounted must not find it half-way.
             let mut mounted = lock(&open.mounted);
-            let branch = self.grow_behind(&open, shelf, &note, behind.clone(), since, cx)?;
+            let branch = self.grow_behind(&open, shelf, &note, behind.clone(), since)?;
             let view = open.tree.view(branch).map_err(|e| fail("cannot open the branch", &e))?;
             let place = Place::mount(view, &at, &self.shown(Some(branch)))?;
             mounted.insert(What::Branch(branch), place);
@@ -180,14 +179,13 @@ impl Service {
         note: &Note,
         behind: PathBuf,
         since: Timestamp,
-        cx: &Context<'_>,
     ) -> Result<BranchId> {
         let cannot = |e: &ah_agentfs::Error| fail("cannot put the workspace behind AgentFS", e);
         let base = open.tree.base_alone(b"").map_err(|e| cannot(&e))?;
         let branch = open.tree.branch(base, &PlaceLabel::of_workspace(&shelf.key, &note.at()).encode()?);
         let _ = open.tree.delete_snapshot(base);
         let branch = branch.map_err(|e| cannot(&e))?;
-        patiently(cx, || open.tree.sync()).map_err(|e| cannot(&e))?;
+        open.tree.sync().map_err(|e| cannot(&e))?;
         self.write_lower(open, behind)?;
         let behind = Behind { at: note.at.clone(), branch: branch.0, since, taken_back: Some(false), leaves: None };
         behind.write(&self.home)?;
@@ -270,20 +268,17 @@ impl Service {
         ));
         // It is done then, whatever becomes of the rest: that is left to `reclaim`.
         let later = |error: Error| format!("`ah agent fs gc` clears up behind it: {}", error.message);
-        let left = Mutex::new(Vec::new());
-        patiently(cx, || {
-            take_away(&open.mounted, &What::Branch(branch.id), || {
-                unchanged(open, before, branch.id)?;
-                around.rename(&around.name, note.aside(), RenameFlags::EXCHANGE)?;
-                let mut left = lock(&left);
-                if let Err(error) = self.finish_back(open, &note, &mut left) {
-                    left.push(later(error));
-                }
-                Ok(())
-            })
+        let mut left = Vec::new();
+        take_away(&open.mounted, &What::Branch(branch.id), || {
+            unchanged(open, before, branch.id)?;
+            around.rename(&around.name, note.aside(), RenameFlags::EXCHANGE)?;
+            if let Err(error) = self.finish_back(open, &note, &mut left) {
+                left.push(later(error));
+            }
+            Ok(())
         })
         .inspect_err(|_| self.mount_again(open))?;
-        notes.append(&mut lock(&left));
+        notes.append(&mut left);
         match self.drop_behind(open, cx) {
             Ok(stays) => notes.extend(stays),
             Err(error) => notes.push(later(error)),
@@ -386,7 +381,7 @@ impl Service {
                 leaves
             }
         };
-        patiently(cx, || around.remove(&leaves))?;
+        around.remove(&leaves)?;
         Behind::forget(&self.home)?;
         Ok(None)
     }

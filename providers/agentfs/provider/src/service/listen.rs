@@ -153,7 +153,8 @@ fn say_ready() -> rustix::io::Result<()> {
 /// Answers who connects until it shall end, and who is left then.
 fn serve(listener: UnixListener, home: &Dir, service: &Service, stop: &std::sync::atomic::AtomicBool) {
     let connections = AtomicUsize::new(0);
-    let bounds = ipc::Bounds { idle: Some(SILENT), ..ipc::Bounds::default() };
+    // What waits for a disk, for however long, is done all the same: nobody is to be told that it failed.
+    let bounds = ipc::Bounds { idle: Some(SILENT), alive: true, ..ipc::Bounds::default() };
     let mut needed = Instant::now();
     std::thread::scope(|scope| {
         let mut streams: Vec<std::sync::Weak<UnixStream>> = Vec::new();

@@ -36,7 +36,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{
     Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError, TryLockResult,
 };
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ah_agentfs::{Class, SnapshotId as Number};
 use ah_plugin_api::{
@@ -63,8 +63,6 @@ pub(crate) use stand_in::clear_place;
 const ATTEMPTS: u32 = 100;
 const PAUSE: Duration = Duration::from_millis(10);
 const TICK: Duration = Duration::from_millis(1);
-/// What takes longer gives a sign of life.
-const SIGN: Duration = Duration::from_millis(100);
 
 /// A home that is served.
 pub struct Service {
@@ -97,7 +95,7 @@ fn beside<'a>(busy: &'a RwLock<()>, cx: &Context<'_>) -> Result<RwLockReadGuard<
     entered(cx, || busy.try_read())
 }
 
-/// Tries to enter until it can be done; asking whether it is cancelled is the sign of life.
+/// Tries to enter until it can be done, or the caller stops.
 fn entered<G>(cx: &Context<'_>, attempt: impl Fn() -> TryLockResult<G>) -> Result<G> {
     loop {
         match attempt() {
@@ -125,27 +123,6 @@ fn after_all(open: &Arc<Open>, cx: &Context<'_>) -> Result<()> {
         std::thread::sleep(TICK);
     }
     Ok(())
-}
-
-/// Does what may take long, and says meanwhile that it goes on.
-fn patiently<T: Send>(cx: &Context<'_>, work: impl Fn() -> T + Sync) -> T {
-    std::thread::scope(|scope| {
-        let Ok(worker) = std::thread::Builder::new().spawn_scoped(scope, &work) else {
-            // The user has no thread to spare: then without a sign.
-            return work();
-        };
-        let began = Instant::now();
-        while !worker.is_finished() {
-            if began.elapsed() < SIGN {
-                std::thread::sleep(TICK / 10);
-            } else {
-                // What is under way is not broken off: asking is the sign.
-                let _ = cx.check_cancelled();
-                std::thread::sleep(PAUSE);
-            }
-        }
-        worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-    })
 }
 
 /// The tree's error in the contract's words.
@@ -292,7 +269,7 @@ impl Provider for Service {
         };
         let kept = taken.and_then(|number| {
             lock(&open.volatile).insert(number);
-            if durable && let Err(error) = open.sync(cx) {
+            if durable && let Err(error) = open.sync() {
                 let _ = open.tree.delete_snapshot(number);
                 return Err(error);
             }
@@ -325,7 +302,7 @@ impl Provider for Service {
         let (open, shelf) = self.need(place.store, cx)?;
         let (number, _) = open.find(&shelf, &request.snapshot)?;
         if !open.is_durable(number) {
-            open.sync(cx)?;
+            open.sync()?;
         }
         Ok(Done {})
     }
@@ -378,7 +355,7 @@ impl Provider for Service {
                 match found {
                     Some(info) => Self::remove_branch(&open, branch, &PlaceLabel::decode(&info.label)?.at(), cx)?,
                     // It may have been removed by a call that failed before that was on the disk.
-                    None => Self::settle_removal(&open, cx)?,
+                    None => Self::settle_removal(&open)?,
                 }
             }
         }
@@ -575,7 +552,7 @@ impl Service {
         if !request.auto {
             reclaimed.actions.extend(self.drop_what_lay_behind(&open, cx));
             Self::tell_what_is_left(&open, cx);
-            patiently(cx, || open.tree.reclaim()).map_err(|e| fail("cannot give space back", &e))?;
+            open.tree.reclaim().map_err(|e| fail("cannot give space back", &e))?;
             reclaimed.bytes = before.saturating_sub(open.tree.used());
         }
         Ok(reclaimed)

@@ -17,15 +17,12 @@ use super::mounted::Mounted;
 use super::record::SnapshotLabel;
 use super::settle::unsettled;
 use super::standing::names_in;
-use super::{Service, entered, fail, lock, no_snapshot, patiently};
+use super::{Service, entered, fail, lock, no_snapshot};
 use crate::conversion::is_for_copy;
 use crate::home::{self, Shelf, TREE};
 
 /// A name in a home.
 pub(super) const LOWER: &str = "lower";
-
-/// Bytes that every disk takes long before a caller would take silence for the end.
-const LITTLE: u64 = 1 << 20;
 
 /// Its tree.
 pub(super) struct Open {
@@ -90,12 +87,9 @@ impl Open {
     }
 
     /// Takes everything to the disk: the snapshots that had been taken before survive a power cut then.
-    pub(super) fn sync(&self, cx: &Context<'_>) -> Result<()> {
+    pub(super) fn sync(&self) -> Result<()> {
         let before = lock(&self.volatile).clone();
-        // Little is on the disk sooner than a thread is there that could say that it takes long.
-        let synced =
-            if self.tree.unsynced() <= LITTLE { self.tree.persist() } else { patiently(cx, || self.tree.persist()) };
-        synced.map_err(|e| fail("cannot put the snapshot on disk", &e))?;
+        self.tree.persist().map_err(|e| fail("cannot put the snapshot on disk", &e))?;
         lock(&self.volatile).retain(|number| !before.contains(number));
         Ok(())
     }
@@ -139,17 +133,17 @@ impl Service {
         let Some(lower) = self.lower()? else { return Ok(()) };
         match self.current() {
             // What lies behind a workspace is where it was again: it is not served without that any longer.
-            Some(open) if self.is_back(&open, &lower) && self.lies_behind(&open)? => patiently(cx, || self.close()),
+            Some(open) if self.is_back(&open, &lower) && self.lies_behind(&open)? => self.close(),
             Some(_) => return Ok(()),
             None => {}
         }
-        let opened = patiently(cx, || match self.open_tree(&lower, false) {
+        let opened = match self.open_tree(&lower, false) {
             Err(error) if self.has_left(&lower) => {
                 eprintln!("ah-agentfsd: {error}; what was kept of it is shown");
                 self.open_tree(&lower, true)
             }
             opened => opened,
-        });
+        };
         match opened {
             Ok(_) => Ok(()),
             // Killed before the tree was whole: the next snapshot makes it.
@@ -311,11 +305,11 @@ impl Service {
         let _opening = self.opens(cx)?;
         let is_its = |open: &Open| open.tree.is_lower(stat.st_dev, stat.st_ino);
         if self.current().is_some_and(|open| !is_its(&open) && (open.holds_nothing() || self.is_back(&open, &path))) {
-            patiently(cx, || self.close());
+            self.close();
         }
         let open = match self.current() {
             Some(open) => open,
-            None => patiently(cx, || self.made_for(&path)).inspect_err(|error| self.stays_closed(error))?,
+            None => self.made_for(&path).inspect_err(|error| self.stays_closed(error))?,
         };
         if !is_its(&open) {
             return Err(other_lower(&path));

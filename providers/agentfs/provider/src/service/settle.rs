@@ -9,7 +9,7 @@ use ah_plugin_api::{Context, Error, ErrorKind, LogLevel, Result, SnapshotId, tex
 
 use super::convert::converted;
 use super::opened::Open;
-use super::{Service, fail, lock, patiently};
+use super::{Service, fail, lock};
 use crate::conversion::{Around, Behind, Note, cut_short, lock_back, path_beside};
 use crate::home::Shelf;
 
@@ -175,7 +175,7 @@ impl Service {
             if note.made.is_some() {
                 Note { made: None, ..note.clone() }.write(&self.home)?;
             }
-            patiently(cx, || around.remove(note.aside()))?;
+            around.remove(note.aside())?;
             self.forget_before(open, &note)?;
             Note::forget(&self.home);
             if !note.given_up {

@@ -15,7 +15,7 @@ use super::convert::is_converted;
 use super::mounted::{Mounted, Place, What, discard, make_folder, make_ready, remove_folder, take_away};
 use super::opened::Open;
 use super::record::PlaceLabel;
-use super::{ATTEMPTS, PAUSE, Service, fail, lock, patiently, stand_in};
+use super::{ATTEMPTS, PAUSE, Service, fail, lock, stand_in};
 use crate::home::{self, Shelf, Shown};
 
 /// A folder in a home.
@@ -228,12 +228,12 @@ impl Service {
             }
         }
         remove_folder(at);
-        Self::settle_removal(open, cx)
+        Self::settle_removal(open)
     }
 
     /// Once the caller has forgotten what was removed, nobody would know it any more if a power cut brought it back.
-    pub(super) fn settle_removal(open: &Open, cx: &Context<'_>) -> Result<()> {
-        patiently(cx, || open.tree.sync()).map_err(|e| fail("cannot put a removal on disk", &e))
+    pub(super) fn settle_removal(open: &Open) -> Result<()> {
+        open.tree.sync().map_err(|e| fail("cannot put a removal on disk", &e))
     }
 
     /// The branch that a clone's reference names: what the mount table calls it, too.

@@ -285,6 +285,8 @@ impl Filesystem for Host {
     }
 
     fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        #[cfg(test)]
+        assert_ne!(name, "panics", "as a test wants it");
         self.watch(parent.0);
         match self.view().lookup(parent.0, name.as_bytes()) {
             // That there is nothing may be kept as well: an inode of number 0 says so.

@@ -322,7 +322,7 @@ impl Served {
         let mut config = Config::default();
         config.acl = if rustix::process::geteuid().is_root() { SessionACL::All } else { SessionACL::Owner };
         // Some wait for the disk while others answer.
-        config.n_threads = Some(std::thread::available_parallelism().map_or(4, |cores| cores.get().clamp(4, 16)));
+        config.n_threads = Some(threads());
         config.clone_fd = true;
         let (aside, asked) = channel();
         let watch = if writable { Watch::new().ok().map(Arc::new) } else { None };
@@ -357,6 +357,11 @@ impl Served {
         let above = at.parent().and_then(|above| rustix::fs::open(above, flags, Mode::empty()).ok());
         Mount { at, above, device: (0, 0), number: None, session: Some(self.session), shown }
     }
+}
+
+/// So many serve a mount.
+fn threads() -> usize {
+    std::thread::available_parallelism().map_or(4, |cores| cores.get().clamp(4, 16))
 }
 
 /// What is at a place.
@@ -507,6 +512,23 @@ mod tests {
         assert_eq!(std::fs::read_to_string(at.join("a")).unwrap(), "lower");
         let gone = mount.unmount_within(Duration::from_secs(20));
         assert!(gone.unwrap() && !mount.serves());
+        assert_eq!(std::fs::read_dir(&at).unwrap().count(), 0);
+    }
+    #[test]
+    fn who_asks_a_mount_whose_threads_have_all_panicked_is_told_that_it_is_gone() {
+        let Some((_temp, view, at)) = scene() else { return };
+        let mount = Mount::new(view, &at).unwrap();
+        // Each takes one of them along; the kernel remembers nothing of it, and who asked is told.
+        for _ in 0..threads() {
+            let told = std::fs::metadata(at.join("panics")).unwrap_err();
+            assert_eq!(told.raw_os_error(), Some(Errno::IO.raw_os_error()));
+        }
+        assert!(mount.gone_within(Duration::from_secs(60)));
+        let waits = at.clone();
+        let waits = std::thread::spawn(move || std::fs::metadata(waits.join("other")));
+        drop(mount);
+        waits.join().unwrap().unwrap_err();
+        clear_dead(&at).unwrap();
         assert_eq!(std::fs::read_dir(&at).unwrap().count(), 0);
     }
 }

@@ -7,6 +7,7 @@ mod segments;
 mod snapshots;
 
 use std::io::ErrorKind;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -60,6 +61,32 @@ fn make(view: &View, name: &str, content: &[u8]) {
 fn content(view: &View, name: &str) -> Vec<u8> {
     let ino = view.lookup(ROOT, name.as_bytes()).unwrap().ino;
     view.read(ino, 0, 1 << 20).unwrap()
+}
+
+#[test]
+fn a_change_in_the_middle_of_which_its_thread_panics_is_as_if_it_had_not_been_begun() {
+    let place = Place::new();
+    let engine = place.open();
+    let (line, view) = branch(&engine);
+    make(&view, "first", b"first");
+    let chain = read_lock(&engine.state).chain(line).unwrap();
+    let ino = view.lookup(ROOT, b"first").unwrap().ino;
+    let panicked = catch_unwind(AssertUnwindSafe(|| {
+        engine.change(line, &chain, |state, view| -> crate::Result<()> {
+            state.write(&key::entry(ROOT, b"first"), vec![0], view)?;
+            state.purge(ino, view)?;
+            panic!("as a test wants it")
+        })
+    }));
+    panicked.unwrap_err();
+    assert_eq!(content(&view, "first"), b"first");
+    make(&view, "second", b"second");
+    engine.sync().unwrap();
+    drop((view, engine));
+    assert_eq!(check(&place.store(), &place.0.path().join("lower"), false).unwrap().problems, Vec::<String>::new());
+    let engine = place.open();
+    let view = View::new(engine.clone(), line, Held::Pen).unwrap();
+    assert_eq!((content(&view, "first"), content(&view, "second")), (b"first".to_vec(), b"second".to_vec()));
 }
 
 #[test]

@@ -12,6 +12,7 @@ mod rows;
 mod versions;
 
 use std::collections::{BTreeMap, HashMap};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 pub(crate) use lines::{Line, Snapshot};
 pub(crate) use rows::{Layers, Row, Table};
@@ -109,17 +110,17 @@ impl State {
         self.layers.put(&key::counter("block"), next_block.to_be_bytes().to_vec());
     }
 
-    /// Changes rows, all or none: an error in the middle, of the disk as it reads what is changed, leaves everything as it was. Else a row could name blocks that whoever
+    /// Changes rows, all or none: an error in the middle, of the disk as it reads what is changed, leaves everything as it was, and so does a panic. Else a row could name blocks that whoever
     /// failed gives back. Numbers of inodes that were given are not given again. Not to be called within itself.
     pub(crate) fn whole<T>(&mut self, change: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
         self.layers.begin();
         self.counted = Some(Vec::new());
         let free = self.free.len();
-        let result = change(self);
+        let result = catch_unwind(AssertUnwindSafe(|| change(self)));
         let counted = self.counted.take().unwrap_or_default();
-        if result.is_ok() {
+        if let Ok(done @ Ok(_)) = result {
             self.layers.keep();
-            return result;
+            return done;
         }
         self.layers.undo();
         self.free.truncate(free);
@@ -129,7 +130,7 @@ impl State {
                 None => self.used.remove(&segment),
             };
         }
-        result
+        result.unwrap_or_else(|panic| resume_unwind(panic))
     }
 
     /// Blocks in use, all told.

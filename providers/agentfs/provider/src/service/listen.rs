@@ -188,7 +188,9 @@ fn serve(listener: UnixListener, home: &Dir, service: &Service, stop: &std::sync
                     connections.fetch_sub(1, Ordering::Relaxed);
                 }
             }
-            if connections.load(Ordering::Relaxed) > 0 || !service.is_idle() {
+            // In any case: a mount that nobody serves any more, since all its threads have panicked, is let go by that, and who waits for it is told.
+            let is_idle = service.is_idle();
+            if connections.load(Ordering::Relaxed) > 0 || !is_idle {
                 needed = Instant::now();
             } else if needed.elapsed() >= IDLE {
                 break;

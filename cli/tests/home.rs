@@ -62,3 +62,45 @@ fn one_that_was_moved_has_its_branches_and_views_where_they_are_now() {
         std::fs::rename(last, &homes[0]).unwrap();
     }
 }
+
+#[test]
+fn a_view_of_a_workspace_whose_folder_was_removed_by_hand_is_named_and_goes_once_it_shows_nothing() {
+    let world = World::on_git();
+    world.write("f", "one");
+    world.fs(["snapshot"]);
+    let views =
+        [&[][..], &["--", "f"], &["--", "f"]].map(|paths| PathBuf::from(world.fs([&["seek", "@"], paths].concat())));
+    world.wait_for_background();
+    let workspaces = world.path("state/workspaces");
+    let folder = std::fs::read_dir(&workspaces).unwrap().next().unwrap().unwrap().path();
+    std::fs::remove_dir_all(folder).unwrap();
+    let other = world.path("other");
+    std::fs::create_dir(&other).unwrap();
+    std::fs::write(other.join("f"), "other").unwrap();
+    let in_other = |words: &[&str]| {
+        Ran::of(&mut world.command(["-C", other.to_str().unwrap(), "agent", "fs"].iter().chain(words)))
+    };
+    assert_eq!(in_other(&["snapshot"]).code, 0);
+    let leases = || std::fs::read_dir(world.path("state/leases")).unwrap().count();
+    let ran = in_other(&["gc"]);
+    for view in &views {
+        let release = format!("`ah agent fs release {}`", view.display());
+        assert!(format!("{}{}", ran.stdout, ran.stderr).contains(&release), "{ran:?}");
+        assert_eq!(std::fs::read_to_string(view.join("f")).unwrap(), "one");
+    }
+    // As a restart leaves them, or who removes that by hand, too.
+    for (view, what) in views.iter().zip(["\"$0\"", "\"$0\"/f"]) {
+        let script = format!("umount \"$0\" 2>/dev/null; chmod -R u+w \"$0\" && rm -r {what}");
+        assert!(std::process::Command::new("sh").arg("-c").arg(script).arg(view).status().unwrap().success());
+    }
+    let ran = in_other(&["gc"]);
+    for view in &views[..2] {
+        let given_back = format!("gave back the view {}", view.file_name().unwrap().to_str().unwrap());
+        assert!(ran.stdout.contains(&given_back) && !view.exists(), "{ran:?}");
+    }
+    assert_eq!(leases(), 1);
+    assert_eq!(in_other(&["release", views[2].to_str().unwrap()]).code, 0);
+    assert_eq!((leases(), views[2].exists()), (0, false));
+    let ran = in_other(&["gc"]);
+    assert!(ran.code == 0 && !format!("{}{}", ran.stdout, ran.stderr).contains("view"), "{ran:?}");
+}

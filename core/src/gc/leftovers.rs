@@ -18,14 +18,21 @@ use crate::workspace::Workspace;
 const PROVIDERS_OWN: &str = ".ah-";
 
 impl Workspace {
-    /// Gives back the views of processes that have ended, and those that the machine's restart took away.
+    /// Gives back the views of processes that have ended, and those that the machine's restart took away; also those of workspaces whose folders somebody
+    /// removed by hand, in which no `gc` is run. What such a view shows may be the last that there is of it: as long as it stands it is named.
     pub(super) fn give_back_stale_leases(&self, report: &mut GcReport) -> Result<()> {
         let home = self.engine.home();
         let _lock = self.engine.lock_leases()?;
         let (leases, unreadable) = seek::read_all(home)?;
         report.tell(&unreadable);
         for lease in leases {
-            if lease.workspace != self.id || !lease.is_stale() {
+            let is_nobodys = lease.workspace != self.id && !seek::is_there(&home.workspace(lease.workspace.as_str()));
+            if lease.workspace != self.id && !is_nobodys {
+                continue;
+            }
+            let shown = lease.shown.as_ref().map(|shown| shown.path.as_path()).filter(|_| is_nobodys);
+            if !lease.is_stale() && !shown.is_some_and(holds_nothing) {
+                report.failures.extend(shown.map(of_no_workspace));
                 continue;
             }
             if lease.is_settled() {
@@ -35,6 +42,9 @@ impl Workspace {
                 if failed {
                     continue;
                 }
+            } else if is_nobodys {
+                // What there is of a view is swept.
+                lease.remove(home)?;
             } else {
                 // Its view, if the provider made one, has its name; what the provider does not know, is swept.
                 let outcome = self.forget_view(&lease);
@@ -235,6 +245,19 @@ impl Workspace {
         Index::refresh(home)?;
         Ok(())
     }
+}
+
+/// Whether nothing is to be seen in a view, as where who mounted it has gone.
+fn holds_nothing(view: &Path) -> bool {
+    std::fs::read_dir(view).is_ok_and(|mut names| names.next().is_none())
+}
+
+/// What is said of a view of a workspace of which nothing else is there.
+fn of_no_workspace(view: &Path) -> String {
+    let (path, typed) = (view.display(), text::shell(view.as_os_str()));
+    format!(
+        "the folder of the workspace that the view {path} is of is gone, and with it the snapshot: copy what is needed of it, then `ah agent fs release {typed}`"
+    )
 }
 
 /// What is said of folders whose workspaces nobody knows; mostly all of them have one cause.

@@ -269,6 +269,9 @@ impl Engine {
     fn unmount(&self, lease: &LeaseFile, shown: &Shown) -> Result<()> {
         let Some(workspace) = self.workspace_by_id(&lease.workspace)? else {
             // Its workspace's state is gone, and with it whoever knew the view.
+            if !is_there(&shown.path) {
+                return Ok(());
+            }
             return crate::gc::remove_view_folder(&shown.path, self.home());
         };
         let served = workspace.serve(&lease.provider)?;

@@ -92,12 +92,13 @@ pub(crate) fn run(app: &App, args: &RewindArgs) -> Outcome {
     }
     let agent = report.conversation.as_ref().map(|made| (launch::command(app, report.session.as_str(), made), made));
     let launch = agent.as_ref().map(|(agent, made)| Launch::new(agent.clone(), Some(&made.cwd)));
+    let incomplete = report.restore.as_ref().is_some_and(|restore| !restore.failed.is_empty());
+    let ended = if incomplete { Exit::Code(4) } else { Exit::Done };
     if app.ui.json && !args.run {
         app.answer(workspace.root(), &Shape { rewind: Answer { report: &report, launch: launch.as_ref() } })?;
-        return Ok(Exit::Done);
+        return Ok(ended);
     }
     tell(app, &report);
-    let incomplete = report.restore.as_ref().is_some_and(|restore| !restore.failed.is_empty());
     match (agent, launch) {
         (Some((agent, made)), _) if args.run && !incomplete => return Err(launch::become_it(app, &agent, &made.cwd)),
         (_, Some(launch)) => launch.print(app)?,
@@ -107,7 +108,7 @@ pub(crate) fn run(app: &App, args: &RewindArgs) -> Outcome {
             }
         }
     }
-    Ok(if incomplete { Exit::Code(4) } else { Exit::Done })
+    Ok(ended)
 }
 
 fn tell(app: &App, report: &RewindReport) {

@@ -1,10 +1,11 @@
 //! One file of ignore patterns, and matching a path against it.
 
 use std::borrow::Cow;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use ah_plugin_api::RelPath;
-use bstr::{BStr, ByteSlice};
+use bstr::{BStr, BString, ByteSlice};
 use gix_ignore::glob::pattern::{Case, Mode};
 use gix_ignore::glob::{Pattern, wildmatch};
 
@@ -36,9 +37,15 @@ impl Rule {
 }
 
 /// The patterns of one file, weakest first as they stand in it.
+///
+/// Programs write files of very many paths, each of which would be compared with each entry of the workspace: so those without wildcards are looked up.
 #[derive(Debug, Default)]
 pub(crate) struct Patterns {
     patterns: Vec<Rule>,
+    /// Where those without wildcards stand, by the path or the name that they match.
+    literal: HashMap<BString, Vec<usize>>,
+    /// Where the others stand.
+    wild: Vec<usize>,
     /// Where they come from, for people.
     source: String,
 }
@@ -48,19 +55,28 @@ impl Patterns {
     pub(crate) fn parse(bytes: &[u8], source: impl Into<String>) -> Self {
         // Git ends the last line itself, which matters to one that ends with a carriage return.
         let ended = if bytes.ends_with(b"\n") { Cow::Borrowed(bytes) } else { [bytes, b"\n"].concat().into() };
-        let patterns =
-            gix_ignore::parse(&ended, false).map(|(pattern, line, _kind)| Rule::new(pattern, line)).collect();
-        Self { patterns, source: source.into() }
+        let rules = gix_ignore::parse(&ended, false).map(|(pattern, line, _kind)| Rule::new(pattern, line));
+        Self::of(rules.collect(), source.into())
     }
 
     /// Parses patterns that were given one by one.
     pub(crate) fn of_lines(lines: &[String], source: &str) -> Self {
-        let mut this = Self { patterns: Vec::new(), source: source.to_owned() };
-        for (number, line) in lines.iter().enumerate() {
-            let parsed = gix_ignore::parse(line.as_bytes(), false).next();
-            this.patterns.extend(parsed.map(|(pattern, _, _)| Rule::new(pattern, number + 1)));
+        let rules = lines.iter().enumerate().filter_map(|(number, line)| {
+            let (pattern, ..) = gix_ignore::parse(line.as_bytes(), false).next()?;
+            Some(Rule::new(pattern, number + 1))
+        });
+        Self::of(rules.collect(), source.to_owned())
+    }
+
+    fn of(patterns: Vec<Rule>, source: String) -> Self {
+        let (mut literal, mut wild) = (HashMap::<BString, Vec<usize>>::new(), Vec::new());
+        for (at, Rule { pattern, .. }) in patterns.iter().enumerate() {
+            match pattern.first_wildcard_pos {
+                None => literal.entry(pattern.text.clone()).or_default().push(at),
+                Some(_) => wild.push(at),
+            }
         }
-        this
+        Self { patterns, literal, wild, source }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -73,7 +89,11 @@ impl Patterns {
             return None;
         }
         let basename = path.rfind_byte(b'/').map(|at| at + 1);
-        let found = self.patterns.iter().rev().find(|rule| rule.matches(path, basename, is_dir))?;
+        let matches = |at: &&usize| self.patterns[**at].matches(path, basename, is_dir);
+        let last = |text: &BStr| self.literal.get(text)?.iter().rev().find(matches);
+        let literal = last(path).max(last(&path[basename.unwrap_or(0)..]));
+        let mut stronger = self.wild.iter().rev().take_while(|at| literal.is_none_or(|literal| *at > literal));
+        let found = &self.patterns[*stronger.find(matches).or(literal)?];
         Some(Hit { pattern: &found.pattern, line: found.line, source: &self.source })
     }
 
@@ -243,6 +263,16 @@ mod tests {
                 assert!(patterns.matches(above.as_bytes().into(), true).is_none(), "{rel}");
             }
         }
+    }
+
+    #[test]
+    fn those_without_wildcards_are_not_looked_at_one_by_one() {
+        let lines = (0..10_000).map(|at| format!("dir/file-{at}")).chain(["*.log", "a*", "!a.log"].map(String::from));
+        let patterns = Patterns::of_lines(&lines.collect::<Vec<_>>(), "");
+        assert_eq!((patterns.wild.len(), patterns.literal.len()), (2, 10_001));
+        let line = |path: &str| patterns.last_match(path.into(), false).map(|hit| hit.line);
+        let found = ["dir/file-9", "file-9", "b.log", "x/ab.log", "x/a.log"].map(line);
+        assert_eq!(found, [Some(10), None, Some(10_001), Some(10_002), Some(10_003)]);
     }
 
     #[test]

@@ -48,6 +48,25 @@ fn status_and_overview() {
 }
 
 #[test]
+fn what_the_overview_offers_can_be_done() {
+    let works = |world: &World| {
+        for next in world.json("overview", &[])["next"].as_array().unwrap() {
+            let ran = world.run(next["command"].as_str().unwrap().split(' ').skip(1));
+            assert_eq!(ran.code, 0, "{next}: {ran:?}");
+        }
+    };
+    // Before the first snapshot, and after it.
+    let world = World::new();
+    works(&world);
+    works(&world);
+    // A branch's is one that `@` does not mean.
+    let world = World::new();
+    world.write("f", "one");
+    world.fs(["branch", "--name", "b", "--mode", "worktree"]);
+    works(&world);
+}
+
+#[test]
 fn snapshots() {
     let world = world();
     let taken = world.json("snapshot", &["agent", "fs", "snapshot", "-m", "second"]);

@@ -117,14 +117,15 @@ fn next(status: &Status) -> [Next; 3] {
             next("ah --help", "everything else"),
         ];
     }
-    if status.snapshots == 0 && status.branch.is_some() {
+    // There may be some that nobody asked for: `@` means none of them.
+    if status.latest.is_none() && status.branch.is_some() {
         return [
             next("ah agent fs diff", "what changed in this branch"),
             next("ah agent fs snapshot -m start", "capture this workspace"),
             next("ah --help", "everything else"),
         ];
     }
-    if status.snapshots == 0 {
+    if status.latest.is_none() {
         return [
             next("ah agent fs snapshot -m start", "capture this workspace"),
             next("ah agent fs status", "which provider serves, and why"),
